@@ -6,9 +6,9 @@ namespace sycl_collectives {
 
 namespace {
 
-isthmus_operation operation_of(const shape& shape, const float* send, float* recv) {
+isthmus_operation operation_of(const call_shape& shape, const float* send, float* recv) {
   isthmus_operation operation{};
-  operation.collective = shape.what.collective;
+  operation.collective = shape.entry.collective;
   operation.datatype = ISTHMUS_FLOAT32;
   operation.op = ISTHMUS_SUM;
   operation.root = shape.root;
@@ -30,8 +30,8 @@ std::vector<int> narrow(const std::vector<std::uint64_t>& values) { return {valu
 
 }  // namespace
 
-void call_core(isthmus_communicator ranks, const shape& shape, const float* send, float* recv) {
-  if (shape.what.collective != ISTHMUS_SEND) {
+void call_core(isthmus_communicator ranks, const call_shape& shape, const float* send, float* recv) {
+  if (shape.entry.collective != ISTHMUS_SEND) {
     const isthmus_operation operation = operation_of(shape, send, recv);
     isthmus::detail::check(isthmus_enqueue(ranks, &operation));
     return;
@@ -42,10 +42,10 @@ void call_core(isthmus_communicator ranks, const shape& shape, const float* send
   isthmus::detail::check(isthmus_group_end());
 }
 
-void call_mpi(MPI_Comm comm, const shape& shape, const float* send, float* recv) {
+void call_mpi(MPI_Comm comm, const call_shape& shape, const float* send, float* recv) {
   const int count = static_cast<int>(shape.count);
   const MPI_Datatype type = MPI_FLOAT;
-  switch (shape.what.collective) {
+  switch (shape.entry.collective) {
     case ISTHMUS_BROADCAST: MPI_Bcast(recv, count, type, shape.root, comm); return;
     case ISTHMUS_REDUCE: MPI_Reduce(send, recv, count, type, MPI_SUM, shape.root, comm); return;
     case ISTHMUS_ALLREDUCE: MPI_Allreduce(send, recv, count, type, MPI_SUM, comm); return;
@@ -83,7 +83,7 @@ void call_mpi(MPI_Comm comm, const shape& shape, const float* send, float* recv)
   }
 }
 
-void call_listing1(MPI_Comm comm, const shape& shape, sycl::buffer<float, 1>& send,
+void call_listing1(MPI_Comm comm, const call_shape& shape, sycl::buffer<float, 1>& send,
                    sycl::buffer<float, 1>& recv) {
   // Only what this rank uses: an accessor costs as much as a small message.
   std::optional<sycl::host_accessor<float, 1>> send_accessor, recv_accessor;

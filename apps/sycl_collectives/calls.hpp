@@ -9,10 +9,10 @@ namespace sycl_collectives {
 
 // Isthmus' SYCL front end; operands are USM pointers or buffers.
 template <typename Send, typename Recv>
-sycl::event call_isthmus(const isthmus::communicator& ranks, sycl::queue& queue, const shape& shape, Send& send,
+sycl::event call_isthmus(const isthmus::communicator& ranks, sycl::queue& queue, const call_shape& shape, Send& send,
                          Recv& recv) {
   constexpr auto sum = isthmus::reduction_op::sum;
-  switch (shape.what.collective) {
+  switch (shape.entry.collective) {
     case ISTHMUS_BROADCAST: return ranks.broadcast(queue, recv, shape.count, shape.root);
     case ISTHMUS_REDUCE: return ranks.reduce(queue, send, recv, shape.count, sum, shape.root);
     case ISTHMUS_ALLREDUCE: return ranks.allreduce(queue, send, recv, shape.count, sum);
@@ -46,13 +46,13 @@ sycl::event call_isthmus(const isthmus::communicator& ranks, sycl::queue& queue,
 }
 
 // Isthmus' C ABI on host pointers: what the SYCL front end stands on.
-void call_core(isthmus_communicator ranks, const shape& shape, const float* send, float* recv);
+void call_core(isthmus_communicator ranks, const call_shape& shape, const float* send, float* recv);
 
 // Plain MPI on host pointers.
-void call_mpi(MPI_Comm comm, const shape& shape, const float* send, float* recv);
+void call_mpi(MPI_Comm comm, const call_shape& shape, const float* send, float* recv);
 
 // The paper's Listing 1: plain MPI through host accessors.
-void call_listing1(MPI_Comm comm, const shape& shape, sycl::buffer<float, 1>& send,
+void call_listing1(MPI_Comm comm, const call_shape& shape, sycl::buffer<float, 1>& send,
                    sycl::buffer<float, 1>& recv);
 
 }  // namespace sycl_collectives

@@ -36,7 +36,7 @@ void fill_on_host(float* data, std::uint64_t count, std::uint32_t call, int rank
 
 }  // namespace
 
-cell::cell(const shape& shape, arena& memory, const kernels& kernels, const isthmus::communicator& ranks,
+test_cell::test_cell(const call_shape& shape, arena& memory, const job_kernels& kernels, const isthmus::communicator& ranks,
            MPI_Comm comm)
     : m_shape(shape),
       m_memory(memory),
@@ -47,7 +47,7 @@ cell::cell(const shape& shape, arena& memory, const kernels& kernels, const isth
       m_recv_buffer(make_buffer(shape.recv_elements)) {}
 
 template <typename Data>
-void cell::prepare_on_device(Data& send, Data& recv, std::uint32_t call) {
+void test_cell::prepare_on_device(Data& send, Data& recv, std::uint32_t call) {
   const std::uint32_t key = oracle::stream_key(call, m_shape.rank);
   m_kernels.fill(m_memory.queue, send, m_shape.send_elements, key);
   if (m_shape.in_place && m_shape.rank == m_shape.root) {
@@ -58,7 +58,7 @@ void cell::prepare_on_device(Data& send, Data& recv, std::uint32_t call) {
   m_memory.queue.wait();
 }
 
-void cell::prepare_on_host(std::uint32_t call) {
+void test_cell::prepare_on_host(std::uint32_t call) {
   fill_on_host(m_memory.host_send.get(), m_shape.send_elements, call, m_shape.rank);
   if (m_shape.in_place && m_shape.rank == m_shape.root) {
     fill_on_host(m_memory.host_recv.get(), m_shape.recv_elements, call, m_shape.rank);
@@ -67,54 +67,54 @@ void cell::prepare_on_host(std::uint32_t call) {
   }
 }
 
-void cell::prepare(path path, std::uint32_t call) {
+void test_cell::prepare(call_path path, std::uint32_t call) {
   switch (path) {
-    case path::isthmus_usm: return prepare_on_device(m_memory.usm_send, m_memory.usm_recv, call);
-    case path::isthmus_buffer:
-    case path::listing1: return prepare_on_device(m_send_buffer, m_recv_buffer, call);
-    case path::isthmus_host:
-    case path::mpi_host: return prepare_on_host(call);
+    case call_path::isthmus_usm: return prepare_on_device(m_memory.usm_send, m_memory.usm_recv, call);
+    case call_path::isthmus_buffer:
+    case call_path::listing1: return prepare_on_device(m_send_buffer, m_recv_buffer, call);
+    case call_path::isthmus_host:
+    case call_path::mpi_host: return prepare_on_host(call);
   }
 }
 
-void cell::run(path path) {
+void test_cell::run(call_path path) {
   switch (path) {
-    case path::isthmus_usm:
+    case call_path::isthmus_usm:
       call_isthmus(m_ranks, m_memory.queue, m_shape, m_memory.usm_send, m_memory.usm_recv).wait();
       return;
-    case path::isthmus_buffer:
+    case call_path::isthmus_buffer:
       call_isthmus(m_ranks, m_memory.queue, m_shape, m_send_buffer, m_recv_buffer).wait();
       return;
-    case path::isthmus_host:
+    case call_path::isthmus_host:
       return call_core(m_ranks.native(), m_shape, m_memory.host_send.get(), m_memory.host_recv.get());
-    case path::listing1: return call_listing1(m_comm, m_shape, m_send_buffer, m_recv_buffer);
-    case path::mpi_host: return call_mpi(m_comm, m_shape, m_memory.host_send.get(), m_memory.host_recv.get());
+    case call_path::listing1: return call_listing1(m_comm, m_shape, m_send_buffer, m_recv_buffer);
+    case call_path::mpi_host: return call_mpi(m_comm, m_shape, m_memory.host_send.get(), m_memory.host_recv.get());
   }
 }
 
-std::vector<float> cell::consume(path path) {
+std::vector<float> test_cell::consume(call_path path) {
   std::vector<float> result(m_shape.recv_elements);
   switch (path) {
-    case path::isthmus_usm:
+    case call_path::isthmus_usm:
       m_kernels.consume(m_memory.queue, m_memory.usm_recv, result.size()).wait();
       m_memory.queue.memcpy(result.data(), m_memory.usm_recv, result.size() * sizeof(float)).wait();
       break;
-    case path::isthmus_buffer:
-    case path::listing1: {
+    case call_path::isthmus_buffer:
+    case call_path::listing1: {
       m_kernels.consume(m_memory.queue, m_recv_buffer, result.size()).wait();
       const sycl::host_accessor consumed(m_recv_buffer, sycl::read_only);
       std::copy_n(&consumed[0], result.size(), result.begin());
       break;
     }
-    case path::isthmus_host:
-    case path::mpi_host:
+    case call_path::isthmus_host:
+    case call_path::mpi_host:
       std::transform(m_memory.host_recv.get(), m_memory.host_recv.get() + result.size(), result.begin(),
                      consumed);
   }
   return result;
 }
 
-std::uint64_t cell::verify(path path, std::uint32_t call) {
+std::uint64_t test_cell::verify(call_path path, std::uint32_t call) {
   if (m_shape.recv_elements == 0) return 0;
   std::vector<float> result = consume(path);
   for (float& element : result) element = received(element);

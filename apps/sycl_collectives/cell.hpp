@@ -11,10 +11,10 @@
 
 namespace sycl_collectives {
 
-enum class path { isthmus_usm, isthmus_buffer, isthmus_host, listing1, mpi_host };
-inline constexpr path all_paths[] = {path::isthmus_usm, path::isthmus_buffer, path::isthmus_host,
-                                     path::listing1, path::mpi_host};
-inline bool is_isthmus(path taken) { return taken != path::listing1 && taken != path::mpi_host; }
+enum class call_path { isthmus_usm, isthmus_buffer, isthmus_host, listing1, mpi_host };
+inline constexpr call_path all_paths[] = {call_path::isthmus_usm, call_path::isthmus_buffer, call_path::isthmus_host,
+                                     call_path::listing1, call_path::mpi_host};
+inline bool is_isthmus(call_path path) { return path != call_path::listing1 && path != call_path::mpi_host; }
 
 // Memory that is allocated once for the whole job, as large as its largest cell.
 struct arena {
@@ -29,32 +29,32 @@ struct arena {
   std::unique_ptr<float[]> host_send, host_recv;
 };
 
-class cell {
+class test_cell {
  public:
-  cell(const shape& shape, arena& memory, const kernels& kernels, const isthmus::communicator& ranks,
+  test_cell(const call_shape& shape, arena& memory, const job_kernels& kernels, const isthmus::communicator& ranks,
        MPI_Comm comm);
 
-  const shape& what() const { return m_shape; }
+  const call_shape& shape() const { return m_shape; }
 
   // Fresh random inputs for `call` and a poisoned output, on the side where the path computes: kernels for the
   // SYCL paths, so that their data lies on the device. Paths share buffers, but not all of them, so without the
   // poison the output of one would be warmer than that of another.
-  void prepare(path path, std::uint32_t call);
+  void prepare(call_path path, std::uint32_t call);
   // The operation; complete when it returns.
-  void run(path path);
+  void run(call_path path);
   // Lets the consumer work on the result and compares with the oracle. Returns the wrong elements.
-  std::uint64_t verify(path path, std::uint32_t call);
+  std::uint64_t verify(call_path path, std::uint32_t call);
 
  private:
   template <typename Data>
   void prepare_on_device(Data& send, Data& recv, std::uint32_t call);
   void prepare_on_host(std::uint32_t call);
   // What the consumer makes of the result.
-  std::vector<float> consume(path path);
+  std::vector<float> consume(call_path path);
 
-  shape m_shape;
+  call_shape m_shape;
   arena& m_memory;
-  const kernels& m_kernels;
+  const job_kernels& m_kernels;
   const isthmus::communicator& m_ranks;
   MPI_Comm m_comm;
   float_buffer m_send_buffer, m_recv_buffer;

@@ -16,10 +16,10 @@ namespace sycl_collectives {
 using float_buffer = sycl::buffer<float, 1>;
 
 // Asynchronous; Data is float* or float_buffer.
-class kernels {
+class job_kernels {
  public:
   // Compiles for the queue's device; throws sycl::exception with the compiler's log.
-  explicit kernels(const sycl::queue& queue)
+  explicit job_kernels(const sycl::queue& queue)
       : m_launcher(queue, device_text,
                    {apps::source_of<filler>(), apps::source_of<poisoner>(), apps::source_of<consumer>()}) {}
 

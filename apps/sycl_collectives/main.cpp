@@ -33,72 +33,72 @@ class job {
   job(const program_options& options, const isthmus::communicator& ranks, const sycl::queue& queue,
       const bench::team& team)
       : m_options(options), m_ranks(ranks), m_queue(queue), m_team(team), m_kernels(queue) {
-    for (const collective_case& what : all_cases()) {
-      const bool wanted =
+    for (const collective_entry& entry : all_entries()) {
+      const bool is_requested =
           options.collectives.empty() ||
-          std::count(options.collectives.begin(), options.collectives.end(), std::string(what.name)) > 0;
-      if (!wanted) continue;
-      if (what.collective == ISTHMUS_BARRIER) {
-        m_shapes.push_back(make_shape(what, 0, ranks.rank(), ranks.size()));
+          std::count(options.collectives.begin(), options.collectives.end(), std::string(entry.name)) > 0;
+      if (!is_requested) continue;
+      if (entry.collective == ISTHMUS_BARRIER) {
+        m_shapes.push_back(make_shape(entry, 0, ranks.rank(), ranks.size()));
         continue;
       }
       for (const std::uint64_t bytes : options.sizes)
-        m_shapes.push_back(make_shape(what, bytes, ranks.rank(), ranks.size()));
+        m_shapes.push_back(make_shape(entry, bytes, ranks.rank(), ranks.size()));
     }
   }
 
   // Returns the wrong elements of all ranks.
   std::uint64_t run() {
     const std::uint64_t start = bench::steady_ns();
-    std::unique_ptr<report> told;
-    if (m_ranks.rank() == 0) told = std::make_unique<report>(m_options, m_ranks, m_shapes.size());
+    std::unique_ptr<job_report> report;
+    if (m_ranks.rank() == 0) report = std::make_unique<job_report>(m_options, m_ranks, m_shapes.size());
     const std::uint64_t limit = apps::memory_limit();
     std::uint64_t send_elements = 0, recv_elements = 0;
-    for (const shape& shape : m_shapes) {
+    for (const call_shape& shape : m_shapes) {
       if (footprint(shape) > limit) continue;
       send_elements = std::max(send_elements, shape.send_elements);
       recv_elements = std::max(recv_elements, shape.recv_elements);
     }
     arena memory(m_queue, send_elements, recv_elements);
-    for (const shape& shape : m_shapes) {
+    for (const call_shape& shape : m_shapes) {
       if (footprint(shape) > limit) {
-        if (told) told->cell_skipped(shape, "its buffers would take more than half of the free memory");
+        if (report) report->cell_skipped(shape, "its buffers would take more than half of the free memory");
         continue;
       }
-      cell cell(shape, memory, m_kernels, m_ranks, MPI_COMM_WORLD);
-      const std::vector<path> paths = paths_of(shape);
+      test_cell cell(shape, memory, m_kernels, m_ranks, MPI_COMM_WORLD);
+      const std::vector<call_path> paths = paths_of(shape);
       const std::vector<measurement> measured = measure(cell, paths);
-      if (told) told->cell_done(shape, measured, explain(m_ranks, shape));
-      leave_out_slow_paths(shape, measured, told.get());
+      if (report) report->cell_done(shape, measured, explain(m_ranks, shape));
+      skip_slow_paths(shape, measured, report.get());
     }
-    std::uint64_t wrong = told ? told->wrong() : 0;
-    if (told) told->finish(static_cast<double>(bench::steady_ns() - start) / 1e9);
+    std::uint64_t wrong = report ? report->wrong() : 0;
+    if (report) report->finish(static_cast<double>(bench::steady_ns() - start) / 1e9);
     MPI_Bcast(&wrong, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
     return wrong;
   }
 
  private:
   // The largest footprint over the ranks: USM, buffers and host arrays, on every rank of this machine.
-  std::uint64_t footprint(const shape& shape) const {
+  std::uint64_t footprint(const call_shape& shape) const {
     std::uint64_t elements = 0;
     for (int r = 0; r < shape.size; ++r) {
-      const auto other = make_shape(shape.what, shape.bytes, r, shape.size);
+      const auto other = make_shape(shape.entry, shape.bytes, r, shape.size);
       elements += other.send_elements + other.recv_elements;
     }
     return 3 * elements * sizeof(float);
   }
 
-  std::uint64_t verify(cell& cell, path path) {
+  std::uint64_t verify(test_cell& cell, call_path path) {
     const std::uint32_t call = m_call++;
     cell.prepare(path, call);
     m_team.barrier();
     cell.run(path);
-    std::uint64_t mine = cell.verify(path, call), all = 0;
-    MPI_Allreduce(&mine, &all, 1, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
+    std::uint64_t own = cell.verify(path, call), all = 0;
+    MPI_Allreduce(&own, &all, 1, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
     return all;
   }
 
-  double run_once(cell& cell, path path) {
+  double run_once(test_cell& cell, call_path path) {
     cell.prepare(path, m_call++);
     m_team.barrier();
     const std::uint64_t before = bench::ticks();
@@ -109,54 +109,54 @@ class job {
   // The second of two calls in a row: some paths share memory, and what was used more often of late stays in
   // the caches, so that the first call would time the order of the paths. Where ranks outnumber the cores,
   // calls can take minutes, and the scheduler decides how long.
-  double time_once(cell& cell, path path) {
+  double time_once(test_cell& cell, call_path path) {
     if (m_has_core_each) run_once(cell, path);
     return run_once(cell, path);
   }
 
   // All but those that were too slow at a smaller size of the same collective, and on a device those of Isthmus
   // that start from host memory.
-  std::vector<path> paths_of(const shape& shape) {
-    if (m_collective != shape.what.name) {
-      m_collective = shape.what.name;
-      m_left_out.clear();
+  std::vector<call_path> paths_of(const call_shape& shape) {
+    if (m_collective != shape.entry.name) {
+      m_collective = shape.entry.name;
+      m_skipped_paths.clear();
     }
-    std::vector<path> paths;
+    std::vector<call_path> paths;
     const bool on_host = m_ranks.platform() == ISTHMUS_PLATFORM_HOST;
-    for (const path path : all_paths)
-      if (std::count(m_left_out.begin(), m_left_out.end(), path) == 0 &&
-          (on_host || path != path::isthmus_host))
+    for (const call_path path : all_paths)
+      if (std::count(m_skipped_paths.begin(), m_skipped_paths.end(), path) == 0 &&
+          (on_host || path != call_path::isthmus_host))
         paths.push_back(path);
     return paths;
   }
 
   // Ranks that outnumber the cores can make a plain MPI call take minutes. The samples are those of all ranks,
   // so all decide alike.
-  void leave_out_slow_paths(const shape& shape, const std::vector<measurement>& measured, report* told) {
-    for (const measurement& one : measured) {
-      const double seconds = *std::min_element(one.samples_us.begin(), one.samples_us.end()) / 1e6;
-      if (is_isthmus(one.taken) || seconds <= m_options.longest_call_s) continue;
-      m_left_out.push_back(one.taken);
-      if (told != nullptr) told->path_left_out(shape, one.taken, seconds);
+  void skip_slow_paths(const call_shape& shape, const std::vector<measurement>& measured, job_report* report) {
+    for (const measurement& entry : measured) {
+      const double seconds = *std::min_element(entry.samples_us.begin(), entry.samples_us.end()) / 1e6;
+      if (is_isthmus(entry.path) || seconds <= m_options.longest_call_s) continue;
+      m_skipped_paths.push_back(entry.path);
+      if (report != nullptr) report->path_skipped(shape, entry.path, seconds);
     }
   }
 
-  std::vector<measurement> measure(cell& cell, const std::vector<path>& paths) {
+  std::vector<measurement> measure(test_cell& cell, const std::vector<call_path>& paths) {
     std::vector<measurement> measured;
-    for (const path path : paths) measured.push_back({path, {}, verify(cell, path)});
-    const int min_samples = cell.what().bytes < large_bytes ? m_options.min_samples : large_min_samples;
+    for (const call_path path : paths) measured.push_back({path, {}, verify(cell, path)});
+    const int min_samples = cell.shape().bytes < large_bytes ? m_options.min_samples : large_min_samples;
     const std::uint64_t start = bench::steady_ns();
     for (int sample = 0;; ++sample) {
       for (std::size_t turn = 0; turn < measured.size(); ++turn) {
-        measurement& one = measured[(turn + static_cast<std::size_t>(sample)) % measured.size()];
-        one.samples_us.push_back(time_once(cell, one.taken));
+        measurement& entry = measured[(turn + static_cast<std::size_t>(sample)) % measured.size()];
+        entry.samples_us.push_back(time_once(cell, entry.path));
       }
       const bool spent = static_cast<double>(bench::steady_ns() - start) / 1e9 > m_options.budget_s;
       const bool enough = sample + 1 >= min_samples && (spent || sample + 1 >= m_options.max_samples);
       if (m_team.decide(enough ? 1 : 0) == 1) break;
     }
-    for (measurement& one : measured) {
-      MPI_Allreduce(MPI_IN_PLACE, one.samples_us.data(), static_cast<int>(one.samples_us.size()), MPI_DOUBLE,
+    for (measurement& entry : measured) {
+      MPI_Allreduce(MPI_IN_PLACE, entry.samples_us.data(), static_cast<int>(entry.samples_us.size()), MPI_DOUBLE,
                     MPI_MAX, MPI_COMM_WORLD);
     }
     return measured;
@@ -167,11 +167,11 @@ class job {
   sycl::queue m_queue;
   const bench::team& m_team;
   const bool m_has_core_each = m_team.size() <= get_nprocs();
-  kernels m_kernels;
-  std::vector<shape> m_shapes;
+  job_kernels m_kernels;
+  std::vector<call_shape> m_shapes;
   std::uint32_t m_call = 1;
   std::string m_collective;      // whose sizes are being measured
-  std::vector<path> m_left_out;  // of it
+  std::vector<call_path> m_skipped_paths;  // of it
 };
 
 int run(const program_options& options) {

@@ -14,7 +14,7 @@ program_options parse(int argc, char** argv) {
   std::string sizes = "128:128M", progress = "text";
   bool quick = false;
   std::vector<std::string> names;
-  for (const collective_case& one : all_cases()) names.emplace_back(one.name);
+  for (const collective_entry& one : all_entries()) names.emplace_back(one.name);
 
   CLI::App app{
       "Runs, verifies and times every collective of Isthmus on SYCL buffers and USM, beside plain MPI. "

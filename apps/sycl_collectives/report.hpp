@@ -12,17 +12,17 @@ namespace sycl_collectives {
 
 // Samples of one path in one cell: the maximum over ranks of each call, and wrong elements of all ranks.
 struct measurement {
-  path taken;
+  call_path path;
   std::vector<double> samples_us;
   std::uint64_t wrong = 0;
 };
 
 // Which backend a path's calls go to, and why.
-struct chosen {
+struct selected_backend {
   std::string backend;
   std::string reason;
 };
-chosen explain(const isthmus::communicator& ranks, const shape& shape);
+selected_backend explain(const isthmus::communicator& ranks, const call_shape& shape);
 
 // Used on rank 0 only. Progress goes to standard output: a table, or with --progress json one object a line:
 //   {"event": "start", "ranks", "cells", "device", "kernels", "paths"}
@@ -30,20 +30,20 @@ chosen explain(const isthmus::communicator& ranks, const shape& shape);
 //   {"event": "skipped", "done", "cells", "collective", "bytes", "reason"}
 //   {"event": "left_out", "collective", "bytes", "provider", "mode", "seconds"}   at larger sizes
 //   {"event": "end", "seconds", "wrong", "out"}
-class report {
+class job_report {
  public:
-  report(const program_options& options, const isthmus::communicator& ranks, std::size_t cells);
+  job_report(const program_options& options, const isthmus::communicator& ranks, std::size_t cells);
 
-  void cell_done(const shape& shape, const std::vector<measurement>& measured, const chosen& chosen);
-  void cell_skipped(const shape& shape, const std::string& reason);
+  void cell_done(const call_shape& shape, const std::vector<measurement>& measured, const selected_backend& selection);
+  void cell_skipped(const call_shape& shape, const std::string& reason);
   // The path takes no part in the collective's larger sizes, because a call of this one took so long.
-  void path_left_out(const shape& shape, path taken, double seconds);
+  void path_skipped(const call_shape& shape, call_path path, double seconds);
   // Writes the file and the summary; throws std::runtime_error if it cannot.
   void finish(double seconds);
   std::uint64_t wrong() const { return m_wrong; }
 
  private:
-  void say(const nlohmann::json& line) const;
+  void write_line(const nlohmann::json& line) const;
 
   const program_options& m_options;
   std::size_t m_cells;

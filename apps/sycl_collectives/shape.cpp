@@ -4,8 +4,8 @@
 
 namespace sycl_collectives {
 
-const std::vector<collective_case>& all_cases() {
-  static const std::vector<collective_case> cases = {{"broadcast", ISTHMUS_BROADCAST},
+const std::vector<collective_entry>& all_entries() {
+  static const std::vector<collective_entry> cases = {{"broadcast", ISTHMUS_BROADCAST},
                                                      {"reduce", ISTHMUS_REDUCE},
                                                      {"allreduce", ISTHMUS_ALLREDUCE},
                                                      {"reduce_scatter", ISTHMUS_REDUCE_SCATTER},
@@ -26,74 +26,74 @@ const std::vector<collective_case>& all_cases() {
 namespace {
 
 // Uneven blocks without gaps: that of rank r is proportional to (from + r) % size + 1.
-oracle::block_layout uneven_blocks(std::uint64_t elements, int from, int size) {
+oracle::block_layout uneven_blocks(std::uint64_t elements, int offset, int size) {
   const auto n = static_cast<std::uint64_t>(size);
-  oracle::block_layout made;
+  oracle::block_layout result;
   for (int r = 0; r < size; ++r) {
-    made.displs.push_back(made.extent());
-    made.counts.push_back(elements * (static_cast<std::uint64_t>((from + r) % size) + 1) / (n * (n + 1) / 2));
+    result.displs.push_back(result.extent());
+    result.counts.push_back(elements * (static_cast<std::uint64_t>((offset + r) % size) + 1) / (n * (n + 1) / 2));
   }
-  return made;
+  return result;
 }
 
 // What each rank sends to (or receives from) the others. What an alltoallv sends is symmetric, so it is also
 // what arrives.
-std::vector<oracle::block_layout> parts_of_ranks(isthmus_collective collective, std::uint64_t elements, int size) {
-  std::vector<oracle::block_layout> parts;
+std::vector<oracle::block_layout> layouts_of_ranks(isthmus_collective collective, std::uint64_t elements, int size) {
+  std::vector<oracle::block_layout> layouts;
   for (int r = 0; r < size; ++r)
-    parts.push_back(uneven_blocks(elements, collective == ISTHMUS_ALLTOALLV ? r : 0, size));
-  return parts;
+    layouts.push_back(uneven_blocks(elements, collective == ISTHMUS_ALLTOALLV ? r : 0, size));
+  return layouts;
 }
 
 oracle::operation_shape define(isthmus_collective collective, std::uint64_t elements, int size) {
   const bool block_each = bench::has_block_per_rank(collective);
-  oracle::operation_shape made{collective, size, 0, block_each ? elements / static_cast<std::uint64_t>(size) : elements,
+  oracle::operation_shape result{collective, size, 0, block_each ? elements / static_cast<std::uint64_t>(size) : elements,
                      {},         {}};
   switch (collective) {
-    case ISTHMUS_SEND: made.root = 1; break;  // the distance in the ring
-    case ISTHMUS_BARRIER: made.count = 0; break;
+    case ISTHMUS_SEND: result.root = 1; break;  // the distance in the ring
+    case ISTHMUS_BARRIER: result.count = 0; break;
     case ISTHMUS_ALLGATHERV:
-      made.recv_layouts = parts_of_ranks(collective, elements * static_cast<std::uint64_t>(size), size);
+      result.recv_layouts = layouts_of_ranks(collective, elements * static_cast<std::uint64_t>(size), size);
       break;
-    case ISTHMUS_GATHERV: made.recv_layouts = parts_of_ranks(collective, elements, size); break;
+    case ISTHMUS_GATHERV: result.recv_layouts = layouts_of_ranks(collective, elements, size); break;
     case ISTHMUS_REDUCE_SCATTERV:
-    case ISTHMUS_SCATTERV: made.send_layouts = parts_of_ranks(collective, elements, size); break;
+    case ISTHMUS_SCATTERV: result.send_layouts = layouts_of_ranks(collective, elements, size); break;
     case ISTHMUS_ALLTOALLV:
-      made.send_layouts = made.recv_layouts = parts_of_ranks(collective, elements, size);
+      result.send_layouts = result.recv_layouts = layouts_of_ranks(collective, elements, size);
       break;
     default: break;
   }
-  return made;
+  return result;
 }
 
 }  // namespace
 
-shape make_shape(const collective_case& what, std::uint64_t bytes, int rank, int size) {
-  shape made;
-  made.what = what;
-  made.rank = rank;
-  made.size = size;
-  made.bytes = bytes;
-  made.in_place = what.collective == ISTHMUS_BROADCAST;
-  made.definition = define(what.collective, bytes / sizeof(float), size);
-  made.send_elements = send_extent(made.definition, rank);
-  made.recv_elements = recv_extent(made.definition, rank);
-  made.count = made.definition.count;
+call_shape make_shape(const collective_entry& entry, std::uint64_t bytes, int rank, int size) {
+  call_shape result;
+  result.entry = entry;
+  result.rank = rank;
+  result.size = size;
+  result.bytes = bytes;
+  result.in_place = entry.collective == ISTHMUS_BROADCAST;
+  result.definition = define(entry.collective, bytes / sizeof(float), size);
+  result.send_elements = send_extent(result.definition, rank);
+  result.recv_elements = recv_extent(result.definition, rank);
+  result.count = result.definition.count;
   // With blocks of any size `count` is this rank's own block, where there is one.
-  if (what.collective == ISTHMUS_ALLGATHERV || what.collective == ISTHMUS_GATHERV)
-    made.count = made.send_elements;
-  if (what.collective == ISTHMUS_SCATTERV || what.collective == ISTHMUS_REDUCE_SCATTERV)
-    made.count = made.recv_elements;
-  if (what.collective == ISTHMUS_ALLTOALLV) made.count = 0;
+  if (entry.collective == ISTHMUS_ALLGATHERV || entry.collective == ISTHMUS_GATHERV)
+    result.count = result.send_elements;
+  if (entry.collective == ISTHMUS_SCATTERV || entry.collective == ISTHMUS_REDUCE_SCATTERV)
+    result.count = result.recv_elements;
+  if (entry.collective == ISTHMUS_ALLTOALLV) result.count = 0;
   const auto own = static_cast<std::size_t>(rank);
-  const bool root = rank == made.root;
-  if (const auto& parts = made.definition.send_layouts;
-      !parts.empty() && (root || what.collective != ISTHMUS_SCATTERV))
-    made.send_counts = parts[own].counts, made.send_displs = parts[own].displs;
-  if (const auto& parts = made.definition.recv_layouts;
-      !parts.empty() && (root || what.collective != ISTHMUS_GATHERV))
-    made.recv_counts = parts[own].counts, made.recv_displs = parts[own].displs;
-  return made;
+  const bool root = rank == result.root;
+  if (const auto& layouts = result.definition.send_layouts;
+      !layouts.empty() && (root || entry.collective != ISTHMUS_SCATTERV))
+    result.send_counts = layouts[own].counts, result.send_displs = layouts[own].displs;
+  if (const auto& layouts = result.definition.recv_layouts;
+      !layouts.empty() && (root || entry.collective != ISTHMUS_GATHERV))
+    result.recv_counts = layouts[own].counts, result.recv_displs = layouts[own].displs;
+  return result;
 }
 
 }  // namespace sycl_collectives

@@ -11,14 +11,14 @@
 namespace sycl_collectives {
 
 // The collectives of THE TABLE; its send and recv are measured together, as a ring exchange.
-struct collective_case {
+struct collective_entry {
   const char* name;
   isthmus_collective collective;  // ISTHMUS_SEND: the ring exchange
 };
-const std::vector<collective_case>& all_cases();
+const std::vector<collective_entry>& all_entries();
 
-struct shape {
-  collective_case what;
+struct call_shape {
+  collective_entry entry;
   int rank = 0;
   int size = 1;
   int root = 0;
@@ -35,6 +35,6 @@ struct shape {
 };
 
 // `bytes` is cut to whole blocks of floats.
-shape make_shape(const collective_case& what, std::uint64_t bytes, int rank, int size);
+call_shape make_shape(const collective_entry& entry, std::uint64_t bytes, int rank, int size);
 
 }  // namespace sycl_collectives

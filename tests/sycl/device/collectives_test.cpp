@@ -37,7 +37,7 @@ void expect_right(const call_shape& shape, std::uint64_t seed, const std::vector
   EXPECT_EQ(error.value_or(""), "") << shape.entry.name << " on rank " << shape.rank;
 }
 
-class every_collective : public testing::TestWithParam<sycl_collectives::collective_case> {
+class every_collective : public testing::TestWithParam<sycl_collectives::collective_entry> {
  protected:
   call_shape shape_of(const test_rank& self) const {
     return sycl_collectives::make_shape(GetParam(), bytes, self.rank, self.ranks.size());
@@ -120,7 +120,7 @@ TEST_P(every_collective, on_buffers_of_1_to_3_dimensions_with_offset_and_count) 
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(table, every_collective, testing::ValuesIn(sycl_collectives::all_cases()),
+INSTANTIATE_TEST_SUITE_P(table, every_collective, testing::ValuesIn(sycl_collectives::all_entries()),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(group, drives_all_ranks_from_one_thread) {
