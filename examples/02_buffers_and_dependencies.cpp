@@ -26,18 +26,18 @@ int main(int argc, char** argv) {
     ranks.broadcast(queue, isthmus::at_offset(grid, row * columns), columns, 0);
 
     // USM has no accessors: the producer's event is passed on, and so is the collective's.
-    int* mine = sycl::malloc_shared<int>(1, queue);
+    int* own = sycl::malloc_shared<int>(1, queue);
     int* all = sycl::malloc_shared<int>(static_cast<std::size_t>(ranks.size()), queue);
     const int rank = ranks.rank();
-    const sycl::event produced = queue.fill(mine, 10 * rank, 1);
-    sycl::event gathered = ranks.allgather(queue, mine, all, 1, {produced});
+    const sycl::event produced = queue.fill(own, 10 * rank, 1);
+    sycl::event gathered = ranks.allgather(queue, own, all, 1, {produced});
     gathered.wait();
 
     const sycl::host_accessor cells{grid, sycl::read_only};
     wrong += cells[row][0] != 0.5 || cells[row - 1][columns - 1] != (rank == 0 ? 0.5 : -1);
     for (int r = 0; r < ranks.size(); ++r) wrong += all[r] != 10 * r;
     std::printf("rank %d of %d: row %zu holds %g, %d wrong\n", rank, ranks.size(), row, cells[row][0], wrong);
-    sycl::free(mine, queue);
+    sycl::free(own, queue);
     sycl::free(all, queue);
   }
   MPI_Finalize();

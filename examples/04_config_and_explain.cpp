@@ -28,8 +28,8 @@ int main(int argc, char** argv) {
     std::remove(file.c_str());
 
     const auto backend_of = [&](std::uint64_t count) {
-      const auto told = nlohmann::json::parse(ranks.explain(ISTHMUS_ALLREDUCE, count));
-      const nlohmann::json& selection = told["selection"];
+      const auto explanation = nlohmann::json::parse(ranks.explain(ISTHMUS_ALLREDUCE, count));
+      const nlohmann::json& selection = explanation["selection"];
       if (ranks.rank() == 0) {
         std::printf("%llu floats: %s, because of %s\n", static_cast<unsigned long long>(count),
                     selection["backend"].get<std::string>().c_str(),

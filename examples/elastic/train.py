@@ -32,10 +32,10 @@ def batch(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train_step(ddp: DistributedDataParallel, optimizer: torch.optim.Optimizer, step: int) -> float:
-    inputs, wanted = batch(dist.get_rank(), step)
+    inputs, targets = batch(dist.get_rank(), step)
     optimizer.zero_grad()
     device = next(ddp.parameters()).device
-    loss = nn.functional.mse_loss(ddp(inputs.to(device)), wanted.to(device))
+    loss = nn.functional.mse_loss(ddp(inputs.to(device)), targets.to(device))
     loss.backward()
     mean = loss.detach()
     work = dist.all_reduce(mean, async_op=True)
@@ -55,16 +55,16 @@ def recover(model: nn.Module, step: int) -> tuple[DistributedDataParallel, int]:
     return ddp, int(agreed.item())
 
 
-def train(number: int, options: argparse.Namespace, store: str) -> None:
+def train(rank: int, options: argparse.Namespace, store: str) -> None:
     torch.set_num_threads(1)
     device = torch.device(options.device)
     if device.type == "cuda":
-        device = torch.device("cuda", number % torch.cuda.device_count())
+        device = torch.device("cuda", rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
     dist.init_process_group(
         "cpu:isthmus,cuda:isthmus",
         store=dist.FileStore(store, options.ranks),
-        rank=number,
+        rank=rank,
         world_size=options.ranks,
         timeout=timedelta(seconds=options.timeout),
     )
@@ -74,7 +74,7 @@ def train(number: int, options: argparse.Namespace, store: str) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     step, losses = 0, []
     while step < options.steps:
-        if number == options.lose and step == options.at:
+        if rank == options.lose and step == options.at:
             os.kill(os.getpid(), signal.SIGKILL)
         failed = ""
         try:
@@ -83,7 +83,7 @@ def train(number: int, options: argparse.Namespace, store: str) -> None:
         except RuntimeError as failure:  # DistBackendError is one; autograd raises what its threads met
             failed = str(failure).splitlines()[0]
         if failed:
-            print(f"rank {number}, step {step}: {failed}", flush=True)
+            print(f"rank {rank}, step {step}: {failed}", flush=True)
             del ddp  # its hooks belong to the group that is gone
             ddp, step = recover(model, step)
     if dist.get_rank() == 0:
@@ -108,7 +108,7 @@ def main() -> None:
             rank.start()
         for rank in ranks:
             rank.join()
-    lost = [number for number, rank in enumerate(ranks) if rank.exitcode != 0]
+    lost = [rank for rank, rank in enumerate(ranks) if rank.exitcode != 0]
     print(f"lost: {lost}", flush=True)
     if lost != [rank for rank in (options.lose,) if rank >= 0]:
         raise SystemExit("other ranks than the chosen one ended")

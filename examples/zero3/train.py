@@ -59,7 +59,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return options
 
 
-def meeting(options: argparse.Namespace) -> dict[str, Any]:
+def rendezvous(options: argparse.Namespace) -> dict[str, Any]:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     return {"init_method": options.init_method, "rank": rank, "world_size": size}
 
@@ -71,7 +71,7 @@ class Fsdp2:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-        dist.init_process_group(options.backend, timeout=timedelta(minutes=5), **meeting(options))
+        dist.init_process_group(options.backend, timeout=timedelta(minutes=5), **rendezvous(options))
         mesh = init_device_mesh(options.device, (dist.get_world_size(),))
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
         with torch.device("meta"):
@@ -93,10 +93,10 @@ class Fsdp2:
             self.model.parameters(), options.rate, fused=options.device == "cuda"
         )
 
-    def use_symmetric_heap(self, wanted: bool) -> None:
+    def use_symmetric_heap(self, enabled: bool) -> None:
         """Whether gathered parameters, and gradients to be scattered, lie there."""
         for module in [*self.model.layers, self.model]:
-            module.set_allocate_memory_from_process_group_for_comm(wanted)
+            module.set_allocate_memory_from_process_group_for_comm(enabled)
 
     def step(self, words: torch.Tensor) -> torch.Tensor:
         loss = self.model(words)
@@ -117,17 +117,17 @@ class Zero3:
             deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         # Without a launcher's variables DeepSpeed asks mpi4py, to which each process is a world of its own.
         deepspeed.init_distributed(
-            dist_backend=options.backend, auto_mpi_discovery=False, verbose=False, **meeting(options)
+            dist_backend=options.backend, auto_mpi_discovery=False, verbose=False, **rendezvous(options)
         )
         configuration: dict[str, Any] = json.loads(options.config.read_text())
         configuration["train_micro_batch_size_per_gpu"] = options.batch
         configuration["optimizer"]["params"]["lr"] = options.rate
         with torch.device("meta"):
-            of_layer = sum(parameter.numel() for parameter in Layer(shape).parameters())
+            layer_parameters = sum(parameter.numel() for parameter in Layer(shape).parameters())
         # Two layers ahead of the one that computes; DeepSpeed's own bounds hold no layer of a large model.
         bounds = {
-            "stage3_prefetch_bucket_size": 2 * of_layer,
-            "stage3_max_live_parameters": max(10**9, 4 * of_layer),
+            "stage3_prefetch_bucket_size": 2 * layer_parameters,
+            "stage3_max_live_parameters": max(10**9, 4 * layer_parameters),
         }
         configuration["zero_optimization"] = bounds | configuration["zero_optimization"]
         with deepspeed.zero.Init(config_dict_or_path=configuration):
@@ -222,17 +222,17 @@ def used_memory_gib() -> dict[str, float]:
 
 def main() -> None:
     options = parse()
-    found = run(options)
+    summary = run(options)
     if dist.get_rank() == 0:
         if options.out:
-            options.out.write_text(json.dumps(found, indent=1) + "\n")
+            options.out.write_text(json.dumps(summary, indent=1) + "\n")
         print(
-            f"{found['framework']} {found['model']} {found['layers']} layers, {found['ranks']} ranks, "
-            f"DMA all-gather {'on' if found['dma_allgather'] else 'off'}: "
-            f"{found['step_ms']['median']:.1f} ms a step, {found['tokens_per_s']:.0f} words/s, "
-            f"loss {found['losses'][0]:.4f} -> {found['losses'][-1]:.4f}"
+            f"{summary['framework']} {summary['model']} {summary['layers']} layers, {summary['ranks']} ranks, "
+            f"DMA all-gather {'on' if summary['dma_allgather'] else 'off'}: "
+            f"{summary['step_ms']['median']:.1f} ms a step, {summary['tokens_per_s']:.0f} words/s, "
+            f"loss {summary['losses'][0]:.4f} -> {summary['losses'][-1]:.4f}"
         )
-        for row in found["paths"]:
+        for row in summary["paths"]:
             print(f"  {row['calls']:6} {row['collective']:15} {row['path']:20} {row['reason']}")
     dist.destroy_process_group()
 
