@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "crew.hpp"
+#include "rank_team.hpp"
 #include "operators/fused/device/blaslt.hpp"
 
 namespace sycl_device_test {

@@ -5,7 +5,7 @@
 #include <span>
 
 #include "apps/sycl_collectives/calls.hpp"
-#include "crew.hpp"
+#include "rank_team.hpp"
 #include "oracle/check.hpp"
 
 namespace sycl_device_test {

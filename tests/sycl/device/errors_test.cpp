@@ -1,5 +1,5 @@
 // Bad input on devices: an exception that says what is wrong, and nothing hangs.
-#include "crew.hpp"
+#include "rank_team.hpp"
 
 namespace sycl_device_test {
 namespace {

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <type_traits>
 
-#include "crew.hpp"
+#include "rank_team.hpp"
 #include "device_code/device_text.hpp"  // generated
 #include "launcher.hpp"
 // behind what it needs

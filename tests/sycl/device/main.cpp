@@ -4,7 +4,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "crew.hpp"
+#include "rank_team.hpp"
 
 namespace sycl_device_test {
 

@@ -1,4 +1,4 @@
-#include "contest.hpp"
+#include "comparison.hpp"
 
 #include <algorithm>
 #include <map>
