@@ -5,7 +5,7 @@
 
 namespace isthmus::mpi_shim {
 
-enum class call {
+enum class mpi_function {
   mpi_barrier,
   mpi_bcast,
   mpi_reduce,
@@ -21,10 +21,10 @@ enum class call {
   mpi_alltoall,
   mpi_alltoallv
 };
-inline constexpr int call_count = 14;
+inline constexpr int mpi_function_count = 14;
 
 // MPI's names; with a P before them its own functions, with _c behind them those whose counts are MPI_Count.
-inline constexpr const char* call_names[call_count] = {
+inline constexpr const char* mpi_function_names[mpi_function_count] = {
     "MPI_Barrier",   "MPI_Bcast",          "MPI_Reduce",
     "MPI_Allreduce", "MPI_Reduce_scatter", "MPI_Reduce_scatter_block",
     "MPI_Allgather", "MPI_Allgatherv",     "MPI_Gather",
@@ -36,8 +36,8 @@ using any_function = void (*)();
 // By call. NULL: the family has no such function (Barrier_c).
 struct engine_table {
   std::size_t struct_bytes;
-  any_function small[call_count];  // counts are int
-  any_function large[call_count];  // counts are MPI_Count
+  any_function int_count_functions[mpi_function_count];  // counts are int
+  any_function large_count_functions[mpi_function_count];  // counts are MPI_Count
 };
 
 // The one symbol of an engine: `const engine_table* isthmus_mpi_engine_v1(void)`.

@@ -285,12 +285,12 @@ bool communicator::is_better_than_mpi(const isthmus_operation& operation) {
   return place->second;
 }
 
-call_counter& communicator::tally_for(call which, const isthmus_operation& operation, std::uint64_t bytes) {
-  call_counter*& place = m_tallies[{which, operation.datatype, bytes}];
+call_counter& communicator::tally_for(mpi_function function, const isthmus_operation& operation, std::uint64_t bytes) {
+  call_counter*& place = m_tallies[{function, operation.datatype, bytes}];
   if (place != nullptr) return *place;
   char path[96] = "";
   if (isthmus_communicator_path(m_handle, &operation, path, sizeof path) != ISTHMUS_SUCCESS) path[0] = '\0';
-  return *(place = &statistics().counter_of(static_cast<int>(which), path[0] == '\0' ? "isthmus" : path));
+  return *(place = &statistics().counter_of(static_cast<int>(function), path[0] == '\0' ? "isthmus" : path));
 }
 
 }  // namespace isthmus::mpi_shim

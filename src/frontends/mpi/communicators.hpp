@@ -46,7 +46,7 @@ class communicator {
   void give_up(reason why);
 
   // Where calls of this kind are counted; only while a report is asked for.
-  call_counter& tally_for(call which, const isthmus_operation& operation, std::uint64_t bytes);
+  call_counter& tally_for(mpi_function function, const isthmus_operation& operation, std::uint64_t bytes);
 
  private:
   friend class registry;
@@ -70,7 +70,7 @@ class communicator {
   isthmus_communicator m_handle = nullptr;
   MPI_Request m_pending = MPI_REQUEST_NULL;  // one for each, because two threads may not test the same
   std::unique_ptr<message_store> m_store;
-  std::map<std::tuple<call, isthmus_datatype, std::uint64_t>, call_counter*> m_tallies;
+  std::map<std::tuple<mpi_function, isthmus_datatype, std::uint64_t>, call_counter*> m_tallies;
   bool m_spans_nodes = false;
   std::map<std::tuple<isthmus_collective, isthmus_datatype, isthmus_reduction_op, int, std::uint64_t>, bool>
       m_taken;

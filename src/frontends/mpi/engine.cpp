@@ -13,44 +13,44 @@ namespace {
 
 // C's face of a function whose last argument is the communicator: nothing may be thrown through MPI's callers.
 template <auto Function>
-struct guarded;
+struct exception_guard;
 template <typename... Arguments, int (*Function)(Arguments...)>
-struct guarded<Function> {
+struct exception_guard<Function> {
   static int call(Arguments... arguments) noexcept try { return Function(arguments...); } catch (...) {
     return raise(std::get<sizeof...(Arguments) - 1>(std::tuple(arguments...)), MPI_ERR_NO_MEM);
   }
 };
 
 template <auto Function>
-any_function entry_of() {
-  return reinterpret_cast<any_function>(&guarded<Function>::call);
+any_function guarded_entry() {
+  return reinterpret_cast<any_function>(&exception_guard<Function>::call);
 }
 
 template <typename Api>
-void fill(any_function* to) {
-  const auto set = [&](call which, any_function function) { to[static_cast<int>(which)] = function; };
-  set(call::mpi_bcast, entry_of<&take_bcast<Api>>());
-  set(call::mpi_reduce, entry_of<&take_reduce<Api>>());
-  set(call::mpi_allreduce, entry_of<&take_allreduce<Api>>());
-  set(call::mpi_reduce_scatter, entry_of<&take_reduce_scatter<Api>>());
-  set(call::mpi_reduce_scatter_block, entry_of<&take_reduce_scatter_block<Api>>());
-  set(call::mpi_allgather, entry_of<&take_allgather<Api>>());
-  set(call::mpi_allgatherv, entry_of<&take_allgatherv<Api>>());
-  set(call::mpi_gather, entry_of<&take_gather<Api>>());
-  set(call::mpi_gatherv, entry_of<&take_gatherv<Api>>());
-  set(call::mpi_scatter, entry_of<&take_scatter<Api>>());
-  set(call::mpi_scatterv, entry_of<&take_scatterv<Api>>());
-  set(call::mpi_alltoall, entry_of<&take_alltoall<Api>>());
-  set(call::mpi_alltoallv, entry_of<&take_alltoallv<Api>>());
+void fill_table(any_function* table) {
+  const auto set = [&](mpi_function function, any_function entry) { table[static_cast<int>(function)] = entry; };
+  set(mpi_function::mpi_bcast, guarded_entry<&take_bcast<Api>>());
+  set(mpi_function::mpi_reduce, guarded_entry<&take_reduce<Api>>());
+  set(mpi_function::mpi_allreduce, guarded_entry<&take_allreduce<Api>>());
+  set(mpi_function::mpi_reduce_scatter, guarded_entry<&take_reduce_scatter<Api>>());
+  set(mpi_function::mpi_reduce_scatter_block, guarded_entry<&take_reduce_scatter_block<Api>>());
+  set(mpi_function::mpi_allgather, guarded_entry<&take_allgather<Api>>());
+  set(mpi_function::mpi_allgatherv, guarded_entry<&take_allgatherv<Api>>());
+  set(mpi_function::mpi_gather, guarded_entry<&take_gather<Api>>());
+  set(mpi_function::mpi_gatherv, guarded_entry<&take_gatherv<Api>>());
+  set(mpi_function::mpi_scatter, guarded_entry<&take_scatter<Api>>());
+  set(mpi_function::mpi_scatterv, guarded_entry<&take_scatterv<Api>>());
+  set(mpi_function::mpi_alltoall, guarded_entry<&take_alltoall<Api>>());
+  set(mpi_function::mpi_alltoallv, guarded_entry<&take_alltoallv<Api>>());
 }
 
 engine_table make_table() {
-  engine_table made{};
-  made.struct_bytes = sizeof made;
-  made.small[static_cast<int>(call::mpi_barrier)] = entry_of<&take_barrier>();
-  fill<small_counts>(made.small);
-  fill<large_counts>(made.large);
-  return made;
+  engine_table table{};
+  table.struct_bytes = sizeof table;
+  table.int_count_functions[static_cast<int>(mpi_function::mpi_barrier)] = guarded_entry<&take_barrier>();
+  fill_table<small_counts>(table.int_count_functions);
+  fill_table<large_counts>(table.large_count_functions);
+  return table;
 }
 
 }  // namespace

@@ -12,10 +12,10 @@ outcome lose(communicator& on) {
   return {outcome::kind::passed, MPI_SUCCESS, reason::lost};
 }
 
-outcome fail(MPI_Comm comm, call which, isthmus_status status) {
+outcome fail(MPI_Comm comm, mpi_function function, isthmus_status status) {
   isthmus_error_info failure;
   isthmus_last_error(&failure);
-  statistics().warn_once((std::string(call_names[static_cast<int>(which)]) + " failed: " + failure.message).c_str());
+  statistics().warn_once((std::string(mpi_function_names[static_cast<int>(function)]) + " failed: " + failure.message).c_str());
   const int code = status == ISTHMUS_ERROR_OUT_OF_MEMORY ? MPI_ERR_NO_MEM : MPI_ERR_INTERN;
   return {outcome::kind::done, raise(comm, code), reason::lost};
 }
@@ -27,7 +27,7 @@ int raise(MPI_Comm comm, int code) {
   return code;
 }
 
-outcome execute(communicator& on, MPI_Comm comm, call which, const isthmus_operation& operation,
+outcome execute(communicator& on, MPI_Comm comm, mpi_function function, const isthmus_operation& operation,
                 std::uint64_t bytes) {
   if (!on.takes(operation)) return {outcome::kind::passed, MPI_SUCCESS, reason::between_nodes};
   const preload::stopwatch time(statistics());
@@ -40,11 +40,11 @@ outcome execute(communicator& on, MPI_Comm comm, call which, const isthmus_opera
     case ISTHMUS_ERROR_ABORTED:
     case ISTHMUS_ERROR_TIMEOUT:
     case ISTHMUS_ERROR_INVALID_USAGE: return lose(on);
-    default: return fail(comm, which, status);
+    default: return fail(comm, function, status);
   }
   if (statistics().is_reporting()) {
     const std::int64_t took = time.nanoseconds();
-    on.tally_for(which, operation, bytes).add(bytes, took);
+    on.tally_for(function, operation, bytes).add(bytes, took);
   }
   return {outcome::kind::done, MPI_SUCCESS, reason::left_to_check};
 }

@@ -18,7 +18,7 @@ struct outcome {
 
 // On an attached communicator. `bytes`: for the report. Failures of Isthmus go to the communicator's error
 // handler.
-outcome execute(communicator& on, MPI_Comm comm, call which, const isthmus_operation& operation,
+outcome execute(communicator& on, MPI_Comm comm, mpi_function function, const isthmus_operation& operation,
                 std::uint64_t bytes);
 
 // What hangs on the communicator's error handler after a failure of our own.
@@ -26,8 +26,8 @@ int raise(MPI_Comm comm, int code);
 
 // Calls MPI and notes why.
 template <typename Pass>
-int pass_on(call which, reason why, Pass&& pass) {
-  count_passed_through(which, why);
+int pass_on(mpi_function function, reason why, Pass&& pass) {
+  count_passed_through(function, why);
   return pass();
 }
 

@@ -87,13 +87,13 @@ int message_store::get(const std::string& key, void* value, std::size_t bytes, d
 int message_store::receive() {
   while (true) {
     int has_come = 0, bytes = 0;
-    MPI_Message which = MPI_MESSAGE_NULL;
+    MPI_Message handle = MPI_MESSAGE_NULL;
     MPI_Status status;
-    if (PMPI_Improbe(MPI_ANY_SOURCE, tag, m_comm, &has_come, &which, &status) != MPI_SUCCESS) return failed;
+    if (PMPI_Improbe(MPI_ANY_SOURCE, tag, m_comm, &has_come, &handle, &status) != MPI_SUCCESS) return failed;
     if (!has_come) return 0;
     PMPI_Get_count(&status, MPI_BYTE, &bytes);
     std::vector<char> text(static_cast<std::size_t>(bytes));
-    if (PMPI_Mrecv(text.data(), bytes, MPI_BYTE, &which, MPI_STATUS_IGNORE) != MPI_SUCCESS) return failed;
+    if (PMPI_Mrecv(text.data(), bytes, MPI_BYTE, &handle, MPI_STATUS_IGNORE) != MPI_SUCCESS) return failed;
     ++m_received;
     std::uint32_t key_bytes = 0;
     if (text.size() < sizeof key_bytes) return failed;

@@ -30,13 +30,13 @@ inline outcome left_to_mpi(reason why = reason::left_to_check) {
 // `step(on, staged)` runs the call on the communicator; once more through memory of our own where Isthmus
 // refuses the buffers (they overlap, which MPI forbids but does not see).
 template <typename Step, typename Pass>
-int with(call which, MPI_Comm comm, Step&& step, Pass&& pass) {
+int with(mpi_function function, MPI_Comm comm, Step&& step, Pass&& pass) {
   communicator* const on = communicator::of(comm);
   if (on == nullptr || !on->ready())
-    return pass_on(which, on == nullptr ? reason::not_running : on->why_not(), pass);
+    return pass_on(function, on == nullptr ? reason::not_running : on->why_not(), pass);
   outcome result = step(*on, false);
   if (result.what == outcome::kind::refused) result = step(*on, true);
-  return result.what == outcome::kind::done ? result.code : pass_on(which, result.why, pass);
+  return result.what == outcome::kind::done ? result.code : pass_on(function, result.why, pass);
 }
 
 // One side of a call as its arguments say it; false where MPI has to say what is wrong.
@@ -55,12 +55,12 @@ int take_bcast(void* buffer, typename Api::count count, MPI_Datatype type, int r
     const bool is_root = on.rank() == root;
     if (const int code = is_root ? data.fill(comm) : MPI_SUCCESS; code != MPI_SUCCESS) return broken(code);
     const outcome result =
-        execute(on, comm, call::mpi_bcast,
+        execute(on, comm, mpi_function::mpi_bcast,
                 move(ISTHMUS_BROADCAST, data.bytes(), data.data(), data.data(), root), data.bytes());
     if (is_root || result.what != outcome::kind::done || result.code != MPI_SUCCESS) return result;
     return broken(data.empty(comm));
   };
-  return with(call::mpi_bcast, comm, step, [&] { return Api::mpi_bcast(buffer, count, type, root, comm); });
+  return with(mpi_function::mpi_bcast, comm, step, [&] { return Api::mpi_bcast(buffer, count, type, root, comm); });
 }
 
 // What has been received goes to its place, if all went well.
@@ -90,10 +90,10 @@ int take_allgather(const void* send, typename Api::count send_count, MPI_Datatyp
     const block in(recv, count * static_cast<std::uint64_t>(on.size()), received, staged);
     if (const int code = out.fill(comm); code != MPI_SUCCESS) return broken(code);
     return deliver(
-        execute(on, comm, call::mpi_allgather, move(ISTHMUS_ALLGATHER, bytes, out.data(), in.data()), bytes),
+        execute(on, comm, mpi_function::mpi_allgather, move(ISTHMUS_ALLGATHER, bytes, out.data(), in.data()), bytes),
         in, comm);
   };
-  return with(call::mpi_allgather, comm, step, [&] {
+  return with(mpi_function::mpi_allgather, comm, step, [&] {
     return Api::mpi_allgather(send, send_count, send_type, recv, recv_count, recv_type, comm);
   });
 }
@@ -117,10 +117,10 @@ int take_alltoall(const void* send, typename Api::count send_count, MPI_Datatype
                                   : block(send, static_cast<std::uint64_t>(send_count) * ranks, sent, staged);
     if (const int code = out.fill(comm); code != MPI_SUCCESS) return broken(code);
     return deliver(
-        execute(on, comm, call::mpi_alltoall, move(ISTHMUS_ALLTOALL, bytes, out.data(), in.data()), bytes), in,
+        execute(on, comm, mpi_function::mpi_alltoall, move(ISTHMUS_ALLTOALL, bytes, out.data(), in.data()), bytes), in,
         comm);
   };
-  return with(call::mpi_alltoall, comm, step, [&] {
+  return with(mpi_function::mpi_alltoall, comm, step, [&] {
     return Api::mpi_alltoall(send, send_count, send_type, recv, recv_count, recv_type, comm);
   });
 }
@@ -147,11 +147,11 @@ int take_gather(const void* send, typename Api::count send_count, MPI_Datatype s
     const block in(recv, count * static_cast<std::uint64_t>(on.size()), received, is_root && staged);
     if (const int code = out.fill(comm); code != MPI_SUCCESS) return broken(code);
     const outcome result =
-        execute(on, comm, call::mpi_gather,
+        execute(on, comm, mpi_function::mpi_gather,
                 move(ISTHMUS_GATHER, bytes, out.data(), is_root ? in.data() : nullptr, root), bytes);
     return is_root ? deliver(result, in, comm) : result;
   };
-  return with(call::mpi_gather, comm, step, [&] {
+  return with(mpi_function::mpi_gather, comm, step, [&] {
     return Api::mpi_gather(send, send_count, send_type, recv, recv_count, recv_type, root, comm);
   });
 }
@@ -178,11 +178,11 @@ int take_scatter(const void* send, typename Api::count send_count, MPI_Datatype 
     if (const int code = is_root ? out.fill(comm) : MPI_SUCCESS; code != MPI_SUCCESS) return broken(code);
     char* const to = is_in_place ? out.data() + static_cast<std::uint64_t>(root) * bytes : in.data();
     const outcome result =
-        execute(on, comm, call::mpi_scatter,
+        execute(on, comm, mpi_function::mpi_scatter,
                 move(ISTHMUS_SCATTER, bytes, is_root ? out.data() : nullptr, to, root), bytes);
     return is_in_place ? result : deliver(result, in, comm);
   };
-  return with(call::mpi_scatter, comm, step, [&] {
+  return with(mpi_function::mpi_scatter, comm, step, [&] {
     return Api::mpi_scatter(send, send_count, send_type, recv, recv_count, recv_type, root, comm);
   });
 }

@@ -29,9 +29,9 @@ int take_allgatherv(const void* send, typename Api::count send_count, MPI_Dataty
     isthmus_operation operation = move(ISTHMUS_ALLGATHERV, bytes, out.data(), in.data());
     operation.recv_counts = in.counts();
     operation.recv_displs = in.displs();
-    return deliver(execute(on, comm, call::mpi_allgatherv, operation, in.total()), in, comm);
+    return deliver(execute(on, comm, mpi_function::mpi_allgatherv, operation, in.total()), in, comm);
   };
-  return with(call::mpi_allgatherv, comm, step, [&] {
+  return with(mpi_function::mpi_allgatherv, comm, step, [&] {
     return Api::mpi_allgatherv(send, send_count, send_type, recv, counts, displs, recv_type, comm);
   });
 }
@@ -60,7 +60,7 @@ outcome gather_blocks(communicator& on, bool staged, const void* send, typename 
   isthmus_operation operation = move(ISTHMUS_GATHERV, bytes, out.data(), in.data(), root);
   operation.recv_counts = in.counts();
   operation.recv_displs = in.displs();
-  return deliver(execute(on, comm, call::mpi_gatherv, operation, in.total()), in, comm);
+  return deliver(execute(on, comm, mpi_function::mpi_gatherv, operation, in.total()), in, comm);
 }
 
 template <typename Api>
@@ -75,10 +75,10 @@ int take_gatherv(const void* send, typename Api::count send_count, MPI_Datatype 
     if (!check_side(send, send_count, send_type, sent)) return left_to_mpi();
     const block out(send, static_cast<std::uint64_t>(send_count), sent, staged);
     if (const int code = out.fill(comm); code != MPI_SUCCESS) return broken(code);
-    return execute(on, comm, call::mpi_gatherv, move(ISTHMUS_GATHERV, out.bytes(), out.data(), nullptr, root),
+    return execute(on, comm, mpi_function::mpi_gatherv, move(ISTHMUS_GATHERV, out.bytes(), out.data(), nullptr, root),
                    out.bytes());
   };
-  return with(call::mpi_gatherv, comm, step, [&] {
+  return with(mpi_function::mpi_gatherv, comm, step, [&] {
     return Api::mpi_gatherv(send, send_count, send_type, recv, counts, displs, recv_type, root, comm);
   });
 }
@@ -105,7 +105,7 @@ outcome scatter_blocks(communicator& on, bool staged, const void* send, const ty
       move(ISTHMUS_SCATTERV, bytes, out.data(), is_in_place ? out.data(root) : in.data(), root);
   operation.send_counts = out.counts();
   operation.send_displs = out.displs();
-  const outcome result = execute(on, comm, call::mpi_scatterv, operation, out.total());
+  const outcome result = execute(on, comm, mpi_function::mpi_scatterv, operation, out.total());
   return is_in_place ? result : deliver(result, in, comm);
 }
 
@@ -121,11 +121,11 @@ int take_scatterv(const void* send, const typename Api::count* counts, const typ
     element received;
     if (!check_side(recv, recv_count, recv_type, received)) return left_to_mpi();
     const block in(recv, static_cast<std::uint64_t>(recv_count), received, staged);
-    return deliver(execute(on, comm, call::mpi_scatterv,
+    return deliver(execute(on, comm, mpi_function::mpi_scatterv,
                            move(ISTHMUS_SCATTERV, in.bytes(), nullptr, in.data(), root), in.bytes()),
                    in, comm);
   };
-  return with(call::mpi_scatterv, comm, step, [&] {
+  return with(mpi_function::mpi_scatterv, comm, step, [&] {
     return Api::mpi_scatterv(send, counts, displs, send_type, recv, recv_count, recv_type, root, comm);
   });
 }
@@ -155,9 +155,9 @@ int take_alltoallv(const void* send, const typename Api::count* send_counts,
     operation.send_displs = out.displs();
     operation.recv_counts = in.counts();
     operation.recv_displs = in.displs();
-    return deliver(execute(on, comm, call::mpi_alltoallv, operation, out.total()), in, comm);
+    return deliver(execute(on, comm, mpi_function::mpi_alltoallv, operation, out.total()), in, comm);
   };
-  return with(call::mpi_alltoallv, comm, step, [&] {
+  return with(mpi_function::mpi_alltoallv, comm, step, [&] {
     return Api::mpi_alltoallv(send, send_counts, send_displs, send_type, recv, recv_counts, recv_displs,
                               recv_type, comm);
   });

@@ -26,32 +26,32 @@ using namespace isthmus::mpi_shim;
 using word = std::intptr_t;
 static_assert(sizeof(word) == 8, "the argument above is about 64-bit machines");
 
-std::atomic<any_function> targets[2][call_count];
+std::atomic<any_function> targets[2][mpi_function_count];
 
 struct loaded_objects {
-  static constexpr int most = 1024;
-  const char* names[most];
-  int n;
+  static constexpr int max_names = 1024;
+  const char* names[max_names];
+  int count;
 };
 
-int note_object(dl_phdr_info* info, std::size_t, void* context) {
+int collect_object_name(dl_phdr_info* info, std::size_t, void* context) {
   auto& objects = *static_cast<loaded_objects*>(context);
-  if (objects.n < loaded_objects::most && info->dlpi_name != nullptr && info->dlpi_name[0] != '\0')
-    objects.names[objects.n++] = info->dlpi_name;
+  if (objects.count < loaded_objects::max_names && info->dlpi_name != nullptr && info->dlpi_name[0] != '\0')
+    objects.names[objects.count++] = info->dlpi_name;
   return 0;
 }
 
 // The process' own scope first; then, as Python loads MPI out of its sight, each loaded library's.
 void* find_barrier() {
-  if (void* const found = dlsym(RTLD_DEFAULT, "PMPI_Barrier")) return found;
+  if (void* const function_address = dlsym(RTLD_DEFAULT, "PMPI_Barrier")) return function_address;
   loaded_objects objects{};
-  dl_iterate_phdr(note_object, &objects);
-  for (int i = 0; i < objects.n; ++i) {
+  dl_iterate_phdr(collect_object_name, &objects);
+  for (int i = 0; i < objects.count; ++i) {
     void* const library = dlopen(objects.names[i], RTLD_LAZY | RTLD_NOLOAD);
     if (library == nullptr) continue;
-    void* const found = dlsym(library, "PMPI_Barrier");
+    void* const function_address = dlsym(library, "PMPI_Barrier");
     dlclose(library);
-    if (found != nullptr) return found;
+    if (function_address != nullptr) return function_address;
   }
   return nullptr;
 }
@@ -66,7 +66,7 @@ void* open_mpi() {
 }
 
 // By what only that family's library has. NULL: none of those that there are engines for.
-const char* family_of(void* mpi) {
+const char* detect_family(void* mpi) {
   if (dlsym(mpi, "ompi_mpi_comm_world") != nullptr) return "openmpi";
   Dl_info info{};
   void* const barrier = dlsym(mpi, "PMPI_Barrier");
@@ -75,25 +75,25 @@ const char* family_of(void* mpi) {
   const char* const name = slash == nullptr ? info.dli_fname : slash + 1;
   if (std::strncmp(name, "libmpi_abi.so", 13) == 0) return "abi";
   // The soname that MPICH, Intel MPI, MVAPICH and Cray MPI share; Debian's MPICH has its own.
-  for (const char* const theirs : {"libmpi.so.12", "libmpich.so", "libmpifort.so"})
-    if (std::strncmp(name, theirs, std::strlen(theirs)) == 0) return "mpich";
+  for (const char* const soname : {"libmpi.so.12", "libmpich.so", "libmpifort.so"})
+    if (std::strncmp(name, soname, std::strlen(soname)) == 0) return "mpich";
   return nullptr;
 }
 
-constexpr isthmus::preload::preload_labels words = {"mpi", "MPI", "the engine of this MPI family"};
+constexpr isthmus::preload::preload_labels labels = {"mpi", "MPI", "the engine of this MPI family"};
 
 const engine_table* open_engine(const char* family) {
   char file[64];
   std::snprintf(file, sizeof file, "libisthmus_mpi_%s.so", family);
   using entry_point = const engine_table*();
-  return isthmus::preload::open_engine<engine_table, entry_point>(words, reinterpret_cast<void*>(&open_engine),
+  return isthmus::preload::open_engine<engine_table, entry_point>(labels, reinterpret_cast<void*>(&open_engine),
                                                                   file, engine_symbol,
                                                                   [](entry_point* start) { return start(); });
 }
 
-any_function pmpi(void* mpi, int which, const char* suffix) {
+any_function find_pmpi_function(void* mpi, int function, const char* suffix) {
   char name[64];
-  std::snprintf(name, sizeof name, "P%s%s", call_names[which], suffix);
+  std::snprintf(name, sizeof name, "P%s%s", mpi_function_names[function], suffix);
   return reinterpret_cast<any_function>(dlsym(mpi, name));
 }
 
@@ -104,34 +104,34 @@ void resolve_all() {
     std::fprintf(stderr, "isthmus: mpi: no MPI library is loaded in this process, but it calls MPI\n");
     std::abort();
   }
-  const char* const family = family_of(mpi);
+  const char* const family = detect_family(mpi);
   if (family == nullptr)
     isthmus::preload::warn(
-        words, "this MPI is of no known family; known: MPICH (libmpi.so.12), Open MPI, the MPI 5 ABI", "");
+        labels, "this MPI is of no known family; known: MPICH (libmpi.so.12), Open MPI, the MPI 5 ABI", "");
   const engine_table* const engine = family == nullptr ? nullptr : open_engine(family);
-  for (int i = 0; i < call_count; ++i) {
-    const any_function small = engine == nullptr ? nullptr : engine->small[i];
-    const any_function large = engine == nullptr ? nullptr : engine->large[i];
-    targets[0][i].store(small != nullptr ? small : pmpi(mpi, i, ""), std::memory_order_release);
-    targets[1][i].store(large != nullptr ? large : pmpi(mpi, i, "_c"), std::memory_order_release);
+  for (int i = 0; i < mpi_function_count; ++i) {
+    const any_function small_target = engine == nullptr ? nullptr : engine->int_count_functions[i];
+    const any_function large_target = engine == nullptr ? nullptr : engine->large_count_functions[i];
+    targets[0][i].store(small_target != nullptr ? small_target : find_pmpi_function(mpi, i, ""), std::memory_order_release);
+    targets[1][i].store(large_target != nullptr ? large_target : find_pmpi_function(mpi, i, "_c"), std::memory_order_release);
   }
 }
 
-[[gnu::cold, gnu::noinline]] any_function resolve(call which, bool large) {
+[[gnu::cold, gnu::noinline]] any_function resolve(mpi_function function, bool has_large_counts) {
   resolve_all();
-  const any_function found = targets[large][static_cast<int>(which)].load(std::memory_order_acquire);
-  if (found != nullptr) return found;
-  std::fprintf(stderr, "isthmus: mpi: this MPI has no %s%s\n", call_names[static_cast<int>(which)],
-               large ? "_c" : "");
+  const any_function function_address = targets[has_large_counts][static_cast<int>(function)].load(std::memory_order_acquire);
+  if (function_address != nullptr) return function_address;
+  std::fprintf(stderr, "isthmus: mpi: this MPI has no %s%s\n", mpi_function_names[static_cast<int>(function)],
+               has_large_counts ? "_c" : "");
   std::abort();
 }
 
-template <call Which, bool Large = false, typename... Words>
-word forward(Words... words) {
-  any_function target = targets[Large][static_cast<int>(Which)].load(std::memory_order_acquire);
+template <mpi_function Function, bool HasLargeCounts = false, typename... Words>
+word forward(Words... arguments) {
+  any_function target = targets[HasLargeCounts][static_cast<int>(Function)].load(std::memory_order_acquire);
   if (target == nullptr) [[unlikely]]
-    target = resolve(Which, Large);
-  return reinterpret_cast<word (*)(Words...)>(target)(words...);
+    target = resolve(Function, HasLargeCounts);
+  return reinterpret_cast<word (*)(Words...)>(target)(arguments...);
 }
 
 }  // namespace
@@ -140,82 +140,82 @@ word forward(Words... words) {
 extern "C" {
 // NOLINTBEGIN(readability-identifier-naming): MPI's names
 
-word MPI_Barrier(word comm) { return forward<call::mpi_barrier>(comm); }
-word MPI_Bcast(word a, word b, word c, word d, word e) { return forward<call::mpi_bcast>(a, b, c, d, e); }
+word MPI_Barrier(word comm) { return forward<mpi_function::mpi_barrier>(comm); }
+word MPI_Bcast(word a, word b, word c, word d, word e) { return forward<mpi_function::mpi_bcast>(a, b, c, d, e); }
 word MPI_Bcast_c(word a, word b, word c, word d, word e) {
-  return forward<call::mpi_bcast, true>(a, b, c, d, e);
+  return forward<mpi_function::mpi_bcast, true>(a, b, c, d, e);
 }
 word MPI_Reduce(word a, word b, word c, word d, word e, word f, word g) {
-  return forward<call::mpi_reduce>(a, b, c, d, e, f, g);
+  return forward<mpi_function::mpi_reduce>(a, b, c, d, e, f, g);
 }
 word MPI_Reduce_c(word a, word b, word c, word d, word e, word f, word g) {
-  return forward<call::mpi_reduce, true>(a, b, c, d, e, f, g);
+  return forward<mpi_function::mpi_reduce, true>(a, b, c, d, e, f, g);
 }
 word MPI_Allreduce(word a, word b, word c, word d, word e, word f) {
-  return forward<call::mpi_allreduce>(a, b, c, d, e, f);
+  return forward<mpi_function::mpi_allreduce>(a, b, c, d, e, f);
 }
 word MPI_Allreduce_c(word a, word b, word c, word d, word e, word f) {
-  return forward<call::mpi_allreduce, true>(a, b, c, d, e, f);
+  return forward<mpi_function::mpi_allreduce, true>(a, b, c, d, e, f);
 }
 word MPI_Reduce_scatter(word a, word b, word c, word d, word e, word f) {
-  return forward<call::mpi_reduce_scatter>(a, b, c, d, e, f);
+  return forward<mpi_function::mpi_reduce_scatter>(a, b, c, d, e, f);
 }
 word MPI_Reduce_scatter_c(word a, word b, word c, word d, word e, word f) {
-  return forward<call::mpi_reduce_scatter, true>(a, b, c, d, e, f);
+  return forward<mpi_function::mpi_reduce_scatter, true>(a, b, c, d, e, f);
 }
 word MPI_Reduce_scatter_block(word a, word b, word c, word d, word e, word f) {
-  return forward<call::mpi_reduce_scatter_block>(a, b, c, d, e, f);
+  return forward<mpi_function::mpi_reduce_scatter_block>(a, b, c, d, e, f);
 }
 word MPI_Reduce_scatter_block_c(word a, word b, word c, word d, word e, word f) {
-  return forward<call::mpi_reduce_scatter_block, true>(a, b, c, d, e, f);
+  return forward<mpi_function::mpi_reduce_scatter_block, true>(a, b, c, d, e, f);
 }
 word MPI_Allgather(word a, word b, word c, word d, word e, word f, word g) {
-  return forward<call::mpi_allgather>(a, b, c, d, e, f, g);
+  return forward<mpi_function::mpi_allgather>(a, b, c, d, e, f, g);
 }
 word MPI_Allgather_c(word a, word b, word c, word d, word e, word f, word g) {
-  return forward<call::mpi_allgather, true>(a, b, c, d, e, f, g);
+  return forward<mpi_function::mpi_allgather, true>(a, b, c, d, e, f, g);
 }
 word MPI_Allgatherv(word a, word b, word c, word d, word e, word f, word g, word h) {
-  return forward<call::mpi_allgatherv>(a, b, c, d, e, f, g, h);
+  return forward<mpi_function::mpi_allgatherv>(a, b, c, d, e, f, g, h);
 }
 word MPI_Allgatherv_c(word a, word b, word c, word d, word e, word f, word g, word h) {
-  return forward<call::mpi_allgatherv, true>(a, b, c, d, e, f, g, h);
+  return forward<mpi_function::mpi_allgatherv, true>(a, b, c, d, e, f, g, h);
 }
 word MPI_Gather(word a, word b, word c, word d, word e, word f, word g, word h) {
-  return forward<call::mpi_gather>(a, b, c, d, e, f, g, h);
+  return forward<mpi_function::mpi_gather>(a, b, c, d, e, f, g, h);
 }
 word MPI_Gather_c(word a, word b, word c, word d, word e, word f, word g, word h) {
-  return forward<call::mpi_gather, true>(a, b, c, d, e, f, g, h);
+  return forward<mpi_function::mpi_gather, true>(a, b, c, d, e, f, g, h);
 }
 word MPI_Gatherv(word a, word b, word c, word d, word e, word f, word g, word h, word i) {
-  return forward<call::mpi_gatherv>(a, b, c, d, e, f, g, h, i);
+  return forward<mpi_function::mpi_gatherv>(a, b, c, d, e, f, g, h, i);
 }
 word MPI_Gatherv_c(word a, word b, word c, word d, word e, word f, word g, word h, word i) {
-  return forward<call::mpi_gatherv, true>(a, b, c, d, e, f, g, h, i);
+  return forward<mpi_function::mpi_gatherv, true>(a, b, c, d, e, f, g, h, i);
 }
 word MPI_Scatter(word a, word b, word c, word d, word e, word f, word g, word h) {
-  return forward<call::mpi_scatter>(a, b, c, d, e, f, g, h);
+  return forward<mpi_function::mpi_scatter>(a, b, c, d, e, f, g, h);
 }
 word MPI_Scatter_c(word a, word b, word c, word d, word e, word f, word g, word h) {
-  return forward<call::mpi_scatter, true>(a, b, c, d, e, f, g, h);
+  return forward<mpi_function::mpi_scatter, true>(a, b, c, d, e, f, g, h);
 }
 word MPI_Scatterv(word a, word b, word c, word d, word e, word f, word g, word h, word i) {
-  return forward<call::mpi_scatterv>(a, b, c, d, e, f, g, h, i);
+  return forward<mpi_function::mpi_scatterv>(a, b, c, d, e, f, g, h, i);
 }
 word MPI_Scatterv_c(word a, word b, word c, word d, word e, word f, word g, word h, word i) {
-  return forward<call::mpi_scatterv, true>(a, b, c, d, e, f, g, h, i);
+  return forward<mpi_function::mpi_scatterv, true>(a, b, c, d, e, f, g, h, i);
 }
 word MPI_Alltoall(word a, word b, word c, word d, word e, word f, word g) {
-  return forward<call::mpi_alltoall>(a, b, c, d, e, f, g);
+  return forward<mpi_function::mpi_alltoall>(a, b, c, d, e, f, g);
 }
 word MPI_Alltoall_c(word a, word b, word c, word d, word e, word f, word g) {
-  return forward<call::mpi_alltoall, true>(a, b, c, d, e, f, g);
+  return forward<mpi_function::mpi_alltoall, true>(a, b, c, d, e, f, g);
 }
 word MPI_Alltoallv(word a, word b, word c, word d, word e, word f, word g, word h, word i) {
-  return forward<call::mpi_alltoallv>(a, b, c, d, e, f, g, h, i);
+  return forward<mpi_function::mpi_alltoallv>(a, b, c, d, e, f, g, h, i);
 }
 word MPI_Alltoallv_c(word a, word b, word c, word d, word e, word f, word g, word h, word i) {
-  return forward<call::mpi_alltoallv, true>(a, b, c, d, e, f, g, h, i);
+  return forward<mpi_function::mpi_alltoallv, true>(a, b, c, d, e, f, g, h, i);
 }
 
 // NOLINTEND(readability-identifier-naming)

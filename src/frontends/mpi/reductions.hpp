@@ -43,21 +43,21 @@ inline isthmus_operation describe(isthmus_collective collective, const reduction
 
 // Runs it, or has MPI do what Isthmus would not.
 template <typename Pass>
-int run_or_pass(communicator& on, MPI_Comm comm, call which, const isthmus_operation& operation,
+int run_or_pass(communicator& on, MPI_Comm comm, mpi_function function, const isthmus_operation& operation,
                 std::uint64_t bytes, Pass&& pass) {
-  const outcome result = execute(on, comm, which, operation, bytes);
-  return result.what == outcome::kind::done ? result.code : pass_on(which, result.why, pass);
+  const outcome result = execute(on, comm, function, operation, bytes);
+  return result.what == outcome::kind::done ? result.code : pass_on(function, result.why, pass);
 }
 
 inline int take_barrier(MPI_Comm comm) {
   const auto pass = [&] { return PMPI_Barrier(comm); };
   communicator* const on = communicator::of(comm);
   if (on == nullptr || !on->ready())
-    return pass_on(call::mpi_barrier, on == nullptr ? reason::not_running : on->why_not(), pass);
+    return pass_on(mpi_function::mpi_barrier, on == nullptr ? reason::not_running : on->why_not(), pass);
   isthmus_operation operation{};
   operation.collective = ISTHMUS_BARRIER;
-  const outcome result = execute(*on, comm, call::mpi_barrier, operation, 0);
-  if (result.what != outcome::kind::done) return pass_on(call::mpi_barrier, result.why, pass);
+  const outcome result = execute(*on, comm, mpi_function::mpi_barrier, operation, 0);
+  if (result.what != outcome::kind::done) return pass_on(mpi_function::mpi_barrier, result.why, pass);
   on->catch_up();
   return result.code;
 }
@@ -67,15 +67,15 @@ int take_allreduce(const void* send, void* recv, typename Api::count count, MPI_
                    MPI_Comm comm) {
   const auto pass = [&] { return Api::mpi_allreduce(send, recv, count, type, op, comm); };
   reduction what;
-  if (const auto why = why_not_reduce(count, type, op, what)) return pass_on(call::mpi_allreduce, *why, pass);
+  if (const auto why = why_not_reduce(count, type, op, what)) return pass_on(mpi_function::mpi_allreduce, *why, pass);
   if (recv == nullptr || recv == MPI_IN_PLACE || send == nullptr || (reports_aliases && send == recv))
-    return pass_on(call::mpi_allreduce, reason::left_to_check, pass);
+    return pass_on(mpi_function::mpi_allreduce, reason::left_to_check, pass);
   communicator* const on = communicator::of(comm);
   if (on == nullptr || !on->ready())
-    return pass_on(call::mpi_allreduce, on == nullptr ? reason::not_running : on->why_not(), pass);
+    return pass_on(mpi_function::mpi_allreduce, on == nullptr ? reason::not_running : on->why_not(), pass);
   const isthmus_operation operation =
       describe(ISTHMUS_ALLREDUCE, what, count, send == MPI_IN_PLACE ? recv : send, recv);
-  return run_or_pass(*on, comm, call::mpi_allreduce, operation, static_cast<std::uint64_t>(count) * what.bytes,
+  return run_or_pass(*on, comm, mpi_function::mpi_allreduce, operation, static_cast<std::uint64_t>(count) * what.bytes,
                      pass);
 }
 
@@ -84,20 +84,20 @@ int take_reduce(const void* send, void* recv, typename Api::count count, MPI_Dat
                 MPI_Comm comm) {
   const auto pass = [&] { return Api::mpi_reduce(send, recv, count, type, op, root, comm); };
   reduction what;
-  if (const auto why = why_not_reduce(count, type, op, what)) return pass_on(call::mpi_reduce, *why, pass);
+  if (const auto why = why_not_reduce(count, type, op, what)) return pass_on(mpi_function::mpi_reduce, *why, pass);
   communicator* const on = communicator::of(comm);
   if (on == nullptr || root < 0 || send == nullptr)  // a negative root: of an intercommunicator, or an error
-    return pass_on(call::mpi_reduce, on == nullptr ? reason::not_running : reason::left_to_check, pass);
-  if (!on->ready()) return pass_on(call::mpi_reduce, on->why_not(), pass);
+    return pass_on(mpi_function::mpi_reduce, on == nullptr ? reason::not_running : reason::left_to_check, pass);
+  if (!on->ready()) return pass_on(mpi_function::mpi_reduce, on->why_not(), pass);
   const bool is_root = root == on->rank();
   const bool is_in_place = is_root && send == MPI_IN_PLACE;
   if ((is_root && (recv == nullptr || recv == MPI_IN_PLACE || (reports_aliases && send == recv))) ||
       (!is_root && send == MPI_IN_PLACE) || root >= on->size())
-    return pass_on(call::mpi_reduce, reason::left_to_check, pass);
+    return pass_on(mpi_function::mpi_reduce, reason::left_to_check, pass);
   isthmus_operation operation =
       describe(ISTHMUS_REDUCE, what, count, is_in_place ? recv : send, is_root ? recv : nullptr);
   operation.root = root;
-  return run_or_pass(*on, comm, call::mpi_reduce, operation, static_cast<std::uint64_t>(count) * what.bytes,
+  return run_or_pass(*on, comm, mpi_function::mpi_reduce, operation, static_cast<std::uint64_t>(count) * what.bytes,
                      pass);
 }
 
@@ -105,14 +105,14 @@ int take_reduce(const void* send, void* recv, typename Api::count count, MPI_Dat
 // for this rank. In place, MPI wants the result at the beginning of the buffer; Isthmus has no such form, so it
 // takes a detour.
 template <typename Describe, typename Pass>
-int reduce_blocks(communicator& on, call which, const void* send, void* recv, std::uint64_t bytes,
+int reduce_blocks(communicator& on, mpi_function function, const void* send, void* recv, std::uint64_t bytes,
                   MPI_Comm comm, Describe&& begin, Pass&& pass) {
   const bool is_in_place = send == MPI_IN_PLACE || send == recv;
   const std::unique_ptr<char[]> detour(is_in_place ? new (std::nothrow) char[bytes] : nullptr);
   if (is_in_place && !detour) return raise(comm, MPI_ERR_NO_MEM);
   const isthmus_operation operation = begin(is_in_place ? recv : send, is_in_place ? detour.get() : recv);
-  const outcome result = execute(on, comm, which, operation, bytes);
-  if (result.what != outcome::kind::done) return pass_on(which, result.why, pass);
+  const outcome result = execute(on, comm, function, operation, bytes);
+  if (result.what != outcome::kind::done) return pass_on(function, result.why, pass);
   if (result.code == MPI_SUCCESS && is_in_place) std::memcpy(recv, detour.get(), bytes);
   return result.code;
 }
@@ -124,25 +124,25 @@ inline bool is_left_to_check(const void* send, const void* recv) {
 
 // `count`: of the block of each rank.
 template <typename Pass>
-int reduce_equal_blocks(call which, const void* send, void* recv, std::int64_t count, MPI_Datatype type,
+int reduce_equal_blocks(mpi_function function, const void* send, void* recv, std::int64_t count, MPI_Datatype type,
                         MPI_Op op, MPI_Comm comm, Pass&& pass) {
   reduction what;
-  if (const auto why = why_not_reduce(count, type, op, what)) return pass_on(which, *why, pass);
-  if (is_left_to_check(send, recv)) return pass_on(which, reason::left_to_check, pass);
+  if (const auto why = why_not_reduce(count, type, op, what)) return pass_on(function, *why, pass);
+  if (is_left_to_check(send, recv)) return pass_on(function, reason::left_to_check, pass);
   communicator* const on = communicator::of(comm);
   if (on == nullptr || !on->ready())
-    return pass_on(which, on == nullptr ? reason::not_running : on->why_not(), pass);
+    return pass_on(function, on == nullptr ? reason::not_running : on->why_not(), pass);
   const auto begin = [&](const void* from, void* to) {
     return describe(ISTHMUS_REDUCE_SCATTER, what, count, from, to);
   };
-  return reduce_blocks(*on, which, send, recv, static_cast<std::uint64_t>(count) * what.bytes, comm, begin,
+  return reduce_blocks(*on, function, send, recv, static_cast<std::uint64_t>(count) * what.bytes, comm, begin,
                        pass);
 }
 
 template <typename Api>
 int take_reduce_scatter_block(const void* send, void* recv, typename Api::count count, MPI_Datatype type,
                               MPI_Op op, MPI_Comm comm) {
-  return reduce_equal_blocks(call::mpi_reduce_scatter_block, send, recv, count, type, op, comm,
+  return reduce_equal_blocks(mpi_function::mpi_reduce_scatter_block, send, recv, count, type, op, comm,
                              [&] { return Api::mpi_reduce_scatter_block(send, recv, count, type, op, comm); });
 }
 
@@ -150,22 +150,22 @@ int take_reduce_scatter_block(const void* send, void* recv, typename Api::count 
 template <typename Api>
 int take_reduce_scatter(const void* send, void* recv, const typename Api::count* counts, MPI_Datatype type,
                         MPI_Op op, MPI_Comm comm) {
-  constexpr call which = call::mpi_reduce_scatter;
+  constexpr mpi_function function = mpi_function::mpi_reduce_scatter;
   const auto pass = [&] { return Api::mpi_reduce_scatter(send, recv, counts, type, op, comm); };
   communicator* const on = communicator::of(comm);
   if (on == nullptr || counts == nullptr || !on->ready())
-    return pass_on(which, on == nullptr ? reason::not_running : on->why_not(), pass);
+    return pass_on(function, on == nullptr ? reason::not_running : on->why_not(), pass);
   const auto size = static_cast<std::size_t>(on->size());
   if (std::all_of(counts, counts + size, [&](auto count) { return count == counts[0]; }))
-    return reduce_equal_blocks(which, send, recv, counts[0], type, op, comm, pass);
-  if (*std::min_element(counts, counts + size) < 0) return pass_on(which, reason::left_to_check, pass);
+    return reduce_equal_blocks(function, send, recv, counts[0], type, op, comm, pass);
+  if (*std::min_element(counts, counts + size) < 0) return pass_on(function, reason::left_to_check, pass);
   reduction what;
-  if (const auto why = why_not_reduce(1, type, op, what)) return pass_on(which, *why, pass);
+  if (const auto why = why_not_reduce(1, type, op, what)) return pass_on(function, *why, pass);
   const auto own = static_cast<std::size_t>(on->rank());
   // A rank that gets nothing may have no buffer.
   if (send == nullptr || recv == MPI_IN_PLACE ||
       (recv == nullptr && (counts[own] > 0 || send == MPI_IN_PLACE)) || (reports_aliases && send == recv))
-    return pass_on(which, reason::left_to_check, pass);
+    return pass_on(function, reason::left_to_check, pass);
   std::vector<std::uint64_t> lengths(size), displs(size);
   for (std::size_t rank = 0; rank < size; ++rank) {
     lengths[rank] = static_cast<std::uint64_t>(counts[rank]) * what.numbers;
@@ -177,7 +177,7 @@ int take_reduce_scatter(const void* send, void* recv, const typename Api::count*
     operation.send_displs = displs.data();
     return operation;
   };
-  return reduce_blocks(*on, which, send, recv, static_cast<std::uint64_t>(counts[own]) * what.bytes, comm,
+  return reduce_blocks(*on, function, send, recv, static_cast<std::uint64_t>(counts[own]) * what.bytes, comm,
                        begin, pass);
 }
 

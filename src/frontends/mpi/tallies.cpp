@@ -19,8 +19,8 @@ constexpr const char* reason_texts[reason_count] = {
     "the first calls of a communicator",
 };
 
-constexpr preload::statistics_labels words = {"mpi",      "MPI",        "ISTHMUS_MPI_REPORT", call_names,
-                                         call_count, reason_texts, reason_count};
+constexpr preload::statistics_labels words = {"mpi",      "MPI",        "ISTHMUS_MPI_REPORT", mpi_function_names,
+                                         mpi_function_count, reason_texts, reason_count};
 
 }  // namespace
 

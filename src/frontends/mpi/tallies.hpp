@@ -29,8 +29,8 @@ using preload::call_counter;
 // Of this process; a report is asked for by ISTHMUS_MPI_REPORT.
 preload::call_statistics& statistics();
 
-inline void count_passed_through(call which, reason why) noexcept {
-  statistics().count_passed_through(static_cast<int>(which), static_cast<int>(why));
+inline void count_passed_through(mpi_function function, reason why) noexcept {
+  statistics().count_passed_through(static_cast<int>(function), static_cast<int>(why));
 }
 
 }  // namespace isthmus::mpi_shim
