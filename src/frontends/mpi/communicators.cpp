@@ -26,7 +26,7 @@ constexpr std::uint32_t all_collectives =
     (1u << ISTHMUS_COLLECTIVE_COUNT) - 1 - (1u << ISTHMUS_SEND) - (1u << ISTHMUS_RECV);
 
 // How many calls a communicator leaves to MPI before it is attached. Equal on all ranks, like the environment.
-std::uint64_t first_calls() {
+std::uint64_t calls_before_attach() {
   static const std::uint64_t calls = [] {
     const char* const value = std::getenv("ISTHMUS_MPI_FIRST_CALLS");
     return value == nullptr ? std::uint64_t{16} : std::strtoull(value, nullptr, 10);
@@ -185,7 +185,7 @@ communicator* communicator::of(MPI_Comm comm) { return registry::get().find(comm
 void communicator::begin(MPI_Comm comm) {
   m_comm = comm;
   m_state = state::new_one;
-  m_why_not = reason::first_calls;
+  m_pass_reason = pass_reason_code::not_attached;
   m_asked = 0;
   PMPI_Comm_rank(comm, &m_rank);
   PMPI_Comm_size(comm, &m_size);
@@ -195,7 +195,7 @@ void communicator::begin(MPI_Comm comm) {
 void communicator::end() {
   m_key.store(0, std::memory_order_release);
   m_state = state::passes;
-  m_why_not = reason::not_running;
+  m_pass_reason = pass_reason_code::mpi_not_running;
   if (m_handle != nullptr) isthmus_communicator_destroy(m_handle);
   m_handle = nullptr;
   if (m_pending != MPI_REQUEST_NULL) {
@@ -208,9 +208,9 @@ void communicator::end() {
   m_spans_nodes = false;
 }
 
-void communicator::give_up(reason why) {
+void communicator::give_up(pass_reason_code reason) {
   m_state = state::passes;
-  m_why_not = why;
+  m_pass_reason = reason;
 }
 
 bool communicator::consider() {
@@ -218,18 +218,18 @@ bool communicator::consider() {
     int is_inter = 0;
     PMPI_Comm_test_inter(m_comm, &is_inter);
     if (is_inter)
-      give_up(reason::intercommunicator);
+      give_up(pass_reason_code::intercommunicator);
     else if (m_size == 1)
-      give_up(reason::one_rank);
+      give_up(pass_reason_code::one_rank);
     else if (registry::get().takes_device_memory())
-      give_up(reason::device_memory);
+      give_up(pass_reason_code::device_memory);
   }
-  return m_state == state::new_one && m_asked > first_calls() && attach();
+  return m_state == state::new_one && m_asked > calls_before_attach() && attach();
 }
 
 bool communicator::attach() {
   if (!make()) {
-    give_up(reason::no_communicator);
+    give_up(pass_reason_code::attach_failed);
     return false;
   }
   const MPI_Comm alone = registry::get().progress_comm();

@@ -25,7 +25,7 @@ class communicator {
   // first calls are MPI's, because attaching costs as much as thousands of small ones; then it is attached.
   bool ready() { return m_state == state::attached || (m_state == state::new_one && consider()); }
   // After ready() has said no.
-  reason why_not() const { return m_why_not; }
+  pass_reason_code pass_reason() const { return m_pass_reason; }
 
   // Of an attached one.
   isthmus_communicator handle() const { return m_handle; }
@@ -43,7 +43,7 @@ class communicator {
   }
 
   // From now on all calls go to MPI.
-  void give_up(reason why);
+  void give_up(pass_reason_code reason);
 
   // Where calls of this kind are counted; only while a report is asked for.
   call_counter& tally_for(mpi_function function, const isthmus_operation& operation, std::uint64_t bytes);
@@ -65,7 +65,7 @@ class communicator {
   MPI_Comm m_comm = MPI_COMM_NULL;
   state m_state = state::new_one;
   std::uint64_t m_asked = 0;  // calls that might have been taken
-  reason m_why_not = reason::no_communicator;
+  pass_reason_code m_pass_reason = pass_reason_code::attach_failed;
   int m_rank = -1, m_size = 0;
   isthmus_communicator m_handle = nullptr;
   MPI_Request m_pending = MPI_REQUEST_NULL;  // one for each, because two threads may not test the same

@@ -8,8 +8,8 @@ namespace {
 // A rank is gone, or gave up. Its own launcher and MPI decide what that means for the program, so MPI gets the
 // call: it waits, or reports, as it would have.
 outcome lose(communicator& on) {
-  on.give_up(reason::lost);
-  return {outcome::kind::passed, MPI_SUCCESS, reason::lost};
+  on.give_up(pass_reason_code::rank_lost);
+  return {outcome::kind::passed, MPI_SUCCESS, pass_reason_code::rank_lost};
 }
 
 outcome fail(MPI_Comm comm, mpi_function function, isthmus_status status) {
@@ -17,7 +17,7 @@ outcome fail(MPI_Comm comm, mpi_function function, isthmus_status status) {
   isthmus_last_error(&failure);
   statistics().warn_once((std::string(mpi_function_names[static_cast<int>(function)]) + " failed: " + failure.message).c_str());
   const int code = status == ISTHMUS_ERROR_OUT_OF_MEMORY ? MPI_ERR_NO_MEM : MPI_ERR_INTERN;
-  return {outcome::kind::done, raise(comm, code), reason::lost};
+  return {outcome::kind::done, raise(comm, code), pass_reason_code::rank_lost};
 }
 
 }  // namespace
@@ -29,13 +29,13 @@ int raise(MPI_Comm comm, int code) {
 
 outcome execute(communicator& on, MPI_Comm comm, mpi_function function, const isthmus_operation& operation,
                 std::uint64_t bytes) {
-  if (!on.takes(operation)) return {outcome::kind::passed, MPI_SUCCESS, reason::between_nodes};
+  if (!on.takes(operation)) return {outcome::kind::passed, MPI_SUCCESS, pass_reason_code::no_rule_between_nodes};
   const preload::stopwatch time(statistics());
   const isthmus_status status = isthmus_enqueue(on.handle(), &operation);
   switch (status) {
     case ISTHMUS_SUCCESS: break;
-    case ISTHMUS_ERROR_INVALID_ARGUMENT: return {outcome::kind::refused, MPI_SUCCESS, reason::left_to_check};
-    case ISTHMUS_ERROR_UNSUPPORTED: return {outcome::kind::passed, MPI_SUCCESS, reason::unsupported};
+    case ISTHMUS_ERROR_INVALID_ARGUMENT: return {outcome::kind::refused, MPI_SUCCESS, pass_reason_code::checked_by_mpi};
+    case ISTHMUS_ERROR_UNSUPPORTED: return {outcome::kind::passed, MPI_SUCCESS, pass_reason_code::no_backend};
     case ISTHMUS_ERROR_REMOTE:
     case ISTHMUS_ERROR_ABORTED:
     case ISTHMUS_ERROR_TIMEOUT:
@@ -46,7 +46,7 @@ outcome execute(communicator& on, MPI_Comm comm, mpi_function function, const is
     const std::int64_t took = time.nanoseconds();
     on.tally_for(function, operation, bytes).add(bytes, took);
   }
-  return {outcome::kind::done, MPI_SUCCESS, reason::left_to_check};
+  return {outcome::kind::done, MPI_SUCCESS, pass_reason_code::checked_by_mpi};
 }
 
 }  // namespace isthmus::mpi_shim

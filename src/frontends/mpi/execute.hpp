@@ -13,7 +13,7 @@ namespace isthmus::mpi_shim {
 struct outcome {
   enum class kind { done, refused, passed } what;
   int code = MPI_SUCCESS;
-  reason why = reason::left_to_check;
+  pass_reason_code reason = pass_reason_code::checked_by_mpi;
 };
 
 // On an attached communicator. `bytes`: for the report. Failures of Isthmus go to the communicator's error
@@ -25,10 +25,10 @@ outcome execute(communicator& on, MPI_Comm comm, mpi_function function, const is
 int raise(MPI_Comm comm, int code);
 
 // Calls MPI and notes why.
-template <typename Pass>
-int pass_on(mpi_function function, reason why, Pass&& pass) {
-  count_passed_through(function, why);
-  return pass();
+template <typename CallMpi>
+int pass_to_mpi(mpi_function function, pass_reason_code reason, CallMpi&& call_mpi) {
+  count_passed_through(function, reason);
+  return call_mpi();
 }
 
 }  // namespace isthmus::mpi_shim

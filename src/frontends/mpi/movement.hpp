@@ -22,21 +22,21 @@ inline isthmus_operation move(isthmus_collective collective, std::uint64_t bytes
   return operation;
 }
 
-inline outcome broken(int code) { return {outcome::kind::done, code, reason::left_to_check}; }
-inline outcome left_to_mpi(reason why = reason::left_to_check) {
-  return {outcome::kind::passed, MPI_SUCCESS, why};
+inline outcome broken(int code) { return {outcome::kind::done, code, pass_reason_code::checked_by_mpi}; }
+inline outcome pass_through(pass_reason_code reason = pass_reason_code::checked_by_mpi) {
+  return {outcome::kind::passed, MPI_SUCCESS, reason};
 }
 
 // `step(on, staged)` runs the call on the communicator; once more through memory of our own where Isthmus
 // refuses the buffers (they overlap, which MPI forbids but does not see).
-template <typename Step, typename Pass>
-int with(mpi_function function, MPI_Comm comm, Step&& step, Pass&& pass) {
+template <typename Step, typename CallMpi>
+int with(mpi_function function, MPI_Comm comm, Step&& step, CallMpi&& call_mpi) {
   communicator* const on = communicator::of(comm);
   if (on == nullptr || !on->ready())
-    return pass_on(function, on == nullptr ? reason::not_running : on->why_not(), pass);
+    return pass_to_mpi(function, on == nullptr ? pass_reason_code::mpi_not_running : on->pass_reason(), call_mpi);
   outcome result = step(*on, false);
   if (result.what == outcome::kind::refused) result = step(*on, true);
-  return result.what == outcome::kind::done ? result.code : pass_on(function, result.why, pass);
+  return result.what == outcome::kind::done ? result.code : pass_to_mpi(function, result.reason, call_mpi);
 }
 
 // One side of a call as its arguments say it; false where MPI has to say what is wrong.
@@ -49,9 +49,9 @@ template <typename Api>
 int take_bcast(void* buffer, typename Api::count count, MPI_Datatype type, int root, MPI_Comm comm) {
   const auto step = [&](communicator& on, bool) -> outcome {
     element what;
-    if (root < 0 || root >= on.size() || !check_side(buffer, count, type, what)) return left_to_mpi();
+    if (root < 0 || root >= on.size() || !check_side(buffer, count, type, what)) return pass_through();
     const block data(buffer, static_cast<std::uint64_t>(count), what, false);
-    if (data.bytes() == 0) return left_to_mpi(reason::nothing_to_move);
+    if (data.bytes() == 0) return pass_through(pass_reason_code::no_data);
     const bool is_root = on.rank() == root;
     if (const int code = is_root ? data.fill(comm) : MPI_SUCCESS; code != MPI_SUCCESS) return broken(code);
     const outcome result =
@@ -75,16 +75,16 @@ int take_allgather(const void* send, typename Api::count send_count, MPI_Datatyp
                    typename Api::count recv_count, MPI_Datatype recv_type, MPI_Comm comm) {
   const auto step = [&](communicator& on, bool staged) -> outcome {
     element sent, received;
-    if (!check_side(recv, recv_count, recv_type, received)) return left_to_mpi();
+    if (!check_side(recv, recv_count, recv_type, received)) return pass_through();
     const auto count = static_cast<std::uint64_t>(recv_count);
     const std::uint64_t bytes = count * received.bytes;
     const char* const own = offset(recv, on.rank() * static_cast<std::int64_t>(count) * received.extent);
     const bool is_in_place = send == MPI_IN_PLACE;
     if (!is_in_place && (!check_side(send, send_count, send_type, sent) ||
                          static_cast<std::uint64_t>(send_count) * sent.bytes != bytes))
-      return left_to_mpi();
-    if (bytes == 0) return left_to_mpi(reason::nothing_to_move);
-    if (reports_aliases && send == own) return left_to_mpi();
+      return pass_through();
+    if (bytes == 0) return pass_through(pass_reason_code::no_data);
+    if (reports_aliases && send == own) return pass_through();
     const block out = is_in_place ? block(own, count, received, false)
                                   : block(send, static_cast<std::uint64_t>(send_count), sent, staged);
     const block in(recv, count * static_cast<std::uint64_t>(on.size()), received, staged);
@@ -103,15 +103,15 @@ int take_alltoall(const void* send, typename Api::count send_count, MPI_Datatype
                   typename Api::count recv_count, MPI_Datatype recv_type, MPI_Comm comm) {
   const auto step = [&](communicator& on, bool staged) -> outcome {
     element sent, received;
-    if (!check_side(recv, recv_count, recv_type, received)) return left_to_mpi();
+    if (!check_side(recv, recv_count, recv_type, received)) return pass_through();
     const auto ranks = static_cast<std::uint64_t>(on.size()), count = static_cast<std::uint64_t>(recv_count);
     const std::uint64_t bytes = count * received.bytes;
     const bool is_in_place = send == MPI_IN_PLACE;
     if (!is_in_place && (!check_side(send, send_count, send_type, sent) ||
                          static_cast<std::uint64_t>(send_count) * sent.bytes != bytes))
-      return left_to_mpi();
-    if (bytes == 0) return left_to_mpi(reason::nothing_to_move);
-    if (reports_aliases && send == recv) return left_to_mpi();
+      return pass_through();
+    if (bytes == 0) return pass_through(pass_reason_code::no_data);
+    if (reports_aliases && send == recv) return pass_through();
     const block in(recv, count * ranks, received, staged);
     const block out = is_in_place ? block(recv, count * ranks, received, staged)
                                   : block(send, static_cast<std::uint64_t>(send_count) * ranks, sent, staged);
@@ -129,19 +129,19 @@ template <typename Api>
 int take_gather(const void* send, typename Api::count send_count, MPI_Datatype send_type, void* recv,
                 typename Api::count recv_count, MPI_Datatype recv_type, int root, MPI_Comm comm) {
   const auto step = [&](communicator& on, bool staged) -> outcome {
-    if (root < 0 || root >= on.size()) return left_to_mpi();
+    if (root < 0 || root >= on.size()) return pass_through();
     element sent, received;
     const bool is_root = on.rank() == root, is_in_place = is_root && send == MPI_IN_PLACE;
-    if (is_root && !check_side(recv, recv_count, recv_type, received)) return left_to_mpi();
-    if (!is_in_place && !check_side(send, send_count, send_type, sent)) return left_to_mpi();
+    if (is_root && !check_side(recv, recv_count, recv_type, received)) return pass_through();
+    if (!is_in_place && !check_side(send, send_count, send_type, sent)) return pass_through();
     const std::uint64_t count = is_root ? static_cast<std::uint64_t>(recv_count) : 0;
     const std::uint64_t own_bytes = is_in_place ? 0 : static_cast<std::uint64_t>(send_count) * sent.bytes;
     const std::uint64_t bytes = is_root ? count * received.bytes : own_bytes;
     const char* const own =
         is_root ? offset(recv, root * static_cast<std::int64_t>(count) * received.extent) : nullptr;
-    if (!is_in_place && own_bytes != bytes) return left_to_mpi();
-    if (bytes == 0) return left_to_mpi(reason::nothing_to_move);
-    if (reports_aliases && is_root && send == own) return left_to_mpi();
+    if (!is_in_place && own_bytes != bytes) return pass_through();
+    if (bytes == 0) return pass_through(pass_reason_code::no_data);
+    if (reports_aliases && is_root && send == own) return pass_through();
     const block out = is_in_place ? block(own, count, received, false)
                                   : block(send, static_cast<std::uint64_t>(send_count), sent, staged);
     const block in(recv, count * static_cast<std::uint64_t>(on.size()), received, is_root && staged);
@@ -160,19 +160,19 @@ template <typename Api>
 int take_scatter(const void* send, typename Api::count send_count, MPI_Datatype send_type, void* recv,
                  typename Api::count recv_count, MPI_Datatype recv_type, int root, MPI_Comm comm) {
   const auto step = [&](communicator& on, bool staged) -> outcome {
-    if (root < 0 || root >= on.size()) return left_to_mpi();
+    if (root < 0 || root >= on.size()) return pass_through();
     element sent, received;
     const bool is_root = on.rank() == root, is_in_place = is_root && recv == MPI_IN_PLACE;
-    if (is_root && !check_side(send, send_count, send_type, sent)) return left_to_mpi();
-    if (!is_in_place && !check_side(recv, recv_count, recv_type, received)) return left_to_mpi();
+    if (is_root && !check_side(send, send_count, send_type, sent)) return pass_through();
+    if (!is_in_place && !check_side(recv, recv_count, recv_type, received)) return pass_through();
     const std::uint64_t count = is_root ? static_cast<std::uint64_t>(send_count) : 0;
     const std::uint64_t own_bytes = is_in_place ? 0 : static_cast<std::uint64_t>(recv_count) * received.bytes;
     const std::uint64_t bytes = is_root ? count * sent.bytes : own_bytes;
-    if (!is_in_place && own_bytes != bytes) return left_to_mpi();
-    if (bytes == 0) return left_to_mpi(reason::nothing_to_move);
+    if (!is_in_place && own_bytes != bytes) return pass_through();
+    if (bytes == 0) return pass_through(pass_reason_code::no_data);
     if (reports_aliases && is_root &&
         recv == offset(send, root * static_cast<std::int64_t>(count) * sent.extent))
-      return left_to_mpi();
+      return pass_through();
     const block out(send, count * static_cast<std::uint64_t>(on.size()), sent, is_root && staged);
     const block in(recv, is_in_place ? 0 : static_cast<std::uint64_t>(recv_count), received, staged);
     if (const int code = is_root ? out.fill(comm) : MPI_SUCCESS; code != MPI_SUCCESS) return broken(code);

@@ -13,16 +13,16 @@ int take_allgatherv(const void* send, typename Api::count send_count, MPI_Dataty
   const auto step = [&](communicator& on, bool staged) -> outcome {
     element sent, received;
     if (counts == nullptr || displs == nullptr || recv == MPI_IN_PLACE || !describe(recv_type, received))
-      return left_to_mpi();
+      return pass_through();
     const blocks in(recv, counts, displs, on.size(), received, staged);
     const bool is_in_place = send == MPI_IN_PLACE;
-    if (!in.is_valid() || in.is_missing()) return left_to_mpi();
-    if (in.total() == 0) return left_to_mpi(reason::nothing_to_move);
+    if (!in.is_valid() || in.is_missing()) return pass_through();
+    if (in.total() == 0) return pass_through(pass_reason_code::no_data);
     const std::uint64_t bytes = in.bytes(on.rank());
     if (!is_in_place && (!check_side(send, send_count, send_type, sent) ||
                          static_cast<std::uint64_t>(send_count) * sent.bytes != bytes))
-      return left_to_mpi();
-    if (reports_aliases && bytes > 0 && send == in.begin(on.rank())) return left_to_mpi();
+      return pass_through();
+    if (reports_aliases && bytes > 0 && send == in.begin(on.rank())) return pass_through();
     const block out = is_in_place ? block(in.begin(on.rank()), bytes / received.bytes, received, staged)
                                   : block(send, static_cast<std::uint64_t>(send_count), sent, staged);
     if (const int code = out.fill(comm); code != MPI_SUCCESS) return broken(code);
@@ -43,16 +43,16 @@ outcome gather_blocks(communicator& on, bool staged, const void* send, typename 
                       const typename Api::displacement* displs, MPI_Datatype recv_type, MPI_Comm comm) {
   element sent, received;
   if (counts == nullptr || displs == nullptr || recv == MPI_IN_PLACE || !describe(recv_type, received))
-    return left_to_mpi();
+    return pass_through();
   const int root = on.rank();
   const blocks in(recv, counts, displs, on.size(), received, staged);
-  if (!in.is_valid() || in.is_missing()) return left_to_mpi();
+  if (!in.is_valid() || in.is_missing()) return pass_through();
   const bool is_in_place = send == MPI_IN_PLACE;
   const std::uint64_t bytes = in.bytes(root);
   if (!is_in_place && (!check_side(send, send_count, send_type, sent) ||
                        static_cast<std::uint64_t>(send_count) * sent.bytes != bytes))
-    return left_to_mpi();
-  if (reports_aliases && bytes > 0 && send == in.begin(root)) return left_to_mpi();
+    return pass_through();
+  if (reports_aliases && bytes > 0 && send == in.begin(root)) return pass_through();
   const block out =
       is_in_place ? block(in.begin(root), received.bytes == 0 ? 0 : bytes / received.bytes, received, staged)
                   : block(send, static_cast<std::uint64_t>(send_count), sent, staged);
@@ -68,11 +68,11 @@ int take_gatherv(const void* send, typename Api::count send_count, MPI_Datatype 
                  const typename Api::count* counts, const typename Api::displacement* displs,
                  MPI_Datatype recv_type, int root, MPI_Comm comm) {
   const auto step = [&](communicator& on, bool staged) -> outcome {
-    if (root < 0 || root >= on.size()) return left_to_mpi();
+    if (root < 0 || root >= on.size()) return pass_through();
     if (on.rank() == root)
       return gather_blocks<Api>(on, staged, send, send_count, send_type, recv, counts, displs, recv_type, comm);
     element sent;
-    if (!check_side(send, send_count, send_type, sent)) return left_to_mpi();
+    if (!check_side(send, send_count, send_type, sent)) return pass_through();
     const block out(send, static_cast<std::uint64_t>(send_count), sent, staged);
     if (const int code = out.fill(comm); code != MPI_SUCCESS) return broken(code);
     return execute(on, comm, mpi_function::mpi_gatherv, move(ISTHMUS_GATHERV, out.bytes(), out.data(), nullptr, root),
@@ -89,16 +89,16 @@ outcome scatter_blocks(communicator& on, bool staged, const void* send, const ty
                        const typename Api::displacement* displs, MPI_Datatype send_type, void* recv,
                        typename Api::count recv_count, MPI_Datatype recv_type, MPI_Comm comm) {
   element sent, received;
-  if (counts == nullptr || displs == nullptr || !describe(send_type, sent)) return left_to_mpi();
+  if (counts == nullptr || displs == nullptr || !describe(send_type, sent)) return pass_through();
   const int root = on.rank();
   const blocks out(send, counts, displs, on.size(), sent, staged);
-  if (!out.is_valid() || out.is_missing()) return left_to_mpi();
+  if (!out.is_valid() || out.is_missing()) return pass_through();
   const bool is_in_place = recv == MPI_IN_PLACE;
   const std::uint64_t bytes = out.bytes(root);
   if (!is_in_place && (!check_side(recv, recv_count, recv_type, received) ||
                        static_cast<std::uint64_t>(recv_count) * received.bytes != bytes))
-    return left_to_mpi();
-  if (reports_aliases && bytes > 0 && recv == out.begin(root)) return left_to_mpi();
+    return pass_through();
+  if (reports_aliases && bytes > 0 && recv == out.begin(root)) return pass_through();
   const block in(recv, is_in_place ? 0 : static_cast<std::uint64_t>(recv_count), received, staged);
   if (const int code = out.fill(comm); code != MPI_SUCCESS) return broken(code);
   isthmus_operation operation =
@@ -114,12 +114,12 @@ int take_scatterv(const void* send, const typename Api::count* counts, const typ
                   MPI_Datatype send_type, void* recv, typename Api::count recv_count, MPI_Datatype recv_type,
                   int root, MPI_Comm comm) {
   const auto step = [&](communicator& on, bool staged) -> outcome {
-    if (root < 0 || root >= on.size()) return left_to_mpi();
+    if (root < 0 || root >= on.size()) return pass_through();
     if (on.rank() == root)
       return scatter_blocks<Api>(on, staged, send, counts, displs, send_type, recv, recv_count, recv_type,
                                  comm);
     element received;
-    if (!check_side(recv, recv_count, recv_type, received)) return left_to_mpi();
+    if (!check_side(recv, recv_count, recv_type, received)) return pass_through();
     const block in(recv, static_cast<std::uint64_t>(recv_count), received, staged);
     return deliver(execute(on, comm, mpi_function::mpi_scatterv,
                            move(ISTHMUS_SCATTERV, in.bytes(), nullptr, in.data(), root), in.bytes()),
@@ -140,15 +140,15 @@ int take_alltoallv(const void* send, const typename Api::count* send_counts,
     const bool is_in_place = send == MPI_IN_PLACE;
     if (recv_counts == nullptr || recv_displs == nullptr || recv == MPI_IN_PLACE ||
         !describe(recv_type, received))
-      return left_to_mpi();
+      return pass_through();
     if (!is_in_place && (send_counts == nullptr || send_displs == nullptr || !describe(send_type, sent)))
-      return left_to_mpi();
+      return pass_through();
     const blocks in(recv, recv_counts, recv_displs, on.size(), received, staged);
     const blocks out = is_in_place ? blocks(recv, recv_counts, recv_displs, on.size(), received, staged)
                                    : blocks(send, send_counts, send_displs, on.size(), sent, staged);
-    if (!in.is_valid() || in.is_missing() || !out.is_valid() || out.is_missing()) return left_to_mpi();
+    if (!in.is_valid() || in.is_missing() || !out.is_valid() || out.is_missing()) return pass_through();
     if (out.bytes(on.rank()) != in.bytes(on.rank()) || (reports_aliases && send == recv && out.total() > 0))
-      return left_to_mpi();
+      return pass_through();
     if (const int code = out.fill(comm); code != MPI_SUCCESS) return broken(code);
     isthmus_operation operation = move(ISTHMUS_ALLTOALLV, 0, out.data(), in.data());
     operation.send_counts = out.counts();

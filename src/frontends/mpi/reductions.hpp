@@ -17,16 +17,16 @@
 namespace isthmus::mpi_shim {
 
 // Why a reduction of so many elements is not for Isthmus, from what is equal on all ranks.
-inline std::optional<reason> why_not_reduce(std::int64_t count, MPI_Datatype type, MPI_Op op,
+inline std::optional<pass_reason_code> find_pass_reason(std::int64_t count, MPI_Datatype type, MPI_Op op,
                                             reduction& found) {
-  if (count < 0) return reason::left_to_check;
-  if (count == 0) return reason::nothing_to_move;
+  if (count < 0) return pass_reason_code::checked_by_mpi;
+  if (count == 0) return pass_reason_code::no_data;
   switch (find_reduction(type, op, found)) {
     case reducible::yes: return std::nullopt;
-    case reducible::not_this_type: return reason::datatype;
-    case reducible::not_this_op: return reason::operation;
+    case reducible::not_this_type: return pass_reason_code::datatype;
+    case reducible::not_this_op: return pass_reason_code::operation;
   }
-  return reason::operation;
+  return pass_reason_code::operation;
 }
 
 inline isthmus_operation describe(isthmus_collective collective, const reduction& what, std::int64_t count,
@@ -42,22 +42,22 @@ inline isthmus_operation describe(isthmus_collective collective, const reduction
 }
 
 // Runs it, or has MPI do what Isthmus would not.
-template <typename Pass>
-int run_or_pass(communicator& on, MPI_Comm comm, mpi_function function, const isthmus_operation& operation,
-                std::uint64_t bytes, Pass&& pass) {
+template <typename CallMpi>
+int execute_or_pass(communicator& on, MPI_Comm comm, mpi_function function, const isthmus_operation& operation,
+                std::uint64_t bytes, CallMpi&& call_mpi) {
   const outcome result = execute(on, comm, function, operation, bytes);
-  return result.what == outcome::kind::done ? result.code : pass_on(function, result.why, pass);
+  return result.what == outcome::kind::done ? result.code : pass_to_mpi(function, result.reason, call_mpi);
 }
 
 inline int take_barrier(MPI_Comm comm) {
-  const auto pass = [&] { return PMPI_Barrier(comm); };
+  const auto call_mpi = [&] { return PMPI_Barrier(comm); };
   communicator* const on = communicator::of(comm);
   if (on == nullptr || !on->ready())
-    return pass_on(mpi_function::mpi_barrier, on == nullptr ? reason::not_running : on->why_not(), pass);
+    return pass_to_mpi(mpi_function::mpi_barrier, on == nullptr ? pass_reason_code::mpi_not_running : on->pass_reason(), call_mpi);
   isthmus_operation operation{};
   operation.collective = ISTHMUS_BARRIER;
   const outcome result = execute(*on, comm, mpi_function::mpi_barrier, operation, 0);
-  if (result.what != outcome::kind::done) return pass_on(mpi_function::mpi_barrier, result.why, pass);
+  if (result.what != outcome::kind::done) return pass_to_mpi(mpi_function::mpi_barrier, result.reason, call_mpi);
   on->catch_up();
   return result.code;
 }
@@ -65,78 +65,78 @@ inline int take_barrier(MPI_Comm comm) {
 template <typename Api>
 int take_allreduce(const void* send, void* recv, typename Api::count count, MPI_Datatype type, MPI_Op op,
                    MPI_Comm comm) {
-  const auto pass = [&] { return Api::mpi_allreduce(send, recv, count, type, op, comm); };
+  const auto call_mpi = [&] { return Api::mpi_allreduce(send, recv, count, type, op, comm); };
   reduction what;
-  if (const auto why = why_not_reduce(count, type, op, what)) return pass_on(mpi_function::mpi_allreduce, *why, pass);
+  if (const auto reason = find_pass_reason(count, type, op, what)) return pass_to_mpi(mpi_function::mpi_allreduce, *reason, call_mpi);
   if (recv == nullptr || recv == MPI_IN_PLACE || send == nullptr || (reports_aliases && send == recv))
-    return pass_on(mpi_function::mpi_allreduce, reason::left_to_check, pass);
+    return pass_to_mpi(mpi_function::mpi_allreduce, pass_reason_code::checked_by_mpi, call_mpi);
   communicator* const on = communicator::of(comm);
   if (on == nullptr || !on->ready())
-    return pass_on(mpi_function::mpi_allreduce, on == nullptr ? reason::not_running : on->why_not(), pass);
+    return pass_to_mpi(mpi_function::mpi_allreduce, on == nullptr ? pass_reason_code::mpi_not_running : on->pass_reason(), call_mpi);
   const isthmus_operation operation =
       describe(ISTHMUS_ALLREDUCE, what, count, send == MPI_IN_PLACE ? recv : send, recv);
-  return run_or_pass(*on, comm, mpi_function::mpi_allreduce, operation, static_cast<std::uint64_t>(count) * what.bytes,
-                     pass);
+  return execute_or_pass(*on, comm, mpi_function::mpi_allreduce, operation, static_cast<std::uint64_t>(count) * what.bytes,
+                     call_mpi);
 }
 
 template <typename Api>
 int take_reduce(const void* send, void* recv, typename Api::count count, MPI_Datatype type, MPI_Op op, int root,
                 MPI_Comm comm) {
-  const auto pass = [&] { return Api::mpi_reduce(send, recv, count, type, op, root, comm); };
+  const auto call_mpi = [&] { return Api::mpi_reduce(send, recv, count, type, op, root, comm); };
   reduction what;
-  if (const auto why = why_not_reduce(count, type, op, what)) return pass_on(mpi_function::mpi_reduce, *why, pass);
+  if (const auto reason = find_pass_reason(count, type, op, what)) return pass_to_mpi(mpi_function::mpi_reduce, *reason, call_mpi);
   communicator* const on = communicator::of(comm);
   if (on == nullptr || root < 0 || send == nullptr)  // a negative root: of an intercommunicator, or an error
-    return pass_on(mpi_function::mpi_reduce, on == nullptr ? reason::not_running : reason::left_to_check, pass);
-  if (!on->ready()) return pass_on(mpi_function::mpi_reduce, on->why_not(), pass);
+    return pass_to_mpi(mpi_function::mpi_reduce, on == nullptr ? pass_reason_code::mpi_not_running : pass_reason_code::checked_by_mpi, call_mpi);
+  if (!on->ready()) return pass_to_mpi(mpi_function::mpi_reduce, on->pass_reason(), call_mpi);
   const bool is_root = root == on->rank();
   const bool is_in_place = is_root && send == MPI_IN_PLACE;
   if ((is_root && (recv == nullptr || recv == MPI_IN_PLACE || (reports_aliases && send == recv))) ||
       (!is_root && send == MPI_IN_PLACE) || root >= on->size())
-    return pass_on(mpi_function::mpi_reduce, reason::left_to_check, pass);
+    return pass_to_mpi(mpi_function::mpi_reduce, pass_reason_code::checked_by_mpi, call_mpi);
   isthmus_operation operation =
       describe(ISTHMUS_REDUCE, what, count, is_in_place ? recv : send, is_root ? recv : nullptr);
   operation.root = root;
-  return run_or_pass(*on, comm, mpi_function::mpi_reduce, operation, static_cast<std::uint64_t>(count) * what.bytes,
-                     pass);
+  return execute_or_pass(*on, comm, mpi_function::mpi_reduce, operation, static_cast<std::uint64_t>(count) * what.bytes,
+                     call_mpi);
 }
 
 // What is the same for both forms of a reduce_scatter. `begin` makes the operation of the buffers, of `bytes`
 // for this rank. In place, MPI wants the result at the beginning of the buffer; Isthmus has no such form, so it
 // takes a detour.
-template <typename Describe, typename Pass>
+template <typename Describe, typename CallMpi>
 int reduce_blocks(communicator& on, mpi_function function, const void* send, void* recv, std::uint64_t bytes,
-                  MPI_Comm comm, Describe&& begin, Pass&& pass) {
+                  MPI_Comm comm, Describe&& begin, CallMpi&& call_mpi) {
   const bool is_in_place = send == MPI_IN_PLACE || send == recv;
   const std::unique_ptr<char[]> detour(is_in_place ? new (std::nothrow) char[bytes] : nullptr);
   if (is_in_place && !detour) return raise(comm, MPI_ERR_NO_MEM);
   const isthmus_operation operation = begin(is_in_place ? recv : send, is_in_place ? detour.get() : recv);
   const outcome result = execute(on, comm, function, operation, bytes);
-  if (result.what != outcome::kind::done) return pass_on(function, result.why, pass);
+  if (result.what != outcome::kind::done) return pass_to_mpi(function, result.reason, call_mpi);
   if (result.code == MPI_SUCCESS && is_in_place) std::memcpy(recv, detour.get(), bytes);
   return result.code;
 }
 
 // Buffers that MPI has to look at.
-inline bool is_left_to_check(const void* send, const void* recv) {
+inline bool is_checked_by_mpi(const void* send, const void* recv) {
   return recv == nullptr || recv == MPI_IN_PLACE || send == nullptr || (reports_aliases && send == recv);
 }
 
 // `count`: of the block of each rank.
-template <typename Pass>
+template <typename CallMpi>
 int reduce_equal_blocks(mpi_function function, const void* send, void* recv, std::int64_t count, MPI_Datatype type,
-                        MPI_Op op, MPI_Comm comm, Pass&& pass) {
+                        MPI_Op op, MPI_Comm comm, CallMpi&& call_mpi) {
   reduction what;
-  if (const auto why = why_not_reduce(count, type, op, what)) return pass_on(function, *why, pass);
-  if (is_left_to_check(send, recv)) return pass_on(function, reason::left_to_check, pass);
+  if (const auto reason = find_pass_reason(count, type, op, what)) return pass_to_mpi(function, *reason, call_mpi);
+  if (is_checked_by_mpi(send, recv)) return pass_to_mpi(function, pass_reason_code::checked_by_mpi, call_mpi);
   communicator* const on = communicator::of(comm);
   if (on == nullptr || !on->ready())
-    return pass_on(function, on == nullptr ? reason::not_running : on->why_not(), pass);
+    return pass_to_mpi(function, on == nullptr ? pass_reason_code::mpi_not_running : on->pass_reason(), call_mpi);
   const auto begin = [&](const void* from, void* to) {
     return describe(ISTHMUS_REDUCE_SCATTER, what, count, from, to);
   };
   return reduce_blocks(*on, function, send, recv, static_cast<std::uint64_t>(count) * what.bytes, comm, begin,
-                       pass);
+                       call_mpi);
 }
 
 template <typename Api>
@@ -151,21 +151,21 @@ template <typename Api>
 int take_reduce_scatter(const void* send, void* recv, const typename Api::count* counts, MPI_Datatype type,
                         MPI_Op op, MPI_Comm comm) {
   constexpr mpi_function function = mpi_function::mpi_reduce_scatter;
-  const auto pass = [&] { return Api::mpi_reduce_scatter(send, recv, counts, type, op, comm); };
+  const auto call_mpi = [&] { return Api::mpi_reduce_scatter(send, recv, counts, type, op, comm); };
   communicator* const on = communicator::of(comm);
   if (on == nullptr || counts == nullptr || !on->ready())
-    return pass_on(function, on == nullptr ? reason::not_running : on->why_not(), pass);
+    return pass_to_mpi(function, on == nullptr ? pass_reason_code::mpi_not_running : on->pass_reason(), call_mpi);
   const auto size = static_cast<std::size_t>(on->size());
   if (std::all_of(counts, counts + size, [&](auto count) { return count == counts[0]; }))
-    return reduce_equal_blocks(function, send, recv, counts[0], type, op, comm, pass);
-  if (*std::min_element(counts, counts + size) < 0) return pass_on(function, reason::left_to_check, pass);
+    return reduce_equal_blocks(function, send, recv, counts[0], type, op, comm, call_mpi);
+  if (*std::min_element(counts, counts + size) < 0) return pass_to_mpi(function, pass_reason_code::checked_by_mpi, call_mpi);
   reduction what;
-  if (const auto why = why_not_reduce(1, type, op, what)) return pass_on(function, *why, pass);
+  if (const auto reason = find_pass_reason(1, type, op, what)) return pass_to_mpi(function, *reason, call_mpi);
   const auto own = static_cast<std::size_t>(on->rank());
   // A rank that gets nothing may have no buffer.
   if (send == nullptr || recv == MPI_IN_PLACE ||
       (recv == nullptr && (counts[own] > 0 || send == MPI_IN_PLACE)) || (reports_aliases && send == recv))
-    return pass_on(function, reason::left_to_check, pass);
+    return pass_to_mpi(function, pass_reason_code::checked_by_mpi, call_mpi);
   std::vector<std::uint64_t> lengths(size), displs(size);
   for (std::size_t rank = 0; rank < size; ++rank) {
     lengths[rank] = static_cast<std::uint64_t>(counts[rank]) * what.numbers;
@@ -178,7 +178,7 @@ int take_reduce_scatter(const void* send, void* recv, const typename Api::count*
     return operation;
   };
   return reduce_blocks(*on, function, send, recv, static_cast<std::uint64_t>(counts[own]) * what.bytes, comm,
-                       begin, pass);
+                       begin, call_mpi);
 }
 
 }  // namespace isthmus::mpi_shim

@@ -19,14 +19,14 @@ constexpr const char* reason_texts[reason_count] = {
     "the first calls of a communicator",
 };
 
-constexpr preload::statistics_labels words = {"mpi",      "MPI",        "ISTHMUS_MPI_REPORT", mpi_function_names,
+constexpr preload::statistics_labels labels = {"mpi",      "MPI",        "ISTHMUS_MPI_REPORT", mpi_function_names,
                                          mpi_function_count, reason_texts, reason_count};
 
 }  // namespace
 
 preload::call_statistics& statistics() {
-  static auto* const only = new preload::call_statistics(words);
-  return *only;
+  static auto* const instance = new preload::call_statistics(labels);
+  return *instance;
 }
 
 }  // namespace isthmus::mpi_shim

@@ -7,20 +7,20 @@
 namespace isthmus::mpi_shim {
 
 // Why a call was left to MPI.
-enum class reason {
-  nothing_to_move,
-  left_to_check,
+enum class pass_reason_code {
+  no_data,
+  checked_by_mpi,
   datatype,
   operation,
   one_rank,
   intercommunicator,
-  not_running,
+  mpi_not_running,
   device_memory,
-  no_communicator,
-  unsupported,
-  between_nodes,
-  lost,
-  first_calls,
+  attach_failed,
+  no_backend,
+  no_rule_between_nodes,
+  rank_lost,
+  not_attached,
 };
 inline constexpr int reason_count = 13;
 
@@ -29,8 +29,8 @@ using preload::call_counter;
 // Of this process; a report is asked for by ISTHMUS_MPI_REPORT.
 preload::call_statistics& statistics();
 
-inline void count_passed_through(mpi_function function, reason why) noexcept {
-  statistics().count_passed_through(static_cast<int>(function), static_cast<int>(why));
+inline void count_passed_through(mpi_function function, pass_reason_code reason) noexcept {
+  statistics().count_passed_through(static_cast<int>(function), static_cast<int>(reason));
 }
 
 }  // namespace isthmus::mpi_shim
