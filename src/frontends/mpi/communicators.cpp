@@ -16,13 +16,13 @@ namespace isthmus::mpi_shim {
 namespace {
 
 // The longest that the core takes: MPI waits for ever, so we do.
-constexpr double no_timeout_s = 1e9;
+constexpr double unlimited_timeout_s = 1e9;
 
 // Between nodes these do what the program's MPI does itself.
-constexpr const char* no_better_than_mpi = "mpi,ucx";
+constexpr const char* mpi_equivalent_backends = "mpi,ucx";
 
 // All that an engine may be asked for.
-constexpr std::uint32_t all_collectives =
+constexpr std::uint32_t supported_collectives =
     (1u << ISTHMUS_COLLECTIVE_COUNT) - 1 - (1u << ISTHMUS_SEND) - (1u << ISTHMUS_RECV);
 
 // How many calls a communicator leaves to MPI before it is attached. Equal on all ranks, like the environment.
@@ -36,45 +36,45 @@ std::uint64_t calls_before_attach() {
 
 // A copy of a communicator without its attributes, whose callbacks the program would see. MPI_COMM_NULL where
 // MPI cannot make one; the program's error handler hears nothing of it.
-MPI_Comm copy_of(MPI_Comm comm) {
-  MPI_Errhandler theirs = MPI_ERRHANDLER_NULL;
+MPI_Comm copy_without_attributes(MPI_Comm comm) {
+  MPI_Errhandler user_errhandler = MPI_ERRHANDLER_NULL;
   MPI_Group group = MPI_GROUP_NULL;
-  MPI_Comm made = MPI_COMM_NULL;
-  if (PMPI_Comm_get_errhandler(comm, &theirs) != MPI_SUCCESS) return MPI_COMM_NULL;
+  MPI_Comm created = MPI_COMM_NULL;
+  if (PMPI_Comm_get_errhandler(comm, &user_errhandler) != MPI_SUCCESS) return MPI_COMM_NULL;
   PMPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
   if (PMPI_Comm_group(comm, &group) == MPI_SUCCESS) {
-    if (PMPI_Comm_create(comm, group, &made) != MPI_SUCCESS) made = MPI_COMM_NULL;
+    if (PMPI_Comm_create(comm, group, &created) != MPI_SUCCESS) created = MPI_COMM_NULL;
     PMPI_Group_free(&group);
   }
-  PMPI_Comm_set_errhandler(comm, theirs);
-  PMPI_Errhandler_free(&theirs);
-  if (made != MPI_COMM_NULL) PMPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN);
-  return made;
+  PMPI_Comm_set_errhandler(comm, user_errhandler);
+  PMPI_Errhandler_free(&user_errhandler);
+  if (created != MPI_COMM_NULL) PMPI_Comm_set_errhandler(created, MPI_ERRORS_RETURN);
+  return created;
 }
 
-bool spans_nodes(isthmus_communicator ranks) {
+bool spans_nodes(isthmus_communicator handle) {
   int nodes = 0;
-  return isthmus_communicator_nodes(ranks, &nodes) != ISTHMUS_SUCCESS || nodes != 1;
+  return isthmus_communicator_nodes(handle, &nodes) != ISTHMUS_SUCCESS || nodes != 1;
 }
 
 }  // namespace
 
 // All communicators of the process.
-class registry {
+class communicator_registry {
  public:
-  static registry& get() {
-    static auto* const only = new registry;
-    return *only;
+  static communicator_registry& get() {
+    static auto* const instance = new communicator_registry;
+    return *instance;
   }
 
-  communicator* find(MPI_Comm comm) {
+  attached_communicator* find(MPI_Comm comm) {
     const std::uintptr_t key = key_of(comm);
-    if (communicator* const known = m_handle_cache.find(key)) [[likely]]
-      return known;
+    if (attached_communicator* const cached = m_handle_cache.find(key)) [[likely]]
+      return cached;
     if (comm == MPI_COMM_NULL || !is_running()) return nullptr;
-    communicator* const found = look_up(comm);
-    if (found != nullptr) m_handle_cache.insert(key, found);
-    return found;
+    attached_communicator* const result = find_or_create(comm);
+    if (result != nullptr) m_handle_cache.insert(key, result);
+    return result;
   }
 
   // Of this rank alone, for receives that nobody matches; MPI_COMM_NULL where it can't be made. Made when the
@@ -82,10 +82,10 @@ class registry {
   // MPI could not report that the program still uses that.
   MPI_Comm progress_comm() {
     const std::lock_guard lock(m_mutex);
-    if (m_progress_comm == MPI_COMM_NULL) m_progress_comm = copy_of(MPI_COMM_SELF);
+    if (m_progress_comm == MPI_COMM_NULL) m_progress_comm = copy_without_attributes(MPI_COMM_SELF);
     return m_progress_comm;
   }
-  bool takes_device_memory() const { return m_takes_device_memory; }
+  bool supports_device_memory() const { return m_supports_device_memory; }
 
  private:
   // MPI_Init has been called and MPI_Finalize has not. Programs of sessions alone count as neither.
@@ -97,169 +97,169 @@ class registry {
     PMPI_Finalized(&finalized);
     const std::lock_guard lock(m_mutex);
     if (!initialized || finalized || m_has_ended) return false;
-    if (!m_is_running.load(std::memory_order_relaxed)) begin();
+    if (!m_is_running.load(std::memory_order_relaxed)) initialize();
     return m_is_running.load(std::memory_order_relaxed);
   }
 
-  void begin() {
-    if (PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &registry::on_comm_freed, &m_keyval, nullptr) !=
+  void initialize() {
+    if (PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &communicator_registry::handle_comm_free, &m_keyval, nullptr) !=
             MPI_SUCCESS ||
-        PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &registry::on_finalize, &m_finalize_keyval, nullptr) !=
+        PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &communicator_registry::handle_finalize, &m_finalize_keyval, nullptr) !=
             MPI_SUCCESS)
       return;
     // What hangs on MPI_COMM_SELF is deleted first thing in MPI_Finalize.
     if (PMPI_Comm_set_attr(MPI_COMM_SELF, m_finalize_keyval, this) != MPI_SUCCESS) return;
-    m_takes_device_memory = mpi::detail::device_platforms() != 0;
+    m_supports_device_memory = mpi::detail::device_platforms() != 0;
     m_is_running.store(true, std::memory_order_release);
   }
 
-  communicator* look_up(MPI_Comm comm) {
+  attached_communicator* find_or_create(MPI_Comm comm) {
     void* value = nullptr;
-    int has_one = 0;
-    if (PMPI_Comm_get_attr(comm, m_keyval, static_cast<void*>(&value), &has_one) != MPI_SUCCESS) return nullptr;
-    if (has_one) return static_cast<communicator*>(value);
-    communicator* const made = take_free();
-    made->begin(comm);
-    if (PMPI_Comm_set_attr(comm, m_keyval, made) == MPI_SUCCESS) return made;
-    release(made);
+    int has_attribute = 0;
+    if (PMPI_Comm_get_attr(comm, m_keyval, static_cast<void*>(&value), &has_attribute) != MPI_SUCCESS) return nullptr;
+    if (has_attribute) return static_cast<attached_communicator*>(value);
+    attached_communicator* const created = acquire();
+    created->reset(comm);
+    if (PMPI_Comm_set_attr(comm, m_keyval, created) == MPI_SUCCESS) return created;
+    release(created);
     return nullptr;
   }
 
-  communicator* take_free() {
+  attached_communicator* acquire() {
     const std::lock_guard lock(m_mutex);
-    if (m_free.empty()) return m_all.emplace_back(std::make_unique<communicator>()).get();
-    communicator* const found = m_free.back();
-    m_free.pop_back();
-    return found;
+    if (m_free_list.empty()) return m_communicators.emplace_back(std::make_unique<attached_communicator>()).get();
+    attached_communicator* const result = m_free_list.back();
+    m_free_list.pop_back();
+    return result;
   }
 
-  void release(communicator* gone) {
-    gone->end();
+  void release(attached_communicator* communicator) {
+    communicator->release();
     const std::lock_guard lock(m_mutex);
-    m_free.push_back(gone);
+    m_free_list.push_back(communicator);
   }
 
-  static int on_comm_freed(MPI_Comm, int, void* value, void*) {
-    get().release(static_cast<communicator*>(value));
+  static int handle_comm_free(MPI_Comm, int, void* value, void*) {
+    get().release(static_cast<attached_communicator*>(value));
     return MPI_SUCCESS;
   }
 
-  static int on_finalize(MPI_Comm, int, void*, void*) {
-    registry& all = get();
+  static int handle_finalize(MPI_Comm, int, void*, void*) {
+    communicator_registry& all = get();
     int rank = 0, size = 0;
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     PMPI_Comm_size(MPI_COMM_WORLD, &size);
     if (statistics().is_reporting() && rank == 0) statistics().print(rank, size);
-    std::vector<communicator*> left;
+    std::vector<attached_communicator*> communicators;
     {
       const std::lock_guard lock(all.m_mutex);
       all.m_has_ended = true;
       all.m_is_running.store(false, std::memory_order_release);
-      for (const auto& each : all.m_all) left.push_back(each.get());
+      for (const auto& each : all.m_communicators) communicators.push_back(each.get());
     }
-    for (communicator* const each : left) each->end();
+    for (attached_communicator* const each : communicators) each->release();
     if (all.m_progress_comm != MPI_COMM_NULL) PMPI_Comm_free(&all.m_progress_comm);
     return MPI_SUCCESS;
   }
 
-  preload::handle_cache<communicator> m_handle_cache;
+  preload::handle_cache<attached_communicator> m_handle_cache;
   std::atomic<bool> m_is_running{false};
   std::mutex m_mutex;
   bool m_has_ended = false;
-  std::vector<std::unique_ptr<communicator>> m_all;
-  std::vector<communicator*> m_free;
+  std::vector<std::unique_ptr<attached_communicator>> m_communicators;
+  std::vector<attached_communicator*> m_free_list;
   int m_keyval = MPI_KEYVAL_INVALID, m_finalize_keyval = MPI_KEYVAL_INVALID;
   MPI_Comm m_progress_comm = MPI_COMM_NULL;
-  bool m_takes_device_memory = false;
+  bool m_supports_device_memory = false;
 };
 
 // MPI attends to everything it has to do, messages, windows and started collectives, while it looks whether a
 // request is done. This one never is: nobody sends what it would receive. (A probe looks for messages alone.)
-void communicator::attend_to_mpi(void* context) {
+void attached_communicator::progress_mpi(void* context) {
   int is_done = 0;
-  PMPI_Test(&static_cast<communicator*>(context)->m_pending, &is_done, MPI_STATUS_IGNORE);
+  PMPI_Test(&static_cast<attached_communicator*>(context)->m_pending_receive, &is_done, MPI_STATUS_IGNORE);
 }
 
-communicator* communicator::of(MPI_Comm comm) { return registry::get().find(comm); }
+attached_communicator* attached_communicator::find(MPI_Comm comm) { return communicator_registry::get().find(comm); }
 
-void communicator::begin(MPI_Comm comm) {
+void attached_communicator::reset(MPI_Comm comm) {
   m_comm = comm;
-  m_state = state::new_one;
+  m_state = attach_state::unattached;
   m_pass_reason = pass_reason_code::not_attached;
-  m_asked = 0;
+  m_call_count = 0;
   PMPI_Comm_rank(comm, &m_rank);
   PMPI_Comm_size(comm, &m_size);
   m_key.store(key_of(comm), std::memory_order_release);
 }
 
-void communicator::end() {
+void attached_communicator::release() {
   m_key.store(0, std::memory_order_release);
-  m_state = state::passes;
+  m_state = attach_state::pass_through;
   m_pass_reason = pass_reason_code::mpi_not_running;
   if (m_handle != nullptr) isthmus_communicator_destroy(m_handle);
   m_handle = nullptr;
-  if (m_pending != MPI_REQUEST_NULL) {
-    PMPI_Cancel(&m_pending);
-    PMPI_Wait(&m_pending, MPI_STATUS_IGNORE);
+  if (m_pending_receive != MPI_REQUEST_NULL) {
+    PMPI_Cancel(&m_pending_receive);
+    PMPI_Wait(&m_pending_receive, MPI_STATUS_IGNORE);
   }
   m_store.reset();
-  m_tallies.clear();
-  m_taken.clear();
+  m_counters.clear();
+  m_decisions.clear();
   m_spans_nodes = false;
 }
 
-void communicator::give_up(pass_reason_code reason) {
-  m_state = state::passes;
+void attached_communicator::pass_all_calls(pass_reason_code reason) {
+  m_state = attach_state::pass_through;
   m_pass_reason = reason;
 }
 
-bool communicator::consider() {
-  if (m_asked++ == 0) {
+bool attached_communicator::attach_when_due() {
+  if (m_call_count++ == 0) {
     int is_inter = 0;
     PMPI_Comm_test_inter(m_comm, &is_inter);
     if (is_inter)
-      give_up(pass_reason_code::intercommunicator);
+      pass_all_calls(pass_reason_code::intercommunicator);
     else if (m_size == 1)
-      give_up(pass_reason_code::one_rank);
-    else if (registry::get().takes_device_memory())
-      give_up(pass_reason_code::device_memory);
+      pass_all_calls(pass_reason_code::one_rank);
+    else if (communicator_registry::get().supports_device_memory())
+      pass_all_calls(pass_reason_code::device_memory);
   }
-  return m_state == state::new_one && m_asked > calls_before_attach() && attach();
+  return m_state == attach_state::unattached && m_call_count > calls_before_attach() && attach();
 }
 
-bool communicator::attach() {
-  if (!make()) {
-    give_up(pass_reason_code::attach_failed);
+bool attached_communicator::attach() {
+  if (!create()) {
+    pass_all_calls(pass_reason_code::attach_failed);
     return false;
   }
-  const MPI_Comm alone = registry::get().progress_comm();
-  if (alone != MPI_COMM_NULL &&
-      PMPI_Irecv(nullptr, 0, MPI_BYTE, /*source*/ 0, /*tag*/ 0, alone, &m_pending) == MPI_SUCCESS)
-    isthmus_communicator_set_progress(m_handle, attend_to_mpi, this);
-  m_state = state::attached;
+  const MPI_Comm progress_comm = communicator_registry::get().progress_comm();
+  if (progress_comm != MPI_COMM_NULL &&
+      PMPI_Irecv(nullptr, 0, MPI_BYTE, /*source*/ 0, /*tag*/ 0, progress_comm, &m_pending_receive) == MPI_SUCCESS)
+    isthmus_communicator_set_progress(m_handle, progress_mpi, this);
+  m_state = attach_state::attached;
   return true;
 }
 
 // The same result on all ranks.
-bool communicator::make() {
-  MPI_Comm own = copy_of(m_comm);
-  if (own == MPI_COMM_NULL) return false;
-  const bool made = meet(own);
-  PMPI_Comm_free(&own);
-  if (made || m_handle == nullptr) return made;
+bool attached_communicator::create() {
+  MPI_Comm copy = copy_without_attributes(m_comm);
+  if (copy == MPI_COMM_NULL) return false;
+  const bool is_created = create_over(copy);
+  PMPI_Comm_free(&copy);
+  if (is_created || m_handle == nullptr) return is_created;
   isthmus_communicator_destroy(m_handle);
   m_handle = nullptr;
   m_store.reset();
   return false;
 }
 
-bool communicator::meet(MPI_Comm own) {
-  m_store = std::make_unique<message_store>(own, m_rank, m_size);
+bool attached_communicator::create_over(MPI_Comm copy) {
+  m_store = std::make_unique<message_store>(copy, m_rank, m_size);
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof options;
-  options.timeout_s = no_timeout_s;
-  options.collectives = all_collectives;
-  options.external_backends = no_better_than_mpi;
+  options.timeout_s = unlimited_timeout_s;
+  options.collectives = supported_collectives;
+  options.external_backends = mpi_equivalent_backends;
   const isthmus_store_table table = m_store->table();
   const isthmus_status status = isthmus_communicator_create_store(&table, m_rank, m_size, &options, &m_handle);
   if (status != ISTHMUS_SUCCESS && m_rank == 0) {
@@ -268,29 +268,29 @@ bool communicator::meet(MPI_Comm own) {
     statistics().warn_once((std::string("a communicator's calls go to MPI: ") + failure.message).c_str());
   }
   if (status == ISTHMUS_SUCCESS) m_spans_nodes = spans_nodes(m_handle);
-  return m_store->end(status == ISTHMUS_SUCCESS);
+  return m_store->finish(status == ISTHMUS_SUCCESS);
 }
 
 // The same on all ranks. With a count for each rank only a mean decides, which is looked up each time.
-bool communicator::is_better_than_mpi(const isthmus_operation& operation) {
-  const auto look = [&] {
+bool attached_communicator::is_better_than_mpi(const isthmus_operation& operation) {
+  const auto select = [&] {
     char path[96] = "";
     if (isthmus_communicator_path(m_handle, &operation, path, sizeof path) != ISTHMUS_SUCCESS) return false;
     return path[0] != '\0' && std::strcmp(path, "mpi") != 0 && std::strncmp(path, "ucx", 3) != 0;
   };
-  if (operation.send_counts != nullptr || operation.recv_counts != nullptr) return look();
-  const auto [place, is_new] = m_taken.try_emplace(
+  if (operation.send_counts != nullptr || operation.recv_counts != nullptr) return select();
+  const auto [decision, is_new] = m_decisions.try_emplace(
       {operation.collective, operation.datatype, operation.op, operation.root, operation.count}, false);
-  if (is_new) place->second = look();
-  return place->second;
+  if (is_new) decision->second = select();
+  return decision->second;
 }
 
-call_counter& communicator::tally_for(mpi_function function, const isthmus_operation& operation, std::uint64_t bytes) {
-  call_counter*& place = m_tallies[{function, operation.datatype, bytes}];
-  if (place != nullptr) return *place;
+call_counter& attached_communicator::counter_for(mpi_function function, const isthmus_operation& operation, std::uint64_t bytes) {
+  call_counter*& counter = m_counters[{function, operation.datatype, bytes}];
+  if (counter != nullptr) return *counter;
   char path[96] = "";
   if (isthmus_communicator_path(m_handle, &operation, path, sizeof path) != ISTHMUS_SUCCESS) path[0] = '\0';
-  return *(place = &statistics().counter_of(static_cast<int>(function), path[0] == '\0' ? "isthmus" : path));
+  return *(counter = &statistics().counter_of(static_cast<int>(function), path[0] == '\0' ? "isthmus" : path));
 }
 
 }  // namespace isthmus::mpi_shim

@@ -17,7 +17,7 @@ struct exception_guard;
 template <typename... Arguments, int (*Function)(Arguments...)>
 struct exception_guard<Function> {
   static int call(Arguments... arguments) noexcept try { return Function(arguments...); } catch (...) {
-    return raise(std::get<sizeof...(Arguments) - 1>(std::tuple(arguments...)), MPI_ERR_NO_MEM);
+    return raise_error(std::get<sizeof...(Arguments) - 1>(std::tuple(arguments...)), MPI_ERR_NO_MEM);
   }
 };
 

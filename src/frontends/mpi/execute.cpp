@@ -7,31 +7,31 @@ namespace {
 
 // A rank is gone, or gave up. Its own launcher and MPI decide what that means for the program, so MPI gets the
 // call: it waits, or reports, as it would have.
-outcome lose(communicator& on) {
-  on.give_up(pass_reason_code::rank_lost);
+outcome pass_after_failure(attached_communicator& communicator) {
+  communicator.pass_all_calls(pass_reason_code::rank_lost);
   return {outcome::kind::passed, MPI_SUCCESS, pass_reason_code::rank_lost};
 }
 
-outcome fail(MPI_Comm comm, mpi_function function, isthmus_status status) {
+outcome report_failure(MPI_Comm comm, mpi_function function, isthmus_status status) {
   isthmus_error_info failure;
   isthmus_last_error(&failure);
   statistics().warn_once((std::string(mpi_function_names[static_cast<int>(function)]) + " failed: " + failure.message).c_str());
   const int code = status == ISTHMUS_ERROR_OUT_OF_MEMORY ? MPI_ERR_NO_MEM : MPI_ERR_INTERN;
-  return {outcome::kind::done, raise(comm, code), pass_reason_code::rank_lost};
+  return {outcome::kind::done, raise_error(comm, code), pass_reason_code::rank_lost};
 }
 
 }  // namespace
 
-int raise(MPI_Comm comm, int code) {
+int raise_error(MPI_Comm comm, int code) {
   PMPI_Comm_call_errhandler(comm, code);
   return code;
 }
 
-outcome execute(communicator& on, MPI_Comm comm, mpi_function function, const isthmus_operation& operation,
+outcome execute(attached_communicator& communicator, MPI_Comm comm, mpi_function function, const isthmus_operation& operation,
                 std::uint64_t bytes) {
-  if (!on.takes(operation)) return {outcome::kind::passed, MPI_SUCCESS, pass_reason_code::no_rule_between_nodes};
+  if (!communicator.handles(operation)) return {outcome::kind::passed, MPI_SUCCESS, pass_reason_code::no_rule_between_nodes};
   const preload::stopwatch time(statistics());
-  const isthmus_status status = isthmus_enqueue(on.handle(), &operation);
+  const isthmus_status status = isthmus_enqueue(communicator.handle(), &operation);
   switch (status) {
     case ISTHMUS_SUCCESS: break;
     case ISTHMUS_ERROR_INVALID_ARGUMENT: return {outcome::kind::refused, MPI_SUCCESS, pass_reason_code::checked_by_mpi};
@@ -39,12 +39,12 @@ outcome execute(communicator& on, MPI_Comm comm, mpi_function function, const is
     case ISTHMUS_ERROR_REMOTE:
     case ISTHMUS_ERROR_ABORTED:
     case ISTHMUS_ERROR_TIMEOUT:
-    case ISTHMUS_ERROR_INVALID_USAGE: return lose(on);
-    default: return fail(comm, function, status);
+    case ISTHMUS_ERROR_INVALID_USAGE: return pass_after_failure(communicator);
+    default: return report_failure(comm, function, status);
   }
   if (statistics().is_reporting()) {
-    const std::int64_t took = time.nanoseconds();
-    on.tally_for(function, operation, bytes).add(bytes, took);
+    const std::int64_t elapsed_ns = time.nanoseconds();
+    communicator.counter_for(function, operation, bytes).add(bytes, elapsed_ns);
   }
   return {outcome::kind::done, MPI_SUCCESS, pass_reason_code::checked_by_mpi};
 }

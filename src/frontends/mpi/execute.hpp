@@ -18,11 +18,11 @@ struct outcome {
 
 // On an attached communicator. `bytes`: for the report. Failures of Isthmus go to the communicator's error
 // handler.
-outcome execute(communicator& on, MPI_Comm comm, mpi_function function, const isthmus_operation& operation,
+outcome execute(attached_communicator& communicator, MPI_Comm comm, mpi_function function, const isthmus_operation& operation,
                 std::uint64_t bytes);
 
 // What hangs on the communicator's error handler after a failure of our own.
-int raise(MPI_Comm comm, int code);
+int raise_error(MPI_Comm comm, int code);
 
 // Calls MPI and notes why.
 template <typename CallMpi>

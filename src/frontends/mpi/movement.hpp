@@ -31,11 +31,11 @@ inline outcome pass_through(pass_reason_code reason = pass_reason_code::checked_
 // refuses the buffers (they overlap, which MPI forbids but does not see).
 template <typename Step, typename CallMpi>
 int with(mpi_function function, MPI_Comm comm, Step&& step, CallMpi&& call_mpi) {
-  communicator* const on = communicator::of(comm);
-  if (on == nullptr || !on->ready())
-    return pass_to_mpi(function, on == nullptr ? pass_reason_code::mpi_not_running : on->pass_reason(), call_mpi);
-  outcome result = step(*on, false);
-  if (result.what == outcome::kind::refused) result = step(*on, true);
+  attached_communicator* const communicator = attached_communicator::find(comm);
+  if (communicator == nullptr || !communicator->try_attach())
+    return pass_to_mpi(function, communicator == nullptr ? pass_reason_code::mpi_not_running : communicator->pass_reason(), call_mpi);
+  outcome result = step(*communicator, false);
+  if (result.what == outcome::kind::refused) result = step(*communicator, true);
   return result.what == outcome::kind::done ? result.code : pass_to_mpi(function, result.reason, call_mpi);
 }
 
@@ -47,15 +47,15 @@ inline bool check_side(const void* buffer, std::int64_t count, MPI_Datatype type
 
 template <typename Api>
 int take_bcast(void* buffer, typename Api::count count, MPI_Datatype type, int root, MPI_Comm comm) {
-  const auto step = [&](communicator& on, bool) -> outcome {
+  const auto step = [&](attached_communicator& communicator, bool) -> outcome {
     element what;
-    if (root < 0 || root >= on.size() || !check_side(buffer, count, type, what)) return pass_through();
+    if (root < 0 || root >= communicator.size() || !check_side(buffer, count, type, what)) return pass_through();
     const block data(buffer, static_cast<std::uint64_t>(count), what, false);
     if (data.bytes() == 0) return pass_through(pass_reason_code::no_data);
-    const bool is_root = on.rank() == root;
+    const bool is_root = communicator.rank() == root;
     if (const int code = is_root ? data.fill(comm) : MPI_SUCCESS; code != MPI_SUCCESS) return broken(code);
     const outcome result =
-        execute(on, comm, mpi_function::mpi_bcast,
+        execute(communicator, comm, mpi_function::mpi_bcast,
                 move(ISTHMUS_BROADCAST, data.bytes(), data.data(), data.data(), root), data.bytes());
     if (is_root || result.what != outcome::kind::done || result.code != MPI_SUCCESS) return result;
     return broken(data.empty(comm));
@@ -73,12 +73,12 @@ outcome deliver(const outcome& result, const Received& received, MPI_Comm comm) 
 template <typename Api>
 int take_allgather(const void* send, typename Api::count send_count, MPI_Datatype send_type, void* recv,
                    typename Api::count recv_count, MPI_Datatype recv_type, MPI_Comm comm) {
-  const auto step = [&](communicator& on, bool staged) -> outcome {
+  const auto step = [&](attached_communicator& communicator, bool staged) -> outcome {
     element sent, received;
     if (!check_side(recv, recv_count, recv_type, received)) return pass_through();
     const auto count = static_cast<std::uint64_t>(recv_count);
     const std::uint64_t bytes = count * received.bytes;
-    const char* const own = offset(recv, on.rank() * static_cast<std::int64_t>(count) * received.extent);
+    const char* const own = offset(recv, communicator.rank() * static_cast<std::int64_t>(count) * received.extent);
     const bool is_in_place = send == MPI_IN_PLACE;
     if (!is_in_place && (!check_side(send, send_count, send_type, sent) ||
                          static_cast<std::uint64_t>(send_count) * sent.bytes != bytes))
@@ -87,10 +87,10 @@ int take_allgather(const void* send, typename Api::count send_count, MPI_Datatyp
     if (reports_aliases && send == own) return pass_through();
     const block out = is_in_place ? block(own, count, received, false)
                                   : block(send, static_cast<std::uint64_t>(send_count), sent, staged);
-    const block in(recv, count * static_cast<std::uint64_t>(on.size()), received, staged);
+    const block in(recv, count * static_cast<std::uint64_t>(communicator.size()), received, staged);
     if (const int code = out.fill(comm); code != MPI_SUCCESS) return broken(code);
     return deliver(
-        execute(on, comm, mpi_function::mpi_allgather, move(ISTHMUS_ALLGATHER, bytes, out.data(), in.data()), bytes),
+        execute(communicator, comm, mpi_function::mpi_allgather, move(ISTHMUS_ALLGATHER, bytes, out.data(), in.data()), bytes),
         in, comm);
   };
   return with(mpi_function::mpi_allgather, comm, step, [&] {
@@ -101,10 +101,10 @@ int take_allgather(const void* send, typename Api::count send_count, MPI_Datatyp
 template <typename Api>
 int take_alltoall(const void* send, typename Api::count send_count, MPI_Datatype send_type, void* recv,
                   typename Api::count recv_count, MPI_Datatype recv_type, MPI_Comm comm) {
-  const auto step = [&](communicator& on, bool staged) -> outcome {
+  const auto step = [&](attached_communicator& communicator, bool staged) -> outcome {
     element sent, received;
     if (!check_side(recv, recv_count, recv_type, received)) return pass_through();
-    const auto ranks = static_cast<std::uint64_t>(on.size()), count = static_cast<std::uint64_t>(recv_count);
+    const auto ranks = static_cast<std::uint64_t>(communicator.size()), count = static_cast<std::uint64_t>(recv_count);
     const std::uint64_t bytes = count * received.bytes;
     const bool is_in_place = send == MPI_IN_PLACE;
     if (!is_in_place && (!check_side(send, send_count, send_type, sent) ||
@@ -117,7 +117,7 @@ int take_alltoall(const void* send, typename Api::count send_count, MPI_Datatype
                                   : block(send, static_cast<std::uint64_t>(send_count) * ranks, sent, staged);
     if (const int code = out.fill(comm); code != MPI_SUCCESS) return broken(code);
     return deliver(
-        execute(on, comm, mpi_function::mpi_alltoall, move(ISTHMUS_ALLTOALL, bytes, out.data(), in.data()), bytes), in,
+        execute(communicator, comm, mpi_function::mpi_alltoall, move(ISTHMUS_ALLTOALL, bytes, out.data(), in.data()), bytes), in,
         comm);
   };
   return with(mpi_function::mpi_alltoall, comm, step, [&] {
@@ -128,10 +128,10 @@ int take_alltoall(const void* send, typename Api::count send_count, MPI_Datatype
 template <typename Api>
 int take_gather(const void* send, typename Api::count send_count, MPI_Datatype send_type, void* recv,
                 typename Api::count recv_count, MPI_Datatype recv_type, int root, MPI_Comm comm) {
-  const auto step = [&](communicator& on, bool staged) -> outcome {
-    if (root < 0 || root >= on.size()) return pass_through();
+  const auto step = [&](attached_communicator& communicator, bool staged) -> outcome {
+    if (root < 0 || root >= communicator.size()) return pass_through();
     element sent, received;
-    const bool is_root = on.rank() == root, is_in_place = is_root && send == MPI_IN_PLACE;
+    const bool is_root = communicator.rank() == root, is_in_place = is_root && send == MPI_IN_PLACE;
     if (is_root && !check_side(recv, recv_count, recv_type, received)) return pass_through();
     if (!is_in_place && !check_side(send, send_count, send_type, sent)) return pass_through();
     const std::uint64_t count = is_root ? static_cast<std::uint64_t>(recv_count) : 0;
@@ -144,10 +144,10 @@ int take_gather(const void* send, typename Api::count send_count, MPI_Datatype s
     if (reports_aliases && is_root && send == own) return pass_through();
     const block out = is_in_place ? block(own, count, received, false)
                                   : block(send, static_cast<std::uint64_t>(send_count), sent, staged);
-    const block in(recv, count * static_cast<std::uint64_t>(on.size()), received, is_root && staged);
+    const block in(recv, count * static_cast<std::uint64_t>(communicator.size()), received, is_root && staged);
     if (const int code = out.fill(comm); code != MPI_SUCCESS) return broken(code);
     const outcome result =
-        execute(on, comm, mpi_function::mpi_gather,
+        execute(communicator, comm, mpi_function::mpi_gather,
                 move(ISTHMUS_GATHER, bytes, out.data(), is_root ? in.data() : nullptr, root), bytes);
     return is_root ? deliver(result, in, comm) : result;
   };
@@ -159,10 +159,10 @@ int take_gather(const void* send, typename Api::count send_count, MPI_Datatype s
 template <typename Api>
 int take_scatter(const void* send, typename Api::count send_count, MPI_Datatype send_type, void* recv,
                  typename Api::count recv_count, MPI_Datatype recv_type, int root, MPI_Comm comm) {
-  const auto step = [&](communicator& on, bool staged) -> outcome {
-    if (root < 0 || root >= on.size()) return pass_through();
+  const auto step = [&](attached_communicator& communicator, bool staged) -> outcome {
+    if (root < 0 || root >= communicator.size()) return pass_through();
     element sent, received;
-    const bool is_root = on.rank() == root, is_in_place = is_root && recv == MPI_IN_PLACE;
+    const bool is_root = communicator.rank() == root, is_in_place = is_root && recv == MPI_IN_PLACE;
     if (is_root && !check_side(send, send_count, send_type, sent)) return pass_through();
     if (!is_in_place && !check_side(recv, recv_count, recv_type, received)) return pass_through();
     const std::uint64_t count = is_root ? static_cast<std::uint64_t>(send_count) : 0;
@@ -173,12 +173,12 @@ int take_scatter(const void* send, typename Api::count send_count, MPI_Datatype 
     if (reports_aliases && is_root &&
         recv == offset(send, root * static_cast<std::int64_t>(count) * sent.extent))
       return pass_through();
-    const block out(send, count * static_cast<std::uint64_t>(on.size()), sent, is_root && staged);
+    const block out(send, count * static_cast<std::uint64_t>(communicator.size()), sent, is_root && staged);
     const block in(recv, is_in_place ? 0 : static_cast<std::uint64_t>(recv_count), received, staged);
     if (const int code = is_root ? out.fill(comm) : MPI_SUCCESS; code != MPI_SUCCESS) return broken(code);
     char* const to = is_in_place ? out.data() + static_cast<std::uint64_t>(root) * bytes : in.data();
     const outcome result =
-        execute(on, comm, mpi_function::mpi_scatter,
+        execute(communicator, comm, mpi_function::mpi_scatter,
                 move(ISTHMUS_SCATTER, bytes, is_root ? out.data() : nullptr, to, root), bytes);
     return is_in_place ? result : deliver(result, in, comm);
   };

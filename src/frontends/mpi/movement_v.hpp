@@ -10,26 +10,26 @@ template <typename Api>
 int take_allgatherv(const void* send, typename Api::count send_count, MPI_Datatype send_type, void* recv,
                     const typename Api::count* counts, const typename Api::displacement* displs,
                     MPI_Datatype recv_type, MPI_Comm comm) {
-  const auto step = [&](communicator& on, bool staged) -> outcome {
+  const auto step = [&](attached_communicator& communicator, bool staged) -> outcome {
     element sent, received;
     if (counts == nullptr || displs == nullptr || recv == MPI_IN_PLACE || !describe(recv_type, received))
       return pass_through();
-    const blocks in(recv, counts, displs, on.size(), received, staged);
+    const blocks in(recv, counts, displs, communicator.size(), received, staged);
     const bool is_in_place = send == MPI_IN_PLACE;
     if (!in.is_valid() || in.is_missing()) return pass_through();
     if (in.total() == 0) return pass_through(pass_reason_code::no_data);
-    const std::uint64_t bytes = in.bytes(on.rank());
+    const std::uint64_t bytes = in.bytes(communicator.rank());
     if (!is_in_place && (!check_side(send, send_count, send_type, sent) ||
                          static_cast<std::uint64_t>(send_count) * sent.bytes != bytes))
       return pass_through();
-    if (reports_aliases && bytes > 0 && send == in.begin(on.rank())) return pass_through();
-    const block out = is_in_place ? block(in.begin(on.rank()), bytes / received.bytes, received, staged)
+    if (reports_aliases && bytes > 0 && send == in.begin(communicator.rank())) return pass_through();
+    const block out = is_in_place ? block(in.begin(communicator.rank()), bytes / received.bytes, received, staged)
                                   : block(send, static_cast<std::uint64_t>(send_count), sent, staged);
     if (const int code = out.fill(comm); code != MPI_SUCCESS) return broken(code);
     isthmus_operation operation = move(ISTHMUS_ALLGATHERV, bytes, out.data(), in.data());
     operation.recv_counts = in.counts();
     operation.recv_displs = in.displs();
-    return deliver(execute(on, comm, mpi_function::mpi_allgatherv, operation, in.total()), in, comm);
+    return deliver(execute(communicator, comm, mpi_function::mpi_allgatherv, operation, in.total()), in, comm);
   };
   return with(mpi_function::mpi_allgatherv, comm, step, [&] {
     return Api::mpi_allgatherv(send, send_count, send_type, recv, counts, displs, recv_type, comm);
@@ -38,14 +38,14 @@ int take_allgatherv(const void* send, typename Api::count send_count, MPI_Dataty
 
 // Gatherv on the root.
 template <typename Api>
-outcome gather_blocks(communicator& on, bool staged, const void* send, typename Api::count send_count,
+outcome gather_blocks(attached_communicator& communicator, bool staged, const void* send, typename Api::count send_count,
                       MPI_Datatype send_type, void* recv, const typename Api::count* counts,
                       const typename Api::displacement* displs, MPI_Datatype recv_type, MPI_Comm comm) {
   element sent, received;
   if (counts == nullptr || displs == nullptr || recv == MPI_IN_PLACE || !describe(recv_type, received))
     return pass_through();
-  const int root = on.rank();
-  const blocks in(recv, counts, displs, on.size(), received, staged);
+  const int root = communicator.rank();
+  const blocks in(recv, counts, displs, communicator.size(), received, staged);
   if (!in.is_valid() || in.is_missing()) return pass_through();
   const bool is_in_place = send == MPI_IN_PLACE;
   const std::uint64_t bytes = in.bytes(root);
@@ -60,22 +60,22 @@ outcome gather_blocks(communicator& on, bool staged, const void* send, typename 
   isthmus_operation operation = move(ISTHMUS_GATHERV, bytes, out.data(), in.data(), root);
   operation.recv_counts = in.counts();
   operation.recv_displs = in.displs();
-  return deliver(execute(on, comm, mpi_function::mpi_gatherv, operation, in.total()), in, comm);
+  return deliver(execute(communicator, comm, mpi_function::mpi_gatherv, operation, in.total()), in, comm);
 }
 
 template <typename Api>
 int take_gatherv(const void* send, typename Api::count send_count, MPI_Datatype send_type, void* recv,
                  const typename Api::count* counts, const typename Api::displacement* displs,
                  MPI_Datatype recv_type, int root, MPI_Comm comm) {
-  const auto step = [&](communicator& on, bool staged) -> outcome {
-    if (root < 0 || root >= on.size()) return pass_through();
-    if (on.rank() == root)
-      return gather_blocks<Api>(on, staged, send, send_count, send_type, recv, counts, displs, recv_type, comm);
+  const auto step = [&](attached_communicator& communicator, bool staged) -> outcome {
+    if (root < 0 || root >= communicator.size()) return pass_through();
+    if (communicator.rank() == root)
+      return gather_blocks<Api>(communicator, staged, send, send_count, send_type, recv, counts, displs, recv_type, comm);
     element sent;
     if (!check_side(send, send_count, send_type, sent)) return pass_through();
     const block out(send, static_cast<std::uint64_t>(send_count), sent, staged);
     if (const int code = out.fill(comm); code != MPI_SUCCESS) return broken(code);
-    return execute(on, comm, mpi_function::mpi_gatherv, move(ISTHMUS_GATHERV, out.bytes(), out.data(), nullptr, root),
+    return execute(communicator, comm, mpi_function::mpi_gatherv, move(ISTHMUS_GATHERV, out.bytes(), out.data(), nullptr, root),
                    out.bytes());
   };
   return with(mpi_function::mpi_gatherv, comm, step, [&] {
@@ -85,13 +85,13 @@ int take_gatherv(const void* send, typename Api::count send_count, MPI_Datatype 
 
 // Scatterv on the root.
 template <typename Api>
-outcome scatter_blocks(communicator& on, bool staged, const void* send, const typename Api::count* counts,
+outcome scatter_blocks(attached_communicator& communicator, bool staged, const void* send, const typename Api::count* counts,
                        const typename Api::displacement* displs, MPI_Datatype send_type, void* recv,
                        typename Api::count recv_count, MPI_Datatype recv_type, MPI_Comm comm) {
   element sent, received;
   if (counts == nullptr || displs == nullptr || !describe(send_type, sent)) return pass_through();
-  const int root = on.rank();
-  const blocks out(send, counts, displs, on.size(), sent, staged);
+  const int root = communicator.rank();
+  const blocks out(send, counts, displs, communicator.size(), sent, staged);
   if (!out.is_valid() || out.is_missing()) return pass_through();
   const bool is_in_place = recv == MPI_IN_PLACE;
   const std::uint64_t bytes = out.bytes(root);
@@ -105,7 +105,7 @@ outcome scatter_blocks(communicator& on, bool staged, const void* send, const ty
       move(ISTHMUS_SCATTERV, bytes, out.data(), is_in_place ? out.data(root) : in.data(), root);
   operation.send_counts = out.counts();
   operation.send_displs = out.displs();
-  const outcome result = execute(on, comm, mpi_function::mpi_scatterv, operation, out.total());
+  const outcome result = execute(communicator, comm, mpi_function::mpi_scatterv, operation, out.total());
   return is_in_place ? result : deliver(result, in, comm);
 }
 
@@ -113,15 +113,15 @@ template <typename Api>
 int take_scatterv(const void* send, const typename Api::count* counts, const typename Api::displacement* displs,
                   MPI_Datatype send_type, void* recv, typename Api::count recv_count, MPI_Datatype recv_type,
                   int root, MPI_Comm comm) {
-  const auto step = [&](communicator& on, bool staged) -> outcome {
-    if (root < 0 || root >= on.size()) return pass_through();
-    if (on.rank() == root)
-      return scatter_blocks<Api>(on, staged, send, counts, displs, send_type, recv, recv_count, recv_type,
+  const auto step = [&](attached_communicator& communicator, bool staged) -> outcome {
+    if (root < 0 || root >= communicator.size()) return pass_through();
+    if (communicator.rank() == root)
+      return scatter_blocks<Api>(communicator, staged, send, counts, displs, send_type, recv, recv_count, recv_type,
                                  comm);
     element received;
     if (!check_side(recv, recv_count, recv_type, received)) return pass_through();
     const block in(recv, static_cast<std::uint64_t>(recv_count), received, staged);
-    return deliver(execute(on, comm, mpi_function::mpi_scatterv,
+    return deliver(execute(communicator, comm, mpi_function::mpi_scatterv,
                            move(ISTHMUS_SCATTERV, in.bytes(), nullptr, in.data(), root), in.bytes()),
                    in, comm);
   };
@@ -135,7 +135,7 @@ int take_alltoallv(const void* send, const typename Api::count* send_counts,
                    const typename Api::displacement* send_displs, MPI_Datatype send_type, void* recv,
                    const typename Api::count* recv_counts, const typename Api::displacement* recv_displs,
                    MPI_Datatype recv_type, MPI_Comm comm) {
-  const auto step = [&](communicator& on, bool staged) -> outcome {
+  const auto step = [&](attached_communicator& communicator, bool staged) -> outcome {
     element sent, received;
     const bool is_in_place = send == MPI_IN_PLACE;
     if (recv_counts == nullptr || recv_displs == nullptr || recv == MPI_IN_PLACE ||
@@ -143,11 +143,11 @@ int take_alltoallv(const void* send, const typename Api::count* send_counts,
       return pass_through();
     if (!is_in_place && (send_counts == nullptr || send_displs == nullptr || !describe(send_type, sent)))
       return pass_through();
-    const blocks in(recv, recv_counts, recv_displs, on.size(), received, staged);
-    const blocks out = is_in_place ? blocks(recv, recv_counts, recv_displs, on.size(), received, staged)
-                                   : blocks(send, send_counts, send_displs, on.size(), sent, staged);
+    const blocks in(recv, recv_counts, recv_displs, communicator.size(), received, staged);
+    const blocks out = is_in_place ? blocks(recv, recv_counts, recv_displs, communicator.size(), received, staged)
+                                   : blocks(send, send_counts, send_displs, communicator.size(), sent, staged);
     if (!in.is_valid() || in.is_missing() || !out.is_valid() || out.is_missing()) return pass_through();
-    if (out.bytes(on.rank()) != in.bytes(on.rank()) || (reports_aliases && send == recv && out.total() > 0))
+    if (out.bytes(communicator.rank()) != in.bytes(communicator.rank()) || (reports_aliases && send == recv && out.total() > 0))
       return pass_through();
     if (const int code = out.fill(comm); code != MPI_SUCCESS) return broken(code);
     isthmus_operation operation = move(ISTHMUS_ALLTOALLV, 0, out.data(), in.data());
@@ -155,7 +155,7 @@ int take_alltoallv(const void* send, const typename Api::count* send_counts,
     operation.send_displs = out.displs();
     operation.recv_counts = in.counts();
     operation.recv_displs = in.displs();
-    return deliver(execute(on, comm, mpi_function::mpi_alltoallv, operation, out.total()), in, comm);
+    return deliver(execute(communicator, comm, mpi_function::mpi_alltoallv, operation, out.total()), in, comm);
   };
   return with(mpi_function::mpi_alltoallv, comm, step, [&] {
     return Api::mpi_alltoallv(send, send_counts, send_displs, send_type, recv, recv_counts, recv_displs,

@@ -43,22 +43,22 @@ inline isthmus_operation describe(isthmus_collective collective, const reduction
 
 // Runs it, or has MPI do what Isthmus would not.
 template <typename CallMpi>
-int execute_or_pass(communicator& on, MPI_Comm comm, mpi_function function, const isthmus_operation& operation,
+int execute_or_pass(attached_communicator& communicator, MPI_Comm comm, mpi_function function, const isthmus_operation& operation,
                 std::uint64_t bytes, CallMpi&& call_mpi) {
-  const outcome result = execute(on, comm, function, operation, bytes);
+  const outcome result = execute(communicator, comm, function, operation, bytes);
   return result.what == outcome::kind::done ? result.code : pass_to_mpi(function, result.reason, call_mpi);
 }
 
 inline int take_barrier(MPI_Comm comm) {
   const auto call_mpi = [&] { return PMPI_Barrier(comm); };
-  communicator* const on = communicator::of(comm);
-  if (on == nullptr || !on->ready())
-    return pass_to_mpi(mpi_function::mpi_barrier, on == nullptr ? pass_reason_code::mpi_not_running : on->pass_reason(), call_mpi);
+  attached_communicator* const communicator = attached_communicator::find(comm);
+  if (communicator == nullptr || !communicator->try_attach())
+    return pass_to_mpi(mpi_function::mpi_barrier, communicator == nullptr ? pass_reason_code::mpi_not_running : communicator->pass_reason(), call_mpi);
   isthmus_operation operation{};
   operation.collective = ISTHMUS_BARRIER;
-  const outcome result = execute(*on, comm, mpi_function::mpi_barrier, operation, 0);
+  const outcome result = execute(*communicator, comm, mpi_function::mpi_barrier, operation, 0);
   if (result.what != outcome::kind::done) return pass_to_mpi(mpi_function::mpi_barrier, result.reason, call_mpi);
-  on->catch_up();
+  communicator->progress_peers();
   return result.code;
 }
 
@@ -70,12 +70,12 @@ int take_allreduce(const void* send, void* recv, typename Api::count count, MPI_
   if (const auto reason = find_pass_reason(count, type, op, what)) return pass_to_mpi(mpi_function::mpi_allreduce, *reason, call_mpi);
   if (recv == nullptr || recv == MPI_IN_PLACE || send == nullptr || (reports_aliases && send == recv))
     return pass_to_mpi(mpi_function::mpi_allreduce, pass_reason_code::checked_by_mpi, call_mpi);
-  communicator* const on = communicator::of(comm);
-  if (on == nullptr || !on->ready())
-    return pass_to_mpi(mpi_function::mpi_allreduce, on == nullptr ? pass_reason_code::mpi_not_running : on->pass_reason(), call_mpi);
+  attached_communicator* const communicator = attached_communicator::find(comm);
+  if (communicator == nullptr || !communicator->try_attach())
+    return pass_to_mpi(mpi_function::mpi_allreduce, communicator == nullptr ? pass_reason_code::mpi_not_running : communicator->pass_reason(), call_mpi);
   const isthmus_operation operation =
       describe(ISTHMUS_ALLREDUCE, what, count, send == MPI_IN_PLACE ? recv : send, recv);
-  return execute_or_pass(*on, comm, mpi_function::mpi_allreduce, operation, static_cast<std::uint64_t>(count) * what.bytes,
+  return execute_or_pass(*communicator, comm, mpi_function::mpi_allreduce, operation, static_cast<std::uint64_t>(count) * what.bytes,
                      call_mpi);
 }
 
@@ -85,19 +85,19 @@ int take_reduce(const void* send, void* recv, typename Api::count count, MPI_Dat
   const auto call_mpi = [&] { return Api::mpi_reduce(send, recv, count, type, op, root, comm); };
   reduction what;
   if (const auto reason = find_pass_reason(count, type, op, what)) return pass_to_mpi(mpi_function::mpi_reduce, *reason, call_mpi);
-  communicator* const on = communicator::of(comm);
-  if (on == nullptr || root < 0 || send == nullptr)  // a negative root: of an intercommunicator, or an error
-    return pass_to_mpi(mpi_function::mpi_reduce, on == nullptr ? pass_reason_code::mpi_not_running : pass_reason_code::checked_by_mpi, call_mpi);
-  if (!on->ready()) return pass_to_mpi(mpi_function::mpi_reduce, on->pass_reason(), call_mpi);
-  const bool is_root = root == on->rank();
+  attached_communicator* const communicator = attached_communicator::find(comm);
+  if (communicator == nullptr || root < 0 || send == nullptr)  // a negative root: of an intercommunicator, or an error
+    return pass_to_mpi(mpi_function::mpi_reduce, communicator == nullptr ? pass_reason_code::mpi_not_running : pass_reason_code::checked_by_mpi, call_mpi);
+  if (!communicator->try_attach()) return pass_to_mpi(mpi_function::mpi_reduce, communicator->pass_reason(), call_mpi);
+  const bool is_root = root == communicator->rank();
   const bool is_in_place = is_root && send == MPI_IN_PLACE;
   if ((is_root && (recv == nullptr || recv == MPI_IN_PLACE || (reports_aliases && send == recv))) ||
-      (!is_root && send == MPI_IN_PLACE) || root >= on->size())
+      (!is_root && send == MPI_IN_PLACE) || root >= communicator->size())
     return pass_to_mpi(mpi_function::mpi_reduce, pass_reason_code::checked_by_mpi, call_mpi);
   isthmus_operation operation =
       describe(ISTHMUS_REDUCE, what, count, is_in_place ? recv : send, is_root ? recv : nullptr);
   operation.root = root;
-  return execute_or_pass(*on, comm, mpi_function::mpi_reduce, operation, static_cast<std::uint64_t>(count) * what.bytes,
+  return execute_or_pass(*communicator, comm, mpi_function::mpi_reduce, operation, static_cast<std::uint64_t>(count) * what.bytes,
                      call_mpi);
 }
 
@@ -105,13 +105,13 @@ int take_reduce(const void* send, void* recv, typename Api::count count, MPI_Dat
 // for this rank. In place, MPI wants the result at the beginning of the buffer; Isthmus has no such form, so it
 // takes a detour.
 template <typename Describe, typename CallMpi>
-int reduce_blocks(communicator& on, mpi_function function, const void* send, void* recv, std::uint64_t bytes,
+int reduce_blocks(attached_communicator& communicator, mpi_function function, const void* send, void* recv, std::uint64_t bytes,
                   MPI_Comm comm, Describe&& begin, CallMpi&& call_mpi) {
   const bool is_in_place = send == MPI_IN_PLACE || send == recv;
   const std::unique_ptr<char[]> detour(is_in_place ? new (std::nothrow) char[bytes] : nullptr);
-  if (is_in_place && !detour) return raise(comm, MPI_ERR_NO_MEM);
+  if (is_in_place && !detour) return raise_error(comm, MPI_ERR_NO_MEM);
   const isthmus_operation operation = begin(is_in_place ? recv : send, is_in_place ? detour.get() : recv);
-  const outcome result = execute(on, comm, function, operation, bytes);
+  const outcome result = execute(communicator, comm, function, operation, bytes);
   if (result.what != outcome::kind::done) return pass_to_mpi(function, result.reason, call_mpi);
   if (result.code == MPI_SUCCESS && is_in_place) std::memcpy(recv, detour.get(), bytes);
   return result.code;
@@ -129,13 +129,13 @@ int reduce_equal_blocks(mpi_function function, const void* send, void* recv, std
   reduction what;
   if (const auto reason = find_pass_reason(count, type, op, what)) return pass_to_mpi(function, *reason, call_mpi);
   if (is_checked_by_mpi(send, recv)) return pass_to_mpi(function, pass_reason_code::checked_by_mpi, call_mpi);
-  communicator* const on = communicator::of(comm);
-  if (on == nullptr || !on->ready())
-    return pass_to_mpi(function, on == nullptr ? pass_reason_code::mpi_not_running : on->pass_reason(), call_mpi);
+  attached_communicator* const communicator = attached_communicator::find(comm);
+  if (communicator == nullptr || !communicator->try_attach())
+    return pass_to_mpi(function, communicator == nullptr ? pass_reason_code::mpi_not_running : communicator->pass_reason(), call_mpi);
   const auto begin = [&](const void* from, void* to) {
     return describe(ISTHMUS_REDUCE_SCATTER, what, count, from, to);
   };
-  return reduce_blocks(*on, function, send, recv, static_cast<std::uint64_t>(count) * what.bytes, comm, begin,
+  return reduce_blocks(*communicator, function, send, recv, static_cast<std::uint64_t>(count) * what.bytes, comm, begin,
                        call_mpi);
 }
 
@@ -152,16 +152,16 @@ int take_reduce_scatter(const void* send, void* recv, const typename Api::count*
                         MPI_Op op, MPI_Comm comm) {
   constexpr mpi_function function = mpi_function::mpi_reduce_scatter;
   const auto call_mpi = [&] { return Api::mpi_reduce_scatter(send, recv, counts, type, op, comm); };
-  communicator* const on = communicator::of(comm);
-  if (on == nullptr || counts == nullptr || !on->ready())
-    return pass_to_mpi(function, on == nullptr ? pass_reason_code::mpi_not_running : on->pass_reason(), call_mpi);
-  const auto size = static_cast<std::size_t>(on->size());
+  attached_communicator* const communicator = attached_communicator::find(comm);
+  if (communicator == nullptr || counts == nullptr || !communicator->try_attach())
+    return pass_to_mpi(function, communicator == nullptr ? pass_reason_code::mpi_not_running : communicator->pass_reason(), call_mpi);
+  const auto size = static_cast<std::size_t>(communicator->size());
   if (std::all_of(counts, counts + size, [&](auto count) { return count == counts[0]; }))
     return reduce_equal_blocks(function, send, recv, counts[0], type, op, comm, call_mpi);
   if (*std::min_element(counts, counts + size) < 0) return pass_to_mpi(function, pass_reason_code::checked_by_mpi, call_mpi);
   reduction what;
   if (const auto reason = find_pass_reason(1, type, op, what)) return pass_to_mpi(function, *reason, call_mpi);
-  const auto own = static_cast<std::size_t>(on->rank());
+  const auto own = static_cast<std::size_t>(communicator->rank());
   // A rank that gets nothing may have no buffer.
   if (send == nullptr || recv == MPI_IN_PLACE ||
       (recv == nullptr && (counts[own] > 0 || send == MPI_IN_PLACE)) || (reports_aliases && send == recv))
@@ -177,7 +177,7 @@ int take_reduce_scatter(const void* send, void* recv, const typename Api::count*
     operation.send_displs = displs.data();
     return operation;
   };
-  return reduce_blocks(*on, function, send, recv, static_cast<std::uint64_t>(counts[own]) * what.bytes, comm,
+  return reduce_blocks(*communicator, function, send, recv, static_cast<std::uint64_t>(counts[own]) * what.bytes, comm,
                        begin, call_mpi);
 }
 
