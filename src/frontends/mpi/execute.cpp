@@ -9,7 +9,7 @@ namespace {
 // call: it waits, or reports, as it would have.
 outcome pass_after_failure(attached_communicator& communicator) {
   communicator.pass_all_calls(pass_reason_code::rank_lost);
-  return {outcome::kind::passed, MPI_SUCCESS, pass_reason_code::rank_lost};
+  return {outcome::result_kind::passed_through, MPI_SUCCESS, pass_reason_code::rank_lost};
 }
 
 outcome report_failure(MPI_Comm comm, mpi_function function, isthmus_status status) {
@@ -17,7 +17,7 @@ outcome report_failure(MPI_Comm comm, mpi_function function, isthmus_status stat
   isthmus_last_error(&failure);
   statistics().warn_once((std::string(mpi_function_names[static_cast<int>(function)]) + " failed: " + failure.message).c_str());
   const int code = status == ISTHMUS_ERROR_OUT_OF_MEMORY ? MPI_ERR_NO_MEM : MPI_ERR_INTERN;
-  return {outcome::kind::done, raise_error(comm, code), pass_reason_code::rank_lost};
+  return {outcome::result_kind::done, raise_error(comm, code), pass_reason_code::rank_lost};
 }
 
 }  // namespace
@@ -29,13 +29,13 @@ int raise_error(MPI_Comm comm, int code) {
 
 outcome execute(attached_communicator& communicator, MPI_Comm comm, mpi_function function, const isthmus_operation& operation,
                 std::uint64_t bytes) {
-  if (!communicator.handles(operation)) return {outcome::kind::passed, MPI_SUCCESS, pass_reason_code::no_rule_between_nodes};
+  if (!communicator.handles(operation)) return {outcome::result_kind::passed_through, MPI_SUCCESS, pass_reason_code::no_rule_between_nodes};
   const preload::stopwatch time(statistics());
   const isthmus_status status = isthmus_enqueue(communicator.handle(), &operation);
   switch (status) {
     case ISTHMUS_SUCCESS: break;
-    case ISTHMUS_ERROR_INVALID_ARGUMENT: return {outcome::kind::refused, MPI_SUCCESS, pass_reason_code::checked_by_mpi};
-    case ISTHMUS_ERROR_UNSUPPORTED: return {outcome::kind::passed, MPI_SUCCESS, pass_reason_code::no_backend};
+    case ISTHMUS_ERROR_INVALID_ARGUMENT: return {outcome::result_kind::refused, MPI_SUCCESS, pass_reason_code::checked_by_mpi};
+    case ISTHMUS_ERROR_UNSUPPORTED: return {outcome::result_kind::passed_through, MPI_SUCCESS, pass_reason_code::no_backend};
     case ISTHMUS_ERROR_REMOTE:
     case ISTHMUS_ERROR_ABORTED:
     case ISTHMUS_ERROR_TIMEOUT:
@@ -46,7 +46,7 @@ outcome execute(attached_communicator& communicator, MPI_Comm comm, mpi_function
     const std::int64_t elapsed_ns = time.nanoseconds();
     communicator.counter_for(function, operation, bytes).add(bytes, elapsed_ns);
   }
-  return {outcome::kind::done, MPI_SUCCESS, pass_reason_code::checked_by_mpi};
+  return {outcome::result_kind::done, MPI_SUCCESS, pass_reason_code::checked_by_mpi};
 }
 
 }  // namespace isthmus::mpi_shim

@@ -11,7 +11,7 @@ namespace isthmus::mpi_shim {
 // Done: with MPI's code. Refused: nothing was moved, because these buffers cannot be taken as they are. Passed:
 // MPI shall do it, for m_why.
 struct outcome {
-  enum class kind { done, refused, passed } what;
+  enum class result_kind { done, refused, passed_through } kind;
   int code = MPI_SUCCESS;
   pass_reason_code reason = pass_reason_code::checked_by_mpi;
 };

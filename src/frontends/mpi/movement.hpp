@@ -22,9 +22,9 @@ inline isthmus_operation move(isthmus_collective collective, std::uint64_t bytes
   return operation;
 }
 
-inline outcome broken(int code) { return {outcome::kind::done, code, pass_reason_code::checked_by_mpi}; }
+inline outcome broken(int code) { return {outcome::result_kind::done, code, pass_reason_code::checked_by_mpi}; }
 inline outcome pass_through(pass_reason_code reason = pass_reason_code::checked_by_mpi) {
-  return {outcome::kind::passed, MPI_SUCCESS, reason};
+  return {outcome::result_kind::passed_through, MPI_SUCCESS, reason};
 }
 
 // `step(on, staged)` runs the call on the communicator; once more through memory of our own where Isthmus
@@ -35,8 +35,8 @@ int with(mpi_function function, MPI_Comm comm, Step&& step, CallMpi&& call_mpi) 
   if (communicator == nullptr || !communicator->try_attach())
     return pass_to_mpi(function, communicator == nullptr ? pass_reason_code::mpi_not_running : communicator->pass_reason(), call_mpi);
   outcome result = step(*communicator, false);
-  if (result.what == outcome::kind::refused) result = step(*communicator, true);
-  return result.what == outcome::kind::done ? result.code : pass_to_mpi(function, result.reason, call_mpi);
+  if (result.kind == outcome::result_kind::refused) result = step(*communicator, true);
+  return result.kind == outcome::result_kind::done ? result.code : pass_to_mpi(function, result.reason, call_mpi);
 }
 
 // One side of a call as its arguments say it; false where MPI has to say what is wrong.
@@ -57,7 +57,7 @@ int take_bcast(void* buffer, typename Api::count count, MPI_Datatype type, int r
     const outcome result =
         execute(communicator, comm, mpi_function::mpi_bcast,
                 move(ISTHMUS_BROADCAST, data.bytes(), data.data(), data.data(), root), data.bytes());
-    if (is_root || result.what != outcome::kind::done || result.code != MPI_SUCCESS) return result;
+    if (is_root || result.kind != outcome::result_kind::done || result.code != MPI_SUCCESS) return result;
     return broken(data.empty(comm));
   };
   return with(mpi_function::mpi_bcast, comm, step, [&] { return Api::mpi_bcast(buffer, count, type, root, comm); });
@@ -66,7 +66,7 @@ int take_bcast(void* buffer, typename Api::count count, MPI_Datatype type, int r
 // What has been received goes to its place, if all went well.
 template <typename Received>
 outcome deliver(const outcome& result, const Received& received, MPI_Comm comm) {
-  if (result.what != outcome::kind::done || result.code != MPI_SUCCESS) return result;
+  if (result.kind != outcome::result_kind::done || result.code != MPI_SUCCESS) return result;
   return broken(received.empty(comm));
 }
 

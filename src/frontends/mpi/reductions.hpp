@@ -46,7 +46,7 @@ template <typename CallMpi>
 int execute_or_pass(attached_communicator& communicator, MPI_Comm comm, mpi_function function, const isthmus_operation& operation,
                 std::uint64_t bytes, CallMpi&& call_mpi) {
   const outcome result = execute(communicator, comm, function, operation, bytes);
-  return result.what == outcome::kind::done ? result.code : pass_to_mpi(function, result.reason, call_mpi);
+  return result.kind == outcome::result_kind::done ? result.code : pass_to_mpi(function, result.reason, call_mpi);
 }
 
 inline int take_barrier(MPI_Comm comm) {
@@ -57,7 +57,7 @@ inline int take_barrier(MPI_Comm comm) {
   isthmus_operation operation{};
   operation.collective = ISTHMUS_BARRIER;
   const outcome result = execute(*communicator, comm, mpi_function::mpi_barrier, operation, 0);
-  if (result.what != outcome::kind::done) return pass_to_mpi(mpi_function::mpi_barrier, result.reason, call_mpi);
+  if (result.kind != outcome::result_kind::done) return pass_to_mpi(mpi_function::mpi_barrier, result.reason, call_mpi);
   communicator->progress_peers();
   return result.code;
 }
@@ -112,7 +112,7 @@ int reduce_blocks(attached_communicator& communicator, mpi_function function, co
   if (is_in_place && !detour) return raise_error(comm, MPI_ERR_NO_MEM);
   const isthmus_operation operation = begin(is_in_place ? recv : send, is_in_place ? detour.get() : recv);
   const outcome result = execute(communicator, comm, function, operation, bytes);
-  if (result.what != outcome::kind::done) return pass_to_mpi(function, result.reason, call_mpi);
+  if (result.kind != outcome::result_kind::done) return pass_to_mpi(function, result.reason, call_mpi);
   if (result.code == MPI_SUCCESS && is_in_place) std::memcpy(recv, detour.get(), bytes);
   return result.code;
 }
