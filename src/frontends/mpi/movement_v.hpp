@@ -7,157 +7,157 @@
 namespace isthmus::mpi_shim {
 
 template <typename Api>
-int take_allgatherv(const void* send, typename Api::count send_count, MPI_Datatype send_type, void* recv,
-                    const typename Api::count* counts, const typename Api::displacement* displs,
+int take_allgatherv(const void* send, typename Api::count_type send_count, MPI_Datatype send_type, void* recv,
+                    const typename Api::count_type* counts, const typename Api::displacement_type* displs,
                     MPI_Datatype recv_type, MPI_Comm comm) {
-  const auto step = [&](attached_communicator& communicator, bool staged) -> outcome {
-    element sent, received;
-    if (counts == nullptr || displs == nullptr || recv == MPI_IN_PLACE || !describe(recv_type, received))
+  const auto attempt = [&](attached_communicator& communicator, bool use_staging) -> outcome {
+    datatype_layout send_layout, recv_layout;
+    if (counts == nullptr || displs == nullptr || recv == MPI_IN_PLACE || !find_layout(recv_type, recv_layout))
       return pass_through();
-    const blocks in(recv, counts, displs, communicator.size(), received, staged);
+    const packed_blocks recv_data(recv, counts, displs, communicator.size(), recv_layout, use_staging);
     const bool is_in_place = send == MPI_IN_PLACE;
-    if (!in.is_valid() || in.is_missing()) return pass_through();
-    if (in.total() == 0) return pass_through(pass_reason_code::no_data);
-    const std::uint64_t bytes = in.bytes(communicator.rank());
-    if (!is_in_place && (!check_side(send, send_count, send_type, sent) ||
-                         static_cast<std::uint64_t>(send_count) * sent.bytes != bytes))
+    if (!recv_data.is_valid() || recv_data.is_missing()) return pass_through();
+    if (recv_data.total() == 0) return pass_through(pass_reason_code::no_data);
+    const std::uint64_t bytes = recv_data.bytes(communicator.rank());
+    if (!is_in_place && (!is_side_valid(send, send_count, send_type, send_layout) ||
+                         static_cast<std::uint64_t>(send_count) * send_layout.bytes != bytes))
       return pass_through();
-    if (reports_aliases && bytes > 0 && send == in.begin(communicator.rank())) return pass_through();
-    const block out = is_in_place ? block(in.begin(communicator.rank()), bytes / received.bytes, received, staged)
-                                  : block(send, static_cast<std::uint64_t>(send_count), sent, staged);
-    if (const int code = out.fill(comm); code != MPI_SUCCESS) return broken(code);
-    isthmus_operation operation = move(ISTHMUS_ALLGATHERV, bytes, out.data(), in.data());
-    operation.recv_counts = in.counts();
-    operation.recv_displs = in.displs();
-    return deliver(execute(communicator, comm, mpi_function::mpi_allgatherv, operation, in.total()), in, comm);
+    if (reports_aliases && bytes > 0 && send == recv_data.user_data(communicator.rank())) return pass_through();
+    const packed_buffer send_data = is_in_place ? packed_buffer(recv_data.user_data(communicator.rank()), bytes / recv_layout.bytes, recv_layout, use_staging)
+                                  : packed_buffer(send, static_cast<std::uint64_t>(send_count), send_layout, use_staging);
+    if (const int code = send_data.pack(comm); code != MPI_SUCCESS) return completed_with(code);
+    isthmus_operation operation = data_movement_operation(ISTHMUS_ALLGATHERV, bytes, send_data.data(), recv_data.data());
+    operation.recv_counts = recv_data.counts();
+    operation.recv_displs = recv_data.displs();
+    return unpack_result(execute(communicator, comm, mpi_function::mpi_allgatherv, operation, recv_data.total()), recv_data, comm);
   };
-  return with(mpi_function::mpi_allgatherv, comm, step, [&] {
+  return run_collective(mpi_function::mpi_allgatherv, comm, attempt, [&] {
     return Api::mpi_allgatherv(send, send_count, send_type, recv, counts, displs, recv_type, comm);
   });
 }
 
 // Gatherv on the root.
 template <typename Api>
-outcome gather_blocks(attached_communicator& communicator, bool staged, const void* send, typename Api::count send_count,
-                      MPI_Datatype send_type, void* recv, const typename Api::count* counts,
-                      const typename Api::displacement* displs, MPI_Datatype recv_type, MPI_Comm comm) {
-  element sent, received;
-  if (counts == nullptr || displs == nullptr || recv == MPI_IN_PLACE || !describe(recv_type, received))
+outcome gather_blocks(attached_communicator& communicator, bool use_staging, const void* send, typename Api::count_type send_count,
+                      MPI_Datatype send_type, void* recv, const typename Api::count_type* counts,
+                      const typename Api::displacement_type* displs, MPI_Datatype recv_type, MPI_Comm comm) {
+  datatype_layout send_layout, recv_layout;
+  if (counts == nullptr || displs == nullptr || recv == MPI_IN_PLACE || !find_layout(recv_type, recv_layout))
     return pass_through();
   const int root = communicator.rank();
-  const blocks in(recv, counts, displs, communicator.size(), received, staged);
-  if (!in.is_valid() || in.is_missing()) return pass_through();
+  const packed_blocks recv_data(recv, counts, displs, communicator.size(), recv_layout, use_staging);
+  if (!recv_data.is_valid() || recv_data.is_missing()) return pass_through();
   const bool is_in_place = send == MPI_IN_PLACE;
-  const std::uint64_t bytes = in.bytes(root);
-  if (!is_in_place && (!check_side(send, send_count, send_type, sent) ||
-                       static_cast<std::uint64_t>(send_count) * sent.bytes != bytes))
+  const std::uint64_t bytes = recv_data.bytes(root);
+  if (!is_in_place && (!is_side_valid(send, send_count, send_type, send_layout) ||
+                       static_cast<std::uint64_t>(send_count) * send_layout.bytes != bytes))
     return pass_through();
-  if (reports_aliases && bytes > 0 && send == in.begin(root)) return pass_through();
-  const block out =
-      is_in_place ? block(in.begin(root), received.bytes == 0 ? 0 : bytes / received.bytes, received, staged)
-                  : block(send, static_cast<std::uint64_t>(send_count), sent, staged);
-  if (const int code = out.fill(comm); code != MPI_SUCCESS) return broken(code);
-  isthmus_operation operation = move(ISTHMUS_GATHERV, bytes, out.data(), in.data(), root);
-  operation.recv_counts = in.counts();
-  operation.recv_displs = in.displs();
-  return deliver(execute(communicator, comm, mpi_function::mpi_gatherv, operation, in.total()), in, comm);
+  if (reports_aliases && bytes > 0 && send == recv_data.user_data(root)) return pass_through();
+  const packed_buffer send_data =
+      is_in_place ? packed_buffer(recv_data.user_data(root), recv_layout.bytes == 0 ? 0 : bytes / recv_layout.bytes, recv_layout, use_staging)
+                  : packed_buffer(send, static_cast<std::uint64_t>(send_count), send_layout, use_staging);
+  if (const int code = send_data.pack(comm); code != MPI_SUCCESS) return completed_with(code);
+  isthmus_operation operation = data_movement_operation(ISTHMUS_GATHERV, bytes, send_data.data(), recv_data.data(), root);
+  operation.recv_counts = recv_data.counts();
+  operation.recv_displs = recv_data.displs();
+  return unpack_result(execute(communicator, comm, mpi_function::mpi_gatherv, operation, recv_data.total()), recv_data, comm);
 }
 
 template <typename Api>
-int take_gatherv(const void* send, typename Api::count send_count, MPI_Datatype send_type, void* recv,
-                 const typename Api::count* counts, const typename Api::displacement* displs,
+int take_gatherv(const void* send, typename Api::count_type send_count, MPI_Datatype send_type, void* recv,
+                 const typename Api::count_type* counts, const typename Api::displacement_type* displs,
                  MPI_Datatype recv_type, int root, MPI_Comm comm) {
-  const auto step = [&](attached_communicator& communicator, bool staged) -> outcome {
+  const auto attempt = [&](attached_communicator& communicator, bool use_staging) -> outcome {
     if (root < 0 || root >= communicator.size()) return pass_through();
     if (communicator.rank() == root)
-      return gather_blocks<Api>(communicator, staged, send, send_count, send_type, recv, counts, displs, recv_type, comm);
-    element sent;
-    if (!check_side(send, send_count, send_type, sent)) return pass_through();
-    const block out(send, static_cast<std::uint64_t>(send_count), sent, staged);
-    if (const int code = out.fill(comm); code != MPI_SUCCESS) return broken(code);
-    return execute(communicator, comm, mpi_function::mpi_gatherv, move(ISTHMUS_GATHERV, out.bytes(), out.data(), nullptr, root),
-                   out.bytes());
+      return gather_blocks<Api>(communicator, use_staging, send, send_count, send_type, recv, counts, displs, recv_type, comm);
+    datatype_layout send_layout;
+    if (!is_side_valid(send, send_count, send_type, send_layout)) return pass_through();
+    const packed_buffer send_data(send, static_cast<std::uint64_t>(send_count), send_layout, use_staging);
+    if (const int code = send_data.pack(comm); code != MPI_SUCCESS) return completed_with(code);
+    return execute(communicator, comm, mpi_function::mpi_gatherv, data_movement_operation(ISTHMUS_GATHERV, send_data.bytes(), send_data.data(), nullptr, root),
+                   send_data.bytes());
   };
-  return with(mpi_function::mpi_gatherv, comm, step, [&] {
+  return run_collective(mpi_function::mpi_gatherv, comm, attempt, [&] {
     return Api::mpi_gatherv(send, send_count, send_type, recv, counts, displs, recv_type, root, comm);
   });
 }
 
 // Scatterv on the root.
 template <typename Api>
-outcome scatter_blocks(attached_communicator& communicator, bool staged, const void* send, const typename Api::count* counts,
-                       const typename Api::displacement* displs, MPI_Datatype send_type, void* recv,
-                       typename Api::count recv_count, MPI_Datatype recv_type, MPI_Comm comm) {
-  element sent, received;
-  if (counts == nullptr || displs == nullptr || !describe(send_type, sent)) return pass_through();
+outcome scatter_blocks(attached_communicator& communicator, bool use_staging, const void* send, const typename Api::count_type* counts,
+                       const typename Api::displacement_type* displs, MPI_Datatype send_type, void* recv,
+                       typename Api::count_type recv_count, MPI_Datatype recv_type, MPI_Comm comm) {
+  datatype_layout send_layout, recv_layout;
+  if (counts == nullptr || displs == nullptr || !find_layout(send_type, send_layout)) return pass_through();
   const int root = communicator.rank();
-  const blocks out(send, counts, displs, communicator.size(), sent, staged);
-  if (!out.is_valid() || out.is_missing()) return pass_through();
+  const packed_blocks send_data(send, counts, displs, communicator.size(), send_layout, use_staging);
+  if (!send_data.is_valid() || send_data.is_missing()) return pass_through();
   const bool is_in_place = recv == MPI_IN_PLACE;
-  const std::uint64_t bytes = out.bytes(root);
-  if (!is_in_place && (!check_side(recv, recv_count, recv_type, received) ||
-                       static_cast<std::uint64_t>(recv_count) * received.bytes != bytes))
+  const std::uint64_t bytes = send_data.bytes(root);
+  if (!is_in_place && (!is_side_valid(recv, recv_count, recv_type, recv_layout) ||
+                       static_cast<std::uint64_t>(recv_count) * recv_layout.bytes != bytes))
     return pass_through();
-  if (reports_aliases && bytes > 0 && recv == out.begin(root)) return pass_through();
-  const block in(recv, is_in_place ? 0 : static_cast<std::uint64_t>(recv_count), received, staged);
-  if (const int code = out.fill(comm); code != MPI_SUCCESS) return broken(code);
+  if (reports_aliases && bytes > 0 && recv == send_data.user_data(root)) return pass_through();
+  const packed_buffer recv_data(recv, is_in_place ? 0 : static_cast<std::uint64_t>(recv_count), recv_layout, use_staging);
+  if (const int code = send_data.pack(comm); code != MPI_SUCCESS) return completed_with(code);
   isthmus_operation operation =
-      move(ISTHMUS_SCATTERV, bytes, out.data(), is_in_place ? out.data(root) : in.data(), root);
-  operation.send_counts = out.counts();
-  operation.send_displs = out.displs();
-  const outcome result = execute(communicator, comm, mpi_function::mpi_scatterv, operation, out.total());
-  return is_in_place ? result : deliver(result, in, comm);
+      data_movement_operation(ISTHMUS_SCATTERV, bytes, send_data.data(), is_in_place ? send_data.data(root) : recv_data.data(), root);
+  operation.send_counts = send_data.counts();
+  operation.send_displs = send_data.displs();
+  const outcome result = execute(communicator, comm, mpi_function::mpi_scatterv, operation, send_data.total());
+  return is_in_place ? result : unpack_result(result, recv_data, comm);
 }
 
 template <typename Api>
-int take_scatterv(const void* send, const typename Api::count* counts, const typename Api::displacement* displs,
-                  MPI_Datatype send_type, void* recv, typename Api::count recv_count, MPI_Datatype recv_type,
+int take_scatterv(const void* send, const typename Api::count_type* counts, const typename Api::displacement_type* displs,
+                  MPI_Datatype send_type, void* recv, typename Api::count_type recv_count, MPI_Datatype recv_type,
                   int root, MPI_Comm comm) {
-  const auto step = [&](attached_communicator& communicator, bool staged) -> outcome {
+  const auto attempt = [&](attached_communicator& communicator, bool use_staging) -> outcome {
     if (root < 0 || root >= communicator.size()) return pass_through();
     if (communicator.rank() == root)
-      return scatter_blocks<Api>(communicator, staged, send, counts, displs, send_type, recv, recv_count, recv_type,
+      return scatter_blocks<Api>(communicator, use_staging, send, counts, displs, send_type, recv, recv_count, recv_type,
                                  comm);
-    element received;
-    if (!check_side(recv, recv_count, recv_type, received)) return pass_through();
-    const block in(recv, static_cast<std::uint64_t>(recv_count), received, staged);
-    return deliver(execute(communicator, comm, mpi_function::mpi_scatterv,
-                           move(ISTHMUS_SCATTERV, in.bytes(), nullptr, in.data(), root), in.bytes()),
-                   in, comm);
+    datatype_layout recv_layout;
+    if (!is_side_valid(recv, recv_count, recv_type, recv_layout)) return pass_through();
+    const packed_buffer recv_data(recv, static_cast<std::uint64_t>(recv_count), recv_layout, use_staging);
+    return unpack_result(execute(communicator, comm, mpi_function::mpi_scatterv,
+                           data_movement_operation(ISTHMUS_SCATTERV, recv_data.bytes(), nullptr, recv_data.data(), root), recv_data.bytes()),
+                   recv_data, comm);
   };
-  return with(mpi_function::mpi_scatterv, comm, step, [&] {
+  return run_collective(mpi_function::mpi_scatterv, comm, attempt, [&] {
     return Api::mpi_scatterv(send, counts, displs, send_type, recv, recv_count, recv_type, root, comm);
   });
 }
 
 template <typename Api>
-int take_alltoallv(const void* send, const typename Api::count* send_counts,
-                   const typename Api::displacement* send_displs, MPI_Datatype send_type, void* recv,
-                   const typename Api::count* recv_counts, const typename Api::displacement* recv_displs,
+int take_alltoallv(const void* send, const typename Api::count_type* send_counts,
+                   const typename Api::displacement_type* send_displs, MPI_Datatype send_type, void* recv,
+                   const typename Api::count_type* recv_counts, const typename Api::displacement_type* recv_displs,
                    MPI_Datatype recv_type, MPI_Comm comm) {
-  const auto step = [&](attached_communicator& communicator, bool staged) -> outcome {
-    element sent, received;
+  const auto attempt = [&](attached_communicator& communicator, bool use_staging) -> outcome {
+    datatype_layout send_layout, recv_layout;
     const bool is_in_place = send == MPI_IN_PLACE;
     if (recv_counts == nullptr || recv_displs == nullptr || recv == MPI_IN_PLACE ||
-        !describe(recv_type, received))
+        !find_layout(recv_type, recv_layout))
       return pass_through();
-    if (!is_in_place && (send_counts == nullptr || send_displs == nullptr || !describe(send_type, sent)))
+    if (!is_in_place && (send_counts == nullptr || send_displs == nullptr || !find_layout(send_type, send_layout)))
       return pass_through();
-    const blocks in(recv, recv_counts, recv_displs, communicator.size(), received, staged);
-    const blocks out = is_in_place ? blocks(recv, recv_counts, recv_displs, communicator.size(), received, staged)
-                                   : blocks(send, send_counts, send_displs, communicator.size(), sent, staged);
-    if (!in.is_valid() || in.is_missing() || !out.is_valid() || out.is_missing()) return pass_through();
-    if (out.bytes(communicator.rank()) != in.bytes(communicator.rank()) || (reports_aliases && send == recv && out.total() > 0))
+    const packed_blocks recv_data(recv, recv_counts, recv_displs, communicator.size(), recv_layout, use_staging);
+    const packed_blocks send_data = is_in_place ? packed_blocks(recv, recv_counts, recv_displs, communicator.size(), recv_layout, use_staging)
+                                   : packed_blocks(send, send_counts, send_displs, communicator.size(), send_layout, use_staging);
+    if (!recv_data.is_valid() || recv_data.is_missing() || !send_data.is_valid() || send_data.is_missing()) return pass_through();
+    if (send_data.bytes(communicator.rank()) != recv_data.bytes(communicator.rank()) || (reports_aliases && send == recv && send_data.total() > 0))
       return pass_through();
-    if (const int code = out.fill(comm); code != MPI_SUCCESS) return broken(code);
-    isthmus_operation operation = move(ISTHMUS_ALLTOALLV, 0, out.data(), in.data());
-    operation.send_counts = out.counts();
-    operation.send_displs = out.displs();
-    operation.recv_counts = in.counts();
-    operation.recv_displs = in.displs();
-    return deliver(execute(communicator, comm, mpi_function::mpi_alltoallv, operation, out.total()), in, comm);
+    if (const int code = send_data.pack(comm); code != MPI_SUCCESS) return completed_with(code);
+    isthmus_operation operation = data_movement_operation(ISTHMUS_ALLTOALLV, 0, send_data.data(), recv_data.data());
+    operation.send_counts = send_data.counts();
+    operation.send_displs = send_data.displs();
+    operation.recv_counts = recv_data.counts();
+    operation.recv_displs = recv_data.displs();
+    return unpack_result(execute(communicator, comm, mpi_function::mpi_alltoallv, operation, send_data.total()), recv_data, comm);
   };
-  return with(mpi_function::mpi_alltoallv, comm, step, [&] {
+  return run_collective(mpi_function::mpi_alltoallv, comm, attempt, [&] {
     return Api::mpi_alltoallv(send, send_counts, send_displs, send_type, recv, recv_counts, recv_displs,
                               recv_type, comm);
   });

@@ -11,24 +11,24 @@
 
 namespace isthmus::mpi_shim {
 
-inline bool fits(std::int64_t value) {
+inline bool fits_int(std::int64_t value) {
   return value >= std::numeric_limits<int>::min() && value <= std::numeric_limits<int>::max();
 }
 
-inline int too_many(MPI_Comm comm) {
+inline int raise_count_error(MPI_Comm comm) {
   PMPI_Comm_call_errhandler(comm, MPI_ERR_COUNT);
   return MPI_ERR_COUNT;
 }
 
 // How many ranks a call has a count for: those of the other group where there is one.
-inline int peers_of(MPI_Comm comm) {
+inline int peer_count(MPI_Comm comm) {
   int is_inter = 0, size = 0;
   PMPI_Comm_test_inter(comm, &is_inter);
   is_inter ? PMPI_Comm_remote_size(comm, &size) : PMPI_Comm_size(comm, &size);
   return size;
 }
 
-inline bool is_root_of(int root, MPI_Comm comm) {
+inline bool is_root_rank(int root, MPI_Comm comm) {
   int is_inter = 0, rank = 0;
   PMPI_Comm_test_inter(comm, &is_inter);
   PMPI_Comm_rank(comm, &rank);
@@ -36,94 +36,94 @@ inline bool is_root_of(int root, MPI_Comm comm) {
 }
 
 // The numbers as ints. What is NULL, or does not count on this rank, stays NULL.
-class ints {
+class int_array {
  public:
   template <typename Number>
-  ints(const Number* wide, int n, bool counts = true) {
-    if (wide == nullptr || !counts) return;
+  int_array(const Number* values, int n, bool is_significant = true) {
+    if (values == nullptr || !is_significant) return;
     m_values.reserve(static_cast<std::size_t>(n) + 1);  // so that data() is not NULL
     for (int i = 0; i < n; ++i) {
-      m_fit = m_fit && fits(wide[i]);
-      m_values.push_back(static_cast<int>(wide[i]));
+      m_is_in_range = m_is_in_range && fits_int(values[i]);
+      m_values.push_back(static_cast<int>(values[i]));
     }
   }
-  bool fit() const { return m_fit; }
+  bool is_in_range() const { return m_is_in_range; }
   const int* data() const { return m_values.capacity() == 0 ? nullptr : m_values.data(); }
 
  private:
   std::vector<int> m_values;
-  bool m_fit = true;
+  bool m_is_in_range = true;
 };
 
 struct large_counts {
-  using count = MPI_Count;
-  using displacement = MPI_Aint;
+  using count_type = MPI_Count;
+  using displacement_type = MPI_Aint;
   using type = MPI_Datatype;
 
-  static int mpi_bcast(void* a, count n, type t, int root, MPI_Comm comm) {
-    return fits(n) ? PMPI_Bcast(a, static_cast<int>(n), t, root, comm) : too_many(comm);
+  static int mpi_bcast(void* a, count_type n, type t, int root, MPI_Comm comm) {
+    return fits_int(n) ? PMPI_Bcast(a, static_cast<int>(n), t, root, comm) : raise_count_error(comm);
   }
-  static int mpi_reduce(const void* a, void* b, count n, type t, MPI_Op op, int root, MPI_Comm comm) {
-    return fits(n) ? PMPI_Reduce(a, b, static_cast<int>(n), t, op, root, comm) : too_many(comm);
+  static int mpi_reduce(const void* a, void* b, count_type n, type t, MPI_Op op, int root, MPI_Comm comm) {
+    return fits_int(n) ? PMPI_Reduce(a, b, static_cast<int>(n), t, op, root, comm) : raise_count_error(comm);
   }
-  static int mpi_allreduce(const void* a, void* b, count n, type t, MPI_Op op, MPI_Comm comm) {
-    return fits(n) ? PMPI_Allreduce(a, b, static_cast<int>(n), t, op, comm) : too_many(comm);
+  static int mpi_allreduce(const void* a, void* b, count_type n, type t, MPI_Op op, MPI_Comm comm) {
+    return fits_int(n) ? PMPI_Allreduce(a, b, static_cast<int>(n), t, op, comm) : raise_count_error(comm);
   }
-  static int mpi_reduce_scatter_block(const void* a, void* b, count n, type t, MPI_Op op, MPI_Comm comm) {
-    return fits(n) ? PMPI_Reduce_scatter_block(a, b, static_cast<int>(n), t, op, comm) : too_many(comm);
+  static int mpi_reduce_scatter_block(const void* a, void* b, count_type n, type t, MPI_Op op, MPI_Comm comm) {
+    return fits_int(n) ? PMPI_Reduce_scatter_block(a, b, static_cast<int>(n), t, op, comm) : raise_count_error(comm);
   }
-  static int mpi_reduce_scatter(const void* a, void* b, const count* n, type t, MPI_Op op, MPI_Comm comm) {
+  static int mpi_reduce_scatter(const void* a, void* b, const count_type* n, type t, MPI_Op op, MPI_Comm comm) {
     int size = 0;
     PMPI_Comm_size(comm, &size);
-    const ints counts(n, size);
-    return counts.fit() ? PMPI_Reduce_scatter(a, b, counts.data(), t, op, comm) : too_many(comm);
+    const int_array counts(n, size);
+    return counts.is_in_range() ? PMPI_Reduce_scatter(a, b, counts.data(), t, op, comm) : raise_count_error(comm);
   }
-  static int mpi_allgather(const void* a, count n, type t, void* b, count m, type u, MPI_Comm comm) {
-    return fits(n) && fits(m) ? PMPI_Allgather(a, static_cast<int>(n), t, b, static_cast<int>(m), u, comm)
-                              : too_many(comm);
+  static int mpi_allgather(const void* a, count_type n, type t, void* b, count_type m, type u, MPI_Comm comm) {
+    return fits_int(n) && fits_int(m) ? PMPI_Allgather(a, static_cast<int>(n), t, b, static_cast<int>(m), u, comm)
+                              : raise_count_error(comm);
   }
-  static int mpi_alltoall(const void* a, count n, type t, void* b, count m, type u, MPI_Comm comm) {
-    return fits(n) && fits(m) ? PMPI_Alltoall(a, static_cast<int>(n), t, b, static_cast<int>(m), u, comm)
-                              : too_many(comm);
+  static int mpi_alltoall(const void* a, count_type n, type t, void* b, count_type m, type u, MPI_Comm comm) {
+    return fits_int(n) && fits_int(m) ? PMPI_Alltoall(a, static_cast<int>(n), t, b, static_cast<int>(m), u, comm)
+                              : raise_count_error(comm);
   }
-  static int mpi_gather(const void* a, count n, type t, void* b, count m, type u, int root, MPI_Comm comm) {
-    return fits(n) && fits(m) ? PMPI_Gather(a, static_cast<int>(n), t, b, static_cast<int>(m), u, root, comm)
-                              : too_many(comm);
+  static int mpi_gather(const void* a, count_type n, type t, void* b, count_type m, type u, int root, MPI_Comm comm) {
+    return fits_int(n) && fits_int(m) ? PMPI_Gather(a, static_cast<int>(n), t, b, static_cast<int>(m), u, root, comm)
+                              : raise_count_error(comm);
   }
-  static int mpi_scatter(const void* a, count n, type t, void* b, count m, type u, int root, MPI_Comm comm) {
-    return fits(n) && fits(m) ? PMPI_Scatter(a, static_cast<int>(n), t, b, static_cast<int>(m), u, root, comm)
-                              : too_many(comm);
+  static int mpi_scatter(const void* a, count_type n, type t, void* b, count_type m, type u, int root, MPI_Comm comm) {
+    return fits_int(n) && fits_int(m) ? PMPI_Scatter(a, static_cast<int>(n), t, b, static_cast<int>(m), u, root, comm)
+                              : raise_count_error(comm);
   }
-  static int mpi_allgatherv(const void* a, count n, type t, void* b, const count* m, const displacement* d,
+  static int mpi_allgatherv(const void* a, count_type n, type t, void* b, const count_type* m, const displacement_type* d,
                             type u, MPI_Comm comm) {
-    const int size = peers_of(comm);
-    const ints counts(m, size), displs(d, size);
-    if (!fits(n) || !counts.fit() || !displs.fit()) return too_many(comm);
+    const int size = peer_count(comm);
+    const int_array counts(m, size), displs(d, size);
+    if (!fits_int(n) || !counts.is_in_range() || !displs.is_in_range()) return raise_count_error(comm);
     return PMPI_Allgatherv(a, static_cast<int>(n), t, b, counts.data(), displs.data(), u, comm);
   }
-  static int mpi_gatherv(const void* a, count n, type t, void* b, const count* m, const displacement* d, type u,
+  static int mpi_gatherv(const void* a, count_type n, type t, void* b, const count_type* m, const displacement_type* d, type u,
                          int root, MPI_Comm comm) {
-    const int size = peers_of(comm);
-    const bool is_root = is_root_of(root, comm);
-    const ints counts(m, size, is_root), displs(d, size, is_root);
-    if (!fits(n) || !counts.fit() || !displs.fit()) return too_many(comm);
+    const int size = peer_count(comm);
+    const bool is_root = is_root_rank(root, comm);
+    const int_array counts(m, size, is_root), displs(d, size, is_root);
+    if (!fits_int(n) || !counts.is_in_range() || !displs.is_in_range()) return raise_count_error(comm);
     return PMPI_Gatherv(a, static_cast<int>(n), t, b, counts.data(), displs.data(), u, root, comm);
   }
-  static int mpi_scatterv(const void* a, const count* n, const displacement* d, type t, void* b, count m,
+  static int mpi_scatterv(const void* a, const count_type* n, const displacement_type* d, type t, void* b, count_type m,
                           type u, int root, MPI_Comm comm) {
-    const int size = peers_of(comm);
-    const bool is_root = is_root_of(root, comm);
-    const ints counts(n, size, is_root), displs(d, size, is_root);
-    if (!fits(m) || !counts.fit() || !displs.fit()) return too_many(comm);
+    const int size = peer_count(comm);
+    const bool is_root = is_root_rank(root, comm);
+    const int_array counts(n, size, is_root), displs(d, size, is_root);
+    if (!fits_int(m) || !counts.is_in_range() || !displs.is_in_range()) return raise_count_error(comm);
     return PMPI_Scatterv(a, counts.data(), displs.data(), t, b, static_cast<int>(m), u, root, comm);
   }
-  static int mpi_alltoallv(const void* a, const count* n, const displacement* d, type t, void* b,
-                           const count* m, const displacement* e, type u, MPI_Comm comm) {
-    const int size = peers_of(comm);
-    const bool sends = a != MPI_IN_PLACE;
-    const ints sent(n, size, sends), from(d, size, sends), received(m, size), to(e, size);
-    if (!sent.fit() || !from.fit() || !received.fit() || !to.fit()) return too_many(comm);
-    return PMPI_Alltoallv(a, sent.data(), from.data(), t, b, received.data(), to.data(), u, comm);
+  static int mpi_alltoallv(const void* a, const count_type* n, const displacement_type* d, type t, void* b,
+                           const count_type* m, const displacement_type* e, type u, MPI_Comm comm) {
+    const int size = peer_count(comm);
+    const bool is_sending = a != MPI_IN_PLACE;
+    const int_array send_counts(n, size, is_sending), send_displs(d, size, is_sending), recv_counts(m, size), recv_displs(e, size);
+    if (!send_counts.is_in_range() || !send_displs.is_in_range() || !recv_counts.is_in_range() || !recv_displs.is_in_range()) return raise_count_error(comm);
+    return PMPI_Alltoallv(a, send_counts.data(), send_displs.data(), t, b, recv_counts.data(), recv_displs.data(), u, comm);
   }
 };
 

@@ -14,8 +14,8 @@
 namespace isthmus::mpi_shim {
 
 struct small_counts {
-  using count = int;
-  using displacement = int;
+  using count_type = int;
+  using displacement_type = int;
   static constexpr auto& mpi_bcast = PMPI_Bcast;
   static constexpr auto& mpi_reduce = PMPI_Reduce;
   static constexpr auto& mpi_allreduce = PMPI_Allreduce;
@@ -33,8 +33,8 @@ struct small_counts {
 
 #if MPI_VERSION >= 4
 struct large_counts {
-  using count = MPI_Count;
-  using displacement = MPI_Aint;
+  using count_type = MPI_Count;
+  using displacement_type = MPI_Aint;
   static constexpr auto& mpi_bcast = PMPI_Bcast_c;
   static constexpr auto& mpi_reduce = PMPI_Reduce_c;
   static constexpr auto& mpi_allreduce = PMPI_Allreduce_c;

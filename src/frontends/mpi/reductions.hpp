@@ -63,7 +63,7 @@ inline int take_barrier(MPI_Comm comm) {
 }
 
 template <typename Api>
-int take_allreduce(const void* send, void* recv, typename Api::count count, MPI_Datatype type, MPI_Op op,
+int take_allreduce(const void* send, void* recv, typename Api::count_type count, MPI_Datatype type, MPI_Op op,
                    MPI_Comm comm) {
   const auto call_mpi = [&] { return Api::mpi_allreduce(send, recv, count, type, op, comm); };
   reduction what;
@@ -80,7 +80,7 @@ int take_allreduce(const void* send, void* recv, typename Api::count count, MPI_
 }
 
 template <typename Api>
-int take_reduce(const void* send, void* recv, typename Api::count count, MPI_Datatype type, MPI_Op op, int root,
+int take_reduce(const void* send, void* recv, typename Api::count_type count, MPI_Datatype type, MPI_Op op, int root,
                 MPI_Comm comm) {
   const auto call_mpi = [&] { return Api::mpi_reduce(send, recv, count, type, op, root, comm); };
   reduction what;
@@ -140,7 +140,7 @@ int reduce_equal_blocks(mpi_function function, const void* send, void* recv, std
 }
 
 template <typename Api>
-int take_reduce_scatter_block(const void* send, void* recv, typename Api::count count, MPI_Datatype type,
+int take_reduce_scatter_block(const void* send, void* recv, typename Api::count_type count, MPI_Datatype type,
                               MPI_Op op, MPI_Comm comm) {
   return reduce_equal_blocks(mpi_function::mpi_reduce_scatter_block, send, recv, count, type, op, comm,
                              [&] { return Api::mpi_reduce_scatter_block(send, recv, count, type, op, comm); });
@@ -148,7 +148,7 @@ int take_reduce_scatter_block(const void* send, void* recv, typename Api::count 
 
 // A block for each rank, side by side. MPI requires the counts to be the same on all ranks.
 template <typename Api>
-int take_reduce_scatter(const void* send, void* recv, const typename Api::count* counts, MPI_Datatype type,
+int take_reduce_scatter(const void* send, void* recv, const typename Api::count_type* counts, MPI_Datatype type,
                         MPI_Op op, MPI_Comm comm) {
   constexpr mpi_function function = mpi_function::mpi_reduce_scatter;
   const auto call_mpi = [&] { return Api::mpi_reduce_scatter(send, recv, counts, type, op, comm); };

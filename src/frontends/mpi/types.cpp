@@ -155,7 +155,7 @@ bool has_dense_order(MPI_Datatype type) {
 
 }  // namespace
 
-bool describe(MPI_Datatype type, element& result) {
+bool describe(MPI_Datatype type, datatype_layout& result) {
   if (const known_type* const known = type_table::get().find(type)) {
     const std::uint64_t bytes = known->bytes;
     result = {type, bytes, static_cast<std::int64_t>(bytes), true};

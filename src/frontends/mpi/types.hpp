@@ -9,7 +9,7 @@
 namespace isthmus::mpi_shim {
 
 // A datatype in memory. Dense: elements follow each other without a gap, in the order of their bytes.
-struct element {
+struct datatype_layout {
   MPI_Datatype type = MPI_DATATYPE_NULL;
   std::uint64_t bytes = 0;
   std::int64_t extent = 0;
@@ -17,7 +17,7 @@ struct element {
 };
 
 // False for what is no datatype; MPI then says what is wrong with it.
-bool describe(MPI_Datatype type, element& result);
+bool find_layout(MPI_Datatype type, datatype_layout& result);
 
 // A predefined datatype and operation that Isthmus computes as MPI allows.
 struct reduction {
