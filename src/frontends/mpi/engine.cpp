@@ -29,25 +29,25 @@ any_function guarded_entry() {
 template <typename Api>
 void fill_table(any_function* table) {
   const auto set = [&](mpi_function function, any_function entry) { table[static_cast<int>(function)] = entry; };
-  set(mpi_function::mpi_bcast, guarded_entry<&take_bcast<Api>>());
-  set(mpi_function::mpi_reduce, guarded_entry<&take_reduce<Api>>());
-  set(mpi_function::mpi_allreduce, guarded_entry<&take_allreduce<Api>>());
-  set(mpi_function::mpi_reduce_scatter, guarded_entry<&take_reduce_scatter<Api>>());
-  set(mpi_function::mpi_reduce_scatter_block, guarded_entry<&take_reduce_scatter_block<Api>>());
-  set(mpi_function::mpi_allgather, guarded_entry<&take_allgather<Api>>());
-  set(mpi_function::mpi_allgatherv, guarded_entry<&take_allgatherv<Api>>());
-  set(mpi_function::mpi_gather, guarded_entry<&take_gather<Api>>());
-  set(mpi_function::mpi_gatherv, guarded_entry<&take_gatherv<Api>>());
-  set(mpi_function::mpi_scatter, guarded_entry<&take_scatter<Api>>());
-  set(mpi_function::mpi_scatterv, guarded_entry<&take_scatterv<Api>>());
-  set(mpi_function::mpi_alltoall, guarded_entry<&take_alltoall<Api>>());
-  set(mpi_function::mpi_alltoallv, guarded_entry<&take_alltoallv<Api>>());
+  set(mpi_function::mpi_bcast, guarded_entry<&handle_bcast<Api>>());
+  set(mpi_function::mpi_reduce, guarded_entry<&handle_reduce<Api>>());
+  set(mpi_function::mpi_allreduce, guarded_entry<&handle_allreduce<Api>>());
+  set(mpi_function::mpi_reduce_scatter, guarded_entry<&handle_reduce_scatter<Api>>());
+  set(mpi_function::mpi_reduce_scatter_block, guarded_entry<&handle_reduce_scatter_block<Api>>());
+  set(mpi_function::mpi_allgather, guarded_entry<&handle_allgather<Api>>());
+  set(mpi_function::mpi_allgatherv, guarded_entry<&handle_allgatherv<Api>>());
+  set(mpi_function::mpi_gather, guarded_entry<&handle_gather<Api>>());
+  set(mpi_function::mpi_gatherv, guarded_entry<&handle_gatherv<Api>>());
+  set(mpi_function::mpi_scatter, guarded_entry<&handle_scatter<Api>>());
+  set(mpi_function::mpi_scatterv, guarded_entry<&handle_scatterv<Api>>());
+  set(mpi_function::mpi_alltoall, guarded_entry<&handle_alltoall<Api>>());
+  set(mpi_function::mpi_alltoallv, guarded_entry<&handle_alltoallv<Api>>());
 }
 
 engine_table make_table() {
   engine_table table{};
   table.struct_bytes = sizeof table;
-  table.int_count_functions[static_cast<int>(mpi_function::mpi_barrier)] = guarded_entry<&take_barrier>();
+  table.int_count_functions[static_cast<int>(mpi_function::mpi_barrier)] = guarded_entry<&handle_barrier>();
   fill_table<small_counts>(table.int_count_functions);
   fill_table<large_counts>(table.large_count_functions);
   return table;

@@ -46,7 +46,7 @@ inline bool is_side_valid(const void* buffer, std::int64_t count, MPI_Datatype t
 }
 
 template <typename Api>
-int take_bcast(void* buffer, typename Api::count_type count, MPI_Datatype type, int root, MPI_Comm comm) {
+int handle_bcast(void* buffer, typename Api::count_type count, MPI_Datatype type, int root, MPI_Comm comm) {
   const auto attempt = [&](attached_communicator& communicator, bool) -> outcome {
     datatype_layout layout;
     if (root < 0 || root >= communicator.size() || !is_side_valid(buffer, count, type, layout)) return pass_through();
@@ -71,7 +71,7 @@ outcome unpack_result(const outcome& result, const Buffer& buffer, MPI_Comm comm
 }
 
 template <typename Api>
-int take_allgather(const void* send, typename Api::count_type send_count, MPI_Datatype send_type, void* recv,
+int handle_allgather(const void* send, typename Api::count_type send_count, MPI_Datatype send_type, void* recv,
                    typename Api::count_type recv_count, MPI_Datatype recv_type, MPI_Comm comm) {
   const auto attempt = [&](attached_communicator& communicator, bool use_staging) -> outcome {
     datatype_layout send_layout, recv_layout;
@@ -99,7 +99,7 @@ int take_allgather(const void* send, typename Api::count_type send_count, MPI_Da
 }
 
 template <typename Api>
-int take_alltoall(const void* send, typename Api::count_type send_count, MPI_Datatype send_type, void* recv,
+int handle_alltoall(const void* send, typename Api::count_type send_count, MPI_Datatype send_type, void* recv,
                   typename Api::count_type recv_count, MPI_Datatype recv_type, MPI_Comm comm) {
   const auto attempt = [&](attached_communicator& communicator, bool use_staging) -> outcome {
     datatype_layout send_layout, recv_layout;
@@ -126,7 +126,7 @@ int take_alltoall(const void* send, typename Api::count_type send_count, MPI_Dat
 }
 
 template <typename Api>
-int take_gather(const void* send, typename Api::count_type send_count, MPI_Datatype send_type, void* recv,
+int handle_gather(const void* send, typename Api::count_type send_count, MPI_Datatype send_type, void* recv,
                 typename Api::count_type recv_count, MPI_Datatype recv_type, int root, MPI_Comm comm) {
   const auto attempt = [&](attached_communicator& communicator, bool use_staging) -> outcome {
     if (root < 0 || root >= communicator.size()) return pass_through();
@@ -157,7 +157,7 @@ int take_gather(const void* send, typename Api::count_type send_count, MPI_Datat
 }
 
 template <typename Api>
-int take_scatter(const void* send, typename Api::count_type send_count, MPI_Datatype send_type, void* recv,
+int handle_scatter(const void* send, typename Api::count_type send_count, MPI_Datatype send_type, void* recv,
                  typename Api::count_type recv_count, MPI_Datatype recv_type, int root, MPI_Comm comm) {
   const auto attempt = [&](attached_communicator& communicator, bool use_staging) -> outcome {
     if (root < 0 || root >= communicator.size()) return pass_through();

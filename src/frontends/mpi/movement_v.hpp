@@ -7,7 +7,7 @@
 namespace isthmus::mpi_shim {
 
 template <typename Api>
-int take_allgatherv(const void* send, typename Api::count_type send_count, MPI_Datatype send_type, void* recv,
+int handle_allgatherv(const void* send, typename Api::count_type send_count, MPI_Datatype send_type, void* recv,
                     const typename Api::count_type* counts, const typename Api::displacement_type* displs,
                     MPI_Datatype recv_type, MPI_Comm comm) {
   const auto attempt = [&](attached_communicator& communicator, bool use_staging) -> outcome {
@@ -64,7 +64,7 @@ outcome gather_blocks(attached_communicator& communicator, bool use_staging, con
 }
 
 template <typename Api>
-int take_gatherv(const void* send, typename Api::count_type send_count, MPI_Datatype send_type, void* recv,
+int handle_gatherv(const void* send, typename Api::count_type send_count, MPI_Datatype send_type, void* recv,
                  const typename Api::count_type* counts, const typename Api::displacement_type* displs,
                  MPI_Datatype recv_type, int root, MPI_Comm comm) {
   const auto attempt = [&](attached_communicator& communicator, bool use_staging) -> outcome {
@@ -110,7 +110,7 @@ outcome scatter_blocks(attached_communicator& communicator, bool use_staging, co
 }
 
 template <typename Api>
-int take_scatterv(const void* send, const typename Api::count_type* counts, const typename Api::displacement_type* displs,
+int handle_scatterv(const void* send, const typename Api::count_type* counts, const typename Api::displacement_type* displs,
                   MPI_Datatype send_type, void* recv, typename Api::count_type recv_count, MPI_Datatype recv_type,
                   int root, MPI_Comm comm) {
   const auto attempt = [&](attached_communicator& communicator, bool use_staging) -> outcome {
@@ -131,7 +131,7 @@ int take_scatterv(const void* send, const typename Api::count_type* counts, cons
 }
 
 template <typename Api>
-int take_alltoallv(const void* send, const typename Api::count_type* send_counts,
+int handle_alltoallv(const void* send, const typename Api::count_type* send_counts,
                    const typename Api::displacement_type* send_displs, MPI_Datatype send_type, void* recv,
                    const typename Api::count_type* recv_counts, const typename Api::displacement_type* recv_displs,
                    MPI_Datatype recv_type, MPI_Comm comm) {

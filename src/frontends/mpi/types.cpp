@@ -12,76 +12,76 @@ namespace isthmus::mpi_shim {
 namespace {
 
 // What a predefined type is made of. Opaque ones are moved only: MPI defines no sum of them.
-enum class kind { is_signed, is_unsigned, floating, complex_number, opaque };
+enum class number_kind { signed_integer, unsigned_integer, floating_point, complex_number, opaque };
 
-struct known_type {
+struct predefined_type {
   MPI_Datatype type;
-  kind what;
+  number_kind kind;
   std::uint32_t
       bytes;  // 0: asked of MPI when the table is made (Fortran's types, which depend on the compiler)
 };
 
 // Only types without gaps: pairs such as MPI_DOUBLE_INT are described like derived ones.
-std::vector<known_type> list_types() {
+std::vector<predefined_type> list_types() {
   return {
-      {MPI_CHAR, kind::opaque, 1},
-      {MPI_BYTE, kind::opaque, 1},
-      {MPI_PACKED, kind::opaque, 1},
-      {MPI_WCHAR, kind::opaque, sizeof(wchar_t)},
-      {MPI_C_BOOL, kind::opaque, sizeof(bool)},
-      {MPI_LONG_DOUBLE, kind::opaque, sizeof(long double)},
-      {MPI_C_LONG_DOUBLE_COMPLEX, kind::opaque, 2 * sizeof(long double)},
-      {MPI_SIGNED_CHAR, kind::is_signed, 1},
-      {MPI_UNSIGNED_CHAR, kind::is_unsigned, 1},
-      {MPI_SHORT, kind::is_signed, sizeof(short)},
-      {MPI_UNSIGNED_SHORT, kind::is_unsigned, sizeof(short)},
-      {MPI_INT, kind::is_signed, sizeof(int)},
-      {MPI_UNSIGNED, kind::is_unsigned, sizeof(int)},
-      {MPI_LONG, kind::is_signed, sizeof(long)},
-      {MPI_UNSIGNED_LONG, kind::is_unsigned, sizeof(long)},
-      {MPI_LONG_LONG_INT, kind::is_signed, sizeof(long long)},
-      {MPI_UNSIGNED_LONG_LONG, kind::is_unsigned, sizeof(long long)},
-      {MPI_INT8_T, kind::is_signed, 1},
-      {MPI_INT16_T, kind::is_signed, 2},
-      {MPI_INT32_T, kind::is_signed, 4},
-      {MPI_INT64_T, kind::is_signed, 8},
-      {MPI_UINT8_T, kind::is_unsigned, 1},
-      {MPI_UINT16_T, kind::is_unsigned, 2},
-      {MPI_UINT32_T, kind::is_unsigned, 4},
-      {MPI_UINT64_T, kind::is_unsigned, 8},
-      {MPI_AINT, kind::is_signed, sizeof(MPI_Aint)},
-      {MPI_COUNT, kind::is_signed, sizeof(MPI_Count)},
-      {MPI_OFFSET, kind::is_signed, sizeof(MPI_Offset)},
-      {MPI_FLOAT, kind::floating, sizeof(float)},
-      {MPI_DOUBLE, kind::floating, sizeof(double)},
-      {MPI_C_FLOAT_COMPLEX, kind::complex_number, 2 * sizeof(float)},
-      {MPI_C_DOUBLE_COMPLEX, kind::complex_number, 2 * sizeof(double)},
-      {MPI_CHARACTER, kind::opaque, 1},
-      {MPI_LOGICAL, kind::opaque, 0},
-      {MPI_INTEGER, kind::is_signed, 0},
-      {MPI_REAL, kind::floating, 0},
-      {MPI_DOUBLE_PRECISION, kind::floating, 0},
-      {MPI_COMPLEX, kind::complex_number, 0},
-      {MPI_DOUBLE_COMPLEX, kind::complex_number, 0},
+      {MPI_CHAR, number_kind::opaque, 1},
+      {MPI_BYTE, number_kind::opaque, 1},
+      {MPI_PACKED, number_kind::opaque, 1},
+      {MPI_WCHAR, number_kind::opaque, sizeof(wchar_t)},
+      {MPI_C_BOOL, number_kind::opaque, sizeof(bool)},
+      {MPI_LONG_DOUBLE, number_kind::opaque, sizeof(long double)},
+      {MPI_C_LONG_DOUBLE_COMPLEX, number_kind::opaque, 2 * sizeof(long double)},
+      {MPI_SIGNED_CHAR, number_kind::signed_integer, 1},
+      {MPI_UNSIGNED_CHAR, number_kind::unsigned_integer, 1},
+      {MPI_SHORT, number_kind::signed_integer, sizeof(short)},
+      {MPI_UNSIGNED_SHORT, number_kind::unsigned_integer, sizeof(short)},
+      {MPI_INT, number_kind::signed_integer, sizeof(int)},
+      {MPI_UNSIGNED, number_kind::unsigned_integer, sizeof(int)},
+      {MPI_LONG, number_kind::signed_integer, sizeof(long)},
+      {MPI_UNSIGNED_LONG, number_kind::unsigned_integer, sizeof(long)},
+      {MPI_LONG_LONG_INT, number_kind::signed_integer, sizeof(long long)},
+      {MPI_UNSIGNED_LONG_LONG, number_kind::unsigned_integer, sizeof(long long)},
+      {MPI_INT8_T, number_kind::signed_integer, 1},
+      {MPI_INT16_T, number_kind::signed_integer, 2},
+      {MPI_INT32_T, number_kind::signed_integer, 4},
+      {MPI_INT64_T, number_kind::signed_integer, 8},
+      {MPI_UINT8_T, number_kind::unsigned_integer, 1},
+      {MPI_UINT16_T, number_kind::unsigned_integer, 2},
+      {MPI_UINT32_T, number_kind::unsigned_integer, 4},
+      {MPI_UINT64_T, number_kind::unsigned_integer, 8},
+      {MPI_AINT, number_kind::signed_integer, sizeof(MPI_Aint)},
+      {MPI_COUNT, number_kind::signed_integer, sizeof(MPI_Count)},
+      {MPI_OFFSET, number_kind::signed_integer, sizeof(MPI_Offset)},
+      {MPI_FLOAT, number_kind::floating_point, sizeof(float)},
+      {MPI_DOUBLE, number_kind::floating_point, sizeof(double)},
+      {MPI_C_FLOAT_COMPLEX, number_kind::complex_number, 2 * sizeof(float)},
+      {MPI_C_DOUBLE_COMPLEX, number_kind::complex_number, 2 * sizeof(double)},
+      {MPI_CHARACTER, number_kind::opaque, 1},
+      {MPI_LOGICAL, number_kind::opaque, 0},
+      {MPI_INTEGER, number_kind::signed_integer, 0},
+      {MPI_REAL, number_kind::floating_point, 0},
+      {MPI_DOUBLE_PRECISION, number_kind::floating_point, 0},
+      {MPI_COMPLEX, number_kind::complex_number, 0},
+      {MPI_DOUBLE_COMPLEX, number_kind::complex_number, 0},
   };
 }
 
-std::optional<isthmus_datatype> number_of(kind what, std::uint64_t bytes) {
-  if (what == kind::is_signed) {
+std::optional<isthmus_datatype> reduction_datatype(number_kind kind, std::uint64_t bytes) {
+  if (kind == number_kind::signed_integer) {
     if (bytes == 1) return ISTHMUS_INT8;
     if (bytes == 2) return ISTHMUS_INT16;
     if (bytes == 4) return ISTHMUS_INT32;
     if (bytes == 8) return ISTHMUS_INT64;
-  } else if (what == kind::is_unsigned) {
+  } else if (kind == number_kind::unsigned_integer) {
     if (bytes == 1) return ISTHMUS_UINT8;
     if (bytes == 2) return ISTHMUS_UINT16;
     if (bytes == 4) return ISTHMUS_UINT32;
     if (bytes == 8) return ISTHMUS_UINT64;
-  } else if (what == kind::floating) {
+  } else if (kind == number_kind::floating_point) {
     if (bytes == 4) return ISTHMUS_FLOAT32;
     if (bytes == 8) return ISTHMUS_FLOAT64;
-  } else if (what == kind::complex_number) {
-    return number_of(kind::floating, bytes / 2);
+  } else if (kind == number_kind::complex_number) {
+    return reduction_datatype(number_kind::floating_point, bytes / 2);
   }
   return std::nullopt;
 }
@@ -90,57 +90,57 @@ std::optional<isthmus_datatype> number_of(kind what, std::uint64_t bytes) {
 class type_table {
  public:
   static const type_table& get() {
-    static const type_table only;
-    return only;
+    static const type_table instance;
+    return instance;
   }
 
-  const known_type* find(MPI_Datatype type) const {
-    for (std::size_t at = place_of(key_of(type));; at = (at + 1) % places) {
-      const known_type* const here = m_places[at];
-      if (here == nullptr || here->type == type) return here;
+  const predefined_type* find(MPI_Datatype type) const {
+    for (std::size_t slot = slot_of(key_of(type));; slot = (slot + 1) % slot_count) {
+      const predefined_type* const entry = m_slots[slot];
+      if (entry == nullptr || entry->type == type) return entry;
     }
   }
 
  private:
-  static constexpr std::size_t places = 128;
+  static constexpr std::size_t slot_count = 128;
 
   type_table() : m_types(list_types()) {
-    for (known_type& each : m_types) {
+    for (predefined_type& each : m_types) {
       int bytes = 0;
       if (each.bytes == 0 && each.type != MPI_DATATYPE_NULL && PMPI_Type_size(each.type, &bytes) == MPI_SUCCESS)
         each.bytes = static_cast<std::uint32_t>(bytes);
       if (each.type == MPI_DATATYPE_NULL || find(each.type) != nullptr)
         continue;  // a second name, or not built
-      std::size_t at = place_of(key_of(each.type));
-      while (m_places[at] != nullptr) at = (at + 1) % places;
-      m_places[at] = &each;
+      std::size_t slot = slot_of(key_of(each.type));
+      while (m_slots[slot] != nullptr) slot = (slot + 1) % slot_count;
+      m_slots[slot] = &each;
     }
   }
-  static std::size_t place_of(std::uintptr_t key) {
+  static std::size_t slot_of(std::uintptr_t key) {
     return static_cast<std::size_t>(key * 0x9e3779b97f4a7c15u >> 57);
   }
 
-  std::vector<known_type> m_types;
-  std::array<const known_type*, places> m_places{};
+  std::vector<predefined_type> m_types;
+  std::array<const predefined_type*, slot_count> m_slots{};
 };
 
 bool has_dense_order(MPI_Datatype type);
 
 // The one type that a duplicate or a contiguous type is made of.
-bool is_made_of_dense(MPI_Datatype type, int integers, int types) {
+bool is_wrapper_of_dense(MPI_Datatype type, int integers, int types) {
   int numbers[1];
   MPI_Aint ignored = 0;
   MPI_Datatype inner = MPI_DATATYPE_NULL;
   if (integers > 1 || types != 1 ||
       PMPI_Type_get_contents(type, integers, 0, 1, numbers, &ignored, &inner) != MPI_SUCCESS)
     return false;
-  const bool dense = has_dense_order(inner);
+  const bool is_dense = has_dense_order(inner);
   int own_integers = 0, own_addresses = 0, own_types = 0, combiner = MPI_COMBINER_NAMED;
   PMPI_Type_get_envelope(inner, &own_integers, &own_addresses, &own_types, &combiner);
   const bool is_predefined = combiner == MPI_COMBINER_NAMED || combiner == MPI_COMBINER_F90_INTEGER ||
                              combiner == MPI_COMBINER_F90_REAL || combiner == MPI_COMBINER_F90_COMPLEX;
   if (!is_predefined) PMPI_Type_free(&inner);
-  return dense;
+  return is_dense;
 }
 
 // Whether bytes lie in memory in the order in which they are sent. Says no where it does not know.
@@ -149,15 +149,15 @@ bool has_dense_order(MPI_Datatype type) {
   int integers = 0, addresses = 0, types = 0, combiner = MPI_COMBINER_NAMED;
   if (PMPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner) != MPI_SUCCESS) return false;
   if (combiner == MPI_COMBINER_DUP || combiner == MPI_COMBINER_CONTIGUOUS)
-    return is_made_of_dense(type, integers, types);
+    return is_wrapper_of_dense(type, integers, types);
   return false;
 }
 
 }  // namespace
 
-bool describe(MPI_Datatype type, datatype_layout& result) {
-  if (const known_type* const known = type_table::get().find(type)) {
-    const std::uint64_t bytes = known->bytes;
+bool find_layout(MPI_Datatype type, datatype_layout& result) {
+  if (const predefined_type* const predefined = type_table::get().find(type)) {
+    const std::uint64_t bytes = predefined->bytes;
     result = {type, bytes, static_cast<std::int64_t>(bytes), true};
     return bytes > 0;
   }
@@ -172,27 +172,27 @@ bool describe(MPI_Datatype type, datatype_layout& result) {
   return true;
 }
 
-reducible find_reduction(MPI_Datatype type, MPI_Op op, reduction& result) {
-  const known_type* const known = type_table::get().find(type);
-  if (known == nullptr) return reducible::not_this_type;
-  const std::uint64_t bytes = known->bytes;
-  const auto number = number_of(known->what, bytes);
-  if (!number) return reducible::not_this_type;
-  const bool is_complex = known->what == kind::complex_number;
-  const std::uint64_t numbers = is_complex ? 2 : 1;
+reduction_support find_reduction(MPI_Datatype type, MPI_Op op, reduction_mapping& result) {
+  const predefined_type* const predefined = type_table::get().find(type);
+  if (predefined == nullptr) return reduction_support::unsupported_type;
+  const std::uint64_t bytes = predefined->bytes;
+  const auto number = reduction_datatype(predefined->kind, bytes);
+  if (!number) return reduction_support::unsupported_type;
+  const bool is_complex = predefined->kind == number_kind::complex_number;
+  const std::uint64_t values_per_element = is_complex ? 2 : 1;
   if (op == MPI_SUM)
-    result = {*number, ISTHMUS_SUM, numbers, bytes};
+    result = {*number, ISTHMUS_SUM, values_per_element, bytes};
   else if (is_complex)
-    return reducible::not_this_op;
+    return reduction_support::unsupported_op;
   else if (op == MPI_MAX)
-    result = {*number, ISTHMUS_MAX, numbers, bytes};
+    result = {*number, ISTHMUS_MAX, values_per_element, bytes};
   else if (op == MPI_MIN)
-    result = {*number, ISTHMUS_MIN, numbers, bytes};
+    result = {*number, ISTHMUS_MIN, values_per_element, bytes};
   else if (op == MPI_PROD)
-    result = {*number, ISTHMUS_PROD, numbers, bytes};
+    result = {*number, ISTHMUS_PROD, values_per_element, bytes};
   else
-    return reducible::not_this_op;
-  return reducible::yes;
+    return reduction_support::unsupported_op;
+  return reduction_support::supported;
 }
 
 }  // namespace isthmus::mpi_shim

@@ -20,15 +20,15 @@ struct datatype_layout {
 bool find_layout(MPI_Datatype type, datatype_layout& result);
 
 // A predefined datatype and operation that Isthmus computes as MPI allows.
-struct reduction {
+struct reduction_mapping {
   isthmus_datatype type;
   isthmus_reduction_op op;
-  std::uint64_t numbers;  // in one element: 2 for complex types
+  std::uint64_t values_per_element;  // in one element: 2 for complex types
   std::uint64_t bytes;    // of one element
 };
 
-enum class reducible { yes, not_this_type, not_this_op };
+enum class reduction_support { supported, unsupported_type, unsupported_op };
 // From what MPI requires to be equal on all ranks.
-reducible find_reduction(MPI_Datatype type, MPI_Op op, reduction& result);
+reduction_support find_reduction(MPI_Datatype type, MPI_Op op, reduction_mapping& result);
 
 }  // namespace isthmus::mpi_shim
