@@ -17,7 +17,7 @@ namespace isthmus::mpi_shim {
 class message_store {
  public:
   // On a communicator of our own; the ranks' errors are returned.
-  message_store(MPI_Comm own, int rank, int size) : m_comm(own), m_rank(rank), m_size(size) {}
+  message_store(MPI_Comm comm, int rank, int size) : m_comm(comm), m_rank(rank), m_size(size) {}
   message_store(const message_store&) = delete;
   message_store& operator=(const message_store&) = delete;
 
@@ -25,26 +25,26 @@ class message_store {
   isthmus_store_table table();
 
   // Collective: whether all ranks say that they succeeded. No message is under way afterwards.
-  bool end(bool succeeded);
+  bool finish(bool is_successful);
 
  private:
-  struct message {
+  struct outgoing_message {
     std::vector<char> bytes;
     std::vector<MPI_Request> requests;
   };
 
   int set(std::string_view key, const void* value, std::size_t bytes);
   int get(const std::string& key, void* value, std::size_t bytes, double timeout_s);
-  int tell_all(std::string_view key, const void* value, std::size_t bytes);
-  int receive();
+  int send_to_all(std::string_view key, const void* value, std::size_t bytes);
+  int receive_pending();
 
   MPI_Comm m_comm;
   int m_rank, m_size;
-  std::list<message> m_sent;
+  std::list<outgoing_message> m_sent;
   std::uint64_t m_received = 0;
   std::map<std::string, std::vector<char>, std::less<>> m_values;
-  bool m_has_ended = false;
-  bool m_peer_failed = false;
+  bool m_is_finished = false;
+  bool m_has_failed_peer = false;
 };
 
 }  // namespace isthmus::mpi_shim
