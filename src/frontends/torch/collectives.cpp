@@ -71,7 +71,7 @@ work_ptr process_group::allreduce_coalesced(tensors& data, const c10d::Allreduce
   return reducing(
       "allreduce", data.front(), options.reduceOp, terms_of(options),
       [&](const tasks::combination& by) {
-        task all = tasks::allreduce(data.front(), by);
+        collective_task all = tasks::allreduce(data.front(), by);
         for (std::size_t index = 1; index < data.size(); ++index) {
           TORCH_CHECK_VALUE(data[index].scalar_type() == data.front().scalar_type(),
                             "all_reduce_coalesced: all tensors must have one dtype");
@@ -116,7 +116,7 @@ work_ptr process_group::allgather_coalesced(tensor_lists& outputs, tensors& inpu
                                             const c10d::AllgatherOptions& options) {
   TORCH_CHECK_VALUE(!inputs.empty(), "all_gather_coalesced: no tensors");
   return submit(inputs.front().device(), terms_of(options), [&] {
-    task all;
+    collective_task all;
     for (std::size_t index = 0; index < inputs.size(); ++index) {
       tensors of_ranks;
       for (const tensors& of_rank : outputs) of_ranks.push_back(of_rank.at(index));
@@ -134,7 +134,7 @@ work_ptr process_group::allgather_into_tensor_coalesced(tensors& outputs, tensor
                     "all_gather_into_tensor_coalesced: ", outputs.size(), " outputs for ", inputs.size(),
                     " inputs");
   return submit(inputs.front().device(), terms_of(options), [&] {
-    task all = tasks::allgather_base(self(), outputs.front(), inputs.front());
+    collective_task all = tasks::allgather_base(self(), outputs.front(), inputs.front());
     for (std::size_t index = 1; index < inputs.size(); ++index)
       all.append(tasks::allgather_base(self(), outputs[index], inputs[index]));
     return all;
@@ -182,7 +182,7 @@ work_ptr process_group::reduce_scatter_tensor_coalesced(tensors& outputs, tensor
   return reducing(
       "reduce_scatter", outputs.front(), options.reduceOp, terms_of(options),
       [&](const tasks::combination& by) {
-        task all = tasks::reduce_scatter_base(self(), outputs.front(), inputs.front(), by);
+        collective_task all = tasks::reduce_scatter_base(self(), outputs.front(), inputs.front(), by);
         for (std::size_t index = 1; index < inputs.size(); ++index) {
           TORCH_CHECK_VALUE(inputs[index].scalar_type() == inputs.front().scalar_type(),
                             "reduce_scatter_tensor_coalesced: all tensors must have one dtype");
@@ -208,7 +208,7 @@ work_ptr process_group::alltoall(tensors& outputs, tensors& inputs, const c10d::
 // ---- reductions: composed, or PyTorch's own -------------------------------------------------------------
 
 work_ptr process_group::reducing(const char* collective, const at::Tensor& sample, const c10d::ReduceOp& op,
-                                 const terms& how, c10::function_ref<task(const tasks::combination&)> build,
+                                 const terms& how, c10::function_ref<collective_task(const tasks::combination&)> build,
                                  c10::function_ref<work_ptr(c10d::Backend&)> otherwise) {
   const char* reason = "";
   if (const auto image = reduced_as(sample.scalar_type(), op, reason)) {

@@ -58,16 +58,16 @@ isthmus_communicator endpoint::open_locked() {
   return made;
 }
 
-void endpoint::launch(const std::vector<transfer>& transfers, isthmus_stream stream) {
-  if (transfers.empty()) return;
+void endpoint::launch(const std::vector<owned_operation>& operations, isthmus_stream stream) {
+  if (operations.empty()) return;
   const std::lock_guard lock(m_mutex);
   const isthmus_communicator communicator = open_locked();
-  const bool grouped = transfers.size() > 1;
+  const bool grouped = operations.size() > 1;
   const auto begun = std::chrono::steady_clock::now();
   if (grouped) check(isthmus_group_start());
   std::string refused;
-  for (const transfer& each : transfers) {
-    const isthmus_operation operation = each.on(stream);
+  for (const owned_operation& each : operations) {
+    const isthmus_operation operation = each.operation_for(stream);
     if (isthmus_enqueue(communicator, &operation) == ISTHMUS_SUCCESS) continue;
     refused = describe_last_error();
     break;
@@ -78,9 +78,9 @@ void endpoint::launch(const std::vector<transfer>& transfers, isthmus_stream str
   }
   if (!refused.empty()) C10_THROW_ERROR(DistBackendError, refused);
   const auto took = std::chrono::steady_clock::now() - begun;
-  for (const transfer& each : transfers) {  // those of a group share its time
-    const isthmus_operation operation = each.on(stream);
-    tally_of(operation).add(own_bytes(operation), took / transfers.size());
+  for (const owned_operation& each : operations) {  // those of a group share its time
+    const isthmus_operation operation = each.operation_for(stream);
+    tally_of(operation).add(own_bytes(operation), took / operations.size());
   }
 }
 

@@ -47,7 +47,7 @@ class endpoint {
 
   // Starts the transfers together, on `stream`; on the host they are complete on return. The first call is
   // collective and waits for the other ranks. Throws DistBackendError. Any thread.
-  void launch(const std::vector<transfer>& transfers, isthmus_stream stream);
+  void launch(const std::vector<owned_operation>& operations, isthmus_stream stream);
 
   // Whether the stream belongs to a graph that is being captured.
   bool is_capturing(isthmus_stream stream) const;

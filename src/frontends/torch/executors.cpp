@@ -14,19 +14,19 @@ namespace {
 
 void make_copies(const std::vector<tensor_copy>& copies) {
   for (const tensor_copy& each : copies) {
-    at::Tensor to = each.to;
+    at::Tensor target = each.target;
     if (each.factor.defined())
-      at::mul_out(to, each.from, each.factor);
+      at::mul_out(target, each.source, each.factor);
     else
-      to.copy_(each.from, /*non_blocking=*/true);
+      target.copy_(each.source, /*non_blocking=*/true);
   }
 }
 
-void perform_on(endpoint& control, const task& prepared, isthmus_stream stream) {
+void perform_on(endpoint& control, const collective_task& task, isthmus_stream stream) {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
-  make_copies(prepared.before);
-  control.launch(prepared.transfers, stream);
-  make_copies(prepared.after);
+  make_copies(task.before);
+  control.launch(task.operations, stream);
+  make_copies(task.after);
 }
 
 }  // namespace
@@ -43,10 +43,10 @@ host_executor::~host_executor() {
   shutdown();
 }
 
-task host_executor::prepare(bool asynchronous, c10::function_ref<task()> build) {
-  task prepared = build();
-  prepared.asynchronous = asynchronous;
-  return prepared;
+collective_task host_executor::prepare(bool is_asynchronous, c10::function_ref<collective_task()> build) {
+  collective_task task = build();
+  task.is_asynchronous = is_asynchronous;
+  return task;
 }
 
 // Whether this thread may run a task now: nobody does, and none is before it. Then end() follows.
@@ -63,11 +63,11 @@ void host_executor::end() noexcept {
   m_changed.notify_all();
 }
 
-bool host_executor::run_here(c10::function_ref<task()> build) {
-  const task prepared = build();
+bool host_executor::run_here(c10::function_ref<collective_task()> build) {
+  const collective_task task = build();
   if (!begin_here()) return false;
   try {
-    perform_on(*m_endpoint, prepared, nullptr);
+    perform_on(*m_endpoint, task, nullptr);
   } catch (...) {
     end();
     throw;
@@ -76,11 +76,11 @@ bool host_executor::run_here(c10::function_ref<task()> build) {
   return true;
 }
 
-work_ptr host_executor::run(task prepared) {
+work_ptr host_executor::run(collective_task task) {
   // With a timeout of its own the caller may have to stop waiting before the task ends.
-  const bool may_run_here = !prepared.asynchronous && !prepared.timeout;
-  auto work = c10::make_intrusive<host_work>(m_endpoint->where().rank, prepared, m_endpoint, m_timeout);
-  job mine{std::move(prepared), work};
+  const bool may_run_here = !task.is_asynchronous && !task.timeout;
+  auto work = c10::make_intrusive<host_work>(m_endpoint->where().rank, task, m_endpoint, m_timeout);
+  job mine{std::move(task), work};
   if (may_run_here && begin_here()) {
     perform(mine);
     end();
@@ -96,7 +96,7 @@ work_ptr host_executor::run(task prepared) {
 void host_executor::perform(const job& each) noexcept {
   std::exception_ptr failure;
   try {
-    perform_on(*m_endpoint, each.prepared, nullptr);
+    perform_on(*m_endpoint, each.task, nullptr);
   } catch (...) {
     failure = std::current_exception();
   }
@@ -139,21 +139,21 @@ device_executor::device_executor(std::shared_ptr<endpoint> control, milliseconds
 
 device_executor::~device_executor() { shutdown(); }
 
-c10::Stream device_executor::stream_for(bool asynchronous) const {
-  return asynchronous ? m_side : c10::impl::VirtualGuardImpl(m_device.type()).getStream(m_device);
+c10::Stream device_executor::stream_for(bool is_asynchronous) const {
+  return is_asynchronous ? m_side : c10::impl::VirtualGuardImpl(m_device.type()).getStream(m_device);
 }
 
-task device_executor::prepare(bool asynchronous, c10::function_ref<task()> build) {
-  const c10::StreamGuard guard(stream_for(asynchronous));
-  task prepared = build();
-  prepared.asynchronous = asynchronous;
-  return prepared;
+collective_task device_executor::prepare(bool is_asynchronous, c10::function_ref<collective_task()> build) {
+  const c10::StreamGuard guard(stream_for(is_asynchronous));
+  collective_task task = build();
+  task.is_asynchronous = is_asynchronous;
+  return task;
 }
 
-work_ptr device_executor::run(task prepared) {
+work_ptr device_executor::run(collective_task task) {
   const c10::impl::VirtualGuardImpl implementation(m_device.type());
   const c10::Stream caller = implementation.getStream(m_device);
-  const c10::Stream stream = stream_for(prepared.asynchronous);
+  const c10::Stream stream = stream_for(task.is_asynchronous);
   if (stream != caller) {
     c10::Event ready(m_device.type());
     ready.record(caller);
@@ -169,7 +169,7 @@ work_ptr device_executor::run(task prepared) {
     if (!captured) remember(done);
   };
   try {
-    perform_on(*m_endpoint, prepared, stream.native_handle());
+    perform_on(*m_endpoint, task, stream.native_handle());
   } catch (...) {
     try {
       end();                           // of what was issued before it failed
@@ -178,8 +178,8 @@ work_ptr device_executor::run(task prepared) {
     throw;
   }
   end();
-  return c10::make_intrusive<device_work>(m_endpoint->where().rank, prepared, m_endpoint, stream,
-                                          std::move(done), prepared.timeout.value_or(m_timeout));
+  return c10::make_intrusive<device_work>(m_endpoint->where().rank, task, m_endpoint, stream,
+                                          std::move(done), task.timeout.value_or(m_timeout));
 }
 
 // Not for events of a graph: nobody outside of it can wait for them.

@@ -30,11 +30,11 @@ class executor {
   executor& operator=(const executor&) = delete;
 
   // Runs `build` where the memory that it allocates belongs to the executor's stream.
-  virtual task prepare(bool asynchronous, c10::function_ref<task()> build) = 0;
+  virtual collective_task prepare(bool is_asynchronous, c10::function_ref<collective_task()> build) = 0;
   // Runs what `build` makes in this thread, if nothing is before it: false if something is. Throws its error.
-  virtual bool run_here(c10::function_ref<task()> /*build*/) { return false; }
+  virtual bool run_here(c10::function_ref<collective_task()> /*build*/) { return false; }
   // Runs a prepared task. Throws what can be known at once; the work raises the rest.
-  virtual work_ptr run(task prepared) = 0;
+  virtual work_ptr run(collective_task task) = 0;
   // The streams that tasks would run on now, the caller's own first; none on the host.
   virtual std::vector<c10::Stream> streams() const = 0;
   // Waits for what was submitted, at most the timeout, and releases the communicator.
@@ -56,15 +56,15 @@ class host_executor final : public executor {
   using executor::executor;
   ~host_executor() override;
 
-  task prepare(bool asynchronous, c10::function_ref<task()> build) override;
-  bool run_here(c10::function_ref<task()> build) override;
-  work_ptr run(task prepared) override;
+  collective_task prepare(bool is_asynchronous, c10::function_ref<collective_task()> build) override;
+  bool run_here(c10::function_ref<collective_task()> build) override;
+  work_ptr run(collective_task task) override;
   std::vector<c10::Stream> streams() const override { return {}; }
   void shutdown() noexcept override;
 
  private:
   struct job {
-    task prepared;
+    collective_task task;
     c10::intrusive_ptr<host_work> work;
   };
 
@@ -88,13 +88,13 @@ class device_executor final : public executor {
   device_executor(std::shared_ptr<endpoint> control, milliseconds timeout, c10::Device device);
   ~device_executor() override;
 
-  task prepare(bool asynchronous, c10::function_ref<task()> build) override;
-  work_ptr run(task prepared) override;
+  collective_task prepare(bool is_asynchronous, c10::function_ref<collective_task()> build) override;
+  work_ptr run(collective_task task) override;
   std::vector<c10::Stream> streams() const override { return {stream_for(false), m_side}; }
   void shutdown() noexcept override;
 
  private:
-  c10::Stream stream_for(bool asynchronous) const;
+  c10::Stream stream_for(bool is_asynchronous) const;
   void remember(std::shared_ptr<c10::Event> done);
   void start_watch();
   watched_operation oldest_call();

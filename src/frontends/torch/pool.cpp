@@ -53,7 +53,7 @@ pool::heap_block* pool::choose(std::uint64_t bytes) {
     }
   }
   if (candidates.empty()) return nullptr;
-  transfer vote;
+  owned_operation vote;
   vote.operation.collective = ISTHMUS_ALLREDUCE;
   vote.operation.datatype = ISTHMUS_UINT8;
   vote.operation.op = ISTHMUS_MIN;

@@ -123,14 +123,14 @@ isthmus_communicator process_group::communicator(c10::Device device) {
   return executor_of(resolve(device))->control()->open();
 }
 
-work_ptr process_group::submit(c10::Device device, const terms& how, c10::function_ref<task()> build) {
+work_ptr process_group::submit(c10::Device device, const terms& how, c10::function_ref<collective_task()> build) {
   ++m_sequence;
   const std::shared_ptr<executor> where = executor_of(resolve(device));
   coalesced* const together = coalescing();
-  task prepared = where->prepare(how.asynchronous || together != nullptr, build);
-  if (how.timeout != c10d::kUnsetTimeout) prepared.timeout = how.timeout;
-  if (together == nullptr) return where->run(std::move(prepared));
-  together->tasks[{device.type(), resolve(device).index()}].append(std::move(prepared));
+  collective_task task = where->prepare(how.is_asynchronous || together != nullptr, build);
+  if (how.timeout != c10d::kUnsetTimeout) task.timeout = how.timeout;
+  if (together == nullptr) return where->run(std::move(task));
+  together->tasks[{device.type(), resolve(device).index()}].append(std::move(task));
   return nullptr;
 }
 

@@ -133,7 +133,7 @@ class process_group final : public c10d::Backend {
 
   // How the caller means to wait.
   struct terms {
-    bool asynchronous = true;
+    bool is_asynchronous = true;
     milliseconds timeout = c10d::kUnsetTimeout;  // else of this call instead of the group's
   };
   template <typename Options>
@@ -141,10 +141,10 @@ class process_group final : public c10d::Backend {
     return {options.asyncOp, options.timeout};
   }
 
-  work_ptr submit(c10::Device device, const terms& how, c10::function_ref<task()> build);
+  work_ptr submit(c10::Device device, const terms& how, c10::function_ref<collective_task()> build);
   // `build` where Isthmus has an image of the reduction, else `otherwise` with PyTorch's own backend.
   work_ptr reducing(const char* collective, const at::Tensor& sample, const c10d::ReduceOp& op,
-                    const terms& how, c10::function_ref<task(const tasks::combination&)> build,
+                    const terms& how, c10::function_ref<collective_task(const tasks::combination&)> build,
                     c10::function_ref<work_ptr(c10d::Backend&)> otherwise);
   work_ptr message(at::Tensor data, isthmus_collective collective, const channel& through, int peer);
   // PyTorch's own backend, with the reason in the log and in report().
@@ -172,7 +172,7 @@ class process_group final : public c10d::Backend {
   // What the thread between startCoalescing and endCoalescing has asked for.
   struct coalesced {
     std::thread::id owner;
-    std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, task> tasks;
+    std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, collective_task> tasks;
     std::vector<work_ptr> works;  // of messages and fallbacks, which run apart
   };
   coalesced* coalescing();

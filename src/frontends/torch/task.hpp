@@ -17,38 +17,38 @@ namespace isthmus::torch_backend {
 
 // to = from, or from * factor where there is one.
 struct tensor_copy {
-  at::Tensor to, from;
+  at::Tensor target, source;
   at::Tensor factor;
 };
 
 // One operation with the arrays that it points to.
-struct transfer {
+struct owned_operation {
   isthmus_operation operation{};
   std::vector<std::uint64_t> send_counts, send_displs, recv_counts, recv_displs;
 
   // The operation as isthmus_enqueue takes it; valid as long as the transfer stays where it is.
-  isthmus_operation on(isthmus_stream stream) const {
-    isthmus_operation ready = operation;
-    if (!send_counts.empty()) ready.send_counts = send_counts.data(), ready.send_displs = send_displs.data();
-    if (!recv_counts.empty()) ready.recv_counts = recv_counts.data(), ready.recv_displs = recv_displs.data();
-    ready.stream = stream;
-    return ready;
+  isthmus_operation operation_for(isthmus_stream stream) const {
+    isthmus_operation result = operation;
+    if (!send_counts.empty()) result.send_counts = send_counts.data(), result.send_displs = send_displs.data();
+    if (!recv_counts.empty()) result.recv_counts = recv_counts.data(), result.recv_displs = recv_displs.data();
+    result.stream = stream;
+    return result;
   }
 };
 
-struct task {
+struct collective_task {
   c10d::OpType kind = c10d::OpType::UNKNOWN;
   const char* title = "isthmus";
-  bool asynchronous = true;
-  bool host_waits = false;  // wait() returns only when it is complete, on devices too (barrier)
+  bool is_asynchronous = true;
+  bool blocks_host = false;  // wait() returns only when it is complete, on devices too (barrier)
   std::optional<std::chrono::milliseconds> timeout;  // of the call; none: the group's
   std::vector<at::Tensor> inputs;                    // of the caller; kept alive until the work is complete
   std::vector<at::Tensor> outputs;                   // of the caller; the value of the future
   std::vector<at::Tensor> scratch;                   // of this task
   std::vector<tensor_copy> before, after;
-  std::vector<transfer> transfers;
+  std::vector<owned_operation> operations;
 
-  void append(task&& other) {
+  void append(collective_task&& other) {
     const auto move_to = [](auto& all, auto& more) {
       all.insert(all.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
     };
@@ -57,8 +57,8 @@ struct task {
     move_to(scratch, other.scratch);
     move_to(before, other.before);
     move_to(after, other.after);
-    move_to(transfers, other.transfers);
-    host_waits |= other.host_waits;
+    move_to(operations, other.operations);
+    blocks_host |= other.blocks_host;
     if (other.timeout) timeout = std::min(timeout.value_or(*other.timeout), *other.timeout);
   }
 };

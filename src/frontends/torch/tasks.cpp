@@ -74,7 +74,7 @@ std::vector<std::uint64_t> starts_of(const std::vector<std::uint64_t>& counts) {
 
 // One buffer for a list: the list's own memory, or scratch with copies on the way in or out.
 enum class direction { in, out };
-void* flat(task& prepared, const tensors& list, direction to) {
+void* flat(collective_task& task, const tensors& list, direction to) {
   if (consecutive(list)) return list.front().data_ptr();
   int64_t total = 0;
   for (const at::Tensor& each : list) total += each.numel();
@@ -84,42 +84,42 @@ void* flat(task& prepared, const tensors& list, direction to) {
     // Elements in the order in which they lie in memory, whatever the format.
     const at::Tensor part = scratch.narrow(0, start, each.numel());
     const at::Tensor line = each.as_strided({each.numel()}, {1});
-    prepared.scratch.push_back(scratch);
+    task.scratch.push_back(scratch);
     if (to == direction::in)
-      prepared.before.push_back({part, line, {}});
+      task.before.push_back({part, line, {}});
     else
-      prepared.after.push_back({line, part, {}});
+      task.after.push_back({line, part, {}});
     start += each.numel();
   }
   return scratch.data_ptr();
 }
 
 // The input of a reducing call: itself, or its product with the factor.
-at::Tensor reduced_input(task& prepared, const at::Tensor& input, const combination& by) {
+at::Tensor reduced_input(collective_task& task, const at::Tensor& input, const combination& by) {
   if (!by.factor.defined()) return input;
   const at::Tensor scaled = at::empty_like(input);
-  prepared.scratch.push_back(scaled);
-  prepared.before.push_back({scaled, input, by.factor});
+  task.scratch.push_back(scaled);
+  task.before.push_back({scaled, input, by.factor});
   return scaled;
 }
 
-tensors reduced_inputs(task& prepared, const tensors& inputs, const combination& by) {
+tensors reduced_inputs(collective_task& task, const tensors& inputs, const combination& by) {
   tensors terms;
-  for (const at::Tensor& each : inputs) terms.push_back(reduced_input(prepared, each, by));
+  for (const at::Tensor& each : inputs) terms.push_back(reduced_input(task, each, by));
   return terms;
 }
 
-task make(OpType kind, const char* title, tensors inputs, tensors outputs) {
-  task prepared;
-  prepared.kind = kind;
-  prepared.title = title;
-  prepared.inputs = std::move(inputs);
-  prepared.outputs = std::move(outputs);
-  return prepared;
+collective_task make(OpType kind, const char* title, tensors inputs, tensors outputs) {
+  collective_task task;
+  task.kind = kind;
+  task.title = title;
+  task.inputs = std::move(inputs);
+  task.outputs = std::move(outputs);
+  return task;
 }
 
-void add(task& prepared, const isthmus_operation& operation) {
-  prepared.transfers.emplace_back().operation = operation;
+void add(collective_task& task, const isthmus_operation& operation) {
+  task.operations.emplace_back().operation = operation;
 }
 
 }  // namespace
@@ -132,41 +132,41 @@ void check_dense(const char* call, const at::Tensor& tensor) {
                     " is not contiguous: call .contiguous() first");
 }
 
-task broadcast(const at::Tensor& data, int root) {
+collective_task broadcast(const at::Tensor& data, int root) {
   check_dense("broadcast", data);
-  task prepared = make(OpType::BROADCAST, "isthmus:broadcast", {data}, {data});
+  collective_task task = make(OpType::BROADCAST, "isthmus:broadcast", {data}, {data});
   isthmus_operation operation = moving(ISTHMUS_BROADCAST, data.scalar_type(), elements(data));
   operation.root = root;
   operation.send_buf = operation.recv_buf = data.data_ptr();
-  add(prepared, operation);
-  return prepared;
+  add(task, operation);
+  return task;
 }
 
-task allreduce(const at::Tensor& data, const combination& by) {
+collective_task allreduce(const at::Tensor& data, const combination& by) {
   check_dense("all_reduce", data);
-  task prepared = make(OpType::ALLREDUCE, "isthmus:all_reduce", {data}, {data});
+  collective_task task = make(OpType::ALLREDUCE, "isthmus:all_reduce", {data}, {data});
   isthmus_operation operation = combining(ISTHMUS_ALLREDUCE, by, elements(data));
-  operation.send_buf = reduced_input(prepared, data, by).const_data_ptr();
+  operation.send_buf = reduced_input(task, data, by).const_data_ptr();
   operation.recv_buf = data.data_ptr();
-  add(prepared, operation);
-  return prepared;
+  add(task, operation);
+  return task;
 }
 
-task reduce(const at::Tensor& data, int root, const combination& by) {
+collective_task reduce(const at::Tensor& data, int root, const combination& by) {
   check_dense("reduce", data);
-  task prepared = make(OpType::REDUCE, "isthmus:reduce", {data}, {data});
+  collective_task task = make(OpType::REDUCE, "isthmus:reduce", {data}, {data});
   isthmus_operation operation = combining(ISTHMUS_REDUCE, by, elements(data));
   operation.root = root;
-  operation.send_buf = reduced_input(prepared, data, by).const_data_ptr();
+  operation.send_buf = reduced_input(task, data, by).const_data_ptr();
   operation.recv_buf = data.data_ptr();
-  add(prepared, operation);
-  return prepared;
+  add(task, operation);
+  return task;
 }
 
-task allgather(const member& self, const tensors& outputs, const at::Tensor& input) {
+collective_task allgather(const member& self, const tensors& outputs, const at::Tensor& input) {
   check_dense("all_gather", input);
   check_list("all_gather", outputs, static_cast<std::size_t>(self.size), input);
-  task prepared = make(OpType::ALLGATHER, "isthmus:all_gather", {input}, outputs);
+  collective_task task = make(OpType::ALLGATHER, "isthmus:all_gather", {input}, outputs);
   const bool even = equal_sizes(outputs, input);
   isthmus_operation operation =
       moving(even ? ISTHMUS_ALLGATHER : ISTHMUS_ALLGATHERV, input.scalar_type(), elements(input));
@@ -174,34 +174,34 @@ task allgather(const member& self, const tensors& outputs, const at::Tensor& inp
                     "all_gather: the input has ", input.numel(), " elements, the output for this rank ",
                     outputs[static_cast<std::size_t>(self.rank)].numel(), ": they must agree");
   operation.send_buf = input.const_data_ptr();
-  operation.recv_buf = flat(prepared, outputs, direction::out);
-  add(prepared, operation);
+  operation.recv_buf = flat(task, outputs, direction::out);
+  add(task, operation);
   if (!even) {
-    transfer& uneven = prepared.transfers.back();
+    owned_operation& uneven = task.operations.back();
     uneven.recv_counts = sizes_of(outputs, moved_as(input.scalar_type()).per_element);
     uneven.recv_displs = starts_of(uneven.recv_counts);
   }
-  return prepared;
+  return task;
 }
 
-task allgather_base(const member& self, const at::Tensor& output, const at::Tensor& input) {
+collective_task allgather_base(const member& self, const at::Tensor& output, const at::Tensor& input) {
   constexpr const char* call = "all_gather_into_tensor";
   check_dense(call, input);
   check_dense(call, output);
   check_same_type(call, output, input);
   TORCH_CHECK_VALUE(output.numel() == input.numel() * self.size, call, ": the output has ", output.numel(),
                     " elements; it must have ", self.size, " times the input's ", input.numel());
-  task prepared = make(OpType::_ALLGATHER_BASE, "isthmus:all_gather_into_tensor", {input}, {output});
+  collective_task task = make(OpType::_ALLGATHER_BASE, "isthmus:all_gather_into_tensor", {input}, {output});
   isthmus_operation operation = moving(ISTHMUS_ALLGATHER, input.scalar_type(), elements(input));
   operation.send_buf = input.const_data_ptr();
   operation.recv_buf = output.data_ptr();
-  add(prepared, operation);
-  return prepared;
+  add(task, operation);
+  return task;
 }
 
-task gather(const member& self, const tensors& outputs, const at::Tensor& input, int root) {
+collective_task gather(const member& self, const tensors& outputs, const at::Tensor& input, int root) {
   check_dense("gather", input);
-  task prepared = make(OpType::GATHER, "isthmus:gather", {input}, outputs);
+  collective_task task = make(OpType::GATHER, "isthmus:gather", {input}, outputs);
   isthmus_operation operation = moving(ISTHMUS_GATHER, input.scalar_type(), elements(input));
   operation.root = root;
   operation.send_buf = input.const_data_ptr();
@@ -209,17 +209,17 @@ task gather(const member& self, const tensors& outputs, const at::Tensor& input,
     check_list("gather", outputs, static_cast<std::size_t>(self.size), input);
     TORCH_CHECK_VALUE(equal_sizes(outputs, input), "gather: all outputs must have the input's ", input.numel(),
                       " elements");
-    operation.recv_buf = flat(prepared, outputs, direction::out);
+    operation.recv_buf = flat(task, outputs, direction::out);
   } else {
     TORCH_CHECK_VALUE(outputs.empty(), "gather: rank ", self.rank, " is not the root and must pass no outputs");
   }
-  add(prepared, operation);
-  return prepared;
+  add(task, operation);
+  return task;
 }
 
-task scatter(const member& self, const at::Tensor& output, const tensors& inputs, int root) {
+collective_task scatter(const member& self, const at::Tensor& output, const tensors& inputs, int root) {
   check_dense("scatter", output);
-  task prepared = make(OpType::SCATTER, "isthmus:scatter", inputs, {output});
+  collective_task task = make(OpType::SCATTER, "isthmus:scatter", inputs, {output});
   isthmus_operation operation = moving(ISTHMUS_SCATTER, output.scalar_type(), elements(output));
   operation.root = root;
   operation.recv_buf = output.data_ptr();
@@ -227,15 +227,15 @@ task scatter(const member& self, const at::Tensor& output, const tensors& inputs
     check_list("scatter", inputs, static_cast<std::size_t>(self.size), output);
     TORCH_CHECK_VALUE(equal_sizes(inputs, output), "scatter: all inputs must have the output's ",
                       output.numel(), " elements");
-    operation.send_buf = flat(prepared, inputs, direction::in);
+    operation.send_buf = flat(task, inputs, direction::in);
   } else {
     TORCH_CHECK_VALUE(inputs.empty(), "scatter: rank ", self.rank, " is not the root and must pass no inputs");
   }
-  add(prepared, operation);
-  return prepared;
+  add(task, operation);
+  return task;
 }
 
-task reduce_scatter(const member& self, const at::Tensor& output, const tensors& inputs,
+collective_task reduce_scatter(const member& self, const at::Tensor& output, const tensors& inputs,
                     const combination& by) {
   constexpr const char* call = "reduce_scatter";
   check_dense(call, output);
@@ -243,26 +243,26 @@ task reduce_scatter(const member& self, const at::Tensor& output, const tensors&
   const auto own = static_cast<std::size_t>(self.rank);
   TORCH_CHECK_VALUE(inputs[own].numel() == output.numel(), call, ": the output has ", output.numel(),
                     " elements, the input for this rank ", inputs[own].numel(), ": they must agree");
-  task prepared = make(OpType::REDUCE_SCATTER, "isthmus:reduce_scatter", inputs, {output});
+  collective_task task = make(OpType::REDUCE_SCATTER, "isthmus:reduce_scatter", inputs, {output});
   if (equal_sizes(inputs, output)) {
     isthmus_operation operation = combining(ISTHMUS_REDUCE_SCATTER, by, elements(output));
-    operation.send_buf = flat(prepared, reduced_inputs(prepared, inputs, by), direction::in);
+    operation.send_buf = flat(task, reduced_inputs(task, inputs, by), direction::in);
     operation.recv_buf = output.data_ptr();
-    add(prepared, operation);
-    return prepared;
+    add(task, operation);
+    return task;
   }
-  const tensors terms = reduced_inputs(prepared, inputs, by);
+  const tensors terms = reduced_inputs(task, inputs, by);
   for (std::size_t root = 0; root < inputs.size(); ++root) {
     isthmus_operation operation = combining(ISTHMUS_REDUCE, by, elements(terms[root]));
     operation.root = static_cast<int>(root);
     operation.send_buf = terms[root].const_data_ptr();
     operation.recv_buf = root == own ? output.data_ptr() : nullptr;
-    add(prepared, operation);
+    add(task, operation);
   }
-  return prepared;
+  return task;
 }
 
-task reduce_scatter_base(const member& self, const at::Tensor& output, const at::Tensor& input,
+collective_task reduce_scatter_base(const member& self, const at::Tensor& output, const at::Tensor& input,
                          const combination& by) {
   constexpr const char* call = "reduce_scatter_tensor";
   check_dense(call, input);
@@ -270,31 +270,31 @@ task reduce_scatter_base(const member& self, const at::Tensor& output, const at:
   check_same_type(call, output, input);
   TORCH_CHECK_VALUE(input.numel() == output.numel() * self.size, call, ": the input has ", input.numel(),
                     " elements; it must have ", self.size, " times the output's ", output.numel());
-  task prepared = make(OpType::_REDUCE_SCATTER_BASE, "isthmus:reduce_scatter_tensor", {input}, {output});
+  collective_task task = make(OpType::_REDUCE_SCATTER_BASE, "isthmus:reduce_scatter_tensor", {input}, {output});
   isthmus_operation operation = combining(ISTHMUS_REDUCE_SCATTER, by, elements(output));
-  operation.send_buf = reduced_input(prepared, input, by).const_data_ptr();
+  operation.send_buf = reduced_input(task, input, by).const_data_ptr();
   operation.recv_buf = output.data_ptr();
-  add(prepared, operation);
-  return prepared;
+  add(task, operation);
+  return task;
 }
 
-task alltoall(const member& self, const tensors& outputs, const tensors& inputs) {
+collective_task alltoall(const member& self, const tensors& outputs, const tensors& inputs) {
   const auto size = static_cast<std::size_t>(self.size);
   TORCH_CHECK_VALUE(!inputs.empty(), "all_to_all: the list of inputs is empty");
   check_list("all_to_all", inputs, size, inputs.front());
   check_list("all_to_all", outputs, size, inputs.front());
-  task prepared = make(OpType::ALLTOALL, "isthmus:all_to_all", inputs, outputs);
+  collective_task task = make(OpType::ALLTOALL, "isthmus:all_to_all", inputs, outputs);
   isthmus_operation operation = moving(ISTHMUS_ALLTOALLV, inputs.front().scalar_type(), 0);
-  operation.send_buf = flat(prepared, inputs, direction::in);
-  operation.recv_buf = flat(prepared, outputs, direction::out);
-  add(prepared, operation);
+  operation.send_buf = flat(task, inputs, direction::in);
+  operation.recv_buf = flat(task, outputs, direction::out);
+  add(task, operation);
   const std::uint64_t per_element = moved_as(inputs.front().scalar_type()).per_element;
-  transfer& moved = prepared.transfers.back();
+  owned_operation& moved = task.operations.back();
   moved.send_counts = sizes_of(inputs, per_element);
   moved.send_displs = starts_of(moved.send_counts);
   moved.recv_counts = sizes_of(outputs, per_element);
   moved.recv_displs = starts_of(moved.recv_counts);
-  return prepared;
+  return task;
 }
 
 namespace {
@@ -325,13 +325,13 @@ std::vector<std::uint64_t> parts_of(const char* which, const at::Tensor& tensor,
 
 }  // namespace
 
-task alltoall_base(const member& self, const at::Tensor& output, const at::Tensor& input,
+collective_task alltoall_base(const member& self, const at::Tensor& output, const at::Tensor& input,
                    const std::vector<int64_t>& output_splits, const std::vector<int64_t>& input_splits) {
   constexpr const char* call = "all_to_all_single";
   check_dense(call, input);
   check_dense(call, output);
   check_same_type(call, output, input);
-  task prepared = make(OpType::ALLTOALL_BASE, "isthmus:all_to_all_single", {input}, {output});
+  collective_task task = make(OpType::ALLTOALL_BASE, "isthmus:all_to_all_single", {input}, {output});
   const std::uint64_t per_element = moved_as(input.scalar_type()).per_element;
   auto sent = parts_of("input", input, input_splits, self, per_element);
   auto received = parts_of("output", output, output_splits, self, per_element);
@@ -342,20 +342,20 @@ task alltoall_base(const member& self, const at::Tensor& output, const at::Tenso
   operation.count = even ? sent.front() : 0;
   operation.send_buf = input.const_data_ptr();
   operation.recv_buf = output.data_ptr();
-  add(prepared, operation);
-  if (even) return prepared;
-  transfer& moved = prepared.transfers.back();
+  add(task, operation);
+  if (even) return task;
+  owned_operation& moved = task.operations.back();
   moved.send_displs = starts_of(sent);
   moved.recv_displs = starts_of(received);
   moved.send_counts = std::move(sent);
   moved.recv_counts = std::move(received);
-  return prepared;
+  return task;
 }
 
-task message(const at::Tensor& data, isthmus_collective collective, int peer) {
+collective_task message(const at::Tensor& data, isthmus_collective collective, int peer) {
   const bool sends = collective == ISTHMUS_SEND;
   check_dense(sends ? "send" : "recv", data);
-  task prepared =
+  collective_task task =
       make(sends ? OpType::SEND : OpType::RECV, sends ? "isthmus:send" : "isthmus:recv", {data}, {data});
   isthmus_operation operation = moving(collective, data.scalar_type(), elements(data));
   operation.root = peer;
@@ -363,17 +363,17 @@ task message(const at::Tensor& data, isthmus_collective collective, int peer) {
     operation.send_buf = data.const_data_ptr();
   else
     operation.recv_buf = data.data_ptr();
-  add(prepared, operation);
-  return prepared;
+  add(task, operation);
+  return task;
 }
 
-task barrier() {
-  task prepared = make(OpType::BARRIER, "isthmus:barrier", {}, {});
+collective_task barrier() {
+  collective_task task = make(OpType::BARRIER, "isthmus:barrier", {}, {});
   isthmus_operation operation{};
   operation.collective = ISTHMUS_BARRIER;
-  add(prepared, operation);
-  prepared.host_waits = true;
-  return prepared;
+  add(task, operation);
+  task.blocks_host = true;
+  return task;
 }
 
 }  // namespace isthmus::torch_backend::tasks

@@ -23,23 +23,23 @@ struct combination {
 // Dense, and contiguous in its own memory format, as torch.distributed asks of every tensor.
 void check_dense(const char* call, const at::Tensor& tensor);
 
-task broadcast(const at::Tensor& data, int root);
-task allreduce(const at::Tensor& data, const combination& by);
-task reduce(const at::Tensor& data, int root, const combination& by);
+collective_task broadcast(const at::Tensor& data, int root);
+collective_task allreduce(const at::Tensor& data, const combination& by);
+collective_task reduce(const at::Tensor& data, int root, const combination& by);
 // Blocks may differ in size if all ranks pass the same sizes.
-task allgather(const member& self, const tensors& outputs, const at::Tensor& input);
-task allgather_base(const member& self, const at::Tensor& output, const at::Tensor& input);
+collective_task allgather(const member& self, const tensors& outputs, const at::Tensor& input);
+collective_task allgather_base(const member& self, const at::Tensor& output, const at::Tensor& input);
 // `outputs` is empty on all ranks but the root.
-task gather(const member& self, const tensors& outputs, const at::Tensor& input, int root);
-task scatter(const member& self, const at::Tensor& output, const tensors& inputs, int root);
-task reduce_scatter(const member& self, const at::Tensor& output, const tensors& inputs, const combination& by);
-task reduce_scatter_base(const member& self, const at::Tensor& output, const at::Tensor& input,
+collective_task gather(const member& self, const tensors& outputs, const at::Tensor& input, int root);
+collective_task scatter(const member& self, const at::Tensor& output, const tensors& inputs, int root);
+collective_task reduce_scatter(const member& self, const at::Tensor& output, const tensors& inputs, const combination& by);
+collective_task reduce_scatter_base(const member& self, const at::Tensor& output, const at::Tensor& input,
                          const combination& by);
-task alltoall(const member& self, const tensors& outputs, const tensors& inputs);
+collective_task alltoall(const member& self, const tensors& outputs, const tensors& inputs);
 // Splits are rows of the first dimension; empty: equal parts.
-task alltoall_base(const member& self, const at::Tensor& output, const at::Tensor& input,
+collective_task alltoall_base(const member& self, const at::Tensor& output, const at::Tensor& input,
                    const std::vector<int64_t>& output_splits, const std::vector<int64_t>& input_splits);
-task message(const at::Tensor& data, isthmus_collective collective, int peer);
-task barrier();
+collective_task message(const at::Tensor& data, isthmus_collective collective, int peer);
+collective_task barrier();
 
 }  // namespace isthmus::torch_backend::tasks

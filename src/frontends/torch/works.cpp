@@ -31,11 +31,11 @@ future make_future(std::vector<c10::Device> devices = {}) {
 milliseconds after_the_communicator(milliseconds timeout) { return timeout + timeout / 20 + 1s; }
 
 // What a work without a profiler need not have: a record of its title, and the inputs that this one shows.
-const char* title_for_profilers(const task& prepared) { return at::hasCallbacks() ? prepared.title : nullptr; }
+const char* title_for_profilers(const collective_task& task) { return at::hasCallbacks() ? task.title : nullptr; }
 
-std::optional<std::vector<at::Tensor>> inputs_for_profilers(const task& prepared) {
+std::optional<std::vector<at::Tensor>> inputs_for_profilers(const collective_task& task) {
   if (!at::hasCallbacks()) return std::nullopt;
-  return prepared.inputs;
+  return task.inputs;
 }
 
 void settle(future& promised, const std::exception_ptr& failure, const std::vector<at::Tensor>& outputs) {
@@ -47,11 +47,11 @@ void settle(future& promised, const std::exception_ptr& failure, const std::vect
 
 }  // namespace
 
-host_work::host_work(int rank, task& prepared, std::shared_ptr<endpoint> control, milliseconds timeout)
-    : Work(rank, prepared.kind, title_for_profilers(prepared), inputs_for_profilers(prepared)),
+host_work::host_work(int rank, collective_task& task, std::shared_ptr<endpoint> control, milliseconds timeout)
+    : Work(rank, task.kind, title_for_profilers(task), inputs_for_profilers(task)),
       m_endpoint(std::move(control)),
-      m_outputs(std::move(prepared.outputs)),
-      m_timeout(prepared.timeout.value_or(after_the_communicator(timeout))) {}
+      m_outputs(std::move(task.outputs)),
+      m_timeout(task.timeout.value_or(after_the_communicator(timeout))) {}
 
 bool host_work::wait(milliseconds timeout) {
   const milliseconds bound = timeout == kNoTimeout ? m_timeout : timeout;
@@ -90,18 +90,18 @@ void host_work::complete(std::exception_ptr failure) {
   if (promised) settle(promised, failure, m_outputs);
 }
 
-device_work::device_work(int rank, const task& prepared, std::shared_ptr<endpoint> control, c10::Stream stream,
+device_work::device_work(int rank, const collective_task& task, std::shared_ptr<endpoint> control, c10::Stream stream,
                          std::shared_ptr<c10::Event> done, milliseconds timeout)
-    : Work(rank, prepared.kind),
+    : Work(rank, task.kind),
       m_endpoint(std::move(control)),
       m_stream(stream),
       m_done(std::move(done)),
       m_timeout(timeout),
-      m_host_waits(prepared.host_waits),
-      m_outputs(prepared.outputs) {
-  if (!prepared.asynchronous) return;  // it ran on the caller's own stream
-  m_held = prepared.inputs;
-  m_held.insert(m_held.end(), prepared.outputs.begin(), prepared.outputs.end());
+      m_blocks_host(task.blocks_host),
+      m_outputs(task.outputs) {
+  if (!task.is_asynchronous) return;  // it ran on the caller's own stream
+  m_held = task.inputs;
+  m_held.insert(m_held.end(), task.outputs.begin(), task.outputs.end());
 }
 
 device_work::~device_work() {
@@ -119,7 +119,7 @@ bool device_work::wait(milliseconds timeout) {
   synchronize();
   if (timeout != kNoTimeout)
     wait_on_host(timeout);
-  else if (m_host_waits)
+  else if (m_blocks_host)
     wait_on_host(m_timeout);
   return true;
 }

@@ -19,7 +19,7 @@ using milliseconds = std::chrono::milliseconds;
 class host_work final : public c10d::Work {
  public:
   // Takes the task's outputs. `timeout` is the group's, where the task has none of its own.
-  host_work(int rank, task& prepared, std::shared_ptr<endpoint> control, milliseconds timeout);
+  host_work(int rank, collective_task& task, std::shared_ptr<endpoint> control, milliseconds timeout);
 
   // Blocks at most `timeout` (none: the task's, else the group's and what the communicator, which has the same,
   // needs to say who is missing). Raises the operation's error; a wait that times out aborts
@@ -47,7 +47,7 @@ class device_work final : public c10d::Work {
  public:
   // `stream` is the one that ran the task and `done` was recorded on it. The caller's tensors are held until a
   // wait has ordered them, or handed to the allocator's care if there is none.
-  device_work(int rank, const task& prepared, std::shared_ptr<endpoint> control, c10::Stream stream,
+  device_work(int rank, const collective_task& task, std::shared_ptr<endpoint> control, c10::Stream stream,
               std::shared_ptr<c10::Event> done, milliseconds timeout);
   ~device_work() override;
 
@@ -67,7 +67,7 @@ class device_work final : public c10d::Work {
   const c10::Stream m_stream;
   const std::shared_ptr<c10::Event> m_done;
   const milliseconds m_timeout;
-  const bool m_host_waits;
+  const bool m_blocks_host;
   std::vector<at::Tensor> m_outputs;
   std::vector<at::Tensor> m_held;
   future m_future;
