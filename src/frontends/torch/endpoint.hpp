@@ -26,24 +26,24 @@ struct endpoint_settings {
 };
 
 // A communicator that a shrink has made, and what it meets over.
-struct survivors {
+struct shrink_result {
   isthmus_communicator communicator = nullptr;
   std::shared_ptr<rendezvous> store;
   std::vector<int> ranks;  // their numbers before
 };
 
-class endpoint {
+class device_endpoint {
  public:
-  endpoint(c10::intrusive_ptr<c10d::Store> store, endpoint_settings where, survivors made = {})
+  device_endpoint(c10::intrusive_ptr<c10d::Store> store, endpoint_settings settings, shrink_result survivors = {})
       : m_store(std::move(store)),
-        m_settings(std::move(where)),
-        m_rendezvous(std::move(made.store)),
-        m_communicator(made.communicator) {}
-  ~endpoint() { close(); }
-  endpoint(const endpoint&) = delete;
-  endpoint& operator=(const endpoint&) = delete;
+        m_settings(std::move(settings)),
+        m_rendezvous(std::move(survivors.store)),
+        m_communicator(survivors.communicator) {}
+  ~device_endpoint() { close(); }
+  device_endpoint(const device_endpoint&) = delete;
+  device_endpoint& operator=(const device_endpoint&) = delete;
 
-  const endpoint_settings& where() const { return m_settings; }
+  const endpoint_settings& settings() const { return m_settings; }
 
   // Starts the transfers together, on `stream`; on the host they are complete on return. The first call is
   // collective and waits for the other ranks. Throws DistBackendError. Any thread.
@@ -65,7 +65,7 @@ class endpoint {
 
   // The ranks that still call this (isthmus_communicator_shrink); ends what waits in launch. Whoever gets the
   // communicator owns it. Throws DistBackendError, also when there is no communicator yet.
-  survivors shrink(double wait_s);
+  shrink_result shrink(double wait_s);
 
   // Poisons the communicator, here and on the other ranks, and ends waits in launch. One that is not made yet
   // can't be made any more. Any thread.
@@ -75,22 +75,22 @@ class endpoint {
   void close() noexcept;
 
  private:
-  struct call_kind {
+  struct call_signature {
     isthmus_collective collective;
     isthmus_datatype datatype;
     isthmus_reduction_op op;
     int root;
     std::uint64_t count;
-    bool operator==(const call_kind&) const = default;
+    bool operator==(const call_signature&) const = default;
   };
-  struct call_kind_hash {
-    std::size_t operator()(const call_kind& kind) const noexcept;
+  struct call_signature_hash {
+    std::size_t operator()(const call_signature& signature) const noexcept;
   };
 
   isthmus_communicator open_locked();
   void release() noexcept;
-  tally& tally_of(const isthmus_operation& operation);
-  path path_of(const isthmus_operation& operation);
+  tally& counter_for(const isthmus_operation& operation);
+  call_path explain_path(const isthmus_operation& operation);
 
   c10::intrusive_ptr<c10d::Store> m_store;
   const endpoint_settings m_settings;
@@ -98,9 +98,9 @@ class endpoint {
   std::mutex m_handle_mutex;  // guards what follows, so that abort need not wait for a call
   std::shared_ptr<rendezvous> m_rendezvous;
   isthmus_communicator m_communicator = nullptr;
-  std::size_t m_blocks = 0;
-  bool m_closed = false, m_aborted = false, m_store_is_handed_on = false;
-  std::unordered_map<call_kind, tally*, call_kind_hash> m_tallies;
+  std::size_t m_block_count = 0;
+  bool m_is_closed = false, m_is_aborted = false, m_is_store_shared = false;
+  std::unordered_map<call_signature, tally*, call_signature_hash> m_counters;
 };
 
 }  // namespace isthmus::torch_backend

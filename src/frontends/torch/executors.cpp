@@ -22,10 +22,10 @@ void make_copies(const std::vector<tensor_copy>& copies) {
   }
 }
 
-void perform_on(endpoint& control, const collective_task& task, isthmus_stream stream) {
+void perform_on(device_endpoint& endpoint, const collective_task& task, isthmus_stream stream) {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   make_copies(task.before);
-  control.launch(task.operations, stream);
+  endpoint.launch(task.operations, stream);
   make_copies(task.after);
 }
 
@@ -79,7 +79,7 @@ bool host_executor::run_here(c10::function_ref<collective_task()> build) {
 work_ptr host_executor::run(collective_task task) {
   // With a timeout of its own the caller may have to stop waiting before the task ends.
   const bool may_run_here = !task.is_asynchronous && !task.timeout;
-  auto work = c10::make_intrusive<host_work>(m_endpoint->where().rank, task, m_endpoint, m_timeout);
+  auto work = c10::make_intrusive<host_work>(m_endpoint->settings().rank, task, m_endpoint, m_timeout);
   job mine{std::move(task), work};
   if (may_run_here && begin_here()) {
     perform(mine);
@@ -132,8 +132,8 @@ void host_executor::shutdown() noexcept {
 
 // ---- devices ------------------------------------------------------------------------------------------
 
-device_executor::device_executor(std::shared_ptr<endpoint> control, milliseconds timeout, c10::Device device)
-    : executor(std::move(control), timeout),
+device_executor::device_executor(std::shared_ptr<device_endpoint> endpoint, milliseconds timeout, c10::Device device)
+    : executor(std::move(endpoint), timeout),
       m_device(device),
       m_side(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device)) {}
 
@@ -178,7 +178,7 @@ work_ptr device_executor::run(collective_task task) {
     throw;
   }
   end();
-  return c10::make_intrusive<device_work>(m_endpoint->where().rank, task, m_endpoint, stream,
+  return c10::make_intrusive<device_work>(m_endpoint->settings().rank, task, m_endpoint, stream,
                                           std::move(done), task.timeout.value_or(m_timeout));
 }
 
@@ -219,8 +219,8 @@ watched_operation device_executor::oldest_call() {
 }
 
 void device_executor::abort_stuck_calls() {
-  TORCH_WARN("isthmus: an operation of group ", m_endpoint->where().group, " on ",
-             m_endpoint->where().device_name, " is not complete after ", m_timeout.count(),
+  TORCH_WARN("isthmus: an operation of group ", m_endpoint->settings().group, " on ",
+             m_endpoint->settings().device_name, " is not complete after ", m_timeout.count(),
              " ms: aborting its communicator");
   m_endpoint->abort();
   const std::lock_guard lock(m_mutex);

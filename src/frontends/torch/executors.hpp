@@ -23,8 +23,8 @@ using work_ptr = c10::intrusive_ptr<c10d::Work>;
 
 class executor {
  public:
-  executor(std::shared_ptr<endpoint> control, milliseconds timeout)
-      : m_endpoint(std::move(control)), m_timeout(timeout) {}
+  executor(std::shared_ptr<device_endpoint> endpoint, milliseconds timeout)
+      : m_endpoint(std::move(endpoint)), m_timeout(timeout) {}
   virtual ~executor() = default;
   executor(const executor&) = delete;
   executor& operator=(const executor&) = delete;
@@ -42,10 +42,10 @@ class executor {
   // Ends waits at once, here and on the other ranks.
   void abort() noexcept { m_endpoint->abort(); }
 
-  const std::shared_ptr<endpoint>& control() const { return m_endpoint; }
+  const std::shared_ptr<device_endpoint>& endpoint() const { return m_endpoint; }
 
  protected:
-  const std::shared_ptr<endpoint> m_endpoint;
+  const std::shared_ptr<device_endpoint> m_endpoint;
   const milliseconds m_timeout;
 };
 
@@ -85,7 +85,7 @@ class host_executor final : public executor {
 // against PyTorch's device-independent streams and events, so it needs no vendor's header.
 class device_executor final : public executor {
  public:
-  device_executor(std::shared_ptr<endpoint> control, milliseconds timeout, c10::Device device);
+  device_executor(std::shared_ptr<device_endpoint> endpoint, milliseconds timeout, c10::Device device);
   ~device_executor() override;
 
   collective_task prepare(bool is_asynchronous, c10::function_ref<collective_task()> build) override;

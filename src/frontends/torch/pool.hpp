@@ -23,8 +23,8 @@ namespace isthmus::torch_backend {
 class pool : public std::enable_shared_from_this<pool> {
  public:
   // `control` has the heap, `ballot` are the same ranks on the host.
-  pool(std::shared_ptr<endpoint> control, std::shared_ptr<endpoint> ballot)
-      : m_endpoint(std::move(control)), m_ballot(std::move(ballot)) {}
+  pool(std::shared_ptr<device_endpoint> endpoint, std::shared_ptr<device_endpoint> ballot)
+      : m_endpoint(std::move(endpoint)), m_ballot(std::move(ballot)) {}
   pool(const pool&) = delete;
   pool& operator=(const pool&) = delete;
 
@@ -52,7 +52,7 @@ class pool : public std::enable_shared_from_this<pool> {
   void give_back(heap_block& freed) noexcept;
   void release(heap_block& unused) noexcept;
 
-  const std::shared_ptr<endpoint> m_endpoint, m_ballot;
+  const std::shared_ptr<device_endpoint> m_endpoint, m_ballot;
   std::mutex m_allocating;          // one allocation at a time
   std::mutex m_mutex;               // of what follows
   std::deque<heap_block> m_blocks;  // in the order of their allocation, which is the same on all ranks

@@ -74,13 +74,13 @@ std::unique_ptr<executor> process_group::make_executor(c10::Device device, const
     where.collectives = 1u << ISTHMUS_SEND | 1u << ISTHMUS_RECV;
     where.scope += c10::str("_", through.source, "_", through.destination, "_", through.tag);
   }
-  return make_executor(device, std::make_shared<endpoint>(m_store, std::move(where)));
+  return make_executor(device, std::make_shared<device_endpoint>(m_store, std::move(where)));
 }
 
 std::unique_ptr<executor> process_group::make_executor(c10::Device device,
-                                                       std::shared_ptr<endpoint> control) const {
-  if (device.is_cpu()) return std::make_unique<host_executor>(std::move(control), m_settings.timeout);
-  return std::make_unique<device_executor>(std::move(control), m_settings.timeout, device);
+                                                       std::shared_ptr<device_endpoint> endpoint) const {
+  if (device.is_cpu()) return std::make_unique<host_executor>(std::move(endpoint), m_settings.timeout);
+  return std::make_unique<device_executor>(std::move(endpoint), m_settings.timeout, device);
 }
 
 // All ranks of the group, on `device`.
@@ -100,15 +100,15 @@ endpoint_settings process_group::settings_on(c10::Device device) const {
 }
 
 std::shared_ptr<pool> process_group::pool_of(c10::Device device) {
-  const std::shared_ptr<endpoint> heap = executor_of(device)->control();
+  const std::shared_ptr<device_endpoint> heap = executor_of(device)->endpoint();
   const std::lock_guard lock(m_mutex);
   check_open();
   auto& made = m_made.pools[{device.type(), device.index()}];
   if (!made) {
     endpoint_settings voters = settings_on(c10::kCPU);
-    voters.scope = heap->where().scope + "_pool";
+    voters.scope = heap->settings().scope + "_pool";
     voters.group += " (memory pool)";
-    made = std::make_shared<pool>(heap, std::make_shared<endpoint>(m_store, std::move(voters)));
+    made = std::make_shared<pool>(heap, std::make_shared<device_endpoint>(m_store, std::move(voters)));
   }
   return made;
 }
@@ -120,7 +120,7 @@ at::Tensor process_group::allocateTensor(long elements, at::TensorOptions option
 }
 
 isthmus_communicator process_group::communicator(c10::Device device) {
-  return executor_of(resolve(device))->control()->open();
+  return executor_of(resolve(device))->endpoint()->open();
 }
 
 work_ptr process_group::submit(c10::Device device, const terms& how, c10::function_ref<collective_task()> build) {
@@ -210,7 +210,7 @@ c10d::ErrorType process_group::getError() {
   const std::lock_guard lock(m_mutex);
   for (const auto& [key, made] : m_made.executors) {
     try {
-      made->control()->check_health();
+      made->endpoint()->check_health();
     } catch (const c10::DistBackendError&) {
       return c10d::ErrorType::COMM_ERROR;
     }

@@ -127,7 +127,7 @@ class process_group final : public c10d::Backend {
   c10::Device barrier_device(const c10d::BarrierOptions& options);
   std::shared_ptr<executor> executor_of(c10::Device device, const channel& through = {});
   std::unique_ptr<executor> make_executor(c10::Device device, const channel& through) const;
-  std::unique_ptr<executor> make_executor(c10::Device device, std::shared_ptr<endpoint> control) const;
+  std::unique_ptr<executor> make_executor(c10::Device device, std::shared_ptr<device_endpoint> endpoint) const;
   endpoint_settings settings_on(c10::Device device) const;
   std::shared_ptr<pool> pool_of(c10::Device device);
 

@@ -29,7 +29,7 @@ c10::Device process_group::used_device() {
 
 std::vector<int64_t> process_group::agree_on_lost(double wait_s) {
   const c10::Device where = used_device();
-  survivors made = executor_of(where)->control()->shrink(wait_s);
+  shrink_result made = executor_of(where)->endpoint()->shrink(wait_s);
   const std::vector<int64_t> lost = others(getSize(), made.ranks);
   c10::intrusive_ptr<process_group> rest;
   if (!lost.empty()) {
@@ -45,11 +45,11 @@ std::vector<int64_t> process_group::agree_on_lost(double wait_s) {
     renew();
   }
   process_group& next = lost.empty() ? *this : *rest;
-  auto control = std::make_shared<endpoint>(next.m_store, next.settings_on(where), std::move(made));
+  auto endpoint = std::make_shared<device_endpoint>(next.m_store, next.settings_on(where), std::move(made));
   {
     const std::lock_guard lock(next.m_mutex);
     next.m_made.executors[{where.type(), where.index(), channel{}}] =
-        next.make_executor(where, std::move(control));
+        next.make_executor(where, std::move(endpoint));
   }
   const std::lock_guard lock(m_mutex);
   m_rest = std::move(rest);

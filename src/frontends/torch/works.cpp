@@ -47,9 +47,9 @@ void settle(future& promised, const std::exception_ptr& failure, const std::vect
 
 }  // namespace
 
-host_work::host_work(int rank, collective_task& task, std::shared_ptr<endpoint> control, milliseconds timeout)
+host_work::host_work(int rank, collective_task& task, std::shared_ptr<device_endpoint> endpoint, milliseconds timeout)
     : Work(rank, task.kind, title_for_profilers(task), inputs_for_profilers(task)),
-      m_endpoint(std::move(control)),
+      m_endpoint(std::move(endpoint)),
       m_outputs(std::move(task.outputs)),
       m_timeout(task.timeout.value_or(after_the_communicator(timeout))) {}
 
@@ -90,10 +90,10 @@ void host_work::complete(std::exception_ptr failure) {
   if (promised) settle(promised, failure, m_outputs);
 }
 
-device_work::device_work(int rank, const collective_task& task, std::shared_ptr<endpoint> control, c10::Stream stream,
+device_work::device_work(int rank, const collective_task& task, std::shared_ptr<device_endpoint> endpoint, c10::Stream stream,
                          std::shared_ptr<c10::Event> done, milliseconds timeout)
     : Work(rank, task.kind),
-      m_endpoint(std::move(control)),
+      m_endpoint(std::move(endpoint)),
       m_stream(stream),
       m_done(std::move(done)),
       m_timeout(timeout),

@@ -19,7 +19,7 @@ using milliseconds = std::chrono::milliseconds;
 class host_work final : public c10d::Work {
  public:
   // Takes the task's outputs. `timeout` is the group's, where the task has none of its own.
-  host_work(int rank, collective_task& task, std::shared_ptr<endpoint> control, milliseconds timeout);
+  host_work(int rank, collective_task& task, std::shared_ptr<device_endpoint> endpoint, milliseconds timeout);
 
   // Blocks at most `timeout` (none: the task's, else the group's and what the communicator, which has the same,
   // needs to say who is missing). Raises the operation's error; a wait that times out aborts
@@ -33,7 +33,7 @@ class host_work final : public c10d::Work {
   void complete(std::exception_ptr failure);
 
  private:
-  const std::shared_ptr<endpoint> m_endpoint;
+  const std::shared_ptr<device_endpoint> m_endpoint;
   const std::vector<at::Tensor> m_outputs;
   const milliseconds m_timeout;
   future m_future;               // under mutex_, as what follows
@@ -47,7 +47,7 @@ class device_work final : public c10d::Work {
  public:
   // `stream` is the one that ran the task and `done` was recorded on it. The caller's tensors are held until a
   // wait has ordered them, or handed to the allocator's care if there is none.
-  device_work(int rank, const collective_task& task, std::shared_ptr<endpoint> control, c10::Stream stream,
+  device_work(int rank, const collective_task& task, std::shared_ptr<device_endpoint> endpoint, c10::Stream stream,
               std::shared_ptr<c10::Event> done, milliseconds timeout);
   ~device_work() override;
 
@@ -63,7 +63,7 @@ class device_work final : public c10d::Work {
  private:
   void wait_on_host(milliseconds timeout);
 
-  const std::shared_ptr<endpoint> m_endpoint;
+  const std::shared_ptr<device_endpoint> m_endpoint;
   const c10::Stream m_stream;
   const std::shared_ptr<c10::Event> m_done;
   const milliseconds m_timeout;
