@@ -159,12 +159,12 @@ void device_endpoint::release() noexcept {
   m_rendezvous.reset();
 }
 
-tally& device_endpoint::counter_for(const isthmus_operation& operation) {
+call_counter& device_endpoint::counter_for(const isthmus_operation& operation) {
   const call_signature signature{operation.collective, operation.datatype, operation.op, operation.root, operation.count};
   const auto cached = m_counters.find(signature);
   if (cached != m_counters.end()) return *cached->second;
   if (m_counters.size() >= max_cached_signatures) m_counters.clear();
-  tally& counter = path_report::instance().of(explain_path(operation));
+  call_counter& counter = path_report::instance().counter_for(explain_path(operation));
   m_counters.emplace(signature, &counter);
   return counter;
 }

@@ -89,7 +89,7 @@ class device_endpoint {
 
   isthmus_communicator open_locked();
   void release() noexcept;
-  tally& counter_for(const isthmus_operation& operation);
+  call_counter& counter_for(const isthmus_operation& operation);
   call_path explain_path(const isthmus_operation& operation);
 
   c10::intrusive_ptr<c10d::Store> m_store;
@@ -100,7 +100,7 @@ class device_endpoint {
   isthmus_communicator m_communicator = nullptr;
   std::size_t m_block_count = 0;
   bool m_is_closed = false, m_is_aborted = false, m_is_store_shared = false;
-  std::unordered_map<call_signature, tally*, call_signature_hash> m_counters;
+  std::unordered_map<call_signature, call_counter*, call_signature_hash> m_counters;
 };
 
 }  // namespace isthmus::torch_backend

@@ -38,11 +38,11 @@ py::list rows() {
   py::list result;
   for (const auto& row : backend::path_report::instance().rows()) {
     py::dict entry;
-    entry["group"] = row.taken.group;
-    entry["device"] = row.taken.device;
-    entry["collective"] = row.taken.collective;
-    entry["path"] = row.taken.backend;
-    entry["reason"] = row.taken.reason;
+    entry["group"] = row.path.group;
+    entry["device"] = row.path.device;
+    entry["collective"] = row.path.collective;
+    entry["path"] = row.path.backend;
+    entry["reason"] = row.path.reason;
     entry["calls"] = row.calls;
     entry["bytes"] = row.bytes;
     entry["seconds"] = row.seconds;

@@ -177,9 +177,9 @@ c10d::Backend& process_group::fallback(c10::Device device, const char* collectiv
                other->getBackendName(), ": ", reason,
                " (said once for each group; isthmus.torch.report() counts them all)");
   }
-  const path taken{m_settings.name, name_of(resolve(device)), collective, "torch:" + other->getBackendName(),
+  const call_path path{m_settings.name, name_of(resolve(device)), collective, "torch:" + other->getBackendName(),
                    reason};
-  path_report::instance().of(taken).add(data.is_sparse() ? 0 : data.nbytes());
+  path_report::instance().counter_for(path).add(data.is_sparse() ? 0 : data.nbytes());
   return *other;
 }
 

@@ -13,24 +13,24 @@
 
 namespace isthmus::torch_backend {
 
-struct path {
+struct call_path {
   std::string group;       // name of the process group
   std::string device;      // "cpu", "cuda:0"
   std::string collective;  // a name of THE TABLE
   std::string backend;     // "shm:one_shot"; "torch:gloo" for what fell back to PyTorch
   std::string reason;      // the selector's, or why it fell back
-  auto operator<=>(const path&) const = default;
+  auto operator<=>(const call_path&) const = default;
 };
 
-struct tally {
+struct call_counter {
   std::atomic<std::uint64_t> calls{0};
   std::atomic<std::uint64_t> bytes{0};
   std::atomic<std::int64_t> nanoseconds{0};  // of the host, inside of Isthmus
 
-  void add(std::uint64_t more_bytes, std::chrono::nanoseconds took = {}) {
+  void add(std::uint64_t more_bytes, std::chrono::nanoseconds elapsed = {}) {
     calls.fetch_add(1, std::memory_order_relaxed);
     bytes.fetch_add(more_bytes, std::memory_order_relaxed);
-    nanoseconds.fetch_add(took.count(), std::memory_order_relaxed);
+    nanoseconds.fetch_add(elapsed.count(), std::memory_order_relaxed);
   }
 };
 
@@ -38,19 +38,19 @@ struct tally {
 class path_report {
  public:
   static path_report& instance() {
-    static path_report* const only = new path_report;  // outlives worker threads at exit
-    return *only;
+    static path_report* const report = new path_report;  // outlives worker threads at exit
+    return *report;
   }
 
-  tally& of(const path& taken) {
+  call_counter& counter_for(const call_path& path) {
     const std::lock_guard lock(m_mutex);
-    auto& found = m_tallies[taken];
-    if (!found) found = std::make_unique<tally>();
-    return *found;
+    auto& counter = m_counters[path];
+    if (!counter) counter = std::make_unique<call_counter>();
+    return *counter;
   }
 
   struct row {
-    path taken;
+    call_path path;
     std::uint64_t calls, bytes;
     double seconds;
   };
@@ -58,21 +58,21 @@ class path_report {
   std::vector<row> rows() {
     const std::lock_guard lock(m_mutex);
     std::vector<row> result;
-    for (const auto& [taken, count] : m_tallies)
-      if (count->calls > 0)
+    for (const auto& [path, counter] : m_counters)
+      if (counter->calls > 0)
         result.push_back(
-            {taken, count->calls, count->bytes, static_cast<double>(count->nanoseconds.load()) / 1e9});
+            {path, counter->calls, counter->bytes, static_cast<double>(counter->nanoseconds.load()) / 1e9});
     return result;
   }
 
   void reset() {
     const std::lock_guard lock(m_mutex);
-    for (auto& [taken, count] : m_tallies) count->calls = 0, count->bytes = 0, count->nanoseconds = 0;
+    for (auto& [path, counter] : m_counters) counter->calls = 0, counter->bytes = 0, counter->nanoseconds = 0;
   }
 
  private:
   std::mutex m_mutex;
-  std::map<path, std::unique_ptr<tally>> m_tallies;
+  std::map<call_path, std::unique_ptr<call_counter>> m_counters;
 };
 
 }  // namespace isthmus::torch_backend
