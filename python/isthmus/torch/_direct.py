@@ -39,7 +39,7 @@ def all_reduce(
         backend = _served.get(where)
         if backend is None:
             backend = _served[where] = _server_of(where)
-        if backend and where not in c10d._world.pg_coalesce_state and backend.allreduce_here(tensor, op):
+        if backend and where not in c10d._world.pg_coalesce_state and backend.try_allreduce_inline(tensor, op):
             return None
     return dist.all_reduce(tensor, op, group, async_op)
 

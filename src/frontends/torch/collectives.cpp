@@ -50,7 +50,7 @@ work_ptr process_group::allreduce(tensors& data, const c10d::AllreduceOptions& o
       [&](c10d::Backend& other) { return other.allreduce(data, options); });
 }
 
-bool process_group::allreduce_here(const at::Tensor& data, c10d::ReduceOp::RedOpType op) {
+bool process_group::try_allreduce_inline(const at::Tensor& data, c10d::ReduceOp::RedOpType op) {
   using c10d::ReduceOp;
   const bool plain = data.is_cpu() && data.layout() == at::kStrided && !data.requires_grad() &&
                      !data.key_set().has(c10::DispatchKey::Python) && op != ReduceOp::PREMUL_SUM;
@@ -60,7 +60,7 @@ bool process_group::allreduce_here(const at::Tensor& data, c10d::ReduceOp::RedOp
   const char* reason = "";
   const auto image = reduced_as(data.scalar_type(), ReduceOp(op), reason);
   if (!image) return false;
-  if (!executor_of(c10::Device(c10::kCPU))->run_here([&] { return tasks::allreduce(data, {*image, {}}); }))
+  if (!executor_of(c10::Device(c10::kCPU))->try_run_inline([&] { return tasks::allreduce(data, {*image, {}}); }))
     return false;
   ++m_sequence;
   return true;
@@ -238,7 +238,7 @@ work_ptr process_group::message(at::Tensor data, isthmus_collective collective, 
     return submit(device, {}, [&] { return tasks::message(data, collective, peer); });
   channel own = through;
   if (!device.is_cpu()) own.tag = 0;
-  const std::shared_ptr<executor> where = executor_of(device, own);
+  const std::shared_ptr<task_executor> where = executor_of(device, own);
   const int other = collective == ISTHMUS_SEND ? 1 : 0;  // the sender is rank 0 of the two
   work_ptr work = where->run(where->prepare(true, [&] { return tasks::message(data, collective, other); }));
   if (together == nullptr) return work;

@@ -12,7 +12,7 @@
 namespace isthmus::torch_backend {
 namespace {
 
-void make_copies(const std::vector<tensor_copy>& copies) {
+void run_copies(const std::vector<tensor_copy>& copies) {
   for (const tensor_copy& each : copies) {
     at::Tensor target = each.target;
     if (each.factor.defined())
@@ -22,11 +22,11 @@ void make_copies(const std::vector<tensor_copy>& copies) {
   }
 }
 
-void perform_on(device_endpoint& endpoint, const collective_task& task, isthmus_stream stream) {
+void run_task(device_endpoint& endpoint, const collective_task& task, isthmus_stream stream) {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
-  make_copies(task.before);
+  run_copies(task.before);
   endpoint.launch(task.operations, stream);
-  make_copies(task.after);
+  run_copies(task.after);
 }
 
 }  // namespace
@@ -34,12 +34,12 @@ void perform_on(device_endpoint& endpoint, const collective_task& task, isthmus_
 // ---- host ---------------------------------------------------------------------------------------------
 
 host_executor::~host_executor() {
-  bool pending = false;
+  bool has_pending = false;
   {
     const std::lock_guard lock(m_mutex);
-    pending = m_busy || !m_queue.empty();
+    has_pending = m_is_busy || !m_queue.empty();
   }
-  if (pending) abort();  // nobody asked for an orderly end, and the other ranks may be gone
+  if (has_pending) abort();  // nobody asked for an orderly end, and the other ranks may be gone
   shutdown();
 }
 
@@ -50,44 +50,44 @@ collective_task host_executor::prepare(bool is_asynchronous, c10::function_ref<c
 }
 
 // Whether this thread may run a task now: nobody does, and none is before it. Then end() follows.
-bool host_executor::begin_here() {
+bool host_executor::try_begin_inline() {
   const std::lock_guard lock(m_mutex);
-  if (m_busy || !m_queue.empty()) return false;
-  m_busy = true;
+  if (m_is_busy || !m_queue.empty()) return false;
+  m_is_busy = true;
   return true;
 }
 
-void host_executor::end() noexcept {
+void host_executor::finish() noexcept {
   const std::lock_guard lock(m_mutex);
-  m_busy = false;
+  m_is_busy = false;
   m_changed.notify_all();
 }
 
-bool host_executor::run_here(c10::function_ref<collective_task()> build) {
+bool host_executor::try_run_inline(c10::function_ref<collective_task()> build) {
   const collective_task task = build();
-  if (!begin_here()) return false;
+  if (!try_begin_inline()) return false;
   try {
-    perform_on(*m_endpoint, task, nullptr);
+    run_task(*m_endpoint, task, nullptr);
   } catch (...) {
-    end();
+    finish();
     throw;
   }
-  end();
+  finish();
   return true;
 }
 
 work_ptr host_executor::run(collective_task task) {
   // With a timeout of its own the caller may have to stop waiting before the task ends.
-  const bool may_run_here = !task.is_asynchronous && !task.timeout;
+  const bool may_run_inline = !task.is_asynchronous && !task.timeout;
   auto work = c10::make_intrusive<host_work>(m_endpoint->settings().rank, task, m_endpoint, m_timeout);
-  job mine{std::move(task), work};
-  if (may_run_here && begin_here()) {
-    perform(mine);
-    end();
+  job new_job{std::move(task), work};
+  if (may_run_inline && try_begin_inline()) {
+    perform(new_job);
+    finish();
     return work;
   }
   const std::lock_guard lock(m_mutex);
-  m_queue.push_back(std::move(mine));
+  m_queue.push_back(std::move(new_job));
   if (!m_thread.joinable()) m_thread = std::thread([this] { loop(); });
   m_changed.notify_all();
   return work;
@@ -96,7 +96,7 @@ work_ptr host_executor::run(collective_task task) {
 void host_executor::perform(const job& each) noexcept {
   std::exception_ptr failure;
   try {
-    perform_on(*m_endpoint, each.task, nullptr);
+    run_task(*m_endpoint, each.task, nullptr);
   } catch (...) {
     failure = std::current_exception();
   }
@@ -106,16 +106,16 @@ void host_executor::perform(const job& each) noexcept {
 void host_executor::loop() {
   std::unique_lock lock(m_mutex);
   while (true) {
-    m_changed.wait(lock, [this] { return !m_busy && (m_stop || !m_queue.empty()); });
+    m_changed.wait(lock, [this] { return !m_is_busy && (m_is_stopping || !m_queue.empty()); });
     if (m_queue.empty()) return;
     {
       const job next = std::move(m_queue.front());
       m_queue.pop_front();
-      m_busy = true;
+      m_is_busy = true;
       lock.unlock();
       perform(next);
     }  // its tensors go outside of the lock
-    end();
+    finish();
     lock.lock();
   }
 }
@@ -123,7 +123,7 @@ void host_executor::loop() {
 void host_executor::shutdown() noexcept {
   {
     const std::lock_guard lock(m_mutex);
-    m_stop = true;
+    m_is_stopping = true;
     m_changed.notify_all();
   }
   if (m_thread.joinable()) m_thread.join();
@@ -133,14 +133,14 @@ void host_executor::shutdown() noexcept {
 // ---- devices ------------------------------------------------------------------------------------------
 
 device_executor::device_executor(std::shared_ptr<device_endpoint> endpoint, milliseconds timeout, c10::Device device)
-    : executor(std::move(endpoint), timeout),
+    : task_executor(std::move(endpoint), timeout),
       m_device(device),
-      m_side(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device)) {}
+      m_async_stream(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device)) {}
 
 device_executor::~device_executor() { shutdown(); }
 
 c10::Stream device_executor::stream_for(bool is_asynchronous) const {
-  return is_asynchronous ? m_side : c10::impl::VirtualGuardImpl(m_device.type()).getStream(m_device);
+  return is_asynchronous ? m_async_stream : c10::impl::VirtualGuardImpl(m_device.type()).getStream(m_device);
 }
 
 collective_task device_executor::prepare(bool is_asynchronous, c10::function_ref<collective_task()> build) {
@@ -152,70 +152,70 @@ collective_task device_executor::prepare(bool is_asynchronous, c10::function_ref
 
 work_ptr device_executor::run(collective_task task) {
   const c10::impl::VirtualGuardImpl implementation(m_device.type());
-  const c10::Stream caller = implementation.getStream(m_device);
+  const c10::Stream caller_stream = implementation.getStream(m_device);
   const c10::Stream stream = stream_for(task.is_asynchronous);
-  if (stream != caller) {
-    c10::Event ready(m_device.type());
-    ready.record(caller);
-    ready.block(stream);
+  if (stream != caller_stream) {
+    c10::Event ready_event(m_device.type());
+    ready_event.record(caller_stream);
+    ready_event.block(stream);
   }
-  const std::lock_guard in_order(m_order);
-  const bool captured = m_endpoint->is_capturing(stream.native_handle());
-  if (m_last && !captured) m_last->block(stream);
+  const std::lock_guard order_lock(m_order_mutex);
+  const bool is_captured = m_endpoint->is_capturing(stream.native_handle());
+  if (m_last_completion && !is_captured) m_last_completion->block(stream);
   const c10::StreamGuard guard(stream);
-  auto done = std::make_shared<c10::Event>(m_device.type());
-  const auto end = [&] {
-    done->record(stream);
-    if (!captured) remember(done);
+  auto completion = std::make_shared<c10::Event>(m_device.type());
+  const auto finish = [&] {
+    completion->record(stream);
+    if (!is_captured) record_completion(completion);
   };
   try {
-    perform_on(*m_endpoint, task, stream.native_handle());
+    run_task(*m_endpoint, task, stream.native_handle());
   } catch (...) {
     try {
-      end();                           // of what was issued before it failed
+      finish();                           // of what was issued before it failed
     } catch (const std::exception&) {  // a device that failed: nothing of it is waited for
     }
     throw;
   }
-  end();
+  finish();
   return c10::make_intrusive<device_work>(m_endpoint->settings().rank, task, m_endpoint, stream,
-                                          std::move(done), task.timeout.value_or(m_timeout));
+                                          std::move(completion), task.timeout.value_or(m_timeout));
 }
 
 // Not for events of a graph: nobody outside of it can wait for them.
-void device_executor::remember(std::shared_ptr<c10::Event> done) {
-  m_last = done;
+void device_executor::record_completion(std::shared_ptr<c10::Event> completion) {
+  m_last_completion = completion;
   const std::lock_guard lock(m_mutex);
-  m_ends.add(std::move(done), watchdog_clock::now());
-  if (!m_watch && !m_closed) start_watch();
+  m_completions.add(std::move(completion), watchdog_clock::now());
+  if (!m_watch && !m_is_closed) start_watch();
 }
 
 void device_executor::start_watch() {
-  watch_options rules;
-  rules.timeout = m_timeout;
-  rules.interval = std::chrono::milliseconds(500);
-  rules.operation = [this] { return oldest_call(); };
-  rules.has_slow_actions = true;
-  rules.on_stuck = [this](std::uint64_t) {
+  watch_options options;
+  options.timeout = m_timeout;
+  options.interval = std::chrono::milliseconds(500);
+  options.operation = [this] { return oldest_call(); };
+  options.has_slow_actions = true;
+  options.on_stuck = [this](std::uint64_t) {
     abort_stuck_calls();
     return true;
   };
-  m_watch.emplace(std::move(rules));
+  m_watch.emplace(std::move(options));
 }
 
 // The oldest call that has not ended, as far as is known: an event is asked only once the timeout is over,
 // because queries of other threads would disturb a graph capture.
 watched_operation device_executor::oldest_call() {
   const std::lock_guard lock(m_mutex);
-  while (!m_ends.empty() && watchdog_clock::now() - *m_ends.oldest().since >= m_timeout) {
+  while (!m_completions.empty() && watchdog_clock::now() - *m_completions.oldest().since >= m_timeout) {
     try {
-      if (!m_ends.oldest_event()->query()) break;
+      if (!m_completions.oldest_event()->query()) break;
     } catch (const std::exception&) {
       return {};  // a thread captures a graph, which forbids the question: later
     }
-    m_ends.drop_oldest();
+    m_completions.drop_oldest();
   }
-  return m_ends.empty() ? watched_operation{} : m_ends.oldest();
+  return m_completions.empty() ? watched_operation{} : m_completions.oldest();
 }
 
 void device_executor::abort_stuck_calls() {
@@ -224,13 +224,13 @@ void device_executor::abort_stuck_calls() {
              " ms: aborting its communicator");
   m_endpoint->abort();
   const std::lock_guard lock(m_mutex);
-  m_ends.clear();
+  m_completions.clear();
 }
 
 void device_executor::shutdown() noexcept {
   {
     const std::lock_guard lock(m_mutex);
-    m_closed = true;
+    m_is_closed = true;
   }
   m_watch.reset();
   m_endpoint->close();

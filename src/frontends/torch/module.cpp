@@ -61,7 +61,7 @@ PYBIND11_MODULE(_extension, module) {
            py::arg("name"), py::arg("hip"), py::arg("fallback"))
       .def("renew", &backend::process_group::renew, py::call_guard<py::gil_scoped_release>(),
            "Closes all communicators; the next calls make new ones.")
-      .def("allreduce_here", &backend::process_group::allreduce_here, py::arg("data"), py::arg("op"),
+      .def("try_allreduce_inline", &backend::process_group::try_allreduce_inline, py::arg("data"), py::arg("op"),
            py::call_guard<py::gil_scoped_release>(), "A sum in place without a work; whether it was made.")
       .def("agree_on_lost", &backend::process_group::agree_on_lost, py::arg("wait_s"),
            py::call_guard<py::gil_scoped_release>(), "The ranks that do not go on after a failure.")

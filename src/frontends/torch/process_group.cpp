@@ -51,7 +51,7 @@ c10::Device process_group::resolve(c10::Device device) const {
   return c10::impl::VirtualGuardImpl(device.type()).getDevice();
 }
 
-std::shared_ptr<executor> process_group::executor_of(c10::Device device, const channel& through) {
+std::shared_ptr<task_executor> process_group::executor_of(c10::Device device, const channel& through) {
   const std::lock_guard lock(m_mutex);
   check_open();
   const executor_key key{device.type(), device.index(), through};
@@ -65,7 +65,7 @@ void process_group::check_open() const {
     C10_THROW_ERROR(DistBackendError, c10::str("isthmus: process group ", m_settings.name, " was shut down"));
 }
 
-std::unique_ptr<executor> process_group::make_executor(c10::Device device, const channel& through) const {
+std::unique_ptr<task_executor> process_group::make_executor(c10::Device device, const channel& through) const {
   const bool message = through.source >= 0;
   endpoint_settings where = settings_on(device);
   if (message) {
@@ -77,7 +77,7 @@ std::unique_ptr<executor> process_group::make_executor(c10::Device device, const
   return make_executor(device, std::make_shared<device_endpoint>(m_store, std::move(where)));
 }
 
-std::unique_ptr<executor> process_group::make_executor(c10::Device device,
+std::unique_ptr<task_executor> process_group::make_executor(c10::Device device,
                                                        std::shared_ptr<device_endpoint> endpoint) const {
   if (device.is_cpu()) return std::make_unique<host_executor>(std::move(endpoint), m_settings.timeout);
   return std::make_unique<device_executor>(std::move(endpoint), m_settings.timeout, device);
@@ -125,7 +125,7 @@ isthmus_communicator process_group::communicator(c10::Device device) {
 
 work_ptr process_group::submit(c10::Device device, const terms& how, c10::function_ref<collective_task()> build) {
   ++m_sequence;
-  const std::shared_ptr<executor> where = executor_of(resolve(device));
+  const std::shared_ptr<task_executor> where = executor_of(resolve(device));
   coalesced* const together = coalescing();
   collective_task task = where->prepare(how.is_asynchronous || together != nullptr, build);
   if (how.timeout != c10d::kUnsetTimeout) task.timeout = how.timeout;

@@ -64,7 +64,7 @@ class process_group final : public c10d::Backend {
   work_ptr allreduce(tensors& data, const c10d::AllreduceOptions& options) override;
   // The same where nothing is asked for but the sum in place: synchronous, on the host, by Isthmus, with nobody
   // looking on (profilers, modes of Python, graphs). False, with nothing done, where something is.
-  bool allreduce_here(const at::Tensor& data, c10d::ReduceOp::RedOpType op);
+  bool try_allreduce_inline(const at::Tensor& data, c10d::ReduceOp::RedOpType op);
   work_ptr allreduce_coalesced(tensors& data, const c10d::AllreduceCoalescedOptions& options) override;
   work_ptr allreduce_sparse(tensors& data, const c10d::AllreduceOptions& options) override;
   work_ptr reduce(tensors& data, const c10d::ReduceOptions& options) override;
@@ -125,9 +125,9 @@ class process_group final : public c10d::Backend {
   c10::Device resolve(c10::Device device) const;
   c10::Device used_device();  // that collective calls were made on
   c10::Device barrier_device(const c10d::BarrierOptions& options);
-  std::shared_ptr<executor> executor_of(c10::Device device, const channel& through = {});
-  std::unique_ptr<executor> make_executor(c10::Device device, const channel& through) const;
-  std::unique_ptr<executor> make_executor(c10::Device device, std::shared_ptr<device_endpoint> endpoint) const;
+  std::shared_ptr<task_executor> executor_of(c10::Device device, const channel& through = {});
+  std::unique_ptr<task_executor> make_executor(c10::Device device, const channel& through) const;
+  std::unique_ptr<task_executor> make_executor(c10::Device device, std::shared_ptr<device_endpoint> endpoint) const;
   endpoint_settings settings_on(c10::Device device) const;
   std::shared_ptr<pool> pool_of(c10::Device device);
 
@@ -158,7 +158,7 @@ class process_group final : public c10d::Backend {
 
   std::mutex m_mutex;  // of what follows
   struct communicators {
-    std::map<executor_key, std::shared_ptr<executor>> executors;
+    std::map<executor_key, std::shared_ptr<task_executor>> executors;
     std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::shared_ptr<pool>> pools;
     void close();
   };

@@ -13,22 +13,22 @@ namespace {
 
 using namespace std::chrono_literals;
 
-future make_future(std::vector<c10::Device> devices = {}) {
+future_ptr make_future(std::vector<c10::Device> devices = {}) {
   return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
                                                   std::move(devices));
 }
 
-[[noreturn]] void throw_timeout(const char* what, milliseconds timeout) {
+[[noreturn]] void throw_timeout(const char* operation, milliseconds timeout) {
   C10_THROW_ERROR(
       DistBackendError,
-      c10::str("isthmus: Timed out waiting ", timeout.count(), "ms for ", what,
+      c10::str("isthmus: Timed out waiting ", timeout.count(), "ms for ", operation,
                "; its communicator was aborted (a rank does not make the same call or is late, or the "
                "timeout is too short)"));
 }
 
 // The communicator's waits end at the group's timeout with the name of the rank that is missing; a wait for the
 // work began before them.
-milliseconds after_the_communicator(milliseconds timeout) { return timeout + timeout / 20 + 1s; }
+milliseconds add_grace_period(milliseconds timeout) { return timeout + timeout / 20 + 1s; }
 
 // What a work without a profiler need not have: a record of its title, and the inputs that this one shows.
 const char* title_for_profilers(const collective_task& task) { return at::hasCallbacks() ? task.title : nullptr; }
@@ -38,11 +38,11 @@ std::optional<std::vector<at::Tensor>> inputs_for_profilers(const collective_tas
   return task.inputs;
 }
 
-void settle(future& promised, const std::exception_ptr& failure, const std::vector<at::Tensor>& outputs) {
+void resolve_future(future_ptr& future, const std::exception_ptr& failure, const std::vector<at::Tensor>& outputs) {
   if (failure)
-    promised->setError(failure);
+    future->setError(failure);
   else
-    promised->markCompleted(c10::IValue(outputs));
+    future->markCompleted(c10::IValue(outputs));
 }
 
 }  // namespace
@@ -51,7 +51,7 @@ host_work::host_work(int rank, collective_task& task, std::shared_ptr<device_end
     : Work(rank, task.kind, title_for_profilers(task), inputs_for_profilers(task)),
       m_endpoint(std::move(endpoint)),
       m_outputs(std::move(task.outputs)),
-      m_timeout(task.timeout.value_or(after_the_communicator(timeout))) {}
+      m_timeout(task.timeout.value_or(add_grace_period(timeout))) {}
 
 bool host_work::wait(milliseconds timeout) {
   const milliseconds bound = timeout == kNoTimeout ? m_timeout : timeout;
@@ -66,49 +66,49 @@ bool host_work::wait(milliseconds timeout) {
 }
 
 // Futures are settled outside of the lock: their callbacks may look at the work.
-future host_work::getFuture() {
-  future mine;
+future_ptr host_work::getFuture() {
+  future_ptr future;
   {
     const std::lock_guard lock(mutex_);
     if (m_future) return m_future;
-    mine = m_future = make_future();
-    if (!m_ended) return mine;
+    future = m_future = make_future();
+    if (!m_has_ended) return future;
   }
-  settle(mine, m_failure, m_outputs);
-  return mine;
+  resolve_future(future, m_failure, m_outputs);
+  return future;
 }
 
 void host_work::complete(std::exception_ptr failure) {
-  future promised;
+  future_ptr future;
   {
     const std::lock_guard lock(mutex_);
-    promised = m_future;
-    m_ended = true;
+    future = m_future;
+    m_has_ended = true;
     m_failure = failure;
   }
   finish(failure);
-  if (promised) settle(promised, failure, m_outputs);
+  if (future) resolve_future(future, failure, m_outputs);
 }
 
 device_work::device_work(int rank, const collective_task& task, std::shared_ptr<device_endpoint> endpoint, c10::Stream stream,
-                         std::shared_ptr<c10::Event> done, milliseconds timeout)
+                         std::shared_ptr<c10::Event> completion, milliseconds timeout)
     : Work(rank, task.kind),
       m_endpoint(std::move(endpoint)),
       m_stream(stream),
-      m_done(std::move(done)),
+      m_completion(std::move(completion)),
       m_timeout(timeout),
       m_blocks_host(task.blocks_host),
       m_outputs(task.outputs) {
   if (!task.is_asynchronous) return;  // it ran on the caller's own stream
-  m_held = task.inputs;
-  m_held.insert(m_held.end(), task.outputs.begin(), task.outputs.end());
+  m_held_tensors = task.inputs;
+  m_held_tensors.insert(m_held_tensors.end(), task.outputs.begin(), task.outputs.end());
 }
 
 device_work::~device_work() {
-  if (m_held.empty()) return;
+  if (m_held_tensors.empty()) return;
   try {
     const c10::impl::VirtualGuardImpl guard(m_stream.device_type());
-    for (const at::Tensor& tensor : m_held) guard.recordDataPtrOnStream(tensor.storage().data_ptr(), m_stream);
+    for (const at::Tensor& tensor : m_held_tensors) guard.recordDataPtrOnStream(tensor.storage().data_ptr(), m_stream);
   } catch (const std::exception& failure) {
     TORCH_WARN("isthmus: tensors of an operation that nobody waited for: ", failure.what());
   }
@@ -127,15 +127,15 @@ bool device_work::wait(milliseconds timeout) {
 void device_work::synchronize() {
   const c10::impl::VirtualGuardImpl guard(m_stream.device_type());
   const c10::Stream current = guard.getStream(m_stream.device());
-  if (current != m_stream) m_done->block(current);
+  if (current != m_stream) m_completion->block(current);
   std::vector<at::Tensor> released;  // outside of the lock
   const std::lock_guard lock(mutex_);
-  released.swap(m_held);
+  released.swap(m_held_tensors);
 }
 
 void device_work::wait_on_host(milliseconds timeout) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
-  while (!m_done->query()) {
+  while (!m_completion->query()) {
     if (std::chrono::steady_clock::now() > deadline) {
       m_endpoint->abort();
       throw_timeout(c10d::opTypeToString(opType_).c_str(), timeout);
@@ -147,7 +147,7 @@ void device_work::wait_on_host(milliseconds timeout) {
 
 // Made when asked for: most callers never do, and it costs events of its own. Those are recorded on the stream
 // that ran the task, so they are never too early.
-future device_work::getFuture() {
+future_ptr device_work::getFuture() {
   const std::lock_guard lock(mutex_);
   if (!m_future) {
     m_future = make_future({m_stream.device()});
@@ -181,8 +181,8 @@ void joined_work::abort() {
   for (const auto& part : m_parts) part->abort();
 }
 
-future joined_work::getFuture() {
-  c10::List<future> all(c10::FutureType::create(c10::ListType::create(c10::TensorType::get())));
+future_ptr joined_work::getFuture() {
+  c10::List<future_ptr> all(c10::FutureType::create(c10::ListType::create(c10::TensorType::get())));
   for (const auto& part : m_parts) all.push_back(part->getFuture());
   return c10::collectAll(all);
 }

@@ -12,7 +12,7 @@
 
 namespace isthmus::torch_backend {
 
-using future = c10::intrusive_ptr<c10::ivalue::Future>;
+using future_ptr = c10::intrusive_ptr<c10::ivalue::Future>;
 using milliseconds = std::chrono::milliseconds;
 
 // Of a host executor: completed by the thread that ran the task.
@@ -28,7 +28,7 @@ class host_work final : public c10d::Work {
   void abort() override { m_endpoint->abort(); }
   std::vector<at::Tensor> result() override { return m_outputs; }
   // Made when asked for, as the device's: it costs as much as a small collective.
-  future getFuture() override;
+  future_ptr getFuture() override;
 
   void complete(std::exception_ptr failure);
 
@@ -36,8 +36,8 @@ class host_work final : public c10d::Work {
   const std::shared_ptr<device_endpoint> m_endpoint;
   const std::vector<at::Tensor> m_outputs;
   const milliseconds m_timeout;
-  future m_future;               // under mutex_, as what follows
-  bool m_ended = false;          // futures that are made from here on are settled where they are made
+  future_ptr m_future;               // under mutex_, as what follows
+  bool m_has_ended = false;          // futures that are made from here on are settled where they are made
   std::exception_ptr m_failure;  // then
 };
 
@@ -48,29 +48,29 @@ class device_work final : public c10d::Work {
   // `stream` is the one that ran the task and `done` was recorded on it. The caller's tensors are held until a
   // wait has ordered them, or handed to the allocator's care if there is none.
   device_work(int rank, const collective_task& task, std::shared_ptr<device_endpoint> endpoint, c10::Stream stream,
-              std::shared_ptr<c10::Event> done, milliseconds timeout);
+              std::shared_ptr<c10::Event> completion, milliseconds timeout);
   ~device_work() override;
 
-  bool isCompleted() override { return m_done->query(); }
-  bool isSuccess() const override { return m_done->query(); }
+  bool isCompleted() override { return m_completion->query(); }
+  bool isSuccess() const override { return m_completion->query(); }
   // Makes the current stream wait. Raises what the communicator has failed with, if it has.
   bool wait(milliseconds timeout = kNoTimeout) override;
   void synchronize() override;
   void abort() override { m_endpoint->abort(); }
   std::vector<at::Tensor> result() override { return m_outputs; }
-  future getFuture() override;
+  future_ptr getFuture() override;
 
  private:
   void wait_on_host(milliseconds timeout);
 
   const std::shared_ptr<device_endpoint> m_endpoint;
   const c10::Stream m_stream;
-  const std::shared_ptr<c10::Event> m_done;
+  const std::shared_ptr<c10::Event> m_completion;
   const milliseconds m_timeout;
   const bool m_blocks_host;
   std::vector<at::Tensor> m_outputs;
-  std::vector<at::Tensor> m_held;
-  future m_future;
+  std::vector<at::Tensor> m_held_tensors;
+  future_ptr m_future;
 };
 
 // Several works as one: what coalescing returns where they do not share an executor.
@@ -83,7 +83,7 @@ class joined_work final : public c10d::Work {
   bool wait(milliseconds timeout = kNoTimeout) override;
   void synchronize() override;
   void abort() override;
-  future getFuture() override;
+  future_ptr getFuture() override;
 
  private:
   const std::vector<c10::intrusive_ptr<c10d::Work>> m_parts;
