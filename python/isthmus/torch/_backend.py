@@ -64,7 +64,7 @@ def shrink(group: dist.ProcessGroup | None = None, wait: timedelta | None = None
     if not hasattr(dist, "shrink_group"):
         raise RuntimeError(f"PyTorch {torch.__version__} has no torch.distributed.shrink_group: 2.10 has")
     devices = list(old._device_types)
-    lost = backends[0].agree_on_lost(0.0 if wait is None else wait.total_seconds())
+    lost = backends[0].agree_on_lost_ranks(0.0 if wait is None else wait.total_seconds())
     if not lost:
         return old
     made = dist.shrink_group(lost, group)

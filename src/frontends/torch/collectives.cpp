@@ -9,19 +9,19 @@
 namespace isthmus::torch_backend {
 namespace {
 
-const at::Tensor& only(const char* call, const tensors& list) {
+const at::Tensor& single(const char* call, const tensors& list) {
   TORCH_CHECK_VALUE(list.size() == 1, call, ": ", list.size(), " tensors; a process drives one, on one device");
   return list.front();
 }
 
-const tensors& only(const char* call, const tensor_lists& lists) {
+const tensors& single(const char* call, const tensor_lists& lists) {
   TORCH_CHECK_VALUE(lists.size() == 1, call, ": ", lists.size(), " lists of tensors; a process has one");
   return lists.front();
 }
 
-const tensors& none_or_only(const char* call, const tensor_lists& lists) {
-  static const tensors none;
-  return lists.empty() ? none : only(call, lists);
+const tensors& optional_list(const char* call, const tensor_lists& lists) {
+  static const tensors empty;
+  return lists.empty() ? empty : single(call, lists);
 }
 
 // The factor of PREMUL_SUM; undefined for every other reduction.
@@ -36,31 +36,31 @@ at::Tensor factor_of(const c10d::ReduceOp& op, at::ScalarType type) {
 }  // namespace
 
 work_ptr process_group::broadcast(tensors& data, const c10d::BroadcastOptions& options) {
-  const at::Tensor& tensor = only("broadcast", data);
-  return submit(tensor.device(), terms_of(options),
+  const at::Tensor& tensor = single("broadcast", data);
+  return submit(tensor.device(), wait_options_from(options),
                 [&] { return tasks::broadcast(tensor, static_cast<int>(options.rootRank)); });
 }
 
 work_ptr process_group::allreduce(tensors& data, const c10d::AllreduceOptions& options) {
-  const at::Tensor& tensor = only("all_reduce", data);
+  const at::Tensor& tensor = single("all_reduce", data);
   if (tensor.is_sparse()) return allreduce_sparse(data, options);
-  return reducing(
-      "allreduce", tensor, options.reduceOp, terms_of(options),
+  return submit_reduction(
+      "allreduce", tensor, options.reduceOp, wait_options_from(options),
       [&](const tasks::combination& by) { return tasks::allreduce(tensor, by); },
       [&](c10d::Backend& other) { return other.allreduce(data, options); });
 }
 
 bool process_group::try_allreduce_inline(const at::Tensor& data, c10d::ReduceOp::RedOpType op) {
   using c10d::ReduceOp;
-  const bool plain = data.is_cpu() && data.layout() == at::kStrided && !data.requires_grad() &&
+  const bool is_plain = data.is_cpu() && data.layout() == at::kStrided && !data.requires_grad() &&
                      !data.key_set().has(c10::DispatchKey::Python) && op != ReduceOp::PREMUL_SUM;
-  if (!plain || at::hasCallbacks() || c10::impl::TorchDispatchModeTLS::any_modes_set() ||
-      at::impl::torch_function_mode_enabled() || coalescing() != nullptr)
+  if (!is_plain || at::hasCallbacks() || c10::impl::TorchDispatchModeTLS::any_modes_set() ||
+      at::impl::torch_function_mode_enabled() || current_batch() != nullptr)
     return false;
   const char* reason = "";
-  const auto image = reduced_as(data.scalar_type(), ReduceOp(op), reason);
-  if (!image) return false;
-  if (!executor_of(c10::Device(c10::kCPU))->try_run_inline([&] { return tasks::allreduce(data, {*image, {}}); }))
+  const auto mapping = reduced_as(data.scalar_type(), ReduceOp(op), reason);
+  if (!mapping) return false;
+  if (!executor_for(c10::Device(c10::kCPU))->try_run_inline([&] { return tasks::allreduce(data, {*mapping, {}}); }))
     return false;
   ++m_sequence;
   return true;
@@ -68,8 +68,8 @@ bool process_group::try_allreduce_inline(const at::Tensor& data, c10d::ReduceOp:
 
 work_ptr process_group::allreduce_coalesced(tensors& data, const c10d::AllreduceCoalescedOptions& options) {
   TORCH_CHECK_VALUE(!data.empty(), "all_reduce_coalesced: no tensors");
-  return reducing(
-      "allreduce", data.front(), options.reduceOp, terms_of(options),
+  return submit_reduction(
+      "allreduce", data.front(), options.reduceOp, wait_options_from(options),
       [&](const tasks::combination& by) {
         collective_task all = tasks::allreduce(data.front(), by);
         for (std::size_t index = 1; index < data.size(); ++index) {
@@ -83,16 +83,16 @@ work_ptr process_group::allreduce_coalesced(tensors& data, const c10d::Allreduce
 }
 
 work_ptr process_group::allreduce_sparse(tensors& data, const c10d::AllreduceOptions& options) {
-  const at::Tensor& tensor = only("all_reduce", data);
+  const at::Tensor& tensor = single("all_reduce", data);
   auto& other = fallback(tensor.device(), "allreduce", "Isthmus has no sparse reduction", tensor);
   // gloo takes sparse tensors by its ordinary call
   return tensor.is_cpu() ? other.allreduce(data, options) : other.allreduce_sparse(data, options);
 }
 
 work_ptr process_group::reduce(tensors& data, const c10d::ReduceOptions& options) {
-  const at::Tensor& tensor = only("reduce", data);
-  return reducing(
-      "reduce", tensor, options.reduceOp, terms_of(options),
+  const at::Tensor& tensor = single("reduce", data);
+  return submit_reduction(
+      "reduce", tensor, options.reduceOp, wait_options_from(options),
       [&](const tasks::combination& by) {
         return tasks::reduce(tensor, static_cast<int>(options.rootRank), by);
       },
@@ -101,26 +101,26 @@ work_ptr process_group::reduce(tensors& data, const c10d::ReduceOptions& options
 
 work_ptr process_group::allgather(tensor_lists& outputs, tensors& inputs,
                                   const c10d::AllgatherOptions& options) {
-  const at::Tensor& input = only("all_gather", inputs);
-  return submit(input.device(), terms_of(options),
-                [&] { return tasks::allgather(self(), only("all_gather", outputs), input); });
+  const at::Tensor& input = single("all_gather", inputs);
+  return submit(input.device(), wait_options_from(options),
+                [&] { return tasks::allgather(self(), single("all_gather", outputs), input); });
 }
 
 work_ptr process_group::_allgather_base(at::Tensor& output, at::Tensor& input,
                                         const c10d::AllgatherOptions& options) {
-  return submit(input.device(), terms_of(options),
+  return submit(input.device(), wait_options_from(options),
                 [&] { return tasks::allgather_base(self(), output, input); });
 }
 
 work_ptr process_group::allgather_coalesced(tensor_lists& outputs, tensors& inputs,
                                             const c10d::AllgatherOptions& options) {
   TORCH_CHECK_VALUE(!inputs.empty(), "all_gather_coalesced: no tensors");
-  return submit(inputs.front().device(), terms_of(options), [&] {
+  return submit(inputs.front().device(), wait_options_from(options), [&] {
     collective_task all;
     for (std::size_t index = 0; index < inputs.size(); ++index) {
-      tensors of_ranks;
-      for (const tensors& of_rank : outputs) of_ranks.push_back(of_rank.at(index));
-      all.append(tasks::allgather(self(), of_ranks, inputs[index]));
+      tensors rank_outputs;
+      for (const tensors& rank_list : outputs) rank_outputs.push_back(rank_list.at(index));
+      all.append(tasks::allgather(self(), rank_outputs, inputs[index]));
     }
     all.kind = c10d::OpType::ALLGATHER_COALESCED;
     all.title = "isthmus:all_gather_coalesced";
@@ -133,7 +133,7 @@ work_ptr process_group::allgather_into_tensor_coalesced(tensors& outputs, tensor
   TORCH_CHECK_VALUE(!inputs.empty() && inputs.size() == outputs.size(),
                     "all_gather_into_tensor_coalesced: ", outputs.size(), " outputs for ", inputs.size(),
                     " inputs");
-  return submit(inputs.front().device(), terms_of(options), [&] {
+  return submit(inputs.front().device(), wait_options_from(options), [&] {
     collective_task all = tasks::allgather_base(self(), outputs.front(), inputs.front());
     for (std::size_t index = 1; index < inputs.size(); ++index)
       all.append(tasks::allgather_base(self(), outputs[index], inputs[index]));
@@ -142,34 +142,34 @@ work_ptr process_group::allgather_into_tensor_coalesced(tensors& outputs, tensor
 }
 
 work_ptr process_group::gather(tensor_lists& outputs, tensors& inputs, const c10d::GatherOptions& options) {
-  const at::Tensor& input = only("gather", inputs);
-  return submit(input.device(), terms_of(options), [&] {
-    return tasks::gather(self(), none_or_only("gather", outputs), input, static_cast<int>(options.rootRank));
+  const at::Tensor& input = single("gather", inputs);
+  return submit(input.device(), wait_options_from(options), [&] {
+    return tasks::gather(self(), optional_list("gather", outputs), input, static_cast<int>(options.rootRank));
   });
 }
 
 work_ptr process_group::scatter(tensors& outputs, tensor_lists& inputs, const c10d::ScatterOptions& options) {
-  const at::Tensor& output = only("scatter", outputs);
-  return submit(output.device(), terms_of(options), [&] {
-    return tasks::scatter(self(), output, none_or_only("scatter", inputs), static_cast<int>(options.rootRank));
+  const at::Tensor& output = single("scatter", outputs);
+  return submit(output.device(), wait_options_from(options), [&] {
+    return tasks::scatter(self(), output, optional_list("scatter", inputs), static_cast<int>(options.rootRank));
   });
 }
 
 work_ptr process_group::reduce_scatter(tensors& outputs, tensor_lists& inputs,
                                        const c10d::ReduceScatterOptions& options) {
-  const at::Tensor& output = only("reduce_scatter", outputs);
-  return reducing(
-      "reduce_scatter", output, options.reduceOp, terms_of(options),
+  const at::Tensor& output = single("reduce_scatter", outputs);
+  return submit_reduction(
+      "reduce_scatter", output, options.reduceOp, wait_options_from(options),
       [&](const tasks::combination& by) {
-        return tasks::reduce_scatter(self(), output, only("reduce_scatter", inputs), by);
+        return tasks::reduce_scatter(self(), output, single("reduce_scatter", inputs), by);
       },
       [&](c10d::Backend& other) { return other.reduce_scatter(outputs, inputs, options); });
 }
 
 work_ptr process_group::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                              const c10d::ReduceScatterOptions& options) {
-  return reducing(
-      "reduce_scatter", output, options.reduceOp, terms_of(options),
+  return submit_reduction(
+      "reduce_scatter", output, options.reduceOp, wait_options_from(options),
       [&](const tasks::combination& by) { return tasks::reduce_scatter_base(self(), output, input, by); },
       [&](c10d::Backend& other) { return other._reduce_scatter_base(output, input, options); });
 }
@@ -179,8 +179,8 @@ work_ptr process_group::reduce_scatter_tensor_coalesced(tensors& outputs, tensor
   TORCH_CHECK_VALUE(!inputs.empty() && inputs.size() == outputs.size(),
                     "reduce_scatter_tensor_coalesced: ", outputs.size(), " outputs for ", inputs.size(),
                     " inputs");
-  return reducing(
-      "reduce_scatter", outputs.front(), options.reduceOp, terms_of(options),
+  return submit_reduction(
+      "reduce_scatter", outputs.front(), options.reduceOp, wait_options_from(options),
       [&](const tasks::combination& by) {
         collective_task all = tasks::reduce_scatter_base(self(), outputs.front(), inputs.front(), by);
         for (std::size_t index = 1; index < inputs.size(); ++index) {
@@ -195,30 +195,30 @@ work_ptr process_group::reduce_scatter_tensor_coalesced(tensors& outputs, tensor
 
 work_ptr process_group::alltoall_base(at::Tensor& output, at::Tensor& input, splits& output_splits,
                                       splits& input_splits, const c10d::AllToAllOptions& options) {
-  return submit(input.device(), terms_of(options),
+  return submit(input.device(), wait_options_from(options),
                 [&] { return tasks::alltoall_base(self(), output, input, output_splits, input_splits); });
 }
 
 work_ptr process_group::alltoall(tensors& outputs, tensors& inputs, const c10d::AllToAllOptions& options) {
   TORCH_CHECK_VALUE(!inputs.empty(), "all_to_all: the list of inputs is empty");
-  return submit(inputs.front().device(), terms_of(options),
+  return submit(inputs.front().device(), wait_options_from(options),
                 [&] { return tasks::alltoall(self(), outputs, inputs); });
 }
 
 // ---- reductions: composed, or PyTorch's own -------------------------------------------------------------
 
-work_ptr process_group::reducing(const char* collective, const at::Tensor& sample, const c10d::ReduceOp& op,
-                                 const terms& how, c10::function_ref<collective_task(const tasks::combination&)> build,
-                                 c10::function_ref<work_ptr(c10d::Backend&)> otherwise) {
+work_ptr process_group::submit_reduction(const char* collective, const at::Tensor& sample, const c10d::ReduceOp& op,
+                                 const wait_options& wait, c10::function_ref<collective_task(const tasks::combination&)> build,
+                                 c10::function_ref<work_ptr(c10d::Backend&)> call_fallback) {
   const char* reason = "";
-  if (const auto image = reduced_as(sample.scalar_type(), op, reason)) {
-    const tasks::combination by{*image, factor_of(op, sample.scalar_type())};
-    return submit(sample.device(), how, [&] { return build(by); });
+  if (const auto mapping = reduced_as(sample.scalar_type(), op, reason)) {
+    const tasks::combination by{*mapping, factor_of(op, sample.scalar_type())};
+    return submit(sample.device(), wait, [&] { return build(by); });
   }
-  const work_ptr work = otherwise(fallback(sample.device(), collective, reason, sample));
-  coalesced* const together = coalescing();
-  if (together == nullptr) return work;
-  together->works.push_back(work);
+  const work_ptr work = call_fallback(fallback(sample.device(), collective, reason, sample));
+  coalesced_calls* const batch = current_batch();
+  if (batch == nullptr) return work;
+  batch->works.push_back(work);
   return nullptr;
 }
 
@@ -227,31 +227,31 @@ work_ptr process_group::reducing(const char* collective, const at::Tensor& sampl
 // On the host each peer, direction and tag has a communicator of its own, so that messages neither wait for
 // collectives nor for messages of another tag. On a device coalesced messages start together on the group's
 // communicator, as batch_isend_irecv asks; others have a communicator for each peer and direction.
-work_ptr process_group::message(at::Tensor data, isthmus_collective collective, const channel& through,
+work_ptr process_group::message(at::Tensor data, isthmus_collective collective, const message_channel& channel,
                                 int peer) {
   TORCH_CHECK_VALUE(peer >= 0 && peer < getSize() && peer != getRank(),
                     "isthmus: the peer of send and recv is ", peer, ": it must be another rank of the group's ",
                     getSize());
   const c10::Device device = resolve(data.device());
-  coalesced* const together = coalescing();
-  if (together != nullptr && !device.is_cpu())
+  coalesced_calls* const batch = current_batch();
+  if (batch != nullptr && !device.is_cpu())
     return submit(device, {}, [&] { return tasks::message(data, collective, peer); });
-  channel own = through;
-  if (!device.is_cpu()) own.tag = 0;
-  const std::shared_ptr<task_executor> where = executor_of(device, own);
+  message_channel own_channel = channel;
+  if (!device.is_cpu()) own_channel.tag = 0;
+  const std::shared_ptr<task_executor> executor = executor_for(device, own_channel);
   const int other = collective == ISTHMUS_SEND ? 1 : 0;  // the sender is rank 0 of the two
-  work_ptr work = where->run(where->prepare(true, [&] { return tasks::message(data, collective, other); }));
-  if (together == nullptr) return work;
-  together->works.push_back(std::move(work));
+  work_ptr work = executor->run(executor->prepare(true, [&] { return tasks::message(data, collective, other); }));
+  if (batch == nullptr) return work;
+  batch->works.push_back(std::move(work));
   return nullptr;
 }
 
 work_ptr process_group::send(tensors& data, int peer, int tag) {
-  return message(only("send", data), ISTHMUS_SEND, {getRank(), peer, tag}, peer);
+  return message(single("send", data), ISTHMUS_SEND, {getRank(), peer, tag}, peer);
 }
 
 work_ptr process_group::recv(tensors& data, int peer, int tag) {
-  return message(only("recv", data), ISTHMUS_RECV, {peer, getRank(), tag}, peer);
+  return message(single("recv", data), ISTHMUS_RECV, {peer, getRank(), tag}, peer);
 }
 
 work_ptr process_group::recvAnysource(tensors& /*data*/, int /*tag*/) {

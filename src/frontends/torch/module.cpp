@@ -11,14 +11,14 @@ namespace backend = isthmus::torch_backend;
 namespace {
 
 // A Python function that C++ may keep, call and drop without holding the interpreter's lock.
-backend::process_group::fallback_maker keep(py::function maker) {
-  const std::shared_ptr<py::function> kept(new py::function(std::move(maker)), [](py::function* held) {
+backend::process_group::fallback_maker wrap_python_function(py::function maker) {
+  const std::shared_ptr<py::function> shared(new py::function(std::move(maker)), [](py::function* function) {
     const py::gil_scoped_acquire lock;
-    delete held;
+    delete function;
   });
-  return [kept](const backend::process_group::store_ptr& store, c10::DeviceType type, int rank, int size) {
+  return [shared](const backend::process_group::store_ptr& store, c10::DeviceType type, int rank, int size) {
     const py::gil_scoped_acquire lock;
-    return (*kept)(store, rank, size, c10::DeviceTypeName(type, /*lower_case=*/true))
+    return (*shared)(store, rank, size, c10::DeviceTypeName(type, /*lower_case=*/true))
         .cast<backend::process_group::backend_ptr>();
   };
 }
@@ -26,27 +26,27 @@ backend::process_group::fallback_maker keep(py::function maker) {
 c10::intrusive_ptr<backend::process_group> make_group(const backend::process_group::store_ptr& store, int rank,
                                                       int size, double timeout_s, std::string name, bool hip,
                                                       py::function fallback) {
-  backend::process_group::settings chosen;
-  chosen.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1e3));
-  chosen.name = std::move(name);
-  chosen.accelerator = hip ? ISTHMUS_PLATFORM_HIP : ISTHMUS_PLATFORM_CUDA;
-  chosen.make_fallback = keep(std::move(fallback));
-  return c10::make_intrusive<backend::process_group>(store, rank, size, std::move(chosen));
+  backend::process_group::group_settings settings;
+  settings.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1e3));
+  settings.name = std::move(name);
+  settings.accelerator = hip ? ISTHMUS_PLATFORM_HIP : ISTHMUS_PLATFORM_CUDA;
+  settings.make_fallback = wrap_python_function(std::move(fallback));
+  return c10::make_intrusive<backend::process_group>(store, rank, size, std::move(settings));
 }
 
-py::list rows() {
+py::list report_rows() {
   py::list result;
   for (const auto& row : backend::path_report::instance().rows()) {
-    py::dict entry;
-    entry["group"] = row.path.group;
-    entry["device"] = row.path.device;
-    entry["collective"] = row.path.collective;
-    entry["path"] = row.path.backend;
-    entry["reason"] = row.path.reason;
-    entry["calls"] = row.calls;
-    entry["bytes"] = row.bytes;
-    entry["seconds"] = row.seconds;
-    result.append(entry);
+    py::dict fields;
+    fields["group"] = row.path.group;
+    fields["device"] = row.path.device;
+    fields["collective"] = row.path.collective;
+    fields["path"] = row.path.backend;
+    fields["reason"] = row.path.reason;
+    fields["calls"] = row.calls;
+    fields["bytes"] = row.bytes;
+    fields["seconds"] = row.seconds;
+    result.append(fields);
   }
   return result;
 }
@@ -63,7 +63,7 @@ PYBIND11_MODULE(_extension, module) {
            "Closes all communicators; the next calls make new ones.")
       .def("try_allreduce_inline", &backend::process_group::try_allreduce_inline, py::arg("data"), py::arg("op"),
            py::call_guard<py::gil_scoped_release>(), "A sum in place without a work; whether it was made.")
-      .def("agree_on_lost", &backend::process_group::agree_on_lost, py::arg("wait_s"),
+      .def("agree_on_lost_ranks", &backend::process_group::agree_on_lost_ranks, py::arg("wait_s"),
            py::call_guard<py::gil_scoped_release>(), "The ranks that do not go on after a failure.")
       .def(
           "communicator",
@@ -72,6 +72,6 @@ PYBIND11_MODULE(_extension, module) {
           },
           py::arg("device"), py::call_guard<py::gil_scoped_release>(),
           "The handle of the communicator of the C ABI; collective when it is the group's first use.");
-  module.def("report_rows", &rows);
+  module.def("report_rows", &report_rows);
   module.def("reset_report", [] { backend::path_report::instance().reset(); });
 }

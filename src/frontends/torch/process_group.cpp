@@ -14,10 +14,10 @@ std::string name_of(c10::Device device) { return device.is_cpu() ? "cpu" : devic
 
 }  // namespace
 
-process_group::process_group(store_ptr store, int rank, int size, settings chosen)
+process_group::process_group(store_ptr store, int rank, int size, group_settings settings)
     : Backend(rank, size),
       m_store(std::move(store)),
-      m_settings(std::move(chosen)),
+      m_settings(std::move(settings)),
       m_options(c10::make_intrusive<Options>("isthmus", m_settings.timeout)) {
   m_options->group_name = m_settings.name;
   init();
@@ -27,8 +27,8 @@ process_group::process_group(store_ptr store, int rank, int size, settings chose
 process_group::~process_group() {
   std::optional<pybind11::gil_scoped_release> unlocked;
   if (Py_IsInitialized() && PyGILState_Check()) unlocked.emplace();
-  for (const auto& [key, made] : m_made.pools) made->close();  // tensors may outlive the group
-  m_made.executors.clear();
+  for (const auto& [key, entry] : m_communicators.pools) entry->close();  // tensors may outlive the group
+  m_communicators.executors.clear();
   m_fallbacks.clear();
 }
 
@@ -51,30 +51,30 @@ c10::Device process_group::resolve(c10::Device device) const {
   return c10::impl::VirtualGuardImpl(device.type()).getDevice();
 }
 
-std::shared_ptr<task_executor> process_group::executor_of(c10::Device device, const channel& through) {
+std::shared_ptr<task_executor> process_group::executor_for(c10::Device device, const message_channel& channel) {
   const std::lock_guard lock(m_mutex);
   check_open();
-  const executor_key key{device.type(), device.index(), through};
-  const auto known = m_made.executors.find(key);
-  if (known != m_made.executors.end()) return known->second;
-  return m_made.executors.emplace(key, make_executor(device, through)).first->second;
+  const executor_key key{device.type(), device.index(), channel};
+  const auto cached = m_communicators.executors.find(key);
+  if (cached != m_communicators.executors.end()) return cached->second;
+  return m_communicators.executors.emplace(key, make_executor(device, channel)).first->second;
 }
 
 void process_group::check_open() const {
-  if (m_closed)
+  if (m_is_closed)
     C10_THROW_ERROR(DistBackendError, c10::str("isthmus: process group ", m_settings.name, " was shut down"));
 }
 
-std::unique_ptr<task_executor> process_group::make_executor(c10::Device device, const channel& through) const {
-  const bool message = through.source >= 0;
-  endpoint_settings where = settings_on(device);
-  if (message) {
-    where.rank = through.source == getRank() ? 0 : 1;
-    where.size = 2;
-    where.collectives = 1u << ISTHMUS_SEND | 1u << ISTHMUS_RECV;
-    where.scope += c10::str("_", through.source, "_", through.destination, "_", through.tag);
+std::unique_ptr<task_executor> process_group::make_executor(c10::Device device, const message_channel& channel) const {
+  const bool is_message = channel.source >= 0;
+  endpoint_settings settings = endpoint_settings_for(device);
+  if (is_message) {
+    settings.rank = channel.source == getRank() ? 0 : 1;
+    settings.size = 2;
+    settings.collectives = 1u << ISTHMUS_SEND | 1u << ISTHMUS_RECV;
+    settings.scope += c10::str("_", channel.source, "_", channel.destination, "_", channel.tag);
   }
-  return make_executor(device, std::make_shared<device_endpoint>(m_store, std::move(where)));
+  return make_executor(device, std::make_shared<device_endpoint>(m_store, std::move(settings)));
 }
 
 std::unique_ptr<task_executor> process_group::make_executor(c10::Device device,
@@ -84,84 +84,84 @@ std::unique_ptr<task_executor> process_group::make_executor(c10::Device device,
 }
 
 // All ranks of the group, on `device`.
-endpoint_settings process_group::settings_on(c10::Device device) const {
-  endpoint_settings where;
-  where.rank = getRank();
-  where.size = getSize();
-  where.device = device.is_cpu() ? isthmus_device{ISTHMUS_PLATFORM_HOST, 0}
+endpoint_settings process_group::endpoint_settings_for(c10::Device device) const {
+  endpoint_settings settings;
+  settings.rank = getRank();
+  settings.size = getSize();
+  settings.device = device.is_cpu() ? isthmus_device{ISTHMUS_PLATFORM_HOST, 0}
                                  : isthmus_device{m_settings.accelerator, device.index()};
-  where.timeout_s = static_cast<double>(m_settings.timeout.count()) / 1e3;
-  where.scope = device.is_cpu() ? "isthmus_cpu" : "isthmus_cuda";
+  settings.timeout_s = static_cast<double>(m_settings.timeout.count()) / 1e3;
+  settings.scope = device.is_cpu() ? "isthmus_cpu" : "isthmus_cuda";
   if (m_generation > 0)
-    where.scope += c10::str("_", m_generation);  // the store still has the keys of those before
-  where.group = m_settings.name;
-  where.device_name = name_of(device);
-  return where;
+    settings.scope += c10::str("_", m_generation);  // the store still has the keys of those before
+  settings.group = m_settings.name;
+  settings.device_name = name_of(device);
+  return settings;
 }
 
-std::shared_ptr<pool> process_group::pool_of(c10::Device device) {
-  const std::shared_ptr<device_endpoint> heap = executor_of(device)->endpoint();
+std::shared_ptr<pool> process_group::pool_for(c10::Device device) {
+  const std::shared_ptr<device_endpoint> heap = executor_for(device)->endpoint();
   const std::lock_guard lock(m_mutex);
   check_open();
-  auto& made = m_made.pools[{device.type(), device.index()}];
-  if (!made) {
-    endpoint_settings voters = settings_on(c10::kCPU);
-    voters.scope = heap->settings().scope + "_pool";
-    voters.group += " (memory pool)";
-    made = std::make_shared<pool>(heap, std::make_shared<device_endpoint>(m_store, std::move(voters)));
+  auto& entry = m_communicators.pools[{device.type(), device.index()}];
+  if (!entry) {
+    endpoint_settings ballot_settings = endpoint_settings_for(c10::kCPU);
+    ballot_settings.scope = heap->settings().scope + "_pool";
+    ballot_settings.group += " (memory pool)";
+    entry = std::make_shared<pool>(heap, std::make_shared<device_endpoint>(m_store, std::move(ballot_settings)));
   }
-  return made;
+  return entry;
 }
 
 at::Tensor process_group::allocateTensor(long elements, at::TensorOptions options) {
   TORCH_CHECK_VALUE(elements >= 0, "isthmus: allocate_tensor: size is ", elements, ": it must be >= 0");
   const c10::Device device = resolve(options.device());
-  return pool_of(device)->allocate(elements, options.device(device), executor_of(device)->streams());
+  return pool_for(device)->allocate(elements, options.device(device), executor_for(device)->streams());
 }
 
 isthmus_communicator process_group::communicator(c10::Device device) {
-  return executor_of(resolve(device))->endpoint()->open();
+  return executor_for(resolve(device))->endpoint()->open();
 }
 
-work_ptr process_group::submit(c10::Device device, const terms& how, c10::function_ref<collective_task()> build) {
+work_ptr process_group::submit(c10::Device device, const wait_options& wait, c10::function_ref<collective_task()> build) {
   ++m_sequence;
-  const std::shared_ptr<task_executor> where = executor_of(resolve(device));
-  coalesced* const together = coalescing();
-  collective_task task = where->prepare(how.is_asynchronous || together != nullptr, build);
-  if (how.timeout != c10d::kUnsetTimeout) task.timeout = how.timeout;
-  if (together == nullptr) return where->run(std::move(task));
-  together->tasks[{device.type(), resolve(device).index()}].append(std::move(task));
+  const std::shared_ptr<task_executor> executor = executor_for(resolve(device));
+  coalesced_calls* const batch = current_batch();
+  collective_task task = executor->prepare(wait.is_asynchronous || batch != nullptr, build);
+  if (wait.timeout != c10d::kUnsetTimeout) task.timeout = wait.timeout;
+  if (batch == nullptr) return executor->run(std::move(task));
+  batch->tasks[{device.type(), resolve(device).index()}].append(std::move(task));
   return nullptr;
 }
 
 // ---- coalescing ---------------------------------------------------------------------------------------
 
-process_group::coalesced* process_group::coalescing() {
+process_group::coalesced_calls* process_group::current_batch() {
   const std::lock_guard lock(m_mutex);
-  return m_coalesced && m_coalesced->owner == std::this_thread::get_id() ? m_coalesced.get() : nullptr;
+  return m_batch && m_batch->owner == std::this_thread::get_id() ? m_batch.get() : nullptr;
 }
 
 void process_group::startCoalescing() {
   const std::lock_guard lock(m_mutex);
-  TORCH_CHECK(!m_coalesced, "isthmus: process group ", m_settings.name, " is coalescing already");
-  m_coalesced = std::make_unique<coalesced>();
-  m_coalesced->owner = std::this_thread::get_id();
+  TORCH_CHECK(!m_batch, "isthmus: process group ", m_settings.name, " is coalescing already");
+  m_batch = std::make_unique<coalesced_calls>();
+  m_batch->owner = std::this_thread::get_id();
 }
 
 work_ptr process_group::endCoalescing() {
-  TORCH_CHECK(coalescing() != nullptr, "isthmus: endCoalescing without startCoalescing in this thread");
-  std::unique_ptr<coalesced> together;
+  TORCH_CHECK(current_batch() != nullptr, "isthmus: endCoalescing without startCoalescing in this thread");
+  std::unique_ptr<coalesced_calls> batch;
   {
     const std::lock_guard lock(m_mutex);
-    together = std::move(m_coalesced);
+    batch = std::move(m_batch);
   }
-  for (auto& [device, all] : together->tasks) {
-    all.kind = c10d::OpType::COALESCED;
-    all.title = "isthmus:coalesced";
-    together->works.push_back(executor_of(c10::Device(device.first, device.second))->run(std::move(all)));
+  for (auto& [device, batched_task] : batch->tasks) {
+    batched_task.kind = c10d::OpType::COALESCED;
+    batched_task.title = "isthmus:coalesced";
+    batch->works.push_back(executor_for(c10::Device(device.first, device.second))->run(std::move(batched_task)));
   }
-  if (together->works.size() == 1) return together->works.front();
-  return c10::make_intrusive<joined_work>(getRank(), std::move(together->works));
+  if (batch->works.size() == 1) return batch->works.front();
+  return c10::make_intrusive<joined_work>(getRank(), std::move(batch->works));
 }
 
 // ---- PyTorch's own backend ------------------------------------------------------------------------------
@@ -191,26 +191,26 @@ c10::Device process_group::barrier_device(const c10d::BarrierOptions& options) {
     return {c10::kCUDA, static_cast<c10::DeviceIndex>(options.device_ids.front())};
   const std::lock_guard lock(m_mutex);
   // A device that is in use, so that its earlier work is waited for.
-  for (const auto& [key, made] : m_made.executors)
+  for (const auto& [key, entry] : m_communicators.executors)
     if (std::get<0>(key) != c10::kCPU) return {std::get<0>(key), std::get<1>(key)};
   return c10::Device(c10::kCPU);
 }
 
 work_ptr process_group::barrier(const c10d::BarrierOptions& options) {
-  return submit(barrier_device(options), terms_of(options), [] { return tasks::barrier(); });
+  return submit(barrier_device(options), wait_options_from(options), [] { return tasks::barrier(); });
 }
 
 void process_group::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
   const milliseconds timeout = options.timeout == c10d::kUnsetTimeout ? m_settings.timeout : options.timeout;
-  const std::string round = c10::str("isthmus_monitored_barrier/", m_monitored_barriers++, "/");
+  const std::string round = c10::str("isthmus_monitored_barrier/", m_monitored_barrier_count++, "/");
   monitored_barrier(m_store, round, self(), timeout, wait_all_ranks);
 }
 
 c10d::ErrorType process_group::getError() {
   const std::lock_guard lock(m_mutex);
-  for (const auto& [key, made] : m_made.executors) {
+  for (const auto& [key, entry] : m_communicators.executors) {
     try {
-      made->endpoint()->check_health();
+      entry->endpoint()->check_health();
     } catch (const c10::DistBackendError&) {
       return c10d::ErrorType::COMM_ERROR;
     }
@@ -219,41 +219,41 @@ c10d::ErrorType process_group::getError() {
 }
 
 void process_group::renew() {
-  communicators old;
+  communicator_set old;
   {
     const std::lock_guard lock(m_mutex);
     check_open();
-    TORCH_CHECK(!m_coalesced, "isthmus: process group ", m_settings.name, " is coalescing; end that first");
+    TORCH_CHECK(!m_batch, "isthmus: process group ", m_settings.name, " is coalescing; end that first");
     ++m_generation;
-    old = std::exchange(m_made, {});
+    old = std::exchange(m_communicators, {});
   }
   old.close();
 }
 
 // Without the group's lock: work that ends meanwhile may call back into the group.
-void process_group::communicators::close() {
-  for (const auto& [key, made] : pools) made->close();
-  for (const auto& [key, made] : executors) made->shutdown();
+void process_group::communicator_set::close() {
+  for (const auto& [key, entry] : pools) entry->close();
+  for (const auto& [key, entry] : executors) entry->shutdown();
 }
 
 void process_group::abort() {
   const std::lock_guard lock(m_mutex);
-  for (const auto& [key, made] : m_made.executors) made->abort();
-  for (const auto& [key, made] : m_made.pools) made->abort();
+  for (const auto& [key, entry] : m_communicators.executors) entry->abort();
+  for (const auto& [key, entry] : m_communicators.pools) entry->abort();
   for (const auto& [type, other] : m_fallbacks) other->abort();
 }
 
 void process_group::shutdown() {
-  communicators old;
-  std::map<c10::DeviceType, backend_ptr> fallbacks;
+  communicator_set old;
+  std::map<c10::DeviceType, backend_ptr> old_fallbacks;
   {
     const std::lock_guard lock(m_mutex);
-    m_closed = true;
-    old = std::exchange(m_made, {});
-    fallbacks = std::exchange(m_fallbacks, {});
+    m_is_closed = true;
+    old = std::exchange(m_communicators, {});
+    old_fallbacks = std::exchange(m_fallbacks, {});
   }
   old.close();
-  for (const auto& [type, other] : fallbacks) other->shutdown();
+  for (const auto& [type, other] : old_fallbacks) other->shutdown();
 }
 
 }  // namespace isthmus::torch_backend

@@ -27,9 +27,9 @@ using tensor_lists = std::vector<std::vector<at::Tensor>>;
 using splits = std::vector<int64_t>;
 
 // A message's way between two ranks of the group; the group's collectives have none.
-struct channel {
+struct message_channel {
   int source = -1, destination = -1, tag = 0;
-  auto operator<=>(const channel&) const = default;
+  auto operator<=>(const message_channel&) const = default;
 };
 
 class process_group final : public c10d::Backend {
@@ -39,14 +39,14 @@ class process_group final : public c10d::Backend {
   // PyTorch's own backend for a device type, for what Isthmus has no image of.
   using fallback_maker = std::function<backend_ptr(const store_ptr&, c10::DeviceType, int rank, int size)>;
 
-  struct settings {
+  struct group_settings {
     milliseconds timeout{0};
     std::string name;                                      // of the group, for report() and messages
     isthmus_platform accelerator = ISTHMUS_PLATFORM_CUDA;  // what PyTorch's device type "cuda" is here
     fallback_maker make_fallback;
   };
 
-  process_group(store_ptr store, int rank, int size, settings chosen);
+  process_group(store_ptr store, int rank, int size, group_settings settings);
   ~process_group() override;
 
   const std::string getBackendName() const override { return "isthmus"; }
@@ -107,7 +107,7 @@ class process_group final : public c10d::Backend {
   // After a failure: the ranks that still call this agree on who goes on (isthmus_communicator_shrink); the
   // others, which are lost, are returned. Where none is, the group goes on with new communicators; else
   // shrink() hands out the group of the rest. Throws where no collective call has made a communicator yet.
-  std::vector<int64_t> agree_on_lost(double wait_s);
+  std::vector<int64_t> agree_on_lost_ranks(double wait_s);
   bool supportsShrinking() const override { return true; }
   // Of torch.distributed.shrink_group. Agrees first, if that has not been done; throws where others than
   // `excluded` are lost.
@@ -118,66 +118,66 @@ class process_group final : public c10d::Backend {
   isthmus_communicator communicator(c10::Device device);
 
  private:
-  using executor_key = std::tuple<c10::DeviceType, c10::DeviceIndex, channel>;
+  using executor_key = std::tuple<c10::DeviceType, c10::DeviceIndex, message_channel>;
 
   tasks::member self() const { return {getRank(), getSize()}; }
   void check_open() const;
   c10::Device resolve(c10::Device device) const;
   c10::Device used_device();  // that collective calls were made on
   c10::Device barrier_device(const c10d::BarrierOptions& options);
-  std::shared_ptr<task_executor> executor_of(c10::Device device, const channel& through = {});
-  std::unique_ptr<task_executor> make_executor(c10::Device device, const channel& through) const;
+  std::shared_ptr<task_executor> executor_for(c10::Device device, const message_channel& channel = {});
+  std::unique_ptr<task_executor> make_executor(c10::Device device, const message_channel& channel) const;
   std::unique_ptr<task_executor> make_executor(c10::Device device, std::shared_ptr<device_endpoint> endpoint) const;
-  endpoint_settings settings_on(c10::Device device) const;
-  std::shared_ptr<pool> pool_of(c10::Device device);
+  endpoint_settings endpoint_settings_for(c10::Device device) const;
+  std::shared_ptr<pool> pool_for(c10::Device device);
 
   // How the caller means to wait.
-  struct terms {
+  struct wait_options {
     bool is_asynchronous = true;
     milliseconds timeout = c10d::kUnsetTimeout;  // else of this call instead of the group's
   };
   template <typename Options>
-  static terms terms_of(const Options& options) {
+  static wait_options wait_options_from(const Options& options) {
     return {options.asyncOp, options.timeout};
   }
 
-  work_ptr submit(c10::Device device, const terms& how, c10::function_ref<collective_task()> build);
+  work_ptr submit(c10::Device device, const wait_options& wait, c10::function_ref<collective_task()> build);
   // `build` where Isthmus has an image of the reduction, else `otherwise` with PyTorch's own backend.
-  work_ptr reducing(const char* collective, const at::Tensor& sample, const c10d::ReduceOp& op,
-                    const terms& how, c10::function_ref<collective_task(const tasks::combination&)> build,
-                    c10::function_ref<work_ptr(c10d::Backend&)> otherwise);
-  work_ptr message(at::Tensor data, isthmus_collective collective, const channel& through, int peer);
+  work_ptr submit_reduction(const char* collective, const at::Tensor& sample, const c10d::ReduceOp& op,
+                    const wait_options& wait, c10::function_ref<collective_task(const tasks::combination&)> build,
+                    c10::function_ref<work_ptr(c10d::Backend&)> call_fallback);
+  work_ptr message(at::Tensor data, isthmus_collective collective, const message_channel& channel, int peer);
   // PyTorch's own backend, with the reason in the log and in report().
   c10d::Backend& fallback(c10::Device device, const char* collective, const std::string& reason,
                           const at::Tensor& data);
 
   const store_ptr m_store;
-  settings m_settings;
+  group_settings m_settings;
   const c10::intrusive_ptr<Options> m_options;
   std::atomic<uint64_t> m_sequence{0};
 
   std::mutex m_mutex;  // of what follows
-  struct communicators {
+  struct communicator_set {
     std::map<executor_key, std::shared_ptr<task_executor>> executors;
     std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::shared_ptr<pool>> pools;
     void close();
   };
-  communicators m_made;
+  communicator_set m_communicators;
   std::map<c10::DeviceType, backend_ptr> m_fallbacks;
-  bool m_closed = false;
+  bool m_is_closed = false;
   int m_generation = 0;                      // how often the communicators were renewed
-  c10::intrusive_ptr<process_group> m_rest;  // made by agree_on_lost, of all but m_lost
-  std::vector<int64_t> m_lost;
+  c10::intrusive_ptr<process_group> m_survivor_group;  // made by agree_on_lost_ranks, of all but m_lost_ranks
+  std::vector<int64_t> m_lost_ranks;
 
   // What the thread between startCoalescing and endCoalescing has asked for.
-  struct coalesced {
+  struct coalesced_calls {
     std::thread::id owner;
     std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, collective_task> tasks;
     std::vector<work_ptr> works;  // of messages and fallbacks, which run apart
   };
-  coalesced* coalescing();
-  std::unique_ptr<coalesced> m_coalesced;
-  uint64_t m_monitored_barriers = 0;
+  coalesced_calls* current_batch();
+  std::unique_ptr<coalesced_calls> m_batch;
+  uint64_t m_monitored_barrier_count = 0;
 };
 
 }  // namespace isthmus::torch_backend
