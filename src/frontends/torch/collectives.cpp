@@ -46,7 +46,7 @@ work_ptr process_group::allreduce(tensors& data, const c10d::AllreduceOptions& o
   if (tensor.is_sparse()) return allreduce_sparse(data, options);
   return submit_reduction(
       "allreduce", tensor, options.reduceOp, wait_options_from(options),
-      [&](const tasks::combination& by) { return tasks::allreduce(tensor, by); },
+      [&](const tasks::scaled_reduction& reduction) { return tasks::allreduce(tensor, reduction); },
       [&](c10d::Backend& other) { return other.allreduce(data, options); });
 }
 
@@ -58,7 +58,7 @@ bool process_group::try_allreduce_inline(const at::Tensor& data, c10d::ReduceOp:
       at::impl::torch_function_mode_enabled() || current_batch() != nullptr)
     return false;
   const char* reason = "";
-  const auto mapping = reduced_as(data.scalar_type(), ReduceOp(op), reason);
+  const auto mapping = find_reduction(data.scalar_type(), ReduceOp(op), reason);
   if (!mapping) return false;
   if (!executor_for(c10::Device(c10::kCPU))->try_run_inline([&] { return tasks::allreduce(data, {*mapping, {}}); }))
     return false;
@@ -70,12 +70,12 @@ work_ptr process_group::allreduce_coalesced(tensors& data, const c10d::Allreduce
   TORCH_CHECK_VALUE(!data.empty(), "all_reduce_coalesced: no tensors");
   return submit_reduction(
       "allreduce", data.front(), options.reduceOp, wait_options_from(options),
-      [&](const tasks::combination& by) {
-        collective_task all = tasks::allreduce(data.front(), by);
+      [&](const tasks::scaled_reduction& reduction) {
+        collective_task all = tasks::allreduce(data.front(), reduction);
         for (std::size_t index = 1; index < data.size(); ++index) {
           TORCH_CHECK_VALUE(data[index].scalar_type() == data.front().scalar_type(),
                             "all_reduce_coalesced: all tensors must have one dtype");
-          all.append(tasks::allreduce(data[index], by));
+          all.append(tasks::allreduce(data[index], reduction));
         }
         return all;
       },
@@ -93,8 +93,8 @@ work_ptr process_group::reduce(tensors& data, const c10d::ReduceOptions& options
   const at::Tensor& tensor = single("reduce", data);
   return submit_reduction(
       "reduce", tensor, options.reduceOp, wait_options_from(options),
-      [&](const tasks::combination& by) {
-        return tasks::reduce(tensor, static_cast<int>(options.rootRank), by);
+      [&](const tasks::scaled_reduction& reduction) {
+        return tasks::reduce(tensor, static_cast<int>(options.rootRank), reduction);
       },
       [&](c10d::Backend& other) { return other.reduce(data, options); });
 }
@@ -160,8 +160,8 @@ work_ptr process_group::reduce_scatter(tensors& outputs, tensor_lists& inputs,
   const at::Tensor& output = single("reduce_scatter", outputs);
   return submit_reduction(
       "reduce_scatter", output, options.reduceOp, wait_options_from(options),
-      [&](const tasks::combination& by) {
-        return tasks::reduce_scatter(self(), output, single("reduce_scatter", inputs), by);
+      [&](const tasks::scaled_reduction& reduction) {
+        return tasks::reduce_scatter(self(), output, single("reduce_scatter", inputs), reduction);
       },
       [&](c10d::Backend& other) { return other.reduce_scatter(outputs, inputs, options); });
 }
@@ -170,7 +170,7 @@ work_ptr process_group::_reduce_scatter_base(at::Tensor& output, at::Tensor& inp
                                              const c10d::ReduceScatterOptions& options) {
   return submit_reduction(
       "reduce_scatter", output, options.reduceOp, wait_options_from(options),
-      [&](const tasks::combination& by) { return tasks::reduce_scatter_base(self(), output, input, by); },
+      [&](const tasks::scaled_reduction& reduction) { return tasks::reduce_scatter_base(self(), output, input, reduction); },
       [&](c10d::Backend& other) { return other._reduce_scatter_base(output, input, options); });
 }
 
@@ -181,12 +181,12 @@ work_ptr process_group::reduce_scatter_tensor_coalesced(tensors& outputs, tensor
                     " inputs");
   return submit_reduction(
       "reduce_scatter", outputs.front(), options.reduceOp, wait_options_from(options),
-      [&](const tasks::combination& by) {
-        collective_task all = tasks::reduce_scatter_base(self(), outputs.front(), inputs.front(), by);
+      [&](const tasks::scaled_reduction& reduction) {
+        collective_task all = tasks::reduce_scatter_base(self(), outputs.front(), inputs.front(), reduction);
         for (std::size_t index = 1; index < inputs.size(); ++index) {
           TORCH_CHECK_VALUE(inputs[index].scalar_type() == inputs.front().scalar_type(),
                             "reduce_scatter_tensor_coalesced: all tensors must have one dtype");
-          all.append(tasks::reduce_scatter_base(self(), outputs[index], inputs[index], by));
+          all.append(tasks::reduce_scatter_base(self(), outputs[index], inputs[index], reduction));
         }
         return all;
       },
@@ -208,12 +208,12 @@ work_ptr process_group::alltoall(tensors& outputs, tensors& inputs, const c10d::
 // ---- reductions: composed, or PyTorch's own -------------------------------------------------------------
 
 work_ptr process_group::submit_reduction(const char* collective, const at::Tensor& sample, const c10d::ReduceOp& op,
-                                 const wait_options& wait, c10::function_ref<collective_task(const tasks::combination&)> build,
+                                 const wait_options& wait, c10::function_ref<collective_task(const tasks::scaled_reduction&)> build,
                                  c10::function_ref<work_ptr(c10d::Backend&)> call_fallback) {
   const char* reason = "";
-  if (const auto mapping = reduced_as(sample.scalar_type(), op, reason)) {
-    const tasks::combination by{*mapping, factor_of(op, sample.scalar_type())};
-    return submit(sample.device(), wait, [&] { return build(by); });
+  if (const auto mapping = find_reduction(sample.scalar_type(), op, reason)) {
+    const tasks::scaled_reduction reduction{*mapping, factor_of(op, sample.scalar_type())};
+    return submit(sample.device(), wait, [&] { return build(reduction); });
   }
   const work_ptr work = call_fallback(fallback(sample.device(), collective, reason, sample));
   coalesced_calls* const batch = current_batch();

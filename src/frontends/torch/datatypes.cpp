@@ -5,44 +5,44 @@
 namespace isthmus::torch_backend {
 namespace {
 
-using kind = c10d::ReduceOp::RedOpType;
+using reduction_kind = c10d::ReduceOp::RedOpType;
 
-std::optional<isthmus_reduction_op> plain_op(kind op) {
+std::optional<isthmus_reduction_op> plain_op(reduction_kind op) {
   switch (op) {
-    case kind::SUM:
-    case kind::PREMUL_SUM: return ISTHMUS_SUM;
-    case kind::AVG: return ISTHMUS_AVG;
-    case kind::PRODUCT: return ISTHMUS_PROD;
-    case kind::MIN: return ISTHMUS_MIN;
-    case kind::MAX: return ISTHMUS_MAX;
-    case kind::BAND:
-    case kind::BOR:
-    case kind::BXOR:
-    case kind::UNUSED: return std::nullopt;
+    case reduction_kind::SUM:
+    case reduction_kind::PREMUL_SUM: return ISTHMUS_SUM;
+    case reduction_kind::AVG: return ISTHMUS_AVG;
+    case reduction_kind::PRODUCT: return ISTHMUS_PROD;
+    case reduction_kind::MIN: return ISTHMUS_MIN;
+    case reduction_kind::MAX: return ISTHMUS_MAX;
+    case reduction_kind::BAND:
+    case reduction_kind::BOR:
+    case reduction_kind::BXOR:
+    case reduction_kind::UNUSED: return std::nullopt;
   }
   return std::nullopt;
 }
 
 // On bytes that are 0 or 1.
-std::optional<isthmus_reduction_op> bool_op(kind op) {
+std::optional<isthmus_reduction_op> bool_op(reduction_kind op) {
   switch (op) {
-    case kind::SUM:
-    case kind::MAX:
-    case kind::BOR: return ISTHMUS_MAX;
-    case kind::PRODUCT:
-    case kind::MIN:
-    case kind::BAND: return ISTHMUS_MIN;
-    case kind::AVG:
-    case kind::BXOR:
-    case kind::PREMUL_SUM:
-    case kind::UNUSED: return std::nullopt;
+    case reduction_kind::SUM:
+    case reduction_kind::MAX:
+    case reduction_kind::BOR: return ISTHMUS_MAX;
+    case reduction_kind::PRODUCT:
+    case reduction_kind::MIN:
+    case reduction_kind::BAND: return ISTHMUS_MIN;
+    case reduction_kind::AVG:
+    case reduction_kind::BXOR:
+    case reduction_kind::PREMUL_SUM:
+    case reduction_kind::UNUSED: return std::nullopt;
   }
   return std::nullopt;
 }
 
 }  // namespace
 
-std::optional<isthmus_datatype> same_datatype(at::ScalarType type) {
+std::optional<isthmus_datatype> matching_datatype(at::ScalarType type) {
   switch (type) {
     case at::kChar: return ISTHMUS_INT8;
     case at::kShort: return ISTHMUS_INT16;
@@ -63,17 +63,17 @@ std::optional<isthmus_datatype> same_datatype(at::ScalarType type) {
   }
 }
 
-wire_type moved_as(at::ScalarType type) {
-  if (const auto same = same_datatype(type)) return {*same, 1};
+wire_type movement_type(at::ScalarType type) {
+  if (const auto match = matching_datatype(type)) return {*match, 1};
   return {ISTHMUS_UINT8, c10::elementSize(type)};
 }
 
-std::optional<reduction> reduced_as(at::ScalarType type, const c10d::ReduceOp& op, const char*& reason) {
-  const kind wanted = op;
+std::optional<reduction_mapping> find_reduction(at::ScalarType type, const c10d::ReduceOp& op, const char*& reason) {
+  const reduction_kind kind = op;
   if (type == at::kBool) {
     reason = "bool has no such reduction in Isthmus";
-    const auto image = bool_op(wanted);
-    return image ? std::optional(reduction{{ISTHMUS_UINT8, 1}, *image}) : std::nullopt;
+    const auto op_mapping = bool_op(kind);
+    return op_mapping ? std::optional(reduction_mapping{{ISTHMUS_UINT8, 1}, *op_mapping}) : std::nullopt;
   }
   std::uint64_t per_element = 1;
   if (c10::isComplexType(type)) {
@@ -82,12 +82,12 @@ std::optional<reduction> reduced_as(at::ScalarType type, const c10d::ReduceOp& o
     type = c10::toRealValueType(type);
     per_element = 2;
   }
-  const auto image = plain_op(wanted);
+  const auto op_mapping = plain_op(kind);
   reason = "Isthmus has no bitwise reductions";
-  if (!image) return std::nullopt;
-  const auto same = same_datatype(type);
+  if (!op_mapping) return std::nullopt;
+  const auto match = matching_datatype(type);
   reason = "Isthmus does not reduce this datatype";
-  return same ? std::optional(reduction{{*same, per_element}, *image}) : std::nullopt;
+  return match ? std::optional(reduction_mapping{{*match, per_element}, *op_mapping}) : std::nullopt;
 }
 
 }  // namespace isthmus::torch_backend

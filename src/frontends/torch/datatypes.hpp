@@ -16,12 +16,12 @@ struct wire_type {
 };
 
 // The datatype with the same arithmetic, or none.
-std::optional<isthmus_datatype> same_datatype(at::ScalarType type);
+std::optional<isthmus_datatype> matching_datatype(at::ScalarType type);
 
 // For collectives that only move elements: whatever has no image travels as bytes.
-wire_type moved_as(at::ScalarType type);
+wire_type movement_type(at::ScalarType type);
 
-struct reduction {
+struct reduction_mapping {
   wire_type wire;
   isthmus_reduction_op op;
 };
@@ -29,6 +29,6 @@ struct reduction {
 // For collectives that combine elements. None, with the reason, for what Isthmus cannot reduce. bool is reduced
 // as the bytes 0 and 1 (sum: or, product: and), a complex number as two reals where that is the same.
 // PREMUL_SUM counts as sum: the caller has multiplied.
-std::optional<reduction> reduced_as(at::ScalarType type, const c10d::ReduceOp& op, const char*& reason);
+std::optional<reduction_mapping> find_reduction(at::ScalarType type, const c10d::ReduceOp& op, const char*& reason);
 
 }  // namespace isthmus::torch_backend

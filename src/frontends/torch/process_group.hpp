@@ -144,7 +144,7 @@ class process_group final : public c10d::Backend {
   work_ptr submit(c10::Device device, const wait_options& wait, c10::function_ref<collective_task()> build);
   // `build` where Isthmus has an image of the reduction, else `otherwise` with PyTorch's own backend.
   work_ptr submit_reduction(const char* collective, const at::Tensor& sample, const c10d::ReduceOp& op,
-                    const wait_options& wait, c10::function_ref<collective_task(const tasks::combination&)> build,
+                    const wait_options& wait, c10::function_ref<collective_task(const tasks::scaled_reduction&)> build,
                     c10::function_ref<work_ptr(c10d::Backend&)> call_fallback);
   work_ptr message(at::Tensor data, isthmus_collective collective, const message_channel& channel, int peer);
   // PyTorch's own backend, with the reason in the log and in report().

@@ -13,7 +13,7 @@ using c10d::OpType;
 std::uint64_t elements(const at::Tensor& tensor) { return static_cast<std::uint64_t>(tensor.numel()); }
 
 isthmus_operation moving(isthmus_collective collective, at::ScalarType type, std::uint64_t count) {
-  const wire_type wire = moved_as(type);
+  const wire_type wire = movement_type(type);
   isthmus_operation operation{};
   operation.collective = collective;
   operation.datatype = wire.type;
@@ -21,12 +21,12 @@ isthmus_operation moving(isthmus_collective collective, at::ScalarType type, std
   return operation;
 }
 
-isthmus_operation combining(isthmus_collective collective, const combination& by, std::uint64_t count) {
+isthmus_operation combining(isthmus_collective collective, const scaled_reduction& reduction, std::uint64_t count) {
   isthmus_operation operation{};
   operation.collective = collective;
-  operation.datatype = by.how.wire.type;
-  operation.op = by.how.op;
-  operation.count = count * by.how.wire.per_element;
+  operation.datatype = reduction.mapping.wire.type;
+  operation.op = reduction.mapping.op;
+  operation.count = count * reduction.mapping.wire.per_element;
   return operation;
 }
 
@@ -95,17 +95,17 @@ void* flat(collective_task& task, const tensors& list, direction to) {
 }
 
 // The input of a reducing call: itself, or its product with the factor.
-at::Tensor reduced_input(collective_task& task, const at::Tensor& input, const combination& by) {
-  if (!by.factor.defined()) return input;
+at::Tensor reduced_input(collective_task& task, const at::Tensor& input, const scaled_reduction& reduction) {
+  if (!reduction.factor.defined()) return input;
   const at::Tensor scaled = at::empty_like(input);
   task.scratch.push_back(scaled);
-  task.before.push_back({scaled, input, by.factor});
+  task.before.push_back({scaled, input, reduction.factor});
   return scaled;
 }
 
-tensors reduced_inputs(collective_task& task, const tensors& inputs, const combination& by) {
+tensors reduced_inputs(collective_task& task, const tensors& inputs, const scaled_reduction& reduction) {
   tensors terms;
-  for (const at::Tensor& each : inputs) terms.push_back(reduced_input(task, each, by));
+  for (const at::Tensor& each : inputs) terms.push_back(reduced_input(task, each, reduction));
   return terms;
 }
 
@@ -142,22 +142,22 @@ collective_task broadcast(const at::Tensor& data, int root) {
   return task;
 }
 
-collective_task allreduce(const at::Tensor& data, const combination& by) {
+collective_task allreduce(const at::Tensor& data, const scaled_reduction& reduction) {
   check_dense("all_reduce", data);
   collective_task task = make(OpType::ALLREDUCE, "isthmus:all_reduce", {data}, {data});
-  isthmus_operation operation = combining(ISTHMUS_ALLREDUCE, by, elements(data));
-  operation.send_buf = reduced_input(task, data, by).const_data_ptr();
+  isthmus_operation operation = combining(ISTHMUS_ALLREDUCE, reduction, elements(data));
+  operation.send_buf = reduced_input(task, data, reduction).const_data_ptr();
   operation.recv_buf = data.data_ptr();
   add(task, operation);
   return task;
 }
 
-collective_task reduce(const at::Tensor& data, int root, const combination& by) {
+collective_task reduce(const at::Tensor& data, int root, const scaled_reduction& reduction) {
   check_dense("reduce", data);
   collective_task task = make(OpType::REDUCE, "isthmus:reduce", {data}, {data});
-  isthmus_operation operation = combining(ISTHMUS_REDUCE, by, elements(data));
+  isthmus_operation operation = combining(ISTHMUS_REDUCE, reduction, elements(data));
   operation.root = root;
-  operation.send_buf = reduced_input(task, data, by).const_data_ptr();
+  operation.send_buf = reduced_input(task, data, reduction).const_data_ptr();
   operation.recv_buf = data.data_ptr();
   add(task, operation);
   return task;
@@ -178,7 +178,7 @@ collective_task allgather(const member& self, const tensors& outputs, const at::
   add(task, operation);
   if (!even) {
     owned_operation& uneven = task.operations.back();
-    uneven.recv_counts = sizes_of(outputs, moved_as(input.scalar_type()).per_element);
+    uneven.recv_counts = sizes_of(outputs, movement_type(input.scalar_type()).per_element);
     uneven.recv_displs = starts_of(uneven.recv_counts);
   }
   return task;
@@ -236,7 +236,7 @@ collective_task scatter(const member& self, const at::Tensor& output, const tens
 }
 
 collective_task reduce_scatter(const member& self, const at::Tensor& output, const tensors& inputs,
-                    const combination& by) {
+                    const scaled_reduction& reduction) {
   constexpr const char* call = "reduce_scatter";
   check_dense(call, output);
   check_list(call, inputs, static_cast<std::size_t>(self.size), output);
@@ -245,15 +245,15 @@ collective_task reduce_scatter(const member& self, const at::Tensor& output, con
                     " elements, the input for this rank ", inputs[own].numel(), ": they must agree");
   collective_task task = make(OpType::REDUCE_SCATTER, "isthmus:reduce_scatter", inputs, {output});
   if (equal_sizes(inputs, output)) {
-    isthmus_operation operation = combining(ISTHMUS_REDUCE_SCATTER, by, elements(output));
-    operation.send_buf = flat(task, reduced_inputs(task, inputs, by), direction::in);
+    isthmus_operation operation = combining(ISTHMUS_REDUCE_SCATTER, reduction, elements(output));
+    operation.send_buf = flat(task, reduced_inputs(task, inputs, reduction), direction::in);
     operation.recv_buf = output.data_ptr();
     add(task, operation);
     return task;
   }
-  const tensors terms = reduced_inputs(task, inputs, by);
+  const tensors terms = reduced_inputs(task, inputs, reduction);
   for (std::size_t root = 0; root < inputs.size(); ++root) {
-    isthmus_operation operation = combining(ISTHMUS_REDUCE, by, elements(terms[root]));
+    isthmus_operation operation = combining(ISTHMUS_REDUCE, reduction, elements(terms[root]));
     operation.root = static_cast<int>(root);
     operation.send_buf = terms[root].const_data_ptr();
     operation.recv_buf = root == own ? output.data_ptr() : nullptr;
@@ -263,7 +263,7 @@ collective_task reduce_scatter(const member& self, const at::Tensor& output, con
 }
 
 collective_task reduce_scatter_base(const member& self, const at::Tensor& output, const at::Tensor& input,
-                         const combination& by) {
+                         const scaled_reduction& reduction) {
   constexpr const char* call = "reduce_scatter_tensor";
   check_dense(call, input);
   check_dense(call, output);
@@ -271,8 +271,8 @@ collective_task reduce_scatter_base(const member& self, const at::Tensor& output
   TORCH_CHECK_VALUE(input.numel() == output.numel() * self.size, call, ": the input has ", input.numel(),
                     " elements; it must have ", self.size, " times the output's ", output.numel());
   collective_task task = make(OpType::_REDUCE_SCATTER_BASE, "isthmus:reduce_scatter_tensor", {input}, {output});
-  isthmus_operation operation = combining(ISTHMUS_REDUCE_SCATTER, by, elements(output));
-  operation.send_buf = reduced_input(task, input, by).const_data_ptr();
+  isthmus_operation operation = combining(ISTHMUS_REDUCE_SCATTER, reduction, elements(output));
+  operation.send_buf = reduced_input(task, input, reduction).const_data_ptr();
   operation.recv_buf = output.data_ptr();
   add(task, operation);
   return task;
@@ -288,7 +288,7 @@ collective_task alltoall(const member& self, const tensors& outputs, const tenso
   operation.send_buf = flat(task, inputs, direction::in);
   operation.recv_buf = flat(task, outputs, direction::out);
   add(task, operation);
-  const std::uint64_t per_element = moved_as(inputs.front().scalar_type()).per_element;
+  const std::uint64_t per_element = movement_type(inputs.front().scalar_type()).per_element;
   owned_operation& moved = task.operations.back();
   moved.send_counts = sizes_of(inputs, per_element);
   moved.send_displs = starts_of(moved.send_counts);
@@ -332,7 +332,7 @@ collective_task alltoall_base(const member& self, const at::Tensor& output, cons
   check_dense(call, output);
   check_same_type(call, output, input);
   collective_task task = make(OpType::ALLTOALL_BASE, "isthmus:all_to_all_single", {input}, {output});
-  const std::uint64_t per_element = moved_as(input.scalar_type()).per_element;
+  const std::uint64_t per_element = movement_type(input.scalar_type()).per_element;
   auto sent = parts_of("input", input, input_splits, self, per_element);
   auto received = parts_of("output", output, output_splits, self, per_element);
   const bool even = input_splits.empty() && output_splits.empty();

@@ -15,8 +15,8 @@ struct member {
 };
 
 // How a reducing call combines: `factor` is defined for PREMUL_SUM, whose input is multiplied on the way in.
-struct combination {
-  reduction how;
+struct scaled_reduction {
+  reduction_mapping mapping;
   at::Tensor factor;
 };
 
@@ -24,17 +24,17 @@ struct combination {
 void check_dense(const char* call, const at::Tensor& tensor);
 
 collective_task broadcast(const at::Tensor& data, int root);
-collective_task allreduce(const at::Tensor& data, const combination& by);
-collective_task reduce(const at::Tensor& data, int root, const combination& by);
+collective_task allreduce(const at::Tensor& data, const scaled_reduction& reduction);
+collective_task reduce(const at::Tensor& data, int root, const scaled_reduction& reduction);
 // Blocks may differ in size if all ranks pass the same sizes.
 collective_task allgather(const member& self, const tensors& outputs, const at::Tensor& input);
 collective_task allgather_base(const member& self, const at::Tensor& output, const at::Tensor& input);
 // `outputs` is empty on all ranks but the root.
 collective_task gather(const member& self, const tensors& outputs, const at::Tensor& input, int root);
 collective_task scatter(const member& self, const at::Tensor& output, const tensors& inputs, int root);
-collective_task reduce_scatter(const member& self, const at::Tensor& output, const tensors& inputs, const combination& by);
+collective_task reduce_scatter(const member& self, const at::Tensor& output, const tensors& inputs, const scaled_reduction& reduction);
 collective_task reduce_scatter_base(const member& self, const at::Tensor& output, const at::Tensor& input,
-                         const combination& by);
+                         const scaled_reduction& reduction);
 collective_task alltoall(const member& self, const tensors& outputs, const tensors& inputs);
 // Splits are rows of the first dimension; empty: equal parts.
 collective_task alltoall_base(const member& self, const at::Tensor& output, const at::Tensor& input,
