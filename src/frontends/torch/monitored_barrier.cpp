@@ -8,38 +8,38 @@ namespace isthmus::torch_backend {
 
 using std::chrono::milliseconds;
 
-void monitored_barrier(const c10::intrusive_ptr<c10d::Store>& store, const std::string& round,
-                       const tasks::member& who, milliseconds timeout, bool wait_all_ranks) {
-  const auto shared = store->clone();
-  const auto come = [&](int rank, milliseconds bound) {
-    const auto deadline = std::chrono::steady_clock::now() + bound;
-    while (!shared->check({round + std::to_string(rank)})) {
+void monitored_barrier(const c10::intrusive_ptr<c10d::Store>& store, const std::string& key_prefix,
+                       const tasks::rank_position& self, milliseconds timeout, bool wait_all_ranks) {
+  const auto own_store = store->clone();
+  const auto wait_for_rank = [&](int rank, milliseconds limit) {
+    const auto deadline = std::chrono::steady_clock::now() + limit;
+    while (!own_store->check({key_prefix + std::to_string(rank)})) {
       if (std::chrono::steady_clock::now() >= deadline) return false;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     return true;
   };
-  const std::vector<uint8_t> here{1};
-  if (who.rank != 0) {
-    shared->set(round + std::to_string(who.rank), here);
-    if (!come(0, timeout))
+  const std::vector<uint8_t> present{1};
+  if (self.rank != 0) {
+    own_store->set(key_prefix + std::to_string(self.rank), present);
+    if (!wait_for_rank(0, timeout))
       C10_THROW_ERROR(DistBackendError,
-                      c10::str("isthmus: monitored_barrier: rank ", who.rank, " waited ", timeout.count(),
+                      c10::str("isthmus: monitored_barrier: rank ", self.rank, " waited ", timeout.count(),
                                " ms for rank 0 to report that all ranks came"));
     return;
   }
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   std::string missing;
-  for (int rank = 1; rank < who.size; ++rank) {
-    const auto left = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
-    if (come(rank, std::max(left, milliseconds(0)))) continue;
+  for (int rank = 1; rank < self.size; ++rank) {
+    const auto remaining = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
+    if (wait_for_rank(rank, std::max(remaining, milliseconds(0)))) continue;
     missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
     if (!wait_all_ranks) break;
   }
   if (!missing.empty())
     C10_THROW_ERROR(DistBackendError, c10::str("isthmus: monitored_barrier: ranks that did not come within ",
                                                timeout.count(), " ms: ", missing));
-  shared->set(round + "0", here);
+  own_store->set(key_prefix + "0", present);
 }
 
 }  // namespace isthmus::torch_backend

@@ -120,7 +120,7 @@ class process_group final : public c10d::Backend {
  private:
   using executor_key = std::tuple<c10::DeviceType, c10::DeviceIndex, message_channel>;
 
-  tasks::member self() const { return {getRank(), getSize()}; }
+  tasks::rank_position self() const { return {getRank(), getSize()}; }
   void check_open() const;
   c10::Device resolve(c10::Device device) const;
   c10::Device used_device();  // that collective calls were made on

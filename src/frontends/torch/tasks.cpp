@@ -12,7 +12,7 @@ using c10d::OpType;
 
 std::uint64_t elements(const at::Tensor& tensor) { return static_cast<std::uint64_t>(tensor.numel()); }
 
-isthmus_operation moving(isthmus_collective collective, at::ScalarType type, std::uint64_t count) {
+isthmus_operation movement_operation(isthmus_collective collective, at::ScalarType type, std::uint64_t count) {
   const wire_type wire = movement_type(type);
   isthmus_operation operation{};
   operation.collective = collective;
@@ -21,7 +21,7 @@ isthmus_operation moving(isthmus_collective collective, at::ScalarType type, std
   return operation;
 }
 
-isthmus_operation combining(isthmus_collective collective, const scaled_reduction& reduction, std::uint64_t count) {
+isthmus_operation reduction_operation(isthmus_collective collective, const scaled_reduction& reduction, std::uint64_t count) {
   isthmus_operation operation{};
   operation.collective = collective;
   operation.datatype = reduction.mapping.wire.type;
@@ -30,24 +30,24 @@ isthmus_operation combining(isthmus_collective collective, const scaled_reductio
   return operation;
 }
 
-void check_same_type(const char* call, const at::Tensor& tensor, const at::Tensor& as) {
-  TORCH_CHECK_VALUE(tensor.scalar_type() == as.scalar_type(), call, ": a tensor is ", tensor.scalar_type(),
-                    ", another is ", as.scalar_type(), ": all must have one dtype");
-  TORCH_CHECK_VALUE(tensor.device() == as.device(), call, ": a tensor is on ", tensor.device().str(),
-                    ", another on ", as.device().str(), ": all must be on one device");
+void check_same_type(const char* call, const at::Tensor& tensor, const at::Tensor& reference) {
+  TORCH_CHECK_VALUE(tensor.scalar_type() == reference.scalar_type(), call, ": a tensor is ", tensor.scalar_type(),
+                    ", another is ", reference.scalar_type(), ": all must have one dtype");
+  TORCH_CHECK_VALUE(tensor.device() == reference.device(), call, ": a tensor is on ", tensor.device().str(),
+                    ", another on ", reference.device().str(), ": all must be on one device");
 }
 
-void check_list(const char* call, const tensors& list, std::size_t size, const at::Tensor& as) {
+void check_list(const char* call, const tensors& list, std::size_t size, const at::Tensor& reference) {
   TORCH_CHECK_VALUE(list.size() == size, call, ": a list of ", list.size(),
                     " tensors; it must have one for each of ", size, " ranks");
   for (const at::Tensor& each : list) {
     check_dense(call, each);
-    check_same_type(call, each, as);
+    check_same_type(call, each, reference);
   }
 }
 
 // Whether the tensors lie one behind the other.
-bool consecutive(const tensors& list) {
+bool is_consecutive(const tensors& list) {
   const auto* expected = static_cast<const char*>(list.front().const_data_ptr());
   for (const at::Tensor& each : list) {
     if (each.const_data_ptr() != expected && each.numel() > 0) return false;
@@ -56,26 +56,26 @@ bool consecutive(const tensors& list) {
   return true;
 }
 
-bool equal_sizes(const tensors& list, const at::Tensor& as) {
-  return std::all_of(list.begin(), list.end(), [&](const auto& each) { return each.numel() == as.numel(); });
+bool has_equal_sizes(const tensors& list, const at::Tensor& reference) {
+  return std::all_of(list.begin(), list.end(), [&](const auto& each) { return each.numel() == reference.numel(); });
 }
 
-std::vector<std::uint64_t> sizes_of(const tensors& list, std::uint64_t per_element) {
+std::vector<std::uint64_t> element_counts(const tensors& list, std::uint64_t per_element) {
   std::vector<std::uint64_t> counts;
   for (const at::Tensor& each : list) counts.push_back(elements(each) * per_element);
   return counts;
 }
 
-std::vector<std::uint64_t> starts_of(const std::vector<std::uint64_t>& counts) {
+std::vector<std::uint64_t> displacements_of(const std::vector<std::uint64_t>& counts) {
   std::vector<std::uint64_t> starts(counts.size());
   std::exclusive_scan(counts.begin(), counts.end(), starts.begin(), std::uint64_t{0});
   return starts;
 }
 
 // One buffer for a list: the list's own memory, or scratch with copies on the way in or out.
-enum class direction { in, out };
-void* flat(collective_task& task, const tensors& list, direction to) {
-  if (consecutive(list)) return list.front().data_ptr();
+enum class copy_direction { in, out };
+void* flat_buffer(collective_task& task, const tensors& list, copy_direction direction) {
+  if (is_consecutive(list)) return list.front().data_ptr();
   int64_t total = 0;
   for (const at::Tensor& each : list) total += each.numel();
   const at::Tensor scratch = at::empty({total}, list.front().options().memory_format(std::nullopt));
@@ -83,12 +83,12 @@ void* flat(collective_task& task, const tensors& list, direction to) {
   for (const at::Tensor& each : list) {
     // Elements in the order in which they lie in memory, whatever the format.
     const at::Tensor part = scratch.narrow(0, start, each.numel());
-    const at::Tensor line = each.as_strided({each.numel()}, {1});
+    const at::Tensor flat_view = each.as_strided({each.numel()}, {1});
     task.scratch.push_back(scratch);
-    if (to == direction::in)
-      task.before.push_back({part, line, {}});
+    if (direction == copy_direction::in)
+      task.before.push_back({part, flat_view, {}});
     else
-      task.after.push_back({line, part, {}});
+      task.after.push_back({flat_view, part, {}});
     start += each.numel();
   }
   return scratch.data_ptr();
@@ -104,12 +104,12 @@ at::Tensor reduced_input(collective_task& task, const at::Tensor& input, const s
 }
 
 tensors reduced_inputs(collective_task& task, const tensors& inputs, const scaled_reduction& reduction) {
-  tensors terms;
-  for (const at::Tensor& each : inputs) terms.push_back(reduced_input(task, each, reduction));
-  return terms;
+  tensors scaled_inputs;
+  for (const at::Tensor& each : inputs) scaled_inputs.push_back(reduced_input(task, each, reduction));
+  return scaled_inputs;
 }
 
-collective_task make(OpType kind, const char* title, tensors inputs, tensors outputs) {
+collective_task make_task(OpType kind, const char* title, tensors inputs, tensors outputs) {
   collective_task task;
   task.kind = kind;
   task.title = title;
@@ -118,7 +118,7 @@ collective_task make(OpType kind, const char* title, tensors inputs, tensors out
   return task;
 }
 
-void add(collective_task& task, const isthmus_operation& operation) {
+void add_operation(collective_task& task, const isthmus_operation& operation) {
   task.operations.emplace_back().operation = operation;
 }
 
@@ -134,108 +134,108 @@ void check_dense(const char* call, const at::Tensor& tensor) {
 
 collective_task broadcast(const at::Tensor& data, int root) {
   check_dense("broadcast", data);
-  collective_task task = make(OpType::BROADCAST, "isthmus:broadcast", {data}, {data});
-  isthmus_operation operation = moving(ISTHMUS_BROADCAST, data.scalar_type(), elements(data));
+  collective_task task = make_task(OpType::BROADCAST, "isthmus:broadcast", {data}, {data});
+  isthmus_operation operation = movement_operation(ISTHMUS_BROADCAST, data.scalar_type(), elements(data));
   operation.root = root;
   operation.send_buf = operation.recv_buf = data.data_ptr();
-  add(task, operation);
+  add_operation(task, operation);
   return task;
 }
 
 collective_task allreduce(const at::Tensor& data, const scaled_reduction& reduction) {
   check_dense("all_reduce", data);
-  collective_task task = make(OpType::ALLREDUCE, "isthmus:all_reduce", {data}, {data});
-  isthmus_operation operation = combining(ISTHMUS_ALLREDUCE, reduction, elements(data));
+  collective_task task = make_task(OpType::ALLREDUCE, "isthmus:all_reduce", {data}, {data});
+  isthmus_operation operation = reduction_operation(ISTHMUS_ALLREDUCE, reduction, elements(data));
   operation.send_buf = reduced_input(task, data, reduction).const_data_ptr();
   operation.recv_buf = data.data_ptr();
-  add(task, operation);
+  add_operation(task, operation);
   return task;
 }
 
 collective_task reduce(const at::Tensor& data, int root, const scaled_reduction& reduction) {
   check_dense("reduce", data);
-  collective_task task = make(OpType::REDUCE, "isthmus:reduce", {data}, {data});
-  isthmus_operation operation = combining(ISTHMUS_REDUCE, reduction, elements(data));
+  collective_task task = make_task(OpType::REDUCE, "isthmus:reduce", {data}, {data});
+  isthmus_operation operation = reduction_operation(ISTHMUS_REDUCE, reduction, elements(data));
   operation.root = root;
   operation.send_buf = reduced_input(task, data, reduction).const_data_ptr();
   operation.recv_buf = data.data_ptr();
-  add(task, operation);
+  add_operation(task, operation);
   return task;
 }
 
-collective_task allgather(const member& self, const tensors& outputs, const at::Tensor& input) {
+collective_task allgather(const rank_position& self, const tensors& outputs, const at::Tensor& input) {
   check_dense("all_gather", input);
   check_list("all_gather", outputs, static_cast<std::size_t>(self.size), input);
-  collective_task task = make(OpType::ALLGATHER, "isthmus:all_gather", {input}, outputs);
-  const bool even = equal_sizes(outputs, input);
+  collective_task task = make_task(OpType::ALLGATHER, "isthmus:all_gather", {input}, outputs);
+  const bool is_uniform = has_equal_sizes(outputs, input);
   isthmus_operation operation =
-      moving(even ? ISTHMUS_ALLGATHER : ISTHMUS_ALLGATHERV, input.scalar_type(), elements(input));
+      movement_operation(is_uniform ? ISTHMUS_ALLGATHER : ISTHMUS_ALLGATHERV, input.scalar_type(), elements(input));
   TORCH_CHECK_VALUE(outputs[static_cast<std::size_t>(self.rank)].numel() == input.numel(),
                     "all_gather: the input has ", input.numel(), " elements, the output for this rank ",
                     outputs[static_cast<std::size_t>(self.rank)].numel(), ": they must agree");
   operation.send_buf = input.const_data_ptr();
-  operation.recv_buf = flat(task, outputs, direction::out);
-  add(task, operation);
-  if (!even) {
+  operation.recv_buf = flat_buffer(task, outputs, copy_direction::out);
+  add_operation(task, operation);
+  if (!is_uniform) {
     owned_operation& uneven = task.operations.back();
-    uneven.recv_counts = sizes_of(outputs, movement_type(input.scalar_type()).per_element);
-    uneven.recv_displs = starts_of(uneven.recv_counts);
+    uneven.recv_counts = element_counts(outputs, movement_type(input.scalar_type()).per_element);
+    uneven.recv_displs = displacements_of(uneven.recv_counts);
   }
   return task;
 }
 
-collective_task allgather_base(const member& self, const at::Tensor& output, const at::Tensor& input) {
+collective_task allgather_base(const rank_position& self, const at::Tensor& output, const at::Tensor& input) {
   constexpr const char* call = "all_gather_into_tensor";
   check_dense(call, input);
   check_dense(call, output);
   check_same_type(call, output, input);
   TORCH_CHECK_VALUE(output.numel() == input.numel() * self.size, call, ": the output has ", output.numel(),
                     " elements; it must have ", self.size, " times the input's ", input.numel());
-  collective_task task = make(OpType::_ALLGATHER_BASE, "isthmus:all_gather_into_tensor", {input}, {output});
-  isthmus_operation operation = moving(ISTHMUS_ALLGATHER, input.scalar_type(), elements(input));
+  collective_task task = make_task(OpType::_ALLGATHER_BASE, "isthmus:all_gather_into_tensor", {input}, {output});
+  isthmus_operation operation = movement_operation(ISTHMUS_ALLGATHER, input.scalar_type(), elements(input));
   operation.send_buf = input.const_data_ptr();
   operation.recv_buf = output.data_ptr();
-  add(task, operation);
+  add_operation(task, operation);
   return task;
 }
 
-collective_task gather(const member& self, const tensors& outputs, const at::Tensor& input, int root) {
+collective_task gather(const rank_position& self, const tensors& outputs, const at::Tensor& input, int root) {
   check_dense("gather", input);
-  collective_task task = make(OpType::GATHER, "isthmus:gather", {input}, outputs);
-  isthmus_operation operation = moving(ISTHMUS_GATHER, input.scalar_type(), elements(input));
+  collective_task task = make_task(OpType::GATHER, "isthmus:gather", {input}, outputs);
+  isthmus_operation operation = movement_operation(ISTHMUS_GATHER, input.scalar_type(), elements(input));
   operation.root = root;
   operation.send_buf = input.const_data_ptr();
   if (self.rank == root) {
     check_list("gather", outputs, static_cast<std::size_t>(self.size), input);
-    TORCH_CHECK_VALUE(equal_sizes(outputs, input), "gather: all outputs must have the input's ", input.numel(),
+    TORCH_CHECK_VALUE(has_equal_sizes(outputs, input), "gather: all outputs must have the input's ", input.numel(),
                       " elements");
-    operation.recv_buf = flat(task, outputs, direction::out);
+    operation.recv_buf = flat_buffer(task, outputs, copy_direction::out);
   } else {
     TORCH_CHECK_VALUE(outputs.empty(), "gather: rank ", self.rank, " is not the root and must pass no outputs");
   }
-  add(task, operation);
+  add_operation(task, operation);
   return task;
 }
 
-collective_task scatter(const member& self, const at::Tensor& output, const tensors& inputs, int root) {
+collective_task scatter(const rank_position& self, const at::Tensor& output, const tensors& inputs, int root) {
   check_dense("scatter", output);
-  collective_task task = make(OpType::SCATTER, "isthmus:scatter", inputs, {output});
-  isthmus_operation operation = moving(ISTHMUS_SCATTER, output.scalar_type(), elements(output));
+  collective_task task = make_task(OpType::SCATTER, "isthmus:scatter", inputs, {output});
+  isthmus_operation operation = movement_operation(ISTHMUS_SCATTER, output.scalar_type(), elements(output));
   operation.root = root;
   operation.recv_buf = output.data_ptr();
   if (self.rank == root) {
     check_list("scatter", inputs, static_cast<std::size_t>(self.size), output);
-    TORCH_CHECK_VALUE(equal_sizes(inputs, output), "scatter: all inputs must have the output's ",
+    TORCH_CHECK_VALUE(has_equal_sizes(inputs, output), "scatter: all inputs must have the output's ",
                       output.numel(), " elements");
-    operation.send_buf = flat(task, inputs, direction::in);
+    operation.send_buf = flat_buffer(task, inputs, copy_direction::in);
   } else {
     TORCH_CHECK_VALUE(inputs.empty(), "scatter: rank ", self.rank, " is not the root and must pass no inputs");
   }
-  add(task, operation);
+  add_operation(task, operation);
   return task;
 }
 
-collective_task reduce_scatter(const member& self, const at::Tensor& output, const tensors& inputs,
+collective_task reduce_scatter(const rank_position& self, const at::Tensor& output, const tensors& inputs,
                     const scaled_reduction& reduction) {
   constexpr const char* call = "reduce_scatter";
   check_dense(call, output);
@@ -243,26 +243,26 @@ collective_task reduce_scatter(const member& self, const at::Tensor& output, con
   const auto own = static_cast<std::size_t>(self.rank);
   TORCH_CHECK_VALUE(inputs[own].numel() == output.numel(), call, ": the output has ", output.numel(),
                     " elements, the input for this rank ", inputs[own].numel(), ": they must agree");
-  collective_task task = make(OpType::REDUCE_SCATTER, "isthmus:reduce_scatter", inputs, {output});
-  if (equal_sizes(inputs, output)) {
-    isthmus_operation operation = combining(ISTHMUS_REDUCE_SCATTER, reduction, elements(output));
-    operation.send_buf = flat(task, reduced_inputs(task, inputs, reduction), direction::in);
+  collective_task task = make_task(OpType::REDUCE_SCATTER, "isthmus:reduce_scatter", inputs, {output});
+  if (has_equal_sizes(inputs, output)) {
+    isthmus_operation operation = reduction_operation(ISTHMUS_REDUCE_SCATTER, reduction, elements(output));
+    operation.send_buf = flat_buffer(task, reduced_inputs(task, inputs, reduction), copy_direction::in);
     operation.recv_buf = output.data_ptr();
-    add(task, operation);
+    add_operation(task, operation);
     return task;
   }
-  const tensors terms = reduced_inputs(task, inputs, reduction);
+  const tensors scaled_inputs = reduced_inputs(task, inputs, reduction);
   for (std::size_t root = 0; root < inputs.size(); ++root) {
-    isthmus_operation operation = combining(ISTHMUS_REDUCE, reduction, elements(terms[root]));
+    isthmus_operation operation = reduction_operation(ISTHMUS_REDUCE, reduction, elements(scaled_inputs[root]));
     operation.root = static_cast<int>(root);
-    operation.send_buf = terms[root].const_data_ptr();
+    operation.send_buf = scaled_inputs[root].const_data_ptr();
     operation.recv_buf = root == own ? output.data_ptr() : nullptr;
-    add(task, operation);
+    add_operation(task, operation);
   }
   return task;
 }
 
-collective_task reduce_scatter_base(const member& self, const at::Tensor& output, const at::Tensor& input,
+collective_task reduce_scatter_base(const rank_position& self, const at::Tensor& output, const at::Tensor& input,
                          const scaled_reduction& reduction) {
   constexpr const char* call = "reduce_scatter_tensor";
   check_dense(call, input);
@@ -270,54 +270,54 @@ collective_task reduce_scatter_base(const member& self, const at::Tensor& output
   check_same_type(call, output, input);
   TORCH_CHECK_VALUE(input.numel() == output.numel() * self.size, call, ": the input has ", input.numel(),
                     " elements; it must have ", self.size, " times the output's ", output.numel());
-  collective_task task = make(OpType::_REDUCE_SCATTER_BASE, "isthmus:reduce_scatter_tensor", {input}, {output});
-  isthmus_operation operation = combining(ISTHMUS_REDUCE_SCATTER, reduction, elements(output));
+  collective_task task = make_task(OpType::_REDUCE_SCATTER_BASE, "isthmus:reduce_scatter_tensor", {input}, {output});
+  isthmus_operation operation = reduction_operation(ISTHMUS_REDUCE_SCATTER, reduction, elements(output));
   operation.send_buf = reduced_input(task, input, reduction).const_data_ptr();
   operation.recv_buf = output.data_ptr();
-  add(task, operation);
+  add_operation(task, operation);
   return task;
 }
 
-collective_task alltoall(const member& self, const tensors& outputs, const tensors& inputs) {
+collective_task alltoall(const rank_position& self, const tensors& outputs, const tensors& inputs) {
   const auto size = static_cast<std::size_t>(self.size);
   TORCH_CHECK_VALUE(!inputs.empty(), "all_to_all: the list of inputs is empty");
   check_list("all_to_all", inputs, size, inputs.front());
   check_list("all_to_all", outputs, size, inputs.front());
-  collective_task task = make(OpType::ALLTOALL, "isthmus:all_to_all", inputs, outputs);
-  isthmus_operation operation = moving(ISTHMUS_ALLTOALLV, inputs.front().scalar_type(), 0);
-  operation.send_buf = flat(task, inputs, direction::in);
-  operation.recv_buf = flat(task, outputs, direction::out);
-  add(task, operation);
+  collective_task task = make_task(OpType::ALLTOALL, "isthmus:all_to_all", inputs, outputs);
+  isthmus_operation operation = movement_operation(ISTHMUS_ALLTOALLV, inputs.front().scalar_type(), 0);
+  operation.send_buf = flat_buffer(task, inputs, copy_direction::in);
+  operation.recv_buf = flat_buffer(task, outputs, copy_direction::out);
+  add_operation(task, operation);
   const std::uint64_t per_element = movement_type(inputs.front().scalar_type()).per_element;
-  owned_operation& moved = task.operations.back();
-  moved.send_counts = sizes_of(inputs, per_element);
-  moved.send_displs = starts_of(moved.send_counts);
-  moved.recv_counts = sizes_of(outputs, per_element);
-  moved.recv_displs = starts_of(moved.recv_counts);
+  owned_operation& exchange = task.operations.back();
+  exchange.send_counts = element_counts(inputs, per_element);
+  exchange.send_displs = displacements_of(exchange.send_counts);
+  exchange.recv_counts = element_counts(outputs, per_element);
+  exchange.recv_displs = displacements_of(exchange.recv_counts);
   return task;
 }
 
 namespace {
 
 // Elements of each part of a tensor that is split along its first dimension.
-std::vector<std::uint64_t> parts_of(const char* which, const at::Tensor& tensor,
-                                    const std::vector<int64_t>& rows, const member& self,
+std::vector<std::uint64_t> split_counts(const char* side, const at::Tensor& tensor,
+                                    const std::vector<int64_t>& rows, const rank_position& self,
                                     std::uint64_t per_element) {
   constexpr const char* call = "all_to_all_single";
   const auto size = static_cast<std::size_t>(self.size);
   if (rows.empty()) {
-    TORCH_CHECK_VALUE(tensor.dim() > 0 && tensor.size(0) % self.size == 0, call, ": the ", which, " has sizes ",
+    TORCH_CHECK_VALUE(tensor.dim() > 0 && tensor.size(0) % self.size == 0, call, ": the ", side, " has sizes ",
                       tensor.sizes(), ": without splits its first dimension must divide by ", self.size);
     return std::vector<std::uint64_t>(size, elements(tensor) / size * per_element);
   }
-  TORCH_CHECK_VALUE(rows.size() == size, call, ": ", rows.size(), " ", which,
+  TORCH_CHECK_VALUE(rows.size() == size, call, ": ", rows.size(), " ", side,
                     " splits; there must be one for each of ", size, " ranks");
   const int64_t total = std::accumulate(rows.begin(), rows.end(), int64_t{0});
-  const int64_t have = tensor.dim() > 0 ? tensor.size(0) : 1;
+  const int64_t dimension = tensor.dim() > 0 ? tensor.size(0) : 1;
   TORCH_CHECK_VALUE(
-      total == have && std::all_of(rows.begin(), rows.end(), [](int64_t each) { return each >= 0; }), call,
-      ": the ", which, " splits ", rows, " must be >= 0 and add up to the first dimension, ", have);
-  const std::uint64_t row = have > 0 ? elements(tensor) / static_cast<std::uint64_t>(have) : 0;
+      total == dimension && std::all_of(rows.begin(), rows.end(), [](int64_t each) { return each >= 0; }), call,
+      ": the ", side, " splits ", rows, " must be >= 0 and add up to the first dimension, ", dimension);
+  const std::uint64_t row = dimension > 0 ? elements(tensor) / static_cast<std::uint64_t>(dimension) : 0;
   std::vector<std::uint64_t> parts;
   for (const int64_t each : rows) parts.push_back(static_cast<std::uint64_t>(each) * row * per_element);
   return parts;
@@ -325,53 +325,53 @@ std::vector<std::uint64_t> parts_of(const char* which, const at::Tensor& tensor,
 
 }  // namespace
 
-collective_task alltoall_base(const member& self, const at::Tensor& output, const at::Tensor& input,
+collective_task alltoall_base(const rank_position& self, const at::Tensor& output, const at::Tensor& input,
                    const std::vector<int64_t>& output_splits, const std::vector<int64_t>& input_splits) {
   constexpr const char* call = "all_to_all_single";
   check_dense(call, input);
   check_dense(call, output);
   check_same_type(call, output, input);
-  collective_task task = make(OpType::ALLTOALL_BASE, "isthmus:all_to_all_single", {input}, {output});
+  collective_task task = make_task(OpType::ALLTOALL_BASE, "isthmus:all_to_all_single", {input}, {output});
   const std::uint64_t per_element = movement_type(input.scalar_type()).per_element;
-  auto sent = parts_of("input", input, input_splits, self, per_element);
-  auto received = parts_of("output", output, output_splits, self, per_element);
-  const bool even = input_splits.empty() && output_splits.empty();
-  TORCH_CHECK_VALUE(!even || input.numel() == output.numel(), call, ": without splits the output's ",
+  auto sent = split_counts("input", input, input_splits, self, per_element);
+  auto received = split_counts("output", output, output_splits, self, per_element);
+  const bool is_uniform = input_splits.empty() && output_splits.empty();
+  TORCH_CHECK_VALUE(!is_uniform || input.numel() == output.numel(), call, ": without splits the output's ",
                     output.numel(), " elements must be as many as the input's ", input.numel());
-  isthmus_operation operation = moving(even ? ISTHMUS_ALLTOALL : ISTHMUS_ALLTOALLV, input.scalar_type(), 0);
-  operation.count = even ? sent.front() : 0;
+  isthmus_operation operation = movement_operation(is_uniform ? ISTHMUS_ALLTOALL : ISTHMUS_ALLTOALLV, input.scalar_type(), 0);
+  operation.count = is_uniform ? sent.front() : 0;
   operation.send_buf = input.const_data_ptr();
   operation.recv_buf = output.data_ptr();
-  add(task, operation);
-  if (even) return task;
-  owned_operation& moved = task.operations.back();
-  moved.send_displs = starts_of(sent);
-  moved.recv_displs = starts_of(received);
-  moved.send_counts = std::move(sent);
-  moved.recv_counts = std::move(received);
+  add_operation(task, operation);
+  if (is_uniform) return task;
+  owned_operation& exchange = task.operations.back();
+  exchange.send_displs = displacements_of(sent);
+  exchange.recv_displs = displacements_of(received);
+  exchange.send_counts = std::move(sent);
+  exchange.recv_counts = std::move(received);
   return task;
 }
 
 collective_task message(const at::Tensor& data, isthmus_collective collective, int peer) {
-  const bool sends = collective == ISTHMUS_SEND;
-  check_dense(sends ? "send" : "recv", data);
+  const bool is_send = collective == ISTHMUS_SEND;
+  check_dense(is_send ? "send" : "recv", data);
   collective_task task =
-      make(sends ? OpType::SEND : OpType::RECV, sends ? "isthmus:send" : "isthmus:recv", {data}, {data});
-  isthmus_operation operation = moving(collective, data.scalar_type(), elements(data));
+      make_task(is_send ? OpType::SEND : OpType::RECV, is_send ? "isthmus:send" : "isthmus:recv", {data}, {data});
+  isthmus_operation operation = movement_operation(collective, data.scalar_type(), elements(data));
   operation.root = peer;
-  if (sends)
+  if (is_send)
     operation.send_buf = data.const_data_ptr();
   else
     operation.recv_buf = data.data_ptr();
-  add(task, operation);
+  add_operation(task, operation);
   return task;
 }
 
 collective_task barrier() {
-  collective_task task = make(OpType::BARRIER, "isthmus:barrier", {}, {});
+  collective_task task = make_task(OpType::BARRIER, "isthmus:barrier", {}, {});
   isthmus_operation operation{};
   operation.collective = ISTHMUS_BARRIER;
-  add(task, operation);
+  add_operation(task, operation);
   task.blocks_host = true;
   return task;
 }

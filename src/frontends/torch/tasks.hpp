@@ -10,7 +10,7 @@ namespace isthmus::torch_backend::tasks {
 using tensors = std::vector<at::Tensor>;
 
 // Who calls: its rank among `size`.
-struct member {
+struct rank_position {
   int rank, size;
 };
 
@@ -27,17 +27,17 @@ collective_task broadcast(const at::Tensor& data, int root);
 collective_task allreduce(const at::Tensor& data, const scaled_reduction& reduction);
 collective_task reduce(const at::Tensor& data, int root, const scaled_reduction& reduction);
 // Blocks may differ in size if all ranks pass the same sizes.
-collective_task allgather(const member& self, const tensors& outputs, const at::Tensor& input);
-collective_task allgather_base(const member& self, const at::Tensor& output, const at::Tensor& input);
+collective_task allgather(const rank_position& self, const tensors& outputs, const at::Tensor& input);
+collective_task allgather_base(const rank_position& self, const at::Tensor& output, const at::Tensor& input);
 // `outputs` is empty on all ranks but the root.
-collective_task gather(const member& self, const tensors& outputs, const at::Tensor& input, int root);
-collective_task scatter(const member& self, const at::Tensor& output, const tensors& inputs, int root);
-collective_task reduce_scatter(const member& self, const at::Tensor& output, const tensors& inputs, const scaled_reduction& reduction);
-collective_task reduce_scatter_base(const member& self, const at::Tensor& output, const at::Tensor& input,
+collective_task gather(const rank_position& self, const tensors& outputs, const at::Tensor& input, int root);
+collective_task scatter(const rank_position& self, const at::Tensor& output, const tensors& inputs, int root);
+collective_task reduce_scatter(const rank_position& self, const at::Tensor& output, const tensors& inputs, const scaled_reduction& reduction);
+collective_task reduce_scatter_base(const rank_position& self, const at::Tensor& output, const at::Tensor& input,
                          const scaled_reduction& reduction);
-collective_task alltoall(const member& self, const tensors& outputs, const tensors& inputs);
+collective_task alltoall(const rank_position& self, const tensors& outputs, const tensors& inputs);
 // Splits are rows of the first dimension; empty: equal parts.
-collective_task alltoall_base(const member& self, const at::Tensor& output, const at::Tensor& input,
+collective_task alltoall_base(const rank_position& self, const at::Tensor& output, const at::Tensor& input,
                    const std::vector<int64_t>& output_splits, const std::vector<int64_t>& input_splits);
 collective_task message(const at::Tensor& data, isthmus_collective collective, int peer);
 collective_task barrier();
