@@ -7,99 +7,99 @@ namespace isthmus::torch_backend {
 namespace {
 
 // Sizes that differ a little share blocks.
-std::uint64_t rounded(std::uint64_t bytes) {
+std::uint64_t round_up(std::uint64_t bytes) {
   const std::uint64_t step = bytes <= (1u << 20) ? 1u << 9 : 1u << 21;
   return (bytes + step - 1) / step * step;
 }
 
 }  // namespace
 
-at::Tensor pool::allocate(int64_t elements, const at::TensorOptions& options,
+at::Tensor tensor_pool::allocate(int64_t elements, const at::TensorOptions& options,
                           std::vector<c10::Stream> streams) {
   if (elements == 0) return at::empty({0}, options);
-  const std::lock_guard allocating(m_allocating);
+  const std::lock_guard allocation_lock(m_allocation_mutex);
   const auto bytes = static_cast<std::uint64_t>(elements) * options.dtype().itemsize();
-  heap_block& taken = take(rounded(bytes));
-  for (const c10::Event& use : taken.last_uses) use.block(streams.front());
-  taken.last_uses.clear();
-  taken.streams = std::move(streams);
+  heap_block& block = acquire(round_up(bytes));
+  for (const c10::Event& use : block.last_uses) use.block(streams.front());
+  block.last_uses.clear();
+  block.streams = std::move(streams);
   return at::from_blob(
-      taken.pointer, {elements}, [self = shared_from_this(), &taken](void*) { self->give_back(taken); },
+      block.pointer, {elements}, [self = shared_from_this(), &block](void*) { self->recycle(block); },
       options, options.device());
 }
 
-pool::heap_block& pool::take(std::uint64_t bytes) {
-  heap_block* chosen = choose(bytes);
-  if (chosen == nullptr) {
-    void* const fresh = m_endpoint->allocate(bytes);
+tensor_pool::heap_block& tensor_pool::acquire(std::uint64_t bytes) {
+  heap_block* block = find_common_block(bytes);
+  if (block == nullptr) {
+    void* const address = m_endpoint->allocate(bytes);
     const std::lock_guard lock(m_mutex);
-    chosen = &m_blocks.emplace_back(heap_block{fresh, bytes, true, {}, {}});
+    block = &m_blocks.emplace_back(heap_block{address, bytes, true, {}, {}});
   }
   const std::lock_guard lock(m_mutex);
-  chosen->is_free = false;
-  return *chosen;
+  block->is_free = false;
+  return *block;
 }
 
 // The first block of this size that is free on every rank, or nullptr.
-pool::heap_block* pool::choose(std::uint64_t bytes) {
+tensor_pool::heap_block* tensor_pool::find_common_block(std::uint64_t bytes) {
   std::vector<heap_block*> candidates;
-  std::vector<std::uint8_t> free;
+  std::vector<std::uint8_t> free_flags;
   {
     const std::lock_guard lock(m_mutex);
     for (heap_block& each : m_blocks) {
       if (each.bytes != bytes) continue;
       candidates.push_back(&each);
-      free.push_back(each.is_free ? 1 : 0);
+      free_flags.push_back(each.is_free ? 1 : 0);
     }
   }
   if (candidates.empty()) return nullptr;
-  owned_operation vote;
-  vote.operation.collective = ISTHMUS_ALLREDUCE;
-  vote.operation.datatype = ISTHMUS_UINT8;
-  vote.operation.op = ISTHMUS_MIN;
-  vote.operation.count = free.size();
-  vote.operation.send_buf = vote.operation.recv_buf = free.data();
-  m_ballot->launch({vote}, nullptr);
-  for (std::size_t index = 0; index < free.size(); ++index)
-    if (free[index] == 1) return candidates[index];
+  owned_operation agreement;
+  agreement.operation.collective = ISTHMUS_ALLREDUCE;
+  agreement.operation.datatype = ISTHMUS_UINT8;
+  agreement.operation.op = ISTHMUS_MIN;
+  agreement.operation.count = free_flags.size();
+  agreement.operation.send_buf = agreement.operation.recv_buf = free_flags.data();
+  m_host_endpoint->launch({agreement}, nullptr);
+  for (std::size_t index = 0; index < free_flags.size(); ++index)
+    if (free_flags[index] == 1) return candidates[index];
   return nullptr;
 }
 
 // Runs where the last reference to a tensor goes, at exit too, when there may be no device any more.
-void pool::give_back(heap_block& freed) noexcept {
+void tensor_pool::recycle(heap_block& block) noexcept {
   const std::lock_guard lock(m_mutex);
   try {
-    for (const c10::Stream& stream : freed.streams) {
+    for (const c10::Stream& stream : block.streams) {
       c10::Event use(stream.device_type());
       use.record(stream);
-      freed.last_uses.push_back(std::move(use));
+      block.last_uses.push_back(std::move(use));
     }
   } catch (const std::exception& failure) {
     TORCH_WARN("isthmus: a tensor of the symmetric heap was not freed: ", failure.what());
     return;  // not free: whoever used it might not be done
   }
-  freed.is_free = true;
-  if (m_closed) release(freed);
+  block.is_free = true;
+  if (m_is_closed) release(block);
 }
 
 // Freeing unmaps at once, whatever still runs.
-void pool::release(heap_block& unused) noexcept {
+void tensor_pool::release(heap_block& block) noexcept {
   try {
-    for (const c10::Event& use : unused.last_uses) use.synchronize();
+    for (const c10::Event& use : block.last_uses) use.synchronize();
   } catch (const std::exception& failure) {
     TORCH_WARN("isthmus: memory of the symmetric heap was not freed: ", failure.what());
     return;
   }
-  m_endpoint->free(unused.pointer);
+  m_endpoint->free(block.pointer);
 }
 
-void pool::close() noexcept {
+void tensor_pool::close() noexcept {
   const std::lock_guard lock(m_mutex);
-  if (m_closed) return;
-  m_closed = true;
+  if (m_is_closed) return;
+  m_is_closed = true;
   for (heap_block& each : m_blocks)
     if (each.is_free) release(each);
-  m_ballot->close();
+  m_host_endpoint->close();
 }
 
 }  // namespace isthmus::torch_backend

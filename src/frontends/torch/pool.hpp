@@ -20,13 +20,13 @@
 
 namespace isthmus::torch_backend {
 
-class pool : public std::enable_shared_from_this<pool> {
+class tensor_pool : public std::enable_shared_from_this<tensor_pool> {
  public:
   // `control` has the heap, `ballot` are the same ranks on the host.
-  pool(std::shared_ptr<device_endpoint> endpoint, std::shared_ptr<device_endpoint> ballot)
-      : m_endpoint(std::move(endpoint)), m_ballot(std::move(ballot)) {}
-  pool(const pool&) = delete;
-  pool& operator=(const pool&) = delete;
+  tensor_pool(std::shared_ptr<device_endpoint> endpoint, std::shared_ptr<device_endpoint> host_endpoint)
+      : m_endpoint(std::move(endpoint)), m_host_endpoint(std::move(host_endpoint)) {}
+  tensor_pool(const tensor_pool&) = delete;
+  tensor_pool& operator=(const tensor_pool&) = delete;
 
   // Collective; contents are undefined. The memory may be used on `streams` until the tensor is gone, and is
   // handed out again behind what they hold then; other streams have to be waited for. The first stream is the
@@ -34,7 +34,7 @@ class pool : public std::enable_shared_from_this<pool> {
   at::Tensor allocate(int64_t elements, const at::TensorOptions& options, std::vector<c10::Stream> streams);
 
   // Ends waits in allocate. Any thread.
-  void abort() noexcept { m_ballot->abort(); }
+  void abort() noexcept { m_host_endpoint->abort(); }
   // Frees what no tensor uses; the last tensor frees the rest.
   void close() noexcept;
 
@@ -47,16 +47,16 @@ class pool : public std::enable_shared_from_this<pool> {
     std::vector<c10::Event> last_uses;
   };
 
-  heap_block& take(std::uint64_t bytes);
-  heap_block* choose(std::uint64_t bytes);
-  void give_back(heap_block& freed) noexcept;
-  void release(heap_block& unused) noexcept;
+  heap_block& acquire(std::uint64_t bytes);
+  heap_block* find_common_block(std::uint64_t bytes);
+  void recycle(heap_block& block) noexcept;
+  void release(heap_block& block) noexcept;
 
-  const std::shared_ptr<device_endpoint> m_endpoint, m_ballot;
-  std::mutex m_allocating;          // one allocation at a time
+  const std::shared_ptr<device_endpoint> m_endpoint, m_host_endpoint;
+  std::mutex m_allocation_mutex;          // one allocation at a time
   std::mutex m_mutex;               // of what follows
   std::deque<heap_block> m_blocks;  // in the order of their allocation, which is the same on all ranks
-  bool m_closed = false;
+  bool m_is_closed = false;
 };
 
 }  // namespace isthmus::torch_backend

@@ -99,7 +99,7 @@ endpoint_settings process_group::endpoint_settings_for(c10::Device device) const
   return settings;
 }
 
-std::shared_ptr<pool> process_group::pool_for(c10::Device device) {
+std::shared_ptr<tensor_pool> process_group::pool_for(c10::Device device) {
   const std::shared_ptr<device_endpoint> heap = executor_for(device)->endpoint();
   const std::lock_guard lock(m_mutex);
   check_open();
@@ -108,7 +108,7 @@ std::shared_ptr<pool> process_group::pool_for(c10::Device device) {
     endpoint_settings ballot_settings = endpoint_settings_for(c10::kCPU);
     ballot_settings.scope = heap->settings().scope + "_pool";
     ballot_settings.group += " (memory pool)";
-    entry = std::make_shared<pool>(heap, std::make_shared<device_endpoint>(m_store, std::move(ballot_settings)));
+    entry = std::make_shared<tensor_pool>(heap, std::make_shared<device_endpoint>(m_store, std::move(ballot_settings)));
   }
   return entry;
 }

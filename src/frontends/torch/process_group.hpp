@@ -129,7 +129,7 @@ class process_group final : public c10d::Backend {
   std::unique_ptr<task_executor> make_executor(c10::Device device, const message_channel& channel) const;
   std::unique_ptr<task_executor> make_executor(c10::Device device, std::shared_ptr<device_endpoint> endpoint) const;
   endpoint_settings endpoint_settings_for(c10::Device device) const;
-  std::shared_ptr<pool> pool_for(c10::Device device);
+  std::shared_ptr<tensor_pool> pool_for(c10::Device device);
 
   // How the caller means to wait.
   struct wait_options {
@@ -159,7 +159,7 @@ class process_group final : public c10d::Backend {
   std::mutex m_mutex;  // of what follows
   struct communicator_set {
     std::map<executor_key, std::shared_ptr<task_executor>> executors;
-    std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::shared_ptr<pool>> pools;
+    std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::shared_ptr<tensor_pool>> pools;
     void close();
   };
   communicator_set m_communicators;

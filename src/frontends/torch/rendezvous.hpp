@@ -27,8 +27,8 @@ class rendezvous {
   const isthmus_store_table* table() const { return &m_table; }
 
   // Every wait, now and until resume(), fails. Any thread.
-  void cancel() noexcept { m_cancelled = true; }
-  void resume() noexcept { m_cancelled = false; }
+  void cancel() noexcept { m_is_cancelled = true; }
+  void resume() noexcept { m_is_cancelled = false; }
 
  private:
   static constexpr int ok = 0, timed_out = 1, failed = 2;
@@ -61,9 +61,9 @@ class rendezvous {
   // The bootstrap asks in slices of a fraction of a second, so a cancellation is noticed.
   static int get(void* context, const char* key, void* value, std::size_t bytes, double timeout_s) {
     auto& self = *static_cast<rendezvous*>(context);
-    if (self.m_cancelled) return failed;
+    if (self.m_is_cancelled) return failed;
     try {
-      if (!self.await(key, timeout_s)) return timed_out;
+      if (!self.wait_for_key(key, timeout_s)) return timed_out;
       const auto stored = self.m_store->get(key);
       if (stored.size() != bytes) return failed;
       std::memcpy(value, stored.data(), bytes);
@@ -75,20 +75,20 @@ class rendezvous {
   }
 
   // Polls: a store's own wait ends in an exception with a stack trace each time that its slice is over.
-  bool await(const std::string& key, double timeout_s) {
+  bool wait_for_key(const std::string& key, double timeout_s) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_s);
-    auto pause = std::chrono::microseconds(200);
+    auto poll_interval = std::chrono::microseconds(200);
     while (!m_store->check({key})) {
-      if (m_cancelled || std::chrono::steady_clock::now() >= deadline) return false;
-      std::this_thread::sleep_for(pause);
-      pause = std::min(2 * pause, std::chrono::microseconds(10000));
+      if (m_is_cancelled || std::chrono::steady_clock::now() >= deadline) return false;
+      std::this_thread::sleep_for(poll_interval);
+      poll_interval = std::min(2 * poll_interval, std::chrono::microseconds(10000));
     }
     return true;
   }
 
   c10::intrusive_ptr<c10d::Store> m_store;
   isthmus_store_table m_table;
-  std::atomic<bool> m_cancelled{false};
+  std::atomic<bool> m_is_cancelled{false};
 };
 
 }  // namespace isthmus::torch_backend
