@@ -9,7 +9,7 @@
 
 from ._backend import monitored_barrier, register, reload_rules, shrink
 from ._direct import all_reduce
-from ._knobs import apply_knobs
+from ._environment import apply_environment
 from ._replace import replace_backends
 from ._report import Row, print_report, report, reset_report
 
@@ -25,5 +25,5 @@ __all__ = [
     "shrink",
 ]
 
-apply_knobs()
+apply_environment()
 register()

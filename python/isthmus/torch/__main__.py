@@ -28,18 +28,18 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--local_rank", "--local-rank", help="what DeepSpeed's launcher adds; handed on to SCRIPT"
     )
-    asked = parser.parse_args(arguments)
-    if not asked.module and not os.path.exists(asked.script):
-        parser.error(f"SCRIPT {asked.script!r} does not exist (a module's name needs -m)")
-    replace_backends(report=asked.report)
-    added = [] if asked.local_rank is None else [f"--local_rank={asked.local_rank}"]
-    sys.argv = [asked.script, *added, *asked.arguments]
-    if asked.module:  # python -m already put the present folder first
-        runpy.run_module(asked.script, run_name="__main__", alter_sys=True)
+    options = parser.parse_args(arguments)
+    if not options.module and not os.path.exists(options.script):
+        parser.error(f"SCRIPT {options.script!r} does not exist (a module's name needs -m)")
+    replace_backends(report=options.report)
+    launcher_arguments = [] if options.local_rank is None else [f"--local_rank={options.local_rank}"]
+    sys.argv = [options.script, *launcher_arguments, *options.arguments]
+    if options.module:  # python -m already put the present folder first
+        runpy.run_module(options.script, run_name="__main__", alter_sys=True)
     else:
         if not sys.flags.safe_path:
-            sys.path[0] = os.path.dirname(os.path.abspath(asked.script))
-        runpy.run_path(asked.script, run_name="__main__")
+            sys.path[0] = os.path.dirname(os.path.abspath(options.script))
+        runpy.run_path(options.script, run_name="__main__")
 
 
 if __name__ == "__main__":

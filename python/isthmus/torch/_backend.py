@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from ._compile import load as load_extension
-from ._knobs import apply_knobs
+from ._environment import apply_environment
 
 NAME = "isthmus"
 
@@ -31,8 +31,8 @@ def monitored_barrier(
     the wait (default: the group's); with `wait_all_ranks` all missing ranks are named, else the first.
     """
     backend = (group or dist.distributed_c10d._get_default_group())._get_backend(torch.device("cpu"))
-    unset = timedelta(milliseconds=-1)  # c10d's own mark for it
-    backend.monitored_barrier(unset if timeout is None else timeout, wait_all_ranks)
+    default_timeout = timedelta(milliseconds=-1)  # c10d's own mark for it
+    backend.monitored_barrier(default_timeout if timeout is None else timeout, wait_all_ranks)
 
 
 def reload_rules() -> None:
@@ -42,7 +42,7 @@ def reload_rules() -> None:
     between the same collectives, with no collective captured in a graph that is to be replayed. A tensor of the
     symmetric heap stays valid, but is plain memory to the new communicators, and keeps the old one's memory.
     """
-    apply_knobs()
+    apply_environment()
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
     for backend in {id(each): each for each in _backends()}.values():
@@ -64,15 +64,15 @@ def shrink(group: dist.ProcessGroup | None = None, wait: timedelta | None = None
     if not hasattr(dist, "shrink_group"):
         raise RuntimeError(f"PyTorch {torch.__version__} has no torch.distributed.shrink_group: 2.10 has")
     devices = list(old._device_types)
-    lost = backends[0].agree_on_lost_ranks(0.0 if wait is None else wait.total_seconds())
-    if not lost:
+    lost_ranks = backends[0].agree_on_lost_ranks(0.0 if wait is None else wait.total_seconds())
+    if not lost_ranks:
         return old
-    made = dist.shrink_group(lost, group)
-    served = _backends_of(made)[0]
+    shrunk = dist.shrink_group(lost_ranks, group)
+    backend = _backends_of(shrunk)[0]
     for device in devices:  # shrink_group leaves it at one
-        if device not in made._device_types:
-            made._register_backend(device, dist.ProcessGroup.BackendType.CUSTOM, served)
-    return made
+        if device not in shrunk._device_types:
+            shrunk._register_backend(device, dist.ProcessGroup.BackendType.CUSTOM, backend)
+    return shrunk
 
 
 def is_isthmus(group: dist.ProcessGroup) -> bool:
@@ -85,10 +85,10 @@ def _backends() -> list[Any]:
 
 
 def _backends_of(group: dist.ProcessGroup) -> list[Any]:
-    found = [group._get_backend(device) for device in group._device_types]
+    backends = [group._get_backend(device) for device in group._device_types]
     # TORCH_DISTRIBUTED_DEBUG=DETAIL wraps them
-    inner = [getattr(each, "wrapped_pg", each) for each in found]
-    return [each for each in inner if isinstance(each, _extension.ProcessGroupIsthmus)]
+    unwrapped = [getattr(each, "wrapped_pg", each) for each in backends]
+    return [each for each in unwrapped if isinstance(each, _extension.ProcessGroupIsthmus)]
 
 
 def _create(options: Any, _backend_options: Any) -> dist.Backend:

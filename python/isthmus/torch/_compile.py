@@ -37,9 +37,9 @@ def load() -> ModuleType:
 
 def cache_folder() -> Path:
     """Where compiled extensions lie: ISTHMUS_CACHE_DIR, or isthmus/ in the user's cache."""
-    chosen = os.environ.get("ISTHMUS_CACHE_DIR")
-    users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(chosen) if chosen else users / "isthmus"
+    configured = os.environ.get("ISTHMUS_CACHE_DIR")
+    user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(configured) if configured else user_cache / "isthmus"
 
 
 def _compiled() -> Path:
@@ -69,13 +69,13 @@ def _run_builder(torch_version: str, target: Path) -> None:
     notice = f"isthmus.torch: compiling for PyTorch {torch_version} (about a minute, once)"
     print(notice, file=sys.stderr, flush=True)
     command = [sys.executable, __file__, str(target)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    if done.returncode != 0 or not target.exists():
-        last = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
+    result = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    if result.returncode != 0 or not target.exists():
+        last_lines = "\n".join((result.stdout + result.stderr).strip().splitlines()[-15:])
         raise ImportError(
             f"isthmus.torch could not be compiled for PyTorch {torch_version}; it needs g++ 12 or newer, "
             "Python's headers (Debian: g++ python3-dev) and ninja (pip install isthmus[torch]). "
-            f"The compiler said:\n{last}"
+            f"The compiler said:\n{last_lines}"
         )
 
 
@@ -97,15 +97,15 @@ def build(target: Path) -> None:
     from torch.utils import cpp_extension
 
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        whole = Path(folder) / "whole.cpp"
+        unity_source = Path(folder) / "whole.cpp"
         lines = [f'#include "{path}"\n' for path in sorted(SOURCES.rglob("*.cpp"))]
-        whole.write_text("".join(lines), encoding="utf-8")
+        unity_source.write_text("".join(lines), encoding="utf-8")
         # A C++ runtime of its own with nothing of it visible, before PyTorch's libraries, which export parts
         # of theirs.
         runtime = ["-static-libstdc++", "-Wl,--exclude-libs,libstdc++.a", "-l:libstdc++.a"]
         built = cpp_extension.load(
             name="_extension",
-            sources=[str(whole)],
+            sources=[str(unity_source)],
             extra_cflags=["-std=c++20", "-O1", "-g0", "-fvisibility=hidden"],
             extra_ldflags=[str(LIBRARY), f"-Wl,-rpath,{LIBRARY.parent}", *runtime],
             extra_include_paths=[str(SOURCES), str(HERE.parent / "include")],

@@ -15,7 +15,7 @@ _SUM: Any = dist.ReduceOp.SUM
 _OP = type(_SUM)
 
 # Which backend of ours serves a group's CPU tensors; False: none does.
-_served: WeakKeyDictionary[dist.ProcessGroup, Any] = WeakKeyDictionary()
+_backend_by_group: WeakKeyDictionary[dist.ProcessGroup, Any] = WeakKeyDictionary()
 
 
 def all_reduce(
@@ -29,22 +29,22 @@ def all_reduce(
     """
     if torch.compiler.is_compiling():
         return dist.all_reduce(tensor, op, group, async_op)
-    where = c10d._world.default_pg if group is None else group
+    process_group = c10d._world.default_pg if group is None else group
     if (
         type(tensor) is torch.Tensor
         and type(op) is _OP
         and not async_op
-        and isinstance(where, dist.ProcessGroup)
+        and isinstance(process_group, dist.ProcessGroup)
     ):
-        backend = _served.get(where)
+        backend = _backend_by_group.get(process_group)
         if backend is None:
-            backend = _served[where] = _server_of(where)
-        if backend and where not in c10d._world.pg_coalesce_state and backend.try_allreduce_inline(tensor, op):
+            backend = _backend_by_group[process_group] = _find_backend(process_group)
+        if backend and process_group not in c10d._world.pg_coalesce_state and backend.try_allreduce_inline(tensor, op):
             return None
     return dist.all_reduce(tensor, op, group, async_op)
 
 
-def _server_of(group: dist.ProcessGroup) -> Any:
+def _find_backend(group: dist.ProcessGroup) -> Any:
     """Our backend, unless something wraps it, such as what TORCH_DISTRIBUTED_DEBUG=DETAIL adds."""
     if torch.device("cpu") not in group._device_types:
         return False

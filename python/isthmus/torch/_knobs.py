@@ -8,30 +8,30 @@ import os
 ADDED = "ISTHMUS_TORCH_ADDED_{}"
 
 
-def apply_knobs() -> None:
+def apply_environment() -> None:
     """Adds what the opt-in variables ask for to ISTHMUS_RULE and ISTHMUS_OPTION, in place of earlier additions.
 
     Communicators read those when they are made, so the variables have to be set before the first collective
     or before reload_rules(), and alike on all ranks.
     """
-    wanted = _wanted()  # complains before anything is changed
+    requested = _requested()  # complains before anything is changed
     for name in ("RULE", "OPTION"):
-        before = os.environ.pop(ADDED.format(name), None)
-        pieces = [text for text in _pieces(f"ISTHMUS_{name}") if text != before]
-        if (piece := wanted.get(name)) is not None and piece not in pieces:
-            pieces.append(piece)
-            os.environ[ADDED.format(name)] = piece
-        if pieces or f"ISTHMUS_{name}" in os.environ:
-            os.environ[f"ISTHMUS_{name}"] = "; ".join(pieces)
+        previous = os.environ.pop(ADDED.format(name), None)
+        entries = [text for text in _entries(f"ISTHMUS_{name}") if text != previous]
+        if (entry := requested.get(name)) is not None and entry not in entries:
+            entries.append(entry)
+            os.environ[ADDED.format(name)] = entry
+        if entries or f"ISTHMUS_{name}" in os.environ:
+            os.environ[f"ISTHMUS_{name}"] = "; ".join(entries)
 
 
-def _wanted() -> dict[str, str]:
+def _requested() -> dict[str, str]:
     if not _flag("ISTHMUS_DMA_ALLGATHER"):
         return {}
-    wanted = {"RULE": "collective=allgather,allgatherv platform=cuda,hip use=copy_engine"}
-    if (most := _bytes("ISTHMUS_DMA_ALLGATHER_MAX_BYTES")) is not None:
-        wanted["OPTION"] = f"backend.copy_engine.staging_bytes={most}"
-    return wanted
+    requested = {"RULE": "collective=allgather,allgatherv platform=cuda,hip use=copy_engine"}
+    if (max_bytes := _bytes("ISTHMUS_DMA_ALLGATHER_MAX_BYTES")) is not None:
+        requested["OPTION"] = f"backend.copy_engine.staging_bytes={max_bytes}"
+    return requested
 
 
 def _flag(name: str) -> bool:
@@ -50,5 +50,5 @@ def _bytes(name: str) -> int | None:
     return int(text)
 
 
-def _pieces(variable: str) -> list[str]:
+def _entries(variable: str) -> list[str]:
     return [text.strip() for text in os.environ.get(variable, "").split(";") if text.strip()]

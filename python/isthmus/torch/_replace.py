@@ -24,11 +24,11 @@ from ._backend import NAME, is_isthmus
 from ._report import print_report
 
 # What takes whose place, on which device type.
-REPLACED = {("cpu", "gloo"), ("cuda", "nccl")}
+REPLACED_BACKENDS = {("cpu", "gloo"), ("cuda", "nccl")}
 _HELPER, _SPLIT = "_new_process_group_helper", "split_group"
 _CHILD_KEY = "isthmus.torch"
 
-_said: set[str] = set()
+_logged: set[str] = set()
 _settings: dict[str, bool] = {}
 _reporting: set[int] = set()  # processes that will print their report
 
@@ -41,11 +41,11 @@ def replace_backends(report: bool = False) -> None:
     isthmus.torch.report() to standard error when its process ends. Raises ImportError where this PyTorch makes
     groups in a way that is not known here. Not thread-safe.
     """
-    first = not _settings
+    is_first_call = not _settings
     _settings["report"] = report
     # Pickled with every Process object: spawned children activate what forked ones inherit.
-    current_process()._config[_CHILD_KEY] = _InChildren(report)
-    if not first:
+    current_process()._config[_CHILD_KEY] = _ReplaceInChild(report)
+    if not is_first_call:
         return
     original = getattr(c10d, _HELPER, None)
     if original is None or "backend" not in inspect.signature(original).parameters:
@@ -59,7 +59,7 @@ def replace_backends(report: bool = False) -> None:
         _replace_everywhere(split, _wrapped_split(split))
 
 
-class _InChildren:
+class _ReplaceInChild:
     """Unpickling it activates the replacement."""
 
     def __init__(self, report: bool) -> None:
@@ -69,10 +69,10 @@ class _InChildren:
         return replace_backends_in_child, (self._report,)
 
 
-def replace_backends_in_child(report: bool) -> _InChildren:
+def replace_backends_in_child(report: bool) -> _ReplaceInChild:
     """What a spawned process runs before its own function."""
     replace_backends(report)
-    return _InChildren(report)
+    return _ReplaceInChild(report)
 
 
 def _replace_everywhere(old: Any, new: Any) -> None:
@@ -85,38 +85,38 @@ def _replace_everywhere(old: Any, new: Any) -> None:
 # ---- which backends ---------------------------------------------------------------------------------------
 
 
-def translated(backend: str) -> dict[str, str] | None:
+def replacement_map(backend: str) -> dict[str, str] | None:
     """Backend by device type with Isthmus in it, None where the group is left alone (which is said once)."""
-    asked = backend.lower()
-    if asked not in ("undefined", "gloo", "nccl") and ":" not in asked:
-        if asked not in (NAME, "fake"):
-            _say(f"the backend {asked!r} is not replaced: only gloo and nccl are")
+    requested = backend.lower()
+    if requested not in ("undefined", "gloo", "nccl") and ":" not in requested:
+        if requested not in (NAME, "fake"):
+            _log_once(f"the backend {requested!r} is not replaced: only gloo and nccl are")
         return None
-    by_device = c10d.BackendConfig(c10d.Backend(asked)).get_device_backend_map()
-    others = {name for name in by_device.values() if name.upper() in c10d.Backend._plugins} - {NAME}
-    if others:  # PyTorch keeps one custom backend for each group
-        _say(f"groups with {', '.join(sorted(others))} ({asked}) are left alone: PyTorch mixes no two plug-ins")
+    by_device = c10d.BackendConfig(c10d.Backend(requested)).get_device_backend_map()
+    other_plugins = {name for name in by_device.values() if name.upper() in c10d.Backend._plugins} - {NAME}
+    if other_plugins:  # PyTorch keeps one custom backend for each group
+        _log_once(f"groups with {', '.join(sorted(other_plugins))} ({requested}) are left alone: PyTorch mixes no two plug-ins")
         return None
-    chosen = {device: _choice(device, name) for device, name in by_device.items()}
-    chosen = {device: name for device, name in chosen.items() if name is not None}
-    return chosen if NAME in chosen.values() and NAME not in by_device.values() else None
+    replacements = {device: _replacement(device, name) for device, name in by_device.items()}
+    replacements = {device: name for device, name in replacements.items() if name is not None}
+    return replacements if NAME in replacements.values() and NAME not in by_device.values() else None
 
 
-def _choice(device: str, name: str) -> str | None:
-    if (device, name) in REPLACED:
+def _replacement(device: str, name: str) -> str | None:
+    if (device, name) in REPLACED_BACKENDS:
         return NAME
     if name in ("mpi", "ucc"):
-        _say(f"the backend {name!r} for {device} is not replaced: only gloo and nccl are")
+        _log_once(f"the backend {name!r} for {device} is not replaced: only gloo and nccl are")
     # A plain "gloo" is also for CUDA tensors. Programs take it there where NCCL can't be had (ranks that share
     # a device), so it stays; a PyTorch without CUDA needs none.
-    unusable = name == "gloo" and device == "cuda" and not torch.backends.cuda.is_built()
-    return None if unusable else str(name)
+    is_unusable = name == "gloo" and device == "cuda" and not torch.backends.cuda.is_built()
+    return None if is_unusable else str(name)
 
 
-def _say(line: str) -> None:
-    if line not in _said and os.environ.get("RANK", "0") == "0":
+def _log_once(line: str) -> None:
+    if line not in _logged and os.environ.get("RANK", "0") == "0":
         print(f"isthmus: {line}", file=sys.stderr, flush=True)
-    _said.add(line)
+    _logged.add(line)
 
 
 # ---- PyTorch's two ways to make a group -------------------------------------------------------------------
@@ -128,16 +128,16 @@ def _wrapped_helper(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def helper(*arguments: Any, **named: Any) -> Any:
         call = signature.bind(*arguments, **named)
-        asked = str(call.arguments["backend"])
-        backends = translated(asked)
+        requested = str(call.arguments["backend"])
+        backends = replacement_map(requested)
         if backends is None:
             return original(*arguments, **named)
         _forget_options(call)
         call.arguments["backend"] = c10d.Backend(",".join(":".join(pair) for pair in backends.items()))
         group, store = original(*call.args, **call.kwargs)
         if isinstance(group, dist.ProcessGroup) and group in c10d._world.pg_map:
-            _name_as_asked(group, asked, backends)
-            _arm_report(group)
+            _restore_requested_names(group, requested, backends)
+            _schedule_report(group)
         return group, store
 
     return helper
@@ -146,22 +146,22 @@ def _wrapped_helper(original: Callable[..., Any]) -> Callable[..., Any]:
 def _forget_options(call: inspect.BoundArguments) -> None:
     for name in ("backend_options", "pg_options"):  # by version of PyTorch
         if call.arguments.get(name) is not None:
-            _say(f"{name} of type {type(call.arguments[name]).__name__} have no meaning for Isthmus: not used")
+            _log_once(f"{name} of type {type(call.arguments[name]).__name__} have no meaning for Isthmus: not used")
             call.arguments[name] = None
 
 
-def _name_as_asked(group: dist.ProcessGroup, asked: str, backends: dict[str, str]) -> None:
+def _restore_requested_names(group: dist.ProcessGroup, requested: str, backends: dict[str, str]) -> None:
     """get_backend() and the group's own name stay what the program asked for, which it may compare with."""
-    wanted = c10d.BackendConfig(c10d.Backend(asked))
-    names = wanted.get_device_backend_map()
-    c10d._world.pg_map[group] = (c10d.Backend(asked), c10d._world.pg_map[group][1])
-    c10d._world.pg_backend_config[group] = str(wanted)
-    left = {name for name in backends.values() if name != NAME}
+    config = c10d.BackendConfig(c10d.Backend(requested))
+    names = config.get_device_backend_map()
+    c10d._world.pg_map[group] = (c10d.Backend(requested), c10d._world.pg_map[group][1])
+    c10d._world.pg_backend_config[group] = str(config)
+    other_backends = {name for name in backends.values() if name != NAME}
     for device, name in backends.items():
-        kind = c10d.Backend.backend_type_map[names[device]]
-        if name == NAME and names[device] not in left:  # else the type is the other backend's
-            where = torch.device(device)
-            group._register_backend(where, kind, group._get_backend(where))
+        backend_type = c10d.Backend.backend_type_map[names[device]]
+        if name == NAME and names[device] not in other_backends:  # else the type is the other backend's
+            target = torch.device(device)
+            group._register_backend(target, backend_type, group._get_backend(target))
     default = "nccl" if "nccl" in names.values() else next(iter(names.values()))
     group._set_default_backend(c10d.Backend.backend_type_map[default])
 
@@ -175,13 +175,13 @@ def _wrapped_split(original: Callable[..., Any]) -> Callable[..., Any]:
         parent = call.get("parent_pg") or dist.group.WORLD
         if parent is None or not is_isthmus(parent):
             return original(*arguments, **named)
-        if not (parts := call.get("split_ranks")):
+        if not (rank_lists := call.get("split_ranks")):
             raise ValueError("split_ranks cannot be None or empty")
-        mine = next((sorted(part) for part in parts if dist.get_rank(parent) in part), None)
-        if mine is None:
+        own_ranks = next((sorted(ranks) for ranks in rank_lists if dist.get_rank(parent) in ranks), None)
+        if own_ranks is None:
             return None
         return dist.new_group(
-            [dist.get_global_rank(parent, rank) for rank in mine],
+            [dist.get_global_rank(parent, rank) for rank in own_ranks],
             call.get("timeout"),
             call.get("backend") or dist.get_backend(parent),
             use_local_synchronization=True,
@@ -194,7 +194,7 @@ def _wrapped_split(original: Callable[..., Any]) -> Callable[..., Any]:
 # ---- the report -------------------------------------------------------------------------------------------
 
 
-def _arm_report(group: dist.ProcessGroup) -> None:
+def _schedule_report(group: dist.ProcessGroup) -> None:
     """Rank 0 of the default group prints; its process is not always the one that asked for it."""
     if not _settings["report"] or os.getpid() in _reporting:
         return

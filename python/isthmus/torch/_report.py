@@ -33,7 +33,7 @@ class Row:
     seconds: float | None
 
     @property
-    def by_torch(self) -> bool:
+    def is_torch_fallback(self) -> bool:
         """Whether it went to PyTorch's own backend."""
         return self.path.startswith("torch:")
 
@@ -41,7 +41,7 @@ class Row:
 def report() -> list[Row]:
     """Every path that this process has taken since the start or the last reset. Counted when a call starts."""
     rows = [Row(**row) for row in _extension.report_rows()]
-    return [Row(**row.__dict__ | {"seconds": None}) if row.by_torch else row for row in rows]
+    return [Row(**row.__dict__ | {"seconds": None}) if row.is_torch_fallback else row for row in rows]
 
 
 def reset_report() -> None:
@@ -52,26 +52,26 @@ def reset_report() -> None:
 def print_report(file: TextIO | None = None) -> None:
     """The report as a table, all groups together, on standard error by default."""
     rows = report()
-    own = sum(row.calls for row in rows if not row.by_torch)
+    own_calls = sum(row.calls for row in rows if not row.is_torch_fallback)
     console = Console(file=file or sys.stderr, width=110, highlight=False)
-    console.print(f"isthmus: {own} of {sum(row.calls for row in rows)} calls of this rank took Isthmus' paths")
+    console.print(f"isthmus: {own_calls} of {sum(row.calls for row in rows)} calls of this rank took Isthmus' paths")
     table = Table(
         "device", "collective", "path", "calls", "MB", "host ms", "us a call", box=None, pad_edge=False
     )
     for column in table.columns[3:]:
         column.justify = "right"
     for key in sorted({(row.device, row.collective, row.path) for row in rows}):
-        alike = [row for row in rows if (row.device, row.collective, row.path) == key]
-        calls, seconds = sum(row.calls for row in alike), sum(row.seconds or 0 for row in alike)
-        timed = not alike[0].by_torch
+        matching = [row for row in rows if (row.device, row.collective, row.path) == key]
+        calls, seconds = sum(row.calls for row in matching), sum(row.seconds or 0 for row in matching)
+        is_timed = not matching[0].is_torch_fallback
         table.add_row(
             *key,
             str(calls),
-            f"{sum(row.bytes for row in alike) / 1e6:.3f}",
-            f"{seconds * 1e3:.2f}" if timed else "-",
-            f"{seconds / calls * 1e6:.1f}" if timed else "-",
+            f"{sum(row.bytes for row in matching) / 1e6:.3f}",
+            f"{seconds * 1e3:.2f}" if is_timed else "-",
+            f"{seconds / calls * 1e6:.1f}" if is_timed else "-",
         )
     if rows:
         console.print(table)
-    for reason in sorted({f"{row.collective} by {row.path}: {row.reason}" for row in rows if row.by_torch}):
+    for reason in sorted({f"{row.collective} by {row.path}: {row.reason}" for row in rows if row.is_torch_fallback}):
         console.print(reason, markup=False)

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from crew import Crew
 
 import isthmus.torch
-from isthmus.torch import _knobs
+from isthmus.torch import _environment
 
 
 def counted() -> list[dict[str, Any]]:
@@ -101,14 +101,14 @@ def rules_change_simply() -> list[str]:
 def test_what_a_parent_added_can_be_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ISTHMUS_RULE", "collective=barrier use=shm")
     monkeypatch.setenv("ISTHMUS_DMA_ALLGATHER", "1")
-    _knobs.apply_knobs()
+    _environment.apply_environment()
     code = "import os, isthmus.torch; print(os.environ['ISTHMUS_RULE'])"
     child = os.environ | {"ISTHMUS_DMA_ALLGATHER": "0"}
     command = [sys.executable, "-c", code]
     printed = subprocess.run(command, env=child, capture_output=True, text=True, check=True)
     assert printed.stdout.strip() == "collective=barrier use=shm"
     monkeypatch.setenv("ISTHMUS_DMA_ALLGATHER", "0")
-    _knobs.apply_knobs()
+    _environment.apply_environment()
     assert os.environ["ISTHMUS_RULE"] == "collective=barrier use=shm"
 
 
@@ -135,20 +135,20 @@ def test_the_knobs_are_rules_and_options(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("ISTHMUS_RULE", "collective=barrier use=shm")
     monkeypatch.setenv("ISTHMUS_OPTION", "")
     monkeypatch.setenv("ISTHMUS_DMA_ALLGATHER_MAX_BYTES", "1048576")
-    _knobs.apply_knobs()
+    _environment.apply_environment()
     assert os.environ["ISTHMUS_RULE"] == "collective=barrier use=shm", "off by default"
     monkeypatch.setenv("ISTHMUS_DMA_ALLGATHER", "1")
-    _knobs.apply_knobs()
-    _knobs.apply_knobs()
+    _environment.apply_environment()
+    _environment.apply_environment()
     first, second = os.environ["ISTHMUS_RULE"].split("; ")
     assert first == "collective=barrier use=shm"
     assert second.endswith("use=copy_engine") and "allgather" in second
     assert os.environ["ISTHMUS_OPTION"] == "backend.copy_engine.staging_bytes=1048576"
     monkeypatch.setenv("ISTHMUS_DMA_ALLGATHER_MAX_BYTES", "2097152")
-    _knobs.apply_knobs()
+    _environment.apply_environment()
     assert os.environ["ISTHMUS_OPTION"] == "backend.copy_engine.staging_bytes=2097152"
     monkeypatch.setenv("ISTHMUS_DMA_ALLGATHER", "0")
-    _knobs.apply_knobs()
+    _environment.apply_environment()
     assert os.environ["ISTHMUS_RULE"] == "collective=barrier use=shm", "as before"
     assert os.environ["ISTHMUS_OPTION"] == ""
 
@@ -161,7 +161,7 @@ def test_a_wrong_knob_is_an_error(monkeypatch: pytest.MonkeyPatch, name: str, va
     monkeypatch.setenv("ISTHMUS_RULE", "")
     monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=name):
-        _knobs.apply_knobs()
+        _environment.apply_environment()
 
 
 def gathers() -> dict[str, Any]:

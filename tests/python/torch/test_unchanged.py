@@ -98,7 +98,7 @@ def both(runs: Runner, name: str, folder: Path) -> tuple[list[dict[str, Any]], l
 
 def check(rows: list[list[isthmus.torch.Row]], expected: set[str]) -> None:
     for of_rank in rows:
-        own = [row for row in of_rank if not row.by_torch]
+        own = [row for row in of_rank if not row.is_torch_fallback]
         assert {row.collective for row in own} >= expected
         assert all(row.path.startswith("host") and row.seconds > 0 for row in own), own
 
@@ -108,9 +108,9 @@ def test_ddp_and_every_way_to_name_a_group(runs: Runner, tmp_path: Path) -> None
     check(rows, {"allreduce", "broadcast"})
     assert mine[0]["names"] == ["gloo", "cpu:gloo", "cpu:gloo,cuda:gloo", "gloo"], "as without Isthmus"
     for rank, of_rank in enumerate(rows):
-        other = [(row.collective, row.path, row.seconds) for row in of_rank if row.by_torch]
+        other = [(row.collective, row.path, row.seconds) for row in of_rank if row.is_torch_fallback]
         assert other == [("allreduce", "torch:gloo", None)], "a bitwise reduction"
-        reduced = {row.group for row in of_rank if row.collective == "allreduce" and not row.by_torch}
+        reduced = {row.group for row in of_rank if row.collective == "allreduce" and not row.is_torch_fallback}
         assert len(reduced) == 5 + rank, "one mesh has the default group, one group is rank 1's own"
 
 
@@ -166,9 +166,9 @@ def test_spawned_processes_take_isthmus_and_print_the_report(tmp_path: Path) -> 
 def test_other_backends_are_left_alone_with_a_line(
     backend: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(_replace, "_said", set())
+    monkeypatch.setattr(_replace, "_logged", set())
     for _ in range(2):
-        assert (_replace.translated(backend) or {}).get("cpu") in (None, "mpi")
+        assert (_replace.replacement_map(backend) or {}).get("cpu") in (None, "mpi")
     name = backend.removeprefix("cpu:").partition(",")[0]
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1 and repr(name) in said[0] and "only gloo and nccl are" in said[0]
@@ -189,15 +189,15 @@ def test_other_backends_are_left_alone_with_a_line(
 def test_device_by_device(
     asked: str, expected: dict[str, str] | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _replace.translated(asked) == expected
+    assert _replace.replacement_map(asked) == expected
     assert not capsys.readouterr().err
 
 
 def test_gloo_keeps_the_cuda_tensors_of_a_gloo_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
-    assert _replace.translated("gloo") == {"cpu": "isthmus", "cuda": "gloo"}
+    assert _replace.replacement_map("gloo") == {"cpu": "isthmus", "cuda": "gloo"}
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
-    assert _replace.translated("gloo") == {"cpu": "isthmus"}
+    assert _replace.replacement_map("gloo") == {"cpu": "isthmus"}
 
 
 def test_a_script_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
