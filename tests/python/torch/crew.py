@@ -42,7 +42,7 @@ class RankError(AssertionError):
     """The traceback of the first rank that raised."""
 
 
-class Crew:
+class RankProcesses:
     """`size` ranks. Not thread-safe."""
 
     def __init__(self, size: int, **environment: str) -> None:
@@ -133,12 +133,12 @@ def _serve(rank: int, pipe: Connection, variables: dict[str, str], path: list[st
             return
         os.environ["TEST_STORE"] = store  # for work that makes its default group itself
         try:
-            pipe.send((True, _perform(store, work, arguments, backend)))
+            pipe.send((True, _run_work(store, work, arguments, backend)))
         except BaseException:
             pipe.send((False, traceback.format_exc()))
 
 
-def _perform(store: str, work: Callable[..., Any], arguments: tuple[Any, ...], backend: str | None) -> Any:
+def _run_work(store: str, work: Callable[..., Any], arguments: tuple[Any, ...], backend: str | None) -> Any:
     import isthmus.torch
 
     isthmus.torch.reset_report()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from crew import Crew
+from rank_processes import RankProcesses
 from test_values import COUNT, REDUCED, combined, part, same
 
 import isthmus.torch
@@ -101,12 +101,12 @@ def values() -> None:
     behind_work_in_progress()
 
 
-def test_values(crew: Crew) -> None:
-    crew.run(values)
+def test_values(ranks: RankProcesses) -> None:
+    ranks.run(values)
 
 
-def test_only_plain_sums_are_direct(crew: Crew) -> None:
-    for taken in crew.run(took_the_long_way):
+def test_only_plain_sums_are_direct(ranks: RankProcesses) -> None:
+    for taken in ranks.run(took_the_long_way):
         assert dict(zip(["plain", *ASIDE], taken, strict=True)) == {"plain": False} | dict.fromkeys(ASIDE, True)
 
 
@@ -115,8 +115,8 @@ def by_gloo() -> None:
     assert isthmus.torch.report() == []
 
 
-def test_other_backends_are_left_alone(crew: Crew) -> None:
-    crew.run(by_gloo, backend="gloo")
+def test_other_backends_are_left_alone(ranks: RankProcesses) -> None:
+    ranks.run(by_gloo, backend="gloo")
 
 
 def closed() -> None:
@@ -127,8 +127,8 @@ def closed() -> None:
         isthmus.torch.all_reduce(torch.ones(3), group=group)
 
 
-def test_a_closed_group_says_so(crew: Crew) -> None:
-    crew.run(closed)
+def test_a_closed_group_says_so(ranks: RankProcesses) -> None:
+    ranks.run(closed)
 
 
 def futures() -> None:
@@ -146,5 +146,5 @@ def futures() -> None:
     assert done == [float(dist.get_world_size() ** 2)]
 
 
-def test_futures_are_made_when_asked_for(crew: Crew) -> None:
-    crew.run(futures)
+def test_futures_are_made_when_asked_for(ranks: RankProcesses) -> None:
+    ranks.run(futures)

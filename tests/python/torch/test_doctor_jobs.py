@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
-from crew import Crew
+from rank_processes import RankProcesses
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from faulty_calls import make_calls
@@ -25,13 +25,13 @@ def goes_wrong(fault: str, meeting: str) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_rank_is_named(fault: str, fresh_crew: Callable[..., Crew], tmp_path: Path) -> None:
-    crew = fresh_crew()
-    crew.start(goes_wrong, fault, str(tmp_path))
+def test_the_rank_is_named(fault: str, fresh_ranks: Callable[..., RankProcesses], tmp_path: Path) -> None:
+    ranks = fresh_ranks()
+    ranks.start(goes_wrong, fault, str(tmp_path))
     deadline = time.monotonic() + 60
-    while len(list(tmp_path.iterdir())) < crew.size:
+    while len(list(tmp_path.iterdir())) < ranks.size:
         assert time.monotonic() < deadline, "the ranks don't come to the fault"
         time.sleep(0.02)
     trouble, sentence = FAULTS[fault]
-    communicator = examined(crew.processes[0].pid, trouble)
+    communicator = examined(ranks.processes[0].pid, trouble)
     assert re.search(sentence, communicator["sentence"]), communicator["sentence"]

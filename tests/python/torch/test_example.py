@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from crew import Crew
+from rank_processes import RankProcesses
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples/zero3"
 TINY = ["--device", "cpu", "--length", "16", "--batch", "4", "--warmup", "1"]
@@ -31,8 +31,8 @@ def check(result: dict[str, Any]) -> None:
     assert not any(row["path"].startswith("torch") for row in result["paths"])
 
 
-def test_zero3_with_deepspeed(fresh_crew: Callable[..., Crew]) -> None:
-    results = fresh_crew().run(trains, "--model", "gpt-tiny", backend=None)
+def test_zero3_with_deepspeed(fresh_ranks: Callable[..., RankProcesses]) -> None:
+    results = fresh_ranks().run(trains, "--model", "gpt-tiny", backend=None)
     check(results[0])
     assert all(result["losses"] == results[0]["losses"] for result in results), "they are means over the ranks"
 

@@ -11,14 +11,14 @@ from typing import TypeVar
 import pytest
 import torch
 import torch.distributed as dist
-from crew import TIMEOUT_S, Crew
+from rank_processes import TIMEOUT_S, RankProcesses
 
 import isthmus.torch
 
 _Result = TypeVar("_Result")
 
 
-def meet_at_the_end(result: _Result) -> _Result:
+def wait_for_all_ranks(result: _Result) -> _Result:
     """For after a failed call: no rank leaves before all have seen what they were to see."""
     store = dist.distributed_c10d._get_default_store()
     store.set(f"end {dist.get_rank()}", "")
@@ -30,15 +30,15 @@ def one_rank_is_late() -> float:
     group = dist.new_group(timeout=timedelta(seconds=4))
     dist.all_reduce(torch.ones(4), group=group)
     if dist.get_rank() == 3:
-        return meet_at_the_end(0.0)
+        return wait_for_all_ranks(0.0)
     begin = time.monotonic()
     with pytest.raises(dist.DistBackendError, match=r"isthmus: "):
         dist.all_reduce(torch.ones(4), group=group)
-    return meet_at_the_end(time.monotonic() - begin)
+    return wait_for_all_ranks(time.monotonic() - begin)
 
 
-def test_a_missing_call_ends_in_an_error_after_the_timeout(fresh_crew: Callable[..., Crew]) -> None:
-    waited = fresh_crew().run(one_rank_is_late)
+def test_a_missing_call_ends_in_an_error_after_the_timeout(fresh_ranks: Callable[..., RankProcesses]) -> None:
+    waited = fresh_ranks().run(one_rank_is_late)
     # Earlier only where another rank, which began earlier, has announced it.
     assert all(seconds < TIMEOUT_S for seconds in waited[:3]) and max(waited) > 0.9, waited
 
@@ -47,31 +47,31 @@ def waits_for_work_of_a_late_rank() -> str:
     group = dist.new_group(timeout=timedelta(seconds=3))
     dist.all_reduce(torch.ones(4), group=group)
     if dist.get_rank() == 3:
-        return meet_at_the_end("")
+        return wait_for_all_ranks("")
     work = dist.all_reduce(torch.ones(4), group=group, async_op=True)
     with pytest.raises(dist.DistBackendError) as failure:
         work.wait()
-    return meet_at_the_end(str(failure.value))
+    return wait_for_all_ranks(str(failure.value))
 
 
-def test_a_wait_for_work_says_who_is_missing(fresh_crew: Callable[..., Crew]) -> None:
+def test_a_wait_for_work_says_who_is_missing(fresh_ranks: Callable[..., RankProcesses]) -> None:
     # The wait began before the call itself did, with the same timeout: it must not end first.
-    texts = fresh_crew().run(waits_for_work_of_a_late_rank)[:3]
+    texts = fresh_ranks().run(waits_for_work_of_a_late_rank)[:3]
     assert all("for rank 3" in text for text in texts), texts
 
 
 def asks_for_less_time() -> tuple[float, str]:
     if dist.get_rank() == 0:
-        return meet_at_the_end((0.0, ""))
+        return wait_for_all_ranks((0.0, ""))
     begin = time.monotonic()
     work = dist.all_reduce(torch.ones(4), async_op=True)
     with pytest.raises(dist.DistBackendError) as failure:
         work.wait(timedelta(milliseconds=300))
-    return meet_at_the_end((time.monotonic() - begin, str(failure.value)))
+    return wait_for_all_ranks((time.monotonic() - begin, str(failure.value)))
 
 
-def test_wait_takes_a_timeout(fresh_crew: Callable[..., Crew]) -> None:
-    seconds, texts = zip(*fresh_crew().run(asks_for_less_time)[1:], strict=True)
+def test_wait_takes_a_timeout(fresh_ranks: Callable[..., RankProcesses]) -> None:
+    seconds, texts = zip(*fresh_ranks().run(asks_for_less_time)[1:], strict=True)
     # Whoever stops waiting ends the call for all: a rank that came later hears of that first.
     assert any("Timed out waiting 300ms" in text for text in texts), texts
     assert all(text.startswith("isthmus: ") for text in texts), texts
@@ -89,12 +89,12 @@ def dies() -> str:
         return str(failure)
 
 
-def test_the_death_of_a_rank_ends_the_calls_of_the_others(fresh_crew: Callable[..., Crew]) -> None:
-    crew = fresh_crew()
+def test_the_death_of_a_rank_ends_the_calls_of_the_others(fresh_ranks: Callable[..., RankProcesses]) -> None:
+    ranks = fresh_ranks()
     begin = time.monotonic()
-    crew.start(dies)
+    ranks.start(dies)
     for rank in (0, 1, 3):
-        assert "isthmus" in crew.finish(rank, 30)
+        assert "isthmus" in ranks.finish(rank, 30)
     assert time.monotonic() - begin < 25
 
 
@@ -111,9 +111,9 @@ def aborts() -> str:
     return "no error"
 
 
-def test_abort_ends_the_waits_of_every_rank(fresh_crew: Callable[..., Crew]) -> None:
+def test_abort_ends_the_waits_of_every_rank(fresh_ranks: Callable[..., RankProcesses]) -> None:
     begin = time.monotonic()
-    for text in fresh_crew().run(aborts):
+    for text in fresh_ranks().run(aborts):
         assert "abort" in text, text
     assert time.monotonic() - begin < 15
 
@@ -137,9 +137,9 @@ def goes_with_a_callback_pending() -> list[str]:
     return seen
 
 
-def test_a_group_may_go_while_a_callback_waits_for_the_interpreter(fresh_crew: Callable[..., Crew]) -> None:
+def test_a_group_may_go_while_a_callback_waits_for_the_interpreter(fresh_ranks: Callable[..., RankProcesses]) -> None:
     begin = time.monotonic()
-    assert fresh_crew().run(goes_with_a_callback_pending)[0] == ["called"]
+    assert fresh_ranks().run(goes_with_a_callback_pending)[0] == ["called"]
     assert time.monotonic() - begin < 30
 
 
@@ -154,8 +154,8 @@ def late_for_the_barrier() -> str:
     return "no error"
 
 
-def test_monitored_barrier_names_the_missing_ranks(fresh_crew: Callable[..., Crew]) -> None:
-    texts = fresh_crew().run(late_for_the_barrier)
+def test_monitored_barrier_names_the_missing_ranks(fresh_ranks: Callable[..., RankProcesses]) -> None:
+    texts = fresh_ranks().run(late_for_the_barrier)
     assert "ranks that did not come within 3000 ms: 2" in texts[0]
     assert "waited 3000 ms for rank 0" in texts[1] and "waited" in texts[3]
 
@@ -170,5 +170,5 @@ def used_after_its_end() -> None:
     dist.barrier()
 
 
-def test_a_destroyed_group_says_so(crew: Crew) -> None:
-    crew.run(used_after_its_end)
+def test_a_destroyed_group_says_so(ranks: RankProcesses) -> None:
+    ranks.run(used_after_its_end)

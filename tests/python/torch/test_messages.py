@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from crew import Crew
+from rank_processes import RankProcesses
 
 
 def both_send_first() -> None:
@@ -21,8 +21,8 @@ def both_send_first() -> None:
         assert torch.equal(received, torch.full((50000,), 10.0 * peer + rank))
 
 
-def test_both_sides_may_send_first(crew: Crew) -> None:
-    crew.run(both_send_first)
+def test_both_sides_may_send_first(ranks: RankProcesses) -> None:
+    ranks.run(both_send_first)
 
 
 def in_order() -> None:
@@ -36,8 +36,8 @@ def in_order() -> None:
             assert data.item() == number
 
 
-def test_messages_arrive_in_the_order_sent(crew: Crew) -> None:
-    crew.run(in_order)
+def test_messages_arrive_in_the_order_sent(ranks: RankProcesses) -> None:
+    ranks.run(in_order)
 
 
 def tags() -> None:
@@ -52,8 +52,8 @@ def tags() -> None:
             assert data.item() == tag
 
 
-def test_tags_tell_messages_apart(crew: Crew) -> None:
-    crew.run(tags)
+def test_tags_tell_messages_apart(ranks: RankProcesses) -> None:
+    ranks.run(tags)
 
 
 def ring() -> None:
@@ -71,8 +71,8 @@ def ring() -> None:
     assert received[1].tolist() == [100.0 + (rank + 1) % size] * 3
 
 
-def test_batched_messages_around_a_ring(crew: Crew) -> None:
-    crew.run(ring)
+def test_batched_messages_around_a_ring(ranks: RankProcesses) -> None:
+    ranks.run(ring)
 
 
 def among_two_of_four() -> None:
@@ -87,8 +87,8 @@ def among_two_of_four() -> None:
         each.wait()
 
 
-def test_a_pair_needs_no_other_rank(crew: Crew) -> None:
-    crew.run(among_two_of_four)
+def test_a_pair_needs_no_other_rank(ranks: RankProcesses) -> None:
+    ranks.run(among_two_of_four)
 
 
 def refused() -> None:
@@ -96,5 +96,5 @@ def refused() -> None:
         dist.recv(torch.empty(1))
 
 
-def test_any_source_is_refused_with_a_hint(crew: Crew) -> None:
-    crew.run(refused)
+def test_any_source_is_refused_with_a_hint(ranks: RankProcesses) -> None:
+    ranks.run(refused)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from crew import Crew
+from rank_processes import RankProcesses
 
 CPU = torch.device("cpu")
 
@@ -34,8 +34,8 @@ def collectives() -> None:
     assert allocate(0).numel() == 0
 
 
-def test_collectives_on_tensors_of_the_heap(crew: Crew) -> None:
-    crew.run(collectives)
+def test_collectives_on_tensors_of_the_heap(ranks: RankProcesses) -> None:
+    ranks.run(collectives)
 
 
 def serves_again() -> None:
@@ -52,8 +52,8 @@ def serves_again() -> None:
     assert allocate(1000).data_ptr() == places[0]
 
 
-def test_blocks_serve_again(crew: Crew) -> None:
-    crew.run(serves_again)
+def test_blocks_serve_again(ranks: RankProcesses) -> None:
+    ranks.run(serves_again)
 
 
 def agrees() -> None:
@@ -66,8 +66,8 @@ def agrees() -> None:
     assert allocate(2000).data_ptr() == place
 
 
-def test_a_block_that_one_rank_still_uses_serves_nobody(crew: Crew) -> None:
-    crew.run(agrees)
+def test_a_block_that_one_rank_still_uses_serves_nobody(ranks: RankProcesses) -> None:
+    ranks.run(agrees)
 
 
 def outlives() -> float:
@@ -79,9 +79,9 @@ def outlives() -> float:
     return tensor.sum().item()
 
 
-def test_a_tensor_outlives_its_group(crew: Crew) -> None:
-    assert crew.run(outlives) == [300_000.0] * crew.size
-    crew.run(collectives)
+def test_a_tensor_outlives_its_group(ranks: RankProcesses) -> None:
+    assert ranks.run(outlives) == [300_000.0] * ranks.size
+    ranks.run(collectives)
 
 
 def refuses() -> None:
@@ -92,5 +92,5 @@ def refuses() -> None:
         backend.allocate_tensor(4, dtype=torch.float32, device=torch.device("meta"))
 
 
-def test_wrong_arguments(crew: Crew) -> None:
-    crew.run(refuses)
+def test_wrong_arguments(ranks: RankProcesses) -> None:
+    ranks.run(refuses)

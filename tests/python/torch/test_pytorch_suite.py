@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from crew import Crew
+from rank_processes import RankProcesses
 
 NAME = "isthmus"
 OPERATIONS = ("sum", "product", "min", "max")
@@ -174,8 +174,8 @@ def perform(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-def test_of_pytorch(crew: Crew, name: str) -> None:
-    crew.run(perform, name, backend=NAME)
+def test_of_pytorch(ranks: RankProcesses, name: str) -> None:
+    ranks.run(perform, name, backend=NAME)
 
 
 def for_hosts() -> list[str]:
@@ -193,9 +193,9 @@ def for_hosts() -> list[str]:
     return names
 
 
-def test_nothing_is_left_out_in_silence(crew: Crew) -> None:
+def test_nothing_is_left_out_in_silence(ranks: RankProcesses) -> None:
     """A test that a new PyTorch adds for hosts has to be chosen or excluded."""
-    found = set(crew.run(for_hosts, backend=None)[0])
+    found = set(ranks.run(for_hosts, backend=None)[0])
     known = {*CHOSEN, *EXCLUDED}
     assert sorted(found - known) == [], "neither chosen nor excluded"
     assert not set(CHOSEN) & set(EXCLUDED)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from crew import Crew
+from rank_processes import RankProcesses
 
 import isthmus.torch
 from isthmus.torch import _environment
@@ -28,8 +28,8 @@ def counted() -> list[dict[str, Any]]:
     return [row.__dict__ for row in isthmus.torch.report()]
 
 
-def test_report_counts_calls_and_bytes_by_path(crew: Crew) -> None:
-    for rank, rows in enumerate(crew.run(counted)):
+def test_report_counts_calls_and_bytes_by_path(ranks: RankProcesses) -> None:
+    for rank, rows in enumerate(ranks.run(counted)):
         reduced = [row for row in rows if row["collective"] == "allreduce"]
         paths = {row["path"] for row in reduced}
         assert paths == {"shm:packet", "shm:two_shot_adaptive"}, "the sizes take different rules"
@@ -79,13 +79,13 @@ def rules_change() -> list[str]:
     return taken
 
 
-def test_rules_can_change_between_calls(fresh_crew: Callable[..., Crew]) -> None:
-    for taken in fresh_crew().run(rules_change):
+def test_rules_can_change_between_calls(fresh_ranks: Callable[..., RankProcesses]) -> None:
+    for taken in fresh_ranks().run(rules_change):
         assert taken == ["shm:one_shot"] * 2 + ["shm:two_shot"] * 2 + ["shm:one_shot"] * 2, "two groups each"
 
 
-def test_rules_can_change_under_a_debugging_wrapper(fresh_crew: Callable[..., Crew]) -> None:
-    for taken in fresh_crew(TORCH_DISTRIBUTED_DEBUG="DETAIL").run(rules_change_simply):
+def test_rules_can_change_under_a_debugging_wrapper(fresh_ranks: Callable[..., RankProcesses]) -> None:
+    for taken in fresh_ranks(TORCH_DISTRIBUTED_DEBUG="DETAIL").run(rules_change_simply):
         assert taken == ["shm:two_shot"]
 
 
@@ -122,8 +122,8 @@ def falls_back() -> list[dict[str, Any]]:
     return [row.__dict__ for row in isthmus.torch.report()]
 
 
-def test_what_isthmus_has_no_image_of_goes_to_gloo_with_a_reason(crew: Crew) -> None:
-    for rows in crew.run(falls_back):
+def test_what_isthmus_has_no_image_of_goes_to_gloo_with_a_reason(ranks: RankProcesses) -> None:
+    for rows in ranks.run(falls_back):
         assert {row["path"] for row in rows} == {"torch:gloo"}
         assert {row["reason"] for row in rows} == {
             "Isthmus has no bitwise reductions",
@@ -169,7 +169,7 @@ def gathers() -> dict[str, Any]:
     return {row.collective: row.path for row in isthmus.torch.report()}
 
 
-def test_the_knob_leaves_host_tensors_alone(fresh_crew: Callable[..., Crew]) -> None:
+def test_the_knob_leaves_host_tensors_alone(fresh_ranks: Callable[..., RankProcesses]) -> None:
     variables = {"ISTHMUS_DMA_ALLGATHER": "1", "ISTHMUS_DMA_ALLGATHER_MAX_BYTES": "4096"}
-    for paths in fresh_crew(**variables).run(gathers):
+    for paths in fresh_ranks(**variables).run(gathers):
         assert paths["allgather"].startswith("host")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from crew import Crew
+from rank_processes import RankProcesses
 
 import isthmus.torch
 
@@ -50,11 +50,11 @@ def loses_two() -> tuple[int, int, float, list[float]]:
     return dist.get_rank(), dist.get_world_size(), total.item(), [each.item() for each in parts]
 
 
-def test_two_of_four(fresh_crew: Callable[..., Crew]) -> None:
-    crew = fresh_crew()
-    crew.start(loses_two)
-    assert crew.finish(0) == (0, 2, 5.0, [0.0, 3.0])
-    assert crew.finish(3) == (1, 2, 5.0, [0.0, 3.0])
+def test_two_of_four(fresh_ranks: Callable[..., RankProcesses]) -> None:
+    ranks = fresh_ranks()
+    ranks.start(loses_two)
+    assert ranks.finish(0) == (0, 2, 5.0, [0.0, 3.0])
+    assert ranks.finish(3) == (1, 2, 5.0, [0.0, 3.0])
 
 
 def fails_without_a_loss(is_aborted: bool) -> tuple[bool, float]:
@@ -77,8 +77,8 @@ def fails_without_a_loss(is_aborted: bool) -> tuple[bool, float]:
 
 
 @pytest.mark.parametrize("is_aborted", [False, True])
-def test_where_nobody_is_lost_the_group_goes_on(fresh_crew: Callable[..., Crew], is_aborted: bool) -> None:
-    assert fresh_crew().run(fails_without_a_loss, is_aborted) == [(True, 4.0)] * 4
+def test_where_nobody_is_lost_the_group_goes_on(fresh_ranks: Callable[..., RankProcesses], is_aborted: bool) -> None:
+    assert fresh_ranks().run(fails_without_a_loss, is_aborted) == [(True, 4.0)] * 4
 
 
 def shrinks_too_early() -> None:
@@ -86,5 +86,5 @@ def shrinks_too_early() -> None:
         isthmus.torch.shrink()
 
 
-def test_a_group_that_has_not_met(fresh_crew: Callable[..., Crew]) -> None:
-    fresh_crew().run(shrinks_too_early)
+def test_a_group_that_has_not_met(fresh_ranks: Callable[..., RankProcesses]) -> None:
+    fresh_ranks().run(shrinks_too_early)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import trainers
-from crew import BACKEND, Crew
+from rank_processes import BACKEND, RankProcesses
 from trainers import Trained
 
 STEPS = 8
@@ -14,56 +14,56 @@ STEPS = 8
 
 def check(mine: list[Trained], gloo: list[Trained], expected: set[str], tolerance: float = 2e-5) -> None:
     """Losses agree rank by rank (sums of floats may differ in order) and fall; no collective fell back."""
-    for rank, (ours, theirs) in enumerate(zip(mine, gloo, strict=True)):
-        assert ours.losses == pytest.approx(theirs.losses, rel=tolerance), f"rank {rank}"
+    for rank, (ours, reference) in enumerate(zip(mine, gloo, strict=True)):
+        assert ours.losses == pytest.approx(reference.losses, rel=tolerance), f"rank {rank}"
         assert ours.losses[-1] < ours.losses[0]
         assert {collective for collective, _ in ours.paths} >= expected
         assert all(path.startswith("host") for _, path in ours.paths), ours.paths
-        assert not theirs.paths
+        assert not reference.paths
 
 
-def both(crew: Crew, work: Callable[..., Trained], *arguments: object) -> tuple[list[Trained], list[Trained]]:
-    return crew.run(work, "cpu", STEPS, *arguments), crew.run(work, "cpu", STEPS, *arguments, backend="gloo")
+def both(ranks: RankProcesses, work: Callable[..., Trained], *arguments: object) -> tuple[list[Trained], list[Trained]]:
+    return ranks.run(work, "cpu", STEPS, *arguments), ranks.run(work, "cpu", STEPS, *arguments, backend="gloo")
 
 
-def test_ddp(crew: Crew) -> None:
-    check(*both(crew, trainers.ddp), expected={"allreduce", "broadcast", "allgather"})
+def test_ddp(ranks: RankProcesses) -> None:
+    check(*both(ranks, trainers.ddp), expected={"allreduce", "broadcast", "allgather"})
 
 
-def test_ddp_with_a_hook_on_futures(crew: Crew) -> None:
-    check(*both(crew, trainers.ddp_compressed), expected={"allreduce"}, tolerance=3e-3)
+def test_ddp_with_a_hook_on_futures(ranks: RankProcesses) -> None:
+    check(*both(ranks, trainers.ddp_compressed), expected={"allreduce"}, tolerance=3e-3)
 
 
-def test_the_backend_by_its_plain_name(crew: Crew) -> None:
+def test_the_backend_by_its_plain_name(ranks: RankProcesses) -> None:
     check(
-        crew.run(trainers.ddp, "cpu", STEPS, backend="isthmus"),
-        crew.run(trainers.ddp, "cpu", STEPS, backend=BACKEND.replace("isthmus", "gloo")),
+        ranks.run(trainers.ddp, "cpu", STEPS, backend="isthmus"),
+        ranks.run(trainers.ddp, "cpu", STEPS, backend=BACKEND.replace("isthmus", "gloo")),
         expected={"allreduce"},
     )
 
 
-def test_fsdp2(crew: Crew) -> None:
-    check(*both(crew, trainers.fsdp2), expected={"allgather", "reduce_scatter"})
+def test_fsdp2(ranks: RankProcesses) -> None:
+    check(*both(ranks, trainers.fsdp2), expected={"allgather", "reduce_scatter"})
 
 
-def test_fsdp2_in_bfloat16(crew: Crew) -> None:
-    check(*both(crew, trainers.fsdp2, True), expected={"allgather", "reduce_scatter"}, tolerance=2e-2)
+def test_fsdp2_in_bfloat16(ranks: RankProcesses) -> None:
+    check(*both(ranks, trainers.fsdp2, True), expected={"allgather", "reduce_scatter"}, tolerance=2e-2)
 
 
-def test_fsdp2_in_the_symmetric_heap(crew: Crew) -> None:
+def test_fsdp2_in_the_symmetric_heap(ranks: RankProcesses) -> None:
     # its only allreduces are the ranks' agreements on blocks
     expected = {"allgather", "reduce_scatter", "allreduce"}
-    check(*both(crew, trainers.fsdp2, False, True), expected=expected)
+    check(*both(ranks, trainers.fsdp2, False, True), expected=expected)
 
 
-def test_fsdp2_with_collectives_of_its_own(crew: Crew) -> None:
-    mine = crew.run(trainers.fsdp2, "cpu", STEPS, False, False, True)
-    gloo = crew.run(trainers.fsdp2, "cpu", STEPS, backend="gloo")
+def test_fsdp2_with_collectives_of_its_own(ranks: RankProcesses) -> None:
+    mine = ranks.run(trainers.fsdp2, "cpu", STEPS, False, False, True)
+    gloo = ranks.run(trainers.fsdp2, "cpu", STEPS, backend="gloo")
     check(mine, gloo, expected={"allgather", "reduce_scatter", "allreduce"})
 
 
-def test_tensor_parallelism(crew: Crew) -> None:
-    check(*both(crew, trainers.tensor_parallel), expected={"allreduce"})
+def test_tensor_parallelism(ranks: RankProcesses) -> None:
+    check(*both(ranks, trainers.tensor_parallel), expected={"allreduce"})
 
 
 ZERO = {
@@ -82,8 +82,8 @@ def zero(device: str, steps: int, backend: str, options: dict[str, object]) -> T
 
 
 @pytest.mark.parametrize("options", ZERO.values(), ids=ZERO)
-def test_zero(fresh_crew: Callable[..., Crew], options: dict[str, object]) -> None:
-    mine = fresh_crew().run(zero, "cpu", STEPS, "isthmus", options, backend=None)
-    gloo = fresh_crew().run(zero, "cpu", STEPS, "gloo", options, backend=None)
+def test_zero(fresh_ranks: Callable[..., RankProcesses], options: dict[str, object]) -> None:
+    mine = fresh_ranks().run(zero, "cpu", STEPS, "isthmus", options, backend=None)
+    gloo = fresh_ranks().run(zero, "cpu", STEPS, "gloo", options, backend=None)
     expected = {"allgather"} if options["stage"] == 3 else {"allreduce"}
     check(mine, gloo, expected, tolerance=2e-2 if options.get("half") else 2e-5)

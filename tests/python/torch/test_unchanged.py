@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from crew import QUIET, Crew
+from rank_processes import QUIET, RankProcesses
 
 import isthmus.torch
 from isthmus.torch import __main__ as launched
@@ -46,7 +46,7 @@ def replaced(script: str, folder: str) -> list[isthmus.torch.Row]:
 class Runner:
     """Runs work on two fresh ranks that meet as torchrun's do: env:// and the launcher's own store."""
 
-    def __init__(self, make: Callable[..., Crew]) -> None:
+    def __init__(self, make: Callable[..., RankProcesses]) -> None:
         self._make = make
         self._stores: list[dist.TCPStore] = []
 
@@ -62,15 +62,15 @@ class Runner:
 
 @pytest.fixture
 def runs() -> Any:
-    crews: list[Crew] = []
+    started: list[RankProcesses] = []
 
-    def make(*arguments: Any, **environment: str) -> Crew:
-        crews.append(Crew(*arguments, **environment))
-        return crews[-1]
+    def make(*arguments: Any, **environment: str) -> RankProcesses:
+        started.append(RankProcesses(*arguments, **environment))
+        return started[-1]
 
     yield Runner(make)
-    for crew in crews:
-        crew.close()
+    for ranks in started:
+        ranks.close()
 
 
 def results(folder: Path) -> list[dict[str, Any]]:
@@ -80,11 +80,11 @@ def results(folder: Path) -> list[dict[str, Any]]:
 def both(runs: Runner, name: str, folder: Path) -> tuple[list[dict[str, Any]], list[list[isthmus.torch.Row]]]:
     """Runs the script over gloo and over Isthmus, checks that losses agree and fall, and that gloo ran gloo."""
     script = str(SCRIPTS / f"{name}.py")
-    ours, theirs = folder / "isthmus", folder / "gloo"
-    ours.mkdir(), theirs.mkdir()
-    assert runs(plain, script, str(theirs)) == [[]] * RANKS, "the baseline must not take Isthmus' paths"
+    ours, reference = folder / "isthmus", folder / "gloo"
+    ours.mkdir(), reference.mkdir()
+    assert runs(plain, script, str(reference)) == [[]] * RANKS, "the baseline must not take Isthmus' paths"
     rows = runs(replaced, script, str(ours))
-    mine, gloo = results(ours), results(theirs)
+    mine, gloo = results(ours), results(reference)
     for rank in range(RANKS):
         assert mine[rank].pop("losses") == pytest.approx(losses := gloo[rank].pop("losses"), rel=2e-5)
         assert losses[-1] < losses[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from crew import Crew
+from rank_processes import RankProcesses
 
 COUNT = 1000
 REDUCED = [
@@ -100,8 +100,8 @@ def moves(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", MOVED, ids=str)
-def test_data_movement(crew: Crew, dtype: torch.dtype) -> None:
-    crew.run(moves, dtype)
+def test_data_movement(ranks: RankProcesses, dtype: torch.dtype) -> None:
+    ranks.run(moves, dtype)
 
 
 def reduces(dtype: torch.dtype) -> None:
@@ -131,8 +131,8 @@ def reduces(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", REDUCED, ids=str)
-def test_reductions(crew: Crew, dtype: torch.dtype) -> None:
-    crew.run(reduces, dtype)
+def test_reductions(ranks: RankProcesses, dtype: torch.dtype) -> None:
+    ranks.run(reduces, dtype)
 
 
 def reduces_what_has_no_image() -> None:
@@ -158,8 +158,8 @@ def reduces_what_has_no_image() -> None:
     same(block, torch.full((5,), size * 0.25))
 
 
-def test_bool_complex_and_premultiplied_sums(crew: Crew) -> None:
-    crew.run(reduces_what_has_no_image)
+def test_bool_complex_and_premultiplied_sums(ranks: RankProcesses) -> None:
+    ranks.run(reduces_what_has_no_image)
 
 
 def uneven() -> None:
@@ -187,8 +187,8 @@ def uneven() -> None:
         same(actual, torch.full((rows[source], 2), 10.0 * source + rank))
 
 
-def test_parts_of_different_sizes(crew: Crew) -> None:
-    crew.run(uneven)
+def test_parts_of_different_sizes(ranks: RankProcesses) -> None:
+    ranks.run(uneven)
 
 
 def coalesces() -> None:
@@ -220,8 +220,8 @@ def coalesces() -> None:
         same(block, torch.full_like(block, total))
 
 
-def test_coalescing(crew: Crew) -> None:
-    crew.run(coalesces)
+def test_coalescing(ranks: RankProcesses) -> None:
+    ranks.run(coalesces)
 
 
 def asynchronous() -> list[float]:
@@ -242,8 +242,8 @@ def asynchronous() -> list[float]:
     return [each.item() for each in doubled.wait()]
 
 
-def test_asynchronous_calls_keep_their_order_and_give_futures(crew: Crew) -> None:
-    assert crew.run(asynchronous) == [[0.0, 2.0, 4.0, 6.0]] * crew.size
+def test_asynchronous_calls_keep_their_order_and_give_futures(ranks: RankProcesses) -> None:
+    assert ranks.run(asynchronous) == [[0.0, 2.0, 4.0, 6.0]] * ranks.size
 
 
 def groups() -> None:
@@ -261,8 +261,8 @@ def groups() -> None:
         assert data.item() == size * sum(4 * first + 1 for first in range(size // 2))
 
 
-def test_groups_within_the_world(crew: Crew) -> None:
-    crew.run(groups)
+def test_groups_within_the_world(ranks: RankProcesses) -> None:
+    ranks.run(groups)
 
 
 def objects() -> None:
@@ -275,8 +275,8 @@ def objects() -> None:
     assert sent == [("from", 2), [1, 2, 3]]
 
 
-def test_object_collectives(crew: Crew) -> None:
-    crew.run(objects)
+def test_object_collectives(ranks: RankProcesses) -> None:
+    ranks.run(objects)
 
 
 def zero_sizes_and_formats() -> None:
@@ -296,8 +296,8 @@ def zero_sizes_and_formats() -> None:
     dist.barrier()  # every rank refused the same calls, so the group still works
 
 
-def test_empty_strided_and_wrong_tensors(crew: Crew) -> None:
-    crew.run(zero_sizes_and_formats)
+def test_empty_strided_and_wrong_tensors(ranks: RankProcesses) -> None:
+    ranks.run(zero_sizes_and_formats)
 
 
 def autograd_modes() -> None:
@@ -312,5 +312,5 @@ def autograd_modes() -> None:
     assert all(each.tolist() == [1.0] * 3 for each in outputs)
 
 
-def test_inference_tensors_and_leaves(crew: Crew) -> None:
-    crew.run(autograd_modes)
+def test_inference_tensors_and_leaves(ranks: RankProcesses) -> None:
+    ranks.run(autograd_modes)
