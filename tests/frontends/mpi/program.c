@@ -11,18 +11,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int rank, size, wrong;
+static int rank, size, failures;
 
-static void expect(int holds, const char* what) {
-  if (holds) return;
-  ++wrong;
-  printf("rank %d: wrong: %s\n", rank, what);
+static void expect(int condition, const char* description) {
+  if (condition) return;
+  ++failures;
+  printf("rank %d: wrong: %s\n", rank, description);
 }
 
-static void expect_sum(const double* got, int count, const char* what) {
+static void expect_sum(const double* result, int count, const char* description) {
   for (int i = 0; i < count; ++i)
-    if (got[i] != size * (size - 1) / 2.0 + i * size) {
-      expect(0, what);
+    if (result[i] != size * (size - 1) / 2.0 + i * size) {
+      expect(0, description);
       return;
     }
 }
@@ -62,72 +62,72 @@ static void reductions(int count, MPI_Comm comm) {
 }
 
 /* Element i of the block that rank `from` has for rank `to`. */
-static int word(int from, int to, int i) { return from * 10000 + to * 100 + i % 100; }
+static int element_value(int source, int destination, int i) { return source * 10000 + destination * 100 + i % 100; }
 
-static void expect_blocks(const int* got, int count, int to, const char* what) {
+static void expect_blocks(const int* result, int count, int destination, const char* description) {
   for (int r = 0; r < size; ++r)
     for (int i = 0; i < count; ++i)
-      if (got[r * count + i] != word(r, to, i)) {
-        expect(0, what);
+      if (result[r * count + i] != element_value(r, destination, i)) {
+        expect(0, description);
         return;
       }
 }
 
-static void movement(int count, MPI_Comm comm) {
+static void data_movement(int count, MPI_Comm comm) {
   const size_t bytes = sizeof(int) * (size_t)(count * size);
   int *in = malloc(bytes), *out = malloc(bytes);
   for (int r = 0; r < size; ++r)
-    for (int i = 0; i < count; ++i) in[r * count + i] = word(rank, r, i);
-  int* mine = malloc(sizeof(int) * (size_t)count);
-  for (int i = 0; i < count; ++i) mine[i] = word(rank, 0, i);
+    for (int i = 0; i < count; ++i) in[r * count + i] = element_value(rank, r, i);
+  int* own = malloc(sizeof(int) * (size_t)count);
+  for (int i = 0; i < count; ++i) own[i] = element_value(rank, 0, i);
   MPI_Alltoall(in, count, MPI_INT, out, count, MPI_INT, comm);
   expect_blocks(out, count, rank, "alltoall");
   memcpy(out, in, bytes);
   MPI_Alltoall(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, out, count, MPI_INT, comm);
   expect_blocks(out, count, rank, "alltoall in place");
-  MPI_Allgather(mine, count, MPI_INT, out, count, MPI_INT, comm);
+  MPI_Allgather(own, count, MPI_INT, out, count, MPI_INT, comm);
   expect_blocks(out, count, 0, "allgather");
   memset(out, 0, bytes);
-  memcpy(out + rank * count, mine, sizeof(int) * (size_t)count);
+  memcpy(out + rank * count, own, sizeof(int) * (size_t)count);
   MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, out, count, MPI_INT, comm);
   expect_blocks(out, count, 0, "allgather in place");
-  MPI_Gather(mine, count, MPI_INT, out, count, MPI_INT, 0, comm);
+  MPI_Gather(own, count, MPI_INT, out, count, MPI_INT, 0, comm);
   if (rank == 0) expect_blocks(out, count, 0, "gather");
-  MPI_Scatter(in, count, MPI_INT, rank == 0 ? MPI_IN_PLACE : mine, count, MPI_INT, 0, comm);
-  for (int i = 0; rank != 0 && i < count; ++i) expect(mine[i] == word(0, rank, i), "scatter");
+  MPI_Scatter(in, count, MPI_INT, rank == 0 ? MPI_IN_PLACE : own, count, MPI_INT, 0, comm);
+  for (int i = 0; rank != 0 && i < count; ++i) expect(own[i] == element_value(0, rank, i), "scatter");
   MPI_Bcast(in, count * size, MPI_INT, size - 1, comm);
-  expect(in[count * size - 1] == word(size - 1, size - 1, count - 1), "bcast");
+  expect(in[count * size - 1] == element_value(size - 1, size - 1, count - 1), "bcast");
   MPI_Barrier(comm);
-  free(mine);
+  free(own);
   free(in);
   free(out);
 }
 
 /* Blocks of r + 1 elements, two apart, in the opposite order of the ranks. */
 static void uneven(MPI_Comm comm) {
-  int counts[16], displs[16], sends[16], places[16], in[256], out[256], got[256], total = 0;
+  int counts[16], displs[16], send_counts[16], send_displs[16], in[256], out[256], result[256], total = 0;
   for (int r = 0; r < size; ++r) {
     counts[r] = r + 1;
     displs[r] = (size - 1 - r) * (size + 2);
-    sends[r] = rank + 1;
-    places[r] = r * (rank + 1);
+    send_counts[r] = rank + 1;
+    send_displs[r] = r * (rank + 1);
     total += counts[r];
   }
-  for (int i = 0; i < 256; ++i) in[i] = 1000 * rank + i, out[i] = got[i] = -1;
+  for (int i = 0; i < 256; ++i) in[i] = 1000 * rank + i, out[i] = result[i] = -1;
   MPI_Allgatherv(in, rank + 1, MPI_INT, out, counts, displs, MPI_INT, comm);
   for (int r = 0; r < size; ++r)
     for (int i = 0; i < counts[r]; ++i) expect(out[displs[r] + i] == 1000 * r + i, "allgatherv");
   expect(out[displs[0] + 1] == -1, "allgatherv wrote into a gap");
-  MPI_Gatherv(in, rank + 1, MPI_INT, got, counts, displs, MPI_INT, 0, comm);
-  if (rank == 0) expect(memcmp(got, out, sizeof out) == 0, "gatherv");
-  int* mine = malloc(sizeof(int) * (size_t)(rank + 1));
-  MPI_Scatterv(out, counts, displs, MPI_INT, mine, rank + 1, MPI_INT, 0, comm);
-  for (int i = 0; i <= rank; ++i) expect(mine[i] == 1000 * rank + i, "scatterv");
-  MPI_Alltoallv(in, sends, places, MPI_INT, got, counts, displs, MPI_INT, comm);
+  MPI_Gatherv(in, rank + 1, MPI_INT, result, counts, displs, MPI_INT, 0, comm);
+  if (rank == 0) expect(memcmp(result, out, sizeof out) == 0, "gatherv");
+  int* own = malloc(sizeof(int) * (size_t)(rank + 1));
+  MPI_Scatterv(out, counts, displs, MPI_INT, own, rank + 1, MPI_INT, 0, comm);
+  for (int i = 0; i <= rank; ++i) expect(own[i] == 1000 * rank + i, "scatterv");
+  MPI_Alltoallv(in, send_counts, send_displs, MPI_INT, result, counts, displs, MPI_INT, comm);
   for (int r = 0; r < size; ++r)
     for (int i = 0; i < counts[r]; ++i)
-      expect(got[displs[r] + i] == 1000 * r + rank * (r + 1) + i, "alltoallv");
-  free(mine);
+      expect(result[displs[r] + i] == 1000 * r + rank * (r + 1) + i, "alltoallv");
+  free(own);
   /* Sums of such blocks, side by side; rank 0 gets none. */
   int numbers[256], sums[256], begin = 0;
   for (int r = 0; r < size; ++r) counts[r] = 2 * r;
@@ -178,38 +178,38 @@ static void wide_counts(MPI_Comm comm) { (void)comm; }
 #endif
 
 #if MPI_VERSION >= 4
-/* More bytes, and more elements, than an int counts, over one piece of memory again and again: what is written
-   twice is the same. The length of the piece is no power of 2, so what goes astray by 2^32 is wrong. */
+/* More bytes, and more elements, than an int counts, over one chunk of memory again and again: what is written
+   twice is the same. The length of the chunk is no power of 2, so what goes astray by 2^32 is wrong. */
 static void large(void) {
-  enum { piece = 257 * 4096, block = 4096, blocks = (1 << 19) + 3 };
+  enum { chunk = 257 * 4096, block = 4096, blocks = (1 << 19) + 3 };
   const size_t bytes = (size_t)block * blocks;
   const int file = memfd_create("piece", 0);
   unsigned char* data =
-      mmap(NULL, bytes + piece, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  expect(file >= 0 && ftruncate(file, piece) == 0 && data != MAP_FAILED, "memory");
-  for (size_t at = 0; at < bytes; at += piece)
-    mmap(data + at, piece, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_POPULATE, file, 0);
-  for (int i = 0; i < piece; ++i) data[i] = rank == 0 ? (unsigned char)(i * 131 / 7) : 0xee;
+      mmap(NULL, bytes + chunk, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  expect(file >= 0 && ftruncate(file, chunk) == 0 && data != MAP_FAILED, "memory");
+  for (size_t offset = 0; offset < bytes; offset += chunk)
+    mmap(data + offset, chunk, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_POPULATE, file, 0);
+  for (int i = 0; i < chunk; ++i) data[i] = rank == 0 ? (unsigned char)(i * 131 / 7) : 0xee;
   MPI_Datatype page;
   MPI_Type_contiguous(block, MPI_BYTE, &page);
   MPI_Type_commit(&page);
   MPI_Bcast(data, blocks, page, 0, MPI_COMM_WORLD);
   int different = 0;
-  for (int i = 0; i < piece; ++i) different += data[i] != (unsigned char)(i * 131 / 7);
+  for (int i = 0; i < chunk; ++i) different += data[i] != (unsigned char)(i * 131 / 7);
   expect(different == 0, "a broadcast of more than 2 GiB");
-  for (int i = 0; i < piece; ++i) data[i] = (unsigned char)(i % 100 + 50 * rank);
+  for (int i = 0; i < chunk; ++i) data[i] = (unsigned char)(i % 100 + 50 * rank);
   MPI_Allreduce_c(MPI_IN_PLACE, data, (MPI_Count)bytes, MPI_UINT8_T, MPI_MAX, MPI_COMM_WORLD);
-  for (int i = 0; i < piece; ++i) different += data[i] != i % 100 + 50 * (size - 1);
+  for (int i = 0; i < chunk; ++i) different += data[i] != i % 100 + 50 * (size - 1);
   expect(different == 0, "an allreduce of more than 2^31 elements");
   MPI_Type_free(&page);
-  munmap(data, bytes + piece);
+  munmap(data, bytes + chunk);
   close(file);
 }
 #else
 static void large(void) {}
 #endif
 
-static void largest(void* in, void* inout, int* n, MPI_Datatype* type) {
+static void max_operator(void* in, void* inout, int* n, MPI_Datatype* type) {
   (void)type;
   for (int i = 0; i < *n; ++i)
     if (((int*)in)[i] > ((int*)inout)[i]) ((int*)inout)[i] = ((int*)in)[i];
@@ -221,19 +221,19 @@ static void mixed(void) {
   MPI_Type_vector(3, 1, 2, MPI_INT, &every_other);
   MPI_Type_commit(&every_other);
   for (int root = 0; root < size; ++root) {
-    int apart[6] = {7, -1, 8, -1, 9, -1}, together[3] = {7, 8, 9};
-    const int is_apart = (rank + root) % 2;
-    if (rank != root) memset(together, 0, sizeof together), apart[0] = apart[2] = apart[4] = 0;
-    if (is_apart)
-      MPI_Bcast(apart, 1, every_other, root, MPI_COMM_WORLD);
+    int strided[6] = {7, -1, 8, -1, 9, -1}, dense[3] = {7, 8, 9};
+    const int is_strided = (rank + root) % 2;
+    if (rank != root) memset(dense, 0, sizeof dense), strided[0] = strided[2] = strided[4] = 0;
+    if (is_strided)
+      MPI_Bcast(strided, 1, every_other, root, MPI_COMM_WORLD);
     else
-      MPI_Bcast(together, 3, MPI_INT, root, MPI_COMM_WORLD);
-    expect(is_apart ? apart[0] == 7 && apart[1] == -1 && apart[4] == 9 : together[0] == 7 && together[2] == 9,
+      MPI_Bcast(dense, 3, MPI_INT, root, MPI_COMM_WORLD);
+    expect(is_strided ? strided[0] == 7 && strided[1] == -1 && strided[4] == 9 : dense[0] == 7 && dense[2] == 9,
            "bcast of mixed datatypes");
   }
-  int all[96], mine[6] = {rank, -1, rank + 1, -1, rank + 2, -1};
+  int all[96], own[6] = {rank, -1, rank + 1, -1, rank + 2, -1};
   if (rank % 2)
-    MPI_Allgather(mine, 1, every_other, all, 3, MPI_INT, MPI_COMM_WORLD);
+    MPI_Allgather(own, 1, every_other, all, 3, MPI_INT, MPI_COMM_WORLD);
   else {
     const int dense[3] = {rank, rank + 1, rank + 2};
     MPI_Allgather(dense, 3, MPI_INT, all, 3, MPI_INT, MPI_COMM_WORLD);
@@ -254,21 +254,21 @@ static void mixed(void) {
   } pair = {rank, rank}, best;
   MPI_Allreduce(&pair, &best, 1, MPI_2INT, MPI_MAXLOC, MPI_COMM_WORLD);
   expect(best.place == size - 1, "maxloc");
-  MPI_Op own;
-  int most = 0;
-  MPI_Op_create(largest, 1, &own);
-  MPI_Allreduce(&rank, &most, 1, MPI_INT, own, MPI_COMM_WORLD);
-  expect(most == size - 1, "an operation of the program");
-  MPI_Allreduce(&rank, &most, 0, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  MPI_Op user_op;
+  int max_rank = 0;
+  MPI_Op_create(max_operator, 1, &user_op);
+  MPI_Allreduce(&rank, &max_rank, 1, MPI_INT, user_op, MPI_COMM_WORLD);
+  expect(max_rank == size - 1, "an operation of the program");
+  MPI_Allreduce(&rank, &max_rank, 0, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   MPI_Comm half, inter;
   MPI_Comm_split(MPI_COMM_WORLD, rank % 2, rank, &half);
-  for (int i = 0; i < 3; ++i) MPI_Allreduce(MPI_IN_PLACE, &most, 1, MPI_INT, MPI_MAX, half);
+  for (int i = 0; i < 3; ++i) MPI_Allreduce(MPI_IN_PLACE, &max_rank, 1, MPI_INT, MPI_MAX, half);
   MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, 1 - rank % 2, 5, &inter);
-  MPI_Allreduce(&rank, &most, 1, MPI_INT, MPI_MIN, inter);
-  expect(most == 1 - rank % 2, "an intercommunicator");
+  MPI_Allreduce(&rank, &max_rank, 1, MPI_INT, MPI_MIN, inter);
+  expect(max_rank == 1 - rank % 2, "an intercommunicator");
   MPI_Comm_free(&inter);
   MPI_Comm_free(&half);
-  MPI_Op_free(&own);
+  MPI_Op_free(&user_op);
   MPI_Type_free(&every_other);
   MPI_Type_free(&absolute);
 }
@@ -346,9 +346,9 @@ static void progress(void) {
 static void* sums(void* argument) {
   const MPI_Comm comm = *(MPI_Comm*)argument;
   for (int i = 0; i < 200; ++i) {
-    int got = 0;
-    MPI_Allreduce(&i, &got, 1, MPI_INT, MPI_SUM, comm);
-    if (got != i * size) return argument;
+    int result = 0;
+    MPI_Allreduce(&i, &result, 1, MPI_INT, MPI_SUM, comm);
+    if (result != i * size) return argument;
   }
   return NULL;
 }
@@ -381,15 +381,15 @@ static void errors(void) {
 
 /* A communicator that was freed, before any other call: nobody may have made one of its handle meanwhile. */
 static void freed(void) {
-  MPI_Comm copy, kept;
-  int got = 0;
+  MPI_Comm copy, stale;
+  int result = 0;
   MPI_Comm_dup(MPI_COMM_WORLD, &copy);
-  kept = copy;
+  stale = copy;
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
   MPI_Comm_free(&copy);
-  expect(MPI_Barrier(kept) != MPI_SUCCESS, "a barrier on a communicator that was freed");
-  expect(MPI_Allreduce(&rank, &got, 1, MPI_INT, MPI_MAX, kept) != MPI_SUCCESS, "an allreduce on it");
+  expect(MPI_Barrier(stale) != MPI_SUCCESS, "a barrier on a communicator that was freed");
+  expect(MPI_Allreduce(&rank, &result, 1, MPI_INT, MPI_MAX, stale) != MPI_SUCCESS, "an allreduce on it");
 }
 
 static void forks(void) {
@@ -401,7 +401,7 @@ static void forks(void) {
 }
 
 /* Each level somewhere. */
-static int threads_of(const char* mode) {
+static int thread_level_of(const char* mode) {
   if (strcmp(mode, "collectives") == 0) return MPI_THREAD_SINGLE;
   if (strcmp(mode, "mixed") == 0) return MPI_THREAD_FUNNELED;
   return strcmp(mode, "progress") == 0 ? MPI_THREAD_SERIALIZED : MPI_THREAD_MULTIPLE;
@@ -410,14 +410,14 @@ static int threads_of(const char* mode) {
 int main(int argc, char** argv) {
   const char* mode = argc > 1 ? argv[1] : "collectives";
   int level;
-  MPI_Init_thread(&argc, &argv, threads_of(mode), &level);
+  MPI_Init_thread(&argc, &argv, thread_level_of(mode), &level);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   if (strcmp(mode, "freed") == 0) freed();
   const int counts[] = {1, 100, 5000, 100000};
   for (int i = 0; i < 4; ++i) {
     reductions(counts[i], MPI_COMM_WORLD);
-    movement(counts[i], MPI_COMM_WORLD);
+    data_movement(counts[i], MPI_COMM_WORLD);
     if (strcmp(mode, "collectives") != 0) break;
   }
   uneven(MPI_COMM_WORLD);
@@ -431,7 +431,7 @@ int main(int argc, char** argv) {
   if (strcmp(mode, "aborts") == 0 && rank == 0) MPI_Abort(MPI_COMM_WORLD, 23);
   if (strcmp(mode, "killed") == 0 && rank == 0) raise(SIGKILL);
   int total = 0;
-  MPI_Allreduce(&wrong, &total, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  MPI_Allreduce(&failures, &total, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   if (rank == 0) printf("%d wrong\n", total);
   MPI_Finalize();
   return 0;

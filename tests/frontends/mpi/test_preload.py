@@ -32,53 +32,53 @@ class Family:
 
 def families() -> list[Family]:
     bin_folder = layout.environment_folder() / "bin"
-    found = [
+    families_found = [
         Family("mpich", bin_folder / "mpicc", "mpich", {}),
         Family("abi", bin_folder / "mpicc_abi", "mpich", {}),
     ]
     openmpi = launch.peer_folder("openmpi")
     if (openmpi / "launch").is_file():
-        found.append(Family("openmpi", openmpi / "bin" / "mpicc", "openmpi", {"OPAL_PREFIX": str(openmpi)}))
+        families_found.append(Family("openmpi", openmpi / "bin" / "mpicc", "openmpi", {"OPAL_PREFIX": str(openmpi)}))
     built = layout.library_folder()
-    return [each for each in found if (built / f"libisthmus_mpi_{each.name}.so").is_file()]
+    return [each for each in families_found if (built / f"libisthmus_mpi_{each.name}.so").is_file()]
 
 
 @pytest.fixture(scope="module", params=families(), ids=lambda family: family.name)
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Family]:
     """program.c, compiled for one family."""
     family: Family = request.param
-    made = tmp_path_factory.mktemp(family.name) / "program"
+    built = tmp_path_factory.mktemp(family.name) / "program"
     flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-lpthread"]
-    command = [str(family.compiler), str(HERE / "program.c"), "-o", str(made), *flags]
+    command = [str(family.compiler), str(HERE / "program.c"), "-o", str(built), *flags]
     subprocess.run(command, env=os.environ | family.variables, check=True, timeout=120)
-    return made, family
+    return built, family
 
 
 def start(
-    made: tuple[Path, Family], ranks: int, *mode: str, shim: bool = True, **variables: str
+    built: tuple[Path, Family], ranks: int, *mode: str, shim: bool = True, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    what, family = made
+    program_path, family = built
     options = ["--mpi-shim", "--report"] if shim else []
     command = [sys.executable, "-m", "isthmus", "run", "-n", str(ranks), "--mpi", family.mpi, *options]
     environment = os.environ | {"ISTHMUS_MPI_FIRST_CALLS": "0"} | variables
     return subprocess.run(
-        [*command, str(what), *mode], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [*command, str(program_path), *mode], env=environment, capture_output=True, text=True, timeout=120, check=False
     )
 
 
-def taken(said: str) -> dict[str, int]:
+def handled_calls(output: str) -> dict[str, int]:
     """Calls that Isthmus took, by MPI's name, of the report."""
     calls: dict[str, int] = {}
-    for name, count in re.findall(r"^ +(MPI_\w+) +host\S* +(\d+)", said, re.MULTILINE):
+    for name, count in re.findall(r"^ +(MPI_\w+) +host\S* +(\d+)", output, re.MULTILINE):
         calls[name] = calls.get(name, 0) + int(count)
     return calls
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_every_collective(program: tuple[Path, Family], ranks: int) -> None:
-    done = start(program, ranks, "collectives")
-    assert done.returncode == 0 and done.stdout.strip() == "0 wrong", done.stdout + done.stderr
-    calls = taken(done.stderr)
+    result = start(program, ranks, "collectives")
+    assert result.returncode == 0 and result.stdout.strip() == "0 wrong", result.stdout + result.stderr
+    calls = handled_calls(result.stderr)
     for name in [
         "Barrier",
         "Bcast",
@@ -95,14 +95,14 @@ def test_every_collective(program: tuple[Path, Family], ranks: int) -> None:
         "Alltoall",
         "Alltoallv",
     ]:
-        assert calls.get(f"MPI_{name}", 0) > 0, done.stderr
-    assert "passed to MPI" not in done.stderr
+        assert calls.get(f"MPI_{name}", 0) > 0, result.stderr
+    assert "passed to MPI" not in result.stderr
 
 
 def test_what_passes_through_says_why(program: tuple[Path, Family]) -> None:
-    done = start(program, 3, "mixed")
-    assert done.returncode == 0 and done.stdout.strip() == "0 wrong", done.stdout + done.stderr
-    passed = dict(re.findall(r"passed to MPI +\d+  (.*?)()$", done.stderr, re.MULTILINE))
+    result = start(program, 3, "mixed")
+    assert result.returncode == 0 and result.stdout.strip() == "0 wrong", result.stdout + result.stderr
+    passed = dict(re.findall(r"passed to MPI +\d+  (.*?)()$", result.stderr, re.MULTILINE))
     assert "nothing to move" in passed and "an intercommunicator" in passed
     assert any("does not reduce" in reason for reason in passed), "MPI_2INT"
     assert any("other than sum" in reason for reason in passed), "an operation of the program"
@@ -110,32 +110,32 @@ def test_what_passes_through_says_why(program: tuple[Path, Family]) -> None:
 
 @pytest.mark.parametrize("mode", ["progress", "threads", "forks"])
 def test_a_program_behaves_as_without(program: tuple[Path, Family], mode: str) -> None:
-    done = start(program, 2, mode)
-    assert done.returncode == 0 and done.stdout.strip() == "0 wrong", done.stdout + done.stderr
-    assert taken(done.stderr)
+    result = start(program, 2, mode)
+    assert result.returncode == 0 and result.stdout.strip() == "0 wrong", result.stdout + result.stderr
+    assert handled_calls(result.stderr)
 
 
 def test_more_than_an_int_counts(program: tuple[Path, Family]) -> None:
     """With one family: the engines differ in no size, and it moves gigabytes."""
     if program[1].name != "mpich":
         pytest.skip("done with MPICH")
-    done = start(program, 2, "large")
-    assert done.returncode == 0 and done.stdout.strip() == "0 wrong", done.stdout + done.stderr
-    assert len(re.findall(r"MPI_(?:Bcast|Allreduce) +host\S* +1 +2147495936 ", done.stderr)) == 2, done.stderr
+    result = start(program, 2, "large")
+    assert result.returncode == 0 and result.stdout.strip() == "0 wrong", result.stdout + result.stderr
+    assert len(re.findall(r"MPI_(?:Bcast|Allreduce) +host\S* +1 +2147495936 ", result.stderr)) == 2, result.stderr
 
 
 @pytest.mark.parametrize("mode", ["aborts", "killed"])
 def test_the_end_of_a_rank_is_the_launchers(program: tuple[Path, Family], mode: str) -> None:
-    with_shim, plain = start(program, 2, mode), start(program, 2, mode, shim=False)
-    assert with_shim.returncode == plain.returncode != 0, with_shim.stderr + plain.stderr
+    preloaded, plain = start(program, 2, mode), start(program, 2, mode, shim=False)
+    assert preloaded.returncode == plain.returncode != 0, preloaded.stderr + plain.stderr
 
 
 def test_errors_are_mpis(program: tuple[Path, Family]) -> None:
     """An MPI that was built without checks crashes at wrong arguments, with and without."""
-    with_shim, plain = start(program, 2, "errors"), start(program, 2, "errors", shim=False)
-    assert (with_shim.returncode == 0) == (plain.returncode == 0), with_shim.stderr + plain.stderr
+    preloaded, plain = start(program, 2, "errors"), start(program, 2, "errors", shim=False)
+    assert (preloaded.returncode == 0) == (plain.returncode == 0), preloaded.stderr + plain.stderr
     if plain.returncode == 0:
-        assert with_shim.stdout == plain.stdout == "0 wrong\n"
+        assert preloaded.stdout == plain.stdout == "0 wrong\n"
 
 
 def test_a_freed_communicator_is_reported(program: tuple[Path, Family]) -> None:
@@ -144,21 +144,21 @@ def test_a_freed_communicator_is_reported(program: tuple[Path, Family]) -> None:
         pytest.skip("MPICH's handles alone tell")
     plain = start(program, 2, "freed", shim=False)
     assert plain.returncode == 0 and plain.stdout == "0 wrong\n", plain.stdout + plain.stderr
-    with_shim = start(program, 2, "freed")
-    assert with_shim.returncode == 0 and with_shim.stdout == plain.stdout, with_shim.stdout + with_shim.stderr
+    preloaded = start(program, 2, "freed")
+    assert preloaded.returncode == 0 and preloaded.stdout == plain.stdout, preloaded.stdout + preloaded.stderr
 
 
 def test_first_calls_are_left_to_mpi(program: tuple[Path, Family]) -> None:
-    done = start(program, 2, "forks", ISTHMUS_MPI_FIRST_CALLS="1000")
-    assert done.returncode == 0 and not taken(done.stderr)
-    assert "the first calls of a communicator" in done.stderr
+    result = start(program, 2, "forks", ISTHMUS_MPI_FIRST_CALLS="1000")
+    assert result.returncode == 0 and not handled_calls(result.stderr)
+    assert "the first calls of a communicator" in result.stderr
 
 
-def on_two_nodes(made: tuple[Path, Family], mode: str, rules: Path | None) -> subprocess.CompletedProcess[str]:
+def run_on_two_nodes(built: tuple[Path, Family], mode: str, rules: Path | None) -> subprocess.CompletedProcess[str]:
     """Four ranks, two on each of two nodes that are made up."""
-    what, family = made
+    program_path, family = built
     rank = "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}"
-    script = f'export ISTHMUS_NODE=$(({rank} / 2)); exec "{what}" {mode}'
+    script = f'export ISTHMUS_NODE=$(({rank} / 2)); exec "{program_path}" {mode}'
     options = ["-n", "4", "--mpi", family.mpi, "--mpi-shim", "--report"]
     command = [sys.executable, "-m", "isthmus", "run", *options, "sh", "-c", script]
     variables = {"ISTHMUS_MPI_FIRST_CALLS": "0", "ISTHMUS_CONFIG": str(rules) if rules else "none"}
@@ -168,9 +168,9 @@ def on_two_nodes(made: tuple[Path, Family], mode: str, rules: Path | None) -> su
 
 
 def test_nodes_without_a_rule_are_left_to_mpi(program: tuple[Path, Family]) -> None:
-    done = on_two_nodes(program, "collectives", None)
-    assert done.returncode == 0 and done.stdout.strip() == "0 wrong", done.stdout + done.stderr
-    assert "its ranks do not reach each other's memory" in done.stderr and not taken(done.stderr)
+    result = run_on_two_nodes(program, "collectives", None)
+    assert result.returncode == 0 and result.stdout.strip() == "0 wrong", result.stdout + result.stderr
+    assert "its ranks do not reach each other's memory" in result.stderr and not handled_calls(result.stderr)
 
 
 @pytest.mark.skipif(ctypes.util.find_library("ucp") is None, reason="no UCX, which crosses between nodes")
@@ -183,29 +183,29 @@ def test_rule_selects_hierarchical_for_nodes(
         'default_backend = "ucx"\n[[rule]]\ncollective = ["allreduce", "broadcast", "allgather"]\n'
         'nodes = "2.."\nuse = "hierarchical"\n[backend.hierarchical]\nchunk_bytes = 4096\n'
     )
-    done = on_two_nodes(program, mode, rules)
-    assert done.returncode == 0 and done.stdout.strip() == "0 wrong", done.stdout + done.stderr
+    result = run_on_two_nodes(program, mode, rules)
+    assert result.returncode == 0 and result.stdout.strip() == "0 wrong", result.stdout + result.stderr
     if mode == "collectives":
-        assert re.search(r"MPI_Allreduce+hierarchical +[1-9]", done.stderr), done.stderr
-        assert "between nodes no rule gives it" in done.stderr
-        assert not re.search(r"MPI_Reduce+hierarchical", done.stderr), done.stderr
+        assert re.search(r"MPI_Allreduce+hierarchical +[1-9]", result.stderr), result.stderr
+        assert "between nodes no rule gives it" in result.stderr
+        assert not re.search(r"MPI_Reduce+hierarchical", result.stderr), result.stderr
 
 
 @pytest.mark.parametrize("family", families(), ids=lambda family: family.name)
 def test_an_engine_needs_no_extension(family: Family) -> None:
     """It runs with other versions of its family than the one whose header it was compiled against."""
     engine = layout.library_folder() / f"libisthmus_mpi_{family.name}.so"
-    said = subprocess.run(["nm", "-D", "--undefined-only", engine], capture_output=True, text=True, check=True)
-    assert "PMPI_Barrier" in said.stdout
-    assert re.findall(r" U (MPIX_\w+)", said.stdout) == []
+    output = subprocess.run(["nm", "-D", "--undefined-only", engine], capture_output=True, text=True, check=True)
+    assert "PMPI_Barrier" in output.stdout
+    assert re.findall(r" U (MPIX_\w+)", output.stdout) == []
 
 
 def test_a_program_without_mpi_does_not_notice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LD_PRELOAD", raising=False)
     command = [sys.executable, "-m", "isthmus", "run", "--mpi-shim", "env"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    preloaded = next(line for line in done.stdout.splitlines() if line.startswith("LD_PRELOAD="))
-    assert preloaded.endswith("/libisthmus_mpi_preload.so") and done.stderr == ""
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    preloaded = next(line for line in result.stdout.splitlines() if line.startswith("LD_PRELOAD="))
+    assert preloaded.endswith("/libisthmus_mpi_preload.so") and result.stderr == ""
 
 
 def test_another_mpi_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,6 +243,6 @@ def test_under_mpi4py(family: Family, tmp_path: Path, monkeypatch: pytest.Monkey
     options = ["-n", "2", "--mpi", family.mpi, "--mpi-shim", "--report"]
     command = [sys.executable, "-m", "isthmus", "run", *options, sys.executable, str(script)]
     environment = os.environ | {"ISTHMUS_MPI_FIRST_CALLS": "0"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    assert taken(done.stderr).get("MPI_Allreduce", 0) >= 1, done.stderr
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stderr
+    assert handled_calls(result.stderr).get("MPI_Allreduce", 0) >= 1, result.stderr
