@@ -4,8 +4,8 @@
 
 #include <tuple>
 
-#include "frontends/mpi/calls.hpp"
-#include "frontends/mpi/movement_v.hpp"
+#include "frontends/mpi/engine_abi.hpp"
+#include "frontends/mpi/data_movement_v.hpp"
 #include "frontends/mpi/reductions.hpp"
 
 namespace isthmus::mpi_shim {

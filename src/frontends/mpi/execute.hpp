@@ -4,7 +4,7 @@
 #include <isthmus/isthmus.h>
 #include <mpi.h>
 
-#include "frontends/mpi/communicators.hpp"
+#include "frontends/mpi/attached_communicator.hpp"
 
 namespace isthmus::mpi_shim {
 

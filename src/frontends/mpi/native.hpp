@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #if MPI_VERSION < 4
-#include "frontends/mpi/narrow.hpp"
+#include "frontends/mpi/large_counts_mpi3.hpp"
 #endif
 
 namespace isthmus::mpi_shim {

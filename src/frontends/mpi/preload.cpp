@@ -16,7 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "frontends/mpi/calls.hpp"
+#include "frontends/mpi/engine_abi.hpp"
 #include "frontends/preload/engine_loader.hpp"
 
 namespace {

@@ -14,7 +14,7 @@
 
 #include "device/completion_events.hpp"
 #include "device/watchdog.hpp"
-#include "endpoint.hpp"
+#include "device_endpoint.hpp"
 #include "works.hpp"
 
 namespace isthmus::torch_backend {

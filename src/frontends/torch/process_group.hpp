@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "executors.hpp"
-#include "pool.hpp"
+#include "tensor_pool.hpp"
 #include "tasks.hpp"
 
 namespace isthmus::torch_backend {

@@ -7,7 +7,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
-#include "endpoint.hpp"
+#include "device_endpoint.hpp"
 #include "task.hpp"
 
 namespace isthmus::torch_backend {

@@ -1,7 +1,7 @@
 // What was done with the program's MPI calls, and why calls were left to MPI.
 #pragma once
 
-#include "frontends/mpi/calls.hpp"
+#include "frontends/mpi/engine_abi.hpp"
 #include "frontends/preload/call_statistics.hpp"
 
 namespace isthmus::mpi_shim {

@@ -1,4 +1,4 @@
-#include "endpoint.hpp"
+#include "device_endpoint.hpp"
 
 #include <isthmus/memory.h>
 

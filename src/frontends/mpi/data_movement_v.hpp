@@ -2,7 +2,7 @@
 // the others never go to MPI for their sizes.
 #pragma once
 
-#include "frontends/mpi/movement.hpp"
+#include "frontends/mpi/data_movement.hpp"
 
 namespace isthmus::mpi_shim {
 

@@ -1,4 +1,4 @@
-#include "frontends/mpi/tallies.hpp"
+#include "frontends/mpi/pass_reasons.hpp"
 
 namespace isthmus::mpi_shim {
 namespace {

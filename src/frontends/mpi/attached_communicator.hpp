@@ -12,7 +12,7 @@
 #include <tuple>
 
 #include "frontends/mpi/message_store.hpp"
-#include "frontends/mpi/tallies.hpp"
+#include "frontends/mpi/pass_reasons.hpp"
 
 namespace isthmus::mpi_shim {
 

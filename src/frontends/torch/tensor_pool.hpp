@@ -16,7 +16,7 @@
 #include <optional>
 #include <vector>
 
-#include "endpoint.hpp"
+#include "device_endpoint.hpp"
 
 namespace isthmus::torch_backend {
 

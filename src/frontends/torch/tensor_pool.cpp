@@ -1,4 +1,4 @@
-#include "pool.hpp"
+#include "tensor_pool.hpp"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>

@@ -1,4 +1,4 @@
-#include "frontends/mpi/communicators.hpp"
+#include "frontends/mpi/attached_communicator.hpp"
 
 #include <isthmus/interrupt.h>
 
