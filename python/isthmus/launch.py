@@ -29,8 +29,8 @@ class Launcher:
         """The words before the program. `bind` puts each rank on a core of its own, if there are enough."""
         if self.family in PEERS:  # their launch scripts bind by the same rule
             return [str(self.executable), str(ranks)]
-        own_cores = bind and ranks <= len(os.sched_getaffinity(0))
-        binding = ("-bind-to", "core") if own_cores and self.family == "mpich" else ()
+        has_enough_cores = bind and ranks <= len(os.sched_getaffinity(0))
+        binding = ("-bind-to", "core") if has_enough_cores and self.family == "mpich" else ()
         return [str(self.executable), *self.arguments, *binding, "-n", str(ranks)]
 
 
@@ -46,12 +46,12 @@ def launcher(family: str) -> Launcher:
         )
     if family == "system":
         # The environment's own mpiexec may stand first in PATH; the system's is meant.
-        own = str(layout.environment_folder() / "bin")
-        path = os.pathsep.join(part for part in os.environ.get("PATH", "").split(os.pathsep) if part != own)
-        found = shutil.which("mpiexec", path=path)
-        if found is None:
+        own_folder = str(layout.environment_folder() / "bin")
+        path = os.pathsep.join(part for part in os.environ.get("PATH", "").split(os.pathsep) if part != own_folder)
+        executable = shutil.which("mpiexec", path=path)
+        if executable is None:
             raise MissingError("no mpiexec in PATH; install an MPI, or use --mpi mpich")
-        return Launcher(family, Path(found), None)
+        return Launcher(family, Path(executable), None)
     raise ValueError(f"--mpi {family!r} is unknown; allowed: {', '.join(FAMILIES)}")
 
 
@@ -63,22 +63,22 @@ def peer_folder(family: str) -> Path:
     return root / ".peers" / family
 
 
-def _existing(path: Path, remedy: str) -> Path:
+def _existing(path: Path, hint: str) -> Path:
     if not path.is_file():
-        raise MissingError(f"{path} does not exist; {remedy}")
+        raise MissingError(f"{path} does not exist; {hint}")
     return path
 
 
-def ensure_peer(family: str, announce) -> None:
+def ensure_peer_installed(family: str, report_progress) -> None:
     """Installs a peer MPI when it is asked for and absent; `announce` is told first. Raises MissingError."""
     root = layout.checkout()
     if (peer_folder(family) / "peer_mpi").is_file() and (peer_folder(family) / "launch").is_file():
         return
-    announce(f"setting up {family} in .peers/{family} (once, a minute)")
-    done = subprocess.run([str(root / "scripts" / "setup_peers"), family], capture_output=True, text=True)
-    if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise MissingError(said[-1] if said else f"scripts/setup_peers {family} failed")
+    report_progress(f"setting up {family} in .peers/{family} (once, a minute)")
+    completed = subprocess.run([str(root / "scripts" / "setup_peers"), family], capture_output=True, text=True)
+    if completed.returncode:
+        output_lines = (completed.stderr or completed.stdout).strip().splitlines()
+        raise MissingError(output_lines[-1] if output_lines else f"scripts/setup_peers {family} failed")
 
 
 def sycl_variables() -> dict[str, str]:
@@ -91,7 +91,7 @@ def sycl_variables() -> dict[str, str]:
     return {"OCL_ICD_FILENAMES": str(driver), "SYCL_CACHE_PERSISTENT": "1"}
 
 
-def crowd_variables(mpi: Launcher, ranks: int) -> dict[str, str]:
+def oversubscription_variables(mpi: Launcher, ranks: int) -> dict[str, str]:
     """What lets MPICH's ranks give way to each other where they outnumber the cores: without it a waiting rank
     spins through its whole time slice while the one it waits for has no core. The other families see to it
     themselves. Values of the caller stand."""
@@ -107,14 +107,14 @@ def crowd_variables(mpi: Launcher, ranks: int) -> dict[str, str]:
 def variables(mpi: Launcher | None = None, ranks: int = 1) -> dict[str, str]:
     """The variables that each of the started ranks gets beside the caller's. The caller's own values win,
     except that the folders of LD_LIBRARY_PATH are put before them."""
-    folders = [layout.library_folder(), layout.environment_folder() / "lib"]
+    library_folders = [layout.library_folder(), layout.environment_folder() / "lib"]
     if mpi is not None and mpi.libraries is not None:
-        folders.insert(0, mpi.libraries)
-    paths = list(dict.fromkeys(str(folder) for folder in folders))
-    before = os.environ.get("LD_LIBRARY_PATH")
-    added = {key: value for key, value in sycl_variables().items() if key not in os.environ}
-    added |= crowd_variables(mpi, ranks) if mpi is not None else {}
-    return added | {"LD_LIBRARY_PATH": os.pathsep.join([*paths, *([before] if before else [])])}
+        library_folders.insert(0, mpi.libraries)
+    paths = list(dict.fromkeys(str(folder) for folder in library_folders))
+    previous = os.environ.get("LD_LIBRARY_PATH")
+    variables_added = {key: value for key, value in sycl_variables().items() if key not in os.environ}
+    variables_added |= oversubscription_variables(mpi, ranks) if mpi is not None else {}
+    return variables_added | {"LD_LIBRARY_PATH": os.pathsep.join([*paths, *([previous] if previous else [])])}
 
 
 def environment(mpi: Launcher | None = None, ranks: int = 1) -> dict[str, str]:
@@ -145,11 +145,11 @@ SHIM_FAMILIES = {
 }
 
 
-def mpi_family_of(program: str, environment: dict[str, str]) -> str | None:
+def linked_mpi_family(program: str, environment: dict[str, str]) -> str | None:
     """The MPI family that an executable is linked with; None where it is linked with none (a script, or a
     program that loads MPI later). Raises MissingError for an MPI of no known family."""
-    said = subprocess.run(["ldd", program], env=environment, capture_output=True, text=True)
-    names = [line.split()[0] for line in said.stdout.splitlines() if line.split()]
+    listing = subprocess.run(["ldd", program], env=environment, capture_output=True, text=True)
+    names = [line.split()[0] for line in listing.stdout.splitlines() if line.split()]
     for name in names:
         if name.startswith(_MPI_ABI_LIBRARY):
             return "abi"
@@ -168,10 +168,10 @@ def shim_variables(family: str | None, report: bool) -> dict[str, str]:
     """What ranks need so that Isthmus takes their MPI collectives over. Raises MissingError where the preloaded
     library, or its engine for this family, was not built."""
     library = layout.library_folder() / "libisthmus_mpi_preload.so"
-    for needed in (library, *([library.with_name(f"libisthmus_mpi_{family}.so")] if family else [])):
-        if not needed.is_file():
+    for required_file in (library, *([library.with_name(f"libisthmus_mpi_{family}.so")] if family else [])):
+        if not required_file.is_file():
             raise MissingError(
-                f"{needed} is not built; run make build (for Open MPI scripts/setup_peers openmpi first)"
+                f"{required_file} is not built; run make build (for Open MPI scripts/setup_peers openmpi first)"
             )
     return _preloaded(library) | ({"ISTHMUS_MPI_REPORT": "1"} if report else {})
 
@@ -186,10 +186,10 @@ def nccl_variables(report: bool) -> dict[str, str]:
 
 
 def _preloaded(library: Path) -> dict[str, str]:
-    others = os.environ.get("LD_PRELOAD")
-    return {"LD_PRELOAD": os.pathsep.join([str(library), *([others] if others else [])])}
+    previous = os.environ.get("LD_PRELOAD")
+    return {"LD_PRELOAD": os.pathsep.join([str(library), *([previous] if previous else [])])}
 
 
-def shim_words(family: str | None, report: bool) -> list[str]:
+def shim_prefix(family: str | None, report: bool) -> list[str]:
     """The same as what stands before the program on each rank, so that the launcher itself stays as it is."""
     return ["env", *(f"{name}={value}" for name, value in shim_variables(family, report).items())]

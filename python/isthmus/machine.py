@@ -64,8 +64,8 @@ def commit() -> str:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    completed = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
+    return completed.stdout.strip()
 
 
 def versions() -> dict[str, str]:

@@ -83,7 +83,7 @@ def environment() -> dict[str, str]:
 
 
 def run(command: list[str], folder: Path) -> str:
-    done = subprocess.run(
+    completed = subprocess.run(
         command,
         cwd=folder,
         env=environment(),
@@ -93,8 +93,8 @@ def run(command: list[str], folder: Path) -> str:
         timeout=TIMEOUT_S,
         check=False,
     )
-    output = done.stdout + done.stderr
-    assert done.returncode == 0, f"{shlex.join(command)}: exit status {done.returncode}\n{output}"
+    output = completed.stdout + completed.stderr
+    assert completed.returncode == 0, f"{shlex.join(command)}: exit status {completed.returncode}\n{output}"
     return output
 
 

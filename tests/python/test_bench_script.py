@@ -18,14 +18,14 @@ pytestmark = pytest.mark.skipif(
 
 
 def bench(*arguments: str) -> tuple[int, str]:
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "bench"), *arguments],
         capture_output=True,
         text=True,
         timeout=200,
         check=False,
     )
-    return done.returncode, done.stdout + done.stderr
+    return completed.returncode, completed.stdout + completed.stderr
 
 
 def test_it_ends_with_a_report(tmp_path: Path) -> None:

@@ -127,10 +127,10 @@ def test_ranks_under_mpi() -> None:
     launcher = launch.launcher("mpich")
     command = [*launcher.command(SIZE, bind=False), sys.executable, str(PROGRAM), "count", "mpi", "end"]
     environment = launch.environment(launcher, SIZE) | {"ISTHMUS_BACKEND": "mpi", "ISTHMUS_CHECK": "1"}
-    done = subprocess.run(
+    completed = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert (
-        done.stdout.count("mismatch: ranks make different calls: rank 2 asked for allreduce (float32 x 512")
+        completed.stdout.count("mismatch: ranks make different calls: rank 2 asked for allreduce (float32 x 512")
         == SIZE
     )

@@ -25,15 +25,15 @@ in_checkout = pytest.mark.skipif(layout.checkout() is None, reason="needs the pr
 
 
 def told(*arguments: str, **variables: str) -> dict:
-    done = command(*arguments, **variables)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    completed = command(*arguments, **variables)
+    assert completed.returncode == 0, completed.stderr
+    return json.loads(completed.stdout)
 
 
-def one_line_error(done: subprocess.CompletedProcess[str], code: int, pattern: str) -> None:
-    assert done.returncode == code, done.stdout + done.stderr
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert re.search(pattern, done.stderr), done.stderr
+def one_line_error(completed: subprocess.CompletedProcess[str], code: int, pattern: str) -> None:
+    assert completed.returncode == code, completed.stdout + completed.stderr
+    assert completed.stderr.count("\n") == 1, completed.stderr
+    assert re.search(pattern, completed.stderr), completed.stderr
 
 
 def test_sizes() -> None:
@@ -147,7 +147,7 @@ def test_explain_agrees_with_a_real_call(tmp_path) -> None:
         "    comm.allreduce(np.zeros(count, np.float32))\n"
     )
     rule = {"ISTHMUS_RULE": "collective=allreduce bytes=1K.. use=shm:two_shot"}
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, str(program)],
         env=os.environ | rule | {"ISTHMUS_LOG": "debug"},
         capture_output=True,
@@ -155,7 +155,7 @@ def test_explain_agrees_with_a_real_call(tmp_path) -> None:
         timeout=60,
         check=True,
     )
-    taken = re.findall(r"allreduce of float32 takes (\S+): (.+)", done.stdout + done.stderr)
+    taken = re.findall(r"allreduce of float32 takes (\S+): (.+)", completed.stdout + completed.stderr)
     explained = [
         told("explain", "allreduce", "--bytes", size, "--ranks", "1", "--json", **rule)
         for size in ("16", "16K")
@@ -188,9 +188,9 @@ def test_run_passes_arguments_environment_and_exit_code(tmp_path) -> None:
         '#!/bin/sh\nprintf \'%s|%s|%s\\n\' "$*" "$SYCL_CACHE_PERSISTENT" "$OCL_ICD_FILENAMES"\nexit 7\n'
     )
     program.chmod(0o755)
-    done = command("run", "-n", "2", str(program), "--json", "a b")
-    assert done.returncode == 7
-    lines = done.stdout.splitlines()
+    completed = command("run", "-n", "2", str(program), "--json", "a b")
+    assert completed.returncode == 7
+    lines = completed.stdout.splitlines()
     assert len(lines) == 2
     driver = Path(sys.prefix) / "lib" / "libintelocl.so"
     expected = f"--json a b|1|{driver}" if driver.is_file() else "--json a b||"
@@ -198,9 +198,9 @@ def test_run_passes_arguments_environment_and_exit_code(tmp_path) -> None:
 
 
 def test_run_json_tells_what_was_started() -> None:
-    done = command("run", "-n", "2", "--json", "true")
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
+    completed = command("run", "-n", "2", "--json", "true")
+    assert completed.returncode == 0, completed.stderr
+    answer = json.loads(completed.stdout)
     assert answer["exit_code"] == 0
     assert " -n 2 " in answer["command"]
     assert "LD_LIBRARY_PATH" in answer["environment"]
@@ -234,11 +234,11 @@ def test_run_passes_signals(tmp_path) -> None:
 @in_checkout
 def test_bench_writes_valid_records(tmp_path) -> None:
     file, picture = tmp_path / "bench.json", tmp_path / "bench.png"
-    done = command(
+    completed = command(
         *("bench", "allreduce", "--ranks", "2", "--sizes", "128,4K", "--peers", "mpich", "--rounds", "2"),
         *("--min-time", "0.001", "--heap", "--json", str(file), "--plot", str(picture)),
     )
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr
     report = Report.load(file)
     seen = {(record.provider, record.mode, record.bytes) for record in report.records}
     paths = (("isthmus", "host"), ("isthmus", "shared_heap"), ("mpich", "host"))
@@ -249,7 +249,7 @@ def test_bench_writes_valid_records(tmp_path) -> None:
         assert record.provider != "isthmus" or (record.backend and record.reason)
     assert report.machine.name.startswith(("cpu", "h"))
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert "vs best peer" in done.stdout
+    assert "vs best peer" in completed.stdout
 
 
 @in_checkout
@@ -273,9 +273,9 @@ def test_bench_measures_an_mpi_without_and_with_the_shim() -> None:
 @in_checkout
 def test_bench_leaves_out_a_peer_that_cannot() -> None:
     arguments = ("--ranks", "2", "--sizes", "1K", "--rounds", "1", "--min-time", "0.001")
-    done = command("bench", "allreduce", "--dtype", "bfloat16", "--peers", "mpich", *arguments)
-    assert done.returncode == 0, done.stderr
-    assert "mpich was left out: " in done.stderr
+    completed = command("bench", "allreduce", "--dtype", "bfloat16", "--peers", "mpich", *arguments)
+    assert completed.returncode == 0, completed.stderr
+    assert "mpich was left out: " in completed.stderr
 
 
 @in_checkout

@@ -34,9 +34,9 @@ def put_first(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def test_everything_that_is_here_works(tmp_path: Path) -> None:
-    done = command("doctor", "--json", ISTHMUS_DOCTOR_SHM=str(tmp_path))
-    told = json.loads(done.stdout)
-    assert done.returncode == 0 and told["healthy"], told
+    completed = command("doctor", "--json", ISTHMUS_DOCTOR_SHM=str(tmp_path))
+    told = json.loads(completed.stdout)
+    assert completed.returncode == 0 and told["healthy"], told
     results = {each["check"]: each for each in told["checks"]}
     assert list(results) == list(CHECKS)
     expected = ALWAYS | ({"mpi"} if Path(launch.launcher("mpich").executable).is_file() else set())
@@ -48,11 +48,11 @@ def test_everything_that_is_here_works(tmp_path: Path) -> None:
 
 
 def test_the_text_and_the_exit_code(tmp_path: Path) -> None:
-    done = command("doctor", "--only", "shared memory", "--only", "package", ISTHMUS_DOCTOR_SHM="/proc")
-    assert done.returncode == 1, done.stderr
-    assert re.search(r"^package +ok ", done.stdout, re.M)
-    assert re.search(r"^shared memory +failed .*0 of 0 MiB free", done.stdout, re.M)
-    assert "--shm-size" in done.stdout
+    completed = command("doctor", "--only", "shared memory", "--only", "package", ISTHMUS_DOCTOR_SHM="/proc")
+    assert completed.returncode == 1, completed.stderr
+    assert re.search(r"^package +ok ", completed.stdout, re.M)
+    assert re.search(r"^shared memory +failed .*0 of 0 MiB free", completed.stdout, re.M)
+    assert "--shm-size" in completed.stdout
     assert command("doctor", "--only", "nonsense").returncode == 2
 
 

@@ -155,15 +155,15 @@ def test_errors(pair: list[isthmus.Communicator]) -> None:
 
 def test_command(tmp_path: Path) -> None:
     written = {name: tmp_path / name for name in ("report.json", "trace.json", "picture.png")}
-    done = command(
+    completed = command(
         *("bench", "allgather_gemm", "-n", "2", "--m", "64", "--k", "32", "--n", "48", "--dtype", "float16"),
         *("--json", str(written["report.json"]), "--trace", str(written["trace.json"])),
         *("--plot", str(written["picture.png"])),
     )
-    assert done.returncode == 0, done.stderr
-    assert "verified against float64, every element: wrong before 0, after 0, with late ranks 0" in done.stdout
+    assert completed.returncode == 0, completed.stderr
+    assert "verified against float64, every element: wrong before 0, after 0, with late ranks 0" in completed.stdout
     for view in ("compute only", "sequential", "pipelined"):
-        assert view in done.stdout
+        assert view in completed.stdout
     report = Report.load(written["report.json"])
     assert {"compute_only", "sequential", "pipelined", "fused"} <= {each.view for each in report.records}
     assert all(each.wrong == 0 for each in report.records if each.view in ("sequential", "pipelined", "fused"))
@@ -178,12 +178,12 @@ def test_command(tmp_path: Path) -> None:
 
 
 def test_command_for_the_mirror() -> None:
-    done = command(
+    completed = command(
         *("bench", "gemm_reduce_scatter", "-n", "2", "--m", "64", "--k", "32", "--n", "48"),
         *("--dtype", "bfloat16", "--output", "bfloat16"),
     )
-    assert done.returncode == 0, done.stderr
-    assert "verified against float64, every element: wrong before 0, after 0, with late ranks 0" in done.stdout
+    assert completed.returncode == 0, completed.stderr
+    assert "verified against float64, every element: wrong before 0, after 0, with late ranks 0" in completed.stdout
 
 
 @pytest.mark.parametrize(
@@ -196,12 +196,12 @@ def test_command_for_the_mirror() -> None:
     ],
 )
 def test_command_refuses(arguments: tuple[str, ...], words: str) -> None:
-    done = command("bench", "allgather_gemm", "-n", "2", *arguments)
-    assert done.returncode == 2
-    assert words in done.stderr
+    completed = command("bench", "allgather_gemm", "-n", "2", *arguments)
+    assert completed.returncode == 2
+    assert words in completed.stderr
 
 
 def test_trace_is_for_products() -> None:
-    done = command("bench", "allreduce", "--trace", "file.json")
-    assert done.returncode == 2
-    assert "--trace is for allgather_gemm" in done.stderr
+    completed = command("bench", "allreduce", "--trace", "file.json")
+    assert completed.returncode == 2
+    assert "--trace is for allgather_gemm" in completed.stderr

@@ -23,9 +23,9 @@ PIP = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
 def run(*command: str | Path, **environment: str) -> str:
     variables = {**os.environ, **environment}
     words = [str(word) for word in command]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=variables)
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    completed = subprocess.run(words, capture_output=True, text=True, check=False, env=variables)
+    assert completed.returncode == 0, f"{command}\n{completed.stdout}\n{completed.stderr}"
+    return completed.stdout
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +102,9 @@ def test_a_component_that_does_not_exist_is_named(prefix: Path, tmp_path: Path) 
         "cmake_minimum_required(VERSION 3.25)\nproject(p C)\nfind_package(isthmus REQUIRED COMPONENTS cuda)\n"
     )
     command = ["cmake", "-S", tmp_path, "-B", tmp_path / "b", "-G", "Ninja", f"-Disthmus_ROOT={prefix}"]
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "isthmus has no component cuda" in done.stderr
+    completed = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    assert completed.returncode != 0
+    assert "isthmus has no component cuda" in completed.stderr
 
 
 def test_pkg_config(prefix: Path, tmp_path: Path) -> None:
@@ -210,8 +210,8 @@ def test_the_wheel_with_pytorch(python: Path, tmp_path: Path) -> None:
     for turn in range(2):
         command = [str(python), "-c", work, str(tmp_path / str(turn))]
         variables = {**os.environ, "ISTHMUS_CACHE_DIR": str(tmp_path / "cache"), "ISTHMUS_CONFIG": "none"}
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith("host:") and str(site_of(python)) in done.stdout
-        told.append("compiling for PyTorch" in done.stderr)
+        completed = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
+        assert completed.returncode == 0, completed.stderr
+        assert completed.stdout.startswith("host:") and str(site_of(python)) in completed.stdout
+        told.append("compiling for PyTorch" in completed.stderr)
     assert told == [True, False]

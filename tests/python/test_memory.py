@@ -105,19 +105,19 @@ def test_symmetric_arrays_are_the_communicators(pair) -> None:
 def test_environment_forces_a_provider() -> None:
     program = "from isthmus import memory; a = memory.empty(9); print(memory.query(a).provider)"
     for provider in ("direct", "-umf"):
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-c", program],
             env={**os.environ, "ISTHMUS_MEMORY_PROVIDER": provider},
             capture_output=True,
             text=True,
             check=True,
         )
-        assert done.stdout.strip() == "direct"
+        assert completed.stdout.strip() == "direct"
 
 
 def test_info_shows_the_providers() -> None:
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "isthmus", "info", "--json"], capture_output=True, text=True, check=True
     )
-    host = json.loads(done.stdout)["memory"]["host:0"]
+    host = json.loads(completed.stdout)["memory"]["host:0"]
     assert [one["name"] for one in host["providers"]] == ["umf", "direct", "sycl"]

@@ -22,9 +22,9 @@ def documents(text: str) -> Iterator[dict]:
 
 
 def answers(ranks: int, mode: str, **variables: str) -> list[dict]:
-    done = job(ranks, PROGRAM, mode, **variables)
-    assert done.returncode == 0, done.stderr
-    told = list(documents(done.stdout))
+    completed = job(ranks, PROGRAM, mode, **variables)
+    assert completed.returncode == 0, completed.stderr
+    told = list(documents(completed.stdout))
     assert len(told) == ranks
     return sorted(told, key=lambda answer: answer.get("rank", 0))
 

@@ -230,7 +230,7 @@ def mpi() -> str:
 
     launcher = launch.launcher("mpich")
     command = [*launcher.command(2, bind=False), sys.executable, "-m", MODULE, "--mpi-rank"]
-    done = subprocess.run(
+    completed = subprocess.run(
         command,
         env=launch.environment(launcher, 2),
         capture_output=True,
@@ -238,11 +238,11 @@ def mpi() -> str:
         timeout=2 * _WAIT_S,
         check=False,
     )
-    lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
-    if done.returncode or not lines:
-        said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()] or ["silent"]
+    lines = [line for line in completed.stdout.splitlines() if line.startswith(MARK)]
+    if completed.returncode or not lines:
+        said = [line for line in (completed.stderr or completed.stdout).splitlines() if line.strip()] or ["silent"]
         raise CheckError(
-            f"two ranks under {launcher.executable} ended with {done.returncode}: {said[-1]}",
+            f"two ranks under {launcher.executable} ended with {completed.returncode}: {said[-1]}",
             "try `mpiexec -n 2 hostname`; FI_PROVIDER=tcp where the network's library fails; pip install mpich",
         )
     others = [family for family in launch.FAMILIES if family != "mpich" and _has(family)]

@@ -91,13 +91,13 @@ def sycl_devices() -> dict[str, Any]:
         lister = layout.program("sycl_devices")
     except layout.MissingError as missing:
         return {"devices": [], "reason": str(missing)}
-    done = subprocess.run(
+    completed = subprocess.run(
         [str(lister)], env=launch.environment(), capture_output=True, text=True, timeout=60, check=False
     )
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        return {"devices": [], "reason": lines[-1] if lines else f"{lister.name} exited with {done.returncode}"}
-    return {"devices": json.loads(done.stdout), "reason": ""}
+    if completed.returncode:
+        lines = completed.stderr.strip().splitlines()
+        return {"devices": [], "reason": lines[-1] if lines else f"{lister.name} exited with {completed.returncode}"}
+    return {"devices": json.loads(completed.stdout), "reason": ""}
 
 
 def _print(found: dict[str, Any]) -> None:

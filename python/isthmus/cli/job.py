@@ -34,7 +34,7 @@ def ask(ranks: int, request: dict[str, Any], variables: dict[str, str] | None = 
         json.dumps(request),
     ]
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             env=launch.environment(launcher, ranks) | (variables or {}),
             capture_output=True,
@@ -44,11 +44,11 @@ def ask(ranks: int, request: dict[str, Any], variables: dict[str, str] | None = 
         )
     except subprocess.TimeoutExpired:
         raise CommandError(f"a job of {ranks} ranks under MPICH did not answer in {_TIMEOUT_S:.0f} s") from None
-    for line in done.stdout.splitlines():
+    for line in completed.stdout.splitlines():
         if line.startswith(_MARK):
             return json.loads(line.removeprefix(_MARK))
-    said = [line for line in done.stderr.splitlines() if line.strip()]
-    raise CommandError(said[-1] if said else f"a job of {ranks} ranks exited with {done.returncode}", FAILED)
+    said = [line for line in completed.stderr.splitlines() if line.strip()]
+    raise CommandError(said[-1] if said else f"a job of {ranks} ranks exited with {completed.returncode}", FAILED)
 
 
 def _answer(request: dict[str, Any]) -> None:

@@ -51,13 +51,13 @@ def stack_of(process: int) -> str:
             continue
         command, limit = [program, *arguments], _STACK_TIMEOUT_S
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
+            completed = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
         except subprocess.TimeoutExpired:
             problems.append(f"{name} took longer than {_STACK_TIMEOUT_S} s")
             continue
-        if done.returncode == 0 and done.stdout.strip():
-            return done.stdout.rstrip()
-        problems.append(f"{name}: {(done.stderr or done.stdout).strip() or f'exit code {done.returncode}'}")
+        if completed.returncode == 0 and completed.stdout.strip():
+            return completed.stdout.rstrip()
+        problems.append(f"{name}: {(done.stderr or done.stdout).strip() or f'exit code {completed.returncode}'}")
     kernel = []
     for task in sorted(Path(f"/proc/{process}/task").glob("*")):
         try:

@@ -87,7 +87,7 @@ def isthmus_provider(ranks: int, *, backend: str = "", heap: bool = False) -> Pr
     _check_backend(backend)
     program = str(layout.program("isthmus_bench"))  # first, as in `demo`
     launcher = launch.launcher("mpich")
-    variables = launch.crowd_variables(launcher, ranks) | ({"ISTHMUS_BACKEND": backend} if backend else {})
+    variables = launch.oversubscription_variables(launcher, ranks) | ({"ISTHMUS_BACKEND": backend} if backend else {})
     return Provider(
         "isthmus heap" if heap else "isthmus",
         (*launcher.command(ranks), program, *(["--heap"] if heap else [])),
@@ -118,11 +118,11 @@ def peer_provider(name: str, ranks: int) -> Provider:
     if name == "mpich":
         mpich = launch.launcher(name)
         program = layout.program("peer_mpi")
-        return Provider(name, (*mpich.command(ranks), str(program)), launch.crowd_variables(mpich, ranks))
+        return Provider(name, (*mpich.command(ranks), str(program)), launch.oversubscription_variables(mpich, ranks))
     if name == "listing1":
         return _listing1_provider(ranks)
     if name in launch.PEERS:
-        launch.ensure_peer(name, note)
+        launch.ensure_peer_installed(name, note)
         program = launch.peer_folder(name) / "peer_mpi"
         return Provider(name, (*launch.launcher(name).command(ranks), str(program)))
     raise ValueError(f"peer {name!r} is unknown; allowed: mpich, {', '.join(launch.PEERS)}, listing1")
@@ -135,7 +135,7 @@ def shim_provider(peer: Provider) -> Provider:
     family = "openmpi" if peer.name == "openmpi" else "mpich"
     *launcher, program = peer.command
     name = peer.name + SHIM
-    preloaded = launch.shim_words(family, report=False)
+    preloaded = launch.shim_prefix(family, report=False)
     return Provider(name, (*launcher, *preloaded, program, "--provider", name), peer.variables)
 
 

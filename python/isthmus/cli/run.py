@@ -125,14 +125,14 @@ def _check_kind(kinds: dict[str, bool], report: bool, mpi: str) -> None:
 
 
 def _shim_words(program: str, mpi: str, variables: dict[str, str], report: bool) -> list[str]:
-    family = launch.mpi_family_of(program, os.environ | variables)
+    family = launch.linked_mpi_family(program, os.environ | variables)
     started_by = "openmpi" if mpi == "openmpi" else "mpich"
     if mpi != "system" and family in ("mpich", "openmpi") and family != started_by:
         raise CommandError(
             f"{program} is linked with {launch.SHIM_FAMILIES[family]}, which --mpi {mpi} does not start",
             BAD_ARGUMENT,
         )
-    return launch.shim_words(family, report)
+    return launch.shim_prefix(family, report)
 
 
 def _torch_command(program: list[str], ranks: int, report: bool) -> list[str]:
