@@ -21,7 +21,7 @@ import isthmus
 from isthmus import launch, layout
 from isthmus._isthmus import diagnose
 from isthmus.cli.app import main
-from isthmus.cli.jobs import stack_of
+from isthmus.cli.diagnosis import stack_of
 
 PROGRAM = Path(__file__).parent / "rank_program.py"
 # The survivors wait: those with another count, datatype or root may get wrong data instead.

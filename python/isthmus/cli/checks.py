@@ -20,10 +20,10 @@ import numpy as np
 
 from ..errors import Error
 from ..layout import MissingError
-from .children import MARK, MODULE
+from .isolation import RESULT_PREFIX, CHECK_MODULE
 
 _MIB = 1 << 20
-_WAIT_S = 20.0  # of one rank for another: below the doctor's own limit, so that the error is the core's
+_TIMEOUT_S = 20.0  # of one rank for another: below the doctor's own limit, so that the error is the core's
 _COUNTS = (16, 300_000)  # a message of a cache line, and one that travels in pieces
 _SHM_VARIABLE = "ISTHMUS_DOCTOR_SHM"  # another folder than /dev/shm, for tests
 
@@ -31,9 +31,9 @@ _SHM_VARIABLE = "ISTHMUS_DOCTOR_SHM"  # another folder than /dev/shm, for tests
 class CheckError(Exception):
     """It is there and does not work."""
 
-    def __init__(self, what: str, advice: str = "") -> None:
-        super().__init__(what)
-        self.advice = advice
+    def __init__(self, details: str, hint: str = "") -> None:
+        super().__init__(details)
+        self.hint = hint
 
 
 # ---- one process ------------------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ def package() -> str:
 
 def configuration() -> str:
     """Configuration files, environment and profile can be read. The only check that reads the user's own."""
-    core = _core_info()
+    core = _communicator_info()
     files = ", ".join(core["config_files"]) or "no configuration file"
     profile = core["profile_path"]
     return f"{files}; {profile if profile and Path(profile).is_file() else 'no profile of this machine'}"
@@ -58,35 +58,35 @@ def configuration() -> str:
 def plugins() -> str:
     """Every plug-in in the library's folder and in ISTHMUS_PLUGIN_PATH loads."""
     # what could not be loaded has no description: nobody could ask it
-    listed = [each for each in _core_info()["backends"] if each["source"] != "built-in"]
-    broken = [each for each in listed if not each["description"] and not each["available"]]
+    plugin_entries = [entry for entry in _communicator_info()["backends"] if entry["source"] != "built-in"]
+    broken = [entry for entry in plugin_entries if not entry["description"] and not entry["available"]]
     if broken:
         raise CheckError(
-            "; ".join(each["reason"] for each in broken),
+            "; ".join(entry["reason"] for entry in broken),
             "remove the file from ISTHMUS_PLUGIN_PATH, or rebuild it against the headers of this version",
         )
-    if not listed:
+    if not plugin_entries:
         raise MissingError("no plug-ins in the library's folder or in ISTHMUS_PLUGIN_PATH")
-    return ", ".join(each["name"] for each in listed)
+    return ", ".join(entry["name"] for entry in plugin_entries)
 
 
 def shared_memory() -> str:
     """Segments can be made and filled, and /dev/shm, which MPI and NCCL use, has room."""
-    needed = 32 * _MIB
+    needed_bytes = 32 * _MIB
     try:
         with open(os.memfd_create("isthmus-doctor"), "r+b") as segment:
-            segment.truncate(needed)
+            segment.truncate(needed_bytes)
             block = bytes(range(256)) * (_MIB // 256)
-            for _ in range(needed // _MIB):
+            for _ in range(needed_bytes // _MIB):
                 segment.write(block)
-            segment.seek(needed - _MIB)
+            segment.seek(needed_bytes - _MIB)
             if segment.read(_MIB) != block:
                 raise CheckError(
                     "a segment of shared memory does not hold what was written to it", "check the memory"
                 )
     except OSError as failure:
         raise CheckError(
-            f"a segment of {needed // _MIB} MiB cannot be made: {failure.strerror}",
+            f"a segment of {needed_bytes // _MIB} MiB cannot be made: {failure.strerror}",
             "raise the limits of memory and file size (ulimit -f unlimited; the container's memory limit)",
         ) from None
     folder = os.environ.get(_SHM_VARIABLE, "/dev/shm")
@@ -94,14 +94,14 @@ def shared_memory() -> str:
         raise CheckError(
             f"{folder} does not exist", "mount a tmpfs there: MPI and NCCL need it (Isthmus does not)"
         )
-    room = os.statvfs(folder)
-    free, size = room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize
-    if free < needed:
+    filesystem = os.statvfs(folder)
+    free_bytes, size = filesystem.f_bavail * filesystem.f_frsize, filesystem.f_blocks * filesystem.f_frsize
+    if free_bytes < needed_bytes:
         raise CheckError(
-            f"{folder} has {free // _MIB} of {size // _MIB} MiB free: MPI and NCCL need more",
+            f"{folder} has {free_bytes // _MIB} of {size // _MIB} MiB free: MPI and NCCL need more",
             f"delete what ended programs left in {folder}, or give the container more: --shm-size=1g",
         )
-    return f"a segment of {needed // _MIB} MiB; {folder} has {free // _MIB} of {size // _MIB} MiB free"
+    return f"a segment of {needed_bytes // _MIB} MiB; {folder} has {free_bytes // _MIB} of {size // _MIB} MiB free"
 
 
 def sycl() -> str:
@@ -110,17 +110,17 @@ def sycl() -> str:
     from .info import sycl_devices
 
     layout.program("sycl_devices")  # raises MissingError where it was not built
-    found = sycl_devices()
-    if not found["devices"]:
+    report = sycl_devices()
+    if not report["devices"]:
         raise CheckError(
-            found["reason"] or "the SYCL runtime finds no device",
+            report["reason"] or "the SYCL runtime finds no device",
             "pip install dpcpp-cpp-rt, start programs by `isthmus run`, which names the CPU's driver in "
             "OCL_ICD_FILENAMES, and leave ONEAPI_DEVICE_SELECTOR unset",
         )
-    return ", ".join(device["name"] for device in found["devices"])
+    return ", ".join(device["name"] for device in report["devices"])
 
 
-def _core_info() -> dict[str, Any]:
+def _communicator_info() -> dict[str, Any]:
     from ..communicator import Communicator
 
     with Communicator.all(1)[0] as communicator:
@@ -134,87 +134,87 @@ def ranks() -> str:
     """Two processes meet by a unique id and sum through shared memory."""
     from ..communicator import UniqueId
 
-    id = UniqueId.create()
-    command = [sys.executable, "-m", MODULE, "--meet"]
+    unique_id = UniqueId.create()
+    command = [sys.executable, "-m", CHECK_MODULE, "--meet"]
     other = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    other.stdin.write(id.hex() + "\n")  # not an argument: others can read those, and the id is a secret
+    other.stdin.write(unique_id.hex() + "\n")  # not an argument: others can read those, and the id is a secret
     other.stdin.flush()
     try:
-        path = _meet(id, 0)
+        path = _run_two_ranks(unique_id, 0)
     except Error as failure:
         other.kill()
-        said = other.communicate()[1].strip().splitlines()
+        output = other.communicate()[1].strip().splitlines()
         raise CheckError(
-            failure.message + (f"; the other process said: {said[-1]}" if said else ""),
+            failure.message + (f"; the other process said: {output[-1]}" if output else ""),
             failure.hint or "a firewall or sandbox must let processes of this machine connect to 127.0.0.1",
         ) from None
-    said = other.communicate(timeout=_WAIT_S)[1]
+    output = other.communicate(timeout=_TIMEOUT_S)[1]
     if other.returncode:
-        raise CheckError(f"the second process ended with {other.returncode}: {said.strip()[-300:]}")
+        raise CheckError(f"the second process ended with {other.returncode}: {output.strip()[-300:]}")
     return f"two processes, allreduce by {path}"
 
 
-def _meet(id: bytes, rank: int) -> str:
+def _run_two_ranks(unique_id: bytes, rank: int) -> str:
     from ..communicator import Communicator
 
-    with Communicator.from_unique_id(id, rank, 2, timeout=_WAIT_S) as communicator:
-        return _sums(communicator)
+    with Communicator.from_unique_id(unique_id, rank, 2, timeout=_TIMEOUT_S) as communicator:
+        return _check_allreduce(communicator)
 
 
 def backends() -> str:
     """Every backend that serves host memory sums right, between two ranks of one process (MPI: below)."""
     from ..communicator import Communicator
 
-    taken = []
-    for backend in _core_info()["backends"]:
+    paths = []
+    for backend in _communicator_info()["backends"]:
         if not backend["available"]:
             continue
-        _force(backend["name"])
-        communicators = Communicator.all(2, timeout=_WAIT_S)
-        taken.append(_on_all(communicators, _sums)[0])
-        for each in communicators:
-            each.close()
-    return "allreduce by " + ", ".join(taken)
+        _force_backend(backend["name"])
+        communicators = Communicator.all(2, timeout=_TIMEOUT_S)
+        paths.append(_run_on_all_ranks(communicators, _check_allreduce)[0])
+        for entry in communicators:
+            entry.close()
+    return "allreduce by " + ", ".join(paths)
 
 
-def _force(backend: str) -> None:
+def _force_backend(backend: str) -> None:
     os.environ["ISTHMUS_RULE"] = f"collective=allreduce use={backend}"
 
 
-def _sums(communicator: Any, place: Callable[[np.ndarray], Any] = np.array) -> str:
+def _check_allreduce(communicator: Any, to_device: Callable[[np.ndarray], Any] = np.array) -> str:
     """Random whole numbers, so that the sum is exact, of each size; gives the last path. Raises CheckError."""
     for count in _COUNTS:
         parts = (
             np.random.default_rng(count).integers(-1000, 1000, (communicator.size, count)).astype(np.float32)
         )
-        send, result = place(parts[communicator.rank]), place(np.full(count, np.nan, np.float32))
+        send, result = to_device(parts[communicator.rank]), to_device(np.full(count, np.nan, np.float32))
         communicator.allreduce(send, result)
-        got = result if isinstance(result, np.ndarray) else result.cpu().numpy()
-        wrong = int((got != parts.sum(0)).sum())
-        told = communicator.explain("allreduce", count=count)
-        path = ":".join(part for part in (told["backend"], told.get("algorithm")) if part)
-        if wrong:
+        actual = result if isinstance(result, np.ndarray) else result.cpu().numpy()
+        wrong_count = int((actual != parts.sum(0)).sum())
+        explanation = communicator.explain("allreduce", count=count)
+        path = ":".join(part for part in (explanation["backend"], explanation.get("algorithm")) if part)
+        if wrong_count:
             raise CheckError(
-                f"an allreduce of {count} float32 by {path} gave {wrong} wrong elements",
+                f"an allreduce of {count} float32 by {path} gave {wrong_count} wrong elements",
                 "report it, with the output of `isthmus info --json`; `isthmus explain` shows other paths",
             )
     return path
 
 
-def _on_all(communicators: list[Any], work: Callable[[Any], Any]) -> list[Any]:
+def _run_on_all_ranks(communicators: list[Any], work: Callable[[Any], Any]) -> list[Any]:
     """Every rank in a thread of its own; raises the first failure."""
     results: list[Any] = [None] * len(communicators)
     failures: list[BaseException] = []
 
-    def body(index: int) -> None:
+    def run_rank(index: int) -> None:
         try:
             results[index] = work(communicators[index])
         except BaseException as failure:
             failures.append(failure)
 
-    threads = [threading.Thread(target=body, args=(index,)) for index in range(len(communicators))]
+    threads = [threading.Thread(target=run_rank, args=(index,)) for index in range(len(communicators))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -229,27 +229,27 @@ def mpi() -> str:
     from .. import launch
 
     launcher = launch.launcher("mpich")
-    command = [*launcher.command(2, bind=False), sys.executable, "-m", MODULE, "--mpi-rank"]
+    command = [*launcher.command(2, bind=False), sys.executable, "-m", CHECK_MODULE, "--mpi-rank"]
     completed = subprocess.run(
         command,
         env=launch.environment(launcher, 2),
         capture_output=True,
         text=True,
-        timeout=2 * _WAIT_S,
+        timeout=2 * _TIMEOUT_S,
         check=False,
     )
-    lines = [line for line in completed.stdout.splitlines() if line.startswith(MARK)]
+    lines = [line for line in completed.stdout.splitlines() if line.startswith(RESULT_PREFIX)]
     if completed.returncode or not lines:
-        said = [line for line in (completed.stderr or completed.stdout).splitlines() if line.strip()] or ["silent"]
+        output = [line for line in (completed.stderr or completed.stdout).splitlines() if line.strip()] or ["silent"]
         raise CheckError(
-            f"two ranks under {launcher.executable} ended with {completed.returncode}: {said[-1]}",
+            f"two ranks under {launcher.executable} ended with {completed.returncode}: {output[-1]}",
             "try `mpiexec -n 2 hostname`; FI_PROVIDER=tcp where the network's library fails; pip install mpich",
         )
-    others = [family for family in launch.FAMILIES if family != "mpich" and _has(family)]
-    return f"{json.loads(lines[0][len(MARK) :])}; other families: {', '.join(others) or 'none'}"
+    other_families = [family for family in launch.FAMILIES if family != "mpich" and _is_installed(family)]
+    return f"{json.loads(lines[0][len(RESULT_PREFIX) :])}; other families: {', '.join(other_families) or 'none'}"
 
 
-def _has(family: str) -> bool:
+def _is_installed(family: str) -> bool:
     from .. import launch
 
     try:
@@ -262,12 +262,12 @@ def _has(family: str) -> bool:
 def _mpi_rank() -> None:
     from ..communicator import Communicator
 
-    _force("mpi")
-    with Communicator.from_mpi(timeout=_WAIT_S) as communicator:
-        path = _sums(communicator)
-        library = next(each for each in communicator.info()["backends"] if each["name"] == "mpi")["version"]
+    _force_backend("mpi")
+    with Communicator.from_mpi(timeout=_TIMEOUT_S) as communicator:
+        path = _check_allreduce(communicator)
+        library = next(entry for entry in communicator.info()["backends"] if entry["name"] == "mpi")["version"]
         if communicator.rank == 0:
-            print(MARK + json.dumps(f"{library}, two processes, allreduce by {path}".lstrip(", ")), flush=True)
+            print(RESULT_PREFIX + json.dumps(f"{library}, two processes, allreduce by {path}".lstrip(", ")), flush=True)
 
 
 # ---- devices and PyTorch ----------------------------------------------------------------------------------
@@ -275,19 +275,19 @@ def _mpi_rank() -> None:
 
 def gpus() -> str:
     """The driver's devices, the backends that serve them together (or why not), an allreduce by each."""
-    from .gpus import described
+    from .gpus import describe
 
-    found = described(_WAIT_S)
-    if not found["devices"]:
-        raise MissingError(found["reason"])
-    usable = [name for name, reason in found["backends"].items() if not reason]
-    missing = [f"{name}: {reason}" for name, reason in found["backends"].items() if reason]
-    told = f"{', '.join(found['devices'])}; {'; '.join(missing)}"
+    report = describe(_TIMEOUT_S)
+    if not report["devices"]:
+        raise MissingError(report["reason"])
+    usable = [name for name, reason in report["backends"].items() if not reason]
+    missing = [f"{name}: {reason}" for name, reason in report["backends"].items() if reason]
+    explanation = f"{', '.join(report['devices'])}; {'; '.join(missing)}"
     if not usable:
         raise CheckError(
-            told, "install NCCL (pip install nvidia-nccl-cu13), or name it in ISTHMUS_NCCL_LIBRARY"
+            explanation, "install NCCL (pip install nvidia-nccl-cu13), or name it in ISTHMUS_NCCL_LIBRARY"
         )
-    return f"{told}; {_device_sums(found['devices'], usable)}"
+    return f"{explanation}; {_device_sums(report['devices'], usable)}"
 
 
 def _device_sums(devices: list[str], usable: list[str]) -> str:
@@ -297,22 +297,22 @@ def _device_sums(devices: list[str], usable: list[str]) -> str:
         import torch
     except ModuleNotFoundError:
         return f"{', '.join(usable)} not tried: no PyTorch to put data on the devices"
-    taken = []
+    paths = []
     for backend in usable:
-        _force(backend)
-        communicators = Communicator.all(devices, timeout=_WAIT_S)
+        _force_backend(backend)
+        communicators = Communicator.all(devices, timeout=_TIMEOUT_S)
 
-        def sums(communicator: Any) -> str:
+        def check_on_device(communicator: Any) -> str:
             device = torch.device("cuda", communicator.device.ordinal)
             torch.cuda.set_device(device)
-            path = _sums(communicator, lambda array: torch.from_numpy(array.copy()).to(device))
+            path = _check_allreduce(communicator, lambda values: torch.from_numpy(values.copy()).to(device))
             torch.cuda.synchronize(device)
             return path
 
-        taken.append(_on_all(communicators, sums)[0])
-        for each in communicators:
-            each.close()
-    return "allreduce by " + ", ".join(taken)
+        paths.append(_run_on_all_ranks(communicators, check_on_device)[0])
+        for entry in communicators:
+            entry.close()
+    return "allreduce by " + ", ".join(paths)
 
 
 def pytorch() -> str:
@@ -353,31 +353,31 @@ CHECKS: dict[str, Callable[[], str]] = {
 }
 
 
-def outcome(check: Callable[[], str]) -> dict[str, str]:
+def run_check(check: Callable[[], str]) -> dict[str, str]:
     """result ("ok", "failed", "not here"), what was found and what to do."""
     try:
-        return {"result": "ok", "what": check(), "advice": ""}
-    except MissingError as absent:
-        return {"result": "not here", "what": str(absent), "advice": ""}
+        return {"result": "ok", "details": check(), "hint": ""}
+    except MissingError as missing:
+        return {"result": "not here", "details": str(missing), "hint": ""}
     except CheckError as failure:
-        return {"result": "failed", "what": str(failure), "advice": failure.advice}
+        return {"result": "failed", "details": str(failure), "hint": failure.hint}
     except Error as failure:
-        return {"result": "failed", "what": failure.message, "advice": failure.hint}
+        return {"result": "failed", "details": failure.message, "hint": failure.hint}
     except Exception as failure:
-        return {"result": "failed", "what": f"{type(failure).__name__}: {failure}", "advice": ""}
+        return {"result": "failed", "details": f"{type(failure).__name__}: {failure}", "hint": ""}
 
 
 def _main(name: str) -> None:
     if name == "--meet":
-        _meet(bytes.fromhex(sys.stdin.readline().strip()), 1)
+        _run_two_ranks(bytes.fromhex(sys.stdin.readline().strip()), 1)
     elif name == "--mpi-rank":
         _mpi_rank()
     elif name == "--gpus":
-        from .gpus import described
+        from .gpus import describe
 
-        print(MARK + json.dumps(described(_WAIT_S)), flush=True)
+        print(RESULT_PREFIX + json.dumps(describe(_TIMEOUT_S)), flush=True)
     else:
-        print(MARK + json.dumps(outcome(CHECKS[name])), flush=True)
+        print(RESULT_PREFIX + json.dumps(run_check(CHECKS[name])), flush=True)
 
 
 if __name__ == "__main__":

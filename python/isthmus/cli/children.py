@@ -9,15 +9,15 @@ import subprocess
 import sys
 from typing import Any
 
-MARK = "isthmus-check:"
-MODULE = "isthmus.cli.checks"
+RESULT_PREFIX = "isthmus-check:"
+CHECK_MODULE = "isthmus.cli.checks"
 
 
-def ask(question: str, environment: dict[str, str], timeout: float) -> dict[str, Any]:
-    """What `python -m isthmus.cli.checks QUESTION` tells; {"result": "failed", "what", "advice"} where it tells
+def run_isolated(check: str, environment: dict[str, str], timeout: float) -> dict[str, Any]:
+    """What `python -m isthmus.cli.checks QUESTION` tells; {"result": "failed", "details", "hint"} where it tells
     nothing. Never raises, and takes no longer than the time limit, in seconds."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", MODULE, question],
+    process = subprocess.Popen(
+        [sys.executable, "-m", CHECK_MODULE, check],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -26,29 +26,29 @@ def ask(question: str, environment: dict[str, str], timeout: float) -> dict[str,
         start_new_session=True,  # so that what it started goes with it
     )
     try:
-        printed, said = child.communicate(timeout=timeout)
+        stdout, stderr = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.communicate()
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
         return _failed(
             f"no answer within {timeout:g} s",
             f"try again with --timeout {4 * timeout:g} where the machine is busy; else it hangs, and "
-            f"`{sys.executable} -m {MODULE} '{question}'` is the same by itself",
+            f"`{sys.executable} -m {CHECK_MODULE} '{check}'` is the same by itself",
         )
-    for line in reversed(printed.splitlines()):
-        if line.startswith(MARK):
-            return json.loads(line.removeprefix(MARK))
-    last = said.strip().splitlines()[-1:] or ["it said nothing"]
-    code = child.returncode
-    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    return _failed(f"the check {how}: {last[0]}", _crash_advice(code))
+    for line in reversed(stdout.splitlines()):
+        if line.startswith(RESULT_PREFIX):
+            return json.loads(line.removeprefix(RESULT_PREFIX))
+    last_line = stderr.strip().splitlines()[-1:] or ["it said nothing"]
+    code = process.returncode
+    exit_text = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return _failed(f"the check {exit_text}: {last_line[0]}", _crash_hint(code))
 
 
-def _failed(what: str, advice: str) -> dict[str, str]:
-    return {"result": "failed", "what": what, "advice": advice}
+def _failed(details: str, hint: str) -> dict[str, str]:
+    return {"result": "failed", "details": details, "hint": hint}
 
 
-def _crash_advice(code: int) -> str:
+def _crash_hint(code: int) -> str:
     if -code == signal.SIGBUS:
         return "shared memory ran out while it was in use: more room in /dev/shm and a higher memory limit"
     if -code == signal.SIGKILL:

@@ -11,21 +11,21 @@ import typer
 from rich.table import Table
 
 from .checks import CHECKS
-from .children import ask
+from .isolation import run_isolated
 from .console import BAD_ARGUMENT, FAILED, CommandError, note, notes, out, print_json
-from .jobs import examine_jobs
+from .diagnosis import diagnose_jobs
 
 # Where each check looks at the user's own settings. The others must not fail for a wrong rule or a broken
 # plug-in, which have a check of their own; where libraries are (ISTHMUS_..._LIBRARY) holds for all.
-_ALWAYS = ("_LIBRARY", "_CACHE_DIR")
-_SETTINGS = {
+_GLOBAL_SUFFIXES = ("_LIBRARY", "_CACHE_DIR")
+_VISIBLE_SETTINGS = {
     "configuration": ("ISTHMUS_",),
     "plug-ins": ("ISTHMUS_PLUGIN_PATH",),
     "backends": ("ISTHMUS_PLUGIN_PATH",),
     "shared memory": ("ISTHMUS_DOCTOR_",),
 }
 # Where a failure itself does not say what to do.
-_ADVICE = {
+_HINTS = {
     "package": "build it anew (make build), or install it anew",
     "configuration": "correct that line (docs/selection.md has the grammar); ISTHMUS_CONFIG=none and "
     "ISTHMUS_PROFILE=none leave the files out",
@@ -34,7 +34,7 @@ _ADVICE = {
     "pytorch": "build isthmus.torch for this PyTorch: scripts/setup torch && make build; an installed package "
     "compiles it at the first import, which needs a C++ compiler and minutes (--timeout 600)",
 }
-_NO_ADVICE = "report it, with the output of `isthmus info --json`"
+_DEFAULT_HINT = "report it, with the output of `isthmus info --json`"
 _STYLE = {"ok": "green", "failed": "bold red", "not here": "dim"}
 
 
@@ -45,8 +45,8 @@ class Result:
     check: str
     result: str
     seconds: float
-    what: str
-    advice: str
+    details: str
+    hint: str
 
 
 def doctor(
@@ -68,7 +68,7 @@ def doctor(
             raise CommandError("give a process or --job, not both", BAD_ARGUMENT)
         if only:
             raise CommandError("--only picks self-tests; a job has none", BAD_ARGUMENT)
-        code = examine_jobs(pid or 0, "" if job == "all" else job, stacks=stacks, as_json=as_json)
+        code = diagnose_jobs(pid or 0, "" if job == "all" else job, stacks=stacks, as_json=as_json)
         if code:
             raise typer.Exit(code)
         return
@@ -82,7 +82,7 @@ def doctor(
     for name in names:
         if notes.is_terminal:
             note(f"trying: {name}")
-        results.append(examine(name, timeout))
+        results.append(run_check(name, timeout))
     healthy = all(result.result != "failed" for result in results)
     if as_json:
         print_json({"healthy": healthy, "checks": [asdict(result) for result in results]})
@@ -92,21 +92,21 @@ def doctor(
         raise typer.Exit(FAILED)
 
 
-def examine(check: str, timeout: float = 60) -> Result:
+def run_check(check: str, timeout: float = 60) -> Result:
     """Runs one check in a process of its own. Never raises, and takes no longer than the time limit."""
     started = time.monotonic()
-    told = ask(check, _environment(check), timeout)
-    if told["result"] == "failed" and not told["advice"]:
-        told["advice"] = _ADVICE.get(check, _NO_ADVICE)
-    return Result(check, seconds=round(time.monotonic() - started, 3), **told)
+    outcome = run_isolated(check, _environment(check), timeout)
+    if outcome["result"] == "failed" and not outcome["hint"]:
+        outcome["hint"] = _HINTS.get(check, _DEFAULT_HINT)
+    return Result(check, seconds=round(time.monotonic() - started, 3), **outcome)
 
 
 def _environment(check: str) -> dict[str, str]:
-    kept = _SETTINGS.get(check, ())
+    prefixes = _VISIBLE_SETTINGS.get(check, ())
     environment = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith("ISTHMUS_") or name.endswith(_ALWAYS) or name.startswith(kept)
+        if not name.startswith("ISTHMUS_") or name.endswith(_GLOBAL_SUFFIXES) or name.startswith(prefixes)
     }
     if check != "configuration":
         environment |= {"ISTHMUS_CONFIG": "none", "ISTHMUS_PROFILE": "none"}
@@ -117,10 +117,10 @@ def _print(results: list[Result]) -> None:
     table = Table("check", "", "s", "what was found", box=None, pad_edge=False)
     for result in results:
         state = f"[{_STYLE[result.result]}]{result.result}[/]"
-        table.add_row(result.check, state, f"{result.seconds:.1f}", result.what)
+        table.add_row(result.check, state, f"{result.seconds:.1f}", result.details)
     out.print(table)
     for result in results:
         if result.result == "failed":
             out.print(
-                f"\n{result.check}: {result.advice or 'no advice for this one; please report it'}", markup=False
+                f"\n{result.check}: {result.hint or 'no hint for this one; please report it'}", markup=False
             )

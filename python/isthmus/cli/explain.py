@@ -12,7 +12,7 @@ from ..communicator import Communicator, Device
 from ..sizes import format_size, parse_size
 from ..table import collective as named_collective
 from ..table import count_of_bytes
-from . import job
+from . import job_query
 from .console import BAD_ARGUMENT, CommandError, out, print_json
 
 
@@ -80,7 +80,7 @@ def ask_job(
     name = named_collective(collective).name
     count = count_of_bytes(name, size_bytes, dtype, ranks)
     asked = {"collective": name, "count": count, "dtype": dtype, "op": op}
-    return job.ask(ranks, {"explain": asked, "config": config, "nodes": nodes})
+    return job_query.query_job(ranks, {"explain": asked, "config": config, "nodes": nodes})
 
 
 def _print(told: dict[str, Any], all_rules: bool) -> None:

@@ -14,7 +14,7 @@ from rich.table import Table
 from .. import __version__, launch, layout, machine, memory
 from ..communicator import Communicator
 from . import gpus
-from .children import ask
+from .isolation import run_isolated
 from .console import out, print_json
 
 _STYLE: Any = {
@@ -70,8 +70,8 @@ def _gpus() -> dict[str, Any]:
     told = ask("--gpus", dict(os.environ), 2 * _GPU_WAIT_S)
     if "devices" in told:
         return told
-    absent = {"available": False, "library": "", "reason": told["what"]}
-    return {"devices": gpus.devices()[0], "reason": told["what"], "backends": {}, "fused": absent}
+    absent = {"available": False, "library": "", "reason": told["details"]}
+    return {"devices": gpus.devices()[0], "reason": told["details"], "backends": {}, "fused": absent}
 
 
 def _mpi_families() -> dict[str, str]:
@@ -118,7 +118,7 @@ def _print(found: dict[str, Any]) -> None:
 
 def _print_core(core: dict[str, Any]) -> None:
     table = Table(
-        "backend", "", "algorithms", "what", "why not", title="Backends of a host communicator", **_STYLE
+        "backend", "", "algorithms", "details", "why not", title="Backends of a host communicator", **_STYLE
     )
     for backend in core["backends"]:
         state = "[green]available[/]" if backend["available"] else "[red]not here[/]"

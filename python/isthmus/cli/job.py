@@ -15,11 +15,11 @@ from typing import Any
 from .. import launch
 from .console import FAILED, CommandError
 
-_MARK = "isthmus-job-answer:"
+_REPLY_PREFIX = "isthmus-job-answer:"
 _TIMEOUT_S = 60.0
 
 
-def ask(ranks: int, request: dict[str, Any], variables: dict[str, str] | None = None) -> dict[str, Any]:
+def query_job(ranks: int, request: dict[str, Any], variables: dict[str, str] | None = None) -> dict[str, Any]:
     """The answer of rank 0 of a job of `ranks` processes under MPICH. Raises CommandError with its last words.
 
     The request is {"explain": keyword arguments of Communicator.explain} or {"info": {}}, and may hold
@@ -45,23 +45,23 @@ def ask(ranks: int, request: dict[str, Any], variables: dict[str, str] | None = 
     except subprocess.TimeoutExpired:
         raise CommandError(f"a job of {ranks} ranks under MPICH did not answer in {_TIMEOUT_S:.0f} s") from None
     for line in completed.stdout.splitlines():
-        if line.startswith(_MARK):
-            return json.loads(line.removeprefix(_MARK))
-    said = [line for line in completed.stderr.splitlines() if line.strip()]
-    raise CommandError(said[-1] if said else f"a job of {ranks} ranks exited with {completed.returncode}", FAILED)
+        if line.startswith(_REPLY_PREFIX):
+            return json.loads(line.removeprefix(_REPLY_PREFIX))
+    error_lines = [line for line in completed.stderr.splitlines() if line.strip()]
+    raise CommandError(error_lines[-1] if error_lines else f"a job of {ranks} ranks exited with {completed.returncode}", FAILED)
 
 
-def _answer(request: dict[str, Any]) -> None:
+def _run_rank(request: dict[str, Any]) -> None:
     from ..communicator import Communicator
 
     if request.get("nodes", 1) > 1:
-        rank, size = (int(os.environ[f"PMI_{what}"]) for what in ("RANK", "SIZE"))  # of MPICH's launcher
+        rank, size = (int(os.environ[f"PMI_{name}"]) for name in ("RANK", "SIZE"))  # of MPICH's launcher
         os.environ["ISTHMUS_NODE"] = f"node{rank * request['nodes'] // size}"
     with Communicator.from_mpi(config=request.get("config"), timeout=_TIMEOUT_S / 2) as communicator:
-        told = communicator.explain(**request["explain"]) if "explain" in request else communicator.info()
+        reply = communicator.explain(**request["explain"]) if "explain" in request else communicator.info()
         if communicator.rank == 0:
-            print(_MARK + json.dumps(told), flush=True)
+            print(_REPLY_PREFIX + json.dumps(reply), flush=True)
 
 
 if __name__ == "__main__":
-    _answer(json.loads(sys.argv[1]))
+    _run_rank(json.loads(sys.argv[1]))

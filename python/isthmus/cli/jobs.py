@@ -12,12 +12,12 @@ from .._isthmus import diagnose
 from .console import BAD_ARGUMENT, FAILED, CommandError, out, print_json
 
 # A wait that is shorter is everyday work, where no process is gone or stopped and all calls agree.
-_SHORT_S = 1.0
-_SURE = {"mismatch", "exited", "stopped", "destroyed"}
+_SHORT_WAIT_S = 1.0
+_DEFINITE_DIAGNOSES = {"mismatch", "exited", "stopped", "destroyed"}
 _STACK_TIMEOUT_S = 30
 
 
-def examine_jobs(pid: int, job: str, *, stacks: bool, as_json: bool) -> int:
+def diagnose_jobs(pid: int, job: str, *, stacks: bool, as_json: bool) -> int:
     """Prints what the recorders say about the jobs of that process (0: any) and name ("": any).
 
     Returns the exit code: 1 where some rank keeps others waiting.
@@ -25,19 +25,19 @@ def examine_jobs(pid: int, job: str, *, stacks: bool, as_json: bool) -> int:
     jobs: list[dict[str, Any]] = json.loads(diagnose(pid, job))["jobs"]
     if not jobs:
         raise CommandError(_no_job(pid, job), BAD_ARGUMENT)
-    traces = {process: stack_of(process) for process in _alive(jobs)} if stacks else {}
+    stacks_by_process = {process: read_stacks(process) for process in _live_processes(jobs)} if stacks else {}
     if as_json:
-        print_json({"jobs": jobs, "stacks": traces})
+        print_json({"jobs": jobs, "stacks": stacks_by_process})
     else:
         for each in jobs:
             _print(each)
-        for process, trace in traces.items():
-            out.print(f"\nprocess {process}\n{trace}", markup=False)
-    in_trouble = any(_is_trouble(communicator) for each in jobs for communicator in each["communicators"])
-    return FAILED if in_trouble else 0
+        for process, stack_text in stacks_by_process.items():
+            out.print(f"\nprocess {process}\n{stack_text}", markup=False)
+    has_problem = any(_has_problem(communicator) for each in jobs for communicator in each["communicators"])
+    return FAILED if has_problem else 0
 
 
-def stack_of(process: int) -> str:
+def read_stacks(process: int) -> str:
     """The stacks of a process: by py-spy, else by gdb, else the kernel's own; or why there are none."""
     tools = {
         "py-spy": ["dump", "--pid", str(process)],
@@ -57,23 +57,23 @@ def stack_of(process: int) -> str:
             continue
         if completed.returncode == 0 and completed.stdout.strip():
             return completed.stdout.rstrip()
-        problems.append(f"{name}: {(done.stderr or done.stdout).strip() or f'exit code {completed.returncode}'}")
-    kernel = []
+        problems.append(f"{name}: {(completed.stderr or completed.stdout).strip() or f'exit code {completed.returncode}'}")
+    kernel_stacks = []
     for task in sorted(Path(f"/proc/{process}/task").glob("*")):
         try:
-            kernel.append(f"thread {task.name}, in the kernel\n{(task / 'stack').read_text().rstrip()}")
+            kernel_stacks.append(f"thread {task.name}, in the kernel\n{(task / 'stack').read_text().rstrip()}")
         except OSError as failure:
             problems.append(f"{task / 'stack'}: {failure.strerror}")
             break
-    return "\n".join(["no stacks of the program: " + "; ".join(problems), *kernel])
+    return "\n".join(["no stacks of the program: " + "; ".join(problems), *kernel_stacks])
 
 
-def _is_trouble(communicator: dict[str, Any]) -> bool:
+def _has_problem(communicator: dict[str, Any]) -> bool:
     kind = communicator["diagnosis"]
-    return kind in _SURE or (kind != "none" and communicator["waiting_s"] >= _SHORT_S)
+    return kind in _DEFINITE_DIAGNOSES or (kind != "none" and communicator["waiting_s"] >= _SHORT_WAIT_S)
 
 
-def _alive(jobs: list[dict[str, Any]]) -> list[int]:
+def _live_processes(jobs: list[dict[str, Any]]) -> list[int]:
     ranks = [rank for job in jobs for communicator in job["communicators"] for rank in communicator["ranks"]]
     return sorted({rank["pid"] for rank in ranks if rank["process"] in ("alive", "stopped")})
 
@@ -82,7 +82,7 @@ def _print(job: dict[str, Any]) -> None:
     out.print(f"job {job['job']}, processes {', '.join(map(str, job['pids']))}", markup=False, soft_wrap=True)
     for communicator in job["communicators"]:
         head = f"communicator {communicator['communicator'][:8]}, {communicator['size']} ranks"
-        state = "" if _is_trouble(communicator) else "at work: "
+        state = "" if _has_problem(communicator) else "at work: "
         out.print(f"{head}: {state}{communicator['sentence']}", markup=False, soft_wrap=True)
         ranks = [rank for rank in reversed(communicator["ranks"]) if rank["failure"]]
         for failure, rank in {rank["failure"]: rank["rank"] for rank in ranks}.items():
@@ -90,8 +90,8 @@ def _print(job: dict[str, Any]) -> None:
 
 
 def _no_job(pid: int, job: str) -> str:
-    wanted = f"has process {pid}" if pid else f"is called {job}"
+    selection = f"has process {pid}" if pid else f"is called {job}"
     jobs = json.loads(diagnose(0, ""))["jobs"]
-    known = [f"{each['job']} ({', '.join(map(str, each['pids']))})" for each in jobs]
-    seen = "; there are " + ", ".join(known) if known else "; there is none"
-    return f"no job of this user on this machine {wanted}{seen}"
+    job_names = [f"{each['job']} ({', '.join(map(str, each['pids']))})" for each in jobs]
+    existing = "; there are " + ", ".join(job_names) if job_names else "; there is none"
+    return f"no job of this user on this machine {selection}{existing}"

@@ -18,7 +18,7 @@ from ..records import Record, utc_now
 from ..sizes import format_size, format_us, parse_sizes
 from ..table import COLLECTIVES
 from ..table import collective as named_collective
-from . import job, measure
+from . import job_query, measure
 from .console import NOT_AVAILABLE, CommandError, note, out, print_json, write_output
 
 # A candidate must be this much faster than what the rules choose already to earn a rule of its own:
@@ -102,7 +102,7 @@ def default_profile() -> Path:
 def available_candidates(ranks: int) -> list[str]:
     """Every backend[:algorithm] that a job of that many ranks on this machine has."""
     found = []
-    for backend in job.ask(ranks, {"info": {}}, {"ISTHMUS_PROFILE": "none"})["backends"]:
+    for backend in job_query.query_job(ranks, {"info": {}}, {"ISTHMUS_PROFILE": "none"})["backends"]:
         # What no rule names is not created; the measurement names it.
         if backend["available"] or backend["reason"].startswith("no rule names it"):
             found += [f"{backend['name']}:{name}" for name in backend["algorithms"]] or [backend["name"]]
