@@ -43,15 +43,15 @@ def explain(
         raise CommandError("--mpi and --nodes ask a job of host ranks; leave --platform out", BAD_ARGUMENT)
     if nodes > ranks:
         raise CommandError(f"--nodes {nodes} are more than the {ranks} --ranks", BAD_ARGUMENT)
-    question = partial(ask_job, nodes=nodes) if mpi or nodes > 1 else partial(ask, platform=platform)
-    told = question(collective, parse_size(size), dtype=dtype, op=op, ranks=ranks, config=config)
+    run_query = partial(explain_in_job, nodes=nodes) if mpi or nodes > 1 else partial(explain_here, platform=platform)
+    explanation = run_query(collective, parse_size(size), dtype=dtype, op=op, ranks=ranks, config=config)
     if as_json:
-        print_json(told)
+        print_json(explanation)
     else:
-        _print(told, all_rules)
+        _print(explanation, all_rules)
 
 
-def ask(
+def explain_here(
     collective: str,
     size_bytes: int,
     *,
@@ -73,18 +73,18 @@ def ask(
             communicator.close()
 
 
-def ask_job(
+def explain_in_job(
     collective: str, size_bytes: int, *, dtype: str, op: str, ranks: int, config: str | None, nodes: int = 1
 ) -> dict[str, Any]:
     """The explanation of a job of `ranks` processes under MPICH, as data."""
     name = named_collective(collective).name
     count = count_of_bytes(name, size_bytes, dtype, ranks)
-    asked = {"collective": name, "count": count, "dtype": dtype, "op": op}
-    return job_query.query_job(ranks, {"explain": asked, "config": config, "nodes": nodes})
+    arguments = {"collective": name, "count": count, "dtype": dtype, "op": op}
+    return job_query.query_job(ranks, {"explain": arguments, "config": config, "nodes": nodes})
 
 
-def _print(told: dict[str, Any], all_rules: bool) -> None:
-    query = told["query"]
+def _print(explanation: dict[str, Any], all_rules: bool) -> None:
+    query = explanation["query"]
     size = "" if query["bytes"] is None else f" of {format_size(query['bytes'])} bytes"
     out.print(
         f"{query['collective']}{size}, {query['datatype']}, {query['ranks']} ranks, {query['nodes']} node(s), "
@@ -92,28 +92,28 @@ def _print(told: dict[str, Any], all_rules: bool) -> None:
         markup=False,
     )
     table = Table("", "use", "rule", "source", "why", box=None, pad_edge=False)
-    if told["backend"] is not None:
-        table.add_row("[green]takes[/]", use_of(told), told["rule"], told["source"], "")
-    shown = [rejected for rejected in told["rejected"] if all_rules or rejected["is_relevant"]]
-    for rejected in shown:
-        table.add_row("[dim]not[/]", use_of(rejected), rejected["rule"], rejected["source"], rejected["reason"])
+    if explanation["backend"] is not None:
+        table.add_row("[green]takes[/]", format_use(explanation), explanation["rule"], explanation["source"], "")
+    visible_rules = [rejected for rejected in explanation["rejected"] if all_rules or rejected["is_relevant"]]
+    for rejected in visible_rules:
+        table.add_row("[dim]not[/]", format_use(rejected), rejected["rule"], rejected["source"], rejected["reason"])
     out.print(table)
-    hidden = len(told["rejected"]) - len(shown)
-    if hidden:
-        out.print(f"[dim]{hidden} rules for other collectives or platforms are left out (--all shows them)[/]")
-    out.print(told["reason"], markup=False)
-    if told["plan"]:
-        _print_plan(told["plan"])
+    hidden_count = len(explanation["rejected"]) - len(visible_rules)
+    if hidden_count:
+        out.print(f"[dim]{hidden_count} rules for other collectives or platforms are left out (--all shows them)[/]")
+    out.print(explanation["reason"], markup=False)
+    if explanation["plan"]:
+        _print_plan(explanation["plan"])
 
 
 def _print_plan(steps: list[dict[str, Any]]) -> None:
     """What the backend makes of the call out of others, as rank 0 does it."""
     table = Table("step of rank 0", "collective", "bytes", "use", "rule", box=None, pad_edge=False)
     for step in steps:
-        table.add_row(step["subcommunicator"], step["collective"], format_size(step["bytes"]), use_of(step), step["rule"])
+        table.add_row(step["subcommunicator"], step["collective"], format_size(step["bytes"]), format_use(step), step["rule"])
     out.print(table)
 
 
-def use_of(rule: dict[str, Any]) -> str:
+def format_use(rule: dict[str, Any]) -> str:
     """ "backend" or "backend:algorithm", as configuration spells it."""
     return f"{rule['backend']}:{rule['algorithm']}" if rule["algorithm"] else str(rule["backend"])

@@ -33,27 +33,27 @@ def info(
     config: Annotated[str | None, typer.Option(help="Configuration file instead of the usual ones.")] = None,
 ) -> None:
     """Version, machine, backends with the reason of each that is missing, MPI, SYCL devices, rules."""
-    found = collect(config)
+    data = collect(config)
     if as_json:
-        print_json(found)
+        print_json(data)
     else:
-        _print(found)
+        _print(data)
 
 
 def collect(config: str | None) -> dict[str, Any]:
     """Everything `info` shows, as data."""
     with Communicator.all(1, config=config)[0] as communicator:
         core = communicator.info()
-    plain = {device: memory.explain(device) for device in ("host:0", "cuda:0", "hip:0", "level_zero:0")}
+    memory_by_device = {device: memory.explain(device) for device in ("host:0", "cuda:0", "hip:0", "level_zero:0")}
     return {
         "version": __version__,
         "commit": machine.commit(),
         "machine": machine.describe(),
         "versions": machine.versions(),
         "core": core,
-        "memory": plain,
+        "memory": memory_by_device,
         "gpus": _gpus(),
-        "fused_host": gpus.fused_on("host"),
+        "fused_host": gpus.fused_status("host"),
         "mpi": _mpi_families(),
         "sycl_devices": sycl_devices(),
         "environment": {
@@ -66,54 +66,54 @@ def collect(config: str | None) -> dict[str, Any]:
 def _gpus() -> dict[str, Any]:
     """Backends and fused products on the devices; in a process of its own where there are some."""
     if not gpus.devices()[0]:
-        return gpus.described(_GPU_WAIT_S)
-    told = ask("--gpus", dict(os.environ), 2 * _GPU_WAIT_S)
-    if "devices" in told:
-        return told
-    absent = {"available": False, "library": "", "reason": told["details"]}
-    return {"devices": gpus.devices()[0], "reason": told["details"], "backends": {}, "fused": absent}
+        return gpus.describe(_GPU_WAIT_S)
+    reply = run_isolated("--gpus", dict(os.environ), 2 * _GPU_WAIT_S)
+    if "devices" in reply:
+        return reply
+    unavailable = {"available": False, "library": "", "reason": reply["details"]}
+    return {"devices": gpus.devices()[0], "reason": reply["details"], "backends": {}, "fused": unavailable}
 
 
 def _mpi_families() -> dict[str, str]:
     """Each family's launcher, or why it is not there."""
-    found = {}
+    launchers = {}
     for family in launch.FAMILIES:
         try:
-            found[family] = str(launch.launcher(family).executable)
-        except layout.MissingError as missing:
-            found[family] = f"not available: {missing}"
-    return found
+            launchers[family] = str(launch.launcher(family).executable)
+        except layout.MissingError as error:
+            launchers[family] = f"not available: {error}"
+    return launchers
 
 
 def sycl_devices() -> dict[str, Any]:
     """The devices that the runtime's own lister sees, in the environment that `isthmus run` gives."""
     try:
-        lister = layout.program("sycl_devices")
-    except layout.MissingError as missing:
-        return {"devices": [], "reason": str(missing)}
+        program = layout.program("sycl_devices")
+    except layout.MissingError as error:
+        return {"devices": [], "reason": str(error)}
     completed = subprocess.run(
-        [str(lister)], env=launch.environment(), capture_output=True, text=True, timeout=60, check=False
+        [str(program)], env=launch.environment(), capture_output=True, text=True, timeout=60, check=False
     )
     if completed.returncode:
         lines = completed.stderr.strip().splitlines()
-        return {"devices": [], "reason": lines[-1] if lines else f"{lister.name} exited with {completed.returncode}"}
+        return {"devices": [], "reason": lines[-1] if lines else f"{program.name} exited with {completed.returncode}"}
     return {"devices": json.loads(completed.stdout), "reason": ""}
 
 
-def _print(found: dict[str, Any]) -> None:
-    block = found["machine"]
-    out.print(f"[bold]Isthmus {found['version']}[/] {found['commit'][:12]}", markup=True)
-    out.print(f"machine   {block['name']}: {block['cpu']}, {block['cores']} cores", markup=False)
-    for gpu in block["gpus"]:
+def _print(data: dict[str, Any]) -> None:
+    machine_info = data["machine"]
+    out.print(f"[bold]Isthmus {data['version']}[/] {data['commit'][:12]}", markup=True)
+    out.print(f"machine   {machine_info['name']}: {machine_info['cpu']}, {machine_info['cores']} cores", markup=False)
+    for gpu in machine_info["gpus"]:
         out.print(f"          {gpu}", markup=False)
     out.print(
-        "versions  " + ", ".join(f"{key} {value}" for key, value in found["versions"].items()), markup=False
+        "versions  " + ", ".join(f"{key} {value}" for key, value in data["versions"].items()), markup=False
     )
     out.print(f"python    {sys.executable}", markup=False)
-    _print_core(found["core"])
-    _print_devices(found["gpus"], found["fused_host"])
-    _print_memory(found["memory"])
-    _print_rest(found)
+    _print_core(data["core"])
+    _print_devices(data["gpus"], data["fused_host"])
+    _print_memory(data["memory"])
+    _print_environment(data)
 
 
 def _print_core(core: dict[str, Any]) -> None:
@@ -136,45 +136,45 @@ def _print_core(core: dict[str, Any]) -> None:
     out.print(f"Timeout: {core['timeout_s']:g} s", markup=False)
 
 
-def _print_devices(found: dict[str, Any], fused_host: dict[str, Any]) -> None:
+def _print_devices(data: dict[str, Any], fused_host: dict[str, Any]) -> None:
     table = Table("path", "", "library, or what is missing", title="Devices and fused products", **_STYLE)
-    rows = {name: {"available": not reason, "reason": reason} for name, reason in found["backends"].items()}
-    rows |= {"fused, host": fused_host, "fused, device": found["fused"]}
-    for name, row in rows.items():
-        state = "[green]available[/]" if row["available"] else "[red]not here[/]"
-        table.add_row(name, state, row["reason"] or row.get("library", ""))
+    rows = {name: {"available": not reason, "reason": reason} for name, reason in data["backends"].items()}
+    rows |= {"fused, host": fused_host, "fused, device": data["fused"]}
+    for name, status in rows.items():
+        state = "[green]available[/]" if status["available"] else "[red]not here[/]"
+        table.add_row(name, state, status["reason"] or status.get("library", ""))
     out.print(table)
-    out.print(f"Devices: {', '.join(found['devices']) or found['reason']}", markup=False)
+    out.print(f"Devices: {', '.join(data['devices']) or data['reason']}", markup=False)
 
 
 def _print_memory(devices: dict[str, Any]) -> None:
     table = Table(
         "device", "provider", "", "pool", "why not", title="Plain memory, in the order of trial", **_STYLE
     )
-    for device, told in devices.items():
-        for provider in told["providers"]:
+    for device, explanation in devices.items():
+        for provider in explanation["providers"]:
             state = "[green]available[/]" if provider["available"] else "[red]not here[/]"
             pool = provider["pool"]
-            kept = f"up to {pool['max_bytes'] >> 20} MiB a block" if isinstance(pool, dict) else pool
-            table.add_row(device, provider["name"], state, kept, provider["reason"])
+            pool_text = f"up to {pool['max_bytes'] >> 20} MiB a block" if isinstance(pool, dict) else pool
+            table.add_row(device, provider["name"], state, pool_text, provider["reason"])
     out.print(table)
-    sources = sorted({told["order_source"] for told in devices.values()})
+    sources = sorted({explanation["order_source"] for explanation in devices.values()})
     out.print(f"Order of providers: {', '.join(sources)}", markup=False)
 
 
-def _print_rest(found: dict[str, Any]) -> None:
+def _print_environment(data: dict[str, Any]) -> None:
     table = Table("MPI", "launcher", title="MPI families", **_STYLE)
-    for family, where in found["mpi"].items():
-        table.add_row(family, where)
+    for family, executable in data["mpi"].items():
+        table.add_row(family, executable)
     out.print(table)
-    sycl = found["sycl_devices"]
+    sycl_info = data["sycl_devices"]
     devices = Table("device", "kind", "units", "platform", "driver", title="SYCL devices", **_STYLE)
-    for device in sycl["devices"]:
+    for device in sycl_info["devices"]:
         devices.add_row(
             device["name"], device["kind"], str(device["compute_units"]), device["platform"], device["driver"]
         )
-    out.print(devices if sycl["devices"] else f"\nNo SYCL devices: {sycl['reason']}")
-    if found["environment"]:
+    out.print(devices if sycl_info["devices"] else f"\nNo SYCL devices: {sycl_info['reason']}")
+    if data["environment"]:
         out.print("\nEnvironment", style="italic")
-    for key, value in found["environment"].items():
+    for key, value in data["environment"].items():
         out.print(f"{key}={value}", markup=False)
