@@ -19,7 +19,7 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class Group:
+class RecordGroup:
     """Records that differ in bytes and in who measured them: those of one picture."""
 
     collective: str
@@ -39,8 +39,8 @@ class Group:
     @property
     def commands(self) -> list[str]:
         """Of the records that say their own."""
-        own = [str((record.model_extra or {}).get("command", "")) for record in self.records]
-        return [command for command in dict.fromkeys(own) if command]
+        commands = [str((record.model_extra or {}).get("command", "")) for record in self.records]
+        return [command for command in dict.fromkeys(commands) if command]
 
     @property
     def sizes(self) -> list[int]:
@@ -48,13 +48,13 @@ class Group:
         return sorted({record.bytes for record in self.records})
 
 
-def groups_of(records: Iterable[Record]) -> list[Group]:
+def group_records(records: Iterable[Record]) -> list[RecordGroup]:
     """In the order of first appearance."""
-    found: dict[tuple, list[Record]] = {}
+    records_by_key: dict[tuple, list[Record]] = {}
     for record in records:
         key = (record.collective, record.dtype, record.op, record.ranks, record.problem)
-        found.setdefault(key, []).append(record)
-    return [Group(*key, records=group) for key, group in found.items()]
+        records_by_key.setdefault(key, []).append(record)
+    return [RecordGroup(*key, records=group) for key, group in records_by_key.items()]
 
 
 def speedup(record: Record, peer: Record | None) -> float | None:
@@ -68,8 +68,8 @@ def speedups(records: Iterable[Record]) -> list[Ratio]:
     """For each record of Isthmus the best peer's time over its own: above 1 Isthmus is faster."""
     all_records = list(records)
     best = best_peers(all_records)
-    own = [record for record in all_records if record.provider == "isthmus"]
-    ratios = [(speedup(record, best.get(record.point)), record) for record in own]
+    own_records = [record for record in all_records if record.provider == "isthmus"]
+    ratios = [(speedup(record, best.get(record.point)), record) for record in own_records]
     return [Ratio(value, record) for value, record in ratios if value is not None]
 
 
@@ -78,12 +78,12 @@ def regrets(records: Iterable[Record]) -> list[Ratio]:
 
     1: nothing was faster. Points with nothing to compare are left out.
     """
-    found: dict[tuple, list[Record]] = defaultdict(list)
+    records_by_key: dict[tuple, list[Record]] = defaultdict(list)
     for record in records:
         if record.time_us.median:
-            found[(record.point, record.mode)].append(record)
+            records_by_key[(record.point, record.mode)].append(record)
     ratios = []
-    for point in found.values():
+    for point in records_by_key.values():
         chosen = [record for record in point if record.provider == "isthmus" and "rule" in record.reason]
         fastest = min(record.time_us.median for record in point)
         if len(point) > 1:

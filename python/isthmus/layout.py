@@ -27,14 +27,14 @@ def _build() -> tuple[Path, Path] | None:
 
 def checkout() -> Path | None:
     """The source tree, or None for an installed package."""
-    found = _build()
-    return found[0] if found else None
+    paths = _build()
+    return paths[0] if paths else None
 
 
 def build_folder() -> Path | None:
     """The CMake build folder, or None for an installed package."""
-    found = _build()
-    return found[1] if found else None
+    paths = _build()
+    return paths[1] if paths else None
 
 
 def environment_folder() -> Path:
@@ -59,7 +59,7 @@ def preload(variable: str, path: Path) -> None:
         return  # the core looks itself, and says what it tried
 
 
-def measurements(name: str) -> ModuleType:
+def import_bench_module(name: str) -> ModuleType:
     """A module of bench/python, which the installed package does not carry. Raises MissingError."""
     root = checkout()
     if root is None:
@@ -72,8 +72,8 @@ def measurements(name: str) -> ModuleType:
 
 def get_include() -> Path:
     """The folder of Isthmus' C and C++ headers, for compilers' -I."""
-    found = checkout()
-    return found / "include" if found else Path(__file__).parent / "include"
+    root = checkout()
+    return root / "include" if root else Path(__file__).parent / "include"
 
 
 def get_cmake_dir() -> Path:
@@ -100,7 +100,7 @@ def program(name: str) -> Path:
 
 
 if __name__ == "__main__":
-    answers = {"include": get_include, "cmake": get_cmake_dir, "lib": library_folder}
-    if len(sys.argv) != 2 or sys.argv[1] not in answers:
-        sys.exit(f"usage: python -m isthmus.layout {'|'.join(answers)}")
-    print(answers[sys.argv[1]]())
+    queries = {"include": get_include, "cmake": get_cmake_dir, "lib": library_folder}
+    if len(sys.argv) != 2 or sys.argv[1] not in queries:
+        sys.exit(f"usage: python -m isthmus.layout {'|'.join(queries)}")
+    print(queries[sys.argv[1]]())

@@ -18,8 +18,8 @@ def cpu_model() -> str:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
         return "unknown"
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return found[1].strip() if found else "unknown"
+    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return match[1].strip() if match else "unknown"
 
 
 def gpu_models() -> list[str]:
@@ -27,9 +27,9 @@ def gpu_models() -> list[str]:
     folder = Path("/proc/driver/nvidia/gpus")
     names = []
     for information in sorted(folder.glob("*/information")) if folder.is_dir() else []:
-        found = re.search(r"^Model:\s*(.+)$", information.read_text(), re.MULTILINE)
-        if found:
-            names.append(found[1].strip())
+        match = re.search(r"^Model:\s*(.+)$", information.read_text(), re.MULTILINE)
+        if match:
+            names.append(match[1].strip())
     return names
 
 
@@ -37,8 +37,8 @@ def machine_name(cores: int, gpus: list[str]) -> str:
     """The short name in dated result files: cpu4, h200x2."""
     if not gpus:
         return f"cpu{cores}"
-    kind = re.sub(r"[^a-z0-9]+", "", gpus[0].lower().replace("nvidia", "").split()[0])
-    return f"{kind}x{len(gpus)}"
+    model = re.sub(r"[^a-z0-9]+", "", gpus[0].lower().replace("nvidia", "").split()[0])
+    return f"{model}x{len(gpus)}"
 
 
 def describe() -> dict[str, Any]:
@@ -51,8 +51,8 @@ def commit() -> str:
     """The checkout's commit, with "-dirty" when files differ from it; "" outside of a checkout.
 
     ISTHMUS_BENCH_COMMIT says it where programs run without their checkout, as in the measurement programs."""
-    if said := os.environ.get("ISTHMUS_BENCH_COMMIT"):
-        return said
+    if configured_commit := os.environ.get("ISTHMUS_BENCH_COMMIT"):
+        return configured_commit
     root = layout.checkout()
     if root is None:
         return ""
@@ -72,7 +72,7 @@ def versions() -> dict[str, str]:
     """Versions of what a host run depends on, as far as it is installed."""
     from . import __version__
 
-    found = {"isthmus": __version__}
+    installed = {"isthmus": __version__}
     for key, package in (
         ("mpich", "mpich"),
         ("sycl", "dpcpp-cpp-rt"),
@@ -80,7 +80,7 @@ def versions() -> dict[str, str]:
         ("numpy", "numpy"),
     ):
         try:
-            found[key] = metadata.version(package)
+            installed[key] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed

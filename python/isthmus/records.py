@@ -52,16 +52,16 @@ class Record(BaseModel):
     @property
     def problem(self) -> str:
         """What an application was asked for, as "128 x 128 x 128, 26 neighbors"; else ""."""
-        asked = self.model_extra or {}
-        size = asked.get("size", ())
+        extra = self.model_extra or {}
+        size = extra.get("size", ())
         parts = [" x ".join(str(side) for side in size if side != 1) if isinstance(size, list) else ""]
-        parts.append("weak scaling" if asked.get("scaling") == "weak" else "")
-        parts.append(str(asked.get("decomposition", "")))
-        parts.append(f"{asked['neighbors']} neighbors" if "neighbors" in asked else "")
-        parts.append("by alltoallv" if asked.get("exchange") == "alltoallv" else "")
-        parts.append("no overlap" if asked.get("overlap") == "no" else "")
-        parts.append(str(asked.get("potential", "")))
-        parts.append(f"radius {asked['radius']}" if "radius" in asked else "")
+        parts.append("weak scaling" if extra.get("scaling") == "weak" else "")
+        parts.append(str(extra.get("decomposition", "")))
+        parts.append(f"{extra['neighbors']} neighbors" if "neighbors" in extra else "")
+        parts.append("by alltoallv" if extra.get("exchange") == "alltoallv" else "")
+        parts.append("no overlap" if extra.get("overlap") == "no" else "")
+        parts.append(str(extra.get("potential", "")))
+        parts.append(f"radius {extra['radius']}" if "radius" in extra else "")
         return ", ".join(part for part in parts if part)
 
     @property
@@ -105,9 +105,9 @@ class Report(BaseModel):
         try:
             return cls.model_validate_json(Path(path).read_bytes())
         except ValidationError as failure:
-            first = failure.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "document"
-            raise ValueError(f"{path}: {where}: {first['msg']}") from None
+            first_error = failure.errors()[0]
+            location = ".".join(str(part) for part in first_error["loc"]) or "document"
+            raise ValueError(f"{path}: {location}: {first_error['msg']}") from None
 
     def save(self, path: Path | str) -> None:
         """Writes the file, making its folder."""
@@ -141,32 +141,32 @@ def merge_rounds(rounds: Iterable[Iterable[Record]]) -> list[Record]:
 def _merged(group: list[Record]) -> Record:
     medians = [record.time_us.median for record in group]
     median = statistics.median(medians)
-    first = group[0]
-    scale = first.time_us.median / median if median else 1.0
+    base = group[0]
+    scale = base.time_us.median / median if median else 1.0
     checked = [record.wrong for record in group if record.wrong is not None]
-    return first.model_copy(
+    return base.model_copy(
         update={
             "time_us": TimeUs(
                 min=min(record.time_us.min for record in group),
                 median=median,
                 max=max(record.time_us.max for record in group),
             ),
-            "algbw_gbs": first.algbw_gbs * scale,
-            "busbw_gbs": first.busbw_gbs * scale,
+            "algbw_gbs": base.algbw_gbs * scale,
+            "busbw_gbs": base.busbw_gbs * scale,
             "wrong": sum(checked) if checked else None,
             "round_medians_us": medians,
         }
     )
 
 
-def best_peers(records: Iterable[Record], own: str = "isthmus") -> dict[tuple, Record]:
+def best_peers(records: Iterable[Record], own_prefix: str = "isthmus") -> dict[tuple, Record]:
     """For each point the fastest record of another provider, by median; "isthmus before" is none."""
     best: dict[tuple, Record] = {}
     for record in records:
-        if record.provider.startswith(own):
+        if record.provider.startswith(own_prefix):
             continue
-        known = best.get(record.point)
-        if known is None or record.time_us.median < known.time_us.median:
+        current_best = best.get(record.point)
+        if current_best is None or record.time_us.median < current_best.time_us.median:
             best[record.point] = record
     return best
 

@@ -9,10 +9,10 @@ _SHIFT = {"": 0, "K": 10, "M": 20, "G": 30}
 
 def parse_size(text: str) -> int:
     """ "8", "4K", "128M", "1G" (powers of 1024) as bytes. Raises ValueError."""
-    found = re.fullmatch(r"(\d+)([KMG]?)", text.strip())
-    if not found:
+    match = re.fullmatch(r"(\d+)([KMG]?)", text.strip())
+    if not match:
         raise ValueError(f"size {text!r} must be bytes, written as 8, 4K, 128M or 1G")
-    return int(found[1]) << _SHIFT[found[2]]
+    return int(match[1]) << _SHIFT[match[2]]
 
 
 def parse_sizes(text: str) -> list[int]:

@@ -39,8 +39,8 @@ app.command(
 )(run.run)
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         print(__version__)
         raise typer.Exit
 
@@ -58,12 +58,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command line and returns the exit code."""
     try:
         app(args=arguments)
-    except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except SystemExit as exit_request:
+        return exit_request.code if isinstance(exit_request.code, int) else int(exit_request.code is not None)
     except CommandError as failure:
         return _fail(str(failure), failure.exit_code)
-    except MissingError as missing:
-        return _fail(str(missing), NOT_AVAILABLE)
+    except MissingError as error:
+        return _fail(str(error), NOT_AVAILABLE)
     except Error as failure:
         return _fail(str(failure), _EXIT_CODES.get(failure.code, FAILED))
     except ValueError as failure:

@@ -75,7 +75,7 @@ def bench(
     if collective in ("allgather_gemm", "gemm_reduce_scatter"):
         if dtype == "float32" and output == "float32":
             note("float32 in; --dtype float16 or bfloat16 is what matrix units are fast at")
-        products = layout.measurements("fused_products.command")
+        products = layout.import_bench_module("fused_products.command")
         products.bench_fused(
             products.Request(
                 kind=collective,
@@ -107,9 +107,9 @@ def bench(
         min_time,
         timeout,
     )
-    wanted = [name for name in peers.split(",") if name]
-    _check_shim(mpi_shim, wanted, backend, heap)
-    providers = _shim_providers(ranks, wanted) if mpi_shim else _providers(ranks, backend, heap, wanted)
+    peer_names = [name for name in peers.split(",") if name]
+    _check_shim(mpi_shim, peer_names, backend, heap)
+    providers = _shim_providers(ranks, peer_names) if mpi_shim else _providers(ranks, backend, heap, peer_names)
     outcome = measure(providers, sweep, rounds)
     report = report_of(outcome, shlex.join(["isthmus", *sys.argv[1:]]))
     if json_file:
@@ -148,17 +148,17 @@ def _check_shim(mpi_shim: bool, peers: list[str], backend: str, heap: bool) -> N
 
 
 def _shim_providers(ranks: int, peers: list[str]) -> list[Provider]:
-    plain = [peer_provider(name, ranks) for name in peers]
-    return [each for peer in plain for each in (peer, shim_provider(peer))]
+    plain_providers = [peer_provider(name, ranks) for name in peers]
+    return [provider for peer in plain_providers for provider in (peer, shim_provider(peer))]
 
 
-def _compared_with(own: str, records: list[Record]) -> tuple[str, dict]:
+def _reference_records(own: str, records: list[Record]) -> tuple[str, dict]:
     """What a path of ours is compared with, and its records by point: the best peer, or the MPI that it is
     preloaded into."""
     if not own.endswith(SHIM):
         return "best peer", best_peers(records)
-    plain = own.removesuffix(SHIM)
-    return plain, {record.point: record for record in records if record.provider == plain}
+    plain_name = own.removesuffix(SHIM)
+    return plain_name, {record.point: record for record in records if record.provider == plain_name}
 
 
 def table_of(records: list[Record]) -> Table:
@@ -166,23 +166,23 @@ def table_of(records: list[Record]) -> Table:
     paths = list(dict.fromkeys(path_name(record) for record in records))
     own = [record for record in records if record.provider == "isthmus" or record.provider.endswith(SHIM)]
     own_paths = list(dict.fromkeys(path_name(record) for record in own))
-    compared = {path: _compared_with(path, records) for path in own_paths}
+    references = {path: _reference_records(path, records) for path in own_paths}
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("\nbytes", justify="right")
     for path in paths:
         table.add_column(f"{path}\nus", justify="right")
     for path in own_paths:
         table.add_column(f"{path}\nbus GB/s", justify="right")
-        other, peers = compared[path]
+        reference_name, peers = references[path]
         if peers:
-            table.add_column(f"{path}\nvs {other}", justify="right")
+            table.add_column(f"{path}\nvs {reference_name}", justify="right")
     table.add_column("\nbackend")
     for size in dict.fromkeys(record.bytes for record in records):
         row = {path_name(record): record for record in records if record.bytes == size}
         cells = [format_size(size)]
         cells += [format_us(row[path].time_us.median) if path in row else "" for path in paths]
         for path in own_paths:
-            cells += _own_cells(row.get(path), compared[path][1])
+            cells += _own_cells(row.get(path), references[path][1])
         backends = dict.fromkeys(row[path].backend for path in own_paths if path in row)
         table.add_row(*cells, ", ".join(backends))
     return table
@@ -206,6 +206,6 @@ def reasons_of(records: list[Record]) -> list[str]:
         if record.backend and record.reason:
             sizes.setdefault((record.backend, record.reason), []).append(record.bytes)
     return [
-        f"{backend}, {format_size(min(taken))} to {format_size(max(taken))}: {reason}"
-        for (backend, reason), taken in sizes.items()
+        f"{backend}, {format_size(min(selected_sizes))} to {format_size(max(selected_sizes))}: {reason}"
+        for (backend, reason), selected_sizes in sizes.items()
     ]

@@ -17,7 +17,7 @@ from ..records import Record, Report
 from ..sizes import format_size, format_us
 from .bench import reasons_of
 from .console import FAILED, CommandError, note, out, print_json, progress
-from .measure import measured_variables, stream_lines, telling
+from .measure import measured_variables, stream_lines, main_error_line
 from .plot import draw_all
 
 USM, BUFFER, HOST = ("isthmus", "sycl_usm"), ("isthmus", "sycl_buffer"), ("isthmus", "host")
@@ -55,7 +55,7 @@ def demo(
     if not as_json:
         for line in introduction(ranks, folder):
             out.print(line, markup=False, soft_wrap=True)
-    _run(command, launch.environment(launcher, ranks) | measured_variables(), show=not as_json)
+    _run(command, launch.environment(launcher, ranks) | measured_variables(), is_printed=not as_json)
     report = Report.load(file)
     picture = folder / "results.png"
     draw_all(report.records, picture, f"Isthmus: {ranks} ranks on SYCL, {report.machine.cpu}")
@@ -81,23 +81,23 @@ def introduction(ranks: int, folder: Path) -> list[str]:
     ]
 
 
-def _run(command: list[str], environment: dict[str, str], *, show: bool) -> None:
+def _run(command: list[str], environment: dict[str, str], *, is_printed: bool) -> None:
     """Runs the job and prints the table of each collective as soon as it is complete."""
-    waiting: list[Record] = []
-    with progress() as display, closing(stream_lines(command, environment)) as lines:
-        task = display.add_task("starting; the first run compiles the kernels", total=None)
+    current_records: list[Record] = []
+    with progress() as progress_display, closing(stream_lines(command, environment)) as lines:
+        task = progress_display.add_task("starting; the first run compiles the kernels", total=None)
         while True:
             try:
                 event = _event(next(lines))
             except StopIteration as end:
-                code, said = end.value
+                code, error_lines = end.value
                 break
             if event["event"] == "start":
-                display.update(task, total=event["cells"])
-                note(_about(event))
+                progress_display.update(task, total=event["cells"])
+                note(_job_description(event))
             elif event["event"] in ("cell", "skipped"):
-                where = f"{event['collective']} {format_size(event['bytes'])}"
-                display.update(task, completed=event["done"], description=where)
+                label = f"{event['collective']} {format_size(event['bytes'])}"
+                progress_display.update(task, completed=event["done"], description=label)
             if event["event"] == "skipped":
                 note(f"{event['collective']} of {format_size(event['bytes'])} is skipped: {event['reason']}")
             if event["event"] == "left_out":
@@ -107,14 +107,14 @@ def _run(command: list[str], environment: dict[str, str], *, show: bool) -> None
                 )
             if event["event"] == "cell":
                 records = [Record.model_validate(record) for record in event["records"]]
-                if waiting and waiting[0].collective != event["collective"]:
-                    _show(waiting, show)
-                    waiting = []
-                waiting += records
-    if waiting:
-        _show(waiting, show)
+                if current_records and current_records[0].collective != event["collective"]:
+                    _print_collective(current_records, is_printed)
+                    current_records = []
+                current_records += records
+    if current_records:
+        _print_collective(current_records, is_printed)
     if code not in (0, 2):  # 2: a result was wrong, which the report tells better
-        raise CommandError(f"the SYCL job failed with exit status {code}: {telling(said, code)}")
+        raise CommandError(f"the SYCL job failed with exit status {code}: {main_error_line(error_lines, code)}")
 
 
 def _event(line: str) -> dict[str, Any]:
@@ -129,23 +129,23 @@ def _event(line: str) -> dict[str, Any]:
     return {"event": "words"}
 
 
-def _about(event: dict[str, Any]) -> str:
+def _job_description(event: dict[str, Any]) -> str:
     reason = event.get("sycl", {}).get("reason", "")
     cores = len(os.sched_getaffinity(0))
-    about = (
+    description = (
         f"{event['ranks']} ranks on {event['device']} ({cores} cores); kernels by {event['kernels']}"
         f"{'; calls: ' + reason if reason else ''}"
     )
     if event["ranks"] > cores:
-        about += (
+        description += (
             f"\n{event['ranks']} ranks share {cores} cores: a rank that waits takes time from the one it waits "
             "for, so the times say more about the scheduler than about the paths"
         )
-    return about
+    return description
 
 
-def _show(records: list[Record], show: bool) -> None:
-    if show:
+def _print_collective(records: list[Record], is_printed: bool) -> None:
+    if is_printed:
         out.print(table_of(records))
         for reason in reasons_of([record for record in records if record.path == USM]):
             out.print(f"  {reason}", markup=False)
@@ -162,21 +162,21 @@ def table_of(records: list[Record]) -> Table:
         box=None,
         pad_edge=False,
     )
-    plain = next(
+    plain_provider = next(
         (record.provider for record in records if record.provider not in ("isthmus", "listing1")), "mpi"
     )
     headings = ("bytes", "USM min", "median", "max", "algbw GB/s", "busbw GB/s", "buffer", "C API", "Listing 1")
-    for heading in (*headings, plain, "vs Listing 1", "vs " + plain):
+    for heading in (*headings, plain_provider, "vs Listing 1", "vs " + plain_provider):
         table.add_column(heading, justify="right")
     table.add_column("verified")
     for size in dict.fromkeys(record.bytes for record in records):
         table.add_row(
-            *_row({record.path: record for record in records if record.bytes == size}, (plain, "host"))
+            *_row({record.path: record for record in records if record.bytes == size}, (plain_provider, "host"))
         )
     return table
 
 
-def _row(paths: dict[tuple[str, str], Record], plain: tuple[str, str]) -> list[str]:
+def _row(paths: dict[tuple[str, str], Record], plain_provider: tuple[str, str]) -> list[str]:
     own = paths[USM]
     time = own.time_us
     wrong = sum(record.wrong or 0 for record in paths.values())
@@ -195,9 +195,9 @@ def _row(paths: dict[tuple[str, str], Record], plain: tuple[str, str]) -> list[s
         *(format_us(value) for value in (time.min, time.median, time.max)),
         f"{own.algbw_gbs:.3f}",
         f"{own.busbw_gbs:.3f}",
-        *(median(path) for path in (BUFFER, HOST, LISTING1, plain)),
+        *(median(path) for path in (BUFFER, HOST, LISTING1, plain_provider)),
         ratio(LISTING1),
-        ratio(plain),
+        ratio(plain_provider),
         "[green]yes[/]" if wrong == 0 else f"[red]{wrong} wrong[/]",
     ]
 
@@ -216,19 +216,19 @@ def summary(records: list[Record]) -> list[str]:
             f"Isthmus on USM is faster than Listing 1 at {len(faster)} of {len(points)} points, "
             f"{statistics.median(ratios.values()):.2f}x in the median."
         )
-        large = [point for point in points if point[USM].bytes >= 1 << 20]
-        if large:
-            middle = statistics.median(ratios[id(point)] for point in large)
-            worst = min(large, key=lambda point: ratios[id(point)])
+        large_points = [point for point in points if point[USM].bytes >= 1 << 20]
+        if large_points:
+            median_ratio = statistics.median(ratios[id(point)] for point in large_points)
+            slowest = min(large_points, key=lambda point: ratios[id(point)])
             sentences[-1] += (
-                f" From 1 MiB up it is {middle:.2f}x in the median and {ratios[id(worst)]:.2f}x at worst "
-                f"({worst[USM].collective}, {format_size(worst[USM].bytes)})."
+                f" From 1 MiB up it is {median_ratio:.2f}x in the median and {ratios[id(slowest)]:.2f}x at worst "
+                f"({slowest[USM].collective}, {format_size(slowest[USM].bytes)})."
             )
-        slower = sorted({point[USM].collective for point in points if ratios[id(point)] < 1})
-        if slower:
-            sentences.append(f"It is slower than Listing 1 at some sizes of: {', '.join(slower)}.")
+        slower_collectives = sorted({point[USM].collective for point in points if ratios[id(point)] < 1})
+        if slower_collectives:
+            sentences.append(f"It is slower than Listing 1 at some sizes of: {', '.join(slower_collectives)}.")
         sentences += _largest_allreduce(points)
-    sentences.append(_selected(records))
+    sentences.append(_selection_sentence(records))
     checked = sum(record.wrong is not None for record in records)
     wrong = sum(record.wrong or 0 for record in records)
     sentences.append(f"{checked} of {len(records)} measurements were verified; {wrong} elements are wrong.")
@@ -236,10 +236,10 @@ def summary(records: list[Record]) -> list[str]:
 
 
 def _largest_allreduce(points: list[dict[tuple[str, str], Record]]) -> list[str]:
-    found = [point for point in points if point[USM].collective == "allreduce"]
-    if not found:
+    allreduce_points = [point for point in points if point[USM].collective == "allreduce"]
+    if not allreduce_points:
         return []
-    point = max(found, key=lambda point: point[USM].bytes)
+    point = max(allreduce_points, key=lambda point: point[USM].bytes)
     own, other = point[USM], point[LISTING1]
     return [
         f"An allreduce of {format_size(own.bytes)} takes {format_us(own.time_us.median)} us on USM and "
@@ -247,12 +247,12 @@ def _largest_allreduce(points: list[dict[tuple[str, str], Record]]) -> list[str]
     ]
 
 
-def _selected(records: list[Record]) -> str:
+def _selection_sentence(records: list[Record]) -> str:
     counts: dict[str, int] = {}
     sources: dict[str, None] = {}
     for record in records:
         if record.path == USM:
             counts[record.backend] = counts.get(record.backend, 0) + 1
             sources[record.reason.rpartition("(")[2].rstrip(")")] = None
-    told = ", ".join(f"{backend} took {count}" for backend, count in counts.items())
-    return f"Of {sum(counts.values())} calls on USM {told}, by rules of: {', '.join(sources)}."
+    backend_counts = ", ".join(f"{backend} took {count}" for backend, count in counts.items())
+    return f"Of {sum(counts.values())} calls on USM {backend_counts}, by rules of: {', '.join(sources)}."

@@ -22,7 +22,7 @@ from ..table import Status
 from .console import BAD_ARGUMENT, CommandError, note, progress
 
 # Exit statuses of the measurement programs (bench/peer_mpi.cpp says so).
-_CANNOT = 3
+_EXIT_UNSUPPORTED = 3
 
 # Behind the name of a peer: with libisthmus_mpi_preload.so.
 SHIM = "+shim"
@@ -70,7 +70,7 @@ class Provider:
         "--json",
         str(file),
     ]
-    keep: Callable[[Record], bool] = lambda record: True
+    selects: Callable[[Record], bool] = lambda record: True
 
 
 @dataclass
@@ -99,7 +99,7 @@ def _check_backend(backend: str) -> None:
     """Raises the core's own error for a name that it does not know, before anything is started."""
     if not backend:
         return
-    before = os.environ.get("ISTHMUS_BACKEND")
+    previous = os.environ.get("ISTHMUS_BACKEND")
     os.environ["ISTHMUS_BACKEND"] = backend
     try:
         Communicator.all(1)[0].close()
@@ -109,16 +109,16 @@ def _check_backend(backend: str) -> None:
             raise
     finally:
         os.environ.pop("ISTHMUS_BACKEND")
-        if before is not None:
-            os.environ["ISTHMUS_BACKEND"] = before
+        if previous is not None:
+            os.environ["ISTHMUS_BACKEND"] = previous
 
 
 def peer_provider(name: str, ranks: int) -> Provider:
     """Plain MPI of a family, started by that family's own launcher; set up when absent."""
     if name == "mpich":
-        mpich = launch.launcher(name)
+        launcher = launch.launcher(name)
         program = layout.program("peer_mpi")
-        return Provider(name, (*mpich.command(ranks), str(program)), launch.oversubscription_variables(mpich, ranks))
+        return Provider(name, (*launcher.command(ranks), str(program)), launch.oversubscription_variables(launcher, ranks))
     if name == "listing1":
         return _listing1_provider(ranks)
     if name in launch.PEERS:
@@ -135,8 +135,8 @@ def shim_provider(peer: Provider) -> Provider:
     family = "openmpi" if peer.name == "openmpi" else "mpich"
     *launcher, program = peer.command
     name = peer.name + SHIM
-    preloaded = launch.shim_prefix(family, report=False)
-    return Provider(name, (*launcher, *preloaded, program, "--provider", name), peer.variables)
+    preload_prefix = launch.shim_prefix(family, report=False)
+    return Provider(name, (*launcher, *preload_prefix, program, "--provider", name), peer.variables)
 
 
 def _listing1_provider(ranks: int) -> Provider:
@@ -171,41 +171,41 @@ def measure(providers: Sequence[Provider], sweep: Sweep, rounds: int, deadline: 
     results: list[list[Record]] = []
     versions: dict[str, str] = {}
     skipped: dict[str, str] = {}
-    with progress() as display:
-        task = display.add_task("", total=rounds * len(providers) * len(sweep.sizes))
-        for index, provider in _turns(providers, rounds):
+    with progress() as progress_display:
+        task = progress_display.add_task("", total=rounds * len(providers) * len(sweep.sizes))
+        for index, provider in _alternating_order(providers, rounds):
             if results and time.monotonic() > deadline:
                 if index > 0:
                     break
                 skipped[provider.name] = "the time is over"
             if provider.name in skipped:
-                display.advance(task, len(sweep.sizes))
+                progress_display.advance(task, len(sweep.sizes))
                 continue
-            display.update(task, description=f"round {index + 1} of {rounds}: {provider.name}")
-            report = _run(provider, sweep, skipped, lambda: display.advance(task))
+            progress_display.update(task, description=f"round {index + 1} of {rounds}: {provider.name}")
+            report = _run(provider, sweep, skipped, lambda: progress_display.advance(task))
             if report is not None:
-                results.append([record for record in report.records if provider.keep(record)])
+                results.append([record for record in report.records if provider.selects(record)])
                 versions |= report.versions
     return Outcome(merge_rounds(results), versions, skipped)
 
 
-def _turns(providers: Sequence[Provider], rounds: int) -> Iterator[tuple[int, Provider]]:
+def _alternating_order(providers: Sequence[Provider], rounds: int) -> Iterator[tuple[int, Provider]]:
     for index in range(rounds):
         for provider in providers if index % 2 == 0 else reversed(providers):
             yield index, provider
 
 
 def _run(
-    provider: Provider, sweep: Sweep, skipped: dict[str, str], on_point: Callable[[], None]
+    provider: Provider, sweep: Sweep, skipped: dict[str, str], point_done: Callable[[], None]
 ) -> Report | None:
     with tempfile.TemporaryDirectory(prefix="isthmus-bench-") as folder:
         file = Path(folder) / "report.json"
         command = [*provider.command, *provider.arguments(sweep, file)]
-        code, said = _watch(command, os.environ | measured_variables() | provider.variables, on_point)
+        code, error_lines = _watch(command, os.environ | measured_variables() | provider.variables, point_done)
         if code == 0:
             return Report.load(file)
-    reason = telling(said, code)
-    if code == _CANNOT:
+    reason = main_error_line(error_lines, code)
+    if code == _EXIT_UNSUPPORTED:
         skipped[provider.name] = reason
         return None
     raise CommandError(
@@ -213,10 +213,10 @@ def _run(
     )
 
 
-def telling(said: list[str], code: int) -> str:
+def main_error_line(error_lines: list[str], code: int) -> str:
     """The line that tells most: the program's own, not the launcher's words about its end."""
-    own = [line for line in said if not line.startswith(("Abort(", "application called MPI_Abort", "[", "="))]
-    return next(iter(own or said), f"exit status {code} and not a word")
+    own_lines = [line for line in error_lines if not line.startswith(("Abort(", "application called MPI_Abort", "[", "="))]
+    return next(iter(own_lines or error_lines), f"exit status {code} and not a word")
 
 
 def measured_variables() -> dict[str, str]:
@@ -229,7 +229,7 @@ def measured_variables() -> dict[str, str]:
 
 
 def _watch(
-    command: list[str], environment: dict[str, str], on_point: Callable[[], None]
+    command: list[str], environment: dict[str, str], point_done: Callable[[], None]
 ) -> tuple[int, list[str]]:
     """Runs a program in its own process group; every line that begins with a number is a finished point.
 
@@ -242,7 +242,7 @@ def _watch(
         except StopIteration as end:
             return end.value
         if line.strip()[:1].isdigit():
-            on_point()
+            point_done()
 
 
 def stream_lines(
@@ -253,15 +253,15 @@ def stream_lines(
     The program has its own process group, which is ended when the generator is closed early.
     """
     with tempfile.TemporaryFile("w+") as errors:
-        child = subprocess.Popen(
+        process = subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
         )
         try:
-            yield from child.stdout
-            code = child.wait()
+            yield from process.stdout
+            code = process.wait()
         except BaseException:
-            os.killpg(child.pid, signal.SIGTERM)
-            child.wait()
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
             raise
         errors.seek(0)
         return code, [line.strip() for line in errors if line.strip()]

@@ -9,14 +9,14 @@ from typing import Any
 import jinja2
 
 from .. import __version__
-from ..analysis import Group, Ratio, groups_of, median_of, regrets, speedup, speedups
+from ..analysis import RecordGroup, Ratio, group_records, median_of, regrets, speedup, speedups
 from ..records import Record, Report, best_peers, utc_now
 from ..sizes import format_size, format_us
 from .bench import reasons_of
-from .plot import SHARE, path_name, svg, svg_of_steps
+from .plot import SHARE, path_name, collective_svg, steps_svg
 
-LEAST_SIZES = 3  # of a picture
-REGRET = 1.05  # what is shown as time lost
+MIN_SIZES = 3  # of a picture
+MIN_SHOWN_REGRET = 1.05  # what is shown as time lost
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Source:
     report: Report
 
 
-def page(sources: list[Source], unread: dict[str, str], command: str) -> str:
+def page(sources: list[Source], unreadable: dict[str, str], command: str) -> str:
     """The HTML text. It refers to nothing outside itself."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -37,7 +37,7 @@ def page(sources: list[Source], unread: dict[str, str], command: str) -> str:
     )
     return environment.get_template("page.html.j2").render(
         sections=[_section(source) for source in sources],
-        unread=list(unread.values()),
+        unreadable=list(unreadable.values()),
         command=command,
         version=__version__,
         date=f"{utc_now():%Y-%m-%d %H:%M} UTC",
@@ -51,24 +51,24 @@ def _section(source: Source) -> dict[str, Any]:
         "report": source.report,
         "versions": ", ".join(f"{name} {version}" for name, version in source.report.versions.items()),
         "summary": _summary(records),
-        "groups": [_group(group, f"{source.name} {index}") for index, group in enumerate(groups_of(records))],
+        "groups": [_group(group, f"{source.name} {index}") for index, group in enumerate(group_records(records))],
     }
 
 
 def _summary(records: list[Record]) -> dict[str, str]:
     checked = [record.wrong for record in records if record.wrong is not None]
-    faster = speedups(records)
-    lost = regrets(records)
+    speedup_ratios = speedups(records)
+    regret_ratios = regrets(records)
     return {
         "records": str(len(records)),
         "wrong": f"{sum(checked)} in {len(checked)} checked records" if checked else "not checked",
-        "speedup": _told(faster, min) if faster else "no peer was measured",
-        "regret": _told(lost, max) if lost else "nothing to compare",
+        "speedup": _describe_ratios(speedup_ratios, min) if speedup_ratios else "no peer was measured",
+        "regret": _describe_ratios(regret_ratios, max) if regret_ratios else "nothing to compare",
     }
 
 
-def _told(ratios: list[Ratio], pick: Any) -> str:
-    worst = pick(ratios, key=lambda ratio: ratio.value)
+def _describe_ratios(ratios: list[Ratio], select_worst: Any) -> str:
+    worst = select_worst(ratios, key=lambda ratio: ratio.value)
     at = worst.record
     return (
         f"{median_of(ratios):.2f} in the median of {len(ratios)} points, at worst {worst.value:.2f} "
@@ -76,33 +76,33 @@ def _told(ratios: list[Ratio], pick: Any) -> str:
     )
 
 
-def _group(group: Group, salt: str) -> dict[str, Any]:
+def _group(group: RecordGroup, id_salt: str) -> dict[str, Any]:
     return {
         "title": group.title,
         "commands": group.commands,
-        "pictures": _pictures(group, salt),
+        "pictures": _pictures(group, id_salt),
         "table": _table(group),
         "reasons": reasons_of(group.records),
         "regrets": [
             f"{format_size(ratio.record.bytes)}: {ratio.record.backend} took {ratio.value:.2f} of the best time"
             for ratio in regrets(group.records)
-            if ratio.value > REGRET
+            if ratio.value > MIN_SHOWN_REGRET
         ],
     }
 
 
-def _pictures(group: Group, salt: str) -> list[str]:
+def _pictures(group: RecordGroup, id_salt: str) -> list[str]:
     if all(hasattr(record, SHARE) for record in group.records):
-        return [svg_of_steps(group.records, f"{salt} steps")]
-    if len(group.sizes) < LEAST_SIZES or group.sizes[0] == 0:
+        return [steps_svg(group.records, f"{id_salt} steps")]
+    if len(group.sizes) < MIN_SIZES or group.sizes[0] == 0:
         return []
-    pictures = [svg(group.records, "time", f"{salt} time")]
+    pictures = [collective_svg(group.records, "time", f"{id_salt} time")]
     if any(record.busbw_gbs for record in group.records):  # one rank alone has none
-        pictures.append(svg(group.records, "bandwidth", f"{salt} bandwidth"))
+        pictures.append(collective_svg(group.records, "bandwidth", f"{id_salt} bandwidth"))
     return pictures
 
 
-def _table(group: Group) -> dict[str, Any]:
+def _table(group: RecordGroup) -> dict[str, Any]:
     """Rows of cells; a cell is its text and "better", "worse" or ""."""
     columns = list(dict.fromkeys(_column(group, record) for record in group.records))
     best = best_peers(group.records)
@@ -116,22 +116,22 @@ def _table(group: Group) -> dict[str, Any]:
             if column[0].startswith("isthmus") and best:
                 cells.append(_ratio(record, best.get(record.point) if record else None))
         rows.append(cells)
-    heads = ["bytes"]
+    headings = ["bytes"]
     for column in columns:
-        heads.append(" ".join(part for part in column if part) + ", us")
+        headings.append(" ".join(part for part in column if part) + ", us")
         if column[0].startswith("isthmus") and best:
-            heads.append("times as fast as the best peer")
-    return {"heads": heads, "rows": rows}
+            headings.append("times as fast as the best peer")
+    return {"headings": headings, "rows": rows}
 
 
-def _column(group: Group, record: Record) -> tuple[str, str]:
+def _column(group: RecordGroup, record: Record) -> tuple[str, str]:
     """A path, with its backend where one file forces several."""
-    same = [
+    other_backends = [
         other
         for other in group.records
         if other.path == record.path and other.bytes == record.bytes and other.backend != record.backend
     ]
-    return path_name(record), record.backend if same else ""
+    return path_name(record), record.backend if other_backends else ""
 
 
 def _ratio(record: Record | None, peer: Record | None) -> tuple[str, str]:

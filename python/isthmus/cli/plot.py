@@ -13,7 +13,7 @@ from ..records import Record
 from ..sizes import format_size
 
 # Colour-blind safe (Okabe and Ito). Isthmus' own paths are warm, solid and drawn above the others.
-_OWN = {
+_OWN_COLORS = {
     "sycl_usm": "#D55E00",
     "sycl_buffer": "#E69F00",
     "host": "#8C2D04",
@@ -24,7 +24,7 @@ _OWN = {
     "bf16_wire": "#CC79A7",
     "torch": "#D55E00",
 }
-_OTHERS = {
+_PEER_COLORS = {
     "listing1": "#0072B2",
     "mpich": "#56B4E9",
     "openmpi": "#009E73",
@@ -35,14 +35,14 @@ _OTHERS = {
     "torch_two_shot": "#666666",
     "gloo": "#0072B2",
 }
-_SPARE = ("#000000", "#AAAAAA", "#7A0177", "#F0E442")
-_MODES = {
+_FALLBACK_COLORS = ("#000000", "#AAAAAA", "#7A0177", "#F0E442")
+_MODE_LABELS = {
     "shared_heap": "heap",
     "sycl_usm": "SYCL USM",
     "sycl_usm_task": "SYCL USM, host tasks",
     "sycl_buffer": "SYCL buffer",
 }
-_PROVIDERS = {
+_PROVIDER_LABELS = {
     "isthmus": "Isthmus",
     "listing1": "Listing 1",
     "mpich": "MPICH",
@@ -58,15 +58,15 @@ def path_name(record: Record) -> str:
     """A path in tables: provider, and its mode where it is not the plain one."""
     if record.mode == "host" or record.provider == "listing1":
         return record.provider
-    return f"{record.provider} {_MODES.get(record.mode, record.mode)}"
+    return f"{record.provider} {_MODE_LABELS.get(record.mode, record.mode)}"
 
 
 def _label(record: Record) -> str:
     """A path in legends."""
-    name = _PROVIDERS.get(record.provider, record.provider)
+    name = _PROVIDER_LABELS.get(record.provider, record.provider)
     if record.provider != "isthmus":
         return name
-    return f"{name}, {_MODES.get(record.mode, 'C API' if record.mode == 'host' else record.mode)}"
+    return f"{name}, {_MODE_LABELS.get(record.mode, 'C API' if record.mode == 'host' else record.mode)}"
 
 
 def draw(records: list[Record], target: Path | str, title: str) -> None:
@@ -80,8 +80,8 @@ def draw(records: list[Record], target: Path | str, title: str) -> None:
 def draw_all(records: list[Record], target: Path | str, title: str) -> None:
     """Writes a picture of several collectives: allreduce (or the first) large, the others small."""
     names = list(dict.fromkeys(record.collective for record in records if record.bytes))
-    main = "allreduce" if "allreduce" in names else names[0]
-    others = [name for name in names if name != main]
+    main_collective = "allreduce" if "allreduce" in names else names[0]
+    others = [name for name in names if name != main_collective]
     columns = 4
     rows = -(-len(others) // columns)
     with _pyplot() as pyplot:
@@ -89,68 +89,68 @@ def draw_all(records: list[Record], target: Path | str, title: str) -> None:
         grid = figure.add_gridspec(rows + 2, columns)
         latency = figure.add_subplot(grid[0:2, 0:2])
         bandwidth = figure.add_subplot(grid[0:2, 2:4])
-        _draw_pair([record for record in records if record.collective == main], latency, bandwidth)
-        latency.set_title(f"{main}: time of one call (lower is better)")
-        bandwidth.set_title(f"{main}: bus bandwidth (higher is better)")
+        _draw_pair([record for record in records if record.collective == main_collective], latency, bandwidth)
+        latency.set_title(f"{main_collective}: time of one call (lower is better)")
+        bandwidth.set_title(f"{main_collective}: bus bandwidth (higher is better)")
         for index, name in enumerate(others):
             axes = figure.add_subplot(grid[2 + index // columns, index % columns])
-            shown = [record for record in records if record.collective == name]
-            _draw_lines(axes, shown, lambda record: record.time_us.median, small=True)
-            _decorate(axes, shown, "us" if index % columns == 0 else "", ticks=4)
+            shown_records = [record for record in records if record.collective == name]
+            _draw_lines(axes, shown_records, lambda record: record.time_us.median, small=True)
+            _decorate(axes, shown_records, "us" if index % columns == 0 else "", ticks=4)
             axes.set_title(name, fontsize=10)
         _finish(pyplot, figure, latency, target, title)
 
 
 # Stands for the colour of the page's text, which the page knows; and what is too dark on a dark page.
 _INK = "#010203"
-_ON_PAGES = {_INK: "currentColor", "#000000": "currentColor", "#8C2D04": "#B3541E", "#666666": "#8A8A8A"}
+_PAGE_COLORS = {_INK: "currentColor", "#000000": "currentColor", "#8C2D04": "#B3541E", "#666666": "#8A8A8A"}
 
 
-def svg(records: list[Record], what: str, salt: str) -> str:
+def collective_svg(records: list[Record], quantity: str, id_salt: str) -> str:
     """The picture of one collective for a page: "time" or "bandwidth", in the page's colours.
 
     `salt` differs between the pictures of a page, whose parts would else share names.
     """
 
-    def paint(axes: Any) -> None:
-        value = (lambda record: record.time_us.median) if what == "time" else (lambda record: record.busbw_gbs)
+    def draw_axes(axes: Any) -> None:
+        value = (lambda record: record.time_us.median) if quantity == "time" else (lambda record: record.busbw_gbs)
         _draw_lines(axes, records, value, small=False)
-        _decorate(axes, records, "us" if what == "time" else "GB/s", ticks=6)
-        axes.set_title(_TITLES[what])
+        _decorate(axes, records, "us" if quantity == "time" else "GB/s", ticks=6)
+        axes.set_title(_TITLES[quantity])
 
-    return _svg(paint, salt, 4.6)
+    return _svg(draw_axes, id_salt, 4.6)
 
 
-def svg_of_steps(records: list[Record], salt: str) -> str:
+def steps_svg(records: list[Record], id_salt: str) -> str:
     """The picture of an application for a page: a bar for each path, the share of communication dark."""
 
-    def paint(axes: Any) -> None:
+    def draw_axes(axes: Any) -> None:
         bars = range(len(records))  # two may have one name
         steps = [record.time_us.median for record in records]
-        talk = [step * getattr(record, SHARE) for step, record in zip(steps, records, strict=True)]
-        axes.barh(bars, talk, color="#D55E00", label="communication")
-        work = [step - part for step, part in zip(steps, talk, strict=True)]
-        axes.barh(bars, work, left=talk, color="#56B4E9", label="the rest of a step")
+        communication = [step * getattr(record, SHARE) for step, record in zip(steps, records, strict=True)]
+        axes.barh(bars, communication, color="#D55E00", label="communication")
+        computation = [step - part for step, part in zip(steps, communication, strict=True)]
+        axes.barh(bars, computation, left=communication, color="#56B4E9", label="the rest of a step")
         axes.set_yticks(bars, [f"{_label(record)}, {format_size(record.bytes)}" for record in records])
         axes.invert_yaxis()  # in the order of the records
         axes.set_xlabel("us")
         axes.set_title("Time of one step (lower is better)")
 
-    return _svg(paint, salt, 1.8 + 0.4 * len(records))
+    return _svg(draw_axes, id_salt, 1.8 + 0.4 * len(records))
 
 
-def _svg(paint: Callable[[Any], None], salt: str, height: float) -> str:
-    inks = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-    settings = dict.fromkeys(inks, _INK) | {
+def _svg(draw_axes: Callable[[Any], None], id_salt: str, height: float) -> str:
+    text_colors = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+    settings = dict.fromkeys(text_colors, _INK) | {
         "svg.fonttype": "none",
-        "svg.hashsalt": salt,
+        "svg.hashsalt": id_salt,
         "font.family": "sans-serif",
     }
     with _pyplot() as pyplot, pyplot.rc_context(settings):
         figure, axes = pyplot.subplots(figsize=(6.4, height), layout="constrained")
         figure.patch.set_alpha(0)
         axes.patch.set_alpha(0)
-        paint(axes)
+        draw_axes(axes)
         handles, labels = axes.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)), frameon=False)
         text = io.StringIO()
@@ -158,10 +158,10 @@ def _svg(paint: Callable[[Any], None], salt: str, height: float) -> str:
         pyplot.close(figure)
     drawing = text.getvalue()
     drawing = drawing[drawing.index("<svg") :]
-    used = set(re.findall(r"#([\w-]+)", drawing))  # groups are named alike in every picture
-    drawing = re.sub(r' id="([^"]+)"', lambda name: name[0] if name[1] in used else "", drawing)
-    for color, on_page in _ON_PAGES.items():
-        drawing = drawing.replace(color.lower(), on_page)
+    used_ids = set(re.findall(r"#([\w-]+)", drawing))  # groups are named alike in every picture
+    drawing = re.sub(r' id="([^"]+)"', lambda name: name[0] if name[1] in used_ids else "", drawing)
+    for color, page_color in _PAGE_COLORS.items():
+        drawing = drawing.replace(color.lower(), page_color)
     return drawing
 
 
@@ -190,37 +190,37 @@ def _draw_lines(axes: Any, records: list[Record], value: Any, *, small: bool) ->
     for record in sorted(records, key=lambda record: record.bytes):
         if record.bytes:
             lines.setdefault(record.path, []).append(record)
-    spare = iter(_SPARE * len(lines))
+    fallback_colors = iter(_FALLBACK_COLORS * len(lines))
     for index, ((provider, mode), points) in enumerate(lines.items()):
-        own = provider == "isthmus"
-        color = _OWN.get(mode) if own else _OTHERS.get(provider)
+        is_own = provider == "isthmus"
+        color = _OWN_COLORS.get(mode) if is_own else _PEER_COLORS.get(provider)
         axes.plot(
             [point.bytes for point in points],
             [value(point) for point in points],
             label=_label(points[0]),
-            color=color or next(spare),
+            color=color or next(fallback_colors),
             marker=None if small else _MARKERS[index % len(_MARKERS)],
             markersize=4.5,
-            linewidth=(1.6 if small else 2.0) if own else (1.1 if small else 1.4),
-            linestyle="-" if own else "--",
-            zorder=3 if own else 2,
+            linewidth=(1.6 if small else 2.0) if is_own else (1.1 if small else 1.4),
+            linestyle="-" if is_own else "--",
+            zorder=3 if is_own else 2,
         )
 
 
 def _decorate(axes: Any, records: list[Record], ylabel: str, *, ticks: int) -> None:
     sizes = sorted({record.bytes for record in records if record.bytes})
-    shown = sizes[:: max(1, -(-len(sizes) // ticks))]
+    shown_sizes = sizes[:: max(1, -(-len(sizes) // ticks))]
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.minorticks_off()
-    axes.set_xticks(shown, [format_size(size) for size in shown])
+    axes.set_xticks(shown_sizes, [format_size(size) for size in shown_sizes])
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.grid(True, which="major", alpha=0.25)
     axes.set_ylabel(ylabel)
 
 
-def _finish(pyplot: Any, figure: Any, legend_of: Any, target: Path | str, title: str) -> None:
-    handles, labels = legend_of.get_legend_handles_labels()
+def _finish(pyplot: Any, figure: Any, legend_axes: Any, target: Path | str, title: str) -> None:
+    handles, labels = legend_axes.get_legend_handles_labels()
     figure.suptitle(title, fontweight="bold", fontsize=13)
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
     Path(target).parent.mkdir(parents=True, exist_ok=True)

@@ -30,40 +30,40 @@ def report(
     """
     if target.exists() and not force:
         raise CommandError(f"{target} is there already; --force overwrites it", BAD_ARGUMENT)
-    read, unread = _read(sources)
-    if not read:
-        why = "; ".join(unread.values()) or "no file ends in .json"
+    loaded, unreadable = _read(sources)
+    if not loaded:
+        reasons = "; ".join(unreadable.values()) or "no file ends in .json"
         names = ", ".join(str(source) for source in sources)
-        raise CommandError(f"{names}: no records ({why}); isthmus bench --json FILE writes some", BAD_ARGUMENT)
-    for reason in unread.values():
+        raise CommandError(f"{names}: no records ({reasons}); isthmus bench --json FILE writes some", BAD_ARGUMENT)
+    for reason in unreadable.values():
         note(f"left out: {reason}")
-    text = page(read, unread, shlex.join(["isthmus", *sys.argv[1:]]))
+    text = page(loaded, unreadable, shlex.join(["isthmus", *sys.argv[1:]]))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
     except OSError as failure:
         raise CommandError(f"cannot write {target}: {failure.strerror}", BAD_ARGUMENT) from None
-    points = sum(len(source.report.records) for source in read)
-    left_out = f", {len(unread)} left out" if unread else ""
-    out.print(f"{target}: {points} records of {len(read)} files{left_out}", markup=False, soft_wrap=True)
+    record_count = sum(len(source.report.records) for source in loaded)
+    suffix = f", {len(unreadable)} left out" if unreadable else ""
+    out.print(f"{target}: {record_count} records of {len(loaded)} files{suffix}", markup=False, soft_wrap=True)
 
 
 def _read(sources: list[Path]) -> tuple[list[Source], dict[str, str]]:
     """What can be read, and by file why the rest can't."""
-    read, unread = [], {}
+    loaded, unreadable = [], {}
     for file in _files(sources):
         try:
-            report_of_file = Report.load(file)
+            file_report = Report.load(file)
         except ValueError as failure:
-            unread[str(file)] = str(failure)
+            unreadable[str(file)] = str(failure)
         except OSError as failure:
-            unread[str(file)] = f"{file}: {failure.strerror}"
+            unreadable[str(file)] = f"{file}: {failure.strerror}"
         else:
-            if report_of_file.records:
-                read.append(Source(file.name.removesuffix(".json"), report_of_file))
+            if file_report.records:
+                loaded.append(Source(file.name.removesuffix(".json"), file_report))
             else:
-                unread[str(file)] = f"{file}: it holds no records"
-    return read, unread
+                unreadable[str(file)] = f"{file}: it holds no records"
+    return loaded, unreadable
 
 
 def _files(sources: list[Path]) -> list[Path]:

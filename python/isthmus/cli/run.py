@@ -76,21 +76,21 @@ def run(
 
     Signals reach the program and its exit code is the command's.
     """
-    _check_kind({"--ggml": ggml, "--torch": torch, "--mpi-shim": mpi_shim, "--nccl": nccl}, report, mpi)
+    _check_launch_options({"--ggml": ggml, "--torch": torch, "--mpi-shim": mpi_shim, "--nccl": nccl}, report, mpi)
     if torch:
         command, variables = _torch_command([program, *context.args], ranks, report), {}
     elif nccl:
         if ranks != 1:
             raise CommandError("--nccl starts PROGRAM once; torchrun or mpiexec starts ranks", BAD_ARGUMENT)
-        command, variables = [_found(program), *context.args], launch.nccl_variables(report)
+        command, variables = [_find_program(program), *context.args], launch.nccl_variables(report)
     elif ggml:
         _check_ggml(ranks, wire)
-        command, variables = [_found(program), *context.args], launch.ggml_variables(wire)
+        command, variables = [_find_program(program), *context.args], launch.ggml_variables(wire)
     else:
         launcher = launch.launcher(mpi)
         variables = launch.variables(launcher, ranks)
-        shim = _shim_words(_found(program), mpi, variables, report) if mpi_shim else []
-        command = [*launcher.command(ranks, bind=bind), *shim, _found(program), *context.args]
+        shim = _shim_prefix(_find_program(program), mpi, variables, report) if mpi_shim else []
+        command = [*launcher.command(ranks, bind=bind), *shim, _find_program(program), *context.args]
     if not as_json:
         # What is started takes this process' place, so signals and the exit code need no forwarding.
         os.execve(command[0], command, os.environ | variables)
@@ -107,27 +107,27 @@ def run(
     raise typer.Exit(exit_code)
 
 
-def _found(program: str) -> str:
-    found = shutil.which(program)
-    if found is None:
+def _find_program(program: str) -> str:
+    path = shutil.which(program)
+    if path is None:
         raise CommandError(f"program {program!r} was not found or is not executable", BAD_ARGUMENT)
-    return found
+    return path
 
 
-def _check_kind(kinds: dict[str, bool], report: bool, mpi: str) -> None:
-    asked = [option for option, wanted in kinds.items() if wanted]
-    if len(asked) > 1:
-        raise CommandError(f"{' and '.join(asked)} exclude each other", BAD_ARGUMENT)
-    if report and asked not in (["--torch"], ["--mpi-shim"], ["--nccl"]):
+def _check_launch_options(options: dict[str, bool], report: bool, mpi: str) -> None:
+    selected = [option for option, is_selected in options.items() if is_selected]
+    if len(selected) > 1:
+        raise CommandError(f"{' and '.join(selected)} exclude each other", BAD_ARGUMENT)
+    if report and selected not in (["--torch"], ["--mpi-shim"], ["--nccl"]):
         raise CommandError("--report needs --torch, --mpi-shim or --nccl", BAD_ARGUMENT)
-    if kinds["--torch"] and mpi != "mpich":
+    if options["--torch"] and mpi != "mpich":
         raise CommandError(f"--mpi {mpi} has no meaning with --torch: torchrun starts the ranks", BAD_ARGUMENT)
 
 
-def _shim_words(program: str, mpi: str, variables: dict[str, str], report: bool) -> list[str]:
+def _shim_prefix(program: str, mpi: str, variables: dict[str, str], report: bool) -> list[str]:
     family = launch.linked_mpi_family(program, os.environ | variables)
-    started_by = "openmpi" if mpi == "openmpi" else "mpich"
-    if mpi != "system" and family in ("mpich", "openmpi") and family != started_by:
+    launcher_family = "openmpi" if mpi == "openmpi" else "mpich"
+    if mpi != "system" and family in ("mpich", "openmpi") and family != launcher_family:
         raise CommandError(
             f"{program} is linked with {launch.SHIM_FAMILIES[family]}, which --mpi {mpi} does not start",
             BAD_ARGUMENT,
@@ -156,15 +156,15 @@ def _check_ggml(ranks: int, wire: str) -> None:
 
 def _supervise(command: list[str], environment: dict[str, str]) -> int:
     """Runs the command, hands on the signals that reach only this process, and gives its exit code."""
-    child = subprocess.Popen(command, env=environment)
-    before = {}
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        before[number] = signal.signal(number, lambda received, _: child.send_signal(received))
+    process = subprocess.Popen(command, env=environment)
+    previous_handlers = {}
+    for signal_number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        previous_handlers[signal_number] = signal.signal(signal_number, lambda received_signal, _: process.send_signal(received_signal))
     # A terminal gives Ctrl-C to the launcher as well; this process only has to wait for it.
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    previous_handlers[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        code = child.wait()
+        code = process.wait()
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for signal_number, handler in previous_handlers.items():
+            signal.signal(signal_number, handler)
     return 128 - code if code < 0 else code

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-_COLOURS = {"compute": "#D55E00", "copy": "#0072B2", "stage": "#999999"}
+_COLORS = {"compute": "#D55E00", "copy": "#0072B2", "stage": "#999999"}
 
 
 def draw_timeline(events: list[dict[str, Any]], target: Path | str, title: str) -> None:
@@ -16,33 +16,33 @@ def draw_timeline(events: list[dict[str, Any]], target: Path | str, title: str) 
     from matplotlib import pyplot
     from matplotlib.patches import Patch
 
-    slices = [event for event in events if event["ph"] == "X"]
-    rows = sorted({(event["pid"], event["tid"], event["cat"]) for event in slices})
-    begin = min(event["ts"] for event in slices)
-    span = max(event["ts"] + event["dur"] for event in slices) - begin
+    run_events = [event for event in events if event["ph"] == "X"]
+    rows = sorted({(event["pid"], event["tid"], event["cat"]) for event in run_events})
+    begin = min(event["ts"] for event in run_events)
+    span = max(event["ts"] + event["dur"] for event in run_events) - begin
     figure, axes = pyplot.subplots(figsize=(12, 0.9 + 0.5 * len(rows)), layout="constrained")
     for index, (rank, track, _) in enumerate(rows):
-        own = [event for event in slices if (event["pid"], event["tid"]) == (rank, track)]
+        row_events = [event for event in run_events if (event["pid"], event["tid"]) == (rank, track)]
         axes.broken_barh(
-            [(event["ts"] - begin, event["dur"]) for event in own],
+            [(event["ts"] - begin, event["dur"]) for event in row_events],
             (index - 0.4, 0.8),
-            facecolors=[_COLOURS[event["cat"]] for event in own],
+            facecolors=[_COLORS[event["cat"]] for event in row_events],
             edgecolor="white",
             linewidth=0.8,
         )
-        for event in own:
+        for event in row_events:
             if event["dur"] > 0.1 * span:  # as wide as its name, about
-                middle = event["ts"] - begin + event["dur"] / 2
-                axes.text(middle, index, event["name"], ha="center", va="center", color="white", fontsize=8)
+                center = event["ts"] - begin + event["dur"] / 2
+                axes.text(center, index, event["name"], ha="center", va="center", color="white", fontsize=8)
     axes.set_yticks(range(len(rows)), [f"rank {rank} {name}" for rank, _, name in rows])
     axes.invert_yaxis()
     axes.set_xlabel("us")
     axes.set_title(title)
-    present = list(dict.fromkeys(name for _, _, name in rows))
+    categories = list(dict.fromkeys(name for _, _, name in rows))
     figure.legend(
-        handles=[Patch(color=_COLOURS[name], label=name) for name in present],
+        handles=[Patch(color=_COLORS[name], label=name) for name in categories],
         loc="outside lower center",
-        ncols=len(present),
+        ncols=len(categories),
         frameon=False,
     )
     for side in ("top", "right"):

@@ -42,40 +42,40 @@ def merge(
     if not folder.is_dir():
         raise CommandError(f"{folder} is no folder; name what ISTHMUS_TRACE named", BAD_ARGUMENT)
     # Whole or not at all.
-    part = target.with_name(f"{target.name}.{os.getpid()}.part")
+    temporary = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        told = json.loads(trace_merge(str(folder), str(part)))
-        part.replace(target)
+        summary = json.loads(trace_merge(str(folder), str(temporary)))
+        temporary.replace(target)
     except OSError as failure:
         raise CommandError(f"cannot write {target}: {failure.strerror}", BAD_ARGUMENT) from None
     finally:
         with suppress(OSError):
-            part.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     if as_json:
-        print_json(told)
+        print_json(summary)
         return
-    _print(told)
+    _print(summary)
     out.print(f"{target}: open it at https://ui.perfetto.dev", markup=False, soft_wrap=True)
 
 
-def _print(told: dict[str, Any]) -> None:
-    for problem in told["skipped_files"]:
+def _print(summary: dict[str, Any]) -> None:
+    for problem in summary["skipped_files"]:
         note(f"left out: {problem}")
-    for machine in told["machines"][1:]:
+    for machine in summary["machines"][1:]:
         note(
             f"clock of {machine['name']}: moved by {format_us(machine['offset_us'])} us, by {machine['alignment_source']}, "
             f"to within {format_us(machine['uncertainty_us'])} us"
         )
-    for communicator in told["communicators"]:
+    for communicator in summary["communicators"]:
         _print_communicator(communicator)
 
 
-def _print_communicator(told: dict[str, Any]) -> None:
-    size, ranks = told["size"], told["ranks"]
-    head = f"communicator {told['communicator'][:8]}, {size} rank{'s'[: size != 1]}: "
-    out.print(f"{head}{told['matched']} calls matched", markup=False, soft_wrap=True)
-    for line in _remarks(told):
+def _print_communicator(summary: dict[str, Any]) -> None:
+    size, ranks = summary["size"], summary["ranks"]
+    heading = f"communicator {summary['communicator'][:8]}, {size} rank{'s'[: size != 1]}: "
+    out.print(f"{heading}{summary['matched']} calls matched", markup=False, soft_wrap=True)
+    for line in _notes_for(summary):
         out.print(f"  {line}", markup=False, soft_wrap=True)
     if size == 1:
         return
@@ -87,7 +87,7 @@ def _print_communicator(told: dict[str, Any]) -> None:
         waits = (format_us(rank[name]) for name in ("others_waited_us", "waited_us"))
         table.add_row(str(rank["rank"]), str(rank["calls"]), str(rank["last_arrivals"]), *waits, rank["state"])
     out.print(table)
-    for call in told["worst"]:
+    for call in summary["worst"]:
         out.print(
             f"  {call['call']}: rank {call['last']} came last, {format_us(call['delay_us'])} us after the "
             f"first; the others waited {format_us(call['others_waited_us'])} us",
@@ -97,26 +97,26 @@ def _print_communicator(told: dict[str, Any]) -> None:
     out.print()
 
 
-def _remarks(told: dict[str, Any]) -> list[str]:
+def _notes_for(summary: dict[str, Any]) -> list[str]:
     """What a reader has to know before believing the figures."""
-    remarks = []
-    if told["state"] != "ended":
-        how = {
+    notes = []
+    if summary["state"] != "ended":
+        state_text = {
             "died": "it died",
             "running": "it still runs",
             "unknown": "it did not end in order, or still runs elsewhere",
-        }[told["state"]]
-        remarks.append(f"{how}; at the end of the trace: {told['sentence']}")
-    for rank in told["ranks"]:
+        }[summary["state"]]
+        notes.append(f"{state_text}; at the end of the trace: {summary['sentence']}")
+    for rank in summary["ranks"]:
         if rank["failure"]:
-            remarks.append(f"rank {rank['rank']} failed: {rank['failure']}")
+            notes.append(f"rank {rank['rank']} failed: {rank['failure']}")
         if rank["overwritten"]:
-            remarks.append(
+            notes.append(
                 f"rank {rank['rank']}: the oldest {rank['overwritten']} of {rank['calls']} calls were "
                 "overwritten; ISTHMUS_TRACE_CALLS makes traces longer"
             )
-    if told["absent"]:
-        remarks.append(f"no trace of rank {', '.join(map(str, told['absent']))}")
-    if told["mismatched_calls"]:
-        remarks.append(f"{told['mismatched_calls']} calls differ between ranks and were not matched")
-    return remarks
+    if summary["absent"]:
+        notes.append(f"no trace of rank {', '.join(map(str, summary['absent']))}")
+    if summary["mismatched_calls"]:
+        notes.append(f"{summary['mismatched_calls']} calls differ between ranks and were not matched")
+    return notes

@@ -23,7 +23,7 @@ from .console import NOT_AVAILABLE, CommandError, note, out, print_json, write_o
 
 # A candidate must be this much faster than what the rules choose already to earn a rule of its own:
 # differences below that are noise, and a short profile is one that can be read.
-_GAIN = 1.05
+_MIN_SPEEDUP = 1.05
 
 
 def tune(
@@ -54,44 +54,44 @@ def tune(
     """
     layout.program("isthmus_bench")  # first, as in `demo`
     names = [named_collective(name).name for name in collectives.split(",")]
-    chosen = [name for name in candidates.split(",") if name] or available_candidates(ranks)
+    candidate_names = [name for name in candidates.split(",") if name] or available_candidates(ranks)
     target = Path(profile) if profile else default_profile()
-    points = parse_sizes(sizes)
-    end = time.monotonic() + 60 * minutes
-    measured: dict[str, dict[str, list[Record]]] = {}
+    size_list = parse_sizes(sizes)
+    end_time = time.monotonic() + 60 * minutes
+    records_by_candidate: dict[str, dict[str, list[Record]]] = {}
     for index, name in enumerate(names):
         now = time.monotonic()
-        deadline = now + max(0.0, end - now) / (len(names) - index)  # each gets its share of what is left
-        measured[name] = _measure(name, chosen, ranks, points, rounds, min_time, deadline)
-    rules = [rule for name in names for rule in rules_of(name, measured[name], ranks)]
+        deadline = now + max(0.0, end_time - now) / (len(names) - index)  # each gets its share of what is left
+        records_by_candidate[name] = _measure(name, candidate_names, ranks, size_list, rounds, min_time, deadline)
+    rules = [rule for name in names for rule in rules_of(name, records_by_candidate[name], ranks)]
     text = profile_text(rules, shlex.join(["isthmus", *sys.argv[1:]]))
     if not dry_run:
         write_output(str(target), text)
     if as_json:
-        told = {
+        document = {
             "profile": None if dry_run else str(target),
-            "candidates": chosen,
+            "candidates": candidate_names,
             "rules": rules,
             "records": [
                 record.model_dump(mode="json", exclude_none=True)
-                for by_candidate in measured.values()
+                for by_candidate in records_by_candidate.values()
                 for records in by_candidate.values()
                 for record in records
             ],
         }
-        print_json(told)
+        print_json(document)
         return
     for name in names:
-        out.print(_table(name, measured[name]))
+        out.print(_table(name, records_by_candidate[name]))
     out.print(text, markup=False)
     note(f"nothing was written (--dry-run); it would be {target}" if dry_run else f"wrote {target}")
 
 
 def default_profile() -> Path:
     """Where selection reads this machine's profile. Raises CommandError when there is no such place."""
-    named = os.environ.get("ISTHMUS_PROFILE", "")
-    if named and named != "none":
-        return Path(named)
+    configured = os.environ.get("ISTHMUS_PROFILE", "")
+    if configured and configured != "none":
+        return Path(configured)
     with Communicator.all(1)[0] as communicator:
         path = communicator.info().get("profile_path", "")
     if not path:
@@ -101,14 +101,14 @@ def default_profile() -> Path:
 
 def available_candidates(ranks: int) -> list[str]:
     """Every backend[:algorithm] that a job of that many ranks on this machine has."""
-    found = []
+    candidates = []
     for backend in job_query.query_job(ranks, {"info": {}}, {"ISTHMUS_PROFILE": "none"})["backends"]:
         # What no rule names is not created; the measurement names it.
         if backend["available"] or backend["reason"].startswith("no rule names it"):
-            found += [f"{backend['name']}:{name}" for name in backend["algorithms"]] or [backend["name"]]
-    if not found:
+            candidates += [f"{backend['name']}:{name}" for name in backend["algorithms"]] or [backend["name"]]
+    if not candidates:
         raise CommandError(f"a job of {ranks} ranks has no backend here; isthmus info says why", NOT_AVAILABLE)
-    return found
+    return candidates
 
 
 def _measure(
@@ -123,7 +123,7 @@ def _measure(
     """Records by candidate; "" is the baseline, what the rules choose without a profile."""
     providers = {"": measure.isthmus_provider(ranks)}
     providers |= {candidate: measure.isthmus_provider(ranks, backend=candidate) for candidate in candidates}
-    labelled = [
+    labeled = [
         measure.Provider(
             candidate or "rules",
             (*provider.command, "--provider", candidate or "rules"),
@@ -131,7 +131,7 @@ def _measure(
         )
         for candidate, provider in providers.items()
     ]
-    outcome = measure.measure(labelled, measure.Sweep(name, sizes, min_time_s=min_time), rounds, deadline)
+    outcome = measure.measure(labeled, measure.Sweep(name, sizes, min_time_s=min_time), rounds, deadline)
     for candidate, reason in outcome.skipped.items():
         note(f"{name}: {candidate} was left out: {reason}")
     wrong = [record for record in outcome.records if record.wrong]
@@ -143,30 +143,30 @@ def _measure(
     return by_candidate
 
 
-def rules_of(name: str, measured: dict[str, list[Record]], ranks: int) -> list[dict[str, Any]]:
+def rules_of(name: str, records_by_candidate: dict[str, list[Record]], ranks: int) -> list[dict[str, Any]]:
     """Rules for the sizes where a candidate beats the baseline; neighbouring sizes share one rule.
 
     A range reaches from its first measured size to the next measured size of another winner, so sizes
     between two measured ones go with the smaller. The last range is open, the first starts at 0.
     """
-    baseline = {record.bytes: record.time_us.median for record in measured.get("", [])}
+    baseline = {record.bytes: record.time_us.median for record in records_by_candidate.get("", [])}
     sizes = sorted(baseline)
-    winners = [_winner(size, baseline[size], measured) for size in sizes]
+    winners = [_winner(size, baseline[size], records_by_candidate) for size in sizes]
     rules = []
     start = 0
     for index in range(1, len(sizes) + 1):
         if index < len(sizes) and winners[index] == winners[start]:
             continue
         if winners[start]:
-            low = format_size(sizes[start]) if start else "0"
-            high = format_size(sizes[index]) if index < len(sizes) else ""
+            lower = format_size(sizes[start]) if start else "0"
+            upper = format_size(sizes[index]) if index < len(sizes) else ""
             rules.append(
                 {
                     "collective": [name],
                     "platform": ["host"],
                     "ranks": str(ranks),
                     "nodes": "1",
-                    "bytes": f"{low}..{high}",
+                    "bytes": f"{lower}..{upper}",
                     "use": winners[start],
                 }
             )
@@ -174,10 +174,10 @@ def rules_of(name: str, measured: dict[str, list[Record]], ranks: int) -> list[d
     return rules
 
 
-def _winner(size: int, baseline: float, measured: dict[str, list[Record]]) -> str:
+def _winner(size: int, baseline: float, records_by_candidate: dict[str, list[Record]]) -> str:
     """The candidate that is clearly faster than the baseline at that size, or ""."""
-    best, fastest = "", baseline / _GAIN
-    for candidate, records in measured.items():
+    best, fastest = "", baseline / _MIN_SPEEDUP
+    for candidate, records in records_by_candidate.items():
         for record in records:
             if candidate and record.bytes == size and record.time_us.median < fastest:
                 best, fastest = candidate, record.time_us.median
@@ -197,19 +197,19 @@ def profile_text(rules: list[dict[str, Any]], command: str) -> str:
     return "\n".join(lines)
 
 
-def _table(name: str, measured: dict[str, list[Record]]) -> Table:
+def _table(name: str, records_by_candidate: dict[str, list[Record]]) -> Table:
     table = Table(title=name, title_justify="left", box=None, pad_edge=False, header_style="bold")
     table.add_column("bytes", justify="right")
-    for candidate in measured:
+    for candidate in records_by_candidate:
         table.add_column(f"{candidate or 'rules'}\nmedian us", justify="right")
     table.add_column("fastest")
-    for size in sorted({record.bytes for record in measured[""]}):
+    for size in sorted({record.bytes for record in records_by_candidate[""]}):
         times = {
             candidate: record.time_us.median
-            for candidate, records in measured.items()
+            for candidate, records in records_by_candidate.items()
             for record in records
             if record.bytes == size
         }
-        cells = [format_us(times[candidate]) if candidate in times else "" for candidate in measured]
+        cells = [format_us(times[candidate]) if candidate in times else "" for candidate in records_by_candidate]
         table.add_row(format_size(size), *cells, min(times, key=times.get) or "rules")
     return table
