@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _isthmus
 from .table import DATATYPES, Datatype, Platform
-from .table import datatype as named_datatype
+from .table import datatype as find_datatype
 
 
 class InPlace:
@@ -36,8 +36,8 @@ _ML_DTYPES = {
     "float8_e4m3fn": Datatype.float8_e4m3,
     "float8_e5m2": Datatype.float8_e5m2,
 }
-_STORAGE = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-_RAW = (Datatype.uint8, Datatype.uint16)
+_STORAGE_DTYPES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_RAW_DATATYPES = (Datatype.uint8, Datatype.uint16)
 
 
 class View:
@@ -64,14 +64,14 @@ def view(array: Any, name: str, dtype: Datatype | str | None, platform: Platform
     `dtype` reads unsigned integers (or bytes) as that datatype; otherwise it must be the array's own.
     Raises TypeError (no protocol, no such element type) or ValueError (layout, device, read-only).
     """
-    own = None
+    ml_datatype = None
     exporter = array
     if isinstance(array, np.ndarray) and array.dtype.name in _ML_DTYPES:
-        own = _ML_DTYPES[array.dtype.name]
-        exporter = array.view(_STORAGE[array.dtype.itemsize])
+        ml_datatype = _ML_DTYPES[array.dtype.name]
+        exporter = array.view(_STORAGE_DTYPES[array.dtype.itemsize])
     buffer = _isthmus.import_buffer(exporter)
     if buffer is None:
-        raise TypeError(_why_not(array, name))
+        raise TypeError(_unsupported_array_message(array, name))
     if not buffer.contiguous:
         raise ValueError(f"{name} must be C-contiguous; pass numpy.ascontiguousarray(...) or a whole block")
     if writable and not buffer.writable:
@@ -82,44 +82,44 @@ def view(array: Any, name: str, dtype: Datatype | str | None, platform: Platform
             f"{name} lies on DLPack device type {buffer.device_type}, but the communicator's platform "
             f"{platform.name} needs {' or '.join(allowed.values())} memory"
         )
-    stored = own or buffer.datatype
+    array_datatype = ml_datatype or buffer.datatype
     if dtype is None:
-        if stored is None:
-            raise TypeError(_no_datatype(array, name))
-        return View(buffer, buffer.address, buffer.elements, stored)
-    return _reinterpret(buffer, name, own, named_datatype(dtype))
+        if array_datatype is None:
+            raise TypeError(_unsupported_dtype_message(array, name))
+        return View(buffer, buffer.address, buffer.elements, array_datatype)
+    return _reinterpret(buffer, name, ml_datatype, find_datatype(dtype))
 
 
-def _reinterpret(buffer: _isthmus.Buffer, name: str, own: Datatype | None, wanted: Datatype) -> View:
-    stored = own or buffer.datatype
-    if stored == wanted:
-        return View(buffer, buffer.address, buffer.elements, wanted)
-    item_bytes = DATATYPES[wanted.name].bytes
-    raw = own is None and buffer.datatype in _RAW and buffer.item_bytes in (1, item_bytes)
-    if not raw:
-        held = stored.name if stored is not None else "another type"
+def _reinterpret(buffer: _isthmus.Buffer, name: str, ml_datatype: Datatype | None, requested: Datatype) -> View:
+    array_datatype = ml_datatype or buffer.datatype
+    if array_datatype == requested:
+        return View(buffer, buffer.address, buffer.elements, requested)
+    item_bytes = DATATYPES[requested.name].bytes
+    is_raw = ml_datatype is None and buffer.datatype in _RAW_DATATYPES and buffer.item_bytes in (1, item_bytes)
+    if not is_raw:
+        actual = array_datatype.name if array_datatype is not None else "another type"
         raise TypeError(
-            f"{name} holds {held}, but dtype={wanted.name}; only unsigned integers of its width or "
+            f"{name} holds {actual}, but dtype={requested.name}; only unsigned integers of its width or "
             f"bytes may be read as another datatype"
         )
     total = buffer.elements * buffer.item_bytes
     if total % item_bytes:
-        raise ValueError(f"{name} has {total} bytes, which is no multiple of {wanted.name}'s {item_bytes}")
-    return View(buffer, buffer.address, total // item_bytes, wanted)
+        raise ValueError(f"{name} has {total} bytes, which is no multiple of {requested.name}'s {item_bytes}")
+    return View(buffer, buffer.address, total // item_bytes, requested)
 
 
-def _why_not(array: Any, name: str) -> str:
+def _unsupported_array_message(array: Any, name: str) -> str:
     if isinstance(array, np.ndarray):
-        return _no_datatype(array, name)
+        return _unsupported_dtype_message(array, name)
     return (
         f"{name} is a {type(array).__name__}; a NumPy array or an object with DLPack or the buffer "
         f"protocol is needed"
     )
 
 
-def _no_datatype(array: Any, name: str) -> str:
-    held = getattr(array, "dtype", None)
-    return f"{name} has dtype {held}; allowed: {', '.join(DATATYPES)} (native byte order)"
+def _unsupported_dtype_message(array: Any, name: str) -> str:
+    actual = getattr(array, "dtype", None)
+    return f"{name} has dtype {actual}; allowed: {', '.join(DATATYPES)} (native byte order)"
 
 
 def allocate_like(array: Any, shape: tuple[int, ...], name: str) -> Any:
@@ -135,10 +135,10 @@ def allocate_like(array: Any, shape: tuple[int, ...], name: str) -> Any:
 
 def extents_of(shape: Any) -> tuple[int, ...]:
     """A shape as NumPy takes it, one integer or several, as a tuple of extents."""
-    given = (shape,) if isinstance(shape, (int, np.integer)) or np.ndim(shape) == 0 else tuple(shape)
-    if not all(isinstance(extent, (int, np.integer)) for extent in given):
+    sizes = (shape,) if isinstance(shape, (int, np.integer)) or np.ndim(shape) == 0 else tuple(shape)
+    if not all(isinstance(extent, (int, np.integer)) for extent in sizes):
         raise TypeError(f"shape must be an integer or a sequence of integers, not {shape!r}")
-    extents = tuple(int(extent) for extent in given)
+    extents = tuple(int(extent) for extent in sizes)
     if any(extent < 0 for extent in extents):
         raise ValueError(f"shape must not be negative: {extents}")
     return extents
@@ -155,8 +155,8 @@ def array_bytes(extents: tuple[int, ...], item_bytes: int) -> int:
 def numpy_dtype(dtype: Any) -> np.dtype:
     """NumPy's form of a datatype name. bfloat16 and fp8 need the package ml_dtypes."""
     name = dtype.name if isinstance(dtype, Datatype) else dtype
-    spelling = {value.name: key for key, value in _ML_DTYPES.items()}.get(name)
-    if spelling is None:
+    ml_name = {value.name: key for key, value in _ML_DTYPES.items()}.get(name)
+    if ml_name is None:
         return np.dtype(name)
     try:
         import ml_dtypes
@@ -164,4 +164,4 @@ def numpy_dtype(dtype: Any) -> np.dtype:
         raise TypeError(
             f"NumPy has no {name}; install ml_dtypes, or use an unsigned dtype of its width"
         ) from None
-    return np.dtype(getattr(ml_dtypes, spelling))
+    return np.dtype(getattr(ml_dtypes, ml_name))

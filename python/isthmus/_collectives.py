@@ -57,7 +57,7 @@ class Collectives(Operations):
         stream: Any = None,
     ) -> Array | None:
         """out on root = reduction over the ranks of send_buf. Other ranks get None."""
-        out = self._made(send_buf, out, lambda shape: shape) if self.rank == root else None
+        out = self._allocate_output(send_buf, out, lambda shape: shape) if self.rank == root else None
         self._run(Collective.reduce, send_buf, out, op=op, root=root, dtype=dtype, stream=stream)
         return self._result(send_buf, out)
 
@@ -71,7 +71,7 @@ class Collectives(Operations):
         stream: Any = None,
     ) -> Array | None:
         """Block r of out on root = send_buf of rank r; allocated as ``(n, *shape)``. Other ranks get None."""
-        out = self._made(send_buf, out, lambda shape: (self.size, *shape)) if self.rank == root else None
+        out = self._allocate_output(send_buf, out, lambda shape: (self.size, *shape)) if self.rank == root else None
         self._run(Collective.gather, send_buf, out, root=root, dtype=dtype, stream=stream)
         return out
 
@@ -92,8 +92,8 @@ class Collectives(Operations):
         """
         counts = displs = None
         if self.rank == root:
-            counts, displs = self._blocks("recv_counts", recv_counts, recv_displs)
-            out = self._made(send_buf, out, lambda _: (sum(counts),))
+            counts, displs = self._check_blocks("recv_counts", recv_counts, recv_displs)
+            out = self._allocate_output(send_buf, out, lambda _: (sum(counts),))
         else:
             out = None
         self._run(
@@ -119,7 +119,7 @@ class Collectives(Operations):
     ) -> Array:
         """out on rank r = block r of root's send_buf. Ranks other than root must give `out`."""
         if self.rank == root:
-            out = self._made(send_buf, out, self._block_shape)
+            out = self._allocate_output(send_buf, out, self._block_shape)
         else:
             send_buf = None
         self._run(Collective.scatter, send_buf, out, root=root, dtype=dtype, stream=stream)
@@ -142,8 +142,8 @@ class Collectives(Operations):
         """
         counts = displs = None
         if self.rank == root:
-            counts, displs = self._blocks("send_counts", send_counts, send_displs)
-            out = self._made(send_buf, out, lambda _: (counts[self.rank],))
+            counts, displs = self._check_blocks("send_counts", send_counts, send_displs)
+            out = self._allocate_output(send_buf, out, lambda _: (counts[self.rank],))
         else:
             send_buf = None
         self._run(
@@ -156,7 +156,7 @@ class Collectives(Operations):
             dtype=dtype,
             stream=stream,
         )
-        return self._own_run(send_buf, out, counts, displs)
+        return self._own_varying_block(send_buf, out, counts, displs)
 
     # ---- all to all ----------------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class Collectives(Operations):
         stream: Any = None,
     ) -> Array:
         """out on every rank = reduction over the ranks of send_buf, bit-identical everywhere."""
-        out = self._made(send_buf, out, lambda shape: shape)
+        out = self._allocate_output(send_buf, out, lambda shape: shape)
         self._run(Collective.allreduce, send_buf, out, op=op, dtype=dtype, stream=stream)
         return self._result(send_buf, out)
 
@@ -184,7 +184,7 @@ class Collectives(Operations):
         stream: Any = None,
     ) -> Array:
         """out on rank r = reduction over the ranks of block r of send_buf."""
-        out = self._made(send_buf, out, self._block_shape)
+        out = self._allocate_output(send_buf, out, self._block_shape)
         self._run(Collective.reduce_scatter, send_buf, out, op=op, dtype=dtype, stream=stream)
         return self._own_block(send_buf, out)
 
@@ -203,8 +203,8 @@ class Collectives(Operations):
 
         Both are equal on all ranks; without displacements the blocks follow each other. Allocated flat.
         """
-        counts, displs = self._blocks("send_counts", send_counts, send_displs)
-        out = self._made(send_buf, out, lambda _: (counts[self.rank],))
+        counts, displs = self._check_blocks("send_counts", send_counts, send_displs)
+        out = self._allocate_output(send_buf, out, lambda _: (counts[self.rank],))
         self._run(
             Collective.reduce_scatterv,
             send_buf,
@@ -215,7 +215,7 @@ class Collectives(Operations):
             dtype=dtype,
             stream=stream,
         )
-        return self._own_run(send_buf, out, counts, displs)
+        return self._own_varying_block(send_buf, out, counts, displs)
 
     def allgather(
         self,
@@ -226,7 +226,7 @@ class Collectives(Operations):
         stream: Any = None,
     ) -> Array:
         """Block r of out on every rank = send_buf of rank r; allocated as ``(n, *shape)``."""
-        out = self._made(send_buf, out, lambda shape: (self.size, *shape))
+        out = self._allocate_output(send_buf, out, lambda shape: (self.size, *shape))
         self._run(Collective.allgather, send_buf, out, dtype=dtype, stream=stream)
         return out
 
@@ -241,8 +241,8 @@ class Collectives(Operations):
         stream: Any = None,
     ) -> Array:
         """recv_counts[r] elements at recv_displs[r] of out = send_buf of rank r. Allocated flat."""
-        counts, displs = self._blocks("recv_counts", recv_counts, recv_displs)
-        out = self._made(send_buf, out, lambda _: (sum(counts),))
+        counts, displs = self._check_blocks("recv_counts", recv_counts, recv_displs)
+        out = self._allocate_output(send_buf, out, lambda _: (sum(counts),))
         self._run(
             Collective.allgatherv,
             send_buf,
@@ -263,7 +263,7 @@ class Collectives(Operations):
         stream: Any = None,
     ) -> Array:
         """Block s of out on rank r = block r of send_buf of rank s."""
-        out = self._made(send_buf, out, lambda shape: shape)
+        out = self._allocate_output(send_buf, out, lambda shape: shape)
         self._run(Collective.alltoall, send_buf, out, dtype=dtype, stream=stream)
         return self._result(send_buf, out)
 
@@ -280,17 +280,17 @@ class Collectives(Operations):
         stream: Any = None,
     ) -> Array:
         """recv_counts[s] elements at recv_displs[s] of out on rank r = what rank s sends to r."""
-        sent, sent_at = self._blocks("send_counts", send_counts, send_displs)
-        received, received_at = self._blocks("recv_counts", recv_counts, recv_displs)
-        out = self._made(send_buf, out, lambda _: (sum(received),))
+        checked_send_counts, checked_send_displs = self._check_blocks("send_counts", send_counts, send_displs)
+        checked_recv_counts, checked_recv_displs = self._check_blocks("recv_counts", recv_counts, recv_displs)
+        out = self._allocate_output(send_buf, out, lambda _: (sum(checked_recv_counts),))
         self._run(
             Collective.alltoallv,
             send_buf,
             out,
-            send_counts=sent,
-            send_displs=sent_at,
-            recv_counts=received,
-            recv_displs=received_at,
+            send_counts=checked_send_counts,
+            send_displs=checked_send_displs,
+            recv_counts=checked_recv_counts,
+            recv_displs=checked_recv_displs,
             dtype=dtype,
             stream=stream,
         )

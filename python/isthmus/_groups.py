@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from . import _isthmus
 
 
-class _State(threading.local):
+class _GroupState(threading.local):
     """Per thread, as the C ABI's groups are. The calls keep their arrays alive until they have run."""
 
     def __init__(self) -> None:
@@ -17,15 +17,15 @@ class _State(threading.local):
         self.pending: list[Callable[[], None]] = []
 
 
-_state = _State()
+_thread_state = _GroupState()
 
 
-def submit(call: Callable[[], None]) -> None:
+def run_or_defer(operation: Callable[[], None]) -> None:
     """Runs `call`, or keeps it for the end of the calling thread's group."""
-    if _state.depth:
-        _state.pending.append(call)
+    if _thread_state.depth:
+        _thread_state.pending.append(operation)
     else:
-        call()
+        operation()
 
 
 @contextmanager
@@ -37,25 +37,25 @@ def group() -> Iterator[None]:
     If any operation is invalid, the end raises its error and none starts; the same holds when the
     block itself raises.
     """
-    _state.depth += 1
+    _thread_state.depth += 1
     try:
         yield
     except BaseException:
         # The operations never reach the core: the other ranks would wait for the ones not yet made.
-        _state.pending.clear()
+        _thread_state.pending.clear()
         raise
     finally:
-        _state.depth -= 1
-    if _state.depth == 0:
-        pending, _state.pending = _state.pending, []
+        _thread_state.depth -= 1
+    if _thread_state.depth == 0:
+        pending, _thread_state.pending = _thread_state.pending, []
         _run(pending)
 
 
 def _run(pending: list[Callable[[], None]]) -> None:
     _isthmus.group_start()
     try:
-        for call in pending:
-            call()
+        for operation in pending:
+            operation()
     except BaseException:
         with suppress(Exception):  # the end reports the same failure; it must run to close the group
             _isthmus.group_end()

@@ -10,9 +10,9 @@ import numpy as np
 
 from . import _isthmus
 from ._buffers import IN_PLACE, View, allocate_like, view
-from ._groups import submit
+from ._groups import run_or_defer
 from .table import COLLECTIVES, DATATYPES, Collective, CollectiveRow, Datatype, Platform, ReductionOp
-from .table import reduction_op as named_op
+from .table import reduction_op as find_reduction_op
 
 Array = Any
 Counts = Sequence[int]
@@ -57,7 +57,7 @@ class Operations:
     _platform: Platform
     _native: _isthmus.Communicator
 
-    def _made(self, send_buf: Array, out: Array | None, shape_of: Any) -> Array:
+    def _allocate_output(self, send_buf: Array, out: Array | None, output_shape: Any) -> Array:
         """`out`, or an array like send_buf with the shape that `shape_of` makes of its shape."""
         if out is not None:
             return out
@@ -70,7 +70,7 @@ class Operations:
                     f"send_buf is a {type(send_buf).__name__}; an array is needed, of no axis for one number"
                 )
             shape = (len(send_buf),)
-        return allocate_like(send_buf, shape_of(tuple(shape)), "send_buf")
+        return allocate_like(send_buf, output_shape(tuple(shape)), "send_buf")
 
     def _block_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         if not shape or shape[0] % self.size:
@@ -79,7 +79,7 @@ class Operations:
             )
         return shape[1:] if shape[0] == self.size else (shape[0] // self.size, *shape[1:])
 
-    def _blocks(self, name: str, counts: Counts | None, displs: Counts | None) -> tuple[list[int], list[int]]:
+    def _check_blocks(self, name: str, counts: Counts | None, displs: Counts | None) -> tuple[list[int], list[int]]:
         if counts is None:
             raise TypeError(f"{name} is needed on this rank")
         checked = _checked_counts(name, counts, self.size)
@@ -97,7 +97,7 @@ class Operations:
         blocks = send_buf if hasattr(send_buf, "reshape") else np.asarray(send_buf)
         return blocks.reshape(self.size, -1)[self.rank].reshape(self._block_shape(tuple(blocks.shape)))
 
-    def _own_run(self, send_buf: Array | None, out: Array, counts: Any, displs: Any) -> Array:
+    def _own_varying_block(self, send_buf: Array | None, out: Array, counts: Any, displs: Any) -> Array:
         """The same where blocks differ in length."""
         if out is not IN_PLACE:
             return out
@@ -117,16 +117,16 @@ class Operations:
         **counts: list[int] | None,
     ) -> None:
         row = COLLECTIVES[collective.name]
-        send, recv = self._views(row, send_buf, out, dtype, counts)
-        given = send or recv
-        datatype = given.datatype if given else Datatype.uint8
+        send, recv = self._resolve_views(row, send_buf, out, dtype, counts)
+        buffer = send or recv
+        datatype = buffer.datatype if buffer else Datatype.uint8
         if send and recv and send.datatype != recv.datatype:
             raise TypeError(f"send_buf holds {send.datatype.name}, but out holds {recv.datatype.name}")
-        count = self._count(row, send, recv, counts)
+        count = self._element_count(row, send, recv, counts)
         operation = _isthmus.Operation.make(
             collective,
             datatype,
-            named_op(op),
+            find_reduction_op(op),
             int(root),
             count,
             send.address if send else 0,
@@ -134,9 +134,9 @@ class Operations:
             stream=native_stream(stream),
             **counts,
         )
-        submit(partial(_enqueue, self._native, operation, send, recv))
+        run_or_defer(partial(_enqueue, self._native, operation, send, recv))
 
-    def _views(
+    def _resolve_views(
         self, row: CollectiveRow, send_buf: Array, out: Array, dtype: Any, counts: dict[str, Any]
     ) -> tuple[View | None, View | None]:
         """The memory of both buffers, IN_PLACE resolved as THE TABLE defines it."""
@@ -151,59 +151,59 @@ class Operations:
         if out is not None and not recv_in_place:
             recv = view(out, "out", dtype, self._platform, writable=True)
         if send_in_place:
-            send = self._own_part(row, recv, "RECV_BLOCK", counts.get("recv_counts"), counts.get("recv_displs"))
+            send = self._own_block_view(row, recv, "RECV_BLOCK", counts.get("recv_counts"), counts.get("recv_displs"))
         if recv_in_place:
-            recv = self._own_part(row, send, "SEND_BLOCK", counts.get("send_counts"), counts.get("send_displs"))
+            recv = self._own_block_view(row, send, "SEND_BLOCK", counts.get("send_counts"), counts.get("send_displs"))
         return send, recv
 
-    def _own_part(self, row: CollectiveRow, other: View, block_rule: str, counts: Any, displs: Any) -> View:
+    def _own_block_view(self, row: CollectiveRow, other: View, block_rule: str, counts: Any, displs: Any) -> View:
         if row.in_place == "SAME":
             return other
         if row.in_place != block_rule:
-            which = {"NEVER": "neither buffer", "RECV_BLOCK": "send_buf only", "SEND_BLOCK": "out only"}[
+            allowed = {"NEVER": "neither buffer", "RECV_BLOCK": "send_buf only", "SEND_BLOCK": "out only"}[
                 row.in_place
             ]
-            raise ValueError(f"{row.name}: IN_PLACE is allowed for {which}")
+            raise ValueError(f"{row.name}: IN_PLACE is allowed for {allowed}")
         if counts is None:
             return other.block(self.rank, self.size)
         offset = displs[self.rank] * DATATYPES[other.datatype.name].bytes
         return View(other.source, other.address + offset, counts[self.rank], other.datatype)
 
-    def _count(self, row: CollectiveRow, send: View | None, recv: View | None, counts: dict[str, Any]) -> int:
+    def _element_count(self, row: CollectiveRow, send: View | None, recv: View | None, counts: dict[str, Any]) -> int:
         """The C ABI's `count`, checked against every buffer that is given."""
-        found: dict[str, int] = {}
-        for name, part, extent, at in (
+        counts_by_buffer: dict[str, int] = {}
+        for name, buffer_view, extent, side in (
             ("send_buf", send, row.send_extent, "send"),
             ("out", recv, row.recv_extent, "recv"),
         ):
-            if part is None:
+            if buffer_view is None:
                 continue
             if extent == "COUNT":
-                found[name] = part.elements
+                counts_by_buffer[name] = buffer_view.elements
             elif extent == "COUNT_X_SIZE":
-                if part.elements % self.size:
+                if buffer_view.elements % self.size:
                     raise ValueError(
-                        f"{row.name}: {name} has {part.elements} elements, which is no multiple of "
+                        f"{row.name}: {name} has {buffer_view.elements} elements, which is no multiple of "
                         f"{self.size} ranks"
                     )
-                found[name] = part.elements // self.size
+                counts_by_buffer[name] = buffer_view.elements // self.size
             elif extent == "COUNTS":
-                self._check_extent(row, name, part, counts[f"{at}_counts"], counts[f"{at}_displs"])
-        if len(set(found.values())) > 1:
-            told = ", ".join(f"{name} {value}" for name, value in found.items())
-            raise ValueError(f"{row.name}: the buffers disagree about the count of elements: {told}")
-        return next(iter(found.values()), 0)
+                self._check_extent(row, name, buffer_view, counts[f"{side}_counts"], counts[f"{side}_displs"])
+        if len(set(counts_by_buffer.values())) > 1:
+            counts_text = ", ".join(f"{name} {value}" for name, value in counts_by_buffer.items())
+            raise ValueError(f"{row.name}: the buffers disagree about the count of elements: {counts_text}")
+        return next(iter(counts_by_buffer.values()), 0)
 
     def _check_extent(
-        self, row: CollectiveRow, name: str, part: View, counts: list[int], displs: list[int]
+        self, row: CollectiveRow, name: str, buffer_view: View, counts: list[int], displs: list[int]
     ) -> None:
         end = max((displ + count for displ, count in zip(displs, counts, strict=True) if count), default=0)
-        if end > part.elements:
+        if end > buffer_view.elements:
             raise ValueError(
-                f"{row.name}: {name} has {part.elements} elements, but its counts and displacements "
+                f"{row.name}: {name} has {buffer_view.elements} elements, but its counts and displacements "
                 f"reach to {end}"
             )
 
 
-def _enqueue(native: _isthmus.Communicator, operation: _isthmus.Operation, *_alive: View | None) -> None:
+def _enqueue(native: _isthmus.Communicator, operation: _isthmus.Operation, *_kept_alive: View | None) -> None:
     _isthmus.enqueue(native, operation)

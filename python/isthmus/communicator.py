@@ -15,13 +15,13 @@ import numpy as np
 from . import _isthmus
 from ._buffers import array_bytes, extents_of, numpy_dtype
 from ._collectives import Collectives
-from ._groups import submit
+from ._groups import run_or_defer
 from ._operations import native_stream
 from .table import COLLECTIVES, DATATYPES, Datatype, Platform, ReductionOp
-from .table import collective as named_collective
-from .table import datatype as named_datatype
-from .table import platform as named_platform
-from .table import reduction_op as named_op
+from .table import collective as find_collective
+from .table import datatype as find_datatype
+from .table import platform as find_platform
+from .table import reduction_op as find_reduction_op
 
 
 class Device(NamedTuple):
@@ -37,9 +37,9 @@ class Device(NamedTuple):
             name, _, ordinal = value.partition(":")
             if ordinal and not ordinal.isdecimal():
                 raise ValueError(f"device {value!r}: the part after ':' must be an ordinal, as in 'cuda:1'")
-            return cls(named_platform(name), int(ordinal or 0))
+            return cls(find_platform(name), int(ordinal or 0))
         platform, ordinal = value
-        return cls(named_platform(platform), int(ordinal))
+        return cls(find_platform(platform), int(ordinal))
 
 
 class UniqueId(bytes):
@@ -60,7 +60,7 @@ class UniqueId(bytes):
     __str__ = __repr__
 
 
-_live: weakref.WeakSet[Communicator] = weakref.WeakSet()
+_live_communicators: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
 
 class Communicator(Collectives):
@@ -72,8 +72,8 @@ class Communicator(Collectives):
 
     def __init__(self, native: _isthmus.Communicator) -> None:
         self._native = native
-        self._cached: tuple[int, int, Platform] | None = None
-        _live.add(self)
+        self._cached_identity: tuple[int, int, Platform] | None = None
+        _live_communicators.add(self)
 
     # ---- life cycle ----------------------------------------------------------------------------------
 
@@ -94,8 +94,8 @@ class Communicator(Collectives):
         every wait for other ranks (0: from the configuration, 300 by default). Several ranks of one
         process call this from a thread each, or use `all`.
         """
-        where = Device.parse(device)
-        return cls(_isthmus.create(bytes(id), int(rank), int(size), where, config, float(timeout)))
+        parsed_device = Device.parse(device)
+        return cls(_isthmus.create(bytes(id), int(rank), int(size), parsed_device, config, float(timeout)))
 
     @classmethod
     def from_mpi(
@@ -129,8 +129,8 @@ class Communicator(Collectives):
         """
         if isinstance(devices, int):
             devices = ["host"] * devices
-        where = [Device.parse(device) for device in devices]
-        return [cls(native) for native in _isthmus.create_all(where, config, float(timeout))]
+        parsed_devices = [Device.parse(device) for device in devices]
+        return [cls(native) for native in _isthmus.create_all(parsed_devices, config, float(timeout))]
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Ranks with the same color (>= 0) form a new communicator, ordered by (key, old rank).
@@ -140,11 +140,11 @@ class Communicator(Collectives):
         """
         if color is not None and color < 0:
             raise ValueError(f"color must be >= 0 or None, not {color}")
-        part = _isthmus.Communicator.pending()
-        submit(partial(self._native.split, part, _isthmus.NO_COLOR if color is None else int(color), int(key)))
+        child = _isthmus.Communicator.pending()
+        run_or_defer(partial(self._native.split, child, _isthmus.NO_COLOR if color is None else int(color), int(key)))
         if color is None:
             return None
-        return Communicator(part)
+        return Communicator(child)
 
     def shrink(self, wait: float = 0.0) -> Communicator:
         """After a failure: the ranks that still call this form a new communicator, in their old order.
@@ -154,9 +154,9 @@ class Communicator(Collectives):
         tells who is in. This communicator is poisoned and only to be closed. Several ranks of one process
         call this from a thread each, or inside a group, where the result may be used after its end.
         """
-        part = _isthmus.Communicator.pending()
-        submit(partial(self._native.shrink, part, float(wait)))
-        return Communicator(part)
+        child = _isthmus.Communicator.pending()
+        run_or_defer(partial(self._native.shrink, child, float(wait)))
+        return Communicator(child)
 
     def close(self) -> None:
         """Waits for this rank's outstanding operations and releases everything; never for other ranks.
@@ -178,7 +178,7 @@ class Communicator(Collectives):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+        self, exception_type: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
@@ -190,9 +190,9 @@ class Communicator(Collectives):
     # ---- queries -------------------------------------------------------------------------------------
 
     def _identity(self) -> tuple[int, int, Platform]:
-        if self._cached is None:  # constant for the communicator's life; saves calls in every collective
-            self._cached = (self._native.rank, self._native.size, self._native.device[0])
-        return self._cached
+        if self._cached_identity is None:  # constant for the communicator's life; saves calls in every collective
+            self._cached_identity = (self._native.rank, self._native.size, self._native.device[0])
+        return self._cached_identity
 
     @property
     def rank(self) -> int:
@@ -242,7 +242,7 @@ class Communicator(Collectives):
         `count` is the C ABI's: elements of each block (see THE TABLE). It runs the selector that a real
         call runs, so it is never a guess.
         """
-        row = COLLECTIVES[named_collective(collective).name]
+        row = COLLECTIVES[find_collective(collective).name]
         counts = {
             f"{side}_{array}": [int(count)] * self.size
             if array == "counts"
@@ -253,8 +253,8 @@ class Communicator(Collectives):
         }
         operation = _isthmus.Operation.make(
             row.collective,
-            named_datatype(dtype),
-            named_op(op),
+            find_datatype(dtype),
+            find_reduction_op(op),
             int(root),
             int(count),
             stream=native_stream(stream),
@@ -272,16 +272,16 @@ class Communicator(Collectives):
         the array; the communicator is released after the last one.
         """
         extents = extents_of(shape)
-        on_host = self._platform == Platform.host
-        item_bytes = numpy_dtype(dtype).itemsize if on_host else DATATYPES[named_datatype(dtype).name].bytes
-        raw = _isthmus.allocate_symmetric(self._native, array_bytes(extents, item_bytes))
-        return np.from_dlpack(raw).view(numpy_dtype(dtype)).reshape(extents) if on_host else raw
+        is_host = self._platform == Platform.host
+        item_bytes = numpy_dtype(dtype).itemsize if is_host else DATATYPES[find_datatype(dtype).name].bytes
+        allocation = _isthmus.allocate_symmetric(self._native, array_bytes(extents, item_bytes))
+        return np.from_dlpack(allocation).view(numpy_dtype(dtype)).reshape(extents) if is_host else allocation
 
 
 @atexit.register
 def _close_all() -> None:
     """Communicators must go before MPI is finalised, which happens after Python's exit handlers."""
-    for communicator in list(_live):
+    for communicator in list(_live_communicators):
         communicator.close()
 
 

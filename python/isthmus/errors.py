@@ -52,10 +52,10 @@ class Error(RuntimeError):
         return partial(Error, self.message, code=self.code), (), self.__dict__
 
     def __str__(self) -> str:
-        where = [f"rank {self.rank}"] if self.rank >= 0 else []
+        details = [f"rank {self.rank}"] if self.rank >= 0 else []
         if self.backend:
-            where.append(f"backend {self.backend}")
+            details.append(f"backend {self.backend}")
         if self.native_code:
-            where.append(f"native code {self.native_code}")
-        text = self.message + (f" ({', '.join(where)})" if where else "")
+            details.append(f"native code {self.native_code}")
+        text = self.message + (f" ({', '.join(details)})" if details else "")
         return f"{text}; {self.hint}" if self.hint else text

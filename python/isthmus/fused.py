@@ -27,7 +27,7 @@ from ._buffers import numpy_dtype, view
 from ._operations import native_stream
 from .layout import preload
 from .table import DATATYPES, Datatype, Platform
-from .table import datatype as named_datatype
+from .table import datatype as find_datatype
 
 KINDS = ("allgather_gemm", "gemm_reduce_scatter")
 MODES = ("model", "sequential", "pipelined")
@@ -66,13 +66,13 @@ def matrix(array: Any, name: str, platform: Platform, *, writable: bool = False)
 def _memory(array: Any, row_major: bool, name: str, platform: Platform, writable: bool) -> tuple[int, Datatype]:
     # A torch tensor says it at once; its DLPack capsule would order streams that nobody waits for.
     if _TORCH_DEVICES.get(getattr(getattr(array, "device", None), "type", "")) == platform:
-        own = str(array.dtype).removeprefix("torch.")
-        if own in DATATYPES and hasattr(array, "data_ptr"):
-            return array.data_ptr(), named_datatype(own)
+        dtype_name = str(array.dtype).removeprefix("torch.")
+        if dtype_name in DATATYPES and hasattr(array, "data_ptr"):
+            return array.data_ptr(), find_datatype(dtype_name)
     # `view` wants contiguous memory: the first line stands for the whole, whose extent the core checks.
-    lines = array[:1, :] if row_major else array.T[:1, :]
-    first = view(lines, name, None, platform, writable=writable)
-    return first.address, first.datatype
+    first_line = array[:1, :] if row_major else array.T[:1, :]
+    line_view = view(first_line, name, None, platform, writable=writable)
+    return line_view.address, line_view.datatype
 
 
 def _element_strides(array: Any) -> tuple[int, ...]:
@@ -83,8 +83,8 @@ def _element_strides(array: Any) -> tuple[int, ...]:
 
 @cache
 def _find_blas() -> None:
-    wheel = importlib.util.find_spec("scipy_openblas32")
-    for folder in (wheel.submodule_search_locations or ()) if wheel else ():
+    package = importlib.util.find_spec("scipy_openblas32")
+    for folder in (package.submodule_search_locations or ()) if package else ():
         preload("ISTHMUS_BLAS_LIBRARY", Path(folder) / "lib" / "libscipy_openblas.so")
 
 
@@ -128,11 +128,11 @@ class Plan:
                 f"a is {left.rows} x {left.cols} {left.datatype.name}, b {right.rows} x {right.cols} "
                 f"{right.datatype.name}: a's columns must be b's rows, of one type"
             )
-        gathers, size = kind == "allgather_gemm", communicator.size
-        self.m, self.k, self.n = left.rows * (size if gathers else 1), left.cols, right.cols
-        self._c_rows = self.m if gathers else self.m // size
+        is_allgather, size = kind == "allgather_gemm", communicator.size
+        self.m, self.k, self.n = left.rows * (size if is_allgather else 1), left.cols, right.cols
+        self._c_rows = self.m if is_allgather else self.m // size
         self._shapes = (left._replace(address=0), right._replace(address=0))
-        self.output = left.datatype if output is None else named_datatype(output)
+        self.output = left.datatype if output is None else find_datatype(output)
         flags = (_isthmus.FUSED_SHARDED_B if sharded_b else 0) | (_isthmus.FUSED_TRACE if trace else 0)
         self._native = _isthmus.FusedPlan(
             communicator._native,
@@ -179,19 +179,19 @@ class Plan:
             if beta != 0:
                 raise ValueError("beta != 0 reads out: pass it")
             out = self._allocate(a)
-        c = self._dense(out, "out", (self._c_rows, self.n), self.output)
-        gathered = 0
+        c_address = self._dense(out, "out", (self._c_rows, self.n), self.output)
+        gathered_address = 0
         if gathered_a is not None:
-            gathered = self._dense(gathered_a, "gathered_a", (self.m, self.k), left.datatype)
-        row = 0
+            gathered_address = self._dense(gathered_a, "gathered_a", (self.m, self.k), left.datatype)
+        bias_address = 0
         if bias is not None:
-            row = self._vector(bias)
+            bias_address = self._vector(bias)
         self._native.run(
             left.address,
             right.address,
-            c,
-            row,
-            gathered,
+            c_address,
+            bias_address,
+            gathered_address,
             float(alpha),
             float(beta),
             getattr(_isthmus.FusedView, view),
@@ -199,17 +199,17 @@ class Plan:
         )
         return out
 
-    def _allocate(self, like: Any) -> Any:
-        if isinstance(like, np.ndarray):
+    def _allocate(self, sample: Any) -> Any:
+        if isinstance(sample, np.ndarray):
             return np.empty((self._c_rows, self.n), numpy_dtype(self.output))
         import torch
 
-        return torch.empty((self._c_rows, self.n), dtype=getattr(torch, self.output.name), device=like.device)
+        return torch.empty((self._c_rows, self.n), dtype=getattr(torch, self.output.name), device=sample.device)
 
-    def _dense(self, array: Any, name: str, shape: tuple[int, int], wanted: Datatype) -> int:
+    def _dense(self, array: Any, name: str, shape: tuple[int, int], datatype: Datatype) -> int:
         given = matrix(array, name, self._platform, writable=True)
-        if (given.rows, given.cols) != shape or given.datatype != wanted or given.column_major:
-            raise ValueError(f"{name} must be {shape[0]} x {shape[1]} {wanted.name} with contiguous rows")
+        if (given.rows, given.cols) != shape or given.datatype != datatype or given.column_major:
+            raise ValueError(f"{name} must be {shape[0]} x {shape[1]} {datatype.name} with contiguous rows")
         if given.leading != max(shape[1], 1) and shape[0] > 1:
             raise ValueError(f"{name} must be dense: {given.leading} elements lie between its rows")
         return given.address

@@ -20,7 +20,7 @@ from ._buffers import array_bytes, extents_of, numpy_dtype
 from .communicator import Communicator, Device
 from .layout import environment_folder, preload
 from .table import DATATYPES, Platform
-from .table import datatype as named_datatype
+from .table import datatype as find_datatype
 
 
 class Block(NamedTuple):
@@ -47,12 +47,12 @@ def empty(
     done. `unpooled`: a block of its own from the driver. Raises `isthmus.Error` that lists what was tried.
     """
     _find_umf()
-    where = Device.parse(device)
+    target = Device.parse(device)
     extents = extents_of(shape)
-    on_host = where.platform == Platform.host
-    item_bytes = numpy_dtype(dtype).itemsize if on_host else DATATYPES[named_datatype(dtype).name].bytes
-    raw = _isthmus.allocate_device(where, array_bytes(extents, item_bytes), bool(unpooled))
-    return np.from_dlpack(raw).view(numpy_dtype(dtype)).reshape(extents) if on_host else raw
+    is_host = target.platform == Platform.host
+    item_bytes = numpy_dtype(dtype).itemsize if is_host else DATATYPES[find_datatype(dtype).name].bytes
+    allocation = _isthmus.allocate_device(target, array_bytes(extents, item_bytes), bool(unpooled))
+    return np.from_dlpack(allocation).view(numpy_dtype(dtype)).reshape(extents) if is_host else allocation
 
 
 def symmetric(communicator: Communicator, shape: int | Sequence[int], dtype: Any = "float32") -> Any:
@@ -62,8 +62,8 @@ def symmetric(communicator: Communicator, shape: int | Sequence[int], dtype: Any
 
 def query(array: Any) -> Block:
     """The plain block that holds an array (or an address). Raises `isthmus.Error` where there is none."""
-    platform, ordinal, begin, size, provider, pooled = _isthmus.query_memory(_address(array))
-    return Block(Device(Platform(platform), ordinal), begin, size, provider, pooled)
+    platform, ordinal, begin, size_bytes, provider, pooled = _isthmus.query_memory(_address(array))
+    return Block(Device(Platform(platform), ordinal), begin, size_bytes, provider, pooled)
 
 
 def explain(device: Device | str = "host") -> dict[str, Any]:

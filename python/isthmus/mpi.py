@@ -14,21 +14,21 @@ def function_table(comm: Any) -> Any:
     """
     try:
         from . import _mpi
-    except ImportError as missing:
+    except ImportError as error:
         raise RuntimeError(
             "isthmus was built without MPI; install mpich into the environment and build again "
-            f"(make build, or pip install . --no-build-isolation): {missing}"
-        ) from missing
+            f"(make build, or pip install . --no-build-isolation): {error}"
+        ) from error
     if comm is None:
         if _mpi.initialize():
             atexit.register(_mpi.finalize)
         return _mpi.world_table()
     from mpi4py import MPI
 
-    theirs, ours = MPI.Get_library_version(), _mpi.library_version()
-    if theirs != ours or not _mpi.is_initialized():
+    mpi4py_version, own_version = MPI.Get_library_version(), _mpi.library_version()
+    if mpi4py_version != own_version or not _mpi.is_initialized():
         raise RuntimeError(
-            f"mpi4py uses {theirs.splitlines()[0]}, but isthmus was built with {ours.splitlines()[0]}; "
+            f"mpi4py uses {mpi4py_version.splitlines()[0]}, but isthmus was built with {own_version.splitlines()[0]}; "
             "let mpi4py load the same library (MPI4PY_LIBMPI), or build isthmus against that one"
         )
     return _mpi.table(comm.py2f())

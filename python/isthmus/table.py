@@ -69,35 +69,35 @@ COLLECTIVES = {row.name: row for row in (CollectiveRow(*columns) for columns in 
 DATATYPES = {row.name: row for row in (DatatypeRow(*columns) for columns in _isthmus.DATATYPE_ROWS)}
 
 
-def _named(kind: type, what: str, value):
+def _find_member(enumeration: type, label: str, value):
     """The member of `kind` that `value` is or names."""
-    if isinstance(value, kind):
+    if isinstance(value, enumeration):
         return value
     try:
-        return kind[str(value)]
+        return enumeration[str(value)]
     except KeyError:
-        allowed = ", ".join(member.name for member in kind)
-        raise ValueError(f"{what} {value!r} is unknown; allowed: {allowed}") from None
+        allowed = ", ".join(member.name for member in enumeration)
+        raise ValueError(f"{label} {value!r} is unknown; allowed: {allowed}") from None
 
 
 def collective(value: Collective | str) -> Collective:
     """The collective of that name. Raises ValueError that lists the allowed ones."""
-    return _named(Collective, "collective", value)
+    return _find_member(Collective, "collective", value)
 
 
 def datatype(value: Datatype | str) -> Datatype:
     """The datatype of that name. Raises ValueError that lists the allowed ones."""
-    return _named(Datatype, "dtype", value)
+    return _find_member(Datatype, "dtype", value)
 
 
 def reduction_op(value: ReductionOp | str) -> ReductionOp:
     """The reduction operation of that name. Raises ValueError that lists the allowed ones."""
-    return _named(ReductionOp, "op", value)
+    return _find_member(ReductionOp, "op", value)
 
 
 def platform(value: Platform | str) -> Platform:
     """The platform of that name. Raises ValueError that lists the allowed ones."""
-    return _named(Platform, "platform", value)
+    return _find_member(Platform, "platform", value)
 
 
 def has_rank_blocks(name: str) -> bool:

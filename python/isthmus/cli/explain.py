@@ -10,7 +10,7 @@ from rich.table import Table
 
 from ..communicator import Communicator, Device
 from ..sizes import format_size, parse_size
-from ..table import collective as named_collective
+from ..table import collective as find_collective
 from ..table import count_of_bytes
 from . import job_query
 from .console import BAD_ARGUMENT, CommandError, out, print_json
@@ -62,7 +62,7 @@ def explain_here(
     config: str | None = None,
 ) -> dict[str, Any]:
     """The explanation of a real communicator, as data."""
-    name = named_collective(collective).name
+    name = find_collective(collective).name
     devices = [Device.parse((platform, 0 if platform == "host" else rank)) for rank in range(ranks)]
     communicators = Communicator.all(devices, config=config)
     try:
@@ -77,7 +77,7 @@ def explain_in_job(
     collective: str, size_bytes: int, *, dtype: str, op: str, ranks: int, config: str | None, nodes: int = 1
 ) -> dict[str, Any]:
     """The explanation of a job of `ranks` processes under MPICH, as data."""
-    name = named_collective(collective).name
+    name = find_collective(collective).name
     count = count_of_bytes(name, size_bytes, dtype, ranks)
     arguments = {"collective": name, "count": count, "dtype": dtype, "op": op}
     return job_query.query_job(ranks, {"explain": arguments, "config": config, "nodes": nodes})

@@ -17,7 +17,7 @@ from ..communicator import Communicator
 from ..records import Record, utc_now
 from ..sizes import format_size, format_us, parse_sizes
 from ..table import COLLECTIVES
-from ..table import collective as named_collective
+from ..table import collective as find_collective
 from . import job_query, measure
 from .console import NOT_AVAILABLE, CommandError, note, out, print_json, write_output
 
@@ -53,7 +53,7 @@ def tune(
     then candidates.
     """
     layout.program("isthmus_bench")  # first, as in `demo`
-    names = [named_collective(name).name for name in collectives.split(",")]
+    names = [find_collective(name).name for name in collectives.split(",")]
     candidate_names = [name for name in candidates.split(",") if name] or available_candidates(ranks)
     target = Path(profile) if profile else default_profile()
     size_list = parse_sizes(sizes)
