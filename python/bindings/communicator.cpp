@@ -16,14 +16,14 @@
 namespace isthmus::python {
 namespace {
 
-using device = std::pair<isthmus_platform, int>;
+using device_pair = std::pair<isthmus_platform, int>;
 
 // The C structure with the storage that it points to.
-struct options {
-  options(const device& where, const std::optional<std::string>& config_path, double timeout_s)
+struct options_storage {
+  options_storage(const device_pair& device, const std::optional<std::string>& config_path, double timeout_s)
       : path(config_path) {
     value.struct_bytes = sizeof(value);
-    value.device = {where.first, where.second};
+    value.device = {device.first, device.second};
     value.config_path = path ? path->c_str() : nullptr;
     value.timeout_s = timeout_s;
   }
@@ -37,78 +37,78 @@ nb::bytes create_unique_id(const std::optional<std::string>& address) {
   return nb::bytes(id.bytes, sizeof(id.bytes));
 }
 
-communicator create(nb::bytes id, int rank, int size, const device& where,
+python_communicator create(nb::bytes id, int rank, int size, const device_pair& device,
                     const std::optional<std::string>& config_path, double timeout_s) {
   isthmus_unique_id raw{};
   if (id.size() != sizeof(raw.bytes)) {
     throw nb::value_error("a unique id has 128 bytes; take it from isthmus.UniqueId.create()");
   }
   std::memcpy(raw.bytes, id.data(), sizeof(raw.bytes));
-  const options chosen(where, config_path, timeout_s);
-  auto member = std::make_shared<membership>();
-  check_released([&] { return isthmus_communicator_create(&raw, rank, size, &chosen.value, member->slot()); });
-  return communicator(std::move(member));
+  const options_storage options(device, config_path, timeout_s);
+  auto native = std::make_shared<native_communicator>();
+  check_without_gil([&] { return isthmus_communicator_create(&raw, rank, size, &options.value, native->handle_address()); });
+  return python_communicator(std::move(native));
 }
 
-communicator create_mpi(nb::capsule table, const device& where, const std::optional<std::string>& config_path,
+python_communicator create_mpi(nb::capsule table, const device_pair& device, const std::optional<std::string>& config_path,
                         double timeout_s) {
   const auto* functions = static_cast<const isthmus_mpi_table*>(table.data("isthmus_mpi_table"));
-  const options chosen(where, config_path, timeout_s);
-  auto member = std::make_shared<membership>();
-  check_released([&] { return isthmus_communicator_create_mpi(functions, &chosen.value, member->slot()); });
-  return communicator(std::move(member));
+  const options_storage options(device, config_path, timeout_s);
+  auto native = std::make_shared<native_communicator>();
+  check_without_gil([&] { return isthmus_communicator_create_mpi(functions, &options.value, native->handle_address()); });
+  return python_communicator(std::move(native));
 }
 
-std::vector<communicator> create_all(const std::vector<device>& where,
+std::vector<python_communicator> create_all(const std::vector<device_pair>& devices,
                                      const std::optional<std::string>& config_path, double timeout_s) {
-  std::vector<isthmus_device> devices;
-  for (const device& one : where) {
-    devices.push_back({one.first, one.second});
+  std::vector<isthmus_device> native_devices;
+  for (const device_pair& device : devices) {
+    native_devices.push_back({device.first, device.second});
   }
   const int size = static_cast<int>(devices.size());
-  const options chosen({ISTHMUS_PLATFORM_HOST, 0}, config_path, timeout_s);
+  const options_storage options({ISTHMUS_PLATFORM_HOST, 0}, config_path, timeout_s);
   std::vector<isthmus_communicator> handles(devices.size(), nullptr);
-  check_released(
-      [&] { return isthmus_communicator_create_all(size, devices.data(), &chosen.value, handles.data()); });
-  std::vector<communicator> communicators;
+  check_without_gil(
+      [&] { return isthmus_communicator_create_all(size, native_devices.data(), &options.value, handles.data()); });
+  std::vector<python_communicator> communicators;
   for (isthmus_communicator handle : handles) {
-    auto member = std::make_shared<membership>();
-    *member->slot() = handle;
-    communicators.emplace_back(std::move(member));
+    auto native = std::make_shared<native_communicator>();
+    *native->handle_address() = handle;
+    communicators.emplace_back(std::move(native));
   }
   return communicators;
 }
 
 // Writes into `part`, at once or at the end of the calling thread's group; `part` must live until then.
-void split(const communicator& parent, communicator& part, int color, int key) {
-  const call under_way(parent);
-  const std::shared_ptr<membership> made = part.member();
-  under_way.run([&] { return isthmus_communicator_split(under_way.handle(), color, key, made->slot()); });
-  keep_in_group(parent);
+void split(const python_communicator& parent, python_communicator& child, int color, int key) {
+  const active_call call(parent);
+  const std::shared_ptr<native_communicator> target = child.native();
+  call.run([&] { return isthmus_communicator_split(call.handle(), color, key, target->handle_address()); });
+  add_to_group(parent);
 }
 
 // The same, of the ranks that live.
-void shrink(const communicator& parent, communicator& part, double wait_s) {
-  const call under_way(parent);
-  const std::shared_ptr<membership> made = part.member();
-  under_way.run([&] { return isthmus_communicator_shrink(under_way.handle(), wait_s, made->slot()); });
-  keep_in_group(parent);
+void shrink(const python_communicator& parent, python_communicator& child, double wait_s) {
+  const active_call call(parent);
+  const std::shared_ptr<native_communicator> target = child.native();
+  call.run([&] { return isthmus_communicator_shrink(call.handle(), wait_s, target->handle_address()); });
+  add_to_group(parent);
 }
 
-int parent_rank(const communicator& self, int rank) {
-  int before = -1;
-  check(isthmus_communicator_parent_rank(self.handle(), rank, &before));
-  return before;
+int parent_rank(const python_communicator& self, int rank) {
+  int parent = -1;
+  check(isthmus_communicator_parent_rank(self.handle(), rank, &parent));
+  return parent;
 }
 
 template <typename Value, typename Query>
-Value ask(const communicator& self, Query query) {
+Value query_value(const python_communicator& self, Query query) {
   Value value{};
   check(query(self.handle(), &value));
   return value;
 }
 
-std::string info(const communicator& self) {
+std::string info(const python_communicator& self) {
   size_t required_bytes = 0;
   check(isthmus_communicator_info(self.handle(), nullptr, 0, &required_bytes));
   std::string json(required_bytes, '\0');
@@ -119,11 +119,11 @@ std::string info(const communicator& self) {
 
 // Between two calls the text may grow.
 std::string diagnose(std::int64_t pid, const std::string& job) {
-  constexpr size_t room = 1 << 16;
-  std::string json(room, '\0');
+  constexpr size_t spare_bytes = 1 << 16;
+  std::string json(spare_bytes, '\0');
   size_t required_bytes = 0;
-  const auto ask_again = [&] { return isthmus_diagnose(pid, job.c_str(), json.data(), json.size(), &required_bytes); };
-  for (check_released(ask_again); required_bytes > json.size(); check_released(ask_again)) json.resize(required_bytes + room);
+  const auto write_json = [&] { return isthmus_diagnose(pid, job.c_str(), json.data(), json.size(), &required_bytes); };
+  for (check_without_gil(write_json); required_bytes > json.size(); check_without_gil(write_json)) json.resize(required_bytes + spare_bytes);
   json.resize(required_bytes - 1);
   return json;
 }
@@ -133,7 +133,7 @@ std::string trace_merge(const std::string& folder, const std::string& path) {
   std::string json(1 << 16, '\0');
   size_t required_bytes = 0;
   const auto merge = [&](const char* file) {
-    check_released(
+    check_without_gil(
         [&] { return isthmus_trace_merge(folder.c_str(), file, json.data(), json.size(), &required_bytes); });
   };
   merge(path.c_str());
@@ -160,24 +160,24 @@ void bind_communicator(nb::module_& module) {
   module.def("diagnose", &diagnose, nb::arg("pid"), nb::arg("job"));
   module.def("trace_merge", &trace_merge, nb::arg("folder"), nb::arg("path"));
 
-  nb::class_<communicator>(module, "Communicator")
-      .def_static("pending", [] { return communicator(std::make_shared<membership>()); })
-      .def("split", &split, nb::arg("part"), nb::arg("color"), nb::arg("key"))
-      .def("shrink", &shrink, nb::arg("part"), nb::arg("wait_s"))
+  nb::class_<python_communicator>(module, "Communicator")
+      .def_static("pending", [] { return python_communicator(std::make_shared<native_communicator>()); })
+      .def("split", &split, nb::arg("child"), nb::arg("color"), nb::arg("key"))
+      .def("shrink", &shrink, nb::arg("child"), nb::arg("wait_s"))
       .def("parent_rank", &parent_rank, nb::arg("rank"))
-      .def("close", &communicator::close)
-      .def_prop_ro("closed", &communicator::closed)
-      .def("abort", [](const communicator& self) { check(isthmus_communicator_abort(self.handle())); })
+      .def("close", &python_communicator::close)
+      .def_prop_ro("closed", &python_communicator::closed)
+      .def("abort", [](const python_communicator& self) { check(isthmus_communicator_abort(self.handle())); })
       .def("async_error",
-           [](const communicator& self) { check(isthmus_communicator_async_error(self.handle())); })
-      .def_prop_ro("rank", [](const communicator& self) { return ask<int>(self, isthmus_communicator_rank); })
-      .def_prop_ro("size", [](const communicator& self) { return ask<int>(self, isthmus_communicator_size); })
+           [](const python_communicator& self) { check(isthmus_communicator_async_error(self.handle())); })
+      .def_prop_ro("rank", [](const python_communicator& self) { return query_value<int>(self, isthmus_communicator_rank); })
+      .def_prop_ro("size", [](const python_communicator& self) { return query_value<int>(self, isthmus_communicator_size); })
       .def_prop_ro("local_size",
-                   [](const communicator& self) { return ask<int>(self, isthmus_communicator_local_size); })
+                   [](const python_communicator& self) { return query_value<int>(self, isthmus_communicator_local_size); })
       .def_prop_ro("device",
-                   [](const communicator& self) {
-                     const auto where = ask<isthmus_device>(self, isthmus_communicator_device);
-                     return device(where.platform, where.ordinal);
+                   [](const python_communicator& self) {
+                     const auto device = query_value<isthmus_device>(self, isthmus_communicator_device);
+                     return device_pair(device.platform, device.ordinal);
                    })
       .def("info", &info);
 }

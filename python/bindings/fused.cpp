@@ -14,67 +14,67 @@ namespace {
 // Shares the ownership of its communicator, which must outlive it. The GIL is held when it is destroyed.
 class fused_plan {
  public:
-  fused_plan(const communicator& owner, isthmus_fused_kind kind, isthmus_fused_mode mode, uint64_t m,
+  fused_plan(const python_communicator& owner, isthmus_fused_kind kind, isthmus_fused_mode mode, uint64_t m,
              uint64_t n, uint64_t k, isthmus_datatype input, isthmus_datatype output, bool b_column_major,
              uint32_t flags, uint64_t lda, uint64_t ldb, uint64_t ldc, uint32_t chunks)
-      : m_owner(owner.member()) {
-    isthmus_fused_description asked{};
-    asked.struct_bytes = sizeof(asked);
-    asked.kind = kind;
-    asked.mode = mode;
-    asked.m = m, asked.n = n, asked.k = k;
-    asked.input = input, asked.output = output;
-    asked.b_layout = b_column_major ? ISTHMUS_COLUMN_MAJOR : ISTHMUS_ROW_MAJOR;
-    asked.flags = flags;
-    asked.lda = lda, asked.ldb = ldb, asked.ldc = ldc;
-    asked.chunks = chunks;
-    const call under_way(m_owner);
-    under_way.run([&] { return isthmus_fused_plan_create(under_way.handle(), &asked, &m_plan); });
+      : m_owner(owner.native()) {
+    isthmus_fused_description description{};
+    description.struct_bytes = sizeof(description);
+    description.kind = kind;
+    description.mode = mode;
+    description.m = m, description.n = n, description.k = k;
+    description.input = input, description.output = output;
+    description.b_layout = b_column_major ? ISTHMUS_COLUMN_MAJOR : ISTHMUS_ROW_MAJOR;
+    description.flags = flags;
+    description.lda = lda, description.ldb = ldb, description.ldc = ldc;
+    description.chunks = chunks;
+    const active_call call(m_owner);
+    call.run([&] { return isthmus_fused_plan_create(call.handle(), &description, &m_plan); });
   }
   fused_plan(const fused_plan&) = delete;
   fused_plan& operator=(const fused_plan&) = delete;
   ~fused_plan() {
-    nb::gil_scoped_release released;
+    nb::gil_scoped_release no_gil;
     isthmus_fused_plan_destroy(m_plan);
   }
 
   void run(uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t bias, uintptr_t gathered_a, double alpha,
            double beta, isthmus_fused_view view, uintptr_t stream) {
-    isthmus_fused_arguments with{};
-    with.struct_bytes = sizeof(with);
-    with.a = reinterpret_cast<const void*>(a);
-    with.b = reinterpret_cast<const void*>(b);
-    with.c = reinterpret_cast<void*>(c);
-    with.bias = reinterpret_cast<const void*>(bias);
-    with.gathered_a = reinterpret_cast<void*>(gathered_a);
-    with.alpha = alpha;
-    with.beta = beta;
-    with.view = view;
-    with.stream = reinterpret_cast<isthmus_stream>(stream);
-    const call under_way(m_owner);
-    under_way.run([&] { return isthmus_fused_run(m_plan, &with); });
+    isthmus_fused_arguments arguments{};
+    arguments.struct_bytes = sizeof(arguments);
+    arguments.a = reinterpret_cast<const void*>(a);
+    arguments.b = reinterpret_cast<const void*>(b);
+    arguments.c = reinterpret_cast<void*>(c);
+    arguments.bias = reinterpret_cast<const void*>(bias);
+    arguments.gathered_a = reinterpret_cast<void*>(gathered_a);
+    arguments.alpha = alpha;
+    arguments.beta = beta;
+    arguments.view = view;
+    arguments.stream = reinterpret_cast<isthmus_stream>(stream);
+    const active_call call(m_owner);
+    call.run([&] { return isthmus_fused_run(m_plan, &arguments); });
   }
 
-  std::string info() const { return text_of(isthmus_fused_plan_info); }
-  std::string trace() const { return text_of(isthmus_fused_plan_trace); }
+  std::string info() const { return read_text(isthmus_fused_plan_info); }
+  std::string trace() const { return read_text(isthmus_fused_plan_trace); }
 
   void close() {
     const isthmus_fused_plan plan = std::exchange(m_plan, nullptr);
-    check_released([&] { return isthmus_fused_plan_destroy(plan); });
+    check_without_gil([&] { return isthmus_fused_plan_destroy(plan); });
   }
 
  private:
   template <typename Query>
-  std::string text_of(Query query) const {
+  std::string read_text(Query query) const {
     size_t required_bytes = 0;
-    check_released([&] { return query(m_plan, nullptr, 0, &required_bytes); });
+    check_without_gil([&] { return query(m_plan, nullptr, 0, &required_bytes); });
     std::string json(required_bytes, '\0');
     check(query(m_plan, json.data(), json.size(), nullptr));
     json.resize(required_bytes - 1);
     return json;
   }
 
-  communicator m_owner;
+  python_communicator m_owner;
   isthmus_fused_plan m_plan = nullptr;
 };
 
@@ -95,7 +95,7 @@ void bind_fused(nb::module_& module) {
   module.attr("FUSED_SHARDED_B") = static_cast<uint32_t>(ISTHMUS_FUSED_SHARDED_B);
   module.attr("FUSED_TRACE") = static_cast<uint32_t>(ISTHMUS_FUSED_TRACE);
   nb::class_<fused_plan>(module, "FusedPlan")
-      .def(nb::init<const communicator&, isthmus_fused_kind, isthmus_fused_mode, uint64_t, uint64_t, uint64_t,
+      .def(nb::init<const python_communicator&, isthmus_fused_kind, isthmus_fused_mode, uint64_t, uint64_t, uint64_t,
                     isthmus_datatype, isthmus_datatype, bool, uint32_t, uint64_t, uint64_t, uint64_t,
                     uint32_t>(),
            nb::arg("communicator"), nb::arg("kind"), nb::arg("mode"), nb::arg("m"), nb::arg("n"), nb::arg("k"),

@@ -17,13 +17,13 @@
 namespace isthmus::python {
 namespace {
 
-struct block {
-  std::shared_ptr<membership> member;
+struct symmetric_block {
+  std::shared_ptr<native_communicator> native;
   void* pointer = nullptr;
 
-  ~block() {
+  ~symmetric_block() {
     if (pointer != nullptr) {
-      isthmus_memory_free(member->handle(), pointer);
+      isthmus_memory_free(native->handle(), pointer);
     }
   }
 };
@@ -41,24 +41,24 @@ int dlpack_device(isthmus_platform platform) {
 }
 
 // Uninitialised bytes; Python gives them their shape and dtype. Collective, so the GIL is released.
-nb::ndarray<nb::array_api, uint8_t> allocate_symmetric(const communicator& self, uint64_t bytes) {
-  auto owned = std::make_unique<block>(block{self.member(), nullptr});
-  isthmus_device where{};
-  check(isthmus_communicator_device(self.handle(), &where));
-  const call under_way(self);
-  under_way.run([&] { return isthmus_memory_allocate_symmetric(under_way.handle(), bytes, &owned->pointer); });
-  void* pointer = owned->pointer;
-  nb::capsule owner(owned.release(), [](void* dying) noexcept { delete static_cast<block*>(dying); });
+nb::ndarray<nb::array_api, uint8_t> allocate_symmetric(const python_communicator& self, uint64_t bytes) {
+  auto allocation = std::make_unique<symmetric_block>(symmetric_block{self.native(), nullptr});
+  isthmus_device device{};
+  check(isthmus_communicator_device(self.handle(), &device));
+  const active_call call(self);
+  call.run([&] { return isthmus_memory_allocate_symmetric(call.handle(), bytes, &allocation->pointer); });
+  void* pointer = allocation->pointer;
+  nb::capsule owner(allocation.release(), [](void* object) noexcept { delete static_cast<symmetric_block*>(object); });
   const size_t shape[] = {static_cast<size_t>(bytes)};
   return nb::ndarray<nb::array_api, uint8_t>(pointer, 1, shape, owner, nullptr, nb::dtype<uint8_t>(),
-                                             dlpack_device(where.platform), where.ordinal);
+                                             dlpack_device(device.platform), device.ordinal);
 }
 
 // ---- plain memory ---------------------------------------------------------------------------------------
 
 using device_pair = std::pair<isthmus_platform, int>;
 
-isthmus_device device_of(const device_pair& device) { return {device.first, device.second}; }
+isthmus_device native_device(const device_pair& device) { return {device.first, device.second}; }
 
 struct plain_block {
   isthmus_device device;
@@ -73,12 +73,12 @@ struct plain_block {
 
 // Uninitialised bytes, like allocate_symmetric; a driver may take its time, so the GIL is released.
 nb::ndarray<nb::array_api, uint8_t> allocate_device(const device_pair& device, uint64_t bytes, bool unpooled) {
-  auto owned = std::make_unique<plain_block>(plain_block{device_of(device), nullptr});
+  auto allocation = std::make_unique<plain_block>(plain_block{native_device(device), nullptr});
   const isthmus_memory_options options{sizeof options, unpooled ? 1 : 0, 0, nullptr};
-  check_released(
-      [&] { return isthmus_memory_allocate_device(owned->device, bytes, &options, &owned->pointer); });
-  void* pointer = owned->pointer;
-  nb::capsule owner(owned.release(), [](void* dying) noexcept { delete static_cast<plain_block*>(dying); });
+  check_without_gil(
+      [&] { return isthmus_memory_allocate_device(allocation->device, bytes, &options, &allocation->pointer); });
+  void* pointer = allocation->pointer;
+  nb::capsule owner(allocation.release(), [](void* object) noexcept { delete static_cast<plain_block*>(object); });
   const size_t shape[] = {static_cast<size_t>(bytes)};
   return nb::ndarray<nb::array_api, uint8_t>(pointer, 1, shape, owner, nullptr, nb::dtype<uint8_t>(),
                                              dlpack_device(device.first), device.second);
@@ -94,9 +94,9 @@ nb::tuple query(uint64_t address) {
 
 std::string explain_memory(const device_pair& device) {
   size_t required_bytes = 0;
-  check_released([&] { return isthmus_memory_explain(device_of(device), nullptr, 0, &required_bytes); });
+  check_without_gil([&] { return isthmus_memory_explain(native_device(device), nullptr, 0, &required_bytes); });
   std::string text(required_bytes, '\0');
-  check(isthmus_memory_explain(device_of(device), text.data(), text.size(), nullptr));
+  check(isthmus_memory_explain(native_device(device), text.data(), text.size(), nullptr));
   text.resize(text.find('\0') == std::string::npos ? text.size() : text.find('\0'));
   return text;
 }
@@ -110,7 +110,7 @@ void bind_memory(nb::module_& module) {
   module.def("explain_memory", &explain_memory, nb::arg("device"));
   module.def("live_blocks", &isthmus_memory_live_blocks);
   module.def(
-      "trim_memory", [](const device_pair& device) { check(isthmus_memory_trim(device_of(device))); },
+      "trim_memory", [](const device_pair& device) { check(isthmus_memory_trim(native_device(device))); },
       nb::arg("device"));
 }
 

@@ -19,80 +19,80 @@ const uint64_t* pointer_to(const counts& values) { return values ? values->data(
 
 // The descriptor with the arrays that it points to. Addresses come as integers: Python keeps the
 // arrays alive until the operation is done.
-struct operation {
+struct operation_storage {
   isthmus_operation value{};
   counts send_counts, send_displs, recv_counts, recv_displs;
 };
 
-operation make_operation(isthmus_collective collective, isthmus_datatype datatype, isthmus_reduction_op op,
+operation_storage make_operation(isthmus_collective collective, isthmus_datatype datatype, isthmus_reduction_op op,
                          int root, uint64_t count, uintptr_t send_address, uintptr_t recv_address,
                          counts send_counts, counts send_displs, counts recv_counts, counts recv_displs,
                          uintptr_t stream) {
-  operation made{
+  operation_storage operation{
       {}, std::move(send_counts), std::move(send_displs), std::move(recv_counts), std::move(recv_displs)};
-  made.value.collective = collective;
-  made.value.datatype = datatype;
-  made.value.op = op;
-  made.value.root = root;
-  made.value.count = count;
-  made.value.send_buf = reinterpret_cast<const void*>(send_address);
-  made.value.recv_buf = reinterpret_cast<void*>(recv_address);
-  made.value.stream = reinterpret_cast<isthmus_stream>(stream);
-  return made;
+  operation.value.collective = collective;
+  operation.value.datatype = datatype;
+  operation.value.op = op;
+  operation.value.root = root;
+  operation.value.count = count;
+  operation.value.send_buf = reinterpret_cast<const void*>(send_address);
+  operation.value.recv_buf = reinterpret_cast<void*>(recv_address);
+  operation.value.stream = reinterpret_cast<isthmus_stream>(stream);
+  return operation;
 }
 
 // The calling thread's open groups, and what was called in them.
-int& open_groups() {
+int& group_depth() {
   static thread_local int depth = 0;
   return depth;
 }
-std::vector<call>& calls_of_group() {
-  static thread_local std::vector<call> calls;
+std::vector<active_call>& group_calls() {
+  static thread_local std::vector<active_call> calls;
   return calls;
 }
 
 // Call after the structure has reached its final place: the vectors may have moved until then.
-isthmus_operation& bind_counts(operation& made) {
-  made.value.send_counts = pointer_to(made.send_counts);
-  made.value.send_displs = pointer_to(made.send_displs);
-  made.value.recv_counts = pointer_to(made.recv_counts);
-  made.value.recv_displs = pointer_to(made.recv_displs);
-  return made.value;
+isthmus_operation& bind_counts(operation_storage& operation) {
+  operation.value.send_counts = pointer_to(operation.send_counts);
+  operation.value.send_displs = pointer_to(operation.send_displs);
+  operation.value.recv_counts = pointer_to(operation.recv_counts);
+  operation.value.recv_displs = pointer_to(operation.recv_displs);
+  return operation.value;
 }
 
-void enqueue(const communicator& self, operation& made) {
-  const isthmus_operation& value = bind_counts(made);
-  const call under_way(self);
-  under_way.run([&] { return isthmus_enqueue(under_way.handle(), &value); });
-  keep_in_group(self);
+void enqueue(const python_communicator& self, operation_storage& operation) {
+  const isthmus_operation& value = bind_counts(operation);
+  const active_call call(self);
+  call.run([&] { return isthmus_enqueue(call.handle(), &value); });
+  add_to_group(self);
 }
 
 void start_group() {
   check(isthmus_group_start());
-  ++open_groups();
+  ++group_depth();
 }
 
 // The communicators of its calls are kept until it has ended. When a signal handler raised, all of them are
 // given up.
 void end_group() {
-  if (open_groups() > 0) {
-    --open_groups();
+  if (group_depth() > 0) {
+    --group_depth();
   }
-  std::vector<call> calls;
-  if (open_groups() == 0) {
-    calls.swap(calls_of_group());
+  std::vector<active_call> calls;
+  if (group_depth() == 0) {
+    calls.swap(group_calls());
   }
-  check_released([] { return isthmus_group_end(); },
+  check_without_gil([] { return isthmus_group_end(); },
                  [&] {
-                   nb::gil_scoped_release released;
-                   for (const call& each : calls) {
-                     isthmus_communicator_abort(each.handle());
+                   nb::gil_scoped_release no_gil;
+                   for (const active_call& call : calls) {
+                     isthmus_communicator_abort(call.handle());
                    }
                  });
 }
 
-std::string explain(const communicator& self, operation& made) {
-  const isthmus_operation& value = bind_counts(made);
+std::string explain(const python_communicator& self, operation_storage& operation) {
+  const isthmus_operation& value = bind_counts(operation);
   size_t required_bytes = 0;
   check(isthmus_communicator_explain(self.handle(), &value, nullptr, 0, &required_bytes));
   std::string json(required_bytes, '\0');
@@ -110,14 +110,14 @@ nb::tuple partition(const std::vector<double>& speeds, uint64_t count, uint64_t 
 
 }  // namespace
 
-void keep_in_group(const communicator& self) {
-  if (open_groups() > 0) {
-    calls_of_group().emplace_back(self);
+void add_to_group(const python_communicator& self) {
+  if (group_depth() > 0) {
+    group_calls().emplace_back(self);
   }
 }
 
 void bind_operations(nb::module_& module) {
-  nb::class_<operation>(module, "Operation")
+  nb::class_<operation_storage>(module, "Operation")
       .def_static("make", &make_operation, nb::arg("collective"), nb::arg("datatype"), nb::arg("op"),
                   nb::arg("root"), nb::arg("count"), nb::arg("send_address") = 0, nb::arg("recv_address") = 0,
                   nb::arg("send_counts") = nb::none(), nb::arg("send_displs") = nb::none(),

@@ -5,13 +5,13 @@ namespace isthmus::python {
 namespace {
 
 // Raises isthmus.errors.Error. The class lives in Python, where it is readable and can be pickled.
-void raise_error(const failure& caught) {
-  const isthmus_error_info& info = caught.info;
+void raise_error(const core_error& error) {
+  const isthmus_error_info& info = error.info;
   nb::object type = nb::module_::import_("isthmus.errors").attr("Error");
   const char* collective =
       info.collective < 0 ? nullptr : isthmus_collective_name(static_cast<isthmus_collective>(info.collective));
   nb::list ranks;
-  for (const int rank : caught.ranks) {
+  for (const int rank : error.ranks) {
     ranks.append(rank);
   }
   nb::object value = type(
@@ -31,11 +31,11 @@ void bind_status(nb::module_& module) {
 
 // An enumeration of THE TABLE by the names that the C ABI gives its values.
 template <typename Enumeration>
-void bind_names(nb::module_& module, const char* name, Enumeration end, const char* (*name_of)(Enumeration)) {
+void bind_names(nb::module_& module, const char* name, Enumeration end, const char* (*value_name)(Enumeration)) {
   nb::enum_<Enumeration> bound(module, name, nb::is_arithmetic());
   for (int index = 0; index < end; ++index) {
     const auto value = static_cast<Enumeration>(index);
-    bound.value(name_of(value), value);
+    bound.value(value_name(value), value);
   }
 }
 
@@ -62,11 +62,11 @@ void bind_types(nb::module_& module) {
   module.attr("DATATYPE_ROWS") = datatypes;
 
   module.def("version", &isthmus_version);
-  nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
+  nb::register_exception_translator([](const std::exception_ptr& exception, void*) {
     try {
-      std::rethrow_exception(thrown);
-    } catch (const failure& caught) {
-      raise_error(caught);
+      std::rethrow_exception(exception);
+    } catch (const core_error& error) {
+      raise_error(error);
     }
   });
 }
