@@ -31,44 +31,44 @@ TIMEOUT_S = 200
 
 @dataclass
 class Block:
-    place: str
+    location: str
     language: str
     code: str
-    prints: list[str]
+    expected_output: list[str]
     ranks: int
     file: str | None = None  # the block is this file of its page
     files: dict[str, str] = field(default_factory=dict)  # sh: what the page's folder holds
 
 
-def blocks_of(document: Path) -> list[Block]:
-    found = []
+def read_blocks(document: Path) -> list[Block]:
+    page_blocks = []
     text = document.read_text()
     for match in BLOCK.finditer(text):
         rule = match["rule"]
         ranks = re.search(r"\branks (\d+)", rule)
         file = re.search(r"\bfile (\S+)", rule)
         line = text.count("\n", 0, match.start("code"))
-        found.append(
+        page_blocks.append(
             Block(
-                place=f"{document.relative_to(ROOT)}:{line}",
+                location=f"{document.relative_to(ROOT)}:{line}",
                 language=match["language"],
                 code=match["code"],
-                prints=re.findall(r'"([^"]*)"', rule),
+                expected_output=re.findall(r'"([^"]*)"', rule),
                 ranks=int(ranks[1]) if ranks else 1,
                 file=file[1] if file else None,
             )
         )
-    files = {block.file: block.code for block in found if block.file}
-    to_run = [block for block in found if not block.file]
-    for block in to_run:
+    files = {block.file: block.code for block in page_blocks if block.file}
+    runnable = [block for block in page_blocks if not block.file]
+    for block in runnable:
         block.files = files
-    used = any(block.language == "sh" for block in to_run)
-    assert used or not files, f"{document}: no sh block uses its files {list(files)}"
-    return to_run
+    has_shell_block = any(block.language == "sh" for block in runnable)
+    assert has_shell_block or not files, f"{document}: no sh block uses its files {list(files)}"
+    return runnable
 
 
-def blocks() -> list[Block]:
-    return [block for document in DOCUMENTS for block in blocks_of(document)]
+def all_blocks() -> list[Block]:
+    return [block for document in DOCUMENTS for block in read_blocks(document)]
 
 
 def environment() -> dict[str, str]:
@@ -82,7 +82,7 @@ def environment() -> dict[str, str]:
     }
 
 
-def run(command: list[str], folder: Path) -> str:
+def run_command(command: list[str], folder: Path) -> str:
     completed = subprocess.run(
         command,
         cwd=folder,
@@ -113,12 +113,12 @@ def compile_block(block: Block, folder: Path) -> list[str]:
         command = ["g++", "-std=c++20", str(source), "-o", str(program), *flags, *venv]
         command += ["-listhmus", "-lmpi", "-lsycl"]
     source.write_text(block.code)
-    run(command, folder)
+    run_command(command, folder)
     launch = [str(VENV / "bin" / "mpiexec"), "-n", str(block.ranks)] if block.ranks > 1 else []
     return [*launch, str(program)]
 
 
-@pytest.mark.parametrize("block", blocks(), ids=lambda block: block.place)
+@pytest.mark.parametrize("block", all_blocks(), ids=lambda block: block.location)
 def test_block(block: Block, tmp_path: Path) -> None:
     folder = ROOT
     if block.language in ("c", "cpp"):
@@ -135,11 +135,11 @@ def test_block(block: Block, tmp_path: Path) -> None:
             for name, text in block.files.items():
                 (folder / name).write_text(text)
         command = [shutil.which("bash") or "bash", "-euo", "pipefail", "-c", block.code]
-    output = run(command, folder)
-    for text in block.prints:
-        assert text in output, f"{block.place}: {text!r} is not in\n{output}"
+    output = run_command(command, folder)
+    for text in block.expected_output:
+        assert text in output, f"{block.location}: {text!r} is not in\n{output}"
 
 
 def test_the_readme_has_blocks_to_run() -> None:
-    languages = {block.language for block in blocks() if block.place.startswith("README.md")}
+    languages = {block.language for block in all_blocks() if block.location.startswith("README.md")}
     assert {"c", "cpp", "python"} <= languages

@@ -19,7 +19,7 @@ from isthmus import launch
 TIMEOUT_S = 20.0
 
 
-def without_outside_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+def isolate_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     """The developer's own profile and files must not change what tests see."""
     for name in list(os.environ):
         if name.startswith("ISTHMUS_"):
@@ -29,8 +29,8 @@ def without_outside_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_outside_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_outside_configuration(monkeypatch)
+def _isolated_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    isolate_configuration(monkeypatch)
 
 
 @pytest.fixture(params=[1, 2, 3, 4], ids=lambda size: f"ranks{size}")
@@ -51,7 +51,7 @@ def pair() -> Iterator[list[isthmus.Communicator]]:
         communicator.close()
 
 
-def on_all(communicators: list[isthmus.Communicator], work: Callable[[isthmus.Communicator], Any]) -> list[Any]:
+def run_on_all_ranks(communicators: list[isthmus.Communicator], work: Callable[[isthmus.Communicator], Any]) -> list[Any]:
     """Runs `work` for every rank in a thread of its own; gives the results in rank order.
 
     The first exception of any rank is raised here, and no thread is waited for longer than the timeout.
@@ -59,13 +59,13 @@ def on_all(communicators: list[isthmus.Communicator], work: Callable[[isthmus.Co
     results: list[Any] = [None] * len(communicators)
     errors: list[BaseException] = []
 
-    def body(index: int) -> None:
+    def run_rank(index: int) -> None:
         try:
             results[index] = work(communicators[index])
         except BaseException as failure:
             errors.append(failure)
 
-    threads = [threading.Thread(target=body, args=(index,), daemon=True) for index in range(len(communicators))]
+    threads = [threading.Thread(target=run_rank, args=(index,), daemon=True) for index in range(len(communicators))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -90,7 +90,7 @@ def poisoned(dtype: np.dtype, count: int) -> np.ndarray:
     return np.full(count * dtype.itemsize, 0xFF, np.uint8).view(dtype)
 
 
-def job(ranks: int, program: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run_mpi_job(ranks: int, program: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Runs a Python program as that many ranks under MPICH."""
     launcher = launch.launcher("mpich")
     command = [*launcher.command(ranks, bind=False), sys.executable, str(program), *arguments]
@@ -104,7 +104,7 @@ def job(ranks: int, program: Path, *arguments: str, **variables: str) -> subproc
     )
 
 
-def command(*arguments: str, timeout: float = 100, **variables: str) -> subprocess.CompletedProcess[str]:
+def run_cli(*arguments: str, timeout: float = 100, **variables: str) -> subprocess.CompletedProcess[str]:
     """Runs the command line `isthmus` of the package under test."""
     return subprocess.run(
         [sys.executable, "-m", "isthmus", *arguments],

@@ -12,39 +12,39 @@ import isthmus
 
 def without_mpi4py() -> dict:
     with isthmus.Communicator.from_mpi(timeout=20) as comm:
-        told = use(comm)
+        reply = run_collectives(comm)
     assert "mpi4py" not in sys.modules
-    return told
+    return reply
 
 
 def with_mpi4py() -> dict:
     from mpi4py import MPI
 
     with isthmus.Communicator.from_mpi(MPI.COMM_WORLD, timeout=20) as comm:
-        told = use(comm)
+        reply = run_collectives(comm)
     # The user's own communicator is untouched: both libraries may be used side by side.
-    told["mpi4py_sum"] = MPI.COMM_WORLD.allreduce(1)
-    return told
+    reply["mpi4py_sum"] = MPI.COMM_WORLD.allreduce(1)
+    return reply
 
 
-def of_a_part() -> dict:
+def on_subcommunicator() -> dict:
     from mpi4py import MPI
 
-    part = MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank % 2, -MPI.COMM_WORLD.rank)
-    with isthmus.Communicator.from_mpi(part, timeout=20) as comm:
-        return use(comm) | {"world": MPI.COMM_WORLD.rank, "part": part.rank}
+    child = MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank % 2, -MPI.COMM_WORLD.rank)
+    with isthmus.Communicator.from_mpi(child, timeout=20) as comm:
+        return run_collectives(comm) | {"world": MPI.COMM_WORLD.rank, "part": child.rank}
 
 
 def left_open() -> dict:
     comm = isthmus.Communicator.from_mpi(timeout=20)  # closed by the exit handler, before MPI ends
-    return use(comm)
+    return run_collectives(comm)
 
 
 def other_library() -> dict:
     from isthmus import _mpi
 
-    real = _mpi.library_version()
-    _mpi.library_version = lambda: real.replace("MPICH", "Some other MPI", 1)
+    library_version = _mpi.library_version()
+    _mpi.library_version = lambda: library_version.replace("MPICH", "Some other MPI", 1)
     from mpi4py import MPI
 
     try:
@@ -54,7 +54,7 @@ def other_library() -> dict:
     return {"error": ""}
 
 
-def use(comm: isthmus.Communicator) -> dict:
+def run_collectives(comm: isthmus.Communicator) -> dict:
     array = np.full(1000, comm.rank + 1, np.int64)
     total = comm.allreduce(array)
     gathered = comm.allgather(np.array([comm.rank], np.int32)).reshape(-1)

@@ -19,33 +19,33 @@ def check_reduction(result: np.ndarray, contributions: list[np.ndarray], op: str
     if np.issubdtype(dtype, np.integer):
         np.testing.assert_array_equal(result, _integer(contributions, op))
         return
-    wide = np.stack([part.astype(np.float64) for part in contributions])
-    exact, magnitude = _floating(wide, op)
+    wide_values = np.stack([part.astype(np.float64) for part in contributions])
+    exact, magnitude = _floating(wide_values, op)
     epsilon = _EPSILON[dtype.name]
     # float16 and narrower are combined in float32 and rounded once (collectives.def).
-    inner = _EPSILON["float32"] if dtype.itemsize < 4 else epsilon
+    inner_epsilon = _EPSILON["float32"] if dtype.itemsize < 4 else epsilon
     steps = len(contributions) + 1  # avg divides once more
-    bound = magnitude * steps * inner * 1.01 + np.abs(exact) * epsilon * 1.01 + _smallest(dtype)
+    bound = magnitude * steps * inner_epsilon * 1.01 + np.abs(exact) * epsilon * 1.01 + _subnormal_rounding_error(dtype)
     error = np.abs(result.astype(np.float64) - exact)
     assert np.all(error <= bound), f"{op} of {dtype}: error {error.max()}, bound there {bound[error.argmax()]}"
 
 
-def _smallest(dtype: np.dtype) -> float:
+def _subnormal_rounding_error(dtype: np.dtype) -> float:
     """Half the spacing of subnormal numbers: the absolute error of rounding near zero."""
     return {"float8_e4m3fn": 2.0**-10, "float8_e5m2": 2.0**-17, "float16": 2.0**-25}.get(dtype.name, 0.0)
 
 
-def _floating(wide: np.ndarray, op: str) -> tuple[np.ndarray, np.ndarray]:
+def _floating(wide_values: np.ndarray, op: str) -> tuple[np.ndarray, np.ndarray]:
     """Exact value, and the magnitude that rounding errors of the way there are relative to."""
-    total, size = np.abs(wide).sum(axis=0), len(wide)
+    total, size = np.abs(wide_values).sum(axis=0), len(wide_values)
     if op == "sum":
-        return wide.sum(axis=0), total
+        return wide_values.sum(axis=0), total
     if op == "avg":
-        return wide.sum(axis=0) / size, total / size
+        return wide_values.sum(axis=0) / size, total / size
     if op == "prod":
-        return wide.prod(axis=0), np.abs(wide).prod(axis=0)
-    zero = np.zeros(wide.shape[1])
-    return (wide.min(axis=0) if op == "min" else wide.max(axis=0)), zero
+        return wide_values.prod(axis=0), np.abs(wide_values).prod(axis=0)
+    zero = np.zeros(wide_values.shape[1])
+    return (wide_values.min(axis=0) if op == "min" else wide_values.max(axis=0)), zero
 
 
 def _integer(contributions: list[np.ndarray], op: str) -> np.ndarray:
@@ -56,21 +56,21 @@ def _integer(contributions: list[np.ndarray], op: str) -> np.ndarray:
     results = []
     for column in columns:
         if op in ("sum", "avg"):
-            value = _wrapped(sum(column), dtype)
+            value = _wrap(sum(column), dtype)
             if op == "avg":
                 value = abs(value) // len(column) * (1 if value >= 0 else -1)
         elif op == "prod":
             product = 1
             for factor in column:
                 product *= factor
-            value = _wrapped(product, dtype)
+            value = _wrap(product, dtype)
         else:
             value = min(column) if op == "min" else max(column)
         results.append(value)
     return np.array(results, dtype=dtype)
 
 
-def _wrapped(value: int, dtype: np.dtype) -> int:
+def _wrap(value: int, dtype: np.dtype) -> int:
     bits = dtype.itemsize * 8
     value &= (1 << bits) - 1
     signed = np.issubdtype(dtype, np.signedinteger)

@@ -19,22 +19,22 @@ import numpy as np
 import isthmus
 import isthmus.memory
 
-CULPRIT, SIZE, STEPS = 2, 3, 3
+FAULTY_RANK, SIZE, STEPS = 2, 3, 3
 PAUSE_S = 0.5
 
 
-def meet(meeting: str, rank: int) -> isthmus.Communicator:
-    if meeting == "mpi":
+def create_communicator(rendezvous: str, rank: int) -> isthmus.Communicator:
+    if rendezvous == "mpi":
         from mpi4py import MPI
 
         return isthmus.Communicator.from_mpi(MPI.COMM_WORLD)
-    file = Path(meeting) / "id"
+    file = Path(rendezvous) / "id"
     if rank == 0:
         file.with_suffix(".part").write_bytes(bytes(isthmus.UniqueId.create()))
         file.with_suffix(".part").rename(file)
     # Nobody creates before all are here: starting may take longer than the timeout, where a machine is busy.
-    Path(meeting, f"here.{rank}").touch()
-    while not (file.exists() and all(Path(meeting, f"here.{other}").exists() for other in range(SIZE))):
+    Path(rendezvous, f"here.{rank}").touch()
+    while not (file.exists() and all(Path(rendezvous, f"here.{other}").exists() for other in range(SIZE))):
         time.sleep(0.01)
     device = f"{os.environ['RANK_PLATFORM']}:{rank}" if "RANK_PLATFORM" in os.environ else "host"
     return isthmus.Communicator.from_unique_id(file.read_bytes(), rank, SIZE, device=device)
@@ -66,71 +66,71 @@ class DeviceCalls:
         self._stream = ctypes.c_void_p()
         self._cuda.cudaSetDevice(comm.rank)
         self._cuda.cudaStreamCreateWithFlags(ctypes.byref(self._stream), 1)
-        self._blocks = {elements: self._pair(elements) for elements in (512, 1024)}
-        self._all = isthmus.memory.empty(4096 * SIZE, "uint8", comm.device)
+        self._buffers = {elements: self._pair(elements) for elements in (512, 1024)}
+        self._gathered = isthmus.memory.empty(4096 * SIZE, "uint8", comm.device)
 
     def _pair(self, elements: int) -> tuple[Any, Any]:
         return tuple(isthmus.memory.empty(4 * elements, "uint8", self._comm.device) for _ in range(2))
 
-    def _call(self, name: str, *buffers: Any, dtype: str = "float32", **named: Any) -> None:
+    def _call(self, name: str, *buffers: Any, dtype: str = "float32", **options: Any) -> None:
         if buffers:
-            named["dtype"] = dtype
-        getattr(self._comm, name)(*buffers, stream=self._stream.value, **named)
+            options["dtype"] = dtype
+        getattr(self._comm, name)(*buffers, stream=self._stream.value, **options)
         while self._cuda.cudaStreamQuery(self._stream):
             self._comm.check()
             time.sleep(0.001)
         self._comm.check()
 
     def allreduce(self, elements: int = 1024, dtype: str = "float32") -> None:
-        self._call("allreduce", *self._blocks[elements], dtype=dtype)
+        self._call("allreduce", *self._buffers[elements], dtype=dtype)
 
     def broadcast(self, root: int) -> None:
-        self._call("broadcast", *self._blocks[1024], root=root)
+        self._call("broadcast", *self._buffers[1024], root=root)
 
     def allgather(self) -> None:
-        self._call("allgather", self._blocks[1024][0], self._all)
+        self._call("allgather", self._buffers[1024][0], self._gathered)
 
     def barrier(self) -> None:
         self._call("barrier")
 
 
-def late(seconds: float = 30) -> None:
+def pause(seconds: float = 30) -> None:
     time.sleep(seconds)
 
 
 def main() -> None:
-    fault, meeting = sys.argv[1:3]
-    rank = int(os.environ["PMI_RANK"] if meeting == "mpi" else sys.argv[3])
-    comm = meet(meeting, rank)
+    fault, rendezvous = sys.argv[1:3]
+    rank = int(os.environ["PMI_RANK"] if rendezvous == "mpi" else sys.argv[3])
+    comm = create_communicator(rendezvous, rank)
     calls = DeviceCalls(comm) if "RANK_PLATFORM" in os.environ else HostCalls(comm)
-    wrong = rank == CULPRIT
+    is_faulty = rank == FAULTY_RANK
     for _ in range(STEPS):
         calls.allreduce()
     print("ready", flush=True)
-    if wrong and fault == "die":
+    if is_faulty and fault == "die":
         os.kill(os.getpid(), signal.SIGKILL)
-    if wrong and fault == "stop":
+    if is_faulty and fault == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
-    if wrong and fault == "slow":
-        late()
-    if wrong and fault == "pause":
-        late(PAUSE_S)
-    if wrong and fault == "skip":
+    if is_faulty and fault == "slow":
+        pause()
+    if is_faulty and fault == "pause":
+        pause(PAUSE_S)
+    if is_faulty and fault == "skip":
         calls.broadcast(0)
-        late()
-    if wrong and fault == "reorder":
+        pause()
+    if is_faulty and fault == "reorder":
         calls.broadcast(0)
         calls.allreduce()
     calls.allreduce(
-        512 if wrong and fault == "count" else 1024, "int32" if wrong and fault == "dtype" else "float32"
+        512 if is_faulty and fault == "count" else 1024, "int32" if is_faulty and fault == "dtype" else "float32"
     )
-    calls.broadcast(1 if wrong and fault == "root" else 0)
+    calls.broadcast(1 if is_faulty and fault == "root" else 0)
     calls.allgather()
     calls.barrier()
     if fault == "pause":
         comm.close()
         return
-    late()
+    pause()
 
 
 if __name__ == "__main__":
@@ -139,4 +139,4 @@ if __name__ == "__main__":
     except isthmus.Error as failure:
         print(f"{failure.code.name}: {failure.message}", flush=True)
         if "end" not in sys.argv:
-            late()  # so that this process' recorder can be read
+            pause()  # so that this process' recorder can be read

@@ -30,23 +30,23 @@ def bench(*arguments: str) -> tuple[int, str]:
 
 def test_it_ends_with_a_report(tmp_path: Path) -> None:
     folder = tmp_path / "new"
-    code, said = bench("--only", "barrier", "--ranks", "2", "--out", str(folder))
-    assert code == 0, said
-    assert "1 measurements" in said and "[1/1, 0 s] barrier ..." in said
+    code, output = bench("--only", "barrier", "--ranks", "2", "--out", str(folder))
+    assert code == 0, output
+    assert "1 measurements" in output and "[1/1, 0 s] barrier ..." in output
     assert {record.provider for record in Report.load(folder / "barrier.json").records} == {"isthmus", "mpich"}
     assert "barrier" in (folder / "report.html").read_text()
-    before = {file: file.stat().st_mtime_ns for file in folder.iterdir()}
-    code, said = bench("--only", "barrier", "--out", str(folder))
-    assert code == 1 and "nothing is overwritten" in said
-    assert {file: file.stat().st_mtime_ns for file in folder.iterdir()} == before
+    modification_times = {file: file.stat().st_mtime_ns for file in folder.iterdir()}
+    code, output = bench("--only", "barrier", "--out", str(folder))
+    assert code == 1 and "nothing is overwritten" in output
+    assert {file: file.stat().st_mtime_ns for file in folder.iterdir()} == modification_times
 
 
 def test_without_time_it_says_what_is_missing(tmp_path: Path) -> None:
-    code, said = bench("--only", "barrier", "--minutes", "0.1", "--out", str(tmp_path / "new"))
-    assert code == 1 and "barrier ... out of time" in said and "no records" in said, said
+    code, output = bench("--only", "barrier", "--minutes", "0.1", "--out", str(tmp_path / "new"))
+    assert code == 1 and "barrier ... out of time" in output and "no records" in output, output
 
 
 def test_what_it_refuses() -> None:
-    for arguments, what in ((["--only", "nothing"], "allowed: allreduce"), (["--ranks", "1"], "at least 2")):
-        code, said = bench(*arguments)
-        assert code == 2 and what in said, said
+    for arguments, message in ((["--only", "nothing"], "allowed: allreduce"), (["--ranks", "1"], "at least 2")):
+        code, output = bench(*arguments)
+        assert code == 2 and message in output, output

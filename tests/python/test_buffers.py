@@ -6,7 +6,7 @@ import array
 
 import numpy as np
 import pytest
-from conftest import on_all
+from conftest import run_on_all_ranks
 
 import isthmus
 
@@ -25,7 +25,7 @@ class OnlyDlpack:
 
 
 @pytest.fixture
-def alone():
+def single_rank():
     with isthmus.Communicator.all(1)[0] as communicator:
         yield communicator
 
@@ -33,58 +33,58 @@ def alone():
 def test_dlpack_objects_are_read_and_written_without_a_copy(pair) -> None:
     sources = [np.array([1.0, 2.0]), np.array([10.0, 20.0])]
     targets = [np.zeros(2), np.zeros(2)]
-    on_all(pair, lambda comm: comm.allreduce(OnlyDlpack(sources[comm.rank]), OnlyDlpack(targets[comm.rank])))
+    run_on_all_ranks(pair, lambda comm: comm.allreduce(OnlyDlpack(sources[comm.rank]), OnlyDlpack(targets[comm.rank])))
     assert [target.tolist() for target in targets] == [[11.0, 22.0]] * 2
 
 
 def test_buffer_protocol_objects(pair) -> None:
     targets = [array.array("i", [0, 0]) for _ in range(2)]
-    on_all(pair, lambda comm: comm.allreduce(memoryview(array.array("i", [3, 4])), targets[comm.rank]))
+    run_on_all_ranks(pair, lambda comm: comm.allreduce(memoryview(array.array("i", [3, 4])), targets[comm.rank]))
     assert [list(target) for target in targets] == [[6, 8]] * 2
 
 
-def test_bytes_may_be_sent_but_not_written(alone) -> None:
+def test_bytes_may_be_sent_but_not_written(single_rank) -> None:
     target = bytearray(3)
-    alone.allreduce(b"abc", target, dtype="uint8")
+    single_rank.allreduce(b"abc", target, dtype="uint8")
     assert bytes(target) == b"abc"
     with pytest.raises(ValueError, match=r"^out is read-only"):
-        alone.allreduce(b"abc", b"xyz")
+        single_rank.allreduce(b"abc", b"xyz")
 
 
-def test_read_only_arrays_may_be_sent_but_not_written(alone) -> None:
+def test_read_only_arrays_may_be_sent_but_not_written(single_rank) -> None:
     frozen = np.arange(3.0)
     frozen.setflags(write=False)
-    assert alone.allreduce(frozen).tolist() == [0.0, 1.0, 2.0]
+    assert single_rank.allreduce(frozen).tolist() == [0.0, 1.0, 2.0]
     with pytest.raises(ValueError, match=r"^out is read-only, but this call writes it"):
-        alone.allreduce(np.ones(3), frozen)
+        single_rank.allreduce(np.ones(3), frozen)
     with pytest.raises(ValueError, match=r"^send_buf is read-only"):
-        alone.allreduce(frozen, isthmus.IN_PLACE)
+        single_rank.allreduce(frozen, isthmus.IN_PLACE)
 
 
-def test_torch_tensors(alone) -> None:
+def test_torch_tensors(single_rank) -> None:
     torch = pytest.importorskip("torch")
     tensor = torch.arange(4, dtype=torch.bfloat16)
-    result = alone.allreduce(tensor)
+    result = single_rank.allreduce(tensor)
     assert isinstance(result, torch.Tensor)
     assert torch.equal(result, tensor)
 
 
-def test_strided_arrays_are_refused(alone) -> None:
+def test_strided_arrays_are_refused(single_rank) -> None:
     with pytest.raises(ValueError, match=r"^send_buf must be C-contiguous"):
-        alone.allreduce(np.zeros((4, 4))[:, 1])
+        single_rank.allreduce(np.zeros((4, 4))[:, 1])
     with pytest.raises(ValueError, match=r"^out must be C-contiguous"):
-        alone.allreduce(np.zeros((2, 3)), np.zeros((3, 2)).T)
+        single_rank.allreduce(np.zeros((2, 3)), np.zeros((3, 2)).T)
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "bool", "U3", ">f4", "datetime64[s]"])
-def test_types_outside_the_table_are_refused(alone, dtype) -> None:
+def test_types_outside_the_table_are_refused(single_rank, dtype) -> None:
     with pytest.raises(TypeError, match=r"^send_buf has dtype .*allowed: int8, "):
-        alone.allreduce(np.zeros(2, dtype))
+        single_rank.allreduce(np.zeros(2, dtype))
 
 
-def test_other_objects_are_refused(alone) -> None:
+def test_other_objects_are_refused(single_rank) -> None:
     with pytest.raises(TypeError, match=r"^send_buf is a list; a NumPy array or an object with DLPack"):
-        alone.allreduce([1.0, 2.0], np.zeros(2))
+        single_rank.allreduce([1.0, 2.0], np.zeros(2))
 
 
 def test_sizes_that_disagree_are_refused_and_nothing_is_written(pair) -> None:
@@ -102,25 +102,25 @@ def test_sizes_that_disagree_are_refused_and_nothing_is_written(pair) -> None:
         pair[0].reduce_scatter(np.zeros(3))
 
 
-def test_types_that_disagree_are_refused(alone) -> None:
+def test_types_that_disagree_are_refused(single_rank) -> None:
     with pytest.raises(TypeError, match=r"send_buf holds float32, but out holds float64"):
-        alone.allreduce(np.zeros(2, np.float32), np.zeros(2))
+        single_rank.allreduce(np.zeros(2, np.float32), np.zeros(2))
 
 
 def test_explicit_dtype_reads_raw_storage(pair) -> None:
     # 1.0 and 2.0 in bfloat16, which NumPy does not know.
     arrays = [np.array([0x3F80, 0x4000], np.uint16) for _ in range(2)]
-    on_all(pair, lambda comm: comm.allreduce(arrays[comm.rank], isthmus.IN_PLACE, dtype="bfloat16"))
+    run_on_all_ranks(pair, lambda comm: comm.allreduce(arrays[comm.rank], isthmus.IN_PLACE, dtype="bfloat16"))
     assert [part.tolist() for part in arrays] == [[0x4000, 0x4080]] * 2
 
 
-def test_explicit_dtype_must_not_contradict_the_array(alone) -> None:
+def test_explicit_dtype_must_not_contradict_the_array(single_rank) -> None:
     with pytest.raises(TypeError, match=r"send_buf holds float32, but dtype=int32"):
-        alone.allreduce(np.zeros(2, np.float32), dtype="int32")
+        single_rank.allreduce(np.zeros(2, np.float32), dtype="int32")
     with pytest.raises(ValueError, match=r"send_buf has 3 bytes, which is no multiple of float16's 2"):
-        alone.allreduce(np.zeros(3, np.uint8), np.zeros(3, np.uint8), dtype="float16")
+        single_rank.allreduce(np.zeros(3, np.uint8), np.zeros(3, np.uint8), dtype="float16")
     with pytest.raises(ValueError, match=r"dtype 'float99' is unknown; allowed: int8"):
-        alone.allreduce(np.zeros(2), dtype="float99")
+        single_rank.allreduce(np.zeros(2), dtype="float99")
 
 
 def test_in_place_where_the_table_has_none(pair) -> None:
@@ -132,18 +132,18 @@ def test_in_place_where_the_table_has_none(pair) -> None:
         pair[0].allreduce(isthmus.IN_PLACE, isthmus.IN_PLACE)
 
 
-def test_unknown_operation_names_list_the_allowed_ones(alone) -> None:
+def test_unknown_operation_names_list_the_allowed_ones(single_rank) -> None:
     with pytest.raises(ValueError, match=r"op 'xor' is unknown; allowed: sum, prod, min, max, avg"):
-        alone.allreduce(np.zeros(2), op="xor")
+        single_rank.allreduce(np.zeros(2), op="xor")
 
 
 def test_symmetric_arrays_outlive_the_communicator_object(pair) -> None:
-    arrays = on_all(pair, lambda comm: comm.empty((3, 5), "float32"))
+    arrays = run_on_all_ranks(pair, lambda comm: comm.empty((3, 5), "float32"))
     for rank, part in enumerate(arrays):
         assert part.shape == (3, 5)
         assert part.dtype == np.float32
         part[:] = rank + 1
-    on_all(pair, lambda comm: comm.allreduce(arrays[comm.rank], isthmus.IN_PLACE))
+    run_on_all_ranks(pair, lambda comm: comm.allreduce(arrays[comm.rank], isthmus.IN_PLACE))
     for communicator in pair:
         communicator.close()
     views = [part[1:] for part in arrays]
@@ -156,23 +156,23 @@ def test_symmetric_arrays_return_their_memory(pair) -> None:
         return comm.info()["heap"]["blocks"]
 
     before = [blocks(comm) for comm in pair]
-    arrays = on_all(pair, lambda comm: comm.empty(1000, "int64"))
+    arrays = run_on_all_ranks(pair, lambda comm: comm.empty(1000, "int64"))
     assert [blocks(comm) for comm in pair] != before
     arrays.clear()
     assert [blocks(comm) for comm in pair] == before
 
 
 def test_empty_symmetric_array(pair) -> None:
-    assert [part.shape for part in on_all(pair, lambda comm: comm.empty((0, 4)))] == [(0, 4)] * 2
+    assert [part.shape for part in run_on_all_ranks(pair, lambda comm: comm.empty((0, 4)))] == [(0, 4)] * 2
     with pytest.raises(ValueError, match="shape must not be negative"):
         pair[0].empty(-1)
 
 
 def test_arrays_without_axes_hold_one_element(pair) -> None:
     number = np.array(3.5)
-    for out in on_all(pair, lambda rank: rank.allreduce(number)):
+    for out in run_on_all_ranks(pair, lambda rank: rank.allreduce(number)):
         assert out.shape == () and out == 7.0
-    for out in on_all(pair, lambda rank: rank.allgather(number)):
+    for out in run_on_all_ranks(pair, lambda rank: rank.allgather(number)):
         assert out.shape == (2,) and (out == 3.5).all()
     for name in ("reduce_scatter", "alltoall"):
         with pytest.raises(ValueError, match="multiple of 2"):

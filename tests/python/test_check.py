@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import on_all
+from conftest import run_on_all_ranks
 from rank_program import SIZE
-from test_jobs import PATIENCE_S, PROGRAM, job
+from test_jobs import DEADLINE_S, PROGRAM, start_job
 
 import isthmus
 from isthmus import launch
@@ -32,11 +32,11 @@ def checked(
         communicator.close()
 
 
-def refused(call: Callable[[], Any]) -> isthmus.Error:
-    with pytest.raises(isthmus.Error) as caught:
+def expect_mismatch(call: Callable[[], Any]) -> isthmus.Error:
+    with pytest.raises(isthmus.Error) as error_info:
         call()
-    assert caught.value.code == Status.mismatch, caught.value
-    return caught.value
+    assert error_info.value.code == Status.mismatch, error_info.value
+    return error_info.value
 
 
 CALLS: dict[str, tuple[Callable[..., Any], str]] = {
@@ -55,42 +55,42 @@ CALLS: dict[str, tuple[Callable[..., Any], str]] = {
 
 
 @pytest.mark.parametrize("wrong", CALLS)
-def test_both_calls_are_told_and_nothing_moves(checked: list[isthmus.Communicator], wrong: str) -> None:
-    last = len(checked) - 1
+def test_both_calls_are_told_and_nothing_moves(checked: list[isthmus.Communicator], fault: str) -> None:
+    faulty_rank = len(checked) - 1
 
     def work(comm: isthmus.Communicator) -> str:
         data, out = np.ones(COUNT, np.float32), np.full(COUNT, -1, np.float32)
-        call, _ = CALLS[wrong]
-        if comm.rank != last and wrong == "root":
-            failure = refused(lambda: comm.reduce(data, out, root=0))
-        elif comm.rank != last:
-            failure = refused(lambda: comm.allreduce(data, out))
+        call, _ = CALLS[fault]
+        if comm.rank != faulty_rank and fault == "root":
+            failure = expect_mismatch(lambda: comm.reduce(data, out, root=0))
+        elif comm.rank != faulty_rank:
+            failure = expect_mismatch(lambda: comm.allreduce(data, out))
         else:
-            failure = refused(lambda: call(comm, data, out))
+            failure = expect_mismatch(lambda: call(comm, data, out))
         assert (data == 1).all() and (out == -1).all()
         comm.allreduce(data, out)  # what agrees goes on
         assert (out == len(checked)).all()
         return failure.message
 
-    messages = on_all(checked, work)
+    messages = run_on_all_ranks(checked, work)
     assert len(set(messages)) == 1, "all ranks tell the same"
-    assert CALLS[wrong][1] in messages[0] and "(float32 x 64, sum" in messages[0], messages[0]
-    assert f"rank {last} asked for" in messages[0] and "no data was moved" in messages[0], messages[0]
+    assert CALLS[fault][1] in messages[0] and "(float32 x 64, sum" in messages[0], messages[0]
+    assert f"rank {faulty_rank} asked for" in messages[0] and "no data was moved" in messages[0], messages[0]
 
 
 def test_groups_of_one_thread(checked: list[isthmus.Communicator]) -> None:
     data = [np.full(COUNT, rank + 1, np.float32) for rank in range(len(checked))]
     out = [np.full(COUNT, -1, np.float32) for _ in checked]
 
-    def group_of(counts: list[int]) -> None:
+    def call_group(counts: list[int]) -> None:
         with isthmus.group():
-            for comm, mine, result, count in zip(checked, data, out, counts, strict=True):
+            for comm, send_data, result, count in zip(checked, data, out, counts, strict=True):
                 comm.barrier()
-                comm.allreduce(mine[:count], result[:count])
+                comm.allreduce(send_data[:count], result[:count])
 
-    refused(lambda: group_of([COUNT] * (len(checked) - 1) + [COUNT - 1]))
+    expect_mismatch(lambda: call_group([COUNT] * (len(checked) - 1) + [COUNT - 1]))
     assert all((each == -1).all() for each in out)
-    group_of([COUNT] * len(checked))
+    call_group([COUNT] * len(checked))
     assert all((each == sum(range(1, len(checked) + 1))).all() for each in out)
 
 
@@ -104,7 +104,7 @@ def test_messages_are_not_compared(checked: list[isthmus.Communicator]) -> None:
             assert (data == 0).all()
         comm.barrier()
 
-    on_all(checked, work)
+    run_on_all_ranks(checked, work)
 
 
 def test_what_the_variable_takes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_what_the_variable_takes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("fault", ["skip", "reorder"])
 def test_processes(fault: str, tmp_path: Path) -> None:
-    with job(fault, tmp_path, 60, ISTHMUS_CHECK="1") as processes:
+    with start_job(fault, tmp_path, 60, ISTHMUS_CHECK="1") as processes:
         for process in processes:
             assert process.stdout is not None
             line = process.stdout.readline()
@@ -128,7 +128,7 @@ def test_ranks_under_mpi() -> None:
     command = [*launcher.command(SIZE, bind=False), sys.executable, str(PROGRAM), "count", "mpi", "end"]
     environment = launch.environment(launcher, SIZE) | {"ISTHMUS_BACKEND": "mpi", "ISTHMUS_CHECK": "1"}
     completed = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        command, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False
     )
     assert (
         completed.stdout.count("mismatch: ranks make different calls: rank 2 asked for allreduce (float32 x 512")

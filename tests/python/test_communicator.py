@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import TIMEOUT_S, on_all
+from conftest import TIMEOUT_S, run_on_all_ranks
 
 import isthmus
 from isthmus import Communicator, Device, Error, Platform, Status, UniqueId
@@ -27,11 +27,11 @@ def test_from_unique_id_in_threads() -> None:
     unique_id = UniqueId.create()
     sums: dict[int, list[float]] = {}
 
-    def body(rank: int) -> None:
+    def run_rank(rank: int) -> None:
         with Communicator.from_unique_id(unique_id, rank, 3, timeout=TIMEOUT_S) as comm:
             sums[rank] = comm.allreduce(np.array([rank + 1.0])).tolist()
 
-    threads = [threading.Thread(target=body, args=(rank,), daemon=True) for rank in range(3)]
+    threads = [threading.Thread(target=run_rank, args=(rank,), daemon=True) for rank in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -50,33 +50,33 @@ def test_unique_id_crosses_as_text_and_hides_its_secret() -> None:
 
 def test_missing_ranks_are_an_error_within_the_timeout() -> None:
     started = time.monotonic()
-    with pytest.raises(Error) as caught:
+    with pytest.raises(Error) as error_info:
         Communicator.from_unique_id(UniqueId.create(), 0, 2, timeout=0.5)
-    assert caught.value.code == Status.timeout
+    assert error_info.value.code == Status.timeout
     assert time.monotonic() - started < 10
 
 
 def test_split_by_color_and_key(ranks) -> None:
-    parts = on_all(ranks, lambda comm: comm.split(comm.rank % 2, key=-comm.rank))
-    for old, part in enumerate(parts):
-        members = [rank for rank in range(len(ranks)) if rank % 2 == old % 2][::-1]
-        assert (part.rank, part.size) == (members.index(old), len(members))
-    sums = on_all(parts, lambda part: int(part.allreduce(np.array([1], np.int32))[0]))
-    assert sums == [part.size for part in parts]
+    children = run_on_all_ranks(ranks, lambda comm: comm.split(comm.rank % 2, key=-comm.rank))
+    for parent_rank, child in enumerate(children):
+        members = [rank for rank in range(len(ranks)) if rank % 2 == parent_rank % 2][::-1]
+        assert (child.rank, child.size) == (members.index(parent_rank), len(members))
+    sums = run_on_all_ranks(children, lambda child: int(child.allreduce(np.array([1], np.int32))[0]))
+    assert sums == [child.size for child in children]
 
 
 def test_split_without_color_joins_none(pair) -> None:
-    parts = on_all(pair, lambda comm: comm.split(0 if comm.rank == 0 else None))
-    assert parts[0].size == 1
-    assert parts[1] is None
+    children = run_on_all_ranks(pair, lambda comm: comm.split(0 if comm.rank == 0 else None))
+    assert children[0].size == 1
+    assert children[1] is None
     with pytest.raises(ValueError, match="color must be >= 0 or None, not -3"):
         pair[0].split(-3)
 
 
 def test_split_in_a_group(pair) -> None:
     with isthmus.group():
-        parts = [comm.split(0, key=1 - comm.rank) for comm in pair]
-    assert [part.rank for part in parts] == [1, 0]
+        children = [comm.split(0, key=1 - comm.rank) for comm in pair]
+    assert [child.rank for child in children] == [1, 0]
 
 
 def test_closed_communicators_are_an_error(pair) -> None:
@@ -88,9 +88,9 @@ def test_closed_communicators_are_an_error(pair) -> None:
 
 
 def test_core_errors_carry_every_field(pair) -> None:
-    with pytest.raises(Error) as caught:
+    with pytest.raises(Error) as error_info:
         pair[1].broadcast(np.zeros(1), root=5)
-    failure = caught.value
+    failure = error_info.value
     assert failure.code == Status.invalid_argument
     assert failure.collective == "broadcast"
     assert failure.rank == 1
@@ -103,27 +103,27 @@ def test_core_errors_carry_every_field(pair) -> None:
 
 
 def test_errors_can_be_pickled(pair) -> None:
-    with pytest.raises(Error) as caught:
+    with pytest.raises(Error) as error_info:
         pair[0].send(np.zeros(1), 9)
-    caught.value.ranks = (2, 5)
-    caught.value.__notes__ = ["in step 7"]  # as add_note does, from Python 3.11 on
-    again = pickle.loads(pickle.dumps(caught.value))
-    assert vars(again) == vars(caught.value)
-    assert str(copy.copy(caught.value)) == str(caught.value)
+    error_info.value.ranks = (2, 5)
+    error_info.value.__notes__ = ["in step 7"]  # as add_note does, from Python 3.11 on
+    restored = pickle.loads(pickle.dumps(error_info.value))
+    assert vars(restored) == vars(error_info.value)
+    assert str(copy.copy(error_info.value)) == str(error_info.value)
 
 
 def test_abort_wakes_a_waiting_rank(pair) -> None:
-    def body(comm: Communicator) -> Status | None:
+    def run_rank(comm: Communicator) -> Status | None:
         if comm.rank == 1:
             time.sleep(0.2)
             comm.abort()
             return None
-        with pytest.raises(Error) as caught:
+        with pytest.raises(Error) as error_info:
             comm.allreduce(np.zeros(4))
-        return caught.value.code
+        return error_info.value.code
 
     started = time.monotonic()
-    code = on_all(pair, body)[0]
+    code = run_on_all_ranks(pair, run_rank)[0]
     assert code in (Status.aborted, Status.remote)
     assert time.monotonic() - started < TIMEOUT_S / 2
     with pytest.raises(Error):
@@ -132,13 +132,13 @@ def test_abort_wakes_a_waiting_rank(pair) -> None:
 
 def test_a_missing_partner_is_a_timeout_not_a_hang() -> None:
     pair = Communicator.all(2, timeout=0.5)
-    with pytest.raises(Error) as caught:
+    with pytest.raises(Error) as error_info:
         pair[0].allreduce(np.zeros(4))
-    assert caught.value.code == Status.timeout
-    assert caught.value.ranks == (1,)
-    with pytest.raises(Error) as later:  # of the same thread, and due to nobody
+    assert error_info.value.code == Status.timeout
+    assert error_info.value.ranks == (1,)
+    with pytest.raises(Error) as later_error:  # of the same thread, and due to nobody
         Communicator.all(0)
-    assert (later.value.ranks, caught.value.ranks) == ((), (1,))
+    assert (later_error.value.ranks, error_info.value.ranks) == ((), (1,))
     for comm in pair:
         comm.close()
 
@@ -148,8 +148,8 @@ def test_an_invalid_operation_stops_its_whole_group(pair) -> None:
     with pytest.raises(Error), isthmus.group():
         pair[0].allreduce(np.ones(2), out[0])
         pair[1].broadcast(np.ones(2), out[1], root=4)
-    assert [part.tolist() for part in out] == [[7.0, 7.0]] * 2
-    assert on_all(pair, lambda comm: comm.allreduce(np.ones(1)).tolist()) == [[2.0]] * 2
+    assert [child.tolist() for child in out] == [[7.0, 7.0]] * 2
+    assert run_on_all_ranks(pair, lambda comm: comm.allreduce(np.ones(1)).tolist()) == [[2.0]] * 2
 
 
 def test_an_exception_inside_a_group_starts_nothing(pair) -> None:
@@ -158,7 +158,7 @@ def test_an_exception_inside_a_group_starts_nothing(pair) -> None:
         pair[0].allreduce(np.ones(2), out)
         raise RuntimeError("on purpose")
     assert out.tolist() == [7.0, 7.0]
-    assert on_all(pair, lambda comm: comm.allreduce(np.ones(1)).tolist()) == [[2.0]] * 2
+    assert run_on_all_ranks(pair, lambda comm: comm.allreduce(np.ones(1)).tolist()) == [[2.0]] * 2
 
 
 def test_bad_devices_and_sizes() -> None:
@@ -166,41 +166,41 @@ def test_bad_devices_and_sizes() -> None:
         Communicator.all(["gpu"])
     with pytest.raises(ValueError, match=r"the part after ':' must be an ordinal"):
         Communicator.all(["cuda:x"])
-    with pytest.raises(Error) as caught:
+    with pytest.raises(Error) as error_info:
         Communicator.all(0)
-    assert caught.value.code == Status.invalid_argument
+    assert error_info.value.code == Status.invalid_argument
 
 
 def test_bad_configuration_names_the_place(tmp_path) -> None:
     file = tmp_path / "isthmus.toml"
     file.write_text('[[rule]]\ncollective = "alreduce"\nuse = "host"\n')
-    with pytest.raises(Error, match=r"isthmus\.toml:2:.*alreduce") as caught:
+    with pytest.raises(Error, match=r"isthmus\.toml:2:.*alreduce") as error_info:
         Communicator.all(1, config=str(file))
-    assert caught.value.code == Status.config
+    assert error_info.value.code == Status.config
 
 
 def test_info_lists_backends_and_rules(pair) -> None:
-    told = pair[0].info()
-    assert told["size"] == 2
-    assert told["rules"]
-    assert {"name", "available", "reason"} <= told["backends"][0].keys()
-    assert all(backend["available"] or backend["reason"] for backend in told["backends"])
+    document = pair[0].info()
+    assert document["size"] == 2
+    assert document["rules"]
+    assert {"name", "available", "reason"} <= document["backends"][0].keys()
+    assert all(backend["available"] or backend["reason"] for backend in document["backends"])
 
 
 def test_explain_names_winner_and_losers(pair, monkeypatch) -> None:
-    told = pair[0].explain("allreduce", count=1000, dtype="float32")
-    assert told["backend"]
-    assert told["query"]["bytes"] == 4000
-    assert told["rejected"]
+    document = pair[0].explain("allreduce", count=1000, dtype="float32")
+    assert document["backend"]
+    assert document["query"]["bytes"] == 4000
+    assert document["rejected"]
     with pytest.raises(ValueError, match="collective 'alreduce' is unknown; allowed: broadcast"):
         pair[0].explain("alreduce")
 
 
 def test_explain_answers_for_every_collective(pair) -> None:
     for name in isthmus.COLLECTIVES:
-        told = pair[1].explain(name, count=5, dtype="int16")
-        assert told["query"]["collective"] == name
-        assert told["backend"], told["reason"]
+        document = pair[1].explain(name, count=5, dtype="int16")
+        assert document["query"]["collective"] == name
+        assert document["backend"], document["reason"]
 
 
 def test_explain_follows_the_environment(monkeypatch) -> None:

@@ -19,7 +19,7 @@ PROGRAM = """#!{python}
 import json, os, sys
 words = sys.argv[1:]
 value = lambda name, otherwise="": words[words.index(name) + 1] if name in words else otherwise
-if os.environ.get("PLAYED_FAILS") == "{name}":
+if os.environ.get("FAKE_FAILURE") == "{name}":
     sys.exit(1)
 record = dict(collective="allreduce", dtype="float32", op="sum", bytes=8, ranks=1,
               provider=value("--provider", "{name}"), backend="", reason="", mode="host", placement="3",
@@ -39,7 +39,7 @@ def write_program(path: Path, name: str, us: float) -> None:
 
 
 @pytest.fixture
-def carried(tmp_path) -> Path:
+def carry_folder(tmp_path) -> Path:
     """A folder as scripts/cpu_carry leaves it: ours takes 2 us, MPICH 3, Open MPI 5."""
     programs = tmp_path / "programs"
     write_program(programs / "builds/isthmus/bin/isthmus_bench", "isthmus", 2.0)
@@ -51,22 +51,22 @@ def carried(tmp_path) -> Path:
         launch.chmod(0o755)
     folder = tmp_path / "carry"
     folder.mkdir()
-    pack = ["tar", "-C", str(tmp_path), "-cJf", str(folder / "programs.tar.xz"), "programs"]
-    subprocess.run(pack, check=True)
+    archive_command = ["tar", "-C", str(tmp_path), "-cJf", str(folder / "programs.tar.xz"), "programs"]
+    subprocess.run(archive_command, check=True)
     (folder / "cpu_check").write_bytes((ROOT / "scripts/cpu_check").read_bytes())
     return folder
 
 
-def check(folder: Path, *words: str, fails: str = "") -> tuple[subprocess.CompletedProcess, Path]:
+def run_cpu_check(folder: Path, *options: str, failing_program: str = "") -> tuple[subprocess.CompletedProcess, Path]:
     out = folder / "out"
-    environment = os.environ | {"OUT": str(out), "PLAYED_FAILS": fails}
-    command = [sys.executable, str(folder / "cpu_check"), "--ranks", "1", "--collectives", "allreduce", *words]
+    environment = os.environ | {"OUT": str(out), "FAKE_FAILURE": failing_program}
+    command = [sys.executable, str(folder / "cpu_check"), "--ranks", "1", "--collectives", "allreduce", *options]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120), out
 
 
-def test_writes_records_of_all_providers_and_compares_with_the_best_peer(carried):
-    ended, out = check(carried, "--heap", "--rounds", "2")
-    assert ended.returncode == 0, ended.stderr
+def test_writes_records_of_all_providers_and_compares_with_the_best_peer(carry_folder):
+    completed, out = run_cpu_check(carry_folder, "--heap", "--rounds", "2")
+    assert completed.returncode == 0, completed.stderr
     (file,) = out.glob("cpu*-host.json")
     report = Report.load(file)
     assert report.commit == "0123abc" and set(report.versions) == {"isthmus", "mpich", "openmpi"}
@@ -74,13 +74,13 @@ def test_writes_records_of_all_providers_and_compares_with_the_best_peer(carried
         ("isthmus", "host"), ("isthmus", "shared_heap"), ("mpich", "host"), ("openmpi", "host"),
     }  # fmt: skip
     assert all(len(record.round_medians_us) == 2 for record in report.records)
-    assert "3.00 mpich" in ended.stdout and "2.00  1.50" in ended.stdout
-    assert "1 ranks on cores: 3" in ended.stdout
+    assert "3.00 mpich" in completed.stdout and "2.00  1.50" in completed.stdout
+    assert "1 ranks on cores: 3" in completed.stdout
 
 
-def test_threads_and_more_ranks_than_cores_are_measured_where_asked_for(carried):
-    ended, out = check(carried, "--threads", "--crowded", "--ranks", "1,9999", "--rounds", "1")
-    assert ended.returncode == 0, ended.stderr
+def test_threads_and_more_ranks_than_cores_are_measured_where_asked_for(carry_folder):
+    completed, out = run_cpu_check(carry_folder, "--threads", "--crowded", "--ranks", "1,9999", "--rounds", "1")
+    assert completed.returncode == 0, completed.stderr
     results = json.loads((out / "cpu-check.json").read_text())["results"]
     assert {each["step"].split(",")[0] for each in results} == {
         "isthmus",
@@ -91,9 +91,9 @@ def test_threads_and_more_ranks_than_cores_are_measured_where_asked_for(carried)
     assert sum("9999 ranks" in each["step"] for each in results) == 4
 
 
-def test_two_jobs_at_once_share_cores_or_have_their_own(carried):
-    ended, out = check(carried, "--together", "--rounds", "1")
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+def test_two_jobs_at_once_share_cores_or_have_their_own(carry_folder):
+    completed, out = run_cpu_check(carry_folder, "--together", "--rounds", "1")
+    assert completed.returncode == 0, completed.stdout + completed.stderr
     steps = [each["step"] for each in json.loads((out / "cpu-check.json").read_text())["results"]]
     places = ["the same cores"] + (["other cores"] if len(os.sched_getaffinity(0)) > 1 else [])
     assert steps == [
@@ -101,25 +101,25 @@ def test_two_jobs_at_once_share_cores_or_have_their_own(carried):
         for place in places
         for name in ("isthmus", "mpich", "openmpi")
     ]
-    assert all(f"beside as many on {place}" in ended.stdout for place in places), ended.stdout
+    assert all(f"beside as many on {place}" in completed.stdout for place in places), completed.stdout
     log = (out / "cpu-check.log").read_text()
     assert log.count("raw0.json") == log.count("raw1.json") == len(steps)
 
 
-def test_a_provider_that_fails_is_named_and_spares_the_others(carried):
-    ended, out = check(carried, "--rounds", "1", fails="mpich")
-    assert ended.returncode == 1
+def test_a_provider_that_fails_is_named_and_spares_the_others(carry_folder):
+    completed, out = run_cpu_check(carry_folder, "--rounds", "1", failing_program="mpich")
+    assert completed.returncode == 1
     results = json.loads((out / "cpu-check.json").read_text())["results"]
     assert [each["result"] for each in results] == ["passed", "failed", "passed"]
-    assert "5.00 openmpi" in ended.stdout
+    assert "5.00 openmpi" in completed.stdout
 
 
-def test_what_the_time_does_not_allow_is_not_run_and_says_so(carried):
-    ended, _ = check(carried, "--limit", "0")
-    assert (ended.returncode, "not run (the time is over)" in ended.stdout) == (1, True)
+def test_what_the_time_does_not_allow_is_not_run_and_says_so(carry_folder):
+    completed, _ = run_cpu_check(carry_folder, "--limit", "0")
+    assert (completed.returncode, "not run (the time is over)" in completed.stdout) == (1, True)
 
 
 def test_without_the_archive_it_says_who_packs_it(tmp_path):
     (tmp_path / "cpu_check").write_bytes((ROOT / "scripts/cpu_check").read_bytes())
-    ended, _ = check(tmp_path)
-    assert (ended.returncode, "scripts/cpu_carry" in ended.stderr) == (2, True)
+    completed, _ = run_cpu_check(tmp_path)
+    assert (completed.returncode, "scripts/cpu_carry" in completed.stderr) == (2, True)

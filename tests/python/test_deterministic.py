@@ -14,18 +14,18 @@ COUNTS = [1, 17, 1000, 5000, 70001]
 
 def algorithms() -> list[str]:
     """Those of `host` that take an allreduce."""
-    with isthmus.Communicator.all(1)[0] as alone:
-        (host,) = [each for each in alone.info()["backends"] if each["name"] == "host"]
+    with isthmus.Communicator.all(1)[0] as communicator:
+        (host,) = [each for each in communicator.info()["backends"] if each["name"] == "host"]
     assert "rank_order" in host["capabilities"]
     return [name for name in host["algorithms"] if name != "channel"]
 
 
-def in_order(contributions: list[np.ndarray]) -> np.ndarray:
+def sum_in_rank_order(contributions: list[np.ndarray]) -> np.ndarray:
     """One after the other; narrow types in float32, rounded once."""
-    wide = np.float32 if contributions[0].itemsize < 4 else contributions[0].dtype
-    total = contributions[0].astype(wide)
+    wide_dtype = np.float32 if contributions[0].itemsize < 4 else contributions[0].dtype
+    total = contributions[0].astype(wide_dtype)
     for contribution in contributions[1:]:
-        total = total + contribution.astype(wide)
+        total = total + contribution.astype(wide_dtype)
     return total.astype(contributions[0].dtype)
 
 
@@ -35,7 +35,7 @@ def test_every_algorithm_adds_in_the_order_of_the_ranks(
     ranks: int, dtype: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generator = np.random.default_rng(ranks)
-    taken = 0
+    checked_calls = 0
     names = algorithms()
     monkeypatch.setenv("ISTHMUS_DETERMINISTIC", "1")
     for name in names:
@@ -47,13 +47,13 @@ def test_every_algorithm_adds_in_the_order_of_the_ranks(
             outputs = [np.full(count, np.nan, dtype) for _ in range(ranks)]
             failures: list[isthmus.Error] = []
 
-            def call(rank: int) -> None:
+            def run_rank(rank: int) -> None:
                 try:
                     communicators[rank].allreduce(inputs[rank], outputs[rank])  # noqa: B023
                 except isthmus.Error as failure:
                     failures.append(failure)  # noqa: B023
 
-            threads = [threading.Thread(target=call, args=(rank,)) for rank in range(ranks)]
+            threads = [threading.Thread(target=run_rank, args=(rank,)) for rank in range(ranks)]
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -61,13 +61,13 @@ def test_every_algorithm_adds_in_the_order_of_the_ranks(
             if failures:  # an algorithm that takes small messages only
                 assert all("no backend can do" in str(failure) for failure in failures)
                 continue
-            taken += 1
-            expected = in_order(inputs).tobytes()
+            checked_calls += 1
+            expected = sum_in_rank_order(inputs).tobytes()
             for output in outputs:
                 assert output.tobytes() == expected, (name, count)
         for communicator in communicators:
             communicator.close()
-    assert taken > 3 * len(names), "hardly any algorithm took a call"
+    assert checked_calls > 3 * len(names), "hardly any algorithm took a call"
 
 
 def test_wrong_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,104 +12,104 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import command
+from conftest import run_cli
 
 from isthmus import launch, layout
 from isthmus.cli.checks import CHECKS
-from isthmus.cli.doctor import Result, examine
+from isthmus.cli.doctor import Result, run_check
 
-ALWAYS = {"package", "configuration", "shared memory", "ranks", "backends"}
+ALWAYS_AVAILABLE = {"package", "configuration", "shared memory", "ranks", "backends"}
 
 
-def failed(result: Result, what: str, advice: str) -> None:
+def assert_failed(result: Result, details: str, hint: str) -> None:
     assert result.result == "failed", result
-    assert re.search(what, result.what), result
-    assert re.search(advice, result.advice), result
+    assert re.search(details, result.details), result
+    assert re.search(hint, result.hint), result
 
 
-def put_first(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+def prepend_python_path(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Child processes import from that folder before any other."""
-    before = os.environ.get("PYTHONPATH")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *([before] if before else [])]))
+    previous = os.environ.get("PYTHONPATH")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *([previous] if previous else [])]))
 
 
 def test_everything_that_is_here_works(tmp_path: Path) -> None:
-    completed = command("doctor", "--json", ISTHMUS_DOCTOR_SHM=str(tmp_path))
-    told = json.loads(completed.stdout)
-    assert completed.returncode == 0 and told["healthy"], told
-    results = {each["check"]: each for each in told["checks"]}
+    completed = run_cli("doctor", "--json", ISTHMUS_DOCTOR_SHM=str(tmp_path))
+    document = json.loads(completed.stdout)
+    assert completed.returncode == 0 and document["healthy"], document
+    results = {each["check"]: each for each in document["checks"]}
     assert list(results) == list(CHECKS)
-    expected = ALWAYS | ({"mpi"} if Path(launch.launcher("mpich").executable).is_file() else set())
+    expected = ALWAYS_AVAILABLE | ({"mpi"} if Path(launch.launcher("mpich").executable).is_file() else set())
     assert expected <= {name for name, each in results.items() if each["result"] == "ok"}
-    assert re.search("two processes, allreduce by host:", results["ranks"]["what"])
-    assert re.search(r"two processes, allreduce by mpi", results["mpi"]["what"])
+    assert re.search("two processes, allreduce by host:", results["ranks"]["details"])
+    assert re.search(r"two processes, allreduce by mpi", results["mpi"]["details"])
     for each in results.values():
-        assert each["seconds"] > 0 and each["what"] and not each["advice"]
+        assert each["seconds"] > 0 and each["details"] and not each["hint"]
 
 
 def test_the_text_and_the_exit_code(tmp_path: Path) -> None:
-    completed = command("doctor", "--only", "shared memory", "--only", "package", ISTHMUS_DOCTOR_SHM="/proc")
+    completed = run_cli("doctor", "--only", "shared memory", "--only", "package", ISTHMUS_DOCTOR_SHM="/proc")
     assert completed.returncode == 1, completed.stderr
     assert re.search(r"^package +ok ", completed.stdout, re.M)
     assert re.search(r"^shared memory +failed .*0 of 0 MiB free", completed.stdout, re.M)
     assert "--shm-size" in completed.stdout
-    assert command("doctor", "--only", "nonsense").returncode == 2
+    assert run_cli("doctor", "--only", "nonsense").returncode == 2
 
 
 def test_no_folder_for_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ISTHMUS_DOCTOR_SHM", "/nowhere")
-    failed(examine("shared memory"), "/nowhere does not exist", "mount a tmpfs")
+    assert_failed(run_check("shared memory"), "/nowhere does not exist", "mount a tmpfs")
 
 
 @pytest.fixture
-def small_files() -> Iterator[None]:
+def limited_file_size() -> Iterator[None]:
     """No file, and so no segment, of more than a MiB in processes that are started now."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+    previous = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, previous[1]))
     yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    resource.setrlimit(resource.RLIMIT_FSIZE, previous)
 
 
 @pytest.mark.usefixtures("small_files")
 def test_no_room_for_a_segment() -> None:
-    failed(examine("shared memory"), "a segment of 32 MiB cannot be made: File too large", "ulimit")
+    assert_failed(run_check("shared memory"), "a segment of 32 MiB cannot be made: File too large", "ulimit")
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "what"),
+    ("name", "value", "details"),
     [
         ("ISTHMUS_CONFIG", "/nowhere.toml", "cannot read /nowhere.toml"),
         ("ISTHMUS_RULE", "use=nonsense", 'unknown backend "nonsense"'),
     ],
 )
-def test_wrong_settings_fail_once(monkeypatch: pytest.MonkeyPatch, name: str, value: str, what: str) -> None:
+def test_wrong_settings_fail_once(monkeypatch: pytest.MonkeyPatch, name: str, value: str, details: str) -> None:
     monkeypatch.setenv(name, value)
-    failed(examine("configuration"), what, "correct")
-    assert examine("backends").result == "ok", "only the check of the configuration reads it"
+    assert_failed(run_check("configuration"), details, "correct")
+    assert run_check("backends").result == "ok", "only the check of the configuration reads it"
 
 
 def test_a_wrong_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "isthmus.toml"
     file.write_text('threshold = "many"\n')
     monkeypatch.setenv("ISTHMUS_CONFIG", str(file))
-    failed(examine("configuration"), r"isthmus.toml:1:\d+: size", "selection.md has the grammar")
+    assert_failed(run_check("configuration"), r"isthmus.toml:1:\d+: size", "selection.md has the grammar")
 
 
 def test_a_broken_plugin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "libisthmus_broken.so").write_text("no library")
     monkeypatch.setenv("ISTHMUS_PLUGIN_PATH", str(tmp_path))
-    failed(
-        examine("plug-ins"), "libisthmus_broken.so: file too short", "remove the file from ISTHMUS_PLUGIN_PATH"
+    assert_failed(
+        run_check("plug-ins"), "libisthmus_broken.so: file too short", "remove the file from ISTHMUS_PLUGIN_PATH"
     )
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a compiler")
 @pytest.mark.parametrize(
-    ("body", "timeout", "what", "advice"),
+    ("body", "timeout", "details", "hint"),
     [("pause()", 5, "no answer within 5 s", "--timeout 20"), ("abort()", 60, "SIGABRT", "isthmus info")],
 )
 def test_neither_hangs_nor_crashes_reach_the_command(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str, timeout: float, what: str, advice: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str, timeout: float, details: str, hint: str
 ) -> None:
     source = (
         f"#include <stdlib.h>\n#include <unistd.h>\n__attribute__((constructor)) void start() {{ {body}; }}\n"
@@ -118,25 +118,25 @@ def test_neither_hangs_nor_crashes_reach_the_command(
     compiler = ["g++", "-x", "c", "-shared", "-fPIC", "-o", plugin, "-"]
     subprocess.run(compiler, input=source, text=True, check=True)
     monkeypatch.setenv("ISTHMUS_PLUGIN_PATH", str(tmp_path))
-    result = examine("plug-ins", timeout)
-    failed(result, what, advice)
+    result = run_check("plug-ins", timeout)
+    assert_failed(result, details, hint)
 
 
 def test_no_pytorch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
-    put_first(monkeypatch, tmp_path)
-    result = examine("pytorch")
-    assert result.result == "not here" and "has no PyTorch" in result.what, result
+    prepend_python_path(monkeypatch, tmp_path)
+    result = run_check("pytorch")
+    assert result.result == "not here" and "has no PyTorch" in result.details, result
 
 
 def test_a_pytorch_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libtorch_cpu.so is gone')")
-    put_first(monkeypatch, tmp_path)
-    failed(examine("pytorch"), "libtorch_cpu.so is gone", "pip install torch")
+    prepend_python_path(monkeypatch, tmp_path)
+    assert_failed(run_check("pytorch"), "libtorch_cpu.so is gone", "pip install torch")
 
 
 @pytest.mark.skipif(layout.checkout() is None, reason="an installed package has no folder of MPI families")
 def test_an_mpi_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYDRA_LAUNCHER", "nonsense")
-    failed(examine("mpi"), "two ranks under .* ended with", "hostname")
+    assert_failed(run_check("mpi"), "two ranks under .* ended with", "hostname")

@@ -8,7 +8,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import command, on_all
+from conftest import run_cli, run_on_all_ranks
 
 import isthmus
 from isthmus.fused import Plan
@@ -26,8 +26,8 @@ def _blas(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def random_matrix(rows: int, cols: int, dtype: str, seed: int) -> np.ndarray:
-    wanted = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
-    return (2 * np.random.default_rng(seed).random((rows, cols)) - 1).astype(wanted)
+    numpy_dtype = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+    return (2 * np.random.default_rng(seed).random((rows, cols)) - 1).astype(numpy_dtype)
 
 
 def check(c: np.ndarray, expected: np.ndarray, magnitude: np.ndarray, k: int, output: str) -> None:
@@ -55,7 +55,7 @@ def test_products(pair: list[isthmus.Communicator], mode: str, dtype: str, outpu
                 check(c, scale * (a64 @ b64) + bias.astype(np.float64), magnitude, 31, output)
                 assert np.array_equal(gathered.view(np.uint8), a.view(np.uint8))
 
-    on_all(pair, rank)
+    run_on_all_ranks(pair, rank)
 
 
 @pytest.mark.parametrize("mode", ["model", "sequential", "pipelined"])
@@ -67,8 +67,8 @@ def test_reduce_scatter(pair: list[isthmus.Communicator], mode: str) -> None:
 
     def rank(communicator: isthmus.Communicator) -> None:
         # Rank 0 has 12 of the inner dimension, rank 1 the other 19.
-        inner = slice(0, 12) if communicator.rank == 0 else slice(12, 31)
-        left, right = np.ascontiguousarray(a[:, inner]), b[inner]
+        columns = slice(0, 12) if communicator.rank == 0 else slice(12, 31)
+        left, right = np.ascontiguousarray(a[:, columns]), b[columns]
         own = slice(communicator.rank * 23, (communicator.rank + 1) * 23)
         with Plan(communicator, left, right, kind="gemm_reduce_scatter", output="float32", mode=mode) as plan:
             c = plan(left, right, bias=bias)
@@ -77,7 +77,7 @@ def test_reduce_scatter(pair: list[isthmus.Communicator], mode: str) -> None:
             with pytest.raises(isthmus.Error, match="beta = 1 must be 0"):
                 plan(left, right, out=c, beta=1.0)
 
-    on_all(pair, rank)
+    run_on_all_ranks(pair, rank)
 
 
 def test_torch_tensors(pair: list[isthmus.Communicator]) -> None:
@@ -96,7 +96,7 @@ def test_torch_tensors(pair: list[isthmus.Communicator]) -> None:
             assert len([name for name in names if f"rank {1 - communicator.rank} rows" in name]) == 4
             assert plan.info["mode"] == "pipelined"
 
-    on_all(pair, rank)
+    run_on_all_ranks(pair, rank)
 
 
 def test_the_model_falls_back_and_says_why(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_the_model_falls_back_and_says_why(tmp_path: Path) -> None:
             plan(a, b)
             assert "outside the symmetric heap" in plan.info["notes"][0]
 
-    on_all(ranks, rank)
+    run_on_all_ranks(ranks, rank)
     for communicator in ranks:
         communicator.close()
 
@@ -133,9 +133,9 @@ def test_errors(pair: list[isthmus.Communicator]) -> None:
             Plan(communicator, a, b, kind="gemm")
         with pytest.raises(ValueError, match="mode 'fast' is unknown"):
             Plan(communicator, a, b, mode="fast")
-        with pytest.raises(isthmus.Error, match="input = int32 is not supported") as refused:
+        with pytest.raises(isthmus.Error, match="input = int32 is not supported") as error_info:
             Plan(communicator, a.astype(np.int32), b.astype(np.int32))
-        assert refused.value.hint == "float16, bfloat16 and float32 are"
+        assert error_info.value.hint == "float16, bfloat16 and float32 are"
         with pytest.raises(isthmus.Error, match="m = 5 is not a multiple of the 2 ranks"):
             Plan(communicator, random_matrix(5, 3, "float32", 6), b, kind="gemm_reduce_scatter")
         with pytest.raises(isthmus.Error, match="description->n: rank 0 has 5, rank 1 has 4"):
@@ -145,40 +145,40 @@ def test_errors(pair: list[isthmus.Communicator]) -> None:
                 plan(a[:2], b)
             with pytest.raises(ValueError, match="out must be 8 x 5 float32"):
                 plan(a, b, out=np.empty((8, 4), np.float32))
-            whole = np.zeros((9, 3), np.float32)
+            full_a = np.zeros((9, 3), np.float32)
             with pytest.raises(isthmus.Error, match="overlaps"):
-                plan(whole[1:5], b, gathered_a=whole[:8])
+                plan(full_a[1:5], b, gathered_a=full_a[:8])
             assert np.allclose(plan(a, b)[communicator.rank * 4 : communicator.rank * 4 + 4], a @ b)
 
-    on_all(pair, rank)
+    run_on_all_ranks(pair, rank)
 
 
 def test_command(tmp_path: Path) -> None:
-    written = {name: tmp_path / name for name in ("report.json", "trace.json", "picture.png")}
-    completed = command(
+    files = {name: tmp_path / name for name in ("report.json", "trace.json", "picture.png")}
+    completed = run_cli(
         *("bench", "allgather_gemm", "-n", "2", "--m", "64", "--k", "32", "--n", "48", "--dtype", "float16"),
-        *("--json", str(written["report.json"]), "--trace", str(written["trace.json"])),
-        *("--plot", str(written["picture.png"])),
+        *("--json", str(files["report.json"]), "--trace", str(files["trace.json"])),
+        *("--plot", str(files["picture.png"])),
     )
     assert completed.returncode == 0, completed.stderr
     assert "verified against float64, every element: wrong before 0, after 0, with late ranks 0" in completed.stdout
     for view in ("compute only", "sequential", "pipelined"):
         assert view in completed.stdout
-    report = Report.load(written["report.json"])
-    assert {"compute_only", "sequential", "pipelined", "fused"} <= {each.view for each in report.records}
-    assert all(each.wrong == 0 for each in report.records if each.view in ("sequential", "pipelined", "fused"))
+    report = Report.load(files["report.json"])
+    assert {"compute_only", "sequential", "pipelined", "fused"} <= {entry.view for entry in report.records}
+    assert all(entry.wrong == 0 for entry in report.records if entry.view in ("sequential", "pipelined", "fused"))
     slices = [
-        each for each in json.loads(written["trace.json"].read_text())["traceEvents"] if each["ph"] == "X"
+        entry for entry in json.loads(files["trace.json"].read_text())["traceEvents"] if entry["ph"] == "X"
     ]
     for rank in (0, 1):
-        own = {(each["cat"], each["name"]) for each in slices if each["pid"] == rank}
+        own = {(entry["cat"], entry["name"]) for entry in slices if entry["pid"] == rank}
         assert ("compute", f"rank {rank} rows 0..32") in own
         assert any(cat == "copy" and name.startswith(f"rank {1 - rank} rows") for cat, name in own)
-    assert written["picture.png"].read_bytes().startswith(b"\x89PNG")
+    assert files["picture.png"].read_bytes().startswith(b"\x89PNG")
 
 
 def test_command_for_the_mirror() -> None:
-    completed = command(
+    completed = run_cli(
         *("bench", "gemm_reduce_scatter", "-n", "2", "--m", "64", "--k", "32", "--n", "48"),
         *("--dtype", "bfloat16", "--output", "bfloat16"),
     )
@@ -195,13 +195,13 @@ def test_command_for_the_mirror() -> None:
         (("--device", "tpu"), "--device tpu is unknown"),
     ],
 )
-def test_command_refuses(arguments: tuple[str, ...], words: str) -> None:
-    completed = command("bench", "allgather_gemm", "-n", "2", *arguments)
+def test_command_refuses(arguments: tuple[str, ...], message: str) -> None:
+    completed = run_cli("bench", "allgather_gemm", "-n", "2", *arguments)
     assert completed.returncode == 2
-    assert words in completed.stderr
+    assert message in completed.stderr
 
 
 def test_trace_is_for_products() -> None:
-    completed = command("bench", "allreduce", "--trace", "file.json")
+    completed = run_cli("bench", "allreduce", "--trace", "file.json")
     assert completed.returncode == 2
     assert "--trace is for allgather_gemm" in completed.stderr

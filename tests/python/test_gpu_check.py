@@ -16,34 +16,34 @@ from gpu_topics import TOPICS  # noqa: E402
 
 # Notes how it was called; fails where the test asks for it.
 TOOL = """#!/bin/sh
-echo "$(basename "$0") $*" >>"$PLAYED/calls"
-case "$*" in *"$PLAYED_FAILS"*) exit 1 ;; esac
+echo "$(basename "$0") $*" >>"$FAKE_FOLDER/calls"
+case "$*" in *"$FAKE_FAILURE"*) exit 1 ;; esac
 """
 
 
-def play(
-    folder: Path, gpus: int, only: str = "", fails: str = "nothing at all", tools=("nvcc", "cmake")
+def run_gpu_check(
+    folder: Path, gpus: int, only: str = "", failing_command: str = "nothing at all", tools=("nvcc", "cmake")
 ) -> tuple:
     """Runs gpu_check beside fake tools. Returns exit code, steps by name, and what was called."""
-    bin_ = folder / "bin"
-    bin_.mkdir(parents=True)
+    bin_folder = folder / "bin"
+    bin_folder.mkdir(parents=True)
     for tool in tools:
-        (bin_ / tool).write_text(TOOL)
-    (bin_ / "nvidia-smi").write_text("#!/bin/sh\n" + "echo NVIDIA H200\n" * gpus)
-    for tool in bin_.iterdir():
+        (bin_folder / tool).write_text(TOOL)
+    (bin_folder / "nvidia-smi").write_text("#!/bin/sh\n" + "echo NVIDIA H200\n" * gpus)
+    for tool in bin_folder.iterdir():
         tool.chmod(0o755)
-    (bin_ / "python3").symlink_to(sys.executable)
+    (bin_folder / "python3").symlink_to(sys.executable)
     environment = {
-        "PATH": f"{bin_}:/usr/bin:/bin",
-        "PLAYED": str(folder),
-        "PLAYED_FAILS": fails,
+        "PATH": f"{bin_folder}:/usr/bin:/bin",
+        "FAKE_FOLDER": str(folder),
+        "FAKE_FAILURE": failing_command,
         "OUT": str(folder / "out"),
         "BUILD": str(folder / "build"),
         "ONLY": only,
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    ended = subprocess.run(
-        [bin_ / "python3", ROOT / "scripts/gpu_check"],
+    completed = subprocess.run(
+        [bin_folder / "python3", ROOT / "scripts/gpu_check"],
         env=environment,
         capture_output=True,
         text=True,
@@ -52,26 +52,26 @@ def play(
     report = folder / "out/gpu-check.json"
     results = json.loads(report.read_text())["results"] if report.exists() else []
     calls = folder / "calls"
-    return ended, {entry["step"]: entry for entry in results}, calls.read_text() if calls.exists() else ""
+    return completed, {entry["step"]: entry for entry in results}, calls.read_text() if calls.exists() else ""
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 4, 8])
 def test_steps_that_need_more_gpus_are_skipped_with_the_reason(tmp_path, gpus):
     # The programs do not exist here, so whatever is not skipped fails: the two together are the table.
-    ended, results, _ = play(tmp_path, gpus, "collectives,asynchrony")
-    assert ended.returncode == 1
+    completed, results, _ = run_gpu_check(tmp_path, gpus, "collectives,asynchrony")
+    assert completed.returncode == 1
     for topic in TOPICS:
         for step in topic.steps if topic.name in ("collectives", "asynchrony") else ():
-            together = step.share and step.gpus > gpus
-            entry = results[step.name + (" (two share the GPU)" if together else "")]
-            assert entry["result"] == ("failed" if step.gpus <= gpus or together else "skipped"), entry
+            is_shared = step.share and step.gpus > gpus
+            entry = results[step.name + (" (two share the GPU)" if is_shared else "")]
+            assert entry["result"] == ("failed" if step.gpus <= gpus or is_shared else "skipped"), entry
             if entry["result"] == "skipped":
                 assert entry["why"] == f"needs {step.gpus} GPUs, this machine has {gpus}"
 
 
 def test_a_topic_whose_needs_are_missing_is_skipped_and_not_built(tmp_path):
-    ended, results, calls = play(tmp_path, 2, "hybrid")
-    assert ended.returncode == 0
+    completed, results, calls = run_gpu_check(tmp_path, 2, "hybrid")
+    assert completed.returncode == 0
     assert results["hybrid"] == {
         "step": "hybrid",
         "result": "skipped",
@@ -82,8 +82,8 @@ def test_a_topic_whose_needs_are_missing_is_skipped_and_not_built(tmp_path):
 
 
 def test_a_build_that_fails_spares_the_other_topics(tmp_path):
-    ended, results, _ = play(tmp_path, 2, "collectives,asynchrony", fails="gpu_asynchrony_test")
-    assert ended.returncode == 1
+    completed, results, _ = run_gpu_check(tmp_path, 2, "collectives,asynchrony", failing_command="gpu_asynchrony_test")
+    assert completed.returncode == 1
     assert results["build of asynchrony"]["result"] == "failed"
     assert results["build of collectives"]["result"] == "passed"
     assert results["asynchrony, graphs, abort"]["why"] == "its build failed"
@@ -91,17 +91,17 @@ def test_a_build_that_fails_spares_the_other_topics(tmp_path):
 
 
 def test_what_no_machine_can_do_is_no_failure_and_unknown_topics_are(tmp_path):
-    ended, _, _ = play(tmp_path / "none", 0)
-    assert (ended.returncode, "no NVIDIA GPU" in ended.stdout) == (0, True)
-    ended, _, _ = play(tmp_path / "compiler", 1, tools=("cmake",))
-    assert (ended.returncode, "no nvcc" in ended.stdout) == (0, True)
-    ended, _, _ = play(tmp_path / "unknown", 1, "nonsense")
-    assert (ended.returncode, "no topic 'nonsense'" in ended.stderr) == (2, True)
+    completed, _, _ = run_gpu_check(tmp_path / "none", 0)
+    assert (completed.returncode, "no NVIDIA GPU" in completed.stdout) == (0, True)
+    completed, _, _ = run_gpu_check(tmp_path / "compiler", 1, tools=("cmake",))
+    assert (completed.returncode, "no nvcc" in completed.stdout) == (0, True)
+    completed, _, _ = run_gpu_check(tmp_path / "unknown", 1, "nonsense")
+    assert (completed.returncode, "no topic 'nonsense'" in completed.stderr) == (2, True)
 
 
 def test_the_table_is_sound():
     assert len({topic.name for topic in TOPICS}) == len(TOPICS)
-    words = dict.fromkeys(
+    placeholders = dict.fromkeys(
         [
             "bin",
             "lib",
@@ -121,5 +121,5 @@ def test_the_table_is_sound():
     for topic in TOPICS:
         assert topic.steps and topic.targets
         for step in topic.steps:
-            assert step.command.format(**words) and step.gpus >= 1 and step.limit_s <= 400
+            assert step.command.format(**placeholders) and step.gpus >= 1 and step.limit_s <= 400
             assert not step.records or step.records in step.command

@@ -20,7 +20,7 @@ PLUGINS = {"hybrid", "nccl", "rccl"}  # built everywhere
 PIP = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
 
 
-def run(*command: str | Path, **environment: str) -> str:
+def run_command(*command: str | Path, **environment: str) -> str:
     variables = {**os.environ, **environment}
     words = [str(word) for word in command]
     completed = subprocess.run(words, capture_output=True, text=True, check=False, env=variables)
@@ -31,33 +31,33 @@ def run(*command: str | Path, **environment: str) -> str:
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("prefix")
-    run("cmake", "--install", layout.build_folder() or "", "--prefix", folder)
+    run_command("cmake", "--install", layout.build_folder() or "", "--prefix", folder)
     return folder
 
 
-def files_of(folder: Path) -> set[Path]:
+def relative_files(folder: Path) -> set[Path]:
     return {file.relative_to(folder) for file in folder.rglob("*.*") if file.is_file()}
 
 
-def engines_in(folder: Path) -> set[str]:
+def sycl_engines(folder: Path) -> set[str]:
     """Of libisthmus_ggml.so, for SYCL runtimes."""
     return {file.name for file in folder.glob("libisthmus_ggml_sycl[0-9]*.so")}
 
 
-def installed_as(prefix: Path) -> Path:
+def library_folder(prefix: Path) -> Path:
     """The folder with libisthmus.so: lib, or lib64 on some systems."""
     return next(prefix.glob("lib*/libisthmus.so")).parent
 
 
 def test_an_installation_has_its_parts(prefix: Path) -> None:
-    lib = installed_as(prefix)
+    lib = library_folder(prefix)
     assert {file.name for file in lib.glob("libisthmus.so*")} >= {"libisthmus.so", "libisthmus.so.0"}
     assert (lib / "libisthmus_ggml.so").exists()
-    assert engines_in(lib) == engines_in(Path(layout.library_folder()))
+    assert sycl_engines(lib) == sycl_engines(Path(layout.library_folder()))
     assert {f"libisthmus_{name}.so" for name in PLUGINS} <= {file.name for file in (lib / "isthmus").iterdir()}
-    assert files_of(prefix / "include") == files_of(ROOT / "include")
+    assert relative_files(prefix / "include") == relative_files(ROOT / "include")
     for file in [*lib.glob("*.so.*"), *lib.glob("libisthmus_ggml*"), *(lib / "isthmus").iterdir()]:
-        assert str(ROOT).encode() not in run("readelf", "-d", file).encode(), f"{file} names the build tree"
+        assert str(ROOT).encode() not in run_command("readelf", "-d", file).encode(), f"{file} names the build tree"
 
 
 def test_projects_outside_the_tree(prefix: Path, tmp_path: Path) -> None:
@@ -68,33 +68,33 @@ def test_projects_outside_the_tree(prefix: Path, tmp_path: Path) -> None:
     sycl = Path(sys.prefix) / "lib" / "libsycl.so"
     if sycl.exists():
         options += [f"-DSYCL_INCLUDE={sys.prefix}/include", f"-DSYCL_LIBRARY={sycl}"]
-    run("cmake", "-S", SOURCES, "-B", tmp_path, "-G", "Ninja", *options)
-    run("cmake", "--build", tmp_path)
-    alone = {"ISTHMUS_CONFIG": "none", "ISTHMUS_PROFILE": "none"}
-    assert run(tmp_path / "use_core", **alone) == "22 22\n"
+    run_command("cmake", "-S", SOURCES, "-B", tmp_path, "-G", "Ninja", *options)
+    run_command("cmake", "--build", tmp_path)
+    isolated_variables = {"ISTHMUS_CONFIG": "none", "ISTHMUS_PROFILE": "none"}
+    assert run_command(tmp_path / "use_core", **isolated_variables) == "22 22\n"
     if mpi.exists():
-        assert run(mpi.with_name("mpiexec"), "-n", "2", tmp_path / "use_mpi", **alone) == "2\n2\n"
+        assert run_command(mpi.with_name("mpiexec"), "-n", "2", tmp_path / "use_mpi", **isolated_variables) == "2\n2\n"
     if sycl.exists():
         opencl = f"{sys.prefix}/lib/libintelocl.so"
-        found = {"OCL_ICD_FILENAMES": opencl, "LD_LIBRARY_PATH": f"{sys.prefix}/lib"}
-        assert run(tmp_path / "use_sycl", **alone, **found) == "7\n"
-    noise = run(tmp_path / "use_core", **alone, ISTHMUS_PLUGIN_PATH=str(tmp_path), ISTHMUS_LOG="info")
-    assert "22 22" in noise
+        variables = {"OCL_ICD_FILENAMES": opencl, "LD_LIBRARY_PATH": f"{sys.prefix}/lib"}
+        assert run_command(tmp_path / "use_sycl", **isolated_variables, **variables) == "7\n"
+    log_output = run_command(tmp_path / "use_core", **isolated_variables, ISTHMUS_PLUGIN_PATH=str(tmp_path), ISTHMUS_LOG="info")
+    assert "22 22" in log_output
 
 
 def test_the_example_plug_in(prefix: Path, tmp_path: Path) -> None:
     """Built with nothing but the installation, loaded, and held to the oracle in threads and in processes."""
-    run("cmake", "-S", ROOT / "examples" / "plugin", "-B", tmp_path, "-G", "Ninja", f"-Disthmus_ROOT={prefix}")
-    run("cmake", "--build", tmp_path)
-    entry = run("nm", "-D", "--defined-only", tmp_path / "libmailbox.so")
-    assert [line.split()[-1] for line in entry.splitlines() if " T " in line] == ["isthmus_backend_v1"]
-    suite = Path(layout.build_folder() or "") / "bin" / "conformance"
-    if not suite.exists():
+    run_command("cmake", "-S", ROOT / "examples" / "plugin", "-B", tmp_path, "-G", "Ninja", f"-Disthmus_ROOT={prefix}")
+    run_command("cmake", "--build", tmp_path)
+    symbols = run_command("nm", "-D", "--defined-only", tmp_path / "libmailbox.so")
+    assert [line.split()[-1] for line in symbols.splitlines() if " T " in line] == ["isthmus_backend_v1"]
+    conformance = Path(layout.build_folder() or "") / "bin" / "conformance"
+    if not conformance.exists():
         pytest.skip("the conformance suite is not built")
-    found = {"ISTHMUS_PLUGIN_PATH": str(tmp_path), "ISTHMUS_CONFIG": "none", "ISTHMUS_PROFILE": "none"}
-    sample = ["--ranks", "3", "--thinning", "12", "--samples", "16", "--engine", "mailbox"]
+    variables = {"ISTHMUS_PLUGIN_PATH": str(tmp_path), "ISTHMUS_CONFIG": "none", "ISTHMUS_PROFILE": "none"}
+    arguments = ["--ranks", "3", "--thinning", "12", "--samples", "16", "--engine", "mailbox"]
     for world in ("threads", "processes"):
-        assert "mailbox" in run(suite, "--world", world, *sample, **found)
+        assert "mailbox" in run_command(conformance, "--world", world, *arguments, **variables)
 
 
 def test_a_component_that_does_not_exist_is_named(prefix: Path, tmp_path: Path) -> None:
@@ -108,18 +108,18 @@ def test_a_component_that_does_not_exist_is_named(prefix: Path, tmp_path: Path) 
 
 
 def test_pkg_config(prefix: Path, tmp_path: Path) -> None:
-    lib = installed_as(prefix)
-    flags = run("pkg-config", "--cflags", "--libs", "isthmus", PKG_CONFIG_PATH=str(lib / "pkgconfig")).split()
-    run("gcc", SOURCES / "use_core.c", *flags, f"-Wl,-rpath,{lib}", "-o", tmp_path / "p")
-    assert run(tmp_path / "p", ISTHMUS_CONFIG="none", ISTHMUS_PROFILE="none") == "22 22\n"
-    version = run("pkg-config", "--modversion", "isthmus", PKG_CONFIG_PATH=str(lib / "pkgconfig")).strip()
-    assert version == run(sys.executable, "-c", "import isthmus; print(isthmus.__version__)").strip()
+    lib = library_folder(prefix)
+    flags = run_command("pkg-config", "--cflags", "--libs", "isthmus", PKG_CONFIG_PATH=str(lib / "pkgconfig")).split()
+    run_command("gcc", SOURCES / "use_core.c", *flags, f"-Wl,-rpath,{lib}", "-o", tmp_path / "p")
+    assert run_command(tmp_path / "p", ISTHMUS_CONFIG="none", ISTHMUS_PROFILE="none") == "22 22\n"
+    version = run_command("pkg-config", "--modversion", "isthmus", PKG_CONFIG_PATH=str(lib / "pkgconfig")).strip()
+    assert version == run_command(sys.executable, "-c", "import isthmus; print(isthmus.__version__)").strip()
 
 
 def test_the_abi_is_the_listed_one(prefix: Path) -> None:
     """A symbol that goes breaks programs: the list changes only with a new SONAME, or by additions."""
     listed = (SOURCES / "libisthmus.symbols").read_text().split()
-    table = run("nm", "-D", "--defined-only", installed_as(prefix) / "libisthmus.so.0").splitlines()
+    table = run_command("nm", "-D", "--defined-only", library_folder(prefix) / "libisthmus.so.0").splitlines()
     assert sorted(line.split()[-1] for line in table) == listed
 
 
@@ -136,8 +136,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Without the peer-memory kernels, whose compiler would take a minute more; the build tree has them.
     settings = [f"-Cbuild-dir={layout.build_folder()}-wheel", "-Ccmake.define.ISTHMUS_P2P=OFF"]
     settings.append(f"-Ccmake.define.ISTHMUS_SYCL_ROOTS={sys.prefix};{sys.prefix}/sycl-8")  # as scripts/wheel
-    found = compilers()
-    run(
+    variables = compilers()
+    run_command(
         *PIP,
         "wheel",
         "--no-deps",
@@ -146,8 +146,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder,
         *settings,
         ROOT,
-        CC=found["C"],
-        CXX=found["CXX"],
+        CC=variables["C"],
+        CXX=variables["CXX"],
     )
     return next(folder.glob("isthmus-*.whl"))
 
@@ -157,61 +157,61 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of an environment with the wheel and, from this one, what it depends on."""
     folder = tmp_path_factory.mktemp("venv")
     venv.create(folder, with_pip=False)
-    made = folder / "bin" / "python"
-    run(*PIP, "--python", made, "install", "--no-deps", wheel)
+    interpreter = folder / "bin" / "python"
+    run_command(*PIP, "--python", interpreter, "install", "--no-deps", wheel)
     # A plain folder on the path brings no .pth file to life: the checkout's package stays out.
-    (site_of(made) / "dependencies.pth").write_text(
+    (site_packages(interpreter) / "dependencies.pth").write_text(
         next(path for path in sys.path if path.endswith("site-packages"))
     )
-    return made
+    return interpreter
 
 
-def site_of(python: Path) -> Path:
-    return Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('platlib'))").strip())
+def site_packages(python: Path) -> Path:
+    return Path(run_command(python, "-c", "import sysconfig; print(sysconfig.get_path('platlib'))").strip())
 
 
 @pytest.mark.timeout(900)  # without a compiler's cache it compiles the core once more
 def test_the_wheel(python: Path, tmp_path: Path) -> None:
     """A user's first lines after `pip install .`."""
-    site = site_of(python)
+    site = site_packages(python)
     plugins = {file.name for file in (site / "isthmus" / "isthmus").iterdir()}
     assert {f"libisthmus_{name}.so" for name in PLUGINS} <= plugins
     assert (site / "isthmus" / "libisthmus_ggml.so").exists()
-    assert engines_in(site / "isthmus") == engines_in(Path(layout.library_folder()))
-    first = "import isthmus, numpy as np; a, b = isthmus.Communicator.all(2)\nwith isthmus.group():\n"
-    first += "  x, y = a.allreduce(np.ones(3)), b.allreduce(np.ones(3))\nprint(x.tolist(), isthmus.__file__)"
-    out = run(python, "-c", first, ISTHMUS_CONFIG="none", ISTHMUS_PROFILE="none")
+    assert sycl_engines(site / "isthmus") == sycl_engines(Path(layout.library_folder()))
+    program = "import isthmus, numpy as np; a, b = isthmus.Communicator.all(2)\nwith isthmus.group():\n"
+    program += "  x, y = a.allreduce(np.ones(3)), b.allreduce(np.ones(3))\nprint(x.tolist(), isthmus.__file__)"
+    out = run_command(python, "-c", program, ISTHMUS_CONFIG="none", ISTHMUS_PROFILE="none")
     assert out.startswith("[2.0, 2.0, 2.0]")
     assert str(site) in out
-    assert "host" in run(python, "-m", "isthmus", "info")
+    assert "host" in run_command(python, "-m", "isthmus", "info")
     checks = ["--only", "package", "--only", "ranks", "--only", "backends", "--only", "plug-ins"]
-    assert "failed" not in run(python, "-m", "isthmus", "doctor", *checks)
+    assert "failed" not in run_command(python, "-m", "isthmus", "doctor", *checks)
     # Not MPI first, which would be installed in vain.
     for words in (["demo"], ["bench", "allreduce", "--ranks", "2"], ["tune", "--dry-run"]):
         measured = subprocess.run(
             [python, "-m", "isthmus", *words], capture_output=True, text=True, check=False, cwd=tmp_path
         )
         assert measured.returncode == 3 and "run this from a checkout" in measured.stderr, measured
-    package = run(python, "-m", "isthmus.layout", "cmake").strip()
-    run("cmake", "-S", SOURCES, "-B", tmp_path / "b", "-G", "Ninja", f"-Disthmus_DIR={package}")
-    run("cmake", "--build", tmp_path / "b", "--target", "use_core")
-    assert run(tmp_path / "b" / "use_core", ISTHMUS_CONFIG="none", ISTHMUS_PROFILE="none") == "22 22\n"
+    package = run_command(python, "-m", "isthmus.layout", "cmake").strip()
+    run_command("cmake", "-S", SOURCES, "-B", tmp_path / "b", "-G", "Ninja", f"-Disthmus_DIR={package}")
+    run_command("cmake", "--build", tmp_path / "b", "--target", "use_core")
+    assert run_command(tmp_path / "b" / "use_core", ISTHMUS_CONFIG="none", ISTHMUS_PROFILE="none") == "22 22\n"
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no PyTorch here")
 def test_the_wheel_with_pytorch(python: Path, tmp_path: Path) -> None:
     """isthmus.torch out of the wheel: compiled at the first import, found again at the second."""
-    work = "import torch.distributed as dist, torch, isthmus.torch, sys\n"
-    work += "dist.init_process_group('cpu:isthmus', 'file://' + sys.argv[1], rank=0, world_size=1)\n"
-    work += "dist.all_reduce(torch.ones(4)); print(isthmus.torch.report()[0].path, isthmus.torch.__file__)\n"
-    work += "dist.destroy_process_group()"
-    told = []
-    for turn in range(2):
-        command = [str(python), "-c", work, str(tmp_path / str(turn))]
+    program = "import torch.distributed as dist, torch, isthmus.torch, sys\n"
+    program += "dist.init_process_group('cpu:isthmus', 'file://' + sys.argv[1], rank=0, world_size=1)\n"
+    program += "dist.all_reduce(torch.ones(4)); print(isthmus.torch.report()[0].path, isthmus.torch.__file__)\n"
+    program += "dist.destroy_process_group()"
+    compiled = []
+    for attempt in range(2):
+        command = [str(python), "-c", program, str(tmp_path / str(attempt))]
         variables = {**os.environ, "ISTHMUS_CACHE_DIR": str(tmp_path / "cache"), "ISTHMUS_CONFIG": "none"}
         completed = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
         assert completed.returncode == 0, completed.stderr
-        assert completed.stdout.startswith("host:") and str(site_of(python)) in completed.stdout
-        told.append("compiling for PyTorch" in completed.stderr)
-    assert told == [True, False]
+        assert completed.stdout.startswith("host:") and str(site_packages(python)) in completed.stdout
+        compiled.append("compiling for PyTorch" in completed.stderr)
+    assert compiled == [True, False]

@@ -12,7 +12,7 @@ from pathlib import Path
 import isthmus
 
 # Far above what the programs need, far below the timeout of their communicators.
-PATIENCE_S = 90
+DEADLINE_S = 90
 HEADER = """
 import os, signal, sys, threading, time
 import numpy as np
@@ -20,7 +20,7 @@ import isthmus
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's jobs in the background begin without it
 
-def main_thread_waits():
+def wait_for_main_thread():
     \"\"\"Returns once the main thread has left Python: it waits in the core then.\"\"\"
     time.sleep(0.5)
 """
@@ -41,21 +41,21 @@ def start(program: str) -> subprocess.Popen[str]:
 def run(program: str) -> tuple[int, str, str]:
     with start(program) as process:
         try:
-            out, err = process.communicate(timeout=PATIENCE_S)
+            out, err = process.communicate(timeout=DEADLINE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             raise
     return process.returncode, out, err
 
 
-def interrupt_later() -> str:
-    return "threading.Thread(target=lambda: (main_thread_waits(), os.kill(os.getpid(), signal.SIGINT))).start()"
+def interrupt_thread() -> str:
+    return "threading.Thread(target=lambda: (wait_for_main_thread(), os.kill(os.getpid(), signal.SIGINT))).start()"
 
 
 def test_ctrl_c_ends_a_collective_and_tells_the_other_ranks() -> None:
     code, out, err = run(f"""
         ranks = isthmus.Communicator.all(2)
-        {interrupt_later()}
+        {interrupt_thread()}
         try:
             ranks[0].allreduce(np.ones(4, np.float32))
         except KeyboardInterrupt:
@@ -75,7 +75,7 @@ def test_ctrl_c_ends_a_collective_and_tells_the_other_ranks() -> None:
 
 def test_ctrl_c_ends_the_wait_for_other_ranks_at_creation() -> None:
     code, _, err = run(f"""
-        {interrupt_later()}
+        {interrupt_thread()}
         isthmus.Communicator.from_unique_id(isthmus.UniqueId.create(), 0, 2)
     """)
     assert code in (-signal.SIGINT, 130), err
@@ -85,7 +85,7 @@ def test_ctrl_c_ends_the_wait_for_other_ranks_at_creation() -> None:
 def test_ctrl_c_ends_a_wait_in_the_symmetric_heap() -> None:
     code, out, err = run(f"""
         ranks = isthmus.Communicator.all(2)
-        {interrupt_later()}
+        {interrupt_thread()}
         try:
             ranks[0].empty(1000)
         except KeyboardInterrupt:
@@ -105,7 +105,7 @@ def test_a_handler_that_does_not_raise_runs_during_the_wait_and_harms_nothing() 
         heard = threading.Event()
         signal.signal(signal.SIGUSR1, lambda *_: heard.set())
         def other():
-            main_thread_waits()
+            wait_for_main_thread()
             os.kill(os.getpid(), signal.SIGUSR1)
             heard.wait()
             ranks[1].allreduce(np.ones(4, np.float32))
@@ -116,13 +116,13 @@ def test_a_handler_that_does_not_raise_runs_during_the_wait_and_harms_nothing() 
 
 
 def test_an_exception_while_another_thread_waits_is_an_exception() -> None:
-    for leave in ("raise ValueError('the main thread')", "with ranks[0]: raise ValueError('the main thread')"):
+    for statement in ("raise ValueError('the main thread')", "with ranks[0]: raise ValueError('the main thread')"):
         code, _, err = run(f"""
             ranks = isthmus.Communicator.all(2)
             waiter = threading.Thread(target=lambda: ranks[0].allreduce(np.ones(4, np.float32)), daemon=True)
             waiter.start()
-            main_thread_waits()
-            {leave}
+            wait_for_main_thread()
+            {statement}
         """)
         assert code == 1, (code, err)
         assert "ValueError: the main thread" in err, err
@@ -139,7 +139,7 @@ def test_close_during_a_call_of_another_thread_aborts_that_call() -> None:
                 print(error.code.name)
         waiter = threading.Thread(target=wait)
         waiter.start()
-        main_thread_waits()
+        wait_for_main_thread()
         ranks[0].close()
         waiter.join()
     """)

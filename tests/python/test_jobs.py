@@ -14,22 +14,22 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from job_faults import FAULTS, PATIENCE_S, examined, sentence_on_devices
-from rank_program import CULPRIT, SIZE
+from job_faults import FAULTS, DEADLINE_S, wait_for_diagnosis, device_sentence_pattern
+from rank_program import FAULTY_RANK, SIZE
 
 import isthmus
 from isthmus import launch, layout
 from isthmus._isthmus import diagnose
 from isthmus.cli.app import main
-from isthmus.cli.diagnosis import stack_of
+from isthmus.cli.diagnosis import read_stacks
 
 PROGRAM = Path(__file__).parent / "rank_program.py"
 # The survivors wait: those with another count, datatype or root may get wrong data instead.
-WAITING = ["die", "stop", "slow", "skip", "reorder"]
+BLOCKING_FAULTS = ["die", "stop", "slow", "skip", "reorder"]
 
 
 @contextmanager
-def job(fault: str, folder: Path, timeout_s: float, **variables: str) -> Iterator[list[subprocess.Popen[str]]]:
+def start_job(fault: str, folder: Path, timeout_s: float, **variables: str) -> Iterator[list[subprocess.Popen[str]]]:
     """The ranks, once all have made their first calls."""
     package = str(Path(isthmus.__file__).parent.parent)
     environment = os.environ | {"PYTHONPATH": package, "ISTHMUS_TIMEOUT_S": str(timeout_s)} | variables
@@ -47,31 +47,31 @@ def job(fault: str, folder: Path, timeout_s: float, **variables: str) -> Iterato
             assert process.stdout is not None and process.stdout.readline() == "ready\n"
         yield processes
     finally:
-        for ending in (signal.SIGSTOP, signal.SIGKILL):  # nobody lives to see another's end
+        for signal_number in (signal.SIGSTOP, signal.SIGKILL):  # nobody lives to see another's end
             for process in processes:
-                process.send_signal(ending)
+                process.send_signal(signal_number)
         for process in processes:
             process.communicate()
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_rank_is_named(fault: str, tmp_path: Path) -> None:
-    trouble, sentence = FAULTS[fault]
-    with job(fault, tmp_path, 3 if fault in WAITING else 600) as processes:
-        for rank in {0, 1} if fault in WAITING else ():
+    diagnosis_kind, sentence = FAULTS[fault]
+    with start_job(fault, tmp_path, 3 if fault in BLOCKING_FAULTS else 600) as processes:
+        for rank in {0, 1} if fault in BLOCKING_FAULTS else ():
             output = processes[rank].stdout
             assert output is not None
             line = output.readline()
             assert re.match("timeout|remote|aborted", line), line
             assert re.search(sentence, line), line
-        communicator = examined(processes[0].pid, trouble)
+        communicator = wait_for_diagnosis(processes[0].pid, diagnosis_kind)
         assert re.search(sentence, communicator["sentence"]), communicator["sentence"]
-        assert f"(pid {processes[CULPRIT].pid})" in communicator["sentence"]
+        assert f"(pid {processes[FAULTY_RANK].pid})" in communicator["sentence"]
 
 
 # Over stand-ins of NCCL and its devices: calls are handed over to streams.
 STANDINS = Path(layout.library_folder()) / "standins"
-ON_DEVICES = {
+DEVICE_VARIABLES = {
     "RANK_PLATFORM": "cuda",
     "ISTHMUS_BACKEND": "nccl",
     "ISTHMUS_CUDA_DRIVER_LIBRARY": str(STANDINS / "libstandin_device.so"),
@@ -79,23 +79,23 @@ ON_DEVICES = {
     "ISTHMUS_NCCL_LIBRARY": str(STANDINS / "libstandin_nccl.so"),
 }
 # The others' errors come from the watch over processes, and from the timeout of a stream.
-FAILING = ["die", "stop"]
+DETECTED_FAULTS = ["die", "stop"]
 # Like NCCL a stand-in may let calls of another datatype, root or order come to their ends: recorders keep them.
 
 
 @pytest.mark.skipif(not (STANDINS / "libstandin_nccl.so").is_file(), reason="needs the stand-ins")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_rank_is_named_over_nccl(fault: str, tmp_path: Path) -> None:
-    trouble, _ = FAULTS[fault]
-    with job(fault, tmp_path, 3 if fault in FAILING else 600, **ON_DEVICES) as processes:
-        for rank in {0, 1} if fault in FAILING else ():
+    diagnosis_kind, _ = FAULTS[fault]
+    with start_job(fault, tmp_path, 3 if fault in DETECTED_FAULTS else 600, **DEVICE_VARIABLES) as processes:
+        for rank in {0, 1} if fault in DETECTED_FAULTS else ():
             output = processes[rank].stdout
             assert output is not None
             line = output.readline()
             assert re.match("timeout|remote|aborted", line), line
-            assert re.search(rf"rank {CULPRIT} (ended|\(pid \d+\) is stopped)", line), line
-        communicator = examined(processes[0].pid, trouble)
-        assert re.search(sentence_on_devices(fault), communicator["sentence"]), communicator["sentence"]
+            assert re.search(rf"rank {FAULTY_RANK} (ended|\(pid \d+\) is stopped)", line), line
+        communicator = wait_for_diagnosis(processes[0].pid, diagnosis_kind)
+        assert re.search(device_sentence_pattern(fault), communicator["sentence"]), communicator["sentence"]
 
 
 def doctor(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
@@ -107,21 +107,21 @@ def doctor(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, st
 def test_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spy = tmp_path / "py-spy"
-    spy.write_text('#!/bin/sh\necho "stack of $3"\n')
-    spy.chmod(0o700)
-    with job("slow", tmp_path, 600) as processes:
-        examined(processes[0].pid, "missing")
+    fake_py_spy = tmp_path / "py-spy"
+    fake_py_spy.write_text('#!/bin/sh\necho "stack of $3"\n')
+    fake_py_spy.chmod(0o700)
+    with start_job("slow", tmp_path, 600) as processes:
+        wait_for_diagnosis(processes[0].pid, "missing")
         time.sleep(1.1)  # a shorter wait is no trouble
-        with monkeypatch.context() as patched:
-            patched.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-            code, told = doctor(capsys, str(processes[1].pid), "--stacks")
-        assert code == 1, told
-        assert re.search(FAULTS["slow"][1], told), told
-        assert all(f"stack of {each.pid}" in told for each in processes)
+        with monkeypatch.context() as patched_environment:
+            patched_environment.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+            code, printed = doctor(capsys, str(processes[1].pid), "--stacks")
+        assert code == 1, printed
+        assert re.search(FAULTS["slow"][1], printed), printed
+        assert all(f"stack of {each.pid}" in printed for each in processes)
         jobs = json.loads(doctor(capsys, "--job", "all", "--json")[1])["jobs"]
-        (own,) = [each for each in jobs if processes[0].pid in each["pids"]]
-        assert re.search(FAULTS["slow"][1], doctor(capsys, "--job", own["job"])[1])
+        (own_job,) = [each for each in jobs if processes[0].pid in each["pids"]]
+        assert re.search(FAULTS["slow"][1], doctor(capsys, "--job", own_job["job"])[1])
 
 
 @pytest.mark.parametrize(
@@ -133,36 +133,36 @@ def test_the_command(
         (["1", "--only", "package"], "self-tests"),
     ],
 )
-def test_what_the_command_refuses(arguments: list[str], what: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, told = doctor(capsys, *arguments)
-    assert code == 2 and what in told, told
+def test_what_the_command_refuses(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, printed = doctor(capsys, *arguments)
+    assert code == 2 and message in printed, printed
 
 
 def test_without_tools_the_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert re.match(
-        "no stacks of the program: py-spy is not installed; gdb is not installed", stack_of(os.getpid())
+        "no stacks of the program: py-spy is not installed; gdb is not installed", read_stacks(os.getpid())
     )
 
 
 def test_a_dead_job_can_be_read(tmp_path: Path) -> None:
-    with job("slow", tmp_path, 600) as processes:
+    with start_job("slow", tmp_path, 600) as processes:
         pid = processes[0].pid
-        examined(pid, "missing")
-    communicator = examined(pid, "missing")
+        wait_for_diagnosis(pid, "missing")
+    communicator = wait_for_diagnosis(pid, "missing")
     assert {rank["process"] for rank in communicator["ranks"]} == {"ended"}
 
 
-def recorded_here() -> set[str]:
+def recorded_communicators() -> set[str]:
     """The names of this process's communicators; other tests may have left some."""
     jobs = json.loads(diagnose(os.getpid(), ""))["jobs"]
     return {communicator["communicator"] for job in jobs for communicator in job["communicators"]}
 
 
 def test_whoever_leaves_in_order_leaves_nothing() -> None:
-    before = recorded_here()
+    previous = recorded_communicators()
     ranks = isthmus.Communicator.all(2)
-    names = recorded_here() - before
+    names = recorded_communicators() - previous
     assert len(names) == 1, names
     for rank in ranks:
         rank.close()
@@ -180,8 +180,8 @@ def test_ranks_under_mpi(fault: str) -> None:
         arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment
     ) as process:
         try:
-            trouble, sentence = FAULTS[fault]
-            communicator = examined(rank_of_job(process.pid), trouble)
+            diagnosis_kind, sentence = FAULTS[fault]
+            communicator = wait_for_diagnosis(rank_of_job(process.pid), diagnosis_kind)
             assert re.search(sentence, communicator["sentence"]), communicator["sentence"]
             assert process.stderr is not None
             for line in process.stderr:  # the watchdog's, before it ends the job
@@ -198,7 +198,7 @@ def test_ranks_under_mpi(fault: str) -> None:
 
 def rank_of_job(launcher: int) -> int:
     """A process of the job, once it records."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
         started = descendants(launcher)
         for each in json.loads(diagnose(0, ""))["jobs"]:
@@ -213,8 +213,8 @@ def descendants(ancestor: int) -> set[int]:
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-    found, new = set(), {ancestor}
-    while new:
-        new = {child for child, parent in parents.items() if parent in new} - found
-        found |= new
-    return found
+    descendant_pids, frontier = set(), {ancestor}
+    while frontier:
+        frontier = {child for child, parent in parents.items() if parent in frontier} - descendant_pids
+        descendant_pids |= frontier
+    return descendant_pids

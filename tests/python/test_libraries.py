@@ -10,7 +10,7 @@ import pytest
 import isthmus
 
 
-def loaded() -> list[Path]:
+def loaded_libraries() -> list[Path]:
     """The core and its Python module, as this process has them."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     files = {Path(line.split(maxsplit=5)[5]) for line in maps if line.count("/") and ".so" in line}
@@ -19,7 +19,7 @@ def loaded() -> list[Path]:
 
 def test_the_cxx_runtime_is_inside() -> None:
     isthmus.Communicator.all(1)[0].close()  # backends that are plug-ins are loaded by now
-    libraries = loaded()
+    libraries = loaded_libraries()
     assert any(file.name.startswith("libisthmus.so") for file in libraries)
     assert any(file.name.startswith("_isthmus") for file in libraries)
     for library in libraries:

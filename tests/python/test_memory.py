@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import on_all
+from conftest import run_on_all_ranks
 
 import isthmus
 from isthmus import memory
@@ -74,31 +74,31 @@ def test_errors() -> None:
         memory.empty((2, -1))
     with pytest.raises(ValueError, match="more than an address can hold"):
         memory.empty((1 << 40, 1 << 40))
-    with pytest.raises(isthmus.Error) as caught:
+    with pytest.raises(isthmus.Error) as error_info:
         memory.empty(1 << 58, "float64")
-    assert caught.value.code == isthmus.Status.out_of_memory
-    assert "tried umf: " in str(caught.value) and "direct: " in str(caught.value)
+    assert error_info.value.code == isthmus.Status.out_of_memory
+    assert "tried umf: " in str(error_info.value) and "direct: " in str(error_info.value)
     with pytest.raises(isthmus.Error, match="platform host has one device"):
         memory.empty(1, device="host:1")
 
 
 def test_explain_names_every_provider() -> None:
     array = memory.empty(1000, "uint8")
-    told = memory.explain("host")
-    assert told["order"] == ["umf", "direct", "sycl"]
-    assert [one["name"] for one in told["providers"]] == told["order"]
-    serving = {one["name"]: one for one in told["providers"]}[memory.query(array).provider]
-    assert serving["available"] and serving["live_bytes"] >= 1000
-    missing = [one for one in told["providers"] if not one["available"]]
-    assert all(one["reason"] for one in missing)
+    explanation = memory.explain("host")
+    assert explanation["order"] == ["umf", "direct", "sycl"]
+    assert [provider["name"] for provider in explanation["providers"]] == explanation["order"]
+    provider_entry = {provider["name"]: provider for provider in explanation["providers"]}[memory.query(array).provider]
+    assert provider_entry["available"] and provider_entry["live_bytes"] >= 1000
+    unavailable = [provider for provider in explanation["providers"] if not provider["available"]]
+    assert all(provider["reason"] for provider in unavailable)
     memory.trim("host")
 
 
 def test_symmetric_arrays_are_the_communicators(pair) -> None:
-    arrays = on_all(pair, lambda comm: memory.symmetric(comm, (4, 2), "float32"))
+    arrays = run_on_all_ranks(pair, lambda comm: memory.symmetric(comm, (4, 2), "float32"))
     for rank, array in enumerate(arrays):
         array[:] = rank + 1
-    on_all(pair, lambda comm: comm.allreduce(isthmus.IN_PLACE, arrays[comm.rank]))
+    run_on_all_ranks(pair, lambda comm: comm.allreduce(isthmus.IN_PLACE, arrays[comm.rank]))
     assert arrays[0].tolist() == [[3.0, 3.0]] * 4
 
 
@@ -120,4 +120,4 @@ def test_info_shows_the_providers() -> None:
         [sys.executable, "-m", "isthmus", "info", "--json"], capture_output=True, text=True, check=True
     )
     host = json.loads(completed.stdout)["memory"]["host:0"]
-    assert [one["name"] for one in host["providers"]] == ["umf", "direct", "sycl"]
+    assert [provider["name"] for provider in host["providers"]] == ["umf", "direct", "sycl"]

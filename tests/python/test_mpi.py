@@ -7,26 +7,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import job
+from conftest import run_mpi_job
 
 PROGRAM = Path(__file__).with_name("mpi_program.py")
 
 
-def documents(text: str) -> Iterator[dict]:
+def parse_documents(text: str) -> Iterator[dict]:
     """The JSON objects in a text; the launcher may put lines of several ranks into one."""
     decoder = json.JSONDecoder()
     while "{" in text:
-        answer, end = decoder.raw_decode(text := text[text.index("{") :])
-        yield answer
+        reply, end = decoder.raw_decode(text := text[text.index("{") :])
+        yield reply
         text = text[end:]
 
 
-def answers(ranks: int, mode: str, **variables: str) -> list[dict]:
-    completed = job(ranks, PROGRAM, mode, **variables)
+def run_mode(ranks: int, mode: str, **variables: str) -> list[dict]:
+    completed = run_mpi_job(ranks, PROGRAM, mode, **variables)
     assert completed.returncode == 0, completed.stderr
-    told = list(documents(completed.stdout))
-    assert len(told) == ranks
-    return sorted(told, key=lambda answer: answer.get("rank", 0))
+    replies = list(parse_documents(completed.stdout))
+    assert len(replies) == ranks
+    return sorted(replies, key=lambda reply: reply.get("rank", 0))
 
 
 @pytest.mark.parametrize("mode", ["without_mpi4py", "with_mpi4py", "left_open"])
@@ -34,32 +34,32 @@ def answers(ranks: int, mode: str, **variables: str) -> list[dict]:
 def test_collectives_of_a_job(mode: str, ranks: int) -> None:
     if mode == "with_mpi4py":
         pytest.importorskip("mpi4py")
-    for rank, told in enumerate(answers(ranks, mode)):
-        assert (told["rank"], told["size"]) == (rank, ranks)
-        assert told["sum"] == [ranks * (ranks + 1) // 2]
-        assert told["gathered"] == list(range(ranks))
-        assert told["heap"] == [ranks - 1]
-        assert told["half"] == len(range(rank % 2, ranks, 2))
-        assert told["backends"]["mpi"]
-        assert told.get("mpi4py_sum", ranks) == ranks
+    for rank, reply in enumerate(run_mode(ranks, mode)):
+        assert (reply["rank"], reply["size"]) == (rank, ranks)
+        assert reply["sum"] == [ranks * (ranks + 1) // 2]
+        assert reply["gathered"] == list(range(ranks))
+        assert reply["heap"] == [ranks - 1]
+        assert reply["half"] == len(range(rank % 2, ranks, 2))
+        assert reply["backends"]["mpi"]
+        assert reply.get("mpi4py_sum", ranks) == ranks
 
 
 @pytest.mark.parametrize("backend", ["mpi", "host"])
 def test_a_forced_backend_gives_the_same(backend: str) -> None:
-    for told in answers(4, "without_mpi4py", ISTHMUS_BACKEND=backend):
-        assert told["sum"] == [10]
-        assert told["gathered"] == [0, 1, 2, 3]
+    for reply in run_mode(4, "without_mpi4py", ISTHMUS_BACKEND=backend):
+        assert reply["sum"] == [10]
+        assert reply["gathered"] == [0, 1, 2, 3]
 
 
 def test_a_part_of_the_world() -> None:
     pytest.importorskip("mpi4py")
-    told = answers(4, "of_a_part")
-    assert all(answer["size"] == 2 and answer["rank"] == answer["part"] for answer in told)
-    assert sorted(answer["world"] for answer in told) == [0, 1, 2, 3]
+    replies = run_mode(4, "on_subcommunicator")
+    assert all(reply["size"] == 2 and reply["rank"] == reply["part"] for reply in replies)
+    assert sorted(reply["world"] for reply in replies) == [0, 1, 2, 3]
 
 
 def test_another_mpi_library_is_refused() -> None:
     pytest.importorskip("mpi4py")
-    (told,) = answers(1, "other_library")
-    assert "mpi4py uses MPICH" in told["error"]
-    assert "isthmus was built with Some other MPI" in told["error"]
+    (reply,) = run_mode(1, "other_library")
+    assert "mpi4py uses MPICH" in reply["error"]
+    assert "isthmus was built with Some other MPI" in reply["error"]

@@ -62,7 +62,7 @@ def test_a_report_survives_its_file(tmp_path) -> None:
         (("date",), "yesterday", "date"),
     ],
 )
-def test_bad_fields_are_named(tmp_path, path, value, where) -> None:
+def test_bad_fields_are_named(tmp_path, path, value, location) -> None:
     broken = document()
     target = broken
     for key in path[:-1]:
@@ -70,54 +70,54 @@ def test_bad_fields_are_named(tmp_path, path, value, where) -> None:
     target[path[-1]] = value
     file = tmp_path / "report.json"
     file.write_text(json.dumps(broken))
-    with pytest.raises(ValueError, match=f"report.json: {where}: "):
+    with pytest.raises(ValueError, match=f"report.json: {location}: "):
         Report.load(file)
 
 
 def test_rounds_merge_to_the_median_of_medians() -> None:
     rounds = [[record(4.0), record(9.0, provider="mpich")], [record(2.0)], [record(3.0, wrong=5)]]
-    own, peer = records.merge_rounds(rounds)
-    assert own.time_us.median == 3.0
-    assert (own.time_us.min, own.time_us.max) == (1.0, 8.0)
-    assert own.algbw_gbs == pytest.approx(1024 / 3.0 / 1e3)
-    assert own.busbw_gbs == pytest.approx(1.5 * 1024 / 3.0 / 1e3)
-    assert own.wrong == 5
-    assert own.round_medians_us == [4.0, 2.0, 3.0]
+    own_records, peer = records.merge_rounds(rounds)
+    assert own_records.time_us.median == 3.0
+    assert (own_records.time_us.min, own_records.time_us.max) == (1.0, 8.0)
+    assert own_records.algbw_gbs == pytest.approx(1024 / 3.0 / 1e3)
+    assert own_records.busbw_gbs == pytest.approx(1.5 * 1024 / 3.0 / 1e3)
+    assert own_records.wrong == 5
+    assert own_records.round_medians_us == [4.0, 2.0, 3.0]
     assert peer.time_us.median == 9.0
 
 
 def test_the_best_peer_is_per_point_and_never_isthmus() -> None:
-    given = [record(1.0), record(5.0, provider="mpich"), record(4.0, provider="impi")]
-    given += [record(1.0, size=8), record(2.0, provider="mpich", size=8)]
-    best = records.best_peers(given)
+    all_records = [record(1.0), record(5.0, provider="mpich"), record(4.0, provider="impi")]
+    all_records += [record(1.0, size=8), record(2.0, provider="mpich", size=8)]
+    best = records.best_peers(all_records)
     assert {point[3]: peer.provider for point, peer in best.items()} == {1024: "impi", 8: "mpich"}
 
 
 def test_the_table_and_its_reasons() -> None:
-    own = [record(2.0, size=size, backend="shm:packet", reason="rule x") for size in (1024, 4096)]
+    own_records = [record(2.0, size=size, backend="shm:packet", reason="rule x") for size in (1024, 4096)]
     peers = [record(5.0, size=size, provider="mpich") for size in (1024, 4096)]
-    table = table_of(own + peers)
+    table = table_of(own_records + peers)
     cells = [list(column.cells) for column in table.columns]
     assert cells[0] == ["1K", "4K"]
     assert "[green]2.50x[/]" in cells[4]
     assert cells[-1] == ["shm:packet"] * 2
-    assert reasons_of(own + peers) == ["shm:packet, 1K to 4K: rule x"]
+    assert reasons_of(own_records + peers) == ["shm:packet, 1K to 4K: rule x"]
 
 
 def test_the_table_compares_a_shim_with_its_own_mpi() -> None:
-    given = [record(5.0, provider="mpich"), record(1.0, provider="openmpi"), record(4.0, provider="mpich+shim")]
-    table = table_of(given)
+    all_records = [record(5.0, provider="mpich"), record(1.0, provider="openmpi"), record(4.0, provider="mpich+shim")]
+    table = table_of(all_records)
     assert "vs mpich" in str(table.columns[-2].header)
     assert list(table.columns[-2].cells) == ["[green]1.25x[/]"]
 
 
 def test_the_picture_is_written(tmp_path) -> None:
-    given = [
+    all_records = [
         record(size / 100, size=size, provider=provider)
         for provider in ("isthmus", "mpich")
         for size in (8, 1024, 1 << 20)
     ]
-    given += [record(3.0, mode="shared_heap")]
-    draw(given, tmp_path / "picture.png", "title")
+    all_records += [record(3.0, mode="shared_heap")]
+    draw(all_records, tmp_path / "picture.png", "title")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
-    assert path_name(given[-1]) == "isthmus heap"
+    assert path_name(all_records[-1]) == "isthmus heap"

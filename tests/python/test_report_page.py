@@ -21,10 +21,10 @@ MACHINE = {"name": "cpu2", "cpu": "A <CPU>", "cores": 2}
 
 def record(provider: str, size: int, us: float, **fields: Any) -> Record:
     figures = {"min": us, "median": us, "max": us}
-    given = {"collective": "allreduce", "dtype": "float32", "op": "sum", "ranks": 2, "wrong": 0} | fields
+    values = {"collective": "allreduce", "dtype": "float32", "op": "sum", "ranks": 2, "wrong": 0} | fields
     bandwidth = size / us / 1e3
     return Record(
-        bytes=size, provider=provider, time_us=figures, algbw_gbs=bandwidth, busbw_gbs=bandwidth, **given
+        bytes=size, provider=provider, time_us=figures, algbw_gbs=bandwidth, busbw_gbs=bandwidth, **values
     )
 
 
@@ -32,7 +32,7 @@ def write(file: Path, records: list[Record]) -> None:
     report_from(records, command=COMMAND, commit="c0ffee", machine=MACHINE, versions={"mpich": "5"}).save(file)
 
 
-class Seen(HTMLParser):
+class PageParser(HTMLParser):
     """Cells of tables, and every place that the page refers to."""
 
     def __init__(self, text: str) -> None:
@@ -66,11 +66,11 @@ def test_the_page_says_what_the_records_say(tmp_path: Path) -> None:
     page = tmp_path / "out" / "report.html"
     assert main(["report", str(tmp_path), "-o", str(page)]) == 0
     text = page.read_text()
-    seen = Seen(text)
+    parsed = PageParser(text)
     for own, peer in times.values():
         for value in (f"{own:.2f}", f"{peer:.2f}", f"{peer / own:.2f}"):
-            assert value in seen.cells
-    assert all(reference.startswith("#") for reference in seen.references), seen.references
+            assert value in parsed.cells
+    assert all(reference.startswith("#") for reference in parsed.references), parsed.references
     assert "url(http" not in text and "@import" not in text
     assert text.count("<svg") == 2
     assert "isthmus bench allreduce &amp; &lt;its&gt; options" in text and "A &lt;CPU&gt;" in text
@@ -89,21 +89,21 @@ def test_ratios() -> None:
         record("mpich", 64, 1.0),
     ]
     assert [ratio.value for ratio in speedups(records)] == [1.5, 3.0, 0.5]
-    (lost,) = regrets(records)  # at 64 bytes nothing else was measured on USM
-    assert lost.value == 2.0 and lost.record is records[0]
+    (regret,) = regrets(records)  # at 64 bytes nothing else was measured on USM
+    assert regret.value == 2.0 and regret.record is records[0]
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "good.json", [record("isthmus", 0, 1.0, collective="barrier")])
-    whole = (tmp_path / "good.json").read_text()
-    (tmp_path / "cut.json").write_text(whole[: len(whole) // 2])
-    (tmp_path / "later.json").write_text(json.dumps(json.loads(whole) | {"schema": 2}))
-    (tmp_path / "none.json").write_text(json.dumps(json.loads(whole) | {"records": []}))
+    full_text = (tmp_path / "good.json").read_text()
+    (tmp_path / "cut.json").write_text(full_text[: len(full_text) // 2])
+    (tmp_path / "later.json").write_text(json.dumps(json.loads(full_text) | {"schema": 2}))
+    (tmp_path / "none.json").write_text(json.dumps(json.loads(full_text) | {"records": []}))
     page = tmp_path / "report.html"
     assert main(["report", str(tmp_path), "-o", str(page)]) == 0
-    said = capsys.readouterr().err
+    stderr = capsys.readouterr().err
     for name in ("cut.json", "later.json", "none.json"):
-        assert name in said and name in page.read_text()
+        assert name in stderr and name in page.read_text()
 
 
 def test_nothing_is_overwritten_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,9 +117,9 @@ def test_nothing_is_overwritten_unasked(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_nothing_to_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for source, why in ((tmp_path, "no file ends in .json"), (tmp_path / "nowhere", "does not exist")):
+    for source, message in ((tmp_path, "no file ends in .json"), (tmp_path / "nowhere", "does not exist")):
         assert main(["report", str(source), "-o", str(tmp_path / "report.html")]) == 2
-        assert why in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     assert not (tmp_path / "report.html").exists()
 
 
@@ -132,18 +132,18 @@ def test_applications_have_a_bar_for_each_transport(tmp_path: Path) -> None:
     write(tmp_path / "halo.json", records)
     assert main(["report", str(tmp_path / "halo.json"), "-o", str(tmp_path / "page.html")]) == 0
     text = (tmp_path / "page.html").read_text()
-    assert text.count("<svg") == 1 and Seen(text).cells
+    assert text.count("<svg") == 1 and PageParser(text).cells
     assert "Time of one step" in text and "communication" in text
 
 
 def test_problems_of_one_size_in_bytes_are_not_mixed_up(tmp_path: Path) -> None:
-    def one(provider: str, us: float, decomposition: str) -> Record:
-        more = {"decomposition": decomposition, "command": f"run {decomposition}", "communication_share": 0.5}
-        made = record(provider, 4096, us, collective="transpose", op=None, **more)
-        return Record(**made.model_dump(), size=[128, 128, 128])
+    def transpose_record(provider: str, us: float, decomposition: str) -> Record:
+        extra = {"decomposition": decomposition, "command": f"run {decomposition}", "communication_share": 0.5}
+        base = record(provider, 4096, us, collective="transpose", op=None, **extra)
+        return Record(**base.model_dump(), size=[128, 128, 128])
 
-    records = [one("mpi", 100, "1-D"), one("isthmus", 50, "1-D"), one("mpi", 400, "2-D")]
-    write(tmp_path / "transpose.json", [*records, one("isthmus", 200, "2-D")])
+    records = [transpose_record("mpi", 100, "1-D"), transpose_record("isthmus", 50, "1-D"), transpose_record("mpi", 400, "2-D")]
+    write(tmp_path / "transpose.json", [*records, transpose_record("isthmus", 200, "2-D")])
     assert main(["report", str(tmp_path / "transpose.json"), "-o", str(tmp_path / "page.html")]) == 0
     text = (tmp_path / "page.html").read_text()
     assert "2.00 in the median of 2 points, at worst 2.00" in text

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import on_all
+from conftest import run_on_all_ranks
 
 import isthmus
 from isthmus import Communicator, Error, Status
@@ -82,12 +82,12 @@ def start(program: str, *arguments: object) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_a_rank_dies_and_another_takes_its_place(lost: int, tmp_path: Path) -> None:
-    ranks = [start(RANK, rank, 3, lost, tmp_path) for rank in range(3)]
+def test_a_rank_dies_and_another_takes_its_place(killed_rank: int, tmp_path: Path) -> None:
+    ranks = [start(RANK, rank, 3, killed_rank, tmp_path) for rank in range(3)]
     newcomer = start(NEWCOMER, tmp_path, 2, 3)
     for rank, process in enumerate(ranks):
         out, err = process.communicate(timeout=90)
-        if rank == lost:
+        if rank == killed_rank:
             assert process.returncode == -signal.SIGKILL, err
         else:
             assert (process.returncode, out.split()) == (0, ["done", "2", "3"]), err
@@ -96,25 +96,25 @@ def test_a_rank_dies_and_another_takes_its_place(lost: int, tmp_path: Path) -> N
 
 
 def test_shrink_in_threads_and_in_a_group(ranks: list[Communicator]) -> None:
-    shrunk = on_all(ranks, lambda comm: comm.shrink())
+    shrunk = run_on_all_ranks(ranks, lambda comm: comm.shrink())
     with isthmus.group():
-        again = [comm.shrink() for comm in shrunk]
-    for index, comm in enumerate(again):
+        shrunk_again = [comm.shrink() for comm in shrunk]
+    for index, comm in enumerate(shrunk_again):
         assert (comm.rank, comm.size) == (index, len(ranks))
         assert comm.parent_ranks == list(range(len(ranks)))
     with isthmus.group():
-        sums = [comm.allreduce(np.ones(3)) for comm in again]
+        sums = [comm.allreduce(np.ones(3)) for comm in shrunk_again]
     assert all((each == len(ranks)).all() for each in sums)
-    with pytest.raises(Error) as caught:
+    with pytest.raises(Error) as error_info:
         ranks[0].barrier()
-    assert caught.value.code == Status.aborted
-    for comm in [*shrunk, *again]:
+    assert error_info.value.code == Status.aborted
+    for comm in [*shrunk, *shrunk_again]:
         comm.close()
 
 
 def test_too_few_are_refused(pair: list[Communicator]) -> None:
-    with pytest.raises(Error, match="nobody knows whether rank 0 exited") as caught:
+    with pytest.raises(Error, match="nobody knows whether rank 0 exited") as error_info:
         pair[1].shrink(wait=0.2)
-    assert caught.value.code == Status.timeout
+    assert error_info.value.code == Status.timeout
     with pytest.raises(Error, match=r"wait_s = -1 must be in \[0, 1e9\]"):
         pair[1].shrink(wait=-1)

@@ -45,9 +45,9 @@ def test_one_that_passes_alone_is_unsteady_and_keeps_its_first_failure(script, t
     [{"failed": ["ctest: b.b"]}, {"passed": 0}, {"passed": 1, "failed": ["ctest: exit status 8"]}],
     ids=["fails_again", "is_not_found", "fails_in_another_way"],
 )
-def test_whatever_fails_twice_has_failed(script, tmp_path, again):
+def test_whatever_fails_twice_has_failed(script, tmp_path, second_try):
     first = script.read_junit(report(tmp_path, ("b", True, "wrong")), 8, "ctest")
-    second = script.with_second_try(first, lambda: script.Result(**again))
+    second = script.with_second_try(first, lambda: script.Result(**second_try))
     assert second.failed == ["ctest: b.b\n    wrong"]
     assert not second.unsteady
 

@@ -74,7 +74,7 @@ def start(fault: str, folder: str, wanted: str) -> list[BaseProcess]:
 
 
 def problem_of(fault: str, folder: str, ranks: list[BaseProcess], end: float) -> str:
-    from job_faults import CULPRIT, FAULTS, examined, sentence_on_devices
+    from job_faults import FAULTY_RANK, FAULTS, wait_for_diagnosis, device_sentence_pattern
 
     here = Path(folder, "here")
     while len(list(here.iterdir())) < SIZE:
@@ -84,13 +84,13 @@ def problem_of(fault: str, folder: str, ranks: list[BaseProcess], end: float) ->
     pid = ranks[0].pid
     assert pid is not None
     try:
-        sentence = examined(pid, FAULTS[fault][0])["sentence"]
+        sentence = wait_for_diagnosis(pid, FAULTS[fault][0])["sentence"]
     except AssertionError as failure:
         return f"doctor says {failure}"
-    if re.search(sentence_on_devices(fault), sentence) is None:
+    if re.search(device_sentence_pattern(fault), sentence) is None:
         return f"doctor says {sentence!r}"
     for rank in range(SIZE) if fault in TIMEOUT_S else ():
-        if rank == CULPRIT:
+        if rank == FAULTY_RANK:
             continue
         file = Path(folder, f"said.{rank}")
         end = time.monotonic() + ERROR_S
@@ -99,8 +99,8 @@ def problem_of(fault: str, folder: str, ranks: list[BaseProcess], end: float) ->
                 return f"rank {rank} still waits"
             time.sleep(0.05)
         said = json.loads(file.read_text())["said"]
-        if re.search(rf"\brank {CULPRIT}\b", said) is None:
-            return f"rank {rank}'s error does not name rank {CULPRIT}: {said!r}"
+        if re.search(rf"\brank {FAULTY_RANK}\b", said) is None:
+            return f"rank {rank}'s error does not name rank {FAULTY_RANK}: {said!r}"
     return ""
 
 

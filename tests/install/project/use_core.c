@@ -5,10 +5,10 @@
 int main(void) {
   isthmus_device devices[2] = {{ISTHMUS_PLATFORM_HOST, 0}, {ISTHMUS_PLATFORM_HOST, 0}};
   isthmus_communicator ranks[2];
-  isthmus_error_info why;
+  isthmus_error_info error;
   if (isthmus_communicator_create_all(2, devices, NULL, ranks) != ISTHMUS_SUCCESS) {
-    isthmus_last_error(&why);
-    fprintf(stderr, "%s\n", why.message);
+    isthmus_last_error(&error);
+    fprintf(stderr, "%s\n", error.message);
     return 1;
   }
   float a[2] = {1, 2}, b[2] = {10, 20};

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from rank_program import CULPRIT
+from rank_program import FAULTY_RANK
 
 
 def make_calls(fault: str, meeting: str, device: str = "cpu") -> None:
     """Every rank leaves a file in the folder `meeting` when it comes to the fault."""
-    wrong = dist.get_rank() == CULPRIT
+    wrong = dist.get_rank() == FAULTY_RANK
 
     def ones(elements: int = 1024, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         return torch.ones(elements, dtype=dtype, device=device)

@@ -15,7 +15,7 @@ from rank_processes import RankProcesses
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from faulty_calls import make_calls
-from job_faults import FAULTS, examined
+from job_faults import FAULTS, wait_for_diagnosis
 
 
 def goes_wrong(fault: str, meeting: str) -> None:
@@ -33,5 +33,5 @@ def test_the_rank_is_named(fault: str, fresh_ranks: Callable[..., RankProcesses]
         assert time.monotonic() < deadline, "the ranks don't come to the fault"
         time.sleep(0.02)
     trouble, sentence = FAULTS[fault]
-    communicator = examined(ranks.processes[0].pid, trouble)
+    communicator = wait_for_diagnosis(ranks.processes[0].pid, trouble)
     assert re.search(sentence, communicator["sentence"]), communicator["sentence"]
