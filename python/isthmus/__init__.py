@@ -1,7 +1,7 @@
 """Isthmus: collectives for accelerators and hosts behind one narrow API.
 
 >>> import numpy as np, isthmus
->>> ranks = isthmus.Communicator.all(2)
+>>> ranks = isthmus.Communicator.create_all(2)
 >>> parts = [np.full(3, rank + 1.0) for rank in range(2)]
 >>> with isthmus.group():
 ...     sums = [comm.allreduce(part) for comm, part in zip(ranks, parts)]

@@ -116,7 +116,7 @@ class Communicator(Collectives):
         return cls(_isthmus.create_mpi(function_table(comm), Device.parse(device), config, float(timeout)))
 
     @classmethod
-    def all(
+    def create_all(
         cls,
         devices: int | Sequence[Device | str],
         *,

@@ -1,7 +1,7 @@
 """Matrix products fused with the collective that feeds or follows them: communication hides behind compute.
 
 >>> import numpy as np, isthmus, isthmus.fused
->>> with isthmus.Communicator.all(1)[0] as ranks:
+>>> with isthmus.Communicator.create_all(1)[0] as ranks:
 ...     a, b = np.ones((2, 3), np.float32), np.ones((3, 4), np.float32)
 ...     with isthmus.fused.Plan(ranks, a, b) as plan:
 ...         plan(a, b)[0].tolist()

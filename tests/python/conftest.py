@@ -36,7 +36,7 @@ def _isolated_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=[1, 2, 3, 4], ids=lambda size: f"ranks{size}")
 def ranks(request: pytest.FixtureRequest) -> Iterator[list[isthmus.Communicator]]:
     """All ranks of a communicator of 1 to 4, in this process."""
-    communicators = isthmus.Communicator.all(request.param, timeout=TIMEOUT_S)
+    communicators = isthmus.Communicator.create_all(request.param, timeout=TIMEOUT_S)
     yield communicators
     for communicator in communicators:
         communicator.close()
@@ -45,7 +45,7 @@ def ranks(request: pytest.FixtureRequest) -> Iterator[list[isthmus.Communicator]
 @pytest.fixture
 def pair() -> Iterator[list[isthmus.Communicator]]:
     """Two ranks in this process."""
-    communicators = isthmus.Communicator.all(2, timeout=TIMEOUT_S)
+    communicators = isthmus.Communicator.create_all(2, timeout=TIMEOUT_S)
     yield communicators
     for communicator in communicators:
         communicator.close()

@@ -26,7 +26,7 @@ class OnlyDlpack:
 
 @pytest.fixture
 def single_rank():
-    with isthmus.Communicator.all(1)[0] as communicator:
+    with isthmus.Communicator.create_all(1)[0] as communicator:
         yield communicator
 
 

@@ -26,7 +26,7 @@ def checked(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[list[isthmus.Communicator]]:
     monkeypatch.setenv("ISTHMUS_CHECK", "1")
-    communicators = isthmus.Communicator.all(request.param, timeout=20)
+    communicators = isthmus.Communicator.create_all(request.param, timeout=20)
     yield communicators
     for communicator in communicators:
         communicator.close()
@@ -110,7 +110,7 @@ def test_messages_are_not_compared(checked: list[isthmus.Communicator]) -> None:
 def test_what_the_variable_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ISTHMUS_CHECK", "perhaps")
     with pytest.raises(isthmus.Error, match=r'environment ISTHMUS_CHECK: .*"perhaps"'):
-        isthmus.Communicator.all(1)
+        isthmus.Communicator.create_all(1)
 
 
 @pytest.mark.parametrize("fault", ["skip", "reorder"])

@@ -142,7 +142,7 @@ def test_explain_agrees_with_a_real_call(tmp_path) -> None:
     program = tmp_path / "calls.py"
     program.write_text(
         "import isthmus, numpy as np\n"
-        "comm = isthmus.Communicator.all(1)[0]\n"
+        "comm = isthmus.Communicator.create_all(1)[0]\n"
         "for count in (4, 4096):\n"
         "    comm.allreduce(np.zeros(count, np.float32))\n"
     )

@@ -21,7 +21,7 @@ def ranks(request: pytest.FixtureRequest) -> Iterator[list[isthmus.Communicator]
     """All ranks of a communicator of 1 to 4, for all tests: making them takes longer than most tests."""
     with pytest.MonkeyPatch.context() as environment:
         isolate_configuration(environment)
-        communicators = isthmus.Communicator.all(request.param, timeout=TIMEOUT_S)
+        communicators = isthmus.Communicator.create_all(request.param, timeout=TIMEOUT_S)
     yield communicators
     for communicator in communicators:
         communicator.close()

@@ -131,13 +131,13 @@ def test_abort_wakes_a_waiting_rank(pair) -> None:
 
 
 def test_a_missing_partner_is_a_timeout_not_a_hang() -> None:
-    pair = Communicator.all(2, timeout=0.5)
+    pair = Communicator.create_all(2, timeout=0.5)
     with pytest.raises(Error) as error_info:
         pair[0].allreduce(np.zeros(4))
     assert error_info.value.code == Status.timeout
     assert error_info.value.ranks == (1,)
     with pytest.raises(Error) as later_error:  # of the same thread, and due to nobody
-        Communicator.all(0)
+        Communicator.create_all(0)
     assert (later_error.value.ranks, error_info.value.ranks) == ((), (1,))
     for comm in pair:
         comm.close()
@@ -163,11 +163,11 @@ def test_an_exception_inside_a_group_starts_nothing(pair) -> None:
 
 def test_bad_devices_and_sizes() -> None:
     with pytest.raises(ValueError, match=r"platform 'gpu' is unknown; allowed: host, cuda"):
-        Communicator.all(["gpu"])
+        Communicator.create_all(["gpu"])
     with pytest.raises(ValueError, match=r"the part after ':' must be an ordinal"):
-        Communicator.all(["cuda:x"])
+        Communicator.create_all(["cuda:x"])
     with pytest.raises(Error) as error_info:
-        Communicator.all(0)
+        Communicator.create_all(0)
     assert error_info.value.code == Status.invalid_argument
 
 
@@ -175,7 +175,7 @@ def test_bad_configuration_names_the_place(tmp_path) -> None:
     file = tmp_path / "isthmus.toml"
     file.write_text('[[rule]]\ncollective = "alreduce"\nuse = "host"\n')
     with pytest.raises(Error, match=r"isthmus\.toml:2:.*alreduce") as error_info:
-        Communicator.all(1, config=str(file))
+        Communicator.create_all(1, config=str(file))
     assert error_info.value.code == Status.config
 
 
@@ -208,8 +208,8 @@ def test_explain_follows_the_environment(monkeypatch) -> None:
         "ISTHMUS_RULE", "collective=allreduce bytes=0..1K use=nosuch; collective=reduce use=shm"
     )
     with pytest.raises(Error, match="nosuch"):
-        Communicator.all(1)
+        Communicator.create_all(1)
     monkeypatch.setenv("ISTHMUS_RULE", "collective=allreduce bytes=0..1K use=shm")
-    with Communicator.all(1)[0] as comm:
+    with Communicator.create_all(1)[0] as comm:
         assert "environment ISTHMUS_RULE" in comm.explain("allreduce", count=1)["source"]
         assert "environment" not in comm.explain("allreduce", count=1000)["source"]

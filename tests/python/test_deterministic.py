@@ -14,7 +14,7 @@ COUNTS = [1, 17, 1000, 5000, 70001]
 
 def algorithms() -> list[str]:
     """Those of `host` that take an allreduce."""
-    with isthmus.Communicator.all(1)[0] as communicator:
+    with isthmus.Communicator.create_all(1)[0] as communicator:
         (host,) = [each for each in communicator.info()["backends"] if each["name"] == "host"]
     assert "rank_order" in host["capabilities"]
     return [name for name in host["algorithms"] if name != "channel"]
@@ -40,7 +40,7 @@ def test_every_algorithm_adds_in_the_order_of_the_ranks(
     monkeypatch.setenv("ISTHMUS_DETERMINISTIC", "1")
     for name in names:
         monkeypatch.setenv("ISTHMUS_BACKEND", f"host:{name}")
-        communicators = isthmus.Communicator.all(ranks)
+        communicators = isthmus.Communicator.create_all(ranks)
         for count in COUNTS:
             scale = 10.0 ** generator.uniform(-3, 3, count)
             inputs = [(generator.standard_normal(count) * scale).astype(dtype) for _ in range(ranks)]
@@ -73,4 +73,4 @@ def test_every_algorithm_adds_in_the_order_of_the_ranks(
 def test_wrong_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ISTHMUS_DETERMINISTIC", "perhaps")
     with pytest.raises(isthmus.Error, match=r'environment ISTHMUS_DETERMINISTIC: .*"perhaps"'):
-        isthmus.Communicator.all(1)
+        isthmus.Communicator.create_all(1)

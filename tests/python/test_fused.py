@@ -102,7 +102,7 @@ def test_torch_tensors(pair: list[isthmus.Communicator]) -> None:
 def test_the_model_falls_back_and_says_why(tmp_path: Path) -> None:
     config = tmp_path / "slow.toml"
     config.write_text("[backend.fused]\npipeline_us = 1e9\n")
-    ranks = isthmus.Communicator.all(2, config=str(config))
+    ranks = isthmus.Communicator.create_all(2, config=str(config))
 
     def rank(communicator: isthmus.Communicator) -> None:
         a, b = random_matrix(4, 3, "float32", 6), random_matrix(3, 5, "float32", 7)

@@ -178,7 +178,7 @@ def test_the_wheel(python: Path, tmp_path: Path) -> None:
     assert {f"libisthmus_{name}.so" for name in PLUGINS} <= plugins
     assert (site / "isthmus" / "libisthmus_ggml.so").exists()
     assert sycl_engines(site / "isthmus") == sycl_engines(Path(layout.library_folder()))
-    program = "import isthmus, numpy as np; a, b = isthmus.Communicator.all(2)\nwith isthmus.group():\n"
+    program = "import isthmus, numpy as np; a, b = isthmus.Communicator.create_all(2)\nwith isthmus.group():\n"
     program += "  x, y = a.allreduce(np.ones(3)), b.allreduce(np.ones(3))\nprint(x.tolist(), isthmus.__file__)"
     out = run_command(python, "-c", program, ISTHMUS_CONFIG="none", ISTHMUS_PROFILE="none")
     assert out.startswith("[2.0, 2.0, 2.0]")

@@ -54,7 +54,7 @@ def interrupt_thread() -> str:
 
 def test_ctrl_c_ends_a_collective_and_tells_the_other_ranks() -> None:
     code, out, err = run(f"""
-        ranks = isthmus.Communicator.all(2)
+        ranks = isthmus.Communicator.create_all(2)
         {interrupt_thread()}
         try:
             ranks[0].allreduce(np.ones(4, np.float32))
@@ -84,7 +84,7 @@ def test_ctrl_c_ends_the_wait_for_other_ranks_at_creation() -> None:
 
 def test_ctrl_c_ends_a_wait_in_the_symmetric_heap() -> None:
     code, out, err = run(f"""
-        ranks = isthmus.Communicator.all(2)
+        ranks = isthmus.Communicator.create_all(2)
         {interrupt_thread()}
         try:
             ranks[0].empty(1000)
@@ -101,7 +101,7 @@ def test_ctrl_c_ends_a_wait_in_the_symmetric_heap() -> None:
 def test_a_handler_that_does_not_raise_runs_during_the_wait_and_harms_nothing() -> None:
     # The other rank calls only once the handler has run: were it not for the handler, nobody would.
     code, out, err = run("""
-        ranks = isthmus.Communicator.all(2)
+        ranks = isthmus.Communicator.create_all(2)
         heard = threading.Event()
         signal.signal(signal.SIGUSR1, lambda *_: heard.set())
         def other():
@@ -118,7 +118,7 @@ def test_a_handler_that_does_not_raise_runs_during_the_wait_and_harms_nothing() 
 def test_an_exception_while_another_thread_waits_is_an_exception() -> None:
     for statement in ("raise ValueError('the main thread')", "with ranks[0]: raise ValueError('the main thread')"):
         code, _, err = run(f"""
-            ranks = isthmus.Communicator.all(2)
+            ranks = isthmus.Communicator.create_all(2)
             waiter = threading.Thread(target=lambda: ranks[0].allreduce(np.ones(4, np.float32)), daemon=True)
             waiter.start()
             wait_for_main_thread()
@@ -130,7 +130,7 @@ def test_an_exception_while_another_thread_waits_is_an_exception() -> None:
 
 def test_close_during_a_call_of_another_thread_aborts_that_call() -> None:
     code, out, err = run("""
-        ranks = isthmus.Communicator.all(2)
+        ranks = isthmus.Communicator.create_all(2)
         def wait():
             try:
                 with isthmus.group():
@@ -148,7 +148,7 @@ def test_close_during_a_call_of_another_thread_aborts_that_call() -> None:
 
 def test_the_exit_of_a_forked_child_leaves_its_parents_communicators_alone() -> None:
     code, out, err = run("""
-        ranks = isthmus.Communicator.all(2)
+        ranks = isthmus.Communicator.create_all(2)
         child = os.fork()
         if child == 0:
             try:

@@ -161,7 +161,7 @@ def recorded_communicators() -> set[str]:
 
 def test_whoever_leaves_in_order_leaves_nothing() -> None:
     previous = recorded_communicators()
-    ranks = isthmus.Communicator.all(2)
+    ranks = isthmus.Communicator.create_all(2)
     names = recorded_communicators() - previous
     assert len(names) == 1, names
     for rank in ranks:

@@ -18,7 +18,7 @@ def loaded_libraries() -> list[Path]:
 
 
 def test_the_cxx_runtime_is_inside() -> None:
-    isthmus.Communicator.all(1)[0].close()  # backends that are plug-ins are loaded by now
+    isthmus.Communicator.create_all(1)[0].close()  # backends that are plug-ins are loaded by now
     libraries = loaded_libraries()
     assert any(file.name.startswith("libisthmus.so") for file in libraries)
     assert any(file.name.startswith("_isthmus") for file in libraries)

@@ -124,4 +124,4 @@ def test_wrong_settings(
     monkeypatch.setenv("ISTHMUS_TRACE", str(tmp_path))
     monkeypatch.setenv(name, value)
     with pytest.raises(isthmus.Error, match=rf"environment {name}: .*{message}"):
-        isthmus.Communicator.all(2)
+        isthmus.Communicator.create_all(2)

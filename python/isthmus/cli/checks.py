@@ -123,7 +123,7 @@ def sycl() -> str:
 def _communicator_info() -> dict[str, Any]:
     from ..communicator import Communicator
 
-    with Communicator.all(1)[0] as communicator:
+    with Communicator.create_all(1)[0] as communicator:
         return communicator.info()
 
 
@@ -172,7 +172,7 @@ def backends() -> str:
         if not backend["available"]:
             continue
         _force_backend(backend["name"])
-        communicators = Communicator.all(2, timeout=_TIMEOUT_S)
+        communicators = Communicator.create_all(2, timeout=_TIMEOUT_S)
         paths.append(_run_on_all_ranks(communicators, _check_allreduce)[0])
         for entry in communicators:
             entry.close()
@@ -300,7 +300,7 @@ def _device_sums(devices: list[str], usable: list[str]) -> str:
     paths = []
     for backend in usable:
         _force_backend(backend)
-        communicators = Communicator.all(devices, timeout=_TIMEOUT_S)
+        communicators = Communicator.create_all(devices, timeout=_TIMEOUT_S)
 
         def check_on_device(communicator: Any) -> str:
             device = torch.device("cuda", communicator.device.ordinal)

@@ -64,7 +64,7 @@ def explain_here(
     """The explanation of a real communicator, as data."""
     name = find_collective(collective).name
     devices = [Device.parse((platform, 0 if platform == "host" else rank)) for rank in range(ranks)]
-    communicators = Communicator.all(devices, config=config)
+    communicators = Communicator.create_all(devices, config=config)
     try:
         count = count_of_bytes(name, size_bytes, dtype, ranks)
         return communicators[0].explain(name, count=count, dtype=dtype, op=op)

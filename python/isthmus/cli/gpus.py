@@ -43,7 +43,7 @@ def backend_status(device_names: list[str], timeout: float) -> dict[str, str]:
     Makes a communicator over all devices, which starts their contexts and takes seconds: for a process of its
     own. Raises isthmus.Error.
     """
-    communicators = Communicator.all(device_names, timeout=timeout)
+    communicators = Communicator.create_all(device_names, timeout=timeout)
     entries = communicators[0].info()["backends"]
     for communicator in communicators:
         communicator.close()
@@ -66,7 +66,7 @@ def fused_status(device: str) -> dict[str, Any]:
     """{"available", "library" that multiplies, "reason"} of fused products on "host" or "cuda:0"."""
     try:
         sample = _sample_matrix(device)
-        with Communicator.all([device])[0] as communicator, fused.Plan(communicator, sample, sample) as plan:
+        with Communicator.create_all([device])[0] as communicator, fused.Plan(communicator, sample, sample) as plan:
             libraries = plan.info["libraries"]
     except ModuleNotFoundError as failure:
         return {"available": False, "library": "", "reason": f"not tried: {failure}"}

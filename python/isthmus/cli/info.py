@@ -42,7 +42,7 @@ def info(
 
 def collect(config: str | None) -> dict[str, Any]:
     """Everything `info` shows, as data."""
-    with Communicator.all(1, config=config)[0] as communicator:
+    with Communicator.create_all(1, config=config)[0] as communicator:
         core = communicator.info()
     memory_by_device = {device: memory.explain(device) for device in ("host:0", "cuda:0", "hip:0", "level_zero:0")}
     return {

@@ -102,7 +102,7 @@ def _check_backend(backend: str) -> None:
     previous = os.environ.get("ISTHMUS_BACKEND")
     os.environ["ISTHMUS_BACKEND"] = backend
     try:
-        Communicator.all(1)[0].close()
+        Communicator.create_all(1)[0].close()
     except Error as failure:
         # One rank of its own may lack what the measured ranks have, MPI for one; the name is known, though.
         if failure.code != Status.unsupported:

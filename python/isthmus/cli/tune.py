@@ -92,7 +92,7 @@ def default_profile() -> Path:
     configured = os.environ.get("ISTHMUS_PROFILE", "")
     if configured and configured != "none":
         return Path(configured)
-    with Communicator.all(1)[0] as communicator:
+    with Communicator.create_all(1)[0] as communicator:
         path = communicator.info().get("profile_path", "")
     if not path:
         raise CommandError("there is no user configuration folder; give --profile FILE and set ISTHMUS_PROFILE")
