@@ -28,7 +28,7 @@ def bench(*arguments: str) -> tuple[int, str]:
     return completed.returncode, completed.stdout + completed.stderr
 
 
-def test_it_ends_with_a_report(tmp_path: Path) -> None:
+def test_bench_writes_report_without_overwriting(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     code, output = bench("--only", "barrier", "--ranks", "2", "--out", str(folder))
     assert code == 0, output
@@ -41,12 +41,12 @@ def test_it_ends_with_a_report(tmp_path: Path) -> None:
     assert {file: file.stat().st_mtime_ns for file in folder.iterdir()} == modification_times
 
 
-def test_without_time_it_says_what_is_missing(tmp_path: Path) -> None:
+def test_expired_time_limit_reports_missing_records(tmp_path: Path) -> None:
     code, output = bench("--only", "barrier", "--minutes", "0.1", "--out", str(tmp_path / "new"))
     assert code == 1 and "barrier ... out of time" in output and "no records" in output, output
 
 
-def test_what_it_refuses() -> None:
+def test_invalid_arguments_are_rejected() -> None:
     for arguments, message in ((["--only", "nothing"], "allowed: allreduce"), (["--ranks", "1"], "at least 2")):
         code, output = bench(*arguments)
         assert code == 2 and message in output, output
