@@ -30,20 +30,20 @@ def single_rank():
         yield communicator
 
 
-def test_dlpack_objects_are_read_and_written_without_a_copy(pair) -> None:
+def test_dlpack_objects_are_used_without_copy(pair) -> None:
     sources = [np.array([1.0, 2.0]), np.array([10.0, 20.0])]
     targets = [np.zeros(2), np.zeros(2)]
     run_on_all_ranks(pair, lambda comm: comm.allreduce(OnlyDlpack(sources[comm.rank]), OnlyDlpack(targets[comm.rank])))
     assert [target.tolist() for target in targets] == [[11.0, 22.0]] * 2
 
 
-def test_buffer_protocol_objects(pair) -> None:
+def test_buffer_protocol_objects_are_accepted(pair) -> None:
     targets = [array.array("i", [0, 0]) for _ in range(2)]
     run_on_all_ranks(pair, lambda comm: comm.allreduce(memoryview(array.array("i", [3, 4])), targets[comm.rank]))
     assert [list(target) for target in targets] == [[6, 8]] * 2
 
 
-def test_bytes_may_be_sent_but_not_written(single_rank) -> None:
+def test_bytes_can_be_sent_but_not_written(single_rank) -> None:
     target = bytearray(3)
     single_rank.allreduce(b"abc", target, dtype="uint8")
     assert bytes(target) == b"abc"
@@ -51,7 +51,7 @@ def test_bytes_may_be_sent_but_not_written(single_rank) -> None:
         single_rank.allreduce(b"abc", b"xyz")
 
 
-def test_read_only_arrays_may_be_sent_but_not_written(single_rank) -> None:
+def test_read_only_arrays_can_be_sent_but_not_written(single_rank) -> None:
     frozen = np.arange(3.0)
     frozen.setflags(write=False)
     assert single_rank.allreduce(frozen).tolist() == [0.0, 1.0, 2.0]
@@ -61,7 +61,7 @@ def test_read_only_arrays_may_be_sent_but_not_written(single_rank) -> None:
         single_rank.allreduce(frozen, isthmus.IN_PLACE)
 
 
-def test_torch_tensors(single_rank) -> None:
+def test_torch_tensors_return_torch_tensors(single_rank) -> None:
     torch = pytest.importorskip("torch")
     tensor = torch.arange(4, dtype=torch.bfloat16)
     result = single_rank.allreduce(tensor)
@@ -69,7 +69,7 @@ def test_torch_tensors(single_rank) -> None:
     assert torch.equal(result, tensor)
 
 
-def test_strided_arrays_are_refused(single_rank) -> None:
+def test_strided_arrays_are_rejected(single_rank) -> None:
     with pytest.raises(ValueError, match=r"^send_buf must be C-contiguous"):
         single_rank.allreduce(np.zeros((4, 4))[:, 1])
     with pytest.raises(ValueError, match=r"^out must be C-contiguous"):
@@ -77,17 +77,17 @@ def test_strided_arrays_are_refused(single_rank) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "bool", "U3", ">f4", "datetime64[s]"])
-def test_types_outside_the_table_are_refused(single_rank, dtype) -> None:
+def test_unsupported_dtypes_are_rejected(single_rank, dtype) -> None:
     with pytest.raises(TypeError, match=r"^send_buf has dtype .*allowed: int8, "):
         single_rank.allreduce(np.zeros(2, dtype))
 
 
-def test_other_objects_are_refused(single_rank) -> None:
+def test_objects_without_buffer_are_rejected(single_rank) -> None:
     with pytest.raises(TypeError, match=r"^send_buf is a list; a NumPy array or an object with DLPack"):
         single_rank.allreduce([1.0, 2.0], np.zeros(2))
 
 
-def test_sizes_that_disagree_are_refused_and_nothing_is_written(pair) -> None:
+def test_mismatched_sizes_are_rejected_before_writing(pair) -> None:
     out = np.full(3, 7.0)
     with pytest.raises(ValueError, match=r"allreduce: the buffers disagree .* send_buf 2, out 3"):
         pair[0].allreduce(np.zeros(2), out)
@@ -102,19 +102,19 @@ def test_sizes_that_disagree_are_refused_and_nothing_is_written(pair) -> None:
         pair[0].reduce_scatter(np.zeros(3))
 
 
-def test_types_that_disagree_are_refused(single_rank) -> None:
+def test_mismatched_dtypes_are_rejected(single_rank) -> None:
     with pytest.raises(TypeError, match=r"send_buf holds float32, but out holds float64"):
         single_rank.allreduce(np.zeros(2, np.float32), np.zeros(2))
 
 
-def test_explicit_dtype_reads_raw_storage(pair) -> None:
+def test_explicit_dtype_reinterprets_integer_storage(pair) -> None:
     # 1.0 and 2.0 in bfloat16, which NumPy does not know.
     arrays = [np.array([0x3F80, 0x4000], np.uint16) for _ in range(2)]
     run_on_all_ranks(pair, lambda comm: comm.allreduce(arrays[comm.rank], isthmus.IN_PLACE, dtype="bfloat16"))
     assert [part.tolist() for part in arrays] == [[0x4000, 0x4080]] * 2
 
 
-def test_explicit_dtype_must_not_contradict_the_array(single_rank) -> None:
+def test_explicit_dtype_must_match_the_array(single_rank) -> None:
     with pytest.raises(TypeError, match=r"send_buf holds float32, but dtype=int32"):
         single_rank.allreduce(np.zeros(2, np.float32), dtype="int32")
     with pytest.raises(ValueError, match=r"send_buf has 3 bytes, which is no multiple of float16's 2"):
@@ -123,7 +123,7 @@ def test_explicit_dtype_must_not_contradict_the_array(single_rank) -> None:
         single_rank.allreduce(np.zeros(2), dtype="float99")
 
 
-def test_in_place_where_the_table_has_none(pair) -> None:
+def test_in_place_on_wrong_side_is_rejected(pair) -> None:
     with pytest.raises(ValueError, match=r"reduce_scatter: IN_PLACE is allowed for out only"):
         pair[0].reduce_scatter(isthmus.IN_PLACE, np.zeros(2))
     with pytest.raises(ValueError, match=r"allgather: IN_PLACE is allowed for send_buf only"):
@@ -132,12 +132,12 @@ def test_in_place_where_the_table_has_none(pair) -> None:
         pair[0].allreduce(isthmus.IN_PLACE, isthmus.IN_PLACE)
 
 
-def test_unknown_operation_names_list_the_allowed_ones(single_rank) -> None:
+def test_unknown_op_error_lists_allowed_ops(single_rank) -> None:
     with pytest.raises(ValueError, match=r"op 'xor' is unknown; allowed: sum, prod, min, max, avg"):
         single_rank.allreduce(np.zeros(2), op="xor")
 
 
-def test_symmetric_arrays_outlive_the_communicator_object(pair) -> None:
+def test_symmetric_arrays_outlive_closed_communicator(pair) -> None:
     arrays = run_on_all_ranks(pair, lambda comm: comm.empty((3, 5), "float32"))
     for rank, part in enumerate(arrays):
         assert part.shape == (3, 5)
@@ -151,7 +151,7 @@ def test_symmetric_arrays_outlive_the_communicator_object(pair) -> None:
     assert all((view == 3.0).all() for view in views)
 
 
-def test_symmetric_arrays_return_their_memory(pair) -> None:
+def test_symmetric_arrays_release_their_memory(pair) -> None:
     def blocks(comm: isthmus.Communicator) -> int:
         return comm.info()["heap"]["blocks"]
 
@@ -162,13 +162,13 @@ def test_symmetric_arrays_return_their_memory(pair) -> None:
     assert [blocks(comm) for comm in pair] == before
 
 
-def test_empty_symmetric_array(pair) -> None:
+def test_empty_and_negative_symmetric_shapes(pair) -> None:
     assert [part.shape for part in run_on_all_ranks(pair, lambda comm: comm.empty((0, 4)))] == [(0, 4)] * 2
     with pytest.raises(ValueError, match="shape must not be negative"):
         pair[0].empty(-1)
 
 
-def test_arrays_without_axes_hold_one_element(pair) -> None:
+def test_zero_dimensional_arrays_hold_one_element(pair) -> None:
     number = np.array(3.5)
     for out in run_on_all_ranks(pair, lambda rank: rank.allreduce(number)):
         assert out.shape == () and out == 7.0
@@ -182,12 +182,12 @@ def test_arrays_without_axes_hold_one_element(pair) -> None:
 
 
 @pytest.mark.parametrize("shape", [(2**32, 2**32), (2**31, 2**30), 2**62])
-def test_symmetric_arrays_beyond_any_address_are_refused(pair, shape) -> None:
+def test_oversized_symmetric_arrays_are_rejected(pair, shape) -> None:
     with pytest.raises(ValueError, match="more than an address can hold"):
         pair[0].empty(shape)
 
 
 @pytest.mark.parametrize("shape", [(1.5,), "a", None, ("3",)])
-def test_shapes_are_whole_numbers(pair, shape) -> None:
+def test_non_integer_shapes_are_rejected(pair, shape) -> None:
     with pytest.raises(TypeError, match="shape must be an integer or a sequence of integers"):
         pair[0].empty(shape)
