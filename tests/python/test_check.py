@@ -22,7 +22,7 @@ COUNT = 64
 
 
 @pytest.fixture(params=[2, 3])
-def checked(
+def checked_ranks(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[list[isthmus.Communicator]]:
     monkeypatch.setenv("ISTHMUS_CHECK", "1")
@@ -55,8 +55,8 @@ CALLS: dict[str, tuple[Callable[..., Any], str]] = {
 
 
 @pytest.mark.parametrize("wrong", CALLS)
-def test_both_calls_are_told_and_nothing_moves(checked: list[isthmus.Communicator], fault: str) -> None:
-    faulty_rank = len(checked) - 1
+def test_mismatch_names_both_calls_and_moves_no_data(checked_ranks: list[isthmus.Communicator], fault: str) -> None:
+    faulty_rank = len(checked_ranks) - 1
 
     def work(comm: isthmus.Communicator) -> str:
         data, out = np.ones(COUNT, np.float32), np.full(COUNT, -1, np.float32)
@@ -69,32 +69,32 @@ def test_both_calls_are_told_and_nothing_moves(checked: list[isthmus.Communicato
             failure = expect_mismatch(lambda: call(comm, data, out))
         assert (data == 1).all() and (out == -1).all()
         comm.allreduce(data, out)  # what agrees goes on
-        assert (out == len(checked)).all()
+        assert (out == len(checked_ranks)).all()
         return failure.message
 
-    messages = run_on_all_ranks(checked, work)
+    messages = run_on_all_ranks(checked_ranks, work)
     assert len(set(messages)) == 1, "all ranks tell the same"
     assert CALLS[fault][1] in messages[0] and "(float32 x 64, sum" in messages[0], messages[0]
     assert f"rank {faulty_rank} asked for" in messages[0] and "no data was moved" in messages[0], messages[0]
 
 
-def test_groups_of_one_thread(checked: list[isthmus.Communicator]) -> None:
-    data = [np.full(COUNT, rank + 1, np.float32) for rank in range(len(checked))]
-    out = [np.full(COUNT, -1, np.float32) for _ in checked]
+def test_group_mismatch_moves_no_data(checked_ranks: list[isthmus.Communicator]) -> None:
+    data = [np.full(COUNT, rank + 1, np.float32) for rank in range(len(checked_ranks))]
+    out = [np.full(COUNT, -1, np.float32) for _ in checked_ranks]
 
     def call_group(counts: list[int]) -> None:
         with isthmus.group():
-            for comm, send_data, result, count in zip(checked, data, out, counts, strict=True):
+            for comm, send_data, result, count in zip(checked_ranks, data, out, counts, strict=True):
                 comm.barrier()
                 comm.allreduce(send_data[:count], result[:count])
 
-    expect_mismatch(lambda: call_group([COUNT] * (len(checked) - 1) + [COUNT - 1]))
+    expect_mismatch(lambda: call_group([COUNT] * (len(checked_ranks) - 1) + [COUNT - 1]))
     assert all((each == -1).all() for each in out)
-    call_group([COUNT] * len(checked))
-    assert all((each == sum(range(1, len(checked) + 1))).all() for each in out)
+    call_group([COUNT] * len(checked_ranks))
+    assert all((each == sum(range(1, len(checked_ranks) + 1))).all() for each in out)
 
 
-def test_messages_are_not_compared(checked: list[isthmus.Communicator]) -> None:
+def test_send_and_recv_are_not_compared(checked_ranks: list[isthmus.Communicator]) -> None:
     def work(comm: isthmus.Communicator) -> None:
         data = np.full(COUNT, comm.rank, np.float32)
         if comm.rank == 0:
@@ -104,17 +104,17 @@ def test_messages_are_not_compared(checked: list[isthmus.Communicator]) -> None:
             assert (data == 0).all()
         comm.barrier()
 
-    run_on_all_ranks(checked, work)
+    run_on_all_ranks(checked_ranks, work)
 
 
-def test_what_the_variable_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_check_setting_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ISTHMUS_CHECK", "perhaps")
     with pytest.raises(isthmus.Error, match=r'environment ISTHMUS_CHECK: .*"perhaps"'):
         isthmus.Communicator.create_all(1)
 
 
 @pytest.mark.parametrize("fault", ["skip", "reorder"])
-def test_processes(fault: str, tmp_path: Path) -> None:
+def test_mismatch_between_processes_is_reported(fault: str, tmp_path: Path) -> None:
     with start_job(fault, tmp_path, 60, ISTHMUS_CHECK="1") as processes:
         for process in processes:
             assert process.stdout is not None
@@ -123,7 +123,7 @@ def test_processes(fault: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path(launch.launcher("mpich").executable).is_file(), reason="needs MPICH")
-def test_ranks_under_mpi() -> None:
+def test_mismatch_under_mpi_is_reported_on_every_rank() -> None:
     launcher = launch.launcher("mpich")
     command = [*launcher.command(SIZE, bind=False), sys.executable, str(PROGRAM), "count", "mpi", "end"]
     environment = launch.environment(launcher, SIZE) | {"ISTHMUS_BACKEND": "mpi", "ISTHMUS_CHECK": "1"}
