@@ -59,14 +59,14 @@ def test_sizes() -> None:
         (["--torch", "nowhere.py"], "script 'nowhere.py' does not exist|needs PyTorch"),
     ],
 )
-def test_run_torch_checks_its_arguments(
+def test_run_rejects_conflicting_options(
     arguments: list[str], pattern: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", *arguments]) in (2, 3)
     assert re.search(pattern, error_text := capsys.readouterr().err) and error_text.count("\n") == 1, error_text
 
 
-def test_count_of_bytes_follows_the_table() -> None:
+def test_count_of_bytes_follows_collective_table() -> None:
     assert count_of_bytes("allreduce", 64, "float32", 4) == 16
     assert count_of_bytes("allgather", 64, "float32", 4) == 16  # bytes per rank
     assert count_of_bytes("reduce_scatter", 64, "float32", 4) == 4
@@ -113,7 +113,7 @@ def test_explain_in_this_process() -> None:
     assert "p2p" in run_cli("explain", "allreduce", "--bytes", "64K", "--all").stdout
 
 
-def test_explain_in_a_job_knows_mpi() -> None:
+def test_explain_in_mpi_job_includes_mpi_backend() -> None:
     variables = {"ISTHMUS_RULE": "collective=broadcast bytes=..1K use=mpi"}
     answer = run_json("explain", "broadcast", "--bytes", "512", "--ranks", "2", "--mpi", "--json", **variables)
     assert answer["backend"] == "mpi"
@@ -124,7 +124,7 @@ def test_explain_in_a_job_knows_mpi() -> None:
     )
 
 
-def test_explain_shows_the_plan_of_several_nodes() -> None:
+def test_explain_shows_plan_of_several_nodes() -> None:
     arguments = ["explain", "allreduce", "--bytes", "1M", "-n", "4", "--nodes", "2"]
     variables = {"ISTHMUS_RULE": "nodes=2.. use=hierarchical", "ISTHMUS_OPTION": "backend.hierarchical.inter_node=mpi"}
     answer = run_json(*arguments, "--json", **variables)
@@ -137,7 +137,7 @@ def test_explain_shows_the_plan_of_several_nodes() -> None:
     assert_one_line_error(run_cli("explain", "allreduce", "-n", "2", "--nodes", "3"), 2, "more than the 2 --ranks")
 
 
-def test_explain_agrees_with_a_real_call(tmp_path) -> None:
+def test_explain_matches_logged_selection(tmp_path) -> None:
     """What a call took stands in the log, once for each kind of call."""
     program = tmp_path / "calls.py"
     program.write_text(
@@ -167,7 +167,7 @@ def test_explain_agrees_with_a_real_call(tmp_path) -> None:
     assert logged[0] != logged[1]
 
 
-def test_bad_arguments_give_one_line() -> None:
+def test_bad_arguments_print_one_error_line() -> None:
     assert_one_line_error(
         run_cli("explain", "alreduce"), 2, r"isthmus: collective 'alreduce' is unknown; allowed: broad"
     )
@@ -182,7 +182,7 @@ def test_bad_arguments_give_one_line() -> None:
     assert_one_line_error(run_cli("explain", "reduce", ISTHMUS_THRESHOLD="soon"), 2, r"environment ISTHMUS_THRESHOLD")
 
 
-def test_run_passes_arguments_environment_and_exit_code(tmp_path) -> None:
+def test_run_forwards_arguments_environment_and_exit_code(tmp_path) -> None:
     program = tmp_path / "program"
     program.write_text(
         '#!/bin/sh\nprintf \'%s|%s|%s\\n\' "$*" "$SYCL_CACHE_PERSISTENT" "$OCL_ICD_FILENAMES"\nexit 7\n'
@@ -197,7 +197,7 @@ def test_run_passes_arguments_environment_and_exit_code(tmp_path) -> None:
     assert lines == [expected] * 2
 
 
-def test_run_json_tells_what_was_started() -> None:
+def test_run_json_describes_started_command() -> None:
     completed = run_cli("run", "-n", "2", "--json", "true")
     assert completed.returncode == 0, completed.stderr
     answer = json.loads(completed.stdout)
@@ -206,7 +206,7 @@ def test_run_json_tells_what_was_started() -> None:
     assert "LD_LIBRARY_PATH" in answer["environment"]
 
 
-def test_ranks_give_way_where_they_outnumber_the_cores() -> None:
+def test_oversubscribed_ranks_enable_mpich_throttle() -> None:
     throttle = "MPIR_CVAR_CH4_PROGRESS_THROTTLE"
     cores = len(os.sched_getaffinity(0))
     for ranks, expected in ((1, {}), (cores + 1, {throttle: "1", throttle + "_NO_PROGRESS_COUNT": "100"})):
@@ -217,7 +217,7 @@ def test_ranks_give_way_where_they_outnumber_the_cores() -> None:
     assert oversubscribed.stdout.split() == ["0"] * (cores + 1), "the caller's value stands"
 
 
-def test_run_passes_signals(tmp_path) -> None:
+def test_run_forwards_signals(tmp_path) -> None:
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\necho started\nexec sleep 60\n")
     program.chmod(0o755)
@@ -253,7 +253,7 @@ def test_bench_writes_valid_records(tmp_path) -> None:
 
 
 @in_checkout
-def test_bench_forces_a_backend() -> None:
+def test_bench_forces_backend() -> None:
     arguments = ("--ranks", "2", "--sizes", "1K", "--peers", "", "--rounds", "1", "--min-time", "0.001")
     report = Report.model_validate(run_json("bench", "broadcast", *arguments, "--backend", "mpi", "--json", "-"))
     assert [record.backend for record in report.records] == ["mpi"]
@@ -263,7 +263,7 @@ def test_bench_forces_a_backend() -> None:
 
 
 @in_checkout
-def test_bench_measures_an_mpi_without_and_with_the_shim() -> None:
+def test_bench_compares_mpi_with_and_without_shim() -> None:
     arguments = ("--ranks", "2", "--sizes", "1K", "--mpi-shim", "--rounds", "1", "--min-time", "0.001")
     report = Report.model_validate(run_json("bench", "allreduce", *arguments, "--json", "-"))
     assert [(each.provider, each.wrong) for each in report.records] == [("mpich", 0), ("mpich+shim", 0)]
@@ -271,7 +271,7 @@ def test_bench_measures_an_mpi_without_and_with_the_shim() -> None:
 
 
 @in_checkout
-def test_bench_leaves_out_a_peer_that_cannot() -> None:
+def test_bench_skips_unsupported_peer() -> None:
     arguments = ("--ranks", "2", "--sizes", "1K", "--rounds", "1", "--min-time", "0.001")
     completed = run_cli("bench", "allreduce", "--dtype", "bfloat16", "--peers", "mpich", *arguments)
     assert completed.returncode == 0, completed.stderr
@@ -279,7 +279,7 @@ def test_bench_leaves_out_a_peer_that_cannot() -> None:
 
 
 @in_checkout
-def test_tune_writes_a_profile_that_selection_reads(tmp_path) -> None:
+def test_tune_writes_profile_that_selection_reads(tmp_path) -> None:
     profile = tmp_path / "profile.toml"
     answer = run_json(
         *("tune", "--collectives", "allreduce", "--ranks", "2", "--sizes", "1K,64K", "--rounds", "1"),
@@ -297,7 +297,7 @@ def test_tune_writes_a_profile_that_selection_reads(tmp_path) -> None:
     assert expected in (None, backend, f"{backend}:{algorithm}")
 
 
-def test_tune_measures_what_the_rules_choose_even_without_time(monkeypatch) -> None:
+def test_tune_without_time_measures_only_baseline(monkeypatch) -> None:
     from isthmus.cli import measure
     from isthmus.records import Report
 
