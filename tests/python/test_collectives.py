@@ -47,7 +47,7 @@ def assert_same_bits(left: np.ndarray, right: np.ndarray) -> None:
     assert left.tobytes() == right.tobytes()
 
 
-def test_the_package_has_every_collective_of_the_table() -> None:
+def test_communicator_has_method_for_every_collective() -> None:
     for name in isthmus.COLLECTIVES:
         assert callable(getattr(isthmus.Communicator, name)), name
 
@@ -122,7 +122,7 @@ def test_reduce_scatterv(ranks, dtype, op) -> None:
         assert counts[rank] == 0 or np.shares_memory(in_place[rank], arrays[rank])
 
 
-def test_partition_refuses_what_is_no_speed() -> None:
+def test_partition_is_exact_and_rejects_bad_speeds() -> None:
     assert isthmus.partition([5, 3, 2], 11) == ([6, 3, 2], [0, 6, 9])
     assert isthmus.partition([1, 2], 100, granularity=16)[0] == [32, 68]
     with pytest.raises(isthmus.Error, match="speeds"):
@@ -270,7 +270,7 @@ def test_send_and_recv_around_a_ring(ranks, dtype, count) -> None:
         assert_same_bits(out, send_arrays[(rank - 1) % size])
 
 
-def test_barrier_holds_every_rank_until_the_last(pair) -> None:
+def test_barrier_waits_for_the_last_rank(pair) -> None:
     entered: list[int] = []
 
     def enter_barrier(comm: isthmus.Communicator) -> list[int]:
