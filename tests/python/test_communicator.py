@@ -39,7 +39,7 @@ def test_from_unique_id_in_threads() -> None:
     assert sums == {0: [6.0], 1: [6.0], 2: [6.0]}
 
 
-def test_unique_id_crosses_as_text_and_hides_its_secret() -> None:
+def test_unique_id_converts_to_hex_and_hides_secret() -> None:
     unique_id = UniqueId.create()
     assert UniqueId.fromhex(unique_id.hex()) == unique_id
     assert len(unique_id) == 128
@@ -48,7 +48,7 @@ def test_unique_id_crosses_as_text_and_hides_its_secret() -> None:
         Communicator.from_unique_id(b"short", 0, 1)
 
 
-def test_missing_ranks_are_an_error_within_the_timeout() -> None:
+def test_missing_rank_times_out_at_creation() -> None:
     started = time.monotonic()
     with pytest.raises(Error) as error_info:
         Communicator.from_unique_id(UniqueId.create(), 0, 2, timeout=0.5)
@@ -65,7 +65,7 @@ def test_split_by_color_and_key(ranks) -> None:
     assert sums == [child.size for child in children]
 
 
-def test_split_without_color_joins_none(pair) -> None:
+def test_split_without_color_returns_none(pair) -> None:
     children = run_on_all_ranks(pair, lambda comm: comm.split(0 if comm.rank == 0 else None))
     assert children[0].size == 1
     assert children[1] is None
@@ -79,7 +79,7 @@ def test_split_in_a_group(pair) -> None:
     assert [child.rank for child in children] == [1, 0]
 
 
-def test_closed_communicators_are_an_error(pair) -> None:
+def test_closed_communicator_raises_error(pair) -> None:
     pair[0].close()
     pair[0].close()  # closing twice is fine
     assert repr(pair[0]) == "<isthmus.Communicator closed>"
@@ -112,7 +112,7 @@ def test_errors_can_be_pickled(pair) -> None:
     assert str(copy.copy(error_info.value)) == str(error_info.value)
 
 
-def test_abort_wakes_a_waiting_rank(pair) -> None:
+def test_abort_wakes_waiting_rank(pair) -> None:
     def run_rank(comm: Communicator) -> Status | None:
         if comm.rank == 1:
             time.sleep(0.2)
@@ -130,7 +130,7 @@ def test_abort_wakes_a_waiting_rank(pair) -> None:
         pair[0].check()
 
 
-def test_a_missing_partner_is_a_timeout_not_a_hang() -> None:
+def test_missing_partner_times_out_in_collective() -> None:
     pair = Communicator.create_all(2, timeout=0.5)
     with pytest.raises(Error) as error_info:
         pair[0].allreduce(np.zeros(4))
@@ -143,7 +143,7 @@ def test_a_missing_partner_is_a_timeout_not_a_hang() -> None:
         comm.close()
 
 
-def test_an_invalid_operation_stops_its_whole_group(pair) -> None:
+def test_invalid_operation_cancels_its_group(pair) -> None:
     out = [np.full(2, 7.0) for _ in pair]
     with pytest.raises(Error), isthmus.group():
         pair[0].allreduce(np.ones(2), out[0])
@@ -152,7 +152,7 @@ def test_an_invalid_operation_stops_its_whole_group(pair) -> None:
     assert run_on_all_ranks(pair, lambda comm: comm.allreduce(np.ones(1)).tolist()) == [[2.0]] * 2
 
 
-def test_an_exception_inside_a_group_starts_nothing(pair) -> None:
+def test_exception_in_group_starts_no_operation(pair) -> None:
     out = np.full(2, 7.0)
     with pytest.raises(RuntimeError, match="on purpose"), isthmus.group():
         pair[0].allreduce(np.ones(2), out)
@@ -161,7 +161,7 @@ def test_an_exception_inside_a_group_starts_nothing(pair) -> None:
     assert run_on_all_ranks(pair, lambda comm: comm.allreduce(np.ones(1)).tolist()) == [[2.0]] * 2
 
 
-def test_bad_devices_and_sizes() -> None:
+def test_invalid_devices_and_sizes_are_rejected() -> None:
     with pytest.raises(ValueError, match=r"platform 'gpu' is unknown; allowed: host, cuda"):
         Communicator.create_all(["gpu"])
     with pytest.raises(ValueError, match=r"the part after ':' must be an ordinal"):
@@ -171,7 +171,7 @@ def test_bad_devices_and_sizes() -> None:
     assert error_info.value.code == Status.invalid_argument
 
 
-def test_bad_configuration_names_the_place(tmp_path) -> None:
+def test_bad_configuration_error_names_file_and_line(tmp_path) -> None:
     file = tmp_path / "isthmus.toml"
     file.write_text('[[rule]]\ncollective = "alreduce"\nuse = "host"\n')
     with pytest.raises(Error, match=r"isthmus\.toml:2:.*alreduce") as error_info:
@@ -187,7 +187,7 @@ def test_info_lists_backends_and_rules(pair) -> None:
     assert all(backend["available"] or backend["reason"] for backend in document["backends"])
 
 
-def test_explain_names_winner_and_losers(pair, monkeypatch) -> None:
+def test_explain_lists_selected_and_rejected_rules(pair, monkeypatch) -> None:
     document = pair[0].explain("allreduce", count=1000, dtype="float32")
     assert document["backend"]
     assert document["query"]["bytes"] == 4000
@@ -196,7 +196,7 @@ def test_explain_names_winner_and_losers(pair, monkeypatch) -> None:
         pair[0].explain("alreduce")
 
 
-def test_explain_answers_for_every_collective(pair) -> None:
+def test_explain_supports_every_collective(pair) -> None:
     for name in isthmus.COLLECTIVES:
         document = pair[1].explain(name, count=5, dtype="int16")
         assert document["query"]["collective"] == name
