@@ -64,7 +64,7 @@ def run_cpu_check(folder: Path, *options: str, failing_program: str = "") -> tup
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120), out
 
 
-def test_writes_records_of_all_providers_and_compares_with_the_best_peer(carry_folder):
+def test_report_compares_all_providers_with_best_peer(carry_folder):
     completed, out = run_cpu_check(carry_folder, "--heap", "--rounds", "2")
     assert completed.returncode == 0, completed.stderr
     (file,) = out.glob("cpu*-host.json")
@@ -78,7 +78,7 @@ def test_writes_records_of_all_providers_and_compares_with_the_best_peer(carry_f
     assert "1 ranks on cores: 3" in completed.stdout
 
 
-def test_threads_and_more_ranks_than_cores_are_measured_where_asked_for(carry_folder):
+def test_threads_and_crowded_options_add_measurements(carry_folder):
     completed, out = run_cpu_check(carry_folder, "--threads", "--crowded", "--ranks", "1,9999", "--rounds", "1")
     assert completed.returncode == 0, completed.stderr
     results = json.loads((out / "cpu-check.json").read_text())["results"]
@@ -91,7 +91,7 @@ def test_threads_and_more_ranks_than_cores_are_measured_where_asked_for(carry_fo
     assert sum("9999 ranks" in each["step"] for each in results) == 4
 
 
-def test_two_jobs_at_once_share_cores_or_have_their_own(carry_folder):
+def test_together_option_runs_two_concurrent_jobs(carry_folder):
     completed, out = run_cpu_check(carry_folder, "--together", "--rounds", "1")
     assert completed.returncode == 0, completed.stdout + completed.stderr
     steps = [each["step"] for each in json.loads((out / "cpu-check.json").read_text())["results"]]
@@ -106,7 +106,7 @@ def test_two_jobs_at_once_share_cores_or_have_their_own(carry_folder):
     assert log.count("raw0.json") == log.count("raw1.json") == len(steps)
 
 
-def test_a_provider_that_fails_is_named_and_spares_the_others(carry_folder):
+def test_failed_provider_is_reported_and_others_run(carry_folder):
     completed, out = run_cpu_check(carry_folder, "--rounds", "1", failing_program="mpich")
     assert completed.returncode == 1
     results = json.loads((out / "cpu-check.json").read_text())["results"]
@@ -114,12 +114,12 @@ def test_a_provider_that_fails_is_named_and_spares_the_others(carry_folder):
     assert "5.00 openmpi" in completed.stdout
 
 
-def test_what_the_time_does_not_allow_is_not_run_and_says_so(carry_folder):
+def test_expired_time_limit_is_reported(carry_folder):
     completed, _ = run_cpu_check(carry_folder, "--limit", "0")
     assert (completed.returncode, "not run (the time is over)" in completed.stdout) == (1, True)
 
 
-def test_without_the_archive_it_says_who_packs_it(tmp_path):
+def test_missing_archive_error_names_cpu_carry(tmp_path):
     (tmp_path / "cpu_check").write_bytes((ROOT / "scripts/cpu_check").read_bytes())
     completed, _ = run_cpu_check(tmp_path)
     assert (completed.returncode, "scripts/cpu_carry" in completed.stderr) == (2, True)
