@@ -31,7 +31,7 @@ def sum_in_rank_order(contributions: list[np.ndarray]) -> np.ndarray:
 
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_every_algorithm_adds_in_the_order_of_the_ranks(
+def test_every_shm_algorithm_reduces_in_rank_order(
     ranks: int, dtype: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generator = np.random.default_rng(ranks)
@@ -70,7 +70,7 @@ def test_every_algorithm_adds_in_the_order_of_the_ranks(
     assert checked_calls > 3 * len(names), "hardly any algorithm took a call"
 
 
-def test_wrong_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_deterministic_setting_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ISTHMUS_DETERMINISTIC", "perhaps")
     with pytest.raises(isthmus.Error, match=r'environment ISTHMUS_DETERMINISTIC: .*"perhaps"'):
         isthmus.Communicator.create_all(1)
