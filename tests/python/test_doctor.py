@@ -33,7 +33,7 @@ def prepend_python_path(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *([previous] if previous else [])]))
 
 
-def test_everything_that_is_here_works(tmp_path: Path) -> None:
+def test_every_available_check_passes(tmp_path: Path) -> None:
     completed = run_cli("doctor", "--json", ISTHMUS_DOCTOR_SHM=str(tmp_path))
     document = json.loads(completed.stdout)
     assert completed.returncode == 0 and document["healthy"], document
@@ -47,7 +47,7 @@ def test_everything_that_is_here_works(tmp_path: Path) -> None:
         assert each["seconds"] > 0 and each["details"] and not each["hint"]
 
 
-def test_the_text_and_the_exit_code(tmp_path: Path) -> None:
+def test_failed_check_prints_hint_and_exits_with_1(tmp_path: Path) -> None:
     completed = run_cli("doctor", "--only", "shared memory", "--only", "package", ISTHMUS_DOCTOR_SHM="/proc")
     assert completed.returncode == 1, completed.stderr
     assert re.search(r"^package +ok ", completed.stdout, re.M)
@@ -56,7 +56,7 @@ def test_the_text_and_the_exit_code(tmp_path: Path) -> None:
     assert run_cli("doctor", "--only", "nonsense").returncode == 2
 
 
-def test_no_folder_for_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_shared_memory_folder_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ISTHMUS_DOCTOR_SHM", "/nowhere")
     assert_failed(run_check("shared memory"), "/nowhere does not exist", "mount a tmpfs")
 
@@ -71,7 +71,7 @@ def limited_file_size() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("small_files")
-def test_no_room_for_a_segment() -> None:
+def test_file_size_limit_fails_shared_memory_check() -> None:
     assert_failed(run_check("shared memory"), "a segment of 32 MiB cannot be made: File too large", "ulimit")
 
 
@@ -82,20 +82,20 @@ def test_no_room_for_a_segment() -> None:
         ("ISTHMUS_RULE", "use=nonsense", 'unknown backend "nonsense"'),
     ],
 )
-def test_wrong_settings_fail_once(monkeypatch: pytest.MonkeyPatch, name: str, value: str, details: str) -> None:
+def test_invalid_setting_fails_only_configuration_check(monkeypatch: pytest.MonkeyPatch, name: str, value: str, details: str) -> None:
     monkeypatch.setenv(name, value)
     assert_failed(run_check("configuration"), details, "correct")
     assert run_check("backends").result == "ok", "only the check of the configuration reads it"
 
 
-def test_a_wrong_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_invalid_configuration_file_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "isthmus.toml"
     file.write_text('threshold = "many"\n')
     monkeypatch.setenv("ISTHMUS_CONFIG", str(file))
     assert_failed(run_check("configuration"), r"isthmus.toml:1:\d+: size", "selection.md has the grammar")
 
 
-def test_a_broken_plugin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_broken_plugin_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "libisthmus_broken.so").write_text("no library")
     monkeypatch.setenv("ISTHMUS_PLUGIN_PATH", str(tmp_path))
     assert_failed(
@@ -108,7 +108,7 @@ def test_a_broken_plugin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     ("body", "timeout", "details", "hint"),
     [("pause()", 5, "no answer within 5 s", "--timeout 20"), ("abort()", 60, "SIGABRT", "isthmus info")],
 )
-def test_neither_hangs_nor_crashes_reach_the_command(
+def test_hanging_or_crashing_check_is_isolated(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str, timeout: float, details: str, hint: str
 ) -> None:
     source = (
@@ -122,14 +122,14 @@ def test_neither_hangs_nor_crashes_reach_the_command(
     assert_failed(result, details, hint)
 
 
-def test_no_pytorch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_pytorch_is_not_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
     prepend_python_path(monkeypatch, tmp_path)
     result = run_check("pytorch")
     assert result.result == "not here" and "has no PyTorch" in result.details, result
 
 
-def test_a_pytorch_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_broken_pytorch_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libtorch_cpu.so is gone')")
     prepend_python_path(monkeypatch, tmp_path)
@@ -137,6 +137,6 @@ def test_a_pytorch_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 @pytest.mark.skipif(layout.checkout() is None, reason="an installed package has no folder of MPI families")
-def test_an_mpi_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mpi_launch_failure_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYDRA_LAUNCHER", "nonsense")
     assert_failed(run_check("mpi"), "two ranks under .* ended with", "hostname")
