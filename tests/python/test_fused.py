@@ -40,7 +40,7 @@ def check(c: np.ndarray, expected: np.ndarray, magnitude: np.ndarray, k: int, ou
     ("dtype", "output"), [("float16", "float32"), ("bfloat16", "bfloat16"), ("float32", "float32")]
 )
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_products(pair: list[isthmus.Communicator], mode: str, dtype: str, output: str, order: str) -> None:
+def test_allgather_gemm(pair: list[isthmus.Communicator], mode: str, dtype: str, output: str, order: str) -> None:
     a, b = random_matrix(46, 31, dtype, 1), np.asarray(random_matrix(31, 17, dtype, 2), order=order)
     bias = random_matrix(1, 17, output, 3)[0]
     a64, b64 = a.astype(np.float64), b.astype(np.float64)
@@ -59,7 +59,7 @@ def test_products(pair: list[isthmus.Communicator], mode: str, dtype: str, outpu
 
 
 @pytest.mark.parametrize("mode", ["model", "sequential", "pipelined"])
-def test_reduce_scatter(pair: list[isthmus.Communicator], mode: str) -> None:
+def test_gemm_reduce_scatter(pair: list[isthmus.Communicator], mode: str) -> None:
     a, b = random_matrix(46, 31, "float16", 1), random_matrix(31, 17, "float16", 2)
     bias = random_matrix(1, 17, "float32", 3)[0]
     expected = a.astype(np.float64) @ b.astype(np.float64) + bias
@@ -80,7 +80,7 @@ def test_reduce_scatter(pair: list[isthmus.Communicator], mode: str) -> None:
     run_on_all_ranks(pair, rank)
 
 
-def test_torch_tensors(pair: list[isthmus.Communicator]) -> None:
+def test_torch_tensors_can_be_multiplied(pair: list[isthmus.Communicator]) -> None:
     torch = pytest.importorskip("torch")
     a = torch.tensor(random_matrix(20, 12, "float32", 4)).to(torch.bfloat16)
     b = torch.tensor(random_matrix(12, 8, "float32", 5)).to(torch.bfloat16)
@@ -99,7 +99,7 @@ def test_torch_tensors(pair: list[isthmus.Communicator]) -> None:
     run_on_all_ranks(pair, rank)
 
 
-def test_the_model_falls_back_and_says_why(tmp_path: Path) -> None:
+def test_model_falls_back_and_reports_reason(tmp_path: Path) -> None:
     config = tmp_path / "slow.toml"
     config.write_text("[backend.fused]\npipeline_us = 1e9\n")
     ranks = isthmus.Communicator.create_all(2, config=str(config))
@@ -122,7 +122,7 @@ def test_the_model_falls_back_and_says_why(tmp_path: Path) -> None:
         communicator.close()
 
 
-def test_errors(pair: list[isthmus.Communicator]) -> None:
+def test_invalid_plans_and_arguments_are_rejected(pair: list[isthmus.Communicator]) -> None:
     def rank(communicator: isthmus.Communicator) -> None:
         a, b = random_matrix(4, 3, "float32", 6), random_matrix(3, 5, "float32", 7)
         with pytest.raises(ValueError, match="a's columns must be b's rows"):
@@ -153,7 +153,7 @@ def test_errors(pair: list[isthmus.Communicator]) -> None:
     run_on_all_ranks(pair, rank)
 
 
-def test_command(tmp_path: Path) -> None:
+def test_bench_allgather_gemm_writes_report_and_trace(tmp_path: Path) -> None:
     files = {name: tmp_path / name for name in ("report.json", "trace.json", "picture.png")}
     completed = run_cli(
         *("bench", "allgather_gemm", "-n", "2", "--m", "64", "--k", "32", "--n", "48", "--dtype", "float16"),
@@ -177,7 +177,7 @@ def test_command(tmp_path: Path) -> None:
     assert files["picture.png"].read_bytes().startswith(b"\x89PNG")
 
 
-def test_command_for_the_mirror() -> None:
+def test_bench_gemm_reduce_scatter_verifies_result() -> None:
     completed = run_cli(
         *("bench", "gemm_reduce_scatter", "-n", "2", "--m", "64", "--k", "32", "--n", "48"),
         *("--dtype", "bfloat16", "--output", "bfloat16"),
@@ -195,13 +195,13 @@ def test_command_for_the_mirror() -> None:
         (("--device", "tpu"), "--device tpu is unknown"),
     ],
 )
-def test_command_refuses(arguments: tuple[str, ...], message: str) -> None:
+def test_bench_rejects_invalid_gemm_arguments(arguments: tuple[str, ...], message: str) -> None:
     completed = run_cli("bench", "allgather_gemm", "-n", "2", *arguments)
     assert completed.returncode == 2
     assert message in completed.stderr
 
 
-def test_trace_is_for_products() -> None:
+def test_trace_option_requires_fused_collective() -> None:
     completed = run_cli("bench", "allreduce", "--trace", "file.json")
     assert completed.returncode == 2
     assert "--trace is for allgather_gemm" in completed.stderr
