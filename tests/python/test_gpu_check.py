@@ -56,7 +56,7 @@ def run_gpu_check(
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 4, 8])
-def test_steps_that_need_more_gpus_are_skipped_with_the_reason(tmp_path, gpus):
+def test_steps_without_enough_gpus_are_skipped(tmp_path, gpus):
     # The programs do not exist here, so whatever is not skipped fails: the two together are the table.
     completed, results, _ = run_gpu_check(tmp_path, gpus, "collectives,asynchrony")
     assert completed.returncode == 1
@@ -69,7 +69,7 @@ def test_steps_that_need_more_gpus_are_skipped_with_the_reason(tmp_path, gpus):
                 assert entry["why"] == f"needs {step.gpus} GPUs, this machine has {gpus}"
 
 
-def test_a_topic_whose_needs_are_missing_is_skipped_and_not_built(tmp_path):
+def test_topic_without_requirements_is_not_built(tmp_path):
     completed, results, calls = run_gpu_check(tmp_path, 2, "hybrid")
     assert completed.returncode == 0
     assert results["hybrid"] == {
@@ -81,7 +81,7 @@ def test_a_topic_whose_needs_are_missing_is_skipped_and_not_built(tmp_path):
     assert "gpu_hybrid_test" not in calls
 
 
-def test_a_build_that_fails_spares_the_other_topics(tmp_path):
+def test_failed_build_does_not_stop_other_topics(tmp_path):
     completed, results, _ = run_gpu_check(tmp_path, 2, "collectives,asynchrony", failing_command="gpu_asynchrony_test")
     assert completed.returncode == 1
     assert results["build of asynchrony"]["result"] == "failed"
@@ -90,7 +90,7 @@ def test_a_build_that_fails_spares_the_other_topics(tmp_path):
     assert results["collectives, one rank"]["result"] == "failed"  # it was tried
 
 
-def test_what_no_machine_can_do_is_no_failure_and_unknown_topics_are(tmp_path):
+def test_missing_gpu_passes_and_unknown_topic_fails(tmp_path):
     completed, _, _ = run_gpu_check(tmp_path / "none", 0)
     assert (completed.returncode, "no NVIDIA GPU" in completed.stdout) == (0, True)
     completed, _, _ = run_gpu_check(tmp_path / "compiler", 1, tools=("cmake",))
@@ -99,7 +99,7 @@ def test_what_no_machine_can_do_is_no_failure_and_unknown_topics_are(tmp_path):
     assert (completed.returncode, "no topic 'nonsense'" in completed.stderr) == (2, True)
 
 
-def test_the_table_is_sound():
+def test_topic_table_is_consistent():
     assert len({topic.name for topic in TOPICS}) == len(TOPICS)
     placeholders = dict.fromkeys(
         [
