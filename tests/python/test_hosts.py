@@ -32,14 +32,14 @@ def hosts_check(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.timeout(600)
-def test_the_suite_passes_between_hosts_that_share_nothing_but_a_network() -> None:
+def test_conformance_passes_across_isolated_hosts() -> None:
     completed = hosts_check("conformance", "--thinning", "48")
     assert completed.returncode == 0, completed.stdout + completed.stderr
     assert completed.stdout.count(" 0 failed") == 9, completed.stdout
 
 
 @pytest.mark.timeout(600)
-def test_hosts_that_are_out_of_reach_are_an_error_on_every_rank() -> None:
+def test_unreachable_host_is_an_error_on_every_rank() -> None:
     completed = hosts_check("unreachable")
     assert completed.returncode == 0, completed.stdout + completed.stderr
     assert completed.stdout.count("unreachable: rank ") == 4 + 4 + 8, completed.stdout
