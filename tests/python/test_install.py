@@ -49,7 +49,7 @@ def library_folder(prefix: Path) -> Path:
     return next(prefix.glob("lib*/libisthmus.so")).parent
 
 
-def test_an_installation_has_its_parts(prefix: Path) -> None:
+def test_installation_contains_all_files(prefix: Path) -> None:
     lib = library_folder(prefix)
     assert {file.name for file in lib.glob("libisthmus.so*")} >= {"libisthmus.so", "libisthmus.so.0"}
     assert (lib / "libisthmus_ggml.so").exists()
@@ -60,7 +60,7 @@ def test_an_installation_has_its_parts(prefix: Path) -> None:
         assert str(ROOT).encode() not in run_command("readelf", "-d", file).encode(), f"{file} names the build tree"
 
 
-def test_projects_outside_the_tree(prefix: Path, tmp_path: Path) -> None:
+def test_external_projects_build_and_run(prefix: Path, tmp_path: Path) -> None:
     mpi = Path(sys.prefix) / "bin" / "mpicxx"
     options = [f"-Disthmus_ROOT={prefix}", "-DCMAKE_BUILD_TYPE=Debug"]
     if mpi.exists():
@@ -82,7 +82,7 @@ def test_projects_outside_the_tree(prefix: Path, tmp_path: Path) -> None:
     assert "22 22" in log_output
 
 
-def test_the_example_plug_in(prefix: Path, tmp_path: Path) -> None:
+def test_example_plugin_passes_conformance(prefix: Path, tmp_path: Path) -> None:
     """Built with nothing but the installation, loaded, and held to the oracle in threads and in processes."""
     run_command("cmake", "-S", ROOT / "examples" / "plugin", "-B", tmp_path, "-G", "Ninja", f"-Disthmus_ROOT={prefix}")
     run_command("cmake", "--build", tmp_path)
@@ -97,7 +97,7 @@ def test_the_example_plug_in(prefix: Path, tmp_path: Path) -> None:
         assert "mailbox" in run_command(conformance, "--world", world, *arguments, **variables)
 
 
-def test_a_component_that_does_not_exist_is_named(prefix: Path, tmp_path: Path) -> None:
+def test_unknown_cmake_component_is_named(prefix: Path, tmp_path: Path) -> None:
     (tmp_path / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.25)\nproject(p C)\nfind_package(isthmus REQUIRED COMPONENTS cuda)\n"
     )
@@ -107,7 +107,7 @@ def test_a_component_that_does_not_exist_is_named(prefix: Path, tmp_path: Path) 
     assert "isthmus has no component cuda" in completed.stderr
 
 
-def test_pkg_config(prefix: Path, tmp_path: Path) -> None:
+def test_pkg_config_flags_build_a_program(prefix: Path, tmp_path: Path) -> None:
     lib = library_folder(prefix)
     flags = run_command("pkg-config", "--cflags", "--libs", "isthmus", PKG_CONFIG_PATH=str(lib / "pkgconfig")).split()
     run_command("gcc", SOURCES / "use_core.c", *flags, f"-Wl,-rpath,{lib}", "-o", tmp_path / "p")
@@ -116,7 +116,7 @@ def test_pkg_config(prefix: Path, tmp_path: Path) -> None:
     assert version == run_command(sys.executable, "-c", "import isthmus; print(isthmus.__version__)").strip()
 
 
-def test_the_abi_is_the_listed_one(prefix: Path) -> None:
+def test_exported_symbols_match_the_list(prefix: Path) -> None:
     """A symbol that goes breaks programs: the list changes only with a new SONAME, or by additions."""
     listed = (SOURCES / "libisthmus.symbols").read_text().split()
     table = run_command("nm", "-D", "--defined-only", library_folder(prefix) / "libisthmus.so.0").splitlines()
@@ -171,7 +171,7 @@ def site_packages(python: Path) -> Path:
 
 
 @pytest.mark.timeout(900)  # without a compiler's cache it compiles the core once more
-def test_the_wheel(python: Path, tmp_path: Path) -> None:
+def test_wheel_works_without_checkout(python: Path, tmp_path: Path) -> None:
     """A user's first lines after `pip install .`."""
     site = site_packages(python)
     plugins = {file.name for file in (site / "isthmus" / "isthmus").iterdir()}
@@ -200,7 +200,7 @@ def test_the_wheel(python: Path, tmp_path: Path) -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no PyTorch here")
-def test_the_wheel_with_pytorch(python: Path, tmp_path: Path) -> None:
+def test_wheel_compiles_pytorch_extension_once(python: Path, tmp_path: Path) -> None:
     """isthmus.torch out of the wheel: compiled at the first import, found again at the second."""
     program = "import torch.distributed as dist, torch, isthmus.torch, sys\n"
     program += "dist.init_process_group('cpu:isthmus', 'file://' + sys.argv[1], rank=0, world_size=1)\n"
