@@ -52,7 +52,7 @@ def interrupt_thread() -> str:
     return "threading.Thread(target=lambda: (wait_for_main_thread(), os.kill(os.getpid(), signal.SIGINT))).start()"
 
 
-def test_ctrl_c_ends_a_collective_and_tells_the_other_ranks() -> None:
+def test_ctrl_c_aborts_collective_on_all_ranks() -> None:
     code, out, err = run(f"""
         ranks = isthmus.Communicator.create_all(2)
         {interrupt_thread()}
@@ -73,7 +73,7 @@ def test_ctrl_c_ends_a_collective_and_tells_the_other_ranks() -> None:
     assert "rank 0 was interrupted" in lines[2], out
 
 
-def test_ctrl_c_ends_the_wait_for_other_ranks_at_creation() -> None:
+def test_ctrl_c_ends_communicator_creation() -> None:
     code, _, err = run(f"""
         {interrupt_thread()}
         isthmus.Communicator.from_unique_id(isthmus.UniqueId.create(), 0, 2)
@@ -82,7 +82,7 @@ def test_ctrl_c_ends_the_wait_for_other_ranks_at_creation() -> None:
     assert err.rstrip().endswith("KeyboardInterrupt"), err
 
 
-def test_ctrl_c_ends_a_wait_in_the_symmetric_heap() -> None:
+def test_ctrl_c_ends_symmetric_allocation() -> None:
     code, out, err = run(f"""
         ranks = isthmus.Communicator.create_all(2)
         {interrupt_thread()}
@@ -98,7 +98,7 @@ def test_ctrl_c_ends_a_wait_in_the_symmetric_heap() -> None:
     assert (code, out.split()) == (0, ["interrupted", "aborted"]), err
 
 
-def test_a_handler_that_does_not_raise_runs_during_the_wait_and_harms_nothing() -> None:
+def test_signal_handler_runs_during_collective() -> None:
     # The other rank calls only once the handler has run: were it not for the handler, nobody would.
     code, out, err = run("""
         ranks = isthmus.Communicator.create_all(2)
@@ -115,7 +115,7 @@ def test_a_handler_that_does_not_raise_runs_during_the_wait_and_harms_nothing() 
     assert (code, out.strip()) == (0, "[2. 2. 2. 2.]"), err
 
 
-def test_an_exception_while_another_thread_waits_is_an_exception() -> None:
+def test_exception_exits_while_another_thread_waits() -> None:
     for statement in ("raise ValueError('the main thread')", "with ranks[0]: raise ValueError('the main thread')"):
         code, _, err = run(f"""
             ranks = isthmus.Communicator.create_all(2)
@@ -128,7 +128,7 @@ def test_an_exception_while_another_thread_waits_is_an_exception() -> None:
         assert "ValueError: the main thread" in err, err
 
 
-def test_close_during_a_call_of_another_thread_aborts_that_call() -> None:
+def test_close_aborts_call_of_another_thread() -> None:
     code, out, err = run("""
         ranks = isthmus.Communicator.create_all(2)
         def wait():
@@ -146,7 +146,7 @@ def test_close_during_a_call_of_another_thread_aborts_that_call() -> None:
     assert (code, out.strip()) == (0, "aborted"), err
 
 
-def test_the_exit_of_a_forked_child_leaves_its_parents_communicators_alone() -> None:
+def test_forked_child_does_not_close_parent_communicators() -> None:
     code, out, err = run("""
         ranks = isthmus.Communicator.create_all(2)
         child = os.fork()
