@@ -55,7 +55,7 @@ def start_job(fault: str, folder: Path, timeout_s: float, **variables: str) -> I
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_rank_is_named(fault: str, tmp_path: Path) -> None:
+def test_faulty_rank_is_named(fault: str, tmp_path: Path) -> None:
     diagnosis_kind, sentence = FAULTS[fault]
     with start_job(fault, tmp_path, 3 if fault in BLOCKING_FAULTS else 600) as processes:
         for rank in {0, 1} if fault in BLOCKING_FAULTS else ():
@@ -85,7 +85,7 @@ DETECTED_FAULTS = ["die", "stop"]
 
 @pytest.mark.skipif(not (STANDINS / "libstandin_nccl.so").is_file(), reason="needs the stand-ins")
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_rank_is_named_over_nccl(fault: str, tmp_path: Path) -> None:
+def test_faulty_rank_is_named_over_nccl(fault: str, tmp_path: Path) -> None:
     diagnosis_kind, _ = FAULTS[fault]
     with start_job(fault, tmp_path, 3 if fault in DETECTED_FAULTS else 600, **DEVICE_VARIABLES) as processes:
         for rank in {0, 1} if fault in DETECTED_FAULTS else ():
@@ -104,7 +104,7 @@ def doctor(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, st
     return code, "".join(capsys.readouterr())
 
 
-def test_the_command(
+def test_doctor_command_prints_diagnosis_and_stacks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_py_spy = tmp_path / "py-spy"
@@ -133,19 +133,19 @@ def test_the_command(
         (["1", "--only", "package"], "self-tests"),
     ],
 )
-def test_what_the_command_refuses(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_rejects_conflicting_arguments(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, printed = doctor(capsys, *arguments)
     assert code == 2 and message in printed, printed
 
 
-def test_without_tools_the_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_stack_tools_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert re.match(
         "no stacks of the program: py-spy is not installed; gdb is not installed", read_stacks(os.getpid())
     )
 
 
-def test_a_dead_job_can_be_read(tmp_path: Path) -> None:
+def test_dead_job_can_be_diagnosed(tmp_path: Path) -> None:
     with start_job("slow", tmp_path, 600) as processes:
         pid = processes[0].pid
         wait_for_diagnosis(pid, "missing")
@@ -159,7 +159,7 @@ def recorded_communicators() -> set[str]:
     return {communicator["communicator"] for job in jobs for communicator in job["communicators"]}
 
 
-def test_whoever_leaves_in_order_leaves_nothing() -> None:
+def test_closed_communicators_leave_no_recorder_files() -> None:
     previous = recorded_communicators()
     ranks = isthmus.Communicator.create_all(2)
     names = recorded_communicators() - previous
@@ -171,7 +171,7 @@ def test_whoever_leaves_in_order_leaves_nothing() -> None:
 
 @pytest.mark.skipif(not Path(launch.launcher("mpich").executable).is_file(), reason="needs MPICH")
 @pytest.mark.parametrize("fault", ["stop", "skip"])
-def test_ranks_under_mpi(fault: str) -> None:
+def test_faulty_rank_is_named_under_mpi(fault: str) -> None:
     launcher = launch.launcher("mpich")
     arguments = [*launcher.command(SIZE, bind=False), sys.executable, str(PROGRAM), fault, "mpi"]
     variables = {"ISTHMUS_BACKEND": "mpi", "ISTHMUS_TIMEOUT_S": "4"}
