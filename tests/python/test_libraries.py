@@ -17,7 +17,7 @@ def loaded_libraries() -> list[Path]:
     return sorted(file for file in files if file.name.startswith(("libisthmus", "_isthmus")))
 
 
-def test_the_cxx_runtime_is_inside() -> None:
+def test_libraries_contain_their_cxx_runtime() -> None:
     isthmus.Communicator.create_all(1)[0].close()  # backends that are plug-ins are loaded by now
     libraries = loaded_libraries()
     assert any(file.name.startswith("libisthmus.so") for file in libraries)
