@@ -36,11 +36,11 @@ def test_arrays_are_numpy_arrays_on_the_host() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "float16", "bfloat16", "float8_e4m3"])
-def test_every_dtype_of_the_table_has_an_array(dtype) -> None:
+def test_every_dtype_can_be_allocated(dtype) -> None:
     assert memory.empty(3, dtype).nbytes == 3 * isthmus.DATATYPES[dtype].bytes
 
 
-def test_query_finds_the_block_of_any_view() -> None:
+def test_query_finds_block_of_any_view() -> None:
     array = memory.empty((100, 10), "float32")
     block = memory.query(array[50:60])
     assert block.device == isthmus.Device(isthmus.Platform.host, 0)
@@ -51,7 +51,7 @@ def test_query_finds_the_block_of_any_view() -> None:
         memory.query(np.zeros(3))
 
 
-def test_the_last_view_releases_the_block() -> None:
+def test_last_view_releases_the_block() -> None:
     before = memory.live_blocks()
     array = memory.empty(1000, unpooled=True)
     view = array[10:20]
@@ -69,7 +69,7 @@ def test_empty_shapes() -> None:
     assert memory.empty(()).shape == ()
 
 
-def test_errors() -> None:
+def test_invalid_allocations_are_rejected() -> None:
     with pytest.raises(ValueError, match="shape must not be negative"):
         memory.empty((2, -1))
     with pytest.raises(ValueError, match="more than an address can hold"):
@@ -94,7 +94,7 @@ def test_explain_names_every_provider() -> None:
     memory.trim("host")
 
 
-def test_symmetric_arrays_are_the_communicators(pair) -> None:
+def test_symmetric_arrays_reduce_in_place(pair) -> None:
     arrays = run_on_all_ranks(pair, lambda comm: memory.symmetric(comm, (4, 2), "float32"))
     for rank, array in enumerate(arrays):
         array[:] = rank + 1
@@ -102,7 +102,7 @@ def test_symmetric_arrays_are_the_communicators(pair) -> None:
     assert arrays[0].tolist() == [[3.0, 3.0]] * 4
 
 
-def test_environment_forces_a_provider() -> None:
+def test_environment_forces_provider() -> None:
     program = "from isthmus import memory; a = memory.empty(9); print(memory.query(a).provider)"
     for provider in ("direct", "-umf"):
         completed = subprocess.run(
