@@ -31,7 +31,7 @@ def run_mode(ranks: int, mode: str, **variables: str) -> list[dict]:
 
 @pytest.mark.parametrize("mode", ["without_mpi4py", "with_mpi4py", "left_open"])
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_collectives_of_a_job(mode: str, ranks: int) -> None:
+def test_collectives_of_mpi_job(mode: str, ranks: int) -> None:
     if mode == "with_mpi4py":
         pytest.importorskip("mpi4py")
     for rank, reply in enumerate(run_mode(ranks, mode)):
@@ -45,20 +45,20 @@ def test_collectives_of_a_job(mode: str, ranks: int) -> None:
 
 
 @pytest.mark.parametrize("backend", ["mpi", "host"])
-def test_a_forced_backend_gives_the_same(backend: str) -> None:
+def test_forced_backend_gives_same_results(backend: str) -> None:
     for reply in run_mode(4, "without_mpi4py", ISTHMUS_BACKEND=backend):
         assert reply["sum"] == [10]
         assert reply["gathered"] == [0, 1, 2, 3]
 
 
-def test_a_part_of_the_world() -> None:
+def test_communicator_over_mpi_subcommunicator() -> None:
     pytest.importorskip("mpi4py")
     replies = run_mode(4, "on_subcommunicator")
     assert all(reply["size"] == 2 and reply["rank"] == reply["part"] for reply in replies)
     assert sorted(reply["world"] for reply in replies) == [0, 1, 2, 3]
 
 
-def test_another_mpi_library_is_refused() -> None:
+def test_other_mpi_library_is_rejected() -> None:
     pytest.importorskip("mpi4py")
     (reply,) = run_mode(1, "other_library")
     assert "mpi4py uses MPICH" in reply["error"]
