@@ -42,7 +42,7 @@ def document() -> dict:
     return json.loads(report.to_json())
 
 
-def test_a_report_survives_its_file(tmp_path) -> None:
+def test_report_round_trips_through_file(tmp_path) -> None:
     report = Report.model_validate(document())
     report.save(tmp_path / "deep" / "report.json")
     assert Report.load(tmp_path / "deep" / "report.json") == report
@@ -62,7 +62,7 @@ def test_a_report_survives_its_file(tmp_path) -> None:
         (("date",), "yesterday", "date"),
     ],
 )
-def test_bad_fields_are_named(tmp_path, path, value, location) -> None:
+def test_invalid_field_is_named_in_error(tmp_path, path, value, location) -> None:
     broken = document()
     target = broken
     for key in path[:-1]:
@@ -86,14 +86,14 @@ def test_rounds_merge_to_the_median_of_medians() -> None:
     assert peer.time_us.median == 9.0
 
 
-def test_the_best_peer_is_per_point_and_never_isthmus() -> None:
+def test_best_peer_is_per_point_and_excludes_isthmus() -> None:
     all_records = [record(1.0), record(5.0, provider="mpich"), record(4.0, provider="impi")]
     all_records += [record(1.0, size=8), record(2.0, provider="mpich", size=8)]
     best = records.best_peers(all_records)
     assert {point[3]: peer.provider for point, peer in best.items()} == {1024: "impi", 8: "mpich"}
 
 
-def test_the_table_and_its_reasons() -> None:
+def test_table_shows_speedup_and_reasons() -> None:
     own_records = [record(2.0, size=size, backend="shm:packet", reason="rule x") for size in (1024, 4096)]
     peers = [record(5.0, size=size, provider="mpich") for size in (1024, 4096)]
     table = table_of(own_records + peers)
@@ -104,14 +104,14 @@ def test_the_table_and_its_reasons() -> None:
     assert reasons_of(own_records + peers) == ["shm:packet, 1K to 4K: rule x"]
 
 
-def test_the_table_compares_a_shim_with_its_own_mpi() -> None:
+def test_table_compares_shim_with_its_own_mpi() -> None:
     all_records = [record(5.0, provider="mpich"), record(1.0, provider="openmpi"), record(4.0, provider="mpich+shim")]
     table = table_of(all_records)
     assert "vs mpich" in str(table.columns[-2].header)
     assert list(table.columns[-2].cells) == ["[green]1.25x[/]"]
 
 
-def test_the_picture_is_written(tmp_path) -> None:
+def test_plot_writes_png(tmp_path) -> None:
     all_records = [
         record(size / 100, size=size, provider=provider)
         for provider in ("isthmus", "mpich")
