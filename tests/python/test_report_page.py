@@ -56,7 +56,7 @@ class PageParser(HTMLParser):
             self.cells.append(data.strip())
 
 
-def test_the_page_says_what_the_records_say(tmp_path: Path) -> None:
+def test_page_contains_records_and_is_self_contained(tmp_path: Path) -> None:
     times = {size: (random.uniform(1, 9), random.uniform(1, 9)) for size in (8, 1024, 4096, 1 << 20)}
     records = []
     for size, (own, peer) in times.items():
@@ -78,7 +78,7 @@ def test_the_page_says_what_the_records_say(tmp_path: Path) -> None:
     assert len(names) == len(set(names))  # parts of pictures that share a name show the wrong one
 
 
-def test_ratios() -> None:
+def test_speedup_and_regret_ratios() -> None:
     rule = 'rule "use=shm"'
     records = [
         record("isthmus", 8, 2.0, reason=rule, backend="host"),
@@ -93,7 +93,7 @@ def test_ratios() -> None:
     assert regret.value == 2.0 and regret.record is records[0]
 
 
-def test_what_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_files_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "good.json", [record("isthmus", 0, 1.0, collective="barrier")])
     full_text = (tmp_path / "good.json").read_text()
     (tmp_path / "cut.json").write_text(full_text[: len(full_text) // 2])
@@ -106,7 +106,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixt
         assert name in stderr and name in page.read_text()
 
 
-def test_nothing_is_overwritten_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_overwrites_only_with_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "good.json", [record("isthmus", 8, 1.0)])
     page = tmp_path / "report.html"
     page.write_text("mine")
@@ -116,14 +116,14 @@ def test_nothing_is_overwritten_unasked(tmp_path: Path, capsys: pytest.CaptureFi
     assert page.read_text().startswith("<!DOCTYPE html>")
 
 
-def test_nothing_to_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_records_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for source, message in ((tmp_path, "no file ends in .json"), (tmp_path / "nowhere", "does not exist")):
         assert main(["report", str(source), "-o", str(tmp_path / "report.html")]) == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "report.html").exists()
 
 
-def test_applications_have_a_bar_for_each_transport(tmp_path: Path) -> None:
+def test_application_chart_has_bar_per_transport(tmp_path: Path) -> None:
     shares = {"mpi": 0.75, "isthmus": 0.25}
     records = [
         record(provider, 4096, 100, collective="halo", op=None, communication_share=share)
@@ -136,7 +136,7 @@ def test_applications_have_a_bar_for_each_transport(tmp_path: Path) -> None:
     assert "Time of one step" in text and "communication" in text
 
 
-def test_problems_of_one_size_in_bytes_are_not_mixed_up(tmp_path: Path) -> None:
+def test_problems_of_equal_bytes_stay_separate(tmp_path: Path) -> None:
     def transpose_record(provider: str, us: float, decomposition: str) -> Record:
         extra = {"decomposition": decomposition, "command": f"run {decomposition}", "communication_share": 0.5}
         base = record(provider, 4096, us, collective="transpose", op=None, **extra)
