@@ -82,7 +82,7 @@ def start(program: str, *arguments: object) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_a_rank_dies_and_another_takes_its_place(killed_rank: int, tmp_path: Path) -> None:
+def test_killed_rank_is_replaced_after_shrink(killed_rank: int, tmp_path: Path) -> None:
     ranks = [start(RANK, rank, 3, killed_rank, tmp_path) for rank in range(3)]
     newcomer = start(NEWCOMER, tmp_path, 2, 3)
     for rank, process in enumerate(ranks):
@@ -95,7 +95,7 @@ def test_a_rank_dies_and_another_takes_its_place(killed_rank: int, tmp_path: Pat
     assert out == "joined [3]\n", err
 
 
-def test_shrink_in_threads_and_in_a_group(ranks: list[Communicator]) -> None:
+def test_shrink_works_in_threads_and_groups(ranks: list[Communicator]) -> None:
     shrunk = run_on_all_ranks(ranks, lambda comm: comm.shrink())
     with isthmus.group():
         shrunk_again = [comm.shrink() for comm in shrunk]
@@ -112,7 +112,7 @@ def test_shrink_in_threads_and_in_a_group(ranks: list[Communicator]) -> None:
         comm.close()
 
 
-def test_too_few_are_refused(pair: list[Communicator]) -> None:
+def test_shrink_without_majority_is_rejected(pair: list[Communicator]) -> None:
     with pytest.raises(Error, match="nobody knows whether rank 0 exited") as error_info:
         pair[1].shrink(wait=0.2)
     assert error_info.value.code == Status.timeout
