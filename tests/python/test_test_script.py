@@ -32,7 +32,7 @@ def report(tmp_path, *cases):
     return path
 
 
-def test_one_that_passes_alone_is_unsteady_and_keeps_its_first_failure(script, tmp_path):
+def test_pass_on_retry_is_unsteady(script, tmp_path):
     first = script.read_junit(report(tmp_path, ("a", False, ""), ("b", True, "2 s passed")), 8, "ctest")
     second = script.with_second_try(first, lambda: script.Result(passed=1))
     assert second.passed == 2
@@ -45,7 +45,7 @@ def test_one_that_passes_alone_is_unsteady_and_keeps_its_first_failure(script, t
     [{"failed": ["ctest: b.b"]}, {"passed": 0}, {"passed": 1, "failed": ["ctest: exit status 8"]}],
     ids=["fails_again", "is_not_found", "fails_in_another_way"],
 )
-def test_whatever_fails_twice_has_failed(script, tmp_path, second_try):
+def test_second_failure_is_final(script, tmp_path, second_try):
     first = script.read_junit(report(tmp_path, ("b", True, "wrong")), 8, "ctest")
     second = script.with_second_try(first, lambda: script.Result(**second_try))
     assert second.failed == ["ctest: b.b\n    wrong"]
@@ -53,13 +53,13 @@ def test_whatever_fails_twice_has_failed(script, tmp_path, second_try):
 
 
 @pytest.mark.parametrize("text", ["WARNING: ThreadSanitizer: data race", "***Exception: SEGFAULT"])
-def test_crashes_and_findings_are_not_played_again(script, tmp_path, text):
+def test_crashes_and_sanitizer_findings_are_not_retried(script, tmp_path, text):
     first = script.read_junit(report(tmp_path, ("b", True, text)), 8, "ctest")
     assert script.with_second_try(first, lambda: pytest.fail("played again")) is first
     assert first.failed
 
 
-def test_many_are_no_accident(script, tmp_path):
+def test_many_failures_are_not_retried(script, tmp_path):
     cases = [(f"t{i}", True, "late") for i in range(script.MOST_UNSTEADY + 1)]
     first = script.read_junit(report(tmp_path, *cases), 8, "ctest")
     assert script.with_second_try(first, lambda: pytest.fail("played again")) is first
