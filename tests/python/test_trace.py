@@ -33,7 +33,7 @@ def late_rank_traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
     yield folder / "traces"
 
 
-def test_the_late_rank_is_named(
+def test_late_rank_is_named(
     late_rank_traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert {file.stat().st_mode & 0o777 for file in late_rank_traces.iterdir()} == {0o600}
@@ -59,7 +59,7 @@ def test_the_late_rank_is_named(
         assert call["ph"] == "X" and call["dur"] >= 0 and 0 <= call["args"]["enqueued_us"] <= call["ts"]
 
 
-def test_the_table(late_rank_traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_merge_prints_table_and_protects_output(late_rank_traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "trace.json"
     arguments = ["trace", "merge", str(late_rank_traces), "-o", str(target)]
     assert main(arguments) == 0
@@ -73,7 +73,7 @@ def test_the_table(late_rank_traces: Path, tmp_path: Path, capsys: pytest.Captur
         assert f"cannot write {unwritable}" in capsys.readouterr().err
 
 
-def test_a_killed_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_trace_of_killed_rank_is_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The survivors are killed, too, while they still hold the communicator."""
     folder = tmp_path / "traces"
     with start_job("die", tmp_path, 2, ISTHMUS_TRACE=str(folder)) as processes:
@@ -89,7 +89,7 @@ def test_a_killed_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert any("failed" in call["args"] for call in calls)
 
 
-def test_a_job_that_hangs_can_be_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_trace_of_hanging_job_is_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "traces"
     with start_job("slow", tmp_path, 600, ISTHMUS_TRACE=str(folder)):
         # The others come to their fourth call in their own time.
@@ -102,7 +102,7 @@ def test_a_job_that_hangs_can_be_merged(tmp_path: Path, capsys: pytest.CaptureFi
         assert f"rank {FAULTY_RANK} (pid" in summary["sentence"] and "has not entered allreduce #4" in summary["sentence"]
 
 
-def test_what_cannot_be_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_traces_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def merge_error(folder: Path) -> str:
         assert main(["trace", "merge", str(folder), "-o", str(tmp_path / "trace.json")]) == 2
         assert not list(tmp_path.glob("trace.json*"))
@@ -118,7 +118,7 @@ def test_what_cannot_be_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str
     ("name", "value", "what"),
     [("ISTHMUS_TRACE", "/dev/null", "is no folder"), ("ISTHMUS_TRACE_CALLS", "few", "is no number from 256")],
 )
-def test_wrong_settings(
+def test_invalid_trace_settings_are_rejected(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, value: str, message: str
 ) -> None:
     monkeypatch.setenv("ISTHMUS_TRACE", str(tmp_path))
