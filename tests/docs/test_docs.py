@@ -140,6 +140,6 @@ def test_block(block: Block, tmp_path: Path) -> None:
         assert text in output, f"{block.location}: {text!r} is not in\n{output}"
 
 
-def test_the_readme_has_blocks_to_run() -> None:
+def test_readme_has_runnable_blocks() -> None:
     languages = {block.language for block in all_blocks() if block.location.startswith("README.md")}
     assert {"c", "cpp", "python"} <= languages
