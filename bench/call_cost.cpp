@@ -80,22 +80,22 @@ nlohmann::json record_of(const cost& one) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  bench::options asked;
+  bench::options settings;
   CLI::App app("Measures the cost of a call on the host");
-  app.add_option("--json", asked.json, "write the records to this file");
+  app.add_option("--json", settings.json, "write the records to this file");
   CLI11_PARSE(app, argc, argv);
-  asked.command = bench::command_of(argc, argv);
+  settings.command = bench::command_of(argc, argv);
 
   int provided = MPI_THREAD_SINGLE, status = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
   try {
     std::printf("%-10s %-8s %-10s %6s %10s %10s\n", "provider", "backend", "collective", "count", "median ns",
                 "min ns");
-    bench::report report(asked, {"isthmus", "isthmus", isthmus_version()}, 1);
+    bench::report report(settings, {"isthmus", "isthmus", isthmus_version()}, 1);
     for (const cost& one : measure_all()) {
       std::printf("%-10s %-8s %-10s %6llu %10.1f %10.1f\n", one.provider.c_str(), one.backend.c_str(),
                   one.collective.c_str(), static_cast<unsigned long long>(one.count),
-                  bench::median(one.call_us) * 1e3, bench::summarise(one.call_us).min_us * 1e3);
+                  bench::median(one.call_us) * 1e3, bench::summarize(one.call_us).min_us * 1e3);
       report.add_record(record_of(one));
     }
     report.write();

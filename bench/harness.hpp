@@ -19,8 +19,8 @@ namespace bench {
 
 // One call. `count` is the elements of a block; root is rank 0, where broadcast works in place (recv == send),
 // as MPI's does.
-struct call {
-  pattern what;
+struct bench_call {
+  traffic_pattern pattern;
   std::uint64_t count;
   isthmus_datatype datatype;
   isthmus_reduction_op op;
@@ -34,16 +34,16 @@ class provider {
   virtual ~provider() = default;
   virtual provider_identity identity() const = 0;
   // Why this library cannot do it at all; "" if it can.
-  virtual std::string refuses(const options& asked) const = 0;
+  virtual std::string refuses(const options& settings) const = 0;
   // Why it cannot make this call; "" if it can. The same on every rank.
-  virtual std::string refuses_call(const call&) { return ""; }
+  virtual std::string refuses_call(const bench_call&) { return ""; }
   // Collective: the same size on every rank.
   virtual void* allocate(std::uint64_t bytes) = 0;
   virtual void release(void* pointer) = 0;
   // Blocks until this rank's part is done; throws on failure.
-  virtual void run(const call& call) = 0;
+  virtual void run(const bench_call& call) = 0;
   // Rank 0 asks once per size, outside the timing.
-  virtual chosen_path path(const call&) { return {}; }
+  virtual chosen_path path(const bench_call&) { return {}; }
 };
 
 // Private memory of the process, on huge-page boundaries, the same for all providers.
@@ -69,64 +69,64 @@ inline std::uint64_t digest(const void* data, std::uint64_t bytes) {
 
 class measurement {
  public:
-  measurement(const options& asked, const team& ranks, provider& library)
-      : m_asked(asked),
+  measurement(const options& settings, const team& ranks, provider& library)
+      : m_settings(settings),
         m_team(ranks),
         m_library(library),
-        m_report(asked, labelled(asked, library), ranks.size(), ranks.placement()) {}
+        m_report(settings, labelled(settings, library), ranks.size(), ranks.placement()) {}
 
   // Why there is no figure at all; "" where there is one.
-  const std::string& refused() const { return m_refused; }
+  const std::string& refusal_reason() const { return m_refusal_reason; }
 
   // Returns the number of wrong elements over all sizes, the same on every rank.
   std::uint64_t sweep() {
     ns_per_tick();
-    if (m_team.rank() == 0 && !m_asked.quiet) m_report.print_header();
+    if (m_team.rank() == 0 && !m_settings.quiet) m_report.print_header();
     std::uint64_t wrong = 0;
     std::string reason;
     bool measured = false;
     for (const std::uint64_t count : block_counts()) wrong += measure(count, reason, measured);
-    if (!measured) m_refused = reason;
+    if (!measured) m_refusal_reason = reason;
     if (m_team.rank() == 0) m_report.write();
     return wrong;
   }
 
  private:
-  static provider_identity labelled(const options& asked, const provider& library) {
+  static provider_identity labelled(const options& settings, const provider& library) {
     provider_identity identity = library.identity();
-    if (!asked.provider.empty()) identity.provider = asked.provider;
+    if (!settings.provider.empty()) identity.provider = settings.provider;
     return identity;
   }
 
   std::uint64_t bytes_per_count() const {
-    return oracle::bytes_of(m_asked.datatype) *
-           (has_block_per_rank(collective_of(m_asked.what)) ? static_cast<std::uint64_t>(m_team.size()) : 1);
+    return oracle::bytes_of(m_settings.datatype) *
+           (has_block_per_rank(collective_of(m_settings.pattern)) ? static_cast<std::uint64_t>(m_team.size()) : 1);
   }
 
   // Sizes below one element per block become one element.
   std::set<std::uint64_t> block_counts() const {
     std::set<std::uint64_t> counts;
-    for (const std::uint64_t bytes : m_asked.sizes)
-      counts.insert(m_asked.what == pattern::barrier ? 0
+    for (const std::uint64_t bytes : m_settings.sizes)
+      counts.insert(m_settings.pattern == traffic_pattern::barrier ? 0
                                                      : std::max<std::uint64_t>(1, bytes / bytes_per_count()));
     return counts;
   }
 
   // A size that the library refuses is left out, with its `reason`.
   std::uint64_t measure(std::uint64_t count, std::string& reason, bool& measured) {
-    m_shape = shape_of(m_asked.what, count, m_team.rank(), m_team.size());
-    const std::uint64_t element = oracle::bytes_of(m_asked.datatype);
+    m_shape = shape_of(m_settings.pattern, count, m_team.rank(), m_team.size());
+    const std::uint64_t element = oracle::bytes_of(m_settings.datatype);
     m_send_bytes = send_extent(m_shape, m_team.rank()) * element;
     m_recv_bytes = recv_extent(m_shape, m_team.rank()) * element;
     // Every rank allocates what rank 0, which is every root, needs: a shared heap wants equal sizes.
-    const oracle::operation_shape of_root = shape_of(m_asked.what, count, 0, m_team.size());
+    const oracle::operation_shape of_root = shape_of(m_settings.pattern, count, 0, m_team.size());
     void* send = m_library.allocate(send_extent(of_root, 0) * element);
     void* recv = m_library.allocate(recv_extent(of_root, 0) * element);
-    const bool in_place = m_asked.what == pattern::broadcast && m_team.rank() == 0;
-    const call one{m_asked.what, count, m_asked.datatype, m_asked.op, send, in_place ? send : recv};
+    const bool in_place = m_settings.pattern == traffic_pattern::broadcast && m_team.rank() == 0;
+    const bench_call call{m_settings.pattern, count, m_settings.datatype, m_settings.op, send, in_place ? send : recv};
 
-    const std::string refusal = m_library.refuses_call(one);
-    const std::uint64_t wrong = refusal.empty() ? measure(one) : 0;
+    const std::string refusal = m_library.refuses_call(call);
+    const std::uint64_t wrong = refusal.empty() ? measure(call) : 0;
     if (refusal.empty())
       measured = true;
     else
@@ -137,37 +137,37 @@ class measurement {
     return wrong;
   }
 
-  std::uint64_t measure(const call& one) {
-    std::uint64_t wrong = checked_call(one);
-    const std::vector<double> samples = timed_calls(one);
-    wrong += checked_call(one);
+  std::uint64_t measure(const bench_call& call) {
+    std::uint64_t wrong = checked_call(call);
+    const std::vector<double> samples = timed_calls(call);
+    wrong += checked_call(call);
     wrong = sum_over_ranks(wrong);
-    if (m_team.rank() == 0) m_report.add(one.count * bytes_per_count(), samples, wrong, m_library.path(one));
+    if (m_team.rank() == 0) m_report.add(call.count * bytes_per_count(), samples, wrong, m_library.path(call));
     return wrong;
   }
 
   // Of the current call.
   oracle::input_spec inputs() const {
-    return {m_asked.datatype, m_asked.op, oracle::input_class::ordinary, oracle::mix(m_asked.seed, m_call)};
+    return {m_settings.datatype, m_settings.op, oracle::input_class::ordinary, oracle::mix(m_settings.seed, m_call_number)};
   }
 
   // Fresh input, all-ones poison (NaN or -1) in the output.
-  void prepare(const call& one) {
-    ++m_call;
+  void prepare(const bench_call& call) {
+    ++m_call_number;
     oracle::fill(inputs(), m_team.rank(), 0,
-                 {static_cast<std::byte*>(const_cast<void*>(one.send)), m_send_bytes});
-    if (one.recv != one.send) std::memset(one.recv, 0xff, m_recv_bytes);
+                 {static_cast<std::byte*>(const_cast<void*>(call.send)), m_send_bytes});
+    if (call.recv != call.send) std::memset(call.recv, 0xff, m_recv_bytes);
     m_team.barrier();
   }
 
-  std::uint64_t checked_call(const call& one) {
-    prepare(one);
-    m_library.run(one);
-    if (!m_asked.check) return 0;
+  std::uint64_t checked_call(const bench_call& call) {
+    prepare(call);
+    m_library.run(call);
+    if (!m_settings.check) return 0;
     // Any order of steps in the element's own type is allowed: what libraries promise.
     std::uint64_t wrong =
-        oracle::count_errors({inputs(), m_shape, m_team.rank(), true}, static_cast<const std::byte*>(one.recv));
-    if (m_asked.what == pattern::allreduce) wrong += differs_from_rank_0(one.recv);
+        oracle::count_errors({inputs(), m_shape, m_team.rank(), true}, static_cast<const std::byte*>(call.recv));
+    if (m_settings.pattern == traffic_pattern::allreduce) wrong += differs_from_rank_0(call.recv);
     return wrong;
   }
 
@@ -181,30 +181,30 @@ class measurement {
     return differs ? 1 : 0;
   }
 
-  std::uint32_t timed_call(const call& one) {
-    prepare(one);
+  std::uint32_t timed_call(const bench_call& call) {
+    prepare(call);
     const std::uint64_t start = ticks();
-    m_library.run(one);
+    m_library.run(call);
     const std::uint64_t elapsed = ticks() - start;
     return static_cast<std::uint32_t>(std::min<std::uint64_t>(elapsed, UINT32_MAX));
   }
 
   // Batches that double until the time is used up, so that one slow call at the start decides nothing.
-  std::vector<double> timed_calls(const call& one) {
-    timed_call(one);  // warm-up
+  std::vector<double> timed_calls(const bench_call& call) {
+    timed_call(call);  // warm-up
     shared_block& block = m_team.block();
-    const auto at_least = static_cast<std::uint64_t>(m_asked.min_samples);
-    const auto at_most = static_cast<std::uint64_t>(m_asked.max_samples);
+    const auto at_least = static_cast<std::uint64_t>(m_settings.min_samples);
+    const auto at_most = static_cast<std::uint64_t>(m_settings.max_samples);
     const std::uint64_t start = steady_ns();
     std::uint64_t samples = 0;
     for (bool more = true; more;) {
       const std::uint64_t end = std::min(std::max(at_least, 2 * samples), at_most);
-      for (; samples < end; ++samples) block.elapsed_ticks[m_team.rank()][samples] = timed_call(one);
+      for (; samples < end; ++samples) block.elapsed_ticks[m_team.rank()][samples] = timed_call(call);
       const double elapsed_s = static_cast<double>(steady_ns() - start) / 1e9;
-      more = m_team.decide(samples < at_most && elapsed_s < m_asked.min_time_s) != 0;
+      more = m_team.decide(samples < at_most && elapsed_s < m_settings.min_time_s) != 0;
     }
     std::vector<double> result(samples);
-    const double to_us = ns_per_tick() / 1e3 / (m_asked.what == pattern::ping ? 2 : 1);
+    const double to_us = ns_per_tick() / 1e3 / (m_settings.pattern == traffic_pattern::ping ? 2 : 1);
     for (std::uint64_t i = 0; i < samples; ++i) {
       std::uint32_t slowest = 0;
       for (int r = 0; r < m_team.size(); ++r) slowest = std::max(slowest, block.elapsed_ticks[r][i]);
@@ -224,33 +224,33 @@ class measurement {
     return sum;
   }
 
-  const options& m_asked;
+  const options& m_settings;
   const team& m_team;
   provider& m_library;
   report m_report;
-  std::string m_refused;
+  std::string m_refusal_reason;
   oracle::operation_shape m_shape{};  // of the size that is being measured
-  std::uint64_t m_call = 0, m_send_bytes = 0, m_recv_bytes = 0;
+  std::uint64_t m_call_number = 0, m_send_bytes = 0, m_recv_bytes = 0;
 };
 
 // Measures on this rank. The process' exit status: 0, 1 when a result was wrong or something failed, 3 when the
 // library can do nothing of what was asked.
-inline int measure(const options& asked, const team& ranks, provider& library) {
+inline int measure(const options& settings, const team& ranks, provider& library) {
   const auto refuse = [&](const std::string& reason) {
     if (ranks.rank() == 0)
       std::fprintf(stderr, "%s: %s\n", library.identity().provider.c_str(), reason.c_str());
     return 3;
   };
   try {
-    if (const std::string reason = library.refuses(asked); !reason.empty()) return refuse(reason);
-    measurement whole(asked, ranks, library);
-    const std::uint64_t wrong = whole.sweep();
-    if (!whole.refused().empty()) return refuse(whole.refused());
+    if (const std::string reason = library.refuses(settings); !reason.empty()) return refuse(reason);
+    measurement run(settings, ranks, library);
+    const std::uint64_t wrong = run.sweep();
+    if (!run.refusal_reason().empty()) return refuse(run.refusal_reason());
     if (wrong != 0 && ranks.rank() == 0)
       std::fprintf(stderr, "%llu elements are wrong\n", static_cast<unsigned long long>(wrong));
     return wrong == 0 ? 0 : 1;
   } catch (const std::exception& failure) {
-    ranks.give_up();
+    ranks.abort();
     std::fprintf(stderr, "rank %d: %s\n", ranks.rank(), failure.what());
     return 1;
   }

@@ -194,7 +194,7 @@ int run_rank(const bench::team& ranks, const asked& what, const std::string& com
     return 0;
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "rank %d: %s\n", ranks.rank(), failure.what());
-    ranks.give_up();
+    ranks.abort();
     return 1;
   }
 }

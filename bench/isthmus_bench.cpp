@@ -34,8 +34,8 @@ class isthmus_provider : public bench::provider {
     return {"isthmus", "isthmus", isthmus_version(), m_heap ? "shared_heap" : "host"};
   }
 
-  std::string refuses(const bench::options& asked) const override {
-    if (asked.what == bench::pattern::ping && m_size < 2) return "ping needs at least 2 ranks";
+  std::string refuses(const bench::options& settings) const override {
+    if (settings.pattern == bench::traffic_pattern::ping && m_size < 2) return "ping needs at least 2 ranks";
     return "";
   }
 
@@ -50,36 +50,36 @@ class isthmus_provider : public bench::provider {
     std::free(pointer);
   }
 
-  void run(const bench::call& call) override {
-    using bench::pattern;
+  void run(const bench::bench_call& call) override {
+    using bench::traffic_pattern;
     const void* send = call.send;
     void* recv = call.recv;
     const std::uint64_t count = call.count;
     const isthmus_datatype type = call.datatype;
     const isthmus_communicator comm = m_communicator;
-    switch (call.what) {
-      case pattern::broadcast: return check(isthmus_broadcast(send, recv, count, type, 0, comm, nullptr));
-      case pattern::reduce: return check(isthmus_reduce(send, recv, count, type, call.op, 0, comm, nullptr));
-      case pattern::allreduce: return check(isthmus_allreduce(send, recv, count, type, call.op, comm, nullptr));
-      case pattern::reduce_scatter:
+    switch (call.pattern) {
+      case traffic_pattern::broadcast: return check(isthmus_broadcast(send, recv, count, type, 0, comm, nullptr));
+      case traffic_pattern::reduce: return check(isthmus_reduce(send, recv, count, type, call.op, 0, comm, nullptr));
+      case traffic_pattern::allreduce: return check(isthmus_allreduce(send, recv, count, type, call.op, comm, nullptr));
+      case traffic_pattern::reduce_scatter:
         return check(isthmus_reduce_scatter(send, recv, count, type, call.op, comm, nullptr));
-      case pattern::allgather: return check(isthmus_allgather(send, recv, count, type, comm, nullptr));
-      case pattern::gather: return check(isthmus_gather(send, recv, count, type, 0, comm, nullptr));
-      case pattern::scatter: return check(isthmus_scatter(send, recv, count, type, 0, comm, nullptr));
-      case pattern::alltoall: return check(isthmus_alltoall(send, recv, count, type, comm, nullptr));
-      case pattern::sendrecv: return sendrecv(send, recv, count, type);
-      case pattern::ping: return ping(send, recv, count, type);
-      case pattern::barrier: return check(isthmus_barrier(comm, nullptr));
+      case traffic_pattern::allgather: return check(isthmus_allgather(send, recv, count, type, comm, nullptr));
+      case traffic_pattern::gather: return check(isthmus_gather(send, recv, count, type, 0, comm, nullptr));
+      case traffic_pattern::scatter: return check(isthmus_scatter(send, recv, count, type, 0, comm, nullptr));
+      case traffic_pattern::alltoall: return check(isthmus_alltoall(send, recv, count, type, comm, nullptr));
+      case traffic_pattern::sendrecv: return sendrecv(send, recv, count, type);
+      case traffic_pattern::ping: return ping(send, recv, count, type);
+      case traffic_pattern::barrier: return check(isthmus_barrier(comm, nullptr));
     }
   }
 
   // A forced algorithm may not be for this collective, or not for every size.
-  std::string refuses_call(const bench::call& call) override {
+  std::string refuses_call(const bench::bench_call& call) override {
     const nlohmann::json explained = explain(call);
     return explained["backend"].is_string() ? "" : explained.value("reason", "no backend can do it");
   }
 
-  bench::chosen_path path(const bench::call& call) override {
+  bench::chosen_path path(const bench::bench_call& call) override {
     const nlohmann::json explained = explain(call);
     const std::string algorithm = explained.value("algorithm", "");
     return {explained.value("backend", "") + (algorithm.empty() ? "" : ":" + algorithm),
@@ -87,9 +87,9 @@ class isthmus_provider : public bench::provider {
   }
 
  private:
-  nlohmann::json explain(const bench::call& call) const {
+  nlohmann::json explain(const bench::bench_call& call) const {
     isthmus_operation operation{};
-    operation.collective = bench::collective_of(call.what);
+    operation.collective = bench::collective_of(call.pattern);
     operation.datatype = call.datatype;
     operation.op = call.op;
     operation.root = operation.collective == ISTHMUS_SEND ? (m_rank + 1) % m_size : 0;
@@ -127,56 +127,56 @@ class isthmus_provider : public bench::provider {
   int m_rank = 0, m_size = 0;
 };
 
-isthmus_communicator_options communicator_options(const bench::options& asked, const isthmus_options& own) {
+isthmus_communicator_options communicator_options(const bench::options& settings, const isthmus_options& own) {
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof options;
   options.config_path = own.config.empty() ? nullptr : own.config.c_str();
-  options.timeout_s = asked.timeout_s;
+  options.timeout_s = settings.timeout_s;
   return options;
 }
 
-int measure_on(isthmus_communicator communicator, const bench::options& asked, const isthmus_options& own,
+int measure_on(isthmus_communicator communicator, const bench::options& settings, const isthmus_options& own,
                const bench::team& ranks) {
   isthmus_provider library(communicator, own.heap);
-  const int status = bench::measure(asked, ranks, library);
+  const int status = bench::measure(settings, ranks, library);
   if (status == 0) check(isthmus_communicator_destroy(communicator));
   return status;
 }
 
-int forked_rank(const bench::options& asked, const isthmus_options& own, const bench::team& ranks) {
+int forked_rank(const bench::options& settings, const isthmus_options& own, const bench::team& ranks) {
   try {
     isthmus_unique_id id;
     if (ranks.rank() == 0) check(isthmus_unique_id_create(nullptr, &id));
     ranks.share(id);
-    const isthmus_communicator_options options = communicator_options(asked, own);
+    const isthmus_communicator_options options = communicator_options(settings, own);
     isthmus_communicator communicator = nullptr;
     check(isthmus_communicator_create(&id, ranks.rank(), ranks.size(), &options, &communicator));
-    return measure_on(communicator, asked, own, ranks);
+    return measure_on(communicator, settings, own, ranks);
   } catch (const std::exception& failure) {
-    ranks.give_up();
+    ranks.abort();
     std::fprintf(stderr, "rank %d: %s\n", ranks.rank(), failure.what());
     return 1;
   }
 }
 
 // The largest exit status of the ranks, each on a core of its own as forked ones are.
-int threads_of_this_process(const bench::options& asked, const isthmus_options& own) {
+int threads_of_this_process(const bench::options& settings, const isthmus_options& own) {
   std::atomic<int> worst = 0;
-  bench::thread_ranks(own.ranks, asked.timeout_s).each([&](const bench::team& ranks) {
+  bench::thread_ranks(own.ranks, settings.timeout_s).each([&](const bench::team& ranks) {
     bench::bind_to_core(ranks.rank(), ranks.size());
-    if (const int status = forked_rank(asked, own, ranks); status > worst) worst = status;
+    if (const int status = forked_rank(settings, own, ranks); status > worst) worst = status;
   });
   return worst;
 }
 
-int mpi_rank(const bench::options& asked, const isthmus_options& own) {
+int mpi_rank(const bench::options& settings, const isthmus_options& own) {
   int provided = MPI_THREAD_SINGLE, status = 1;
   // One thread at a time calls MPI here; MPI_THREAD_MULTIPLE would slow MPICH down (docs/benchmarks.md).
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
   try {
-    const bench::team ranks = bench::meet_through_mpi(asked.timeout_s);
-    const isthmus_communicator_options options = communicator_options(asked, own);
-    status = measure_on(isthmus::mpi::create(MPI_COMM_WORLD, &options), asked, own, ranks);
+    const bench::team ranks = bench::create_mpi_team(settings.timeout_s);
+    const isthmus_communicator_options options = communicator_options(settings, own);
+    status = measure_on(isthmus::mpi::create(MPI_COMM_WORLD, &options), settings, own, ranks);
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "isthmus_bench: %s\n", failure.what());
   }
@@ -188,10 +188,10 @@ int mpi_rank(const bench::options& asked, const isthmus_options& own) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  bench::options asked;
+  bench::options settings;
   isthmus_options own;
   CLI::App app("Measures Isthmus collectives through the C API; start it with mpiexec, or with --ranks");
-  bench::command_line line(app, asked);
+  bench::command_line line(app, settings);
   app.add_option("--ranks", own.ranks, "fork this many ranks instead of using MPI")
       ->check(CLI::Range(1, bench::max_ranks));
   app.add_flag("--heap", own.heap, "buffers in the symmetric heap");
@@ -205,8 +205,8 @@ int main(int argc, char** argv) {
     return app.exit(failure) == 0 ? 0 : 2;
   }
   if (!own.backend.empty()) setenv("ISTHMUS_BACKEND", own.backend.c_str(), 1);
-  if (own.ranks == 0) return mpi_rank(asked, own);
-  if (own.threads) return threads_of_this_process(asked, own);
-  return bench::fork_ranks(own.ranks, asked.timeout_s,
-                           [&](const bench::team& ranks) { return forked_rank(asked, own, ranks); });
+  if (own.ranks == 0) return mpi_rank(settings, own);
+  if (own.threads) return threads_of_this_process(settings, own);
+  return bench::fork_ranks(own.ranks, settings.timeout_s,
+                           [&](const bench::team& ranks) { return forked_rank(settings, own, ranks); });
 }

@@ -154,7 +154,7 @@ void* make_communicator(void* shim, const seat& mine) {
 }
 
 // The same calls by turns through the library and straight, each batch behind the one before.
-void compare(const named_calls& ours, const named_calls& plain, int batches, int n, const bench::point& at,
+void compare(const named_calls& ours, const named_calls& plain, int batches, int n, const bench::record_point& at,
              const seat& mine, const device* on, nlohmann::json& records) {
   const auto time_us = [&](const std::function<void()>& call) {
     const std::uint64_t start = bench::ticks();
@@ -170,7 +170,7 @@ void compare(const named_calls& ours, const named_calls& plain, int batches, int
       without_us.push_back(time_us(plain[i].second));
     }
     const std::string& name = ours[i].first;
-    bench::point each = at;
+    bench::record_point each = at;
     each.collective = name;
     records.push_back(bench::record_of(each, without_us, {}));
     each.provider = "nccl+shim";

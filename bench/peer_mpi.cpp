@@ -9,12 +9,12 @@
 
 namespace {
 
-void check(int code, const char* what) {
+void check(int code, const char* function) {
   if (code == MPI_SUCCESS) return;
   char text[MPI_MAX_ERROR_STRING] = "";
   int length = 0;
   MPI_Error_string(code, text, &length);
-  throw std::runtime_error(std::string(what) + ": " + text);
+  throw std::runtime_error(std::string(function) + ": " + text);
 }
 
 std::string library_version() {
@@ -83,20 +83,20 @@ class mpi_provider : public bench::provider {
     return {family(version), family(version), version};
   }
 
-  std::string refuses(const bench::options& asked) const override {
-    if (bench::reduces(bench::collective_of(asked.what)) && native_type(asked.datatype) == MPI_DATATYPE_NULL)
-      return "plain MPI has no datatype " + bench::datatype_names()[asked.datatype] + " to reduce";
-    if (bench::reduces(bench::collective_of(asked.what)) && native_op(asked.op) == MPI_OP_NULL)
-      return "plain MPI has no reduction " + bench::op_names()[asked.op];
-    if (asked.what == bench::pattern::ping && m_size < 2) return "ping needs at least 2 ranks";
+  std::string refuses(const bench::options& settings) const override {
+    if (bench::reduces(bench::collective_of(settings.pattern)) && native_type(settings.datatype) == MPI_DATATYPE_NULL)
+      return "plain MPI has no datatype " + bench::datatype_names()[settings.datatype] + " to reduce";
+    if (bench::reduces(bench::collective_of(settings.pattern)) && native_op(settings.op) == MPI_OP_NULL)
+      return "plain MPI has no reduction " + bench::op_names()[settings.op];
+    if (settings.pattern == bench::traffic_pattern::ping && m_size < 2) return "ping needs at least 2 ranks";
     return "";
   }
 
   void* allocate(std::uint64_t bytes) override { return bench::allocate_private(bytes); }
   void release(void* pointer) override { std::free(pointer); }
 
-  void run(const bench::call& call) override {
-    using bench::pattern;
+  void run(const bench::bench_call& call) override {
+    using bench::traffic_pattern;
     // Types that MPI does not know are moved as bytes.
     MPI_Datatype type = native_type(call.datatype);
     std::uint64_t elements = call.count;
@@ -107,26 +107,26 @@ class mpi_provider : public bench::provider {
     const void* send = call.send;
     void* recv = call.recv;
     const MPI_Comm comm = MPI_COMM_WORLD;
-    switch (call.what) {
-      case pattern::broadcast: return check(MPI_Bcast(recv, count, type, 0, comm), "MPI_Bcast");
-      case pattern::reduce: return check(MPI_Reduce(send, recv, count, type, op, 0, comm), "MPI_Reduce");
-      case pattern::allreduce: return check(MPI_Allreduce(send, recv, count, type, op, comm), "MPI_Allreduce");
-      case pattern::reduce_scatter:
+    switch (call.pattern) {
+      case traffic_pattern::broadcast: return check(MPI_Bcast(recv, count, type, 0, comm), "MPI_Bcast");
+      case traffic_pattern::reduce: return check(MPI_Reduce(send, recv, count, type, op, 0, comm), "MPI_Reduce");
+      case traffic_pattern::allreduce: return check(MPI_Allreduce(send, recv, count, type, op, comm), "MPI_Allreduce");
+      case traffic_pattern::reduce_scatter:
         return check(MPI_Reduce_scatter_block(send, recv, count, type, op, comm), "MPI_Reduce_scatter_block");
-      case pattern::allgather:
+      case traffic_pattern::allgather:
         return check(MPI_Allgather(send, count, type, recv, count, type, comm), "MPI_Allgather");
-      case pattern::gather:
+      case traffic_pattern::gather:
         return check(MPI_Gather(send, count, type, recv, count, type, 0, comm), "MPI_Gather");
-      case pattern::scatter:
+      case traffic_pattern::scatter:
         return check(MPI_Scatter(send, count, type, recv, count, type, 0, comm), "MPI_Scatter");
-      case pattern::alltoall:
+      case traffic_pattern::alltoall:
         return check(MPI_Alltoall(send, count, type, recv, count, type, comm), "MPI_Alltoall");
-      case pattern::sendrecv:
+      case traffic_pattern::sendrecv:
         return check(MPI_Sendrecv(send, count, type, (m_rank + 1) % m_size, 0, recv, count, type,
                                   (m_rank + m_size - 1) % m_size, 0, comm, MPI_STATUS_IGNORE),
                      "MPI_Sendrecv");
-      case pattern::ping: return ping(send, recv, count, type);
-      case pattern::barrier: return check(MPI_Barrier(comm), "MPI_Barrier");
+      case traffic_pattern::ping: return ping(send, recv, count, type);
+      case traffic_pattern::barrier: return check(MPI_Barrier(comm), "MPI_Barrier");
     }
   }
 
@@ -147,9 +147,9 @@ class mpi_provider : public bench::provider {
 }  // namespace
 
 int main(int argc, char** argv) {
-  bench::options asked;
+  bench::options settings;
   CLI::App app("Measures plain MPI collectives; start it with the launcher of its own MPI");
-  bench::command_line line(app, asked);
+  bench::command_line line(app, settings);
   try {
     app.parse(argc, argv);
     line.finish(argc, argv);
@@ -159,9 +159,9 @@ int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   int status = 1;
   try {
-    const bench::team ranks = bench::meet_through_mpi(asked.timeout_s);
+    const bench::team ranks = bench::create_mpi_team(settings.timeout_s);
     mpi_provider library;
-    status = bench::measure(asked, ranks, library);
+    status = bench::measure(settings, ranks, library);
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "peer_mpi: %s\n", failure.what());
   }

@@ -108,7 +108,7 @@ void measure(const bench::team& ranks, const way& what, nlohmann::json& records)
   add(ranks, what, family(), plain, records);
   add(ranks, what, family() + "+shim", ours, records);
   if (ranks.rank() != 0) return;
-  const auto of_plain = bench::summarise(plain), of_ours = bench::summarise(ours);
+  const auto of_plain = bench::summarize(plain), of_ours = bench::summarize(ours);
   std::printf("%-24s %9llu B %5zu pairs  least: %10.3f us, shim %10.3f, ratio %6.2f  median: ratio %6.2f\n",
               what.collective.c_str(), static_cast<unsigned long long>(what.bytes), plain.size(),
               of_plain.min_us, of_ours.min_us, of_plain.min_us / of_ours.min_us,
@@ -141,7 +141,7 @@ int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   int status = 1;
   try {
-    const bench::team ranks = bench::meet_through_mpi(120);
+    const bench::team ranks = bench::create_mpi_team(120);
     const auto sizes = bench::parse_sizes(argc > 1 ? argv[1] : "8,1K,16K,256K,4M,32M");
     measure_all(ranks, sizes, argc > 2 ? argv[2] : "");
     status = 0;

@@ -93,7 +93,7 @@ void report_outcomes(const program_options& options, const application_entry& en
       std::printf("%-17s verified: %llu wrong\n", name, static_cast<unsigned long long>(one.wrong));
       continue;
     }
-    const bench::sample_summary time = bench::summarise(one.samples_us);
+    const bench::sample_summary time = bench::summarize(one.samples_us);
     std::printf("%-17s %12.1f %12.1f %12.1f %9.2fx %12.1f %% %6llu %5s  %s\n", name, time.min_us,
                 time.median_us, time.max_us, speedup(outcomes, one), 100 * one.communication_share,
                 static_cast<unsigned long long>(one.wrong), one.same_bits ? "same" : "other",

@@ -183,7 +183,7 @@ int run(const program_options& options) {
       options.host_task ? isthmus::host_execution::host_task : isthmus::host_execution::calling_thread;
   const isthmus::communicator ranks = isthmus::make_communicator(
       MPI_COMM_WORLD, device, {.config = options.config, .timeout_s = options.timeout_s, .host = host});
-  const bench::team team = bench::meet_through_mpi(options.timeout_s);
+  const bench::team team = bench::create_mpi_team(options.timeout_s);
   return job(options, ranks, queue, team).run() == 0 ? 0 : 2;
 }
 

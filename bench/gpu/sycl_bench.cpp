@@ -282,9 +282,9 @@ int run_threads(const settings& wanted) {
 
 // Forked before CUDA and SYCL start, which do not survive a fork.
 int run_processes(const settings& wanted) {
-  constexpr bool bound = false;  // the runtimes' own threads need cores, too
+  constexpr bool is_bound = false;  // the runtimes' own threads need cores, too
   return bench::fork_ranks(
-      wanted.ranks, 120, [&](const bench::team& ranks) { return run_rank(wanted, ranks); }, bound);
+      wanted.ranks, 120, [&](const bench::team& ranks) { return run_rank(wanted, ranks); }, is_bound);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ struct sample_summary {
   double min_us, median_us, max_us;
 };
 
-inline sample_summary summarise(std::vector<double> samples_us) {
+inline sample_summary summarize(std::vector<double> samples_us) {
   std::sort(samples_us.begin(), samples_us.end());
   const std::size_t middle = samples_us.size() / 2;
   const double median =
@@ -32,29 +32,29 @@ inline nlohmann::json time_us(const sample_summary& time) {
   return {{"min", time.min_us}, {"median", time.median_us}, {"max", time.max_us}};
 }
 
-inline double median(const std::vector<double>& samples_us) { return summarise(samples_us).median_us; }
-inline nlohmann::json spread(const std::vector<double>& samples_us) { return time_us(summarise(samples_us)); }
+inline double median(const std::vector<double>& samples_us) { return summarize(samples_us).median_us; }
+inline nlohmann::json spread(const std::vector<double>& samples_us) { return time_us(summarize(samples_us)); }
 
 struct bandwidth {
   double algbw_gbs = 0, busbw_gbs = 0;  // 0: it has no meaning here
 };
 
 // What every record says; a topic adds what it has more.
-struct point {
+struct record_point {
   std::string collective, dtype;
   std::uint64_t bytes;
   int ranks;
   std::string provider, backend, mode;
 };
 
-inline nlohmann::json record_of(const point& at, const std::vector<double>& samples_us, const bandwidth& rate) {
-  return {{"collective", at.collective},
-          {"dtype", at.dtype},
-          {"bytes", at.bytes},
-          {"ranks", at.ranks},
-          {"provider", at.provider},
-          {"backend", at.backend},
-          {"mode", at.mode},
+inline nlohmann::json record_of(const record_point& point, const std::vector<double>& samples_us, const bandwidth& rate) {
+  return {{"collective", point.collective},
+          {"dtype", point.dtype},
+          {"bytes", point.bytes},
+          {"ranks", point.ranks},
+          {"provider", point.provider},
+          {"backend", point.backend},
+          {"mode", point.mode},
           {"time_us", spread(samples_us)},
           {"algbw_gbs", rate.algbw_gbs},
           {"busbw_gbs", rate.busbw_gbs}};
@@ -76,9 +76,9 @@ inline std::string cpu_name() {
   return "unknown";
 }
 
-inline std::string environment(const char* name, const std::string& otherwise) {
+inline std::string environment(const char* name, const std::string& fallback) {
   const char* value = std::getenv(name);
-  return value ? value : otherwise;
+  return value ? value : fallback;
 }
 
 // The commit, the machine's name and what the user typed are not a program's to know: the launcher passes

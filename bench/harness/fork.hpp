@@ -20,13 +20,13 @@ namespace bench {
 inline void bind_to_core(int rank, int size) {
   cpu_set_t allowed;
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < size) return;
-  int wanted = rank;
+  int remaining = rank;
   for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (!CPU_ISSET(core, &allowed) || wanted-- > 0) continue;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(core, &one);
-    sched_setaffinity(0, sizeof one, &one);
+    if (!CPU_ISSET(core, &allowed) || remaining-- > 0) continue;
+    cpu_set_t core_set;
+    CPU_ZERO(&core_set);
+    CPU_SET(core, &core_set);
+    sched_setaffinity(0, sizeof core_set, &core_set);
     return;
   }
 }
@@ -34,13 +34,13 @@ inline void bind_to_core(int rank, int size) {
 // Runs `rank_main(team)` in `size` child processes, each on a core of its own where `bound`, and returns the
 // largest exit status. When one fails the others get a few seconds to notice and are then ended.
 inline int fork_ranks(int size, double timeout_s, const std::function<int(const team&)>& rank_main,
-                      bool bound = true) {
+                      bool is_bound = true) {
   shared_block* block = map_for_children();
   std::vector<pid_t> children;
   for (int rank = 0; rank < size; ++rank) {
     const pid_t child = fork();
     if (child == 0) {
-      if (bound) bind_to_core(rank, size);
+      if (is_bound) bind_to_core(rank, size);
       _exit([&] {
         const int status = rank_main(team(block, rank, size, timeout_s));
         std::fflush(nullptr);
@@ -55,13 +55,13 @@ inline int fork_ranks(int size, double timeout_s, const std::function<int(const 
   }
 
   int worst = 0;
-  std::size_t left = children.size();
+  std::size_t running = children.size();
   std::uint64_t failed_at = 0;
-  while (left > 0) {
+  while (running > 0) {
     for (std::size_t rank = 0; rank < children.size(); ++rank) {
       int state = 0;
       if (children[rank] == 0 || waitpid(children[rank], &state, WNOHANG) != children[rank]) continue;
-      children[rank] = 0, --left;
+      children[rank] = 0, --running;
       const int status = WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
       worst = std::max(worst, status);
       if (status == 0 || failed_at != 0) continue;

@@ -11,7 +11,7 @@ namespace bench {
 
 // Collective over MPI_COMM_WORLD, whose ranks must be on one machine: rank 0 makes the block and tells
 // the others its name, which is gone again when this returns.
-inline team meet_through_mpi(double timeout_s) {
+inline team create_mpi_team(double timeout_s) {
   int rank = 0, size = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);

@@ -30,7 +30,7 @@ inline const std::vector<std::string>& op_names() {
 }
 
 struct options {
-  pattern what = pattern::allreduce;
+  traffic_pattern pattern = traffic_pattern::allreduce;
   std::string collective;
   std::vector<std::uint64_t> sizes;
   isthmus_datatype datatype = ISTHMUS_FLOAT32;
@@ -80,10 +80,10 @@ class command_line {
 
   void finish(int argc, char** argv) {
     for (const pattern_row& row : pattern_rows())
-      if (row.name == m_result.collective) m_result.what = row.what;
+      if (row.name == m_result.collective) m_result.pattern = row.pattern;
     m_result.datatype = static_cast<isthmus_datatype>(index_of(datatype_names(), m_datatype));
     m_result.op = static_cast<isthmus_reduction_op>(index_of(op_names(), m_op));
-    m_result.sizes = m_result.what == pattern::barrier ? std::vector<std::uint64_t>{0} : parse_sizes(m_sizes);
+    m_result.sizes = m_result.pattern == traffic_pattern::barrier ? std::vector<std::uint64_t>{0} : parse_sizes(m_sizes);
     if (m_result.max_samples < m_result.min_samples) m_result.max_samples = m_result.min_samples;
     m_result.command = command_of(argc, argv);
   }

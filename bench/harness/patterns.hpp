@@ -16,7 +16,7 @@ namespace bench {
 // THE TABLE's collectives with equal counts, and two point-to-point patterns.
 //   sendrecv  every rank sends to the next one and receives from the one before (as nccl-tests does)
 //   ping      ranks 0 and 1 send to each other in turn; the time is half a round trip
-enum class pattern {
+enum class traffic_pattern {
   broadcast,
   reduce,
   allreduce,
@@ -32,38 +32,38 @@ enum class pattern {
 
 struct pattern_row {
   std::string name;
-  pattern what;
+  traffic_pattern pattern;
   isthmus_collective collective;  // ISTHMUS_SEND: a ring of pairs
 };
 
 inline const std::vector<pattern_row>& pattern_rows() {
   static const std::vector<pattern_row> rows = {
-      {"broadcast", pattern::broadcast, ISTHMUS_BROADCAST},
-      {"reduce", pattern::reduce, ISTHMUS_REDUCE},
-      {"allreduce", pattern::allreduce, ISTHMUS_ALLREDUCE},
-      {"reduce_scatter", pattern::reduce_scatter, ISTHMUS_REDUCE_SCATTER},
-      {"allgather", pattern::allgather, ISTHMUS_ALLGATHER},
-      {"gather", pattern::gather, ISTHMUS_GATHER},
-      {"scatter", pattern::scatter, ISTHMUS_SCATTER},
-      {"alltoall", pattern::alltoall, ISTHMUS_ALLTOALL},
-      {"sendrecv", pattern::sendrecv, ISTHMUS_SEND},
-      {"ping", pattern::ping, ISTHMUS_SEND},
-      {"barrier", pattern::barrier, ISTHMUS_BARRIER}};
+      {"broadcast", traffic_pattern::broadcast, ISTHMUS_BROADCAST},
+      {"reduce", traffic_pattern::reduce, ISTHMUS_REDUCE},
+      {"allreduce", traffic_pattern::allreduce, ISTHMUS_ALLREDUCE},
+      {"reduce_scatter", traffic_pattern::reduce_scatter, ISTHMUS_REDUCE_SCATTER},
+      {"allgather", traffic_pattern::allgather, ISTHMUS_ALLGATHER},
+      {"gather", traffic_pattern::gather, ISTHMUS_GATHER},
+      {"scatter", traffic_pattern::scatter, ISTHMUS_SCATTER},
+      {"alltoall", traffic_pattern::alltoall, ISTHMUS_ALLTOALL},
+      {"sendrecv", traffic_pattern::sendrecv, ISTHMUS_SEND},
+      {"ping", traffic_pattern::ping, ISTHMUS_SEND},
+      {"barrier", traffic_pattern::barrier, ISTHMUS_BARRIER}};
   return rows;
 }
 
-inline isthmus_collective collective_of(pattern what) {
-  return pattern_rows()[static_cast<std::size_t>(what)].collective;
+inline isthmus_collective collective_of(traffic_pattern pattern) {
+  return pattern_rows()[static_cast<std::size_t>(pattern)].collective;
 }
 
 // `count` elements in each block; root is rank 0. Ping is a ring of two, in which others take no part.
-inline oracle::operation_shape shape_of(pattern what, std::uint64_t count, int rank, int size) {
-  const isthmus_collective collective = collective_of(what);
-  const bool takes_part = what != pattern::ping || rank < 2;
+inline oracle::operation_shape shape_of(traffic_pattern pattern, std::uint64_t count, int rank, int size) {
+  const isthmus_collective collective = collective_of(pattern);
+  const bool participates = pattern != traffic_pattern::ping || rank < 2;
   return {collective,
-          what == pattern::ping ? 2 : size,
+          pattern == traffic_pattern::ping ? 2 : size,
           collective == ISTHMUS_SEND ? 1 : 0,
-          takes_part ? count : 0,
+          participates ? count : 0,
           {},
           {}};
 }

@@ -58,11 +58,11 @@ class team {
       return;
     }
     for (std::uint64_t spins = 1; m_block->generation.load(std::memory_order_acquire) == generation; ++spins)
-      if (spins % 4096 == 0) wait_politely(spins);
+      if (spins % 4096 == 0) yield_or_throw(spins);
   }
 
   // A rank that cannot go on tells the others, so that none waits for it.
-  void give_up() const { m_block->failed.store(static_cast<std::uint32_t>(m_rank) + 1); }
+  void abort() const { m_block->failed.store(static_cast<std::uint32_t>(m_rank) + 1); }
 
   std::uint64_t decide(std::uint64_t value_of_rank_0) const {
     share(value_of_rank_0);
@@ -105,8 +105,8 @@ class team {
   }
 
   // The largest of what the ranks give.
-  double slowest(double mine) const {
-    m_block->values[m_rank] = mine;
+  double slowest(double value) const {
+    m_block->values[m_rank] = value;
     barrier();
     const double worst = *std::max_element(m_block->values, m_block->values + m_size);
     barrier();
@@ -114,7 +114,7 @@ class team {
   }
 
  private:
-  void wait_politely(std::uint64_t spins) const {
+  void yield_or_throw(std::uint64_t spins) const {
     if (const std::uint32_t failed = m_block->failed.load())
       throw std::runtime_error("rank " + std::to_string(failed - 1) + " gave up");
     static thread_local std::uint64_t since = 0;

@@ -24,12 +24,12 @@ class thread_ranks {
   // anything, and the other ranks wait.
   void each(const std::function<void(const team&)>& work) const {
     std::vector<std::jthread> threads;
-    for (const team& one : m_teams)
-      threads.emplace_back([&work, &one] {
+    for (const team& own_team : m_teams)
+      threads.emplace_back([&work, &own_team] {
         try {
-          work(one);
+          work(own_team);
         } catch (const std::exception& failure) {
-          std::fprintf(stderr, "rank %d: %s\n", one.rank(), failure.what());
+          std::fprintf(stderr, "rank %d: %s\n", own_team.rank(), failure.what());
           std::_Exit(1);
         }
       });

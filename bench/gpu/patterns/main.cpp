@@ -196,7 +196,7 @@ void prepare_to_share(int rank) {
 }
 
 int run(const settings& asked) {
-  const bench::team ranks = bench::meet_through_mpi(120);
+  const bench::team ranks = bench::create_mpi_team(120);
   if (asked.shares_device) prepare_to_share(ranks.rank());
   nlohmann::json records = nlohmann::json::array();
   auto mine = std::make_unique<session>(asked, ranks);

@@ -56,11 +56,11 @@ def run(job: Job, ranks: int, timeout_s: float = 600.0, on_line: Any = None) -> 
     children = [_start(job, rank, ranks, identity) for rank in range(ranks)]
     late = threading.Event()
 
-    def give_up() -> None:
+    def abort() -> None:
         late.set()
         _kill(children)
 
-    watchdog = threading.Timer(timeout_s, give_up)
+    watchdog = threading.Timer(timeout_s, abort)
     watchdog.start()
     result: dict[str, Any] = {"shapes": [], "versions": {}}
     try:
