@@ -27,7 +27,7 @@ namespace {
 
 using steady = std::chrono::steady_clock;
 
-[[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
+[[noreturn]] void fail(const std::string& message) { throw std::runtime_error(message); }
 
 void check(isthmus_status status) {
   if (status == ISTHMUS_SUCCESS) return;
@@ -106,13 +106,13 @@ struct cuda_memory final : native_memory {
 };
 
 // One way to allocate, as the measurement sees it.
-struct allocator {
+struct allocation_method {
   std::string provider, mode;
   std::function<void*(std::size_t)> allocate;
   std::function<void(void*, std::size_t)> free;
 };
 
-allocator isthmus_memory(isthmus_device device, bool pooled) {
+allocation_method isthmus_method(isthmus_device device, bool pooled) {
   const isthmus_memory_options options{sizeof options, pooled ? 0 : 1, 0, nullptr};
   return {"isthmus", pooled ? "pool" : "unpooled",
           [=](std::size_t bytes) {
@@ -124,17 +124,17 @@ allocator isthmus_memory(isthmus_device device, bool pooled) {
 }
 
 // What the pool may keep unused; there is nothing to measure without one.
-std::uint64_t kept_by_pool(isthmus_device device) {
-  std::string told(4096, '\0');
-  check(isthmus_memory_explain(device, told.data(), told.size(), nullptr));
-  const nlohmann::json providers = nlohmann::json::parse(told.c_str())["providers"];
-  for (const nlohmann::json& one : providers)
-    if (one["available"].get<bool>() && one["pool"].is_object()) return one["pool"]["keep_bytes"];
+std::uint64_t pool_keep_bytes(isthmus_device device) {
+  std::string explanation(4096, '\0');
+  check(isthmus_memory_explain(device, explanation.data(), explanation.size(), nullptr));
+  const nlohmann::json providers = nlohmann::json::parse(explanation.c_str())["providers"];
+  for (const nlohmann::json& entry : providers)
+    if (entry["available"].get<bool>() && entry["pool"].is_object()) return entry["pool"]["keep_bytes"];
   fail("there is no pool: " + providers.dump());
 }
 
 // From 256 bytes to the largest, as many of each power of two.
-std::vector<std::size_t> random_sizes(std::size_t count, std::size_t largest) {
+std::vector<std::size_t> make_random_sizes(std::size_t count, std::size_t largest) {
   std::mt19937 engine(20261121);
   std::uniform_real_distribution<double> exponent(8, std::log2(static_cast<double>(largest)));
   std::vector<std::size_t> sizes(count);
@@ -145,24 +145,24 @@ std::vector<std::size_t> random_sizes(std::size_t count, std::size_t largest) {
 double seconds(steady::time_point from) { return std::chrono::duration<double>(steady::now() - from).count(); }
 
 // "each": a block is freed before the next is allocated. "all": all live at a time, freed in another order.
-double time_round(const allocator& with, const std::vector<std::size_t>& sizes, bool each,
+double time_round(const allocation_method& method, const std::vector<std::size_t>& sizes, bool frees_immediately,
                   const std::vector<std::size_t>& order) {
   std::vector<void*> blocks(sizes.size());
   const auto start = steady::now();
-  if (each) {
-    for (std::size_t size : sizes) with.free(with.allocate(size), size);
+  if (frees_immediately) {
+    for (std::size_t size : sizes) method.free(method.allocate(size), size);
   } else {
-    for (std::size_t i = 0; i < sizes.size(); ++i) blocks[i] = with.allocate(sizes[i]);
-    for (std::size_t i : order) with.free(blocks[i], sizes[i]);
+    for (std::size_t i = 0; i < sizes.size(); ++i) blocks[i] = method.allocate(sizes[i]);
+    for (std::size_t i : order) method.free(blocks[i], sizes[i]);
   }
   return seconds(start);
 }
 
 // Whether blocks that live at a time are apart: each is filled with its own value, then all ends are read.
-std::uint64_t count_wrong(const allocator& with, native_memory& native, const std::vector<std::size_t>& sizes) {
+std::uint64_t count_wrong(const allocation_method& method, native_memory& native, const std::vector<std::size_t>& sizes) {
   std::vector<unsigned char*> blocks;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    blocks.push_back(static_cast<unsigned char*>(with.allocate(sizes[i])));
+    blocks.push_back(static_cast<unsigned char*>(method.allocate(sizes[i])));
     native.fill(blocks[i], static_cast<unsigned char>(i % 255 + 1), sizes[i]);
   }
   std::uint64_t wrong = 0;
@@ -170,44 +170,44 @@ std::uint64_t count_wrong(const allocator& with, native_memory& native, const st
     const auto value = static_cast<unsigned char>(i % 255 + 1);
     wrong += (native.read(blocks[i]) != value) + (native.read(blocks[i] + sizes[i] - 1) != value);
   }
-  for (std::size_t i = 0; i < sizes.size(); ++i) with.free(blocks[i], sizes[i]);
+  for (std::size_t i = 0; i < sizes.size(); ++i) method.free(blocks[i], sizes[i]);
   return wrong;
 }
 
-nlohmann::json record(const std::string& what, const allocator& with, const std::string& pattern,
+nlohmann::json record(const std::string& collective, const allocation_method& method, const std::string& pattern,
                       const std::vector<double>& us, std::uint64_t bytes) {
-  nlohmann::json made = bench::record_of({what, "uint8", bytes, 1, with.provider, "", with.mode}, us, {});
-  made["pattern"] = pattern;
-  return made;
+  nlohmann::json result = bench::record_of({collective, "uint8", bytes, 1, method.provider, "", method.mode}, us, {});
+  result["pattern"] = pattern;
+  return result;
 }
 
 double median_of(const nlohmann::json& record) { return record["time_us"]["median"]; }
 
 // Every allocator by turns, so that what changes on the machine changes for all.
-void measure_sizes(const std::vector<allocator>& all, native_memory& native, int rounds, std::size_t largest,
+void measure_sizes(const std::vector<allocation_method>& methods, native_memory& native, int rounds, std::size_t largest,
                    nlohmann::json& records) {
-  const std::vector<std::size_t> sizes = random_sizes(1000, largest);
+  const std::vector<std::size_t> sizes = make_random_sizes(1000, largest);
   std::vector<std::size_t> order(sizes.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::shuffle(order.begin(), order.end(), std::mt19937(3));
   std::uint64_t bytes = 0;
   for (std::size_t size : sizes) bytes += size;
-  for (const bool each : {true, false}) {
-    std::vector<std::vector<double>> us(all.size());
+  for (const bool frees_immediately : {true, false}) {
+    std::vector<std::vector<double>> us(methods.size());
     for (int round = -1; round < rounds; ++round) {  // the first is not counted: pools start empty
-      for (std::size_t i = 0; i < all.size(); ++i) {
-        const double one = time_round(all[i], sizes, each, order) * 1e6 / static_cast<double>(sizes.size());
-        if (round >= 0) us[i].push_back(one);
+      for (std::size_t i = 0; i < methods.size(); ++i) {
+        const double us_per_call = time_round(methods[i], sizes, frees_immediately, order) * 1e6 / static_cast<double>(sizes.size());
+        if (round >= 0) us[i].push_back(us_per_call);
       }
     }
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      records.push_back(record("allocate_free", all[i], each ? "each" : "all", us[i], bytes));
-      if (!each) records.back()["wrong"] = count_wrong(all[i], native, sizes);
+    for (std::size_t i = 0; i < methods.size(); ++i) {
+      records.push_back(record("allocate_free", methods[i], frees_immediately ? "each" : "all", us[i], bytes));
+      if (!frees_immediately) records.back()["wrong"] = count_wrong(methods[i], native, sizes);
       records.back()["largest"] = largest;
       records.back()["driver_over_this"] =
           i == 0 ? 1.0 : median_of(records[records.size() - 1 - i]) / median_of(records.back());
       std::printf("up to %9zu bytes, %-5s %-12s %-10s %9.3f us per alloc + free  %8.1f x\n", largest,
-                  each ? "each" : "all", all[i].provider.c_str(), all[i].mode.c_str(),
+                  frees_immediately ? "each" : "all", methods[i].provider.c_str(), methods[i].mode.c_str(),
                   median_of(records.back()), records.back()["driver_over_this"].get<double>());
     }
   }
@@ -237,7 +237,7 @@ int main(int count, char** arguments) {
       native = std::make_unique<cuda_memory>(ordinal);
     else
       native = std::make_unique<host_memory>();
-    const std::vector<allocator> all = {
+    const std::vector<allocation_method> methods = {
         {cuda ? "cuda_driver" : "mmap", cuda ? "cuMemAlloc" : "mmap",
          [&](std::size_t bytes) {
            void* pointer = native->allocate(bytes);
@@ -245,13 +245,13 @@ int main(int count, char** arguments) {
            return pointer;
          },
          [&](void* pointer, std::size_t bytes) { native->free(pointer, bytes); }},
-        isthmus_memory(device, true),
-        isthmus_memory(device, false)};
-    const std::uint64_t keep_bytes = kept_by_pool(device);
+        isthmus_method(device, true),
+        isthmus_method(device, false)};
+    const std::uint64_t keep_bytes = pool_keep_bytes(device);
     nlohmann::json records = nlohmann::json::array();
-    for (const std::size_t bytes : largest) measure_sizes(all, *native, rounds, bytes, records);
-    for (nlohmann::json& one : records)
-      if (one["mode"] == "pool") one["pool_keep_bytes"] = keep_bytes;
+    for (const std::size_t bytes : largest) measure_sizes(methods, *native, rounds, bytes, records);
+    for (nlohmann::json& entry : records)
+      if (entry["mode"] == "pool") entry["pool_keep_bytes"] = keep_bytes;
     check(isthmus_memory_trim(device));
     bench::write_records(out, bench::command_of(count, arguments), {{"isthmus", isthmus_version()}},
                          std::move(records));

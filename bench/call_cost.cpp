@@ -33,15 +33,15 @@ cost measure(std::string provider, std::string backend, std::string collective, 
 }
 
 // A communicator of this rank alone, with the environment's rules as they are now.
-class alone {
+class self_communicator {
  public:
-  explicit alone(const char* backend) {
+  explicit self_communicator(const char* backend) {
     setenv("ISTHMUS_BACKEND", backend, 1);
     m_communicator = isthmus::mpi::create(MPI_COMM_SELF);
   }
-  ~alone() { isthmus_communicator_destroy(m_communicator); }
-  alone(const alone&) = delete;
-  alone& operator=(const alone&) = delete;
+  ~self_communicator() { isthmus_communicator_destroy(m_communicator); }
+  self_communicator(const self_communicator&) = delete;
+  self_communicator& operator=(const self_communicator&) = delete;
   isthmus_communicator get() const { return m_communicator; }
 
  private:
@@ -52,13 +52,13 @@ std::vector<cost> measure_all() {
   std::vector<cost> costs;
   float send = 1, recv = 0;
   for (const char* backend : {"host", "mpi"}) {
-    const alone one(backend);
+    const self_communicator communicator(backend);
     for (const std::uint64_t count : {0, 1})
       costs.push_back(measure("isthmus", backend, "allreduce", count, [&] {
-        check(isthmus_allreduce(&send, &recv, count, ISTHMUS_FLOAT32, ISTHMUS_SUM, one.get(), nullptr));
+        check(isthmus_allreduce(&send, &recv, count, ISTHMUS_FLOAT32, ISTHMUS_SUM, communicator.get(), nullptr));
       }));
     costs.push_back(
-        measure("isthmus", backend, "barrier", 0, [&] { check(isthmus_barrier(one.get(), nullptr)); }));
+        measure("isthmus", backend, "barrier", 0, [&] { check(isthmus_barrier(communicator.get(), nullptr)); }));
   }
   MPI_Comm comm = MPI_COMM_NULL;  // a duplicate, as Isthmus uses one
   MPI_Comm_dup(MPI_COMM_SELF, &comm);
@@ -69,11 +69,11 @@ std::vector<cost> measure_all() {
   return costs;
 }
 
-nlohmann::json record_of(const cost& one) {
+nlohmann::json record_of(const cost& entry) {
   nlohmann::json record = bench::record_of(
-      {one.collective, "float32", 4 * one.count, 1, one.provider, one.backend, "host"}, one.call_us, {});
+      {entry.collective, "float32", 4 * entry.count, 1, entry.provider, entry.backend, "host"}, entry.call_us, {});
   record["op"] = "sum";
-  record["host_overhead_us"] = bench::median(one.call_us);
+  record["host_overhead_us"] = bench::median(entry.call_us);
   return record;
 }
 
@@ -91,14 +91,14 @@ int main(int argc, char** argv) {
   try {
     std::printf("%-10s %-8s %-10s %6s %10s %10s\n", "provider", "backend", "collective", "count", "median ns",
                 "min ns");
-    bench::report report(settings, {"isthmus", "isthmus", isthmus_version()}, 1);
-    for (const cost& one : measure_all()) {
-      std::printf("%-10s %-8s %-10s %6llu %10.1f %10.1f\n", one.provider.c_str(), one.backend.c_str(),
-                  one.collective.c_str(), static_cast<unsigned long long>(one.count),
-                  bench::median(one.call_us) * 1e3, bench::summarize(one.call_us).min_us * 1e3);
-      report.add_record(record_of(one));
+    bench::report records(settings, {"isthmus", "isthmus", isthmus_version()}, 1);
+    for (const cost& entry : measure_all()) {
+      std::printf("%-10s %-8s %-10s %6llu %10.1f %10.1f\n", entry.provider.c_str(), entry.backend.c_str(),
+                  entry.collective.c_str(), static_cast<unsigned long long>(entry.count),
+                  bench::median(entry.call_us) * 1e3, bench::summarize(entry.call_us).min_us * 1e3);
+      records.add_record(record_of(entry));
     }
-    report.write();
+    records.write();
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "call_cost: %s\n", failure.what());
     status = 1;

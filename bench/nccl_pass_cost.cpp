@@ -25,8 +25,8 @@
 namespace {
 
 constexpr int batches = 400, calls = 500;
-constexpr int row_batches = 60, row_calls = 200;
-constexpr std::size_t row_bytes = 1024;
+constexpr int device_batches = 60, device_calls_per_batch = 200;
+constexpr std::size_t device_call_bytes = 1024;
 constexpr int int32 = 2;  // ncclInt32
 
 template <typename Function>
@@ -42,30 +42,30 @@ void* open(const char* path) {
   return library;
 }
 
-void must(int code, const char* what) {
-  if (code != 0) throw std::runtime_error(std::string(what) + " failed");
+void check(int code, const char* function) {
+  if (code != 0) throw std::runtime_error(std::string(function) + " failed");
 }
 
 // By CUDA's driver: one device's context, current in this thread, a stream and some memory.
-class device {
+class cuda_device {
  public:
-  explicit device(int ordinal) {
-    const char* const other = std::getenv(isthmus::cuda_driver_library().variable);
-    m_driver = open(other != nullptr ? other : isthmus::cuda_driver_name);
+  explicit cuda_device(int ordinal) {
+    const char* const replacement = std::getenv(isthmus::cuda_driver_library().variable);
+    m_driver = open(replacement != nullptr ? replacement : isthmus::cuda_driver_name);
     void* context = nullptr;
-    must(function_of<int (*)(unsigned)>(m_driver, "cuInit")(0), "cuInit");
-    must(function_of<int (*)(void**, int)>(m_driver, "cuDevicePrimaryCtxRetain")(&context, ordinal),
+    check(function_of<int (*)(unsigned)>(m_driver, "cuInit")(0), "cuInit");
+    check(function_of<int (*)(void**, int)>(m_driver, "cuDevicePrimaryCtxRetain")(&context, ordinal),
          "cuDevicePrimaryCtxRetain");
-    must(function_of<int (*)(void*)>(m_driver, "cuCtxPushCurrent_v2")(context), "cuCtxPushCurrent_v2");
-    must(function_of<int (*)(void**, unsigned, int)>(m_driver, "cuStreamCreateWithPriority")(&m_stream, 1, 0),
+    check(function_of<int (*)(void*)>(m_driver, "cuCtxPushCurrent_v2")(context), "cuCtxPushCurrent_v2");
+    check(function_of<int (*)(void**, unsigned, int)>(m_driver, "cuStreamCreateWithPriority")(&m_stream, 1, 0),
          "cuStreamCreateWithPriority");
-    must(function_of<int (*)(void**, std::size_t)>(m_driver, "cuMemAlloc_v2")(&m_memory, 1 << 20),
+    check(function_of<int (*)(void**, std::size_t)>(m_driver, "cuMemAlloc_v2")(&m_memory, 1 << 20),
          "cuMemAlloc_v2");
     m_synchronize = function_of<int (*)(void*)>(m_driver, "cuStreamSynchronize");
   }
   void* stream() const { return m_stream; }
   char* memory() const { return static_cast<char*>(m_memory); }
-  void synchronize() const { must(m_synchronize(m_stream), "cuStreamSynchronize"); }
+  void synchronize() const { check(m_synchronize(m_stream), "cuStreamSynchronize"); }
 
  private:
   void *m_driver = nullptr, *m_stream = nullptr, *m_memory = nullptr;
@@ -77,7 +77,7 @@ using group_function = int (*)();
 using named_calls = std::vector<std::pair<std::string, std::function<void()>>>;
 
 // A question, a collective without elements, an empty group: nothing for a device to do.
-named_calls calls_of(void* library, void* comm, int* answer) {
+named_calls host_calls(void* library, void* comm, int* answer) {
   using count_function = int (*)(void*, int*);
   const auto count = function_of<count_function>(library, "ncclCommCount");
   const auto sum = function_of<sum_function>(library, "ncclAllReduce");
@@ -92,7 +92,7 @@ named_calls calls_of(void* library, void* comm, int* answer) {
 }
 
 // A call that no backend of Isthmus does, messages in a group, a collective of one function (2.28 and later).
-named_calls rows_of(void* library, void* comm, const device& on, int ranks) {
+named_calls device_calls(void* library, void* comm, const cuda_device& device, int ranks) {
   using move_function = int (*)(const void*, void*, std::size_t, int, void*, void*);
   using send_function = int (*)(const void*, std::size_t, int, int, void*, void*);
   using receive_function = int (*)(void*, std::size_t, int, int, void*, void*);
@@ -101,21 +101,21 @@ named_calls rows_of(void* library, void* comm, const device& on, int ranks) {
   const auto receive = function_of<receive_function>(library, "ncclRecv");
   const auto start = function_of<group_function>(library, "ncclGroupStart");
   const auto end = function_of<group_function>(library, "ncclGroupEnd");
-  char *const from = on.memory(), *const to = from + (1 << 19);
-  void* const stream = on.stream();
-  named_calls rows = {{"ncclAllReduce of int32", [=] { sum(from, to, row_bytes / 4, int32, 0, comm, stream); }},
+  char *const from = device.memory(), *const to = from + (1 << 19);
+  void* const stream = device.stream();
+  named_calls rows = {{"ncclAllReduce of int32", [=] { sum(from, to, device_call_bytes / 4, int32, 0, comm, stream); }},
                       {"messages in a group", [=] {
                          start();
                          for (int peer = 0; peer < ranks; ++peer) {
-                           const std::size_t at = static_cast<std::size_t>(peer) * row_bytes;
-                           send(from + at, row_bytes / 4, int32, peer, comm, stream);
-                           receive(to + at, row_bytes / 4, int32, peer, comm, stream);
+                           const std::size_t at = static_cast<std::size_t>(peer) * device_call_bytes;
+                           send(from + at, device_call_bytes / 4, int32, peer, comm, stream);
+                           receive(to + at, device_call_bytes / 4, int32, peer, comm, stream);
                          }
                          end();
                        }}};
   if (void* const found = dlsym(library, "ncclAlltoAll"))
     rows.emplace_back("ncclAlltoAll", [=] {
-      reinterpret_cast<move_function>(found)(from, to, row_bytes / 4, int32, comm, stream);
+      reinterpret_cast<move_function>(found)(from, to, device_call_bytes / 4, int32, comm, stream);
     });
   return rows;
 }
@@ -124,78 +124,78 @@ struct nccl_id {
   char internal[128];
 };
 
-struct seat {
+struct process_arguments {
   int rank = 0, ranks = 1, device = 0;
-  std::string meeting_file;
+  std::string id_file;
 };
 
-nccl_id shared_id(void* shim, const seat& mine) {
+nccl_id shared_id(void* shim, const process_arguments& arguments) {
   nccl_id id{};
-  if (mine.rank == 0) {
-    must(function_of<int (*)(nccl_id*)>(shim, "ncclGetUniqueId")(&id), "ncclGetUniqueId");
-    std::ofstream(mine.meeting_file + ".new", std::ios::binary).write(id.internal, sizeof id.internal);
-    std::rename((mine.meeting_file + ".new").c_str(), mine.meeting_file.c_str());
+  if (arguments.rank == 0) {
+    check(function_of<int (*)(nccl_id*)>(shim, "ncclGetUniqueId")(&id), "ncclGetUniqueId");
+    std::ofstream(arguments.id_file + ".new", std::ios::binary).write(id.internal, sizeof id.internal);
+    std::rename((arguments.id_file + ".new").c_str(), arguments.id_file.c_str());
   }
-  while (!std::ifstream(mine.meeting_file, std::ios::binary).read(id.internal, sizeof id.internal))
+  while (!std::ifstream(arguments.id_file, std::ios::binary).read(id.internal, sizeof id.internal))
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   return id;
 }
 
-void* make_communicator(void* shim, const seat& mine) {
+void* make_communicator(void* shim, const process_arguments& arguments) {
   void* comm = nullptr;
-  if (mine.ranks == 1)
-    must(function_of<int (*)(void**, int, const int*)>(shim, "ncclCommInitAll")(&comm, 1, nullptr),
+  if (arguments.ranks == 1)
+    check(function_of<int (*)(void**, int, const int*)>(shim, "ncclCommInitAll")(&comm, 1, nullptr),
          "ncclCommInitAll");
   else
-    must(function_of<int (*)(void**, int, nccl_id, int)>(shim, "ncclCommInitRank")(
-             &comm, mine.ranks, shared_id(shim, mine), mine.rank),
+    check(function_of<int (*)(void**, int, nccl_id, int)>(shim, "ncclCommInitRank")(
+             &comm, arguments.ranks, shared_id(shim, arguments), arguments.rank),
          "ncclCommInitRank");
   return comm;
 }
 
 // The same calls by turns through the library and straight, each batch behind the one before.
-void compare(const named_calls& ours, const named_calls& plain, int batches, int n, const bench::record_point& at,
-             const seat& mine, const device* on, nlohmann::json& records) {
+void compare(const named_calls& ours, const named_calls& plain, int batches, int n, const bench::record_point& base,
+             const process_arguments& arguments, const cuda_device* device, nlohmann::json& records) {
   const auto time_us = [&](const std::function<void()>& call) {
     const std::uint64_t start = bench::ticks();
     for (int i = 0; i < n; ++i) call();
-    if (on != nullptr) on->synchronize();
+    if (device != nullptr) device->synchronize();
     return static_cast<double>(bench::ticks() - start) * bench::ns_per_tick() / 1e3 / n;
   };
   for (std::size_t i = 0; i < ours.size(); ++i) {
-    std::vector<double> with_us, without_us;
+    std::vector<double> library_us, nccl_us;
     time_us(ours[i].second);
     for (int each = 0; each < batches; ++each) {
-      with_us.push_back(time_us(ours[i].second));
-      without_us.push_back(time_us(plain[i].second));
+      library_us.push_back(time_us(ours[i].second));
+      nccl_us.push_back(time_us(plain[i].second));
     }
     const std::string& name = ours[i].first;
-    bench::record_point each = at;
-    each.collective = name;
-    records.push_back(bench::record_of(each, without_us, {}));
-    each.provider = "nccl+shim";
-    records.push_back(bench::record_of(each, with_us, {}));
-    if (mine.rank == 0)
+    bench::record_point point = base;
+    point.collective = name;
+    records.push_back(bench::record_of(point, nccl_us, {}));
+    point.provider = "nccl+shim";
+    records.push_back(bench::record_of(point, library_us, {}));
+    if (arguments.rank == 0)
       std::printf("%-26s medians: %8.4f us, through the library %8.4f\n", name.c_str(),
-                  bench::median(without_us), bench::median(with_us));
+                  bench::median(nccl_us), bench::median(library_us));
   }
 }
 
-void measure(const char* shim_path, const char* nccl_path, const std::string& json, const seat& mine) {
+void measure(const char* shim_path, const char* nccl_path, const std::string& json, const process_arguments& arguments) {
   setenv("ISTHMUS_NCCL_LIBRARY", nccl_path, 1);
   void *const shim = open(shim_path), *const nccl = open(nccl_path);
-  std::unique_ptr<device> on;
-  if (mine.ranks > 1) on = std::make_unique<device>(mine.device);
-  void* const comm = make_communicator(shim, mine);
+  std::unique_ptr<cuda_device> device;
+  if (arguments.ranks > 1) device = std::make_unique<cuda_device>(arguments.device);
+  void* const comm = make_communicator(shim, arguments);
   int answer = 0;
   nlohmann::json records = nlohmann::json::array();
-  compare(calls_of(shim, comm, &answer), calls_of(nccl, comm, &answer), batches, calls,
-          {"", "float32", 0, mine.ranks, "nccl", "", "host"}, mine, nullptr, records);
-  if (on)
-    compare(rows_of(shim, comm, *on, mine.ranks), rows_of(nccl, comm, *on, mine.ranks), row_batches, row_calls,
-            {"", "int32", row_bytes, mine.ranks, "nccl", "", "host"}, mine, on.get(), records);
-  must(function_of<int (*)(void*)>(shim, "ncclCommDestroy")(comm), "ncclCommDestroy");
-  if (mine.rank != 0) return;
+  compare(host_calls(shim, comm, &answer), host_calls(nccl, comm, &answer), batches, calls,
+          {"", "float32", 0, arguments.ranks, "nccl", "", "host"}, arguments, nullptr, records);
+  if (device)
+    compare(device_calls(shim, comm, *device, arguments.ranks), device_calls(nccl, comm, *device, arguments.ranks), device_batches, device_calls_per_batch,
+            {"", "int32", device_call_bytes, arguments.ranks, "nccl", "", "host"}, arguments, device.get(), records);
+  check(function_of<int (*)(void*)>(shim, "ncclCommDestroy")(comm), "ncclCommDestroy");
+  if (arguments.rank != 0) return;
   const std::string file(nccl_path);
   bench::write_records(json, "nccl_pass_cost", {{"nccl", file.substr(file.rfind('/') + 1)}},
                        std::move(records));
@@ -206,17 +206,17 @@ void measure(const char* shim_path, const char* nccl_path, const std::string& js
 int main(int argc, char** argv) try {
   CLI::App app("What a call of NCCL costs that the preloaded library passes on");
   std::string library, nccl, json;
-  seat mine;
+  process_arguments arguments;
   app.add_option("library", library, "libisthmus_nccl_preload.so")->required();
   app.add_option("nccl", nccl, "NCCL, or its stand-in")->required();
   app.add_option("json", json, "write the records to this file");
-  app.add_option("--rank", mine.rank, "of several processes: this one's rank");
-  app.add_option("--size", mine.ranks, "their number");
-  app.add_option("--id", mine.meeting_file, "the file through which they meet");
-  CLI::Option* const device = app.add_option("--device", mine.device, "this rank's device; else its rank's");
+  app.add_option("--rank", arguments.rank, "of several processes: this one's rank");
+  app.add_option("--size", arguments.ranks, "their number");
+  app.add_option("--id", arguments.id_file, "the file through which they meet");
+  CLI::Option* const device = app.add_option("--device", arguments.device, "this rank's device; else its rank's");
   CLI11_PARSE(app, argc, argv);
-  if (device->count() == 0) mine.device = mine.rank;
-  measure(library.c_str(), nccl.c_str(), json, mine);
+  if (device->count() == 0) arguments.device = arguments.rank;
+  measure(library.c_str(), nccl.c_str(), json, arguments);
   return 0;
 } catch (const std::exception& failure) {
   std::fprintf(stderr, "nccl_pass_cost: %s\n", failure.what());

@@ -17,15 +17,15 @@
 
 namespace {
 
-constexpr std::size_t least_pairs = 11, most_pairs = 2000;
+constexpr std::size_t min_pairs = 11, max_pairs = 2000;
 constexpr std::uint64_t time_ns = 1'000'000'000;  // of each point, roughly
 constexpr double batch_us = 100;
-constexpr int most_calls = 200;
+constexpr int max_calls = 200;
 
-struct way {
+struct call_pair {
   std::string collective;
   std::uint64_t bytes;
-  std::function<void()> ours, plain;
+  std::function<void()> shim, plain;
 };
 
 double batch(const bench::team& ranks, const std::function<void()>& call, int calls) {
@@ -37,7 +37,7 @@ double batch(const bench::team& ranks, const std::function<void()>& call, int ca
 }
 
 // As nccl-tests counts: of the larger buffer, for allgather what each rank contributes.
-std::vector<way> ways_of(std::uint64_t bytes, int size, float* send, float* recv) {
+std::vector<call_pair> sized_call_pairs(std::uint64_t bytes, int size, float* send, float* recv) {
   const MPI_Comm comm = MPI_COMM_WORLD;
   const int count = static_cast<int>(bytes / sizeof(float)), block = std::max(1, count / size);
   // Each pair: the MPI_ name, then the PMPI_ one, of the same call.
@@ -57,7 +57,7 @@ std::vector<way> ways_of(std::uint64_t bytes, int size, float* send, float* recv
 
 // A barrier; what passes through; and a nonblocking call, which is MPI's in both names: beside the blocking
 // one it shows what progress of our own might gain.
-std::vector<way> small_ways(int* in, int* out) {
+std::vector<call_pair> small_call_pairs(int* in, int* out) {
   const auto nonblocking = [=] {
     MPI_Request request = MPI_REQUEST_NULL;
     MPI_Iallreduce(in, out, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request);
@@ -82,37 +82,37 @@ std::string family() {
   return version.find("Intel") != std::string::npos ? "impi" : "mpich";
 }
 
-void add(const bench::team& ranks, const way& what, const std::string& provider,
+void add(const bench::team& ranks, const call_pair& pair, const std::string& provider,
          const std::vector<double>& samples_us, nlohmann::json& records) {
   records.push_back(bench::record_of(
-      {what.collective, "float32", what.bytes, ranks.size(), provider, "", "host"}, samples_us, {}));
+      {pair.collective, "float32", pair.bytes, ranks.size(), provider, "", "host"}, samples_us, {}));
   records.back()["samples"] = samples_us.size();
 }
 
-void measure(const bench::team& ranks, const way& what, nlohmann::json& records) {
+void measure(const bench::team& ranks, const call_pair& pair, nlohmann::json& records) {
   constexpr int warm_up = 20;  // the first calls of a communicator are MPI's
   double estimate_us = std::numeric_limits<double>::max();
-  for (int i = 0; i < (what.bytes > (1 << 20) ? 2 : warm_up); ++i)
-    estimate_us = std::min({estimate_us, batch(ranks, what.ours, 1), batch(ranks, what.plain, 1)});
-  const int calls = std::clamp(static_cast<int>(batch_us / estimate_us), 1, most_calls);
-  std::vector<double> ours, plain;
+  for (int i = 0; i < (pair.bytes > (1 << 20) ? 2 : warm_up); ++i)
+    estimate_us = std::min({estimate_us, batch(ranks, pair.shim, 1), batch(ranks, pair.plain, 1)});
+  const int calls = std::clamp(static_cast<int>(batch_us / estimate_us), 1, max_calls);
+  std::vector<double> shim, plain;
   const std::uint64_t begin = bench::steady_ns();
   for (bool more = true; more;) {
-    const bool is_first = plain.size() % 2 == 0;
-    if (is_first) ours.push_back(batch(ranks, what.ours, calls));
-    plain.push_back(batch(ranks, what.plain, calls));
-    if (!is_first) ours.push_back(batch(ranks, what.ours, calls));
+    const bool is_shim_first = plain.size() % 2 == 0;
+    if (is_shim_first) shim.push_back(batch(ranks, pair.shim, calls));
+    plain.push_back(batch(ranks, pair.plain, calls));
+    if (!is_shim_first) shim.push_back(batch(ranks, pair.shim, calls));
     const bool has_time = bench::steady_ns() - begin < time_ns;
-    more = ranks.decide(plain.size() < least_pairs || (has_time && plain.size() < most_pairs)) != 0;
+    more = ranks.decide(plain.size() < min_pairs || (has_time && plain.size() < max_pairs)) != 0;
   }
-  add(ranks, what, family(), plain, records);
-  add(ranks, what, family() + "+shim", ours, records);
+  add(ranks, pair, family(), plain, records);
+  add(ranks, pair, family() + "+shim", shim, records);
   if (ranks.rank() != 0) return;
-  const auto of_plain = bench::summarize(plain), of_ours = bench::summarize(ours);
+  const auto plain_summary = bench::summarize(plain), shim_summary = bench::summarize(shim);
   std::printf("%-24s %9llu B %5zu pairs  least: %10.3f us, shim %10.3f, ratio %6.2f  median: ratio %6.2f\n",
-              what.collective.c_str(), static_cast<unsigned long long>(what.bytes), plain.size(),
-              of_plain.min_us, of_ours.min_us, of_plain.min_us / of_ours.min_us,
-              of_plain.median_us / of_ours.median_us);
+              pair.collective.c_str(), static_cast<unsigned long long>(pair.bytes), plain.size(),
+              plain_summary.min_us, shim_summary.min_us, plain_summary.min_us / shim_summary.min_us,
+              plain_summary.median_us / shim_summary.median_us);
   std::fflush(stdout);
 }
 
@@ -122,9 +122,9 @@ void measure_all(const bench::team& ranks, const std::vector<std::uint64_t>& siz
   std::vector<float> recv((largest / sizeof(float) + 1) * static_cast<std::size_t>(ranks.size()));
   int in = ranks.rank(), out = 0;
   nlohmann::json records = nlohmann::json::array();
-  for (const way& each : small_ways(&in, &out)) measure(ranks, each, records);
+  for (const call_pair& each : small_call_pairs(&in, &out)) measure(ranks, each, records);
   for (const std::uint64_t bytes : sizes)
-    for (const way& each : ways_of(bytes, ranks.size(), send.data(), recv.data()))
+    for (const call_pair& each : sized_call_pairs(bytes, ranks.size(), send.data(), recv.data()))
       measure(ranks, each, records);
   char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int length = 0;

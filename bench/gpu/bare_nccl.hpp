@@ -36,10 +36,10 @@ class bare_nccl {
   isthmus::nccl_family::native_comm join(const isthmus::nccl_family::native_unique_id& id, int rank, int size) const {
     isthmus::nccl_family::native_config config;
     config.blocking = 1;
-    isthmus::nccl_family::native_comm made = nullptr;
-    if (m_entry.comm_init_rank_config(&made, size, id, rank, &config) != 0)
+    isthmus::nccl_family::native_comm communicator = nullptr;
+    if (m_entry.comm_init_rank_config(&communicator, size, id, rank, &config) != 0)
       throw std::runtime_error("ncclCommInitRankConfig failed");
-    return made;
+    return communicator;
   }
 
  private:

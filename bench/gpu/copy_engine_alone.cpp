@@ -6,71 +6,71 @@
 namespace copy_bench {
 namespace {
 
-int calls_for(const shape& what) {
-  return what.bytes <= (256 << 10) ? 48 : what.bytes <= (4 << 20) ? 16 : what.bytes <= (64 << 20) ? 6 : 3;
+int calls_for(const call_shape& shape) {
+  return shape.bytes <= (256 << 10) ? 48 : shape.bytes <= (4 << 20) ? 16 : shape.bytes <= (64 << 20) ? 6 : 3;
 }
 
 // What one provider's calls took and what they were.
-struct result {
-  const provider* by;
-  captured graph{};  // rank 0's
+struct provider_result {
+  const call_provider* provider;
+  captured_graph graph{};  // rank 0's
   std::uint64_t wrong = 0;
   std::vector<double> stream_us{}, graph_us{};
 
   // Nothing but sums needs a kernel, and these one for each piece.
-  bool broken(const shape& what) const {
-    return wrong != 0 || (by->name == "isthmus" && (graph.kernels > 0) != what.reduces());
+  bool has_error(const call_shape& shape) const {
+    return wrong != 0 || (provider->name == "isthmus" && (graph.kernels > 0) != shape.reduces());
   }
 };
 
 // In a thread of its own for every rank; rank 0 notes.
-void measure_rank(const timer& timer, const shape& what, int samples, int rank, std::vector<result>& results) {
-  const int calls = calls_for(what);
-  std::vector<captured> own;
-  for (result& one : results) {
-    const std::uint64_t wrong = timer.wrong_words(*one.by, what, rank);
-    own.push_back(timer.capture(*one.by, what, rank, calls));
+void measure_rank(const timer& timer, const call_shape& shape, int samples, int rank, std::vector<provider_result>& results) {
+  const int calls = calls_for(shape);
+  std::vector<captured_graph> own;
+  for (provider_result& entry : results) {
+    const std::uint64_t wrong = timer.count_wrong_words(*entry.provider, shape, rank);
+    own.push_back(timer.capture(*entry.provider, shape, rank, calls));
     timer.graph_us(own.back(), rank, calls);  // warms up
-    if (rank == 0) one.wrong = wrong, one.graph = own.back();
+    if (rank == 0) entry.wrong = wrong, entry.graph = own.back();
   }
   for (int sample = 0; sample < samples; ++sample)
     for (std::size_t turn = 0; turn < results.size(); ++turn) {
       const std::size_t which = (turn + static_cast<std::size_t>(sample)) % results.size();
-      result& one = results[which];
+      provider_result& entry = results[which];
       const double in_graph = timer.graph_us(own[which], rank, calls);
-      const double alone = timer.stream_us(*one.by, what, rank, calls);
-      if (rank == 0) one.graph_us.push_back(in_graph), one.stream_us.push_back(alone);
+      const double alone = timer.stream_us(*entry.provider, shape, rank, calls);
+      if (rank == 0) entry.graph_us.push_back(in_graph), entry.stream_us.push_back(alone);
     }
-  for (const captured& one : own) check(cudaGraphExecDestroy(one.graph));
+  for (const captured_graph& entry : own) check(cudaGraphExecDestroy(entry.graph));
 }
 
 }  // namespace
 
-nlohmann::json measure_alone(const timer& timer, const shape& what, int samples, bool& broken) {
-  std::vector<result> results;
-  for (const provider& by : timer.all().providers())
-    if (by.runs(what)) results.push_back({&by});
-  timer.all().each([&](int rank) { measure_rank(timer, what, samples, rank, results); });
+nlohmann::json measure_alone(const timer& timer, const call_shape& shape, int samples, bool& has_error) {
+  std::vector<provider_result> results;
+  for (const call_provider& provider : timer.all().providers())
+    if (provider.runs(shape)) results.push_back({&provider});
+  timer.all().each([&](int rank) { measure_rank(timer, shape, samples, rank, results); });
   nlohmann::json records = nlohmann::json::array();
-  std::printf("%-19s %9llu", what.name().c_str(), static_cast<unsigned long long>(what.bytes));
-  const int calls_in_graph = calls_for(what) + 2;
-  for (const result& one : results) {
-    if (one.broken(what)) {
-      broken = true;
+  std::printf("%-19s %9llu", shape.name().c_str(), static_cast<unsigned long long>(shape.bytes));
+  const int calls_in_graph = calls_for(shape) + 2;
+  for (const provider_result& entry : results) {
+    if (entry.has_error(shape)) {
+      has_error = true;
       std::printf("WRONG: %s by %s of %llu bytes: %llu wrong words, %d kernels in the graph\n",
-                  what.name().c_str(), one.by->backend.c_str(), static_cast<unsigned long long>(what.bytes),
-                  static_cast<unsigned long long>(one.wrong), one.graph.kernels);
+                  shape.name().c_str(), entry.provider->backend.c_str(), static_cast<unsigned long long>(shape.bytes),
+                  static_cast<unsigned long long>(entry.wrong), entry.graph.kernels);
     }
     for (const bool in_graph : {false, true}) {
-      nlohmann::json line = record(*one.by, what, timer.all().size(), in_graph ? "graph" : "stream",
-                                   in_graph ? one.graph_us : one.stream_us);
-      line["kernels_per_call"] = static_cast<double>(one.graph.kernels) / calls_in_graph;
-      line["copies_per_call"] = static_cast<double>(one.graph.copies) / calls_in_graph;
-      line["wrong"] = one.wrong;
+      nlohmann::json line = record(*entry.provider, shape, timer.all().size(), in_graph ? "graph" : "stream",
+                                   in_graph ? entry.graph_us : entry.stream_us);
+      line["kernels_per_call"] = static_cast<double>(entry.graph.kernels) / calls_in_graph;
+      line["copies_per_call"] = static_cast<double>(entry.graph.copies) / calls_in_graph;
+      line["wrong"] = entry.wrong;
       records.push_back(std::move(line));
     }
-    std::printf(" | %s%8.2f %8.2f", what.reduces() ? (one.by->label() + ' ').c_str() : "",
-                bench::median(one.stream_us), bench::median(one.graph_us));
+    std::printf(" | %s%8.2f %8.2f", shape.reduces() ? (entry.provider->label() + ' ').c_str() : "",
+                bench::median(entry.stream_us), bench::median(entry.graph_us));
   }
   std::printf("\n");
   std::fflush(stdout);

@@ -16,7 +16,7 @@
 namespace copy_bench {
 namespace {
 
-constexpr std::uint64_t beside_bytes = 64 << 20;
+constexpr std::uint64_t overlap_bytes = 64 << 20;
 
 struct settings {
   int ranks = 0, samples = 11, rounds = 0;
@@ -26,58 +26,58 @@ struct settings {
                                    16 << 20, 32 << 20,  64 << 20, 256 << 20};
 
   std::uint64_t largest() const {
-    return rounds > 0 ? beside_bytes : *std::max_element(sizes.begin(), sizes.end());
+    return rounds > 0 ? overlap_bytes : *std::max_element(sizes.begin(), sizes.end());
   }
 };
 
-std::vector<variant> variants_of(const settings& wanted) {
-  std::vector<variant> found;
-  for (const std::string& text : wanted.variants) {
+std::vector<algorithm_variant> variants_of(const settings& arguments) {
+  std::vector<algorithm_variant> variants;
+  for (const std::string& text : arguments.variants) {
     const std::size_t colon = text.find(':');
     if (colon == std::string::npos)
       throw std::runtime_error("--variants " + text + ": it must be ALGORITHM:OPTIONS");
-    found.push_back({text.substr(0, colon), text.substr(colon + 1)});
+    variants.push_back({text.substr(0, colon), text.substr(colon + 1)});
   }
-  return found;
+  return variants;
 }
 
-void save(const settings& wanted, world& all, const nlohmann::json& records) {
-  bench::write_records(wanted.out, wanted.command,
+void save(const settings& arguments, device_ranks& all, const nlohmann::json& records) {
+  bench::write_records(arguments.out, arguments.command,
                        {{"isthmus", isthmus_version()}, {"nccl", std::to_string(all.nccl_version())}}, records);
 }
 
 // Returns the exit status.
-int run(const settings& wanted) {
-  world all(wanted.ranks, wanted.largest(), variants_of(wanted));
+int run(const settings& arguments) {
+  device_ranks all(arguments.ranks, arguments.largest(), variants_of(arguments));
   const timer timer(all);
   nlohmann::json records = nlohmann::json::array();
-  bool broken = false;
-  if (wanted.rounds > 0) {
-    std::printf("%d ranks, NCCL %d; how much longer 20 matrix products take\n", wanted.ranks,
+  bool has_error = false;
+  if (arguments.rounds > 0) {
+    std::printf("%d ranks, NCCL %d; how much longer 20 matrix products take\n", arguments.ranks,
                 all.nccl_version());
-    records = measure_beside_products(timer,
-                                      {{ISTHMUS_ALLGATHER, true, beside_bytes},
-                                       {ISTHMUS_ALLGATHER, false, beside_bytes},
-                                       {ISTHMUS_REDUCE_SCATTER, false, beside_bytes}},
-                                      wanted.rounds);
-    save(wanted, all, records);
+    records = measure_with_products(timer,
+                                      {{ISTHMUS_ALLGATHER, true, overlap_bytes},
+                                       {ISTHMUS_ALLGATHER, false, overlap_bytes},
+                                       {ISTHMUS_REDUCE_SCATTER, false, overlap_bytes}},
+                                      arguments.rounds);
+    save(arguments, all, records);
   } else {
     std::printf("%d ranks, NCCL %d; microseconds call by call and in a graph; * other options\n%-29s",
-                wanted.ranks, all.nccl_version(), "collective, bytes");
-    for (const provider& by : all.providers()) std::printf(" | %17s", by.label().c_str());
+                arguments.ranks, all.nccl_version(), "collective, bytes");
+    for (const call_provider& provider : all.providers()) std::printf(" | %17s", provider.label().c_str());
     std::printf("\n");
-    for (const std::uint64_t bytes : wanted.sizes)
-      for (const shape& what : {shape{ISTHMUS_ALLGATHER, false, bytes}, shape{ISTHMUS_ALLGATHER, true, bytes},
-                                shape{ISTHMUS_ALLTOALL, false, bytes}, shape{ISTHMUS_BROADCAST, false, bytes},
-                                shape{ISTHMUS_REDUCE_SCATTER, false, bytes}}) {
-        if (!wanted.only.empty() && wanted.only != isthmus_collective_name(what.collective)) continue;
-        const nlohmann::json made = measure_alone(timer, what, wanted.samples, broken);
-        records.insert(records.end(), made.begin(), made.end());
-        save(wanted, all, records);  // whoever stops this program has what was measured
+    for (const std::uint64_t bytes : arguments.sizes)
+      for (const call_shape& shape : {call_shape{ISTHMUS_ALLGATHER, false, bytes}, call_shape{ISTHMUS_ALLGATHER, true, bytes},
+                                call_shape{ISTHMUS_ALLTOALL, false, bytes}, call_shape{ISTHMUS_BROADCAST, false, bytes},
+                                call_shape{ISTHMUS_REDUCE_SCATTER, false, bytes}}) {
+        if (!arguments.only.empty() && arguments.only != isthmus_collective_name(shape.collective)) continue;
+        const nlohmann::json results = measure_alone(timer, shape, arguments.samples, has_error);
+        records.insert(records.end(), results.begin(), results.end());
+        save(arguments, all, records);  // whoever stops this program has what was measured
       }
   }
   std::fflush(stdout);
-  std::_Exit(broken ? 1 : 0);  // the communicators go with the process
+  std::_Exit(has_error ? 1 : 0);  // the communicators go with the process
 }
 
 }  // namespace
@@ -85,21 +85,21 @@ int run(const settings& wanted) {
 
 int main(int argc, char** argv) try {
   CLI::App app{"Isthmus' copy engines against NCCL"};
-  copy_bench::settings wanted;
-  app.add_option("--ranks", wanted.ranks, "ranks, one a device (0: all devices)");
-  app.add_option("--samples", wanted.samples, "samples of each figure")->check(CLI::Range(3, 1000));
-  app.add_option("--sizes", wanted.sizes, "bytes");
-  app.add_option("--only", wanted.only, "a collective; default: all of them");
-  app.add_option("--variants", wanted.variants, "also ALGORITHM:OPTIONS, such as \"push:wait_all_bytes = 0\"");
-  app.add_option("--beside-products", wanted.rounds, "so many samples beside matrix products, instead of alone")
+  copy_bench::settings arguments;
+  app.add_option("--ranks", arguments.ranks, "ranks, one a device (0: all devices)");
+  app.add_option("--samples", arguments.samples, "samples of each figure")->check(CLI::Range(3, 1000));
+  app.add_option("--sizes", arguments.sizes, "bytes");
+  app.add_option("--only", arguments.only, "a collective; default: all of them");
+  app.add_option("--variants", arguments.variants, "also ALGORITHM:OPTIONS, such as \"push:wait_all_bytes = 0\"");
+  app.add_option("--beside-products", arguments.rounds, "so many samples beside matrix products, instead of alone")
       ->check(CLI::Range(1, 1000));
-  app.add_option("--out", wanted.out, "JSON file with the records");
+  app.add_option("--out", arguments.out, "JSON file with the records");
   CLI11_PARSE(app, argc, argv);
-  wanted.command = bench::command_of(argc, argv);
-  if (wanted.ranks == 0 && cudaGetDeviceCount(&wanted.ranks) != cudaSuccess) wanted.ranks = 0;
-  if (wanted.ranks < 2) return std::puts("SKIPPED: fewer than two CUDA devices"), 77;
+  arguments.command = bench::command_of(argc, argv);
+  if (arguments.ranks == 0 && cudaGetDeviceCount(&arguments.ranks) != cudaSuccess) arguments.ranks = 0;
+  if (arguments.ranks < 2) return std::puts("SKIPPED: fewer than two CUDA devices"), 77;
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  return copy_bench::run(wanted);
+  return copy_bench::run(arguments);
 } catch (const std::exception& failure) {
   std::fprintf(stderr, "failed: %s\n", failure.what());
   return 1;

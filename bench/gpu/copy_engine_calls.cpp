@@ -11,26 +11,26 @@
 
 namespace copy_bench {
 
-std::string shape::name() const {
+std::string call_shape::name() const {
   return std::string(isthmus_collective_name(collective)) + (in_place ? " in place" : "");
 }
 
-std::uint64_t shape::block(int size) const {
-  const bool whole = collective != ISTHMUS_ALLTOALL && !reduces();
-  return whole ? bytes : bytes / static_cast<std::uint64_t>(size) / sizeof(float) * sizeof(float);
+std::uint64_t call_shape::block(int size) const {
+  const bool is_whole = collective != ISTHMUS_ALLTOALL && !reduces();
+  return is_whole ? bytes : bytes / static_cast<std::uint64_t>(size) / sizeof(float) * sizeof(float);
 }
 
-std::uint64_t shape::output(int size) const {
+std::uint64_t call_shape::output(int size) const {
   if (reduces()) return block(size);
   return collective == ISTHMUS_ALLGATHER ? bytes * static_cast<std::uint64_t>(size) : bytes;
 }
 
-double shape::bytes_in(int size) const {
+double call_shape::bytes_in(int size) const {
   const auto one = static_cast<double>(block(size));
   return collective == ISTHMUS_BROADCAST ? one : one * (size - 1);
 }
 
-struct world::nccl_functions : gpu_bench::nccl_library {
+struct device_ranks::nccl_functions : gpu_bench::nccl_library {
   decltype(&ncclGetUniqueId) unique_id = symbol<decltype(&ncclGetUniqueId)>("ncclGetUniqueId");
   decltype(&ncclCommInitRankConfig) init = symbol<decltype(&ncclCommInitRankConfig)>("ncclCommInitRankConfig");
   decltype(&ncclAllGather) all_gather = symbol<decltype(&ncclAllGather)>("ncclAllGather");
@@ -43,20 +43,20 @@ struct world::nccl_functions : gpu_bench::nccl_library {
       symbol<decltype(&ncclCommWindowRegister)>("ncclCommWindowRegister");
 };
 
-world::world(int size, std::uint64_t largest, const std::vector<variant>& variants)
+device_ranks::device_ranks(int size, std::uint64_t largest, const std::vector<algorithm_variant>& variants)
     : m_size(size), m_largest(largest), m_threads(size), m_nccl(std::make_shared<nccl_functions>()) {
   add_nccl();
   for (const char* algorithm : {"zero_copy", "push", "staged"}) add_isthmus({algorithm, ""});
-  for (const variant& each : variants) add_isthmus(each);
+  for (const algorithm_variant& entry : variants) add_isthmus(entry);
 }
 
-int world::nccl_version() {
+int device_ranks::nccl_version() {
   int version = 0;
   check(m_nccl->get_version(&version));
   return version;
 }
 
-void world::each(const std::function<void(int)>& work) {
+void device_ranks::each(const std::function<void(int)>& work) {
   m_threads.each([&](const bench::team& own) {
     check(cudaSetDevice(own.rank()));
     work(own.rank());
@@ -65,25 +65,25 @@ void world::each(const std::function<void(int)>& work) {
 
 // ---- NCCL ---------------------------------------------------------------------------------------------
 
-void world::call_nccl(ncclComm_t communicator, const rank_buffers& at, const shape& what, int rank,
+void device_ranks::call_nccl(ncclComm_t communicator, const rank_buffers& buffers, const call_shape& shape, int rank,
                       cudaStream_t stream) {
-  const std::uint64_t block = what.block(m_size);
-  const std::byte* send = what.in_place ? at.recv + static_cast<std::uint64_t>(rank) * block : at.send;
-  switch (what.collective) {
+  const std::uint64_t block = shape.block(m_size);
+  const std::byte* send = shape.in_place ? buffers.recv + static_cast<std::uint64_t>(rank) * block : buffers.send;
+  switch (shape.collective) {
     case ISTHMUS_ALLGATHER:
-      return check(m_nccl->all_gather(send, at.recv, block, ncclInt8, communicator, stream));
+      return check(m_nccl->all_gather(send, buffers.recv, block, ncclInt8, communicator, stream));
     case ISTHMUS_ALLTOALL:
-      return check(m_nccl->all_to_all(send, at.recv, block, ncclInt8, communicator, stream));
+      return check(m_nccl->all_to_all(send, buffers.recv, block, ncclInt8, communicator, stream));
     case ISTHMUS_REDUCE_SCATTER:
-      return check(m_nccl->reduce_scatter(send, at.recv, block / sizeof(float), ncclFloat32, ncclSum,
+      return check(m_nccl->reduce_scatter(send, buffers.recv, block / sizeof(float), ncclFloat32, ncclSum,
                                           communicator, stream));
-    default: return check(m_nccl->broadcast(send, at.recv, block, ncclInt8, 0, communicator, stream));
+    default: return check(m_nccl->broadcast(send, buffers.recv, block, ncclInt8, 0, communicator, stream));
   }
 }
 
 // Both on the same buffers, which are windows of the copy-engine communicator only. It copies by engines what
 // it can (allgather, alltoall) and falls back to kernels silently.
-void world::add_nccl() {
+void device_ranks::add_nccl() {
   ncclUniqueId plain_id, zero_id;
   check(m_nccl->unique_id(&plain_id));
   check(m_nccl->unique_id(&zero_id));
@@ -107,9 +107,9 @@ void world::add_nccl() {
     gpu_bench::fill_repeated(buffers[own].send, m_largest, rank);
   });
   const auto call_by = [this, buffers](const std::vector<ncclComm_t>& communicators) {
-    return [this, buffers, &communicators](const shape& what, int rank, cudaStream_t stream) {
+    return [this, buffers, &communicators](const call_shape& shape, int rank, cudaStream_t stream) {
       const auto own = static_cast<std::size_t>(rank);
-      call_nccl(communicators[own], buffers[own], what, rank, stream);
+      call_nccl(communicators[own], buffers[own], shape, rank, stream);
     };
   };
   m_providers.push_back({"nccl", "nccl", call_by(m_plain), buffers, ""});
@@ -123,60 +123,60 @@ std::vector<isthmus_communicator> communicators(int first, int size, const std::
   const gpu_bench::rules_file file("[[rule]]\nuse = \"" + use + "\"\n[backend.copy_engine]\n" + options + '\n');
   std::vector<isthmus_device> devices;
   for (int rank = 0; rank < size; ++rank) devices.push_back({ISTHMUS_PLATFORM_CUDA, first + rank});
-  isthmus_communicator_options wanted{};
-  wanted.struct_bytes = sizeof wanted;
-  wanted.config_path = file.path();
-  wanted.timeout_s = 60;
-  std::vector<isthmus_communicator> made(static_cast<std::size_t>(size));
-  check(isthmus_communicator_create_all(size, devices.data(), &wanted, made.data()));
-  return made;
+  isthmus_communicator_options communicator_options{};
+  communicator_options.struct_bytes = sizeof communicator_options;
+  communicator_options.config_path = file.path();
+  communicator_options.timeout_s = 60;
+  std::vector<isthmus_communicator> handles(static_cast<std::size_t>(size));
+  check(isthmus_communicator_create_all(size, devices.data(), &communicator_options, handles.data()));
+  return handles;
 }
 
 // Outside of the heap the buffers are NCCL's.
-void world::add_isthmus(const variant& what) {
-  const std::string use = "copy_engine:" + what.algorithm;
-  const bool heap = what.algorithm != "staged";
-  const std::vector<isthmus_communicator> made = communicators(0, m_size, use, what.options);
+void device_ranks::add_isthmus(const algorithm_variant& variant) {
+  const std::string use = "copy_engine:" + variant.algorithm;
+  const bool is_in_heap = variant.algorithm != "staged";
+  const std::vector<isthmus_communicator> handles = communicators(0, m_size, use, variant.options);
   std::vector<rank_buffers> buffers = m_providers.front().buffers;
   each([&](int rank) {
     const auto own = static_cast<std::size_t>(rank);
-    if (!heap) return;
+    if (!is_in_heap) return;
     void *send = nullptr, *recv = nullptr;
-    check(isthmus_memory_allocate_symmetric(made[own], m_largest, &send));
-    check(isthmus_memory_allocate_symmetric(made[own], m_largest * static_cast<std::uint64_t>(m_size), &recv));
+    check(isthmus_memory_allocate_symmetric(handles[own], m_largest, &send));
+    check(isthmus_memory_allocate_symmetric(handles[own], m_largest * static_cast<std::uint64_t>(m_size), &recv));
     buffers[own] = {static_cast<std::byte*>(send), static_cast<std::byte*>(recv)};
     gpu_bench::fill_repeated(buffers[own].send, m_largest, rank);
   });
-  m_communicators.push_back(made);
-  const auto call = [this, made, buffers](const shape& wanted, int rank, cudaStream_t stream) {
+  m_communicators.push_back(handles);
+  const auto call = [this, handles, buffers](const call_shape& shape, int rank, cudaStream_t stream) {
     const auto own = static_cast<std::size_t>(rank);
     isthmus_operation operation{};
-    operation.collective = wanted.collective;
-    operation.datatype = wanted.reduces() ? ISTHMUS_FLOAT32 : ISTHMUS_UINT8;
+    operation.collective = shape.collective;
+    operation.datatype = shape.reduces() ? ISTHMUS_FLOAT32 : ISTHMUS_UINT8;
     operation.op = ISTHMUS_SUM;
-    operation.count = wanted.block(m_size) / (wanted.reduces() ? sizeof(float) : 1);
+    operation.count = shape.block(m_size) / (shape.reduces() ? sizeof(float) : 1);
     operation.recv_buf = buffers[own].recv;
-    operation.send_buf = wanted.in_place
+    operation.send_buf = shape.in_place
                              ? buffers[own].recv + static_cast<std::uint64_t>(rank) * operation.count
                              : buffers[own].send;
     operation.stream = stream;
-    check(isthmus_enqueue(made[own], &operation));
+    check(isthmus_enqueue(handles[own], &operation));
   };
-  m_providers.push_back({"isthmus", use, call, buffers, what.options});
+  m_providers.push_back({"isthmus", use, call, buffers, variant.options});
 }
 
 // ---- right or wrong -----------------------------------------------------------------------------------
 
-std::uint64_t world::wrong_sums(const provider& by, const shape& what, int rank, std::uint64_t first,
+std::uint64_t device_ranks::count_wrong_sums(const call_provider& provider, const call_shape& shape, int rank, std::uint64_t first,
                                 std::uint64_t bytes) const {
-  const std::uint64_t within = static_cast<std::uint64_t>(rank) * what.block(m_size) + first;
+  const std::uint64_t offset = static_cast<std::uint64_t>(rank) * shape.block(m_size) + first;
   std::vector<float> got(bytes / sizeof(float)), sent(got.size());
   std::vector<double> sums(got.size()), sizes(got.size());
-  for (const rank_buffers& source : by.buffers) {
-    check(cudaMemcpy(sent.data(), source.send + within, bytes, cudaMemcpyDefault));
+  for (const rank_buffers& source : provider.buffers) {
+    check(cudaMemcpy(sent.data(), source.send + offset, bytes, cudaMemcpyDefault));
     for (std::size_t i = 0; i < sent.size(); ++i) sums[i] += sent[i], sizes[i] += std::fabs(sent[i]);
   }
-  check(cudaMemcpy(got.data(), by.buffers[static_cast<std::size_t>(rank)].recv + first, bytes,
+  check(cudaMemcpy(got.data(), provider.buffers[static_cast<std::size_t>(rank)].recv + first, bytes,
                    cudaMemcpyDefault));
   std::uint64_t wrong = 0;
   const double step = std::ldexp(1.0, -24) * m_size;  // size - 1 sums, and the rounding of the last
@@ -184,28 +184,28 @@ std::uint64_t world::wrong_sums(const provider& by, const shape& what, int rank,
   return wrong;
 }
 
-std::uint64_t world::count_wrong(const provider& by, const shape& what, int rank, cudaStream_t stream) {
+std::uint64_t device_ranks::count_wrong(const call_provider& provider, const call_shape& shape, int rank, cudaStream_t stream) {
   const auto size = static_cast<std::uint64_t>(m_size), own = static_cast<std::uint64_t>(rank);
-  const std::uint64_t block = what.block(m_size);
-  const rank_buffers& mine = by.buffers[own];
-  check(cudaMemsetAsync(mine.recv, 0xa5, what.output(m_size), stream));
-  if (what.in_place)
-    check(cudaMemcpyAsync(mine.recv + own * block, mine.send, block, cudaMemcpyDefault, stream));
+  const std::uint64_t block = shape.block(m_size);
+  const rank_buffers& own_buffers = provider.buffers[own];
+  check(cudaMemsetAsync(own_buffers.recv, 0xa5, shape.output(m_size), stream));
+  if (shape.in_place)
+    check(cudaMemcpyAsync(own_buffers.recv + own * block, own_buffers.send, block, cudaMemcpyDefault, stream));
   check(cudaStreamSynchronize(stream));
   meet(rank);  // pushing peers write here
-  by.enqueue(what, rank, stream);
+  provider.enqueue(shape, rank, stream);
   check(cudaStreamSynchronize(stream));
   const std::uint64_t part = std::min<std::uint64_t>(block, 256 << 10) / 4 * 4;
   std::vector<std::byte> got(part), sent(part);
   std::uint64_t wrong = 0;
-  if (what.reduces())
-    return wrong_sums(by, what, rank, 0, part) + wrong_sums(by, what, rank, block - part, part);
-  for (std::uint64_t source = 0; source < (what.collective == ISTHMUS_BROADCAST ? 1 : size); ++source)
+  if (shape.reduces())
+    return count_wrong_sums(provider, shape, rank, 0, part) + count_wrong_sums(provider, shape, rank, block - part, part);
+  for (std::uint64_t source = 0; source < (shape.collective == ISTHMUS_BROADCAST ? 1 : size); ++source)
     for (const std::uint64_t first : {std::uint64_t{0}, block - part}) {
-      const std::uint64_t within = what.collective == ISTHMUS_ALLTOALL ? own * block : 0;
-      check(cudaMemcpy(got.data(), mine.recv + source * block + first, part, cudaMemcpyDefault));
-      check(cudaMemcpy(sent.data(), by.buffers[source].send + within + first, part, cudaMemcpyDefault));
-      for (std::uint64_t at = 0; at < part; at += 4) wrong += std::memcmp(&got[at], &sent[at], 4) != 0;
+      const std::uint64_t offset = shape.collective == ISTHMUS_ALLTOALL ? own * block : 0;
+      check(cudaMemcpy(got.data(), own_buffers.recv + source * block + first, part, cudaMemcpyDefault));
+      check(cudaMemcpy(sent.data(), provider.buffers[source].send + offset + first, part, cudaMemcpyDefault));
+      for (std::uint64_t i = 0; i < part; i += 4) wrong += std::memcmp(&got[i], &sent[i], 4) != 0;
     }
   return wrong;
 }

@@ -13,7 +13,7 @@
 
 namespace copy_bench {
 
-struct shape {
+struct call_shape {
   isthmus_collective
       collective;       // allgather, alltoall, broadcast (from rank 0), or reduce_scatter: float32 sums
   bool in_place;        // allgather only
@@ -33,21 +33,21 @@ struct rank_buffers {
 };
 
 // An algorithm of the backend with options of [backend.copy_engine] that are not the defaults.
-struct variant {
+struct algorithm_variant {
   std::string algorithm, options;
 };
 
 // One way to run a shape on every rank, with buffers of its own kind.
-struct provider {
+struct call_provider {
   std::string name, backend;  // as in records
   std::string label() const { return (name == "isthmus" ? backend : name) + (options.empty() ? "" : " *"); }
-  std::function<void(const shape&, int rank, cudaStream_t)> enqueue;
+  std::function<void(const call_shape&, int rank, cudaStream_t)> enqueue;
   std::vector<rank_buffers> buffers;  // by rank
   std::string options;                // of Isthmus' configuration, where they are not the defaults
 
   // Sums go through the transit area only, and NCCL's copy-engine mode does what NCCL does.
-  bool runs(const shape& what) const {
-    return !what.reduces() || name == "nccl" || backend == "copy_engine:staged";
+  bool runs(const call_shape& shape) const {
+    return !shape.reduces() || name == "nccl" || backend == "copy_engine:staged";
   }
 };
 
@@ -58,13 +58,13 @@ std::vector<isthmus_communicator> communicators(int first, int size, const std::
                                                 const std::string& options);
 
 // All ranks of this process; a device each.
-class world {
+class device_ranks {
  public:
-  world(int size, std::uint64_t largest, const std::vector<variant>& variants);
+  device_ranks(int size, std::uint64_t largest, const std::vector<algorithm_variant>& variants);
 
   int size() const { return m_size; }
   int nccl_version();
-  const std::vector<provider>& providers() const { return m_providers; }
+  const std::vector<call_provider>& providers() const { return m_providers; }
 
   // Runs `work` for every rank in a thread of its own with its device current.
   void each(const std::function<void(int rank)>& work);
@@ -74,15 +74,15 @@ class world {
 
   // Words of the output that are not what the peers sent, or further from the sum of it than the roundings of
   // any order allow; of the first and last 256 KiB of every block. In a thread of `each`.
-  std::uint64_t count_wrong(const provider& by, const shape& what, int rank, cudaStream_t stream);
+  std::uint64_t count_wrong(const call_provider& provider, const call_shape& shape, int rank, cudaStream_t stream);
 
  private:
   struct nccl_functions;
   void add_nccl();
-  void add_isthmus(const variant& what);
-  std::uint64_t wrong_sums(const provider& by, const shape& what, int rank, std::uint64_t first,
+  void add_isthmus(const algorithm_variant& shape);
+  std::uint64_t count_wrong_sums(const call_provider& provider, const call_shape& shape, int rank, std::uint64_t first,
                            std::uint64_t bytes) const;
-  void call_nccl(ncclComm_t communicator, const rank_buffers& at, const shape& what, int rank,
+  void call_nccl(ncclComm_t communicator, const rank_buffers& buffers, const call_shape& shape, int rank,
                  cudaStream_t stream);
 
   int m_size;
@@ -91,7 +91,7 @@ class world {
   std::shared_ptr<nccl_functions> m_nccl;
   std::vector<ncclComm_t> m_plain, m_zero;
   std::vector<std::vector<isthmus_communicator>> m_communicators;
-  std::vector<provider> m_providers;
+  std::vector<call_provider> m_providers;
 };
 
 }  // namespace copy_bench

@@ -9,13 +9,13 @@
 namespace gpu_bench {
 
 // Random numbers for the current device: a pattern of 16 MiB, repeated, which no cache or link can exploit.
-inline void fill_repeated(void* to, std::uint64_t bytes, int rank,
+inline void fill_repeated(void* destination, std::uint64_t bytes, int rank,
                           isthmus_datatype datatype = ISTHMUS_FLOAT32) {
   std::vector<std::byte> inputs(std::min<std::uint64_t>(bytes, 16 << 20));
   oracle::fill({datatype, ISTHMUS_SUM, oracle::input_class::ordinary, 3}, rank, 0, inputs);
-  for (std::uint64_t at = 0; at < bytes; at += inputs.size())
-    check(cudaMemcpy(static_cast<std::byte*>(to) + at, inputs.data(),
-                     std::min<std::uint64_t>(inputs.size(), bytes - at), cudaMemcpyDefault));
+  for (std::uint64_t offset = 0; offset < bytes; offset += inputs.size())
+    check(cudaMemcpy(static_cast<std::byte*>(destination) + offset, inputs.data(),
+                     std::min<std::uint64_t>(inputs.size(), bytes - offset), cudaMemcpyDefault));
 }
 
 }  // namespace gpu_bench

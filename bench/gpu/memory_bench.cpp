@@ -58,52 +58,52 @@ std::string provider_of(const void* block) {
 }
 
 // Takes a block on each of the first `gpus`, touches it, measures, and gives it back.
-nlohmann::json host_cost(int gpus, const std::string& what, const std::function<std::uint64_t(int)>& bytes_on,
-                         const std::function<std::vector<void*>()>& take,
-                         const std::function<void(const std::vector<void*>&)>& give) {
+nlohmann::json host_cost(int gpus, const std::string& label, const std::function<std::uint64_t(int)>& gpu_bytes,
+                         const std::function<std::vector<void*>()>& allocate,
+                         const std::function<void(const std::vector<void*>&)>& release) {
   const host_memory before;
   const auto start = std::chrono::steady_clock::now();
-  const auto blocks = take();
+  const auto blocks = allocate();
   const double us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
   for (int gpu = 0; gpu < gpus; ++gpu) {
     check(cudaSetDevice(gpu));
-    check(cudaMemset(blocks[static_cast<std::size_t>(gpu)], 0x5a, bytes_on(gpu)));
+    check(cudaMemset(blocks[static_cast<std::size_t>(gpu)], 0x5a, gpu_bytes(gpu)));
     check(cudaDeviceSynchronize());
   }
   const host_memory during;
   const std::string provider = provider_of(blocks[0]);
-  give(blocks);
+  release(blocks);
   const double rss = (during.rss_mib - before.rss_mib) / gpus;
   const double available = (during.available_mib - before.available_mib) / gpus;
   std::printf("%d GPU(s), %-14s %7.2f GiB each by %-14s: RSS %+8.1f MiB, MemAvailable %+8.1f MiB per GPU\n",
-              gpus, what.c_str(), static_cast<double>(bytes_on(0)) / (1u << 30), provider.c_str(), rss,
+              gpus, label.c_str(), static_cast<double>(gpu_bytes(0)) / (1u << 30), provider.c_str(), rss,
               available);
   auto record =
-      bench::record_of({"allocate", "uint8", bytes_on(0), gpus, "isthmus", provider, "host"}, {us}, {});
-  record["view"] = what;
+      bench::record_of({"allocate", "uint8", gpu_bytes(0), gpus, "isthmus", provider, "host"}, {us}, {});
+  record["view"] = label;
   record["host_rss_mib_per_gpu"] = rss;
   record["host_available_mib_per_gpu"] = available;
   return record;
 }
 
-std::uint64_t most_of(int gpu) {
+std::uint64_t max_block_bytes(int gpu) {
   check(cudaSetDevice(gpu));
   std::size_t free_bytes = 0, total_bytes = 0;
   check(cudaMemGetInfo(&free_bytes, &total_bytes));
   return static_cast<std::uint64_t>(0.9 * static_cast<double>(free_bytes)) >> 21 << 21;
 }
 
-nlohmann::json plain_cost(int gpus, const std::string& what,
-                          const std::function<std::uint64_t(int)>& bytes_on) {
+nlohmann::json plain_cost(int gpus, const std::string& label,
+                          const std::function<std::uint64_t(int)>& gpu_bytes) {
   isthmus_memory_options options{};
   options.struct_bytes = sizeof options;
   options.unpooled = 1;
   return host_cost(
-      gpus, what, bytes_on,
+      gpus, label, gpu_bytes,
       [&] {
         std::vector<void*> blocks(static_cast<std::size_t>(gpus));
         for (int gpu = 0; gpu < gpus; ++gpu)
-          check(isthmus_memory_allocate_device(cuda(gpu), bytes_on(gpu), &options,
+          check(isthmus_memory_allocate_device(cuda(gpu), gpu_bytes(gpu), &options,
                                                &blocks[static_cast<std::size_t>(gpu)]));
         return blocks;
       },
@@ -118,21 +118,21 @@ nlohmann::json growth_cost(int gpu) {
   isthmus_memory_options options{};
   options.struct_bytes = sizeof options;
   options.growable = 1;
-  const std::uint64_t most = most_of(gpu), first = most / 2 >> 21 << 21;
+  const std::uint64_t max_bytes = max_block_bytes(gpu), first = max_bytes / 2 >> 21 << 21;
   void* block = nullptr;
   check(isthmus_memory_allocate_device(cuda(gpu), first, &options, &block));
   check(cudaMemset(block, 0x5a, first));
   check(cudaDeviceSynchronize());
   const host_memory before;
   const auto start = std::chrono::steady_clock::now();
-  check(isthmus_memory_resize_device(cuda(gpu), &block, most));
+  check(isthmus_memory_resize_device(cuda(gpu), &block, max_bytes));
   const double us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
-  check(cudaMemset(static_cast<std::byte*>(block) + first, 0x77, most - first));
+  check(cudaMemset(static_cast<std::byte*>(block) + first, 0x77, max_bytes - first));
   check(cudaDeviceSynchronize());
   const host_memory during;
   // Both ends of the old part and of the new one.
   const std::vector<std::pair<std::uint64_t, unsigned char>> ends = {
-      {0, 0x5a}, {first - 1, 0x5a}, {first, 0x77}, {most - 1, 0x77}};
+      {0, 0x5a}, {first - 1, 0x5a}, {first, 0x77}, {max_bytes - 1, 0x77}};
   std::uint64_t wrong = 0;
   for (const auto& [at, value] : ends) {
     unsigned char seen = 0;
@@ -143,9 +143,9 @@ nlohmann::json growth_cost(int gpu) {
   check(isthmus_memory_free_device(cuda(gpu), block));
   const double rss = during.rss_mib - before.rss_mib, available = during.available_mib - before.available_mib;
   std::printf("growing from %.2f to %.2f GiB: %.1f ms, %llu wrong, RSS %+.1f MiB, MemAvailable %+.1f MiB\n",
-              static_cast<double>(first) / (1u << 30), static_cast<double>(most) / (1u << 30), us / 1e3,
+              static_cast<double>(first) / (1u << 30), static_cast<double>(max_bytes) / (1u << 30), us / 1e3,
               static_cast<unsigned long long>(wrong), rss, available);
-  auto record = bench::record_of({"resize", "uint8", most, 1, "isthmus", provider, "host"}, {us}, {});
+  auto record = bench::record_of({"resize", "uint8", max_bytes, 1, "isthmus", provider, "host"}, {us}, {});
   record["from_bytes"] = first;
   record["view"] = "45 % to 90 % of free, growable";
   record["host_rss_mib_per_gpu"] = rss;
@@ -164,18 +164,18 @@ nlohmann::json heap_cost(int gpus, std::uint64_t bytes) {
     std::vector<std::jthread> threads;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) threads.emplace_back([&, rank] { work(rank); });
   };
-  const auto take = [&](std::uint64_t count) {
+  const auto allocate = [&](std::uint64_t count) {
     std::vector<void*> blocks(ranks.size());
     each(
         [&](std::size_t rank) { check(isthmus_memory_allocate_symmetric(ranks[rank], count, &blocks[rank])); });
     return blocks;
   };
-  const auto give = [&](const std::vector<void*>& blocks) {
+  const auto release = [&](const std::vector<void*>& blocks) {
     each([&](std::size_t rank) { check(isthmus_memory_free(ranks[rank], blocks[rank])); });
   };
-  give(take(1 << 22));  // what the first block sets up is not this one's cost
+  release(allocate(1 << 22));  // what the first block sets up is not this one's cost
   auto record =
-      host_cost(gpus, "symmetric heap", [&](int) { return bytes; }, [&] { return take(bytes); }, give);
+      host_cost(gpus, "symmetric heap", [&](int) { return bytes; }, [&] { return allocate(bytes); }, release);
   for (const auto rank : ranks) check(isthmus_communicator_destroy(rank));
   return record;
 }
@@ -212,19 +212,19 @@ struct copy_place {
 
 struct contender {
   std::string provider, backend;
-  copy_place* on;  // whose stream times it
+  copy_place* timed_place;  // whose stream times it
   std::function<void()> copy;
   std::vector<double> us;
 };
 
-double time_once(contender& one, int repeats) {
-  check(cudaSetDevice(one.on->gpu));
-  check(cudaEventRecord(one.on->begin, one.on->stream));
-  for (int i = 0; i < repeats; ++i) one.copy();
-  check(cudaEventRecord(one.on->end, one.on->stream));
-  check(cudaEventSynchronize(one.on->end));
+double time_once(contender& entry, int repeats) {
+  check(cudaSetDevice(entry.timed_place->gpu));
+  check(cudaEventRecord(entry.timed_place->begin, entry.timed_place->stream));
+  for (int i = 0; i < repeats; ++i) entry.copy();
+  check(cudaEventRecord(entry.timed_place->end, entry.timed_place->stream));
+  check(cudaEventSynchronize(entry.timed_place->end));
   float ms = 0;
-  check(cudaEventElapsedTime(&ms, one.on->begin, one.on->end));
+  check(cudaEventElapsedTime(&ms, entry.timed_place->begin, entry.timed_place->end));
   return 1e3 * static_cast<double>(ms) / repeats;
 }
 
@@ -237,13 +237,13 @@ isthmus_copy_options options_of(isthmus_copy_path path, bool push) {
 }
 
 // 8-byte words of `to` that differ from `from`, after `copy` has run over a poisoned `to`.
-std::uint64_t wrong_words(contender& one, copy_place& from, copy_place& to, std::uint64_t bytes) {
+std::uint64_t wrong_words(contender& entry, copy_place& from, copy_place& to, std::uint64_t bytes) {
   check(cudaSetDevice(to.gpu));
   check(cudaMemset(to.memory, 0xcd, bytes));
   check(cudaDeviceSynchronize());
-  one.copy();
-  check(cudaSetDevice(one.on->gpu));
-  check(cudaStreamSynchronize(one.on->stream));
+  entry.copy();
+  check(cudaSetDevice(entry.timed_place->gpu));
+  check(cudaStreamSynchronize(entry.timed_place->stream));
   std::vector<std::uint64_t> sent(bytes / 8), seen(bytes / 8);
   check(cudaMemcpy(sent.data(), from.memory, bytes, cudaMemcpyDefault));
   check(cudaMemcpy(seen.data(), to.memory, bytes, cudaMemcpyDefault));
@@ -282,14 +282,14 @@ void measure_copies(copy_place& from, copy_place& to, std::uint64_t bytes, int r
   std::vector<std::uint64_t> wrong(all.size(), 0);
   for (std::size_t i = 0; i < all.size(); ++i)
     if (all[i].backend.rfind("link", 0) != 0) wrong[i] = wrong_words(all[i], from, to, bytes);
-  for (auto& one : all) time_once(one, 1);
+  for (auto& entry : all) time_once(entry, 1);
   for (int round = 0; round < rounds; ++round)
     for (std::size_t i = 0; i < all.size(); ++i) {
-      auto& one = all[round % 2 == 0 ? i : all.size() - 1 - i];
-      one.us.push_back(time_once(one, repeats));
+      auto& entry = all[round % 2 == 0 ? i : all.size() - 1 - i];
+      entry.us.push_back(time_once(entry, repeats));
     }
-  const auto gbs = [&](const contender& one) {
-    return static_cast<double>(bytes) / bench::median(one.us) / 1e3;
+  const auto gbs = [&](const contender& entry) {
+    return static_cast<double>(bytes) / bench::median(entry.us) / 1e3;
   };
   for (std::size_t i = 0; i < all.size(); ++i) {
     records.push_back(bench::record_of({"copy", "uint8", bytes, 2, all[i].provider, all[i].backend, "stream"},
@@ -306,8 +306,8 @@ void measure_copies(copy_place& from, copy_place& to, std::uint64_t bytes, int r
 
 nlohmann::json copies(int rounds) {
   nlohmann::json records = nlohmann::json::array();
-  const std::uint64_t most = 1u << 30;
-  copy_place from(0, most), to(1, most);
+  const std::uint64_t max_bytes = 1u << 30;
+  copy_place from(0, max_bytes), to(1, max_bytes);
   for (const auto& [device, peer] : {std::pair(0, 1), std::pair(1, 0)}) {
     check(cudaSetDevice(device));
     if (const auto code = cudaDeviceEnablePeerAccess(peer, 0); code != cudaErrorPeerAccessAlreadyEnabled)
@@ -318,7 +318,7 @@ nlohmann::json copies(int rounds) {
               "direct<", "direct>", "ratio", "down", "up", "staged", "ratio");
   for (const std::uint64_t bytes :
        {std::uint64_t{8} << 10, std::uint64_t{64} << 10, std::uint64_t{1} << 20, std::uint64_t{4} << 20,
-        std::uint64_t{16} << 20, std::uint64_t{64} << 20, std::uint64_t{256} << 20, most})
+        std::uint64_t{16} << 20, std::uint64_t{64} << 20, std::uint64_t{256} << 20, max_bytes})
     measure_copies(from, to, bytes, rounds, records);
   return records;
 }
@@ -330,10 +330,10 @@ nlohmann::json host_costs(int gpus) {
   for (int count = 1; count <= gpus; count *= 2) {
     plain_cost(count, "warm-up", warm);  // contexts and memset's kernel
     records.push_back(plain_cost(count, "4 GiB", [&](int) { return four_gib; }));
-    std::vector<std::uint64_t> most;
-    for (int gpu = 0; gpu < count; ++gpu) most.push_back(most_of(gpu));
+    std::vector<std::uint64_t> max_bytes;
+    for (int gpu = 0; gpu < count; ++gpu) max_bytes.push_back(max_block_bytes(gpu));
     records.push_back(
-        plain_cost(count, "90 % of free", [&](int gpu) { return most[static_cast<std::size_t>(gpu)]; }));
+        plain_cost(count, "90 % of free", [&](int gpu) { return max_bytes[static_cast<std::size_t>(gpu)]; }));
   }
   records.push_back(growth_cost(0));
   records.push_back(heap_cost(gpus, four_gib));

@@ -26,33 +26,33 @@ namespace {
 using steady = std::chrono::steady_clock;
 
 // Samples of one provider: the slowest rank of each.
-struct samples {
+struct sample_series {
   std::vector<double> us;
   double median() const { return bench::median(us); }
 };
 
-struct measured {
-  samples host[3], graph[3];  // NCCL, Isthmus, NCCL again
+struct case_result {
+  sample_series host[3], graph[3];  // NCCL, Isthmus, NCCL again
   // What a call costs more than NCCL's, by turns in the same samples: of the rank where it is most, the median.
   // The maximum is taken over medians: over single samples it would add the noise of the slower rank.
   double host_overhead_us = 0, host_repeat_us = 0;  // Isthmus', and NCCL's own again
   std::uint64_t wrong = 0;
 };
 
-class comparison {
+class nccl_comparison {
  public:
-  comparison(int ranks, std::uint64_t largest, int repetitions);
-  measured run(const bench_case& what);
+  nccl_comparison(int ranks, std::uint64_t largest, int repetitions);
+  case_result run(const bench_case& test_case);
   int size() const { return static_cast<int>(m_ranks.size()); }
   std::string nccl_version() const { return m_nccl.version(); }
 
  private:
   void start_rank(rank_state& rank, const isthmus::nccl_family::native_unique_id& id);
-  void run_rank(const bench_case& what, rank_state& rank, measured& result);
-  std::vector<std::byte> output_of(const bench_case& what, rank_state& rank, const std::function<int()>& call);
-  void compare(const bench_case& what, rank_state& rank, const pair_of_calls& calls, measured& result);
-  void time_host(const bench_case& what, rank_state& rank, const pair_of_calls& calls, measured& result);
-  void time_graph(const bench_case& what, rank_state& rank, const pair_of_calls& calls, measured& result);
+  void run_rank(const bench_case& test_case, rank_state& rank, case_result& result);
+  std::vector<std::byte> output_of(const bench_case& test_case, rank_state& rank, const std::function<int()>& call);
+  void compare(const bench_case& test_case, rank_state& rank, const nccl_call_pair& calls, case_result& result);
+  void time_host(const bench_case& test_case, rank_state& rank, const nccl_call_pair& calls, case_result& result);
+  void time_graph(const bench_case& test_case, rank_state& rank, const nccl_call_pair& calls, case_result& result);
   double slowest(const rank_state& rank, double us) const { return m_threads[rank.rank].slowest(us); }
   void meet(const rank_state& rank) const { m_threads[rank.rank].barrier(); }
   void each(const std::function<void(rank_state&)>& work);
@@ -64,7 +64,7 @@ class comparison {
   bench::thread_ranks m_threads;
 };
 
-comparison::comparison(int ranks, std::uint64_t largest, int repetitions)
+nccl_comparison::nccl_comparison(int ranks, std::uint64_t largest, int repetitions)
     : m_repetitions(repetitions),
       m_largest(largest),
       m_ranks(static_cast<std::size_t>(ranks)),
@@ -89,7 +89,7 @@ comparison::comparison(int ranks, std::uint64_t largest, int repetitions)
   each([&](rank_state& rank) { start_rank(rank, id); });
 }
 
-void comparison::start_rank(rank_state& rank, const isthmus::nccl_family::native_unique_id& id) {
+void nccl_comparison::start_rank(rank_state& rank, const isthmus::nccl_family::native_unique_id& id) {
   check(cudaStreamCreateWithFlags(&rank.stream, cudaStreamNonBlocking));
   rank.raw = m_nccl.join(id, rank.rank, rank.size);
   const std::uint64_t send_bytes = largest_send(m_largest, rank.size),
@@ -100,7 +100,7 @@ void comparison::start_rank(rank_state& rank, const isthmus::nccl_family::native
   fill_repeated(rank.send, send_bytes, rank.rank);
 }
 
-void comparison::each(const std::function<void(rank_state&)>& work) {
+void nccl_comparison::each(const std::function<void(rank_state&)>& work) {
   m_threads.each([&](const bench::team& own) {
     rank_state& rank = m_ranks[static_cast<std::size_t>(own.rank())];
     check(cudaSetDevice(rank.device));
@@ -108,16 +108,16 @@ void comparison::each(const std::function<void(rank_state&)>& work) {
   });
 }
 
-void expect_ok(int code, const bench_case& what) {
-  if (code != 0) throw std::runtime_error(std::string(what.name) + " failed with code " + std::to_string(code));
+void expect_ok(int code, const bench_case& test_case) {
+  if (code != 0) throw std::runtime_error(std::string(test_case.name) + " failed with code " + std::to_string(code));
 }
 
 // The first and last 4 MiB of what a call writes into poisoned memory.
-std::vector<std::byte> comparison::output_of(const bench_case& what, rank_state& rank,
+std::vector<std::byte> nccl_comparison::output_of(const bench_case& test_case, rank_state& rank,
                                              const std::function<int()>& call) {
-  const std::uint64_t bytes = output_bytes(what, rank);
+  const std::uint64_t bytes = output_bytes(test_case, rank);
   check(cudaMemsetAsync(rank.recv, 0xa5, bytes, rank.stream));
-  expect_ok(call(), what);
+  expect_ok(call(), test_case);
   check(cudaStreamSynchronize(rank.stream));
   const std::uint64_t part = std::min<std::uint64_t>(bytes, 4 << 20);
   std::vector<std::byte> host(2 * part);
@@ -126,34 +126,34 @@ std::vector<std::byte> comparison::output_of(const bench_case& what, rank_state&
   return host;
 }
 
-void comparison::compare(const bench_case& what, rank_state& rank, const pair_of_calls& calls,
-                         measured& result) {
-  const std::vector<std::byte> raw = output_of(what, rank, [&] { return calls.raw(); });
-  const std::vector<std::byte> ours = output_of(what, rank, [&] { return calls.isthmus(); });
+void nccl_comparison::compare(const bench_case& test_case, rank_state& rank, const nccl_call_pair& calls,
+                         case_result& result) {
+  const std::vector<std::byte> raw = output_of(test_case, rank, [&] { return calls.raw(); });
+  const std::vector<std::byte> ours = output_of(test_case, rank, [&] { return calls.isthmus(); });
   std::uint64_t wrong = 0;
   for (std::size_t at = 0; at + 4 <= raw.size(); at += 4)
     if (std::memcmp(&raw[at], &ours[at], 4) != 0) ++wrong;
-  const double most = slowest(rank, static_cast<double>(wrong));
-  if (rank.rank == 0) result.wrong = static_cast<std::uint64_t>(most);
+  const double max_wrong = slowest(rank, static_cast<double>(wrong));
+  if (rank.rank == 0) result.wrong = static_cast<std::uint64_t>(max_wrong);
 }
 
 // The three take turns call by call, so that a disturbance meets all. The middle call of a sample counts: one
 // preempted thread must not.
-void comparison::time_host(const bench_case& what, rank_state& rank, const pair_of_calls& calls,
-                           measured& result) {
-  const int calls_per_sample = what.bytes <= (1 << 20) ? 42 : 12;
-  const auto one = [&](int provider) {
+void nccl_comparison::time_host(const bench_case& test_case, rank_state& rank, const nccl_call_pair& calls,
+                           case_result& result) {
+  const int calls_per_sample = test_case.bytes <= (1 << 20) ? 42 : 12;
+  const auto time_call = [&](int provider) {
     const auto start = steady::now();
-    expect_ok(provider == 1 ? calls.isthmus() : calls.raw(), what);
+    expect_ok(provider == 1 ? calls.isthmus() : calls.raw(), test_case);
     return std::chrono::duration<double, std::micro>(steady::now() - start).count();
   };
-  samples difference, repeat;
+  sample_series difference, repeat;
   for (int repetition = -1; repetition < m_repetitions; ++repetition) {
-    samples us[3];
+    sample_series us[3];
     check(cudaStreamSynchronize(rank.stream));
     meet(rank);
     for (int i = 0; i < calls_per_sample; ++i)
-      for (int turn = 0; turn < 3; ++turn) us[(i + turn) % 3].us.push_back(one((i + turn) % 3));
+      for (int turn = 0; turn < 3; ++turn) us[(i + turn) % 3].us.push_back(time_call((i + turn) % 3));
     double slow[3];
     for (const int provider : {0, 1, 2}) slow[provider] = slowest(rank, us[provider].median());
     if (repetition < 0) continue;  // the first repetition warms up
@@ -167,15 +167,15 @@ void comparison::time_host(const bench_case& what, rank_state& rank, const pair_
   check(cudaStreamSynchronize(rank.stream));
 }
 
-void comparison::time_graph(const bench_case& what, rank_state& rank, const pair_of_calls& calls,
-                            measured& result) {
-  const int calls_per_graph = what.bytes <= (64 << 10) ? 64 : what.bytes <= (4 << 20) ? 16 : 4;
+void nccl_comparison::time_graph(const bench_case& test_case, rank_state& rank, const nccl_call_pair& calls,
+                            case_result& result) {
+  const int calls_per_graph = test_case.bytes <= (64 << 10) ? 64 : test_case.bytes <= (4 << 20) ? 16 : 4;
   cudaGraphExec_t graphs[3];
   for (const int provider : {0, 1, 2}) {
     cudaGraph_t graph;
     meet(rank);
     check(cudaStreamBeginCapture(rank.stream, cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < calls_per_graph; ++i) expect_ok(provider == 1 ? calls.isthmus() : calls.raw(), what);
+    for (int i = 0; i < calls_per_graph; ++i) expect_ok(provider == 1 ? calls.isthmus() : calls.raw(), test_case);
     check(cudaStreamEndCapture(rank.stream, &graph));
     check(cudaGraphInstantiate(&graphs[provider], graph, 0));
     check(cudaGraphDestroy(graph));
@@ -207,26 +207,26 @@ void comparison::time_graph(const bench_case& what, rank_state& rank, const pair
   for (cudaGraphExec_t graph : graphs) check(cudaGraphExecDestroy(graph));
 }
 
-void comparison::run_rank(const bench_case& what, rank_state& rank, measured& result) {
-  const pair_of_calls calls(what, rank);
-  compare(what, rank, calls, result);
-  time_host(what, rank, calls, result);
-  time_graph(what, rank, calls, result);
+void nccl_comparison::run_rank(const bench_case& test_case, rank_state& rank, case_result& result) {
+  const nccl_call_pair calls(test_case, rank);
+  compare(test_case, rank, calls, result);
+  time_host(test_case, rank, calls, result);
+  time_graph(test_case, rank, calls, result);
 }
 
-measured comparison::run(const bench_case& what) {
-  measured result;
-  each([&](rank_state& rank) { run_rank(what, rank, result); });
+case_result nccl_comparison::run(const bench_case& test_case) {
+  case_result result;
+  each([&](rank_state& rank) { run_rank(test_case, rank, result); });
   return result;
 }
 
-nlohmann::json record(const bench_case& what, int size, const measured& result, int provider, bool graph) {
-  const samples& times = graph ? result.graph[provider] : result.host[provider];
-  const std::uint64_t bytes = what.collective == ISTHMUS_BARRIER ? 0 : what.bytes;
+nlohmann::json record(const bench_case& test_case, int size, const case_result& result, int provider, bool graph) {
+  const sample_series& times = graph ? result.graph[provider] : result.host[provider];
+  const std::uint64_t bytes = test_case.collective == ISTHMUS_BARRIER ? 0 : test_case.bytes;
   nlohmann::json line =
-      bench::record_of({what.name, "float32", bytes, size, provider == 0 ? "nccl" : "isthmus",
+      bench::record_of({test_case.name, "float32", bytes, size, provider == 0 ? "nccl" : "isthmus",
                         provider == 0 ? "" : "nccl", graph ? "graph" : "host"},
-                       times.us, bench::bandwidth_of(what.collective, bytes, size, times.median()));
+                       times.us, bench::bandwidth_of(test_case.collective, bytes, size, times.median()));
   line["op"] = "sum";
   line["wrong"] = provider == 0 ? 0 : result.wrong;
   // How far a second series of the same NCCL calls lies off the first: no smaller difference means anything.
@@ -237,13 +237,13 @@ nlohmann::json record(const bench_case& what, int size, const measured& result, 
 }
 
 // What the targets of docs/vendor_backends.md are about, over all cases.
-class verdict {
+class result_summary {
  public:
-  void add(const bench_case& what, const measured& result) {
-    const bool pair = what.collective == ISTHMUS_SEND;  // a send and a recv in a group
+  void add(const bench_case& test_case, const case_result& result) {
+    const bool pair = test_case.collective == ISTHMUS_SEND;  // a send and a recv in a group
     (pair ? m_pairs : m_calls).us.push_back(result.host_overhead_us);
     m_repeats.us.push_back(result.host_repeat_us);
-    (what.bytes >= 1 << 20 ? m_large : m_small)
+    (test_case.bytes >= 1 << 20 ? m_large : m_small)
         .us.push_back(result.graph[1].median() / result.graph[0].median());
     m_wrong += result.wrong;
   }
@@ -257,7 +257,7 @@ class verdict {
   }
 
  private:
-  static void print(const char* name, const samples& values, double target) {
+  static void print(const char* name, const sample_series& values, double target) {
     if (values.us.empty()) return;
     const auto met =
         std::count_if(values.us.begin(), values.us.end(), [&](double value) { return value <= target; });
@@ -266,7 +266,7 @@ class verdict {
                 *std::max_element(values.us.begin(), values.us.end()), met, values.us.size(), target);
   }
 
-  samples m_calls, m_pairs, m_repeats, m_large, m_small;
+  sample_series m_calls, m_pairs, m_repeats, m_large, m_small;
   std::uint64_t m_wrong = 0;
 };
 
@@ -286,20 +286,20 @@ int main(int argc, char** argv) {
   if (ranks == 0 && cudaGetDeviceCount(&ranks) != cudaSuccess) ranks = 0;
   if (ranks < 2) return std::puts("SKIPPED: fewer than two CUDA devices"), 77;
   try {
-    gpu_bench::comparison comparison(ranks, *std::max_element(sizes.begin(), sizes.end()), repetitions);
+    gpu_bench::nccl_comparison comparison(ranks, *std::max_element(sizes.begin(), sizes.end()), repetitions);
     nlohmann::json records = nlohmann::json::array();
-    gpu_bench::verdict verdict;
+    gpu_bench::result_summary summary;
     std::printf("%-15s %10s | %9s %9s %7s %7s | %9s %9s %7s %7s | wrong\n", "collective", "bytes", "nccl host",
                 "isthmus", "diff", "a/a", "nccl graph", "isthmus", "ratio", "a/a");
     for (const std::uint64_t bytes : sizes)
-      for (const auto& what : gpu_bench::cases(bytes)) {
-        if (what.collective == ISTHMUS_BARRIER && bytes != sizes.front()) continue;
-        const gpu_bench::measured result = comparison.run(what);
-        verdict.add(what, result);
+      for (const auto& test_case : gpu_bench::cases(bytes)) {
+        if (test_case.collective == ISTHMUS_BARRIER && bytes != sizes.front()) continue;
+        const gpu_bench::case_result result = comparison.run(test_case);
+        summary.add(test_case, result);
         for (const bool graph : {false, true})
           for (const int provider : {0, 1})
-            records.push_back(gpu_bench::record(what, ranks, result, provider, graph));
-        std::printf("%-15s %10llu | %9.2f %9.2f %7.2f %7.2f | %9.2f %9.2f %7.3f %7.3f | %llu\n", what.name,
+            records.push_back(gpu_bench::record(test_case, ranks, result, provider, graph));
+        std::printf("%-15s %10llu | %9.2f %9.2f %7.2f %7.2f | %9.2f %9.2f %7.3f %7.3f | %llu\n", test_case.name,
                     static_cast<unsigned long long>(bytes), result.host[0].median(), result.host[1].median(),
                     result.host_overhead_us, result.host_repeat_us, result.graph[0].median(),
                     result.graph[1].median(), result.graph[1].median() / result.graph[0].median(),
@@ -307,7 +307,7 @@ int main(int argc, char** argv) {
                     static_cast<unsigned long long>(result.wrong));
         std::fflush(stdout);
       }
-    verdict.print();
+    summary.print();
     bench::write_records(out, bench::command_of(argc, argv),
                          {{"isthmus", isthmus_version()}, {"nccl", comparison.nccl_version()}},
                          std::move(records));

@@ -17,7 +17,7 @@
 namespace p2p_bench {
 namespace {
 
-__global__ void nothing() {}
+__global__ void empty_kernel() {}
 
 // Microseconds of the host for each device, of 50 calls in a row for all devices; then the devices are idle
 // again.
@@ -44,12 +44,12 @@ nlohmann::json host_cost(const std::vector<rank_state>& ranks) {
   }
   const auto handle = isthmus_tensor_parallel_init(size, devices.data(), streams.data(), nullptr);
   if (handle == nullptr) check(ISTHMUS_ERROR_BACKEND);
-  std::vector<double> samples, bare;
+  std::vector<double> samples, empty_samples;
   for (int i = 0; i < 21; ++i) {
-    bare.push_back(host_us(ranks, [&] {
+    empty_samples.push_back(host_us(ranks, [&] {
       for (int rank = 0; rank < size; ++rank) {
         check(cudaSetDevice(rank));
-        nothing<<<1, 32, 0, ranks[rank].stream>>>();
+        empty_kernel<<<1, 32, 0, ranks[rank].stream>>>();
       }
     }));
     samples.push_back(host_us(ranks, [&] {
@@ -59,18 +59,18 @@ nlohmann::json host_cost(const std::vector<rank_state>& ranks) {
     }));
   }
   isthmus_tensor_parallel_free(handle);
-  const double median = bench::median(samples), bare_median = bench::median(bare);
+  const double median = bench::median(samples), empty_median = bench::median(empty_samples);
   std::printf("host cost of the trio for each device: %.2f us; of launching nothing: %.2f us\n", median,
-              bare_median);
+              empty_median);
   // The bandwidth is of the host's time; the format wants one.
-  nlohmann::json made =
+  nlohmann::json result =
       bench::record_of({"allreduce", "float32", 4096, size, "isthmus", "tensor_parallel", "stream"}, samples,
                        bench::bandwidth_of(ISTHMUS_ALLREDUCE, 4096, size, median));
-  made["op"] = "sum";
-  made["host_overhead_us"] = median;
-  made["bare_launch_us"] = bare_median;
-  made["wrong"] = 0;
-  return made;
+  result["op"] = "sum";
+  result["host_overhead_us"] = median;
+  result["bare_launch_us"] = empty_median;
+  result["wrong"] = 0;
+  return result;
 }
 
 }  // namespace
@@ -93,19 +93,19 @@ int main(int argc, char** argv) try {
     return 77;
   }
   if (ranks == 0) ranks = std::min(found, 16);
-  p2p_bench::contest contest(ranks, *std::max_element(sizes.begin(), sizes.end()));
+  p2p_bench::allreduce_comparison comparison(ranks, *std::max_element(sizes.begin(), sizes.end()));
   std::printf("%d ranks, NCCL %s, median us over %d samples of the maximum over ranks\n", ranks,
-              contest.nccl_version().c_str(), samples);
+              comparison.nccl_version().c_str(), samples);
   nlohmann::json records = nlohmann::json::array();
-  for (const p2p_bench::type_row& type : p2p_bench::types)
+  for (const p2p_bench::type_info& type : p2p_bench::types)
     for (const std::uint64_t bytes : sizes) {
       if (type.type != ISTHMUS_FLOAT32 && bytes != (8 << 10) && bytes != (1 << 20) && bytes != (64 << 20))
         continue;
-      for (auto& record : contest.run(bytes, type, samples)) records.push_back(std::move(record));
+      for (auto& record : comparison.run(bytes, type, samples)) records.push_back(std::move(record));
     }
-  records.push_back(p2p_bench::host_cost(contest.ranks()));
+  records.push_back(p2p_bench::host_cost(comparison.ranks()));
   bench::write_records(out, bench::command_of(argc, argv),
-                       {{"isthmus", isthmus_version()}, {"nccl", contest.nccl_version()}}, records);
+                       {{"isthmus", isthmus_version()}, {"nccl", comparison.nccl_version()}}, records);
   std::uint64_t wrong = 0;
   for (const auto& record : records) wrong += record.value("wrong", std::uint64_t(0));
   return wrong == 0 ? 0 : 1;

@@ -12,14 +12,14 @@
 
 namespace p2p_bench {
 
-std::string contest::nccl_version() const {
+std::string allreduce_comparison::nccl_version() const {
   int version = 0;
   check(m_nccl.get_version(&version));
   return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
          std::to_string(version % 100);
 }
 
-contest::contest(int ranks, std::uint64_t largest)
+allreduce_comparison::allreduce_comparison(int ranks, std::uint64_t largest)
     : m_ranks(static_cast<std::size_t>(ranks)), m_largest(largest) {
   std::vector<ncclComm_t> plain(m_ranks.size()), symmetric(m_ranks.size());
   std::vector<int> devices(m_ranks.size());
@@ -52,25 +52,25 @@ contest::contest(int ranks, std::uint64_t largest)
       "[[rule]]\ncollective = \"allreduce\"\nuse = \"p2p:two_shot_bf16\"\n"
       "[[rule]]\ncollective = \"allreduce\"\nranks = 2\nbytes = \"..2M\"\nuse = \"p2p:one_shot_bf16\"\n"
       "[[rule]]\ncollective = \"allreduce\"\nranks = \"3..\"\nbytes = \"..1M\"\nuse = \"p2p:one_shot_bf16\"\n");
-  m_inboxes = tensor_parallel("two_shot");
-  m_direct = tensor_parallel("two_shot_zero_copy");
+  m_staged_handle = tensor_parallel("two_shot");
+  m_zero_copy_handle = tensor_parallel("two_shot_zero_copy");
 }
 
-std::vector<isthmus_communicator> contest::communicators(const char* rules) {
+std::vector<isthmus_communicator> allreduce_comparison::communicators(const char* rules) {
   const gpu_bench::rules_file file(rules);
   std::vector<isthmus_device> devices;
   for (int rank = 0; rank < size(); ++rank) devices.push_back({ISTHMUS_PLATFORM_CUDA, rank});
-  std::vector<isthmus_communicator> made(m_ranks.size());
+  std::vector<isthmus_communicator> result(m_ranks.size());
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof options;
   options.config_path = file.path();
   options.timeout_s = 60;
-  check(isthmus_communicator_create_all(size(), devices.data(), &options, made.data()));
-  return made;
+  check(isthmus_communicator_create_all(size(), devices.data(), &options, result.data()));
+  return result;
 }
 
 // A handle that takes one algorithm for every size, on an exact wire.
-trio contest::tensor_parallel(const char* algorithm) {
+trio allreduce_comparison::tensor_parallel(const char* algorithm) {
   const gpu_bench::rules_file file(
       "[[rule]]\ncollective = \"allreduce\"\nuse = \"p2p:" + std::string(algorithm) + "\"\n");
   std::vector<isthmus_device> devices;
@@ -84,20 +84,20 @@ trio contest::tensor_parallel(const char* algorithm) {
   options.config_path = file.path();
   options.timeout_s = 60;
   options.wire = ISTHMUS_WIRE_EXACT;
-  trio made(isthmus_tensor_parallel_init(size(), devices.data(), streams.data(), &options),
+  trio result(isthmus_tensor_parallel_init(size(), devices.data(), streams.data(), &options),
             isthmus_tensor_parallel_free);
-  if (made == nullptr) check(ISTHMUS_ERROR_BACKEND);
-  return made;
+  if (result == nullptr) check(ISTHMUS_ERROR_BACKEND);
+  return result;
 }
 
-void contest::sum_in_place(const trio& handle, std::uint64_t count, const type_row& type) {
+void allreduce_comparison::allreduce_in_place(const trio& handle, std::uint64_t count, const type_info& type) {
   std::vector<void*> pointers;
   for (const rank_state& rank : m_ranks) pointers.push_back(rank.recv);
   if (!isthmus_tensor_parallel_allreduce(handle.get(), pointers.data(), count, type.type, ISTHMUS_ALL_ACTIVE))
     check(ISTHMUS_ERROR_BACKEND);
 }
 
-void contest::nccl(bool symmetric, std::uint64_t count, const type_row& type) {
+void allreduce_comparison::nccl(bool symmetric, std::uint64_t count, const type_info& type) {
   check(m_nccl.group_start());
   for (rank_state& rank : m_ranks)
     check(m_nccl.all_reduce(rank.send, rank.recv, count, type.nccl, ncclSum,
@@ -105,8 +105,8 @@ void contest::nccl(bool symmetric, std::uint64_t count, const type_row& type) {
   check(m_nccl.group_end());
 }
 
-void contest::isthmus(const std::vector<isthmus_communicator>& group, std::uint64_t count,
-                      const type_row& type) {
+void allreduce_comparison::isthmus(const std::vector<isthmus_communicator>& group, std::uint64_t count,
+                      const type_info& type) {
   check(isthmus_group_start());
   for (int rank = 0; rank < size(); ++rank)
     check(isthmus_allreduce(m_ranks[rank].send, m_ranks[rank].recv, count, type.type, ISTHMUS_SUM, group[rank],
@@ -114,43 +114,43 @@ void contest::isthmus(const std::vector<isthmus_communicator>& group, std::uint6
   check(isthmus_group_end());
 }
 
-std::vector<provider> contest::providers() {
+std::vector<allreduce_provider> allreduce_comparison::providers() {
   return {
       {"nccl", "nccl", "graph", [this](auto count, auto& type) { nccl(false, count, type); }},
       {"nccl_symmetric", "nccl", "graph", [this](auto count, auto& type) { nccl(true, count, type); }},
       {"isthmus", "p2p", "graph", [this](auto count, auto& type) { isthmus(m_exact, count, type); }},
       {"isthmus", "p2p", "bf16_wire", [this](auto count, auto& type) { isthmus(m_bf16, count, type); }, true},
       {"isthmus", "tensor_parallel:two_shot", "in_place",
-       [this](auto count, auto& type) { sum_in_place(m_inboxes, count, type); }, false, 1 << 20},
+       [this](auto count, auto& type) { allreduce_in_place(m_staged_handle, count, type); }, false, 1 << 20},
       {"isthmus", "tensor_parallel:two_shot_zero_copy", "in_place",
-       [this](auto count, auto& type) { sum_in_place(m_direct, count, type); }, false, 1 << 20}};
+       [this](auto count, auto& type) { allreduce_in_place(m_zero_copy_handle, count, type); }, false, 1 << 20}};
 }
 
 namespace {
 
-float to_float(const type_row& type, const std::byte* element) {
+float to_float(const type_info& type, const std::byte* element) {
   return static_cast<float>(oracle::decode(type.type, element));
 }
 
 }  // namespace
 
 // In place every call sums sums: each sample starts with the inputs again, so that they don't overflow.
-void contest::prepare(const provider& which, std::uint64_t bytes) {
-  if (!which.in_place()) return;
+void allreduce_comparison::prepare(const allreduce_provider& provider, std::uint64_t bytes) {
+  if (!provider.in_place()) return;
   for (const rank_state& rank : m_ranks)
     check(cudaMemcpyAsync(rank.recv, rank.send, bytes, cudaMemcpyDefault, rank.stream));
 }
 
 // Elements of the first and last 64 KiB that lie outside the error bound of the type and of the wire.
-std::uint64_t contest::count_wrong(const provider& which, std::uint64_t count, const type_row& type) {
+std::uint64_t allreduce_comparison::count_wrong(const allreduce_provider& provider, std::uint64_t count, const type_info& type) {
   for (int rank = 0; rank < size(); ++rank) {
     check(cudaSetDevice(rank));
     check(cudaMemsetAsync(m_ranks[rank].recv, 0xa5, count * type.bytes, m_ranks[rank].stream));
   }
-  prepare(which, count * type.bytes);
-  which.call(count, type);
+  prepare(provider, count * type.bytes);
+  provider.call(count, type);
   for (rank_state& rank : m_ranks) check(cudaStreamSynchronize(rank.stream));
-  const double u = which.mode == "bf16_wire"  ? std::ldexp(2.1, -8)
+  const double u = provider.mode == "bf16_wire"  ? std::ldexp(2.1, -8)
                    : type.bytes == 4          ? std::ldexp(1.0 * size(), -24)
                    : type.nccl == ncclFloat16 ? std::ldexp(1.0 * size(), -11)
                                               : std::ldexp(1.0 * size(), -8);
@@ -163,7 +163,7 @@ std::uint64_t contest::count_wrong(const provider& which, std::uint64_t count, c
                        part * type.bytes, cudaMemcpyDefault));
       check(cudaMemcpy(out[rank].data(), static_cast<std::byte*>(m_ranks[rank].recv) + first * type.bytes,
                        part * type.bytes, cudaMemcpyDefault));
-      wrong += which.name == "isthmus" && out[rank] != out[0];  // bit by bit
+      wrong += provider.name == "isthmus" && out[rank] != out[0];  // bit by bit
     }
     for (std::uint64_t i = 0; i < part; ++i) {
       double sum = 0, magnitude = 0;
@@ -181,7 +181,7 @@ std::uint64_t contest::count_wrong(const provider& which, std::uint64_t count, c
   return wrong;
 }
 
-std::vector<cudaGraphExec_t> contest::capture(const provider& which, std::uint64_t count, const type_row& type,
+std::vector<cudaGraphExec_t> allreduce_comparison::capture(const allreduce_provider& provider, std::uint64_t count, const type_info& type,
                                               int calls) {
   for (int rank = 0; rank < size(); ++rank) {
     check(cudaSetDevice(rank));
@@ -193,9 +193,9 @@ std::vector<cudaGraphExec_t> contest::capture(const provider& which, std::uint64
       check(cudaEventRecordWithFlags(m_ranks[rank].*event, m_ranks[rank].stream, cudaEventRecordExternal));
     }
   };
-  for (int i = 0; i < 2; ++i) which.call(count, type);
+  for (int i = 0; i < 2; ++i) provider.call(count, type);
   record(&rank_state::start);
-  for (int i = 0; i < calls; ++i) which.call(count, type);
+  for (int i = 0; i < calls; ++i) provider.call(count, type);
   record(&rank_state::stop);
   std::vector<cudaGraphExec_t> graphs(m_ranks.size());
   std::vector<cudaGraph_t> captured(m_ranks.size());  // nothing may be instantiated while a stream captures
@@ -208,9 +208,9 @@ std::vector<cudaGraphExec_t> contest::capture(const provider& which, std::uint64
   return graphs;
 }
 
-double contest::sample(const provider& which, std::uint64_t bytes, const std::vector<cudaGraphExec_t>& graphs,
+double allreduce_comparison::sample(const allreduce_provider& provider, std::uint64_t bytes, const std::vector<cudaGraphExec_t>& graphs,
                        int calls) {
-  prepare(which, bytes);
+  prepare(provider, bytes);
   for (int rank = 0; rank < size(); ++rank) {
     check(cudaSetDevice(rank));
     check(cudaGraphLaunch(graphs[rank], m_ranks[rank].stream));
@@ -226,7 +226,7 @@ double contest::sample(const provider& which, std::uint64_t bytes, const std::ve
   return worst;
 }
 
-std::string contest::backend_of(isthmus_communicator communicator, std::uint64_t count, const type_row& type) {
+std::string allreduce_comparison::backend_of(isthmus_communicator communicator, std::uint64_t count, const type_info& type) {
   isthmus_operation operation{};
   operation.collective = ISTHMUS_ALLREDUCE;
   operation.datatype = type.type;
@@ -245,48 +245,48 @@ std::string contest::backend_of(isthmus_communicator communicator, std::uint64_t
   return backend;
 }
 
-nlohmann::json contest::record(const provider& which, std::uint64_t bytes, const type_row& type,
+nlohmann::json allreduce_comparison::record(const allreduce_provider& provider, std::uint64_t bytes, const type_info& type,
                                const std::vector<double>& us, std::uint64_t wrong) {
-  const bool by_rules = which.backend == "p2p";
+  const bool uses_rules = provider.backend == "p2p";
   const std::string backend =
-      by_rules ? backend_of(which.mode == "graph" ? m_exact[0] : m_bf16[0], bytes / type.bytes, type)
-               : which.backend;
-  nlohmann::json made =
-      bench::record_of({"allreduce", type.name, bytes, size(), which.name, backend, which.mode}, us,
+      uses_rules ? backend_of(provider.mode == "graph" ? m_exact[0] : m_bf16[0], bytes / type.bytes, type)
+               : provider.backend;
+  nlohmann::json result =
+      bench::record_of({"allreduce", type.name, bytes, size(), provider.name, backend, provider.mode}, us,
                        bench::bandwidth_of(ISTHMUS_ALLREDUCE, bytes, size(), bench::median(us)));
-  made["op"] = "sum";
-  made["wrong"] = wrong;
-  return made;
+  result["op"] = "sum";
+  result["wrong"] = wrong;
+  return result;
 }
 
-nlohmann::json contest::run(std::uint64_t bytes, const type_row& type, int samples) {
+nlohmann::json allreduce_comparison::run(std::uint64_t bytes, const type_info& type, int samples) {
   const std::uint64_t count = bytes / type.bytes;
   const int calls = bytes <= (256 << 10) ? 64 : bytes <= (4 << 20) ? 24 : 6;
   auto all = providers();
-  std::erase_if(all, [&](const provider& each) {
+  std::erase_if(all, [&](const allreduce_provider& each) {
     return bytes < each.from_bytes || (each.float32_only && type.type != ISTHMUS_FLOAT32);
   });
   std::vector<std::uint64_t> wrong;
   std::vector<std::vector<cudaGraphExec_t>> graphs;
   std::vector<std::vector<double>> times(all.size());
-  for (const provider& each : all) {
+  for (const allreduce_provider& each : all) {
     wrong.push_back(count_wrong(each, count, type));
     graphs.push_back(capture(each, count, type, calls));
     sample(each, bytes, graphs.back(), calls);
   }
   for (int i = 0; i < samples; ++i)
     for (std::size_t turn = 0; turn < all.size(); ++turn) {
-      const std::size_t which = (turn + i) % all.size();
-      times[which].push_back(sample(all[which], bytes, graphs[which], calls));
+      const std::size_t index = (turn + i) % all.size();
+      times[index].push_back(sample(all[index], bytes, graphs[index], calls));
     }
   nlohmann::json records = nlohmann::json::array();
   std::printf("%9lu %-8s", bytes, type.name);
-  for (std::size_t which = 0; which < all.size(); ++which) {
-    records.push_back(record(all[which], bytes, type, times[which], wrong[which]));
-    const std::string& label = all[which].in_place() ? all[which].backend : all[which].name;
-    std::printf(" %s%s %.2f%s", label.c_str(), all[which].mode == "bf16_wire" ? "/bf16" : "",
-                bench::median(times[which]), wrong[which] != 0 ? " WRONG" : "");
-    for (cudaGraphExec_t graph : graphs[which]) check(cudaGraphExecDestroy(graph));
+  for (std::size_t index = 0; index < all.size(); ++index) {
+    records.push_back(record(all[index], bytes, type, times[index], wrong[index]));
+    const std::string& label = all[index].in_place() ? all[index].backend : all[index].name;
+    std::printf(" %s%s %.2f%s", label.c_str(), all[index].mode == "bf16_wire" ? "/bf16" : "",
+                bench::median(times[index]), wrong[index] != 0 ? " WRONG" : "");
+    for (cudaGraphExec_t graph : graphs[index]) check(cudaGraphExecDestroy(graph));
   }
   std::printf("\n");
   return records;

@@ -35,19 +35,19 @@ struct rank_state {
   ncclComm_t plain = nullptr, symmetric = nullptr;
 };
 
-struct type_row {
+struct type_info {
   isthmus_datatype type;
   ncclDataType_t nccl;
   const char* name;
   std::size_t bytes;
 };
-inline constexpr type_row types[] = {{ISTHMUS_FLOAT32, ncclFloat32, "float32", 4},
+inline constexpr type_info types[] = {{ISTHMUS_FLOAT32, ncclFloat32, "float32", 4},
                                      {ISTHMUS_FLOAT16, ncclFloat16, "float16", 2},
                                      {ISTHMUS_BFLOAT16, ncclBfloat16, "bfloat16", 2}};
 
-struct provider {
+struct allreduce_provider {
   std::string name, backend, mode;
-  std::function<void(std::uint64_t count, const type_row&)> call;  // all ranks
+  std::function<void(std::uint64_t count, const type_info&)> call;  // all ranks
   bool float32_only = false;
   std::uint64_t from_bytes = 0;
   bool in_place() const { return mode == "in_place"; }
@@ -56,11 +56,11 @@ struct provider {
 // Releases with the contest; the streams belong to it.
 using trio = std::unique_ptr<isthmus_tensor_parallel_impl, decltype(&isthmus_tensor_parallel_free)>;
 
-class contest {
+class allreduce_comparison {
  public:
-  contest(int ranks, std::uint64_t largest);
-  std::vector<provider> providers();
-  nlohmann::json run(std::uint64_t bytes, const type_row& type, int samples);
+  allreduce_comparison(int ranks, std::uint64_t largest);
+  std::vector<allreduce_provider> providers();
+  nlohmann::json run(std::uint64_t bytes, const type_info& type, int samples);
   std::string nccl_version() const;
   const std::vector<rank_state>& ranks() const { return m_ranks; }
   int size() const { return static_cast<int>(m_ranks.size()); }
@@ -68,24 +68,24 @@ class contest {
  private:
   std::vector<isthmus_communicator> communicators(const char* rules);
   trio tensor_parallel(const char* algorithm);
-  void sum_in_place(const trio& handle, std::uint64_t count, const type_row& type);
-  void prepare(const provider& which, std::uint64_t bytes);
-  std::uint64_t count_wrong(const provider& which, std::uint64_t count, const type_row& type);
-  std::vector<cudaGraphExec_t> capture(const provider& which, std::uint64_t count, const type_row& type,
+  void allreduce_in_place(const trio& handle, std::uint64_t count, const type_info& type);
+  void prepare(const allreduce_provider& provider, std::uint64_t bytes);
+  std::uint64_t count_wrong(const allreduce_provider& provider, std::uint64_t count, const type_info& type);
+  std::vector<cudaGraphExec_t> capture(const allreduce_provider& provider, std::uint64_t count, const type_info& type,
                                        int calls);
-  double sample(const provider& which, std::uint64_t bytes, const std::vector<cudaGraphExec_t>& graphs,
+  double sample(const allreduce_provider& provider, std::uint64_t bytes, const std::vector<cudaGraphExec_t>& graphs,
                 int calls);
-  void nccl(bool symmetric, std::uint64_t count, const type_row& type);
-  void isthmus(const std::vector<isthmus_communicator>& group, std::uint64_t count, const type_row& type);
-  nlohmann::json record(const provider& which, std::uint64_t bytes, const type_row& type,
+  void nccl(bool symmetric, std::uint64_t count, const type_info& type);
+  void isthmus(const std::vector<isthmus_communicator>& group, std::uint64_t count, const type_info& type);
+  nlohmann::json record(const allreduce_provider& provider, std::uint64_t bytes, const type_info& type,
                         const std::vector<double>& us, std::uint64_t wrong);
-  std::string backend_of(isthmus_communicator communicator, std::uint64_t count, const type_row& type);
+  std::string backend_of(isthmus_communicator communicator, std::uint64_t count, const type_info& type);
 
   std::vector<rank_state> m_ranks;
   std::uint64_t m_largest;
   nccl_functions m_nccl;
   std::vector<isthmus_communicator> m_exact, m_bf16;
-  trio m_inboxes{nullptr, isthmus_tensor_parallel_free}, m_direct{nullptr, isthmus_tensor_parallel_free};
+  trio m_staged_handle{nullptr, isthmus_tensor_parallel_free}, m_zero_copy_handle{nullptr, isthmus_tensor_parallel_free};
 };
 
 }  // namespace p2p_bench

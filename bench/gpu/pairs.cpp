@@ -12,9 +12,9 @@ using isthmus::nccl_family::native_functions;
 using isthmus::nccl_family::native_sum;
 
 // Elements of one block: `count` of isthmus_operation.
-std::uint64_t block_elements(const bench_case& what, int size) {
-  const std::uint64_t elements = what.bytes / sizeof(float);
-  return bench::has_block_per_rank(what.collective) ? elements / static_cast<std::uint64_t>(size) : elements;
+std::uint64_t block_elements(const bench_case& test_case, int size) {
+  const std::uint64_t elements = test_case.bytes / sizeof(float);
+  return bench::has_block_per_rank(test_case.collective) ? elements / static_cast<std::uint64_t>(size) : elements;
 }
 
 // Raw exchange of blocks in one group, as NCCL's manual shows it.
@@ -22,8 +22,8 @@ template <typename Body>
 int grouped(const native_functions& native, Body&& body) {
   if (const int code = native.group_start()) return code;
   const int code = body();
-  const int ended = native.group_end();
-  return code != 0 ? code : ended;
+  const int end_code = native.group_end();
+  return code != 0 ? code : end_code;
 }
 
 // The raw forms that NCCL has no function for, or older versions have none for.
@@ -31,27 +31,27 @@ class raw_exchange {
  public:
   raw_exchange(const rank_state& rank, std::uint64_t count) : m_rank(rank), m_count(count) {}
 
-  int everyone_to_root(bool here) const {
+  int gather_to_root(bool is_root) const {
     return grouped(*m_rank.native, [&] {
       int code = send(m_rank.send, 0);
-      for (int peer = 0; peer < m_rank.size && here && code == 0; ++peer)
+      for (int peer = 0; peer < m_rank.size && is_root && code == 0; ++peer)
         code = recv(block(m_rank.recv, peer), peer);
       return code;
     });
   }
-  int root_to_everyone(bool here) const {
+  int scatter_from_root(bool is_root) const {
     return grouped(*m_rank.native, [&] {
       int code = recv(m_rank.recv, 0);
-      for (int peer = 0; peer < m_rank.size && here && code == 0; ++peer)
+      for (int peer = 0; peer < m_rank.size && is_root && code == 0; ++peer)
         code = send(block(m_rank.send, peer), peer);
       return code;
     });
   }
-  int everyone_to_everyone(bool same_block) const {
+  int exchange_blocks(bool sends_same_block) const {
     return grouped(*m_rank.native, [&] {
       int code = 0;
       for (int peer = 0; peer < m_rank.size && code == 0; ++peer) {
-        code = send(same_block ? m_rank.send : block(m_rank.send, peer), peer);
+        code = send(sends_same_block ? m_rank.send : block(m_rank.send, peer), peer);
         if (code == 0) code = recv(block(m_rank.recv, peer), peer);
       }
       return code;
@@ -80,17 +80,17 @@ class raw_exchange {
 };
 
 // What this NCCL has no function for, composed.
-std::function<int()> composed_call(const bench_case& what, const rank_state& rank, std::uint64_t count) {
+std::function<int()> composed_call(const bench_case& test_case, const rank_state& rank, std::uint64_t count) {
   const raw_exchange exchange(rank, count);
-  const bool root = rank.rank == 0;
-  switch (what.collective) {
+  const bool is_root = rank.rank == 0;
+  switch (test_case.collective) {
     case ISTHMUS_GATHER:
-    case ISTHMUS_GATHERV: return [=] { return exchange.everyone_to_root(root); };
+    case ISTHMUS_GATHERV: return [=] { return exchange.gather_to_root(is_root); };
     case ISTHMUS_SCATTER:
-    case ISTHMUS_SCATTERV: return [=] { return exchange.root_to_everyone(root); };
+    case ISTHMUS_SCATTERV: return [=] { return exchange.scatter_from_root(is_root); };
     case ISTHMUS_ALLTOALL:
-    case ISTHMUS_ALLTOALLV: return [=] { return exchange.everyone_to_everyone(false); };
-    case ISTHMUS_ALLGATHERV: return [=] { return exchange.everyone_to_everyone(true); };
+    case ISTHMUS_ALLTOALLV: return [=] { return exchange.exchange_blocks(false); };
+    case ISTHMUS_ALLGATHERV: return [=] { return exchange.exchange_blocks(true); };
     case ISTHMUS_SEND:
     case ISTHMUS_RECV: return [=] { return exchange.ring(); };
     default: return [] { return -1; };
@@ -121,7 +121,7 @@ int library_call(isthmus_collective collective, const rank_state& rank, std::uin
   }
 }
 
-bool in_library(isthmus_collective collective, const native_functions& native) {
+bool has_native_function(isthmus_collective collective, const native_functions& native) {
   switch (collective) {
     case ISTHMUS_BROADCAST:
     case ISTHMUS_REDUCE:
@@ -137,10 +137,10 @@ bool in_library(isthmus_collective collective, const native_functions& native) {
   }
 }
 
-std::function<int()> raw_call(const bench_case& what, const rank_state& rank) {
-  const std::uint64_t count = block_elements(what, rank.size);
-  if (!in_library(what.collective, *rank.native)) return composed_call(what, rank, count);
-  return [collective = what.collective, &rank, count] { return library_call(collective, rank, count); };
+std::function<int()> raw_call(const bench_case& test_case, const rank_state& rank) {
+  const std::uint64_t count = block_elements(test_case, rank.size);
+  if (!has_native_function(test_case.collective, *rank.native)) return composed_call(test_case, rank, count);
+  return [collective = test_case.collective, &rank, count] { return library_call(collective, rank, count); };
 }
 
 }  // namespace
@@ -151,52 +151,52 @@ std::vector<bench_case> cases(std::uint64_t bytes) {
   {ISTHMUS_##NAME, #name, bytes},
 #include <isthmus/collectives.def>
   };
-  std::erase_if(all, [](const bench_case& what) { return what.collective == ISTHMUS_RECV; });
+  std::erase_if(all, [](const bench_case& test_case) { return test_case.collective == ISTHMUS_RECV; });
   return all;
 }
 
-std::uint64_t output_bytes(const bench_case& what, const rank_state& rank) {
-  const std::uint64_t block = block_elements(what, rank.size);
+std::uint64_t output_bytes(const bench_case& test_case, const rank_state& rank) {
+  const std::uint64_t block = block_elements(test_case, rank.size);
   oracle::block_layout equal;
   for (int peer = 0; peer < rank.size; ++peer) {
     equal.counts.push_back(block);
     equal.displs.push_back(block * static_cast<std::uint64_t>(peer));
   }
   const std::vector<oracle::block_layout> parts(static_cast<std::size_t>(rank.size), equal);
-  const int root = what.collective == ISTHMUS_SEND ? 1 : 0;  // the distance in a ring
+  const int root = test_case.collective == ISTHMUS_SEND ? 1 : 0;  // the distance in a ring
   return sizeof(float) *
-         oracle::recv_extent({what.collective, rank.size, root, block, parts, parts}, rank.rank);
+         oracle::recv_extent({test_case.collective, rank.size, root, block, parts, parts}, rank.rank);
 }
 
 std::uint64_t largest_send(std::uint64_t bytes, int) { return bytes; }
 std::uint64_t largest_recv(std::uint64_t bytes, int size) { return bytes * static_cast<std::uint64_t>(size); }
 
-pair_of_calls::pair_of_calls(const bench_case& what, const rank_state& rank) {
-  const std::uint64_t count = block_elements(what, rank.size);
+nccl_call_pair::nccl_call_pair(const bench_case& test_case, const rank_state& rank) {
+  const std::uint64_t count = block_elements(test_case, rank.size);
   for (int peer = 0; peer < rank.size; ++peer) {
     m_counts.push_back(count);
     m_displs.push_back(count * static_cast<std::uint64_t>(peer));
   }
-  m_operation.collective = what.collective;
+  m_operation.collective = test_case.collective;
   m_operation.datatype = ISTHMUS_FLOAT32;
   m_operation.op = ISTHMUS_SUM;
-  m_operation.count = what.collective == ISTHMUS_ALLTOALLV || what.collective == ISTHMUS_BARRIER ? 0 : count;
+  m_operation.count = test_case.collective == ISTHMUS_ALLTOALLV || test_case.collective == ISTHMUS_BARRIER ? 0 : count;
   m_operation.send_buf = rank.send;
   m_operation.recv_buf = rank.recv;
   m_operation.stream = rank.stream;
-  if (what.collective == ISTHMUS_SCATTERV || what.collective == ISTHMUS_ALLTOALLV ||
-      what.collective == ISTHMUS_REDUCE_SCATTERV) {
+  if (test_case.collective == ISTHMUS_SCATTERV || test_case.collective == ISTHMUS_ALLTOALLV ||
+      test_case.collective == ISTHMUS_REDUCE_SCATTERV) {
     m_operation.send_counts = m_counts.data();
     m_operation.send_displs = m_displs.data();
   }
-  if (what.collective == ISTHMUS_ALLGATHERV || what.collective == ISTHMUS_GATHERV ||
-      what.collective == ISTHMUS_ALLTOALLV) {
+  if (test_case.collective == ISTHMUS_ALLGATHERV || test_case.collective == ISTHMUS_GATHERV ||
+      test_case.collective == ISTHMUS_ALLTOALLV) {
     m_operation.recv_counts = m_counts.data();
     m_operation.recv_displs = m_displs.data();
   }
-  if (what.collective == ISTHMUS_BARRIER) m_operation.send_buf = m_operation.recv_buf = nullptr;
-  m_raw = raw_call(what, rank);
-  if (what.collective != ISTHMUS_SEND) {
+  if (test_case.collective == ISTHMUS_BARRIER) m_operation.send_buf = m_operation.recv_buf = nullptr;
+  m_raw = raw_call(test_case, rank);
+  if (test_case.collective != ISTHMUS_SEND) {
     m_isthmus = [this, &rank] { return static_cast<int>(isthmus_enqueue(rank.communicator, &m_operation)); };
     return;
   }
@@ -206,8 +206,8 @@ pair_of_calls::pair_of_calls(const bench_case& what, const rank_state& rank) {
                                   rank.communicator, rank.stream);
     const int received = isthmus_recv(rank.recv, count, ISTHMUS_FLOAT32,
                                       (rank.rank + rank.size - 1) % rank.size, rank.communicator, rank.stream);
-    const int ended = isthmus_group_end();
-    return sent != 0 ? sent : received != 0 ? received : ended;
+    const int end_code = isthmus_group_end();
+    return sent != 0 ? sent : received != 0 ? received : end_code;
   };
 }
 

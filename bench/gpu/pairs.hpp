@@ -35,14 +35,14 @@ struct bench_case {
 std::vector<bench_case> cases(std::uint64_t bytes);
 
 // The bytes that the case writes on a rank (0 where none), all float32.
-std::uint64_t output_bytes(const bench_case& what, const rank_state& rank);
+std::uint64_t output_bytes(const bench_case& test_case, const rank_state& rank);
 std::uint64_t largest_send(std::uint64_t bytes, int size);
 std::uint64_t largest_recv(std::uint64_t bytes, int size);
 
 // One call, ready to be repeated; returns 0 or the library's code. `rank` outlives it.
-class pair_of_calls {
+class nccl_call_pair {
  public:
-  pair_of_calls(const bench_case& what, const rank_state& rank);
+  nccl_call_pair(const bench_case& test_case, const rank_state& rank);
   int raw() const { return m_raw(); }
   int isthmus() const { return m_isthmus(); }
   const isthmus_operation& operation() const { return m_operation; }

@@ -47,21 +47,21 @@ struct settings {
 };
 
 // One rank: its device, its in-order queue, its buffers and both communicators.
-class member {
+class rank_bench {
  public:
-  member(const settings& wanted, const bench::team& ranks, const sycl::device& device)
-      : m_wanted(wanted),
+  rank_bench(const settings& arguments, const bench::team& ranks, const sycl::device& device)
+      : m_arguments(arguments),
         m_ranks(ranks),
         m_rank(ranks.rank()),
         m_queue(device, sycl::property::queue::in_order()),
         m_stream(sycl::get_native<cuda>(m_queue)),
-        m_ours(make_communicator(device)) {
+        m_isthmus(make_communicator(device)) {
     check(cudaSetDevice(static_cast<int>(sycl::get_native<cuda>(device))));
     isthmus::nccl_family::native_unique_id raw{};
     if (m_rank == 0) raw = m_nccl.unique_id();
     ranks.share(raw);
-    m_raw = m_nccl.join(raw, m_rank, wanted.ranks);
-    const std::size_t largest = *std::max_element(wanted.sizes.begin(), wanted.sizes.end());
+    m_raw = m_nccl.join(raw, m_rank, arguments.ranks);
+    const std::size_t largest = *std::max_element(arguments.sizes.begin(), arguments.sizes.end());
     m_send = sycl::malloc_device<float>(largest / 4, m_queue);
     m_recv = sycl::malloc_device<float>(largest / 4, m_queue);
     std::vector<std::byte> inputs(largest);
@@ -76,16 +76,16 @@ class member {
     isthmus::unique_id id{};
     if (m_rank == 0) id = isthmus::make_unique_id();
     m_ranks.share(id);
-    return {device, id, m_rank, m_wanted.ranks, {.timeout_s = 30}};
+    return {device, id, m_rank, m_arguments.ranks, {.timeout_s = 30}};
   }
-  void call(int who, std::size_t count) {
-    switch (who) {
+  void call(int provider_index, std::size_t count) {
+    switch (provider_index) {
       case nccl: all_reduce(count, m_stream); break;
-      case isthmus_call: m_ours.allreduce(m_queue, m_send, m_recv, count); break;
+      case isthmus_call: m_isthmus.allreduce(m_queue, m_send, m_recv, count); break;
       case bare_command:
         m_queue.submit([&](sycl::handler& handler) {
           handler.ext_codeplay_enqueue_native_command(
-              [this, count](sycl::interop_handle of) { all_reduce(count, of.get_native_queue<cuda>()); });
+              [this, count](sycl::interop_handle handle) { all_reduce(count, handle.get_native_queue<cuda>()); });
         });
         break;
       default:
@@ -109,25 +109,25 @@ class member {
   void measure(std::size_t bytes);
   void record(std::size_t bytes, std::uint64_t wrong);
 
-  const settings& m_wanted;
+  const settings& m_arguments;
   const bench::team& m_ranks;
   int m_rank;
   gpu_bench::bare_nccl m_nccl;
   sycl::queue m_queue;
   cudaStream_t m_stream;
-  isthmus::communicator m_ours;
+  isthmus::communicator m_isthmus;
   isthmus::nccl_family::native_comm m_raw = nullptr;
   float* m_send = nullptr;
   float* m_recv = nullptr;
   std::atomic<bool> m_produced{false};
-  std::vector<double> m_host[providers], m_whole[providers], m_difference[providers];
+  std::vector<double> m_host[providers], m_completion[providers], m_difference[providers];
   double m_overhead[providers] = {};  // over NCCL
   nlohmann::json m_records = nlohmann::json::array();
 };
 
 // A host function on the native stream holds the queue up; the call must return before it ends, and what
 // comes after it on the queue must see the sum.
-void member::check_asynchrony() {
+void rank_bench::check_asynchrony() {
   constexpr std::size_t count = 1 << 10;
   call(isthmus_call, count);  // connections are made at the first call
   m_queue.wait();
@@ -141,77 +141,77 @@ void member::check_asynchrony() {
       },
       &m_produced));
   m_queue.memcpy(m_recv, ones, count * 4);
-  m_ours.allreduce(m_queue, m_recv, m_recv, count);
+  m_isthmus.allreduce(m_queue, m_recv, m_recv, count);
   if (m_produced) throw std::runtime_error("the call waited for the producer");
   m_queue.memcpy(ones, m_recv, count * 4).wait();
-  const float expected = static_cast<float>(m_wanted.ranks * (m_wanted.ranks + 1)) / 2;
+  const float expected = static_cast<float>(m_arguments.ranks * (m_arguments.ranks + 1)) / 2;
   for (std::size_t i = 0; i < count; ++i)
     if (ones[i] != expected) throw std::runtime_error("the consumer did not see the sum");
   sycl::free(ones, m_queue);
 }
 
 // Elements in which the two providers' results differ, poisoned before.
-std::uint64_t member::compare(std::size_t count) {
+std::uint64_t rank_bench::compare(std::size_t count) {
   std::vector<float> results[2] = {std::vector<float>(count), std::vector<float>(count)};
-  for (const int who : {nccl, isthmus_call}) {
+  for (const int provider_index : {nccl, isthmus_call}) {
     m_queue.memset(m_recv, 0xa5, count * 4).wait();
-    call(who, count);
+    call(provider_index, count);
     drain();
-    m_queue.memcpy(results[who].data(), m_recv, count * 4).wait();
+    m_queue.memcpy(results[provider_index].data(), m_recv, count * 4).wait();
   }
   std::uint64_t differing = 0;
   for (std::size_t i = 0; i < count; ++i) differing += results[0][i] != results[1][i];
   return static_cast<std::uint64_t>(m_ranks.slowest(static_cast<double>(differing)));
 }
 
-void member::measure(std::size_t bytes) {
-  for (auto* samples : {m_host, m_whole, m_difference})
-    for (int who = 0; who < providers; ++who) samples[who].clear();
+void rank_bench::measure(std::size_t bytes) {
+  for (auto* samples : {m_host, m_completion, m_difference})
+    for (int provider_index = 0; provider_index < providers; ++provider_index) samples[provider_index].clear();
   const int calls = bytes <= (1 << 20) ? 40 : 8;
-  for (int repetition = -2; repetition < m_wanted.repetitions; ++repetition) {  // negative ones warm up
-    double per_call[providers], until_done[providers];
+  for (int repetition = -2; repetition < m_arguments.repetitions; ++repetition) {  // negative ones warm up
+    double per_call[providers], completion_us[providers];
     for (int turn = 0; turn < providers; ++turn) {
-      const int who = (turn + repetition + providers) % providers;
+      const int provider_index = (turn + repetition + providers) % providers;
       drain();
       m_ranks.barrier();
       std::vector<double> each_call;
       const auto start = steady::now();
       for (int i = 0; i < calls; ++i) {
         const auto begin = steady::now();
-        call(who, bytes / 4);
+        call(provider_index, bytes / 4);
         each_call.push_back(us_since(begin));
       }
       drain();
-      until_done[who] = m_ranks.slowest(us_since(start) / calls);
-      per_call[who] = median(each_call);
+      completion_us[provider_index] = m_ranks.slowest(us_since(start) / calls);
+      per_call[provider_index] = median(each_call);
     }
-    for (int who = 0; who < providers; ++who) {
-      const double worst = m_ranks.slowest(per_call[who]);
+    for (int provider_index = 0; provider_index < providers; ++provider_index) {
+      const double worst = m_ranks.slowest(per_call[provider_index]);
       if (repetition < 0) continue;
-      m_host[who].push_back(worst);
-      m_whole[who].push_back(until_done[who]);
-      m_difference[who].push_back(per_call[who] - per_call[nccl]);
+      m_host[provider_index].push_back(worst);
+      m_completion[provider_index].push_back(completion_us[provider_index]);
+      m_difference[provider_index].push_back(per_call[provider_index] - per_call[nccl]);
     }
   }
   // Of the rank where it is most, the median: a maximum over single samples would add the slower rank's noise.
-  for (int who = 0; who < providers; ++who) m_overhead[who] = m_ranks.slowest(median(m_difference[who]));
+  for (int provider_index = 0; provider_index < providers; ++provider_index) m_overhead[provider_index] = m_ranks.slowest(median(m_difference[provider_index]));
 }
 
-void member::record(std::size_t bytes, std::uint64_t wrong) {
-  const std::string path = isthmus::detail::path_name(m_ours.path());
-  const char* place = m_wanted.threads ? ", ranks in threads" : ", ranks in processes";
-  for (int who = 0; who < providers; ++who)
+void rank_bench::record(std::size_t bytes, std::uint64_t wrong) {
+  const std::string path = isthmus::detail::path_name(m_isthmus.path());
+  const char* placement = m_arguments.threads ? ", ranks in threads" : ", ranks in processes";
+  for (int provider_index = 0; provider_index < providers; ++provider_index)
     for (const bool stream : {false, true}) {
-      const std::vector<double>& us = stream ? m_whole[who] : m_host[who];
-      const char* const mode = !stream ? "host" : who == isthmus_call ? "sycl_usm" : "stream";
+      const std::vector<double>& us = stream ? m_completion[provider_index] : m_host[provider_index];
+      const char* const mode = !stream ? "host" : provider_index == isthmus_call ? "sycl_usm" : "stream";
       nlohmann::json line =
-          bench::record_of({"allreduce", "float32", bytes, m_wanted.ranks, provider_names[who],
-                            who == isthmus_call ? "nccl" : "", mode},
-                           us, bench::bandwidth_of(ISTHMUS_ALLREDUCE, bytes, m_wanted.ranks, median(us)));
+          bench::record_of({"allreduce", "float32", bytes, m_arguments.ranks, provider_names[provider_index],
+                            provider_index == isthmus_call ? "nccl" : "", mode},
+                           us, bench::bandwidth_of(ISTHMUS_ALLREDUCE, bytes, m_arguments.ranks, median(us)));
       line["op"] = "sum";
-      line["reason"] = "SYCL path " + path + place;
-      line["wrong"] = who == isthmus_call ? wrong : 0;
-      if (who != nccl && !stream) line["host_overhead_us"] = m_overhead[who];
+      line["reason"] = "SYCL path " + path + placement;
+      line["wrong"] = provider_index == isthmus_call ? wrong : 0;
+      if (provider_index != nccl && !stream) line["host_overhead_us"] = m_overhead[provider_index];
       m_records.push_back(std::move(line));
     }
   std::printf(
@@ -219,26 +219,26 @@ void member::record(std::size_t bytes, std::uint64_t wrong) {
       "done: "
       "nccl %9.2f isthmus %9.2f ratio %.3f | wrong %llu\n",
       bytes, median(m_host[nccl]), m_overhead[isthmus_call], m_overhead[bare_command],
-      median(m_host[empty_command]), median(m_whole[nccl]), median(m_whole[isthmus_call]),
-      median(m_whole[isthmus_call]) / median(m_whole[nccl]), static_cast<unsigned long long>(wrong));
+      median(m_host[empty_command]), median(m_completion[nccl]), median(m_completion[isthmus_call]),
+      median(m_completion[isthmus_call]) / median(m_completion[nccl]), static_cast<unsigned long long>(wrong));
   std::fflush(stdout);
 }
 
-void member::run() {
+void rank_bench::run() {
   if (m_rank == 0)
     std::printf("NCCL %s, ranks in %s\n%s\n", m_nccl.version().c_str(),
-                m_wanted.threads ? "threads" : "processes", m_ours.explain(ISTHMUS_ALLREDUCE, 32).c_str());
+                m_arguments.threads ? "threads" : "processes", m_isthmus.explain(ISTHMUS_ALLREDUCE, 32).c_str());
   check_asynchrony();
   if (m_rank == 0)
     std::puts("asynchrony: the call returned before its producer ended, the consumer saw the sum");
-  for (const std::size_t bytes : m_wanted.sizes) {
+  for (const std::size_t bytes : m_arguments.sizes) {
     const std::uint64_t wrong = compare(bytes / 4);
     measure(bytes);
     if (m_rank == 0) record(bytes, wrong);
   }
   if (m_rank != 0) return;
   const auto platform = m_queue.get_device().get_platform();
-  bench::write_records(m_wanted.out, m_wanted.command,
+  bench::write_records(m_arguments.out, m_arguments.command,
                        {{"isthmus", isthmus_version()},
                         {"nccl", m_nccl.version()},
                         {"sycl", platform.get_info<sycl::info::platform::version>()}},
@@ -255,15 +255,15 @@ std::vector<sycl::device> cuda_devices() {
 constexpr int skipped = 77;
 
 // Runs one rank to its end. One that fails leaves the process: the others must not wait for it.
-int run_rank(const settings& wanted, const bench::team& ranks) {
+int run_rank(const settings& arguments, const bench::team& ranks) {
   try {
     const std::vector<sycl::device> devices = cuda_devices();
-    if (static_cast<int>(devices.size()) < wanted.ranks) {
-      std::printf("SKIPPED: %zu CUDA devices under SYCL, %d ranks\n", devices.size(), wanted.ranks);
+    if (static_cast<int>(devices.size()) < arguments.ranks) {
+      std::printf("SKIPPED: %zu CUDA devices under SYCL, %d ranks\n", devices.size(), arguments.ranks);
       std::fflush(stdout);
       std::_Exit(skipped);
     }
-    auto* self = new member(wanted, ranks, devices[static_cast<std::size_t>(ranks.rank())]);
+    auto* self = new rank_bench(arguments, ranks, devices[static_cast<std::size_t>(ranks.rank())]);
     self->run();  // not destroyed: the measurement is complete, and the process ends
     ranks.barrier();
     return 0;
@@ -273,33 +273,33 @@ int run_rank(const settings& wanted, const bench::team& ranks) {
   }
 }
 
-int run_threads(const settings& wanted) {
-  const bench::thread_ranks threads(wanted.ranks);
-  threads.each([&](const bench::team& ranks) { run_rank(wanted, ranks); });
+int run_threads(const settings& arguments) {
+  const bench::thread_ranks threads(arguments.ranks);
+  threads.each([&](const bench::team& ranks) { run_rank(arguments, ranks); });
   std::fflush(stdout);
   std::_Exit(0);
 }
 
 // Forked before CUDA and SYCL start, which do not survive a fork.
-int run_processes(const settings& wanted) {
+int run_processes(const settings& arguments) {
   constexpr bool is_bound = false;  // the runtimes' own threads need cores, too
   return bench::fork_ranks(
-      wanted.ranks, 120, [&](const bench::team& ranks) { return run_rank(wanted, ranks); }, is_bound);
+      arguments.ranks, 120, [&](const bench::team& ranks) { return run_rank(arguments, ranks); }, is_bound);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app{"Isthmus under SYCL against NCCL on the queue's native stream"};
-  settings wanted;
-  app.add_option("--ranks", wanted.ranks, "ranks, one a device")->required()->check(CLI::Range(1, 64));
-  app.add_option("--repetitions", wanted.repetitions, "samples of each figure")->check(CLI::Range(3, 10000));
-  app.add_option("--bytes", wanted.sizes, "sizes in bytes");
-  app.add_flag("--threads", wanted.threads, "ranks are threads of one process (default: processes)");
-  app.add_option("--out", wanted.out, "JSON file with the records");
+  settings arguments;
+  app.add_option("--ranks", arguments.ranks, "ranks, one a device")->required()->check(CLI::Range(1, 64));
+  app.add_option("--repetitions", arguments.repetitions, "samples of each figure")->check(CLI::Range(3, 10000));
+  app.add_option("--bytes", arguments.sizes, "sizes in bytes");
+  app.add_flag("--threads", arguments.threads, "ranks are threads of one process (default: processes)");
+  app.add_option("--out", arguments.out, "JSON file with the records");
   CLI11_PARSE(app, argc, argv);
   // The same library on both sides, whatever the rules would take for a size.
   setenv("ISTHMUS_BACKEND", "nccl", 1);
-  wanted.command = bench::command_of(argc, argv);
-  return wanted.threads ? run_threads(wanted) : run_processes(wanted);
+  arguments.command = bench::command_of(argc, argv);
+  return arguments.threads ? run_threads(arguments) : run_processes(arguments);
 }

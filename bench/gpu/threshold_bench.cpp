@@ -31,10 +31,10 @@ using bench::median;
 
 constexpr double tolerance = 1.03;  // of issue and docs: what the tuned threshold may cost at most
 
-nlohmann::json record(const bench_case& what, int ranks, const contender& one, std::uint64_t wrong) {
+nlohmann::json record(const bench_case& test_case, int ranks, const contender& entry, std::uint64_t wrong) {
   nlohmann::json line =
-      bench::record_of({what.name, "float32", what.bytes, ranks, one.provider, one.backend, one.mode}, one.us,
-                       bench::bandwidth_of(what.collective, what.bytes, ranks, median(one.us)));
+      bench::record_of({test_case.name, "float32", test_case.bytes, ranks, entry.provider, entry.backend, entry.mode}, entry.us,
+                       bench::bandwidth_of(test_case.collective, test_case.bytes, ranks, median(entry.us)));
   line["op"] = "sum";
   line["wrong"] = wrong;
   return line;
@@ -64,8 +64,8 @@ struct settings {
 
 std::vector<bench_case> cases_of(std::uint64_t bytes) {
   std::vector<bench_case> all = cases(bytes);
-  std::erase_if(all, [](const bench_case& what) {
-    switch (what.collective) {
+  std::erase_if(all, [](const bench_case& test_case) {
+    switch (test_case.collective) {
       case ISTHMUS_ALLREDUCE:
       case ISTHMUS_REDUCE:
       case ISTHMUS_BROADCAST:
@@ -78,23 +78,23 @@ std::vector<bench_case> cases_of(std::uint64_t bytes) {
   return all;
 }
 
-thresholds tune(contest& machine, const settings& wanted, nlohmann::json& records) {
-  const isthmus_communicator over_mpi = machine.make("platform=cuda use=hybrid");
-  const isthmus_communicator over_nccl = machine.make("platform=cuda use=nccl");
+thresholds tune(threshold_comparison& comparison, const settings& arguments, nlohmann::json& records) {
+  const isthmus_communicator over_mpi = comparison.create_communicator("platform=cuda use=hybrid");
+  const isthmus_communicator over_nccl = comparison.create_communicator("platform=cuda use=nccl");
   thresholds found;
-  for (auto bytes = wanted.sizes.rbegin(); bytes != wanted.sizes.rend(); ++bytes)
-    for (const bench_case& what : cases_of(*bytes)) {
-      std::vector<contender> both{machine.ours(what, over_mpi, machine.taken(over_mpi, what)),
-                                  machine.ours(what, over_nccl, machine.taken(over_nccl, what))};
-      machine.time(both, *bytes);
-      const contender reference = machine.raw_nccl(what);
-      for (const contender& one : both)
-        records.push_back(record(what, machine.size(), one, machine.wrong(what, one, reference)));
-      const bool mpi_is_faster = median(both[0].us) < median(both[1].us);
+  for (auto bytes = arguments.sizes.rbegin(); bytes != arguments.sizes.rend(); ++bytes)
+    for (const bench_case& test_case : cases_of(*bytes)) {
+      std::vector<contender> pair{comparison.isthmus_contender(test_case, over_mpi, comparison.selected_backend(over_mpi, test_case)),
+                                  comparison.isthmus_contender(test_case, over_nccl, comparison.selected_backend(over_nccl, test_case))};
+      comparison.time(pair, *bytes);
+      const contender reference = comparison.nccl_contender(test_case);
+      for (const contender& entry : pair)
+        records.push_back(record(test_case, comparison.size(), entry, comparison.wrong(test_case, entry, reference)));
+      const bool mpi_is_faster = median(pair[0].us) < median(pair[1].us);
       // Down from the largest size, as long as NCCL stays ahead.
-      auto& size = found.try_emplace(what.name, std::nullopt).first->second;
-      const bool ahead_so_far = bytes == wanted.sizes.rbegin() || (size && *size == *std::prev(bytes));
-      if (!mpi_is_faster && ahead_so_far) size = bytes + 1 == wanted.sizes.rend() ? 0 : *bytes;
+      auto& size = found.try_emplace(test_case.name, std::nullopt).first->second;
+      const bool ahead_so_far = bytes == arguments.sizes.rbegin() || (size && *size == *std::prev(bytes));
+      if (!mpi_is_faster && ahead_so_far) size = bytes + 1 == arguments.sizes.rend() ? 0 : *bytes;
     }
   isthmus_communicator_destroy(over_mpi);
   isthmus_communicator_destroy(over_nccl);
@@ -102,75 +102,75 @@ thresholds tune(contest& machine, const settings& wanted, nlohmann::json& record
 }
 
 // How the tuned threshold does against the better of NCCL and MPI, over all cases.
-class verdict {
+class threshold_summary {
  public:
   // Of Isthmus, NCCL, NCCL again, and MPI in one or two ways.
-  void add(const bench_case& what, const std::vector<contender>& all, bool prints) {
+  void add(const bench_case& test_case, const std::vector<contender>& all, bool is_verbose) {
     double best = median(all[1].us);
     for (std::size_t i = 3; i < all.size(); ++i) best = std::min(best, median(all[i].us));
     const double ratio = median(all[0].us) / best, again = median(all[2].us) / median(all[1].us);
     ++m_cases;
-    m_kept += ratio <= tolerance ? 1 : 0;
-    m_noisy += again > tolerance || again < 1 / tolerance ? 1 : 0;
+    m_within_tolerance += ratio <= tolerance ? 1 : 0;
+    m_outside_noise += again > tolerance || again < 1 / tolerance ? 1 : 0;
     m_worst = std::max(m_worst, ratio);
-    if (prints)
-      std::printf("%-15s %10llu | %8s | %9.2f %9.2f %9.2f %9.2f | %7.3f %7.3f\n", what.name,
-                  static_cast<unsigned long long>(what.bytes), all[0].backend.c_str(), median(all[0].us),
+    if (is_verbose)
+      std::printf("%-15s %10llu | %8s | %9.2f %9.2f %9.2f %9.2f | %7.3f %7.3f\n", test_case.name,
+                  static_cast<unsigned long long>(test_case.bytes), all[0].backend.c_str(), median(all[0].us),
                   median(all[1].us), median(all[3].us), all.size() > 4 ? median(all[4].us) : 0.0, ratio, again);
   }
   void print() const {
     std::printf(
         "threshold: %d of %d cases at most %g times the better of NCCL and MPI, worst %.3f; NCCL beside itself "
         "left that band in %d\n",
-        m_kept, m_cases, tolerance, m_worst, m_noisy);
+        m_within_tolerance, m_cases, tolerance, m_worst, m_outside_noise);
   }
 
  private:
-  int m_cases = 0, m_kept = 0, m_noisy = 0;
+  int m_cases = 0, m_within_tolerance = 0, m_outside_noise = 0;
   double m_worst = 0;
 };
 
-void judge(contest& machine, const settings& wanted, nlohmann::json& records) {
-  const isthmus_communicator tuned = machine.make("");
-  const bool prints = machine.rank() == 0;
-  verdict found;
-  if (prints)
+void judge(threshold_comparison& comparison, const settings& arguments, nlohmann::json& records) {
+  const isthmus_communicator tuned = comparison.create_communicator("");
+  const bool is_verbose = comparison.rank() == 0;
+  threshold_summary summary;
+  if (is_verbose)
     std::printf("%-15s %10s | %8s | %9s %9s %9s %9s | %7s %7s\n", "collective", "bytes", "taken", "isthmus",
                 "nccl", "mpi", "mpi gpu", "ratio", "a/a");
-  for (const std::uint64_t bytes : wanted.sizes)
-    for (const bench_case& what : cases_of(bytes)) {
-      std::vector<contender> all{machine.ours(what, tuned, machine.taken(tuned, what)), machine.raw_nccl(what),
-                                 machine.raw_nccl(what), machine.raw_mpi(what, false)};
-      if (mpi_reads_devices()) all.push_back(machine.raw_mpi(what, true));
-      machine.time(all, bytes);
-      const std::uint64_t wrong = machine.wrong(what, all[0], all[1]);
+  for (const std::uint64_t bytes : arguments.sizes)
+    for (const bench_case& test_case : cases_of(bytes)) {
+      std::vector<contender> all{comparison.isthmus_contender(test_case, tuned, comparison.selected_backend(tuned, test_case)), comparison.nccl_contender(test_case),
+                                 comparison.nccl_contender(test_case), comparison.mpi_contender(test_case, false)};
+      if (mpi_supports_device_memory()) all.push_back(comparison.mpi_contender(test_case, true));
+      comparison.time(all, bytes);
+      const std::uint64_t wrong = comparison.wrong(test_case, all[0], all[1]);
       for (std::size_t i = 0; i < all.size(); ++i)
-        if (i != 2) records.push_back(record(what, machine.size(), all[i], i == 0 ? wrong : 0));
-      found.add(what, all, prints);
-      if (wrong != 0) throw std::runtime_error(std::string(what.name) + " gave wrong results");
+        if (i != 2) records.push_back(record(test_case, comparison.size(), all[i], i == 0 ? wrong : 0));
+      summary.add(test_case, all, is_verbose);
+      if (wrong != 0) throw std::runtime_error(std::string(test_case.name) + " gave wrong results");
     }
-  if (prints) found.print();
+  if (is_verbose) summary.print();
   isthmus_communicator_destroy(tuned);
 }
 
-void run(const settings& wanted) {
-  contest machine(wanted.sizes.back(), wanted.samples);
+void run(const settings& arguments) {
+  threshold_comparison comparison(arguments.sizes.back(), arguments.samples);
   nlohmann::json records = nlohmann::json::array();
   setenv("ISTHMUS_PROFILE", "none", 1);
-  const thresholds found = tune(machine, wanted, records);
-  if (machine.rank() == 0) {
-    std::ofstream(wanted.profile) << profile_text(found, machine.size());
+  const thresholds found = tune(comparison, arguments, records);
+  if (comparison.rank() == 0) {
+    std::ofstream(arguments.profile) << profile_text(found, comparison.size());
     for (const auto& [collective, size] : found)
       std::printf("%-15s over MPI below %s\n", collective.c_str(),
                   size ? (std::to_string(*size) + " B").c_str() : "every size");
   }
   check_mpi(MPI_Barrier(MPI_COMM_WORLD));
-  setenv("ISTHMUS_PROFILE", wanted.profile.c_str(), 1);
-  judge(machine, wanted, records);
-  if (machine.rank() == 0)
-    bench::write_records(wanted.out, wanted.command,
+  setenv("ISTHMUS_PROFILE", arguments.profile.c_str(), 1);
+  judge(comparison, arguments, records);
+  if (comparison.rank() == 0)
+    bench::write_records(arguments.out, arguments.command,
                          {{"isthmus", isthmus_version()},
-                          {"nccl", machine.nccl_version()},
+                          {"nccl", comparison.nccl_version()},
                           {"mpi", isthmus::mpi::detail::library()}},
                          std::move(records));
 }
@@ -179,14 +179,14 @@ void run(const settings& wanted) {
 }  // namespace gpu_bench
 
 int main(int argc, char** argv) {
-  gpu_bench::settings wanted;
+  gpu_bench::settings arguments;
   CLI::App app{"Finds the threshold between MPI and NCCL on device buffers, and judges it"};
-  app.add_option("--bytes", wanted.sizes, "sizes in bytes, ascending");
-  app.add_option("--samples", wanted.samples, "samples of each figure")->check(CLI::Range(3, 10000));
-  app.add_option("--profile", wanted.profile, "profile to write and to judge");
-  app.add_option("--out", wanted.out, "JSON file with the records");
+  app.add_option("--bytes", arguments.sizes, "sizes in bytes, ascending");
+  app.add_option("--samples", arguments.samples, "samples of each figure")->check(CLI::Range(3, 10000));
+  app.add_option("--profile", arguments.profile, "profile to write and to judge");
+  app.add_option("--out", arguments.out, "JSON file with the records");
   CLI11_PARSE(app, argc, argv);
-  wanted.command = bench::command_of(argc, argv);
+  arguments.command = bench::command_of(argc, argv);
   int level = 0, ranks = 0, devices = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
@@ -197,7 +197,7 @@ int main(int argc, char** argv) {
     return 77;
   }
   try {
-    gpu_bench::run(wanted);
+    gpu_bench::run(arguments);
     std::fflush(stdout);
     MPI_Finalize();
     std::_Exit(0);  // NCCL's communicator goes with the process; the measurement is complete

@@ -23,7 +23,7 @@ void check_mpi(int code) {
   if (code != MPI_SUCCESS) throw std::runtime_error("MPI failed with code " + std::to_string(code));
 }
 
-bool mpi_reads_devices() {
+bool mpi_supports_device_memory() {
 #ifdef MPIX_CUDA_AWARE_SUPPORT
   return MPIX_Query_cuda_support() == 1;
 #else
@@ -31,9 +31,9 @@ bool mpi_reads_devices() {
 #endif
 }
 
-contest::~contest() { MPI_Barrier(MPI_COMM_WORLD); }
+threshold_comparison::~threshold_comparison() { MPI_Barrier(MPI_COMM_WORLD); }
 
-contest::contest(std::uint64_t largest, int samples) : m_samples(samples) {
+threshold_comparison::threshold_comparison(std::uint64_t largest, int samples) : m_samples(samples) {
   MPI_Comm_rank(MPI_COMM_WORLD, &m_self.rank);
   MPI_Comm_size(MPI_COMM_WORLD, &m_self.size);
   m_self.device = m_self.rank;
@@ -60,7 +60,7 @@ contest::contest(std::uint64_t largest, int samples) : m_samples(samples) {
   check(cudaMemcpy(m_self.send, m_host_send, send, cudaMemcpyHostToDevice));
 }
 
-isthmus_communicator contest::make(const std::string& rules) const {
+isthmus_communicator threshold_comparison::create_communicator(const std::string& rules) const {
   // The environment is a configuration layer of its own; the same on all ranks.
   if (rules.empty())
     unsetenv("ISTHMUS_RULE");
@@ -73,31 +73,31 @@ isthmus_communicator contest::make(const std::string& rules) const {
   return isthmus::mpi::create(MPI_COMM_WORLD, &options);
 }
 
-std::string contest::taken(isthmus_communicator communicator, const bench_case& what) const {
-  rank_state with = m_self;
-  with.communicator = communicator;
-  const pair_of_calls calls(what, with);
+std::string threshold_comparison::selected_backend(isthmus_communicator communicator, const bench_case& test_case) const {
+  rank_state state = m_self;
+  state.communicator = communicator;
+  const nccl_call_pair calls(test_case, state);
   std::vector<char> text(1 << 18);
   check(isthmus_communicator_explain(communicator, &calls.operation(), text.data(), text.size(), nullptr));
   return nlohmann::json::parse(text.data()).at("backend").get<std::string>();
 }
 
-contender contest::ours(const bench_case& what, isthmus_communicator communicator, std::string backend) {
-  const auto with = std::make_shared<rank_state>(m_self);
-  with->communicator = communicator;
-  const auto calls = std::make_shared<pair_of_calls>(what, *with);
+contender threshold_comparison::isthmus_contender(const bench_case& test_case, isthmus_communicator communicator, std::string backend) {
+  const auto state = std::make_shared<rank_state>(m_self);
+  state->communicator = communicator;
+  const auto calls = std::make_shared<nccl_call_pair>(test_case, *state);
   return {"isthmus",
           std::move(backend),
           "stream",
-          [this, with, calls] {
+          [this, state, calls] {
             check(static_cast<isthmus_status>(calls->isthmus()));
             check(cudaStreamSynchronize(m_self.stream));
           },
           {}};
 }
 
-contender contest::raw_nccl(const bench_case& what) {
-  const auto calls = std::make_shared<pair_of_calls>(what, m_self);
+contender threshold_comparison::nccl_contender(const bench_case& test_case) {
+  const auto calls = std::make_shared<nccl_call_pair>(test_case, m_self);
   return {"nccl",
           "",
           "stream",
@@ -108,11 +108,11 @@ contender contest::raw_nccl(const bench_case& what) {
           {}};
 }
 
-void contest::mpi_call(const bench_case& what, const void* send, void* recv) const {
-  const auto all = static_cast<int>(what.bytes / sizeof(float));
+void threshold_comparison::mpi_call(const bench_case& test_case, const void* send, void* recv) const {
+  const auto all = static_cast<int>(test_case.bytes / sizeof(float));
   const int block = all / m_self.size;
   const MPI_Comm world = MPI_COMM_WORLD;
-  switch (what.collective) {
+  switch (test_case.collective) {
     case ISTHMUS_ALLREDUCE: return check_mpi(MPI_Allreduce(send, recv, all, MPI_FLOAT, MPI_SUM, world));
     case ISTHMUS_REDUCE: return check_mpi(MPI_Reduce(send, recv, all, MPI_FLOAT, MPI_SUM, 0, world));
     case ISTHMUS_BROADCAST:
@@ -127,20 +127,20 @@ void contest::mpi_call(const bench_case& what, const void* send, void* recv) con
 }
 
 // As a careful program does it: pinned memory, copies on the stream, no wait that is not needed.
-contender contest::raw_mpi(const bench_case& what, bool direct) {
-  const bool sends = what.collective != ISTHMUS_BROADCAST || m_self.rank == 0;
-  std::uint64_t out = output_bytes(what, m_self);
-  if (what.collective == ISTHMUS_BROADCAST && m_self.rank == 0) out = 0;  // MPI has one buffer there
+contender threshold_comparison::mpi_contender(const bench_case& test_case, bool direct) {
+  const bool sends = test_case.collective != ISTHMUS_BROADCAST || m_self.rank == 0;
+  std::uint64_t out = output_bytes(test_case, m_self);
+  if (test_case.collective == ISTHMUS_BROADCAST && m_self.rank == 0) out = 0;  // MPI has one buffer there
   return {
       "openmpi",
       "",
       direct ? "gpu_aware" : "staged",
-      [this, what, direct, sends, out] {
-        if (direct) return mpi_call(what, m_self.send, m_self.recv);
+      [this, test_case, direct, sends, out] {
+        if (direct) return mpi_call(test_case, m_self.send, m_self.recv);
         if (sends)
-          check(cudaMemcpyAsync(m_host_send, m_self.send, what.bytes, cudaMemcpyDeviceToHost, m_self.stream));
+          check(cudaMemcpyAsync(m_host_send, m_self.send, test_case.bytes, cudaMemcpyDeviceToHost, m_self.stream));
         check(cudaStreamSynchronize(m_self.stream));
-        mpi_call(what, m_host_send, m_host_recv);
+        mpi_call(test_case, m_host_send, m_host_recv);
         if (out == 0) return;
         check(cudaMemcpyAsync(m_self.recv, m_host_recv, out, cudaMemcpyHostToDevice, m_self.stream));
         check(cudaStreamSynchronize(m_self.stream));
@@ -150,41 +150,41 @@ contender contest::raw_mpi(const bench_case& what, bool direct) {
 
 // MPI leaves the caches full of its copies and the device idle, so that NCCL's call after it took up to 1.5
 // times as long on 2 H200. Each contender therefore makes its calls in a row, and the first does not count.
-void contest::time(std::vector<contender>& contenders, std::uint64_t bytes) {
+void threshold_comparison::time(std::vector<contender>& contenders, std::uint64_t bytes) {
   const int calls = bytes <= (64 << 10) ? 20 : bytes <= (4 << 20) ? 6 : 3;
   for (contender& each : contenders) each.us.clear();
   for (int sample = -1; sample < m_samples; ++sample)
     for (std::size_t turn = 0; turn < contenders.size(); ++turn) {
-      contender& who = contenders[(static_cast<std::size_t>(sample + 1) + turn) % contenders.size()];
+      contender& current = contenders[(static_cast<std::size_t>(sample + 1) + turn) % contenders.size()];
       std::vector<double> us;
       for (int call = -1; call < calls; ++call) {
         check_mpi(MPI_Barrier(MPI_COMM_WORLD));
         const auto start = steady::now();
-        who.run();
+        current.run();
         if (call >= 0) us.push_back(std::chrono::duration<double, std::micro>(steady::now() - start).count());
       }
-      const double mine = bench::median(us);
+      const double own_median = bench::median(us);
       double slowest = 0;
-      check_mpi(MPI_Allreduce(&mine, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD));
-      if (sample >= 0) who.us.push_back(slowest);  // the first sample warms up
+      check_mpi(MPI_Allreduce(&own_median, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD));
+      if (sample >= 0) current.us.push_back(slowest);  // the first sample warms up
     }
 }
 
-std::vector<std::byte> contest::output(const bench_case& what, const contender& one) {
-  const std::uint64_t bytes = output_bytes(what, m_self);
+std::vector<std::byte> threshold_comparison::output(const bench_case& test_case, const contender& entry) {
+  const std::uint64_t bytes = output_bytes(test_case, m_self);
   std::vector<std::byte> host(bytes);
   if (bytes != 0) check(cudaMemset(m_self.recv, 0xa5, bytes));
   check(cudaDeviceSynchronize());
-  one.run();
+  entry.run();
   if (bytes != 0) check(cudaMemcpy(host.data(), m_self.recv, bytes, cudaMemcpyDeviceToHost));
   return host;
 }
 
-std::uint64_t contest::wrong(const bench_case& what, const contender& mine, const contender& nccl) {
-  const std::vector<std::byte> theirs = output(what, nccl), got = output(what, mine);
+std::uint64_t threshold_comparison::wrong(const bench_case& test_case, const contender& isthmus, const contender& nccl) {
+  const std::vector<std::byte> reference = output(test_case, nccl), actual = output(test_case, isthmus);
   unsigned long long differing = 0, all = 0;
-  for (std::size_t at = 0; at + 4 <= got.size(); at += 4)
-    if (std::memcmp(&got[at], &theirs[at], 4) != 0) ++differing;
+  for (std::size_t at = 0; at + 4 <= actual.size(); at += 4)
+    if (std::memcmp(&actual[at], &reference[at], 4) != 0) ++differing;
   check_mpi(MPI_Allreduce(&differing, &all, 1, MPI_UNSIGNED_LONG_LONG, MPI_SUM, MPI_COMM_WORLD));
   return all;
 }

@@ -14,7 +14,7 @@
 namespace gpu_bench {
 
 void check_mpi(int code);
-bool mpi_reads_devices();
+bool mpi_supports_device_memory();
 
 // A way to run one collective, from the call to the result.
 struct contender {
@@ -23,29 +23,29 @@ struct contender {
   std::vector<double> us;  // of the slowest rank
 };
 
-class contest {
+class threshold_comparison {
  public:
-  contest(std::uint64_t largest, int samples);
-  ~contest();
+  threshold_comparison(std::uint64_t largest, int samples);
+  ~threshold_comparison();
 
   int rank() const { return m_self.rank; }
   int size() const { return m_self.size; }
   std::string nccl_version() const { return m_nccl.version(); }
 
-  isthmus_communicator make(const std::string& rules) const;
+  isthmus_communicator create_communicator(const std::string& rules) const;
   // What Isthmus takes for this call, as explain says it.
-  std::string taken(isthmus_communicator communicator, const bench_case& what) const;
-  contender ours(const bench_case& what, isthmus_communicator communicator, std::string backend);
-  contender raw_nccl(const bench_case& what);
-  contender raw_mpi(const bench_case& what, bool direct);
+  std::string selected_backend(isthmus_communicator communicator, const bench_case& test_case) const;
+  contender isthmus_contender(const bench_case& test_case, isthmus_communicator communicator, std::string backend);
+  contender nccl_contender(const bench_case& test_case);
+  contender mpi_contender(const bench_case& test_case, bool direct);
   // Times all by turns. Every rank calls it with the same contenders.
   void time(std::vector<contender>& contenders, std::uint64_t bytes);
   // Words of `ours` that differ from NCCL's, over all ranks.
-  std::uint64_t wrong(const bench_case& what, const contender& mine, const contender& nccl);
+  std::uint64_t wrong(const bench_case& test_case, const contender& isthmus, const contender& nccl);
 
  private:
-  void mpi_call(const bench_case& what, const void* send, void* recv) const;
-  std::vector<std::byte> output(const bench_case& what, const contender& one);
+  void mpi_call(const bench_case& test_case, const void* send, void* recv) const;
+  std::vector<std::byte> output(const bench_case& test_case, const contender& entry);
 
   rank_state m_self;
   int m_samples;

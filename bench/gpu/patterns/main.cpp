@@ -31,53 +31,53 @@ struct settings {
   std::string platform = "host", sizes = "64:64K:4", json, command;
   std::vector<std::string> patterns = names();
   int samples = 21, calls = 20;
-  bool shares_device = false, apart = true, nccl = true;
+  bool shares_device = false, is_ungrouped = true, nccl = true;
 };
 
 // This rank and what its ways need.
-class session {
+class pattern_bench {
  public:
-  session(const settings& asked, const bench::team& ranks);
-  ~session() {
+  pattern_bench(const settings& arguments, const bench::team& ranks);
+  ~pattern_bench() {
     isthmus_communicator_destroy(m_communicator);
     if (m_raw != nullptr) m_nccl->functions().comm_destroy(m_raw);
   }
-  session(const session&) = delete;
-  session& operator=(const session&) = delete;
+  pattern_bench(const pattern_bench&) = delete;
+  pattern_bench& operator=(const pattern_bench&) = delete;
 
   void measure(const std::string& name, std::uint64_t bytes, nlohmann::json& records);
   nlohmann::json versions() const;
   std::uint64_t wrong() const { return m_wrong; }
 
  private:
-  std::vector<way> ways_of(const plan& of, buffers in, const buffers& staged) const;
+  std::vector<way> make_ways(const exchange_plan& plan, buffers in, const buffers& staged) const;
   void time(std::vector<way>& ways);
-  double sample(const way& one) const;
-  std::uint64_t wrong_of(const plan& of, const way& one, buffers in);
-  void report(const plan& of, const way& one, std::uint64_t wrong, nlohmann::json& records) const;
+  double sample(const way& method) const;
+  std::uint64_t count_wrong(const exchange_plan& plan, const way& method, buffers in);
+  void report(const exchange_plan& plan, const way& method, std::uint64_t wrong, nlohmann::json& records) const;
 
-  const settings& m_asked;
+  const settings& m_arguments;
   const bench::team& m_ranks;
-  place m_where;
+  memory_place m_place;
   isthmus_communicator m_communicator = nullptr;
   std::optional<gpu_bench::bare_nccl> m_nccl;
   isthmus::nccl_family::native_comm m_raw = nullptr;
   std::uint64_t m_wrong = 0;
 };
 
-isthmus_device device_of(const settings& asked, int rank) {
-  if (asked.platform == "host") return {ISTHMUS_PLATFORM_HOST, 0};
-  return {ISTHMUS_PLATFORM_CUDA, asked.shares_device ? 0 : rank};
+isthmus_device device_of(const settings& arguments, int rank) {
+  if (arguments.platform == "host") return {ISTHMUS_PLATFORM_HOST, 0};
+  return {ISTHMUS_PLATFORM_CUDA, arguments.shares_device ? 0 : rank};
 }
 
-session::session(const settings& asked, const bench::team& ranks)
-    : m_asked(asked), m_ranks(ranks), m_where(device_of(asked, ranks.rank())) {
+pattern_bench::pattern_bench(const settings& arguments, const bench::team& ranks)
+    : m_arguments(arguments), m_ranks(ranks), m_place(device_of(arguments, ranks.rank())) {
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof options;
-  options.device = m_where.device();
+  options.device = m_place.device();
   options.timeout_s = 60;
   m_communicator = isthmus::mpi::create(MPI_COMM_WORLD, &options);
-  if (m_where.is_host() || !asked.nccl) return;
+  if (m_place.is_host() || !arguments.nccl) return;
   m_nccl.emplace();
   isthmus::nccl_family::native_unique_id id{};
   if (ranks.rank() == 0) id = m_nccl->unique_id();
@@ -85,53 +85,53 @@ session::session(const settings& asked, const bench::team& ranks)
   m_raw = m_nccl->join(id, ranks.rank(), ranks.size());
 }
 
-nlohmann::json session::versions() const {
+nlohmann::json pattern_bench::versions() const {
   nlohmann::json all{{"isthmus", isthmus_version()}, {mpi_family(), isthmus::mpi::detail::library()}};
   if (m_nccl) all["nccl"] = m_nccl->version();
   return all;
 }
 
-std::vector<way> session::ways_of(const plan& of, buffers in, const buffers& staged) const {
-  std::vector<way> all{over_isthmus(of, m_where, in, m_communicator, false)};
-  if (of.what == form::messages && m_asked.apart)
-    all.push_back(over_isthmus(of, m_where, in, m_communicator, true));
-  if (m_nccl) all.push_back(over_nccl(of, m_where, in, m_nccl->functions(), m_raw));
-  if (m_where.is_host() || mpi_reads_devices()) all.push_back(over_mpi(of, m_where, in, nullptr));
-  if (!m_where.is_host()) all.push_back(over_mpi(of, m_where, in, &staged));
+std::vector<way> pattern_bench::make_ways(const exchange_plan& plan, buffers in, const buffers& staged) const {
+  std::vector<way> all{over_isthmus(plan, m_place, in, m_communicator, false)};
+  if (plan.form == exchange_form::messages && m_arguments.is_ungrouped)
+    all.push_back(over_isthmus(plan, m_place, in, m_communicator, true));
+  if (m_nccl) all.push_back(over_nccl(plan, m_place, in, m_nccl->functions(), m_raw));
+  if (m_place.is_host() || mpi_supports_device_memory()) all.push_back(over_mpi(plan, m_place, in, nullptr));
+  if (!m_place.is_host()) all.push_back(over_mpi(plan, m_place, in, &staged));
   return all;
 }
 
 // The first call is not timed: who came before leaves the device idle, or its caches full of other data.
-double session::sample(const way& one) const {
-  one.run();
+double pattern_bench::sample(const way& method) const {
+  method.run();
   m_ranks.barrier();
   const std::uint64_t begin = bench::steady_ns();
-  for (int call = 0; call < m_asked.calls; ++call) one.run();
-  return m_ranks.slowest(static_cast<double>(bench::steady_ns() - begin) / 1000 / m_asked.calls);
+  for (int call = 0; call < m_arguments.calls; ++call) method.run();
+  return m_ranks.slowest(static_cast<double>(bench::steady_ns() - begin) / 1000 / m_arguments.calls);
 }
 
-void session::time(std::vector<way>& ways) {
-  for (int round = -1; round < m_asked.samples; ++round)
+void pattern_bench::time(std::vector<way>& ways) {
+  for (int round = -1; round < m_arguments.samples; ++round)
     for (std::size_t turn = 0; turn < ways.size(); ++turn) {
-      way& who = ways[(static_cast<std::size_t>(round + 1) + turn) % ways.size()];
-      const double us = sample(who);
-      if (round >= 0) who.us.push_back(us);  // the first round warms up
+      way& method = ways[(static_cast<std::size_t>(round + 1) + turn) % ways.size()];
+      const double us = sample(method);
+      if (round >= 0) method.us.push_back(us);  // the first round warms up
     }
 }
 
 // Words of all ranks that are not what was sent, or were not to be touched.
-std::uint64_t session::wrong_of(const plan& of, const way& one, buffers in) {
-  std::vector<word> got(of.receive_words, poison);
-  m_where.copy(in.receive, got.data(), got.size() * sizeof(word));
-  m_where.wait();
+std::uint64_t pattern_bench::count_wrong(const exchange_plan& plan, const way& method, buffers in) {
+  std::vector<word> got(plan.receive_words, poison);
+  m_place.copy(in.receive, got.data(), got.size() * sizeof(word));
+  m_place.wait();
   m_ranks.barrier();
-  one.run();
-  m_where.copy(got.data(), in.receive, got.size() * sizeof(word));
-  m_where.wait();
-  const std::vector<word> expected = incoming(of, m_ranks.rank());
-  std::uint64_t mine = 0;
-  for (std::size_t i = 0; i < got.size(); ++i) mine += got[i] != expected[i] ? 1 : 0;
-  m_ranks.block().wrong[m_ranks.rank()] = mine;
+  method.run();
+  m_place.copy(got.data(), in.receive, got.size() * sizeof(word));
+  m_place.wait();
+  const std::vector<word> expected = incoming(plan, m_ranks.rank());
+  std::uint64_t own_wrong = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) own_wrong += got[i] != expected[i] ? 1 : 0;
+  m_ranks.block().wrong[m_ranks.rank()] = own_wrong;
   m_ranks.barrier();
   std::uint64_t all = 0;
   for (int rank = 0; rank < m_ranks.size(); ++rank) all += m_ranks.block().wrong[rank];
@@ -140,48 +140,48 @@ std::uint64_t session::wrong_of(const plan& of, const way& one, buffers in) {
   return all;
 }
 
-void session::report(const plan& of, const way& one, std::uint64_t wrong, nlohmann::json& records) const {
+void pattern_bench::report(const exchange_plan& plan, const way& method, std::uint64_t wrong, nlohmann::json& records) const {
   std::uint64_t words = 0, messages = 0;
-  for (const piece& each : of.sends) {
+  for (const piece& each : plan.sends) {
     words += each.count;
     messages += each.count > 0 ? 1 : 0;
   }
-  const double most = m_ranks.slowest(static_cast<double>(words * sizeof(word)));
+  const double max_bytes = m_ranks.slowest(static_cast<double>(words * sizeof(word)));
   if (m_ranks.rank() != 0) return;
-  const double median = one.us.empty() ? 0 : bench::median(one.us);
-  std::printf("%-10s %12.0f B %3llu messages  %-20s %-9s %10.2f us  %llu wrong  %s\n", of.name.c_str(), most,
-              static_cast<unsigned long long>(messages), one.provider.c_str(), one.mode.c_str(), median,
-              static_cast<unsigned long long>(wrong), one.backend.c_str());
+  const double median = method.us.empty() ? 0 : bench::median(method.us);
+  std::printf("%-10s %12.0f B %3llu messages  %-20s %-9s %10.2f us  %llu wrong  %s\n", plan.name.c_str(), max_bytes,
+              static_cast<unsigned long long>(messages), method.provider.c_str(), method.mode.c_str(), median,
+              static_cast<unsigned long long>(wrong), method.backend.c_str());
   std::fflush(stdout);
-  if (one.us.empty()) return;
-  nlohmann::json record = bench::record_of({of.name, "uint32", static_cast<std::uint64_t>(most), m_ranks.size(),
-                                            one.provider, one.backend, one.mode},
-                                           one.us, {most / median / 1000, 0});
+  if (method.us.empty()) return;
+  nlohmann::json record = bench::record_of({plan.name, "uint32", static_cast<std::uint64_t>(max_bytes), m_ranks.size(),
+                                            method.provider, method.backend, method.mode},
+                                           method.us, {max_bytes / median / 1000, 0});
   record["wrong"] = wrong;
   record["messages"] = messages;
-  record["device"] = m_asked.platform;
-  record["shared_device"] = m_asked.shares_device;
-  record["samples"] = one.us.size();
+  record["device"] = m_arguments.platform;
+  record["shared_device"] = m_arguments.shares_device;
+  record["samples"] = method.us.size();
   records.push_back(record);
 }
 
-void session::measure(const std::string& name, std::uint64_t bytes, nlohmann::json& records) {
-  const plan of = make(name, bytes, m_ranks.rank(), m_ranks.size());
-  const std::uint64_t send_bytes = of.send_words * sizeof(word),
-                      receive_bytes = of.receive_words * sizeof(word);
-  const block send(m_where, send_bytes, false), receive(m_where, receive_bytes, false);
-  const block send_copy(m_where, send_bytes, true), receive_copy(m_where, receive_bytes, true);
-  const std::vector<word> sent = outgoing(of, m_ranks.rank());
-  m_where.copy(send.data(), sent.data(), send_bytes);
-  m_where.wait();
+void pattern_bench::measure(const std::string& name, std::uint64_t bytes, nlohmann::json& records) {
+  const exchange_plan plan = make_plan(name, bytes, m_ranks.rank(), m_ranks.size());
+  const std::uint64_t send_bytes = plan.send_words * sizeof(word),
+                      receive_bytes = plan.receive_words * sizeof(word);
+  const memory_block send(m_place, send_bytes, false), receive(m_place, receive_bytes, false);
+  const memory_block send_copy(m_place, send_bytes, true), receive_copy(m_place, receive_bytes, true);
+  const std::vector<word> sent = outgoing(plan, m_ranks.rank());
+  m_place.copy(send.data(), sent.data(), send_bytes);
+  m_place.wait();
   const buffers in{send.data(), receive.data()}, staged{send_copy.data(), receive_copy.data()};
-  std::vector<way> ways = ways_of(of, in, staged);
+  std::vector<way> ways = make_ways(plan, in, staged);
   std::vector<std::uint64_t> wrong;
   wrong.reserve(ways.size());
-  for (const way& each : ways) wrong.push_back(wrong_of(of, each, in));
+  for (const way& each : ways) wrong.push_back(count_wrong(plan, each, in));
   time(ways);
   for (std::size_t i = 0; i < ways.size(); ++i)
-    report(of, ways[i], wrong[i] + wrong_of(of, ways[i], in), records);
+    report(plan, ways[i], wrong[i] + count_wrong(plan, ways[i], in), records);
 }
 
 // NCCL refuses two ranks on one device; it takes these for ranks of several hosts.
@@ -195,16 +195,16 @@ void prepare_to_share(int rank) {
   setenv("ISTHMUS_OPTION", options.c_str(), 0);
 }
 
-int run(const settings& asked) {
+int run(const settings& arguments) {
   const bench::team ranks = bench::create_mpi_team(120);
-  if (asked.shares_device) prepare_to_share(ranks.rank());
+  if (arguments.shares_device) prepare_to_share(ranks.rank());
   nlohmann::json records = nlohmann::json::array();
-  auto mine = std::make_unique<session>(asked, ranks);
-  for (const std::string& name : asked.patterns)
-    for (const std::uint64_t bytes : bench::parse_sizes(asked.sizes)) mine->measure(name, bytes, records);
-  if (ranks.rank() == 0) bench::write_records(asked.json, asked.command, mine->versions(), std::move(records));
-  const std::uint64_t wrong = mine->wrong();
-  mine.reset();
+  auto bench = std::make_unique<pattern_bench>(arguments, ranks);
+  for (const std::string& name : arguments.patterns)
+    for (const std::uint64_t bytes : bench::parse_sizes(arguments.sizes)) bench->measure(name, bytes, records);
+  if (ranks.rank() == 0) bench::write_records(arguments.json, arguments.command, bench->versions(), std::move(records));
+  const std::uint64_t wrong = bench->wrong();
+  bench.reset();
   return wrong == 0 ? 0 : 2;
 }
 
@@ -212,26 +212,26 @@ int run(const settings& asked) {
 }  // namespace patterns
 
 int main(int argc, char** argv) {
-  patterns::settings asked;
+  patterns::settings arguments;
   CLI::App app("The exchanges of the applications beside NCCL and MPI");
-  app.add_option("--platform", asked.platform, "where the buffers are")->check(CLI::IsMember({"host", "cuda"}));
-  app.add_option("--patterns", asked.patterns, "of " + CLI::detail::join(patterns::names(), ", "))
+  app.add_option("--platform", arguments.platform, "where the buffers are")->check(CLI::IsMember({"host", "cuda"}));
+  app.add_option("--patterns", arguments.patterns, "of " + CLI::detail::join(patterns::names(), ", "))
       ->delimiter(',')
       ->check(CLI::IsMember(patterns::names()));
-  app.add_option("--sizes", asked.sizes, "bytes of a face (halo6, halo26) or of a block: 64,1K or 64:64K:4");
-  app.add_option("--samples", asked.samples, "of each way; 0: only whether results are right")
+  app.add_option("--sizes", arguments.sizes, "bytes of a face (halo6, halo26) or of a block: 64,1K or 64:64K:4");
+  app.add_option("--samples", arguments.samples, "of each way; 0: only whether results are right")
       ->check(CLI::Range(0, 10000));
-  app.add_option("--calls", asked.calls, "exchanges in a sample")->check(CLI::Range(1, 100000));
-  app.add_flag("--share-device", asked.shares_device, "all ranks on device 0: for results, not for times");
-  app.add_flag("!--no-apart", asked.apart, "leave out messages that are a call each");
-  app.add_flag("!--no-nccl", asked.nccl, "leave out NCCL alone");
-  app.add_option("--json", asked.json, "file of records");
+  app.add_option("--calls", arguments.calls, "exchanges in a sample")->check(CLI::Range(1, 100000));
+  app.add_flag("--share-device", arguments.shares_device, "all ranks on device 0: for results, not for times");
+  app.add_flag("!--no-apart", arguments.is_ungrouped, "leave out messages that are a call each");
+  app.add_flag("!--no-nccl", arguments.nccl, "leave out NCCL alone");
+  app.add_option("--json", arguments.json, "file of records");
   CLI11_PARSE(app, argc, argv);
-  asked.command = bench::command_of(argc, argv);
+  arguments.command = bench::command_of(argc, argv);
   int level = 0, status = 1;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
   try {
-    status = patterns::run(asked);
+    status = patterns::run(arguments);
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "patterns: %s\n", failure.what());
     std::fflush(nullptr);

@@ -15,7 +15,7 @@ void* allocate_on_host(std::uint64_t bytes) {
 
 }  // namespace
 
-place::place(isthmus_device device) : m_device(device) {
+memory_place::memory_place(isthmus_device device) : m_device(device) {
   if (is_host()) return;
   if (const std::string reason = m_runtime.load(device.platform, nullptr, nullptr); !reason.empty())
     throw std::runtime_error(reason);
@@ -23,30 +23,30 @@ place::place(isthmus_device device) : m_device(device) {
   check(m_runtime.stream_create(&m_stream, isthmus::non_blocking_stream));
 }
 
-place::~place() {
+memory_place::~memory_place() {
   if (m_stream != nullptr) m_runtime.stream_destroy(m_stream);
 }
 
-void* place::allocate(std::uint64_t bytes) const {
+void* memory_place::allocate(std::uint64_t bytes) const {
   if (is_host()) return allocate_on_host(bytes);
   void* pointer = nullptr;
   check(m_runtime.malloc(&pointer, bytes == 0 ? 1 : bytes));
   return pointer;
 }
 
-void* place::allocate_pinned(std::uint64_t bytes) const {
+void* memory_place::allocate_pinned(std::uint64_t bytes) const {
   if (is_host()) return allocate_on_host(bytes);
   void* pointer = nullptr;
   check(m_runtime.host_alloc(&pointer, bytes == 0 ? 1 : bytes, 0));
   return pointer;
 }
 
-void place::release(void* pointer) const { is_host() ? std::free(pointer) : void(m_runtime.free(pointer)); }
-void place::release_pinned(void* pointer) const {
+void memory_place::release(void* pointer) const { is_host() ? std::free(pointer) : void(m_runtime.free(pointer)); }
+void memory_place::release_pinned(void* pointer) const {
   is_host() ? std::free(pointer) : void(m_runtime.host_free(pointer));
 }
 
-void place::copy(void* to, const void* from, std::uint64_t bytes) const {
+void memory_place::copy(void* to, const void* from, std::uint64_t bytes) const {
   if (bytes == 0) return;
   if (is_host())
     std::memcpy(to, from, bytes);
@@ -54,7 +54,7 @@ void place::copy(void* to, const void* from, std::uint64_t bytes) const {
     check(m_runtime.memcpy_async(to, from, bytes, isthmus::memcpy_default, m_stream));
 }
 
-void place::wait() const {
+void memory_place::wait() const {
   if (!is_host()) check(m_runtime.device_synchronize());
 }
 

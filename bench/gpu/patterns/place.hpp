@@ -13,13 +13,13 @@
 
 namespace patterns {
 
-class place {
+class memory_place {
  public:
   // Throws where the machine has no such device.
-  explicit place(isthmus_device device);
-  place(const place&) = delete;
-  place& operator=(const place&) = delete;
-  ~place();
+  explicit memory_place(isthmus_device device);
+  memory_place(const memory_place&) = delete;
+  memory_place& operator=(const memory_place&) = delete;
+  ~memory_place();
 
   bool is_host() const { return m_device.platform == ISTHMUS_PLATFORM_HOST; }
   isthmus_device device() const { return m_device; }
@@ -43,19 +43,19 @@ class place {
 };
 
 // A block of a place, freed with its owner.
-class block {
+class memory_block {
  public:
-  block(const place& where, std::uint64_t bytes, bool pinned)
-      : m_where(where),
+  memory_block(const memory_place& place, std::uint64_t bytes, bool pinned)
+      : m_place(place),
         m_pinned(pinned),
-        m_data(pinned ? where.allocate_pinned(bytes) : where.allocate(bytes)) {}
-  block(const block&) = delete;
-  block& operator=(const block&) = delete;
-  ~block() { m_pinned ? m_where.release_pinned(m_data) : m_where.release(m_data); }
+        m_data(pinned ? place.allocate_pinned(bytes) : place.allocate(bytes)) {}
+  memory_block(const memory_block&) = delete;
+  memory_block& operator=(const memory_block&) = delete;
+  ~memory_block() { m_pinned ? m_place.release_pinned(m_data) : m_place.release(m_data); }
   std::byte* data() const { return static_cast<std::byte*>(m_data); }
 
  private:
-  const place& m_where;
+  const memory_place& m_place;
   bool m_pinned;
   void* m_data;
 };

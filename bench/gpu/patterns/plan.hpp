@@ -17,14 +17,14 @@ using word = std::uint32_t;  // what messages are made of
 // `count` words from or to `peer`, `at` words from the beginning of the buffer.
 struct piece {
   int peer;
-  std::uint64_t at, count;
+  std::uint64_t offset, count;
 };
 
-enum class form { messages, alltoall, alltoallv };
+enum class exchange_form { messages, alltoall, alltoallv };
 
-struct plan {
+struct exchange_plan {
   std::string name;
-  form what = form::messages;
+  exchange_form form = exchange_form::messages;
   int size = 1;
   // In the order in which they are posted: the nth to a peer meets the nth that the peer expects from here. Of
   // the collectives one for each rank, in the order of ranks.
@@ -35,12 +35,12 @@ struct plan {
 std::vector<std::string> names();
 
 // `bytes`: of a face of halo6 and halo26, of a block of transpose, of a block of comd on average.
-plan make(const std::string& name, std::uint64_t bytes, int rank, int size);
+exchange_plan make_plan(const std::string& name, std::uint64_t bytes, int rank, int size);
 
 // What this rank sends.
-std::vector<word> outgoing(const plan& of, int rank);
+std::vector<word> outgoing(const exchange_plan& plan, int rank);
 // What lies in the receiving buffer afterwards, which held `poison` everywhere.
 inline constexpr word poison = 0xa5a5a5a5;
-std::vector<word> incoming(const plan& of, int rank);
+std::vector<word> incoming(const exchange_plan& plan, int rank);
 
 }  // namespace patterns

@@ -22,7 +22,7 @@ void check_native(int code, const char* library) {
   if (code != 0) throw std::runtime_error(std::string(library) + " failed with code " + std::to_string(code));
 }
 
-std::byte* at(std::byte* buffer, const piece& each) { return buffer + each.at * sizeof(word); }
+std::byte* address_of(std::byte* buffer, const piece& each) { return buffer + each.offset * sizeof(word); }
 
 // Counts and displacements of one side of a collective.
 struct layout {
@@ -30,68 +30,68 @@ struct layout {
   explicit layout(const std::vector<piece>& pieces) {
     for (const piece& each : pieces) {
       counts.push_back(each.count);
-      displs.push_back(each.at);
+      displs.push_back(each.offset);
     }
   }
 };
 
 // What Isthmus takes for it.
-std::string backend_of(const plan& of, isthmus_communicator ranks, const layout& send, const layout& receive) {
-  isthmus_operation asked{};
-  asked.collective = of.what == form::messages   ? ISTHMUS_SEND
-                     : of.what == form::alltoall ? ISTHMUS_ALLTOALL
+std::string backend_of(const exchange_plan& plan, isthmus_communicator ranks, const layout& send, const layout& receive) {
+  isthmus_operation operation{};
+  operation.collective = plan.form == exchange_form::messages   ? ISTHMUS_SEND
+                     : plan.form == exchange_form::alltoall ? ISTHMUS_ALLTOALL
                                                  : ISTHMUS_ALLTOALLV;
-  asked.datatype = ISTHMUS_UINT32;
-  asked.root = of.what == form::messages ? of.sends.front().peer : 0;
-  asked.count = of.what == form::alltoallv ? 0 : of.sends.front().count;
-  if (of.what == form::alltoallv) {
-    asked.send_counts = send.counts.data();
-    asked.send_displs = send.displs.data();
-    asked.recv_counts = receive.counts.data();
-    asked.recv_displs = receive.displs.data();
+  operation.datatype = ISTHMUS_UINT32;
+  operation.root = plan.form == exchange_form::messages ? plan.sends.front().peer : 0;
+  operation.count = plan.form == exchange_form::alltoallv ? 0 : plan.sends.front().count;
+  if (plan.form == exchange_form::alltoallv) {
+    operation.send_counts = send.counts.data();
+    operation.send_displs = send.displs.data();
+    operation.recv_counts = receive.counts.data();
+    operation.recv_displs = receive.displs.data();
   }
   std::string json(1 << 18, '\0');
-  check(isthmus_communicator_explain(ranks, &asked, json.data(), json.size(), nullptr));
+  check(isthmus_communicator_explain(ranks, &operation, json.data(), json.size(), nullptr));
   return nlohmann::json::parse(json.c_str()).at("backend").get<std::string>();
 }
 
-void send_and_receive(const plan& of, buffers in, isthmus_communicator ranks, void* stream, bool apart) {
-  if (!apart) check(isthmus_group_start());
-  for (std::size_t i = 0; i < of.sends.size(); ++i) {
-    const piece &send = of.sends[i], &receive = of.receives[i];
-    if (apart) check(isthmus_group_start());
-    check(isthmus_send(at(in.send, send), send.count, ISTHMUS_UINT32, send.peer, ranks, stream));
-    check(isthmus_recv(at(in.receive, receive), receive.count, ISTHMUS_UINT32, receive.peer, ranks, stream));
-    if (apart) check(isthmus_group_end());
+void send_and_receive(const exchange_plan& plan, buffers in, isthmus_communicator ranks, void* stream, bool is_ungrouped) {
+  if (!is_ungrouped) check(isthmus_group_start());
+  for (std::size_t i = 0; i < plan.sends.size(); ++i) {
+    const piece &send = plan.sends[i], &receive = plan.receives[i];
+    if (is_ungrouped) check(isthmus_group_start());
+    check(isthmus_send(address_of(in.send, send), send.count, ISTHMUS_UINT32, send.peer, ranks, stream));
+    check(isthmus_recv(address_of(in.receive, receive), receive.count, ISTHMUS_UINT32, receive.peer, ranks, stream));
+    if (is_ungrouped) check(isthmus_group_end());
   }
-  if (!apart) check(isthmus_group_end());
+  if (!is_ungrouped) check(isthmus_group_end());
 }
 
 std::vector<int> as_ints(const std::vector<std::uint64_t>& values) { return {values.begin(), values.end()}; }
 
-void exchange_by_mpi(const plan& of, buffers in, std::vector<MPI_Request>& requests) {
+void exchange_by_mpi(const exchange_plan& plan, buffers in, std::vector<MPI_Request>& requests) {
   requests.clear();
-  for (const piece& each : of.receives)
-    check_native(MPI_Irecv(at(in.receive, each), static_cast<int>(each.count), MPI_UINT32_T, each.peer, 0,
+  for (const piece& each : plan.receives)
+    check_native(MPI_Irecv(address_of(in.receive, each), static_cast<int>(each.count), MPI_UINT32_T, each.peer, 0,
                            MPI_COMM_WORLD, &requests.emplace_back()),
                  "MPI_Irecv");
-  for (const piece& each : of.sends)
-    check_native(MPI_Isend(at(in.send, each), static_cast<int>(each.count), MPI_UINT32_T, each.peer, 0,
+  for (const piece& each : plan.sends)
+    check_native(MPI_Isend(address_of(in.send, each), static_cast<int>(each.count), MPI_UINT32_T, each.peer, 0,
                            MPI_COMM_WORLD, &requests.emplace_back()),
                  "MPI_Isend");
   check_native(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE),
                "MPI_Waitall");
 }
 
-std::function<void()> mpi_call(const plan& of, buffers in) {
-  if (of.what == form::messages)
-    return [&of, in, requests = std::vector<MPI_Request>()]() mutable { exchange_by_mpi(of, in, requests); };
-  if (of.what == form::alltoall)
-    return [in, count = static_cast<int>(of.sends.front().count)] {
+std::function<void()> mpi_call(const exchange_plan& plan, buffers in) {
+  if (plan.form == exchange_form::messages)
+    return [&plan, in, requests = std::vector<MPI_Request>()]() mutable { exchange_by_mpi(plan, in, requests); };
+  if (plan.form == exchange_form::alltoall)
+    return [in, count = static_cast<int>(plan.sends.front().count)] {
       check_native(MPI_Alltoall(in.send, count, MPI_UINT32_T, in.receive, count, MPI_UINT32_T, MPI_COMM_WORLD),
                    "MPI_Alltoall");
     };
-  const layout send(of.sends), receive(of.receives);
+  const layout send(plan.sends), receive(plan.receives);
   return [in, sent = as_ints(send.counts), from = as_ints(send.displs), received = as_ints(receive.counts),
           to = as_ints(receive.displs)] {
     check_native(MPI_Alltoallv(in.send, sent.data(), from.data(), MPI_UINT32_T, in.receive, received.data(),
@@ -102,64 +102,64 @@ std::function<void()> mpi_call(const plan& of, buffers in) {
 
 }  // namespace
 
-way over_isthmus(const plan& of, const place& where, buffers in, isthmus_communicator ranks, bool apart) {
-  const auto send = std::make_shared<layout>(of.sends), receive = std::make_shared<layout>(of.receives);
-  const char* const provider = apart ? "isthmus a call each" : "isthmus";
-  const char* const mode = where.is_host() ? "host" : "stream";
-  way made{provider, backend_of(of, ranks, *send, *receive), mode, {}, {}};
-  made.run = [&of, &where, in, ranks, apart, send, receive] {
-    void* const stream = where.stream();
-    if (of.what == form::messages)
-      send_and_receive(of, in, ranks, stream, apart);
-    else if (of.what == form::alltoall)
-      check(isthmus_alltoall(in.send, in.receive, of.sends.front().count, ISTHMUS_UINT32, ranks, stream));
+way over_isthmus(const exchange_plan& plan, const memory_place& place, buffers in, isthmus_communicator ranks, bool is_ungrouped) {
+  const auto send = std::make_shared<layout>(plan.sends), receive = std::make_shared<layout>(plan.receives);
+  const char* const provider = is_ungrouped ? "isthmus a call each" : "isthmus";
+  const char* const mode = place.is_host() ? "host" : "stream";
+  way result{provider, backend_of(plan, ranks, *send, *receive), mode, {}, {}};
+  result.run = [&plan, &place, in, ranks, is_ungrouped, send, receive] {
+    void* const stream = place.stream();
+    if (plan.form == exchange_form::messages)
+      send_and_receive(plan, in, ranks, stream, is_ungrouped);
+    else if (plan.form == exchange_form::alltoall)
+      check(isthmus_alltoall(in.send, in.receive, plan.sends.front().count, ISTHMUS_UINT32, ranks, stream));
     else
       check(isthmus_alltoallv(in.send, send->counts.data(), send->displs.data(), in.receive,
                               receive->counts.data(), receive->displs.data(), ISTHMUS_UINT32, ranks, stream));
-    where.wait();
+    place.wait();
   };
-  return made;
+  return result;
 }
 
-way over_nccl(const plan& of, const place& where, buffers in, const isthmus::nccl_family::native_functions& native,
+way over_nccl(const exchange_plan& plan, const memory_place& place, buffers in, const isthmus::nccl_family::native_functions& native,
               isthmus::nccl_family::native_comm ranks) {
-  const auto run = [&of, &where, in, &native, ranks] {
+  const auto run = [&plan, &place, in, &native, ranks] {
     constexpr int uint32 = isthmus::nccl_family::native_uint32;
     check_native(native.group_start(), "NCCL");
-    for (std::size_t i = 0; i < of.sends.size(); ++i) {
-      const piece &send = of.sends[i], &receive = of.receives[i];
-      check_native(native.send(at(in.send, send), send.count, uint32, send.peer, ranks, where.stream()),
+    for (std::size_t i = 0; i < plan.sends.size(); ++i) {
+      const piece &send = plan.sends[i], &receive = plan.receives[i];
+      check_native(native.send(address_of(in.send, send), send.count, uint32, send.peer, ranks, place.stream()),
                    "NCCL");
       check_native(
-          native.recv(at(in.receive, receive), receive.count, uint32, receive.peer, ranks, where.stream()),
+          native.recv(address_of(in.receive, receive), receive.count, uint32, receive.peer, ranks, place.stream()),
           "NCCL");
     }
     check_native(native.group_end(), "NCCL");
-    where.wait();
+    place.wait();
   };
   return {"nccl", "", "stream", run, {}};
 }
 
-way over_mpi(const plan& of, const place& where, buffers in, const buffers* staged) {
-  const char* const mode = where.is_host() ? "host" : staged != nullptr ? "staged" : "gpu_aware";
-  way made{mpi_family(), "", mode, {}, {}};
+way over_mpi(const exchange_plan& plan, const memory_place& place, buffers in, const buffers* staged) {
+  const char* const mode = place.is_host() ? "host" : staged != nullptr ? "staged" : "gpu_aware";
+  way result{mpi_family(), "", mode, {}, {}};
   if (staged == nullptr) {
-    made.run = mpi_call(of, in);
-    return made;
+    result.run = mpi_call(plan, in);
+    return result;
   }
-  made.run = [&of, &where, in, copies = *staged, call = mpi_call(of, *staged)] {
-    where.copy(copies.send, in.send, of.send_words * sizeof(word));
-    where.wait();
+  result.run = [&plan, &place, in, copies = *staged, call = mpi_call(plan, *staged)] {
+    place.copy(copies.send, in.send, plan.send_words * sizeof(word));
+    place.wait();
     call();
     // Back goes what came, piece by piece: what lies between is not the exchange's.
-    for (const piece& each : of.receives)
-      where.copy(at(in.receive, each), at(copies.receive, each), each.count * sizeof(word));
-    where.wait();
+    for (const piece& each : plan.receives)
+      place.copy(address_of(in.receive, each), address_of(copies.receive, each), each.count * sizeof(word));
+    place.wait();
   };
-  return made;
+  return result;
 }
 
-bool mpi_reads_devices() {
+bool mpi_supports_device_memory() {
 #ifdef MPIX_CUDA_AWARE_SUPPORT
   return MPIX_Query_cuda_support() == 1;
 #else
