@@ -26,13 +26,13 @@ from isthmus.sizes import parse_size
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "python"))
 from measured import time_us
-from torch_cpu_ranks import MOST_SAMPLES, Meeting, path_taken, run
+from torch_cpu_ranks import MAX_SAMPLES, SharedRanks, path_taken, run
 
-BATCH_BYTES, LEAST_SAMPLES = 64 << 20, 8
+BATCH_BYTES, MIN_SAMPLES = 64 << 20, 8
 
 
 def samples_of(
-    meeting: Meeting, all_reduce: Callable[[torch.Tensor], object], size: int, ranks: int
+    shared: SharedRanks, all_reduce: Callable[[torch.Tensor], object], size: int, ranks: int
 ) -> tuple[list[float], int]:
     """Seconds of each call, the slowest rank's, and this rank's wrong elements."""
     count = size // 4
@@ -42,18 +42,18 @@ def samples_of(
         for rank in range(ranks)
     ]
     data, expected = torch.empty(count), torch.stack(parts).sum(0)
-    number = max(LEAST_SAMPLES, min(MOST_SAMPLES, BATCH_BYTES // size))
+    number = max(MIN_SAMPLES, min(MAX_SAMPLES, BATCH_BYTES // size))
     wrong = 0
     for index in range(-2, number):  # two to warm up
-        data.copy_(parts[meeting.rank])
-        meeting.meet()
+        data.copy_(parts[shared.rank])
+        shared.barrier()
         begin = time.perf_counter()
         all_reduce(data)
         elapsed = time.perf_counter() - begin
         wrong += int((data != expected).sum())
         if index >= 0:
-            meeting.times[meeting.rank, index] = elapsed
-    return meeting.slowest(number), wrong
+            shared.times[shared.rank, index] = elapsed
+    return shared.slowest(number), wrong
 
 
 def record_of(
@@ -80,37 +80,37 @@ def record_of(
     )
 
 
-def providers(given: argparse.Namespace, rank: int) -> dict[str, Callable[[torch.Tensor], object]]:
+def providers(arguments: argparse.Namespace, rank: int) -> dict[str, Callable[[torch.Tensor], object]]:
     own = dist.new_group(backend="cpu:isthmus")
     found: dict[str, Callable[[torch.Tensor], object]] = {
         "gloo": dist.all_reduce,
         "isthmus": lambda data: dist.all_reduce(data, group=own),
         "isthmus_direct": lambda data: isthmus.torch.all_reduce(data, group=own),
     }
-    if given.deepspeed:
-        os.environ["LOCAL_SIZE"] = str(given.ranks)  # it names its segments by these
+    if arguments.deepspeed:
+        os.environ["LOCAL_SIZE"] = str(arguments.ranks)  # it names its segments by these
         os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "bench", str(os.getppid())
-        spec = importlib.util.spec_from_file_location("deepspeed_shm_comm", given.deepspeed)
+        spec = importlib.util.spec_from_file_location("deepspeed_shm_comm", arguments.deepspeed)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        module.initialize(given.ranks, rank)
+        module.initialize(arguments.ranks, rank)
         found["deepspeed_shm"] = torch.ops.deepspeed.inference_all_reduce_
     return found
 
 
-def measure(meeting: Meeting, given: argparse.Namespace) -> list[list[Record]]:
-    compared = providers(given, meeting.rank)
+def measure(shared: SharedRanks, arguments: argparse.Namespace) -> list[list[Record]]:
+    compared = providers(arguments, shared.rank)
     rounds: list[list[Record]] = []
-    for turn in range(given.rounds):
+    for turn in range(arguments.rounds):
         rounds.append([])
-        for size in given.sizes:
+        for size in arguments.sizes:
             for provider, all_reduce in list(compared.items())[:: 1 if turn % 2 == 0 else -1]:
                 isthmus.torch.reset_report()
-                seconds, own = samples_of(meeting, all_reduce, size, given.ranks)
+                seconds, own = samples_of(shared, all_reduce, size, arguments.ranks)
                 path = path_taken("allreduce") if provider.startswith("isthmus") else (f"torch:{provider}", "")
                 wrong = torch.tensor(own)
                 dist.all_reduce(wrong)
-                rounds[-1].append(record_of(provider, size, given.ranks, seconds, int(wrong), path))
+                rounds[-1].append(record_of(provider, size, arguments.ranks, seconds, int(wrong), path))
     return rounds
 
 
@@ -121,9 +121,9 @@ def main() -> int:
     parser.add_argument("--sizes", default="64,64K,1M,16M")
     parser.add_argument("--deepspeed", metavar="FILE")
     parser.add_argument("--out")
-    given = parser.parse_args()
-    given.sizes = [parse_size(each) for each in given.sizes.split(",")]
-    return run(given, measure)
+    arguments = parser.parse_args()
+    arguments.sizes = [parse_size(each) for each in arguments.sizes.split(",")]
+    return run(arguments, measure)
 
 
 if __name__ == "__main__":

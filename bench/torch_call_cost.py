@@ -75,7 +75,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--call-cost", metavar="FILE")
     parser.add_argument("--out")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
     samples: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -87,19 +87,19 @@ def main() -> int:
                 samples.setdefault(provider, []).extend(microseconds_of(call))
         dist.destroy_process_group()
     records = [record_of(*each) for each in samples.items()]
-    if given.call_cost:
-        through_c = Report.load(given.call_cost).records
+    if arguments.call_cost:
+        through_c = Report.load(arguments.call_cost).records
         records += [each for each in through_c if (each.collective, each.backend) == ("allreduce", "host")]
     for each in records:
         took = each.time_us
         print(f"{each.provider:16} {each.mode:6} median {took.median:7.3f} us, least {took.min:7.3f}")
-    if given.out:
+    if arguments.out:
         command = "bench/torch_call_cost.py " + " ".join(sys.argv[1:])
         versions = machine.versions() | {"torch": torch.__version__}
         report = report_from(
             records, command=command, commit=machine.commit(), machine=machine.describe(), versions=versions
         )
-        report.save(given.out)
+        report.save(arguments.out)
     return 0
 
 

@@ -27,7 +27,7 @@ from isthmus.records import Record
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "python"))
 from measured import time_us
-from torch_cpu_ranks import Meeting, run
+from torch_cpu_ranks import SharedRanks, run
 
 WORDS, LENGTH, BATCH = 1024, 16, 2
 BOUND = 1e-4
@@ -66,20 +66,20 @@ def by_fsdp2(model: Model, group: dist.ProcessGroup) -> nn.Module:
 WAYS: dict[str, Callable[[Model, dist.ProcessGroup], nn.Module]] = {"ddp": by_ddp, "fsdp2": by_fsdp2}
 
 
-def train(meeting: Meeting, model: nn.Module, steps: int) -> list[float]:
+def train(shared: SharedRanks, model: nn.Module, steps: int) -> list[float]:
     optimizer = torch.optim.SGD(model.parameters(), 0.05)
-    generator = torch.Generator().manual_seed(100 + meeting.rank)
+    generator = torch.Generator().manual_seed(100 + shared.rank)
     text = torch.randint(0, WORDS, (BATCH, LENGTH + 1), generator=generator)
     for index in range(-2, steps):  # two to warm up
-        meeting.meet()
+        shared.barrier()
         begin = time.perf_counter()
         logits = model(text[:, :-1])
         nn.functional.cross_entropy(logits.flatten(0, 1), text[:, 1:].flatten()).backward()
         optimizer.step()
         optimizer.zero_grad()
         if index >= 0:
-            meeting.times[meeting.rank, index] = time.perf_counter() - begin
-    return meeting.slowest(steps)
+            shared.times[shared.rank, index] = time.perf_counter() - begin
+    return shared.slowest(steps)
 
 
 def parameters_of(model: nn.Module) -> torch.Tensor:
@@ -88,24 +88,24 @@ def parameters_of(model: nn.Module) -> torch.Tensor:
     return torch.cat([each.detach().flatten() for each in whole])
 
 
-def measure(meeting: Meeting, given: argparse.Namespace) -> list[list[Record]]:
+def measure(shared: SharedRanks, arguments: argparse.Namespace) -> list[list[Record]]:
     groups = {"gloo": dist.new_group(backend="gloo"), "isthmus": dist.new_group(backend="cpu:isthmus")}
     rounds: list[list[Record]] = []
-    for turn in range(given.rounds):
+    for turn in range(arguments.rounds):
         rounds.append([])
         for way, make in WAYS.items():
             ended: dict[str, torch.Tensor] = {}
             for provider, group in list(groups.items())[:: 1 if turn % 2 == 0 else -1]:
                 torch.manual_seed(1)
                 isthmus.torch.reset_report()
-                model = make(Model(given.width, given.layers), group)
-                seconds = train(meeting, model, given.steps)
+                model = make(Model(arguments.width, arguments.layers), group)
+                seconds = train(shared, model, arguments.steps)
                 paths = ", ".join(sorted({f"{row.collective} {row.path}" for row in isthmus.torch.report()}))
                 ended[provider] = parameters_of(model)
                 other = next(iter(ended.values()))
                 wrong = (ended[provider] - other).abs() > BOUND * other.abs().max()
                 size = 4 * ended[provider].numel()
-                made = record_of(f"{way}_step", provider, paths, size, given.ranks, seconds, int(wrong.sum()))
+                made = record_of(f"{way}_step", provider, paths, size, arguments.ranks, seconds, int(wrong.sum()))
                 rounds[-1].append(made)
     return rounds
 

@@ -41,38 +41,38 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> int:
-    given = parse()
+    arguments = parse()
     import fused_products
     import torch
     from fused_products import figures
 
-    ranks = given.ranks or torch.cuda.device_count()
+    ranks = arguments.ranks or torch.cuda.device_count()
     if min(ranks, torch.cuda.device_count()) < 2:
         print("SKIPPED: needs two GPUs")
         return 77
-    shapes = [tuple(map(int, text.split("x"))) for text in given.shapes.split(",") if text] or SEED + BALANCE
+    shapes = [tuple(map(int, text.split("x"))) for text in arguments.shapes.split(",") if text] or SEED + BALANCE
     job = fused_products.Job(
         shapes=shapes,
-        kind=given.kind,
+        kind=arguments.kind,
         platform="cuda",
-        dtype=given.dtype,
-        output=given.output,
-        samples=given.samples,
+        dtype=arguments.dtype,
+        output=arguments.output,
+        samples=arguments.samples,
         min_sample_us=1500,
         late_runs=2,
-        traced=TRACED if given.trace else None,
-        sweep=tuple(int(text) for text in given.sweep.split(",") if text),
-        limit_s=given.limit,
+        traced=TRACED if arguments.trace else None,
+        sweep=tuple(int(text) for text in arguments.sweep.split(",") if text),
+        limit_s=arguments.limit,
     )
-    result = fused_products.run(job, ranks, given.limit + 9, lambda line: print(line, flush=True))
+    result = fused_products.run(job, ranks, arguments.limit + 9, lambda line: print(line, flush=True))
     records = []
     for shape in result["shapes"]:
-        records += figures.records(shape, ranks, given.dtype, given.output, "cuda")
-    if given.out:
-        write_records(given.out, records, result["versions"])
+        records += figures.records(shape, ranks, arguments.dtype, arguments.output, "cuda")
+    if arguments.out:
+        write_records(arguments.out, records, result["versions"])
     for path, content in (
-        (given.trace, {"traceEvents": next((s["trace"] for s in result["shapes"] if "trace" in s), [])}),
-        (given.plans, result),
+        (arguments.trace, {"traceEvents": next((s["trace"] for s in result["shapes"] if "trace" in s), [])}),
+        (arguments.plans, result),
     ):
         if path:
             with open(path, "w", encoding="utf-8") as file:

@@ -45,23 +45,23 @@ PLACES = ("out_of_place", "in_place")
 MODES = {"stream": [], "graph": ["-G", "8"]}
 
 
-def run(given: argparse.Namespace, program: str, words: list[str], preloaded: bool) -> tuple[list[dict], str]:
+def run(arguments: argparse.Namespace, program: str, words: list[str], preloaded: bool) -> tuple[list[dict], str]:
     """The program's own results, and what it and the library printed. Raises where it fails."""
     variables = {"NCCL_NVLS_ENABLE": "0"}
-    if given.nccl:
-        variables |= {"LD_LIBRARY_PATH": f"{given.nccl.parent}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
+    if arguments.nccl:
+        variables |= {"LD_LIBRARY_PATH": f"{arguments.nccl.parent}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
     if preloaded:
-        variables |= {"LD_PRELOAD": str(given.library), "ISTHMUS_NCCL_REPORT": "1"}
-        variables |= {"ISTHMUS_NCCL_LIBRARY": str(given.nccl)} if given.nccl else {}
+        variables |= {"LD_PRELOAD": str(arguments.library), "ISTHMUS_NCCL_REPORT": "1"}
+        variables |= {"ISTHMUS_NCCL_LIBRARY": str(arguments.nccl)} if arguments.nccl else {}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "results.json")
         command = [
-            *shlex.split(given.launcher),
+            *shlex.split(arguments.launcher),
             "env",
             *(f"{name}={value}" for name, value in variables.items()),
         ]
-        command += [str(given.programs / f"{program}_perf"), *words, "-J", str(file)]
-        command += [] if given.launcher else ["-t", str(given.ranks)]
+        command += [str(arguments.programs / f"{program}_perf"), *words, "-J", str(file)]
+        command += [] if arguments.launcher else ["-t", str(arguments.ranks)]
         done = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S, check=False
         )
@@ -70,61 +70,61 @@ def run(given: argparse.Namespace, program: str, words: list[str], preloaded: bo
         return json.loads(file.read_text(encoding="utf-8"))["results"], done.stdout
 
 
-def wrong_of(results: list[dict]) -> int:
-    found = [result[place]["nwrong"] for result in results for place in PLACES if result[place]]
-    return int(sum(count or 0 for count in found))
+def count_wrong(results: list[dict]) -> int:
+    counts = [result[place]["nwrong"] for result in results for place in PLACES if result[place]]
+    return int(sum(count or 0 for count in counts))
 
 
-def paths_of(said: str) -> list[str]:
+def paths_of(printed: str) -> list[str]:
     """The lines of the library's report."""
-    return re.findall(r"^ +(nccl\w+ +\S.*)$", said, re.MULTILINE)
+    return re.findall(r"^ +(nccl\w+ +\S.*)$", printed, re.MULTILINE)
 
 
-def check(given: argparse.Namespace) -> list[str]:
+def check(arguments: argparse.Namespace) -> list[str]:
     """Every datatype and operation; the problems."""
     problems = []
     for program, (_, reduces, _) in PROGRAMS.items():
-        if program not in given.only:
+        if program not in arguments.only:
             continue
         words = [*CHECKED, *(["-o", "all"] if reduces else [])]
         try:
-            results, said = run(given, program, words, True)
+            results, printed = run(arguments, program, words, True)
         except (RuntimeError, subprocess.TimeoutExpired) as failure:
             problems.append(f"{program}: {failure}")
             continue
-        wrong = wrong_of(results)
+        wrong = count_wrong(results)
         print(f"checked {program}: {len(results)} points, {wrong} wrong", flush=True)
-        print("  " + "\n  ".join(paths_of(said)), flush=True)
+        print("  " + "\n  ".join(paths_of(printed)), flush=True)
         if wrong or not results:
             problems.append(f"{program}: {wrong} wrong of {len(results)} points")
     return problems
 
 
-def measure(given: argparse.Namespace) -> list[dict[str, Any]]:
-    found: dict[tuple, dict[str, Any]] = {}
-    for program, mode in ((program, mode) for program in given.only for mode in given.modes):
+def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    records_by_key: dict[tuple, dict[str, Any]] = {}
+    for program, mode in ((program, mode) for program in arguments.only for mode in arguments.modes):
         collective, _, bus = PROGRAMS[program]
         paths: list[str] = []
-        for turn in range(given.rounds):
+        for turn in range(arguments.rounds):
             for preloaded in (False, True) if turn % 2 else (True, False):
-                results, said = run(given, program, [*TIMED, *MODES[mode]], preloaded)
-                paths = paths_of(said) or paths
+                results, printed = run(arguments, program, [*TIMED, *MODES[mode]], preloaded)
+                paths = paths_of(printed) or paths
                 for result in results:
-                    size = result["size"] // (given.ranks if program == "all_gather" else 1)
+                    size = result["size"] // (arguments.ranks if program == "all_gather" else 1)
                     for place in (place for place in PLACES if result[place]):
-                        add(found, (collective, size, mode, place, preloaded), result[place], given.ranks)
+                        add(records_by_key, (collective, size, mode, place, preloaded), result[place], arguments.ranks)
         print(f"measured {program}, {mode}: {'; '.join(' '.join(line.split()) for line in paths)}", flush=True)
-        for record in found.values():
+        for record in records_by_key.values():
             if record["collective"] == collective and record["mode"] == mode:
                 record["time_us"] = time_us(record.pop("samples"))
                 record["algbw_gbs"] = record["bytes"] / record["time_us"]["median"] / 1e3
-                record["busbw_gbs"] = record["algbw_gbs"] * bus(given.ranks)
-    return list(found.values())
+                record["busbw_gbs"] = record["algbw_gbs"] * bus(arguments.ranks)
+    return list(records_by_key.values())
 
 
-def add(found: dict[tuple, dict], key: tuple, result: dict[str, Any], ranks: int) -> None:
+def add(records_by_key: dict[tuple, dict], key: tuple, result: dict[str, Any], ranks: int) -> None:
     collective, size, mode, place, preloaded = key
-    record = found.setdefault(
+    record = records_by_key.setdefault(
         key,
         {
             "collective": collective,
@@ -170,14 +170,14 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", type=lambda words: words.split(","), default=list(PROGRAMS))
     parser.add_argument("--modes", type=lambda words: words.split(","), default=list(MODES))
-    given = parser.parse_args()
-    given.library = given.library.resolve()
-    problems = [] if given.no_check else check(given)
-    records = measure(given) if given.rounds else []
+    arguments = parser.parse_args()
+    arguments.library = arguments.library.resolve()
+    problems = [] if arguments.no_check else check(arguments)
+    records = measure(arguments) if arguments.rounds else []
     show(records)
     problems += [f"{r['collective']} of {r['bytes']} bytes: {r['wrong']} wrong" for r in records if r["wrong"]]
-    if given.out:
-        write_records(given.out, records, {"nccl": given.nccl.name if given.nccl else "of the programs"})
+    if arguments.out:
+        write_records(arguments.out, records, {"nccl": arguments.nccl.name if arguments.nccl else "of the programs"})
     for problem in problems:
         print(f"nccl_tests: {problem}", file=sys.stderr)
     return 1 if problems else 0

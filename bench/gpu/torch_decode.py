@@ -67,9 +67,9 @@ def make_model(shape: str, batch: int, rank: int, size: int) -> tuple[Callable[[
     width, queries, keys, inner = SHAPES[shape]
     queries, keys, inner = queries // size, keys // size, inner // size
     layers = make_weights(width, queries, keys, inner, batch, rank)
-    same = torch.Generator("cuda").manual_seed(0)
-    given = torch.randn(batch, width, generator=same, device="cuda", dtype=torch.bfloat16)
-    made = torch.full_like(given, float("nan"))
+    common_generator = torch.Generator("cuda").manual_seed(0)
+    inputs = torch.randn(batch, width, generator=common_generator, device="cuda", dtype=torch.bfloat16)
+    output = torch.full_like(inputs, float("nan"))
     functional = torch.nn.functional
 
     def attend(layer: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
@@ -79,23 +79,23 @@ def make_model(shape: str, batch: int, rank: int, size: int) -> tuple[Callable[[
         layer["keys"][:, :, -1] = key.view(batch, keys, HEAD)
         layer["values"][:, :, -1] = value.view(batch, keys, HEAD)
         heads = query.view(batch, queries, 1, HEAD)
-        seen = functional.scaled_dot_product_attention(heads, layer["keys"], layer["values"], enable_gqa=True)
-        return functional.linear(seen.reshape(batch, queries * HEAD), layer["out"])
+        attention = functional.scaled_dot_product_attention(heads, layer["keys"], layer["values"], enable_gqa=True)
+        return functional.linear(attention.reshape(batch, queries * HEAD), layer["out"])
 
     def feed(layer: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
         gate, up = functional.linear(x, layer["up"]).chunk(2, 1)
         return functional.linear(functional.silu(gate) * up, layer["down"])
 
     def step(sum_over_ranks: Callable[[torch.Tensor], Any]) -> None:
-        x = given
+        x = inputs
         for layer in layers:
             for part in (attend, feed):
                 partial = part(layer, functional.rms_norm(x, (width,)))
                 sum_over_ranks(partial)
                 x = x + partial
-        made.copy_(x)
+        output.copy_(x)
 
-    return step, made
+    return step, output
 
 
 def times_of(call: Callable[[], None], mode: str, samples: int) -> list[float]:
@@ -112,7 +112,7 @@ def times_of(call: Callable[[], None], mode: str, samples: int) -> list[float]:
     return [timed(call, STEPS) for _ in range(samples + 1)][1:]
 
 
-def measure(rank: int, size: int, _: str, given: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(rank: int, size: int, _: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Of the program that knows nothing of Isthmus: samples by point, and the outputs beside the file."""
     import torch
     import torch.distributed as dist
@@ -120,27 +120,27 @@ def measure(rank: int, size: int, _: str, given: argparse.Namespace) -> list[dic
     found = []
     for shape in SHAPES:
         for batch in BATCHES:
-            step, made = make_model(shape, batch, rank, size)
+            step, output = make_model(shape, batch, rank, size)
             ways = {"all": dist.all_reduce, "none": lambda _: None}
             for mode in ("graph", "eager"):
                 for name, sums in ways.items():
-                    samples = times_of(lambda step=step, sums=sums: step(sums), mode, given.samples)
+                    samples = times_of(lambda step=step, sums=sums: step(sums), mode, arguments.samples)
                     point = {"model": shape, "batch": batch, "mode": mode, "sums": name, "samples": samples}
                     if name == "all" and rank == 0:
-                        point["output"] = made.float().flatten()[:4096].tolist()
+                        point["output"] = output.float().flatten()[:4096].tolist()
                     found.append(point)
-            del step, made
+            del step, output
             torch.cuda.empty_cache()
     return found
 
 
-def one_job(given: argparse.Namespace, variables: dict[str, str]) -> tuple[list[dict[str, Any]], str]:
+def run_job(arguments: argparse.Namespace, variables: dict[str, str]) -> tuple[list[dict[str, Any]], str]:
     """The samples of a process a GPU, and what was printed."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "samples.json")
-        words = ["--measure", "--ranks", str(given.ranks), "--samples", str(given.samples), "--out", str(file)]
+        words = ["--measure", "--ranks", str(arguments.ranks), "--samples", str(arguments.samples), "--out", str(file)]
         done = subprocess.run(
-            [sys.executable, __file__, given.library, *words],
+            [sys.executable, __file__, arguments.library, *words],
             env=os.environ | variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -188,44 +188,44 @@ def judge(points: dict[str, list[dict[str, Any]]]) -> float:
     return worst
 
 
-def compare(given: argparse.Namespace) -> list[dict[str, Any]]:
-    ways = {"nccl": {}, "nccl_preload": {"LD_PRELOAD": given.library, "ISTHMUS_NCCL_REPORT": "1"}}
+def compare(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    ways = {"nccl": {}, "nccl_preload": {"LD_PRELOAD": arguments.library, "ISTHMUS_NCCL_REPORT": "1"}}
     samples: dict[tuple, list[float]] = {}
-    where: dict[tuple, dict[str, Any]] = {}
-    for turn in range(given.rounds):
+    points_by_key: dict[tuple, dict[str, Any]] = {}
+    for turn in range(arguments.rounds):
         points = {}
         for way in sorted(ways, reverse=bool(turn % 2)):
-            points[way], said = one_job(given, ways[way])
-            if way == "nccl_preload" and not re.search(r"ncclAllReduce +p2p", said):
-                raise RuntimeError(f"no sum was taken: {said[-3000:]}")
+            points[way], printed = run_job(arguments, ways[way])
+            if way == "nccl_preload" and not re.search(r"ncclAllReduce +p2p", printed):
+                raise RuntimeError(f"no sum was taken: {printed[-3000:]}")
             for point in points[way]:
                 provider = "none" if point["sums"] == "none" else way
                 key = (point["model"], point["batch"], point["mode"], provider)
                 samples.setdefault(key, []).extend(point["samples"])
-                where[key] = point
+                points_by_key[key] = point
         print(f"round {turn}: outputs differ by {judge(points):.2g} at most", flush=True)
-    return [record(where[key], key[3], samples[key], given.ranks) for key in samples]
+    return [record(points_by_key[key], key[3], samples[key], arguments.ranks) for key in samples]
 
 
 def main() -> int:
-    made = parser(__doc__, 15)
-    made.add_argument("library")
-    made.add_argument("--rounds", type=int, default=3)
-    made.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
-    given = made.parse_args()
-    if given.measure:
-        return run(measure, given)
+    arguments_parser = parser(__doc__, 15)
+    arguments_parser.add_argument("library")
+    arguments_parser.add_argument("--rounds", type=int, default=3)
+    arguments_parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
+    arguments = arguments_parser.parse_args()
+    if arguments.measure:
+        return run(measure, arguments)
     try:
         import torch
     except ImportError:
         print("SKIPPED: no torch")
         return 77
-    given.ranks = given.ranks or torch.cuda.device_count()
-    given.library = str(Path(given.library).resolve())
-    if given.ranks < 2:
+    arguments.ranks = arguments.ranks or torch.cuda.device_count()
+    arguments.library = str(Path(arguments.library).resolve())
+    if arguments.ranks < 2:
         print("SKIPPED: fewer than two CUDA devices")
         return 77
-    records = compare(given)
+    records = compare(arguments)
     medians = {(r["model"], r["batch"], r["mode"], r["provider"]): r["time_us"]["median"] for r in records}
     for model, batch, mode in dict.fromkeys(key[:3] for key in medians):
         nccl, ours, none = (medians[model, batch, mode, way] for way in ("nccl", "nccl_preload", "none"))
@@ -233,8 +233,8 @@ def main() -> int:
             f"{model:32} batch {batch:2} {mode:5}  nccl {nccl:8.1f}  preload {ours:8.1f}"
             f" ({ours / nccl - 1:+.1%})  none {none:8.1f}"
         )
-    if given.out:
-        write_records(given.out, records, {"torch": torch.__version__})
+    if arguments.out:
+        write_records(arguments.out, records, {"torch": torch.__version__})
     return 0
 
 

@@ -17,12 +17,12 @@ from typing import Any
 from torch_ranks import parser, run, slowest, time_us, timed
 
 SIZES = [64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 32 << 20, 64 << 20, 256 << 20]
-BESIDE = 64 << 20
+OVERLAP_BYTES = 64 << 20
 SIDE = 8192
 PRODUCTS = 20
 
 
-def gather_of(size_bytes: int, group: str) -> tuple[Callable[[], object], int]:
+def make_gather(size_bytes: int, group: str) -> tuple[Callable[[], object], int]:
     """The call, and how many words of its first result are not what the peers put in."""
     import torch
     import torch.distributed as dist
@@ -60,7 +60,7 @@ def record(size: int, size_bytes: int, times: list[float], wrong: int) -> dict:
     }
 
 
-def beside_products(
+def measure_with_products(
     call: Callable[[], object], call_us: float, rounds: int
 ) -> tuple[float, float, list[float]]:
     """By how many percent products slow down beside the calls, and beside nothing; the products' ms."""
@@ -109,15 +109,15 @@ def beside_products(
 def measure(rank: int, size: int, group: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     records = []
     for size_bytes in SIZES:
-        call, wrong = gather_of(size_bytes, group)
+        call, wrong = make_gather(size_bytes, group)
         calls = 48 if size_bytes <= 256 << 10 else 16 if size_bytes <= 4 << 20 else 6
         timed(call, calls)
         times = [timed(call, calls) for _ in range(arguments.samples)]
         records.append(record(size, size_bytes, times, int(slowest(wrong))))
         if rank == 0:
             print(f"{size_bytes:9} {statistics.median(times):8.2f} us, {wrong} wrong words", flush=True)
-        if size_bytes == BESIDE and arguments.rounds > 0:
-            slowdown, noise, products = beside_products(call, statistics.median(times), arguments.rounds)
+        if size_bytes == OVERLAP_BYTES and arguments.rounds > 0:
+            slowdown, noise, products = measure_with_products(call, statistics.median(times), arguments.rounds)
             more = record(size, size_bytes, times, wrong) | {
                 "beside": f"{PRODUCTS} products {SIDE}x{SIDE}x{SIDE} bfloat16",
                 "gemm_slowdown_pct": slowdown,

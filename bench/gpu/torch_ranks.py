@@ -19,11 +19,11 @@ os.environ["NCCL_NVLS_ENABLE"] = "0"
 
 
 def parser(doc: str, samples: int) -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=doc.splitlines()[0])
-    made.add_argument("--ranks", type=int, default=0, help="default: all GPUs")
-    made.add_argument("--samples", type=int, default=samples)
-    made.add_argument("--out")
-    return made
+    result = argparse.ArgumentParser(description=doc.splitlines()[0])
+    result.add_argument("--ranks", type=int, default=0, help="default: all GPUs")
+    result.add_argument("--samples", type=int, default=samples)
+    result.add_argument("--out")
+    return result
 
 
 def slowest(value: float) -> float:

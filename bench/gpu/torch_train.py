@@ -38,7 +38,7 @@ SMALL = ["--model", "gpt-tiny", "--length", "64", "--batch", "4", "--warmup", "1
 Work = Callable[..., Any]
 UNTIMED = 3  # steps of each turn, in which communicators are made
 TRANSIT_BYTES = 512 << 20  # for gathers of hundreds of megabytes
-BY_COPY_ENGINE = "collective=reduce_scatter platform=cuda bytes=1M.. use=copy_engine"
+COPY_ENGINE_RULE = "collective=reduce_scatter platform=cuda bytes=1M.. use=copy_engine"
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ WAYS = {
     "off": Way("isthmus", dma=False),
     "on": Way("isthmus_copy_engine", dma=True),
     "symmetric": Way("isthmus_copy_engine_symmetric", dma=True, symmetric=True),
-    "both": Way("isthmus_copy_engine_both", dma=True, rule=BY_COPY_ENGINE, exact=False),
-    "all": Way("isthmus_copy_engine_all", dma=True, symmetric=True, rule=BY_COPY_ENGINE, exact=False),
+    "both": Way("isthmus_copy_engine_both", dma=True, rule=COPY_ENGINE_RULE, exact=False),
+    "all": Way("isthmus_copy_engine_all", dma=True, symmetric=True, rule=COPY_ENGINE_RULE, exact=False),
 }
 
 
@@ -113,8 +113,8 @@ class Ranks:
             if not ready:
                 raise RuntimeError(f"ranks {sorted(waiting.values())} gave no answer within {limit_s} s")
             for pipe in ready:
-                good, result = pipe.recv()
-                if not good:  # the others wait for this one
+                succeeded, result = pipe.recv()
+                if not succeeded:  # the others wait for this one
                     raise RuntimeError(f"rank {waiting[pipe]}:\n{result}")
                 found[waiting[pipe]] = result
         for process in self._processes:
@@ -122,7 +122,7 @@ class Ranks:
         return [found[rank] for rank in range(len(self._pipes))]
 
 
-def _keep_to_own_cores(rank: int, size: int) -> None:
+def _bind_to_own_cores(rank: int, size: int) -> None:
     """A share of the cores for each rank, as DeepSpeed's --bind_cores_to_rank gives."""
     cores = sorted(os.sched_getaffinity(0))
     share = len(cores) // size
@@ -134,7 +134,7 @@ def _serve(
     pipe: Any, variables: dict[str, str], path: list[str], work: Work, arguments: list[str], *more: Any
 ) -> None:
     os.environ.update(variables)
-    _keep_to_own_cores(int(variables["RANK"]), int(variables["WORLD_SIZE"]))
+    _bind_to_own_cores(int(variables["RANK"]), int(variables["WORLD_SIZE"]))
     sys.path[:] = [str(ROOT / "examples/zero3"), *path]
     try:
         import torch.distributed as dist
@@ -260,8 +260,8 @@ def measure(run: Run) -> dict[str, Series]:
         first = turn % len(run.names)
         order = Turns((*run.names[first:], *run.names[:first]), run.options.turns, run.options.steps)
         ranks = Ranks(take_turns, arguments, {}, run.options.ranks, run.packages, order)
-        for of_ranks in zip(*ranks.results(run.options.limit), strict=True):
-            found[of_ranks[0]["name"]].add(of_ranks)
+        for rank_results in zip(*ranks.results(run.options.limit), strict=True):
+            found[rank_results[0]["name"]].add(rank_results)
         for name in run.names:
             last = [f"{median(each):.2f}" for each in found[name].turns[-run.options.turns :]]
             print(f"round {turn}: {name:10} {' '.join(last)} ms", flush=True)
@@ -315,7 +315,7 @@ def parse() -> argparse.Namespace:
     return options
 
 
-def least_memory_gib(options: argparse.Namespace) -> float:
+def min_memory_gib(options: argparse.Namespace) -> float:
     import torch
 
     if options.device != "cuda":
@@ -326,7 +326,7 @@ def least_memory_gib(options: argparse.Namespace) -> float:
 
 def main() -> int:
     options = parse()
-    if (has := least_memory_gib(options)) < options.memory_gib:
+    if (has := min_memory_gib(options)) < options.memory_gib:
         print(f"needs devices of {options.memory_gib:.0f} GiB; the smallest here has {has:.0f}")
         return 77
     multiprocessing.get_context("forkserver").set_forkserver_preload(["torch.distributed.fsdp"])

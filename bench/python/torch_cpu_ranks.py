@@ -17,10 +17,10 @@ import isthmus.torch
 from isthmus import machine
 from isthmus.records import Record, merge_rounds, report_from
 
-MOST_SAMPLES = 400
+MAX_SAMPLES = 400
 
 
-class Meeting:
+class SharedRanks:
     """What the ranks share: a word each for the barrier, and their times. For one thread of each rank."""
 
     def __init__(self, rank: int, words: torch.Tensor, times: torch.Tensor) -> None:
@@ -28,7 +28,7 @@ class Meeting:
         self._words = words.numpy()
         self._turn = 0
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         self._turn += 1
         self._words[self.rank] = self._turn
         while self._words.min() < self._turn:
@@ -36,35 +36,35 @@ class Meeting:
 
     def slowest(self, number: int) -> list[float]:
         """Of the first `number` times of all ranks the largest each, when every rank has written its own."""
-        self.meet()
+        self.barrier()
         slowest = self.times[:, :number].max(0).values.tolist()
-        self.meet()  # nobody writes the next times before all have read these
+        self.barrier()  # nobody writes the next times before all have read these
         return slowest
 
 
-def run(given: argparse.Namespace, measure: Callable[[Meeting, argparse.Namespace], list[list[Record]]]) -> int:
+def run(arguments: argparse.Namespace, measure: Callable[[SharedRanks, argparse.Namespace], list[list[Record]]]) -> int:
     """Forks given.ranks ranks, which meet through gloo. Rank 0 prints and keeps what its `measure` returns,
     records by round: a line for each, and given.out as a file."""
-    given.load = os.getloadavg()[0]
-    words = torch.zeros(given.ranks, dtype=torch.int64).share_memory_()
-    times = torch.zeros(given.ranks, MOST_SAMPLES, dtype=torch.float64).share_memory_()
+    arguments.load = os.getloadavg()[0]
+    words = torch.zeros(arguments.ranks, dtype=torch.int64).share_memory_()
+    times = torch.zeros(arguments.ranks, MAX_SAMPLES, dtype=torch.float64).share_memory_()
     with tempfile.TemporaryDirectory() as folder:
-        arguments = (given, f"file://{folder}/store", words, times, measure)
-        torch.multiprocessing.start_processes(_rank, arguments, given.ranks, start_method="fork")
+        process_arguments = (arguments, f"file://{folder}/store", words, times, measure)
+        torch.multiprocessing.start_processes(_rank, process_arguments, arguments.ranks, start_method="fork")
     return 0
 
 
-def _rank(rank: int, given: argparse.Namespace, store: str, words: Any, times: Any, measure: Any) -> None:
+def _rank(rank: int, arguments: argparse.Namespace, store: str, words: Any, times: Any, measure: Any) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store, timedelta(minutes=5), given.ranks, rank)
-    rounds = measure(Meeting(rank, words, times), given)
+    dist.init_process_group("gloo", store, timedelta(minutes=5), arguments.ranks, rank)
+    rounds = measure(SharedRanks(rank, words, times), arguments)
     if rank == 0:
-        _finish(given, merge_rounds(rounds))
+        _finish(arguments, merge_rounds(rounds))
     dist.barrier()
     dist.destroy_process_group()
 
 
-def _finish(given: argparse.Namespace, records: list[Record]) -> None:
+def _finish(arguments: argparse.Namespace, records: list[Record]) -> None:
     points: dict[tuple, list[Record]] = {}
     for record in records:
         points.setdefault(record.point, []).append(record)
@@ -72,14 +72,14 @@ def _finish(given: argparse.Namespace, records: list[Record]) -> None:
         times = ", ".join(f"{each.provider} {each.time_us.median:.1f}" for each in found)
         wrong = sum(each.wrong or 0 for each in found)
         print(f"{collective} {size:>9}  us: {times}  wrong {wrong}", flush=True)
-    if given.out:
+    if arguments.out:
         versions: dict[str, Any] = machine.versions() | {"torch": torch.__version__}
-        block = machine.describe() | {"load_before": given.load}
+        block = machine.describe() | {"load_before": arguments.load}
         command = os.path.basename(sys.argv[0]) + " " + " ".join(sys.argv[1:])
         report = report_from(
             records, command=f"bench/{command}", commit=machine.commit(), machine=block, versions=versions
         )
-        report.save(given.out)
+        report.save(arguments.out)
 
 
 def path_taken(collective: str) -> tuple[str, str]:

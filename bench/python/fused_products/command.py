@@ -53,20 +53,20 @@ class Request:
     timeout: float
 
 
-def bench_fused(asked: Request) -> None:
+def bench_fused(request: Request) -> None:
     """Measures one shape and prints its table. Raises CommandError when an element is wrong."""
-    result = _measure(asked)
+    result = _measure(request)
     shape = result["shapes"][0]
-    report = _report(asked, shape, result["versions"])
-    if asked.json_file:
-        write_output(asked.json_file, report.to_json())
-    if asked.trace:
-        _write_trace(asked.trace, shape["trace"])
-    if asked.plot:
-        title = f"{asked.kind}, {asked.m} x {asked.k} x {asked.n} {asked.dtype}, {asked.ranks} ranks"
-        draw_timeline(shape["trace"], asked.plot, title)
-    if asked.json_file != "-":
-        out.print(table_of(shape, asked.output))
+    report = _report(request, shape, result["versions"])
+    if request.json_file:
+        write_output(request.json_file, report.to_json())
+    if request.trace:
+        _write_trace(request.trace, shape["trace"])
+    if request.plot:
+        title = f"{request.kind}, {request.m} x {request.k} x {request.n} {request.dtype}, {request.ranks} ranks"
+        draw_timeline(shape["trace"], request.plot, title)
+    if request.json_file != "-":
+        out.print(table_of(shape, request.output))
         for line in summary_of(shape):
             out.print(line, markup=False)
     if result["failed"]:
@@ -75,39 +75,39 @@ def bench_fused(asked: Request) -> None:
         raise CommandError(f"{wrong} elements are wrong", FAILED)
 
 
-def _measure(asked: Request) -> dict[str, Any]:
-    _check(asked)
+def _measure(request: Request) -> dict[str, Any]:
+    _check(request)
     job = Job(
-        shapes=[(asked.m, asked.k, asked.n)],
-        kind=asked.kind,
-        platform=asked.device,
-        dtype=asked.dtype,
-        output=asked.output,
-        chunks=asked.chunks,
-        peers=asked.peers,
-        traced=(asked.m, asked.k, asked.n) if asked.trace or asked.plot else None,
+        shapes=[(request.m, request.k, request.n)],
+        kind=request.kind,
+        platform=request.device,
+        dtype=request.dtype,
+        output=request.output,
+        chunks=request.chunks,
+        peers=request.peers,
+        traced=(request.m, request.k, request.n) if request.trace or request.plot else None,
     )
     try:
-        return run(job, asked.ranks, asked.timeout, note)
+        return run(job, request.ranks, request.timeout, note)
     except BenchError as failure:
         raise CommandError(str(failure), FAILED) from None
 
 
-def _check(asked: Request) -> None:
-    for name in (asked.dtype, asked.output):
+def _check(request: Request) -> None:
+    for name in (request.dtype, request.output):
         if datatype(name).name not in figures.ITEM_BYTES:
             raise CommandError(
                 f"{name} is not supported; allowed: {', '.join(figures.ITEM_BYTES)}", BAD_ARGUMENT
             )
-    if asked.output not in (asked.dtype, "float32"):
+    if request.output not in (request.dtype, "float32"):
         raise CommandError(
-            f"--output is float32 or the input's {asked.dtype}, not {asked.output}", BAD_ARGUMENT
+            f"--output is float32 or the input's {request.dtype}, not {request.output}", BAD_ARGUMENT
         )
-    if asked.device not in ("host", "cuda"):
-        raise CommandError(f"--device {asked.device} is unknown; allowed: host, cuda", BAD_ARGUMENT)
-    for name, value in (("m", asked.m), ("k", asked.k if asked.kind == "gemm_reduce_scatter" else 0)):
-        if value % asked.ranks:
-            raise CommandError(f"--{name} {value} must be a multiple of the {asked.ranks} ranks", BAD_ARGUMENT)
+    if request.device not in ("host", "cuda"):
+        raise CommandError(f"--device {request.device} is unknown; allowed: host, cuda", BAD_ARGUMENT)
+    for name, value in (("m", request.m), ("k", request.k if request.kind == "gemm_reduce_scatter" else 0)):
+        if value % request.ranks:
+            raise CommandError(f"--{name} {value} must be a multiple of the {request.ranks} ranks", BAD_ARGUMENT)
 
 
 def table_of(shape: dict[str, Any], output: str) -> Table:
@@ -127,7 +127,7 @@ def table_of(shape: dict[str, Any], output: str) -> Table:
             continue
         time = times[view]
         cells = [title, *(f"{time[key]:.1f}" for key in ("median", "min", "max"))]
-        whole = view not in figures.MOVES
+        whole = view not in figures.COMMUNICATION_VIEWS
         share = f"{100 * product / time['median']:.1f}"
         cells += [f"{figures.tflops(shape, view):.3g}", share] if whole else ["", ""]
         pipelines = view in figures.PIPELINES
@@ -152,13 +152,13 @@ def summary_of(shape: dict[str, Any]) -> list[str]:
     return lines + [f"note: {text}" for text in chunked["notes"]]
 
 
-def _report(asked: Request, shape: dict[str, Any], versions: dict[str, str]) -> Report:
+def _report(request: Request, shape: dict[str, Any], versions: dict[str, str]) -> Report:
     return report_from(
         [
             Record(**record)
-            for record in figures.records(shape, asked.ranks, asked.dtype, asked.output, asked.device)
+            for record in figures.records(shape, request.ranks, request.dtype, request.output, request.device)
         ],
-        command=asked.command,
+        command=request.command,
         commit=measured_variables()["ISTHMUS_BENCH_COMMIT"],
         machine=machine.describe(),
         versions=machine.versions() | versions,

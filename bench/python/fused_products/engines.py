@@ -59,7 +59,7 @@ class HostEngine:
     def total(self, value: int) -> int:
         return int(self.communicator.allreduce(np.array([value], np.int64))[0])
 
-    def come_late(self) -> None:
+    def delay_randomly(self) -> None:
         time.sleep(self.late.random() * 2e-3)
 
     def time_us(self, call: Callable[[], Any], calls: int) -> float:
@@ -161,7 +161,7 @@ class CudaEngine:
         self.dist.all_reduce(sum_)
         return int(sum_.item())
 
-    def come_late(self) -> None:
+    def delay_randomly(self) -> None:
         self.torch.cuda._sleep(int(self.late.random() * 2_000_000))
 
     def time_us(self, call: Callable[[], Any], calls: int) -> float:

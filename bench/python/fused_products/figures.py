@@ -6,8 +6,8 @@ from typing import Any
 
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 PIPELINES = ("pipelined", "fused", "torch_async_tp")
-MOVES = ("communication_only", "collective_only")
-_WHOLE = ("sequential", "pipelined", "fused")  # calls whose results are verified
+COMMUNICATION_VIEWS = ("communication_only", "collective_only")
+_VERIFIED_VIEWS = ("sequential", "pipelined", "fused")  # calls whose results are verified
 
 Shape = dict[str, Any]  # what Bench.shape gives
 
@@ -90,9 +90,9 @@ def records(shape: Shape, ranks: int, dtype: str, output: str, platform: str) ->
             "view": view,
             "host_us": shape["host_us"][view],
         }
-        if view in _WHOLE:
+        if view in _VERIFIED_VIEWS:
             record["wrong"] = wrong(shape)
-        if view not in MOVES:
+        if view not in COMMUNICATION_VIEWS:
             record["tflops"] = tflops(shape, view)
         if view in PIPELINES:
             record["overlap_efficiency"] = overlap_efficiency(shape, view)

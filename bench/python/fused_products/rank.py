@@ -21,7 +21,7 @@ from isthmus.fused import Plan
 from . import SHAPE, VERSIONS, Job, figures
 from .engines import make_engine
 
-_MOST_CALLS = 50  # more would fill a device's queue, and the host's own time would show
+_MAX_CALLS = 50  # more would fill a device's queue, and the host's own time would show
 
 
 class Bench:
@@ -119,7 +119,7 @@ class Bench:
             self.engine.synchronize()
             self.engine.barrier()
             if late:
-                self.engine.come_late()
+                self.engine.delay_randomly()
             calls[name]()
             if self.gathers:
                 wrong += self.engine.wrong_elements(c, self.engine.gather(a), b)
@@ -145,7 +145,7 @@ class Bench:
         for name, call in calls.items():
             self.engine.time_us(call, 1)
             once = self.engine.time_us(call, 3)
-            repetitions[name] = max(1, min(_MOST_CALLS, int(self.job.min_sample_us / once) + 1))
+            repetitions[name] = max(1, min(_MAX_CALLS, int(self.job.min_sample_us / once) + 1))
         samples: dict[Any, list[float]] = {name: [] for name in calls}
         for index in range(self.job.samples):
             order = list(calls.items())
@@ -181,8 +181,8 @@ def gather_events(communicator: Communicator, own: list[dict[str, Any]], engine:
 
 
 def main() -> int:
-    given = json.loads(sys.stdin.read())
-    job, rank = Job(**given["job"]), given["rank"]
+    arguments = json.loads(sys.stdin.read())
+    job, rank = Job(**arguments["job"]), arguments["rank"]
     begin = time.monotonic()
     device = f"{job.platform}:{rank}" if job.platform != "host" else "host"
     if job.platform == "cuda":
@@ -190,7 +190,7 @@ def main() -> int:
 
         torch.cuda.set_device(rank)
     communicator = Communicator.from_unique_id(
-        bytes.fromhex(given["id"]), rank, given["ranks"], device=device, timeout=60.0
+        bytes.fromhex(arguments["id"]), rank, arguments["ranks"], device=device, timeout=60.0
     )
     bench = Bench(job, communicator)
     if rank == 0:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from measured import time_us
 
-LEAST_SAMPLES, MOST_SAMPLES = 5, 100
+MIN_SAMPLES, MAX_SAMPLES = 5, 100
 
 
 def calls_of(size: int, ranks: int) -> dict[str, Callable[[], object]]:
@@ -40,11 +40,11 @@ def samples_of(call: Callable[[], object], seconds: float) -> list[float]:
         dist.barrier()
         start = time.perf_counter()
         call()
-        told = torch.tensor([time.perf_counter() - start, time.perf_counter() - begin], dtype=torch.float64)
-        dist.all_reduce(told, dist.ReduceOp.MAX)
-        samples.append(float(told[0]) * 1e6)
-        enough = len(samples) >= LEAST_SAMPLES and float(told[1]) > seconds
-        if enough or len(samples) == MOST_SAMPLES:
+        elapsed = torch.tensor([time.perf_counter() - start, time.perf_counter() - begin], dtype=torch.float64)
+        dist.all_reduce(elapsed, dist.ReduceOp.MAX)
+        samples.append(float(elapsed[0]) * 1e6)
+        enough = len(samples) >= MIN_SAMPLES and float(elapsed[1]) > seconds
+        if enough or len(samples) == MAX_SAMPLES:
             return samples
 
 

@@ -28,7 +28,7 @@ def write_starter(hosts: Hosts, ranks: int, folder: Path) -> Path:
     """A program that the launcher starts for each rank: it enters the rank's host, then becomes the command."""
     lines = ["#!/bin/sh", "case $PMI_RANK in"]
     for rank in range(ranks):
-        lines.append(f'{rank}) exec {" ".join(hosts.entering(host_of(rank, ranks, hosts)))} "$@" ;;')
+        lines.append(f'{rank}) exec {" ".join(hosts.enter_command(host_of(rank, ranks, hosts)))} "$@" ;;')
     starter = folder / "start"
     starter.write_text("\n".join([*lines, "esac", ""]))
     starter.chmod(starter.stat().st_mode | stat.S_IXUSR)
@@ -66,7 +66,7 @@ def run_openmpi(
     lines = ["#!/bin/sh", "name=$1; shift", "case $name in"]
     for host, name in enumerate(names):
         named = f'unshare --uts sh -c \'hostname {name}; exec sh -c "$1"\' sh "$*"'
-        lines.append(f"{name}) exec {' '.join(hosts.entering(host))} {named} ;;")
+        lines.append(f"{name}) exec {' '.join(hosts.enter_command(host))} {named} ;;")
     agent = folder / "agent"  # in the place of ssh
     agent.write_text("\n".join([*lines, "esac", ""]))
     agent.chmod(agent.stat().st_mode | stat.S_IXUSR)
@@ -77,7 +77,7 @@ def run_openmpi(
     launcher += ["--mca", "pml", "ob1", "--mca", "btl", "self,sm,tcp"]
     set_up = f'mount --bind {folder}/hosts /etc/hosts; hostname {names[0]}; exec "$@"'
     return subprocess.run(
-        [*hosts.entering(0), "unshare", "--uts", "--mount", "sh", "-c", set_up, "sh", *launcher, *command],
+        [*hosts.enter_command(0), "unshare", "--uts", "--mount", "sh", "-c", set_up, "sh", *launcher, *command],
         env=os.environ
         | {"OPAL_PREFIX": str(OPENMPI), "PRTE_PREFIX": str(OPENMPI), "PMIX_PREFIX": str(OPENMPI)}
         | {"LD_LIBRARY_PATH": str(OPENMPI / "lib")},
@@ -95,7 +95,7 @@ def start_ranks(
     environment = os.environ | {"PYTHONPATH": library_path()} | variables
     return [
         subprocess.Popen(
-            [*hosts.entering(host_of(rank, ranks, hosts)), sys.executable, *command(rank)],
+            [*hosts.enter_command(host_of(rank, ranks, hosts)), sys.executable, *command(rank)],
             env=environment,
             stdout=subprocess.PIPE,
             text=True,

@@ -49,7 +49,7 @@ class Hosts:
         self._shares_memory = shares_memory
         self._rate = rate_bits
         self._name = f"isthmus{os.getpid()}"
-        self._holders: list[subprocess.Popen[bytes]] = []
+        self._namespace_processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Hosts:
         try:
@@ -64,7 +64,7 @@ class Hosts:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None
+        self, exception_type: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
 
@@ -101,15 +101,15 @@ class Hosts:
         # System V and POSIX memory of other hosts, and with it their ranks' flight recorders, is out of reach
         # while somebody holds the namespaces.
         mount = "" if self._shares_memory else "mount -t tmpfs tmpfs /dev/shm && "
-        holder = ("ip", "netns", "exec", space, "unshare", "--ipc", "--mount")
-        holder += ("sh", "-c", f"{mount}exec sleep infinity")
-        self._holders.append(subprocess.Popen(holder, start_new_session=True))
-        self._wait_for(self._holders[-1].pid)
+        process = ("ip", "netns", "exec", space, "unshare", "--ipc", "--mount")
+        process += ("sh", "-c", f"{mount}exec sleep infinity")
+        self._namespace_processes.append(subprocess.Popen(process, start_new_session=True))
+        self._wait_for(self._namespace_processes[-1].pid)
 
-    def _wait_for(self, holder: int) -> None:
+    def _wait_for(self, process: int) -> None:
         """Until it sleeps, in its namespaces: whoever enters them before would be in the wrong ones."""
         deadline = time.monotonic() + 60
-        while Path(f"/proc/{holder}/comm").read_text() != "sleep\n":
+        while Path(f"/proc/{process}/comm").read_text() != "sleep\n":
             if time.monotonic() > deadline:
                 raise NetworkError("a host does not get its own namespaces and shared memory")
             time.sleep(0.01)
@@ -117,12 +117,12 @@ class Hosts:
     def address(self, host: int) -> str:
         return f"10.77.0.{host + 1}"
 
-    def entering(self, host: int) -> list[str]:
+    def enter_command(self, host: int) -> list[str]:
         """What stands before a command that runs on that host."""
         return [
             "nsenter",
             "--target",
-            str(self._holders[host].pid),
+            str(self._namespace_processes[host].pid),
             "--net",
             "--ipc",
             "--mount",
@@ -130,17 +130,17 @@ class Hosts:
             f"ISTHMUS_NODE=host{host}",
         ]
 
-    def cut(self, host: int) -> None:
+    def cut_link(self, host: int) -> None:
         """Pulls the plug of a host."""
         call("ip", "-n", self._switch, "link", "set", f"port{host}", "down")
 
-    def mend(self, host: int) -> None:
+    def restore_link(self, host: int) -> None:
         call("ip", "-n", self._switch, "link", "set", f"port{host}", "up")
 
     def close(self) -> None:
-        for holder in self._holders:
-            os.killpg(holder.pid, signal.SIGKILL)
-            holder.wait()
-        self._holders.clear()
+        for process in self._namespace_processes:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        self._namespace_processes.clear()
         for space in (*(f"{self._name}-{host}" for host in range(self.count)), self._switch):
             subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)

@@ -13,10 +13,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from measured import time_us
 
 PORT = 29600  # the host is new: nobody else is there
-LEAST_SAMPLES, MOST_SAMPLES = 5, 100
+MIN_SAMPLES, MAX_SAMPLES = 5, 100
 
 
-def meet(host: int, addresses: list[str]) -> dict[int, socket.socket]:
+def connect_all(host: int, addresses: list[str]) -> dict[int, socket.socket]:
     """A connection to each other host."""
     listener = socket.create_server((addresses[host], PORT), backlog=len(addresses))
     peers: dict[int, socket.socket] = {}
@@ -39,7 +39,7 @@ def receive(peer: socket.socket, into: bytearray) -> None:
         got += peer.recv_into(view[got:], min(1 << 18, len(into) - got))
 
 
-def all_hear(peers: dict[int, socket.socket], word: bytes) -> list[bytes]:
+def exchange_byte(peers: dict[int, socket.socket], word: bytes) -> list[bytes]:
     for peer in peers.values():
         peer.sendall(word)
     return [peer.recv(1) for peer in peers.values()]
@@ -60,14 +60,14 @@ def exchange(peers: dict[int, socket.socket], block: bytes, into: list[bytearray
 
 def main() -> None:
     host, size, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-    peers = meet(host, sys.argv[5:])
+    peers = connect_all(host, sys.argv[5:])
     block, into = bytes(size), [bytearray(size) for _ in peers]
     samples: list[float] = []
     begin = time.perf_counter()
     while True:
-        enough = len(samples) >= LEAST_SAMPLES and time.perf_counter() - begin > seconds
-        ends = host == 0 and (enough or len(samples) == MOST_SAMPLES)
-        if b"e" in [*all_hear(peers, b"e" if ends else b"g"), b"e" if ends else b"g"]:
+        enough = len(samples) >= MIN_SAMPLES and time.perf_counter() - begin > seconds
+        ends = host == 0 and (enough or len(samples) == MAX_SAMPLES)
+        if b"e" in [*exchange_byte(peers, b"e" if ends else b"g"), b"e" if ends else b"g"]:
             break
         samples.append(exchange(peers, block, into) * 1e6)
     if host == 0:
