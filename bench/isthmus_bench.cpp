@@ -10,7 +10,7 @@
 
 #include "harness.hpp"
 #include "harness/fork.hpp"
-#include "harness/meet_mpi.hpp"
+#include "harness/mpi_team.hpp"
 #include "harness/threads.hpp"
 
 namespace {

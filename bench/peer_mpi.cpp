@@ -5,7 +5,7 @@
 #include <mpi.h>
 
 #include "harness.hpp"
-#include "harness/meet_mpi.hpp"
+#include "harness/mpi_team.hpp"
 
 namespace {
 

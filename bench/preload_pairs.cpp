@@ -13,7 +13,7 @@
 #include "harness/clock.hpp"
 #include "harness/command.hpp"
 #include "harness/document.hpp"
-#include "harness/meet_mpi.hpp"
+#include "harness/mpi_team.hpp"
 
 namespace {
 

@@ -106,10 +106,10 @@ def check_folders(components: list[Component]) -> list[str]:
     problems = []
     folders: list[str] = []
     for component in components:
-        mine = [pattern for pattern in component.files if pattern.startswith("src/")]
-        if mine and (component.files != mine or len(mine) != 1 or not re.fullmatch(r"[\w/]+/\*", mine[0])):
+        source_patterns = [pattern for pattern in component.files if pattern.startswith("src/")]
+        if source_patterns and (component.files != source_patterns or len(source_patterns) != 1 or not re.fullmatch(r"[\w/]+/\*", source_patterns[0])):
             problems.append(f"{component.name}: a component of src is one folder, written src/folder/*")
-        folders += (pattern.removesuffix("*") for pattern in mine)
+        folders += (pattern.removesuffix("*") for pattern in source_patterns)
     for folder in folders:
         if any(folder.startswith(other) for other in folders if other != folder) or folders.count(folder) > 1:
             problems.append(f"{folder}: has two rows in the table")
@@ -121,20 +121,20 @@ def find_cycles(edges: dict[str, set[str]]) -> list[list[str]]:
 
     def reached(start: str) -> set[str]:
         seen: set[str] = set()
-        open_ends = [start]
-        while open_ends:
-            for other in edges.get(open_ends.pop(), set()) - seen:
+        pending = [start]
+        while pending:
+            for other in edges.get(pending.pop(), set()) - seen:
                 seen.add(other)
-                open_ends.append(other)
+                pending.append(other)
         return seen
 
     reach = {name: reached(name) for name in edges}
-    circles = {
+    cycles = {
         tuple(sorted(other for other in reach[name] if name in reach.get(other, set())))
         for name in edges
         if name in reach[name]
     }
-    return [list(circle) for circle in sorted(circles)]
+    return [list(cycle) for cycle in sorted(cycles)]
 
 
 def count_cycles(files: list[str], components: list[Component]) -> list[list[str]]:
@@ -168,9 +168,9 @@ def check_entry_points(files: list[str]) -> list[str]:
         if path.startswith("src/") and path.endswith(".cpp"):
             for name in set(DEFINED.findall((ROOT / path).read_text())) & declared:
                 places[name].append(path)
-    problems = [f"{name}: defined nowhere in src" for name, where in places.items() if not where]
-    for name, where in places.items():
-        elsewhere = [path for path in where if not path.startswith("src/api/")]
+    problems = [f"{name}: defined nowhere in src" for name, definitions in places.items() if not definitions]
+    for name, definitions in places.items():
+        elsewhere = [path for path in definitions if not path.startswith("src/api/")]
         problems += (f"{path}: defines {name}; entry points stand in src/api" for path in elsewhere)
     return problems
 
@@ -248,7 +248,7 @@ def main() -> int:
             problems.append(f"docs/architecture.md: component {component.name} owns no file")
     problems += check_folders(components) + check_entry_points(files) + check_backend_names(files)
     cycles = count_cycles(files, components)
-    problems += [f"components include each other in a circle: {' '.join(circle)}" for circle in cycles]
+    problems += [f"components include each other in a circle: {' '.join(cycle)}" for cycle in cycles]
     print(*problems, sep="\n", end="\n" if problems else "")
     counts = f"{len(files)} files, {len(components)} components, {len(cycles)} cycles"
     print(f"layers: {counts}, {len(problems)} problems")

@@ -27,7 +27,7 @@ LIMITED = ("broadcast", "reduce_scatter", "allgatherv")
 TABLE = ROOT / "include/isthmus/collectives.def"
 
 # A string or character literal (kept), a raw string (kept), or a comment (dropped).
-C_PIECE = re.compile(
+C_TOKEN = re.compile(
     r'R"(?P<mark>[^(\s]*)\(.*?\)(?P=mark)"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])*\''
     r"|(?P<comment>//[^\n]*|/\*.*?\*/)",
     re.S,
@@ -35,12 +35,12 @@ C_PIECE = re.compile(
 
 
 def code_of_c(text: str) -> str:
-    return C_PIECE.sub(lambda match: " " if match["comment"] else match[0], text)
+    return C_TOKEN.sub(lambda match: " " if match["comment"] else match[0], text)
 
 
 def code_of_python(text: str) -> str:
     """Without comments, and without strings that are statements of their own."""
-    lonely = {
+    standalone = {
         (node.value.lineno, node.value.col_offset)
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
@@ -48,7 +48,7 @@ def code_of_python(text: str) -> str:
     return " ".join(
         token.string
         for token in tokenize.generate_tokens(io.StringIO(text).readline)
-        if token.type != tokenize.COMMENT and not (token.type == tokenize.STRING and token.start in lonely)
+        if token.type != tokenize.COMMENT and not (token.type == tokenize.STRING and token.start in standalone)
     )
 
 
@@ -74,7 +74,7 @@ def names() -> list[str]:
     return re.findall(r"^ISTHMUS_COLLECTIVE\((\w+),", TABLE.read_text(), re.M)
 
 
-def naming_files() -> dict[str, list[str]]:
+def find_files() -> dict[str, list[str]]:
     """The files that name each collective, tracked ones and new ones."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *FOLDERS]
     listing = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
@@ -94,16 +94,16 @@ def naming_files() -> dict[str, list[str]]:
 
 
 def main() -> int:
-    found = naming_files()
+    found = find_files()
     if sys.argv[1:2] == ["--files"]:
         print("\n".join(found[sys.argv[2]]))
         return 0
     print("files that name a collective: " + ", ".join(f"{name} {len(files)}" for name, files in found.items()))
-    broken = [name for name in LIMITED if len(found[name]) > LIMIT]
-    for name in broken:
+    exceeded = [name for name in LIMITED if len(found[name]) > LIMIT]
+    for name in exceeded:
         print(f"{name}: {len(found[name])} files of src, include and python name it, at most {LIMIT} may:")
         print("  " + "\n  ".join(found[name]))
-    return 1 if broken else 0
+    return 1 if exceeded else 0
 
 
 if __name__ == "__main__":

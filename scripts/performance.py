@@ -41,7 +41,7 @@ POINT = (
 class Row:
     """`record`: machine and topic; `own`, `peers`: values that fields of their records must have."""
 
-    what: str
+    label: str
     record: str
     own: dict[str, Any]
     over: str
@@ -193,13 +193,13 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
         "[PyTorch](torch.md), [on CPUs](torch_cpu.md), [copy engines](copy_engine.md)",
         [
             Row(
-                f"all_reduce of CPU tensors{where}",
+                f"all_reduce of CPU tensors{links}",
                 topic,
                 {"provider": "isthmus"},
                 "gloo",
                 providers("gloo"),
             )
-            for where, topic in (
+            for links, topic in (
                 ("", "cpu2-torch_allreduce"),
                 (", 2 ranks, 16 cores", "cpu16-torch_allreduce_2"),
                 (", 16 ranks", "cpu16-torch_allreduce_16"),
@@ -308,7 +308,7 @@ def ratios(row: Row) -> list[float]:
     for record in records:
         if fits(record, row.own):
             if point_of(record) in own:
-                sys.exit(f"scripts/performance.py: {row.record}, {row.what}: twice {point_of(record)}")
+                sys.exit(f"scripts/performance.py: {row.record}, {row.label}: twice {point_of(record)}")
             own[point_of(record)] = cost(record)
     best: dict[str, float] = {}
     for record in records:
@@ -317,7 +317,7 @@ def ratios(row: Row) -> list[float]:
             best[point] = min(cost(record), best.get(point, float("inf")))
     found = [best[point] / own[point] for point in own if point in best and own[point] > 0]
     if not found:
-        sys.exit(f"scripts/performance.py: {row.record}, {row.what}: no point that both measured")
+        sys.exit(f"scripts/performance.py: {row.record}, {row.label}: no point that both measured")
     return found
 
 
@@ -328,14 +328,14 @@ def line(row: Row) -> str:
     machine = row.record.split("-")[0]
     link = f"[{machine}](../bench/results/{newest(row.record).name})"
     median = f"**{statistics.median(found):.2f}**"
-    return f"| {row.what} | {row.over} | {median} | {spread} | {slower}/{len(found)} | {link} |"
+    return f"| {row.label} | {row.over} | {median} | {spread} | {slower}/{len(found)} | {link} |"
 
 
 def page() -> str:
     parts = [HEAD]
-    for user, (where, rows) in ROWS.items():
+    for user, (links, rows) in ROWS.items():
         table = ["| | over | median | range | slower | record |", "|---|---|---|---|---|---|", *map(line, rows)]
-        parts.append(f"## {user}\n\n{where}.\n\n" + "\n".join(table) + "\n")
+        parts.append(f"## {user}\n\n{links}.\n\n" + "\n".join(table) + "\n")
     return "\n".join(parts)
 
 

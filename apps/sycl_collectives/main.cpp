@@ -14,7 +14,7 @@
 #include <exception>
 
 #include "bench/harness/clock.hpp"
-#include "bench/harness/meet_mpi.hpp"
+#include "bench/harness/mpi_team.hpp"
 #include "cell.hpp"
 #include "common/device.hpp"
 #include "options.hpp"

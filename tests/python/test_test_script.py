@@ -34,7 +34,7 @@ def report(tmp_path, *cases):
 
 def test_pass_on_retry_is_unsteady(script, tmp_path):
     first = script.read_junit(report(tmp_path, ("a", False, ""), ("b", True, "2 s passed")), 8, "ctest")
-    second = script.with_second_try(first, lambda: script.Result(passed=1))
+    second = script.retry_failed(first, lambda: script.Result(passed=1))
     assert second.passed == 2
     assert not second.failed
     assert second.unsteady == ["ctest: b.b\n    2 s passed"]
@@ -47,7 +47,7 @@ def test_pass_on_retry_is_unsteady(script, tmp_path):
 )
 def test_second_failure_is_final(script, tmp_path, second_try):
     first = script.read_junit(report(tmp_path, ("b", True, "wrong")), 8, "ctest")
-    second = script.with_second_try(first, lambda: script.Result(**second_try))
+    second = script.retry_failed(first, lambda: script.Result(**second_try))
     assert second.failed == ["ctest: b.b\n    wrong"]
     assert not second.unsteady
 
@@ -55,11 +55,11 @@ def test_second_failure_is_final(script, tmp_path, second_try):
 @pytest.mark.parametrize("text", ["WARNING: ThreadSanitizer: data race", "***Exception: SEGFAULT"])
 def test_crashes_and_sanitizer_findings_are_not_retried(script, tmp_path, text):
     first = script.read_junit(report(tmp_path, ("b", True, text)), 8, "ctest")
-    assert script.with_second_try(first, lambda: pytest.fail("played again")) is first
+    assert script.retry_failed(first, lambda: pytest.fail("played again")) is first
     assert first.failed
 
 
 def test_many_failures_are_not_retried(script, tmp_path):
-    cases = [(f"t{i}", True, "late") for i in range(script.MOST_UNSTEADY + 1)]
+    cases = [(f"t{i}", True, "late") for i in range(script.MAX_UNSTEADY + 1)]
     first = script.read_junit(report(tmp_path, *cases), 8, "ctest")
-    assert script.with_second_try(first, lambda: pytest.fail("played again")) is first
+    assert script.retry_failed(first, lambda: pytest.fail("played again")) is first
