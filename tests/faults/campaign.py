@@ -27,12 +27,12 @@ from pathlib import Path
 from typing import Any
 
 import front_ends
-from verdict import HARMLESS, Outcome, events_of, first, judge
+from decision import HARMLESS, Outcome, events_of, first, judge
 
 TIMEOUT_S = 3.0
 HUNG_S = 25.0  # after the fault
-PATIENCE_S = 60.0  # for the fault
-TRIES = 3  # of a trial that went wrong while the machine was too busy to tell
+FAULT_DEADLINE_S = 60.0  # for the fault
+MAX_TRIES = 3  # of a trial that went wrong while the machine was too busy to tell
 LETHAL = ["kill", "exit", "stop_long", "stop_short"]
 LIMITS = ["enomem", "emfile"]
 
@@ -56,14 +56,14 @@ def choose(generator: random.Random, only: str) -> dict[str, Any]:
         front_end, backend, faults, _ = generator.choices(PLAN, weights=[entry[3] for entry in PLAN])[0]
         fault = generator.choice(faults)
         ranks = generator.choice([2, 3, 3, 4])
-        begins = fault in ("kill", "exit", "stop_long") and front_end == "c" and generator.random() < 0.15
+        is_at_creation = fault in ("kill", "exit", "stop_long") and front_end == "c" and generator.random() < 0.15
         spec = {
             "front_end": front_end,
             "backend": backend,
             "fault": fault,
             "ranks": ranks,
-            "culprit": generator.randrange(ranks),
-            "at": 0 if begins else generator.randrange(1, 60),
+            "faulty_rank": generator.randrange(ranks),
+            "at": 0 if is_at_creation else generator.randrange(1, 60),
             "delay_us": generator.choice([0, 0, 100, 1000, 10_000]),
             "stop_s": generator.uniform(0.1, 0.8),
             "seed": generator.randrange(1 << 30),
@@ -75,7 +75,7 @@ def choose(generator: random.Random, only: str) -> dict[str, Any]:
             "cut",
             "drop",
         ):  # rank 0's process holds the store: it would be the others that are cut off
-            spec["culprit"] = generator.randrange(1, ranks)
+            spec["faulty_rank"] = generator.randrange(1, ranks)
         # Where a fault must be noticed there are calls until it is; where not, a few after it.
         spec["calls"] = spec["at"] + (60 if fault in HARMLESS else 100_000)
         if only in f"{front_end}/{backend}/{fault}":
@@ -102,7 +102,7 @@ def can_mount() -> bool:
     return os.geteuid() == 0 and subprocess.run(script, capture_output=True, check=False).returncode == 0
 
 
-class Unrest:
+class LoadMonitor:
     """How late this process, which does little, gets its turn: as late may ranks be without a fault."""
 
     LIMIT_S = 0.25
@@ -111,14 +111,14 @@ class Unrest:
         self._last = time.monotonic()
         self._late: list[float] = []  # when it was too late
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """Called by a loop that sleeps for 10 ms."""
         now = time.monotonic()
         if now - self._last > self.LIMIT_S:
             self._late.append(now)
         self._last = now
 
-    def was_since(self, begin: float) -> bool:
+    def was_late_since(self, begin: float) -> bool:
         return bool(self._late) and self._late[-1] >= begin
 
 
@@ -144,12 +144,12 @@ class Trial:
         now = time.monotonic()
         if not self.settled:
             events = self.events()
-            fault = first(events[self.spec["culprit"]], "fault")
+            fault = first(events[self.spec["faulty_rank"]], "fault")
             if fault and self.spec["fault"] == "stop_short" and now - fault["time"] > self.spec["stop_s"]:
-                self._go_on(fault["pid"])
-            if self._have_all_seen(events) or all(process.ended() for process in self.processes):
+                self._resume(fault["pid"])
+            if self._have_all_finished(events) or all(process.ended() for process in self.processes):
                 self._settle(fault, now)
-            elif now - (fault["time"] if fault else self.begin + PATIENCE_S) > HUNG_S:
+            elif now - (fault["time"] if fault else self.begin + FAULT_DEADLINE_S) > HUNG_S:
                 self.hung = True
                 self._settle(fault, now)
             return False
@@ -160,25 +160,25 @@ class Trial:
             self._kill()
         return False
 
-    def _have_all_seen(self, events: list[list[dict[str, Any]]]) -> bool:
+    def _have_all_finished(self, events: list[list[dict[str, Any]]]) -> bool:
         """Whether every rank but a lost one has its error, or has come to its end."""
         is_lost = self.spec["fault"] not in HARMLESS
         return all(
             first(seen, "failed")
             or first(seen, "done")
-            or (is_lost and rank == self.spec["culprit"])
+            or (is_lost and rank == self.spec["faulty_rank"])
             or (seen and not is_alive(seen[0]["pid"]))
             for rank, seen in enumerate(events)
         )
 
     def _settle(self, fault: dict[str, Any] | None, now: float) -> None:
         if fault:
-            self._go_on(fault["pid"])  # a stopped rank must not write into the memory of those that gave up
+            self._resume(fault["pid"])  # a stopped rank must not write into the memory of those that gave up
             time.sleep(0.05)
         (self.folder / "settled").touch()
         self.settled = now
 
-    def _go_on(self, pid: int) -> None:
+    def _resume(self, pid: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
 
@@ -204,7 +204,7 @@ class Trial:
         return outcome
 
 
-def play(
+def run_trials(
     trials: int, seed: int, only: str, jobs: int, limit_s: float
 ) -> Iterator[tuple[dict[str, Any], Outcome]]:
     """Plays the trials, several at a time, and yields each when it is over."""
@@ -212,7 +212,7 @@ def play(
     running: list[Trial] = []
     started, end = 0, time.monotonic() + limit_s
     skipped: Counter[str] = Counter()
-    unrest = Unrest()
+    load_monitor = LoadMonitor()
     while running or (started < trials and time.monotonic() < end):
         while sum(map(cost, running)) < jobs and started < trials and time.monotonic() < end:
             spec = choose(generator, only)
@@ -225,21 +225,21 @@ def play(
             if trial.step():
                 running.remove(trial)
                 outcome = trial.close()
-                if outcome.problems and unrest.was_since(trial.begin):
+                if outcome.problems and load_monitor.was_late_since(trial.begin):
                     outcome = Outcome(Counter(disturbed=1))
-                    if trial.tries < TRIES:
+                    if trial.tries < MAX_TRIES:
                         running.append(Trial(trial.spec, trial.tries + 1))
                         continue
                 yield trial.spec | {"folder": str(trial.folder)}, outcome
         time.sleep(0.01)
-        unrest.look()
+        load_monitor.sample()
     for reason, count in skipped.items():
         print(f"skipped {count} x {reason}")
 
 
 def cost(trial: Trial) -> int:
     """In processor time: most ranks wait, but streams of the stand-ins are threads that look."""
-    if trial.spec["backend"] in front_ends.ON_DEVICES:
+    if trial.spec["backend"] in front_ends.DEVICE_BACKENDS:
         return 4
     return 2 if trial.spec["front_end"] in ("mpi", "sycl") else 1
 
@@ -251,15 +251,15 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def left_behind(before: set[str]) -> list[str]:
+def find_leftovers(before: set[str]) -> list[str]:
     """For information: another program of this machine may have made them."""
     return sorted(name for name in set(os.listdir("/dev/shm")) - before if "isthmus" in name)
 
 
-def summarize(played: list[tuple[dict[str, Any], Outcome]]) -> list[dict[str, Any]]:
+def summarize(results: list[tuple[dict[str, Any], Outcome]]) -> list[dict[str, Any]]:
     """A row for each front end, backend and fault."""
     groups: dict[tuple[str, str, str], list[Outcome]] = {}
-    for spec, outcome in played:
+    for spec, outcome in results:
         groups.setdefault((spec["front_end"], spec["backend"], spec["fault"]), []).append(outcome)
     rows = []
     for (front_end, backend, fault), outcomes in sorted(groups.items()):
@@ -279,16 +279,16 @@ def print_table(rows: list[dict[str, Any]]) -> None:
     print(f"{'front end/backend/fault':34}{'trials':>7}{'right':>7}  s (median, max)  problems")
     for row in rows:
         name = f"{row['front_end']}/{row['backend']}/{row['fault']}"
-        problems = ", ".join(f"{count} {what}" for what, count in sorted(row["problems"].items()))
-        _, median, most = row["seconds"]
-        print(f"{name:34}{row['trials']:7}{row['right']:7}  {median:6.2f} {most:6.2f}    {problems}")
+        problems = ", ".join(f"{count} {problem}" for problem, count in sorted(row["problems"].items()))
+        _, median, maximum = row["seconds"]
+        print(f"{name:34}{row['trials']:7}{row['right']:7}  {median:6.2f} {maximum:6.2f}    {problems}")
 
 
 def save(path: Path, rows: list[dict[str, Any]], command: str) -> None:
     """In the format of all measurements (isthmus.records): for each row the time until the rank was named."""
     from isthmus import machine, records
 
-    made = [
+    entries = [
         records.Record(
             collective=f"fault_{row['fault']}",
             dtype="int32",
@@ -308,8 +308,8 @@ def save(path: Path, rows: list[dict[str, Any]], command: str) -> None:
         )
         for row in rows
     ]
-    where = {"commit": machine.commit(), "machine": machine.describe(), "versions": machine.versions()}
-    records.report_from(made, command=command, **where).save(path)
+    provenance = {"commit": machine.commit(), "machine": machine.describe(), "versions": machine.versions()}
+    records.report_from(entries, command=command, **provenance).save(path)
 
 
 def main() -> int:
@@ -327,27 +327,27 @@ def main() -> int:
     options = parser.parse_args()
     before, begin = set(os.listdir("/dev/shm")), time.monotonic()
     front_ends.prepare()
-    played = []
-    for spec, outcome in play(options.trials, options.seed, options.only, options.jobs, options.limit):
-        played.append((spec, outcome))
+    results = []
+    for spec, outcome in run_trials(options.trials, options.seed, options.only, options.jobs, options.limit):
+        results.append((spec, outcome))
         for problem in outcome.problems:
             print(
                 f"{spec['front_end']}/{spec['backend']}/{spec['fault']} {spec['folder']}: {problem}", flush=True
             )
-    rows = summarize(played)
+    rows = summarize(results)
     print_table(rows)
-    failed = sum(1 for _, outcome in played if outcome.problems)
-    left = left_behind(before)
-    for name in left:
+    failed = sum(1 for _, outcome in results if outcome.problems)
+    leftovers = find_leftovers(before)
+    for name in leftovers:
         print(f"left behind: /dev/shm/{name}")
-    if disturbed := sum(outcome.counts["disturbed"] for _, outcome in played):
+    if disturbed := sum(outcome.counts["disturbed"] for _, outcome in results):
         print(f"{disturbed} could not be judged: the machine was too busy")
     print(
-        f"{len(played)} trials, seed {options.seed}, {failed} with problems, {time.monotonic() - begin:.0f} s"
+        f"{len(results)} trials, seed {options.seed}, {failed} with problems, {time.monotonic() - begin:.0f} s"
     )
     if options.out:
         save(options.out, rows, " ".join(["tests/faults/campaign.py", *sys.argv[1:]]))
-    return 1 if failed or not played else 0
+    return 1 if failed or not results else 0
 
 
 if __name__ == "__main__":

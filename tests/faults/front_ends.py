@@ -32,7 +32,7 @@ DEVICES = {
     "ISTHMUS_NCCL_LIBRARY": f"{STANDINS}/libstandin_nccl.so",
     "ISTHMUS_NVRTC_LIBRARY": f"{STANDINS}/libstandin_compilers.so",
 }
-ON_DEVICES = ("nccl", "copy_engine")
+DEVICE_BACKENDS = ("nccl", "copy_engine")
 # In these trials nothing is free in that folder.
 FULL = {"full_shm": "/dev/shm", "full_disk": "/var/tmp"}
 SERVER = multiprocessing.get_context("forkserver")
@@ -79,7 +79,7 @@ def has_torch() -> bool:
 
 
 # Two networks that a cable joins: the lost rank is alone in one. Of the range for benchmarks (RFC 2544).
-ADDRESS, NEIGHBOUR = "198.18.0.1", "198.18.0.2"
+ADDRESS, NEIGHBOR = "198.18.0.1", "198.18.0.2"
 
 
 def networks(folder: Path) -> tuple[str, str]:
@@ -97,7 +97,7 @@ def separate(folder: Path) -> tuple[str, str]:
         ip("netns", "add", name)
         ip("-n", name, "link", "set", "lo", "up")
     ip("-n", here, "link", "add", "lan", "type", "veth", "peer", "name", "lan", "netns", alone)
-    for name, address in ((here, ADDRESS), (alone, NEIGHBOUR)):
+    for name, address in ((here, ADDRESS), (alone, NEIGHBOR)):
         ip("-n", name, "address", "add", f"{address}/30", "dev", "lan")
         ip("-n", name, "link", "set", "lan", "up")
     return here, alone
@@ -124,21 +124,21 @@ def clean(spec: dict[str, Any], folder: Path) -> None:
 
 
 def variables(spec: dict[str, Any], folder: Path) -> dict[str, str]:
-    """What the ranks read (room.cpp, rank_main.py)."""
+    """What the ranks read (environment.cpp, rank_main.py)."""
     config = folder / "isthmus.toml"
     config.write_text(CONFIGS[spec["backend"]])
     config.chmod(0o600)
-    told = {
+    settings = {
         "FAULT": spec["fault"],
-        "FAULT_RANK": spec["culprit"],
+        "FAULT_RANK": spec["faulty_rank"],
         "FAULT_AT": spec["at"],
         "FAULT_DELAY_US": spec["delay_us"],
         "FAULT_CALLS": spec["calls"],
         "FAULT_SEED": spec["seed"],
         "FAULT_TIMEOUT_S": spec["timeout_s"],
         "FAULT_CONFIG": config,
-        "FAULT_PLATFORM": "cuda" if spec["backend"] in ON_DEVICES else "host",
-        "FAULT_PLAIN_CALLS": 1 if spec["backend"] in ON_DEVICES else 0,
+        "FAULT_PLATFORM": "cuda" if spec["backend"] in DEVICE_BACKENDS else "host",
+        "FAULT_PLAIN_CALLS": 1 if spec["backend"] in DEVICE_BACKENDS else 0,
         "FAULT_CHECKED": 0 if spec["backend"] == "faulty" else 1,
         "FAULT_FOLDER": folder,
         "FAULT_FRONT_END": spec["front_end"],
@@ -147,11 +147,11 @@ def variables(spec: dict[str, Any], folder: Path) -> dict[str, str]:
         "PYTHONWARNINGS": "ignore",
     }
     if spec["fault"] == "full_disk":  # wherever something of the user's could go
-        told |= dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"), FULL["full_disk"])
+        settings |= dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"), FULL["full_disk"])
     if spec["front_end"] == "sycl":  # the CPU device, which its runtime does not find by itself
-        told |= {"OCL_ICD_FILENAMES": VENV / "lib" / "libintelocl.so"}
-    devices = DEVICES if spec["backend"] in ON_DEVICES else {}
-    return {name: str(value) for name, value in told.items()} | devices
+        settings |= {"OCL_ICD_FILENAMES": VENV / "lib" / "libintelocl.so"}
+    devices = DEVICES if spec["backend"] in DEVICE_BACKENDS else {}
+    return {name: str(value) for name, value in settings.items()} | devices
 
 
 def start(spec: dict[str, Any], folder: Path) -> list[Process]:
@@ -166,23 +166,23 @@ def start(spec: dict[str, Any], folder: Path) -> list[Process]:
             processes.append(Process(process))
         return processes
     full = FULL.get(spec["fault"])
-    outer = ["unshare", "-m", str(Path(__file__).parent / "with_full"), full] if full else []
-    with open(folder / "said", "wb") as said:
+    mount_command = ["unshare", "-m", str(Path(__file__).parent / "with_full"), full] if full else []
+    with open(folder / "said", "wb") as output:
         if spec["front_end"] == "mpi":
             launcher = [str(VENV / "bin" / "mpiexec"), "-disable-auto-cleanup", "-n", str(ranks)]
             commands = [[*launcher, str(BUILD / "bin" / "fault_worker_mpi")]]
             environment |= {"MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1"}
             environment |= {"MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "100"}
         else:
-            place = ["--size", str(ranks), "--id", str(folder / "id")]
+            rank_arguments = ["--size", str(ranks), "--id", str(folder / "id")]
             name = "fault_worker_sycl" if spec["front_end"] == "sycl" else "fault_worker"
             program = str(BUILD / "bin" / name)
-            commands = [[*outer, program, "--rank", str(rank), *place] for rank in range(ranks)]
+            commands = [[*mount_command, program, "--rank", str(rank), *rank_arguments] for rank in range(ranks)]
             if spec["fault"] == "drop":
                 here, alone = separate(folder)
                 environment |= {"FAULT_ADDRESS": ADDRESS}
                 commands = [
-                    ["ip", "netns", "exec", alone if rank == spec["culprit"] else here, *command]
+                    ["ip", "netns", "exec", alone if rank == spec["faulty_rank"] else here, *command]
                     for rank, command in enumerate(commands)
                 ]
         return [
@@ -191,8 +191,8 @@ def start(spec: dict[str, Any], folder: Path) -> list[Process]:
                     command,
                     env=os.environ | environment,
                     stdin=subprocess.DEVNULL,
-                    stdout=said,
-                    stderr=said,
+                    stdout=output,
+                    stderr=output,
                     start_new_session=True,
                 )
             )

@@ -58,16 +58,16 @@ void drop_packets() {
 
 }  // namespace
 
-void injection::arm() {
-  if (!m_is_culprit) return;
-  if (m_spec.delay_us == 0) return strike();
+void injection::schedule() {
+  if (!m_is_faulty) return;
+  if (m_spec.delay_us == 0) return inject();
   std::thread([self = *this] {
     std::this_thread::sleep_for(std::chrono::microseconds(self.m_spec.delay_us));
-    self.strike();
+    self.inject();
   }).detach();
 }
 
-void injection::strike() const {
+void injection::inject() const {
   const std::string& fault = m_spec.fault;
   write_event(m_spec, m_rank, {{"event", "fault"}});
   if (fault == "kill") kill(getpid(), SIGKILL);

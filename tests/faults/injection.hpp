@@ -9,15 +9,15 @@ namespace faults {
 
 class injection {
  public:
-  injection(const trial& spec, int rank) : m_spec(spec), m_is_culprit(rank == spec.culprit), m_rank(rank) {}
+  injection(const trial& spec, int rank) : m_spec(spec), m_is_faulty(rank == spec.faulty_rank), m_rank(rank) {}
   // From now on, or after the delay. Nothing on the other ranks.
-  void arm();
+  void schedule();
 
  private:
-  void strike() const;
+  void inject() const;
 
   const trial& m_spec;
-  bool m_is_culprit;
+  bool m_is_faulty;
   int m_rank;
 };
 

@@ -8,13 +8,13 @@
 
 int main(int argc, char** argv) {
   try {
-    const auto place = topology::parse_rank_arguments(argc, argv);
-    if (!place) throw std::runtime_error("--rank, --size and --id are needed");
+    const auto arguments = topology::parse_rank_arguments(argc, argv);
+    if (!arguments) throw std::runtime_error("--rank, --size and --id are needed");
     const faults::trial spec = faults::trial_of_environment();
-    const isthmus_unique_id id = topology::share_unique_id(place->rank, place->id_file, std::getenv("FAULT_ADDRESS"));
-    return faults::run_rank(spec, place->rank, place->size,
-                            [&](const isthmus_communicator_options& options, isthmus_communicator* made) {
-                              return isthmus_communicator_create(&id, place->rank, place->size, &options, made);
+    const isthmus_unique_id id = topology::share_unique_id(arguments->rank, arguments->id_file, std::getenv("FAULT_ADDRESS"));
+    return faults::run_rank(spec, arguments->rank, arguments->size,
+                            [&](const isthmus_communicator_options& options, isthmus_communicator* communicator) {
+                              return isthmus_communicator_create(&id, arguments->rank, arguments->size, &options, communicator);
                             });
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "worker: %s\n", failure.what());

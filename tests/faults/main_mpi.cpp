@@ -14,8 +14,8 @@ int main(int argc, char** argv) {
     const isthmus_mpi_table table = isthmus::mpi::table(MPI_COMM_WORLD);
     const int result =
         faults::run_rank(faults::trial_of_environment(), rank, size,
-                         [&](const isthmus_communicator_options& options, isthmus_communicator* made) {
-                           return isthmus_communicator_create_mpi(&table, &options, made);
+                         [&](const isthmus_communicator_options& options, isthmus_communicator* communicator) {
+                           return isthmus_communicator_create_mpi(&table, &options, communicator);
                          });
     std::_Exit(result);  // MPI_Finalize waits for all, also for those that are gone
   } catch (const std::exception& failure) {

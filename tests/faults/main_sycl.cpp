@@ -26,24 +26,24 @@ class sycl_rank {
       : m_spec(spec), m_rank(rank), m_size(size), m_queue(sycl::cpu_selector_v) {}
 
   void run(const isthmus::unique_id& id) {
-    note({{"event", "begin"}});
-    std::string where = "create";
+    log({{"event", "begin"}});
+    std::string function = "create";
     try {
       isthmus::communicator ranks{
           m_queue.get_device(), id, m_rank, m_size, {.config = m_spec.config, .timeout_s = m_spec.timeout_s}};
-      note({{"event", "ready"}});
-      where = "allreduce";
+      log({{"event", "ready"}});
+      function = "allreduce";
       call_until_failure(ranks);
-      note({{"event", "done"}});
+      log({{"event", "done"}});
       faults::wait_until_settled(m_spec);
     } catch (const std::exception& failure) {
-      nlohmann::json fields{{"event", "failed"}, {"in", where}, {"message", failure.what()}, {"result", ""}};
+      nlohmann::json fields{{"event", "failed"}, {"in", function}, {"message", failure.what()}, {"result", ""}};
       if (const auto* const ours = dynamic_cast<const isthmus::exception*>(&failure))
         fields["ranks"] = ours->ranks();
-      note(fields);
+      log(fields);
       faults::wait_until_settled(m_spec);
     }
-    note({{"event", "end"}});
+    log({{"event", "end"}});
   }
 
  private:
@@ -53,11 +53,11 @@ class sycl_rank {
         sycl::malloc_shared<std::int32_t>(largest, m_queue), release);
     faults::injection fault(m_spec, m_rank);
     for (std::uint64_t call = 0; call < m_spec.calls; ++call) {
-      if (call == m_spec.at) fault.arm();
+      if (call == m_spec.at_call) fault.schedule();
       const std::size_t count = sizes[(call * 7 + m_spec.seed) % std::size(sizes)];
       const bool is_right =
           call % 2 == 0 ? sum_of_memory(ranks, memory.get(), call, count) : sum_of_buffer(ranks, call, count);
-      if (!is_right) note({{"event", "wrong_result"}, {"call", call}});
+      if (!is_right) log({{"event", "wrong_result"}, {"call", call}});
     }
   }
 
@@ -83,7 +83,7 @@ class sycl_rank {
     return sum;
   }
 
-  void note(nlohmann::json event) const { faults::write_event(m_spec, m_rank, std::move(event)); }
+  void log(nlohmann::json event) const { faults::write_event(m_spec, m_rank, std::move(event)); }
 
   const faults::trial& m_spec;
   int m_rank, m_size;
@@ -94,11 +94,11 @@ class sycl_rank {
 
 int main(int argc, char** argv) {
   try {
-    const auto place = topology::parse_rank_arguments(argc, argv);
-    if (!place) throw std::runtime_error("--rank, --size and --id are needed");
+    const auto arguments = topology::parse_rank_arguments(argc, argv);
+    if (!arguments) throw std::runtime_error("--rank, --size and --id are needed");
     const faults::trial spec = faults::trial_of_environment();
-    sycl_rank rank(spec, place->rank, place->size);
-    rank.run(topology::share_unique_id(place->rank, place->id_file));
+    sycl_rank rank(spec, arguments->rank, arguments->size);
+    rank.run(topology::share_unique_id(arguments->rank, arguments->id_file));
     return 0;
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "worker: %s\n", failure.what());

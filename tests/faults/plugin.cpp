@@ -13,10 +13,10 @@
 
 namespace {
 
-struct state {
+struct faulty_state {
   const isthmus_backend_context& context;
-  bool fails_at_last;
-  int left;  // calls until the fault
+  bool fails_eventually;
+  int remaining_calls;  // calls until the fault
 };
 
 std::string variable(const char* name) {
@@ -24,7 +24,7 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-bool is_culprit(const isthmus_backend_context& context) {
+bool is_faulty_rank(const isthmus_backend_context& context) {
   return context.rank == std::atoi(variable("FAULT_RANK").c_str());
 }
 
@@ -38,18 +38,18 @@ isthmus_status fail(const isthmus_backend_context& context) {
 
 isthmus_status create(const isthmus_backend_context* context, void** result) {
   *result = nullptr;
-  if (variable("FAULT_AT") == "0" && is_culprit(*context)) return fail(*context);
-  *result = new (std::nothrow) state{*context, is_culprit(*context), std::atoi(variable("FAULT_AT").c_str())};
+  if (variable("FAULT_AT") == "0" && is_faulty_rank(*context)) return fail(*context);
+  *result = new (std::nothrow) faulty_state{*context, is_faulty_rank(*context), std::atoi(variable("FAULT_AT").c_str())};
   return *result == nullptr ? ISTHMUS_ERROR_OUT_OF_MEMORY : ISTHMUS_SUCCESS;
 }
 
-void destroy(void* pointer) { delete static_cast<state*>(pointer); }
+void destroy(void* pointer) { delete static_cast<faulty_state*>(pointer); }
 const char* supports(void*, const isthmus_operation*, const char*) { return nullptr; }
 
 isthmus_status enqueue(void* pointer, const isthmus_operation*, const char* const*, size_t) {
-  auto& self = *static_cast<state*>(pointer);
-  if (self.left-- > 0) return ISTHMUS_SUCCESS;
-  if (self.fails_at_last) return fail(self.context);
+  auto& self = *static_cast<faulty_state*>(pointer);
+  if (self.remaining_calls-- > 0) return ISTHMUS_SUCCESS;
+  if (self.fails_eventually) return fail(self.context);
   while (self.context.is_aborted(self.context.runtime) == 0) usleep(200);
   return ISTHMUS_ERROR_ABORTED;
 }

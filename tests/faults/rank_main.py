@@ -21,34 +21,34 @@ class Rank:
 
     def __init__(self, variables: dict[str, str], rank: int, size: int) -> None:
         os.environ.update(variables)
-        self.told, self.rank, self.size = variables, rank, size
-        self.at, self.calls = int(variables["FAULT_AT"]), int(variables["FAULT_CALLS"])
+        self.variables, self.rank, self.size = variables, rank, size
+        self.at_call, self.calls = int(variables["FAULT_AT"]), int(variables["FAULT_CALLS"])
         self.timeout_s = float(variables["FAULT_TIMEOUT_S"])
         self.folder = Path(variables["FAULT_FOLDER"])
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         self._file = os.open(self.folder / f"rank.{rank}", flags, 0o600)
-        said = os.open(self.folder / "said", flags, 0o600)
-        os.dup2(said, 1)
-        os.dup2(said, 2)
-        os.close(said)
-        self.note("begin")
+        output = os.open(self.folder / "said", flags, 0o600)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(output)
+        self.log("begin")
 
-    def note(self, event: str, **fields: Any) -> None:
+    def log(self, event: str, **fields: Any) -> None:
         line = {"event": event, "time": time.clock_gettime(time.CLOCK_MONOTONIC), "pid": os.getpid()} | fields
         os.write(self._file, (json.dumps(line) + "\n").encode())
 
-    def strike_at(self, call: int) -> None:
+    def inject_at(self, call: int) -> None:
         """The fault, if it is this rank's and its time has come, or a while later."""
-        if call != self.at or self.rank != int(self.told["FAULT_RANK"]):
+        if call != self.at_call or self.rank != int(self.variables["FAULT_RANK"]):
             return
-        if delay := int(self.told["FAULT_DELAY_US"]):
-            threading.Timer(delay / 1e6, self._strike).start()
+        if delay := int(self.variables["FAULT_DELAY_US"]):
+            threading.Timer(delay / 1e6, self._inject).start()
         else:
-            self._strike()
+            self._inject()
 
-    def _strike(self) -> None:
-        fault = self.told["FAULT"]
-        self.note("fault")
+    def _inject(self) -> None:
+        fault = self.variables["FAULT"]
+        self.log("fault")
         if fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if fault in ("stop_short", "stop_long"):
@@ -74,24 +74,24 @@ class Rank:
         while not (self.folder / "settled").exists() and time.monotonic() < end:
             time.sleep(0.005)
 
-    def note_failure(self, where: str, failure: Exception) -> None:
+    def log_failure(self, where: str, failure: Exception) -> None:
         fields = {"in": where, "message": str(failure), "status": type(failure).__name__, "result": ""}
         if hasattr(failure, "ranks"):  # PyTorch's exception has none
             fields["ranks"] = failure.ranks
-        self.note("failed", **fields)
+        self.log("failed", **fields)
 
     def call_until_failure(self, sum_of: Callable[[int, int], bool], failures: tuple[type, ...]) -> None:
         """`sum_of(call, elements)`: whether an allreduce was right."""
         for call in range(self.calls):
-            self.strike_at(call)
-            elements = SIZES[(call * 7 + int(self.told["FAULT_SEED"])) % len(SIZES)]
+            self.inject_at(call)
+            elements = SIZES[(call * 7 + int(self.variables["FAULT_SEED"])) % len(SIZES)]
             try:
                 if not sum_of(call, elements):
-                    self.note("wrong_result", call=call)
+                    self.log("wrong_result", call=call)
             except failures as failure:
-                self.note_failure("allreduce", failure)
+                self.log_failure("allreduce", failure)
                 return
-        self.note("done")
+        self.log("done")
 
 
 def run(variables: dict[str, str], rank: int, size: int, path: list[str]) -> None:
@@ -119,27 +119,27 @@ def _call(self: Rank) -> None:
     while not id_file.exists():
         time.sleep(0.002)
     identity = isthmus.UniqueId.fromhex(id_file.read_text())
-    config = self.told["FAULT_CONFIG"]
+    config = self.variables["FAULT_CONFIG"]
     try:
         comm = isthmus.Communicator.from_unique_id(
             identity, self.rank, self.size, config=config, timeout=self.timeout_s
         )
     except isthmus.Error as failure:
-        self.note_failure("create", failure)
+        self.log_failure("create", failure)
         self.wait_until_settled()
         return
-    self.note("ready")
+    self.log("ready")
 
     def sum_of(call: int, elements: int) -> bool:
         mine = np.full(elements, call + self.rank, np.int32)
-        if call % 16 == 5 and (part := comm.split(0, 0)) is not None:
-            part.close()
+        if call % 16 == 5 and (subcommunicator := comm.split(0, 0)) is not None:
+            subcommunicator.close()
         return bool((comm.allreduce(mine) == call * self.size + sum(range(self.size))).all())
 
     self.call_until_failure(sum_of, (isthmus.Error,))
     self.wait_until_settled()
     comm.close()
-    self.note("end", descriptors_before=before, descriptors=self.count_descriptors())
+    self.log("end", descriptors_before=before, descriptors=self.count_descriptors())
 
 
 def _call_torch(self: Rank) -> None:
@@ -148,11 +148,11 @@ def _call_torch(self: Rank) -> None:
     import torch
     import torch.distributed as dist
 
-    os.environ["ISTHMUS_CONFIG"] = self.told["FAULT_CONFIG"]
+    os.environ["ISTHMUS_CONFIG"] = self.variables["FAULT_CONFIG"]
     torch.set_num_threads(1)
     store = f"file://{self.folder}/store"
     dist.init_process_group("cpu:isthmus", store, timedelta(seconds=self.timeout_s), self.size, self.rank)
-    self.note("ready")
+    self.log("ready")
 
     def sum_of(call: int, elements: int) -> bool:
         data = torch.full((elements,), call + self.rank, dtype=torch.int32)
@@ -164,4 +164,4 @@ def _call_torch(self: Rank) -> None:
     self.call_until_failure(sum_of, (dist.DistBackendError,))
     self.wait_until_settled()
     dist.destroy_process_group()
-    self.note("end")
+    self.log("end")

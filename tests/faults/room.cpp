@@ -17,23 +17,23 @@
 namespace faults {
 namespace {
 
-std::string variable(const char* name, const char* otherwise = "") {
+std::string variable(const char* name, const char* fallback = "") {
   const char* const value = std::getenv(name);
-  return value == nullptr ? otherwise : value;
+  return value == nullptr ? fallback : value;
 }
 
-class host_room final : public room {
+class host_buffers final : public trial_buffers {
  public:
   std::int32_t* memory() const override { return const_cast<std::int32_t*>(m_memory.data()); }
 
  private:
-  std::vector<std::int32_t> m_memory = std::vector<std::int32_t>(room_elements);
+  std::vector<std::int32_t> m_memory = std::vector<std::int32_t>(buffer_elements);
 };
 
 // Of a device whose memory the host reaches: the stand-in's. Its functions are those of CUDA.
-class device_room final : public room {
+class device_buffers final : public trial_buffers {
  public:
-  device_room(const trial& spec, isthmus_communicator communicator, int device) : m_spec(spec), m_rank(device) {
+  device_buffers(const trial& spec, isthmus_communicator communicator, int device) : m_spec(spec), m_rank(device) {
     void* const library = dlopen(variable("ISTHMUS_CUDA_RUNTIME_LIBRARY").c_str(), RTLD_NOW);
     if (library == nullptr) throw std::runtime_error("the stand-in of the runtime is missing");
     const auto function = [&](const char* name) {
@@ -44,7 +44,7 @@ class device_room final : public room {
     m_query = reinterpret_cast<query*>(function("cudaStreamQuery"));
     reinterpret_cast<int (*)(int)>(function("cudaSetDevice"))(device);
     reinterpret_cast<int (*)(void**, unsigned)>(function("cudaStreamCreateWithFlags"))(&m_stream, 1);
-    if (isthmus_memory_allocate_symmetric(communicator, room_elements * sizeof(std::int32_t), &m_memory) !=
+    if (isthmus_memory_allocate_symmetric(communicator, buffer_elements * sizeof(std::int32_t), &m_memory) !=
         ISTHMUS_SUCCESS)
       m_memory = nullptr;
   }
@@ -86,8 +86,8 @@ class device_room final : public room {
 trial trial_of_environment() {
   trial spec;
   spec.fault = variable("FAULT");
-  spec.culprit = std::stoi(variable("FAULT_RANK", "0"));
-  spec.at = std::stoull(variable("FAULT_AT", "0"));
+  spec.faulty_rank = std::stoi(variable("FAULT_RANK", "0"));
+  spec.at_call = std::stoull(variable("FAULT_AT", "0"));
   spec.at_creation = variable("FAULT_AT") == "0";
   spec.delay_us = std::stoi(variable("FAULT_DELAY_US", "0"));
   spec.calls = std::stoull(variable("FAULT_CALLS", "100"));
@@ -101,15 +101,15 @@ trial trial_of_environment() {
   return spec;
 }
 
-std::unique_ptr<room> make_room(const trial& spec, isthmus_communicator communicator, int rank) {
-  if (spec.platform == "host") return std::make_unique<host_room>();
-  auto made = std::make_unique<device_room>(spec, communicator, rank);
-  return made->memory() == nullptr ? nullptr : std::move(made);
+std::unique_ptr<trial_buffers> make_buffers(const trial& spec, isthmus_communicator communicator, int rank) {
+  if (spec.platform == "host") return std::make_unique<host_buffers>();
+  auto buffers = std::make_unique<device_buffers>(spec, communicator, rank);
+  return buffers->memory() == nullptr ? nullptr : std::move(buffers);
 }
 
 void wait_until_settled(const trial& spec) {
-  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!std::filesystem::exists(spec.folder + "/settled") && std::chrono::steady_clock::now() < patience)
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!std::filesystem::exists(spec.folder + "/settled") && std::chrono::steady_clock::now() < deadline)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
 

@@ -39,7 +39,7 @@ std::size_t count(const char* folder) {
   return static_cast<std::size_t>(std::distance(begin(all), end(all)));
 }
 
-usage used_now() {
+usage measure_usage() {
   std::ifstream file("/proc/self/statm");
   double size = 0, resident = 0, shared = 0;
   file >> size >> resident >> shared;
@@ -49,26 +49,26 @@ usage used_now() {
           shared * page_mb, count("/proc/self/fd"), count("/proc/self/task")};
 }
 
-void check(isthmus_status status, const char* what) {
+void check(isthmus_status status, const char* function) {
   if (status != ISTHMUS_SUCCESS)
-    throw std::runtime_error(std::string(what) + ": " + topology::last_error().message);
+    throw std::runtime_error(std::string(function) + ": " + topology::last_error().message);
 }
 
 // One communicator whose ranks are threads of this process.
-class team {
+class communicator_group {
  public:
-  explicit team(int size) : m_handles(static_cast<std::size_t>(size)) {
+  explicit communicator_group(int size) : m_handles(static_cast<std::size_t>(size)) {
     const std::vector<isthmus_device> devices(m_handles.size(), isthmus_device{ISTHMUS_PLATFORM_HOST, 0});
     isthmus_communicator_options options{};
     options.struct_bytes = sizeof options;
     options.timeout_s = 120;
     check(isthmus_communicator_create_all(size, devices.data(), &options, m_handles.data()), "create_all");
   }
-  ~team() {
+  ~communicator_group() {
     for (const isthmus_communicator each : m_handles) isthmus_communicator_destroy(each);
   }
-  team(const team&) = delete;
-  team& operator=(const team&) = delete;
+  communicator_group(const communicator_group&) = delete;
+  communicator_group& operator=(const communicator_group&) = delete;
   int size() const { return static_cast<int>(m_handles.size()); }
   isthmus_communicator operator[](int rank) const { return m_handles[static_cast<std::size_t>(rank)]; }
 
@@ -76,7 +76,7 @@ class team {
   std::vector<isthmus_communicator> m_handles;
 };
 
-struct tally {
+struct call_statistics {
   std::atomic<std::uint64_t> calls{0}, wrong{0};
 };
 
@@ -85,13 +85,13 @@ std::int64_t value_of(std::uint64_t call, int rank, std::uint64_t i) {
 }
 
 // `calls` operations of one rank, the same on all ranks.
-void operate(isthmus_communicator handle, int rank, int size, std::uint64_t seed, int calls, tally& done) {
+void operate(isthmus_communicator handle, int rank, int size, std::uint64_t seed, int calls, call_statistics& done) {
   std::mt19937_64 random(seed);
   const auto ranks = static_cast<std::uint64_t>(size);
   std::vector<std::int64_t> send, recv;
   for (int n = 0; n < calls; ++n) {
-    const std::uint64_t call = random(), most = random() % 16 == 0 ? 20'000 : 600;
-    const std::uint64_t elements = 1 + random() % most;
+    const std::uint64_t call = random(), max_elements = random() % 16 == 0 ? 20'000 : 600;
+    const std::uint64_t elements = 1 + random() % max_elements;
     const int root = static_cast<int>(random() % ranks);
     send.resize(elements * ranks);
     for (std::uint64_t i = 0; i < send.size(); ++i) send[i] = value_of(call, rank, i);
@@ -132,7 +132,7 @@ void operate(isthmus_communicator handle, int rank, int size, std::uint64_t seed
   }
 }
 
-void operate_all(const team& ranks, std::uint64_t seed, int calls, tally& done) {
+void operate_all(const communicator_group& ranks, std::uint64_t seed, int calls, call_statistics& done) {
   topology::run_on_each_rank(ranks.size(), [&](int rank) {
     try {
       operate(ranks[rank], rank, ranks.size(), seed, calls, done);
@@ -143,7 +143,7 @@ void operate_all(const team& ranks, std::uint64_t seed, int calls, tally& done) 
   });
 }
 
-void use_heap(const team& ranks) {
+void use_heap(const communicator_group& ranks) {
   topology::run_on_each_rank(ranks.size(), [&](int rank) {
     void* own = nullptr;
     check(isthmus_memory_allocate_symmetric(ranks[rank], 1 << 20, &own), "allocate_symmetric");
@@ -165,7 +165,7 @@ struct soak {
   double minutes;
   int ranks;
   std::string out, command;  // a file for the record; "": none
-  tally done{};
+  call_statistics done{};
   std::uint64_t created = 0, seed = 1;
 
   std::vector<double> rounds_us{};
@@ -173,18 +173,18 @@ struct soak {
   // Each round: 64 communicators at a time, one of many ranks, and ten that come and go.
   void round() {
     {
-      std::vector<std::unique_ptr<team>> many;
-      for (int i = 0; i < 64; ++i) many.push_back(std::make_unique<team>(2));
+      std::vector<std::unique_ptr<communicator_group>> many;
+      for (int i = 0; i < 64; ++i) many.push_back(std::make_unique<communicator_group>(2));
       for (const auto& each : many) operate_all(*each, ++seed, 4, done);
       created += 64;
     }
     {
-      const team crowd(ranks);
-      operate_all(crowd, ++seed, 12, done);
+      const communicator_group large_group(ranks);
+      operate_all(large_group, ++seed, 12, done);
       ++created;
     }
     for (int i = 0; i < 10; ++i) {
-      const team pair(2 + i % 3);
+      const communicator_group pair(2 + i % 3);
       operate_all(pair, ++seed, 20, done);
       use_heap(pair);
       ++created;
@@ -195,7 +195,7 @@ struct soak {
     const auto begin = clock_type::now();
     const auto passed = [&] { return std::chrono::duration<double>(clock_type::now() - begin).count() / 60; };
     for (int i = 0; i < 2; ++i) round();  // allocators and caches have their size then
-    const usage first = used_now();
+    const usage first = measure_usage();
     print("warm", passed(), done.calls, created, first);
     double next = passed() + std::max(0.5, minutes / 20);
     while (passed() < minutes) {
@@ -204,33 +204,33 @@ struct soak {
       rounds_us.push_back((passed() - before) * 60e6);
       if (passed() < next) continue;
       next = passed() + std::max(0.5, minutes / 20);
-      print("", passed(), done.calls, created, used_now());
+      print("", passed(), done.calls, created, measure_usage());
     }
-    const usage last = used_now();
+    const usage last = measure_usage();
     print("end", passed(), done.calls, created, last);
     const double grown = last.heap_mb - first.heap_mb;
-    const bool flat = grown < 1 && last.shared_mb < first.shared_mb + 1 &&
+    const bool is_flat = grown < 1 && last.shared_mb < first.shared_mb + 1 &&
                       last.descriptors <= first.descriptors && last.threads <= first.threads;
     std::printf("soak: %llu wrong, %s (%+.2f MB of heap, %+ld descriptors)\n",
-                static_cast<unsigned long long>(done.wrong.load()), flat ? "flat" : "GROWS", grown,
+                static_cast<unsigned long long>(done.wrong.load()), is_flat ? "flat" : "GROWS", grown,
                 static_cast<long>(last.descriptors) - static_cast<long>(first.descriptors));
     record(first, last, passed());
-    return done.wrong == 0 && flat ? 0 : 1;
+    return done.wrong == 0 && is_flat ? 0 : 1;
   }
 
   void record(const usage& first, const usage& last, double passed) const {
     if (out.empty() || rounds_us.empty()) return;
-    nlohmann::json told =
+    nlohmann::json result =
         bench::record_of({"soak", "int64", 0, ranks, "isthmus", "host", "host"}, rounds_us, {});
-    told["minutes"] = passed;
-    told["calls"] = done.calls.load();
-    told["communicators"] = created;
-    told["wrong"] = done.wrong.load();
-    told["heap_mb_more"] = last.heap_mb - first.heap_mb;
-    told["shared_mb_more"] = last.shared_mb - first.shared_mb;
-    told["descriptors_more"] = static_cast<long>(last.descriptors) - static_cast<long>(first.descriptors);
-    told["threads_more"] = static_cast<long>(last.threads) - static_cast<long>(first.threads);
-    bench::write_records(out, command, {{"isthmus", isthmus_version()}}, {told});
+    result["minutes"] = passed;
+    result["calls"] = done.calls.load();
+    result["communicators"] = created;
+    result["wrong"] = done.wrong.load();
+    result["heap_mb_more"] = last.heap_mb - first.heap_mb;
+    result["shared_mb_more"] = last.shared_mb - first.shared_mb;
+    result["descriptors_more"] = static_cast<long>(last.descriptors) - static_cast<long>(first.descriptors);
+    result["threads_more"] = static_cast<long>(last.threads) - static_cast<long>(first.threads);
+    bench::write_records(out, command, {{"isthmus", isthmus_version()}}, {result});
   }
 };
 

@@ -44,7 +44,7 @@ MISSING = r"(?:missing:|nothing came from rank) ([\d, ]+)"
 REPORTERS = [r"rank (\d+) failed:", r"on rank (\d+)\)?:"]
 
 
-def blamed(message: str) -> set[int]:
+def attributed_ranks(message: str) -> set[int]:
     """The ranks that the message holds responsible."""
     for patterns in (STATES, CAUSES):
         found = {int(rank) for pattern in patterns for rank in re.findall(pattern, message)}
@@ -68,9 +68,9 @@ class Outcome:
     problems: list[str] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)  # from the fault to each survivor's error
 
-    def add(self, what: str, detail: str) -> None:
-        self.counts[what] += 1
-        self.problems.append(f"{what}: {detail}")
+    def add(self, problem: str, detail: str) -> None:
+        self.counts[problem] += 1
+        self.problems.append(f"{problem}: {detail}")
 
 
 def events_of(folder: Path, rank: int) -> list[dict[str, Any]]:
@@ -89,30 +89,30 @@ def first(events: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
     return next((event for event in events if event["event"] == name), None)
 
 
-def judge(spec: dict[str, Any], events: list[list[dict[str, Any]]], said: str) -> Outcome:
+def judge(spec: dict[str, Any], events: list[list[dict[str, Any]]], output: str) -> Outcome:
     """`said` went to standard error: there MPI's ranks name whom they waited for before they are ended."""
     outcome = Outcome()
-    fault = first(events[spec["culprit"]], "fault")
+    fault = first(events[spec["faulty_rank"]], "fault")
     if fault:  # what a rank saw that went on when others had ended the job is no answer to who was to blame
         own = f"[isthmus {fault['pid']}]"
-        said = "".join(line for line in said.splitlines(keepends=True) if own not in line)
+        output = "".join(line for line in output.splitlines(keepends=True) if own not in line)
     for rank, seen in enumerate(events):
         for event in seen:
-            what = "spoilt" if event.get("result") == "spoilt" else event["event"]
-            if what in ("wrong_result", "overwritten", "foreign_write", "stuck_stream", "spoilt"):
-                if what in UNAVOIDABLE.get((spec["backend"], spec["fault"]), set()):
-                    outcome.counts[f"known_{what}"] += 1
+            problem = "spoilt" if event.get("result") == "spoilt" else event["event"]
+            if problem in ("wrong_result", "overwritten", "foreign_write", "stuck_stream", "spoilt"):
+                if problem in UNAVOIDABLE.get((spec["backend"], spec["fault"]), set()):
+                    outcome.counts[f"known_{problem}"] += 1
                 else:
-                    outcome.add(what, f"rank {rank}")
-            if "descriptors" in event and rank != 0 and (rank != spec["culprit"] or spec["fault"] != "emfile"):
-                kept, had = event["descriptors"], event["descriptors_before"]
-                if kept > had:
-                    outcome.add("descriptors", f"rank {rank}: {had} to {kept}")
+                    outcome.add(problem, f"rank {rank}")
+            if "descriptors" in event and rank != 0 and (rank != spec["faulty_rank"] or spec["fault"] != "emfile"):
+                after, before = event["descriptors"], event["descriptors_before"]
+                if after > before:
+                    outcome.add("descriptors", f"rank {rank}: {before} to {after}")
     for rank, seen in enumerate(events):
         if spec["fault"] in HARMLESS:
             _judge_harmless(outcome, rank, seen)
-        elif rank != spec["culprit"] or first(seen, "failed"):
-            _judge_survivor(outcome, spec, rank, seen, fault, said)
+        elif rank != spec["faulty_rank"] or first(seen, "failed"):
+            _judge_survivor(outcome, spec, rank, seen, fault, output)
     return outcome
 
 
@@ -132,21 +132,21 @@ def _judge_survivor(
     rank: int,
     seen: list[dict[str, Any]],
     fault: dict[str, Any] | None,
-    said: str,
+    output: str,
 ) -> None:
     failure = first(seen, "failed")
     if failure is None:
         # One that was the first to know ends an MPI job before the others can speak.
-        logged = [line for line in said.splitlines() if f"rank {rank} " in line and blamed(line)]
-        if not logged and "MPI_Abort" in said:
-            logged = [line for line in said.splitlines() if blamed(line)]
+        logged = [line for line in output.splitlines() if f"rank {rank} " in line and attributed_ranks(line)]
+        if not logged and "MPI_Abort" in output:
+            logged = [line for line in output.splitlines() if attributed_ranks(line)]
         # Before anything of Isthmus could speak. MPICH takes a peer's memory that is gone for fatal.
         for ender, words in (
             ("the launcher", "YOUR APPLICATION TERMINATED"),
             ("the launcher", "process manager error"),  # Hydra's own end, on a connection that a dead rank left
             ("MPI", "Fatal error in internal_"),
         ):
-            if not logged and words in said:
+            if not logged and words in output:
                 outcome.counts[f"ended by {ender}"] += 1
                 return
         if not logged:
@@ -155,20 +155,20 @@ def _judge_survivor(
         failure = {"message": logged[-1], "time": 0, "in": "the log"}
     elif fault:
         outcome.seconds.append(max(0.0, failure["time"] - fault["time"]))
-        if rank != spec["culprit"] and failure["time"] - fault["time"] > spec["timeout_s"] + GRACE_S:
+        if rank != spec["faulty_rank"] and failure["time"] - fault["time"] > spec["timeout_s"] + GRACE_S:
             outcome.add("late", f"rank {rank}: {failure['time'] - fault['time']:.1f} s")
     if (
-        rank == spec["culprit"]
+        rank == spec["faulty_rank"]
     ):  # after a stop: it learns that the others gave up; of itself it need not say more
         return
-    names = blamed(failure["message"])
+    names = attributed_ranks(failure["message"])
     # As numbers, too, where the front end has them. Who has not met the others knows an address at most.
-    ranks = failure.get("ranks", [spec["culprit"]])
-    has_to_know = spec["fault"] == "kill" and failure["in"] != "create"
-    if (ranks or has_to_know) and ranks != [spec["culprit"]]:
+    ranks = failure.get("ranks", [spec["faulty_rank"]])
+    must_know = spec["fault"] == "kill" and failure["in"] != "create"
+    if (ranks or must_know) and ranks != [spec["faulty_rank"]]:
         outcome.add("wrong", f"rank {rank} in {failure['in']}: ranks {ranks}: {failure['message']}")
-    elif names == {spec["culprit"]}:
+    elif names == {spec["faulty_rank"]}:
         outcome.counts["right"] += 1
     else:
-        what = "vague" if spec["culprit"] in names else "wrong" if names else "unnamed"
-        outcome.add(what, f"rank {rank} in {failure['in']}: {failure['message']}")
+        problem = "vague" if spec["faulty_rank"] in names else "wrong" if names else "unnamed"
+        outcome.add(problem, f"rank {rank} in {failure['in']}: {failure['message']}")

@@ -23,10 +23,10 @@ namespace {
 constexpr std::size_t guard = 16;            // elements around what a call may write
 constexpr std::int32_t untouched = -777777;  // what a receive buffer holds before
 
-enum class kind { allreduce, broadcast, allgather, alltoall, barrier, split, allocate };
+enum class call_kind { allreduce, broadcast, allgather, alltoall, barrier, split, allocate };
 
-struct call {
-  kind what;
+struct trial_call {
+  call_kind kind;
   std::uint64_t count;
 };
 
@@ -37,21 +37,21 @@ std::uint64_t mix(std::uint64_t value) {
 }
 
 // The same on all ranks.
-call choose(const trial& spec, std::uint64_t index, int size) {
-  if (index == spec.at && (spec.fault == "enomem" || spec.fault == "full_shm"))
-    return {kind::allocate, 64u << 20};
-  if (index == spec.at && (spec.fault == "emfile" || spec.fault == "cut" || spec.fault == "drop"))
-    return {kind::split, 0};
+trial_call choose_call(const trial& spec, std::uint64_t index, int size) {
+  if (index == spec.at_call && (spec.fault == "enomem" || spec.fault == "full_shm"))
+    return {call_kind::allocate, 64u << 20};
+  if (index == spec.at_call && (spec.fault == "emfile" || spec.fault == "cut" || spec.fault == "drop"))
+    return {call_kind::split, 0};
   constexpr std::uint64_t counts[] = {1, 16, 1000, 20'000, 300'000};
   const std::uint64_t random = mix(spec.seed + index);
   const auto count = counts[random % std::size(counts)];
   // Exchanges by the store take longer: one in eight.
   if (random >> 8 & 7) {
-    const auto what = static_cast<kind>((random >> 16) % (spec.plain_calls ? 3 : 5));
-    const bool is_block = what == kind::allgather || what == kind::alltoall;
-    return {what, is_block ? std::max<std::uint64_t>(1, count / static_cast<std::uint64_t>(size)) : count};
+    const auto kind = static_cast<call_kind>((random >> 16) % (spec.plain_calls ? 3 : 5));
+    const bool is_block = kind == call_kind::allgather || kind == call_kind::alltoall;
+    return {kind, is_block ? std::max<std::uint64_t>(1, count / static_cast<std::uint64_t>(size)) : count};
   }
-  return {(random >> 16 & 1) != 0 ? kind::split : kind::allocate, 4096};
+  return {(random >> 16 & 1) != 0 ? call_kind::split : call_kind::allocate, 4096};
 }
 
 std::int32_t value_of(std::uint64_t index, int rank, std::uint64_t element) {
@@ -59,30 +59,30 @@ std::int32_t value_of(std::uint64_t index, int rank, std::uint64_t element) {
 }
 
 // What stands in element i of the receive buffer afterwards.
-std::int32_t expected(const call& made, std::uint64_t index, int rank, int size, std::uint64_t i) {
-  switch (made.what) {
-    case kind::allreduce: {
+std::int32_t expected(const trial_call& call, std::uint64_t index, int rank, int size, std::uint64_t i) {
+  switch (call.kind) {
+    case call_kind::allreduce: {
       std::int32_t sum = 0;
       for (int r = 0; r < size; ++r) sum += value_of(index, r, i);
       return sum;
     }
-    case kind::broadcast: return value_of(index, static_cast<int>(index % static_cast<std::uint64_t>(size)), i);
-    case kind::allgather: return value_of(index, static_cast<int>(i / made.count), i % made.count);
-    case kind::alltoall:
-      return value_of(index, static_cast<int>(i / made.count),
-                      static_cast<std::uint64_t>(rank) * made.count + i % made.count);
+    case call_kind::broadcast: return value_of(index, static_cast<int>(index % static_cast<std::uint64_t>(size)), i);
+    case call_kind::allgather: return value_of(index, static_cast<int>(i / call.count), i % call.count);
+    case call_kind::alltoall:
+      return value_of(index, static_cast<int>(i / call.count),
+                      static_cast<std::uint64_t>(rank) * call.count + i % call.count);
     default: return untouched;
   }
 }
 
-bool is_per_rank(kind what) { return what == kind::allgather || what == kind::alltoall; }
+bool is_per_rank(call_kind kind) { return kind == call_kind::allgather || kind == call_kind::alltoall; }
 
 class rank_of_trial {
  public:
   rank_of_trial(const trial& spec, int rank, int size) : m_spec(spec), m_rank(rank), m_size(size) {}
 
-  int run(const creator& create) {
-    note({{"event", "begin"}});  // opens the file
+  int run(const create_function& create) {
+    log({{"event", "begin"}});  // opens the file
     const std::size_t descriptors = count_descriptors();
     isthmus_communicator_options options{};
     options.struct_bytes = sizeof options;
@@ -90,125 +90,125 @@ class rank_of_trial {
     options.config_path = m_spec.config.c_str();
     options.device = device();
     injection fault(m_spec, m_rank);
-    if (m_spec.at_creation) fault.arm();
+    if (m_spec.at_creation) fault.schedule();
     isthmus_status status = create(options, &m_communicator);
     if (status == ISTHMUS_SUCCESS) {
-      note({{"event", "ready"}});
+      log({{"event", "ready"}});
       status = call_until_failure(fault);
     } else {
-      note_failure(status, "create", "");
+      log_failure(status, "create", "");
     }
-    if (status == ISTHMUS_SUCCESS) note({{"event", "done"}});
+    if (status == ISTHMUS_SUCCESS) log({{"event", "done"}});
     wait_until_settled(m_spec);
     check_after_failure();
     isthmus_communicator_destroy(m_communicator);
-    m_room.reset();
-    note({{"event", "end"}, {"descriptors_before", descriptors}, {"descriptors", count_descriptors()}});
+    m_buffers.reset();
+    log({{"event", "end"}, {"descriptors_before", descriptors}, {"descriptors", count_descriptors()}});
     return 0;
   }
 
  private:
   isthmus_status call_until_failure(injection& fault) {
-    m_room = make_room(m_spec, m_communicator, m_rank);
-    if (m_room == nullptr) {
+    m_buffers = make_buffers(m_spec, m_communicator, m_rank);
+    if (m_buffers == nullptr) {
       isthmus_error_info info;
       isthmus_last_error(&info);
-      note_failure(info.status, "allocate", "");
+      log_failure(info.status, "allocate", "");
       return info.status;
     }
     for (std::uint64_t index = 0; index < m_spec.calls; ++index) {
-      if (index == m_spec.at && !m_spec.at_creation) fault.arm();
-      const call made = choose(m_spec, index, m_size);
-      const isthmus_status status = perform(made, index);
+      if (index == m_spec.at_call && !m_spec.at_creation) fault.schedule();
+      const trial_call call = choose_call(m_spec, index, m_size);
+      const isthmus_status status = perform(call, index);
       if (status != ISTHMUS_SUCCESS) {
-        keep(made);
-        note_failure(status, names[static_cast<std::size_t>(made.what)], state_of_result(made, index));
+        take_snapshot(call);
+        log_failure(status, names[static_cast<std::size_t>(call.kind)], state_of_result(call, index));
         return status;
       }
-      if (!is_right(made, index)) note_wrong_result(made, index);
+      if (!is_right(call, index)) log_wrong_result(call, index);
     }
     return ISTHMUS_SUCCESS;
   }
 
-  isthmus_status perform(const call& made, std::uint64_t index) {
-    isthmus_communicator part = nullptr;
+  isthmus_status perform(const trial_call& call, std::uint64_t index) {
+    isthmus_communicator subcommunicator = nullptr;
     void* block = nullptr;
     isthmus_status status = ISTHMUS_SUCCESS;
-    switch (made.what) {
-      case kind::split:
-        status = isthmus_communicator_split(m_communicator, 0, 0, &part);
-        isthmus_communicator_destroy(part);
+    switch (call.kind) {
+      case call_kind::split:
+        status = isthmus_communicator_split(m_communicator, 0, 0, &subcommunicator);
+        isthmus_communicator_destroy(subcommunicator);
         return status;
-      case kind::allocate:
-        status = isthmus_memory_allocate_symmetric(m_communicator, made.count, &block);
+      case call_kind::allocate:
+        status = isthmus_memory_allocate_symmetric(m_communicator, call.count, &block);
         isthmus_memory_free(m_communicator, block);
         return status;
       default: break;
     }
-    fill(made, index);
+    fill(call, index);
     constexpr isthmus_collective collectives[] = {ISTHMUS_ALLREDUCE, ISTHMUS_BROADCAST, ISTHMUS_ALLGATHER,
                                                   ISTHMUS_ALLTOALL, ISTHMUS_BARRIER};
     isthmus_operation operation{};
-    operation.collective = collectives[static_cast<std::size_t>(made.what)];
-    operation.stream = m_room->stream();
-    if (made.what != kind::barrier) {
+    operation.collective = collectives[static_cast<std::size_t>(call.kind)];
+    operation.stream = m_buffers->stream();
+    if (call.kind != call_kind::barrier) {
       operation.datatype = ISTHMUS_INT32;
       operation.op = ISTHMUS_SUM;
-      operation.count = made.count;
+      operation.count = call.count;
       operation.root =
-          made.what == kind::broadcast ? static_cast<int>(index % static_cast<std::uint64_t>(m_size)) : 0;
+          call.kind == call_kind::broadcast ? static_cast<int>(index % static_cast<std::uint64_t>(m_size)) : 0;
       operation.send_buf = send();
       operation.recv_buf = receive();
     }
     status = isthmus_enqueue(m_communicator, &operation);
-    return status == ISTHMUS_SUCCESS ? m_room->finish(m_communicator) : status;
+    return status == ISTHMUS_SUCCESS ? m_buffers->finish(m_communicator) : status;
   }
 
-  std::int32_t* send() const { return m_room->memory(); }
-  std::int32_t* receive() const { return m_room->memory() + room_elements / 2 + guard; }
-  std::uint64_t send_elements(const call& made) const {
-    return made.what == kind::alltoall ? made.count * static_cast<std::uint64_t>(m_size) : made.count;
+  std::int32_t* send() const { return m_buffers->memory(); }
+  std::int32_t* receive() const { return m_buffers->memory() + buffer_elements / 2 + guard; }
+  std::uint64_t send_elements(const trial_call& call) const {
+    return call.kind == call_kind::alltoall ? call.count * static_cast<std::uint64_t>(m_size) : call.count;
   }
-  std::uint64_t receive_elements(const call& made) const {
-    return made.what >= kind::barrier
+  std::uint64_t receive_elements(const trial_call& call) const {
+    return call.kind >= call_kind::barrier
                ? 0
-               : made.count * (is_per_rank(made.what) ? static_cast<std::uint64_t>(m_size) : 1);
+               : call.count * (is_per_rank(call.kind) ? static_cast<std::uint64_t>(m_size) : 1);
   }
 
-  void fill(const call& made, std::uint64_t index) {
-    for (std::uint64_t i = 0; i < send_elements(made); ++i) send()[i] = value_of(index, m_rank, i);
-    std::fill_n(receive() - guard, receive_elements(made) + 2 * guard, untouched);
+  void fill(const trial_call& call, std::uint64_t index) {
+    for (std::uint64_t i = 0; i < send_elements(call); ++i) send()[i] = value_of(index, m_rank, i);
+    std::fill_n(receive() - guard, receive_elements(call) + 2 * guard, untouched);
   }
 
-  bool is_right(const call& made, std::uint64_t index) const {
-    if (made.what >= kind::barrier || !m_spec.is_checked) return true;
-    for (std::uint64_t i = 0; i < receive_elements(made); ++i)
-      if (receive()[i] != expected(made, index, m_rank, m_size, i)) return false;
-    return inputs_are_whole(made, index) && guards_are_whole(made);
+  bool is_right(const trial_call& call, std::uint64_t index) const {
+    if (call.kind >= call_kind::barrier || !m_spec.is_checked) return true;
+    for (std::uint64_t i = 0; i < receive_elements(call); ++i)
+      if (receive()[i] != expected(call, index, m_rank, m_size, i)) return false;
+    return are_inputs_intact(call, index) && are_guards_intact(call);
   }
 
-  bool guards_are_whole(const call& made) const {
+  bool are_guards_intact(const trial_call& call) const {
     const auto is_untouched = [](std::int32_t value) { return value == untouched; };
-    const std::int32_t* const end = receive() + receive_elements(made);
+    const std::int32_t* const end = receive() + receive_elements(call);
     return std::all_of(receive() - guard, receive() + 0, is_untouched) &&
            std::all_of(end, end + guard, is_untouched);
   }
 
-  bool inputs_are_whole(const call& made, std::uint64_t index) const {
-    for (std::uint64_t i = 0; i < send_elements(made); ++i)
+  bool are_inputs_intact(const trial_call& call, std::uint64_t index) const {
+    for (std::uint64_t i = 0; i < send_elements(call); ++i)
       if (send()[i] != value_of(index, m_rank, i)) return false;
     return true;
   }
 
-  const char* state_of_result(const call& made, std::uint64_t index) const {
-    if (made.what >= kind::barrier) return "none";
-    if (!inputs_are_whole(made, index) || !guards_are_whole(made)) return "spoilt";
+  const char* state_of_result(const trial_call& call, std::uint64_t index) const {
+    if (call.kind >= call_kind::barrier) return "none";
+    if (!are_inputs_intact(call, index) || !are_guards_intact(call)) return "spoilt";
     std::uint64_t same = 0, right = 0;
-    for (std::uint64_t i = 0; i < receive_elements(made); ++i) {
+    for (std::uint64_t i = 0; i < receive_elements(call); ++i) {
       same += receive()[i] == untouched;
-      right += receive()[i] == expected(made, index, m_rank, m_size, i);
+      right += receive()[i] == expected(call, index, m_rank, m_size, i);
     }
-    const std::uint64_t all = receive_elements(made);
+    const std::uint64_t all = receive_elements(call);
     return same == all           ? "untouched"
            : right == all        ? "complete"
            : same + right == all ? "partly"
@@ -216,14 +216,14 @@ class rank_of_trial {
   }
 
   // All of the buffers, as they are when the error returns.
-  void keep(const call& made) {
-    if (made.what < kind::barrier) m_kept.assign(m_room->memory(), m_room->memory() + room_elements);
+  void take_snapshot(const trial_call& call) {
+    if (call.kind < call_kind::barrier) m_snapshot.assign(m_buffers->memory(), m_buffers->memory() + buffer_elements);
   }
 
   void check_after_failure() {
-    if (m_kept.empty()) return;
-    if (std::memcmp(m_kept.data(), m_room->memory(), m_kept.size() * sizeof m_kept[0]) != 0)
-      note({{"event", "foreign_write"}});
+    if (m_snapshot.empty()) return;
+    if (std::memcmp(m_snapshot.data(), m_buffers->memory(), m_snapshot.size() * sizeof m_snapshot[0]) != 0)
+      log({{"event", "foreign_write"}});
   }
 
   isthmus_device device() const {
@@ -233,19 +233,19 @@ class rank_of_trial {
 
   // A rank may be stopped between the call's end and the look at the result. Released streams of the ranks that
   // gave up meanwhile then wrote into its buffers, and the communicator has failed by now.
-  void note_wrong_result(const call& made, std::uint64_t index) const {
+  void log_wrong_result(const trial_call& call, std::uint64_t index) const {
     const bool failed_since = isthmus_communicator_async_error(m_communicator) != ISTHMUS_SUCCESS;
-    note({{"event", failed_since ? "overwritten" : "wrong_result"},
+    log({{"event", failed_since ? "overwritten" : "wrong_result"},
           {"call", index},
-          {"result", state_of_result(made, index)}});
+          {"result", state_of_result(call, index)}});
   }
 
-  void note_failure(isthmus_status status, const std::string& where, const std::string& result) {
+  void log_failure(isthmus_status status, const std::string& where, const std::string& result) {
     isthmus_error_info info;
     isthmus_last_error(&info);
     std::vector<int> ranks(isthmus_last_error_ranks(nullptr, 0));
     isthmus_last_error_ranks(ranks.data(), ranks.size());
-    note({{"event", "failed"},
+    log({{"event", "failed"},
           {"in", where},
           {"status", isthmus_status_name(status)},
           {"message", info.message},
@@ -254,7 +254,7 @@ class rank_of_trial {
           {"result", result}});
   }
 
-  void note(nlohmann::json event) const { write_event(m_spec, m_rank, std::move(event)); }
+  void log(nlohmann::json event) const { write_event(m_spec, m_rank, std::move(event)); }
 
   static constexpr const char* names[] = {"allreduce", "broadcast", "allgather", "alltoall",
                                           "barrier",   "split",     "allocate"};
@@ -262,13 +262,13 @@ class rank_of_trial {
   const trial& m_spec;
   int m_rank, m_size;
   isthmus_communicator m_communicator = nullptr;
-  std::unique_ptr<room> m_room;
-  std::vector<std::int32_t> m_kept;
+  std::unique_ptr<trial_buffers> m_buffers;
+  std::vector<std::int32_t> m_snapshot;
 };
 
 }  // namespace
 
-int run_rank(const trial& spec, int rank, int size, const creator& create) {
+int run_rank(const trial& spec, int rank, int size, const create_function& create) {
   return rank_of_trial(spec, rank, size).run(create);
 }
 
