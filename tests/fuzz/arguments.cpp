@@ -9,7 +9,7 @@
 
 namespace {
 
-constexpr int most_ranks = 5;
+constexpr int max_ranks = 5;
 
 // Small numbers most of the time, which lead further.
 std::uint64_t number(fuzz::reader& in) {
@@ -18,10 +18,10 @@ std::uint64_t number(fuzz::reader& in) {
 
 std::unique_ptr<std::uint64_t[]> numbers(fuzz::reader& in, int size) {
   if (in.take<std::uint8_t>() < 30) return nullptr;
-  auto made =
+  auto result =
       std::make_unique<std::uint64_t[]>(static_cast<std::size_t>(size));  // exact: a sanitizer watches its end
-  for (int i = 0; i < size; ++i) made[static_cast<std::size_t>(i)] = number(in);
-  return made;
+  for (int i = 0; i < size; ++i) result[static_cast<std::size_t>(i)] = number(in);
+  return result;
 }
 
 }  // namespace
@@ -29,7 +29,7 @@ std::unique_ptr<std::uint64_t[]> numbers(fuzz::reader& in, int size) {
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   fuzz::reader in(data, size);
   isthmus::validation_scope scope{};
-  scope.size = 1 + in.take<std::uint8_t>() % most_ranks;
+  scope.size = 1 + in.take<std::uint8_t>() % max_ranks;
   scope.rank = in.take<std::uint8_t>() % scope.size;
   scope.platform = static_cast<isthmus_platform>(in.take<std::uint8_t>() % ISTHMUS_PLATFORM_COUNT);
   scope.is_grouped = (in.take<std::uint8_t>() & 1) != 0;
@@ -52,8 +52,8 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {
     isthmus::validate_shape(operation, scope);
     isthmus::validate(operation, scope);
-  } catch (const isthmus::error& refusal) {
-    fuzz::require(refusal.what()[0] != '\0', "a refusal without a reason");
+  } catch (const isthmus::error& rejection) {
+    fuzz::require(rejection.what()[0] != '\0', "a refusal without a reason");
   }
   return 0;
 }

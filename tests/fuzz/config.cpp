@@ -7,11 +7,11 @@ namespace {
 
 using namespace isthmus::selection;
 
-void ask(const configuration& merged) {
-  const auto everything = [](const std::string&, const std::string&) -> const char* { return nullptr; };
+void query(const configuration& merged) {
+  const auto supports_all = [](const std::string&, const std::string&) -> const char* { return nullptr; };
   for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{4096}, ~std::uint64_t{0}}) {
-    const selection_query asked{ISTHMUS_ALLREDUCE, ISTHMUS_FLOAT32, ISTHMUS_PLATFORM_HOST, memory_kind::any, 4, 1, bytes};
-    select(merged, asked, everything, true);
+    const selection_query call{ISTHMUS_ALLREDUCE, ISTHMUS_FLOAT32, ISTHMUS_PLATFORM_HOST, memory_kind::any, 4, 1, bytes};
+    select(merged, call, supports_all, true);
   }
 }
 
@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
         merge({built_in_defaults(), read_toml(fuzz::text_of(data, size), "/fuzz/isthmus.toml", "config")});
     fuzz::require(!merged.canonical().empty(), "a configuration without a text");
     fuzz::require(merged.timeout_s > 0, "a timeout that is none");
-    ask(merged);
+    query(merged);
   } catch (const isthmus::error& failure) {
     fuzz::require(failure.what()[0] != '\0', "an error without a message");
   }

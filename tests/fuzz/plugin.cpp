@@ -12,7 +12,7 @@
 namespace {
 
 template <typename Pointer>
-void set(Pointer& field, bool present) {
+void set_pointer(Pointer& field, bool present) {
   static int target;
   std::uintptr_t value = present ? reinterpret_cast<std::uintptr_t>(&target) : 0;
   std::memcpy(&field, &value, sizeof value);
@@ -22,38 +22,38 @@ void set(Pointer& field, bool present) {
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   fuzz::reader in(data, size);
-  isthmus_backend given{};
-  given.struct_bytes = in.take<std::uint16_t>() % (2 * sizeof given);
-  given.magic = in.take<std::uint8_t>() == 0 ? in.take<std::uint32_t>() : ISTHMUS_BACKEND_MAGIC;
-  given.abi_version = in.take<std::uint8_t>() == 0 ? in.take<std::uint32_t>() : ISTHMUS_BACKEND_ABI;
-  given.capabilities = in.take<std::uint32_t>();
-  given.platforms = in.take<std::uint8_t>() == 0 ? in.take<std::uint32_t>() : 1;
+  isthmus_backend backend{};
+  backend.struct_bytes = in.take<std::uint16_t>() % (2 * sizeof backend);
+  backend.magic = in.take<std::uint8_t>() == 0 ? in.take<std::uint32_t>() : ISTHMUS_BACKEND_MAGIC;
+  backend.abi_version = in.take<std::uint8_t>() == 0 ? in.take<std::uint32_t>() : ISTHMUS_BACKEND_ABI;
+  backend.capabilities = in.take<std::uint32_t>();
+  backend.platforms = in.take<std::uint8_t>() == 0 ? in.take<std::uint32_t>() : 1;
   const auto present = in.take<std::uint32_t>();
-  set(given.create, (present & 1) != 0);
-  set(given.destroy, (present & 2) != 0);
-  set(given.supports, (present & 4) != 0);
-  set(given.enqueue, (present & 8) != 0);
-  set(given.group_start, (present & 16) != 0);
-  set(given.group_end, (present & 32) != 0);
-  set(given.split, (present & 64) != 0);
-  set(given.discard_split_state, (present & 128) != 0);
-  set(given.register_block, (present & 256) != 0);
-  set(given.unregister_block, (present & 512) != 0);
+  set_pointer(backend.create, (present & 1) != 0);
+  set_pointer(backend.destroy, (present & 2) != 0);
+  set_pointer(backend.supports, (present & 4) != 0);
+  set_pointer(backend.enqueue, (present & 8) != 0);
+  set_pointer(backend.group_start, (present & 16) != 0);
+  set_pointer(backend.group_end, (present & 32) != 0);
+  set_pointer(backend.split, (present & 64) != 0);
+  set_pointer(backend.discard_split_state, (present & 128) != 0);
+  set_pointer(backend.register_block, (present & 256) != 0);
+  set_pointer(backend.unregister_block, (present & 512) != 0);
   std::string name;
   while (const char letter = in.take<char>()) name += letter;
-  if ((present & 1024) != 0) given.name = name.c_str();
+  if ((present & 1024) != 0) backend.name = name.c_str();
   // The sanitizer sees a read beyond the struct; the first three fields are always there.
-  constexpr std::size_t fixed = offsetof(isthmus_backend, name);
-  const std::size_t bytes = given.struct_bytes < fixed ? fixed : given.struct_bytes;
+  constexpr std::size_t prefix_bytes = offsetof(isthmus_backend, name);
+  const std::size_t bytes = backend.struct_bytes < prefix_bytes ? prefix_bytes : backend.struct_bytes;
   static void* memory = nullptr;
   memory = std::realloc(memory, bytes);
-  std::memcpy(memory, &given, bytes < sizeof given ? bytes : sizeof given);
+  std::memcpy(memory, &backend, bytes < sizeof backend ? bytes : sizeof backend);
   try {
-    const isthmus_backend* const taken = isthmus::adopt_backend(static_cast<const isthmus_backend*>(memory));
-    fuzz::require(taken->struct_bytes >= sizeof given && taken->enqueue != nullptr,
+    const isthmus_backend* const adopted = isthmus::adopt_backend(static_cast<const isthmus_backend*>(memory));
+    fuzz::require(adopted->struct_bytes >= sizeof backend && adopted->enqueue != nullptr,
                   "an incomplete backend was taken");
-  } catch (const std::invalid_argument& refusal) {
-    fuzz::require(refusal.what()[0] != '\0', "a refusal without a reason");
+  } catch (const std::invalid_argument& rejection) {
+    fuzz::require(rejection.what()[0] != '\0', "a refusal without a reason");
   }
   return 0;
 }

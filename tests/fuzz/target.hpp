@@ -15,9 +15,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 namespace fuzz {
 
 // Ends the program: what the fuzzer takes for a finding.
-inline void require(bool holds, const char* what) {
-  if (holds) return;
-  std::fprintf(stderr, "fuzz: %s\n", what);
+inline void require(bool is_true, const char* message) {
+  if (is_true) return;
+  std::fprintf(stderr, "fuzz: %s\n", message);
   std::abort();
 }
 
@@ -28,19 +28,19 @@ inline std::string_view text_of(const std::uint8_t* data, std::size_t size) {
 // Values out of the input, one after another; zeros behind its end.
 class reader {
  public:
-  reader(const std::uint8_t* data, std::size_t size) : m_left(data, size) {}
+  reader(const std::uint8_t* data, std::size_t size) : m_remaining(data, size) {}
 
   template <typename Value>
   Value take() {
     Value value{};
-    const std::size_t bytes = m_left.size() < sizeof value ? m_left.size() : sizeof value;
-    if (bytes > 0) std::memcpy(&value, m_left.data(), bytes);
-    m_left = m_left.subspan(bytes);
+    const std::size_t bytes = m_remaining.size() < sizeof value ? m_remaining.size() : sizeof value;
+    if (bytes > 0) std::memcpy(&value, m_remaining.data(), bytes);
+    m_remaining = m_remaining.subspan(bytes);
     return value;
   }
 
  private:
-  std::span<const std::uint8_t> m_left;
+  std::span<const std::uint8_t> m_remaining;
 };
 
 }  // namespace fuzz

@@ -26,10 +26,10 @@
 namespace {
 
 using namespace isthmus::recorder;
-constexpr std::uint64_t kept = 16, made = 9;  // calls of the ring, and those made
+constexpr std::uint64_t ring_entries = 16, call_count = 9;  // calls of the ring, and those made
 
-std::vector<char> whole_trace(int rank) {
-  const file_layout layout{2, kept, 2};
+std::vector<char> make_trace(int rank) {
+  const file_layout layout{2, ring_entries, 2};
   std::vector<char> bytes(layout.bytes());
   auto head = std::make_unique<header>();
   head->magic = file_magic;
@@ -39,11 +39,11 @@ std::vector<char> whole_trace(int rank) {
   head->rank = rank;
   head->size = 2;
   head->pid = 4711 + rank;
-  head->entries = kept;
+  head->entries = ring_entries;
   head->reason_capacity = 2;
   head->timeout_s = 30;
   head->blocking_backends = 1;
-  head->call_count = made;
+  head->call_count = call_count;
   head->paths = 2;
   head->reasons = 2;
   head->is_closed = 1;
@@ -54,15 +54,15 @@ std::vector<char> whole_trace(int rank) {
   std::strcpy(head->machine, rank == 0 ? "one" : "other");
   std::strcpy(head->boot, rank == 0 ? "a" : "b");
   std::memcpy(bytes.data(), head.get(), sizeof *head);
-  for (std::uint64_t i = 0; i < made; ++i) {
-    const std::uint64_t begun = 1100 + 100 * i + 10 * static_cast<std::uint64_t>(rank);
+  for (std::uint64_t i = 0; i < call_count; ++i) {
+    const std::uint64_t begin = 1100 + 100 * i + 10 * static_cast<std::uint64_t>(rank);
     const std::array<std::uint64_t, 8> words = {2 * i + 2,
                                                 i + 1,
                                                 pack(call_signature{.collective = static_cast<std::uint8_t>(i % 4)}),
                                                 64,
                                                 pack(call_origin{1, 1, 16}),
-                                                begun,
-                                                begun + 50,
+                                                begin,
+                                                begin + 50,
                                                 static_cast<std::uint64_t>(entry_state::returned)};
     std::memcpy(bytes.data() + layout.ring_offset() + i * sizeof(entry), words.data(), sizeof words);
   }
@@ -90,9 +90,9 @@ std::string text_of(const std::string& path) {
 }  // namespace
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const std::vector<char> whole[2] = {whole_trace(0), whole_trace(1)};
-  static const traces_folder where;
-  std::vector<char> files[2] = {whole[0], whole[1]};
+  static const std::vector<char> originals[2] = {make_trace(0), make_trace(1)};
+  static const traces_folder folder;
+  std::vector<char> files[2] = {originals[0], originals[1]};
   fuzz::reader input(data, size);
   for (std::size_t change = 0; change < size / 11; ++change) {
     std::vector<char>& file = files[input.take<std::uint8_t>() % 2];
@@ -104,11 +104,11 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
       file.resize(offset);
   }
   for (int rank = 0; rank < 2; ++rank)
-    std::ofstream(path_of_trace(where.path, {1, 2}, rank), std::ios::binary)
+    std::ofstream(path_of_trace(folder.path, {1, 2}, rank), std::ios::binary)
         .write(files[rank].data(), static_cast<std::streamsize>(files[rank].size()));
-  const std::string timeline = where.path + "/timeline.json";
+  const std::string timeline = folder.path + "/timeline.json";
   try {
-    const trace merged = read_traces(where.path);
+    const trace merged = read_traces(folder.path);
     fuzz::require(nlohmann::json::accept(summary_of(merged)), "a summary that is no JSON");
     ::unlink(timeline.c_str());
     write_timeline(merged, timeline);
