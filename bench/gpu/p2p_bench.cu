@@ -12,7 +12,7 @@
 #include "harness/command.hpp"
 #include "harness/document.hpp"
 #include "harness/patterns.hpp"
-#include "p2p_contest.hpp"
+#include "p2p_comparison.hpp"
 
 namespace p2p_bench {
 namespace {

@@ -22,7 +22,7 @@
 
 #include "harness/command.hpp"
 #include "harness/patterns.hpp"
-#include "threshold_contest.hpp"
+#include "threshold_comparison.hpp"
 
 namespace gpu_bench {
 namespace {

@@ -1,4 +1,4 @@
-#include "p2p_contest.hpp"
+#include "p2p_comparison.hpp"
 
 #include <algorithm>
 #include <cmath>

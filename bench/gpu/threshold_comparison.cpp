@@ -1,4 +1,4 @@
-#include "threshold_contest.hpp"
+#include "threshold_comparison.hpp"
 
 #include <mpi.h>
 #if defined(OPEN_MPI) && __has_include(<mpi-ext.h>)
