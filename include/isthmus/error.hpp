@@ -1,4 +1,4 @@
-// The one C++ exception of Isthmus' front ends, header-only over the C ABI.
+// The C++ exception type of the Isthmus front ends, header-only over the C ABI.
 #ifndef ISTHMUS_ERROR_HPP
 #define ISTHMUS_ERROR_HPP
 
@@ -16,9 +16,11 @@
 
 namespace isthmus {
 
-/// Everything that is known about a failure; the only type that the front ends throw for failures of Isthmus.
-/// what() is the whole story in one line. Copying never throws the original away; all accessors are safe from
-/// any thread, and views live as long as the object.
+/// Describes a failure. This is the only type that the front ends throw for failures of Isthmus. what() returns
+/// the complete description in one line; the other accessors return its parts.
+///
+/// Thread safety: all accessors can be called from any thread.
+/// Lifetime: views that accessors return are valid as long as the object exists. Copying does not throw.
 /// @code
 /// try {
 ///   ranks.allreduce(queue, send, recv, count);
@@ -29,40 +31,41 @@ namespace isthmus {
 /// @endcode
 class exception : public std::exception {
  public:
-  /// For front ends, which copy what isthmus_last_error() and isthmus_last_error_ranks() say.
+  /// Used by front ends to copy the results of isthmus_last_error() and isthmus_last_error_ranks().
   /// @param info The failure.
-  /// @param ranks Its culprits.
+  /// @param ranks The failed ranks.
   explicit exception(const isthmus_error_info& info, std::vector<int> ranks = {})
       : m_info(info), m_ranks(std::move(ranks)), m_what(compose(info)) {}
 
-  /// "isthmus: COLLECTIVE on rank R: message; hint: what to do [status, backend, native code, file:line]";
-  /// parts that are not known are left out.
+  /// Format: "isthmus: COLLECTIVE on rank R: message; hint: HINT [status, backend, native code, file:line]".
+  /// Unknown parts are omitted.
   const char* what() const noexcept override { return m_what.c_str(); }
 
-  /// What kind of failure; types.h says what each means and whether anything was written.
+  /// Returns the status code. types.h documents each code and whether buffers may have been written.
   isthmus_status code() const noexcept { return m_info.status; }
-  // Which collective of THE TABLE; none when the failure belongs to no call (set-up, configuration).
+  // Returns the collective that failed; std::nullopt if no collective was involved (setup, configuration).
   std::optional<isthmus_collective> collective() const noexcept {
     if (m_info.collective < 0) return std::nullopt;
     return static_cast<isthmus_collective>(m_info.collective);
   }
-  // The rank that reports; -1 when none is known.
+  // Returns the reporting rank; -1 if unknown.
   int rank() const noexcept { return m_info.rank; }
-  /// The culprits, as the reporting rank knew them when the failure was reported: ranks that ended, are
-  /// stopped, or did not answer, 16 at most, in the numbers of the communicator that was called (of a split or
-  /// a shrink the parent's). Empty where the failure is due to no rank.
+  /// Returns the failed ranks that the reporting rank knew of: ranks that exited, were stopped, or did not
+  /// respond. At most 16 ranks, numbered as in the communicator that was called (in the parent for split and
+  /// shrink). Empty if no rank caused the failure.
   const std::vector<int>& ranks() const noexcept { return m_ranks; }
-  // "" when no backend was involved.
+  // Returns the name of the backend; empty if no backend was involved.
   std::string_view backend() const noexcept { return m_info.backend; }
-  // The native library's own code, or errno; 0 when there is none.
+  // Returns the native library's error code, or errno; 0 if there is none.
   std::int64_t native_code() const noexcept { return m_info.native_code; }
-  // file:line inside Isthmus.
+  // Returns the source location inside Isthmus, as file:line.
   std::string_view location() const noexcept { return m_info.location; }
-  // Argument, value and rule, or what failed; without the details that have accessors of their own.
+  // Returns the argument, its value and the violated rule, or the operation that failed. Does not contain the
+  // details that other accessors return.
   std::string_view message() const noexcept { return m_info.message; }
-  // What to do about it; may be "".
+  // Returns a suggested fix; may be empty.
   std::string_view hint() const noexcept { return m_info.hint; }
-  /// All of it as the C ABI has it.
+  /// Returns the complete error information of the C ABI.
   const isthmus_error_info& info() const noexcept { return m_info; }
 
  private:
@@ -89,7 +92,7 @@ class exception : public std::exception {
 
 namespace detail {
 
-// What a front end reports by itself, in the same form as the core's failures.
+// The fields of a failure that a front end detects, in the format of the core's failures.
 struct error_fields {
   isthmus_status status = ISTHMUS_ERROR_INVALID_ARGUMENT;
   std::string message;
@@ -98,7 +101,7 @@ struct error_fields {
   int rank = -1;
 };
 
-/// Cuts what does not fit; always ends with NUL.
+/// Copies `text`, truncated to the capacity; the result always ends with NUL.
 template <std::size_t Capacity>
 void copy_text(char (&destination)[Capacity], std::string_view text) noexcept {
   const std::size_t length = text.size() < Capacity ? text.size() : Capacity - 1;
@@ -106,7 +109,7 @@ void copy_text(char (&destination)[Capacity], std::string_view text) noexcept {
   destination[length] = '\0';
 }
 
-/// What a front end reports by itself, with the place in the source that reports it.
+/// Creates the exception for a failure that a front end detected, with the source location of the caller.
 inline exception make_exception(const error_fields& fields,
                                 std::source_location location = std::source_location::current()) {
   isthmus_error_info info{};
@@ -121,21 +124,21 @@ inline exception make_exception(const error_fields& fields,
   return exception(info);
 }
 
-// The culprits of the calling thread's latest failure.
+// Returns the failed ranks of the calling thread's most recent failure.
 inline std::vector<int> last_error_ranks() {
   std::vector<int> ranks(isthmus_last_error_ranks(nullptr, 0));
   isthmus_last_error_ranks(ranks.data(), ranks.size());
   return ranks;
 }
 
-// The calling thread's latest failure of the C ABI.
+// Returns the calling thread's most recent C ABI failure as an exception.
 inline exception last_exception() {
   isthmus_error_info info{};
   isthmus_last_error(&info);
   return exception(info, last_error_ranks());
 }
 
-// Throws what the C ABI reported.
+// Throws last_exception() if `status` is not ISTHMUS_SUCCESS.
 inline void check(isthmus_status status) {
   if (status != ISTHMUS_SUCCESS) throw last_exception();
 }

@@ -1,5 +1,5 @@
-// What else happens on a thread that waits for other ranks: how a language with signal handlers of its own
-// (Python's Ctrl-C) gets a say, and how another library gets on meanwhile.
+// Callbacks on a thread that waits for other ranks. A language with its own signal handlers uses them to
+// interrupt the wait (Ctrl-C in Python); another communication library can use them to make progress.
 #ifndef ISTHMUS_INTERRUPT_H
 #define ISTHMUS_INTERRUPT_H
 
@@ -9,24 +9,26 @@
 extern "C" {
 #endif
 
-// Called on the waiting thread, a few tens of milliseconds after a wait began and again as often. 0: go on
-// waiting. Anything else ends the call with ISTHMUS_ERROR_ABORTED; a communicator whose operation was under way
-// is poisoned then, because the other ranks may have taken their part: destroy it on every rank. It must not
-// throw, and must not call this library.
+// Decides whether a wait continues. Called on the waiting thread every few tens of milliseconds.
+// Returns: 0 continues the wait. Any other value ends the call with ISTHMUS_ERROR_ABORTED. If an operation was
+// in progress, the communicator is aborted, because the other ranks may have completed their part. Destroy it
+// on every rank.
+// Limits: the function must not throw and must not call Isthmus.
 typedef int (*isthmus_interrupt_check)(void* context);
 
-// Sets the calling thread's check, or removes it with NULL. Waits inside a vendor's library, MPI's blocking
-// calls included, can't be ended this way.
+// Sets the interrupt check of the calling thread; NULL removes it. Waits inside a vendor library, including
+// blocking MPI calls, cannot be interrupted.
 ISTHMUS_API isthmus_status isthmus_set_interrupt_check(isthmus_interrupt_check check, void* context);
 
-// Called on the thread whose call waits for other ranks, a few microseconds after the wait began and again as
-// often until it ends. It must not throw, and must not call this library.
+// Makes progress in another library. Called on the waiting thread every few microseconds until the wait ends.
+// It must not throw and must not call Isthmus.
 typedef void (*isthmus_progress)(void* context);
 
-// For a library whose own messages get on only while somebody calls it (MPI): what its caller waits for in
-// Isthmus may wait for such a message. Such a wait yields its core but never sleeps. `progress` NULL: none, as
-// at first. Set it while no call on the communicator runs; backends whose waits are not on the host don't use
-// it.
+// Sets the progress callback of a communicator; NULL (the default) removes it. Needed for libraries that only
+// make progress while they are called, such as MPI, because a peer may have to receive a message of that
+// library before it enters an Isthmus call. Waits with a progress callback yield the core but never sleep.
+// Backends that do not wait on the host ignore the callback.
+// Thread safety: call it while no other call on the communicator runs.
 ISTHMUS_API isthmus_status isthmus_communicator_set_progress(isthmus_communicator communicator,
                                                              isthmus_progress progress, void* context);
 

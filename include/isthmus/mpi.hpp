@@ -1,24 +1,25 @@
-// Isthmus on the user's own MPI: header-only, C++17. This file includes <mpi.h> and hands the core a table
-// of functions compiled against it, so MPICH, Open MPI and Intel MPI all work with one libisthmus.
+// Runs Isthmus on the program's own MPI. Header-only, C++17. This file includes <mpi.h> and passes a
+// table of functions that are compiled against it to the core, so one libisthmus works with MPICH, Open
+// MPI and Intel MPI.
 //
 //   MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
 //   isthmus_communicator communicator = isthmus::mpi::create(MPI_COMM_WORLD);
 //   isthmus_allreduce(send, recv, count, ISTHMUS_FLOAT32, ISTHMUS_SUM, communicator, nullptr);
-//   isthmus_communicator_destroy(communicator);
+//   isthmus_communicator_destroy(communicator);  // before MPI_Finalize
 //   MPI_Finalize();
 //
-// Threads. Calls follow the thread level that MPI was initialised with: below MPI_THREAD_SERIALIZED only
-// the main thread may use communicators that were created here; below MPI_THREAD_MULTIPLE no two threads
-// may be inside MPI at the same time. Isthmus reports a breach as ISTHMUS_ERROR_INVALID_USAGE.
+// Thread safety: MPI's thread level applies. Below MPI_THREAD_SERIALIZED, only the main thread may use
+//   communicators that were created here. Below MPI_THREAD_MULTIPLE, only one thread may be inside MPI at a
+//   time. Isthmus reports violations as ISTHMUS_ERROR_INVALID_USAGE.
 //
-// Counts. With MPI 4 the calls with 64-bit counts are used. With an older MPI (Open MPI 5 is MPI 3.1)
-// counts above INT_MAX are split or described by a derived type; counts or displacements above INT_MAX in
-// allgatherv, gatherv, scatterv and alltoallv fail there with MPI_ERR_COUNT, never truncated.
+// Counts: with MPI 4, Isthmus uses the functions with 64-bit counts. With an older MPI (Open MPI 5 is MPI 3.1),
+//   it splits counts above INT_MAX or describes them with a derived type. There, counts or displacements above
+//   INT_MAX in allgatherv, gatherv, scatterv and alltoallv fail with MPI_ERR_COUNT; they are never truncated.
 //
-// Arithmetic. float16, bfloat16 and float8 are combined in float32 and rounded at every step of MPI's
-// reduction; a float8 sum that leaves the range on the way stays saturated there. Other types are reduced by
-// MPI itself, except where MPI promises less than THE TABLE: min and max of floating types (NaN), and sums
-// and products of 8- and 16-bit integers (overflow).
+// Arithmetic: float16, bfloat16 and float8 are combined in float32 and rounded at every step of MPI's
+//   reduction. A float8 sum that leaves the range at some step stays saturated. MPI itself reduces the other
+//   types, except if it guarantees less than Isthmus: min and max of floating types (NaN), and sums and
+//   products of 8- and 16-bit integers (overflow).
 #ifndef ISTHMUS_MPI_HPP
 #define ISTHMUS_MPI_HPP
 
@@ -39,7 +40,7 @@ namespace isthmus::mpi {
 
 namespace detail {
 
-// C++20 programs get Isthmus' own exception, which needs std::source_location.
+// C++20 programs get isthmus::exception, which needs std::source_location.
 #if __cplusplus >= 202002L
 [[noreturn]] inline void raise(isthmus_status status, const std::string& message, const std::string& hint) {
   throw isthmus::detail::make_exception({status, message, hint});
@@ -57,8 +58,8 @@ inline void throw_if_failed(isthmus_status status) {
 }
 #endif
 
-/// No exception may pass through the C function pointers of the table: it becomes MPI_ERR_NO_MEM or
-/// MPI_ERR_INTERN.
+/// Converts exceptions to MPI_ERR_NO_MEM or MPI_ERR_INTERN, because exceptions must not pass through the C
+/// function pointers of the table.
 template <typename Function>
 int guard_exceptions(Function&& function) noexcept {
   try {
@@ -70,19 +71,19 @@ int guard_exceptions(Function&& function) noexcept {
   }
 }
 
-/// MPI's text for `code`, cut to `capacity` bytes with the NUL.
+/// Copies MPI's text for `code`, truncated to `capacity` bytes including NUL.
 inline int error_string(int code, char* text, std::size_t capacity) {
   char full_text[MPI_MAX_ERROR_STRING] = "";
   int length = 0;
   const int failed = MPI_Error_string(code, full_text, &length);
   if (capacity == 0) return failed;
-  const std::size_t copied = std::min(capacity - 1, static_cast<std::size_t>(length));
-  std::memcpy(text, full_text, copied);
-  text[copied] = '\0';
+  const std::size_t copied_bytes = std::min(capacity - 1, static_cast<std::size_t>(length));
+  std::memcpy(text, full_text, copied_bytes);
+  text[copied_bytes] = '\0';
   return failed;
 }
 
-// A new communicator reports errors instead of ending the program.
+// Configures a new communicator to return errors instead of terminating the program.
 inline int configure_comm(int code, MPI_Comm comm, isthmus_mpi_comm* handle) {
   *handle = nullptr;
   if (code != MPI_SUCCESS || comm == MPI_COMM_NULL) return code;
@@ -90,22 +91,24 @@ inline int configure_comm(int code, MPI_Comm comm, isthmus_mpi_comm* handle) {
   return MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
 }
 
-/// For the table: the own communicator of an Isthmus communicator, so that no message of the program is taken
-/// for one of ours.
+/// For the table: duplicates the communicator, which separates the messages of Isthmus from those
+/// of the program.
 inline int comm_dup(isthmus_mpi_comm comm, isthmus_mpi_comm* duplicate) {
   MPI_Comm new_comm = MPI_COMM_NULL;
   const int code = MPI_Comm_dup(to_comm(comm), &new_comm);
   return configure_comm(code, new_comm, duplicate);
 }
 
-/// For the table. A negative color is MPI_UNDEFINED: that rank gets NULL, not an error.
+/// For the table: splits the communicator. A negative color is passed as MPI_UNDEFINED; the rank then gets
+/// NULL, not an error.
 inline int comm_split(isthmus_mpi_comm comm, int color, int key, isthmus_mpi_comm* subcommunicator) {
   MPI_Comm new_comm = MPI_COMM_NULL;
   const int code = MPI_Comm_split(to_comm(comm), color < 0 ? MPI_UNDEFINED : color, key, &new_comm);
   return configure_comm(code, new_comm, subcommunicator);
 }
 
-/// For the table: ULFM, where MPI says that it has it. MPICH 5 has the functions, but they end the program.
+/// For the table: adds the ULFM functions if MPI announces them. MPICH 5 has them, but calling them
+/// terminates the program.
 #if defined(OMPI_HAVE_MPI_EXT_FTMPI) && OMPI_HAVE_MPI_EXT_FTMPI
 inline void add_ulfm(isthmus_mpi_table& table) {
   table.comm_shrink = [](isthmus_mpi_comm comm, isthmus_mpi_comm* survivors) {
@@ -119,7 +122,7 @@ inline void add_ulfm(isthmus_mpi_table& table) {
 inline void add_ulfm(isthmus_mpi_table&) {}
 #endif
 
-// MPI has freed everything itself once it is finalised.
+// For the table: frees a communicator. After MPI_Finalize, MPI has already freed all of them.
 inline int comm_free(isthmus_mpi_comm comm) {
   int finalized = 0;
   if (const int code = MPI_Finalized(&finalized); code != MPI_SUCCESS || finalized) return code;
@@ -127,20 +130,21 @@ inline int comm_free(isthmus_mpi_comm comm) {
   return MPI_Comm_free(&native);
 }
 
-// Once in a process: several watchdogs may come to it together, and MPI ends a process that two of its threads
-// end with a crash of its own, whose job then hangs.
+// For the table: aborts the job, once per process. Several watchdogs may call it concurrently. If two threads
+// call MPI_Abort, the process can crash and leave the job hanging.
 inline int comm_abort(isthmus_mpi_comm comm, int code) {
-  static std::atomic<bool> is_ending = false;
-  return is_ending.exchange(true) ? MPI_SUCCESS : MPI_Abort(to_comm(comm), code);
+  static std::atomic<bool> is_aborting = false;
+  return is_aborting.exchange(true) ? MPI_SUCCESS : MPI_Abort(to_comm(comm), code);
 }
 
-// A send or receive that was started; more than one request where its count had to be split.
+// A send or receive that has been started. It has several requests if its count had to be split.
 struct pending_message {
   bool is_receive;
   std::vector<MPI_Request> requests;
 };
 
-// Receives can be cancelled for certain; a send that the peer may already be reading cannot.
+// Cancels the requests of a message. Receives can always be canceled. A send cannot, because the peer may
+// already be reading it, so its request is freed.
 inline int cancel_requests(pending_message& message) {
   int first_error = MPI_SUCCESS;
   const auto record_first_error = [&](int code) {
@@ -158,28 +162,28 @@ inline int cancel_requests(pending_message& message) {
   return first_error;
 }
 
-/// Starts a send or receive; one request for each piece where the count does not fit.
+/// Starts a send or receive, with one request per chunk if the count had to be split.
 inline int start_message(const mpi_call& call, pending_message& message) {
-  const bool sends = call.operation.collective == ISTHMUS_SEND;
-  if (!sends && call.operation.collective != ISTHMUS_RECV) return MPI_ERR_ARG;
+  const bool is_send = call.operation.collective == ISTHMUS_SEND;
+  if (!is_send && call.operation.collective != ISTHMUS_RECV) return MPI_ERR_ARG;
   return for_each_chunk(call.operation.count, [&](std::uint64_t first, native::count count) {
     MPI_Request& request = message.requests.emplace_back(MPI_REQUEST_NULL);
-    return sends ? native::start_send(/*buf*/ call.send_pointer(first), count, call.type, /*dest*/ call.operation.root,
-                                      payload_tag, call.comm, &request)
-                 : native::start_recv(/*buf*/ call.recv_pointer(first), count, call.type, /*source*/ call.operation.root,
-                                      payload_tag, call.comm, &request);
+    return is_send ? native::start_send(/*buf*/ call.send_pointer(first), count, call.type,
+                                        /*dest*/ call.operation.root, payload_tag, call.comm, &request)
+                   : native::start_recv(/*buf*/ call.recv_pointer(first), count, call.type,
+                                        /*source*/ call.operation.root, payload_tag, call.comm, &request);
   });
 }
 
-/// For the table: starts a send or receive and returns at once. On failure nothing of it goes on, but sends
-/// that the peer may be reading already.
+/// For the table: starts a send or receive and returns immediately. On failure, all of its requests are
+/// canceled, except sends, which the peer may already be reading.
 inline int start(isthmus_mpi_comm comm, const isthmus_operation* operation, void** request) {
   *request = nullptr;
   return guard_exceptions([&] {
     auto message = std::make_unique<pending_message>();
     message->is_receive = operation->collective == ISTHMUS_RECV;
     const mpi_call call{*operation, to_comm(comm), native_types::get().datatype(operation->datatype),
-                  bytes_of(operation->datatype), /*rank*/ -1};
+                        bytes_of(operation->datatype), /*rank*/ -1};
     const int code = start_message(call, *message);
     if (code == MPI_SUCCESS)
       *request = message.release();
@@ -189,14 +193,15 @@ inline int start(isthmus_mpi_comm comm, const isthmus_operation* operation, void
   });
 }
 
-/// For the table: ends what start() began, and frees the request.
+/// For the table: cancels a message that start() started, and frees the request.
 inline int cancel(void** request) {
   const std::unique_ptr<pending_message> message(static_cast<pending_message*>(*request));
   *request = nullptr;
   return cancel_requests(*message);
 }
 
-/// For the table: whether what start() began is complete; if so, or on failure, the request is freed and NULL.
+/// For the table: tests whether a message is complete. If it is, or on failure, frees the request and sets
+/// it to NULL.
 inline int test(void** request, int* done) {
   auto* message = static_cast<pending_message*>(*request);
   const int code = MPI_Testall(static_cast<int>(message->requests.size()), message->requests.data(), done,
@@ -208,7 +213,7 @@ inline int test(void** request, int* done) {
   return code;
 }
 
-/// The first line of MPI's own version text, for info and logs.
+/// Returns the first line of MPI's version text, for info and logs.
 inline const char* library() {
   static const std::string first_line = [] {
     char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
@@ -226,8 +231,8 @@ inline std::string error_text(int code) {
   return text;
 }
 
-/// MPI's thread levels in the order of the table: 0 single, 1 funneled, 2 serialized, 3 multiple. Their values
-/// differ between MPIs.
+/// Converts an MPI thread level to its number in the table: 0 single, 1 funneled, 2 serialized, 3 multiple. The
+/// constants differ between MPI implementations.
 inline int thread_level_number(int native_level) {
   if (native_level == MPI_THREAD_MULTIPLE) return 3;
   if (native_level == MPI_THREAD_SERIALIZED) return 2;
@@ -236,29 +241,30 @@ inline int thread_level_number(int native_level) {
 
 }  // namespace detail
 
-/// The functions that the core calls MPI through, compiled against this program's mpi.h. For programs that pass
-/// the table themselves (isthmus_communicator_create_mpi) and see to its lifetime; others call create(). Thread
-/// safety: as MPI.
-/// @param comm Stays the caller's and is only used to make duplicates.
-/// @return A table by value; it must outlive every communicator that is made with it.
-/// @throws isthmus::exception (before C++20: std::runtime_error) ISTHMUS_ERROR_INVALID_USAGE when MPI is not
-///   running, _INVALID_ARGUMENT for MPI_COMM_NULL, _BACKEND when MPI cannot make Isthmus' types.
+/// Creates the table of MPI functions for the core, compiled against this program's mpi.h. For programs that
+/// call isthmus_communicator_create_mpi() and manage the lifetime of the table; other programs call create().
+/// Thread safety: as MPI.
+/// @param comm Not owned; used only to create duplicates.
+/// @return The table, by value. It must outlive every communicator that is created with it.
+/// @throws isthmus::exception (before C++20: std::runtime_error) ISTHMUS_ERROR_INVALID_USAGE if MPI is
+///   not running, _INVALID_ARGUMENT for MPI_COMM_NULL, _BACKEND if MPI cannot create Isthmus'
+///   datatypes and operations.
 inline isthmus_mpi_table table(MPI_Comm comm) {
   int initialized = 0, finalized = 0, level = MPI_THREAD_SINGLE;
   MPI_Initialized(&initialized);
   MPI_Finalized(&finalized);
   if (!initialized)
-    detail::raise(ISTHMUS_ERROR_INVALID_USAGE, "MPI is not initialised", "call MPI_Init_thread first");
+    detail::raise(ISTHMUS_ERROR_INVALID_USAGE, "MPI is not initialized", "call MPI_Init_thread first");
   if (finalized)
-    detail::raise(ISTHMUS_ERROR_INVALID_USAGE, "MPI has been finalised",
-                  "make communicators before MPI_Finalize");
+    detail::raise(ISTHMUS_ERROR_INVALID_USAGE, "MPI has been finalized",
+                  "create communicators before MPI_Finalize");
   if (comm == MPI_COMM_NULL)
-    detail::raise(ISTHMUS_ERROR_INVALID_ARGUMENT, "comm is MPI_COMM_NULL",
-                  "pass a communicator that holds this rank");
+    detail::raise(ISTHMUS_ERROR_INVALID_ARGUMENT, "comm = MPI_COMM_NULL must be a communicator",
+                  "pass a communicator that contains this rank");
   if (const int code = detail::native_types::get().error(); code != MPI_SUCCESS)
     detail::raise(ISTHMUS_ERROR_BACKEND,
-                  "MPI cannot make Isthmus' datatypes and operations: " + detail::error_text(code),
-                  "the MPI library refused; its text says why");
+                  "MPI cannot create Isthmus' datatypes and operations: " + detail::error_text(code),
+                  "read the text of the MPI library for the reason");
   MPI_Query_thread(&level);
 
   isthmus_mpi_table result{};
@@ -290,23 +296,24 @@ inline isthmus_mpi_table table(MPI_Comm comm) {
   return result;
 }
 
-/// table(), kept until the process ends: communicators refer to their table as long as they live, which may be
-/// longer than any scope of the caller. Any thread that may call MPI.
-/// @param comm Stays the caller's.
-/// @return The same table for the same MPI_Comm handle value; never freed.
+/// Returns a table() that lives until the process ends, because communicators use their table as long
+/// as they exist.
+/// Thread safety: any thread that may call MPI.
+/// @param comm Not owned.
+/// @return A table that is never freed; the same one for equal MPI_Comm handles.
 /// @throws isthmus::exception As table().
 inline const isthmus_mpi_table* persistent_table(MPI_Comm comm) {
   static std::mutex mutex;
-  static auto& tables = *new std::list<isthmus_mpi_table>;  // never destroyed: used until the very end
+  static auto& tables = *new std::list<isthmus_mpi_table>;  // never destroyed: used until the process ends
   const isthmus_mpi_table new_table = table(comm);
   const std::lock_guard<std::mutex> lock(mutex);
-  for (const isthmus_mpi_table& existing : tables)
-    if (existing.comm == new_table.comm) return &existing;
+  for (const isthmus_mpi_table& known_table : tables)
+    if (known_table.comm == new_table.comm) return &known_table;
   return &tables.emplace_back(new_table);
 }
 
-/// Makes a communicator from the ranks of `comm`. Collective, blocks until all have called; `comm` is
-/// duplicated. The result is destroyed by isthmus_communicator_destroy, before MPI_Finalize.
+/// Creates a communicator of the ranks of `comm`, which is duplicated. Collective. Blocks until all ranks have
+/// called it. Destroy the result with isthmus_communicator_destroy before MPI_Finalize.
 /// @code
 /// isthmus_communicator_options options{};
 /// options.struct_bytes = sizeof options;
@@ -314,18 +321,18 @@ inline const isthmus_mpi_table* persistent_table(MPI_Comm comm) {
 /// isthmus_communicator communicator = nullptr;
 /// if (isthmus::mpi::create(MPI_COMM_WORLD, &options, &communicator) != ISTHMUS_SUCCESS) report_last_error();
 /// @endcode
-/// @param comm An intracommunicator that holds this rank.
-/// @param options Device, configuration, timeout; may be null for the host platform and defaults.
-/// @param communicator Gets the handle; NULL on failure.
-/// @return What isthmus_communicator_create_mpi returns; isthmus_last_error() has the rest.
+/// @param comm An intracommunicator that contains this rank.
+/// @param options Device, configuration, timeout; null for the host platform and defaults.
+/// @param communicator Receives the handle; NULL on failure.
+/// @return The status of isthmus_communicator_create_mpi; isthmus_last_error() has the details.
 /// @throws isthmus::exception As table().
 inline isthmus_status create(MPI_Comm comm, const isthmus_communicator_options* options,
                              isthmus_communicator* communicator) {
   return isthmus_communicator_create_mpi(persistent_table(comm), options, communicator);
 }
 
-/// The same, throwing what the core reports.
-/// @param comm An intracommunicator that holds this rank.
+/// Creates a communicator and throws on failure.
+/// @param comm An intracommunicator that contains this rank.
 /// @param options Device, configuration, timeout; may be null.
 /// @return The handle, for isthmus_communicator_destroy.
 /// @throws isthmus::exception As table(), and every failure of the core.

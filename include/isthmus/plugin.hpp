@@ -1,18 +1,20 @@
-// For plug-ins in C++, over isthmus/backend.h and nothing else.
+// Helpers for plug-ins in C++. This header depends only on isthmus/backend.h.
 //
-// All ranks go on, or none. Each rank votes: a value, or a refusal that says why it has none. All ranks then
-// see all votes, so all come to the same verdict: every value, or the refusal of the first rank that refused.
+// Votes ensure that either all ranks continue or none does. Each rank votes with a value, or with a refusal and
+// its reason. All ranks then have all votes and reach the same decision: to continue, or to report the refusal
+// of the lowest rank that refused.
 //
 //   isthmus_status create(const isthmus_backend_context* context, void** state) {
-//     isthmus::vote<int> mine;                  // trivially copyable, the same type on all ranks
-//     if (has_device()) mine.value = device();
-//     else mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, "it has no such device", "use another backend");
-//     isthmus::votes<int> all;                  // by rank
-//     const isthmus_status agreed = isthmus::agree(*context, "library.cpp:create", mine, all);
-//     if (agreed != ISTHMUS_SUCCESS) return agreed;  // on every rank, with the first refusal reported
+//     isthmus::vote<int> own_vote;              // trivially copyable, the same type on all ranks
+//     if (has_device()) own_vote.value = device();
+//     else own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, "it has no such device", "use another backend");
+//     isthmus::votes<int> all_votes;            // indexed by rank
+//     const isthmus_status status = isthmus::agree(*context, "library.cpp:create", own_vote, all_votes);
+//     if (status != ISTHMUS_SUCCESS) return status;  // on all ranks, after the first refusal was reported
 //
-// `agree` and `gather_votes` are collective over the context's ranks and belong into create, split and
-// register_block only, like context->allgather. They may throw std::bad_alloc.
+// agree() and gather_votes() are collective over the ranks of the context. Like context->allgather, they may
+// only be called in create, split and register_block.
+// Errors: they may throw std::bad_alloc.
 #ifndef ISTHMUS_PLUGIN_HPP
 #define ISTHMUS_PLUGIN_HPP
 
@@ -27,9 +29,10 @@
 
 namespace isthmus {
 
-// Why a rank can't go on. Plain bytes, as votes travel; texts are cut where they do not fit.
+// The reason why a rank cannot continue. Trivially copyable, because votes are sent as bytes.
+// Texts are truncated.
 struct refusal {
-  std::int32_t status = ISTHMUS_SUCCESS;  // SUCCESS: it can
+  std::int32_t status = ISTHMUS_SUCCESS;  // SUCCESS: no refusal
   std::int32_t reserved = 0;
   std::int64_t native_code = 0;
   char text[320] = {};
@@ -53,7 +56,7 @@ struct refusal {
   }
 };
 
-// Where a rank has nothing to say but that it can go on.
+// The value type of a vote that only states whether the rank can continue.
 struct no_value {};
 
 template <typename Value = no_value>
@@ -61,11 +64,11 @@ struct vote : refusal {
   Value value{};
 };
 
-// By rank.
+// The votes of all ranks, indexed by rank.
 template <typename Value = no_value>
 using votes = std::vector<vote<Value>>;
 
-// The first rank that refuses, or -1. Refusals of status `ignored_status` are passed over.
+// Returns the lowest rank that refuses, or -1. Refusals with status `ignored_status` are skipped.
 template <typename Value>
 int first_refusal(const votes<Value>& all_votes, isthmus_status ignored_status = ISTHMUS_SUCCESS) {
   for (std::size_t rank = 0; rank < all_votes.size(); ++rank)
@@ -73,7 +76,7 @@ int first_refusal(const votes<Value>& all_votes, isthmus_status ignored_status =
   return -1;
 }
 
-// "rank 2: no such device", or "" where no rank refuses.
+// Returns "rank 2: no such device", for example, or "" if no rank refuses.
 template <typename Value>
 std::string refusal_text(const votes<Value>& all_votes) {
   const int rank = first_refusal(all_votes);
@@ -83,8 +86,8 @@ std::string refusal_text(const votes<Value>& all_votes) {
 
 // ---- for backends -------------------------------------------------------------------------------------
 
-// An option of this backend's that is "true" or "false"; `result` stays where it is not given. Returns "" or
-// what is wrong with it.
+// Reads an option of this backend that must be "true" or "false". `result` is unchanged if the option is not
+// set. Returns "" or an error message.
 inline std::string read_flag(const isthmus_backend_context& context, const char* key, bool& result) {
   const char* const text = context.option(context.runtime, key);
   if (text == nullptr) return {};
@@ -95,19 +98,21 @@ inline std::string read_flag(const isthmus_backend_context& context, const char*
   return {};
 }
 
-// A failure, and the ranks that it is due to: context->fail_with_ranks, or context->fail where the runtime is older.
+// Reports a failure and the ranks that caused it. Calls context->fail_with_ranks, or context->fail on
+// an older runtime.
 inline isthmus_status fail_with_ranks(const isthmus_backend_context& context, const std::vector<int>& ranks,
-                              isthmus_status status, std::int64_t native_code, const char* location,
-                              const char* hint, const std::string& text) {
-  constexpr std::size_t end = offsetof(isthmus_backend_context, fail_with_ranks) + sizeof context.fail_with_ranks;
-  if (context.struct_bytes < end || context.fail_with_ranks == nullptr)
+                                      isthmus_status status, std::int64_t native_code, const char* location,
+                                      const char* hint, const std::string& text) {
+  constexpr std::size_t required_bytes =
+      offsetof(isthmus_backend_context, fail_with_ranks) + sizeof context.fail_with_ranks;
+  if (context.struct_bytes < required_bytes || context.fail_with_ranks == nullptr)
     return context.fail(context.runtime, status, native_code, location, hint, "%s", text.c_str());
-  return context.fail_with_ranks(context.runtime, ranks.data(), ranks.size(), status, native_code, location, hint, "%s",
-                         text.c_str());
+  return context.fail_with_ranks(context.runtime, ranks.data(), ranks.size(), status, native_code, location,
+                                 hint, "%s", text.c_str());
 }
 
-// Collective. `all` gets every rank's vote. Fails only where the ranks can't talk to each other, which the
-// runtime has then reported.
+// Gathers the votes of all ranks in `all_votes`. Collective. Fails only if the ranks cannot communicate. The
+// runtime has then already reported the failure.
 template <typename Value>
 isthmus_status gather_votes(const isthmus_backend_context& context, const vote<Value>& own_vote,
                             votes<Value>& all_votes) {
@@ -116,12 +121,13 @@ isthmus_status gather_votes(const isthmus_backend_context& context, const vote<V
   return context.allgather(context.runtime, &own_vote, all_votes.data(), sizeof own_vote);
 }
 
-// Collective. SUCCESS on every rank, or on every rank the first refusal's status, reported with its rank, text,
-// native code and hint.
+// Gathers the votes and decides. Collective. If no rank refuses, returns SUCCESS on all ranks. Otherwise,
+// reports the first refusal (rank, text, native code, hint) and returns its status on all ranks.
 template <typename Value>
 isthmus_status agree(const isthmus_backend_context& context, const char* location, const vote<Value>& own_vote,
                      votes<Value>& all_votes) {
-  if (const isthmus_status status = gather_votes(context, own_vote, all_votes); status != ISTHMUS_SUCCESS) return status;
+  if (const isthmus_status status = gather_votes(context, own_vote, all_votes); status != ISTHMUS_SUCCESS)
+    return status;
   const int rank = first_refusal(all_votes);
   if (rank < 0) return ISTHMUS_SUCCESS;
   const refusal& first = all_votes[static_cast<std::size_t>(rank)];

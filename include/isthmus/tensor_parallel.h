@@ -1,12 +1,17 @@
-// Sum of one tensor over the devices of one process, for inference engines that split a model by tensor:
-// init, allreduce, free. Plain C; one host thread drives all devices.
+// Allreduce (sum) of one tensor over the devices of one process, for inference engines that use tensor
+// parallelism: init, allreduce, free. Plain C; one host thread drives all devices.
 //
-// Ordering. On a device platform allreduce only enqueues: it starts on each device after the earlier work
-// of that device's stream, and later work of each stream sees the sum. The host never waits. On the host
-// platform the sum is complete when the call returns.
-// Results. All devices hold bit-identical sums: contributions, each rounded to the wire's type, the own one
-// too, are added in float32 in rank order, and the result is rounded once. See isthmus_wire for the bound.
-// Threads. Calls on one handle must not overlap.
+// Ordering:
+//   Device platforms: allreduce is ordered by the stream of each device and never blocks the host.
+//   Host platform: the sum is complete when the call returns.
+//
+// Results:
+//   All devices get bit-identical sums. Each contribution, including the local one, is rounded to the wire
+//   format. The contributions are added in float32 in rank order, and the result is rounded once. isthmus_wire
+//   states the error bound.
+//
+// Thread safety:
+//   Calls on one handle must not overlap.
 #ifndef ISTHMUS_TENSOR_PARALLEL_H
 #define ISTHMUS_TENSOR_PARALLEL_H
 
@@ -19,27 +24,28 @@ extern "C" {
 
 typedef struct isthmus_tensor_parallel_impl* isthmus_tensor_parallel;
 
-// What travels between the devices for float32 tensors; other types travel as they are.
-// BFLOAT16 halves the bytes. Every contribution and the sum are rounded to nearest even, so with u = 2^-8
-// an element differs from the exact sum by at most
+// The data type on the wire for float32 tensors. Tensors of other types are sent in their own type. BFLOAT16
+// halves the bytes. Each contribution and the sum are rounded to nearest even. With u = 2^-8, an element
+// differs from the exact sum by at most
 //     (2 u + u^2 + n 2^-23) * (|x_0| + ... + |x_(n-1)|)
-// where nothing overflows or underflows.
+// if nothing overflows or underflows.
 typedef enum isthmus_wire {
-  ISTHMUS_WIRE_AUTO = 0,  // BFLOAT16 for tensors of the size at which it pays, as configured; else exact
+  ISTHMUS_WIRE_AUTO = 0,  // BFLOAT16 for tensors above the configured size, otherwise EXACT
   ISTHMUS_WIRE_EXACT = 1,
   ISTHMUS_WIRE_BFLOAT16 = 2
 } isthmus_wire;
 
-// Algorithms of a peer-memory engine; what each is good for is in docs/p2p.md.
-// An engine that lacks one takes another.
+// The algorithms of an engine that uses peer memory; docs/internals/p2p.md compares them. If an engine does not
+// have the requested algorithm, it uses another one.
 typedef enum isthmus_shots {
   ISTHMUS_ONE_SHOT = 0,
   ISTHMUS_TWO_SHOT = 1,
-  ISTHMUS_TWO_SHOT_ZERO_COPY = 2  // results go straight into the other devices' tensors
+  ISTHMUS_TWO_SHOT_ZERO_COPY = 2  // writes results directly to the tensors of the other devices
 } isthmus_shots;
 
-// What moves the data on a platform. The library brings one for the host, its p2p plug-in those for CUDA
-// and HIP; sycl/tensor_parallel.hpp is one for SYCL queues, which only the user's own program can compile.
+// An engine computes the sums on one platform. The library contains the engine for the host, and its plug-in
+// `p2p` contains those for CUDA and HIP. sycl/tensor_parallel.hpp provides an engine for SYCL queues, which is
+// compiled with the user's program.
 #define ISTHMUS_TENSOR_PARALLEL_ENGINE_ABI 1u
 #define ISTHMUS_TENSOR_PARALLEL_ENGINE_SYMBOL "isthmus_tensor_parallel_engine_v1"
 typedef struct isthmus_tensor_parallel_engine {
@@ -47,46 +53,53 @@ typedef struct isthmus_tensor_parallel_engine {
   uint32_t abi_version;
   uint32_t platforms;  // bit mask of 1u << isthmus_platform
   const char* name;
-  // NULL, and why in `reason`, where these devices can't work together; everything is released then.
+  // Opens the engine for these devices. If they cannot work together, writes the reason to `reason`, returns
+  // NULL and holds no resources.
   void* (*open)(int n, const isthmus_device* devices, const isthmus_stream* streams, double timeout_s,
                 char* reason, size_t reason_bytes);
-  // As isthmus_tensor_parallel_allreduce. `shots` and `bfloat16_wire` are advice from the rules, except
-  // that an exact wire is never replaced by another.
+  // See isthmus_tensor_parallel_allreduce(). `shots` and `bfloat16_wire` are hints from the rules. If
+  // bfloat16_wire is false, the engine must send tensors in their own type.
   bool (*allreduce)(void* state, void* const* pointers, uint64_t count, isthmus_datatype datatype,
                     uint64_t active, isthmus_shots shots, bool bfloat16_wire);
-  // Waits for what was enqueued, bounded by the timeout, and releases everything.
+  // Waits for enqueued work, at most the timeout, and releases all resources.
   void (*close)(void* state);
 } isthmus_tensor_parallel_engine;
 
-// Zero-initialise, set `struct_bytes = sizeof`, then what you need.
+// Options of init. Zero-initialize the struct and set `struct_bytes = sizeof`, then set the members
+// that you need.
 typedef struct isthmus_tensor_parallel_options {
   size_t struct_bytes;
-  const char* config_path;  // as in isthmus_communicator_options
-  double timeout_s;         // bound on a device's wait for the others; 0: config or 300 s
+  const char* config_path;  // see isthmus_communicator_options
+  double timeout_s;         // limit of a device's wait for the others; 0: configured value or 300 s
   isthmus_wire wire;
-  const isthmus_tensor_parallel_engine* engine;  // NULL: the library's own for the platform
+  const isthmus_tensor_parallel_engine* engine;  // NULL: the library's engine for the platform
 } isthmus_tensor_parallel_options;
 
-// Prepares 1 to 16 devices of one platform; streams[i] belongs to devices[i] (NULL array: default streams).
-// `devices`, `streams` and `options` (NULL: defaults) are read during the call only; the streams must
-// outlive the handle. NULL where these devices can't work together (several platforms, no peer access, no
-// memory): isthmus_last_error says why, and nothing is held. May synchronise the devices.
+// Prepares 1 to 16 devices of one platform. streams[i] belongs to devices[i]; a NULL array selects
+// the default streams.
+// Blocking: may synchronize the devices.
+// Errors: if these devices cannot work together (several platforms, no peer access, out of memory), returns
+// NULL and holds no resources. isthmus_last_error() gives the reason.
+// Lifetime: `devices`, `streams` and `options` (NULL: defaults) are only read during the call. The streams must
+// outlive the handle.
 ISTHMUS_API isthmus_tensor_parallel
 isthmus_tensor_parallel_init(int n, const isthmus_device* devices, const isthmus_stream* streams,
                              const isthmus_tensor_parallel_options* options);
 
 #define ISTHMUS_ALL_ACTIVE UINT64_MAX
 
-// pointers[i][0..count) of every device becomes the sum over the devices i whose bit i is set in `active`.
-// The others count as zeros whatever their memory holds (NaN too), and get the sum as well. Pointers need
-// the alignment of the element only. float32, float16 and bfloat16 (on the host: every datatype).
-// true: enqueued. false: not done, and no tensor was or will be touched: isthmus_last_error says why.
-// Can be captured into a CUDA graph where all streams are captured together; a launch of the graph must
-// then not overlap another call on this handle.
+// Sums the tensors of the active devices: pointers[i][0..count) of every device becomes the sum over all
+// devices i whose bit i is set in `active`. Inactive devices contribute zeros, whatever their memory contains
+// (even NaN), and also get the sum. Pointers only need to be aligned to an element. Datatypes: float32, float16
+// and bfloat16; all datatypes on the host.
+// Returns: true if the operation was enqueued. Otherwise false: no tensor was or will be modified, and
+// isthmus_last_error() gives the reason.
+// Capture: can be captured into a CUDA graph if all streams are captured together. A launch of the graph must
+// not overlap another call on this handle.
 ISTHMUS_API bool isthmus_tensor_parallel_allreduce(isthmus_tensor_parallel handle, void* const* pointers,
                                                    uint64_t count, isthmus_datatype datatype, uint64_t active);
 
-// Waits for work in flight, bounded by the timeout, and releases everything. NULL is allowed.
+// Waits for enqueued work, at most the timeout, and releases the handle. NULL is allowed.
 ISTHMUS_API void isthmus_tensor_parallel_free(isthmus_tensor_parallel handle);
 
 #ifdef __cplusplus

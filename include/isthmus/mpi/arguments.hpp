@@ -1,5 +1,5 @@
-// Part of isthmus/mpi.hpp: an operation in MPI's words. Counts are 64 bits in Isthmus and an int in an MPI
-// before version 4: what does not fit is cut into pieces, or becomes one element of a derived type.
+// Part of isthmus/mpi.hpp: converts operations to the arguments of MPI. Counts are 64-bit in Isthmus and int
+// before MPI 4. Counts that do not fit are split into chunks or described by one element of a derived type.
 #ifndef ISTHMUS_MPI_ARGUMENTS_HPP
 #define ISTHMUS_MPI_ARGUMENTS_HPP
 
@@ -10,9 +10,9 @@
 
 namespace isthmus::mpi::detail {
 
-inline constexpr int payload_tag = 0;  // the communicator is Isthmus' own duplicate
+inline constexpr int payload_tag = 0;  // the communicator is a duplicate that only Isthmus uses
 
-// One operation with its MPI words looked up.
+// One operation with its MPI communicator, datatype and rank.
 struct mpi_call {
   const isthmus_operation& operation;
   MPI_Comm comm;
@@ -27,12 +27,13 @@ struct mpi_call {
   char* recv_pointer(std::uint64_t element) const {
     return static_cast<char*>(operation.recv_buf) + element * element_bytes;
   }
-  // The own block of `count` elements in a buffer of one block for each rank.
+  // Returns the offset of this rank's block of `count` elements in a buffer of one block per rank.
   std::uint64_t own_block() const { return static_cast<std::uint64_t>(rank) * operation.count; }
   MPI_Op op() const { return native_types::get().op(operation.datatype, operation.op); }
 };
 
-// Calls `step(first, count)` over [0, count) in pieces that MPI can take; once where counts are 64-bit.
+// Calls `step(first, count)` for each chunk of [0, count) that fits MPI's count type; once if
+// counts are 64-bit.
 template <typename Step>
 int for_each_chunk(std::uint64_t count, Step&& step) {
   std::uint64_t first = 0;
@@ -44,8 +45,8 @@ int for_each_chunk(std::uint64_t count, Step&& step) {
   return MPI_SUCCESS;
 }
 
-// `count` elements as (count, type), or as one element of a type of exactly that many where the count
-// does not fit: the gather family must stay one call, because MPI places the blocks.
+// Describes `count` elements as (count, type), or as one element of a derived type of exactly that size if the
+// count does not fit. Gather-like collectives must remain one call, because MPI places the blocks.
 class counted_block {
  public:
   counted_block(std::uint64_t count, MPI_Datatype element)
@@ -61,9 +62,9 @@ class counted_block {
   counted_block(const counted_block&) = delete;
   counted_block& operator=(const counted_block&) = delete;
 
-  /// MPI_SUCCESS, or why the type could not be made.
+  /// Returns MPI_SUCCESS, or the error from the creation of the type.
   int error() const { return m_error; }
-  /// What to give MPI as count: 1 where the type holds all elements.
+  /// Returns the count to pass to MPI: 1 if the type holds all elements.
   native::count count() const { return m_count; }
   MPI_Datatype type() const { return m_type; }
 
@@ -93,12 +94,12 @@ class counted_block {
 
   native::count m_count;
   MPI_Datatype m_type;
-  bool m_is_owner = false;  // the type was made here and is freed here
+  bool m_is_owner = false;  // this object created the type and frees it
   int m_error = MPI_SUCCESS;
 };
 
-// Counts or displacements in MPI's type; no allocation up to 64 ranks. `fits` is false where a value
-// cannot be said in that type. `values` may be null where MPI does not read it.
+// Converts counts or displacements to MPI's type, without a heap allocation for up to 64 ranks. `values` may be
+// null if MPI does not read it.
 template <typename Native>
 class converted_array {
  public:
@@ -114,9 +115,11 @@ class converted_array {
       destination[i] = static_cast<Native>(values[i]);
     }
   }
-  /// Whether MPI's type can say every value.
+  /// Returns whether all values fit MPI's type.
   bool fits() const { return m_fits; }
-  const Native* data() const { return !m_is_present ? nullptr : m_heap.empty() ? m_inline.data() : m_heap.data(); }
+  const Native* data() const {
+    return !m_is_present ? nullptr : m_heap.empty() ? m_inline.data() : m_heap.data();
+  }
 
  private:
   bool m_is_present, m_fits = true;
@@ -124,7 +127,7 @@ class converted_array {
   std::vector<Native> m_heap;
 };
 
-// Counts and displacements of one side of a v-collective.
+// The counts and displacements of one side of a v-collective.
 struct vector_layout {
   converted_array<native::count> counts;
   converted_array<native::displacement> displs;

@@ -1,5 +1,5 @@
-// Part of isthmus/mpi.hpp: which MPI calls are used, MPI 4's with 64-bit counts or the older ones, and
-// how Isthmus' datatypes and operations map to MPI's.
+// Part of isthmus/mpi.hpp: selects the MPI functions (with the 64-bit counts of MPI 4, or the older ones) and
+// maps Isthmus' datatypes and operations to those of MPI.
 #ifndef ISTHMUS_MPI_NATIVE_HPP
 #define ISTHMUS_MPI_NATIVE_HPP
 
@@ -17,7 +17,8 @@
 #include <type_traits>
 #include <utility>
 
-// A program may run on another MPI than it was compiled with: Open MPI 4 knows nothing of ROCm.
+// A program may run with another MPI version than it was compiled with. Open MPI 4, for example, does not have
+// the ROCm query.
 #if defined(MPIX_CUDA_AWARE_SUPPORT)
 #pragma weak MPIX_Query_cuda_support
 #endif
@@ -30,11 +31,11 @@
 
 namespace isthmus::mpi::detail {
 
-// The calls under one spelling. ISTHMUS_MPI_COUNT_LIMIT is for tests: it takes the older calls and
-// splits at that many elements, so that the splitting is exercised without gigabytes.
+// One name for each MPI function in both versions. Tests define ISTHMUS_MPI_COUNT_LIMIT. It selects the older
+// functions and splits at that many elements, so that tests of splitting do not need gigabytes of data.
 #if MPI_VERSION >= 4 && !defined(ISTHMUS_MPI_COUNT_LIMIT)
 namespace native {
-/// MPI 4: counts and displacements have 64 bits, nothing is split.
+/// MPI 4: counts and displacements are 64-bit, so nothing is split.
 using count = MPI_Count;
 using displacement = MPI_Aint;
 inline constexpr std::uint64_t count_limit = INT64_MAX;
@@ -63,7 +64,7 @@ inline constexpr auto& create_op = MPI_Op_create_c;
 #define ISTHMUS_MPI_COUNT_LIMIT INT_MAX
 #endif
 namespace native {
-/// Before MPI 4: collectives.hpp splits what does not fit, or describes it by a derived type.
+/// Before MPI 4: collectives.hpp splits counts that do not fit, or describes them by a derived type.
 using count = int;
 using displacement = int;
 inline constexpr std::uint64_t count_limit = ISTHMUS_MPI_COUNT_LIMIT;
@@ -89,7 +90,7 @@ inline constexpr auto& create_op = MPI_Op_create;
 }  // namespace native
 #endif
 
-/// Bytes of one element; 0 for what is no datatype.
+/// Returns the size of one element in bytes; 0 for an invalid datatype.
 inline std::uint64_t bytes_of(isthmus_datatype datatype) {
   switch (datatype) {
 #define ISTHMUS_DATATYPE(name, NAME, bytes, kind) \
@@ -100,8 +101,8 @@ inline std::uint64_t bytes_of(isthmus_datatype datatype) {
   return 0;
 }
 
-/// MPI's own type, or MPI_DATATYPE_NULL where MPI has none: the 16- and 8-bit floating types, which MPI's
-/// standard does not know and which implementations spell, where they have them, in ways of their own.
+/// Returns MPI's datatype, or MPI_DATATYPE_NULL for the 16- and 8-bit floating types. The MPI standard does not
+/// have them, and implementations that have them use different names.
 inline MPI_Datatype builtin_datatype(isthmus_datatype datatype) {
   switch (datatype) {
     case ISTHMUS_INT8: return MPI_INT8_T;
@@ -123,25 +124,27 @@ inline MPI_Datatype builtin_datatype(isthmus_datatype datatype) {
   return MPI_DATATYPE_NULL;
 }
 
-// MPI's own operation where it computes what THE TABLE says, else MPI_OP_NULL. Not used are MPI_MIN and
-// MPI_MAX of floating types (what they make of a NaN depends on the order, even between ranks) and sums and
-// products of 8 and 16 bits (MPI leaves overflow open, and Open MPI's vector code saturates).
+// Returns MPI's operation if it computes what collectives.def requires, otherwise MPI_OP_NULL. Not
+// used: MPI_MIN and MPI_MAX of floating types (the result with NaN depends on the order and can differ
+// between ranks), and sums and products of 8 and 16 bits (MPI leaves overflow undefined, and Open MPI's
+// vector code saturates).
 inline MPI_Op builtin_op(isthmus_datatype datatype, isthmus_reduction_op op) {
-  const bool floating = datatype == ISTHMUS_FLOAT32 || datatype == ISTHMUS_FLOAT64;
-  const bool narrow = bytes_of(datatype) < 4;
+  const bool is_floating = datatype == ISTHMUS_FLOAT32 || datatype == ISTHMUS_FLOAT64;
+  const bool is_narrow = bytes_of(datatype) < 4;
   if (builtin_datatype(datatype) == MPI_DATATYPE_NULL) return MPI_OP_NULL;
   switch (op) {
-    case ISTHMUS_SUM: return narrow ? MPI_OP_NULL : MPI_SUM;
-    case ISTHMUS_PROD: return narrow ? MPI_OP_NULL : MPI_PROD;
-    case ISTHMUS_MIN: return floating ? MPI_OP_NULL : MPI_MIN;
-    case ISTHMUS_MAX: return floating ? MPI_OP_NULL : MPI_MAX;
+    case ISTHMUS_SUM: return is_narrow ? MPI_OP_NULL : MPI_SUM;
+    case ISTHMUS_PROD: return is_narrow ? MPI_OP_NULL : MPI_PROD;
+    case ISTHMUS_MIN: return is_floating ? MPI_OP_NULL : MPI_MIN;
+    case ISTHMUS_MAX: return is_floating ? MPI_OP_NULL : MPI_MAX;
     case ISTHMUS_AVG:
     case ISTHMUS_REDUCTION_OP_COUNT: return MPI_OP_NULL;
   }
   return MPI_OP_NULL;
 }
 
-// Platforms whose device buffers this MPI says it takes as they are, asked in the way of each MPI family.
+// Returns a bit mask of the platforms whose device buffers this MPI accepts, according to the query functions
+// of the MPI implementations.
 inline std::uint32_t device_platforms() {
   std::uint32_t mask = 0;
 #if defined(MPIX_CUDA_AWARE_SUPPORT)
@@ -154,9 +157,9 @@ inline std::uint32_t device_platforms() {
 #endif
 #if defined(MPIX_GPU_SUPPORT_CUDA) && defined(MPIX_GPU_SUPPORT_HIP)
   const auto is_supported = [](int kind) {
-    int supported = 0;
+    int query_result = 0;
     auto* const query = &MPIX_GPU_query_support;
-    return query != nullptr && query(kind, &supported) == MPI_SUCCESS && supported != 0;
+    return query != nullptr && query(kind, &query_result) == MPI_SUCCESS && query_result != 0;
   };
   if (is_supported(MPIX_GPU_SUPPORT_CUDA)) mask |= 1U << ISTHMUS_PLATFORM_CUDA;
   if (is_supported(MPIX_GPU_SUPPORT_HIP)) mask |= 1U << ISTHMUS_PLATFORM_HIP;
@@ -164,8 +167,8 @@ inline std::uint32_t device_platforms() {
   return mask;
 }
 
-// The function behind an own MPI_Op. MPI gives it no way to report a failure; the arguments are constants
-// that isthmus_reduce_local accepts, so a failure means a broken installation.
+// The function of a custom MPI_Op. MPI provides no way to report a failure. isthmus_reduce_local accepts all of
+// these datatypes and operations, so a failure indicates a broken installation.
 template <isthmus_datatype Datatype, isthmus_reduction_op Op>
 void reduce_elements(void* in, void* inout, native::count* count, MPI_Datatype*) {
   const isthmus_status status =
@@ -173,24 +176,25 @@ void reduce_elements(void* in, void* inout, native::count* count, MPI_Datatype*)
   if (status != ISTHMUS_SUCCESS) MPI_Abort(MPI_COMM_WORLD, status);
 }
 
-/// Types and operations of this process. The types that MPI lacks are contiguous bytes, so that MPI_SUM on them
-/// is an error and never a sum of the wrong kind; their operations round at every step. Created once, freed
-/// when MPI is finalised; any thread may look things up.
+/// The MPI datatypes and operations of this process. Types that MPI lacks are contiguous bytes, so that MPI_SUM
+/// on them is an error instead of a wrong sum. Their operations round at every step.
+/// Lifetime: created once, freed in MPI_Finalize.
+/// Thread safety: any thread may look up entries.
 class native_types {
  public:
-  /// Made at the first call, by the thread that may call MPI.
+  /// Returns the object. The first call creates it and must come from a thread that may call MPI.
   static const native_types& get() {
     static const native_types instance;
     return instance;
   }
 
-  // MPI_SUCCESS, or why MPI could not create them.
+  // Returns MPI_SUCCESS, or the first error from the creation of the datatypes and operations.
   int error() const { return m_error; }
-  /// MPI_DATATYPE_NULL for what is no datatype.
+  /// Returns the datatype; MPI_DATATYPE_NULL for an invalid one.
   MPI_Datatype datatype(isthmus_datatype datatype) const {
     return datatype < ISTHMUS_DATATYPE_COUNT ? m_datatypes[datatype] : MPI_DATATYPE_NULL;
   }
-  // MPI_OP_NULL for avg, which is no operation of two elements.
+  // Returns the operation; MPI_OP_NULL for avg, which is not an operation on two elements.
   MPI_Op op(isthmus_datatype datatype, isthmus_reduction_op op) const {
     return datatype < ISTHMUS_DATATYPE_COUNT && op < ISTHMUS_REDUCTION_OP_COUNT ? m_ops[datatype][op]
                                                                                 : MPI_OP_NULL;
@@ -205,12 +209,12 @@ class native_types {
   native_types(const native_types&) = delete;
   native_types& operator=(const native_types&) = delete;
 
-  /// Set-up goes on after a failure, so that everything has a value; the first one is reported.
+  /// Stores the first error. Setup continues after an error, so that every entry has a value.
   void record_first_error(int code) {
     if (m_error == MPI_SUCCESS) m_error = code;
   }
 
-  /// Bytes for the types that MPI lacks.
+  /// Creates byte types for the types that MPI lacks.
   void create_datatypes() {
     for (int i = 0; i < ISTHMUS_DATATYPE_COUNT; ++i) {
       const auto datatype = static_cast<isthmus_datatype>(i);
@@ -221,18 +225,19 @@ class native_types {
     }
   }
 
-  // Sums and products commute bit for bit. The smaller of +0 and -0, or of two NaNs, is the one that comes
-  // first; so that all ranks hold the same bits, MPI must keep the order of the ranks.
+  // Creates the operation. Sums and products commute bit for bit. Min and max of +0 and -0, or of two NaNs,
+  // return the first operand. MPI must therefore keep the rank order, so that all ranks get the same bits.
   template <isthmus_datatype Datatype, isthmus_reduction_op Op>
   void create_op() {
-    constexpr int commutes = Op == ISTHMUS_SUM || Op == ISTHMUS_PROD;
+    constexpr int is_commutative = Op == ISTHMUS_SUM || Op == ISTHMUS_PROD;
     m_ops[Datatype][Op] = builtin_op(Datatype, Op);
     if (m_ops[Datatype][Op] == MPI_OP_NULL)
-      record_first_error(native::create_op(&reduce_elements<Datatype, Op>, commutes, &m_ops[Datatype][Op]));
+      record_first_error(
+          native::create_op(&reduce_elements<Datatype, Op>, is_commutative, &m_ops[Datatype][Op]));
   }
 
   template <isthmus_datatype Datatype>
-  void create_ops_of() {
+  void create_datatype_ops() {
     create_op<Datatype, ISTHMUS_SUM>();
     create_op<Datatype, ISTHMUS_PROD>();
     create_op<Datatype, ISTHMUS_MIN>();
@@ -242,10 +247,10 @@ class native_types {
 
   template <int... Datatypes>
   void create_ops(std::integer_sequence<int, Datatypes...>) {
-    (create_ops_of<static_cast<isthmus_datatype>(Datatypes)>(), ...);
+    (create_datatype_ops<static_cast<isthmus_datatype>(Datatypes)>(), ...);
   }
 
-  // Attributes of MPI_COMM_SELF are deleted first thing in MPI_Finalize.
+  // Arranges that MPI_Finalize frees the entries: it first deletes the attributes of MPI_COMM_SELF.
   void free_at_finalize() {
     int key = MPI_KEYVAL_INVALID;
     record_first_error(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &native_types::release, &key, nullptr));
@@ -253,14 +258,14 @@ class native_types {
     record_first_error(MPI_Comm_free_keyval(&key));
   }
 
-  /// What was created here; MPI's own types and operations stay.
+  /// Frees the entries that this class created, but not MPI's own types and operations.
   static int release(MPI_Comm, int, void* attribute, void*) {
     auto& types = *static_cast<native_types*>(attribute);
     for (int i = 0; i < ISTHMUS_DATATYPE_COUNT; ++i) {
       const auto datatype = static_cast<isthmus_datatype>(i);
       for (int j = 0; j < ISTHMUS_REDUCTION_OP_COUNT; ++j) {
-        const bool builtin = builtin_op(datatype, static_cast<isthmus_reduction_op>(j)) != MPI_OP_NULL;
-        if (!builtin && types.m_ops[i][j] != MPI_OP_NULL) MPI_Op_free(&types.m_ops[i][j]);
+        const bool is_builtin = builtin_op(datatype, static_cast<isthmus_reduction_op>(j)) != MPI_OP_NULL;
+        if (!is_builtin && types.m_ops[i][j] != MPI_OP_NULL) MPI_Op_free(&types.m_ops[i][j]);
       }
       if (builtin_datatype(datatype) == MPI_DATATYPE_NULL) MPI_Type_free(&types.m_datatypes[i]);
     }
@@ -272,16 +277,16 @@ class native_types {
   int m_error = MPI_SUCCESS;
 };
 
-/// An MPI_Comm as the table's pointer, without an allocation: it is an int (MPICH, Intel MPI) or a pointer
-/// (Open MPI, the MPI 5 ABI).
-// NOLINTBEGIN(bugprone-*): where it is a pointer the bytes of pointers are copied on purpose
+/// Converts an MPI_Comm to the table's handle, without an allocation. An MPI_Comm is an int (MPICH, Intel MPI)
+/// or a pointer (Open MPI, the MPI 5 ABI).
+// NOLINTBEGIN(bugprone-*): if MPI_Comm is a pointer, its bytes are copied on purpose
 inline isthmus_mpi_comm to_handle(MPI_Comm comm) {
   static_assert(sizeof(MPI_Comm) <= sizeof(isthmus_mpi_comm) && std::is_trivially_copyable_v<MPI_Comm>);
   isthmus_mpi_comm handle = nullptr;
   std::memcpy(&handle, &comm, sizeof comm);
   return handle;
 }
-/// The way back.
+/// Returns the MPI_Comm of a handle.
 inline MPI_Comm to_comm(isthmus_mpi_comm handle) {
   MPI_Comm comm;
   std::memcpy(&comm, &handle, sizeof comm);

@@ -1,7 +1,7 @@
-// What differs between SYCL implementations, in one place. The rest of the front end is SYCL 2020.
+// Differences between SYCL implementations, in one place. The rest of the front end is plain SYCL 2020.
 //
-// Known implementations: DPC++ (Intel oneAPI and the open compiler) and AdaptiveCpp. Others compile too:
-// they get the standard's paths, and their devices get a platform through the configuration.
+// Known implementations: DPC++ (Intel oneAPI and the open compiler) and AdaptiveCpp. Other implementations also
+// compile. They use only standard SYCL, and the configuration maps their devices to platforms.
 #ifndef ISTHMUS_SYCL_FEATURES_HPP
 #define ISTHMUS_SYCL_FEATURES_HPP
 
@@ -22,7 +22,7 @@
 #define ISTHMUS_SYCL_ADAPTIVECPP 1
 #elif defined(SYCL_IMPLEMENTATION_ONEAPI) || defined(SYCL_EXT_ONEAPI_FREE_FUNCTION_QUERIES)
 #define ISTHMUS_SYCL_DPCPP 1
-// sycl.hpp leaves HIP's traits out unless the compiler driver asked for them.
+// sycl.hpp includes the HIP traits only if the compiler driver requests them.
 #if __has_include(<sycl/ext/oneapi/backend/hip.hpp>)
 #include <sycl/ext/oneapi/backend/hip.hpp>
 #endif
@@ -30,7 +30,7 @@
 
 namespace isthmus::detail {
 
-// Buffers of all shapes travel as one-dimensional buffers of bytes (the SuCL paper, section 4.2).
+// Buffers of all shapes are handled as one-dimensional byte buffers (SuCL paper, section 4.2).
 using byte_buffer = sycl::buffer<unsigned char, 1>;
 using device_accessor = sycl::accessor<unsigned char, 1, sycl::access_mode::read_write, sycl::target::device>;
 
@@ -41,9 +41,10 @@ using bfloat16 = sycl::ext::oneapi::bfloat16;
 struct bfloat16 {};  // matches no user type
 #endif
 
-// ---- is an in-order queue known to be empty? (a cheap test that saves a wait) -------------------------
-/// Whether the in-order queue is known to be empty, which saves a wait. False is always a right answer.
-/// Asked of the class, not of a macro: DPC++ 2025 announces khr_empty and leaves it out.
+// ---- empty in-order queues ----------------------------------------------------------------------------
+/// Returns whether the in-order queue is known to be empty, which saves a wait. It is always correct to
+/// return false. Tests the class instead of a feature macro, because DPC++ 2025 announces khr_empty but does
+/// not implement it.
 template <typename Queue>
 bool is_known_idle(const Queue& queue) {
   if constexpr (requires { queue.khr_empty(); })
@@ -54,11 +55,11 @@ bool is_known_idle(const Queue& queue) {
     return false;
 }
 
-// ---- native enqueue: run a function that puts work on the native stream, without a host wait ----------
+// ---- native enqueue: a function that puts work on the native stream, without a host wait --------------
 #if defined(SYCL_EXT_CODEPLAY_ENQUEUE_NATIVE_COMMAND) || defined(SYCL_EXT_ONEAPI_ENQUEUE_NATIVE_COMMAND)
 inline constexpr const char* native_enqueue_name = "ext_codeplay_enqueue_native_command";
-/// Puts `body(interop_handle)` into the command group: it runs when the native stream is known, maybe in
-/// another thread, and only enqueues on that stream. It must not throw.
+/// Adds `body(interop_handle)` to the command group. The body runs when the native stream is known, possibly in
+/// another thread. It may only enqueue work on that stream and must not throw.
 template <typename Body>
 void native_enqueue(sycl::handler& handler, Body body) {
   handler.ext_codeplay_enqueue_native_command(
@@ -82,9 +83,9 @@ template <typename Body>
 void native_enqueue(sycl::handler&, Body) {}
 #endif
 
-// ---- does this program have native commands for a platform? --------------------------------------------
-// AdaptiveCpp launches them by code that its compiler makes for each backend; without it the first ends the
-// program.
+// ---- platforms for which this program has native commands ----------------------------------------------
+// AdaptiveCpp launches native commands with code that its compiler generates for each backend. Without this
+// code, the first native command terminates the program.
 #if !defined(ISTHMUS_SYCL_ADAPTIVECPP)
 inline bool has_native_commands(isthmus_platform) { return true; }
 #else
@@ -108,21 +109,21 @@ inline bool has_native_commands(isthmus_platform platform) {
 
 // ---- dependencies of native commands -------------------------------------------------------------------
 #if defined(ISTHMUS_SYCL_DPCPP) && defined(SYCL_EXT_ONEAPI_ENQUEUE_BARRIER)
-/// Whether a native command comes after its dependencies without more.
+/// Whether native commands wait for their dependencies by themselves.
 inline constexpr bool has_ordered_native_commands = false;
-/// Makes what is submitted to the queue next come after `events`. DPC++'s adapters for CUDA and HIP (2026.2)
-/// choose a stream for a native command and do not make it wait for the command's dependencies in other
-/// streams: other queues, and all of an out-of-order queue. A barrier waits for them, and every stream of its
-/// queue for the barrier.
+/// Makes the next submission to the queue wait for `events`. DPC++'s adapters for CUDA and HIP (2026.2) select
+/// a stream for a native command, but the stream does not wait for the command's dependencies in other streams.
+/// Other streams are those of other queues and, for an out-of-order queue, also its own. A barrier waits for
+/// these dependencies, and every stream of its queue waits for the barrier.
 inline void order_after(sycl::queue& queue, const std::vector<sycl::event>& events) {
   if (!events.empty()) queue.ext_oneapi_submit_barrier(events);
 }
-/// The same for all that a command of the queue should have waited for.
+/// Makes the next submission to the queue wait for the dependencies of `command`.
 inline void order_after_dependencies(sycl::queue& queue, sycl::event command) {
   order_after(queue, command.get_wait_list());
 }
-/// The same for what a command with these accessors, which `take(handler)` makes and returns, has to wait for:
-/// one that does nothing finds out what that is.
+/// Makes the next submission to the queue wait for the dependencies of a command with the accessors that
+/// `make_accessors(handler)` returns. An empty command determines these dependencies.
 template <typename MakeAccessors>
 void order_after_accesses(sycl::queue& queue, MakeAccessors make_accessors) {
   order_after_dependencies(queue, queue.submit([&](sycl::handler& handler) {
@@ -140,17 +141,19 @@ void order_after_accesses(sycl::queue&, MakeAccessors) {}
 
 // ---- work on the host, as a command of a queue ---------------------------------------------------------
 #if defined(ISTHMUS_SYCL_ADAPTIVECPP)
-/// Whether a command on `device` can run a function on the host once its dependencies are done. AdaptiveCpp has
-/// no host_task. On its OpenMP backend the custom operation is one; on its other backends that function runs
-/// when the graph is submitted, so host work there must be refused or done by a host that waits.
+/// Returns whether a command on `device` can run a host function after its dependencies. AdaptiveCpp has no
+/// host_task. On the OpenMP backend, its custom operation serves as a host task. On other backends, the
+/// custom operation runs when the graph is submitted, so host work must be rejected or done by a host
+/// thread that waits.
 inline bool can_run_host_work(const sycl::device& device) { return device.get_backend() == sycl::backend::omp; }
 
-/// Runs `body` on the host after the command group's dependencies; only where runs_host_work(device). What it
-/// throws reaches the queue's async handler: AdaptiveCpp's threads would end the program, so it becomes an
-/// error of its runtime, a sycl::exception that has the message.
+/// Runs `body` on the host after the command group's dependencies. Requires can_run_host_work(device).
+/// Exceptions reach the queue's async handler. An exception in a thread of AdaptiveCpp would terminate
+/// the program, so it is converted to a runtime error, which the handler gets as a sycl::exception with
+/// the same message.
 template <typename Body>
 void host_work(sycl::handler& handler, Body body) {
-  // Accessors are found by address in this very lambda, so `body` must hold them by value.
+  // AdaptiveCpp finds accessors by their address in this lambda, so `body` must hold them by value.
   native_enqueue(handler, [=](sycl::interop_handle&) {
     try {
       body();
@@ -160,12 +163,12 @@ void host_work(sycl::handler& handler, Body body) {
   });
 }
 
-/// A command that does nothing: its event comes after the command group's dependencies, on every backend.
-inline void submit_nothing(sycl::handler& handler) {
+/// Submits an empty command. On every backend, its event completes after the command group's dependencies.
+inline void submit_empty_command(sycl::handler& handler) {
   native_enqueue(handler, [](sycl::interop_handle&) {});
 }
 
-/// The target of accessors that host_work uses.
+/// The target of accessors for host_work.
 inline constexpr sycl::target host_work_target = sycl::target::device;
 #else
 inline bool can_run_host_work(const sycl::device&) { return true; }
@@ -173,16 +176,16 @@ template <typename Body>
 void host_work(sycl::handler& handler, Body body) {
   handler.host_task([=] { body(); });
 }
-inline void submit_nothing(sycl::handler& handler) {
+inline void submit_empty_command(sycl::handler& handler) {
   handler.host_task([] {});
 }
 inline constexpr sycl::target host_work_target = sycl::target::host_task;
 #endif
 
-// ---- commands that the runtime keeps back ----------------------------------------------------------------
+// ---- deferred commands -----------------------------------------------------------------------------------
 #if defined(ISTHMUS_SYCL_ADAPTIVECPP)
-/// Hands the commands submitted so far to their devices, without waiting for them to be done: native commands
-/// have run when it returns. AdaptiveCpp keeps commands back until somebody waits for one.
+/// Passes all submitted commands to their devices without waiting for completion. Native commands have run when
+/// it returns. Without this call, AdaptiveCpp defers commands until a thread waits for one of them.
 inline void start_commands(const sycl::context& context) noexcept {
   context.AdaptiveCpp_runtime()->dag().flush_sync();
 }
@@ -190,9 +193,9 @@ inline void start_commands(const sycl::context& context) noexcept {
 inline void start_commands(const sycl::context&) noexcept {}
 #endif
 
-// ---- an event after everything that is on an in-order queue now ----------------------------------------
+// ---- markers --------------------------------------------------------------------------------------------
 #if defined(SYCL_EXT_ONEAPI_ENQUEUE_BARRIER)
-/// An event that is complete when everything that is on the in-order queue now is; the host does not wait.
+/// Returns an event that completes with all work that is on the in-order queue now. The host does not wait.
 inline sycl::event submit_marker(sycl::queue& queue) { return queue.ext_oneapi_submit_barrier(); }
 #else
 inline sycl::event submit_marker(sycl::queue& queue) {
@@ -201,8 +204,8 @@ inline sycl::event submit_marker(sycl::queue& queue) {
 #endif
 
 // ---- native objects -----------------------------------------------------------------------------------
-/// The stream of a command, the memory of an accessor and the number of a device, for one sycl::backend that is
-/// fixed at compile time.
+/// Native objects of one sycl::backend, fixed at compile time: the stream of a command, the memory of an
+/// accessor and the ordinal of a device.
 template <sycl::backend Backend>
 struct native_interop {
   template <typename Interop>
@@ -217,32 +220,32 @@ struct native_interop {
 };
 
 #if defined(ISTHMUS_SYCL_ADAPTIVECPP)
-/// Where a buffer lies for a command of `device` that holds `accessor` of it. The buffer is asked: in a custom
-/// operation that the compiler `generic` made (24.06) accessors know no address.
+/// Returns the address of a buffer in a command of `device` that holds `accessor`. Gets it from the buffer,
+/// because accessors have no address in a custom operation that the `generic` compiler (24.06) compiled.
 template <typename Accessor>
 void* buffer_address(const Accessor&, const byte_buffer& buffer, const sycl::device& device) {
   return buffer.get_pointer(device);
 }
 template <typename Native, typename Interop>
 void* buffer_address(Native, const Interop&, const device_accessor& accessor, const byte_buffer& buffer,
-                const sycl::device& device) {
+                     const sycl::device& device) {
   return buffer_address(accessor, buffer, device);
 }
 #else
-/// Where a buffer lies for a host task that holds `accessor` of it.
+/// Returns the address of a buffer in a host task that holds `accessor`.
 template <typename Accessor>
 void* buffer_address(const Accessor& accessor, const byte_buffer&, const sycl::device&) {
   return &accessor[0];
 }
-/// The same for a native command.
+/// Returns the address of a buffer in a native command that holds `accessor`.
 template <typename Native, typename Interop>
 void* buffer_address(Native, const Interop& interop, const device_accessor& accessor, const byte_buffer&,
-                const sycl::device&) {
+                     const sycl::device&) {
   return Native::memory(interop, accessor);
 }
 #endif
 
-// Calls function(native_interop<...>{}) for the backend that drives `platform`; false when there is none.
+// Calls function(native_interop<...>{}) for the backend that drives `platform`; returns false if there is none.
 #if defined(ISTHMUS_SYCL_DPCPP)
 inline constexpr sycl::backend cuda_backend = sycl::backend::ext_oneapi_cuda;
 inline constexpr sycl::backend hip_backend = sycl::backend::ext_oneapi_hip;
@@ -251,8 +254,8 @@ inline constexpr sycl::backend cuda_backend = sycl::backend::cuda;
 inline constexpr sycl::backend hip_backend = sycl::backend::hip;
 #endif
 
-// The native stream of a whole queue. AdaptiveCpp chooses one for each operation, so it has none to give, and
-// it needs none: it has native enqueue.
+// Returns the native stream of a queue. An AdaptiveCpp queue has no native stream, because AdaptiveCpp selects
+// a stream for each operation; use native enqueue instead.
 #if defined(ISTHMUS_SYCL_DPCPP)
 template <sycl::backend Backend>
 isthmus_stream stream_of(native_interop<Backend>, const sycl::queue& queue) {
@@ -261,7 +264,7 @@ isthmus_stream stream_of(native_interop<Backend>, const sycl::queue& queue) {
 #elif defined(ISTHMUS_SYCL_ADAPTIVECPP)
 template <sycl::backend Backend>
 isthmus_stream stream_of(native_interop<Backend>, const sycl::queue&) {
-  throw std::logic_error("isthmus: an AdaptiveCpp queue has no native stream of its own");
+  throw std::logic_error("isthmus: an AdaptiveCpp queue has no native stream; use native enqueue");
 }
 #endif
 
@@ -285,8 +288,8 @@ bool visit_native(isthmus_platform, Function&&) {
 }
 #endif
 
-// The native context whose device memory the context's kernels can use, where the platform has several for one
-// device: Level Zero's. Null elsewhere.
+// Returns the native context whose device memory the kernels of `context` can use, on platforms that can have
+// several contexts per device (Level Zero). Returns null on other platforms.
 #if defined(ISTHMUS_SYCL_DPCPP)
 inline void* native_memory_context(const sycl::context& context) {
   if (context.get_backend() != sycl::backend::ext_oneapi_level_zero) return nullptr;
@@ -296,14 +299,14 @@ inline void* native_memory_context(const sycl::context& context) {
 inline void* native_memory_context(const sycl::context&) { return nullptr; }
 #endif
 
-// Whether work of `device` may read and write memory of `peer`, in one context.
+// Returns whether work on `device` can access memory of `peer` within one context.
 #if defined(SYCL_EXT_ONEAPI_PEER_ACCESS)
-// OpenCL has no peers, and DPC++ 2026.2 ends the process that asks there.
+// OpenCL has no peer access, and on DPC++ 2026.2 the query terminates the process there.
 inline bool has_peer_access(sycl::device device, const sycl::device& peer) {
   return device == peer ||
          (device.get_backend() != sycl::backend::opencl && device.ext_oneapi_can_access_peer(peer));
 }
-// Makes it so. The program may have done it already, which is an error to the implementation and none here.
+// Enables peer access. Ignores the error that the implementation reports if the program has already enabled it.
 inline void enable_peer_access(sycl::device device, const sycl::device& peer) {
   if (device == peer) return;
   try {
@@ -317,7 +320,7 @@ inline bool has_peer_access(const sycl::device& device, const sycl::device& peer
 inline void enable_peer_access(const sycl::device&, const sycl::device&) {}
 #endif
 
-// The platform behind a backend value that this header knows.
+// Returns the platform of a backend value; std::nullopt if this header does not know it.
 #if defined(ISTHMUS_SYCL_DPCPP)
 inline std::optional<isthmus_platform> known_platform(sycl::backend backend) {
   if (backend == sycl::backend::ext_oneapi_cuda) return ISTHMUS_PLATFORM_CUDA;
@@ -340,9 +343,8 @@ inline std::optional<isthmus_platform> known_platform(sycl::backend backend) {
 inline std::optional<isthmus_platform> known_platform(sycl::backend) { return std::nullopt; }
 #endif
 
-// The enumerator's name as the configuration's [sycl_backends] map may have it; "" where it cannot be told.
 #if defined(ISTHMUS_SYCL_DPCPP)
-/// The enumerator's name as the configuration's [sycl_backends] map may have it; "" where it cannot be told.
+/// Returns the enumerator's name, as used in the [sycl_backends] map of the configuration; empty if unknown.
 inline std::string backend_name(sycl::backend backend) {
   std::ostringstream text;
   text << backend;

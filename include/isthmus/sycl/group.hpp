@@ -1,16 +1,11 @@
-// Groups: operations that start together, whatever communicators they are on. That is how one thread
-// drives several ranks (communicator::create_all) and how send and recv are paired without deadlock.
+// Groups: several operations that start together, on any communicators. With a group, one thread can drive
+// several ranks (communicator::create_all), and send and recv can be paired without deadlock.
 //
 //   isthmus::group group;
 //   for (int r = 0; r < 2; ++r) ranks[r].allreduce(queues[r], send[r], recv[r], n);
 //   std::vector<sycl::event> done = group.end();
 //
-// Ordering. Nothing starts before end(); an event that a call inside the group returned says nothing, the
-// events of end() do, in the order of the calls. On the host platform end() returns when all operations
-// are complete; by host tasks (host_execution) at once, if all are on USM, one communicator and one queue. On a
-// device platform it returns at once; queues must be in-order there.
-// Errors. If a call throws, or an operation is invalid, none of the group starts.
-// Threads. A group belongs to the thread that made it. Groups nest; the outermost end starts the work.
+// The class isthmus::group below documents ordering, errors and thread safety.
 #ifndef ISTHMUS_SYCL_GROUP_HPP
 #define ISTHMUS_SYCL_GROUP_HPP
 
@@ -23,21 +18,21 @@ namespace isthmus {
 
 namespace detail {
 
-/// What a thread has collected; requests start when the depth is 0 again.
+/// The requests that a thread has collected in a group. They start when the depth returns to 0.
 struct group_state {
-  int depth = 0;                  // groups within groups
-  bool is_abandoned = false;           // a nested group was left by an exception
+  int depth = 0;                             // nesting depth
+  bool is_abandoned = false;                 // an exception left a nested group
   std::vector<collective_request> requests;  // in call order
 };
 
-/// Every thread has its own: a group never sees the calls of another.
+/// Returns the calling thread's state. A group never contains calls of another thread.
 inline group_state& thread_group() {
   thread_local group_state state;
   return state;
 }
 
-// Between the core's group_start and group_end; the end is called even if an operation was refused,
-// because the core then starts none of them.
+// Runs `enqueue_requests` between the core's group_start and group_end. Calls group_end even if a request was
+// rejected; the core then starts none of the requests.
 template <typename Enqueue>
 void run_core_group(Enqueue&& enqueue_requests) {
   check(isthmus_group_start());
@@ -52,8 +47,8 @@ void run_core_group(Enqueue&& enqueue_requests) {
   check(end_status);
 }
 
-/// The host platform: waits for what comes before, runs all operations in one group of the core, returns when
-/// they are complete. One accessor for each buffer, however many operations use it.
+/// Host platform: waits for the dependencies, runs all operations in one group of the core, and returns when
+/// they are complete. Creates one accessor per buffer, even if several operations use the buffer.
 inline std::vector<sycl::event> run_group_blocking(std::vector<collective_request>& requests) {
   buffer_uses uses;
   for (collective_request& request : requests) {
@@ -69,8 +64,8 @@ inline std::vector<sycl::event> run_group_blocking(std::vector<collective_reques
   return std::vector<sycl::event>(requests.size());
 }
 
-/// Whether a host task can take the whole group: one rank with that path, one queue, and no buffers, of which a
-/// command has two at most.
+/// Returns whether one host task can run the whole group. All requests must belong to one queue and to one rank
+/// that uses host tasks. They must not use buffers, because a command can have at most two.
 inline bool runs_in_host_task(const std::vector<collective_request>& requests) {
   for (const collective_request& request : requests) {
     if (request.rank != requests.front().rank || request.rank->path().path != enqueue_path::host_task ||
@@ -80,7 +75,7 @@ inline bool runs_in_host_task(const std::vector<collective_request>& requests) {
   return true;
 }
 
-/// The host platform by a host task: all operations in one group of the core. Returns at once.
+/// Host platform with a host task: runs all operations in one group of the core. Returns immediately.
 inline std::vector<sycl::event> run_group_in_host_task(std::vector<collective_request>&& requests) {
   const auto shared_requests = std::make_shared<std::vector<collective_request>>(std::move(requests));
   const collective_request& first = shared_requests->front();
@@ -92,18 +87,21 @@ inline std::vector<sycl::event> run_group_in_host_task(std::vector<collective_re
       host_work(handler, [shared_requests] {
         run_in_background(*shared_requests->front().rank, [&] {
           run_core_group([&] {
-            for (collective_request& request : *shared_requests) enqueue(request, request.send.pointer, request.recv.pointer, nullptr);
+            for (collective_request& request : *shared_requests)
+              enqueue(request, request.send.pointer, request.recv.pointer, nullptr);
           });
         });
       });
     });
   };
-  return std::vector<sycl::event>(shared_requests->size(), first.rank->submit_in_background(first.queue, submit));
+  return std::vector<sycl::event>(shared_requests->size(),
+                                  first.rank->submit_in_background(first.queue, submit));
 }
 
-// Three steps, because an event that is recorded before the core launches the group would come too early:
-// a native command on each queue finds stream and addresses once its dependencies are on the stream; then
-// the core starts the group; then a second native command on each (in-order) queue is the event.
+// Submits a group as native commands. This takes three steps, because an event that is recorded before the core
+// launches the group would complete too early. First, a native command on each queue obtains the stream and the
+// addresses after its dependencies are on the stream. Then the core starts the group. Finally, a second native
+// command on each in-order queue provides the event.
 inline std::vector<sycl::event> run_group_native(std::vector<collective_request>& requests) {
   struct native_command {
     std::shared_ptr<collective_request> request;
@@ -113,8 +111,10 @@ inline std::vector<sycl::event> run_group_native(std::vector<collective_request>
   std::vector<std::shared_ptr<native_command>> commands;
   for (collective_request& request : requests) {
     if (!request.queue.is_in_order()) {
-      throw request.error(ISTHMUS_ERROR_UNSUPPORTED, "a group with an out-of-order queue on a device platform",
-                          "use in-order queues for groups");
+      throw request.error(
+          ISTHMUS_ERROR_UNSUPPORTED,
+          "group: an out-of-order queue on a device platform; all queues of the group must be in order",
+          "create the queue with sycl::property::queue::in_order");
     }
     auto& command = commands.emplace_back(std::make_shared<native_command>());
     command->request = std::make_shared<detail::collective_request>(std::move(request));
@@ -125,7 +125,7 @@ inline std::vector<sycl::event> run_group_native(std::vector<collective_request>
           command->is_ready.store(true, std::memory_order_release);
         });
     start_commands(command->request->queue.get_context());
-    // Only behind an unfinished host task does the runtime put the command off.
+    // The runtime defers the command only if it waits for an unfinished host task.
     if (!command->is_ready.load(std::memory_order_acquire)) event.wait();
   }
   run_core_group([&] {
@@ -142,8 +142,8 @@ inline std::vector<sycl::event> run_group_native(std::vector<collective_request>
   return events;
 }
 
-/// Streams that are the queues: the host waits for explicit dependencies only, the core enqueues, a marker on
-/// each queue is the event.
+/// Runs a group on platforms whose stream is the queue. The host waits only for explicit dependencies, the core
+/// enqueues the operations, and a marker on each queue provides the event.
 inline std::vector<sycl::event> run_group_on_streams(std::vector<collective_request>& requests) {
   for (collective_request& request : requests) {
     require_plain_stream(request);
@@ -159,16 +159,17 @@ inline std::vector<sycl::event> run_group_on_streams(std::vector<collective_requ
   return events;
 }
 
-/// By the path of the communicators, which are all of the host or all of devices. Calls of one group may be on
-/// several communicators.
+/// Runs a group on the path of its communicators, which must be all host or all device communicators.
 inline std::vector<sycl::event> run_group(std::vector<collective_request>& requests) {
   if (requests.empty()) return {};
   const enqueue_path path = requests.front().rank->path().path;
   const bool is_host = requests.front().rank->native().platform == ISTHMUS_PLATFORM_HOST;
   for (const collective_request& request : requests) {
     if ((request.rank->native().platform == ISTHMUS_PLATFORM_HOST) != is_host) {
-      throw request.error(ISTHMUS_ERROR_UNSUPPORTED, "a group with both host and device communicators",
-                          "use one group for each platform");
+      throw request.error(
+          ISTHMUS_ERROR_UNSUPPORTED,
+          "group: host and device communicators; all communicators of a group must be of one kind",
+          "use one group for the host and one for devices");
     }
   }
   if (is_host && runs_in_host_task(requests)) return run_group_in_host_task(std::move(requests));
@@ -178,51 +179,55 @@ inline std::vector<sycl::event> run_group(std::vector<collective_request>& reque
 
 }  // namespace detail
 
-/// A scope whose operations start together, whatever communicators they are on: that is how one thread drives
-/// several ranks (communicator::create_all), and how send and recv are paired without deadlock.
+/// A scope whose operations start together, on any communicators. With a group, one thread can drive several
+/// ranks (communicator::create_all), and send and recv can be paired without deadlock.
 /// @code
 /// auto ranks = isthmus::communicator::create_all(devices);
 /// isthmus::group group;
 /// for (std::size_t r = 0; r < ranks.size(); ++r) ranks[r].allreduce(queues[r], send[r], recv[r], count);
 /// std::vector<sycl::event> done = group.end();
 /// @endcode
-/// Ordering. Nothing starts before end(); an event that a call inside the group returned says nothing, the
-/// events of end() do. On the host platform end() returns when all operations are complete; with
-/// host_execution::host_task it returns at once if all are on USM, one communicator and one queue. On a device
-/// platform it returns at once, and queues must be in order there.
+/// Ordering: no operation starts before end(). The events that calls inside the group return carry no
+///   information. end() returns the events of the operations, in call order.
 ///
-/// Buffers. One buffer may appear in several operations of a group. Host accessors of the program on buffers of
-/// the group must be gone before end(): it would wait for them for ever.
+/// Blocking: on the host platform, end() returns when all operations are complete. With
+///   host_execution::host_task, it returns immediately if all operations use USM, one communicator and one
+///   queue. On a device platform, it returns immediately, and queues must be in order.
 ///
-/// Errors. If a call throws, or an operation is invalid, none of the group starts.
+/// Buffers: one buffer may appear in several operations of a group. Destroy the program's host accessors on
+///   buffers of the group before end(). Otherwise, end() waits for them forever.
 ///
-/// Threads. A group belongs to the thread that made it. Groups nest; the outermost end starts the work.
+/// Errors: if a call throws or an operation is invalid, none of the group starts.
+///
+/// Thread safety: a group belongs to the thread that created it. Groups can be nested; the outermost end()
+///   starts the work.
 class group {
  public:
   group() { ++detail::thread_group().depth; }
   group(const group&) = delete;
   group& operator=(const group&) = delete;
 
-  /// Starts the work of the outermost group; of a nested one, nothing.
-  /// @return One event for each operation of the thread's outermost group, in call order; none for a nested
-  ///   group.
-  /// @throws isthmus::exception The first operation that was refused, or ISTHMUS_ERROR_UNSUPPORTED for host and
-  ///   device communicators in one group and for an out-of-order queue on a device. Nothing has started then.
+  /// Ends the group. The end of the outermost group starts the work.
+  /// @return One event per operation of the thread's outermost group, in call order; empty for a nested group.
+  /// @throws isthmus::exception The error of the first rejected operation; ISTHMUS_ERROR_UNSUPPORTED if the
+  ///   group has both host and device communicators or an out-of-order queue on a device. In these cases,
+  ///   nothing has started.
   std::vector<sycl::event> end() {
     m_is_ended = true;
     return leave(false);
   }
 
-  /// Ends the group unless end() was called; when an exception passes through, nothing of it starts.
+  /// Ends the group unless end() was called. If an exception leaves the scope, no operation of
+  /// the group starts.
   /// @throws isthmus::exception As end().
   ~group() noexcept(false) {
     if (!m_is_ended) leave(std::uncaught_exceptions() > m_exceptions_at_entry);
   }
 
  private:
-  std::vector<sycl::event> leave(bool abandon) {
+  std::vector<sycl::event> leave(bool is_abandoned) {
     detail::group_state& state = detail::thread_group();
-    state.is_abandoned |= abandon;
+    state.is_abandoned |= is_abandoned;
     if (--state.depth > 0) return {};
     std::vector<detail::collective_request> requests = std::move(state.requests);
     const bool was_abandoned = state.is_abandoned;
@@ -231,7 +236,7 @@ class group {
     return detail::run_group(requests);
   }
 
-  int m_exceptions_at_entry = std::uncaught_exceptions();  // more at the end: one passes through
+  int m_exceptions_at_entry = std::uncaught_exceptions();  // more at the end: an exception unwinds the scope
   bool m_is_ended = false;
 };
 

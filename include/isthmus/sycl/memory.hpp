@@ -1,9 +1,9 @@
-// Memory of SYCL devices: plain blocks that cost no host memory, blocks of the symmetric heap, and copies
-// between devices (memory_copy.hpp). Header-only over memory.h; docs/memory.md explains providers and pools.
+// Memory of SYCL devices: plain blocks without a host mirror, blocks of the symmetric heap, and copies between
+// devices (memory_copy.hpp). Header-only, built on memory.h. docs/guide/memory.md explains providers and pools.
 //
 //   auto* data = isthmus::memory::allocate<float>(queue, count);            // a plain block
-//   isthmus::memory::array<float> scratch(queue, count);                    // the same, freed by its owner
-//   isthmus::memory::copy(to_queue, to, from_queue, from, bytes).wait();    // also from context to context
+//   isthmus::memory::array<float> scratch(queue, count);                    // a block that frees itself
+//   isthmus::memory::copy(destination_queue, destination, source_queue, source, bytes).wait();
 //   auto* shared = isthmus::memory::allocate_symmetric<float>(ranks, count);
 #ifndef ISTHMUS_SYCL_MEMORY_HPP
 #define ISTHMUS_SYCL_MEMORY_HPP
@@ -19,19 +19,19 @@
 
 namespace isthmus::memory {
 
-/// A plain block: where it begins, bytes, device, provider, and whether a pool has it.
+/// The properties of a plain block: begin, bytes, device, provider, and whether it belongs to a pool.
 using block_info = isthmus_memory_info;
 
 namespace detail {
 
-// sycl::malloc_device as a provider of the core: the last one that a device tries, because on some drivers
-// every block of it is mirrored in host memory. One for each device, in the context that came first.
+// Registers sycl::malloc_device as a memory provider of the core. A device tries it last, because some drivers
+// mirror its blocks in host memory. There is one provider per device, in the context of the first call.
 class sycl_provider {
  public:
   sycl_provider(const sycl::queue& queue) : m_device(queue.get_device()), m_context(queue.get_context()) {}
 
-  // The process's provider of `device`, registered with the core at the first call. Never destroyed: blocks
-  // may be freed when static objects are gone.
+  // Returns the process's provider for `device`. The first call registers it with the core. It is never
+  // destroyed, because blocks may be freed after static objects have been destroyed.
   static sycl_provider& get(isthmus_device device, const sycl::queue& queue) {
     static std::mutex& mutex = *new std::mutex;
     static auto& providers = *new std::map<std::pair<int, int>, std::unique_ptr<sycl_provider>>;
@@ -51,13 +51,15 @@ class sycl_provider {
   static constexpr std::uint64_t alignment = 256;
   static constexpr std::uint64_t max_bytes = std::numeric_limits<std::uint64_t>::max() - alignment;
 
-  /// The core's function pointers: a failure is a number, no exception passes.
+  /// The functions that the core calls. They return a failure as a number, because exceptions must not pass
+  /// through a C function pointer.
   static int allocate(void* self, std::uint64_t bytes, void** pointer) noexcept {
     const auto& provider = *static_cast<sycl_provider*>(self);
     try {
-      // AdaptiveCpp takes only multiples of the alignment.
-      const std::uint64_t rounded = bytes > max_bytes ? bytes : (bytes + alignment - 1) / alignment * alignment;
-      *pointer = sycl::aligned_alloc_device(alignment, rounded, provider.m_device, provider.m_context);
+      // AdaptiveCpp accepts only multiples of the alignment.
+      const std::uint64_t rounded_bytes =
+          bytes > max_bytes ? bytes : (bytes + alignment - 1) / alignment * alignment;
+      *pointer = sycl::aligned_alloc_device(alignment, rounded_bytes, provider.m_device, provider.m_context);
       return *pointer == nullptr ? 1 : 0;
     } catch (const sycl::exception& failure) {
       return failure.code().value();
@@ -74,61 +76,64 @@ class sycl_provider {
   }
 
   sycl::device m_device;
-  sycl::context m_context;  // of the queue that came first; its blocks are known in no other
+  sycl::context m_context;  // of the first queue; its blocks are valid in no other context
 };
 
-/// The device as the core knows it; the configuration is the default one, because there is no communicator.
+/// Returns the core's device for a queue. Uses the default configuration, because there is no communicator.
 inline isthmus_device device_of(const sycl::queue& queue) {
   return isthmus::detail::native_device(queue.get_device(), nullptr);
 }
 
-// Bytes of `count` elements; throws where they can't be counted.
+// Returns the size of `count` elements in bytes; throws if it exceeds std::size_t.
 template <typename Type>
 std::size_t bytes_of(const char* function, std::size_t count) {
   if (count <= std::numeric_limits<std::size_t>::max() / sizeof(Type)) return count * sizeof(Type);
   throw make_exception({.message = std::string(function) + ": count = " + std::to_string(count) +
-                                   " elements of " + std::to_string(sizeof(Type)) +
-                                   " bytes are more than a size can hold",
-                        .hint = "count is in elements, not in bytes"});
+                                   " elements of " + std::to_string(sizeof(Type)) + " bytes exceed std::size_t",
+                        .hint = "pass count in elements, not in bytes"});
 }
 
 }  // namespace detail
 
-/// How a block is made.
+/// Options for an allocation.
 struct allocation_options {
-  bool unpooled = false;  // a block of its own from the driver, which gets it back when it is freed
+  bool unpooled = false;  // a separate block from the driver, returned to it when freed
 };
 
-/// Which plain block a pointer points into. Any thread.
+/// Finds the plain block that contains a pointer.
+/// Thread safety: any thread.
 /// @param pointer Any address of the block.
-/// @return What the core knows about the block.
-/// @throws isthmus::exception ISTHMUS_ERROR_INVALID_ARGUMENT where no block holds it: memory of the program
-///   itself, or freed before.
+/// @return The properties of the block.
+/// @throws isthmus::exception ISTHMUS_ERROR_INVALID_ARGUMENT if no block contains the pointer because it
+///   belongs to other memory of the program or to a freed block.
 inline block_info query(const void* pointer) {
   block_info info{};
   isthmus::detail::check(isthmus_memory_query(pointer, &info));
   return info;
 }
 
-/// Releases a block of allocate() or allocate_bytes(). Does not wait: the caller has waited for the work that
-/// uses it. Any thread.
-/// @param pointer What allocate() returned; null is allowed.
-/// @param queue A queue of the device that the block was made for.
-/// @throws isthmus::exception ISTHMUS_ERROR_INVALID_ARGUMENT for a second free and for a queue of another
-///   device.
+/// Frees a block from allocate() or allocate_bytes(). Does not wait, so first wait for all work that
+/// uses the block.
+/// Thread safety: any thread.
+/// @param pointer The result of allocate(); may be null.
+/// @param queue A queue of the device that the block was allocated for.
+/// @throws isthmus::exception ISTHMUS_ERROR_INVALID_ARGUMENT if the block has already been freed or the queue
+///   belongs to another device.
 inline void free(void* pointer, const sycl::queue& queue) {
   isthmus::detail::check(isthmus_memory_free_device(detail::device_of(queue), pointer));
 }
 
-/// Memory of the queue's device for work in the queue's context, without a mirror in host memory where the
-/// device has a provider that makes none. The host can read it where the device is a CPU. Any thread.
-/// @param queue Names device and context; nothing is enqueued.
-/// @param bytes How many; 0 gives null.
-/// @param options Pooled (default) or a block of its own.
-/// @return A block that is aligned to 256 bytes, contents undefined; for free().
-/// @throws isthmus::exception ISTHMUS_ERROR_OUT_OF_MEMORY with every provider that was tried; _UNSUPPORTED
-///   where only sycl::malloc_device serves the device and it served another context before.
-inline void* allocate_bytes(const sycl::queue& queue, std::size_t bytes, const allocation_options& options = {}) {
+/// Allocates memory on the queue's device for work in the queue's context, without a mirror in host memory if
+/// one of the device's providers supports that. The host can read the memory only if the device is a CPU.
+/// Thread safety: any thread.
+/// @param queue Determines the device and the context; nothing is enqueued.
+/// @param bytes The size; 0 returns null.
+/// @param options Pooled (default) or a separate block.
+/// @return A block with undefined contents, aligned to 256 bytes; free it with free().
+/// @throws isthmus::exception ISTHMUS_ERROR_OUT_OF_MEMORY lists every provider that was tried; _UNSUPPORTED if
+///   only sycl::malloc_device serves the device and it already serves another context.
+inline void* allocate_bytes(const sycl::queue& queue, std::size_t bytes,
+                            const allocation_options& options = {}) {
   const isthmus_device device = detail::device_of(queue);
   const detail::sycl_provider& fallback = detail::sycl_provider::get(device, queue);
   const isthmus_memory_options native{sizeof native, options.unpooled ? 1 : 0, 0,
@@ -142,46 +147,46 @@ inline void* allocate_bytes(const sycl::queue& queue, std::size_t bytes, const a
   throw detail::make_exception(
       {.status = ISTHMUS_ERROR_UNSUPPORTED,
        .message = "allocate: only sycl::malloc_device serves this device, and its first block was in another "
-                  "context than this queue's",
-       .hint = "use one context for a device, or allow the provider \"direct\""});
+                  "context than this queue's; all blocks must be in one context",
+       .hint = "use one context per device, or allow the provider \"direct\""});
 }
 
-/// allocate_bytes() for `count` elements.
+/// Allocates `count` elements with allocate_bytes().
 /// @code
 /// auto* data = isthmus::memory::allocate<float>(queue, 1 << 20);
 /// queue.fill(data, 0.0F, 1 << 20).wait();
 /// isthmus::memory::free(data, queue);
 /// @endcode
-/// @param queue Names device and context.
-/// @param count Elements, not bytes; 0 gives null.
-/// @param options Pooled (default) or a block of its own.
-/// @return The first element; for free().
-/// @throws isthmus::exception As allocate_bytes(); _INVALID_ARGUMENT where the bytes are more than a size can
-///   hold.
+/// @param queue Determines the device and the context.
+/// @param count The number of elements, not bytes; 0 returns null.
+/// @param options Pooled (default) or a separate block.
+/// @return The first element; free it with free().
+/// @throws isthmus::exception As allocate_bytes(); _INVALID_ARGUMENT if the size in bytes exceeds std::size_t.
 template <typename Type>
 Type* allocate(const sycl::queue& queue, std::size_t count, const allocation_options& options = {}) {
   return static_cast<Type*>(allocate_bytes(queue, detail::bytes_of<Type>("allocate", count), options));
 }
 
-/// A plain block of `count` elements with an owner. Move-only. Its destructor frees at once: wait before for
-/// the work that uses the block.
+/// Owns a plain block of `count` elements. Move-only. The destructor frees the block immediately, so first wait
+/// for all work that uses it.
 template <typename Type>
 class array {
  public:
-  /// No block: data() is null and size() is 0.
+  /// Creates an empty array: data() is null and size() is 0.
   array() = default;
-  /// @param queue Names device and context.
-  /// @param count Elements; 0 makes no block.
-  /// @param options Pooled (default) or a block of its own.
+  /// @param queue Determines the device and the context.
+  /// @param count The number of elements; 0 allocates nothing.
+  /// @param options Pooled (default) or a separate block.
   /// @throws isthmus::exception As allocate().
   array(const sycl::queue& queue, std::size_t count, const allocation_options& options = {})
-      : m_data(allocate<Type>(queue, count, options), block_deleter{detail::device_of(queue)}), m_count(count) {}
+      : m_data(allocate<Type>(queue, count, options), block_deleter{detail::device_of(queue)}),
+        m_count(count) {}
 
-  /// The first element, an address of the device; null without a block.
+  /// Returns the first element, a device address; null if the array is empty.
   Type* data() const noexcept { return m_data.get(); }
-  /// Elements.
+  /// Returns the number of elements.
   std::size_t size() const noexcept { return m_count; }
-  /// Bytes of the elements.
+  /// Returns the size in bytes.
   std::size_t size_bytes() const noexcept { return m_count * sizeof(Type); }
 
  private:
@@ -195,18 +200,20 @@ class array {
 
 // ---- symmetric heap -------------------------------------------------------------------------------------
 
-/// A block of the communicator's symmetric heap: every rank has one and the others can reach it, so collectives
-/// on it are not staged. Collective; ranks of one process call it from a thread each.
+/// Allocates a block of the communicator's symmetric heap. Every rank gets a block that the other ranks can
+/// access, so collectives on it need no staging. Collective. If one process has several ranks, use one
+/// thread per rank.
 /// @code
 /// float* shared = isthmus::memory::allocate_symmetric<float>(ranks, count);
 /// ranks.allreduce(queue, shared, count).wait();
 /// isthmus::memory::free_symmetric(ranks, shared);
 /// @endcode
-/// @param ranks The communicator whose ranks share it.
-/// @param count Elements, the same on every rank.
-/// @return This rank's block; the communicator owns the heap, so the block is dead after it.
-/// @throws isthmus::exception ISTHMUS_ERROR_OUT_OF_MEMORY; _MISMATCH where counts differ; _TIMEOUT where a rank
-///   does not come.
+/// @param ranks The communicator whose ranks share the block.
+/// @param count The number of elements; equal on all ranks.
+/// @return This rank's block. The communicator owns the heap, so the block must not be used after the
+///   communicator is destroyed.
+/// @throws isthmus::exception ISTHMUS_ERROR_OUT_OF_MEMORY; _MISMATCH if the counts differ; _TIMEOUT if a rank
+///   does not call in time.
 template <typename Type>
 Type* allocate_symmetric(const communicator& ranks, std::size_t count) {
   void* pointer = nullptr;
@@ -215,11 +222,12 @@ Type* allocate_symmetric(const communicator& ranks, std::size_t count) {
   return static_cast<Type*>(pointer);
 }
 
-/// Releases this rank's block. Local: waits for nobody, so call it when no rank uses the block any more (after
-/// a barrier, say).
-/// @param ranks The communicator that it was allocated on.
-/// @param pointer What allocate_symmetric() returned.
-/// @throws isthmus::exception ISTHMUS_ERROR_INVALID_ARGUMENT for a block of another rank and for a second free.
+/// Frees this rank's block. Not collective: does not wait for other ranks. Call it when no rank uses the block
+/// anymore, for example after a barrier.
+/// @param ranks The communicator that the block was allocated on.
+/// @param pointer The result of allocate_symmetric().
+/// @throws isthmus::exception ISTHMUS_ERROR_INVALID_ARGUMENT if the block belongs to another rank or has
+///   already been freed.
 inline void free_symmetric(const communicator& ranks, void* pointer) {
   isthmus::detail::check(isthmus_memory_free(ranks.native(), pointer));
 }

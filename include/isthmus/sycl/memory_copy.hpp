@@ -1,7 +1,7 @@
-// Copies between memory of any two SYCL devices, in one context or in two.
+// Copies between the memory of any two SYCL devices, in the same or in different contexts.
 //
-// A memcpy on a queue whose context does not know one of the pointers is accepted by SYCL implementations and
-// may do nothing at all, so data that crosses contexts always goes through memory that both sides reach.
+// SYCL implementations accept a memcpy on a queue whose context does not know one of the pointers, but the copy
+// may silently do nothing. Copies between contexts therefore always use memory that both sides can access.
 #ifndef ISTHMUS_SYCL_MEMORY_COPY_HPP
 #define ISTHMUS_SYCL_MEMORY_COPY_HPP
 
@@ -19,11 +19,11 @@
 
 namespace isthmus::memory {
 
-/// How a copy gets from one device to another.
+/// The path of a copy from one device to another.
 enum class path {
-  automatic,  // the first of the following that is possible
-  host,       // both are memory of the host: one memmove, in a host task
-  direct,     // by a command of the target's queue: one context, and the devices reach each other
+  automatic,  // the first possible one of the following
+  host,       // both are host memory: one memmove in a host task
+  direct,     // a command of the destination's queue: one context and peer access
   staged      // in chunks through pinned host memory: always possible
 };
 
@@ -31,40 +31,44 @@ namespace detail {
 
 using isthmus::detail::make_exception;
 
-// Where one side of a copy is. The queue's context must be the pointer's.
+// One endpoint of a copy. The queue and the pointer must belong to the same context.
 struct copy_endpoint {
   sycl::queue queue;
   unsigned char* pointer;
 };
 
-/// One device in one context: the only case in which ranges can overlap.
+/// Returns whether both endpoints are on one device in one context. Only then can ranges overlap.
 inline bool is_same_memory(const copy_endpoint& first, const copy_endpoint& second) {
   return first.queue.get_context() == second.queue.get_context() &&
          first.queue.get_device() == second.queue.get_device();
 }
 
-/// Whether the two ranges have bytes in common.
+/// Returns whether the two ranges overlap.
 inline bool overlaps(const copy_endpoint& destination, const copy_endpoint& source, std::size_t bytes) {
-  return is_same_memory(destination, source) && destination.pointer < source.pointer + bytes && source.pointer < destination.pointer + bytes;
+  return is_same_memory(destination, source) && destination.pointer < source.pointer + bytes &&
+         source.pointer < destination.pointer + bytes;
 }
 
-/// SYCL promises a memcpy only between pointers that the queue's context knows; ranges that overlap are beyond
-/// it.
+/// Returns whether one memcpy can copy the range. SYCL supports it only between pointers that the queue's
+/// context knows and for ranges that do not overlap.
 inline bool can_be_direct(const copy_endpoint& destination, const copy_endpoint& source, std::size_t bytes) {
   return destination.queue.get_context() == source.queue.get_context() &&
-         isthmus::detail::has_peer_access(destination.queue.get_device(), source.queue.get_device()) && !overlaps(destination, source, bytes);
+         isthmus::detail::has_peer_access(destination.queue.get_device(), source.queue.get_device()) &&
+         !overlaps(destination, source, bytes);
 }
 
-/// Whether both are memory of the host, and a command can run a memmove on it in time.
+/// Returns whether both endpoints are host memory and a command can run a memmove on the host
+/// after its dependencies.
 inline bool can_be_host(const copy_endpoint& destination, const copy_endpoint& source) {
   return destination.queue.get_device().is_cpu() && source.queue.get_device().is_cpu() &&
          isthmus::detail::can_run_host_work(destination.queue.get_device());
 }
 
-/// The path that is taken; what the caller asked for and is not possible is refused, never replaced.
-inline path choose_path(const copy_endpoint& destination, const copy_endpoint& source, std::size_t bytes, path requested) {
+/// Selects the path. If the caller requests an impossible path, throws instead of using another path.
+inline path choose_path(const copy_endpoint& destination, const copy_endpoint& source, std::size_t bytes,
+                        path requested_path) {
   const bool host = can_be_host(destination, source), direct = can_be_direct(destination, source, bytes);
-  switch (requested) {
+  switch (requested_path) {
     case path::automatic: return host ? path::host : direct ? path::direct : path::staged;
     case path::host:
       if (host) return path::host;
@@ -75,15 +79,16 @@ inline path choose_path(const copy_endpoint& destination, const copy_endpoint& s
     case path::staged: return path::staged;
   }
   throw make_exception({.status = ISTHMUS_ERROR_UNSUPPORTED,
-                        .message = std::string("copy: path ") + (requested == path::host ? "host" : "direct") +
+                        .message = std::string("copy: path ") +
+                                   (requested_path == path::host ? "host" : "direct") +
                                    " is not possible between '" +
                                    source.queue.get_device().get_info<sycl::info::device::name>() + "' and '" +
                                    destination.queue.get_device().get_info<sycl::info::device::name>() + "'",
-                        .hint = "path::automatic takes what is possible"});
+                        .hint = "use path::automatic, which selects a possible path"});
 }
 
-// Pinned memory is slow to make, so it is kept for the next copy of the same context, for the whole process:
-// it is never given back, because a context may not outlive static objects.
+// A cache of pinned staging chunks. Allocating pinned memory is slow, so chunks are kept for later copies in
+// the same context. They are never freed, because a context may not outlive static objects.
 class staging_store {
  public:
   static constexpr std::size_t chunk_bytes = std::size_t{4} << 20;
@@ -93,38 +98,39 @@ class staging_store {
     return store;
   }
 
-  /// A chunk that the context can read and write; the caller gives it back.
+  /// Returns a chunk that the queue's context can read and write. Return it with release().
   unsigned char* acquire(const sycl::queue& queue) {
     {
       const std::lock_guard lock(m_mutex);
-      const auto idle = std::find_if(m_idle.begin(), m_idle.end(),
-                                      [&](const auto& entry) { return entry.first == queue.get_context(); });
-      if (idle != m_idle.end()) {
-        unsigned char* pointer = idle->second;
-        m_idle.erase(idle);
+      const auto idle_chunk = std::find_if(m_idle_chunks.begin(), m_idle_chunks.end(), [&](const auto& entry) {
+        return entry.first == queue.get_context();
+      });
+      if (idle_chunk != m_idle_chunks.end()) {
+        unsigned char* pointer = idle_chunk->second;
+        m_idle_chunks.erase(idle_chunk);
         return pointer;
       }
     }
-    // Pinned in the context of the side that reads; it belongs to no device of it.
+    // The chunk is pinned in the context of the source and does not belong to any of its devices.
     auto* pointer = sycl::malloc_host<unsigned char>(chunk_bytes, queue.get_context());
     if (pointer == nullptr)
-      throw make_exception(
-          {.status = ISTHMUS_ERROR_OUT_OF_MEMORY,
-           .message = "copy: malloc_host of " + std::to_string(chunk_bytes) + " bytes failed"});
+      throw make_exception({.status = ISTHMUS_ERROR_OUT_OF_MEMORY,
+                            .message = "copy: malloc_host of " + std::to_string(chunk_bytes) + " bytes failed",
+                            .hint = "free pinned host memory before the copy"});
     return pointer;
   }
 
   void release(const sycl::context& context, unsigned char* pointer) {
     const std::lock_guard lock(m_mutex);
-    m_idle.emplace_back(context, pointer);
+    m_idle_chunks.emplace_back(context, pointer);
   }
 
  private:
   std::mutex m_mutex;
-  std::vector<std::pair<sycl::context, unsigned char*>> m_idle;
+  std::vector<std::pair<sycl::context, unsigned char*>> m_idle_chunks;
 };
 
-// The buffers of one copy, which go back when the copy is done.
+// The staging buffers of one copy. The destructor returns them to the cache.
 class staging_buffers {
  public:
   explicit staging_buffers(const sycl::queue& queue, std::size_t count) : m_context(queue.get_context()) {
@@ -143,9 +149,9 @@ class staging_buffers {
   std::vector<unsigned char*> m_buffers;
 };
 
-/// A memmove in a command of the target's queue.
-inline sycl::event copy_on_host(const copy_endpoint& destination, const copy_endpoint& source, std::size_t bytes,
-                                const std::vector<sycl::event>& wait_events) {
+/// Copies with a memmove in a command of the destination's queue.
+inline sycl::event copy_on_host(const copy_endpoint& destination, const copy_endpoint& source,
+                                std::size_t bytes, const std::vector<sycl::event>& wait_events) {
   sycl::queue queue = destination.queue;
   return queue.submit([&](sycl::handler& handler) {
     handler.depends_on(wait_events);
@@ -155,73 +161,83 @@ inline sycl::event copy_on_host(const copy_endpoint& destination, const copy_end
   });
 }
 
-/// A command of the target's queue: the side that waits for the bytes is the one that moves them.
-inline sycl::event copy_directly(const copy_endpoint& destination, const copy_endpoint& source, std::size_t bytes,
-                                 const std::vector<sycl::event>& wait_events) {
+/// Copies with a command of the destination's queue.
+inline sycl::event copy_directly(const copy_endpoint& destination, const copy_endpoint& source,
+                                 std::size_t bytes, const std::vector<sycl::event>& wait_events) {
   isthmus::detail::enable_peer_access(destination.queue.get_device(), source.queue.get_device());
   sycl::queue queue = destination.queue;
   return queue.memcpy(destination.pointer, source.pointer, bytes, wait_events);
 }
 
-// Two chunks are under way at a time, one being read and one being written. Chunks go from the end to the
-// start where the target overlaps its source from above, as memmove does.
+// Copies in chunks through pinned host memory. While one chunk is read, another one is written. If the
+// ranges overlap and the destination has the higher address, chunks are copied from the end to the start,
+// as in memmove.
 inline sycl::event copy_staged(const copy_endpoint& destination, const copy_endpoint& source, std::size_t bytes,
                                const std::vector<sycl::event>& wait_events) {
   constexpr std::size_t chunk = staging_store::chunk_bytes;
   const std::size_t chunks = (bytes + chunk - 1) / chunk;
   const bool is_backwards = overlaps(destination, source, bytes) && destination.pointer > source.pointer;
   const auto buffers = std::make_shared<staging_buffers>(source.queue, std::min<std::size_t>(chunks, 3));
-  std::vector<sycl::event> written(buffers->size());
+  std::vector<sycl::event> write_events(buffers->size());
   sycl::queue reader = source.queue, writer = destination.queue;
-  sycl::event last;
+  sycl::event last_write;
   for (std::size_t i = 0; i < chunks; ++i) {
     const std::size_t slot = i % buffers->size();
     const std::size_t offset = (is_backwards ? chunks - 1 - i : i) * chunk;
     const std::size_t length = std::min(chunk, bytes - offset);
-    std::vector<sycl::event> slot_is_free = i < buffers->size() ? wait_events : std::vector{written[slot]};
-    const sycl::event read = reader.memcpy((*buffers)[slot], source.pointer + offset, length, slot_is_free);
-    std::vector<sycl::event> ready{read};
-    if (i > 0) ready.push_back(last);
-    last = written[slot] = writer.memcpy(destination.pointer + offset, (*buffers)[slot], length, ready);
+    std::vector<sycl::event> read_dependencies =
+        i < buffers->size() ? wait_events : std::vector{write_events[slot]};
+    const sycl::event read =
+        reader.memcpy((*buffers)[slot], source.pointer + offset, length, read_dependencies);
+    std::vector<sycl::event> write_dependencies{read};
+    if (i > 0) write_dependencies.push_back(last_write);
+    last_write = write_events[slot] =
+        writer.memcpy(destination.pointer + offset, (*buffers)[slot], length, write_dependencies);
   }
-  // The buffers live until the last chunk is out of them.
+  // Keeps the buffers alive until the last chunk has been written.
   if (!isthmus::detail::can_run_host_work(writer.get_device())) {
-    last.wait();
-    return last;
+    last_write.wait();
+    return last_write;
   }
   return writer.submit([&](sycl::handler& handler) {
-    handler.depends_on(last);
+    handler.depends_on(last_write);
     isthmus::detail::host_work(handler, [buffers] {});
   });
 }
 
 }  // namespace detail
 
-/// Copies bytes between memory of any two SYCL devices, also from context to context, where a plain memcpy
-/// would silently do nothing. Ranges of one device may overlap: they move as if all had been read first.
+/// Copies bytes between the memory of any two SYCL devices, also across contexts, where a plain memcpy would
+/// silently do nothing. Ranges on one device may overlap: the result is as if all bytes were read first.
 ///
-/// Starts after the events of `after` and, where the queues are in order, after their earlier work; later work
-/// of in-order queues comes after it. The host does not wait, but for staged copies on AdaptiveCpp's GPU
-/// backends, which have no commands that run on the host in time. Any thread.
+/// Ordering: starts after `wait_events` and, for in-order queues, after the earlier work of the queue. Later
+///   work of in-order queues starts after the copy.
+///
+/// Blocking: the host does not wait, except for staged copies on AdaptiveCpp's GPU backends, which cannot run
+///   host code after the dependencies of a command.
+///
+/// Thread safety: any thread.
 /// @code
-/// isthmus::memory::copy(destination_queue, to, source_queue, from, bytes, {produced}).wait();
+/// isthmus::memory::copy(destination_queue, destination, source_queue, source, bytes, {produced}).wait();
 /// @endcode
-/// @param destination_queue A queue of the device and context that `to` belongs to.
-/// @param destination Where the bytes go.
-/// @param source_queue A queue of the device and context that `from` belongs to.
-/// @param source Where they are.
-/// @param bytes How many; 0 only orders.
+/// @param destination_queue A queue of the device and context of `destination`.
+/// @param destination Receives the bytes.
+/// @param source_queue A queue of the device and context of `source`.
+/// @param source The bytes to copy.
+/// @param bytes The size; 0 copies nothing but has the same ordering.
 /// @param wait_events Events that the copy waits for.
-/// @param requested The path; automatic takes the first that is possible.
-/// @return The event after which the bytes are there and the source may be overwritten.
-/// @throws isthmus::exception ISTHMUS_ERROR_UNSUPPORTED for a path that these devices do not have;
-///   _OUT_OF_MEMORY without pinned memory for staging.
-inline sycl::event copy(const sycl::queue& destination_queue, void* destination, const sycl::queue& source_queue, const void* source,
-                        std::size_t bytes, const std::vector<sycl::event>& wait_events = {},
-                        path requested = path::automatic) {
+/// @param requested_path The path; automatic selects the first possible path.
+/// @return The event that completes when the bytes have arrived and the source can be overwritten.
+/// @throws isthmus::exception ISTHMUS_ERROR_UNSUPPORTED if these devices do not support the requested path;
+///   _OUT_OF_MEMORY if pinned memory for staging is not available.
+inline sycl::event copy(const sycl::queue& destination_queue, void* destination,
+                        const sycl::queue& source_queue, const void* source, std::size_t bytes,
+                        const std::vector<sycl::event>& wait_events = {},
+                        path requested_path = path::automatic) {
   const detail::copy_endpoint destination_endpoint{destination_queue, static_cast<unsigned char*>(destination)};
-  const detail::copy_endpoint source_endpoint{source_queue, static_cast<unsigned char*>(const_cast<void*>(source))};
-  const path selected = detail::choose_path(destination_endpoint, source_endpoint, bytes, requested);
+  const detail::copy_endpoint source_endpoint{source_queue,
+                                              static_cast<unsigned char*>(const_cast<void*>(source))};
+  const path selected_path = detail::choose_path(destination_endpoint, source_endpoint, bytes, requested_path);
   std::vector<sycl::event> wait_list = wait_events;
   sycl::queue reader = source_queue, writer = destination_queue;
   if (reader.is_in_order()) wait_list.push_back(isthmus::detail::submit_marker(reader));
@@ -229,33 +245,38 @@ inline sycl::event copy(const sycl::queue& destination_queue, void* destination,
   if (bytes == 0 || destination == source) {
     return writer.submit([&](sycl::handler& handler) {
       handler.depends_on(wait_list);
-      isthmus::detail::submit_nothing(handler);
+      isthmus::detail::submit_empty_command(handler);
     });
   }
-  const sycl::event done = selected == path::host     ? detail::copy_on_host(destination_endpoint, source_endpoint, bytes, wait_list)
-                           : selected == path::direct ? detail::copy_directly(destination_endpoint, source_endpoint, bytes, wait_list)
-                                                    : detail::copy_staged(destination_endpoint, source_endpoint, bytes, wait_list);
-  // Later work of an in-order reading queue may overwrite the source.
+  const sycl::event done = selected_path == path::host
+                               ? detail::copy_on_host(destination_endpoint, source_endpoint, bytes, wait_list)
+                           : selected_path == path::direct
+                               ? detail::copy_directly(destination_endpoint, source_endpoint, bytes, wait_list)
+                               : detail::copy_staged(destination_endpoint, source_endpoint, bytes, wait_list);
+  // Later work of an in-order source queue may overwrite the source.
   if (reader.is_in_order() && reader != writer) {
     reader.submit([&](sycl::handler& handler) {
       handler.depends_on(done);
-      isthmus::detail::submit_nothing(handler);
+      isthmus::detail::submit_empty_command(handler);
     });
   }
   return done;
 }
 
-/// The path that copy() takes by itself; enqueues nothing.
+/// Returns the path that copy() selects automatically; enqueues nothing.
 /// @param destination_queue As for copy().
 /// @param destination As for copy().
 /// @param source_queue As for copy().
 /// @param source As for copy().
 /// @param bytes As for copy().
 /// @return host, direct or staged.
-inline path copy_path(const sycl::queue& destination_queue, const void* destination, const sycl::queue& source_queue,
-                      const void* source, std::size_t bytes) {
-  const auto pointer = [](const void* address) { return static_cast<unsigned char*>(const_cast<void*>(address)); };
-  return detail::choose_path({destination_queue, pointer(destination)}, {source_queue, pointer(source)}, bytes, path::automatic);
+inline path copy_path(const sycl::queue& destination_queue, const void* destination,
+                      const sycl::queue& source_queue, const void* source, std::size_t bytes) {
+  const auto pointer = [](const void* address) {
+    return static_cast<unsigned char*>(const_cast<void*>(address));
+  };
+  return detail::choose_path({destination_queue, pointer(destination)}, {source_queue, pointer(source)}, bytes,
+                             path::automatic);
 }
 
 }  // namespace isthmus::memory

@@ -1,4 +1,4 @@
-// SYCL communicators on MPI. Includes <mpi.h>; only programs that use MPI include this file.
+// SYCL communicators on MPI. This file includes <mpi.h>, so include it only in programs that use MPI.
 #ifndef ISTHMUS_SYCL_MPI_HPP
 #define ISTHMUS_SYCL_MPI_HPP
 
@@ -7,8 +7,8 @@
 
 namespace isthmus {
 
-/// Ranks that meet through MPI. Collective over `comm`, which is duplicated; rank and size are MPI's. MPI must
-/// be initialised, and must not be finalised before the communicator is destroyed.
+/// Creates a communicator from an MPI communicator. Collective over `comm`, which is duplicated; rank and size
+/// are those of `comm`. MPI must be initialized. Destroy the communicator before MPI_Finalize.
 /// @code
 /// MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
 /// {
@@ -17,12 +17,13 @@ namespace isthmus {
 /// }
 /// MPI_Finalize();
 /// @endcode
-/// @param comm Any intracommunicator. The program may go on using it: Isthmus communicates on its copy.
-/// @param device Where this rank's memory is.
-/// @param options Configuration, timeout and how operations of the host run.
-/// @return This rank of the communicator. Threads may use it as MPI's thread level allows (mpi.hpp).
-/// @throws isthmus::exception ISTHMUS_ERROR_INVALID_USAGE where MPI is not initialised; else as the
-///   constructor.
+/// @param comm Any intracommunicator. The program can continue to use it, because Isthmus communicates
+///   on a duplicate.
+/// @param device The device of this rank's memory.
+/// @param options Configuration, timeout and the execution of host operations.
+/// @return This rank's communicator. MPI's thread level limits which threads can use it (mpi.hpp).
+/// @throws isthmus::exception ISTHMUS_ERROR_INVALID_USAGE if MPI is not initialized; otherwise
+///   as the constructor.
 inline communicator make_communicator(MPI_Comm comm, const sycl::device& device,
                                       const communicator_options& options = {}) {
   return communicator(

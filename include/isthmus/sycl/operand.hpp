@@ -1,12 +1,12 @@
-// What a collective reads or writes. An operand is one of
+// Operands: the memory that a collective reads or writes. An operand is one of
 //
-//   T*                      USM (or, on the host platform, any host pointer)
-//   sycl::buffer<T, D>      from its first element, in row-major order whatever its dimension
-//   at_offset(buffer, offset)      from element `offset` of that order
+//   T*                               USM (or, on the host platform, any host pointer)
+//   sycl::buffer<T, D>               the whole buffer, in row-major order
+//   at_offset(buffer, offset)        the buffer from element `offset` of that order
 //   as_datatype(datatype, operand)   the same memory as another datatype; counts are then in elements of it
-//   nullptr                 where this rank has no part in it (the receive buffer of a reduce off root)
+//   nullptr                          on ranks that do not use the operand (recv of reduce, except on root)
 //
-// The datatype follows from T; see element_of. A const T is never received into.
+// The datatype follows from T; see element_of. Memory of a const T cannot be a receive operand.
 #ifndef ISTHMUS_SYCL_OPERAND_HPP
 #define ISTHMUS_SYCL_OPERAND_HPP
 
@@ -17,7 +17,8 @@
 
 namespace isthmus {
 
-/// What at_offset() makes: a part of a buffer. Holds a copy of the buffer object, which is the same buffer.
+/// The result of at_offset(): a part of a buffer. Holds a copy of the buffer object, which refers to
+/// the same buffer.
 template <typename T, int Dimensions, typename Allocator>
 struct buffer_part {
   sycl::buffer<T, Dimensions, Allocator> buffer;
@@ -25,37 +26,38 @@ struct buffer_part {
   std::size_t offset;
 };
 
-/// The elements of `buffer` from `offset` on, counted in elements of T in row-major order whatever its
-/// dimension. How many of them a call uses follows from its count; the call checks that they lie in the buffer.
+/// Returns an operand for the elements of `buffer` from `offset`, which counts elements of T in row-major
+/// order, for buffers of any dimension. The count of the call determines how many elements are used. The call
+/// checks that they lie in the buffer.
 /// @code
-/// ranks.broadcast(queue, isthmus::at_offset(grid, row * columns), columns, 0);  // one row of a sycl::buffer<double,
-/// 2>
+/// // one row of a sycl::buffer<double, 2>
+/// ranks.broadcast(queue, isthmus::at_offset(grid, row * columns), columns, 0);
 /// @endcode
 /// @param buffer A buffer with SYCL's default allocator.
-/// @param offset Elements to leave out.
+/// @param offset The number of elements to skip.
 /// @return An operand.
 template <typename T, int Dimensions, typename Allocator>
 buffer_part<T, Dimensions, Allocator> at_offset(const sycl::buffer<T, Dimensions, Allocator>& buffer,
-                                         std::size_t offset) {
+                                                std::size_t offset) {
   return {buffer, &buffer, offset};
 }
 
-/// What as_datatype() makes.
+/// The result of as_datatype().
 template <typename Inner>
 struct typed_operand {
   datatype type;
   Inner inner;
 };
 
-/// The memory of `inner` as elements of `type`: void pointers, or types that THE TABLE does not know. Counts
-/// and displacements of the call are then in elements of `type`. Both operands of a call need it, with the same
-/// type.
+/// Treats the memory of `inner` as elements of `type`. Use it for void pointers and for types that Isthmus does
+/// not know. Counts and displacements of the call are then in elements of `type`. If one operand of a call uses
+/// it, the other one must use it with the same type.
 /// @code
 /// struct point { float x, y, z; };
 /// ranks.allreduce(queue, isthmus::as_datatype(isthmus::datatype::float32, points), 3 * count);
 /// @endcode
-/// @param type What the memory holds.
-/// @param inner Any other operand; const memory stays memory that is only read.
+/// @param type The datatype of the memory.
+/// @param inner Any other operand; const memory stays read-only.
 /// @return An operand.
 template <typename Inner>
 typed_operand<std::decay_t<Inner>> as_datatype(datatype type, Inner&& inner) {
@@ -64,19 +66,19 @@ typed_operand<std::decay_t<Inner>> as_datatype(datatype type, Inner&& inner) {
 
 namespace detail {
 
-/// An operand whose C++ type is forgotten: an address or a buffer of bytes, and what its elements are.
+/// A type-erased operand: an address or a byte buffer, and the layout of its elements.
 struct erased_operand {
   void* pointer = nullptr;
   std::optional<byte_buffer> buffer;
-  const void* identity = nullptr;   // the user's buffer object, to tell its sub-buffers apart
-  std::uint64_t offset_bytes = 0;   // into the buffer
-  std::optional<element_layout> elements;  // none: nullptr
-  // Brings a buffer of several dimensions to a queue's device in its own shape; returns the command.
+  const void* identity = nullptr;          // the user's buffer object, to distinguish its sub-buffers
+  std::uint64_t offset_bytes = 0;          // into the buffer
+  std::optional<element_layout> elements;  // nullopt: a nullptr operand
+  // Migrates a multidimensional buffer in its own shape to a queue's device; returns the command.
   std::function<sycl::event(sycl::queue&)> migrate = {};
 };
 
 template <typename X>
-struct operand_traits;  // value: element type with its const; make: the operand
+struct operand_traits;  // value: element type, const included; make: creates the operand
 
 /// USM, or any address on the host platform.
 template <typename T>
@@ -90,17 +92,18 @@ struct operand_traits<T*> {
   }
 };
 
-/// No memory on this rank.
+/// An operand that this rank does not use.
 template <>
 struct operand_traits<std::nullptr_t> {
   using value = void;
   static erased_operand make(std::nullptr_t) { return {}; }
 };
 
-/// A buffer as bytes from `offset` elements on. Reinterpreting shares the memory and the dependencies.
+/// Creates an operand for a buffer as bytes, starting at element `offset`. The reinterpreted buffer shares the
+/// memory and the dependencies of the original.
 template <typename T, int Dimensions, typename Allocator>
 erased_operand make_buffer_operand(const sycl::buffer<T, Dimensions, Allocator>& buffer, const void* identity,
-                            std::size_t offset) {
+                                   std::size_t offset) {
   auto bytes = buffer.template reinterpret<unsigned char, 1>(sycl::range<1>(buffer.byte_size()));
   static_assert(std::is_same_v<decltype(bytes), byte_buffer>, "buffers must use SYCL's default allocator");
   erased_operand operand;
@@ -108,7 +111,8 @@ erased_operand make_buffer_operand(const sycl::buffer<T, Dimensions, Allocator>&
   operand.identity = identity;
   operand.offset_bytes = offset * sizeof(T);
   operand.elements = element_of<T>();
-  // DPC++ 2026.2 refuses to copy between host and device where the two saw a buffer in different dimensions.
+  // DPC++ 2026.2 rejects copies between host and device if they have accessed the buffer
+  // with different dimensions.
   if constexpr (Dimensions > 1 && !has_ordered_native_commands) {
     operand.migrate = [buffer](sycl::queue& queue) {
       sycl::buffer<T, Dimensions, Allocator> full_buffer = buffer;  // accessors take a non-const reference
@@ -139,7 +143,8 @@ struct operand_traits<buffer_part<T, Dimensions, Allocator>> {
 
 template <typename Inner>
 struct operand_traits<typed_operand<Inner>> {
-  // A marker type: explicit operands match each other at compile time and are compared when called.
+  // A tag type. Explicitly typed operands match each other at compile time, and their datatypes are compared
+  // at run time.
   struct explicitly_typed {};
   using value = std::conditional_t<std::is_const_v<typename operand_traits<Inner>::value>,
                                    const explicitly_typed, explicitly_typed>;
@@ -164,12 +169,12 @@ inline constexpr bool is_typed<typed_operand<Inner>> = true;
 template <typename X>
 inline constexpr bool is_null_operand = std::is_same_v<std::decay_t<X>, std::nullptr_t>;
 
-// Not an array: bound to a reference to const it no longer says whether it was const.
+// Excludes arrays: if an array is bound to a const reference, it is no longer known whether it was const.
 template <typename X>
 concept operand_like = !std::is_array_v<std::remove_reference_t<X>> &&
                        requires(const std::decay_t<X>& x) { traits_of<X>::make(x); };
 
-// A plain void* says nothing about its elements.
+// Excludes plain void*, whose elements are unknown.
 template <typename X>
 concept has_elements = is_null_operand<X> || is_typed<std::decay_t<X>> || !std::is_void_v<value_of<X>>;
 
@@ -184,24 +189,24 @@ constexpr bool is_reducible_operand() {
 
 }  // namespace detail
 
-/// What may be read: any operand whose datatype is known. Not a void pointer without as_datatype(), and not an array,
-/// which cannot say whether it was const: pass &values[0].
+/// An operand that can be read. Its datatype must be known. Excludes void pointers without as_datatype(). Also
+/// excludes arrays, because their constness is unknown; pass &values[0] instead.
 template <typename X>
 concept send_operand = detail::operand_like<X> && detail::has_elements<X>;
 
-/// What may be written: a send_operand that is not const.
+/// An operand that can be written: a send_operand that is not const.
 template <typename X>
 concept recv_operand = send_operand<X> && !std::is_const_v<detail::value_of<X>>;
 
-/// Send and receive operand of one call hold the same elements, const apart; as_datatype() matches as_datatype(), and nullptr
-/// everything.
+/// The send and receive operands of a call have the same element type, ignoring const. as_datatype() matches
+/// as_datatype(), and nullptr matches everything.
 template <typename Send, typename Recv>
 concept matching_operands = detail::is_null_operand<Send> || detail::is_null_operand<Recv> ||
                             (detail::is_typed<std::decay_t<Send>> && detail::is_typed<std::decay_t<Recv>>) ||
                             std::is_same_v<std::remove_const_t<detail::value_of<Send>>, detail::value_of<Recv>>;
 
-/// Elements that THE TABLE can combine: numbers, sycl::half, bfloat16, or as_datatype(). Use as_datatype(datatype, ...) for a
-/// struct or vector of them.
+/// Elements that Isthmus can reduce: numbers, sycl::half, bfloat16, or as_datatype(). Use as_datatype() for
+/// structs or vectors of them.
 template <typename X>
 concept reducible_operand = detail::is_reducible_operand<X>();
 

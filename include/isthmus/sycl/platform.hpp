@@ -1,4 +1,4 @@
-// From a sycl::device to the platform and ordinal that the core knows.
+// Maps a sycl::device to the platform and ordinal of the core.
 #ifndef ISTHMUS_SYCL_PLATFORM_HPP
 #define ISTHMUS_SYCL_PLATFORM_HPP
 
@@ -9,8 +9,8 @@
 
 namespace isthmus::detail {
 
-/// The platform that [sycl_backends] of the configuration gives to a backend, by name or number; none where it
-/// does not mention it.
+/// Returns the platform that [sycl_backends] of the configuration assigns to a backend, by name or number;
+/// std::nullopt if it has no entry.
 inline std::optional<isthmus_platform> mapped_platform(sycl::backend backend, const char* config_path) {
   isthmus_platform platform = ISTHMUS_PLATFORM_HOST;
   int is_mapped = 0;
@@ -20,26 +20,26 @@ inline std::optional<isthmus_platform> mapped_platform(sycl::backend backend, co
   return platform;
 }
 
-// The position among the GPUs (or accelerators) of its SYCL platform: what an index means where the
-// native API has no numbers of its own.
+// Returns the position of a device in the list of its SYCL platform, which serves as ordinal if the native API
+// has no device numbers.
 inline int position_in_platform(const sycl::device& device) {
   const auto devices = device.get_platform().get_devices();
   const auto position = std::find(devices.begin(), devices.end(), device);
   return position == devices.end() ? 0 : static_cast<int>(position - devices.begin());
 }
 
-// CPU devices, sub-devices included, are the host whatever drives them: their memory is the host's. For
-// other devices the configuration's map wins over what is known here, so that a new SYCL implementation
-// needs no new release.
+// Returns the core's device for a SYCL device. CPU devices, including sub-devices, belong to the host platform,
+// because their memory is host memory. For other devices, the configuration overrides the built-in map, so that
+// a new SYCL implementation does not need a new release.
 inline isthmus_device native_device(const sycl::device& device, const char* config_path) {
   if (device.is_cpu()) return {ISTHMUS_PLATFORM_HOST, 0};
   const sycl::backend backend = device.get_backend();
-  if (const auto mapped = mapped_platform(backend, config_path)) {
+  if (const auto configured_platform = mapped_platform(backend, config_path)) {
     int ordinal = position_in_platform(device);
-    if (*mapped == known_platform(backend)) {
-      visit_native(*mapped, [&](auto native) { ordinal = native.ordinal(device); });
+    if (*configured_platform == known_platform(backend)) {
+      visit_native(*configured_platform, [&](auto native) { ordinal = native.ordinal(device); });
     }
-    return {*mapped, ordinal};
+    return {*configured_platform, ordinal};
   }
   const auto default_platform = known_platform(backend);
   if (!default_platform) {
@@ -47,8 +47,8 @@ inline isthmus_device native_device(const sycl::device& device, const char* conf
     throw make_exception(
         {.status = ISTHMUS_ERROR_CONFIG,
          .message = "device '" + device.get_info<sycl::info::device::name>() + "' has sycl::backend " + number +
-                    ", whose platform is not known",
-         .hint = "map it in the configuration: [sycl_backends] \"" + number + "\" = \"cuda\""});
+                    ", which maps to no known platform",
+         .hint = "add it to the configuration: [sycl_backends] \"" + number + "\" = \"cuda\""});
   }
   int ordinal = position_in_platform(device);
   visit_native(*default_platform, [&](auto native) { ordinal = native.ordinal(device); });

@@ -1,4 +1,4 @@
-// One rank as the front end sees it: its device, its handle of the C ABI, and what failed in the background.
+// The front end's state of one rank: its device, its C ABI handle, and asynchronous failures.
 #ifndef ISTHMUS_SYCL_RANK_HPP
 #define ISTHMUS_SYCL_RANK_HPP
 
@@ -14,23 +14,26 @@
 
 namespace isthmus {
 
-/// How operations of the host platform run. Its backends block, so the choice is in whose thread.
+/// How operations are executed on the host platform. Host backends block, so this option selects the thread in
+/// which they run.
 enum class host_execution {
-  // In the calling thread, which returns when the operation is complete. The default, because it costs
-  // about a microsecond where a host task costs tens (docs/sycl.md).
+  // In the calling thread; the call returns when the operation is complete. This is the default, because it
+  // costs about a microsecond, while a host task costs tens of microseconds (docs/guide/sycl.md).
   calling_thread,
-  // In a SYCL host task; the call returns at once. Only for communicators with one rank in this process:
-  // DPC++ runs host tasks on one thread, so two blocking ranks would wait for each other for ever. With
-  // the mpi backend, MPI must allow calls from other threads.
+  // In a SYCL host task; the call returns immediately. Only for communicators with one rank in this process:
+  // DPC++ runs host tasks on one thread, so two blocking ranks would wait for each other forever. With the mpi
+  // backend, MPI must allow calls from other threads.
   host_task
 };
 
-/// How an operation reaches the core; communicator::path() tells it, docs/sycl.md has what each asks for.
-/// - calling_thread: the host platform; complete when the call returns.
-/// - host_task: the host platform by a SYCL host task; the call returns at once.
-/// - native_command: CUDA and HIP; put on the native stream by a command of the queue, no host waits.
-/// - native_stream: the stream itself; in-order queues and USM only, and the host waits for dependencies that
-///   are passed.
+/// The path from an operation to the core. communicator::path() returns it. docs/guide/sycl.md lists the
+/// requirements of each path.
+/// - calling_thread: host platform; the operation is complete when the call returns.
+/// - host_task: host platform in a SYCL host task; the call returns immediately.
+/// - native_command: CUDA and HIP; a command of the queue enqueues the operation on the native stream, and no
+///   host thread waits.
+/// - native_stream: the call enqueues the operation on the stream directly; only for in-order queues and USM.
+///   The host waits for explicit dependencies.
 enum class enqueue_path { calling_thread, host_task, native_command, native_stream };
 
 namespace detail {
@@ -45,13 +48,14 @@ inline const char* path_name(enqueue_path path) {
   return "unknown";
 }
 
-// The path of every call on a device, and why; decided once, reported by explain and the log.
+// The path of a rank's calls and the reason for it. Selected once; explain() and the log report it.
 struct path_choice {
   enqueue_path path;
   std::string reason;
 };
 
-/// Depends on the platform, the choice of the program and what this SYCL implementation has; never on the call.
+/// Selects the path. It depends on the platform, the program's option and the SYCL implementation, but not
+/// on the call.
 inline path_choice choose_path(isthmus_platform platform, host_execution host) {
   switch (platform) {
     case ISTHMUS_PLATFORM_HOST:
@@ -71,23 +75,25 @@ inline path_choice choose_path(isthmus_platform platform, host_execution host) {
   return {enqueue_path::calling_thread, "unknown platform"};
 }
 
-/// The core logs by itself; the path of a SYCL call is only known here.
+/// Returns whether the front end logs. The core has its own log, but only the front end knows the path
+/// of SYCL calls.
 inline bool is_log_enabled() {
   const char* level = std::getenv("ISTHMUS_LOG");
   const std::string_view text = level == nullptr ? "" : level;
   return text == "trace" || text == "debug" || text == "info";
 }
 
-/// Destroying waits for this rank's outstanding operations, never for other ranks.
+/// Destroys the handle, which waits for this rank's outstanding operations but never for other ranks.
 struct handle_deleter {
   void operator()(isthmus_communicator handle) const noexcept { isthmus_communicator_destroy(handle); }
 };
 
-/// What all copies of a communicator's work share: the handle, the order of asynchronous operations, the first
-/// failure in the background. Lives until the communicator and all of its work are gone.
+/// The state that a communicator and its requests share: the handle, the order of asynchronous operations, and
+/// the first asynchronous failure.
+/// Lifetime: until the communicator and all of its requests have been destroyed.
 class rank_state {
  public:
-  // Takes the handle over, also when it throws.
+  // Takes ownership of the handle, even if the constructor throws.
   rank_state(isthmus_communicator handle, const sycl::device& device, host_execution host)
       : m_handle(handle), m_device(device) {
     check(isthmus_communicator_rank(handle, &m_rank));
@@ -97,8 +103,8 @@ class rank_state {
     if (host == host_execution::host_task && m_local_size > 1) {
       throw make_exception({.status = ISTHMUS_ERROR_INVALID_ARGUMENT,
                             .message = "host = host_task: " + std::to_string(m_local_size) +
-                                       " ranks of this communicator live in this process; the rule is one",
-                            .hint = "use host_execution::calling_thread with groups or a thread per rank",
+                                       " ranks of this communicator are in this process, must be one",
+                            .hint = "use host_execution::calling_thread with groups or one thread per rank",
                             .rank = m_rank});
     }
     if (host == host_execution::host_task && !can_run_host_work(device)) {
@@ -106,23 +112,24 @@ class rank_state {
           {.status = ISTHMUS_ERROR_UNSUPPORTED,
            .message = "host = host_task: this SYCL implementation has no host tasks on device '" +
                       device.get_info<sycl::info::device::name>() +
-                      "'; what it has in their place runs before its dependencies are done",
+                      "'; its custom operations run before their dependencies are complete",
            .hint = "use host_execution::calling_thread",
            .rank = m_rank});
     }
     if (!has_native_commands(m_native_device.platform)) {
       throw make_exception({.status = ISTHMUS_ERROR_UNSUPPORTED,
-                            .message = "the SYCL compiler made this program without platform " +
+                            .message = "this program was compiled without SYCL support for platform " +
                                        std::string(isthmus_platform_name(m_native_device.platform)) +
                                        ", for device '" + device.get_info<sycl::info::device::name>() + "'",
-                            .hint = "name it in --acpp-targets, or use the target generic",
+                            .hint = "add the platform to --acpp-targets, or use the target generic",
                             .rank = m_rank});
     }
     m_path = choose_path(m_native_device.platform, host);
     if (is_log_enabled()) {
       std::fprintf(stderr, "[isthmus] sycl: rank %d on %s, platform %s: path %s (%s)\n", m_rank,
                    device.get_info<sycl::info::device::name>().c_str(),
-                   isthmus_platform_name(m_native_device.platform), path_name(m_path.path), m_path.reason.c_str());
+                   isthmus_platform_name(m_native_device.platform), path_name(m_path.path),
+                   m_path.reason.c_str());
     }
   }
   rank_state(const rank_state&) = delete;
@@ -137,29 +144,29 @@ class rank_state {
   int rank() const noexcept { return m_rank; }
   int size() const noexcept { return m_size; }
   int local_size() const noexcept { return m_local_size; }
-  /// The path of every call, and why.
+  /// Returns the path of all calls and the reason for it.
   const path_choice& path() const noexcept { return m_path; }
 
-  // Operations of one communicator keep their order, also on out-of-order queues: each asynchronous one
-  // depends on the one before, unless an in-order queue sees to it, which is cheaper. Returns the event of
-  // `submit(previous)`.
+  // Submits an asynchronous operation after the previous one of this communicator, even on out-of-order queues.
+  // The operation depends on the previous one unless both are on the same in-order queue, which keeps the order
+  // at a lower cost. Returns the event of `submit(previous)`.
   template <typename Submit>
   sycl::event submit_in_order(const sycl::queue& queue, Submit&& submit) {
     const std::lock_guard lock(m_order_mutex);
-    const bool same_queue = m_last_queue && *m_last_queue == queue;
-    m_last_event = submit(same_queue && queue.is_in_order() ? std::nullopt : m_last_event);
-    if (!same_queue) m_last_queue = queue;
+    const bool is_same_queue = m_last_queue && *m_last_queue == queue;
+    m_last_event = submit(is_same_queue && queue.is_in_order() ? std::nullopt : m_last_event);
+    if (!is_same_queue) m_last_queue = queue;
     return *m_last_event;
   }
 
-  // The same for work that calls the core in the background, which the handle must outlive: the work calls
-  // end() when it has done so.
+  // Like submit_in_order(), but for work that calls the core in the background. The handle must outlive such
+  // work. The work calls finish_background_work() after it has called the core.
   template <typename Submit>
   sycl::event submit_in_background(const sycl::queue& queue, Submit&& submit) {
     ++m_in_flight;
     try {
-      sycl::event event = submit_in_order(queue,submit);
-      start_commands(queue.get_context());  // other ranks wait for this one's part
+      sycl::event event = submit_in_order(queue, submit);
+      start_commands(queue.get_context());  // other ranks wait for this rank's part
       return event;
     } catch (...) {
       finish_background_work();
@@ -169,20 +176,20 @@ class rank_state {
   void finish_background_work() noexcept {
     if (--m_in_flight == 0) m_in_flight.notify_all();
   }
-  // Waits for this rank's host tasks and native commands to have called the core, each of which ends by the
-  // communicator's timeout at the latest, and destroys the handle; what is left may be held by a task that the
-  // runtime has not yet thrown away.
+  // Waits until this rank's host tasks and native commands have called the core, at most for the
+  // communicator's timeout, and destroys the handle. This object may exist longer, because the runtime may not
+  // have released all tasks.
   void close() noexcept {
     while (const std::size_t remaining = m_in_flight) m_in_flight.wait(remaining);
     m_handle.reset();
   }
 
-  /// Keeps the first failure for async_error(). Any thread.
+  /// Stores the first failure for async_error(). Any thread may call it.
   void record_failure(const exception& failure) {
     const std::lock_guard lock(m_failure_mutex);
     if (!m_failure) m_failure = failure;
   }
-  /// The first failure in the background. Any thread.
+  /// Returns the first asynchronous failure. Any thread may call it.
   std::optional<exception> failure() const {
     const std::lock_guard lock(m_failure_mutex);
     return m_failure;
@@ -191,17 +198,17 @@ class rank_state {
  private:
   std::unique_ptr<isthmus_communicator_impl, handle_deleter> m_handle;
   sycl::device m_device;
-  isthmus_device m_native_device{};  // platform and ordinal, as the core has them
+  isthmus_device m_native_device{};  // platform and ordinal of the core
   int m_rank = -1;
   int m_size = 0;
   int m_local_size = 0;  // ranks of this process
   path_choice m_path{};
-  std::mutex m_order_mutex;                        // guards what the last operation left; its holder may take m_failure_mutex
-  std::optional<sycl::event> m_last_event;         // of the latest asynchronous operation
-  std::optional<sycl::queue> m_last_queue;   // and where it went
-  std::atomic<std::size_t> m_in_flight = 0;  // work that has not called the core yet, or is in it
-  mutable std::mutex m_failure_mutex;                // guards what follows
-  std::optional<exception> m_failure;        // the first that happened in the background
+  std::mutex m_order_mutex;                  // guards the last event and queue; locked before m_failure_mutex
+  std::optional<sycl::event> m_last_event;   // of the most recent asynchronous operation
+  std::optional<sycl::queue> m_last_queue;   // its queue
+  std::atomic<std::size_t> m_in_flight = 0;  // background work that has not finished its core call
+  mutable std::mutex m_failure_mutex;        // guards m_failure
+  std::optional<exception> m_failure;        // the first asynchronous failure
 };
 
 }  // namespace detail

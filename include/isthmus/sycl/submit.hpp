@@ -1,4 +1,4 @@
-// The paths from a request to the core: in the calling thread, in a host task, or on the native stream.
+// The paths from a request to the core: the calling thread, a host task, or the native stream.
 #ifndef ISTHMUS_SYCL_SUBMIT_HPP
 #define ISTHMUS_SYCL_SUBMIT_HPP
 
@@ -11,16 +11,16 @@
 
 namespace isthmus::detail {
 
-/// Earlier work that the operation comes after, waited for on the host: what is passed, and on an in-order
-/// queue everything. An empty queue is not waited for.
+/// Waits on the host for earlier work: the wait events and, for an in-order queue, all work of the queue. Does
+/// not wait for an empty queue.
 inline void wait_for_earlier_work(collective_request& request) {
   for (sycl::event& dependency : request.dependencies) dependency.wait();
   if (request.queue.is_in_order() && !is_known_idle(request.queue)) request.queue.wait();
 }
 
-/// The one call of the core: every path ends here, with the addresses and the stream that it found.
+/// Calls the core. All paths call this function with the addresses and the stream that they have determined.
 inline void enqueue(collective_request& request, void* send, void* recv, isthmus_stream stream) {
-  request.point_to_counts();
+  request.set_count_pointers();
   request.operation.send_buf = send;
   request.operation.recv_buf = recv;
   request.operation.stream = stream;
@@ -29,7 +29,8 @@ inline void enqueue(collective_request& request, void* send, void* recv, isthmus
 
 // ---- host platform --------------------------------------------------------------------------------------
 
-// Complete when it returns, so the default-constructed event, which is complete, is the right one.
+// Runs the request in the calling thread. The request is complete on return, so the result is a
+// default-constructed event, which is always complete.
 inline sycl::event run_blocking(collective_request& request) {
   wait_for_earlier_work(request);
   buffer_uses uses;
@@ -39,8 +40,8 @@ inline sycl::event run_blocking(collective_request& request) {
   return {};
 }
 
-/// Runs `work` of a host task: a failure is kept for async_error() and goes on to the runtime, which gives it
-/// to the queue's async handler. The communicator may end only afterwards.
+/// Runs `work` of a host task. A failure is stored for async_error() and rethrown to the runtime, which passes
+/// it to the queue's async handler. The communicator can be destroyed only after this function has returned.
 template <typename Work>
 void run_in_background(rank_state& rank, Work&& work) {
   try {
@@ -53,8 +54,8 @@ void run_in_background(rank_state& rank, Work&& work) {
   rank.finish_background_work();
 }
 
-// On DPC++ a host task without interop_handle: with one, and a writable accessor, DPC++ 2026.2 crashes when the
-// buffer is destroyed (docs/notes).
+// Submits the request as a host task. On DPC++, the task takes no interop_handle: with an interop_handle and a
+// writable accessor, DPC++ 2026.2 crashes when the buffer is destroyed.
 inline sycl::event submit_host_task(collective_request&& request) {
   const auto shared_request = std::make_shared<collective_request>(std::move(request));
   buffer_uses uses;
@@ -69,8 +70,8 @@ inline sycl::event submit_host_task(collective_request&& request) {
           const auto address = [&](const erased_operand& operand) -> void* {
             if (!operand.buffer) return operand.pointer;
             const std::size_t index = uses.index_of(operand);
-            return static_cast<unsigned char*>(
-                       buffer_address(views.at(index), uses.all()[index].buffer, shared_request->rank->device())) +
+            return static_cast<unsigned char*>(buffer_address(views.at(index), uses.all()[index].buffer,
+                                                              shared_request->rank->device())) +
                    operand.offset_bytes;
           };
           enqueue(*shared_request, shared_request->is_sender() ? address(shared_request->send) : nullptr,
@@ -84,7 +85,7 @@ inline sycl::event submit_host_task(collective_request&& request) {
 
 // ---- device platforms -----------------------------------------------------------------------------------
 
-/// What the path native_stream cannot do is refused with the reason, before anything starts.
+/// Throws if the path native_stream does not support the request. Nothing has started then.
 inline void require_plain_stream(const collective_request& request) {
   if (request.queue.is_in_order() && !request.uses_buffers()) return;
   throw request.error(ISTHMUS_ERROR_UNSUPPORTED,
@@ -94,15 +95,17 @@ inline void require_plain_stream(const collective_request& request) {
                       "use USM on an in-order queue");
 }
 
-// The stream of an in-order queue, used directly. Where the platform's stream is the SYCL queue itself the
-// rank keeps the copy whose address is handed out.
+// Returns the native stream of an in-order queue, or the address of the request's copy of the queue if the
+// platform's stream is the SYCL queue itself.
 inline isthmus_stream direct_stream(collective_request& request) {
   isthmus_stream stream = &request.queue;
-  visit_native(request.rank->native().platform, [&](auto native) { stream = stream_of(native, request.queue); });
+  visit_native(request.rank->native().platform,
+               [&](auto native) { stream = stream_of(native, request.queue); });
   return stream;
 }
 
-/// Host waits for explicit dependencies only: the queue's own work is on the stream already.
+/// Runs the request on the native stream. The host waits only for explicit dependencies, because the queue's
+/// own work is already on the stream.
 inline sycl::event run_on_stream(collective_request& request) {
   require_plain_stream(request);
   for (sycl::event& dependency : request.dependencies) dependency.wait();
@@ -110,15 +113,15 @@ inline sycl::event run_on_stream(collective_request& request) {
   return submit_marker(request.queue);
 }
 
-// What a native command finds out for its request: addresses and the stream it runs on.
+// The arguments that a native command determines: addresses and its stream.
 struct native_arguments {
   void* send = nullptr;             // null: this rank does not send
   void* recv = nullptr;             // null: this rank does not receive
-  isthmus_stream stream = nullptr;  // of the queue, as the platform has it
+  isthmus_stream stream = nullptr;  // native stream of the queue
 };
 
-// Makes a native command of the request's queue that comes next run after all of the request's dependencies,
-// where the implementation does not.
+// Orders the next native command of the request's queue after all dependencies of the request if the
+// implementation does not do this.
 inline void order_native_command(collective_request& request, const std::optional<sycl::event>& previous) {
   if constexpr (!has_ordered_native_commands) {
     std::vector<sycl::event> wait_events = request.dependencies;
@@ -137,82 +140,93 @@ inline void order_native_command(collective_request& request, const std::optiona
   }
 }
 
-// Submits `body(native_arguments)` as a native command of the request's queue with all of its dependencies.
-// `take(handler)` makes the accessors that `find` gets an operand's address from.
+// Submits `body(native_arguments)` as a native command to the request's queue, with all dependencies of the
+// request. `make_accessors(handler)` creates the accessors from which `find_address` gets an operand's address.
 template <typename Body, typename MakeAccessors, typename FindAddress>
-sycl::event submit_native(const std::shared_ptr<collective_request>& shared_request, const std::optional<sycl::event>& previous,
-                          const Body& body, const MakeAccessors& make_accessors, const FindAddress& find_address) {
+sycl::event submit_native(const std::shared_ptr<collective_request>& shared_request,
+                          const std::optional<sycl::event>& previous, const Body& body,
+                          const MakeAccessors& make_accessors, const FindAddress& find_address) {
   return shared_request->queue.submit([&](sycl::handler& handler) {
     handler.depends_on(shared_request->dependencies);
     if (previous) handler.depends_on(*previous);
-    native_enqueue(handler, [shared_request, body, find_address, views = make_accessors(handler)](auto& interop) {
-      native_arguments arguments;
-      visit_native(shared_request->rank->native().platform, [&](auto native) {
-        if (shared_request->is_sender()) arguments.send = find_address(native, interop, views, *shared_request, shared_request->send);
-        if (shared_request->is_receiver()) arguments.recv = find_address(native, interop, views, *shared_request, shared_request->recv);
-        arguments.stream = native.stream(interop);
-      });
-      body(arguments);
-    });
+    native_enqueue(
+        handler, [shared_request, body, find_address, views = make_accessors(handler)](auto& interop) {
+          native_arguments arguments;
+          visit_native(shared_request->rank->native().platform, [&](auto native) {
+            if (shared_request->is_sender())
+              arguments.send = find_address(native, interop, views, *shared_request, shared_request->send);
+            if (shared_request->is_receiver())
+              arguments.recv = find_address(native, interop, views, *shared_request, shared_request->recv);
+            arguments.stream = native.stream(interop);
+          });
+          body(arguments);
+        });
   });
 }
 
 template <typename Body>
-sycl::event submit_native(const std::shared_ptr<collective_request>& shared_request, const std::optional<sycl::event>& previous,
-                          const Body& body) {
-  if (!shared_request->uses_buffers())  // a call of microseconds: no accessors, nor room for them
+sycl::event submit_native(const std::shared_ptr<collective_request>& shared_request,
+                          const std::optional<sycl::event>& previous, const Body& body) {
+  if (!shared_request->uses_buffers())  // the fast path: no accessors and no memory for them
     return submit_native(
         shared_request, previous, body, [](sycl::handler&) { return nullptr; },
-        [](auto, auto&, auto&, const collective_request&, const erased_operand& operand) { return operand.pointer; });
+        [](auto, auto&, auto&, const collective_request&, const erased_operand& operand) {
+          return operand.pointer;
+        });
   buffer_uses uses;
   uses.add(*shared_request);
   return submit_native(
       shared_request, previous, body,
       [&](sycl::handler& handler) { return command_views<sycl::target::device>(uses, handler); },
-      [uses](auto native, auto& interop, auto& views, const collective_request& request, const erased_operand& operand) -> void* {
+      [uses](auto native, auto& interop, auto& views, const collective_request& request,
+             const erased_operand& operand) -> void* {
         if (!operand.buffer) return operand.pointer;
         const std::size_t index = uses.index_of(operand);
-        return static_cast<unsigned char*>(buffer_address(native, interop, views.at(index), uses.all()[index].buffer,
-                                                     request.rank->device())) +
+        return static_cast<unsigned char*>(buffer_address(native, interop, views.at(index),
+                                                          uses.all()[index].buffer, request.rank->device())) +
                operand.offset_bytes;
       });
 }
 
-// The runtime may run the body now or later in a thread of its own (DPC++ behind an unfinished host task), so a
-// failure is thrown here when it is known here, and is kept by the rank in any case. Until the body has run the
-// handle must live.
+// Runs the request as a native command. The runtime may run the body now, or later in another thread (DPC++,
+// after an unfinished host task). If a failure is already known, it is thrown here; the rank stores it in any
+// case. The handle must live until the body has run.
 inline sycl::event run_native(collective_request&& request) {
   struct pending_call : collective_request {
     explicit pending_call(collective_request&& request) : collective_request(std::move(request)) {}
     std::optional<exception> failure;
-    std::atomic<bool> is_done = false;  // `failed` may be read
+    std::atomic<bool> is_done = false;  // `failure` is final
   };
   const auto shared_request = std::make_shared<pending_call>(std::move(request));
   const auto submit = [&](const std::optional<sycl::event>& previous) {
     order_native_command(*shared_request, previous);
-    // The command keeps the call alive.
-    return submit_native(shared_request, previous, [self = shared_request.get()](const native_arguments& arguments) {
-      try {
-        enqueue(*self, arguments.send, arguments.recv, arguments.stream);
-      } catch (const exception& failure) {
-        self->rank->record_failure(failure);
-        self->failure = failure;
-      }
-      self->is_done.store(true, std::memory_order_release);
-      self->rank->finish_background_work();
-    });
+    // The command keeps the request alive.
+    return submit_native(shared_request, previous,
+                         [self = shared_request.get()](const native_arguments& arguments) {
+                           try {
+                             enqueue(*self, arguments.send, arguments.recv, arguments.stream);
+                           } catch (const exception& failure) {
+                             self->rank->record_failure(failure);
+                             self->failure = failure;
+                           }
+                           self->is_done.store(true, std::memory_order_release);
+                           self->rank->finish_background_work();
+                         });
   };
   const sycl::event event = shared_request->rank->submit_in_background(shared_request->queue, submit);
-  if (shared_request->is_done.load(std::memory_order_acquire) && shared_request->failure) throw *shared_request->failure;
+  if (shared_request->is_done.load(std::memory_order_acquire) && shared_request->failure)
+    throw *shared_request->failure;
   return event;
 }
 
-// In group.hpp: addresses and stream first, then the core outside of the SYCL runtime, then the event.
+// Defined in group.hpp: determines addresses and streams, then calls the core outside of the SYCL runtime, then
+// creates the events.
 std::vector<sycl::event> run_group_native(std::vector<collective_request>& requests);
 
-// The body of a native command runs under a lock of DPC++'s scheduler, and a vendor library may wait there
-// for another rank (NCCL connects at the first call). Where that rank is a thread of this process and needs
-// the lock, both would wait for ever (seen on 2 H200s), so the library is then called outside.
+// Runs a request if the process has several ranks. DPC++ runs the body of a native command while it holds a
+// lock of its scheduler. There, a vendor library may wait for another rank (NCCL connects during the first
+// call). If that rank is a thread of this process and needs the lock, both deadlock (observed on 2 H200s). The
+// library is therefore called outside of the command.
 inline sycl::event run_native_with_local_ranks(collective_request&& request) {
   std::vector<detail::collective_request> requests;
   requests.push_back(std::move(request));
@@ -221,7 +235,7 @@ inline sycl::event run_native_with_local_ranks(collective_request&& request) {
 
 // ---- one request ----------------------------------------------------------------------------------------
 
-/// One request that is not in a group, by its communicator's path.
+/// Runs a request outside of a group, on its communicator's path.
 inline sycl::event run(collective_request&& request) {
   switch (request.rank->path().path) {
     case enqueue_path::calling_thread: return run_blocking(request);
@@ -231,7 +245,7 @@ inline sycl::event run(collective_request&& request) {
                                             : run_native(std::move(request));
     case enqueue_path::native_stream: return run_on_stream(request);
   }
-  throw request.error(ISTHMUS_ERROR_INTERNAL, "unknown path", "");
+  throw request.error(ISTHMUS_ERROR_INTERNAL, "unknown enqueue path", "report this as a bug");
 }
 
 }  // namespace isthmus::detail

@@ -1,4 +1,4 @@
-// THE TABLE as the front end needs it: which buffers a rank uses in a collective, and how large they are.
+// The collective table for the front end: the buffers that a rank uses in a collective, and their sizes.
 #ifndef ISTHMUS_SYCL_TABLE_HPP
 #define ISTHMUS_SYCL_TABLE_HPP
 
@@ -10,12 +10,12 @@
 
 namespace isthmus::detail {
 
-/// On which ranks a buffer is used.
+/// The ranks on which a buffer is used.
 enum class buffer_ranks { NOWHERE, ROOT, ALL };
-/// How many elements a buffer has: none, count, count for each rank, or counts and displacements.
+/// The size of a buffer: none, count, count per rank, or counts and displacements.
 enum class buffer_extent { NOTHING, COUNT, COUNT_X_SIZE, COUNTS };
 
-/// What one collective reads and writes; table[collective] is its row.
+/// The buffers of one collective; collective_table[collective] is its row.
 struct table_row {
   buffer_ranks send_ranks;
   buffer_extent send_extent;
@@ -24,17 +24,18 @@ struct table_row {
 };
 
 inline constexpr table_row collective_table[] = {
-#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, in_place) \
+#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, \
+                           in_place)                                                                    \
   {buffer_ranks::send_ranks, buffer_extent::send_extent, buffer_ranks::recv_ranks, buffer_extent::recv_extent},
 #include <isthmus/collectives.def>
 };
 
-/// Whether `rank` uses a buffer that is used there.
+/// Returns whether `rank` uses a buffer of these ranks.
 inline bool uses_buffer(buffer_ranks ranks, int rank, int root) {
   return ranks == buffer_ranks::ALL || (ranks == buffer_ranks::ROOT && rank == root);
 }
 
-// Elements from the operand's start that a collective may touch.
+// Returns the number of elements from the start of the operand that a collective may access.
 inline std::uint64_t extent_elements(buffer_extent extent, std::uint64_t count, int size,
                                      std::span<const std::uint64_t> counts,
                                      std::span<const std::uint64_t> displs) {

@@ -1,5 +1,5 @@
-// The two kernels of tensor_parallel.hpp, for SYCL compilers and, through DPC++'s runtime compiler, for plain
-// C++ compilers.
+// The two kernels of tensor_parallel.hpp, for SYCL compilers and, through DPC++'s runtime compiler, for
+// plain C++ compilers.
 #ifndef ISTHMUS_SYCL_TENSOR_KERNELS_HPP
 #define ISTHMUS_SYCL_TENSOR_KERNELS_HPP
 
@@ -14,10 +14,10 @@
 
 namespace isthmus::detail {
 
-// The numbers that the device code below knows.
+// The format numbers of the device code below.
 enum class tensor_format : std::uint32_t { float32 = 0, float16 = 1, bfloat16 = 2 };
 
-/// None for a datatype that the kernels cannot add.
+/// Returns the format of a datatype; std::nullopt if the kernels do not support it.
 inline std::optional<tensor_format> tensor_format_of(isthmus_datatype datatype) {
   if (datatype == ISTHMUS_FLOAT32) return tensor_format::float32;
   if (datatype == ISTHMUS_FLOAT16) return tensor_format::float16;
@@ -26,17 +26,17 @@ inline std::optional<tensor_format> tensor_format_of(isthmus_datatype datatype) 
 }
 inline std::size_t bytes_of(tensor_format format) { return format == tensor_format::float32 ? 4 : 2; }
 
-// One sum on one device: all that its kernel needs.
+// The arguments of one sum on one device.
 struct tensor_sum {
   void* tensor;
-  void* own;    // the own contribution, in the wire's format
-  void* inbox;  // the others', slot_bytes apart
+  void* own;    // this device's contribution, in the wire format
+  void* inbox;  // contributions of the other devices, slot_bytes apart
   std::uint64_t slot_bytes, count, active;
   std::uint32_t rank, size, wire, format;
 };
 
-// Device code, as code and as text: a SYCL compiler gets the one, the runtime compiler the other. This macro
-// is what keeps the two the same.
+// The device code, as code for SYCL compilers and as text for the runtime compiler. The macro ensures that
+// both are identical.
 #define ISTHMUS_SYCL_CODE_AND_TEXT(...)                           \
   inline constexpr const char* tensor_device_text = #__VA_ARGS__; \
   namespace tensor_device {                                       \
@@ -75,7 +75,8 @@ ISTHMUS_SYCL_CODE_AND_TEXT(
     })
 #undef ISTHMUS_SYCL_CODE_AND_TEXT
 
-/// Work-items for `count` elements, in whole groups: kernels test their index.
+/// Returns a range with at least `count` work-items, rounded up to whole work-groups. Kernels
+/// check their index.
 inline sycl::nd_range<1> work_range(std::uint64_t count) {
   constexpr std::size_t group = 256;
   return {sycl::range<1>((count + group - 1) / group * group), sycl::range<1>(group)};
@@ -83,23 +84,22 @@ inline sycl::nd_range<1> work_range(std::uint64_t count) {
 
 #if defined(ISTHMUS_SYCL_DPCPP) && !defined(SYCL_LANGUAGE_VERSION)
 
-// DPC++'s runtime under a compiler that is no SYCL compiler (g++, Clang without -fsycl): compiled for the
-// queue's device when it is made (2 s; SYCL_CACHE_PERSISTENT=1 keeps it).
-/// The kernels of one context, compiled for the queue's device when the object is made. Launches on in-order
-/// queues; any queue of the context will do.
+// The kernels of one context, compiled for the queue's device by DPC++'s runtime compiler when the object is
+// created, because this compiler is not a SYCL compiler (g++, or Clang without -fsycl). This takes 2 s;
+// SYCL_CACHE_PERSISTENT=1 keeps the result. The kernels run on any in-order queue of the context.
 class tensor_kernels {
  public:
   explicit tensor_kernels(const sycl::queue& queue)
       : m_bundle(compile(queue)),
-        m_narrow(m_bundle.ext_oneapi_get_kernel("tensor_narrow")),
-        m_add(m_bundle.ext_oneapi_get_kernel("tensor_add")) {}
+        m_narrow_kernel(m_bundle.ext_oneapi_get_kernel("tensor_narrow")),
+        m_add_kernel(m_bundle.ext_oneapi_get_kernel("tensor_add")) {}
 
   sycl::event narrow(sycl::queue& queue, void* destination, const void* source, std::uint64_t count,
                      const std::vector<sycl::event>& wait_events) const {
     return queue.submit([&](sycl::handler& handler) {
       handler.depends_on(wait_events);
       handler.set_args(destination, const_cast<void*>(source), static_cast<unsigned long>(count));
-      handler.parallel_for(work_range(count), m_narrow);
+      handler.parallel_for(work_range(count), m_narrow_kernel);
     });
   }
   sycl::event add(sycl::queue& queue, const tensor_sum& sum) const {
@@ -107,7 +107,7 @@ class tensor_kernels {
       handler.set_args(sum.tensor, sum.own, sum.inbox, static_cast<unsigned long>(sum.slot_bytes),
                        static_cast<unsigned long>(sum.count), static_cast<unsigned long>(sum.active), sum.rank,
                        sum.size, sum.wire, sum.format);
-      handler.parallel_for(work_range(sum.count), m_add);
+      handler.parallel_for(work_range(sum.count), m_add_kernel);
     });
   }
 
@@ -117,10 +117,10 @@ class tensor_kernels {
   static bundle build(Source source) {
     namespace exp = sycl::ext::oneapi::experimental;
 #if defined(__LIBSYCL_MAJOR_VERSION) && __LIBSYCL_MAJOR_VERSION < 9
-    // These kernels need none of the device libraries, and PyPI's runtime of 2025 lacks the first of them.
+    // The kernels need no device libraries, and the 2025 runtime on PyPI lacks the first one.
     return exp::build(source, exp::properties{exp::build_options{"-fno-sycl-device-lib=all"}});
 #else
-    return exp::build(source);  // knows no such option
+    return exp::build(source);  // this version has no such option
 #endif
   }
   static bundle compile(const sycl::queue& queue) {
@@ -149,7 +149,7 @@ void tensor_add(void* tensor, void* own, void* inbox, unsigned long slot_bytes, 
   }
 
   bundle m_bundle;
-  sycl::kernel m_narrow, m_add;
+  sycl::kernel m_narrow_kernel, m_add_kernel;
 };
 
 #else

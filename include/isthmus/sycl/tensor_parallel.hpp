@@ -1,17 +1,15 @@
-// Tensor parallelism on any SYCL devices: what isthmus/tensor_parallel.h does with peer-memory kernels, done
-// with copies and one adding kernel that are chained by events. SYCL 2020; header-only.
+// Tensor parallelism on any SYCL devices. isthmus/tensor_parallel.h uses kernels with peer access. This header
+// uses copies and one addition kernel, which are ordered by events. Header-only; requires SYCL 2020.
 //
-//   isthmus::tensor_parallel sum(queues);                       // one in-order queue for each device
+//   isthmus::tensor_parallel sum(queues);                       // one in-order queue per device
 //   sum.allreduce(pointers, count);                             // true: enqueued on every queue
 //
-// or, from C, as the engine of the trio: options.engine = isthmus::sycl_tensor_parallel_engine(), streams are
-// sycl::queue pointers.
+// For C programs, pass it as an engine: options.engine = isthmus::sycl_tensor_parallel_engine(). The streams
+// are then sycl::queue pointers.
 //
-// Every device fetches the tensors of all others, then adds all of them in rank order in float32: sums are
-// bit-identical everywhere. Devices of one context that reach each other's memory copy directly and the host
-// does not wait. Between contexts a copy of raw memory does nothing and says nothing, and between devices
-// without peer access it fails or hangs: there the tensors go through host memory and the host waits for them,
-// so give the queues one context where the platform allows it.
+// Create the queues in one context if the platform allows it. Between contexts, a direct copy silently does
+// nothing, and between devices without peer access, it fails or hangs. In these cases, tensors are copied
+// through host memory, and the host waits for them.
 #ifndef ISTHMUS_SYCL_TENSOR_PARALLEL_HPP
 #define ISTHMUS_SYCL_TENSOR_PARALLEL_HPP
 
@@ -30,16 +28,16 @@
 
 namespace isthmus {
 
-/// Sums a tensor over the SYCL devices of one process, for engines that hold one in-order queue for each
-/// device.
+/// Sums a tensor over the SYCL devices of one process, for inference engines that have one in-order
+/// queue per device.
 ///
-/// Every device fetches the tensors of all others and adds all of them in rank order in float32, so sums are
-/// bit-identical everywhere and the same in every run. Devices of one context that reach each other's memory
-/// (peer access) copy directly and the host does not wait; elsewhere the tensors go through host memory and the
-/// host waits.
+/// Every device fetches the tensors of all other devices and adds them in rank order in float32, so sums are
+/// bit-identical on all devices and in every run. Devices of one context with peer access copy directly, and
+/// the host does not wait. Otherwise, tensors are copied through host memory, and the host waits.
 ///
-/// Threads. One thread at a time for one object; objects are independent. Memory: on each device one slot for
-/// each device and one for the own tensor, of the size of the largest call so far.
+/// Thread safety: only one thread at a time may use an object. Different objects are independent.
+/// Memory: each device holds one slot per device and one for its own tensor. Each slot has the size of the
+///   largest call so far.
 /// @code
 /// isthmus::tensor_parallel sum(queues);
 /// if (!sum.allreduce(pointers, count)) use_another_way();
@@ -47,50 +45,58 @@ namespace isthmus {
 /// @endcode
 class tensor_parallel {
  public:
-  /// Compiles the kernels; under a compiler that is no SYCL compiler at run time, which takes DPC++ two seconds
-  /// for each context (SYCL_CACHE_PERSISTENT=1 keeps the result).
-  /// @param queues One in-order queue for each device, at most 16; copies of a queue are the same queue.
-  /// @throws std::invalid_argument For no or more than 16 queues and for one that is not in order.
-  /// @throws sycl::exception What the runtime reports while it compiles.
+  /// Compiles the kernels. If the program's compiler is not a SYCL compiler, DPC++ compiles them at run time,
+  /// which takes two seconds per context (SYCL_CACHE_PERSISTENT=1 keeps the result).
+  /// @param queues One in-order queue per device, at most 16; copies of a queue are the same queue.
+  /// @throws std::invalid_argument If `queues` is empty, has more than 16 entries, or contains
+  ///   an out-of-order queue.
+  /// @throws sycl::exception Compilation errors of the runtime.
   explicit tensor_parallel(const std::vector<sycl::queue>& queues) {
     if (queues.empty() || queues.size() > 16)
-      throw std::invalid_argument("tensor_parallel: 1 to 16 queues are possible");
+      throw std::invalid_argument("tensor_parallel: queues has " + std::to_string(queues.size()) +
+                                  " entries, must have 1 to 16");
     for (const sycl::queue& queue : queues) {
-      if (!queue.is_in_order()) throw std::invalid_argument("tensor_parallel: every queue must be in order");
+      if (!queue.is_in_order())
+        throw std::invalid_argument(
+            "tensor_parallel: a queue is out of order; create it with sycl::property::queue::in_order");
       m_devices.emplace_back(queue, kernels_for(queue));
     }
     m_is_direct = enable_direct_copies();
   }
 
-  /// Waits for what was enqueued, then frees the slots.
+  /// Waits for all enqueued work, then frees the slots.
   ~tensor_parallel() {
     for (device_state& device : m_devices) try {
         device.queue.wait();
-      } catch (const sycl::exception&) {  // NOLINT(bugprone-empty-catch): the queue's owner hears of it, too
+      } catch (const sycl::exception&) {  // NOLINT(bugprone-empty-catch): reported to the queue's owner
       }
   }
   tensor_parallel(const tensor_parallel&) = delete;
   tensor_parallel& operator=(const tensor_parallel&) = delete;
 
-  /// pointers[i][0..count) becomes the sum over the devices whose bit is set in `active`; the others count as
-  /// zeros whatever they hold. Starts after the earlier work of each queue. The host does not wait where the
-  /// devices copy directly.
-  /// @param pointers One tensor for each queue: USM that device i can use; in place.
-  /// @param count Elements, equal on all devices; 0 is true at once.
-  /// @param datatype float32, float16 or bfloat16; 16-bit sums are added in float32 and rounded once.
-  /// @param active Bit i: device i has something to add; ISTHMUS_ALL_ACTIVE for all.
-  /// @param bfloat16_wire float32 travels as bfloat16: half the bytes. Every contribution, the own one too, and
-  ///   the sum are rounded to nearest even.
-  /// @return True: enqueued on every queue, later work of it sees the sum. False: nothing was or will be
-  ///   touched, because of no memory, another datatype, or an exception of the runtime in an earlier call,
-  ///   after which every further call gives false.
+  /// Replaces pointers[i][0..count) with the sum over the devices whose bit is set in `active`. The other
+  /// devices contribute zeros.
+  /// Ordering: starts after the earlier work of each queue.
+  /// Blocking: the host does not wait if the devices copy directly.
+  /// @param pointers One tensor per queue, modified in place. Device i must be able to
+  ///   access pointers[i] (USM).
+  /// @param count The number of elements; equal on all devices. 0 returns true immediately.
+  /// @param datatype float32, float16 or bfloat16; 16-bit sums are computed in float32 and rounded once.
+  /// @param active Bit i: device i contributes; ISTHMUS_ALL_ACTIVE for all.
+  /// @param bfloat16_wire Transfers float32 as bfloat16, which halves the bytes. The sum and every
+  ///   contribution, including the device's own, are rounded to nearest even.
+  /// @return True: the sum is enqueued on every queue, and later work sees it. False: no tensor was changed,
+  ///   because memory was insufficient, the datatype is not supported, or an earlier call caught a runtime
+  ///   exception. After such an exception, every call returns false.
   bool allreduce(void* const* pointers, std::uint64_t count, isthmus_datatype datatype = ISTHMUS_FLOAT32,
                  std::uint64_t active = ISTHMUS_ALL_ACTIVE, bool bfloat16_wire = false) {
     const auto format = detail::tensor_format_of(datatype);
     if (!format || m_is_broken) return false;
     if (count == 0) return true;
-    const bool narrow = bfloat16_wire && *format == detail::tensor_format::float32 && m_devices.size() > 1;
-    const allreduce_call call{pointers, count, *format, narrow ? detail::tensor_format::bfloat16 : *format, active};
+    const bool uses_bfloat16 =
+        bfloat16_wire && *format == detail::tensor_format::float32 && m_devices.size() > 1;
+    const allreduce_call call{pointers, count, *format,
+                              uses_bfloat16 ? detail::tensor_format::bfloat16 : *format, active};
     if (!reserve(count * detail::bytes_of(call.wire))) return false;
     try {
       enqueue(call);
@@ -104,45 +110,46 @@ class tensor_parallel {
  private:
   using memory_handle = std::shared_ptr<std::byte>;
 
-  /// What one device has for calls of up to m_slot_bytes.
+  /// The buffers of one device for calls of up to m_slot_bytes.
   struct buffers {
-    memory_handle inbox, outbox;  // one slot for each rank; the own tensor as it is sent
-    memory_handle staging;        // on the host; null where devices copy directly
+    memory_handle inbox, outbox;  // one slot per rank; this device's tensor in wire format
+    memory_handle staging;        // on the host; null if devices copy directly
   };
-  /// One device: its queue, its kernels, its buffers, and what the next call must come after.
+  /// One device: its queue, its kernels, its buffers, and the events that the next call must wait for.
   struct device_state {
     device_state(const sycl::queue& device_queue, std::shared_ptr<detail::tensor_kernels> shared_kernels)
         : queue(device_queue), kernels(std::move(shared_kernels)) {}
     sycl::queue queue;
-    std::shared_ptr<detail::tensor_kernels> kernels;  // one for each context
+    std::shared_ptr<detail::tensor_kernels> kernels;  // one per context
     buffers current;
-    std::vector<buffers> retired;  // of smaller calls that may be in flight
+    std::vector<buffers> retired_buffers;  // of smaller calls that may still run
     bool is_prepared = false;
-    sycl::event prepared;
-    std::vector<sycl::event> peer_reads;  // copies out of the outbox that the next call must not overtake
-    sycl::event staging_copy;                       // the copy into the staging
-    std::vector<sycl::event> unstaging_copies;        // copies out of it
+    sycl::event prepare_event;
+    std::vector<sycl::event> peer_reads;        // copies out of the outbox, which the next call must wait for
+    sycl::event staging_copy;                   // the copy into staging
+    std::vector<sycl::event> unstaging_copies;  // copies out of staging
   };
-  /// One allreduce: what every step of it needs to know.
+  /// The arguments of one allreduce.
   struct allreduce_call {
-    void* const* pointers;  // one for each device
+    void* const* pointers;  // one per device
     std::uint64_t count;    // elements
     detail::tensor_format format, wire;
-    std::uint64_t active;  // bit i: device i adds something
+    std::uint64_t active;  // bit i: device i contributes
     bool is_active(std::size_t rank) const { return (active >> rank & 1u) != 0; }
     std::uint64_t wire_bytes() const { return count * detail::bytes_of(wire); }
   };
 
-  /// Compiled once for each context, which takes seconds.
+  /// Returns the kernels for the queue's context. They are compiled once per context, because
+  /// that takes seconds.
   std::shared_ptr<detail::tensor_kernels> kernels_for(const sycl::queue& queue) const {
     for (const device_state& device : m_devices)
       if (device.queue.get_context() == queue.get_context()) return device.kernels;
     return std::make_shared<detail::tensor_kernels>(queue);
   }
-  /// Whether every device can copy from every other; makes it so. A context in common is not enough: without
-  /// peer access such a copy ends in an error on Level Zero, and DPC++'s OpenCL makes it through host memory
-  /// which it frees in a callback, where the free waits for the very queue that calls back
-  /// (docs/notes/2026-11-23-llama-sycl.md).
+  /// Enables direct copies between all devices. Returns whether that is possible. A common context is not
+  /// sufficient: without peer access, such a copy fails on Level Zero. With OpenCL, DPC++ copies through
+  /// host memory and frees it in a callback, which deadlocks because the free waits for the queue that
+  /// runs the callback.
   bool enable_direct_copies() const {
     if (!share_context()) return false;
     for (const device_state& device : m_devices)
@@ -159,29 +166,30 @@ class tensor_parallel {
     });
   }
 
-  // Makes room for slots of `bytes`, on all devices or on none. Earlier calls go on using what they had.
+  // Allocates slots of `bytes` on all devices or on none. Earlier calls continue to use the old buffers.
   bool reserve(std::uint64_t bytes) {
     if (bytes <= m_slot_bytes || m_devices.size() == 1) return true;
-    const std::uint64_t slot = std::max(bytes, 2 * m_slot_bytes);
+    const std::uint64_t slot_bytes = std::max(bytes, 2 * m_slot_bytes);
     std::vector<buffers> new_buffers;
     for (device_state& device : m_devices) try {
         buffers device_buffers;
-        device_buffers.inbox = allocate(device, slot * m_devices.size());
-        device_buffers.outbox = allocate(device, slot);
-        if (!m_is_direct) device_buffers.staging = allocate_on_host(device, slot);
-        if (!device_buffers.inbox || !device_buffers.outbox || (!m_is_direct && !device_buffers.staging)) return false;
+        device_buffers.inbox = allocate(device, slot_bytes * m_devices.size());
+        device_buffers.outbox = allocate(device, slot_bytes);
+        if (!m_is_direct) device_buffers.staging = allocate_on_host(device, slot_bytes);
+        if (!device_buffers.inbox || !device_buffers.outbox || (!m_is_direct && !device_buffers.staging))
+          return false;
         new_buffers.push_back(std::move(device_buffers));
       } catch (const std::exception&) {
         return false;
       }
     for (std::size_t rank = 0; rank < m_devices.size(); ++rank) {
-      m_devices[rank].retired.push_back(std::move(m_devices[rank].current));
+      m_devices[rank].retired_buffers.push_back(std::move(m_devices[rank].current));
       m_devices[rank].current = std::move(new_buffers[rank]);
     }
-    m_slot_bytes = slot;
+    m_slot_bytes = slot_bytes;
     return true;
   }
-  /// A block with its context, which frees it; null where there is no memory.
+  /// Allocates a block whose deleter keeps the context and frees the block. Returns null if out of memory.
   static memory_handle allocate(const device_state& device, std::uint64_t bytes) {
     const sycl::context context = device.queue.get_context();
     auto* block = static_cast<std::byte*>(sycl::malloc_device(bytes, device.queue.get_device(), context));
@@ -189,37 +197,40 @@ class tensor_parallel {
     return memory_handle(block, [context](std::byte* pointer) { sycl::free(pointer, context); });
   }
 
-  /// Pinned where every queue's context knows it: elsewhere a copy of it might do nothing, and plain memory is
-  /// right.
+  /// Allocates host memory. It is pinned only if all queues share a context, because a copy from pinned memory
+  /// of another context might do nothing.
   memory_handle allocate_on_host(const device_state& device, std::uint64_t bytes) const {
-    if (!share_context()) return memory_handle(new std::byte[bytes], [](std::byte* pointer) { delete[] pointer; });
+    if (!share_context())
+      return memory_handle(new std::byte[bytes], [](std::byte* pointer) { delete[] pointer; });
     const sycl::context context = device.queue.get_context();
     auto* block = static_cast<std::byte*>(sycl::malloc_host(bytes, context));
     if (block == nullptr) return nullptr;
     return memory_handle(block, [context](std::byte* pointer) { sycl::free(pointer, context); });
   }
 
-  /// Three steps, each on all devices before the next: prepare the outboxes, move, add.
+  /// Enqueues the three steps: prepare the outboxes, copy, and add. Each step is enqueued on all devices
+  /// before the next.
   void enqueue(const allreduce_call& call) {
     for (std::size_t rank = 0; rank < m_devices.size(); ++rank) prepare(call, rank);
     if (m_devices.size() > 1) m_is_direct ? copy_directly(call) : copy_through_host(call);
     for (std::size_t rank = 0; rank < m_devices.size(); ++rank) add_contributions(call, rank);
   }
 
-  // The tensor as it travels, in the outbox: what is sent must not change while the own sum is written.
-  // Nothing overwrites the outbox before all have read it for the call before.
+  // Copies the tensor to the outbox in the wire format, because the data that peers read must not change while
+  // the sum is written. The copy waits until all peers have read the outbox for the previous call.
   void prepare(const allreduce_call& call, std::size_t rank) {
     device_state& device = m_devices[rank];
     device.is_prepared = m_devices.size() > 1 && call.is_active(rank);
     if (!device.is_prepared) return;
     std::vector<sycl::event> wait_events = std::exchange(device.peer_reads, {});
-    device.prepared =
-        call.wire == call.format
-            ? device.queue.memcpy(device.current.outbox.get(), call.pointers[rank], call.wire_bytes(), wait_events)
-            : device.kernels->narrow(device.queue, device.current.outbox.get(), call.pointers[rank], call.count, wait_events);
+    device.prepare_event = call.wire == call.format
+                               ? device.queue.memcpy(device.current.outbox.get(), call.pointers[rank],
+                                                     call.wire_bytes(), wait_events)
+                               : device.kernels->narrow(device.queue, device.current.outbox.get(),
+                                                        call.pointers[rank], call.count, wait_events);
   }
 
-  // Each device fetches on its own queue, so that a slot of its inbox is free: the sum before has been added.
+  // Each device fetches on its own in-order queue, so the previous sum is complete and its inbox slot is free.
   void copy_directly(const allreduce_call& call) {
     for (std::size_t source_rank = 0; source_rank < m_devices.size(); ++source_rank) {
       if (!call.is_active(source_rank)) continue;
@@ -227,22 +238,22 @@ class tensor_parallel {
       for (std::size_t i = 1; i < m_devices.size(); ++i) {
         device_state& target = m_devices[(source_rank + i) % m_devices.size()];
         source.peer_reads.push_back(target.queue.memcpy(target.current.inbox.get() + source_rank * m_slot_bytes,
-                                                            source.current.outbox.get(), call.wire_bytes(),
-                                                            {source.prepared}));
+                                                        source.current.outbox.get(), call.wire_bytes(),
+                                                        {source.prepare_event}));
       }
     }
   }
 
-  // Between contexts events are no safe dependencies either (DPC++ 2026.2 crashes on them now and then), so
-  // here the host waits for the tensors to be in its memory, and for the copies out of it. All devices send at
-  // a time.
+  // Events are not reliable dependencies between contexts (DPC++ 2026.2 sometimes crashes on them). The host
+  // therefore waits for the copies to and from host memory. All devices send concurrently.
   void copy_through_host(const allreduce_call& call) {
     for (std::size_t source_rank = 0; source_rank < m_devices.size(); ++source_rank) {
       if (!call.is_active(source_rank)) continue;
       device_state& source = m_devices[source_rank];
-      for (sycl::event& copied : source.unstaging_copies) copied.wait();
+      for (sycl::event& copy : source.unstaging_copies) copy.wait();
       source.unstaging_copies.clear();
-      source.staging_copy = source.queue.memcpy(source.current.staging.get(), source.current.outbox.get(), call.wire_bytes());
+      source.staging_copy =
+          source.queue.memcpy(source.current.staging.get(), source.current.outbox.get(), call.wire_bytes());
     }
     for (std::size_t source_rank = 0; source_rank < m_devices.size(); ++source_rank) {
       if (!call.is_active(source_rank)) continue;
@@ -250,43 +261,47 @@ class tensor_parallel {
       source.staging_copy.wait();
       for (std::size_t i = 1; i < m_devices.size(); ++i) {
         device_state& target = m_devices[(source_rank + i) % m_devices.size()];
-        source.unstaging_copies.push_back(target.queue.memcpy(target.current.inbox.get() + source_rank * m_slot_bytes,
-                                                      source.current.staging.get(), call.wire_bytes()));
+        source.unstaging_copies.push_back(
+            target.queue.memcpy(target.current.inbox.get() + source_rank * m_slot_bytes,
+                                source.current.staging.get(), call.wire_bytes()));
       }
     }
   }
 
-  /// Slots in rank order in float32, the own one from the outbox: the same bits on every device.
+  /// Adds the contributions in rank order in float32, so all devices get the same bits. Reads the device's own
+  /// contribution from the outbox.
   void add_contributions(const allreduce_call& call, std::size_t rank) {
     device_state& device = m_devices[rank];
     const bool is_single = m_devices.size() == 1;
-    const detail::tensor_sum sum{call.pointers[rank],
-                                 is_single ? call.pointers[rank] : static_cast<void*>(device.current.outbox.get()),
-                                 is_single ? call.pointers[rank] : static_cast<void*>(device.current.inbox.get()),
-                                 m_slot_bytes,
-                                 call.count,
-                                 call.active,
-                                 static_cast<std::uint32_t>(rank),
-                                 static_cast<std::uint32_t>(m_devices.size()),
-                                 static_cast<std::uint32_t>(call.wire),
-                                 static_cast<std::uint32_t>(call.format)};
+    const detail::tensor_sum sum{
+        call.pointers[rank],
+        is_single ? call.pointers[rank] : static_cast<void*>(device.current.outbox.get()),
+        is_single ? call.pointers[rank] : static_cast<void*>(device.current.inbox.get()),
+        m_slot_bytes,
+        call.count,
+        call.active,
+        static_cast<std::uint32_t>(rank),
+        static_cast<std::uint32_t>(m_devices.size()),
+        static_cast<std::uint32_t>(call.wire),
+        static_cast<std::uint32_t>(call.format)};
     device.kernels->add(device.queue, sum);
   }
 
   std::vector<device_state> m_devices;
-  std::uint64_t m_slot_bytes = 0;  // room for one tensor on the wire; grows
-  bool m_is_direct = true;         // so nothing goes through the host
-  bool m_is_broken = false;           // commands of a call were only partly submitted
+  std::uint64_t m_slot_bytes = 0;  // capacity for one tensor in wire format; grows
+  bool m_is_direct = true;         // no tensor goes through the host
+  bool m_is_broken = false;        // commands of a call were submitted only in part
 };
 
-/// The engine of tensor_parallel.h for SYCL queues, for C and for engines that load Isthmus: streams are
-/// pointers to sycl::queue objects, of which it keeps copies. Devices of any SYCL platform that reach USM of
-/// their own context.
+/// Returns the engine of tensor_parallel.h for SYCL queues. It is for C programs and for inference engines that
+/// load Isthmus. Streams are pointers to sycl::queue objects, which the engine copies. Supports all SYCL
+/// devices that can access USM of their own context.
 /// @code
 /// isthmus_tensor_parallel_options options{};
 /// options.engine = isthmus::sycl_tensor_parallel_engine();
 /// @endcode
-/// @return A static object; any thread.
+/// @return A static object.
+/// Thread safety: any thread.
 inline const isthmus_tensor_parallel_engine* sycl_tensor_parallel_engine() {
   static const isthmus_tensor_parallel_engine engine = {
       sizeof(isthmus_tensor_parallel_engine),
@@ -299,7 +314,8 @@ inline const isthmus_tensor_parallel_engine* sycl_tensor_parallel_engine() {
           std::vector<sycl::queue> queues;
           for (int i = 0; i < n; ++i) {
             if (streams[i] == nullptr)
-              throw std::invalid_argument("a stream is NULL; it must point to a sycl::queue");
+              throw std::invalid_argument("tensor_parallel: streams[" + std::to_string(i) +
+                                          "] is NULL; pass a pointer to a sycl::queue");
             queues.push_back(*static_cast<sycl::queue*>(streams[i]));
           }
           return new tensor_parallel(queues);

@@ -1,4 +1,4 @@
-// C++ spelling of THE TABLE's enumerations, and which of its datatypes a C++ type is.
+// The C++ enumerations of the collective table, and the mapping from C++ types to its datatypes.
 #ifndef ISTHMUS_SYCL_TYPES_HPP
 #define ISTHMUS_SYCL_TYPES_HPP
 
@@ -11,15 +11,15 @@
 
 namespace isthmus {
 
-/// What elements are, by THE TABLE's names. A C++ type has its own (float is float32); as() is for what has
-/// none. Values are those of isthmus_datatype.
+/// The datatype of elements. C++ types map to a datatype (float to float32). Use as_datatype() for types
+/// without a datatype. Values equal those of isthmus_datatype.
 enum class datatype {
 #define ISTHMUS_DATATYPE(name, NAME, bytes, kind) name = ISTHMUS_##NAME,
 #include <isthmus/collectives.def>
 };
 
-/// How elements are combined: sum, prod, min, max, avg. avg is the sum divided by the number of ranks;
-/// collectives.def says how each is rounded and wraps. Values are those of isthmus_reduction_op.
+/// The reduction operation: sum, prod, min, max, avg. avg is the sum divided by the number of ranks;
+/// collectives.def documents rounding and wrapping. Values equal those of isthmus_reduction_op.
 enum class reduction_op {
 #define ISTHMUS_REDUCTION_OP(name, NAME) name = ISTHMUS_##NAME,
 #include <isthmus/collectives.def>
@@ -32,17 +32,18 @@ inline constexpr std::size_t datatype_bytes[] = {
 #include <isthmus/collectives.def>
 };
 
-/// How a value of a C++ type travels: `units` elements of `type`. Types that are not in THE TABLE travel as
-/// bytes, which every collective that does not reduce can do.
+/// The layout of a C++ type: `units` elements of `type`. Types without a datatype are transferred as bytes. All
+/// collectives that do not reduce support this.
 struct element_layout {
   isthmus_datatype type = ISTHMUS_UINT8;
-  std::uint64_t units = 1;  // elements of `type` for one value
-  bool is_reducible = true;    // whether THE TABLE can combine them
+  std::uint64_t units = 1;   // elements of `type` per value
+  bool is_reducible = true;  // whether Isthmus can reduce them
 };
 
-/// The element of T: float32 for float, int32 for int and so on by size and sign; bool, char8_t and
-/// enumerations travel as bytes. A type that is not trivially copyable does not compile.
-/// constexpr, not consteval: clang 15 loses members of an aggregate that a consteval function returns.
+/// Returns the element layout of T: float32 for float, int32 for int, and so on by size and sign. bool,
+/// char8_t and enumerations are transferred as bytes. A type that is not trivially copyable does not
+/// compile. The function is constexpr, not consteval, because clang 15 loses members of an aggregate that a
+/// consteval function returns.
 template <typename T>
 constexpr element_layout element_of() {
   using value = std::remove_cv_t<T>;

@@ -1,6 +1,6 @@
-// Access to the buffers of one or more requests. A buffer that appears several times (in place, or in
-// several operations of a group) gets one accessor: two host accessors of one buffer in one thread would
-// wait for each other for ever.
+// Provides access to the buffers of one or more requests. A buffer that is used several times (in place, or in
+// several operations of a group) gets only one accessor, because two host accessors to the same buffer in one
+// thread would deadlock.
 #ifndef ISTHMUS_SYCL_VIEWS_HPP
 #define ISTHMUS_SYCL_VIEWS_HPP
 
@@ -12,21 +12,22 @@
 
 namespace isthmus::detail {
 
-/// What an operation, or a group of them, does with one buffer.
+/// The use of one buffer by an operation or a group.
 struct buffer_use {
   byte_buffer buffer;
   const void* identity;  // the user's buffer object
-  bool is_read;            // any operation sends from it
-  bool is_written;           // any operation receives into it
-  bool is_overwritten;       // every byte is written and none is read
+  bool is_read;          // any operation sends from it
+  bool is_written;       // any operation receives into it
+  bool is_overwritten;   // every byte is written and none is read
 };
 
-/// The distinct buffers of some requests. Two objects are the same buffer where SYCL says that they are equal,
-/// so copies are; sub-buffers are told apart by the user's objects and refused.
+/// The distinct buffers of a set of requests. Buffers are compared with SYCL's operator==, so copies count
+/// as the same buffer. Two sub-buffers of one buffer are distinguished by the addresses of the user's
+/// objects, and rejected.
 class buffer_uses {
  public:
-  /// Adds what the request reads and writes on this rank. Only a receive that fills the whole buffer overwrites
-  /// it, so that nothing need be copied to the host first.
+  /// Adds the buffers that the request reads and writes on this rank. A buffer counts as overwritten only if a
+  /// receive fills all of it. Its contents then do not have to be copied to the host first.
   void add(const collective_request& request) {
     if (request.is_sender()) add(request, request.send, true, false);
     if (request.is_receiver()) {
@@ -37,7 +38,7 @@ class buffer_uses {
     }
   }
 
-  // Position of the operand's buffer in all(); all().size() when this rank does not use it.
+  // Returns the index of the operand's buffer in all(); all().size() if this rank does not use it.
   std::size_t index_of(const erased_operand& operand) const {
     std::size_t index = 0;
     while (index < m_uses.size() && !(m_uses[index].buffer == *operand.buffer)) ++index;
@@ -46,15 +47,18 @@ class buffer_uses {
   const std::vector<buffer_use>& all() const { return m_uses; }
 
  private:
-  void add(const collective_request& request, const erased_operand& operand, bool is_read, bool is_overwritten) {
+  void add(const collective_request& request, const erased_operand& operand, bool is_read,
+           bool is_overwritten) {
     if (!operand.buffer) return;
     for (buffer_use& entry : m_uses) {
       if (!(entry.buffer == *operand.buffer)) continue;
-      if (entry.identity != operand.identity && (entry.buffer.is_sub_buffer() || operand.buffer->is_sub_buffer())) {
-        throw request.error(ISTHMUS_ERROR_UNSUPPORTED,
-                            "two sub-buffers of one buffer in one operation or group; the rule is one accessor "
-                            "for each buffer",
-                            "pass the whole buffer with at_offset(buffer, offset), or USM");
+      if (entry.identity != operand.identity &&
+          (entry.buffer.is_sub_buffer() || operand.buffer->is_sub_buffer())) {
+        throw request.error(
+            ISTHMUS_ERROR_UNSUPPORTED,
+            "two sub-buffers of one buffer in one operation or group; each buffer can have only "
+            "one accessor",
+            "pass the whole buffer with at_offset(buffer, offset), or use USM");
       }
       entry.is_read |= is_read;
       entry.is_written |= !is_read;
@@ -67,7 +71,8 @@ class buffer_uses {
   std::vector<buffer_use> m_uses;
 };
 
-// Host accessors: construction waits until the data is on the host, destruction lets the device go on.
+// Host accessors to the buffers. The constructor waits until the data is on the host, and the destructor lets
+// the device continue.
 class host_views {
  public:
   explicit host_views(const buffer_uses& uses) : m_uses(&uses) {
@@ -84,7 +89,7 @@ class host_views {
     }
   }
 
-  // NULL for a buffer that this rank does not use.
+  // Returns the address of an operand; NULL for a buffer that this rank does not use.
   void* address(const erased_operand& operand) const {
     if (!operand.buffer) return operand.pointer;
     const std::size_t index = m_uses->index_of(operand);
@@ -103,9 +108,9 @@ class host_views {
   std::vector<std::variant<reader, writer, updater>> m_accessors;
 };
 
-// Accessors of one request's command group, which has two buffers at most. They lie in the object itself, never
-// on the heap: AdaptiveCpp finds them by their addresses in the command's lambda. Modes are read_write
-// throughout: combinations are the runtime's to order.
+// The accessors of one request's command group, which has at most two buffers. They are stored in the object
+// itself, not on the heap, because AdaptiveCpp finds accessors by their address in the command's lambda. All
+// accessors have the mode read_write.
 template <sycl::target Target>
 class command_views {
  public:
