@@ -1,4 +1,4 @@
-// The C entry points of the life cycle and of queries.
+// C entry points of communicators: creation, split, shrink, abort, destruction and queries.
 #include "core/communicator.hpp"
 
 #include <isthmus/interrupt.h>
@@ -25,11 +25,12 @@ namespace isthmus {
 
 namespace {
 
-// What the first version had. What a shorter struct lacks, of a program that was compiled earlier, is zero.
+// The size of the options in their first version. Members that an older program's struct lacks are set to 0.
 constexpr std::size_t min_options_bytes = offsetof(isthmus_communicator_options, setup_timeout_s);
 
-// The caller's options, or the defaults; checked.
-isthmus_communicator_options read_options(const char* function, const isthmus_communicator_options* user_options) {
+// Returns the caller's validated options, or the defaults.
+isthmus_communicator_options read_options(const char* function,
+                                          const isthmus_communicator_options* user_options) {
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof options;
   if (user_options == nullptr) return options;
@@ -38,7 +39,7 @@ isthmus_communicator_options read_options(const char* function, const isthmus_co
         ISTHMUS_HERE,
         fmt::format("{}: options->struct_bytes = {} must be at least {}", function, user_options->struct_bytes,
                     min_options_bytes),
-        "zero-initialise the options and set struct_bytes = sizeof(isthmus_communicator_options)");
+        "zero-initialize the options and set struct_bytes = sizeof(isthmus_communicator_options)");
   std::memcpy(&options, user_options, std::min(user_options->struct_bytes, sizeof options));
   options.struct_bytes = sizeof options;
   check_device(ISTHMUS_HERE, function, options.device);
@@ -46,18 +47,18 @@ isthmus_communicator_options read_options(const char* function, const isthmus_co
     throw invalid_argument(
         ISTHMUS_HERE,
         fmt::format("{}: options->timeout_s = {} must be in [0, 1e9]", function, options.timeout_s),
-        "0 takes the configured timeout");
+        "pass 0 to use the configured timeout");
   if (options.collectives >> ISTHMUS_COLLECTIVE_COUNT != 0)
     throw invalid_argument(
         ISTHMUS_HERE,
-        fmt::format("{}: options->collectives = {:#x} has bits beyond those of the {} collectives", function,
+        fmt::format("{}: options->collectives = {:#x} must only have bits of the {} collectives", function,
                     options.collectives, static_cast<int>(ISTHMUS_COLLECTIVE_COUNT)),
-        "it is a bit mask of 1u << isthmus_collective; 0 allows all");
+        "combine values of 1u << isthmus_collective, or pass 0 to allow all collectives");
   if (!(options.setup_timeout_s >= 0) || options.setup_timeout_s > 1e9)
     throw invalid_argument(
         ISTHMUS_HERE,
         fmt::format("{}: options->setup_timeout_s = {} must be in [0, 1e9]", function, options.setup_timeout_s),
-        "0 takes timeout_s");
+        "pass 0 to use timeout_s");
   return options;
 }
 
@@ -73,7 +74,7 @@ isthmus_error_info make_abort_failure(const char* function, int rank) {
 void check_rank(const char* function, int rank, int size) {
   if (size < 1)
     throw invalid_argument(ISTHMUS_HERE, fmt::format("{}: size = {} must be at least 1", function, size),
-                           "it is the number of ranks of the communicator");
+                           "pass the number of ranks of the communicator");
   if (rank < 0 || rank >= size)
     throw invalid_argument(
         ISTHMUS_HERE, fmt::format("{}: rank = {} is out of range: must be in [0, {})", function, rank, size),
@@ -88,12 +89,13 @@ isthmus_communicator insert_handle(std::shared_ptr<communicator> new_communicato
   return handle_table::instance().insert(std::move(new_communicator));
 }
 
-// Names that the system gave may not be UTF-8: replaced, so that the answer is JSON all the same.
+// Replaces invalid UTF-8, because names from the system may have any encoding and the result must
+// be valid JSON.
 std::string dump_json(const nlohmann::json& value) {
   return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// One thread for each rank, because creation is collective. All or none.
+// Creates either all ranks or none. Uses one thread per rank, because creation is collective.
 void create_all(int size, const isthmus_device* devices, const isthmus_communicator_options& options,
                 isthmus_communicator* communicators) {
   const auto store = make_local_store();
@@ -111,7 +113,7 @@ void create_all(int size, const isthmus_device* devices, const isthmus_communica
       if (status != ISTHMUS_SUCCESS) failures[rank] = error(last_error());
     });
   for (auto& thread : threads) thread.join();
-  // The rank that failed by itself tells more than those that only heard of it.
+  // Prefer the failure of the rank that failed first over the failures of ranks that were notified of it.
   const error* first = nullptr;
   for (const auto& failure : failures)
     if (failure && (first == nullptr || is_secondary_status(first->info().status))) first = &*failure;
@@ -152,7 +154,8 @@ isthmus_status isthmus_communicator_create(const isthmus_unique_id* id, int rank
         isthmus::connect_tcp_store(isthmus::parse_unique_id(*id), rank, size, setup.exchange_timeout_s());
     auto rank_bootstrap =
         isthmus::make_store_bootstrap(std::move(store), "isthmus", rank, size, setup.exchange_timeout_s());
-    *communicator = isthmus::insert_handle(isthmus::communicator::create(std::move(rank_bootstrap), std::move(setup)));
+    *communicator =
+        isthmus::insert_handle(isthmus::communicator::create(std::move(rank_bootstrap), std::move(setup)));
   });
 }
 
@@ -166,7 +169,8 @@ isthmus_status isthmus_communicator_create_mpi(const isthmus_mpi_table* mpi,
     isthmus::require_not_null(ISTHMUS_HERE, function, "mpi", mpi);
     auto setup = isthmus::prepare_communicator(isthmus::read_options(function, options));
     auto rank_bootstrap = isthmus::make_mpi_bootstrap(mpi, setup.exchange_timeout_s());
-    *communicator = isthmus::insert_handle(isthmus::communicator::create(std::move(rank_bootstrap), std::move(setup)));
+    *communicator =
+        isthmus::insert_handle(isthmus::communicator::create(std::move(rank_bootstrap), std::move(setup)));
   });
 }
 
@@ -181,8 +185,9 @@ isthmus_status isthmus_communicator_create_store(const isthmus_store_table* stor
     isthmus::check_rank(function, rank, size);
     auto setup = isthmus::prepare_communicator(isthmus::read_options(function, options));
     auto rank_bootstrap = isthmus::make_store_bootstrap(isthmus::make_user_store(store), "isthmus", rank, size,
-                                                 setup.exchange_timeout_s());
-    *communicator = isthmus::insert_handle(isthmus::communicator::create(std::move(rank_bootstrap), std::move(setup)));
+                                                        setup.exchange_timeout_s());
+    *communicator =
+        isthmus::insert_handle(isthmus::communicator::create(std::move(rank_bootstrap), std::move(setup)));
   });
 }
 
@@ -223,7 +228,7 @@ isthmus_status isthmus_communicator_shrink(isthmus_communicator parent, double w
     if (!(wait_s >= 0) || wait_s > 1e9)
       throw isthmus::invalid_argument(ISTHMUS_HERE,
                                       fmt::format("{}: wait_s = {} must be in [0, 1e9]", function, wait_s),
-                                      "0 takes the communicator's timeout");
+                                      "pass 0 to use the communicator's timeout");
     if (isthmus::group::is_active()) {
       isthmus::group::add_shrink(parent, wait_s, communicator);
       return;
@@ -248,7 +253,7 @@ isthmus_status isthmus_communicator_destroy(isthmus_communicator communicator) {
     if (isthmus::group::has_work_for(communicator))
       throw isthmus::make_error(
           ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
-          "communicator_destroy: the open group of this thread holds work of this communicator",
+          "communicator_destroy: communicator must not have operations in the open group of this thread",
           "call isthmus_group_end first");
     handle_table::instance().remove(communicator)->close();
   });
@@ -257,7 +262,8 @@ isthmus_status isthmus_communicator_destroy(isthmus_communicator communicator) {
 isthmus_status isthmus_communicator_abort(isthmus_communicator communicator) {
   return guard([&] {
     const auto member = handle_table::instance().share(communicator);
-    member->abort(member->with_abort_diagnosis(isthmus::make_abort_failure("isthmus_communicator_abort", member->ranks().rank)));
+    member->abort(member->with_abort_diagnosis(
+        isthmus::make_abort_failure("isthmus_communicator_abort", member->ranks().rank)));
   });
 }
 
@@ -334,7 +340,7 @@ isthmus_status isthmus_communicator_explain(isthmus_communicator communicator,
   return guard([&] {
     isthmus::communicator& member = handle_table::instance().find(communicator);
     isthmus::require_not_null(ISTHMUS_HERE, "communicator_explain", "operation", operation);
-    isthmus::write_json(ISTHMUS_HERE, "communicator_explain", isthmus::dump_json(member.explain(*operation)), json,
-                        capacity, required_bytes);
+    isthmus::write_json(ISTHMUS_HERE, "communicator_explain", isthmus::dump_json(member.explain(*operation)),
+                        json, capacity, required_bytes);
   });
 }

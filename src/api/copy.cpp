@@ -1,4 +1,4 @@
-// The C entry points of memory.h for copies.
+// C entry points of memory.h for copies.
 #include "memory/copy/copy.hpp"
 
 #include <isthmus/memory.h>
@@ -13,7 +13,7 @@ void check_platform(const char* argument, isthmus_device device) {
     throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
                      fmt::format("memory_copy: {}.platform = {} must be in [0, {})", argument,
                                  static_cast<int>(device.platform), static_cast<int>(ISTHMUS_PLATFORM_COUNT)),
-                     "use an ISTHMUS_PLATFORM_ value of types.h");
+                     "use an ISTHMUS_PLATFORM_ value of isthmus/types.h");
 }
 
 void add_options(copy_request& request, const isthmus_copy_options& options) {
@@ -21,15 +21,15 @@ void add_options(copy_request& request, const isthmus_copy_options& options) {
     throw make_error(
         ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
         fmt::format("memory_copy: options->struct_bytes = {} must be {}", options.struct_bytes, sizeof options),
-        "zero-initialise the options and set struct_bytes = sizeof options");
+        "zero-initialize the options and set struct_bytes = sizeof(isthmus_copy_options)");
   if (options.path < ISTHMUS_COPY_AUTO || options.path > ISTHMUS_COPY_STAGED)
     throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
                      fmt::format("memory_copy: options->path = {} must be 0 (auto), 1 (direct) or 2 (staged)",
                                  static_cast<int>(options.path)));
   if (options.wait_count > 0 && options.wait_events == nullptr)
-    throw make_error(
-        ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
-        fmt::format("memory_copy: options->wait_events is NULL, but wait_count = {}", options.wait_count));
+    throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+                     fmt::format("memory_copy: options->wait_events is NULL, but options->wait_count = {}",
+                                 options.wait_count));
   request.path = options.path;
   request.push = options.push != 0;
   request.wait_events = {options.wait_events, options.wait_count};
@@ -61,7 +61,7 @@ isthmus_status isthmus_memory_copy_path(isthmus_device destination_device, isthm
                                         isthmus_copy_path* path) {
   return isthmus::guard([&] {
     isthmus::require_not_null(ISTHMUS_HERE, "memory_copy_path", "path", path,
-                     "pass the address of the variable that receives the path");
+                              "pass the address of the variable that receives the path");
     isthmus::check_platform("destination_device", destination_device);
     isthmus::check_platform("source_device", source_device);
     *path = isthmus::automatic_path(destination_device, source_device);

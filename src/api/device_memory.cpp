@@ -1,4 +1,4 @@
-// The C entry points of memory.h for plain memory of a device.
+// C entry points of memory.h for plain memory of a device.
 #include "memory/pool/device_memory.hpp"
 
 #include <isthmus/memory.h>
@@ -22,25 +22,25 @@ void check_memory_device(const char* function, isthmus_device device) {
   if (device.platform == ISTHMUS_PLATFORM_HOST && device.ordinal != 0)
     throw invalid_argument(
         ISTHMUS_HERE,
-        fmt::format("{}: device.ordinal = {}, but platform host has one device, 0", function, device.ordinal),
-        "pass ordinal 0");
+        fmt::format("{}: device.ordinal = {} must be 0 on platform host", function, device.ordinal),
+        "pass ordinal 0: the host is one device");
 }
 
-// Lives until the process ends: blocks may be freed when static objects are gone already.
+// Returns the allocator of a device. Allocators are never destroyed, because blocks may be freed after static
+// destructors have run.
 device_memory& find_device_memory(const char* function, isthmus_device device, void* native_context = nullptr) {
   check_memory_device(function, device);
   if (native_context != nullptr && device.platform != ISTHMUS_PLATFORM_LEVEL_ZERO)
     throw invalid_argument(
         ISTHMUS_HERE,
-        fmt::format("{}: options->native_context is given for {}; the rule is level_zero only", function,
-                    format_device(device)),
-        "leave it NULL: the other platforms have one context a device");
+        fmt::format("{}: options->native_context must be NULL for {}", function, format_device(device)),
+        "set it only for level_zero: the other platforms have one context per device");
   static std::mutex& mutex = *new std::mutex;
   static auto& instances = *new std::map<std::tuple<isthmus_platform, int, void*>, device_memory>;
   const std::lock_guard lock(mutex);
   const std::tuple key{device.platform, device.ordinal, native_context};
   if (const auto entry = instances.find(key); entry != instances.end()) return entry->second;
-  // A configuration that can't be read is reported by every call until it can.
+  // If the configuration is invalid, every call reads it again and reports the error.
   static const selection::memory_settings& settings =
       *new selection::memory_settings(selection::load_configuration(nullptr).memory);
   return instances.try_emplace(key, device, settings, make_source_opener(device, native_context)).first->second;
@@ -52,7 +52,7 @@ isthmus_memory_options read_options(const char* function, const isthmus_memory_o
     throw invalid_argument(ISTHMUS_HERE,
                            fmt::format("{}: options->struct_bytes = {} must be at least {}", function,
                                        options->struct_bytes, sizeof *options),
-                           "zero-initialise the options and set struct_bytes = sizeof(isthmus_memory_options)");
+                           "zero-initialize the options and set struct_bytes = sizeof(isthmus_memory_options)");
   return *options;
 }
 
@@ -66,9 +66,10 @@ isthmus_status isthmus_memory_allocate_device(isthmus_device device, uint64_t by
     isthmus::require_not_null(ISTHMUS_HERE, function, "pointer", pointer);
     *pointer = nullptr;
     const isthmus_memory_options checked_options = isthmus::read_options(function, options);
-    isthmus::device_memory& memory = isthmus::find_device_memory(function, device, checked_options.native_context);
-    *pointer =
-        checked_options.growable != 0 ? memory.allocate_growable(bytes) : memory.allocate(bytes, checked_options.unpooled != 0);
+    isthmus::device_memory& memory =
+        isthmus::find_device_memory(function, device, checked_options.native_context);
+    *pointer = checked_options.growable != 0 ? memory.allocate_growable(bytes)
+                                             : memory.allocate(bytes, checked_options.unpooled != 0);
   });
 }
 
@@ -99,8 +100,8 @@ isthmus_status isthmus_memory_query(const void* pointer, isthmus_memory_info* in
     const auto block = isthmus::block_table::instance().find(pointer);
     if (!block)
       throw isthmus::invalid_argument(
-          ISTHMUS_HERE, fmt::format("memory_query: pointer = {} lies in no live plain block", pointer),
-          "blocks of a symmetric heap and of other allocators are not known here");
+          ISTHMUS_HERE, fmt::format("memory_query: pointer = {} must lie in a live plain block", pointer),
+          "pass a pointer of isthmus_memory_allocate_device, not of a symmetric heap or another allocator");
     *info = {};
     info->device = block->owner->device();
     info->begin = reinterpret_cast<void*>(block->begin);
@@ -110,7 +111,8 @@ isthmus_status isthmus_memory_query(const void* pointer, isthmus_memory_info* in
   });
 }
 
-isthmus_status isthmus_memory_explain(isthmus_device device, char* json, size_t capacity, size_t* required_bytes) {
+isthmus_status isthmus_memory_explain(isthmus_device device, char* json, size_t capacity,
+                                      size_t* required_bytes) {
   constexpr const char* function = "memory_explain";
   return isthmus::guard([&] {
     const std::string text = isthmus::find_device_memory(function, device).explain().dump();
@@ -119,7 +121,7 @@ isthmus_status isthmus_memory_explain(isthmus_device device, char* json, size_t 
 }
 
 uint64_t isthmus_memory_live_blocks(void) {
-  return isthmus::block_table::instance().live().blocks + isthmus::live_heap_blocks::count();
+  return isthmus::block_table::instance().live_totals().blocks + isthmus::live_heap_blocks::count();
 }
 
 isthmus_status isthmus_memory_register(isthmus_device device, const isthmus_memory_provider* provider) {
@@ -137,9 +139,8 @@ isthmus_status isthmus_memory_register(isthmus_device device, const isthmus_memo
     isthmus::require_not_null(ISTHMUS_HERE, function, "provider->free", provider->free);
     if (std::string(provider->name) != "sycl")
       throw isthmus::invalid_argument(
-          ISTHMUS_HERE,
-          fmt::format("{}: provider->name = \"{}\"; the rule is \"sycl\"", function, provider->name),
-          "the configuration's order of providers knows no other name");
+          ISTHMUS_HERE, fmt::format("{}: provider->name = \"{}\" must be \"sycl\"", function, provider->name),
+          "register the provider as \"sycl\"; the configuration supports no other name");
     isthmus::register_source(device, *provider);
   });
 }

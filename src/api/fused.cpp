@@ -1,4 +1,4 @@
-// The C entry points of fused.h.
+// C entry points of fused.h.
 #include <isthmus/fused.h>
 
 #include <cstring>
@@ -13,14 +13,14 @@
 #include "operators/fused/model/plan.hpp"
 
 struct isthmus_fused_plan_impl {
-  isthmus_communicator owner;  // the caller's handle, to notice that it was destroyed
+  isthmus_communicator owner;  // the caller's handle, to detect that it was destroyed
   std::unique_ptr<isthmus::fused::plan> object;
 };
 
 namespace isthmus::fused {
 namespace {
 
-// Live handles, so that a destroyed or foreign one is reported instead of followed.
+// The live plan handles. The table detects destroyed and invalid handles before they are dereferenced.
 class plan_table {
  public:
   static plan_table& instance() {
@@ -30,56 +30,58 @@ class plan_table {
 
   isthmus_fused_plan insert(std::unique_ptr<isthmus_fused_plan_impl> new_plan) {
     const std::lock_guard lock(m_mutex);
-    return *m_live.insert(new_plan.release()).first;
+    return *m_live_plans.insert(new_plan.release()).first;
   }
   isthmus_fused_plan_impl& find(const char* function, isthmus_fused_plan handle) {
     const std::lock_guard lock(m_mutex);
-    if (m_live.contains(handle)) return *handle;
+    if (m_live_plans.contains(handle)) return *handle;
     throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
-                     fmt::format("{}: plan = {} is not a live plan", function, static_cast<void*>(handle)),
-                     "it was destroyed before, or plan_create failed");
+                     fmt::format("{}: plan = {} must be a live plan", function, static_cast<void*>(handle)),
+                     "check that fused_plan_create succeeded and that the plan was not destroyed");
   }
   std::unique_ptr<isthmus_fused_plan_impl> remove(isthmus_fused_plan handle) {
     auto& object = find("fused_plan_destroy", handle);
     const std::lock_guard lock(m_mutex);
-    m_live.erase(handle);
+    m_live_plans.erase(handle);
     return std::unique_ptr<isthmus_fused_plan_impl>(&object);
   }
 
  private:
   std::mutex m_mutex;
-  std::set<isthmus_fused_plan> m_live;
+  std::set<isthmus_fused_plan> m_live_plans;
 };
 
 void reject_open_group(const char* function) {
   if (isthmus::group::is_active())
     throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
-                     fmt::format("{}: called inside a group", function),
-                     "end the group first; ranks of one process call from a thread each");
+                     fmt::format("{}: must not be called inside a group", function),
+                     "call isthmus_group_end first; call each rank of a process from its own thread");
 }
 
 std::unique_ptr<plan> make_plan(std::shared_ptr<communicator> owner, const fused_problem& definition) {
   const isthmus_platform platform = owner->ranks().device.platform;
   if (owner->ranks().has_mixed_platforms)
-    throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-                     "fused_plan_create: the ranks' devices are of several platforms",
-                     "make the plan on a communicator of one platform: isthmus_communicator_split");
+    throw make_error(
+        ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+        "fused_plan_create: communicator has devices of several platforms; they must be of one platform",
+        "create one communicator per platform with isthmus_communicator_split");
   if (platform == ISTHMUS_PLATFORM_HOST)
     return definition.is_gather() ? make_host_gather_plan(std::move(owner), definition)
-                          : make_host_scatter_plan(std::move(owner), definition);
+                                  : make_host_scatter_plan(std::move(owner), definition);
   if (blaslt::traits_of(platform) != nullptr)
     return definition.is_gather() ? make_device_gather_plan(std::move(owner), definition)
-                          : make_device_scatter_plan(std::move(owner), definition);
+                                  : make_device_scatter_plan(std::move(owner), definition);
   throw make_error(
       ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-      fmt::format("fused_plan_create: not supported on platform {}: there a stream cannot wait for "
-                  "a word of memory, by which plans order the ranks",
-                  isthmus_platform_name(platform)),
-      "isthmus/sycl/fused.hpp composes the communicator's collectives with products of the "
-      "caller's on any SYCL queue");
+      fmt::format(
+          "fused_plan_create: platform {} is not supported: its streams cannot wait for a word of memory, "
+          "which plans use to synchronize the ranks",
+          isthmus_platform_name(platform)),
+      "use isthmus/sycl/fused.hpp, which combines collectives with the caller's matrix products on any "
+      "SYCL queue");
 }
 
-// Several ranks of one process may be in here at once, each in a thread of its own.
+// Several ranks of one process may call this concurrently, each from its own thread.
 isthmus_fused_plan create(isthmus_communicator handle, const isthmus_fused_description* description) {
   reject_open_group("fused_plan_create");
   auto owner = handle_table::instance().share(handle);
@@ -133,7 +135,7 @@ isthmus_status isthmus_fused_plan_create(isthmus_communicator communicator,
                                          isthmus_fused_plan* plan) {
   return isthmus::guard([&] {
     isthmus::require_not_null(ISTHMUS_HERE, "fused_plan_create", "plan", plan,
-                     "pass the address of the variable that receives the plan");
+                              "pass the address of the variable that receives the plan");
     *plan = nullptr;
     *plan = create(communicator, description);
   });
@@ -150,7 +152,8 @@ isthmus_status isthmus_fused_run(isthmus_fused_plan plan, const isthmus_fused_ar
   });
 }
 
-isthmus_status isthmus_fused_plan_info(isthmus_fused_plan plan, char* json, size_t capacity, size_t* required_bytes) {
+isthmus_status isthmus_fused_plan_info(isthmus_fused_plan plan, char* json, size_t capacity,
+                                       size_t* required_bytes) {
   return isthmus::guard([&] {
     constexpr const char* function = "fused_plan_info";
     const std::string text = make_info(*plan_table::instance().find(function, plan).object).dump();
@@ -158,13 +161,14 @@ isthmus_status isthmus_fused_plan_info(isthmus_fused_plan plan, char* json, size
   });
 }
 
-isthmus_status isthmus_fused_plan_trace(isthmus_fused_plan plan, char* json, size_t capacity, size_t* required_bytes) {
+isthmus_status isthmus_fused_plan_trace(isthmus_fused_plan plan, char* json, size_t capacity,
+                                        size_t* required_bytes) {
   return isthmus::guard([&] {
     auto& object = *plan_table::instance().find("fused_plan_trace", plan).object;
-    if (!object.trace().enabled())
+    if (!object.trace().is_enabled())
       throw isthmus::make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
-                                "fused_plan_trace: the plan was created without ISTHMUS_FUSED_TRACE",
-                                "set the flag in the description");
+                                "fused_plan_trace: plan must be created with ISTHMUS_FUSED_TRACE",
+                                "set the flag in isthmus_fused_description.flags");
     object.synchronize();
     isthmus::write_json(ISTHMUS_HERE, "fused_plan_trace", object.trace().chrome(object.problem().rank).dump(),
                         json, capacity, required_bytes);
@@ -174,8 +178,8 @@ isthmus_status isthmus_fused_plan_trace(isthmus_fused_plan plan, char* json, siz
 isthmus_status isthmus_fused_plan_destroy(isthmus_fused_plan plan) {
   return isthmus::guard([&] {
     if (plan == nullptr) return;
-    const auto removed = plan_table::instance().remove(plan);
-    removed->object->synchronize();
-    removed->object->close();
+    const auto removed_plan = plan_table::instance().remove(plan);
+    removed_plan->object->synchronize();
+    removed_plan->object->close();
   });
 }

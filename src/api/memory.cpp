@@ -1,4 +1,4 @@
-// The C entry points of memory.h.
+// C entry points of memory.h for the symmetric heap.
 #include <isthmus/memory.h>
 
 #include "base/arguments.hpp"
@@ -9,7 +9,7 @@ isthmus_status isthmus_memory_allocate_symmetric(isthmus_communicator communicat
                                                  void** pointer) {
   return isthmus::guard([&] {
     isthmus::require_not_null(ISTHMUS_HERE, "memory_allocate_symmetric", "pointer", pointer,
-                     "pass the address of the variable that receives the block");
+                              "pass the address of the variable that receives the block");
     *pointer = nullptr;
     *pointer = isthmus::handle_table::instance().find(communicator).allocate_symmetric(bytes);
   });
@@ -19,20 +19,21 @@ isthmus_status isthmus_memory_peer(isthmus_communicator communicator, const void
                                    void** peer) {
   return isthmus::guard([&] {
     isthmus::require_not_null(ISTHMUS_HERE, "memory_peer", "peer", peer,
-                     "pass the address of the variable that receives the pointer");
+                              "pass the address of the variable that receives the pointer");
     *peer = nullptr;
     isthmus::communicator& owner = isthmus::handle_table::instance().find(communicator);
     if (rank < 0 || rank >= owner.ranks().size)
       throw isthmus::invalid_argument(
           ISTHMUS_HERE, fmt::format("memory_peer: rank = {} must be in [0, {})", rank, owner.ranks().size),
-          "it is the rank in this communicator whose block is to be reached");
+          "pass the rank of this communicator whose block you want to access");
     isthmus_heap_block block{};
     std::uint64_t offset = 0;
     if (!owner.heap().find(pointer, 1, &block, &offset))
       throw isthmus::invalid_argument(
           ISTHMUS_HERE,
-          fmt::format("memory_peer: pointer = {} lies in no live block of this communicator's symmetric heap",
-                      pointer),
+          fmt::format(
+              "memory_peer: pointer = {} must lie in a live block of this communicator's symmetric heap",
+              pointer),
           "allocate it with isthmus_memory_allocate_symmetric");
     void* const base = block.peers[rank];
     *peer = base == nullptr ? nullptr : static_cast<std::byte*>(base) + offset;

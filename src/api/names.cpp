@@ -1,5 +1,4 @@
-// The C entry points that need no communicator: names, sizes, the version, the last error and
-// the interrupt check.
+// C entry points that need no communicator: names, sizes, version, last error and interrupt check.
 #include <isthmus/interrupt.h>
 #include <isthmus/isthmus.h>
 

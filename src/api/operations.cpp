@@ -1,4 +1,4 @@
-// The C entry points of operations and groups. Each named collective fills one descriptor.
+// C entry points of operations and groups. Each named collective fills one descriptor and submits it.
 #include <isthmus/isthmus.h>
 
 #include "base/arguments.hpp"
@@ -17,9 +17,9 @@ isthmus_status submit(isthmus_communicator communicator, const isthmus_operation
   });
 }
 
-// What nearly all of them have; the caller adds the rest.
+// Fills the members that almost all collectives use; the caller sets the others.
 isthmus_operation make_operation(isthmus_collective collective, const void* send_buf, void* recv_buf,
-                           std::uint64_t count, isthmus_datatype datatype, isthmus_stream stream) {
+                                 std::uint64_t count, isthmus_datatype datatype, isthmus_stream stream) {
   isthmus_operation operation{};
   operation.collective = collective;
   operation.datatype = datatype;
@@ -35,7 +35,8 @@ isthmus_operation make_operation(isthmus_collective collective, const void* send
 isthmus_status isthmus_enqueue(isthmus_communicator communicator, const isthmus_operation* operation) {
   if (operation != nullptr) return submit(communicator, *operation);
   return isthmus::guard([] {
-    isthmus::throw_null_argument(ISTHMUS_HERE, "enqueue", "operation", "pass the address of an isthmus_operation");
+    isthmus::throw_null_argument(ISTHMUS_HERE, "enqueue", "operation",
+                                 "pass the address of an isthmus_operation");
   });
 }
 
@@ -75,7 +76,8 @@ isthmus_status isthmus_allreduce(const void* send_buf, void* recv_buf, uint64_t 
 isthmus_status isthmus_reduce_scatter(const void* send_buf, void* recv_buf, uint64_t count,
                                       isthmus_datatype datatype, isthmus_reduction_op op,
                                       isthmus_communicator communicator, isthmus_stream stream) {
-  isthmus_operation operation = make_operation(ISTHMUS_REDUCE_SCATTER, send_buf, recv_buf, count, datatype, stream);
+  isthmus_operation operation =
+      make_operation(ISTHMUS_REDUCE_SCATTER, send_buf, recv_buf, count, datatype, stream);
   operation.op = op;
   return submit(communicator, operation);
 }
@@ -84,7 +86,8 @@ isthmus_status isthmus_reduce_scatterv(const void* send_buf, const uint64_t* sen
                                        const uint64_t* send_displs, void* recv_buf, uint64_t count,
                                        isthmus_datatype datatype, isthmus_reduction_op op,
                                        isthmus_communicator communicator, isthmus_stream stream) {
-  isthmus_operation operation = make_operation(ISTHMUS_REDUCE_SCATTERV, send_buf, recv_buf, count, datatype, stream);
+  isthmus_operation operation =
+      make_operation(ISTHMUS_REDUCE_SCATTERV, send_buf, recv_buf, count, datatype, stream);
   operation.op = op;
   operation.send_counts = send_counts;
   operation.send_displs = send_displs;

@@ -1,4 +1,4 @@
-// The C entry points of isthmus/tensor_parallel.h.
+// C entry points of tensor_parallel.h.
 #include "operators/tensor_parallel/tensor_parallel.hpp"
 
 #include "base/error.hpp"
