@@ -21,21 +21,23 @@ std::string format_text(const char* format, std::va_list arguments) {
 
 backend_instance& self(void* runtime) { return *static_cast<backend_instance*>(runtime); }
 
-failure_info make_backend_failure(isthmus_status status, int64_t native_code, const char* location, const char* hint,
-                      const std::string& message) {
+failure_info make_backend_failure(isthmus_status status, int64_t native_code, const char* location,
+                                  const char* hint, const std::string& message) {
   return make_error(status, location == nullptr ? "" : location, message, hint == nullptr ? "" : hint,
                     native_code)
       .info();
 }
 
-// The exception that left a backend. Its status is the plug-in's fault, whatever it was of.
+// Creates the failure for the current exception, which escaped from a backend. A backend must not throw, so the
+// status is ISTHMUS_ERROR_BACKEND for every exception except std::bad_alloc.
 failure_info exception_failure(const std::string& backend, const char* function) {
   const failure_info exception_info = current_error().info();
-  const bool no_memory = exception_info.status == ISTHMUS_ERROR_OUT_OF_MEMORY;
-  return make_error(no_memory ? exception_info.status : ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE,
-                    fmt::format("an exception left {} of backend {}: {}", function, backend, exception_info.message),
-                    "a backend must catch it, call context->fail and return the status: isthmus/backend.h",
-                    exception_info.native_code)
+  const bool is_out_of_memory = exception_info.status == ISTHMUS_ERROR_OUT_OF_MEMORY;
+  return make_error(
+             is_out_of_memory ? exception_info.status : ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE,
+             fmt::format("{} of backend {} threw an exception: {}", function, backend, exception_info.message),
+             "catch exceptions in the backend, call context->fail and return its status; see isthmus/backend.h",
+             exception_info.native_code)
       .info();
 }
 
@@ -45,7 +47,7 @@ void split_state_deleter::operator()(void* state) const noexcept {
   try {
     function(state);
   } catch (...) {
-    log(log_level::warning, "an exception left discard_split_state of a backend: {}", current_error().what());
+    log(log_level::warning, "discard_split_state of a backend threw an exception: {}", current_error().what());
   }
 }
 
@@ -124,7 +126,8 @@ void backend_instance::guard_call_or_abort(const char* function, Call&& call) {
 }
 
 isthmus_status backend_instance::group_start() noexcept {
-  return functions().group_start == nullptr ? ISTHMUS_SUCCESS : guard_call("group_start", functions().group_start);
+  return functions().group_start == nullptr ? ISTHMUS_SUCCESS
+                                            : guard_call("group_start", functions().group_start);
 }
 
 isthmus_status backend_instance::group_end() noexcept {
@@ -183,7 +186,7 @@ void backend_instance::unregister_block(const isthmus_heap_block& block) {
 std::vector<std::string> backend_instance::notes() const {
   const std::lock_guard lock(m_mutex);
   std::vector<std::string> texts;
-  for (const auto& [level, text] : m_logged)
+  for (const auto& [level, text] : m_logged_messages)
     if (level >= 2) texts.push_back(text);
   return texts;
 }
@@ -197,9 +200,9 @@ void backend_instance::reject(std::string reason) {
 isthmus_status backend_instance::create() noexcept {
   m_context.split_state = m_split_state.release();
   const isthmus_status status = guard_call("create", [&] {
-    m_has_create_thrown = true;
+    m_did_create_throw = true;
     const isthmus_status create_status = functions().create(&m_context, &m_state);
-    m_has_create_thrown = false;
+    m_did_create_throw = false;
     return create_status;
   });
   m_context.split_state = nullptr;
@@ -218,16 +221,16 @@ void backend_instance::destroy() noexcept {
 
 failure_info backend_instance::take_failure(isthmus_status status, const char* activity) {
   std::unique_lock lock(m_mutex);
-  failure_info info =
-      m_failure.value_or(make_error(status, ISTHMUS_HERE, fmt::format("backend {} failed in {}", name(), activity),
-                                    "the backend gave no details")
-                             .info());
+  failure_info info = m_failure.value_or(make_error(status, ISTHMUS_HERE,
+                                                    fmt::format("backend {} failed in {}", name(), activity),
+                                                    "set ISTHMUS_LOG=debug: the backend reported no details")
+                                             .info());
   m_failure.reset();
   lock.unlock();
   info.status = status;
   info.rank = m_context.rank;
   copy_text(info.backend, sizeof info.backend, name());
-  // Of a mismatch a backend knows bytes, not calls.
+  // The backend reports a mismatch of byte counts; the recorder knows which calls differ.
   return status == ISTHMUS_ERROR_MISMATCH ? m_owner.with_abort_diagnosis(info) : m_owner.with_diagnosis(info);
 }
 
@@ -236,11 +239,12 @@ void backend_instance::report(const failure_info& info) {
   m_failure = info;
 }
 
-isthmus_status backend_instance::on_allgather(void* runtime, const void* mine, void* all, size_t bytes) {
+isthmus_status backend_instance::on_allgather(void* runtime, const void* contribution, void* all,
+                                              size_t bytes) {
   backend_instance& backend = self(runtime);
   const isthmus_status status = guard([&] {
     bootstrap& control = backend.m_owner.control();
-    control.allgather({static_cast<const std::byte*>(mine), bytes},
+    control.allgather({static_cast<const std::byte*>(contribution), bytes},
                       {static_cast<std::byte*>(all), bytes * static_cast<std::size_t>(control.size())});
   });
   if (status != ISTHMUS_SUCCESS) backend.report(last_error());
@@ -262,12 +266,14 @@ isthmus_status backend_instance::on_fail(void* runtime, isthmus_status status, i
   return status;
 }
 
-isthmus_status backend_instance::on_fail_with_ranks(void* runtime, const int* ranks, size_t n, isthmus_status status,
-                                            int64_t native_code, const char* location, const char* hint,
-                                            const char* format, ...) {
+isthmus_status backend_instance::on_fail_with_ranks(void* runtime, const int* ranks, size_t n,
+                                                    isthmus_status status, int64_t native_code,
+                                                    const char* location, const char* hint, const char* format,
+                                                    ...) {
   std::va_list arguments;
   va_start(arguments, format);
-  failure_info failure = make_backend_failure(status, native_code, location, hint, format_text(format, arguments));
+  failure_info failure =
+      make_backend_failure(status, native_code, location, hint, format_text(format, arguments));
   va_end(arguments);
   backend_instance& backend = self(runtime);
   backend.m_owner.attribute_failure(failure, {ranks, n});
@@ -283,13 +289,13 @@ void backend_instance::on_log(void* runtime, int level, const char* format, ...)
   va_end(arguments);
   {
     const std::lock_guard lock(backend.m_mutex);
-    if (!backend.m_logged.emplace(level, text).second) return;  // once per communicator and text
+    if (!backend.m_logged_messages.emplace(level, text).second) return;  // log each text once per communicator
   }
   const auto severity = level >= 2 ? log_level::warning : level == 1 ? log_level::info : log_level::debug;
   log(severity, "rank {}: {}: {}", backend.m_context.rank, backend.name(), text);
 }
 
-// Every wait of a backend asks this, on the thread that waits.
+// Polled by every wait of a backend, on the waiting thread.
 int backend_instance::on_aborted(void* runtime) {
   communicator& owner = self(runtime).m_owner;
   if (is_interrupted()) owner.abort_on_interrupt();
@@ -325,17 +331,18 @@ isthmus_status backend_instance::on_heap_free(void* runtime, uint64_t id) {
 }
 
 isthmus_status backend_instance::on_create_subcommunicator(void* runtime, int color, int key, const char* use,
-                                              isthmus_communicator* result) {
+                                                           isthmus_communicator* result) {
   return on_create_subcommunicator_on(runtime, self(runtime).m_context.device, color, key, use, result);
 }
 
-isthmus_status backend_instance::on_create_subcommunicator_on(void* runtime, isthmus_device device, int color, int key,
-                                                 const char* use, isthmus_communicator* result) {
+isthmus_status backend_instance::on_create_subcommunicator_on(void* runtime, isthmus_device device, int color,
+                                                              int key, const char* use,
+                                                              isthmus_communicator* result) {
   backend_instance& backend = self(runtime);
   *result = nullptr;
   const isthmus_status status = guard([&] {
-    if (auto state = backend.m_owner.create_subcommunicator(device, color, key, backend.name(), use))
-      *result = handle_table::instance().insert(std::move(state));
+    if (auto subcommunicator = backend.m_owner.create_subcommunicator(device, color, key, backend.name(), use))
+      *result = handle_table::instance().insert(std::move(subcommunicator));
   });
   if (status != ISTHMUS_SUCCESS) backend.report(last_error());
   return status;
@@ -343,7 +350,7 @@ isthmus_status backend_instance::on_create_subcommunicator_on(void* runtime, ist
 
 void backend_instance::on_abort_communicator(void* runtime, isthmus_status status) {
   backend_instance& backend = self(runtime);
-  failure_info failure = backend.take_failure(status, "a part of an operation");
+  failure_info failure = backend.take_failure(status, "part of an operation");
   backend.m_owner.abort_on_backend_failure(failure);
 }
 

@@ -1,5 +1,8 @@
-// One backend for one rank of one communicator: its state and what the runtime offers to it. The only place
-// that calls a backend's functions: whatever they throw ends here, as a status and the failure's details.
+// One backend for one rank of one communicator: its state and the context that the runtime provides. All calls
+// into a backend go through this class.
+//
+// Errors: an exception that leaves a backend is caught here and becomes a status with the
+// details of the failure.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -19,7 +22,8 @@ namespace isthmus {
 
 class communicator;
 
-// What a backend made of a split for the part's create (isthmus_backend::split); discard_split_state releases it.
+// Result of isthmus_backend::split. The create function of the subcommunicator's backend consumes it. If the
+// state is never consumed, isthmus_backend::discard_split_state releases it.
 struct split_state_deleter {
   void (*function)(void*) = nullptr;
   void operator()(void* state) const noexcept;
@@ -34,10 +38,10 @@ class backend_instance {
   backend_instance& operator=(const backend_instance&) = delete;
 
   const std::string& name() const { return m_entry.name; }
-  std::size_t index() const { return m_index; }  // in the communicator's list, the same on all ranks
+  std::size_t index() const { return m_index; }  // position in the communicator's list; equal on all ranks
   const std::string& source() const { return m_entry.source; }
-  const isthmus_backend& functions() const { return *m_entry.backend; }  // to describe and compare
-  // Of the call path, which reads one cache line of this object.
+  const isthmus_backend& functions() const { return *m_entry.backend; }  // for descriptions and comparisons
+  // Call path: reads one cache line of this object.
   isthmus_status enqueue(const isthmus_operation* operations, const char* const* algorithms,
                          std::size_t n) noexcept {
     try {
@@ -46,52 +50,56 @@ class backend_instance {
       return report_exception("enqueue");
     }
   }
-  // The functions that may be NULL do nothing, successfully, where they are.
+  // If the backend sets one of these functions to NULL, the call succeeds and does nothing.
   isthmus_status group_start() noexcept;
   isthmus_status group_end() noexcept;
   isthmus_status poll() noexcept;
   isthmus_status synchronize() noexcept;
   void abort() noexcept;
-  // These have no status: an exception poisons the communicator and leaves as error.
+  // These return no status: an exception aborts the communicator and is rethrown as error.
   const char* supports(const isthmus_operation& operation, const char* algorithm);
-  const char* plan(const isthmus_operation& operation, const char* algorithm);  // NULL: nothing to say
+  const char* plan(const isthmus_operation& operation, const char* algorithm);  // NULL: no plan
   split_state split(int color, int key);
   void register_block(const isthmus_heap_block& block);
   void unregister_block(const isthmus_heap_block& block);
   bool is_present() const { return m_entry.backend != nullptr; }  // on this rank
-  bool is_usable() const { return m_is_created; }                    // on all ranks
+  bool is_usable() const { return m_is_created; }                 // on all ranks
   bool is_blocking() const { return (m_capabilities & ISTHMUS_BACKEND_BLOCKING) != 0; }
-  // The reason why it can't be used; "" when it can.
+  // Returns why the backend cannot be used, or "" if it can.
   const std::string& reason() const { return m_reason; }
   std::uint32_t capabilities() const { return m_capabilities; }  // ANDed over all ranks
   const char* version() const noexcept;
-  // Texts that the backend logged as warnings: what was asked for and is not used.
+  // Warnings that the backend logged, for example options that it ignores.
   std::vector<std::string> notes() const;
 
-  // Not usable, found before or after create by some rank.
+  // Marks the backend as unusable because some rank rejected it, before or after create.
   void reject(std::string reason);
-  void set_by_default(bool is_chosen_by_default) { m_context.is_chosen_by_default = is_chosen_by_default ? 1 : 0; }
+  void set_by_default(bool is_chosen_by_default) {
+    m_context.is_chosen_by_default = is_chosen_by_default ? 1 : 0;
+  }
   void set_capabilities(std::uint32_t shared) { m_capabilities = shared; }
 
-  // What the parent communicator's backend of this name left for create().
+  // Takes over the split state of the parent communicator's backend of this name, for create().
   void adopt(split_state state) { m_split_state = std::move(state); }
-  // Collective; does not throw. Success, or the status with the details in take_failure().
+  // Collective; does not throw. On failure, take_failure() returns the details.
   isthmus_status create() noexcept;
-  // Whether create ended in an exception, perhaps before exchanges that the other ranks are in.
-  bool has_create_thrown() const { return m_has_create_thrown; }
+  // Returns true if the backend's create function threw. The other ranks may be blocked in exchanges that
+  // this rank skipped.
+  bool did_create_throw() const { return m_did_create_throw; }
   void destroy() noexcept;
 
-  // The failure that the backend reported last, or one made from `status` when it reported none.
+  // Returns the failure that the backend reported most recently. If it reported none, creates a
+  // failure from `status`.
   failure_info take_failure(isthmus_status status, const char* activity);
 
  private:
-  static isthmus_status on_allgather(void* runtime, const void* mine, void* all, size_t bytes);
+  static isthmus_status on_allgather(void* runtime, const void* contribution, void* all, size_t bytes);
   static const char* on_option(void* runtime, const char* key);
   static isthmus_status on_fail(void* runtime, isthmus_status status, int64_t native_code, const char* location,
                                 const char* hint, const char* format, ...);
   static isthmus_status on_fail_with_ranks(void* runtime, const int* ranks, size_t n, isthmus_status status,
-                                   int64_t native_code, const char* location, const char* hint,
-                                   const char* format, ...);
+                                           int64_t native_code, const char* location, const char* hint,
+                                           const char* format, ...);
   static void on_log(void* runtime, int level, const char* format, ...);
   static int on_aborted(void* runtime);
   static int on_progress(void* runtime);
@@ -100,9 +108,9 @@ class backend_instance {
   static isthmus_status on_heap_allocate(void* runtime, uint64_t bytes, isthmus_heap_block* block);
   static isthmus_status on_heap_free(void* runtime, uint64_t id);
   static isthmus_status on_create_subcommunicator(void* runtime, int color, int key, const char* use,
-                                     isthmus_communicator* result);
+                                                  isthmus_communicator* result);
   static isthmus_status on_create_subcommunicator_on(void* runtime, isthmus_device device, int color, int key,
-                                        const char* use, isthmus_communicator* result);
+                                                     const char* use, isthmus_communicator* result);
   static void on_abort_communicator(void* runtime, isthmus_status status);
 
   void report(const failure_info& info);
@@ -122,11 +130,11 @@ class backend_instance {
   isthmus_backend_context m_context{};
   split_state m_split_state;
   bool m_is_created = false;
-  bool m_has_create_thrown = false;
+  bool m_did_create_throw = false;
 
-  mutable std::mutex m_mutex;  // backends may report and log from threads of their own
+  mutable std::mutex m_mutex;  // backends may report and log from their own threads
   std::optional<failure_info> m_failure;
-  std::set<std::pair<int, std::string>> m_logged;
+  std::set<std::pair<int, std::string>> m_logged_messages;
 };
 
 }  // namespace isthmus

@@ -1,5 +1,5 @@
-// The backends inside libisthmus.so, in the order in which info lists them. The core knows none of them: the
-// function is generated from the list in src/CMakeLists.txt.
+// The backends inside libisthmus.so, in the order in which info lists them. The definition is generated from
+// the list in src/CMakeLists.txt, so the core does not depend on any backend.
 #pragma once
 
 #include <isthmus/backend.h>

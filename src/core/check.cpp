@@ -16,7 +16,7 @@
 namespace isthmus {
 namespace {
 
-// Texts with the ranks that have them, the most common first.
+// Lists each distinct text with its ranks, the most common text first.
 using text_groups = std::vector<std::pair<std::string, std::vector<int>>>;
 
 text_groups group_by_text(const std::vector<std::vector<std::string>>& calls, std::size_t line) {
@@ -45,9 +45,10 @@ std::string signature_text(const isthmus_operation& operation, int size, const s
   return row.name + (arguments.empty() ? "" : fmt::format(" ({})", arguments)) + " by " + path;
 }
 
-void compare_calls(bootstrap& ranks, const std::string& mine) {
-  const auto texts = gather_texts(ranks, mine);
-  if (std::all_of(texts.begin(), texts.end(), [&](const std::string& each) { return each == mine; })) return;
+void compare_calls(bootstrap& ranks, const std::string& contribution) {
+  const auto texts = gather_texts(ranks, contribution);
+  if (std::all_of(texts.begin(), texts.end(), [&](const std::string& each) { return each == contribution; }))
+    return;
   std::vector<std::vector<std::string>> calls;
   std::size_t max_lines = 0;
   for (const std::string& text : texts) {
@@ -60,11 +61,11 @@ void compare_calls(bootstrap& ranks, const std::string& mine) {
     std::string differences;
     for (std::size_t i = 1; i < all.size(); ++i)
       differences +=
-          fmt::format("{}{} asked for {}", i == 1 ? "" : ", ", recorder::list_of(all[i].second), all[i].first);
+          fmt::format("{}{} called {}", i == 1 ? "" : ", ", recorder::list_of(all[i].second), all[i].first);
     throw make_error(ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
-                     fmt::format("ranks make different calls: {} where {} asked for {}; no data was moved",
+                     fmt::format("ranks make different calls: {}, but {} called {}; no data was moved",
                                  differences, recorder::list_of(all[0].second), all[0].first),
-                     "every rank makes the same collectives in the same order, with equal datatypes, counts, "
+                     "call the same collectives in the same order on every rank, with equal datatypes, counts, "
                      "operations and roots");
   }
 }
@@ -74,7 +75,7 @@ void communicator::compare(const backend_instance& backend, const isthmus_operat
   std::string calls;
   const isthmus_operation* first = nullptr;
   for (std::size_t i = 0; i < n; ++i) {
-    if (is_point_to_point(operations[i].collective)) continue;  // the two ends differ
+    if (is_point_to_point(operations[i].collective)) continue;  // send and recv differ by design
     if (first == nullptr) first = &operations[i];
     const std::string path =
         backend.name() + (algorithms[i] == nullptr ? "" : fmt::format(":{}", algorithms[i]));

@@ -1,5 +1,5 @@
-// The mismatch check (`check = true`, ISTHMUS_CHECK=1): before a call starts the ranks compare what they are
-// about to do, so that no data moves between calls that do not belong together.
+// The mismatch check (`check = true`, ISTHMUS_CHECK=1): before a call starts, the ranks compare their calls, so
+// that no data moves between calls that do not match.
 #pragma once
 
 #include <isthmus/types.h>
@@ -10,11 +10,13 @@
 
 namespace isthmus {
 
-// The call as all ranks must make it, for an error's reader. `path`: "backend:algorithm".
+// Returns the properties of a call that must be equal on all ranks, as text for error messages. `path` has
+// the form "backend:algorithm".
 std::string signature_text(const isthmus_operation& operation, int size, const std::string& path);
 
-// Collective. Throws error (MISMATCH) on every rank, with all texts and their ranks, where the texts differ.
-// Calls of a group are lines; the first line that differs is told.
-void compare_calls(bootstrap& ranks, const std::string& mine);
+// Collective. Each line of `contribution` is one call of a group.
+// Errors: if the texts differ, throws error (MISMATCH) on every rank. It reports the first line that differs,
+// with the text of each rank.
+void compare_calls(bootstrap& ranks, const std::string& contribution);
 
 }  // namespace isthmus

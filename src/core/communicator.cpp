@@ -21,8 +21,8 @@ namespace isthmus {
 communicator::communicator(std::unique_ptr<bootstrap> control, communicator_setup setup)
     : m_setup(std::move(setup)),
       m_control(std::move(control)),
-      m_ranks(exchange_membership(*m_control, {m_setup.device, m_setup.rules_text(), m_setup.failure,
-                                     m_setup.parent_rank})),
+      m_ranks(exchange_membership(
+          *m_control, {m_setup.device, m_setup.rules_text(), m_setup.failure, m_setup.parent_rank})),
       m_recorder(m_ranks, m_setup.timeout_s, m_setup.trace),
       m_dispatcher(*m_setup.rules, m_ranks, m_heap, m_backends, m_setup.external_backends, m_recorder),
       m_scope{m_ranks.rank, m_ranks.size, m_ranks.device.platform, false, m_setup.collectives},
@@ -37,11 +37,13 @@ communicator::~communicator() {
   }
 }
 
-std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> control, communicator_setup setup) {
+std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> control,
+                                                   communicator_setup setup) {
   return create(std::move(control), std::move(setup), {}, nullptr);
 }
 
-// The caller has the parent alone. Before the ranks have met nobody knows who they are there.
+// Callers only know the rank numbers of the parent. Before the first exchange, this rank does not know the
+// parent ranks of its peers, so earlier failures name no failed ranks.
 std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> control, communicator_setup setup,
                                                    split_states parent_states,
                                                    const std::shared_ptr<communicator>& parent) {
@@ -51,16 +53,17 @@ std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> co
     created.reset(new communicator(std::move(control), std::move(setup)));
     created->create_backends(std::move(parent_states));
   } catch (const error& failure) {
-    // Who waited inside of a backend learnt why that ended; the exchange that was cut short did not.
+    // A rank that is blocked in a backend already knows the root cause, but the interrupted exchange does not.
     const bool has_root_cause = is_secondary_status(failure.info().status) && created && created->is_aborted();
     const error reported_failure = has_root_cause ? error(*created->failure()) : failure;
     if (!is_derived) throw reported_failure;
-    throw reported_failure.with_failed_ranks(created ? created->to_parent_ranks(reported_failure.info().failed_ranks()) : std::vector<int>());
+    throw reported_failure.with_failed_ranks(
+        created ? created->to_parent_ranks(reported_failure.info().failed_ranks()) : std::vector<int>());
   }
   created->m_parent = parent;
   created->m_is_subcommunicator = parent != nullptr;
   add_local_rank(created->m_ranks.token, created);
-  // Only calls into the user's MPI, and into devices' libraries, wait without a bound of their own.
+  // Only calls into the user's MPI and into device libraries can block without a timeout.
   if (created->m_control->mpi_table() != nullptr || created->m_ranks.device.platform != ISTHMUS_PLATFORM_HOST)
     created->m_watch = watch_calls(*created);
   return created;
@@ -72,15 +75,15 @@ std::shared_ptr<communicator> communicator::split(int color, int key) {
     throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
                      fmt::format("communicator_split: color = {} must be >= 0 or ISTHMUS_NO_COLOR (-1)", color),
                      "ranks with the same color form a communicator");
-  std::unique_ptr<bootstrap> part;
+  std::unique_ptr<bootstrap> control;
   split_states states;
   exchange(recorder::setup_step::split, 0, [&] {
-    part = m_control->split(color, key);
+    control = m_control->split(color, key);
     states = split_backends(color, key);
-    gather_votes(*m_control, no_value{}, std::nullopt);  // a rank whose backend threw does not come
+    gather_votes(*m_control, no_value{}, std::nullopt);  // skipped by a rank whose backend threw
   });
-  if (!part) return nullptr;
-  return create(std::move(part), derived_setup(), std::move(states), nullptr);
+  if (!control) return nullptr;
+  return create(std::move(control), derived_setup(), std::move(states), nullptr);
 }
 
 communicator_setup communicator::derived_setup() const {
@@ -89,32 +92,33 @@ communicator_setup communicator::derived_setup() const {
   return setup;
 }
 
-// Poison comes first: it ends what the other ranks still wait for here, so that they come.
+// Abort first. This ends the waits of other ranks on this communicator, so that they can join the shrink.
 std::shared_ptr<communicator> communicator::shrink(double wait_s) {
   failure_info reason =
       make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE,
                  fmt::format("isthmus_communicator_shrink was called on rank {}", m_ranks.rank),
-                 "call isthmus_communicator_shrink on this rank, too, and go on with the new communicator")
+                 "call isthmus_communicator_shrink on this rank as well and continue with the new communicator")
           .info();
   reason.rank = m_ranks.rank;
   abort(reason);
   for (int losses = 0;; ++losses) {
-    survivors part = m_control->shrink(wait_s > 0 ? wait_s : timeout_s());
+    survivors remaining = m_control->shrink(wait_s > 0 ? wait_s : timeout_s());
     try {
-      return create(std::move(part.control), derived_setup(), {}, nullptr);
+      return create(std::move(remaining.control), derived_setup(), {}, nullptr);
     } catch (const error& failure) {
-      // One more is gone: the rest agrees again.
-      if (losses == m_ranks.size || !m_control->has_lost_any_of(part.ranks)) throw;
-      log(log_level::info, "rank {}: shrinking again: {}", m_ranks.rank, failure.what());
+      // Another rank was lost, so the remaining ranks agree again.
+      if (losses == m_ranks.size || !m_control->has_lost_any_of(remaining.ranks)) throw;
+      log(log_level::info, "rank {}: shrink: retrying without the ranks lost during the last attempt: {}",
+          m_ranks.rank, failure.what());
     }
   }
 }
 
-// All ranks call the backends in the same order, those without a part, too.
+// All ranks call the backends in the same order, including ranks that get no subcommunicator.
 communicator::split_states communicator::split_backends(int color, int key) {
   split_states states;
   for (const auto& backend : m_backends)
-    if (split_state part = backend->split(color, key)) states.emplace(backend->name(), std::move(part));
+    if (split_state state = backend->split(color, key)) states.emplace(backend->name(), std::move(state));
   return states;
 }
 
@@ -172,7 +176,7 @@ recorder::diagnosis communicator::diagnose() const noexcept {
   try {
     const auto ranks = recorder::read_communicator(m_ranks.token, m_ranks.size);
     return ranks.empty() ? recorder::diagnosis{} : recorder::diagnose(ranks);
-  } catch (...) {  // no memory, no descriptor: the failure itself is told
+  } catch (...) {  // no memory or file descriptor: report the failure without a diagnosis
     return {};
   }
 }
@@ -183,17 +187,18 @@ void communicator::fail_batch(backend_instance& backend, isthmus_status status,
   m_recorder.end(false);
   if (failure.collective < 0) failure.collective = first.collective;
   if (const auto reported_failure = find_earlier_report(failure)) throw error(*reported_failure);
-  // Whoever was poisoned by another rank's failure reports that one: it is the cause.
+  // If another rank's failure aborted this rank, report that failure, because it is the root cause.
   if (!abort_on_backend_failure(failure)) check_alive();
   throw error(failure);
 }
 
-worker& communicator::own_worker() {
-  if (!m_worker) m_worker = std::make_unique<worker>();
+worker_thread& communicator::own_worker() {
+  if (!m_worker) m_worker = std::make_unique<worker_thread>();
   return *m_worker;
 }
 
-// Runs what exchanges with other ranks. Where a rank failed meanwhile, its failure is thrown: it is the cause.
+// Runs `work`, which exchanges data with other ranks. If another rank fails in the meantime, throws that rank's
+// failure as the root cause.
 template <typename Work>
 void communicator::exchange(recorder::setup_step kind, std::uint64_t count, Work&& work) {
   if (m_has_mismatch_check) {
@@ -204,7 +209,7 @@ void communicator::exchange(recorder::setup_step kind, std::uint64_t count, Work
   run_recorded(std::forward<Work>(work));
 }
 
-// The end of what the recorder was told to have begun.
+// Runs `work` and records its end; the caller has recorded its start.
 template <typename Work>
 void communicator::run_recorded(Work&& work) {
   try {
@@ -225,30 +230,34 @@ void communicator::run_recorded(Work&& work) {
   }
 }
 
-void communicator::compare_texts(const std::string& mine) {
-  run_recorded([&] { compare_calls(*m_control, mine); });
+void communicator::compare_texts(const std::string& contribution) {
+  run_recorded([&] { compare_calls(*m_control, contribution); });
 }
 
 failure_info communicator::with_diagnosis(failure_info failure) const noexcept {
-  const bool is_wait_failure = failure.status == ISTHMUS_ERROR_TIMEOUT || failure.status == ISTHMUS_ERROR_REMOTE;
+  const bool is_wait_failure =
+      failure.status == ISTHMUS_ERROR_TIMEOUT || failure.status == ISTHMUS_ERROR_REMOTE;
   if (!is_wait_failure && failure.status != ISTHMUS_ERROR_BACKEND) return failure;
   recorder::diagnosis findings = diagnose();
-  // A process whose memory has gone takes a moment to end.
-  for (int attempt = 0; !is_wait_failure && findings.kind != recorder::diagnosis_kind::exited && attempt < 5; ++attempt) {
+  // The memory of an exiting process is released before the process disappears, so retry for up to 100 ms.
+  for (int attempt = 0; !is_wait_failure && findings.kind != recorder::diagnosis_kind::exited && attempt < 5;
+       ++attempt) {
     if (m_ranks.process_size == m_ranks.size) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     findings = diagnose();
   }
   try {
-    if (is_wait_failure || findings.kind == recorder::diagnosis_kind::exited) attribute_diagnosis(failure, findings);
-    // A native library's own words may be long, and don't name a rank that ended.
+    if (is_wait_failure || findings.kind == recorder::diagnosis_kind::exited)
+      attribute_diagnosis(failure, findings);
+    // The message of a native library may be long and does not name the exited rank, so put
+    // the diagnosis first.
     if (!is_wait_failure && findings.kind == recorder::diagnosis_kind::exited)
       copy_text(failure.message, sizeof failure.message,
                 fmt::format("{}: {}", findings.sentence, failure.message));
     if (is_wait_failure && findings.kind != recorder::diagnosis_kind::none)
       copy_text(failure.message, sizeof failure.message,
                 fmt::format("{}; {}", failure.message, findings.sentence));
-  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory; the failure itself is told
+  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory: keep the message without a diagnosis
   }
   return failure;
 }
@@ -256,25 +265,27 @@ failure_info communicator::with_diagnosis(failure_info failure) const noexcept {
 failure_info communicator::with_abort_diagnosis(failure_info failure) const noexcept {
   using recorder::diagnosis_kind;
   const recorder::diagnosis findings = diagnose();
-  const auto explained_troubles = {diagnosis_kind::mismatch, diagnosis_kind::exited, diagnosis_kind::stopped, diagnosis_kind::missing};
-  if (std::ranges::find(explained_troubles, findings.kind) == explained_troubles.end()) return failure;
+  const auto reported_kinds = {diagnosis_kind::mismatch, diagnosis_kind::exited, diagnosis_kind::stopped,
+                               diagnosis_kind::missing};
+  if (std::ranges::find(reported_kinds, findings.kind) == reported_kinds.end()) return failure;
   try {
     if (failure.status == ISTHMUS_ERROR_ABORTED) attribute_diagnosis(failure, findings);
-    copy_text(failure.message, sizeof failure.message, fmt::format("{}; {}", failure.message, findings.sentence));
-  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory; the failure itself is told
+    copy_text(failure.message, sizeof failure.message,
+              fmt::format("{}; {}", failure.message, findings.sentence));
+  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory: keep the message without a diagnosis
   }
   return failure;
 }
 
-// The other ranks in this process are told here, those elsewhere by the bootstrap.
+// Notifies only the ranks of this process; the bootstrap has notified the others.
 void communicator::abort_out_of_sync(failure_info failure) noexcept {
   failure.rank = m_ranks.rank;
   abort(failure, notification_scope::this_process);
 }
 
-// Who waits in a part waits in a call on the whole.
+// A wait inside a subcommunicator is part of a call on the parent.
 bool communicator::make_parent_progress() const {
-  if (suspend_progress::is_active()) return false;
+  if (progress_suspension::is_active()) return false;
   const auto parent = m_parent.lock();
   return parent && parent->make_progress();
 }
@@ -294,7 +305,7 @@ void communicator::throw_aborted() const {
   failure_info info = *m_failure;
   info.status = ISTHMUS_ERROR_ABORTED;
   copy_text(info.message, sizeof info.message,
-            fmt::format("the communicator was poisoned by an earlier failure ({}{}): {}",
+            fmt::format("the communicator was aborted by an earlier failure ({}{}): {}",
                         isthmus_status_name(m_failure->status),
                         m_failure->rank >= 0 ? fmt::format(" on rank {}", m_failure->rank) : std::string(),
                         m_failure->message));
@@ -310,13 +321,14 @@ std::optional<failure_info> communicator::failure() {
   for (const auto& backend : m_backends) {
     if (is_aborted()) break;
     if (const isthmus_status status = backend->poll(); status != ISTHMUS_SUCCESS) {
-      failure_info failure = backend->take_failure(status, "an operation that had been started");
+      failure_info failure = backend->take_failure(status, "a pending operation");
       abort_on_backend_failure(failure);
     }
   }
   if (!is_aborted()) return std::nullopt;
-  // Another thread may be releasing the backends: whoever has the error may use the buffers again.
-  const std::lock_guard released(m_abort_mutex);
+  // The caller may reuse its buffers once it has the error, so wait until another thread
+  // has released the backends.
+  const std::lock_guard abort_lock(m_abort_mutex);
   const std::lock_guard lock(m_failure_mutex);
   return m_failure;
 }
@@ -337,8 +349,8 @@ void communicator::close() {
   if (!m_is_closed) {
     try {
       synchronize();
-    } catch (const error& caught) {
-      failure = caught;
+    } catch (const error& synchronize_error) {
+      failure = synchronize_error;
     }
   }
   const std::lock_guard lock(m_abort_mutex);
@@ -347,10 +359,10 @@ void communicator::close() {
   m_worker.reset();
   for (const auto& backend : m_backends) backend->destroy();
   m_failure_board.leave();
-  if (const std::size_t left = m_heap.clear(); left > 0)
+  if (const std::size_t live_blocks = m_heap.clear(); live_blocks > 0)
     log(log_level::warning,
-        "rank {}: {} block(s) of the symmetric heap were still live when the communicator was destroyed",
-        m_ranks.rank, left);
+        "rank {}: {} block(s) of the symmetric heap were not freed before the communicator was destroyed",
+        m_ranks.rank, live_blocks);
   if (failure) throw error(*failure);
 }
 
@@ -359,8 +371,8 @@ void* communicator::allocate_symmetric(std::uint64_t bytes) {
   if (m_ranks.has_mixed_platforms)  // equal on all ranks
     throw make_error(
         ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-        "memory_allocate_symmetric: the ranks' devices are of several platforms, which share no memory",
-        "allocate on each rank's own device: isthmus_memory_allocate_device");
+        "memory_allocate_symmetric: the ranks use devices of several platforms, which cannot share memory",
+        "allocate device memory on each rank with isthmus_memory_allocate_device");
   void* pointer = nullptr;
   exchange(recorder::setup_step::heap_allocate, bytes,
            [&] { pointer = m_heap.allocate(*m_control, m_ranks, bytes); });

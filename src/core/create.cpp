@@ -1,4 +1,4 @@
-// How a communicator comes to its backends: each rank prepares alone, then all agree.
+// Creation of a communicator's backends: each rank prepares its setup alone, then all ranks agree.
 #include <fmt/ranges.h>
 #include <isthmus/isthmus.h>
 
@@ -25,29 +25,32 @@ std::vector<selection::known_backend> known_backends(const std::vector<backend_e
   return backends;
 }
 
-// Whether the rule may choose its backend for any of these collectives (a bit each; 0: all).
+// Returns whether the rule applies to any of these collectives (one bit each; 0: all).
 bool covers_any(const selection::selection_rule& rule, std::uint32_t collectives) {
   return collectives == 0 || rule.collectives.empty() ||
          std::ranges::any_of(rule.collectives, [&](auto each) { return (collectives >> each & 1) != 0; });
 }
 
-// Why this rank can't use the backend, from what it knows by itself; "" when it can try.
-std::string local_rejection(const backend_entry& entry, const membership& ranks, const communicator_setup& setup) {
+// Returns why this rank cannot use the backend according to local information, or "" if it can try.
+std::string local_rejection(const backend_entry& entry, const membership& ranks,
+                            const communicator_setup& setup) {
   if (std::ranges::find(setup.external_backends, entry.name) != setup.external_backends.end())
-    return "the caller of this communicator carries it out";
+    return "the caller of this communicator runs it (external_backends)";
   if (entry.backend == nullptr) return entry.reason;
   if ((entry.backend->platforms & 1u << ranks.device.platform) == 0)
-    return fmt::format("it does not work on platform {}", isthmus_platform_name(ranks.device.platform));
+    return fmt::format("it does not support platform {}", isthmus_platform_name(ranks.device.platform));
   if ((entry.backend->capabilities & ISTHMUS_BACKEND_MIXED_PLATFORMS) == 0 && ranks.has_mixed_platforms)
-    return "it works on one platform at a time, and the ranks are on several";
+    return "it supports one platform per communicator, and the ranks use several";
   if ((entry.backend->capabilities & ISTHMUS_BACKEND_ONE_RANK_PER_PROCESS) != 0 && ranks.process_size > 1)
-    return fmt::format("it allows one rank per process, this process has {}", ranks.process_size);
+    return fmt::format("it supports one rank per process, and this process has {}", ranks.process_size);
   if ((entry.backend->capabilities & ISTHMUS_BACKEND_MULTI_NODE) == 0 && ranks.nodes > 1)
-    return fmt::format("it works on one machine only, the ranks are on {}", ranks.nodes);
-  // What can take no call should cost no memory, streams and threads. All ranks have the same rules.
+    return fmt::format("it supports a single node, and the ranks are on {} nodes", ranks.nodes);
+  // A backend that no call can select must not use memory, streams or threads. All ranks have equal rules, so
+  // they make the same decision.
   const auto names_backend = [&](const auto& rule) { return rule.backend == entry.name; };
   const auto applies_to_ranks = [&](const auto& rule) {
-    return names_backend(rule) && selection::is_relevant(rule, ranks.selection_platform(), ranks.size, ranks.nodes);
+    return names_backend(rule) &&
+           selection::is_relevant(rule, ranks.selection_platform(), ranks.size, ranks.nodes);
   };
   const auto applies_to_calls = [&](const auto& rule) {
     return applies_to_ranks(rule) && covers_any(rule, setup.collectives);
@@ -57,11 +60,11 @@ std::string local_rejection(const backend_entry& entry, const membership& ranks,
     return fmt::format("no rule names it for {} ranks of platform {} on {} node{}", ranks.size,
                        isthmus_platform_name(ranks.device.platform), ranks.nodes, ranks.nodes == 1 ? "" : "s");
   if (std::ranges::none_of(setup.rules->rules, applies_to_calls))
-    return "no rule names it for what this communicator calls";
+    return "no rule names it for the collectives of this communicator";
   return "";
 }
 
-// What a rank says about a backend: "name capabilities reason".
+// Returns a rank's advertisement of its backends, one line per backend: "name capabilities reason".
 std::string advertise(const membership& ranks, const communicator_setup& setup) {
   std::string text;
   for (const backend_entry& entry : setup.backends) {
@@ -73,7 +76,7 @@ std::string advertise(const membership& ranks, const communicator_setup& setup) 
   return text;
 }
 
-// "ranks 0, 1; 2, 3": of each node.
+// Lists the ranks of each node: "ranks 0, 1; 2, 3".
 std::string nodes_text(const membership& ranks) {
   std::string text = "ranks ";
   for (int node = 0; node < ranks.nodes; ++node) {
@@ -105,8 +108,8 @@ std::vector<std::pair<std::string, advertisement>> parse_advertisements(const st
   return advertisements;
 }
 
-const advertisement* find_advertisement(const std::vector<std::pair<std::string, advertisement>>& advertisements,
-                                     const std::string& name) {
+const advertisement* find_advertisement(
+    const std::vector<std::pair<std::string, advertisement>>& advertisements, const std::string& name) {
   for (const auto& [candidate, value] : advertisements)
     if (candidate == name) return &value;
   return nullptr;
@@ -117,7 +120,8 @@ const advertisement* find_advertisement(const std::vector<std::pair<std::string,
 std::string communicator_setup::rules_text() const {
   if (!rules) return "";
   return rules->canonical() + (collectives == 0 ? "" : fmt::format("collectives {:#x}\n", collectives)) +
-         (external_backends.empty() ? "" : fmt::format("left to the caller {}\n", fmt::join(external_backends, ",")));
+         (external_backends.empty() ? ""
+                                    : fmt::format("external backends {}\n", fmt::join(external_backends, ",")));
 }
 
 communicator_setup prepare(isthmus_device device, const isthmus_communicator_options& options) {
@@ -144,16 +148,18 @@ communicator_setup prepare(isthmus_device device, const isthmus_communicator_opt
 }
 
 std::shared_ptr<communicator> communicator::create_subcommunicator(isthmus_device device, int color, int key,
-                                                      const std::string& creator, const char* use) {
+                                                                   const std::string& creator,
+                                                                   const char* use) {
   std::unique_ptr<bootstrap> control = m_control->split(color, key);
   if (!control) return nullptr;
-  // On other devices and several nodes the maker may be of use once more. Equal on all ranks.
+  // The creator may be used again inside the subcommunicator if the platform differs or there are several
+  // nodes. Equal on all ranks.
   const bool is_other_platform = m_ranks.has_mixed_platforms || device.platform != m_ranks.device.platform;
   const bool excludes_creator = !is_other_platform || m_ranks.nodes == 1;
   communicator_setup setup = derived_setup();
   setup.device = device;
-  setup.external_backends.clear();  // the caller knows the whole alone
-  setup.collectives = 0;         // what the backend makes of this one's
+  setup.external_backends.clear();  // they belong to the caller of the parent
+  setup.collectives = 0;            // the backend may call any collective
   setup.failure = capture_error([&] {
     auto rules = std::make_shared<selection::configuration>(
         selection::subcommunicator_configuration(*m_setup.rules, excludes_creator ? creator : "", use));
@@ -168,27 +174,28 @@ void communicator::create_backends(split_states parent_states) {
   agree_on_backends();
   m_failure_board.end_sharing();
   for (const auto& backend : m_backends)
-    if (const auto state = parent_states.find(backend->name()); state != parent_states.end() && backend->reason().empty())
+    if (const auto state = parent_states.find(backend->name());
+        state != parent_states.end() && backend->reason().empty())
       backend->adopt(std::move(state->second));
   const auto create_matching = [this](bool is_last_resort_pass, bool has_other_backend) {
     for (const auto& backend : m_backends) {
       if (!backend->reason().empty() || is_last_resort(*backend) != is_last_resort_pass) continue;
       if (is_last_resort_pass && has_other_backend)
-        backend->reject("no rule names it but a built-in one, and others work");
+        backend->reject("no rule names it except a built-in one, and other backends are available");
       else
         create_backend(*backend);
     }
   };
   create_matching(false, false);
-  // Asked once: one last resort is no reason against another, which may be made of its work. A caller that has
-  // something of its own needs none.
-  create_matching(true,
-               !m_setup.external_backends.empty() ||
-                   std::ranges::any_of(m_backends, [](const auto& backend) { return backend->is_usable(); }));
+  // Evaluate this once, because a last resort must not exclude a composite backend that uses it. A caller with
+  // external backends needs no last resort.
+  create_matching(
+      true, !m_setup.external_backends.empty() ||
+                std::ranges::any_of(m_backends, [](const auto& backend) { return backend->is_usable(); }));
   throw_if_no_backend();
 }
 
-// All ranks have the same rules, and shared their capabilities.
+// The result is equal on all ranks, because they have the same rules and combined capabilities.
 bool communicator::is_last_resort(const backend_instance& backend) const {
   return (backend.capabilities() & ISTHMUS_BACKEND_LAST_RESORT) != 0 &&
          std::ranges::all_of(m_setup.rules->rules, [&](const auto& rule) {
@@ -196,7 +203,7 @@ bool communicator::is_last_resort(const backend_instance& backend) const {
          });
 }
 
-// Where no backend works, and, on several nodes, which ranks are on which.
+// Throws if no backend is usable. On several nodes, the message lists the ranks of each node.
 void communicator::throw_if_no_backend() const {
   if (std::ranges::any_of(m_backends, [](const auto& backend) { return backend->is_usable(); })) return;
   std::string reasons;
@@ -204,9 +211,10 @@ void communicator::throw_if_no_backend() const {
     reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", backend->name(), backend->reason());
   if (reasons.empty()) reasons = "none is built in";
   const char* const hint =
-      m_ranks.has_mixed_platforms ? "all ranks of one communicator use devices of one platform, or a rule for platform = "
-                         "\"mixed\" names a backend that joins several"
-                       : "isthmus info lists the backends of this machine";
+      m_ranks.has_mixed_platforms
+          ? "use devices of one platform on all ranks, or add a rule for platform = \"mixed\" that "
+            "names a backend for several platforms"
+          : "run isthmus info to list the backends of this machine";
   if (m_ranks.nodes == 1)
     throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
                      fmt::format("no backend works for these ranks: {}", reasons), hint);
@@ -214,12 +222,12 @@ void communicator::throw_if_no_backend() const {
                    fmt::format("no backend crosses between the {} nodes of these ranks ({}): {}", m_ranks.nodes,
                                nodes_text(m_ranks), reasons),
                    m_control->mpi_table() == nullptr
-                       ? "create the communicator from MPI, or give it a backend of several nodes"
+                       ? "create the communicator from MPI, or configure a backend that supports several nodes"
                        : hint);
 }
 
-// All ranks end with the same list in the same order: backends as rank 0 lists them, then those that only
-// other ranks have. One that some rank can't use is used by none.
+// All ranks get the same list in the same order: the backends of rank 0, then the backends that only other
+// ranks have. If a rank cannot use a backend, no rank uses it.
 void communicator::agree_on_backends() {
   const auto texts = gather_texts(*m_control, advertise(m_ranks, m_setup));
   std::vector<std::vector<std::pair<std::string, advertisement>>> advertisements;
@@ -241,8 +249,9 @@ void communicator::agree_on_backends() {
         reason = match->reason;
     }
     const auto local_entry = std::find_if(m_setup.backends.begin(), m_setup.backends.end(),
-                                  [&](const backend_entry& entry) { return entry.name == name; });
-    backend_entry entry = local_entry != m_setup.backends.end() ? *local_entry : backend_entry{name, nullptr, "", ""};
+                                          [&](const backend_entry& entry) { return entry.name == name; });
+    backend_entry entry =
+        local_entry != m_setup.backends.end() ? *local_entry : backend_entry{name, nullptr, "", ""};
     m_backends.push_back(std::make_unique<backend_instance>(*this, std::move(entry), m_backends.size()));
     m_backends.back()->set_capabilities(shared_capabilities);
     m_recorder.add_backend(m_backends.size() - 1, name, m_backends.back()->is_blocking());
@@ -250,14 +259,16 @@ void communicator::agree_on_backends() {
   }
 }
 
-// One that is UNSUPPORTED somewhere is used by nobody; any other failure ends the creation on all ranks.
+// If the backend is UNSUPPORTED on any rank, no rank uses it. Any other failure makes the creation fail
+// on all ranks.
 void communicator::create_backend(backend_instance& backend) {
   backend.set_by_default(is_last_resort(backend));
   std::optional<error> failure;
   if (const isthmus_status status = backend.create(); status != ISTHMUS_SUCCESS)
     failure = error(backend.take_failure(status, "create"));
-  // The other ranks may wait for this one inside create, where a vote would be taken for what they wait for.
-  if (backend.has_create_thrown() && m_control->publish_failure(failure->info())) throw error(*failure);
+  // The other ranks may be blocked in an exchange inside create, where they would interpret a vote as data
+  // of that exchange.
+  if (backend.did_create_throw() && m_control->publish_failure(failure->info())) throw error(*failure);
   const auto all = gather_votes(*m_control, no_value{}, failure);
   if (first_refusal(all, ISTHMUS_ERROR_UNSUPPORTED) >= 0) backend.destroy();
   check_votes(all, failure, fmt::format("creating backend {} failed", backend.name()), ISTHMUS_ERROR_REMOTE,

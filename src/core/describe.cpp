@@ -1,4 +1,4 @@
-// info and explain: the communicator in JSON.
+// JSON descriptions of a communicator and its selection: info, explain and path.
 #include <isthmus/isthmus.h>
 
 #include <nlohmann/json.hpp>
@@ -46,9 +46,8 @@ json communicator::info() {
   json backends = json::array();
   for (const auto& backend : m_backends) backends.push_back(describe_backend(*backend, backend->is_present()));
   json rules = json::array();
-  for (const auto& rule : m_setup.rules->rules)
-    rules.push_back({{"rule", rule.text}, {"source", rule.source}});
-  const auto failed = failure();
+  for (const auto& rule : m_setup.rules->rules) rules.push_back({{"rule", rule.text}, {"source", rule.source}});
+  const auto current_failure = failure();
   return {{"version", isthmus_version()},
           {"rank", m_ranks.rank},
           {"size", m_ranks.size},
@@ -61,7 +60,7 @@ json communicator::info() {
            {{"platform", isthmus_platform_name(m_ranks.device.platform)}, {"ordinal", m_ranks.device.ordinal}}},
           {"bootstrap", m_control->name()},
           {"timeout_s", timeout_s()},
-          {"state", failed ? json(failed->message) : json("ok")},
+          {"state", current_failure ? json(current_failure->message) : json("ok")},
           {"backends", backends},
           {"rules", rules},
           {"config_files", m_setup.rules->files},

@@ -12,17 +12,19 @@
 namespace isthmus {
 namespace {
 
-// A rule that somebody wrote, not a built-in default, and that fits the call but can't be followed.
+// Returns true if the rule was set by a user (not a built-in default) and matches the call, but its
+// backend is unavailable.
 bool is_unused_request(const selection::rule_rejection& rejection) {
   return !rejection.candidate->source.starts_with("default") && rejection.is_unavailable;
 }
 
-// The order of its contributions shows in the result's bits.
+// Returns true if the result depends on the order of the contributions.
 bool depends_on_order(const isthmus_operation& operation) {
   return row_of(operation.collective).is_reduction && is_floating(operation.datatype);
 }
 
-// A rule's text as the backend itself spells it, which it then knows by its address.
+// Returns the backend's own pointer for the algorithm name of a rule, because backends identify
+// algorithms by address.
 const char* intern_algorithm(const isthmus_backend& backend, const std::string& text) {
   if (text.empty()) return nullptr;
   const int index = isthmus_algorithm_index(backend.algorithms, text.c_str());
@@ -42,14 +44,15 @@ dispatcher::dispatcher(const selection::configuration& rules, const membership& 
       m_external_backends(external_backends),
       m_recorder(recorder) {}
 
-// Symmetric only where every rank uses every buffer of the call: for rooted collectives and for send and
-// recv the ranks could not agree on it.
+// Returns symmetric only if every rank uses every buffer of the call. For rooted collectives and for send and
+// recv, the ranks could not agree on a memory kind.
 selection::memory_kind dispatcher::memory_of(const isthmus_operation& operation) const {
   const collective_row& row = row_of(operation.collective);
-  if (row.send_ranks != buffer_ranks::all || row.recv_ranks != buffer_ranks::all) return selection::memory_kind::any;
-  const bool symmetric = m_heap.find(operation.send_buf, 1, nullptr, nullptr) &&
-                         m_heap.find(operation.recv_buf, 1, nullptr, nullptr);
-  return symmetric ? selection::memory_kind::symmetric : selection::memory_kind::any;
+  if (row.send_ranks != buffer_ranks::all || row.recv_ranks != buffer_ranks::all)
+    return selection::memory_kind::any;
+  const bool is_symmetric = m_heap.find(operation.send_buf, 1, nullptr, nullptr) &&
+                            m_heap.find(operation.recv_buf, 1, nullptr, nullptr);
+  return is_symmetric ? selection::memory_kind::symmetric : selection::memory_kind::any;
 }
 
 selection::selection_query dispatcher::make_query(const isthmus_operation& operation) const {
@@ -78,13 +81,14 @@ selection::availability dispatcher::make_availability(const isthmus_operation& c
     backend_instance* const backend = find(name);
     if (backend == nullptr) return "there is no backend of this name";
     if (!backend->is_usable()) return backend->reason().c_str();
-    if (m_rules.deterministic && depends_on_order(common_operation) && (backend->capabilities() & ISTHMUS_BACKEND_RANK_ORDER) == 0)
-      return "deterministic: it does not promise sums in the order of the ranks";
+    if (m_rules.deterministic && depends_on_order(common_operation) &&
+        (backend->capabilities() & ISTHMUS_BACKEND_RANK_ORDER) == 0)
+      return "deterministic: backend does not guarantee rank-ordered reductions";
     return backend->supports(common_operation, intern_algorithm(backend->functions(), algorithm));
   };
 }
 
-// The call is not where it belongs: in one of the next places, or new.
+// Slow path of choose: the entry is in one of the next slots or does not exist.
 backend_choice dispatcher::probe_cache(const cache_key& key, const isthmus_operation& operation) {
   const std::size_t first_slot = index_of(key);
   const auto slot = [&](std::size_t i) -> cache_entry& { return m_cache[(first_slot + i) % m_cache.size()]; };
@@ -101,28 +105,30 @@ backend_choice dispatcher::probe_cache(const cache_key& key, const isthmus_opera
 
 backend_choice dispatcher::select_backend(const isthmus_operation& operation) {
   const auto common_operation = agreed_operation(operation, m_ranks.size);
-  const auto decision = selection::select(m_rules, make_query(operation), make_availability(common_operation), true);
+  const auto decision =
+      selection::select(m_rules, make_query(operation), make_availability(common_operation), true);
   if (decision.winner == nullptr) {
     std::string reasons;
     for (const auto& rejection : decision.rejections)
       if (rejection.is_unavailable) reasons += (reasons.empty() ? "" : "; ") + rejection.reason;
     throw make_error(
         ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-        fmt::format("no backend can do {} of {}: {}", isthmus_collective_name(operation.collective),
+        fmt::format("no backend can run {} of {}: {}", isthmus_collective_name(operation.collective),
                     isthmus_datatype_name(operation.datatype), reasons.empty() ? decision.reason : reasons),
-        "isthmus explain shows every rule and backend for this call");
+        "run isthmus explain to see every rule and backend for this call");
   }
   if (is_external(decision.winner->backend))
     throw make_error(
         ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-        fmt::format("{} of {} is for {}, which this communicator leaves to its caller: {}",
+        fmt::format("{} of {} selects {}, an external backend that the caller must run: {}",
                     isthmus_collective_name(operation.collective), isthmus_datatype_name(operation.datatype),
                     decision.winner->backend, decision.reason),
-        "isthmus_communicator_path says so before the call");
+        "call isthmus_communicator_path first, and run the operation yourself if it returns an external "
+        "backend");
   log_unused_rules(decision, operation);
   const std::string& algorithm = decision.winner->algorithm;
-  // Once for each kind of call, because the choice is kept: what a real call took, for whom explain is not
-  // enough.
+  // This is logged once per kind of call, because the choice is cached. It shows the path of a real call
+  // without a call of explain.
   log(log_level::debug, "rank {}: {} of {} takes {}{}{}: {}", m_ranks.rank,
       isthmus_collective_name(operation.collective), isthmus_datatype_name(operation.datatype),
       decision.winner->backend, algorithm.empty() ? "" : ":", algorithm, decision.reason);
@@ -130,7 +136,8 @@ backend_choice dispatcher::select_backend(const isthmus_operation& operation) {
   return {backend, intern_algorithm(backend->functions(), algorithm), m_recorder.reason_index(decision.reason)};
 }
 
-void dispatcher::log_unused_rules(const selection::selection_decision& decision, const isthmus_operation& operation) {
+void dispatcher::log_unused_rules(const selection::selection_decision& decision,
+                                  const isthmus_operation& operation) {
   for (const auto& rejection : decision.rejections) {
     if (!is_unused_request(rejection) ||
         !m_logged_rules.insert(rejection.candidate->text + rejection.reason).second)
@@ -141,11 +148,13 @@ void dispatcher::log_unused_rules(const selection::selection_decision& decision,
   }
 }
 
-nlohmann::json dispatcher::plan_json(const selection::selection_decision& decision, const isthmus_operation& common_operation) const {
+nlohmann::json dispatcher::plan_json(const selection::selection_decision& decision,
+                                     const isthmus_operation& common_operation) const {
   if (decision.winner == nullptr) return {};
   backend_instance* const backend = find(decision.winner->backend);
   if (is_external(decision.winner->backend)) return {};
-  const char* const text = backend->plan(common_operation, intern_algorithm(backend->functions(), decision.winner->algorithm));
+  const char* const text =
+      backend->plan(common_operation, intern_algorithm(backend->functions(), decision.winner->algorithm));
   return text == nullptr ? nlohmann::json() : nlohmann::json::parse(text);
 }
 
@@ -159,10 +168,10 @@ std::string dispatcher::path(const isthmus_operation& operation) const {
 
 nlohmann::json dispatcher::explain(const isthmus_operation& operation) {
   const auto common_operation = agreed_operation(operation, m_ranks.size);
-  const auto available = make_availability(common_operation);
-  const auto query = make_query(operation);
-  const auto decision = selection::select(m_rules, query, available, true);
-  nlohmann::json result = selection::to_json(query, decision);
+  const auto find_obstacle = make_availability(common_operation);
+  const auto call_query = make_query(operation);
+  const auto decision = selection::select(m_rules, call_query, find_obstacle, true);
+  nlohmann::json result = selection::to_json(call_query, decision);
   result["not_used"] = nlohmann::json::array();
   for (const auto& rejection : decision.rejections)
     if (is_unused_request(rejection))
@@ -171,7 +180,7 @@ nlohmann::json dispatcher::explain(const isthmus_operation& operation) {
                                     {"reason", rejection.reason}});
   result["supports"] = nlohmann::json::object();
   for (const auto& backend : m_backends) {
-    const char* reason = available(backend->name(), "");
+    const char* reason = find_obstacle(backend->name(), "");
     result["supports"][backend->name()] = reason == nullptr ? nlohmann::json() : nlohmann::json(reason);
   }
   const bool has_no_local_backend = decision.winner == nullptr || is_external(decision.winner->backend);

@@ -1,5 +1,7 @@
-// Which backend takes an operation: selection with a memory. The call path reads a small table; the
-// selector runs once for each kind of call.
+// Selects the backend and algorithm of an operation. Decisions are cached: the call path reads a small table,
+// and the selector runs once per kind of call.
+//
+// Thread safety: none. The communicator does not overlap calls.
 #pragma once
 
 #include <isthmus/types.h>
@@ -22,18 +24,18 @@ namespace isthmus {
 
 struct backend_choice {
   backend_instance* backend = nullptr;
-  const char* algorithm = nullptr;  // out of the backend's own array; nullptr: its own choice
-  std::uint32_t reason = 0;         // the recorder's number of it
+  const char* algorithm = nullptr;  // element of the backend's own array; nullptr: the backend decides
+  std::uint32_t reason = 0;         // index in the recorder
 };
 
 class dispatcher {
  public:
-  // The references outlive the dispatcher; `backends` is complete before the first call.
+  // Lifetime: the referenced objects outlive the dispatcher. `backends` is complete before the first call.
   dispatcher(const selection::configuration& rules, const membership& ranks, const symmetric_heap& heap,
              const std::vector<std::unique_ptr<backend_instance>>& backends,
              const std::vector<std::string>& external_backends, recorder::flight_recorder& recorder);
 
-  // Precondition: a validated operation. Throws error (UNSUPPORTED) when nothing can do it. Not thread-safe.
+  // Precondition: the operation is validated. Errors: throws error (UNSUPPORTED) if no backend can run it.
   backend_choice choose(const isthmus_operation& operation) {
     const auto bytes = selection_bytes(operation, m_ranks.size);
     const cache_key key{shape_of(operation), bytes.value_or(unknown_bytes)};
@@ -43,21 +45,22 @@ class dispatcher {
     return entry.choice;
   }
 
-  // "backend:algorithm", or "" where nothing can do it: the same selection, of which nothing is kept.
+  // Returns "backend:algorithm", or "" if no backend can run the operation. Uses the same selection
+  // but caches nothing.
   std::string path(const isthmus_operation& operation) const;
 
-  // The JSON of isthmus_communicator_explain, from the same selection with a trace.
+  // Returns the JSON of isthmus_communicator_explain. Uses the same selection, with a trace.
   nlohmann::json explain(const isthmus_operation& operation);
 
  private:
   static constexpr std::uint64_t unknown_bytes = ~std::uint64_t{0};
   static constexpr std::size_t cache_bits = 8;
-  // An exchange with many neighbours makes dozens of kinds of calls in turns. Those that meet in one place of
-  // the table go to the next ones: two that threw each other out cost 6 us a call.
+  // An exchange with many neighbors alternates between dozens of kinds of calls. Entries that collide use the
+  // next slots. If two entries evicted each other, each call would cost 6 us.
   static constexpr std::size_t max_probes = 8;
 
   struct cache_key {
-    std::uint64_t shape = ~std::uint64_t{0};  // no operation has it
+    std::uint64_t shape = ~std::uint64_t{0};  // empty: no operation has this shape
     std::uint64_t bytes = 0;
     bool operator==(const cache_key&) const = default;
   };
@@ -85,7 +88,8 @@ class dispatcher {
   selection::availability make_availability(const isthmus_operation& common_operation) const;
   backend_instance* find(const std::string& name) const;
   bool is_external(const std::string& name) const;
-  nlohmann::json plan_json(const selection::selection_decision& decision, const isthmus_operation& common_operation) const;
+  nlohmann::json plan_json(const selection::selection_decision& decision,
+                           const isthmus_operation& common_operation) const;
   backend_choice probe_cache(const cache_key& key, const isthmus_operation& operation);
   backend_choice select_backend(const isthmus_operation& operation);
   void log_unused_rules(const selection::selection_decision& decision, const isthmus_operation& operation);

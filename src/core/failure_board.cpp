@@ -8,22 +8,22 @@ namespace {
 
 void log_missing_board(const membership& ranks, int rank, const error& failure) {
   log(log_level::info,
-      "rank {}: no shared memory for notices of failures of rank {}, which then go by the bootstrap: {}",
+      "rank {}: no shared memory for the failure notices of rank {}, using the bootstrap instead: {}",
       ranks.rank, rank, failure.what());
 }
 
 }  // namespace
 
 void failure_board::share(bootstrap& control, const membership& ranks) {
-  if (ranks.process_size == ranks.size) return;  // failures reach the ranks of a process directly
-  segment_address mine{};
+  if (ranks.process_size == ranks.size) return;  // ranks of one process notify each other directly
+  segment_address contribution{};
   try {
     m_own_page = shared_segment::create(sizeof(failure_record));
-    mine = m_own_page->address();
+    contribution = m_own_page->address();
   } catch (const error& failure) {
     log_missing_board(ranks, ranks.rank, failure);
   }
-  const auto addresses = gather_values(control, mine);
+  const auto addresses = gather_values(control, contribution);
   auto processes = ranks.rank_processes;
   m_pages.resize(processes.size());
   for (std::size_t rank = 0; rank < processes.size(); ++rank) {
@@ -41,7 +41,9 @@ void failure_board::share(bootstrap& control, const membership& ranks) {
 }
 
 void failure_board::leave() noexcept {
-  if (m_own_page) reinterpret_cast<failure_record*>(m_own_page->data())->has_destroyed_communicator.store(1, std::memory_order_release);
+  if (m_own_page)
+    reinterpret_cast<failure_record*>(m_own_page->data())
+        ->has_destroyed_communicator.store(1, std::memory_order_release);
 }
 
 void failure_board::end_sharing() {

@@ -1,5 +1,6 @@
-// A page of shared memory for each rank of a machine, in which it writes why it failed (bootstrap/peer_monitor.hpp):
-// ranks in other processes learn of the cause from there at once, without a store or a message.
+// Failure notices in shared memory: each rank of a node has its own page, in which it publishes its failure
+// (bootstrap/peer_monitor.hpp). Ranks in other processes read the root cause there immediately, without a store
+// or a message.
 #pragma once
 
 #include <memory>
@@ -15,20 +16,21 @@ namespace isthmus {
 
 class failure_board {
  public:
-  // Collective. Where a rank has no page, or it can't be reached, the bootstrap alone carries failures.
+  // Collective. If a rank has no reachable page, its failures are published only through the bootstrap.
   void share(bootstrap& control, const membership& ranks);
-  // Once all ranks have called share: nobody opens the page any more.
+  // Closes the page's descriptor. Ordering: call it after all ranks have called share(), because no rank opens
+  // the page afterwards.
   void end_sharing();
 
-  // This rank has destroyed its communicator: it may end without harm to the others.
+  // Marks this rank's communicator as destroyed: its process may then exit without being reported as lost.
   void leave() noexcept;
-  // A rank of another process that ended before it had left.
+  // Returns a rank of another process that exited before it called leave().
   std::optional<int> find_lost() const noexcept { return m_peers.find_lost(); }
 
  private:
   std::shared_ptr<shared_segment> m_own_page;
-  std::vector<std::shared_ptr<shared_segment>> m_pages;  // by rank; empty where it can't be reached
-  peer_monitor m_peers{0, 0};                                 // nobody where all are in one process
+  std::vector<std::shared_ptr<shared_segment>> m_pages;  // by rank; empty if unreachable
+  peer_monitor m_peers{0, 0};                            // empty if all ranks are in one process
 };
 
 }  // namespace isthmus

@@ -18,27 +18,28 @@
 namespace isthmus::group {
 namespace {
 
-// A communicator to be made from another one, by split or shrink.
+// A communicator that the outermost end() creates from `parent`, by split or shrink.
 struct pending_communicator {
   communicator* parent;
-  bool is_split;  // else a shrink, whose parent may have failed
+  bool is_split;  // false: shrink, whose parent may have failed
   std::function<std::shared_ptr<communicator>(communicator&)> make;
   isthmus_communicator* result;
 };
 
-// What the open group holds. Entry i of the first five vectors is operation i; apart, so that a group of one
-// communicator on one backend, the usual one, hands them on as they are.
+// Contents of the open group. Entry i of the first five vectors belongs to operation i. They are
+// separate vectors so that a group of one communicator on one backend, the common case, passes them to
+// the backend without a copy.
 struct group_state {
   std::vector<isthmus_operation> operations;
   std::vector<communicator*> ranks;
-  std::vector<recorder::request_info> requests;   // the reasons at the end
-  std::vector<backend_instance*> backends;  // chosen at the end
+  std::vector<recorder::request_info> requests;  // end() fills in the reasons
+  std::vector<backend_instance*> backends;       // selected by end()
   std::vector<const char*> algorithms;
   std::vector<pending_communicator> pending;
   std::vector<std::vector<std::uint64_t>> arrays;  // copies of counts and displacements
   std::optional<error> invalid;
 
-  // Keeps the memory: the next group of this thread allocates nothing.
+  // Keeps the capacity of the vectors, so that the next group of this thread allocates nothing.
   void clear() {
     operations.clear();
     ranks.clear();
@@ -51,10 +52,10 @@ struct group_state {
   }
 };
 
-// Operations of one communicator on one backend, in the order in which they were added.
+// The operations of one communicator on one backend, in call order.
 struct batch {
   communicator* rank;
-  std::size_t rank_order;  // of first use in this group
+  std::size_t rank_order;  // position of the communicator's first use in this group
   backend_instance* backend;
   std::vector<isthmus_operation> operations;
   std::vector<const char*> algorithms;
@@ -72,7 +73,8 @@ thread_groups& current_groups() {
 group_state& state() {
   thread_groups& groups = current_groups();
   if (groups.open_group == nullptr)
-    groups.open_group = groups.spare_group != nullptr ? std::move(groups.spare_group) : std::make_unique<group_state>();
+    groups.open_group =
+        groups.spare_group != nullptr ? std::move(groups.spare_group) : std::make_unique<group_state>();
   return *groups.open_group;
 }
 
@@ -80,28 +82,28 @@ const std::uint64_t* store_copy(group_state& group, const std::uint64_t* array, 
   return group.arrays.emplace_back(array, array + size).data();
 }
 
-// A copy that outlives the call: with its own arrays where this rank uses them, which may be garbage elsewhere.
+// Returns a copy that outlives the call. Copies only the arrays that this rank uses, because the other pointers
+// may be invalid.
 isthmus_operation store_copy(group_state& group, const isthmus_operation& operation, const membership& ranks) {
   const block_map blocks(operation, ranks.rank, ranks.size);
-  const bool sends = blocks.send.shape == extent::counts && blocks.is_source(ranks.rank);
-  const bool receives = blocks.recv.shape == extent::counts && blocks.is_receiver(ranks.rank);
+  const bool uses_send_counts = blocks.send.shape == extent::counts && blocks.is_source(ranks.rank);
+  const bool uses_recv_counts = blocks.recv.shape == extent::counts && blocks.is_receiver(ranks.rank);
   isthmus_operation copy = operation;
-  copy.send_counts = sends ? store_copy(group, operation.send_counts, ranks.size) : nullptr;
-  copy.send_displs = sends ? store_copy(group, operation.send_displs, ranks.size) : nullptr;
-  copy.recv_counts = receives ? store_copy(group, operation.recv_counts, ranks.size) : nullptr;
-  copy.recv_displs = receives ? store_copy(group, operation.recv_displs, ranks.size) : nullptr;
+  copy.send_counts = uses_send_counts ? store_copy(group, operation.send_counts, ranks.size) : nullptr;
+  copy.send_displs = uses_send_counts ? store_copy(group, operation.send_displs, ranks.size) : nullptr;
+  copy.recv_counts = uses_recv_counts ? store_copy(group, operation.recv_counts, ranks.size) : nullptr;
+  copy.recv_displs = uses_recv_counts ? store_copy(group, operation.recv_displs, ranks.size) : nullptr;
   return copy;
 }
 
-// Collects batches in an order that is the same on every rank: by communicator as first used, and within
-// one communicator by backend.
+// Collects batches in the same order on every rank: by first use of the communicator, then by backend.
 std::vector<batch> make_batches(const group_state& group) {
   std::vector<batch> batches;
   for (std::size_t i = 0; i < group.operations.size(); ++i) {
-    const auto same_rank = [&](const batch& candidate) { return candidate.rank == group.ranks[i]; };
-    const auto first = std::find_if(batches.begin(), batches.end(), same_rank);
+    const auto has_same_rank = [&](const batch& candidate) { return candidate.rank == group.ranks[i]; };
+    const auto first = std::find_if(batches.begin(), batches.end(), has_same_rank);
     auto match = std::find_if(first, batches.end(), [&](const batch& candidate) {
-      return same_rank(candidate) && candidate.backend == group.backends[i];
+      return has_same_rank(candidate) && candidate.backend == group.backends[i];
     });
     if (match == batches.end()) {
       const std::size_t order = first == batches.end() ? batches.size() : first->rank_order;
@@ -123,39 +125,42 @@ void run_batch(const batch& work) {
                  work.operations.size());
 }
 
-// Runs `job`, keeping the first failure of several.
+// Runs `job` and stores its failure in `first_error`, unless that already holds an error.
 template <typename Job>
-void capture_error(std::optional<error>& first, Job&& job) noexcept {
+void capture_error(std::optional<error>& first_error, Job&& job) noexcept {
   try {
     job();
   } catch (...) {
-    if (!first) first = current_error();
+    if (!first_error) first_error = current_error();
   }
 }
 
-// Backends that do not block: all states of one backend between its group_start and group_end.
-void run_native(const std::vector<batch>& batches, std::optional<error>& first) {
-  std::vector<const isthmus_backend*> started;
+// Nonblocking backends: runs all states of one backend between its group_start and group_end.
+void run_native(const std::vector<batch>& batches, std::optional<error>& first_error) {
+  std::vector<const isthmus_backend*> started_backends;
   for (const batch& representative : batches) {
     const isthmus_backend& functions = representative.backend->functions();
-    if (representative.backend->is_blocking() || std::find(started.begin(), started.end(), &functions) != started.end()) continue;
-    started.push_back(&functions);
+    if (representative.backend->is_blocking() ||
+        std::find(started_backends.begin(), started_backends.end(), &functions) != started_backends.end())
+      continue;
+    started_backends.push_back(&functions);
     isthmus_status status = representative.backend->group_start();
     if (status == ISTHMUS_SUCCESS) {
       for (const batch& work : batches)
-        if (&work.backend->functions() == &functions) capture_error(first, [&] { run_batch(work); });
+        if (&work.backend->functions() == &functions) capture_error(first_error, [&] { run_batch(work); });
       status = representative.backend->group_end();
     }
     if (status == ISTHMUS_SUCCESS) continue;
     for (const batch& work : batches)
       if (&work.backend->functions() == &functions)
-        capture_error(first, [&] { work.rank->fail_batch(*work.backend, status, work.operations.front()); });
+        capture_error(first_error,
+                      [&] { work.rank->fail_batch(*work.backend, status, work.operations.front()); });
   }
 }
 
-// Blocking backends: the calling thread serves the first communicator, the worker of each other one its
-// own, so that ranks of one process progress together.
-void run_blocking(const std::vector<batch>& batches, std::optional<error>& first) {
+// Blocking backends: the calling thread runs the first communicator, and worker threads run the others, so that
+// all ranks of a process make progress.
+void run_blocking(const std::vector<batch>& batches, std::optional<error>& first_error) {
   std::vector<communicator*> ranks;
   for (const batch& work : batches)
     if (work.backend->is_blocking() && std::find(ranks.begin(), ranks.end(), work.rank) == ranks.end())
@@ -169,17 +174,16 @@ void run_blocking(const std::vector<batch>& batches, std::optional<error>& first
   for (std::size_t index = 1; index < ranks.size(); ++index)
     ranks[index]->own_worker().start([&run_rank, index] { run_rank(index); });
   if (!ranks.empty()) run_rank(0);
-  // The workers have no say in their waits; the caller's thread, whose calls these are, has.
+  // Only the calling thread can be interrupted. It passes the interrupt to the ranks on worker threads.
   for (std::size_t index = 1; index < ranks.size(); ++index)
     while (!ranks[index]->own_worker().wait_for(0.05))
       if (is_interrupted()) ranks[index]->abort_on_interrupt();
   for (const auto& failure : failures)
-    if (failure && (!first || is_secondary_status(first->info().status))) first = failure;
+    if (failure && (!first_error || is_secondary_status(first_error->info().status))) first_error = failure;
 }
 
-// They meet other ranks, perhaps of this same thread, so each gets a thread while it lasts.
-// `work(index)` for all of them at once, each in a thread of its own since they need each other; their
-// failures.
+// Runs work(0) to work(n - 1) concurrently, each in its own thread, and returns their failures. The threads are
+// required because each function waits for other ranks, which may belong to the same calling thread.
 template <typename Work>
 std::vector<std::optional<error>> run_concurrently(std::size_t n, Work&& work) {
   std::vector<std::optional<error>> failures(n);
@@ -190,16 +194,16 @@ std::vector<std::optional<error>> run_concurrently(std::size_t n, Work&& work) {
   return failures;
 }
 
-void create_pending(const std::vector<pending_communicator>& pending, std::optional<error>& first) {
+void create_pending(const std::vector<pending_communicator>& pending, std::optional<error>& first_error) {
   const auto failures = run_concurrently(pending.size(), [&](std::size_t index) {
-    auto part = pending[index].make(*pending[index].parent);
-    if (part) *pending[index].result = handle_table::instance().insert(std::move(part));
+    auto new_communicator = pending[index].make(*pending[index].parent);
+    if (new_communicator) *pending[index].result = handle_table::instance().insert(std::move(new_communicator));
   });
   for (const auto& failure : failures)
-    if (failure && (!first || is_secondary_status(first->info().status))) first = failure;
+    if (failure && (!first_error || is_secondary_status(first_error->info().status))) first_error = failure;
 }
 
-// Of every communicator that checks.
+// Runs the mismatch check on every communicator for which the check is enabled.
 void run_checks(const std::vector<batch>& batches) {
   std::vector<communicator*> ranks;
   for (const batch& work : batches)
@@ -216,42 +220,43 @@ void run_checks(const std::vector<batch>& batches) {
 }
 
 bool is_one_batch(const group_state& group) {
-  const auto all_equal = [](const auto& values) {
+  const auto are_all_equal = [](const auto& values) {
     return std::all_of(values.begin(), values.end(), [&](auto* value) { return value == values.front(); });
   };
-  return !group.operations.empty() && all_equal(group.ranks) && all_equal(group.backends);
+  return !group.operations.empty() && are_all_equal(group.ranks) && are_all_equal(group.backends);
 }
 
 void run(group_state& group) {
   if (group.invalid) throw error(*group.invalid);
   for (std::size_t i = 0; i < group.operations.size(); ++i) {
-    // Everything that can be refused is refused before anything starts.
+    // All errors that can be detected early are thrown before any operation starts.
     group.ranks[i]->check_alive();
     const backend_choice choice = group.ranks[i]->choose(group.operations[i]);
     group.backends.push_back(choice.backend);
     group.algorithms.push_back(choice.algorithm);
     group.requests[i].reason = choice.reason;
   }
-  if (group.pending.empty() && is_one_batch(group)) {  // no brackets: they join several states
+  // group_start and group_end are only needed to join several states.
+  if (group.pending.empty() && is_one_batch(group)) {
     if (group.ranks[0]->has_mismatch_check())
       group.ranks[0]->compare(*group.backends[0], group.operations.data(), group.algorithms.data(),
                               group.operations.size());
     return group.ranks[0]->run(*group.backends[0], group.operations.data(), group.algorithms.data(),
                                group.requests.data(), group.operations.size());
   }
-  for (const auto& part : group.pending)
-    if (part.is_split) part.parent->check_alive();
-  std::optional<error> first;
-  create_pending(group.pending, first);
+  for (const auto& item : group.pending)
+    if (item.is_split) item.parent->check_alive();
+  std::optional<error> first_error;
+  create_pending(group.pending, first_error);
   const auto batches = make_batches(group);
   run_checks(batches);
-  run_native(batches, first);
-  run_blocking(batches, first);
-  if (first) throw error(*first);
+  run_native(batches, first_error);
+  run_blocking(batches, first_error);
+  if (first_error) throw error(*first_error);
 }
 
-// The thread's group, taken out of the thread, so that the work may open groups of its own; its memory goes
-// back.
+// The group of a thread, detached from the thread so that its work can open new groups. The destructor returns
+// the memory to the thread.
 struct detached_group {
   detached_group() : group(std::move(current_groups().open_group)) {}
   ~detached_group() {
@@ -261,15 +266,15 @@ struct detached_group {
   }
   detached_group(const detached_group&) = delete;
   detached_group& operator=(const detached_group&) = delete;
-  std::unique_ptr<group_state> group;  // null: nothing was added
+  std::unique_ptr<group_state> group;  // null: empty group
 };
 
-// Remembers the first error of the group, so that its end starts nothing.
+// Stores the first error of the group, so that end() starts nothing.
 template <typename Function>
 void record_error(Function&& function) {
   try {
     function();
-  } catch (...) {  // the vectors may have been left uneven
+  } catch (...) {  // the vectors may now have different lengths
     if (!state().invalid) state().invalid = current_error();
     throw;
   }
@@ -323,7 +328,8 @@ bool has_work_for(isthmus_communicator handle) {
   const communicator& rank = handle_table::instance().find(handle);
   const group_state& group = state();
   return std::find(group.ranks.begin(), group.ranks.end(), &rank) != group.ranks.end() ||
-         std::any_of(group.pending.begin(), group.pending.end(), [&](auto& each) { return each.parent == &rank; });
+         std::any_of(group.pending.begin(), group.pending.end(),
+                     [&](auto& each) { return each.parent == &rank; });
 }
 
 }  // namespace isthmus::group

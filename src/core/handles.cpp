@@ -7,7 +7,7 @@
 
 namespace isthmus {
 
-// Never destroyed: handles may be checked while the process ends.
+// Never destroyed: handles can still be checked while the process exits.
 handle_table& handle_table::make() {
   auto* const table = new handle_table;
   pthread_atfork([] { instance().m_mutex.lock(); }, [] { instance().m_mutex.unlock(); },
@@ -15,14 +15,14 @@ handle_table& handle_table::make() {
   return *table;
 }
 
-// In a forked child, whose communicators are its parent's: shared memory and connections are still in use
-// there, so not even destroying may touch them. The handles die, the objects stay as they are.
+// Runs in a forked child. The communicators belong to the parent process, which still uses their shared memory
+// and connections. The child must not destroy them, so it only invalidates the handles.
 void handle_table::invalidate_all() {
   for (std::uint32_t index = 0; index < m_size.load(std::memory_order_relaxed); ++index) {
     entry& slot = (*m_chunks[index / chunk_entries])[index % chunk_entries];
     slot.object.store(nullptr, std::memory_order_relaxed);
     slot.generation.store((slot.generation.load(std::memory_order_relaxed) + 1) & 0xfffffffu,
-                           std::memory_order_relaxed);
+                          std::memory_order_relaxed);
   }
   m_mutex.unlock();
 }
@@ -30,15 +30,15 @@ void handle_table::invalidate_all() {
 isthmus_communicator handle_table::insert(std::shared_ptr<communicator> object) {
   const std::lock_guard lock(m_mutex);
   std::uint32_t index = 0;
-  if (!m_free.empty()) {
-    index = m_free.back();
-    m_free.pop_back();
+  if (!m_free_indices.empty()) {
+    index = m_free_indices.back();
+    m_free_indices.pop_back();
   } else {
     index = m_size.load(std::memory_order_relaxed);
     if (index / chunk_entries >= max_chunks)
       throw make_error(
           ISTHMUS_ERROR_OUT_OF_MEMORY, ISTHMUS_HERE,
-          fmt::format("{} communicators are live in this process, the most that is possible", index),
+          fmt::format("communicator: {} communicators are live in this process, which is the maximum", index),
           "destroy communicators that are no longer used");
     auto& slot = m_chunks[index / chunk_entries];
     if (!slot) slot = std::make_unique<chunk>();
@@ -65,7 +65,7 @@ std::shared_ptr<communicator> handle_table::remove(isthmus_communicator handle) 
   const std::lock_guard lock(m_mutex);
   entry& slot = find_live_entry(handle);
   slot.object.store(nullptr, std::memory_order_release);
-  m_free.push_back(split(handle).index);
+  m_free_indices.push_back(split(handle).index);
   return std::move(slot.owner);
 }
 
@@ -82,8 +82,8 @@ void handle_table::fail(isthmus_communicator handle) {
   throw make_error(
       ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
       fmt::format("communicator = {} is not a live communicator", static_cast<void*>(handle)),
-      "it was destroyed, it never came from an isthmus_communicator_create function, or it belongs to the "
-      "process that this one was forked from");
+      "pass a handle from an isthmus_communicator_create function that has not been destroyed; handles of the "
+      "parent process are invalid after fork");
 }
 
 }  // namespace isthmus

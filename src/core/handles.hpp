@@ -1,5 +1,7 @@
-// Turns communicator handles into objects. A handle is not an address but (tag, generation, index), so a
-// destroyed or foreign one is recognised without touching memory that may be gone.
+// Maps communicator handles to objects. A handle is not an address but a triple (tag, generation, index). A
+// destroyed or foreign handle is therefore detected without an access to freed memory.
+//
+// Thread safety: all functions may be called from any thread.
 #pragma once
 
 #include <isthmus/types.h>
@@ -24,13 +26,14 @@ class handle_table {
 
   isthmus_communicator insert(std::shared_ptr<communicator> object);
 
-  // Kills the handle and returns its object; throws error (INVALID_USAGE) when it is not live. Any thread.
+  // Invalidates the handle and returns its object. Errors: throws error (INVALID_USAGE) if the
+  // handle is not live.
   std::shared_ptr<communicator> remove(isthmus_communicator handle);
 
-  // The object, kept alive while the caller works with it (abort, which may race with destroy). Any thread.
+  // Returns shared ownership, for calls that may race with destroy, such as abort.
   std::shared_ptr<communicator> share(isthmus_communicator handle);
 
-  // The hot path: two loads. The caller's own contract (no destroy during a call) keeps the object alive.
+  // Call path: two loads. Lifetime: the API forbids destroy during a call, so the object stays alive.
   communicator& find(isthmus_communicator handle) const {
     const handle_fields fields = split(handle);
     if (fields.tag == handle_tag && fields.index < m_size.load(std::memory_order_acquire)) {
@@ -72,8 +75,8 @@ class handle_table {
 
   std::mutex m_mutex;
   std::atomic<std::uint32_t> m_size{0};
-  std::array<std::unique_ptr<chunk>, max_chunks> m_chunks;  // chunks are never freed before process end
-  std::vector<std::uint32_t> m_free;
+  std::array<std::unique_ptr<chunk>, max_chunks> m_chunks;  // chunks are never freed
+  std::vector<std::uint32_t> m_free_indices;
 };
 
 }  // namespace isthmus

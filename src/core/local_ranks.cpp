@@ -33,14 +33,14 @@ void remove_local_rank(const communicator_token& token, const communicator* rank
 }
 
 std::vector<std::shared_ptr<communicator>> other_local_ranks(const communicator_token& token,
-                                                       const communicator* rank) {
+                                                             const communicator* rank) {
   const std::lock_guard lock(local_directory().mutex);
-  std::vector<std::shared_ptr<communicator>> live;
+  std::vector<std::shared_ptr<communicator>> live_ranks;
   const auto [begin, end] = local_directory().ranks.equal_range(token);
   for (auto entry = begin; entry != end; ++entry)
     if (entry->second.first != rank)
-      if (auto local_rank = entry->second.second.lock()) live.push_back(std::move(local_rank));
-  return live;
+      if (auto local_rank = entry->second.second.lock()) live_ranks.push_back(std::move(local_rank));
+  return live_ranks;
 }
 
 }  // namespace isthmus

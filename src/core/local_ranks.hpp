@@ -1,4 +1,7 @@
-// The ranks of one communicator that live in this process. A failure of one reaches the others here.
+// Registry of the ranks of each communicator in this process. Through it, a failed rank notifies the other
+// ranks of its process.
+//
+// Thread safety: all functions may be called from any thread.
 #pragma once
 
 #include <array>
@@ -12,11 +15,10 @@ class communicator;
 
 using communicator_token = std::array<std::uint64_t, 2>;
 
-// All functions: any thread.
 void add_local_rank(const communicator_token& token, const std::shared_ptr<communicator>& rank);
 void remove_local_rank(const communicator_token& token, const communicator* rank);
-// Live ranks, `rank` itself not included.
+// Returns the live ranks of the communicator in this process, except `rank`.
 std::vector<std::shared_ptr<communicator>> other_local_ranks(const communicator_token& token,
-                                                       const communicator* rank);
+                                                             const communicator* rank);
 
 }  // namespace isthmus

@@ -39,17 +39,18 @@ entry_point find_entry_point(void* library) {
 
 const isthmus_backend* open_plugin(const std::string& path) {
   std::error_code ignored;
-  const bool is_searched = path.find('/') == std::string::npos;  // by dlopen, in its own folders
+  const bool is_searched = path.find('/') == std::string::npos;  // dlopen then searches its own folders
   if (!is_searched && !fs::exists(path, ignored))
     throw plugin_error(path, "the file does not exist", "correct the path in the config file");
   std::string file = path;
   if (const std::string refusal = is_searched ? "" : check_code_path(file); !refusal.empty())
-    throw plugin_error(path, refusal, "chown or chmod it, or put it where only you or root can write");
+    throw plugin_error(path, refusal,
+                       "chown or chmod it, or move it to a folder that only you or root can write to");
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr)
-    throw plugin_error(path, dlerror(), "it must be a shared library whose dependencies can be found");
+    throw plugin_error(path, dlerror(), "pass a shared library whose dependencies the loader can find");
   try {
-    return adopt_backend(find_entry_point(library)());  // the library stays open: see the header
+    return adopt_backend(find_entry_point(library)());  // keep the library open: see the header
   } catch (...) {
     const std::string problem = current_error().what();
     dlclose(library);
@@ -59,13 +60,14 @@ const isthmus_backend* open_plugin(const std::string& path) {
 
 std::vector<fs::path> plugin_folders() {
   std::vector<fs::path> folders;
-  if (const char* configured = environment_variable("ISTHMUS_PLUGIN_PATH")) {
-    std::istringstream list(configured);
+  if (const char* search_path = environment_variable("ISTHMUS_PLUGIN_PATH")) {
+    std::istringstream list(search_path);
     for (std::string folder; std::getline(list, folder, ':');)
       if (!folder.empty()) folders.emplace_back(folder);
   }
   Dl_info library_info{};
-  if (dladdr(reinterpret_cast<const void*>(&isthmus_version), &library_info) != 0 && library_info.dli_fname != nullptr) {
+  if (dladdr(reinterpret_cast<const void*>(&isthmus_version), &library_info) != 0 &&
+      library_info.dli_fname != nullptr) {
     std::error_code failure;
     const auto library = fs::canonical(library_info.dli_fname, failure);
     if (!failure) folders.push_back(library.parent_path() / "isthmus");
@@ -80,7 +82,7 @@ std::vector<fs::path> plugin_files() {
     std::vector<fs::path> folder_files;
     for (const auto& file : fs::directory_iterator(folder, failure))
       if (file.path().extension() == ".so") folder_files.push_back(file.path());
-    std::sort(folder_files.begin(), folder_files.end());  // directory order differs between machines
+    std::sort(folder_files.begin(), folder_files.end());  // directory order differs between file systems
     files.insert(files.end(), folder_files.begin(), folder_files.end());
   }
   return files;
@@ -101,7 +103,7 @@ void add_configured(std::vector<backend_entry>& entries, const std::string& name
   if (other != nullptr && other->backend == backend) return;
   if (other != nullptr)
     throw plugin_error(path, fmt::format("the name \"{}\" is already taken by {}", name, other->source),
-                       "backend names are unique; remove one of the two");
+                       "remove one of the two: backend names must be unique");
   entries.push_back({name, backend, path, ""});
 }
 
@@ -126,7 +128,7 @@ bool is_backend_name(std::string_view name) {
   });
 }
 
-// The first three fields are where they are in every ABI.
+// The first three fields have the same offsets in every ABI.
 const plugin_abi& find_abi(const isthmus_backend* plugin_backend, std::span<const plugin_abi> abis) {
   if (plugin_backend == nullptr) throw std::invalid_argument("it gave NULL instead of an isthmus_backend");
   if (plugin_backend->magic != ISTHMUS_BACKEND_MAGIC)
@@ -140,15 +142,17 @@ const plugin_abi& find_abi(const isthmus_backend* plugin_backend, std::span<cons
                                             is_older ? abis.back().version : abis.front().version));
   }
   if (plugin_backend->struct_bytes < abi->min_bytes)
-    throw std::invalid_argument(fmt::format("its isthmus_backend has {} bytes, at least {} are needed",
+    throw std::invalid_argument(fmt::format("its isthmus_backend has {} bytes, at least {} are required",
                                             plugin_backend->struct_bytes, abi->min_bytes));
   return *abi;
 }
 
-// What follows the least of a struct are pointers, so one that was cut off counts as missing.
-const isthmus_backend* complete_backend(const isthmus_backend& plugin_backend, const plugin_abi& abi, const plugin_abi& current_abi) {
+// All fields beyond the minimum size are pointers. A truncated pointer is treated as missing.
+const isthmus_backend* complete_backend(const isthmus_backend& plugin_backend, const plugin_abi& abi,
+                                        const plugin_abi& current_abi) {
   static std::mutex mutex;
-  static auto* const complete_backends = new std::map<const isthmus_backend*, isthmus_backend>;  // outlives static objects
+  static auto* const complete_backends =
+      new std::map<const isthmus_backend*, isthmus_backend>;  // outlives static objects
   const std::size_t bytes = plugin_backend.struct_bytes - plugin_backend.struct_bytes % sizeof(void*);
   isthmus_backend complete{};
   std::memcpy(&complete, &plugin_backend, std::min(bytes, sizeof complete));
@@ -163,26 +167,27 @@ void check_fields(const isthmus_backend& backend) {
   const auto require = [](bool is_satisfied, const std::string& problem) {
     if (!is_satisfied) throw std::invalid_argument(problem);
   };
-  const auto are_paired = [](auto* one, auto* other) { return (one == nullptr) == (other == nullptr); };
+  const auto are_paired = [](auto* a, auto* b) { return (a == nullptr) == (b == nullptr); };
   const char* const name = backend.name == nullptr ? "" : backend.name;
   require(is_backend_name(name), fmt::format("its name \"{}\" does not match [a-z][a-z0-9_]*", name));
   constexpr std::uint32_t all_platforms = (1u << ISTHMUS_PLATFORM_COUNT) - 1;
   require(backend.platforms != 0 && (backend.platforms & ~all_platforms) == 0,
-       fmt::format("its platform mask {:#x} has no known platform or unknown ones", backend.platforms));
+          fmt::format("its platform mask {:#x} contains no platform or an unknown one", backend.platforms));
   require(backend.create != nullptr && backend.destroy != nullptr && backend.supports != nullptr &&
-           backend.enqueue != nullptr,
-       "create, destroy, supports and enqueue must not be NULL");
+              backend.enqueue != nullptr,
+          "create, destroy, supports and enqueue must not be NULL");
   require(are_paired(backend.group_start, backend.group_end),
-       "group_start and group_end must both be NULL or both be set");
-  require(are_paired(backend.split, backend.discard_split_state), "split and discard_split_state must both be NULL or both be set");
+          "group_start and group_end must both be NULL or both be set");
+  require(are_paired(backend.split, backend.discard_split_state),
+          "split and discard_split_state must both be NULL or both be set");
   require(are_paired(backend.register_block, backend.unregister_block),
-       "register_block and unregister_block must both be NULL or both be set");
+          "register_block and unregister_block must both be NULL or both be set");
 }
 
 }  // namespace
 
 std::span<const plugin_abi> known_abis() {
-  // The next ABI goes on top; that of today then stays with a translation, and the one below it goes.
+  // To add an ABI, insert it at the front, add a translation to the previous ABI and remove the oldest ABI.
   static constexpr plugin_abi known[] = {
       {ISTHMUS_BACKEND_ABI, ISTHMUS_BACKEND_SYMBOL, ISTHMUS_BACKEND_MIN_BYTES, nullptr}};
   static_assert(std::size(known) == ISTHMUS_BACKEND_ABI - ISTHMUS_BACKEND_MIN_ABI + 1);
@@ -191,33 +196,35 @@ std::span<const plugin_abi> known_abis() {
 
 const isthmus_backend* adopt_backend(const isthmus_backend* plugin_backend, std::span<const plugin_abi> abis) {
   const plugin_abi& abi = find_abi(plugin_backend, abis);
-  const isthmus_backend* const complete = plugin_backend->struct_bytes >= sizeof *plugin_backend && abi.translate == nullptr
-                                           ? plugin_backend
-                                           : complete_backend(*plugin_backend, abi, abis.front());
+  const isthmus_backend* const complete =
+      plugin_backend->struct_bytes >= sizeof *plugin_backend && abi.translate == nullptr
+          ? plugin_backend
+          : complete_backend(*plugin_backend, abi, abis.front());
   check_fields(*complete);
   return complete;
 }
 
 const isthmus_backend* load_plugin(const std::string& path) {
   static std::mutex mutex;
-  static std::map<std::string, const isthmus_backend*> loaded;
+  static std::map<std::string, const isthmus_backend*> loaded_backends;
   const std::lock_guard lock(mutex);
   std::error_code ignored;
   const bool is_searched = path.find('/') == std::string::npos;
   const std::string key = is_searched ? path : fs::weakly_canonical(path, ignored).string();
-  const auto known = loaded.find(key);
-  if (known != loaded.end()) return known->second;
+  const auto known = loaded_backends.find(key);
+  if (known != loaded_backends.end()) return known->second;
   const isthmus_backend* backend = open_plugin(path);
-  loaded.emplace(key, backend);
+  loaded_backends.emplace(key, backend);
   log(log_level::info, "loaded backend {} from {}", backend->name, path);
   return backend;
 }
 
-std::vector<backend_entry> find_backends(const std::vector<std::pair<std::string, std::string>>& configured) {
+std::vector<backend_entry> find_backends(
+    const std::vector<std::pair<std::string, std::string>>& configured_plugins) {
   std::vector<backend_entry> entries;
   for (const isthmus_backend* backend : builtin_backends())
     entries.push_back({backend->name, backend, "built-in", ""});
-  for (const auto& [name, path] : configured) add_configured(entries, name, path);
+  for (const auto& [name, path] : configured_plugins) add_configured(entries, name, path);
   for (const fs::path& file : plugin_files()) add_scanned(entries, file.string());
   return entries;
 }

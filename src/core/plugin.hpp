@@ -1,4 +1,6 @@
-// Finds backends: the built-in ones and plug-ins (.so files that export ISTHMUS_BACKEND_SYMBOL).
+// Discovery of backends: built-in backends and plug-ins (.so files that export ISTHMUS_BACKEND_SYMBOL).
+//
+// Thread safety: all functions may be called from any thread.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -11,7 +13,7 @@
 
 namespace isthmus {
 
-// A backend that this process can try, or the reason why it can't.
+// A backend that this process can try, or the reason why it was skipped.
 struct backend_entry {
   std::string name;
   const isthmus_backend* backend = nullptr;  // nullptr: skipped
@@ -19,28 +21,31 @@ struct backend_entry {
   std::string reason;                        // why it was skipped
 };
 
-// Throws error (CONFIG) that says what is wrong with the file. A plug-in stays loaded until the process
-// ends, because its threads or static objects may outlive every communicator. Thread-safe.
+// Lifetime: a plug-in stays loaded until the process exits, because its threads or static objects
+// may outlive every communicator.
+// Errors: throws error (CONFIG) with the path and the defect.
 const isthmus_backend* load_plugin(const std::string& path);
 
-// All backends: built-in, then `configured` (name, path) plug-ins, whose failures are errors (CONFIG), then
-// those found by scanning ISTHMUS_PLUGIN_PATH and the folder isthmus/ beside libisthmus.so, whose
-// failures are reasoned skips. Thread-safe.
-std::vector<backend_entry> find_backends(const std::vector<std::pair<std::string, std::string>>& configured);
+// Returns all backends, in this order: built-in backends, `configured` plug-ins (name, path), then plug-ins in
+// the folders of ISTHMUS_PLUGIN_PATH and in isthmus/ next to libisthmus.so.
+// Errors: throws error (CONFIG) if a configured plug-in is defective. Defective plug-ins of a scan are skipped,
+// with the reason in their entry.
+std::vector<backend_entry> find_backends(
+    const std::vector<std::pair<std::string, std::string>>& configured_plugins);
 
 // A version of isthmus/backend.h that a plug-in may be built for.
 struct plugin_abi {
   std::uint32_t version;
-  const char* symbol;                   // what such a plug-in exports
-  std::size_t min_bytes;              // of its isthmus_backend
-  void (*translate)(isthmus_backend&);  // from what the fields meant to what they mean now; NULL: the same
+  const char* symbol;                   // symbol that such a plug-in exports
+  std::size_t min_bytes;                // minimum size of its isthmus_backend
+  void (*translate)(isthmus_backend&);  // converts the fields to their current meaning; NULL: unchanged
 };
-// Those that this library takes, the newest first.
+// Returns the ABI versions that this library accepts, newest first.
 std::span<const plugin_abi> known_abis();
 
-// What the runtime can use in place of what a plug-in gave: the same, or, where that is shorter or of an older
-// ABI, a whole one that lives as long as the process. Throws std::invalid_argument with what is wrong with it.
-// Reads no byte beyond its struct_bytes. Thread-safe.
+// Converts a plug-in's backend table for use by the runtime. Returns `plugin_backend` itself, or a complete
+// copy with process lifetime if the table is shorter or has an older ABI. Reads no byte beyond struct_bytes.
+// Errors: throws std::invalid_argument with the defect.
 const isthmus_backend* adopt_backend(const isthmus_backend* plugin_backend,
                                      std::span<const plugin_abi> abis = known_abis());
 

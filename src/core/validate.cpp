@@ -12,7 +12,7 @@
 namespace isthmus {
 namespace {
 
-// No object is larger than this, so every address computation below it is safe.
+// No object is larger than this, so address computations with sizes up to this limit cannot overflow.
 constexpr std::uint64_t max_bytes = std::numeric_limits<std::int64_t>::max();
 
 struct byte_range {
@@ -33,8 +33,8 @@ struct side_names {
 constexpr side_names send_names{"send_buf", "send_counts", "send_displs"};
 constexpr side_names recv_names{"recv_buf", "recv_counts", "recv_displs"};
 
-// One side of an operation as this rank sees it. `bytes` spans from the buffer's first element to the
-// end of the last block.
+// The send or receive side of an operation on this rank. `bytes` extends from the first element of the buffer
+// to the end of the last block.
 struct buffer_side : block_list {
   const side_names& names;
   const void* buf;
@@ -45,12 +45,12 @@ struct buffer_side : block_list {
 };
 
 [[noreturn, gnu::cold]] void throw_invalid(const char* location, const std::string& message,
-                                     const std::string& hint) {
+                                           const std::string& hint) {
   throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, location, message, hint);
 }
 
 [[noreturn, gnu::cold]] void throw_too_large(const isthmus_operation& operation, const char* argument,
-                                       std::uint64_t value) {
+                                             std::uint64_t value) {
   throw_invalid(
       ISTHMUS_HERE,
       fmt::format("{}: {} = {} elements of {} do not fit the address space", row_of(operation.collective).name,
@@ -63,36 +63,42 @@ struct buffer_side : block_list {
 }
 
 [[noreturn, gnu::cold]] void throw_refused_collective(const collective_row& row) {
-  throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
-                   fmt::format("{}: this communicator was made for other collectives", row.name),
-                   "name it in isthmus_communicator_options.collectives, or leave that 0");
+  throw make_error(
+      ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
+      fmt::format("{}: collective is not among those that this communicator was created for", row.name),
+      "add it to isthmus_communicator_options.collectives, or set that to 0");
 }
 
 void check_enumerations(const isthmus_operation& operation, const validation_scope& scope) {
   if (operation.collective < 0 || operation.collective >= ISTHMUS_COLLECTIVE_COUNT)
-    throw_invalid(ISTHMUS_HERE,
-            out_of_range_text("collective", static_cast<int>(operation.collective), ISTHMUS_COLLECTIVE_COUNT),
-            "use an ISTHMUS_ collective of types.h");
+    throw_invalid(
+        ISTHMUS_HERE,
+        out_of_range_text("collective", static_cast<int>(operation.collective), ISTHMUS_COLLECTIVE_COUNT),
+        "use an ISTHMUS_ collective of types.h");
   const collective_row& row = row_of(operation.collective);
-  if (scope.collectives != 0 && (scope.collectives >> operation.collective & 1) == 0) throw_refused_collective(row);
+  if (scope.collectives != 0 && (scope.collectives >> operation.collective & 1) == 0)
+    throw_refused_collective(row);
   if (operation.datatype < 0 || operation.datatype >= ISTHMUS_DATATYPE_COUNT)
     throw_invalid(ISTHMUS_HERE,
-            fmt::format("{}: {}", row.name,
-                        out_of_range_text("datatype", static_cast<int>(operation.datatype), ISTHMUS_DATATYPE_COUNT)),
-            "use an ISTHMUS_ datatype of types.h");
+                  fmt::format("{}: {}", row.name,
+                              out_of_range_text("datatype", static_cast<int>(operation.datatype),
+                                                ISTHMUS_DATATYPE_COUNT)),
+                  "use an ISTHMUS_ datatype of types.h");
   if (row.is_reduction && (operation.op < 0 || operation.op >= ISTHMUS_REDUCTION_OP_COUNT))
-    throw_invalid(ISTHMUS_HERE,
-            fmt::format("{}: {}", row.name,
-                        out_of_range_text("op", static_cast<int>(operation.op), ISTHMUS_REDUCTION_OP_COUNT)),
-            "use ISTHMUS_SUM, PROD, MIN, MAX or AVG");
+    throw_invalid(
+        ISTHMUS_HERE,
+        fmt::format("{}: {}", row.name,
+                    out_of_range_text("op", static_cast<int>(operation.op), ISTHMUS_REDUCTION_OP_COUNT)),
+        "use ISTHMUS_SUM, PROD, MIN, MAX or AVG");
 }
 
 void check_root(const isthmus_operation& operation, const collective_row& row, const validation_scope& scope) {
   if (row.peer == peer_kind::none) return;
   const char* argument = row.peer == peer_kind::root ? "root" : "peer";
   if (operation.root < 0 || operation.root >= scope.size)
-    throw_invalid(ISTHMUS_HERE, fmt::format("{}: {}", row.name, out_of_range_text(argument, operation.root, scope.size)),
-            fmt::format("{} is a rank of this communicator, which has {} ranks", argument, scope.size));
+    throw_invalid(ISTHMUS_HERE,
+                  fmt::format("{}: {}", row.name, out_of_range_text(argument, operation.root, scope.size)),
+                  fmt::format("{} is a rank of this communicator, which has {} ranks", argument, scope.size));
   if (row.peer == peer_kind::peer && operation.root == scope.rank && !scope.is_grouped)
     throw make_error(
         ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
@@ -101,15 +107,15 @@ void check_root(const isthmus_operation& operation, const collective_row& row, c
 }
 
 void check_arrays(const isthmus_operation& operation, const buffer_side& side) {
-  const char* missing = side.counts == nullptr   ? side.names.counts
-                        : side.displs == nullptr ? side.names.displs
-                                                 : nullptr;
-  if (missing != nullptr)
-    throw_invalid(ISTHMUS_HERE, fmt::format("{}: {} is NULL", row_of(operation.collective).name, missing),
-            "it must point to one entry for each rank of the communicator");
+  const char* missing_array = side.counts == nullptr   ? side.names.counts
+                              : side.displs == nullptr ? side.names.displs
+                                                       : nullptr;
+  if (missing_array != nullptr)
+    throw_invalid(ISTHMUS_HERE, fmt::format("{}: {} is NULL", row_of(operation.collective).name, missing_array),
+                  "it must point to one entry for each rank of the communicator");
 }
 
-// Bytes from the start of the buffer to the end of its last non-empty block.
+// Returns the bytes from the start of the buffer to the end of its last non-empty block.
 std::uint64_t counts_bytes(const isthmus_operation& operation, const buffer_side& side, int size) {
   check_arrays(operation, side);
   std::uint64_t elements = 0;
@@ -118,8 +124,8 @@ std::uint64_t counts_bytes(const isthmus_operation& operation, const buffer_side
     std::uint64_t end = 0;
     if (__builtin_add_overflow(side.counts[rank], side.displs[rank], &end))
       throw_too_large(operation,
-                fmt::format("{}[{}] + {}[{}]", side.names.displs, rank, side.names.counts, rank).c_str(),
-                side.counts[rank]);
+                      fmt::format("{}[{}] + {}[{}]", side.names.displs, rank, side.names.counts, rank).c_str(),
+                      side.counts[rank]);
     elements = std::max(elements, end);
   }
   const auto bytes = checked_product(elements, bytes_of(operation.datatype));
@@ -148,14 +154,14 @@ void measure_side(const isthmus_operation& operation, buffer_side& side, int siz
   if (!side.is_significant) side.bytes = 0;
   if (side.bytes > 0 && side.buf == nullptr)
     throw_invalid(ISTHMUS_HERE,
-            fmt::format("{}: {} is NULL but {} bytes of it are used on this rank",
-                        row_of(operation.collective).name, side.names.buf, side.bytes),
-            "pass a buffer, or a count of 0");
+                  fmt::format("{}: {} is NULL but {} bytes of it are used on this rank",
+                              row_of(operation.collective).name, side.names.buf, side.bytes),
+                  "pass a buffer, or a count of 0");
   if (side.bytes > 0 && side.span().begin > std::numeric_limits<std::uintptr_t>::max() - side.bytes)
     throw_too_large(operation, side.names.buf, side.bytes);
 }
 
-// Non-empty blocks of one side as byte ranges, in address order.
+// Returns the non-empty blocks of one side as byte ranges, in address order.
 std::vector<byte_range> block_ranges(const isthmus_operation& operation, const buffer_side& side, int size) {
   if (side.shape != extent::counts) return {side.span()};
   const std::uint64_t width = bytes_of(operation.datatype);
@@ -169,7 +175,7 @@ std::vector<byte_range> block_ranges(const isthmus_operation& operation, const b
 
 void check_receive_blocks(const isthmus_operation& operation, const buffer_side& recv, int size) {
   if (!recv.is_significant || recv.shape != extent::counts) return;
-  bool is_ascending = true;  // the usual case costs one pass and no allocation
+  bool is_ascending = true;  // common case: one pass, no allocation
   std::uint64_t end = 0;
   for (int rank = 0; rank < size && is_ascending; ++rank) {
     if (recv.counts[rank] == 0) continue;
@@ -181,19 +187,22 @@ void check_receive_blocks(const isthmus_operation& operation, const buffer_side&
   for (std::size_t i = 1; i < blocks.size(); ++i)
     if (overlap(blocks[i - 1], blocks[i]))
       throw_invalid(ISTHMUS_HERE,
-              fmt::format("{}: two receive blocks overlap at byte {} of recv_buf",
-                          row_of(operation.collective).name, blocks[i].begin - recv.span().begin),
-              "choose recv_displs so that block r, recv_counts[r] elements long, meets no other block");
+                    fmt::format("{}: two receive blocks overlap at byte {} of recv_buf",
+                                row_of(operation.collective).name, blocks[i].begin - recv.span().begin),
+                    "choose recv_displs so that no two blocks of recv_counts[r] elements overlap");
 }
 
-// A rank's own block is described twice (count and counts[rank], or two arrays); both must agree.
-void check_own_block(const isthmus_operation& operation, const buffer_side& send, const buffer_side& recv, int rank) {
+// A rank specifies its own block twice (by count and counts[rank], or by two arrays), and both
+// sizes must agree.
+void check_own_block(const isthmus_operation& operation, const buffer_side& send, const buffer_side& recv,
+                     int rank) {
   const char* name = row_of(operation.collective).name;
   const auto compare = [&](const char* array, std::uint64_t in_array, const char* other, std::uint64_t value) {
     if (in_array != value)
-      throw_invalid(ISTHMUS_HERE,
-              fmt::format("{}: {}[{}] = {} differs from {} = {}", name, array, rank, in_array, other, value),
-              "both describe this rank's own block and must be equal");
+      throw_invalid(
+          ISTHMUS_HERE,
+          fmt::format("{}: {}[{}] = {} differs from {} = {}", name, array, rank, in_array, other, value),
+          "both describe this rank's own block and must be equal");
   };
   const bool sends_counts = send.is_significant && send.shape == extent::counts;
   const bool receives_counts = recv.is_significant && recv.shape == extent::counts;
@@ -218,7 +227,7 @@ const char* alias_text(const collective_row& row) {
   return "";
 }
 
-bool any_overlap(const std::vector<byte_range>& a, const std::vector<byte_range>& b) {
+bool has_overlap(const std::vector<byte_range>& a, const std::vector<byte_range>& b) {
   for (const byte_range& left : a)
     for (const byte_range& right : b)
       if (overlap(left, right)) return true;
@@ -229,23 +238,24 @@ void check_overlap(const isthmus_operation& operation, const buffer_side& send, 
                    const collective_row& row, const validation_scope& scope) {
   if (!overlap(send.span(), recv.span())) return;
   if (is_in_place(operation, block_map(operation, scope.rank, scope.size))) return;
-  // The spans of irregular blocks may interleave without a shared byte.
+  // The spans of irregular blocks may interleave without sharing a byte.
   if (has_counts(row) &&
-      !any_overlap(block_ranges(operation, send, scope.size), block_ranges(operation, recv, scope.size)))
+      !has_overlap(block_ranges(operation, send, scope.size), block_ranges(operation, recv, scope.size)))
     return;
   throw_invalid(ISTHMUS_HERE,
-          fmt::format("{}: send_buf [{}, +{} bytes) and recv_buf [{}, +{} bytes) overlap", row.name, send.buf,
-                      send.bytes, recv.buf, recv.bytes),
-          fmt::format("{}; any other overlap is an error", alias_text(row)));
+                fmt::format("{}: send_buf [{}, +{} bytes) and recv_buf [{}, +{} bytes) overlap", row.name,
+                            send.buf, send.bytes, recv.buf, recv.bytes),
+                fmt::format("{}; any other overlap is an error", alias_text(row)));
 }
 
 void check_stream(const isthmus_operation& operation, const collective_row& row,
                   const validation_scope& scope) {
   if (scope.platform == ISTHMUS_PLATFORM_HOST && operation.stream != nullptr)
-    throw_invalid(ISTHMUS_HERE,
-            fmt::format("{}: stream = {} must be NULL on the host platform", row.name, operation.stream),
-            "host calls block until this rank's part is complete; create the communicator on a device to use "
-            "streams");
+    throw_invalid(
+        ISTHMUS_HERE,
+        fmt::format("{}: stream = {} must be NULL on the host platform", row.name, operation.stream),
+        "host calls block until this rank's part is complete; create the communicator on a device to use "
+        "streams");
 }
 
 }  // namespace
@@ -260,15 +270,15 @@ void validate(const isthmus_operation& operation, const validation_scope& scope)
   const collective_row& row = row_of(operation.collective);
   check_stream(operation, row, scope);
   const bool is_root = operation.root == scope.rank;
-  // Every call comes by here, so what only an overlap needs is made there.
+  // Call path: the overlap check builds the block maps itself, because no other check needs them.
   buffer_side send{{row.send_extent, operation.count, operation.send_counts, operation.send_displs},
-            send_names,
-            operation.send_buf,
-            uses_buffer(row.send_ranks, is_root)};
+                   send_names,
+                   operation.send_buf,
+                   uses_buffer(row.send_ranks, is_root)};
   buffer_side recv{{row.recv_extent, operation.count, operation.recv_counts, operation.recv_displs},
-            recv_names,
-            operation.recv_buf,
-            uses_buffer(row.recv_ranks, is_root)};
+                   recv_names,
+                   operation.recv_buf,
+                   uses_buffer(row.recv_ranks, is_root)};
   measure_side(operation, send, scope.size);
   measure_side(operation, recv, scope.size);
   if (has_counts(row)) {

@@ -1,4 +1,5 @@
-// Checks one operation against THE TABLE, from the point of view of one rank, before anything starts.
+// Checks an operation of one rank against the collective table (isthmus/collectives.def) before
+// the operation starts.
 #pragma once
 
 #include <isthmus/types.h>
@@ -11,14 +12,15 @@ struct validation_scope {
   int rank;
   int size;
   isthmus_platform platform;
-  bool is_grouped;               // inside a group a rank may send to itself
-  std::uint32_t collectives;  // that the communicator was made for, a bit each; 0: all
+  bool is_grouped;            // a rank may send to itself only inside a group
+  std::uint32_t collectives;  // collectives that the communicator accepts, one bit each; 0: all
 };
 
-// Throws error (INVALID_ARGUMENT or INVALID_USAGE) that names argument, value, rule and hint. Thread-safe.
+// Thread safety: any thread.
+// Errors: throws error (INVALID_ARGUMENT or INVALID_USAGE) with argument, value, rule and hint.
 void validate(const isthmus_operation& operation, const validation_scope& scope);
 
-// The part of it that explain needs: enumerations and root, no buffers.
+// Runs the subset of checks that explain needs: enumerations and root, but not buffers.
 void validate_shape(const isthmus_operation& operation, const validation_scope& scope);
 
 }  // namespace isthmus

@@ -15,12 +15,13 @@
 namespace isthmus {
 namespace {
 
-// Backends that do bound their waits report with more detail; they get this long to come first.
+// The watchdog waits longer than the timeout, so that backends with their own timeouts report first. Their
+// errors contain more details.
 constexpr double grace_factor = 1.05;
 constexpr double grace_s = 0.5;
 
-void abort_rank(communicator& rank, std::optional<int> failed_rank, isthmus_status status, const std::string& message,
-            const char* hint) {
+void abort_rank(communicator& rank, std::optional<int> failed_rank, isthmus_status status,
+                const std::string& message, const char* hint) {
   failure_info failure = make_error(status, ISTHMUS_HERE, message, hint).info();
   if (failed_rank) rank.attribute_failure(failure, std::array{*failed_rank});
   failure = rank.with_diagnosis(failure);
@@ -30,7 +31,7 @@ void abort_rank(communicator& rank, std::optional<int> failed_rank, isthmus_stat
   rank.abort(failure);
 }
 
-// Of the other ranks of this machine.
+// Finds another rank of this node whose process is in `state`.
 std::optional<int> find_rank(const communicator& rank, process_state state) {
   return find_in_state(rank.ranks().rank_processes, state, rank.ranks().rank);
 }
@@ -41,15 +42,16 @@ void fail_stuck_call(communicator& rank) {
   abort_rank(
       rank, stopped_rank, ISTHMUS_ERROR_TIMEOUT,
       fmt::format("rank {} of {} has been inside {} of {} x {} for longer than the timeout of {} s (operation "
-                  "{} of this communicator); {}",
-                  rank.ranks().rank, rank.ranks().size, isthmus_collective_name(stuck_call.collective), stuck_call.count,
-                  isthmus_datatype_name(stuck_call.datatype), rank.timeout_s(), stuck_call.sequence,
+                  "{} of this communicator): {}",
+                  rank.ranks().rank, rank.ranks().size, isthmus_collective_name(stuck_call.collective),
+                  stuck_call.count, isthmus_datatype_name(stuck_call.datatype), rank.timeout_s(),
+                  stuck_call.sequence,
                   stopped_rank ? fmt::format("the process of rank {} is stopped", *stopped_rank)
-                          : "the native library does not return"),
-      "some rank did not call the same collective, or it is gone; timeout_s in the config raises the bound");
+                               : "the native library has not returned"),
+      "check that every rank runs and called the same collective, or raise timeout_s in the config file");
 }
 
-// An operation that lasts: has another rank failed, or ended? Native libraries don't look.
+// Checks for failed and exited ranks during a long operation, because native libraries do not check.
 class failure_poller {
  public:
   explicit failure_poller(communicator& rank) : m_rank(rank) {}
@@ -60,12 +62,14 @@ class failure_poller {
     });
     if (m_rank.is_aborted()) return;
     const auto ended_rank = find_rank(m_rank, process_state::exited);
-    // What it sent last may still be on its way: it is looked at twice.
+    // The last messages of the exited rank may still be in flight, so report the exit only if the operation
+    // still runs at the second check.
     if (ended_rank && operation == std::exchange(m_suspect_operation, operation))
-      abort_rank(m_rank, ended_rank, ISTHMUS_ERROR_REMOTE,
-             fmt::format("rank {} exited while rank {} was inside {}, which can't go on without it", *ended_rank,
-                         m_rank.ranks().rank, isthmus_collective_name(m_rank.in_flight().collective)),
-             "look for a crash or an early exit of that rank");
+      abort_rank(
+          m_rank, ended_rank, ISTHMUS_ERROR_REMOTE,
+          fmt::format("rank {} exited while rank {} was inside {}, which cannot complete without it",
+                      *ended_rank, m_rank.ranks().rank, isthmus_collective_name(m_rank.in_flight().collective)),
+          "check that rank for a crash or an early exit");
   }
 
  private:

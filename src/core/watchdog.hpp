@@ -1,7 +1,9 @@
-// Bounds waits inside native calls that know no timeout: the user's MPI, and the libraries of devices, which
-// may have to connect to a peer within a call. A rank that stays in one operation for longer than its timeout
-// is logged and its communicator poisoned. The backend's abort then ends the native call; for MPI that is
-// MPI_Abort, which ends the job.
+// Watchdog for native calls without a timeout: calls into the user's MPI, and into device libraries, which may
+// have to connect to a peer during a call.
+//
+// Errors: if one operation of a rank takes longer than the timeout, the watchdog logs it and aborts the
+// communicator. The backend's abort function then ends the native call. The mpi backend calls MPI_Abort,
+// which ends the job.
 #pragma once
 
 #include <memory>
@@ -12,7 +14,7 @@ namespace isthmus {
 
 class communicator;
 
-// Ends before the communicator does.
+// Lifetime: destroy the watch before the communicator.
 std::unique_ptr<watch> watch_calls(communicator& rank);
 
 }  // namespace isthmus

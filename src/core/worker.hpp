@@ -1,4 +1,4 @@
-// A thread that runs one job at a time for one rank.
+// A thread that runs one job at a time for one rank. Each start() must be followed by one successful wait.
 #pragma once
 
 #include <condition_variable>
@@ -8,28 +8,28 @@
 
 namespace isthmus {
 
-class worker {
+class worker_thread {
  public:
-  worker();
-  ~worker();
-  worker(const worker&) = delete;
-  worker& operator=(const worker&) = delete;
+  worker_thread();
+  ~worker_thread();
+  worker_thread(const worker_thread&) = delete;
+  worker_thread& operator=(const worker_thread&) = delete;
 
-  // `job` must not throw. One start, then one wait.
+  // `job` must not throw.
   void start(std::function<void()> job);
   void wait();
-  // The same for at most so long; false when the job still runs.
+  // Blocking: waits at most `seconds`. Returns false if the job has not finished.
   bool wait_for(double seconds);
 
  private:
   void loop();
 
   std::mutex m_mutex;
-  std::condition_variable m_changed;
+  std::condition_variable m_condition;
   std::function<void()> m_job;
   bool m_is_busy = false;
   bool m_should_stop = false;
-  std::thread m_thread;  // last: it uses the others
+  std::thread m_thread;  // last member, because the thread uses the other members
 };
 
 }  // namespace isthmus
