@@ -1,4 +1,5 @@
-// How the ranks of a communicator exchange control data while it is set up. Not for payload.
+// Control channel of a communicator: its ranks exchange set-up data and failures over it, but
+// never payload data.
 #pragma once
 
 #include <isthmus/mpi_table.h>
@@ -17,12 +18,17 @@ namespace isthmus {
 
 class bootstrap;
 
-// Who goes on after a failure.
+// Result of a shrink: the ranks that continue after a failure.
 struct survivors {
-  std::vector<int> ranks;              // their numbers so far, ascending: the new ones are the indices
-  std::unique_ptr<bootstrap> control;  // what they exchange over from now on
+  std::vector<int> ranks;              // their old ranks, ascending; the index is the new rank
+  std::unique_ptr<bootstrap> control;  // control channel of the new communicator
 };
 
+// One rank's end of the control channel.
+//
+// Blocking: allgather, split and shrink wait for the other ranks. Every wait has a timeout.
+// Thread safety: set-up calls come from one thread at a time. Functions that say "any thread" can run
+// concurrently with them.
 class bootstrap {
  public:
   virtual ~bootstrap() = default;
@@ -30,86 +36,92 @@ class bootstrap {
   virtual int size() const = 0;
   virtual const char* name() const = 0;
 
-  // Collective and blocking, at most the timeout, then throws error (TIMEOUT) that names the missing
-  // ranks, or error (REMOTE) that names one that has ended. `all` has size() blocks of mine.size() bytes, in
-  // rank order. Calls come from one thread at a time.
-  virtual void allgather(std::span<const std::byte> mine, std::span<std::byte> all) = 0;
+  // Collective. `all` holds size() blocks of contribution.size() bytes in rank order.
+  // Blocking: until all ranks have called it, at most the timeout.
+  // Errors: TIMEOUT names the missing ranks; REMOTE names a rank that has exited.
+  virtual void allgather(std::span<const std::byte> contribution, std::span<std::byte> all) = 0;
 
-  // Collective over all ranks, also those with color < 0, which get nullptr. Order: (key, rank).
+  // Collective over all ranks, including those with color < 0, which get nullptr. New ranks are ordered by
+  // (key, old rank).
   virtual std::unique_ptr<bootstrap> split(int color, int key) = 0;
 
-  // Makes every wait of this bootstrap, now and later, throw error (ABORTED). Any thread may call it.
+  // Makes every current and future wait of this bootstrap throw error (ABORTED). Any thread.
   virtual void cancel() noexcept {}
 
-  // By rank: from now on waits notice within a second when one of them ends or has written a notice. While no
-  // other thread uses this bootstrap.
+  // Sets the processes of the ranks, indexed by rank. After this call, waits detect within a second that a
+  // process has exited or that a rank has published a failure. Must not run concurrently with other calls.
   virtual void watch_processes(std::span<const rank_process>) {}
-  // Where this rank could serve the others, for them to be told.
+  // Address of the fallback store that this rank can serve. The ranks exchange these addresses during set-up.
   virtual fallback_address own_fallback_address() { return {}; }
 
-  // Collective over the ranks that still call it, also after cancel(). Ranks that have not ended are waited for
-  // `wait_s` at most. Throws error: TIMEOUT where too few came to be sure that no others go on, REMOTE where
-  // the others went on without this rank or nothing is left to meet over, UNSUPPORTED. Called again after those
-  // who agreed could not go on, it finds others.
+  // Collective over the surviving ranks; works after cancel(). If the agreed ranks fail to create the new
+  // communicator, call it again to agree on a new set of ranks.
+  // Blocking: waits at most `wait_s` for ranks that are not known to have exited.
+  // Errors: TIMEOUT if too few ranks participate to rule out a second group of survivors; REMOTE if the other
+  // ranks continued without this one, or if no store is left; UNSUPPORTED.
   virtual survivors shrink(double wait_s);
-  // Whether one of `ranks`, or what they met over, is lost since; looks for a moment.
+  // Returns whether one of `ranks` or their store has been lost since the shrink. Polls for half a second.
   virtual bool has_lost_any_of(std::span<const int> /*ranks*/) { return false; }
 
-  // An exchange failed here, so the ranks' exchanges no longer match: no other one may follow. The other ranks
-  // have been told why, where there is a way.
+  // Returns true if an exchange failed on this rank. The exchanges of the ranks then no longer match, so no
+  // other exchange may follow. The cause has been published if there is a channel for it.
   virtual bool is_out_of_sync() const { return false; }
 
-  // Leaves this rank's failure where the other ranks' waits in this bootstrap, and `announced`, find it; the
-  // first one stays. Any thread may call it. False where the ranks have no place for it.
+  // Publishes a failure of this rank. The failure ends the waits of the other ranks, and wait_for_failure()
+  // returns it. Only the first failure is kept. Any thread. Returns false if the ranks have no channel for it.
   virtual bool publish_failure(const failure_info&) noexcept { return false; }
-  // What a rank has announced, waiting at most `wait_s` for it. Any thread may call it.
+  // Returns a failure that some rank has published. Blocking: at most `wait_s`. Any thread.
   virtual std::optional<failure_info> wait_for_failure(double /*wait_s*/) noexcept { return std::nullopt; }
-  // The same of ranks that share memory with this one, by a look into that memory: cheap enough for every call.
+  // Returns a failure published by a rank that shares memory with this one. Reads only memory, so it is cheap
+  // enough for every call.
   virtual std::optional<failure_info> poll_local_failure() const noexcept { return std::nullopt; }
 
-  // This rank waits for nobody any more: who waits for it must look further for the cause. Any thread.
+  // Declares that this rank has aborted and no longer waits for its peers. A rank that waits for this one must
+  // look for the cause elsewhere. Any thread.
   virtual void mark_aborted() noexcept {}
-  // For a rank that has given up itself: whether that one has, or does within this time; nothing where that
-  // can't be told. Any thread.
+  // Returns whether `rank` has aborted or aborts within `wait_s`; nullopt if unknown. Only valid after this
+  // rank has aborted itself. Any thread.
   virtual std::optional<bool> has_aborted(int /*rank*/, double /*wait_s*/) noexcept { return std::nullopt; }
 
-  // For a rank that has given up: whether that one is gone from what they meet over; nothing where that can't
-  // be told. Any thread.
+  // Returns whether `rank` has disconnected from the store; nullopt if unknown. Only valid after this rank has
+  // aborted itself. Any thread.
   virtual std::optional<bool> is_disconnected(int /*rank*/) noexcept { return std::nullopt; }
 
-  // What the mpi backend works on: the user's table and this bootstrap's own duplicate of the
-  // communicator, valid as long as the bootstrap. NULL without MPI.
+  // For the mpi backend: the user's function table and this bootstrap's own duplicate of the MPI communicator.
+  // Lifetime: as long as the bootstrap. NULL without MPI.
   virtual const isthmus_mpi_table* mpi_table() const { return nullptr; }
   virtual isthmus_mpi_comm mpi_comm() const { return nullptr; }
 };
 
 class fallback_store;
 
-// A key-value store that all ranks reach: in-process, TCP, or the user's own. Thread-safe.
+// Key-value store that all ranks can reach: in-process, TCP, or provided by the user.
+// Thread safety: all functions are thread-safe.
 class store {
  public:
   virtual ~store() = default;
   virtual void set(const std::string& key, std::span<const std::byte> value) = 0;
-  // The same, unless the key has a value: the first one stays. Throws error (UNSUPPORTED) where the store
-  // can't.
+  // Sets the key only if it has no value yet. Errors: UNSUPPORTED if the store has no such operation.
   virtual void set_if_absent(const std::string& key, std::span<const std::byte> value) = 0;
-  // Waits at most `timeout_s` and throws error (TIMEOUT), with the native code ETIMEDOUT where the store itself
-  // did not answer. `value` has exactly the stored size.
+  // Reads a key; `value` must have exactly the stored size.
+  // Blocking: until the key is set, at most `timeout_s`.
+  // Errors: TIMEOUT, with native code ETIMEDOUT if the store itself did not answer; MISMATCH if
+  // the size differs.
   virtual void get(const std::string& key, std::span<std::byte> value, double timeout_s) = 0;
-  // Whether the rank that joined under this number has closed its connection; what it had set stays. False
-  // where the store can't tell.
+  // Returns whether the rank that joined with this number has closed its connection. The keys of that rank
+  // remain. Returns false if the store does not know the rank.
   virtual bool is_disconnected(int) { return false; }
-  // Forgets a key that nobody will ask for again. A store that can't keeps it.
+  // Removes a key that no rank will read again. If the store does not support this operation, the key remains.
   virtual void erase(const std::string&) {}
-  // A socket of this rank's that can take the store's place; nullptr where the store ends with no rank, or
-  // where that is not known.
+  // Prepares a store that this rank can serve if the current store is lost. Returns nullptr if the current
+  // store does not depend on the process of a rank, or if that is unknown.
   virtual std::unique_ptr<fallback_store> make_fallback_store();
-  // The store that another rank of this one serves on its standby. Throws error.
+  // Connects to the fallback store that another rank of this store serves. Throws error.
   virtual std::shared_ptr<store> connect_fallback_store(const fallback_address& address, int rank, int size,
-                                                 double timeout_s);
+                                                        double timeout_s);
 };
 
-// A bootstrap on a store. `scope` prefixes its keys, so that communicators do not meet each other.
+// Creates a bootstrap on a store. `scope` is the prefix of its keys and separates communicators.
 std::unique_ptr<bootstrap> make_store_bootstrap(std::shared_ptr<store> store, std::string scope, int rank,
                                                 int size, double timeout_s);
 

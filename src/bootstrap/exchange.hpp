@@ -1,4 +1,4 @@
-// Typed and text forms of bootstrap::allgather for set-up. Collective like it; they throw what it throws.
+// Typed and text forms of bootstrap::allgather for set-up. They are collective and throw the same errors.
 #pragma once
 
 #include <isthmus/plugin.hpp>
@@ -13,19 +13,19 @@
 namespace isthmus {
 
 template <typename Value>
-std::vector<Value> gather_values(bootstrap& ranks, const Value& mine) {
+std::vector<Value> gather_values(bootstrap& ranks, const Value& contribution) {
   static_assert(std::is_trivially_copyable_v<Value>);
   std::vector<Value> all(static_cast<std::size_t>(ranks.size()));
-  ranks.allgather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  ranks.allgather(std::as_bytes(std::span(&contribution, 1)), std::as_writable_bytes(std::span(all)));
   return all;
 }
 
-// One text from each rank, of any length.
-std::vector<std::string> gather_texts(bootstrap& ranks, const std::string& mine);
+// Gathers one text of any length from each rank.
+std::vector<std::string> gather_texts(bootstrap& ranks, const std::string& contribution);
 
-// ---- all ranks go on, or none: isthmus/plugin.hpp ----------------------------------------------------------
+// ---- agreement: all ranks continue, or none does (see isthmus/plugin.hpp) ----------------------------------
 
-// What one rank's part of a step throws, if it does: for the others to hear of.
+// Runs one rank's part of a collective step and returns the error it throws, to be sent to the peers.
 template <typename Work>
 std::optional<error> capture_error(Work&& work) {
   try {
@@ -37,18 +37,18 @@ std::optional<error> capture_error(Work&& work) {
 }
 
 template <typename Value>
-votes<Value> gather_votes(bootstrap& ranks, const Value& mine, const std::optional<error>& failure) {
-  vote<Value> own;
-  own.value = mine;
+votes<Value> gather_votes(bootstrap& ranks, const Value& contribution, const std::optional<error>& failure) {
+  vote<Value> own_vote;
+  own_vote.value = contribution;
   if (failure) {
     const isthmus_error_info& info = failure->info();
-    own.refuse(info.status, info.message, info.hint, info.native_code);
+    own_vote.refuse(info.status, info.message, info.hint, info.native_code);
   }
-  return gather_values(ranks, own);
+  return gather_values(ranks, own_vote);
 }
 
-// Throws on every rank where some rank refuses with another status than `ignored_status`: a rank that failed
-// itself throws its own failure, the others error (`elsewhere`) "<what> on rank N: <that rank's text>".
+// Throws on every rank if any rank refused with a status other than `ignored_status`. A rank that failed throws
+// its own error. The others throw error (`remote_status`) "<context> on rank N: <text of that rank>".
 template <typename Value>
 void check_votes(const votes<Value>& all, const std::optional<error>& failure, const std::string& context,
                  isthmus_status remote_status = ISTHMUS_ERROR_REMOTE,
@@ -58,15 +58,15 @@ void check_votes(const votes<Value>& all, const std::optional<error>& failure, c
   if (failure && failure->info().status != ignored_status) throw error(*failure);
   const refusal& first = all[static_cast<std::size_t>(rank)];
   throw make_error(remote_status, ISTHMUS_HERE, fmt::format("{} on rank {}: {}", context, rank, first.text),
-                   remote_status == ISTHMUS_ERROR_REMOTE ? "see the error that this rank reports" : first.hint,
+                   remote_status == ISTHMUS_ERROR_REMOTE ? "see the error reported by that rank" : first.hint,
                    first.native_code);
 }
 
-// Both: every rank's value, or an error on every rank.
+// Gathers the votes and checks them: returns every rank's value, or throws on every rank.
 template <typename Value>
-std::vector<Value> agree(bootstrap& ranks, const Value& mine, const std::optional<error>& failure,
+std::vector<Value> agree(bootstrap& ranks, const Value& contribution, const std::optional<error>& failure,
                          const std::string& context, isthmus_status remote_status = ISTHMUS_ERROR_REMOTE) {
-  const votes<Value> all = gather_votes(ranks, mine, failure);
+  const votes<Value> all = gather_votes(ranks, contribution, failure);
   check_votes(all, failure, context, remote_status);
   std::vector<Value> values;
   for (const vote<Value>& ballot : all) values.push_back(ballot.value);

@@ -1,6 +1,6 @@
-// What survives the process that holds a TCP store: every rank keeps a socket on which it can serve another
-// one. Nobody answers there before that rank serves; until then the kernel queues whoever dials. The ranks hear
-// each other's addresses when they meet, and know the secret from their own id (handshake.hpp).
+// Fallback for a TCP store whose process has exited: every rank keeps a listening socket on which it can serve
+// a new store. Until that rank serves, the kernel queues incoming connections. The ranks exchange the addresses
+// during set-up, and each rank derives the secret from its own id (handshake.hpp).
 #pragma once
 
 #include <memory>
@@ -13,12 +13,13 @@ namespace isthmus {
 
 class fallback_store {
  public:
-  // Listens on the address of this machine that the socket `connected` has. nullptr, with a warning, where that
-  // is impossible: the communicator works, but does not survive its store.
+  // Listens on the local address of `connected_socket`. If this fails, logs a warning and returns nullptr.
+  // The communicator then works, but does not survive the loss of its store.
   static std::unique_ptr<fallback_store> create(int connected_socket, const store_secret& secret);
 
   const fallback_address& address() const { return m_address; }
-  // Serves from now on, until no rank has been connected for `idle_timeout_s`. Once. Throws error (SYSTEM).
+  // Serves a store. The store closes when no rank has been connected for `idle_timeout_s`. Call it at most
+  // once. Throws error (SYSTEM).
   void serve(double idle_timeout_s);
 
  private:

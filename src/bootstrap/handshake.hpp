@@ -1,16 +1,17 @@
-// How a rank and the store show each other that both hold the id's secret, without sending it.
+// Mutual authentication of a rank and the store: each proves that it has the id's secret without sending it.
 //
-//   rank -> store   hello      who it is, and a nonce
+//   rank -> store   hello      rank, size and a nonce
 //   store -> rank   challenge  a nonce, and the store's proof
 //   rank -> store   proof      the rank's proof
-//   store -> rank   welcome    or the reason of a refusal
+//   store -> rank   welcome    accepted, or the reason for the refusal
 //
-// A proof is an HMAC-SHA256 (libsodium) under the secret of a label, the hello and the store's nonce; the two
-// labels differ, so that neither side's proof serves as the other's. Whoever only holds the port learns nothing
-// that opens the store; whoever only dials it learns that a store is there and its protocol version.
+// A proof is an HMAC-SHA256 (libsodium) keyed with the secret, over a label, the hello and the store's nonce.
+// The two labels differ, so one side's proof is not valid as the other's. A process that only listens on the
+// port obtains nothing that gives access to the store. A process that only connects learns that a store exists
+// and which protocol version it uses.
 //
-// `hello` and `challenge` begin with magic and version in every version of the protocol, so that two
-// versions that meet can say so. What follows the handshake is not encrypted: docs/security.md.
+// `hello` and `challenge` start with magic and version in every version of the protocol, so that a version
+// mismatch can be reported. Traffic after the handshake is not encrypted: see docs/reference/security.md.
 #pragma once
 
 #include <cstdint>
@@ -50,19 +51,20 @@ struct welcome {
   char reason[252];
 };
 
-// Random bytes of the kernel.
+// Returns random bytes from the kernel.
 nonce make_nonce();
 
 proof proof_of_store(const store_secret& secret, const hello& greeting, const nonce& store_nonce);
 proof proof_of_rank(const store_secret& secret, const hello& greeting, const nonce& store_nonce);
 
-// The secret of the stores that ranks of this one serve in its place (fallback_store.hpp): it need not be sent.
+// Derives the secret of the fallback stores (fallback_store.hpp) from the id's secret, so it is never sent.
 store_secret fallback_secret(const store_secret& secret);
 
-// In a time that does not depend on where they differ.
+// Compares two proofs in constant time.
 bool equal_proofs(const proof& a, const proof& b) noexcept;
 
-// The fixed-size messages from bytes; nothing when there are too few. Any bytes make some message.
+// Decode the fixed-size messages without checking their contents. They return nullopt if there are
+// too few bytes.
 std::optional<protocol_header> parse_header(std::span<const std::byte> bytes);
 std::optional<hello> parse_hello(std::span<const std::byte> bytes);
 std::optional<proof> parse_proof(std::span<const std::byte> bytes);

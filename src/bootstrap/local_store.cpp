@@ -18,7 +18,7 @@ class local_store final : public store {
       const std::lock_guard lock(m_mutex);
       m_values[key].assign(value.begin(), value.end());
     }
-    m_changed.notify_all();
+    m_condition.notify_all();
   }
 
   void set_if_absent(const std::string& key, std::span<const std::byte> value) override {
@@ -26,21 +26,21 @@ class local_store final : public store {
       const std::lock_guard lock(m_mutex);
       m_values.try_emplace(key, value.begin(), value.end());
     }
-    m_changed.notify_all();
+    m_condition.notify_all();
   }
 
   void get(const std::string& key, std::span<std::byte> value, double timeout_s) override {
     std::unique_lock lock(m_mutex);
     const auto is_present = [&] { return m_values.contains(key); };
-    if (!m_changed.wait_for(lock, std::chrono::duration<double>(timeout_s), is_present))
+    if (!m_condition.wait_for(lock, std::chrono::duration<double>(timeout_s), is_present))
       throw make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
-                       fmt::format("no value for {} within {} s", key, timeout_s));
-    const auto& stored = m_values[key];
-    if (stored.size() != value.size())
+                       fmt::format("store key {} was not set within {} s", key, timeout_s));
+    const auto& stored_value = m_values[key];
+    if (stored_value.size() != value.size())
       throw make_error(
           ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
-          fmt::format("{} holds {} bytes where {} were expected", key, stored.size(), value.size()));
-    std::copy(stored.begin(), stored.end(), value.begin());
+          fmt::format("store key {} holds {} bytes, {} were expected", key, stored_value.size(), value.size()));
+    std::copy(stored_value.begin(), stored_value.end(), value.begin());
   }
 
   void erase(const std::string& key) override {
@@ -50,7 +50,7 @@ class local_store final : public store {
 
  private:
   std::mutex m_mutex;
-  std::condition_variable m_changed;
+  std::condition_variable m_condition;
   std::map<std::string, std::vector<std::byte>> m_values;
 };
 

@@ -1,4 +1,4 @@
-// The store of ranks that live in one process.
+// Store for ranks that all run in one process.
 #pragma once
 
 #include <memory>

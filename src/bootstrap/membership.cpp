@@ -18,18 +18,18 @@
 namespace isthmus {
 namespace {
 
-// The wire form of an introduction; plain bytes, the same layout on every rank of one ABI.
+// Wire form of a rank_info: plain bytes. All ranks with the same ABI version use the same layout.
 struct membership_record {
-  std::uint32_t version;  // major, minor, patch in a byte each
+  std::uint32_t version;  // major, minor and patch, one byte each
   std::uint32_t abi;
   std::int32_t platform;
   std::int32_t parent_rank;
   std::int64_t pid;
-  std::uint64_t start;    // of the process (base/process.hpp)
-  std::uint64_t process;  // random, drawn once per process: pids repeat between machines
+  std::uint64_t start;    // start time of the process (base/process.hpp)
+  std::uint64_t process;  // random id of the process: pids are not unique across machines
   std::uint64_t rules_hash;
   std::array<std::uint64_t, 2> token;
-  char node[192];  // the longest text of own_node_id and more
+  char node[192];  // longer than any own_node_id()
   fallback_address fallback;
 };
 
@@ -42,60 +42,66 @@ std::uint64_t fnv1a(std::string_view text) {
   return hash;
 }
 
-void fill_record(membership_record& record, const rank_info& mine, const fallback_address& fallback) {
+void fill_record(membership_record& record, const rank_info& contribution, const fallback_address& fallback) {
   static const auto process = random_value<std::uint64_t>();
   record.version = version_number;
   record.abi = ISTHMUS_BACKEND_ABI;
-  record.platform = mine.device.platform;
-  record.parent_rank = mine.parent_rank;
+  record.platform = contribution.device.platform;
+  record.parent_rank = contribution.parent_rank;
   record.pid = getpid();
   record.start = process_start_time(record.pid);
   record.process = process;
-  record.rules_hash = fnv1a(mine.rules);
+  record.rules_hash = fnv1a(contribution.rules);
   record.token = random_value<std::array<std::uint64_t, 2>>();
   copy_text(record.node, sizeof record.node, own_node_id());
   record.fallback = fallback;
 }
 
-// Throws when `field` differs between ranks, naming those that differ from rank 0.
+// Throws an error if `field` differs between ranks. The error names the ranks that differ from rank 0.
 template <typename Field, typename Format>
-void check_equal(const std::vector<membership_record>& all, const char* subject, Field field, Format format, const char* hint) {
-  std::vector<int> others;
+void check_equal(const std::vector<membership_record>& all, const char* subject, Field field, Format format,
+                 const char* hint) {
+  std::vector<int> other_ranks;
   for (std::size_t rank = 1; rank < all.size(); ++rank)
-    if (field(all[rank]) != field(all[0])) others.push_back(static_cast<int>(rank));
-  if (others.empty()) return;
-  const auto first = static_cast<std::size_t>(others.front());
+    if (field(all[rank]) != field(all[0])) other_ranks.push_back(static_cast<int>(rank));
+  if (other_ranks.empty()) return;
+  const auto first = static_cast<std::size_t>(other_ranks.front());
   throw make_error(ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
-                   fmt::format("ranks disagree about {}: rank 0 has {}, rank {} has {} (differing ranks: {})",
-                               subject, format(all[0]), first, format(all[first]), format_list(others)),
+                   fmt::format("communicator_create: {} must be equal on all ranks: rank 0 has {}, rank {} has "
+                               "{} (differing ranks: {})",
+                               subject, format(all[0]), first, format(all[first]), format_list(other_ranks)),
                    hint);
 }
 
-std::string quoted_line(const std::vector<std::string>& lines, std::size_t index) {
+std::string quote_line(const std::vector<std::string>& lines, std::size_t index) {
   return index < lines.size() ? fmt::format("\"{}\"", lines[index]) : std::string("nothing");
 }
 
-// Collective once the hashes differ somewhere, which every rank sees alike.
+// Collective if the hashes differ. All ranks make the same decision because they see the same hashes.
 void check_rules(bootstrap& ranks, const std::vector<membership_record>& all, const std::string& rules) {
-  const auto has_other_rules = [&](const membership_record& record) { return record.rules_hash != all[0].rules_hash; };
+  const auto has_other_rules = [&](const membership_record& record) {
+    return record.rules_hash != all[0].rules_hash;
+  };
   if (std::none_of(all.begin(), all.end(), has_other_rules)) return;
   const auto texts = gather_texts(ranks, rules);
-  std::vector<int> others;
+  std::vector<int> other_ranks;
   for (std::size_t rank = 1; rank < texts.size(); ++rank)
-    if (texts[rank] != texts[0]) others.push_back(static_cast<int>(rank));
-  const auto first = others.empty() ? 0 : static_cast<std::size_t>(others.front());
+    if (texts[rank] != texts[0]) other_ranks.push_back(static_cast<int>(rank));
+  const auto first = other_ranks.empty() ? 0 : static_cast<std::size_t>(other_ranks.front());
   const auto first_lines = split_lines(texts[0]), other_lines = split_lines(texts[first]);
   std::size_t line = 0;
-  while (line < first_lines.size() && line < other_lines.size() && first_lines[line] == other_lines[line]) ++line;
+  while (line < first_lines.size() && line < other_lines.size() && first_lines[line] == other_lines[line])
+    ++line;
   throw make_error(
       ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
       fmt::format("ranks have different selection rules; first difference: rank 0 has {}, rank {} has {} "
                   "(ranks that differ from rank 0: {})",
-                  quoted_line(first_lines, line), first, quoted_line(other_lines, line), format_list(others)),
+                  quote_line(first_lines, line), first, quote_line(other_lines, line),
+                  format_list(other_ranks)),
       "give every rank the same config file and ISTHMUS_ environment variables");
 }
 
-// Numbers equal keys by first appearance, so that all ranks number alike.
+// Numbers the distinct keys in order of first appearance, so all ranks use the same numbers.
 template <typename Key>
 std::vector<int> number_by_first_appearance(const std::vector<Key>& keys) {
   std::map<Key, int> number_of;
@@ -107,27 +113,31 @@ std::vector<int> number_by_first_appearance(const std::vector<Key>& keys) {
 
 }  // namespace
 
-membership exchange_membership(bootstrap& ranks, const rank_info& mine) {
+membership exchange_membership(bootstrap& ranks, const rank_info& contribution) {
   membership_record own_record{};
-  std::optional<error> failure = capture_error([&] { fill_record(own_record, mine, ranks.own_fallback_address()); });
-  if (mine.failure) failure = mine.failure;
+  std::optional<error> failure =
+      capture_error([&] { fill_record(own_record, contribution, ranks.own_fallback_address()); });
+  if (contribution.failure) failure = contribution.failure;
   const auto ballots = gather_votes(ranks, own_record, failure);
   std::vector<membership_record> all;
   for (const auto& each : ballots) all.push_back(each.value);
   check_equal(
-      all, "the version of Isthmus", [](const membership_record& record) { return std::tuple(record.version, record.abi); },
+      all, "the version of Isthmus",
+      [](const membership_record& record) { return std::tuple(record.version, record.abi); },
       [](const membership_record& record) {
-        return fmt::format("{}.{}.{} (ABI {})", record.version >> 16, record.version >> 8 & 255, record.version & 255, record.abi);
+        return fmt::format("{}.{}.{} (ABI {})", record.version >> 16, record.version >> 8 & 255,
+                           record.version & 255, record.abi);
       },
-      "start every rank with the same libisthmus.so");
+      "start every rank with the same version of libisthmus.so");
   check_votes(ballots, failure, "joining the communicator failed");
-  check_rules(ranks, all, mine.rules);
+  check_rules(ranks, all, contribution.rules);
 
   membership result;
   result.rank = ranks.rank();
   result.size = ranks.size();
-  result.device = mine.device;
-  result.has_mixed_platforms = std::ranges::any_of(all, [&](const membership_record& record) { return record.platform != all[0].platform; });
+  result.device = contribution.device;
+  result.has_mixed_platforms = std::ranges::any_of(
+      all, [&](const membership_record& record) { return record.platform != all[0].platform; });
   result.token = all[0].token;
   std::vector<std::string> nodes;
   std::vector<std::tuple<std::string, std::int64_t, std::uint64_t>> processes;
@@ -139,9 +149,9 @@ membership exchange_membership(bootstrap& ranks, const rank_info& mine) {
   }
   result.node_of = number_by_first_appearance(nodes);
   result.process_of = number_by_first_appearance(processes);
-  const auto own = static_cast<std::size_t>(result.rank);
+  const auto own_index = static_cast<std::size_t>(result.rank);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    const bool is_local = result.node_of[rank] == result.node_of[own];
+    const bool is_local = result.node_of[rank] == result.node_of[own_index];
     result.rank_processes.push_back(
         {is_local ? all[rank].pid : 0, is_local ? all[rank].start : 0, nullptr, all[rank].fallback});
   }
@@ -151,9 +161,9 @@ membership exchange_membership(bootstrap& ranks, const rank_info& mine) {
     return static_cast<int>(
         std::count(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(end), value));
   };
-  result.node_rank = count(result.node_of, own, result.node_of[own]);
-  result.node_size = count(result.node_of, result.node_of.size(), result.node_of[own]);
-  result.process_size = count(result.process_of, result.process_of.size(), result.process_of[own]);
+  result.node_rank = count(result.node_of, own_index, result.node_of[own_index]);
+  result.node_size = count(result.node_of, result.node_of.size(), result.node_of[own_index]);
+  result.process_size = count(result.process_of, result.process_of.size(), result.process_of[own_index]);
   return result;
 }
 

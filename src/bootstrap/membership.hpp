@@ -1,4 +1,5 @@
-// Who the ranks of a communicator are and where they live; the result of the first exchange.
+// Membership of a communicator: its ranks, their nodes and processes. The first exchange of the ranks
+// determines it.
 #pragma once
 
 #include <isthmus/types.h>
@@ -20,27 +21,29 @@ struct membership {
   int process_size = 1;
   std::vector<int> node_of, process_of;
   std::vector<std::int64_t> pid_of;
-  std::vector<int> parent_rank_of;         // in the communicator that this one was made from; -1: in none
-  std::vector<rank_process> rank_processes;  // by rank; pid 0 for those of other machines
+  std::vector<int> parent_rank_of;           // rank in the parent communicator; -1: none
+  std::vector<rank_process> rank_processes;  // by rank; pid 0 for ranks of other nodes
   isthmus_device device{};
-  bool has_mixed_platforms = false;                 // the ranks' devices are of several platforms
-  std::array<std::uint64_t, 2> token{};  // random, the same on all ranks: names this communicator
+  bool has_mixed_platforms = false;      // ranks use devices of different platforms
+  std::array<std::uint64_t, 2> token{};  // random id of this communicator, equal on all ranks
 
-  // What rules ask for, equal on all ranks: behind the last platform of THE TABLE stands "mixed".
-  isthmus_platform selection_platform() const { return has_mixed_platforms ? ISTHMUS_PLATFORM_COUNT : device.platform; }
+  // Returns the platform that selection rules match, equal on all ranks. ISTHMUS_PLATFORM_COUNT means "mixed".
+  isthmus_platform selection_platform() const {
+    return has_mixed_platforms ? ISTHMUS_PLATFORM_COUNT : device.platform;
+  }
 };
 
-// What one rank brings to the first exchange.
+// Contribution of one rank to the first exchange.
 struct rank_info {
   isthmus_device device{};
-  std::string rules;             // canonical text of everything that decides selection
-  std::optional<error> failure;  // this rank cannot take part; the others are told why
+  std::string rules;             // canonical text of everything that affects selection
+  std::optional<error> failure;  // set if this rank cannot participate; sent to the other ranks
   int parent_rank = -1;
 };
 
-// Collective. Throws this rank's own failure, or error (REMOTE) with another rank's, or (MISMATCH) that
-// names the ranks that differ in version or rules and the first difference. All ranks throw
-// or none.
-membership exchange_membership(bootstrap& ranks, const rank_info& mine);
+// Collective first exchange. Either all ranks throw or none.
+// Errors: this rank's own failure; REMOTE with the failure of another rank; MISMATCH with the ranks that differ
+// in version or rules and the first difference.
+membership exchange_membership(bootstrap& ranks, const rank_info& contribution);
 
 }  // namespace isthmus

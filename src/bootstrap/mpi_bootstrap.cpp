@@ -26,18 +26,19 @@ void check(const isthmus_mpi_table& mpi, int code, const char* function) {
   mpi.error_string(code, text, sizeof text);
   throw make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE,
                    fmt::format("{} failed in {}: {}", function, mpi.library, text),
-                   "the text is MPI's own; see the documentation of that library", code);
+                   "see the documentation of that MPI library for its error text", code);
 }
 
 void check(const mpi_thread_guard& thread_guard) {
   if (thread_guard.violation() != nullptr)
-    throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE, thread_guard.violation(), mpi_thread_guard::hint);
+    throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE, thread_guard.violation(),
+                     mpi_thread_guard::hint);
 }
 
-// Bounds a collective call of MPI, which knows no timeout and can't be cancelled: when it is over the job ends.
-// `ranks`: where they are known already.
-watch_options make_watch_rules(const isthmus_mpi_table& mpi, isthmus_mpi_comm comm, double timeout_s, const char* call,
-                     const peer_monitor* ranks = nullptr) {
+// Returns watchdog rules for a collective MPI call. MPI has no timeout and cannot cancel the call, so the
+// watchdog aborts the job after `timeout_s`. `ranks` is nullptr if the peers are not known yet.
+watch_options make_watch_rules(const isthmus_mpi_table& mpi, isthmus_mpi_comm comm, double timeout_s,
+                               const char* call, const peer_monitor* ranks = nullptr) {
   watch_options rules;
   rules.timeout = std::chrono::duration<double>(timeout_s);
   rules.operation = [begin = clock::now()] { return watched_operation{1, begin}; };
@@ -46,15 +47,17 @@ watch_options make_watch_rules(const isthmus_mpi_table& mpi, isthmus_mpi_comm co
     if (std::exchange(has_fired, true)) return true;
     const std::string missing_text = ranks == nullptr ? "" : ranks->describe({});
     log(log_level::error,
-        "{} has not returned for {} s: {}; MPI can't cancel that call: ending the job with MPI_Abort", call,
-        timeout_s, missing_text.empty() ? "some rank did not create or split its communicator, or it is gone" : missing_text);
+        "{} has not returned within {} s: {}; this call cannot be cancelled, so MPI_Abort ends the job", call,
+        timeout_s,
+        missing_text.empty() ? "a rank did not create or split its communicator, or it has exited"
+                             : missing_text);
     mpi.comm_abort(comm, ISTHMUS_ERROR_TIMEOUT);
     return true;
   };
   return rules;
 }
 
-// An MPI communicator that this object made.
+// Owner of an MPI communicator; frees it on destruction.
 class owned_comm {
  public:
   owned_comm(const isthmus_mpi_table& mpi, isthmus_mpi_comm comm) : m_mpi(&mpi), m_comm(comm) {}
@@ -77,11 +80,11 @@ class owned_comm {
   isthmus_mpi_comm m_comm;
 };
 
-// One allgather by messages between all pairs: unlike MPI_Allgather it can be given up, and it knows who is
-// missing. The buffers are its own, so that they can outlive a wait that was given up.
+// An allgather that uses messages between all pairs of ranks. Unlike MPI_Allgather, it can be abandoned, and it
+// can name the missing ranks. It owns its buffers because an abandoned message may still use them.
 struct pending_allgather {
-  std::vector<std::byte> mine, all;
-  std::vector<void*> sends, receives;  // one request for each rank; NULL: done
+  std::vector<std::byte> contribution, all;
+  std::vector<void*> sends, receives;  // one request per rank; NULL: complete
 };
 
 class mpi_bootstrap final : public bootstrap {
@@ -100,17 +103,19 @@ class mpi_bootstrap final : public bootstrap {
   const char* name() const override { return "mpi"; }
   const isthmus_mpi_table* mpi_table() const override { return &m_mpi; }
   isthmus_mpi_comm mpi_comm() const override { return m_payload.get(); }
-  void cancel() noexcept override { m_cancelled.store(true, std::memory_order_release); }
+  void cancel() noexcept override { m_is_cancelled.store(true, std::memory_order_release); }
 
   void watch_processes(std::span<const rank_process> processes) override { m_peers.watch(processes); }
   bool is_out_of_sync() const override { return m_is_out_of_sync; }
 
-  // By memory alone: a message would need a rank of other machines to be where it takes messages.
+  // Publishes only through shared memory, because a rank of another node would have to post a receive
+  // for the message.
   bool publish_failure(const failure_info& failure) noexcept override {
     return m_peers.publish(failure) && m_peers.has_all_records();
   }
   std::optional<failure_info> wait_for_failure(double wait_s) noexcept override {
-    return m_peers.read_failure(m_peers.has_all_records() ? wait_s : 0);  // who has none can't tell
+    return m_peers.read_failure(m_peers.has_all_records() ? wait_s
+                                                          : 0);  // a rank without a record cannot publish
   }
   std::optional<failure_info> poll_local_failure() const noexcept override { return m_peers.read_failure(); }
   void mark_aborted() noexcept override { m_peers.mark_aborted(); }
@@ -118,20 +123,21 @@ class mpi_bootstrap final : public bootstrap {
     return m_peers.has_aborted(rank, wait_s);
   }
 
-  void allgather(std::span<const std::byte> mine, std::span<std::byte> all) override {
+  void allgather(std::span<const std::byte> contribution, std::span<std::byte> all) override {
     const mpi_thread_guard thread_guard(m_mpi);
     check(thread_guard);
     auto pending = std::make_unique<pending_allgather>();
     try {
-      start(*pending, mine);
+      start(*pending, contribution);
       finish(*pending);
     } catch (const error& failure) {
       m_is_out_of_sync = true;
-      if (!m_cancelled.load(std::memory_order_acquire) && !m_peers.read_failure())
+      if (!m_is_cancelled.load(std::memory_order_acquire) && !m_peers.read_failure())
         publish_failure(m_peers.own_failure(failure));
       for (void*& request : pending->receives)
         if (request != nullptr) m_mpi.cancel(&request);
-      // A peer may still read what was sent to it; nothing tells when it is done.
+      // Leak the buffers, because a peer may still read them, and MPI does not report when the
+      // peer has finished.
       static_cast<void>(pending.release());
       throw;
     }
@@ -139,23 +145,24 @@ class mpi_bootstrap final : public bootstrap {
   }
 
   std::unique_ptr<bootstrap> split(int color, int key) override {
-    barrier();  // MPI_Comm_split waits without a limit, and can't say for whom
+    barrier();  // MPI_Comm_split has no timeout and cannot name the missing ranks
     const mpi_thread_guard thread_guard(m_mpi);
     check(thread_guard);
     isthmus_mpi_comm child = nullptr;
-    const watch timeout_watch(make_watch_rules(m_mpi, m_control.get(), m_timeout_s, "MPI_Comm_split", &m_peers));
+    const watch timeout_watch(
+        make_watch_rules(m_mpi, m_control.get(), m_timeout_s, "MPI_Comm_split", &m_peers));
     check(m_mpi, m_mpi.comm_split(m_control.get(), color, key, &child), "MPI_Comm_split");
     if (child == nullptr) return nullptr;
     return std::make_unique<mpi_bootstrap>(m_mpi, owned_comm(m_mpi, child), m_timeout_s);
   }
 
-  // MPI decides who has failed, and waits for whoever has not: without a bound, as in split.
+  // MPI decides which ranks have failed and waits for the others without a timeout, as in split.
   survivors shrink(double) override {
     if (m_mpi.struct_bytes < sizeof m_mpi || m_mpi.comm_shrink == nullptr)
       throw make_error(
           ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
           fmt::format("communicator_shrink: {} has no MPIX_Comm_shrink (ULFM)", m_mpi.library),
-          "use an MPI with ULFM, or make communicators that are to survive failures by a unique id");
+          "use an MPI library with ULFM, or create communicators that must survive failures from a unique id");
     const mpi_thread_guard thread_guard(m_mpi);
     check(thread_guard);
     isthmus_mpi_comm remaining = nullptr;
@@ -180,13 +187,14 @@ class mpi_bootstrap final : public bootstrap {
     allgather({&byte, 1}, all);
   }
 
-  void start(pending_allgather& pending, std::span<const std::byte> mine) {
-    const auto ranks = static_cast<std::size_t>(m_size), bytes = mine.size();
-    pending.mine.assign(mine.begin(), mine.end());
+  void start(pending_allgather& pending, std::span<const std::byte> contribution) {
+    const auto ranks = static_cast<std::size_t>(m_size), bytes = contribution.size();
+    pending.contribution.assign(contribution.begin(), contribution.end());
     pending.all.resize(ranks * bytes);
     pending.sends.resize(ranks);
     pending.receives.resize(ranks);
-    std::copy(mine.begin(), mine.end(), pending.all.begin() + static_cast<std::ptrdiff_t>(rank() * bytes));
+    std::copy(contribution.begin(), contribution.end(),
+              pending.all.begin() + static_cast<std::ptrdiff_t>(rank() * bytes));
     for (int peer = 0; peer < m_size; ++peer) {
       if (peer == m_rank) continue;
       const auto index = static_cast<std::size_t>(peer);
@@ -198,7 +206,7 @@ class mpi_bootstrap final : public bootstrap {
       message.recv_buf = pending.all.data() + index * bytes;
       check(m_mpi, m_mpi.start(m_control.get(), &message, &pending.receives[index]), "MPI_Irecv");
       message.collective = ISTHMUS_SEND;
-      message.send_buf = pending.mine.data();
+      message.send_buf = pending.contribution.data();
       check(m_mpi, m_mpi.start(m_control.get(), &message, &pending.sends[index]), "MPI_Isend");
     }
   }
@@ -207,9 +215,9 @@ class mpi_bootstrap final : public bootstrap {
     const auto deadline = clock::now() + std::chrono::duration<double>(m_timeout_s);
     auto next_poll = clock::now() + poll_interval;
     while (!test_requests(pending)) {
-      if (m_cancelled.load(std::memory_order_acquire))
+      if (m_is_cancelled.load(std::memory_order_acquire))
         throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE,
-                         "the exchange with the other ranks was cancelled");
+                         "the communicator was aborted during an exchange over MPI");
       throw_if_interrupted("the exchange with the other ranks");
       if (clock::now() > deadline) throw timeout(pending);
       if (clock::now() > next_poll) {
@@ -224,40 +232,40 @@ class mpi_bootstrap final : public bootstrap {
     m_peers.throw_if_peer_failed();
     const auto exited_rank = m_peers.find_exited();
     if (!exited_rank) return;
-    test_requests(pending.receives);  // what it had sent before
-    if (pending.receives[static_cast<std::size_t>(*exited_rank)] != nullptr) throw m_peers.exited_error(*exited_rank);
+    test_requests(pending.receives);  // receive the messages that it sent before it exited
+    if (pending.receives[static_cast<std::size_t>(*exited_rank)] != nullptr)
+      throw m_peers.exited_error(*exited_rank);
   }
 
-  // Both directions, whatever the first says.
+  // Tests both directions even if the receives are incomplete, because sends must also make progress.
   bool test_requests(pending_allgather& pending) {
     const bool has_received = test_requests(pending.receives);
     return test_requests(pending.sends) && has_received;
   }
 
-  // Tests what is still open; true when nothing is.
+  // Tests the open requests and returns true if all are complete.
   bool test_requests(std::vector<void*>& requests) {
-    bool all_done = true;
+    bool are_all_done = true;
     for (void*& request : requests) {
       if (request == nullptr) continue;
       int done = 0;
       check(m_mpi, m_mpi.test(&request, &done), "MPI_Testall");
-      all_done = all_done && done != 0;
+      are_all_done = are_all_done && done != 0;
     }
-    return all_done;
+    return are_all_done;
   }
 
   error timeout(const pending_allgather& pending) const {
-    std::vector<int> missing;
+    std::vector<int> missing_ranks;
     for (std::size_t peer = 0; peer < pending.receives.size(); ++peer)
-      if (pending.receives[peer] != nullptr) missing.push_back(static_cast<int>(peer));
-    const std::string missing_text = m_peers.describe(missing);
-    return make_error(
-               ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
-               fmt::format("rank {} of {} waited {} s for an exchange over MPI; nothing came from rank {}",
-                           m_rank, m_size, m_timeout_s,
-                           missing_text.empty() ? "(its own messages were not taken)" : missing_text),
-               "that rank did not call the same function, or it is gone")
-        .with_failed_ranks(missing);
+      if (pending.receives[peer] != nullptr) missing_ranks.push_back(static_cast<int>(peer));
+    const std::string missing_text = m_peers.describe(missing_ranks);
+    return make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
+                      fmt::format("rank {} of {} waited {} s for an exchange over MPI; no message from rank {}",
+                                  m_rank, m_size, m_timeout_s,
+                                  missing_text.empty() ? "(its own messages were not received)" : missing_text),
+                      "make the same call on every rank, and check whether that rank has exited")
+        .with_failed_ranks(missing_ranks);
   }
 
   const isthmus_mpi_table& m_mpi;
@@ -266,7 +274,7 @@ class mpi_bootstrap final : public bootstrap {
   int m_rank, m_size;
   peer_monitor m_peers;
   bool m_is_out_of_sync = false;
-  std::atomic<bool> m_cancelled{false};
+  std::atomic<bool> m_is_cancelled{false};
 };
 
 }  // namespace
@@ -275,7 +283,7 @@ std::unique_ptr<bootstrap> make_mpi_bootstrap(const isthmus_mpi_table* table, do
   if (table->magic != ISTHMUS_MPI_TABLE_MAGIC || table->struct_bytes < ISTHMUS_MPI_TABLE_MIN_BYTES)
     throw make_error(
         ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
-        fmt::format("mpi is no table of this version: magic {:#x}, {} bytes; {:#x} and {} are wanted",
+        fmt::format("communicator_create_mpi: mpi has magic {:#x} and {} bytes, must be {:#x} and at least {}",
                     table->magic, table->struct_bytes, ISTHMUS_MPI_TABLE_MAGIC, ISTHMUS_MPI_TABLE_MIN_BYTES),
         "fill it with isthmus::mpi::table of the mpi.hpp that belongs to this library");
   const mpi_thread_guard thread_guard(*table);

@@ -1,4 +1,4 @@
-// Ranks that meet through an MPI communicator.
+// Bootstrap on an MPI communicator.
 #pragma once
 
 #include <memory>
@@ -7,10 +7,12 @@
 
 namespace isthmus {
 
-// Collective over table->comm, which is duplicated twice: for this exchange and, as mpi_comm(), for payload.
-// The duplication itself blocks like any MPI call, without a bound; every exchange afterwards is bounded.
-// `table` must not be NULL and must outlive the bootstrap. Throws error: INVALID_ARGUMENT for a table of
-// another version, INVALID_USAGE on a thread that must not call MPI, BACKEND with MPI's code and text.
+// Collective over table->comm, which is duplicated twice: for control messages and, as mpi_comm(), for payload.
+// Blocking: waits for all ranks to duplicate the communicator. If this takes longer than the timeout, MPI_Abort
+// ends the job.
+// Lifetime: `table` must not be NULL and must outlive the bootstrap.
+// Errors: INVALID_ARGUMENT for a table of another version, INVALID_USAGE on a thread that must not call MPI,
+// BACKEND with MPI's code and text.
 std::unique_ptr<bootstrap> make_mpi_bootstrap(const isthmus_mpi_table* table, double timeout_s);
 
 }  // namespace isthmus

@@ -1,4 +1,5 @@
-// MPI's rule about threads, checked before every use of the table, because MPI itself does not check it.
+// Guard for MPI's threading rules. The guard runs before every use of the table, because MPI itself does not
+// check these rules.
 #pragma once
 
 #include <isthmus/mpi_table.h>
@@ -7,8 +8,8 @@
 
 namespace isthmus {
 
-// A thread's permission to be inside MPI, for as long as the object lives. Costs nothing at
-// MPI_THREAD_MULTIPLE, a few nanoseconds below.
+// Holds the permission of the calling thread to call MPI for the lifetime of the object. Costs nothing with
+// MPI_THREAD_MULTIPLE, and a few nanoseconds otherwise.
 class mpi_thread_guard {
  public:
   explicit mpi_thread_guard(const isthmus_mpi_table& mpi) noexcept {
@@ -17,10 +18,10 @@ class mpi_thread_guard {
       m_is_inside = !inside_flag().exchange(true, std::memory_order_acquire);
       if (!m_is_inside)
         m_violation =
-            "another thread of this process is inside MPI, which was initialised with MPI_THREAD_SERIALIZED";
+            "another thread of this process is inside MPI, which was initialized with MPI_THREAD_SERIALIZED";
     } else if (!is_on_main_thread(mpi)) {
       m_violation =
-          "MPI was initialised below MPI_THREAD_SERIALIZED, so only the thread that initialised it may "
+          "MPI was initialized below MPI_THREAD_SERIALIZED, so only the thread that initialized it may "
           "communicate";
     }
   }
@@ -30,10 +31,10 @@ class mpi_thread_guard {
   mpi_thread_guard(const mpi_thread_guard&) = delete;
   mpi_thread_guard& operator=(const mpi_thread_guard&) = delete;
 
-  // NULL when MPI may be called, else the rule that would be broken.
+  // Returns NULL if MPI may be called, otherwise the rule that the call would violate.
   const char* violation() const noexcept { return m_violation; }
   static constexpr const char* hint =
-      "call MPI_Init_thread with MPI_THREAD_MULTIPLE and check what it provides";
+      "call MPI_Init_thread with MPI_THREAD_MULTIPLE and check the level that it provides";
 
  private:
   static constexpr int serialized = 2, multiple = 3;
@@ -44,7 +45,7 @@ class mpi_thread_guard {
   }
 
   static bool is_on_main_thread(const isthmus_mpi_table& mpi) noexcept {
-    static thread_local int cached = -1;  // a thread stays what it is
+    static thread_local int cached = -1;  // constant for the lifetime of a thread
     if (cached < 0 && mpi.is_main_thread(&cached) != 0) cached = 0;
     return cached != 0;
   }

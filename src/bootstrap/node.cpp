@@ -15,7 +15,8 @@
 namespace isthmus {
 namespace {
 
-// "" where there is no such file. A rank that only lacks a descriptor is not on another machine: it fails.
+// Returns "" if the file does not exist. Throws if descriptors or memory are exhausted, because that condition
+// must not look like another node.
 std::string boot_id() {
   std::string id;
   errno = 0;
@@ -23,27 +24,28 @@ std::string boot_id() {
   const int code = errno;
   if (id.empty() && (code == EMFILE || code == ENFILE || code == ENOMEM))
     throw make_error(ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE,
-                     fmt::format("this rank's machine can't be told: {}", std::strerror(code)),
+                     fmt::format("communicator_create: cannot read /proc/sys/kernel/random/boot_id: {}",
+                                 std::strerror(code)),
                      "raise the limit of open files (ulimit -n)", code);
   return id;
 }
 
-// 0 where the kernel has none: then there is but one.
+// Returns 0 if the kernel has no user namespaces, because then there is only one.
 std::uint64_t own_user_namespace() {
   struct stat status{};
   return ::stat("/proc/self/ns/user", &status) == 0 ? status.st_ino : 0;
 }
 
-// What the user calls this rank's node; "": nothing.
+// Value of ISTHMUS_NODE; "" if it is not set.
 std::string configured_name() {
   constexpr const char* variable = "ISTHMUS_NODE";
   const char* const text = environment_variable(variable);
   const std::string name = text == nullptr ? "" : text;
   if (name.size() > max_node_name_bytes)
     throw make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE,
-                     fmt::format("environment {}: the name has {} bytes, at most {} are allowed", variable,
+                     fmt::format("environment {}: the name has {} bytes, must have at most {}", variable,
                                  name.size(), max_node_name_bytes),
-                     "a short name that differs between nodes is enough");
+                     "use a short name that differs between nodes");
   return name;
 }
 
@@ -52,7 +54,7 @@ std::string configured_name() {
 std::string own_node_id() {
   const std::string id = boot_id();
   const std::uint64_t pid_namespace = current_pid_namespace();
-  if (id.empty() || pid_namespace == 0) {  // shares with nobody but itself
+  if (id.empty() || pid_namespace == 0) {  // shares memory with no other process
     static const auto suffix = random_value<std::uint64_t>();
     return fmt::format("unknown/{}/{}", getpid(), suffix);
   }

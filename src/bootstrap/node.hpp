@@ -1,5 +1,4 @@
-// Which node this process is on: the one place that decides which ranks share memory and see each other's
-// processes.
+// The node of this process. Only this code decides which ranks share memory and can see each other's processes.
 #pragma once
 
 #include <cstddef>
@@ -7,14 +6,15 @@
 
 namespace isthmus {
 
-// Longest value of ISTHMUS_NODE, in bytes.
+// Maximum length of ISTHMUS_NODE in bytes.
 inline constexpr std::size_t max_node_name_bytes = 64;
 
-// The node of this process as text: ranks with equal text are on one node. The same boot of one machine, pid
-// and user namespace and user: what opening a peer's memory through /proc and watching its process need. Memory
-// that ranks share has no name in a file system, and messages are no part of it, so other namespaces don't
-// matter. ISTHMUS_NODE divides a machine further; it can't join what shares no memory. Throws error (SYSTEM,
-// CONFIG).
+// Returns the id of this process's node. Ranks with equal ids are on the same node. An id consists of the boot
+// id of the machine, the pid and user namespaces, and the user. A rank needs all of them to match before it can
+// open a peer's memory through /proc and watch its process. Shared memory has no name in a file system, so
+// other namespaces do not matter. ISTHMUS_NODE can divide a machine into several nodes, but it cannot merge
+// nodes that share no memory.
+// Errors: SYSTEM, CONFIG.
 std::string own_node_id();
 
 }  // namespace isthmus

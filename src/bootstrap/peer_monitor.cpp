@@ -28,10 +28,10 @@ bool rank_process::has_destroyed_communicator() const noexcept {
   return record != nullptr && record->has_destroyed_communicator.load(std::memory_order_acquire) != 0;
 }
 
-std::optional<int> find_in_state(std::span<const rank_process> processes, process_state state, int own,
+std::optional<int> find_in_state(std::span<const rank_process> processes, process_state state, int own_rank,
                                  int first) noexcept {
   for (int rank = first; rank < static_cast<int>(processes.size()); ++rank)
-    if (rank != own && processes[static_cast<std::size_t>(rank)].state() == state) return rank;
+    if (rank != own_rank && processes[static_cast<std::size_t>(rank)].state() == state) return rank;
   return std::nullopt;
 }
 
@@ -57,14 +57,14 @@ failure_info peer_monitor::own_failure(const error& failure) const {
 }
 
 std::optional<failure_info> peer_monitor::try_read_failure() const noexcept {
-  std::optional<failure_info> consequence;
+  std::optional<failure_info> secondary_failure;
   for (const rank_process& each : m_processes) {
     if (each.record == nullptr || each.record->state.load(std::memory_order_acquire) != failure_record::written)
       continue;
     if (!is_secondary_status(each.record->failure.status)) return each.record->failure;
-    if (!consequence) consequence = each.record->failure;
+    if (!secondary_failure) secondary_failure = each.record->failure;
   }
-  return consequence;
+  return secondary_failure;
 }
 
 std::optional<failure_info> peer_monitor::read_failure(double wait_s) const noexcept {
@@ -96,10 +96,11 @@ void peer_monitor::throw_if_peer_failed() const {
   if (const auto failure = read_failure()) throw remote_failure(*failure);
 }
 
-// A rank that leaves says so before it ends, so what is read behind the look is the last word.
+// A rank sets its flag before it exits, so a flag that is read after the exit was detected is final.
 std::optional<int> peer_monitor::find_lost() const noexcept {
   auto exited_rank = find_exited();
-  while (exited_rank && process(*exited_rank).has_destroyed_communicator()) exited_rank = find_exited(*exited_rank + 1);
+  while (exited_rank && process(*exited_rank).has_destroyed_communicator())
+    exited_rank = find_exited(*exited_rank + 1);
   return exited_rank;
 }
 
@@ -112,28 +113,31 @@ error peer_monitor::exited_error(int rank) const {
       .with_failed_ranks(std::array{rank});
 }
 
-// Ranks that end after a stop gave up waiting, so the stopped ones count.
-std::string peer_monitor::describe(const std::vector<int>& missing, bool is_certain) const {
+// If a rank is stopped, ranks that have exited since then probably timed out because of it, so report only
+// the stopped ranks.
+std::string peer_monitor::describe(const std::vector<int>& missing_ranks, bool is_certain) const {
   std::vector<process_state> states;
   for (const rank_process& each : m_processes) states.push_back(each.state());
-  const bool any_stopped = std::ranges::find(states, process_state::stopped) != states.end();
-  const process_state blocking_state = any_stopped ? process_state::stopped : process_state::exited;
-  const bool has_blocking = std::ranges::find(states, blocking_state) != states.end();
+  const bool has_stopped_rank = std::ranges::find(states, process_state::stopped) != states.end();
+  const process_state blocking_state = has_stopped_rank ? process_state::stopped : process_state::exited;
+  const bool has_blocking_rank = std::ranges::find(states, blocking_state) != states.end();
   std::string text, others;
   for (int rank = 0; rank < static_cast<int>(states.size()); ++rank) {
     const bool is_blocking = states[static_cast<std::size_t>(rank)] == blocking_state;
     if (rank == m_rank) continue;
-    if (std::ranges::find(missing, rank) != missing.end() && (is_blocking || is_certain || !has_blocking))
-      text += fmt::format("{}{}{}", text.empty() ? "" : ", ", rank, is_blocking ? state_suffix(blocking_state) : "");
+    if (std::ranges::find(missing_ranks, rank) != missing_ranks.end() &&
+        (is_blocking || is_certain || !has_blocking_rank))
+      text += fmt::format("{}{}{}", text.empty() ? "" : ", ", rank,
+                          is_blocking ? state_suffix(blocking_state) : "");
     else if (is_blocking)
-      others += fmt::format("{}rank {}{}", text.empty() && others.empty() ? "" : "; others may wait for ", rank,
+      others += fmt::format("{}rank {}{}", text.empty() && others.empty() ? "" : "; peers may wait for ", rank,
                             state_suffix(blocking_state));
   }
   return text + others;
 }
 
 error remote_failure(const failure_info& failure) {
-  // Whom another rank has waited for in vain, this one waits for in vain, too.
+  // If a peer timed out, this rank would time out too, so it reports the same status.
   const bool is_late = failure.status == ISTHMUS_ERROR_TIMEOUT;
   return make_error(is_late ? ISTHMUS_ERROR_TIMEOUT : ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
                     fmt::format("rank {} failed: {}", failure.rank, failure.message), failure.hint,

@@ -1,6 +1,5 @@
-// What a rank sees of the other ranks' processes while it waits for them: whether they run, and what failure
-// they have written down in memory that the ranks of a machine share. Needs no store and no message, so it
-// works whatever has become of those.
+// Monitor of the other ranks' processes: whether they run, and which failures they have published in memory
+// that the ranks of a node share. It needs neither a store nor messages, so it works even if both have failed.
 #pragma once
 
 #include <isthmus/types.h>
@@ -18,13 +17,13 @@
 
 namespace isthmus {
 
-// Statuses that only say that another rank failed: a cause, where one is known, tells more.
+// Returns true if the status only says that another rank failed. If the root cause is known, report it instead.
 constexpr bool is_secondary_status(isthmus_status status) {
   return status == ISTHMUS_ERROR_ABORTED || status == ISTHMUS_ERROR_REMOTE;
 }
 
-// Where a rank writes the failure that it was the first to know of, once, that it waits for nobody any more,
-// and at last that it has destroyed its communicator. All others read.
+// Shared-memory record that one rank writes and its peers read: the first failure that it detected (written
+// once), whether it has aborted, and finally whether it has destroyed its communicator.
 struct failure_record {
   static constexpr std::uint32_t empty = 0, unfinished = 1, written = 2;
   std::atomic<std::uint32_t> state;
@@ -33,62 +32,63 @@ struct failure_record {
   std::atomic<std::uint32_t> has_destroyed_communicator;
 };
 
-// Where a rank would serve a store in the place of its communicator's (fallback_store.hpp). Plain bytes.
+// Address at which a rank can serve a fallback store (fallback_store.hpp). Plain bytes.
 struct fallback_address {
-  char host[62] = "";  // numeric; "": nowhere
+  char host[62] = "";  // numeric; "": none
   std::uint16_t port = 0;
 };
 
-// The process of a rank, where it can be seen from here.
+// Process of a rank, if it is visible from this node.
 struct rank_process {
-  std::int64_t pid = 0;  // 0: it can't
+  std::int64_t pid = 0;  // 0: not visible
   std::uint64_t start = 0;
-  failure_record* record = nullptr;  // zeroed shared memory; NULL: there is none
+  failure_record* record = nullptr;  // zeroed shared memory, or NULL
   fallback_address fallback{};
 
-  process_state state() const noexcept;  // alive where it can't be seen
-  // It has destroyed its communicator, and may end without harm to the others.
+  process_state state() const noexcept;  // alive if it is not visible
+  // Returns true if the rank has destroyed its communicator. Its process may then exit without causing a
+  // failure of its peers.
   bool has_destroyed_communicator() const noexcept;
 };
 
-// The first of the ranks from `first` on, but not `own`, whose process is in this state.
-std::optional<int> find_in_state(std::span<const rank_process> processes, process_state state, int own,
+// Returns the lowest rank >= `first`, except `own_rank`, whose process is in this state.
+std::optional<int> find_in_state(std::span<const rank_process> processes, process_state state, int own_rank,
                                  int first = 0) noexcept;
 
 class peer_monitor {
  public:
   peer_monitor(int rank, int size) : m_rank(rank), m_processes(static_cast<std::size_t>(size)) {}
 
-  // Not while other threads call the rest, which any thread may.
+  // Must not run concurrently with other calls. All other functions can be called by any thread.
   void watch(std::span<const rank_process> processes) {
     m_processes.assign(processes.begin(), processes.end());
   }
   const rank_process& process(int rank) const { return m_processes[static_cast<std::size_t>(rank)]; }
-  // Notices of all ranks can be read from here, so nobody has to be told in another way.
+  // Returns true if the records of all ranks are visible, so no other channel is needed for failures.
   bool has_all_records() const noexcept;
 
-  // Writes the failure down, unless this rank has written one before. False where it has no notice.
+  // Publishes a failure unless this rank has published one before. False if this rank has no record.
   bool publish(const failure_info& failure) noexcept;
-  // A failure of this rank, as it is told to others.
+  // Converts a failure of this rank to the form in which it is published.
   failure_info own_failure(const error& failure) const;
-  // What some rank has written, or writes within this time: a cause, if there is one, else what follows from
-  // it.
+  // Returns a failure that some rank has published or publishes within this time. Prefers root causes
+  // to secondary failures.
   std::optional<failure_info> read_failure(double wait_s = 0) const noexcept;
   void throw_if_peer_failed() const;
   void mark_aborted() noexcept;
-  // Whether that rank has, or does within this time; nothing where it has no notice that can be read from here.
+  // Returns whether that rank has aborted or aborts within this time; nullopt if its record is not visible.
   std::optional<bool> has_aborted(int rank, double wait_s) const noexcept;
 
-  // The first ended one of the other ranks from `first` on.
+  // Returns the lowest peer >= `first` whose process has exited.
   std::optional<int> find_exited(int first = 0) const noexcept {
     return find_in_state(m_processes, process_state::exited, m_rank, first);
   }
-  // The first that ended before it had left.
+  // Returns the lowest peer that exited before it destroyed its communicator.
   std::optional<int> find_lost() const noexcept;
   error exited_error(int rank) const;
-  // "1, 2 (its process is stopped)": of ranks that did not come, and of others that can't go on; of these alone
-  // where it is not certain who came.
-  std::string describe(const std::vector<int>& missing, bool is_certain = true) const;
+  // "1, 2 (its process is stopped)": the missing ranks and other ranks whose process has exited or is stopped.
+  // If it is uncertain which ranks are missing, lists only the latter.
+  std::string describe(const std::vector<int>& missing_ranks, bool is_certain = true) const;
 
  private:
   std::optional<failure_info> try_read_failure() const noexcept;
@@ -97,10 +97,10 @@ class peer_monitor {
   std::vector<rank_process> m_processes;
 };
 
-// What a wait tells of another rank's failure.
+// Creates the error that a wait throws because of another rank's failure.
 error remote_failure(const failure_info& failure);
 
-// How often a wait looks at the other processes.
+// Interval at which a wait checks the other processes.
 inline constexpr auto poll_interval = std::chrono::milliseconds(500);
 
 }  // namespace isthmus

@@ -8,7 +8,7 @@
 namespace isthmus {
 
 rendezvous::rendezvous(std::shared_ptr<store> keys, std::vector<int> store_numbers, std::string scope, int rank,
-                 std::vector<rank_process> processes, std::unique_ptr<fallback_store> own)
+                       std::vector<rank_process> processes, std::unique_ptr<fallback_store> own_fallback)
     : m_first_store(std::move(keys)),
       m_store(m_first_store),
       m_store_numbers(std::move(store_numbers)),
@@ -16,7 +16,7 @@ rendezvous::rendezvous(std::shared_ptr<store> keys, std::vector<int> store_numbe
       m_rank(rank),
       m_size(static_cast<int>(processes.size())),
       m_processes(std::move(processes)),
-      m_own_fallback(std::move(own)),
+      m_own_fallback(std::move(own_fallback)),
       m_members(m_processes.size(), 1) {}
 
 rendezvous::agreement rendezvous::agree(double wait_s) {
@@ -37,7 +37,7 @@ void rendezvous::switch_store(const error& cause, double wait_s) {
     const rank_process& peer_process = process(server_rank);
     if (peer_process.fallback.host[0] == '\0' || peer_process.state() != process_state::alive) continue;
     try {
-      // Ranks that come later still have to find it.
+      // Serve the store long enough for ranks that arrive later.
       if (server_rank == m_rank && m_own_fallback) m_own_fallback->serve(2 * wait_s + 1);
       m_store = m_first_store->connect_fallback_store(peer_process.fallback, m_rank, m_size, wait_s);
       std::iota(m_store_numbers.begin(), m_store_numbers.end(), 0);
@@ -45,16 +45,16 @@ void rendezvous::switch_store(const error& cause, double wait_s) {
       return;
     } catch (const error& failure) {
       if (failure.info().status == ISTHMUS_ERROR_ABORTED) throw;
-      log(log_level::info, "rank {}: rank {} serves no store: {}", m_rank, server_rank, failure.what());
+      log(log_level::info, "rank {}: no fallback store on rank {}: {}", m_rank, server_rank, failure.what());
     }
   }
   isthmus_error_info info = cause.info();
   info.status = ISTHMUS_ERROR_REMOTE;
+  copy_text(info.message, sizeof info.message,
+            fmt::format("communicator_shrink: the store of the ranks is lost: {}", cause.info().message));
   copy_text(
-      info.message, sizeof info.message,
-      fmt::format("communicator_shrink: the store that the ranks met through is lost: {}", cause.info().message));
-  copy_text(info.hint, sizeof info.hint,
-            "keep the store in a process that outlives the ranks, or meet anew by a unique id");
+      info.hint, sizeof info.hint,
+      "run the store in a process that outlives the ranks, or create a new communicator from a unique id");
   throw error(info);
 }
 
@@ -72,7 +72,8 @@ peer_state rendezvous::probe_peer(int rank) const {
   const rank_process& peer_process = process(rank);
   if (peer_process.state() == process_state::exited) return peer_state::exited;
   if (!m_store->is_disconnected(m_store_numbers[static_cast<std::size_t>(rank)])) return peer_state::unknown;
-  // On one machine it has closed its connection; from another one, the way between may be cut.
+  // A rank of this machine has closed its connection. For a rank of another machine, the network may
+  // be down instead.
   return peer_process.pid != 0 ? peer_state::exited : peer_state::disconnected;
 }
 

@@ -1,7 +1,7 @@
-// Where ranks meet after a failure, time and again: those of a communicator and of all that come of it by
-// shrinks. One and the same for all of these, since yet another loss may let some ranks have their new
-// communicator while others, which could not make it, are still at the one before: they must not wait for
-// each other in two places.
+// Rendezvous of the ranks of a communicator after a failure. The communicator and all communicators that
+// result from shrinking it share one object. If another rank fails during a shrink, some ranks may already
+// have the new communicator while others still use the old one; a shared object ensures that both wait in
+// the same place.
 #pragma once
 
 #include <cstdint>
@@ -17,27 +17,28 @@
 
 namespace isthmus {
 
-// Numbers of ranks are those in the first communicator.
+// All rank numbers refer to the first communicator.
 class rendezvous {
  public:
-  // Of a communicator whose keys begin with `scope`; by rank: the number under which it joined the store, and
-  // its process. `own`: on which this rank can serve another store; may be nullptr.
+  // `scope`: prefix of the communicator's keys. `store_numbers` and `processes` are indexed by rank;
+  // `store_numbers` are the numbers with which the ranks joined the store. `own_fallback`: the fallback store
+  // that this rank can serve; may be nullptr.
   rendezvous(std::shared_ptr<store> keys, std::vector<int> store_numbers, std::string scope, int rank,
-          std::vector<rank_process> processes, std::unique_ptr<fallback_store> own);
+             std::vector<rank_process> processes, std::unique_ptr<fallback_store> own_fallback);
 
   struct agreement {
-    std::vector<int> ranks;  // that go on, ascending
-    std::string scope;       // of their keys
+    std::vector<int> ranks;  // surviving ranks, ascending
+    std::string scope;       // prefix of their keys
     std::shared_ptr<store> keys;
   };
-  // Collective over whoever still comes. Throws as agree_on_survivors does; after store_lost go on with
-  // `switch_store`.
+  // Collective over the surviving ranks. Throws the errors of agree_on_survivors. After store_lost, call
+  // switch_store and try again.
   agreement agree(double wait_s);
-  // To the store of the lowest rank that serves one. Every rank asks in the same order. `why`: this one is
-  // lost.
+  // Switches to the fallback store of the lowest rank that serves one. All ranks try the candidates in the same
+  // order. `cause`: the error that revealed the loss of the current store.
   void switch_store(const error& cause, double wait_s);
 
-  // Throws error where the store is lost.
+  // Throws an error if the store is lost.
   peer_state peer_state_of(int rank) const;
   int store_number(int rank) const;
   const rank_process& process(int rank) const { return m_processes[static_cast<std::size_t>(rank)]; }
@@ -46,16 +47,16 @@ class rendezvous {
  private:
   peer_state probe_peer(int rank) const;
 
-  // A caller may shrink a communicator and one that came of it at once, on two threads.
+  // One thread may shrink a communicator while another thread shrinks a communicator that resulted from it.
   mutable std::mutex m_mutex;
-  const std::shared_ptr<store> m_first_store;  // knows the secret of all that take its place
+  const std::shared_ptr<store> m_first_store;  // derives the secret of all fallback stores
   std::shared_ptr<store> m_store;
   std::vector<int> m_store_numbers;  // by rank
   const std::string m_scope;
   const int m_rank, m_size;
   const std::vector<rank_process> m_processes;
   std::unique_ptr<fallback_store> m_own_fallback;
-  std::vector<std::uint8_t> m_members;  // by rank: whether the last agreement has it
+  std::vector<std::uint8_t> m_members;  // by rank: 1 if it is in the last agreement
   int m_agreements = 0;                 // in this store
   int m_next_fallback = 0;
 };

@@ -30,9 +30,10 @@ address_list resolve(const endpoint& target, int flags) {
   addrinfo* results = nullptr;
   const int code = getaddrinfo(target.host.c_str(), std::to_string(target.port).c_str(), &hints, &results);
   if (code != 0)
-    throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
-                     fmt::format("address: host \"{}\" can't be resolved: {}", target.host, gai_strerror(code)),
-                     "give a numeric address or a name that this machine knows", code);
+    throw make_error(
+        ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+        fmt::format("address: host \"{}\" cannot be resolved: {}", target.host, gai_strerror(code)),
+        "use a numeric address or a name that this machine can resolve", code);
   return {results, &freeaddrinfo};
 }
 
@@ -69,7 +70,7 @@ std::uint16_t bound_port(int fd) {
                                              : reinterpret_cast<sockaddr_in*>(&address)->sin_port);
 }
 
-// Finishes a non-blocking connect; returns 0 or errno.
+// Completes a non-blocking connect and returns 0 or errno.
 int await_connection(int fd, clock::time_point deadline) {
   if (!wait_writable(fd, deadline)) return ETIMEDOUT;
   int code = 0;
@@ -98,7 +99,8 @@ endpoint parse_endpoint(const char* address) {
     if (!rest.empty()) port = rest.substr(1);
     if (!rest.empty() && port.empty()) throw invalid_address("the port is empty");
   } else if (const auto colon = text.find(':'); colon != std::string_view::npos) {
-    if (text.find(':', colon + 1) != std::string_view::npos) throw invalid_address("an IPv6 address needs brackets");
+    if (text.find(':', colon + 1) != std::string_view::npos)
+      throw invalid_address("an IPv6 address needs brackets");
     host = text.substr(0, colon);
     port = text.substr(colon + 1);
     if (port.empty()) throw invalid_address("the port is empty");
@@ -116,19 +118,20 @@ file_descriptor listen_on(endpoint& target) {
   if (is_wildcard(*addresses))
     throw make_error(
         ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
-        fmt::format("unique_id_create: address = \"{}\" is the wildcard, which other ranks can't connect to",
+        fmt::format("unique_id_create: address = \"{}\" is a wildcard; other ranks cannot connect to it",
                     target.host),
-        "give the address of this machine under which the other ranks reach it");
+        "use the address at which the other ranks can reach this machine");
   file_descriptor listener = open_socket(*addresses);
   const int enabled = 1;
-  if (listener.get() < 0 || setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &enabled, sizeof enabled) != 0 ||
+  if (listener.get() < 0 ||
+      setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &enabled, sizeof enabled) != 0 ||
       bind(listener.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
       listen(listener.get(), SOMAXCONN) != 0) {
     const int code = errno;
     throw make_error(ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE,
-                     fmt::format("unique_id_create: can't listen on {} port {}: {}", target.host, target.port,
+                     fmt::format("unique_id_create: cannot listen on {} port {}: {}", target.host, target.port,
                                  std::strerror(code)),
-                     "choose an address of this machine and a free port (0 takes any)", code);
+                     "choose an address of this machine and a free port (0: any)", code);
   }
   target.port = bound_port(listener.get());
   return listener;
@@ -152,9 +155,10 @@ file_descriptor connect_to(const endpoint& target, clock::time_point deadline) {
   }
   throw make_error(
       code == ETIMEDOUT ? ISTHMUS_ERROR_TIMEOUT : ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
-      fmt::format("communicator_create: can't connect to the store at {} port {}: {}", target.host, target.port,
-                  std::strerror(code)),
-      "the process that made the id must still run, and listen on an address that this machine reaches", code);
+      fmt::format("communicator_create: cannot connect to the store at {} port {}: {}", target.host,
+                  target.port, std::strerror(code)),
+      "check that the process that created the id still runs and that this machine can reach its address",
+      code);
 }
 
 bool wait_readable(int fd, clock::time_point deadline) { return poll_until(fd, POLLIN, deadline); }
@@ -162,9 +166,9 @@ bool wait_writable(int fd, clock::time_point deadline) { return poll_until(fd, P
 
 bool send_all(int fd, std::span<const std::byte> bytes, clock::time_point deadline) {
   while (!bytes.empty()) {
-    const ssize_t sent = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (sent > 0) {
-      bytes = bytes.subspan(static_cast<std::size_t>(sent));
+    const ssize_t sent_bytes = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent_bytes > 0) {
+      bytes = bytes.subspan(static_cast<std::size_t>(sent_bytes));
       continue;
     }
     const bool is_retryable = errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
@@ -176,12 +180,12 @@ bool send_all(int fd, std::span<const std::byte> bytes, clock::time_point deadli
 bool receive_all(int fd, std::span<std::byte> bytes, clock::time_point deadline) {
   while (!bytes.empty()) {
     if (!wait_readable(fd, deadline)) return false;
-    const ssize_t received = recv(fd, bytes.data(), bytes.size(), 0);
-    if (received > 0) {
-      bytes = bytes.subspan(static_cast<std::size_t>(received));
+    const ssize_t received_bytes = recv(fd, bytes.data(), bytes.size(), 0);
+    if (received_bytes > 0) {
+      bytes = bytes.subspan(static_cast<std::size_t>(received_bytes));
       continue;
     }
-    const bool is_retryable = received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+    const bool is_retryable = received_bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
     if (!is_retryable) return false;
   }
   return true;

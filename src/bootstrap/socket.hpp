@@ -1,4 +1,4 @@
-// Sockets as owned descriptors; every wait has a deadline.
+// TCP sockets as owned descriptors. Every wait has a deadline.
 #pragma once
 
 #include <chrono>
@@ -22,21 +22,21 @@ struct endpoint {
   std::uint16_t port;
 };
 
-// "host", "host:port", "[v6]", "[v6]:port"; NULL is loopback. Throws error (INVALID_ARGUMENT).
+// Parses "host", "host:port", "[v6]" or "[v6]:port"; NULL is loopback. Throws error (INVALID_ARGUMENT).
 endpoint parse_endpoint(const char* address);
 
-// A listening, non-blocking socket; `where.port` 0 is replaced by the port that was taken. Throws error.
+// Opens a listening, non-blocking socket. Port 0 is replaced by the selected free port. Throws error.
 file_descriptor listen_on(endpoint& target);
 
-// A connected, non-blocking socket. Throws error (TIMEOUT or REMOTE).
+// Opens a connected, non-blocking socket. Throws error (TIMEOUT or REMOTE).
 file_descriptor connect_to(const endpoint& target, clock::time_point deadline);
 
-// Waits until the socket can be read or written; false at the deadline. Throws error (ABORTED) when the calling
+// Wait until the socket is readable or writable; false at the deadline. Throw error (ABORTED) if the calling
 // thread is interrupted.
 bool wait_readable(int fd, clock::time_point deadline);
 bool wait_writable(int fd, clock::time_point deadline);
 
-// Sends or receives everything; false when the peer is gone or the deadline has passed.
+// Send or receive all bytes; false if the peer has disconnected or the deadline has passed.
 bool send_all(int fd, std::span<const std::byte> bytes, clock::time_point deadline);
 bool receive_all(int fd, std::span<std::byte> bytes, clock::time_point deadline);
 

@@ -13,8 +13,8 @@
 #include "base/interrupt.hpp"
 #include "base/log.hpp"
 #include "bootstrap/bootstrap.hpp"
-#include "bootstrap/rendezvous.hpp"
 #include "bootstrap/fallback_store.hpp"
+#include "bootstrap/rendezvous.hpp"
 #include "bootstrap/survivor_protocol.hpp"
 
 namespace isthmus {
@@ -23,15 +23,16 @@ namespace {
 using clock = std::chrono::steady_clock;
 using seconds = std::chrono::duration<double>;
 
-// A wait looks this often whether it was cancelled or interrupted.
+// Interval at which a wait checks for cancellation and interrupts.
 constexpr double slice_s = 0.1;
 
-// Under a communicator's scope: the failure of the rank that failed first.
+// Key below a communicator's scope: the first published failure.
 constexpr const char* failure_key = "/failure";
-// There, with a rank's number behind it: that rank has given up.
+// Key below a communicator's scope, followed by a rank: that rank has aborted.
 constexpr const char* abort_key = "/given_up/";
 
-// An allgather sets one's own key and gets everyone's. Keys carry a sequence number, so nothing is set twice.
+// Bootstrap on a store. In an allgather each rank sets its own key and reads the keys of all ranks. Keys
+// contain a sequence number, so no key is set twice.
 class store_bootstrap final : public bootstrap {
  public:
   store_bootstrap(std::shared_ptr<store> keys, std::string scope, int rank, int size, double timeout_s)
@@ -49,25 +50,25 @@ class store_bootstrap final : public bootstrap {
   int size() const override { return m_size; }
   const char* name() const override { return "store"; }
 
-  void allgather(std::span<const std::byte> mine, std::span<std::byte> all) override {
+  void allgather(std::span<const std::byte> contribution, std::span<std::byte> all) override {
     try {
-      exchange(mine, all);
+      exchange(contribution, all);
     } catch (const error& failure) {
       m_is_out_of_sync = true;
-      // Before this rank leaves and seems to others to be the one that ended. What it heard from them they
-      // know.
-      if (!m_cancelled.load(std::memory_order_acquire) && !wait_for_failure(0))
+      // Publish the failure before this rank exits; otherwise its peers would report this rank as the cause. If
+      // a peer has already published a failure, the other ranks know it.
+      if (!m_is_cancelled.load(std::memory_order_acquire) && !wait_for_failure(0))
         publish_failure(m_peers.own_failure(failure));
       throw;
     }
   }
 
   std::unique_ptr<bootstrap> split(int color, int key) override {
-    const std::uint64_t sequence = m_sequence;  // names this split, the same on all ranks
+    const std::uint64_t sequence = m_sequence;  // identifies this split; equal on all ranks
     using split_request = std::pair<int, int>;
-    const split_request mine{color, key};
+    const split_request contribution{color, key};
     std::vector<split_request> requests(static_cast<std::size_t>(m_size));
-    allgather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(requests)));
+    allgather(std::as_bytes(std::span(&contribution, 1)), std::as_writable_bytes(std::span(requests)));
     if (color < 0) return nullptr;
     std::vector<std::pair<int, int>> members;  // (key, old rank)
     for (int rank = 0; rank < m_size; ++rank) {
@@ -78,7 +79,7 @@ class store_bootstrap final : public bootstrap {
     std::vector<int> ranks;
     for (const auto& member : members) ranks.push_back(member.second);
     return make_child(m_store, fmt::format("{}/{}c{}", m_scope, sequence, color), ranks,
-                     [this](int rank) { return m_store_ranks[static_cast<std::size_t>(rank)]; });
+                      [this](int rank) { return m_store_ranks[static_cast<std::size_t>(rank)]; });
   }
 
   survivors shrink(double wait_s) override {
@@ -86,10 +87,10 @@ class store_bootstrap final : public bootstrap {
       std::vector<rank_process> processes;
       for (int rank = 0; rank < m_size; ++rank) {
         processes.push_back(m_peers.process(rank));
-        processes.back().record = nullptr;  // the meeting outlives this communicator
+        processes.back().record = nullptr;  // the rendezvous outlives this communicator
       }
       m_rendezvous = std::make_shared<rendezvous>(m_store, m_store_ranks, m_scope, m_rank, std::move(processes),
-                                            std::move(m_fallback_store));
+                                                  std::move(m_fallback_store));
       m_rendezvous_ranks.resize(static_cast<std::size_t>(m_size));
       std::iota(m_rendezvous_ranks.begin(), m_rendezvous_ranks.end(), 0);
     }
@@ -107,7 +108,8 @@ class store_bootstrap final : public bootstrap {
     for (int i = 0; i < max_polls; ++i) {
       try {
         for (const int rank : ranks)
-          if (rank != m_rank && m_rendezvous->peer_state_of(rendezvous_rank(rank)) != peer_state::unknown) return true;
+          if (rank != m_rank && m_rendezvous->peer_state_of(rendezvous_rank(rank)) != peer_state::unknown)
+            return true;
       } catch (const error&) {  // the store is lost
         return true;
       }
@@ -125,13 +127,13 @@ class store_bootstrap final : public bootstrap {
   void watch_processes(std::span<const rank_process> processes) override { m_peers.watch(processes); }
   bool is_out_of_sync() const override { return m_is_out_of_sync; }
 
-  void cancel() noexcept override { m_cancelled.store(true, std::memory_order_release); }
+  void cancel() noexcept override { m_is_cancelled.store(true, std::memory_order_release); }
 
   bool publish_failure(const failure_info& failure) noexcept override {
     if (m_peers.publish(failure) && m_peers.has_all_records()) return true;
     try {
       publish_in_store(std::as_bytes(std::span(&failure, 1)));
-    } catch (...) {  // the store is gone: the others learn of that by themselves
+    } catch (...) {  // the store is lost, and the other ranks detect that themselves
       return false;
     }
     return true;
@@ -143,12 +145,13 @@ class store_bootstrap final : public bootstrap {
     for (double remaining_s = wait_s;; remaining_s = seconds(deadline - clock::now()).count()) {
       const auto local_failure = m_peers.read_failure();
       if (local_failure && !is_secondary_status(local_failure->status)) return local_failure;
-      // Of those here only what followed is known: the cause may have come from another machine.
+      // Ranks of this node have only published secondary failures, so the cause may be on another node.
       const auto begin = clock::now();
       const double slice = std::clamp(remaining_s, 0.0, slice_s);
       const auto stored_failure = failure_in_store(local_failure ? 0 : slice);
-      if (stored_failure || local_failure || remaining_s <= slice_s) return stored_failure ? stored_failure : local_failure;
-      std::this_thread::sleep_until(begin + seconds(slice));  // a store that is lost says so at once
+      if (stored_failure || local_failure || remaining_s <= slice_s)
+        return stored_failure ? stored_failure : local_failure;
+      std::this_thread::sleep_until(begin + seconds(slice));  // a lost store fails immediately
     }
   }
   std::optional<failure_info> poll_local_failure() const noexcept override { return m_peers.read_failure(); }
@@ -159,7 +162,7 @@ class store_bootstrap final : public bootstrap {
     if (m_peers.has_all_records()) return;
     try {
       m_store->set(fmt::format("{}{}{}", m_scope, abort_key, m_rank), std::array{std::byte{1}});
-    } catch (...) {  // NOLINT(bugprone-empty-catch): the store is gone, and others can't be told
+    } catch (...) {  // NOLINT(bugprone-empty-catch): the store is lost, and there is no other channel
     }
   }
 
@@ -167,14 +170,14 @@ class store_bootstrap final : public bootstrap {
     if (const auto result = m_peers.has_aborted(rank, wait_s)) return result;
     if (wait_s > 0 && has_abort_key(rank, wait_s)) return true;
     if (!is_store_responsive()) return std::nullopt;
-    return has_abort_key(rank, 0);  // a store that is slow may have had it all the time
+    return has_abort_key(rank, 0);  // a slow store may have received the key in time
   }
 
   std::optional<bool> is_disconnected(int rank) noexcept override {
     if (!is_store_responsive()) return std::nullopt;
     try {
       return m_store->is_disconnected(m_store_ranks[static_cast<std::size_t>(rank)]);
-    } catch (...) {  // the store is gone
+    } catch (...) {  // the store is lost
       return std::nullopt;
     }
   }
@@ -184,27 +187,28 @@ class store_bootstrap final : public bootstrap {
     failure_info failure;
     try {
       m_store->get(m_scope + failure_key, std::as_writable_bytes(std::span(&failure, 1)), wait_s);
-    } catch (...) {  // nobody has, or the store is gone
+    } catch (...) {  // no failure has been published, or the store is lost
       return std::nullopt;
     }
     return failure;
   }
 
-  // Without a question to a store that may have stopped, if it can; some say that only when they are asked to.
+  // Prefers set_if_absent, which needs no reply from a store that may be stopped. Some stores do not support
+  // set_if_absent and report that only when it is called.
   void publish_in_store(std::span<const std::byte> failure) {
     try {
       return m_store->set_if_absent(m_scope + failure_key, failure);
     } catch (const error& refusal) {
-      if (refusal.info().status == ISTHMUS_ERROR_REMOTE) throw;  // it is gone
+      if (refusal.info().status == ISTHMUS_ERROR_REMOTE) throw;  // the store is lost
     }
     if (!failure_in_store(0)) m_store->set(m_scope + failure_key, failure);
   }
 
-  // A store that does has this rank's own word. Without patience one that has stopped would be waited for much
-  // longer.
+  // Returns true if the store answers a query for this rank's own abort key, which it has. The timeout is not
+  // 0, because with 0 the client would wait much longer for the reply of a stopped store.
   bool is_store_responsive() noexcept {
-    constexpr double answer_s = 0.1;
-    return has_abort_key(m_rank, answer_s);
+    constexpr double reply_wait_s = 0.1;
+    return has_abort_key(m_rank, reply_wait_s);
   }
 
   bool has_abort_key(int rank, double wait_s) noexcept {
@@ -212,35 +216,38 @@ class store_bootstrap final : public bootstrap {
     try {
       m_store->get(fmt::format("{}{}{}", m_scope, abort_key, rank), result, wait_s);
       return true;
-    } catch (...) {  // it has not, or the store is gone
+    } catch (...) {  // the rank has not aborted, or the store is lost
       return false;
     }
   }
 
-  // The bootstrap of those of this one's ranks, in this order. `store_number` of a rank: in `keys`.
+  // Creates the bootstrap of a subset of the ranks, in this order. `store_number` returns a rank's number in
+  // the store `keys`.
   std::unique_ptr<store_bootstrap> make_child(std::shared_ptr<store> keys, std::string scope,
-                                             const std::vector<int>& ranks,
-                                             const std::function<int(int)>& store_number) const {
-    const auto own = std::find(ranks.begin(), ranks.end(), m_rank) - ranks.begin();
-    auto child = std::make_unique<store_bootstrap>(std::move(keys), std::move(scope), static_cast<int>(own),
-                                                  static_cast<int>(ranks.size()), m_timeout_s);
+                                              const std::vector<int>& ranks,
+                                              const std::function<int(int)>& store_number) const {
+    const auto own_index = std::find(ranks.begin(), ranks.end(), m_rank) - ranks.begin();
+    auto child =
+        std::make_unique<store_bootstrap>(std::move(keys), std::move(scope), static_cast<int>(own_index),
+                                          static_cast<int>(ranks.size()), m_timeout_s);
     std::vector<rank_process> processes;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       child->m_store_ranks[rank] = store_number(ranks[rank]);
       processes.push_back(m_peers.process(ranks[rank]));
-      processes.back().record = nullptr;  // of this communicator, not of its part
+      processes.back().record = nullptr;  // the record belongs to the parent communicator
     }
     child->m_peers.watch(processes);
     return child;
   }
 
-  // They are among this communicator's, since each of these was heard.
+  // All agreed ranks belong to this communicator, because the agreement excludes every rank that this rank
+  // knows to be excluded.
   survivors make_survivors(rendezvous::agreement result) const {
     std::vector<int> ranks;
     for (int rank = 0; rank < m_size; ++rank)
       if (std::ranges::binary_search(result.ranks, rendezvous_rank(rank))) ranks.push_back(rank);
     auto child = make_child(std::move(result.keys), std::move(result.scope), ranks,
-                          [this](int rank) { return m_rendezvous->store_number(rendezvous_rank(rank)); });
+                            [this](int rank) { return m_rendezvous->store_number(rendezvous_rank(rank)); });
     child->m_rendezvous = m_rendezvous;
     child->m_rendezvous_ranks = std::move(result.ranks);
     return {std::move(ranks), std::move(child)};
@@ -252,22 +259,24 @@ class store_bootstrap final : public bootstrap {
     return fmt::format("{}/{}/{}", m_scope, sequence, rank);
   }
 
-  void exchange(std::span<const std::byte> mine, std::span<std::byte> all) {
+  void exchange(std::span<const std::byte> contribution, std::span<std::byte> all) {
     const std::uint64_t sequence = m_sequence++;
     const auto deadline = clock::now() + std::chrono::duration_cast<clock::duration>(seconds(m_timeout_s));
     try {
-      m_store->set(key(sequence, m_rank), mine);
+      m_store->set(key(sequence, m_rank), contribution);
     } catch (const error& failure) {
       throw attribute_loss(failure);
     }
     for (int rank = 0; rank < m_size; ++rank) {
-      const std::span block(all.data() + static_cast<std::size_t>(rank) * mine.size(), mine.size());
+      const std::span block(all.data() + static_cast<std::size_t>(rank) * contribution.size(),
+                            contribution.size());
       if (rank == m_rank)
-        std::copy(mine.begin(), mine.end(), block.begin());
+        std::copy(contribution.begin(), contribution.end(), block.begin());
       else
         get(sequence, rank, block, deadline);
     }
-    // Everyone has set `sequence`, so everyone has read all of the one before: ours is no longer needed.
+    // All ranks have already set `sequence`, so all have read every key of the previous exchange. Erase
+    // this rank's key.
     if (sequence > 0) m_store->erase(key(sequence - 1, m_rank));
   }
 
@@ -275,7 +284,7 @@ class store_bootstrap final : public bootstrap {
     auto next_poll = clock::now() + poll_interval;
     std::optional<int> lost_rank;
     while (true) {
-      if (m_cancelled.load(std::memory_order_acquire))
+      if (m_is_cancelled.load(std::memory_order_acquire))
         throw make_error(
             ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE,
             fmt::format("the communicator was aborted while rank {} waited for rank {}", m_rank, rank));
@@ -288,9 +297,10 @@ class store_bootstrap final : public bootstrap {
         if (failure.info().status == ISTHMUS_ERROR_MISMATCH) throw mismatch_error(rank, failure);
         if (failure.info().status != ISTHMUS_ERROR_TIMEOUT) throw attribute_loss(failure);
         throw_if_failure_published();
-        // Nor has it set its key just before.
-        if (lost_rank && (*lost_rank == rank || !has_contributed(sequence, *lost_rank, block.size()))) throw m_peers.exited_error(*lost_rank);
-        if (remaining_s <= slice_s) throw missing_error(sequence, rank, block.size());
+        // The rank may have set its key just before it exited.
+        if (lost_rank && (*lost_rank == rank || !has_contributed(sequence, *lost_rank, block.size())))
+          throw m_peers.exited_error(*lost_rank);
+        if (remaining_s <= slice_s) throw missing_ranks_error(sequence, rank, block.size());
       }
       if (clock::now() < next_poll) continue;
       next_poll = clock::now() + poll_interval;
@@ -302,7 +312,7 @@ class store_bootstrap final : public bootstrap {
     }
   }
 
-  // Of `first` and those after it: whoever is waited for may itself wait for another one.
+  // Checks all ranks starting at `first`, because the awaited rank may itself be waiting for another rank.
   std::optional<int> find_lost(int first) {
     if (const auto rank = m_peers.find_exited(first)) return rank;
     if (m_store->is_disconnected(m_store_ranks[static_cast<std::size_t>(first)])) return first;
@@ -322,13 +332,14 @@ class store_bootstrap final : public bootstrap {
   }
 
   error mismatch_error(int rank, const error& failure) const {
-    return make_error(ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
-                      fmt::format("rank {} makes another call than rank {}: {}", rank, m_rank, failure.what()),
-                      "every rank must create, split and allocate in the same order");
+    return make_error(
+        ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
+        fmt::format("rank {} made a different call than rank {}: {}", rank, m_rank, failure.what()),
+        "create, split and allocate in the same order on every rank");
   }
 
-  // The store is lost with the process that holds it, which may be a rank's: it is seen to have ended a moment
-  // after its connections closed.
+  // Attributes the loss of the store to a rank if that rank's process served it. The exit of a process becomes
+  // visible shortly after its connections have closed.
   error attribute_loss(const error& failure) const {
     constexpr int max_polls = 10;
     if (failure.info().status != ISTHMUS_ERROR_REMOTE) return failure;
@@ -344,8 +355,9 @@ class store_bootstrap final : public bootstrap {
     if (const auto failure = wait_for_failure(0)) throw remote_failure(*failure);
   }
 
-  // Names every rank that has not come, not only the one that was waited for. `first`: those before it have.
-  error missing_error(std::uint64_t sequence, int first, std::size_t bytes) {
+  // Names every missing rank, not only the one that this rank waits for. All ranks before
+  // `first` have contributed.
+  error missing_ranks_error(std::uint64_t sequence, int first, std::size_t bytes) {
     std::vector<int> ranks;
     const char* caveat = "";
     for (int rank = first; rank < m_size; ++rank) {
@@ -353,17 +365,19 @@ class store_bootstrap final : public bootstrap {
       try {
         if (*caveat == '\0' && has_contributed(sequence, rank, bytes)) continue;
       } catch (const error&) {
-        caveat = "; the store does not answer, so some of them may have come";
+        caveat = "; the store does not answer, so some of these ranks may not be missing";
       }
       ranks.push_back(rank);
     }
     const std::string names = m_peers.describe(ranks, *caveat == '\0');
-    return make_error(
-               ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
-               fmt::format("rank {} of {} waited {} s for the other ranks; missing: {}{}", m_rank, m_size,
-                           m_timeout_s, names.empty() ? "none any more, they came late" : names, caveat),
-               "every rank must make the same call; a rank that crashed, was stopped or never started is named "
-               "above")
+    return make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
+                      fmt::format("rank {} of {} waited {} s for the other ranks; missing: {}{}", m_rank,
+                                  m_size, m_timeout_s,
+                                  names.empty() ? "none now (the last ranks arrived after the timeout)" : names,
+                                  caveat),
+                      "make the same call on every rank, and check whether the missing ranks crashed, are "
+                      "stopped or never "
+                      "started")
         .with_failed_ranks(*caveat == '\0' ? ranks : std::vector<int>());
   }
 
@@ -372,13 +386,13 @@ class store_bootstrap final : public bootstrap {
   int m_rank, m_size;
   double m_timeout_s;
   peer_monitor m_peers;
-  std::vector<int> m_store_ranks;  // by rank: its number in the store
+  std::vector<int> m_store_ranks;  // by rank: number in the store
   std::uint64_t m_sequence = 0;
   std::unique_ptr<isthmus::fallback_store> m_fallback_store;
-  std::shared_ptr<rendezvous> m_rendezvous;  // from the first shrink on
-  std::vector<int> m_rendezvous_ranks;    // by rank: its number there, ascending
+  std::shared_ptr<rendezvous> m_rendezvous;  // set by the first shrink
+  std::vector<int> m_rendezvous_ranks;       // by rank: number in the rendezvous, ascending
   bool m_is_out_of_sync = false;
-  std::atomic<bool> m_cancelled{false};
+  std::atomic<bool> m_is_cancelled{false};
   std::atomic<bool> m_has_aborted{false};
 };
 

@@ -16,7 +16,7 @@
 namespace isthmus::tcp {
 namespace {
 
-constexpr double linger_s = 5;  // for ranks that still read when this process ends
+constexpr double linger_s = 5;  // for ranks that are still reading when this process exits
 
 class service {
  public:
@@ -41,9 +41,9 @@ class service {
   }
 
  private:
-  // With the mutex held, as for wake.
+  // start and wake: the caller holds the mutex.
   void start() {
-    if (m_thread.joinable()) m_thread.join();  // it ended for want of stores
+    if (m_thread.joinable()) m_thread.join();  // the thread returned because no store was left
     m_wake = file_descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (m_wake.get() < 0)
       throw make_error(ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE, fmt::format("eventfd: {}", std::strerror(errno)),
@@ -53,9 +53,9 @@ class service {
   }
 
   void wake() {
-    const std::uint64_t one = 1;
+    const std::uint64_t wake_count = 1;
     if (m_wake.get() < 0) return;
-    [[maybe_unused]] const ssize_t ignored = write(m_wake.get(), &one, sizeof one);
+    [[maybe_unused]] const ssize_t ignored = write(m_wake.get(), &wake_count, sizeof wake_count);
   }
 
   void loop() {
@@ -64,7 +64,7 @@ class service {
     while (adopt_new_stores(stores, linger_deadline)) poll_once(stores);
   }
 
-  // False when the thread is done; it has taken down what belongs to it then.
+  // Returns false if the thread must end. The eventfd is then closed.
   bool adopt_new_stores(std::vector<std::unique_ptr<server>>& stores, clock::time_point& linger_deadline) {
     const std::lock_guard lock(m_mutex);
     std::ranges::move(m_new_stores, std::back_inserter(stores));
@@ -72,8 +72,9 @@ class service {
     std::erase_if(stores, [](const auto& store) { return store->is_done(); });
     if (m_is_stopping) {
       if (linger_deadline == clock::time_point::max()) linger_deadline = deadline_after(linger_s);
-      const bool is_past_linger = clock::now() >= linger_deadline;
-      std::erase_if(stores, [&](const auto& store) { return is_past_linger || !store->has_connected_ranks(); });
+      const bool is_past_deadline = clock::now() >= linger_deadline;
+      std::erase_if(stores,
+                    [&](const auto& store) { return is_past_deadline || !store->has_connected_ranks(); });
     }
     if (!stores.empty()) return true;
     m_wake = file_descriptor();
@@ -109,7 +110,7 @@ class service {
   std::thread m_thread;
 };
 
-// Never destroyed: a forked child has copies of it whose thread does not exist.
+// Never destroyed: a forked child has a copy of this object, but not the thread.
 std::atomic<service*> current{nullptr};
 
 struct service_stopper {

@@ -13,11 +13,11 @@ namespace {
 using clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-constexpr double max_reply_s = 4;  // a store that lives answers sooner
+constexpr double max_reply_s = 4;  // a live store answers sooner
 constexpr auto peer_poll_interval = 200ms;
 constexpr auto max_pause = 20ms;
 
-// What the store does not do, or not soon, it will not do any more.
+// Runs a query; a store that fails or does not answer in time is considered lost.
 template <typename Query>
 auto query_store(Query&& query) {
   const auto begin = clock::now();
@@ -39,18 +39,19 @@ class survivor_protocol {
       : m_keys(keys),
         m_round(round),
         m_members(round.members.empty() ? std::vector<std::uint8_t>(static_cast<std::size_t>(round.size), 1)
-                                       : round.members),
+                                        : round.members),
         m_has_joined(m_members.size()),
         m_peer_states(m_members.size(), peer_state::unknown) {}
 
-  // A store that is only stopped must not tell its own rank, later, that this one is still there.
+  // If the store is lost, withdraws this rank's key. The process that serves the store may only be stopped, and
+  // its rank must not find the key when it resumes.
   std::vector<int> run_or_withdraw() {
     try {
       return run();
     } catch (const store_lost&) {
       try {
         m_keys.erase(presence_key(m_round.rank));
-      } catch (const error&) {  // NOLINT(bugprone-empty-catch): lost for good
+      } catch (const error&) {  // NOLINT(bugprone-empty-catch): the store is lost
       }
       throw;
     }
@@ -63,7 +64,7 @@ class survivor_protocol {
     m_has_joined[static_cast<std::size_t>(m_round.rank)] = present;
     auto pause = 1ms;
     while (true) {
-      throw_if_interrupted("the agreement on who goes on");
+      throw_if_interrupted("the agreement on the surviving ranks");
       if (read(decision_key(), std::as_writable_bytes(std::span(m_decision)))) return survivors_of_decision();
       poll_ranks();
       if (!may_participate(static_cast<std::size_t>(m_round.rank))) throw exclusion_error();
@@ -104,48 +105,54 @@ class survivor_protocol {
     m_next_peer_poll = clock::now() + peer_poll_interval;
     for (int rank = 0; rank < m_round.size; ++rank)
       if (rank != m_round.rank)
-        m_peer_states[static_cast<std::size_t>(rank)] = query_store([&] { return m_round.peer_state_of(rank); });
+        m_peer_states[static_cast<std::size_t>(rank)] =
+            query_store([&] { return m_round.peer_state_of(rank); });
   }
 
-  bool may_participate(std::size_t rank) const { return m_members[rank] != 0 && m_peer_states[rank] != peer_state::exited; }
+  bool may_participate(std::size_t rank) const {
+    return m_members[rank] != 0 && m_peer_states[rank] != peer_state::exited;
+  }
   bool has_joined(std::size_t rank) const {
     return m_members[rank] != 0 && m_has_joined[rank] != 0 && m_peer_states[rank] == peer_state::unknown;
   }
 
   bool is_every_rank_resolved() const {
     for (std::size_t rank = 0; rank < m_has_joined.size(); ++rank)
-      if (m_members[rank] != 0 && m_has_joined[rank] == 0 && m_peer_states[rank] == peer_state::unknown) return false;
+      if (m_members[rank] != 0 && m_has_joined[rank] == 0 && m_peer_states[rank] == peer_state::unknown)
+        return false;
     return true;
   }
 
-  // Two disjoint parts that both pass this would each be larger than the other.
+  // Prevents split brain: the participants must outnumber the ranks whose state is unknown, and a tie goes to
+  // the side with the lowest rank. Therefore, two disjoint groups can never both pass this check.
   void check_majority() const {
     std::size_t joined = 0;
     std::string uncertain_ranks;
-    std::size_t uncertain = 0;
-    bool includes_lowest = false, is_first = true;
+    std::size_t uncertain_count = 0;
+    bool includes_lowest_rank = false, is_first = true;
     for (std::size_t rank = 0; rank < m_has_joined.size(); ++rank) {
       if (!may_participate(rank)) continue;
-      if (std::exchange(is_first, false)) includes_lowest = has_joined(rank);
+      if (std::exchange(is_first, false)) includes_lowest_rank = has_joined(rank);
       joined += has_joined(rank) ? 1 : 0;
       if (has_joined(rank)) continue;
-      uncertain_ranks += fmt::format("{}{}", uncertain++ == 0 ? "" : ", ", rank);
+      uncertain_ranks += fmt::format("{}{}", uncertain_count++ == 0 ? "" : ", ", rank);
     }
-    if (joined > uncertain || (joined == uncertain && includes_lowest)) return;
+    if (joined > uncertain_count || (joined == uncertain_count && includes_lowest_rank)) return;
     throw make_error(
         ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
-        fmt::format(
-            "communicator_shrink: {} of {} ranks came within {} s, and nobody knows whether rank {} exited: "
-            "the others may go on without rank {}",
-            joined, m_round.size, m_round.wait_s, uncertain_ranks, m_round.rank),
-        "end the processes of these ranks for certain and shrink again, or meet anew by a unique id");
+        fmt::format("communicator_shrink: {} of {} ranks participated within {} s, and it is unknown whether "
+                    "rank {} exited: "
+                    "the other ranks may continue without rank {}",
+                    joined, m_round.size, m_round.wait_s, uncertain_ranks, m_round.rank),
+        "kill the processes of these ranks and shrink again, or create a new communicator from a unique id");
   }
 
   void propose() {
     std::vector<std::uint8_t> proposal;
-    for (std::size_t rank = 0; rank < m_has_joined.size(); ++rank) proposal.push_back(has_joined(rank) ? present : 0);
+    for (std::size_t rank = 0; rank < m_has_joined.size(); ++rank)
+      proposal.push_back(has_joined(rank) ? present : 0);
     query_store([&] { m_keys.set_if_absent(decision_key(), std::as_bytes(std::span(proposal))); });
-    // The answer to the request before says nothing of this one.
+    // Confirm the proposal: a reply to an earlier request does not prove that this request arrived.
     try {
       m_keys.get(decision_key(), std::as_writable_bytes(std::span(m_decision)), max_reply_s);
     } catch (const error& failure) {
@@ -165,15 +172,15 @@ class survivor_protocol {
   error exclusion_error() const {
     return make_error(
         ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
-        fmt::format("communicator_shrink: the others have gone on without rank {}: it came too late",
+        fmt::format("communicator_shrink: the other ranks continued without rank {}, which was too late",
                     m_round.rank),
-        "destroy this communicator and join the others by a unique id of theirs");
+        "destroy this communicator and create a new one with the other ranks from a unique id");
   }
 
   store& m_keys;
   const survivor_round& m_round;
   // By rank.
-  std::vector<std::uint8_t> m_members;  // 0: left out before, as one of those who came knows
+  std::vector<std::uint8_t> m_members;  // 0: excluded earlier, according to some participant
   std::vector<std::uint8_t> m_has_joined;
   std::vector<peer_state> m_peer_states;
   std::vector<std::uint8_t> m_decision = std::vector<std::uint8_t>(m_has_joined.size());
@@ -188,8 +195,8 @@ std::vector<int> agree_on_survivors(store& keys, const survivor_round& round) {
 
 survivors bootstrap::shrink(double) {
   throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-                   fmt::format("communicator_shrink: ranks that met through {} can't shrink", name()),
-                   "make a new communicator by a unique id");
+                   fmt::format("communicator_shrink: bootstrap {} does not support shrinking", name()),
+                   "create a new communicator from a unique id");
 }
 
 }  // namespace isthmus

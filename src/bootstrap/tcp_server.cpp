@@ -13,7 +13,7 @@ namespace isthmus::tcp {
 namespace {
 
 constexpr double no_descriptor_pause_s = 0.1;
-constexpr std::size_t receive_bytes = 65536;  // at a time
+constexpr std::size_t receive_bytes = 65536;  // per recv call
 
 template <typename Message>
 std::span<const std::byte> bytes_of(const Message& message) {
@@ -34,19 +34,22 @@ server::server(file_descriptor listener, const store_secret& secret, const serve
     : m_listener(std::move(listener)), m_secret(secret), m_limits(limits) {}
 
 bool server::has_connected_ranks() const {
-  return std::ranges::any_of(m_connections, [](const auto& each) { return each->state == connection_state::joined; });
+  return std::ranges::any_of(m_connections,
+                             [](const auto& each) { return each->state == connection_state::joined; });
 }
 
 bool server::is_done() const {
   if (has_connected_ranks()) return false;
-  const bool have_all_joined = m_size > 0 && m_joined.size() == static_cast<std::size_t>(m_size);
+  const bool have_all_joined = m_size > 0 && m_joined_ranks.size() == static_cast<std::size_t>(m_size);
   return have_all_joined || -seconds_until(m_last_connected) > m_limits.idle_timeout_s;
 }
 
 double server::add_entries(std::vector<pollfd>& entries) const {
-  double timeout_s = has_connected_ranks() ? 3600 : std::max(0.0, m_limits.idle_timeout_s + seconds_until(m_last_connected)) + 0.001;
+  double timeout_s = has_connected_ranks()
+                         ? 3600
+                         : std::max(0.0, m_limits.idle_timeout_s + seconds_until(m_last_connected)) + 0.001;
   const double pause = seconds_until(m_accept_after);
-  entries.push_back({pause > 0 ? -1 : m_listener.get(), POLLIN, 0});  // poll skips negative descriptors
+  entries.push_back({pause > 0 ? -1 : m_listener.get(), POLLIN, 0});  // poll ignores negative descriptors
   if (pause > 0) timeout_s = std::min(timeout_s, pause);
   for (const auto& each : m_connections) {
     entries.push_back(
@@ -60,7 +63,7 @@ void server::serve(std::span<const pollfd> entries) {
   const bool had_ranks = has_connected_ranks();
   for (std::size_t i = 1; i < entries.size(); ++i) serve(*m_connections[i - 1], entries[i].revents);
   if (had_ranks) m_last_connected = clock::now();
-  // After the others: whoever has sent its proof is no stranger any more when a place is needed.
+  // Accept last: a connection that has sent its proof is then authenticated and cannot be evicted.
   if (entries[0].revents != 0) accept_all();
   for (const auto& each : m_connections)
     if (each->state == connection_state::closed && each->has_joined)
@@ -75,18 +78,19 @@ void server::accept_all() {
       const int code = errno;
       if (code == EINTR || code == ECONNABORTED) continue;
       if (code == EAGAIN || code == EWOULDBLOCK) return;
-      // Out of descriptors or memory. The caller stays in the queue, so the listener stays readable: polling it
-      // at once would spin.
+      // Out of descriptors or memory. The connection stays in the queue and the listener stays readable, so
+      // polling again immediately would spin.
       if (evict_oldest_unauthenticated()) continue;
       log(std::exchange(m_has_logged_exhaustion, true) ? log_level::debug : log_level::warning,
-          "store: a connection can't be accepted now: {}; raise the limit of open files (ulimit -n)",
+          "store: cannot accept a connection: {}; raise the limit of open files (ulimit -n)",
           std::strerror(code));
       m_accept_after = deadline_after(no_descriptor_pause_s);
       return;
     }
-    const auto unauthenticated =
+    const auto unauthenticated_count =
         std::ranges::count_if(m_connections, [](const auto& each) { return is_unauthenticated(*each); });
-    if (static_cast<std::size_t>(unauthenticated) >= m_limits.max_unauthenticated) evict_oldest_unauthenticated();
+    if (static_cast<std::size_t>(unauthenticated_count) >= m_limits.max_unauthenticated)
+      evict_oldest_unauthenticated();
     auto accepted = std::make_unique<connection>();
     accepted->socket = std::move(socket);
     accepted->deadline = deadline_after(m_limits.handshake_timeout_s);
@@ -94,11 +98,12 @@ void server::accept_all() {
   }
 }
 
-// A rank that is evicted dials again; so idle strangers can't keep the ranks out.
+// An evicted rank connects again, so idle connections cannot keep the ranks out.
 bool server::evict_oldest_unauthenticated() {
-  const auto oldest = std::ranges::find_if(m_connections, [](const auto& each) { return is_unauthenticated(*each); });
-  if (oldest == m_connections.end()) return false;
-  m_connections.erase(oldest);
+  const auto connection_entry =
+      std::ranges::find_if(m_connections, [](const auto& each) { return is_unauthenticated(*each); });
+  if (connection_entry == m_connections.end()) return false;
+  m_connections.erase(connection_entry);
   return true;
 }
 
@@ -113,16 +118,18 @@ void server::serve(connection& client, short events) {
 
 void server::receive(connection& client) {
   std::byte chunk[receive_bytes];
-  // A stranger's bytes are kept up to one message and not a byte more.
-  const std::size_t max_bytes = client.state == connection_state::awaiting_hello ? sizeof(hello) : sizeof(proof);
-  const std::size_t room = client.state == connection_state::joined ? sizeof chunk : max_bytes - client.input.size();
-  const ssize_t received = recv(client.socket.get(), chunk, room, 0);
-  if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
-  if (received <= 0) {
+  // Read at most one message from an unauthenticated connection.
+  const std::size_t max_bytes =
+      client.state == connection_state::awaiting_hello ? sizeof(hello) : sizeof(proof);
+  const std::size_t room =
+      client.state == connection_state::joined ? sizeof chunk : max_bytes - client.input.size();
+  const ssize_t received_bytes = recv(client.socket.get(), chunk, room, 0);
+  if (received_bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
+  if (received_bytes <= 0) {
     client.state = connection_state::closed;
     return;
   }
-  append(client.input, {chunk, static_cast<std::size_t>(received)});
+  append(client.input, {chunk, static_cast<std::size_t>(received_bytes)});
   switch (client.state) {
     case connection_state::awaiting_hello: answer_hello(client); return;
     case connection_state::awaiting_proof: check_proof(client); return;
@@ -131,7 +138,7 @@ void server::receive(connection& client) {
   }
 }
 
-// Answers a hello with the store's proof and a nonce for the rank's.
+// Replies to a hello with the store's proof and the nonce for the rank's proof.
 void server::answer_hello(connection& client) {
   const auto header = parse_header(client.input);
   if (header && header->magic != protocol_magic) {
@@ -141,17 +148,18 @@ void server::answer_hello(connection& client) {
   const auto greeting = parse_hello(client.input);
   if (!greeting) return;
   client.input.clear();
-  challenge answer{{protocol_magic, protocol_version}, {}, {}};
+  challenge message{{protocol_magic, protocol_version}, {}, {}};
   const bool is_known_version = greeting->header.version == protocol_version;
   if (is_known_version) {
     client.greeting = *greeting;
-    client.store_nonce = answer.store_nonce = make_nonce();
-    answer.store_proof = proof_of_store(m_secret, *greeting, client.store_nonce);
+    client.store_nonce = message.store_nonce = make_nonce();
+    message.store_proof = proof_of_store(m_secret, *greeting, client.store_nonce);
   }
-  append(client.output, bytes_of(answer));
+  append(client.output, bytes_of(message));
   client.state = connection_state::awaiting_proof;
   flush(client);
-  if (!is_known_version) client.state = connection_state::closed;  // it reads our version in the answer
+  if (!is_known_version)
+    client.state = connection_state::closed;  // the peer reads the store's version in the reply
 }
 
 void server::check_proof(connection& client) {
@@ -159,17 +167,17 @@ void server::check_proof(connection& client) {
   if (!client_proof) return;
   client.input.clear();
   if (!equal_proofs(*client_proof, proof_of_rank(m_secret, client.greeting, client.store_nonce))) {
-    // Said once: strangers must not be able to fill the log.
+    // Warn only once: unauthenticated peers must not be able to fill the log.
     log(m_rejections++ == 0 ? log_level::warning : log_level::debug,
-        "store: a connection without the right secret was dropped");
+        "store: closed a connection without the right secret");
     client.state = connection_state::closed;
     return;
   }
   const std::string reason = refusal_reason(client.greeting);
-  welcome answer{};
-  answer.accepted = reason.empty() ? 1 : 0;
-  copy_text(answer.reason, sizeof answer.reason, reason);
-  append(client.output, bytes_of(answer));
+  welcome message{};
+  message.accepted = reason.empty() ? 1 : 0;
+  copy_text(message.reason, sizeof message.reason, reason);
+  append(client.output, bytes_of(message));
   flush(client);
   if (client.state == connection_state::closed) return;
   if (!reason.empty()) {
@@ -179,7 +187,7 @@ void server::check_proof(connection& client) {
   client.state = connection_state::joined;
   client.has_joined = true;
   m_size = client.greeting.size;
-  m_joined.insert(client.greeting.rank);
+  m_joined_ranks.insert(client.greeting.rank);
   m_last_connected = clock::now();
 }
 
@@ -187,18 +195,19 @@ std::string server::refusal_reason(const hello& greeting) const {
   if (m_size != 0 && greeting.size != m_size)
     return fmt::format("size = {} on this rank, but {} on the ranks that joined before", greeting.size, m_size);
   if (greeting.rank < 0 || greeting.rank >= greeting.size)
-    return fmt::format("rank = {} is not in [0, {})", greeting.rank, greeting.size);
-  if (m_joined.contains(greeting.rank))
-    return fmt::format("rank {} has joined before: an id serves one communicator, and each rank joins once",
+    return fmt::format("rank = {} must be in [0, {})", greeting.rank, greeting.size);
+  if (m_joined_ranks.contains(greeting.rank))
+    return fmt::format("rank {} has already joined: an id is for one communicator, and each rank joins once",
                        greeting.rank);
   return "";
 }
 
 void server::flush(connection& client) {
   while (!client.output.empty()) {
-    const ssize_t sent = send(client.socket.get(), client.output.data(), client.output.size(), MSG_NOSIGNAL);
-    if (sent > 0) {
-      client.output.erase(client.output.begin(), client.output.begin() + sent);
+    const ssize_t sent_bytes =
+        send(client.socket.get(), client.output.data(), client.output.size(), MSG_NOSIGNAL);
+    if (sent_bytes > 0) {
+      client.output.erase(client.output.begin(), client.output.begin() + sent_bytes);
       continue;
     }
     if (errno == EAGAIN || errno == EWOULDBLOCK) return;
@@ -218,7 +227,7 @@ void server::parse(connection& client) {
     result = parse_request(remaining, message);
   }
   if (result == parse_result::malformed) {
-    log(log_level::warning, "store: rank {} sent a malformed request and was dropped", client.greeting.rank);
+    log(log_level::warning, "store: closed the connection of rank {}: malformed request", client.greeting.rank);
     client.state = connection_state::closed;
   }
   client.input.erase(client.input.begin(), client.input.end() - static_cast<std::ptrdiff_t>(remaining.size()));

@@ -1,5 +1,5 @@
-// The serving side of one TCP store: its listener, its connections and its values. Nothing that a bad
-// connection could block. It has no thread: store_service polls for all stores of the process.
+// Server of one TCP store: listener, connections and values. No connection can block it. It has no thread of
+// its own: store_service polls for all stores of the process.
 #pragma once
 
 #include <poll.h>
@@ -18,26 +18,28 @@
 
 namespace isthmus::tcp {
 
-// How a store treats its callers.
+// Limits of a store.
 struct server_limits {
-  double handshake_timeout_s = 10;      // a connection that has not proved itself by then is dropped
-  std::size_t max_unauthenticated = 256;  // unproved connections at a time; one more evicts the oldest
-  double idle_timeout_s = 3600;       // without any rank for so long, the store closes
+  double handshake_timeout_s = 10;        // time to authenticate before the connection is closed
+  std::size_t max_unauthenticated = 256;  // open connections; one more connection evicts the oldest
+  double idle_timeout_s = 3600;           // a store without any rank closes after this time
 };
 
 class server {
  public:
-  // Takes over a listening socket.
+  // Takes ownership of a listening socket.
   server(file_descriptor listener, const store_secret& secret, const server_limits& limits);
   server(const server&) = delete;
   server& operator=(const server&) = delete;
 
-  // Appends what it wants polled; returns how many seconds from now it wants to be served at the latest.
+  // Appends its descriptors to the poll list. Returns the seconds until serve() must be called at the latest.
   double add_entries(std::vector<pollfd>& entries) const;
-  // Its entries, after the poll. Also does what time alone brings, so call it with or without events.
+  // Handles the events of its poll entries. Also handles timeouts, so it must be called even if there
+  // are no events.
   void serve(std::span<const pollfd> entries);
 
-  // All ranks have come and gone, or nobody came for too long: it may be destroyed.
+  // Returns true if the store can be destroyed: all ranks have joined and left, or no rank has joined
+  // for too long.
   bool is_done() const;
   bool has_connected_ranks() const;
 
@@ -49,7 +51,7 @@ class server {
     bool has_joined = false;
     hello greeting{};
     nonce store_nonce{};
-    clock::time_point deadline;  // to prove itself by
+    clock::time_point deadline;  // for authentication
     std::vector<std::byte> input, output;
     std::map<std::uint32_t, std::string> pending_gets;  // request id -> key
   };
@@ -73,13 +75,13 @@ class server {
   file_descriptor m_listener;
   store_secret m_secret;
   server_limits m_limits;
-  int m_size = 0;  // ranks, as the first of them says
-  std::set<int> m_joined;
+  int m_size = 0;  // number of ranks, as reported by the first rank that joined
+  std::set<int> m_joined_ranks;
   int m_rejections = 0;
   bool m_has_logged_exhaustion = false;
-  clock::time_point m_accept_after{};  // no descriptors were left: not before
+  clock::time_point m_accept_after{};  // out of descriptors: accept no connection before this time
   clock::time_point m_last_connected = clock::now();
-  std::vector<std::unique_ptr<connection>> m_connections;  // in the order of their arrival
+  std::vector<std::unique_ptr<connection>> m_connections;  // oldest first
   std::map<std::string, std::vector<std::byte>, std::less<>> m_values;
 };
 

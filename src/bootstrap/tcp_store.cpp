@@ -24,28 +24,30 @@ namespace {
 
 using namespace tcp;
 
-// A request that the store answers at once may still take this long on a busy machine; where less is waited for
-// ranks, less for the store.
+// Even an immediate reply may take this long on a busy machine. A shorter limit applies if the communicator
+// timeout is short.
 constexpr double min_reply_timeout_s = 1, max_reply_timeout_s = 5;
 constexpr double reply_timeout_fraction = 0.25;
-// For as long again after a request that was left unanswered, unless the store has said something since: many
-// may be asked in a row, and who asks has its own timeout to keep.
+// Reply timeout for requests that follow an unanswered request while the store stays silent. It is short
+// because a caller may send many requests in a row and must still meet its own timeout.
 constexpr double unresponsive_retry_s = 0.05;
 
 error connection_lost() {
   return make_error(ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE, "the connection to the store was lost",
-                    "the process that made the id ended or crashed");
+                    "check whether the process that created the id has exited or crashed");
 }
 
-// Several threads may wait for different keys on the one connection: whoever finds nobody reading reads for
-// all, the others sleep until their answer is there or the reader steps down.
+// Client of a TCP store. Several threads can wait for different keys on the same connection. A thread that
+// finds no reader becomes the reader for all threads. The other threads sleep until their reply has arrived or
+// the reader stops.
 class tcp_client final : public store {
  public:
   tcp_client(file_descriptor socket, const store_secret& secret, double timeout_s)
       : m_socket(std::move(socket)),
         m_fallback_secret(fallback_secret(secret)),
         m_timeout_s(timeout_s),
-        m_reply_timeout_s(std::clamp(reply_timeout_fraction * timeout_s, min_reply_timeout_s, max_reply_timeout_s)) {}
+        m_reply_timeout_s(
+            std::clamp(reply_timeout_fraction * timeout_s, min_reply_timeout_s, max_reply_timeout_s)) {}
 
   void set(const std::string& key, std::span<const std::byte> value) override {
     send(request_kind::set, 0, key, value);
@@ -55,10 +57,12 @@ class tcp_client final : public store {
     send(request_kind::set_if_absent, 0, key, value);
   }
 
-  std::unique_ptr<fallback_store> make_fallback_store() override { return fallback_store::create(m_socket.get(), m_fallback_secret); }
+  std::unique_ptr<fallback_store> make_fallback_store() override {
+    return fallback_store::create(m_socket.get(), m_fallback_secret);
+  }
 
   std::shared_ptr<store> connect_fallback_store(const fallback_address& address, int rank, int size,
-                                         double timeout_s) override {
+                                                double timeout_s) override {
     return connect_tcp_store({address.host, address.port, m_fallback_secret}, rank, size, timeout_s);
   }
 
@@ -92,12 +96,12 @@ class tcp_client final : public store {
     if (!pending.has_arrived && !is_immediate) send(request_kind::cancel, id, "", {});
     if (!pending.has_arrived || pending.is_absent)
       throw make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
-                       fmt::format("no value for {} within {} s", key, timeout_s), "",
+                       fmt::format("store key {} was not set within {} s", key, timeout_s), "",
                        is_immediate && !pending.has_arrived ? ETIMEDOUT : 0);
     if (pending.value.size() != value.size())
-      throw make_error(
-          ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
-          fmt::format("{} holds {} bytes where {} were expected", key, pending.value.size(), value.size()));
+      throw make_error(ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
+                       fmt::format("store key {} holds {} bytes, {} were expected", key, pending.value.size(),
+                                   value.size()));
     std::copy(pending.value.begin(), pending.value.end(), value.begin());
   }
 
@@ -123,9 +127,9 @@ class tcp_client final : public store {
   void send(request_kind kind, std::uint32_t id, const std::string& key, std::span<const std::byte> value) {
     if (key.size() > max_key_bytes || value.size() > max_value_bytes)
       throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
-                       fmt::format("a store entry has {} bytes under a key of {}, at most {} and {} fit",
+                       fmt::format("store: the value has {} bytes and the key {}, must have at most {} and {}",
                                    value.size(), key.size(), max_value_bytes, max_key_bytes),
-                       "the store is for set-up, not for payload");
+                       "use the store for set-up only, not for payload");
     const request_header header{kind, id, static_cast<std::uint32_t>(key.size()),
                                 static_cast<std::uint32_t>(value.size())};
     std::vector<std::byte> message(sizeof header + key.size() + value.size());
@@ -151,7 +155,7 @@ class tcp_client final : public store {
     while (!pending.has_arrived && clock::now() < deadline) {
       if (m_is_lost) throw connection_lost();
       if (m_has_reader) {
-        m_changed.wait_until(lock, deadline);
+        m_condition.wait_until(lock, deadline);
         continue;
       }
       m_has_reader = true;
@@ -159,32 +163,32 @@ class tcp_client final : public store {
       bool is_alive = true;
       try {
         is_alive = !wait_readable(m_socket.get(), deadline) || receive();
-      } catch (...) {  // interrupted: another thread has to read now
+      } catch (...) {  // interrupted: another thread must become the reader
         lock.lock();
         m_has_reader = false;
-        m_changed.notify_all();
+        m_condition.notify_all();
         throw;
       }
       lock.lock();
       m_has_reader = false;
       m_is_lost = m_is_lost || !is_alive;
       deliver();
-      m_changed.notify_all();
+      m_condition.notify_all();
     }
   }
 
-  // Only the reading thread calls it. False when the connection is gone.
+  // Only the reading thread calls this. Returns false if the connection is lost.
   bool receive() {
     std::byte chunk[65536];
-    const ssize_t received = recv(m_socket.get(), chunk, sizeof chunk, 0);
-    if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return true;
-    if (received <= 0) return false;
-    m_input.insert(m_input.end(), chunk, chunk + received);
+    const ssize_t received_bytes = recv(m_socket.get(), chunk, sizeof chunk, 0);
+    if (received_bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return true;
+    if (received_bytes <= 0) return false;
+    m_input.insert(m_input.end(), chunk, chunk + received_bytes);
     m_unresponsive_until = clock::time_point::min();
     return true;
   }
 
-  // With the mutex held: hands out complete answers; those of requests that were given up are dropped.
+  // Delivers complete replies and drops replies to abandoned requests. The caller holds the mutex.
   void deliver() {
     std::span<const std::byte> remaining(m_input);
     tcp::reply reply_message;
@@ -197,7 +201,7 @@ class tcp_client final : public store {
       }
       remaining = remaining.subspan(reply_message.bytes);
     }
-    m_is_lost = m_is_lost || result == parse_result::malformed;  // not a store that we know
+    m_is_lost = m_is_lost || result == parse_result::malformed;  // not a store of this protocol
     m_input.erase(m_input.begin(), m_input.end() - static_cast<std::ptrdiff_t>(remaining.size()));
   }
 
@@ -206,8 +210,8 @@ class tcp_client final : public store {
   const double m_timeout_s, m_reply_timeout_s;
   std::mutex m_send_mutex;
   std::mutex m_mutex;
-  std::condition_variable m_changed;
-  std::atomic<clock::time_point> m_unresponsive_until{clock::time_point::min()};  // its process may have stopped
+  std::condition_variable m_condition;
+  std::atomic<clock::time_point> m_unresponsive_until{clock::time_point::min()};  // its process may be stopped
   bool m_has_reader = false;
   bool m_is_lost = false;
   std::uint32_t m_last_id = 0;
@@ -215,7 +219,7 @@ class tcp_client final : public store {
   std::vector<std::byte> m_input;
 };
 
-// The random part keeps ranks that were dropped together from coming back together.
+// The random part spreads the retries of ranks that were evicted at the same time.
 void pause_before_retry(int attempt, clock::time_point deadline) {
   static thread_local std::minstd_rand random{std::random_device{}()};
   const double max_pause_s = std::min(0.2, 0.005 * (1 << std::min(attempt, 6)));
@@ -224,7 +228,7 @@ void pause_before_retry(int attempt, clock::time_point deadline) {
   std::this_thread::sleep_until(std::min(deadline, deadline_after(pause)));
 }
 
-// One rank's way into the store.
+// Connects one rank to the store and authenticates both sides.
 class store_connector {
  public:
   store_connector(const store_address& address, int rank, int size, double timeout_s)
@@ -234,12 +238,12 @@ class store_connector {
         m_timeout_s(timeout_s),
         m_deadline(deadline_after(timeout_s)) {}
 
-  // A store full of strangers drops its oldest, which may be we: dialled again until the deadline. A port where
-  // nobody listens, a store that is not ours and a refusal are final.
+  // The store may evict this connection before it is authenticated, so this function retries until the
+  // deadline. A closed port, a foreign store and a refusal are final.
   file_descriptor connect() const {
     for (int attempt = 0;; ++attempt) {
       file_descriptor socket = connect_to({m_address.host, m_address.port}, m_deadline);
-      if (shake_hands(socket.get())) return socket;
+      if (authenticate(socket.get())) return socket;
       if (clock::now() >= m_deadline) throw timeout();
       pause_before_retry(attempt, m_deadline);
     }
@@ -255,50 +259,51 @@ class store_connector {
     return receive_all(fd, std::as_writable_bytes(std::span(&message, 1)), m_deadline);
   }
 
-  // False when the store hung up before it decided.
-  bool shake_hands(int fd) const {
+  // Returns false if the store closed the connection before it accepted or refused the rank.
+  bool authenticate(int fd) const {
     const hello own_hello{{protocol_magic, protocol_version}, m_rank, m_size, make_nonce()};
     challenge store_challenge{};
     if (!send(fd, own_hello) || !receive(fd, store_challenge)) return false;
     check(own_hello, store_challenge);
     welcome reply_message{};
-    if (!send(fd, proof_of_rank(m_address.secret, own_hello, store_challenge.store_nonce)) || !receive(fd, reply_message))
+    if (!send(fd, proof_of_rank(m_address.secret, own_hello, store_challenge.store_nonce)) ||
+        !receive(fd, reply_message))
       return false;
     reply_message.reason[sizeof reply_message.reason - 1] = '\0';
     if (reply_message.accepted != 1)
       throw make_error(
           ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
           fmt::format("communicator_create: the store refused rank {}: {}", m_rank, reply_message.reason),
-          "create one id for each communicator and give every rank its own number and the same size");
+          "create one id per communicator, and use a unique rank and the same size on every rank");
     return true;
   }
 
-  // Before anything is proved to it, the store has to prove itself.
+  // The store must prove that it has the secret before this rank sends its own proof.
   void check(const hello& own_hello, const challenge& store_challenge) const {
     if (store_challenge.header.magic == protocol_magic && store_challenge.header.version != protocol_version)
       throw make_error(
           ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
-          fmt::format(
-              "communicator_create: rank {} speaks store protocol {}, the store at {} port {} speaks {}",
-              m_rank, protocol_version, m_address.host, m_address.port, store_challenge.header.version),
+          fmt::format("communicator_create: rank {} uses store protocol {}, the store at {} port {} uses {}",
+                      m_rank, protocol_version, m_address.host, m_address.port, store_challenge.header.version),
           "use the same version of Isthmus on every rank");
     const proof expected_proof = proof_of_store(m_address.secret, own_hello, store_challenge.store_nonce);
-    if (store_challenge.header.magic != protocol_magic || !equal_proofs(store_challenge.store_proof, expected_proof))
+    if (store_challenge.header.magic != protocol_magic ||
+        !equal_proofs(store_challenge.store_proof, expected_proof))
       throw make_error(
           ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
-          fmt::format("communicator_create: what answers at {} port {} can't prove that it knows the secret of "
+          fmt::format("communicator_create: the server at {} port {} cannot prove that it has the secret of "
                       "rank {}'s id",
                       m_address.host, m_address.port, m_rank),
-          "the id belongs to another store, or the process that made it has ended and another program has its "
-          "port");
+          "check that the id is current: the process that created it may have exited, and another program may "
+          "use its port");
   }
 
   error timeout() const {
     return make_error(
         ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
-        fmt::format("communicator_create: the store at {} port {} did not let rank {} in within {} s",
+        fmt::format("communicator_create: the store at {} port {} did not accept rank {} within {} s",
                     m_address.host, m_address.port, m_rank, m_timeout_s),
-        "the process that made the id is stopped or overloaded, or its port is flooded");
+        "check whether the process that created the id is stopped or overloaded, or its port is flooded");
   }
 
   const store_address& m_address;

@@ -21,9 +21,10 @@ class user_store final : public store {
 
   void set_if_absent(const std::string& key, std::span<const std::byte> value) override {
     if (m_table.set_if_absent == nullptr)
-      throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-                       "the caller's store has no set_if_absent, by which ranks agree who goes on",
-                       "fill isthmus_store_table::set_if_absent");
+      throw make_error(
+          ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+          "communicator_shrink: the user's store has no set_if_absent, which the survivor protocol needs",
+          "set isthmus_store_table::set_if_absent");
     check_set(key, m_table.set_if_absent(m_table.context, key.c_str(), value.data(), value.size()));
   }
 
@@ -32,18 +33,18 @@ class user_store final : public store {
     if (result == 0) return;
     if (result == 1)
       throw make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
-                       fmt::format("no value for {} within {} s", key, timeout_s));
+                       fmt::format("store key {} was not set within {} s", key, timeout_s));
     throw make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE,
-                     fmt::format("the caller's store could not get {}", key), "see the store's own error",
-                     result);
+                     fmt::format("get({}) of the user's store returned {}", key, result),
+                     "see the store's own error", result);
   }
 
  private:
   static void check_set(const std::string& key, int result) {
     if (result != 0)
       throw make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE,
-                       fmt::format("the caller's store could not set {}", key), "see the store's own error",
-                       result);
+                       fmt::format("set({}) of the user's store returned {}", key, result),
+                       "see the store's own error", result);
   }
 
   isthmus_store_table m_table{};
@@ -52,7 +53,7 @@ class user_store final : public store {
 }  // namespace
 
 std::shared_ptr<store> make_user_store(const isthmus_store_table* table) {
-  constexpr std::size_t min_bytes = offsetof(isthmus_store_table, set_if_absent);  // of the first version
+  constexpr std::size_t min_bytes = offsetof(isthmus_store_table, set_if_absent);  // size of the first version
   if (table->struct_bytes < min_bytes || table->set == nullptr || table->get == nullptr)
     throw make_error(
         ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,

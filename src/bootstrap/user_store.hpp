@@ -1,4 +1,4 @@
-// The caller's own key-value store behind the core's interface.
+// Adapter that presents the user's key-value store as a store of the core.
 #pragma once
 
 #include <isthmus/isthmus.h>
@@ -9,7 +9,7 @@
 
 namespace isthmus {
 
-// Throws error (INVALID_ARGUMENT) for an incomplete table, which must outlive the store.
+// Lifetime: `table` must outlive the store. Errors: INVALID_ARGUMENT if the table is incomplete.
 std::shared_ptr<store> make_user_store(const isthmus_store_table* table);
 
 }  // namespace isthmus
