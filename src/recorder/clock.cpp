@@ -15,7 +15,7 @@ std::uint64_t realtime_ns() noexcept {
 
 }  // namespace
 
-// A thread may lose its processor between two readings: of some tries the shortest counts.
+// The thread may be preempted between two readings, so use the shortest of several tries.
 clock_sample sample_clocks(bool has_counter) noexcept {
   constexpr int max_tries = 3;
   constexpr std::uint64_t short_ticks = 1000;

@@ -1,4 +1,4 @@
-// From ticks to the kernel's monotonic clock, by moments at which both were read.
+// Conversion of ticks to the kernel's monotonic clock, based on samples of both clocks.
 #pragma once
 
 #include <algorithm>
@@ -9,10 +9,10 @@
 
 namespace isthmus::recorder {
 
-// Takes some 100 ns.
+// Reads all three clocks. Takes about 100 ns.
 clock_sample sample_clocks(bool has_counter) noexcept;
 
-// Times of a damaged file are any numbers: what does not fit is the nearest that does.
+// Saturating arithmetic: a damaged file can contain arbitrary times.
 inline std::int64_t saturating_add(std::int64_t a, std::int64_t b) noexcept {
   std::int64_t sum = 0;
   if (!__builtin_add_overflow(a, b, &sum)) return sum;
@@ -31,12 +31,13 @@ class tick_scale {
       m_ns_per_tick = static_cast<double>(second.monotonic_ns - first.monotonic_ns) /
                       static_cast<double>(second.ticks - first.ticks);
   }
-  // Of the monotonic clock; 0 for 0.
+  // Converts ticks to nanoseconds of the monotonic clock; 0 stays 0.
   std::uint64_t ns_of(std::uint64_t ticks) const noexcept {
     if (ticks == 0) return 0;
-    constexpr double limit_ns = 9e18;  // of a damaged file
-    const double elapsed_ns = std::clamp(
-        static_cast<double>(static_cast<std::int64_t>(ticks - m_first.ticks)) * m_ns_per_tick, -limit_ns, limit_ns);
+    constexpr double limit_ns = 9e18;  // limits values of a damaged file
+    const double elapsed_ns =
+        std::clamp(static_cast<double>(static_cast<std::int64_t>(ticks - m_first.ticks)) * m_ns_per_tick,
+                   -limit_ns, limit_ns);
     return m_first.monotonic_ns + static_cast<std::uint64_t>(static_cast<std::int64_t>(elapsed_ns));
   }
 

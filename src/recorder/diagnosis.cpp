@@ -31,26 +31,29 @@ class analyzer {
  public:
   explicit analyzer(const std::vector<recorded_rank>& ranks) : m_ranks(ranks) {}
 
-  // The surest first. Calls that disagreed and were left behind by all are told of, too: they moved wrong data,
-  // and ranks that are one call apart since then, or on streams of which nothing is known, come of that.
+  // Tries the most certain causes first. Also reports an earlier mismatch that all ranks have already passed,
+  // because its calls moved wrong data. Such a mismatch explains why ranks are now one call apart or why the
+  // state of a stream is unknown.
   diagnosis analyze() const {
-    const auto earlier = find_mismatch();
-    if (earlier && !is_completed_everywhere(earlier->number)) return earlier->result;
-    for (const auto part : {&analyzer::find_process_failure, &analyzer::find_destroyed})
-      if (auto result = (this->*part)()) {
-        if (earlier) result->sentence += "; before, " + earlier->result.sentence;
+    const auto mismatch = find_mismatch();
+    if (mismatch && !is_completed_everywhere(mismatch->number)) return mismatch->result;
+    for (const auto find_cause : {&analyzer::find_process_failure, &analyzer::find_destroyed})
+      if (auto result = (this->*find_cause)()) {
+        if (mismatch) result->sentence += "; earlier, " + mismatch->result.sentence;
         return *result;
       }
-    for (const auto part : {&analyzer::find_blocked_message, &analyzer::find_missing, &analyzer::find_straggler})
-      if (const auto result = (this->*part)()) return earlier ? with_current_state(*earlier, *result) : *result;
-    return earlier ? earlier->result : no_rank_waits();
+    for (const auto find_cause :
+         {&analyzer::find_blocked_message, &analyzer::find_missing, &analyzer::find_straggler})
+      if (const auto result = (this->*find_cause)())
+        return mismatch ? with_current_state(*mismatch, *result) : *result;
+    return mismatch ? mismatch->result : no_rank_waits();
   }
 
  private:
-  // The others at the collective that `culprit` is missing from, or stays in.
+  // The other ranks that are in the collective that the responsible ranks have not entered or have not left.
   struct waiting_ranks {
     std::vector<int> ranks;
-    const recorded_call* call = nullptr;  // as one of them made it
+    const recorded_call* call = nullptr;  // call of one of these ranks
     double waiting_s = 0;
     bool is_pending = false;
   };
@@ -63,7 +66,8 @@ class analyzer {
       if (call == nullptr) continue;
       result.ranks.push_back(rank.rank);
       const bool has_waited_longer =
-          call->is_pending() > result.is_pending || (call->is_pending() == result.is_pending && call->begin_age_s > result.waiting_s);
+          call->is_pending() > result.is_pending ||
+          (call->is_pending() == result.is_pending && call->begin_age_s > result.waiting_s);
       if (result.call == nullptr || has_waited_longer) {
         result.call = call;
         result.waiting_s = call->begin_age_s;
@@ -74,24 +78,29 @@ class analyzer {
   }
 
   static std::string waiting_clause(const waiting_ranks& others) {
-    return others.is_pending ? fmt::format("{} {} in since {}", list_of(others.ranks),
-                                      others.ranks.size() == 1 ? "waits" : "wait", format_seconds(others.waiting_s))
-                        : fmt::format("{} entered {} ago", list_of(others.ranks), format_seconds(others.waiting_s));
+    return others.is_pending
+               ? fmt::format("in which {} {} waited for {}", list_of(others.ranks),
+                             others.ranks.size() == 1 ? "has" : "have", format_seconds(others.waiting_s))
+               : fmt::format("which {} entered {} ago", list_of(others.ranks),
+                             format_seconds(others.waiting_s));
   }
 
-  // "it has not entered allreduce #17 (...) that ranks 0 and 1 wait in since 3 s; its last call was ..."
+  // Formats "has not entered allreduce #17 (...), in which ranks 0 and 1 have waited for 3.00 s; its last
+  // call was ...".
   std::string absence_clause(const rank_group& responsible, waiting_ranks& others) const {
     const recorded_rank& first = *responsible.front();
     const recorded_call* const last = first.last_collective();
     const bool is_still_inside = last != nullptr && last->is_pending();
     others = ranks_waiting_at(first.collectives() + (is_still_inside ? 0 : 1), responsible);
     const std::string tail = responsible.size() == 1 && !is_still_inside ? "; " + last_call_of(first) : "";
-    if (others.call == nullptr) return responsible.size() == 1 ? last_call_of(first) : "nobody waits for them";
-    return fmt::format("{} {} that {}{}", is_still_inside ? "in" : fmt::format("{} not entered", have_or_has(responsible)),
+    if (others.call == nullptr) return responsible.size() == 1 ? last_call_of(first) : "no rank waits for them";
+    return fmt::format("{} {}, {}{}",
+                       is_still_inside ? "in" : fmt::format("{} not entered", have_or_has(responsible)),
                        text_of(*others.call, false), waiting_clause(others), tail);
   }
 
-  diagnosis make_diagnosis(diagnosis_kind kind, const rank_group& responsible, double waiting_s, const std::string& sentence) const {
+  diagnosis make_diagnosis(diagnosis_kind kind, const rank_group& responsible, double waiting_s,
+                           const std::string& sentence) const {
     return {kind, numbers_of(responsible), waiting_s, sentence + remote_clause()};
   }
 
@@ -104,14 +113,14 @@ class analyzer {
   }
   std::string remote_clause() const {
     const auto ranks = remote_ranks();
-    return ranks.empty() ? "" : fmt::format("; {} can't be seen from this machine", list_of(ranks));
+    return ranks.empty() ? "" : fmt::format("; {} cannot be seen from this machine", list_of(ranks));
   }
 
-  // ---- what can be wrong ---------------------------------------------------------------------------------
+  // ---- possible causes -----------------------------------------------------------------------------------
 
   bool is_any_rank_waiting() const { return std::any_of(m_ranks.begin(), m_ranks.end(), is_waiting); }
 
-  // The ranks at `number`, those that agree together.
+  // Returns the ranks that made collective `number`, grouped by matching calls, with the largest group first.
   std::vector<rank_group> group_by_call(std::uint64_t number) const {
     std::vector<rank_group> all;
     for (const recorded_rank& rank : m_ranks) {
@@ -134,7 +143,7 @@ class analyzer {
     diagnosis result;
   };
 
-  // Every rank has ended that collective.
+  // Returns true if every rank has completed that collective.
   bool is_completed_everywhere(std::uint64_t number) const {
     return std::all_of(m_ranks.begin(), m_ranks.end(), [&](const recorded_rank& rank) {
       const recorded_call* const call = rank.collective(number);
@@ -150,12 +159,13 @@ class analyzer {
       last = std::max(last, rank.collectives());
     }
     for (std::uint64_t number = first; number <= last; ++number)
-      if (const auto all = group_by_call(number); all.size() > 1) return numbered_diagnosis{number, describe_mismatch(number, all)};
+      if (const auto all = group_by_call(number); all.size() > 1)
+        return numbered_diagnosis{number, describe_mismatch(number, all)};
     return std::nullopt;
   }
 
-  static diagnosis with_current_state(const numbered_diagnosis& earlier, const diagnosis& now) {
-    diagnosis result = earlier.result;
+  static diagnosis with_current_state(const numbered_diagnosis& mismatch, const diagnosis& now) {
+    diagnosis result = mismatch.result;
     result.waiting_s = now.waiting_s;
     result.sentence += "; now " + now.sentence;
     return result;
@@ -171,27 +181,29 @@ class analyzer {
     for (std::size_t i = 1; i < all.size(); ++i) {
       responsible.insert(responsible.end(), all[i].begin(), all[i].end());
       text += fmt::format("{}{} called {}", i == 1 ? "" : ", ", list_of(all[i]),
-                         text_of(call_of(all[i]), has_same_text));
+                          text_of(call_of(all[i]), has_same_text));
     }
     const waiting_ranks others = ranks_waiting_at(number, responsible);
-    const std::string duration =
-        others.is_pending ? fmt::format(", waiting since {}", format_seconds(others.waiting_s)) : std::string();
+    const std::string duration = others.is_pending ? fmt::format(" and {} waited for {}", have_or_has(all[0]),
+                                                                 format_seconds(others.waiting_s))
+                                                   : std::string();
     if (all[0].size() == all[1].size()) responsible.insert(responsible.end(), all[0].begin(), all[0].end());
     return make_diagnosis(diagnosis_kind::mismatch, responsible, others.waiting_s,
-                fmt::format("{} where {} called {}{}", text, list_of(all[0]),
-                            text_of(call_of(all[0]), has_same_text), duration));
+                          fmt::format("{}, but {} called {}{}", text, list_of(all[0]),
+                                      text_of(call_of(all[0]), has_same_text), duration));
   }
 
-  // Where a whole job is gone, that alone says nothing: those who lived to see a failure are no cause.
+  // If all processes have exited, the exit alone does not identify the cause. Only ranks without a reported
+  // failure can be the cause.
   rank_group ranks_in_state(process_state state) const {
-    rank_group result, without_failure;
+    rank_group result, healthy_ranks;
     for (const recorded_rank& rank : m_ranks) {
-      if (rank.is_elsewhere || rank.process != state) continue;
+      if (rank.is_remote || rank.process != state) continue;
       result.push_back(&rank);
-      if (rank.failure.empty()) without_failure.push_back(&rank);
+      if (rank.failure.empty()) healthy_ranks.push_back(&rank);
     }
     if (result.size() < m_ranks.size()) return result;
-    return without_failure.size() < m_ranks.size() || m_ranks.size() == 1 ? without_failure : rank_group();
+    return healthy_ranks.size() < m_ranks.size() || m_ranks.size() == 1 ? healthy_ranks : rank_group();
   }
 
   std::optional<diagnosis> find_process_failure() const {
@@ -199,18 +211,22 @@ class analyzer {
       const rank_group all = ranks_in_state(state);
       if (all.empty()) continue;
       const bool has_exited = state == process_state::exited;
-      const char* const state_word = has_exited ? "ended" : "stopped";
-      const std::string verb = fmt::format("{} {}", has_exited ? have_or_has(all) : all.size() == 1 ? "is" : "are", state_word);
+      const char* const state_word = has_exited ? "exited" : "stopped";
+      const std::string verb = fmt::format("{} {}",
+                                           has_exited        ? have_or_has(all)
+                                           : all.size() == 1 ? "is"
+                                                             : "are",
+                                           state_word);
       waiting_ranks others;
       const std::string clause = absence_clause(all, others);
       const char* const separator = clause.starts_with("in ") ? " " : clause.starts_with("ha") ? " and " : "; ";
-      return make_diagnosis(has_exited ? diagnosis_kind::exited : diagnosis_kind::stopped, all, others.waiting_s,
-                  fmt::format("{} {}{}{}", list_of(all), verb, separator, clause));
+      return make_diagnosis(has_exited ? diagnosis_kind::exited : diagnosis_kind::stopped, all,
+                            others.waiting_s, fmt::format("{} {}{}{}", list_of(all), verb, separator, clause));
     }
     return std::nullopt;
   }
 
-  // Ranks of this machine without a file have removed it.
+  // If a rank of this machine has no file, the rank removed it when it destroyed the communicator.
   std::optional<diagnosis> find_destroyed() const {
     if (!is_any_rank_waiting()) return std::nullopt;
     const auto& pids = m_ranks.front().pids;
@@ -224,17 +240,19 @@ class analyzer {
     const recorded_rank* const first = longest_waiting();
     return diagnosis{
         diagnosis_kind::destroyed, destroyed_ranks, first->calls.back().begin_age_s,
-        fmt::format("{} destroyed the communicator, or could not record, while rank {} waits in {} "
-                    "since {}",
-                    list_of(destroyed_ranks), first->rank, text_of(first->calls.back(), false),
-                    format_seconds(first->calls.back().begin_age_s)) +
+        fmt::format(
+            "{} destroyed the communicator, or could not create its recorder file, while rank {} has waited "
+            "in {} for {}",
+            list_of(destroyed_ranks), first->rank, text_of(first->calls.back(), false),
+            format_seconds(first->calls.back().begin_age_s)) +
             remote_clause()};
   }
 
   const recorded_rank* longest_waiting() const {
     const recorded_rank* result = nullptr;
     for (const recorded_rank& rank : m_ranks)
-      if (is_waiting(rank) && (result == nullptr || rank.calls.back().begin_age_s > result->calls.back().begin_age_s))
+      if (is_waiting(rank) &&
+          (result == nullptr || rank.calls.back().begin_age_s > result->calls.back().begin_age_s))
         result = &rank;
     return result;
   }
@@ -245,25 +263,27 @@ class analyzer {
     return nullptr;
   }
 
-  // The chain of those who wait for one peer each ends at the one who does not.
+  // Follows the chain of ranks that each wait for a message from one peer. The chain ends at a rank that does
+  // not wait for a message.
   std::optional<diagnosis> find_blocked_message() const {
     const recorded_rank* const first = longest_waiting();
     if (first == nullptr || !first->calls.back().is_message()) return std::nullopt;
-    const recorded_rank* at = first;
+    const recorded_rank* current = first;
     std::size_t steps = 0;
-    while (at != nullptr && is_waiting(*at) && at->calls.back().is_message() && ++steps <= m_ranks.size())
-      at = find_rank(at->calls.back().signature.root);
+    while (current != nullptr && is_waiting(*current) && current->calls.back().is_message() &&
+           ++steps <= m_ranks.size())
+      current = find_rank(current->calls.back().signature.root);
     const recorded_call& call = first->calls.back();
-    const std::string wait =
-        fmt::format("rank {} waits in {} since {}", first->rank, text_of(call, false), format_seconds(call.begin_age_s));
-    if (at == nullptr) return make_diagnosis(diagnosis_kind::remote, {}, call.begin_age_s, wait);
+    const std::string wait = fmt::format("rank {} has waited in {} for {}", first->rank, text_of(call, false),
+                                         format_seconds(call.begin_age_s));
+    if (current == nullptr) return make_diagnosis(diagnosis_kind::remote, {}, call.begin_age_s, wait);
     if (steps > m_ranks.size())
-      return make_diagnosis(diagnosis_kind::mismatch, {first, at}, call.begin_age_s,
-                  fmt::format("ranks wait for each other: {}, rank {} in {}", wait, at->rank,
-                              text_of(at->calls.back(), false)));
-    return make_diagnosis(
-        diagnosis_kind::missing, {at}, call.begin_age_s,
-        fmt::format("{} has not made the call that {}; {}", list_of(rank_group{at}), wait, last_call_of(*at)));
+      return make_diagnosis(diagnosis_kind::mismatch, {first, current}, call.begin_age_s,
+                            fmt::format("ranks wait for each other: {}, rank {} in {}", wait, current->rank,
+                                        text_of(current->calls.back(), false)));
+    return make_diagnosis(diagnosis_kind::missing, {current}, call.begin_age_s,
+                          fmt::format("{} has not made the matching call: {}; {}", list_of(rank_group{current}),
+                                      wait, last_call_of(*current)));
   }
 
   std::optional<diagnosis> find_missing() const {
@@ -278,33 +298,37 @@ class analyzer {
       if (rank.collectives() == min_calls) missing_ranks.push_back(&rank);
     waiting_ranks others;
     const std::string clause = absence_clause(missing_ranks, others);
-    return make_diagnosis(diagnosis_kind::missing, missing_ranks, others.waiting_s,
-                fmt::format("{} {}{}", list_of(missing_ranks), clause.starts_with("in ") ? "still " : "", clause));
+    return make_diagnosis(
+        diagnosis_kind::missing, missing_ranks, others.waiting_s,
+        fmt::format("{} {}{}", list_of(missing_ranks),
+                    clause.starts_with("in ") ? (missing_ranks.size() == 1 ? "is still " : "are still ") : "",
+                    clause));
   }
 
   std::optional<diagnosis> find_straggler() const {
     const recorded_rank* const first = longest_waiting();
     if (first == nullptr) return std::nullopt;
     const recorded_call& call = first->calls.back();
-    const auto unseen_ranks = remote_ranks();
+    const auto remote = remote_ranks();
     const waiting_ranks others = ranks_waiting_at(call.number, {});
-    if (!unseen_ranks.empty())
+    if (!remote.empty())
       return diagnosis{diagnosis_kind::remote,
                        {},
                        call.begin_age_s,
-                       fmt::format("{} {} in {} since {}; {} can't be seen from this machine",
-                                   list_of(others.ranks), others.ranks.size() == 1 ? "waits" : "wait",
-                                   text_of(call, false), format_seconds(call.begin_age_s), list_of(unseen_ranks))};
+                       fmt::format("{} {} waited in {} for {}; {} cannot be seen from this machine",
+                                   list_of(others.ranks), others.ranks.size() == 1 ? "has" : "have",
+                                   text_of(call, false), format_seconds(call.begin_age_s), list_of(remote))};
     const recorded_rank* latest = first;
     for (const recorded_rank& rank : m_ranks)
-      if (const recorded_call* const own = rank.collective(call.number);
-          own != nullptr && own->begin_age_s < latest->collective(call.number)->begin_age_s)
+      if (const recorded_call* const own_call = rank.collective(call.number);
+          own_call != nullptr && own_call->begin_age_s < latest->collective(call.number)->begin_age_s)
         latest = &rank;
     const double delay_s = call.begin_age_s - latest->collective(call.number)->begin_age_s;
     return make_diagnosis(
         diagnosis_kind::slow, {latest}, call.begin_age_s,
-        fmt::format("all {} ranks have entered {}, the first {} ago; {} came last, {} later", m_ranks.size(),
-                    text_of(call, false), format_seconds(call.begin_age_s), list_of(rank_group{latest}), format_seconds(delay_s)));
+        fmt::format("all {} ranks have entered {}, the first {} ago; {} arrived last, {} later", m_ranks.size(),
+                    text_of(call, false), format_seconds(call.begin_age_s), list_of(rank_group{latest}),
+                    format_seconds(delay_s)));
   }
 
   diagnosis no_rank_waits() const {
@@ -327,7 +351,7 @@ const char* name_of(diagnosis_kind kind) {
   switch (kind) {
     case diagnosis_kind::none: return "none";
     case diagnosis_kind::mismatch: return "mismatch";
-    case diagnosis_kind::exited: return "ended";
+    case diagnosis_kind::exited: return "exited";
     case diagnosis_kind::stopped: return "stopped";
     case diagnosis_kind::destroyed: return "destroyed";
     case diagnosis_kind::missing: return "missing";

@@ -1,5 +1,5 @@
-// Who keeps a communicator waiting: one sentence out of what its ranks' flight recorders hold. Errors of the
-// core and `isthmus doctor` print it.
+// Diagnosis of a communicator that waits: the responsible ranks and one sentence, derived from the flight
+// recorders of its ranks. Error messages of the core and `isthmus doctor` print it.
 #pragma once
 
 #include <string>
@@ -10,25 +10,25 @@
 namespace isthmus::recorder {
 
 enum class diagnosis_kind : std::uint8_t {
-  none,      // nobody waits
-  mismatch,  // ranks made different calls under one number
-  exited,     // a process is gone
-  stopped,   // a process is stopped
-  destroyed,      // a rank destroyed its communicator
-  missing,   // a rank has not come to the call that others are in
-  remote,    // those who are missing, if any are, run on other machines
-  slow       // all have come
+  none,       // no rank waits
+  mismatch,   // ranks made different calls with the same number
+  exited,     // a process has exited
+  stopped,    // a process is stopped
+  destroyed,  // a rank destroyed its communicator
+  missing,    // a rank has not entered the call in which others wait
+  remote,     // missing ranks, if any, run on other machines
+  slow        // all ranks have entered the call
 };
 const char* name_of(diagnosis_kind kind);
 
 struct diagnosis {
   diagnosis_kind kind = diagnosis_kind::none;
-  std::vector<int> responsible_ranks;  // of two ranks that disagree both
-  double waiting_s = 0;         // how long the others wait
+  std::vector<int> responsible_ranks;  // both ranks if two ranks disagree
+  double waiting_s = 0;                // time that the other ranks have waited
   std::string sentence;
 };
 
-// Of the ranks of one communicator that this machine has files of: at least one.
+// Diagnoses the ranks of one communicator whose files are on this machine. Requires at least one rank.
 diagnosis diagnose(const std::vector<recorded_rank>& ranks);
 
 }  // namespace isthmus::recorder

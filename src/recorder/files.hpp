@@ -1,5 +1,5 @@
-// Where the recorders' files are: /dev/shm/isthmus-UID-TOKEN-RANK, readable by their owner alone. The token is
-// random, so nobody can take a name before its owner does.
+// Files of the flight recorders: /dev/shm/isthmus-UID-TOKEN-RANK, readable only by their owner. The token is
+// random, so no other user can create a file of that name first.
 #pragma once
 
 #include <array>
@@ -15,14 +15,15 @@ inline constexpr const char* shared_memory_folder = "/dev/shm";
 
 std::string path_of_file(const token& communicator, int rank);
 
-// Of this user; root's are everybody's.
+// Returns the files of this user. Root sees the files of all users.
 std::vector<std::string> list_files();
 
-// Removes files that nobody needs any more: none of the communicator's processes lives, and the file is older
-// than `max_stale_age_s` or not among the newest `max_stale_files`. Leaves what it can't judge.
+// Removes stale files: all processes of the communicator have exited, and the file is older than
+// `max_stale_age_s` or not among the newest `max_stale_files`. Unreadable files stay.
 void remove_stale_files() noexcept;
 
-// How long, and how many, stay after a job has ended without leaving in order.
+// Maximum age in seconds and maximum number of the files that are kept after a job has exited
+// without removing them.
 inline constexpr double max_stale_age_s = 600;
 inline constexpr std::size_t max_stale_files = 64;
 

@@ -8,22 +8,23 @@
 namespace isthmus::recorder {
 
 flight_recorder::flight_recorder(const membership& ranks, double timeout_s, const trace_options& trace) {
-  static const bool is_swept = (remove_stale_files(), true);
-  static_cast<void>(is_swept);
+  static const bool has_removed_stale_files = (remove_stale_files(), true);
+  static_cast<void>(has_removed_stale_files);
   const file_layout layout{static_cast<std::uint64_t>(ranks.size)};
-  if (const int problem = m_shared.open(path_of_file(ranks.token, ranks.rank), false, layout); problem != 0) {
+  if (const int problem = m_shared_recording.open(path_of_file(ranks.token, ranks.rank), false, layout);
+      problem != 0) {
     log(log_level::warning,
-        "rank {}: no file for the flight recorder in {} ({}): isthmus doctor and other ranks' timeouts can't "
-        "see this rank",
+        "rank {}: cannot create the flight recorder file in {}: {}; isthmus doctor and timeouts of other ranks "
+        "do not see this rank",
         ranks.rank, shared_memory_folder, std::strerror(problem));
-    m_shared.open_anonymous(layout);
+    m_shared_recording.open_anonymous(layout);
   }
-  m_shared.publish(ranks, timeout_s, m_has_counter);
+  m_shared_recording.publish(ranks, timeout_s, m_has_counter);
   if (!trace) return;
-  const std::string path = path_of_trace(trace.folder, ranks.token, ranks.rank);
+  const std::string path = trace_path(trace.folder, ranks.token, ranks.rank);
   const file_layout trace_layout{layout.size, trace.entries, max_reasons};
   if (const int problem = m_trace.open(path, true, trace_layout); problem != 0)
-    log(log_level::warning, "rank {}: no trace: {}, of {} bytes, can't be made: {}", ranks.rank, path,
+    log(log_level::warning, "rank {}: cannot create trace {} of {} bytes: {}", ranks.rank, path,
         trace_layout.bytes(), std::strerror(problem));
   else
     m_trace.publish(ranks, timeout_s, m_has_counter);
@@ -35,65 +36,66 @@ void flight_recorder::add_backend(std::size_t index, const std::string& name, bo
   if (index >= max_backends) return;
   m_names[index] = name;
   if (!is_blocking) return;
-  m_shared.head().blocking_backends |= std::uint64_t{1} << index;
+  m_shared_recording.head().blocking_backends |= std::uint64_t{1} << index;
   if (m_trace) m_trace.head().blocking_backends |= std::uint64_t{1} << index;
 }
 
 std::uint32_t flight_recorder::find_path(std::size_t backend, const char* algorithm) {
-  const std::uint32_t count = m_shared.head().paths.load(std::memory_order_relaxed);
+  const std::uint32_t count = m_shared_recording.head().paths.load(std::memory_order_relaxed);
   for (std::uint32_t index = 1; index < count; ++index)
     if (m_paths[index].backend == backend && m_paths[index].algorithm == algorithm) {
       m_last_path = m_paths[index];
       return index;
     }
-  if (count == max_paths || backend >= max_backends) return 0;  // a call without a path's name
+  if (count == max_paths || backend >= max_backends) return 0;  // the call has no path
   const std::string text = m_names[backend] + (algorithm == nullptr ? "" : fmt::format(":{}", algorithm));
   m_paths[count] = m_last_path = {backend, algorithm, count};
-  m_shared.add_path(backend, text);
+  m_shared_recording.add_path(backend, text);
   if (m_trace) m_trace.add_path(backend, text);
   return count;
 }
 
 void flight_recorder::begin(setup_step step, std::uint64_t count) {
-  m_open = 1;
+  m_open_entries = 1;
   call_signature signature;
   signature.collective = static_cast<std::uint8_t>(step);
   write(++m_collectives, signature, count, 0, read_ticks(m_has_counter), {});
 }
 
-void flight_recorder::begin_check(const isthmus_operation& of) {
-  m_open = 1;
-  const call_signature signature{static_cast<std::uint8_t>(of.collective),
-                         static_cast<std::uint8_t>(of.datatype),
-                         static_cast<std::uint8_t>(of.op),
-                         is_in_place(of),
-                         true,
-                         of.root};
-  write(++m_collectives, signature, of.count, 0, read_ticks(m_has_counter), {});
+void flight_recorder::begin_check(const isthmus_operation& operation) {
+  m_open_entries = 1;
+  const call_signature signature{static_cast<std::uint8_t>(operation.collective),
+                                 static_cast<std::uint8_t>(operation.datatype),
+                                 static_cast<std::uint8_t>(operation.op),
+                                 is_in_place(operation),
+                                 true,
+                                 operation.root};
+  write(++m_collectives, signature, operation.count, 0, read_ticks(m_has_counter), {});
 }
 
 void flight_recorder::fail(const char* message) noexcept {
-  const auto record_failure = [&](header& of) {
-    if (of.state.load(std::memory_order_relaxed) != static_cast<std::uint32_t>(health::healthy)) return;
-    std::strncpy(of.failure, message, sizeof of.failure - 1);
-    of.state.store(static_cast<std::uint32_t>(health::failed), std::memory_order_release);
+  const auto record_failure = [&](header& file_header) {
+    if (file_header.state.load(std::memory_order_relaxed) != static_cast<std::uint32_t>(health::healthy))
+      return;
+    std::strncpy(file_header.failure, message, sizeof file_header.failure - 1);
+    file_header.state.store(static_cast<std::uint32_t>(health::failed), std::memory_order_release);
   };
-  record_failure(m_shared.head());
+  record_failure(m_shared_recording.head());
   if (m_trace) record_failure(m_trace.head());
 }
 
 latest_operation flight_recorder::latest() const noexcept {
   for (;;) {
-    const std::uint64_t call_count = m_shared.head().call_count.load(std::memory_order_acquire);
+    const std::uint64_t call_count = m_shared_recording.head().call_count.load(std::memory_order_acquire);
     if (call_count == 0) return {};
-    const entry& slot = m_shared.entry_at(call_count - 1);
+    const entry& slot = m_shared_recording.entry_at(call_count - 1);
     const std::uint64_t version = slot.version.load(std::memory_order_acquire);
     const call_signature signature = unpack(slot.signature.load(std::memory_order_acquire));
     latest_operation result{
         call_count, static_cast<isthmus_collective>(signature.collective),
         static_cast<isthmus_datatype>(signature.datatype), slot.count.load(std::memory_order_acquire),
         slot.state.load(std::memory_order_acquire) == static_cast<std::uint64_t>(entry_state::inside)};
-    // Steps and checks wait within the bootstrap, which bounds them.
+    // Set-up steps and checks wait in the bootstrap, which has its own timeout.
     if (signature.collective >= ISTHMUS_COLLECTIVE_COUNT || signature.is_check) result.is_busy = false;
     if (version == 2 * call_count && slot.version.load(std::memory_order_relaxed) == version) return result;
   }

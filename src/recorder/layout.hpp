@@ -1,6 +1,6 @@
-// The file of one rank of one communicator: a header, the processes of all ranks, the reasons of its choices,
-// and a ring of entries. Other processes read it while it is written, and after its writer has died. A trace is
-// such a file with a longer ring, that stays.
+// File layout of the flight recorder: one file per rank and communicator with a header, the pids of all ranks,
+// the selection reasons and a ring of entries. Other processes read it while it is written and after its writer
+// has died. A trace has the same layout with a longer ring, and its file is not removed.
 #pragma once
 
 #include <isthmus/types.h>
@@ -12,40 +12,40 @@
 
 namespace isthmus::recorder {
 
-inline constexpr std::uint64_t file_magic = 0x32'4f43'4552'5449;  // "ITRECO2"; another layout gets another
-inline constexpr std::uint64_t ring_entries = 256;                // of the file in shared memory
+inline constexpr std::uint64_t file_magic = 0x32'4f43'4552'5449;  // "ITRECO2": 2 is the layout version
+inline constexpr std::uint64_t ring_entries = 256;                // in the file in shared memory
 inline constexpr std::uint64_t max_entries = 1u << 24;
-inline constexpr std::uint32_t max_reasons = 64;  // of a trace; the other file has none
+inline constexpr std::uint32_t max_reasons = 64;  // in a trace; the file in shared memory has none
 inline constexpr std::size_t reason_bytes = 192;
 inline constexpr std::size_t max_paths = 48, path_bytes = 48;
 inline constexpr std::size_t max_backends = 16;
 
-// What no row of THE TABLE has but all ranks call together, in order: set-up within a communicator.
+// Collective set-up steps of a communicator that are not in the collective table.
 enum class setup_step : std::uint8_t { split = 128, heap_allocate = 129 };
 
 enum class entry_state : std::uint64_t {
   inside,    // the call has not returned
-  returned,  // it has; of a backend that does not block, the stream has the rest
+  returned,  // returned; with a nonblocking backend, the operation may still run on its stream
   failed
 };
 
-// One line of the cache. Written by one thread at a time; torn ones are known by their version.
+// One cache line. Written by one thread at a time; the version identifies torn reads.
 struct alignas(64) entry {
-  std::atomic<std::uint64_t> version;    // 2p + 1 while the entry at position p is written, 2p + 2 after
-  std::atomic<std::uint64_t> number;     // counts from 1: collectives, or messages to and from others
-  std::atomic<std::uint64_t> signature;  // pack(signature)
+  std::atomic<std::uint64_t> version;    // 2p + 1 while the entry at position p is written, 2p + 2 afterwards
+  std::atomic<std::uint64_t> number;     // counts from 1, separately for collectives and messages
+  std::atomic<std::uint64_t> signature;  // pack(call_signature)
   std::atomic<std::uint64_t> count;
-  std::atomic<std::uint64_t> path;   // pack(origin)
+  std::atomic<std::uint64_t> path;         // pack(call_origin)
   std::atomic<std::uint64_t> begin_ticks;  // ticks
-  std::atomic<std::uint64_t> end_ticks;  // ticks; of the call, not of what it left to a stream
-  std::atomic<std::uint64_t> state;  // entry_state
+  std::atomic<std::uint64_t> end_ticks;    // ticks; end of the call, not of the work on its stream
+  std::atomic<std::uint64_t> state;        // entry_state
 };
 static_assert(sizeof(entry) == 64);
 
 enum class health : std::uint32_t { healthy, failed };
 
-// One moment on three clocks. The kernel's monotonic one is shared by all processes until the machine starts
-// anew.
+// Sample of three clocks, taken at the same time. All processes share the kernel's monotonic clock until
+// the machine reboots.
 struct clock_sample {
   std::uint64_t ticks, monotonic_ns, realtime_ns;
 };
@@ -56,29 +56,30 @@ struct alignas(64) header {
   std::array<std::uint64_t, 2> token;
   std::int32_t rank, size;
   std::int64_t pid;
-  std::uint64_t start;                     // of the process (base/process.hpp)
-  std::uint64_t pid_namespace;             // where the pids mean something
-  std::uint64_t has_counter;               // ticks are the processor's, not nanoseconds
-  std::uint64_t entries, reason_capacity;  // of this file: a power of two, and 0 or max_reasons
+  std::uint64_t start;                     // start time of the process (base/process.hpp)
+  std::uint64_t pid_namespace;             // namespace of the pids
+  std::uint64_t has_counter;               // 1: ticks come from the processor's counter; 0: nanoseconds
+  std::uint64_t entries, reason_capacity;  // of this file: a power of two; 0 or max_reasons
   double timeout_s;
-  std::uint64_t blocking_backends;  // a bit for each backend whose calls end with the operation
+  std::uint64_t blocking_backends;  // bit per backend: its calls return only when the operation is complete
   std::atomic<std::uint64_t> call_count;
-  std::atomic<std::uint32_t> state;  // life
-  std::atomic<std::uint32_t> paths;  // names that are complete
+  std::atomic<std::uint32_t> state;  // health
+  std::atomic<std::uint32_t> paths;  // number of complete names
   std::atomic<std::uint32_t> reasons;
-  std::atomic<std::uint32_t> is_closed;    // 1: its rank has left in order
-  std::atomic<std::uint64_t> clock_sample_count;  // how often; the latest stands in anchors[anchored % 2 + 1]
-  clock_sample clock_samples[3];                    // the first when the file was made
+  std::atomic<std::uint32_t> is_closed;  // 1: the rank has destroyed the communicator
+  std::atomic<std::uint64_t>
+      clock_sample_count;         // the latest sample is clock_samples[clock_sample_count % 2 + 1]
+  clock_sample clock_samples[3];  // [0]: creation of the file
   std::array<std::uint8_t, max_paths> backend_of_path;
   char path[max_paths][path_bytes];
   char program[64];
-  char machine[64], boot[64];  // the host's name, and the kernel's id of this boot
-  char failure[1024];          // complete once state is `failed`
+  char machine[64], boot[64];  // host name and boot id of the kernel
+  char failure[1024];          // valid once state is `failed`
 };
 
 inline constexpr std::uint64_t pids_offset = sizeof(header);
 
-// How large the parts of a file are.
+// Sizes and offsets of the sections of a file.
 struct file_layout {
   std::uint64_t size = 1, entries = ring_entries, reasons = 0;
 
@@ -89,10 +90,10 @@ struct file_layout {
   constexpr std::uint64_t bytes() const { return ring_offset() + entries * sizeof(entry); }
 };
 
-// What a call asks for. `collective` is one of THE TABLE or a `step`.
+// Arguments of a call in compact form. `collective` is a row of the collective table or a setup_step.
 struct call_signature {
   std::uint8_t collective = 0, datatype = 0, op = 0;
-  bool in_place = false, is_check = false;  // checking: the ranks compare the call before it starts
+  bool in_place = false, is_check = false;  // is_check: the ranks compare the call before it starts
   std::int32_t root = 0;
 };
 
@@ -111,8 +112,8 @@ constexpr call_signature unpack(std::uint64_t word) {
           static_cast<std::int32_t>(static_cast<std::uint32_t>(word >> 32))};
 }
 
-// How a call came to its backend: its path's and its reason's index (0: none), and for how long it had been
-// asked for when it began, in units of 16 ticks; what is longer than fits is cut.
+// The origin of a call: the indices of its path and of its selection reason (0: none), and the ticks between
+// request and start. In packed form, ticks are stored in units of 16 and saturate.
 struct call_origin {
   std::uint32_t path = 0, reason = 0;
   std::uint64_t queued_ticks = 0;
@@ -120,7 +121,8 @@ struct call_origin {
 constexpr std::uint64_t pack(const call_origin& value) {
   constexpr std::uint64_t max_units = 0xffff'ffff;
   const std::uint64_t units = value.queued_ticks / 16;
-  return (value.path & 0xffffu) | std::uint64_t{value.reason & 0xffffu} << 16 | (units < max_units ? units : max_units) << 32;
+  return (value.path & 0xffffu) | std::uint64_t{value.reason & 0xffffu} << 16 |
+         (units < max_units ? units : max_units) << 32;
 }
 constexpr call_origin origin_of(std::uint64_t word) {
   return {static_cast<std::uint32_t>(word & 0xffff), static_cast<std::uint32_t>(word >> 16 & 0xffff),

@@ -17,13 +17,13 @@
 namespace isthmus::recorder {
 namespace {
 
-constexpr std::int32_t max_ranks = 1 << 20;  // what a file may claim
+constexpr std::int32_t max_ranks = 1 << 20;  // limit for the value in a file
 
 file_descriptor open_file(const std::string& path) {
   return file_descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
 }
 
-// Its own user's, or root's look at another's; 0 where it is no such file.
+// Returns the size if this is a regular file of this user (root: of any user), otherwise 0.
 std::uint64_t file_bytes(const file_descriptor& file) {
   struct stat status{};
   if (file.get() < 0 || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return 0;
@@ -31,9 +31,11 @@ std::uint64_t file_bytes(const file_descriptor& file) {
   return static_cast<std::uint64_t>(status.st_size);
 }
 
-// By read, not by mapping: a file that is cut meanwhile gives less, not SIGBUS.
+// Reads the file instead of mapping it. If the file is truncated in the meantime, a read returns fewer bytes,
+// but an access to a mapping raises SIGBUS.
 bool read(const file_descriptor& file, std::vector<std::byte>& destination) {
-  return ::pread(file.get(), destination.data(), destination.size(), 0) == static_cast<ssize_t>(destination.size());
+  return ::pread(file.get(), destination.data(), destination.size(), 0) ==
+         static_cast<ssize_t>(destination.size());
 }
 
 template <typename Value>
@@ -43,31 +45,34 @@ Value value_at(const std::vector<std::byte>& bytes, std::uint64_t offset) {
   return value;
 }
 
-// The words of an entry as they are in a copy.
-struct plain_entry {
+// The words of an entry in a copy of the file.
+struct entry_copy {
   std::uint64_t version, number, signature, count, path, begin_ticks, end_ticks, state;
 };
-static_assert(sizeof(plain_entry) == sizeof(entry));
+static_assert(sizeof(entry_copy) == sizeof(entry));
 
-// The header's fields that are written later are read as words of the copy, too.
-struct copied_header {
-  explicit copied_header(const std::vector<std::byte>& bytes) { std::memcpy(raw, bytes.data(), sizeof raw); }
+// Copy of a header. The atomic members are also read from the copy.
+struct header_copy {
+  explicit header_copy(const std::vector<std::byte>& bytes) { std::memcpy(raw, bytes.data(), sizeof raw); }
   const header& get() const { return *reinterpret_cast<const header*>(raw); }
   alignas(header) std::byte raw[sizeof(header)];
 };
 
-// A trace has a second moment of its own; else this is one.
+// A trace contains a second clock sample. If there is none, take one now.
 tick_scale scale_of(const header& head) {
   const std::uint64_t sample_count = head.clock_sample_count.load(std::memory_order_relaxed);
   const bool has_counter = head.has_counter != 0;
-  return {head.clock_samples[0], sample_count > 0 ? head.clock_samples[sample_count % 2 + 1] : sample_clocks(has_counter), has_counter};
+  return {head.clock_samples[0],
+          sample_count > 0 ? head.clock_samples[sample_count % 2 + 1] : sample_clocks(has_counter),
+          has_counter};
 }
 
-double ago_s(std::uint64_t ns, std::uint64_t now_ns) {
+double age_in_s(std::uint64_t ns, std::uint64_t now_ns) {
   return now_ns > ns ? static_cast<double>(now_ns - ns) * 1e-9 : 0;
 }
 
-recorded_call decode_call(const plain_entry& source, const header& head, const tick_scale& scale, std::uint64_t now_ns) {
+recorded_call decode_call(const entry_copy& source, const header& head, const tick_scale& scale,
+                          std::uint64_t now_ns) {
   recorded_call call;
   call.number = source.number;
   call.signature = unpack(source.signature);
@@ -77,8 +82,8 @@ recorded_call decode_call(const plain_entry& source, const header& head, const t
   call.requested_ns = scale.ns_of(source.begin_ticks - origin.queued_ticks);
   call.begin_ns = scale.ns_of(source.begin_ticks);
   call.end_ns = scale.ns_of(source.end_ticks);
-  call.begin_age_s = ago_s(call.begin_ns, now_ns);
-  if (source.end_ticks != 0) call.end_age_s = ago_s(call.end_ns, now_ns);
+  call.begin_age_s = age_in_s(call.begin_ns, now_ns);
+  if (source.end_ticks != 0) call.end_age_s = age_in_s(call.end_ns, now_ns);
   call.reason = origin.reason;
   const std::uint32_t path = origin.path;
   if (path == 0 || path >= max_paths) {
@@ -92,16 +97,16 @@ recorded_call decode_call(const plain_entry& source, const header& head, const t
   return call;
 }
 
-// A file's bytes, read once or, while somebody may write it, three times.
-using copies = std::vector<std::vector<std::byte>>;
+// Contents of a file. The file is read three times if a process may still write to it, and once otherwise.
+using copy_list = std::vector<std::vector<std::byte>>;
 
 file_layout layout_of(const header& head) {
   return {static_cast<std::uint64_t>(head.size), head.entries, head.reason_capacity};
 }
 
-// Entries that are whole: the version is the same, and even, before and after their bytes were copied.
-std::vector<recorded_call> decode_calls(const copies& file_copies, const header& head, const tick_scale& scale,
-                                std::uint64_t now_ns) {
+// Decodes the complete entries: those whose version is even and equal before and after the copy.
+std::vector<recorded_call> decode_calls(const copy_list& file_copies, const header& head,
+                                        const tick_scale& scale, std::uint64_t now_ns) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> versions;  // version, offset
   const file_layout layout = layout_of(head);
   for (std::uint64_t index = 0; index < layout.entries; ++index) {
@@ -114,7 +119,8 @@ std::vector<recorded_call> decode_calls(const copies& file_copies, const header&
   std::vector<recorded_call> calls;
   calls.reserve(versions.size());
   for (const auto& [version, offset] : versions)
-    calls.push_back(decode_call(value_at<plain_entry>(file_copies[file_copies.size() / 2], offset), head, scale, now_ns));
+    calls.push_back(
+        decode_call(value_at<entry_copy>(file_copies[file_copies.size() / 2], offset), head, scale, now_ns));
   return calls;
 }
 
@@ -131,49 +137,49 @@ std::vector<std::string> decode_reasons(const std::vector<std::byte>& bytes, con
 }
 
 void check_process(const header& head, recorded_rank& record) {
-  record.is_elsewhere = head.pid_namespace != current_pid_namespace() || record.boot != current_boot_id();
-  if (!record.is_elsewhere) record.process = read_process_state(head.pid, head.start);
+  record.is_remote = head.pid_namespace != current_pid_namespace() || record.boot != current_boot_id();
+  if (!record.is_remote) record.process = read_process_state(head.pid, head.start);
 }
 
 std::string text_of(const char* text, std::size_t capacity) { return {text, ::strnlen(text, capacity)}; }
 
-// "": it can be read.
+// Returns why the file cannot be read, or "" if it can.
 std::string unreadable_reason(const file_descriptor& file, int open_error, std::uint64_t bytes) {
   if (file.get() < 0) return std::strerror(open_error);
-  if (bytes == 0) return "it is empty, or no file of this user";
-  if (bytes < sizeof file_magic) return fmt::format("it is cut short: {} bytes", bytes);
+  if (bytes == 0) return "it is empty, or it belongs to another user";
+  if (bytes < sizeof file_magic) return fmt::format("it is truncated: {} bytes", bytes);
   std::uint64_t magic = 0;
   if (::pread(file.get(), &magic, sizeof magic, 0) != sizeof magic) return std::strerror(errno);
-  constexpr std::uint64_t name = 0xffff'ffff'ffff;  // the digit behind it is the layout's
+  constexpr std::uint64_t name = 0xffff'ffff'ffff;  // the digit after it is the layout version
   if ((magic & name) != (file_magic & name)) return "it was not written by a flight recorder";
   if (magic != file_magic)
     return fmt::format("it was written by another version of Isthmus: layout {}, this version reads {}",
                        static_cast<char>(magic >> 48), static_cast<char>(file_magic >> 48));
   std::vector<std::byte> header_bytes_read(sizeof(header));
-  if (!read(file, header_bytes_read)) return fmt::format("it is cut short: {} bytes", bytes);
-  const copied_header copy(header_bytes_read);
+  if (!read(file, header_bytes_read)) return fmt::format("it is truncated: {} bytes", bytes);
+  const header_copy copy(header_bytes_read);
   const header& head = copy.get();
   if (head.header_bytes != sizeof(header) || head.entry_bytes != sizeof(entry) || head.size <= 0 ||
       head.size > max_ranks || head.rank < 0 || head.rank >= head.size || !std::has_single_bit(head.entries) ||
       head.entries > max_entries || head.reason_capacity > max_reasons)
-    return "it is damaged";
+    return "its header is damaged";
   const std::uint64_t expected_bytes = layout_of(head).bytes();
-  return bytes == expected_bytes ? "" : fmt::format("it is cut short: {} of {} bytes", bytes, expected_bytes);
+  return bytes == expected_bytes ? "" : fmt::format("it is truncated: {} of {} bytes", bytes, expected_bytes);
 }
 
-// Once where nobody writes it any more.
-copies read_copies(const file_descriptor& file, std::uint64_t bytes) {
-  copies result(1, std::vector<std::byte>(bytes));
+// Reads a file once if its writer has closed it, otherwise three times.
+copy_list read_copies(const file_descriptor& file, std::uint64_t bytes) {
+  copy_list result(1, std::vector<std::byte>(bytes));
   if (!read(file, result[0])) return {};
-  if (copied_header(result[0]).get().is_closed.load(std::memory_order_relaxed) != 0) return result;
+  if (header_copy(result[0]).get().is_closed.load(std::memory_order_relaxed) != 0) return result;
   for (int attempt = 0; attempt < 2; ++attempt)
     if (!read(file, result.emplace_back(bytes))) return {};
   return result;
 }
 
-recorded_rank decode_rank(const copies& file_copies, std::uint64_t now_ns) {
+recorded_rank decode_rank(const copy_list& file_copies, std::uint64_t now_ns) {
   const std::vector<std::byte>& bytes = file_copies[file_copies.size() / 2];
-  const copied_header copy(bytes);
+  const header_copy copy(bytes);
   const header& head = copy.get();
   const std::uint64_t sample_count = head.clock_sample_count.load(std::memory_order_relaxed);
   const tick_scale scale = scale_of(head);
@@ -197,7 +203,7 @@ recorded_rank decode_rank(const copies& file_copies, std::uint64_t now_ns) {
         value_at<std::int64_t>(bytes, pids_offset + static_cast<std::uint64_t>(rank) * sizeof(std::int64_t)));
   check_process(head, record);
   record.calls = decode_calls(file_copies, head, scale, now_ns);
-  record.age_s = record.created_s = ago_s(head.clock_samples[0].monotonic_ns, now_ns);
+  record.age_s = record.created_s = age_in_s(head.clock_samples[0].monotonic_ns, now_ns);
   if (!record.calls.empty()) {
     const recorded_call& last = record.calls.back();
     record.age_s = last.state == entry_state::inside ? last.begin_age_s : last.end_age_s;
@@ -212,9 +218,9 @@ std::optional<recorded_rank> read_file(const std::string& path, std::uint64_t no
   const int open_error = errno;
   const std::uint64_t bytes = file_bytes(file);
   std::string problem_text = unreadable_reason(file, open_error, bytes);
-  copies file_copies;
+  copy_list file_copies;
   if (problem_text.empty()) file_copies = read_copies(file, bytes);
-  if (problem_text.empty() && file_copies.empty()) problem_text = "it is cut short";
+  if (problem_text.empty() && file_copies.empty()) problem_text = "it is truncated";
   if (problem != nullptr) *problem = problem_text;
   if (!problem_text.empty()) return std::nullopt;
   return decode_rank(file_copies, now_ns);

@@ -1,4 +1,4 @@
-// Reads the files of flight recorders from outside: as values, checked, while they are written and afterwards.
+// Reader for the files of flight recorders. It validates them and can read them while they are written.
 #pragma once
 
 #include <optional>
@@ -12,54 +12,59 @@
 
 namespace isthmus::recorder {
 
-// One call, as its rank wrote it.
+// One recorded call of a rank.
 struct recorded_call {
-  std::uint64_t number = 0;  // among the rank's collectives, or among its messages
+  std::uint64_t number = 0;  // counts the rank's collectives, or its messages
   call_signature signature;
   std::uint64_t count = 0;
-  std::string path;  // "backend:algorithm"; "" for steps
+  std::string path;  // "backend:algorithm"; "" for set-up steps
   entry_state state = entry_state::inside;
-  // The operation's end is known: the call's own, for a backend that blocks.
+  // has_ended: the operation is known to be complete. With a blocking backend that is the end of the call.
   bool is_blocking = true, has_ended = false;
-  double begin_age_s = 0, end_age_s = 0;  // ago, of the call
-  // Of its machine's monotonic clock: asked for, handed to the backend, returned. 0: not yet, or not known.
+  double begin_age_s = 0, end_age_s = 0;  // seconds since the call started and returned
+  // Monotonic clock of the rank's machine: requested, passed to the backend, returned. 0: not yet, or unknown.
   std::uint64_t requested_ns = 0, begin_ns = 0, end_ns = 0;
-  std::uint32_t reason = 0;  // its index among the rank's reasons
+  std::uint32_t reason = 0;  // index into the rank's reasons
 
-  bool is_message() const { return signature.collective == ISTHMUS_SEND || signature.collective == ISTHMUS_RECV; }
-  // Nobody knows that it has ended: it waits, it gave up waiting, or a stream may still have it.
+  bool is_message() const {
+    return signature.collective == ISTHMUS_SEND || signature.collective == ISTHMUS_RECV;
+  }
+  // Returns true if the operation is not known to be complete: it waits, has failed, or may still run
+  // on a stream.
   bool is_pending() const { return !has_ended; }
 };
 
+// One rank of a communicator as recorded in its file.
 struct recorded_rank {
   token communicator{};
   int rank = 0, size = 0;
   std::int64_t pid = 0;
   process_state process = process_state::alive;
-  bool is_elsewhere = false;  // of another machine or pid namespace: nothing is known of the process
+  bool is_remote = false;  // other machine or pid namespace: the state of the process is unknown
   std::string program, machine, boot;
-  bool is_closed = false;     // its rank has left in order
-  std::uint64_t call_count = 0;  // calls; `calls` has those that are kept
-  clock_sample clocks{};            // the latest moment at which all of them were read
+  bool is_closed = false;        // the rank has destroyed the communicator
+  std::uint64_t call_count = 0;  // number of recorded calls; `calls` has the ones that are kept
+  clock_sample clocks{};         // latest sample of all clocks
   std::vector<std::string> reasons;
-  double age_s = 0, created_s = 0;  // ago: what it wrote last, and when it began
+  double age_s = 0, created_s = 0;  // seconds since the last entry and since the file was created
   double timeout_s = 0;
-  std::string failure;             // "": healthy
-  std::vector<std::int64_t> pids;  // by rank; 0: on another machine
-  std::vector<recorded_call> calls;    // oldest first
+  std::string failure;               // "": healthy
+  std::vector<std::int64_t> pids;    // by rank; 0: other machine
+  std::vector<recorded_call> calls;  // oldest first
 
-  // The latest collective; null: none yet.
+  // Returns the latest collective, or NULL.
   const recorded_call* last_collective() const;
-  const recorded_call* collective(std::uint64_t number) const;  // null: not kept, or not yet called
-  std::uint64_t collectives() const;                        // called so far
+  const recorded_call* collective(std::uint64_t number) const;  // NULL: overwritten, or not called yet
+  std::uint64_t collectives() const;                            // number of collectives so far
 };
 
-// Nothing where there is no such file, or none of this version; `problem`, unless NULL, says which. What is
-// `ago` is so at `now_ns` of the monotonic clock: the same for all files whose times are compared.
+// Reads one file. Returns nullopt if the file does not exist or cannot be read; `problem`, unless NULL,
+// receives the reason. Ages are relative to `now_ns` of the monotonic clock: use one value for all files whose
+// times are compared.
 std::optional<recorded_rank> read_file(const std::string& path, std::uint64_t now_ns = monotonic_ns(),
-                                   std::string* problem = nullptr);
+                                       std::string* problem = nullptr);
 
-// Those of its ranks whose files are on this machine, in the order of ranks.
+// Reads the ranks of a communicator whose files are on this machine, in rank order.
 std::vector<recorded_rank> read_communicator(const token& communicator, int size);
 
 }  // namespace isthmus::recorder

@@ -25,7 +25,7 @@ std::string first_line_of(const char* path) {
 
 }  // namespace
 
-// The mapping, and the file's name as long as it is to go with it.
+// Owner of the mapping. Also owns the file, unless the file is persistent.
 struct recording::memory {
   explicit memory(std::uint64_t size) : bytes(size) {}
   ~memory() {
@@ -35,12 +35,12 @@ struct recording::memory {
   memory(const memory&) = delete;
   memory& operator=(const memory&) = delete;
 
-  // 0, or errno.
+  // Returns 0 or errno.
   int map_file(const std::string& name) {
     const int fd = ::open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR);
     if (fd < 0) return errno;
     path = name;
-    // All of it now: a page that is missing later is a SIGBUS in the middle of a call.
+    // Allocate all pages now, because a missing page would raise SIGBUS in the middle of a call.
     int problem = ::posix_fallocate(fd, 0, static_cast<off_t>(bytes));
     if (problem == 0) problem = map(MAP_SHARED, fd);
     ::close(fd);
@@ -48,16 +48,16 @@ struct recording::memory {
     return problem;
   }
   int map(int flags, int fd) {
-    void* const at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags | MAP_POPULATE, fd, 0);
-    if (at == MAP_FAILED) return errno;
-    mapping = at;
+    void* const address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags | MAP_POPULATE, fd, 0);
+    if (address == MAP_FAILED) return errno;
+    mapping = address;
     return 0;
   }
 
   std::uint64_t bytes;
   void* mapping = nullptr;
   std::string path;
-  const pid_t creator_pid = ::getpid();  // a forked child has the mapping, too, but the file is not its own
+  const pid_t creator_pid = ::getpid();  // a forked child shares the mapping but does not own the file
 };
 
 recording::recording() = default;
@@ -113,9 +113,9 @@ void recording::publish(const membership& ranks, double timeout_s, bool has_coun
   copy_text(target.program, sizeof target.program, first_line_of("/proc/self/comm"));
   copy_text(target.machine, sizeof target.machine, first_line_of("/proc/sys/kernel/hostname"));
   copy_text(target.boot, sizeof target.boot, current_boot_id());
-  copy_text(target.path[0], path_bytes, "");  // of steps
+  copy_text(target.path[0], path_bytes, "");  // set-up steps have no path
   target.paths.store(1, std::memory_order_release);
-  target.reasons.store(1, std::memory_order_release);  // 0: none is known
+  target.reasons.store(1, std::memory_order_release);  // index 0 means no reason
   std::atomic_ref(target.magic).store(file_magic, std::memory_order_release);
 }
 
@@ -128,13 +128,14 @@ void recording::add_path(std::size_t backend, const std::string& name) {
 
 std::uint32_t recording::add_reason(const std::string& reason) {
   const std::uint32_t count_before = m_header->reasons.load(std::memory_order_relaxed);
-  const file_layout layout{static_cast<std::uint64_t>(m_header->size), m_header->entries, m_header->reason_capacity};
+  const file_layout layout{static_cast<std::uint64_t>(m_header->size), m_header->entries,
+                           m_header->reason_capacity};
   auto* const texts = static_cast<char*>(m_memory->mapping) + layout.reasons_offset();
-  std::string cut = reason.substr(0, reason_bytes - 1);
+  std::string truncated_reason = reason.substr(0, reason_bytes - 1);
   for (std::uint32_t index = 1; index < count_before; ++index)
-    if (cut == texts + index * reason_bytes) return index;
+    if (truncated_reason == texts + index * reason_bytes) return index;
   if (count_before >= layout.reasons) return 0;
-  copy_text(texts + count_before * reason_bytes, reason_bytes, cut);
+  copy_text(texts + count_before * reason_bytes, reason_bytes, truncated_reason);
   m_header->reasons.store(count_before + 1, std::memory_order_release);
   return count_before;
 }

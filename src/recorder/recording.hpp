@@ -1,4 +1,4 @@
-// One file of a flight recorder, as its rank writes it: in shared memory for others to see, or a trace.
+// Writer of one recorder file: the file in shared memory, which other processes read, or a trace.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace isthmus::recorder {
 
-// Default constructed it is none, and only `operator bool` may be called.
+// A default-constructed recording has no file; only operator bool may be called.
 class recording {
  public:
   recording();
@@ -18,11 +18,11 @@ class recording {
   recording(const recording&) = delete;
   recording& operator=(const recording&) = delete;
 
-  // Makes a file that was not there, for its user alone. 0, or errno: it is none then.
+  // Creates a new file that only its user can access. Returns 0, or errno if it cannot be created.
   int open(const std::string& path, bool is_persistent, const file_layout& layout);
-  // Memory that nobody else sees. Throws std::bad_alloc.
+  // Uses private memory instead of a file. Throws std::bad_alloc.
   void open_anonymous(const file_layout& layout);
-  // What readers need, at last: until now it is no such file for them.
+  // Completes the header. Until then readers reject the file.
   void publish(const membership& ranks, double timeout_s, bool has_counter);
 
   explicit operator bool() const noexcept { return m_header != nullptr; }
@@ -30,7 +30,7 @@ class recording {
   const header& head() const noexcept { return *m_header; }
   const entry& entry_at(std::uint64_t position) const noexcept { return m_ring[position & m_mask]; }
 
-  // Release and acquire at every field: a reader that sees one of them sees the odd version, too.
+  // Every field is stored with release order, so a reader that sees a new field also sees the odd version.
   void write(std::uint64_t number, const call_signature& signature, std::uint64_t count, std::uint64_t path,
              std::uint64_t now) noexcept {
     const std::uint64_t position = m_header->call_count.load(std::memory_order_relaxed);
@@ -46,7 +46,7 @@ class recording {
     slot.version.store(2 * position + 2, std::memory_order_release);
     m_header->call_count.store(position + 1, std::memory_order_release);
   }
-  // Of the latest `n`.
+  // Ends the latest `n` entries.
   void end(std::uint64_t n, std::uint64_t now, entry_state state) noexcept {
     const std::uint64_t last = m_header->call_count.load(std::memory_order_relaxed);
     for (std::uint64_t position = last - std::min(n, m_mask + 1); position < last; ++position) {
@@ -57,10 +57,10 @@ class recording {
   }
 
   void add_path(std::size_t backend, const std::string& name);
-  std::uint32_t add_reason(const std::string& reason);  // its index; 0: there is no room
+  std::uint32_t add_reason(const std::string& reason);  // returns its index; 0 if there is no room
 
-  // For a trace, whose reader may come when the counter's rate can't be measured any more: clocks are read as
-  // the time since the first reading grows by an eighth, so seldom.
+  // For traces: samples the clocks, because a later reader cannot measure the rate of the counter. The interval
+  // is one eighth of the age of the file, so samples are rare.
   void sample_clocks_if_due(std::uint64_t now) noexcept {
     if (now >= m_next_sample) [[unlikely]]
       add_clock_sample(now);

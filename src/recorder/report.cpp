@@ -16,7 +16,7 @@ namespace {
 
 using json = nlohmann::json;
 
-constexpr std::size_t max_reported_calls = 16;  // of each rank, the latest
+constexpr std::size_t max_reported_calls = 16;  // per rank; the latest ones
 
 using rank_records = std::vector<recorded_rank>;
 
@@ -28,11 +28,11 @@ struct job {
 std::string name_of_token(const token& value) { return fmt::format("{:016x}{:016x}", value[0], value[1]); }
 
 const char* name_of_process(const recorded_rank& rank) {
-  if (rank.is_elsewhere) return "unknown";
+  if (rank.is_remote) return "unknown";
   switch (rank.process) {
     case process_state::alive: return "alive";
     case process_state::stopped: return "stopped";
-    case process_state::exited: return "ended";
+    case process_state::exited: return "exited";
   }
   return "unknown";
 }
@@ -40,7 +40,7 @@ const char* name_of_process(const recorded_rank& rank) {
 const char* name_of_state(const recorded_call& call) {
   if (call.state == entry_state::failed) return "failed";
   if (call.state == entry_state::inside) return "inside";
-  return call.has_ended ? "ended" : "handed over";
+  return call.has_ended ? "ended" : "enqueued";
 }
 
 json describe(const recorded_rank& rank) {
@@ -49,9 +49,9 @@ json describe(const recorded_rank& rank) {
   for (std::size_t i = first; i < rank.calls.size(); ++i) {
     const recorded_call& call = rank.calls[i];
     json document = {{"call", text_of(call, true)},
-                 {"state", name_of_state(call)},
-                 {"in_place", call.signature.in_place},
-                 {"begun_s_ago", call.begin_age_s}};
+                     {"state", name_of_state(call)},
+                     {"in_place", call.signature.in_place},
+                     {"began_s_ago", call.begin_age_s}};
     if (call.state != entry_state::inside) document["ended_s_ago"] = call.end_age_s;
     calls.push_back(std::move(document));
   }
@@ -74,29 +74,29 @@ json describe(const rank_records& ranks) {
           {"ranks", each}};
 }
 
-// Jobs as sets of processes that no communicator joins.
+// Groups communicators into jobs: two communicators that share a process belong to the same job.
 std::vector<job> group_into_jobs(std::map<token, rank_records> communicators) {
   std::vector<job> jobs;
   for (auto& [name, ranks] : communicators) {
-    job merged;
-    for (const recorded_rank& rank : ranks) merged.pids.insert(rank.pid);
-    merged.communicators.push_back(std::move(ranks));
+    job merged_job;
+    for (const recorded_rank& rank : ranks) merged_job.pids.insert(rank.pid);
+    merged_job.communicators.push_back(std::move(ranks));
     for (auto other = jobs.begin(); other != jobs.end();) {
-      const auto shared = [&](std::int64_t pid) { return merged.pids.contains(pid); };
-      if (std::any_of(other->pids.begin(), other->pids.end(), shared)) {
-        merged.pids.merge(other->pids);
-        for (auto& each : other->communicators) merged.communicators.push_back(std::move(each));
+      const auto is_shared = [&](std::int64_t pid) { return merged_job.pids.contains(pid); };
+      if (std::any_of(other->pids.begin(), other->pids.end(), is_shared)) {
+        merged_job.pids.merge(other->pids);
+        for (auto& each : other->communicators) merged_job.communicators.push_back(std::move(each));
         other = jobs.erase(other);
       } else {
         ++other;
       }
     }
-    jobs.push_back(std::move(merged));
+    jobs.push_back(std::move(merged_job));
   }
   return jobs;
 }
 
-double created_s_ago(const rank_records& ranks) {
+double creation_age_s(const rank_records& ranks) {
   double age = 0;
   for (const recorded_rank& rank : ranks) age = std::max(age, rank.created_s);
   return age;
@@ -114,7 +114,7 @@ std::string report(std::int64_t pid, const std::string& name_prefix) {
   json document = json::array();
   for (job& each : group_into_jobs(std::move(communicators))) {
     std::sort(each.communicators.begin(), each.communicators.end(),
-              [](auto& a, auto& b) { return created_s_ago(a) > created_s_ago(b); });
+              [](auto& a, auto& b) { return creation_age_s(a) > creation_age_s(b); });
     const std::string name = name_of_token(each.communicators.front().front().communicator).substr(0, 8);
     if ((pid != 0 && !each.pids.contains(pid)) || !name.starts_with(name_prefix)) continue;
     json list = json::array();

@@ -1,4 +1,4 @@
-// What the flight recorders of this machine tell about jobs: for `isthmus doctor`.
+// Report on the jobs of this machine, from their flight recorders, for `isthmus doctor`.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,9 @@
 
 namespace isthmus::recorder {
 
-// JSON: the jobs that the process belongs to (0: all), or whose name starts with `job` ("": all). Processes
-// that share a communicator are of one job, also through others; it is named after its oldest communicator.
+// Returns JSON with the jobs that process `pid` belongs to (0: all) and whose names start with `name_prefix`
+// ("": all). Processes that share a communicator, directly or through other processes, belong to the same job.
+// A job is named after its oldest communicator.
 std::string report(std::int64_t pid, const std::string& name_prefix);
 
 }  // namespace isthmus::recorder

@@ -1,4 +1,4 @@
-// Traces of several machines on one clock.
+// Alignment of the clocks of several machines.
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -10,26 +10,29 @@
 namespace isthmus::recorder {
 namespace {
 
-// Of a moment in a file: its counter's rate is known from a few readings of the clock beside it.
+// Error bound of the times in a file. They are inexact because the rate of the counter is only known from a
+// few clock samples.
 constexpr std::int64_t clock_error_ns = 1000;
-constexpr std::int64_t unbounded = std::numeric_limits<std::int64_t>::max() / 4;
+constexpr std::int64_t unbounded_ns = std::numeric_limits<std::int64_t>::max() / 4;
 
-// No rank can leave it before all have begun it: everybody's result has something of everybody, or it is a
-// barrier. Where a call leaves the rest to a stream nothing is known of its end.
+// Returns true if no rank can leave the call before all ranks have started it. This holds for a barrier, and
+// for collectives in which every result depends on all ranks. Returns false for calls that may still run on a
+// stream, because their end is unknown.
 bool synchronizes_all(const recorded_call& call) {
-  if (call.signature.collective >= ISTHMUS_COLLECTIVE_COUNT || call.signature.is_check || !call.has_ended) return false;
+  if (call.signature.collective >= ISTHMUS_COLLECTIVE_COUNT || call.signature.is_check || !call.has_ended)
+    return false;
   const collective_row& row = row_of(static_cast<isthmus_collective>(call.signature.collective));
-  const bool moves_nothing = row.send_extent == extent::nothing && row.recv_extent == extent::nothing;
-  if (moves_nothing) return row.peer == peer_kind::none;
-  return row.send_ranks == buffer_ranks::all && row.recv_ranks == buffer_ranks::all && has_equal_count(row) && call.count > 0 &&
-         row.peer == peer_kind::none;
+  const bool has_no_data = row.send_extent == extent::nothing && row.recv_extent == extent::nothing;
+  if (has_no_data) return row.peer == peer_kind::none;
+  return row.send_ranks == buffer_ranks::all && row.recv_ranks == buffer_ranks::all && has_equal_count(row) &&
+         call.count > 0 && row.peer == peer_kind::none;
 }
 
-void shift(trace& of, std::size_t machine, std::int64_t by_ns) {
+void shift_clock(trace& merged_trace, std::size_t machine, std::int64_t shift_ns) {
   const auto shift_time = [&](std::uint64_t& ns) {
-    if (ns != 0) ns = static_cast<std::uint64_t>(saturating_add(static_cast<std::int64_t>(ns), by_ns));
+    if (ns != 0) ns = static_cast<std::uint64_t>(saturating_add(static_cast<std::int64_t>(ns), shift_ns));
   };
-  for (traced_communicator& each : of.communicators)
+  for (traced_communicator& each : merged_trace.communicators)
     for (traced_rank& rank : each.ranks) {
       if (rank.machine != machine) continue;
       shift_time(rank.record.clocks.monotonic_ns);
@@ -39,58 +42,61 @@ void shift(trace& of, std::size_t machine, std::int64_t by_ns) {
         shift_time(call.end_ns);
       }
     }
-  of.machines[machine].offset_ns = saturating_add(of.machines[machine].offset_ns, by_ns);
+  merged_trace.machines[machine].offset_ns = saturating_add(merged_trace.machines[machine].offset_ns, shift_ns);
 }
 
-const recorded_rank& first_rank_on(const trace& of, std::size_t machine) {
-  for (const traced_communicator& each : of.communicators)
+const recorded_rank& first_rank_on(const trace& merged_trace, std::size_t machine) {
+  for (const traced_communicator& each : merged_trace.communicators)
     for (const traced_rank& rank : each.ranks)
       if (rank.machine == machine) return rank.record;
-  return of.communicators.front().ranks.front().record;
+  return merged_trace.communicators.front().ranks.front().record;
 }
 
-// How much the clock of `machine` may be ahead of the first one's.
+// Bounds of the offset between the clocks of a machine and of the first machine.
 struct bounds {
-  std::int64_t min = -unbounded, max = unbounded;
-  bool is_bounded() const { return min > -unbounded && max < unbounded; }
+  std::int64_t min = -unbounded_ns, max = unbounded_ns;
+  bool is_bounded() const { return min > -unbounded_ns && max < unbounded_ns; }
 };
 
-void tighten(bounds& ahead, const traced_communicator& of, const matched_call& matched, std::size_t machine) {
-  std::int64_t begin_first = -unbounded, end_first = unbounded, begin_other = -unbounded,
-               end_other = unbounded;
-  for (std::size_t i = 0; i < matched.rank_calls.size(); ++i) {
-    const recorded_call& call = *matched.rank_calls[i];
-    const std::size_t call_machine = of.ranks[i].machine;
+void tighten_bounds(bounds& offset_bounds, const traced_communicator& communicator,
+                    const matched_call& collective, std::size_t machine) {
+  std::int64_t reference_begin = -unbounded_ns, reference_end = unbounded_ns, machine_begin = -unbounded_ns,
+               machine_end = unbounded_ns;
+  for (std::size_t i = 0; i < collective.rank_calls.size(); ++i) {
+    const recorded_call& call = *collective.rank_calls[i];
+    const std::size_t call_machine = communicator.ranks[i].machine;
     if ((call_machine != 0 && call_machine != machine) || !synchronizes_all(call)) continue;
-    std::int64_t& begin = call_machine == 0 ? begin_first : begin_other;
-    std::int64_t& end = call_machine == 0 ? end_first : end_other;
+    std::int64_t& begin = call_machine == 0 ? reference_begin : machine_begin;
+    std::int64_t& end = call_machine == 0 ? reference_end : machine_end;
     begin = std::max(begin, static_cast<std::int64_t>(call.begin_ns));
     end = std::min(end, static_cast<std::int64_t>(call.end_ns));
   }
-  if (begin_first == -unbounded || begin_other == -unbounded) return;
-  ahead.min = std::max(ahead.min, saturating_subtract(begin_other, end_first));
-  ahead.max = std::min(ahead.max, saturating_subtract(end_other, begin_first));
+  if (reference_begin == -unbounded_ns || machine_begin == -unbounded_ns) return;
+  offset_bounds.min = std::max(offset_bounds.min, saturating_subtract(machine_begin, reference_end));
+  offset_bounds.max = std::min(offset_bounds.max, saturating_subtract(machine_end, reference_begin));
 }
 
 }  // namespace
 
-void align(trace& of) {
-  const clock_sample own = first_rank_on(of, 0).clocks;
-  for (std::size_t machine = 1; machine < of.machines.size(); ++machine) {
-    const clock_sample other = first_rank_on(of, machine).clocks;
-    shift(of, machine,
-          static_cast<std::int64_t>((other.realtime_ns - other.monotonic_ns) -
-                                    (own.realtime_ns - own.monotonic_ns)));
-    bounds ahead;
-    for (const traced_communicator& each : of.communicators)
-      for (const matched_call& matched : each.calls) tighten(ahead, each, matched, machine);
-    traced_machine& target = of.machines[machine];
-    target.alignment_source = "the clocks of day";
-    if (!ahead.is_bounded()) continue;
-    shift(of, machine, saturating_subtract(0, std::midpoint(ahead.min, ahead.max)));
+void align(trace& merged_trace) {
+  const clock_sample reference_clocks = first_rank_on(merged_trace, 0).clocks;
+  for (std::size_t machine = 1; machine < merged_trace.machines.size(); ++machine) {
+    const clock_sample machine_clocks = first_rank_on(merged_trace, machine).clocks;
+    shift_clock(merged_trace, machine,
+                static_cast<std::int64_t>((machine_clocks.realtime_ns - machine_clocks.monotonic_ns) -
+                                          (reference_clocks.realtime_ns - reference_clocks.monotonic_ns)));
+    bounds offset_bounds;
+    for (const traced_communicator& each : merged_trace.communicators)
+      for (const matched_call& collective : each.calls)
+        tighten_bounds(offset_bounds, each, collective, machine);
+    traced_machine& target = merged_trace.machines[machine];
+    target.alignment_source = "the real-time clocks";
+    if (!offset_bounds.is_bounded()) continue;
+    shift_clock(merged_trace, machine,
+                saturating_subtract(0, std::midpoint(offset_bounds.min, offset_bounds.max)));
     target.alignment_source = "the ends of collectives";
-    // Clocks that drift apart leave no offset that fits all calls.
-    const auto [min, max] = std::minmax(ahead.min, ahead.max);
+    // If the clocks drift apart, no offset fits all calls, and min can exceed max.
+    const auto [min, max] = std::minmax(offset_bounds.min, offset_bounds.max);
     target.uncertainty_ns = saturating_subtract(max, min) / 2 + clock_error_ns;
   }
 }

@@ -24,7 +24,7 @@ constexpr std::uint64_t default_entries = 1u << 17;  // 8 MiB
 constexpr std::uint64_t min_entries = 256;
 
 error invalid_variable(const char* variable, const std::string& value, const std::string& rule,
-                   const std::string& hint) {
+                       const std::string& hint) {
   return make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE,
                     fmt::format("environment {}: \"{}\" {}", variable, value, rule), hint);
 }
@@ -38,8 +38,8 @@ std::uint64_t read_entries() {
   if (problem != std::errc() || end != value.data() + value.size() || entries < min_entries ||
       entries > max_entries)
     throw invalid_variable("ISTHMUS_TRACE_CALLS", text,
-                       fmt::format("is no number from {} to {}", min_entries, max_entries),
-                       "it is how many calls of a communicator each rank keeps, at 64 bytes each");
+                           fmt::format("must be a number from {} to {}", min_entries, max_entries),
+                           "set the number of calls per communicator that each rank keeps, at 64 bytes each");
   return std::bit_ceil(entries);
 }
 
@@ -49,18 +49,20 @@ trace_options read_trace_options() {
   const char* const text = environment_variable("ISTHMUS_TRACE");
   if (text == nullptr || *text == '\0') return {};
   const std::string folder = std::filesystem::absolute(text).lexically_normal().string();
-  const char* const hint = "name a folder that this user may write, or one to be made in such a folder";
+  const char* const hint = "name a writable directory, or a new one in a writable directory";
   if (::mkdir(folder.c_str(), S_IRWXU) != 0 && errno != EEXIST)
-    throw invalid_variable("ISTHMUS_TRACE", text, fmt::format("can't be made: {}", std::strerror(errno)), hint);
+    throw invalid_variable("ISTHMUS_TRACE", text, fmt::format("cannot be created: {}", std::strerror(errno)),
+                           hint);
   struct stat status{};
   if (::stat(folder.c_str(), &status) == 0 && !S_ISDIR(status.st_mode))
-    throw invalid_variable("ISTHMUS_TRACE", text, "is no folder", hint);
+    throw invalid_variable("ISTHMUS_TRACE", text, "is not a directory", hint);
   if (::access(folder.c_str(), W_OK | X_OK) != 0)
-    throw invalid_variable("ISTHMUS_TRACE", text, fmt::format("can't be written: {}", std::strerror(errno)), hint);
+    throw invalid_variable("ISTHMUS_TRACE", text, fmt::format("is not writable: {}", std::strerror(errno)),
+                           hint);
   return {folder, read_entries()};
 }
 
-std::string path_of_trace(const std::string& folder, const token& communicator, int rank) {
+std::string trace_path(const std::string& folder, const token& communicator, int rank) {
   return fmt::format("{}/isthmus-{:016x}{:016x}-{}{}", folder, communicator[0], communicator[1], rank,
                      extension);
 }
@@ -73,8 +75,8 @@ std::vector<std::string> list_traces(const std::string& folder) {
     if (file->path().extension() == extension) paths.push_back(file->path().string());
   if (problem)
     throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
-                     fmt::format("trace: {} can't be read: {}", folder, problem.message()),
-                     "name the folder that ISTHMUS_TRACE named");
+                     fmt::format("trace: {} cannot be read: {}", folder, problem.message()),
+                     "use the folder that ISTHMUS_TRACE was set to");
   std::sort(paths.begin(), paths.end());
   return paths;
 }

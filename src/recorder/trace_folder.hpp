@@ -1,4 +1,4 @@
-// ISTHMUS_TRACE: where this process keeps traces of all calls, and how long they are.
+// Settings of ISTHMUS_TRACE: the folder of this process's traces and their length.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,20 @@
 namespace isthmus::recorder {
 
 struct trace_options {
-  std::string folder;         // "": no traces; else absolute
-  std::uint64_t entries = 0;  // calls that a trace keeps, a power of two: the latest
+  std::string folder;         // absolute path; "": no traces
+  std::uint64_t entries = 0;  // number of most recent calls that a trace keeps; a power of two
   explicit operator bool() const { return !folder.empty(); }
 };
 
-// Of the environment. Makes the folder where its parent is there. Throws error (CONFIG).
+// Reads the environment. Creates the folder if its parent exists. Throws error (CONFIG).
 trace_options read_trace_options();
 
-// Its name is not known before the communicator is: its token is random.
-std::string path_of_trace(const std::string& folder, const token& communicator, int rank);
+// Returns the path of a rank's trace. The token is random, so the path is unknown until
+// the communicator exists.
+std::string trace_path(const std::string& folder, const token& communicator, int rank);
 
-// What has such a name in that folder, sorted. Throws error (INVALID_ARGUMENT) where it can't be read.
+// Returns the sorted paths of all traces in the folder. Throws error (INVALID_ARGUMENT) if the folder
+// cannot be read.
 std::vector<std::string> list_traces(const std::string& folder);
 
 }  // namespace isthmus::recorder

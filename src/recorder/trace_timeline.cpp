@@ -12,22 +12,23 @@
 #include <unordered_map>
 #include <utility>
 
-#include "base/file_descriptor.hpp"
 #include "base/error.hpp"
+#include "base/file_descriptor.hpp"
 #include "base/tables.hpp"
-#include "recorder/trace.hpp"
 #include "recorder/format.hpp"
+#include "recorder/trace.hpp"
 
 namespace isthmus::recorder {
 namespace {
 
 error cannot_write(const std::string& path, int problem) {
-  return make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
-                    fmt::format("trace: {} can't be written: {}", path, std::strerror(problem)),
-                    problem == EEXIST ? "what is there is not overwritten; name another file" : "");
+  return make_error(
+      ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+      fmt::format("trace: {} cannot be written: {}", path, std::strerror(problem)),
+      problem == EEXIST ? "choose a file that does not exist; existing files are not overwritten" : "");
 }
 
-// Text that goes to a new file piece by piece.
+// Buffered writer for a new text file.
 class writer {
  public:
   explicit writer(const std::string& path)
@@ -58,13 +59,14 @@ class writer {
   fmt::memory_buffer m_text;
 };
 
-std::string quoted(const std::string& text) {
+std::string quote(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// Of the send or receive buffer that nccl-tests calls size; where blocks differ in length the rank's own.
+// Returns the size of the call as defined by nccl-tests. For collectives with counts, this is the size of the
+// rank's own block. The count of a set-up step is in bytes.
 std::uint64_t bytes_of_call(const recorded_call& call, int size) {
-  if (call.signature.collective >= ISTHMUS_COLLECTIVE_COUNT) return call.count;  // steps count bytes
+  if (call.signature.collective >= ISTHMUS_COLLECTIVE_COUNT) return call.count;
   isthmus_operation operation{};
   operation.collective = static_cast<isthmus_collective>(call.signature.collective);
   operation.datatype = static_cast<isthmus_datatype>(call.signature.datatype);
@@ -79,11 +81,11 @@ const char* category_of(const recorded_call& call) {
   return call.is_message() ? "message" : "collective";
 }
 
-class timeline {
+class timeline_writer {
  public:
-  timeline(const trace& of, const std::string& path) : m_trace(of), m_out(path) {
+  timeline_writer(const trace& merged_trace, const std::string& path) : m_trace(merged_trace), m_out(path) {
     m_start = std::numeric_limits<std::uint64_t>::max();
-    for (const traced_communicator& each : of.communicators)
+    for (const traced_communicator& each : merged_trace.communicators)
       for (const traced_rank& rank : each.ranks)
         for (const recorded_call& call : rank.record.calls) m_start = std::min(m_start, call.requested_ns);
   }
@@ -92,13 +94,13 @@ class timeline {
     m_out.add("{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
     for (const traced_communicator& each : m_trace.communicators) {
       std::unordered_map<const recorded_call*, const matched_call*> match_of;
-      for (const matched_call& matched : each.calls)
-        for (const recorded_call* call : matched.rank_calls) match_of[call] = &matched;
+      for (const matched_call& collective : each.calls)
+        for (const recorded_call* call : collective.rank_calls) match_of[call] = &collective;
       for (const traced_rank& rank : each.ranks) {
         name_track(rank.record);
         for (const recorded_call& call : rank.record.calls) {
-          const auto matched = match_of.find(&call);
-          add(each, rank.record, call, matched == match_of.end() ? nullptr : matched->second);
+          const auto collective = match_of.find(&call);
+          add(each, rank.record, call, collective == match_of.end() ? nullptr : collective->second);
         }
       }
     }
@@ -107,12 +109,12 @@ class timeline {
   }
 
  private:
-  double us(std::uint64_t ns) const {
+  double to_us(std::uint64_t ns) const {
     return static_cast<double>(static_cast<std::int64_t>(ns - m_start)) * 1e-3;
   }
 
-  // A process each; within it a thread for each rank of each communicator. The numbers are the file's own:
-  // processes of two machines may have one number.
+  // The timeline has one process per boot and pid, with one thread per rank of each communicator. The file uses
+  // its own numbers because processes of two machines can have the same pid.
   void name_track(const recorded_rank& record) {
     const auto [process, is_new] = m_processes.try_emplace({record.boot, record.pid}, m_processes.size() + 1);
     m_process = process->second;
@@ -121,33 +123,35 @@ class timeline {
       const std::string name =
           fmt::format("rank {}: {} (pid {}) on {}", record.rank, record.program, record.pid, record.machine);
       m_out.add("{}{{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{},\"args\":{{\"name\":{}}}}}",
-                m_process == 1 ? "\n" : ",\n", m_process, quoted(name));
+                m_process == 1 ? "\n" : ",\n", m_process, quote(name));
       m_out.add(",\n{{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":{},\"args\":{{\"sort_index\":{}}}}}",
                 m_process, record.rank);
     }
-    const std::string name =
-        fmt::format("rank {} of {}, communicator {:08x}", record.rank, record.size, record.communicator[0] >> 32);
+    const std::string name = fmt::format("rank {} of {}, communicator {:08x}", record.rank, record.size,
+                                         record.communicator[0] >> 32);
     m_out.add(",\n{{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":{},\"tid\":{},\"args\":{{\"name\":{}}}}}",
-              m_process, m_thread, quoted(name));
+              m_process, m_thread, quote(name));
   }
 
-  void add(const traced_communicator& of, const recorded_rank& record, const recorded_call& call, const matched_call* matched) {
-    const bool is_open = call.end_ns == 0;  // the rank was in it at the end
+  void add(const traced_communicator& communicator, const recorded_rank& record, const recorded_call& call,
+           const matched_call* collective) {
+    const bool is_open = call.end_ns == 0;  // the rank was still in the call at the end
     m_out.add(",\n{{\"ph\":\"{}\",\"name\":{},\"cat\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{:.3f}",
-              is_open ? "B" : "X", quoted(name_of(call.signature)), category_of(call), m_process, m_thread,
-              us(call.begin_ns));
-    if (!is_open) m_out.add(",\"dur\":{:.3f}", std::max(0.0, us(call.end_ns) - us(call.begin_ns)));
+              is_open ? "B" : "X", quote(name_of(call.signature)), category_of(call), m_process, m_thread,
+              to_us(call.begin_ns));
+    if (!is_open) m_out.add(",\"dur\":{:.3f}", std::max(0.0, to_us(call.end_ns) - to_us(call.begin_ns)));
     m_out.add(",\"args\":{{\"call\":{},\"bytes\":{},\"enqueued_us\":{:.3f},\"path\":{}",
-              quoted(text_of(call, false)), bytes_of_call(call, record.size), us(call.requested_ns),
-              quoted(call.path));
+              quote(text_of(call, false)), bytes_of_call(call, record.size), to_us(call.requested_ns),
+              quote(call.path));
     if (call.reason > 0 && call.reason < record.reasons.size())
-      m_out.add(",\"reason\":{}", quoted(record.reasons[call.reason]));
-    if (call.state == entry_state::failed) m_out.add(",\"failed\":{}", quoted(record.failure));
-    if (!call.is_blocking) m_out.add(",\"end\":\"handed over to the stream\"");
-    if (matched != nullptr)
+      m_out.add(",\"reason\":{}", quote(record.reasons[call.reason]));
+    if (call.state == entry_state::failed) m_out.add(",\"failed\":{}", quote(record.failure));
+    if (!call.is_blocking) m_out.add(",\"end\":\"enqueued on the stream\"");
+    if (collective != nullptr)
       m_out.add(",\"last_rank\":{},\"last_behind_us\":{:.3f},\"others_waited_us\":{:.3f}",
-                of.ranks[matched->last].record.rank, static_cast<double>(matched->delay_ns) * 1e-3,
-                static_cast<double>(matched->waited_ns) * 1e-3);
+                communicator.ranks[collective->last].record.rank,
+                static_cast<double>(collective->delay_ns) * 1e-3,
+                static_cast<double>(collective->waited_ns) * 1e-3);
     m_out.add("}}}}");
   }
 
@@ -160,6 +164,8 @@ class timeline {
 
 }  // namespace
 
-void write_timeline(const trace& of, const std::string& path) { timeline(of, path).write(); }
+void write_timeline(const trace& merged_trace, const std::string& path) {
+  timeline_writer(merged_trace, path).write();
+}
 
 }  // namespace isthmus::recorder
