@@ -1,23 +1,24 @@
-// Compares declarations of functions with a vendor's header, at compile time.
+// Compile-time checks that function pointer types match the declarations of a vendor header.
 #pragma once
 
 #include <type_traits>
 
 namespace isthmus {
 
-// The same type as the calling convention sees it: enumerations are ints, pointers are pointers.
+// The type that the calling convention sees: enumerations become int, and all pointers become the same type.
 template <typename Type>
 struct abi_type {
   using type = std::conditional_t<std::is_pointer_v<Type>, const void*,
                                   std::conditional_t<std::is_enum_v<Type>, int, std::remove_cv_t<Type>>>;
 };
 
-// CUDA's driver spells addresses of devices as `unsigned long long` (sizes are size_t, another type).
+// The CUDA driver declares device addresses as `unsigned long long`. Sizes are declared as size_t, which is
+// a distinct type.
 template <typename Declared, typename Native>
 constexpr bool is_device_address = std::is_pointer_v<Declared> && std::is_same_v<Native, unsigned long long> &&
                                    sizeof(void*) == sizeof(unsigned long long);
 
-// A small structure passed by value is the same when its size and alignment are.
+// Structures passed by value are considered equal if their size and alignment match.
 template <typename Declared, typename Native>
 constexpr bool is_same_structure() {
   if constexpr (std::is_class_v<Declared> && std::is_class_v<Native>)
@@ -27,8 +28,9 @@ constexpr bool is_same_structure() {
 }
 
 template <typename Declared, typename Native>
-constexpr bool is_same_argument = std::is_same_v<typename abi_type<Declared>::type, typename abi_type<Native>::type> ||
-                               is_device_address<Declared, Native> || is_same_structure<Declared, Native>();
+constexpr bool is_same_argument =
+    std::is_same_v<typename abi_type<Declared>::type, typename abi_type<Native>::type> ||
+    is_device_address<Declared, Native> || is_same_structure<Declared, Native>();
 
 template <typename Declared, typename Native>
 struct is_same_function : std::false_type {};
@@ -45,7 +47,7 @@ struct is_same_function<Result (*)(Arguments...), NativeResult (*)(NativeArgumen
   static constexpr bool value = compare<sizeof...(Arguments) == sizeof...(NativeArguments)>();
 };
 
-// True when a pointer of type `Ours` may call the function `theirs`.
+// Returns true if a pointer of type `Declared` can call a function of type `Native`.
 template <typename Declared, typename Native>
 constexpr bool matches_abi(Native) {
   return is_same_function<Declared, Native>::value;

@@ -16,11 +16,11 @@ void check_device(const char* location, const char* function, isthmus_device dev
         location,
         fmt::format("{}: device.platform = {} is out of range: must be in [0, {})", function,
                     static_cast<int>(device.platform), static_cast<int>(ISTHMUS_PLATFORM_COUNT)),
-        "use an ISTHMUS_PLATFORM_ value of types.h");
+        "use an ISTHMUS_PLATFORM_ constant from types.h");
   if (device.ordinal < 0)
     throw invalid_argument(location,
                            fmt::format("{}: device.ordinal = {} must be >= 0", function, device.ordinal),
-                           "it is the platform's own number of the device");
+                           "pass the device number that the platform uses");
 }
 
 void write_json(const char* location, const char* function, const std::string& text, char* json,
@@ -28,7 +28,7 @@ void write_json(const char* location, const char* function, const std::string& t
   if (required_bytes != nullptr) *required_bytes = text.size() + 1;
   if (json == nullptr && capacity > 0)
     throw invalid_argument(location, fmt::format("{}: json is NULL but capacity = {}", function, capacity),
-                           "pass capacity 0 to ask for the length only");
+                           "pass capacity = 0 to query only the length");
   if (json != nullptr) copy_text(json, capacity, text);
 }
 

@@ -1,4 +1,4 @@
-// What a backend reads of its options.
+// Parsing of backend options.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,15 +11,16 @@
 
 namespace isthmus {
 
-// The text names option, value and rule; the backend's to report as ISTHMUS_ERROR_CONFIG.
+// The message contains the option, its value and the rule. The backend reports it as ISTHMUS_ERROR_CONFIG.
 struct option_error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// backend.<backend>.<key>; `otherwise` where it is not set. Throws option_error.
+// Reads the option backend.<backend>.<key>. Returns `default_value` if the option is not
+// set. Throws option_error.
 inline std::uint64_t read_integer_option(const isthmus_backend_context& context, const char* backend,
-                                       const char* key, std::uint64_t default_value, std::uint64_t min_value,
-                                       std::uint64_t max_value) {
+                                         const char* key, std::uint64_t default_value, std::uint64_t min_value,
+                                         std::uint64_t max_value) {
   const char* text = context.option(context.runtime, key);
   if (text == nullptr) return default_value;
   std::uint64_t value = 0;
@@ -27,7 +28,7 @@ inline std::uint64_t read_integer_option(const isthmus_backend_context& context,
   const auto [parse_end, parse_error] = std::from_chars(text, end, value);
   if (parse_error != std::errc() || parse_end != end || value < min_value || value > max_value)
     throw option_error(fmt::format("backend.{}.{} is \"{}\"; it must be a whole number from {} to {}", backend,
-                                 key, text, min_value, max_value));
+                                   key, text, min_value, max_value));
   return value;
 }
 

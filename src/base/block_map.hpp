@@ -1,7 +1,8 @@
-// Who sends which bytes to whom, as one rank sees it: THE TABLE's extents applied to one operation.
+// Block layout of one operation as seen by one rank: which bytes go to which rank. It applies the extents of
+// the collective table (collectives.def) to the operation.
 //
-// Pure arithmetic: it allocates nothing, owns nothing and reads counts and displacements where they lie, so
-// they must outlive it. All of it presumes a validated operation.
+// Lifetime: count and displacement arrays are referenced, not copied, so they must outlive the map.
+// Precondition: the operation has been validated.
 #pragma once
 
 #include <isthmus/types.h>
@@ -15,13 +16,13 @@ namespace isthmus {
 
 inline constexpr int all_ranks = -1, no_rank = -2;
 
-// Bytes, and where they start in the buffer that they are in.
+// A byte range of a buffer.
 struct block {
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
 };
 
-// The blocks of one buffer, in elements: one for each rank, or the same one for all.
+// The blocks of one buffer, in elements: one per rank, or one block shared by all ranks.
 struct block_list {
   extent shape = extent::nothing;
   std::uint64_t count = 0;
@@ -36,7 +37,7 @@ struct block_list {
     if (shape == extent::counts) return counts[peer];
     return shape == extent::nothing ? 0 : count;
   }
-  // From the start of the buffer to the end of the last block that isn't empty.
+  // Returns the end of the last non-empty block, counted from the start of the buffer.
   constexpr std::uint64_t end(int size) const {
     if (shape != extent::counts) return shape == extent::count_x_size ? begin(size) : length(0);
     std::uint64_t end = 0;
@@ -49,9 +50,9 @@ struct block_list {
 struct block_map {
   std::uint64_t element_bytes = 0;
   int rank = 0, size = 0;
-  int source = no_rank;   // the one rank that contributes, all_ranks or no_rank
-  int receiver = no_rank;     // the one rank that takes, likewise
-  block_list send, recv;  // of this rank; meaningless where it does not use the buffer
+  int source = no_rank;    // the rank that sends, all_ranks or no_rank
+  int receiver = no_rank;  // the rank that receives, all_ranks or no_rank
+  block_list send, recv;   // of this rank; undefined if the rank does not use the buffer
 
   constexpr block_map() = default;
   constexpr block_map(const isthmus_operation& operation, int own_rank, int ranks);
@@ -59,28 +60,29 @@ struct block_map {
   constexpr bool is_source(int peer) const { return source == all_ranks || source == peer; }
   constexpr bool is_receiver(int peer) const { return receiver == all_ranks || receiver == peer; }
 
-  // In this rank's send buffer, what `reader` gets; empty where it gets nothing.
+  // Returns the block of this rank's send buffer that `destination` receives. The block is empty if
+  // `destination` receives nothing.
   constexpr block outgoing_block(int destination) const {
     if (!is_source(rank) || !is_receiver(destination)) return {};
     return {send.begin(destination) * element_bytes, send.length(destination) * element_bytes};
   }
-  // In this rank's receive buffer, where the block of `contributor` goes; where blocks are reduced, the same
-  // for all of them.
+  // Returns the block of this rank's receive buffer into which data from `origin` is written. Reductions use
+  // the same block for all origins.
   constexpr block incoming_block(int origin) const {
     if (!is_receiver(rank) || !is_source(origin)) return {};
     return {recv.begin(origin) * element_bytes, recv.length(origin) * element_bytes};
   }
 
-  // The extents of this rank's buffers, gaps between blocks included; 0 where it does not use them. Where a
-  // buffer has counts, each call looks at all of them.
+  // Return the extent of this rank's buffer, including gaps between blocks, or 0 if the rank does not use the
+  // buffer. They take O(size) time for buffers with counts.
   constexpr std::uint64_t send_bytes() const { return is_source(rank) ? send.end(size) * element_bytes : 0; }
   constexpr std::uint64_t recv_bytes() const { return is_receiver(rank) ? recv.end(size) * element_bytes : 0; }
 
-  // Every reader takes the same block of a contributor.
+  // Returns true if a source sends the same block to every receiver.
   constexpr bool sends_same_block() const { return send.shape == extent::count; }
-  // The most that one other rank takes from `contributor`. All ranks know it, those that take no part too.
-  // Precondition: they know the counts (has_private_counts is false).
-  constexpr std::uint64_t max_bytes_from(int origin) const {
+  // Returns the maximum number of bytes that any other rank receives from `origin`. The result is the same on
+  // all ranks, including those that neither send nor receive. Precondition: has_private_counts is false.
+  constexpr std::uint64_t max_incoming_bytes(int origin) const {
     if (!is_source(origin) || receiver == origin || size == 1) return 0;
     if (send.shape == extent::counts) {
       std::uint64_t max_count = 0;
@@ -112,12 +114,14 @@ constexpr block_map::block_map(const isthmus_operation& operation, int own_rank,
   receiver = ranks_of(row.recv_ranks);
 }
 
-// This rank uses both buffers, and they alias in the way that THE TABLE allows.
+// Returns true if this rank uses both buffers and they alias as the collective table allows.
 inline bool is_in_place(const isthmus_operation& operation, const block_map& blocks) {
   if (!blocks.is_source(blocks.rank) || !blocks.is_receiver(blocks.rank)) return false;
   const auto send = reinterpret_cast<std::uintptr_t>(operation.send_buf);
   const auto recv = reinterpret_cast<std::uintptr_t>(operation.recv_buf);
-  const auto own_offset = [&](const block_list& list) { return list.begin(blocks.rank) * blocks.element_bytes; };
+  const auto own_offset = [&](const block_list& list) {
+    return list.begin(blocks.rank) * blocks.element_bytes;
+  };
   switch (row_of(operation.collective).in_place) {
     case alias_rule::never: return false;
     case alias_rule::same:
@@ -131,8 +135,8 @@ inline bool is_in_place(const isthmus_operation& operation, const block_map& blo
   return false;
 }
 
-// In place in such a way that a block that arrives overwrites one that another rank still wants (alltoall).
-// Conservative: equal send and receive buffers whose blocks interleave count as well.
+// Returns true if an in-place operation can overwrite a block before it has been sent (alltoall). Conservative:
+// also true for equal send and receive buffers with interleaved blocks.
 inline bool overwrites_unsent_data(const isthmus_operation& operation) {
   const collective_row& row = row_of(operation.collective);
   return operation.send_buf == operation.recv_buf && row.in_place == alias_rule::same &&

@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// <prefix>/lib*/python3*/site-packages of a virtual environment or installation.
+// Adds <prefix>/lib*/python3*/site-packages of a Python installation or virtual environment.
 void add_site_packages(const fs::path& prefix, std::vector<fs::path>& folders) {
   std::error_code ignored;
   for (const char* lib : {"lib", "lib64"}) {
@@ -25,7 +25,7 @@ void add_site_packages(const fs::path& prefix, std::vector<fs::path>& folders) {
   }
 }
 
-// The environment that `python3` on the PATH belongs to: the one that the user runs.
+// Adds the site-packages of the environment that the first `python3` on PATH belongs to.
 void add_python_on_path(std::vector<fs::path>& folders) {
   const char* path = environment_variable("PATH");
   std::istringstream path_folders(path != nullptr ? path : "");
@@ -37,9 +37,9 @@ void add_python_on_path(std::vector<fs::path>& folders) {
   }
 }
 
-std::vector<fs::path> site_packages_folders(const char* configured) {
+std::vector<fs::path> site_packages_folders(const char* configured_folder) {
   std::vector<fs::path> folders;
-  if (configured != nullptr) folders.emplace_back(configured);
+  if (configured_folder != nullptr) folders.emplace_back(configured_folder);
   if (const char* environment = environment_variable("VIRTUAL_ENV");
       environment != nullptr && *environment == '/')
     add_site_packages(environment, folders);
@@ -47,7 +47,7 @@ std::vector<fs::path> site_packages_folders(const char* configured) {
   return folders;
 }
 
-// The path that a library which stands before the wanted one gives; "" where it is the wanted one.
+// Returns the path of the real library if the loaded library is an interposer; "" otherwise.
 std::string real_path(void* handle, const char* real_path_symbol) {
   void* const query_path = real_path_symbol == nullptr ? nullptr : dlsym(handle, real_path_symbol);
   const char* const path = query_path == nullptr ? nullptr : reinterpret_cast<const char* (*)()>(query_path)();
@@ -84,7 +84,7 @@ dynamic_library dynamic_library::open(const library_search_request& request, std
   dynamic_library library;
   reason = "tried";
   for (std::string path : candidate_paths(request)) {
-    // A bare name is the dynamic linker's to find, in the folders that it trusts.
+    // A bare file name is resolved by the dynamic linker, which searches only trusted folders.
     if (path.find('/') != std::string::npos) {
       if (const std::string refusal = check_code_path(path); !refusal.empty()) {
         reason.append(" ").append(path).append(" (").append(refusal).append(")");

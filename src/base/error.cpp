@@ -12,7 +12,7 @@
 namespace isthmus {
 namespace {
 
-// __FILE__ carries the build machine's folders; a reader wants the path inside the project.
+// Strips the folders of the build machine from __FILE__.
 std::string project_path(std::string_view location) {
   const auto prefix_end = location.rfind("/src/");
   if (prefix_end != std::string_view::npos) location.remove_prefix(prefix_end + 1);

@@ -1,5 +1,5 @@
-// The one error type inside the core. C++ code throws it; the C boundary (guard) turns it into a status
-// and keeps the details for isthmus_last_error.
+// The error type of the core. C++ code throws it. At the C boundary, guard() converts it to a status and stores
+// the details for isthmus_last_error.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,9 +13,8 @@
 
 namespace isthmus {
 
-// A failure as ranks tell it to each other, plain bytes: what the C ABI knows of it, and its culprits, the
-// ranks that it is due to as far as that is known. Those of a part that a backend made for itself are ranks of
-// the whole.
+// A failure in the form that ranks exchange: the error of the C ABI and the failed ranks, if they are known.
+// Trivially copyable. In a subcommunicator that a backend created, failed ranks are ranks of the parent.
 struct failure_info : isthmus_error_info {
   static constexpr std::size_t max_failed_ranks = 16;
 
@@ -23,7 +22,7 @@ struct failure_info : isthmus_error_info {
   failure_info(const isthmus_error_info& info) : isthmus_error_info(info) {}
 
   std::span<const int> failed_ranks() const { return {m_failed_ranks.data(), m_count}; }
-  // Of more than 16 the first.
+  // Keeps the first max_failed_ranks ranks.
   void set_failed_ranks(std::span<const int> ranks);
 
  private:
@@ -31,14 +30,14 @@ struct failure_info : isthmus_error_info {
   std::array<int, max_failed_ranks> m_failed_ranks{};
 };
 
-static_assert(std::is_trivially_copyable_v<failure_info>, "processes share it");
+static_assert(std::is_trivially_copyable_v<failure_info>, "shared between processes");
 
 class error : public std::exception {
  public:
   explicit error(const failure_info& info) : m_info(info) {}
   const char* what() const noexcept override { return m_info.message; }
   const failure_info& info() const noexcept { return m_info; }
-  // The same, with its culprits.
+  // Returns a copy of this error that names the failed ranks.
   error with_failed_ranks(std::span<const int> failed_ranks) const {
     error copy = *this;
     copy.m_info.set_failed_ranks(failed_ranks);
@@ -49,26 +48,27 @@ class error : public std::exception {
   failure_info m_info;
 };
 
-// Where an error was raised; a plain "file:line" from ISTHMUS_HERE.
+// Location of an error as "file:line".
 #define ISTHMUS_STRING_(x) #x
 #define ISTHMUS_STRING(x) ISTHMUS_STRING_(x)
 #define ISTHMUS_HERE __FILE__ ":" ISTHMUS_STRING(__LINE__)
 
-// Builds the error; the message says argument, value and rule, the hint what to do.
+// Creates an error. The message contains the argument, its value and the rule. The hint says what to do.
 error make_error(isthmus_status status, const char* location, const std::string& message,
                  const std::string& hint = {}, std::int64_t native_code = 0);
 
-// Inside a catch block: the exception as the core's error. Of a type that is no std::exception the name is
-// told.
+// Converts the current exception to an error; call it in a catch block. For a type that is not derived from
+// std::exception, the message contains the name of the type.
 error current_error();
 
-// Copies `text` into a fixed array, cut where it does not fit, always terminated.
+// Copies `text` into a fixed-size array. Truncates if necessary and always terminates the string.
 void copy_text(char* destination, std::size_t capacity, const std::string& text) noexcept;
 
-// The calling thread's latest failure.
+// Returns the calling thread's most recent failure.
 failure_info& last_error() noexcept;
 
-// Runs a C entry point: no exception leaves the library.
+// Runs the body of a C entry point and converts exceptions to a status, so that no exception
+// leaves the library.
 template <typename Function>
 isthmus_status guard(Function&& function) noexcept {
   try {

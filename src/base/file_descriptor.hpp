@@ -1,4 +1,4 @@
-// A file descriptor with one owner.
+// Owning file descriptor (move-only).
 #pragma once
 
 #include <unistd.h>
@@ -19,7 +19,7 @@ class file_descriptor {
   ~file_descriptor() {
     if (m_fd >= 0) ::close(m_fd);
   }
-  int get() const { return m_fd; }  // below 0: none
+  int get() const { return m_fd; }  // negative if empty
 
  private:
   int m_fd = -1;

@@ -1,7 +1,8 @@
-// How elements become accumulators and back: all that the host knows about formats of 16 and 8 bits. The
-// kernels include this in translation units that are compiled for one instruction set each, so everything here
-// has internal linkage and uses nothing from the standard library that is a function: no code for one
-// instruction set is linked into another.
+// Conversion of elements to accumulators and back, including the 16-bit and 8-bit floating-point formats.
+//
+// Linkage: each kernel translation unit is compiled for one instruction set. Everything here therefore has
+// internal linkage and calls no function of the standard library. Otherwise the linker could merge code for one
+// instruction set into another.
 #pragma once
 
 #include <isthmus/types.h>
@@ -14,7 +15,7 @@ namespace {
 inline std::uint32_t bits_of(float value) { return __builtin_bit_cast(std::uint32_t, value); }
 inline float float_from_bits(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
 
-// Integers and the native floating types are their own accumulators.
+// Integers and native floating-point types are their own accumulators.
 template <typename Type>
 struct native_format {
   using storage = Type;
@@ -29,16 +30,17 @@ struct bfloat16_format {
   static float load(storage value) { return float_from_bits(static_cast<std::uint32_t>(value) << 16); }
   static storage store(float value) {
     const std::uint32_t bits = bits_of(value);
-    const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;  // nearest, ties to even
+    const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;  // nearest even
     const std::uint32_t quiet_nan = (bits >> 16) | 0x40u;
     return static_cast<storage>((bits & 0x7fffffffu) > 0x7f800000u ? quiet_nan : rounded);
   }
 };
 
-// Binary formats smaller than float32: sign, ExponentBits, MantissaBits. Subnormals included, without
-// ever computing on a float32 subnormal (slow, and flushed where the user asked for that).
-// MaxBits: what a too large value becomes (infinity, or the largest finite value of the fp8 types).
-// NanFrom: magnitudes from here on are NaN. HasInfinity: MaxBits' neighbourhood follows IEEE 754.
+// Binary floating-point formats smaller than float32. Subnormals are supported without arithmetic on float32
+// subnormals. That would be slow, and it would fail if the user enabled flush-to-zero.
+//   MaxBits      result of overflow: infinity, or the largest finite value for the fp8 types
+//   NanFrom      smallest magnitude that is NaN
+//   HasInfinity  the largest exponent is reserved for infinity and NaN, as in IEEE 754
 template <typename Storage, int ExponentBits, int MantissaBits, std::uint32_t MaxBits, std::uint32_t NanFrom,
           std::uint32_t NanBits, bool HasInfinity>
 struct small_format {
@@ -56,7 +58,7 @@ struct small_format {
     const std::uint32_t sign = (value & sign_bit) << (32 - width);
     const std::uint32_t magnitude = value & (sign_bit - 1u);
     const std::uint32_t normal = (magnitude << shift) + rebias;
-    // 1.m * 2^e - 1.0 * 2^e with e the exponent of the smallest normal: exact
+    // 1.m * 2^e - 1.0 * 2^e, where e is the exponent of the smallest normal number. This is exact.
     const std::uint32_t subnormal =
         bits_of(float_from_bits(smallest_normal | (magnitude << shift)) - float_from_bits(smallest_normal));
     std::uint32_t bits = magnitude < (1u << MantissaBits) ? subnormal : normal;
@@ -71,9 +73,12 @@ struct small_format {
     const std::uint32_t magnitude = bits & 0x7fffffffu;
     const std::uint32_t rounding_bit = (magnitude >> shift) & 1u;
     const std::uint32_t normal = (magnitude - rebias + ((1u << (shift - 1)) - 1u) + rounding_bit) >> shift;
-    // adding a number whose last place is the smallest subnormal lets the adder round, ties to even
-    constexpr std::uint32_t rounding_term = static_cast<std::uint32_t>(127 + 1 - bias - MantissaBits + 23) << 23;
-    const std::uint32_t subnormal = bits_of(float_from_bits(magnitude) + float_from_bits(rounding_term)) - rounding_term;
+    // The least significant bit of this term is the smallest subnormal, so the addition rounds to nearest,
+    // ties to even.
+    constexpr std::uint32_t rounding_term = static_cast<std::uint32_t>(127 + 1 - bias - MantissaBits + 23)
+                                            << 23;
+    const std::uint32_t subnormal =
+        bits_of(float_from_bits(magnitude) + float_from_bits(rounding_term)) - rounding_term;
     std::uint32_t small = magnitude < smallest_normal ? subnormal : normal;
     small = small > MaxBits ? MaxBits : small;
     small = magnitude > 0x7f800000u ? NanBits : small;

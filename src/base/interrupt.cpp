@@ -25,7 +25,7 @@ bool is_interrupted() noexcept {
   if (now < this_thread.next) return false;
   this_thread.next = now + interval;
   if (this_thread.check(this_thread.context) == 0) return false;
-  this_thread.next = {};  // whatever waits next asks at once
+  this_thread.next = {};  // the next wait checks immediately
   return true;
 }
 
@@ -34,7 +34,7 @@ void set_interrupt_check(interrupt_check check, void* context) noexcept { this_t
 void throw_if_interrupted(const char* activity) {
   if (is_interrupted())
     throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE, fmt::format("{} was interrupted", activity),
-                     "the thread's own interrupt check ended the wait");
+                     "the interrupt check of this thread ended the wait; see isthmus/interrupt.h");
 }
 
 }  // namespace isthmus

@@ -1,31 +1,33 @@
-// The calling thread's say in its own waits (isthmus/interrupt.h). Every loop that waits for other ranks asks.
+// Interruption of waits by the calling thread (isthmus/interrupt.h). Every loop that waits for other ranks
+// polls the interrupt check.
 #pragma once
 
 namespace isthmus {
 
 using interrupt_check = int (*)(void* context);  // isthmus_interrupt_check
 
-// The calling thread's check from now on; nullptr: none.
+// Sets the interrupt check of the calling thread; nullptr removes it.
 void set_interrupt_check(interrupt_check check, void* context) noexcept;
 
-// True when this thread's check wants the wait to end. Cheap: it asks the check only now and then.
+// Returns true if the interrupt check of this thread requests that the wait ends. Cheap: the check runs at most
+// every 40 ms.
 bool is_interrupted() noexcept;
 
-// While one lives, this thread calls no progress function of the program's: it is a backend's own, inside of a
-// call of another thread, which does.
-class suspend_progress {
+// RAII: suppresses the program's progress function on this thread. Used by threads of a backend that work on
+// behalf of a blocked caller, because the caller's own thread runs the progress function.
+class progress_suspension {
  public:
-  suspend_progress() noexcept { s_depth += 1; }
-  ~suspend_progress() { s_depth -= 1; }
-  suspend_progress(const suspend_progress&) = delete;
-  suspend_progress& operator=(const suspend_progress&) = delete;
+  progress_suspension() noexcept { s_depth += 1; }
+  ~progress_suspension() { s_depth -= 1; }
+  progress_suspension(const progress_suspension&) = delete;
+  progress_suspension& operator=(const progress_suspension&) = delete;
   static bool is_active() noexcept { return s_depth > 0; }
 
  private:
   static inline constinit thread_local int s_depth = 0;
 };
 
-// Throws error (ABORTED) that says what was interrupted.
+// Throws error (ABORTED) if is_interrupted(); the message names `activity`.
 void throw_if_interrupted(const char* activity);
 
 }  // namespace isthmus

@@ -12,8 +12,8 @@ namespace {
 
 spdlog::logger* make_logger() {
   auto sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
-  // Not registered with spdlog: the user's own loggers and patterns stay theirs. Never destroyed, so
-  // that threads may still log while the process ends.
+  // Not registered with spdlog, so that the program's loggers and patterns are not affected. Never destroyed,
+  // so that threads can log until the process exits.
   auto* logger = new spdlog::logger("isthmus", sink);
   logger->set_pattern("[%Y-%m-%d %H:%M:%S.%e] [isthmus %P] [%l] %v");
   logger->set_level(spdlog::level::warn);
@@ -23,7 +23,7 @@ spdlog::logger* make_logger() {
     if (is_known)
       logger->set_level(level);
     else
-      logger->warn("ISTHMUS_LOG={} is not a level; use trace, debug, info, warn, error or off", level_name);
+      logger->warn("ISTHMUS_LOG={} is not a log level; use trace, debug, info, warn, error or off", level_name);
   }
   return logger;
 }

@@ -1,5 +1,7 @@
-// The log of the core: one line at a time to stderr. ISTHMUS_LOG=trace|debug|info|warn|error|off, default warn.
-// Only log.cpp knows which library writes it: every other file would pay for that library's headers.
+// Logging to stderr, one line per message. The level is set by ISTHMUS_LOG=trace|debug|info|warn|error|off
+// (default: warn). Only log.cpp includes spdlog, to keep compile times low.
+//
+// Thread safety: all functions can be called from any thread until the process exits.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,7 +13,6 @@ namespace isthmus {
 
 enum class log_level { debug, info, warning, error };
 
-// All thread-safe, until the process ends.
 bool is_logged(log_level level) noexcept;
 void write_log(log_level level, const std::string& line);
 

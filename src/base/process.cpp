@@ -12,7 +12,8 @@
 namespace isthmus {
 namespace {
 
-// The fields behind the name, which may hold anything: the state is the first. "" when there is no such task.
+// Returns the fields of /proc/<task>/stat that follow the process name, because the name can contain any
+// character. The first field is the state. Returns "" if the task does not exist.
 std::string read_stat_fields(const std::string& task) {
   std::ifstream file(task + "/stat");
   std::string line;
@@ -30,14 +31,16 @@ process_state read_task_states(std::int64_t pid) noexcept {
       has_live_task = true;
       are_all_stopped &= fields[0] == 'T' || fields[0] == 't';
     }
-    return !has_live_task ? process_state::exited : are_all_stopped ? process_state::stopped : process_state::alive;
+    return !has_live_task    ? process_state::exited
+           : are_all_stopped ? process_state::stopped
+                             : process_state::alive;
   } catch (const std::filesystem::filesystem_error& problem) {
     return problem.code() == std::errc::no_such_file_or_directory ||
                    problem.code() == std::errc::no_such_process
                ? process_state::exited
                : process_state::alive;
   } catch (...) {
-    return process_state::alive;  // no memory, no descriptor: nothing is known
+    return process_state::alive;  // out of memory or file descriptors: the state is unknown
   }
 }
 
@@ -45,7 +48,7 @@ process_state read_task_states(std::int64_t pid) noexcept {
 
 std::uint64_t process_start_time(std::int64_t pid) noexcept {
   try {
-    constexpr int skipped_fields = 19;  // state is field 3 of proc(5), the start time field 22
+    constexpr int skipped_fields = 19;  // in proc(5), the state is field 3 and the start time is field 22
     std::istringstream fields(read_stat_fields(fmt::format("/proc/{}", pid)));
     std::string field;
     for (int i = 0; i < skipped_fields; ++i) fields >> field;

@@ -1,4 +1,4 @@
-// What the kernel says about a process of this machine.
+// State and identity of processes of this machine, as reported by the kernel.
 #pragma once
 
 #include <cstdint>
@@ -8,20 +8,22 @@ namespace isthmus {
 
 enum class process_state : std::uint8_t {
   alive,
-  stopped,  // every thread, by a signal or a debugger: none is inside a system call
-  exited      // ended, whether or not its parent has taken notice
+  stopped,  // all threads are stopped by a signal or a debugger, none is in a system call
+  exited    // terminated, whether or not its parent has reaped it
 };
 
-// When it started, in the kernel's ticks: tells a process from a later one of the same number. 0: unknown.
+// Returns the start time in kernel ticks, or 0 if unknown. It distinguishes a process from a later process with
+// the same pid.
 std::uint64_t process_start_time(std::int64_t pid) noexcept;
 
-// A few system calls; for failures, not for the call path. With `start` a later process of that number is none.
+// Makes several system calls, so use it for failure handling and not on the call path. If `start` is given, a
+// later process with the same pid is reported as exited.
 process_state read_process_state(std::int64_t pid, std::uint64_t start = 0) noexcept;
 
-// The pid namespace of this process: in another one the numbers mean other processes. 0: unknown.
+// Returns the pid namespace of this process, or 0 if unknown. Pids are only comparable within one namespace.
 std::uint64_t current_pid_namespace() noexcept;
 
-// The kernel's id of this machine since it started; monotonic clocks of one boot agree. "": unknown.
+// Returns the kernel's boot id, or "" if unknown. Monotonic clocks are only comparable within one boot.
 std::string current_boot_id();
 
 }  // namespace isthmus

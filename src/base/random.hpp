@@ -1,4 +1,4 @@
-// Values that nobody can guess, out of the kernel's random source.
+// Unpredictable values from the kernel's random source.
 #pragma once
 
 #include <sys/random.h>
@@ -19,7 +19,7 @@ Value random_value() {
   if (getrandom(&value, sizeof value, 0) != static_cast<ssize_t>(sizeof value))
     throw make_error(ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE,
                      fmt::format("getrandom failed: {}", std::strerror(errno)),
-                     "the kernel's random source is needed for secrets and tokens", errno);
+                     "check that the sandbox permits getrandom: secrets and tokens need it", errno);
   return value;
 }
 

@@ -4,7 +4,7 @@ namespace isthmus {
 
 std::uint64_t mean_count(const isthmus_operation& operation, int size) {
   const std::uint64_t* const counts = shared_counts(operation);
-  if (counts == nullptr) return operation.count;  // explain without arrays
+  if (counts == nullptr) return operation.count;  // explain() was called without count arrays
   std::uint64_t total = 0;
   for (int rank = 0; rank < size; ++rank) total += counts[rank];
   const auto ranks = static_cast<std::uint64_t>(size);

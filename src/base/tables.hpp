@@ -1,4 +1,4 @@
-// THE TABLE as constexpr rows, and the sizes that follow from it.
+// The collective table (collectives.def) as constexpr rows, and functions that interpret the rows.
 #pragma once
 
 #include <isthmus/types.h>
@@ -31,7 +31,7 @@ struct datatype_row {
   bool is_floating_point;
 };
 
-namespace collective_table {  // the words of collectives.def, so that each row is a plain expansion
+namespace collective_table {  // defines the words of collectives.def
 inline constexpr bool KIND_SIGNED = false, KIND_UNSIGNED = false, KIND_FLOATING = true;
 inline constexpr auto PEER_NONE = peer_kind::none, PEER_ROOT = peer_kind::root, PEER_PEER = peer_kind::peer;
 inline constexpr auto AT_NOWHERE = buffer_ranks::none, AT_ROOT = buffer_ranks::root, AT_ALL = buffer_ranks::all;
@@ -41,8 +41,9 @@ inline constexpr auto ALIAS_NEVER = alias_rule::never, ALIAS_SAME = alias_rule::
                       ALIAS_RECV_BLOCK = alias_rule::recv_block, ALIAS_SEND_BLOCK = alias_rule::send_block;
 
 inline constexpr std::array<collective_row, ISTHMUS_COLLECTIVE_COUNT> rows{{
-#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, in_place) \
-  {#name,        PEER_##peer,          reduces != 0,    AT_##send_ranks, EXTENT_##send_extent,                 \
+#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, \
+                           in_place)                                                                    \
+  {#name,           PEER_##peer,          reduces != 0,    AT_##send_ranks, EXTENT_##send_extent,       \
    AT_##recv_ranks, EXTENT_##recv_extent, ALIAS_##in_place},
 #include <isthmus/collectives.def>
 }};
@@ -62,7 +63,7 @@ inline constexpr std::array<const char*, ISTHMUS_PLATFORM_COUNT> platform_names{
 };
 }  // namespace collective_table
 
-// Precondition of all: the value is in range.
+// Precondition of these functions: the value is in range.
 constexpr const collective_row& row_of(isthmus_collective collective) {
   return collective_table::rows[static_cast<std::size_t>(collective)];
 }
@@ -74,24 +75,28 @@ constexpr bool is_floating(isthmus_datatype datatype) {
   return collective_table::datatypes[static_cast<std::size_t>(datatype)].is_floating_point;
 }
 
-constexpr bool is_point_to_point(isthmus_collective collective) { return row_of(collective).peer == peer_kind::peer; }
+constexpr bool is_point_to_point(isthmus_collective collective) {
+  return row_of(collective).peer == peer_kind::peer;
+}
 
-// Blocks may differ in length.
+// Returns true if blocks can differ in length.
 constexpr bool has_counts(const collective_row& row) {
   return row.send_extent == extent::counts || row.recv_extent == extent::counts;
 }
-// A block's length is known to its two ends only; else all ranks know all lengths, and have the same arrays.
+// Returns true if only the sender and the receiver of a block know its length. Otherwise all ranks pass
+// the same arrays.
 constexpr bool has_private_counts(const collective_row& row) {
   if (row.send_extent == extent::counts) return !row.is_reduction;
   return row.recv_extent == extent::counts && row.recv_ranks != buffer_ranks::all;
 }
-// Where all ranks know them; NULL where not all do, or a caller of explain left them out.
+// Returns the count array that all ranks know. Returns NULL if only some ranks know it, or if a caller of
+// explain omitted it.
 constexpr const std::uint64_t* shared_counts(const isthmus_operation& operation) {
   const collective_row& row = row_of(operation.collective);
   if (!has_counts(row) || has_private_counts(row)) return nullptr;
   return row.send_extent == extent::counts ? operation.send_counts : operation.recv_counts;
 }
-// A call with count 0 moves nothing on any rank.
+// Returns true if all ranks pass the same count, so that a call with count 0 does nothing on any rank.
 constexpr bool has_equal_count(const collective_row& row) {
   return !has_counts(row) && (row.send_extent != extent::nothing || row.recv_extent != extent::nothing);
 }
@@ -100,32 +105,35 @@ constexpr bool uses_buffer(buffer_ranks ranks, bool is_root) {
   return ranks == buffer_ranks::all || (ranks == buffer_ranks::root && is_root);
 }
 
-// a * b, or nothing when it does not fit.
+// Returns a * b, or nullopt on overflow.
 constexpr std::optional<std::uint64_t> checked_product(std::uint64_t a, std::uint64_t b) {
   std::uint64_t result = 0;
   if (__builtin_mul_overflow(a, b, &result)) return std::nullopt;
   return result;
 }
 
-// Mean block where counts differ, rounded up: all ranks know all counts, so all get the same.
+// Returns the mean block length in elements, rounded up. The result is the same on all ranks, because all ranks
+// know all counts.
 std::uint64_t mean_count(const isthmus_operation& operation, int size);
 
-// The size by which a rule selects: what nccl-tests calls size, but for allgather the bytes per rank
-// (allgatherv: their mean). Nothing where only some ranks know it. Precondition: a validated operation.
+// Returns the size in bytes that rules match: the size as defined by nccl-tests, except that allgather counts
+// the bytes per rank (allgatherv: their mean). Returns nullopt if only some ranks know the size. Precondition:
+// the operation has been validated.
 inline std::optional<std::uint64_t> selection_bytes(const isthmus_operation& operation, int size) {
   const collective_row& row = row_of(operation.collective);
   if (has_private_counts(row)) return std::nullopt;
   const std::uint64_t width = bytes_of(operation.datatype);
   if (!has_counts(row) && !has_equal_count(row)) return 0;  // barrier
-  // Where all ranks gather, what each contributes.
-  const bool spans_all_ranks = row.send_extent == extent::count_x_size || row.send_extent == extent::counts ||
-                            (row.recv_extent == extent::count_x_size && row.recv_ranks == buffer_ranks::root);
+  // Allgather counts the contribution of one rank.
+  const bool spans_all_ranks =
+      row.send_extent == extent::count_x_size || row.send_extent == extent::counts ||
+      (row.recv_extent == extent::count_x_size && row.recv_ranks == buffer_ranks::root);
   const std::uint64_t count = has_counts(row) ? mean_count(operation, size) : operation.count;
   return count * width * (spans_all_ranks ? static_cast<std::uint64_t>(size) : 1);
 }
 
-// The operation as all ranks agree on it: no pointers, no counts that only one rank knows. It is what
-// backends are asked to support.
+// Returns the part of the operation that is identical on all ranks, without pointers and private counts.
+// Backends use it to decide whether they support the operation.
 isthmus_operation agreed_operation(const isthmus_operation& operation, int size);
 
 }  // namespace isthmus

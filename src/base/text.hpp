@@ -1,4 +1,4 @@
-// Pieces of sentences, and texts taken apart.
+// Formatting and splitting of text.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace isthmus {
 
-// "0, 1 and 3"; of many the first 16, "and 5 more".
+// Formats a list as "0, 1 and 3". After 16 items, the rest is summarized as "and 5 more".
 std::string format_list(const std::vector<std::string>& items);
 std::string format_list(const std::vector<int>& numbers);
 

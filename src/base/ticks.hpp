@@ -1,5 +1,5 @@
-// A clock for the call path: the processor's counter where it runs at one rate whatever the cores do, else the
-// kernel's monotonic clock. The counter is read in a third of the time.
+// Clock for the call path: the processor's time stamp counter if its rate is constant, otherwise the kernel's
+// monotonic clock. Reading the counter takes one third of the time of the kernel's clock.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace isthmus {
 
-// Of the kernel's monotonic clock, which all processes of a machine share.
+// Returns the kernel's monotonic time in nanoseconds. All processes of a machine share this clock.
 inline std::uint64_t monotonic_ns() noexcept {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);

@@ -14,7 +14,7 @@
 #include <memory>
 #include <vector>
 
-// Plug-ins compile this file, too, so it takes nothing but the standard library.
+// Plug-ins also compile this file, so it depends only on the standard library.
 namespace isthmus {
 namespace {
 
@@ -33,29 +33,30 @@ std::string parent_folder(const std::string& path) {
 }
 
 std::string resolve_path(const std::string& path) {
-  const std::unique_ptr<char, decltype(&std::free)> resolved(realpath(path.c_str(), nullptr), &std::free);
-  return resolved == nullptr ? "" : resolved.get();
+  const std::unique_ptr<char, decltype(&std::free)> real_name(realpath(path.c_str(), nullptr), &std::free);
+  return real_name == nullptr ? "" : real_name.get();
 }
 
-// Whoever can change the library that runs here is trusted with what it loads: nothing is gained by refusing.
+// Users who can modify this library are trusted, because they can already run any code in this process.
 trusted_parties find_trusted_parties() {
-  trusted_parties trusted;
+  trusted_parties parties;
   Dl_info self{};
   if (dladdr(reinterpret_cast<const void*>(&check_trusted_path), &self) == 0 || self.dli_fname == nullptr)
-    return trusted;
+    return parties;
   const std::string file = resolve_path(self.dli_fname);
-  if (file.empty()) return trusted;
+  if (file.empty()) return parties;
   for (const std::string& component : {file, parent_folder(file)}) {
     struct stat status{};
     if (stat(component.c_str(), &status) != 0) continue;
-    trusted.users.push_back(status.st_uid);
-    if ((status.st_mode & S_IWGRP) != 0) trusted.groups.push_back(status.st_gid);
-    trusted.trusts_everyone |= (status.st_mode & S_IWOTH) != 0 && (status.st_mode & S_ISVTX) == 0;
+    parties.users.push_back(status.st_uid);
+    if ((status.st_mode & S_IWGRP) != 0) parties.groups.push_back(status.st_gid);
+    parties.trusts_everyone |= (status.st_mode & S_IWOTH) != 0 && (status.st_mode & S_ISVTX) == 0;
   }
-  return trusted;
+  return parties;
 }
 
-// A group with the name of the owner and no other member, as many systems give to every user.
+// Returns true for a group that is named after the owner and has no other member. Many systems create such a
+// group for every user.
 bool is_private_group(gid_t group, uid_t owner) {
   std::array<char, 16384> user_text, group_text;
   passwd user{}, *user_result = nullptr;
@@ -80,16 +81,17 @@ std::string describe(const std::string& component, const struct stat& status, co
   return component + text + rule + user;
 }
 
-// "" when nobody else can change this file or what lies in this folder.
-std::string check_component(const std::string& component, const trusted_parties& trusted) {
+// Returns "" if only trusted users can modify this file or the entries of this folder.
+std::string check_component(const std::string& component, const trusted_parties& parties) {
   struct stat status{};
-  if (stat(component.c_str(), &status) != 0) return component + " can't be looked at: " + std::strerror(errno);
-  if (!trusted.has_user(status.st_uid))
+  if (stat(component.c_str(), &status) != 0) return component + " cannot be inspected: " + std::strerror(errno);
+  if (!parties.has_user(status.st_uid))
     return describe(component, status, "code is loaded only from files and folders that the user or root owns");
-  if (S_ISDIR(status.st_mode) && (status.st_mode & S_ISVTX) != 0) return "";  // the parts in it are looked at
-  constexpr const char* rule = "code is loaded only from where nobody but the user and root may write";
-  if ((status.st_mode & S_IWOTH) != 0 && !trusted.trusts_everyone) return describe(component, status, rule);
-  if ((status.st_mode & S_IWGRP) != 0 && !trusted.trusts_everyone && !trusted.has_group(status.st_gid) &&
+  if (S_ISDIR(status.st_mode) && (status.st_mode & S_ISVTX) != 0) return "";  // its entries are checked instead
+  constexpr const char* rule =
+      "code is loaded only from files and folders that only the user and root can write";
+  if ((status.st_mode & S_IWOTH) != 0 && !parties.trusts_everyone) return describe(component, status, rule);
+  if ((status.st_mode & S_IWGRP) != 0 && !parties.trusts_everyone && !parties.has_group(status.st_gid) &&
       !is_private_group(status.st_gid, status.st_uid))
     return describe(component, status, rule);
   return "";
@@ -99,10 +101,10 @@ std::string check_component(const std::string& component, const trusted_parties&
 
 std::string check_trusted_path(const std::string& path) {
   std::string component = resolve_path(path);
-  if (component.empty()) return path + " can't be looked at: " + std::strerror(errno);
-  const trusted_parties trusted = find_trusted_parties();
+  if (component.empty()) return path + " cannot be inspected: " + std::strerror(errno);
+  const trusted_parties parties = find_trusted_parties();
   while (true) {
-    std::string reason = check_component(component, trusted);
+    std::string reason = check_component(component, parties);
     if (!reason.empty() || component == "/") return reason;
     component = parent_folder(component);
   }
@@ -110,7 +112,7 @@ std::string check_trusted_path(const std::string& path) {
 
 std::string check_code_path(std::string& path) {
   if (path.empty() || path.front() != '/')
-    return path + " is relative: code is never loaded through the working directory; give an absolute path";
+    return path + " is relative: code is never loaded through the working directory; pass an absolute path";
   std::string reason = check_trusted_path(path);
   if (reason.empty()) path = resolve_path(path);
   return reason;

@@ -1,5 +1,5 @@
-// Whose files code may be loaded from. Used before every plug-in, library by path and configuration that names
-// them.
+// Ownership and permission checks for files that contain code. These functions are called before Isthmus loads
+// a plug-in, a library with an explicit path, or a configuration file that names such code.
 #pragma once
 
 #include <cstdlib>
@@ -7,20 +7,21 @@
 
 namespace isthmus {
 
-// "" when nobody but the trusted can put something else there; else one sentence that names the file or folder,
-// its owner, its mode and the rule. Trusted are root, the user of this process, and whoever can change the file
-// that holds this code already: its owner and, where it or its folder is writable by a group or by all, these.
-// The file with all links resolved and every folder above it must be owned by them and writable by nobody else;
-// in a sticky folder (/tmp) it is enough that they own the next part.
+// Returns "" if only trusted users can replace the file. Otherwise returns a message with the file or folder,
+// its owner, its mode and the rule.
+//
+// Trusted users are root, the user of this process, and users who can modify the file that contains this code:
+// its owner and, if a group or everyone can write to the file or its folder, these users. After links have been
+// resolved, the file and all its parent folders must be owned by trusted users and must not be writable by
+// others. Within a sticky folder (/tmp), it suffices that a trusted user owns the next path component.
 std::string check_trusted_path(const std::string& path);
 
-// The same for a file that was named, for code: a relative path leads through the working directory, which
-// others may have chosen, and is refused. `path` becomes the one without links, which is the one that was
-// looked at.
+// Runs the same check for a file that contains code. Rejects relative paths, because another user may have
+// chosen the working directory. On success, `path` is replaced by the resolved path that was checked.
 std::string check_code_path(std::string& path);
 
-// A variable of the environment; NULL in programs that run with more rights than their caller has (setuid,
-// capabilities), where the caller must not choose what is loaded or read.
+// Reads an environment variable. Always returns NULL in programs with elevated privileges (setuid,
+// capabilities), because their callers must not choose which files are loaded or read.
 inline const char* environment_variable(const char* name) noexcept { return secure_getenv(name); }
 
 }  // namespace isthmus
