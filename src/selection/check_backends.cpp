@@ -12,7 +12,7 @@
 namespace isthmus::selection {
 namespace {
 
-// Runs a check and puts `source` in front of what it finds.
+// Runs a check and prepends `source` to its error message.
 template <typename Function>
 void check_with_source(const std::string& source, Function&& check) {
   try {
@@ -27,13 +27,13 @@ void check_algorithm(const selection_rule& rule, const known_backend& backend) {
   if (rule.algorithm.empty()) return;
   const std::vector<std::string_view> names(backend.algorithms.begin(), backend.algorithms.end());
   if (names.empty())
-    throw grammar_error{fmt::format("backend {} has no algorithms to choose from, the rule wants \"{}\"",
-                                    backend.name, rule.algorithm),
-                        fmt::format("write use = \"{}\"", backend.name)};
+    throw grammar_error{
+        fmt::format("backend {} has no algorithms, but the rule requires \"{}\"", backend.name, rule.algorithm),
+        fmt::format("write use = \"{}\"", backend.name)};
   parse_name(fmt::format("algorithm of backend {}", backend.name), names, rule.algorithm);
 }
 
-// "host" of "backend.shm.spin_us".
+// Returns the backend name in an option key, for example "shm" in "backend.shm.spin_us".
 std::string_view backend_name_of(std::string_view key) {
   const auto first = key.find('.') + 1;
   return key.substr(first, key.find('.', first) - first);
@@ -42,18 +42,20 @@ std::string_view backend_name_of(std::string_view key) {
 void check_option(std::string_view backend, std::string_view option) {
   const auto names = options_of(backend);
   if (!names || is_option(*names, option)) return;
-  if (names->empty()) throw grammar_error{fmt::format("backend {} has no options", backend), "leave it out"};
+  if (names->empty()) throw grammar_error{fmt::format("backend {} has no options", backend), "remove it"};
   throw unknown_name(fmt::format("option of backend {}", backend), *names, option);
 }
 
-// The backends whose options the built-in defaults set; like those of its rules, a build may lack them. Read
-// from the defaults themselves, because a forced backend leaves none of their rules in the configuration.
+// Returns true for backends whose options the built-in defaults set. A build can lack these backends, just as
+// it can lack backends of default rules. Reads the defaults directly, because a forced backend removes their
+// rules from the configuration.
 bool is_configured_by_defaults(std::string_view backend) {
   return std::ranges::any_of(built_in_defaults().options,
                              [&](const auto& option) { return backend_name_of(option.first) == backend; });
 }
 
-// The threshold's shorthand names them whether or not they are there: a missing side gives way to the other.
+// Returns true for backends that represent MPI in the `threshold` shorthand. They may be missing; the vendor
+// backend is then used for all sizes.
 bool is_mpi_substitute(const std::string& backend) {
   return std::ranges::any_of(built_in_defaults().mpi_backends,
                              [&](const auto& entry) { return entry.second == backend; });
@@ -61,9 +63,9 @@ bool is_mpi_substitute(const std::string& backend) {
 
 }  // namespace
 
-void check_backends(const configuration& config, const std::vector<known_backend>& known) {
+void check_backends(const configuration& config, const std::vector<known_backend>& backends) {
   std::set<std::string_view> allowed_names;
-  for (const known_backend& backend : known) allowed_names.insert(backend.name);
+  for (const known_backend& backend : backends) allowed_names.insert(backend.name);
   for (const auto& [name, path] : config.plugins) allowed_names.insert(name);
   for (const selection_rule& rule : config.rules) {
     if (is_built_in(rule)) allowed_names.insert(rule.backend);
@@ -73,9 +75,9 @@ void check_backends(const configuration& config, const std::vector<known_backend
   for (const selection_rule& rule : config.rules) {
     check_with_source(rule.source, [&] {
       if (!is_mpi_substitute(rule.backend)) parse_name("backend", names, rule.backend);
-      const auto backend = std::find_if(known.begin(), known.end(),
+      const auto backend = std::find_if(backends.begin(), backends.end(),
                                         [&](const known_backend& item) { return item.name == rule.backend; });
-      if (backend != known.end()) check_algorithm(rule, *backend);
+      if (backend != backends.end()) check_algorithm(rule, *backend);
     });
   }
   for (const option_declaration& declaration : built_in_defaults().declared_options)

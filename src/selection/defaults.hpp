@@ -4,8 +4,8 @@
 
 namespace isthmus::selection {
 
-// The text of defaults.toml and of the folders' options.toml, embedded at build time so that the library needs
-// no file.
+// defaults.toml and the options.toml files of backends and operators, embedded at build time so that the
+// library needs no configuration file.
 extern const std::string_view default_configuration;
 
 }  // namespace isthmus::selection

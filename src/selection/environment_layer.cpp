@@ -17,20 +17,20 @@ std::string_view trim(std::string_view text) {
   return text.substr(first, text.find_last_not_of(blanks) - first + 1);
 }
 
-// The trimmed pieces between separators; empty ones are kept.
+// Splits at any of the separators and trims each field. Empty fields are kept.
 std::vector<std::string_view> split(std::string_view text, std::string_view separators) {
-  std::vector<std::string_view> pieces;
+  std::vector<std::string_view> items;
   for (;;) {
     const auto end = text.find_first_of(separators);
-    pieces.push_back(trim(text.substr(0, end)));
-    if (end == std::string_view::npos) return pieces;
+    items.push_back(trim(text.substr(0, end)));
+    if (end == std::string_view::npos) return items;
     text.remove_prefix(end + 1);
   }
 }
 
-// Calls function(value) when the variable is set and not empty.
+// Calls function(value) if the variable is set and not blank.
 template <typename Function>
-void with_variable(const char* variable, Function&& function) {
+void read_variable(const char* variable, Function&& function) {
   const char* value = environment_variable(variable);
   if (value == nullptr || trim(value).empty()) return;
   try {
@@ -41,19 +41,20 @@ void with_variable(const char* variable, Function&& function) {
   }
 }
 
-// "collective=allreduce,reduce bytes=0..64K use=shm:packet"
+// Parses a rule such as "collective=allreduce,reduce bytes=0..64K use=shm:packet".
 selection_rule parse_rule(std::string_view text) {
   selection_rule result;
   std::vector<std::string_view> seen_fields;
   for (std::string_view word : split(text, " \t\r\n")) {
     if (word.empty()) continue;
-    const auto equals = word.find('=');
-    if (equals == std::string_view::npos) throw grammar_error{fmt::format("\"{}\" is not KEY=VALUE", word), ""};
-    const std::string_view field = word.substr(0, equals);
-    const std::string_view value = word.substr(equals + 1);
+    const auto separator = word.find('=');
+    if (separator == std::string_view::npos)
+      throw grammar_error{fmt::format("\"{}\" is not KEY=VALUE", word), ""};
+    const std::string_view field = word.substr(0, separator);
+    const std::string_view value = word.substr(separator + 1);
     if (std::find(seen_fields.begin(), seen_fields.end(), field) != seen_fields.end())
       throw grammar_error{fmt::format("{} is given twice", field),
-                          is_list_field(field) ? "separate its values by commas" : ""};
+                          is_list_field(field) ? "separate its values with commas" : ""};
     seen_fields.push_back(field);
     if (is_list_field(field)) {
       for (std::string_view item : split(value, ",")) set_field(result, field, item);
@@ -68,33 +69,33 @@ selection_rule parse_rule(std::string_view text) {
 std::vector<selection_rule> parse_rules(std::string_view text, const std::string& source) {
   std::vector<selection_rule> rules;
   std::size_t position = 0;
-  for (std::string_view piece : split(text, ";")) {
+  for (std::string_view item : split(text, ";")) {
     ++position;
-    if (piece.empty()) continue;  // a trailing semicolon
+    if (item.empty()) continue;  // a trailing semicolon
     try {
-      rules.push_back(parse_rule(piece));
+      rules.push_back(parse_rule(item));
       rules.back().source = source;
     } catch (grammar_error& failure) {
-      failure.message = fmt::format("rule {} \"{}\": {}", position, piece, failure.message);
+      failure.message = fmt::format("rule {} \"{}\": {}", position, item, failure.message);
       throw;
     }
   }
   return rules;
 }
 
-// "backend.copy_engine.staging_bytes=64; backend.NAME.OPTION=VALUE"
+// Parses options such as "backend.copy_engine.staging_bytes=64; backend.NAME.OPTION=VALUE".
 std::vector<std::pair<std::string, std::string>> parse_options(std::string_view text) {
-  constexpr const char* syntax_hint = "write backend.NAME.OPTION=VALUE, ';' between them";
+  constexpr const char* syntax_hint = "write backend.NAME.OPTION=VALUE and separate options with ';'";
   std::vector<std::pair<std::string, std::string>> options;
-  for (std::string_view piece : split(text, ";")) {
-    if (piece.empty()) continue;  // a trailing semicolon
-    const auto equals = piece.find('=');
-    const auto words = split(piece.substr(0, equals), ".");
-    if (equals == std::string_view::npos || words.size() != 3 || words.front() != "backend")
-      throw grammar_error{fmt::format("\"{}\" is no option of a backend", piece), syntax_hint};
+  for (std::string_view item : split(text, ";")) {
+    if (item.empty()) continue;  // a trailing semicolon
+    const auto separator = item.find('=');
+    const auto words = split(item.substr(0, separator), ".");
+    if (separator == std::string_view::npos || words.size() != 3 || words.front() != "backend")
+      throw grammar_error{fmt::format("\"{}\" is not a backend option", item), syntax_hint};
     options.emplace_back(fmt::format("backend.{}.{}", parse_identifier("backend", words[1]),
                                      parse_identifier("option", words[2])),
-                         trim(piece.substr(equals + 1)));
+                         trim(item.substr(separator + 1)));
   }
   return options;
 }
@@ -103,35 +104,35 @@ std::vector<std::pair<std::string, std::string>> parse_options(std::string_view 
 
 config_layer read_environment() {
   config_layer result;
-  with_variable("ISTHMUS_DEFAULT_BACKEND", [&](std::string_view value) {
+  read_variable("ISTHMUS_DEFAULT_BACKEND", [&](std::string_view value) {
     result.default_backend = {parse_identifier("backend", value), "environment ISTHMUS_DEFAULT_BACKEND"};
   });
-  with_variable("ISTHMUS_THRESHOLD", [&](std::string_view value) {
+  read_variable("ISTHMUS_THRESHOLD", [&](std::string_view value) {
     result.threshold = {parse_threshold(value), "environment ISTHMUS_THRESHOLD"};
   });
-  with_variable("ISTHMUS_TIMEOUT_S", [&](std::string_view value) { result.timeout_s = parse_seconds(value); });
+  read_variable("ISTHMUS_TIMEOUT_S", [&](std::string_view value) { result.timeout_s = parse_seconds(value); });
   const auto parse_boolean = [](std::string_view name, std::string_view value) {
     return value == "1" || (value != "0" && parse_flag(name, value));
   };
-  with_variable("ISTHMUS_CHECK", [&](std::string_view value) { result.check = parse_boolean("check", value); });
-  with_variable("ISTHMUS_DETERMINISTIC",
+  read_variable("ISTHMUS_CHECK", [&](std::string_view value) { result.check = parse_boolean("check", value); });
+  read_variable("ISTHMUS_DETERMINISTIC",
                 [&](std::string_view value) { result.deterministic = parse_boolean("deterministic", value); });
-  with_variable("ISTHMUS_RULE",
+  read_variable("ISTHMUS_RULE",
                 [&](std::string_view value) { result.rules = parse_rules(value, "environment ISTHMUS_RULE"); });
-  with_variable("ISTHMUS_OPTION", [&](std::string_view value) { result.options = parse_options(value); });
-  with_variable("ISTHMUS_MEMORY_PROVIDER", [&](std::string_view value) {
+  read_variable("ISTHMUS_OPTION", [&](std::string_view value) { result.options = parse_options(value); });
+  read_variable("ISTHMUS_MEMORY_PROVIDER", [&](std::string_view value) {
     std::vector<std::string> providers;
     for (std::string_view word : split(value, ",")) add_provider(providers, word);
     result.memory.providers = {std::move(providers), "environment ISTHMUS_MEMORY_PROVIDER"};
   });
-  with_variable("ISTHMUS_MEMORY_POOL",
+  read_variable("ISTHMUS_MEMORY_POOL",
                 [&](std::string_view value) { result.memory.pool = parse_flag("pool", value); });
-  with_variable("ISTHMUS_BACKEND", [&](std::string_view value) {
-    selection_rule forced;
-    forced.source = "environment ISTHMUS_BACKEND";
-    set_field(forced, "use", value);
-    finish_rule(forced);
-    result.forced = std::move(forced);
+  read_variable("ISTHMUS_BACKEND", [&](std::string_view value) {
+    selection_rule forced_rule;
+    forced_rule.source = "environment ISTHMUS_BACKEND";
+    set_field(forced_rule, "use", value);
+    finish_rule(forced_rule);
+    result.forced_rule = std::move(forced_rule);
   });
   return result;
 }

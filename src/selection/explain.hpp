@@ -1,4 +1,4 @@
-// Selection in words: the JSON behind `isthmus explain`.
+// JSON representation of selection results, used by `isthmus explain`.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -7,16 +7,17 @@
 
 namespace isthmus::selection {
 
-// {"collective", "datatype", "platform", "memory", "ranks", "nodes", "bytes"}; bytes is null when only
+// {"collective", "datatype", "platform", "memory", "ranks", "nodes", "bytes"}; bytes is null if only
 // some ranks know it.
 nlohmann::json to_json(const selection_query& query);
 
-// {"backend", "algorithm", "rule", "source"}; algorithm is "" when the backend chooses.
+// {"backend", "algorithm", "rule", "source"}; algorithm is "" if the backend chooses the algorithm.
 nlohmann::json to_json(const selection_rule& rule);
 
-// The winner's four fields (null when nothing can do it) and {"query", "reason", "rejected": [...]}. Each
-// rejected rule has its four fields, "reason" and "unavailable": true when it matched the call, but its
-// backend cannot take it. Ask select() for a trace, else "rejected" is empty.
+// The four fields of the winning rule (null if no backend supports the call) and {"query", "reason",
+// "rejected": [...]}. Each rejected rule has its four fields, "reason", "is_relevant" (see is_relevant) and
+// "unavailable": true if the rule matched but its backend does not support the call. "rejected" is empty unless
+// select() was called with `trace`.
 nlohmann::json to_json(const selection_query& query, const selection_decision& decision);
 
 }  // namespace isthmus::selection

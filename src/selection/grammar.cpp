@@ -19,10 +19,10 @@ constexpr std::array memory_names = {"any"sv, "symmetric"sv};
 constexpr std::array provider_names = {"umf"sv, "direct"sv, "sycl"sv};
 constexpr std::array flag_names = {"false"sv, "true"sv};
 constexpr std::array units = {std::pair{'K', 10U}, std::pair{'M', 20U}, std::pair{'G', 30U}};
-constexpr double max_timeout_s = 1e9;  // as in isthmus_communicator_options; clocks count nanoseconds
+constexpr double max_timeout_s = 1e9;  // as in isthmus_communicator_options
 constexpr std::uint64_t max_size = std::uint64_t{1} << 63U;
 
-// The whole of `text` as a number, or nothing.
+// Parses the whole of `text` as a number. Returns nullopt if it is not a number.
 template <typename Number>
 std::optional<Number> parse_number(std::string_view text) {
   Number value{};
@@ -31,14 +31,14 @@ std::optional<Number> parse_number(std::string_view text) {
   return value;
 }
 
-// Keeps a list sorted and free of repeats, so that equal filters have equal texts.
+// Keeps lists sorted and free of duplicates, so that equal filters have equal texts.
 template <typename Value>
 void insert_sorted(std::vector<Value>& list, Value value) {
-  const auto found = std::lower_bound(list.begin(), list.end(), value);
-  if (found == list.end() || *found != value) list.insert(found, value);
+  const auto position = std::lower_bound(list.begin(), list.end(), value);
+  if (position == list.end() || *position != value) list.insert(position, value);
 }
 
-// The two sides of "a..b"; one side when there is no "..".
+// Returns the two sides of "a..b". The second side is nullopt if there is no "..".
 std::pair<std::string_view, std::optional<std::string_view>> split_range(std::string_view text) {
   const auto dots = text.find("..");
   if (dots == std::string_view::npos) return {text, std::nullopt};
@@ -58,7 +58,7 @@ void set_bytes(selection_rule& target, std::string_view text) {
   target.has_byte_range = true;
   if (target.min_bytes >= target.end_bytes)
     throw grammar_error{
-        fmt::format("bytes \"{}\" holds no size: the end is excluded and must be above the "
+        fmt::format("bytes \"{}\" is an empty range: the end is excluded and must be above the "
                     "start",
                     text)};
 }
@@ -71,7 +71,7 @@ int parse_count(std::string_view field, std::string_view text) {
   return *value;
 }
 
-// "4", "2..8" (both included), "2.." or "..8".
+// Parses "4", "2..8" (inclusive), "2.." or "..8".
 std::pair<int, int> parse_count_range(std::string_view field, std::string_view text) {
   const auto [first, last] = split_range(text);
   if (!last) {
@@ -151,17 +151,16 @@ double parse_seconds(std::string_view text) {
   if (!value || !std::isfinite(*value) || *value <= 0)
     throw grammar_error{fmt::format("timeout_s \"{}\" is not a positive number of seconds", text)};
   if (*value > max_timeout_s)
-    throw grammar_error{
-        fmt::format("timeout_s \"{}\" is above {:.0f} seconds (30 years)", text, max_timeout_s),
-        "write 1e9 for no bound that anybody would see"};
+    throw grammar_error{fmt::format("timeout_s \"{}\" is above {:.0f} seconds (30 years)", text, max_timeout_s),
+                        "write 1e9 for a practically unlimited timeout"};
   return *value;
 }
 
 std::string parse_identifier(std::string_view subject, std::string_view text) {
   const auto is_lower = [](char c) { return c >= 'a' && c <= 'z'; };
-  const bool is_valid = !text.empty() && is_lower(text.front()) && std::all_of(text.begin(), text.end(), [&](char c) {
-    return is_lower(c) || (c >= '0' && c <= '9') || c == '_';
-  });
+  const bool is_valid = !text.empty() && is_lower(text.front()) &&
+                        std::all_of(text.begin(), text.end(),
+                                    [&](char c) { return is_lower(c) || (c >= '0' && c <= '9') || c == '_'; });
   if (!is_valid)
     throw grammar_error{
         fmt::format("{} \"{}\" is not a name; allowed: a lower-case letter, then lower-case "
@@ -186,7 +185,7 @@ void add_provider(std::vector<std::string>& providers, std::string_view word) {
   if (!providers.empty() && providers.front().starts_with('-') != is_exclusion)
     throw grammar_error{
         fmt::format("memory providers \"{}\" and \"{}\" mix two forms", providers.front(), word),
-        "name all that may be used in their order, or put - before all that may not"};
+        "list the providers to use in order, or prefix each provider to exclude with -"};
   providers.emplace_back(word);
 }
 
@@ -222,7 +221,7 @@ void set_field(selection_rule& target, std::string_view field, std::string_view 
 
 void finish_rule(selection_rule& target) {
   if (target.backend.empty())
-    throw grammar_error{"a rule without use: it says when, but not which backend",
+    throw grammar_error{"the rule has no use: it must name a backend",
                         "add use = \"BACKEND\" or use = \"BACKEND:ALGORITHM\""};
   target.text = describe(target);
 }

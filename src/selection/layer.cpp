@@ -11,16 +11,16 @@
 namespace isthmus::selection {
 namespace {
 
-// Sets or replaces the entry of `key`, keeping the list sorted by key.
+// Adds or replaces the entry of `key`. The list stays sorted by key.
 template <typename Value>
 void assign(std::vector<std::pair<std::string, Value>>& list, const std::string& key, const Value& value) {
-  const auto found = std::lower_bound(list.begin(), list.end(), key, [](const auto& entry, const auto& searched_key) {
-    return entry.first < searched_key;
-  });
-  if (found != list.end() && found->first == key)
-    found->second = value;
+  const auto position =
+      std::lower_bound(list.begin(), list.end(), key,
+                       [](const auto& entry, const auto& searched_key) { return entry.first < searched_key; });
+  if (position != list.end() && position->first == key)
+    position->second = value;
   else
-    list.insert(found, {key, value});
+    list.insert(position, {key, value});
 }
 
 selection_rule make_rule(const std::string& source, const std::string& backend) {
@@ -35,8 +35,8 @@ void append(std::vector<selection_rule>& rules, selection_rule rule) {
   rules.push_back(std::move(rule));
 }
 
-// The shorthand of the SuCL paper (section 4.3) over several layers: the latest threshold and the
-// latest vendor backend of each platform count, whichever layer they came from.
+// Expands the `threshold` shorthand (SuCL paper, section 4.3) to rules. For each platform, the last threshold
+// and the last vendor backend apply, even if different layers set them.
 class threshold_expansion {
  public:
   threshold_expansion() {
@@ -48,16 +48,19 @@ class threshold_expansion {
     if (layer.threshold) {
       m_threshold = *layer.threshold;
       if (m_threshold.value < 0) append_mpi_rules(rules);
-      for (const auto& [platform, backend] : m_vendor_backends) append_platform_rules(platform, m_threshold.source, rules);
+      for (const auto& [platform, backend] : m_vendor_backends)
+        append_platform_rules(platform, m_threshold.source, rules);
       return;
     }
-    for (const auto& [platform, backend] : layer.vendor_backends) append_platform_rules(platform, backend.source, rules);
+    for (const auto& [platform, backend] : layer.vendor_backends)
+      append_platform_rules(platform, backend.source, rules);
   }
 
  private:
   const std::string& mpi_backend_for(isthmus_platform platform) const {
     const auto platform_rule = m_mpi_backends.find(platform);
-    return platform_rule != m_mpi_backends.end() ? platform_rule->second : m_mpi_backends.at(ISTHMUS_PLATFORM_COUNT);
+    return platform_rule != m_mpi_backends.end() ? platform_rule->second
+                                                 : m_mpi_backends.at(ISTHMUS_PLATFORM_COUNT);
   }
   void append_mpi_rules(std::vector<selection_rule>& rules) const {
     append(rules, make_rule(m_threshold.source, m_mpi_backends.at(ISTHMUS_PLATFORM_COUNT)));
@@ -70,12 +73,13 @@ class threshold_expansion {
       append(rules, platform_rule);
     }
   }
-  void append_platform_rules(isthmus_platform platform, const std::string& source, std::vector<selection_rule>& rules) const {
-    if (m_threshold.value < 0) return;  // always MPI
+  void append_platform_rules(isthmus_platform platform, const std::string& source,
+                             std::vector<selection_rule>& rules) const {
+    if (m_threshold.value < 0) return;  // MPI for all sizes
     selection_rule vendor_rule = make_rule(source, m_vendor_backends.at(platform).value);
     vendor_rule.platforms = {platform};
     append(rules, vendor_rule);
-    if (m_threshold.value == 0) return;  // always the vendor's
+    if (m_threshold.value == 0) return;  // the vendor backend for all sizes
     selection_rule mpi_rule = make_rule(source, mpi_backend_for(platform));
     mpi_rule.platforms = {platform};
     mpi_rule.has_byte_range = true;
@@ -88,7 +92,7 @@ class threshold_expansion {
   config_setting<std::int64_t> m_threshold{0, ""};
 };
 
-// A list of names replaces what was there; a list of names behind "-" is taken out of it.
+// A list of plain names replaces the providers. Names with a "-" prefix are removed from the providers.
 void apply(const memory_layer& layer, memory_settings& settings) {
   if (layer.providers) {
     const auto& words = layer.providers->value;
@@ -114,7 +118,8 @@ const config_layer& built_in_defaults() {
 configuration merge(const std::vector<config_layer>& layers) {
   configuration result;
   result.tensor_parallel_backend = built_in_defaults().tensor_parallel_backend;
-  // A default backend is for what no other rule takes, so it stands below the rules of all layers.
+  // A default backend applies to calls that no other rule matches, so its rule precedes the rules
+  // of all layers.
   for (const config_layer& layer : layers) {
     if (layer.default_backend)
       append(result.rules, make_rule(layer.default_backend->source, layer.default_backend->value));
@@ -133,7 +138,7 @@ configuration merge(const std::vector<config_layer>& layers) {
     if (!layer.file.empty()) result.files.push_back(layer.file);
   }
   for (const config_layer& layer : layers) {
-    if (layer.forced) result.rules = {*layer.forced};
+    if (layer.forced_rule) result.rules = {*layer.forced_rule};
   }
   return result;
 }
@@ -144,7 +149,7 @@ std::string configuration::canonical() const {
   for (const auto& [name, platform] : sycl_backends)
     text += fmt::format("sycl_backend {}={}\n", name, platform_names()[platform]);
   for (const auto& [key, value] : options) {
-    // Debug format escapes line ends: one item stays one line.
+    // The debug format escapes line breaks, so that each item stays on one line.
     text += fmt::format("option {}={:?}\n", key, value);
   }
   if (check) text += "check\n";

@@ -1,4 +1,4 @@
-// One source of configuration, read but not yet merged, and the merge of all of them.
+// One source of configuration after parsing (config_layer), and merging of all sources.
 #pragma once
 
 #include <string_view>
@@ -9,26 +9,27 @@
 
 namespace isthmus::selection {
 
-// A setting and where it stands, spelled as in rule::source.
+// A setting and its source, in the format of selection_rule::source.
 template <typename Value>
 struct config_setting {
   Value value;
   std::string source;
 };
 
-// What one source says about memory_settings.
+// The memory_settings of one source.
 struct memory_layer {
-  // Either names, which replace the list so far, or names behind "-", which are taken out of it.
+  // Either plain names, which replace the list, or names with a "-" prefix, which are removed from the list.
   std::optional<config_setting<std::vector<std::string>>> providers;
   std::optional<bool> pool;
   std::optional<std::uint64_t> pool_max_bytes, pool_keep_bytes;
 };
 
-// The options that [backend.X] has for each X of `of`: an item [[options]] in the folder of whoever reads them.
+// The option names of the sections [backend.X], for each X in `sections`. Declared as [[options]] in the
+// options.toml of the component that reads them.
 struct option_declaration {
   std::vector<std::string> sections;
-  std::vector<std::string> names;  // '#' at the end stands for a number
-  bool is_backend = true;          // false: only a section; a rule can't name it
+  std::vector<std::string> names;  // a trailing '#' represents a number
+  bool is_backend = true;          // false: the name denotes only a section, not a backend that rules can name
 };
 
 struct config_layer {
@@ -37,14 +38,14 @@ struct config_layer {
   std::optional<double> timeout_s;
   std::optional<bool> check, deterministic;
   std::vector<std::pair<isthmus_platform, config_setting<std::string>>> vendor_backends;  // [platform.<name>]
-  // The built-in defaults alone say the next three. Who stands for MPI in the threshold's shorthand
-  // (ISTHMUS_PLATFORM_COUNT: on any platform), configuration::tensor_parallel_backend, and who has which
-  // options.
+  // Only the built-in defaults set the next three members: the backends that represent MPI in the
+  // threshold shorthand (ISTHMUS_PLATFORM_COUNT: on any platform), configuration::tensor_parallel_backend,
+  // and the option declarations.
   std::vector<std::pair<isthmus_platform, std::string>> mpi_backends;
   std::string tensor_parallel_backend;
   std::vector<option_declaration> declared_options;
-  std::vector<selection_rule> rules;     // in order
-  std::optional<selection_rule> forced;  // ISTHMUS_BACKEND: this rule and no other
+  std::vector<selection_rule> rules;          // in order
+  std::optional<selection_rule> forced_rule;  // ISTHMUS_BACKEND: replaces all other rules
   std::vector<std::pair<std::string, isthmus_platform>> sycl_backends;
   std::vector<std::pair<std::string, std::string>> plugins;
   std::vector<std::pair<std::string, std::string>> options;  // keys as in configuration::options
@@ -52,18 +53,19 @@ struct config_layer {
   std::string file;  // "" for the built-in text and the environment
 };
 
-// Parses TOML `text`. `name` stands in error messages, `kind` ("config", "profile") in the sources of
-// rules; the built-in defaults have kind "default" and no place. Relative plug-in paths with a slash are
-// taken from the folder of `name`. Throws error (CONFIG).
+// Parses TOML `text`. `name` appears in error messages, `kind` ("config" or "profile") in the sources of rules.
+// The built-in defaults have kind "default" and no location. Relative plug-in paths that contain a slash are
+// resolved relative to the folder of `name`. Throws error (CONFIG).
 config_layer read_toml(std::string_view text, const std::string& name, std::string_view kind);
 
-// Reads the ISTHMUS_* variables (docs/selection.md). Throws error (CONFIG) that names the variable.
+// Reads the ISTHMUS_* environment variables (docs/reference/configuration.md). Throws error (CONFIG) with the
+// name of the variable.
 config_layer read_environment();
 
-// The embedded text of defaults.toml and of the options.toml of the folders.
+// Returns the parsed contents of defaults.toml and of the options.toml files.
 const config_layer& built_in_defaults();
 
-// Merges layers, later ones winning, and expands thresholds and default backends to rules.
+// Merges layers and expands thresholds and default backends to rules. Later layers take precedence.
 configuration merge(const std::vector<config_layer>& layers);
 
 }  // namespace isthmus::selection

@@ -1,4 +1,4 @@
-// Finds and reads the sources of configuration in order.
+// Finds and reads the configuration sources in order.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -18,23 +18,24 @@
 namespace isthmus::selection {
 namespace {
 
-constexpr std::size_t max_file_bytes = 1 << 20;  // bytes; the defaults have some 10,000
+constexpr std::size_t max_file_bytes = 1 << 20;  // bytes; the defaults have about 10,000
 
-// Where a file name came from, for the message when it cannot be read.
+// A configuration file and the setting that names it, for error messages.
 struct config_file {
   std::string path;
-  std::string setting;               // "" when it was searched for
-  bool is_in_working_directory = false;  // searched for there, so whoever chose that folder chose it
+  std::string setting;                   // "" for default locations
+  bool is_in_working_directory = false;  // default location in a folder that another user may have chosen
 };
 
 error read_error(const config_file& file, const std::string& reason, int code = 0) {
-  return make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE,
-                    fmt::format("cannot read {}{}: {}", file.path,
-                                file.setting.empty() ? "" : fmt::format(" (named by {})", file.setting), reason),
-                    file.setting.empty() ? "" : "correct the path, or leave it out", code);
+  return make_error(
+      ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE,
+      fmt::format("cannot read {}{}: {}", file.path,
+                  file.setting.empty() ? "" : fmt::format(" (named by {})", file.setting), reason),
+      file.setting.empty() ? "" : "correct the path or unset it", code);
 }
 
-// At most the largest size, and never from anything that could hold the reader up or has no end.
+// Reads at most the maximum file size. Accepts only regular files: others may block or be endless.
 std::string read_descriptor(const config_file& file, int descriptor) {
   struct stat status{};
   if (fstat(descriptor, &status) != 0) throw read_error(file, std::strerror(errno), errno);
@@ -52,13 +53,13 @@ std::string read_descriptor(const config_file& file, int descriptor) {
     size += static_cast<std::size_t>(count);
   }
   if (size > max_file_bytes)
-    throw read_error(file,
-                     fmt::format("it has more than {} bytes, which no configuration needs", max_file_bytes));
+    throw read_error(
+        file, fmt::format("it has more than {} bytes, the limit for configuration files", max_file_bytes));
   text.resize(size);
   return text;
 }
 
-// nullopt when a searched file does not exist; every other failure is an error, never silence.
+// Returns nullopt if a file at a default location does not exist. Every other failure is an error.
 std::optional<std::string> read_file(const config_file& file) {
   const int descriptor = open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (descriptor < 0) {
@@ -73,13 +74,13 @@ std::optional<std::string> read_file(const config_file& file) {
   return read_descriptor(file, descriptor);
 }
 
-// The value of a variable; "" when it is not set.
+// Returns the value of an environment variable, or "" if it is not set.
 std::string variable(const char* name) {
   const char* value = environment_variable(name);
   return value == nullptr ? "" : value;
 }
 
-// What of a source leads to code that is loaded; "" when nothing does.
+// Returns the first setting of a source that causes code to be loaded, or "" if there is none.
 std::string find_code_setting(const config_layer& source) {
   if (!source.plugins.empty()) return fmt::format("the plug-in {}", source.plugins.front().first);
   for (const auto& [key, value] : source.options)
@@ -87,35 +88,37 @@ std::string find_code_setting(const config_layer& source) {
   return "";
 }
 
-// Code comes only from files that nobody else could have written, and never from one that just lay where the
-// program was started.
+// Settings that load code are accepted only from files that no other user can modify, and never from a file
+// that was found in the working directory.
 void check_code_setting(const config_file& file, const config_layer& source) {
   const std::string code = find_code_setting(source);
   if (code.empty()) return;
   if (file.is_in_working_directory)
-    throw make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE,
-                     fmt::format("{} sets {}, which a file that was found in the working directory may not",
-                                 file.path, code),
-                     fmt::format("if you trust it, name it: ISTHMUS_CONFIG={}",
-                                 std::filesystem::absolute(file.path).string()));
+    throw make_error(
+        ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE,
+        fmt::format("{} sets {}, which is not allowed in a file that was found in the working directory",
+                    file.path, code),
+        fmt::format("if you trust the file, set ISTHMUS_CONFIG={}",
+                    std::filesystem::absolute(file.path).string()));
   if (const std::string reason = check_trusted_path(file.path); !reason.empty())
     throw make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE,
                      fmt::format("{} sets {}, but {}", file.path, code, reason),
-                     "chown or chmod it, or put it where only you or root can write");
+                     "chown or chmod it, or move it to a folder that only you and root can write");
 }
 
-// True for a file in the working directory that somebody else could have put there.
+// Returns true for a file in the working directory that another user could have created.
 bool is_ignored(const config_file& file) {
   std::error_code error_code;
   if (!file.is_in_working_directory || !std::filesystem::exists(file.path, error_code)) return false;
   const std::string reason = check_trusted_path(file.path);
   if (reason.empty()) return false;
-  log(log_level::warning, "{} in the working directory is ignored: {}; if you trust it, set ISTHMUS_CONFIG={}",
-      file.path, reason, std::filesystem::absolute(file.path).string());
+  log(log_level::warning,
+      "{} in the working directory is ignored: {}; if you trust the file, set ISTHMUS_CONFIG={}", file.path,
+      reason, std::filesystem::absolute(file.path).string());
   return true;
 }
 
-// The first of the candidates that exists.
+// Reads the first candidate that exists and is not ignored.
 std::optional<config_layer> read_first(const std::vector<config_file>& candidates, std::string_view kind) {
   for (const config_file& file : candidates) {
     if (is_ignored(file)) continue;

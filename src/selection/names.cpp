@@ -27,7 +27,7 @@ constexpr std::array<std::string_view, Size> names_of(const std::array<Row, Size
 
 constexpr std::array collective_list = names_of(collective_table::rows);
 constexpr std::array datatype_list = names_of(collective_table::datatypes);
-// Those of THE TABLE, and behind them what ranks on several of them are to rules.
+// The platforms of the collective table, followed by "mixed": ranks on several platforms.
 constexpr auto platform_list = [] {
   std::array<std::string_view, ISTHMUS_PLATFORM_COUNT + 1> names;
   std::ranges::copy(names_of(collective_table::platform_names), names.begin());
@@ -35,7 +35,7 @@ constexpr auto platform_list = [] {
   return names;
 }();
 
-// Edits (insert, delete, replace, swap of neighbours) that turn `a` into `b`.
+// Returns the minimum number of edits (insert, delete, replace, swap adjacent letters) that turn `a` into `b`.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<std::size_t>> cost(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
   for (std::size_t i = 0; i <= a.size(); ++i) {
@@ -53,18 +53,18 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return cost[a.size()][b.size()];
 }
 
-// True when the letters of `text` stand in `name` in this order, as in abbreviations ("bcast", "f32").
+// Returns true if the letters of `text` appear in `name` in this order, as in abbreviations ("bcast", "f32").
 bool is_abbreviation(std::string_view text, std::string_view name) {
-  std::size_t found = 0;
+  std::size_t match_count = 0;
   for (const char letter : name) {
-    if (found < text.size() && letter == text[found]) ++found;
+    if (match_count < text.size() && letter == text[match_count]) ++match_count;
   }
-  return found == text.size();
+  return match_count == text.size();
 }
 
-// The name nearest to `text`, or "" when none is near enough to be what was meant.
+// Returns the name closest to `text`, or "" if none is close enough to be a plausible suggestion.
 std::string_view find_nearest(std::span<const std::string_view> names, std::string_view text) {
-  constexpr std::size_t max_length = 64;  // no name is that long; bounds the work on garbage
+  constexpr std::size_t max_length = 64;  // longer than any name; limits the work for arbitrary input
   if (text.size() > max_length) return {};
   std::string_view best;
   std::size_t best_distance = text.size() / 3 + 1;
@@ -95,10 +95,11 @@ grammar_error unknown_name(std::string_view subject, std::span<const std::string
   return result;
 }
 
-std::size_t parse_name(std::string_view subject, std::span<const std::string_view> names, std::string_view text) {
-  const auto found = std::find(names.begin(), names.end(), text);
-  if (found == names.end()) throw unknown_name(subject, names, text);
-  return static_cast<std::size_t>(found - names.begin());
+std::size_t parse_name(std::string_view subject, std::span<const std::string_view> names,
+                       std::string_view text) {
+  const auto position = std::find(names.begin(), names.end(), text);
+  if (position == names.end()) throw unknown_name(subject, names, text);
+  return static_cast<std::size_t>(position - names.begin());
 }
 
 }  // namespace isthmus::selection

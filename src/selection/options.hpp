@@ -1,6 +1,6 @@
-// The options [backend.<name>] that the backends of this project read. Each folder declares its own in a file
-// options.toml, so that a misspelled one is an error and not a wish that nobody hears, also where a build lacks
-// the backend. A plug-in of somebody else parses its own.
+// Names of the options [backend.<name>] of this project's backends. Each backend declares its options in
+// options.toml, so that a misspelled option is an error, even if the build lacks the backend. Third-party
+// plug-ins check their own options.
 #pragma once
 
 #include <optional>
@@ -10,13 +10,13 @@
 
 namespace isthmus::selection {
 
-// The option names of a backend; nothing for one that declares none.
+// Returns the option names of a backend, or nullopt if the backend has no declaration.
 std::optional<std::vector<std::string_view>> options_of(std::string_view backend);
 
-// True for one of these names: exact, or with a number in place of '#' ("bf16_elements_4").
+// Returns true if `name` is one of `names`. A trailing '#' in `names` matches a number ("bf16_elements_4").
 bool is_option(std::span<const std::string_view> names, std::string_view name);
 
-// Whether "backend.<name>.<option>" leads to code that is loaded.
+// Returns true if the option "backend.<name>.<option>" causes code to be loaded.
 bool is_code_option(std::string_view key);
 
 }  // namespace isthmus::selection

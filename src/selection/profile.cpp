@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The part behind ':' of a "key : value" line, when the line has that key.
+// Returns the value of a "key : value" line, or nullopt if the line has another key.
 std::optional<std::string> value_of(const std::string& line, std::string_view key) {
   if (!line.starts_with(key)) return std::nullopt;
   const auto colon = line.find(':');
@@ -31,11 +31,12 @@ std::string first_line(const fs::path& file) {
   return line;
 }
 
-// Counts the processors of /proc/cpuinfo: unlike hardware_concurrency it ignores the affinity mask, which
-// launchers set per rank.
+// Counts the processors in /proc/cpuinfo. hardware_concurrency is not used because it depends on the affinity
+// mask, which launchers set per rank.
 void read_cpu(machine_description& result) {
   std::ifstream stream("/proc/cpuinfo");
-  std::set<std::string> models;  // more than one kind of core, or x86's name, or Arm's ids
+  // Machines with different kinds of cores have several models. These are names on x86 and ids on Arm.
+  std::set<std::string> models;
   for (std::string line; std::getline(stream, line);) {
     if (line.starts_with("processor")) ++result.cores;
     for (const char* key : {"model name", "CPU implementer", "CPU part"}) {
@@ -45,7 +46,7 @@ void read_cpu(machine_description& result) {
   for (const std::string& model : models) result.cpu_model += (result.cpu_model.empty() ? "" : ", ") + model;
 }
 
-// NVIDIA's driver tells the models, also where /sys shows no PCI devices (containers).
+// Reads the models from NVIDIA's driver, which works even if /sys shows no PCI devices (containers).
 void read_nvidia(machine_description& result) {
   std::error_code error_code;
   for (const auto& gpu : fs::directory_iterator("/proc/driver/nvidia/gpus", error_code)) {
@@ -56,7 +57,7 @@ void read_nvidia(machine_description& result) {
   }
 }
 
-// Display controllers (class 03) and processing accelerators (class 12) of the vendors that have backends.
+// Reads display controllers (class 03) and processing accelerators (class 12) of vendors that have a backend.
 void read_pci(machine_description& result) {
   const bool has_nvidia_models = !result.gpus.empty();
   std::error_code error_code;
@@ -64,12 +65,13 @@ void read_pci(machine_description& result) {
     const std::string device_class = first_line(device.path() / "class");
     const std::string vendor = first_line(device.path() / "vendor");
     const bool is_gpu = device_class.starts_with("0x03") || device_class.starts_with("0x12");
-    const bool has_backend = vendor == "0x1002" || vendor == "0x8086" || (vendor == "0x10de" && !has_nvidia_models);
+    const bool has_backend =
+        vendor == "0x1002" || vendor == "0x8086" || (vendor == "0x10de" && !has_nvidia_models);
     if (is_gpu && has_backend) result.gpus.push_back(vendor + ":" + first_line(device.path() / "device"));
   }
 }
 
-// FNV-1a, written out because std::hash may differ between builds.
+// Computes FNV-1a. std::hash is not used because it can differ between builds.
 std::uint64_t stable_hash(std::string_view text) {
   std::uint64_t hash = 14695981039346656037u;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
@@ -133,7 +135,7 @@ std::string write_profile(const std::vector<selection_rule>& rules, std::string_
   if (!line.empty()) flush();
   for (const selection_rule& rule : rules) {
     text += "\n[[rule]]\n";
-    // Values come from the grammar, so none holds a character that TOML would need escaped.
+    // Values of the grammar contain no characters that must be escaped in TOML.
     for (const auto& [field, value] : fields_of(rule))
       text += fmt::format("{} = {}\n", field, is_list_field(field) ? quoted_list(value) : "\"" + value + "\"");
   }

@@ -1,4 +1,4 @@
-// The tuned profile of a machine: where it lies, what it is called, how it is written.
+// Tuning profile of a machine: location, name and file format.
 #pragma once
 
 #include <string_view>
@@ -7,29 +7,29 @@
 
 namespace isthmus::selection {
 
-// What tuning depends on. Two machines that agree in all of it share a profile.
+// The properties of a machine that tuning depends on. Machines with equal properties share a profile.
 struct machine_description {
   std::string cpu_model;
-  int cores = 0;                  // online in the machine, whatever the affinity of this process
-  std::vector<std::string> gpus;  // sorted; models where a driver tells them, else PCI ids
+  int cores = 0;                  // online cores of the machine, regardless of this process's affinity
+  std::vector<std::string> gpus;  // sorted; model names if the driver reports them, otherwise PCI ids
 };
 
-// Reads /proc and /sys only: no vendor library is loaded and no device is woken. Parts that cannot be
-// read are left empty.
+// Reads only /proc and /sys, so that no vendor library is loaded and no device wakes up. Properties that cannot
+// be read are left empty.
 machine_description detect_machine();
 
-// 16 hexadecimal digits, stable across runs, processes and versions of Isthmus.
+// Returns 16 hexadecimal digits that are stable across runs, processes and versions of Isthmus.
 std::string machine_id(const machine_description& machine);
 
-// $XDG_CONFIG_HOME/isthmus, or $HOME/.config/isthmus; "" when neither variable is set.
+// Returns $XDG_CONFIG_HOME/isthmus or $HOME/.config/isthmus, or "" if neither variable is set.
 std::string user_config_folder();
 
-// user_config_folder()/profile-<machine_id>.toml; "" without a folder. What load_configuration reads when
-// ISTHMUS_PROFILE is not set, and where `isthmus tune` writes.
+// Returns user_config_folder()/profile-<machine_id>.toml, or "" if there is no such folder. load_configuration
+// reads this file if ISTHMUS_PROFILE is not set, and `isthmus tune` writes it.
 std::string profile_path(const machine_description& machine);
 
-// A profile as TOML text: `comment` (any number of lines) and one [[rule]] for each rule, in order.
-// Reading it back gives rules with the same text; the sources are not written.
+// Formats a profile as TOML text: `comment` (any number of lines) and one [[rule]] per rule, in order. Parsing
+// it returns rules with the same text. The sources of the rules are not written.
 std::string write_profile(const std::vector<selection_rule>& rules, std::string_view comment);
 
 }  // namespace isthmus::selection

@@ -1,5 +1,5 @@
-// Selection: a pure function from (what is asked, rules, what the backends can do) to (backend,
-// algorithm, reason). Rules are data; see docs/selection.md for their grammar and order.
+// Selection of backend and algorithm: a pure function of the query, the rules and the capabilities of the
+// backends. See docs/reference/configuration.md for the grammar and the order of rules.
 #pragma once
 
 #include <isthmus/types.h>
@@ -13,11 +13,11 @@
 
 namespace isthmus::selection {
 
-// What a rule may ask about memory: any, or both buffers in the symmetric heap (equal on all ranks by the
-// heap's own contract, so a rule may rely on it).
+// Memory filter of a rule: any memory, or both buffers in the symmetric heap. A program uses heap buffers on
+// either all ranks or none. All ranks therefore get the same result, and rules can depend on it.
 enum class memory_kind { any, symmetric };
 
-// Everything selection may depend on; equal on all ranks by construction.
+// All inputs of selection that describe the call. Equal on all ranks by construction.
 struct selection_query {
   isthmus_collective collective;
   isthmus_datatype datatype;
@@ -25,12 +25,13 @@ struct selection_query {
   memory_kind memory;
   int ranks;
   int nodes;
-  // Bytes of the buffer that nccl-tests calls size (docs/benchmarks.md); none for collectives whose counts only
-  // some ranks know (gatherv, scatterv, alltoallv), which only match rules without a byte range.
+  // Size in bytes as defined by nccl-tests (docs/internals/benchmarks.md). nullopt for collectives whose
+  // counts only some ranks know (gatherv, scatterv, alltoallv). These collectives match only rules without
+  // a byte range.
   std::optional<std::uint64_t> bytes;
 };
 
-// One rule: filters that must all match, and what to use then. Empty filters match everything.
+// A rule: filters, and the backend and algorithm to use if all filters match. Empty filters match everything.
 struct selection_rule {
   std::string source;  // "default", "profile FILE:LINE", "config FILE:LINE", "environment NAME"
   std::string text;    // the rule in one line, as explain prints it
@@ -43,85 +44,92 @@ struct selection_rule {
   std::uint64_t min_bytes = 0, end_bytes = std::numeric_limits<std::uint64_t>::max();  // half-open
   bool has_byte_range = false;
   std::string backend;
-  std::string algorithm;  // "": the backend's only or own choice
+  std::string algorithm;  // "": the backend chooses
 };
 
 inline bool is_built_in(const selection_rule& rule) { return rule.source.starts_with("default"); }
 
-// Where plain memory of a device comes from: the key [memory], docs/memory.md.
+// Providers of plain device memory: the section [memory], see docs/guide/memory.md.
 struct memory_settings {
-  std::vector<std::string> providers;  // in the order of trial; what is not in it is not tried
-  std::string providers_source;        // what had the last word about them, spelled as rule::source
+  std::vector<std::string> providers;  // in the order in which they are tried
+  std::string providers_source;        // the source that set them, in the format of selection_rule::source
   bool pool = true;
-  std::uint64_t pool_max_bytes = 0;  // larger blocks are never parts of a pool
-  // What the pool of one device keeps of the driver's blocks when unused; nothing: by the device's memory.
+  std::uint64_t pool_max_bytes = 0;  // larger blocks do not come from a pool
+  // Bytes of unused driver blocks that the pool of a device keeps. nullopt: depends on the memory size
+  // of the device.
   std::optional<std::uint64_t> pool_keep_bytes;
 };
 
-// Everything that was configured. Rules are ordered: a later one wins over an earlier one.
+// The merged configuration. Later rules take precedence over earlier ones.
 struct configuration {
   std::vector<selection_rule> rules;
   std::vector<std::string> files;  // read, in order
   double timeout_s = 300;
-  bool check = false;          // ranks compare their calls before data moves
-  bool deterministic = false;  // floating-point reductions only by backends that promise the order of the ranks
+  bool check = false;          // ranks compare their calls before they transfer data
+  bool deterministic = false;  // floating-point reductions require backends that guarantee rank order
   // platform of a sycl::backend value, by name or number as text ("ext_oneapi_cuda", "4")
   std::vector<std::pair<std::string, isthmus_platform>> sycl_backends;
   std::vector<std::pair<std::string, std::string>> plugins;  // backend name, path
   std::vector<std::pair<std::string, std::string>> options;  // "backend.<name>.<key>", value
-  // The backend whose rules and options isthmus/tensor_parallel.h follows, whichever engine serves it.
+  // The backend whose rules and options apply to isthmus/tensor_parallel.h, regardless of the engine that
+  // executes the calls.
   std::string tensor_parallel_backend;
-  memory_settings memory;  // ranks may differ
+  memory_settings memory;  // can differ between ranks
 
-  // Order- and source-independent text of what decides selection. Ranks compare it at init.
+  // Returns a canonical text of all settings that affect selection, without their sources. Ranks compare
+  // it at initialization.
   std::string canonical() const;
 };
 
-// Reads defaults, the machine's profile, the config file and the environment, in this order.
+// Reads the defaults, the profile of the machine, the config file and the environment, in this order.
 // `config_path` may be null. Throws error (CONFIG) with file:line:column and the allowed values.
 configuration load_configuration(const char* config_path);
 
-// For the communicators that the backend `creator` makes for its own use: the same, without the rules that name
-// it, and with `use`, "backend" or "backend:algorithm" (NULL: nothing), as the strongest. Where no rule is
-// left, as after ISTHMUS_BACKEND, the built-in ones are taken. Calls were compared already, so `check` is off.
-// Throws error (CONFIG).
-configuration subcommunicator_configuration(const configuration& parent, const std::string& creator, const char* use);
+// Returns the configuration of subcommunicators that the backend `creator` creates for its own use. It contains
+// the parent's rules, except for rules that name `creator`. If no rule is left (after ISTHMUS_BACKEND), the
+// built-in rules are used. `use` ("backend" or "backend:algorithm", or NULL) is added as the rule with the
+// highest precedence. `check` is off, because the parent has already compared the calls. Throws error (CONFIG).
+configuration subcommunicator_configuration(const configuration& parent, const std::string& creator,
+                                            const char* use);
 
-// A backend that the runtime has, with the names that a rule may put behind "backend:".
+// A registered backend and the algorithm names that a rule can append as "backend:algorithm".
 struct known_backend {
   std::string name;
   std::vector<std::string> algorithms;
 };
 
-// Throws error (CONFIG), with the source and the nearest name, for a rule or an option of a backend that is
-// neither known, nor a configured plug-in, nor named by the built-in defaults (which name backends that a
-// build may lack), and for an algorithm that a known backend lacks. Called once backends are registered,
-// because a name that is only misspelled would otherwise count as a backend that is not available.
-void check_backends(const configuration& config, const std::vector<known_backend>& known);
+// Throws error (CONFIG) with the source and the closest name
+//   - for a rule or an option of a backend that is not known, not a configured plug-in and not named by the
+//     built-in defaults (these name backends that a build may lack),
+//   - for an algorithm that a known backend does not have.
+// Call it after the backends have been registered. Otherwise, a misspelled name would be treated as
+// an unavailable backend.
+void check_backends(const configuration& config, const std::vector<known_backend>& backends);
 
-// nullptr when the backend exists on all ranks and supports the operation; else the reason.
+// Returns nullptr if the backend exists on all ranks and supports the operation, and otherwise the reason why
+// it cannot run the operation.
 using availability = std::function<const char*(const std::string& backend, const std::string& algorithm)>;
 
 struct rule_rejection {
   const selection_rule* candidate;
   std::string reason;
-  bool is_unavailable = false;  // the rule matched, but its backend cannot take the call
+  bool is_unavailable = false;  // the rule matched, but its backend does not support the call
 };
 
 struct selection_decision {
-  const selection_rule* winner = nullptr;       // nullptr: nothing can do it
-  std::string reason;                 // one line: rule, source
-  std::vector<rule_rejection> rejections;  // filled only when `trace` is set, later rules first
+  const selection_rule* winner = nullptr;  // nullptr: no backend supports the call
+  std::string reason;                      // one line: rule, source
+  std::vector<rule_rejection> rejections;  // filled only if `trace` is set, later rules first
 };
 
-// Whether the rule is about calls of this collective on this platform at all: most default rules are not,
-// and a reader who asks for one call wants to see those that are.
+// Returns true if the rule matches the collective and the platform of the query. Most default rules do not
+// match, and explain shows only the rules that do.
 bool is_relevant(const selection_rule& rule, const selection_query& query);
-// Whether it may match any call of such a communicator.
+// Returns true if the rule can match any call of such a communicator.
 bool is_relevant(const selection_rule& rule, isthmus_platform platform, int ranks, int nodes);
 
-// Walks the rules from the last to the first and takes the first that matches and is available.
-selection_decision select(const configuration& config, const selection_query& query, const availability& find_obstacle,
-                bool trace);
+// Checks the rules from last to first and returns the first rule that matches and whose backend is available.
+selection_decision select(const configuration& config, const selection_query& query,
+                          const availability& find_obstacle, bool trace);
 
 }  // namespace isthmus::selection

@@ -32,7 +32,7 @@ bool matches(const selection_rule& rule, const selection_query& query) {
 
 template <typename Value>
 std::string describe_list_mismatch(std::string_view subject, Value value, const std::vector<Value>& filter,
-                   std::span<const std::string_view> names) {
+                                   std::span<const std::string_view> names) {
   std::vector<std::string_view> allowed_names;
   allowed_names.reserve(filter.size());
   for (Value item : filter) allowed_names.push_back(names[item]);
@@ -48,11 +48,11 @@ std::string describe_range_mismatch(std::string_view subject, int value, int min
 std::string describe_bytes_mismatch(const selection_rule& rule, const selection_query& query) {
   const std::string range = fmt::format(
       "{}..{}", rule.min_bytes, rule.end_bytes == unbounded_bytes ? "" : fmt::format("{}", rule.end_bytes));
-  if (!query.bytes) return fmt::format("bytes are not known to all ranks, the rule wants {}", range);
+  if (!query.bytes) return fmt::format("bytes are not known on all ranks, but the rule requires {}", range);
   return fmt::format("bytes {} is outside {}", *query.bytes, range);
 }
 
-// Why a rule does not match: its first filter that fails, in the order in which its text shows them.
+// Returns the reason why a rule does not match: the first filter that fails, in the order of the rule's text.
 std::string describe_mismatch(const selection_rule& rule, const selection_query& query) {
   if (!contains(rule.collectives, query.collective))
     return describe_list_mismatch("collective", query.collective, rule.collectives, collective_names());
@@ -84,13 +84,14 @@ bool is_relevant(const selection_rule& rule, isthmus_platform platform, int rank
          nodes >= rule.min_nodes && nodes <= rule.max_nodes;
 }
 
-selection_decision select(const configuration& config, const selection_query& query, const availability& find_obstacle,
-                bool trace) {
+selection_decision select(const configuration& config, const selection_query& query,
+                          const availability& find_obstacle, bool trace) {
   selection_decision result;
   for (auto rule = config.rules.rbegin(); rule != config.rules.rend(); ++rule) {
     const bool is_match = matches(*rule, query);
-    if (result.winner != nullptr) {  // only in a trace
-      result.rejections.push_back({&*rule, is_match ? "it matches, but a later rule won" : describe_mismatch(*rule, query)});
+    if (result.winner != nullptr) {  // reached only with `trace`
+      result.rejections.push_back(
+          {&*rule, is_match ? "matches, but a later rule takes precedence" : describe_mismatch(*rule, query)});
       continue;
     }
     const char* obstacle = is_match ? find_obstacle(rule->backend, rule->algorithm) : nullptr;
@@ -99,12 +100,14 @@ selection_decision select(const configuration& config, const selection_query& qu
       result.reason = fmt::format("rule \"{}\" ({})", rule->text, rule->source);
       if (!trace) return result;
     } else if (trace) {
-      result.rejections.push_back({&*rule, is_match ? describe_unavailable(*rule, obstacle) : describe_mismatch(*rule, query), is_match});
+      result.rejections.push_back(
+          {&*rule, is_match ? describe_unavailable(*rule, obstacle) : describe_mismatch(*rule, query),
+           is_match});
     }
   }
   if (result.winner == nullptr)
     result.reason =
-        fmt::format("none of {} rules matches and has an available backend", config.rules.size());
+        fmt::format("none of the {} rules matches and has an available backend", config.rules.size());
   return result;
 }
 

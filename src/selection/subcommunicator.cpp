@@ -23,7 +23,8 @@ selection_rule make_override_rule(const std::string& creator, const char* use) {
 
 }  // namespace
 
-configuration subcommunicator_configuration(const configuration& parent, const std::string& creator, const char* use) {
+configuration subcommunicator_configuration(const configuration& parent, const std::string& creator,
+                                            const char* use) {
   const auto uses_creator = [&](const selection_rule& each) { return each.backend == creator; };
   configuration result = parent;
   result.check = false;

@@ -5,14 +5,13 @@
 #include <cmath>
 #include <filesystem>
 
-// toml++ 3.3 asserts that a table header starts with a key before it checks it: "[=" in a file would end the
-// process in a debug build. Its own check, which comes next, gives the error that is wanted.
+// toml++ 3.3 asserts that a table header starts with a key before it checks the header: "[=" in a file would
+// terminate a debug build. With the assertion disabled, the check that follows reports the error.
 #define TOML_ASSERT(expression) static_assert(true)
-// The keys of this project nest three deep. The parser recurses, so the stack bounds what may be allowed.
+// Keys nest at most three levels deep. The parser is recursive, so the limit protects the stack.
 #define TOML_MAX_NESTED_VALUES 16
-// It takes most letters beyond ASCII for unreachable code when it looks for white space outside of strings, as
-// in
-// "[\u00c9": undefined behaviour. They are no white space.
+// Outside of strings, toml++ treats most non-ASCII letters as unreachable code when it searches for white
+// space, for example in "[\u00c9". That is undefined behavior. Such letters are not white space.
 #include <toml++/impl/preprocessor.h>
 #undef TOML_UNREACHABLE
 #define TOML_UNREACHABLE return false
@@ -52,7 +51,7 @@ const char* type_name(const toml::node& node) {
   return "nothing";
 }
 
-// Walks one document. Every value is handled inside `at`, which adds the region to what goes wrong.
+// Reads one document. Every value is parsed inside run_with_location, which adds the source region to errors.
 class toml_reader {
  public:
   toml_reader(const std::string& name, std::string_view kind) : m_name(name), m_kind(kind) {}
@@ -75,7 +74,7 @@ class toml_reader {
   }
 
   template <typename Function>
-  auto with_location(const toml::source_region& region, Function&& function) const {
+  auto run_with_location(const toml::source_region& region, Function&& function) const {
     try {
       return function();
     } catch (const grammar_error& failure) {
@@ -83,7 +82,8 @@ class toml_reader {
     }
   }
 
-  // Spelled as rule::source says; `setting` names the shorthand that a rule came from.
+  // Returns the source in the format of selection_rule::source. `setting` names the shorthand that the rule
+  // was expanded from.
   std::string source(const toml::source_region& region, std::string_view setting = {}) const {
     std::string text =
         m_kind == "default" ? "default" : fmt::format("{} {}:{}", m_kind, m_name, region.begin.line);
@@ -102,7 +102,7 @@ class toml_reader {
     fail(node.source(), fmt::format("{} is {}, must be a string", key, type_name(node)));
   }
 
-  // Numbers may be written with or without quotes, as sizes with units need them.
+  // Numbers can be written with or without quotes, because sizes with units require quotes.
   std::string as_string_or_integer(std::string_view key, const toml::node& node) const {
     if (const auto* number = node.as_integer()) return fmt::format("{}", number->get());
     if (const auto* text = node.as_string()) return text->get();
@@ -113,11 +113,12 @@ class toml_reader {
     const std::string_view name = key.str();
     if (name == "default_backend") {
       m_layer.default_backend = {
-          with_location(node.source(), [&] { return parse_identifier("backend", as_string(name, node)); }),
+          run_with_location(node.source(), [&] { return parse_identifier("backend", as_string(name, node)); }),
           source(node.source(), name)};
     } else if (name == "threshold") {
-      m_layer.threshold = {with_location(node.source(), [&] { return parse_threshold(as_string_or_integer(name, node)); }),
-                           source(node.source(), name)};
+      m_layer.threshold = {
+          run_with_location(node.source(), [&] { return parse_threshold(as_string_or_integer(name, node)); }),
+          source(node.source(), name)};
     } else if (name == "timeout_s") {
       m_layer.timeout_s = read_timeout(node);
     } else if (name == "check" || name == "deterministic") {
@@ -128,13 +129,13 @@ class toml_reader {
       read_sycl_backends(as_table(name, node, "[sycl_backends]"));
     } else if (name == "platform") {
       read_platforms(as_table(name, node, "[platform.cuda]"));
-    } else if (name == "mpi_backends" &&
-               m_kind == "default") {  // these three say what backends are, not what to use
+    } else if (name == "mpi_backends" && m_kind == "default") {  // three keys that describe the backends
       read_mpi_backends(as_table(name, node, "[mpi_backends]"));
     } else if (name == "tensor_parallel_backend" && m_kind == "default") {
       m_layer.tensor_parallel_backend = as_string(name, node);
     } else if (name == "options" && m_kind == "default") {
-      for (const toml::node& item : *node.as_array()) m_layer.declared_options.push_back(read_declaration(item));
+      for (const toml::node& item : *node.as_array())
+        m_layer.declared_options.push_back(read_declaration(item));
     } else if (name == "plugins") {
       read_plugins(as_table(name, node, "[plugins]"));
     } else if (name == "backend") {
@@ -151,13 +152,14 @@ class toml_reader {
   double read_timeout(const toml::node& node) const {
     if (!node.is_number())
       fail(node.source(), fmt::format("timeout_s is {}, must be a number", type_name(node)));
-    return with_location(node.source(), [&] { return parse_seconds(fmt::format("{}", *node.value<double>())); });
+    return run_with_location(node.source(),
+                             [&] { return parse_seconds(fmt::format("{}", *node.value<double>())); });
   }
 
   void read_sycl_backends(const toml::table& table) {
     for (auto&& [key, node] : table) {
       if (key.str().empty()) fail(key.source(), "empty name or number of a sycl::backend");
-      m_layer.sycl_backends.emplace_back(key.str(), with_location(node.source(), [&, &value = node] {
+      m_layer.sycl_backends.emplace_back(key.str(), run_with_location(node.source(), [&, &value = node] {
                                            return parse_platform(as_string(key.str(), value));
                                          }));
     }
@@ -165,24 +167,28 @@ class toml_reader {
 
   void read_platforms(const toml::table& table) {
     for (auto&& [key, node] : table) {
-      const isthmus_platform platform = with_location(key.source(), [&] { return parse_platform(key.str()); });
+      const isthmus_platform platform =
+          run_with_location(key.source(), [&] { return parse_platform(key.str()); });
       for (auto&& [setting_key, value] : as_table(key.str(), node, fmt::format("[platform.{}]", key.str()))) {
-        if (setting_key.str() != "backend") fail(setting_key.source(), unknown_name("key", platform_keys, setting_key.str()));
+        if (setting_key.str() != "backend")
+          fail(setting_key.source(), unknown_name("key", platform_keys, setting_key.str()));
         m_layer.vendor_backends.emplace_back(
-            platform, config_setting<std::string>{with_location(value.source(),
-                                              [&, &value = value] {
-                                                return parse_identifier("backend", as_string("backend", value));
-                                              }),
-                                           source(value.source(), fmt::format("platform.{}", key.str()))});
+            platform, config_setting<std::string>{
+                          run_with_location(value.source(),
+                                            [&, &value = value] {
+                                              return parse_identifier("backend", as_string("backend", value));
+                                            }),
+                          source(value.source(), fmt::format("platform.{}", key.str()))});
       }
     }
   }
 
   void read_mpi_backends(const toml::table& table) {
     for (auto&& [key, node] : table) {
-      const auto platform = key.str() == "any" ? ISTHMUS_PLATFORM_COUNT
-                                               : with_location(key.source(), [&] { return parse_platform(key.str()); });
-      m_layer.mpi_backends.emplace_back(platform, with_location(node.source(), [&, &value = node] {
+      const auto platform = key.str() == "any"
+                                ? ISTHMUS_PLATFORM_COUNT
+                                : run_with_location(key.source(), [&] { return parse_platform(key.str()); });
+      m_layer.mpi_backends.emplace_back(platform, run_with_location(node.source(), [&, &value = node] {
                                           return parse_identifier("backend", as_string(key.str(), value));
                                         }));
     }
@@ -203,23 +209,27 @@ class toml_reader {
 
   void read_plugins(const toml::table& table) {
     for (auto&& [key, node] : table) {
-      const std::string name = with_location(key.source(), [&] { return parse_identifier("plug-in", key.str()); });
+      const std::string name =
+          run_with_location(key.source(), [&] { return parse_identifier("plug-in", key.str()); });
       const std::filesystem::path path = as_string(name, node);
       if (path.empty()) fail(node.source(), fmt::format("the path of plug-in {} is empty", name));
-      // A bare file name is left to the loader's search path, as dlopen does.
+      // The dynamic linker resolves a bare file name with its search path.
       const bool is_relative_path = path.is_relative() && path.has_parent_path();
-      // As it is now: the program may change its working directory before anything is loaded.
+      // Make the path absolute now, because the program may change its working directory before the
+      // plug-in is loaded.
       const auto folder = std::filesystem::absolute(m_name).parent_path();
-      m_layer.plugins.emplace_back(name, (is_relative_path ? (folder / path).lexically_normal() : path).string());
+      m_layer.plugins.emplace_back(name,
+                                   (is_relative_path ? (folder / path).lexically_normal() : path).string());
     }
   }
 
   void read_backends(const toml::table& table) {
     for (auto&& [key, node] : table) {
-      const std::string name = with_location(key.source(), [&] { return parse_identifier("backend", key.str()); });
+      const std::string name =
+          run_with_location(key.source(), [&] { return parse_identifier("backend", key.str()); });
       for (auto&& [option, value] : as_table(name, node, fmt::format("[backend.{}]", name))) {
         const std::string option_name =
-            with_location(option.source(), [&] { return parse_identifier("option", option.str()); });
+            run_with_location(option.source(), [&] { return parse_identifier("option", option.str()); });
         m_layer.options.emplace_back(fmt::format("backend.{}.{}", name, option_name),
                                      read_scalar(option.str(), value));
       }
@@ -230,7 +240,7 @@ class toml_reader {
     for (auto&& [key, node] : table) {
       const std::string_view name = key.str();
       const auto bytes = [&, &value = node] {
-        return with_location(value.source(), [&] { return parse_size(as_string_or_integer(name, value)); });
+        return run_with_location(value.source(), [&] { return parse_size(as_string_or_integer(name, value)); });
       };
       if (name == "provider") {
         m_layer.memory.providers = {read_providers(node), source(node.source(), "memory.provider")};
@@ -251,10 +261,10 @@ class toml_reader {
   std::vector<std::string> read_providers(const toml::node& node) const {
     std::vector<std::string> names;
     const auto add = [&](const toml::node& item) {
-      with_location(item.source(), [&] { add_provider(names, as_string("provider", item)); });
+      run_with_location(item.source(), [&] { add_provider(names, as_string("provider", item)); });
     };
     if (const auto* list = node.as_array()) {
-      if (list->empty()) fail(node.source(), "provider is an empty list, which would leave no memory at all");
+      if (list->empty()) fail(node.source(), "provider is an empty list, must name at least one provider");
       for (const toml::node& item : *list) add(item);
     } else {
       add(node);
@@ -262,7 +272,7 @@ class toml_reader {
     return names;
   }
 
-  // Backends parse their options themselves: they get text.
+  // Backends parse their options themselves, so options are passed as text.
   std::string read_scalar(std::string_view key, const toml::node& node) const {
     if (const auto* text = node.as_string()) return text->get();
     if (const auto* number = node.as_integer()) return fmt::format("{}", number->get());
@@ -284,19 +294,20 @@ class toml_reader {
     result.source = source(node.source());
     for (auto&& [key, value] : as_table("rule", node, "[[rule]]")) {
       const std::string_view field = key.str();
-      with_location(key.source(), [&] { parse_name("key", rule_fields(), field); });
+      run_with_location(key.source(), [&] { parse_name("key", rule_fields(), field); });
       if (const auto* list = value.as_array(); list != nullptr && is_list_field(field)) {
         if (list->empty())
-          fail(value.source(), fmt::format("{} is an empty list, which would match nothing", field),
-               fmt::format("leave {} out to match everything", field));
+          fail(value.source(), fmt::format("{} is an empty list, which matches nothing", field),
+               fmt::format("remove {} to match everything", field));
         for (const toml::node& item : *list) {
-          with_location(item.source(), [&] { set_field(result, field, as_string(field, item)); });
+          run_with_location(item.source(), [&] { set_field(result, field, as_string(field, item)); });
         }
       } else {
-        with_location(value.source(), [&, &value = value] { set_field(result, field, read_field(field, value)); });
+        run_with_location(value.source(),
+                          [&, &value = value] { set_field(result, field, read_field(field, value)); });
       }
     }
-    with_location(node.source(), [&] { finish_rule(result); });
+    run_with_location(node.source(), [&] { finish_rule(result); });
     return result;
   }
 
@@ -311,10 +322,10 @@ class toml_reader {
   config_layer m_layer;
 };
 
-// toml++ 3.3 bounds how deep values nest, but not how many parts a dotted key has; each part is a table in the
-// last one, and the parser and the destructor recurse. Dots in strings count, too: no line of a configuration
-// needs many.
-void check_dots(std::string_view text, const std::string& name) {
+// toml++ 3.3 limits the nesting of values, but not the number of parts of a dotted key. Each part is a nested
+// table, and both parser and destructor are recursive. Dots in strings also count, which is acceptable because
+// no configuration needs many dots in one line.
+void check_nesting(std::string_view text, const std::string& name) {
   constexpr int max_dots = 256;
   int line = 1, dots = 0;
   for (const char c : text) {
@@ -322,9 +333,10 @@ void check_dots(std::string_view text, const std::string& name) {
       ++line;
       dots = 0;
     } else if (c == '.' && ++dots > max_dots) {
-      throw make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE,
-                       fmt::format("{}:{}:1: the line has more than {} dots", name, line, max_dots),
-                       "keys have at most three parts, as in [backend.NAME]; docs/selection.md lists them");
+      throw make_error(
+          ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE,
+          fmt::format("{}:{}:1: the line has more than {} dots", name, line, max_dots),
+          "use at most three parts in a key, as in [backend.NAME]; see docs/reference/configuration.md");
     }
   }
 }
@@ -332,7 +344,7 @@ void check_dots(std::string_view text, const std::string& name) {
 }  // namespace
 
 config_layer read_toml(std::string_view text, const std::string& name, std::string_view kind) {
-  check_dots(text, name);
+  check_nesting(text, name);
   toml::table document;
   try {
     document = toml::parse(text, name);
@@ -341,7 +353,7 @@ config_layer read_toml(std::string_view text, const std::string& name, std::stri
     throw make_error(
         ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE,
         fmt::format("{}:{}:{}: not TOML: {}", name, region.line, region.column, failure.description()),
-        "see https://toml.io for TOML, docs/selection.md for the keys");
+        "see https://toml.io for TOML, docs/reference/configuration.md for the keys");
   }
   config_layer result = toml_reader(name, kind).read(document);
   if (kind != "default") result.file = name;
