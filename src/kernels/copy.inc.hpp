@@ -1,7 +1,7 @@
-// Copies of whole lines, with the widest registers of the instruction set: the fewer instructions a line
-// takes, the more lines a core has under way. Included as base/formats.inc.hpp is, under the same restrictions.
-#include "kernels/kernels.hpp"
+// Copies of whole cache lines with the widest registers of the instruction set. Fewer instructions per line
+// allow a core to keep more lines in flight. Included like base/formats.inc.hpp, with the same restrictions.
 #include "kernels/interleave.inc.hpp"
+#include "kernels/kernels.hpp"
 
 #if defined(__SSE2__)
 #include <immintrin.h>
@@ -40,7 +40,7 @@ void copy_line(std::byte* to, const std::byte* from) {
   const __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1);
   const __m128i c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
   if constexpr (Mode == store_mode::streaming) {
-    // a whole line at a time, so that the write-combining buffer leaves in one piece
+    // Write whole lines, so that each write-combining buffer is flushed at once.
     _mm_stream_si128(destination, a), _mm_stream_si128(destination + 1, b);
     _mm_stream_si128(destination + 2, c), _mm_stream_si128(destination + 3, d);
   } else {
@@ -56,34 +56,37 @@ void copy_line(std::byte* to, const std::byte* from) {
 #endif
 
 template <store_mode Mode, std::size_t Streams>
-void copy_streams(const copy_range* pieces, std::size_t bytes) {
-  interleave<Streams>(bytes, [=](std::size_t begin, std::size_t end, [[maybe_unused]] std::size_t prefetch_distance) {
-    for (std::size_t s = 0; s < Streams; ++s)
-      for (std::size_t offset = begin; offset < end; offset += copy_line_bytes) {
+void copy_streams(const copy_range* ranges, std::size_t bytes) {
+  interleave<Streams>(bytes,
+                      [=](std::size_t begin, std::size_t end, [[maybe_unused]] std::size_t prefetch_distance) {
+                        for (std::size_t s = 0; s < Streams; ++s)
+                          for (std::size_t offset = begin; offset < end; offset += copy_line_bytes) {
 #if defined(__PRFCHW__)
-        // A line that another core has is asked for some time before it is written, so that several requests
-        // are under way. Not beyond the piece: there are flags that peers look at.
-        if (Mode == store_mode::cached && offset + prefetch_distance < bytes) __builtin_prefetch(pieces[s].to + offset + prefetch_distance, 1);
+                            // Request lines that another core owns before they are written, so that several
+                            // requests are in flight. Do not prefetch beyond the range: flags that peers poll
+                            // follow it.
+                            if (Mode == store_mode::cached && offset + prefetch_distance < bytes)
+                              __builtin_prefetch(ranges[s].destination + offset + prefetch_distance, 1);
 #endif
-        copy_line<Mode>(pieces[s].to + offset, pieces[s].from + offset);
-      }
-  });
+                            copy_line<Mode>(ranges[s].destination + offset, ranges[s].source + offset);
+                          }
+                      });
 }
 
 template <store_mode Mode>
-void copy_by_stream_count(const copy_range* pieces, std::size_t streams, std::size_t bytes) {
+void copy_by_stream_count(const copy_range* ranges, std::size_t streams, std::size_t bytes) {
   switch (streams) {
-    case 3: copy_streams<Mode, 3>(pieces, bytes); break;
-    case 2: copy_streams<Mode, 2>(pieces, bytes); break;
-    default: copy_streams<Mode, 1>(pieces, bytes); break;
+    case 3: copy_streams<Mode, 3>(ranges, bytes); break;
+    case 2: copy_streams<Mode, 2>(ranges, bytes); break;
+    default: copy_streams<Mode, 1>(ranges, bytes); break;
   }
 }
 
-void copy_lines(const copy_range* pieces, std::size_t streams, std::size_t bytes, store_mode mode) {
+void copy_lines(const copy_range* ranges, std::size_t streams, std::size_t bytes, store_mode mode) {
   if (mode == store_mode::streaming)
-    copy_by_stream_count<store_mode::streaming>(pieces, streams, bytes);
+    copy_by_stream_count<store_mode::streaming>(ranges, streams, bytes);
   else
-    copy_by_stream_count<store_mode::cached>(pieces, streams, bytes);
+    copy_by_stream_count<store_mode::cached>(ranges, streams, bytes);
 }
 
 }  // namespace

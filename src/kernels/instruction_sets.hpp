@@ -6,7 +6,8 @@
 
 namespace isthmus::cpu {
 
-// The tables that this processor can run, best first, NULL-terminated. One source file per architecture.
+// Returns the kernel tables that this processor supports, best first, NULL-terminated. Each architecture has
+// its own source file.
 std::array<const kernel_table*, 4> list_usable_kernels() noexcept;
 
 }  // namespace isthmus::cpu

@@ -1,4 +1,4 @@
-// Architectures without kernels of their own: what the compiler makes for the baseline.
+// Architectures without specialized kernels: only the baseline.
 #include "kernels/instruction_sets.hpp"
 
 namespace isthmus::cpu {

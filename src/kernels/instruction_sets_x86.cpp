@@ -1,4 +1,4 @@
-// Which kernel tables an x86-64 processor can run.
+// Kernel tables for x86-64 processors.
 #include "kernels/instruction_sets.hpp"
 
 namespace isthmus::cpu {

@@ -1,5 +1,4 @@
-// The order in which kernels go through memory. Included as base/formats.inc.hpp is, under the same
-// restrictions.
+// The order in which kernels access memory. Included like base/formats.inc.hpp, with the same restrictions.
 #pragma once
 
 #include <cstddef>
@@ -7,13 +6,13 @@
 namespace isthmus::cpu {
 namespace {
 
-// A processor looks ahead in each page that it sees read line by line, and not beyond the page. So kernels work
-// on several pages at once, block by block (docs/notes has what that gained).
+// Hardware prefetchers follow sequential reads only within a page. Kernels therefore interleave blocks of
+// several pages.
 inline constexpr std::size_t interleaved_block_bytes = 512, page_bytes = 4096;
-inline constexpr std::size_t concurrent_pages = 4;  // of all streams together
+inline constexpr std::size_t concurrent_pages = 4;  // total over all streams
 
-// Calls visit(begin, end, ahead) until all bytes were visited. `ahead` bytes further begins the block that
-// follows in this page, or in the page after those that are under way.
+// Calls visit(begin, end, prefetch_distance) for all blocks. The block to prefetch starts `prefetch_distance`
+// bytes after `begin`. It is the next block of the same page, or of the page after the current group of pages.
 template <std::size_t Streams, typename Visit>
 inline __attribute__((always_inline)) void interleave(std::size_t bytes, Visit visit) {
   constexpr std::size_t pages = Streams < concurrent_pages ? concurrent_pages / Streams : 1;
@@ -25,7 +24,8 @@ inline __attribute__((always_inline)) void interleave(std::size_t bytes, Visit v
       for (std::size_t page = 0; page < pages; ++page) {
         const std::size_t begin = group_begin + page * page_bytes + page_offset;
         if (begin >= bytes) break;
-        visit(begin, bytes - begin < interleaved_block_bytes ? bytes : begin + interleaved_block_bytes, prefetch_distance);
+        visit(begin, bytes - begin < interleaved_block_bytes ? bytes : begin + interleaved_block_bytes,
+              prefetch_distance);
       }
     }
 }

@@ -1,5 +1,5 @@
-// What is compiled once per instruction set: reduction of several arrays into one, for every datatype and
-// operation of THE TABLE, and copies of cache lines.
+// CPU kernels, compiled once per instruction set: reductions of several arrays into one, for every datatype and
+// operation of the collective table, and copies of cache lines.
 #pragma once
 
 #include <isthmus/types.h>
@@ -8,26 +8,28 @@
 
 namespace isthmus::cpu {
 
-// out[i] = sources[0][i] (op) ... (op) sources[n-1][i], combined in this order in the accumulation type
-// and rounded once; avg divides by n. n >= 1. `out` may equal any source, other overlap is not allowed.
+// out[i] = sources[0][i] (op) ... (op) sources[n-1][i], combined in this order in the accumulation type and
+// rounded once; avg divides by n. n >= 1. `out` can be equal to any source; other overlap is not allowed.
 using reduce_function = void (*)(void* out, const void* const* sources, int n, std::size_t count);
 
-// How memory is written: through the cache, or past it where the processor can do that.
+// Kind of store instructions: through the cache, or non-temporal if the processor supports it.
 enum class store_mode { cached, streaming };
 
 struct copy_range {
-  std::byte* to;
-  const std::byte* from;
+  std::byte* destination;
+  const std::byte* source;
   std::size_t bytes;
 };
 
-inline constexpr std::size_t copied_streams = 3;
+inline constexpr std::size_t max_copy_streams = 3;
 
-// Copies the first `bytes`, whole lines of 64, of 1 to `copied_streams` pieces side by side. Where streaming,
-// `to` is aligned to lines, and the stores are ordered before later ones only by streaming_fence.
-using copy_function = void (*)(const copy_range* pieces, std::size_t streams, std::size_t bytes, store_mode mode);
+// Copies the first `bytes` (a multiple of the 64-byte cache line) of each of 1 to max_copy_streams ranges,
+// interleaved. For streaming stores, destinations must be aligned to lines, and only streaming_fence orders the
+// stores before later ones.
+using copy_function = void (*)(const copy_range* ranges, std::size_t streams, std::size_t bytes,
+                               store_mode mode);
 
-// One instruction set's kernels.
+// The kernels for one instruction set.
 struct kernel_table {
   const char* name;
   copy_function copy_lines;
@@ -36,10 +38,10 @@ struct kernel_table {
 
 extern const kernel_table baseline_kernels;
 
-// The best table that this processor can run; decided once.
+// Returns the best table that this processor supports.
 const kernel_table& kernels() noexcept;
 
-// All tables that this processor can run, best first, and NULL: for tests.
+// Returns all tables that this processor supports, best first, NULL-terminated. For tests.
 const kernel_table* const* usable_kernels() noexcept;
 
 }  // namespace isthmus::cpu

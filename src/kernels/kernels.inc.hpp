@@ -1,14 +1,14 @@
-// The kernels, written as plain loops that GCC vectorises for the instruction set of the translation unit
-// that includes this. Internal linkage throughout; see base/formats.inc.hpp.
+// The kernels, written as plain loops that GCC vectorizes for the instruction set of the including translation
+// unit. Everything has internal linkage; see base/formats.inc.hpp.
 #include "base/formats.inc.hpp"
 #include "kernels/copy.inc.hpp"
-#include "kernels/kernels.hpp"
 #include "kernels/interleave.inc.hpp"
+#include "kernels/kernels.hpp"
 
 namespace isthmus::cpu {
 namespace {
 
-// Integers wrap: computed as unsigned and converted back, which C++20 defines as modulo 2^n.
+// Integers wrap: they are computed as unsigned and converted back, which C++20 defines modulo 2^n.
 template <typename Type>
 struct unsigned_of {
   using type = Type;
@@ -62,7 +62,7 @@ struct prod {
   }
 };
 
-// `b != b` picks a NaN in b; a NaN in a fails the comparison and stays.
+// The condition `b != b` selects b if it is a NaN. If a is a NaN, the comparison is false and a is kept.
 struct min {
   template <typename Type>
   static Type apply(Type a, Type b) {
@@ -100,7 +100,7 @@ struct kernel {
   using storage = typename Format::storage;
   using accumulator = typename Format::accumulator;
 
-  // Few sources: one pass. ivdep: `out` may be one of the sources, element by element, which is harmless.
+  // Few sources: one pass. ivdep is valid because `out` can alias a source only element by element.
   template <int Sources>
   static void reduce_few(storage* out, const void* const* sources, std::size_t count) {
     const storage* source[Sources];
@@ -115,7 +115,7 @@ struct kernel {
     });
   }
 
-  // Adds sources to the accumulators; several at once, so that as many pages are under way.
+  // Adds several sources to the accumulators in one pass, so that several pages are read concurrently.
   template <int Sources, bool IsFirst>
   static void accumulate(accumulator* value, const void* const* sources, std::size_t begin,
                          std::size_t length) {
@@ -129,7 +129,7 @@ struct kernel {
     }
   }
 
-  // Many sources: accumulators of one block stay in the first-level cache while the sources pass by.
+  // Many sources: the accumulators of one block stay in the L1 cache while the sources are streamed.
   static void reduce_many(storage* out, const void* const* sources, int n, std::size_t count) {
     constexpr std::size_t block = 4096 / sizeof(accumulator);
     constexpr int sources_per_pass = 4;
@@ -138,7 +138,8 @@ struct kernel {
       const std::size_t length = count - begin < block ? count - begin : block;
       accumulate<sources_per_pass, true>(value, sources, begin, length);
       int s = sources_per_pass;
-      for (; s + sources_per_pass <= n; s += sources_per_pass) accumulate<sources_per_pass, false>(value, sources + s, begin, length);
+      for (; s + sources_per_pass <= n; s += sources_per_pass)
+        accumulate<sources_per_pass, false>(value, sources + s, begin, length);
       for (; s < n; ++s) accumulate<1, false>(value, sources + s, begin, length);
       for (std::size_t i = 0; i < length; ++i) out[begin + i] = Format::store(Operation::finish(value[i], n));
     }
@@ -147,7 +148,7 @@ struct kernel {
   static void reduce(void* out_buffer, const void* const* sources, int n, std::size_t count) {
     auto* out = static_cast<storage*>(out_buffer);
     switch (n) {
-      case 1: reduce_few<1>(out, sources, count); break;  // not a copy: fp8 saturates here too
+      case 1: reduce_few<1>(out, sources, count); break;  // not a copy, because fp8 values saturate
       case 2: reduce_few<2>(out, sources, count); break;
       case 3: reduce_few<3>(out, sources, count); break;
       case 4: reduce_few<4>(out, sources, count); break;
@@ -160,7 +161,7 @@ constexpr kernel_table make_kernel_table(const char* name) {
   kernel_table table{name, &copy_lines, {}};
 #define ISTHMUS_DATATYPE(dtype, DTYPE, bytes, kind)                              \
   {                                                                              \
-    using format = typename formats::datatype_format<ISTHMUS_##DTYPE>::type;           \
+    using format = typename formats::datatype_format<ISTHMUS_##DTYPE>::type;     \
     table.reduce[ISTHMUS_##DTYPE][ISTHMUS_SUM] = &kernel<format, sum>::reduce;   \
     table.reduce[ISTHMUS_##DTYPE][ISTHMUS_PROD] = &kernel<format, prod>::reduce; \
     table.reduce[ISTHMUS_##DTYPE][ISTHMUS_MIN] = &kernel<format, min>::reduce;   \

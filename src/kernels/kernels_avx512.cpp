@@ -1,7 +1,7 @@
 #include "kernels/kernels.inc.hpp"
 
 #ifndef __AVX512F__
-#error "this file is to be compiled for x86-64-v4: the options that CMakeLists.txt sets for it did not arrive"
+#error "compile this file for x86-64-v4: the compile options set in CMakeLists.txt were not applied"
 #endif
 
 namespace isthmus::cpu {
