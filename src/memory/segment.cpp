@@ -19,17 +19,17 @@
 namespace isthmus {
 namespace {
 
-constexpr std::uint64_t header_bytes = 4096;  // holds the cookie; the data behind it stays page-aligned
+constexpr std::uint64_t header_bytes = 4096;  // holds the cookie; the data that follows is page-aligned
 constexpr const char* memfd_name = "isthmus";
 constexpr std::uint64_t huge_page_bytes = 2u << 20;
 
 error system_error(const char* location, const std::string& action, int code) {
   const auto status = code == ENOMEM || code == ENOSPC ? ISTHMUS_ERROR_OUT_OF_MEMORY : ISTHMUS_ERROR_SYSTEM;
   return make_error(status, location, fmt::format("{}: {}", action, std::strerror(code)),
-                    "shared memory is limited by RAM, the memory cgroup and RLIMIT_AS", code);
+                    "check RAM, the memory cgroup and RLIMIT_AS, which limit shared memory", code);
 }
 
-// Segments that are mapped in this process: its ranks share one mapping.
+// Segments that are mapped in this process. The ranks of the process share one mapping.
 struct local_segments {
   std::mutex mutex;
   std::map<std::array<std::uint64_t, 2>, std::weak_ptr<shared_segment>> by_cookie;
@@ -63,29 +63,29 @@ std::shared_ptr<shared_segment> shared_segment::create(std::uint64_t bytes) {
 std::shared_ptr<shared_segment> shared_segment::open(const segment_address& address) {
   {
     const std::lock_guard lock(local().mutex);
-    const auto found = local().by_cookie.find(address.cookie);
-    if (found != local().by_cookie.end())
-      if (auto segment = found->second.lock()) return segment;
+    const auto position = local().by_cookie.find(address.cookie);
+    if (position != local().by_cookie.end())
+      if (auto segment = position->second.lock()) return segment;
   }
   auto segment_from_peer = open_by_descriptor(address);
   const std::lock_guard lock(local().mutex);
-  auto& registered = local().by_cookie[address.cookie];
-  if (auto segment = registered.lock()) return segment;  // another rank of this process was faster
-  registered = segment_from_peer;
+  auto& shared_entry = local().by_cookie[address.cookie];
+  if (auto segment = shared_entry.lock()) return segment;  // another rank of this process opened it first
+  shared_entry = segment_from_peer;
   return segment_from_peer;
 }
 
 std::shared_ptr<shared_segment> shared_segment::open_by_descriptor(const segment_address& address) {
   const std::string path = fmt::format("/proc/{}/fd/{}", address.pid, address.fd);
-  // In another pid namespace the path may name anything: look before opening, for opening can block or act.
+  // In another pid namespace the path can refer to any file. Check the file before opening it, because opening
+  // can block or have side effects.
   std::array<char, 64> target{};
   if (::readlink(path.c_str(), target.data(), target.size() - 1) < 0)
     throw system_error(ISTHMUS_HERE, "readlink of " + path, errno);
   if (!std::string_view(target.data()).starts_with(fmt::format("/memfd:{} ", memfd_name)))
     throw system_error(
         ISTHMUS_HERE,
-        fmt::format("{} is {}, not a segment of Isthmus (another pid namespace?)", path, target.data()),
-        EINVAL);
+        fmt::format("{} is {}, not an Isthmus segment (another pid namespace?)", path, target.data()), EINVAL);
   const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) throw system_error(ISTHMUS_HERE, "open of " + path, errno);
   std::shared_ptr<shared_segment> segment(new shared_segment);
@@ -95,11 +95,11 @@ std::shared_ptr<shared_segment> shared_segment::open_by_descriptor(const segment
   if (fstat(fd, &status) != 0 || static_cast<std::uint64_t>(status.st_size) != address.bytes + header_bytes)
     throw system_error(
         ISTHMUS_HERE,
-        fmt::format("{} is not the segment that its rank described (another pid namespace?)", path), EINVAL);
+        fmt::format("{} does not have the size that its rank reported (another pid namespace?)", path), EINVAL);
   segment->map(fd);
   if (std::memcmp(segment->m_mapping, &address.cookie, sizeof address.cookie) != 0)
-    throw system_error(ISTHMUS_HERE,
-                       fmt::format("{} is a segment of somebody else (another pid namespace?)", path), EINVAL);
+    throw system_error(
+        ISTHMUS_HERE, fmt::format("{} is a segment of another process (another pid namespace?)", path), EINVAL);
   segment->close_descriptor();
   return segment;
 }
@@ -110,7 +110,7 @@ void shared_segment::map(int fd) {
   if (mapping == MAP_FAILED)
     throw system_error(ISTHMUS_HERE, fmt::format("mapping {} bytes", m_mapped_bytes), errno);
   m_mapping = mapping;
-  // Advice only: where the kernel has no huge pages for shared memory, small ones serve.
+  // Only a hint: the kernel may not support huge pages for shared memory.
   if (m_mapped_bytes >= huge_page_bytes) madvise(m_mapping, m_mapped_bytes, MADV_HUGEPAGE);
 }
 
@@ -124,8 +124,8 @@ shared_segment::~shared_segment() {
   close_descriptor();
   if (m_mapping != nullptr) munmap(m_mapping, m_mapped_bytes);
   const std::lock_guard lock(local().mutex);
-  const auto found = local().by_cookie.find(m_address.cookie);
-  if (found != local().by_cookie.end() && found->second.expired()) local().by_cookie.erase(found);
+  const auto position = local().by_cookie.find(m_address.cookie);
+  if (position != local().by_cookie.end() && position->second.expired()) local().by_cookie.erase(position);
 }
 
 }  // namespace isthmus

@@ -1,5 +1,5 @@
-// A piece of anonymous shared memory. It has no name: a peer opens it through /proc while its owner holds
-// the descriptor, so nothing is left behind after a crash and no other user can reach it.
+// Anonymous shared memory. It has no name: peers open it through /proc while the owner holds the file
+// descriptor. Nothing remains after a crash, and other users cannot access it.
 #pragma once
 
 #include <array>
@@ -9,22 +9,22 @@
 
 namespace isthmus {
 
-// How a peer on the same machine reaches a segment, and the proof that it reached the right one.
+// Address of a segment for peers on the same machine, and a cookie that identifies the segment.
 struct segment_address {
   std::int64_t pid;
   std::int32_t fd;
   std::int32_t reserved;
   std::uint64_t bytes;
-  std::array<std::uint64_t, 2> cookie;  // random; also the key within one process
+  std::array<std::uint64_t, 2> cookie;  // random; also identifies the segment within a process
 };
 
 class shared_segment {
  public:
-  // A new segment of this process, zero pages. Throws error (SYSTEM or OUT_OF_MEMORY).
+  // Creates a zero-filled segment. Throws error (SYSTEM or OUT_OF_MEMORY).
   static std::shared_ptr<shared_segment> create(std::uint64_t bytes);
 
-  // A peer's segment; the same object for all who open it within one process. Throws error (SYSTEM) when it
-  // can't be reached, or is not the one that the address describes.
+  // Opens a peer's segment. All callers in a process share one object. Throws error (SYSTEM) if the segment
+  // cannot be opened or does not match the address.
   static std::shared_ptr<shared_segment> open(const segment_address& address);
 
   ~shared_segment();
@@ -33,10 +33,10 @@ class shared_segment {
 
   std::byte* data() const;  // page-aligned, `bytes` long
   const segment_address& address() const { return m_address; }
-  // Where the address' cookie can be read in this process.
+  // Returns the location of the cookie in this process's mapping.
   const void* cookie() const { return m_mapping; }
 
-  // Once all peers have it: the descriptor is no longer needed and nobody can open it any more.
+  // Call this function when all peers have opened the segment. The segment can no longer be opened afterwards.
   void close_descriptor();
 
  private:

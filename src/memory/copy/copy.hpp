@@ -21,10 +21,10 @@ struct copy_request {
   void* stream = nullptr;
 };
 
-// As isthmus_memory_copy. Throws error (INVALID_ARGUMENT, UNSUPPORTED, or the driver's).
+// Implements isthmus_memory_copy. Throws error (INVALID_ARGUMENT, UNSUPPORTED, or an error of the driver).
 void copy_memory(const copy_request& request);
 
-// What ISTHMUS_COPY_AUTO means between these two: DIRECT or STAGED.
+// Returns the path that ISTHMUS_COPY_AUTO selects for these devices: DIRECT or STAGED.
 isthmus_copy_path automatic_path(isthmus_device destination_device, isthmus_device source_device);
 
 }  // namespace isthmus

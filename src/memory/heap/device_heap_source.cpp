@@ -16,11 +16,11 @@
 namespace isthmus {
 namespace {
 
-using segment_key = std::array<std::uint64_t, 2>;  // random: also says whether a piece is of this process
+using segment_key = std::array<std::uint64_t, 2>;  // random; also identifies segments of this process
 
 struct device_address {
   segment_key key;
-  std::array<char, 40> bus_id;  // ordinals of other processes may mean other devices
+  std::array<char, 40> bus_id;  // device ordinals can differ between processes
   shared_handle handle;
 };
 static_assert(sizeof(device_address) <= sizeof(heap_segment_address));
@@ -29,7 +29,8 @@ class device_segment final : public heap_segment {
  public:
   device_segment(device_driver& driver, int device, void* pointer, bool is_imported)
       : m_driver(driver), m_device(device), m_pointer(pointer), m_is_imported(is_imported) {}
-  // A destructor can't throw, and at the end of a process the driver may be gone already.
+  // Errors are only logged: a destructor must not throw, and at process exit the driver may
+  // already be unloaded.
   ~device_segment() override {
     try {
       if (m_is_imported)
@@ -54,7 +55,7 @@ class device_segment final : public heap_segment {
   bool m_is_imported;
 };
 
-// Pieces made in this process: its other ranks use the same mapping.
+// Segments that this process created. Its other ranks share the mapping.
 struct local_segments {
   std::mutex mutex;
   std::map<segment_key, std::weak_ptr<device_segment>> by_key;
@@ -88,7 +89,7 @@ class device_source final : public heap_source {
   int m_device;
   sharing_method m_sharing;
   std::uint64_t m_granularity;
-  owned_stream m_stream;  // made at the first use
+  owned_stream m_stream;  // created on first use
 };
 
 new_heap_segment device_source::create(std::uint64_t bytes) {
@@ -107,7 +108,8 @@ new_heap_segment device_source::create(std::uint64_t bytes) {
   return result;
 }
 
-// A device that this process doesn't see (CUDA_VISIBLE_DEVICES) may still be reached: the import decides.
+// A device that is not visible to this process (CUDA_VISIBLE_DEVICES) may still be accessible:
+// the import decides.
 bool device_source::can_reach(const char* bus_id, std::string& reason) {
   for (int peer = 0; peer < m_driver.device_count(); ++peer) {
     if (m_driver.bus_id(peer) != bus_id || m_driver.can_access_peer(m_device, peer)) continue;
@@ -124,8 +126,8 @@ std::shared_ptr<heap_segment> device_source::open(const heap_segment_address& ad
   std::shared_ptr<device_segment> local_segment;
   {
     const std::lock_guard lock(local().mutex);
-    const auto found = local().by_key.find(address_data.key);
-    if (found != local().by_key.end()) local_segment = found->second.lock();
+    const auto position = local().by_key.find(address_data.key);
+    if (position != local().by_key.end()) local_segment = position->second.lock();
   }
   if (!can_reach(address_data.bus_id.data(), reason)) return nullptr;
   if (local_segment == nullptr) return import_segment(address_data, reason);
@@ -133,11 +135,13 @@ std::shared_ptr<heap_segment> device_source::open(const heap_segment_address& ad
   return local_segment;
 }
 
-// The last way of sharing failed, too (containers of their own, say): the ranks go on without this mapping.
-std::shared_ptr<heap_segment> device_source::import_segment(const device_address& address_data, std::string& reason) {
+// If the last sharing method also fails (for example in separate containers), the ranks continue
+// without this mapping.
+std::shared_ptr<heap_segment> device_source::import_segment(const device_address& address_data,
+                                                            std::string& reason) {
   try {
-    return std::make_shared<device_segment>(m_driver, m_device, m_driver.import_shared(m_device, address_data.handle),
-                                          true);
+    return std::make_shared<device_segment>(m_driver, m_device,
+                                            m_driver.import_shared(m_device, address_data.handle), true);
   } catch (const error& failure) {
     if (can_fall_back()) throw;
     reason = failure.what();
@@ -160,13 +164,13 @@ std::unique_ptr<heap_source> make_device_heap_source(isthmus_device device) {
     throw make_error(
         ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
         fmt::format("the symmetric heap on {}: {}", isthmus_platform_name(device.platform), reason),
-        "allocate with the platform's own functions");
+        "allocate with the functions of the platform");
   if (device.ordinal < 0 || device.ordinal >= driver->device_count())
     throw make_error(
         ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
-        fmt::format("the symmetric heap on {}: device {} must be below {}",
+        fmt::format("the symmetric heap on {}: device.ordinal = {} must be below {}",
                     isthmus_platform_name(device.platform), device.ordinal, driver->device_count()),
-        "the ordinal is the platform's own numbering");
+        "pass the device number that the platform uses");
   return std::make_unique<device_source>(*driver, device.ordinal);
 }
 

@@ -1,11 +1,11 @@
-// The symmetric heap's memory on a device: the driver's shared blocks.
+// Symmetric heap memory on devices, backed by shared blocks of the driver.
 #pragma once
 
 #include "memory/heap/heap_source.hpp"
 
 namespace isthmus {
 
-// Throws error (UNSUPPORTED) where the platform has no driver here.
+// Throws error (UNSUPPORTED) if the driver of the platform is not available.
 std::unique_ptr<heap_source> make_device_heap_source(isthmus_device device);
 
 }  // namespace isthmus

@@ -1,5 +1,5 @@
-// Where the symmetric heap gets its memory from: shared segments on the host, the driver's blocks on a
-// device. The heap itself knows no difference.
+// Memory of the symmetric heap: shared memory segments on the host, shared blocks of the driver on devices. The
+// heap itself is independent of the platform.
 #pragma once
 
 #include <isthmus/types.h>
@@ -12,16 +12,16 @@
 
 namespace isthmus {
 
-// One rank's memory as a holder in this process sees it. It goes when the last holder lets go.
+// A mapping of one rank's memory in this process. Released with its last reference.
 class heap_segment {
  public:
   virtual ~heap_segment() = default;
   virtual void* data() const = 0;
-  // Every peer has it: nobody else can open it any more.
+  // Call this function when all peers have opened the segment. The segment can no longer be opened afterwards.
   virtual void end_export() = 0;
 };
 
-// How another rank opens a piece; plain bytes.
+// The address by which another rank opens a segment. Trivially copyable.
 struct heap_segment_address {
   std::array<std::byte, 192> bytes;
 };
@@ -33,22 +33,24 @@ struct new_heap_segment {
 
 class heap_source {
  public:
-  // For a rank on `device`. Throws error (UNSUPPORTED) where the platform has no heap, with the reason.
+  // Creates the source for a rank on `device`. Throws error (UNSUPPORTED) with the reason if the platform has
+  // no symmetric heap.
   static std::unique_ptr<heap_source> make(isthmus_device device);
   virtual ~heap_source() = default;
 
-  // Pieces are multiples of this; blocks below half of it share a piece. 0: each block has its own.
+  // Segment sizes are multiples of this. Blocks of up to half of it share a segment. 0: each block has
+  // its own segment.
   virtual std::uint64_t granularity() = 0;
 
-  // A new piece of this rank, zero-filled.
+  // Creates a zero-filled segment of this rank.
   virtual new_heap_segment create(std::uint64_t bytes) = 0;
-  // Another rank's piece (of this machine). nullptr and `reason` where this rank can't reach it; throws where
-  // it should have worked, or where another way of sharing may still do.
+  // Opens a segment of another rank of this machine. Returns nullptr and sets `reason` if this rank cannot
+  // access it. Throws if opening failed unexpectedly, or if another sharing method may work.
   virtual std::shared_ptr<heap_segment> open(const heap_segment_address& address, std::string& reason) = 0;
-  // Opening failed on some rank: new pieces are shared in the next best way.
+  // If a rank could not open a segment, fall_back() selects the next sharing method for new segments.
   virtual bool can_fall_back() const = 0;
   virtual void fall_back() = 0;
-  // A piece of this rank must stay until no peer has it open any more.
+  // True if a segment of this rank must not be released while a peer has it open.
   virtual bool must_outlive_peers() const = 0;
   virtual void clear(void* pointer, std::uint64_t bytes) = 0;
 };

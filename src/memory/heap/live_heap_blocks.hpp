@@ -1,5 +1,5 @@
-// Counts the blocks of symmetric heaps that their callers have to free, over the whole process, for
-// isthmus_memory_live_blocks. Plain blocks are counted by their table.
+// Number of live program blocks in all symmetric heaps of the process, for isthmus_memory_live_blocks.
+// block_table counts plain device blocks.
 #pragma once
 
 #include <atomic>
@@ -10,9 +10,7 @@ namespace isthmus {
 class live_heap_blocks {
  public:
   static void add() { m_count.fetch_add(1, std::memory_order_relaxed); }
-  static void remove(std::uint64_t blocks) {
-    m_count.fetch_sub(blocks, std::memory_order_relaxed);
-  }
+  static void remove(std::uint64_t blocks) { m_count.fetch_sub(blocks, std::memory_order_relaxed); }
   static std::uint64_t count() { return m_count.load(std::memory_order_relaxed); }
 
  private:

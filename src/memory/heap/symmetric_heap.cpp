@@ -19,7 +19,7 @@
 namespace isthmus {
 namespace {
 
-constexpr std::uint64_t pool_granules = 4;  // a pool's size
+constexpr std::uint64_t pool_granules = 4;  // size of a pool
 
 void* offset_pointer(void* base, std::uint64_t offset) {
   return base == nullptr ? nullptr : static_cast<std::byte*>(base) + offset;
@@ -27,14 +27,14 @@ void* offset_pointer(void* base, std::uint64_t offset) {
 
 }  // namespace
 
-// One piece of memory on every rank: a block of its own, or a pool of small ones.
+// One segment per rank: a single large block, or a pool of small blocks.
 struct symmetric_heap::shared_region {
   std::size_t own_rank;
-  std::vector<std::shared_ptr<heap_segment>> segments;  // by rank; empty where unreachable
-  std::unique_ptr<offset_allocator> free_space;            // of a pool
+  std::vector<std::shared_ptr<heap_segment>> segments;  // by rank; null if not accessible
+  std::unique_ptr<offset_allocator> free_space;         // pools only
 };
 
-struct symmetric_heap::block {
+struct symmetric_heap::block_record {
   std::uint64_t id;
   std::uint64_t bytes;
   std::uint64_t offset;
@@ -43,10 +43,10 @@ struct symmetric_heap::block {
   std::vector<void*> peers;
 };
 
-// What a rank tells the others about its part of an allocation.
+// The data that ranks exchange about an allocation.
 struct symmetric_heap::rank_report {
   std::uint64_t bytes;
-  std::uint64_t freed;  // blocks that wait for the other ranks
+  std::uint64_t freed_count;  // number of blocks that this rank has freed but other ranks may not have
   std::int32_t can_fall_back;
   heap_segment_address address;
 };
@@ -61,18 +61,19 @@ struct symmetric_heap::proposal {
 namespace {
 
 template <typename Report>
-void check_reports(const votes<Report>& all, const std::optional<error>& own) {
+void check_reports(const votes<Report>& all, const std::optional<error>& own_failure) {
   const std::uint64_t bytes = all[0].value.bytes;
   for (std::size_t rank = 0; rank < all.size(); ++rank)
     if (all[rank].value.bytes != bytes)
       throw make_error(ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
                        fmt::format("symmetric allocation: bytes = {} on rank 0 but {} on rank {}", bytes,
                                    all[rank].value.bytes, rank),
-                       "every rank must ask for the same number of bytes");
-  check_votes(all, own, fmt::format("symmetric allocation of {} bytes failed", bytes));
+                       "pass the same number of bytes on every rank");
+  check_votes(all, own_failure, fmt::format("symmetric allocation of {} bytes failed", bytes));
 }
 
-// Whose memory it was, and that its process has exited, which is seen a moment after its memory has gone.
+// Adds to a mapping error the owner of the memory and whether its process has exited. The kernel reports the
+// exit shortly after the memory disappears, hence the retries.
 error mapping_error(const membership& ranks, std::size_t rank, const error& failure) {
   bool has_ended = false;
   for (int attempt = 0; attempt < 20 && !has_ended; ++attempt) {
@@ -84,7 +85,7 @@ error mapping_error(const membership& ranks, std::size_t rank, const error& fail
       has_ended ? ISTHMUS_ERROR_REMOTE : info.status, ISTHMUS_HERE,
       has_ended
           ? fmt::format("rank {} exited while rank {} mapped its block of the symmetric heap", rank, ranks.rank)
-          : fmt::format("the block of rank {} can't be mapped: {}", rank, info.message),
+          : fmt::format("the block of rank {} cannot be mapped: {}", rank, info.message),
       has_ended ? "look for a crash or an early exit of that rank" : info.hint, info.native_code);
 }
 
@@ -103,13 +104,13 @@ void* symmetric_heap::allocate(bootstrap& control, const membership& ranks, std:
   std::uint64_t offset = 0;
   const bool is_from_pool = is_pooled(bytes);
   auto memory = is_from_pool ? allocate_pooled(control, ranks, bytes, &offset)
-                       : share(control, ranks, std::move(own_proposal), std::move(reports));
+                             : share(control, ranks, std::move(own_proposal), std::move(reports));
   if (is_from_pool && owned_by == block_owner::backend)
     clear_on_all_ranks(control, offset_pointer(memory->segments[memory->own_rank]->data(), offset), bytes);
   return add(std::move(memory), offset, bytes, owned_by);
 }
 
-// The first allocation finds out, on all ranks together, whether there is a heap and how coarse it is.
+// At the first allocation, all ranks agree on whether the heap is supported and on its granularity.
 void symmetric_heap::open_source(bootstrap& control, const membership& ranks) {
   std::unique_ptr<heap_source> source;
   std::uint64_t granularity = 0;
@@ -117,27 +118,29 @@ void symmetric_heap::open_source(bootstrap& control, const membership& ranks) {
     source = heap_source::make(ranks.device);
     granularity = source->granularity();
   });
-  for (const std::uint64_t rank_granularity : agree(control, granularity, failure, "opening the symmetric heap failed"))
+  for (const std::uint64_t rank_granularity :
+       agree(control, granularity, failure, "opening the symmetric heap failed"))
     m_granularity = std::max(m_granularity, rank_granularity);
   m_source = std::move(source);
 }
 
-// segment_bytes == 0: no memory of its own is needed yet.
+// segment_bytes == 0: no new segment is needed.
 symmetric_heap::proposal symmetric_heap::propose(std::uint64_t bytes, std::uint64_t segment_bytes) {
   proposal own_proposal{{}, segment_bytes, nullptr, std::nullopt};
   own_proposal.report.bytes = bytes;
-  own_proposal.report.freed = m_freed.size();
+  own_proposal.report.freed_count = m_freed_blocks.size();
   own_proposal.report.can_fall_back = m_source->can_fall_back() ? 1 : 0;
   own_proposal.failure = capture_error([&] {
     if (segment_bytes == 0) return;
-    auto region = m_source->create(segment_bytes);
-    own_proposal.segment = std::move(region.segment);
-    own_proposal.report.address = region.address;
+    auto new_segment = m_source->create(segment_bytes);
+    own_proposal.segment = std::move(new_segment.segment);
+    own_proposal.report.address = new_segment.address;
   });
   return own_proposal;
 }
 
-std::vector<symmetric_heap::rank_report> symmetric_heap::exchange(bootstrap& control, const proposal& own_proposal) {
+std::vector<symmetric_heap::rank_report> symmetric_heap::exchange(bootstrap& control,
+                                                                  const proposal& own_proposal) {
   const auto all = gather_votes(control, own_proposal.report, own_proposal.failure);
   check_reports(all, own_proposal.failure);
   std::vector<rank_report> reports;
@@ -145,10 +148,12 @@ std::vector<symmetric_heap::rank_report> symmetric_heap::exchange(bootstrap& con
   return reports;
 }
 
-// Maps every rank's piece. Where that fails on some rank and there is another way of sharing, all ranks
-// make new pieces and try again; so nobody uses a piece before every rank has mapped it.
-std::shared_ptr<symmetric_heap::shared_region> symmetric_heap::share(bootstrap& control, const membership& ranks,
-                                                             proposal own_proposal, std::vector<rank_report> reports) {
+// Maps the segments of all ranks. If this fails on some rank and another sharing method exists, all ranks
+// create new segments and try again. No rank uses a segment before every rank has mapped it.
+std::shared_ptr<symmetric_heap::shared_region> symmetric_heap::share(bootstrap& control,
+                                                                     const membership& ranks,
+                                                                     proposal own_proposal,
+                                                                     std::vector<rank_report> reports) {
   while (true) {
     std::shared_ptr<shared_region> region;
     const auto failure = capture_error([&] { region = map(ranks, reports); });
@@ -157,9 +162,9 @@ std::shared_ptr<symmetric_heap::shared_region> symmetric_heap::share(bootstrap& 
     if (first_refusal(all) < 0) return region;
     if (std::ranges::none_of(all, [](const auto& each) { return each.value.can_fall_back != 0; }))
       check_reports(all, failure);  // throws
-    warn_once(fmt::format(
-        "symmetric heap: blocks are shared by interprocess handle, not by file descriptor, because {}",
-        failure ? failure->what() : refusal_text(all)));
+    warn_once(
+        fmt::format("symmetric heap: blocks are shared by interprocess handle instead of file descriptor: {}",
+                    failure ? failure->what() : refusal_text(all)));
     m_source->fall_back();
     region.reset();
     own_proposal = propose(own_proposal.report.bytes, own_proposal.segment_bytes);
@@ -168,7 +173,7 @@ std::shared_ptr<symmetric_heap::shared_region> symmetric_heap::share(bootstrap& 
 }
 
 std::shared_ptr<symmetric_heap::shared_region> symmetric_heap::map(const membership& ranks,
-                                                           const std::vector<rank_report>& reports) {
+                                                                   const std::vector<rank_report>& reports) {
   auto region = std::make_shared<shared_region>();
   region->own_rank = static_cast<std::size_t>(ranks.rank);
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
@@ -179,17 +184,19 @@ std::shared_ptr<symmetric_heap::shared_region> symmetric_heap::map(const members
     } catch (const error& failure) {
       throw mapping_error(ranks, rank, failure);
     }
-    if (!reason.empty()) warn_once(fmt::format("symmetric heap: rank {} is out of reach: {}", rank, reason));
+    if (!reason.empty()) warn_once(fmt::format("symmetric heap: rank {} is not accessible: {}", rank, reason));
   }
   return region;
 }
 
-// Ranks keep equal pools: they take and give offsets in the same order.
-std::shared_ptr<symmetric_heap::shared_region> symmetric_heap::allocate_pooled(bootstrap& control, const membership& ranks,
-                                                                   std::uint64_t bytes, std::uint64_t* offset) {
+// Pools are identical on all ranks, because all ranks allocate and release offsets in the same order.
+std::shared_ptr<symmetric_heap::shared_region> symmetric_heap::allocate_pooled(bootstrap& control,
+                                                                               const membership& ranks,
+                                                                               std::uint64_t bytes,
+                                                                               std::uint64_t* offset) {
   for (const auto& pool : m_pools)
-    if (const auto found = pool->free_space->allocate(bytes)) {
-      *offset = *found;
+    if (const auto pool_offset = pool->free_space->allocate(bytes)) {
+      *offset = *pool_offset;
       return pool;
     }
   const std::uint64_t pool_bytes = pool_granules * m_granularity;
@@ -202,29 +209,30 @@ std::shared_ptr<symmetric_heap::shared_region> symmetric_heap::allocate_pooled(b
   return pool;
 }
 
-// A rank frees without waiting for the others, which may still use its memory. What all have freed is found
-// when they meet for the next allocation.
+// Freeing is local, and peers may still use the memory. At each allocation, ranks exchange the list of blocks
+// that they have freed. Blocks freed by all ranks are reused.
 void symmetric_heap::reclaim_freed_blocks(bootstrap& control, const std::vector<rank_report>& reports) {
-  if (std::ranges::any_of(reports, [](const rank_report& each) { return each.freed == 0; })) return;
-  std::string own_proposal;
-  for (const auto& freed : m_freed) own_proposal.append(reinterpret_cast<const char*>(&freed->id), sizeof freed->id);
+  if (std::ranges::any_of(reports, [](const rank_report& each) { return each.freed_count == 0; })) return;
+  std::string own_ids;
+  for (const auto& each : m_freed_blocks)
+    own_ids.append(reinterpret_cast<const char*>(&each->id), sizeof each->id);
   std::map<std::uint64_t, std::size_t> counts;
-  for (const std::string& peer_ids : gather_texts(control, own_proposal))
+  for (const std::string& peer_ids : gather_texts(control, own_ids))
     for (std::size_t i = 0; i + sizeof(std::uint64_t) <= peer_ids.size(); i += sizeof(std::uint64_t)) {
       std::uint64_t id = 0;
       std::memcpy(&id, peer_ids.data() + i, sizeof id);
       ++counts[id];
     }
-  std::erase_if(m_freed, [&](const auto& freed) {
-    if (counts[freed->id] != reports.size()) return false;
-    if (freed->memory->free_space != nullptr) freed->memory->free_space->release(freed->offset);
+  std::erase_if(m_freed_blocks, [&](const auto& each) {
+    if (counts[each->id] != reports.size()) return false;
+    if (each->memory->free_space != nullptr) each->memory->free_space->release(each->offset);
     return true;
   });
 }
 
-// Nobody writes into a peer's block before that peer has cleared it.
-void symmetric_heap::clear_on_all_ranks(bootstrap& control, void* own, std::uint64_t bytes) {
-  const auto failure = capture_error([&] { m_source->clear(own, bytes); });
+// No rank writes to a peer's block before the peer has cleared it.
+void symmetric_heap::clear_on_all_ranks(bootstrap& control, void* own_block, std::uint64_t bytes) {
+  const auto failure = capture_error([&] { m_source->clear(own_block, bytes); });
   rank_report outcome{};
   outcome.bytes = bytes;
   check_reports(gather_votes(control, outcome, failure), failure);
@@ -232,82 +240,84 @@ void symmetric_heap::clear_on_all_ranks(bootstrap& control, void* own, std::uint
 
 void* symmetric_heap::add(std::shared_ptr<shared_region> memory, std::uint64_t offset, std::uint64_t bytes,
                           block_owner owned_by) {
-  auto new_block = std::make_unique<block>(block{m_next_id++, bytes, offset, owned_by, std::move(memory), {}});
+  auto new_block =
+      std::make_unique<block_record>(block_record{m_next_id++, bytes, offset, owned_by, std::move(memory), {}});
   for (const auto& segment : new_block->memory->segments)
     new_block->peers.push_back(segment == nullptr ? nullptr : offset_pointer(segment->data(), offset));
-  void* const own = new_block->peers[new_block->memory->own_rank];
-  const range new_range{reinterpret_cast<std::uintptr_t>(own), bytes};
+  void* const own_block = new_block->peers[new_block->memory->own_rank];
+  const range new_range{reinterpret_cast<std::uintptr_t>(own_block), bytes};
   const auto after = std::upper_bound(m_ranges.begin(), m_ranges.end(), new_range,
                                       [](const range& a, const range& b) { return a.begin < b.begin; });
   m_blocks.insert(m_blocks.begin() + (after - m_ranges.begin()), std::move(new_block));
   m_ranges.insert(after, new_range);
   m_count.store(m_blocks.size(), std::memory_order_relaxed);
   if (owned_by == block_owner::program) live_heap_blocks::add();
-  return own;
+  return own_block;
 }
 
 void symmetric_heap::remove(std::size_t index) {
   const auto position = static_cast<std::ptrdiff_t>(index);
-  auto removed = std::move(m_blocks[index]);
-  if (removed->owned_by == block_owner::program) live_heap_blocks::remove(1);
+  auto freed_block = std::move(m_blocks[index]);
+  if (freed_block->owned_by == block_owner::program) live_heap_blocks::remove(1);
   m_blocks.erase(m_blocks.begin() + position);
   m_ranges.erase(m_ranges.begin() + position);
   m_count.store(m_blocks.size(), std::memory_order_relaxed);
-  const bool is_from_pool = removed->memory->free_space != nullptr;
+  const bool is_from_pool = freed_block->memory->free_space != nullptr;
   if (!is_from_pool && !m_source->must_outlive_peers()) return;
-  if (!is_from_pool)  // only what peers may have open stays
-    for (std::size_t rank = 0; rank < removed->memory->segments.size(); ++rank)
-      if (rank != removed->memory->own_rank) removed->memory->segments[rank].reset();
-  m_freed.push_back(std::move(removed));
+  if (!is_from_pool)  // keep only a segment that peers may have open
+    for (std::size_t rank = 0; rank < freed_block->memory->segments.size(); ++rank)
+      if (rank != freed_block->memory->own_rank) freed_block->memory->segments[rank].reset();
+  m_freed_blocks.push_back(std::move(freed_block));
 }
 
 void symmetric_heap::free(void* pointer) {
   const auto begin = reinterpret_cast<std::uintptr_t>(pointer);
-  const auto found = std::find_if(m_ranges.begin(), m_ranges.end(),
-                                  [&](const range& candidate) { return candidate.begin == begin; });
-  const auto index = static_cast<std::size_t>(found - m_ranges.begin());
-  if (found == m_ranges.end() || m_blocks[index]->owned_by != block_owner::program)
+  const auto position = std::find_if(m_ranges.begin(), m_ranges.end(),
+                                     [&](const range& candidate) { return candidate.begin == begin; });
+  const auto index = static_cast<std::size_t>(position - m_ranges.begin());
+  if (position == m_ranges.end() || m_blocks[index]->owned_by != block_owner::program)
     throw make_error(
         ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
         fmt::format("memory_free: pointer = {} is not the start of a live block of this communicator's "
                     "symmetric heap ({} live)",
                     pointer, blocks()),
-        "it was freed before, came from another allocator or communicator, or points inside a block");
+        "pass each block's start to isthmus_memory_free once, with the communicator that allocated it");
   remove(index);
 }
 
 void symmetric_heap::free_backend_block(std::uint64_t id) {
-  const auto found = std::find_if(m_blocks.begin(), m_blocks.end(), [&](const auto& candidate) {
+  const auto position = std::find_if(m_blocks.begin(), m_blocks.end(), [&](const auto& candidate) {
     return candidate->id == id && candidate->owned_by == block_owner::backend;
   });
-  if (found == m_blocks.end())
+  if (position == m_blocks.end())
     throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
-                     fmt::format("heap_free: no backend has a live block {}", id),
-                     "it was freed before, or belongs to the program");
-  remove(static_cast<std::size_t>(found - m_blocks.begin()));
+                     fmt::format("heap_free: id = {} is not a live block of a backend", id),
+                     "free each block once; blocks of the program are freed by isthmus_memory_free");
+  remove(static_cast<std::size_t>(position - m_blocks.begin()));
 }
 
 std::size_t symmetric_heap::clear() {
-  const std::size_t unfreed = blocks();
-  live_heap_blocks::remove(unfreed);
+  const std::size_t live_count = blocks();
+  live_heap_blocks::remove(live_count);
   m_count.store(0, std::memory_order_relaxed);
   m_ranges.clear();
   m_blocks.clear();
-  m_freed.clear();
+  m_freed_blocks.clear();
   m_pools.clear();
   m_source.reset();
-  return unfreed;
+  return live_count;
 }
 
 std::size_t symmetric_heap::blocks() const noexcept {
-  return static_cast<std::size_t>(std::count_if(
-      m_blocks.begin(), m_blocks.end(), [](const auto& live) { return live->owned_by == block_owner::program; }));
+  return static_cast<std::size_t>(std::count_if(m_blocks.begin(), m_blocks.end(), [](const auto& block_entry) {
+    return block_entry->owned_by == block_owner::program;
+  }));
 }
 
 std::uint64_t symmetric_heap::bytes() const noexcept {
   std::uint64_t total = 0;
-  for (const auto& live : m_blocks)
-    if (live->owned_by == block_owner::program) total += live->bytes;
+  for (const auto& block_entry : m_blocks)
+    if (block_entry->owned_by == block_owner::program) total += block_entry->bytes;
   return total;
 }
 
@@ -315,7 +325,7 @@ void symmetric_heap::warn_once(const std::string& text) {
   if (m_warnings.insert(text).second) log(log_level::warning, "{}", text);
 }
 
-bool symmetric_heap::find_block(const void* pointer, std::uint64_t bytes, isthmus_heap_block* found,
+bool symmetric_heap::find_block(const void* pointer, std::uint64_t bytes, isthmus_heap_block* result,
                                 std::uint64_t* offset) const noexcept {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   const auto after =
@@ -325,9 +335,9 @@ bool symmetric_heap::find_block(const void* pointer, std::uint64_t bytes, isthmu
   const range& candidate = *std::prev(after);
   const std::uint64_t distance = address - candidate.begin;
   if (distance > candidate.bytes || bytes > candidate.bytes - distance) return false;
-  if (found != nullptr) {
-    const block& match = *m_blocks[static_cast<std::size_t>(std::prev(after) - m_ranges.begin())];
-    *found = {match.id, match.bytes, match.peers.data()};
+  if (result != nullptr) {
+    const block_record& match = *m_blocks[static_cast<std::size_t>(std::prev(after) - m_ranges.begin())];
+    *result = {match.id, match.bytes, match.peers.data()};
   }
   if (offset != nullptr) *offset = distance;
   return true;

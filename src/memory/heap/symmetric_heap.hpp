@@ -1,5 +1,5 @@
-// The symmetric heap of one rank: blocks that every rank can map, of shared memory on the host and of device
-// memory elsewhere. Small blocks of a device share a piece of memory, at the same place on every rank.
+// Symmetric heap of one rank: blocks that all ranks map, in shared memory on the host and in device memory on
+// devices. Small device blocks share a segment and have the same offset on every rank.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -26,27 +26,27 @@ class symmetric_heap {
   symmetric_heap(const symmetric_heap&) = delete;
   symmetric_heap& operator=(const symmetric_heap&) = delete;
 
-  // Collective: every rank gets a block of `bytes`, or every rank throws. Peers that cannot be mapped
-  // (another machine, a device without peer access) are NULL in the block's `peers`. bytes == 0 gives
-  // nullptr. A backend's block starts as zeros and is not reported as left over.
+  // Collective: every rank gets a block of `bytes`, or every rank throws. Peers that cannot be mapped (on
+  // another machine, or on a device without peer access) are NULL in the block's `peers`. Returns nullptr if
+  // bytes == 0. Blocks of backends are zero-filled and are not reported as leaked.
   void* allocate(bootstrap& control, const membership& ranks, std::uint64_t bytes,
                  block_owner owned_by = block_owner::program);
 
-  // Local. Throws error (INVALID_ARGUMENT) for a pointer that is not the start of a live block of the
-  // program, or an id that is not one of a backend. The memory of a small block serves again once every
-  // rank has freed it.
+  // Local. Throws error (INVALID_ARGUMENT) if `pointer` is not the start of a live program block, or if
+  // `id` is not the id of a live backend block. The memory of a small block is reused after every rank has
+  // freed the block.
   void free(void* pointer);
   void free_backend_block(std::uint64_t id);
 
-  // Releases what is left; returns how many of the program's blocks that were.
+  // Releases all blocks. Returns the number of program blocks among them.
   std::size_t clear();
 
   bool empty() const noexcept { return m_count.load(std::memory_order_relaxed) == 0; }
-  // Live blocks of the program, and their bytes as they were asked for.
+  // Number of live program blocks, and their total size as requested.
   std::size_t blocks() const noexcept;
   std::uint64_t bytes() const noexcept;
 
-  // The block that holds [pointer, pointer + bytes); `block` and `offset` may be nullptr.
+  // Finds the block that contains [pointer, pointer + bytes). `block` and `offset` can be nullptr.
   bool find(const void* pointer, std::uint64_t bytes, isthmus_heap_block* block,
             std::uint64_t* offset) const noexcept {
     return !empty() && find_block(pointer, bytes, block, offset);
@@ -54,10 +54,10 @@ class symmetric_heap {
 
  private:
   struct shared_region;
-  struct block;
+  struct block_record;
   struct rank_report;
   struct proposal;
-  struct range {  // what find reads: the addresses of all blocks beside each other, sorted
+  struct range {  // contiguous and sorted, for fast lookup
     std::uintptr_t begin;
     std::uint64_t bytes;
   };
@@ -67,27 +67,29 @@ class symmetric_heap {
   void open_source(bootstrap& control, const membership& ranks);
   bool is_pooled(std::uint64_t bytes) const { return bytes <= m_granularity / 2; }
   proposal propose(std::uint64_t bytes, std::uint64_t segment_bytes);
-  std::vector<rank_report> exchange(bootstrap& control, const proposal& mine);
-  std::shared_ptr<shared_region> share(bootstrap& control, const membership& ranks, proposal mine,
-                               std::vector<rank_report> reports);
+  std::vector<rank_report> exchange(bootstrap& control, const proposal& own_proposal);
+  std::shared_ptr<shared_region> share(bootstrap& control, const membership& ranks, proposal own_proposal,
+                                       std::vector<rank_report> reports);
   std::shared_ptr<shared_region> map(const membership& ranks, const std::vector<rank_report>& reports);
-  std::shared_ptr<shared_region> allocate_pooled(bootstrap& control, const membership& ranks, std::uint64_t bytes,
-                                     std::uint64_t* offset);
+  std::shared_ptr<shared_region> allocate_pooled(bootstrap& control, const membership& ranks,
+                                                 std::uint64_t bytes, std::uint64_t* offset);
   void reclaim_freed_blocks(bootstrap& control, const std::vector<rank_report>& reports);
-  void clear_on_all_ranks(bootstrap& control, void* own, std::uint64_t bytes);
-  void* add(std::shared_ptr<shared_region> memory, std::uint64_t offset, std::uint64_t bytes, block_owner owned_by);
+  void clear_on_all_ranks(bootstrap& control, void* own_block, std::uint64_t bytes);
+  void* add(std::shared_ptr<shared_region> memory, std::uint64_t offset, std::uint64_t bytes,
+            block_owner owned_by);
   void remove(std::size_t index);
   void warn_once(const std::string& text);
 
   std::unique_ptr<heap_source> m_source;
-  std::uint64_t m_granularity = 0;  // the largest of all ranks
+  std::uint64_t m_granularity = 0;  // the maximum over all ranks
   std::vector<std::shared_ptr<shared_region>> m_pools;
-  std::vector<std::unique_ptr<block>> m_freed;  // here, but not yet known to be freed by every rank
+  std::vector<std::unique_ptr<block_record>>
+      m_freed_blocks;  // freed by this rank, but possibly not yet by all ranks
   std::set<std::string> m_warnings;
   std::uint64_t m_next_id = 1;
   std::atomic<std::size_t> m_count{0};
   std::vector<range> m_ranges;
-  std::vector<std::unique_ptr<block>> m_blocks;  // in the order of m_ranges
+  std::vector<std::unique_ptr<block_record>> m_blocks;  // in the order of m_ranges
 };
 
 }  // namespace isthmus

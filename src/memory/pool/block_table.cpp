@@ -9,8 +9,8 @@
 namespace isthmus {
 namespace {
 
-bool is_same_device(isthmus_device one, isthmus_device other) {
-  return one.platform == other.platform && one.ordinal == other.ordinal;
+bool is_same_device(isthmus_device a, isthmus_device b) {
+  return a.platform == b.platform && a.ordinal == b.ordinal;
 }
 
 }  // namespace
@@ -34,57 +34,57 @@ block_table::blocks::const_iterator block_table::find_containing(std::uintptr_t 
 
 std::optional<memory_block> block_table::find(const void* pointer) const {
   const std::lock_guard lock(m_mutex);
-  const auto found = find_containing(reinterpret_cast<std::uintptr_t>(pointer));
-  if (found == m_blocks.end()) return std::nullopt;
-  return found->second;
+  const auto position = find_containing(reinterpret_cast<std::uintptr_t>(pointer));
+  if (position == m_blocks.end()) return std::nullopt;
+  return position->second;
 }
 
 void block_table::fail(const void* pointer, const char* function) const {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
-  if (const auto found = find_containing(address); found != m_blocks.end())
+  if (const auto position = find_containing(address); position != m_blocks.end())
     throw make_error(
         ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
-        fmt::format("{}: pointer = {} is {} bytes behind the start of a block of {} bytes on {}; the "
-                    "rule is the pointer that was allocated",
-                    function, pointer, address - found->first, found->second.bytes,
-                    format_device(found->second.owner->device())),
+        fmt::format("{}: pointer = {} is {} bytes after the start of a block of {} bytes on {}; it "
+                    "must be the start of a block",
+                    function, pointer, address - position->first, position->second.bytes,
+                    format_device(position->second.owner->device())),
         "pass the start of the block");
-  for (std::size_t age = 1; age <= m_freed.size(); ++age) {
-    const freed_block& old = m_freed[(m_next_freed + m_freed.size() - age) % m_freed.size()];
+  for (std::size_t age = 1; age <= m_freed_blocks.size(); ++age) {
+    const freed_block& old =
+        m_freed_blocks[(m_next_freed + m_freed_blocks.size() - age) % m_freed_blocks.size()];
     if (old.begin == address)
       throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
-                       fmt::format("{}: pointer = {} was freed before; it was a block of {} bytes on {}",
+                       fmt::format("{}: pointer = {} was already freed; it was a block of {} bytes on {}",
                                    function, pointer, old.bytes, format_device(old.device)),
                        "free each block once");
   }
-  throw make_error(
-      ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
-      fmt::format("{}: pointer = {} is no block of isthmus_memory_allocate_device ({} live)", function, pointer,
-                  m_blocks.size()),
-      "blocks of a symmetric heap are freed by isthmus_memory_free with their communicator, blocks of "
-      "other allocators by those");
+  throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+                   fmt::format("{}: pointer = {} is not a block of isthmus_memory_allocate_device ({} live)",
+                               function, pointer, m_blocks.size()),
+                   "free blocks of a symmetric heap with isthmus_memory_free and their communicator, and other "
+                   "blocks with their own allocator");
 }
 
 block_table::blocks::const_iterator block_table::find_owned(isthmus_device device, const void* pointer,
-                                                         const char* function) const {
-  const auto found = m_blocks.find(reinterpret_cast<std::uintptr_t>(pointer));
-  if (found == m_blocks.end()) fail(pointer, function);
-  const isthmus_device owner = found->second.owner->device();
+                                                            const char* function) const {
+  const auto position = m_blocks.find(reinterpret_cast<std::uintptr_t>(pointer));
+  if (position == m_blocks.end()) fail(pointer, function);
+  const isthmus_device owner = position->second.owner->device();
   if (!is_same_device(owner, device))
     throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
                      fmt::format("{}: pointer = {} is a block of {}, not of {}", function, pointer,
                                  format_device(owner), format_device(device)),
                      "pass the device that the block was allocated on");
-  return found;
+  return position;
 }
 
 memory_block block_table::remove(isthmus_device device, const void* pointer, const char* function) {
   const std::lock_guard lock(m_mutex);
-  const auto found = find_owned(device, pointer, function);
-  const memory_block block = found->second;
-  m_blocks.erase(found);
-  m_freed[m_next_freed] = {block.begin, block.bytes, device};
-  m_next_freed = (m_next_freed + 1) % m_freed.size();
+  const auto position = find_owned(device, pointer, function);
+  const memory_block block = position->second;
+  m_blocks.erase(position);
+  m_freed_blocks[m_next_freed] = {block.begin, block.bytes, device};
+  m_next_freed = (m_next_freed + 1) % m_freed_blocks.size();
   return block;
 }
 
@@ -93,14 +93,14 @@ memory_block block_table::lookup(isthmus_device device, const void* pointer, con
   return find_owned(device, pointer, function)->second;
 }
 
-block_table::totals block_table::live() const {
+block_table::totals block_table::live_totals() const {
   const std::lock_guard lock(m_mutex);
   totals result{m_blocks.size(), 0};
   for (const auto& [begin, block] : m_blocks) result.bytes += block.bytes;
   return result;
 }
 
-block_table::totals block_table::live_from(const device_memory* owner, std::size_t provider) const {
+block_table::totals block_table::live_totals(const device_memory* owner, std::size_t provider) const {
   const std::lock_guard lock(m_mutex);
   totals result{0, 0};
   for (const auto& [begin, block] : m_blocks) {

@@ -1,4 +1,4 @@
-// Every live plain block of the process, by address: which provider made it, so that nothing guesses.
+// All live plain device blocks of the process by address, with the provider that allocated each one.
 #pragma once
 
 #include <isthmus/types.h>
@@ -17,32 +17,32 @@ struct memory_block {
   std::uintptr_t begin;
   std::uint64_t bytes;
   device_memory* owner;
-  std::size_t provider;  // its index in the owner's order
+  std::size_t provider;  // index in the owner's provider order
   bool is_pooled;
   bool is_growable = false;
 };
 
 class block_table {
  public:
-  static block_table& instance();  // lives until the process ends
+  static block_table& instance();  // never destroyed
 
   void insert(const memory_block& block);
 
-  // The live block that holds `pointer`.
+  // Returns the live block that contains `pointer`.
   std::optional<memory_block> find(const void* pointer) const;
 
-  // Takes out the block that starts at `pointer` and belongs to `device`. Throws error (INVALID_ARGUMENT)
-  // that says what the pointer is instead; `function` stands in the message.
+  // Removes and returns the block that starts at `pointer` on `device`. If there is none, throws error
+  // (INVALID_ARGUMENT) that describes what the pointer refers to. `function` appears in the message.
   memory_block remove(isthmus_device device, const void* pointer, const char* function);
 
-  // The same look-up and errors; the block stays.
+  // Same as remove, but the block stays in the table.
   memory_block lookup(isthmus_device device, const void* pointer, const char* function) const;
 
   struct totals {
     std::uint64_t blocks, bytes;
   };
-  totals live() const;
-  totals live_from(const device_memory* owner, std::size_t provider) const;
+  totals live_totals() const;
+  totals live_totals(const device_memory* owner, std::size_t provider) const;
 
  private:
   struct freed_block {
@@ -57,7 +57,7 @@ class block_table {
 
   mutable std::mutex m_mutex;
   blocks m_blocks;
-  std::array<freed_block, 1024> m_freed{};  // the latest, to tell a second free from a foreign pointer
+  std::array<freed_block, 1024> m_freed_blocks{};  // recent frees, to detect double frees
   std::size_t m_next_freed = 0;
 };
 

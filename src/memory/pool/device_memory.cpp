@@ -17,17 +17,17 @@ struct device_memory::provider {
   std::string name;
   std::size_t index = 0;
   std::atomic<bool> open{false};
-  bool was_tried = false;  // guarded by m_opening, like the reasons
-  std::string reason;  // why there is no source
+  bool was_tried = false;  // guarded by m_opening, as are the reasons
+  std::string reason;      // why the source is not available
   std::string pool_reason;
   std::unique_ptr<memory_source> source;
   std::unique_ptr<memory_pool> pool;
 };
 
-// What the providers before the one that served said.
+// Errors of the providers that were tried before one succeeded.
 struct device_memory::provider_failures {
   std::string text;
-  bool exhausted = false;  // one of them is out of memory
+  bool is_out_of_memory = false;  // at least one provider was out of memory
   std::optional<error> first;
 
   void add(const std::string& name, const std::string& what) {
@@ -45,8 +45,8 @@ source_opener make_source_opener(isthmus_device device, void* native_context) {
 
 namespace {
 
-// A program that frees a thousand blocks and takes them again should find them in the pool, and what is kept
-// must not be missed by others on the device.
+// The pool should retain blocks that a program frees and allocates again, without starving other users
+// of the device.
 std::uint64_t default_keep_bytes(isthmus_device device) {
   constexpr std::uint64_t min_bytes = std::uint64_t{1} << 30U;
   constexpr std::uint64_t divisor = 16;
@@ -56,7 +56,7 @@ std::uint64_t default_keep_bytes(isthmus_device device) {
   try {
     return std::max(min_bytes, driver->memory_info(device.ordinal).total_bytes / divisor);
   } catch (const error&) {
-    return min_bytes;  // Level Zero's driver does not tell
+    return min_bytes;  // the Level Zero driver does not report free memory
   }
 }
 
@@ -77,7 +77,7 @@ device_memory::~device_memory() = default;
 void device_memory::open(provider& entry) {
   if (entry.open.load(std::memory_order_acquire)) return;
   const std::lock_guard lock(m_opening);
-  // Drivers don't come later, but a program may register its allocator after the first allocation.
+  // Drivers do not become available later, but a program may register its allocator after the first allocation.
   const bool is_final = entry.was_tried && (entry.name == "umf" || entry.name == "direct");
   if (is_final || entry.open) return;
   entry.was_tried = true;
@@ -96,7 +96,7 @@ void device_memory::open_pool(provider& entry) {
   entry.pool = memory_pool::create(*entry.source, m_settings.pool_max_bytes,
                                    keep_bytes ? *keep_bytes : default_keep_bytes(m_device), entry.pool_reason);
   if (!entry.pool)
-    log(log_level::warning, "memory: {} has no pool, every block is the driver's own: {}",
+    log(log_level::warning, "memory: {} has no pool, every block is allocated by the driver: {}",
         format_device(m_device), entry.pool_reason);
 }
 
@@ -108,17 +108,18 @@ void* device_memory::allocate_from(provider& entry, std::uint64_t bytes, bool by
   } catch (const error& failure) {
     if (failure.info().status != ISTHMUS_ERROR_OUT_OF_MEMORY) throw;
   }
-  // What pools hold unused may be enough; and a block of its own needs less than a pool's slab.
+  // Unused pool memory may suffice, and a separate block needs less memory than a slab of the pool.
   trim();
   is_pooled = false;
   return entry.source->allocate(bytes);
 }
 
-// A new block, or `old` with another size.
-void* device_memory::allocate_mapped_from(provider& entry, const memory_block* old, std::uint64_t bytes) {
+// Allocates a mapped block, or resizes `old`.
+void* device_memory::allocate_mapped_from(provider& entry, const memory_block* old_block, std::uint64_t bytes) {
   const auto try_allocate = [&] {
-    return old == nullptr ? entry.source->allocate_mapped(bytes)
-                          : entry.source->resize_mapped(reinterpret_cast<void*>(old->begin), old->bytes, bytes);
+    return old_block == nullptr ? entry.source->allocate_mapped(bytes)
+                                : entry.source->resize_mapped(reinterpret_cast<void*>(old_block->begin),
+                                                              old_block->bytes, bytes);
   };
   try {
     return try_allocate();
@@ -129,7 +130,7 @@ void* device_memory::allocate_mapped_from(provider& entry, const memory_block* o
   return try_allocate();
 }
 
-// take(entry, block) makes the block and notes what kind it is.
+// allocate_block(entry, block) allocates the memory and sets the flags of `block`.
 template <typename Allocate>
 void* device_memory::allocate_with(Allocate&& allocate_block, std::uint64_t bytes, bool reports_fallback) {
   if (bytes == 0) return nullptr;
@@ -150,23 +151,25 @@ void* device_memory::allocate_with(Allocate&& allocate_block, std::uint64_t byte
       return pointer;
     } catch (const error& failure) {
       failures.add(entry->name, failure.what());
-      failures.exhausted |= failure.info().status == ISTHMUS_ERROR_OUT_OF_MEMORY;
+      failures.is_out_of_memory |= failure.info().status == ISTHMUS_ERROR_OUT_OF_MEMORY;
       if (!failures.first) failures.first = failure;
     }
   }
   isthmus_status status = failures.first ? failures.first->info().status : ISTHMUS_ERROR_UNSUPPORTED;
-  if (failures.exhausted) status = ISTHMUS_ERROR_OUT_OF_MEMORY;
+  if (failures.is_out_of_memory) status = ISTHMUS_ERROR_OUT_OF_MEMORY;
   throw make_error(status, ISTHMUS_HERE,
-                   fmt::format("memory_allocate_device: no provider could allocate {} bytes on {}; tried {}",
+                   fmt::format("memory_allocate_device: bytes = {} could not be allocated on {}; tried {}",
                                bytes, format_device(m_device), failures.text.empty() ? "none" : failures.text),
-                   fmt::format("providers are set by {}", m_settings.providers_source),
+                   fmt::format("check the memory.provider setting of {}", m_settings.providers_source),
                    failures.first ? failures.first->info().native_code : 0);
 }
 
 void* device_memory::allocate(std::uint64_t bytes, bool bypass_pool) {
   return allocate_with(
-      [&](provider& entry, memory_block& block) { return allocate_from(entry, bytes, bypass_pool, block.is_pooled); }, bytes,
-      true);
+      [&](provider& entry, memory_block& block) {
+        return allocate_from(entry, bytes, bypass_pool, block.is_pooled);
+      },
+      bytes, true);
 }
 
 void* device_memory::allocate_growable(std::uint64_t bytes) {
@@ -175,17 +178,19 @@ void* device_memory::allocate_growable(std::uint64_t bytes) {
         block.is_growable = true;
         return allocate_mapped_from(entry, nullptr, bytes);
       },
-      bytes, false);  // only some providers have such blocks: that is no fallback
+      bytes, false);  // only some providers support such blocks, so this is not a fallback
 }
 
-void device_memory::log_fallback(const provider& used, const provider_failures& failures) {
+void device_memory::log_fallback(const provider& selected_provider, const provider_failures& failures) {
   if (failures.text.empty()) return;
-  const std::uint64_t bit = std::uint64_t{1} << used.index;
-  if ((m_warned.fetch_or(bit) & bit) != 0) return;
-  // The built-in order names everything that a machine may have; what somebody asked for is another matter.
+  const std::uint64_t bit = std::uint64_t{1} << selected_provider.index;
+  if ((m_logged_fallbacks.fetch_or(bit) & bit) != 0) return;
+  // The built-in order lists all providers that a machine may have, so warn only if the order
+  // was set explicitly.
   const bool is_configured = !m_settings.providers_source.starts_with("default");
   log(is_configured || failures.first ? log_level::warning : log_level::info,
-      "memory: {} takes blocks from {} because of {}", format_device(m_device), used.name, failures.text);
+      "memory: {} falls back to provider {}: {}", format_device(m_device), selected_provider.name,
+      failures.text);
 }
 
 void device_memory::release(const memory_block& block) {
@@ -207,13 +212,13 @@ void device_memory::free(isthmus_device device, void* pointer) {
 
 void* device_memory::resize(isthmus_device device, void* pointer, std::uint64_t bytes) {
   if (pointer == nullptr) return allocate(bytes, false);
-  const memory_block old = block_table::instance().lookup(device, pointer, "memory_resize_device");
-  if (bytes == old.bytes) return pointer;
-  if (old.is_growable && bytes > 0) return resize_growable(old, bytes);
-  const std::string& name = provider_name(old);
+  const memory_block old_block = block_table::instance().lookup(device, pointer, "memory_resize_device");
+  if (bytes == old_block.bytes) return pointer;
+  if (old_block.is_growable && bytes > 0) return resize_growable(old_block, bytes);
+  const std::string& name = provider_name(old_block);
   void* new_pointer = allocate(bytes, false);
   try {
-    if (new_pointer != nullptr) copy(new_pointer, pointer, std::min(bytes, old.bytes), name);
+    if (new_pointer != nullptr) copy(new_pointer, pointer, std::min(bytes, old_block.bytes), name);
   } catch (const error&) {
     free(new_pointer);
     throw;
@@ -222,13 +227,13 @@ void* device_memory::resize(isthmus_device device, void* pointer, std::uint64_t 
   return new_pointer;
 }
 
-// The table must not know the old addresses any more when the driver may give them to somebody else.
+// The block is removed from the table before the driver can reuse its old addresses.
 void* device_memory::resize_growable(memory_block block, std::uint64_t bytes) {
   auto& table = block_table::instance();
   table.remove(m_device, reinterpret_cast<void*>(block.begin), "memory_resize_device");
   try {
-    const void* moved = allocate_mapped_from(*m_providers[block.provider], &block, bytes);
-    block.begin = reinterpret_cast<std::uintptr_t>(moved);
+    const void* new_address = allocate_mapped_from(*m_providers[block.provider], &block, bytes);
+    block.begin = reinterpret_cast<std::uintptr_t>(new_address);
     block.bytes = bytes;
   } catch (const error&) {
     table.insert(block);
@@ -238,20 +243,21 @@ void* device_memory::resize_growable(memory_block block, std::uint64_t bytes) {
   return reinterpret_cast<void*>(block.begin);
 }
 
-void device_memory::copy(void* to, const void* from, std::uint64_t bytes, const std::string& provider) {
+void device_memory::copy(void* destination, const void* source, std::uint64_t bytes,
+                         const std::string& provider) {
   if (m_device.platform == ISTHMUS_PLATFORM_HOST) {
-    std::memcpy(to, from, bytes);
+    std::memcpy(destination, source, bytes);
     return;
   }
-  std::string reason = "its context is the SYCL program's";
+  std::string reason = "its context belongs to the SYCL program";
   device_driver* driver = provider == "sycl" ? nullptr : device_driver::get(m_device.platform, reason);
   if (driver == nullptr)
     throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-                     fmt::format("memory_resize_device: a block of provider {} on {} can't be copied: {}",
+                     fmt::format("memory_resize_device: a block of provider {} on {} cannot be copied: {}",
                                  provider, format_device(m_device), reason),
-                     "allocate a new block and copy in the program's own queue");
+                     "allocate a new block and copy with a queue of the program");
   const owned_stream stream(*driver, m_device.ordinal);
-  const device_copy request{to, from, bytes};
+  const device_copy request{destination, source, bytes};
   driver->copy(m_device.ordinal, {&request, 1}, stream);
   driver->synchronize(m_device.ordinal, stream);
 }
@@ -270,19 +276,19 @@ nlohmann::json device_memory::explain() {
   nlohmann::json providers = nlohmann::json::array();
   for (const auto& entry : m_providers) {
     open(*entry);
-    const auto live = block_table::instance().live_from(this, entry->index);
+    const auto live_blocks = block_table::instance().live_totals(this, entry->index);
     const std::lock_guard lock(m_opening);
     nlohmann::json entry_json = {{"name", entry->name},
-                          {"available", entry->open.load()},
-                          {"reason", entry->open ? "" : entry->reason},
-                          {"live_blocks", live.blocks},
-                          {"live_bytes", live.bytes}};
+                                 {"available", entry->open.load()},
+                                 {"reason", entry->open ? "" : entry->reason},
+                                 {"live_blocks", live_blocks.blocks},
+                                 {"live_bytes", live_blocks.bytes}};
     if (entry->pool) {
-      const auto used = entry->pool->used();
-      entry_json["pool"] = {{"taken_bytes", used.taken_bytes},
-                     {"unused_bytes", used.unused_bytes},
-                     {"max_bytes", m_settings.pool_max_bytes},
-                     {"keep_bytes", entry->pool->keep_bytes()}};
+      const auto pool_usage = entry->pool->current_usage();
+      entry_json["pool"] = {{"taken_bytes", pool_usage.taken_bytes},
+                            {"unused_bytes", pool_usage.unused_bytes},
+                            {"max_bytes", m_settings.pool_max_bytes},
+                            {"keep_bytes", entry->pool->keep_bytes()}};
     } else {
       entry_json["pool"] = entry->open ? entry->pool_reason : "";
     }

@@ -1,4 +1,6 @@
-// Plain memory of one device: its providers in the configured order, their pools, and the blocks they made.
+// Plain memory of one device: its providers in the configured order, their pools and their blocks.
+//
+// Thread safety: all functions can be called from any thread.
 #pragma once
 
 #include <isthmus/memory.h>
@@ -19,11 +21,11 @@
 
 namespace isthmus {
 
-// Opens a provider by its name; nullptr and `reason` where it can't be had.
+// Opens a provider by name. Returns nullptr and sets `reason` if the provider is not available.
 using source_opener =
     std::function<std::unique_ptr<memory_source>(const std::string& name, std::string& reason)>;
 
-// "umf", "direct" and what front ends registered.
+// Opens "umf", "direct" and the providers that front ends registered.
 source_opener make_source_opener(isthmus_device device, void* native_context);
 
 class device_memory {
@@ -33,8 +35,7 @@ class device_memory {
   device_memory(const device_memory&) = delete;
   device_memory& operator=(const device_memory&) = delete;
 
-  // As the functions of memory.h say; `device` is the caller's, which the block's is checked against. Any
-  // thread.
+  // See memory.h. The block must belong to `device`.
   void* allocate(std::uint64_t bytes, bool bypass_pool);
   void* allocate_growable(std::uint64_t bytes);
   void* resize(isthmus_device device, void* pointer, std::uint64_t bytes);
@@ -42,14 +43,14 @@ class device_memory {
   void trim();
   nlohmann::json explain();
 
-  // The block knows its owner; `device` is only what the caller believes.
+  // The owner is taken from the block; `device` is only checked against it.
   static void free(isthmus_device device, void* pointer);
 
   isthmus_device device() const { return m_device; }
   const std::string& provider_name(const memory_block& block) const;
 
  private:
-  // One entry of the order. Opened when an allocation first comes to it.
+  // One entry of the provider order. Opened when an allocation first reaches it.
   struct provider;
   struct provider_failures;
 
@@ -60,16 +61,16 @@ class device_memory {
   void* allocate_from(provider& entry, std::uint64_t bytes, bool bypass_pool, bool& is_pooled);
   void* allocate_mapped_from(provider& entry, const memory_block* old, std::uint64_t bytes);
   void* resize_growable(memory_block block, std::uint64_t bytes);
-  void log_fallback(const provider& used, const provider_failures& failures);
+  void log_fallback(const provider& selected_provider, const provider_failures& failures);
   void release(const memory_block& block);
-  void copy(void* to, const void* from, std::uint64_t bytes, const std::string& provider);
+  void copy(void* destination, const void* source, std::uint64_t bytes, const std::string& provider);
 
   const isthmus_device m_device;
   const selection::memory_settings m_settings;
   const source_opener m_open;
   std::mutex m_opening;
   std::vector<std::unique_ptr<provider>> m_providers;
-  std::atomic<std::uint64_t> m_warned{0};  // bit i: a fallback to provider i was logged
+  std::atomic<std::uint64_t> m_logged_fallbacks{0};  // bit i: a fallback to provider i was logged
 };
 
 }  // namespace isthmus

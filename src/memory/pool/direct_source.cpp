@@ -1,4 +1,4 @@
-// Blocks by the platform's own call: the driver's on devices, an anonymous mapping on the host.
+// Blocks from the platform's allocation call: the driver on devices, an anonymous mapping on the host.
 #include <sys/mman.h>
 
 #include <cerrno>
@@ -28,12 +28,14 @@ class driver_source final : public memory_source {
   int m_device;
 };
 
-// In the program's own context, where the platform has more than one.
+// Allocates in the program's Level Zero context.
 class level_zero_source final : public memory_source {
  public:
   level_zero_source(level_zero_driver& driver, int device, void* context)
       : m_driver(driver), m_device(device), m_context(static_cast<_ze_context_handle_t*>(context)) {}
-  void* allocate(std::uint64_t bytes) override { return m_driver.allocate_in_context(m_context, m_device, bytes); }
+  void* allocate(std::uint64_t bytes) override {
+    return m_driver.allocate_in_context(m_context, m_device, bytes);
+  }
   void free(void* pointer, std::uint64_t) override { m_driver.free_in_context(m_context, m_device, pointer); }
 
  private:
@@ -56,10 +58,10 @@ class mapping_source final : public memory_source {
 
   void* allocate_mapped(std::uint64_t bytes) override { return allocate(bytes); }
   void* resize_mapped(void* pointer, std::uint64_t old_bytes, std::uint64_t bytes) override {
-    void* moved = mremap(pointer, old_bytes, bytes, MREMAP_MAYMOVE);
-    // Newer kernels call a size beyond the address space an invalid argument; nothing else can be invalid here.
-    if (moved == MAP_FAILED) fail(errno == EINVAL ? ENOMEM : errno, "mremap", bytes);
-    return moved;
+    void* new_address = mremap(pointer, old_bytes, bytes, MREMAP_MAYMOVE);
+    // Newer kernels return EINVAL if the size exceeds the address space. No other argument can be invalid here.
+    if (new_address == MAP_FAILED) fail(errno == EINVAL ? ENOMEM : errno, "mremap", bytes);
+    return new_address;
   }
   void free_mapped(void* pointer, std::uint64_t bytes) override { free(pointer, bytes); }
 
@@ -72,7 +74,7 @@ class mapping_source final : public memory_source {
 
 [[noreturn]] void fail_mapped() {
   throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE, "has no growable blocks",
-                   "resize an ordinary block: its contents are copied");
+                   "use isthmus_memory_resize_device on an ordinary block, which copies its contents");
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
-// Where whole blocks of one device's memory come from: a driver, UMF's provider of it, or a front end's
-// allocator. What a pool cuts into pieces, and what large blocks are taken from directly.
+// Allocator of whole memory blocks of one device: a driver, a UMF provider or an allocator that a front end
+// registered. Pools divide its blocks; large blocks are allocated from it directly.
+//
+// Thread safety: all functions can be called from any thread.
 #pragma once
 
 #include <isthmus/memory.h>
@@ -14,22 +16,22 @@ class memory_source {
  public:
   virtual ~memory_source() = default;
 
-  // A block of bytes > 0, aligned to 256. Throws error: OUT_OF_MEMORY where that is the reason, else BACKEND
-  // with the native code. Any thread.
+  // Allocates a block of bytes > 0, aligned to 256. Throws error (OUT_OF_MEMORY, otherwise BACKEND with the
+  // native code).
   virtual void* allocate(std::uint64_t bytes) = 0;
 
-  // Gives a block back; `bytes` as it was asked for. Throws error. Any thread.
+  // Frees a block; `bytes` is the size that was requested. Throws error.
   virtual void free(void* pointer, std::uint64_t bytes) = 0;
 
-  // Blocks whose size changes by mapping pages, as device_driver says. A source without them throws
-  // UNSUPPORTED.
+  // Blocks that are resized by mapping pages, see device_driver. Throws error (UNSUPPORTED) if the
+  // source has none.
   virtual void* allocate_mapped(std::uint64_t bytes);
   virtual void* resize_mapped(void* pointer, std::uint64_t old_bytes, std::uint64_t bytes);
   virtual void free_mapped(void* pointer, std::uint64_t bytes);
 };
 
-// nullptr, and why in `reason`, where this machine or process has no such source. `native_context` is as in
-// isthmus_memory_options.
+// These functions return nullptr and set `reason` if the source is not available in this process.
+// `native_context`: see isthmus_memory_options.
 std::unique_ptr<memory_source> open_umf_source(isthmus_device device, void* native_context,
                                                std::string& reason);
 std::unique_ptr<memory_source> open_direct_source(isthmus_device device, void* native_context,
@@ -37,10 +39,10 @@ std::unique_ptr<memory_source> open_direct_source(isthmus_device device, void* n
 std::unique_ptr<memory_source> open_registered_source(isthmus_device device, const std::string& name,
                                                       std::string& reason);
 
-// Keeps the functions of a front end for `device`; the first of a name stays.
+// Registers the allocator of a front end for `device`. The first registration of a name is kept.
 void register_source(isthmus_device device, const isthmus_memory_provider& provider);
 
-// "cuda:1", as messages name a device.
+// Formats a device for messages: "cuda:1".
 std::string format_device(isthmus_device device);
 
 }  // namespace isthmus

@@ -11,12 +11,12 @@ namespace isthmus {
 namespace {
 
 constexpr std::size_t alignment = 256;
-// CUDA maps memory in pieces of 2 MiB, so a smaller slab would waste the rest of one.
+// CUDA maps memory in units of 2 MiB, so smaller slabs would waste memory.
 constexpr std::size_t slab_bytes = std::size_t{2} << 20U;
-// Empty slabs of one size that UMF keeps by itself; further ones come to m_unused.
+// Number of empty slabs per size that UMF keeps. Additional empty slabs go to m_unused_blocks.
 constexpr std::size_t slabs_per_size = 1;
 
-// What a callback threw on its way through UMF, which is C.
+// The exception of a callback. UMF is a C library, so exceptions must not pass through it.
 thread_local std::exception_ptr pending_exception;
 
 }  // namespace
@@ -55,7 +55,7 @@ struct memory_pool::callbacks {
     *code = 0;
     return UMF_RESULT_SUCCESS;
   }
-  // Sizes that UMF aligns to: what every source promises.
+  // Page sizes reported to UMF: the alignment that every source guarantees.
   static umf_result_t recommended_page_size(void*, std::size_t, std::size_t* bytes) {
     *bytes = slab_bytes;
     return UMF_RESULT_SUCCESS;
@@ -72,7 +72,7 @@ struct memory_pool::callbacks {
   static const umf_memory_provider_ops_t* table() {
     static const umf_memory_provider_ops_t operations = [] {
       umf_memory_provider_ops_t result{};
-      result.version = UMF_MAKE_VERSION(1, 0);  // nothing that newer versions added is given
+      result.version = UMF_MAKE_VERSION(1, 0);  // uses no members added in newer versions
       result.initialize = &initialize;
       result.finalize = &finalize;
       result.alloc = &alloc;
@@ -111,7 +111,7 @@ bool memory_pool::open(std::string& reason) {
     if (result == UMF_RESULT_SUCCESS) result = m_umf.disjoint_set_max_poolable_size(params, m_max_bytes);
     if (result == UMF_RESULT_SUCCESS) result = m_umf.disjoint_set_capacity(params, slabs_per_size);
     if (result == UMF_RESULT_SUCCESS) result = m_umf.disjoint_set_min_bucket_size(params, alignment);
-    // Which pool a block belongs to is known here: UMF need not track addresses.
+    // block_table records the pool of each block, so UMF does not need to track addresses.
     if (result == UMF_RESULT_SUCCESS)
       result = m_umf.pool_create(m_umf.disjoint_pool_ops(), provider, params,
                                  UMF_POOL_CREATE_FLAG_DISABLE_TRACKING, &pool);
@@ -129,7 +129,7 @@ memory_pool::~memory_pool() {
   try {
     release_unused();
   } catch (const error& failure) {
-    log(log_level::warning, "memory: a pool ends without giving everything back: {}", failure.what());
+    log(log_level::warning, "memory: a pool could not return all of its memory: {}", failure.what());
   }
 }
 
@@ -155,7 +155,7 @@ void memory_pool::trim() {
   release_unused();
 }
 
-memory_pool::usage memory_pool::used() const {
+memory_pool::usage memory_pool::current_usage() const {
   const std::lock_guard lock(m_mutex);
   return {m_taken_bytes, m_unused_bytes};
 }
@@ -163,10 +163,10 @@ memory_pool::usage memory_pool::used() const {
 void* memory_pool::allocate_slab(std::uint64_t bytes) {
   {
     const std::lock_guard lock(m_mutex);
-    const auto found = m_unused.find(bytes);
-    if (found != m_unused.end() && !found->second.empty()) {
-      void* pointer = found->second.back();
-      found->second.pop_back();
+    const auto position = m_unused_blocks.find(bytes);
+    if (position != m_unused_blocks.end() && !position->second.empty()) {
+      void* pointer = position->second.back();
+      position->second.pop_back();
       m_unused_bytes -= bytes;
       return pointer;
     }
@@ -181,7 +181,7 @@ void memory_pool::free_slab(void* pointer, std::uint64_t bytes) {
   {
     const std::lock_guard lock(m_mutex);
     if (m_unused_bytes + bytes <= m_keep_bytes) {
-      m_unused[bytes].push_back(pointer);
+      m_unused_blocks[bytes].push_back(pointer);
       m_unused_bytes += bytes;
       return;
     }
@@ -196,11 +196,12 @@ void memory_pool::release_unused() {
     std::uint64_t bytes = 0;
     {
       const std::lock_guard lock(m_mutex);
-      while (!m_unused.empty() && m_unused.rbegin()->second.empty()) m_unused.erase(std::prev(m_unused.end()));
-      if (m_unused.empty()) return;
-      bytes = m_unused.rbegin()->first;
-      pointer = m_unused.rbegin()->second.back();
-      m_unused.rbegin()->second.pop_back();
+      while (!m_unused_blocks.empty() && m_unused_blocks.rbegin()->second.empty())
+        m_unused_blocks.erase(std::prev(m_unused_blocks.end()));
+      if (m_unused_blocks.empty()) return;
+      bytes = m_unused_blocks.rbegin()->first;
+      pointer = m_unused_blocks.rbegin()->second.back();
+      m_unused_blocks.rbegin()->second.pop_back();
       m_unused_bytes -= bytes;
       m_taken_bytes -= bytes;
     }

@@ -1,4 +1,5 @@
-// Blocks from a front end's allocator: functions in a C table, because the core includes no SYCL.
+// Blocks from an allocator that a front end registered. The allocator is a C table of functions, because the
+// core does not depend on SYCL.
 #include <map>
 #include <mutex>
 #include <utility>
@@ -20,7 +21,8 @@ class registered_source final : public memory_source {
     if (code != 0 || pointer == nullptr)
       throw make_error(
           ISTHMUS_ERROR_OUT_OF_MEMORY, ISTHMUS_HERE,
-          fmt::format("{} could not allocate {} bytes on {}", m_name, bytes, format_device(m_device)), "", code);
+          fmt::format("{} could not allocate {} bytes on {}", m_name, bytes, format_device(m_device)), "",
+          code);
     return pointer;
   }
 
@@ -40,7 +42,7 @@ class registered_source final : public memory_source {
 
 struct registry {
   std::mutex mutex;
-  std::map<std::pair<std::string, std::string>, isthmus_memory_provider> functions;  // by device and name
+  std::map<std::pair<std::string, std::string>, isthmus_memory_provider> functions;  // key: device and name
 
   static registry& instance() {
     static registry& instance_storage = *new registry;
@@ -53,19 +55,20 @@ struct registry {
 void register_source(isthmus_device device, const isthmus_memory_provider& provider) {
   registry& all = registry::instance();
   const std::lock_guard lock(all.mutex);
-  isthmus_memory_provider stored = provider;
-  stored.name = nullptr;  // the caller's; the key has a copy
-  all.functions.try_emplace({format_device(device), provider.name}, stored);
+  isthmus_memory_provider stored_provider = provider;
+  stored_provider.name = nullptr;  // owned by the caller; the key has a copy
+  all.functions.try_emplace({format_device(device), provider.name}, stored_provider);
 }
 
 std::unique_ptr<memory_source> open_registered_source(isthmus_device device, const std::string& name,
                                                       std::string& reason) {
   registry& all = registry::instance();
   const std::lock_guard lock(all.mutex);
-  const auto found = all.functions.find({format_device(device), name});
-  if (found != all.functions.end()) return std::make_unique<registered_source>(device, name, found->second);
-  reason =
-      fmt::format("no program registered {} for {} (isthmus/sycl/memory.hpp does)", name, format_device(device));
+  const auto position = all.functions.find({format_device(device), name});
+  if (position != all.functions.end())
+    return std::make_unique<registered_source>(device, name, position->second);
+  reason = fmt::format("provider {} is not registered for {} (isthmus/sycl/memory.hpp registers it)", name,
+                       format_device(device));
   return nullptr;
 }
 

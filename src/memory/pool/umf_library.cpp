@@ -5,7 +5,7 @@
 namespace isthmus {
 namespace {
 
-void look_up(symbol_loader& loader, umf_library& table) {
+void load_functions(symbol_loader& loader, umf_library& table) {
   loader.load_required(table.provider_create, "MemoryProviderCreate");
   loader.load_required(table.provider_destroy, "MemoryProviderDestroy");
   loader.load_required(table.provider_alloc, "MemoryProviderAlloc");
@@ -45,29 +45,30 @@ struct library_state {
   std::string reason;
 
   library_state() {
-    // PyPI's wheel puts it into <environment>/lib, two folders above site-packages; a SYCL program has it
-    // already, and the dynamic linker then finds it by its name.
+    // The PyPI wheel installs it in <environment>/lib, two folders above site-packages. In a SYCL program it is
+    // already loaded, and the dynamic linker finds it by name.
     const library_search_request request{.variable = "ISTHMUS_UMF_LIBRARY",
-                                 .names = {"libumf.so.1"},
-                                 .wheel_folders = {"../.."},
-                                 .system_folders = {}};
+                                         .names = {"libumf.so.1"},
+                                         .wheel_folders = {"../.."},
+                                         .system_folders = {}};
     const dynamic_library library = dynamic_library::open(request, reason);
     if (!library) {
       reason = "UMF could not be loaded (pip install umf): " + reason;
       return;
     }
     symbol_loader loader(library, "umf");
-    look_up(loader, table);
+    load_functions(loader, table);
     table.path = library.path();
     if (!loader.first_missing().empty())
-      reason = table.path + " lacks " + loader.first_missing() + " (UMF 1.0 or newer has it)";
+      reason = table.path + " lacks " + loader.first_missing() + " (install UMF 1.0 or newer)";
   }
 };
 
 }  // namespace
 
 const umf_library* umf_library::get(std::string& reason) {
-  static const library_state& instance_storage = *new library_state;  // blocks may be freed after static objects are gone
+  static const library_state& instance_storage =
+      *new library_state;  // never destroyed: blocks may be freed after static destruction
   reason = instance_storage.reason;
   return instance_storage.reason.empty() ? &instance_storage.table : nullptr;
 }

@@ -1,4 +1,4 @@
-// Intel's Unified Memory Framework, loaded at run time: the core runs without it.
+// Intel's Unified Memory Framework (UMF), loaded at run time. Optional.
 #pragma once
 
 #include <umf/pools/pool_disjoint.h>
@@ -10,9 +10,10 @@
 
 namespace isthmus {
 
-// The functions of libumf.so.1 that Isthmus calls, under their own names without "umf".
+// The functions of libumf.so.1 that Isthmus calls, named without the prefix "umf".
 struct umf_library {
-  // The process's library, loaded at the first call and kept; nullptr and `reason` where there is none.
+  // Returns the library of this process, which the first call loads. If it is not available, returns nullptr
+  // and sets `reason`.
   static const umf_library* get(std::string& reason);
 
   decltype(&umfMemoryProviderCreate) provider_create;

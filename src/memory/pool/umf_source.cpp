@@ -1,4 +1,4 @@
-// Blocks from UMF's own providers: operating-system memory, CUDA, Level Zero.
+// Blocks from UMF providers: operating system memory, CUDA, Level Zero.
 #include <cstring>
 
 #include "base/error.hpp"
@@ -39,11 +39,12 @@ class umf_source final : public memory_source {
     std::int32_t native = 0;
     if (result == UMF_RESULT_ERROR_MEMORY_PROVIDER_SPECIFIC)
       m_umf.provider_last_native_error(m_provider, &text, &native);
-    // UMF's operating-system provider says no more than that its call failed, which for an anonymous
-    // mapping means memory or address space.
-    const bool exhausted = result == UMF_RESULT_ERROR_OUT_OF_HOST_MEMORY || native == ze_out_of_device_memory ||
-                           native == UMF_OS_RESULT_ERROR_ALLOC_FAILED;
-    throw make_error(exhausted ? ISTHMUS_ERROR_OUT_OF_MEMORY : ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE,
+    // UMF's operating system provider reports only that its call failed. For an anonymous mapping, the cause is
+    // lack of memory or address space.
+    const bool is_out_of_memory = result == UMF_RESULT_ERROR_OUT_OF_HOST_MEMORY ||
+                                  native == ze_out_of_device_memory ||
+                                  native == UMF_OS_RESULT_ERROR_ALLOC_FAILED;
+    throw make_error(is_out_of_memory ? ISTHMUS_ERROR_OUT_OF_MEMORY : ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE,
                      fmt::format("UMF could not {} {} bytes on {}: UMF result {}{}{}", action, bytes,
                                  format_device(m_device), static_cast<int>(result),
                                  text != nullptr && *text != '\0' ? ", " : "", text != nullptr ? text : ""),
@@ -55,12 +56,12 @@ class umf_source final : public memory_source {
   umf_memory_provider_handle_t m_provider;
 };
 
-// One of UMF's providers, made from parameters that `describe` fills; UMF copies them.
+// Creates a UMF provider from parameters that `describe` fills. UMF copies the parameters.
 template <typename Params, typename Describe>
 std::unique_ptr<memory_source> open_provider(const umf_library& umf, isthmus_device device,
-                                    umf_result_t (*create)(Params*), umf_result_t (*destroy)(Params),
-                                    const umf_memory_provider_ops_t* operations, Describe&& describe,
-                                    std::string& reason) {
+                                             umf_result_t (*create)(Params*), umf_result_t (*destroy)(Params),
+                                             const umf_memory_provider_ops_t* operations, Describe&& describe,
+                                             std::string& reason) {
   Params params = nullptr;
   umf_memory_provider_handle_t provider = nullptr;
   umf_result_t result = create(&params);
@@ -104,7 +105,7 @@ std::unique_ptr<memory_source> open_cuda(const umf_library& umf, isthmus_device 
       reason);
 }
 
-// UMF asks for relaxed limits by itself where a block is larger than the device's usual maximum.
+// UMF requests relaxed limits itself for blocks that exceed the device's default maximum.
 std::unique_ptr<memory_source> open_level_zero(const umf_library& umf, isthmus_device device,
                                                void* native_context, std::string& reason) {
   auto* driver = static_cast<level_zero_driver*>(device_driver::get(ISTHMUS_PLATFORM_LEVEL_ZERO, reason));
