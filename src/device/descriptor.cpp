@@ -13,17 +13,19 @@ namespace isthmus {
 namespace {
 
 [[noreturn]] void fail_duplicate(const char* call, std::int64_t pid, int code) {
-  throw make_error(
-      ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE,
-      fmt::format("{}, to take a block's descriptor from process {}: {}", call, pid, std::strerror(code)),
-      "it needs Linux 5.6, one user, one process namespace, and no kernel.yama.ptrace_scope above 0 "
-      "or the capability SYS_PTRACE",
-      code);
+  throw make_error(ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE,
+                   fmt::format("{} failed while duplicating a block's descriptor from process {}: {}", call,
+                               pid, std::strerror(code)),
+                   "use Linux 5.6 or newer, one user and one process namespace, and either "
+                   "kernel.yama.ptrace_scope = 0 or the "
+                   "capability SYS_PTRACE",
+                   code);
 }
 
 }  // namespace
 
-// Opening /proc/<pid>/fd/<n> would not do: it opens the device file anew, without what the driver tied to it.
+// Opening /proc/<pid>/fd/<n> does not work: it would open the device file again, without the state that the
+// driver attached to the original descriptor.
 int duplicate_descriptor(std::int64_t pid, int descriptor) {
   if (pid == getpid()) {
     const int duplicate = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);

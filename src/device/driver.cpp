@@ -19,7 +19,7 @@ device_driver* start_driver(std::unique_ptr<gpu::gpu_api> api, std::string& reas
     reason = fmt::format("{}: {}", api->title(), code == gpu::success ? "no device" : api->text(code));
     return nullptr;
   }
-  // Never deleted: a driver must outlive every static object that may still free a block.
+  // Never deleted: the driver must outlive all static objects that may still free blocks.
   return new gpu::gpu_driver(std::move(api), devices);
 }
 
@@ -27,25 +27,25 @@ device_driver* load(isthmus_platform platform, std::string& reason) {
   switch (platform) {
     case ISTHMUS_PLATFORM_CUDA: return start_driver(gpu::load_cuda(reason), reason);
     case ISTHMUS_PLATFORM_HIP: return start_driver(gpu::load_hip(reason), reason);
-    case ISTHMUS_PLATFORM_LEVEL_ZERO: return level_zero_driver::load(reason).release();  // never deleted either
+    case ISTHMUS_PLATFORM_LEVEL_ZERO: return level_zero_driver::load(reason).release();  // also never deleted
     case ISTHMUS_PLATFORM_OPENCL:
     case ISTHMUS_PLATFORM_HOST:
     case ISTHMUS_PLATFORM_COUNT: break;
   }
-  reason = "this platform has no device driver in Isthmus";
+  reason = "Isthmus has no device driver for this platform";
   return nullptr;
 }
 
 [[noreturn]] void fail_mapped() {
   throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-                   "this driver has no blocks that grow by mapping pages",
-                   "resize an ordinary block: its contents are copied");
+                   "this driver does not support blocks that grow by mapping pages",
+                   "resize an ordinary block; its contents are copied");
 }
 
 [[noreturn]] void fail_kernels(int device) {
   throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-                   fmt::format("device {}: this platform runs no kernels of Isthmus' core", device),
-                   "choose a backend that needs none");
+                   fmt::format("device {}: Isthmus has no kernels for this platform", device),
+                   "choose a backend that needs no kernels");
 }
 
 struct driver_slot {
@@ -57,13 +57,15 @@ struct driver_slot {
 }  // namespace
 
 void* device_driver::native_context(int) {
-  throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE, "this platform has no contexts", "none is needed");
+  throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE, "native_context: this platform has no contexts",
+                   "pass no context");
 }
 
 void device_driver::enqueue_words(int device, std::span<const word_step>, native_stream) {
-  throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-                   fmt::format("device {}: this platform's streams can't wait for an exact word", device),
-                   "choose a backend that needs no stream memory operations");
+  throw make_error(
+      ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+      fmt::format("device {}: streams of this platform cannot wait for an exact word value", device),
+      "choose a backend that needs no stream memory operations");
 }
 
 std::string device_driver::architecture(int device) { fail_kernels(device); }
@@ -75,25 +77,25 @@ void device_driver::launch(int device, native_kernel, unsigned, unsigned, std::s
 
 native_event device_driver::create_timed_event(int device) {
   throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-                   fmt::format("device {}: this platform's events have no time in Isthmus", device),
+                   fmt::format("device {}: events of this platform do not support timing in Isthmus", device),
                    "use the vendor's profiler");
 }
 
 double device_driver::elapsed_us(native_event, native_event) {
-  throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE, "this platform's events have no time in Isthmus",
-                   "use the vendor's profiler");
+  throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+                   "events of this platform do not support timing in Isthmus", "use the vendor's profiler");
 }
 
 void* device_driver::allocate_mapped(int, std::uint64_t) { fail_mapped(); }
 void* device_driver::resize_mapped(int, void*, std::uint64_t) { fail_mapped(); }
 void device_driver::free_mapped(int, void*) { fail_mapped(); }
 
-void device_driver::with_device(int, const std::function<void()>& work) { work(); }
+void device_driver::run_on_device(int, const std::function<void()>& work) { work(); }
 
 device_driver* device_driver::get(isthmus_platform platform, std::string& reason) {
   static auto* const slots = new std::array<driver_slot, ISTHMUS_PLATFORM_COUNT>;
   if (platform < 0 || platform >= ISTHMUS_PLATFORM_COUNT) {
-    reason = "no such platform";
+    reason = fmt::format("unknown platform {}", static_cast<int>(platform));
     return nullptr;
   }
   driver_slot& slot = (*slots)[static_cast<std::size_t>(platform)];

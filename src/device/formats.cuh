@@ -1,5 +1,6 @@
-// The formats of 16 and 8 bits on devices: `bits` as they lie in memory, `value` as they are combined. nvcc,
-// hipcc, NVRTC and HIPRTC read this, so there is no standard library here. On the host: base/formats.inc.hpp.
+// Device conversions of the 16-bit and 8-bit floating-point formats. `bits` is the format in memory, `value`
+// the type in which elements are combined. nvcc, hipcc, NVRTC and HIPRTC compile this file, so it cannot use
+// the standard library. The host version is base/formats.inc.hpp.
 #ifndef ISTHMUS_DEVICE_FORMATS
 #define ISTHMUS_DEVICE_FORMATS
 
@@ -9,14 +10,14 @@ using u8 = unsigned char;
 using u16 = unsigned short;
 using u32 = unsigned int;
 
-// A floating-point format of 8 bits: combined as float and rounded once, to nearest even, at most to the
-// largest.
+// An 8-bit floating-point format. Elements are combined as float and rounded once, to nearest even. Values that
+// are too large become the largest finite number.
 template <int ExponentBits, int MantissaBits, bool HasInfinity>
 struct small_float {
   using bits = u8;
   using value = float;
   static constexpr int bias = (1 << (ExponentBits - 1)) - 1;
-  static constexpr int dropped = 23 - MantissaBits;  // digits of a float's mantissa
+  static constexpr int dropped_bits = 23 - MantissaBits;  // bits of a float's mantissa that the format lacks
   static constexpr u32 sign = 1u << (ExponentBits + MantissaBits);
   static constexpr u32 infinity = ((1u << ExponentBits) - 1) << MantissaBits;
   static constexpr u32 nan = HasInfinity ? infinity | 1u << (MantissaBits - 1) : sign - 1;
@@ -28,21 +29,24 @@ struct small_float {
 
   static __device__ value load(bits raw) {
     const u32 magnitude = raw & (sign - 1);
-    // The fields in a float's places; its exponent counts from another start, also of subnormal numbers.
-    float size = __builtin_bit_cast(float, magnitude << dropped) * power_of_two(127 - bias);
+    // Shift the fields to their positions in a float, then correct the exponent bias. This is also correct
+    // for subnormal numbers.
+    float size = __builtin_bit_cast(float, magnitude << dropped_bits) * power_of_two(127 - bias);
     if (HasInfinity && magnitude >= infinity)
-      size = __builtin_bit_cast(float, 0x7f800000u | (magnitude - infinity) << dropped);
+      size = __builtin_bit_cast(float, 0x7f800000u | (magnitude - infinity) << dropped_bits);
     if (!HasInfinity && magnitude == nan) size = __builtin_bit_cast(float, 0x7fc00000u);
     return (raw & sign) != 0 ? -size : size;
   }
 
   static __device__ bits store(value exact) {
-    const u32 whole = __builtin_bit_cast(u32, exact), magnitude = whole & 0x7fffffffu;
-    const u32 negative = whole >> 31 << (ExponentBits + MantissaBits);
+    const u32 pattern = __builtin_bit_cast(u32, exact), magnitude = pattern & 0x7fffffffu;
+    const u32 negative = pattern >> 31 << (ExponentBits + MantissaBits);
     if (magnitude > 0x7f800000u) return static_cast<bits>(negative | nan);
-    u32 rounded = (magnitude + (1u << (dropped - 1)) - 1 + ((magnitude >> dropped) & 1)) >> dropped;
+    u32 rounded =
+        (magnitude + (1u << (dropped_bits - 1)) - 1 + ((magnitude >> dropped_bits) & 1)) >> dropped_bits;
     rounded -= static_cast<u32>(127 - bias) << MantissaBits;
-    // Below the smallest normal number, a float whose last digit is this format's smallest step rounds.
+    // Numbers below the smallest normal number are rounded by adding a float whose last bit is this
+    // format's smallest step.
     const float step = power_of_two(24 - bias - MantissaBits);
     if (magnitude < static_cast<u32>(128 - bias) << 23)
       rounded =
@@ -51,8 +55,8 @@ struct small_float {
   }
 };
 
-// float16 and bfloat16 are common enough for the devices' own conversions, which take one instruction: by
-// the arithmetic above, an element of bfloat16 took some 40 instructions.
+// float16 and bfloat16 use the devices' conversion instructions. The arithmetic above takes about 40
+// instructions per bfloat16 element.
 struct float16 {
   using bits = u16;
   using value = float;
@@ -94,9 +98,10 @@ struct bfloat16 {
 #else
   static __device__ value load(bits raw) { return __builtin_bit_cast(float, static_cast<u32>(raw) << 16); }
   static __device__ bits store(value exact) {
-    const u32 whole = __builtin_bit_cast(u32, exact);
-    if (exact != exact) return static_cast<u16>(whole >> 16 | 0x40u);  // a NaN whose digits may all be dropped
-    return static_cast<u16>((whole + 0x7fffu + (whole >> 16 & 1)) >> 16);
+    const u32 pattern = __builtin_bit_cast(u32, exact);
+    if (exact != exact)
+      return static_cast<u16>(pattern >> 16 | 0x40u);  // keep a NaN even if its payload is cut off
+    return static_cast<u16>((pattern + 0x7fffu + (pattern >> 16 & 1)) >> 16);
   }
 #endif
 };

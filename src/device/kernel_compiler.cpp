@@ -27,7 +27,7 @@ class runtime_compiler final : public kernel_compiler {
   runtime_compiler_api m_api;
 };
 
-// A driver runs what the compilers of its own and of older major versions make.
+// A driver can run code from compilers of its own major version and of older major versions.
 library_search_request library_search(bool is_cuda, int driver_major, const char* option) {
   library_search_request search;
   search.option = option;
@@ -43,12 +43,13 @@ library_search_request library_search(bool is_cuda, int driver_major, const char
     search.names.push_back(fmt::format("libnvrtc.so.{}", major));
     search.wheel_folders.push_back(fmt::format("nvidia/cu{}/lib", major));
   }
-  search.wheel_folders.emplace_back("nvidia/cuda_nvrtc/lib");  // as the wheels of 12 have it
+  search.wheel_folders.emplace_back("nvidia/cuda_nvrtc/lib");  // wheels of CUDA 12
   search.system_folders = {"/usr/local/cuda/lib64"};
   return search;
 }
 
-// NVRTC asks the dynamic linker for a part of its own; the wheels of 13 put it where that does not look.
+// NVRTC loads its builtins library through the dynamic linker, which does not search the folder that the wheels
+// of CUDA 13 use. If the library is loaded here first, the dynamic linker finds it.
 void load_builtins(const std::string& path, int major, int minor) {
   const std::string builtins =
       fmt::format("{}libnvrtc-builtins.so.{}.{}", path.substr(0, path.rfind('/') + 1), major, minor);
@@ -100,7 +101,7 @@ void runtime_compiler::check(int code, const char* location, const std::string& 
   if (code == compiler_success) return;
   throw make_error(
       ISTHMUS_ERROR_BACKEND, location, fmt::format("{}: {}: {}", m_title, action, m_api.error_string(code)),
-      fmt::format("name another library in {}", m_is_cuda ? "ISTHMUS_NVRTC_LIBRARY" : "ISTHMUS_HIPRTC_LIBRARY"),
+      fmt::format("set {} to another library", m_is_cuda ? "ISTHMUS_NVRTC_LIBRARY" : "ISTHMUS_HIPRTC_LIBRARY"),
       code);
 }
 
@@ -114,14 +115,14 @@ std::string runtime_compiler::compile_log(void* program) const {
 
 std::vector<int> runtime_compiler::known_architectures() const {
   int count = 0;
-  check(m_api.count_architectures(&count), ISTHMUS_HERE, "asking for architectures");
+  check(m_api.count_architectures(&count), ISTHMUS_HERE, "querying the number of architectures");
   std::vector<int> numbers(static_cast<std::size_t>(count));
-  check(m_api.architectures(numbers.data()), ISTHMUS_HERE, "asking for architectures");
+  check(m_api.architectures(numbers.data()), ISTHMUS_HERE, "querying the architectures");
   return numbers;
 }
 
-// What to compile for: the device's architecture, or the nearest older one that the compiler knows, for which
-// it makes code that the driver translates.
+// The compilation target: the device's architecture, or the nearest older architecture that the compiler
+// supports. In the latter case, the compiler generates PTX, which the driver translates.
 struct compile_target {
   std::string option;
   bool is_machine_code = true;
@@ -136,8 +137,8 @@ compile_target select_target(const std::string& architecture, const std::vector<
     if (item <= device_number) nearest = std::max(nearest, item);
   if (nearest == 0)
     throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-                     fmt::format("this NVRTC makes no code for {} or anything older", architecture),
-                     "name an older NVRTC in ISTHMUS_NVRTC_LIBRARY");
+                     fmt::format("this NVRTC does not support {} or any older architecture", architecture),
+                     "set ISTHMUS_NVRTC_LIBRARY to an older NVRTC");
   const bool is_exact = nearest == device_number;
   return {fmt::format("--gpu-architecture={}_{}", is_exact ? "sm" : "compute", nearest), is_exact};
 }
@@ -160,16 +161,17 @@ std::string runtime_compiler::compile(device_driver& driver, int device, const k
   const auto destroy = [this](void* item) { m_api.destroy(&item); };
   const std::unique_ptr<void, decltype(destroy)> owner(program, destroy);
   int code = compiler_success;
-  driver.with_device(device, [&] {  // HIPRTC compiles for it
+  driver.run_on_device(device, [&] {  // HIPRTC compiles for the current device
     code = m_api.compile(program, static_cast<int>(texts.size()), texts.data());
   });
   if (code != compiler_success)
     check(code, ISTHMUS_HERE, fmt::format("compiling {}: {}", source.name, compile_log(program)));
   std::size_t bytes = 0;
   const bool is_machine_code = target.is_machine_code;
-  check((is_machine_code ? m_api.code_bytes : m_api.ptx_bytes)(program, &bytes), ISTHMUS_HERE, "asking for code");
+  check((is_machine_code ? m_api.code_bytes : m_api.ptx_bytes)(program, &bytes), ISTHMUS_HERE,
+        "querying the size of the code");
   std::string result(bytes, '\0');
-  check((is_machine_code ? m_api.code : m_api.ptx)(program, result.data()), ISTHMUS_HERE, "asking for code");
+  check((is_machine_code ? m_api.code : m_api.ptx)(program, result.data()), ISTHMUS_HERE, "fetching the code");
   return result;
 }
 
@@ -178,17 +180,17 @@ std::string runtime_compiler::compile(device_driver& driver, int device, const k
 kernel_compiler* kernel_compiler::get(isthmus_platform platform, device_driver& driver, const char* option,
                                       std::string& reason) {
   static std::mutex mutex;
-  // Never deleted, like the drivers: kernels live as long as the process.
-  static auto* const loaded = new std::array<std::unique_ptr<kernel_compiler>, 2>;
+  // Never deleted, like the drivers: kernels stay loaded until the process ends.
+  static auto* const instances = new std::array<std::unique_ptr<kernel_compiler>, 2>;
   const bool is_cuda = platform == ISTHMUS_PLATFORM_CUDA;
   if (!is_cuda && platform != ISTHMUS_PLATFORM_HIP) {
     reason = "kernels are compiled at run time for CUDA and HIP only";
     return nullptr;
   }
   const std::lock_guard lock(mutex);
-  auto& own = (*loaded)[is_cuda ? 0 : 1];
-  if (own == nullptr) own = runtime_compiler::load(is_cuda, driver.major_version(), option, reason);
-  return own.get();
+  auto& instance = (*instances)[is_cuda ? 0 : 1];
+  if (instance == nullptr) instance = runtime_compiler::load(is_cuda, driver.major_version(), option, reason);
+  return instance.get();
 }
 
 native_kernel kernel_compiler::kernel(device_driver& driver, int device, const kernel_source& source) {
@@ -197,9 +199,9 @@ native_kernel kernel_compiler::kernel(device_driver& driver, int device, const k
   kernel_slot* slot = nullptr;
   {
     const std::lock_guard lock(m_mutex);
-    auto& found = m_kernels[{device, key}];
-    if (found == nullptr) found = std::make_unique<kernel_slot>();
-    slot = found.get();
+    auto& entry = m_kernels[{device, key}];
+    if (entry == nullptr) entry = std::make_unique<kernel_slot>();
+    slot = entry.get();
   }
   const std::lock_guard lock(slot->mutex);
   if (slot->kernel == nullptr)

@@ -1,5 +1,5 @@
-// Kernels that are compiled while the program runs, so that the core needs no device compiler: by NVRTC for
-// CUDA and HIPRTC for HIP, which are found at run time.
+// Compiles kernels at run time, so that the core needs no device compiler. Uses NVRTC for CUDA and HIPRTC for
+// HIP, which are loaded at run time.
 #pragma once
 
 #include <isthmus/types.h>
@@ -17,38 +17,41 @@ namespace isthmus {
 
 struct kernel_source {
   const char* name;         // of the file, for messages
-  const char* text;         // CUDA C++ that HIP understands, too; includes the header and nothing else
-  const char* header_name;  // as the text includes it
+  const char* text;         // CUDA C++ that HIP also accepts; includes only the header
+  const char* header_name;  // as in the #include
   const char* header_text;
   std::vector<std::string> definitions;   // NAME=VALUE
-  const char* entry;                      // the kernel: extern "C"
-  std::vector<std::string> options = {};  // more of the compiler's own
+  const char* entry;                      // name of the kernel, which is extern "C"
+  std::vector<std::string> options = {};  // additional compiler options
 };
 
 class kernel_compiler {
  public:
-  // The process's compiler for a platform with that driver, loaded at the first call that succeeds and kept;
-  // nullptr and `reason` where there is none. `option`: the configured path of its library, or null. Any
-  // thread.
+  // Returns the process's compiler for a platform and driver, which is loaded at the first successful call and
+  // never unloaded. If there is none, returns nullptr and sets `reason`. `option`: the configured path of the
+  // library, or null.
+  // Thread safety: any thread may call this.
   static kernel_compiler* get(isthmus_platform platform, device_driver& driver, const char* option,
                               std::string& reason);
 
   virtual ~kernel_compiler() = default;
 
-  // The kernel for a device, compiled and loaded at the first call, which takes some tenths of a second and the
-  // care that device_driver::load_kernel asks for. Throws isthmus::error, with what the compiler says. Any
-  // thread.
+  // Returns the kernel for a device. The first call compiles and loads it, which takes a few tenths
+  // of a second.
+  // Blocking: as device_driver::load_kernel.
+  // Errors: throws isthmus::error with the compiler's log.
+  // Thread safety: any thread may call this.
   native_kernel kernel(device_driver& driver, int device, const kernel_source& source);
 
  private:
-  // Machine code for the device.
+  // Returns machine code or PTX for the device.
   virtual std::string compile(device_driver& driver, int device, const kernel_source& source) = 0;
 
   struct kernel_slot {
     std::mutex mutex;
     native_kernel kernel = nullptr;
   };
-  std::mutex m_mutex;  // over the map; each slot has its own, so that devices don't wait for each other
+  std::mutex m_mutex;  // guards the map; each slot has its own mutex, so that devices do not block each other
   std::map<std::pair<int, std::string>, std::unique_ptr<kernel_slot>> m_kernels;  // by device and source
 };
 

@@ -1,5 +1,5 @@
-// What the device libraries of the vendors are called, where they lie and which variables name others: said
-// here alone. (Compilers for kernels: kernel_compiler.cpp.)
+// Names and search paths of the vendors' device libraries, and the environment variables that override them.
+// (kernel_compiler.cpp contains those of the kernel compilers.)
 #pragma once
 
 #include "base/dynamic_library.hpp"
@@ -24,7 +24,7 @@ inline library_search_request cuda_runtime_library() {
   return search;
 }
 
-// HIP's driver and runtime are one library.
+// The HIP driver and runtime are a single library.
 inline library_search_request hip_library() {
   library_search_request search;
   search.variable = "ISTHMUS_HIP_RUNTIME_LIBRARY";

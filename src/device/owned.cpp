@@ -11,7 +11,7 @@
 namespace isthmus {
 namespace {
 
-// Pinned memory without an owner.
+// Pinned memory that currently has no owner.
 struct pinned_pool {
   std::mutex mutex;
   std::map<std::pair<device_driver*, std::uint64_t>, std::vector<void*>> free;
@@ -20,7 +20,7 @@ struct pinned_pool {
     static auto* const pool = new pinned_pool;
     return *pool;
   }
-  void* take(device_driver& driver, std::uint64_t bytes) {
+  void* acquire(device_driver& driver, std::uint64_t bytes) {
     {
       const std::lock_guard lock(mutex);
       auto& blocks = free[{&driver, bytes}];
@@ -32,7 +32,7 @@ struct pinned_pool {
     }
     return driver.allocate_host(bytes);
   }
-  void give_back(device_driver& driver, std::uint64_t bytes, void* block) {
+  void release(device_driver& driver, std::uint64_t bytes, void* block) {
     const std::lock_guard lock(mutex);
     free[{&driver, bytes}].push_back(block);
   }
@@ -43,7 +43,7 @@ void release_stream(device_driver& driver, int device, std::uint64_t, void* stre
 }
 void release_event(device_driver& driver, int, std::uint64_t, void* event) { driver.destroy_event(event); }
 void release_pinned(device_driver& driver, int, std::uint64_t bytes, void* block) {
-  pinned_pool::get().give_back(driver, bytes, block);
+  pinned_pool::get().release(driver, bytes, block);
 }
 void release_memory(device_driver& driver, int device, std::uint64_t, void* block) {
   driver.free(device, block);
@@ -57,7 +57,7 @@ void owned_object::reset() noexcept {
   try {
     m_release(*m_driver, m_device, m_bytes, object);
   } catch (const std::exception& failure) {
-    log(log_level::debug, "device {}: not given back: {}", m_device, failure.what());
+    log(log_level::debug, "device {}: cannot release an object: {}", m_device, failure.what());
   }
 }
 
@@ -70,7 +70,7 @@ owned_event::owned_event(device_driver& driver, int device, event_timing timing)
                    release_event) {}
 
 owned_pinned::owned_pinned(device_driver& driver, std::uint64_t bytes)
-    : owned_object(driver, -1, bytes, pinned_pool::get().take(driver, bytes), release_pinned) {
+    : owned_object(driver, -1, bytes, pinned_pool::get().acquire(driver, bytes), release_pinned) {
   std::memset(get(), 0, bytes);
 }
 

@@ -1,9 +1,10 @@
-// Owners of what a device driver gives out: a stream, an event, pinned host memory, device memory. Each is made
-// by its constructor, which throws what the driver throws, can be moved, and gives back what it holds when it
-// ends; a default one holds nothing. They convert to the driver's own handle.
+// RAII owners of driver objects: streams, events, pinned host memory and device memory. The constructor
+// creates the object and the destructor releases it. Owners are movable, convert to the native handle, and are
+// empty if default-constructed.
 //
-// A destructor can't throw, and after a fault of the device its calls fail: what can't be given back is said in
-// the debug log and lost. The driver outlives its owners (device_driver::get never deletes one).
+// Errors: constructors throw the driver's errors. A destructor cannot throw: an object that cannot be released,
+//   for example after a device fault, is reported in the debug log and leaked.
+// Lifetime: the driver outlives its owners (device_driver::get never deletes a driver).
 #pragma once
 
 #include <cstdint>
@@ -13,17 +14,17 @@
 
 namespace isthmus {
 
-// What the four have in common; not used by itself.
+// Common base class of the owners; not used directly.
 class owned_object {
  public:
   owned_object(const owned_object&) = delete;
   owned_object& operator=(const owned_object&) = delete;
 
-  // NOLINTNEXTLINE(google-explicit-constructor): a handle is what every call of the driver wants
+  // NOLINTNEXTLINE(google-explicit-constructor): all driver functions take handles
   operator void*() const { return m_object; }
   void* get() const { return m_object; }
   void reset() noexcept;
-  // Nobody gives it back: a device that is stuck may still use it.
+  // Leaks the object: a stuck device may still use it.
   void abandon() noexcept { m_object = nullptr; }
 
  protected:
@@ -65,7 +66,7 @@ class owned_stream final : public owned_object {
   owned_stream(device_driver& driver, int device, stream_priority priority = stream_priority::normal);
 };
 
-enum class event_timing { off, on };  // on: elapsed_us may be asked
+enum class event_timing { off, on };  // on: elapsed_us accepts the event
 
 class owned_event final : public owned_object {
  public:
@@ -73,9 +74,9 @@ class owned_event final : public owned_object {
   owned_event(device_driver& driver, int device, event_timing timing = event_timing::off);
 };
 
-// Host memory that every device of the platform reaches, zeros at first. What its owners give back is kept for
-// owners to come and never goes to the driver: freeing it waits for all streams of a device, and a stream of
-// another rank of this process may wait for this very thread.
+// Zero-initialized host memory that every device of the platform can access. Released memory is reused by later
+// owners and never returned to the driver: freeing it would wait for all streams of a device, and a stream of
+// another rank of this process may wait for this thread.
 class owned_pinned final : public owned_object {
  public:
   owned_pinned() = default;
@@ -83,7 +84,7 @@ class owned_pinned final : public owned_object {
   std::uint64_t bytes() const { return size(); }
 };
 
-// Plain memory of one device, not initialised. The caller has waited for the work that uses it.
+// Uninitialized plain memory of one device. Work that uses it must have completed before it is released.
 class owned_memory final : public owned_object {
  public:
   owned_memory() = default;

@@ -17,9 +17,10 @@ std::string device_runtime::load(isthmus_platform platform, const char* library,
   search.option = library;
   search.site_packages = site_packages;
   std::string reason;
-  const dynamic_library loaded = dynamic_library::open(search, reason);
-  if (!loaded) return std::string("no ") + (is_cuda ? "CUDA" : "HIP") + " runtime could be loaded: " + reason;
-  symbol_loader loader(loaded, is_cuda ? "cuda" : "hip");
+  const dynamic_library runtime_library = dynamic_library::open(search, reason);
+  if (!runtime_library)
+    return std::string("no ") + (is_cuda ? "CUDA" : "HIP") + " runtime could be loaded: " + reason;
+  symbol_loader loader(runtime_library, is_cuda ? "cuda" : "hip");
   loader.load_required(get_device_count, "GetDeviceCount");
   loader.load_required(get_device, "GetDevice");
   loader.load_required(set_device, "SetDevice");
@@ -41,23 +42,23 @@ std::string device_runtime::load(isthmus_platform platform, const char* library,
   loader.load_required(event_record, "EventRecord");
   loader.load_required(event_query, "EventQuery");
   loader.load_required(get_error_string, "GetErrorString");
-  if (!is_cuda) loader.load_optional(m_hip_wait, "StreamWaitValue32");
-  return loader.first_missing().empty() ? "" : loaded.path() + " lacks " + loader.first_missing();
+  if (!is_cuda) loader.load_optional(m_hip_wait_value, "StreamWaitValue32");
+  return loader.first_missing().empty() ? "" : runtime_library.path() + " lacks " + loader.first_missing();
 }
 
-// CUDA's runtime does not have them, its driver does.
+// The CUDA runtime lacks these functions, so they are loaded from the CUDA driver.
 std::string device_runtime::load_wait_functions(isthmus_platform platform, const char* driver) {
   if (platform != ISTHMUS_PLATFORM_CUDA)
-    return m_hip_wait != nullptr ? "" : "the HIP runtime lacks hipStreamWaitValue32";
+    return m_hip_wait_value != nullptr ? "" : "the HIP runtime lacks hipStreamWaitValue32";
   library_search_request search = cuda_driver_library();
   search.option = driver;
   std::string reason;
-  const dynamic_library loaded = dynamic_library::open(search, reason);
-  if (!loaded) return "no CUDA driver could be loaded: " + reason;
-  symbol_loader loader(loaded, "cu");
-  loader.load_required(m_cuda_wait, "StreamWaitValue32_v2");
+  const dynamic_library driver_library = dynamic_library::open(search, reason);
+  if (!driver_library) return "no CUDA driver could be loaded: " + reason;
+  symbol_loader loader(driver_library, "cu");
+  loader.load_required(m_cuda_wait_value, "StreamWaitValue32_v2");
   loader.load_required(m_cuda_attribute, "DeviceGetAttribute");
-  return loader.first_missing().empty() ? "" : loaded.path() + " lacks " + loader.first_missing();
+  return loader.first_missing().empty() ? "" : driver_library.path() + " lacks " + loader.first_missing();
 }
 
 bool device_runtime::can_flush(int device) const {
@@ -67,10 +68,10 @@ bool device_runtime::can_flush(int device) const {
 }
 
 int device_runtime::wait_value(void* stream, std::uint32_t* word, std::uint32_t value, bool flush) const {
-  if (m_cuda_wait != nullptr)
-    return m_cuda_wait(stream, reinterpret_cast<std::uint64_t>(word), value,
-                       wait_greater_or_equal | (flush ? wait_then_flush : 0));
-  return m_hip_wait(stream, word, value, wait_greater_or_equal, ~std::uint32_t{0});
+  if (m_cuda_wait_value != nullptr)
+    return m_cuda_wait_value(stream, reinterpret_cast<std::uint64_t>(word), value,
+                             wait_greater_or_equal | (flush ? wait_then_flush : 0));
+  return m_hip_wait_value(stream, word, value, wait_greater_or_equal, ~std::uint32_t{0});
 }
 
 }  // namespace isthmus

@@ -1,5 +1,5 @@
-// The functions of NVRTC and HIPRTC: of the same shapes behind different names. Types are neutral;
-// abi_check_nvrtc.cpp and abi_check_hiprtc.cpp compare them with the vendors' headers.
+// Function table of NVRTC or HIPRTC, which have the same signatures under different names. The types are
+// vendor-neutral; abi_check_nvrtc.cpp and abi_check_hiprtc.cpp compare them with the vendors' headers.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ struct runtime_compiler_api {
   int (*code_bytes)(void* program, std::size_t* bytes) = nullptr;
   int (*code)(void* program, char* code) = nullptr;
 
-  // NVRTC's: intermediate code, which drivers translate, and the numbers of architectures that it knows.
+  // NVRTC only: Functions for PTX, which drivers translate, and for the supported architectures.
   int (*ptx_bytes)(void* program, std::size_t* bytes) = nullptr;
   int (*ptx)(void* program, char* code) = nullptr;
   int (*count_architectures)(int* count) = nullptr;

@@ -1,12 +1,13 @@
-// Makes a device current for this thread as long as it lives; then what was current before is so again.
-// Header-only: p2p uses it over the runtime that it is linked with.
+// Makes a device current for the calling thread and restores the previous device in the destructor.
+// Header-only, because p2p uses it with the runtime to which p2p is linked.
 #pragma once
 
 #include <utility>
 
 namespace isthmus {
 
-// Runtime: get_device(int*) and set_device(int), which give 0 where they succeed. It outlives the scope.
+// Runtime: a type with get_device(int*) and set_device(int), which return 0 on success.
+// Lifetime: the runtime must outlive this object.
 template <typename Runtime>
 class scoped_device {
  public:

@@ -7,11 +7,12 @@ namespace isthmus {
 namespace {
 
 constexpr std::chrono::milliseconds brief_wait{20};
-constexpr std::chrono::microseconds pause{20};
+constexpr std::chrono::microseconds poll_interval{20};
 
 }  // namespace
 
-signal_channel::signal_channel(std::span<void* const> blocks, const layout& flag_layout) : m_layout(flag_layout) {
+signal_channel::signal_channel(std::span<void* const> blocks, const layout& flag_layout)
+    : m_layout(flag_layout) {
   for (void* block : blocks) m_blocks.push_back(static_cast<std::uint32_t*>(block));
 }
 
@@ -56,7 +57,8 @@ void signal_monitor::notify_abort() {
   std::vector<word_step> steps;
   for (int peer = 0; peer < m_channel->size(); ++peer)
     if (peer != m_rank)
-      steps.push_back({word_action::write, m_channel->abort_word(peer), static_cast<std::uint32_t>(m_rank) + 1});
+      steps.push_back(
+          {word_action::write, m_channel->abort_word(peer), static_cast<std::uint32_t>(m_rank) + 1});
   write(steps);
 }
 
@@ -65,7 +67,7 @@ bool signal_monitor::wait_briefly() {
   const auto end = std::chrono::steady_clock::now() + brief_wait;
   while (!m_driver.is_done(m_done)) {
     if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(pause);
+    std::this_thread::sleep_for(poll_interval);
   }
   return true;
 }

@@ -1,19 +1,21 @@
-// Flags by which the streams of the ranks of one communicator wait for each other: words in memory that all of
-// them reach, laid out alike on every rank. One rank's stream writes a flag of a peer, and the peer's stream
-// waits for it.
+// Flags with which the streams of a communicator's ranks wait for each other. They are words in memory that all
+// ranks can access, with the same layout on every rank. One rank's stream writes a flag of a peer, and the
+// peer's stream waits for it.
 //
-// For each slot (a place where data are handed over) and each peer, a rank owns two flags:
-//   ready            by the peer: it has data for the owner there, or room for them
-//   acknowledgement  by the peer: it has done with what the owner handed over
-// They are used in one of two ways.
-//   As tags. `ready` holds the call's tag until the owner's stream, which waits for that very tag, clears it.
-//   The owner sets the acknowledgement before it tells the peer, and the peer clears it. All flags are zero at
-//   rest, whatever the order of calls was, so a captured graph can be replayed. The owner hands the slot over
-//   again only when the flag is clear, which makes skewed calls safe; and a rank that expects another tag
-//   (another size, another place) never goes on: a mismatch writes nothing. As sequence numbers. Both only
-//   grow, modulo 2^32, and are waited for with "at least": nothing needs to be cleared, but a captured graph
-//   would repeat its numbers.
-// In one more word a peer that gives up says so.
+// Flags:
+//   For each slot (a location in which data is offered) and each peer, a rank owns two flags:
+//     ready            set by the peer: the peer has data for the owner in this slot, or room for data
+//     acknowledgement  changed by the peer: it has finished with the data that the owner offered
+//   One additional word contains the rank of a peer that aborted.
+//
+// Use as tags: `ready` contains the call's tag until the owner's stream, which waits for exactly this tag,
+//   clears it. The owner sets the acknowledgement before it signals the peer, and the peer clears it. All flags
+//   are zero between calls, in any order of calls, so captured graphs can be replayed. The owner reuses a slot
+//   only after the acknowledgement has been cleared, so skewed calls are safe. A rank that expects a different
+//   tag (another size or location) does not continue, so a mismatch writes no data.
+//
+// Use as sequence numbers: both flags only grow, modulo 2^32, and waits use "at least". Flags do not have to be
+// cleared, but captured graphs cannot be replayed, because they would repeat their sequence numbers.
 #pragma once
 
 #include <array>
@@ -30,20 +32,20 @@ class signal_channel {
  public:
   struct layout {
     std::size_t slots = 1;
-    std::size_t peers = 0;   // at most
-    std::size_t stride = 1;  // words from one flag to the next: 32 keep writers off each other's cache lines
+    std::size_t peers = 0;   // maximum number
+    std::size_t stride = 1;  // distance of two flags in words; 32 puts them into different cache lines
     constexpr std::size_t words() const { return (2 * slots * peers + 1) * stride; }
   };
 
   signal_channel() = default;
-  // `blocks`: of each rank, where this process reaches it; zeros.
+  // `blocks`: the zero-initialized block of each rank, at its address in this process.
   signal_channel(std::span<void* const> blocks, const layout& flag_layout);
 
   bool is_open() const { return !m_blocks.empty(); }
   int size() const { return static_cast<int>(m_blocks.size()); }
   std::size_t words() const { return m_layout.words(); }
 
-  // Of rank `owner`, at addresses of this process.
+  // Returns the addresses of flags of rank `owner` in this process.
   std::uint32_t* acknowledgement(int owner, std::size_t slot, int peer) const {
     return block(owner) + acknowledgement_offset(slot, peer);
   }
@@ -53,7 +55,7 @@ class signal_channel {
   std::uint32_t* abort_word(int owner) const { return block(owner) + abort_word_offset(); }
   std::uint32_t* block(int owner) const { return m_blocks[static_cast<std::size_t>(owner)]; }
 
-  // Where a flag is among the words of its owner.
+  // Returns the index of a flag in the words of its owner.
   std::size_t acknowledgement_offset(std::size_t slot, int peer) const {
     return (slot * m_layout.peers + static_cast<std::size_t>(peer)) * m_layout.stride;
   }
@@ -67,32 +69,35 @@ class signal_channel {
   layout m_layout;
 };
 
-// The host of one rank beside the streams that wait: it reads the own flags, and writes flags to release them.
-// On streams of its own, of the priorities that it is given: drivers put the streams of one priority into few
-// queues, where a stream would get stuck behind those that it is to release. Not thread-safe.
+// Gives the host of one rank access to the flags while streams wait: it reads the rank's flags, and writes
+// flags to release streams. It uses its own streams with the given priorities, because drivers map streams of
+// one priority to few hardware queues. There the monitor could be stuck after the streams that it must release.
+// Thread safety: none.
 class signal_monitor {
  public:
-  // Throws isthmus::error.
+  // Errors: throws isthmus::error.
   signal_monitor(device_driver& driver, int device, std::size_t words,
                  std::initializer_list<stream_priority> priorities);
 
-  // From here on. The channel's shape has the `words`.
+  // Must be called before the functions below. The channel must have the number of words given
+  // to the constructor.
   void attach(const signal_channel& channel, int rank);
 
-  // Copies the own flags to the host; false when that took longer than wait_briefly waits.
+  // Copies this rank's flags to the host. Returns false if that took longer than the limit of wait_briefly.
   bool read();
-  // As they were read.
+  // Return the values of the most recent read.
   std::uint32_t acknowledgement(std::size_t slot, int peer) const;
   std::uint32_t ready(std::size_t slot, int peer) const;
-  std::uint32_t aborted_peer() const;  // the rank of a peer, plus 1; 0: nobody
+  std::uint32_t aborted_peer() const;  // rank of the peer that aborted plus 1; 0: none
 
-  // By every stream of the monitor, whichever gets through.
+  // Writes with every stream of the monitor, because some of them may be stuck.
   void write(std::span<const word_step> steps);
+  // Writes this rank to the abort word of all peers.
   void notify_abort();
-  // For what the monitor was given last, some milliseconds: whether it is done.
+  // Blocking: waits some milliseconds for the most recent operation. Returns whether it has completed.
   bool wait_briefly();
 
-  // A stream that is stuck may still write to the host's memory: nobody gets it.
+  // Leaks the host memory, because a stuck stream may still write to it.
   void abandon_memory() noexcept { m_copy.abandon(); }
 
  private:

@@ -14,7 +14,7 @@ void stream_gate::wait_for(native_event event) const {
   constexpr int spins_per_check = 64;
   for (int spins = 1; !m_driver.is_done(event); ++spins) {
     if (spins % spins_per_check == 0 && m_context.is_aborted(m_context.runtime) != 0)
-      throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE, "the communicator was poisoned",
+      throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE, "the communicator was aborted",
                        "destroy it on every rank and create a new one");
     ::sched_yield();
   }
@@ -25,14 +25,15 @@ void stream_gate::enter(isthmus_stream stream) {
   if (device.platform != ISTHMUS_PLATFORM_CUDA && device.platform != ISTHMUS_PLATFORM_HIP) {
     if (stream == nullptr) return;
     throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
-                     fmt::format("{} can't wait for a queue of platform {}", m_backend,
+                     fmt::format("{} cannot wait for a queue of platform {}", m_backend,
                                  isthmus_platform_name(device.platform)),
-                     "wait for the queue and give stream = NULL");
+                     "wait for the queue and pass stream = NULL");
   }
   if (m_driver.is_capturing(device.ordinal, stream))
-    throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
-                     fmt::format("{} can't be captured into a graph: its calls wait for the stream", m_backend),
-                     "call it outside of the capture");
+    throw make_error(
+        ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
+        fmt::format("{} cannot be captured into a graph: its calls wait for the stream", m_backend),
+        "call it outside of a capture");
   m_driver.record(device.ordinal, m_entry_event, stream);
   wait_for(m_entry_event);
 }

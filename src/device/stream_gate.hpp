@@ -1,4 +1,4 @@
-// Where a blocking backend's call waits for what its stream has before it.
+// Lets the calls of a blocking backend wait for the earlier work of their stream.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -8,16 +8,19 @@
 
 namespace isthmus {
 
-// Functions throw isthmus::error. Not thread-safe.
+// Errors: functions throw isthmus::error.
+// Thread safety: none.
 class stream_gate {
  public:
-  // `backend`: who says so in errors.
+  // `backend`: name for error messages.
   stream_gate(const isthmus_backend_context& context, device_driver& driver, const char* backend);
 
-  // INVALID_USAGE for a stream that is captured, and for one that isn't CUDA's or HIP's: elsewhere streams are
-  // a SYCL program's queues, which the core can't wait for.
+  // Blocking: waits for the work that is on the stream.
+  // Errors: INVALID_USAGE for a captured stream, and for streams of platforms other than CUDA and HIP. Those
+  //   are queues of a SYCL program, which the core cannot wait for.
   void enter(isthmus_stream stream);
-  // Only abort ends this early: what is before the event in the stream is the program's own, and may be long.
+  // Blocking: waits for the event. There is no timeout, because earlier work of the application may take a long
+  // time. Only an abort ends the wait early.
   void wait_for(native_event event) const;
 
  private:

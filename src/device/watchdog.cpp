@@ -13,7 +13,7 @@
 
 namespace isthmus {
 
-// ---- one thing that is watched -----------------------------------------------------------------------
+// ---- one watched object ------------------------------------------------------------------------------
 
 class watch::entry {
  public:
@@ -24,13 +24,13 @@ class watch::entry {
 
   std::chrono::milliseconds interval() const { return m_options.interval; }
   void check(watchdog_clock::time_point now);
-  // Waits for what runs in a thread of its own.
+  // Waits for the action thread.
   void finish();
 
-  // Of the looker.
+  // Used by the watchdog thread.
   watchdog_thread* owner = nullptr;
   std::uint64_t number = 0;
-  watchdog_clock::time_point due{};
+  watchdog_clock::time_point next_check{};
 
  private:
   template <typename Work>
@@ -38,12 +38,12 @@ class watch::entry {
   bool handle_abort();
   void check_operation(watchdog_clock::time_point now);
   void report_stuck(watchdog_clock::time_point now);
-  void run_action(std::function<void()> work);  // in a thread of its own
+  void run_action(std::function<void()> work);  // runs in a separate thread
 
   const watch_options m_options;
-  bool m_is_released = false;  // on_abort has done what it can
+  bool m_is_released = false;  // on_abort returned true
   std::uint64_t m_id = 0;
-  watchdog_clock::time_point m_since{}, m_waited{};
+  watchdog_clock::time_point m_start_time{}, m_last_wait_report{};
   const pid_t m_process = getpid();
   std::thread m_action_thread;
   std::atomic<bool> m_is_action_running{false};
@@ -53,8 +53,8 @@ template <typename Work>
 void watch::entry::report_exceptions(Work&& work) {
   try {
     work();
-  } catch (const std::exception& caught) {
-    if (m_options.on_error) m_options.on_error(caught.what());
+  } catch (const std::exception& failure) {
+    if (m_options.on_error) m_options.on_error(failure.what());
   }
 }
 
@@ -62,11 +62,11 @@ void watch::entry::check(watchdog_clock::time_point now) {
   report_exceptions([&] {
     if (handle_abort()) return;
     check_operation(now);
-    handle_abort();  // what was late is released at once
+    handle_abort();  // releases a stuck operation without delay
   });
 }
 
-// Whether somebody gave up.
+// Returns true if the communicator was aborted.
 bool watch::entry::handle_abort() {
   if (!m_options.aborted || !m_options.aborted()) return false;
   if (!m_is_released) m_is_released = m_options.on_abort();
@@ -77,14 +77,14 @@ void watch::entry::check_operation(watchdog_clock::time_point now) {
   const watched_operation operation = m_options.operation();
   if (operation.id != m_id || operation.id == 0) {
     m_id = operation.id;
-    m_waited = now;
-    m_since = operation.since.value_or(now);
+    m_last_wait_report = now;
+    m_start_time = operation.start_time.value_or(now);
   }
   if (m_id == 0) return;
-  if (std::chrono::duration<double>(now - m_since) >= m_options.timeout) {
+  if (std::chrono::duration<double>(now - m_start_time) >= m_options.timeout) {
     report_stuck(now);
-  } else if (m_options.on_wait && now - m_waited >= m_options.wait_interval) {
-    m_waited = now;
+  } else if (m_options.on_wait && now - m_last_wait_report >= m_options.wait_interval) {
+    m_last_wait_report = now;
     if (m_options.has_slow_actions)
       run_action([this, id = m_id] { m_options.on_wait(id); });
     else
@@ -96,7 +96,7 @@ void watch::entry::report_stuck(watchdog_clock::time_point now) {
   if (m_options.has_slow_actions)
     run_action([this, id = m_id] { m_options.on_stuck(id); });
   else if (!m_options.on_stuck(m_id))
-    m_since = now;
+    m_start_time = now;
 }
 
 void watch::entry::run_action(std::function<void()> work) {
@@ -111,24 +111,25 @@ void watch::entry::run_action(std::function<void()> work) {
 void watch::entry::finish() {
   if (!m_action_thread.joinable()) return;
   if (m_action_thread.get_id() == std::this_thread::get_id() || m_process != getpid())
-    m_action_thread.detach();  // its own function ends the process; or the thread is the parent's
+    m_action_thread
+        .detach();  // the action itself ends the process, or the thread belongs to the parent process
   else
     m_action_thread.join();
 }
 
-// ---- the thread --------------------------------------------------------------------------------------
+// ---- the watchdog thread -----------------------------------------------------------------------------
 
 class watch::watchdog_thread {
  public:
-  explicit watchdog_thread(watchdog_thread* inherited) : m_inherited(inherited) {}
+  explicit watchdog_thread(watchdog_thread* parent) : m_parent(parent) {}
   static watchdog_thread& instance();
 
   void add(const std::shared_ptr<entry>& item);
   void remove(const std::shared_ptr<entry>& item);
   void wake(entry& item);
-  // The process ends: what is still watched is not any more.
+  // The process ends: stop watching.
   void stop();
-  // False in a child of the process that it was made in: fork copies no threads.
+  // False in a forked child of the process that created it, because fork does not copy threads.
   bool is_own_process() const { return m_process == getpid(); }
 
  private:
@@ -137,33 +138,35 @@ class watch::watchdog_thread {
   void check_all(std::unique_lock<std::mutex>& lock);
   static void end(std::thread& thread);
 
-  [[maybe_unused]] watchdog_thread* const m_inherited;  // of the parent process, kept: watches may refer to it
+  [[maybe_unused]] watchdog_thread* const
+      m_parent;  // of the parent process; not deleted, because watches may refer to it
   const pid_t m_process = getpid();
   std::mutex m_mutex;
   std::condition_variable m_changed, m_checked;
-  std::map<std::uint64_t, std::shared_ptr<entry>> m_entries;  // by their numbers
-  entry* m_current = nullptr;                                 // is being looked at
+  std::map<std::uint64_t, std::shared_ptr<entry>> m_entries;  // by number
+  entry* m_current = nullptr;                                 // the entry that is being checked
   std::uint64_t m_last_number = 0;
   std::thread m_thread;
   std::thread::id m_thread_id;
-  std::uint64_t m_generation = 0;  // a thread ends when it is not its own any more
+  std::uint64_t m_generation = 0;  // a thread ends when its generation is no longer current
   bool m_was_woken = false, m_is_stopped = false;
 };
 
-// Never destroyed: what is watched may live as long as the process. Its thread ends before static objects do.
+// Never destroyed, because watches can exist until the process ends. The thread ends before static
+// objects are destroyed.
 watch::watchdog_thread& watch::watchdog_thread::instance() {
   static std::atomic<watchdog_thread*> current{nullptr};
-  static const struct stopper {
-    ~stopper() {
+  static const struct exit_guard {
+    ~exit_guard() {
       if (watchdog_thread* const last = current; last != nullptr && last->is_own_process()) last->stop();
     }
   } at_exit;
-  watchdog_thread* instance_now = current;
-  while (instance_now == nullptr || !instance_now->is_own_process()) {
-    auto created = std::make_unique<watchdog_thread>(instance_now);
-    if (current.compare_exchange_strong(instance_now, created.get())) instance_now = created.release();
+  watchdog_thread* previous = current;
+  while (previous == nullptr || !previous->is_own_process()) {
+    auto created = std::make_unique<watchdog_thread>(previous);
+    if (current.compare_exchange_strong(previous, created.get())) previous = created.release();
   }
-  return *instance_now;
+  return *previous;
 }
 
 void watch::watchdog_thread::start() {
@@ -171,7 +174,7 @@ void watch::watchdog_thread::start() {
   m_thread_id = m_thread.get_id();
 }
 
-// A function of a watch may end the process (MPI_Abort).
+// A watch function may end the process (MPI_Abort), so this can run in the watchdog thread itself.
 void watch::watchdog_thread::end(std::thread& thread) {
   if (!thread.joinable()) return;
   if (thread.get_id() == std::this_thread::get_id())
@@ -194,40 +197,41 @@ void watch::watchdog_thread::add(const std::shared_ptr<entry>& item) {
 
 void watch::watchdog_thread::remove(const std::shared_ptr<entry>& item) {
   if (!is_own_process()) return;
-  std::thread ended;
+  std::thread finished_thread;
   {
     std::unique_lock lock(m_mutex);
     m_entries.erase(item->number);
-    if (std::this_thread::get_id() != m_thread_id) m_checked.wait(lock, [&] { return m_current != item.get(); });
+    if (std::this_thread::get_id() != m_thread_id)
+      m_checked.wait(lock, [&] { return m_current != item.get(); });
     if (m_entries.empty()) {
       ++m_generation;
-      ended = std::exchange(m_thread, {});
+      finished_thread = std::exchange(m_thread, {});
     }
   }
   m_changed.notify_all();
-  end(ended);
+  end(finished_thread);
 }
 
 void watch::watchdog_thread::wake(entry& item) {
   if (!is_own_process()) return;
   {
     const std::lock_guard lock(m_mutex);
-    item.due = {};
+    item.next_check = {};
     m_was_woken = true;
   }
   m_changed.notify_all();
 }
 
 void watch::watchdog_thread::stop() {
-  std::thread ended;
+  std::thread finished_thread;
   {
     const std::lock_guard lock(m_mutex);
     m_is_stopped = true;
     ++m_generation;
-    ended = std::exchange(m_thread, {});
+    finished_thread = std::exchange(m_thread, {});
   }
   m_changed.notify_all();
-  end(ended);
+  end(finished_thread);
 }
 
 void watch::watchdog_thread::run(std::uint64_t own) {
@@ -236,12 +240,12 @@ void watch::watchdog_thread::run(std::uint64_t own) {
     m_was_woken = false;
     check_all(lock);
     auto next = watchdog_clock::now() + std::chrono::seconds(1);
-    for (const auto& [number, item] : m_entries) next = std::min(next, item->due);
+    for (const auto& [number, item] : m_entries) next = std::min(next, item->next_check);
     m_changed.wait_until(lock, next, [&] { return m_was_woken || own != m_generation; });
   }
 }
 
-// Entries come and go meanwhile.
+// Entries may be added and removed during the loop.
 void watch::watchdog_thread::check_all(std::unique_lock<std::mutex>& lock) {
   const std::uint64_t own = m_generation;
   std::uint64_t last = 0;
@@ -251,8 +255,8 @@ void watch::watchdog_thread::check_all(std::unique_lock<std::mutex>& lock) {
     last = next->first;
     const std::shared_ptr<entry> item = next->second;
     const auto now = watchdog_clock::now();
-    if (now < item->due) continue;
-    item->due = now + item->interval();
+    if (now < item->next_check) continue;
+    item->next_check = now + item->interval();
     m_current = item.get();
     lock.unlock();
     item->check(now);

@@ -1,9 +1,9 @@
-// The one watchdog of streams. A stream that waits for a rank which died waits for ever, and a call into a
-// native library may not return: nobody but a thread that looks from outside can end that. The process has one
-// such thread for everything that is watched; it runs while there is something.
+// Watchdog for streams and blocking calls. A stream that waits for a dead rank never finishes, and a call to a
+// native library may not return; only another thread can end such waits. Each process has one watchdog thread
+// for all watches. It runs while there are watches.
 //
-// It needs nothing of Isthmus, because libraries that reach the core by its C ABI only compile it, too: they
-// then have a thread of their own.
+// This file does not depend on the rest of Isthmus, because libraries that use the core only through its C ABI
+// also compile it. Each of them has its own watchdog thread.
 #pragma once
 
 #include <chrono>
@@ -16,38 +16,42 @@ namespace isthmus {
 
 using watchdog_clock = std::chrono::steady_clock;
 
-// The oldest operation that has begun and has not ended.
+// The oldest operation that has started and has not completed.
 struct watched_operation {
-  std::uint64_t id = 0;  // another one for each operation; 0: there is none
-  // When it began; none: when the watchdog first saw it.
-  std::optional<watchdog_clock::time_point> since;
+  std::uint64_t id = 0;  // different for each operation; 0: none
+  // Start time. If empty, the time at which the watchdog first saw the operation.
+  std::optional<watchdog_clock::time_point> start_time;
 };
 
-// What is watched, and what is done about it. The functions are called by the watchdog's thread, one at a time,
-// and return soon: others are looked at by the same thread. Those marked optional may be empty.
+// Options of a watch: the operation to watch, and the reactions. The watchdog thread calls the functions, one
+// at a time. They must return quickly, because the same thread checks all other watches. Functions marked as
+// optional may be empty.
 struct watch_options {
   std::chrono::duration<double> timeout{};
-  std::chrono::milliseconds interval{100};  // between two looks, at most
+  std::chrono::milliseconds interval{100};  // maximum time between two checks
   std::function<watched_operation()> operation;
-  // The operation lasts, and is not late yet: every `wait_interval`. Optional.
+  // Called every `wait_interval` while the operation runs and has not reached the timeout. Optional.
   std::function<void(std::uint64_t id)> on_wait;
   std::chrono::milliseconds wait_interval{500};
-  // It has lasted for `timeout`; at each look, as long as it lasts. False: it has not, the same id has come
-  // again unseen, and its time starts anew.
+  // Called at each check after the operation has run for `timeout`. Must return false if the same id has been
+  // reused for a new operation in the meantime; the time then starts again.
   std::function<bool(std::uint64_t id)> on_stuck;
-  // on_wait and on_stuck may take seconds (a library ends its own kernels): they run in a thread of their own,
-  // one at a time, and what on_stuck returns is not used.
+  // on_wait and on_stuck may take seconds, for example because a library ends its own kernels. They run in a
+  // separate thread, one at a time, and the result of on_stuck is ignored.
   bool has_slow_actions = false;
-  // Whether somebody gave up; the operation is not asked for any more then. Optional, together with on_abort.
+  // Returns whether the communicator was aborted. In that case, the operation is no longer checked. Optional,
+  // together with on_abort.
   std::function<bool()> aborted;
-  // Releases what waits. True when there is nothing left to do, else it is called again at the next look.
+  // Releases waiting streams. Returns true if no work is left; otherwise it is called again at the next check.
   std::function<bool()> on_abort;
-  // One of the functions threw, with what it said: the device failed. Optional.
-  std::function<void(const char* what)> on_error;
+  // Called with the message of an exception that one of the functions threw, usually because the
+  // device failed. Optional.
+  std::function<void(const char* message)> on_error;
 };
 
-// Under the watchdog's eyes from construction to destruction, which waits until none of the functions runs any
-// more; so none of them may destroy it. Thread-safe.
+// Registers a watch for the lifetime of the object.
+// Blocking: the destructor waits until none of the functions is running, so they must not destroy the watch.
+// Thread safety: all functions may be called from any thread.
 class watch {
  public:
   explicit watch(watch_options options);
@@ -55,7 +59,7 @@ class watch {
   watch(const watch&) = delete;
   watch& operator=(const watch&) = delete;
 
-  // Looks at once.
+  // Requests a check without delay.
   void wake();
 
  private:

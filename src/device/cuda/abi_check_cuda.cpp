@@ -1,4 +1,4 @@
-// gpu_api.hpp and cuda_api.hpp against CUDA's own header. Compiled where it is installed; no code comes of it.
+// Checks gpu_api.hpp and cuda_api.hpp against CUDA's header, if it is installed. Generates no code.
 #include <cuda.h>
 
 #include "base/abi_check.hpp"

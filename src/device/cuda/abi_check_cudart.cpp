@@ -1,4 +1,4 @@
-// runtime.hpp against CUDA's own header. Compiled where it is installed; no code comes of it.
+// Checks runtime.hpp against CUDA's header, if it is installed. Generates no code.
 #include <cuda_runtime_api.h>
 
 #include "base/abi_check.hpp"
@@ -13,7 +13,7 @@ static_assert(matches_abi<decltype(device_runtime::device_get_pci_bus_id)>(&cuda
 static_assert(matches_abi<decltype(device_runtime::device_get_attribute)>(&cudaDeviceGetAttribute));
 static_assert(matches_abi<decltype(device_runtime::device_synchronize)>(&cudaDeviceSynchronize));
 static_assert(
-    calls<decltype(device_runtime::malloc)>(static_cast<cudaError_t (*)(void**, size_t)>(&cudaMalloc)));
+    matches_abi<decltype(device_runtime::malloc)>(static_cast<cudaError_t (*)(void**, size_t)>(&cudaMalloc)));
 static_assert(matches_abi<decltype(device_runtime::free)>(&cudaFree));
 static_assert(matches_abi<decltype(device_runtime::malloc_async)>(
     static_cast<cudaError_t (*)(void**, size_t, cudaStream_t)>(&cudaMallocAsync)));

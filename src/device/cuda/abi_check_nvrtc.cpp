@@ -1,4 +1,4 @@
-// runtime_compiler_api.hpp against NVRTC's own header. Compiled where it is installed; no code comes of it.
+// Checks runtime_compiler_api.hpp against NVRTC's header, if it is installed. Generates no code.
 #include <nvrtc.h>
 
 #include "base/abi_check.hpp"

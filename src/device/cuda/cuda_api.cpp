@@ -67,8 +67,8 @@ bool cuda_api::load(std::string& reason) {
   loader.load_optional(copy_batch_v1, "MemcpyBatchAsync");
   load_virtual_memory(library);
   if (!loader.first_missing().empty()) {
-    reason =
-        fmt::format("{} has no {}; a driver of CUDA 12.0 or newer is needed", library.path(), loader.first_missing());
+    reason = fmt::format("{} lacks {}; install a driver for CUDA 12.0 or newer", library.path(),
+                         loader.first_missing());
     return false;
   }
   return true;
@@ -98,7 +98,8 @@ std::string cuda_api::version_text(int version) {
   return fmt::format("CUDA driver {}.{}", version / 1000, version % 1000 / 10);
 }
 
-// The primary context is the one that the CUDA runtime uses, so that its users' streams and ours meet.
+// The primary context is the one that the CUDA runtime uses, so the application's streams and memory are
+// valid in it.
 int cuda_api::primary_context(int device, cuda_context* context) {
   if (device < 0 || device >= max_devices) return invalid_device;
   std::atomic<cuda_context>& cached = m_contexts[static_cast<std::size_t>(device)];
@@ -132,21 +133,23 @@ int cuda_api::enable_peer(int peer) {
 bool cuda_api::has_virtual_memory(int device) {
   int can_map = 0, can_export = 0;
   return memory.create != nullptr && get_attribute(&can_map, attribute_virtual_memory, device) == success &&
-         get_attribute(&can_export, attribute_file_descriptors, device) == success && can_map != 0 && can_export != 0;
+         get_attribute(&can_export, attribute_file_descriptors, device) == success && can_map != 0 &&
+         can_export != 0;
 }
 
 int cuda_api::copy(const device_copy& item, native_stream stream) {
-  return copy_async(item.to, const_cast<void*>(item.from), item.bytes, stream);
+  return copy_async(item.destination, const_cast<void*>(item.source), item.bytes, stream);
 }
 
-int cuda_api::copy_batch(std::span<void*> to, std::span<void*> from, std::span<std::size_t> bytes,
+int cuda_api::copy_batch(std::span<void*> destination, std::span<void*> source, std::span<std::size_t> bytes,
                          native_stream stream) {
   copy_attributes attributes{source_in_stream_order, {}, {}, prefer_overlap_with_compute};
   std::size_t first = 0, failed = 0;
   if (copy_batch_v2 != nullptr)
-    return copy_batch_v2(to.data(), from.data(), bytes.data(), to.size(), &attributes, &first, 1, stream);
-  return copy_batch_v1(to.data(), from.data(), bytes.data(), to.size(), &attributes, &first, 1, &failed,
-                       stream);
+    return copy_batch_v2(destination.data(), source.data(), bytes.data(), destination.size(), &attributes,
+                         &first, 1, stream);
+  return copy_batch_v1(destination.data(), source.data(), bytes.data(), destination.size(), &attributes, &first,
+                       1, &failed, stream);
 }
 
 int cuda_api::wait_word(native_stream stream, void* word, std::uint32_t value) {
@@ -155,19 +158,19 @@ int cuda_api::wait_word(native_stream stream, void* word, std::uint32_t value) {
 
 int cuda_api::enqueue_words(native_stream stream, std::span<const word_step> steps) {
   if (batch_words == nullptr) return not_supported;
-  constexpr std::size_t max_operations = 128;  // in one call; more go in several
+  constexpr std::size_t max_operations = 128;  // per driver call
   std::array<word_operation, max_operations> batch{};
   for (std::size_t offset = 0; offset < steps.size(); offset += max_operations) {
-    const auto part = steps.subspan(offset, std::min(max_operations, steps.size() - offset));
-    for (std::size_t i = 0; i < part.size(); ++i) {
-      const bool is_wait = part[i].action == word_action::wait_equal;
+    const auto operations = steps.subspan(offset, std::min(max_operations, steps.size() - offset));
+    for (std::size_t i = 0; i < operations.size(); ++i) {
+      const bool is_wait = operations[i].action == word_action::wait_equal;
       batch[i] = {is_wait ? kind_wait_word : kind_write_word,
-                  part[i].word,
-                  part[i].value,
+                  operations[i].word,
+                  operations[i].value,
                   is_wait ? wait_until_equal : 0,
                   {}};
     }
-    const int code = batch_words(stream, static_cast<unsigned>(part.size()), batch.data(), 0);
+    const int code = batch_words(stream, static_cast<unsigned>(operations.size()), batch.data(), 0);
     if (code != success) return code;
   }
   return success;

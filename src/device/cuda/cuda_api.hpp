@@ -1,4 +1,4 @@
-// The CUDA driver's functions that HIP spells or shapes differently.
+// Functions of the CUDA driver whose names or signatures differ from HIP.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ struct copy_attributes {
   memory_location source_hint, destination_hint;
   unsigned flags;
 };
-// One operation of a batch on words.
+// One operation of a batch of word operations (CUstreamBatchMemOpParams).
 struct word_operation {
   int kind;
   void* word;
@@ -52,7 +52,7 @@ class cuda_api final : public gpu_api {
   int device_memory_type() override { return cuda_memory_type_device; }
   int copy(const device_copy& item, native_stream stream) override;
   bool can_copy_batch() const override { return copy_batch_v2 != nullptr || copy_batch_v1 != nullptr; }
-  int copy_batch(std::span<void*> to, std::span<void*> from, std::span<std::size_t> bytes,
+  int copy_batch(std::span<void*> destination, std::span<void*> source, std::span<std::size_t> bytes,
                  native_stream stream) override;
   int wait_word(native_stream stream, void* word, std::uint32_t value) override;
   int enqueue_words(native_stream stream, std::span<const word_step> steps) override;
@@ -64,12 +64,13 @@ class cuda_api final : public gpu_api {
   int (*push_context)(cuda_context context) = nullptr;
   int (*pop_context)(cuda_context* context) = nullptr;
   int (*enable_context)(cuda_context peer, unsigned flags) = nullptr;
-  int (*copy_async)(void* to, void* from, std::size_t bytes, native_stream stream) = nullptr;
-  // Since 13.0; and as 12.8 had it.
-  int (*copy_batch_v2)(void** to, void** from, std::size_t* bytes, std::size_t count, copy_attributes*,
-                       std::size_t* attribute_of, std::size_t attributes, native_stream) = nullptr;
-  int (*copy_batch_v1)(void** to, void** from, std::size_t* bytes, std::size_t count, copy_attributes*,
-                       std::size_t* attribute_of, std::size_t attributes, std::size_t* failed,
+  int (*copy_async)(void* destination, void* source, std::size_t bytes, native_stream stream) = nullptr;
+  // v2: CUDA 13.0 and newer; v1: CUDA 12.8.
+  int (*copy_batch_v2)(void** destination, void** source, std::size_t* bytes, std::size_t count,
+                       copy_attributes*, std::size_t* attribute_of, std::size_t attributes,
+                       native_stream) = nullptr;
+  int (*copy_batch_v1)(void** destination, void** source, std::size_t* bytes, std::size_t count,
+                       copy_attributes*, std::size_t* attribute_of, std::size_t attributes, std::size_t* failed,
                        native_stream) = nullptr;
   int (*wait_value)(native_stream stream, void* word, std::uint32_t value, unsigned flags) = nullptr;
   int (*batch_words)(native_stream stream, unsigned count, word_operation*, unsigned flags) = nullptr;
@@ -80,7 +81,7 @@ class cuda_api final : public gpu_api {
   void load_virtual_memory(const dynamic_library& library);
 
   std::mutex m_mutex;
-  std::array<std::atomic<cuda_context>, max_devices> m_contexts{};  // primary ones, retained for good
+  std::array<std::atomic<cuda_context>, max_devices> m_contexts{};  // primary contexts, never released
 };
 
 }  // namespace isthmus::gpu

@@ -1,6 +1,7 @@
-// The functions of CUDA's driver and of HIP that the GPU driver needs. Most have the same shape behind
-// different names, so one table serves both; what differs is virtual, in cuda_api.cpp and hip_api.cpp.
-// Types are neutral; abi_check_cuda.cpp and abi_check_hip.cpp compare them with the vendors' headers.
+// Table of the functions of the CUDA driver or of HIP that gpu_driver uses. Most functions have the same
+// signature under different names, so both share one table. The differences are virtual functions
+// (cuda_api.cpp, hip_api.cpp). The types are vendor-neutral; abi_check_cuda.cpp and abi_check_hip.cpp compare
+// them with the vendors' headers.
 #pragma once
 
 #include <atomic>
@@ -14,7 +15,7 @@
 
 namespace isthmus::gpu {
 
-// Result codes, flags and enumerators that both families number alike.
+// Result codes, flags and enumerators that have the same values in CUDA and HIP.
 inline constexpr int success = 0;
 inline constexpr int out_of_memory = 2;
 inline constexpr int no_device = 100;
@@ -37,7 +38,7 @@ struct ipc_handle {
   char bytes[64];
 };
 
-// Physical memory apart from its addresses. CUDA only: HIP's structures change between its releases.
+// Physical memory, managed separately from addresses. CUDA only: HIP's structures change between releases.
 using allocation = unsigned long long;
 struct memory_location {
   int type, id;
@@ -81,37 +82,39 @@ class gpu_api {
 
   virtual isthmus_platform platform() const = 0;
   virtual const char* title() const = 0;
-  // What a code means, in the vendor's words.
+  // Returns the vendor's description of a result code.
   virtual std::string text(int code) = 0;
   virtual std::string version_text(int version) = 0;
   virtual int major_version_of(int version) = 0;
 
-  // Makes `device` current for the calling thread; leave(before) restores.
+  // Makes `device` current for the calling thread. leave restores the previous state.
   virtual int enter(int device, std::intptr_t* previous) = 0;
   virtual void leave(std::intptr_t previous) = 0;
-  // The device's primary context; not_supported where the platform has none.
+  // Gets the device's primary context. Returns not_supported if the platform has none.
   virtual int native_context(int device, void** context) = 0;
-  // The current device gets access to plain memory of `peer`.
+  // Gives the current device access to plain memory of `peer`.
   virtual int enable_peer(int peer) = 0;
 
-  // True where blocks can be shared as descriptors: `memory` is then complete.
+  // True if blocks can be shared as descriptors. In that case, `memory` is complete.
   virtual bool has_virtual_memory(int device) = 0;
-  // Plain memory that is coherent between devices while kernels run.
+  // Allocates plain memory that is coherent between devices while kernels run.
   virtual int allocate_coherent(void** pointer, std::size_t bytes) = 0;
-  // What attribute_memory_type says of device memory.
+  // Returns the value of attribute_memory_type for device memory.
   virtual int device_memory_type() = 0;
 
   virtual int copy(const device_copy& item, native_stream stream) = 0;
-  // By the copy engines, without order; false where the driver has no such call. Not for captured streams.
+  // Batches run on the copy engines without order among the copies. can_copy_batch is false if the driver has
+  // no such call. Captured streams do not accept batches.
   virtual bool can_copy_batch() const = 0;
-  virtual int copy_batch(std::span<void*> to, std::span<void*> from, std::span<std::size_t> bytes,
+  virtual int copy_batch(std::span<void*> destination, std::span<void*> source, std::span<std::size_t> bytes,
                          native_stream stream) = 0;
   virtual int wait_word(native_stream stream, void* word, std::uint32_t value) = 0;
   virtual int enqueue_words(native_stream stream, std::span<const word_step> steps) = 0;
-  // As device_driver::architecture.
+  // See device_driver::architecture.
   virtual int architecture(int device, std::string& name) = 0;
 
-  // The device that was current last: host memory is pinned with its context, so that no other device gets one.
+  // The most recently used device. Host memory is pinned in its context, so that no context is created on
+  // an unused device.
   std::atomic<int> recent_device{0};
 
   int (*init)(unsigned flags) = nullptr;
@@ -139,7 +142,8 @@ class gpu_api {
   int (*event_destroy)(native_event event) = nullptr;
   int (*event_record)(native_event event, native_stream stream) = nullptr;
   int (*event_query)(native_event event) = nullptr;
-  int (*event_elapsed)(float* milliseconds, native_event from, native_event to) = nullptr;  // may be missing
+  int (*event_elapsed)(float* milliseconds, native_event source,
+                       native_event destination) = nullptr;  // may be missing
   int (*fill)(void* pointer, unsigned char value, std::size_t bytes, native_stream stream) = nullptr;
   int (*write_word)(native_stream stream, void* word, std::uint32_t value, unsigned flags) = nullptr;
   int (*module_load)(void** module, const void* code) = nullptr;
@@ -152,7 +156,7 @@ class gpu_api {
   virtual_memory memory;
 };
 
-// The family's library, loaded; nullptr and `reason` where it is missing or too old.
+// Loads the platform's library. Returns nullptr and sets `reason` if it is missing or too old.
 std::unique_ptr<gpu_api> load_cuda(std::string& reason);
 std::unique_ptr<gpu_api> load_hip(std::string& reason);
 

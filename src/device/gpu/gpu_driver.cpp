@@ -13,35 +13,35 @@ gpu_driver::gpu_driver(std::unique_ptr<gpu_api> api, int devices)
 void gpu_driver::check(int code, const char* location, const std::string& action, int device) {
   if (code == success) return;
   isthmus_status status = ISTHMUS_ERROR_BACKEND;
-  std::string hint = "an earlier kernel or copy may have faulted: every later call then fails with its code";
+  std::string hint = "check earlier kernels and copies: after a fault, every later call fails with its code";
   if (code == out_of_memory) {
     status = ISTHMUS_ERROR_OUT_OF_MEMORY;
-    hint = "free device memory, or ask for less";
+    hint = "free device memory, or request less";
   } else if (code == not_supported) {
     status = ISTHMUS_ERROR_UNSUPPORTED;
-    hint = "this device or driver lacks the call";
+    hint = "use a device and driver that support this call";
   }
-  const std::string place = device < 0 ? std::string() : fmt::format(" on device {}", device);
+  const std::string device_text = device < 0 ? std::string() : fmt::format(" on device {}", device);
   throw make_error(status, location,
-                   fmt::format("{}: {}{} failed: {}", m_api->title(), action, place, m_api->text(code)), hint,
-                   code);
+                   fmt::format("{}: {}{} failed: {}", m_api->title(), action, device_text, m_api->text(code)),
+                   hint, code);
 }
 
 std::string gpu_driver::version() {
   int version = 0;
-  check(m_api->get_version(&version), ISTHMUS_HERE, "asking for its version");
+  check(m_api->get_version(&version), ISTHMUS_HERE, "querying the version");
   return m_api->version_text(version);
 }
 
 std::string gpu_driver::name(int device) {
   char text[256] = {};
-  check(m_api->get_name(text, sizeof text, device), ISTHMUS_HERE, "asking for the name", device);
+  check(m_api->get_name(text, sizeof text, device), ISTHMUS_HERE, "querying the name", device);
   return text;
 }
 
 std::string gpu_driver::bus_id(int device) {
   char text[64] = {};
-  check(m_api->get_bus_id(text, sizeof text, device), ISTHMUS_HERE, "asking for the bus id", device);
+  check(m_api->get_bus_id(text, sizeof text, device), ISTHMUS_HERE, "querying the bus id", device);
   return text;
 }
 
@@ -49,7 +49,7 @@ device_memory_info gpu_driver::memory_info(int device) {
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
   std::size_t free_bytes = 0, total_bytes = 0;
-  check(m_api->get_memory_info(&free_bytes, &total_bytes), ISTHMUS_HERE, "asking for free memory", device);
+  check(m_api->get_memory_info(&free_bytes, &total_bytes), ISTHMUS_HERE, "querying free memory", device);
   return {free_bytes, total_bytes};
 }
 
@@ -57,17 +57,17 @@ bool gpu_driver::can_access_peer(int device, int peer) {
   if (device == peer) return true;
   int is_accessible = 0;
   check(m_api->can_access_peer(&is_accessible, device, peer), ISTHMUS_HERE,
-        fmt::format("asking whether it reaches device {}", peer), device);
+        fmt::format("querying access to device {}", peer), device);
   return is_accessible != 0;
 }
 
 void* gpu_driver::native_context(int device) {
   void* context = nullptr;
-  check(m_api->native_context(device, &context), ISTHMUS_HERE, "asking for its context", device);
+  check(m_api->native_context(device, &context), ISTHMUS_HERE, "querying the context", device);
   return context;
 }
 
-// Both families answer with an error, or with type 0, for what they do not know.
+// CUDA and HIP return an error or type 0 for unknown memory.
 int gpu_driver::owner_of(const void* pointer) {
   auto* const address = const_cast<void*>(pointer);
   unsigned type = 0;
@@ -93,8 +93,8 @@ void gpu_driver::free(int device, void* pointer) {
   check(m_api->free(pointer), ISTHMUS_HERE, fmt::format("freeing {}", pointer), device);
 }
 
-// The pages belong to no device; a context must be current all the same. Device 0 is not taken for that: where
-// nobody uses it, it would get a context for nothing.
+// The pages do not belong to a device, but a context must be current. Device 0 is not always used, because this
+// would create a context on an otherwise unused device.
 void* gpu_driver::allocate_host(std::uint64_t bytes) {
   const int device = m_api->recent_device;
   const current_device current(*m_api, device);
@@ -115,8 +115,8 @@ void gpu_driver::free_host(void* pointer) {
 native_stream gpu_driver::create_stream(int device, stream_priority priority) {
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
-  int lowest = 0, highest = 0;  // 0 is normal for both families
-  check(m_api->stream_priorities(&lowest, &highest), ISTHMUS_HERE, "asking for stream priorities", device);
+  int lowest = 0, highest = 0;  // on both platforms, 0 is the normal priority
+  check(m_api->stream_priorities(&lowest, &highest), ISTHMUS_HERE, "querying stream priorities", device);
   native_stream stream = nullptr;
   const int level = priority == stream_priority::high     ? highest
                     : priority == stream_priority::raised ? highest / 2
@@ -144,10 +144,10 @@ bool gpu_driver::is_capturing(int device, native_stream stream) {
   return is_captured(device, stream);
 }
 
-// Where the device is current, and the stream is none of the NULL streams.
+// Precondition: the device is current, and the stream is not a NULL stream.
 bool gpu_driver::is_captured(int device, native_stream stream) {
   int status = 0;
-  check(m_api->stream_is_capturing(stream, &status), ISTHMUS_HERE, "asking whether a stream is captured",
+  check(m_api->stream_is_capturing(stream, &status), ISTHMUS_HERE, "querying the capture status of a stream",
         device);
   return status != 0;
 }
@@ -169,13 +169,13 @@ native_event gpu_driver::create_timed_event(int device) {
   return event;
 }
 
-double gpu_driver::elapsed_us(native_event from, native_event to) {
+double gpu_driver::elapsed_us(native_event begin, native_event end) {
   float milliseconds = 0;
-  check(m_api->event_elapsed(&milliseconds, from, to), ISTHMUS_HERE, "comparing the times of events");
+  check(m_api->event_elapsed(&milliseconds, begin, end), ISTHMUS_HERE, "querying the time between events");
   return 1e3 * static_cast<double>(milliseconds);
 }
 
-void gpu_driver::with_device(int device, const std::function<void()>& work) {
+void gpu_driver::run_on_device(int device, const std::function<void()>& work) {
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
   work();
@@ -194,17 +194,17 @@ void gpu_driver::record(int device, native_event event, native_stream stream) {
 void gpu_driver::wait(int device, native_stream stream, native_event event) {
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
-  check(m_api->stream_wait_event(stream, event, 0), ISTHMUS_HERE, "letting a stream wait for an event", device);
+  check(m_api->stream_wait_event(stream, event, 0), ISTHMUS_HERE, "making a stream wait for an event", device);
 }
 
 bool gpu_driver::is_done(native_event event) {
   const int code = m_api->event_query(event);
   if (code == not_ready) return false;
-  check(code, ISTHMUS_HERE, "asking for an event");
+  check(code, ISTHMUS_HERE, "querying an event");
   return true;
 }
 
-// The batch call takes neither captured streams nor the NULL stream.
+// The batch call accepts neither captured streams nor the NULL stream.
 bool gpu_driver::can_batch(int device, std::span<const device_copy> copies, native_stream stream) {
   return !copies.empty() && !is_null_stream(stream) && m_api->can_copy_batch() && !is_captured(device, stream);
 }
@@ -213,21 +213,21 @@ void gpu_driver::copy(int device, std::span<const device_copy> copies, native_st
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
   if (!can_batch(device, copies, stream)) return copy_each(device, copies, stream);
-  constexpr std::size_t max_batch = 32;  // in one call; more go in several
-  std::array<void*, max_batch> to{}, from{};
+  constexpr std::size_t max_batch = 32;  // per driver call
+  std::array<void*, max_batch> destination{}, source{};
   std::array<std::size_t, max_batch> bytes{};
   for (auto next = copies.begin(); next != copies.end();) {
-    std::size_t filled = 0;
-    for (; next != copies.end() && filled < max_batch; ++next) {
+    std::size_t batch_size = 0;
+    for (; next != copies.end() && batch_size < max_batch; ++next) {
       if (next->bytes == 0) continue;
-      to[filled] = next->to;
-      from[filled] = const_cast<void*>(next->from);
-      bytes[filled++] = next->bytes;
+      destination[batch_size] = next->destination;
+      source[batch_size] = const_cast<void*>(next->source);
+      bytes[batch_size++] = next->bytes;
     }
-    if (filled == 0) return;
-    check(m_api->copy_batch(std::span(to).first(filled), std::span(from).first(filled),
-                            std::span(bytes).first(filled), stream),
-          ISTHMUS_HERE, fmt::format("a batch of {} copies", filled), device);
+    if (batch_size == 0) return;
+    check(m_api->copy_batch(std::span(destination).first(batch_size), std::span(source).first(batch_size),
+                            std::span(bytes).first(batch_size), stream),
+          ISTHMUS_HERE, fmt::format("issuing a batch of {} copies", batch_size), device);
   }
 }
 
@@ -251,14 +251,14 @@ void gpu_driver::fill(int device, void* pointer, std::uint8_t value, std::uint64
 void gpu_driver::write_word(int device, std::uint32_t* word, std::uint32_t value, native_stream stream) {
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
-  check(m_api->write_word(stream, word, value, 0), ISTHMUS_HERE, "writing a word by a stream", device);
+  check(m_api->write_word(stream, word, value, 0), ISTHMUS_HERE, "writing a word on a stream", device);
 }
 
 void gpu_driver::wait_word(int device, const std::uint32_t* word, std::uint32_t value, native_stream stream) {
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
   check(m_api->wait_word(stream, const_cast<std::uint32_t*>(word), value), ISTHMUS_HERE,
-        "letting a stream wait for a word", device);
+        "making a stream wait for a word", device);
 }
 
 void gpu_driver::enqueue_words(int device, std::span<const word_step> steps, native_stream stream) {
@@ -266,35 +266,35 @@ void gpu_driver::enqueue_words(int device, std::span<const word_step> steps, nat
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
   check(m_api->enqueue_words(stream, steps), ISTHMUS_HERE,
-        fmt::format("{} words that a stream writes or waits for", steps.size()), device);
+        fmt::format("issuing {} word operations on a stream", steps.size()), device);
 }
 
 std::string gpu_driver::architecture(int device) {
   std::string name;
-  check(m_api->architecture(device, name), ISTHMUS_HERE, "asking for its architecture", device);
+  check(m_api->architecture(device, name), ISTHMUS_HERE, "querying the architecture", device);
   return name;
 }
 
 int gpu_driver::major_version() {
   int version = 0;
-  check(m_api->get_version(&version), ISTHMUS_HERE, "asking for its version");
+  check(m_api->get_version(&version), ISTHMUS_HERE, "querying the version");
   return m_api->major_version_of(version);
 }
 
-// Loading is no work of a stream, but a thread that captures one may do it only in relaxed mode.
+// Loading does not use a stream, but a thread that captures a stream may load kernels only in relaxed mode.
 native_kernel gpu_driver::load_kernel(int device, const std::string& code, const char* entry) {
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
   const auto exchange = m_api->exchange_capture_mode;
   int mode = capture_mode_relaxed;
-  if (exchange != nullptr) check(exchange(&mode), ISTHMUS_HERE, "relaxing capture", device);
+  if (exchange != nullptr) check(exchange(&mode), ISTHMUS_HERE, "setting the relaxed capture mode", device);
   void* module = nullptr;
   native_kernel kernel = nullptr;
   int result = m_api->module_load(&module, code.data());
   if (result == success) result = m_api->module_function(&kernel, module, entry);
-  // Else some drivers load at the first launch.
+  // Without this, some drivers load the kernel at its first launch.
   if (result == success && m_api->function_load != nullptr) result = m_api->function_load(kernel);
-  if (exchange != nullptr) check(exchange(&mode), ISTHMUS_HERE, "restoring the mode of captures", device);
+  if (exchange != nullptr) check(exchange(&mode), ISTHMUS_HERE, "restoring the capture mode", device);
   check(result, ISTHMUS_HERE, fmt::format("loading the kernel {}", entry), device);
   return kernel;
 }
@@ -304,7 +304,7 @@ void gpu_driver::launch(int device, native_kernel kernel, unsigned blocks, unsig
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
   check(m_api->launch(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, arguments.data(), nullptr), ISTHMUS_HERE,
-        fmt::format("launching a kernel of {} x {} threads", blocks, threads), device);
+        fmt::format("launching a kernel with {} x {} threads", blocks, threads), device);
 }
 
 }  // namespace isthmus::gpu

@@ -1,4 +1,4 @@
-// The device driver of CUDA and of HIP: one body over the table that both fill.
+// The device driver for CUDA and HIP: one implementation on top of the function table of either platform.
 #pragma once
 
 #include <map>
@@ -16,7 +16,7 @@ constexpr std::uint64_t round_up(std::uint64_t bytes, std::uint64_t step) {
   return (bytes + step - 1) / step * step;
 }
 
-// Makes a device current for a scope; what was current before comes back.
+// Makes a device current for a scope and restores the previous state.
 class current_device {
  public:
   current_device(gpu_api& api, int device) : m_api(api), m_code(api.enter(device, &m_previous)) {
@@ -78,8 +78,8 @@ class gpu_driver final : public device_driver {
   void wait(int device, native_stream stream, native_event event) override;
   bool is_done(native_event event) override;
   native_event create_timed_event(int device) override;
-  double elapsed_us(native_event from, native_event to) override;
-  void with_device(int device, const std::function<void()>& work) override;
+  double elapsed_us(native_event begin, native_event end) override;
+  void run_on_device(int device, const std::function<void()>& work) override;
 
   void copy(int device, std::span<const device_copy> copies, native_stream stream) override;
   void copy_each(int device, std::span<const device_copy> copies, native_stream stream) override;
@@ -103,18 +103,18 @@ class gpu_driver final : public device_driver {
     int descriptor;  // -1 unless exported
   };
 
-  struct page_run {  // one piece of physical memory
+  struct page_run {  // one contiguous range of physical memory
     allocation physical;
     std::uint64_t bytes;
   };
   struct mapped_block {
     int device;
-    std::uint64_t reserved;  // addresses
-    std::uint64_t bytes;     // of all runs, which lie behind each other from the start
+    std::uint64_t reserved;  // size of the address range
+    std::uint64_t bytes;     // size of all runs, which are mapped consecutively from the start
     std::vector<page_run> runs;
   };
 
-  // Throws what `code` means; `what` is the native call in words.
+  // Throws an error if `code` is not success. `action` describes the native call.
   void check(int code, const char* location, const std::string& action, int device = -1);
   allocation_properties properties(int device) const;
   void* map_physical(int device, allocation physical, std::uint64_t bytes);
@@ -128,22 +128,22 @@ class gpu_driver final : public device_driver {
   shared_block remove_block(int device, void* pointer, const char* location, const char* action);
   void* grow(void* pointer, mapped_block& block, std::uint64_t bytes);
   void shrink(void* pointer, mapped_block& block, std::uint64_t bytes);
-  int map_runs(void* place, std::span<const page_run> runs, int device);
-  int unmap_runs(void* place, std::span<const page_run> runs);
-  int grant_access(void* place, std::span<const page_run> runs, int device);
+  int map_runs(void* address, std::span<const page_run> runs, int device);
+  int unmap_runs(void* address, std::span<const page_run> runs);
+  int grant_access(void* address, std::span<const page_run> runs, int device);
   std::map<void*, mapped_block>::iterator find_mapped(int device, void* pointer, const char* location);
   bool is_captured(int device, native_stream stream);
   bool can_batch(int device, std::span<const device_copy> copies, native_stream stream);
 
   std::unique_ptr<gpu_api> m_api;
   int m_devices;
-  std::mutex m_mutex;  // over what follows
+  std::mutex m_mutex;  // guards the members up to m_own_streams
   std::map<const void*, shared_block> m_blocks;
   std::vector<native_stream> m_own_streams;  // by device, for zero-filling
 
-  std::mutex m_mapped_mutex;  // over what follows, also while the driver maps
+  std::mutex m_mapped_mutex;  // guards the members below; held while the driver maps pages
   std::map<void*, mapped_block> m_mapped;
-  std::set<std::pair<int, int>> m_peers;  // (device, peer) of enable_peer
+  std::set<std::pair<int, int>> m_peers;  // the (device, peer) pairs passed to enable_peer
 };
 
 }  // namespace isthmus::gpu

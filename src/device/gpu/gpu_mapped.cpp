@@ -1,4 +1,5 @@
-// Blocks of the GPU driver that grow by mapping further pages behind their own, and shrink by unmapping them.
+// Mapped blocks of the GPU driver: they grow by mapping pages after their last one, and shrink
+//   by unmapping pages.
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "device/gpu/gpu_driver.hpp"
@@ -10,84 +11,85 @@ void* offset_pointer(void* base, std::uint64_t offset) { return static_cast<std:
 
 }  // namespace
 
-int gpu_driver::grant_access(void* place, std::span<const page_run> runs, int device) {
+int gpu_driver::grant_access(void* address, std::span<const page_run> runs, int device) {
   const access_description access{{location_device, device}, access_read_write};
   int code = success;
   std::uint64_t offset = 0;
   for (const page_run& run : runs) {
-    if (code == success) code = m_api->memory.set_access(offset_pointer(place, offset), run.bytes, &access, 1);
+    if (code == success)
+      code = m_api->memory.set_access(offset_pointer(address, offset), run.bytes, &access, 1);
     offset += run.bytes;
   }
   return code;
 }
 
-// All of them, or none and the code of the failure.
-int gpu_driver::map_runs(void* place, std::span<const page_run> runs, int device) {
+// Maps all runs. On failure, maps no run and returns the error code.
+int gpu_driver::map_runs(void* address, std::span<const page_run> runs, int device) {
   int code = success;
   std::uint64_t offset = 0;
   std::size_t done = 0;
   for (; done < runs.size(); ++done) {
-    code = m_api->memory.map(offset_pointer(place, offset), runs[done].bytes, 0, runs[done].physical, 0);
+    code = m_api->memory.map(offset_pointer(address, offset), runs[done].bytes, 0, runs[done].physical, 0);
     if (code != success) break;
     offset += runs[done].bytes;
   }
-  if (code == success) code = grant_access(place, runs, device);
-  for (const auto& [peer, reached] : m_peers)
-    if (code == success && reached == device) code = grant_access(place, runs, peer);
-  if (code != success) (void)unmap_runs(place, runs.first(done));
+  if (code == success) code = grant_access(address, runs, device);
+  for (const auto& [accessor, owner] : m_peers)
+    if (code == success && owner == device) code = grant_access(address, runs, accessor);
+  if (code != success) (void)unmap_runs(address, runs.first(done));
   return code;
 }
 
-int gpu_driver::unmap_runs(void* place, std::span<const page_run> runs) {
+int gpu_driver::unmap_runs(void* address, std::span<const page_run> runs) {
   int code = success;
   std::uint64_t offset = 0;
   for (const page_run& run : runs) {
-    const int unmap_code = m_api->memory.unmap(offset_pointer(place, offset), run.bytes);
+    const int unmap_code = m_api->memory.unmap(offset_pointer(address, offset), run.bytes);
     if (code == success) code = unmap_code;
     offset += run.bytes;
   }
   return code;
 }
 
-// The new pages go behind the old ones. Where the addresses do not suffice, all of them get new ones, twice as
-// many as needed: physical memory may be mapped at two places, so the old view stays until the new one is
-// whole.
+// Maps the new pages after the existing ones. If the address range is too small, all pages are mapped to a new
+// range with twice the required size. Physical memory can be mapped at two addresses, so the old mapping stays
+// until the new one is complete.
 void* gpu_driver::grow(void* pointer, mapped_block& block, std::uint64_t bytes) {
   const std::string action = fmt::format("growing a block from {} to {} bytes", block.bytes, bytes);
   const allocation_properties request = properties(block.device);
   page_run added{0, bytes - block.bytes};
   check(m_api->memory.create(&added.physical, added.bytes, &request, 0), ISTHMUS_HERE, action, block.device);
   const bool must_move = bytes > block.reserved;
-  void* place = pointer;
+  void* address = pointer;
   std::vector<page_run> runs = block.runs;
   runs.push_back(added);
-  int code = must_move ? m_api->memory.reserve(&place, 2 * bytes, 0, nullptr, 0) : success;
+  int code = must_move ? m_api->memory.reserve(&address, 2 * bytes, 0, nullptr, 0) : success;
   if (code == success) {
-    code = must_move ? map_runs(place, runs, block.device)
-                 : map_runs(offset_pointer(place, block.bytes), {&added, 1}, block.device);
-    if (code != success && must_move) (void)m_api->memory.unreserve(place, 2 * bytes);
+    code = must_move ? map_runs(address, runs, block.device)
+                     : map_runs(offset_pointer(address, block.bytes), {&added, 1}, block.device);
+    if (code != success && must_move) (void)m_api->memory.unreserve(address, 2 * bytes);
   }
   if (code != success) (void)m_api->memory.release(added.physical);
   check(code, ISTHMUS_HERE, action, block.device);
   if (must_move && pointer != nullptr) {
     code = unmap_runs(pointer, block.runs);
     if (code == success) code = m_api->memory.unreserve(pointer, block.reserved);
-    if (code != success)  // the block itself is whole
-      log(log_level::warning, "{}: {}: {} bytes of addresses are lost: {}", m_api->title(), action,
+    if (code != success)  // the block itself remains valid
+      log(log_level::warning, "{}: {}: cannot release {} bytes of addresses: {}", m_api->title(), action,
           block.reserved, m_api->text(code));
   }
   if (must_move) block.reserved = 2 * bytes;
   block.runs = std::move(runs);
   block.bytes = bytes;
-  return place;
+  return address;
 }
 
-// Whole runs go; the one that is partly in use stays.
+// Unmaps only complete runs. A partly used run stays mapped.
 void gpu_driver::shrink(void* pointer, mapped_block& block, std::uint64_t bytes) {
   while (block.runs.size() > 1 && block.bytes - block.runs.back().bytes >= bytes) {
     const page_run last = block.runs.back();
-    check(unmap_runs(offset_pointer(pointer, block.bytes - last.bytes), {&last, 1}), ISTHMUS_HERE, "unmapping pages",
-          block.device);
+    check(unmap_runs(offset_pointer(pointer, block.bytes - last.bytes), {&last, 1}), ISTHMUS_HERE,
+          "unmapping pages", block.device);
     block.runs.pop_back();
     block.bytes -= last.bytes;
     check(m_api->memory.release(last.physical), ISTHMUS_HERE, "releasing pages", block.device);
@@ -95,13 +97,14 @@ void gpu_driver::shrink(void* pointer, mapped_block& block, std::uint64_t bytes)
 }
 
 std::map<void*, gpu_driver::mapped_block>::iterator gpu_driver::find_mapped(int device, void* pointer,
-                                                                       const char* location) {
-  const auto found = m_mapped.find(pointer);
-  if (found == m_mapped.end() || found->second.device != device)
-    throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, location,
-                     fmt::format("{} is no growable block of device {} of {}", pointer, device, m_api->title()),
-                     "it was freed before, belongs to another device, or came from another allocator");
-  return found;
+                                                                            const char* location) {
+  const auto entry = m_mapped.find(pointer);
+  if (entry == m_mapped.end() || entry->second.device != device)
+    throw make_error(
+        ISTHMUS_ERROR_INVALID_ARGUMENT, location,
+        fmt::format("{} is not a growable block of device {} of {}", pointer, device, m_api->title()),
+        "pass a block of this device that allocate_mapped returned and that was not freed");
+  return entry;
 }
 
 void* gpu_driver::allocate_mapped(int device, std::uint64_t bytes) {
@@ -125,27 +128,27 @@ void* gpu_driver::resize_mapped(int device, void* pointer, std::uint64_t bytes) 
     check(out_of_memory, ISTHMUS_HERE, fmt::format("growing a block to {} bytes", bytes), device);
   const std::uint64_t rounded_bytes = round_up(bytes, granularity(device));
   const std::lock_guard lock(m_mapped_mutex);
-  const auto found = find_mapped(device, pointer, ISTHMUS_HERE);
-  mapped_block& block = found->second;
+  const auto entry = find_mapped(device, pointer, ISTHMUS_HERE);
+  mapped_block& block = entry->second;
   shrink(pointer, block, rounded_bytes);
   if (rounded_bytes <= block.bytes) return pointer;
-  void* const place = grow(pointer, block, rounded_bytes);
-  auto moved = m_mapped.extract(found);
-  moved.key() = place;
-  m_mapped.insert(std::move(moved));
-  return place;
+  void* const address = grow(pointer, block, rounded_bytes);
+  auto node = m_mapped.extract(entry);
+  node.key() = address;
+  m_mapped.insert(std::move(node));
+  return address;
 }
 
 void gpu_driver::free_mapped(int device, void* pointer) {
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
   const std::lock_guard lock(m_mapped_mutex);
-  const auto found = find_mapped(device, pointer, ISTHMUS_HERE);
-  const mapped_block freed = std::move(found->second);
-  m_mapped.erase(found);
-  check(unmap_runs(pointer, freed.runs), ISTHMUS_HERE, "unmapping a block", device);
-  check(m_api->memory.unreserve(pointer, freed.reserved), ISTHMUS_HERE, "returning addresses", device);
-  for (const page_run& run : freed.runs)
+  const auto entry = find_mapped(device, pointer, ISTHMUS_HERE);
+  const mapped_block freed_block = std::move(entry->second);
+  m_mapped.erase(entry);
+  check(unmap_runs(pointer, freed_block.runs), ISTHMUS_HERE, "unmapping a block", device);
+  check(m_api->memory.unreserve(pointer, freed_block.reserved), ISTHMUS_HERE, "releasing addresses", device);
+  for (const page_run& run : freed_block.runs)
     check(m_api->memory.release(run.physical), ISTHMUS_HERE, "releasing pages", device);
 }
 

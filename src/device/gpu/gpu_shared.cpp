@@ -1,4 +1,4 @@
-// Blocks of the GPU driver that other devices and processes map.
+// Shared blocks of the GPU driver, which other devices and processes can map.
 #include <unistd.h>
 
 #include <cstring>
@@ -11,7 +11,7 @@
 namespace isthmus::gpu {
 namespace {
 
-// What stands in a shared_handle.
+// The contents of a shared_handle.
 struct block_address {
   sharing_method method;
   std::int32_t descriptor;
@@ -36,11 +36,11 @@ sharing_method gpu_driver::preferred_sharing(int device) {
 }
 
 std::uint64_t gpu_driver::granularity(int device) {
-  if (!m_api->has_virtual_memory(device)) return 2u << 20;  // what the allocators beneath take anyway
+  if (!m_api->has_virtual_memory(device)) return 2u << 20;  // the native allocators also round up to this size
   const allocation_properties request = properties(device);
   std::size_t bytes = 0;
   check(m_api->memory.granularity(&bytes, &request, granularity_recommended), ISTHMUS_HERE,
-        "asking for the granularity", device);
+        "querying the granularity", device);
   return bytes;
 }
 
@@ -51,43 +51,44 @@ void gpu_driver::add_block(void* pointer, const shared_block& block) {
 
 gpu_driver::shared_block gpu_driver::find_block(const void* pointer, const char* location, const char* action) {
   const std::lock_guard lock(m_mutex);
-  const auto found = m_blocks.find(pointer);
-  if (found == m_blocks.end())
+  const auto entry = m_blocks.find(pointer);
+  if (entry == m_blocks.end())
     throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, location,
-                     fmt::format("{}: {} is no shared block of {}", action, pointer, m_api->title()),
-                     "it was freed before, or came from another allocator");
-  return found->second;
+                     fmt::format("{}: {} is not a shared block of {}", action, pointer, m_api->title()),
+                     "pass a block that allocate_shared or import_shared returned and that was not freed");
+  return entry->second;
 }
 
-gpu_driver::shared_block gpu_driver::remove_block(int device, void* pointer, const char* location, const char* action) {
-  const shared_block found = find_block(pointer, location, action);
-  if (found.device != device)
+gpu_driver::shared_block gpu_driver::remove_block(int device, void* pointer, const char* location,
+                                                  const char* action) {
+  const shared_block entry = find_block(pointer, location, action);
+  if (entry.device != device)
     throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, location,
-                     fmt::format("{}: {} belongs to device {}, not {}", action, pointer, found.device, device),
-                     "free a block with the device that it was made for");
+                     fmt::format("{}: {} belongs to device {}, not {}", action, pointer, entry.device, device),
+                     "free a block with the device that it was allocated for");
   const std::lock_guard lock(m_mutex);
   m_blocks.erase(pointer);
-  return found;
+  return entry;
 }
 
 void* gpu_driver::map_physical(int device, allocation physical, std::uint64_t bytes) {
-  void* place = nullptr;
-  check(m_api->memory.reserve(&place, bytes, 0, nullptr, 0), ISTHMUS_HERE,
+  void* address = nullptr;
+  check(m_api->memory.reserve(&address, bytes, 0, nullptr, 0), ISTHMUS_HERE,
         fmt::format("reserving {} bytes of addresses", bytes), device);
   const access_description access{{location_device, device}, access_read_write};
-  int code = m_api->memory.map(place, bytes, 0, physical, 0);
+  int code = m_api->memory.map(address, bytes, 0, physical, 0);
   if (code == success) {
-    code = m_api->memory.set_access(place, bytes, &access, 1);
-    if (code != success) (void)m_api->memory.unmap(place, bytes);
+    code = m_api->memory.set_access(address, bytes, &access, 1);
+    if (code != success) (void)m_api->memory.unmap(address, bytes);
   }
-  if (code != success) (void)m_api->memory.unreserve(place, bytes);
+  if (code != success) (void)m_api->memory.unreserve(address, bytes);
   check(code, ISTHMUS_HERE, fmt::format("mapping {} bytes", bytes), device);
-  return place;
+  return address;
 }
 
 void gpu_driver::unmap_physical(void* pointer, const shared_block& mapped) {
   check(m_api->memory.unmap(pointer, mapped.bytes), ISTHMUS_HERE, "unmapping a block", mapped.device);
-  check(m_api->memory.unreserve(pointer, mapped.bytes), ISTHMUS_HERE, "returning addresses", mapped.device);
+  check(m_api->memory.unreserve(pointer, mapped.bytes), ISTHMUS_HERE, "releasing addresses", mapped.device);
   check(m_api->memory.release(mapped.physical), ISTHMUS_HERE, "releasing a block", mapped.device);
 }
 
@@ -173,7 +174,7 @@ void gpu_driver::allow_access(void* pointer, int peer) {
     case sharing_method::handle: return enable_peer(peer, shared.device);
     case sharing_method::descriptor: break;
   }
-  const current_device current(*m_api, peer);  // its context must exist before it can be given access
+  const current_device current(*m_api, peer);  // the peer's context must exist before it can get access
   check(current.code(), ISTHMUS_HERE, "making the device current", peer);
   const access_description access{{location_device, peer}, access_read_write};
   check(m_api->memory.set_access(pointer, shared.bytes, &access, 1), ISTHMUS_HERE,
@@ -214,7 +215,7 @@ void gpu_driver::end_export(void* pointer) {
 void* gpu_driver::import_descriptor(int device, std::int64_t pid, int descriptor, std::uint64_t bytes,
                                     allocation* physical) {
   const int own = duplicate_descriptor(pid, descriptor);
-  // The driver wants the number itself behind the pointer's type.
+  // The driver expects the descriptor number itself, cast to a pointer.
   const int code = m_api->memory.import_descriptor(
       physical, reinterpret_cast<void*>(static_cast<std::intptr_t>(own)), handle_file_descriptor);
   ::close(own);

@@ -1,4 +1,4 @@
-// gpu_api.hpp and hip_api.hpp against HIP's own header. Compiled where it is installed; no code comes of it.
+// Checks gpu_api.hpp and hip_api.hpp against HIP's header, if it is installed. Generates no code.
 #include <hip/hip_runtime_api.h>
 
 #include "base/abi_check.hpp"
@@ -14,7 +14,8 @@ static_assert(matches_abi<decltype(gpu_api::get_bus_id)>(&hipDeviceGetPCIBusId))
 static_assert(matches_abi<decltype(gpu_api::can_access_peer)>(&hipDeviceCanAccessPeer));
 static_assert(matches_abi<decltype(gpu_api::get_memory_info)>(&hipMemGetInfo));
 static_assert(matches_abi<decltype(gpu_api::get_pointer_attribute)>(&hipPointerGetAttribute));
-static_assert(matches_abi<decltype(gpu_api::allocate)>(static_cast<hipError_t (*)(void**, size_t)>(&hipMalloc)));
+static_assert(
+    matches_abi<decltype(gpu_api::allocate)>(static_cast<hipError_t (*)(void**, size_t)>(&hipMalloc)));
 static_assert(matches_abi<decltype(gpu_api::free)>(&hipFree));
 static_assert(matches_abi<decltype(gpu_api::allocate_host)>(
     static_cast<hipError_t (*)(void**, size_t, unsigned)>(&hipHostMalloc)));

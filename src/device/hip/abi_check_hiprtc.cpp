@@ -1,4 +1,4 @@
-// runtime_compiler_api.hpp against HIPRTC's own header. Compiled where it is installed; no code comes of it.
+// Checks runtime_compiler_api.hpp against HIPRTC's header, if it is installed. Generates no code.
 #include <hip/hiprtc.h>
 
 #include "base/abi_check.hpp"

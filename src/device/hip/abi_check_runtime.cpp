@@ -1,4 +1,4 @@
-// runtime.hpp against HIP's own header. Compiled where it is installed; no code comes of it.
+// Checks runtime.hpp against HIP's header, if it is installed. Generates no code.
 #include <hip/hip_runtime_api.h>
 
 #include "base/abi_check.hpp"
@@ -12,7 +12,8 @@ static_assert(matches_abi<decltype(device_runtime::set_device)>(&hipSetDevice));
 static_assert(matches_abi<decltype(device_runtime::device_get_pci_bus_id)>(&hipDeviceGetPCIBusId));
 static_assert(matches_abi<decltype(device_runtime::device_get_attribute)>(&hipDeviceGetAttribute));
 static_assert(matches_abi<decltype(device_runtime::device_synchronize)>(&hipDeviceSynchronize));
-static_assert(matches_abi<decltype(device_runtime::malloc)>(static_cast<hipError_t (*)(void**, size_t)>(&hipMalloc)));
+static_assert(
+    matches_abi<decltype(device_runtime::malloc)>(static_cast<hipError_t (*)(void**, size_t)>(&hipMalloc)));
 static_assert(matches_abi<decltype(device_runtime::free)>(&hipFree));
 static_assert(matches_abi<decltype(device_runtime::malloc_async)>(
     static_cast<hipError_t (*)(void**, size_t, hipStream_t)>(&hipMallocAsync)));

@@ -61,7 +61,7 @@ bool hip_api::load(std::string& reason) {
   loader.load_required(copy_async, "MemcpyAsync");
   loader.load_required(wait_value, "StreamWaitValue32");
   if (!loader.first_missing().empty()) {
-    reason = fmt::format("{} has no {}; ROCm 5.2 or newer is needed", library.path(), loader.first_missing());
+    reason = fmt::format("{} lacks {}; install ROCm 5.2 or newer", library.path(), loader.first_missing());
     return false;
   }
   // hipMemoryTypeDevice was renumbered in ROCm 6.
@@ -81,31 +81,32 @@ int hip_api::enter(int device, std::intptr_t* previous) {
   return code == success ? set_device(device) : code;
 }
 
-// An error of the runtime stays until somebody asks for the last one: not this one.
+// The runtime keeps the last error until it is queried. The application must not see this error.
 int hip_api::enable_peer(int peer) {
   const int code = enable_device(peer, 0);
   if (code == peer_already_enabled) (void)last_error();
   return code;
 }
 
-// Other devices see writes to coarse-grained memory only when a kernel ends; flags and scratch need more.
+// Writes to coarse-grained memory become visible to other devices only when a kernel ends. Flags and scratch
+// need fine-grained memory.
 int hip_api::allocate_coherent(void** pointer, std::size_t bytes) {
   return allocate_with_flags(pointer, bytes, hip_fine_grained);
 }
 
 int hip_api::copy(const device_copy& item, native_stream stream) {
-  return copy_async(item.to, item.from, item.bytes, hip_copy_default, stream);
+  return copy_async(item.destination, item.source, item.bytes, hip_copy_default, stream);
 }
 
 int hip_api::wait_word(native_stream stream, void* word, std::uint32_t value) {
-  return wait_value(stream, word, value, wait_until_reached, whole_word);
+  return wait_value(stream, word, value, wait_until_reached, full_mask);
 }
 
 int hip_api::enqueue_words(native_stream stream, std::span<const word_step> steps) {
   int code = success;
   for (auto step = steps.begin(); step != steps.end() && code == success; ++step)
     code = step->action == word_action::wait_equal
-               ? wait_value(stream, step->word, step->value, wait_until_equal, whole_word)
+               ? wait_value(stream, step->word, step->value, wait_until_equal, full_mask)
                : write_word(stream, step->word, step->value, 0);
   return code;
 }

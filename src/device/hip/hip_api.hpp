@@ -1,4 +1,4 @@
-// HIP's functions that the CUDA driver spells or shapes differently.
+// Functions of HIP whose names or signatures differ from the CUDA driver.
 #pragma once
 
 #include "base/dynamic_library.hpp"
@@ -8,7 +8,7 @@ namespace isthmus::gpu {
 
 inline constexpr int hip_copy_default = 4;
 inline constexpr unsigned hip_fine_grained = 1;
-inline constexpr std::uint32_t whole_word = 0xffffffffu;
+inline constexpr std::uint32_t full_mask = 0xffffffffu;
 
 class hip_api final : public gpu_api {
  public:
@@ -23,7 +23,8 @@ class hip_api final : public gpu_api {
   void leave(std::intptr_t previous) override { set_device(static_cast<int>(previous)); }
   int native_context(int, void**) override { return not_supported; }
   int enable_peer(int peer) override;
-  // HIP has descriptors since 6.0, but nobody could try them here, and older structures look different.
+  // HIP supports descriptors since 6.0, but they are untested here, and older releases
+  // use different structures.
   bool has_virtual_memory(int) override { return false; }
   int allocate_coherent(void** pointer, std::size_t bytes) override;
   int device_memory_type() override { return m_device_memory_type; }
@@ -34,7 +35,7 @@ class hip_api final : public gpu_api {
   }
   int wait_word(native_stream stream, void* word, std::uint32_t value) override;
   int enqueue_words(native_stream stream, std::span<const word_step> steps) override;
-  // HIPRTC makes code for the device that is current.
+  // HIPRTC generates code for the current device.
   int architecture(int, std::string& name) override { return name.clear(), success; }
 
   const char* (*error_string)(int code) = nullptr;
@@ -44,7 +45,8 @@ class hip_api final : public gpu_api {
   int (*runtime_version)(int* version) = nullptr;
   int (*enable_device)(int peer, unsigned flags) = nullptr;
   int (*allocate_with_flags)(void** pointer, std::size_t bytes, unsigned flags) = nullptr;
-  int (*copy_async)(void* to, const void* from, std::size_t bytes, int kind, native_stream stream) = nullptr;
+  int (*copy_async)(void* destination, const void* source, std::size_t bytes, int kind,
+                    native_stream stream) = nullptr;
   int (*wait_value)(native_stream stream, void* word, std::uint32_t value, unsigned flags,
                     std::uint32_t mask) = nullptr;
 

@@ -46,7 +46,7 @@ isthmus_status to_status(ze_result_t result) {
     case ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY:
     case ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY: return ISTHMUS_ERROR_OUT_OF_MEMORY;
     case ZE_RESULT_ERROR_UNSUPPORTED_FEATURE: return ISTHMUS_ERROR_UNSUPPORTED;
-    default: return ISTHMUS_ERROR_BACKEND;  // the native code says which of many
+    default: return ISTHMUS_ERROR_BACKEND;  // the native code is more specific
   }
 }
 
@@ -54,9 +54,9 @@ isthmus_status to_status(ze_result_t result) {
 
 std::unique_ptr<level_zero_api> level_zero_api::load(std::string& reason) {
   const library_search_request request{.variable = "ISTHMUS_LEVEL_ZERO_LIBRARY",
-                               .names = {"libze_loader.so.1"},
-                               .wheel_folders = {"../.."},
-                               .system_folders = {}};
+                                       .names = {"libze_loader.so.1"},
+                                       .wheel_folders = {"../.."},
+                                       .system_folders = {}};
   const dynamic_library library = dynamic_library::open(request, reason);
   if (!library) {
     reason = "the Level Zero loader could not be loaded: " + reason;
@@ -66,7 +66,7 @@ std::unique_ptr<level_zero_api> level_zero_api::load(std::string& reason) {
   symbol_loader loader(library, "ze");
   look_up(loader, *api);
   if (loader.first_missing().empty()) return api;
-  reason = library.path() + " lacks " + loader.first_missing() + " (Level Zero 1.0 or newer has it)";
+  reason = library.path() + " lacks " + loader.first_missing() + "; install Level Zero 1.0 or newer";
   return nullptr;
 }
 
@@ -76,7 +76,8 @@ void level_zero_api::check(ze_result_t result, const char* location, const std::
                    static_cast<std::int64_t>(result));
 }
 
-// What memory, copies and events can return; other codes show as numbers in error_info::native_code.
+// Names only the codes that memory, copy and event functions can return. error_info::native_code
+// contains the others.
 const char* level_zero_api::text(ze_result_t result) {
   switch (result) {
     case ZE_RESULT_SUCCESS: return "success";

@@ -1,4 +1,4 @@
-// The functions of the Level Zero loader (libze_loader.so.1) that Isthmus calls, found at run time.
+// Function table of the Level Zero loader (libze_loader.so.1), which is loaded at run time.
 #pragma once
 
 #include <level_zero/ze_api.h>
@@ -8,13 +8,13 @@
 
 namespace isthmus {
 
-// Under their own names without "ze".
+// Members have the native names without "ze".
 struct level_zero_api {
-  // nullptr, and why in `reason`, where this machine has no loader. The loader's own switches work as ever:
-  // ZE_ENABLE_VALIDATION_LAYER, ZE_ENABLE_ALT_DRIVERS, ...
+  // Returns nullptr and sets `reason` if this machine has no loader. The loader's environment variables still
+  // apply (ZE_ENABLE_VALIDATION_LAYER, ZE_ENABLE_ALT_DRIVERS, ...).
   static std::unique_ptr<level_zero_api> load(std::string& reason);
 
-  // Throws what `result` means; `call` is the native call in words.
+  // Throws an error if `result` is not success. `call` describes the native call.
   static void check(ze_result_t result, const char* location, const std::string& call);
   static const char* text(ze_result_t result);
 
@@ -36,7 +36,7 @@ struct level_zero_api {
   decltype(&zeMemGetAllocProperties) mem_get_alloc_properties;
   decltype(&zeMemGetAddressRange) mem_get_address_range;
   decltype(&zeMemGetIpcHandle) mem_get_ipc_handle;
-  // Level Zero 1.6 and newer, null before; Debian's headers are older.
+  // Null before Level Zero 1.6. Declared here because Debian's headers are older.
   ze_result_t (*mem_put_ipc_handle)(ze_context_handle_t context, ze_ipc_mem_handle_t handle);
   decltype(&zeMemOpenIpcHandle) mem_open_ipc_handle;
   decltype(&zeMemCloseIpcHandle) mem_close_ipc_handle;

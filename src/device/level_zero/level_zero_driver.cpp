@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t alignment = 256;
 
-// What travels in a shared_handle. The first int of Intel's handle is a descriptor of the owner's process.
+// The contents of a shared_handle. The first int of Intel's handle is a descriptor of the owning process.
 struct portable_handle {
   std::int64_t pid;
   ze_ipc_mem_handle_t native;
@@ -26,7 +26,7 @@ static_assert(sizeof(portable_handle) <= sizeof(shared_handle));
   throw make_error(ISTHMUS_ERROR_UNSUPPORTED, location, "Level Zero: " + problem, hint);
 }
 
-// The first driver that has GPUs, with them.
+// Returns the first driver with GPUs, and its GPUs.
 ze_driver_handle_t find_gpus(const level_zero_api& api, std::vector<ze_device_handle_t>& gpus) {
   std::uint32_t count = 0;
   level_zero_api::check(api.driver_get(&count, nullptr), ISTHMUS_HERE, "zeDriverGet");
@@ -35,10 +35,10 @@ ze_driver_handle_t find_gpus(const level_zero_api& api, std::vector<ze_device_ha
   for (ze_driver_handle_t driver : drivers) {
     std::uint32_t devices = 0;
     level_zero_api::check(api.device_get(driver, &devices, nullptr), ISTHMUS_HERE, "zeDeviceGet");
-    std::vector<ze_device_handle_t> found(devices);
+    std::vector<ze_device_handle_t> handles(devices);
     if (devices > 0)
-      level_zero_api::check(api.device_get(driver, &devices, found.data()), ISTHMUS_HERE, "zeDeviceGet");
-    for (ze_device_handle_t device : found) {
+      level_zero_api::check(api.device_get(driver, &devices, handles.data()), ISTHMUS_HERE, "zeDeviceGet");
+    for (ze_device_handle_t device : handles) {
       ze_device_properties_t properties{};
       properties.stype = ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES;
       level_zero_api::check(api.device_get_properties(device, &properties), ISTHMUS_HERE,
@@ -55,15 +55,15 @@ ze_driver_handle_t find_gpus(const level_zero_api& api, std::vector<ze_device_ha
 std::unique_ptr<level_zero_driver> level_zero_driver::load(std::string& reason) {
   std::unique_ptr<level_zero_api> api = level_zero_api::load(reason);
   if (!api) return nullptr;
-  const ze_result_t started = api->init(0);
-  if (started != ZE_RESULT_SUCCESS) {
-    reason = fmt::format("Level Zero could not start: {}", level_zero_api::text(started));
+  const ze_result_t init_result = api->init(0);
+  if (init_result != ZE_RESULT_SUCCESS) {
+    reason = fmt::format("zeInit failed: {}", level_zero_api::text(init_result));
     return nullptr;
   }
   std::vector<ze_device_handle_t> gpus;
   ze_driver_handle_t driver = find_gpus(*api, gpus);
   if (driver == nullptr) {
-    reason = "Level Zero has no GPU on this machine";
+    reason = "Level Zero found no GPU on this machine";
     return nullptr;
   }
   std::unique_ptr<level_zero_driver> result(new level_zero_driver(std::move(api), driver));
@@ -92,19 +92,23 @@ void level_zero_driver::add_device(ze_device_handle_t device) {
   for (auto& group : groups) group.stype = ZE_STRUCTURE_TYPE_COMMAND_QUEUE_GROUP_PROPERTIES;
   level_zero_api::check(m_api->device_get_command_queue_group_properties(device, &count, groups.data()),
                         ISTHMUS_HERE, "zeDeviceGetCommandQueueGroupProperties");
-  // A group that only copies is an engine of its own beside the compute units; any other is second best.
+  // A copy-only group is a dedicated engine, separate from the compute units, so it is preferred
+  // over other groups.
   const auto is_copy_only = [](const ze_command_queue_group_properties_t& group) {
     return (group.flags & ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COPY) != 0 &&
            (group.flags & ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COMPUTE) == 0;
   };
   std::uint32_t group_index = count;
   for (std::uint32_t i = 0; i < count; ++i) {
-    if (is_copy_only(groups[i]) && (group_index == count || !is_copy_only(groups[group_index]))) group_index = i;
-    if (group_index == count && (groups[i].flags & ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COPY) != 0) group_index = i;
+    if (is_copy_only(groups[i]) && (group_index == count || !is_copy_only(groups[group_index])))
+      group_index = i;
+    if (group_index == count && (groups[i].flags & ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COPY) != 0)
+      group_index = i;
   }
   if (group_index == count)
-    unsupported(ISTHMUS_HERE, fmt::format("device {} has no engine that copies", properties.name));
-  m_devices.push_back({device, properties.maxMemAllocSize, group_index, groups[group_index].maxMemoryFillPatternSize});
+    unsupported(ISTHMUS_HERE, fmt::format("device {} has no engine for copies", properties.name));
+  m_devices.push_back(
+      {device, properties.maxMemAllocSize, group_index, groups[group_index].maxMemoryFillPatternSize});
 }
 
 const level_zero_driver::device_state& level_zero_driver::state(int device) const {
@@ -151,7 +155,7 @@ std::string level_zero_driver::bus_id(int device) {
 
 device_memory_info level_zero_driver::memory_info(int) {
   unsupported(ISTHMUS_HERE,
-              "free memory is known to its system management interface only, which Isthmus does not use");
+              "free memory is available only from the system management interface, which Isthmus does not use");
 }
 
 bool level_zero_driver::can_access_peer(int device, int peer) {
@@ -180,13 +184,13 @@ int level_zero_driver::owner_of(const void* pointer) {
 
 void* level_zero_driver::allocate_in_context(ze_context_handle_t context, int device, std::uint64_t bytes) {
   const device_state& own = state(device);
-  ze_relaxed_allocation_limits_exp_desc_t relaxed{};
-  relaxed.stype = ZE_STRUCTURE_TYPE_RELAXED_ALLOCATION_LIMITS_EXP_DESC;
-  relaxed.flags = ZE_RELAXED_ALLOCATION_LIMITS_EXP_FLAG_MAX_SIZE;
+  ze_relaxed_allocation_limits_exp_desc_t relaxed_limits{};
+  relaxed_limits.stype = ZE_STRUCTURE_TYPE_RELAXED_ALLOCATION_LIMITS_EXP_DESC;
+  relaxed_limits.flags = ZE_RELAXED_ALLOCATION_LIMITS_EXP_FLAG_MAX_SIZE;
   ze_device_mem_alloc_desc_t description{};
   description.stype = ZE_STRUCTURE_TYPE_DEVICE_MEM_ALLOC_DESC;
-  // Larger blocks than the device's usual maximum (4 GiB on many) exist only where that is asked for.
-  if (bytes > own.max_allocation_bytes) description.pNext = &relaxed;
+  // Blocks larger than the device's usual maximum (often 4 GiB) must be requested with relaxed limits.
+  if (bytes > own.max_allocation_bytes) description.pNext = &relaxed_limits;
   void* pointer = nullptr;
   level_zero_api::check(m_api->mem_alloc_device(context != nullptr ? context : m_context, &description, bytes,
                                                 alignment, own.handle, &pointer),
@@ -225,7 +229,7 @@ sharing_method level_zero_driver::preferred_sharing(int) { return sharing_method
 void* level_zero_driver::allocate_shared(int device, std::uint64_t bytes, sharing_method method) {
   if (method != sharing_method::handle)
     unsupported(ISTHMUS_HERE, "memory is shared by interprocess handles, not as descriptors of physical memory",
-                "use sharing::handle");
+                "share the block by handle");
   const std::uint64_t page = granularity(device);
   const std::uint64_t rounded = (bytes + page - 1) / page * page;
   void* pointer = allocate(device, rounded);
@@ -247,20 +251,21 @@ void* level_zero_driver::allocate_shared(int device, std::uint64_t bytes, sharin
 void level_zero_driver::free_shared(int device, void* pointer) {
   {
     const std::lock_guard lock(m_mutex);
-    const auto found = m_shared.find(pointer);
-    if (found == m_shared.end() || found->second != device)
+    const auto entry = m_shared.find(pointer);
+    if (entry == m_shared.end() || entry->second != device)
       throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
-                       fmt::format("free_shared: {} is no shared block of level_zero:{}", pointer, device),
-                       "pass what allocate_shared gave for this device, once");
-    m_shared.erase(found);
+                       fmt::format("free_shared: {} is not a shared block of level_zero:{}", pointer, device),
+                       "pass a block that allocate_shared returned for this device, once");
+    m_shared.erase(entry);
   }
   free(device, pointer);
 }
 
 void level_zero_driver::enable_peer(int device, int peer) {
-  // Nothing has to be switched on; older runtimes garble data where the answer is no.
+  // Access does not have to be enabled. Check for support, because without it, older runtimes corrupt data
+  // instead of failing.
   if (!can_access_peer(device, peer))
-    unsupported(ISTHMUS_HERE, fmt::format("device {} can't access device {}", device, peer),
+    unsupported(ISTHMUS_HERE, fmt::format("device {} cannot access device {}", device, peer),
                 "stage through host memory");
 }
 
@@ -268,7 +273,7 @@ void level_zero_driver::allow_access(void* pointer, int peer) {
   const int owner = owner_of(pointer);
   if (owner < 0)
     throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
-                     fmt::format("allow_access: {} is no device memory of Level Zero", pointer));
+                     fmt::format("allow_access: {} is not device memory of Level Zero", pointer));
   enable_peer(peer, owner);
   void* begin = nullptr;
   std::size_t bytes = 0;
@@ -288,7 +293,7 @@ shared_handle level_zero_driver::export_shared(void* pointer) {
 }
 
 void level_zero_driver::end_export(void* pointer) {
-  // Before Level Zero 1.6 a handle ends with its block.
+  // Before Level Zero 1.6, a handle is released with its block.
   if (m_api->mem_put_ipc_handle == nullptr) return;
   ze_ipc_mem_handle_t native{};
   level_zero_api::check(m_api->mem_get_ipc_handle(m_context, pointer, &native), ISTHMUS_HERE,
@@ -309,7 +314,7 @@ void* level_zero_driver::import_shared(int device, const shared_handle& handle) 
   void* pointer = nullptr;
   const ze_result_t result =
       m_api->mem_open_ipc_handle(m_context, state(device).handle, portable.native, 0, &pointer);
-  if (descriptor >= 0) close(descriptor);  // the mapping keeps the memory
+  if (descriptor >= 0) close(descriptor);  // the mapping keeps the memory alive
   level_zero_api::check(result, ISTHMUS_HERE, fmt::format("zeMemOpenIpcHandle on level_zero:{}", device));
   return pointer;
 }

@@ -1,5 +1,5 @@
-// The device driver of Level Zero. One context over all devices; a stream is an immediate command list on a
-// copy engine. Contract-tested over the real loader with a stand-in driver, not run on hardware.
+// The device driver for Level Zero. All devices share one context, and a stream is an immediate command list on
+// a copy engine. It is contract-tested with the real loader and a stand-in driver, but has not run on hardware.
 #pragma once
 
 #include <map>
@@ -10,7 +10,7 @@
 
 #include "device/driver.hpp"
 
-// NOLINTBEGIN(bugprone-reserved-identifier): the names are Level Zero's
+// NOLINTBEGIN(bugprone-reserved-identifier): Level Zero defines these names
 struct _ze_context_handle_t;
 struct _ze_device_handle_t;
 struct _ze_driver_handle_t;
@@ -25,11 +25,11 @@ struct level_zero_api;
 
 class level_zero_driver final : public device_driver {
  public:
-  // nullptr, and why in `reason`, where there is no loader, no driver or no GPU.
+  // Returns nullptr and sets `reason` if there is no loader, no driver or no GPU.
   static std::unique_ptr<level_zero_driver> load(std::string& reason);
   ~level_zero_driver() override;
 
-  // For UMF and for callers that bring a context of their own.
+  // Used by UMF and by callers with their own context.
   _ze_device_handle_t* native_device(int device) const;
   void* allocate_in_context(_ze_context_handle_t* context, int device, std::uint64_t bytes);
   void free_in_context(_ze_context_handle_t* context, int device, void* pointer);
@@ -82,7 +82,7 @@ class level_zero_driver final : public device_driver {
     std::uint32_t copy_group;  // ordinal of the command queue group that streams use
     std::uint64_t max_fill_pattern_bytes;
   };
-  struct recorded_event;  // what a native_event points to
+  struct recorded_event;  // the target of a native_event
 
   level_zero_driver(std::unique_ptr<level_zero_api> api, _ze_driver_handle_t* driver);
   void add_device(_ze_device_handle_t* device);
@@ -95,8 +95,8 @@ class level_zero_driver final : public device_driver {
   _ze_driver_handle_t* m_driver;
   _ze_context_handle_t* m_context = nullptr;
   std::vector<device_state> m_devices;
-  std::mutex m_mutex;                   // over what follows
-  std::map<const void*, int> m_shared;  // blocks that can be exported, by address: their device
+  std::mutex m_mutex;                   // guards m_shared
+  std::map<const void*, int> m_shared;  // address of each shared block -> its device
 };
 
 }  // namespace isthmus

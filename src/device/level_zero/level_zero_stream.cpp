@@ -1,7 +1,7 @@
-// Level Zero: streams, events and the work on a stream.
+// Level Zero driver: streams, events and work on streams.
 //
-// Commands of an immediate list may overlap, so each operation starts behind a barrier: that is what makes
-// the list a stream. (In-order lists came with Level Zero 1.7.)
+// Commands of an immediate list may overlap. Each operation starts with a barrier, so that the list behaves
+// like a stream. (In-order lists were added in Level Zero 1.7.)
 #include <algorithm>
 #include <array>
 
@@ -12,8 +12,8 @@
 namespace isthmus {
 namespace {
 
-// Level Zero's events are signalled once and reset, while a native_event is recorded again and again, so
-// each has as many as may be waited for at a time.
+// A Level Zero event is signaled once and must then be reset, while a native_event can be recorded repeatedly.
+// Each native_event therefore owns as many Level Zero events as there can be outstanding records.
 constexpr std::uint32_t events_per_native_event = 64;
 
 struct single_event {
@@ -48,13 +48,15 @@ struct level_zero_driver::recorded_event {
   std::array<ze_event_handle_t, events_per_native_event> events{};
   std::uint64_t records = 0;  // the latest is events[(records - 1) % events_per_native_event]
 
-  ze_event_handle_t latest() const { return records == 0 ? nullptr : events[(records - 1) % events_per_native_event]; }
+  ze_event_handle_t latest() const {
+    return records == 0 ? nullptr : events[(records - 1) % events_per_native_event];
+  }
 };
 
 ze_command_list_handle_t level_zero_driver::command_list(native_stream stream) const {
   if (stream == nullptr)
     throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
-                     "stream is NULL; Level Zero has no default stream", "pass what create_stream gave");
+                     "stream is NULL; Level Zero has no default stream", "pass a stream from create_stream");
   return static_cast<ze_command_list_handle_t>(stream);
 }
 
@@ -73,23 +75,23 @@ native_stream level_zero_driver::create_stream(int device, stream_priority prior
 }
 
 void level_zero_driver::destroy_stream(int, native_stream stream) {
-  level_zero_api::check(m_api->command_list_destroy(command_list(stream)), ISTHMUS_HERE, "zeCommandListDestroy");
+  level_zero_api::check(m_api->command_list_destroy(command_list(stream)), ISTHMUS_HERE,
+                        "zeCommandListDestroy");
 }
 
 void level_zero_driver::synchronize(int device, native_stream stream) {
-  const single_event reached(*m_api, m_context, state(device).handle);
-  level_zero_api::check(m_api->command_list_append_barrier(command_list(stream), reached.event, 0, nullptr),
+  const single_event completion(*m_api, m_context, state(device).handle);
+  level_zero_api::check(m_api->command_list_append_barrier(command_list(stream), completion.event, 0, nullptr),
                         ISTHMUS_HERE, "zeCommandListAppendBarrier");
-  level_zero_api::check(m_api->event_host_synchronize(reached.event, UINT64_MAX), ISTHMUS_HERE,
+  level_zero_api::check(m_api->event_host_synchronize(completion.event, UINT64_MAX), ISTHMUS_HERE,
                         "zeEventHostSynchronize");
 }
 
-bool level_zero_driver::is_capturing(int, native_stream) {
-  return false;
-}  // there are no graphs to capture into
+// Level Zero has no graphs.
+bool level_zero_driver::is_capturing(int, native_stream) { return false; }
 
 native_event level_zero_driver::create_event(int device) {
-  static_cast<void>(state(device));  // it exists; events are for every device of the context
+  static_cast<void>(state(device));  // checks the ordinal; events are valid for every device of the context
   const ze_event_pool_desc_t pool{ZE_STRUCTURE_TYPE_EVENT_POOL_DESC, nullptr, ZE_EVENT_POOL_FLAG_HOST_VISIBLE,
                                   events_per_native_event};
   auto created = std::make_unique<recorded_event>();
@@ -121,20 +123,21 @@ void level_zero_driver::record(int, native_event event, native_stream stream) {
   if (own.records >= events_per_native_event) {
     if (m_api->event_query_status(next) != ZE_RESULT_SUCCESS)
       throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
-                       fmt::format("an event was recorded {} times before the first was reached", events_per_native_event),
-                       "wait for some of this work first, or use more events");
+                       fmt::format("an event was recorded {} times before the first record completed",
+                                   events_per_native_event),
+                       "wait for earlier work first, or use more events");
     level_zero_api::check(m_api->event_host_reset(next), ISTHMUS_HERE, "zeEventHostReset");
   }
-  level_zero_api::check(m_api->command_list_append_barrier(command_list(stream), next, 0, nullptr), ISTHMUS_HERE,
-                        "zeCommandListAppendBarrier");
+  level_zero_api::check(m_api->command_list_append_barrier(command_list(stream), next, 0, nullptr),
+                        ISTHMUS_HERE, "zeCommandListAppendBarrier");
   ++own.records;
 }
 
 void level_zero_driver::wait(int, native_stream stream, native_event event) {
   ze_event_handle_t latest = static_cast<recorded_event*>(event)->latest();
-  if (latest == nullptr) return;  // never recorded: nothing to wait for
-  level_zero_api::check(m_api->command_list_append_barrier(command_list(stream), nullptr, 1, &latest), ISTHMUS_HERE,
-                        "zeCommandListAppendBarrier");
+  if (latest == nullptr) return;  // never recorded
+  level_zero_api::check(m_api->command_list_append_barrier(command_list(stream), nullptr, 1, &latest),
+                        ISTHMUS_HERE, "zeCommandListAppendBarrier");
 }
 
 bool level_zero_driver::is_done(native_event event) {
@@ -155,7 +158,8 @@ void level_zero_driver::copy(int device, std::span<const device_copy> copies, na
   for (const device_copy& item : copies) {
     if (is_empty(item)) continue;
     level_zero_api::check(
-        m_api->command_list_append_memory_copy(list, item.to, item.from, item.bytes, nullptr, 0, nullptr),
+        m_api->command_list_append_memory_copy(list, item.destination, item.source, item.bytes, nullptr, 0,
+                                               nullptr),
         ISTHMUS_HERE,
         fmt::format("zeCommandListAppendMemoryCopy of {} bytes on level_zero:{}", item.bytes, device));
   }
@@ -166,8 +170,9 @@ void level_zero_driver::fill_pattern(int device, void* pointer, const void* patt
   if (state(device).max_fill_pattern_bytes < pattern_bytes)
     throw make_error(
         ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-        fmt::format("Level Zero: the engine of level_zero:{} fills with at most {} bytes, {} needs {}", device,
-                    state(device).max_fill_pattern_bytes, function, pattern_bytes));
+        fmt::format(
+            "{}: the copy engine of level_zero:{} supports fill patterns of at most {} bytes; {} are needed",
+            function, device, state(device).max_fill_pattern_bytes, pattern_bytes));
   ze_command_list_handle_t list = command_list(stream);
   level_zero_api::check(m_api->command_list_append_barrier(list, nullptr, 0, nullptr), ISTHMUS_HERE,
                         "zeCommandListAppendBarrier");
@@ -187,7 +192,8 @@ void level_zero_driver::write_word(int device, std::uint32_t* word, std::uint32_
 
 void level_zero_driver::wait_word(int, const std::uint32_t*, std::uint32_t, native_stream) {
   throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-                   "Level Zero: a stream can't wait for a word of memory", "order the streams by events");
+                   "wait_word: a Level Zero stream cannot wait for a word of memory",
+                   "order the streams with events");
 }
 
 }  // namespace isthmus
