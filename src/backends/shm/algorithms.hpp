@@ -1,69 +1,75 @@
-// The algorithms. Each runs one collective on one rank to its end, or throws failure. docs/host_backend.md
-// has what each moves and when it is the best.
+// Collective algorithms of the shm backend. Each function runs one collective on one rank.
+//
+// Blocking: returns when this rank's part is complete.
+// Errors: throws operation_failure after context.fail has recorded the cause.
 #pragma once
 
 #include <span>
 #include <vector>
 
-#include "backends/shm/copy.hpp"
 #include "backends/shm/collective_shape.hpp"
+#include "backends/shm/copy.hpp"
 #include "backends/shm/node_group.hpp"
 
 namespace isthmus::shm {
 
-// A rank's buffer as this rank reaches it.
+// A buffer of some rank, described so that this rank can access it.
 struct accessible_buffer {
   int owner;
   std::byte* begin;
-  bool is_mapped;  // else `begin` is an address in the owner's process, and the kernel copies
+  bool is_mapped;  // if false, `begin` is an address in the owner's process and the kernel copies
 };
 
-// Memory of a rank that outlives single operations, so that none allocates.
+// Scratch memory of a rank. It is reused across operations so that calls do not allocate.
 struct workspace {
   std::vector<std::byte> bytes;
   std::vector<const void*> sources;
   std::vector<accessible_buffer> contributions, receivers;
-  std::vector<copy_range> pieces;
+  std::vector<copy_range> ranges;
 };
 
-// How the user's own buffers are written: past the cache when all ranks together write more than it holds.
+// Store mode for user buffers: streaming if all ranks together write more than the cache holds.
 inline store_mode result_store_mode(const node_group& group, const collective_shape& shape) {
-  const bool fits = shape.recv_bytes() * static_cast<std::uint64_t>(group.size()) <= group.parameters().streaming_bytes;
+  const bool fits =
+      shape.recv_bytes() * static_cast<std::uint64_t>(group.size()) <= group.parameters().streaming_bytes;
   return fits ? store_mode::cached : store_mode::streaming;
 }
 
-// Into slots, for others to read. With many ranks one piece after the other: side by side, and the lines asked
-// for ahead, took up to twice as long (docs/notes).
-inline void copy_staged(const node_group& group, std::span<const copy_range> pieces, store_mode mode) {
-  if (pieces.size() == 1 || group.size() <= static_cast<int>(max_rotating_ranks)) return copy_interleaved(pieces, mode);
-  for (const copy_range& each : pieces) copy(each.to, each.from, each.bytes, mode);
+// Copies ranges into slots, from which other ranks read. With many ranks the ranges are copied one after the
+// other: interleaved copies with prefetching took up to twice as long.
+inline void copy_staged(const node_group& group, std::span<const copy_range> ranges, store_mode mode) {
+  if (ranges.size() == 1 || group.size() <= static_cast<int>(max_rotating_ranks))
+    return copy_interleaved(ranges, mode);
+  for (const copy_range& each : ranges) copy(each.destination, each.source, each.bytes, mode);
 }
 
-// Data and flag in one cache line. Every block must fit: see packet_block_bytes.
+// Data and flag share a cache line. Every block must fit into packet_block_bytes().
 void run_packet(node_group& group, workspace& work, const collective_shape& shape);
 std::uint64_t packet_block_bytes(const geometry& sizes, int size, bool is_per_destination);
-// Allreduce and reduce by packets in two shots: two waits, but each rank reads little more than the vector
-// twice. Every slice must fit where packet has a block for one rank.
+// Allreduce and reduce with packets in two phases. It needs two waits, but each rank reads only about twice the
+// size of the vector. Every slice must fit into the packet block of one rank.
 void run_two_shot_packet(node_group& group, workspace& work, const collective_shape& shape);
 void run_barrier(node_group& group);
 
-// `shared` says how memory is written that other ranks read or have read. Lines that another core holds
-// must be taken from it before they can be written through the cache; past the cache they need not.
+// `staging_mode` is the store mode for memory that other ranks read. A cached store must first acquire the line
+// from the core that holds it; a streaming store does not.
 
-// What several ranks read lies in shared memory once for all of them, or apart, for each once: a line that many
-// have read costs several times as much to write again as one that a single rank has read (docs/notes).
+// Staged data that several ranks read is stored once for all of them (shared) or once for each reader
+// (per_reader). Rewriting a line that many ranks have read costs several times as much as rewriting one that a
+// single rank has read.
 enum class staging_layout { shared, per_reader };
 
-// Contributors stage, takers read every contribution; pipelined chunk by chunk.
-void run_one_shot(node_group& group, workspace& work, const collective_shape& shape, store_mode staging_mode, staging_layout layout);
+// Sources stage their data, and receivers read every contribution. Pipelined by chunks.
+void run_one_shot(node_group& group, workspace& work, const collective_shape& shape, store_mode staging_mode,
+                  staging_layout layout);
 
-// Reduce-scatter and then gather, pipelined chunk by chunk; for allreduce and reduce.
+// Reduce-scatter, then gather, for allreduce and reduce. Pipelined by chunks.
 void run_two_shot(node_group& group, workspace& work, const collective_shape& shape, store_mode staging_mode);
 
-// Nothing staged: ranks copy out of and into each other's buffers, themselves where those are mapped, else
-// through the kernel. False, and nothing done, on all ranks when some rank can't reach a buffer that it needs.
-// `is_overwriting`: takers overwrite what peers may still want to read (alltoall in place), which only
-// staging can do.
-bool run_zero_copy(node_group& group, workspace& work, const collective_shape& shape, store_mode staging_mode, bool is_overwriting);
+// Copies directly between user buffers, through mappings if they exist, and otherwise through the kernel.
+// Returns false on all ranks, without side effects, if any rank cannot access a buffer that it needs or has set
+// `is_overwriting`: it would overwrite data that peers have yet to read (alltoall in place).
+bool run_zero_copy(node_group& group, workspace& work, const collective_shape& shape, store_mode staging_mode,
+                   bool is_overwriting);
 
 }  // namespace isthmus::shm

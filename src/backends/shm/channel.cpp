@@ -19,15 +19,14 @@ struct fragment {
   std::uint64_t begin, bytes;
 };
 
-// In one call with one peer: longer messages travel alone, and a cell takes so much (docs/notes:
-// host_messages).
+// Longer messages are not packed, and a packed cell holds at most this many bytes.
 constexpr std::uint64_t max_packed_message_bytes = 1 << 10, max_packed_cell_bytes = 8 << 10;
 
 std::uint64_t count_fragments(const cell_header& cell) {
   return (cell.bytes + cell_header::fragment_bytes - 1) / cell_header::fragment_bytes;
 }
 
-// A part of a message that was sent as an address, if one is left.
+// Claims a fragment of a message that was sent by address, if any is left.
 std::optional<fragment> claim_fragment(cell_header& cell) {
   const std::uint64_t fragments = count_fragments(cell);
   if (cell.claimed_fragments.load(std::memory_order_relaxed) >= fragments) return std::nullopt;
@@ -39,10 +38,11 @@ std::optional<fragment> claim_fragment(cell_header& cell) {
 
 }  // namespace
 
-channels::channels(node_group& group) : m_group(group), m_ends(channel_kinds * static_cast<std::size_t>(group.size())) {}
+channels::channels(node_group& group)
+    : m_group(group), m_ends(channel_kinds * static_cast<std::size_t>(group.size())) {}
 
 void channels::add_transfer(bool is_send, int peer, const void* buffer, std::uint64_t bytes) {
-  if (bytes == 0) return;  // both sides know, so there is nothing to say
+  if (bytes == 0) return;  // both sides know the length, so nothing is sent
   message_transfer transfer{};
   transfer.is_send = is_send;
   transfer.peer = peer;
@@ -51,7 +51,7 @@ void channels::add_transfer(bool is_send, int peer, const void* buffer, std::uin
   m_transfers.push_back(transfer);
 }
 
-// Messages to oneself: the first send meets the first recv, and so on. Nothing moves before all match.
+// Matches messages of this rank to itself in order. No data moves until all of them match.
 void channels::match_self_messages() {
   m_self_messages.clear();
   std::size_t send_count = 0, receive_count = 0;
@@ -68,15 +68,16 @@ void channels::match_self_messages() {
     }
     const message_transfer& unmatched = each.send != nullptr ? *each.send : *each.receive;
     const auto& context = m_group.context();
-    throw operation_failure{context.fail(context.runtime, ISTHMUS_ERROR_INVALID_USAGE, 0, ISTHMUS_HERE,
-                               "put a send to oneself and its recv, of equal length, into one group",
-                               "a %s of %llu bytes with the own rank %d has no counterpart in its group",
-                               unmatched.is_send ? "send" : "recv", static_cast<unsigned long long>(unmatched.bytes),
-                               unmatched.peer)};
+    throw operation_failure{context.fail(
+        context.runtime, ISTHMUS_ERROR_INVALID_USAGE, 0, ISTHMUS_HERE,
+        "issue a send to this rank and a recv of the same length in one group",
+        "%s: a message of %llu bytes with this rank itself (%d) has no matching call in the group",
+        unmatched.is_send ? "send" : "recv", static_cast<unsigned long long>(unmatched.bytes), unmatched.peer)};
   }
 }
 
-// One of them, and says whether there was one: between two looks at the peers, who wait for answers.
+// Copies one message per call, so that peers are served between two messages. Returns false if no
+// message is left.
 bool channels::copy_next_self_message() {
   if (m_self_messages.empty()) return false;
   const self_message& last = m_self_messages.back();
@@ -88,13 +89,14 @@ bool channels::copy_next_self_message() {
 void channels::run_messages(std::span<const isthmus_operation> operations) {
   m_transfers.clear();
   for (const isthmus_operation& each : operations)
-    if (is_point_to_point(each.collective)) add_peer_transfers(each.root, each, block_map(each, m_group.rank(), m_group.size()));
+    if (is_point_to_point(each.collective))
+      add_peer_transfers(each.root, each, block_map(each, m_group.rank(), m_group.size()));
   if (m_transfers.empty()) return;
   match_self_messages();
   run_transfers(channel_kind::message);
 }
 
-// What the operation moves between this rank and a peer.
+// Adds the operation's transfers between this rank and a peer.
 void channels::add_peer_transfers(int peer, const isthmus_operation& operation, const block_map& blocks) {
   const block out = blocks.outgoing_block(peer), in = blocks.incoming_block(peer);
   add_transfer(true, peer, static_cast<const std::byte*>(operation.send_buf) + out.offset, out.bytes);
@@ -123,7 +125,7 @@ void channels::make_queues() {
   m_queue_index.assign(2 * size, none);
   for (std::size_t i = 0; i < m_transfers.size(); ++i) {
     const message_transfer& each = m_transfers[i];
-    if (each.is_complete) continue;  // with oneself
+    if (each.is_complete) continue;  // a message to this rank itself
     std::size_t& queue = m_queue_index[static_cast<std::size_t>(each.peer) + (each.is_send ? size : 0)];
     if (queue == none) {
       queue = m_queues.size();
@@ -135,7 +137,7 @@ void channels::make_queues() {
   }
 }
 
-// Moves whatever can move until all is complete.
+// Progresses all transfers until they are complete.
 void channels::run_transfers(channel_kind kind) {
   make_queues();
   waiter wait(m_group);
@@ -147,7 +149,7 @@ void channels::run_transfers(channel_kind kind) {
       has_progressed |= progress_queue(kind, each);
       if (each.first != message_transfer::no_transfer) m_pending_peers.push_back(each.peer);
     }
-    has_progressed |= copy_next_self_message();  // while the peers, which know by now what they may copy, do so
+    has_progressed |= copy_next_self_message();  // overlaps with the peers, which can already copy the buffers
     if (m_pending_peers.empty() && m_self_messages.empty()) return;
     if (has_progressed)
       wait.reset();
@@ -180,9 +182,10 @@ bool channels::send_cells(channel_kind kind, message_queue& queue) {
   const std::uint64_t previous = sent;
   while (!transfer.is_complete && !transfer.is_by_address && sent < acknowledged + m_group.sizes().cells) {
     cell_header& cell = m_group.cell(m_group.rank(), kind, transfer.peer, sent);
-    // a long message is copied once, out of the buffer itself
-    transfer.is_by_address = !transfer.is_in_place && transfer.moved_bytes == 0 && transfer.bytes > m_group.parameters().address_bytes &&
-                        m_group.is_accessible_by(transfer.peer, transfer.buffer);
+    // a long message is copied once, directly from the user's buffer
+    transfer.is_by_address = !transfer.is_in_place && transfer.transferred_bytes == 0 &&
+                             transfer.bytes > m_group.parameters().address_bytes &&
+                             m_group.is_accessible_by(transfer.peer, transfer.buffer);
     if (transfer.is_by_address)
       send_address(cell, transfer);
     else if (!send_packed(cell, queue))
@@ -204,18 +207,18 @@ void channels::send_chunk(cell_header& cell, message_transfer& transfer) {
   cell.message_count = 1;
   cell.message_bytes = transfer.bytes;
   cell.address = nullptr;
-  cell.bytes = std::min(m_group.sizes().cell_bytes, transfer.bytes - transfer.moved_bytes);
-  std::memcpy(payload_of(cell), transfer.buffer + transfer.moved_bytes, cell.bytes);
-  transfer.moved_bytes += cell.bytes;
-  transfer.is_complete = transfer.moved_bytes == transfer.bytes;
+  cell.bytes = std::min(m_group.sizes().cell_bytes, transfer.bytes - transfer.transferred_bytes);
+  std::memcpy(payload_of(cell), transfer.buffer + transfer.transferred_bytes, cell.bytes);
+  transfer.transferred_bytes += cell.bytes;
+  transfer.is_complete = transfer.transferred_bytes == transfer.bytes;
 }
 
-// Longer ones travel alone: the receiver copies one while the sender fills the next cell.
+// Longer messages are not packed, so that the receiver copies one cell while the sender fills the next.
 bool channels::can_pack(const message_transfer& each) const {
   return each.bytes <= max_packed_message_bytes && each.bytes <= m_group.parameters().address_bytes;
 }
 
-// The first message and those behind it, as far as they are short and fit. False where it is alone.
+// Packs the first message and its successors while they are short and fit. False: there is only one.
 bool channels::send_packed(cell_header& cell, message_queue& queue) {
   const std::uint64_t capacity = std::min(m_group.sizes().cell_bytes, max_packed_cell_bytes);
   std::uint64_t messages = 0, bytes = 0;
@@ -241,31 +244,33 @@ bool channels::send_packed(cell_header& cell, message_queue& queue) {
   return true;
 }
 
-// The sender has nothing else to do than to copy a part itself, where the receiver allows it.
+// If the receiver has offered its buffer, the otherwise idle sender also copies fragments.
 bool channels::push_fragment(channel_kind kind, message_transfer& transfer) {
   const std::uint64_t sent = ends_of(kind, transfer.peer).sent;
   const receiver_state& receiver = m_group.receiver(transfer.peer, kind, m_group.rank());
   if (receiver.offered_cell.load(std::memory_order_acquire) != sent) return false;
   cell_header& cell = m_group.cell(m_group.rank(), kind, transfer.peer, sent - 1);
-  const auto claimed = claim_fragment(cell);
-  if (!claimed) return false;
-  // from here on the receiver waits for the part, and what it offers stays; if it expects another length, it
-  // says so
+  const auto next_fragment = claim_fragment(cell);
+  if (!next_fragment) return false;
+  // From here on the receiver waits for the fragment and keeps the offer valid. If it expects a different
+  // length, it reports the mismatch.
   if (receiver.bytes != transfer.bytes) return false;
   const write_scope scope = m_group.begin_remote_writes();
   m_group.poll_abort();
-  m_group.write_to(transfer.peer, transfer.buffer + claimed->begin, receiver.buffer + claimed->begin, claimed->bytes);
+  m_group.write_to(transfer.peer, transfer.buffer + next_fragment->begin,
+                   receiver.buffer + next_fragment->begin, next_fragment->bytes);
   cell.pushed_fragments.fetch_add(1, std::memory_order_release);
   return true;
 }
 
-// Tells the sender where it may write, if the message is long. Not where ranks outnumber the cores: a sender
-// that loses its core within a part would keep the receiver waiting.
+// Offers the receive buffer to the sender of a long message. Skipped if ranks outnumber cores, because a sender
+// that loses its core within a fragment would delay the receiver.
 void channels::offer_buffer(channel_kind kind, message_transfer& transfer) {
   if (transfer.is_offered) return;
   transfer.is_offered = true;
-  if (transfer.bytes < 2 * cell_header::fragment_bytes || transfer.prerequisite != message_transfer::no_prerequisite ||
-      m_group.parameters().spins == 0 || !m_group.is_accessible_by(transfer.peer, transfer.buffer))
+  if (transfer.bytes < 2 * cell_header::fragment_bytes ||
+      transfer.prerequisite != message_transfer::no_prerequisite || m_group.parameters().spins == 0 ||
+      !m_group.is_accessible_by(transfer.peer, transfer.buffer))
     return;
   receiver_state& receiver = m_group.receiver(m_group.rank(), kind, transfer.peer);
   receiver.buffer = transfer.buffer;
@@ -274,21 +279,23 @@ void channels::offer_buffer(channel_kind kind, message_transfer& transfer) {
   receiver.offered_cell.store(ends_of(kind, transfer.peer).received + 1, std::memory_order_release);
 }
 
-// Copies a part out of the sender's buffer, if one is left. False when there is nothing to come back for at
-// once: all is here, or the sender still copies what it took.
+// Copies a fragment from the sender's buffer, if any is left. False: everything has arrived, or the sender is
+// still copying the fragments that it claimed.
 bool channels::pull_fragment(message_transfer& transfer, cell_header& cell) {
-  const auto claimed = claim_fragment(cell);
-  if (claimed) {
-    m_group.read_from(transfer.peer, transfer.buffer + claimed->begin, cell.address + claimed->begin, claimed->bytes);
-    transfer.moved_bytes += claimed->bytes;
+  const auto next_fragment = claim_fragment(cell);
+  if (next_fragment) {
+    m_group.read_from(transfer.peer, transfer.buffer + next_fragment->begin,
+                      cell.address + next_fragment->begin, next_fragment->bytes);
+    transfer.transferred_bytes += next_fragment->bytes;
     ++transfer.pulled_fragments;
   }
-  if (transfer.pulled_fragments + cell.pushed_fragments.load(std::memory_order_acquire) == count_fragments(cell))
-    transfer.moved_bytes = transfer.bytes;
-  return claimed && transfer.moved_bytes < transfer.bytes;
+  if (transfer.pulled_fragments + cell.pushed_fragments.load(std::memory_order_acquire) ==
+      count_fragments(cell))
+    transfer.transferred_bytes = transfer.bytes;
+  return next_fragment && transfer.transferred_bytes < transfer.bytes;
 }
 
-// The next of a cell of several messages, which the receiver may take in one call or in several.
+// Receives the next message of a packed cell. The receiver may receive the cell in one or several calls.
 void channels::receive_packed(message_transfer& transfer, cell_header& cell, channel_ends& ends) {
   const auto* const lengths = reinterpret_cast<const std::uint64_t*>(payload_of(cell));
   check_length(transfer, lengths[ends.unpacked_messages]);
@@ -316,17 +323,19 @@ bool channels::receive_cells(channel_kind kind, message_transfer& transfer) {
       return true;
     }
     check_length(transfer, cell.message_bytes);
-    const std::uint64_t end = cell.address != nullptr ? cell.bytes : transfer.moved_bytes + cell.bytes;
-    if (transfer.prerequisite != message_transfer::no_prerequisite && m_transfers[transfer.prerequisite].moved_bytes < end) break;
+    const std::uint64_t end = cell.address != nullptr ? cell.bytes : transfer.transferred_bytes + cell.bytes;
+    if (transfer.prerequisite != message_transfer::no_prerequisite &&
+        m_transfers[transfer.prerequisite].transferred_bytes < end)
+      break;
     if (cell.address != nullptr) {
       if (pull_fragment(transfer, cell)) return true;
-      if (transfer.moved_bytes < transfer.bytes) break;
-      m_group.poll_abort();  // what was read of a sender that gave up may be anything
+      if (transfer.transferred_bytes < transfer.bytes) break;
+      m_group.poll_abort();  // data read from a sender that aborted is undefined
     } else {
-      std::memcpy(transfer.buffer + transfer.moved_bytes, payload_of(cell), cell.bytes);
-      transfer.moved_bytes += cell.bytes;
+      std::memcpy(transfer.buffer + transfer.transferred_bytes, payload_of(cell), cell.bytes);
+      transfer.transferred_bytes += cell.bytes;
     }
-    transfer.is_complete = transfer.moved_bytes == transfer.bytes;
+    transfer.is_complete = transfer.transferred_bytes == transfer.bytes;
     acknowledged_cells.store(++received, std::memory_order_release);
   }
   return received != previous;
@@ -336,10 +345,10 @@ void channels::check_length(const message_transfer& expected, std::uint64_t sent
   if (sent_bytes == expected.bytes) return;
   const auto& context = m_group.context();
   throw operation_failure{context.fail(context.runtime, ISTHMUS_ERROR_MISMATCH, 0, ISTHMUS_HERE,
-                             "give both sides the same count and datatype, in the same order",
-                             "rank %d sent %llu bytes where rank %d expects %llu", expected.peer,
-                             static_cast<unsigned long long>(sent_bytes), m_group.rank(),
-                             static_cast<unsigned long long>(expected.bytes))};
+                                       "use the same counts and datatypes on both sides, in the same order",
+                                       "rank %d sent %llu bytes where rank %d expects %llu", expected.peer,
+                                       static_cast<unsigned long long>(sent_bytes), m_group.rank(),
+                                       static_cast<unsigned long long>(expected.bytes))};
 }
 
 }  // namespace isthmus::shm

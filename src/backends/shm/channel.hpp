@@ -1,6 +1,8 @@
-// Messages between pairs of ranks: send and recv, and the collectives whose counts only some ranks know.
-// A channel is a ring of cells in the sender's segment, in order, with one writer and one reader. Short
-// messages that one call sends to the same peer share a cell: one flag, one acknowledgement.
+// Channels carry messages between pairs of ranks: send and recv, and collectives whose counts are not known to
+// all ranks.
+//
+// A channel is an ordered ring of cells in the sender's segment, with one writer and one reader. Short messages
+// that one call sends to the same peer share a cell, and so share one flag and one acknowledgement.
 #pragma once
 
 #include <isthmus/types.h>
@@ -19,20 +21,21 @@ struct message_transfer {
 
   bool is_send;
   int peer;
-  std::byte* buffer;  // const in truth where sends
+  std::byte* buffer;  // not written by sends
   std::uint64_t bytes;
-  // alltoallv in place: a piece may only be received over what the transfer with this index has sent
+  // In-place alltoallv: the transfer that must send data from this memory before other data is
+  // received into it.
   std::size_t prerequisite = no_prerequisite;
-  std::uint64_t moved_bytes = 0;
-  bool is_in_place = false;     // the buffer is received into as well, so it must not be sent as an address
-  bool is_by_address = false;   // sent as an address; complete when the peer has all of it
-  bool is_offered = false;      // the peer has been told where it may write
-  std::uint64_t pulled_fragments = 0;  // parts of what the peer sent as an address
+  std::uint64_t transferred_bytes = 0;
+  bool is_in_place = false;            // the buffer also receives data, so it must not be sent by address
+  bool is_by_address = false;          // sent by address; complete when the peer has received everything
+  bool is_offered = false;             // the receive buffer has been offered to the peer
+  std::uint64_t pulled_fragments = 0;  // fragments copied from a message that the peer sent by address
   bool is_complete = false;
-  std::size_t next = no_transfer;  // with the same peer in the same direction
+  std::size_t next = no_transfer;  // next transfer with the same peer and direction
 };
 
-// The messages of a call with one peer in one direction, in order; only the first unfinished one moves.
+// The messages of a call with one peer in one direction, in order. Only the first unfinished one progresses.
 struct message_queue {
   bool is_send;
   int peer;
@@ -43,15 +46,15 @@ class channels {
  public:
   explicit channels(node_group& group);
 
-  // All send and recv operations of a batch, together. Waits until they are complete.
+  // Runs all send and recv operations of a batch concurrently and waits until they are complete.
   void run_messages(std::span<const isthmus_operation> operations);
-  // Any that moves blocks and reduces nothing.
+  // Runs any collective that does not reduce.
   void run_collective(const isthmus_operation& operation);
 
  private:
   struct channel_ends {
-    std::uint64_t sent = 0, received = 0;  // cells, ever
-    // of the cell of several messages that is next: what has been received of it
+    std::uint64_t sent = 0, received = 0;  // total numbers of cells
+    // messages and bytes already received from the current packed cell
     std::uint64_t unpacked_messages = 0, unpacked_bytes = 0;
   };
 
@@ -89,7 +92,7 @@ class channels {
   std::vector<self_message> m_self_messages;
   std::vector<message_queue> m_queues;
   std::vector<std::size_t> m_queue_index;  // per direction and peer
-  std::vector<int> m_pending_peers;           // peers of unfinished transfers
+  std::vector<int> m_pending_peers;        // peers of unfinished transfers
 };
 
 }  // namespace isthmus::shm

@@ -1,4 +1,4 @@
-// Copies, through the cache or past it.
+// Copies with cached or streaming stores.
 #pragma once
 
 #include <cstddef>
@@ -23,18 +23,18 @@ inline void streaming_fence() noexcept { _mm_sfence(); }
 inline void streaming_fence() noexcept {}
 #endif
 
-// Makes this core the owner of a line. Compilers for a baseline processor would only read it.
+// Acquires exclusive ownership of a line. For baseline processors, compilers emit only a prefetch for reading.
 #if defined(__x86_64__)
 inline void prefetch_to_write(const void* line) noexcept { __asm__ __volatile__("prefetchw (%0)" ::"r"(line)); }
 #else
 inline void prefetch_to_write(const void* line) noexcept { __builtin_prefetch(line, 1); }
 #endif
 
-// Copies all pieces, a few side by side, line by line: a core that reads several distant streams at once has
-// more of them under way than with one after the other.
-void copy_interleaved(std::span<const copy_range> pieces, store_mode mode) noexcept;
+// Copies all ranges, interleaving a few of them line by line. A core that reads several distant streams at once
+// has more cache misses in flight than a core that reads one stream after the other.
+void copy_interleaved(std::span<const copy_range> ranges, store_mode mode) noexcept;
 
-// Nothing to do when source and destination are the same: in place.
+// Does nothing if source and destination are the same, as in in-place operations.
 inline void copy(void* destination, const void* source, std::size_t bytes, store_mode mode) noexcept {
   if (destination == source || bytes == 0) return;
   if (mode == store_mode::cached) {

@@ -20,19 +20,19 @@
 namespace isthmus::shm {
 namespace {
 
-// The poison word: kind in the upper half, rank in the lower.
+// The abort word holds the kind of failure in its upper half and the rank in its lower half.
 constexpr std::uint64_t word_failed = std::uint64_t{1} << 32;
 constexpr std::uint64_t word_aborted = std::uint64_t{2} << 32;
 constexpr std::uint64_t word_unresponsive = std::uint64_t{4} << 32;
 
 using namespace std::chrono_literals;
-constexpr auto check_interval = 50ms;  // how often a long wait looks whether its peers live
-constexpr auto yield_time = 5ms;       // how long a wait only yields before it sleeps between looks
+constexpr auto check_interval = 50ms;  // interval at which a long wait checks that its peers are alive
+constexpr auto yield_time = 5ms;       // time during which a wait only yields, before it sleeps between checks
 constexpr timespec sleep_time{0, 50'000};
 
 }  // namespace
 
-node_group::node_group(const isthmus_backend_context& context, connection connected)
+node_group::node_group(const isthmus_backend_context& context, segment_connection connected)
     : m_context(context),
       m_sizes(connected.sizes),
       m_parameters(connected.parameters),
@@ -46,7 +46,7 @@ node_group::node_group(const isthmus_backend_context& context, connection connec
   for (int r = 0; r < size(); ++r) {
     const auto& segment = m_segments[static_cast<std::size_t>(r)];
     m_bases.push_back(segment->data());
-    // A descriptor of the process, unlike its number, never means a later process. -1 on old kernels too.
+    // Unlike a pid, a descriptor never refers to a later process. It is -1 on old kernels.
     m_process_descriptors.emplace_back(
         is_same_process(r) ? -1 : static_cast<int>(::syscall(SYS_pidfd_open, segment->address().pid, 0)));
   }
@@ -57,15 +57,16 @@ node_group::~node_group() { header(rank()).has_departed.store(1, std::memory_ord
 void node_group::wait_until_completed(int peer, std::uint64_t sequence_numbers) {
   std::uint64_t& completed = m_completed[static_cast<std::size_t>(peer)];
   waiter wait(*this);
-  while ((completed = header(peer).completed.load(std::memory_order_acquire)) < sequence_numbers) wait.pause(peer);
+  while ((completed = header(peer).completed_sequence.load(std::memory_order_acquire)) < sequence_numbers)
+    wait.pause(peer);
 }
 
 void node_group::wait_until_all_complete(std::uint64_t sequence) {
   for (int i = 1; i < size(); ++i) wait_until_completed((rank() + i) % size(), sequence + 1);
 }
 
-// The kernel does not copy what a driver has mapped, memory that is pinned for a device, say. Its first byte is
-// tried on this process itself, which takes about a microsecond.
+// The kernel cannot copy memory that a driver has mapped, for example memory pinned for a device. The test
+// copies the first byte within this process, which takes about a microsecond.
 bool node_group::is_ordinary(const std::byte* address) {
   std::byte probe;
   const iovec local_iovec{&probe, 1}, remote_iovec{const_cast<std::byte*>(address), 1};
@@ -86,10 +87,10 @@ void node_group::write_to(int peer, const std::byte* from, std::byte* address, s
     copy_through_kernel(peer, ::process_vm_writev, const_cast<std::byte*>(from), address, bytes);
 }
 
-// In pieces, so that poison is noticed in the middle of a long message. A copy into the peer begins with its
-// gate (write_gate.hpp).
+// Copies in chunks, so that an abort is detected during a long message. A copy into a peer's memory first
+// writes to the peer's write gate (write_gate.hpp).
 void node_group::copy_through_kernel(int peer, kernel_copy_function* copy, std::byte* local, std::byte* remote,
-                               std::uint64_t bytes) const {
+                                     std::uint64_t bytes) const {
   constexpr std::uint64_t max_chunk_bytes = 4 << 20;
   const auto process = static_cast<pid_t>(m_segments[static_cast<std::size_t>(peer)]->address().pid);
   const bool is_write = copy == ::process_vm_writev;
@@ -100,7 +101,8 @@ void node_group::copy_through_kernel(int peer, kernel_copy_function* copy, std::
     poll_abort();
     const std::uint64_t chunk_bytes = std::min(max_chunk_bytes, bytes - copied_bytes);
     const iovec local_iovec[] = {{&key, 1}, {local + copied_bytes, chunk_bytes}};
-    const iovec remote_iovec[] = {{m_gate_addresses[static_cast<std::size_t>(peer)], 1}, {remote + copied_bytes, chunk_bytes}};
+    const iovec remote_iovec[] = {{m_gate_addresses[static_cast<std::size_t>(peer)], 1},
+                                  {remote + copied_bytes, chunk_bytes}};
     const auto n = static_cast<unsigned long>(2 - first);
     const ssize_t result = copy(process, local_iovec + first, n, remote_iovec + first, n, 0);
     if (result <= key_bytes) fail_copy(peer, is_write ? "into" : "out of", bytes, result < 0 ? errno : EFAULT);
@@ -108,7 +110,7 @@ void node_group::copy_through_kernel(int peer, kernel_copy_function* copy, std::
   }
 }
 
-// Poison explains it, or the end of the peer, which loses its memory a moment before it is seen to have ended.
+// The peer has aborted or exited. A process loses its memory slightly before its exit becomes visible.
 void node_group::fail_copy(int peer, const char* direction, std::uint64_t bytes, int code) const {
   constexpr int attempts = 1000;
   for (int i = 0; i < attempts && !has_exited(peer); ++i) {
@@ -117,17 +119,17 @@ void node_group::fail_copy(int peer, const char* direction, std::uint64_t bytes,
   }
   const bool has_ended = has_exited(peer);
   if (has_ended) publish_failed_rank(peer);
-  throw operation_failure{
-      fail_with_ranks(m_context, has_ended ? std::vector{peer} : std::vector<int>(),
-              has_ended ? ISTHMUS_ERROR_REMOTE : ISTHMUS_ERROR_SYSTEM, code, ISTHMUS_HERE,
-              has_ended ? "look for a crash or an early exit of that rank"
-                   : "do the buffers of that rank and of this one have as many bytes as their calls said?",
-              fmt::format("copying {} bytes {} a buffer of rank {} failed{}: {}", bytes, direction, peer,
-                          has_ended ? ", because that rank exited" : "", std::generic_category().message(code)))};
+  throw operation_failure{fail_with_ranks(
+      m_context, has_ended ? std::vector{peer} : std::vector<int>(),
+      has_ended ? ISTHMUS_ERROR_REMOTE : ISTHMUS_ERROR_SYSTEM, code, ISTHMUS_HERE,
+      has_ended ? "look for a crash or an early exit of that rank"
+                : "check that the buffers of both ranks are as long as their calls say",
+      fmt::format("copying {} bytes {} a buffer of rank {} failed{}: {}", bytes, direction, peer,
+                  has_ended ? ", because that rank exited" : "", std::generic_category().message(code)))};
 }
 
 void node_group::fail_with_rank(int failed_rank, isthmus_status status, const char* location, const char* hint,
-                           const std::string& text) const {
+                                const std::string& text) const {
   throw operation_failure{fail_with_ranks(m_context, {failed_rank}, status, 0, location, hint, text)};
 }
 
@@ -136,22 +138,23 @@ void node_group::check_abort() const {
   if (word != 0) {
     const int failed_rank = static_cast<int>(word & 0xffffffffu);
     if ((word & word_unresponsive) != 0)
-      fail_with_rank(
-          failed_rank, ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
-          "that rank is stuck, much slower, or makes other calls; raise timeout_s if it only needs longer",
-          fmt::format("the ranks waited for rank {} past the timeout of {} s; rank {} gave up in {}", failed_rank,
-                      m_context.timeout_s, rank(), m_activity));
+      fail_with_rank(failed_rank, ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
+                     "find out whether that rank hangs, is slow or makes different calls; raise timeout_s if "
+                     "it needs more time",
+                     fmt::format("the ranks waited for rank {} past the timeout of {} s; rank {} aborted {}",
+                                 failed_rank, m_context.timeout_s, rank(), m_activity));
     if ((word & word_failed) != 0)
       fail_with_rank(
           failed_rank, ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE, "see the first error of that rank",
-          fmt::format("rank {} failed or vanished; rank {} gave up in {}", failed_rank, rank(), m_activity));
+          fmt::format("rank {} failed or exited; rank {} aborted {}", failed_rank, rank(), m_activity));
     throw operation_failure{m_context.fail(m_context.runtime, ISTHMUS_ERROR_ABORTED, 0, ISTHMUS_HERE, nullptr,
-                                 "rank %d aborted the communicator; rank %d gave up in %s", failed_rank, rank(),
-                                 m_activity)};
+                                           "rank %d aborted the communicator; rank %d aborted %s", failed_rank,
+                                           rank(), m_activity)};
   }
   if (m_context.is_aborted(m_context.runtime) != 0)
     throw operation_failure{m_context.fail(m_context.runtime, ISTHMUS_ERROR_ABORTED, 0, ISTHMUS_HERE, nullptr,
-                                 "the communicator was aborted; rank %d gave up in %s", rank(), m_activity)};
+                                           "the communicator was aborted; rank %d aborted %s", rank(),
+                                           m_activity)};
 }
 
 void node_group::publish_failed_rank(int failed_rank) const noexcept {
@@ -160,17 +163,19 @@ void node_group::publish_failed_rank(int failed_rank) const noexcept {
 void node_group::publish_unresponsive_rank(int failed_rank) const noexcept {
   publish_abort_word(word_unresponsive | static_cast<std::uint64_t>(failed_rank));
 }
-void node_group::publish_abort() const noexcept { publish_abort_word(word_aborted | static_cast<std::uint64_t>(rank())); }
+void node_group::publish_abort() const noexcept {
+  publish_abort_word(word_aborted | static_cast<std::uint64_t>(rank()));
+}
 
 void node_group::publish_abort_word(std::uint64_t word) const noexcept {
   for (int r = 0; r < size(); ++r) {
-    std::uint64_t expected = 0;  // the first story told is the one that explains
+    std::uint64_t expected = 0;  // only the first failure is the root cause
     header(r).abort_word.compare_exchange_strong(expected, word, std::memory_order_seq_cst);
   }
 }
 
 void node_group::revoke_write_access() noexcept {
-  if (m_exposed.empty()) return;
+  if (m_exposed_ranges.empty()) return;
   m_gate->close();
   bool is_peer_late = false, is_protected = true;
   for (int r = 0; r < size(); ++r) {
@@ -179,24 +184,25 @@ void node_group::revoke_write_access() noexcept {
     is_peer_late |= state != writer_state::finished && !is_same_process(r);
     is_protected &= state != writer_state::unknown;
   }
-  for (const exposed_range& each : m_exposed)
+  for (const exposed_range& each : m_exposed_ranges)
     if (is_peer_late && each.is_mapped) is_protected &= make_private(each);
-  m_exposed.clear();
+  m_exposed_ranges.clear();
   if (!is_protected)
     m_context.log(
         m_context.runtime, 2,
-        "rank %d could not shut out a late rank in %s: its buffers may still be written until that rank "
-        "notices the failure",
+        "rank %d could not block writes of a late rank after %s failed: that rank may still write into its "
+        "buffers until it detects the failure",
         rank(), m_activity);
 }
 
-// Done: the peer writes into nobody's memory. Stopped: it can only write into what it has mapped.
+// finished: the peer does not write to other ranks. stopped: it can write only to memory that it has mapped.
 node_group::writer_state node_group::wait_for_writer(int peer) const noexcept {
-  constexpr auto grace_period = 2s;  // a piece takes milliseconds, on a crowded machine longer
+  constexpr auto grace_period = 2s;  // a chunk takes milliseconds, longer on an oversubscribed machine
   const flag& write_flag = header(peer).write_flag;
-  const auto limit = is_same_process(peer) ? std::max<std::chrono::duration<double>>(
-                                              grace_period, std::chrono::duration<double>(m_context.timeout_s))
-                                        : std::chrono::duration<double>(grace_period);
+  const auto limit = is_same_process(peer)
+                         ? std::max<std::chrono::duration<double>>(
+                               grace_period, std::chrono::duration<double>(m_context.timeout_s))
+                         : std::chrono::duration<double>(grace_period);
   const auto begin = std::chrono::steady_clock::now();
   while (write_flag.load(std::memory_order_seq_cst) != 0) {
     if (has_exited(peer)) return writer_state::finished;
@@ -212,7 +218,7 @@ process_state node_group::check_process(int peer) const {
   return read_process_state(m_segments[static_cast<std::size_t>(peer)]->address().pid);
 }
 
-// Ranks that wait say for whom, so the chain of them ends at the one that does not.
+// Waiting ranks publish the rank that they wait for. The chain ends at the rank that blocks the others.
 node_group::unresponsive_rank node_group::find_unresponsive(std::span<const int> awaited_ranks) const {
   for (int r = 0; r < size(); ++r) {
     if (r == rank()) continue;
@@ -225,13 +231,13 @@ node_group::unresponsive_rank node_group::find_unresponsive(std::span<const int>
     for (int steps = 0; steps < size() && current != rank(); ++steps) {
       const std::uint64_t next = header(current).awaited_rank.load(std::memory_order_relaxed);
       if (next == 0)
-        return {current, header(current).started.load(std::memory_order_relaxed) < m_sequence
-                        ? "it has not come to this call"
-                        : "it waits for nobody: it is slow, or in no call"};
+        return {current, header(current).allocated_sequences.load(std::memory_order_relaxed) < m_sequence
+                             ? "it has not entered this call"
+                             : "it waits for no rank: it is slow or not in a call"};
       current = static_cast<int>(next - 1);
     }
   }
-  return {awaited_ranks.front(), "it waits for others, too: the ranks make different calls"};
+  return {awaited_ranks.front(), "it waits for other ranks as well: the ranks make different calls"};
 }
 
 bool node_group::has_exited(int peer) const {
@@ -239,14 +245,14 @@ bool node_group::has_exited(int peer) const {
   if (is_same_process(peer)) return false;
   const auto index = static_cast<std::size_t>(peer);
   if (m_process_descriptors[index].get() >= 0) {
-    pollfd watched{m_process_descriptors[index].get(), POLLIN, 0};
-    return ::poll(&watched, 1, 0) > 0;
+    pollfd poll_entry{m_process_descriptors[index].get(), POLLIN, 0};
+    return ::poll(&poll_entry, 1, 0) > 0;
   }
   return ::kill(static_cast<pid_t>(m_segments[index]->address().pid), 0) != 0 && errno == ESRCH;
 }
 
-// Where other work keeps the machine busy the scheduler may put two ranks on one core: one that spins there
-// keeps away the one that it waits for.
+// On a busy machine the scheduler may place two ranks on one core. A rank that spins there blocks the rank that
+// it waits for.
 bool waiter::shares_core(std::span<const int> peers) const {
   const int core = ::sched_getcpu();
   const std::uint64_t own = core < 0 ? 0 : static_cast<std::uint64_t>(core) + 1;
@@ -274,7 +280,8 @@ void waiter::pause_long(std::span<const int> peers) {
     m_next_check = now + check_interval;
     check_peers(peers);
   }
-  if (std::chrono::duration<double>(now - m_begin).count() > m_group.m_context.timeout_s) fail_with_timeout(peers);
+  if (std::chrono::duration<double>(now - m_begin).count() > m_group.m_context.timeout_s)
+    fail_with_timeout(peers);
   if (m_group.make_progress() || now - m_begin < yield_time)
     ::sched_yield();
   else
@@ -285,14 +292,14 @@ void waiter::check_peers(std::span<const int> peers) {
   for (const int peer : peers) {
     if (!m_group.has_exited(peer)) continue;
     if (m_exited_peer != peer) {
-      m_exited_peer = peer;  // it may have done its part just before it left: the caller looks once more
+      m_exited_peer = peer;  // the peer may have finished its part before it exited, so the caller checks again
       m_next_check = clock::now();
       return;
     }
     m_group.publish_failed_rank(peer);
     m_group.fail_with_rank(
         peer, ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE, "look for a crash or an early exit of that rank",
-        fmt::format("rank {} exited, or destroyed its communicator, while rank {} waited for it in {}", peer,
+        fmt::format("rank {} exited or destroyed its communicator while rank {} waited for it in {}", peer,
                     m_group.rank(), m_group.m_activity));
   }
 }
@@ -302,8 +309,9 @@ void waiter::fail_with_timeout(std::span<const int> peers) {
   m_group.publish_unresponsive_rank(unresponsive.rank);
   m_group.fail_with_rank(
       unresponsive.rank, ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
-      "look at that rank: stuck, much slower, or in another call (on another backend, where the ranks' sizes "
-      "or memory differ); raise timeout_s if it only needs longer",
+      "check whether that rank hangs, is slow or is in another call (the backend may differ if the ranks' "
+      "sizes "
+      "or memory differ); raise timeout_s if it needs more time",
       fmt::format("rank {} waited more than {} s for rank {} in {}; {}", m_group.rank(),
                   m_group.m_context.timeout_s, unresponsive.rank, m_group.m_activity, unresponsive.reason));
 }

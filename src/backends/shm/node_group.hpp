@@ -1,18 +1,18 @@
-// One rank's view of the ranks that share memory with it, and how it waits for them.
+// One rank's view of the ranks of its node that share segments with it, including the waits for these ranks.
 //
-// Protocol. Every collective uses one or more sequence numbers, numbered alike on all ranks. Sequence number t
-// owns slot t % depth of every rank's segment. A rank that contributes to t waits until slot t is free (all
-// peers are done with sequence t - depth), fills it, and stores t + 1 into `staged`; readers wait for that. A
-// rank that has finished with all slots of sequence numbers <= t stores t + 1 into its `done`. Whoever stages
-// sequence t is itself done with all sequence numbers below t - lookahead, so seeing `staged` mostly answers
-// the next question for a free slot too: back-to-back collectives wait for nothing but their data.
+// Protocol: Every collective uses one or more sequence numbers, which advance identically on all ranks.
+//   Sequence number t uses slot t % depth of every rank's segment. A rank that contributes to t waits until
+//   slot t is free, which means that all peers have completed t - depth. It fills the slot and stores t + 1
+//   into `staged`, which the readers wait for. A rank that has finished with the slots of all sequence numbers
+//   up to t stores t + 1 into its `completed_sequence`. A rank that stages t has completed all sequence numbers
+//   below t - lookahead. A rank that sees `staged` therefore usually knows that the next slot is free, so
+//   back-to-back collectives wait only for their data.
 //
-// Few ranks exchange their segments with every round of the ring (t / depth), so that a rank writes where it
-// has read the round before: those lines it gets for less than half of what lines cost that a peer has read
-// since it wrote them (measured in docs/notes). A block for one rank alone lies in turns in the writer's and in
-// the reader's segment; all else moves on to the rank that reads it last. With many ranks that would take as
-// many rounds until every page was met once, and the lines have been read by all others by then: all else
-// stays.
+// Segment rotation: In small groups the segments rotate with every round of the ring (t / depth), so that a
+//   rank writes where it read in the previous round. A line that a peer has read since then is more than twice
+//   as expensive to acquire. A block for a single rank alternates between the writer's and the reader's
+//   segment. All other data moves to the rank that reads it last. Large groups do not rotate: visiting every
+//   page would take as many rounds as there are ranks, and by then all other ranks would have read the lines.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -36,14 +36,14 @@ inline constexpr bool is_thread_sanitized = true;
 inline constexpr bool is_thread_sanitized = false;
 #endif
 
-// Leaves an operation after context.fail has recorded why. Caught in enqueue.
+// Exception that ends an operation after context.fail has recorded the cause. Caught in enqueue.
 struct operation_failure {
   isthmus_status status;
 };
 
 class node_group {
  public:
-  node_group(const isthmus_backend_context& context, connection connected);
+  node_group(const isthmus_backend_context& context, segment_connection connected);
   node_group(const node_group&) = delete;
   node_group& operator=(const node_group&) = delete;
   ~node_group();
@@ -57,32 +57,33 @@ class node_group {
   bool is_same_process(int peer) const {
     return m_context.process_of[peer] == m_context.process_of[m_context.rank];
   }
-  // Does the kernel copy between the processes of the ranks?
+  // Returns true if the kernel can copy between the processes of all ranks.
   bool can_kernel_copy() const { return m_can_kernel_copy; }
-  // May `peer` copy from and to memory of this rank, given its address?
+  // Returns true if `peer` can copy from and to this rank's memory at `address`.
   bool is_accessible_by(int peer, const std::byte* address) const {
     return is_same_process(peer) || (m_can_kernel_copy && is_ordinary(address));
   }
-  // The same for all ranks at once.
+  // Returns true if every peer can copy from and to this rank's memory at `address`.
   bool is_accessible_by_all(const std::byte* address) const {
     return is_one_process() || (m_can_kernel_copy && is_ordinary(address));
   }
-  // Copies out of, or into, a buffer of `peer`, of which the peer said where it is. Into: within a
-  // write_scope.
+  // Copies from or to a buffer of `peer` at an address that the peer has published.
+  // Precondition of write_to: a write_scope exists.
   void read_from(int peer, std::byte* to, const std::byte* address, std::uint64_t bytes) const;
   void write_to(int peer, const std::byte* from, std::byte* address, std::uint64_t bytes) const;
   bool is_one_process() const { return m_context.process_size == m_context.size; }
 
   segment_header& header(int rank) const { return locate<segment_header>(rank, 0); }
-  // What `rank` publishes under the sequence number.
+  // Data that `rank` publishes under a sequence number.
   slot_header& slot(int rank, std::uint64_t sequence) const {
     return locate<slot_header>(home_segment(rank, sequence), slot_offset(sequence));
   }
   packet_line* packets(int rank, std::uint64_t sequence) const {
     return &locate<packet_line>(home_segment(rank, sequence), slot_offset(sequence) + m_layout.slot_packets());
   }
-  // The same where `root` alone publishes: it has nothing to read, so there is nothing to exchange.
-  packet_line* packets_of_root(int root, std::uint64_t sequence) const {
+  // Packets of a call in which only `root` publishes. The root reads nothing, so they are always in
+  // its own segment.
+  packet_line* root_packets(int root, std::uint64_t sequence) const {
     return &locate<packet_line>(root, slot_offset(sequence) + m_layout.slot_packets());
   }
   std::byte* data(int rank, std::uint64_t sequence) const {
@@ -91,7 +92,7 @@ class node_group {
   std::byte* result(int rank, std::uint64_t sequence) const {
     return &locate<std::byte>(home_segment(rank, sequence), slot_offset(sequence) + m_layout.slot_result());
   }
-  // The same for `to` alone, where a slot has a part for each rank.
+  // Block of a slot that only `to` reads.
   packet_line* packets_for(int to, int from, std::uint64_t sequence) const {
     const auto [segment, block] = locate_block(from, to, sequence);
     return &locate<packet_line>(segment, slot_offset(sequence) + m_layout.slot_packets()) +
@@ -106,58 +107,61 @@ class node_group {
     return locate<cell_header>(
         owner, m_layout.cell(kind, static_cast<std::uint64_t>(destination), sequence % m_sizes.cells));
   }
-  // What `owner` tells the sender of its channel from `source`.
+  // State of `owner` as the receiver of its channel from `source`.
   receiver_state& receiver(int owner, channel_kind kind, int source) const {
     return locate<receiver_state>(owner, m_layout.receiver_state(kind, static_cast<std::uint64_t>(source)));
   }
 
-  // Taken so far.
+  // Sequence numbers allocated so far.
   std::uint64_t next_sequence_number() const { return m_sequence; }
   std::uint64_t allocate_sequence_numbers(std::uint64_t n) {
     m_sequence += n;
-    header(rank()).started.store(m_sequence, std::memory_order_relaxed);
+    header(rank()).allocated_sequences.store(m_sequence, std::memory_order_relaxed);
     return m_sequence - n;
   }
-  // Waits until this rank's slot of the sequence number may be written.
+  // Waits until this rank's slot of the sequence number can be written.
   void reserve_slot(std::uint64_t sequence) {
     if (sequence < m_sizes.depth) return;
     const std::uint64_t needed = sequence - m_sizes.depth + 1;
     for (int r = 0; r < size(); ++r)
       if (m_completed[static_cast<std::size_t>(r)] < needed && r != rank()) wait_until_completed(r, needed);
   }
-  // Waits until `ready`, one of peer's flags for this sequence number that imply that it has staged, is set.
+  // Waits for `ready`, a flag of `peer` for this sequence number set after the peer has staged its data.
   void wait_for(int peer, const flag& ready, std::uint64_t sequence);
-  void complete(std::uint64_t sequence) { header(rank()).completed.store(sequence + 1, std::memory_order_release); }
+  void complete(std::uint64_t sequence) {
+    header(rank()).completed_sequence.store(sequence + 1, std::memory_order_release);
+  }
   // Waits until all ranks have completed the sequence number.
   void wait_until_all_complete(std::uint64_t sequence);
 
-  // Others may write there until this call has ended; what an earlier one exposed is complete.
-  void expose(const exposed_range& memory) { m_exposed.push_back(memory); }
-  void clear_exposed() { m_exposed.clear(); }
-  // Before a call that failed returns: afterwards no other rank writes into what it exposed. All ranks must
-  // have been told of the failure.
+  // Registers memory that peers may write until this call ends. Writes into memory exposed by earlier
+  // calls are complete.
+  void expose(const exposed_range& memory) { m_exposed_ranges.push_back(memory); }
+  void clear_exposed_ranges() { m_exposed_ranges.clear(); }
+  // Blocks late peers from writing into exposed memory. Called before a failed call returns; all ranks must
+  // have been notified of the failure.
   void revoke_write_access() noexcept;
 
-  // What error messages say this rank is doing.
+  // Name of the current operation, for error messages.
   void set_activity(const char* name) { m_activity = name; }
-  // What the communicator's user wants to get on during a wait; false: nothing.
+  // Runs the progress callback of the communicator's user during a wait. False: there was nothing to do.
   bool make_progress() const {
     return m_context.progress != nullptr && m_context.progress(m_context.runtime) != 0;
   }
-  // Fails when somebody has poisoned this communicator.
+  // Throws operation_failure if the communicator has been aborted.
   void check_abort() const;
-  // The same for what other ranks did: one look at a line of this rank. What was read before the look was read
-  // before any of them gave up.
+  // Checks only for aborts by other ranks, with one load from a line of this rank. If it returns, all earlier
+  // reads happened before any peer aborted.
   void poll_abort() const {
-    if constexpr (!is_thread_sanitized)  // the thread sanitizer knows no fences
+    if constexpr (!is_thread_sanitized)  // the thread sanitizer does not support fences
       std::atomic_thread_fence(std::memory_order_acquire);
     if (header(rank()).abort_word.load(std::memory_order_seq_cst) != 0) [[unlikely]]
       check_abort();
   }
   write_scope begin_remote_writes() const { return write_scope(header(rank()).write_flag); }
-  // Tells all ranks that this one has failed, or was asked to abort. Any thread.
+  // Notifies all ranks of a failed or unresponsive rank, or of an abort request. Thread safety: any thread.
   void publish_failed_rank(int failed_rank) const noexcept;
-  void publish_unresponsive_rank(int failed_rank) const noexcept;  // past the timeout
+  void publish_unresponsive_rank(int failed_rank) const noexcept;  // after the timeout
   void publish_abort() const noexcept;
 
  private:
@@ -171,7 +175,7 @@ class node_group {
     return m_layout.slot(sequence & (m_sizes.depth - 1));
   }
   std::uint64_t ring_round(std::uint64_t sequence) const { return sequence >> m_depth_bits; }
-  // The segment that `rank` publishes in; who reads it last has it next.
+  // Segment in which `rank` publishes. The rank that reads it last owns it next.
   int home_segment(int rank, std::uint64_t sequence) const {
     const auto ranks = static_cast<std::uint32_t>(size());
     if (ranks > max_rotating_ranks) return rank;
@@ -186,17 +190,18 @@ class node_group {
   }
   void wait_until_completed(int peer, std::uint64_t sequence_numbers);
   static bool is_ordinary(const std::byte* address);
-  using kernel_copy_function = ssize_t(pid_t, const iovec*, unsigned long, const iovec*, unsigned long, unsigned long);
+  using kernel_copy_function = ssize_t(pid_t, const iovec*, unsigned long, const iovec*, unsigned long,
+                                       unsigned long);
   void copy_through_kernel(int peer, kernel_copy_function* copy, std::byte* local, std::byte* remote,
                            std::uint64_t bytes) const;
-  [[noreturn]] void fail_with_rank(int failed_rank, isthmus_status status, const char* location, const char* hint,
-                                    const std::string& text) const;
+  [[noreturn]] void fail_with_rank(int failed_rank, isthmus_status status, const char* location,
+                                   const char* hint, const std::string& text) const;
   [[noreturn]] void fail_copy(int peer, const char* direction, std::uint64_t bytes, int code) const;
   bool has_exited(int peer) const;
   process_state check_process(int peer) const;
   enum class writer_state { finished, stopped, unknown };
   writer_state wait_for_writer(int peer) const noexcept;
-  // The rank that keeps all others waiting, as far as one can see from here, and why it is thought to be.
+  // Rank that most likely blocks the others, and the evidence.
   struct unresponsive_rank {
     int rank;
     const char* reason;
@@ -216,14 +221,14 @@ class node_group {
   std::vector<file_descriptor> m_process_descriptors;  // by rank; none for ranks of this process
   std::unique_ptr<write_gate> m_gate;
   std::vector<std::byte*> m_gate_addresses;  // by rank, in that rank's process
-  std::vector<exposed_range> m_exposed;
-  std::vector<std::uint64_t> m_completed;  // by rank: what is known of its `done`
+  std::vector<exposed_range> m_exposed_ranges;
+  std::vector<std::uint64_t> m_completed;  // by rank: latest known completed_sequence
   std::uint64_t m_sequence = 0;
   const char* m_activity = "";
 };
 
-// One wait: looks a while, then offers its core to others, then sleeps; meanwhile notices poison, abort,
-// the end of a peer, and the timeout. `while (!ready()) wait.pause(peer);`
+// One wait: `while (!ready()) wait.pause(peer);`. It first spins, then yields its core, and finally sleeps. It
+// detects aborts, exited peers and the timeout.
 class waiter {
  public:
   explicit waiter(node_group& group) : m_group(group) {}
@@ -234,13 +239,13 @@ class waiter {
   }
 
   void pause(int peer) { pause({&peer, 1}); }
-  // The same for a wait on any of several peers.
+  // For waits that any of several peers can end.
   void pause(std::span<const int> peers) {
     if (++m_rounds >= m_group.m_parameters.spins) return pause_long(peers);
     relax();
     if (m_rounds % spins_per_progress == 0) poll(peers);
   }
-  // Something happened: the time starts anew.
+  // Restarts the wait and its timeout after progress.
   void reset() {
     m_rounds = 0;
     if (m_is_long_wait) publish_awaited(0);
@@ -258,7 +263,8 @@ class waiter {
   bool shares_core(std::span<const int> peers) const;
   void pause_long(std::span<const int> peers);
   void check_peers(std::span<const int> peers);
-  // For those who look for the rank that everybody waits for.
+  // Publishes the awaited rank, so that other ranks can follow the chain of waits to the rank that blocks
+  // all of them.
   void publish_awaited(std::uint64_t peer_plus_one) const {
     m_group.header(m_group.rank()).awaited_rank.store(peer_plus_one, std::memory_order_relaxed);
   }
@@ -284,10 +290,11 @@ inline void node_group::wait_for(int peer, const flag& ready, std::uint64_t sequ
     waiter wait(*this);
     while (ready.load(std::memory_order_acquire) <= sequence) wait.pause(peer);
   }
-  // Before it wrote, the peer saw that all were done with the slot. The thread sanitizer does not know what
-  // another process saw, so it is shown again.
+  // Before it wrote, the peer saw that all ranks had completed the slot. The thread sanitizer cannot track that
+  // across processes, so this rank repeats the loads.
   if (is_thread_sanitized)
-    for (int r = 0; r < size(); ++r) static_cast<void>(header(r).completed.load(std::memory_order_acquire));
+    for (int r = 0; r < size(); ++r)
+      static_cast<void>(header(r).completed_sequence.load(std::memory_order_acquire));
   std::uint64_t& completed = m_completed[static_cast<std::size_t>(peer)];
   if (completed + lookahead < sequence) completed = sequence - lookahead;
 }

@@ -1,4 +1,4 @@
-// One-phase algorithm: contributors stage, takers copy or reduce what they find.
+// One-phase algorithm: sources stage their data, and receivers copy or reduce it.
 #include <algorithm>
 
 #include "backends/shm/algorithms.hpp"
@@ -8,7 +8,8 @@ namespace {
 
 class one_shot {
  public:
-  one_shot(node_group& group, workspace& work, const collective_shape& shape, store_mode staging_mode, staging_layout layout)
+  one_shot(node_group& group, workspace& work, const collective_shape& shape, store_mode staging_mode,
+           staging_layout layout)
       : m_group(group),
         m_work(work),
         m_shape(shape),
@@ -18,7 +19,7 @@ class one_shot {
         m_staging_mode(staging_mode),
         m_result_mode(result_store_mode(group, shape)) {}
 
-  // Chunk k is staged in step k and taken in the next one: by then the peers have staged it, too.
+  // Chunk k is staged in step k and received in step k + 1, when peers have also staged theirs.
   void run() {
     const std::uint64_t chunks = (m_shape.count + m_chunk_elements - 1) / m_chunk_elements;
     const std::uint64_t first = m_group.allocate_sequence_numbers(chunks);
@@ -33,19 +34,20 @@ class one_shot {
   }
 
  private:
-  // What a slot holds of one block; where each reader has one of its own, these share a slot.
+  // Returns the number of bytes of one block in a slot. If each reader has its own block, the blocks
+  // share the slot.
   static std::uint64_t chunk_bytes(const node_group& group, const collective_shape& shape, bool is_shared) {
     if (!is_shared) return group.sizes().slot_block_bytes(group.size());
     if (shape.source == all_ranks) return group.sizes().slot_bytes;
-    // a root has nothing to read meanwhile, so short vectors are cut, too: the others read what it goes on
-    // writing
+    // The root reads nothing, so short vectors are also split: peers read one chunk while the root
+    // writes the next.
     constexpr std::uint64_t min_bytes = 8 << 10;
     const std::uint64_t bytes = shape.count * shape.element_bytes;
     return std::min(group.sizes().slot_bytes, std::max(min_bytes, round_up(bytes / 4, page_bytes)));
   }
 
   std::uint64_t chunk_begin(std::uint64_t k) const { return k * m_chunk_elements * m_shape.element_bytes; }
-  // Bytes of chunk k in a block of that many elements.
+  // Returns the number of bytes of chunk k in a block of `block_elements` elements.
   std::uint64_t chunk_bytes(std::uint64_t k, std::uint64_t block_elements) const {
     const std::uint64_t begin = k * m_chunk_elements;
     if (begin >= block_elements) return 0;
@@ -55,27 +57,27 @@ class one_shot {
   void stage_chunk(std::uint64_t k, std::uint64_t sequence) {
     m_group.reserve_slot(sequence);
     const std::byte* from = m_shape.send_buf + chunk_begin(k);
-    m_work.pieces.clear();
+    m_work.ranges.clear();
     if (!m_is_shared)
       for (int i = 1; i < m_group.size(); ++i) {
         const int peer = (m_rank + i) % m_group.size();
         if (m_shape.is_receiver(peer))
-          m_work.pieces.push_back({m_group.data_for(peer, m_rank, sequence), from + m_shape.send_offset(peer),
+          m_work.ranges.push_back({m_group.data_for(peer, m_rank, sequence), from + m_shape.send_offset(peer),
                                    chunk_bytes(k, m_shape.send_elements(peer))});
       }
     else
-      m_work.pieces.push_back(
+      m_work.ranges.push_back(
           {m_group.data(m_rank, sequence), from, chunk_bytes(k, m_shape.send_elements(m_rank))});
-    copy_staged(m_group, m_work.pieces, m_staging_mode);
+    copy_staged(m_group, m_work.ranges, m_staging_mode);
     if (m_staging_mode == store_mode::streaming) streaming_fence();
     m_group.slot(m_rank, sequence).staged.store(sequence + 1, std::memory_order_release);
   }
 
-  // Waits for the contributors, and copies or reduces their pieces from where these lie.
+  // Waits for the sources, and copies or reduces their staged chunks.
   void receive_chunk(std::uint64_t k, std::uint64_t sequence) {
     const std::uint64_t begin = chunk_begin(k);
-    m_work.pieces.clear();
-    for (int i = 1; i <= m_group.size(); ++i) {  // this rank last
+    m_work.ranges.clear();
+    for (int i = 1; i <= m_group.size(); ++i) {  // this rank comes last
       const int peer = (m_rank + i) % m_group.size();
       if (!m_shape.is_source(peer)) continue;
       const std::byte* from = m_shape.send_buf + m_shape.send_offset(m_rank) + begin;
@@ -85,20 +87,21 @@ class one_shot {
       }
       m_work.sources[static_cast<std::size_t>(peer)] = from;
       std::byte* to = m_shape.recv_buf + m_shape.recv_offset(peer) + begin;
-      if (to != from) m_work.pieces.push_back({to, from, chunk_bytes(k, m_shape.recv_elements(peer))});
+      if (to != from) m_work.ranges.push_back({to, from, chunk_bytes(k, m_shape.recv_elements(peer))});
     }
     if (m_shape.reduce != nullptr)
       return reduce(m_shape.recv_buf + begin, chunk_bytes(k, m_shape.recv_elements(m_rank)));
-    if (!m_is_shared) return copy_interleaved(m_work.pieces, m_result_mode);
-    // what all ranks read comes sooner piece after piece (docs/notes)
-    for (const copy_range& each : m_work.pieces) copy(each.to, each.from, each.bytes, m_result_mode);
+    if (!m_is_shared) return copy_interleaved(m_work.ranges, m_result_mode);
+    // data that all ranks read is copied faster one range after the other
+    for (const copy_range& each : m_work.ranges) copy(each.destination, each.source, each.bytes, m_result_mode);
   }
 
-  // Reduces what the sources hold; past the cache block by block, which are in the first-level cache in
-  // between.
+  // Reduces the contributions. With streaming stores, works in blocks that stay in the L1 cache between the
+  // reduction and the copy.
   void reduce(std::byte* to, std::uint64_t bytes) {
     const std::uint64_t elements = bytes / m_shape.element_bytes;
-    if (m_result_mode == store_mode::cached) return m_shape.reduce(to, m_work.sources.data(), m_group.size(), elements);
+    if (m_result_mode == store_mode::cached)
+      return m_shape.reduce(to, m_work.sources.data(), m_group.size(), elements);
     constexpr std::uint64_t block_bytes = 8 << 10;
     alignas(line_bytes) std::byte block[block_bytes];
     for (std::uint64_t position = 0; position < bytes; position += block_bytes) {
@@ -113,14 +116,15 @@ class one_shot {
   workspace& m_work;
   const collective_shape& m_shape;
   int m_rank;
-  bool m_is_shared;  // one piece of staged memory is read by all
+  bool m_is_shared;  // all ranks read the same staged block
   std::uint64_t m_chunk_elements;
   store_mode m_staging_mode, m_result_mode;
 };
 
 }  // namespace
 
-void run_one_shot(node_group& group, workspace& work, const collective_shape& shape, store_mode staging_mode, staging_layout layout) {
+void run_one_shot(node_group& group, workspace& work, const collective_shape& shape, store_mode staging_mode,
+                  staging_layout layout) {
   one_shot(group, work, shape, staging_mode, layout).run();
 }
 

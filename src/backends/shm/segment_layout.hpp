@@ -1,6 +1,8 @@
-// What lies in the shared segment of a rank. Every line (64 bytes) has one writer, the owner of the segment,
-// except `poison` and the slots, whose writers take turns. Flags count sequence numbers, so nothing is ever
-// reset: see node_group.hpp for the protocol.
+// Layout of the shared segment of a rank.
+//
+// Every line (64 bytes) has one writer, the owner of the segment. The exceptions are `abort_word`, which any
+// rank writes, and the slots, whose writers alternate. Flags hold sequence numbers, so nothing is ever reset.
+// The protocol is described in node_group.hpp.
 #pragma once
 
 #include <atomic>
@@ -14,14 +16,14 @@ inline constexpr std::size_t page_bytes = 4096;
 using flag = std::atomic<std::uint64_t>;
 static_assert(flag::is_always_lock_free, "flags are shared between processes");
 
-// Whoever stages sequence t is done with all sequence numbers below t - lookahead (node_group.hpp). Deeper rings keep
-// a rank from staging where it still reads itself.
+// A rank that stages sequence number t has completed all sequence numbers below t - lookahead (node_group.hpp).
+// The ring must be deeper than that, so that a rank does not stage into a slot that it is still reading.
 inline constexpr std::uint64_t lookahead = 4, min_depth = 2 * lookahead;
 
-// So many ranks exchange their segments in turns (node_group.hpp).
+// Groups of up to this many ranks rotate their segments (node_group.hpp).
 inline constexpr std::uint32_t max_rotating_ranks = 4;
 
-// Tunable sizes, equal on all ranks.
+// Tunable sizes. All sizes must be equal on all ranks.
 struct geometry {
   std::uint64_t slot_bytes;    // staging per sequence number
   std::uint64_t packet_lines;  // lines of packets per sequence number
@@ -29,7 +31,8 @@ struct geometry {
   std::uint64_t cell_bytes;    // payload of one cell of a channel
   std::uint64_t cells;         // cells per channel
 
-  // Where every rank gets a part of a slot's staging, or of its packets.
+  // Returns the share of one rank in a slot's staging memory and in its packets, if each rank has
+  // its own block.
   std::uint64_t slot_block_bytes(int ranks) const {
     return slot_bytes / static_cast<std::uint64_t>(ranks) / line_bytes * line_bytes;
   }
@@ -37,8 +40,8 @@ struct geometry {
   bool operator==(const geometry&) const = default;
 };
 
-// A rank tells in what form it wishes that ranks store shared data, for each kind of call that it judges: see
-// store_chooser.hpp. Only a hint.
+// Store mode that the timing rank recommends for one kind of call (store_chooser.hpp). It is only a hint: any
+// mode is correct.
 using store_hint = std::atomic<std::uint8_t>;
 inline constexpr std::uint8_t hint_cached = 0, hint_streaming = 1;
 inline constexpr std::size_t hint_size_classes = 65;  // by the number of bits of the size in bytes
@@ -48,25 +51,25 @@ constexpr std::size_t hint_index(std::size_t collective, int size_bits) {
 }
 
 struct alignas(line_bytes) segment_header {
-  flag abort_word;                        // 0, or who failed and how (node_group.cpp); any rank writes it
+  flag abort_word;                        // 0, or the failed rank and the kind of failure; any rank writes it
   alignas(line_bytes) flag has_departed;  // 1 once the rank has destroyed its communicator
-  flag write_flag;                        // 1 while the rank may write into memory of others (write_gate.hpp)
-  flag started;                       // sequence numbers that it has taken
-  flag awaited_rank;                        // 1 + the rank that it has been waiting for; 0: none, or not for long
-  flag last_core;                          // 1 + the core that it has waited on last; 0: unknown
-  alignas(line_bytes) flag completed;      // all sequence numbers below are complete on this rank
+  flag write_flag;                        // 1 while the rank may write into memory of peers (write_gate.hpp)
+  flag allocated_sequences;               // number of sequence numbers that the rank has allocated
+  flag awaited_rank;                      // 1 + rank that a long wait is blocked on; 0: none
+  flag last_core;                         // 1 + core on which the rank last waited; 0: unknown
+  alignas(line_bytes) flag completed_sequence;  // all lower sequence numbers are complete on this rank
   alignas(line_bytes) store_hint store_hints[hint_count];
 };
 static_assert(sizeof(segment_header) <= page_bytes);
 
-// One buffer as all ranks understand it.
+// Description of a buffer with which every rank can locate it.
 struct buffer_location {
-  std::uint64_t block_id;  // id + 1 of its block of the symmetric heap; 0: it is in none
-  std::uint64_t offset;  // in the block
-  std::byte* address;    // in its owner's process; NULL: the others can't copy from and to there
+  std::uint64_t block_id;  // 1 + id of its block of the symmetric heap; 0: outside the heap
+  std::uint64_t offset;    // in the block
+  std::byte* address;      // in its owner's process; NULL: peers cannot copy from or to it
 };
 
-// A line that carries its own flag: one cache miss moves both.
+// A line that contains its own flag, so that one cache miss transfers both.
 struct alignas(line_bytes) packet_line {
   static constexpr std::size_t capacity = line_bytes - sizeof(flag);
   flag ready;  // sequence number + 1
@@ -74,39 +77,38 @@ struct alignas(line_bytes) packet_line {
 };
 
 struct alignas(line_bytes) slot_header {
-  flag staged;  // sequence number + 1: the slot's data, or the locations, can be read
+  flag staged;  // sequence number + 1: the slot's data or locations can be read
   buffer_location send;
   buffer_location recv;
-  std::uint64_t call_signature;             // of the call that the locations belong to (zero_copy.cpp)
+  std::uint64_t call_signature;      // hash of the call that the locations belong to (zero_copy.cpp)
   alignas(line_bytes) flag reduced;  // sequence number + 1: the slot's result can be read
 };
 
-// One cell of a channel from the owner of the segment to one peer: a piece of a message, or several short
-// messages of one group. These begin with their lengths.
+// One cell of a channel from the owner of the segment to one peer. It holds a chunk of a message, or several
+// short messages of one group, preceded by their lengths.
 struct alignas(line_bytes) cell_header {
-  // What is sent as an address is copied in parts by whichever side takes them, the receiver out of the
-  // sender's buffer, the sender into the receiver's.
+  // A message sent by address is copied in fragments. Either side claims fragments: the receiver copies from
+  // the sender's buffer, the sender copies into the receiver's buffer.
   static constexpr std::uint64_t fragment_bytes = 256 << 10;
 
   flag ready;                   // sequence number + 1
-  std::uint64_t message_count;       // 1, or how many short ones
-  std::uint64_t message_bytes;  // of the whole message, to catch ranks that disagree; of several it is not set
+  std::uint64_t message_count;  // 1, or the number of packed short messages
+  std::uint64_t message_bytes;  // of the whole message, to detect mismatches; unset for packed messages
   std::uint64_t bytes;          // in this cell
-  const std::byte* address;  // where the whole message is in the sender, which the receiver can read; else NULL
-  flag claimed_fragments;          // by either side, or more
-  flag pushed_fragments;         // copied by the sender
+  const std::byte* address;     // whole message in the sender's process, readable by the receiver; or NULL
+  flag claimed_fragments;       // claimed by either side; may exceed the number of fragments
+  flag pushed_fragments;        // fragments that the sender has copied
 };
 
-// What the owner of the segment tells one of its senders.
+// Receiver state that the owner of the segment publishes to one of its senders.
 struct alignas(line_bytes) receiver_state {
-  flag acknowledged;  // cells taken, ever
-  flag offered_cell;       // sequence number + 1 of the cell whose message may be written to `buffer`
+  flag acknowledged;  // total number of cells received
+  flag offered_cell;  // sequence number + 1 of the cell whose message may be written to `buffer`
   std::byte* buffer;
   std::uint64_t bytes;  // of the message that the owner expects there
 };
 
-// Channels of point-to-point messages and of the collectives whose counts only some ranks know are kept
-// apart, because those two kinds may overtake each other.
+// Point-to-point messages and collectives use separate channels, because the two kinds may overtake each other.
 enum class channel_kind : std::uint64_t { message, collective };
 inline constexpr std::uint64_t channel_kinds = 2;
 
@@ -123,14 +125,14 @@ class segment_layout {
     return page_bytes + (static_cast<std::uint64_t>(kind) * m_size + source) * line_bytes;
   }
   std::uint64_t slot(std::uint64_t index) const { return slots_begin() + index * slot_stride(); }
-  // Packets have lines of their own: staged data could look like a packet's flag.
+  // Packets have separate lines, because staged data could look like a packet's flag.
   std::uint64_t slot_packets() const { return sizeof(slot_header); }
-  // Slices begin with a page: a processor's prefetcher stops at its end.
+  // Slices are page-aligned, because hardware prefetchers stop at page boundaries.
   std::uint64_t slot_data() const {
     return round_up(slot_packets() + m_sizes.packet_lines * line_bytes, page_bytes);
   }
   std::uint64_t slot_result() const { return slot_data() + m_sizes.slot_bytes; }
-  // One slice, for a slot is reduced by all ranks together.
+  // One slice: each rank reduces its slice of a slot.
   std::uint64_t result_bytes() const {
     return round_up((m_sizes.slot_bytes + m_size - 1) / m_size, line_bytes);
   }
@@ -144,7 +146,7 @@ class segment_layout {
   std::uint64_t slots_begin() const {
     return round_up(page_bytes + channel_kinds * m_size * line_bytes, page_bytes);
   }
-  // the page more keeps the slots of a rank from falling into the same cache sets
+  // The extra page keeps the slots of a rank from mapping to the same cache sets.
   std::uint64_t slot_stride() const {
     return round_up(slot_result() + result_bytes(), page_bytes) + page_bytes;
   }

@@ -21,7 +21,7 @@ namespace {
 
 enum class shm_algorithm { packet, two_shot_packet, one_shot, two_shot, zero_copy, channel };
 
-// The form in which memory is written that other ranks read.
+// Store mode for memory that other ranks read. adaptive: chosen at run time by store_chooser.
 enum class store_policy { cached, streaming, adaptive };
 
 struct algorithm_choice {
@@ -30,7 +30,7 @@ struct algorithm_choice {
   staging_layout layout = staging_layout::shared;
 };
 
-// In the order of choices.
+// In the same order as choices.
 constexpr const char* algorithm_names[] = {"packet",
                                            "two_shot_packet",
                                            "one_shot",
@@ -45,15 +45,21 @@ constexpr const char* algorithm_names[] = {"packet",
                                            "channel",
                                            nullptr};
 constexpr algorithm_choice choices[] = {
-    {shm_algorithm::packet, store_policy::cached},     {shm_algorithm::two_shot_packet, store_policy::cached},
-    {shm_algorithm::one_shot, store_policy::cached},   {shm_algorithm::one_shot, store_policy::streaming},
-    {shm_algorithm::one_shot, store_policy::adaptive}, {shm_algorithm::one_shot, store_policy::cached, staging_layout::per_reader},
-    {shm_algorithm::two_shot, store_policy::cached},   {shm_algorithm::two_shot, store_policy::streaming},
-    {shm_algorithm::two_shot, store_policy::adaptive}, {shm_algorithm::zero_copy, store_policy::cached},
-    {shm_algorithm::zero_copy, store_policy::streaming},  {shm_algorithm::channel, store_policy::cached}};
+    {shm_algorithm::packet, store_policy::cached},
+    {shm_algorithm::two_shot_packet, store_policy::cached},
+    {shm_algorithm::one_shot, store_policy::cached},
+    {shm_algorithm::one_shot, store_policy::streaming},
+    {shm_algorithm::one_shot, store_policy::adaptive},
+    {shm_algorithm::one_shot, store_policy::cached, staging_layout::per_reader},
+    {shm_algorithm::two_shot, store_policy::cached},
+    {shm_algorithm::two_shot, store_policy::streaming},
+    {shm_algorithm::two_shot, store_policy::adaptive},
+    {shm_algorithm::zero_copy, store_policy::cached},
+    {shm_algorithm::zero_copy, store_policy::streaming},
+    {shm_algorithm::channel, store_policy::cached}};
 static_assert(std::size(algorithm_names) == std::size(choices) + 1);
 
-// Nothing where no algorithm is named: NULL, or "" for a caller without the runtime.
+// Returns nullopt if no algorithm is requested. Callers that do not use the runtime pass "" instead of NULL.
 std::optional<std::size_t> index_of(const char* name) {
   const int index = isthmus_algorithm_index(algorithm_names, name);
   return index < 0 ? std::nullopt : std::optional<std::size_t>(static_cast<std::size_t>(index));
@@ -68,10 +74,10 @@ bool is_per_destination(isthmus_collective collective) {
   return row_of(collective).send_extent != extent::count;
 }
 
-// One rank of one communicator.
+// State of one rank of one communicator.
 class shm_state {
  public:
-  shm_state(const isthmus_backend_context& context, connection connected)
+  shm_state(const isthmus_backend_context& context, segment_connection connected)
       : m_group(context, std::move(connected)), m_channels(m_group), m_chooser(m_group) {
     m_work.sources.resize(static_cast<std::size_t>(context.size));
   }
@@ -85,23 +91,26 @@ class shm_state {
       case shm_algorithm::two_shot_packet: return two_shot_packet_unsupported_reason(operation);
       case shm_algorithm::one_shot:
       case shm_algorithm::zero_copy:
-        if (uses_channels(operation.collective)) return "only some ranks know the counts: shm:channel";
-        return operation.collective == ISTHMUS_BARRIER ? "a barrier moves no data: shm:packet" : nullptr;
+        if (uses_channels(operation.collective)) return "only some ranks know the counts: use shm:channel";
+        return operation.collective == ISTHMUS_BARRIER ? "a barrier moves no data: use shm:packet" : nullptr;
       case shm_algorithm::two_shot:
-        return supports_two_shot(operation.collective) ? nullptr : "two_shot is for allreduce and reduce";
+        return supports_two_shot(operation.collective) ? nullptr
+                                                       : "two_shot supports only allreduce and reduce";
       case shm_algorithm::channel:
         return uses_channels(operation.collective) || operation.collective == ISTHMUS_ALLTOALL
                    ? nullptr
-                   : "channel is for send, recv, gatherv, scatterv, alltoall and alltoallv";
+                   : "channel supports only send, recv, gatherv, scatterv, alltoall and alltoallv";
     }
     return "unknown algorithm";
   }
 
   isthmus_status enqueue(std::span<const isthmus_operation> operations, const char* const* names) noexcept {
-    m_group.clear_exposed();
+    m_group.clear_exposed_ranges();
     try {
-      m_group.poll_abort();  // the runtime's own was looked at before the call; every wait looks at both
-      if (std::ranges::any_of(operations, [](const auto& each) { return is_point_to_point(each.collective); })) {
+      // The runtime has checked its own abort flag before the call. Every wait checks both flags.
+      m_group.poll_abort();
+      if (std::ranges::any_of(operations,
+                              [](const auto& each) { return is_point_to_point(each.collective); })) {
         m_group.set_activity("send or recv");
         m_channels.run_messages(operations);
       }
@@ -110,7 +119,8 @@ class shm_state {
           run(operations[i], names == nullptr ? std::nullopt : index_of(names[i]));
       return ISTHMUS_SUCCESS;
     } catch (const operation_failure& failure) {
-      // a usage error was found before anything moved; after all else this rank is out of step for good
+      // Usage errors are detected before any data moves. After all other failures this rank is out of step with
+      // its peers.
       if (failure.status != ISTHMUS_ERROR_INVALID_USAGE) abort_after_failure();
       return failure.status;
     } catch (const std::bad_alloc&) {
@@ -125,7 +135,7 @@ class shm_state {
   void abort() noexcept { m_group.publish_abort(); }
 
  private:
-  // The caller gets its buffers back: from then on nobody else may write into them.
+  // The caller reuses its buffers after the call returns, so peers must no longer write into them.
   void abort_after_failure() noexcept {
     m_group.publish_failed_rank(m_group.rank());
     m_group.revoke_write_access();
@@ -133,10 +143,10 @@ class shm_state {
 
   const char* packet_unsupported_reason(const isthmus_operation& operation) const {
     if (operation.collective == ISTHMUS_BARRIER) return nullptr;
-    if (uses_channels(operation.collective)) return "only some ranks know the counts: shm:channel";
+    if (uses_channels(operation.collective)) return "only some ranks know the counts: use shm:channel";
     std::uint64_t capacity =
         packet_block_bytes(m_group.sizes(), m_group.size(), is_per_destination(operation.collective));
-    // All ranks know the mean length; one block may have it all.
+    // Only the mean length is known to all ranks. A single block may hold all elements.
     if (has_counts(row_of(operation.collective))) capacity /= static_cast<std::uint64_t>(m_group.size());
     return operation.count <= capacity / bytes_of(operation.datatype)
                ? nullptr
@@ -144,7 +154,7 @@ class shm_state {
   }
 
   const char* two_shot_packet_unsupported_reason(const isthmus_operation& operation) const {
-    if (!supports_two_shot(operation.collective)) return "two_shot_packet is for allreduce and reduce";
+    if (!supports_two_shot(operation.collective)) return "two_shot_packet supports only allreduce and reduce";
     const std::uint64_t capacity =
         packet_block_bytes(m_group.sizes(), m_group.size(), true) * static_cast<std::uint64_t>(m_group.size());
     return operation.count <= capacity / bytes_of(operation.datatype)
@@ -157,11 +167,11 @@ class shm_state {
     return context.fail(context.runtime, status, 0, location, nullptr, "%s", message);
   }
 
-  // `named`: index of the algorithm that was asked for.
+  // `requested`: index of the requested algorithm.
   void run(const isthmus_operation& operation, std::optional<std::size_t> requested) {
     m_group.set_activity(row_of(operation.collective).name);
     if (operation.collective == ISTHMUS_BARRIER) return run_barrier(m_group);
-    // without a name: nothing staged where that can be, else what always works
+    // Default: zero_copy if possible, otherwise an algorithm that always works.
     constexpr algorithm_choice fallback{shm_algorithm::zero_copy, store_policy::adaptive};
     const algorithm_choice choice = requested ? choices[*requested] : fallback;
     if (uses_channels(operation.collective) || choice.algorithm == shm_algorithm::channel)
@@ -174,13 +184,15 @@ class shm_state {
       case shm_algorithm::one_shot:
       case shm_algorithm::two_shot: return run_staged(operation.collective, shape, choice);
       case shm_algorithm::zero_copy:
-      case shm_algorithm::channel:  // done above
+      case shm_algorithm::channel:  // handled above
         break;
     }
-    const store_mode staging_mode = choice.policy == store_policy::cached ? store_mode::cached : store_mode::streaming;
+    const store_mode staging_mode =
+        choice.policy == store_policy::cached ? store_mode::cached : store_mode::streaming;
     if (run_zero_copy(m_group, m_work, shape, staging_mode, overwrites_unsent_data(operation))) return;
     if (requested) log_fallback(operation.collective, *requested);
-    const auto staged = supports_two_shot(operation.collective) ? shm_algorithm::two_shot : shm_algorithm::one_shot;
+    const auto staged =
+        supports_two_shot(operation.collective) ? shm_algorithm::two_shot : shm_algorithm::one_shot;
     run_staged(operation.collective, shape, {staged, choice.policy});
   }
 
@@ -190,15 +202,16 @@ class shm_state {
     m_logged[requested] |= bit;
     m_group.context().log(
         m_group.context().runtime, 1,
-        "shm:%s: some buffer of %s is neither in the symmetric heap nor where the kernel copies "
-        "between processes; it is staged",
+        "shm:%s: a buffer of %s is outside the symmetric heap and the kernel cannot copy it between "
+        "processes; the data is staged",
         algorithm_names[requested], row_of(collective).name);
   }
 
   void run_staged(isthmus_collective collective, const collective_shape& shape, algorithm_choice choice) {
     const bool is_adaptive = choice.policy == store_policy::adaptive;
-    const store_mode staging_mode = is_adaptive ? m_chooser.begin(collective, shape.count * shape.element_bytes, shape.timing_rank())
-                                 : (choice.policy == store_policy::cached ? store_mode::cached : store_mode::streaming);
+    const store_mode staging_mode =
+        is_adaptive ? m_chooser.begin(collective, shape.count * shape.element_bytes, shape.timing_rank())
+                    : (choice.policy == store_policy::cached ? store_mode::cached : store_mode::streaming);
     if (choice.algorithm == shm_algorithm::two_shot)
       run_two_shot(m_group, m_work, shape, staging_mode);
     else
@@ -210,13 +223,12 @@ class shm_state {
   channels m_channels;
   store_chooser m_chooser;
   workspace m_work;
-  std::array<std::uint32_t, std::size(choices)>
-      m_logged{};  // what log_fallback has said, a bit for each collective
+  std::array<std::uint32_t, std::size(choices)> m_logged{};  // fallbacks logged so far: one bit per collective
 };
 
 isthmus_status create(const isthmus_backend_context* context, void** result) {
   *result = nullptr;
-  connection connected;
+  segment_connection connected;
   if (const auto status = connect(*context, connected)) return status;
   try {
     *result = new shm_state(*context, std::move(connected));

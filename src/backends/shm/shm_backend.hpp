@@ -1,4 +1,5 @@
-// The host backend: collectives in shared memory for the ranks of one machine, threads or processes.
+// The shm backend: collectives in shared memory for the ranks of one machine. The ranks may be
+// threads or processes.
 #pragma once
 
 #include <isthmus/backend.h>

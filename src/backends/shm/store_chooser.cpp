@@ -7,7 +7,7 @@ namespace isthmus::shm {
 namespace {
 
 constexpr std::uint32_t min_pause = 16, max_pause = 1024;  // calls
-constexpr std::uint32_t timed_calls = 3;                                  // of each form
+constexpr std::uint32_t timed_calls = 3;                   // in each mode
 
 }  // namespace
 
@@ -34,13 +34,13 @@ void store_chooser::end() {
     case trial_phase::pausing:
       if (trial.phase_calls == trial.pause_calls) enter_phase(trial, trial_phase::timing_current);
       break;
-    case trial_phase::timing_current:  // the shortest of a few: what was not disturbed
+    case trial_phase::timing_current:  // the minimum over a few calls filters out disturbances
       trial.current_duration = std::min(trial.current_duration, m_time_source() - m_begin);
       if (trial.phase_calls < timed_calls) break;
       switch_mode();
       enter_phase(trial, trial_phase::switching);
       break;
-    case trial_phase::switching:  // the others may have begun this call in the form before
+    case trial_phase::switching:  // peers may have begun this call in the previous mode
       trial.settled_sequence = m_group.next_sequence_number() + m_group.sizes().depth;
       enter_phase(trial, trial_phase::settling);
       break;
@@ -62,10 +62,10 @@ void store_chooser::enter_phase(trial_state& trial, trial_phase next) {
 }
 
 void store_chooser::finish_trial(trial_state& trial) {
-  // clearly better: with a few samples small differences mean nothing
+  // Requires a clear difference, because a few samples are noisy.
   const bool is_better = 10 * trial.other_duration < 9 * trial.current_duration;
   if (!is_better) switch_mode();
-  // the longer a form has won, the seldomer the other one costs time
+  // The longer a mode has been faster, the less often the other mode is tried.
   trial = {.pause_calls = is_better ? min_pause : std::min(max_pause, 2 * trial.pause_calls)};
 }
 

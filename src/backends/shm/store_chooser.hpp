@@ -1,8 +1,10 @@
-// Through the cache or past it? Which is faster depends on whether the cores of the ranks share a cache, and
-// a hypervisor moves virtual cores within seconds. So one rank, the judge, times both forms, now and then, and
-// the others follow its wish as soon as they see it. Who has not seen it yet stores in the other form, which
-// readers need not know: results and protocol are the same. The judge is a rank that takes, for who only stages
-// is done before the readers have paid for the form.
+// Chooses between cached and streaming stores at run time.
+//
+// The faster mode depends on whether the ranks' cores share a cache, and a hypervisor can move virtual cores
+// within seconds. One rank, the timing rank, therefore times both modes periodically and publishes a hint. A
+// rank that has not seen the hint yet uses the other mode. Results and protocol do not depend on the mode.
+// The timing rank is a receiver, because the cost of a mode is incurred by readers, and a rank that only
+// stages finishes earlier.
 #pragma once
 
 #include <isthmus/types.h>
@@ -20,25 +22,28 @@ class store_chooser {
  public:
   using clock = std::chrono::steady_clock;
 
-  explicit store_chooser(node_group& group, clock::time_point (*time_source)() = clock::now) : m_group(group), m_time_source(time_source) {}
+  explicit store_chooser(node_group& group, clock::time_point (*time_source)() = clock::now)
+      : m_group(group), m_time_source(time_source) {}
 
-  // Around each call whose form is free. `bytes` and `judge` are equal on all ranks.
+  // Called before and after each adaptive call. `bytes` and `timing_rank` must be equal on all ranks.
   store_mode begin(isthmus_collective collective, std::uint64_t bytes, int timing_rank);
   void end();
 
  private:
-  // Calls of one kind: a pause, then a few timed as they are; then in the other form some until every slot has
-  // been written in it, because the first writes find the slots' lines where the form before left them, and a
-  // few timed.
+  // Phases for calls of one kind: pause, time a few calls in the current mode, switch the mode, wait until
+  // every slot has been written in the new mode, and time a few calls. The wait is needed because the location
+  // of a slot's lines still depends on the previous mode at the first writes.
   enum class trial_phase : std::uint8_t { pausing, timing_current, switching, settling, timing_other };
   struct trial_state {
     std::uint32_t pause_calls;
     trial_phase phase = trial_phase::pausing;
-    std::uint32_t phase_calls = 0;    // in this phase
-    std::uint64_t settled_sequence = 0;  // sequence from which on all slots have been written in the other form
-    clock::duration current_duration = untimed, other_duration = untimed;
+    std::uint32_t phase_calls = 0;  // calls so far in this phase
+    // first sequence number at which all slots have been written in the other mode
+    std::uint64_t settled_sequence = 0;
+    clock::duration current_duration = not_timed, other_duration = not_timed;
   };
-  static constexpr clock::duration untimed = clock::duration::max() / 16;  // leaves room to compare
+  // small enough to multiply without overflow
+  static constexpr clock::duration not_timed = clock::duration::max() / 16;
 
   static bool is_timed(const trial_state& trial);
   static void enter_phase(trial_state& trial, trial_phase next);
@@ -47,9 +52,9 @@ class store_chooser {
 
   node_group& m_group;
   clock::time_point (*m_time_source)();
-  std::vector<trial_state> m_trials;  // by kind; empty until this rank is a judge
+  std::vector<trial_state> m_trials;  // by hint index; empty until this rank is a timing rank
   store_hint* m_hint = nullptr;
-  trial_state* m_trial = nullptr;  // of the call under way, where this rank is the judge
+  trial_state* m_trial = nullptr;  // of the current call, if this rank is its timing rank
   clock::time_point m_begin;
 };
 

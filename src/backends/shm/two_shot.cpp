@@ -1,4 +1,4 @@
-// Two-phase reduction: every rank reduces one slice of each chunk, then takes the other slices.
+// Two-phase reduction: every rank reduces one slice of each chunk and then gathers the other slices.
 #include <algorithm>
 #include <optional>
 
@@ -7,12 +7,12 @@
 namespace isthmus::shm {
 namespace {
 
-// One chunk of the vector, in bytes, and how the ranks divide it: into slices of whole lines.
+// One chunk of the vector, in bytes. The ranks divide it into slices of whole lines.
 struct vector_chunk {
   std::uint64_t sequence;
   std::uint64_t begin;   // in the vector
-  std::uint64_t length;  // of all slices together
-  std::uint64_t slice;   // of one; the last ones may be shorter, or empty
+  std::uint64_t length;  // total of all slices
+  std::uint64_t slice;   // of one slice; the last ones may be shorter or empty
 
   std::uint64_t slice_begin(int rank) const {
     return std::min(length, slice * static_cast<std::uint64_t>(rank));
@@ -33,8 +33,9 @@ class two_shot {
         m_staging_mode(staging_mode),
         m_result_mode(result_store_mode(group, shape)) {}
 
-  // Chunk k is staged in step k, reduced `distance` steps later and gathered as many after that. By then
-  // the peers have published, and within a step the writes of one chunk overlap with the reads of another.
+  // Chunk k is staged in step k, reduced `stage_distance` steps later and gathered another `stage_distance`
+  // steps later. By then, peers have published their parts. Within a step, writes of one chunk overlap with
+  // reads of another.
   void run() {
     m_chunks = (m_bytes + m_chunk_bytes - 1) / m_chunk_bytes;
     m_first = m_group.allocate_sequence_numbers(m_chunks);
@@ -56,21 +57,22 @@ class two_shot {
 
  private:
   static constexpr std::uint64_t stage_distance = lookahead / 2;
-  // Staging and reduction go block by block: small enough that the processor overlaps the two, and that what
-  // was reduced is still in the first-level cache when it is copied. More than a few ranks are more pages than
-  // the processor looks ahead in, so it stays longer in each.
+  // Staging and reduction alternate in small blocks. The processor overlaps them, and reduced data is still in
+  // the L1 cache when it is copied. With many ranks the blocks are longer, because hardware prefetchers track
+  // only a few pages.
   static constexpr int few_ranks = 4;
   static constexpr std::uint64_t max_block_bytes = 8192;
 
-  // What the parts of a slot hold; less for short vectors, so that they overlap as well; slices of a page at
-  // least.
+  // Returns the number of bytes that the blocks of a slot hold. Short vectors use smaller chunks, so that their
+  // chunks overlap as well. A slice has at least one page.
   static std::uint64_t chunk_bytes(const node_group& group, std::uint64_t bytes) {
     const auto ranks = static_cast<std::uint64_t>(group.size());
-    const std::uint64_t min_bytes = page_bytes * ranks, max_bytes = group.sizes().slot_block_bytes(group.size()) * ranks;
+    const std::uint64_t min_bytes = page_bytes * ranks,
+                        max_bytes = group.sizes().slot_block_bytes(group.size()) * ranks;
     return std::min(max_bytes, std::max(min_bytes, round_up(bytes / 4, min_bytes)));
   }
 
-  // The chunk whose turn it is in this step, if there is one.
+  // Returns the chunk that is processed in this step with the given delay, if any.
   std::optional<vector_chunk> find_chunk(std::uint64_t step, std::uint64_t delay) const {
     if (step < delay || step - delay >= m_chunks) return std::nullopt;
     const std::uint64_t k = step - delay, begin = k * m_chunk_bytes;
@@ -82,7 +84,7 @@ class two_shot {
   void wait_for_peers(const std::optional<vector_chunk>& staged, const std::optional<vector_chunk>& reduced,
                       const std::optional<vector_chunk>& gathered) {
     if (staged) m_group.reserve_slot(staged->sequence);
-    // each flag is a cache miss, so all are under way before the first is looked at
+    // Each flag is a cache miss, so all of them are prefetched before the first is polled.
     for (int r = 0; r < m_group.size(); ++r) {
       if (reduced) __builtin_prefetch(&m_group.slot(r, reduced->sequence).staged);
       if (gathered) __builtin_prefetch(&m_group.slot(r, gathered->sequence).reduced);
@@ -97,47 +99,50 @@ class two_shot {
 
   void publish(const std::optional<vector_chunk>& staged, const std::optional<vector_chunk>& reduced,
                const std::optional<vector_chunk>& gathered) {
-    const int me = m_group.rank();
+    const int own_rank = m_group.rank();
     if (m_staging_mode == store_mode::streaming && (staged || reduced)) streaming_fence();
-    if (staged) m_group.slot(me, staged->sequence).staged.store(staged->sequence + 1, std::memory_order_release);
+    if (staged)
+      m_group.slot(own_rank, staged->sequence).staged.store(staged->sequence + 1, std::memory_order_release);
     if (reduced)
-      m_group.slot(me, reduced->sequence).reduced.store(reduced->sequence + 1, std::memory_order_release);
+      m_group.slot(own_rank, reduced->sequence).reduced.store(reduced->sequence + 1, std::memory_order_release);
     if (gathered) m_group.complete(gathered->sequence);
   }
 
-  // Bytes of the block at `at` of a slice that is so long.
+  // Returns the number of bytes of the block at `position` in a slice of `slice_length` bytes.
   std::uint64_t block_length(std::uint64_t slice_length, std::uint64_t position) const {
     return position >= slice_length ? 0 : std::min(m_block_bytes, slice_length - position);
   }
 
-  // The own slice is not staged: its only reader is this rank.
+  // This rank's own slice is not staged, because no other rank reads it.
   void stage(const vector_chunk& chunk, std::uint64_t position) {
-    m_work.pieces.clear();
+    m_work.ranges.clear();
     for (int i = 1; i < m_group.size(); ++i) {
       const int peer = (m_group.rank() + i) % m_group.size();
-      m_work.pieces.push_back({m_group.data_for(peer, m_group.rank(), chunk.sequence) + position,
+      m_work.ranges.push_back({m_group.data_for(peer, m_group.rank(), chunk.sequence) + position,
                                m_shape.send_buf + chunk.begin + chunk.slice_begin(peer) + position,
                                block_length(chunk.slice_length(peer), position)});
     }
-    copy_staged(m_group, m_work.pieces, m_staging_mode);
+    copy_staged(m_group, m_work.ranges, m_staging_mode);
   }
 
   void reduce(const vector_chunk& chunk, std::uint64_t position) {
-    const int me = m_group.rank();
-    const std::uint64_t length = block_length(chunk.slice_length(me), position), offset = chunk.slice_begin(me) + position;
+    const int own_rank = m_group.rank();
+    const std::uint64_t length = block_length(chunk.slice_length(own_rank), position),
+                        offset = chunk.slice_begin(own_rank) + position;
     if (length == 0) return;
     for (int r = 0; r < m_group.size(); ++r)
       m_work.sources[static_cast<std::size_t>(r)] =
-          r == me ? m_shape.send_buf + chunk.begin + offset : m_group.data_for(me, r, chunk.sequence) + position;
+          r == own_rank ? m_shape.send_buf + chunk.begin + offset
+                        : m_group.data_for(own_rank, r, chunk.sequence) + position;
     alignas(line_bytes) std::byte reduced[max_block_bytes];
-    std::byte* result_slice = m_group.result(me, chunk.sequence) + position;
+    std::byte* result_slice = m_group.result(own_rank, chunk.sequence) + position;
     std::byte* out = m_staging_mode == store_mode::cached ? result_slice : reduced;
     m_shape.reduce(out, m_work.sources.data(), m_group.size(), length / m_shape.element_bytes);
     copy(result_slice, out, length, m_staging_mode);
     if (m_is_receiver) copy(m_shape.recv_buf + chunk.begin + offset, out, length, m_result_mode);
   }
 
-  // Slice after slice: all ranks read the same lines, and side by side they came later (docs/notes).
+  // Copies one slice after the other: all ranks read the same lines, and interleaved copies were slower.
   void gather(const vector_chunk& chunk) {
     for (int i = 1; i < m_group.size(); ++i) {
       const int peer = (m_group.rank() + i) % m_group.size();

@@ -30,7 +30,8 @@ write_gate::write_gate() : m_page(allocate_pages(page_bytes)) {
   if (m_page == nullptr) throw std::bad_alloc();
 }
 
-// A closed gate keeps its address for good: whoever is late must find nothing else there.
+// A closed gate keeps its address until the process exits, so that late ranks never write to
+// other memory there.
 write_gate::~write_gate() {
   if (!m_is_closed) ::munmap(m_page, page_bytes);
 }
@@ -40,8 +41,8 @@ void write_gate::close() noexcept {
   ::mprotect(m_page, page_bytes, PROT_NONE);
 }
 
-// The first and the last page may hold data of the program's that its other threads write. They go one by one,
-// so that the time is short between copying such a page and taking its place.
+// Other threads of the program may write to the first and the last page. Each of these pages is replaced
+// separately, to keep the time between copying and replacing it short.
 bool make_private(const exposed_range& memory) noexcept {
   const auto address = reinterpret_cast<std::uintptr_t>(memory.begin);
   std::byte* const begin = memory.begin - address % page_bytes;

@@ -1,16 +1,15 @@
-// What keeps late ranks out of a rank's memory once a call has failed there.
+// Write gates prevent late ranks from writing into the memory of a rank whose call has failed.
 //
-// A rank may be stopped between its look at poison and its write, and go on after the others have given up. So
-// whoever gives up takes the ways into its memory away, each in its own manner:
+// A rank may be stopped between its abort check and its write, and resume after its peers have aborted. A rank
+// that aborts therefore blocks every path into its memory:
 //
-// - copies through the kernel write one byte into the target's *gate* first, in the same system call; once the
-// gate
-//   is closed, the call ends there. A stopped process is in no system call;
-// - stores into mapped pages are cut off by putting a private copy in the place of the pages: what comes late
-//   lands in the shared ones, which nobody reads any more;
-// - threads of one process are waited for.
+// - Copies through the kernel first write one byte into the target's write gate, in the same system call. Once
+//   the gate is closed, the call ends there. A stopped process is not inside a system call.
+// - Mapped pages are replaced by a private copy. Late stores go to the shared pages, which are no longer read.
+// - The rank waits for threads of the same process.
 //
-// Writers say so in the `writes` of their header, so that healthy ranks pay none of this.
+// Writers announce writes only in `write_flag` of their own header, so this costs nothing in
+// calls that succeed.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +19,7 @@
 
 namespace isthmus::shm {
 
-// A page of this rank that no copy into its memory gets past once it is closed.
+// A page of this rank. Once the gate is closed, no kernel copy into the rank's memory succeeds.
 class write_gate {
  public:
   write_gate();  // throws std::bad_alloc
@@ -36,18 +35,20 @@ class write_gate {
   bool m_is_closed = false;
 };
 
-// Memory that others may write during a call.
+// Memory that peers may write during a call.
 struct exposed_range {
   std::byte* begin;
   std::uint64_t bytes;
   bool is_mapped;  // by other processes
 };
 
-// Around writes into memory of others, with a look at poison after its beginning: either whoever poisons sees
-// the flag, or the look sees the poison.
+// Scope around writes into a peer's memory. The writer must check for an abort after entering it: either the
+// aborting rank sees the flag, or the writer sees the abort.
 class write_scope {
  public:
-  explicit write_scope(flag& write_flag) : m_write_flag(write_flag) { m_write_flag.store(1, std::memory_order_seq_cst); }
+  explicit write_scope(flag& write_flag) : m_write_flag(write_flag) {
+    m_write_flag.store(1, std::memory_order_seq_cst);
+  }
   ~write_scope() { m_write_flag.store(0, std::memory_order_release); }
   write_scope(const write_scope&) = delete;
   write_scope& operator=(const write_scope&) = delete;
@@ -56,7 +57,7 @@ class write_scope {
   flag& m_write_flag;
 };
 
-// Replaces the pages by a private copy. False when there is no memory for it.
+// Replaces the pages by a private copy. False: out of memory.
 bool make_private(const exposed_range& memory) noexcept;
 
 }  // namespace isthmus::shm

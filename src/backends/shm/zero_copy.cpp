@@ -1,5 +1,5 @@
-// Algorithms without staging, for buffers that every rank can reach: mapped, because they lie in the symmetric
-// heap or all ranks are threads of one process, or else through the kernel, which copies between processes.
+// Zero-copy algorithms, for buffers that every rank can access. A buffer is accessible if it is mapped (in the
+// symmetric heap, or if all ranks are threads of one process) or if the kernel can copy it between processes.
 #include <algorithm>
 
 #include "backends/shm/algorithms.hpp"
@@ -8,7 +8,7 @@
 namespace isthmus::shm {
 namespace {
 
-// One of this rank's buffers: what the others are told, and how this rank reaches theirs in the same block.
+// One of this rank's buffers: its published location, and the heap block that maps the peers' buffers.
 struct local_buffer {
   buffer_location location{};
   isthmus_heap_block block{};
@@ -32,33 +32,39 @@ local_buffer locate_buffer(const node_group& group, const std::byte* pointer, st
 
 class zero_copy {
  public:
-  // Long enough that a call into the kernel costs little beside it, short enough for a second-level cache.
+  // Long enough to amortize a system call, short enough for the L2 cache.
   static constexpr std::uint64_t kernel_block_bytes = 64 << 10;
-  // Copied between two looks at poison.
+  // Bytes copied between two abort checks.
   static constexpr std::uint64_t abort_check_bytes = 1 << 20;
 
   zero_copy(node_group& group, workspace& work, const collective_shape& shape, store_mode staging_mode)
-      : m_group(group), m_work(work), m_shape(shape), m_staging_mode(staging_mode), m_result_mode(result_store_mode(group, shape)) {}
+      : m_group(group),
+        m_work(work),
+        m_shape(shape),
+        m_staging_mode(staging_mode),
+        m_result_mode(result_store_mode(group, shape)) {}
 
   bool run(bool is_overwriting) {
     m_sequence = m_group.allocate_sequence_numbers(1);
     publish_locations(is_overwriting);
-    // every rank sees the same places, so all decide alike
+    // every rank sees the same locations, so all ranks make the same decision
     const bool is_accessible = can_run();
     if (is_accessible) {
       run_copies();
-      m_group.poll_abort();  // what was read of a rank that gave up may be anything
+      m_group.poll_abort();  // data read from a rank that aborted is undefined
     }
     streaming_fence();
     m_group.complete(m_sequence);
-    // until then a peer may read or write this rank's buffers
+    // until then, peers may read or write this rank's buffers
     if (is_accessible) m_group.wait_until_all_complete(m_sequence);
     return is_accessible;
   }
 
  private:
-  bool is_push() const { return m_shape.receiver != all_ranks && m_shape.reduce == nullptr; }         // gather
-  bool splits_reduction() const { return m_shape.reduce != nullptr && m_shape.sends_same_block(); }  // (all)reduce
+  // True for gather.
+  bool is_push() const { return m_shape.receiver != all_ranks && m_shape.reduce == nullptr; }
+  // Returns true for reduce and allreduce.
+  bool splits_reduction() const { return m_shape.reduce != nullptr && m_shape.sends_same_block(); }
 
   void publish_locations(bool is_overwriting) {
     if (!is_overwriting) {
@@ -69,20 +75,22 @@ class zero_copy {
       if (m_shape.is_receiver(m_group.rank()) && (is_push() || splits_reduction()))
         m_group.expose({m_shape.recv_buf, m_shape.recv_bytes(), m_recv.location.block_id != 0});
     m_group.reserve_slot(m_sequence);
-    slot_header& own = m_group.slot(m_group.rank(), m_sequence);
-    own.send = m_send.location;
-    own.recv = m_recv.location;
-    own.call_signature = call_signature();
-    own.staged.store(m_sequence + 1, std::memory_order_release);
+    slot_header& own_header = m_group.slot(m_group.rank(), m_sequence);
+    own_header.send = m_send.location;
+    own_header.recv = m_recv.location;
+    own_header.call_signature = call_signature();
+    own_header.staged.store(m_sequence + 1, std::memory_order_release);
     for (int i = 1; i < m_group.size(); ++i) {
       const int peer = (m_group.rank() + i) % m_group.size();
       m_group.wait_for(peer, m_group.slot(peer, m_sequence).staged, m_sequence);
-      if (m_group.slot(peer, m_sequence).call_signature != own.call_signature) fail_signature_mismatch(peer);
+      if (m_group.slot(peer, m_sequence).call_signature != own_header.call_signature)
+        fail_signature_mismatch(peer);
     }
   }
 
-  // Of what a rank computes where in another's buffer it reads and writes. Who differs in that would reach past
-  // the buffer's end, so all compare it before any copies.
+  // Returns a hash of the values from which a rank computes its accesses to peers' buffers. A rank whose
+  // values differ could access memory past the end of a buffer, so all ranks compare the hashes before any
+  // of them copies.
   std::uint64_t call_signature() const {
     std::uint64_t hash = 14695981039346656037u;  // FNV-1a, by words
     const auto mix = [&](std::uint64_t word) { hash = (hash ^ word) * 1099511628211u; };
@@ -99,14 +107,15 @@ class zero_copy {
   [[noreturn, gnu::cold]] void fail_signature_mismatch(int peer) const {
     const auto& context = m_group.context();
     const unsigned long long bytes = m_shape.count * m_shape.element_bytes;
-    throw operation_failure{context.fail(context.runtime, ISTHMUS_ERROR_MISMATCH, 0, ISTHMUS_HERE,
-                               "every rank must give the same collective, count, datatype and root",
-                               "rank %d's call differs from that of rank %d, with %llu bytes a block, in "
-                               "collective, bytes or root",
-                               peer, m_group.rank(), bytes)};
+    throw operation_failure{
+        context.fail(context.runtime, ISTHMUS_ERROR_MISMATCH, 0, ISTHMUS_HERE,
+                     "pass the same collective, count, datatype and root on every rank",
+                     "the call of rank %d differs in collective, bytes or root from that of rank %d, "
+                     "which has blocks of %llu bytes",
+                     peer, m_group.rank(), bytes)};
   }
 
-  // A rank reaches a heap block when one of its own buffers lies in the same block.
+  // A rank maps a heap block if one of its own buffers lies in the same block.
   bool is_mapped_by_all(const buffer_location& location) const {
     if (location.block_id == 0) return false;
     for (int r = 0; r < m_group.size(); ++r) {
@@ -115,14 +124,17 @@ class zero_copy {
     }
     return true;
   }
-  bool is_accessible_by_all(const buffer_location& location) const { return location.address != nullptr || is_mapped_by_all(location); }
+  bool is_accessible_by_all(const buffer_location& location) const {
+    return location.address != nullptr || is_mapped_by_all(location);
+  }
 
   bool can_run() const {
     for (int r = 0; r < m_group.size(); ++r) {
       const slot_header& header = m_group.slot(r, m_sequence);
       const bool is_read = m_shape.is_read(r) && !is_push();
       const bool is_written = m_shape.is_receiver(r) && (is_push() || splits_reduction());
-      if ((is_read && !is_accessible_by_all(header.send)) || (is_written && !is_accessible_by_all(header.recv))) return false;
+      if ((is_read && !is_accessible_by_all(header.send)) || (is_written && !is_accessible_by_all(header.recv)))
+        return false;
     }
     return true;
   }
@@ -130,11 +142,16 @@ class zero_copy {
   accessible_buffer access(int owner, const buffer_location& location, const std::byte* own) const {
     if (owner == m_group.rank()) return {owner, const_cast<std::byte*>(own), true};
     if (!is_mapped_by_all(location)) return {owner, location.address, m_group.is_same_process(owner)};
-    const isthmus_heap_block& block = location.block_id == m_send.location.block_id ? m_send.block : m_recv.block;
+    const isthmus_heap_block& block =
+        location.block_id == m_send.location.block_id ? m_send.block : m_recv.block;
     return {owner, static_cast<std::byte*>(block.peers[owner]) + location.offset, true};
   }
-  accessible_buffer access_send_buffer(int rank) const { return access(rank, m_group.slot(rank, m_sequence).send, m_shape.send_buf); }
-  accessible_buffer access_recv_buffer(int rank) const { return access(rank, m_group.slot(rank, m_sequence).recv, m_shape.recv_buf); }
+  accessible_buffer access_send_buffer(int rank) const {
+    return access(rank, m_group.slot(rank, m_sequence).send, m_shape.send_buf);
+  }
+  accessible_buffer access_recv_buffer(int rank) const {
+    return access(rank, m_group.slot(rank, m_sequence).recv, m_shape.recv_buf);
+  }
 
   void read_block(std::byte* to, const accessible_buffer& from, std::uint64_t offset, std::uint64_t bytes) {
     if (from.is_mapped)
@@ -142,9 +159,12 @@ class zero_copy {
     else
       m_group.read_from(from.owner, to, from.begin + offset, bytes);
   }
-  void write_block(const accessible_buffer& to, std::uint64_t offset, const std::byte* from, std::uint64_t bytes) {
-    if (to.is_mapped)  // what a peer will read may go past this core's cache, what this rank will read not
-      copy_with_abort_checks(to.begin + offset, from, bytes, to.owner == m_group.rank() ? m_result_mode : m_staging_mode);
+  void write_block(const accessible_buffer& to, std::uint64_t offset, const std::byte* from,
+                   std::uint64_t bytes) {
+    // Streaming stores suit data that a peer reads next, but not data that this rank reads next.
+    if (to.is_mapped)
+      copy_with_abort_checks(to.begin + offset, from, bytes,
+                             to.owner == m_group.rank() ? m_result_mode : m_staging_mode);
     else
       m_group.write_to(to.owner, from, to.begin + offset, bytes);
   }
@@ -170,18 +190,19 @@ class zero_copy {
   }
 
   void push() {
-    const int me = m_group.rank();
-    write_block(access_recv_buffer(m_shape.receiver), m_shape.recv_offset(me), m_shape.send_buf,
-        m_shape.send_elements(me) * m_shape.element_bytes);
+    const int own_rank = m_group.rank();
+    write_block(access_recv_buffer(m_shape.receiver), m_shape.recv_offset(own_rank), m_shape.send_buf,
+                m_shape.send_elements(own_rank) * m_shape.element_bytes);
   }
 
   void pull() {
-    const int me = m_group.rank();
+    const int own_rank = m_group.rank();
     for (int i = 0; i < m_group.size(); ++i) {
-      const int peer = (me + i) % m_group.size();
+      const int peer = (own_rank + i) % m_group.size();
       const std::uint64_t bytes = m_shape.recv_elements(peer) * m_shape.element_bytes;
       if (m_shape.is_source(peer) && bytes > 0)
-        read_block(m_shape.recv_buf + m_shape.recv_offset(peer), access_send_buffer(peer), m_shape.send_offset(me), bytes);
+        read_block(m_shape.recv_buf + m_shape.recv_offset(peer), access_send_buffer(peer),
+                   m_shape.send_offset(own_rank), bytes);
     }
   }
 
@@ -193,8 +214,8 @@ class zero_copy {
       reduce_block(m_shape.recv_buf + position * bytes, position, std::min(block, elements - position));
   }
 
-  // This rank reduces its slice of all vectors and writes the result to every taker. Slices are disjoint
-  // and whole lines, so in place is no special case: nobody else touches this slice of any buffer.
+  // Reduces this rank's slice of all vectors and writes the result to every receiver. Slices are disjoint and
+  // consist of whole lines. In-place calls need no special case, because only this rank accesses its slice.
   void reduce_slice() {
     const std::uint64_t bytes = m_shape.element_bytes, ranks = static_cast<std::uint64_t>(m_group.size());
     const std::uint64_t slice = round_up((m_shape.count + ranks - 1) / ranks, line_bytes / bytes);
@@ -213,11 +234,12 @@ class zero_copy {
     for (std::uint64_t position = begin; position < end; position += block) {
       const std::uint64_t length = std::min(block, end - position);
       reduce_block(result, position, length);
-      for (const accessible_buffer& receiver : m_work.receivers) write_block(receiver, position * bytes, result, length * bytes);
+      for (const accessible_buffer& receiver : m_work.receivers)
+        write_block(receiver, position * bytes, result, length * bytes);
     }
   }
 
-  // Where this rank's share of every contribution begins. True: all of them are mapped.
+  // Locates this rank's part of every contribution. True: all of them are mapped.
   bool locate_contributions(std::uint64_t offset) {
     bool is_mapped = true;
     m_work.contributions.clear();
@@ -229,7 +251,7 @@ class zero_copy {
     return is_mapped;
   }
 
-  // Reduces `length` elements of all contributions, from element `at` on.
+  // Reduces `length` elements of all contributions, starting at element `position`.
   void reduce_block(std::byte* to, std::uint64_t position, std::uint64_t length) {
     const std::uint64_t bytes = m_shape.element_bytes;
     for (std::size_t r = 0; r < m_work.contributions.size(); ++r) {
@@ -243,7 +265,7 @@ class zero_copy {
     m_shape.reduce(to, m_work.sources.data(), m_group.size(), length);
   }
 
-  // Memory of this rank: a block of results and, where the kernel copies, one of each contribution.
+  // Scratch memory of this rank: a block of results and, if the kernel copies, a block of each contribution.
   std::byte* scratch(std::uint64_t block_bytes) {
     const std::uint64_t blocks = block_bytes == kernel_block_bytes ? m_work.contributions.size() + 1 : 1;
     const std::uint64_t required_bytes = blocks * block_bytes + line_bytes;
@@ -262,7 +284,8 @@ class zero_copy {
 
 }  // namespace
 
-bool run_zero_copy(node_group& group, workspace& work, const collective_shape& shape, store_mode staging_mode, bool is_overwriting) {
+bool run_zero_copy(node_group& group, workspace& work, const collective_shape& shape, store_mode staging_mode,
+                   bool is_overwriting) {
   return zero_copy(group, work, shape, staging_mode).run(is_overwriting);
 }
 
