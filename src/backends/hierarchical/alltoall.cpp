@@ -9,15 +9,16 @@
 namespace isthmus::hierarchical {
 namespace {
 
-// The counts of one side of a call by `part`, whose ranks are `members`, but for this rank's own block.
+// Counts and displacements of one side of an alltoallv on a subcommunicator of `members`. They exclude this
+// rank's own block, which is copied separately.
 template <typename Length>
 block_counts counts_without_self(const std::vector<int>& members, const block_list& list, Length&& length) {
-  block_counts made;
+  block_counts result;
   for (const int rank : members) {
     const std::uint64_t count = length(rank);
-    made.add(count > 0 ? list.begin(rank) : 0, count);
+    result.add(count > 0 ? list.begin(rank) : 0, count);
   }
-  return made;
+  return result;
 }
 
 }  // namespace
@@ -33,47 +34,48 @@ void run_alltoall(node_hierarchy& hierarchy, const isthmus_operation& operation)
   }
   const block out = blocks.outgoing_block(layout.rank()), in = blocks.incoming_block(layout.rank());
   const std::byte* const own = static_cast<const std::byte*>(from) + out.offset;
-  std::byte* const place = static_cast<std::byte*>(operation.recv_buf) + in.offset;
-  if (out.bytes > 0 && own != place) std::memmove(place, own, out.bytes);
+  std::byte* const destination = static_cast<std::byte*>(operation.recv_buf) + in.offset;
+  if (out.bytes > 0 && own != destination) std::memmove(destination, own, out.bytes);
 
-  const auto move = [&](const subcommunicator& comm, const std::vector<int>& members, auto&& with) {
-    const block_counts sent = counts_without_self(members, blocks.send, [&](int rank) {
-      return with(rank) ? blocks.outgoing_block(rank).bytes / blocks.element_bytes : 0;
+  const auto exchange = [&](const subcommunicator& comm, const std::vector<int>& members, auto&& includes) {
+    const block_counts sends = counts_without_self(members, blocks.send, [&](int rank) {
+      return includes(rank) ? blocks.outgoing_block(rank).bytes / blocks.element_bytes : 0;
     });
-    const block_counts received = counts_without_self(members, blocks.recv, [&](int rank) {
-      return with(rank) ? blocks.incoming_block(rank).bytes / blocks.element_bytes : 0;
+    const block_counts receives = counts_without_self(members, blocks.recv, [&](int rank) {
+      return includes(rank) ? blocks.incoming_block(rank).bytes / blocks.element_bytes : 0;
     });
     isthmus_operation call{};
-    call.collective = phase::alltoallv;
+    call.collective = alltoallv_phase;
     call.datatype = operation.datatype;
     call.send_buf = from;
     call.recv_buf = operation.recv_buf;
-    call.send_counts = sent.counts.data();
-    call.send_displs = sent.displs.data();
-    call.recv_counts = received.counts.data();
-    call.recv_displs = received.displs.data();
+    call.send_counts = sends.counts.data();
+    call.send_displs = sends.displs.data();
+    call.recv_counts = receives.counts.data();
+    call.recv_displs = receives.displs.data();
     comm.run(call);
   };
-  const auto is_near = [&](int rank) { return layout.node_of(rank) == layout.own_node(); };
+  const auto is_intra_node = [&](int rank) { return layout.node_of(rank) == layout.own_node(); };
   const auto& node = layout.members(layout.own_node());
-  move(hierarchy.comms.intra_node, node, [&](int rank) { return rank != layout.rank(); });
-  std::vector<int> everybody;
-  for (int rank = 0; rank < layout.size(); ++rank) everybody.push_back(rank);
-  move(hierarchy.comms.all_ranks_comm, everybody, [&](int rank) { return !is_near(rank); });
+  exchange(hierarchy.comms.intra_node, node, [&](int rank) { return rank != layout.rank(); });
+  std::vector<int> all_members;
+  for (int rank = 0; rank < layout.size(); ++rank) all_members.push_back(rank);
+  exchange(hierarchy.comms.all_ranks_comm, all_members, [&](int rank) { return !is_intra_node(rank); });
 }
 
 void run_messages(const node_hierarchy& hierarchy, const isthmus_operation* operations, std::size_t n) {
   const rank_layout& layout = hierarchy.layout;
   message_batch group;
-  // Those between islands first: their part is the one that the calling thread serves, and MPI may know no
-  // other.
-  for (const bool near : {false, true})
+  // Run inter-node messages first, on the calling thread, because it might be the only thread that
+  // may call MPI.
+  for (const bool is_near : {false, true})
     for (std::size_t i = 0; i < n; ++i) {
       isthmus_operation message = operations[i];
-      if (!is_point_to_point(message.collective) || (layout.node_of(message.root) == layout.own_node()) != near)
+      if (!is_point_to_point(message.collective) ||
+          (layout.node_of(message.root) == layout.own_node()) != is_near)
         continue;
-      if (near) message.root = layout.index_of(message.root);
-      (near ? hierarchy.comms.intra_node : hierarchy.comms.all_ranks_comm).run(message);
+      if (is_near) message.root = layout.index_of(message.root);
+      (is_near ? hierarchy.comms.intra_node : hierarchy.comms.all_ranks_comm).run(message);
     }
   group.finish();
 }

@@ -1,4 +1,4 @@
-// The collectives of THE TABLE, put together of those of the parts.
+// The collectives of the hierarchical backend, composed of collectives of its subcommunicators.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -11,27 +11,28 @@
 
 namespace isthmus::hierarchical {
 
-// What a large message between islands is cut into: a shard for each holder, or one for the first of them.
+// Division of a message for the inter-node phase: one shard per leader, or everything on the first leader.
 enum class shard_mode : std::uint8_t { sharded, single_leader };
 
-// One message that is cut so: the same on all ranks, before or after.
+// True if the message is divided into shards: both buffers hold one message of `count` elements.
 constexpr bool is_sharded(const collective_row& row) {
   return row.send_extent == extent::count && row.recv_extent == extent::count && row.peer != peer_kind::peer;
 }
 
-// All throw subcommunicator_failure. They presume a validated operation.
+// Precondition of all: a validated operation.
+// Errors: all throw subcommunicator_failure.
 void run_reduction(node_hierarchy& hierarchy, const isthmus_operation& operation, shard_mode mode);
-// The same on a rank that has a device_staging, for what device_sums serves.
+// Requires a device_staging and an operation that device_reducer supports.
 void run_device_reduction(node_hierarchy& hierarchy, const isthmus_operation& operation, shard_mode mode);
 void run_broadcast(node_hierarchy& hierarchy, const isthmus_operation& operation, shard_mode mode);
-void run_allgather(node_hierarchy& hierarchy, const isthmus_operation& operation);  // every block to every rank
+void run_allgather(node_hierarchy& hierarchy, const isthmus_operation& operation);  // allgather and allgatherv
 void run_barrier(const node_hierarchy& hierarchy);
-// Every block straight from rank to rank, in one call within and one between islands.
+// Sends every block directly from source to destination, in one intra-node and one inter-node alltoallv.
 void run_alltoall(node_hierarchy& hierarchy, const isthmus_operation& operation);
-// The sends and receives among these, together.
+// Runs the send and recv operations of the group together.
 void run_messages(const node_hierarchy& hierarchy, const isthmus_operation* operations, std::size_t n);
 
-// The steps of a call, in JSON. Throws subcommunicator_failure.
+// Returns the steps of a call as JSON. Errors: throws subcommunicator_failure.
 std::string plan_steps(const node_hierarchy& hierarchy, const isthmus_operation& operation, shard_mode mode);
 
 }  // namespace isthmus::hierarchical

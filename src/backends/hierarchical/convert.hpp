@@ -1,4 +1,5 @@
-// Sums of 16- and 8-bit floating types travel as float32, so that they are rounded once, at the end.
+// Conversion for reductions of 8- and 16-bit floating-point types. Partial sums are float32, so that the result
+// is rounded only once.
 #pragma once
 
 #include <isthmus/types.h>
@@ -7,11 +8,11 @@
 
 namespace isthmus::hierarchical {
 
-// The datatype in which islands and then their sums are combined.
+// The datatype of the partial sums.
 isthmus_datatype accumulation_type(isthmus_datatype datatype, isthmus_reduction_op op);
 
-// `from` and `to` don't overlap.
-void widen(const void* from, isthmus_datatype datatype, void* to, std::uint64_t count);
-void narrow(const void* from, isthmus_datatype datatype, void* to, std::uint64_t count);
+// `source` and `destination` must not overlap.
+void widen(const void* source, isthmus_datatype datatype, void* destination, std::uint64_t count);
+void narrow(const void* source, isthmus_datatype datatype, void* destination, std::uint64_t count);
 
 }  // namespace isthmus::hierarchical

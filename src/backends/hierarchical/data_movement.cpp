@@ -10,28 +10,29 @@
 namespace isthmus::hierarchical {
 namespace {
 
-// `buffer` gets every rank's block, and has this one's already.
-void allgather_in_place(const subcommunicator& comm, isthmus_datatype datatype, std::byte* buffer, const block_counts& blocks,
-                     int own_rank) {
+// Gathers the blocks of all ranks in `buffer`, which already contains this rank's block.
+void allgather_in_place(const subcommunicator& comm, isthmus_datatype datatype, std::byte* buffer,
+                        const block_counts& blocks, int own_rank) {
   const auto own = static_cast<std::size_t>(own_rank);
   isthmus_operation operation{};
   operation.datatype = datatype;
   operation.count = blocks.counts[own];
   operation.send_buf = buffer + blocks.displs[own] * bytes_of(datatype);
   operation.recv_buf = buffer;
-  const bool equal = std::ranges::all_of(blocks.counts, [&](auto count) { return count == operation.count; });
-  operation.collective = equal ? phase::allgather : phase::allgatherv;
-  if (!equal) {
+  const bool is_equal =
+      std::ranges::all_of(blocks.counts, [&](auto count) { return count == operation.count; });
+  operation.collective = is_equal ? allgather_phase : allgatherv_phase;
+  if (!is_equal) {
     operation.recv_counts = blocks.counts.data();
     operation.recv_displs = blocks.displs.data();
   }
   comm.run(operation);
 }
 
-void run_broadcast_on(const subcommunicator& comm, isthmus_datatype datatype, const std::byte* from, std::byte* to,
-                  std::uint64_t count, int root) {
+void run_broadcast_phase(const subcommunicator& comm, isthmus_datatype datatype, const std::byte* from,
+                         std::byte* to, std::uint64_t count, int root) {
   isthmus_operation operation{};
-  operation.collective = phase::broadcast;
+  operation.collective = broadcast_phase;
   operation.datatype = datatype;
   operation.count = count;
   operation.root = root;
@@ -40,7 +41,7 @@ void run_broadcast_on(const subcommunicator& comm, isthmus_datatype datatype, co
   if (count > 0) comm.run(operation);
 }
 
-// Every rank's block to every rank, by way of the holders.
+// Runs allgather and allgatherv through the leaders.
 class allgather_call {
  public:
   allgather_call(node_hierarchy& hierarchy, const isthmus_operation& operation)
@@ -61,10 +62,11 @@ class allgather_call {
     return all <= chunk.begin ? 0 : std::min(chunk.count, all - chunk.begin);
   }
   std::byte* memory(const chunk_range& chunk) const {
-    return m_hierarchy.sums[static_cast<std::size_t>(chunk.slot)].reserve(pack_chunk(chunk).total() * m_element_bytes);
+    return m_hierarchy.sums[static_cast<std::size_t>(chunk.slot)].reserve(pack_chunk(chunk).total() *
+                                                                          m_element_bytes);
   }
 
-  void to_leaders(const chunk_range& chunk) const;
+  void gather_to_leaders(const chunk_range& chunk) const;
   void inter_node(const chunk_range& chunk) const;
   void intra_node(const chunk_range& chunk) const;
 
@@ -75,26 +77,31 @@ class allgather_call {
   std::uint64_t m_element_bytes;
 };
 
-void allgather_call::to_leaders(const chunk_range& chunk) const {
-  const auto at = pack_chunk(chunk);
+void allgather_call::gather_to_leaders(const chunk_range& chunk) const {
+  const auto packing = pack_chunk(chunk);
   std::byte* const to = memory(chunk);
-  const std::byte* const own = static_cast<const std::byte*>(m_operation.send_buf) + chunk.begin * m_element_bytes;
+  const std::byte* const own =
+      static_cast<const std::byte*>(m_operation.send_buf) + chunk.begin * m_element_bytes;
   if (m_layout.is_leader()) {
-    const element_range mine = at.at(static_cast<std::size_t>(m_layout.position_of(m_layout.rank())));
-    if (mine.count > 0) std::memcpy(to + mine.begin * m_element_bytes, own, mine.count * m_element_bytes);
+    const element_range own_block =
+        packing.block(static_cast<std::size_t>(m_layout.position_of(m_layout.rank())));
+    if (own_block.count > 0)
+      std::memcpy(to + own_block.begin * m_element_bytes, own, own_block.count * m_element_bytes);
   }
   if (m_layout.own_node_size() == m_layout.leaders()) return;
   block_counts out, in;
   const auto& node = m_layout.members(m_layout.own_node());
   for (int index = 0; index < m_layout.own_node_size(); ++index) {
     const int rank = node[static_cast<std::size_t>(index)];
-    const bool gives = !m_layout.is_leader() && m_layout.leader_of(m_layout.rank()) == index;
-    const bool takes = rank != m_layout.rank() && m_layout.is_leader() && m_layout.leader_of(rank) == m_layout.own_index();
-    out.add(0, gives ? length(m_layout.rank(), chunk) : 0);
-    in.add(at.at(static_cast<std::size_t>(m_layout.position_of(rank))).begin, takes ? length(rank, chunk) : 0);
+    const bool is_sender = !m_layout.is_leader() && m_layout.leader_of(m_layout.rank()) == index;
+    const bool is_receiver =
+        rank != m_layout.rank() && m_layout.is_leader() && m_layout.leader_of(rank) == m_layout.own_index();
+    out.add(0, is_sender ? length(m_layout.rank(), chunk) : 0);
+    in.add(packing.block(static_cast<std::size_t>(m_layout.position_of(rank))).begin,
+           is_receiver ? length(rank, chunk) : 0);
   }
   isthmus_operation operation{};
-  operation.collective = phase::alltoallv;
+  operation.collective = alltoallv_phase;
   operation.datatype = m_operation.datatype;
   operation.send_buf = own;
   operation.recv_buf = to;
@@ -107,35 +114,36 @@ void allgather_call::to_leaders(const chunk_range& chunk) const {
 
 void allgather_call::inter_node(const chunk_range& chunk) const {
   if (!m_layout.is_leader()) return;
-  const auto at = pack_chunk(chunk);
+  const auto packing = pack_chunk(chunk);
   const int own = m_layout.own_index();
-  const element_range served = at.chunk(m_layout.leader_range(own));
-  if (served.count == 0) return;
+  const element_range leader_blocks = packing.range(m_layout.leader_range(own));
+  if (leader_blocks.count == 0) return;
   block_counts blocks;
   for (int node = 0; node < m_layout.nodes(); ++node) {
-    const element_range each = at.chunk(m_layout.leader_range(own, node));
-    blocks.add(each.begin - served.begin, each.count);
+    const element_range each = packing.range(m_layout.leader_range(own, node));
+    blocks.add(each.begin - leader_blocks.begin, each.count);
   }
-  allgather_in_place(m_hierarchy.comms.inter_node, m_operation.datatype, memory(chunk) + served.begin * m_element_bytes, blocks,
-                  m_layout.own_node());
+  allgather_in_place(m_hierarchy.comms.inter_node, m_operation.datatype,
+                     memory(chunk) + leader_blocks.begin * m_element_bytes, blocks, m_layout.own_node());
 }
 
 void allgather_call::intra_node(const chunk_range& chunk) const {
-  const auto at = pack_chunk(chunk);
+  const auto packing = pack_chunk(chunk);
   std::byte* const from = memory(chunk);
   block_counts blocks;
   for (int index = 0; index < m_layout.own_node_size(); ++index) {
-    const element_range each = index < m_layout.leaders() ? at.chunk(m_layout.leader_range(index)) : element_range{};
+    const element_range each =
+        index < m_layout.leaders() ? packing.range(m_layout.leader_range(index)) : element_range{};
     blocks.add(each.begin, each.count);
   }
   allgather_in_place(m_hierarchy.comms.intra_node, m_operation.datatype, from, blocks, m_layout.own_index());
   auto* const to = static_cast<std::byte*>(m_operation.recv_buf);
   for (std::size_t position = 0; position < m_layout.order().size(); ++position) {
     const int rank = m_layout.order()[position];
-    const element_range block = at.at(position);
+    const element_range block = packing.block(position);
     if (block.count > 0)
-      std::memcpy(to + (m_blocks.recv.begin(rank) + chunk.begin) * m_element_bytes, from + block.begin * m_element_bytes,
-                  block.count * m_element_bytes);
+      std::memcpy(to + (m_blocks.recv.begin(rank) + chunk.begin) * m_element_bytes,
+                  from + block.begin * m_element_bytes, block.count * m_element_bytes);
   }
 }
 
@@ -144,54 +152,58 @@ void allgather_call::run() {
   for (int rank = 0; rank < m_layout.size(); ++rank) longest = std::max(longest, m_blocks.recv.length(rank));
   const auto block = static_cast<std::uint64_t>(m_layout.size()) * m_element_bytes;
   stages work;
-  work.gather = [this](const chunk_range& chunk) { to_leaders(chunk); };
-  work.cross = [this](const chunk_range& chunk) { inter_node(chunk); };
+  work.gather = [this](const chunk_range& chunk) { gather_to_leaders(chunk); };
+  work.exchange = [this](const chunk_range& chunk) { inter_node(chunk); };
   work.scatter = [this](const chunk_range& chunk) { intra_node(chunk); };
   m_hierarchy.run_in_chunks(longest, m_hierarchy.step(longest, block), work);
 }
 
 }  // namespace
 
-void allgather_intra_node(const node_hierarchy& hierarchy, const shard_map& shards, isthmus_datatype datatype, std::byte* buffer) {
+void allgather_intra_node(const node_hierarchy& hierarchy, const shard_map& shards, isthmus_datatype datatype,
+                          std::byte* buffer) {
   const rank_layout& layout = hierarchy.layout;
-  if (shards.shard_elements == 0)  // the first holder has it all
-    return run_broadcast_on(hierarchy.comms.intra_node, datatype, buffer, buffer, shards.remainder, 0);
-  allgather_in_place(hierarchy.comms.intra_node, datatype, buffer, shard_counts(shards, layout.own_node_size()), layout.own_index());
+  if (shards.shard_elements == 0)  // the first leader has the whole message
+    return run_broadcast_phase(hierarchy.comms.intra_node, datatype, buffer, buffer, shards.remainder, 0);
+  allgather_in_place(hierarchy.comms.intra_node, datatype, buffer, shard_counts(shards, layout.own_node_size()),
+                     layout.own_index());
 }
 
 void run_broadcast(node_hierarchy& hierarchy, const isthmus_operation& operation, shard_mode mode) {
   const rank_layout& layout = hierarchy.layout;
   const int node = layout.node_of(operation.root);
-  const bool is_there = layout.own_node() == node;
+  const bool is_root_node = layout.own_node() == node;
   const std::uint64_t width = bytes_of(operation.datatype);
-  const auto at = [&](const chunk_range& chunk) {
+  const auto recv = [&](const chunk_range& chunk) {
     return static_cast<std::byte*>(operation.recv_buf) + chunk.begin * width;
   };
   const auto shards = [&](const chunk_range& chunk) { return shard_map(chunk.count, layout.leaders(), mode); };
   stages work;
   work.gather = [&](const chunk_range& chunk) {
     const std::byte* const from = static_cast<const std::byte*>(operation.send_buf) + chunk.begin * width;
-    if (is_there)
-      run_broadcast_on(hierarchy.comms.intra_node, operation.datatype, from, at(chunk), chunk.count,
-                   layout.index_of(operation.root));
+    if (is_root_node)
+      run_broadcast_phase(hierarchy.comms.intra_node, operation.datatype, from, recv(chunk), chunk.count,
+                          layout.index_of(operation.root));
   };
-  work.cross = [&](const chunk_range& chunk) {
+  work.exchange = [&](const chunk_range& chunk) {
     if (!layout.is_leader()) return;
     const element_range own = shards(chunk).shard(layout.own_index());
-    std::byte* const buffer = at(chunk) + own.begin * width;
-    run_broadcast_on(hierarchy.comms.inter_node, operation.datatype, buffer, buffer, own.count, node);
+    std::byte* const buffer = recv(chunk) + own.begin * width;
+    run_broadcast_phase(hierarchy.comms.inter_node, operation.datatype, buffer, buffer, own.count, node);
   };
   work.scatter = [&](const chunk_range& chunk) {
-    if (!is_there) allgather_intra_node(hierarchy, shards(chunk), operation.datatype, at(chunk));
+    if (!is_root_node) allgather_intra_node(hierarchy, shards(chunk), operation.datatype, recv(chunk));
   };
   hierarchy.run_in_chunks(operation.count, hierarchy.step(operation.count, width), work);
 }
 
-void run_allgather(node_hierarchy& hierarchy, const isthmus_operation& operation) { allgather_call(hierarchy, operation).run(); }
+void run_allgather(node_hierarchy& hierarchy, const isthmus_operation& operation) {
+  allgather_call(hierarchy, operation).run();
+}
 
 void run_barrier(const node_hierarchy& hierarchy) {
   isthmus_operation operation{};
-  operation.collective = phase::barrier;
+  operation.collective = barrier_phase;
   hierarchy.comms.intra_node.run(operation);
   if (hierarchy.layout.own_index() == 0) hierarchy.comms.inter_node.run(operation);
   hierarchy.comms.intra_node.run(operation);

@@ -1,5 +1,5 @@
-// What a rank has on its device while its island sums there: a stream, and memory on both sides of the way to
-// the host.
+// Resources of a rank whose node reduces on its devices: a stream, scratch memory on the device and pinned
+// memory on the host.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -13,29 +13,32 @@
 
 namespace isthmus::hierarchical {
 
-// Functions throw subcommunicator_failure, or error of the driver. Not thread-safe.
+// Errors: functions throw subcommunicator_failure, or error if the driver fails.
+// Thread safety: one thread at a time.
 class device_staging {
  public:
   static constexpr std::size_t slots = 2;
 
-  // `island` works on the device.
-  device_staging(const isthmus_backend_context& context, device_driver& driver, const subcommunicator& intra_node);
+  // `intra_node` operates on the device.
+  device_staging(const isthmus_backend_context& context, device_driver& driver,
+                 const subcommunicator& intra_node);
 
   native_stream stream() const { return m_stream; }
-  std::byte* scratch(int slot) const { return static_cast<std::byte*>(m_scratch[at(slot)].get()); }
-  std::byte* pinned(int slot) const { return static_cast<std::byte*>(m_pinned[at(slot)].get()); }
+  std::byte* scratch(int slot) const { return static_cast<std::byte*>(m_scratch[index_of(slot)].get()); }
+  std::byte* pinned(int slot) const { return static_cast<std::byte*>(m_pinned[index_of(slot)].get()); }
 
-  // Before the chunks of a call, when no work is under way: memory of each slot.
+  // Allocates the memory of each slot. Must be called before an operation issues its chunks, while no work
+  // is in progress.
   void reserve(std::uint64_t scratch_bytes, std::uint64_t pinned_bytes);
-  // All three are in the order of the stream; fetch waits until the bytes are there.
-  void fetch(int slot, const std::byte* from, std::uint64_t bytes);
-  void upload(std::byte* to, const std::byte* from_pinned, std::uint64_t bytes);
-  void move(std::byte* to, const std::byte* from, std::uint64_t bytes);
-  // Until all is done, at most the timeout.
+  // These copies are stream-ordered. fetch() also blocks until its copy is complete.
+  void fetch(int slot, const std::byte* source, std::uint64_t bytes);
+  void upload(std::byte* destination, const std::byte* from_pinned, std::uint64_t bytes);
+  void move(std::byte* destination, const std::byte* source, std::uint64_t bytes);
+  // Waits until all work is complete, at most for the timeout.
   void finish();
 
  private:
-  static std::size_t at(int slot) { return static_cast<std::size_t>(slot); }
+  static std::size_t index_of(int slot) { return static_cast<std::size_t>(slot); }
   void wait();
 
   const isthmus_backend_context& m_context;

@@ -21,7 +21,8 @@ constexpr std::uint64_t min_chunk_bytes = 64;
 const char* const algorithm_names[] = {"sharded", "single_leader", nullptr};
 
 shard_mode shard_mode_of(const char* algorithm) {
-  return isthmus_algorithm_index(algorithm_names, algorithm) == 1 ? shard_mode::single_leader : shard_mode::sharded;
+  return isthmus_algorithm_index(algorithm_names, algorithm) == 1 ? shard_mode::single_leader
+                                                                  : shard_mode::sharded;
 }
 
 isthmus_status refuse(const isthmus_backend_context& context, isthmus_status status, const char* text,
@@ -29,7 +30,7 @@ isthmus_status refuse(const isthmus_backend_context& context, isthmus_status sta
   return context.fail(context.runtime, status, 0, ISTHMUS_HERE, hint, "%s", text);
 }
 
-// Equal on all ranks, which compare their options.
+// The value is equal on all ranks, because the runtime compares the options of all ranks.
 isthmus_status read_chunk_bytes(const isthmus_backend_context& context, std::uint64_t& bytes) {
   const char* const text = context.option(context.runtime, "chunk_bytes");
   bytes = default_chunk_bytes;
@@ -38,40 +39,42 @@ isthmus_status read_chunk_bytes(const isthmus_backend_context& context, std::uin
   const auto [end, failure] = std::from_chars(digits.begin(), digits.end(), bytes);
   if (failure == std::errc{} && end == digits.end() && bytes >= min_chunk_bytes) return ISTHMUS_SUCCESS;
   return context.fail(context.runtime, ISTHMUS_ERROR_CONFIG, 0, ISTHMUS_HERE,
-                      "write a number of bytes, 64 or more", "backend.hierarchical.chunk_bytes = \"%s\"", text);
+                      "write a number of bytes, 64 or more",
+                      "backend.hierarchical.chunk_bytes = \"%s\" is not a valid size", text);
 }
 
-// One rank: of islands on the host, or through the host.
-struct rank_state {
-  explicit rank_state(const isthmus_backend_context& context) : hierarchy(context) {}
+// The state of one rank. It uses `hierarchy` if all ranks are on the host, and `host_path` if some rank
+// has a device.
+struct hierarchical_state {
+  explicit hierarchical_state(const isthmus_backend_context& context) : hierarchy(context) {}
   node_hierarchy hierarchy;
-  std::unique_ptr<host_staging> through_host;
+  std::unique_ptr<host_staging> host_path;
 };
 
-isthmus_status create(const isthmus_backend_context& context, rank_state& made) {
-  node_hierarchy& hierarchy = made.hierarchy;
-  host_staging::platforms of;
-  if (const auto status = host_staging::look(context, of)) return status;
-  if (hierarchy.layout.nodes() == 1 && !of.is_mixed)
+isthmus_status initialize(const isthmus_backend_context& context, hierarchical_state& state) {
+  node_hierarchy& hierarchy = state.hierarchy;
+  host_staging::platforms platforms;
+  if (const auto status = host_staging::detect_platforms(context, platforms)) return status;
+  if (hierarchy.layout.nodes() == 1 && !platforms.is_mixed)
     return refuse(context, ISTHMUS_ERROR_UNSUPPORTED, "all ranks are on one node, and on one platform",
                   nullptr);
   if (const auto status = read_chunk_bytes(context, hierarchy.chunk_bytes)) return status;
-  if (of.has_devices) {
-    made.through_host = std::make_unique<host_staging>(context, shard_mode_of);
-    return made.through_host->make(hierarchy.chunk_bytes);
+  if (platforms.has_devices) {
+    state.host_path = std::make_unique<host_staging>(context, shard_mode_of);
+    return state.host_path->create(hierarchy.chunk_bytes);
   }
   if (context.is_chosen_by_default != 0 && hierarchy.layout.nodes() == context.size)
-    return refuse(context, ISTHMUS_ERROR_UNSUPPORTED, "every rank is on a node of its own", nullptr);
+    return refuse(context, ISTHMUS_ERROR_UNSUPPORTED, "every rank is alone on its node", nullptr);
   hierarchy.overlaps = can_overlap(context);
-  return hierarchy.comms.make(context, hierarchy.layout);
+  return hierarchy.comms.create(context, hierarchy.layout);
 }
 
 isthmus_status create(const isthmus_backend_context* context, void** state) {
   *state = nullptr;
   try {
-    auto made = std::make_unique<rank_state>(*context);
-    if (const auto status = make(*context, *made)) return status;
-    *state = made.release();
+    auto new_state = std::make_unique<hierarchical_state>(*context);
+    if (const auto status = initialize(*context, *new_state)) return status;
+    *state = new_state.release();
     return ISTHMUS_SUCCESS;
   } catch (const subcommunicator_failure& failure) {
     return report(*context, failure);
@@ -80,10 +83,10 @@ isthmus_status create(const isthmus_backend_context* context, void** state) {
   }
 }
 
-rank_state& rank_of(void* state) { return *static_cast<rank_state*>(state); }
-node_hierarchy& hierarchy_of(void* state) { return rank_of(state).hierarchy; }
+hierarchical_state& state_of(void* state) { return *static_cast<hierarchical_state*>(state); }
+node_hierarchy& hierarchy_of(void* state) { return state_of(state).hierarchy; }
 
-// A message that no rank has whole is not cut: there both algorithms are the same.
+// If no rank has the whole message, the message is not divided into shards, and both algorithms are equivalent.
 const char* supports(void*, const isthmus_operation*, const char*) { return nullptr; }
 
 void run_collective(node_hierarchy& hierarchy, const isthmus_operation& operation, const char* algorithm) {
@@ -92,7 +95,8 @@ void run_collective(node_hierarchy& hierarchy, const isthmus_operation& operatio
   if (row.is_reduction) return run_reduction(hierarchy, operation, mode);
   if (is_sharded(row)) return run_broadcast(hierarchy, operation, mode);
   if (row.send_ranks == buffer_ranks::none) return run_barrier(hierarchy);
-  if (row.send_extent == extent::count && row.recv_ranks == buffer_ranks::all) return run_allgather(hierarchy, operation);
+  if (row.send_extent == extent::count && row.recv_ranks == buffer_ranks::all)
+    return run_allgather(hierarchy, operation);
   run_alltoall(hierarchy, operation);
 }
 
@@ -100,23 +104,25 @@ isthmus_status enqueue(void* state, const isthmus_operation* operations, const c
                        std::size_t n) {
   node_hierarchy& hierarchy = hierarchy_of(state);
   const isthmus_backend_context& context = *hierarchy.context;
-  const auto is_one = [](const isthmus_operation& each) { return is_point_to_point(each.collective); };
+  const auto is_message_operation = [](const isthmus_operation& each) {
+    return is_point_to_point(each.collective);
+  };
   try {
-    if (rank_of(state).through_host) {
-      rank_of(state).through_host->run(operations, algorithms, n);
+    if (state_of(state).host_path) {
+      state_of(state).host_path->run(operations, algorithms, n);
       return ISTHMUS_SUCCESS;
     }
-    // All ranks of a group have their messages before its collectives.
-    if (std::any_of(operations, operations + n, is_one)) run_messages(hierarchy, operations, n);
+    // On all ranks, the messages of a group run before its collectives.
+    if (std::any_of(operations, operations + n, is_message_operation)) run_messages(hierarchy, operations, n);
     for (std::size_t i = 0; i < n; ++i)
-      if (!is_one(operations[i])) run_collective(hierarchy, operations[i], algorithms[i]);
+      if (!is_message_operation(operations[i])) run_collective(hierarchy, operations[i], algorithms[i]);
     return ISTHMUS_SUCCESS;
   } catch (const subcommunicator_failure& failure) {
     return report(context, failure);
   } catch (const error& failure) {
-    const isthmus_error_info& told = failure.info();
-    return context.fail(context.runtime, told.status, told.native_code, told.location, told.hint, "%s",
-                        told.message);
+    const isthmus_error_info& info = failure.info();
+    return context.fail(context.runtime, info.status, info.native_code, info.location, info.hint, "%s",
+                        info.message);
   } catch (const std::bad_alloc&) {
     return refuse(context, ISTHMUS_ERROR_OUT_OF_MEMORY, "host memory exhausted", nullptr);
   }
@@ -125,11 +131,11 @@ isthmus_status enqueue(void* state, const isthmus_operation* operations, const c
 const char* plan(void* state, const isthmus_operation* operation, const char* algorithm) {
   node_hierarchy& hierarchy = hierarchy_of(state);
   try {
-    hierarchy.plan = rank_of(state).through_host ? rank_of(state).through_host->plan(*operation, algorithm)
-                                             : plan_steps(hierarchy, *operation, shard_mode_of(algorithm));
+    hierarchy.plan = state_of(state).host_path ? state_of(state).host_path->plan(*operation, algorithm)
+                                               : plan_steps(hierarchy, *operation, shard_mode_of(algorithm));
     return hierarchy.plan.c_str();
   } catch (const std::exception& failure) {
-    hierarchy.context->log(hierarchy.context->runtime, 1, "no plan: %s", failure.what());
+    hierarchy.context->log(hierarchy.context->runtime, 1, "explain: no plan: %s", failure.what());
     return nullptr;
   }
 }
@@ -144,20 +150,20 @@ const isthmus_backend* hierarchical_backend() noexcept {
     functions.magic = ISTHMUS_BACKEND_MAGIC;
     functions.abi_version = ISTHMUS_BACKEND_ABI;
     functions.name = "hierarchical";
-    functions.description = "other backends put together: within each node, between nodes, within again";
+    functions.description = "other backends composed: intra-node, inter-node, intra-node";
     functions.capabilities = ISTHMUS_BACKEND_BLOCKING | ISTHMUS_BACKEND_MULTI_NODE |
                              ISTHMUS_BACKEND_MIXED_PLATFORMS | ISTHMUS_BACKEND_LAST_RESORT;
     functions.platforms = 1u << ISTHMUS_PLATFORM_HOST | 1u << ISTHMUS_PLATFORM_CUDA |
                           1u << ISTHMUS_PLATFORM_HIP | 1u << ISTHMUS_PLATFORM_LEVEL_ZERO;
     functions.algorithms = hierarchical::algorithm_names;
     functions.create = hierarchical::create;
-    functions.destroy = [](void* state) { delete static_cast<hierarchical::rank_state*>(state); };
+    functions.destroy = [](void* state) { delete static_cast<hierarchical::hierarchical_state*>(state); };
     functions.supports = hierarchical::supports;
     functions.enqueue = hierarchical::enqueue;
     functions.plan = hierarchical::plan;
     functions.abort = [](void* state) {
       hierarchical::hierarchy_of(state).comms.abort();
-      if (hierarchical::rank_of(state).through_host) hierarchical::rank_of(state).through_host->abort();
+      if (hierarchical::state_of(state).host_path) hierarchical::state_of(state).host_path->abort();
     };
     return functions;
   }();

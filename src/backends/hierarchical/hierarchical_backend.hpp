@@ -1,11 +1,13 @@
-// Ranks on several nodes: the work of other backends put together, within each node and between them.
+// The hierarchical backend: collectives across nodes, composed of intra-node and inter-node collectives
+// of other backends.
 #pragma once
 
 #include <isthmus/backend.h>
 
 namespace isthmus {
 
-// Blocking. Available where the ranks are on several nodes and backends work within and between them.
+// Blocking: yes. Available if the ranks are on several nodes or platforms and other backends can
+// serve the subcommunicators.
 const isthmus_backend* hierarchical_backend() noexcept;
 
 }  // namespace isthmus

@@ -1,10 +1,11 @@
-// Ranks on devices, of one platform or of several: what they have goes through host memory, where a
-// communicator of all ranks works on it. Sums may go another way (device_sums).
+// Collectives of ranks on devices of one or several platforms. Data is staged in host memory, and a
+// communicator of all ranks operates on it. Some reductions use device_reducer instead.
 //
-// Every rank makes the same calls there, the host's ranks on the caller's own buffers, those of devices on
-// pinned memory. What goes element by element is cut into chunks: while one is worked on, the next comes in and
-// the one before goes out. Calls block: a stream is waited for when a call begins, and its results are there
-// when it ends.
+// Every rank makes the same calls on the host communicator: ranks on the host platform pass the caller's
+// buffers, ranks on devices pass pinned memory. Element-wise collectives are divided into chunks. While one
+// chunk is communicated, the next is copied in and the previous one is copied out.
+//
+// Blocking: a call first waits for its stream, and its results are complete when it returns.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -25,57 +26,58 @@ namespace isthmus::hierarchical {
 
 class host_staging {
  public:
-  // `cut_of`: what an algorithm's name says.
+  // `shard_mode_of` translates the name of an algorithm.
   host_staging(const isthmus_backend_context& context, shard_mode (*shard_mode_of)(const char* algorithm))
       : m_context(context), m_shard_mode_of(shard_mode_of) {}
 
-  // Collective: whether some rank has a device, and whether the ranks are on several platforms.
+  // has_devices: some rank has a device. is_mixed: the ranks are on several platforms.
   struct platforms {
     bool has_devices = false, is_mixed = false;
   };
-  static isthmus_status look(const isthmus_backend_context& context, platforms& found);
+  // Collective.
+  static isthmus_status detect_platforms(const isthmus_backend_context& context, platforms& result);
 
-  // Collective. Success, or the failure that the runtime has reported.
+  // Collective. Errors: returns the status of a failure that has been reported.
   isthmus_status create(std::uint64_t chunk_bytes);
-  // The operations of one enqueue. Throws subcommunicator_failure, or error.
+  // Runs the operations of one enqueue. Errors: throws subcommunicator_failure or error.
   void run(const isthmus_operation* operations, const char* const* algorithms, std::size_t n);
   std::string plan(const isthmus_operation& operation, const char* algorithm) const;
   void abort() const noexcept;
 
  private:
-  // One call on the host, and what it takes from and brings to the device.
-  struct step {
-    isthmus_operation call;
+  // One call on the host communicator. The operation holds the caller's pointers.
+  struct host_step {
+    isthmus_operation operation;
     block_map blocks;
   };
-  // This rank's way to its device and back; none on the host.
-  struct lane {
-    lane(const isthmus_backend_context& context, device_driver& of);
+  // Streams, events and pinned buffers for copies between device and host.
+  struct device_lane {
+    device_lane(const isthmus_backend_context& context, device_driver& platform_driver);
     device_driver& driver;
-    int device;
-    owned_stream in, out;
-    owned_event arrived;
+    int ordinal;
+    owned_stream in_stream, out_stream;
+    owned_event copy_in_event;
     stream_gate gate;
-    std::array<owned_event, 2> left;
+    std::array<owned_event, 2> copy_out_events;
     std::array<owned_pinned, 2> send, recv;
   };
 
-  isthmus_status open_lane();
-  std::vector<step> steps_of(const isthmus_operation& operation) const;
+  isthmus_status open_device();
+  std::vector<host_step> split_into_steps(const isthmus_operation& operation) const;
   void run_collective(const isthmus_operation& operation);
   void run_messages(const isthmus_operation* operations, std::size_t n);
-  void fetch(const step& what, std::size_t slot);
-  void call(const step& what, std::size_t slot);
-  void bring_back(const step& what, std::size_t slot);
-  void copy(void* to, const void* from, std::uint64_t bytes, native_stream stream);
+  void copy_in(const host_step& step, std::size_t slot);
+  void run_on_host(const host_step& step, std::size_t slot);
+  void copy_out(const host_step& step, std::size_t slot);
+  void copy(void* destination, const void* source, std::uint64_t bytes, native_stream stream);
   std::byte* reserve(owned_pinned& memory, std::uint64_t bytes);
 
   const isthmus_backend_context& m_context;
   shard_mode (*m_shard_mode_of)(const char* algorithm);
   std::uint64_t m_chunk_bytes = 0;
-  subcommunicator m_host;
-  std::unique_ptr<lane> m_lane;
-  std::unique_ptr<device_reducer> m_sums;  // where ranks of one node and platform sum among themselves
+  subcommunicator m_host_comm;
+  std::unique_ptr<device_lane> m_device;
+  std::unique_ptr<device_reducer> m_reducer;  // set if ranks of one node and platform reduce on their devices
 };
 
 }  // namespace isthmus::hierarchical

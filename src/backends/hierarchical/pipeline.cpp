@@ -13,23 +13,25 @@
 namespace isthmus::hierarchical {
 namespace {
 
-// How far the two threads are, and what went wrong first.
+// Progress of the two threads, and the first failure.
 class progress {
  public:
   explicit progress(const node_hierarchy& hierarchy) : m_hierarchy(hierarchy) {}
 
-  void gathered() { advance(m_gathered); }
-  void crossed() { advance(m_crossed); }
-  // False: the other thread has failed. The caller's thread asks whether the whole was poisoned.
+  void count_gathered() { advance(m_gathered_chunks); }
+  void count_exchanged() { advance(m_exchanged_chunks); }
+  // Both functions return false if the other thread failed. wait_until_gathered runs on the caller's thread and
+  // also polls whether the parent was aborted.
   bool wait_until_gathered(std::uint64_t chunks) {
-    return wait(m_gathered, chunks, [this] { return m_hierarchy.context->is_aborted(m_hierarchy.context->runtime) != 0; });
+    return wait(m_gathered_chunks, chunks,
+                [this] { return m_hierarchy.context->is_aborted(m_hierarchy.context->runtime) != 0; });
   }
-  bool wait_until_crossed(std::uint64_t chunks) {
-    return wait(m_crossed, chunks, [] { return false; });
+  bool wait_until_exchanged(std::uint64_t chunks) {
+    return wait(m_exchanged_chunks, chunks, [] { return false; });
   }
 
-  // Of the thread that calls. The other one may wait for ranks that wait for this one: all are released, and
-  // know why.
+  // Records a failure of the calling thread and aborts the parent, which releases all ranks and reports the
+  // cause. This is necessary because the other thread may wait for ranks that wait for this one.
   void fail(const subcommunicator_failure& failure) noexcept {
     {
       const std::lock_guard lock(m_mutex);
@@ -53,19 +55,20 @@ class progress {
     m_changed.notify_all();
   }
 
-  template <typename Ask>
-  bool wait(const std::uint64_t& chunks, std::uint64_t wanted, Ask&& is_over) {
+  template <typename Predicate>
+  bool wait(const std::uint64_t& chunks, std::uint64_t target, Predicate&& is_interrupted) {
     constexpr auto poll_interval = std::chrono::milliseconds(20);
     std::unique_lock lock(m_mutex);
-    while (chunks < wanted && !m_failure) {
+    while (chunks < target && !m_failure) {
       if (m_changed.wait_for(lock, poll_interval) == std::cv_status::no_timeout) continue;
       lock.unlock();
-      const bool over = is_over();
+      const bool was_interrupted = is_interrupted();
       lock.lock();
-      if (over && !m_failure) {
-        isthmus_error_info aborted{};
-        aborted.status = ISTHMUS_ERROR_ABORTED;
-        m_failure = std::make_exception_ptr(subcommunicator_failure("the communicator was poisoned", aborted));
+      if (was_interrupted && !m_failure) {
+        isthmus_error_info abort_info{};
+        abort_info.status = ISTHMUS_ERROR_ABORTED;
+        m_failure =
+            std::make_exception_ptr(subcommunicator_failure("the communicator was aborted", abort_info));
       }
     }
     return !m_failure;
@@ -74,47 +77,47 @@ class progress {
   const node_hierarchy& m_hierarchy;
   std::mutex m_mutex;
   std::condition_variable m_changed;
-  std::uint64_t m_gathered = 0, m_crossed = 0;
+  std::uint64_t m_gathered_chunks = 0, m_exchanged_chunks = 0;
   std::exception_ptr m_failure;
 };
 
 template <typename Work>
-void report_failures(progress& told, Work&& work) noexcept {
+void report_failures(progress& state, Work&& work) noexcept {
   try {
     work();
   } catch (const subcommunicator_failure& failure) {
-    told.fail(failure);
+    state.fail(failure);
   } catch (const error& failure) {
-    told.fail({failure.what(), failure.info()});
-  } catch (const std::exception& failure) {  // no memory
+    state.fail({failure.what(), failure.info()});
+  } catch (const std::exception& failure) {  // out of memory
     isthmus_error_info details{};
     details.status = ISTHMUS_ERROR_OUT_OF_MEMORY;
-    told.fail({failure.what(), details});
+    state.fail({failure.what(), details});
   }
 }
 
-// The calls within islands, in the same order on all of their ranks.
-void run_intra_node_stages(std::uint64_t chunks, const std::function<chunk_range(std::uint64_t)>& chunk_at, const stages& work,
-                 progress& told) noexcept {
-  const suspend_progress quiet;
-  report_failures(told, [&] {
+// The intra-node calls, in the same order on all ranks of a node.
+void run_intra_node_stages(std::uint64_t chunks, const std::function<chunk_range(std::uint64_t)>& chunk_at,
+                           const stages& work, progress& state) noexcept {
+  const progress_suspension progress_pause;
+  report_failures(state, [&] {
     for (std::uint64_t i = 0; i < chunks; ++i) {
       work.gather(chunk_at(i));
-      told.gathered();
+      state.count_gathered();
       if (i == 0) continue;
-      if (!told.wait_until_crossed(i)) return;
+      if (!state.wait_until_exchanged(i)) return;
       work.scatter(chunk_at(i - 1));
     }
-    if (told.wait_until_crossed(chunks)) work.scatter(chunk_at(chunks - 1));
+    if (state.wait_until_exchanged(chunks)) work.scatter(chunk_at(chunks - 1));
   });
 }
 
-void run_inter_node_stages(std::uint64_t chunks, const std::function<chunk_range(std::uint64_t)>& chunk_at, const stages& work,
-                  progress& told) noexcept {
-  report_failures(told, [&] {
-    for (std::uint64_t i = 0; i < chunks && told.wait_until_gathered(i + 1); ++i) {
-      work.cross(chunk_at(i));
-      told.crossed();
+void run_inter_node_stages(std::uint64_t chunks, const std::function<chunk_range(std::uint64_t)>& chunk_at,
+                           const stages& work, progress& state) noexcept {
+  report_failures(state, [&] {
+    for (std::uint64_t i = 0; i < chunks && state.wait_until_gathered(i + 1); ++i) {
+      work.exchange(chunk_at(i));
+      state.count_exchanged();
     }
   });
 }
@@ -129,17 +132,17 @@ void node_hierarchy::run_in_chunks(std::uint64_t count, std::uint64_t step, cons
   if (chunks < 2 || !overlaps) {
     for (std::uint64_t i = 0; i < chunks; ++i) {
       work.gather(chunk_at(i));
-      work.cross(chunk_at(i));
+      work.exchange(chunk_at(i));
       work.scatter(chunk_at(i));
     }
     return;
   }
-  progress told(*this);
+  progress state(*this);
   {
-    const std::jthread intra_node([&] { run_intra_node_stages(chunks, chunk_at, work, told); });
-    run_inter_node_stages(chunks, chunk_at, work, told);
+    const std::jthread intra_node([&] { run_intra_node_stages(chunks, chunk_at, work, state); });
+    run_inter_node_stages(chunks, chunk_at, work, state);
   }
-  told.rethrow();
+  state.rethrow();
 }
 
 }  // namespace isthmus::hierarchical

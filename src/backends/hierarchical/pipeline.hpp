@@ -1,5 +1,5 @@
-// A large message in chunks: while one is between islands, the next is summed and the one before handed out
-// within.
+// Pipelining of large messages. While one chunk is in the inter-node phase, the next is reduced and the
+// previous one is distributed within the node.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -20,10 +20,10 @@
 
 namespace isthmus::hierarchical {
 
-// Staging that grows and stays. What it holds is lost when it grows.
+// Staging memory that grows on demand and is never released. Growing discards its contents.
 class staging_buffer {
  public:
-  // Aligned to every datatype.
+  // Aligned for every datatype.
   std::byte* reserve(std::uint64_t bytes) {
     if (bytes > m_bytes) {
       m_memory = std::make_unique_for_overwrite<std::byte[]>(bytes);
@@ -39,31 +39,33 @@ class staging_buffer {
 
 struct chunk_range {
   std::uint64_t begin = 0, count = 0;  // elements
-  int slot = 0;                     // whose staging it uses
+  int slot = 0;                        // index of the staging buffers that it uses
 };
 
-// What happens to a chunk, one after the other. They throw subcommunicator_failure.
+// The stages of a chunk, in this order. Errors: they throw subcommunicator_failure.
 struct stages {
-  std::function<void(const chunk_range&)> gather;   // within islands
-  std::function<void(const chunk_range&)> cross;    // between them
-  std::function<void(const chunk_range&)> scatter;  // within them again
+  std::function<void(const chunk_range&)> gather;    // intra-node
+  std::function<void(const chunk_range&)> exchange;  // inter-node
+  std::function<void(const chunk_range&)> scatter;   // intra-node
 };
 
-// Whether a thread of its own may call the parts within.
+// Returns true if a separate thread may call the intra-node subcommunicator.
 inline bool can_overlap(const isthmus_backend_context& context) {
   constexpr int thread_multiple = 3;  // of MPI
   return context.mpi == nullptr || context.mpi->thread_level >= thread_multiple;
 }
 
-// Elements of a chunk, where an element of the message takes so many bytes of all blocks together. What is
-// worth it is cut into several: of a single one nothing overlaps.
-inline std::uint64_t chunk_elements(std::uint64_t count, std::uint64_t bytes_per_element, std::uint64_t chunk_bytes) {
-  constexpr std::uint64_t several = 4, min_bytes = 1 << 20;  // smaller ones cost more than they hide
-  const std::uint64_t bytes = std::max(min_bytes, count * bytes_per_element / several);
+// Elements per chunk. `bytes_per_element` counts the bytes of all blocks together. A sufficiently large message
+// is divided into several chunks, because a single chunk overlaps with nothing.
+inline std::uint64_t chunk_elements(std::uint64_t count, std::uint64_t bytes_per_element,
+                                    std::uint64_t chunk_bytes) {
+  constexpr std::uint64_t min_chunks = 4,
+                          min_bytes = 1 << 20;  // with smaller chunks, the overhead exceeds the gain
+  const std::uint64_t bytes = std::max(min_bytes, count * bytes_per_element / min_chunks);
   return std::max<std::uint64_t>(1, std::min(chunk_bytes, bytes) / bytes_per_element);
 }
 
-// What all calls of one communicator share.
+// State that all calls of one communicator share.
 struct node_hierarchy {
   static constexpr int slots = 2;
 
@@ -74,18 +76,19 @@ struct node_hierarchy {
   std::uint64_t step(std::uint64_t count, std::uint64_t bytes_per_element) const {
     return chunk_elements(count, bytes_per_element, chunk_bytes);
   }
-  bool overlaps = false;  // can_overlap
+  bool overlaps = false;  // result of can_overlap
   std::array<staging_buffer, slots> sums, results;
-  std::unique_ptr<device_staging> device;  // of a rank whose part within its island is on its device
-  std::string plan;                     // the latest that was asked for
+  std::unique_ptr<device_staging> device;  // set if the intra-node subcommunicator uses the device
+  std::string plan;                        // the plan that explain most recently returned
 
-  // Islands are nodes.
-  explicit node_hierarchy(const isthmus_backend_context& given)
-      : node_hierarchy(given, std::vector<int>(given.node_of, given.node_of + given.size)) {}
-  node_hierarchy(const isthmus_backend_context& given, std::vector<int> node_of)
-      : context(&given), ranks(given.rank, std::move(node_of)) {}
+  // Groups the ranks by node.
+  explicit node_hierarchy(const isthmus_backend_context& base_context)
+      : node_hierarchy(base_context,
+                       std::vector<int>(base_context.node_of, base_context.node_of + base_context.size)) {}
+  node_hierarchy(const isthmus_backend_context& base_context, std::vector<int> node_of)
+      : context(&base_context), layout(base_context.rank, std::move(node_of)) {}
 
-  // `count` elements in chunks of at most `step`; no chunk where there are none.
+  // Runs the stages for `count` elements in chunks of at most `step`.
   void run_in_chunks(std::uint64_t count, std::uint64_t step, const stages& work);
 };
 

@@ -1,4 +1,4 @@
-// How a message is cut between the holders of an island. Equal in all islands.
+// Division of a message into shards, one per leader. Equal on all nodes.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct element_range {
   std::uint64_t begin = 0, count = 0;
 };
 
-// The rest that can't be divided is the first shard's beginning.
+// The first shard also contains the remainder of the division.
 struct shard_map {
   std::uint64_t remainder, shard_elements;
   int leaders;
@@ -31,29 +31,29 @@ struct shard_map {
   }
 };
 
-// Counts and displacements by rank of a part.
+// Counts and displacements, by rank of a subcommunicator.
 struct block_counts {
   std::vector<std::uint64_t> counts, displs;
 
-  void add(std::uint64_t at, std::uint64_t count) {
+  void add(std::uint64_t offset, std::uint64_t count) {
     counts.push_back(count);
-    displs.push_back(at);
+    displs.push_back(offset);
   }
 };
 
-// What the ranks of this island have of a message.
+// The shards of the ranks of one node; ranks that are not leaders have none.
 inline block_counts shard_counts(const shard_map& shards, int ranks) {
   block_counts result;
   for (int index = 0; index < ranks; ++index) result.add(shards.shard(index).begin, shards.shard(index).count);
   return result;
 }
 
-// Whether every rank of every island holds a shard, equal but for the rest.
+// True if every rank of every node has a shard, and the shards are equal except for the remainder.
 inline bool has_equal_shards(const rank_layout& layout, const shard_map& shards) {
   return layout.is_even() && layout.leaders() > 1 && shards.shard_elements > 0;
 }
 
-// What there is of each rank's block in a chunk, one after the other in the order of the layout. Elements.
+// One chunk of each rank's block, packed in the order of the layout. Positions and lengths are in elements.
 class packed_blocks {
  public:
   packed_blocks() = default;
@@ -72,14 +72,17 @@ class packed_blocks {
     const auto begin = static_cast<std::size_t>(positions.begin), n = static_cast<std::size_t>(positions.count);
     return {m_offsets[begin], m_offsets[begin + n] - m_offsets[begin]};
   }
-  element_range block(std::size_t position) const { return {m_offsets[position], m_offsets[position + 1] - m_offsets[position]}; }
+  element_range block(std::size_t position) const {
+    return {m_offsets[position], m_offsets[position + 1] - m_offsets[position]};
+  }
 
  private:
   std::vector<std::uint64_t> m_offsets{0};
   bool m_is_equal = true;
 };
 
-// Gives every rank of an island the whole of what its holders have in their shards of `buffer`.
-void allgather_intra_node(const node_hierarchy& hierarchy, const shard_map& shards, isthmus_datatype datatype, std::byte* buffer);
+// Distributes the shards that the leaders have in `buffer` to all ranks of the node.
+void allgather_intra_node(const node_hierarchy& hierarchy, const shard_map& shards, isthmus_datatype datatype,
+                          std::byte* buffer);
 
 }  // namespace isthmus::hierarchical
