@@ -1,4 +1,4 @@
-// ucp_api.hpp against UCX's own headers. Compiled where they are installed.
+// Compares ucp_api.hpp with UCX's headers. Compiled only if they are installed.
 #include <ucp/api/ucp.h>
 
 #include <cstddef>
@@ -24,8 +24,8 @@ static_assert(int{UCS_ERR_LAST} == int{static_cast<signed char>(native_status::l
 static_assert(offsetof(context_params, features) == offsetof(ucp_params_t, features));
 static_assert(offsetof(context_params, estimated_num_eps) == offsetof(ucp_params_t, estimated_num_eps));
 static_assert(sizeof(context_params) <= sizeof(ucp_params_t));
-static_assert(context_has_features == UCP_PARAM_FIELD_FEATURES);
-static_assert(context_has_estimated_eps == UCP_PARAM_FIELD_ESTIMATED_NUM_EPS);
+static_assert(param_field_features == UCP_PARAM_FIELD_FEATURES);
+static_assert(param_field_estimated_eps == UCP_PARAM_FIELD_ESTIMATED_NUM_EPS);
 static_assert(feature_tag == UCP_FEATURE_TAG);
 static_assert(offsetof(context_attributes, memory_types) == offsetof(ucp_context_attr_t, memory_types));
 static_assert(sizeof(context_attributes) == sizeof(ucp_context_attr_t));

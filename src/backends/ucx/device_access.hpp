@@ -1,5 +1,5 @@
-// What a rank needs whose buffers are on a device: UCX moves them, this orders it behind the caller's stream
-// and makes the copies within the device.
+// Access to the device of a rank: orders calls after the caller's stream, and copies within the device. UCX
+// transfers the data between ranks.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -15,25 +15,26 @@
 
 namespace isthmus::ucx {
 
-// Functions throw isthmus::error. Not thread-safe.
+// Errors: functions throw isthmus::error.
+// Thread safety: one thread at a time.
 class device_access {
  public:
-  // nullptr on the host; otherwise nullptr and `reason` where this machine has no driver.
+  // Returns null on the host platform. Returns null and sets `reason` if the device driver is missing.
   static std::unique_ptr<device_access> make(const isthmus_backend_context& context, std::string& reason);
   device_access(const isthmus_backend_context& context, device_driver& driver);
 
-  // UCX's number and name for memory of this platform's devices.
+  // UCX's number and name of this platform's device memory.
   int memory_type() const;
   const char* memory_name() const;
-  // And for what the pointer points to: host memory is pinned, or was never the device's.
+  // Returns the memory type of a pointer. Host memory, pinned or not, is host_memory.
   int memory_type_of(const void* pointer) const;
 
   void enter(isthmus_stream stream) { m_gate.enter(stream); }
-  // There when it returns. Either side may be host memory.
-  void copy(void* to, const void* from, std::uint64_t bytes);
+  // Blocking. Source and destination may be host memory.
+  void copy(void* destination, const void* source, std::uint64_t bytes);
   owned_memory allocate(std::uint64_t bytes) { return {m_driver, m_device.ordinal, bytes}; }
-  // With the device current: UCX works in the context of the thread that calls it.
-  void on_device(const std::function<void()>& work) { m_driver.with_device(m_device.ordinal, work); }
+  // Runs `work` with the device current, because UCX uses the device context of the calling thread.
+  void on_device(const std::function<void()>& work) { m_driver.run_on_device(m_device.ordinal, work); }
 
  private:
   isthmus_device m_device;

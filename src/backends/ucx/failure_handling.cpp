@@ -1,4 +1,5 @@
-// How a rank waits: it notices failures, hears what the others say, and asks who is still there.
+// Waiting and failure detection: polls for failures and control messages, finds unresponsive ranks,
+// and reports failures.
 #include <fmt/format.h>
 #include <isthmus/isthmus.h>
 #include <sched.h>
@@ -17,9 +18,9 @@ namespace {
 
 using namespace std::chrono_literals;
 constexpr std::uint64_t rounds_per_progress = 64;
-constexpr auto yield_time = 5ms;  // how long a wait only yields before it sleeps between looks
-constexpr timespec nap{0, 50'000};
-constexpr int whole_communicator = -1;
+constexpr auto yield_time = 5ms;  // time for which a wait yields before it sleeps between polls
+constexpr timespec sleep_time{0, 50'000};
+constexpr int all_nodes = -1;
 
 std::string ranks_text(const std::vector<int>& ranks) {
   return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", format_list(ranks));
@@ -44,18 +45,18 @@ void ucx_state::back_off() {
     m_is_long_wait = true;
     m_wait_begin = now;
   }
-  const double waited = std::chrono::duration<double>(now - m_wait_begin).count();
-  // Halfway all are asked, so that at the end it is known who says nothing.
-  if (waited > m_context.timeout_s / 2 && !m_has_queried) {
+  const double wait_s = std::chrono::duration<double>(now - m_wait_begin).count();
+  // Query all ranks after half the timeout, so that the unresponsive ones are known at its end.
+  if (wait_s > m_context.timeout_s / 2 && !m_has_queried) {
     m_has_queried = true;
-    ask(static_cast<std::uint64_t>(whole_communicator));
+    query_ranks(all_nodes);
   }
-  if (waited > m_context.timeout_s) fail_timeout();
+  if (wait_s > m_context.timeout_s) fail_timeout();
   const bool has_work = m_context.progress != nullptr && m_context.progress(m_context.runtime) != 0;
   if (has_work || now - m_wait_begin < yield_time)
     ::sched_yield();
   else
-    ::nanosleep(&nap, nullptr);
+    ::nanosleep(&sleep_time, nullptr);
 }
 
 void ucx_state::poll_failures() {
@@ -64,9 +65,9 @@ void ucx_state::poll_failures() {
   if (m_worker.failed_endpoints() == 0) return;
   for (const peer_flow& each : m_flows) {
     if (each.complete() || m_worker.endpoint_status(each.peer) == native_status::ok) continue;
-    // What it sent last may be on its way: it is looked at twice.
-    if (m_seen_failures != m_worker.failed_endpoints()) {
-      m_seen_failures = m_worker.failed_endpoints();
+    // The peer's last data may still be in transit, so report the failure only at the second poll.
+    if (m_known_failures != m_worker.failed_endpoints()) {
+      m_known_failures = m_worker.failed_endpoints();
       return;
     }
     fail_lost_peer(each.peer, m_worker.endpoint_status(each.peer));
@@ -74,70 +75,75 @@ void ucx_state::poll_failures() {
 }
 
 void ucx_state::poll_control_messages() {
-  if (!m_hears) {
-    m_hears = true;
-    m_worker.receive(m_hearing, make_tag(message_kind::control, 0, 0), kind_mask, &m_incoming, sizeof m_incoming);
+  if (!m_is_receiving) {
+    m_is_receiving = true;
+    m_worker.receive(m_incoming_transfer, make_tag(message_kind::control, 0, 0), kind_mask, &m_incoming,
+                     sizeof m_incoming);
   }
-  while (m_hearing.is_done) {
-    const bool is_whole = m_hearing.status == native_status::ok && m_hearing.received_bytes == sizeof m_incoming;
-    const control_message heard = m_incoming;
-    m_worker.receive(m_hearing, make_tag(message_kind::control, 0, 0), kind_mask, &m_incoming, sizeof m_incoming);
-    if (is_whole) heed(heard);
+  while (m_incoming_transfer.is_done) {
+    const bool is_complete = m_incoming_transfer.status == native_status::ok &&
+                             m_incoming_transfer.received_bytes == sizeof m_incoming;
+    const control_message message = m_incoming;
+    m_worker.receive(m_incoming_transfer, make_tag(message_kind::control, 0, 0), kind_mask, &m_incoming,
+                     sizeof m_incoming);
+    if (is_complete) handle_control_message(message);
   }
 }
 
-void ucx_state::heed(const control_message& heard) {
-  if (heard.from < 0 || heard.from >= m_context.size) return;
-  if (heard.what == control_message::question) {
+void ucx_state::handle_control_message(const control_message& message) {
+  if (message.sender < 0 || message.sender >= m_context.size) return;
+  if (message.type == control_message::query) {
     control_message reply;
-    reply.what = control_message::answer;
-    reply.roll = heard.roll;
-    reply.awaits = awaited_peer();
-    return tell(heard.from, reply);
+    reply.type = control_message::reply;
+    reply.query_id = message.query_id;
+    reply.awaited_peer = awaited_peer();
+    return notify(message.sender, reply);
   }
-  if (heard.what == control_message::answer) {
-    m_last_reply[static_cast<std::size_t>(heard.from)] = heard.roll;
+  if (message.type == control_message::reply) {
+    m_last_reply[static_cast<std::size_t>(message.sender)] = message.query_id;
     return;
   }
-  m_culprits.assign(heard.culprit, heard.culprit + std::clamp(heard.culprits, 0, 16));
-  m_is_abort = heard.is_abort != 0;
-  if (m_is_abort)
+  m_failed_ranks.assign(
+      message.failed_ranks,
+      message.failed_ranks + std::clamp(message.failed_count, 0, control_message::max_reported_ranks));
+  m_was_aborted = message.is_abort != 0;
+  if (m_was_aborted)
     fail(ISTHMUS_ERROR_ABORTED,
-         fmt::format("rank {} aborted the communicator; rank {} gave up in {}", heard.from, m_context.rank,
-                     m_activity),
+         fmt::format("{}: rank {} aborted the communicator; rank {} stopped", m_activity, message.sender,
+                     m_context.rank),
          nullptr, ISTHMUS_HERE);
   fail(ISTHMUS_ERROR_REMOTE,
-       fmt::format("{} failed or vanished, says rank {}; rank {} gave up in {}", ranks_text(m_culprits),
-                   heard.from, m_context.rank, m_activity),
-       "see the first error of that rank; if it has none, look for a crash, or at its machine", ISTHMUS_HERE);
+       fmt::format("{}: {} failed (reported by rank {}); rank {} aborted", m_activity,
+                   ranks_text(m_failed_ranks), message.sender, m_context.rank),
+       "look for the first error of the failed rank; if it has none, check for a crash, and check its node",
+       ISTHMUS_HERE);
 }
 
-void ucx_state::tell(int peer, const control_message& told) {
-  while (!m_told.empty() && m_told.front().moving.is_done) m_told.pop_front();
+void ucx_state::notify(int peer, const control_message& message) {
+  while (!m_outgoing.empty() && m_outgoing.front().transfer.is_done) m_outgoing.pop_front();
   if (peer == m_context.rank || m_worker.endpoint_status(peer) != native_status::ok) return;
-  sent_notice& sent = m_told.emplace_back();
-  sent.told = told;
-  sent.told.from = m_context.rank;
-  m_worker.send(sent.moving, peer, make_tag(message_kind::control, m_context.rank, 0), &sent.told, sizeof sent.told);
+  outgoing_control_message& outgoing = m_outgoing.emplace_back();
+  outgoing.message = message;
+  outgoing.message.sender = m_context.rank;
+  m_worker.send(outgoing.transfer, peer, make_tag(message_kind::control, m_context.rank, 0), &outgoing.message,
+                sizeof outgoing.message);
 }
 
-// All ranks, or those of one machine.
-void ucx_state::ask(std::uint64_t node) {
-  control_message question;
-  question.roll = ++m_query_id;
+// Queries all ranks, or the ranks of one node.
+void ucx_state::query_ranks(int node) {
+  control_message query;
+  query.query_id = ++m_query_id;
   for (int peer = 0; peer < m_context.size; ++peer)
-    if (node == static_cast<std::uint64_t>(whole_communicator) ||
-        static_cast<std::uint64_t>(m_context.node_of[peer]) == node)
-      tell(peer, question);
+    if (node == all_nodes || m_context.node_of[peer] == node) notify(peer, query);
 }
 
 std::vector<int> ucx_state::unresponsive_ranks(int node) const {
-  std::vector<int> silent;
+  std::vector<int> unresponsive;
   for (int peer = 0; peer < m_context.size; ++peer)
-    if (peer != m_context.rank && (node == whole_communicator || m_context.node_of[peer] == node) &&
+    if (peer != m_context.rank && (node == all_nodes || m_context.node_of[peer] == node) &&
         m_last_reply[static_cast<std::size_t>(peer)] != m_query_id)
-      silent.push_back(peer);
-  return silent;
+      unresponsive.push_back(peer);
+  return unresponsive;
 }
 
 int ucx_state::awaited_peer() const {
@@ -146,91 +152,95 @@ int ucx_state::awaited_peer() const {
   return -1;
 }
 
-// The endpoint of a rank has failed: with it the rank, or its machine.
+// Reports the failure of an endpoint. Either the peer or its whole node has failed, so query the other ranks
+// of the node.
 void ucx_state::fail_lost_peer(int peer, native_status status) {
   const int node = m_context.node_of[peer];
-  m_culprits.assign(1, peer);
-  ask(static_cast<std::uint64_t>(node));
+  m_failed_ranks.assign(1, peer);
+  query_ranks(node);
   const auto deadline = clock::now() + std::chrono::duration<double>(std::min(1.0, m_context.timeout_s / 10));
   const bool has_others = std::count(m_context.node_of, m_context.node_of + m_context.size, node) > 1;
   while (has_others && node != m_context.node_of[m_context.rank] && clock::now() < deadline) {
     poll_control_messages();
     if (unresponsive_ranks(node).size() <= 1) break;
-    if (!m_worker.progress()) ::nanosleep(&nap, nullptr);
+    if (!m_worker.progress()) ::nanosleep(&sleep_time, nullptr);
   }
   std::string others;
   if (node != m_context.node_of[m_context.rank]) {
-    std::vector<int> silent = unresponsive_ranks(node);
-    std::erase(silent, peer);
-    if (!silent.empty()) others = fmt::format("; of its machine {} did not answer either", ranks_text(silent));
-    m_culprits.insert(m_culprits.end(), silent.begin(), silent.end());
-    std::ranges::sort(m_culprits);
+    std::vector<int> unresponsive = unresponsive_ranks(node);
+    std::erase(unresponsive, peer);
+    if (!unresponsive.empty())
+      others = fmt::format("; {} of the same node did not respond either", ranks_text(unresponsive));
+    m_failed_ranks.insert(m_failed_ranks.end(), unresponsive.begin(), unresponsive.end());
+    std::ranges::sort(m_failed_ranks);
   }
   fail(ISTHMUS_ERROR_REMOTE,
-       fmt::format("rank {} exited, destroyed its communicator or can't be reached any more, while rank {} was "
-                   "in {} ({}){}",
-                   peer, m_context.rank, m_activity, m_worker.status_text(status), others),
-       "look for a crash or an early exit of that rank, and at its machine", ISTHMUS_HERE);
+       fmt::format("{}: rank {} exited, destroyed its communicator or is unreachable; rank {} aborted ({}){}",
+                   m_activity, peer, m_context.rank, m_worker.status_text(status), others),
+       "check that rank for a crash or an early exit, and check its node", ISTHMUS_HERE);
 }
 
 void ucx_state::fail_timeout() {
-  m_culprits = unresponsive_ranks(whole_communicator);
-  if (!m_culprits.empty())
+  m_failed_ranks = unresponsive_ranks(all_nodes);
+  if (!m_failed_ranks.empty())
     fail(ISTHMUS_ERROR_TIMEOUT,
-         fmt::format("rank {} waited more than {} s in {}; {} did not answer: in no call, stuck, or gone",
-                     m_context.rank, m_context.timeout_s, m_activity, ranks_text(m_culprits)),
-         "look at that rank and its machine; raise timeout_s if it only needs longer", ISTHMUS_HERE);
-  const int peer = awaited_peer();  // nobody while the end of a call pushes out what was sent
-  const std::string whom = peer < 0 ? "what it sent to leave" : fmt::format("rank {}", peer);
-  if (peer >= 0) m_culprits.push_back(peer);
+         fmt::format("{}: rank {} timed out after {} s; {} did not respond (not in a call, stuck, or exited)",
+                     m_activity, m_context.rank, m_context.timeout_s, ranks_text(m_failed_ranks)),
+         "check that rank and its node; raise timeout_s if it is only slow", ISTHMUS_HERE);
+  const int peer = awaited_peer();  // -1 while the end of a call flushes sent data
+  const std::string awaited = peer < 0 ? "its sent data to leave" : fmt::format("rank {}", peer);
+  if (peer >= 0) m_failed_ranks.push_back(peer);
   fail(ISTHMUS_ERROR_TIMEOUT,
-       fmt::format("rank {} waited more than {} s for {} in {}; all ranks answer, so they make different calls",
-                   m_context.rank, m_context.timeout_s, whom, m_activity),
-       "compare what the ranks call (ISTHMUS_CHECK=1)", ISTHMUS_HERE);
+       fmt::format(
+           "{}: rank {} timed out after {} s waiting for {}; all ranks respond, so they make different calls",
+           m_activity, m_context.rank, m_context.timeout_s, awaited),
+       "compare the calls of the ranks with ISTHMUS_CHECK=1", ISTHMUS_HERE);
 }
 
 void ucx_state::fail_aborted() {
-  m_is_abort = true;
+  m_was_aborted = true;
   fail(ISTHMUS_ERROR_ABORTED,
-       fmt::format("the communicator was aborted; rank {} gave up in {}", m_context.rank, m_activity), nullptr,
+       fmt::format("{}: the communicator was aborted; rank {} stopped", m_activity, m_context.rank), nullptr,
        ISTHMUS_HERE);
 }
 
-void ucx_state::fail(isthmus_status status, const std::string& message, const char* hint, const char* location) {
-  throw failure{fail_with_ranks(m_context, m_culprits, status, 0, location, hint, message)};
+void ucx_state::fail(isthmus_status status, const std::string& message, const char* hint,
+                     const char* location) {
+  throw reported_failure{fail_with_ranks(m_context, m_failed_ranks, status, 0, location, hint, message)};
 }
 
-// The others hear of it, and from then on nobody writes into the caller's buffers.
+// Notifies all peers, then cancels all transfers, so that nothing writes into the caller's buffers afterwards.
 void ucx_state::shut_down() noexcept {
   m_is_shut_down = true;
   try {
-    control_message told;
-    told.what = control_message::failed;
-    told.is_abort = m_is_abort ? 1 : 0;
-    if (m_culprits.empty()) m_culprits.push_back(m_context.rank);
-    told.culprits = static_cast<std::int32_t>(std::min<std::size_t>(m_culprits.size(), 16));
-    std::copy_n(m_culprits.begin(), told.culprits, told.culprit);
-    for (int peer = 0; peer < m_context.size; ++peer) tell(peer, told);
+    control_message report;
+    report.type = control_message::failure;
+    report.is_abort = m_was_aborted ? 1 : 0;
+    if (m_failed_ranks.empty()) m_failed_ranks.push_back(m_context.rank);
+    report.failed_count = static_cast<std::int32_t>(
+        std::min<std::size_t>(m_failed_ranks.size(), control_message::max_reported_ranks));
+    std::copy_n(m_failed_ranks.begin(), report.failed_count, report.failed_ranks);
+    for (int peer = 0; peer < m_context.size; ++peer) notify(peer, report);
     const auto deadline = clock::now() + 200ms;
-    const auto is_out = [&] {
-      return std::ranges::all_of(m_told, [](const auto& each) { return each.moving.is_done; });
+    const auto is_sent = [&] {
+      return std::ranges::all_of(m_outgoing, [](const auto& each) { return each.transfer.is_done; });
     };
-    for (bool flushing = false, flushed = false; !flushed && clock::now() < deadline;) {
+    for (bool is_flushing = false, is_flushed = false; !is_flushed && clock::now() < deadline;) {
       if (!m_worker.progress()) std::this_thread::yield();
-      if (!is_out()) continue;
-      flushed = flushing ? m_worker.is_flushed() : !m_worker.start_flush();
-      flushing = true;
+      if (!is_sent()) continue;
+      is_flushed = is_flushing ? m_worker.is_flushed() : !m_worker.start_flush();
+      is_flushing = true;
     }
   } catch (...) {
-    m_culprits.clear();  // no memory to tell the others, which notice that this rank is gone
+    m_failed_ranks.clear();  // out of memory: the peers will detect that this rank has exited
   }
   for (std::deque<peer_flow>* flows : {&m_flows, &m_messages})
     for (peer_flow& each : *flows)
       for (ucx_transfer& chunk : each.chunks) m_worker.cancel(chunk);
-  m_worker.cancel(m_hearing);
+  m_worker.cancel(m_incoming_transfer);
   m_worker.close(2);
   if (m_worker.open_transfers() > 0)
-    m_context.log(m_context.runtime, 2, "UCX has not ended %zu transfers of a failed call of rank %d",
+    m_context.log(m_context.runtime, 2, "UCX did not end %zu transfers of a failed call of rank %d",
                   m_worker.open_transfers(), m_context.rank);
 }
 

@@ -12,7 +12,8 @@
 namespace isthmus::ucx {
 namespace {
 
-// UCX takes over the signals of crashes when it is loaded, to print a stack. They are the program's.
+// Restores the signal handlers of the program: UCX installs its own handlers for crash signals when
+// it is loaded.
 class signal_handler_guard {
  public:
   signal_handler_guard() {
@@ -51,9 +52,9 @@ std::string load_functions(const dynamic_library& file, ucp_functions& api) {
   loader.load_required(api.request_check_status, "request_check_status");
   loader.load_required(api.request_cancel, "request_cancel");
   loader.load_required(api.request_free, "request_free");
-  symbol_loader common(file, "ucs_");  // of libucs, which libucp depends on
-  common.need(api.status_string, "status_string");
-  return !loader.first_missing().empty() ? loader.first_missing() : common.missing();
+  symbol_loader ucs_loader(file, "ucs_");  // in libucs, a dependency of libucp
+  ucs_loader.load_required(api.status_string, "status_string");
+  return !loader.first_missing().empty() ? loader.first_missing() : ucs_loader.first_missing();
 }
 
 std::string load(const isthmus_backend_context& context, library& result) {
@@ -66,22 +67,23 @@ std::string load(const isthmus_backend_context& context, library& result) {
   std::string reason;
   const signal_handler_guard guard;
   const auto file = dynamic_library::open(search, reason);
-  if (!file) return "no UCX library could be loaded: " + reason;
+  if (!file) return "cannot load a UCX library: " + reason;
   result.path = file.path();
-  // The version comes first: an old library is the usual cause of a missing function.
+  // Check the version first: a missing function usually means that the library is too old.
   symbol_loader loader(file, "ucp_");
   loader.load_required(result.api.get_version, "get_version");
   loader.load_required(result.api.get_version_string, "get_version_string");
-  if (!loader.first_missing().empty()) return fmt::format("{} lacks {}: it is not UCX", result.path, loader.first_missing());
+  if (!loader.first_missing().empty())
+    return fmt::format("{} has no function {}: it is not UCX", result.path, loader.first_missing());
   unsigned major = 0, release = 0;
   unsigned& minor = result.minor;
   result.api.get_version(&major, &minor, &release);
   result.description = fmt::format("{} from {}", result.api.get_version_string(), result.path);
   if (major != api_major || minor < min_minor)
-    return fmt::format("{} is UCX {}.{}.{}; {}.{} or a newer {}.x is needed", result.path, major, minor, release,
-                       api_major, min_minor, api_major);
+    return fmt::format("{} is UCX {}.{}.{}; version {}.{} or a newer {}.x is needed", result.path, major, minor,
+                       release, api_major, min_minor, api_major);
   const std::string missing = load_functions(file, result.api);
-  return missing.empty() ? std::string() : fmt::format("{} lacks {}", result.path, missing);
+  return missing.empty() ? std::string() : fmt::format("{} has no function {}", result.path, missing);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// UCX, found and loaded at run time, once per process.
+// The UCX library, loaded at run time, once per process.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -11,11 +11,12 @@ namespace isthmus::ucx {
 
 struct library {
   ucp_functions api;
-  unsigned minor = 0;      // of its version
+  unsigned minor = 0;             // minor version
   std::string path, description;  // "1.13.1 from /usr/lib/.../libucp.so.0"
 
-  // The process's library, loaded at the first call that succeeds; null and `reason` where this machine has
-  // none that will do.
+  // Returns the library, which the first successful call loads. Returns null and sets `reason` if there is
+  // no suitable library.
+  // Thread safety: any thread.
   static const library* get(const isthmus_backend_context& context, std::string& reason);
 };
 

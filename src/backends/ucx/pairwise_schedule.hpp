@@ -1,4 +1,4 @@
-// The order in which a rank's large blocks leave for its peers.
+// Pairwise schedule for exchanges in which every rank has data for every other rank.
 #pragma once
 
 #include <cstdint>
@@ -8,28 +8,32 @@
 
 namespace isthmus::ucx {
 
-// In turn k of n - 1 a rank sends to the k-th rank after it and hears from the k-th one before it, so that one
-// flow at a time goes into each link: where those of all peers meet, some fall behind. A turn moves a window of
-// pieces; round after round all blocks come on together, as sums need it. The next turn begins once a part of
-// what this one brings has come: what has been sent says nothing, since the kernel's buffers take it long
-// before the wire does. The rest hides the time on the way.
+// In step k of 1 to n - 1, a rank sends to rank r + k and receives from rank r - k. Each link then carries one
+// flow at a time; if the flows of all peers shared a link, some of them would fall behind.
+//
+// A step transfers one window of chunks per block. The schedule repeats in rounds, so that all blocks progress
+// together. Reductions require this. The next step starts when part of the incoming data of this step has
+// arrived. Sent data is not a suitable criterion, because the kernel buffers it long before it is on the wire.
+// Data that is still in transit hides the network latency.
 class pairwise_schedule {
  public:
   explicit pairwise_schedule(const ucx_state& state);
-  // The flow of a turn, 1 .. size - 1, if there is a block. What is sent waits for its turn from then on.
-  void sends(int turn, peer_flow& sent);
-  void receives(int turn, const peer_flow& received);
-  // True when more may leave.
-  bool step();
+  // Adds the flow of a step in 1 to size - 1, if that step has a block. A send flow is blocked until
+  // its step starts.
+  void add_send(int step, peer_flow& send_flow);
+  void add_receive(int step, const peer_flow& recv_flow);
+  // Starts the steps that are due. Returns true if more data may be sent.
+  bool advance();
 
  private:
-  std::uint64_t end_of(const peer_flow& moving, std::uint64_t round) const;
-  bool has_come(std::uint64_t turn) const;
+  std::uint64_t end_of_round(const peer_flow& step_flow, std::uint64_t round) const;
+  bool has_arrived(std::uint64_t step) const;
 
-  std::uint64_t m_step_bytes, m_slack_bytes;  // bytes of a turn, and of it those that need not have come
+  std::uint64_t m_step_bytes,
+      m_slack_bytes;  // bytes of a step, and those that may still be in transit when the next step starts
   std::vector<peer_flow*> m_send_flows;
   std::vector<const peer_flow*> m_recv_flows;
-  std::uint64_t m_next_step = 0, m_end_step = 0;  // turns, counted through all rounds
+  std::uint64_t m_next_step = 0, m_end_step = 0;  // steps, counted across all rounds
 };
 
 }  // namespace isthmus::ucx

@@ -1,6 +1,6 @@
-// What this backend calls of UCX, in its C interface of version 1.12 and newer. Later fields of the structures
-// were only ever appended, and masks say which are set. Where UCX's headers are installed, abi_check_ucp.cpp
-// compares.
+// Declarations of the UCX functions and structures that this backend uses, for UCX 1.12 and newer. UCX
+// only appends fields to its structures, and masks specify which fields are set. If UCX's headers are
+// installed, abi_check_ucp.cpp compares the declarations with them.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace isthmus::ucx {
 
-// One byte, as UCX packs it.
+// One byte, because UCX packs this enumeration.
 enum class native_status : signed char {
   ok = 0,
   in_progress = 1,
@@ -23,7 +23,7 @@ enum class native_status : signed char {
   last = -100
 };
 
-// What starting something returns: null (done already), a status in disguise, or a request.
+// A non-blocking function returns null (complete), a status cast to a pointer, or a request.
 inline bool is_error(const void* result) {
   return reinterpret_cast<std::uintptr_t>(result) >= static_cast<std::uintptr_t>(std::intptr_t{-100});
 }
@@ -32,7 +32,7 @@ inline native_status status_of(const void* result) {
 }
 
 inline constexpr unsigned api_major = 1, min_minor = 12;
-inline constexpr unsigned min_minor_for_devices = 13;  // the first whose cache of registrations can be off
+inline constexpr unsigned min_minor_for_devices = 13;  // registration cache can be disabled
 
 struct context_params {
   std::uint64_t field_mask;
@@ -44,14 +44,14 @@ struct context_params {
   int mt_workers_shared;
   std::size_t estimated_num_eps;
 };
-inline constexpr std::uint64_t context_has_features = 1u << 0, context_has_estimated_eps = 1u << 6;
+inline constexpr std::uint64_t param_field_features = 1u << 0, param_field_estimated_eps = 1u << 6;
 inline constexpr std::uint64_t feature_tag = 1u << 0;
 
 struct context_attributes {
   std::uint64_t field_mask;
   std::size_t request_size;
   int thread_mode;
-  std::uint64_t memory_types;  // a bit for each
+  std::uint64_t memory_types;  // one bit per type
   char name[32];
 };
 inline constexpr std::uint64_t attributes_have_memory_types = 1u << 2;
@@ -106,7 +106,7 @@ inline constexpr std::uint32_t request_has_callback = 1u << 1, request_has_user_
                                request_no_immediate_completion = 1u << 16;
 inline constexpr std::uint32_t close_force = 1u << 0;
 
-// The functions, named as in ucp/api/ucp.h behind ucp_.
+// The functions, named as in ucp/api/ucp.h without the prefix ucp_.
 struct ucp_functions {
   void (*get_version)(unsigned* major, unsigned* minor, unsigned* release) = nullptr;
   const char* (*get_version_string)() = nullptr;

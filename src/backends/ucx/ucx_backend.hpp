@@ -1,11 +1,13 @@
-// Host buffers between machines over UCX: shared memory, TCP, InfiniBand, what the machines have.
+// The ucx backend: collectives between nodes over UCX (TCP, InfiniBand, shared memory), on host
+// or device buffers.
 #pragma once
 
 #include <isthmus/backend.h>
 
 namespace isthmus {
 
-// Blocking. Ranks meet through the communicator's own bootstrap, whichever it is; docs/ucx.md.
+// Blocking: each call returns when this rank's part is complete.
+// The ranks exchange UCX addresses through the communicator's bootstrap.
 const isthmus_backend* ucx_backend() noexcept;
 
 }  // namespace isthmus

@@ -1,4 +1,4 @@
-// How a rank comes to its peers, and leaves them.
+// Connection setup and teardown.
 #include "backends/ucx/ucx_state.hpp"
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 namespace isthmus::ucx {
 
 ucx_state::ucx_state(const isthmus_backend_context& context, const library& ucx, ucx_settings settings,
-                 std::unique_ptr<device_access> device)
+                     std::unique_ptr<device_access> device)
     : m_context(context),
       m_library(ucx),
       m_settings(std::move(settings)),
@@ -27,31 +27,33 @@ ucx_state::ucx_state(const isthmus_backend_context& context, const library& ucx,
 }
 
 ucx_state::~ucx_state() {
-  const auto leave = [this] {
+  const auto disconnect = [this] {
     if (!m_is_shut_down) {
-      m_worker.cancel(m_hearing);
-      m_worker.close(2);  // every call ended with a flush
+      m_worker.cancel(m_incoming_transfer);
+      m_worker.close(2);  // short, because every call ends with a flush
     }
     m_worker.destroy();
     return true;
   };
   try {
-    on_device(leave);
-  } catch (const error& failure) {  // the device has failed
+    on_device(disconnect);
+  } catch (const error& failure) {  // device failure
     m_context.log(m_context.runtime, 2, "%s", failure.info().message);
   }
 }
 
-// "" where UCX moves memory of the ranks' devices, or there is none.
+// "" if UCX can access the memory of this rank's device, or if there is no device.
 std::string ucx_state::check_memory_support() const {
   if (m_device && m_library.minor < min_minor_for_devices)
     return fmt::format(
-        "UCX {} moves no memory of devices: {}.{} or a newer one is needed, which can do without "
-        "its cache of registrations",
+        "UCX {} cannot transfer device memory: version {}.{} or newer is needed, in which the registration "
+        "cache "
+        "can be disabled",
         m_library.description, api_major, min_minor_for_devices);
   if (!m_device || (m_worker.memory_types() >> m_device->memory_type() & 1U) != 0) return {};
-  return fmt::format("UCX {} reaches no {} memory here{}", m_library.description, m_device->memory_name(),
-                     m_settings.network.transports.empty() ? "" : " by the transports that were asked for");
+  return fmt::format(
+      "UCX {} cannot access {} memory on this machine{}", m_library.description, m_device->memory_name(),
+      m_settings.network.transports.empty() ? "" : " with the transports in backend.ucx.transports");
 }
 
 std::string ucx_state::open(std::vector<std::byte>& address, bool& is_config_error) {
@@ -80,34 +82,36 @@ std::string ucx_state::verify_connections() {
 std::string ucx_state::exchange_hellos() {
   static const std::byte word{};
   const auto n = static_cast<std::size_t>(size());
-  std::vector<std::byte> heard(n);
-  std::vector<ucx_transfer> said(n), hearing(n);
+  std::vector<std::byte> received(n);
+  std::vector<ucx_transfer> sends(n), receives(n);
   for (int i = 1; i < size(); ++i) {
-    const int from = (rank() + size() - i) % size(), to = (rank() + i) % size();
-    const auto index = static_cast<std::size_t>(from);
-    m_worker.receive(hearing[index], make_tag(message_kind::hello, from, 0), full_tag_mask, &heard[index], 1);
-    m_worker.send(said[static_cast<std::size_t>(to)], to, make_tag(message_kind::hello, rank(), 0), &word, 1);
+    const int source = (rank() + size() - i) % size(), destination = (rank() + i) % size();
+    const auto index = static_cast<std::size_t>(source);
+    m_worker.receive(receives[index], make_tag(message_kind::hello, source, 0), full_tag_mask, &received[index],
+                     1);
+    m_worker.send(sends[static_cast<std::size_t>(destination)], destination,
+                  make_tag(message_kind::hello, rank(), 0), &word, 1);
   }
-  // The verdict of all comes within the timeout, too.
-  const double patience = m_context.timeout_s / 2;
+  // Half the timeout, so that the subsequent agreement also ends within the timeout.
+  const double hello_timeout_s = m_context.timeout_s / 2;
   const auto begin = clock::now();
   std::vector<int> missing;
   do {
     missing.clear();
     for (int peer = 0; peer < size(); ++peer) {
       const auto index = static_cast<std::size_t>(peer);
-      if (!hearing[index].is_done || !said[index].is_done || said[index].status != native_status::ok)
+      if (!receives[index].is_done || !sends[index].is_done || sends[index].status != native_status::ok)
         missing.push_back(peer);
     }
     if (missing.empty()) return {};
     if (!m_worker.progress()) std::this_thread::yield();
-  } while (std::chrono::duration<double>(clock::now() - begin).count() < patience &&
+  } while (std::chrono::duration<double>(clock::now() - begin).count() < hello_timeout_s &&
            m_context.is_aborted(m_context.runtime) == 0);
-  for (ucx_transfer& each : hearing) m_worker.cancel(each);
+  for (ucx_transfer& each : receives) m_worker.cancel(each);
   m_is_shut_down = true;
   m_worker.close(2);
-  return fmt::format("no word over UCX from, or to, rank{} {} within {} s", missing.size() == 1 ? "" : "s",
-                     format_list(missing), patience);
+  return fmt::format("no message over UCX from or to rank{} {} within {} s", missing.size() == 1 ? "" : "s",
+                     format_list(missing), hello_timeout_s);
 }
 
 }  // namespace isthmus::ucx

@@ -1,5 +1,6 @@
-// One rank of one communicator over UCX: what moves, how it is waited for, and how the ranks tell each other
-// that something is wrong.
+// State of one rank of one communicator over UCX: the data path, waiting, and failure detection.
+//
+// Thread safety: one thread at a time; abort() may be called from any thread.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -20,65 +21,71 @@
 
 namespace isthmus::ucx {
 
-// What a function of the backend ends with when it fails; context->fail has been told.
-struct failure {
+// Thrown after the failure has been reported to the runtime (context->fail).
+struct reported_failure {
   isthmus_status status;
 };
 
 inline constexpr std::size_t max_window = 16;
 
-// Bytes that go to, or come from, one peer, in pieces and in order. Of the flows of one kind to (from) one peer
-// the first one moves.
+// Bytes sent to or received from one peer, in chunks and in order.
+//
+// Ordering: among the flows of one kind and direction with the same peer, only the first unfinished
+// one posts chunks.
 struct peer_flow {
   int peer = 0;
-  bool sends = false;
+  bool is_send = false;
   message_kind kind = message_kind::message;
-  std::byte* buffer = nullptr;  // const in truth where sends
-  int memory = host_memory;     // that it is in
+  std::byte* buffer = nullptr;  // never written if is_send
+  int memory_type = host_memory;
   std::uint64_t bytes = 0;
-  std::uint64_t limit = ~std::uint64_t{0};  // what may have been begun
-  std::uint64_t ring = ~std::uint64_t{0};   // `buffer` is a ring of so many bytes, a multiple of the piece
-  const std::byte* origin = nullptr;        // of a send: pieces are copied from here into the ring first
+  std::uint64_t limit = ~std::uint64_t{0};  // upper bound for posted_bytes
+  std::uint64_t ring_bytes =
+      ~std::uint64_t{0};  // size of `buffer` if it is a ring; a multiple of the chunk size
+  const std::byte* copy_source =
+      nullptr;  // of a send: chunks are copied from here into the ring before they are sent
 
-  std::uint64_t posted_bytes = 0, completed_bytes = 0;  // bytes
-  std::uint64_t posted_chunks = 0, completed_chunks = 0;    // pieces
+  std::uint64_t posted_bytes = 0, completed_bytes = 0;
+  std::uint64_t posted_chunks = 0, completed_chunks = 0;
   std::array<ucx_transfer, max_window> chunks{};
 
   bool complete() const { return completed_bytes == bytes; }
 };
 
-// What ranks tell each other beside the data.
+// A message about failures: which ranks still respond, and which ranks have failed.
 struct control_message {
-  enum : std::int32_t { question, answer, failed };
-  std::int32_t what = question;
-  std::int32_t from = 0;
-  std::int32_t awaits = -1;  // of an answer
+  static constexpr int max_reported_ranks = 16;
+  enum : std::int32_t { query, reply, failure };
+  std::int32_t type = query;
+  std::int32_t sender = 0;
+  std::int32_t awaited_peer = -1;  // of a reply
   std::int32_t is_abort = 0;
-  std::uint64_t roll = 0;  // number of the question
-  std::int32_t culprits = 0;
-  std::int32_t culprit[16] = {};
+  std::uint64_t query_id = 0;
+  std::int32_t failed_count = 0;
+  std::int32_t failed_ranks[max_reported_ranks] = {};
 };
 
 struct ucx_settings {
   network_settings network;
   std::uint64_t chunk_bytes = 0;
-  std::uint64_t window = 0;  // pieces of a flow in flight
+  std::uint64_t window = 0;  // chunks of a flow in flight
   std::uint64_t spin_limit = 0;
 };
 
 class ucx_state {
  public:
-  // `lane`: of ranks on devices, else nullptr.
+  // `device` is null on the host platform.
   ucx_state(const isthmus_backend_context& context, const library& ucx, ucx_settings settings,
-          std::unique_ptr<device_access> device);
+            std::unique_ptr<device_access> device);
   ~ucx_state();
   ucx_state(const ucx_state&) = delete;
   ucx_state& operator=(const ucx_state&) = delete;
 
-  // Both collective; the second one after all ranks have the addresses. "" or why not.
+  // Both are collective. All addresses must be exchanged between the two calls. They return "" or
+  // the error text.
   std::string open(std::vector<std::byte>& address, bool& is_config_error);
   std::string connect(const std::vector<std::byte>& addresses, std::size_t stride);
-  // A word with every peer: what does not answer is not there.
+  // Exchanges one byte with every peer. Returns "" or a text that names the unreachable ranks.
   std::string verify_connections();
 
   isthmus_status enqueue(const isthmus_operation* operations, const char* const* names, std::size_t n) noexcept;
@@ -90,23 +97,23 @@ class ucx_state {
   int rank() const { return m_context.rank; }
   int size() const { return m_context.size; }
   const cpu::kernel_table& kernels() const { return cpu::kernels(); }
-  // The ranks in the order in which a ring crosses between machines the least.
+  // The ranks, ordered such that a ring crosses node boundaries as rarely as possible.
   const std::vector<int>& ring() const { return m_ring; }
   bool has_shared_nodes() const { return m_has_shared_nodes; }
-  // The flows of the step that is being prepared.
-  peer_flow& add(bool sends, int peer, message_kind kind, const void* buffer, std::uint64_t bytes);
+  // Adds a flow to the next run().
+  peer_flow& add(bool is_send, int peer, message_kind kind, const void* buffer, std::uint64_t bytes);
   std::deque<peer_flow>& flows() { return m_flows; }
-  // Runs them until all are complete, and forgets them. `hook` is called in between; it raises limits, and says
-  // whether it did.
+  // Runs the flows until all are complete, then clears them. `hook` is called repeatedly. It raises limits and
+  // returns true if it has raised any.
   template <typename Hook>
   void run(Hook&& hook) {
     begin_wait();
     for (;;) {
-      bool moved = advance(m_flows);
-      moved |= advance(m_messages);
-      moved |= hook();
+      bool has_progress = advance(m_flows);
+      has_progress |= advance(m_messages);
+      has_progress |= hook();
       if (is_complete(m_flows)) break;
-      if (moved)
+      if (has_progress)
         begin_wait();
       else if (!m_worker.progress())
         back_off();
@@ -116,10 +123,10 @@ class ucx_state {
   void run() {
     run([] { return false; });
   }
-  // Memory that lasts for one collective, also where that fails.
+  // Returns memory that stays valid until the next collective, even if the current collective fails.
   std::byte* scratch(std::uint64_t bytes);
-  // Of what this rank has; both may overlap on the host alone.
-  void copy(void* to, const void* from, std::uint64_t bytes);
+  // Copies within this rank. The ranges may overlap on the host platform only.
+  void copy(void* destination, const void* source, std::uint64_t bytes);
   bool is_on_devices() const { return m_device != nullptr; }
   [[noreturn]] void fail(isthmus_status status, const std::string& message, const char* hint,
                          const char* location);
@@ -127,7 +134,7 @@ class ucx_state {
  private:
   using clock = std::chrono::steady_clock;
 
-  // With the device current, where there is one.
+  // Runs `work` with the device current, if there is one.
   template <typename Work>
   auto on_device(Work&& work) {
     decltype(work()) result{};
@@ -145,7 +152,7 @@ class ucx_state {
   void start_messages(const isthmus_operation* operations, std::size_t n);
   void finish_messages();
   bool advance(std::deque<peer_flow>& flows);
-  bool advance(peer_flow& flow, bool may_start);
+  bool advance(peer_flow& flow, bool can_post);
   void post_chunk(peer_flow& flow, std::uint64_t bytes);
   void check_chunk(const peer_flow& flow, const ucx_transfer& chunk);
   static bool is_complete(const std::deque<peer_flow>& flows);
@@ -157,9 +164,9 @@ class ucx_state {
   void back_off();
   void poll_failures();
   void poll_control_messages();
-  void heed(const control_message& heard);
-  void tell(int peer, const control_message& told);
-  void ask(std::uint64_t roll_of_node);
+  void handle_control_message(const control_message& message);
+  void notify(int peer, const control_message& message);
+  void query_ranks(int node);
   int awaited_peer() const;
   std::vector<int> unresponsive_ranks(int node) const;
   [[noreturn]] void fail_lost_peer(int peer, native_status status);
@@ -176,29 +183,29 @@ class ucx_state {
   std::deque<std::vector<std::byte>> m_scratch;
   std::deque<owned_memory> m_device_scratch;
   std::size_t m_scratch_used = 0;
-  std::uint64_t m_sequence = 0;  // collectives so far, counted alike on all ranks
+  std::uint64_t m_sequence = 0;  // number of collectives so far, equal on all ranks
   std::vector<int> m_ring;
   bool m_has_shared_nodes = false;
   const char* m_activity = "";
   bool m_needs_flush = false;
-  bool m_is_shut_down = false;  // after a failure nothing moves any more
+  bool m_is_shut_down = false;  // set by the first failure: no data moves afterwards
   std::atomic<bool> m_abort{false};
 
-  struct sent_notice {
-    control_message told;
-    transfer flow;
+  struct outgoing_control_message {
+    control_message message;
+    ucx_transfer transfer;
   };
-  std::deque<sent_notice> m_told;
+  std::deque<outgoing_control_message> m_outgoing;
   control_message m_incoming;
-  transfer m_hearing;
-  bool m_hears = false;
-  std::uint64_t m_query_id = 0;               // of the last question
-  std::vector<std::uint64_t> m_last_reply;  // by rank: the last question that it answered
-  std::vector<int> m_culprits;            // of this rank's failure
-  bool m_is_abort = false;
+  ucx_transfer m_incoming_transfer;
+  bool m_is_receiving = false;
+  std::uint64_t m_query_id = 0;             // of the latest query
+  std::vector<std::uint64_t> m_last_reply;  // by rank: the latest query that it replied to
+  std::vector<int> m_failed_ranks;          // that caused this rank's failure
+  bool m_was_aborted = false;
   std::uint64_t m_wait_rounds = 0;
   bool m_is_long_wait = false, m_has_queried = false;
-  std::size_t m_seen_failures = 0;
+  std::size_t m_known_failures = 0;
   clock::time_point m_wait_begin;
 };
 

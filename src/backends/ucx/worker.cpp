@@ -28,7 +28,7 @@ struct resource {
   std::string transport, interface;
 };
 
-// UCX tells what a context uses only in print: lines that end in "transport/device".
+// UCX reports the resources of a context only as text: lines that end in "transport/device".
 std::vector<resource> list_resources(const ucp_functions& api, const void* context) {
   char* text = nullptr;
   std::size_t bytes = 0;
@@ -47,7 +47,8 @@ std::vector<resource> list_resources(const ucp_functions& api, const void* conte
   return resources;
 }
 
-// UCX's words for several transports, by how the transports' names begin.
+// Returns true if a name in UCX_TLS selects a transport. UCX has aliases for families of transports, which
+// share a common prefix.
 bool matches_transport(const std::string& requested, const std::string& transport) {
   static constexpr std::pair<std::string_view, std::string_view> families[] = {
       {"sm", "posix"},      {"sm", "sysv"},      {"sm", "cma"},        {"sm", "knem"},      {"sm", "xpmem"},
@@ -78,7 +79,7 @@ void worker::destroy() noexcept {
 std::string worker::create_context(const network_settings& network, void*& context) const {
   void* config = nullptr;
   if (const auto status = m_api.config_read(nullptr, nullptr, &config); status != native_status::ok)
-    return fmt::format("UCX can't read its configuration: {}", status_text(status));
+    return fmt::format("cannot read the UCX configuration: {}", status_text(status));
   native_status status = native_status::ok;
   const auto set = [&](const char* name, const std::string& value) {
     if (status == native_status::ok && !value.empty())
@@ -86,26 +87,26 @@ std::string worker::create_context(const network_settings& network, void*& conte
   };
   set("TLS", network.transports);
   set("NET_DEVICES", network.interfaces);
-  // A dead machine is noticed well within the timeout; UCX's own interval is 20 s.
+  // The failure of a node must be detected well within the timeout. UCX's default interval is 20 s.
   if (network.timeout_s > 0 && network.timeout_s < 80)
     set("KEEPALIVE_INTERVAL", fmt::format("{}ms", std::max(250, static_cast<int>(network.timeout_s * 250))));
-  // UCX's caches rest on hooks in the driver's calls, which may be missing without a word. Then it takes memory
-  // of a device for the host's, whatever it is told, and sends from where freed memory was. Without the caches
-  // it asks the driver each time: not about host buffers, which are named.
+  // UCX's caches depend on hooks in the driver's functions. If the hooks are silently missing, UCX mistakes
+  // device memory for host memory, even if the memory type is passed, and sends from freed memory. Without the
+  // caches, UCX queries the driver each time. Host buffers are not queried, because their type is passed.
   for (const char* const cache : {"MEMTYPE_CACHE", "RCACHE_ENABLE"})
     if (network.uses_device_memory && std::getenv(fmt::format("UCX_{}", cache).c_str()) == nullptr)
       set(cache, "n");
   context_params params{};
-  params.field_mask = context_has_features | context_has_estimated_eps;
+  params.field_mask = param_field_features | param_field_estimated_eps;
   params.features = feature_tag;
   params.estimated_num_eps = m_peers.size();
-  if (status == native_status::ok)
-    status = m_api.init_version(api_major, min_minor, &params, config, &context);
+  if (status == native_status::ok) status = m_api.init_version(api_major, min_minor, &params, config, &context);
   m_api.config_release(config);
-  return status == native_status::ok ? std::string() : fmt::format("UCX finds no network: {}", status_text(status));
+  return status == native_status::ok ? std::string()
+                                     : fmt::format("UCX found no usable transport: {}", status_text(status));
 }
 
-// What was asked for and is not there, with what is.
+// Returns "" or a text that names the first missing transport or interface and lists the available ones.
 std::string worker::find_missing(const network_settings& network) const {
   const auto used = m_context == nullptr ? std::vector<resource>{} : list_resources(m_api, m_context);
   std::string missing;
@@ -113,11 +114,13 @@ std::string worker::find_missing(const network_settings& network) const {
   for (const std::string& requested : transports)
     if (missing.empty() &&
         std::ranges::none_of(used, [&](auto& each) { return matches_transport(requested, each.transport); }))
-      missing = fmt::format("backend.ucx.transports names \"{}\", which this machine does not have", requested);
+      missing =
+          fmt::format("backend.ucx.transports names \"{}\", which is not available on this node", requested);
   for (const std::string& requested : split_list(network.interfaces))
     if (missing.empty() && requested != "all" &&
         std::ranges::none_of(used, [&](auto& each) { return each.interface == requested; }))
-      missing = fmt::format("backend.ucx.interfaces names \"{}\", which this machine does not have", requested);
+      missing =
+          fmt::format("backend.ucx.interfaces names \"{}\", which is not available on this node", requested);
   if (missing.empty()) return missing;
   void* all = nullptr;
   std::vector<std::string> names;
@@ -126,7 +129,7 @@ std::string worker::find_missing(const network_settings& network) const {
       names.push_back(fmt::format("{}/{}", each.transport, each.interface));
     m_api.cleanup(all);
   }
-  return fmt::format("{}{}; it has (transport/interface) {}", missing,
+  return fmt::format("{}{}; available (transport/interface): {}", missing,
                      network.transports.empty() || network.interfaces.empty() ? "" : " in this combination",
                      fmt::join(names, ", "));
 }
@@ -144,8 +147,8 @@ std::string worker::open(const network_settings& network, bool& is_config_error)
   if (status == native_status::ok) return {};
   const char* const ports = std::getenv("UCX_TCP_PORT_RANGE");
   return fmt::format(
-      "UCX can't open its transports: {}{}; UCX's log says more", status_text(status),
-      ports == nullptr ? "" : fmt::format(" (are the ports of UCX_TCP_PORT_RANGE={} taken?)", ports));
+      "UCX cannot open its transports: {}{}; see the UCX log", status_text(status),
+      ports == nullptr ? "" : fmt::format(" (the ports of UCX_TCP_PORT_RANGE={} may be in use)", ports));
 }
 
 std::uint64_t worker::memory_types() const {
@@ -175,7 +178,7 @@ std::string worker::connect(int to, const std::byte* address) {
   const auto status = m_api.ep_create(m_worker, &params, &remote.endpoint);
   if (status == native_status::ok) return {};
   remote.endpoint = nullptr;
-  return fmt::format("no transport of UCX reaches rank {}: {}", to, status_text(status));
+  return fmt::format("no UCX transport reaches rank {}: {}", to, status_text(status));
 }
 
 void worker::on_failure(void* argument, void*, native_status status) {
@@ -213,7 +216,7 @@ void worker::begin(ucx_transfer& transfer, std::size_t bytes) {
   ++m_open_transfers;
 }
 
-// What UCX said to a start. A callback may have come before, from within.
+// Handles the return value of a posted operation. Its callback may already have run inside the call.
 void worker::handle_post_result(ucx_transfer& transfer, void* result) {
   if (transfer.is_done) return;
   if (result == nullptr)
@@ -225,7 +228,7 @@ void worker::handle_post_result(ucx_transfer& transfer, void* result) {
 }
 
 void worker::send(ucx_transfer& transfer, int to, std::uint64_t tag, const void* data, std::size_t bytes,
-                  int memory) {
+                  int memory_type) {
   const peer_endpoint& remote = m_peers[static_cast<std::size_t>(to)];
   begin(transfer, bytes);
   if (remote.endpoint == nullptr || remote.failure != native_status::ok)
@@ -234,22 +237,23 @@ void worker::send(ucx_transfer& transfer, int to, std::uint64_t tag, const void*
   params.mask = request_has_callback | request_has_user_data | request_has_memory_type;
   params.callback.send = on_sent;
   params.user_data = &transfer;
-  params.memory_type = memory;
-  // Short messages that may end at once UCX reads itself where an older context's hooks have seen no memory of
-  // devices, whatever it is told of this one.
-  if (memory != host_memory) params.mask |= request_no_immediate_completion;
+  params.memory_type = memory_type;
+  // If a message may complete immediately and the hooks of an older context have seen no device memory, UCX
+  // reads a short message on the host, even if the memory type is passed.
+  if (memory_type != host_memory) params.mask |= request_no_immediate_completion;
   handle_post_result(transfer, m_api.tag_send_nbx(remote.endpoint, data, bytes, tag, &params));
 }
 
-void worker::receive(ucx_transfer& transfer, std::uint64_t tag, std::uint64_t mask, void* data, std::size_t bytes,
-                     int memory) {
+void worker::receive(ucx_transfer& transfer, std::uint64_t tag, std::uint64_t mask, void* data,
+                     std::size_t bytes, int memory_type) {
   begin(transfer, bytes);
   request_params params{};
-  // What arrived is told to the callback alone: of receives that are complete at once UCX 1.13 tells no length.
-  params.mask = request_has_callback | request_has_user_data | request_has_memory_type | request_no_immediate_completion;
+  // Only the callback reports the received length: UCX 1.13 reports none if a receive completes immediately.
+  params.mask =
+      request_has_callback | request_has_user_data | request_has_memory_type | request_no_immediate_completion;
   params.callback.receive = on_received;
   params.user_data = &transfer;
-  params.memory_type = memory;
+  params.memory_type = memory_type;
   handle_post_result(transfer, m_api.tag_recv_nbx(m_worker, data, bytes, tag, mask, &params));
 }
 
@@ -273,27 +277,27 @@ bool worker::is_flushed() {
 }
 
 void worker::close(double seconds) {
-  std::vector<void*> closing;
+  std::vector<void*> close_requests;
   for (peer_endpoint& each : m_peers) {
     if (each.endpoint == nullptr) continue;
     request_params params{};
     params.mask = request_has_flags;
     params.flags = close_force;
     void* const result = m_api.ep_close_nbx(each.endpoint, &params);
-    if (result != nullptr && !is_error(result)) closing.push_back(result);
+    if (result != nullptr && !is_error(result)) close_requests.push_back(result);
     each.endpoint = nullptr;
   }
   const auto deadline =
       clock::now() + std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>(seconds));
-  while ((!closing.empty() || m_open_transfers > 0) && clock::now() < deadline) {
-    std::erase_if(closing, [&](void* request) {
+  while ((!close_requests.empty() || m_open_transfers > 0) && clock::now() < deadline) {
+    std::erase_if(close_requests, [&](void* request) {
       if (m_api.request_check_status(request) == native_status::in_progress) return false;
       m_api.request_free(request);
       return true;
     });
     if (!progress()) std::this_thread::yield();
   }
-  for (void* request : closing) m_api.request_free(request);
+  for (void* request : close_requests) m_api.request_free(request);
 }
 
 }  // namespace isthmus::ucx

@@ -1,4 +1,6 @@
-// One rank's UCX: context, worker and an endpoint for each peer. Used by one thread at a time.
+// One rank's UCX objects: a context, a worker and an endpoint per peer.
+//
+// Thread safety: one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -10,18 +12,20 @@
 
 namespace isthmus::ucx {
 
-// One send or receive that UCX has been given. Stays where it is until done.
+// One posted send or receive.
+//
+// Lifetime: must not move until it is done, because UCX's callback writes to it.
 struct ucx_transfer {
   const ucp_functions* api = nullptr;
   void* request = nullptr;
   bool is_done = true;
   native_status status = native_status::ok;
-  std::size_t bytes = 0;    // asked for
-  std::size_t received_bytes = 0;  // of a receive
+  std::size_t bytes = 0;           // posted
+  std::size_t received_bytes = 0;  // by a receive
   std::size_t* open = nullptr;
 };
 
-// What a tag says: what kind of message, from whom, of which call.
+// The parts of a UCX tag: message kind, sender, and sequence number of the collective.
 enum class message_kind : std::uint64_t { hello = 1, control, message, contribution, result };
 inline constexpr std::size_t message_kind_count = 6;
 inline constexpr int sender_shift = 40, kind_shift = 60;
@@ -32,7 +36,7 @@ constexpr std::uint64_t make_tag(message_kind kind, int sender, std::uint64_t ca
 }
 inline constexpr int max_ranks = 1 << (kind_shift - sender_shift);
 
-// Which of UCX's transports and interfaces; "": those that it chooses itself.
+// Selection of transports and interfaces. If a list is empty, UCX chooses.
 struct network_settings {
   std::string transports;  // as in UCX_TLS
   std::string interfaces;  // as in UCX_NET_DEVICES
@@ -47,36 +51,36 @@ class worker {
   worker(const worker&) = delete;
   worker& operator=(const worker&) = delete;
 
-  // "" or why not. `is_config_error`: the fault is in what the user asked for.
+  // Returns "" or the error text. `is_config_error`: the error is caused by the user's settings.
   std::string open(const network_settings& network, bool& is_config_error);
   std::string read_address(std::vector<std::byte>& address) const;
   std::string connect(int peer, const std::byte* address);
 
-  // A bit for each of UCX's memory types that it moves.
+  // One bit for each UCX memory type that the context can transfer.
   std::uint64_t memory_types() const;
 
-  // `memory`: what the data is in, as ucp_api.hpp numbers it.
+  // `memory_type`: the type of the memory that holds the data, as numbered in ucp_api.hpp.
   void send(ucx_transfer& transfer, int peer, std::uint64_t tag, const void* data, std::size_t bytes,
-            int memory = host_memory);
+            int memory_type = host_memory);
   void receive(ucx_transfer& transfer, std::uint64_t tag, std::uint64_t mask, void* data, std::size_t bytes,
-               int memory = host_memory);
-  // True when something happened.
+               int memory_type = host_memory);
+  // Returns true if there was progress.
   bool progress() const { return m_api.worker_progress(m_worker) != 0; }
   void cancel(ucx_transfer& transfer) const;
   std::size_t open_transfers() const { return m_open_transfers; }
-  // Starts to push out what was sent; false when there is nothing to wait for.
+  // Starts to flush sent data. Returns false if a wait is not necessary.
   bool start_flush();
   bool is_flushed();
 
-  // An endpoint's failure is remembered; `ok` where there is none.
+  // Returns the latest failure of the endpoint, or `ok`.
   native_status endpoint_status(int peer) const { return m_peers[static_cast<std::size_t>(peer)].failure; }
   std::size_t failed_endpoints() const { return m_failed_endpoints; }
   const char* status_text(native_status status) const { return m_api.status_string(status); }
 
-  // Closes all endpoints, by force: a peer that has left would be waited for. What was flushed is on its way,
-  // and transfers end. Bounded by `seconds`.
+  // Closes all endpoints within `seconds`. Uses the force mode, because a graceful close waits for peers that
+  // have exited. Flushed data still arrives, and open transfers end.
   void close(double seconds);
-  // After that nothing of UCX is left here.
+  // Destroys the worker and the context.
   void destroy() noexcept;
 
  private:
