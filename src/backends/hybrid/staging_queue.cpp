@@ -9,18 +9,19 @@
 namespace isthmus::hybrid {
 namespace {
 
-constexpr std::size_t events_in_stock = 256;  // operations in flight before enqueue has to wait for one
+constexpr std::size_t event_pool_size = 256;  // operations in flight before enqueue blocks
 
 const char* name_of(isthmus_collective collective) { return row_of(collective).name; }
 
-// Where the table would copy on the host: mpi/collectives.hpp has no place in MPI's call for these buffers.
-bool table_copies(const isthmus_operation& operation, const block_map& blocks) {
+// Returns true if the MPI function table would copy these buffers on the host, because MPI has no matching
+// in-place form (see include/isthmus/mpi/collectives.hpp).
+bool needs_host_copy(const isthmus_operation& operation, const block_map& blocks) {
   const bool sends_block = row_of(operation.collective).in_place == alias_rule::send_block;
   return overwrites_unsent_data(operation) ||
          (row_of(operation.collective).is_reduction && sends_block && is_in_place(operation, blocks));
 }
 
-// May be cut into pieces of elements, each an operation of its own.
+// Returns true if the operation can be split into chunks of elements, each of which is a separate operation.
 bool is_elementwise(const isthmus_operation& operation) {
   const collective_row& row = row_of(operation.collective);
   return row.send_extent == extent::count && row.recv_extent == extent::count;
@@ -28,102 +29,102 @@ bool is_elementwise(const isthmus_operation& operation) {
 
 }  // namespace
 
-std::byte* staging::host_memory::get(std::size_t bytes) {
+std::byte* staging_queue::host_buffer::get(std::size_t bytes) {
   if (bytes <= m_capacity) return m_pinned;
   if (m_ordinary.size() < bytes) m_ordinary.resize(bytes);
   return m_ordinary.data();
 }
 
-staging::staging(const isthmus_backend_context& context, const device_runtime& runtime, isthmus_mpi_comm comm,
-                 std::uint64_t piece_bytes, bool device_buffers)
+staging_queue::staging_queue(const isthmus_backend_context& context, const device_runtime& runtime,
+                             isthmus_mpi_comm comm, std::uint64_t chunk_bytes, bool uses_device_buffers)
     : m_context(context),
       m_runtime(runtime),
       m_comm(comm),
-      m_piece_bytes(piece_bytes),
-      m_device_buffers(device_buffers),
-      m_flush(device_buffers && runtime.can_flush(context.device.ordinal)) {}
+      m_chunk_bytes(chunk_bytes),
+      m_uses_device_buffers(uses_device_buffers),
+      m_needs_flush(uses_device_buffers && runtime.can_flush(context.device.ordinal)) {}
 
-staging::trouble staging::device(int error, const char* what) const {
+staging_queue::task_failure staging_queue::check_device(int error, const char* call) const {
   if (error == 0) return {};
-  return {ISTHMUS_ERROR_BACKEND, error, std::string(what) + ": " + m_runtime.get_error_string(error)};
+  return {ISTHMUS_ERROR_BACKEND, error, std::string(call) + ": " + m_runtime.get_error_string(error)};
 }
 
-staging::trouble staging::native(int code, const char* what) const {
+staging_queue::task_failure staging_queue::check_mpi(int code, const char* call) const {
   if (code == 0) return {};
   char text[512] = "";
   m_context.mpi->error_string(code, text, sizeof(text));
-  return {ISTHMUS_ERROR_BACKEND, code, std::string(what) + " in MPI: " + text};
+  return {ISTHMUS_ERROR_BACKEND, code, std::string(call) + " in MPI: " + text};
 }
 
-isthmus_status staging::report(const trouble& what) const {
-  if (what.status == ISTHMUS_SUCCESS) return ISTHMUS_SUCCESS;
-  return m_context.fail(
-      m_context.runtime, what.status, what.native_code, "src/backends/hybrid/staging_queue.cpp",
-      "device buffers went over MPI by rule; raise or lower the threshold to choose otherwise", "%s",
-      what.message.c_str());
+isthmus_status staging_queue::report(const task_failure& failure) const {
+  if (failure.status == ISTHMUS_SUCCESS) return ISTHMUS_SUCCESS;
+  return m_context.fail(m_context.runtime, failure.status, failure.native_code,
+                        "src/backends/hybrid/staging_queue.cpp",
+                        "change the threshold or the rule that selects hybrid to use another backend", "%s",
+                        failure.message.c_str());
 }
 
-isthmus_status staging::start() {
-  trouble first;
-  const auto need = [&](int error, const char* what) {
-    if (first.status == ISTHMUS_SUCCESS) first = device(error, what);
+isthmus_status staging_queue::start() {
+  task_failure first_failure;
+  const auto check = [&](int error, const char* call) {
+    if (first_failure.status == ISTHMUS_SUCCESS) first_failure = check_device(error, call);
   };
-  need(m_runtime.set_device(m_context.device.ordinal), "SetDevice");
-  need(m_runtime.stream_create(&m_in, non_blocking_stream), "StreamCreate");
-  need(m_runtime.stream_create(&m_out, non_blocking_stream), "StreamCreate");
-  need(m_runtime.event_create(&m_arrived, event_without_timing), "EventCreate");
-  for (void*& event : m_left) need(m_runtime.event_create(&event, event_without_timing), "EventCreate");
+  check(m_runtime.set_device(m_context.device.ordinal), "SetDevice");
+  check(m_runtime.stream_create(&m_in_stream, non_blocking_stream), "StreamCreate");
+  check(m_runtime.stream_create(&m_out_stream, non_blocking_stream), "StreamCreate");
+  check(m_runtime.event_create(&m_copy_in_event, event_without_timing), "EventCreate");
+  for (void*& event : m_copy_out_events)
+    check(m_runtime.event_create(&event, event_without_timing), "EventCreate");
   void* word = nullptr;
-  need(m_runtime.host_alloc(&word, sizeof(std::uint32_t), 0), "HostAlloc");
-  for (host_memory* memory : all_memory()) {
+  check(m_runtime.host_alloc(&word, sizeof(std::uint32_t), 0), "HostAlloc");
+  for (host_buffer* memory : all_buffers()) {
     void* pinned = nullptr;
-    need(m_runtime.host_alloc(&pinned, m_piece_bytes, 0), "HostAlloc");
-    if (pinned != nullptr) memory->adopt(pinned, m_piece_bytes);
+    check(m_runtime.host_alloc(&pinned, m_chunk_bytes, 0), "HostAlloc");
+    if (pinned != nullptr) memory->set_pinned(pinned, m_chunk_bytes);
   }
-  for (std::size_t i = 0; i < events_in_stock; ++i) {
+  for (std::size_t i = 0; i < event_pool_size; ++i) {
     void* event = nullptr;
-    need(m_runtime.event_create(&event, event_without_timing), "EventCreate");
+    check(m_runtime.event_create(&event, event_without_timing), "EventCreate");
     if (event != nullptr) m_free_events.push_back(event);
   }
-  m_word = static_cast<std::uint32_t*>(word);
-  if (first.status != ISTHMUS_SUCCESS) return report(first);
-  *m_word = 0;
-  m_thread = std::thread([this] { serve(); });
+  m_release_word = static_cast<std::uint32_t*>(word);
+  if (first_failure.status != ISTHMUS_SUCCESS) return report(first_failure);
+  *m_release_word = 0;
+  m_thread = std::thread([this] { run_thread(); });
   return ISTHMUS_SUCCESS;
 }
 
-staging::~staging() {
+staging_queue::~staging_queue() {
   {
     const std::lock_guard lock(m_mutex);
-    m_stop = true;
+    m_is_stopping = true;
   }
   m_changed.notify_all();
   if (m_thread.joinable()) m_thread.join();
   for (void* event : m_free_events) m_runtime.event_destroy(event);
-  for (void* event : {m_arrived, m_left[0], m_left[1]})
+  for (void* event : {m_copy_in_event, m_copy_out_events[0], m_copy_out_events[1]})
     if (event != nullptr) m_runtime.event_destroy(event);
-  for (void* stream : {m_in, m_out})
+  for (void* stream : {m_in_stream, m_out_stream})
     if (stream != nullptr) m_runtime.stream_destroy(stream);
-  for (const host_memory* memory : all_memory())
+  for (const host_buffer* memory : all_buffers())
     if (memory->pinned() != nullptr) m_runtime.host_free(memory->pinned());
-  if (m_word != nullptr) m_runtime.host_free(m_word);
+  if (m_release_word != nullptr) m_runtime.host_free(m_release_word);
 }
 
-isthmus_status staging::refuse_stream(void* stream) const {
+isthmus_status staging_queue::check_stream(void* stream) const {
   unsigned flags = 0;
-  trouble bad = device(m_runtime.stream_get_flags(stream, &flags), "StreamGetFlags");
-  if (bad.status == ISTHMUS_SUCCESS && (flags & non_blocking_stream) == 0)
-    bad = {ISTHMUS_ERROR_INVALID_USAGE, 0,
-           "stream is the legacy default stream or one that waits for it, and so may MPI's copies of device "
-           "buffers "
-           "(backend.hybrid.buffers = 'device'): they would wait for each other for ever; make the stream with "
-           "StreamNonBlocking"};
-  return report(bad);
+  task_failure failure = check_device(m_runtime.stream_get_flags(stream, &flags), "StreamGetFlags");
+  if (failure.status == ISTHMUS_SUCCESS && (flags & non_blocking_stream) == 0)
+    failure = {ISTHMUS_ERROR_INVALID_USAGE, 0,
+               "stream must be non-blocking with backend.hybrid.buffers = 'device': the legacy default stream "
+               "and streams that wait for it deadlock with MPI's copies of device buffers; create the stream "
+               "with StreamNonBlocking"};
+  return report(failure);
 }
 
-isthmus_status staging::enqueue(const isthmus_operation* operations, std::size_t n) {
-  if (m_device_buffers)
-    if (const auto status = refuse_stream(operations[0].stream); status != ISTHMUS_SUCCESS) return status;
+isthmus_status staging_queue::enqueue(const isthmus_operation* operations, std::size_t n) {
+  if (m_uses_device_buffers)
+    if (const auto status = check_stream(operations[0].stream); status != ISTHMUS_SUCCESS) return status;
   task work;
   for (std::size_t i = 0; i < n; ++i) {
     work.operations.push_back(operations[i]);
@@ -135,248 +136,263 @@ isthmus_status staging::enqueue(const isthmus_operation* operations, std::size_t
     }
   }
   std::unique_lock lock(m_mutex);
-  if (stopped()) return report({ISTHMUS_ERROR_ABORTED, 0, "the communicator was aborted"});
-  if (m_trouble.status != ISTHMUS_SUCCESS) return report(m_trouble);
-  m_changed.wait(lock, [this] { return !m_free_events.empty() || stopped(); });
+  if (is_stopped()) return report({ISTHMUS_ERROR_ABORTED, 0, "the communicator was aborted"});
+  if (m_first_failure.status != ISTHMUS_SUCCESS) return report(m_first_failure);
+  m_changed.wait(lock, [this] { return !m_free_events.empty() || is_stopped(); });
   if (m_free_events.empty()) return report({ISTHMUS_ERROR_ABORTED, 0, "the communicator was aborted"});
   work.event = m_free_events.back();
-  work.sequence = m_issued + 1;
+  work.sequence = m_issued_sequence + 1;
   void* const stream = operations[0].stream;
-  trouble first = device(m_runtime.event_record(work.event, stream), "EventRecord");
-  if (first.status == ISTHMUS_SUCCESS)
-    first = device(m_runtime.wait_value(stream, m_word, work.sequence, m_flush), "StreamWaitValue32");
-  if (first.status != ISTHMUS_SUCCESS) return report(first);
+  task_failure first_failure = check_device(m_runtime.event_record(work.event, stream), "EventRecord");
+  if (first_failure.status == ISTHMUS_SUCCESS)
+    first_failure = check_device(m_runtime.wait_value(stream, m_release_word, work.sequence, m_needs_flush),
+                                 "StreamWaitValue32");
+  if (first_failure.status != ISTHMUS_SUCCESS) return report(first_failure);
   m_free_events.pop_back();
-  ++m_issued;
+  ++m_issued_sequence;
   m_tasks.push_back(std::move(work));
   m_changed.notify_all();
   return ISTHMUS_SUCCESS;
 }
 
-isthmus_status staging::poll() {
+isthmus_status staging_queue::poll() {
   const std::lock_guard lock(m_mutex);
-  return report(m_trouble);
+  return report(m_first_failure);
 }
 
-isthmus_status staging::synchronize() {
+isthmus_status staging_queue::synchronize() {
   std::unique_lock lock(m_mutex);
   const auto deadline =
       std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
                                              std::chrono::duration<double>(std::min(m_context.timeout_s, 1e8)));
-  while (m_finished != m_issued && !stopped() && std::chrono::steady_clock::now() < deadline)
+  while (m_finished_sequence != m_issued_sequence && !is_stopped() &&
+         std::chrono::steady_clock::now() < deadline)
     m_changed.wait_for(lock, std::chrono::milliseconds(20));
-  if (m_finished == m_issued) return report(m_trouble);
-  if (stopped()) return report({ISTHMUS_ERROR_ABORTED, 0, "the communicator was aborted"});
-  return report({ISTHMUS_ERROR_TIMEOUT, 0, "operations over MPI did not end within the timeout"});
+  if (m_finished_sequence == m_issued_sequence) return report(m_first_failure);
+  if (is_stopped()) return report({ISTHMUS_ERROR_ABORTED, 0, "the communicator was aborted"});
+  return report({ISTHMUS_ERROR_TIMEOUT, 0, "operations over MPI did not complete within the timeout"});
 }
 
-void staging::abort() {
-  m_aborted = true;
+void staging_queue::abort() {
+  m_is_aborted = true;
   m_changed.notify_all();
-  if (!m_inside_mpi) return;
+  if (!m_is_inside_mpi) return;
   m_context.log(m_context.runtime, 2,
                 "rank %d is inside an MPI collective, which MPI cannot cancel: ending the job with MPI_Abort",
                 m_context.rank);
   m_context.mpi->comm_abort(m_comm, ISTHMUS_ERROR_ABORTED);
 }
 
-void staging::serve() {
+void staging_queue::run_thread() {
   m_runtime.set_device(m_context.device.ordinal);
   std::unique_lock lock(m_mutex);
   while (true) {
-    m_changed.wait(lock, [this] { return m_stop || !m_tasks.empty(); });
+    m_changed.wait(lock, [this] { return m_is_stopping || !m_tasks.empty(); });
     if (m_tasks.empty()) return;
     const task work = std::move(m_tasks.front());
     m_tasks.pop_front();
-    const bool broken = m_trouble.status != ISTHMUS_SUCCESS || stopped();
+    const bool has_failed = m_first_failure.status != ISTHMUS_SUCCESS || is_stopped();
     lock.unlock();
-    // After a failure the streams are let go without touching a buffer: nothing may hang.
-    const trouble result = broken ? trouble{} : run(work);
-    std::atomic_ref<std::uint32_t>(*m_word).store(work.sequence, std::memory_order_release);
+    // After a failure, release the streams without accessing the buffers, so that nothing hangs.
+    const task_failure result = has_failed ? task_failure{} : run(work);
+    std::atomic_ref<std::uint32_t>(*m_release_word).store(work.sequence, std::memory_order_release);
     lock.lock();
-    if (m_trouble.status == ISTHMUS_SUCCESS) m_trouble = result;
+    if (m_first_failure.status == ISTHMUS_SUCCESS) m_first_failure = result;
     m_free_events.push_back(work.event);
-    m_finished = work.sequence;
+    m_finished_sequence = work.sequence;
     m_changed.notify_all();
   }
 }
 
-// Only abort ends this early: what is before the event in the stream is the program's own and may be long.
-staging::trouble staging::wait_for(void* event) const {
+// This wait has no timeout, because the program's work before the event may take a long time. Only an abort
+// ends it early.
+staging_queue::task_failure staging_queue::wait_for(void* event) const {
   int spins = 0;
   while (true) {
     const int state = m_runtime.event_query(event);
     if (state == 0) return {};
-    if (state != runtime_not_ready) return device(state, "the work before the operation");
-    if (stopped()) return {ISTHMUS_ERROR_ABORTED, 0, "the communicator was aborted"};
+    if (state != runtime_not_ready) return check_device(state, "work in the stream before the operation");
+    if (is_stopped()) return {ISTHMUS_ERROR_ABORTED, 0, "the communicator was aborted"};
     if (++spins > 2000) std::this_thread::sleep_for(std::chrono::microseconds(5));
   }
 }
 
-staging::trouble staging::copy(void* to, const void* from, std::size_t bytes, void* stream) const {
+staging_queue::task_failure staging_queue::copy(void* to, const void* from, std::size_t bytes,
+                                                void* stream) const {
   if (bytes == 0) return {};
-  return device(m_runtime.memcpy_async(to, from, bytes, memcpy_default, stream), "MemcpyAsync");
+  return check_device(m_runtime.memcpy_async(to, from, bytes, memcpy_default, stream), "MemcpyAsync");
 }
 
-staging::trouble staging::mark_and_wait(void* event, void* stream) const {
-  const trouble bad = device(m_runtime.event_record(event, stream), "EventRecord");
-  return bad.status == ISTHMUS_SUCCESS ? wait_for(event) : bad;
+staging_queue::task_failure staging_queue::record_and_wait(void* event, void* stream) const {
+  const task_failure failure = check_device(m_runtime.event_record(event, stream), "EventRecord");
+  return failure.status == ISTHMUS_SUCCESS ? wait_for(event) : failure;
 }
 
-// Point to point of a group starts first and moves on while the collectives run in their order.
-staging::trouble staging::run(const task& work) {
-  if (trouble late = wait_for(work.event); late.status != ISTHMUS_SUCCESS) return late;
-  std::vector<step> peers, collectives;
+// The point-to-point operations of a group start first and progress while the collectives run in order.
+staging_queue::task_failure staging_queue::run(const task& work) {
+  if (task_failure failure = wait_for(work.event); failure.status != ISTHMUS_SUCCESS) return failure;
+  std::vector<mpi_step> messages, collectives;
   for (const isthmus_operation& operation : work.operations) {
     if (!is_point_to_point(operation.collective))
-      append_calls(operation, collectives);
+      append_steps(operation, collectives);
     else if (operation.count != 0)
-      peers.push_back(step_of(operation));
+      messages.push_back(make_step(operation));
   }
-  std::vector<void*> open;
-  trouble first = start_peers(peers, open);
-  if (first.status == ISTHMUS_SUCCESS) first = run_collectives(collectives);
-  if (first.status == ISTHMUS_SUCCESS) first = finish_peers(peers, open);
-  for (void*& request : open) m_context.mpi->cancel(&request);  // after a failure: nothing may write later
-  return first;
+  std::vector<void*> open_requests;
+  task_failure first_failure = start_messages(messages, open_requests);
+  if (first_failure.status == ISTHMUS_SUCCESS) first_failure = run_collectives(collectives);
+  if (first_failure.status == ISTHMUS_SUCCESS) first_failure = finish_messages(messages, open_requests);
+  for (void*& request : open_requests)
+    m_context.mpi->cancel(&request);  // nothing may write to the buffers after a failure
+  return first_failure;
 }
 
-bool staging::goes_as_it_is(const isthmus_operation& operation) const {
-  return m_device_buffers && (!row_of(operation.collective).is_reduction ||
-                              m_context.mpi->has_native_reduction(operation.datatype, operation.op) != 0);
+bool staging_queue::passes_device_buffers(const isthmus_operation& operation) const {
+  return m_uses_device_buffers && (!row_of(operation.collective).is_reduction ||
+                                   m_context.mpi->has_native_reduction(operation.datatype, operation.op) != 0);
 }
 
-staging::step staging::step_of(const isthmus_operation& operation) const {
+staging_queue::mpi_step staging_queue::make_step(const isthmus_operation& operation) const {
   const block_map blocks(operation, m_context.rank, m_context.size);
-  step what{operation, blocks, !goes_as_it_is(operation) || table_copies(operation, blocks), 0};
-  what.call.stream = nullptr;
-  if (what.staged)
-    what.in_bytes = what.blocks.send_bytes();
+  mpi_step step{operation, blocks, !passes_device_buffers(operation) || needs_host_copy(operation, blocks), 0};
+  step.operation.stream = nullptr;
+  if (step.is_staged)
+    step.in_bytes = step.blocks.send_bytes();
   else if (operation.collective == ISTHMUS_BROADCAST && operation.send_buf != operation.recv_buf)
-    what.in_bytes = what.blocks.send_bytes();  // the root's own result; it is then sent from there
-  return what;
+    step.in_bytes = step.blocks.send_bytes();  // the root's result, from which MPI sends
+  return step;
 }
 
-void staging::append_calls(const isthmus_operation& operation, std::vector<step>& steps) const {
-  step whole = step_of(operation);
-  const std::uint64_t element = whole.blocks.element_bytes;
-  if (!is_elementwise(operation) || goes_as_it_is(operation) || operation.count * element <= m_piece_bytes)
-    return steps.push_back(whole);
-  const std::uint64_t per_piece = m_piece_bytes / element;
-  for (std::uint64_t first = 0; first < operation.count; first += per_piece) {
-    isthmus_operation piece = operation;
-    piece.count = std::min(per_piece, operation.count - first);
-    if (whole.blocks.send_bytes() != 0)
-      piece.send_buf = static_cast<const std::byte*>(operation.send_buf) + first * element;
-    if (whole.blocks.recv_bytes() != 0)
-      piece.recv_buf = static_cast<std::byte*>(operation.recv_buf) + first * element;
-    steps.push_back(step_of(piece));
+void staging_queue::append_steps(const isthmus_operation& operation, std::vector<mpi_step>& steps) const {
+  mpi_step full_step = make_step(operation);
+  const std::uint64_t element = full_step.blocks.element_bytes;
+  if (!is_elementwise(operation) || passes_device_buffers(operation) ||
+      operation.count * element <= m_chunk_bytes)
+    return steps.push_back(full_step);
+  const std::uint64_t chunk_elements = m_chunk_bytes / element;
+  for (std::uint64_t begin = 0; begin < operation.count; begin += chunk_elements) {
+    isthmus_operation chunk = operation;
+    chunk.count = std::min(chunk_elements, operation.count - begin);
+    if (full_step.blocks.send_bytes() != 0)
+      chunk.send_buf = static_cast<const std::byte*>(operation.send_buf) + begin * element;
+    if (full_step.blocks.recv_bytes() != 0)
+      chunk.recv_buf = static_cast<std::byte*>(operation.recv_buf) + begin * element;
+    steps.push_back(make_step(chunk));
   }
 }
 
-// While MPI works on one step, the next comes in and the last one goes out; two slots of each kind.
-staging::trouble staging::run_collectives(const std::vector<step>& steps) {
-  trouble first;
-  if (!steps.empty()) first = fetch(steps[0], 0);
-  for (std::size_t i = 0; i < steps.size() && first.status == ISTHMUS_SUCCESS; ++i) {
-    if (steps[i].in_bytes != 0) first = mark_and_wait(m_arrived, m_in);
-    if (first.status == ISTHMUS_SUCCESS && i + 1 < steps.size()) first = fetch(steps[i + 1], (i + 1) % 2);
-    if (first.status == ISTHMUS_SUCCESS && i >= 2) first = wait_for(m_left[i % 2]);
-    if (first.status == ISTHMUS_SUCCESS) first = call_mpi(steps[i], i % 2);
-    if (first.status == ISTHMUS_SUCCESS) first = bring_back(steps[i], i % 2);
+// While MPI executes one step, the next is copied in and the previous one is copied out, with two slots each.
+staging_queue::task_failure staging_queue::run_collectives(const std::vector<mpi_step>& steps) {
+  task_failure first_failure;
+  if (!steps.empty()) first_failure = copy_in(steps[0], 0);
+  for (std::size_t i = 0; i < steps.size() && first_failure.status == ISTHMUS_SUCCESS; ++i) {
+    if (steps[i].in_bytes != 0) first_failure = record_and_wait(m_copy_in_event, m_in_stream);
+    if (first_failure.status == ISTHMUS_SUCCESS && i + 1 < steps.size())
+      first_failure = copy_in(steps[i + 1], (i + 1) % 2);
+    if (first_failure.status == ISTHMUS_SUCCESS && i >= 2) first_failure = wait_for(m_copy_out_events[i % 2]);
+    if (first_failure.status == ISTHMUS_SUCCESS) first_failure = call_mpi(steps[i], i % 2);
+    if (first_failure.status == ISTHMUS_SUCCESS) first_failure = copy_out(steps[i], i % 2);
   }
-  for (void* event : m_left)
-    if (first.status == ISTHMUS_SUCCESS) first = wait_for(event);
-  return first;
+  for (void* event : m_copy_out_events)
+    if (first_failure.status == ISTHMUS_SUCCESS) first_failure = wait_for(event);
+  return first_failure;
 }
 
-staging::trouble staging::fetch(const step& what, std::size_t slot) {
-  void* const to = what.staged ? m_send[slot].get(what.in_bytes) : what.call.recv_buf;
-  return copy(to, what.call.send_buf, what.in_bytes, m_in);
+staging_queue::task_failure staging_queue::copy_in(const mpi_step& step, std::size_t slot) {
+  void* const to = step.is_staged ? m_send[slot].get(step.in_bytes) : step.operation.recv_buf;
+  return copy(to, step.operation.send_buf, step.in_bytes, m_in_stream);
 }
 
-staging::trouble staging::call_mpi(const step& what, std::size_t slot) {
-  isthmus_operation call = what.call;
-  if (what.staged) {
-    call.send_buf = m_send[slot].get(what.in_bytes);
-    call.recv_buf = m_recv[slot].get(what.blocks.recv_bytes());
-  } else if (what.in_bytes != 0) {
+staging_queue::task_failure staging_queue::call_mpi(const mpi_step& step, std::size_t slot) {
+  isthmus_operation call = step.operation;
+  if (step.is_staged) {
+    call.send_buf = m_send[slot].get(step.in_bytes);
+    call.recv_buf = m_recv[slot].get(step.blocks.recv_bytes());
+  } else if (step.in_bytes != 0) {
     call.send_buf = call.recv_buf;
   }
   const bool averages = row_of(call.collective).is_reduction && call.op == ISTHMUS_AVG;
   if (averages) call.op = ISTHMUS_SUM;
-  m_inside_mpi = true;
+  m_is_inside_mpi = true;
   const int code = m_context.mpi->collective(m_comm, &call);
-  m_inside_mpi = false;
-  if (code != 0) return native(code, name_of(call.collective));
-  if (averages && what.blocks.recv_bytes() != 0)
+  m_is_inside_mpi = false;
+  if (code != 0) return check_mpi(code, name_of(call.collective));
+  if (averages && step.blocks.recv_bytes() != 0)
     mpi::divide(call.recv_buf, call.count, call.datatype, m_context.size);
   return {};
 }
 
-// What lies between blocks of their own lengths stays as it was.
-staging::trouble staging::bring_back(const step& what, std::size_t slot) {
-  const std::uint64_t whole = what.blocks.recv_bytes();
-  if (!what.staged || whole == 0) return {};
-  const std::byte* const from = m_recv[slot].get(whole);
-  const auto bring = [&](const block& part) {
-    return copy(static_cast<std::byte*>(what.call.recv_buf) + part.offset, from + part.offset, part.bytes, m_out);
+// Gaps between the blocks of a v-collective are not written.
+staging_queue::task_failure staging_queue::copy_out(const mpi_step& step, std::size_t slot) {
+  const std::uint64_t recv_bytes = step.blocks.recv_bytes();
+  if (!step.is_staged || recv_bytes == 0) return {};
+  const std::byte* const from = m_recv[slot].get(recv_bytes);
+  const auto copy_block = [&](const block& source) {
+    return copy(static_cast<std::byte*>(step.operation.recv_buf) + source.offset, from + source.offset,
+                source.bytes, m_out_stream);
   };
-  trouble bad;
-  if (what.blocks.recv.shape != extent::counts)
-    bad = bring({0, whole});
+  task_failure failure;
+  if (step.blocks.recv.shape != extent::counts)
+    failure = copy_block({0, recv_bytes});
   else
-    for (int peer = 0; peer < m_context.size && bad.status == ISTHMUS_SUCCESS; ++peer)
-      bad = bring(what.blocks.incoming_block(peer));
-  if (bad.status != ISTHMUS_SUCCESS) return bad;
-  return device(m_runtime.event_record(m_left[slot], m_out), "EventRecord");
+    for (int peer = 0; peer < m_context.size && failure.status == ISTHMUS_SUCCESS; ++peer)
+      failure = copy_block(step.blocks.incoming_block(peer));
+  if (failure.status != ISTHMUS_SUCCESS) return failure;
+  return check_device(m_runtime.event_record(m_copy_out_events[slot], m_out_stream), "EventRecord");
 }
 
-staging::trouble staging::start_peers(const std::vector<step>& peers, std::vector<void*>& open) {
+staging_queue::task_failure staging_queue::start_messages(const std::vector<mpi_step>& messages,
+                                                          std::vector<void*>& open_requests) {
   std::uint64_t in_bytes = 0, out_bytes = 0;
-  for (const step& each : peers) in_bytes += each.in_bytes, out_bytes += each.out_bytes();
-  std::byte* const staged = m_peer_send.get(in_bytes);
-  std::byte* send = staged;
-  std::byte* recv = m_peer_recv.get(out_bytes);
-  trouble first;
-  for (const step& each : peers) {
-    if (first.status == ISTHMUS_SUCCESS) first = copy(send, each.call.send_buf, each.in_bytes, m_in);
-    send += each.in_bytes;
+  for (const mpi_step& message : messages) in_bytes += message.in_bytes, out_bytes += message.out_bytes();
+  std::byte* const staged_begin = m_message_send.get(in_bytes);
+  std::byte* send = staged_begin;
+  std::byte* recv = m_message_recv.get(out_bytes);
+  task_failure first_failure;
+  for (const mpi_step& message : messages) {
+    if (first_failure.status == ISTHMUS_SUCCESS)
+      first_failure = copy(send, message.operation.send_buf, message.in_bytes, m_in_stream);
+    send += message.in_bytes;
   }
-  if (first.status == ISTHMUS_SUCCESS && in_bytes != 0) first = mark_and_wait(m_arrived, m_in);
-  send = staged;
-  for (const step& each : peers) {
-    if (first.status != ISTHMUS_SUCCESS) break;
-    isthmus_operation call = each.call;
-    if (each.staged) call.send_buf = send, call.recv_buf = recv;
-    send += each.in_bytes;
-    recv += each.out_bytes();
+  if (first_failure.status == ISTHMUS_SUCCESS && in_bytes != 0)
+    first_failure = record_and_wait(m_copy_in_event, m_in_stream);
+  send = staged_begin;
+  for (const mpi_step& message : messages) {
+    if (first_failure.status != ISTHMUS_SUCCESS) break;
+    isthmus_operation call = message.operation;
+    if (message.is_staged) call.send_buf = send, call.recv_buf = recv;
+    send += message.in_bytes;
+    recv += message.out_bytes();
     void* request = nullptr;
-    first = native(m_context.mpi->start(m_comm, &call, &request), name_of(call.collective));
-    if (first.status == ISTHMUS_SUCCESS) open.push_back(request);
+    first_failure = check_mpi(m_context.mpi->start(m_comm, &call, &request), name_of(call.collective));
+    if (first_failure.status == ISTHMUS_SUCCESS) open_requests.push_back(request);
   }
-  return first;
+  return first_failure;
 }
 
-staging::trouble staging::finish_peers(const std::vector<step>& peers, std::vector<void*>& open) {
-  trouble first;
-  while (!open.empty() && first.status == ISTHMUS_SUCCESS) {
-    std::erase_if(open, [&](void*& request) {
+staging_queue::task_failure staging_queue::finish_messages(const std::vector<mpi_step>& messages,
+                                                           std::vector<void*>& open_requests) {
+  task_failure first_failure;
+  while (!open_requests.empty() && first_failure.status == ISTHMUS_SUCCESS) {
+    std::erase_if(open_requests, [&](void*& request) {
       int done = 0;
-      if (first.status == ISTHMUS_SUCCESS)
-        first = native(m_context.mpi->test(&request, &done), "point to point");
+      if (first_failure.status == ISTHMUS_SUCCESS)
+        first_failure = check_mpi(m_context.mpi->test(&request, &done), "point-to-point operation");
       return done != 0;
     });
-    if (stopped()) first = {ISTHMUS_ERROR_ABORTED, 0, "the communicator was aborted"};
+    if (is_stopped()) first_failure = {ISTHMUS_ERROR_ABORTED, 0, "the communicator was aborted"};
   }
   std::uint64_t out_bytes = 0;
-  for (const step& each : peers) out_bytes += each.out_bytes();
-  const std::byte* recv = m_peer_recv.get(out_bytes);
-  for (const step& each : peers) {
-    if (first.status == ISTHMUS_SUCCESS) first = copy(each.call.recv_buf, recv, each.out_bytes(), m_out);
-    recv += each.out_bytes();
+  for (const mpi_step& message : messages) out_bytes += message.out_bytes();
+  const std::byte* recv = m_message_recv.get(out_bytes);
+  for (const mpi_step& message : messages) {
+    if (first_failure.status == ISTHMUS_SUCCESS)
+      first_failure = copy(message.operation.recv_buf, recv, message.out_bytes(), m_out_stream);
+    recv += message.out_bytes();
   }
-  return first.status == ISTHMUS_SUCCESS && out_bytes != 0 ? mark_and_wait(m_left[0], m_out) : first;
+  return first_failure.status == ISTHMUS_SUCCESS && out_bytes != 0
+             ? record_and_wait(m_copy_out_events[0], m_out_stream)
+             : first_failure;
 }
 
 }  // namespace isthmus::hybrid

@@ -1,17 +1,20 @@
-// Device buffers over MPI, without a wait on the caller's thread.
+// A queue of MPI operations on device buffers, which one thread executes without blocking the caller.
 //
-// enqueue marks the place in the stream with an event and holds the stream behind it, on the device. One
-// thread of the backend waits for the event, copies to pinned memory, calls MPI, copies back and lets the
-// stream go. While MPI works on one collective, the next comes in and the last one goes out; large element-wise
-// ones are cut into pieces for that. With `device_buffers` MPI gets what it takes as it is.
+// enqueue() records an event in the stream and makes the stream wait on the device. The thread waits for
+// the event, copies the data to pinned memory, calls MPI, copies the result back and releases the stream.
+// While MPI executes one step, the next is copied in and the previous one is copied out. Large
+// element-wise collectives are split into chunks for this overlap. If device buffers are enabled, MPI gets
+// them directly whenever possible.
 //
-// Which calls MPI gets must not depend on anything that only one rank knows, such as what else is in its
-// group, or whether its buffers are in place. Where the memory lies that a call gets is each rank's own choice.
+// Ordering: The sequence of MPI calls must not depend on anything that only one rank knows, such as the other
+//   operations of its group or whether its buffers are in place. Each rank may choose independently which
+//   memory it passes to a call.
 //
-// Beside NCCL on one device this cannot deadlock as long as all ranks call in the same order: the held
-// stream needs only copy engines and this thread to go on, and neither waits for an SM that a kernel of NCCL
-// occupies. Nothing that synchronises a device (allocation, for one) happens after create. With device_buffers
-// that is in the hands of MPI: docs/hybrid.md.
+// Blocking: On the same device as NCCL this cannot deadlock if all ranks call in the same order. The
+//   waiting stream needs only copy engines and this thread, and neither waits for an SM that an NCCL
+//   kernel occupies. After create, nothing synchronizes the device (an allocation would). With device
+//   buffers, MPI must guarantee
+//   this: see docs/internals/nccl.md.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -32,13 +35,13 @@
 
 namespace isthmus::hybrid {
 
-class staging {
+class staging_queue {
  public:
-  staging(const isthmus_backend_context& context, const device_runtime& runtime, isthmus_mpi_comm comm,
-          std::uint64_t piece_bytes, bool device_buffers);
-  ~staging();
+  staging_queue(const isthmus_backend_context& context, const device_runtime& runtime, isthmus_mpi_comm comm,
+                std::uint64_t chunk_bytes, bool uses_device_buffers);
+  ~staging_queue();
 
-  // Allocates what the thread needs, and starts it.
+  // Allocates all resources and starts the thread.
   isthmus_status start();
   isthmus_status enqueue(const isthmus_operation* operations, std::size_t n);
   isthmus_status poll();
@@ -46,30 +49,31 @@ class staging {
   void abort();
 
  private:
-  // Operations that were enqueued together, and the arrays that their pointers lead to.
+  // The operations of one enqueue, and copies of the arrays that they point to.
   struct task {
     std::vector<isthmus_operation> operations;
     std::deque<std::vector<std::uint64_t>> arrays;
     void* event = nullptr;
     std::uint32_t sequence = 0;
   };
-  struct trouble {
+  struct task_failure {
     isthmus_status status = ISTHMUS_SUCCESS;
     std::int64_t native_code = 0;
     std::string message;
   };
-  // One call of MPI, on device pointers until it is made.
-  struct step {
-    isthmus_operation call;
+  // One MPI call. The operation holds device pointers.
+  struct mpi_step {
+    isthmus_operation operation;
     block_map blocks;
-    bool staged;             // through pinned memory
-    std::uint64_t in_bytes;  // copied before the call
-    std::uint64_t out_bytes() const { return staged ? blocks.recv_bytes() : 0; }
+    bool is_staged;          // through pinned memory
+    std::uint64_t in_bytes;  // copied to the host before the call
+    std::uint64_t out_bytes() const { return is_staged ? blocks.recv_bytes() : 0; }
   };
-  // Pinned memory where it is large enough, else ordinary memory: never an allocation that synchronises.
-  class host_memory {
+  // Pinned memory if it is large enough, otherwise pageable memory: allocating pinned memory would
+  // synchronize the device.
+  class host_buffer {
    public:
-    void adopt(void* pinned, std::size_t bytes) {
+    void set_pinned(void* pinned, std::size_t bytes) {
       m_pinned = static_cast<std::byte*>(pinned), m_capacity = bytes;
     }
     std::byte* get(std::size_t bytes);
@@ -81,54 +85,54 @@ class staging {
     std::vector<std::byte> m_ordinary;
   };
 
-  isthmus_status report(const trouble& what) const;
-  isthmus_status refuse_stream(void* stream) const;
-  void serve();
-  trouble run(const task& work);
-  bool goes_as_it_is(const isthmus_operation& operation) const;
-  step step_of(const isthmus_operation& operation) const;
-  void append_calls(const isthmus_operation& operation, std::vector<step>& steps) const;
-  trouble run_collectives(const std::vector<step>& steps);
-  trouble fetch(const step& what, std::size_t slot);
-  trouble call_mpi(const step& what, std::size_t slot);
-  trouble bring_back(const step& what, std::size_t slot);
-  trouble start_peers(const std::vector<step>& peers, std::vector<void*>& open);
-  trouble finish_peers(const std::vector<step>& peers, std::vector<void*>& open);
-  trouble mark_and_wait(void* event, void* stream) const;
-  trouble wait_for(void* event) const;
-  trouble copy(void* to, const void* from, std::size_t bytes, void* stream) const;
-  trouble native(int code, const char* what) const;
-  trouble device(int error, const char* what) const;
-  std::array<host_memory*, 6> all_memory() {
-    return {&m_send[0], &m_send[1], &m_recv[0], &m_recv[1], &m_peer_send, &m_peer_recv};
+  isthmus_status report(const task_failure& failure) const;
+  isthmus_status check_stream(void* stream) const;
+  void run_thread();
+  task_failure run(const task& work);
+  bool passes_device_buffers(const isthmus_operation& operation) const;
+  mpi_step make_step(const isthmus_operation& operation) const;
+  void append_steps(const isthmus_operation& operation, std::vector<mpi_step>& steps) const;
+  task_failure run_collectives(const std::vector<mpi_step>& steps);
+  task_failure copy_in(const mpi_step& step, std::size_t slot);
+  task_failure call_mpi(const mpi_step& step, std::size_t slot);
+  task_failure copy_out(const mpi_step& step, std::size_t slot);
+  task_failure start_messages(const std::vector<mpi_step>& messages, std::vector<void*>& open_requests);
+  task_failure finish_messages(const std::vector<mpi_step>& messages, std::vector<void*>& open_requests);
+  task_failure record_and_wait(void* event, void* stream) const;
+  task_failure wait_for(void* event) const;
+  task_failure copy(void* destination, const void* source, std::size_t bytes, void* stream) const;
+  task_failure check_mpi(int code, const char* call) const;
+  task_failure check_device(int error, const char* call) const;
+  std::array<host_buffer*, 6> all_buffers() {
+    return {&m_send[0], &m_send[1], &m_recv[0], &m_recv[1], &m_message_send, &m_message_recv};
   }
-  bool stopped() const { return m_aborted.load() || m_context.is_aborted(m_context.runtime) != 0; }
+  bool is_stopped() const { return m_is_aborted.load() || m_context.is_aborted(m_context.runtime) != 0; }
 
   const isthmus_backend_context& m_context;
   const device_runtime m_runtime;
   isthmus_mpi_comm m_comm;
-  const std::uint64_t m_piece_bytes;
-  const bool m_device_buffers;
-  const bool m_flush;
+  const std::uint64_t m_chunk_bytes;
+  const bool m_uses_device_buffers;
+  const bool m_needs_flush;
 
-  std::uint32_t* m_word = nullptr;  // pinned: sequence numbers up to here may pass
-  void* m_in = nullptr;             // streams of the two directions
-  void* m_out = nullptr;
-  void* m_arrived = nullptr;             // event of the copy in
-  void* m_left[2] = {};                  // events of the copies out, by slot
-  host_memory m_send[2], m_recv[2];      // of collectives, by slot
-  host_memory m_peer_send, m_peer_recv;  // of all point to point of a task
+  std::uint32_t* m_release_word = nullptr;  // pinned; the stream may pass all sequence numbers up to this value
+  void* m_in_stream = nullptr;              // copy streams: device to host and host to device
+  void* m_out_stream = nullptr;
+  void* m_copy_in_event = nullptr;             // event of the copy to the host
+  void* m_copy_out_events[2] = {};             // events of the copies to the device, by slot
+  host_buffer m_send[2], m_recv[2];            // of collectives, by slot
+  host_buffer m_message_send, m_message_recv;  // of all point-to-point operations of a task
 
   std::mutex m_mutex;
   std::condition_variable m_changed;
   std::deque<task> m_tasks;
   std::vector<void*> m_free_events;
-  std::uint32_t m_issued = 0;
-  std::uint32_t m_finished = 0;
-  bool m_stop = false;
-  trouble m_trouble;
-  std::atomic<bool> m_aborted{false};
-  std::atomic<bool> m_inside_mpi{false};
+  std::uint32_t m_issued_sequence = 0;
+  std::uint32_t m_finished_sequence = 0;
+  bool m_is_stopping = false;
+  task_failure m_first_failure;
+  std::atomic<bool> m_is_aborted{false};
+  std::atomic<bool> m_is_inside_mpi{false};
   std::thread m_thread;
 };
 

@@ -1,4 +1,4 @@
-// The division that makes an average of a sum.
+// Division of a sum by the number of ranks, for ISTHMUS_AVG.
 #pragma once
 
 #include <isthmus/types.h>
@@ -7,8 +7,9 @@
 
 namespace isthmus::mpi {
 
-// data[i] = data[i] / n as THE TABLE defines avg: floating types in their accumulation type and rounded
-// once, integers toward zero. The same on every rank, so equal sums stay bit-equal.
-void divide(void* data, std::uint64_t count, isthmus_datatype datatype, int n);
+// data[i] = data[i] / divisor, as the collective table defines avg: floating-point types in their
+// accumulation type with a single rounding, integers toward zero. The operation is deterministic, so equal
+// sums stay bit-identical.
+void divide(void* data, std::uint64_t count, isthmus_datatype datatype, int divisor);
 
 }  // namespace isthmus::mpi

@@ -20,33 +20,36 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-// No rank has anything to move.
-bool moves_nothing(const isthmus_operation& operation) {
+// Returns true if no rank has data in this operation.
+bool is_empty(const isthmus_operation& operation) {
   return operation.count == 0 && has_equal_count(row_of(operation.collective));
 }
 
-// One rank's use of MPI.
-class session {
+// The state of one rank.
+class mpi_state {
  public:
-  explicit session(const isthmus_backend_context& context) : m_context(context), m_mpi(*context.mpi) {}
+  explicit mpi_state(const isthmus_backend_context& context) : m_context(context), m_mpi(*context.mpi) {}
 
   isthmus_status enqueue(const isthmus_operation* operations, std::size_t n) {
     const mpi_thread_guard guard(m_mpi);
     if (guard.violation() != nullptr)
-      return m_context.fail(m_context.runtime, ISTHMUS_ERROR_INVALID_USAGE, 0, ISTHMUS_HERE, mpi_thread_guard::hint,
-                            "%s", guard.violation());
+      return m_context.fail(m_context.runtime, ISTHMUS_ERROR_INVALID_USAGE, 0, ISTHMUS_HERE,
+                            mpi_thread_guard::hint, "%s", guard.violation());
     if (n == 1 && !is_point_to_point(operations[0].collective)) return run_collective(operations[0]);
-    return run_batch(operations, n);
+    return run_group(operations, n);
   }
 
   void abort() {
-    const bool concerns_mpi = m_failed || m_inside.load(std::memory_order_acquire);
-    if (concerns_mpi && can_revoke() && m_mpi.comm_revoke(m_context.mpi_comm) == 0 && leaves()) return;
-    // Waits of our own poll context->is_aborted. The other ranks, which MPI_Abort ends, get time to say why.
-    const auto last_words = clock::now() + std::chrono::seconds(1);
-    while (m_inside.load(std::memory_order_acquire) && clock::now() < last_words)
+    const bool is_mpi_affected = m_has_failed || m_is_inside_mpi.load(std::memory_order_acquire);
+    if (is_mpi_affected && can_revoke() && m_mpi.comm_revoke(m_context.mpi_comm) == 0 &&
+        wait_until_outside_mpi())
+      return;
+    // Waits in this backend poll context->is_aborted and end by themselves. Before MPI_Abort kills the other
+    // ranks, they get time to report their errors.
+    const auto grace_deadline = clock::now() + std::chrono::seconds(1);
+    while (m_is_inside_mpi.load(std::memory_order_acquire) && clock::now() < grace_deadline)
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    if (!m_inside.load(std::memory_order_acquire)) return;
+    if (!m_is_inside_mpi.load(std::memory_order_acquire)) return;
     m_context.log(m_context.runtime, 2,
                   "rank %d is inside an MPI collective, which MPI cannot cancel: ending the job with MPI_Abort",
                   m_context.rank);
@@ -56,53 +59,54 @@ class session {
   const char* version() const { return m_mpi.library; }
 
  private:
-  // ULFM's way out of a collective: it fails on all ranks, and they can shrink.
+  // ULFM: operations on a revoked communicator fail on all ranks, which can then shrink it.
   bool can_revoke() const {
-    constexpr int multiple = 3;
-    return m_mpi.struct_bytes >= sizeof m_mpi && m_mpi.comm_revoke != nullptr && m_mpi.thread_level >= multiple;
+    constexpr int thread_multiple = 3;
+    return m_mpi.struct_bytes >= sizeof m_mpi && m_mpi.comm_revoke != nullptr &&
+           m_mpi.thread_level >= thread_multiple;
   }
 
-  bool leaves() const {
+  bool wait_until_outside_mpi() const {
     const auto deadline = clock::now() + std::chrono::seconds(5);
-    while (m_inside.load(std::memory_order_acquire)) {
+    while (m_is_inside_mpi.load(std::memory_order_acquire)) {
       if (clock::now() > deadline) return false;
       sched_yield();
     }
     return true;
   }
 
-  isthmus_status run_collective(const isthmus_operation& asked) {
-    if (moves_nothing(asked)) return ISTHMUS_SUCCESS;
-    const collective_row& row = row_of(asked.collective);
-    if (!row.is_reduction || asked.op != ISTHMUS_AVG) return call(asked);
-    isthmus_operation sum = asked;
+  isthmus_status run_collective(const isthmus_operation& requested) {
+    if (is_empty(requested)) return ISTHMUS_SUCCESS;
+    const collective_row& row = row_of(requested.collective);
+    if (!row.is_reduction || requested.op != ISTHMUS_AVG) return call(requested);
+    isthmus_operation sum = requested;
     sum.op = ISTHMUS_SUM;
     const isthmus_status status = call(sum);
-    const bool receives = uses_buffer(row.recv_ranks, asked.root == m_context.rank);
-    if (status == ISTHMUS_SUCCESS && receives)
-      mpi::divide(asked.recv_buf, asked.count, asked.datatype, m_context.size);
+    const bool is_receiver = uses_buffer(row.recv_ranks, requested.root == m_context.rank);
+    if (status == ISTHMUS_SUCCESS && is_receiver)
+      mpi::divide(requested.recv_buf, requested.count, requested.datatype, m_context.size);
     return status;
   }
 
   isthmus_status call(const isthmus_operation& operation) {
-    m_inside.store(true, std::memory_order_release);
+    m_is_inside_mpi.store(true, std::memory_order_release);
     const int code = m_mpi.collective(m_context.mpi_comm, &operation);
-    m_inside.store(false, std::memory_order_release);
+    m_is_inside_mpi.store(false, std::memory_order_release);
     return code == 0 ? ISTHMUS_SUCCESS : native_failure(code, operation);
   }
 
-  isthmus_status run_batch(const isthmus_operation* operations, std::size_t n) {
-    m_open.clear();
+  isthmus_status run_group(const isthmus_operation* operations, std::size_t n) {
+    m_open_requests.clear();
     const isthmus_status status = start_and_finish(operations, n);
-    for (open_request& left : m_open)  // after a failure: nothing may write later
-      if (left.request != nullptr) m_mpi.cancel(&left.request);
+    for (open_request& pending : m_open_requests)  // nothing may write to the buffers after a failure
+      if (pending.request != nullptr) m_mpi.cancel(&pending.request);
     return status;
   }
 
-  // Point to point starts at once and moves on while the collectives run in their order.
+  // Point-to-point operations start immediately and progress while the collectives run in order.
   isthmus_status start_and_finish(const isthmus_operation* operations, std::size_t n) {
     for (std::size_t i = 0; i < n; ++i)
-      if (is_point_to_point(operations[i].collective) && !moves_nothing(operations[i]))
+      if (is_point_to_point(operations[i].collective) && !is_empty(operations[i]))
         if (const isthmus_status status = start(operations[i]); status != ISTHMUS_SUCCESS) return status;
     for (std::size_t i = 0; i < n; ++i)
       if (!is_point_to_point(operations[i].collective))
@@ -115,22 +119,22 @@ class session {
     void* request = nullptr;
     const int code = m_mpi.start(m_context.mpi_comm, &operation, &request);
     if (code != 0) return native_failure(code, operation);
-    m_open.push_back({request, &operation});
+    m_open_requests.push_back({request, &operation});
     return ISTHMUS_SUCCESS;
   }
 
   isthmus_status finish() {
     clock::time_point deadline{};
-    for (std::uint64_t rounds = 1; !m_open.empty(); ++rounds) {
-      for (std::size_t i = 0; i < m_open.size();) {
+    for (std::uint64_t rounds = 1; !m_open_requests.empty(); ++rounds) {
+      for (std::size_t i = 0; i < m_open_requests.size();) {
         int done = 0;
-        const int code = m_mpi.test(&m_open[i].request, &done);
-        if (code != 0) return native_failure(code, *m_open[i].operation);
+        const int code = m_mpi.test(&m_open_requests[i].request, &done);
+        if (code != 0) return native_failure(code, *m_open_requests[i].operation);
         if (done == 0) {
           ++i;
         } else {
-          m_open[i] = m_open.back();
-          m_open.pop_back();
+          m_open_requests[i] = m_open_requests.back();
+          m_open_requests.pop_back();
         }
       }
       if (rounds % rounds_between_checks != 0) continue;
@@ -148,19 +152,22 @@ class session {
   isthmus_status check_wait(clock::time_point deadline) {
     if (m_context.is_aborted(m_context.runtime)) return ISTHMUS_ERROR_ABORTED;
     if (clock::now() < deadline) return ISTHMUS_SUCCESS;
-    const isthmus_operation& stuck = *m_open.front().operation;
-    return fail_with_ranks(m_context, {stuck.root}, ISTHMUS_ERROR_TIMEOUT, 0, ISTHMUS_HERE,
-                   "the peer did not call the other side with this communicator, or it is gone",
-                   fmt::format("rank {} waited {} s to {} rank {}", m_context.rank, m_context.timeout_s,
-                               stuck.collective == ISTHMUS_SEND ? "send to" : "receive from", stuck.root));
+    const isthmus_operation& oldest = *m_open_requests.front().operation;
+    return fail_with_ranks(
+        m_context, {oldest.root}, ISTHMUS_ERROR_TIMEOUT, 0, ISTHMUS_HERE,
+        "make sure that the peer posts the matching operation on this communicator, and that it is still "
+        "running",
+        fmt::format("{}: rank {} timed out after {} s; rank {} did not {}",
+                    isthmus_collective_name(oldest.collective), m_context.rank, m_context.timeout_s,
+                    oldest.root, oldest.collective == ISTHMUS_SEND ? "receive" : "send"));
   }
 
   isthmus_status native_failure(int code, const isthmus_operation& operation) {
-    m_failed = true;
+    m_has_failed = true;
     char text[512] = "";
     m_mpi.error_string(code, text, sizeof text);
     return m_context.fail(m_context.runtime, ISTHMUS_ERROR_BACKEND, code, ISTHMUS_HERE,
-                          "the text is MPI's own; the same count and datatype are needed on all ranks",
+                          "see MPI's error text; make sure that all ranks pass the same count and datatype",
                           "%s failed in %s: %s", isthmus_collective_name(operation.collective), m_mpi.library,
                           text);
   }
@@ -174,9 +181,9 @@ class session {
 
   const isthmus_backend_context& m_context;
   const isthmus_mpi_table& m_mpi;
-  std::vector<open_request> m_open;
-  std::atomic<bool> m_failed{false};  // MPI itself has: other ranks may be stuck in it
-  std::atomic<bool> m_inside{false};  // a blocking MPI call is on its way; read by abort
+  std::vector<open_request> m_open_requests;
+  std::atomic<bool> m_has_failed{false};     // an MPI call failed; other ranks may be stuck in MPI
+  std::atomic<bool> m_is_inside_mpi{false};  // a blocking MPI call is in progress; read by abort
 };
 
 isthmus_status create(const isthmus_backend_context* context, void** state) {
@@ -184,27 +191,27 @@ isthmus_status create(const isthmus_backend_context* context, void** state) {
   if (context->mpi == nullptr)
     return context->fail(context->runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, ISTHMUS_HERE,
                          "create the communicator with isthmus::mpi::create",
-                         "the communicator was not made from MPI");
-  *state = new (std::nothrow) session(*context);
+                         "the communicator was not created from MPI");
+  *state = new (std::nothrow) mpi_state(*context);
   if (*state == nullptr)
     return context->fail(context->runtime, ISTHMUS_ERROR_OUT_OF_MEMORY, 0, ISTHMUS_HERE, nullptr,
                          "host memory exhausted");
   return ISTHMUS_SUCCESS;
 }
 
-void destroy(void* state) { delete static_cast<session*>(state); }
+void destroy(void* state) { delete static_cast<mpi_state*>(state); }
 
 const char* supports(void*, const isthmus_operation*, const char* algorithm) {
-  return algorithm == nullptr ? nullptr : "MPI chooses its algorithms itself";
+  return algorithm == nullptr ? nullptr : "MPI selects its own algorithms; leave the algorithm out of the rule";
 }
 
 isthmus_status enqueue(void* state, const isthmus_operation* operations, const char* const*, std::size_t n) {
-  return static_cast<session*>(state)->enqueue(operations, n);
+  return static_cast<mpi_state*>(state)->enqueue(operations, n);
 }
 
-void abort_session(void* state) { static_cast<session*>(state)->abort(); }
+void abort_operations(void* state) { static_cast<mpi_state*>(state)->abort(); }
 
-const char* version(void* state) { return static_cast<session*>(state)->version(); }
+const char* version(void* state) { return static_cast<mpi_state*>(state)->version(); }
 
 }  // namespace
 
@@ -215,7 +222,7 @@ const isthmus_backend* mpi_backend() noexcept {
     functions.magic = ISTHMUS_BACKEND_MAGIC;
     functions.abi_version = ISTHMUS_BACKEND_ABI;
     functions.name = "mpi";
-    functions.description = "the program's own MPI library, on host buffers";
+    functions.description = "the MPI library of the program, on host buffers";
     functions.capabilities =
         ISTHMUS_BACKEND_BLOCKING | ISTHMUS_BACKEND_ONE_RANK_PER_PROCESS | ISTHMUS_BACKEND_MULTI_NODE;
     functions.platforms = 1u << ISTHMUS_PLATFORM_HOST;
@@ -223,7 +230,7 @@ const isthmus_backend* mpi_backend() noexcept {
     functions.destroy = destroy;
     functions.supports = supports;
     functions.enqueue = enqueue;
-    functions.abort = abort_session;
+    functions.abort = abort_operations;
     functions.version = version;
     return functions;
   }();

@@ -1,15 +1,17 @@
-// Host buffers through the user's own MPI: the default for everything, on one machine or many.
+// The mpi backend: collectives on host buffers through the MPI library of the program. The default
+// for host buffers.
 #pragma once
 
 #include <isthmus/backend.h>
 
 namespace isthmus {
 
-// Blocking, one rank per process. Available when the communicator was made from MPI.
+// Blocking: yes. One rank per process. Available if the communicator was created from MPI.
 //
-// Waits. Sends and receives are bounded by the timeout and notice an abort. MPI cannot cancel a collective
-// that has begun: when the communicator is aborted while this rank is inside one (the watchdog does so
-// after the timeout), the backend ends the job with MPI_Abort, because nothing else frees the ranks.
+// Errors: sends and receives end at the timeout or at an abort. MPI cannot cancel a collective that has
+// started. If the communicator is aborted while this rank is inside one (the watchdog aborts at the timeout),
+// the backend revokes the MPI communicator if MPI has ULFM. Otherwise it ends the job with MPI_Abort, because
+// nothing else releases the ranks.
 const isthmus_backend* mpi_backend() noexcept;
 
 }  // namespace isthmus
