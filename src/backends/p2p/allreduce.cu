@@ -1,5 +1,6 @@
-// Allreduce and reduce_scatter by peer stores. Every thread talks only to the threads with its own index
-// on the other devices, through words that carry their own arrival (wire.cuh): no barrier inside.
+// Kernels for allreduce and reduce_scatter with peer stores. Every thread communicates only with the threads
+// that have the same index on the other devices. Words signal their own arrival (wire.cuh), so the kernels
+// need no barrier.
 
 #include <algorithm>
 #include <type_traits>
@@ -14,7 +15,7 @@ __host__ __device__ std::uint64_t vector_count(std::uint64_t count) {
   return (count + wire_vector<Wire>::elements - 1) / wire_vector<Wire>::elements;
 }
 
-// Everyone sends everything to everyone and adds.
+// One shot: every rank sends its whole input to all ranks, and each rank computes the complete sum.
 template <typename T, typename Wire, int N>
 __global__ void __launch_bounds__(512) one_shot(const kernel_arguments args) {
   wait_for_earlier_kernels();
@@ -26,29 +27,34 @@ __global__ void __launch_bounds__(512) one_shot(const kernel_arguments args) {
   const std::uint64_t vectors = vector_count<Wire>(args.count);
   spin_limit limit(args);
 
-  for (int k = threadIdx.x, stretch = 0; k < slot_vectors; k += blockDim.x, ++stretch) {
-    // Neighbouring threads take neighbouring vectors; the slots share each stretch of blockDim vectors.
-    const std::uint64_t index = (std::uint64_t(stretch) * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x;
+  for (int k = threadIdx.x, run = 0; k < slot_vectors; k += blockDim.x, ++run) {
+    // Adjacent threads load adjacent vectors; consecutive runs of blockDim vectors are distributed
+    // over the slots.
+    const std::uint64_t index = (std::uint64_t(run) * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x;
     if (index >= vectors) break;
-    // A rank without a send buffer takes part with zeros: an inactive shard (tensor_parallel.h).
-    const uint4 own = in ? load_elements<T, Wire>(in, index, args.count, is_input_aligned) : make_uint4(0, 0, 0, 0);
+    // A rank without a send buffer contributes zeros: an inactive shard (tensor_parallel.h).
+    const uint4 own =
+        in ? load_elements<T, Wire>(in, index, args.count, is_input_aligned) : make_uint4(0, 0, 0, 0);
     send_to_all<N>(slot, step, args.rank, k, own);
     uint4 sum;
     if (!receive_and_add<Wire, N>(slot, step, k, own, limit, sum)) break;
     store_elements<T, Wire>(out, index, args.count, is_output_aligned, sum);
   }
-  __syncthreads();  // every thread has read the step
+  __syncthreads();  // all threads have read the step
   if (threadIdx.x == 0) *slot.step() = step + 1;
 }
 
-// What becomes of a sum: it stays here (reduce_scatter), it goes to the others through their inboxes, or
-// straight into their buffers, where this device can write those. Straight saves reading and emptying the inbox
-// once more, but needs a fence and a flag at the end.
+// Destination of a sum:
+//   local: only on this rank (reduce_scatter)
+//   inbox: on the peers, through their inboxes
+//   peer_buffers: directly in the peers' receive buffers, if this device can write to them. This avoids one
+//   pass over the inbox, but needs a fence and a flag at the end.
 enum class result_target { local, inbox, peer_buffers };
 
-// Slice r of the message is added by rank r (first shot) and sent to all (second shot), step by step: while the
-// results of one step travel, the inputs of the next are already on their way. U: vectors of a slice that a
-// thread handles in one step.
+// Two shots: rank r reduces slice r of the message (first shot) and sends the sum to all ranks (second shot).
+// The steps are pipelined: the inputs of the next step are sent before the results of the current
+// one are complete.
+// U: number of vectors of a slice that a thread handles in one step.
 template <typename T, typename Wire, int N, int U, result_target Target>
 struct pipeline {
   const kernel_arguments& args;
@@ -56,17 +62,18 @@ struct pipeline {
   spin_limit& limit;
   const T* in;
   T* out;
-  std::uint64_t slice;  // elements from one slice to the next
+  std::uint64_t slice;  // distance between two slices in elements
   std::uint64_t count;  // elements of the whole message
   bool is_input_aligned, is_output_aligned;
   std::uint32_t first_step;
 
-  // Vector of a slice that this thread handles as its u-th of a step, and its place in the inbox row.
+  // Index within a slice of the u-th vector that this thread handles in a step. inbox(u): its index in
+  // the inbox row.
   __device__ std::uint64_t index(std::uint32_t step, int u) const {
     return ((std::uint64_t(step) * U + u) * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x;
   }
   __device__ int inbox(int u) const { return u * blockDim.x + threadIdx.x; }
-  // Elements of slice `owner`; the last slices of a message may be short or empty.
+  // Returns the number of elements of slice `owner`. The last slices of a message can be short or empty.
   __device__ std::uint64_t length(int owner) const {
     const std::uint64_t first = owner * slice;
     return first >= count
@@ -81,8 +88,8 @@ struct pipeline {
     return load_elements<T, Wire>(in + owner * slice, i, length(owner), is_input_aligned);
   }
   __device__ void store(int owner, std::uint64_t i, uint4 v) const {
-    store_elements<T, Wire>(Target == result_target::local ? out : out + owner * slice, i, length(owner), is_output_aligned,
-                            v);
+    store_elements<T, Wire>(Target == result_target::local ? out : out + owner * slice, i, length(owner),
+                            is_output_aligned, v);
   }
 
   __device__ void scatter(std::uint32_t step) const {
@@ -111,22 +118,23 @@ struct pipeline {
     }
   }
 
-  // A peer's buffer may be written here: what it held has arrived, because the sum is complete.
+  // Writing to a peer's buffer is safe here: the sum is complete, so the peer's input has already been read.
   __device__ void store_to_peers(std::uint64_t index, uint4 sum) const {
 #pragma unroll
     for (int i = 1; i < max_rank_count<N>; ++i) {
       if (!N && i >= args.size) break;
-      auto* to = static_cast<T*>(args.peer_recv_bufs[i]) + args.rank * slice;
-      store_elements<T, Wire>(to, index, length(args.rank), is_aligned(to), sum);
+      auto* destination = static_cast<T*>(args.peer_recv_bufs[i]) + args.rank * slice;
+      store_elements<T, Wire>(destination, index, length(args.rank), is_aligned(destination), sum);
     }
   }
 
-  // Returns once the places of `step`, which this thread has emptied, are empty in memory.
+  // Waits until this thread's clearing stores to the words of `step` have reached memory.
   __device__ void confirm_cleared(std::uint32_t step) const {
     while (and_of_cleared_words(step) != pending_word && !limit.is_exhausted()) {
     }
   }
-  // All words of the emptied places and-ed together; the loads are in flight together.
+  // Returns the bitwise AND of all cleared words. The loads are independent, so they are in flight at
+  // the same time.
   __device__ std::uint32_t and_of_cleared_words(std::uint32_t step) const {
     std::uint32_t words = pending_word;
 #pragma unroll
@@ -135,10 +143,10 @@ struct pipeline {
       for (int i = 1; i < max_rank_count<N>; ++i) {
         if (!N && i >= args.size) break;
         const int peer = rank_after<N>(args, i);
-        const uint4* from = slot.row(0, first_step + step, peer) + inbox(u);
-        if (is_inside(args.rank, index(step, u))) words &= and_of_words(load_remote(from));
+        const uint4* source = slot.row(0, first_step + step, peer) + inbox(u);
+        if (is_inside(args.rank, index(step, u))) words &= and_of_words(load_remote(source));
         if (Target == result_target::inbox && is_inside(peer, index(step, u)))
-          words &= and_of_words(load_remote(from + ranks<N>(args) * slot_vectors));
+          words &= and_of_words(load_remote(source + ranks<N>(args) * slot_vectors));
       }
     }
     return words;
@@ -165,27 +173,29 @@ struct pipeline {
   }
 };
 
-// Before a generation of the inbox is written again, its emptying must be in memory before anything leaves
-// from which a writer concludes that it was emptied. Two ways of seeing to it, each for the wire on which it
-// is the faster (128 MiB, 2 H200: float32 436 us by loads, 507 by fences; bfloat16 225 and 206):
-//  - a fence in one of fence_period steps; blocks take turns, because it waits for all that is on the links;
-//  - loads of the emptied places, confirm_delay steps later, when there is nothing to wait for any more.
-// docs/p2p_protocol.md shows why these numbers are enough, also for the next kernel.
+// Before a generation of the inbox is reused, the clearing stores must reach memory. They must precede any
+// store from which a writer infers that the generation is free. Two methods guarantee this. Each wire uses the
+// faster one (128 MiB, 2 H200: float32 436 us with loads, 507 us with fences; bfloat16 225 us and 206 us):
+//  - a fence every fence_period steps. Blocks execute their fences in different steps, because a fence waits
+//  for all traffic on the links.
+//  - loads of the cleared words confirm_delay steps later, when the loads no longer have to wait.
+// docs/internals/p2p.md shows why these constants are sufficient, including for the next kernel.
 constexpr std::uint32_t fence_period = depth - 4;
 constexpr std::uint32_t confirm_delay = 3;
 
-// Tells the others that this block's results are in their buffers, and waits for theirs. A block that gave up
-// says nothing, so that the others give up, too.
+// Notifies the peers that this block's results are in their buffers, and waits for the same notification from
+// each peer. A block whose wait expired sends no notification, so its peers time out as well.
 template <int N>
 __device__ inline void exchange_completion(const inbox_slot& slot, spin_limit& limit) {
   const kernel_arguments& args = slot.args;
   const std::uint32_t number = *slot.zero_copy_count() + 1;
-  const bool is_incomplete = __syncthreads_or(limit.has_expired) != 0;  // the whole block has stored
+  const bool is_incomplete = __syncthreads_or(limit.has_expired) != 0;  // all threads of the block have stored
   const int i = static_cast<int>(threadIdx.x) + 1;
   if (is_incomplete || i >= ranks<N>(args)) return;
   store_flag(slot.done(i, args.rank), number);
   const std::uint32_t* peer_flag = slot.done(0, rank_after<N>(args, i));
-  // A peer whose block has no share in the next call may have handed that over, too: one more is as good.
+  // A peer without data in the next call may already have completed that call, so larger numbers
+  // also mean complete.
   while (static_cast<std::int32_t>(load_flag(peer_flag) - number) < 0 && !limit.is_exhausted()) {
   }
 }
@@ -195,46 +205,49 @@ __global__ void __launch_bounds__(512) two_shot(const kernel_arguments args) {
   wait_for_earlier_kernels();
   const inbox_slot slot(args);
   spin_limit limit(args);
-  // Slices start on whole vectors, so that their alignment is that of the buffers.
+  // Slices start at vector boundaries, so they have the same alignment as the buffers.
   constexpr bool is_reduce_scatter = Target == result_target::local;
-  const std::uint64_t slice =
-      is_reduce_scatter ? args.count
-               : (vector_count<Wire>(args.count) + ranks<N>(args) - 1) / ranks<N>(args) * wire_vector<Wire>::elements;
+  const std::uint64_t slice = is_reduce_scatter ? args.count
+                                                : (vector_count<Wire>(args.count) + ranks<N>(args) - 1) /
+                                                      ranks<N>(args) * wire_vector<Wire>::elements;
   const std::uint64_t count = is_reduce_scatter ? args.count * ranks<N>(args) : args.count;
   const bool are_slices_aligned = slice * sizeof(T) % 16 == 0;
   constexpr bool confirms_by_loads = sizeof(Wire) == 4;
   const pipeline<T, Wire, N, U, Target> p{args,
-                                           slot,
-                                           limit,
-                                           static_cast<const T*>(args.send_buf),
-                                           static_cast<T*>(args.recv_buf),
-                                           slice,
-                                           count,
-                                           is_aligned(args.send_buf) && are_slices_aligned,
-                                           is_aligned(args.recv_buf),
-                                           *slot.step()};
+                                          slot,
+                                          limit,
+                                          static_cast<const T*>(args.send_buf),
+                                          static_cast<T*>(args.recv_buf),
+                                          slice,
+                                          count,
+                                          is_aligned(args.send_buf) && are_slices_aligned,
+                                          is_aligned(args.recv_buf),
+                                          *slot.step()};
   const std::uint64_t vectors_per_step = std::uint64_t(U) * gridDim.x * blockDim.x;
-  const auto steps = static_cast<std::uint32_t>((vector_count<Wire>(slice) + vectors_per_step - 1) / vectors_per_step);
+  const auto steps =
+      static_cast<std::uint32_t>((vector_count<Wire>(slice) + vectors_per_step - 1) / vectors_per_step);
 
   p.scatter(0);
   for (std::uint32_t s = 0; s < steps; ++s) {
-    if (!confirms_by_loads && steps > depth - 2 && s > 0 && (s + blockIdx.x) % fence_period == 0) __threadfence_system();
+    if (!confirms_by_loads && steps > depth - 2 && s > 0 && (s + blockIdx.x) % fence_period == 0)
+      __threadfence_system();
     if (s + 1 < steps) p.scatter(s + 1);
-    if (confirms_by_loads && s >= confirm_delay && s - confirm_delay + depth - 2 < steps) p.confirm_cleared(s - confirm_delay);
+    if (confirms_by_loads && s >= confirm_delay && s - confirm_delay + depth - 2 < steps)
+      p.confirm_cleared(s - confirm_delay);
     p.reduce(s);
     if (Target == result_target::inbox && s > 0) p.collect(s - 1);
   }
   if (Target == result_target::inbox) p.collect(steps - 1);
   if (Target == result_target::peer_buffers) exchange_completion<N>(slot, limit);
-  __syncthreads();  // every thread has read the step
+  __syncthreads();  // all threads have read the step
   if (threadIdx.x == 0) {
     *slot.step() = p.first_step + steps;
     if (Target == result_target::peer_buffers) *slot.zero_copy_count() += 1;
   }
 }
 
-// Launch shapes. A message should spread over as many multiprocessors as it has warps for (latency), and
-// a long one should have as many bytes on the links as there are threads (bandwidth).
+// Launch shapes. For latency, a short message is spread over as many multiprocessors as it has warps. For
+// bandwidth, a long message uses large blocks, because every thread keeps bytes in flight on the links.
 struct launch_shape {
   int slots, threads;
 };
@@ -252,7 +265,7 @@ void set_shape(kernel_arguments& args, std::uint64_t vectors) {
 template <typename T, typename Wire, int N, result_target Target>
 gpu_error launch_two_shot(kernel_arguments args, std::uint64_t vectors, gpu_stream stream) {
   set_shape(args, vectors);
-  // One vector a step keeps the pipeline short; two keep the links busy once it is long anyway.
+  // One vector per step keeps the pipeline short. For long messages, two per step keep the links busy.
   if (vectors <= std::uint64_t(4) * max_slots * 512)
     return gpu_launch(two_shot<T, Wire, N, 1, Target>, args, stream);
   return gpu_launch(two_shot<T, Wire, N, 2, Target>, args, stream);
@@ -262,7 +275,8 @@ template <typename T, typename Wire, int N>
 gpu_error launch(reduction_algorithm algorithm, kernel_arguments args, gpu_stream stream) {
   const std::uint64_t vectors = vector_count<Wire>(args.count);
   const std::uint64_t slice = (vectors + args.size - 1) / args.size;
-  if (algorithm == reduction_algorithm::two_shot) return launch_two_shot<T, Wire, N, result_target::inbox>(args, slice, stream);
+  if (algorithm == reduction_algorithm::two_shot)
+    return launch_two_shot<T, Wire, N, result_target::inbox>(args, slice, stream);
   if constexpr (std::is_same_v<T, Wire>)
     if (algorithm == reduction_algorithm::two_shot_zero_copy)
       return launch_two_shot<T, Wire, N, result_target::peer_buffers>(args, slice, stream);
@@ -284,7 +298,7 @@ gpu_error load_kernels() {
   return code;
 }
 
-// Calls `function` with the types and the number of ranks as template arguments.
+// Calls `function` with the types and the number of ranks as template arguments (0: any number of ranks).
 template <typename T, typename Wire, typename Function>
 gpu_error dispatch_ranks(int size, Function function) {
   switch (size) {
@@ -299,7 +313,7 @@ gpu_error dispatch_types(element_type type, element_type wire, int size, Functio
   switch (type) {
     case element_type::float32:
       return wire == element_type::bfloat16 ? dispatch_ranks<float, bfloat16>(size, function)
-                                       : dispatch_ranks<float, float>(size, function);
+                                            : dispatch_ranks<float, float>(size, function);
     case element_type::float16: return dispatch_ranks<float16, float16>(size, function);
     case element_type::bfloat16: return dispatch_ranks<bfloat16, bfloat16>(size, function);
   }
@@ -308,13 +322,15 @@ gpu_error dispatch_types(element_type type, element_type wire, int size, Functio
 
 }  // namespace
 
-gpu_error launch_allreduce(reduction_algorithm algorithm, element_type type, element_type wire, kernel_arguments args, gpu_stream stream) {
+gpu_error launch_allreduce(reduction_algorithm algorithm, element_type type, element_type wire,
+                           kernel_arguments args, gpu_stream stream) {
   return dispatch_types(type, wire, args.size, [&]<typename T, typename Wire, int N>() {
     return launch<T, Wire, N>(algorithm, args, stream);
   });
 }
 
-gpu_error launch_reduce_scatter(element_type type, element_type wire, kernel_arguments args, gpu_stream stream) {
+gpu_error launch_reduce_scatter(element_type type, element_type wire, kernel_arguments args,
+                                gpu_stream stream) {
   return dispatch_types(type, wire, args.size, [&]<typename T, typename Wire, int N>() {
     return launch_two_shot<T, Wire, N, result_target::local>(args, vector_count<Wire>(args.count), stream);
   });

@@ -1,5 +1,5 @@
-// The thin layer between the peer-memory kernels and the two device languages: the runtime calls that
-// the backend makes, and the few instructions that CUDA C++ and HIP spell differently.
+// Portability layer of the peer-memory kernels for CUDA C++ and HIP: the runtime calls that the backend makes,
+// and the few device instructions that the two languages spell differently.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ constexpr gpu_error gpu_invalid_value = hipErrorInvalidValue;
 inline const char* gpu_error_text(gpu_error code) { return hipGetErrorString(code); }
 inline gpu_error gpu_get_device(int* device) { return hipGetDevice(device); }
 inline gpu_error gpu_set_device(int device) { return hipSetDevice(device); }
-// Other devices write here while a kernel reads: no cache of this device may keep it.
+// Other devices write to this memory while a kernel reads it, so this device must not cache it.
 inline gpu_error gpu_malloc(void** pointer, std::size_t bytes) {
   return hipExtMallocWithFlags(pointer, bytes, hipDeviceMallocFinegrained);
 }
@@ -35,15 +35,15 @@ inline gpu_error gpu_free(void* pointer) { return hipFree(pointer); }
 inline gpu_error gpu_memset(void* pointer, int value, std::size_t bytes) {
   return hipMemset(pointer, value, bytes);
 }
-inline gpu_error gpu_copy(void* to, const void* from, std::size_t bytes) {
-  return hipMemcpy(to, from, bytes, hipMemcpyDefault);
+inline gpu_error gpu_copy(void* destination, const void* source, std::size_t bytes) {
+  return hipMemcpy(destination, source, bytes, hipMemcpyDefault);
 }
 inline gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads, void** arguments,
                                    gpu_stream stream, bool /*early*/) {
   return hipLaunchKernel(kernel, blocks, threads, arguments, 0, stream);
 }
 template <typename Kernel>
-bool gpu_may_start_early(Kernel*) {
+bool gpu_supports_early_start(Kernel*) {
   return false;
 }
 __device__ inline void wait_for_earlier_kernels() {}
@@ -74,7 +74,7 @@ inline gpu_error gpu_bus_id(char* text, int bytes, int device) {
 inline int gpu_ordinal(const char* bus_id) {  // -1: this process does not see the device
   int device = -1;
   if (hipDeviceGetByPCIBusId(&device, bus_id) == hipSuccess) return device;
-  (void)hipGetLastError();  // not an error here; do not leave it for the user's next check
+  (void)hipGetLastError();  // clear the error, which the application must not see
   return -1;
 }
 inline gpu_error gpu_can_access_peer(int* is_accessible, int device, int peer) {
@@ -83,13 +83,13 @@ inline gpu_error gpu_can_access_peer(int* is_accessible, int device, int peer) {
 inline gpu_error gpu_enable_peer(int peer) {
   const gpu_error code = hipDeviceEnablePeerAccess(peer, 0);
   if (code != hipErrorPeerAccessAlreadyEnabled) return code;
-  (void)hipGetLastError();  // not an error here; do not leave it for the user's next check
+  (void)hipGetLastError();  // clear the error, which the application must not see
   return gpu_success;
 }
 
 // Four words that another device may be writing. Each word is read at once; the four are not one unit.
-__device__ inline uint4 load_remote(const uint4* from) {
-  const auto* words = reinterpret_cast<const std::uint32_t*>(from);
+__device__ inline uint4 load_remote(const uint4* source) {
+  const auto* words = reinterpret_cast<const std::uint32_t*>(source);
   uint4 value;
   value.x = __hip_atomic_load(words + 0, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
   value.y = __hip_atomic_load(words + 1, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
@@ -98,22 +98,22 @@ __device__ inline uint4 load_remote(const uint4* from) {
   return value;
 }
 
-__device__ inline void store_remote(uint4* to, uint4 value) {
-  auto* words = reinterpret_cast<std::uint32_t*>(to);
+__device__ inline void store_remote(uint4* destination, uint4 value) {
+  auto* words = reinterpret_cast<std::uint32_t*>(destination);
   __hip_atomic_store(words + 0, value.x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
   __hip_atomic_store(words + 1, value.y, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
   __hip_atomic_store(words + 2, value.z, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
   __hip_atomic_store(words + 3, value.w, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
 }
 
-__device__ inline std::uint32_t load_flag(const std::uint32_t* from) {
-  return __hip_atomic_load(from, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_SYSTEM);
+__device__ inline std::uint32_t load_flag(const std::uint32_t* source) {
+  return __hip_atomic_load(source, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_SYSTEM);
 }
-__device__ inline void store_flag(std::uint32_t* to, std::uint32_t value) {
-  __hip_atomic_store(to, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
+__device__ inline void store_flag(std::uint32_t* destination, std::uint32_t value) {
+  __hip_atomic_store(destination, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
 }
 
-// Nanoseconds, from the counter that runs at 100 MHz. The host's pass over this file has no such instruction.
+// Nanoseconds, from a counter with 100 MHz. The instruction does not exist in the host compilation pass.
 #if defined(__HIP_DEVICE_COMPILE__)
 __device__ inline std::uint64_t now_ns() { return __builtin_amdgcn_s_memrealtime() * 10; }
 #else
@@ -135,12 +135,12 @@ inline gpu_error gpu_free(void* pointer) { return cudaFree(pointer); }
 inline gpu_error gpu_memset(void* pointer, int value, std::size_t bytes) {
   return cudaMemset(pointer, value, bytes);
 }
-inline gpu_error gpu_copy(void* to, const void* from, std::size_t bytes) {
-  return cudaMemcpy(to, from, bytes, cudaMemcpyDefault);
+inline gpu_error gpu_copy(void* destination, const void* source, std::size_t bytes) {
+  return cudaMemcpy(destination, source, bytes, cudaMemcpyDefault);
 }
-// `early`: the kernel may be set up while the one before it on the stream ends (programmatic dependent launch),
-// which it then waits for with wait_for_earlier_kernels before it reads or writes anything. Only code that is
-// compiled for Hopper or later does: gpu_may_start_early.
+// `can_start_early`: the kernel may be launched while the previous kernel of the stream finishes (programmatic
+// dependent launch). It then calls wait_for_earlier_kernels before it reads or writes anything. Only code
+// compiled for Hopper or later can wait this way: see gpu_supports_early_start.
 inline gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads, void** arguments,
                                    gpu_stream stream, bool can_start_early) {
   cudaLaunchAttribute overlap{};
@@ -154,9 +154,10 @@ inline gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads
   config.numAttrs = can_start_early ? 1 : 0;
   return cudaLaunchKernelExC(&config, kernel, arguments);
 }
-// Of the code that the current device runs; all kernels are compiled for the same architectures.
+// Returns true if the code that runs on the current device supports it. All kernels are compiled for
+// the same architectures.
 template <typename Kernel>
-bool gpu_may_start_early(Kernel* kernel) {
+bool gpu_supports_early_start(Kernel* kernel) {
   cudaFuncAttributes attributes;
   return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
 }
@@ -192,7 +193,7 @@ inline gpu_error gpu_bus_id(char* text, int bytes, int device) {
 inline int gpu_ordinal(const char* bus_id) {  // -1: this process does not see the device
   int device = -1;
   if (cudaDeviceGetByPCIBusId(&device, bus_id) == cudaSuccess) return device;
-  (void)cudaGetLastError();  // not an error here; do not leave it for the user's next check
+  (void)cudaGetLastError();  // clear the error, which the application must not see
   return -1;
 }
 inline gpu_error gpu_can_access_peer(int* is_accessible, int device, int peer) {
@@ -201,34 +202,34 @@ inline gpu_error gpu_can_access_peer(int* is_accessible, int device, int peer) {
 inline gpu_error gpu_enable_peer(int peer) {
   const gpu_error code = cudaDeviceEnablePeerAccess(peer, 0);
   if (code != cudaErrorPeerAccessAlreadyEnabled) return code;
-  (void)cudaGetLastError();  // not an error here; do not leave it for the user's next check
+  (void)cudaGetLastError();  // clear the error, which the application must not see
   return gpu_success;
 }
 
 // Four words that another device may be writing. Each word is read at once; the four are not one unit.
-__device__ inline uint4 load_remote(const uint4* from) {
+__device__ inline uint4 load_remote(const uint4* source) {
   uint4 value;
   asm volatile("ld.relaxed.sys.global.v4.u32 {%0,%1,%2,%3}, [%4];"
                : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-               : "l"(from)
+               : "l"(source)
                : "memory");
   return value;
 }
 
-__device__ inline void store_remote(uint4* to, uint4 value) {
+__device__ inline void store_remote(uint4* destination, uint4 value) {
   asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1,%2,%3,%4};"
                :
-               : "l"(to), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
+               : "l"(destination), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
                : "memory");
 }
 
-__device__ inline std::uint32_t load_flag(const std::uint32_t* from) {
+__device__ inline std::uint32_t load_flag(const std::uint32_t* source) {
   std::uint32_t value;
-  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(source) : "memory");
   return value;
 }
-__device__ inline void store_flag(std::uint32_t* to, std::uint32_t value) {
-  asm volatile("st.release.sys.global.u32 [%0], %1;" : : "l"(to), "r"(value) : "memory");
+__device__ inline void store_flag(std::uint32_t* destination, std::uint32_t value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" : : "l"(destination), "r"(value) : "memory");
 }
 
 __device__ inline std::uint64_t now_ns() {

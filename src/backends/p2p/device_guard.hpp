@@ -1,4 +1,4 @@
-// Makes a device current for a scope, by the runtime that the plug-in is linked with.
+// Makes a device current for a scope, using the runtime with which the plug-in is linked.
 #pragma once
 
 #include "backends/p2p/device.hpp"

@@ -1,4 +1,4 @@
-// What a thread block knows of its slot, and the waiting that all kernels share.
+// A thread block's view of its inbox slot, and the bounded wait that all kernels share.
 #pragma once
 
 #include "backends/p2p/kernels.hpp"
@@ -6,8 +6,8 @@
 
 namespace isthmus::p2p {
 
-// Waits for words, but not for ever: looks at the clock and at the host's words once in a while. Where a kernel
-// has waited for the timeout in vain, those queued behind it don't each wait as long again.
+// Bound of a spin loop: checks the clock and the host's flags every 65,536 iterations. After one kernel has
+// timed out, the kernels queued after it do not wait for the timeout again.
 struct spin_limit {
   host_flags* flags;
   std::uint64_t timeout_ns;
@@ -15,7 +15,8 @@ struct spin_limit {
   std::uint32_t spins = 0;
   bool has_expired = false;
 
-  __device__ explicit spin_limit(const kernel_arguments& args) : flags(args.flags), timeout_ns(args.timeout_ns) {}
+  __device__ explicit spin_limit(const kernel_arguments& args)
+      : flags(args.flags), timeout_ns(args.timeout_ns) {}
 
   __device__ bool is_exhausted() {
     if (has_expired) return true;
@@ -29,7 +30,8 @@ struct spin_limit {
   }
 };
 
-// The number of ranks: N where it is known when compiling, which keeps everything in registers.
+// Number of ranks. If the size is known at compile time (N > 0), all loops are unrolled and values
+// stay in registers.
 template <int N>
 __device__ inline int ranks(const kernel_arguments& args) {
   return N ? N : args.size;
@@ -37,7 +39,7 @@ __device__ inline int ranks(const kernel_arguments& args) {
 template <int N>
 constexpr int max_rank_count = N ? N : max_ranks;
 
-// The rank that comes i after the own one.
+// Returns the i-th rank after this one, cyclically.
 template <int N>
 __device__ inline int rank_after(const kernel_arguments& args, int i) {
   const int next = args.rank + i;
@@ -48,29 +50,32 @@ __device__ inline bool is_aligned(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
 }
 
-// This block's slot of every rank's inbox.
+// Slot of this block in the inbox of every rank.
 struct inbox_slot {
   const kernel_arguments& args;
   std::size_t stride;  // vectors of one generation
 
-  __device__ explicit inbox_slot(const kernel_arguments& args) : args(args), stride(std::size_t(2) * args.size * slot_vectors) {}
+  __device__ explicit inbox_slot(const kernel_arguments& args)
+      : args(args), stride(std::size_t(2) * args.size * slot_vectors) {}
 
-  __device__ std::uint32_t* step() const { return &reinterpret_cast<scratch_header*>(args.scratch[0])->step[blockIdx.x]; }
+  __device__ std::uint32_t* step() const {
+    return &reinterpret_cast<scratch_header*>(args.scratch[0])->step[blockIdx.x];
+  }
   __device__ std::uint32_t* zero_copy_count() const {
     return &reinterpret_cast<scratch_header*>(args.scratch[0])->zero_copy_count[blockIdx.x];
   }
-  // At the i-th next rank (0: this one), what rank `writer` writes.
+  // The completion number that rank `writer` writes, in the scratch of the i-th next rank (0: this one).
   __device__ std::uint32_t* done(int i, int writer) const {
     return &reinterpret_cast<scratch_header*>(args.scratch[i])->done[blockIdx.x][writer];
   }
-  // Row `row` of the i-th next rank (0: this one) in the generation of `step`.
+  // Row `row` of the inbox of the i-th next rank (0: this one), in the generation of `step`.
   __device__ uint4* row(int i, std::uint32_t step, int row) const {
     auto* inbox = reinterpret_cast<uint4*>(args.scratch[i] + inbox_offset);
     return inbox + (std::size_t(blockIdx.x) * depth + step % depth) * stride + std::size_t(row) * slot_vectors;
   }
 };
 
-// Sends `v` to place `k` of row `row` at every other rank, each rank starting with its next.
+// Sends `v` to vector `k` of row `row` on every other rank, starting with the next rank.
 template <int N>
 __device__ inline void send_to_all(const inbox_slot& slot, std::uint32_t step, int row, int k, uint4 v) {
 #pragma unroll
@@ -78,9 +83,9 @@ __device__ inline void send_to_all(const inbox_slot& slot, std::uint32_t step, i
     if (N || i < slot.args.size) store_remote(slot.row(i, step, row) + k, v);
 }
 
-// Adds, in rank order, `own` and what the other ranks sent to place `k`, and makes the places ready for
-// a later generation. The loads of all ranks are in flight together. False when patience ended first: then
-// there is no sum, and nothing may be stored, so that a call which one rank never joined changes no buffer.
+// Adds `own` and the vectors `k` of the other ranks in rank order, and clears the vectors for a later
+// generation. The loads of all ranks are in flight at the same time. Returns false if the wait expired. In this
+// case there is no sum and nothing may be stored, so a call changes no buffer unless all ranks join it.
 template <typename Wire, int N>
 __device__ inline bool receive_and_add(const inbox_slot& slot, std::uint32_t step, int k, uint4 own,
                                        spin_limit& limit, uint4& result) {

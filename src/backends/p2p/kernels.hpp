@@ -1,13 +1,15 @@
-// What the host side knows of the peer-memory kernels: the scratch that they share, and the launches.
+// Host interface of the peer-memory kernels: the layout of the shared scratch memory, and the launch functions.
 //
-// Scratch. Every rank owns one block of device memory that all ranks can write. It is divided into
-// slots, one per thread block of a launch; a slot holds `depth` generations of an inbox. Consecutive
-// steps of a slot use consecutive generations. In every reduction every rank hears from every other rank,
-// directly or through a third, so when one is complete here, the one before it is complete everywhere: its
-// generations are free. Within a kernel of many steps, docs/p2p_protocol.md shows why `depth` generations are
-// enough. Allgather and broadcast have an inbox of packets with steps of their own; after a broadcast, whose
-// root waits for nobody, the next of them hears from every rank before it sends (docs/p2p_packets.md). That is
-// what makes back-to-back calls with skewed ranks safe without an acknowledgement.
+// Scratch: Every rank owns one block of device memory that all ranks can write. It is divided into slots,
+//   one per thread block of a launch. A slot holds `depth` generations of an inbox, and consecutive steps
+//   use consecutive generations.
+//
+// Reuse without acknowledgements: In a reduction, every rank receives data from every other rank, directly or
+//   through a third rank. When a reduction is complete on one rank, the previous one is complete on all ranks,
+//   and its generations are free. docs/internals/p2p.md shows why `depth` generations are enough within a
+//   kernel of many steps. Allgather and broadcast use a packet inbox with its own step counter. The root of a
+//   broadcast does not wait, so the next packet kernel first receives a packet from every rank before it sends
+//   (docs/internals/p2p.md). This makes back-to-back calls safe even if ranks are skewed.
 #pragma once
 
 #include <cstddef>
@@ -27,21 +29,24 @@ constexpr int packet_depth = 2;
 enum class element_type { float32, float16, bfloat16 };
 enum class reduction_algorithm { one_shot, two_shot, two_shot_zero_copy };
 
-// The first bytes of the scratch; only the owner touches them, but for `done`.
+// The first bytes of the scratch. Only the owner accesses them, except for `done`.
 struct scratch_header {
   std::uint32_t step[max_slots];         // the next step of each slot's inbox
   std::uint32_t packet_step[max_slots];  // the same for the packet inbox; starts at 1
-  // 1: the slot's last packet kernel ended without having heard from all ranks, which is left to the next one.
+  // 1: the slot's last packet kernel did not wait for a packet from every rank, so the next kernel does.
   std::uint32_t packet_needs_drain[max_slots];
-  // Kernels of a slot so far that stored straight into the others' buffers. Not the step: other kernels count
-  // that on, too, and a flag left behind by half of its range would look as if it were ahead.
+  // Number of kernels of a slot that stored directly into peer buffers. `step` cannot be used instead, because
+  // other kernels also increment it. A flag that lags by more than half of its range would appear to be ahead.
   std::uint32_t zero_copy_count[max_slots];
-  // [slot][r]: written by rank r alone, its number of such kernels whose results are all in this rank's buffer.
+  // [slot][r]: written by rank r only. The number of such kernels whose results are complete in
+  // this rank's buffer.
   std::uint32_t done[max_slots][max_ranks];
 };
 
-// Layout: control; inbox [slot][depth][2 * size][slot_vectors], of whose rows the first `size` receive
-// inputs and the others results; packet inbox [slot][packet_depth][size][packet_vectors].
+// Layout:
+//   header
+//   inbox [slot][depth][2 * size][slot_vectors]; the first `size` rows receive inputs, the others results
+//   packet inbox [slot][packet_depth][size][packet_vectors]
 constexpr std::size_t inbox_offset = 16384;
 static_assert(sizeof(scratch_header) <= inbox_offset);
 constexpr std::size_t inbox_bytes(int size) {
@@ -52,7 +57,7 @@ constexpr std::size_t scratch_bytes(int size) {
   return packet_offset(size) + std::size_t(max_slots) * packet_depth * size * packet_vectors * 16;
 }
 
-// Words in pinned host memory that tell the kernels to give up, and the host that they did.
+// Words in pinned host memory: the host requests an abort, and kernels report a timeout.
 struct host_flags {
   volatile std::uint32_t abort;    // set by the host
   volatile std::uint32_t expired;  // set by a kernel that waited longer than the timeout
@@ -61,18 +66,19 @@ struct host_flags {
 struct kernel_arguments {
   const void* send_buf;  // NULL: this rank contributes zeros (allreduce and reduce_scatter)
   void* recv_buf;
-  std::uint64_t count;  // as THE TABLE counts; bytes for the moving collectives
+  std::uint64_t count;  // as in the collective table; bytes for allgather and broadcast
   int rank, size, root;
-  int slots, threads;             // launch shape, equal on all ranks
-  float divisor;                  // 1, or the number of ranks for avg
-  std::byte* scratch[max_ranks];  // [i]: scratch of rank (rank + i) % size, as this device reaches it
-  void* peer_recv_bufs[max_ranks];       // two_shot_zero_copy: the recv_buf of rank (rank + i) % size
+  int slots, threads;               // launch shape, equal on all ranks
+  float divisor;                    // 1, or the number of ranks for avg
+  std::byte* scratch[max_ranks];    // [i]: scratch of rank (rank + i) % size, as mapped on this device
+  void* peer_recv_bufs[max_ranks];  // two_shot_zero_copy: the recv_buf of rank (rank + i) % size
   host_flags* flags;
   std::uint64_t timeout_ns;
-  bool can_start_early;  // may_start_early()
+  bool can_start_early;  // supports_early_start()
 };
 
-// Launches with the call's own shape. Its own result, not the thread's last error: that may be an old one.
+// Launches with the shape in the arguments. Returns the result of this launch: the thread's last error
+// may be older.
 template <typename Kernel>
 gpu_error gpu_launch(Kernel* kernel, const kernel_arguments& args, gpu_stream stream) {
   void* arguments[] = {const_cast<p2p::kernel_arguments*>(&args)};
@@ -80,26 +86,32 @@ gpu_error gpu_launch(Kernel* kernel, const kernel_arguments& args, gpu_stream st
                            arguments, stream, args.can_start_early);
 }
 
-// Each enqueues one collective on `stream` and sets the launch shape of `call` itself. Sums (or averages)
-// are bit-identical on all ranks: contributions, each rounded to the wire type, the own one too, are
-// added in float32 in rank order and the result is rounded once, to the wire type. `wire` is the
-// buffers' own type, or bfloat16 for float32 buffers (not with two_shot_zero_copy).
-gpu_error launch_allreduce(reduction_algorithm algorithm, element_type type, element_type wire, kernel_arguments args, gpu_stream stream);
+// Each function sets the launch shape in its arguments and enqueues one collective on `stream`.
+//
+// Arithmetic: sums and averages are bit-identical on all ranks. Every contribution, including the rank's
+// own, is rounded to the wire format. Contributions are added in float32 in rank order, and the result is
+// rounded once to the wire format. `wire` is the type of the buffers, or bfloat16 for float32 buffers
+// (not with two_shot_zero_copy).
+gpu_error launch_allreduce(reduction_algorithm algorithm, element_type type, element_type wire,
+                           kernel_arguments args, gpu_stream stream);
 gpu_error launch_reduce_scatter(element_type type, element_type wire, kernel_arguments args, gpu_stream stream);
-// Move bytes unchanged; `count` is in bytes per rank, at most packet_limit.
+// These move bytes unchanged. `count` is in bytes per rank, at most packet_limit_bytes.
 gpu_error launch_allgather(kernel_arguments args, gpu_stream stream);
 gpu_error launch_broadcast(kernel_arguments args, gpu_stream stream);
-// Waits, in all slots, until every rank has begun the last broadcast: from then on nobody sends here.
+// Waits in all slots until every rank has started the last broadcast. After that, no rank writes to
+// this rank's inbox.
 gpu_error launch_drain(kernel_arguments args, gpu_stream stream);
 
-// Load every kernel that `size` ranks use onto the current device. A kernel that is loaded at its first
-// launch may have to wait for the device, and so for another rank's kernel that waits for it.
+// Loads all kernels that `size` ranks use onto the current device. Loading a kernel at its first launch can
+// deadlock: it may wait for the device to become idle, and a kernel that runs there may wait for the
+// kernel being loaded.
 gpu_error load_reduction_kernels(int size);
 gpu_error load_packet_kernels();
-// Whether the kernels, as the current device runs them, wait by themselves for the one before on the stream.
-bool may_start_early();
+// Returns true if the kernels compiled for the current device can be launched before the previous kernel of the
+// stream ends and wait for it themselves.
+bool supports_early_start();
 
-// The largest messages, in elements of the wire type per rank and in bytes.
+// The largest messages, in elements of the wire format per rank and in bytes.
 constexpr std::uint64_t one_shot_limit_bytes = std::uint64_t(max_slots) * slot_vectors * 16;
 constexpr std::uint64_t packet_limit_bytes = std::uint64_t(max_slots) * packet_vectors * 8;
 

@@ -1,5 +1,5 @@
-// What peers need of a backend's context when all ranks are devices of one process: an allgather between the
-// threads that set them up.
+// Backend contexts for ranks that are devices of one process. They provide the members that peer_scratch uses:
+// rank, size, device and an allgather between the threads that set up the ranks.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -41,7 +41,8 @@ class local_contexts {
     const void* contribution;
   };
 
-  // Every rank in a thread of its own. What a rank brings stays readable until all have copied it.
+  // Every rank calls this function in its own thread. The second barrier keeps contributions valid until all
+  // have copied them.
   static isthmus_status allgather(void* runtime, const void* contribution, void* gathered, std::size_t bytes) {
     auto& own = *static_cast<rank_slot*>(runtime);
     own.contribution = contribution;

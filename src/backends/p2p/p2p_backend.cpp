@@ -12,14 +12,14 @@
 namespace isthmus::p2p {
 namespace {
 
-// What a rule may name. `wire` is none where the buffers' own type travels.
+// An algorithm that a rule can name. `bfloat16_wire`: float32 buffers are sent as bfloat16.
 struct named_algorithm {
   reduction_algorithm value;
   bool bfloat16_wire;
 };
-constexpr const char* algorithm_names[] = {"one_shot",      "two_shot",        "one_shot_bf16",
+constexpr const char* algorithm_names[] = {"one_shot",      "two_shot",           "one_shot_bf16",
                                            "two_shot_bf16", "two_shot_zero_copy", nullptr};
-// In the order of the names.
+// In the order of algorithm_names.
 constexpr named_algorithm algorithm_rows[] = {{reduction_algorithm::one_shot, false},
                                               {reduction_algorithm::two_shot, false},
                                               {reduction_algorithm::one_shot, true},
@@ -27,7 +27,7 @@ constexpr named_algorithm algorithm_rows[] = {{reduction_algorithm::one_shot, fa
                                               {reduction_algorithm::two_shot_zero_copy, false}};
 static_assert(std::size(algorithm_names) == std::size(algorithm_rows) + 1);
 
-// Without a name: the one that can do any size, exactly.
+// Without a name: two_shot, which is exact and has no size limit.
 const named_algorithm* find_algorithm(const char* name) {
   if (!name) return &algorithm_rows[1];
   const int index = isthmus_algorithm_index(algorithm_names, name);
@@ -37,8 +37,9 @@ const named_algorithm* find_algorithm(const char* name) {
 struct p2p_state {
   const isthmus_backend_context* context;
   peer_scratch scratch;
-  bool has_broadcast = false;  // ever: a graph may replay it
-  explicit p2p_state(const isthmus_backend_context* backend_context) : context(backend_context), scratch(*backend_context) {}
+  bool has_broadcast = false;  // never reset: a graph may replay the broadcast
+  explicit p2p_state(const isthmus_backend_context* backend_context)
+      : context(backend_context), scratch(*backend_context) {}
 };
 
 std::optional<element_type> element_of(isthmus_datatype datatype) {
@@ -64,36 +65,40 @@ std::optional<element_type> element_of(isthmus_datatype datatype) {
 
 std::size_t element_bytes(element_type type) { return type == element_type::float32 ? 4 : 2; }
 
-const char* reason_not_to_reduce(const isthmus_operation& operation, const named_algorithm& algorithm) {
+const char* unsupported_reduction_reason(const isthmus_operation& operation, const named_algorithm& algorithm) {
   const auto type = element_of(operation.datatype);
-  if (!type) return "reduces float32, float16 and bfloat16 only";
-  if (operation.op != ISTHMUS_SUM && operation.op != ISTHMUS_AVG) return "reduces with sum and avg only";
-  if (algorithm.bfloat16_wire && *type != element_type::float32) return "the bfloat16 wire is for float32 buffers";
+  if (!type) return "supports reductions of float32, float16 and bfloat16 only";
+  if (operation.op != ISTHMUS_SUM && operation.op != ISTHMUS_AVG)
+    return "supports reductions with sum and avg only";
+  if (algorithm.bfloat16_wire && *type != element_type::float32)
+    return "the bfloat16 wire requires float32 buffers";
   const element_type wire = algorithm.bfloat16_wire ? element_type::bfloat16 : *type;
-  if (algorithm.value == reduction_algorithm::one_shot && (operation.collective != ISTHMUS_ALLREDUCE ||
-                                                 operation.count > one_shot_limit_bytes / element_bytes(wire)))
-    return "one_shot is for allreduce of messages that fit the inbox (2 MiB on the wire)";
+  if (algorithm.value == reduction_algorithm::one_shot &&
+      (operation.collective != ISTHMUS_ALLREDUCE ||
+       operation.count > one_shot_limit_bytes / element_bytes(wire)))
+    return "one_shot supports only allreduce of messages that fit the inbox (2 MiB on the wire)";
   return nullptr;
 }
 
 const char* supports(void*, const isthmus_operation* operation, const char* name) {
   const named_algorithm* algorithm = find_algorithm(name);
   if (!algorithm)
-    return "unknown algorithm; one_shot, two_shot, one_shot_bf16, two_shot_bf16 and two_shot_zero_copy exist";
+    return "unknown algorithm; use one_shot, two_shot, one_shot_bf16, two_shot_bf16 or two_shot_zero_copy";
   if (algorithm->value == reduction_algorithm::two_shot_zero_copy)
-    return "two_shot_zero_copy has to know all ranks' buffers: isthmus/tensor_parallel.h only";
+    return "two_shot_zero_copy needs the buffers of all ranks; it is available through "
+           "isthmus/tensor_parallel.h only";
   switch (operation->collective) {
     case ISTHMUS_ALLREDUCE:
-    case ISTHMUS_REDUCE_SCATTER: return reason_not_to_reduce(*operation, *algorithm);
+    case ISTHMUS_REDUCE_SCATTER: return unsupported_reduction_reason(*operation, *algorithm);
     case ISTHMUS_ALLGATHER:
     case ISTHMUS_BROADCAST:
-      if (name) return "allgather and broadcast have one algorithm; name the backend alone";
+      if (name) return "allgather and broadcast have only one algorithm; name the backend without an algorithm";
       return operation->count > packet_limit_bytes / bytes_of(operation->datatype)
-                 ? "allgather and broadcast are for at most 528 KiB a rank"
+                 ? "allgather and broadcast support at most 528 KiB per rank"
                  : nullptr;
     default: break;
   }
-  return "does allreduce, reduce_scatter, allgather and broadcast only";
+  return "supports allreduce, reduce_scatter, allgather and broadcast only";
 }
 static_assert(one_shot_limit_bytes == 132 * 16 * 1024 && packet_limit_bytes == 132 * 4096, "texts above");
 
@@ -132,7 +137,7 @@ isthmus_status create(const isthmus_backend_context* context, void** out) {
   auto* state = new (std::nothrow) p2p_state(context);
   if (!state)
     return context->fail(context->runtime, ISTHMUS_ERROR_OUT_OF_MEMORY, 0, "p2p_backend.cpp:create", nullptr,
-                         "no host memory");
+                         "create: not enough host memory");
   if (!state->scratch.reason().empty()) {
     const auto status = context->fail(context->runtime, ISTHMUS_ERROR_UNSUPPORTED, state->scratch.native_code(),
                                       "p2p_backend.cpp:create", nullptr, "%s", state->scratch.reason().c_str());
@@ -143,11 +148,12 @@ isthmus_status create(const isthmus_backend_context* context, void** out) {
   return ISTHMUS_SUCCESS;
 }
 
-// How long destroy waits for ranks that have not begun a broadcast which this one has behind it.
+// Maximum time for which destroy waits for ranks that have not yet started a broadcast that this
+// rank has completed.
 constexpr double drain_timeout_s = 1;
 
-// Every rank sends to this one in a broadcast, which may have ended before that arrives. The memory must not be
-// another's by then, so where a rank does not come, it stays allocated.
+// In a broadcast, every rank sends to this one, and the data can arrive after this rank's kernel has ended. The
+// memory must not be reused before then. If a rank never starts the broadcast, the scratch stays allocated.
 void drain_broadcasts(p2p_state& self) {
   const isthmus_backend_context& context = *self.context;
   host_flags& flags = *self.scratch.flags();
@@ -155,16 +161,15 @@ void drain_broadcasts(p2p_state& self) {
   const device_guard guard(context.device.ordinal);
   kernel_arguments args = make_arguments(self, {});
   args.timeout_ns = std::min(args.timeout_ns, static_cast<std::uint64_t>(drain_timeout_s * 1e9));
-  gpu_error code = gpu_synchronize_device();  // the broadcasts' streams need not order this launch
+  gpu_error code = gpu_synchronize_device();  // this launch is not ordered after the streams of the broadcasts
   if (code == gpu_success) code = launch_drain(args, nullptr);
   if (code == gpu_success) code = gpu_synchronize_device();
   if (code != gpu_success || flags.expired == 0) return;
   const std::size_t abandoned_bytes = self.scratch.abandon_scratch();
-  context.log(
-      context.runtime, 2,
-      "destroyed before every rank had begun the last broadcast: %zu MB of device memory stay allocated, "
-      "since a rank may still write there",
-      abandoned_bytes / 1000000);
+  context.log(context.runtime, 2,
+              "destroy: not every rank has started the last broadcast; %zu MB of device memory stay allocated "
+              "because a rank may still write to them",
+              abandoned_bytes / 1000000);
 }
 
 void destroy(void* opaque) {
@@ -183,7 +188,7 @@ isthmus_status enqueue(void* opaque, const isthmus_operation* operations, const 
     const gpu_error code = launch(self, operations[i], *find_algorithm(algorithms[i]));
     if (code != gpu_success)
       return context.fail(context.runtime, ISTHMUS_ERROR_BACKEND, code, "p2p_backend.cpp:enqueue",
-                          "is the stream one of this communicator's device?", "launch failed: %s",
+                          "pass a stream of this communicator's device", "enqueue: kernel launch failed: %s",
                           gpu_error_text(code));
   }
   return ISTHMUS_SUCCESS;
@@ -193,7 +198,7 @@ isthmus_status poll(void* opaque) {
   auto& self = *static_cast<p2p_state*>(opaque);
   if (self.scratch.flags()->expired == 0) return ISTHMUS_SUCCESS;
   return self.context->fail(self.context->runtime, ISTHMUS_ERROR_TIMEOUT, 0, "p2p_backend.cpp:poll",
-                            "did every rank call the same collective with the same count?",
+                            "check that every rank calls the same collective with the same count",
                             "a kernel waited longer than %g s for another rank", self.context->timeout_s);
 }
 
@@ -205,7 +210,7 @@ isthmus_status synchronize(void* opaque) {
   const gpu_error code = gpu_synchronize_device();
   if (code != gpu_success)
     return self.context->fail(self.context->runtime, ISTHMUS_ERROR_BACKEND, code, "p2p_backend.cpp:synchronize",
-                              nullptr, "the device failed: %s", gpu_error_text(code));
+                              nullptr, "synchronize: the device failed: %s", gpu_error_text(code));
   return poll(opaque);
 }
 

@@ -1,4 +1,5 @@
-// Collectives by kernels that store straight into peer memory: the shortest way for what an LLM decodes with.
+// Backend p2p: collectives with kernels that store directly into peer memory. It has the lowest latency for the
+// short messages of LLM decoding.
 #pragma once
 
 #include <isthmus/backend.h>

@@ -12,14 +12,15 @@ namespace isthmus::p2p {
 
 #if ISTHMUS_P2P_HIP
 
-// HIP has no such question; results go through the inboxes there.
+// HIP has no such query, so results are sent through the inboxes.
 bool is_writable_by(const void*, int, int) { return false; }
 
 #else
 
 namespace {
 
-// Of the driver that the CUDA runtime has loaded; the runtime itself does not pass these questions on.
+// Functions of the CUDA driver, which the CUDA runtime has already loaded. The runtime does not
+// offer these queries.
 struct driver_functions {
   void* library = dlopen(cuda_driver_name, RTLD_LAZY | RTLD_NOLOAD);
   decltype(&cuPointerGetAttributes) attributes =
@@ -34,10 +35,11 @@ struct driver_functions {
 
 bool is_plain_memory_of(const driver_functions& functions, CUdeviceptr address, int owner) {
   CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
-                                     CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+                                      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
   int is_plain = 0, ordinal = -1;
   void* values[] = {&is_plain, &ordinal};
-  return functions.attributes(2, attributes, values, address) == CUDA_SUCCESS && is_plain != 0 && ordinal == owner;
+  return functions.attributes(2, attributes, values, address) == CUDA_SUCCESS && is_plain != 0 &&
+         ordinal == owner;
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 
 namespace isthmus::p2p {
 
-// What every rank tells the others of its scratch. Plain bytes: it crosses process borders.
+// Describes a rank's scratch to its peers. Trivially copyable because it is sent to other processes.
 struct peer_scratch::scratch_address {
   std::byte* pointer;
   gpu_ipc_handle handle;
@@ -28,7 +28,7 @@ peer_scratch::peer_scratch(const isthmus_backend_context& context) : m_size(cont
   prepare(context, own_vote);
   votes<scratch_address> all;
   if (!agree(context, own_vote, all)) return;
-  // A second round: mapping may still fail on one rank, and nobody may write before all have mapped.
+  // Second round: mapping can still fail on one rank, and no rank may write before all have mapped.
   vote<> mapped;
   map(context, all, mapped);
   votes<> all_mapped;
@@ -36,9 +36,10 @@ peer_scratch::peer_scratch(const isthmus_backend_context& context) : m_size(cont
 }
 
 template <typename Value>
-bool peer_scratch::agree(const isthmus_backend_context& context, const vote<Value>& own_vote, votes<Value>& all) {
+bool peer_scratch::agree(const isthmus_backend_context& context, const vote<Value>& own_vote,
+                         votes<Value>& all) {
   if (gather_votes(context, own_vote, all) != ISTHMUS_SUCCESS) {
-    m_reason = "the ranks could not exchange their addresses";
+    m_reason = "the ranks could not exchange their scratch addresses";
     return false;
   }
   m_reason = refusal_text(all);
@@ -48,10 +49,10 @@ bool peer_scratch::agree(const isthmus_backend_context& context, const vote<Valu
 
 void peer_scratch::prepare(const isthmus_backend_context& context, vote<scratch_address>& own_vote) {
   if (context.size > max_ranks)
-    return own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, std::to_string(context.size) + " ranks, at most " +
-                                                      std::to_string(max_ranks) + " are possible");
+    return own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, std::to_string(context.size) + " ranks, but at most " +
+                                                          std::to_string(max_ranks) + " are supported");
   if (context.node_size != context.size)
-    return own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, "the ranks are on several machines");
+    return own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, "the ranks are on several nodes");
   if (const std::string problem = read_flag(context, "share_device", m_may_share_device); !problem.empty())
     return own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, problem);
   const device_guard guard(context.device.ordinal);
@@ -62,32 +63,35 @@ void peer_scratch::prepare(const isthmus_backend_context& context, vote<scratch_
   if (const gpu_error fill_code = fill_scratch(); fill_code != gpu_success)
     return refuse(own_vote, "preparing the scratch", fill_code);
   gpu_error export_code = gpu_ipc_export(&own_vote.value.handle, m_own_scratch);
-  if (export_code == gpu_success) export_code = gpu_bus_id(own_vote.value.bus_id, sizeof(own_vote.value.bus_id), m_device);
+  if (export_code == gpu_success)
+    export_code = gpu_bus_id(own_vote.value.bus_id, sizeof(own_vote.value.bus_id), m_device);
   if (export_code != gpu_success) return refuse(own_vote, "preparing the scratch", export_code);
   own_vote.value.pointer = m_own_scratch;
 }
 
-// With the device current: the words that kernels start from, the host's flags, and the kernels themselves.
+// Initializes the scratch and the host's flags, and loads the kernels. The device must be current.
 gpu_error peer_scratch::fill_scratch() {
   const std::size_t bytes = scratch_bytes(m_size);
-  // "Not yet" everywhere in the inbox; steps and packets start at zero, packet flags at one.
+  // The inbox starts as "not yet arrived", steps and packets start at zero, packet steps at one.
   scratch_header header{};
   for (auto& step : header.packet_step) step = 1;
   gpu_error code = gpu_memset(m_own_scratch, 0xff, bytes);
-  if (code == gpu_success) code = gpu_memset(m_own_scratch + packet_offset(m_size), 0, bytes - packet_offset(m_size));
+  if (code == gpu_success)
+    code = gpu_memset(m_own_scratch + packet_offset(m_size), 0, bytes - packet_offset(m_size));
   if (code == gpu_success) code = gpu_copy(m_own_scratch, &header, sizeof(header));
   if (code == gpu_success) code = gpu_host_alloc(reinterpret_cast<void**>(&m_flags), sizeof(host_flags));
   if (code == gpu_success) code = load_reduction_kernels(m_size);
   if (code == gpu_success) code = load_packet_kernels();
   if (code == gpu_success) code = gpu_synchronize_device();
   if (code != gpu_success) return code;
-  m_can_start_early = may_start_early();
+  m_can_start_early = supports_early_start();
   m_flags->abort = 0;
   m_flags->expired = 0;
   return gpu_success;
 }
 
-void peer_scratch::map(const isthmus_backend_context& context, const votes<scratch_address>& all, refusal& own_vote) {
+void peer_scratch::map(const isthmus_backend_context& context, const votes<scratch_address>& all,
+                       refusal& own_vote) {
   const device_guard guard(m_device);
   m_scratch.assign(m_size, nullptr);
   m_scratch[0] = m_own_scratch;
@@ -96,14 +100,15 @@ void peer_scratch::map(const isthmus_backend_context& context, const votes<scrat
     const scratch_address& peer = all[rank].value;
     const std::string name = "rank " + std::to_string(rank);
     const bool is_same_process = context.process_of[rank] == context.process_of[context.rank];
-    // By bus: ordinals of several processes need not mean the same device.
+    // Compare bus ids: the ordinals of different processes can name different devices.
     const bool shares_device = std::strcmp(peer.bus_id, all[context.rank].value.bus_id) == 0;
-    // Kernels wait for each other: those of several processes take turns on a device, those of one may not.
+    // Kernels wait for each other. A device time-slices the kernels of several processes, but not those
+    // of one process.
     if (shares_device && (is_same_process || !m_may_share_device))
       return own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED,
-                         "shares its device with " + name + "; peer memory needs a device for each rank");
-    // A device that this process does not see (CUDA_VISIBLE_DEVICES) may still be reached: opening its memory
-    // decides.
+                             "shares its device with " + name + "; peer memory needs one device per rank");
+    // A device that is hidden from this process (CUDA_VISIBLE_DEVICES) may still be accessible: the test is to
+    // open its memory.
     const int ordinal = gpu_ordinal(peer.bus_id);
     int is_reachable = 1;
     gpu_error code = gpu_success;
@@ -138,9 +143,9 @@ peer_scratch::~peer_scratch() {
   if (m_device < 0) return;
   const device_guard guard(m_device);
   for (std::byte* imported : m_imported) (void)gpu_ipc_close(imported);
-  // cudaFree waits for the device, so no kernel of this rank uses the scratch any more. A rank that finished a
-  // collective has heard from all others, after a broadcast by p2p_backend.cpp's settle, so theirs have nothing
-  // to send to it either.
+  // cudaFree waits for the device, so this rank's kernels have finished with the scratch. So have those of its
+  // peers, because a rank that completed a collective has received data from all peers (after a
+  // broadcast: p2p_backend.cpp, drain_broadcasts).
   if (m_own_scratch) (void)gpu_free(m_own_scratch);
   if (m_flags) (void)gpu_host_free(m_flags);
 }

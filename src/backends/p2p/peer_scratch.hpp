@@ -1,4 +1,4 @@
-// The scratch of every rank, mapped into this rank's device: what create sets up and destroy undoes.
+// The scratch memory of all ranks, mapped on this rank's device. create() sets it up and destroy() releases it.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -14,8 +14,8 @@ namespace isthmus::p2p {
 
 class peer_scratch {
  public:
-  // Collective over the ranks. Throws nothing: where some rank can't, `reason` says why, the same way on
-  // every rank (the first rank that can't speaks), and the object is not usable.
+  // Collective over the ranks. Does not throw. If a rank cannot set up its scratch, reason() describes the
+  // first such rank, identically on all ranks, and the object is not usable.
   explicit peer_scratch(const isthmus_backend_context& context);
   ~peer_scratch();
   peer_scratch(const peer_scratch&) = delete;
@@ -23,10 +23,10 @@ class peer_scratch {
 
   const std::string& reason() const { return m_reason; }
   std::int64_t native_code() const { return m_native_code; }
-  // What every call of this rank has: the scratch, the host's words, and how kernels start.
+  // Sets the arguments that all calls of this rank share: scratch, host flags and the launch mode.
   void fill_arguments(kernel_arguments& args) const;
   host_flags* flags() const { return m_flags; }
-  // Leaves this rank's scratch allocated for ever: a rank may still write to it. Returns its bytes.
+  // Leaks this rank's scratch because a peer may still write to it. Returns its size in bytes.
   std::size_t abandon_scratch();
 
  private:
@@ -38,15 +38,15 @@ class peer_scratch {
   bool agree(const isthmus_backend_context& context, const vote<Value>& own_vote, votes<Value>& all);
 
   int m_device = -1;
-  bool m_may_share_device = false;  // one device with ranks of other processes
+  bool m_may_share_device = false;  // with ranks of other processes
   int m_size = 0;
   std::byte* m_own_scratch = nullptr;
-  std::vector<std::byte*> m_scratch;  // of rank (own rank + i) % size, as this device reaches it
-  std::vector<std::byte*> m_imported;   // mapped from other processes
+  std::vector<std::byte*> m_scratch;   // [i]: of rank (own rank + i) % size, as mapped on this device
+  std::vector<std::byte*> m_imported;  // mapped from other processes
   host_flags* m_flags = nullptr;
   bool m_can_start_early = false;
   std::string m_reason;
-  std::int64_t m_native_code = 0;  // of the rank that speaks
+  std::int64_t m_native_code = 0;  // of the rank that m_reason describes
 };
 
 }  // namespace isthmus::p2p

@@ -1,4 +1,4 @@
-// The tensor-parallel engine of CUDA and HIP: one kernel launch on each device, from one host thread.
+// The tensor-parallel engine for CUDA and HIP: one host thread launches one kernel per device.
 
 #include <isthmus/tensor_parallel.h>
 
@@ -12,8 +12,8 @@
 
 #include "backends/p2p/device_guard.hpp"
 #include "backends/p2p/local_contexts.hpp"
-#include "backends/p2p/peer_scratch.hpp"
 #include "backends/p2p/peer_access.hpp"
+#include "backends/p2p/peer_scratch.hpp"
 
 namespace isthmus::p2p {
 namespace {
@@ -22,7 +22,7 @@ struct device_rank {
   int device;
   gpu_stream stream;
   std::unique_ptr<peer_scratch> scratch;
-  kernel_arguments arguments{};  // what stays the same from call to call
+  kernel_arguments arguments{};  // arguments that do not change between calls
 };
 
 class tensor_engine {
@@ -36,7 +36,7 @@ class tensor_engine {
     if (n > 1) connect(devices, timeout_s);
   }
 
-  // "" once all devices reach each other.
+  // Returns "" if all devices can access each other.
   const std::string& reason() const { return m_reason; }
 
   bool allreduce(void* const* pointers, std::uint64_t count, element_type type, std::uint64_t active,
@@ -65,7 +65,7 @@ class tensor_engine {
         return false;
       }
     }
-    // The guard restores the caller's device only if it changed it itself.
+    // The guard restores the caller's device only if the guard itself changed it.
     if (m_ranks.size() > 1) (void)gpu_set_device(m_ranks[0].device);
     return true;
   }
@@ -78,7 +78,8 @@ class tensor_engine {
   }
 
  private:
-  // As ranks of a communicator connect, so each needs a thread while it lasts.
+  // Connecting is collective, as for the ranks of a communicator, so each device needs a thread
+  // during the setup.
   void connect(const isthmus_device* devices, double timeout_s) {
     const int n = static_cast<int>(m_ranks.size());
     local_contexts contexts(n, devices, timeout_s);
@@ -100,8 +101,9 @@ class tensor_engine {
     }
   }
 
-  // The advice as far as it can be followed.
-  reduction_algorithm choose(isthmus_shots shots, void* const* pointers, bool is_exact_wire, std::uint64_t wire_bytes) const {
+  // Follows `shots` if the buffers and the message size allow it.
+  reduction_algorithm choose(isthmus_shots shots, void* const* pointers, bool is_exact_wire,
+                             std::uint64_t wire_bytes) const {
     if (shots == ISTHMUS_ONE_SHOT && wire_bytes <= one_shot_limit_bytes) return reduction_algorithm::one_shot;
     if (shots != ISTHMUS_TWO_SHOT_ZERO_COPY || !is_exact_wire) return reduction_algorithm::two_shot;
     for (std::size_t owner = 0; owner < m_ranks.size(); ++owner)
@@ -112,27 +114,28 @@ class tensor_engine {
   }
 
   bool has_timed_out() const {
-    return m_ranks.size() > 1 && std::any_of(m_ranks.begin(), m_ranks.end(),
-                                             [](const device_rank& rank_state) { return rank_state.scratch->flags()->expired != 0; });
+    return m_ranks.size() > 1 && std::any_of(m_ranks.begin(), m_ranks.end(), [](const device_rank& rank_state) {
+             return rank_state.scratch->flags()->expired != 0;
+           });
   }
 
-  // One device: nothing travels, so nothing is rounded.
+  // With one device, nothing is sent, so nothing is rounded.
   bool sum_single_device(void* pointer, std::uint64_t count, element_type type, std::uint64_t active) {
     if ((active & 1u) != 0) return true;
     return gpu_memset_async(pointer, 0, count * (type == element_type::float32 ? 4 : 2), m_ranks[0].stream) ==
            gpu_success;
   }
 
-  // Device `failed` and those after it have not joined this call, those before it wait in it. Once the
-  // earlier calls are complete the waiting kernels may be told to leave; they store nothing, because no sum
-  // is complete without every rank. Only this way waits, and only it makes the handle useless.
-  void abort_launch(std::size_t failed) {
+  // The launch failed on `first_failed_rank`, and later ranks were not launched. The kernels of earlier ranks
+  // wait for these ranks. They are aborted after previous calls have completed. They store nothing, because no
+  // sum is complete without every rank. Only this error path blocks and makes the handle unusable.
+  void abort_launch(std::size_t first_failed_rank) {
     m_has_failed = true;
-    for (std::size_t rank = failed; rank < m_ranks.size(); ++rank)
+    for (std::size_t rank = first_failed_rank; rank < m_ranks.size(); ++rank)
       if (gpu_set_device(m_ranks[rank].device) == gpu_success)
         (void)gpu_synchronize_stream(m_ranks[rank].stream);
     for (const device_rank& rank_state : m_ranks) rank_state.scratch->flags()->abort = 1;
-    for (std::size_t rank = 0; rank < failed; ++rank)
+    for (std::size_t rank = 0; rank < first_failed_rank; ++rank)
       if (gpu_set_device(m_ranks[rank].device) == gpu_success)
         (void)gpu_synchronize_stream(m_ranks[rank].stream);
     (void)gpu_set_device(m_ranks[0].device);

@@ -1,8 +1,8 @@
-// What travels between devices: 16-byte vectors of four 32-bit words, each of which says by its own
-// value whether it has arrived. A word of all ones means "not yet"; it is a NaN in every type that is
-// sent (float32, or two float16, or two bfloat16), and a sender replaces it by another NaN. So data
-// needs no flag beside it, no ordering between stores and no barrier: 32-bit stores are indivisible,
-// and nothing else is assumed. The reader puts "not yet" back before the buffer is used again.
+// Wire format: 16-byte vectors of four 32-bit words. The value of each word shows whether it has arrived. A
+// word of all ones means "not yet arrived". It is a NaN in every type that is sent (float32, two float16 or two
+// bfloat16), and the sender replaces it with another NaN. Data therefore needs no separate flag, no ordering
+// between stores and no barrier. The only assumption is that 32-bit stores are atomic. The reader resets the
+// words to "not yet arrived" before the buffer is used again.
 #pragma once
 
 #include "backends/p2p/device.hpp"
@@ -11,14 +11,16 @@
 namespace isthmus::p2p {
 
 constexpr std::uint32_t pending_word = 0xffffffffu;
-// A NaN in float32; a pair of NaNs in float16 and in bfloat16.
+// One NaN in float32, a pair of NaNs in float16 and bfloat16.
 constexpr std::uint32_t nan_word = 0x7fffffffu;
 
 __device__ inline bool is_pending(uint4 v) {
   return v.x == pending_word || v.y == pending_word || v.z == pending_word || v.w == pending_word;
 }
 
-__device__ inline std::uint32_t escape_pending(std::uint32_t word) { return word == pending_word ? nan_word : word; }
+__device__ inline std::uint32_t escape_pending(std::uint32_t word) {
+  return word == pending_word ? nan_word : word;
+}
 
 __device__ inline uint4 escape_pending(uint4 v) {
   return make_uint4(escape_pending(v.x), escape_pending(v.y), escape_pending(v.z), escape_pending(v.w));
@@ -28,7 +30,7 @@ __device__ inline uint4 pending_vector() {
   return make_uint4(pending_word, pending_word, pending_word, pending_word);
 }
 
-// An element in memory; the vendors' own types have other names in each version.
+// Element types in memory. The vendors' types have different names in different versions.
 struct float16 {
   device_formats::float16::bits bits;
 };
@@ -36,7 +38,7 @@ struct bfloat16 {
   device_formats::bfloat16::bits bits;
 };
 
-// One wire vector of a type: how many elements it holds and how they add up in float32.
+// A 16-byte vector of `elements` elements of type Wire.
 template <typename Wire>
 struct wire_vector {
   static constexpr int elements = 16 / sizeof(Wire);
@@ -67,70 +69,75 @@ __device__ inline bfloat16 from_float<bfloat16>(float value) {
   return {device_formats::bfloat16::store(value)};
 }
 
-// The slow ways of load_elements and store_elements, apart so that they cost the fast ones no registers.
+// The slow paths of load_elements and store_elements. They are not inlined, so they use no registers of
+// the fast paths.
 template <typename T, typename Wire>
-__device__ __noinline__ uint4 load_elements_scalar(const T* from, std::uint64_t first, std::uint64_t count) {
+__device__ __noinline__ uint4 load_elements_scalar(const T* source, std::uint64_t first, std::uint64_t count) {
   wire_vector<Wire> wire;
 #pragma unroll
   for (int i = 0; i < wire_vector<Wire>::elements; ++i)
-    wire.lanes[i] = from_float<Wire>(first + i < count ? to_float(from[first + i]) : 0.0f);
+    wire.lanes[i] = from_float<Wire>(first + i < count ? to_float(source[first + i]) : 0.0f);
   return wire.bits;
 }
 
 template <typename T, typename Wire>
-__device__ __noinline__ void store_elements_scalar(T* to, std::uint64_t first, std::uint64_t count,
+__device__ __noinline__ void store_elements_scalar(T* destination, std::uint64_t first, std::uint64_t count,
                                                    uint4 bits) {
   const wire_vector<Wire> wire(bits);
 #pragma unroll
   for (int i = 0; i < wire_vector<Wire>::elements; ++i)
-    if (first + i < count) to[first + i] = from_float<T>(to_float(wire.lanes[i]));
+    if (first + i < count) destination[first + i] = from_float<T>(to_float(wire.lanes[i]));
 }
 
-// The elements [index * n, ...) of a user's buffer as a wire vector; elements past `count` are zeros.
-// `aligned` says that 16-byte accesses are possible. Converting to a narrower wire rounds to nearest even.
+// Loads the elements [index * n, index * n + n) of a user buffer as a wire vector, or stores them. Elements
+// past `count` read as zero. has_vector_alignment: 16-byte accesses are possible. Conversion to a narrower type
+// rounds to nearest even.
 template <typename T, typename Wire>
-__device__ inline uint4 load_elements(const T* from, std::uint64_t index, std::uint64_t count, bool has_vector_alignment) {
+__device__ inline uint4 load_elements(const T* source, std::uint64_t index, std::uint64_t count,
+                                      bool has_vector_alignment) {
   constexpr int n = wire_vector<Wire>::elements, per_load = wire_vector<T>::elements;
   const std::uint64_t first = index * n;
-  if (!has_vector_alignment || first + n > count) return escape_pending(load_elements_scalar<T, Wire>(from, first, count));
-  const auto* vectors = reinterpret_cast<const uint4*>(from + first);
+  if (!has_vector_alignment || first + n > count)
+    return escape_pending(load_elements_scalar<T, Wire>(source, first, count));
+  const auto* vectors = reinterpret_cast<const uint4*>(source + first);
   if constexpr (sizeof(T) == sizeof(Wire)) {
     return escape_pending(*vectors);
   } else {
     wire_vector<Wire> wire;
-    wire_vector<T> part[n / per_load];
+    wire_vector<T> unpacked[n / per_load];
 #pragma unroll
-    for (int i = 0; i < n / per_load; ++i) part[i].bits = vectors[i];
+    for (int i = 0; i < n / per_load; ++i) unpacked[i].bits = vectors[i];
 #pragma unroll
     for (int i = 0; i < n; ++i)
-      wire.lanes[i] = from_float<Wire>(to_float(part[i / per_load].lanes[i % per_load]));
+      wire.lanes[i] = from_float<Wire>(to_float(unpacked[i / per_load].lanes[i % per_load]));
     return escape_pending(wire.bits);
   }
 }
 
 template <typename T, typename Wire>
-__device__ inline void store_elements(T* to, std::uint64_t index, std::uint64_t count, bool has_vector_alignment,
-                                      uint4 bits) {
+__device__ inline void store_elements(T* destination, std::uint64_t index, std::uint64_t count,
+                                      bool has_vector_alignment, uint4 bits) {
   constexpr int n = wire_vector<Wire>::elements, per_store = wire_vector<T>::elements;
   const std::uint64_t first = index * n;
-  if (!has_vector_alignment || first + n > count) return store_elements_scalar<T, Wire>(to, first, count, bits);
-  auto* vectors = reinterpret_cast<uint4*>(to + first);
+  if (!has_vector_alignment || first + n > count)
+    return store_elements_scalar<T, Wire>(destination, first, count, bits);
+  auto* vectors = reinterpret_cast<uint4*>(destination + first);
   if constexpr (sizeof(T) == sizeof(Wire)) {
     *vectors = bits;
   } else {
     const wire_vector<Wire> wire(bits);
 #pragma unroll
     for (int i = 0; i < n / per_store; ++i) {
-      wire_vector<T> part;
+      wire_vector<T> unpacked;
 #pragma unroll
       for (int k = 0; k < per_store; ++k)
-        part.lanes[k] = from_float<T>(to_float(wire.lanes[i * per_store + k]));
-      vectors[i] = part.bits;
+        unpacked.lanes[k] = from_float<T>(to_float(wire.lanes[i * per_store + k]));
+      vectors[i] = unpacked.bits;
     }
   }
 }
 
-// Sums contributions in float32, in the order in which they are added; the result is rounded once.
+// Adds contributions in float32, in call order. The result is rounded once.
 template <typename Wire>
 struct accumulator {
   static constexpr int n = wire_vector<Wire>::elements;
@@ -146,7 +153,7 @@ struct accumulator {
 #pragma unroll
     for (int i = 0; i < n; ++i) lanes[i] += to_float(v.lanes[i]);
   }
-  // `divisor` is 1, or the number of ranks for avg: a true division, as THE TABLE says.
+  // `divisor` is 1, or the number of ranks for avg. It is a true division, as the collective table requires.
   __device__ uint4 result(float divisor) const {
     wire_vector<Wire> v;
 #pragma unroll
