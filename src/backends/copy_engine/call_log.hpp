@@ -1,5 +1,5 @@
-// What each call waits for, remembered for the watchdog: which words release a stream that got stuck, and what
-// to say about it. A captured call may be replayed at any time, so it is remembered for good.
+// Log of the signals that each call waits for. The watchdog uses it to release a stuck stream and to describe
+// the failure. Captured calls are never removed, because a graph may be replayed at any time.
 #pragma once
 
 #include <isthmus/types.h>
@@ -19,11 +19,11 @@ struct call_record {
   isthmus_collective collective{};
   isthmus_datatype datatype{};
   std::uint64_t count = 0;
-  bool staged = false;
-  std::vector<std::uint32_t> tags;  // by source; 0: nothing comes from it
+  bool is_staged = false;
+  std::vector<std::uint32_t> tags;  // by source; 0: the source sends nothing
 };
 
-// Thread-safe.
+// Thread safety: all functions may be called from any thread.
 class call_log {
  public:
   void add(const call_record& record, bool is_captured) {
@@ -44,11 +44,12 @@ class call_log {
 
   bool is_empty() const {
     const std::lock_guard lock(m_mutex);
-    return m_captured.empty() && std::ranges::all_of(m_recent, [](const auto& record) { return record.id == 0; });
+    return m_captured.empty() &&
+           std::ranges::all_of(m_recent, [](const auto& record) { return record.id == 0; });
   }
 
  private:
-  // More calls than a driver queues before it makes the host wait.
+  // Larger than the number of calls that a driver queues before it blocks the host.
   static constexpr std::size_t recent_count = 1024;
 
   mutable std::mutex m_mutex;

@@ -15,13 +15,15 @@ using seconds = std::chrono::duration<double>;
 
 constexpr auto poll_interval = 20ms;
 constexpr auto release_limit = 10s;
-constexpr auto poll_limit = 20ms;    // of one look
-constexpr auto reason_wait_limit = 1s;     // of a wait for that
-constexpr auto peer_release_time = 600ms;  // in which every rank that runs has looked once, and released its stream
+constexpr auto poll_limit = 20ms;       // duration of one check
+constexpr auto reason_wait_limit = 1s;  // how long reason() waits for the peers to release their streams
+constexpr auto peer_release_time =
+    600ms;  // every live rank checks once within this time and releases its stream
 
 }  // namespace
 
-call_watchdog::call_watchdog(const isthmus_backend_context& context, rank_resources& resources, const call_log& log)
+call_watchdog::call_watchdog(const isthmus_backend_context& context, rank_resources& resources,
+                             const call_log& log)
     : m_context(context),
       m_resources(resources),
       m_log(log),
@@ -57,10 +59,10 @@ void call_watchdog::begin() {
   options.aborted = [this] { return check_abort(); };
   options.on_abort = [this] {
     release();
-    return false;  // more may come to the stream later
+    return false;  // more calls may be enqueued later
   };
-  options.on_error = [this](const char* what) {
-    fail({ISTHMUS_ERROR_BACKEND, std::string("the device failed: ") + what, ""});
+  options.on_error = [this](const char* message) {
+    fail({ISTHMUS_ERROR_BACKEND, std::string("the device failed: ") + message, ""});
   };
   m_watch.emplace(std::move(options));
 }
@@ -78,8 +80,8 @@ bool call_watchdog::check_abort() {
   return has_failed();
 }
 
-// A captured call has the same id each time that it is replayed. Between two replays the word is zero for a
-// moment, which sampling misses but a close look does not.
+// A captured call has the same id in every replay. Between two replays the progress word is briefly zero.
+// Periodic checks can miss that; continuous polling does not.
 bool call_watchdog::is_still_stuck(std::uint32_t id) const {
   const auto end = clock::now() + poll_limit;
   while (clock::now() < end)
@@ -98,9 +100,10 @@ bool call_watchdog::are_all_acknowledged() {
 void call_watchdog::inspect(std::uint32_t id) {
   if (!m_monitor.read()) return;
   if (const std::uint32_t peer = m_monitor.aborted_peer(); peer != 0)
-    return fail({ISTHMUS_ERROR_REMOTE,
-                    fmt::format("rank {} gave up while {}{}", peer - 1, describe_call(id), describe_missing_ranks(id)),
-                    "see the error that this rank reports"});
+    return fail(
+        {ISTHMUS_ERROR_REMOTE,
+         fmt::format("rank {} aborted while {}{}", peer - 1, describe_call(id), describe_missing_ranks(id)),
+         "see the error that rank reports"});
   const auto record = m_log.find(id);
   if (!record || !is_mismatch(*record)) {
     m_mismatch_candidate = 0;
@@ -110,16 +113,16 @@ void call_watchdog::inspect(std::uint32_t id) {
     fail(
         {ISTHMUS_ERROR_MISMATCH,
          fmt::format("{}, but its peers are in another call: they differ in collective, bytes, root, algorithm "
-                     "or place in the symmetric heap",
+                     "or position in the symmetric heap",
                      describe_call(id)),
-         "call the same collectives in the same order, and with heap buffers at the same place of the same "
-         "block "
-         "on every rank; where buffers lie elsewhere on some rank, name copy_engine:staged"});
+         "call the same collectives in the same order on every rank, with heap buffers at the same offset of "
+         "the "
+         "same block; if buffers are elsewhere on some rank, name copy_engine:staged"});
   }
 }
 
-// Every peer that this call fetches from has signalled something else. One that has not may have been served
-// already and be in the next call, so fewer prove nothing.
+// Returns true if every source of this call has signaled a different call. Fewer mismatches are inconclusive: a
+// source whose data was already fetched may have moved on to its next call.
 bool call_watchdog::is_mismatch(const call_record& record) const {
   bool has_source = false;
   for (int source = 0; source < m_resources.size; ++source) {
@@ -128,10 +131,10 @@ bool call_watchdog::is_mismatch(const call_record& record) const {
     has_source = true;
     bool has_other_tag = false;
     for (const transfer_slot slot : all_slots) {
-      const std::uint32_t seen = ready(slot, source);
-      const bool is_match = record.staged == (slot != transfer_slot::direct) && seen == tag;
+      const std::uint32_t signal = ready(slot, source);
+      const bool is_match = record.is_staged == (slot != transfer_slot::direct) && signal == tag;
       if (is_match) return false;
-      has_other_tag = has_other_tag || seen != 0;
+      has_other_tag = has_other_tag || signal != 0;
     }
     if (!has_other_tag) return false;
   }
@@ -140,57 +143,62 @@ bool call_watchdog::is_mismatch(const call_record& record) const {
 
 std::string call_watchdog::describe_call(std::uint32_t id) {
   const auto record = m_log.find(id);
-  if (!record) return fmt::format("rank {} waits in a call that is no longer known", m_resources.rank);
+  if (!record) return fmt::format("rank {} waits in a call that is no longer in the log", m_resources.rank);
   return fmt::format("rank {} waits in {} of {} x {} ({})", m_resources.rank,
                      isthmus_collective_name(record->collective), record->count,
                      isthmus_datatype_name(record->datatype),
-                     record->staged ? "staged" : "out of the symmetric heap");
+                     record->is_staged ? "staged" : "in the symmetric heap");
 }
 
-// Who has neither signalled nor taken what it was handed; where nothing was, who has not signalled.
+// Names the peers that have not signaled and have not fetched the data offered by this rank. If it offers no
+// data, names the sources that have not signaled.
 std::string call_watchdog::describe_missing_ranks(std::uint32_t id) {
   const auto record = m_log.find(id);
   if (!record || !m_monitor.read()) return "";
-  std::string without_signal, without_signal_or_fetch;
+  std::string unsignaled_ranks, inactive_ranks;
   for (int peer = 0; peer < m_resources.size; ++peer) {
     const bool is_source = record->tags[static_cast<std::size_t>(peer)] != 0;
-    std::uint32_t seen = 0, pending = 0;
+    std::uint32_t signal = 0, pending = 0;
     for (const transfer_slot slot : all_slots) {
-      seen |= ready(slot, peer);
+      signal |= ready(slot, peer);
       pending |= m_monitor.acknowledgement(static_cast<std::size_t>(slot), peer);
     }
-    if (is_source && seen == 0) without_signal += fmt::format("{}{}", without_signal.empty() ? "" : ", ", peer);
-    if (pending != 0 && seen == 0) without_signal_or_fetch += fmt::format("{}{}", without_signal_or_fetch.empty() ? "" : ", ", peer);
+    if (is_source && signal == 0)
+      unsignaled_ranks += fmt::format("{}{}", unsignaled_ranks.empty() ? "" : ", ", peer);
+    if (pending != 0 && signal == 0)
+      inactive_ranks += fmt::format("{}{}", inactive_ranks.empty() ? "" : ", ", peer);
   }
-  const std::string& ranks = without_signal_or_fetch.empty() ? without_signal : without_signal_or_fetch;
+  const std::string& ranks = inactive_ranks.empty() ? unsignaled_ranks : inactive_ranks;
   return ranks.empty() ? "" : fmt::format("; no signal from rank(s) {}", ranks);
 }
 
 void call_watchdog::report_timeout(std::uint32_t id) {
   fail({ISTHMUS_ERROR_TIMEOUT,
-           fmt::format("{} for longer than the timeout of {:g} s{}", describe_call(id), m_context.timeout_s,
-                       describe_missing_ranks(id)),
-           "did every rank call the same collective? timeout_s in the config raises the bound"});
+        fmt::format("{} for longer than the timeout of {:g} s{}", describe_call(id), m_context.timeout_s,
+                    describe_missing_ranks(id)),
+        "check that every rank calls the same collective, or raise timeout_s in the configuration"});
 }
 
-// ---- letting go -------------------------------------------------------------------------------------
+// ---- releasing streams after a failure --------------------------------------------------------------
 
 void call_watchdog::write_release_flags(std::uint32_t id) {
-  std::vector<word_step> flags;
+  std::vector<word_step> writes;
   if (const auto record = m_log.find(id))
     for (int source = 0; source < m_resources.size; ++source)
       if (const std::uint32_t tag = record->tags[static_cast<std::size_t>(source)]; tag != 0)
         for (const transfer_slot slot : all_slots)
-          if (record->staged == (slot != transfer_slot::direct))
-            flags.push_back({word_action::write, m_resources.memory.ready(m_resources.rank, slot, source), tag});
+          if (record->is_staged == (slot != transfer_slot::direct))
+            writes.push_back(
+                {word_action::write, m_resources.memory.ready(m_resources.rank, slot, source), tag});
   for (const transfer_slot slot : all_slots)
     for (int peer = 0; peer < m_resources.size; ++peer)
       if (peer != m_resources.rank)
-        flags.push_back({word_action::write, m_resources.memory.pending(m_resources.rank, slot, peer), 0});
-  m_monitor.write(flags);
+        writes.push_back({word_action::write, m_resources.memory.pending(m_resources.rank, slot, peer), 0});
+  m_monitor.write(writes);
 }
 
-// A peer that comes late would find that this rank's buffers are ready, and push into them.
+// Clears the ready flags at the peers, because a late peer would otherwise see this rank's buffers as ready and
+// push into them.
 void call_watchdog::fence_late_ranks() {
   std::vector<word_step> steps;
   for (int peer = 0; peer < m_resources.size; ++peer)
@@ -199,15 +207,16 @@ void call_watchdog::fence_late_ranks() {
         steps.push_back({word_action::write, m_resources.memory.ready(peer, slot, m_resources.rank), 0});
   m_monitor.write(steps);
   m_monitor.notify_abort();
-  m_notified_at = clock::now();
-  // The word alone does not tell: between two calls it is zero, and the stream comes to the next by itself.
+  m_notification_time = clock::now();
+  // The progress word is not sufficient: it is zero between two calls, although the stream then continues with
+  // the next call.
   m_may_be_in_call = !m_log.is_empty();
 }
 
-// Peers that are in this call release their own streams when they hear of it, which then push: until that is
-// over nobody may take the error for leave to use the buffers.
+// When the peers of this call detect the failure, they release their own streams, which then push. The error is
+// reported only after these writes, because the application may then reuse its buffers.
 void call_watchdog::publish_reason_when_safe() {
-  if (m_may_be_in_call && clock::now() - *m_notified_at < peer_release_time) return;
+  if (m_may_be_in_call && clock::now() - *m_notification_time < peer_release_time) return;
   {
     const std::lock_guard lock(m_mutex);
     m_is_reason_public = true;
@@ -215,10 +224,10 @@ void call_watchdog::publish_reason_when_safe() {
   m_changed.notify_all();
 }
 
-// Call by call until the stream has passed everything that it was given; a part of that in each look. More
-// may come to it later, behind a long kernel.
+// Releases the stream call by call until all its work has completed, for a limited time per check. More calls
+// can follow a long kernel.
 void call_watchdog::release() {
-  if (!m_notified_at) fence_late_ranks();
+  if (!m_notification_time) fence_late_ranks();
   publish_reason_when_safe();
   const auto now = clock::now(), end = now + poll_limit;
   for (std::uint32_t id = current_call(); id != 0 && clock::now() < end; id = current_call()) {
@@ -233,7 +242,7 @@ void call_watchdog::release() {
   if (now - *m_release_since > release_limit && !std::exchange(m_has_warned, true))
     m_context.log(
         m_context.runtime, 2,
-        "a stream could not be released within %d s: it waits for a word, and so does whoever waits for it",
+        "a stream could not be released within %d s: it still waits for a word, and so does all work after it",
         static_cast<int>(std::chrono::seconds(release_limit).count()));
 }
 

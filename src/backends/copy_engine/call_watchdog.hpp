@@ -1,11 +1,13 @@
-// Sees to it that a rank's streams do not wait for ever: nobody else can release a stream that waits for a
-// word which no peer will write.
+// Watchdog of the copy engine's streams. If a stream waits for a word that no peer will write, only the host
+// can release it.
 //
-// It looks at one word of pinned memory: the id of the call that the stream is in. A call that lasts longer
-// than the timeout fails; before that, a signal that can't belong to it is a mismatch, and a peer that gave
-// up says so. A failed rank tells its peers and writes the flags that its own stream waits for. What the
-// stream then fetches goes into this rank's receive buffers and its own staging slots; what it then puts goes
-// where its peers would have asked for it.
+// Detection: The watchdog reads one word of pinned memory, the id of the call that the stream executes. A call
+//   fails if it takes longer than the timeout, if a signal belongs to a different call (mismatch), or if a peer
+//   reports that it aborted.
+//
+// Release: A failed rank notifies its peers and writes the flags that its own stream waits for. The stream then
+//   fetches data only into this rank's receive buffers and staging slots. It pushes data only to the locations
+//   that its peers would have requested.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -33,30 +35,31 @@ class call_watchdog {
  public:
   using clock = watchdog_clock;
 
-  // Throws isthmus::error. The references outlive it.
+  // Errors: throws isthmus::error. Lifetime: the referenced objects must outlive the watchdog.
   call_watchdog(const isthmus_backend_context& context, rank_resources& resources, const call_log& log);
   call_watchdog(const call_watchdog&) = delete;
   call_watchdog& operator=(const call_watchdog&) = delete;
 
-  // Between them the process's watchdog looks. The ranks' memory is shared before.
+  // The process-wide watchdog thread checks this object between begin and end. The ranks' memory must be
+  // shared before begin.
   void begin();
   void end() { m_watch.reset(); }
 
-  // The call that the stream is in; 0: none.
+  // The id of the call that the stream executes; 0: none.
   std::uint32_t current_call() const {
     return std::atomic_ref<std::uint32_t>(*m_resources.progress_word()).load(std::memory_order_acquire);
   }
 
-  // From any thread. The watchdog does the work.
+  // Thread safety: any thread may call these. The watchdog thread does the work.
   void request_abort();
   void fail(call_failure failure);
   bool has_failed() const { return m_has_failed.load(std::memory_order_acquire); }
-  // Told once no other rank pushes into this rank's buffers any more, or after this wait.
+  // Blocking: waits until no rank pushes into this rank's buffers anymore, for a limited time.
   std::optional<call_failure> reason() const;
 
-  // Not while the watchdog looks: whether no peer may still fetch something from here; and whether this rank's
-  // own stream got through soon.
+  // Only after end(). Returns true if no peer can still fetch data from this rank.
   bool are_all_acknowledged();
+  // Returns true if this rank's stream finishes within a short time.
   bool wait_briefly() { return m_monitor.wait_briefly(); }
   void abandon_memory() noexcept { m_monitor.abandon_memory(); }
 
@@ -81,18 +84,18 @@ class call_watchdog {
   const call_log& m_log;
   signal_monitor m_monitor;
 
-  std::uint32_t m_mismatch_candidate = 0;  // the call in which a mismatch was seen once
+  std::uint32_t m_mismatch_candidate = 0;  // call with a mismatch at the previous check
   std::optional<clock::time_point> m_release_since;
   bool m_has_warned = false;
 
   std::atomic<bool> m_is_abort_requested{false}, m_has_failed{false};
-  mutable std::mutex m_mutex;  // over the reason
+  mutable std::mutex m_mutex;  // guards m_reason
   mutable std::condition_variable m_changed;
   std::optional<call_failure> m_reason;
-  bool m_is_reason_public = false;                   // the reason may be told
-  std::optional<clock::time_point> m_notified_at;  // when the peers were
-  bool m_may_be_in_call = false;             // a call, then
-  std::optional<watch> m_watch;             // last: it looks at the others
+  bool m_is_reason_public = false;                       // reason() may return it
+  std::optional<clock::time_point> m_notification_time;  // time at which the peers were notified
+  bool m_may_be_in_call = false;                         // true if a call could be in progress at that time
+  std::optional<watch> m_watch;                          // last member, because it uses the other members
 };
 
 }  // namespace isthmus::copy_engine

@@ -1,8 +1,7 @@
-// What the strategies share: the channel's flags, and who copies what on which stream.
+// Base class of the algorithms: signals through the channel's flags and assigns copies to streams.
 //
-// Order. Whoever runs the commands of a rank one after the other, in the order in which they are issued,
-// gets to the end of the call as long as the others do the same. That matters because a driver may put
-// streams that seem independent into one queue.
+// Ordering: A call completes even if each rank executes its commands strictly in the order of issue. This
+//   matters because a driver may map streams that appear independent to one hardware queue.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -10,16 +9,16 @@
 #include <span>
 #include <vector>
 
-#include "backends/copy_engine/copy_algorithm.hpp"
 #include "backends/copy_engine/call_log.hpp"
+#include "backends/copy_engine/copy_algorithm.hpp"
 #include "backends/copy_engine/direct_buffers.hpp"
 #include "backends/copy_engine/resources.hpp"
 #include "base/block_map.hpp"
 
 namespace isthmus::copy_engine {
 
-// One call to be issued. `record` has the call's id; the rest of it is filled in by the strategy and goes to
-// `log` before any command.
+// One call to issue. `record` contains the call's id. The algorithm fills in the other members and adds the
+// record to `log` before it issues any command.
 struct call_request {
   rank_resources& resources;
   const isthmus_operation& operation;
@@ -29,18 +28,18 @@ struct call_request {
   bool is_captured;
 };
 
-// The strategies: each issues the commands of the whole call.
+// The algorithms. Each function issues all commands of a call.
 void issue_direct(const call_request& request, copy_algorithm algorithm,
                   const direct_buffers& buffers);  // zero_copy or push
 void issue_staged(const call_request& request);
 void issue_reduce(const call_request& request, native_kernel kernel);  // reduce_scatter
 
-// One data transfer of this rank: it waits for the peer's flag, copies, and acknowledges.
+// One data transfer that this rank executes: wait for the peer's flag, copy, acknowledge.
 struct block_transfer {
   transfer_slot slot;
   int peer;
-  const std::byte* from;
-  std::byte* to;
+  const std::byte* source;
+  std::byte* destination;
   std::uint64_t bytes;
 };
 
@@ -48,34 +47,36 @@ class collective_call {
  protected:
   collective_call(const call_request& request, copy_algorithm algorithm);
 
-  // Before anything else: from here on the watchdog knows what this call waits for. `position`: what the ranks
-  // have to agree on besides the operation.
+  // Must be called first: it registers with the watchdog what this call waits for. `position`: the value on
+  // which the ranks must agree in addition to the operation.
   void begin(std::uint64_t position);
-  void note_progress() { m_resources.main.write(m_resources.progress_word(), m_request.record.id); }
+  void record_progress() { m_resources.main.write(m_resources.progress_word(), m_request.record.id); }
 
-  // Bytes between this rank and a peer (0 for itself): what the peer copies, of ours or to us; and what we
-  // copy.
-  std::uint64_t bytes_copied_by(int peer) const;
-  std::uint64_t bytes_copied_for(int peer) const;
-  // Everybody starts with its right neighbour and is served by its left one first.
-  int visited_peer(int step) const { return (m_resources.rank + step) % m_resources.size; }
-  int visiting_peer(int step) const { return (m_resources.rank + m_resources.size - step) % m_resources.size; }
+  // Return the bytes that the peer copies from or to this rank, and that this rank copies from or to the peer.
+  // Both are 0 for the rank itself.
+  std::uint64_t bytes_peer_copies(int peer) const;
+  std::uint64_t bytes_to_copy(int peer) const;
+  // In step k, each rank copies from or to rank r+k, and rank r-k copies from or to it.
+  int next_peer(int step) const { return (m_resources.rank + step) % m_resources.size; }
+  int previous_peer(int step) const { return (m_resources.rank + m_resources.size - step) % m_resources.size; }
 
   command_batch& batch_for(int peer);
   void fork_streams();
   void join_streams();
   void copy_own_block(command_batch& batch);
   void start_own_block();
-  void join_local() { m_resources.main.follow(m_resources.local_copies.commands, m_resources.local_copies.join_event); }
+  void join_local() {
+    m_resources.main.follow(m_resources.local_copies.commands, m_resources.local_copies.join_event);
+  }
 
-  // Hands a slot over to every peer that still needs bytes `beyond` the given place of its block: first all
-  // acknowledgements become pending, since a peer may be that fast, then the peers are told.
+  // Offers a slot to every peer whose block has bytes past `offset`. All acknowledgements are set to pending
+  // before any peer is signaled, because a fast peer could acknowledge immediately.
   void set_pending(command_batch& batch, transfer_slot slot, std::uint64_t offset);
   void signal_ready(command_batch& batch, transfer_slot slot, std::uint64_t offset);
   void wait_acknowledged(command_batch& batch, transfer_slot slot);  // by all peers
   void wait_ready(command_batch& batch, std::span<const block_transfer> transfers);
   void acknowledge(command_batch& batch, const block_transfer& transfer);
-  // `wanted` is in the order in which this rank visits its peers.
+  // `transfers` must be in the order in which this rank visits its peers.
   void copy_all(const std::vector<block_transfer>& transfers);
 
   const call_request& m_request;
@@ -84,12 +85,14 @@ class collective_call {
   const std::byte* m_send;
   std::byte* m_recv;
   copy_algorithm m_algorithm;
-  bool m_waits_for_all;            // small: wait for all peers, then copy from all
-  bool m_uses_one_stream = false;  // in place: fetching must not overtake staging
-  bool m_has_local_copy = false;  // the own block is being copied on the local stream
+  bool m_waits_for_all;            // small message: waits for all peers, then copies from all of them
+  bool m_uses_one_stream = false;  // in place: data must be staged before it is fetched
+  bool m_has_local_copy = false;   // the local stream copies this rank's own block
 
  private:
-  bool sources_copy() const { return m_algorithm == copy_algorithm::push || m_algorithm == copy_algorithm::reduce; }
+  bool sources_copy() const {
+    return m_algorithm == copy_algorithm::push || m_algorithm == copy_algorithm::reduce;
+  }
   std::uint32_t tag_of(std::uint64_t bytes) const;
 
   std::uint64_t m_position = 0;

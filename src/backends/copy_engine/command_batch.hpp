@@ -1,5 +1,5 @@
-// Commands for one stream, gathered: neighbouring words go to the driver as one command, neighbouring copies
-// together. A call's time at small sizes is the number of its commands.
+// Batches the commands for one stream: consecutive word operations become one driver command, and consecutive
+// copies are issued together. For small messages, the number of commands determines the duration of a call.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,8 @@ namespace isthmus::copy_engine {
 
 class command_batch {
  public:
-  // `batch_bytes`: from so many bytes on, neighbouring copies between devices go as one batch, else one by one.
+  // `batch_bytes`: consecutive copies between devices of at least this total size are issued as one batch,
+  // smaller ones one by one.
   command_batch(device_driver& driver, int device, std::uint64_t batch_bytes)
       : m_driver(driver), m_device(device), m_batch_bytes(batch_bytes) {}
 
@@ -24,44 +25,45 @@ class command_batch {
   }
   native_stream stream() const { return m_stream; }
 
-  // The stream stops here until the word has that very value.
+  // Makes the stream wait until the word equals `value`.
   void wait_equal(std::uint32_t* word, std::uint32_t value) { add({word_action::wait_equal, word, value}); }
-  // After everything before it is visible to every device.
+  // Writes the word after all earlier work of the stream has become visible to every device.
   void write(std::uint32_t* word, std::uint32_t value) { add({word_action::write, word, value}); }
-  // Copies between two words have no order among themselves.
-  void copy(std::byte* to, const std::byte* from, std::uint64_t bytes) {
-    if (bytes == 0 || to == from) return;
+  // Copies between two word operations are not ordered among themselves.
+  void copy(std::byte* destination, const std::byte* source, std::uint64_t bytes) {
+    if (bytes == 0 || destination == source) return;
     flush_words();
-    m_copies.push_back({to, from, bytes});
+    m_copies.push_back({destination, source, bytes});
   }
-  // Within the device: as a batch, which lets one ask for the copy engines.
-  void copy_local(std::byte* to, const std::byte* from, std::uint64_t bytes) {
-    copy(to, from, bytes);
+  // Copies within the device. The copy is issued as a batch, because only the batch call can request
+  // the copy engines.
+  void copy_local(std::byte* destination, const std::byte* source, std::uint64_t bytes) {
+    copy(destination, source, bytes);
     m_forces_batch = m_forces_batch || !m_copies.empty();
   }
-  // Makes a copy wait for the copies before it.
+  // Issues all added commands. Copies added later are ordered after them.
   void flush() {
     flush_words();
     flush_copies();
   }
 
-  // A kernel of one parameter, behind everything before it.
+  // Launches a kernel with one parameter after all commands added before.
   void launch(native_kernel kernel, unsigned blocks, unsigned threads, void* argument) {
     flush();
     m_driver.launch(m_device, kernel, blocks, threads, {&argument, 1}, m_stream);
   }
 
-  // The event is reached with everything that this batch has been given so far.
+  // Records the event after all commands added so far.
   void record(native_event event) {
     flush();
     m_driver.record(m_device, event, m_stream);
   }
-  // Everything that this batch does from now on comes after the event's last record.
+  // Orders commands added from now on after the event's most recent record.
   void wait(native_event event) {
     flush();
     m_driver.wait(m_device, m_stream, event);
   }
-  // Everything that this batch does from now on comes after what `other` has been given so far.
+  // Orders commands added from now on after the commands added to `other` so far.
   void follow(command_batch& other, native_event event) {
     flush();
     other.record(event);
@@ -95,7 +97,7 @@ class command_batch {
   native_stream m_stream = nullptr;
   std::vector<word_step> m_words;
   std::vector<device_copy> m_copies;
-  bool m_forces_batch = false;  // whatever their bytes
+  bool m_forces_batch = false;  // independent of batch_bytes
 };
 
 }  // namespace isthmus::copy_engine

@@ -1,13 +1,16 @@
-// The algorithms, under the names that a rule may give behind "copy_engine:".
+// The algorithms of the copy_engine backend. Rules name them after "copy_engine:".
 #pragma once
 
 #include <cstdint>
 
 namespace isthmus::copy_engine {
 
-// Who copies, from where to where. staged: readers fetch from the sources' staging slots; zero_copy: out of the
-// sources' own buffers; push: sources put into the readers' own buffers; reduce: into the readers' staging
-// slots, where they are combined. The last has no name of its own: it is all that reduce_scatter has.
+// Which rank copies, from where to where:
+//   staged: readers fetch from the staging slots of the sources
+//   zero_copy: readers fetch from the user buffers of the sources
+//   push: sources write to the user buffers of the readers
+//   reduce: sources write to the staging slots of the readers, where a kernel combines the data. It has no name
+//     for rules because it is the only algorithm of reduce_scatter.
 enum class copy_algorithm : std::uint8_t { staged, zero_copy, push, reduce };
 
 }  // namespace isthmus::copy_engine

@@ -1,13 +1,13 @@
-// Collectives by the devices' copy engines: no kernel runs on the compute units for what goes to peers; only
-// reduce_scatter has one, for the sums.
+// Backend copy_engine: collectives with the devices' copy engines. Transfers between peers use no kernel on the
+// compute units; only reduce_scatter launches a kernel, for the reduction.
 #pragma once
 
 #include <isthmus/backend.h>
 
 namespace isthmus {
 
-// Asynchronous, for devices of one machine whose memory the others can map; built in, because all it needs
-// is the platform's driver, which is found at run time.
+// Asynchronous. Supports devices of one node that can map each other's memory. Built into the core, because it
+// only needs the platform's driver, which is loaded at run time.
 const isthmus_backend* copy_engine_backend() noexcept;
 
 }  // namespace isthmus

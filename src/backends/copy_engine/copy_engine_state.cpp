@@ -19,53 +19,57 @@ using seconds = std::chrono::duration<double>;
 
 }  // namespace
 
-// What reduce_scatter does needs no name of its own: its data go through the staging slots, like what is
-// staged.
+// Algorithm `reduce` has no name of its own. Its data passes through the staging slots, so rules
+// call it "staged".
 const char* const algorithm_names[] = {"staged", "zero_copy", "push", nullptr};
 
 namespace {
 
-// Nothing for NULL and for a name that does not exist.
+// Returns nullopt for NULL and for unknown names.
 std::optional<copy_algorithm> find_algorithm(const char* name) {
   const int index = isthmus_algorithm_index(algorithm_names, name);
   return index < 0 ? std::nullopt : std::optional(static_cast<copy_algorithm>(index));
 }
 
-// Whose blocks are moved: what all ranks know about, and of the reductions the one that is a move first.
+// Returns true for collectives whose block sizes are known to all ranks. reduce_scatter is the
+// only supported reduction.
 bool is_supported(isthmus_collective collective) {
   const collective_row& row = row_of(collective);
-  if (is_point_to_point(collective) || row.send_ranks == buffer_ranks::none || has_private_counts(row)) return false;
+  if (is_point_to_point(collective) || row.send_ranks == buffer_ranks::none || has_private_counts(row))
+    return false;
   return !row.is_reduction || (row.send_extent != row.recv_extent && !has_counts(row));
 }
 
-// For rules that name another; all that is moved.
+// Returns the error text for other collectives, which lists the supported ones.
 const char* supported_collectives_text() {
   static const std::string text = [] {
     std::string names;
     for (const auto& row : collective_table::rows)
       if (is_supported(static_cast<isthmus_collective>(&row - collective_table::rows.data())))
         names += (names.empty() ? "" : ", ") + std::string(row.name);
-    return "knows only " + names;
+    return "supports only " + names;
   }();
   return text.c_str();
 }
 
 bool has_no_senders(const block_map& blocks) {
   for (int source = 0; source < blocks.size; ++source)
-    if (blocks.max_bytes_from(source) != 0) return false;
+    if (blocks.max_incoming_bytes(source) != 0) return false;
   return true;
 }
 
 }  // namespace
 
-copy_engine_state::copy_engine_state(const isthmus_backend_context& context, device_driver& driver, const settings& options)
+copy_engine_state::copy_engine_state(const isthmus_backend_context& context, device_driver& driver,
+                                     const settings& options)
     : m_context(context),
       m_resources(driver, context.device.ordinal, context.rank, context.size, options),
       m_watchdog(context, m_resources, m_log),
       m_own_stream(driver, context.device.ordinal),
       m_entry_event(driver, context.device.ordinal),
       m_end_event(driver, context.device.ordinal) {
-  // A device that lacks what is needed says so here, where all ranks can still do without.
+  // Probe the required stream operations: if the device lacks them, creation fails and all ranks
+  //   use other backends.
   const word_step probe[] = {{word_action::write, m_resources.progress_word(), 0},
                              {word_action::wait_equal, m_resources.progress_word(), 0}};
   driver.enqueue_words(m_resources.device, probe, m_own_stream);
@@ -80,19 +84,19 @@ void copy_engine_state::open(const isthmus_heap_block& shared) {
 
 void copy_engine_state::set_compiler(kernel_compiler& compiler) { m_resources.kernels.set_compiler(compiler); }
 
-// Reasons stay for the life of the process: whoever asked for one may keep it. There are few.
+// Reasons are never freed, because callers may keep the pointer. There are only a few.
 void copy_engine_state::refuse_reductions(const std::string& reason) {
-  if (m_no_reductions_reason != nullptr) return;
+  if (m_unsupported_reductions_reason != nullptr) return;
   static std::mutex mutex;
   static auto* const all = new std::set<std::string>;
   const std::lock_guard lock(mutex);
-  m_no_reductions_reason = all->insert(reason).first->c_str();
+  m_unsupported_reductions_reason = all->insert(reason).first->c_str();
 }
 
 copy_engine_state::~copy_engine_state() {
   if (!m_resources.memory.is_open()) return;
   const auto deadline = watchdog_clock::now() + seconds(std::min(m_context.timeout_s, 30.0));
-  // Until the stream is through, the watchdog may still have to release it.
+  // The watchdog may still have to release the stream, so it must run until the stream has finished.
   while (m_watchdog.current_call() != 0 && watchdog_clock::now() < deadline) std::this_thread::sleep_for(1ms);
   m_watchdog.end();
   bool is_idle_now = false;
@@ -101,8 +105,8 @@ copy_engine_state::~copy_engine_state() {
            !m_watchdog.are_all_acknowledged() && watchdog_clock::now() < deadline)
       std::this_thread::sleep_for(100us);
     is_idle_now = m_watchdog.current_call() == 0 && m_watchdog.wait_briefly();
-  } catch (const error& caught) {
-    m_context.log(m_context.runtime, 1, "while releasing: %s", caught.what());
+  } catch (const error& exception) {
+    m_context.log(m_context.runtime, 1, "destroy: %s", exception.what());
   }
   if (is_idle_now) return;
   m_resources.progress.abandon();
@@ -111,14 +115,15 @@ copy_engine_state::~copy_engine_state() {
 
 const char* copy_engine_state::supports(const isthmus_operation& operation, const char* name) const {
   const auto requested = name == nullptr ? copy_algorithm::staged : find_algorithm(name);
-  if (!requested) return "unknown algorithm; zero_copy, push and staged exist";
+  if (!requested) return "unknown algorithm; use zero_copy, push or staged";
   if (!is_supported(operation.collective)) return supported_collectives_text();
   if (*requested != copy_algorithm::staged)
-    if (const char* reason = reason_never_direct(operation.collective)) return reason;
-  if (row_of(operation.collective).is_reduction && m_no_reductions_reason != nullptr) return m_no_reductions_reason;
+    if (const char* reason = unsupported_direct_reason(operation.collective)) return reason;
+  if (row_of(operation.collective).is_reduction && m_unsupported_reductions_reason != nullptr)
+    return m_unsupported_reductions_reason;
   const auto rows = static_cast<std::uint64_t>(std::max(m_context.size - 1, 1));
   if (m_context.size > 1 && m_resources.memory.slot_bytes() < rows * alignment)
-    return "backend.copy_engine.staging_bytes is less than 512 bytes for each peer";
+    return "backend.copy_engine.staging_bytes is less than 512 bytes per peer; raise it";
   return nullptr;
 }
 
@@ -127,25 +132,25 @@ isthmus_status copy_engine_state::report(const call_failure& failure) {
                         failure.message.c_str());
 }
 
-isthmus_status copy_engine_state::report_driver(const char* action, const isthmus_error_info& info) {
+isthmus_status copy_engine_state::report_driver_error(const char* action, const isthmus_error_info& info) {
   return m_context.fail(m_context.runtime, info.status, info.native_code, info.location, info.hint, "%s: %s",
                         action, info.message);
 }
 
 isthmus_status copy_engine_state::enqueue(const isthmus_operation* operations, const char* const* algorithms,
-                                std::size_t n) {
+                                          std::size_t n) {
   if (m_watchdog.has_failed()) return poll();
   try {
     prepare({operations, n});
     for (std::size_t i = 0; i < n; ++i) start(operations[i], find_algorithm(algorithms[i]));
     return ISTHMUS_SUCCESS;
-  } catch (const error& caught) {
-    return report_driver("enqueue", caught.info());
+  } catch (const error& exception) {
+    return report_driver_error("enqueue", exception.info());
   }
 }
 
-// Before any of a group's calls is issued: loading a kernel may wait for the device, and what is queued there
-// may wait for ranks that this thread has yet to serve.
+// Must run before any call of a group is issued: loading a kernel may wait for the device, and the work queued
+// there may wait for ranks whose calls this thread has not issued yet.
 void copy_engine_state::prepare(std::span<const isthmus_operation> operations) {
   for (const isthmus_operation& operation : operations)
     if (row_of(operation.collective).is_reduction && m_context.size > 1 && operation.count > 0)
@@ -157,15 +162,15 @@ void copy_engine_state::start(const isthmus_operation& operation, std::optional<
   if (operation.count == 0 && has_no_senders(m_blocks)) return;
   device_driver& driver = m_resources.driver;
   const int device = m_resources.device;
-  const bool is_null = is_null_stream(operation.stream);  // a stream of our own does the work between two events
+  const bool is_null = is_null_stream(operation.stream);  // the work then uses m_own_stream, between two events
   const bool is_captured = driver.is_capturing(device, operation.stream);
   const native_stream stream = is_null ? m_own_stream : operation.stream;
   if (is_null) {
     driver.record(device, m_entry_event, operation.stream);
     driver.wait(device, stream, m_entry_event);
   }
-  // Calls of one communicator come one after the other, whatever streams they are on. A graph can't wait for
-  // what is outside of it: its launches have to be ordered by the caller.
+  // Calls of one communicator are serialized, even if they use different streams. A graph cannot wait for work
+  // outside of it, so the application must order graph launches.
   if (!is_captured && m_has_end_event) driver.wait(device, stream, m_end_event);
   m_resources.main.start_on(stream);
   issue(operation, requested, is_captured);
@@ -175,15 +180,17 @@ void copy_engine_state::start(const isthmus_operation& operation, std::optional<
   if (is_null) driver.wait(device, operation.stream, m_end_event);
 }
 
-// Fills m_buffers; whether the call can go that way.
+// Fills m_buffers. Returns true if the call can use `algorithm`.
 bool copy_engine_state::find_buffers(const isthmus_operation& operation, copy_algorithm algorithm) {
   m_buffers.is_valid = false;
-  if (algorithm != copy_algorithm::staged) find_direct_buffers(m_context, operation, m_blocks, algorithm, m_buffers);
+  if (algorithm != copy_algorithm::staged)
+    find_direct_buffers(m_context, operation, m_blocks, algorithm, m_buffers);
   return m_buffers.is_valid;
 }
 
-// Pushing was the faster of the two wherever both were measured; it needs the receive buffers.
-copy_algorithm copy_engine_state::choose(const isthmus_operation& operation, std::optional<copy_algorithm> requested) {
+// push was faster than zero_copy in all measurements; it requires receive buffers in the heap.
+copy_algorithm copy_engine_state::choose(const isthmus_operation& operation,
+                                         std::optional<copy_algorithm> requested) {
   if (row_of(operation.collective).is_reduction) return copy_algorithm::reduce;
   if (requested) return find_buffers(operation, *requested) ? *requested : copy_algorithm::staged;
   for (const copy_algorithm algorithm : {copy_algorithm::push, copy_algorithm::zero_copy})
@@ -191,11 +198,13 @@ copy_algorithm copy_engine_state::choose(const isthmus_operation& operation, std
   return copy_algorithm::staged;
 }
 
-void copy_engine_state::issue(const isthmus_operation& operation, std::optional<copy_algorithm> requested, bool is_captured) {
+void copy_engine_state::issue(const isthmus_operation& operation, std::optional<copy_algorithm> requested,
+                              bool is_captured) {
   m_record.id = ++m_last_id == 0 ? ++m_last_id : m_last_id;
   const call_request request{m_resources, operation, m_blocks, m_record, m_log, is_captured};
   const copy_algorithm algorithm = choose(operation, requested);
-  if (requested && algorithm == copy_algorithm::staged && algorithm != *requested) log_staged_fallback(operation.collective, *requested);
+  if (requested && algorithm == copy_algorithm::staged && algorithm != *requested)
+    log_staged_fallback(operation.collective, *requested);
   if (algorithm == copy_algorithm::reduce)
     issue_reduce(request,
                  m_context.size == 1 ? nullptr : m_resources.kernels.prepare(operation.datatype, operation.op));
@@ -207,26 +216,29 @@ void copy_engine_state::issue(const isthmus_operation& operation, std::optional<
   m_resources.main.flush();
 }
 
-// Once for each collective: the call path formats no text.
+// Logs once per collective and algorithm, so that the call path formats no text.
 void copy_engine_state::log_staged_fallback(isthmus_collective collective, copy_algorithm requested) {
   std::uint32_t& logged = m_logged[static_cast<std::size_t>(requested)];
   if ((logged & 1u << collective) != 0) return;
   logged |= 1u << collective;
   m_context.log(
       m_context.runtime, 2,
-      "%s: the rule says %s, but the buffers that peers would touch are not in the symmetric heap: it is "
+      "%s: the rule names %s, but the buffers that peers would access are not in the symmetric heap; using "
       "staged",
       row_of(collective).name, algorithm_names[static_cast<int>(requested)]);
 }
 
 isthmus_status copy_engine_state::poll() {
-  // The stream has been released: success would be said of what it has not done. So this waits.
+  // A released stream did not complete its work, so success would be wrong. reason() waits until the error
+  // may be reported.
   if (m_watchdog.has_failed())
     if (const auto failure = m_watchdog.reason()) return report(*failure);
   return ISTHMUS_SUCCESS;
 }
 
-bool copy_engine_state::is_idle() { return (!m_has_end_event || m_resources.driver.is_done(m_end_event)) && m_watchdog.current_call() == 0; }
+bool copy_engine_state::is_idle() {
+  return (!m_has_end_event || m_resources.driver.is_done(m_end_event)) && m_watchdog.current_call() == 0;
+}
 
 isthmus_status copy_engine_state::synchronize() {
   const auto deadline = watchdog_clock::now() + seconds(m_context.timeout_s);
@@ -236,12 +248,12 @@ isthmus_status copy_engine_state::synchronize() {
       if (m_context.is_aborted(m_context.runtime) != 0)
         return report({ISTHMUS_ERROR_ABORTED, "the communicator was aborted", ""});
       if (watchdog_clock::now() > deadline)
-        return report({ISTHMUS_ERROR_TIMEOUT, "the streams did not finish within the timeout",
-                       "a kernel before or between the collectives takes longer, or a peer is stuck"});
+        return report({ISTHMUS_ERROR_TIMEOUT, "synchronize: the streams did not finish within the timeout",
+                       "check for long kernels before or between the collectives, and for a stuck peer"});
       std::this_thread::sleep_for(pause);
     }
-  } catch (const error& caught) {
-    return report_driver("waiting for the device", caught.info());
+  } catch (const error& exception) {
+    return report_driver_error("synchronize", exception.info());
   }
   return poll();
 }

@@ -1,4 +1,4 @@
-// One rank of one communicator, served by copy engines.
+// State of the copy_engine backend for one rank of one communicator.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -8,27 +8,31 @@
 #include <span>
 #include <string>
 
-#include "backends/copy_engine/collective_call.hpp"
 #include "backends/copy_engine/call_watchdog.hpp"
+#include "backends/copy_engine/collective_call.hpp"
 
 namespace isthmus::copy_engine {
 
-// What a rule may name behind "copy_engine:". No name: push or else zero_copy, where the buffers that it needs
-// are in the heap, else staged.
-extern const char* const algorithm_names[];  // in the order of `algorithm`
+// The algorithm names that a rule can give after "copy_engine:". Without a name: push, then zero_copy, if the
+// required buffers are in the symmetric heap; otherwise staged.
+extern const char* const algorithm_names[];  // in the order of copy_algorithm
 
 class copy_engine_state {
  public:
-  // Local. Throws isthmus::error. The context and the driver outlive it.
+  // Not collective.
+  // Errors: throws isthmus::error.
+  // Lifetime: the context and the driver must outlive the object.
   copy_engine_state(const isthmus_backend_context& context, device_driver& driver, const settings& options);
-  // Waits until no peer fetches from here any more, at most the timeout.
+  // Blocking: waits until no peer fetches from this rank's memory anymore, at most for the timeout.
   ~copy_engine_state();
   copy_engine_state(const copy_engine_state&) = delete;
   copy_engine_state& operator=(const copy_engine_state&) = delete;
 
-  // The memory that the ranks share, once all have it; before the first call.
+  // Sets the memory that the ranks share. Must be called before the first call, after all ranks
+  // have allocated it.
   void open(const isthmus_heap_block& shared);
-  // Who compiles the kernels of reductions; else why there are none, equal on all ranks. Before the first call.
+  // Before the first call, one of: sets the compiler for reduction kernels, or the reason why there is none
+  // (equal on all ranks).
   void set_compiler(kernel_compiler& compiler);
   void refuse_reductions(const std::string& reason);
 
@@ -48,21 +52,22 @@ class copy_engine_state {
   void log_staged_fallback(isthmus_collective collective, copy_algorithm requested);
   bool is_idle();
   isthmus_status report(const call_failure& failure);
-  isthmus_status report_driver(const char* action, const isthmus_error_info& info);
+  isthmus_status report_driver_error(const char* action, const isthmus_error_info& info);
 
   const isthmus_backend_context& m_context;
   rank_resources m_resources;
   call_log m_log;
   call_watchdog m_watchdog;
-  owned_stream m_own_stream;  // stands in for the legacy NULL stream
+  owned_stream m_own_stream;  // replaces the legacy NULL stream
   owned_event m_entry_event, m_end_event;
   bool m_has_end_event = false;
   std::uint32_t m_last_id = 0;
   std::string m_version;
-  const char* m_no_reductions_reason = nullptr;   // the reason, if there is one
-  std::array<std::uint32_t, 4> m_logged{};  // what log_staged_fallback has said: by algorithm, a bit for each collective
-  block_map m_blocks;                      // of the call that is being issued
-  // Filled anew by each call; kept for their memory.
+  const char* m_unsupported_reductions_reason = nullptr;  // null if reductions are supported
+  std::array<std::uint32_t, 4>
+      m_logged{};      // by algorithm: one bit per collective, set if its fallback was logged
+  block_map m_blocks;  // of the call that is being issued
+  // Set by each call. These are members so that their memory is reused.
   direct_buffers m_buffers;
   call_record m_record;
 };

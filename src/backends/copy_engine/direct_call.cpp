@@ -1,4 +1,4 @@
-// Between the users' own buffers, all of them in the symmetric heap: nothing is staged.
+// Algorithms zero_copy and push: transfers between user buffers in the symmetric heap, without staging.
 #include "backends/copy_engine/collective_call.hpp"
 
 namespace isthmus::copy_engine {
@@ -21,13 +21,13 @@ std::vector<block_transfer> direct_call::list_transfers() const {
   const bool is_push = m_algorithm == copy_algorithm::push;
   std::vector<block_transfer> transfers;
   for (int step = 1; step < m_resources.size; ++step) {
-    const int peer = visited_peer(step);
-    const std::uint64_t bytes = bytes_copied_for(peer);
+    const int peer = next_peer(step);
+    const std::uint64_t bytes = bytes_to_copy(peer);
     if (bytes == 0) continue;
     std::byte* const peer_buffer = m_buffers.addresses[static_cast<std::size_t>(peer)];
-    const std::byte* from = is_push ? m_send + m_blocks.outgoing_block(peer).offset : peer_buffer;
-    std::byte* to = is_push ? peer_buffer : m_recv + m_blocks.incoming_block(peer).offset;
-    transfers.push_back({transfer_slot::direct, peer, from, to, bytes});
+    const std::byte* source = is_push ? m_send + m_blocks.outgoing_block(peer).offset : peer_buffer;
+    std::byte* destination = is_push ? peer_buffer : m_recv + m_blocks.incoming_block(peer).offset;
+    transfers.push_back({transfer_slot::direct, peer, source, destination, bytes});
   }
   return transfers;
 }
@@ -41,13 +41,13 @@ void direct_call::issue() {
     start_own_block();
   set_pending(main, transfer_slot::direct, 0);
   signal_ready(main, transfer_slot::direct, 0);
-  note_progress();  // while the peers' signals are on their way
+  record_progress();  // overlaps with the peers' signals
   fork_streams();
   copy_all(list_transfers());
   join_streams();
   if (m_has_local_copy) join_local();
   for (int step = 1; step < m_resources.size; ++step)
-    if (const int peer = visiting_peer(step); bytes_copied_by(peer) > 0)
+    if (const int peer = previous_peer(step); bytes_peer_copies(peer) > 0)
       main.wait_equal(m_resources.memory.pending(m_resources.rank, transfer_slot::direct, peer), 0);
 }
 

@@ -1,9 +1,9 @@
-// The memory that the ranks share for signals and staging: one block of the symmetric heap, laid out alike on
-// every rank.
+// The memory that the ranks share for signals and staging: one block of the symmetric heap with the same layout
+// on every rank.
 //
-// Data are handed over in three places: two slots of a rank's staging area, which take turns, and the user's
-// own buffer. Flags are used as tags (device/signal_channel.hpp): `ready` holds the call's tag, and an
-// acknowledgement that is set is pending: data were handed over, and the peer has not done with them.
+// A rank offers data in three slots: two halves of its staging area, used alternately, and the user buffer.
+// Flags are used as tags (device/signal_channel.hpp): `ready` contains the call's tag. A nonzero
+// acknowledgement flag means pending: data was offered, and the peer is not finished with it.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -17,12 +17,15 @@
 namespace isthmus::copy_engine {
 
 enum class transfer_slot : std::uint8_t { staging_even, staging_odd, direct };
-constexpr transfer_slot all_slots[] = {transfer_slot::staging_even, transfer_slot::staging_odd, transfer_slot::direct};
+constexpr transfer_slot all_slots[] = {transfer_slot::staging_even, transfer_slot::staging_odd,
+                                       transfer_slot::direct};
 constexpr int max_ranks = 64;
 constexpr std::uint64_t signal_bytes = 4096;
 constexpr std::uint64_t alignment = 256;
 
-constexpr transfer_slot staging_slot(std::uint64_t use) { return use % 2 == 0 ? transfer_slot::staging_even : transfer_slot::staging_odd; }
+constexpr transfer_slot staging_slot(std::uint64_t use_count) {
+  return use_count % 2 == 0 ? transfer_slot::staging_even : transfer_slot::staging_odd;
+}
 
 class peer_memory {
  public:
@@ -30,7 +33,7 @@ class peer_memory {
   static_assert(flags.words() * sizeof(std::uint32_t) <= signal_bytes);
 
   peer_memory() = default;
-  // `staging_bytes`: of a rank's two slots together.
+  // `staging_bytes`: size of both slots of a rank together.
   peer_memory(const isthmus_heap_block& shared, int size, std::uint64_t staging_bytes)
       : m_channel({shared.peers, static_cast<std::size_t>(size)}, flags),
         m_slot_bytes(slot_bytes_of(staging_bytes)) {}
@@ -48,7 +51,7 @@ class peer_memory {
     return m_channel.ready(owner, static_cast<std::size_t>(slot), peer);
   }
 
-  // Of rank `owner`. Precondition: not direct.
+  // Returns the staging slot of rank `owner`. Precondition: slot is not `direct`.
   std::byte* staging(int owner, transfer_slot slot) const {
     return reinterpret_cast<std::byte*>(m_channel.block(owner)) + signal_bytes +
            (slot == transfer_slot::staging_odd ? m_slot_bytes : 0);

@@ -1,4 +1,5 @@
-// reduce_scatter: sources put into the readers' staging slots, and a kernel combines what came.
+// Algorithm reduce (reduce_scatter): sources write to the staging slots of the readers, and a kernel
+// combines the data.
 #include "backends/copy_engine/chunked_call.hpp"
 #include "base/tables.hpp"
 
@@ -14,27 +15,27 @@ class reduce_call : chunked_call {
 
  private:
   void open_slot(command_batch& batch, std::uint64_t chunk);
-  void put(std::uint64_t chunk);
+  void write_chunk(std::uint64_t chunk);
   void combine(command_batch& batch, std::uint64_t chunk);
 
   native_kernel m_kernel;
 };
 
-// For the peers' chunks.
+// Makes a slot available for the peers' chunks.
 void reduce_call::open_slot(command_batch& batch, std::uint64_t chunk) {
   const transfer_slot slot = slot_for(m_resources.rank, chunk);
   wait_acknowledged(batch, slot);
   set_pending(batch, slot, start_of(chunk));
 }
 
-void reduce_call::put(std::uint64_t chunk) {
+void reduce_call::write_chunk(std::uint64_t chunk) {
   std::vector<block_transfer> transfers;
   for (int step = 1; step < m_resources.size; ++step) {
-    const int reader = visited_peer(step);
+    const int reader = next_peer(step);
     const transfer_slot slot = slot_for(reader, chunk);
     const block outgoing = m_blocks.outgoing_block(reader);
-    transfers.push_back({slot, reader, m_send + outgoing.offset + start_of(chunk), slot_row(reader, slot, m_resources.rank),
-                      chunk_bytes_of(outgoing.bytes, chunk)});
+    transfers.push_back({slot, reader, m_send + outgoing.offset + start_of(chunk),
+                         slot_row(reader, slot, m_resources.rank), chunk_bytes_of(outgoing.bytes, chunk)});
   }
   copy_all(transfers);
 }
@@ -45,25 +46,25 @@ void reduce_call::combine(command_batch& batch, std::uint64_t chunk) {
   const block own = m_blocks.outgoing_block(m_resources.rank);
   wait_acknowledged(batch, slot);
   m_resources.kernels.launch(batch, m_kernel,
-                       {.others = m_resources.memory.staging(m_resources.rank, slot),
-                        .row_bytes = m_chunk_bytes,
-                        .own = m_send + own.offset + start_of(chunk),
-                        .result = m_recv + start_of(chunk),
-                        .count = chunk_bytes_of(own.bytes, chunk) / bytes_of(datatype),
-                        .rank = m_resources.rank,
-                        .size = m_resources.size},
-                       datatype);
+                             {.peer_contributions = m_resources.memory.staging(m_resources.rank, slot),
+                              .row_bytes = m_chunk_bytes,
+                              .own = m_send + own.offset + start_of(chunk),
+                              .result = m_recv + start_of(chunk),
+                              .count = chunk_bytes_of(own.bytes, chunk) / bytes_of(datatype),
+                              .rank = m_resources.rank,
+                              .size = m_resources.size},
+                             datatype);
 }
 
-// Each rank opens a slot, puts a chunk into those of its peers, opens its other slot and combines what came
-// into the first. A rank that runs all of this one after the other gets through: each of these steps waits only
-// for steps of its peers that come earlier in this same order.
+// Each rank opens a slot, writes a chunk to the slots of its peers, and opens its other slot. It then combines
+// the chunks in the first slot. This cannot deadlock even if a rank executes everything sequentially: each step
+// waits only for peer steps that are earlier in this order.
 void reduce_call::issue() {
   const isthmus_operation& operation = m_request.operation;
   begin(static_cast<std::uint64_t>(operation.op) * ISTHMUS_DATATYPE_COUNT +
         static_cast<std::uint64_t>(operation.datatype));
   command_batch& main = m_resources.main;
-  note_progress();
+  record_progress();
   if (m_resources.size == 1) return copy_own_block(main);
   const std::uint64_t chunks = chunks_of(m_resources.rank);
   const bool uses_combiner_stream = chunks > 1;
@@ -74,7 +75,7 @@ void reduce_call::issue() {
   signal_chunk(combiner, 0);
   for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) {
     if (uses_combiner_stream) combiner.flush();
-    put(chunk);
+    write_chunk(chunk);
     for (side_stream& stream : m_resources.peer_streams) stream.commands.flush();
     if (uses_combiner_stream) main.flush();
     if (chunk + 1 < chunks) {

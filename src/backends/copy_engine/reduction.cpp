@@ -10,7 +10,7 @@
 namespace isthmus::copy_engine {
 namespace {
 
-constexpr unsigned pack_bytes = 16;  // that a thread reads of each rank at a time
+constexpr unsigned pack_bytes = 16;  // read by a thread from each rank at a time
 
 }  // namespace
 
@@ -28,7 +28,7 @@ native_kernel reduction_kernels::prepare(isthmus_datatype datatype, isthmus_redu
 }
 
 void reduction_kernels::launch(command_batch& batch, native_kernel kernel, reduction_arguments arguments,
-                       isthmus_datatype datatype) const {
+                               isthmus_datatype datatype) const {
   constexpr std::uint64_t per_block = std::uint64_t{block_threads} * pack_bytes;
   const std::uint64_t blocks = (arguments.count * bytes_of(datatype) + per_block - 1) / per_block;
   batch.launch(kernel, static_cast<unsigned>(std::min(blocks, m_blocks)), block_threads, &arguments);

@@ -1,5 +1,5 @@
-// The kernel that combines what the ranks sent: made at the first call that needs it, for its datatype and
-// operation, and launched.
+// The kernels that combine the ranks' contributions. Each kernel is compiled for one datatype and operation
+// when a call first needs it.
 #pragma once
 
 #include <isthmus/types.h>
@@ -12,23 +12,25 @@
 
 namespace isthmus::copy_engine {
 
-// The files, as text.
+// Contents of the source files.
 extern const char* const reduction_kernel_text;
 extern const char* const reduction_arguments_text;
 
 class reduction_kernels {
  public:
-  // `blocks`: at most so many of a launch.
+  // `blocks`: maximum number of thread blocks per launch.
   reduction_kernels(device_driver& driver, int device, int blocks)
       : m_driver(driver), m_device(device), m_blocks(static_cast<std::uint64_t>(blocks)) {}
 
-  // Who compiles. Before the first prepare.
+  // Must be called before the first prepare.
   void set_compiler(kernel_compiler& compiler) { m_compiler = &compiler; }
 
-  // Makes the kernel ready; throws isthmus::error. May wait for what is queued on the device.
+  // Compiles and loads the kernel if necessary, and returns it.
+  // Blocking: may wait for work that is queued on the device.
+  // Errors: throws isthmus::error.
   native_kernel prepare(isthmus_datatype datatype, isthmus_reduction_op op);
 
-  // Behind everything that the batch has been given.
+  // Launches the kernel after all commands added to the batch.
   void launch(command_batch& batch, native_kernel kernel, reduction_arguments arguments,
               isthmus_datatype datatype) const;
 

@@ -1,9 +1,9 @@
-// Combines what the ranks sent to this one: result[i] = contribution 0 [i], ..., contribution size-1 [i], in
-// rank order, so that the result does not depend on what arrived first. Compiled while the program runs, by
-// NVRTC or HIPRTC, for one datatype and one operation of THE TABLE at a time:
+// Kernel that combines the contributions of all ranks element by element. It combines them in rank order, so
+// the result does not depend on the order of arrival. NVRTC or HIPRTC compiles it at run time for one datatype
+// and one operation of the collective table:
 //   ISTHMUS_ELEMENT    a name of namespace `element`
 //   ISTHMUS_OPERATION  a name of namespace `operation`
-// There is no standard library here.
+// No standard library is available.
 #include "backends/copy_engine/reduction_arguments.hpp"
 #include "device/formats.cuh"
 
@@ -11,7 +11,7 @@ namespace isthmus::copy_engine {
 
 using u64 = unsigned long long;
 
-// ---- elements: `bits` as they lie in memory, `value` as they are combined --------------------------------
+// ---- elements: `bits` is the format in memory, `value` the type in which they are combined ---------------
 
 template <typename Type>
 struct plain {
@@ -47,7 +47,7 @@ constexpr bool is_floating = static_cast<Value>(0.5F) != Value{};
 
 namespace operation {
 
-// Integers wrap around: they are added and multiplied without sign.
+// Integers wrap around, because they are added and multiplied as unsigned numbers.
 struct sum {
   template <typename Value>
   static __device__ Value combine(Value a, Value b) {
@@ -72,7 +72,7 @@ struct prod : sum {
   }
 };
 
-// NaN where any contribution is NaN, which alone differs from itself.
+// The result is NaN if any contribution is NaN (only NaN differs from itself).
 struct min : sum {
   template <typename Value>
   static __device__ Value combine(Value a, Value b) {
@@ -112,25 +112,27 @@ struct combination {
   template <typename Unit>
   static __device__ const Unit* row(const reduction_arguments& arguments, int source) {
     const u64 offset = static_cast<u64>(source > arguments.rank ? source - 1 : source) * arguments.row_bytes;
-    return reinterpret_cast<const Unit*>(static_cast<const char*>(arguments.others) + offset);
+    return reinterpret_cast<const Unit*>(static_cast<const char*>(arguments.peer_contributions) + offset);
   }
 
   static __device__ void combine(value& total, bits next, bool first) {
-    const value loaded = Element::load(next);
-    total = first ? loaded : Operation::combine(total, loaded);
+    const value operand = Element::load(next);
+    total = first ? operand : Operation::combine(total, operand);
   }
 
-  // What does not fill a pack.
+  // Combines one element at the end that does not fill a pack.
   static __device__ void combine_element(const reduction_arguments& arguments, u64 index) {
     value total{};
     for (int source = 0; source < arguments.size; ++source)
-      combine(total, source == arguments.rank ? static_cast<const bits*>(arguments.own)[index] : row<bits>(arguments, source)[index],
-           source == 0);
+      combine(total,
+              source == arguments.rank ? static_cast<const bits*>(arguments.own)[index]
+                                       : row<bits>(arguments, source)[index],
+              source == 0);
     static_cast<bits*>(arguments.result)[index] = Element::store(Operation::finish(total, arguments.size));
   }
 
-  // A pack of one contribution. Where `Aligned` there is no branch, so that loads of two sources are on their
-  // way at a time.
+  // Loads a pack of one contribution. The aligned version has no branch, so the loads of two sources can be in
+  // flight at the same time.
   template <bool Aligned>
   static __device__ pack<Aligned> contribution(const reduction_arguments& arguments, int source, u64 index) {
     if constexpr (Aligned) {
@@ -145,7 +147,8 @@ struct combination {
     }
   }
 
-  // `Depth` packs, `step` apart. `Aligned`: the user's buffers, as the rows always are.
+  // Combines `Depth` packs at distance `step`. Aligned: the user buffers are aligned to packs (the
+  // rows always are).
   template <bool Aligned, int Depth>
   static __device__ void combine_packs(const reduction_arguments& arguments, u64 index, u64 step) {
     value totals[Depth][lanes] = {};
@@ -169,14 +172,15 @@ struct combination {
 
   template <bool Aligned>
   static __device__ void combine_all(const reduction_arguments& arguments) {
-    constexpr int depth = 2;  // of 1, 2 and 4 the fastest with few blocks and with many
+    constexpr int depth = 2;  // faster than 1 and 4, with few and with many blocks
     const u64 count = arguments.count / lanes, step = static_cast<u64>(gridDim.x) * blockDim.x;
     const u64 own = static_cast<u64>(blockIdx.x) * blockDim.x + threadIdx.x;
     u64 index = own;
-    for (; index + (depth - 1) * step < count; index += depth * step) combine_packs<Aligned, depth>(arguments, index, step);
+    for (; index + (depth - 1) * step < count; index += depth * step)
+      combine_packs<Aligned, depth>(arguments, index, step);
     for (; index < count; index += step) combine_packs<Aligned, 1>(arguments, index, step);
     if (own < arguments.count % lanes)
-      combine_element(arguments, count * lanes + own);  // a block has more threads than a pack has lanes
+      combine_element(arguments, count * lanes + own);  // more threads per block than lanes per pack
   }
 
   static __device__ void run(const reduction_arguments& arguments) {

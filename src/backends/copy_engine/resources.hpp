@@ -1,4 +1,4 @@
-// What all calls of one rank use.
+// Streams, events and memory that all calls of one rank share.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,7 @@
 
 namespace isthmus::copy_engine {
 
-// A stream of the rank's own, and the commands for it.
+// An additional stream of the rank and its command batch.
 struct side_stream {
   side_stream(device_driver& driver, int device, stream_priority priority, std::uint64_t batch_bytes)
       : stream(driver, device, priority), commands(driver, device, batch_bytes), join_event(driver, device) {
@@ -19,27 +19,28 @@ struct side_stream {
   }
   owned_stream stream;
   command_batch commands;
-  owned_event join_event;  // the caller's stream waits for it
+  owned_event join_event;  // the main stream waits for it
 };
 
 struct rank_resources {
-  // Throws isthmus::error.
+  // Errors: throws isthmus::error.
   rank_resources(device_driver& driver, int device, int rank, int size, const settings& options);
 
   device_driver& driver;
   int device, rank, size;
   settings options;
   peer_memory memory;
-  command_batch main;  // on the stream of the call
-  side_stream local_copies;     // own copies beside it
-  side_stream combiner;  // the kernels of reduce_scatter, ahead of others that wait for room
-  // More streams to peers; the first stream to peers is the caller's.
+  command_batch main;        // on the stream of the call
+  side_stream local_copies;  // copies within the device, concurrent with the transfers
+  side_stream
+      combiner;  // kernels of reduce_scatter; raised priority, so they start before other queued kernels
+  // Additional streams for transfers with peers; the first one is the main stream.
   std::vector<side_stream> peer_streams;
-  // Recorded again and again: a wait that has been issued is for the record before it.
+  // Reused events: an issued wait refers to the record before it.
   owned_event fork_event, fetch_event, slot_event;
-  owned_pinned progress;  // the id of the call that the stream is in, else 0
+  owned_pinned progress;  // the id of the call that the stream executes; 0: none
   reduction_kernels kernels;
-  std::vector<std::uint64_t> slot_uses;  // by rank: how often a slot of its staging area has been used
+  std::vector<std::uint64_t> slot_uses;  // by rank: number of uses of its staging slots
 
   std::uint32_t* progress_word() const { return static_cast<std::uint32_t*>(progress.get()); }
 };

@@ -1,4 +1,4 @@
-// The options backend.copy_engine.* of the configuration, which are equal on all ranks.
+// The configuration options backend.copy_engine.*. They must be equal on all ranks.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -9,15 +9,17 @@
 namespace isthmus::copy_engine {
 
 struct settings {
-  std::uint64_t staging_bytes = 0;   // of a rank's transit area, both slots together; 0: nothing can be staged
-  std::uint64_t wait_all_bytes = 0;  // up to so many bytes from all peers, a rank waits for all of them at once
-  int streams = 1;                   // among which the peers are divided; 0: one for each
-  std::uint64_t batch_bytes = 0;     // from so many bytes on, copies between devices are issued as a batch
-  bool share_device = false;         // with ranks of other processes
-  int reduction_blocks = 1024;       // of the kernel of reduce_scatter, at most
+  std::uint64_t staging_bytes =
+      0;  // size of a rank's staging area, both slots together; 0: staging is disabled
+  std::uint64_t wait_all_bytes =
+      0;                          // up to this total size, a rank waits for all peers before it copies from any
+  int streams = 1;                // number of streams over which the peers are distributed; 0: one per peer
+  std::uint64_t batch_bytes = 0;  // minimum total size for which copies between devices are issued as a batch
+  bool can_share_device = false;  // allow ranks of several processes on one device
+  int reduction_blocks = 1024;    // maximum number of thread blocks of the reduce_scatter kernel
 };
 
-// The first problem in words, or "". Absent options take the built-in defaults (selection/defaults.toml) or
+// Returns the first problem, or "". Missing options get the built-in defaults (selection/defaults.toml) or
 // those of the platform.
 std::string read_settings(const isthmus_backend_context& context, settings& result);
 

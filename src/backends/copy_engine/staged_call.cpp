@@ -1,4 +1,5 @@
-// Sources copy into their staging slots, readers fetch from there: buffers may lie anywhere.
+// Algorithm staged: sources copy to their staging slots, and readers fetch from there. User buffers
+//   may be anywhere.
 #include <utility>
 
 #include "backends/copy_engine/chunked_call.hpp"
@@ -27,8 +28,9 @@ void staged_call::fill(command_batch& batch, std::uint64_t chunk) {
   wait_acknowledged(batch, slot);
   std::byte* to = m_resources.memory.staging(own, slot);
   for (int reader = 0; reader < m_resources.size; ++reader) {
-    const std::uint64_t bytes = chunk_bytes_of(bytes_copied_by(reader), chunk);
-    if (bytes > 0) batch.copy_local(to, m_send + m_blocks.outgoing_block(reader).offset + start_of(chunk), bytes);
+    const std::uint64_t bytes = chunk_bytes_of(bytes_peer_copies(reader), chunk);
+    if (bytes > 0)
+      batch.copy_local(to, m_send + m_blocks.outgoing_block(reader).offset + start_of(chunk), bytes);
     if (bytes > 0 && m_blocks.sends_same_block()) break;
     if (reader != own && !m_blocks.sends_same_block()) to += m_chunk_bytes;
   }
@@ -38,19 +40,20 @@ void staged_call::fill(command_batch& batch, std::uint64_t chunk) {
 std::vector<block_transfer> staged_call::list_fetches(std::uint64_t chunk) const {
   std::vector<block_transfer> transfers;
   for (int step = 1; step < m_resources.size; ++step) {
-    const int source = visited_peer(step);
-    const std::uint64_t bytes = chunk_bytes_of(bytes_copied_for(source), chunk);
+    const int source = next_peer(step);
+    const std::uint64_t bytes = chunk_bytes_of(bytes_to_copy(source), chunk);
     if (bytes == 0) continue;
     const transfer_slot slot = slot_for(source, chunk);
-    const std::byte* from =
-        m_blocks.sends_same_block() ? m_resources.memory.staging(source, slot) : slot_row(source, slot, m_resources.rank);
-    transfers.push_back({slot, source, from, m_recv + m_blocks.incoming_block(source).offset + start_of(chunk), bytes});
+    const std::byte* from = m_blocks.sends_same_block() ? m_resources.memory.staging(source, slot)
+                                                        : slot_row(source, slot, m_resources.rank);
+    transfers.push_back(
+        {slot, source, from, m_recv + m_blocks.incoming_block(source).offset + start_of(chunk), bytes});
   }
   return transfers;
 }
 
-// Each chunk as soon as its source has filled a slot; this rank's next one is filled meanwhile. The fetch goes
-// to the driver right behind the signal on which the peers' fetches start.
+// Fetches each chunk as soon as its source has filled a slot. Meanwhile, this rank stages its next chunk. The
+// fetch is issued directly after the signal that starts the peers' fetches.
 void staged_call::fetch_independently(command_batch& stager, std::uint64_t chunks) {
   for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) {
     copy_all(list_fetches(chunk));
@@ -63,8 +66,8 @@ void staged_call::fetch_independently(command_batch& stager, std::uint64_t chunk
   }
 }
 
-// A rank signals its next chunk when its own copies of the last one have ended, so all fetch the next one
-// together. Whatever need not come between two fetches is done beside the second one.
+// A rank signals its next chunk after its own copies of the previous one have ended, so all ranks fetch the
+// next chunk at the same time. Work that is not required between two fetches overlaps with the second one.
 void staged_call::fetch_in_lockstep(command_batch& stager, std::uint64_t chunks) {
   command_batch& main = m_resources.main;
   std::vector<block_transfer> last_fetch;
@@ -72,7 +75,8 @@ void staged_call::fetch_in_lockstep(command_batch& stager, std::uint64_t chunks)
     std::vector<block_transfer> transfers = list_fetches(chunk);
     wait_ready(main, transfers);
     main.record(m_resources.fetch_event);
-    for (const block_transfer& transfer : transfers) main.copy(transfer.to, transfer.from, transfer.bytes);
+    for (const block_transfer& transfer : transfers)
+      main.copy(transfer.destination, transfer.source, transfer.bytes);
     main.flush();
     stager.wait(m_resources.fetch_event);
     for (const block_transfer& transfer : last_fetch) acknowledge(stager, transfer);
@@ -93,7 +97,7 @@ void staged_call::issue() {
   for (int source = 0; source < m_resources.size; ++source) chunks = std::max(chunks, chunks_of(source));
 
   command_batch& main = m_resources.main;
-  note_progress();
+  record_progress();
   const bool uses_local_stream = chunks > 1 && !m_uses_one_stream;
   command_batch& stager = uses_local_stream ? m_resources.local_copies.commands : main;
   if (uses_local_stream)
