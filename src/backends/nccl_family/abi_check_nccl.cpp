@@ -1,4 +1,4 @@
-// native_api.hpp and traits.hpp against NCCL's own header. Compiled where it is installed.
+// Compares native_api.hpp and traits.hpp with nccl.h. Compiled only if that header is installed.
 #include <nccl.h>
 
 #include <cstddef>
@@ -58,7 +58,7 @@ static_assert(window_symmetric == NCCL_WIN_COLL_SYMMETRIC);
 #endif
 
 static_assert(sizeof(native_unique_id) == sizeof(ncclUniqueId));
-// The fields that this project sets, in the form that later versions only append to.
+// The fields that this project sets. Later versions only append fields.
 static_assert(sizeof(native_config) <= sizeof(ncclConfig_t));
 static_assert(offsetof(native_config, magic) == offsetof(ncclConfig_t, magic));
 static_assert(offsetof(native_config, version) == offsetof(ncclConfig_t, version));
@@ -69,4 +69,4 @@ static_assert(offsetof(native_config, max_ctas) == offsetof(ncclConfig_t, maxCTA
 static_assert(offsetof(native_config, net_name) == offsetof(ncclConfig_t, netName));
 static_assert(offsetof(native_config, split_share) == offsetof(ncclConfig_t, splitShare));
 
-}  // namespace isthmus::xccl
+}  // namespace isthmus::nccl_family

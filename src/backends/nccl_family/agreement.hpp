@@ -1,5 +1,5 @@
-// What the ranks tell each other before a native communicator is made, so that nothing that would hang inside
-// the library is started.
+// Agreement of all ranks before a native communicator is created. It detects mismatches that would
+// hang inside the library.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -11,34 +11,35 @@
 
 namespace isthmus::nccl_family {
 
-// One rank's part. Plain data: it travels as bytes.
+// The contribution of one rank. Trivially copyable, because it is exchanged as bytes.
 template <std::size_t IdBytes>
 struct probe {
   std::int32_t version = 0;
-  std::int32_t capability = 0;     // major compute capability; 0 where the platform has none
-  std::int32_t has_split_comm = 0;       // of a split: the native communicator is there already
-  char device[32] = {};            // PCI bus id, unique on its machine
-  unsigned char id[IdBytes] = {};  // rank 0's
+  std::int32_t capability = 0;      // major compute capability; 0 if the platform has none
+  std::int32_t has_split_comm = 0;  // 1 if a split has already created the native communicator
+  char device[32] = {};             // PCI bus id, unique within a machine
+  unsigned char id[IdBytes] = {};   // unique id of the native communicator; only that of rank 0 is used
 };
 
-// "" when the ranks' parts go together, else why not. All ranks come to the same answer.
+// Returns "" if the contributions of all ranks are compatible, otherwise the reason. The result is equal
+// on all ranks.
 template <std::size_t IdBytes>
 std::string find_mismatch(const votes<probe<IdBytes>>& all, const int* node_of, bool may_share_device) {
   for (std::size_t rank = 1; rank < all.size(); ++rank)
     if (all[rank].value.version != all[0].value.version)
-      return "ranks 0 and " + std::to_string(rank) + " have loaded different versions of the library (codes " +
+      return "ranks 0 and " + std::to_string(rank) + " loaded different versions of the library (codes " +
              std::to_string(all[0].value.version) + " and " + std::to_string(all[rank].value.version) + ")";
   for (std::size_t a = 0; a < all.size(); ++a)
     for (std::size_t b = a + 1; b < all.size(); ++b)
       if (!may_share_device && node_of[a] == node_of[b] && all[a].value.device[0] != '\0' &&
           std::strcmp(all[a].value.device, all[b].value.device) == 0)
-        return "ranks " + std::to_string(a) + " and " + std::to_string(b) + " are on the same device (" +
-               all[a].value.device + "); give every rank a device of its own";
+        return "ranks " + std::to_string(a) + " and " + std::to_string(b) + " use the same device (" +
+               all[a].value.device + "); give each rank its own device";
   return {};
 }
 
-// Collective. Every rank's probe; where a rank has none (`reason` says why), or they do not go together, the
-// backend is UNSUPPORTED on all ranks.
+// Collective. Gathers the probes of all ranks in `all`. If a rank has no usable library (`reason` is not empty)
+// or the probes are not compatible, the backend is UNSUPPORTED on every rank.
 template <std::size_t IdBytes>
 isthmus_status agree_on_probes(const isthmus_backend_context& context, const char* location, const char* hint,
                                vote<probe<IdBytes>>& local_vote, const std::string& reason,
@@ -54,4 +55,4 @@ isthmus_status agree_on_probes(const isthmus_backend_context& context, const cha
   return context.fail(context.runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, location, hint, "%s", problem.c_str());
 }
 
-}  // namespace isthmus::xccl
+}  // namespace isthmus::nccl_family

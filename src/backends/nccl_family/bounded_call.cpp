@@ -10,10 +10,11 @@ namespace {
 
 using steady_clock = std::chrono::steady_clock;
 
-// A timeout that is as good as none must not overflow the clock.
+// Limits very large timeouts, which would overflow the clock.
 steady_clock::time_point deadline_after(std::chrono::duration<double> timeout) {
   constexpr std::chrono::duration<double> max_timeout = std::chrono::hours(24 * 365);
-  return steady_clock::now() + std::chrono::duration_cast<steady_clock::duration>(timeout < max_timeout ? timeout : max_timeout);
+  return steady_clock::now() +
+         std::chrono::duration_cast<steady_clock::duration>(timeout < max_timeout ? timeout : max_timeout);
 }
 
 struct shared_result {
@@ -25,8 +26,9 @@ struct shared_result {
 }  // namespace
 
 std::optional<int> run_with_timeout(std::function<int()> function, std::chrono::duration<double> timeout,
-                               const std::function<bool()>& is_canceled) {
-  // Not even begun then: a thread that nobody waits for may outlive the library that it is in.
+                                    const std::function<bool()>& is_canceled) {
+  // Do not start the call after a cancellation, because a detached thread can outlive the library whose
+  // code it runs.
   if (is_canceled && is_canceled()) return std::nullopt;
   const auto state = std::make_shared<shared_result>();
   std::thread([state, function = std::move(function)] {
@@ -54,4 +56,4 @@ bool wait_until(const std::function<bool()>& is_done, std::chrono::duration<doub
   return true;
 }
 
-}  // namespace isthmus::xccl
+}  // namespace isthmus::nccl_family

@@ -1,4 +1,4 @@
-// Running a native call that may block for ever, without blocking for ever.
+// Time limits for native calls that can block forever.
 #pragma once
 
 #include <chrono>
@@ -7,14 +7,14 @@
 
 namespace isthmus::nccl_family {
 
-// Runs `call` in a thread of its own and waits at most `timeout`, or until `cancelled` (may be empty) says
-// so. Gives its result, or nothing when it has not come back: the thread then goes on alone, so `call`
-// must own what it uses. `call` must not throw.
+// Runs `function` in a new thread and waits for its result until `timeout` expires or `is_canceled` (optional)
+// returns true. Returns nothing if the call has not finished by then. The thread keeps running in that case, so
+// `function` must own everything it uses. It must not throw.
 std::optional<int> run_with_timeout(std::function<int()> function, std::chrono::duration<double> timeout,
-                               const std::function<bool()>& is_canceled = {});
+                                    const std::function<bool()>& is_canceled = {});
 
-// Waits until `done` returns true, at most `timeout`, or until `cancelled`. False when it gave up.
+// Polls until `is_done` returns true. Returns false if `timeout` expires or `is_canceled` returns true first.
 bool wait_until(const std::function<bool()>& is_done, std::chrono::duration<double> timeout,
                 const std::function<bool()>& is_canceled);
 
-}  // namespace isthmus::xccl
+}  // namespace isthmus::nccl_family

@@ -1,5 +1,5 @@
-// Events behind the calls that were handed to streams: how long the oldest that has not ended lasts. The
-// vendor's library waits for a rank that is stopped, or in another call, for ever.
+// Events recorded after enqueued calls. They show how long the oldest unfinished call has been running: the
+// vendor library waits forever for a rank that is stopped or in a different call.
 #pragma once
 
 #include <chrono>
@@ -7,43 +7,48 @@
 #include <memory>
 #include <vector>
 
-#include "device/runtime.hpp"
 #include "device/completion_events.hpp"
+#include "device/runtime.hpp"
 
 namespace isthmus::nccl_family {
 
-// Calls come from one thread at a time, with the session's device current. An event that can't be made or
-// recorded (in a graph that is captured, say) marks nothing.
+// Thread safety: one thread at a time, with the communicator's device current.
+// Errors: if an event cannot be created or recorded (for example during graph capture), the
+// call is not tracked.
 class call_events {
  public:
-  explicit call_events(const device_runtime& device) : m_device(device) { m_spare_events.reserve(max_spare_events); }
+  explicit call_events(const device_runtime& device) : m_device(device) {
+    m_spare_events.reserve(max_spare_events);
+  }
   call_events(const call_events&) = delete;
   call_events& operator=(const call_events&) = delete;
   ~call_events() { clear(); }
 
-  // Whether the next call is marked. An event costs the host as much as the rest of what a call costs here, so
-  // only a program that asks for failures pays for it; at first all do, as nobody knows who will ask.
+  // Returns true if an event must be recorded after the next call. An event doubles the host cost of a call, so
+  // only programs that poll for failures pay for it. The first calls are always recorded, because the program
+  // may start polling later.
   bool should_record() { return m_is_polled || ++m_call_count <= calls_before_first_poll; }
 
   void add(void* stream) {
     event_handle new_event = acquire_event();
     if (new_event == nullptr || m_device.event_record(new_event.get(), stream) != 0) return;
-    m_recorded.add(std::move(new_event), watchdog_clock::now());
+    m_recorded_events.add(std::move(new_event), watchdog_clock::now());
   }
 
-  // Whether a call has lasted for `timeout`. Asks the device only then: questions disturb other threads'
-  // captures.
+  // Returns true if a call has been running for at least `timeout`. Queries the device only after that time,
+  // because a query can invalidate a capture of another thread.
   bool has_timed_out(std::chrono::duration<double> timeout) {
     m_is_polled = true;
-    while (!m_recorded.empty() && watchdog_clock::now() - *m_recorded.oldest().since >= timeout) {
-      if (m_device.event_query(m_recorded.oldest_event().get()) == runtime_not_ready) return true;
-      m_recorded.drop_oldest();
+    while (!m_recorded_events.empty() &&
+           watchdog_clock::now() - *m_recorded_events.oldest().start_time >= timeout) {
+      if (m_device.event_query(m_recorded_events.oldest_event().get()) == runtime_not_ready) return true;
+      m_recorded_events.drop_oldest();
     }
     return false;
   }
 
   void clear() {
-    m_recorded.clear();
+    m_recorded_events.clear();
     for (void* const event : m_spare_events) m_device.event_destroy(event);
     m_spare_events.clear();
   }
@@ -74,7 +79,7 @@ class call_events {
   bool m_is_polled = false;
   std::uint64_t m_call_count = 0;
   std::vector<void*> m_spare_events;
-  completion_events<event_handle> m_recorded;
+  completion_events<event_handle> m_recorded_events;
 };
 
-}  // namespace isthmus::xccl
+}  // namespace isthmus::nccl_family

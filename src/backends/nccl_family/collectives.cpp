@@ -8,12 +8,15 @@
 namespace isthmus::nccl_family {
 namespace {
 
-// One operation on its way to the native library. Blocks travel as bytes: no datatype is ever missing for
-// pure data movement.
+// Translates one operation into native calls. Data movement is expressed in bytes, so it
+// works for every datatype.
 class enqueuer {
  public:
   enqueuer(const enqueue_target& target, const isthmus_operation& operation)
-      : m_target(target), m_functions(target.functions), m_operation(operation), m_blocks(operation, target.rank, target.size) {}
+      : m_target(target),
+        m_functions(target.functions),
+        m_operation(operation),
+        m_blocks(operation, target.rank, target.size) {}
 
   enqueue_result run(scratch_memory& scratch);
 
@@ -23,14 +26,16 @@ class enqueuer {
 
   void send(const void* pointer, std::size_t size, int peer) {
     if (size != 0)
-      m_result.record(m_functions.send(pointer, size, native_int8, peer, m_target.comm, m_operation.stream), "Send");
+      m_result.record(m_functions.send(pointer, size, native_int8, peer, m_target.comm, m_operation.stream),
+                      "Send");
   }
   void recv(void* pointer, std::size_t size, int peer) {
     if (size != 0)
-      m_result.record(m_functions.recv(pointer, size, native_int8, peer, m_target.comm, m_operation.stream), "Recv");
+      m_result.record(m_functions.recv(pointer, size, native_int8, peer, m_target.comm, m_operation.stream),
+                      "Recv");
   }
 
-  // Runs `body` inside a native group, which is closed whatever happens.
+  // Runs `body` inside a native group, which is closed even if `body` fails.
   template <typename Body>
   void in_native_group(Body&& body) {
     m_result.record(m_functions.group_start(), "GroupStart");
@@ -39,10 +44,11 @@ class enqueuer {
     m_result.record(m_functions.group_end(), "GroupEnd");
   }
 
-  // On the stream, by the device's runtime.
+  // Copies data on the stream through the device runtime.
   void copy(void* to, const void* from, std::size_t size) {
     m_result.is_device_error = true;
-    m_result.record(m_target.runtime->memcpy_async(to, from, size, memcpy_default, m_operation.stream), "MemcpyAsync");
+    m_result.record(m_target.runtime->memcpy_async(to, from, size, memcpy_default, m_operation.stream),
+                    "MemcpyAsync");
     if (m_result.ok()) m_result.is_device_error = false;
   }
 
@@ -65,56 +71,59 @@ class enqueuer {
 
 void enqueuer::reduction() {
   if (m_target.size == 1)
-    return broadcast(m_blocks.outgoing_block(0).offset);  // NCCL refuses some types in its one-rank reduction
+    return broadcast(m_blocks.outgoing_block(0).offset);  // NCCL rejects some datatypes in one-rank reductions
   const int datatype = *native_datatype_of(m_operation.datatype), op = *native_op_of(m_operation.op);
   if (m_operation.collective == ISTHMUS_ALLREDUCE) {
-    m_result.record(
-        m_functions.all_reduce(m_operation.send_buf, m_operation.recv_buf, m_operation.count, datatype, op, m_target.comm, m_operation.stream),
-        "AllReduce");
+    m_result.record(m_functions.all_reduce(m_operation.send_buf, m_operation.recv_buf, m_operation.count,
+                                           datatype, op, m_target.comm, m_operation.stream),
+                    "AllReduce");
   } else if (m_operation.collective == ISTHMUS_REDUCE_SCATTER) {
-    m_result.record(m_functions.reduce_scatter(m_operation.send_buf, m_operation.recv_buf, m_operation.count, datatype, op, m_target.comm,
-                                           m_operation.stream),
-                   "ReduceScatter");
+    m_result.record(m_functions.reduce_scatter(m_operation.send_buf, m_operation.recv_buf, m_operation.count,
+                                               datatype, op, m_target.comm, m_operation.stream),
+                    "ReduceScatter");
   } else if (m_blocks.send.shape == extent::counts) {
     reduce_scatter_uneven(datatype, op);
   } else {
-    m_result.record(m_functions.reduce(m_operation.send_buf, m_operation.recv_buf, m_operation.count, datatype, op, m_operation.root,
-                                   m_target.comm, m_operation.stream),
-                   "Reduce");
+    m_result.record(m_functions.reduce(m_operation.send_buf, m_operation.recv_buf, m_operation.count, datatype,
+                                       op, m_operation.root, m_target.comm, m_operation.stream),
+                    "Reduce");
   }
 }
 
-// A block for each rank, whose lengths all ranks know: in one call where they are equal and side by side.
+// Reduce-scatter with block lengths that all ranks know. Contiguous blocks of equal length need a
+// single native call.
 void enqueuer::reduce_scatter_uneven(int datatype, int op) {
   const auto* const send = static_cast<const char*>(m_operation.send_buf);
   bool is_even = true;
   for (int receiver = 0; receiver < m_target.size; ++receiver)
-    is_even =
-        is_even && m_blocks.send.length(receiver) == m_operation.count &&
-        m_blocks.send.begin(receiver) == m_blocks.send.begin(0) + static_cast<std::uint64_t>(receiver) * m_operation.count;
+    is_even = is_even && m_blocks.send.length(receiver) == m_operation.count &&
+              m_blocks.send.begin(receiver) ==
+                  m_blocks.send.begin(0) + static_cast<std::uint64_t>(receiver) * m_operation.count;
   if (is_even) {
     if (m_operation.count != 0)
-      m_result.record(m_functions.reduce_scatter(send + m_blocks.outgoing_block(0).offset, m_operation.recv_buf, m_operation.count,
-                                             datatype, op, m_target.comm, m_operation.stream),
-                     "ReduceScatter");
+      m_result.record(
+          m_functions.reduce_scatter(send + m_blocks.outgoing_block(0).offset, m_operation.recv_buf,
+                                     m_operation.count, datatype, op, m_target.comm, m_operation.stream),
+          "ReduceScatter");
     return;
   }
   in_native_group([&] {
     for (int receiver = 0; receiver < m_target.size; ++receiver)
       if (m_blocks.send.length(receiver) != 0)
-        m_result.record(m_functions.reduce(
-                           send + m_blocks.outgoing_block(receiver).offset, receiver == m_target.rank ? m_operation.recv_buf : nullptr,
-                           m_blocks.send.length(receiver), datatype, op, receiver, m_target.comm, m_operation.stream),
-                       "Reduce");
+        m_result.record(m_functions.reduce(send + m_blocks.outgoing_block(receiver).offset,
+                                           receiver == m_target.rank ? m_operation.recv_buf : nullptr,
+                                           m_blocks.send.length(receiver), datatype, op, receiver,
+                                           m_target.comm, m_operation.stream),
+                        "Reduce");
   });
 }
 
 void enqueuer::broadcast(std::size_t from) {
-  // Only the root reads its send buffer; the others may have none, and the library wants a valid pointer.
+  // Only the root's send buffer is read. The other ranks may pass NULL, but the library needs a valid pointer.
   const void* source = is_root() ? static_cast<const char*>(m_operation.send_buf) + from : m_operation.recv_buf;
-  m_result.record(
-      m_functions.broadcast(source, m_operation.recv_buf, bytes(), native_int8, m_operation.root, m_target.comm, m_operation.stream),
-      "Broadcast");
+  m_result.record(m_functions.broadcast(source, m_operation.recv_buf, bytes(), native_int8, m_operation.root,
+                                        m_target.comm, m_operation.stream),
+                  "Broadcast");
 }
 
 void enqueuer::send_or_receive() {
@@ -123,12 +132,12 @@ void enqueuer::send_or_receive() {
 }
 
 void enqueuer::barrier() {
-  m_result.record(m_functions.all_reduce(m_target.barrier_byte, m_target.barrier_byte, 1, native_uint8, native_max,
-                                     m_target.comm, m_operation.stream),
-                 "AllReduce");
+  m_result.record(m_functions.all_reduce(m_target.barrier_byte, m_target.barrier_byte, 1, native_uint8,
+                                         native_max, m_target.comm, m_operation.stream),
+                  "AllReduce");
 }
 
-// Of the only rank.
+// Runs an operation on a communicator with a single rank.
 void enqueuer::copy_own_block(const void* source) {
   const block out = m_blocks.outgoing_block(0), in = m_blocks.incoming_block(0);
   const char* const from = static_cast<const char*>(source) + out.offset;
@@ -138,7 +147,7 @@ void enqueuer::copy_own_block(const void* source) {
   copy(to, from, in.bytes);
 }
 
-// Every block by a message, the own one too: in place there is nothing to do for it.
+// Sends each block in its own message, including the rank's own block. An in-place block needs no message.
 void enqueuer::exchange_blocks(const void* source) {
   if (m_target.size == 1 && m_target.runtime != nullptr) return copy_own_block(source);
   in_native_group([&] {
@@ -153,17 +162,19 @@ void enqueuer::exchange_blocks(const void* source) {
   });
 }
 
-// By a function of the library's own; false: it has none.
+// Calls the native function for this collective. Returns false if the library has no such function.
 bool enqueuer::try_native_function(const void* source) {
   const auto call_rooted = [&](auto* function, const char* name) {
     if (function == nullptr) return false;
-    m_result.record(function(source, m_operation.recv_buf, bytes(), native_int8, m_operation.root, m_target.comm, m_operation.stream),
-                   name);
+    m_result.record(function(source, m_operation.recv_buf, bytes(), native_int8, m_operation.root,
+                             m_target.comm, m_operation.stream),
+                    name);
     return true;
   };
   const auto call_unrooted = [&](auto* function, const char* name) {
     if (function == nullptr) return false;
-    m_result.record(function(source, m_operation.recv_buf, bytes(), native_int8, m_target.comm, m_operation.stream), name);
+    m_result.record(
+        function(source, m_operation.recv_buf, bytes(), native_int8, m_target.comm, m_operation.stream), name);
     return true;
   };
   switch (m_operation.collective) {
@@ -176,12 +187,12 @@ bool enqueuer::try_native_function(const void* source) {
   }
 }
 
-// In place, a block that arrives would overwrite one that has yet to leave, so the blocks leave from a
-// copy. Stream-ordered memory keeps that free of host waits and valid inside a captured graph.
+// In place, an incoming block could overwrite an unsent block, so the blocks are sent from a copy. The copy
+// uses stream-ordered memory, which needs no host synchronization and stays valid in a captured graph.
 const void* enqueuer::source_or_copy(std::size_t size, scratch_memory& scratch) {
   if (!overwrites_unsent_data(m_operation) || size == 0) return m_operation.send_buf;
   if (m_target.runtime == nullptr) {
-    m_result.record(native_invalid_usage, "AllToAll in place, which needs device memory for a copy");
+    m_result.record(native_invalid_usage, "AllToAll in place (it needs device memory for a copy)");
     return nullptr;
   }
   const scoped_device guard(*m_target.runtime, m_target.device);
@@ -211,8 +222,9 @@ enqueue_result enqueuer::run(scratch_memory& scratch) {
 
 }  // namespace
 
-enqueue_result enqueue_collective(const enqueue_target& target, const isthmus_operation& operation, scratch_memory& scratch) {
+enqueue_result enqueue_collective(const enqueue_target& target, const isthmus_operation& operation,
+                                  scratch_memory& scratch) {
   return enqueuer(target, operation).run(scratch);
 }
 
-}  // namespace isthmus::xccl
+}  // namespace isthmus::nccl_family

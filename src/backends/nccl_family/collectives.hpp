@@ -1,5 +1,5 @@
-// Every collective of THE TABLE in terms of the native functions: directly where the library has it, else
-// from grouped sends and receives. Each function only enqueues.
+// Implements all collectives of the collective table with native functions. A collective that the library lacks
+// is composed of grouped sends and receives. All functions only enqueue work.
 #pragma once
 
 #include <isthmus/types.h>
@@ -9,11 +9,11 @@
 
 namespace isthmus::nccl_family {
 
-// The first native function that failed, and its code. A group that was opened is always closed.
+// The first native function that failed, and its result code.
 struct enqueue_result {
   int result = native_success;
   const char* function = "";
-  bool is_device_error = false;  // `result` is the device runtime's code
+  bool is_device_error = false;  // `result` is a code of the device runtime
 
   bool ok() const { return result == native_success; }
   void record(int code, const char* name) {
@@ -24,10 +24,10 @@ struct enqueue_result {
   }
 };
 
-// What one operation is enqueued with.
+// The native communicator that operations are enqueued on, and what they need.
 struct enqueue_target {
   const native_functions& functions;
-  const device_runtime* runtime;  // null: the library has no device runtime of its own (oneCCL)
+  const device_runtime* runtime;  // null if the library has no device runtime of its own (oneCCL)
   native_comm comm;
   int rank;
   int size;
@@ -35,14 +35,16 @@ struct enqueue_target {
   int device;
 };
 
-// Memory that an operation uses until the stream has passed it; released after the group has started.
+// Device memory that an operation uses until it completes on `stream`. The caller frees it after the enclosing
+// group has been launched.
 struct scratch_memory {
   void* pointer = nullptr;
   native_stream stream = nullptr;
 };
 
-// Enqueues one operation. `kept` gets the scratch that the caller releases once the group, if any, has
-// started. The operation has been validated and is supported.
-enqueue_result enqueue_collective(const enqueue_target& target, const isthmus_operation& operation, scratch_memory& scratch);
+// Enqueues one operation, which must be validated and supported. Sets `scratch` if the operation needs
+// temporary memory; the caller frees it after the enclosing group, if any, has been launched.
+enqueue_result enqueue_collective(const enqueue_target& target, const isthmus_operation& operation,
+                                  scratch_memory& scratch);
 
-}  // namespace isthmus::xccl
+}  // namespace isthmus::nccl_family

@@ -1,4 +1,4 @@
-// The native library and device runtime of one family, loaded once per process.
+// The native library and device runtime of one vendor, loaded once per process.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -12,7 +12,7 @@
 
 namespace isthmus::nccl_family {
 
-// Reads the option `key` of this backend; null when it is not set.
+// Returns the value of the backend option `key`; null if it is not set.
 inline const char* option_of(const isthmus_backend_context& context, const char* key) {
   return context.option != nullptr ? context.option(context.runtime, key) : nullptr;
 }
@@ -20,16 +20,17 @@ inline const char* option_of(const isthmus_backend_context& context, const char*
 template <typename Traits>
 struct native_library {
   native_functions functions;
-  typename Traits::entry_points entries;  // functions whose shape differs between the families
+  typename Traits::entry_points entries;  // functions whose signature differs between vendors
   device_runtime device;
   int version = 0;
   std::string path, version_text;
 
-  // The process's library, loaded at the first call that succeeds; null and `reason` when this machine
-  // has none that will do. A process has one: group calls name no communicator.
+  // Returns the library of this process. The first successful call loads it. Returns null and sets
+  // `reason` if this machine has no usable library. There is one library per process because native group
+  // calls take no communicator.
   static native_library* get(const isthmus_backend_context& context, std::string& reason);
-  // What get() has loaded so far, or null.
-  static native_library* loaded() { return instance().get(); }
+  // Returns the library that get() has loaded, or null.
+  static native_library* current() { return instance().get(); }
 
  private:
   static std::unique_ptr<native_library>& instance() {
@@ -64,17 +65,17 @@ std::string native_library<Traits>::load(const isthmus_backend_context& context)
 
   std::string missing = functions.load(library, Traits::symbol_prefix, Traits::has_abort);
   if (missing.empty()) missing = entries.load(library);
-  // The version is asked first where it can be: an old library is the usual cause of a missing function.
+  // Check the version first: a missing function usually means that the library is too old.
   if (functions.get_version == nullptr || functions.get_version(&version) != native_success)
-    return path + " does not look like " + Traits::display_name + ": no usable " + Traits::symbol_prefix +
+    return path + " is not " + Traits::display_name + ": it has no usable " + Traits::symbol_prefix +
            "GetVersion";
   version_text = Traits::format_version(version);
   if (version < Traits::minimum_version)
-    return path + " is " + Traits::display_name + " " + version_text + "; " + Traits::format_version(Traits::minimum_version) +
-           " or newer is needed";
+    return path + " is " + Traits::display_name + " " + version_text + "; " +
+           Traits::format_version(Traits::minimum_version) + " or newer is needed";
   if (!missing.empty()) return path + " (" + Traits::display_name + " " + version_text + ") lacks " + missing;
 
   return device.load(Traits::platform, option_of(context, "runtime_library"), search.site_packages);
 }
 
-}  // namespace isthmus::xccl
+}  // namespace isthmus::nccl_family

@@ -15,7 +15,7 @@ std::string native_functions::load(const dynamic_library& library, const std::st
 #define NATIVE_COLLECTIVE(member, Name, parameters) loader.load_required(member, #Name);
 #define NATIVE_OPTIONAL_COLLECTIVE(member, Name, parameters) loader.load_optional(member, #Name);
 #include "native_collectives.def"
-  if (all_to_all == nullptr) loader.load_optional(all_to_all, "AllToAll");  // RCCL's and oneCCL's spelling
+  if (all_to_all == nullptr) loader.load_optional(all_to_all, "AllToAll");  // the spelling of RCCL and oneCCL
   if (needs_abort) {
     loader.load_required(comm_abort, "CommAbort");
     loader.load_required(comm_get_async_error, "CommGetAsyncError");
@@ -30,10 +30,10 @@ std::string native_functions::load(const dynamic_library& library, const std::st
 }
 
 std::string format_version(int version) {
-  // NCCL: major*10000 + minor*100 + patch; releases up to 2.8 used major*1000.
+  // NCCL encodes versions as major*10000 + minor*100 + patch. Releases up to 2.8 used major*1000.
   const int major = version >= 10000 ? version / 10000 : version / 1000;
   const int minor = version >= 10000 ? version % 10000 / 100 : version % 1000 / 100;
   return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(version % 100);
 }
 
-}  // namespace isthmus::xccl
+}  // namespace isthmus::nccl_family

@@ -1,7 +1,7 @@
-// The C ABI that NCCL, RCCL and oneCCL's second generation share, declared once with neutral types: the
-// device's stream and the library's communicator are pointers, enumerations are ints. RCCL has no header
-// in any Linux distribution and NCCL's needs CUDA, so this file replaces both; abi_check_*.cpp compares
-// it with the real headers wherever they are installed.
+// Declarations of the C ABI that NCCL, RCCL and oneCCL 2022 share. Streams and communicators are untyped
+// pointers, and enumerations are ints. The vendor headers are not used, because no Linux distribution ships
+// that of RCCL, and that of NCCL needs CUDA. If nccl.h is installed, abi_check_nccl.cpp compares these
+// declarations with it.
 #pragma once
 
 #include <cstddef>
@@ -46,7 +46,7 @@ enum native_datatype : int {
   native_float8_e5m2 = 11
 };
 
-// Functions with the same shape in all three libraries.
+// Functions with the same signature in all three libraries.
 struct native_functions {
   int (*get_version)(int* version) = nullptr;
   int (*get_unique_id)(void* id) = nullptr;
@@ -59,23 +59,24 @@ struct native_functions {
 #define NATIVE_COLLECTIVE(member, Name, parameters) int(*member) parameters = nullptr;
 #define NATIVE_OPTIONAL_COLLECTIVE NATIVE_COLLECTIVE
 #include "native_collectives.def"
-  // NCCL and RCCL only; null in a library without them.
+  // NCCL and RCCL only; null in other libraries.
   int (*comm_abort)(native_comm comm) = nullptr;
   int (*comm_get_async_error)(native_comm comm, int* result) = nullptr;
   int (*comm_count)(native_comm comm, int* count) = nullptr;
   int (*comm_user_rank)(native_comm comm, int* rank) = nullptr;
-  // Buffers that the library may use in place: 2.19 and newer; windows, collective: 2.27 and newer.
+  // Registered buffers need version 2.19, windows (a collective call) 2.27.
   int (*comm_register)(native_comm comm, void* buffer, std::size_t bytes, void** handle) = nullptr;
   int (*comm_deregister)(native_comm comm, void* handle) = nullptr;
   int (*window_register)(native_comm comm, void* buffer, std::size_t bytes, native_window* window,
                          int flags) = nullptr;
   int (*window_deregister)(native_comm comm, native_window window) = nullptr;
 
-  // Looks every name up behind `prefix`. Returns the first missing one that is needed, or "".
+  // Looks up all functions under the name `prefix` + name. Returns the name of the first missing required
+  // function, or "".
   std::string load(const dynamic_library& library, const std::string& prefix, bool needs_abort);
 };
 
-// Version codes, as ncclGetVersion gives them, in words.
+// Formats a version code of ncclGetVersion, for example 22809 as "2.28.9".
 std::string format_version(int version);
 
-}  // namespace isthmus::xccl
+}  // namespace isthmus::nccl_family

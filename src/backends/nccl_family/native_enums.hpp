@@ -1,4 +1,5 @@
-// Isthmus' enumerations in the native library's. A value that has no image is unsupported, never cast.
+// Conversions from Isthmus enumerations to native ones. Values without a native counterpart are unsupported.
+// Enumerations are never cast.
 #pragma once
 
 #include <isthmus/types.h>
@@ -9,7 +10,7 @@
 
 namespace isthmus::nccl_family {
 
-// The datatype to reduce in.
+// Returns the native datatype for reductions.
 constexpr std::optional<int> native_datatype_of(isthmus_datatype datatype) {
   switch (datatype) {
     case ISTHMUS_INT8: return native_int8;
@@ -47,11 +48,11 @@ constexpr std::optional<int> native_op_of(isthmus_reduction_op op) {
   return std::nullopt;
 }
 
-// What a native result means to the caller, and what to do about it.
+// Isthmus status, name and hint for a native result code.
 struct result_info {
   isthmus_status status;
   const char* name;
   const char* hint;
 };
 
-}  // namespace isthmus::xccl
+}  // namespace isthmus::nccl_family

@@ -1,4 +1,4 @@
-// libisthmus_nccl.so: the plug-in for NVIDIA devices.
+// libisthmus_nccl.so: the NCCL plug-in for NVIDIA devices.
 #include "nccl_backend.hpp"
 
 extern "C" __attribute__((visibility("default"))) const isthmus_backend* isthmus_backend_v1(void) {

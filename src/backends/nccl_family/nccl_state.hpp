@@ -1,11 +1,11 @@
-// One rank's native communicator.
+// The native communicators of one rank.
 //
-// Two native communicators stand behind one of Isthmus'. The first, `m_setup_comm`, is made in the library's
-// non-blocking mode, so that meeting the other ranks can be bounded and given up. In that mode the library
-// starts a host thread for every later call, though, which costs more than the call itself and rules out
-// graph capture. So the ranks then split a blocking one, `m_comm`, off the anchor, which shares its
-// resources and its abort flag, and every operation goes to that. Aborting the anchor releases whatever
-// waits in `m_comm` without freeing it under the feet of a thread that is inside.
+// Each Isthmus communicator uses two native ones. `m_setup_comm` is created in the library's non-blocking mode,
+// so that a wait for the other ranks can time out or be aborted. In this mode, however, the library starts a
+// host thread for every later call, which costs more than the call itself and prevents graph capture. The ranks
+// therefore split `m_comm` to create a blocking communicator, `m_setup_comm`, and enqueue all operations on the
+// latter. `m_comm` shares the resources and the abort flag of `m_setup_comm`: aborting `m_setup_comm` releases
+// all waits in `m_comm`, but does not free it while a thread is still inside.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -28,7 +28,7 @@
 
 namespace isthmus::nccl_family {
 
-// "file:line" of the caller, without the folders above src/.
+// "file:line" of the caller, relative to the folder that holds src/.
 inline std::string location_text(const std::source_location& location = std::source_location::current()) {
   std::string file = location.file_name();
   if (const auto position = file.rfind("src/backends/"); position != std::string::npos) file.erase(0, position);
@@ -42,10 +42,13 @@ class nccl_state {
   using probe_record = probe<sizeof(typename Traits::unique_id)>;
 
   nccl_state(const isthmus_backend_context& context, library& lib, registration_mode mode)
-      : m_context(context), m_library(lib), m_call_events(lib.device), m_registered_blocks(lib.functions, mode) {}
+      : m_context(context),
+        m_library(lib),
+        m_call_events(lib.device),
+        m_registered_blocks(lib.functions, mode) {}
 
-  // Collective. `part`, if any, is the anchor that a split has made. After a failure the session can only be
-  // released.
+  // Collective. `split_comm` is the communicator that a split has created, or null. After a failure, only
+  // release() may be called.
   isthmus_status connect(const votes<probe_record>& all, native_comm split_comm);
   isthmus_status enqueue(const isthmus_operation* operations, std::size_t n);
   isthmus_status poll();
@@ -56,15 +59,15 @@ class nccl_state {
   const char* supports(const isthmus_operation& operation, const char* algorithm) const;
   const char* version() const { return m_library.version_text.c_str(); }
 
-  // Collective; an anchor for the part of a split, or null where it could not be made.
+  // Collective. Returns a setup communicator for the subcommunicator, or null if it could not be created.
   native_comm split(int color, int key);
-  // Collective; the other local.
+  // register_block is collective, unregister_block is local.
   void register_block(const isthmus_heap_block& block);
   void unregister_block(const isthmus_heap_block& block);
 
-  // The end of a group that this session took part in.
+  // Ends a native group that contains operations of this communicator.
   isthmus_status finish_group(int result);
-  // Once what was enqueued is on its streams.
+  // Called after the enqueued operations have been launched on their streams.
   void after_launch();
 
  private:
@@ -73,7 +76,7 @@ class nccl_state {
   isthmus_status fail_device(int error, const char* function,
                              const std::source_location& location = std::source_location::current());
   isthmus_status fail_interrupted(const char* activity,
-                         const std::source_location& location = std::source_location::current());
+                                  const std::source_location& location = std::source_location::current());
   isthmus_status wait_for(native_comm comm, const char* function);
   isthmus_status create_setup_comm(const typename Traits::unique_id& id);
   isthmus_status create_working_comm();
@@ -99,37 +102,38 @@ class nccl_state {
 
 template <typename Traits>
 isthmus_status nccl_state<Traits>::fail(int result, const char* function, const isthmus_operation* operation,
-                                     const std::source_location& location) {
+                                        const std::source_location& location) {
   const result_info info = Traits::result_info_of(result);
   const char* text = m_library.functions.get_last_error(m_comm != nullptr ? m_comm : m_setup_comm);
   const char* error_text = m_library.functions.get_error_string(result);
   const bool has_details = text != nullptr && *text != '\0';
-  return m_context.fail(m_context.runtime, info.status, result, location_text(location).c_str(), info.hint,
-                        "%s%s%s: %s (%s)%s%s", Traits::symbol_prefix, function,
-                        operation != nullptr ? " of one operation" : "", info.name,
-                        error_text != nullptr ? error_text : "no text", has_details ? ": " : "", has_details ? text : "");
+  return m_context.fail(
+      m_context.runtime, info.status, result, location_text(location).c_str(), info.hint, "%s%s%s: %s (%s)%s%s",
+      Traits::symbol_prefix, function, operation != nullptr ? " for one operation" : "", info.name,
+      error_text != nullptr ? error_text : "no details", has_details ? ": " : "", has_details ? text : "");
 }
 
 template <typename Traits>
 isthmus_status nccl_state<Traits>::fail_device(int error, const char* function,
-                                            const std::source_location& location) {
+                                               const std::source_location& location) {
   return m_context.fail(m_context.runtime, ISTHMUS_ERROR_BACKEND, error, location_text(location).c_str(),
-                        "look for an earlier fault on the device, or for too little free memory",
-                        "%s%s on device %d: %s", Traits::device_prefix, function, m_context.device.ordinal,
+                        "check the device for earlier faults and for free memory", "%s%s on device %d: %s",
+                        Traits::device_prefix, function, m_context.device.ordinal,
                         m_library.device.get_error_string(error));
 }
 
 template <typename Traits>
-isthmus_status nccl_state<Traits>::fail_interrupted(const char* activity, const std::source_location& location) {
+isthmus_status nccl_state<Traits>::fail_interrupted(const char* activity,
+                                                    const std::source_location& location) {
   if (is_aborted())
     return m_context.fail(m_context.runtime, ISTHMUS_ERROR_ABORTED, 0, location_text(location).c_str(), nullptr,
                           "the communicator was aborted during %s", activity);
   return m_context.fail(m_context.runtime, ISTHMUS_ERROR_TIMEOUT, 0, location_text(location).c_str(),
-                        "a rank is missing or stuck; raise the timeout if the ranks are only slow",
+                        "check for missing or stuck ranks; increase the timeout if they are only slow",
                         "%s took longer than the timeout of %.3g s", activity, m_context.timeout_s);
 }
 
-// Bounded wait for a call that a non-blocking communicator does in the background.
+// Waits with a timeout for a call that a non-blocking communicator completes in the background.
 template <typename Traits>
 isthmus_status nccl_state<Traits>::wait_for(native_comm comm, const char* function) {
   int progress = native_in_progress;
@@ -184,23 +188,25 @@ isthmus_status nccl_state<Traits>::connect(const votes<probe_record>& all, nativ
 
 template <typename Traits>
 const char* nccl_state<Traits>::supports(const isthmus_operation& operation, const char* algorithm) const {
-  if (algorithm != nullptr && *algorithm != '\0') return "the library chooses its algorithms itself; name none";
+  if (algorithm != nullptr && *algorithm != '\0')
+    return "the library selects its algorithms itself; do not name one";
   if (!row_of(operation.collective).is_reduction) return nullptr;
-  if (!native_datatype_of(operation.datatype)) return "the library has no 16-bit integer type to reduce in";
-  if (!native_op_of(operation.op)) return "the library has no such reduction operation";
+  if (!native_datatype_of(operation.datatype)) return "the library cannot reduce 16-bit integers";
+  if (!native_op_of(operation.op)) return "the library has no native counterpart of this reduction operation";
   if (is_float8(operation.datatype)) {
     if (m_library.version < Traits::float8_version)
-      return "fp8 reductions need version 2.24 of the library or newer";
+      return "fp8 reductions require library version 2.24 or newer";
     if (m_capability < Traits::float8_capability)
-      return "fp8 reductions need devices of compute capability 9.0 or newer";
+      return "fp8 reductions require compute capability 9.0 or newer on all devices";
   }
   return nullptr;
 }
 
 template <typename Traits>
 isthmus_status nccl_state<Traits>::enqueue_one(const isthmus_operation& operation) {
-  const enqueue_target target{m_library.functions, &m_library.device,       m_comm, m_context.rank, m_context.size,
-                       m_barrier_byte,   m_context.device.ordinal};
+  const enqueue_target target{m_library.functions,     &m_library.device, m_comm,
+                              m_context.rank,          m_context.size,    m_barrier_byte,
+                              m_context.device.ordinal};
   scratch_memory scratch;
   const enqueue_result result = enqueue_collective(target, operation, scratch);
   if (scratch.pointer != nullptr) m_scratch.push_back(scratch);
@@ -230,7 +236,7 @@ isthmus_status nccl_state<Traits>::finish_group(int result) {
 
 template <typename Traits>
 void nccl_state<Traits>::after_launch() {
-  // Stream-ordered: the memory goes back when the stream has passed the operation that uses it.
+  // Stream-ordered free: the memory is released after the operation that uses it.
   for (const scratch_memory& scratch : m_scratch) m_library.device.free_async(scratch.pointer, scratch.stream);
   m_scratch.clear();
   if (!m_call_events.should_record()) return;
@@ -246,12 +252,12 @@ isthmus_status nccl_state<Traits>::poll() {
   if (result != native_success) return fail(result, "CommGetAsyncError", nullptr);
   if (async_result == native_success || async_result == native_in_progress)
     return m_call_events.has_timed_out(std::chrono::duration<double>(m_context.timeout_s))
-               ? fail_interrupted("a call on its stream")
+               ? fail_interrupted("a call on a stream")
                : ISTHMUS_SUCCESS;
   return fail(async_result, "CommGetAsyncError", nullptr);
 }
 
-// The streams that were used may be gone by now, so this waits for the device as a whole.
+// Synchronizes the whole device, because the streams that were used may have been destroyed.
 template <typename Traits>
 isthmus_status nccl_state<Traits>::synchronize() {
   const device_runtime device = m_library.device;
@@ -262,7 +268,7 @@ isthmus_status nccl_state<Traits>::synchronize() {
         return guard.code() != 0 ? guard.code() : device.device_synchronize();
       },
       std::chrono::duration<double>(m_context.timeout_s), [this] { return is_aborted(); });
-  if (!result) return fail_interrupted("waiting for the device");
+  if (!result) return fail_interrupted("device synchronization");
   return *result == 0 ? ISTHMUS_SUCCESS : fail_device(*result, "DeviceSynchronize");
 }
 
@@ -270,7 +276,7 @@ template <typename Traits>
 void nccl_state<Traits>::abort() {
   const std::lock_guard lock(m_abort_mutex);
   if (m_aborted.exchange(true) || m_setup_comm == nullptr) return;
-  // The library's own abort may wait for kernels to leave; nobody here can do more about it if it does not.
+  // ncclCommAbort may wait for kernels to exit. If they do not exit, nothing else can be done here.
   const auto comm_abort = m_library.functions.comm_abort;
   const native_comm setup_comm = std::exchange(m_setup_comm, nullptr);
   run_with_timeout([comm_abort, setup_comm] { return comm_abort(setup_comm); }, std::chrono::seconds(10));
@@ -294,25 +300,28 @@ void nccl_state<Traits>::release() {
         if (barrier_byte != nullptr) device.free(barrier_byte);
         if (comm != nullptr && is_healthy) blocks.clear(comm);
         int destroy_result = native_success;
-        if (comm != nullptr) destroy_result = is_healthy ? functions.comm_destroy(comm) : functions.comm_abort(comm);
+        if (comm != nullptr)
+          destroy_result = is_healthy ? functions.comm_destroy(comm) : functions.comm_abort(comm);
         if (setup_comm != nullptr) functions.comm_destroy(setup_comm);
         return destroy_result;
       },
       std::chrono::seconds(30));
   if (!result)
-    m_context.log(m_context.runtime, 2,
-                  "%s did not release a communicator within 30 s and is left alone with it; a captured graph "
-                  "that still refers to it is the usual cause",
-                  Traits::display_name);
+    m_context.log(
+        m_context.runtime, 2,
+        "%s did not release a communicator within 30 s; it is leaked. The usual cause is a captured graph "
+        "that still refers to it",
+        Traits::display_name);
 }
 
 template <typename Traits>
 native_comm nccl_state<Traits>::split(int color, int key) {
   if (m_aborted.load(std::memory_order_acquire)) return nullptr;
-  // Half of the timeout: the ranks still meet after this one, which bounds a stopped rank's time as well.
+  // Use half of the timeout, because the ranks synchronize again after the split. In total, a stopped rank must
+  // not delay them for longer than the timeout.
   const std::chrono::duration<double> split_timeout(m_context.timeout_s / 2);
   const auto begin = std::chrono::steady_clock::now();
-  // The working communicator blocks in this call until all ranks have come.
+  // ncclCommSplit on the blocking communicator returns only after all ranks have called it.
   const auto child = std::make_shared<native_comm>(nullptr);
   const auto comm_split = m_library.functions.comm_split;
   const device_runtime device = m_library.device;
@@ -326,8 +335,8 @@ native_comm nccl_state<Traits>::split(int color, int key) {
       },
       split_timeout, [this] { return is_aborted(); });
   if (!result || (*result != native_success && *result != native_in_progress)) {
-    m_context.log(m_context.runtime, 2, "%sCommSplit %s: the part is made anew", Traits::symbol_prefix,
-                  result ? Traits::result_info_of(*result).name : "did not return");
+    m_context.log(m_context.runtime, 2, "%sCommSplit %s: a new communicator is created instead",
+                  Traits::symbol_prefix, result ? Traits::result_info_of(*result).name : "did not return");
     return nullptr;
   }
   if (*child == nullptr) return nullptr;
@@ -348,23 +357,26 @@ void nccl_state<Traits>::register_block(const isthmus_heap_block& block) {
   if (m_registered_blocks.mode() == registration_mode::off || m_aborted.load(std::memory_order_acquire)) return;
   vote<> local_vote;
   if (const std::string missing = m_registered_blocks.missing_function(); !missing.empty())
-    local_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, m_library.version_text + " lacks " + Traits::symbol_prefix + missing);
+    local_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED,
+                      m_library.version_text + " lacks " + Traits::symbol_prefix + missing);
   const auto all_ranks_agree = [&] {
     votes<> all;
     if (gather_votes(m_context, local_vote, all) != ISTHMUS_SUCCESS) return false;
-    // Asked for by name, it is worth a warning.
+    // Warn only if the user requested this mode explicitly.
     if (first_refusal(all) >= 0)
       m_context.log(m_context.runtime, m_registered_blocks.mode() == registration_mode::windows ? 2 : 1,
-                    "blocks of the symmetric heap are not registered with %s: %s", Traits::display_name,
+                    "symmetric heap blocks are not registered with %s: %s", Traits::display_name,
                     refusal_text(all).c_str());
     return first_refusal(all) < 0;
   };
-  // Agreed before, because making a window waits for every rank, and after, because it may fail on one.
+  // The ranks agree before registration, because creating a window waits for every rank. They agree again
+  // afterwards, because registration can fail on a single rank.
   if (!all_ranks_agree()) return;
   if (const int result = register_with_library(block); result != native_success)
     local_vote.refuse(ISTHMUS_ERROR_BACKEND,
-                Traits::symbol_prefix + std::string(m_registered_blocks.register_function()) + ": " + Traits::result_info_of(result).name,
-                {}, result);
+                      Traits::symbol_prefix + std::string(m_registered_blocks.register_function()) + ": " +
+                          Traits::result_info_of(result).name,
+                      {}, result);
   if (!all_ranks_agree()) unregister_block(block);
 }
 
@@ -374,7 +386,7 @@ int nccl_state<Traits>::register_with_library(const isthmus_heap_block& block) {
   const device_runtime device = m_library.device;
   const int ordinal = m_context.device.ordinal;
   const native_comm comm = m_comm;
-  // The copy outlives a call that does not return.
+  // The copy must remain valid for a call that does not return in time.
   const auto blocks = std::make_shared<registered_blocks>(m_registered_blocks);
   const auto result = run_with_timeout(
       [=, id = block.id, bytes = block.bytes] {
@@ -389,9 +401,9 @@ int nccl_state<Traits>::register_with_library(const isthmus_heap_block& block) {
 
 template <typename Traits>
 void nccl_state<Traits>::unregister_block(const isthmus_heap_block& block) {
-  if (m_aborted.load(std::memory_order_acquire)) return;  // the library forgets it with the communicator
+  if (m_aborted.load(std::memory_order_acquire)) return;  // the library releases it with the communicator
   const scoped_device guard(m_library.device, m_context.device.ordinal);
   m_registered_blocks.remove(m_comm, block.id);
 }
 
-}  // namespace isthmus::xccl
+}  // namespace isthmus::nccl_family

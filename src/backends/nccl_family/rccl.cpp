@@ -1,4 +1,4 @@
-// libisthmus_rccl.so: the plug-in for AMD devices.
+// libisthmus_rccl.so: the RCCL plug-in for AMD devices.
 #include "nccl_backend.hpp"
 
 extern "C" __attribute__((visibility("default"))) const isthmus_backend* isthmus_backend_v1(void) {

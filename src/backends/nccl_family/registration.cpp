@@ -35,7 +35,7 @@ int registered_blocks::add(native_comm comm, std::uint64_t id, void* buffer, std
 }
 
 void registered_blocks::release(native_comm comm, const registered_block& block) const {
-  if (block.handle == nullptr) return;  // the library found nothing to gain
+  if (block.handle == nullptr) return;  // the library did not need to register this block
   if (m_mode == registration_mode::windows)
     m_native->window_deregister(comm, block.handle);
   else
@@ -43,8 +43,8 @@ void registered_blocks::release(native_comm comm, const registered_block& block)
 }
 
 void registered_blocks::remove(native_comm comm, std::uint64_t id) {
-  const auto position =
-      std::find_if(m_entries.begin(), m_entries.end(), [id](const registered_block& block) { return block.id == id; });
+  const auto position = std::find_if(m_entries.begin(), m_entries.end(),
+                                     [id](const registered_block& block) { return block.id == id; });
   if (position == m_entries.end()) return;
   release(comm, *position);
   m_entries.erase(position);
@@ -55,4 +55,4 @@ void registered_blocks::clear(native_comm comm) {
   m_entries.clear();
 }
 
-}  // namespace isthmus::xccl
+}  // namespace isthmus::nccl_family

@@ -1,4 +1,4 @@
-// Blocks of the symmetric heap that the library knows and may use in place.
+// Registers symmetric heap blocks with the native library, which can then use them without a copy.
 #pragma once
 
 #include <cstddef>
@@ -15,24 +15,24 @@ namespace isthmus::nccl_family {
 // The option `backend.<name>.registration`.
 enum class registration_mode {
   off,
-  buffers,  // each rank tells the library of its block: the default
-  windows   // symmetric windows: the program promises equal offsets on all ranks in every collective
+  buffers,  // default: each rank registers its own block
+  windows   // symmetric windows: all ranks must use equal offsets in every collective
 };
 
-// Nothing for a text that is none of them; `buffers` for NULL.
+// Returns nullopt for an unknown name, and `buffers` for NULL.
 std::optional<registration_mode> parse_registration_mode(const char* text);
 
 class registered_blocks {
  public:
-  // `native` outlives it.
+  // `native` must outlive this object.
   registered_blocks(const native_functions& native, registration_mode mode) : m_native(&native), m_mode(mode) {}
 
   registration_mode mode() const { return m_mode; }
-  // "" or the functions that the library lacks for it.
+  // Returns the name of a required function that the library lacks, or "".
   std::string missing_function() const;
-  // Registers; a window is made by all ranks together and may block. Returns the library's result.
+  // Registers a block and returns the library's result. Registering a window is collective and can block.
   int add(native_comm comm, std::uint64_t id, void* buffer, std::size_t bytes);
-  // Undoes it, if it was done. Local.
+  // Deregisters the block if it is registered. Local.
   void remove(native_comm comm, std::uint64_t id);
   void clear(native_comm comm);
   const char* register_function() const {
@@ -51,4 +51,4 @@ class registered_blocks {
   std::vector<registered_block> m_entries;
 };
 
-}  // namespace isthmus::xccl
+}  // namespace isthmus::nccl_family

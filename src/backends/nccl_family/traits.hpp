@@ -1,4 +1,4 @@
-// What differs between NCCL and RCCL: names, versions and where the libraries are installed.
+// Differences between NCCL and RCCL: names, versions and install locations.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -15,13 +15,13 @@ struct native_unique_id {
   char internal[128];
 };
 
-// ncclConfig_t as version 2.18 has it. Later fields were only ever appended, and `size` tells the library
-// how many there are, so this form serves every later version.
+// ncclConfig_t as of version 2.18. Later versions only append fields and use `size` to determine which fields
+// are present, so this layout works with all of them.
 struct native_config {
   std::size_t size = sizeof(native_config);
   unsigned magic = 0xcafebeef;
   unsigned version = 21801;
-  int blocking = INT_MIN;  // INT_MIN: the library's default
+  int blocking = INT_MIN;  // INT_MIN selects the library's default
   int cga_cluster_size = INT_MIN;
   int min_ctas = INT_MIN;
   int max_ctas = INT_MIN;
@@ -41,33 +41,32 @@ struct native_entry_points {
   }
 };
 
-// RCCL kept NCCL's symbols and result codes.
+// RCCL uses the same symbols and result codes.
 constexpr result_info nccl_result_info(int result) {
   switch (static_cast<native_result>(result)) {
     case native_success: return {ISTHMUS_SUCCESS, "ncclSuccess", nullptr};
     case native_unhandled_device_error:
       return {
           ISTHMUS_ERROR_BACKEND, "ncclUnhandledCudaError",
-          "a device call inside the library failed; an earlier kernel may have faulted. Set NCCL_DEBUG=WARN"};
+          "a device call inside the library failed; check earlier kernels for faults and set NCCL_DEBUG=WARN"};
     case native_system_error:
-      return {
-          ISTHMUS_ERROR_BACKEND, "ncclSystemError",
-          "a system call inside the library failed, often too small a /dev/shm or no network interface. Set "
-          "NCCL_DEBUG=WARN"};
+      return {ISTHMUS_ERROR_BACKEND, "ncclSystemError",
+              "a system call inside the library failed; check the size of /dev/shm and the network interfaces, "
+              "and set NCCL_DEBUG=WARN"};
     case native_internal_error:
       return {ISTHMUS_ERROR_BACKEND, "ncclInternalError",
-              "set NCCL_DEBUG=WARN and look at the lines of this rank"};
+              "set NCCL_DEBUG=WARN and check the output of this rank"};
     case native_invalid_argument:
       return {ISTHMUS_ERROR_BACKEND, "ncclInvalidArgument",
-              "are all buffers on the communicator's device? Set NCCL_DEBUG=WARN"};
+              "pass buffers on the communicator's device and set NCCL_DEBUG=WARN"};
     case native_invalid_usage:
       return {ISTHMUS_ERROR_BACKEND, "ncclInvalidUsage",
-              "every rank needs a device of its own, and all ranks the same order of calls"};
+              "give each rank its own device and use the same order of calls on all ranks"};
     case native_remote_error:
-      return {ISTHMUS_ERROR_REMOTE, "ncclRemoteError", "another rank failed or vanished; look at its messages"};
+      return {ISTHMUS_ERROR_REMOTE, "ncclRemoteError", "another rank failed or exited; check its messages"};
     case native_in_progress: return {ISTHMUS_ERROR_BACKEND, "ncclInProgress", nullptr};
   }
-  return {ISTHMUS_ERROR_BACKEND, "an unknown result", nullptr};
+  return {ISTHMUS_ERROR_BACKEND, "unknown result code", nullptr};
 }
 
 struct common_traits {
@@ -75,12 +74,12 @@ struct common_traits {
   using entry_points = native_entry_points;
   static constexpr const char* symbol_prefix = "nccl";
   static constexpr bool has_abort = true;
-  static constexpr int minimum_version = 21801;  // ncclCommSplit and its shared abort flag
+  static constexpr int minimum_version = 21801;  // first version with ncclCommSplit and a shared abort flag
   static constexpr int float8_version = 22400;
   static std::string format_version(int version) { return nccl_family::format_version(version); }
   static constexpr result_info result_info_of(int result) { return nccl_result_info(result); }
 
-  // Non-blocking, and with children that share resources and the abort flag: see session.hpp.
+  // Non-blocking; children share resources and the abort flag. nccl_state.hpp explains why.
   static native_config setup_config() {
     native_config config;
     config.blocking = 0;
@@ -104,7 +103,7 @@ struct nccl_traits : common_traits {
   static constexpr const char* runtime_name = "CUDA runtime";
   static constexpr isthmus_platform platform = ISTHMUS_PLATFORM_CUDA;
   static constexpr int capability_attribute = cuda_capability_major;
-  static constexpr int float8_capability = 9;  // NCCL reduces fp8 on Hopper and newer only
+  static constexpr int float8_capability = 9;  // NCCL reduces fp8 only on Hopper and newer
 
   static library_search_request library_search() {
     library_search_request search;
@@ -126,7 +125,7 @@ struct rccl_traits : common_traits {
       "install ROCm's rccl, or name the file in backend.rccl.library or ISTHMUS_RCCL_LIBRARY";
   static constexpr const char* runtime_name = "HIP runtime";
   static constexpr isthmus_platform platform = ISTHMUS_PLATFORM_HIP;
-  static constexpr int capability_attribute = -1;  // HIP numbers attributes differently in every version
+  static constexpr int capability_attribute = -1;  // HIP's attribute numbers differ between versions
   static constexpr int float8_capability = 0;
 
   static library_search_request library_search() {
@@ -139,4 +138,4 @@ struct rccl_traits : common_traits {
   }
 };
 
-}  // namespace isthmus::xccl
+}  // namespace isthmus::nccl_family

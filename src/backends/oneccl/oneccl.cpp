@@ -1,4 +1,4 @@
-// libisthmus_oneccl.so: the plug-in for SYCL queues on Intel devices.
+// libisthmus_oneccl.so: the oneCCL plug-in for SYCL queues on Intel devices.
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,22 +12,22 @@ isthmus_status create(const isthmus_backend_context* context, void** state) {
   *state = nullptr;
   vote<probe_record> local_vote;
   std::string reason;
-  oneccl_library* const loaded = oneccl_library::get(*context, reason);
-  if (loaded != nullptr) {
-    local_vote.value.version = loaded->version;
-    if (context->rank == 0 && loaded->functions.get_unique_id(local_vote.value.id) != 0)
-      reason = std::string("onecclGetUniqueId: ") + loaded->functions.get_last_error(nullptr);
+  oneccl_library* const library = oneccl_library::get(*context, reason);
+  if (library != nullptr) {
+    local_vote.value.version = library->version;
+    if (context->rank == 0 && library->functions.get_unique_id(local_vote.value.id) != 0)
+      reason = std::string("onecclGetUniqueId: ") + library->functions.get_last_error(nullptr);
   }
   votes<probe_record> all;
   if (const auto status = nccl_family::agree_on_probes(
           *context, "src/backends/oneccl/oneccl.cpp",
-          "pip install oneccl, or name the file in backend.oneccl.library or ISTHMUS_ONECCL_LIBRARY", local_vote,
-          reason, all);
+          "run pip install oneccl, or set backend.oneccl.library or ISTHMUS_ONECCL_LIBRARY to the file",
+          local_vote, reason, all);
       status != ISTHMUS_SUCCESS)
     return status;
-  auto new_state = std::make_unique<oneccl_state>(*context, *loaded);
+  auto new_state = std::make_unique<oneccl_state>(*context, *library);
   if (const auto status = new_state->connect(all); status != ISTHMUS_SUCCESS) return status;
-  context->log(context->runtime, 1, "oneCCL %s from %s", loaded->version_text.c_str(), loaded->path.c_str());
+  context->log(context->runtime, 1, "oneCCL %s from %s", library->version_text.c_str(), library->path.c_str());
   *state = new_state.release();
   return ISTHMUS_SUCCESS;
 }

@@ -1,4 +1,4 @@
-// One rank's oneCCL communicator, through the C interface of libccl.so.2. Streams are sycl::queue*.
+// The oneCCL communicator of one rank, through the C interface of libccl.so.2. Streams are sycl::queue*.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -21,10 +21,12 @@ struct oneccl_unique_id {
 };
 using probe_record = nccl_family::probe<sizeof(oneccl_unique_id)>;
 
-// The library of this process; null and `reason` when there is none that works here.
+// The oneCCL library of this process. get() returns null and sets `reason` if this machine
+// has no usable library.
 struct oneccl_library {
   nccl_family::native_functions functions;
-  int (*comm_init_rank)(nccl_family::native_comm* comm, std::size_t size, oneccl_unique_id id, int rank) = nullptr;
+  int (*comm_init_rank)(nccl_family::native_comm* comm, std::size_t size, oneccl_unique_id id,
+                        int rank) = nullptr;
   int version = 0;
   std::string path, version_text;
 
@@ -33,11 +35,12 @@ struct oneccl_library {
 
 class oneccl_state {
  public:
-  oneccl_state(const isthmus_backend_context& context, oneccl_library& loaded) : m_context(context), m_library(loaded) {}
+  oneccl_state(const isthmus_backend_context& context, oneccl_library& library)
+      : m_context(context), m_library(library) {}
 
   isthmus_status connect(const votes<probe_record>& all);
   isthmus_status enqueue(const isthmus_operation* operations, std::size_t n);
-  // The library has no asynchronous errors to ask for; this waits for the queues that were used.
+  // oneCCL does not report asynchronous errors, so this function waits for all queues that were used.
   isthmus_status synchronize();
   void abort() { m_aborted = true; }
   void release();
@@ -54,7 +57,7 @@ class oneccl_state {
   const isthmus_backend_context& m_context;
   oneccl_library& m_library;
   nccl_family::native_comm m_comm = nullptr;
-  std::vector<sycl::queue> m_queues;  // copies share the user's queue and keep it alive
+  std::vector<sycl::queue> m_queues;  // each copy refers to the user's queue and keeps it alive
   std::byte* m_barrier_byte = nullptr;
   std::atomic<bool> m_aborted{false};
 };
