@@ -9,7 +9,7 @@
 namespace isthmus::tensor_parallel {
 namespace {
 
-// find_backends has loaded the file and keeps it, so the handle need not be kept.
+// find_backends keeps the file loaded, so the handle can be closed.
 const isthmus_tensor_parallel_engine* load_engine(const std::string& path) {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
   if (library == nullptr) return nullptr;
@@ -24,10 +24,10 @@ const isthmus_tensor_parallel_engine* load_engine(const std::string& path) {
 std::string check_engine(const isthmus_tensor_parallel_engine* engine, isthmus_platform platform) {
   if (engine->struct_bytes < sizeof(isthmus_tensor_parallel_engine) ||
       engine->abi_version != ISTHMUS_TENSOR_PARALLEL_ENGINE_ABI)
-    return fmt::format("the engine was built for ABI {}, this library's is {}", engine->abi_version,
+    return fmt::format("the engine was built for ABI {}, but this library has ABI {}", engine->abi_version,
                        ISTHMUS_TENSOR_PARALLEL_ENGINE_ABI);
   if ((engine->platforms & 1u << platform) == 0)
-    return fmt::format("engine {} does not work on platform {}", engine->name, isthmus_platform_name(platform));
+    return fmt::format("engine {} does not support platform {}", engine->name, isthmus_platform_name(platform));
   return "";
 }
 
@@ -42,9 +42,9 @@ const isthmus_tensor_parallel_engine& find_engine(isthmus_platform platform,
     plugin_names += (plugin_names.empty() ? "" : ", ") + entry.name;
   }
   throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-                   fmt::format("no tensor-parallel engine for platform {}; plug-ins here: {}",
+                   fmt::format("tensor_parallel: no engine for platform {}; available plug-ins: {}",
                                isthmus_platform_name(platform), plugin_names.empty() ? "none" : plugin_names),
-                   "CUDA and HIP need the p2p plug-in (docs/p2p.md); SYCL queues need options->engine, from "
+                   "CUDA and HIP: install the p2p plug-in; SYCL queues: set options->engine, see "
                    "isthmus/sycl/tensor_parallel.hpp");
 }
 

@@ -1,4 +1,4 @@
-// Which engine serves a platform.
+// Finds the tensor-parallel engine of a platform.
 #pragma once
 
 #include <isthmus/tensor_parallel.h>
@@ -7,12 +7,13 @@
 
 namespace isthmus::tensor_parallel {
 
-// The host's own, or the first plug-in that exports an engine for `platform`. Throws error (UNSUPPORTED)
-// with the places that were searched where there is none.
+// Returns the built-in engine for the host platform. For other platforms, returns the engine of the first
+// plug-in that supports `platform`.
+// Errors: throws error (UNSUPPORTED) that lists the available plug-ins.
 const isthmus_tensor_parallel_engine& find_engine(isthmus_platform platform,
                                                   const selection::configuration& rules);
 
-// "" or what is wrong with an engine's header.
+// Returns "", or the reason why the engine cannot be used.
 std::string check_engine(const isthmus_tensor_parallel_engine* engine, isthmus_platform platform);
 
 }  // namespace isthmus::tensor_parallel

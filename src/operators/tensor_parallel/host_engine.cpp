@@ -13,14 +13,14 @@
 namespace isthmus::tensor_parallel {
 namespace {
 
-// One block stays in the second-level cache between being summed and being copied to every rank.
+// A block stays in the L2 cache between its summation and the copies to every rank.
 constexpr std::size_t block_bytes = std::size_t{64} * 1024;
 
 struct host_state {
   explicit host_state(int ranks) : n(ranks) { sources.reserve(static_cast<std::size_t>(ranks)); }
   int n;
   std::vector<std::byte> sum = std::vector<std::byte>(block_bytes);
-  // One block of each rank, as it would arrive over a bfloat16 wire.
+  // One block per rank, rounded as if it had been sent over a bfloat16 wire.
   std::vector<std::vector<std::uint16_t>> wire;
   std::vector<const void*> sources;
 };
@@ -30,7 +30,7 @@ void* open(int n, const isthmus_device*, const isthmus_stream*, double, char* re
   try {
     return new host_state(n);
   } catch (const std::bad_alloc&) {
-    std::snprintf(reason, reason_bytes, "no host memory");
+    std::snprintf(reason, reason_bytes, "out of host memory");
     return nullptr;
   }
 }
@@ -50,7 +50,7 @@ class summation {
       std::memset(m_state.sum.data(), 0, length * element);
     else
       cpu::kernels().reduce[m_datatype][ISTHMUS_SUM](m_state.sum.data(), sources.data(),
-                                                      static_cast<int>(sources.size()), length);
+                                                     static_cast<int>(sources.size()), length);
     for (int rank = 0; rank < m_state.n; ++rank)
       std::memcpy(static_cast<std::byte*>(m_pointers[rank]) + first * element, m_state.sum.data(),
                   length * element);
@@ -70,14 +70,14 @@ class summation {
       std::memset(sum, 0, length * sizeof *sum);
     else
       cpu::kernels().reduce[ISTHMUS_BFLOAT16][ISTHMUS_SUM](sum, sources.data(),
-                                                            static_cast<int>(sources.size()), length);
+                                                           static_cast<int>(sources.size()), length);
     for (int rank = 0; rank < m_state.n; ++rank)
       for (std::size_t i = 0; i < length; ++i) store(rank, first + i, formats::bfloat16_format::load(sum[i]));
   }
 
  private:
   bool is_active(int rank) const { return (m_active >> rank & 1u) != 0; }
-  // Through memcpy: a tensor may be aligned to less than its elements on the host.
+  // Uses memcpy because host tensors need not be aligned to their element size.
   float load(int rank, std::uint64_t index) const {
     float value;
     std::memcpy(&value, static_cast<std::byte*>(m_pointers[rank]) + index * sizeof value, sizeof value);
@@ -102,7 +102,7 @@ bool allreduce(void* opaque, void* const* pointers, std::uint64_t count, isthmus
     try {
       state.wire.assign(static_cast<std::size_t>(state.n), std::vector<std::uint16_t>(block));
     } catch (const std::bad_alloc&) {
-      return false;  // before the first store
+      return false;  // no tensor has been modified yet
     }
   }
   summation sum(state, pointers, datatype, active);

@@ -5,7 +5,7 @@
 
 namespace isthmus::tensor_parallel {
 
-// Sums in the calling thread, block by block; every datatype of THE TABLE.
+// Sums in the calling thread, block by block. Supports every datatype.
 const isthmus_tensor_parallel_engine& host_engine() noexcept;
 
 }  // namespace isthmus::tensor_parallel

@@ -30,8 +30,8 @@ error invalid(const char* location, const std::string& message, const char* hint
 void check_devices(int n, const isthmus_device* devices) {
   if (n < 1 || n > max_devices)
     throw invalid(ISTHMUS_HERE, fmt::format("n = {} must be in [1, {}]", n, max_devices),
-                  "it counts the devices");
-  if (devices == nullptr) throw invalid(ISTHMUS_HERE, "devices is NULL", "it holds n devices");
+                  "pass the number of devices");
+  if (devices == nullptr) throw invalid(ISTHMUS_HERE, "devices is NULL", "pass an array of n devices");
   for (int i = 0; i < n; ++i) {
     const unsigned platform = static_cast<unsigned>(devices[i].platform);
     if (platform >= ISTHMUS_PLATFORM_COUNT)
@@ -39,10 +39,10 @@ void check_devices(int n, const isthmus_device* devices) {
                     "use an ISTHMUS_PLATFORM_ value of types.h");
     if (devices[i].platform != devices[0].platform)
       throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-                       fmt::format("tensor_parallel: devices[0] is of platform {}, devices[{}] of {}",
+                       fmt::format("tensor_parallel: devices[0] is on platform {}, devices[{}] on {}",
                                    isthmus_platform_name(devices[0].platform), i,
                                    isthmus_platform_name(devices[i].platform)),
-                       "one handle serves devices of one platform");
+                       "use devices of one platform per handle");
   }
 }
 
@@ -50,14 +50,14 @@ isthmus_tensor_parallel_options check_options(const isthmus_tensor_parallel_opti
   isthmus_tensor_parallel_options options{};
   if (user_options == nullptr) return options;
   if (user_options->struct_bytes < sizeof options)
-    throw invalid(
-        ISTHMUS_HERE,
-        fmt::format("options->struct_bytes = {} must be at least {}", user_options->struct_bytes, sizeof options),
-        "zero-initialise the options and set struct_bytes = sizeof(isthmus_tensor_parallel_options)");
+    throw invalid(ISTHMUS_HERE,
+                  fmt::format("options->struct_bytes = {} must be at least {}", user_options->struct_bytes,
+                              sizeof options),
+                  "zero-initialize the options and set struct_bytes = sizeof(isthmus_tensor_parallel_options)");
   options = *user_options;
   if (!(options.timeout_s >= 0) || options.timeout_s > 1e9)
     throw invalid(ISTHMUS_HERE, fmt::format("options->timeout_s = {} must be in [0, 1e9]", options.timeout_s),
-                  "0 takes the configured timeout");
+                  "pass 0 for the configured timeout");
   if (options.wire < ISTHMUS_WIRE_AUTO || options.wire > ISTHMUS_WIRE_BFLOAT16)
     throw invalid(ISTHMUS_HERE,
                   fmt::format("options->wire = {} must be in [0, 2]", static_cast<int>(options.wire)),
@@ -65,15 +65,16 @@ isthmus_tensor_parallel_options check_options(const isthmus_tensor_parallel_opti
   return options;
 }
 
-// "" or why a call can't be taken. Static storage: the call path allocates nothing.
+// Returns "", or the reason why the arguments are invalid. The text has static storage, because the call path
+// must not allocate.
 const char* argument_error(isthmus_tensor_parallel handle, void* const* pointers, std::uint64_t count,
-                     isthmus_datatype datatype) {
+                           isthmus_datatype datatype) {
   if (handle == nullptr) return "handle is NULL";
   if (static_cast<unsigned>(datatype) >= ISTHMUS_DATATYPE_COUNT) return "datatype is out of range";
   const bool is_float =
       datatype == ISTHMUS_FLOAT32 || datatype == ISTHMUS_FLOAT16 || datatype == ISTHMUS_BFLOAT16;
   if (handle->platform != ISTHMUS_PLATFORM_HOST && !is_float)
-    return "devices sum float32, float16 and bfloat16 only";
+    return "datatype must be float32, float16 or bfloat16 on devices";
   if (count == 0) return "";
   if (pointers == nullptr) return "pointers is NULL";
   const std::size_t element = isthmus_datatype_bytes(datatype);
@@ -86,9 +87,9 @@ const char* argument_error(isthmus_tensor_parallel handle, void* const* pointers
 }
 
 bool report_failure(isthmus_status status, const char* reason) {
-  last_error() =
-      make_error(status, ISTHMUS_HERE, fmt::format("tensor_parallel_allreduce: {}; no tensor was touched", reason))
-          .info();
+  last_error() = make_error(status, ISTHMUS_HERE,
+                            fmt::format("tensor_parallel_allreduce: {}; no tensor was modified", reason))
+                     .info();
   return false;
 }
 
@@ -100,7 +101,7 @@ isthmus_tensor_parallel init(int n, const isthmus_device* devices, const isthmus
   const auto options = check_options(user_options);
   const auto rules = selection::load_configuration(options.config_path);
   const isthmus_platform platform = devices[0].platform;
-  // Nothing travels on the host, so nothing is gained there by rounding.
+  // On the host no data is transferred, so rounding gains nothing.
   const bool is_host_default = platform == ISTHMUS_PLATFORM_HOST && options.wire == ISTHMUS_WIRE_AUTO;
   const isthmus_wire wire = is_host_default ? ISTHMUS_WIRE_EXACT : options.wire;
   const auto* engine = options.engine != nullptr ? options.engine : &find_engine(platform, rules);
@@ -116,7 +117,7 @@ isthmus_tensor_parallel init(int n, const isthmus_device* devices, const isthmus
   if (handle->state == nullptr)
     throw make_error(
         ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-        fmt::format("tensor_parallel: engine {} can't drive these devices: {}", engine->name, reason));
+        fmt::format("tensor_parallel: engine {} cannot use these devices: {}", engine->name, reason));
   return handle.release();
 }
 

@@ -1,15 +1,16 @@
-// Allreduce over the devices of one process without a communicator: what isthmus/tensor_parallel.h promises.
+// Implements isthmus/tensor_parallel.h: allreduce over the devices of one process without a communicator.
 #pragma once
 
 #include <isthmus/tensor_parallel.h>
 
 namespace isthmus::tensor_parallel {
 
-// Throws error.
+// Errors: throws error.
 isthmus_tensor_parallel init(int n, const isthmus_device* devices, const isthmus_stream* streams,
                              const isthmus_tensor_parallel_options* user_options);
 
-// False: the thread's last error says why, and no tensor was touched. One thread at a time per handle.
+// Errors: returns false and sets the thread's last error. No tensor has been modified in this case.
+// Thread safety: one thread at a time per handle.
 bool allreduce(isthmus_tensor_parallel handle, void* const* pointers, uint64_t count, isthmus_datatype datatype,
                uint64_t active);
 

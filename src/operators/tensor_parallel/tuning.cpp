@@ -11,13 +11,13 @@
 namespace isthmus::tensor_parallel {
 namespace {
 
-constexpr std::uint64_t never = std::numeric_limits<std::uint64_t>::max();
+constexpr std::uint64_t unlimited = std::numeric_limits<std::uint64_t>::max();
 
 const std::string* find_option(const selection::configuration& rules, const std::string& key) {
-  const std::string* found = nullptr;
-  for (const auto& [name, value] : rules.options)  // a later source wins
-    if (name == key) found = &value;
-  return found;
+  const std::string* result = nullptr;
+  for (const auto& [name, value] : rules.options)  // later sources override earlier ones
+    if (name == key) result = &value;
+  return result;
 }
 
 std::uint64_t bf16_elements(const selection::configuration& rules, int ranks) {
@@ -30,24 +30,26 @@ std::uint64_t bf16_elements(const selection::configuration& rules, int ranks) {
     const auto [end, failure] = std::from_chars(text->data(), text->data() + text->size(), value);
     if (failure != std::errc() || end != text->data() + text->size())
       throw make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE,
-                       fmt::format("{} = \"{}\" is no whole number", key, *text), "it counts float32 elements");
+                       fmt::format("{} = \"{}\" must be a whole number", key, *text),
+                       "write the number of float32 elements");
     return value;
   }
-  return never;
+  return unlimited;
 }
 
-// The engine is not asked: any size that an algorithm can't do is the engine's to correct.
+// Does not query the engine. The engine itself corrects sizes that an algorithm does not support.
 isthmus_shots query_algorithm(const selection::configuration& rules, isthmus_platform platform, int ranks,
-                  isthmus_datatype datatype, std::uint64_t bytes) {
+                              isthmus_datatype datatype, std::uint64_t bytes) {
   const selection::selection_query query{.collective = ISTHMUS_ALLREDUCE,
-                               .datatype = datatype,
-                               .platform = platform,
-                               .memory = selection::memory_kind::any,
-                               .ranks = ranks,
-                               .nodes = 1,
-                               .bytes = bytes};
+                                         .datatype = datatype,
+                                         .platform = platform,
+                                         .memory = selection::memory_kind::any,
+                                         .ranks = ranks,
+                                         .nodes = 1,
+                                         .bytes = bytes};
   const auto available = [&](const std::string& backend, const std::string& algorithm) -> const char* {
-    return backend == rules.tensor_parallel_backend && !algorithm.empty() ? nullptr : "not the engine's";
+    return backend == rules.tensor_parallel_backend && !algorithm.empty() ? nullptr
+                                                                          : "not the backend of the engine";
   };
   const auto decision = selection::select(rules, query, available, false);
   const std::string algorithm = decision.winner != nullptr ? decision.winner->algorithm : std::string();
@@ -57,8 +59,9 @@ isthmus_shots query_algorithm(const selection::configuration& rules, isthmus_pla
 
 }  // namespace
 
-tuning_table::tuning_table(const selection::configuration& rules, isthmus_platform platform, int ranks, isthmus_wire wire)
-    : m_bf16_elements(wire == ISTHMUS_WIRE_EXACT      ? never
+tuning_table::tuning_table(const selection::configuration& rules, isthmus_platform platform, int ranks,
+                           isthmus_wire wire)
+    : m_bf16_elements(wire == ISTHMUS_WIRE_EXACT      ? unlimited
                       : wire == ISTHMUS_WIRE_BFLOAT16 ? 0
                                                       : bf16_elements(rules, ranks)) {
   std::set<std::uint64_t> edges = {0};
@@ -70,7 +73,8 @@ tuning_table::tuning_table(const selection::configuration& rules, isthmus_platfo
   for (int i = 0; i < ISTHMUS_DATATYPE_COUNT; ++i) {
     auto& steps = m_steps[static_cast<std::size_t>(i)];
     for (const std::uint64_t edge : edges) {
-      const isthmus_shots shots = query_algorithm(rules, platform, ranks, static_cast<isthmus_datatype>(i), edge);
+      const isthmus_shots shots =
+          query_algorithm(rules, platform, ranks, static_cast<isthmus_datatype>(i), edge);
       if (steps.empty() || steps.back().shots != shots) steps.push_back({edge, shots});
     }
   }
@@ -80,8 +84,8 @@ isthmus_shots tuning_table::shots(isthmus_datatype datatype, std::uint64_t wire_
   const auto& steps = m_steps[datatype];
   const auto next_step =
       std::upper_bound(steps.begin(), steps.end(), wire_bytes,
-                       [](std::uint64_t bytes, const step& each) { return bytes < each.begin_bytes; });
-  return std::prev(next_step)->shots;  // the first step begins at 0
+                       [](std::uint64_t bytes, const shots_range& range) { return bytes < range.begin_bytes; });
+  return std::prev(next_step)->shots;  // the first step starts at 0
 }
 
 }  // namespace isthmus::tensor_parallel

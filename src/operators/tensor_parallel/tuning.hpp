@@ -1,4 +1,4 @@
-// Which algorithm and wire a tensor takes: the configuration's rules, worked out once for a handle.
+// Algorithm and wire format for a tensor, precomputed once per handle from the configuration's rules.
 #pragma once
 
 #include <isthmus/tensor_parallel.h>
@@ -12,9 +12,10 @@ namespace isthmus::tensor_parallel {
 
 class tuning_table {
  public:
-  // The rules for allreduce that name tensor_parallel_backend and an algorithm decide between one and two
-  // shots; its option bf16_elements_<n> (or bf16_elements) says from how many elements on float32 tensors go
-  // over a bfloat16 wire. Throws error (CONFIG) for an option that is no number.
+  // Allreduce rules that name tensor_parallel_backend and an algorithm select one shot or two shots. The
+  // backend's option bf16_elements_<n> (or bf16_elements) is the minimum number of elements for which float32
+  // tensors use a bfloat16 wire.
+  // Errors: throws error (CONFIG) for an option that is not a number.
   tuning_table(const selection::configuration& rules, isthmus_platform platform, int ranks, isthmus_wire wire);
 
   isthmus_shots shots(isthmus_datatype datatype, std::uint64_t wire_bytes) const;
@@ -23,11 +24,11 @@ class tuning_table {
   }
 
  private:
-  struct step {
+  struct shots_range {
     std::uint64_t begin_bytes;
     isthmus_shots shots;
   };
-  std::array<std::vector<step>, ISTHMUS_DATATYPE_COUNT> m_steps;
+  std::array<std::vector<shots_range>, ISTHMUS_DATATYPE_COUNT> m_steps;
   std::uint64_t m_bf16_elements;
 };
 

@@ -1,4 +1,4 @@
-// blaslt.hpp against cuBLASLt's header. Compiled where it is installed; no code comes of it.
+// Checks blaslt.hpp against the header of cuBLASLt, if it is installed. Generates no code.
 #include <cublasLt.h>
 
 #include "base/abi_check.hpp"

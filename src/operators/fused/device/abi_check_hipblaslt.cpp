@@ -1,4 +1,4 @@
-// blaslt.hpp against hipBLASLt's header. Compiled where it is installed; no code comes of it.
+// Checks blaslt.hpp against the header of hipBLASLt, if it is installed. Generates no code.
 #include <hipblaslt/hipblaslt.h>
 
 #include "base/abi_check.hpp"

@@ -72,18 +72,19 @@ const blaslt* blaslt::get(isthmus_platform platform, const char* option, std::st
   const std::lock_guard lock(mutex);
   const lt_traits* traits = traits_of(platform);
   if (traits == nullptr) {
-    reason = fmt::format("there is no product library for platform {}", isthmus_platform_name(platform));
+    reason =
+        fmt::format("no matrix product library is supported for platform {}", isthmus_platform_name(platform));
     return nullptr;
   }
-  auto& loaded = platform == ISTHMUS_PLATFORM_CUDA ? cuda : hip;
-  if (loaded == nullptr) loaded = load(*traits, option, reason);
-  return loaded.get();
+  auto& instance = platform == ISTHMUS_PLATFORM_CUDA ? cuda : hip;
+  if (instance == nullptr) instance = load(*traits, option, reason);
+  return instance.get();
 }
 
 std::string blaslt::version(void* handle) const {
   if (get_version != nullptr) return std::to_string(get_version());
   int number = 0;
-  if (get_version_for_handle(handle, &number) != lt_success) return "of unknown version";
+  if (get_version_for_handle(handle, &number) != lt_success) return "unknown version";
   return fmt::format("{}.{}.{}", number / 100000, number / 100 % 1000, number % 100);
 }
 

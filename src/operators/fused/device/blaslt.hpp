@@ -1,7 +1,7 @@
-// cuBLASLt and hipBLASLt, found at run time: functions of the same shapes behind different names, with numbers
-// of their own. Declared here with neutral types; abi_check_cublaslt.cpp and abi_check_hipblaslt.cpp compare
-// the declarations with the real headers wherever these are installed.
-#pragma single_us
+// cuBLASLt and hipBLASLt, loaded at run time. Their functions have the same signatures but different names and
+// constants. They are declared here with neutral types. abi_check_cublaslt.cpp and abi_check_hipblaslt.cpp
+// check the declarations against the real headers if these are installed.
+#pragma once
 
 #include <isthmus/isthmus.h>
 
@@ -14,21 +14,23 @@
 
 namespace isthmus::fused {
 
-// What both number alike.
+// Constants that are equal in both libraries.
 inline constexpr int lt_success = 0;
 inline constexpr int lt_epilogue_default = 1, lt_epilogue_bias = 4;
 inline constexpr int lt_type_float32 = 0, lt_type_float16 = 2, lt_type_bfloat16 = 14;
 
-// What they do not.
+// Names and constants that differ between the libraries.
 struct lt_traits {
   const char* name;    // "cuBLASLt"
-  const char* prefix;  // of its functions
-  const char* option;  // with its path, in [backend.fused]; the variable is likewise
+  const char* prefix;  // of its function names
+  // Configuration option and environment variable that set the path of the library.
+  const char* option;
   const char* variable;
-  int transpose_a, epilogue, bias_pointer, bias_type;  // attributes of a description
+  int transpose_a, epilogue, bias_pointer, bias_type;  // attributes of a matmul descriptor
   int no_transpose, transpose, compute_float32;
-  int workspace;                         // preference
-  const std::array<int, 4>* alignments;  // preferences: of A, B, C and D; null where there are none
+  int workspace;  // preference
+  // Preference attributes for the alignments of A, B, C and D; null if the library has none.
+  const std::array<int, 4>* alignments;
 };
 
 inline constexpr std::array<int, 4> cublaslt_alignments = {5, 6, 7, 8};
@@ -59,17 +61,19 @@ inline constexpr lt_traits hipblaslt_traits = {.name = "hipBLASLt",
                                                .workspace = 1,
                                                .alignments = nullptr};
 
-// What a heuristic answers: opaque, and large enough for either. The algorithm, which a product takes, comes
-// first.
+// Result of a heuristic query: opaque, and large enough for both libraries. It starts with the algorithm that
+// is passed to a product.
 struct alignas(8) lt_heuristic {
   std::byte bytes[96];
 };
 
 struct blaslt {
-  // The process's library for a platform, loaded at the first call that succeeds and kept; nullptr and `reason`
-  // where there is none. `option`: the configured path, or null. Any thread.
+  // Returns the library of a platform. It is loaded by the first successful call and stays loaded. `option`:
+  // the configured path, or null.
+  // Errors: returns nullptr and sets `reason`.
+  // Thread safety: any thread.
   static const blaslt* get(isthmus_platform platform, const char* option, std::string& reason);
-  // nullptr for a platform without.
+  // Returns nullptr if the platform has no such library.
   static const lt_traits* traits_of(isthmus_platform platform);
 
   const lt_traits& traits;
@@ -89,17 +93,17 @@ struct blaslt {
   int (*preference_create)(void** preference) = nullptr;
   int (*preference_destroy)(void* preference) = nullptr;
   int (*preference_set)(void* preference, int attribute, const void* value, std::size_t bytes) = nullptr;
-  int (*heuristic)(void* handle, void* desc, void* a, void* b, void* c, void* d, void* preference, int requested_count,
-                   lt_heuristic* algorithms, int* count) = nullptr;
+  int (*heuristic)(void* handle, void* desc, void* a, void* b, void* c, void* d, void* preference,
+                   int requested_count, lt_heuristic* algorithms, int* count) = nullptr;
   int (*matmul)(void* handle, void* desc, const void* alpha, const void* a, void* a_layout, const void* b,
                 void* b_layout, const void* beta, const void* c, void* c_layout, void* d, void* d_layout,
                 const lt_heuristic* algorithm, void* workspace, std::size_t workspace_bytes,
                 void* stream) = nullptr;
 
-  // cuBLASLt's.
+  // cuBLASLt only.
   std::size_t (*get_version)() = nullptr;
   const char* (*get_status_name)(int status) = nullptr;
-  // hipBLASLt's. Its numbers above are those since 0.6 (ROCm 6.0), which has brought the second.
+  // hipBLASLt only. Version 0.6 (ROCm 6.0) introduced transform_create and the constants above.
   int (*get_version_for_handle)(void* handle, int* version) = nullptr;
   int (*transform_create)(void** desc, int scale) = nullptr;
 };

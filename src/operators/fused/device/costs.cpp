@@ -1,5 +1,5 @@
-// What products and copies cost on this device: measured when a plan is made, because a product's time jumps
-// with every wave of tiles and no formula knows what the library chooses.
+// Measures the cost of products and copies on this device when a plan is created. A formula would not work: the
+// time of a product jumps with every wave of tiles and depends on the algorithm that the library chooses.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -14,23 +14,24 @@ namespace {
 
 constexpr std::size_t samples = 16;  // row counts, in sixteenths of a shard
 constexpr double chunk_default_us = 6.5,
-                 pipeline_default_us = 10;  // the first measured on H200 (docs/fused_model.md)
+                 pipeline_default_us = 10;  // the first was measured on H200
 
 struct device_measurement {
-  std::array<double, samples> product_us;  // of (i + 1) sixteenths of a shard
-  double whole_us;
+  std::array<double, samples> product_us;  // for (i + 1) sixteenths of a shard
+  double full_us;
   double bytes_per_us;
   double collective_us;
 };
 
-// Linear between the samples, which contain the steps.
-double interpolate(const device_measurement& costs, std::uint64_t shard_rows, std::uint64_t m, std::uint64_t rows) {
-  if (rows > shard_rows) return costs.whole_us * static_cast<double>(rows) / static_cast<double>(m);
+// Interpolates linearly between the samples.
+double interpolate(const device_measurement& costs, std::uint64_t shard_rows, std::uint64_t m,
+                   std::uint64_t rows) {
+  if (rows > shard_rows) return costs.full_us * static_cast<double>(rows) / static_cast<double>(m);
   const double position = static_cast<double>(rows) * samples / static_cast<double>(shard_rows) - 1;
   if (position <= 0) return costs.product_us[0];
   const auto lower = std::min(static_cast<std::size_t>(position), samples - 2);
-  const double part = position - static_cast<double>(lower);
-  return costs.product_us[lower] * (1 - part) + costs.product_us[lower + 1] * part;
+  const double fraction = position - static_cast<double>(lower);
+  return costs.product_us[lower] * (1 - fraction) + costs.product_us[lower + 1] * fraction;
 }
 
 }  // namespace
@@ -46,41 +47,46 @@ double device_plan::time_us(int repetitions, native_stream stream, Work&& work) 
          repetitions;
 }
 
-// For work of several ranks, where one that the system held up for a moment delays all.
+// Minimum of several measurements of collective work, because the system can delay one rank and thus all ranks.
 template <typename Work>
 double device_plan::min_time_us(int repetitions, native_stream stream, Work&& work) {
   double min_us = time_us(repetitions, stream, work);
-  for (int repetition = 0; repetition < 2; ++repetition) min_us = std::min(min_us, time_us(repetitions, stream, work));
+  for (int repetition = 0; repetition < 2; ++repetition)
+    min_us = std::min(min_us, time_us(repetitions, stream, work));
   return min_us;
 }
 
-// On constant data, which is a little faster than random data, for every candidate alike.
+// Uses constant data. It is slightly faster than random data, but by the same amount for every candidate.
 double device_plan::measure_product_us(std::uint64_t rows, std::byte* a, std::byte* b, std::byte* c) {
   const native_stream stream = m_copy.stream;
-  const auto multiply = [&] { m_product.enqueue(a, m_problem.description.lda, rows, b, c, {1, 0, nullptr}, stream); };
-  const double single_us = time_us(1, stream, multiply);
-  return time_us(std::clamp(static_cast<int>(400 / single_us), 2, 20), stream, multiply);
+  const auto multiply = [&] {
+    m_product.enqueue(a, m_problem.description.lda, rows, b, c, {1, 0, nullptr}, stream);
+  };
+  const double sample_us = time_us(1, stream, multiply);
+  return time_us(std::clamp(static_cast<int>(400 / sample_us), 2, 20), stream, multiply);
 }
 
-// All ranks pull at the same time, as in a run.
+// Collective: all ranks pull at the same time, as in a run.
 double device_plan::measure_link(std::byte* to) {
   const std::uint64_t bytes = m_problem.moved_bytes();
   const native_stream stream = m_copy.stream;
-  const auto pull_next = [&] { copy(to, m_shared->stage((m_problem.rank + 1) % m_problem.size), bytes, stream); };
+  const auto pull_next = [&] {
+    copy(to, m_shared->stage((m_problem.rank + 1) % m_problem.size), bytes, stream);
+  };
   gather_values(m_owner->control(), 0);
-  const double single_us = time_us(1, stream, pull_next);
-  const double us = min_time_us(std::clamp(static_cast<int>(1000 / single_us), 2, 50), stream, pull_next);
+  const double sample_us = time_us(1, stream, pull_next);
+  const double pull_us = min_time_us(std::clamp(static_cast<int>(1000 / sample_us), 2, 50), stream, pull_next);
   gather_values(m_owner->control(), 0);
-  return static_cast<double>(bytes) / us;
+  return static_cast<double>(bytes) / pull_us;
 }
 
-// Equally often on all ranks: it is one operation of theirs. 0 where no backend has it, on all ranks alike.
-double device_plan::measure_collective_us(std::byte* whole) {
-  std::byte* part = m_shared->stage(m_problem.rank);
+// Collective. Returns 0 on all ranks if no backend supports the collective.
+double device_plan::measure_collective_us(std::byte* full_matrix) {
+  std::byte* shard = m_shared->stage(m_problem.rank);
   const bool is_gather = m_problem.is_gather();
   try {
     return min_time_us(5, m_copy.stream, [&] {
-      enqueue_collective(is_gather ? part : whole, is_gather ? whole : part, m_copy.stream);
+      enqueue_collective(is_gather ? shard : full_matrix, is_gather ? full_matrix : shard, m_copy.stream);
     });
   } catch (const error& failure) {
     if (failure.info().status != ISTHMUS_ERROR_UNSUPPORTED) throw;
@@ -89,10 +95,12 @@ double device_plan::measure_collective_us(std::byte* whole) {
 }
 
 cost_model device_plan::measure() {
-  const auto padded = [](std::uint64_t bytes) { return (bytes + 255) / 256 * 256; };
-  const std::uint64_t a_bytes = padded(m_problem.description.m * m_problem.description.lda * m_problem.input_bytes()),
-                      b_bytes = padded(m_problem.b_extent() * m_problem.input_bytes()),
-                      c_bytes = padded(m_problem.description.m * m_problem.description.ldc * m_problem.output_bytes());
+  const auto pad = [](std::uint64_t bytes) { return (bytes + 255) / 256 * 256; };
+  const std::uint64_t a_bytes =
+                          pad(m_problem.description.m * m_problem.description.lda * m_problem.input_bytes()),
+                      b_bytes = pad(m_problem.b_extent() * m_problem.input_bytes()),
+                      c_bytes =
+                          pad(m_problem.description.m * m_problem.description.ldc * m_problem.output_bytes());
   const std::uint64_t bytes = std::max<std::uint64_t>(a_bytes + b_bytes + c_bytes, 1);
   const owned_memory scratch(m_driver, m_device, bytes);
   m_driver.fill(m_device, scratch, 0x3c, bytes, m_copy.stream);
@@ -104,30 +112,31 @@ cost_model device_plan::measure() {
     const std::uint64_t rows = std::max<std::uint64_t>(1, m_problem.shard_rows * (index + 1) / samples);
     own.product_us[index] = measure_product_us(rows, a, b, c);
   }
-  own.whole_us = measure_product_us(m_problem.description.m, a, b, c);
+  own.full_us = measure_product_us(m_problem.description.m, a, b, c);
   own.bytes_per_us = measure_link(m_problem.is_gather() ? a : c);
   own.collective_us = measure_collective_us(m_problem.is_gather() ? a : c);
 
   const auto all = gather_values(m_owner->control(), own);
-  device_measurement worst = own;
+  device_measurement slowest = own;
   for (const device_measurement& each : all) {
     for (std::size_t index = 0; index < samples; ++index)
-      worst.product_us[index] = std::max(worst.product_us[index], each.product_us[index]);
-    worst.whole_us = std::max(worst.whole_us, each.whole_us);
-    worst.bytes_per_us = std::min(worst.bytes_per_us, each.bytes_per_us);
-    worst.collective_us = std::max(worst.collective_us, each.collective_us);
+      slowest.product_us[index] = std::max(slowest.product_us[index], each.product_us[index]);
+    slowest.full_us = std::max(slowest.full_us, each.full_us);
+    slowest.bytes_per_us = std::min(slowest.bytes_per_us, each.bytes_per_us);
+    slowest.collective_us = std::max(slowest.collective_us, each.collective_us);
   }
   cost_model costs;
-  costs.product_us = [worst, shard = m_problem.shard_rows, m = m_problem.description.m](std::uint64_t rows) {
-    return interpolate(worst, shard, m, rows);
+  costs.product_us = [slowest, shard = m_problem.shard_rows, m = m_problem.description.m](std::uint64_t rows) {
+    return interpolate(slowest, shard, m, rows);
   };
-  costs.bytes_per_us = read_number_option(*m_owner, "link_gbs", worst.bytes_per_us / 1e3) * 1e3;
+  costs.bytes_per_us = read_number_option(*m_owner, "link_gbs", slowest.bytes_per_us / 1e3) * 1e3;
   costs.chunk_us = read_number_option(*m_owner, "chunk_us", chunk_default_us);
   costs.fixed_us = read_number_option(*m_owner, "pipeline_us", pipeline_default_us);
-  costs.collective_us = worst.collective_us;
+  costs.collective_us = slowest.collective_us;
   costs.source = fmt::format(
-      "measured: product of a shard {:.0f} us, of all rows {:.0f} us, {:.0f} GB/s from peers, {} {:.0f} us",
-      worst.product_us[samples - 1], worst.whole_us, costs.bytes_per_us / 1e3,
+      "measured: product of a shard {:.0f} us, product of all rows {:.0f} us, {:.0f} GB/s from peers, {} "
+      "{:.0f} us",
+      slowest.product_us[samples - 1], slowest.full_us, costs.bytes_per_us / 1e3,
       isthmus_collective_name(m_problem.collective()), costs.collective_us);
   return costs;
 }

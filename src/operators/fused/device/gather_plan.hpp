@@ -1,6 +1,6 @@
-// ALLGATHER_GEMM on devices: copy engines pull the peers' rows chunk by chunk out of the symmetric heap, own
-// rows are multiplied meanwhile.
-#pragma single_us
+// ALLGATHER_GEMM on devices. Copy engines pull the peers' rows in chunks from the symmetric heap, while the
+// rank multiplies its own rows.
+#pragma once
 
 #include "operators/fused/device/plan.hpp"
 

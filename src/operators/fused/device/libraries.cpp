@@ -15,8 +15,8 @@ device_libraries find_device_libraries(communicator& owner) {
   std::optional<error> missing;
   if (library == nullptr)
     missing = make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE, "fused_plan_create: " + reason,
-                         fmt::format("name the library in {}", traits.variable));
-  agree(owner.control(), no_value{}, missing, fmt::format("fused_plan_create: there is no {}", traits.name),
+                         fmt::format("set {} to the path of the library", traits.variable));
+  agree(owner.control(), no_value{}, missing, fmt::format("fused_plan_create: {} is missing", traits.name),
         ISTHMUS_ERROR_UNSUPPORTED);
   return {*driver, *library};
 }

@@ -1,5 +1,5 @@
-// What a device plan runs on, found at run time.
-#pragma single_us
+// Driver and BLAS library of a device plan, loaded at run time.
+#pragma once
 
 #include "core/communicator.hpp"
 #include "device/driver.hpp"
@@ -12,7 +12,8 @@ struct device_libraries {
   const blaslt& blas;
 };
 
-// For CUDA and HIP. Collective: all ranks throw error (UNSUPPORTED) where one lacks something.
+// Collective, for CUDA and HIP.
+// Errors: all ranks throw error (UNSUPPORTED) if a library is missing on any rank.
 device_libraries find_device_libraries(communicator& owner);
 
 }  // namespace isthmus::fused

@@ -10,8 +10,8 @@
 
 namespace isthmus::fused {
 
-device_plan::device_plan(std::shared_ptr<communicator> owner, const fused_problem& problem, device_driver& driver,
-                         const blaslt& library)
+device_plan::device_plan(std::shared_ptr<communicator> owner, const fused_problem& problem,
+                         device_driver& driver, const blaslt& library)
     : plan(std::move(owner), problem),
       m_driver(driver),
       m_device(m_owner->ranks().device.ordinal),
@@ -25,17 +25,17 @@ device_plan::device_plan(std::shared_ptr<communicator> owner, const fused_proble
 
 void device_plan::finish_setup(std::uint64_t stage_bytes) {
   const int nodes = m_owner->ranks().nodes;
-  const bool may_pipeline = m_problem.size > 1 && m_problem.moved_bytes() > 0 && nodes == 1 &&
+  const bool can_pipeline = m_problem.size > 1 && m_problem.moved_bytes() > 0 && nodes == 1 &&
                             m_problem.description.mode != ISTHMUS_FUSED_SEQUENTIAL;
-  if (may_pipeline) {
+  if (can_pipeline) {
     m_shared.emplace(*m_owner, m_driver, stage_bytes);
     m_costs = measure();
   } else {
     m_costs.product_us = [](std::uint64_t rows) { return static_cast<double>(rows); };
-    m_costs.source = "not asked";
+    m_costs.source = "not measured";
   }
   m_schedule = make_schedule(m_problem, m_costs);
-  if (nodes > 1) m_schedule = without_shared_memory(m_problem, m_schedule, nodes);
+  if (nodes > 1) m_schedule = sequential_fallback(m_problem, m_schedule, nodes);
   agree_on_schedule(*m_owner, m_problem, m_schedule);
   if (!m_schedule.is_pipelined) {
     m_shared.reset();
@@ -43,38 +43,40 @@ void device_plan::finish_setup(std::uint64_t stage_bytes) {
   }
   for (std::size_t index = 0; index < m_schedule.groups.size(); ++index) {
     m_group_events.emplace_back(m_driver, m_device);
-    const auto timed = [this] { return owned_event(m_driver, m_device, event_timing::on); };
-    if (m_problem.is_traced()) m_times.push_back({timed(), timed(), timed(), timed()});
+    const auto timed_event = [this] { return owned_event(m_driver, m_device, event_timing::on); };
+    if (m_problem.is_traced()) m_times.push_back({timed_event(), timed_event(), timed_event(), timed_event()});
   }
   start_watch();
 }
 
 void device_plan::start_watch() {
-  watch_options rules;
-  rules.timeout = std::chrono::duration<double>(m_owner->timeout_s());
-  rules.operation = [this] { return oldest_run(); };
-  rules.has_slow_actions = true;
-  rules.on_stuck = [this](std::uint64_t) {
-    m_owner->abort(make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
-                               fmt::format("fused_run: a run did not end within {:.1f} s: rank {} waits for "
-                                           "rows, or for others to fetch its own",
-                                           m_owner->timeout_s(), m_problem.rank),
-                               "a rank is late, hangs, or has ended; timeout_s bounds this wait")
-                        .info());
+  watch_options options;
+  options.timeout = std::chrono::duration<double>(m_owner->timeout_s());
+  options.operation = [this] { return oldest_run(); };
+  options.has_slow_actions = true;
+  options.on_stuck = [this](std::uint64_t) {
+    m_owner->abort(
+        make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
+                   fmt::format("fused_run: a run did not end within {:.1f} s: rank {} waits for "
+                               "rows of peers, or for peers to fetch its rows",
+                               m_owner->timeout_s(), m_problem.rank),
+                   "check whether a rank is late, hangs or has exited; raise timeout_s if it needs more time")
+            .info());
     return true;
   };
-  rules.aborted = [this] { return m_owner->is_aborted(); };
-  // Again and again: a peer that goes on may write its own words meanwhile.
-  rules.on_abort = [this] {
+  options.aborted = [this] { return m_owner->is_aborted(); };
+  // Repeated until all runs have ended, because a peer whose run is still active may write its own
+  // flags in between.
+  options.on_abort = [this] {
     m_shared->release_all();
     return all_runs_ended();
   };
-  rules.on_error = [this](const char* reason) {
+  options.on_error = [this](const char* reason) {
     m_owner->abort(make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE,
-                               fmt::format("fused_run: rank {}: the device failed: {}", m_problem.rank, reason))
-                        .info());
+                              fmt::format("fused_run: rank {}: the device failed: {}", m_problem.rank, reason))
+                       .info());
   };
-  m_watch.emplace(std::move(rules));
+  m_watch.emplace(std::move(options));
 }
 
 watched_operation device_plan::oldest_run() {
@@ -101,13 +103,13 @@ device_plan::~device_plan() {
 void device_plan::synchronize() {
   const auto begin = std::chrono::steady_clock::now();
   while (m_has_run && !m_driver.is_done(m_finished)) {
-    const double waited_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    // The watchdog ends a run that is late, so twice the timeout means that the device itself hangs.
-    if (waited_s > 2 * m_owner->timeout_s() + 10)
+    const double wait_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    // The watchdog ends late runs, so twice the timeout means that the device itself hangs.
+    if (wait_s > 2 * m_owner->timeout_s() + 10)
       throw make_error(
           ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
-          fmt::format("fused: a run did not end in {:.0f} s, even after its waits were released", waited_s),
-          "the device hangs; end the process");
+          fmt::format("fused: a run did not end in {:.0f} s, even after its waits were released", wait_s),
+          "the device hangs; terminate the process");
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
   if (m_has_run && !m_has_collected_times) collect_times();
@@ -125,16 +127,15 @@ void device_plan::describe(nlohmann::json& info) const {
   info["workspace_bytes"] =
       m_workspace.bytes() + m_product.workspace_bytes() + (m_shared ? m_shared->stage_bytes() : 0);
   if (m_is_staged)
-    info["notes"].push_back(
-        "A was outside the symmetric heap: its rows were copied into the plan's stage first");
+    info["notes"].push_back("A was outside the symmetric heap: its rows were first copied to the plan's stage");
 }
 
 void device_plan::run(const isthmus_fused_arguments& arguments) {
   m_owner->check_alive();
   if (m_driver.is_capturing(m_device, arguments.stream))
     throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-                     "fused_run: the stream is being captured into a graph",
-                     "every run has a number of its own, which a graph would repeat");
+                     "fused_run: stream is being captured into a graph",
+                     "run the plan outside of graphs: each run needs a new number, which a graph would repeat");
   if (!m_schedule.is_pipelined) {
     enqueue_sequential(arguments);
     return end_run(arguments.stream);
@@ -150,7 +151,8 @@ void device_plan::run(const isthmus_fused_arguments& arguments) {
 }
 
 void device_plan::begin_run(const isthmus_fused_arguments& arguments) {
-  if (m_has_run) m_driver.wait(m_device, arguments.stream, m_finished);  // the caller may have changed streams
+  if (m_has_run)
+    m_driver.wait(m_device, arguments.stream, m_finished);  // the caller may use a different stream than before
   if (m_run_start != nullptr) m_driver.record(m_device, m_run_start, arguments.stream);
   acquire_events();
   m_start = m_current->start;
@@ -165,13 +167,13 @@ void device_plan::end_run(native_stream stream) {
   m_driver.record(m_device, m_finished, stream);
   m_has_run = true;
   m_has_collected_times = false;
-  if (!m_watch) return;  // the next run may use the events again
+  if (!m_watch) return;  // without a watch, the next run can reuse the events
   const std::lock_guard lock(m_runs_mutex);
   m_runs.push_back(std::move(*m_current));
   m_current.reset();
 }
 
-// The current run's, of an earlier run that has ended where there is one.
+// Acquires events for the current run, reusing those of a finished run if possible.
 void device_plan::acquire_events() {
   if (m_current) return;
   const std::lock_guard lock(m_runs_mutex);
@@ -187,22 +189,22 @@ void device_plan::acquire_events() {
 std::byte* device_plan::workspace() {
   if (m_workspace == nullptr) {
     const auto& description = m_problem.description;
-    const std::uint64_t row_bytes =
-        m_problem.is_gather() ? description.k * m_problem.input_bytes() : description.n * m_problem.output_bytes();
+    const std::uint64_t row_bytes = m_problem.is_gather() ? description.k * m_problem.input_bytes()
+                                                          : description.n * m_problem.output_bytes();
     m_workspace = owned_memory(m_driver, m_device, std::max<std::uint64_t>(description.m * row_bytes, 1));
   }
   return static_cast<std::byte*>(m_workspace.get());
 }
 
 void device_plan::copy(void* to, const void* from, std::uint64_t bytes, native_stream stream) {
-  const device_copy one{to, from, bytes};
-  if (bytes > 0) m_driver.copy(m_device, {&one, 1}, stream);
+  const device_copy request{to, from, bytes};
+  if (bytes > 0) m_driver.copy(m_device, {&request, 1}, stream);
 }
 
 void device_plan::join_side_streams(native_stream stream) {
-  for (const side_stream* each : {&m_signal, &m_copy}) {
-    m_driver.record(m_device, each->event, each->stream);
-    m_driver.wait(m_device, stream, each->event);
+  for (const side_stream* side : {&m_signal, &m_copy}) {
+    m_driver.record(m_device, side->event, side->stream);
+    m_driver.wait(m_device, stream, side->event);
   }
 }
 
@@ -212,15 +214,16 @@ void device_plan::record_time(owned_event group_times::* event, std::size_t grou
   if (!m_times.empty()) m_driver.record(m_device, m_times[group].*event, stream);
 }
 
-// When the run began, by the machine's clock: the least of a few looks, because each is late by what it takes
-// the host to notice an event.
+// Returns the start of the run on the host's clock. Uses the minimum of several measurements, because each is
+// late by the time that the host needs to observe an event.
 std::int64_t device_plan::run_start_ns() {
   std::int64_t min_ns = std::numeric_limits<std::int64_t>::max();
   for (int attempt = 0; attempt < 5; ++attempt) {
     m_driver.record(m_device, m_probe, m_signal.stream);
     m_driver.synchronize(m_device, m_signal.stream);
     const std::int64_t now_ns = timeline::now_ns();
-    min_ns = std::min(min_ns, now_ns - static_cast<std::int64_t>(1e3 * m_driver.elapsed_us(m_run_start, m_probe)));
+    min_ns =
+        std::min(min_ns, now_ns - static_cast<std::int64_t>(1e3 * m_driver.elapsed_us(m_run_start, m_probe)));
   }
   return min_ns;
 }
@@ -231,10 +234,10 @@ void device_plan::collect_times() {
   m_timeline.clear();
   const std::int64_t start_ns = run_start_ns();
   const auto add = [&](trace_track track, std::size_t index, native_event begin, native_event end) {
-    const auto at = [&](native_event event) {
+    const auto time_ns = [&](native_event event) {
       return start_ns + static_cast<std::int64_t>(1e3 * m_driver.elapsed_us(m_run_start, event));
     };
-    m_timeline.add({track, name_of(m_schedule.groups[index]), at(begin), at(end)});
+    m_timeline.add({track, name_of(m_schedule.groups[index]), time_ns(begin), time_ns(end)});
   };
   for (std::size_t index = 0; index < m_times.size(); ++index) {
     if (m_view != ISTHMUS_FUSED_COMMUNICATION_ONLY)

@@ -1,6 +1,8 @@
-// What the plans of devices share: streams and events, the words that order ranks, products and what they cost,
-// and who looks after a run. Copy engines move chunks on a stream of their own; the host never waits.
-#pragma single_us
+// Base class of device plans. It owns the streams and events, the flags that synchronize the ranks, the matrix
+// product with its measured costs, and the watch that supervises runs.
+//
+// Blocking: copy engines transfer chunks on a separate stream; the host never waits.
+#pragma once
 
 #include <deque>
 #include <mutex>
@@ -25,7 +27,7 @@ class device_plan : public plan {
   void close() override;
 
  protected:
-  struct side_stream {  // and an event for how far it has come
+  struct side_stream {  // a stream, and an event that records its progress
     owned_stream stream;
     owned_event event;
   };
@@ -35,31 +37,31 @@ class device_plan : public plan {
 
   device_plan(std::shared_ptr<communicator> owner, const fused_problem& problem, device_driver& driver,
               const blaslt& library);
-  // The rest of a derived class's construction. Collective: the shared memory, with a stage of so many bytes on
-  // every rank, costs, the order, and what pipelined runs need.
+  // Completes the construction of a derived class. Collective: creates the shared memory, with a stage of
+  // `stage_bytes` on every rank, measures costs, and determines the schedule.
   void finish_setup(std::uint64_t stage_bytes);
 
-  // The communicator's own collective, between buffers of the problem's sizes.
+  // Enqueues the communicator's collective for buffers of the problem's sizes.
   virtual void enqueue_collective(const void* send, void* recv, native_stream stream) = 0;
   virtual void enqueue_sequential(const isthmus_fused_arguments& arguments) = 0;
-  // Everything between the start of a run, at m_start, and its end on with.stream. m_run_number counts the
-  // runs that communicate, this one included.
+  // Enqueues everything between the start of a run, at m_start, and its end on arguments.stream. m_run_number
+  // counts the runs that communicate, including this one.
   virtual void enqueue_pipelined(const isthmus_fused_arguments& arguments) = 0;
 
-  // Device memory for a whole gathered A, or a whole C before its rows are summed; made at the first call.
+  // Device memory for the gathered A, or for all of C before its rows are summed. The first call allocates it.
   std::byte* workspace();
   void copy(void* to, const void* from, std::uint64_t bytes, native_stream stream);
-  // `stream` waits until everything that the two side streams have been given so far is done.
+  // Makes `stream` wait for all work enqueued so far on the two side streams.
   void join_side_streams(native_stream stream);
   void record_time(owned_event group_times::* event, std::size_t group, native_stream stream);
 
   device_driver& m_driver;
   int m_device;
   device_product m_product;
-  std::optional<shared_memory> m_shared;  // where pipelined runs are possible
+  std::optional<shared_memory> m_shared;  // empty if pipelined runs are impossible
   side_stream m_copy, m_signal;
   native_event m_start = nullptr;           // of the current run's events
-  std::uint32_t m_run_number = 0;                  // wraps
+  std::uint32_t m_run_number = 0;           // wraps
   std::vector<owned_event> m_group_events;  // by group
   bool m_is_staged = false;
 
@@ -79,7 +81,7 @@ class device_plan : public plan {
   cost_model measure();
   double measure_product_us(std::uint64_t rows, std::byte* a, std::byte* b, std::byte* c);
   double measure_link(std::byte* to);
-  double measure_collective_us(std::byte* whole);
+  double measure_collective_us(std::byte* full_matrix);
   template <typename Work>
   double time_us(int repetitions, native_stream stream, Work&& work);
   template <typename Work>
@@ -87,7 +89,7 @@ class device_plan : public plan {
   std::int64_t run_start_ns();
 
   native_event m_finished = nullptr;  // of the latest run's events
-  owned_event m_run_start, m_probe;          // of traced plans: the start of a run, and a moment after it
+  owned_event m_run_start, m_probe;   // traced plans only: the start of a run, and a later event
   std::vector<group_times> m_times;
   isthmus_fused_view m_view = ISTHMUS_FUSED_WHOLE;  // of the latest pipelined run
   owned_memory m_workspace;
@@ -96,12 +98,12 @@ class device_plan : public plan {
 
   std::optional<run_events> m_current;  // of the run that is being enqueued
   std::uint64_t m_last_number = 0;
-  std::mutex m_runs_mutex;  // over what follows
-  // Runs that may not have ended, the oldest first: callers enqueue many without waiting, and it is the oldest
-  // one that gets stuck.
+  std::mutex m_runs_mutex;  // guards m_runs and m_spare_events
+  // Runs that may not have ended, oldest first. Callers enqueue many runs without waiting, and the oldest one
+  // is the one that hangs.
   std::deque<run_events> m_runs;
   std::vector<run_events> m_spare_events;
-  std::optional<watch> m_watch;  // last: it looks at the others
+  std::optional<watch> m_watch;  // declared last, because it uses the other members
 };
 
 }  // namespace isthmus::fused

@@ -1,6 +1,6 @@
-// C = alpha * A * B + beta * C + bias over rows of device memory, by cuBLASLt or hipBLASLt. What their
-// heuristics answer for a shape is kept.
-#pragma single_us
+// Product C = alpha * A * B + beta * C + bias over rows of device memory, computed by cuBLASLt or hipBLASLt.
+// The heuristics' results are cached per shape.
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -22,23 +22,24 @@ class device_product {
     const void* bias;  // may be null
   };
 
-  // Throws error (UNSUPPORTED, BACKEND, OUT_OF_MEMORY). `driver` and `library` live as long as the process.
+  // Errors: throws error (UNSUPPORTED, BACKEND, OUT_OF_MEMORY).
+  // Lifetime: `driver` and `library` must outlive the product.
   device_product(const fused_problem& problem, device_driver& driver, int device, const blaslt& library);
   ~device_product();
   device_product(const device_product&) = delete;
   device_product& operator=(const device_product&) = delete;
 
-  // Enqueues rows of A, `lda` elements apart, times the whole B to rows of C.
+  // Enqueues the product of `rows` rows of A, `lda` elements apart, with all of B.
   void enqueue(const void* a, std::uint64_t lda, std::uint64_t rows, const void* b, void* c,
                const product_scalars& scalars, native_stream stream);
 
   std::uint64_t workspace_bytes() const { return m_workspace.bytes() + m_zeros.bytes(); }
-  // The library's path and version.
+  // Path and version of the library.
   std::string library_text() const;
 
  private:
   struct operation;  // descriptors and the algorithm of one shape
-  // rows, lda, bias?, and the alignment of every pointer
+  // rows, lda, has_bias, and the alignments of A, B and C
   using key = std::tuple<std::uint64_t, std::uint64_t, bool, unsigned, unsigned, unsigned>;
 
   operation& find(const key& operation_key);
@@ -50,8 +51,8 @@ class device_product {
   device_driver& m_driver;
   int m_device;
   const blaslt& m_library;
-  void* m_handle = nullptr;  // made last in the constructor
-  std::uint64_t m_inner;     // k, or 1 where k == 0: zeros are multiplied then
+  void* m_handle = nullptr;  // created last in the constructor
+  std::uint64_t m_inner;     // k, or 1 if k == 0 (then zeros are multiplied)
   std::uint64_t m_ldb;
   owned_memory m_workspace, m_zeros;
   std::map<key, std::unique_ptr<operation>> m_operations;

@@ -9,18 +9,18 @@ device_scatter_plan::device_scatter_plan(std::shared_ptr<communicator> owner, co
                                          device_driver& driver, const blaslt& library)
     : device_plan(std::move(owner), problem, driver, library) {
   if (m_problem.description.ldc != m_problem.description.n)
-    throw make_error(
-        ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-        fmt::format("fused_plan_create: ldc = {} differs from n = {}", m_problem.description.ldc, m_problem.description.n),
-        "on devices the C of GEMM_REDUCE_SCATTER is dense");
+    throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+                     fmt::format("fused_plan_create: ldc = {} differs from n = {}", m_problem.description.ldc,
+                                 m_problem.description.n),
+                     "set ldc = n: the C of GEMM_REDUCE_SCATTER is dense on devices");
   finish_setup(m_problem.moved_bytes() * static_cast<std::uint64_t>(m_problem.size - 1));
 }
 
 void device_scatter_plan::multiply(std::uint64_t first_row, std::uint64_t rows, std::byte* c, float beta,
                                    const void* bias, const isthmus_fused_arguments& arguments) {
   const std::uint64_t lda = m_problem.description.lda;
-  m_product.enqueue(static_cast<const std::byte*>(arguments.a) + first_row * lda * m_problem.input_bytes(), lda, rows,
-                    arguments.b, c, {static_cast<float>(arguments.alpha), beta, bias}, arguments.stream);
+  m_product.enqueue(static_cast<const std::byte*>(arguments.a) + first_row * lda * m_problem.input_bytes(), lda,
+                    rows, arguments.b, c, {static_cast<float>(arguments.alpha), beta, bias}, arguments.stream);
 }
 
 void device_scatter_plan::enqueue_collective(const void* send, void* recv, native_stream stream) {
@@ -35,7 +35,7 @@ void device_scatter_plan::enqueue_collective(const void* send, void* recv, nativ
   m_owner->enqueue(operation);
 }
 
-// The products of all rows, then the communicator's own reduce_scatter.
+// Computes the products of all rows, then runs the communicator's reduce_scatter.
 void device_scatter_plan::enqueue_sequential(const isthmus_fused_arguments& arguments) {
   if (m_problem.size == 1) {
     if (arguments.view != ISTHMUS_FUSED_COMMUNICATION_ONLY)
@@ -43,12 +43,14 @@ void device_scatter_plan::enqueue_sequential(const isthmus_fused_arguments& argu
     return;
   }
   if (arguments.view != ISTHMUS_FUSED_COMMUNICATION_ONLY) enqueue_products(arguments);
-  if (arguments.view != ISTHMUS_FUSED_COMPUTE_ONLY) enqueue_collective(workspace(), arguments.c, arguments.stream);
+  if (arguments.view != ISTHMUS_FUSED_COMPUTE_ONLY)
+    enqueue_collective(workspace(), arguments.c, arguments.stream);
 }
 
-// One product, or three where only the own rows get a bias: it must be added once.
+// One product, or three if there is a bias: it must be added only once, so only this rank's own rows get it.
 void device_scatter_plan::enqueue_products(const isthmus_fused_arguments& arguments) {
-  if (arguments.bias == nullptr) return multiply(0, m_problem.description.m, workspace(), 0, nullptr, arguments);
+  if (arguments.bias == nullptr)
+    return multiply(0, m_problem.description.m, workspace(), 0, nullptr, arguments);
   const std::uint64_t begin = static_cast<std::uint64_t>(m_problem.rank) * m_problem.shard_rows,
                       end = begin + m_problem.shard_rows;
   multiply(0, begin, workspace(), 0, nullptr, arguments);
@@ -56,15 +58,15 @@ void device_scatter_plan::enqueue_products(const isthmus_fused_arguments& argume
   multiply(end, m_problem.description.m - end, workspace() + end * row_bytes(), 0, nullptr, arguments);
 }
 
-// The steps in order, each with its copies before its products: where streams share a queue, everything that a
-// command waits for stands before it on the rank that it comes from.
+// Enqueues the steps in order, the copies of each step before its products. Even if streams share a hardware
+// queue, everything that a command waits for is then enqueued before it on the rank that provides it.
 void device_scatter_plan::enqueue_pipelined(const isthmus_fused_arguments& arguments) {
   const bool is_communicating = arguments.view != ISTHMUS_FUSED_COMPUTE_ONLY;
   if (is_communicating)
     for (const native_stream stream : {m_signal.stream.get(), m_copy.stream.get()})
       m_driver.wait(m_device, stream, m_start);
-  const bool is_communication_only =
-      arguments.view == ISTHMUS_FUSED_COMMUNICATION_ONLY;  // nobody computes: what is there goes round
+  // Without products, the existing data is passed along.
+  const bool is_communication_only = arguments.view == ISTHMUS_FUSED_COMMUNICATION_ONLY;
   if (is_communication_only) publish_chunks(m_schedule.chunks);
   for (int step = 0; step < m_problem.size; ++step) {
     if (is_communicating && step > 0) pull_step(step, arguments);
@@ -73,7 +75,7 @@ void device_scatter_plan::enqueue_pipelined(const isthmus_fused_arguments& argum
   if (!is_communicating) return;
   m_driver.write_word(m_device, m_shared->done(previous(), m_problem.rank), m_run_number, m_copy.stream);
   join_side_streams(arguments.stream);
-  // The next run writes where the next rank reads in this one.
+  // The next run overwrites memory that the next rank reads in this run.
   m_driver.wait_word(m_device, m_shared->done(m_problem.rank, next()), m_run_number, arguments.stream);
 }
 
@@ -86,7 +88,7 @@ void device_scatter_plan::publish_chunks(std::uint32_t chunks) {
                       m_signal.stream);
 }
 
-// Once the group's event has passed.
+// Takes effect when the group's event has completed.
 void device_scatter_plan::publish_group(std::size_t group) {
   m_driver.wait(m_device, m_signal.stream, m_group_events[group]);
   publish_chunks(static_cast<std::uint32_t>(group) + 1);
@@ -102,13 +104,13 @@ void device_scatter_plan::pull_step(int step, const isthmus_fused_arguments& arg
       m_shared->stage(previous()) + static_cast<std::uint64_t>(step - 1) * m_problem.moved_bytes();
   for (std::uint32_t chunk = 0; chunk < m_schedule.chunks; ++chunk) {
     const std::size_t index = first_group(step) + chunk;
-    const row_group& each = m_schedule.groups[index];
+    const row_group& group = m_schedule.groups[index];
     m_driver.wait_word(m_device, m_shared->ready(m_problem.rank, previous()),
                        chunks_before() + static_cast<std::uint32_t>(step - 1) * m_schedule.chunks + chunk + 1,
                        m_copy.stream);
     record_time(&group_times::copy_begin, index, m_copy.stream);
-    copy(sums(step, arguments) + each.begin * row_bytes(), from + each.begin * row_bytes(), each.rows * row_bytes(),
-         m_copy.stream);
+    copy(sums(step, arguments) + group.begin * row_bytes(), from + group.begin * row_bytes(),
+         group.rows * row_bytes(), m_copy.stream);
     record_time(&group_times::copy_end, index, m_copy.stream);
     m_driver.record(m_device, m_group_events[index], m_copy.stream);
     if (arguments.view == ISTHMUS_FUSED_COMMUNICATION_ONLY && step + 1 < m_problem.size) publish_group(index);
@@ -119,21 +121,22 @@ void device_scatter_plan::compute_step(int step, const isthmus_fused_arguments& 
   const bool is_whole_run = arguments.view == ISTHMUS_FUSED_WHOLE, is_last_step = step + 1 == m_problem.size;
   for (std::uint32_t chunk = 0; chunk < m_schedule.chunks; ++chunk) {
     const std::size_t index = first_group(step) + chunk;
-    const row_group& each = m_schedule.groups[index];
+    const row_group& group = m_schedule.groups[index];
     if (is_whole_run && step > 0) m_driver.wait(m_device, arguments.stream, m_group_events[index]);
     record_time(&group_times::product_begin, index, arguments.stream);
-    multiply(static_cast<std::uint64_t>(each.source) * m_problem.shard_rows + each.begin, each.rows,
-             sums(step, arguments) + each.begin * row_bytes(), step > 0 ? 1.0f : 0.0f, is_last_step ? arguments.bias : nullptr,
-             arguments);
+    multiply(static_cast<std::uint64_t>(group.source) * m_problem.shard_rows + group.begin, group.rows,
+             sums(step, arguments) + group.begin * row_bytes(), step > 0 ? 1.0f : 0.0f,
+             is_last_step ? arguments.bias : nullptr, arguments);
     record_time(&group_times::product_end, index, arguments.stream);
     if (!is_whole_run || is_last_step) continue;
-    // The chunk's event marks its arrival until here, and from now on that it may be fetched.
+    // Until here the chunk's event marks its arrival. From now on it marks that the chunk can be fetched.
     m_driver.record(m_device, m_group_events[index], arguments.stream);
     publish_group(index);
   }
 }
 
-std::unique_ptr<plan> make_device_scatter_plan(std::shared_ptr<communicator> owner, const fused_problem& problem) {
+std::unique_ptr<plan> make_device_scatter_plan(std::shared_ptr<communicator> owner,
+                                               const fused_problem& problem) {
   const device_libraries libraries = find_device_libraries(*owner);
   return std::make_unique<device_scatter_plan>(std::move(owner), problem, libraries.driver, libraries.blas);
 }

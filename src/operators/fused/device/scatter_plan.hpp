@@ -1,7 +1,7 @@
-// GEMM_REDUCE_SCATTER on devices: the sum of each rank's rows goes round the ring, from the rank behind it to
-// the rank itself. Every rank adds its product to the sums that copy engines have pulled from the rank before
-// it, chunk by chunk, while the chunk before is multiplied.
-#pragma single_us
+// GEMM_REDUCE_SCATTER on devices. The partial sum of each rank's rows travels around the ring, from the next
+// rank to the rank itself. Every rank adds its product to the partial sums that copy engines have pulled from
+// the previous rank. A chunk is copied while the previous chunk is multiplied.
+#pragma once
 
 #include "operators/fused/device/plan.hpp"
 
@@ -24,10 +24,10 @@ class device_scatter_plan : public device_plan {
   void multiply(std::uint64_t first_row, std::uint64_t rows, std::byte* c, float beta, const void* bias,
                 const isthmus_fused_arguments& arguments);
   std::size_t first_group(int step) const { return static_cast<std::size_t>(step) * m_schedule.chunks; }
-  // Where this rank's sums of a step are: on its stage, which the next rank reads, or at last in C.
+  // This rank's partial sums of a step: on its stage, which the next rank reads, or in C in the last step.
   std::byte* sums(int step, const isthmus_fused_arguments& arguments) const;
   std::uint64_t row_bytes() const { return m_problem.moved_row_bytes(); }
-  // Chunks that a rank has told of when the first of this run is ready, less one.
+  // Number of chunks that a rank has published in earlier runs.
   std::uint32_t chunks_before() const;
   int previous() const { return (m_problem.rank - 1 + m_problem.size) % m_problem.size; }
   int next() const { return (m_problem.rank + 1) % m_problem.size; }

@@ -5,20 +5,20 @@
 namespace isthmus::fused {
 namespace {
 
-// Flags of different writers share no cache line.
-signal_channel::shape shape_for(int size) { return {1, static_cast<std::size_t>(size), 32}; }
+// Flags of different writers do not share cache lines.
+signal_channel::layout layout_for(int size) { return {1, static_cast<std::size_t>(size), 32}; }
 
 }  // namespace
 
-void shared_block::release::operator()(void* block) const noexcept {
+void peer_block::release::operator()(void* block) const noexcept {
   try {
     owner->heap().free(block);
   } catch (const error&) {  // NOLINT(bugprone-empty-catch)
-    // The communicator was destroyed first, and its heap with it.
+    // The communicator was destroyed first, together with its heap.
   }
 }
 
-shared_block::shared_block(communicator& owner, std::uint64_t bytes)
+peer_block::peer_block(communicator& owner, std::uint64_t bytes)
     : m_own(owner.allocate_symmetric(bytes), {&owner}) {
   isthmus_heap_block block{};
   owner.heap().find(m_own.get(), 1, &block, nullptr);
@@ -28,15 +28,15 @@ shared_block::shared_block(communicator& owner, std::uint64_t bytes)
       throw make_error(
           ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
           fmt::format("fused_plan_create: this rank's device cannot reach memory of rank {}", rank),
-          "ISTHMUS_FUSED_SEQUENTIAL needs no peer access");
+          "use ISTHMUS_FUSED_SEQUENTIAL, which needs no peer access");
 }
 
 shared_memory::shared_memory(communicator& owner, device_driver& driver, std::uint64_t stage_bytes)
     : m_rank(owner.ranks().rank),
       m_size(owner.ranks().size),
       m_stage_bytes(stage_bytes),
-      m_flags(owner, shape_for(m_size).words() * sizeof(std::uint32_t)),
-      m_channel(m_flags.peers(), shape_for(m_size)),
+      m_flags(owner, layout_for(m_size).words() * sizeof(std::uint32_t)),
+      m_channel(m_flags.peers(), layout_for(m_size)),
       m_monitor(driver, owner.ranks().device.ordinal, m_channel.words(),
                 {stream_priority::high, stream_priority::normal}) {
   const int device = owner.ranks().device.ordinal;
@@ -44,11 +44,11 @@ shared_memory::shared_memory(communicator& owner, device_driver& driver, std::ui
   const owned_stream stream(driver, device, stream_priority::high);
   driver.fill(device, m_flags.own(), 0, m_channel.words() * sizeof(std::uint32_t), stream);
   driver.synchronize(device, stream);
-  m_stage.emplace(owner, stage_bytes);  // collective: nobody writes flags before all are zero
+  m_stage.emplace(owner, stage_bytes);  // collective: all flags are zero before any rank writes them
 }
 
 void shared_memory::release_all() {
-  // Ahead of every number that a run still waits for, and not so far that the difference wraps.
+  // Larger than every number that a run still waits for, but small enough that the difference does not wrap.
   constexpr std::uint32_t ahead = std::uint32_t{1} << 30;
   std::vector<word_step> flags;
   for (int peer = 0; peer < m_size; ++peer)

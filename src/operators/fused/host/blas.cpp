@@ -7,29 +7,29 @@
 namespace isthmus::fused {
 namespace {
 
-constexpr int row_major = 101, no_transpose = 111, transpose = 112;  // CBLAS' own numbers
+constexpr int row_major = 101, no_transpose = 111, transpose = 112;  // constants of CBLAS
 
 template <typename Function>
 Function first_symbol(const dynamic_library& library, std::initializer_list<const char*> names) {
   for (const char* name : names)
-    if (void* found = library.symbol(name)) return reinterpret_cast<Function>(found);
+    if (void* address = library.symbol(name)) return reinterpret_cast<Function>(address);
   return nullptr;
 }
 
-int narrow_to_int(std::uint64_t value) { return static_cast<int>(value); }  // plans are bounded by 2^31 - 1
+int narrow_to_int(std::uint64_t value) { return static_cast<int>(value); }  // extents are at most 2^31 - 1
 
 }  // namespace
 
 blas* blas::get(const char* option, std::string& reason) {
   static std::mutex mutex;
-  static std::unique_ptr<blas> loaded;
+  static std::unique_ptr<blas> instance;
   const std::lock_guard lock(mutex);
-  if (loaded == nullptr) {
+  if (instance == nullptr) {
     auto library = std::make_unique<blas>();
     reason = library->load(option);
-    if (reason.empty()) loaded = std::move(library);
+    if (reason.empty()) instance = std::move(library);
   }
-  return loaded.get();
+  return instance.get();
 }
 
 std::string blas::load(const char* option) {
@@ -50,8 +50,8 @@ std::string blas::load(const char* option) {
 }
 
 void blas::sgemm(std::uint64_t rows, std::uint64_t n, std::uint64_t k, float alpha, const float* a,
-                 std::uint64_t lda, bool is_b_transposed, const float* b, std::uint64_t ldb, float beta, float* c,
-                 std::uint64_t ldc) const {
+                 std::uint64_t lda, bool is_b_transposed, const float* b, std::uint64_t ldb, float beta,
+                 float* c, std::uint64_t ldc) const {
   if (rows == 0 || n == 0) return;
   const auto leading = [](std::uint64_t value) { return narrow_to_int(std::max<std::uint64_t>(value, 1)); };
   m_sgemm(row_major, no_transpose, is_b_transposed ? transpose : no_transpose, narrow_to_int(rows),

@@ -1,5 +1,5 @@
-// A BLAS of the host, found at run time through the standard C interface: OpenBLAS (PyPI's wheel, Debian's
-// package) or oneMKL.
+// A BLAS library for host memory, loaded at run time through the standard C interface: OpenBLAS (PyPI wheel,
+// Debian package) or oneMKL.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,20 @@ namespace isthmus::fused {
 
 class blas {
  public:
-  // The process's BLAS, loaded at the first call that succeeds and kept; nullptr and `reason` where there is
-  // none. `option`: the configured path, or null. Any thread.
+  // Returns the BLAS of the process. It is loaded by the first successful call and stays loaded. `option`: the
+  // configured path, or null.
+  // Errors: returns nullptr and sets `reason`.
+  // Thread safety: any thread.
   static blas* get(const char* option, std::string& reason);
 
-  // Row-major C[rows x n] = alpha * A[rows x k] * op(B) + beta * C, op(B) being k x n. beta == 0: C is not
-  // read. Any thread; the calling one computes, with as many helpers as set_threads allows.
+  // Row-major C[rows x n] = alpha * A[rows x k] * op(B) + beta * C, where op(B) is k x n. C is not read if beta
+  // == 0.
+  // Thread safety: any thread. The calling thread computes, with as many helper threads as set_threads allows.
   void sgemm(std::uint64_t rows, std::uint64_t n, std::uint64_t k, float alpha, const float* a,
              std::uint64_t lda, bool is_b_transposed, const float* b, std::uint64_t ldb, float beta, float* c,
              std::uint64_t ldc) const;
 
-  // Threads that one product may use, for the whole library: it knows no other scope.
+  // Sets the number of threads per product. BLAS libraries support only one global setting.
   void set_threads(int threads) const;
   const std::string& path() const { return m_path; }
   bool has_thread_control() const { return m_set_threads != nullptr; }

@@ -26,8 +26,8 @@ void narrow_all(const float* in, std::uint16_t* out, std::size_t count) noexcept
 
 #if defined(__x86_64__)
 bool has_half_instructions() noexcept {
-  static const bool has = __builtin_cpu_supports("avx") && __builtin_cpu_supports("f16c");
-  return has;
+  static const bool has_instructions = __builtin_cpu_supports("avx") && __builtin_cpu_supports("f16c");
+  return has_instructions;
 }
 
 __attribute__((target("avx,f16c"))) void widen_half(const std::uint16_t* in, float* out,

@@ -1,4 +1,4 @@
-// float16 and bfloat16 to float32 and back, on the host, by the widest instructions that the processor has.
+// Conversions of float16 and bfloat16 to float32 and back on the host, with hardware instructions if available.
 #pragma once
 
 #include <isthmus/types.h>
@@ -7,7 +7,7 @@
 
 namespace isthmus::fused {
 
-// out[i] = in[i], exact. `type`: float16, bfloat16 or float32.
+// out[i] = in[i], exactly. `type`: float16, bfloat16 or float32.
 void widen(isthmus_datatype type, const void* in, float* out, std::size_t count) noexcept;
 
 // out[i] = in[i], rounded to nearest even.

@@ -18,8 +18,8 @@ namespace isthmus::fused {
 namespace {
 
 struct rates {
-  double gflops = 0;    // of one thread in a product
-  double copy_gbs = 0;  // of one thread that copies
+  double gflops = 0;    // of a product on one thread
+  double copy_gbs = 0;  // of copies on one thread
 };
 
 template <typename Work>
@@ -33,7 +33,7 @@ double best_seconds(Work&& work) {
   return best;
 }
 
-// A few milliseconds, once in a process.
+// Takes a few milliseconds, once per process.
 rates measure(const blas& library) {
   static std::mutex mutex;
   static rates measured_rates;
@@ -52,8 +52,8 @@ rates measure(const blas& library) {
 }
 
 int cores() {
-  cpu_set_t allowed;
-  return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? std::max(1, CPU_COUNT(&allowed)) : 1;
+  cpu_set_t cpus;
+  return sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? std::max(1, CPU_COUNT(&cpus)) : 1;
 }
 
 }  // namespace
@@ -66,46 +66,47 @@ double read_number_option(const communicator& owner, const char* key, double fal
   const auto [rest, failure] = std::from_chars(text, end, value);
   if (failure != std::errc() || rest != end || !(value > 0))
     throw make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE,
-                     fmt::format("backend.fused.{} = \"{}\" is no number above 0", key, text));
+                     fmt::format("backend.fused.{} = \"{}\" must be a number > 0", key, text));
   return value;
 }
 
 const blas& find_blas(communicator& owner) {
   std::string reason;
-  const blas* found = blas::get(owner.option("backend.fused.blas_library"), reason);
+  const blas* library = blas::get(owner.option("backend.fused.blas_library"), reason);
   std::optional<error> missing;
-  if (found == nullptr)
+  if (library == nullptr)
     missing = make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE, "fused_plan_create: " + reason,
-                         "install OpenBLAS (scripts/setup does), or name one in ISTHMUS_BLAS_LIBRARY");
-  agree(owner.control(), no_value{}, missing, "fused_plan_create: there is no BLAS library",
+                         "install OpenBLAS (scripts/setup does) or set ISTHMUS_BLAS_LIBRARY");
+  agree(owner.control(), no_value{}, missing, "fused_plan_create: a BLAS library is missing",
         ISTHMUS_ERROR_UNSUPPORTED);
-  return *found;
+  return *library;
 }
 
 cost_model host_costs(communicator& owner, const fused_problem& problem, const blas& library) {
   const rates own = measure(library);
-  struct offer {
+  struct rank_rates {
     double gflops, copy_gbs;
     std::int32_t can_overlap, cores;
   };
-  const auto all = gather_values(owner.control(), offer{own.gflops * threads_per_rank(owner), own.copy_gbs,
-                                                        cores() > owner.ranks().node_size, cores()});
-  offer worst = all[0];
-  for (const offer& each : all)
-    worst = {std::min(worst.gflops, each.gflops), std::min(worst.copy_gbs, each.copy_gbs),
-             std::min(worst.can_overlap, each.can_overlap), std::min(worst.cores, each.cores)};
-  const double gflops = read_number_option(owner, "gemm_gflops", worst.gflops);
-  const double copy_gbs = read_number_option(owner, "link_gbs", worst.copy_gbs);
+  const auto all = gather_values(owner.control(), rank_rates{own.gflops * threads_per_rank(owner), own.copy_gbs,
+                                                             cores() > owner.ranks().node_size, cores()});
+  rank_rates slowest = all[0];
+  for (const rank_rates& each : all)
+    slowest = {std::min(slowest.gflops, each.gflops), std::min(slowest.copy_gbs, each.copy_gbs),
+               std::min(slowest.can_overlap, each.can_overlap), std::min(slowest.cores, each.cores)};
+  const double gflops = read_number_option(owner, "gemm_gflops", slowest.gflops);
+  const double copy_gbs = read_number_option(owner, "link_gbs", slowest.copy_gbs);
   const double per_row_us = problem.flops(1) / gflops / 1e3;
   cost_model costs;
   costs.product_us = [per_row_us](std::uint64_t rows) { return 3 + per_row_us * static_cast<double>(rows); };
   costs.bytes_per_us = copy_gbs * 1e3;
   costs.chunk_us = read_number_option(owner, "chunk_us", 5);
-  costs.fixed_us = read_number_option(owner, "pipeline_us", 20);  // waking the mover, meeting the peers
-  costs.can_overlap = worst.can_overlap != 0;
-  costs.source =
-      fmt::format("{:.1f} GFLOP/s a rank, {:.1f} GB/s; {} cores for {} ranks{}", gflops, copy_gbs, worst.cores,
-                  owner.ranks().node_size, costs.can_overlap ? "" : ": none is left to copy meanwhile");
+  costs.fixed_us =
+      read_number_option(owner, "pipeline_us", 20);  // waking the copy thread and synchronizing with peers
+  costs.can_overlap = slowest.can_overlap != 0;
+  costs.source = fmt::format("{:.1f} GFLOP/s per rank, {:.1f} GB/s; {} cores for {} ranks{}", gflops, copy_gbs,
+                             slowest.cores, owner.ranks().node_size,
+                             costs.can_overlap ? "" : ": no core is left for copies");
   return costs;
 }
 

@@ -1,4 +1,4 @@
-// What products and copies cost on this host, and how many threads a rank may use for them.
+// Costs of products and copies on this host, and the number of threads that a rank may use for them.
 #pragma once
 
 #include "operators/fused/host/blas.hpp"
@@ -6,14 +6,15 @@
 
 namespace isthmus::fused {
 
-// Collective: all ranks throw error (UNSUPPORTED) where one has no BLAS.
+// Collective.
+// Errors: all ranks throw error (UNSUPPORTED) if any rank has no BLAS.
 const blas& find_blas(communicator& owner);
 
-// Collective: measures once in a process, takes the slowest rank's figures; the configuration overrides.
+// Collective. Measures once per process and uses the results of the slowest rank, unless they are configured.
 cost_model host_costs(communicator& owner, const fused_problem& problem, const blas& library);
 
-// The cores of the machine, shared by its ranks; one where several ranks share a process, because a BLAS
-// serialises calls that use more.
+// The machine's cores divided by its ranks. Returns 1 if several ranks share a process, because a BLAS
+// serializes multi-threaded calls.
 int threads_per_rank(const communicator& owner);
 
 }  // namespace isthmus::fused

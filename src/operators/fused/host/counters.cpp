@@ -9,7 +9,8 @@
 namespace isthmus::fused {
 namespace {
 
-constexpr unsigned spins = 200, yields = 2000;  // then sleeps: copies and products need the cores
+constexpr unsigned max_spins = 200,
+                   max_yields = 2000;  // then it sleeps, because copies and products need the cores
 constexpr std::chrono::microseconds sleep_time{50};
 
 std::vector<void*> peers_of(communicator& owner, void* block) {
@@ -25,7 +26,8 @@ host_counters::host_counters(communicator& owner, std::uint64_t stage_bytes) : m
   m_lines = peers_of(owner, m_own_lines);
   new (m_own_lines) counter_line{};
   if (stage_bytes > 0) {
-    m_own_stage = owner.allocate_symmetric(stage_bytes);  // collective: nobody looks at a line before it is set
+    m_own_stage = owner.allocate_symmetric(
+        stage_bytes);  // collective: every line is initialized before any rank reads it
     m_stages = peers_of(owner, m_own_stage);
   }
 }
@@ -35,7 +37,7 @@ host_counters::~host_counters() {
     try {
       if (block != nullptr) m_owner.heap().free(block);
     } catch (const error&) {  // NOLINT(bugprone-empty-catch)
-      // The communicator was destroyed first, and its heap with it.
+      // The communicator was destroyed first, together with its heap.
     }
   }
 }
@@ -55,9 +57,9 @@ void host_counters::fail() const noexcept {
 }
 
 void host_counters::bounded_wait::pause() {
-  if (++m_rounds < spins) return;
-  if (m_rounds == spins) m_begin = clock::now();
-  if (m_rounds < yields)
+  if (++m_rounds < max_spins) return;
+  if (m_rounds == max_spins) m_begin = clock::now();
+  if (m_rounds < max_yields)
     std::this_thread::yield();
   else
     std::this_thread::sleep_for(sleep_time);
@@ -66,12 +68,13 @@ void host_counters::bounded_wait::pause() {
     throw make_error(
         ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
         fmt::format("fused_run: rank {} failed while this rank waited for it {}", m_peer, m_purpose),
-        "see the error that this rank reports");
+        "see the error that rank reported");
   const double waited_s = std::chrono::duration<double>(clock::now() - m_begin).count();
   if (waited_s > m_counters.m_owner.timeout_s())
-    throw make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
-                     fmt::format("fused_run: waited {:.1f} s for rank {} {}", waited_s, m_peer, m_purpose),
-                     "it is late, hangs, or has ended; timeout_s bounds this wait");
+    throw make_error(
+        ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
+        fmt::format("fused_run: waited {:.1f} s for rank {} {}", waited_s, m_peer, m_purpose),
+        "check whether that rank is late, hangs or has exited; raise timeout_s if it needs more time");
 }
 
 }  // namespace isthmus::fused

@@ -1,5 +1,5 @@
-// What the ranks of a host plan tell each other: one line of monotonic counters per rank, in the symmetric
-// heap, and waits on them that are bounded and notice failures.
+// Counters that the ranks of a host plan use to synchronize: one line of monotonic counters per rank in the
+// symmetric heap. Waits on them are bounded and detect failures.
 #pragma once
 
 #include <atomic>
@@ -11,19 +11,19 @@
 
 namespace isthmus::fused {
 
-// Written by its own rank only.
+// Only its own rank writes it.
 struct alignas(64) counter_line {
-  std::atomic<std::uint64_t> ready;     // rows published since the plan began
-  std::atomic<std::uint64_t> block;     // where they are: a heap block's id, or 0 for the plan's own stage
-  std::atomic<std::uint64_t> offset;    // bytes from that block's begin
-  std::atomic<std::uint64_t> consumed_runs;  // runs whose remote rows this rank has read
+  std::atomic<std::uint64_t> ready;          // rows published since the plan was created
+  std::atomic<std::uint64_t> block;          // id of the heap block that holds them, or 0 for the plan's stage
+  std::atomic<std::uint64_t> offset;         // in bytes, from the start of that block
+  std::atomic<std::uint64_t> consumed_runs;  // runs for which this rank has read all rows of its peers
   std::atomic<std::uint64_t> failed;
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "ranks of other processes read them");
 
 class host_counters {
  public:
-  // Collective; allocates the lines and, with stage_bytes > 0, a stage of that size on every rank.
+  // Collective. Allocates the lines and, if stage_bytes > 0, a stage of that size on every rank.
   host_counters(communicator& owner, std::uint64_t stage_bytes);
   ~host_counters();
   host_counters(const host_counters&) = delete;
@@ -34,16 +34,17 @@ class host_counters {
   }
   std::byte* stage(int rank) const { return static_cast<std::byte*>(m_stages[static_cast<std::size_t>(rank)]); }
 
-  // Returns when `counter`, of `peer`, is at least `value`. Throws error (TIMEOUT, REMOTE, ABORTED).
+  // Waits until `counter` of `peer` is at least `value`.
+  // Errors: throws error (TIMEOUT, REMOTE, ABORTED).
   void wait(int peer, const std::atomic<std::uint64_t>& counter, std::uint64_t value,
             const char* purpose) const;
-  // The same for a counter of this process.
+  // Waits until `ready` returns true. `peer` and `purpose` are used in error messages.
   template <typename Ready>
   void wait_until(Ready&& ready, int peer, const char* purpose) const {
     for (bounded_wait wait_loop(*this, peer, purpose); !ready();) wait_loop.pause();
   }
   void wait_until_consumed(std::uint64_t run) const;
-  // Ends the waits of all other ranks.
+  // Makes the waits of all other ranks fail.
   void fail() const noexcept;
 
  private:

@@ -9,7 +9,8 @@
 namespace isthmus::fused {
 namespace {
 
-constexpr std::uint64_t stage_step_bytes = std::uint64_t{256} << 10;  // published together; fits the L2 cache
+constexpr std::uint64_t stage_step_bytes = std::uint64_t{256}
+                                           << 10;  // bytes published per step; fits into the L2 cache
 
 }  // namespace
 
@@ -24,15 +25,17 @@ std::byte* host_gather_plan::gathered(const isthmus_fused_arguments& arguments) 
   return arguments.gathered_a != nullptr ? static_cast<std::byte*>(arguments.gathered_a) : m_workspace.data();
 }
 
-// ---- sequential: the communicator's own allgather, then one product -----------------------------------
+// ---- sequential: the communicator's allgather, then one product -----------------------------------------
 
 void host_gather_plan::run_sequential(const isthmus_fused_arguments& arguments) {
   if (arguments.view != ISTHMUS_FUSED_COMPUTE_ONLY) gather_all(arguments);
   if (arguments.view == ISTHMUS_FUSED_COMMUNICATION_ONLY) return;
-  const scoped_trace slice(m_timeline, trace_track::compute, [&] { return fmt::format("rows 0..{}", m_problem.description.m); });
+  const scoped_trace slice(m_timeline, trace_track::compute,
+                           [&] { return fmt::format("rows 0..{}", m_problem.description.m); });
   const bool is_single_rank = m_problem.size == 1;
   m_product.set_b(arguments.b);
-  m_product.run(is_single_rank ? arguments.a : gathered(arguments), is_single_rank ? m_problem.description.lda : m_problem.description.k, m_problem.description.m,
+  m_product.run(is_single_rank ? arguments.a : gathered(arguments),
+                is_single_rank ? m_problem.description.lda : m_problem.description.k, m_problem.description.m,
                 {arguments.c, m_problem.description.ldc},
                 {static_cast<float>(arguments.alpha), static_cast<float>(arguments.beta), arguments.bias});
 }
@@ -45,7 +48,7 @@ void host_gather_plan::gather_all(const isthmus_fused_arguments& arguments) {
     return;
   }
   const scoped_trace slice(m_timeline, trace_track::copy,
-                     [&] { return std::string(isthmus_collective_name(m_problem.collective())); });
+                           [&] { return std::string(isthmus_collective_name(m_problem.collective())); });
   if (m_problem.description.lda != m_problem.description.k) {
     m_packed.resize(m_problem.shard_bytes());
     copy_dense(a, m_problem.description.lda, m_packed.data(), m_problem.shard_rows);
@@ -63,16 +66,18 @@ void host_gather_plan::gather_all(const isthmus_fused_arguments& arguments) {
 // ---- pipelined ----------------------------------------------------------------------------------------
 
 void host_gather_plan::compute_group(std::size_t index, const isthmus_fused_arguments& arguments) {
-  const row_group& each = m_schedule.groups[index];
-  const bool own = each.source == m_problem.rank;
-  const std::uint64_t row = row_of(each);
+  const row_group& group = m_schedule.groups[index];
+  const bool is_own = group.source == m_problem.rank;
+  const std::uint64_t row = row_of(group);
   m_product.run(
-      own ? arguments.a : gathered(arguments) + row * row_bytes(), own ? m_problem.description.lda : m_problem.description.k, each.rows,
-      {static_cast<std::byte*>(arguments.c) + row * m_problem.description.ldc * m_problem.output_bytes(), m_problem.description.ldc},
+      is_own ? arguments.a : gathered(arguments) + row * row_bytes(),
+      is_own ? m_problem.description.lda : m_problem.description.k, group.rows,
+      {static_cast<std::byte*>(arguments.c) + row * m_problem.description.ldc * m_problem.output_bytes(),
+       m_problem.description.ldc},
       {static_cast<float>(arguments.alpha), static_cast<float>(arguments.beta), arguments.bias});
 }
 
-// Group 0 is the own shard, which waits for nothing.
+// Group 0 is this rank's own shard, which needs no copy.
 void host_gather_plan::run_copies(const isthmus_fused_arguments& arguments) {
   publish(arguments);
   for (std::size_t index = 1; index < m_schedule.groups.size(); ++index) {
@@ -80,18 +85,20 @@ void host_gather_plan::run_copies(const isthmus_fused_arguments& arguments) {
     set_arrived_groups(index + 1);
   }
   m_counters->line(m_problem.rank).consumed_runs.store(m_run_number, std::memory_order_release);
-  std::byte* own = gathered(arguments) + static_cast<std::uint64_t>(m_problem.rank) * m_problem.shard_bytes();
-  if (arguments.gathered_a != nullptr && arguments.a != own)
-    copy_dense(static_cast<const std::byte*>(arguments.a), m_problem.description.lda, own, m_problem.shard_rows);
+  std::byte* own_rows =
+      gathered(arguments) + static_cast<std::uint64_t>(m_problem.rank) * m_problem.shard_bytes();
+  if (arguments.gathered_a != nullptr && arguments.a != own_rows)
+    copy_dense(static_cast<const std::byte*>(arguments.a), m_problem.description.lda, own_rows,
+               m_problem.shard_rows);
 }
 
-// The caller may overwrite A when the run returns.
+// The caller may overwrite A as soon as the run returns.
 void host_gather_plan::finish() {
   if (!m_is_staged) m_counters->wait_until_consumed(m_run_number);
 }
 
 void host_gather_plan::publish(const isthmus_fused_arguments& arguments) {
-  // Readers of the run before may still be looking at the line, and at the stage.
+  // Readers of the previous run may still be reading the line and the stage.
   m_counters->wait_until_consumed(m_run_number - 1);
   m_own_shard = find(arguments.a);
   m_is_staged = m_own_shard.block == 0;
@@ -107,26 +114,27 @@ void host_gather_plan::stage_own(const isthmus_fused_arguments& arguments) {
   counter_line& line = m_counters->line(m_problem.rank);
   const std::uint64_t step =
       std::max<std::uint64_t>(1, stage_step_bytes / std::max<std::uint64_t>(row_bytes(), 1));
-  const std::uint64_t before = (m_run_number - 1) * m_problem.shard_rows;
+  const std::uint64_t earlier_rows = (m_run_number - 1) * m_problem.shard_rows;
   for (std::uint64_t begin = 0; begin < m_problem.shard_rows; begin += step) {
     const std::uint64_t rows = std::min(step, m_problem.shard_rows - begin);
-    copy_dense(static_cast<const std::byte*>(arguments.a) + begin * m_problem.description.lda * m_problem.input_bytes(),
+    copy_dense(static_cast<const std::byte*>(arguments.a) +
+                   begin * m_problem.description.lda * m_problem.input_bytes(),
                m_problem.description.lda, m_counters->stage(m_problem.rank) + begin * row_bytes(), rows);
-    line.ready.store(before + begin + rows, std::memory_order_release);
+    line.ready.store(earlier_rows + begin + rows, std::memory_order_release);
   }
 }
 
-void host_gather_plan::fetch(const row_group& each, std::byte* to) {
-  const std::uint64_t before = (m_run_number - 1) * m_problem.shard_rows;
-  const counter_line& line = m_counters->line(each.source);
-  m_counters->wait(each.source, line.ready, before + each.begin + each.rows, "to publish its rows");
-  const scoped_trace slice(m_timeline, trace_track::copy, [&] { return name_of(each); });
+void host_gather_plan::fetch(const row_group& group, std::byte* to) {
+  const std::uint64_t earlier_rows = (m_run_number - 1) * m_problem.shard_rows;
+  const counter_line& line = m_counters->line(group.source);
+  m_counters->wait(group.source, line.ready, earlier_rows + group.begin + group.rows, "to publish its rows");
+  const scoped_trace slice(m_timeline, trace_track::copy, [&] { return name_of(group); });
   const bool staged = line.block.load(std::memory_order_relaxed) == 0;
   const std::uint64_t lda = staged ? m_problem.description.k : m_problem.description.lda;
-  copy_dense(address_of(each.source) + each.begin * lda * m_problem.input_bytes(), lda, to, each.rows);
+  copy_dense(address_of(group.source) + group.begin * lda * m_problem.input_bytes(), lda, to, group.rows);
 }
 
-// Where this process reaches the shard of `source`, which has published.
+// Address of the shard of `source` in this process. Precondition: `source` has published.
 const std::byte* host_gather_plan::address_of(int source) const {
   const counter_line& line = m_counters->line(source);
   const std::uint64_t block = line.block.load(std::memory_order_relaxed);
@@ -134,9 +142,10 @@ const std::byte* host_gather_plan::address_of(int source) const {
   if (block != m_own_shard.block)
     throw make_error(
         ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
-        fmt::format("fused_run: A of rank {} lies in block {} of the symmetric heap, here it is {}", source,
-                    block, m_own_shard.block == 0 ? "outside" : fmt::format("in block {}", m_own_shard.block)),
-        "all ranks pass A in the same block of the heap, or all outside");
+        fmt::format("fused_run: A of rank {} lies in block {} of the symmetric heap, on this rank it is {}",
+                    source, block,
+                    m_own_shard.block == 0 ? "outside" : fmt::format("in block {}", m_own_shard.block)),
+        "pass A in the same block of the heap on all ranks, or outside of the heap on all ranks");
   return static_cast<const std::byte*>(m_own_shard.peers[source]) + line.offset.load(std::memory_order_relaxed);
 }
 

@@ -1,5 +1,5 @@
-// ALLGATHER_GEMM on the host: the mover fetches the peers' rows chunk by chunk out of shared memory while the
-// caller computes, own rows first.
+// ALLGATHER_GEMM on the host. The copy thread fetches the peers' rows in chunks from shared memory while the
+// caller multiplies, starting with its own rows.
 #pragma once
 
 #include "operators/fused/host/plan.hpp"
@@ -12,7 +12,7 @@ class host_gather_plan : public host_plan {
 
  private:
   struct shard_location {
-    std::uint64_t block = 0;  // 0: not in the heap
+    std::uint64_t block = 0;  // 0: outside the heap
     std::uint64_t offset = 0;
     void* const* peers = nullptr;
   };
@@ -26,12 +26,12 @@ class host_gather_plan : public host_plan {
   void gather_all(const isthmus_fused_arguments& arguments);
   void publish(const isthmus_fused_arguments& arguments);
   void stage_own(const isthmus_fused_arguments& arguments);
-  void fetch(const row_group& each, std::byte* to);
+  void fetch(const row_group& group, std::byte* to);
   const std::byte* address_of(int source) const;
   shard_location find(const void* a) const;
   void copy_dense(const std::byte* from, std::uint64_t lda, std::byte* to, std::uint64_t rows) const;
-  std::uint64_t row_of(const row_group& each) const {
-    return static_cast<std::uint64_t>(each.source) * m_problem.shard_rows + each.begin;
+  std::uint64_t row_of(const row_group& group) const {
+    return static_cast<std::uint64_t>(group.source) * m_problem.shard_rows + group.begin;
   }
   std::uint64_t row_bytes() const { return m_problem.moved_row_bytes(); }
 

@@ -13,7 +13,8 @@ host_plan::host_plan(std::shared_ptr<communicator> owner, const fused_problem& p
 void host_plan::finish_setup(std::uint64_t stage_bytes) {
   m_costs = host_costs(*m_owner, m_problem, m_blas);
   m_schedule = make_schedule(m_problem, m_costs);
-  if (m_owner->ranks().nodes > 1) m_schedule = without_shared_memory(m_problem, m_schedule, m_owner->ranks().nodes);
+  if (m_owner->ranks().nodes > 1)
+    m_schedule = sequential_fallback(m_problem, m_schedule, m_owner->ranks().nodes);
   agree_on_schedule(*m_owner, m_problem, m_schedule);
   if (!m_schedule.is_pipelined) return;
   m_stage_bytes = stage_bytes;
@@ -31,8 +32,7 @@ void host_plan::describe(nlohmann::json& info) const {
   info["workspace_bytes"] = m_workspace.size() + m_packed.size() + m_product.workspace_bytes() +
                             (m_counters ? m_stage_bytes + sizeof(counter_line) : 0);
   if (m_is_staged)
-    info["notes"].push_back(
-        "A was outside the symmetric heap: its rows were copied into the plan's stage first");
+    info["notes"].push_back("A was outside the symmetric heap: its rows were first copied to the plan's stage");
 }
 
 void host_plan::run(const isthmus_fused_arguments& arguments) {
@@ -71,7 +71,7 @@ void host_plan::run_pipelined(const isthmus_fused_arguments& arguments) {
   } catch (...) {
     m_counters->fail();
     if (!m_owner->is_aborted() && m_copy_failure) m_owner->abort(m_copy_failure->info());
-    m_copy_thread->wait();  // bounded: its own waits are
+    m_copy_thread->wait();  // bounded, because the waits of the copy thread are bounded
     throw;
   }
   m_copy_thread->wait();
@@ -82,15 +82,15 @@ void host_plan::run_pipelined(const isthmus_fused_arguments& arguments) {
 void host_plan::compute(const isthmus_fused_arguments& arguments) {
   m_product.set_b(arguments.b);
   for (std::size_t index = 0; index < m_schedule.groups.size(); ++index) {
-    const row_group& each = m_schedule.groups[index];
+    const row_group& group = m_schedule.groups[index];
     m_counters->wait_until(
         [&] {
           if (m_has_copy_failed.load(std::memory_order_acquire)) throw error(*m_copy_failure);
-          return !each.waits_for_chunk || m_arrived_groups.load(std::memory_order_acquire) > index;
+          return !group.waits_for_chunk || m_arrived_groups.load(std::memory_order_acquire) > index;
         },
-        m_problem.is_gather() ? each.source : (m_problem.rank - 1 + m_problem.size) % m_problem.size,
+        m_problem.is_gather() ? group.source : (m_problem.rank - 1 + m_problem.size) % m_problem.size,
         "to deliver what the next product needs");
-    const scoped_trace slice(m_timeline, trace_track::compute, [&] { return name_of(each); });
+    const scoped_trace slice(m_timeline, trace_track::compute, [&] { return name_of(group); });
     compute_group(index, arguments);
   }
 }

@@ -7,8 +7,8 @@
 namespace isthmus::fused {
 namespace {
 
-// A panel of A stays in the second-level cache between its conversion and its product, but is tall enough
-// for BLAS to reuse what it packs of B.
+// A panel of A stays in the L2 cache between its conversion and its product, but is tall enough for BLAS to
+// reuse the packed part of B.
 constexpr std::uint64_t panel_bytes = std::uint64_t{4} << 20;
 constexpr std::uint64_t min_rows = 64, max_rows = 1024;
 
@@ -27,7 +27,8 @@ host_product::host_product(const fused_problem& problem, const blas& library)
     m_a_panel.resize(std::min(m_panel_rows, description.m) * description.k);
   }
   m_row.resize(description.n);
-  if (description.output != ISTHMUS_FLOAT32) m_c_panel.resize(std::min(m_panel_rows, description.m) * description.n);
+  if (description.output != ISTHMUS_FLOAT32)
+    m_c_panel.resize(std::min(m_panel_rows, description.m) * description.n);
 }
 
 std::uint64_t host_product::workspace_bytes() const {
@@ -42,9 +43,11 @@ void host_product::set_b(const void* b) {
     return;
   }
   const bool is_row_major = description.b_layout == ISTHMUS_ROW_MAJOR;
-  const std::uint64_t lines = is_row_major ? description.k : description.n, width = is_row_major ? description.n : description.k;
+  const std::uint64_t lines = is_row_major ? description.k : description.n,
+                      width = is_row_major ? description.n : description.k;
   for (std::uint64_t line = 0; line < lines; ++line)
-    widen(description.input, static_cast<const std::byte*>(b) + line * description.ldb * m_problem.input_bytes(),
+    widen(description.input,
+          static_cast<const std::byte*>(b) + line * description.ldb * m_problem.input_bytes(),
           m_b_panel.data() + line * width, width);
   m_b = m_b_panel.data();
   m_ldb = width;
@@ -65,7 +68,8 @@ void host_product::run(const void* a, std::uint64_t lda, std::uint64_t rows, con
       continue;
     }
     for (std::uint64_t row = 0; row < count; ++row)
-      widen(description.input, source + row * lda * m_problem.input_bytes(), m_a_panel.data() + row * description.k, description.k);
+      widen(description.input, source + row * lda * m_problem.input_bytes(),
+            m_a_panel.data() + row * description.k, description.k);
     run_panel(m_a_panel.data(), description.k, count, panel, scalars);
   }
 }
@@ -75,12 +79,13 @@ void host_product::run_panel(const float* a, std::uint64_t lda, std::uint64_t ro
   const auto& description = m_problem.description;
   const bool is_transposed = description.b_layout == ISTHMUS_COLUMN_MAJOR;
   const bool is_direct = description.output == ISTHMUS_FLOAT32;
-  m_blas.sgemm(rows, description.n, description.k, scalars.alpha, a, lda, is_transposed, m_b, m_ldb, is_direct ? scalars.beta : 0.0f,
-               is_direct ? static_cast<float*>(to.c) : m_c_panel.data(), is_direct ? to.ldc : description.n);
+  m_blas.sgemm(rows, description.n, description.k, scalars.alpha, a, lda, is_transposed, m_b, m_ldb,
+               is_direct ? scalars.beta : 0.0f, is_direct ? static_cast<float*>(to.c) : m_c_panel.data(),
+               is_direct ? to.ldc : description.n);
   if (!is_direct || scalars.bias != nullptr) finish_rows(to, rows, scalars);
 }
 
-// Adds what BLAS doesn't know, in float32, and rounds once.
+// BLAS supports neither a bias nor 16-bit C. Adds both in float32 and rounds once.
 void host_product::finish_rows(const target& to, std::uint64_t rows, const product_scalars& scalars) {
   const auto& description = m_problem.description;
   const bool is_direct = description.output == ISTHMUS_FLOAT32;

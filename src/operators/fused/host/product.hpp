@@ -1,5 +1,5 @@
-// C = alpha * A * B + beta * C + bias over rows of host memory: 16-bit inputs become float32 panels that stay
-// in the cache, and the product is a standard BLAS call.
+// Product C = alpha * A * B + beta * C + bias over rows of host memory. 16-bit inputs are converted to float32
+// panels that stay in the cache, and each product is a standard BLAS call.
 #pragma once
 
 #include <cstddef>
@@ -22,18 +22,20 @@ class host_product {
     const void* bias;  // may be null
   };
 
-  // Holds panels, which is most of a host plan's workspace.
+  // Allocates the panels, which are most of a host plan's workspace.
   host_product(const fused_problem& problem, const blas& library);
 
-  // Reads B once for the run.
+  // Sets and, if necessary, converts B for the following products.
   void set_b(const void* b);
-  // Rows of A with `lda` elements between them to rows of C.
-  void run(const void* a, std::uint64_t lda, std::uint64_t rows, const target& to, const product_scalars& scalars);
+  // Multiplies `rows` rows of A, `lda` elements apart, with B.
+  void run(const void* a, std::uint64_t lda, std::uint64_t rows, const target& to,
+           const product_scalars& scalars);
 
   std::uint64_t workspace_bytes() const;
 
  private:
-  void run_panel(const float* a, std::uint64_t lda, std::uint64_t rows, const target& to, const product_scalars& scalars);
+  void run_panel(const float* a, std::uint64_t lda, std::uint64_t rows, const target& to,
+                 const product_scalars& scalars);
   void finish_rows(const target& to, std::uint64_t rows, const product_scalars& scalars);
 
   const fused_problem& m_problem;

@@ -1,4 +1,4 @@
-// A plan on some platform: what the C entry points call.
+// Platform-independent interface of a plan, called by the C entry points.
 #pragma once
 
 #include <memory>
@@ -18,13 +18,16 @@ class plan {
   plan(const plan&) = delete;
   plan& operator=(const plan&) = delete;
 
-  // Checked arguments. Throws; a failure after the start has poisoned the communicator.
+  // Runs the plan. Precondition: the arguments have been checked.
+  // Errors: throws error. A failure after the run started aborts the communicator.
   virtual void run(const isthmus_fused_arguments& arguments) = 0;
-  // What the platform adds to info: libraries, workspace, notes.
+  // Adds platform-specific entries to `info`: libraries, workspace, notes.
   virtual void describe(nlohmann::json& info) const = 0;
-  // Waits for this rank's latest run, at most the timeout.
+  // Waits for this rank's latest run.
+  // Blocking: at most the timeout.
   virtual void synchronize() = 0;
-  // Releases everything after synchronize; throws what went wrong on the way.
+  // Releases all resources. Called after synchronize.
+  // Errors: throws failures of pending work.
   virtual void close() = 0;
 
   const fused_problem& problem() const { return m_problem; }
@@ -41,13 +44,17 @@ class plan {
   timeline m_timeline;
 };
 
-// Collective; throws on all ranks or on none, except for OUT_OF_MEMORY.
+// Collective.
+// Errors: throws on all ranks or on none, except for OUT_OF_MEMORY.
 std::unique_ptr<plan> make_host_gather_plan(std::shared_ptr<communicator> owner, const fused_problem& problem);
 std::unique_ptr<plan> make_host_scatter_plan(std::shared_ptr<communicator> owner, const fused_problem& problem);
-std::unique_ptr<plan> make_device_gather_plan(std::shared_ptr<communicator> owner, const fused_problem& problem);
-std::unique_ptr<plan> make_device_scatter_plan(std::shared_ptr<communicator> owner, const fused_problem& problem);
+std::unique_ptr<plan> make_device_gather_plan(std::shared_ptr<communicator> owner,
+                                              const fused_problem& problem);
+std::unique_ptr<plan> make_device_scatter_plan(std::shared_ptr<communicator> owner,
+                                               const fused_problem& problem);
 
-// The configured option [backend.fused] key as a number > 0, or `fallback`. Throws error (CONFIG).
+// Reads option backend.fused.<key> as a number > 0. Returns `fallback` if it is not set.
+// Errors: throws error (CONFIG).
 double read_number_option(const communicator& owner, const char* key, double fallback);
 
 }  // namespace isthmus::fused

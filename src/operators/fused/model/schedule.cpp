@@ -10,13 +10,14 @@ namespace isthmus::fused {
 namespace {
 
 constexpr std::uint64_t max_chunks_per_shard = 16;
-constexpr std::uint64_t tile_rows = 128;  // cutting inside a tile of a matrix unit only wastes it
-constexpr double max_time_ratio = 0.98;       // a prediction is not exact enough to act on less
+// Chunks are whole tiles of a matrix unit, because partial tiles waste it.
+constexpr std::uint64_t tile_rows = 128;
+constexpr double max_time_ratio = 0.98;  // predictions are not accurate enough to act on smaller gains
 
-// A shard's rows cut into at most `most` pieces of a whole number of tiles.
-std::vector<std::uint64_t> chunk_rows(std::uint64_t rows, std::uint64_t max_chunks) {
+// Splits the rows of a shard into at most `chunk_limit` chunks of whole tiles.
+std::vector<std::uint64_t> chunk_rows(std::uint64_t rows, std::uint64_t chunk_limit) {
   const std::uint64_t tiles = std::max<std::uint64_t>(1, (rows + tile_rows - 1) / tile_rows);
-  const std::uint64_t count = std::min(max_chunks, tiles);
+  const std::uint64_t count = std::min(chunk_limit, tiles);
   std::vector<std::uint64_t> chunk_sizes;
   std::uint64_t begin = 0;
   for (std::uint64_t index = 1; index <= count; ++index) {
@@ -27,7 +28,7 @@ std::vector<std::uint64_t> chunk_rows(std::uint64_t rows, std::uint64_t max_chun
   return chunk_sizes;
 }
 
-// As the caller asked: equal to a row.
+// Splits the rows into `count` chunks whose sizes differ by at most one row, as the caller requested.
 std::vector<std::uint64_t> equal_rows(std::uint64_t rows, std::uint64_t count) {
   std::vector<std::uint64_t> chunk_sizes;
   for (std::uint64_t index = 0; index < count; ++index)
@@ -35,7 +36,7 @@ std::vector<std::uint64_t> equal_rows(std::uint64_t rows, std::uint64_t count) {
   return chunk_sizes;
 }
 
-// What both kinds know of the link.
+// Common base of both planners: the cost of the link and of the sequential mode.
 class planner {
  public:
   planner(const fused_problem& problem, const cost_model& costs) : m_problem(problem), m_costs(costs) {}
@@ -65,7 +66,7 @@ class gather_planner : public planner {
   }
 
   std::vector<row_group> equal_groups(std::uint32_t chunks) const {
-    std::vector<row_group> groups = {own()};
+    std::vector<row_group> groups = {own_group()};
     for (const int source : m_sources) {
       std::uint64_t begin = 0;
       for (const std::uint64_t rows : equal_rows(m_problem.shard_rows, chunks)) {
@@ -76,16 +77,16 @@ class gather_planner : public planner {
     return groups;
   }
 
-  // best[c][p] is the earliest end of c groups that hold everything up to piece p, and from[c][p] where the
-  // last of them began. The number of groups counts because each delays all that follow on the link.
+  // best[c][p] is the earliest end of c groups that cover the first p chunks, and previous[c][p] is where the
+  // last group begins. The number of groups matters because each group delays all later ones on the link.
   std::vector<row_group> best_groups() const {
     const auto chunk_sizes = chunk_rows(m_problem.shard_rows, max_chunks_per_shard);
     const std::size_t count = chunk_sizes.size();
-    std::vector<row_group> groups = {own()};
+    std::vector<row_group> groups = {own_group()};
     double begin_us = m_costs.product_us(m_problem.shard_rows), link_us = 0;
     for (const int source : m_sources) {
       table best(count + 1, std::vector<double>(count + 1, std::numeric_limits<double>::infinity()));
-      std::vector<std::vector<std::size_t>> from(count + 1, std::vector<std::size_t>(count + 1, 0));
+      std::vector<std::vector<std::size_t>> previous(count + 1, std::vector<std::size_t>(count + 1, 0));
       best[0][0] = begin_us;
       for (std::size_t chunks = 1; chunks <= count; ++chunks)
         for (std::size_t end = chunks; end <= count; ++end) {
@@ -95,47 +96,48 @@ class gather_planner : public planner {
           for (std::size_t begin = end; begin-- > 0;) {
             rows += chunk_sizes[begin];
             const double done = std::max(best[chunks - 1][begin], arrived) + m_costs.product_us(rows);
-            if (done < best[chunks][end]) best[chunks][end] = done, from[chunks][end] = begin;
+            if (done < best[chunks][end]) best[chunks][end] = done, previous[chunks][end] = begin;
           }
         }
-      std::size_t chosen = 1;
+      std::size_t group_count = 1;
       for (std::size_t chunks = 2; chunks <= count; ++chunks)
-        if (best[chunks][count] < best[chosen][count]) chosen = chunks;
-      append(groups, source, chunk_sizes, from, chosen);
-      begin_us = best[chosen][count];
-      link_us += static_cast<double>(chosen) * m_costs.chunk_us + copy_us(m_problem.shard_rows);
+        if (best[chunks][count] < best[group_count][count]) group_count = chunks;
+      append_groups(groups, source, chunk_sizes, previous, group_count);
+      begin_us = best[group_count][count];
+      link_us += static_cast<double>(group_count) * m_costs.chunk_us + copy_us(m_problem.shard_rows);
     }
     return groups;
   }
 
-  // When the last product ends, chunks arriving one after the other.
+  // End of the last product if chunks arrive one after the other.
   double end_us(const std::vector<row_group>& groups) const {
     double now = 0, link_us = 0;
-    for (const row_group& each : groups) {
-      if (each.waits_for_chunk) {
-        link_us += m_costs.chunk_us + copy_us(each.rows);
-        now = m_costs.can_overlap ? std::max(now, link_us) : now + copy_us(each.rows);
+    for (const row_group& group : groups) {
+      if (group.waits_for_chunk) {
+        link_us += m_costs.chunk_us + copy_us(group.rows);
+        now = m_costs.can_overlap ? std::max(now, link_us) : now + copy_us(group.rows);
       }
-      now += m_costs.product_us(each.rows);
+      now += m_costs.product_us(group.rows);
     }
     return now + m_costs.fixed_us;
   }
 
  private:
-  row_group own() const { return {m_problem.rank, 0, m_problem.shard_rows, false}; }
+  row_group own_group() const { return {m_problem.rank, 0, m_problem.shard_rows, false}; }
   static std::uint64_t rows_before(const std::vector<std::uint64_t>& chunk_sizes, std::size_t end) {
     std::uint64_t rows = 0;
     for (std::size_t index = 0; index < end; ++index) rows += chunk_sizes[index];
     return rows;
   }
-  static void append(std::vector<row_group>& groups, int source, const std::vector<std::uint64_t>& chunk_sizes,
-                     const std::vector<std::vector<std::size_t>>& from, std::size_t chunks) {
-    std::vector<row_group> reversed;
-    for (std::size_t end = chunk_sizes.size(); chunks > 0; end = from[chunks--][end]) {
-      const std::uint64_t begin = rows_before(chunk_sizes, from[chunks][end]);
-      reversed.push_back({source, begin, rows_before(chunk_sizes, end) - begin, true});
+  static void append_groups(std::vector<row_group>& groups, int source,
+                            const std::vector<std::uint64_t>& chunk_sizes,
+                            const std::vector<std::vector<std::size_t>>& previous, std::size_t chunks) {
+    std::vector<row_group> reversed_groups;
+    for (std::size_t end = chunk_sizes.size(); chunks > 0; end = previous[chunks--][end]) {
+      const std::uint64_t begin = rows_before(chunk_sizes, previous[chunks][end]);
+      reversed_groups.push_back({source, begin, rows_before(chunk_sizes, end) - begin, true});
     }
-    groups.insert(groups.end(), reversed.rbegin(), reversed.rend());
+    groups.insert(groups.end(), reversed_groups.rbegin(), reversed_groups.rend());
   }
 
   std::vector<int> m_sources;
@@ -147,19 +149,19 @@ class scatter_planner : public planner {
 
   std::vector<std::uint64_t> chunk_rows_of(std::uint32_t chunks) const {
     return m_problem.description.chunks > 0 ? equal_rows(m_problem.shard_rows, chunks)
-                                   : chunk_rows(m_problem.shard_rows, chunks);
+                                            : chunk_rows(m_problem.shard_rows, chunks);
   }
 
   std::vector<row_group> groups(std::uint32_t chunks) const {
-    std::vector<row_group> schedule;
+    std::vector<row_group> result;
     for (int step = 1; step <= m_problem.size; ++step) {
       std::uint64_t begin = 0;
       for (const std::uint64_t rows : chunk_rows_of(chunks)) {
-        schedule.push_back({(m_problem.rank - step + m_problem.size) % m_problem.size, begin, rows, step > 1});
+        result.push_back({(m_problem.rank - step + m_problem.size) % m_problem.size, begin, rows, step > 1});
         begin += rows;
       }
     }
-    return schedule;
+    return result;
   }
 
   std::uint32_t best_chunks() const {
@@ -169,8 +171,8 @@ class scatter_planner : public planner {
     return best;
   }
 
-  // When the last product of a rank ends, all ranks being alike: what a rank has computed in one step is what
-  // its neighbour waits for in the next.
+  // End of a rank's last product if all ranks behave identically: the result of one step is what the next rank
+  // waits for in its next step.
   double end_us(std::uint32_t chunks) const {
     const auto chunk_sizes = chunk_rows_of(chunks);
     std::vector<double> done(chunk_sizes.size(), 0);
@@ -192,15 +194,15 @@ class scatter_planner : public planner {
 
 void choose_mode(const fused_problem& problem, fused_schedule& schedule) {
   switch (problem.description.mode) {
-    case ISTHMUS_FUSED_SEQUENTIAL: schedule.reason = "sequential was asked for"; break;
+    case ISTHMUS_FUSED_SEQUENTIAL: schedule.reason = "sequential was requested"; break;
     case ISTHMUS_FUSED_PIPELINED:
       schedule.is_pipelined = true;
-      schedule.reason = "pipelined was asked for";
+      schedule.reason = "pipelined was requested";
       break;
     case ISTHMUS_FUSED_BY_MODEL:
       schedule.is_pipelined = schedule.pipelined_us < max_time_ratio * schedule.sequential_us;
       schedule.reason = fmt::format("the model predicts {:.0f} us pipelined, {:.0f} us sequential",
-                                schedule.pipelined_us, schedule.sequential_us);
+                                    schedule.pipelined_us, schedule.sequential_us);
       break;
   }
 }
@@ -210,9 +212,9 @@ void choose_mode(const fused_problem& problem, fused_schedule& schedule) {
 fused_schedule make_schedule(const fused_problem& problem, const cost_model& costs) {
   fused_schedule result;
   if (problem.size == 1 || problem.moved_bytes() == 0) {
-    result.reason = problem.size == 1   ? "one rank has everything: one product"
-                    : problem.is_gather() ? "A is empty: nothing to gather"
-                                     : "C is empty: nothing to sum";
+    result.reason = problem.size == 1     ? "a single rank needs only one product"
+                    : problem.is_gather() ? "A is empty: there is nothing to gather"
+                                          : "C is empty: there is nothing to sum";
     result.groups = {{problem.rank, 0, problem.description.m, false}};
     return result;
   }
@@ -245,7 +247,7 @@ void agree_on_schedule(communicator& owner, const fused_problem& problem, fused_
   for (std::size_t rank = 0; rank < all.size(); ++rank)
     if (all[rank].is_pipelined == 0) {
       schedule.is_pipelined = false;
-      schedule.reason += fmt::format("; on rank {} it prefers sequential", rank);
+      schedule.reason += fmt::format("; rank {} prefers sequential", rank);
       return;
     }
   if (problem.is_gather() || schedule.chunks == all[0].chunks) return;
@@ -253,20 +255,20 @@ void agree_on_schedule(communicator& owner, const fused_problem& problem, fused_
   schedule.groups = scatter_planner(problem, {}).groups(schedule.chunks);
 }
 
-fused_schedule without_shared_memory(const fused_problem& problem, const fused_schedule& schedule, int nodes) {
+fused_schedule sequential_fallback(const fused_problem& problem, const fused_schedule& schedule, int nodes) {
   const std::string reason = fmt::format("the ranks are on {} machines, which share no memory", nodes);
   if (problem.description.mode == ISTHMUS_FUSED_PIPELINED)
     throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-                     "fused_plan_create: pipelined was asked for, but " + reason,
-                     "ISTHMUS_FUSED_BY_MODEL takes the sequential form there");
+                     "fused_plan_create: pipelined was requested, but " + reason,
+                     "use ISTHMUS_FUSED_BY_MODEL, which selects sequential in this case");
   fused_schedule result = schedule;
   result.is_pipelined = false;
   result.reason = reason;
   return result;
 }
 
-std::string name_of(const row_group& each) {
-  return fmt::format("rank {} rows {}..{}", each.source, each.begin, each.begin + each.rows);
+std::string name_of(const row_group& group) {
+  return fmt::format("rank {} rows {}..{}", group.source, group.begin, group.begin + group.rows);
 }
 
 }  // namespace isthmus::fused

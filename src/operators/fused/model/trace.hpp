@@ -1,4 +1,4 @@
-// The timeline of one run: what moved and what was computed, when.
+// The timeline of one run: when data was copied and when products were computed.
 #pragma once
 
 #include <chrono>
@@ -15,19 +15,19 @@ enum class trace_track { compute, copy, stage };
 struct trace_slice {
   trace_track track;
   std::string name;
-  std::int64_t begin_ns, end_ns;  // of the steady clock, which the processes of a machine share
+  std::int64_t begin_ns, end_ns;  // on the steady clock, which all processes of a machine share
 };
 
 class timeline {
  public:
   using clock = std::chrono::steady_clock;
 
-  explicit timeline(bool enabled) : m_enabled(enabled) {}
-  bool enabled() const { return m_enabled; }
+  explicit timeline(bool is_enabled) : m_is_enabled(is_enabled) {}
+  bool is_enabled() const { return m_is_enabled; }
   void clear();
-  // Any thread.
+  // Thread safety: any thread.
   void add(trace_slice slice);
-  // The Chrome trace format: process = rank, thread = track.
+  // Returns the Chrome trace format: process = rank, thread = track.
   nlohmann::json chrome(int rank) const;
 
   static std::int64_t now_ns() {
@@ -35,22 +35,22 @@ class timeline {
   }
 
  private:
-  bool m_enabled;
+  bool m_is_enabled;
   mutable std::mutex m_mutex;
   std::vector<trace_slice> m_slices;
 };
 
-// Adds the time of its own life to a timeline that is enabled.
+// Adds the lifetime of this object to a timeline, if the timeline is enabled.
 class scoped_trace {
  public:
   template <typename Name>
   scoped_trace(timeline& target, trace_track track, Name&& name) : m_timeline(target), m_track(track) {
-    if (!target.enabled()) return;
+    if (!target.is_enabled()) return;
     m_name = name();
     m_begin_ns = timeline::now_ns();
   }
   ~scoped_trace() {
-    if (m_timeline.enabled()) m_timeline.add({m_track, std::move(m_name), m_begin_ns, timeline::now_ns()});
+    if (m_timeline.is_enabled()) m_timeline.add({m_track, std::move(m_name), m_begin_ns, timeline::now_ns()});
   }
   scoped_trace(const scoped_trace&) = delete;
   scoped_trace& operator=(const scoped_trace&) = delete;
