@@ -15,17 +15,18 @@
 namespace isthmus::mpi_shim {
 namespace {
 
-// The longest that the core takes: MPI waits for ever, so we do.
+// The largest timeout that the core accepts. MPI has no timeouts, so the engine must not add any.
 constexpr double unlimited_timeout_s = 1e9;
 
-// Between nodes these do what the program's MPI does itself.
+// Backends that gain nothing over the program's MPI between nodes.
 constexpr const char* mpi_equivalent_backends = "mpi,ucx";
 
-// All that an engine may be asked for.
+// All collectives that an engine can run.
 constexpr std::uint32_t supported_collectives =
     (1u << ISTHMUS_COLLECTIVE_COUNT) - 1 - (1u << ISTHMUS_SEND) - (1u << ISTHMUS_RECV);
 
-// How many calls a communicator leaves to MPI before it is attached. Equal on all ranks, like the environment.
+// Number of calls that are passed to MPI before a communicator is attached. The environment variable must have
+// the same value on all ranks.
 std::uint64_t calls_before_attach() {
   static const std::uint64_t calls = [] {
     const char* const value = std::getenv("ISTHMUS_MPI_FIRST_CALLS");
@@ -34,8 +35,8 @@ std::uint64_t calls_before_attach() {
   return calls;
 }
 
-// A copy of a communicator without its attributes, whose callbacks the program would see. MPI_COMM_NULL where
-// MPI cannot make one; the program's error handler hears nothing of it.
+// Copies a communicator without its attributes, because the program could observe their copy callbacks.
+// Errors: returns MPI_COMM_NULL without calling the program's error handler.
 MPI_Comm copy_without_attributes(MPI_Comm comm) {
   MPI_Errhandler user_errhandler = MPI_ERRHANDLER_NULL;
   MPI_Group group = MPI_GROUP_NULL;
@@ -59,7 +60,7 @@ bool spans_nodes(isthmus_communicator handle) {
 
 }  // namespace
 
-// All communicators of the process.
+// All attached communicators of the process.
 class communicator_registry {
  public:
   static communicator_registry& get() {
@@ -77,9 +78,10 @@ class communicator_registry {
     return result;
   }
 
-  // Of this rank alone, for receives that nobody matches; MPI_COMM_NULL where it can't be made. Made when the
-  // first communicator is attached, no earlier: it may get the handle of one that the program has freed, and
-  // MPI could not report that the program still uses that.
+  // Returns a communicator that contains only this rank, for receives that never match. Returns MPI_COMM_NULL
+  // on failure. It is created when the first communicator is attached. If it were created earlier, it could get
+  // the handle of a communicator that the program has freed, and MPI could not report that the program still
+  // uses that handle.
   MPI_Comm progress_comm() {
     const std::lock_guard lock(m_mutex);
     if (m_progress_comm == MPI_COMM_NULL) m_progress_comm = copy_without_attributes(MPI_COMM_SELF);
@@ -88,7 +90,8 @@ class communicator_registry {
   bool supports_device_memory() const { return m_supports_device_memory; }
 
  private:
-  // MPI_Init has been called and MPI_Finalize has not. Programs of sessions alone count as neither.
+  // Returns whether MPI is initialized and not finalized. Programs that use only MPI sessions count
+  // as not initialized.
   bool is_running() {
     if (m_is_running.load(std::memory_order_acquire)) [[likely]]
       return true;
@@ -102,12 +105,12 @@ class communicator_registry {
   }
 
   void initialize() {
-    if (PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &communicator_registry::handle_comm_free, &m_keyval, nullptr) !=
-            MPI_SUCCESS ||
-        PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &communicator_registry::handle_finalize, &m_finalize_keyval, nullptr) !=
-            MPI_SUCCESS)
+    if (PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &communicator_registry::handle_comm_free, &m_keyval,
+                                nullptr) != MPI_SUCCESS ||
+        PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &communicator_registry::handle_finalize,
+                                &m_finalize_keyval, nullptr) != MPI_SUCCESS)
       return;
-    // What hangs on MPI_COMM_SELF is deleted first thing in MPI_Finalize.
+    // MPI_Finalize deletes the attributes of MPI_COMM_SELF first.
     if (PMPI_Comm_set_attr(MPI_COMM_SELF, m_finalize_keyval, this) != MPI_SUCCESS) return;
     m_supports_device_memory = mpi::detail::device_platforms() != 0;
     m_is_running.store(true, std::memory_order_release);
@@ -116,7 +119,8 @@ class communicator_registry {
   attached_communicator* find_or_create(MPI_Comm comm) {
     void* value = nullptr;
     int has_attribute = 0;
-    if (PMPI_Comm_get_attr(comm, m_keyval, static_cast<void*>(&value), &has_attribute) != MPI_SUCCESS) return nullptr;
+    if (PMPI_Comm_get_attr(comm, m_keyval, static_cast<void*>(&value), &has_attribute) != MPI_SUCCESS)
+      return nullptr;
     if (has_attribute) return static_cast<attached_communicator*>(value);
     attached_communicator* const created = acquire();
     created->reset(comm);
@@ -127,7 +131,8 @@ class communicator_registry {
 
   attached_communicator* acquire() {
     const std::lock_guard lock(m_mutex);
-    if (m_free_list.empty()) return m_communicators.emplace_back(std::make_unique<attached_communicator>()).get();
+    if (m_free_list.empty())
+      return m_communicators.emplace_back(std::make_unique<attached_communicator>()).get();
     attached_communicator* const result = m_free_list.back();
     m_free_list.pop_back();
     return result;
@@ -173,14 +178,16 @@ class communicator_registry {
   bool m_supports_device_memory = false;
 };
 
-// MPI attends to everything it has to do, messages, windows and started collectives, while it looks whether a
-// request is done. This one never is: nobody sends what it would receive. (A probe looks for messages alone.)
+// Testing any request lets MPI progress messages, windows and nonblocking collectives. This request never
+// completes, because no rank sends a matching message. (A probe would progress only messages.)
 void attached_communicator::progress_mpi(void* context) {
   int is_done = 0;
   PMPI_Test(&static_cast<attached_communicator*>(context)->m_pending_receive, &is_done, MPI_STATUS_IGNORE);
 }
 
-attached_communicator* attached_communicator::find(MPI_Comm comm) { return communicator_registry::get().find(comm); }
+attached_communicator* attached_communicator::find(MPI_Comm comm) {
+  return communicator_registry::get().find(comm);
+}
 
 void attached_communicator::reset(MPI_Comm comm) {
   m_comm = comm;
@@ -233,18 +240,18 @@ bool attached_communicator::attach() {
     return false;
   }
   const MPI_Comm progress_comm = communicator_registry::get().progress_comm();
-  if (progress_comm != MPI_COMM_NULL &&
-      PMPI_Irecv(nullptr, 0, MPI_BYTE, /*source*/ 0, /*tag*/ 0, progress_comm, &m_pending_receive) == MPI_SUCCESS)
+  if (progress_comm != MPI_COMM_NULL && PMPI_Irecv(nullptr, 0, MPI_BYTE, /*source*/ 0, /*tag*/ 0, progress_comm,
+                                                   &m_pending_receive) == MPI_SUCCESS)
     isthmus_communicator_set_progress(m_handle, progress_mpi, this);
   m_state = attach_state::attached;
   return true;
 }
 
-// The same result on all ranks.
+// Returns the same result on all ranks.
 bool attached_communicator::create() {
   MPI_Comm copy = copy_without_attributes(m_comm);
   if (copy == MPI_COMM_NULL) return false;
-  const bool is_created = create_over(copy);
+  const bool is_created = create_communicator(copy);
   PMPI_Comm_free(&copy);
   if (is_created || m_handle == nullptr) return is_created;
   isthmus_communicator_destroy(m_handle);
@@ -253,7 +260,7 @@ bool attached_communicator::create() {
   return false;
 }
 
-bool attached_communicator::create_over(MPI_Comm copy) {
+bool attached_communicator::create_communicator(MPI_Comm copy) {
   m_store = std::make_unique<message_store>(copy, m_rank, m_size);
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof options;
@@ -265,13 +272,15 @@ bool attached_communicator::create_over(MPI_Comm copy) {
   if (status != ISTHMUS_SUCCESS && m_rank == 0) {
     isthmus_error_info failure;
     isthmus_last_error(&failure);
-    statistics().warn_once((std::string("a communicator's calls go to MPI: ") + failure.message).c_str());
+    statistics().warn_once(
+        (std::string("cannot create a communicator; its calls go to MPI: ") + failure.message).c_str());
   }
   if (status == ISTHMUS_SUCCESS) m_spans_nodes = spans_nodes(m_handle);
   return m_store->finish(status == ISTHMUS_SUCCESS);
 }
 
-// The same on all ranks. With a count for each rank only a mean decides, which is looked up each time.
+// Returns the same result on all ranks. Calls with one count per rank are not cached, because the rules depend
+// on the mean of the counts.
 bool attached_communicator::is_better_than_mpi(const isthmus_operation& operation) {
   const auto select = [&] {
     char path[96] = "";
@@ -285,7 +294,8 @@ bool attached_communicator::is_better_than_mpi(const isthmus_operation& operatio
   return decision->second;
 }
 
-call_counter& attached_communicator::counter_for(mpi_function function, const isthmus_operation& operation, std::uint64_t bytes) {
+call_counter& attached_communicator::counter_for(mpi_function function, const isthmus_operation& operation,
+                                                 std::uint64_t bytes) {
   call_counter*& counter = m_counters[{function, operation.datatype, bytes}];
   if (counter != nullptr) return *counter;
   char path[96] = "";

@@ -12,28 +12,32 @@ MPI_Count packed_bytes(std::uint64_t count, const datatype_layout& layout) {
   const std::uint64_t bytes = count * layout.bytes;
   return static_cast<MPI_Count>(bytes);
 }
-int pack_chunk(const void* source, std::uint64_t count, const datatype_layout& layout, char* destination, MPI_Comm comm) {
+int pack_chunk(const void* source, std::uint64_t count, const datatype_layout& layout, char* destination,
+               MPI_Comm comm) {
   MPI_Count position = 0;
-  return PMPI_Pack_c(source, static_cast<MPI_Count>(count), layout.type, destination, packed_bytes(count, layout), &position,
-                     comm);
+  return PMPI_Pack_c(source, static_cast<MPI_Count>(count), layout.type, destination,
+                     packed_bytes(count, layout), &position, comm);
 }
-int unpack_chunk(const char* source, void* destination, std::uint64_t count, const datatype_layout& layout, MPI_Comm comm) {
+int unpack_chunk(const char* source, void* destination, std::uint64_t count, const datatype_layout& layout,
+                 MPI_Comm comm) {
   MPI_Count position = 0;
-  return PMPI_Unpack_c(source, packed_bytes(count, layout), &position, destination, static_cast<MPI_Count>(count), layout.type,
-                       comm);
+  return PMPI_Unpack_c(source, packed_bytes(count, layout), &position, destination,
+                       static_cast<MPI_Count>(count), layout.type, comm);
 }
 std::uint64_t max_elements_per_call(const datatype_layout&) { return std::numeric_limits<std::int64_t>::max(); }
 #else
-// MPI 3 counts packed bytes in an int. One element that is larger than that is beyond it.
-int pack_chunk(const void* source, std::uint64_t count, const datatype_layout& layout, char* destination, MPI_Comm comm) {
+// MPI 3 counts packed bytes in an int, so a single element of 2 GiB or more cannot be packed.
+int pack_chunk(const void* source, std::uint64_t count, const datatype_layout& layout, char* destination,
+               MPI_Comm comm) {
   int position = 0;
-  return PMPI_Pack(source, static_cast<int>(count), layout.type, destination, static_cast<int>(count * layout.bytes),
-                   &position, comm);
+  return PMPI_Pack(source, static_cast<int>(count), layout.type, destination,
+                   static_cast<int>(count * layout.bytes), &position, comm);
 }
-int unpack_chunk(const char* source, void* destination, std::uint64_t count, const datatype_layout& layout, MPI_Comm comm) {
+int unpack_chunk(const char* source, void* destination, std::uint64_t count, const datatype_layout& layout,
+                 MPI_Comm comm) {
   int position = 0;
-  return PMPI_Unpack(source, static_cast<int>(count * layout.bytes), &position, destination, static_cast<int>(count),
-                     layout.type, comm);
+  return PMPI_Unpack(source, static_cast<int>(count * layout.bytes), &position, destination,
+                     static_cast<int>(count), layout.type, comm);
 }
 std::uint64_t max_elements_per_call(const datatype_layout& layout) {
   constexpr std::uint64_t max_int = std::numeric_limits<int>::max();
@@ -43,7 +47,8 @@ std::uint64_t max_elements_per_call(const datatype_layout& layout) {
 
 }  // namespace
 
-int pack_elements(const void* source, std::uint64_t count, const datatype_layout& layout, char* destination, MPI_Comm comm) {
+int pack_elements(const void* source, std::uint64_t count, const datatype_layout& layout, char* destination,
+                  MPI_Comm comm) {
   if (layout.is_dense) {
     if (count > 0) std::memcpy(destination, source, count * layout.bytes);
     return MPI_SUCCESS;
@@ -52,13 +57,14 @@ int pack_elements(const void* source, std::uint64_t count, const datatype_layout
   for (std::uint64_t first = 0; first < count; first += max_elements) {
     const std::uint64_t n = std::min(max_elements, count - first);
     const int code = pack_chunk(offset(source, static_cast<std::int64_t>(first) * layout.extent), n, layout,
-                               destination + first * layout.bytes, comm);
+                                destination + first * layout.bytes, comm);
     if (code != MPI_SUCCESS) return code;
   }
   return MPI_SUCCESS;
 }
 
-int unpack_elements(const char* source, void* destination, std::uint64_t count, const datatype_layout& layout, MPI_Comm comm) {
+int unpack_elements(const char* source, void* destination, std::uint64_t count, const datatype_layout& layout,
+                    MPI_Comm comm) {
   if (layout.is_dense) {
     if (count > 0) std::memcpy(destination, source, count * layout.bytes);
     return MPI_SUCCESS;
@@ -66,8 +72,9 @@ int unpack_elements(const char* source, void* destination, std::uint64_t count, 
   const std::uint64_t max_elements = max_elements_per_call(layout);
   for (std::uint64_t first = 0; first < count; first += max_elements) {
     const std::uint64_t n = std::min(max_elements, count - first);
-    const int code = unpack_chunk(source + first * layout.bytes,
-                                 offset(destination, static_cast<std::int64_t>(first) * layout.extent), n, layout, comm);
+    const int code =
+        unpack_chunk(source + first * layout.bytes,
+                     offset(destination, static_cast<std::int64_t>(first) * layout.extent), n, layout, comm);
     if (code != MPI_SUCCESS) return code;
   }
   return MPI_SUCCESS;
@@ -83,12 +90,12 @@ void packed_blocks::add(std::int64_t count, std::int64_t displ) {
   m_is_valid = m_is_valid && count >= 0;
   const std::uint64_t bytes = static_cast<std::uint64_t>(std::max<std::int64_t>(0, count)) * m_layout.bytes;
   m_bytes.push_back(bytes);
-  m_displs.push_back(bytes == 0 ? 0 : displ);  // what stands beside a count of 0 means nothing
+  m_displs.push_back(bytes == 0 ? 0 : displ);  // displacements of empty blocks are ignored
   m_total += bytes;
 }
 
-// In memory of our own blocks follow each other. In the caller's they count from the lowest one: MPI allows
-// places before the buffer's address.
+// Staged blocks are contiguous. Otherwise, offsets are relative to the lowest block, because MPI
+// allows negative displacements.
 void packed_blocks::assign_offsets() {
   m_offsets.resize(m_bytes.size());
   if (m_is_staged) {
@@ -104,17 +111,20 @@ void packed_blocks::assign_offsets() {
   for (const std::int64_t displ : m_displs) min_displ = std::min(min_displ, displ);
   m_base = offset(m_buffer, min_displ * m_layout.extent);
   for (std::size_t i = 0; i < m_bytes.size(); ++i)
-    m_offsets[i] = m_bytes[i] == 0 ? 0 : static_cast<std::uint64_t>((m_displs[i] - min_displ) * m_layout.extent);
+    m_offsets[i] =
+        m_bytes[i] == 0 ? 0 : static_cast<std::uint64_t>((m_displs[i] - min_displ) * m_layout.extent);
 }
 
 int packed_blocks::pack_block(int rank, char* destination, MPI_Comm comm) const {
-  return pack_elements(user_data(rank), bytes(rank) / std::max<std::uint64_t>(1, m_layout.bytes), m_layout, destination, comm);
+  return pack_elements(user_data(rank), bytes(rank) / std::max<std::uint64_t>(1, m_layout.bytes), m_layout,
+                       destination, comm);
 }
 
 int packed_blocks::pack(MPI_Comm comm) const {
   for (std::size_t i = 0; m_staging && i < m_bytes.size(); ++i)
     if (m_bytes[i] > 0)
-      if (const int code = pack_block(static_cast<int>(i), m_staging.get() + m_offsets[i], comm); code != MPI_SUCCESS)
+      if (const int code = pack_block(static_cast<int>(i), m_staging.get() + m_offsets[i], comm);
+          code != MPI_SUCCESS)
         return code;
   return MPI_SUCCESS;
 }
@@ -122,8 +132,9 @@ int packed_blocks::pack(MPI_Comm comm) const {
 int packed_blocks::unpack(MPI_Comm comm) const {
   for (std::size_t i = 0; m_staging && i < m_bytes.size(); ++i) {
     if (m_bytes[i] == 0) continue;
-    const int code = unpack_elements(m_staging.get() + m_offsets[i], const_cast<void*>(user_data(static_cast<int>(i))),
-                            m_bytes[i] / m_layout.bytes, m_layout, comm);
+    const int code =
+        unpack_elements(m_staging.get() + m_offsets[i], const_cast<void*>(user_data(static_cast<int>(i))),
+                        m_bytes[i] / m_layout.bytes, m_layout, comm);
     if (code != MPI_SUCCESS) return code;
   }
   return MPI_SUCCESS;

@@ -1,6 +1,6 @@
-// The buffers of calls that move data, as Isthmus can take them: bytes that follow each other. Datatypes may
-// differ between ranks as long as their signatures match, so no rank may leave a call to MPI because of its own
-// datatype: what has gaps is packed.
+// Buffers of data movement collectives as contiguous bytes. Ranks may use different datatypes if the
+// signatures match, so a rank must not pass a call to MPI because of its own datatype. Datatypes with gaps
+// are packed instead.
 #pragma once
 
 #include <mpi.h>
@@ -16,19 +16,21 @@
 
 namespace isthmus::mpi_shim {
 
-// Copies elements out of a buffer, or into it, in the order of the datatype. MPI's code; it has gone to the
-// communicator's error handler.
-int pack_elements(const void* source, std::uint64_t count, const datatype_layout& layout, char* destination, MPI_Comm comm);
-int unpack_elements(const char* source, void* destination, std::uint64_t count, const datatype_layout& layout, MPI_Comm comm);
+// Copies elements from a user buffer to contiguous memory, or back, in the order of the datatype.
+// Errors: returns MPI's error code, which MPI has already passed to the communicator's error handler.
+int pack_elements(const void* source, std::uint64_t count, const datatype_layout& layout, char* destination,
+                  MPI_Comm comm);
+int unpack_elements(const char* source, void* destination, std::uint64_t count, const datatype_layout& layout,
+                    MPI_Comm comm);
 
 inline char* offset(const void* buffer, std::int64_t bytes) {
   return static_cast<char*>(const_cast<void*>(buffer)) + bytes;
 }
 
-// A buffer of elements that follow each other.
+// A user buffer of consecutive elements, packed into a staging buffer if necessary.
 class packed_buffer {
  public:
-  // `staged`: through memory of our own, even without gaps.
+  // use_staging: use a staging buffer even if the datatype has no gaps.
   packed_buffer(const void* buffer, std::uint64_t count, const datatype_layout& layout, bool use_staging)
       : m_buffer(const_cast<void*>(buffer)), m_count(count), m_layout(layout) {
     if (use_staging || !layout.is_dense) m_staging = std::make_unique_for_overwrite<char[]>(bytes());
@@ -36,7 +38,7 @@ class packed_buffer {
 
   std::uint64_t bytes() const { return m_count * m_layout.bytes; }
   char* data() const { return m_staging ? m_staging.get() : static_cast<char*>(m_buffer); }
-  // Before it is sent, and after it has been received.
+  // Call pack() before sending and unpack() after receiving. Both do nothing without a staging buffer.
   int pack(MPI_Comm comm) const {
     return m_staging ? pack_elements(m_buffer, m_count, m_layout, m_staging.get(), comm) : MPI_SUCCESS;
   }
@@ -51,19 +53,19 @@ class packed_buffer {
   std::unique_ptr<char[]> m_staging;
 };
 
-// A buffer with a block for each rank, each with a count and a place of its own.
+// A user buffer with one block per rank, each with its own count and displacement.
 class packed_blocks {
  public:
   template <typename Count, typename Displacement>
-  packed_blocks(const void* buffer, const Count* counts, const Displacement* displs, int ranks, const datatype_layout& layout,
-         bool use_staging)
+  packed_blocks(const void* buffer, const Count* counts, const Displacement* displs, int ranks,
+                const datatype_layout& layout, bool use_staging)
       : m_buffer(const_cast<void*>(buffer)), m_layout(layout), m_is_staged(use_staging || !layout.is_dense) {
     reserve(static_cast<std::size_t>(ranks));
     for (int rank = 0; rank < ranks; ++rank) add(counts[rank], displs[rank]);
     assign_offsets();
   }
 
-  bool is_valid() const { return m_is_valid; }  // no count is negative
+  bool is_valid() const { return m_is_valid; }  // no negative counts
   bool is_missing() const { return m_buffer == nullptr && m_layout.is_dense && m_total > 0; }
   std::uint64_t total() const { return m_total; }  // bytes
   std::uint64_t bytes(int rank) const { return m_bytes[static_cast<std::size_t>(rank)]; }
@@ -73,7 +75,7 @@ class packed_blocks {
   const std::uint64_t* displs() const { return m_offsets.data(); }
   int pack(MPI_Comm comm) const;
   int unpack(MPI_Comm comm) const;
-  // Of one rank alone, into or out of memory of the caller's.
+  // Packs the block of one rank into `destination`.
   int pack_block(int rank, char* destination, MPI_Comm comm) const;
   const void* user_data(int rank) const {
     return offset(m_buffer, m_displs[static_cast<std::size_t>(rank)] * m_layout.extent);
@@ -87,10 +89,10 @@ class packed_blocks {
   void* m_buffer;
   const datatype_layout& m_layout;
   bool m_is_staged, m_is_valid = true;
-  // A small call costs less than its allocations would: those of up to 32 ranks lie here.
+  // Avoids heap allocations for up to 32 ranks, because an allocation would cost more than a small call.
   alignas(std::uint64_t) std::array<std::byte, sizeof(std::uint64_t) * 3 * 32> m_inline_storage;
   std::pmr::monotonic_buffer_resource m_arena{m_inline_storage.data(), m_inline_storage.size()};
-  std::pmr::vector<std::int64_t> m_displs{&m_arena};  // elements, as the caller has them
+  std::pmr::vector<std::int64_t> m_displs{&m_arena};  // in elements, as passed by the caller
   std::pmr::vector<std::uint64_t> m_bytes{&m_arena}, m_offsets{&m_arena};
   std::uint64_t m_total = 0;
   char* m_base = nullptr;

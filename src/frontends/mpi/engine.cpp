@@ -1,17 +1,18 @@
-// The table of an MPI family: what the preloaded library calls in the place of MPI's functions. Compiled once
-// for each family, against its own mpi.h.
+// The engine of an MPI family: the functions that the preloaded library calls instead of MPI's. Compiled once
+// for each family with its own mpi.h.
 #include <mpi.h>
 
 #include <tuple>
 
-#include "frontends/mpi/engine_abi.hpp"
 #include "frontends/mpi/data_movement_v.hpp"
+#include "frontends/mpi/engine_abi.hpp"
 #include "frontends/mpi/reductions.hpp"
 
 namespace isthmus::mpi_shim {
 namespace {
 
-// C's face of a function whose last argument is the communicator: nothing may be thrown through MPI's callers.
+// C entry point of a function whose last argument is the communicator. Exceptions must not propagate to
+// callers of MPI.
 template <auto Function>
 struct exception_guard;
 template <typename... Arguments, int (*Function)(Arguments...)>
@@ -28,7 +29,9 @@ any_function guarded_entry() {
 
 template <typename Api>
 void fill_table(any_function* table) {
-  const auto set = [&](mpi_function function, any_function entry) { table[static_cast<int>(function)] = entry; };
+  const auto set = [&](mpi_function function, any_function entry) {
+    table[static_cast<int>(function)] = entry;
+  };
   set(mpi_function::mpi_bcast, guarded_entry<&handle_bcast<Api>>());
   set(mpi_function::mpi_reduce, guarded_entry<&handle_reduce<Api>>());
   set(mpi_function::mpi_allreduce, guarded_entry<&handle_allreduce<Api>>());

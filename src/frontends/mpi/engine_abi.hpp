@@ -1,4 +1,4 @@
-// What the preloaded library and the engine of an MPI family agree on: which MPI functions are taken over.
+// Interface between the preloaded library and the engine of an MPI family: the intercepted MPI functions.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,8 @@ enum class mpi_function {
 };
 inline constexpr int mpi_function_count = 14;
 
-// MPI's names; with a P before them its own functions, with _c behind them those whose counts are MPI_Count.
+// Names of the MPI functions. The prefix P denotes MPI's own function. The suffix _c denotes the variant
+// with MPI_Count counts.
 inline constexpr const char* mpi_function_names[mpi_function_count] = {
     "MPI_Barrier",   "MPI_Bcast",          "MPI_Reduce",
     "MPI_Allreduce", "MPI_Reduce_scatter", "MPI_Reduce_scatter_block",
@@ -33,14 +34,14 @@ inline constexpr const char* mpi_function_names[mpi_function_count] = {
 
 using any_function = void (*)();
 
-// By call. NULL: the family has no such function (Barrier_c).
+// Indexed by mpi_function. NULL if the function does not exist (MPI_Barrier_c).
 struct engine_table {
   std::size_t struct_bytes;
-  any_function int_count_functions[mpi_function_count];  // counts are int
+  any_function int_count_functions[mpi_function_count];    // counts are int
   any_function large_count_functions[mpi_function_count];  // counts are MPI_Count
 };
 
-// The one symbol of an engine: `const engine_table* isthmus_mpi_engine_v1(void)`.
+// The only exported symbol of an engine: `const engine_table* isthmus_mpi_engine_v1(void)`.
 inline constexpr const char* engine_symbol = "isthmus_mpi_engine_v1";
 
 }  // namespace isthmus::mpi_shim

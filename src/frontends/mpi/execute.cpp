@@ -5,8 +5,8 @@
 namespace isthmus::mpi_shim {
 namespace {
 
-// A rank is gone, or gave up. Its own launcher and MPI decide what that means for the program, so MPI gets the
-// call: it waits, or reports, as it would have.
+// Passes the call to MPI after a rank exited or aborted. The launcher and MPI decide what that means for the
+// program: MPI waits or reports an error, as it would without Isthmus.
 outcome pass_after_failure(attached_communicator& communicator) {
   communicator.pass_all_calls(pass_reason_code::rank_lost);
   return {outcome::result_kind::passed_through, MPI_SUCCESS, pass_reason_code::rank_lost};
@@ -15,7 +15,8 @@ outcome pass_after_failure(attached_communicator& communicator) {
 outcome report_failure(MPI_Comm comm, mpi_function function, isthmus_status status) {
   isthmus_error_info failure;
   isthmus_last_error(&failure);
-  statistics().warn_once((std::string(mpi_function_names[static_cast<int>(function)]) + " failed: " + failure.message).c_str());
+  statistics().warn_once(
+      (std::string(mpi_function_names[static_cast<int>(function)]) + " failed: " + failure.message).c_str());
   const int code = status == ISTHMUS_ERROR_OUT_OF_MEMORY ? MPI_ERR_NO_MEM : MPI_ERR_INTERN;
   return {outcome::result_kind::done, raise_error(comm, code), pass_reason_code::rank_lost};
 }
@@ -27,15 +28,18 @@ int raise_error(MPI_Comm comm, int code) {
   return code;
 }
 
-outcome execute(attached_communicator& communicator, MPI_Comm comm, mpi_function function, const isthmus_operation& operation,
-                std::uint64_t bytes) {
-  if (!communicator.handles(operation)) return {outcome::result_kind::passed_through, MPI_SUCCESS, pass_reason_code::no_rule_between_nodes};
+outcome execute(attached_communicator& communicator, MPI_Comm comm, mpi_function function,
+                const isthmus_operation& operation, std::uint64_t bytes) {
+  if (!communicator.handles(operation))
+    return {outcome::result_kind::passed_through, MPI_SUCCESS, pass_reason_code::no_rule_between_nodes};
   const preload::stopwatch time(statistics());
   const isthmus_status status = isthmus_enqueue(communicator.handle(), &operation);
   switch (status) {
     case ISTHMUS_SUCCESS: break;
-    case ISTHMUS_ERROR_INVALID_ARGUMENT: return {outcome::result_kind::refused, MPI_SUCCESS, pass_reason_code::checked_by_mpi};
-    case ISTHMUS_ERROR_UNSUPPORTED: return {outcome::result_kind::passed_through, MPI_SUCCESS, pass_reason_code::no_backend};
+    case ISTHMUS_ERROR_INVALID_ARGUMENT:
+      return {outcome::result_kind::refused, MPI_SUCCESS, pass_reason_code::checked_by_mpi};
+    case ISTHMUS_ERROR_UNSUPPORTED:
+      return {outcome::result_kind::passed_through, MPI_SUCCESS, pass_reason_code::no_backend};
     case ISTHMUS_ERROR_REMOTE:
     case ISTHMUS_ERROR_ABORTED:
     case ISTHMUS_ERROR_TIMEOUT:

@@ -10,10 +10,10 @@ namespace isthmus::mpi_shim {
 namespace {
 
 constexpr int tag = 0;
-constexpr int status_failed = 2;     // of isthmus_store_table::get
-constexpr int status_timed_out = 1;  // likewise
+constexpr int status_failed = 2;     // result of isthmus_store_table::get
+constexpr int status_timed_out = 1;  // result of isthmus_store_table::get
 
-// A rank that failed sets this key, which nobody asks for.
+// A rank that failed sends this key, which is never requested.
 constexpr std::string_view failure_key = "";
 
 message_store& self(void* context) { return *static_cast<message_store*>(context); }
@@ -48,7 +48,7 @@ int message_store::set(std::string_view key, const void* value, std::size_t byte
   return send_to_all(key, value, bytes);
 }
 
-// One message: the length of the key, the key, the value.
+// Message format: length of the key, key, value.
 int message_store::send_to_all(std::string_view key, const void* value, std::size_t bytes) {
   outgoing_message& outgoing = m_sent.emplace_back();
   const auto key_bytes = static_cast<std::uint32_t>(key.size());
@@ -83,17 +83,19 @@ int message_store::get(const std::string& key, void* value, std::size_t bytes, d
   }
 }
 
-// What has come, if anything.
+// Receives all messages that have arrived. Does not block.
 int message_store::receive_pending() {
   while (true) {
     int has_message = 0, bytes = 0;
     MPI_Message handle = MPI_MESSAGE_NULL;
     MPI_Status status;
-    if (PMPI_Improbe(MPI_ANY_SOURCE, tag, m_comm, &has_message, &handle, &status) != MPI_SUCCESS) return status_failed;
+    if (PMPI_Improbe(MPI_ANY_SOURCE, tag, m_comm, &has_message, &handle, &status) != MPI_SUCCESS)
+      return status_failed;
     if (!has_message) return 0;
     PMPI_Get_count(&status, MPI_BYTE, &bytes);
     std::vector<char> received(static_cast<std::size_t>(bytes));
-    if (PMPI_Mrecv(received.data(), bytes, MPI_BYTE, &handle, MPI_STATUS_IGNORE) != MPI_SUCCESS) return status_failed;
+    if (PMPI_Mrecv(received.data(), bytes, MPI_BYTE, &handle, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+      return status_failed;
     ++m_received;
     std::uint32_t key_bytes = 0;
     if (received.size() < sizeof key_bytes) return status_failed;
@@ -112,7 +114,8 @@ bool message_store::finish(bool is_successful) {
   m_is_finished = true;
   const std::uint64_t own_state[] = {m_sent.size(), is_successful ? 1u : 0u};
   std::vector<std::uint64_t> all(2 * static_cast<std::size_t>(m_size));
-  if (PMPI_Allgather(own_state, 2, MPI_UINT64_T, all.data(), 2, MPI_UINT64_T, m_comm) != MPI_SUCCESS) return false;
+  if (PMPI_Allgather(own_state, 2, MPI_UINT64_T, all.data(), 2, MPI_UINT64_T, m_comm) != MPI_SUCCESS)
+    return false;
   std::uint64_t expected = 0;
   bool is_successful_everywhere = true;
   for (int rank = 0; rank < m_size; ++rank) {
@@ -122,8 +125,8 @@ bool message_store::finish(bool is_successful) {
   }
   while (m_received < expected)
     if (receive_pending() != 0) return false;
-  for (outgoing_message& each : m_sent)
-    PMPI_Waitall(static_cast<int>(each.requests.size()), each.requests.data(), MPI_STATUSES_IGNORE);
+  for (outgoing_message& message : m_sent)
+    PMPI_Waitall(static_cast<int>(message.requests.size()), message.requests.data(), MPI_STATUSES_IGNORE);
   m_sent.clear();
   m_values.clear();
   return is_successful_everywhere;

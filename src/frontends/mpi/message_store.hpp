@@ -1,5 +1,6 @@
-// A key-value store out of MPI messages, over which the ranks of an MPI communicator make one of Isthmus. It
-// lives no longer than that takes and leaves nothing of MPI behind.
+// A temporary key-value store on top of MPI messages. The ranks of an MPI communicator use it to create
+// an Isthmus communicator.
+// Lifetime: until that communicator exists; no MPI objects remain afterwards.
 #pragma once
 
 #include <isthmus/isthmus.h>
@@ -16,15 +17,15 @@ namespace isthmus::mpi_shim {
 
 class message_store {
  public:
-  // On a communicator of our own; the ranks' errors are returned.
+  // The communicator must be private to the store and use MPI_ERRORS_RETURN.
   message_store(MPI_Comm comm, int rank, int size) : m_comm(comm), m_rank(rank), m_size(size) {}
   message_store(const message_store&) = delete;
   message_store& operator=(const message_store&) = delete;
 
-  // For isthmus_communicator_create_store. What is set or asked for after `end` fails.
+  // For isthmus_communicator_create_store. Its functions fail after finish().
   isthmus_store_table table();
 
-  // Collective: whether all ranks say that they succeeded. No message is under way afterwards.
+  // Collective. Returns whether all ranks were successful. No message is in flight afterwards.
   bool finish(bool is_successful);
 
  private:

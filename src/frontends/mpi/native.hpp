@@ -1,5 +1,5 @@
-// MPI's own functions under one spelling for both sizes of counts. Always the PMPI names: the MPI ones are
-// ours.
+// MPI's own functions under common names for int and MPI_Count counts. They must be the PMPI functions, because
+// the MPI names resolve to the preloaded library.
 #pragma once
 
 #include <mpi.h>
@@ -51,15 +51,15 @@ struct large_counts {
 };
 #endif
 
-// MPICH and what descends from it report a send buffer that is the receive buffer; Open MPI takes it for in
-// place.
+// MPICH and its derivatives report an error if the send buffer is the receive buffer. Open MPI treats such
+// calls as in place.
 #if defined(OPEN_MPI)
 inline constexpr bool reports_aliases = false;
 #else
 inline constexpr bool reports_aliases = true;
 #endif
 
-// A handle as a number: it is an int (MPICH) or a pointer (Open MPI, the MPI 5 ABI).
+// Converts a handle to a number. Handles are ints in MPICH and pointers in Open MPI and in the MPI 5 ABI.
 template <typename Handle>
 std::uintptr_t key_of(Handle handle) {
   if constexpr (std::is_pointer_v<Handle>)

@@ -4,23 +4,23 @@ namespace isthmus::mpi_shim {
 namespace {
 
 constexpr const char* reason_texts[reason_count] = {
-    "nothing to move",
-    "an argument that MPI is to check",
-    "a datatype that Isthmus does not reduce",
-    "an operation other than sum, prod, min and max",
-    "a communicator of one rank",
-    "an intercommunicator",
-    "MPI_Init was not called, or MPI is finalised",
-    "an MPI that takes device memory",
-    "its ranks do not reach each other's memory",
-    "no backend for it",
-    "between nodes no rule gives it to a backend of Isthmus' own",
-    "a rank was lost",
-    "the first calls of a communicator",
+    "no data",
+    "invalid argument, to be reported by MPI",
+    "datatype not supported by the reductions of Isthmus",
+    "reduction other than sum, prod, min and max",
+    "communicator with one rank",
+    "intercommunicator",
+    "MPI not initialized or already finalized",
+    "MPI library with support for device memory",
+    "ranks cannot access each other's memory",
+    "not supported by any Isthmus backend",
+    "no rule selects an Isthmus backend between nodes",
+    "a rank failed or aborted",
+    "communicator not attached yet (first calls)",
 };
 
-constexpr preload::statistics_labels labels = {"mpi",      "MPI",        "ISTHMUS_MPI_REPORT", mpi_function_names,
-                                         mpi_function_count, reason_texts, reason_count};
+constexpr preload::statistics_labels labels = {
+    "mpi", "MPI", "ISTHMUS_MPI_REPORT", mpi_function_names, mpi_function_count, reason_texts, reason_count};
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// What was done with the program's MPI calls, and why calls were left to MPI.
+// Statistics of the program's MPI calls and the reasons why calls are passed to MPI.
 #pragma once
 
 #include "frontends/mpi/engine_abi.hpp"
@@ -6,7 +6,7 @@
 
 namespace isthmus::mpi_shim {
 
-// Why a call was left to MPI.
+// Reasons for passing a call to MPI.
 enum class pass_reason_code {
   no_data,
   checked_by_mpi,
@@ -26,7 +26,7 @@ inline constexpr int reason_count = 13;
 
 using preload::call_counter;
 
-// Of this process; a report is asked for by ISTHMUS_MPI_REPORT.
+// The statistics of this process. ISTHMUS_MPI_REPORT requests a report.
 preload::call_statistics& statistics();
 
 inline void count_passed_through(mpi_function function, pass_reason_code reason) noexcept {

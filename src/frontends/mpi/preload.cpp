@@ -1,12 +1,12 @@
-// libisthmus_mpi_preload.so: stands before MPI's collectives in a program that was not changed for it. It knows
-// no MPI: the first call looks which one the program has, opens the engine of that family, and from then on
-// each call is one jump away from it. Where there is no such engine, from MPI itself.
+// libisthmus_mpi_preload.so: intercepts the collectives of unmodified MPI programs. It does not depend on an
+// MPI implementation. The first call detects the MPI family of the program and opens the engine of that family.
+// Afterwards, each call jumps to the engine, or to MPI itself if the family has no engine.
 //
-// Handles are ints in one family and pointers in another, so the functions here take whole words. That is what
-// the calling conventions of 64-bit Linux make of ints, pointers and 64-bit counts alike: one register, or one
-// slot of the stack, whose upper half is not looked at where the callee wants an int.
+// Handles are ints in one family and pointers in another, so the functions here take machine words. The calling
+// conventions of 64-bit Linux pass ints, pointers and 64-bit counts in the same way: in one register or one
+// stack slot. A callee that expects an int ignores the upper half.
 //
-// Processes that the program starts load this library, too, so it needs nothing but the C library.
+// Processes that the program starts also load this library, so it depends only on the C library.
 #include <dlfcn.h>
 #include <link.h>
 
@@ -41,7 +41,7 @@ int collect_object_name(dl_phdr_info* info, std::size_t, void* context) {
   return 0;
 }
 
-// The process' own scope first; then, as Python loads MPI out of its sight, each loaded library's.
+// Searches the global scope first and then every loaded library, because Python loads MPI with local scope.
 void* find_barrier() {
   if (void* const function_address = dlsym(RTLD_DEFAULT, "PMPI_Barrier")) return function_address;
   loaded_objects objects{};
@@ -56,7 +56,7 @@ void* find_barrier() {
   return nullptr;
 }
 
-// The library of MPI, from now on in everybody's sight: engines are linked with none.
+// Opens the MPI library with global scope, because the engines are not linked with an MPI library.
 void* open_mpi() {
   Dl_info info{};
   void* const barrier = find_barrier();
@@ -65,7 +65,7 @@ void* open_mpi() {
   return library != nullptr ? library : dlopen(nullptr, RTLD_LAZY);
 }
 
-// By what only that family's library has. NULL: none of those that there are engines for.
+// Detects the family by its symbols and library name. Returns NULL if there is no engine for it.
 const char* detect_family(void* mpi) {
   if (dlsym(mpi, "ompi_mpi_comm_world") != nullptr) return "openmpi";
   Dl_info info{};
@@ -74,7 +74,7 @@ const char* detect_family(void* mpi) {
   const char* const slash = std::strrchr(info.dli_fname, '/');
   const char* const name = slash == nullptr ? info.dli_fname : slash + 1;
   if (std::strncmp(name, "libmpi_abi.so", 13) == 0) return "abi";
-  // The soname that MPICH, Intel MPI, MVAPICH and Cray MPI share; Debian's MPICH has its own.
+  // MPICH, Intel MPI, MVAPICH and Cray MPI share the first soname. Debian's MPICH uses its own.
   for (const char* const soname : {"libmpi.so.12", "libmpich.so", "libmpifort.so"})
     if (std::strncmp(name, soname, std::strlen(soname)) == 0) return "mpich";
   return nullptr;
@@ -97,32 +97,39 @@ any_function find_pmpi_function(void* mpi, int function, const char* suffix) {
   return reinterpret_cast<any_function>(dlsym(mpi, name));
 }
 
-// Two threads may do this at once: both find the same.
+// Thread safety: two threads may run this at the same time, because both find the same functions.
 void resolve_all() {
   void* const mpi = open_mpi();
   if (mpi == nullptr) {
-    std::fprintf(stderr, "isthmus: mpi: no MPI library is loaded in this process, but it calls MPI\n");
+    std::fprintf(
+        stderr,
+        "isthmus: mpi: an MPI function was called, but no MPI library is loaded in this process; link the "
+        "program with MPI\n");
     std::abort();
   }
   const char* const family = detect_family(mpi);
   if (family == nullptr)
     isthmus::preload::warn(
-        labels, "this MPI is of no known family; known: MPICH (libmpi.so.12), Open MPI, the MPI 5 ABI", "");
+        labels,
+        "the MPI library belongs to no supported family: MPICH (libmpi.so.12), Open MPI or the MPI 5 ABI", "");
   const engine_table* const engine = family == nullptr ? nullptr : open_engine(family);
   for (int i = 0; i < mpi_function_count; ++i) {
     const any_function small_target = engine == nullptr ? nullptr : engine->int_count_functions[i];
     const any_function large_target = engine == nullptr ? nullptr : engine->large_count_functions[i];
-    targets[0][i].store(small_target != nullptr ? small_target : find_pmpi_function(mpi, i, ""), std::memory_order_release);
-    targets[1][i].store(large_target != nullptr ? large_target : find_pmpi_function(mpi, i, "_c"), std::memory_order_release);
+    targets[0][i].store(small_target != nullptr ? small_target : find_pmpi_function(mpi, i, ""),
+                        std::memory_order_release);
+    targets[1][i].store(large_target != nullptr ? large_target : find_pmpi_function(mpi, i, "_c"),
+                        std::memory_order_release);
   }
 }
 
 [[gnu::cold, gnu::noinline]] any_function resolve(mpi_function function, bool has_large_counts) {
   resolve_all();
-  const any_function function_address = targets[has_large_counts][static_cast<int>(function)].load(std::memory_order_acquire);
+  const any_function function_address =
+      targets[has_large_counts][static_cast<int>(function)].load(std::memory_order_acquire);
   if (function_address != nullptr) return function_address;
-  std::fprintf(stderr, "isthmus: mpi: this MPI has no %s%s\n", mpi_function_names[static_cast<int>(function)],
-               has_large_counts ? "_c" : "");
+  std::fprintf(stderr, "isthmus: mpi: the MPI library of this program has no function %s%s\n",
+               mpi_function_names[static_cast<int>(function)], has_large_counts ? "_c" : "");
   std::abort();
 }
 
@@ -138,10 +145,12 @@ word forward(Words... arguments) {
 
 #pragma GCC visibility push(default)
 extern "C" {
-// NOLINTBEGIN(readability-identifier-naming): MPI's names
+// NOLINTBEGIN(readability-identifier-naming): names of MPI functions
 
 word MPI_Barrier(word comm) { return forward<mpi_function::mpi_barrier>(comm); }
-word MPI_Bcast(word a, word b, word c, word d, word e) { return forward<mpi_function::mpi_bcast>(a, b, c, d, e); }
+word MPI_Bcast(word a, word b, word c, word d, word e) {
+  return forward<mpi_function::mpi_bcast>(a, b, c, d, e);
+}
 word MPI_Bcast_c(word a, word b, word c, word d, word e) {
   return forward<mpi_function::mpi_bcast, true>(a, b, c, d, e);
 }

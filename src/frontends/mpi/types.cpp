@@ -11,17 +11,17 @@
 namespace isthmus::mpi_shim {
 namespace {
 
-// What a predefined type is made of. Opaque ones are moved only: MPI defines no sum of them.
+// Contents of a predefined type. MPI defines no sum of opaque types, so Isthmus only moves them.
 enum class number_kind { signed_integer, unsigned_integer, floating_point, complex_number, opaque };
 
 struct predefined_type {
   MPI_Datatype type;
   number_kind kind;
-  std::uint32_t
-      bytes;  // 0: asked of MPI when the table is made (Fortran's types, which depend on the compiler)
+  // 0 if the table queries MPI for the size (Fortran types, which depend on the compiler).
+  std::uint32_t bytes;
 };
 
-// Only types without gaps: pairs such as MPI_DOUBLE_INT are described like derived ones.
+// Predefined types without gaps. Pairs such as MPI_DOUBLE_INT are treated as derived types.
 std::vector<predefined_type> list_types() {
   return {
       {MPI_CHAR, number_kind::opaque, 1},
@@ -86,7 +86,8 @@ std::optional<isthmus_datatype> reduction_datatype(number_kind kind, std::uint64
   return std::nullopt;
 }
 
-// Finds a predefined type in a few instructions: open addressing, at most a third full.
+// Hash table of the predefined types with open addressing. At most one third of the slots are used, so a lookup
+// takes a few instructions.
 class type_table {
  public:
   static const type_table& get() {
@@ -110,7 +111,7 @@ class type_table {
       if (each.bytes == 0 && each.type != MPI_DATATYPE_NULL && PMPI_Type_size(each.type, &bytes) == MPI_SUCCESS)
         each.bytes = static_cast<std::uint32_t>(bytes);
       if (each.type == MPI_DATATYPE_NULL || find(each.type) != nullptr)
-        continue;  // a second name, or not built
+        continue;  // another name of a type in the table, or not available
       std::size_t slot = slot_of(key_of(each.type));
       while (m_slots[slot] != nullptr) slot = (slot + 1) % slot_count;
       m_slots[slot] = &each;
@@ -126,7 +127,7 @@ class type_table {
 
 bool has_dense_order(MPI_Datatype type);
 
-// The one type that a duplicate or a contiguous type is made of.
+// Returns whether the only inner type of a duplicated or contiguous type is dense.
 bool is_wrapper_of_dense(MPI_Datatype type, int integers, int types) {
   int numbers[1];
   MPI_Aint ignored = 0;
@@ -143,7 +144,7 @@ bool is_wrapper_of_dense(MPI_Datatype type, int integers, int types) {
   return is_dense;
 }
 
-// Whether bytes lie in memory in the order in which they are sent. Says no where it does not know.
+// Returns whether bytes have the same order in memory and in a message. Returns false if that is unknown.
 bool has_dense_order(MPI_Datatype type) {
   if (type_table::get().find(type) != nullptr) return true;
   int integers = 0, addresses = 0, types = 0, combiner = MPI_COMBINER_NAMED;

@@ -1,4 +1,4 @@
-// MPI's datatypes and operations as Isthmus sees them.
+// Mapping of MPI datatypes and operations to Isthmus.
 #pragma once
 
 #include <isthmus/types.h>
@@ -8,7 +8,7 @@
 
 namespace isthmus::mpi_shim {
 
-// A datatype in memory. Dense: elements follow each other without a gap, in the order of their bytes.
+// Memory layout of a datatype. Dense: no gaps within or between elements, and bytes are in memory order.
 struct datatype_layout {
   MPI_Datatype type = MPI_DATATYPE_NULL;
   std::uint64_t bytes = 0;
@@ -16,19 +16,19 @@ struct datatype_layout {
   bool is_dense = true;
 };
 
-// False for what is no datatype; MPI then says what is wrong with it.
+// Returns false if `type` is not a valid datatype. The caller passes the call to MPI, which reports the error.
 bool find_layout(MPI_Datatype type, datatype_layout& result);
 
-// A predefined datatype and operation that Isthmus computes as MPI allows.
+// A predefined datatype and operation that Isthmus can reduce under the rules of MPI.
 struct reduction_mapping {
   isthmus_datatype type;
   isthmus_reduction_op op;
-  std::uint64_t values_per_element;  // in one element: 2 for complex types
-  std::uint64_t bytes;    // of one element
+  std::uint64_t values_per_element;  // per element: 2 for complex types
+  std::uint64_t bytes;               // of one element
 };
 
 enum class reduction_support { supported, unsupported_type, unsupported_op };
-// From what MPI requires to be equal on all ranks.
+// Uses only arguments that MPI requires to be equal on all ranks.
 reduction_support find_reduction(MPI_Datatype type, MPI_Op op, reduction_mapping& result);
 
 }  // namespace isthmus::mpi_shim

@@ -22,8 +22,8 @@ bool is_logging_silenced() {
 call_statistics::call_statistics(const statistics_labels& labels)
     : m_labels(labels),
       m_is_reporting(is_set(labels.variable)),
-      m_passed_through(std::make_unique<std::atomic<std::uint64_t>[]>(static_cast<std::size_t>(labels.call_count) *
-                                                              static_cast<std::size_t>(labels.reason_count))) {}
+      m_passed_through(std::make_unique<std::atomic<std::uint64_t>[]>(
+          static_cast<std::size_t>(labels.call_count) * static_cast<std::size_t>(labels.reason_count))) {}
 
 call_counter& call_statistics::counter_of(int call, const char* path) {
   const std::lock_guard lock(m_mutex);
@@ -59,7 +59,8 @@ void call_statistics::print(int rank, int size) {
 void call_statistics::warn_once(const char* text) noexcept try {
   if (is_logging_silenced()) return;
   const std::lock_guard lock(m_warning_mutex);
-  if (m_printed_warnings.insert(text).second) std::fprintf(stderr, "isthmus: %s: warning: %s\n", m_labels.front_end, text);
+  if (m_printed_warnings.insert(text).second)
+    std::fprintf(stderr, "isthmus: %s: warning: %s\n", m_labels.front_end, text);
 } catch (...) {
   std::fprintf(stderr, "isthmus: %s: warning: no memory for a warning\n", m_labels.front_end);
 }

@@ -1,5 +1,5 @@
-// What the preloaded libraries did with a program's calls: taken, by path, or left to the program's own
-// library, by reason; and the report of it. Shared by the front ends of MPI and NCCL.
+// Statistics of intercepted calls: how many calls Isthmus handled (by path) and how many were passed through to
+// the program's own library (by reason). Also prints the report. Shared by the MPI and NCCL front ends.
 #pragma once
 
 #include <atomic>
@@ -19,25 +19,26 @@ struct call_counter {
   std::atomic<std::uint64_t> bytes{0};
   std::atomic<std::int64_t> nanoseconds{0};
 
-  void add(std::uint64_t more_bytes, std::int64_t more_nanoseconds) {
+  void add(std::uint64_t call_bytes, std::int64_t call_nanoseconds) {
     calls.fetch_add(1, std::memory_order_relaxed);
-    bytes.fetch_add(more_bytes, std::memory_order_relaxed);
-    nanoseconds.fetch_add(more_nanoseconds, std::memory_order_relaxed);
+    bytes.fetch_add(call_bytes, std::memory_order_relaxed);
+    nanoseconds.fetch_add(call_nanoseconds, std::memory_order_relaxed);
   }
 };
 
-// The words of one front end; its calls and reasons are numbers here.
+// Labels of one front end. Calls and reasons are plain numbers here.
 struct statistics_labels {
-  const char* front_end;  // "mpi", as in messages
-  const char* library;    // "MPI", to which calls are left
-  const char* variable;   // set, to anything but 0: a report is asked for
+  const char* front_end;  // "mpi", as used in messages
+  const char* library;    // "MPI", the library that calls are passed through to
+  const char* variable;   // environment variable that enables the report; any value except 0
   const char* const* calls;
   int call_count;
   const char* const* reasons;
   int reason_count;
 };
 
-// One in a process, never destroyed: calls may come until the very end. Any thread.
+// One object per process, never destroyed because calls can arrive until the process exits.
+// Thread safety: all functions may be called from any thread.
 class call_statistics {
  public:
   explicit call_statistics(const statistics_labels& labels);
@@ -46,18 +47,18 @@ class call_statistics {
   void count_passed_through(int call, int reason) noexcept {
     if (m_is_reporting) passed_through(call, reason).fetch_add(1, std::memory_order_relaxed);
   }
-  // Of a path ("shm:packet"); it lives as long as the process.
+  // The counter of a path ("shm:packet"). It lives as long as the process.
   call_counter& counter_of(int call, const char* path);
-  // To standard error, for this process as that rank of the program.
+  // Prints the report of this process to standard error, as rank `rank` of `size`.
   void print(int rank, int size);
-  // Why something that was hoped for is not done. Each text once in a process; nothing at ISTHMUS_LOG=off or
-  // error.
+  // Prints why an expected optimization is not used. Prints each text once per process. Prints nothing at
+  // ISTHMUS_LOG=off or error.
   void warn_once(const char* text) noexcept;
 
  private:
   std::atomic<std::uint64_t>& passed_through(int call, int reason) {
     return m_passed_through[static_cast<std::size_t>(call) * static_cast<std::size_t>(m_labels.reason_count) +
-                    static_cast<std::size_t>(reason)];
+                            static_cast<std::size_t>(reason)];
   }
 
   const statistics_labels& m_labels;
@@ -69,7 +70,7 @@ class call_statistics {
   std::set<std::string> m_printed_warnings;
 };
 
-// The time from its making; nothing is measured where nothing is reported.
+// Measures the time since construction. Does not read the clock if no report was requested.
 class stopwatch {
  public:
   explicit stopwatch(const call_statistics& statistics)

@@ -1,5 +1,6 @@
-// How a preloaded library opens its engine, which lies beside it. With the C library alone: every process that
-// the program starts loads the preloaded library. Shared by the front ends of MPI and NCCL.
+// Opens the engine of a preloaded library, which is installed in the same folder. Shared by the
+// MPI and NCCL front ends. Uses only the C library, because every process that the program starts
+// loads the preloaded library.
 #pragma once
 
 #include <dlfcn.h>
@@ -11,14 +12,14 @@
 
 namespace isthmus::preload {
 
-// Whose calls are taken, as it stands in what is printed.
+// Names of the intercepted library in printed messages.
 struct preload_labels {
   const char* short_name;  // "mpi"
   const char* name;        // "MPI"
   const char* engine;      // "the engine of this MPI family"
 };
 
-// A line on standard error, unless ISTHMUS_LOG asks for errors alone or nothing.
+// Prints a line to standard error unless ISTHMUS_LOG is "off" or "error".
 inline void warn(const preload_labels& labels, const char* problem, const char* detail) {
   const char* const level = std::getenv("ISTHMUS_LOG");
   if (level != nullptr && (std::strcmp(level, "off") == 0 || std::strcmp(level, "error") == 0)) return;
@@ -26,8 +27,9 @@ inline void warn(const preload_labels& labels, const char* problem, const char* 
                labels.name);
 }
 
-// The path of `file` in the folder of the library that holds `own`; false where it is not known, or too long.
-inline bool sibling_path(const void* address, const char* file, char* path, std::size_t capacity) {
+// Writes the path of `file` in the folder of the library that contains `address`. Returns false if that folder
+// is unknown or the path is too long.
+inline bool path_in_own_folder(const void* address, const char* file, char* path, std::size_t capacity) {
   Dl_info self{};
   if (dladdr(address, &self) == 0) return false;
   const char* const slash = std::strrchr(self.dli_fname, '/');
@@ -35,13 +37,14 @@ inline bool sibling_path(const void* address, const char* file, char* path, std:
   return std::snprintf(path, capacity, "%.*s%s", folder, self.dli_fname, file) < static_cast<int>(capacity);
 }
 
-// The engine's table: what its `symbol`, of type EntryPoint*, gives to start(entry). NULL, with a warning,
-// where the engine can't be opened or is of another version. It stays loaded.
+// Opens the engine and returns the table that start(entry) gets from its entry point `symbol`, of type
+// EntryPoint*. Returns NULL and prints a warning if the engine cannot be opened or has a different version.
+// The engine stays loaded.
 template <typename Table, typename EntryPoint, typename Start>
-const Table* open_engine(const preload_labels& labels, const void* address, const char* file, const char* symbol,
-                         Start start) {
+const Table* open_engine(const preload_labels& labels, const void* address, const char* file,
+                         const char* symbol, Start start) {
   char path[4096];
-  if (!sibling_path(address, file, path, sizeof path)) return nullptr;
+  if (!path_in_own_folder(address, file, path, sizeof path)) return nullptr;
   void* const engine = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
   if (engine == nullptr) {
     char problem[128];
@@ -52,7 +55,7 @@ const Table* open_engine(const preload_labels& labels, const void* address, cons
   const auto entry = reinterpret_cast<EntryPoint*>(dlsym(engine, symbol));
   const Table* const table = entry == nullptr ? nullptr : start(entry);
   if (table != nullptr && table->struct_bytes == sizeof(Table)) return table;
-  warn(labels, "not an engine of this version: ", path);
+  warn(labels, "the engine has a different version: ", path);
   return nullptr;
 }
 

@@ -1,8 +1,8 @@
-// How a preloaded library finds what stands beside a handle of the program's: without a lock, in the few
-// nanoseconds that a call which passes through may cost.
+// Lock-free lookup of the object that belongs to a handle of the program, within the few nanoseconds that a
+// passed-through call may cost.
 //
-// Objects are never freed but used again. One shows the key of the handle that it stands for, and that last,
-// when it is complete, and takes it back first: so a find that meets an object being replaced misses, no more.
+// Objects are reused but never freed. An object publishes its handle's key last, when it is complete, and
+// clears it first. A lookup that races with the reuse of an object therefore only misses.
 #pragma once
 
 #include <array>
@@ -11,11 +11,11 @@
 
 namespace isthmus::preload {
 
-// `Object` has `std::uintptr_t key() const`, an acquiring load; 0 is no key.
+// `Object` must have `std::uintptr_t key() const` with acquire semantics. 0 is not a valid key.
 template <typename Object>
 class handle_cache {
  public:
-  // Of the object noted last for a key like this one; nullptr where that is another's.
+  // Returns the object that was inserted last for this slot if it has this key, otherwise nullptr.
   Object* find(std::uintptr_t key) const {
     Object* const object = m_slots[slot_of(key)].load(std::memory_order_acquire);
     return object != nullptr && key != 0 && object->key() == key ? object : nullptr;
@@ -26,7 +26,7 @@ class handle_cache {
 
  private:
   static constexpr std::size_t slot_count = 64;
-  // Handles are small numbers in one MPI, addresses elsewhere.
+  // Handles are small integers in some MPI implementations and addresses in others.
   static std::size_t slot_of(std::uintptr_t key) {
     return (key ^ key >> 4 ^ key >> 6 ^ key >> 12 ^ key >> 20) % slot_count;
   }
