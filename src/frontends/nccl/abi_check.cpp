@@ -1,4 +1,4 @@
-// Compares what the engine assumes of NCCL with the header that is installed.
+// Compares the declarations in nccl_api.hpp with the installed nccl.h.
 #include <nccl.h>
 
 #include "frontends/nccl/nccl_api.hpp"

@@ -11,10 +11,11 @@
 namespace isthmus::nccl_shim {
 namespace {
 
-// The longest that the core takes: NCCL waits for ever, so its calls do.
+// The longest timeout that the core accepts. NCCL waits forever, so its calls must too.
 constexpr double no_timeout_s = 1e9;
 
-// How long ranks wait for those that may never come, since they run without this library or elsewhere.
+// Time for which ranks wait for peers that may never attach because they run without this library
+// or on another machine.
 double attach_timeout_s() {
   const char* const text = std::getenv("ISTHMUS_NCCL_ATTACH_S");
   const double value = text == nullptr ? 0 : std::strtod(text, nullptr);
@@ -31,9 +32,10 @@ isthmus_communicator_options options_for(int device) {
   return options;
 }
 
-// ---- the id of Isthmus in the one of NCCL -----------------------------------------------------------------
-// Most of its 128 bytes are zeros in one piece, behind the short address; without them it fits behind NCCL's.
-// At the end of all, where the zeros were, how many, and a magic number.
+// ---- the Isthmus id inside ncclUniqueId ----
+// The 128 bytes of an Isthmus id contain one long run of zeros, after the short address. Without that
+// run, the id fits into the unused end of NCCL's id. A trailer follows it: position and length of the
+// run, and a magic number.
 struct trailer {
   unsigned char zero_begin, zero_count;
   char magic[4];
@@ -43,7 +45,7 @@ constexpr std::size_t id_bytes = sizeof(isthmus_unique_id);
 static_assert(id_bytes == sizeof(nccl_unique_id));
 
 std::pair<std::size_t, std::size_t> longest_zero_run(const unsigned char* bytes) {
-  std::pair<std::size_t, std::size_t> longest_run{0, 0};  // where, how many
+  std::pair<std::size_t, std::size_t> longest_run{0, 0};  // begin, length
   for (std::size_t begin = 0; begin < id_bytes; ++begin) {
     std::size_t end = begin;
     while (end < id_bytes && bytes[end] == 0) ++end;
@@ -63,17 +65,18 @@ bool extract_id(const nccl_unique_id& from, isthmus_unique_id& id) {
   const char* const text = from.internal + id_bytes - sizeof last - stored_bytes;
   std::memset(&id, 0, sizeof id);
   std::memcpy(id.bytes, text, last.zero_begin);
-  std::memcpy(id.bytes + last.zero_begin + last.zero_count, text + last.zero_begin, stored_bytes - last.zero_begin);
+  std::memcpy(id.bytes + last.zero_begin + last.zero_count, text + last.zero_begin,
+              stored_bytes - last.zero_begin);
   return true;
 }
 
-// ---- one rank's part -------------------------------------------------------------------------------------
+// ---- attaching one rank ----
 
 void warn_not_attached(const attached_communicator& communicator, const std::string& reason) {
   if (communicator.rank() == 0)
-    statistics().warn_once(
-        ("all calls of a communicator of " + std::to_string(communicator.size()) + " ranks go to NCCL: " + reason)
-            .c_str());
+    statistics().warn_once(("all calls of a communicator with " + std::to_string(communicator.size()) +
+                            " ranks are passed through to NCCL: " + reason)
+                               .c_str());
 }
 
 std::string last_error_message() {
@@ -83,7 +86,7 @@ std::string last_error_message() {
 }
 
 void finish_attach(attached_communicator& communicator, isthmus_status status, isthmus_communicator handle) {
-  if (communicator.size() == 1) {  // a part of a split
+  if (communicator.size() == 1) {  // a subcommunicator of one rank
     communicator.set_pass_reason(pass_reason_code::one_rank);
     isthmus_communicator_destroy(handle);
     return;
@@ -91,7 +94,8 @@ void finish_attach(attached_communicator& communicator, isthmus_status status, i
   if (status == ISTHMUS_SUCCESS && handle != nullptr)
     communicator.attach(handle);
   else
-    warn_not_attached(communicator, status == ISTHMUS_SUCCESS ? reason_text(communicator.pass_reason()) : last_error_message());
+    warn_not_attached(communicator, status == ISTHMUS_SUCCESS ? reason_text(communicator.pass_reason())
+                                                              : last_error_message());
 }
 
 void attach_by_id(const pending_communicator& pending, attached_communicator& communicator) {
@@ -102,7 +106,7 @@ void attach_by_id(const pending_communicator& pending, attached_communicator& co
   finish_attach(communicator, status, handle);
 }
 
-// The parent's ranks all come, those without a part, too.
+// All ranks of the parent participate, including those without a subcommunicator.
 void attach_split(const pending_communicator& pending, attached_communicator* communicator) {
   isthmus_communicator handle = nullptr;
   const isthmus_status status = isthmus_communicator_split(
@@ -110,25 +114,29 @@ void attach_split(const pending_communicator& pending, attached_communicator* co
   if (communicator != nullptr) finish_attach(*communicator, status, handle);
 }
 
-// Why there is nothing to attach; not_attached: there is.
-pass_reason_code attach_obstacle(const pending_communicator& pending, const attached_communicator& communicator) {
+// Returns the reason why the communicator cannot attach, or not_attached if it can.
+pass_reason_code find_attach_failure(const pending_communicator& pending,
+                                     const attached_communicator& communicator) {
   if (communicator.size() == 1) return pass_reason_code::one_rank;
   return pending.has_id ? pass_reason_code::not_attached : pass_reason_code::no_id;
 }
 
 void attach(const pending_communicator& pending) {
   nccl_comm const comm = *pending.handle;
-  attached_communicator* const communicator = comm == nullptr ? nullptr : &attached_communicator::add(comm, pass_reason_code::not_attached);
-  if (communicator != nullptr && !pending.is_blocking) return communicator->set_pass_reason(pass_reason_code::non_blocking);
+  attached_communicator* const communicator =
+      comm == nullptr ? nullptr : &attached_communicator::add(comm, pass_reason_code::not_attached);
+  if (communicator != nullptr && !pending.is_blocking)
+    return communicator->set_pass_reason(pass_reason_code::non_blocking);
   if (communicator != nullptr && !communicator->query_properties()) return;
   const bool has_parent = pending.parent != nullptr && pending.parent->is_attached();
   if (pending.kind == pending_communicator::creation_kind::split) {
     if (has_parent) return attach_split(pending, communicator);
-    if (communicator != nullptr && pending.parent != nullptr) communicator->set_pass_reason(pending.parent->pass_reason());
+    if (communicator != nullptr && pending.parent != nullptr)
+      communicator->set_pass_reason(pending.parent->pass_reason());
     return;
   }
   if (communicator == nullptr) return;
-  const pass_reason_code reason = attach_obstacle(pending, *communicator);
+  const pass_reason_code reason = find_attach_failure(pending, *communicator);
   communicator->set_pass_reason(reason);
   if (reason == pass_reason_code::not_attached)
     attach_by_id(pending, *communicator);
@@ -151,18 +159,20 @@ void embed_id(nccl_unique_id& id) {
   if (stored_bytes + sizeof last > id_bytes) return;
   if (!std::all_of(id.internal + begin, id.internal + id_bytes, [](char each) { return each == 0; })) return;
   std::memcpy(id.internal + begin, isthmus_id.bytes, zero_begin);
-  std::memcpy(id.internal + begin + zero_begin, isthmus_id.bytes + zero_begin + zero_count, stored_bytes - zero_begin);
+  std::memcpy(id.internal + begin + zero_begin, isthmus_id.bytes + zero_begin + zero_count,
+              stored_bytes - zero_begin);
   std::memcpy(id.internal + id_bytes - sizeof last, &last, sizeof last);
 }
 
-pending_communicator pending_init(nccl_comm* handle, const nccl_unique_id* id, const nccl_config* config) {
+pending_communicator describe_init(nccl_comm* handle, const nccl_unique_id* id, const nccl_config* config) {
   pending_communicator pending{pending_communicator::creation_kind::init, handle};
   pending.has_id = id != nullptr && extract_id(*id, pending.id);
   pending.is_blocking = is_blocking(config);
   return pending;
 }
 
-pending_communicator pending_split(nccl_comm* handle, nccl_comm parent, int color, int key, const nccl_config* config) {
+pending_communicator describe_split(nccl_comm* handle, nccl_comm parent, int color, int key,
+                                    const nccl_config* config) {
   pending_communicator pending{pending_communicator::creation_kind::split, handle};
   pending.parent = attached_communicator::find(parent);
   pending.color = color;
@@ -171,7 +181,7 @@ pending_communicator pending_split(nccl_comm* handle, nccl_comm parent, int colo
   return pending;
 }
 
-// Several of one process meet each other, so each has a thread.
+// Each communicator gets its own thread, because communicators of one process wait for each other.
 void attach_all(const pending_communicator* creations, std::size_t n) {
   if (n == 1) return attach(creations[0]);
   std::vector<std::jthread> threads;
@@ -182,7 +192,8 @@ void attach_init_all(nccl_comm* handle, int n) {
   std::vector<attached_communicator*> ranks;
   std::vector<isthmus_device> devices;
   for (int i = 0; i < n; ++i) {
-    ranks.push_back(&attached_communicator::add(handle[i], n == 1 ? pass_reason_code::one_rank : pass_reason_code::not_attached));
+    ranks.push_back(&attached_communicator::add(
+        handle[i], n == 1 ? pass_reason_code::one_rank : pass_reason_code::not_attached));
     if (!ranks.back()->query_properties()) return;
     devices.push_back({ISTHMUS_PLATFORM_CUDA, ranks.back()->device()});
   }

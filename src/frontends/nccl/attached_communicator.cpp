@@ -17,7 +17,7 @@ std::uintptr_t key_of(nccl_comm comm) { return reinterpret_cast<std::uintptr_t>(
 
 }  // namespace
 
-// All communicators of the process.
+// All NCCL communicators of the process.
 class communicator_registry {
  public:
   static communicator_registry& get() {
@@ -55,8 +55,8 @@ class communicator_registry {
     m_spare.push_back(&communicator);
   }
 
-  // The lowest rank in the largest communicator is taken for the process' own in the report.
-  void note_rank(int rank, int size) {
+  // The report uses the lowest rank in the largest communicator as the rank of the process.
+  void record_rank(int rank, int size) {
     const std::lock_guard lock(m_mutex);
     if (m_size == 0 && statistics().is_reporting()) std::atexit([] { get().report(); });
     if (size < m_size || (size == m_size && rank > m_rank)) return;
@@ -80,9 +80,13 @@ std::uint64_t bytes_of(const isthmus_operation& operation) {
   return operation.count * isthmus_datatype_bytes(operation.datatype);
 }
 
-attached_communicator* attached_communicator::find(nccl_comm comm) { return communicator_registry::get().find(comm); }
+attached_communicator* attached_communicator::find(nccl_comm comm) {
+  return communicator_registry::get().find(comm);
+}
 
-attached_communicator& attached_communicator::add(nccl_comm comm, pass_reason_code reason) { return communicator_registry::get().add(comm, reason); }
+attached_communicator& attached_communicator::add(nccl_comm comm, pass_reason_code reason) {
+  return communicator_registry::get().add(comm, reason);
+}
 
 void attached_communicator::reset(nccl_comm comm, pass_reason_code reason) {
   m_comm = comm;
@@ -99,7 +103,7 @@ bool attached_communicator::query_properties() {
       nccl.comm_user_rank(m_comm, &m_rank) != nccl_success ||
       nccl.comm_device(m_comm, &m_device) != nccl_success)
     return false;
-  communicator_registry::get().note_rank(m_rank, m_size);
+  communicator_registry::get().record_rank(m_rank, m_size);
   return m_order.open(m_comm, m_rank, m_device);
 }
 
@@ -113,8 +117,8 @@ void attached_communicator::detach() {
   m_is_attached.store(false, std::memory_order_release);
 }
 
-// NCCL's ends the waits of the rank that calls it. The others may have nothing to wait for, and end in their
-// own way.
+// Like ncclCommAbort, this ends only the waits of the calling rank. Peers may not be waiting, and they abort
+// their communicators themselves.
 void attached_communicator::abort() {
   if (m_handle != nullptr) isthmus_communicator_abort_local(m_handle);
 }
@@ -164,13 +168,15 @@ attached_communicator::call_decision attached_communicator::query_decision(const
   for (const char* const nccl : {"nccl", "rccl"})
     if (std::strcmp(path, nccl) == 0) return {false, pass_reason_code::rule, nullptr};
   return {true, pass_reason_code::rule,
-          statistics().is_reporting() ? &statistics().counter_of(static_cast<int>(operation.collective), path) : nullptr};
+          statistics().is_reporting() ? &statistics().counter_of(static_cast<int>(operation.collective), path)
+                                      : nullptr};
 }
 
 int attached_communicator::execute(const isthmus_operation& operation, preload::call_counter* counter) {
   const std::lock_guard lock(m_mutex);
   const preload::stopwatch time(statistics());
-  if (const int code = m_order.begin_call(operation.stream, call_owner::isthmus); code != nccl_success) return code;
+  if (const int code = m_order.begin_call(operation.stream, call_owner::isthmus); code != nccl_success)
+    return code;
   const isthmus_status status = isthmus_enqueue(m_handle, &operation);
   if (status != ISTHMUS_SUCCESS) return handle_failure(status);
   m_order.end_call(operation.stream, call_owner::isthmus);
@@ -178,8 +184,8 @@ int attached_communicator::execute(const isthmus_operation& operation, preload::
   return nccl_success;
 }
 
-// What is lost with a rank is NCCL's to tell: it gets this call and those after it, and waits, or reports, as
-// it would have.
+// After the loss of a rank, NCCL determines what the program sees: it executes this call and all later calls,
+// and waits or reports an error as it would without Isthmus.
 int attached_communicator::handle_failure(isthmus_status status) {
   switch (status) {
     case ISTHMUS_SUCCESS: return nccl_success;
@@ -192,7 +198,7 @@ int attached_communicator::handle_failure(isthmus_status status) {
   }
   isthmus_error_info failure;
   isthmus_last_error(&failure);
-  statistics().warn_once((std::string("a call failed: ") + failure.message).c_str());
+  statistics().warn_once((std::string("an NCCL call handled by Isthmus failed: ") + failure.message).c_str());
   return status == ISTHMUS_ERROR_INVALID_ARGUMENT ? nccl_invalid_argument : nccl_internal_error;
 }
 

@@ -1,4 +1,5 @@
-// Which communicator of Isthmus stands beside which of NCCL, and what each does with a call.
+// Maps each NCCL communicator to its attached Isthmus communicator and decides which library
+// executes a call.
 #pragma once
 
 #include <isthmus/isthmus.h>
@@ -8,21 +9,22 @@
 #include <cstdint>
 #include <mutex>
 
-#include "frontends/nccl/pass_reasons.hpp"
 #include "frontends/nccl/nccl_api.hpp"
+#include "frontends/nccl/pass_reasons.hpp"
 #include "frontends/nccl/stream_order.hpp"
 #include "frontends/preload/handle_cache.hpp"
 
 namespace isthmus::nccl_shim {
 
-// Of this rank's part.
+// Bytes of this rank's contribution.
 std::uint64_t bytes_of(const isthmus_operation& operation);
 
 class attached_communicator {
  public:
-  // That of NCCL's handle; NULL: none that the engine has seen being made. A few nanoseconds.
+  // Returns the object of an NCCL handle, or NULL if the engine did not see its creation.
+  // Takes a few nanoseconds.
   static attached_communicator* find(nccl_comm comm);
-  // Notes a new handle. Until attached, or for ever, its calls go to NCCL for this reason.
+  // Adds a new handle. Its calls are passed through with this reason until it is attached, if ever.
   static attached_communicator& add(nccl_comm comm, pass_reason_code reason);
 
   std::uintptr_t key() const { return m_key.load(std::memory_order_acquire); }
@@ -33,35 +35,39 @@ class attached_communicator {
   int size() const { return m_size; }
   int device() const { return m_device; }
 
-  // Asks NCCL for rank, size and device. False where it does not say, or there is no driver to order calls by.
+  // Queries rank, size and device from NCCL. Returns false if NCCL fails or if there is no CUDA driver, which
+  // is needed to order calls.
   bool query_properties();
-  // What Isthmus made for these ranks; from now on this one owns it.
+  // Takes ownership of the Isthmus communicator for these ranks.
   void attach(isthmus_communicator handle);
   void set_pass_reason(pass_reason_code reason) { m_pass_reason = reason; }
-  // From now on all calls go to NCCL. Any thread.
+  // Passes all later calls through to NCCL. Any thread.
   void detach();
-  // Ends what this rank's calls wait for.
+  // Ends the waits of this rank's calls.
   void abort();
-  // Before NCCL's handle ends: everything of Isthmus' is released, behind this rank's work.
+  // Releases all Isthmus resources after this rank's work has completed. Must be called before the
+  // NCCL handle is destroyed.
   void release();
-  // What Isthmus knows of a failure, as NCCL's code. Any thread.
+  // Returns the failure that Isthmus has detected, as an NCCL result code. Any thread.
   nccl_result async_error();
-  // Whether what was called last is complete, waiting a little.
+  // Waits briefly for the last call. Returns whether it has completed.
   bool wait_until_idle() const;
 
-  // Of an attached one: whether Isthmus takes the call, which all ranks answer alike; else why not.
+  // Only for attached communicators: whether Isthmus handles the call, which is the same on all ranks, and
+  // the reason if not.
   struct call_decision {
     bool is_handled;
     pass_reason_code reason;
-    preload::call_counter* counter;  // NULL where nothing is reported
+    preload::call_counter* counter;  // NULL if no report was requested
   };
   call_decision decide(const isthmus_operation& operation);
 
-  // Carries out a call that was decided on, in order. NCCL's code.
+  // Executes a call that Isthmus handles, in order. Returns an NCCL result code.
   int execute(const isthmus_operation& operation, preload::call_counter* counter);
-  // For those who carry out several at once, or leave one to NCCL.
+  // For callers that execute several calls at once or pass a call through to NCCL.
   stream_order& order() { return m_order; }
-  // After Isthmus refused or failed: the code for the program, or `pass_to_nccl` where NCCL shall have the call.
+  // Handles a failed or unsupported call. Returns the code for the program, or `pass_to_nccl` if NCCL
+  // must execute the call.
   static constexpr int pass_to_nccl = -1;
   int handle_failure(isthmus_status status);
 
@@ -80,12 +86,12 @@ class attached_communicator {
   pass_reason_code m_pass_reason = pass_reason_code::not_attached;
   int m_rank = -1, m_size = 0, m_device = -1;
   isthmus_communicator m_handle = nullptr;
-  std::mutex m_mutex;  // calls of the program, and its watchdog's questions
+  std::mutex m_mutex;  // serializes the program's calls and the queries of its watchdog
   stream_order m_order;
   std::array<cached_decision, 128> m_decisions{};
 };
 
-// The backends that stand for NCCL itself, as isthmus_communicator_options::external_backends has them.
+// The backends that are equivalent to NCCL itself, for isthmus_communicator_options::external_backends.
 inline constexpr const char* external_backend_names = "nccl,rccl";
 
 }  // namespace isthmus::nccl_shim

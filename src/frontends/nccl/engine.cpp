@@ -1,10 +1,10 @@
-// libisthmus_nccl_engine.so: what the preloaded library calls in the place of some of NCCL's functions.
+// libisthmus_nccl_engine.so: the functions that the preloaded library calls in place of some of NCCL's.
 #include <cstring>
 
 #include "frontends/nccl/attach.hpp"
 #include "frontends/nccl/collectives.hpp"
-#include "frontends/nccl/groups.hpp"
 #include "frontends/nccl/exception_guard.hpp"
+#include "frontends/nccl/groups.hpp"
 #include "frontends/nccl/nccl_call_scope.hpp"
 
 namespace isthmus::nccl_shim {
@@ -15,14 +15,14 @@ nccl_functions& functions() {
   return instance;
 }
 
-// Of a version that is too old the engine takes nothing. What came later may be missing.
+// Returns false for an NCCL that is too old; the engine then handles no calls. Newer functions may be missing.
 bool load(const engine_host& host) {
   nccl_functions& nccl = functions();
 #define NCCL_LOAD(member, name, parameters) \
   nccl.member = reinterpret_cast<decltype(nccl.member)>(host.find_real(name));
   NCCL_FUNCTIONS(NCCL_LOAD)
 #undef NCCL_LOAD
-#define NCCL_COLLECTIVE(NAME, Function, shape)                    \
+#define NCCL_COLLECTIVE(NAME, Function, shape)                         \
   nccl.collectives[ISTHMUS_##NAME] = host.find_real("nccl" #Function); \
   nccl.configured[ISTHMUS_##NAME] = host.find_real("nccl" #Function "Config");
 #include "frontends/nccl/collectives.def"
@@ -30,7 +30,7 @@ bool load(const engine_host& host) {
          nccl.comm_device != nullptr && nccl.group_start != nullptr && nccl.group_end != nullptr;
 }
 
-// ---- creation --------------------------------------------------------------------------------------------
+// ---- creation ----
 
 int handle_unique_id(nccl_unique_id* id) {
   const int code = real_nccl().get_unique_id(id);
@@ -38,7 +38,7 @@ int handle_unique_id(nccl_unique_id* id) {
   return code;
 }
 
-// After NCCL's own answer: at once, or at the end of the group.
+// Attaches after NCCL has returned: immediately, or at the end of the group.
 int attach_after_nccl(int code, const pending_communicator& pending) {
   if (is_in_group() && (code == nccl_success || code == nccl_in_progress)) {
     add_to_group(pending);
@@ -49,19 +49,20 @@ int attach_after_nccl(int code, const pending_communicator& pending) {
 }
 
 int handle_init_rank_config(nccl_comm* handle, int size, nccl_unique_id id, int rank, nccl_config* config) {
-  const pending_communicator pending = pending_init(handle, &id, config);
+  const pending_communicator pending = describe_init(handle, &id, config);
   return attach_after_nccl(real_nccl().comm_init_rank_config(handle, size, id, rank, config), pending);
 }
 
 int handle_init_rank(nccl_comm* handle, int size, nccl_unique_id id, int rank) {
-  const pending_communicator pending = pending_init(handle, &id, nullptr);
+  const pending_communicator pending = describe_init(handle, &id, nullptr);
   return attach_after_nccl(real_nccl().comm_init_rank(handle, size, id, rank), pending);
 }
 
 int handle_init_rank_scalable(nccl_comm* handle, int size, int rank, int id_count, nccl_unique_id* ids,
-                            nccl_config* config) {
-  const pending_communicator pending = pending_init(handle, id_count > 0 ? ids : nullptr, config);
-  return attach_after_nccl(real_nccl().comm_init_rank_scalable(handle, size, rank, id_count, ids, config), pending);
+                              nccl_config* config) {
+  const pending_communicator pending = describe_init(handle, id_count > 0 ? ids : nullptr, config);
+  return attach_after_nccl(real_nccl().comm_init_rank_scalable(handle, size, rank, id_count, ids, config),
+                           pending);
 }
 
 int handle_init_all(nccl_comm* handle, int n, const int* devices) {
@@ -71,20 +72,20 @@ int handle_init_all(nccl_comm* handle, int n, const int* devices) {
 }
 
 int handle_split(nccl_comm comm, int color, int key, nccl_comm* handle, nccl_config* config) {
-  const pending_communicator pending = pending_split(handle, comm, color, key, config);
+  const pending_communicator pending = describe_split(handle, comm, color, key, config);
   const int code = call_nccl([&] { return real_nccl().comm_split(comm, color, key, handle, config); });
   return attach_after_nccl(code, pending);
 }
 
-// ---- end -------------------------------------------------------------------------------------------------
+// ---- destruction ----
 
 int handle_destroy(nccl_comm comm) {
   if (attached_communicator* const communicator = attached_communicator::find(comm)) communicator->release();
   return real_nccl().comm_destroy(comm);
 }
 
-// Programs also end healthy communicators so, one rank after the other: what is complete is not aborted,
-// because the other ranks may still be at it.
+// Programs also abort healthy communicators, one rank after the other. If the calls are complete, Isthmus does
+// not abort, because peers may still be using the communicator.
 int handle_abort(nccl_comm comm) {
   attached_communicator* const communicator = attached_communicator::find(comm);
   if (communicator != nullptr && !communicator->wait_until_idle()) communicator->abort();
@@ -109,12 +110,12 @@ int handle_async_error(nccl_comm comm, int* error) {
   return code;
 }
 
-// ---- the table ---------------------------------------------------------------------------------------------
+// ---- function table ----
 
 struct named_function {
   const char* name;
   any_function function;
-  any_function real;  // NULL: this NCCL has none
+  any_function real;  // NULL if this NCCL does not have the function
 };
 
 template <auto Function, typename Real>

@@ -1,4 +1,4 @@
-// C's face of a function that returns NCCL's codes: nothing may be thrown through the program.
+// Wraps a C++ function as a C entry point that returns an NCCL result code and never throws into the program.
 #pragma once
 
 #include "frontends/nccl/nccl_api.hpp"

@@ -18,7 +18,7 @@ struct deferred_call {
 struct nccl_call {
   attached_communicator* communicator;
   nccl_stream stream;
-  std::size_t deferred_before;  // how many calls that Isthmus takes the group had by then
+  std::size_t deferred_before;  // number of Isthmus calls issued before it in the group
   bool operator==(const nccl_call&) const = default;
 };
 
@@ -31,35 +31,36 @@ struct group_state {
   std::vector<pending_communicator> creations;
 };
 
-group_state& thread_group() {
+group_state& current_group() {
   thread_local group_state instance;
   return instance;
 }
 
-// One group of Isthmus: no communicator has calls on two streams in it.
+// Executes calls as one Isthmus group. No communicator may have calls on two streams in it.
 int run_as_group(const deferred_calls& calls) {
   const preload::stopwatch time(statistics());
-  for (const deferred_call& each : calls)
-    if (const int code = each.communicator->order().begin_call(each.operation.stream, call_owner::isthmus); code != nccl_success)
+  for (const deferred_call& call : calls)
+    if (const int code = call.communicator->order().begin_call(call.operation.stream, call_owner::isthmus);
+        code != nccl_success)
       return code;
   isthmus_status status = isthmus_group_start();
-  for (const deferred_call& each : calls)
-    if (status == ISTHMUS_SUCCESS) status = isthmus_enqueue(each.communicator->handle(), &each.operation);
+  for (const deferred_call& call : calls)
+    if (status == ISTHMUS_SUCCESS) status = isthmus_enqueue(call.communicator->handle(), &call.operation);
   const isthmus_status end_status = isthmus_group_end();
   if (status == ISTHMUS_SUCCESS) status = end_status;
   if (status != ISTHMUS_SUCCESS) {
     const int code = calls.front().communicator->handle_failure(status);
     return code == attached_communicator::pass_to_nccl ? static_cast<int>(nccl_remote_error) : code;
   }
-  for (const deferred_call& each : calls) {
-    each.communicator->order().end_call(each.operation.stream, call_owner::isthmus);
-    if (each.counter != nullptr)
-      each.counter->add(bytes_of(each.operation), time.nanoseconds() / static_cast<std::int64_t>(calls.size()));
+  for (const deferred_call& call : calls) {
+    call.communicator->order().end_call(call.operation.stream, call_owner::isthmus);
+    if (call.counter != nullptr)
+      call.counter->add(bytes_of(call.operation), time.nanoseconds() / static_cast<std::int64_t>(calls.size()));
   }
   return nccl_success;
 }
 
-// In the order of the calls; one after the other where a communicator's are on several streams.
+// Executes calls in order. Starts a new Isthmus group whenever a communicator changes streams.
 int run_in_order(const deferred_calls& all) {
   deferred_calls batch;
   int first = nccl_success;
@@ -68,46 +69,50 @@ int run_in_order(const deferred_calls& all) {
     if (first == nccl_success) first = code;
     batch.clear();
   };
-  for (const deferred_call& each : all) {
+  for (const deferred_call& call : all) {
     const bool is_on_other_stream = std::ranges::any_of(batch, [&](const deferred_call& other) {
-      return other.communicator == each.communicator && other.operation.stream != each.operation.stream;
+      return other.communicator == call.communicator && other.operation.stream != call.operation.stream;
     });
     if (is_on_other_stream) run();
-    batch.push_back(each);
+    batch.push_back(call);
   }
   run();
   return first;
 }
 
-// What a call waits for, were all made one by one: its communicator's calls, and its stream's (of its device:
-// NULL streams are each device's own).
+// The dependencies of a call outside of a group: earlier calls of its communicator and earlier calls on its
+// stream. Streams are compared together with the device, because NULL means a different stream on each device.
 struct dependency {
   const attached_communicator* communicator;
   nccl_stream stream;
   bool conflicts_with(const dependency& other) const {
-    return communicator == other.communicator || (stream == other.stream && communicator->device() == other.communicator->device());
+    return communicator == other.communicator ||
+           (stream == other.stream && communicator->device() == other.communicator->device());
   }
 };
 
 bool has_single_device(const deferred_calls& all) {
-  return std::ranges::all_of(
-      all, [&](const deferred_call& each) { return each.communicator->device() == all.front().communicator->device(); });
+  return std::ranges::all_of(all, [&](const deferred_call& call) {
+    return call.communicator->device() == all.front().communicator->device();
+  });
 }
 
-// Those of `all` that come before all of NCCL's calls which they share a communicator or a stream with; they
-// are moved out of it. What is behind such a call is behind NCCL's, too. A thread of several devices keeps all
-// together: it must group its ranks' calls, and so must the other ranks.
+// Removes from `all` the calls that precede every NCCL call with the same communicator or stream, and returns
+// them. Calls that depend on a blocked call are blocked as well. A thread that drives several devices keeps all
+// calls together: it must group the calls of its ranks, and so must the other ranks.
 deferred_calls extract_calls_before_nccl(const std::vector<nccl_call>& nccl_calls, deferred_calls& all) {
   if (nccl_calls.empty()) return {};
   if (!has_single_device(all)) return {};
   deferred_calls early, late;
-  std::vector<dependency> blocked;
+  std::vector<dependency> blocked_dependencies;
   auto next = nccl_calls.begin();
   for (std::size_t i = 0; i < all.size(); ++i) {
-    for (; next != nccl_calls.end() && next->deferred_before <= i; ++next) blocked.push_back({next->communicator, next->stream});
+    for (; next != nccl_calls.end() && next->deferred_before <= i; ++next)
+      blocked_dependencies.push_back({next->communicator, next->stream});
     const dependency call{all[i].communicator, all[i].operation.stream};
-    const bool is_late = std::ranges::any_of(blocked, [&](const dependency& each) { return each.conflicts_with(call); });
-    if (is_late) blocked.push_back(call);
+    const bool is_late = std::ranges::any_of(blocked_dependencies,
+                                             [&](const dependency& each) { return each.conflicts_with(call); });
+    if (is_late) blocked_dependencies.push_back(call);
     (is_late ? late : early).push_back(all[i]);
   }
   all = std::move(late);
@@ -116,36 +121,39 @@ deferred_calls extract_calls_before_nccl(const std::vector<nccl_call>& nccl_call
 
 }  // namespace
 
-bool is_in_group() { return thread_group().depth > 0; }
+bool is_in_group() { return current_group().depth > 0; }
 
-// What its order needs of NCCL is asked now: at the end NCCL's group is still open when it starts. Where it has
-// a call in this group before, it starts behind that end.
-int add_to_group(attached_communicator& communicator, const isthmus_operation& operation, preload::call_counter* counter) {
-  group_state& group = thread_group();
-  const bool is_late =
-      std::ranges::any_of(group.nccl_calls, [&](const nccl_call& each) { return each.communicator == &communicator; });
-  const int code = is_late ? nccl_success : communicator.order().begin_call(operation.stream, call_owner::isthmus);
+// Enqueue the ordering work now, because this call starts at the end of the group, while NCCL's own group is
+// still open. If the communicator already has an NCCL call in this group, this call is ordered after the end
+// of NCCL's group.
+int add_to_group(attached_communicator& communicator, const isthmus_operation& operation,
+                 preload::call_counter* counter) {
+  group_state& group = current_group();
+  const bool is_late = std::ranges::any_of(
+      group.nccl_calls, [&](const nccl_call& call) { return call.communicator == &communicator; });
+  const int code =
+      is_late ? nccl_success : communicator.order().begin_call(operation.stream, call_owner::isthmus);
   if (code == nccl_success) group.deferred.push_back({&communicator, operation, counter});
   return code;
 }
 
-void note_nccl_call(attached_communicator& communicator, nccl_stream stream) {
-  group_state& group = thread_group();
+void record_nccl_call(attached_communicator& communicator, nccl_stream stream) {
+  group_state& group = current_group();
   const nccl_call added{&communicator, stream, group.deferred.size()};
-  // An alltoall of messages has two for each rank: one event behind them all.
+  // An alltoall composed of messages has two calls per rank; one event after all of them is enough.
   if (group.nccl_calls.empty() || group.nccl_calls.back() != added) group.nccl_calls.push_back(added);
 }
 
-void add_to_group(const pending_communicator& pending) { thread_group().creations.push_back(pending); }
+void add_to_group(const pending_communicator& pending) { current_group().creations.push_back(pending); }
 
 int start_group() {
   const int code = real_nccl().group_start();
-  if (code == nccl_success) ++thread_group().depth;
+  if (code == nccl_success) ++current_group().depth;
   return code;
 }
 
 int end_group() {
-  group_state& group = thread_group();
+  group_state& group = current_group();
   if (group.depth > 0) --group.depth;
   if (group.depth > 0) return real_nccl().group_end();
   auto deferred = std::exchange(group.deferred, {});
@@ -153,14 +161,15 @@ int end_group() {
   const auto creations = std::exchange(group.creations, {});
   const int early = run_in_order(extract_calls_before_nccl(nccl_calls, deferred));
   int order_status = nccl_success;
-  for (const nccl_call& each : nccl_calls)
-    if (order_status == nccl_success) order_status = each.communicator->order().begin_call(each.stream, call_owner::nccl);
+  for (const nccl_call& call : nccl_calls)
+    if (order_status == nccl_success)
+      order_status = call.communicator->order().begin_call(call.stream, call_owner::nccl);
   const int end_status = call_nccl(real_nccl().group_end);
   const int code = order_status != nccl_success ? order_status : end_status;
   if (end_status == nccl_success)
-    for (const nccl_call& each : nccl_calls) each.communicator->order().end_call(each.stream, call_owner::nccl);
+    for (const nccl_call& call : nccl_calls) call.communicator->order().end_call(call.stream, call_owner::nccl);
   nccl_calls.clear();
-  group.nccl_calls = std::move(nccl_calls);  // its memory, for the next group
+  group.nccl_calls = std::move(nccl_calls);  // reuse the memory in the next group
   if (code != nccl_success) return code;
   if (!creations.empty()) attach_all(creations.data(), creations.size());
   const int late = run_in_order(deferred);
@@ -168,7 +177,7 @@ int end_group() {
 }
 
 int simulate_group_end(void* estimate) {
-  group_state& group = thread_group();
+  group_state& group = current_group();
   if (group.depth > 0) --group.depth;
   if (group.depth == 0) group = {};
   return call_nccl([&] { return real_nccl().group_simulate_end(estimate); });

@@ -1,5 +1,5 @@
-// NCCL's C interface as far as the engine calls it, declared here so that no header of NCCL is needed;
-// abi_check.cpp compares it with the nccl.h at hand. Functions that NCCL lacks are NULL.
+// Declarations of the part of NCCL's C interface that the engine calls, so that nccl.h is not needed.
+// abi_check.cpp compares them with nccl.h if it is installed. Functions that the loaded NCCL lacks are NULL.
 #pragma once
 
 #include <isthmus/types.h>
@@ -27,14 +27,14 @@ struct nccl_unique_id {
   char internal[128];
 };
 
-// The first fields of ncclConfig_t; the library knows how many there are by `size`.
+// The first fields of ncclConfig_t. The library reads `size` to find out how many fields there are.
 struct nccl_config {
   std::size_t size;
   unsigned magic, version;
-  int blocking;  // 0: calls of the communicator return before they are done
+  int blocking;  // 0: calls on the communicator return before they complete
 };
 
-// ncclDataType_t and ncclRedOp_t, by value; operations of the program's own have none.
+// Isthmus equivalents of ncclDataType_t and ncclRedOp_t, by value. User-defined operations have none.
 inline constexpr isthmus_datatype datatypes[] = {ISTHMUS_INT8,     ISTHMUS_UINT8,       ISTHMUS_INT32,
                                                  ISTHMUS_UINT32,   ISTHMUS_INT64,       ISTHMUS_UINT64,
                                                  ISTHMUS_FLOAT16,  ISTHMUS_FLOAT32,     ISTHMUS_FLOAT64,
@@ -65,24 +65,25 @@ inline constexpr int reduction_count = 5;
   X(group_end, "ncclGroupEnd", ())                                                                         \
   X(group_simulate_end, "ncclGroupSimulateEnd", (void*))
 
-// How collectives and messages are called.
+// Function types of the collectives and messages.
 using data_movement = int(const void*, void*, std::size_t, int datatype, nccl_comm, nccl_stream);
-using rooted_data_movement = int(const void*, void*, std::size_t, int datatype, int root, nccl_comm, nccl_stream);
+using rooted_data_movement = int(const void*, void*, std::size_t, int datatype, int root, nccl_comm,
+                                 nccl_stream);
 using reduction = int(const void*, void*, std::size_t, int datatype, int op, nccl_comm, nccl_stream);
 using rooted_reduction = int(const void*, void*, std::size_t, int datatype, int op, int root, nccl_comm,
-                           nccl_stream);
+                             nccl_stream);
 using send_message = int(const void*, std::size_t, int datatype, int peer, nccl_comm, nccl_stream);
 using recv_message = int(void*, std::size_t, int datatype, int peer, nccl_comm, nccl_stream);
 
 struct nccl_functions {
-  any_function collectives[ISTHMUS_COLLECTIVE_COUNT] = {};  // by Isthmus' number
-  any_function configured[ISTHMUS_COLLECTIVE_COUNT] = {};   // 2.32's forms with one argument more
+  any_function collectives[ISTHMUS_COLLECTIVE_COUNT] = {};  // by isthmus_collective
+  any_function configured[ISTHMUS_COLLECTIVE_COUNT] = {};   // the ...Config variants of 2.32
 #define NCCL_MEMBER(member, name, parameters) int(*member) parameters = nullptr;
   NCCL_FUNCTIONS(NCCL_MEMBER)
 #undef NCCL_MEMBER
 };
 
-// The program's own NCCL; filled before the engine answers anything.
+// The program's own NCCL. Loaded before the engine handles any call.
 const nccl_functions& real_nccl();
 
 }  // namespace isthmus::nccl_shim

@@ -1,11 +1,11 @@
-// NCCL asks itself by its exported names (ncclCommGetAsyncError in each of its calls), which lead to the engine
-// when the library is preloaded. Such a question is NCCL's own: it gets NCCL's answer, not Isthmus', and meets
-// none of the engine's locks.
+// Marks the calling thread as being inside NCCL. NCCL calls some of its own exported functions (every call
+// checks ncclCommGetAsyncError). If the library is preloaded, these calls reach the engine, which must return
+// NCCL's own result without taking its locks.
 #pragma once
 
 namespace isthmus::nccl_shim {
 
-// While one lives, the calling thread is in a function of NCCL's that the engine called.
+// While an object exists, the calling thread is in an NCCL function that the engine called.
 class nccl_call_scope {
  public:
   nccl_call_scope() { ++depth(); }

@@ -6,19 +6,19 @@ namespace isthmus::nccl_shim {
 namespace {
 
 constexpr const char* reason_texts[reason_count] = {
-    "nothing to move",
-    "an argument that NCCL is to check",
-    "an operation of the program's own (PreMulSum)",
-    "a configuration of the call's own (ncclAllReduceConfig and the like)",
-    "a rule gives it to NCCL",
-    "no backend of Isthmus does it",
-    "a message between two ranks",
-    "a communicator that another call made (ncclCommShrink, ncclCommGrow)",
-    "a communicator of one rank",
-    "a communicator whose calls do not block",
-    "a unique id that Isthmus did not see, or in which it had no room",
-    "a communicator that Isthmus could not attach to",
-    "a rank was lost, or gave up",
+    "no data",
+    "invalid argument, to be reported by NCCL",
+    "user-defined reduction (PreMulSum)",
+    "per-call configuration (ncclAllReduceConfig etc.)",
+    "selected by a rule",
+    "not supported by any Isthmus backend",
+    "point-to-point message",
+    "communicator created by an unsupported call (ncclCommShrink, ncclCommGrow)",
+    "communicator with one rank",
+    "non-blocking communicator",
+    "unique id without an Isthmus id (not seen, or no room)",
+    "communicator not attached to Isthmus",
+    "a rank failed or aborted",
 };
 
 constexpr auto call_names = [] {

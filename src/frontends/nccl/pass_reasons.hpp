@@ -1,4 +1,5 @@
-// Which calls of NCCL the engine took, and why one was left to NCCL. Calls are known by Isthmus' number.
+// Counts which NCCL calls the engine handled, and why others were passed through to NCCL. A call is
+// identified by its isthmus_collective.
 #pragma once
 
 #include <isthmus/types.h>
@@ -24,7 +25,7 @@ enum class pass_reason_code {
 };
 inline constexpr int reason_count = 13;
 
-// Of this process; a report is asked for by ISTHMUS_NCCL_REPORT.
+// The statistics of this process. ISTHMUS_NCCL_REPORT enables the report.
 preload::call_statistics& statistics();
 
 inline void count_passed_through(isthmus_collective collective, pass_reason_code reason) noexcept {

@@ -1,11 +1,11 @@
-// libisthmus_nccl_preload.so: stands before NCCL, or in its place, in a program that was not changed for it. It
-// has all of NCCL's names. Each is one jump to where it leads: to the program's own NCCL, or to the engine
-// (libisthmus_nccl_engine.so) for those that Isthmus may take. Where that is is looked up at a name's first
-// call.
+// libisthmus_nccl_preload.so: intercepts NCCL in an unmodified program. It is preloaded or installed in NCCL's
+// place and exports all of NCCL's functions. Each function is a jump, either to the program's own NCCL or to
+// the engine (libisthmus_nccl_engine.so) if Isthmus can handle the function. The target is looked up when the
+// function is first called.
 //
-// The jumps know no arguments and no results, some of which are structures by value, so they serve every
-// version of NCCL that keeps its names. Processes that the program starts load this library, too: it needs
-// nothing but the C library, and opens nothing before NCCL is called.
+// The jumps preserve all arguments and results, including structures passed by value, so they work with every
+// NCCL version that keeps these names. Processes that the program starts load this library as well. For this
+// reason it depends only on the C library and opens nothing before NCCL is called.
 #include <dlfcn.h>
 #include <pthread.h>
 
@@ -23,7 +23,7 @@ namespace {
 
 constexpr int system_error = 2, invalid_usage = 5;  // ncclSystemError, ncclInvalidUsage
 
-// What a name leads to. The jumps read `target`, so it comes first.
+// The target of a function name. The jumps read `target`, so it must be the first member.
 struct jump_entry {
   any_function target;
   const char* name;
@@ -32,8 +32,8 @@ struct jump_entry {
 
 int fail_without_nccl() { return system_error; }
 int fail_missing_function() { return invalid_usage; }
-// Programs print these two when a call has failed.
-const char* text_for_no_nccl() { return "Isthmus found no NCCL to pass the call to"; }
+// Programs print the results of these two after a failed call.
+const char* text_for_no_nccl() { return "Isthmus found no NCCL library to pass the call through to"; }
 const char* text_for_missing_function() { return ""; }
 
 bool returns_text(const char* name) {
@@ -44,10 +44,10 @@ any_function real_function(const char* name) {
   void* const library = real_library();
   if (library == nullptr)
     return returns_text(name) ? reinterpret_cast<any_function>(text_for_no_nccl)
-                            : reinterpret_cast<any_function>(fail_without_nccl);
+                              : reinterpret_cast<any_function>(fail_without_nccl);
   if (void* const target = dlsym(library, name)) return reinterpret_cast<any_function>(target);
   return returns_text(name) ? reinterpret_cast<any_function>(text_for_missing_function)
-                          : reinterpret_cast<any_function>(fail_missing_function);
+                            : reinterpret_cast<any_function>(fail_missing_function);
 }
 
 any_function find_real_or_null(const char* name) {
@@ -59,7 +59,8 @@ constexpr isthmus::preload::preload_labels labels = {"nccl", "NCCL", "the engine
 
 const engine_table* open_engine() {
   const char* const setting = std::getenv("ISTHMUS_NCCL");
-  if (setting != nullptr && (std::strcmp(setting, "off") == 0 || std::strcmp(setting, "0") == 0)) return nullptr;
+  if (setting != nullptr && (std::strcmp(setting, "off") == 0 || std::strcmp(setting, "0") == 0))
+    return nullptr;
   if (real_library() == nullptr) return nullptr;
   using entry_point = const engine_table*(const engine_host*);
   static const engine_host host = {sizeof(engine_host), find_real_or_null};
@@ -78,14 +79,16 @@ const engine_table* loaded_engine() {
 }  // namespace
 
 extern "C" {
-// Of the jumps below alone.
-#define NCCL_ENTRY(function, is_handled) \
-  [[gnu::visibility("hidden"), gnu::used]] jump_entry isthmus_nccl_entry_##function = {nullptr, #function, is_handled};
+// Used only by the jumps below.
+#define NCCL_ENTRY(function, is_handled)                                                                   \
+  [[gnu::visibility("hidden"), gnu::used]] jump_entry isthmus_nccl_entry_##function = {nullptr, #function, \
+                                                                                       is_handled};
 #define NCCL_PASSED_THROUGH(function) NCCL_ENTRY(function, false)
 #define NCCL_HANDLED(function) NCCL_ENTRY(function, true)
 #include "frontends/nccl/names.def"
 
-// The first call of a name comes here. Two threads may do this at once: both find the same.
+// Called on the first call of each function. Two threads may get here at the same time; both
+// find the same target.
 [[gnu::visibility("hidden"), gnu::used]] any_function isthmus_nccl_bind(jump_entry* entry) {
   any_function target = nullptr;
   if (entry->is_handled) {
@@ -97,15 +100,15 @@ extern "C" {
   return target;
 }
 
-// The program's own NCCL, for whoever looks for libnccl.so.2 and finds this library by that name; NULL: none.
+// Returns the path of the program's own NCCL, for code that opens libnccl.so.2 and gets this library. Returns
+// NULL if there is none.
 [[gnu::visibility("default")]] const char* isthmus_nccl_library() { return real_library_path(); }
 }
 
 #if !defined(__x86_64__)
 #error "the jumps are written for x86-64"
 #endif
-// clang-format off
-// All registers in which arguments may come are kept around the binding; the stack is the caller's as it was.
+// Preserves all argument registers around the lookup. The stack is left as the caller set it up.
 asm(R"(
   .text
   .type isthmus_nccl_first_call, @function
@@ -152,21 +155,28 @@ isthmus_nccl_first_call:
   .size isthmus_nccl_first_call, .-isthmus_nccl_first_call
 )");
 
-// The name with a p before it, which profilers call, leads to the same place.
-#define NCCL_JUMP(function)                              \
-  asm("  .globl " #function "\n"                         \
-      "  .type " #function ", @function\n"               \
-      "  .globl p" #function "\n"                        \
-      "  .type p" #function ", @function\n"              \
-      #function ":\n"                                    \
-      "p" #function ":\n"                                \
-      "  movq isthmus_nccl_entry_" #function "(%rip), %r11\n" \
-      "  testq %r11, %r11\n"                             \
-      "  je 1f\n"                                        \
-      "  jmp *%r11\n"                                    \
-      "1: leaq isthmus_nccl_entry_" #function "(%rip), %r11\n" \
-      "  jmp isthmus_nccl_first_call\n"                  \
-      "  .size " #function ", .-" #function "\n"         \
+// The variant with a leading p, which profilers call, jumps to the same target.
+#define NCCL_JUMP(function)                           \
+  asm("  .globl " #function                           \
+      "\n"                                            \
+      "  .type " #function                            \
+      ", @function\n"                                 \
+      "  .globl p" #function                          \
+      "\n"                                            \
+      "  .type p" #function ", @function\n" #function \
+      ":\n"                                           \
+      "p" #function                                   \
+      ":\n"                                           \
+      "  movq isthmus_nccl_entry_" #function          \
+      "(%rip), %r11\n"                                \
+      "  testq %r11, %r11\n"                          \
+      "  je 1f\n"                                     \
+      "  jmp *%r11\n"                                 \
+      "1: leaq isthmus_nccl_entry_" #function         \
+      "(%rip), %r11\n"                                \
+      "  jmp isthmus_nccl_first_call\n"               \
+      "  .size " #function ", .-" #function           \
+      "\n"                                            \
       "  .size p" #function ", .-p" #function "\n");
 // clang-format on
 #define NCCL_PASSED_THROUGH(function) NCCL_JUMP(function)

@@ -23,9 +23,9 @@ struct real_nccl {
 
 bool is_this_library(void* handle) { return dlsym(handle, "isthmus_nccl_library") != nullptr; }
 
-// Loads `path` unless it is this library, under whatever name.
-bool try_path(const char* path, int more_flags, real_nccl& result) {
-  void* const handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | more_flags);
+// Loads `path` unless it is this library under another name.
+bool try_path(const char* path, int extra_flags, real_nccl& result) {
+  void* const handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | extra_flags);
   if (handle == nullptr) return false;
   if (is_this_library(handle) || dlsym(handle, "ncclGetVersion") == nullptr) {
     dlclose(handle);
@@ -44,27 +44,27 @@ bool try_folder(const char* folder, std::size_t length, real_nccl& result) {
   return access(path, R_OK) == 0 && try_path(path, 0, result);
 }
 
-// "folder:folder:..."; $ORIGIN, at the beginning of one, is `origin`.
+// Tries each folder in a list "folder:folder:...". A leading $ORIGIN is replaced by `origin`.
 bool try_folders(const char* list, const char* origin, real_nccl& result) {
   while (list != nullptr && *list != '\0') {
     const std::size_t length = std::strcspn(list, ":");
     char folder[max_path_bytes];
-    std::size_t skip = 0;
+    std::size_t variable_length = 0;
     for (const char* const variable : {"$ORIGIN", "${ORIGIN}"})
-      if (std::strncmp(list, variable, std::strlen(variable)) == 0) skip = std::strlen(variable);
-    std::snprintf(folder, sizeof folder, "%s%.*s", skip > 0 ? origin : "", static_cast<int>(length - skip),
-                  list + skip);
+      if (std::strncmp(list, variable, std::strlen(variable)) == 0) variable_length = std::strlen(variable);
+    std::snprintf(folder, sizeof folder, "%s%.*s", variable_length > 0 ? origin : "",
+                  static_cast<int>(length - variable_length), list + variable_length);
     if (try_folder(folder, std::strlen(folder), result)) return true;
     list += length + (list[length] == ':' ? 1 : 0);
   }
   return false;
 }
 
-// The folders that a loaded library or program names for what it needs (DT_RUNPATH, DT_RPATH).
-bool try_run_path_of(const link_map& object, real_nccl& result) {
+// Tries the folders in the run path (DT_RUNPATH, DT_RPATH) of a loaded library or of the program.
+bool search_run_path(const link_map& object, real_nccl& result) {
   const char* strings = nullptr;
-  for (const ElfW(Dyn)* each = object.l_ld; each != nullptr && each->d_tag != DT_NULL; ++each)
-    if (each->d_tag == DT_STRTAB) strings = reinterpret_cast<const char*>(each->d_un.d_ptr);
+  for (const ElfW(Dyn)* entry = object.l_ld; entry != nullptr && entry->d_tag != DT_NULL; ++entry)
+    if (entry->d_tag == DT_STRTAB) strings = reinterpret_cast<const char*>(entry->d_un.d_ptr);
   if (strings == nullptr) return false;
   char file[max_path_bytes];
   if (object.l_name[0] != '\0')
@@ -76,9 +76,9 @@ bool try_run_path_of(const link_map& object, real_nccl& result) {
   char* const slash = std::strrchr(file, '/');
   if (slash == nullptr) return false;
   *slash = '\0';
-  for (const ElfW(Dyn)* each = object.l_ld; each->d_tag != DT_NULL; ++each)
-    if ((each->d_tag == DT_RUNPATH || each->d_tag == DT_RPATH) &&
-        try_folders(strings + each->d_un.d_val, file, result))
+  for (const ElfW(Dyn)* entry = object.l_ld; entry->d_tag != DT_NULL; ++entry)
+    if ((entry->d_tag == DT_RUNPATH || entry->d_tag == DT_RPATH) &&
+        try_folders(strings + entry->d_un.d_val, file, result))
       return true;
   return false;
 }
@@ -92,15 +92,15 @@ const link_map* loaded_objects() {
 }
 
 bool try_loaded(real_nccl& result) {
-  for (const link_map* each = loaded_objects(); each != nullptr; each = each->l_next) {
-    const char* const slash = std::strrchr(each->l_name, '/');
-    const char* const name = slash == nullptr ? each->l_name : slash + 1;
-    if (std::strncmp(name, "libnccl.so", 10) == 0 && try_path(each->l_name, RTLD_NOLOAD, result)) return true;
+  for (const link_map* object = loaded_objects(); object != nullptr; object = object->l_next) {
+    const char* const slash = std::strrchr(object->l_name, '/');
+    const char* const name = slash == nullptr ? object->l_name : slash + 1;
+    if (std::strncmp(name, "libnccl.so", 10) == 0 && try_path(object->l_name, RTLD_NOLOAD, result)) return true;
   }
   return false;
 }
 
-// What would answer without this library, by whatever name it goes.
+// Tries the library that would be called without this one, whatever its name.
 bool try_next(real_nccl& result) {
   void* const function = dlsym(RTLD_NEXT, "ncclGetVersion");
   Dl_info info{};
@@ -108,14 +108,14 @@ bool try_next(real_nccl& result) {
 }
 
 bool try_run_paths(real_nccl& result) {
-  for (const link_map* each = loaded_objects(); each != nullptr; each = each->l_next)
-    if (try_run_path_of(*each, result)) return true;
+  for (const link_map* object = loaded_objects(); object != nullptr; object = object->l_next)
+    if (search_run_path(*object, result)) return true;
   return false;
 }
 
 bool try_installed(real_nccl& result) {
   for (const char* const name :
-       {"libnccl.so", "libnccl.so.2"})  // by the linker; the second may be this library
+       {"libnccl.so", "libnccl.so.2"})  // resolved by the dynamic linker; the second may be this library
     if (try_path(name, 0, result)) return true;
   for (const char* const folder : {"/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib",
                                    "/usr/local/cuda/lib64", "/opt/nvidia/nccl/lib"})
@@ -129,16 +129,17 @@ real_nccl* find() {
   if (path != nullptr && *path != '\0') {
     if (try_path(path, 0, result)) return &result;
     const char* const error = dlerror();
-    std::fprintf(stderr, "isthmus: nccl: ISTHMUS_NCCL_LIBRARY=%s is no NCCL: %s\n", path,
-                 error != nullptr ? error : "it is Isthmus' own, or has no ncclGetVersion");
+    std::fprintf(stderr, "isthmus: nccl: ISTHMUS_NCCL_LIBRARY=%s is not an NCCL library: %s\n", path,
+                 error != nullptr ? error : "it is Isthmus's own library, or it has no ncclGetVersion");
     return nullptr;
   }
   if (try_next(result) || try_loaded(result) || try_run_paths(result) ||
       try_folders(std::getenv("LD_LIBRARY_PATH"), "", result) || try_installed(result))
     return &result;
-  std::fprintf(stderr,
-               "isthmus: nccl: this process calls NCCL, but no libnccl.so.2 was found; name it in "
-               "ISTHMUS_NCCL_LIBRARY\n");
+  std::fprintf(
+      stderr,
+      "isthmus: nccl: this process calls NCCL, but no libnccl.so.2 was found; set ISTHMUS_NCCL_LIBRARY "
+      "to its path\n");
   return nullptr;
 }
 

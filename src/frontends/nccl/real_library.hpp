@@ -1,11 +1,12 @@
-// The program's own NCCL, which the preloaded library hides by its name. Found without it: by
-// ISTHMUS_NCCL_LIBRARY, among what the process has loaded, in the folders that its libraries name for theirs
-// (PyTorch's and JAX's say where their wheel of NCCL lies), and where NCCL is installed.
+// Finds the program's own NCCL, which the preloaded library hides because it has the same name. Search order:
+// ISTHMUS_NCCL_LIBRARY; libraries that the process has loaded; the run paths of those libraries (PyTorch and
+// JAX list the folder of their NCCL wheel there); LD_LIBRARY_PATH; the usual install folders.
 #pragma once
 
 namespace isthmus::nccl_shim {
 
-// A handle of dlopen, and its path; NULL, with a line on standard error, where there is none. Any thread.
+// Return a dlopen handle and its path. If there is no NCCL, they print a line to standard error and return
+// NULL. Any thread.
 void* real_library();
 const char* real_library_path();
 

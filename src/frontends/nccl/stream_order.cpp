@@ -17,7 +17,7 @@ namespace {
 constexpr unsigned event_without_timing = 2;
 constexpr int capture_active = 1;  // CU_STREAM_CAPTURE_STATUS_ACTIVE
 
-// The few functions of CUDA's driver that this takes. Streams of the runtime are the driver's.
+// The CUDA driver functions that are used. Streams of the CUDA runtime are also streams of the driver.
 struct cuda_driver {
   int (*retain_context)(void** context, int device) = nullptr;
   int (*push_context)(void* context) = nullptr;
@@ -56,16 +56,17 @@ struct cuda_driver {
   }
 };
 
-// The streams that the driver knows by the current context: NULL, and those of the runtime for one thread or
-// all.
+// Streams that the driver resolves with the current context: NULL, and the runtime's
+// legacy and per-thread streams.
 bool uses_current_context(nccl_stream stream) { return reinterpret_cast<std::uintptr_t>(stream) <= 2; }
 
 class context_guard {
  public:
-  context_guard(void* context, bool is_needed) : m_is_pushed(is_needed && cuda_driver::get()->push_context(context) == 0) {}
+  context_guard(void* context, bool is_needed)
+      : m_is_pushed(is_needed && cuda_driver::get()->push_context(context) == 0) {}
   ~context_guard() {
-    void* popped = nullptr;
-    if (m_is_pushed) cuda_driver::get()->pop_context(&popped);
+    void* popped_context = nullptr;
+    if (m_is_pushed) cuda_driver::get()->pop_context(&popped_context);
   }
   context_guard(const context_guard&) = delete;
   context_guard& operator=(const context_guard&) = delete;
@@ -74,8 +75,8 @@ class context_guard {
   bool m_is_pushed;
 };
 
-// The number of the capture that `stream` is in; 0: none. NULL streams never are, and may not be asked beside
-// one.
+// Returns the id of the capture that includes `stream`, or 0 if there is none. The legacy default stream is
+// never captured and must not be queried during a capture.
 std::uint64_t capture_id_of(nccl_stream stream) {
   if (reinterpret_cast<std::uintptr_t>(stream) <= 1) return 0;
   int status = 0;
@@ -84,8 +85,9 @@ std::uint64_t capture_id_of(nccl_stream stream) {
   return id;
 }
 
-// What a rank sends to itself, by device; its context is current. It is never freed, since that would wait for
-// everything on the device, and what is aborted may never end.
+// Returns the buffer for a rank's message to itself. There is one buffer per device. The device's context
+// must be current. The buffer is never freed: freeing would wait for all work on the device, and aborted work
+// may never end.
 void* self_message_buffer(int device) {
   static std::mutex mutex;
   static auto* const buffers = new std::map<int, void*>;
@@ -95,8 +97,8 @@ void* self_message_buffer(int device) {
   return memory;
 }
 
-// NCCL runs a communicator's calls one behind the other, whatever streams they are on; so on `stream` a message
-// of this rank to itself, which no other rank hears of, ends behind all of them.
+// Sends a message from this rank to itself on `stream`. NCCL executes a communicator's calls in order, whatever
+// their streams, so the message completes after all earlier NCCL calls. No other rank is involved.
 int send_to_self(nccl_comm comm, int rank, void* buffer, nccl_stream stream) {
   constexpr int int8_type = 0;  // ncclInt8
   const nccl_call_scope scope;
@@ -105,8 +107,8 @@ int send_to_self(nccl_comm comm, int rank, void* buffer, nccl_stream stream) {
   if (const int code = nccl.group_start(); code != nccl_success) return code;
   const int out =
       reinterpret_cast<send_message*>(nccl.collectives[ISTHMUS_SEND])(bytes, 1, int8_type, rank, comm, stream);
-  const int in =
-      reinterpret_cast<recv_message*>(nccl.collectives[ISTHMUS_RECV])(bytes + 1, 1, int8_type, rank, comm, stream);
+  const int in = reinterpret_cast<recv_message*>(nccl.collectives[ISTHMUS_RECV])(bytes + 1, 1, int8_type, rank,
+                                                                                 comm, stream);
   const int end = nccl.group_end();
   return out != nccl_success ? out : in != nccl_success ? in : end;
 }
@@ -119,7 +121,7 @@ bool stream_order::open(nccl_comm comm, int rank, int device) {
   m_comm = comm;
   m_rank = rank;
   m_calls_on_stream = 0;
-  // The context stays: it is the runtime's, which the program uses.
+  // The context is never released: it belongs to the CUDA runtime, which the program uses.
   if (driver == nullptr || driver->retain_context(&m_context, device) != 0) return false;
   const context_guard current(m_context, true);
   for (previous_call* const each : {&m_previous_call, &m_previous_captured_call})
@@ -138,7 +140,8 @@ void stream_order::close() {
 }
 
 int stream_order::begin_call(nccl_stream stream, call_owner owner) {
-  if (m_previous_call.is_unset_or_on(stream) && m_previous_captured_call.is_unset_or_on(stream)) return nccl_success;  // the driver not asked
+  if (m_previous_call.is_unset_or_on(stream) && m_previous_captured_call.is_unset_or_on(stream))
+    return nccl_success;  // no driver call
   const std::uint64_t capture = capture_id_of(stream);
   previous_call& last = previous_call_of(capture);
   if (!last.is_set || last.capture != capture || last.stream == stream) return nccl_success;
@@ -148,12 +151,13 @@ int stream_order::begin_call(nccl_stream stream, call_owner owner) {
   return last.is_recorded && make_stream_wait(last, stream) ? nccl_success : nccl_unhandled_cuda_error;
 }
 
-// In a group of this thread NCCL would keep the message to its end, behind Isthmus' call; NCCL's groups are a
-// thread's, so another one sends it, and records the event itself: cudaStreamPerThread is its own there. The
-// communicator has no call in the group yet: groups.cpp asks before that.
+// Inside a group of this thread, NCCL would defer the message to the end of the group, after the Isthmus
+// call. NCCL's groups are per thread, so another thread sends the message. That thread also records the
+// event, because cudaStreamPerThread means its own stream there. The communicator has no call in the group
+// yet; groups.cpp guarantees this.
 //
-// The event still stands behind Isthmus' last call. The message waits for it, too: NCCL's calls since then need
-// not have put anything behind that.
+// The event still marks the last Isthmus call. The message waits for it as well, because the NCCL calls since
+// then may not have been ordered after it.
 int stream_order::wait_for_nccl_calls(previous_call& last, nccl_stream stream) {
   int code = nccl_unhandled_cuda_error;
   const auto send = [&] {

@@ -1,12 +1,14 @@
-// The order of one communicator's calls. Those that Isthmus takes share signals and staging, and NCCL's and
-// Isthmus' kernels that wait for peers must not get in each other's way, so a call on another stream than the
-// one before waits for it on the device, as in isthmus.torch. NCCL keeps its own calls in order itself.
+// Keeps the calls of one communicator in order across streams.
 //
-// An event behind each of NCCL's calls would cost the host and the device more than the rest of the library,
-// and most communicators stay on one stream for long. So behind calls_before_trust calls on one stream none is
-// recorded any more; the next time that a call of Isthmus' comes on another stream NCCL's own order serves
-// (wait_for_nccl_calls). Behind Isthmus' calls, and in captures, where an event is an edge and costs nothing, one
-// always is.
+// Isthmus calls share signals and staging memory, and NCCL and Isthmus kernels that wait for peers must not run
+// concurrently. Therefore a call on a different stream than the previous call waits for that call on the
+// device, as in isthmus.torch. NCCL orders its own calls itself.
+//
+// Recording an event after each NCCL call would cost more, on host and device, than the rest of this library,
+// and most communicators use the same stream for a long time. After calls_before_trust calls on one stream, no
+// more events are recorded. When an Isthmus call then uses another stream, NCCL's own order replaces the event
+// (wait_for_nccl_calls). An event is always recorded after Isthmus calls and in captures, where it is only a
+// graph edge and costs nothing.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +23,16 @@ class stream_order {
  public:
   ~stream_order() { close(); }
 
-  // False where this machine's driver can't be used: without it nothing can be taken.
+  // Returns false if the CUDA driver cannot be used. Isthmus then handles no calls.
   bool open(nccl_comm comm, int rank, int device);
   void close();
 
-  // Around each call that `who` carries out on `stream`; `after` not where it was refused, since such a call is
-  // behind nothing. NCCL's code: it may have to launch something.
+  // Must enclose each call that `owner` executes on `stream`. Skip end_call if the call was refused, because
+  // such a call was not ordered after anything. begin_call may launch work, so it returns an NCCL result code.
   int begin_call(nccl_stream stream, call_owner owner);
   void end_call(nccl_stream stream, call_owner owner);
 
-  // Whether what Isthmus was given last, outside of graphs, is complete.
+  // True if the last Isthmus call outside of graphs has completed.
   bool is_idle() const;
 
  private:
@@ -43,21 +45,23 @@ class stream_order {
     bool is_unset_or_on(nccl_stream other) const { return !is_set || stream == other; }
   };
 
-  previous_call& previous_call_of(std::uint64_t capture) { return capture == 0 ? m_previous_call : m_previous_captured_call; }
+  previous_call& previous_call_of(std::uint64_t capture) {
+    return capture == 0 ? m_previous_call : m_previous_captured_call;
+  }
 
   void record(previous_call& last, nccl_stream stream);
   int wait_for_nccl_calls(previous_call& last, nccl_stream stream);
   bool make_stream_wait(const previous_call& last, nccl_stream stream) const;
 
-  // As many as a message of the rank to itself costs more than an event.
+  // One message of a rank to itself costs about as much as this many events.
   static constexpr int calls_before_trust = 16;
 
   nccl_comm m_comm = nullptr;
   int m_rank = -1;
   void *m_context = nullptr, *m_self_message = nullptr;
-  int m_calls_on_stream = 0;  // outside of graphs, without another stream's between
-  // Behind the call before: outside of graphs; in the capture that is going on. What one records the other
-  // can't wait for: between a graph's launches and other calls the program keeps the order.
+  int m_calls_on_stream = 0;  // outside of graphs; consecutive calls on one stream
+  // The previous call outside of graphs, and the previous call in the current capture. Neither can wait for an
+  // event of the other: the program orders graph launches and other calls.
   previous_call m_previous_call, m_previous_captured_call;
 };
 
