@@ -1,6 +1,6 @@
-// What this library uses of ggml's C interface: opaque types, and the types of functions that ggml exports.
-// No layout of ggml's is declared here; the two fields of a tensor that have no accessor are found by
-// experiment (tensor_layout.hpp), so that a ggml of another release is either understood or left alone.
+// The part of ggml's C interface that this library uses: opaque types and function types. No layout of a ggml
+// structure is declared here. tensor_layout.hpp finds the two tensor fields without accessors at run time, so
+// another ggml release either works or is not used.
 #pragma once
 
 #include <cstddef>
@@ -18,14 +18,15 @@ struct ggml_tensor;
 
 struct context_parameters {
   std::size_t pool_bytes;
-  void* pool;     // NULL: ggml allocates it
-  bool no_alloc;  // tensors get no data
+  void* pool;     // NULL if ggml allocates it
+  bool no_alloc;  // if true, tensors get no data
 };
 
 using find_procedure = void*(ggml_registry*, const char* name);
 
-// The trio: what the meta backend looks up in the registry of its first device. init gets a temporary array;
-// NULL means unsupported. allreduce gets one tensor for each backend; false means that nothing was done.
+// The three functions that the meta backend looks up in the registry of its first device. comm_init gets a
+// temporary array and returns NULL if unsupported. comm_allreduce gets one tensor per backend and returns false
+// if it did nothing.
 using comm_init = void*(ggml_backend** backends, std::size_t n);
 using comm_free = void(void* comm);
 using comm_allreduce = bool(void* comm, ggml_tensor** tensors);

@@ -5,12 +5,12 @@
 #include <mutex>
 
 namespace isthmus::ggml {
-// Found through this library's own run path, $ORIGIN.
-void* open_sibling(const char* name, std::string& reason) {
+// dlopen finds it through this library's run path, $ORIGIN.
+void* open_from_own_folder(const char* name, std::string& reason) {
   void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    const char* why = dlerror();
-    reason = why != nullptr ? why : std::string(name) + " can't be loaded";
+    const char* message = dlerror();
+    reason = message != nullptr ? message : std::string(name) + " cannot be loaded";
   }
   return library;
 }
@@ -21,7 +21,7 @@ const core_functions* open_core(std::string& reason) {
   static bool is_open = false;
   const std::lock_guard lock(mutex);
   if (is_open) return &functions;
-  void* library = open_sibling(ISTHMUS_CORE_SONAME, reason);
+  void* library = open_from_own_folder(ISTHMUS_CORE_SONAME, reason);
   if (library == nullptr) return nullptr;
   const auto find = [library](const char* name, auto& function) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
@@ -31,7 +31,7 @@ const core_functions* open_core(std::string& reason) {
             find("isthmus_tensor_parallel_allreduce", functions.allreduce) &&
             find("isthmus_tensor_parallel_free", functions.free) &&
             find("isthmus_last_error", functions.last_error);
-  if (!is_open) reason = ISTHMUS_CORE_SONAME " is of another version than this library";
+  if (!is_open) reason = ISTHMUS_CORE_SONAME " has a different version than this library";
   return is_open ? &functions : nullptr;
 }
 

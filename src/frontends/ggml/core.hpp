@@ -1,5 +1,5 @@
-// The core, libisthmus.so, opened when the first communicator is made: most programs into which this library
-// is preloaded never make one, and shall not be given the core's dependencies.
+// Functions of the core, libisthmus.so, which is opened when the first device group is created. Most programs
+// into which this library is preloaded never create one and should not load the core's dependencies.
 #pragma once
 
 #include <isthmus/tensor_parallel.h>
@@ -15,11 +15,11 @@ struct core_functions {
   decltype(&isthmus_last_error) last_error;
 };
 
-// NULL, and why in `reason`, where the library beside this one can't be loaded. Thread-safe.
+// Returns NULL and sets `reason` if the core in this library's folder cannot be loaded. Thread-safe.
 const core_functions* open_core(std::string& reason);
 
-// The library `name` beside this one; NULL, and why, where it can't be loaded. It stays: kernels may be in
-// flight at the end.
-void* open_sibling(const char* name, std::string& reason);
+// Opens the library `name` in this library's folder. Returns NULL and sets `reason` on failure. The library is
+// never closed, because kernels may be in flight at exit.
+void* open_from_own_folder(const char* name, std::string& reason);
 
 }  // namespace isthmus::ggml

@@ -21,7 +21,7 @@ isthmus_wire requested_wire() {
   if (wire == "exact") return ISTHMUS_WIRE_EXACT;
   if (wire == "bfloat16") return ISTHMUS_WIRE_BFLOAT16;
   if (!wire.empty() && wire != "rule")
-    warn_once("ISTHMUS_GGML_WIRE=" + std::string(wire) + " is unknown; rule, exact and bfloat16 are known");
+    warn_once("ISTHMUS_GGML_WIRE=" + std::string(wire) + " is unknown; use rule, exact or bfloat16");
   return ISTHMUS_WIRE_AUTO;
 }
 
@@ -31,7 +31,7 @@ std::string error_text(const core_functions& core) {
   return std::string(info.message) + (info.hint[0] != '\0' ? "; " + std::string(info.hint) : "");
 }
 
-// ggml calls through C function pointers: nothing may be thrown.
+// ggml calls these through C function pointers, so they must not throw.
 void* init(ggml_backend** backends, std::size_t n) noexcept try {
   return device_group::create(backends, n).release();
 } catch (const std::exception& failure) {
@@ -41,7 +41,7 @@ void* init(ggml_backend** backends, std::size_t n) noexcept try {
 void free(void* comm) noexcept { delete static_cast<device_group*>(comm); }
 bool allreduce(void* comm, ggml_tensor** tensors) noexcept try {
   return static_cast<device_group*>(comm)->allreduce(tensors);
-} catch (const std::exception& failure) {  // only a warning allocates, and only before anything is enqueued
+} catch (const std::exception& failure) {  // only warnings allocate, and only before anything is enqueued
   warn_once(failure.what());
   return false;
 }
@@ -63,21 +63,22 @@ std::unique_ptr<device_group> device_group::create(ggml_backend** backends, std:
   const ggml_library* ggml = ggml_library::current();
   if (ggml == nullptr || backends == nullptr || n == 0) return nullptr;
   std::unique_ptr<device_group> group(new device_group(*ggml, backends, n));
-  const device_plan plan = group->make_plan();
+  const stream_plan plan = group->make_plan();
   const std::string reason = plan.reason.empty() ? group->open(plan) : plan.reason;
   if (reason.empty()) return group;
   const bool has_native = group->open_native();
-  warn_once("not used: " + reason + "; " +
-            (has_native ? "ggml's own allreduce sums instead" : "ggml copies and adds step by step instead"));
+  warn_once(
+      "not used: " + reason + "; " +
+      (has_native ? "ggml's own allreduce is used instead" : "ggml copies and adds step by step instead"));
   return has_native ? std::move(group) : nullptr;
 }
 
-device_group::device_plan device_group::make_plan() const {
+device_group::stream_plan device_group::make_plan() const {
   ggml_device* first = m_ggml.get_device(m_backends[0]);
   const std::string kind = m_ggml.registry_name(m_ggml.registry_of(first));
   bool is_all_host = true;
-  for (ggml_backend* each : m_backends) {
-    ggml_device* device = m_ggml.get_device(each);
+  for (ggml_backend* backend : m_backends) {
+    ggml_device* device = m_ggml.get_device(backend);
     if (m_ggml.registry_of(device) != m_ggml.registry_of(first))
       return {.reason = std::string("devices ") + m_ggml.device_name(first) + " and " +
                         m_ggml.device_name(device) + " belong to different ggml backends"};
@@ -88,20 +89,20 @@ device_group::device_plan device_group::make_plan() const {
             .streams = std::vector<isthmus_stream>(m_backends.size(), nullptr)};
   if (kind == "CUDA") return plan_streams(stream_kind::cuda);
   if (kind == "SYCL") return plan_streams(stream_kind::sycl);
-  return {.reason = "ggml's backend " + kind + " is none of CUDA, SYCL and those in host memory"};
+  return {.reason = "ggml backend " + kind + " is not supported; use CUDA, SYCL or a backend in host memory"};
 }
 
-device_group::device_plan device_group::plan_streams(stream_kind kind) const {
-  device_plan plan;
+device_group::stream_plan device_group::plan_streams(stream_kind kind) const {
+  stream_plan plan;
   const void* runtime = nullptr;
-  for (ggml_backend* each : m_backends) {
-    const stream_lookup lookup = find_stream(m_ggml, each, kind);
-    const std::string name = m_ggml.device_name(m_ggml.get_device(each));
-    if (!lookup.reason.empty()) return {.reason = "the stream of " + name + " is not known: " + lookup.reason};
-    // A SYCL engine works by its queues; the platform only names the rules that apply.
+  for (ggml_backend* backend : m_backends) {
+    const stream_lookup lookup = find_stream(m_ggml, backend, kind);
+    const std::string name = m_ggml.device_name(m_ggml.get_device(backend));
+    if (!lookup.reason.empty()) return {.reason = "the stream of " + name + " is unknown: " + lookup.reason};
+    // A SYCL engine uses only the queues. The platform only selects the rules that apply.
     isthmus_device device{ISTHMUS_PLATFORM_LEVEL_ZERO, static_cast<int>(plan.devices.size())};
     if (kind == stream_kind::cuda) device = {ISTHMUS_PLATFORM_CUDA, cuda_ordinal_of(lookup.stream)};
-    if (device.ordinal < 0) return {.reason = "the CUDA driver does not say which device " + name + " is"};
+    if (device.ordinal < 0) return {.reason = "the CUDA driver does not report the device of " + name};
     plan.devices.push_back(device);
     plan.streams.push_back(lookup.stream);
     runtime = lookup.function;
@@ -110,8 +111,8 @@ device_group::device_plan device_group::plan_streams(stream_kind kind) const {
   return plan;
 }
 
-// "" or why not.
-std::string device_group::open(const device_plan& plan) {
+// Returns "" or the reason for the failure.
+std::string device_group::open(const stream_plan& plan) {
   std::string reason;
   m_core = open_core(reason);
   if (m_core == nullptr) return reason;
@@ -124,8 +125,8 @@ std::string device_group::open(const device_plan& plan) {
   if (m_handle == nullptr) return error_text(*m_core);
   m_is_host = plan.devices[0].platform == ISTHMUS_PLATFORM_HOST;
   std::string names;
-  for (ggml_backend* each : m_backends)
-    names += (names.empty() ? "" : ", ") + std::string(m_ggml.device_name(m_ggml.get_device(each)));
+  for (ggml_backend* backend : m_backends)
+    names += (names.empty() ? "" : ", ") + std::string(m_ggml.device_name(m_ggml.get_device(backend)));
   log_info("Isthmus sums over " + names);
   return "";
 }
@@ -144,22 +145,22 @@ device_group::~device_group() {
   if (m_handle != nullptr) {
     m_core->free(m_handle);
     log_debug(std::to_string(m_calls) + " allreduces of " + std::to_string(m_elements) + " elements, " +
-           std::to_string(m_refused_calls) + " refused");
+              std::to_string(m_refused_calls) + " refused");
   }
   if (m_native.comm != nullptr) m_native.free(m_native.comm);
 }
 
-// Reads the tensors into the members. "" or why they can't be summed.
+// Reads the tensors into the members. Returns "" or the reason why they cannot be summed.
 const char* device_group::read_tensors(ggml_tensor** tensors) {
   const auto datatype = m_ggml.layout().datatype(tensors[0]);
-  if (!datatype) return "the tensors are neither f32 nor f16 nor bf16";
+  if (!datatype) return "the tensors are not f32, f16 or bf16";
   m_datatype = *datatype;
   m_count = static_cast<std::uint64_t>(m_ggml.count_elements(tensors[0]));
   m_active = 0;
   for (std::size_t i = 0; i < m_backends.size(); ++i) {
-    if (m_ggml.layout().datatype(tensors[i]) != datatype) return "the tensors are of several types";
+    if (m_ggml.layout().datatype(tensors[i]) != datatype) return "the tensors have different types";
     if (static_cast<std::uint64_t>(m_ggml.count_elements(tensors[i])) != m_count)
-      return "the tensors are of several sizes";
+      return "the tensors have different sizes";
     if (!m_ggml.is_contiguous(tensors[i])) return "a tensor is not contiguous";
     m_pointers[i] = m_ggml.data(tensors[i]);
     if (m_ggml.layout().is_computed(tensors[i])) m_active |= std::uint64_t{1} << i;
@@ -167,20 +168,20 @@ const char* device_group::read_tensors(ggml_tensor** tensors) {
   return "";
 }
 
-bool device_group::leave_to_ggml(const char* reason) {
+bool device_group::use_ggml_allreduce(const char* reason) {
   ++m_refused_calls;
-  warn_once(std::string("a sum is left to ggml: ") + reason);
+  warn_once(std::string("ggml computes a sum itself: ") + reason);
   return false;
 }
 
 bool device_group::allreduce(ggml_tensor** tensors) {
   if (m_native.comm != nullptr) return m_native.allreduce(m_native.comm, tensors);
-  if (const char* reason = read_tensors(tensors); *reason != '\0') return leave_to_ggml(reason);
-  if (m_count == 0) return true;  // also where there is no memory behind the tensors
+  if (const char* reason = read_tensors(tensors); *reason != '\0') return use_ggml_allreduce(reason);
+  if (m_count == 0) return true;  // checked first, because empty tensors may have no memory
   if (m_is_host)
-    for (ggml_backend* each : m_backends) m_ggml.synchronize(each);
+    for (ggml_backend* backend : m_backends) m_ggml.synchronize(backend);
   if (!m_core->allreduce(m_handle, m_pointers.data(), m_count, m_datatype, m_active))
-    return leave_to_ggml(error_text(*m_core).c_str());
+    return use_ggml_allreduce(error_text(*m_core).c_str());
   ++m_calls;
   m_elements += m_count;
   return true;

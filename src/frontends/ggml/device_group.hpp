@@ -1,4 +1,4 @@
-// What ggml's meta backend gets: one object for each set of backends, behind ggml's three functions.
+// The object behind ggml's three allreduce functions, one for each set of backends of the meta backend.
 #pragma once
 
 #include <isthmus/tensor_parallel.h>
@@ -14,31 +14,30 @@
 
 namespace isthmus::ggml {
 
-// The function of ours that answers a look-up of ggml_backend_comm_init, _free or _allreduce_tensor; NULL for
-// other names.
+// Returns the Isthmus function for ggml_backend_comm_init, _free or _allreduce_tensor; NULL for other names.
 void* find_comm_function(const char* name);
 
 class device_group {
  public:
-  // Sums by Isthmus; where that can't be, by whatever ggml itself has for these backends, with a warning that
-  // says why; NULL where ggml has nothing either.
+  // Creates a group that sums with Isthmus. If that is not possible, prints a warning with the reason and uses
+  // ggml's own allreduce for these backends. Returns NULL if ggml has none.
   static std::unique_ptr<device_group> create(ggml_backend** backends, std::size_t n);
   ~device_group();
   device_group(const device_group&) = delete;
   device_group& operator=(const device_group&) = delete;
 
-  // As ggml wants it: enqueues only, except for backends in host memory; false has no side effect.
+  // As ggml requires: only enqueues, except for backends in host memory. Returning false has no side effect.
   bool allreduce(ggml_tensor** tensors);
 
  private:
-  // What init needs: devices and streams as the engine takes them.
-  struct device_plan {
+  // Arguments of init: the devices, and the streams in the form that the engine takes.
+  struct stream_plan {
     std::vector<isthmus_device> devices{};
     std::vector<isthmus_stream> streams{};
-    const isthmus_tensor_parallel_engine* engine = nullptr;  // NULL: the core finds it
-    std::string reason{};                                    // "" when everything was found
+    const isthmus_tensor_parallel_engine* engine = nullptr;  // NULL if the core selects it
+    std::string reason{};                                    // "" if everything was found
   };
-  // ggml's own trio, used where Isthmus can't.
+  // ggml's own functions, used if Isthmus cannot sum.
   struct native_comm {
     void* comm = nullptr;
     comm_allreduce* allreduce = nullptr;
@@ -46,12 +45,12 @@ class device_group {
   };
 
   device_group(const ggml_library& ggml, ggml_backend** backends, std::size_t n);
-  device_plan make_plan() const;
-  device_plan plan_streams(stream_kind kind) const;
-  std::string open(const device_plan& plan);
+  stream_plan make_plan() const;
+  stream_plan plan_streams(stream_kind kind) const;
+  std::string open(const stream_plan& plan);
   bool open_native();
   const char* read_tensors(ggml_tensor** tensors);
-  bool leave_to_ggml(const char* reason);
+  bool use_ggml_allreduce(const char* reason);
 
   const ggml_library& m_ggml;
   std::vector<ggml_backend*> m_backends;
@@ -60,7 +59,7 @@ class device_group {
   bool m_is_host = false;
   native_comm m_native;
 
-  // Of the call in progress; kept so that a call allocates nothing.
+  // State of the call in progress. Stored in members so that a call does not allocate.
   std::vector<void*> m_pointers;
   std::uint64_t m_count = 0, m_active = 0;
   isthmus_datatype m_datatype = ISTHMUS_FLOAT32;

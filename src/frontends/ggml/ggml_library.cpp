@@ -11,14 +11,14 @@ namespace {
 
 std::mutex mutex;
 find_procedure* known_procedure = nullptr;
-const ggml_library* instance = nullptr;  // for the life of the process, as ggml itself
+const ggml_library* instance = nullptr;  // lives as long as the process, like ggml itself
 
 }  // namespace
 
 ggml_library::ggml_library(find_procedure* look_up, const loaded_library& file)
     : procedure(look_up), m_layout(file) {}
 
-// "" or the name that is missing.
+// Returns "" or the name of a missing function.
 std::string ggml_library::find_functions(const loaded_library& file) {
   std::string missing;
   const auto find = [&](const char* name, auto& function) {
@@ -45,22 +45,23 @@ const ggml_library* ggml_library::current() noexcept {
   return instance;
 }
 
-const ggml_library* ggml_library::from_procedure(find_procedure* look_up) noexcept try {
+const ggml_library* ggml_library::find(find_procedure* look_up) noexcept try {
   const std::lock_guard lock(mutex);
   if (known_procedure == look_up) return instance;
   if (known_procedure != nullptr) {
-    warn_once("a second copy of ggml in this process is left alone");
+    warn_once("a second copy of ggml in this process is not used");
     return nullptr;
   }
   known_procedure = look_up;
   const auto file = loaded_library::containing(reinterpret_cast<const void*>(look_up));
   std::unique_ptr<ggml_library> new_library(new ggml_library(look_up, file));
   const std::string missing = new_library->find_functions(file);
-  const std::string& reason = missing.empty() ? new_library->m_layout.reason() : "it does not export " + missing;
+  const std::string& reason =
+      missing.empty() ? new_library->m_layout.reason() : "it does not export " + missing;
   if (reason.empty())
     instance = new_library.release();
   else
-    warn_once("this ggml is left alone: " + reason);
+    warn_once("this ggml is not used: " + reason);
   return instance;
 } catch (const std::exception&) {
   return nullptr;

@@ -1,4 +1,4 @@
-// The ggml of this process: the functions of it that are used, checked once.
+// Function table of the ggml library in this process, looked up and checked once.
 #pragma once
 
 #include "frontends/ggml/abi.hpp"
@@ -9,10 +9,11 @@ namespace isthmus::ggml {
 
 class ggml_library {
  public:
-  // The ggml whose registry look-up is `procedures`. NULL, and a warning, where it can't be understood, or
-  // where the process uses another copy of ggml already. Thread-safe; the object stays.
-  static const ggml_library* from_procedure(find_procedure* look_up) noexcept;
-  // The one that `of` found; NULL before.
+  // Returns the ggml library whose registry lookup function is `look_up`. Returns NULL and prints a warning if
+  // that library is not supported or if the process already uses another copy.
+  // Thread safety: any thread may call this. Lifetime: the object is never freed.
+  static const ggml_library* find(find_procedure* look_up) noexcept;
+  // Returns the object that find() created, or NULL.
   static const ggml_library* current() noexcept;
 
   find_procedure* procedure;  // ggml_backend_reg_get_proc_address
@@ -28,7 +29,7 @@ class ggml_library {
   void (*record_event)(ggml_event*, ggml_backend*);
   void (*synchronize_event)(ggml_event*);
   std::int64_t (*count_elements)(const ggml_tensor*);
-  bool (*is_contiguous)(const ggml_tensor*);  // its elements fill its memory, in whatever order
+  bool (*is_contiguous)(const ggml_tensor*);  // elements fill the memory without gaps, in any order
   void* (*data)(const ggml_tensor*);
 
   const tensor_layout& layout() const { return m_layout; }

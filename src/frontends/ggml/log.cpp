@@ -26,11 +26,12 @@ void print(const char* prefix, const std::string& text) {
 void warn_once(const std::string& text) noexcept try {
   if (is_log_level_one_of({"off"})) return;
   static std::mutex mutex;
-  static std::set<std::string>* const printed = new std::set<std::string>;  // outlives other threads at the end
+  static std::set<std::string>* const printed =
+      new std::set<std::string>;  // never freed: other threads may use it at exit
   const std::lock_guard lock(mutex);
   if (printed->insert(text).second) print("warning: ", text);
 } catch (const std::exception&) {
-  print("warning: ", "no memory for a warning");
+  print("warning: ", "out of memory while printing a warning");
 }
 
 void log_info(const std::string& text) noexcept {

@@ -1,6 +1,6 @@
-// The stream on which a ggml backend works: a CUDA stream or a sycl::queue. ggml exports neither, but it says
-// which when it records one of its own events: the call that it then makes into the CUDA or SYCL runtime
-// passes through this library (hooks.cpp), which notes the stream. Nothing of ggml's layout is read.
+// Finds the stream that a ggml backend uses: a CUDA stream or a sycl::queue. ggml exports neither, but it
+// reveals the stream when it records one of its own events: the resulting call into the CUDA or SYCL runtime
+// goes through this library (hooks.cpp). No structure of ggml is read.
 #pragma once
 
 #include <isthmus/types.h>
@@ -13,7 +13,7 @@ namespace isthmus::ggml {
 
 enum class stream_kind { cuda, sycl };
 
-// Notes the streams on which this thread records events while it exists.
+// Records the streams on which the calling thread records events, during the lifetime of the object.
 class stream_watch {
  public:
   explicit stream_watch(stream_kind kind);
@@ -21,9 +21,9 @@ class stream_watch {
   stream_watch(const stream_watch&) = delete;
   stream_watch& operator=(const stream_watch&) = delete;
 
-  // Called by the hooks; does nothing on a thread that watches nothing. `function` is the runtime's own that
-  // the hook goes on to.
-  static void note(stream_kind kind, void* stream, const void* function) noexcept;
+  // Called by the hooks. Does nothing on a thread without a stream_watch. `function` is the runtime function
+  // that the hook forwards to.
+  static void record_stream(stream_kind kind, void* stream, const void* function) noexcept;
 
   bool has_exactly_one() const { return m_event_count == 1; }
   void* stream() const { return m_stream; }
@@ -38,14 +38,14 @@ class stream_watch {
 
 struct stream_lookup {
   void* stream = nullptr;
-  const void* function = nullptr;  // of the runtime that the stream belongs to: it records events
-  std::string reason{};            // "" when the stream was found; the default stream is a stream, too
+  const void* function = nullptr;  // the event-recording function of the runtime that owns the stream
+  std::string reason{};            // "" if the stream was found, which can be the default stream
 };
 
-// Records two events on `backend` and waits for them; both must name the same stream.
+// Records two events on `backend` and waits for them. Both must use the same stream.
 stream_lookup find_stream(const ggml_library& ggml, ggml_backend* backend, stream_kind kind);
 
-// The ordinal of the device that a CUDA stream belongs to; -1 where the driver doesn't say.
+// Returns the device ordinal of a CUDA stream, or -1 if the driver does not report it.
 int cuda_ordinal_of(void* stream);
 
 }  // namespace isthmus::ggml

@@ -22,7 +22,7 @@ std::filesystem::path file_of(const void* address) {
   return dladdr(address, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "an unknown file";
 }
 
-// The N of libisthmus_ggml_syclN.so; 0 for other files.
+// Returns the N of libisthmus_ggml_syclN.so, or 0 for other files.
 int runtime_version(const std::string& file) {
   if (!file.starts_with(engine_prefix) || !file.ends_with(engine_suffix)) return 0;
   int runtime = 0;
@@ -31,7 +31,7 @@ int runtime_version(const std::string& file) {
   return error == std::errc{} && end == last ? runtime : 0;
 }
 
-// The runtimes for which there are engines beside this library.
+// Returns the runtimes that have an engine in this library's folder.
 std::set<int> available_runtimes() {
   std::set<int> runtimes;
   std::error_code ignored;
@@ -48,19 +48,19 @@ const isthmus_tensor_parallel_engine* open_sycl_engine(const void* function, std
   for (const int runtime : available_runtimes()) {
     const std::string soname = soname_of(runtime);
     available += (available.empty() ? "" : ", ") + soname;
-    // By address: a process may have two runtimes, which know nothing of each other's queues.
+    // Compare addresses: a process can have two runtimes, and they cannot use each other's queues.
     if (loaded_library(soname.c_str()).find(ISTHMUS_SYCL_SUBMIT_BARRIER) != function) continue;
     const std::string file = std::string(engine_prefix) + std::to_string(runtime) + std::string(engine_suffix);
-    void* library = open_sibling(file.c_str(), reason);
+    void* library = open_from_own_folder(file.c_str(), reason);
     if (library == nullptr) return nullptr;
     using entry_point = const isthmus_tensor_parallel_engine* (*)();
     const auto entry = reinterpret_cast<entry_point>(dlsym(library, ISTHMUS_TENSOR_PARALLEL_ENGINE_SYMBOL));
-    if (entry == nullptr) reason = file + " has no engine";
+    if (entry == nullptr) reason = file + " contains no engine";
     return entry == nullptr ? nullptr : entry();
   }
   reason = available.empty() ? "Isthmus was built without SYCL"
-                         : "the program's SYCL runtime is " + file_of(function).filename().string() +
-                               ", and there are engines for " + available;
+                             : "no engine for the program's SYCL runtime " +
+                                   file_of(function).filename().string() + "; available engines: " + available;
   return nullptr;
 }
 

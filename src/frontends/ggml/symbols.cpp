@@ -17,8 +17,8 @@ void* loaded_library::find(const char* name) const {
 }
 
 void* next_definition(const char* name, const void* caller, const void* own_definition) {
-  // The caller's library first: where ggml was loaded by dlopen (llama-cpp-python), the process' own scope
-  // does not know it. The main program has no such handle, but what it links is in the process' scope.
+  // Search the caller's library first: if ggml was loaded by dlopen (llama-cpp-python), it is not in the global
+  // scope of the process. The main program has no such handle, but its dependencies are in the global scope.
   void* definition = loaded_library::containing(caller).find(name);
   if (definition == nullptr || definition == own_definition) definition = dlsym(RTLD_NEXT, name);
   return definition == own_definition ? nullptr : definition;

@@ -1,18 +1,18 @@
-// Finding the function that a definition of this library stands in front of.
+// Finds the function that a definition in this library interposes.
 #pragma once
 
 namespace isthmus::ggml {
 
-// The next definition of `name` after this library's own: the one that the library around `caller` would
-// have reached without us, else the next one of the process. NULL where there is none.
-// `caller` is an address inside the code that called; `own` is this library's definition.
+// Returns the definition of `name` that the library containing `caller` would have called without this library,
+// or else the next definition in the process. Returns NULL if there is none. `caller` is an address inside the
+// calling code; `own_definition` is this library's definition.
 void* next_definition(const char* name, const void* caller, const void* own_definition);
 
-// Looks up names in one loaded library and what it depends on. Never loads anything; never unloads, either:
-// the library is in use by whoever called us.
+// Looks up names in a loaded library and its dependencies. Never loads or unloads a library: it
+// belongs to the caller.
 class loaded_library {
  public:
-  // By its soname, or the one that holds an address. Empty where it is not loaded.
+  // Finds the library by soname, or by an address inside it. The object is empty if the library is not loaded.
   explicit loaded_library(const char* soname);
   static loaded_library containing(const void* address);
 

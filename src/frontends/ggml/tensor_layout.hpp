@@ -1,4 +1,4 @@
-// The two fields of a ggml_tensor that ggml exports no accessor for: its type and its flags.
+// Reads the two fields of a ggml_tensor that have no accessor: type and flags.
 #pragma once
 
 #include <isthmus/types.h>
@@ -15,12 +15,12 @@ namespace isthmus::ggml {
 
 class tensor_layout {
  public:
-  // Makes a few tensors with ggml's own functions and watches which words change. Leaves a reason, and an
-  // object that must not be used, where the experiment does not give one clear answer.
+  // Creates a few tensors with ggml's functions and checks which words change. If the result is ambiguous, sets
+  // reason(), and the object must not be used.
   explicit tensor_layout(const loaded_library& ggml);
   const std::string& reason() const { return m_reason; }
 
-  // float32, float16 and bfloat16; nothing for other types.
+  // Returns float32, float16 or bfloat16, or nothing for other types.
   std::optional<isthmus_datatype> datatype(const ggml_tensor* tensor) const {
     const std::int32_t type = word(tensor, 0);
     if (type == m_types[0]) return ISTHMUS_FLOAT32;
@@ -28,7 +28,7 @@ class tensor_layout {
     if (type == m_types[2]) return ISTHMUS_BFLOAT16;
     return std::nullopt;
   }
-  // Whether the tensor holds a shard; where not, it counts as zeros whatever is in it.
+  // Returns whether the tensor holds a shard. Otherwise, it counts as zeros, regardless of its contents.
   bool is_computed(const ggml_tensor* tensor) const { return (word(tensor, m_flags) & m_compute_flag) != 0; }
 
  private:
