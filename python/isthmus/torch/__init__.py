@@ -4,7 +4,7 @@
 >>> import isthmus.torch                                        # registers the backend
 >>> dist.init_process_group("cpu:isthmus,cuda:isthmus")         # doctest: +SKIP
 
-`report()` says which path every collective of this process really took. docs/torch.md has the rest.
+`report()` shows which path each collective of this process used. See docs/guide/pytorch.md for details.
 """
 
 from ._backend import monitored_barrier, register, reload_rules, shrink

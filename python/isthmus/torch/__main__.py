@@ -1,7 +1,7 @@
-"""`python -m isthmus.torch [--report] SCRIPT ARGUMENTS`: runs an unchanged PyTorch script over Isthmus.
+"""`python -m isthmus.torch [--report] SCRIPT ARGUMENTS`: runs an unmodified PyTorch script with Isthmus.
 
-For a launcher that starts the ranks: `torchrun --nproc-per-node 2 -m isthmus.torch SCRIPT ARGUMENTS`, and so
-with `accelerate launch -m` and `deepspeed --module`. `isthmus run --torch` calls torchrun itself.
+Use it with a launcher that starts the ranks: `torchrun --nproc-per-node 2 -m isthmus.torch SCRIPT ARGUMENTS`,
+`accelerate launch -m` or `deepspeed --module`. `isthmus run --torch` calls torchrun itself.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from . import replace_backends
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs the script as __main__, with Isthmus in the place of gloo and nccl. Its exit code stays its own."""
+    """Runs the script as __main__ with Isthmus instead of gloo and nccl and keeps its exit code."""
     parser = argparse.ArgumentParser(
-        "python -m isthmus.torch", description="Runs a PyTorch script over Isthmus."
+        "python -m isthmus.torch", description="Runs a PyTorch script with Isthmus."
     )
-    parser.add_argument("--report", action="store_true", help="at the end rank 0 prints calls, paths and times")
     parser.add_argument(
-        "-m", dest="module", action="store_true", help="SCRIPT is a module's name, as in python -m"
+        "--report", action="store_true", help="print calls, paths and times on rank 0 at the end"
+    )
+    parser.add_argument(
+        "-m", dest="module", action="store_true", help="SCRIPT is a module name, as in python -m"
     )
     parser.add_argument("script", metavar="SCRIPT")
     parser.add_argument("arguments", metavar="ARGUMENTS", nargs=argparse.REMAINDER)
-    parser.add_argument(
-        "--local_rank", "--local-rank", help="what DeepSpeed's launcher adds; handed on to SCRIPT"
-    )
+    parser.add_argument("--local_rank", "--local-rank", help="added by DeepSpeed's launcher; passed to SCRIPT")
     options = parser.parse_args(arguments)
     if not options.module and not os.path.exists(options.script):
-        parser.error(f"SCRIPT {options.script!r} does not exist (a module's name needs -m)")
+        parser.error(f"SCRIPT {options.script!r} does not exist; use -m to run a module")
     replace_backends(report=options.report)
     launcher_arguments = [] if options.local_rank is None else [f"--local_rank={options.local_rank}"]
     sys.argv = [options.script, *launcher_arguments, *options.arguments]
-    if options.module:  # python -m already put the present folder first
+    if options.module:  # python -m has already put the current folder first
         runpy.run_module(options.script, run_name="__main__", alter_sys=True)
     else:
         if not sys.flags.safe_path:

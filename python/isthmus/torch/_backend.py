@@ -1,4 +1,4 @@
-"""The backend's registration: what `init_process_group` and `new_group` call."""
+"""Registers the backend for `init_process_group` and `new_group`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _extension = load_extension()
 
 
 def register() -> None:
-    """Makes "isthmus" known to torch.distributed; again: does nothing."""
+    """Registers "isthmus" with torch.distributed. Does nothing if it is already registered."""
     if NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
 
@@ -25,22 +25,23 @@ def register() -> None:
 def monitored_barrier(
     group: dist.ProcessGroup | None = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
 ) -> None:
-    """Waits on the host until all ranks of the group came; rank 0's error names those that did not.
+    """Waits on the host for all ranks of the group. On rank 0, the error names the ranks that did not arrive.
 
-    torch.distributed.monitored_barrier is the same for gloo, and refuses every other backend. `timeout` bounds
-    the wait (default: the group's); with `wait_all_ranks` all missing ranks are named, else the first.
+    torch.distributed.monitored_barrier does the same, but only for gloo. `timeout` limits the wait (default:
+    the group's timeout). With `wait_all_ranks`, the error names all missing ranks, otherwise only the first.
     """
     backend = (group or dist.distributed_c10d._get_default_group())._get_backend(torch.device("cpu"))
-    default_timeout = timedelta(milliseconds=-1)  # c10d's own mark for it
+    default_timeout = timedelta(milliseconds=-1)  # c10d's value for an unset timeout
     backend.monitored_barrier(default_timeout if timeout is None else timeout, wait_all_ranks)
 
 
 def reload_rules() -> None:
-    """Lets all groups of this process take the present configuration, environment and profile.
+    """Applies the current configuration, environment and profile to all groups of this process.
 
-    Waits for the device, then closes their communicators; the next calls make new ones. Every rank calls it
-    between the same collectives, with no collective captured in a graph that is to be replayed. A tensor of the
-    symmetric heap stays valid, but is plain memory to the new communicators, and keeps the old one's memory.
+    Waits for the device and closes all communicators. The next calls create new ones. All ranks must call it
+    between the same collectives. Graphs with captured collectives must not be replayed afterwards. A tensor
+    in the symmetric heap stays valid and keeps the memory of its old communicator, but new communicators
+    treat it as ordinary memory.
     """
     apply_environment()
     if torch.cuda.is_initialized():
@@ -50,33 +51,39 @@ def reload_rules() -> None:
 
 
 def shrink(group: dist.ProcessGroup | None = None, wait: timedelta | None = None) -> dist.ProcessGroup:
-    """After a failure: the group of the ranks that still call this, in their old order, to go on with.
+    """Returns a group of the surviving ranks after a failure. The order of the ranks stays the same.
 
-    Collective over the survivors. Ranks whose process has ended count as lost at once, others that do not call
-    are waited for `wait` (default: the group's timeout) and left out. As with torch.distributed.shrink_group,
-    which does the rest, a shrunk default group is the new default group, and all other groups are gone. Where
-    nobody is lost after all, the group itself goes on and is returned.
+    Collective over the survivors. Ranks whose process has exited are excluded immediately. Other ranks that
+    do not call this are excluded after `wait` (default: the group's timeout). As with
+    torch.distributed.shrink_group, which creates the group, a shrunk default group becomes the new default
+    group, and all other groups are destroyed. If no rank is lost, the group continues and is returned.
     """
     old = group or dist.distributed_c10d._get_default_group()
     backends = _backends_of(old)
     if not backends:
-        raise TypeError("isthmus does not serve this group: make it with a backend such as 'cpu:isthmus'")
+        raise TypeError(
+            "isthmus.torch.shrink: the group has no isthmus backend; "
+            "create it with a backend such as 'cpu:isthmus'"
+        )
     if not hasattr(dist, "shrink_group"):
-        raise RuntimeError(f"PyTorch {torch.__version__} has no torch.distributed.shrink_group: 2.10 has")
+        raise RuntimeError(
+            f"isthmus.torch.shrink: PyTorch {torch.__version__} has no torch.distributed.shrink_group; "
+            "use PyTorch 2.10 or newer"
+        )
     devices = list(old._device_types)
     lost_ranks = backends[0].agree_on_lost_ranks(0.0 if wait is None else wait.total_seconds())
     if not lost_ranks:
         return old
     shrunk = dist.shrink_group(lost_ranks, group)
     backend = _backends_of(shrunk)[0]
-    for device in devices:  # shrink_group leaves it at one
+    for device in devices:  # shrink_group registers only one device type
         if device not in shrunk._device_types:
             shrunk._register_backend(device, dist.ProcessGroup.BackendType.CUSTOM, backend)
     return shrunk
 
 
 def is_isthmus(group: dist.ProcessGroup) -> bool:
-    """Whether Isthmus serves a device type of the group."""
+    """Returns whether Isthmus is the backend for a device type of the group."""
     return bool(_backends_of(group))
 
 
@@ -86,13 +93,13 @@ def _backends() -> list[Any]:
 
 def _backends_of(group: dist.ProcessGroup) -> list[Any]:
     backends = [group._get_backend(device) for device in group._device_types]
-    # TORCH_DISTRIBUTED_DEBUG=DETAIL wraps them
+    # TORCH_DISTRIBUTED_DEBUG=DETAIL wraps the backends.
     unwrapped = [getattr(each, "wrapped_pg", each) for each in backends]
     return [each for each in unwrapped if isinstance(each, _extension.ProcessGroupIsthmus)]
 
 
 def _create(options: Any, _backend_options: Any) -> dist.Backend:
-    """One rank's backend of one group. Nothing is exchanged here: communicators are made when first used."""
+    """Creates the backend of a group on this rank. Communicators are created later, at first use."""
     timeout = options.timeout
 
     def fallback(store: dist.Store, rank: int, size: int, device: str) -> dist.Backend:
@@ -110,7 +117,7 @@ def _create(options: Any, _backend_options: Any) -> dist.Backend:
 
 
 def _torch_backend(store: dist.Store, rank: int, size: int, timeout: timedelta, device: str) -> dist.Backend:
-    """PyTorch's own backend for what Isthmus has no image of."""
+    """Creates PyTorch's own backend for operations that Isthmus does not support."""
     if device == "cpu":
         return dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
     options = dist.ProcessGroupNCCL.Options()

@@ -1,8 +1,9 @@
-"""The extension of isthmus.torch for the PyTorch that is there.
+"""Loads the extension of isthmus.torch for the installed PyTorch.
 
-A build tree has it beside this file. An installed package brings its sources, because an extension fits one
-version of PyTorch: it is compiled at the first import, with PyTorch's own builder in a process of its own, and
-kept in `cache_folder()`. Ranks that start at the same time compile it once.
+In a build tree, the extension is next to this file. An installed package contains the sources, because an
+extension works with only one version of PyTorch. The first import compiles them with PyTorch's extension
+builder in a separate process and stores the result in `cache_folder()`. Ranks that start at the same time
+compile it only once.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ LIBRARY = HERE.parent / "libisthmus.so.0"
 
 
 def load() -> ModuleType:
-    """The extension, compiled where that is needed. Raises ImportError that says what to do."""
+    """Returns the extension and compiles it if necessary. Raises ImportError with a hint."""
     try:
         return importlib.import_module("isthmus.torch._extension")
     except ImportError as failure:
         if not SOURCES.is_dir():
             raise ImportError(
                 f"isthmus.torch was not built for this PyTorch: {failure}. "
-                "Build it with scripts/build in an environment that has it (docs/torch.md)."
+                "Build it with scripts/build in an environment with this PyTorch (docs/guide/pytorch.md)."
             ) from failure
     return _import_file(_compiled())
 
 
 def cache_folder() -> Path:
-    """Where compiled extensions lie: ISTHMUS_CACHE_DIR, or isthmus/ in the user's cache."""
+    """Returns the folder of compiled extensions: ISTHMUS_CACHE_DIR, or isthmus/ in the user's cache."""
     configured = os.environ.get("ISTHMUS_CACHE_DIR")
     user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(configured) if configured else user_cache / "isthmus"
@@ -53,8 +54,8 @@ def _compiled() -> Path:
     state = folder.stat()
     if state.st_uid != os.getuid() or state.st_mode & 0o022:
         raise ImportError(
-            f"isthmus.torch: {folder} must belong to this user and be writable by nobody else, since code is "
-            "loaded from it; name another folder by ISTHMUS_CACHE_DIR"
+            f"isthmus.torch: cache folder {folder} must belong to this user and must not be writable by "
+            "others, because code is loaded from it; set ISTHMUS_CACHE_DIR to another folder"
         )
     target = folder / name
     newest = max(source.stat().st_mtime for source in SOURCES.rglob("*pp"))
@@ -73,9 +74,9 @@ def _run_builder(torch_version: str, target: Path) -> None:
     if result.returncode != 0 or not target.exists():
         last_lines = "\n".join((result.stdout + result.stderr).strip().splitlines()[-15:])
         raise ImportError(
-            f"isthmus.torch could not be compiled for PyTorch {torch_version}; it needs g++ 12 or newer, "
+            f"isthmus.torch could not be compiled for PyTorch {torch_version}; install g++ 12 or newer, "
             "Python's headers (Debian: g++ python3-dev) and ninja (pip install isthmus[torch]). "
-            f"The compiler said:\n{last_lines}"
+            f"Output of the compiler:\n{last_lines}"
         )
 
 
@@ -83,7 +84,7 @@ def _import_file(path: Path) -> ModuleType:
     name = "isthmus.torch._extension"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"isthmus.torch: {path} is no extension module of this Python; remove it")
+        raise ImportError(f"isthmus.torch: {path} is not an extension module for this Python; remove it")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
@@ -91,7 +92,7 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def build(target: Path) -> None:
-    """Compiles the sources into `target`, as one translation unit: PyTorch's headers cost half a minute."""
+    """Compiles the sources as one translation unit, because PyTorch's headers take half a minute."""
     import tempfile
 
     from torch.utils import cpp_extension
@@ -100,8 +101,8 @@ def build(target: Path) -> None:
         unity_source = Path(folder) / "whole.cpp"
         lines = [f'#include "{path}"\n' for path in sorted(SOURCES.rglob("*.cpp"))]
         unity_source.write_text("".join(lines), encoding="utf-8")
-        # A C++ runtime of its own with nothing of it visible, before PyTorch's libraries, which export parts
-        # of theirs.
+        # Links a private C++ runtime with hidden symbols. It must precede PyTorch's libraries, which export
+        # parts of their own runtime.
         runtime = ["-static-libstdc++", "-Wl,--exclude-libs,libstdc++.a", "-l:libstdc++.a"]
         built = cpp_extension.load(
             name="_extension",
@@ -117,6 +118,6 @@ def build(target: Path) -> None:
 
 
 if __name__ == "__main__":
-    # As a file, not as a part of its package, whose import asks for the extension.
+    # Runs as a file, because importing the package requires the extension.
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != HERE]
     build(Path(sys.argv[1]))

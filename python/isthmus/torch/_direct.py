@@ -1,4 +1,4 @@
-"""all_reduce without what PyTorch does around a call: its Python, the dispatcher, a work and a future."""
+"""A fast all_reduce that bypasses PyTorch's Python code, dispatcher, work and future."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from ._backend import _backends_of
 _SUM: Any = dist.ReduceOp.SUM
 _OP = type(_SUM)
 
-# Which backend of ours serves a group's CPU tensors; False: none does.
+# The Isthmus backend for the CPU tensors of a group, or False if there is none.
 _backend_by_group: WeakKeyDictionary[dist.ProcessGroup, Any] = WeakKeyDictionary()
 
 
 def all_reduce(
     tensor: torch.Tensor, op: Any = _SUM, group: dist.ProcessGroup | None = None, async_op: bool = False
 ) -> dist.Work | None:
-    """torch.distributed.all_reduce, sooner back: for a small CPU tensor most of that call is PyTorch's own.
+    """Like torch.distributed.all_reduce, with less overhead for small CPU tensors.
 
-    Same arguments, results, errors, order and threads; calls of both may follow each other. What is more than a
-    plain reduction in place on the host goes to torch.distributed.all_reduce itself: other devices, backends,
-    subclasses, asynchronous calls, tensors that require gradients, coalescing, compilation, profilers, modes.
+    Arguments, results, errors, ordering and thread safety are the same, and both functions may be mixed.
+    Everything except a plain in-place reduction on the host is passed to torch.distributed.all_reduce: other
+    devices and backends, tensor subclasses, asynchronous calls, tensors that require gradients, coalescing,
+    compilation, profilers and modes.
     """
     if torch.compiler.is_compiling():
         return dist.all_reduce(tensor, op, group, async_op)
@@ -39,13 +40,17 @@ def all_reduce(
         backend = _backend_by_group.get(process_group)
         if backend is None:
             backend = _backend_by_group[process_group] = _find_backend(process_group)
-        if backend and process_group not in c10d._world.pg_coalesce_state and backend.try_allreduce_inline(tensor, op):
+        if (
+            backend
+            and process_group not in c10d._world.pg_coalesce_state
+            and backend.try_allreduce_inline(tensor, op)
+        ):
             return None
     return dist.all_reduce(tensor, op, group, async_op)
 
 
 def _find_backend(group: dist.ProcessGroup) -> Any:
-    """Our backend, unless something wraps it, such as what TORCH_DISTRIBUTED_DEBUG=DETAIL adds."""
+    """Returns the Isthmus backend, or False if there is none or if TORCH_DISTRIBUTED_DEBUG=DETAIL wraps it."""
     if torch.device("cpu") not in group._device_types:
         return False
     backend = group._get_backend(torch.device("cpu"))

@@ -1,20 +1,20 @@
-"""Environment variables of isthmus.torch, as rules and options of the selector: they bind like any other."""
+"""Converts the environment variables of isthmus.torch to rules and options, which have the usual priority."""
 
 from __future__ import annotations
 
 import os
 
-# Names the variable that tells what we have added to ISTHMUS_{}, here or in a process that started this one.
+# Variable that records what was added to ISTHMUS_{} by this process or by one of its ancestors.
 ADDED = "ISTHMUS_TORCH_ADDED_{}"
 
 
 def apply_environment() -> None:
-    """Adds what the opt-in variables ask for to ISTHMUS_RULE and ISTHMUS_OPTION, in place of earlier additions.
+    """Adds the rules and options of the opt-in variables to ISTHMUS_RULE and ISTHMUS_OPTION.
 
-    Communicators read those when they are made, so the variables have to be set before the first collective
-    or before reload_rules(), and alike on all ranks.
+    Replaces earlier additions. Communicators read these variables when they are created. Set the opt-in
+    variables to the same values on all ranks, before the first collective or before reload_rules().
     """
-    requested = _requested()  # complains before anything is changed
+    requested = _requested()  # validates before anything is changed
     for name in ("RULE", "OPTION"):
         previous = os.environ.pop(ADDED.format(name), None)
         entries = [text for text in _entries(f"ISTHMUS_{name}") if text != previous]
@@ -37,7 +37,7 @@ def _requested() -> dict[str, str]:
 def _flag(name: str) -> bool:
     value = os.environ.get(name, "0")
     if value not in ("", "0", "1"):
-        raise ValueError(f"{name}={value!r}: it must be 0 or 1")
+        raise ValueError(f"{name} = {value!r}; it must be 0 or 1")
     return value == "1"
 
 
@@ -46,7 +46,7 @@ def _bytes(name: str) -> int | None:
     if not text:
         return None
     if not text.isdecimal():
-        raise ValueError(f"{name}={text!r}: it must be a whole number of bytes")
+        raise ValueError(f"{name} = {text!r}; it must be a whole number of bytes")
     return int(text)
 
 

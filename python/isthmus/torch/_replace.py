@@ -1,8 +1,8 @@
-"""Isthmus in the place of gloo and nccl, for programs that do not know of it.
+"""Replaces gloo and nccl with Isthmus in unmodified programs.
 
-Every process group of torch.distributed (the default one, new groups, device meshes, DeepSpeed's, accelerate's)
-is made by one function of PyTorch's, `_new_process_group_helper`. replace_backends() wraps it, and
-`split_group`, which makes groups in NCCL's own way. docs/torch.md says what programs see of it.
+PyTorch creates every process group (the default group, new groups, device meshes, groups of DeepSpeed and
+accelerate) with one function, `_new_process_group_helper`. replace_backends() wraps this function and
+`split_group`, which creates groups with ncclCommSplit. docs/guide/pytorch.md describes the effects on programs.
 """
 
 from __future__ import annotations
@@ -23,27 +23,28 @@ from torch.distributed import distributed_c10d as c10d
 from ._backend import NAME, is_isthmus
 from ._report import print_report
 
-# What takes whose place, on which device type.
+# Device types and backends that Isthmus replaces.
 REPLACED_BACKENDS = {("cpu", "gloo"), ("cuda", "nccl")}
 _HELPER, _SPLIT = "_new_process_group_helper", "split_group"
 _CHILD_KEY = "isthmus.torch"
 
 _logged: set[str] = set()
 _settings: dict[str, bool] = {}
-_reporting: set[int] = set()  # processes that will print their report
+_reporting: set[int] = set()  # ids of processes that will print a report
 
 
 def replace_backends(report: bool = False) -> None:
-    """From now on process groups of this process, and of those that it starts by multiprocessing, have Isthmus
-    where the program asks for gloo (CPU tensors) and nccl (CUDA tensors).
+    """Uses Isthmus instead of gloo (CPU tensors) and nccl (CUDA tensors) in all new process groups.
 
-    Call it before the first group is made; calling it again only changes `report`: whether rank 0 prints
-    isthmus.torch.report() to standard error when its process ends. Raises ImportError where this PyTorch makes
-    groups in a way that is not known here. Not thread-safe.
+    Applies to this process and to processes that it starts with multiprocessing. Call it before the first
+    group is created. If `report` is true, rank 0 prints isthmus.torch.report() to standard error when its
+    process exits; later calls only change `report`. Raises ImportError if this version of PyTorch creates
+    groups in an unsupported way. Not thread-safe.
     """
     is_first_call = not _settings
     _settings["report"] = report
-    # Pickled with every Process object: spawned children activate what forked ones inherit.
+    # Pickled with every Process object, so spawned children activate the replacement. Forked
+    # children inherit it.
     current_process()._config[_CHILD_KEY] = _ReplaceInChild(report)
     if not is_first_call:
         return
@@ -51,7 +52,7 @@ def replace_backends(report: bool = False) -> None:
     if original is None or "backend" not in inspect.signature(original).parameters:
         _settings.clear()
         raise ImportError(
-            f"PyTorch {torch.__version__} makes process groups in a way that isthmus.torch does not know; "
+            f"replace_backends: PyTorch {torch.__version__} creates process groups in an unsupported way; "
             'name the backend instead: init_process_group("cpu:isthmus,cuda:isthmus")'
         )
     setattr(c10d, _HELPER, _wrapped_helper(original))
@@ -60,7 +61,7 @@ def replace_backends(report: bool = False) -> None:
 
 
 class _ReplaceInChild:
-    """Unpickling it activates the replacement."""
+    """Activates the replacement when it is unpickled."""
 
     def __init__(self, report: bool) -> None:
         self._report = report
@@ -70,32 +71,35 @@ class _ReplaceInChild:
 
 
 def replace_backends_in_child(report: bool) -> _ReplaceInChild:
-    """What a spawned process runs before its own function."""
+    """Called in a spawned process before its own function."""
     replace_backends(report)
     return _ReplaceInChild(report)
 
 
 def _replace_everywhere(old: Any, new: Any) -> None:
-    """PyTorch's own modules import split_group by name."""
+    """Replaces split_group in the modules of PyTorch that import it by name."""
     for name, module in list(sys.modules.items()):
         if name.startswith("torch.distributed") and getattr(module, _SPLIT, None) is old:
             setattr(module, _SPLIT, new)
 
 
-# ---- which backends ---------------------------------------------------------------------------------------
+# ---- choice of the backends -------------------------------------------------------------------------------
 
 
 def replacement_map(backend: str) -> dict[str, str] | None:
-    """Backend by device type with Isthmus in it, None where the group is left alone (which is said once)."""
+    """Returns the backend of each device type, or None if the group is not changed. Logs the reason once."""
     requested = backend.lower()
     if requested not in ("undefined", "gloo", "nccl") and ":" not in requested:
         if requested not in (NAME, "fake"):
-            _log_once(f"the backend {requested!r} is not replaced: only gloo and nccl are")
+            _log_once(f"the backend {requested!r} is not replaced; only gloo and nccl are")
         return None
     by_device = c10d.BackendConfig(c10d.Backend(requested)).get_device_backend_map()
     other_plugins = {name for name in by_device.values() if name.upper() in c10d.Backend._plugins} - {NAME}
-    if other_plugins:  # PyTorch keeps one custom backend for each group
-        _log_once(f"groups with {', '.join(sorted(other_plugins))} ({requested}) are left alone: PyTorch mixes no two plug-ins")
+    if other_plugins:  # PyTorch supports one custom backend per group
+        _log_once(
+            f"groups with {', '.join(sorted(other_plugins))} ({requested}) are not changed; "
+            "PyTorch supports one custom backend per group"
+        )
         return None
     replacements = {device: _replacement(device, name) for device, name in by_device.items()}
     replacements = {device: name for device, name in replacements.items() if name is not None}
@@ -106,9 +110,9 @@ def _replacement(device: str, name: str) -> str | None:
     if (device, name) in REPLACED_BACKENDS:
         return NAME
     if name in ("mpi", "ucc"):
-        _log_once(f"the backend {name!r} for {device} is not replaced: only gloo and nccl are")
-    # A plain "gloo" is also for CUDA tensors. Programs take it there where NCCL can't be had (ranks that share
-    # a device), so it stays; a PyTorch without CUDA needs none.
+        _log_once(f"the backend {name!r} for {device} is not replaced; only gloo and nccl are")
+    # A plain "gloo" also serves CUDA tensors. Programs use it if NCCL is not available (ranks that share a
+    # device), so it is kept, except with a PyTorch without CUDA.
     is_unusable = name == "gloo" and device == "cuda" and not torch.backends.cuda.is_built()
     return None if is_unusable else str(name)
 
@@ -119,7 +123,7 @@ def _log_once(line: str) -> None:
     _logged.add(line)
 
 
-# ---- PyTorch's two ways to make a group -------------------------------------------------------------------
+# ---- wrappers of PyTorch's functions ----------------------------------------------------------------------
 
 
 def _wrapped_helper(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -144,14 +148,16 @@ def _wrapped_helper(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _forget_options(call: inspect.BoundArguments) -> None:
-    for name in ("backend_options", "pg_options"):  # by version of PyTorch
+    for name in ("backend_options", "pg_options"):  # depends on the version of PyTorch
         if call.arguments.get(name) is not None:
-            _log_once(f"{name} of type {type(call.arguments[name]).__name__} have no meaning for Isthmus: not used")
+            _log_once(
+                f"{name} of type {type(call.arguments[name]).__name__} are ignored; Isthmus does not use them"
+            )
             call.arguments[name] = None
 
 
 def _restore_requested_names(group: dist.ProcessGroup, requested: str, backends: dict[str, str]) -> None:
-    """get_backend() and the group's own name stay what the program asked for, which it may compare with."""
+    """Keeps the requested names in get_backend() and in the group, because programs may compare them."""
     config = c10d.BackendConfig(c10d.Backend(requested))
     names = config.get_device_backend_map()
     c10d._world.pg_map[group] = (c10d.Backend(requested), c10d._world.pg_map[group][1])
@@ -159,7 +165,9 @@ def _restore_requested_names(group: dist.ProcessGroup, requested: str, backends:
     other_backends = {name for name in backends.values() if name != NAME}
     for device, name in backends.items():
         backend_type = c10d.Backend.backend_type_map[names[device]]
-        if name == NAME and names[device] not in other_backends:  # else the type is the other backend's
+        if (
+            name == NAME and names[device] not in other_backends
+        ):  # otherwise the type belongs to the other backend
             target = torch.device(device)
             group._register_backend(target, backend_type, group._get_backend(target))
     default = "nccl" if "nccl" in names.values() else next(iter(names.values()))
@@ -195,9 +203,9 @@ def _wrapped_split(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _schedule_report(group: dist.ProcessGroup) -> None:
-    """Rank 0 of the default group prints; its process is not always the one that asked for it."""
+    """Schedules the report on rank 0 of the default group, which may be in a child process."""
     if not _settings["report"] or os.getpid() in _reporting:
         return
-    if dist.group.WORLD is None and group.rank() == 0:  # the default group is published after it was made
+    if dist.group.WORLD is None and group.rank() == 0:  # the default group is set after its creation
         _reporting.add(os.getpid())
         multiprocessing.util.Finalize(None, print_report, exitpriority=0)

@@ -1,4 +1,4 @@
-"""What the collectives of this process really took."""
+"""The report of the paths that the collectives of this process used."""
 
 from __future__ import annotations
 
@@ -14,13 +14,18 @@ from . import _extension
 
 @dataclass(frozen=True)
 class Row:
-    """One path that was taken.
+    """One path that calls of this process used.
 
-    group: name of the process group; device: "cpu" or "cuda:0"; collective: a name of THE TABLE; path:
-    "backend:algorithm", or "torch:gloo" and "torch:nccl" for what went to PyTorch's own backend; reason: the
-    rule that chose it, or why it fell back; calls, and the sum of this rank's own bytes over them; seconds: of
-    the host in these calls, from the meeting of the ranks on. For CPU tensors that is until the data are there,
-    the wait for slower ranks included; for devices until the work is on the stream; None for what PyTorch did.
+    group: name of the process group.
+    device: "cpu" or "cuda:0".
+    collective: name in the collective table.
+    path: "backend:algorithm", or "torch:gloo" or "torch:nccl" for calls of PyTorch's own backend.
+    reason: the rule that selected the path, or the reason of the fallback.
+    calls: number of calls.
+    bytes: sum of this rank's own bytes over these calls.
+    seconds: host time in these calls, without the creation of communicators. For CPU tensors, it ends when
+        the data has arrived and includes the wait for slower ranks. For devices, it ends when the work is on
+        the stream. None for calls of PyTorch's own backend.
     """
 
     group: str
@@ -34,27 +39,29 @@ class Row:
 
     @property
     def is_torch_fallback(self) -> bool:
-        """Whether it went to PyTorch's own backend."""
+        """Whether these calls used PyTorch's own backend."""
         return self.path.startswith("torch:")
 
 
 def report() -> list[Row]:
-    """Every path that this process has taken since the start or the last reset. Counted when a call starts."""
+    """Returns the paths used since the start or the last reset. Calls are counted when they start."""
     rows = [Row(**row) for row in _extension.report_rows()]
     return [Row(**row.__dict__ | {"seconds": None}) if row.is_torch_fallback else row for row in rows]
 
 
 def reset_report() -> None:
-    """Sets all counts to 0."""
+    """Resets all counts to 0."""
     _extension.reset_report()
 
 
 def print_report(file: TextIO | None = None) -> None:
-    """The report as a table, all groups together, on standard error by default."""
+    """Prints the report as a table for all groups together, to standard error by default."""
     rows = report()
     own_calls = sum(row.calls for row in rows if not row.is_torch_fallback)
     console = Console(file=file or sys.stderr, width=110, highlight=False)
-    console.print(f"isthmus: {own_calls} of {sum(row.calls for row in rows)} calls of this rank took Isthmus' paths")
+    console.print(
+        f"isthmus: {own_calls} of {sum(row.calls for row in rows)} calls of this rank took Isthmus' paths"
+    )
     table = Table(
         "device", "collective", "path", "calls", "MB", "host ms", "us a call", box=None, pad_edge=False
     )
@@ -73,5 +80,7 @@ def print_report(file: TextIO | None = None) -> None:
         )
     if rows:
         console.print(table)
-    for reason in sorted({f"{row.collective} by {row.path}: {row.reason}" for row in rows if row.is_torch_fallback}):
+    for reason in sorted(
+        {f"{row.collective} by {row.path}: {row.reason}" for row in rows if row.is_torch_fallback}
+    ):
         console.print(reason, markup=False)

@@ -1,4 +1,4 @@
-// The collectives and messages of process_group: each call checks its lists and submits the task of tasks.hpp.
+// Collectives and messages of process_group. Each call checks its lists and submits a task from tasks.hpp.
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/record_function.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
@@ -9,26 +9,29 @@
 namespace isthmus::torch_backend {
 namespace {
 
-const at::Tensor& single(const char* call, const tensors& list) {
-  TORCH_CHECK_VALUE(list.size() == 1, call, ": ", list.size(), " tensors; a process drives one, on one device");
+const at::Tensor& single_element(const char* call, const tensors& list) {
+  TORCH_CHECK_VALUE(list.size() == 1, call, ": the list has ", list.size(),
+                    " tensors; it must have one, because a process uses one device");
   return list.front();
 }
 
-const tensors& single(const char* call, const tensor_lists& lists) {
-  TORCH_CHECK_VALUE(lists.size() == 1, call, ": ", lists.size(), " lists of tensors; a process has one");
+const tensors& single_element(const char* call, const tensor_lists& lists) {
+  TORCH_CHECK_VALUE(lists.size() == 1, call, ": there are ", lists.size(),
+                    " lists of tensors; there must be one, because a process uses one device");
   return lists.front();
 }
 
 const tensors& optional_list(const char* call, const tensor_lists& lists) {
   static const tensors empty;
-  return lists.empty() ? empty : single(call, lists);
+  return lists.empty() ? empty : single_element(call, lists);
 }
 
-// The factor of PREMUL_SUM; undefined for every other reduction.
+// Returns the factor of PREMUL_SUM, or an undefined tensor for other reductions.
 at::Tensor factor_of(const c10d::ReduceOp& op, at::ScalarType type) {
   if (op != c10d::ReduceOp::PREMUL_SUM) return {};
   const auto* factor = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
-  TORCH_CHECK_VALUE(factor != nullptr, "PREMUL_SUM has no factor: make it with _make_nccl_premul_sum");
+  TORCH_CHECK_VALUE(factor != nullptr,
+                    "PREMUL_SUM has no factor; create it with torch.distributed._make_nccl_premul_sum");
   if (factor->tensor_factor.defined()) return factor->tensor_factor;
   return at::scalar_tensor(factor->double_factor, at::TensorOptions().dtype(type));
 }
@@ -36,13 +39,13 @@ at::Tensor factor_of(const c10d::ReduceOp& op, at::ScalarType type) {
 }  // namespace
 
 work_ptr process_group::broadcast(tensors& data, const c10d::BroadcastOptions& options) {
-  const at::Tensor& tensor = single("broadcast", data);
+  const at::Tensor& tensor = single_element("broadcast", data);
   return submit(tensor.device(), wait_options_from(options),
                 [&] { return tasks::broadcast(tensor, static_cast<int>(options.rootRank)); });
 }
 
 work_ptr process_group::allreduce(tensors& data, const c10d::AllreduceOptions& options) {
-  const at::Tensor& tensor = single("all_reduce", data);
+  const at::Tensor& tensor = single_element("all_reduce", data);
   if (tensor.is_sparse()) return allreduce_sparse(data, options);
   return submit_reduction(
       "allreduce", tensor, options.reduceOp, wait_options_from(options),
@@ -53,28 +56,30 @@ work_ptr process_group::allreduce(tensors& data, const c10d::AllreduceOptions& o
 bool process_group::try_allreduce_inline(const at::Tensor& data, c10d::ReduceOp::RedOpType op) {
   using c10d::ReduceOp;
   const bool is_plain = data.is_cpu() && data.layout() == at::kStrided && !data.requires_grad() &&
-                     !data.key_set().has(c10::DispatchKey::Python) && op != ReduceOp::PREMUL_SUM;
+                        !data.key_set().has(c10::DispatchKey::Python) && op != ReduceOp::PREMUL_SUM;
   if (!is_plain || at::hasCallbacks() || c10::impl::TorchDispatchModeTLS::any_modes_set() ||
       at::impl::torch_function_mode_enabled() || current_batch() != nullptr)
     return false;
   const char* reason = "";
   const auto mapping = find_reduction(data.scalar_type(), ReduceOp(op), reason);
   if (!mapping) return false;
-  if (!executor_for(c10::Device(c10::kCPU))->try_run_inline([&] { return tasks::allreduce(data, {*mapping, {}}); }))
+  if (!executor_for(c10::Device(c10::kCPU))->try_run_inline([&] {
+        return tasks::allreduce(data, {*mapping, {}});
+      }))
     return false;
   ++m_sequence;
   return true;
 }
 
 work_ptr process_group::allreduce_coalesced(tensors& data, const c10d::AllreduceCoalescedOptions& options) {
-  TORCH_CHECK_VALUE(!data.empty(), "all_reduce_coalesced: no tensors");
+  TORCH_CHECK_VALUE(!data.empty(), "all_reduce_coalesced: the list of tensors is empty; pass at least one");
   return submit_reduction(
       "allreduce", data.front(), options.reduceOp, wait_options_from(options),
       [&](const tasks::scaled_reduction& reduction) {
         collective_task all = tasks::allreduce(data.front(), reduction);
         for (std::size_t index = 1; index < data.size(); ++index) {
           TORCH_CHECK_VALUE(data[index].scalar_type() == data.front().scalar_type(),
-                            "all_reduce_coalesced: all tensors must have one dtype");
+                            "all_reduce_coalesced: all tensors must have the same dtype");
           all.append(tasks::allreduce(data[index], reduction));
         }
         return all;
@@ -83,14 +88,14 @@ work_ptr process_group::allreduce_coalesced(tensors& data, const c10d::Allreduce
 }
 
 work_ptr process_group::allreduce_sparse(tensors& data, const c10d::AllreduceOptions& options) {
-  const at::Tensor& tensor = single("all_reduce", data);
+  const at::Tensor& tensor = single_element("all_reduce", data);
   auto& other = fallback(tensor.device(), "allreduce", "Isthmus has no sparse reduction", tensor);
-  // gloo takes sparse tensors by its ordinary call
+  // gloo accepts sparse tensors in allreduce()
   return tensor.is_cpu() ? other.allreduce(data, options) : other.allreduce_sparse(data, options);
 }
 
 work_ptr process_group::reduce(tensors& data, const c10d::ReduceOptions& options) {
-  const at::Tensor& tensor = single("reduce", data);
+  const at::Tensor& tensor = single_element("reduce", data);
   return submit_reduction(
       "reduce", tensor, options.reduceOp, wait_options_from(options),
       [&](const tasks::scaled_reduction& reduction) {
@@ -101,9 +106,9 @@ work_ptr process_group::reduce(tensors& data, const c10d::ReduceOptions& options
 
 work_ptr process_group::allgather(tensor_lists& outputs, tensors& inputs,
                                   const c10d::AllgatherOptions& options) {
-  const at::Tensor& input = single("all_gather", inputs);
+  const at::Tensor& input = single_element("all_gather", inputs);
   return submit(input.device(), wait_options_from(options),
-                [&] { return tasks::allgather(self(), single("all_gather", outputs), input); });
+                [&] { return tasks::allgather(self(), single_element("all_gather", outputs), input); });
 }
 
 work_ptr process_group::_allgather_base(at::Tensor& output, at::Tensor& input,
@@ -114,7 +119,7 @@ work_ptr process_group::_allgather_base(at::Tensor& output, at::Tensor& input,
 
 work_ptr process_group::allgather_coalesced(tensor_lists& outputs, tensors& inputs,
                                             const c10d::AllgatherOptions& options) {
-  TORCH_CHECK_VALUE(!inputs.empty(), "all_gather_coalesced: no tensors");
+  TORCH_CHECK_VALUE(!inputs.empty(), "all_gather_coalesced: the list of inputs is empty; pass at least one");
   return submit(inputs.front().device(), wait_options_from(options), [&] {
     collective_task all;
     for (std::size_t index = 0; index < inputs.size(); ++index) {
@@ -131,8 +136,8 @@ work_ptr process_group::allgather_coalesced(tensor_lists& outputs, tensors& inpu
 work_ptr process_group::allgather_into_tensor_coalesced(tensors& outputs, tensors& inputs,
                                                         const c10d::AllgatherOptions& options) {
   TORCH_CHECK_VALUE(!inputs.empty() && inputs.size() == outputs.size(),
-                    "all_gather_into_tensor_coalesced: ", outputs.size(), " outputs for ", inputs.size(),
-                    " inputs");
+                    "all_gather_into_tensor_coalesced: there are ", outputs.size(), " outputs and ",
+                    inputs.size(), " inputs; there must be one output per input, and at least one");
   return submit(inputs.front().device(), wait_options_from(options), [&] {
     collective_task all = tasks::allgather_base(self(), outputs.front(), inputs.front());
     for (std::size_t index = 1; index < inputs.size(); ++index)
@@ -142,14 +147,14 @@ work_ptr process_group::allgather_into_tensor_coalesced(tensors& outputs, tensor
 }
 
 work_ptr process_group::gather(tensor_lists& outputs, tensors& inputs, const c10d::GatherOptions& options) {
-  const at::Tensor& input = single("gather", inputs);
+  const at::Tensor& input = single_element("gather", inputs);
   return submit(input.device(), wait_options_from(options), [&] {
     return tasks::gather(self(), optional_list("gather", outputs), input, static_cast<int>(options.rootRank));
   });
 }
 
 work_ptr process_group::scatter(tensors& outputs, tensor_lists& inputs, const c10d::ScatterOptions& options) {
-  const at::Tensor& output = single("scatter", outputs);
+  const at::Tensor& output = single_element("scatter", outputs);
   return submit(output.device(), wait_options_from(options), [&] {
     return tasks::scatter(self(), output, optional_list("scatter", inputs), static_cast<int>(options.rootRank));
   });
@@ -157,11 +162,11 @@ work_ptr process_group::scatter(tensors& outputs, tensor_lists& inputs, const c1
 
 work_ptr process_group::reduce_scatter(tensors& outputs, tensor_lists& inputs,
                                        const c10d::ReduceScatterOptions& options) {
-  const at::Tensor& output = single("reduce_scatter", outputs);
+  const at::Tensor& output = single_element("reduce_scatter", outputs);
   return submit_reduction(
       "reduce_scatter", output, options.reduceOp, wait_options_from(options),
       [&](const tasks::scaled_reduction& reduction) {
-        return tasks::reduce_scatter(self(), output, single("reduce_scatter", inputs), reduction);
+        return tasks::reduce_scatter(self(), output, single_element("reduce_scatter", inputs), reduction);
       },
       [&](c10d::Backend& other) { return other.reduce_scatter(outputs, inputs, options); });
 }
@@ -170,22 +175,24 @@ work_ptr process_group::_reduce_scatter_base(at::Tensor& output, at::Tensor& inp
                                              const c10d::ReduceScatterOptions& options) {
   return submit_reduction(
       "reduce_scatter", output, options.reduceOp, wait_options_from(options),
-      [&](const tasks::scaled_reduction& reduction) { return tasks::reduce_scatter_base(self(), output, input, reduction); },
+      [&](const tasks::scaled_reduction& reduction) {
+        return tasks::reduce_scatter_base(self(), output, input, reduction);
+      },
       [&](c10d::Backend& other) { return other._reduce_scatter_base(output, input, options); });
 }
 
 work_ptr process_group::reduce_scatter_tensor_coalesced(tensors& outputs, tensors& inputs,
                                                         const c10d::ReduceScatterOptions& options) {
   TORCH_CHECK_VALUE(!inputs.empty() && inputs.size() == outputs.size(),
-                    "reduce_scatter_tensor_coalesced: ", outputs.size(), " outputs for ", inputs.size(),
-                    " inputs");
+                    "reduce_scatter_tensor_coalesced: there are ", outputs.size(), " outputs and ",
+                    inputs.size(), " inputs; there must be one output per input, and at least one");
   return submit_reduction(
       "reduce_scatter", outputs.front(), options.reduceOp, wait_options_from(options),
       [&](const tasks::scaled_reduction& reduction) {
         collective_task all = tasks::reduce_scatter_base(self(), outputs.front(), inputs.front(), reduction);
         for (std::size_t index = 1; index < inputs.size(); ++index) {
           TORCH_CHECK_VALUE(inputs[index].scalar_type() == inputs.front().scalar_type(),
-                            "reduce_scatter_tensor_coalesced: all tensors must have one dtype");
+                            "reduce_scatter_tensor_coalesced: all tensors must have the same dtype");
           all.append(tasks::reduce_scatter_base(self(), outputs[index], inputs[index], reduction));
         }
         return all;
@@ -200,16 +207,18 @@ work_ptr process_group::alltoall_base(at::Tensor& output, at::Tensor& input, spl
 }
 
 work_ptr process_group::alltoall(tensors& outputs, tensors& inputs, const c10d::AllToAllOptions& options) {
-  TORCH_CHECK_VALUE(!inputs.empty(), "all_to_all: the list of inputs is empty");
+  TORCH_CHECK_VALUE(!inputs.empty(),
+                    "all_to_all: the list of inputs is empty; it must have one tensor per rank");
   return submit(inputs.front().device(), wait_options_from(options),
                 [&] { return tasks::alltoall(self(), outputs, inputs); });
 }
 
-// ---- reductions: composed, or PyTorch's own -------------------------------------------------------------
+// ---- reductions -----------------------------------------------------------------------------------------
 
-work_ptr process_group::submit_reduction(const char* collective, const at::Tensor& sample, const c10d::ReduceOp& op,
-                                 const wait_options& wait, c10::function_ref<collective_task(const tasks::scaled_reduction&)> build,
-                                 c10::function_ref<work_ptr(c10d::Backend&)> call_fallback) {
+work_ptr process_group::submit_reduction(
+    const char* collective, const at::Tensor& sample, const c10d::ReduceOp& op, const wait_options& wait,
+    c10::function_ref<collective_task(const tasks::scaled_reduction&)> build,
+    c10::function_ref<work_ptr(c10d::Backend&)> call_fallback) {
   const char* reason = "";
   if (const auto mapping = find_reduction(sample.scalar_type(), op, reason)) {
     const tasks::scaled_reduction reduction{*mapping, factor_of(op, sample.scalar_type())};
@@ -224,14 +233,13 @@ work_ptr process_group::submit_reduction(const char* collective, const at::Tenso
 
 // ---- messages -----------------------------------------------------------------------------------------
 
-// On the host each peer, direction and tag has a communicator of its own, so that messages neither wait for
-// collectives nor for messages of another tag. On a device coalesced messages start together on the group's
-// communicator, as batch_isend_irecv asks; others have a communicator for each peer and direction.
+// On the host, each peer, direction and tag has its own communicator, so that messages wait neither for
+// collectives nor for messages with another tag. On a device, coalesced messages start together on the group's
+// communicator, as batch_isend_irecv requires. Other messages use one communicator per peer and direction.
 work_ptr process_group::message(at::Tensor data, isthmus_collective collective, const message_channel& channel,
                                 int peer) {
-  TORCH_CHECK_VALUE(peer >= 0 && peer < getSize() && peer != getRank(),
-                    "isthmus: the peer of send and recv is ", peer, ": it must be another rank of the group's ",
-                    getSize());
+  TORCH_CHECK_VALUE(peer >= 0 && peer < getSize() && peer != getRank(), "isthmus: send/recv: peer is ", peer,
+                    "; it must be another rank of the group of size ", getSize());
   const c10::Device device = resolve(data.device());
   coalesced_calls* const batch = current_batch();
   if (batch != nullptr && !device.is_cpu())
@@ -239,24 +247,25 @@ work_ptr process_group::message(at::Tensor data, isthmus_collective collective, 
   message_channel own_channel = channel;
   if (!device.is_cpu()) own_channel.tag = 0;
   const std::shared_ptr<task_executor> executor = executor_for(device, own_channel);
-  const int other = collective == ISTHMUS_SEND ? 1 : 0;  // the sender is rank 0 of the two
-  work_ptr work = executor->run(executor->prepare(true, [&] { return tasks::message(data, collective, other); }));
+  const int other = collective == ISTHMUS_SEND ? 1 : 0;  // the sender is rank 0 of the pair
+  work_ptr work =
+      executor->run(executor->prepare(true, [&] { return tasks::message(data, collective, other); }));
   if (batch == nullptr) return work;
   batch->works.push_back(std::move(work));
   return nullptr;
 }
 
 work_ptr process_group::send(tensors& data, int peer, int tag) {
-  return message(single("send", data), ISTHMUS_SEND, {getRank(), peer, tag}, peer);
+  return message(single_element("send", data), ISTHMUS_SEND, {getRank(), peer, tag}, peer);
 }
 
 work_ptr process_group::recv(tensors& data, int peer, int tag) {
-  return message(single("recv", data), ISTHMUS_RECV, {peer, getRank(), tag}, peer);
+  return message(single_element("recv", data), ISTHMUS_RECV, {peer, getRank(), tag}, peer);
 }
 
 work_ptr process_group::recvAnysource(tensors& /*data*/, int /*tag*/) {
   C10_THROW_ERROR(NotImplementedError,
-                  "isthmus: recv from any source is not supported: name the source rank (src=...)");
+                  "isthmus: recv: receiving from any source is not supported; pass the source rank (src=...)");
 }
 
 }  // namespace isthmus::torch_backend

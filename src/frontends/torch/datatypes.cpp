@@ -23,7 +23,7 @@ std::optional<isthmus_reduction_op> plain_op(reduction_kind op) {
   return std::nullopt;
 }
 
-// On bytes that are 0 or 1.
+// Returns the equivalent reduction for bool values stored as bytes 0 and 1.
 std::optional<isthmus_reduction_op> bool_op(reduction_kind op) {
   switch (op) {
     case reduction_kind::SUM:
@@ -58,7 +58,7 @@ std::optional<isthmus_datatype> matching_datatype(at::ScalarType type) {
     case at::kDouble: return ISTHMUS_FLOAT64;
     case at::kFloat8_e4m3fn: return ISTHMUS_FLOAT8_E4M3;
     case at::kFloat8_e5m2: return ISTHMUS_FLOAT8_E5M2;
-    default:  // bool, complex, quantized and sub-byte types, and whatever a later PyTorch adds
+    default:  // bool, complex, quantized and sub-byte types, and types of later PyTorch versions
       return std::nullopt;
   }
 }
@@ -68,16 +68,17 @@ wire_type movement_type(at::ScalarType type) {
   return {ISTHMUS_UINT8, c10::elementSize(type)};
 }
 
-std::optional<reduction_mapping> find_reduction(at::ScalarType type, const c10d::ReduceOp& op, const char*& reason) {
+std::optional<reduction_mapping> find_reduction(at::ScalarType type, const c10d::ReduceOp& op,
+                                                const char*& reason) {
   const reduction_kind kind = op;
   if (type == at::kBool) {
-    reason = "bool has no such reduction in Isthmus";
+    reason = "Isthmus does not support this reduction of bool values";
     const auto op_mapping = bool_op(kind);
     return op_mapping ? std::optional(reduction_mapping{{ISTHMUS_UINT8, 1}, *op_mapping}) : std::nullopt;
   }
   std::uint64_t per_element = 1;
   if (c10::isComplexType(type)) {
-    reason = "this reduction of complex numbers is not one of their parts";
+    reason = "Isthmus supports only reductions of complex numbers that apply to both parts separately";
     if (!c10d::isComplexViewAsRealAllowed(op)) return std::nullopt;
     type = c10::toRealValueType(type);
     per_element = 2;
@@ -86,7 +87,7 @@ std::optional<reduction_mapping> find_reduction(at::ScalarType type, const c10d:
   reason = "Isthmus has no bitwise reductions";
   if (!op_mapping) return std::nullopt;
   const auto match = matching_datatype(type);
-  reason = "Isthmus does not reduce this datatype";
+  reason = "Isthmus does not support reductions of this dtype";
   return match ? std::optional(reduction_mapping{{*match, per_element}, *op_mapping}) : std::nullopt;
 }
 

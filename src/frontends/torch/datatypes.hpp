@@ -1,4 +1,4 @@
-// How PyTorch's element types and reductions look in THE TABLE.
+// Mapping of PyTorch's dtypes and reductions to those of Isthmus.
 #pragma once
 
 #include <isthmus/types.h>
@@ -9,16 +9,16 @@
 
 namespace isthmus::torch_backend {
 
-// Elements as Isthmus counts them: `per_element` of `type` for one of PyTorch's.
+// Element type of a transfer. One PyTorch element is `per_element` elements of `type`.
 struct wire_type {
   isthmus_datatype type;
   std::uint64_t per_element;
 };
 
-// The datatype with the same arithmetic, or none.
+// Returns the datatype with the same arithmetic, if there is one.
 std::optional<isthmus_datatype> matching_datatype(at::ScalarType type);
 
-// For collectives that only move elements: whatever has no image travels as bytes.
+// Returns the element type for data movement collectives. Types that Isthmus does not have are moved as bytes.
 wire_type movement_type(at::ScalarType type);
 
 struct reduction_mapping {
@@ -26,9 +26,10 @@ struct reduction_mapping {
   isthmus_reduction_op op;
 };
 
-// For collectives that combine elements. None, with the reason, for what Isthmus cannot reduce. bool is reduced
-// as the bytes 0 and 1 (sum: or, product: and), a complex number as two reals where that is the same.
-// PREMUL_SUM counts as sum: the caller has multiplied.
-std::optional<reduction_mapping> find_reduction(at::ScalarType type, const c10d::ReduceOp& op, const char*& reason);
+// Returns the mapping of a reduction, or nothing with a reason if Isthmus does not support it. bool values are
+// reduced as bytes 0 and 1 (sum: or, product: and), complex numbers as two real numbers if the result is the
+// same. PREMUL_SUM is mapped to sum; the caller must multiply by the factor.
+std::optional<reduction_mapping> find_reduction(at::ScalarType type, const c10d::ReduceOp& op,
+                                                const char*& reason);
 
 }  // namespace isthmus::torch_backend

@@ -10,10 +10,10 @@
 namespace isthmus::torch_backend {
 namespace {
 
-// Kinds of calls that one communicator remembers. Sizes that never repeat would fill memory.
+// Limit of the counter cache of a communicator. Without it, sizes that never repeat would exhaust memory.
 constexpr std::size_t max_cached_signatures = 4096;
 
-// Bytes of this rank's part, whichever buffer holds it.
+// Returns the size in bytes of this rank's contribution, whichever buffer contains it.
 std::uint64_t own_bytes(const isthmus_operation& operation) {
   return operation.count * isthmus_datatype_bytes(operation.datatype);
 }
@@ -42,7 +42,7 @@ isthmus_communicator device_endpoint::open_locked() {
     if (m_communicator != nullptr) return m_communicator;
     if (m_is_aborted)
       C10_THROW_ERROR(DistBackendError, c10::str("isthmus: process group ", m_settings.group, " was aborted"));
-    m_rendezvous = std::make_shared<rendezvous>(m_store, m_settings.scope);
+    m_rendezvous = std::make_shared<store_rendezvous>(m_store, m_settings.scope);
   }
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof options;
@@ -54,7 +54,7 @@ isthmus_communicator device_endpoint::open_locked() {
                                           &created));
   const std::lock_guard lock(m_handle_mutex);
   m_communicator = created;
-  if (m_is_aborted) isthmus_communicator_abort(created);  // meanwhile
+  if (m_is_aborted) isthmus_communicator_abort(created);  // aborted during creation
   return created;
 }
 
@@ -72,13 +72,13 @@ void device_endpoint::launch(const std::vector<owned_operation>& operations, ist
     error = describe_last_error();
     break;
   }
-  if (is_grouped) {  // has to be closed in any case; after a refusal it starts nothing
+  if (is_grouped) {  // always ends the group; after an error, no operation of the group starts
     const isthmus_status status = isthmus_group_end();
     if (error.empty()) check(status);
   }
   if (!error.empty()) C10_THROW_ERROR(DistBackendError, error);
   const auto elapsed = std::chrono::steady_clock::now() - start;
-  for (const owned_operation& each : operations) {  // those of a group share its time
+  for (const owned_operation& each : operations) {  // the operations of a group share its time
     const isthmus_operation operation = each.operation_for(stream);
     counter_for(operation).add(own_bytes(operation), elapsed / operations.size());
   }
@@ -108,7 +108,8 @@ void device_endpoint::free(void* block) noexcept {
   const std::lock_guard lock(m_mutex);
   const std::lock_guard handle_lock(m_handle_mutex);
   if (isthmus_memory_free(m_communicator, block) != ISTHMUS_SUCCESS)
-    TORCH_WARN("in process group ", m_settings.group, ": ", describe_last_error());
+    TORCH_WARN("isthmus: freeing symmetric memory of process group ", m_settings.group,
+               " failed: ", describe_last_error());
   if (--m_block_count == 0 && m_is_closed) release();
 }
 
@@ -118,12 +119,12 @@ shrink_result device_endpoint::shrink(double wait_s) {
     const std::lock_guard lock(m_handle_mutex);
     if (m_communicator == nullptr)
       C10_THROW_ERROR(DistBackendError,
-                      c10::str("isthmus: process group ", m_settings.group, " has no communicator on ",
-                               m_settings.device_name, " that could shrink: no call has used one"));
-    check(isthmus_communicator_abort(m_communicator));  // a call that waits would keep the mutex
+                      c10::str("isthmus: shrink: process group ", m_settings.group, " has no communicator on ",
+                               m_settings.device_name, ", because no call has used one"));
+    check(isthmus_communicator_abort(m_communicator));  // otherwise a blocked call would hold m_mutex
     result.store = m_rendezvous;
-    // Who aborted the calls, a timeout or the program, did not mean the keys of the agreement; nor does who
-    // aborts them late.
+    // If a timeout or the program aborts the calls before or during the agreement, the waits for its keys must
+    // not be cancelled.
     m_is_store_shared = true;
     m_rendezvous->resume();
   }
@@ -133,8 +134,8 @@ shrink_result device_endpoint::shrink(double wait_s) {
   check(isthmus_communicator_size(result.communicator, &size));
   result.ranks.resize(static_cast<std::size_t>(size));
   for (int rank = 0; rank < size; ++rank)
-    check(
-        isthmus_communicator_parent_rank(result.communicator, rank, &result.ranks[static_cast<std::size_t>(rank)]));
+    check(isthmus_communicator_parent_rank(result.communicator, rank,
+                                           &result.ranks[static_cast<std::size_t>(rank)]));
   return result;
 }
 
@@ -154,13 +155,14 @@ void device_endpoint::close() noexcept {
 
 void device_endpoint::release() noexcept {
   if (m_communicator != nullptr && isthmus_communicator_destroy(m_communicator) != ISTHMUS_SUCCESS)
-    TORCH_WARN("while closing process group ", m_settings.group, ": ", describe_last_error());
+    TORCH_WARN("isthmus: closing process group ", m_settings.group, " failed: ", describe_last_error());
   m_communicator = nullptr;
   m_rendezvous.reset();
 }
 
 call_counter& device_endpoint::counter_for(const isthmus_operation& operation) {
-  const call_signature signature{operation.collective, operation.datatype, operation.op, operation.root, operation.count};
+  const call_signature signature{operation.collective, operation.datatype, operation.op, operation.root,
+                                 operation.count};
   const auto cached = m_counters.find(signature);
   if (cached != m_counters.end()) return *cached->second;
   if (m_counters.size() >= max_cached_signatures) m_counters.clear();
@@ -169,29 +171,30 @@ call_counter& device_endpoint::counter_for(const isthmus_operation& operation) {
   return counter;
 }
 
-// explain runs the selector that the call ran, so this is what the call took.
+// explain() runs the same selection as the call, so it returns the path that the call used.
 call_path device_endpoint::explain_path(const isthmus_operation& operation) {
-  call_path path{m_settings.group, m_settings.device_name, isthmus_collective_name(operation.collective), "unknown",
-             ""};
+  call_path path{m_settings.group, m_settings.device_name, isthmus_collective_name(operation.collective),
+                 "unknown", ""};
   std::vector<char> text(1u << 14);
   std::size_t required_bytes = 0;
   isthmus_status status =
       isthmus_communicator_explain(m_communicator, &operation, text.data(), text.size(), &required_bytes);
   if (status == ISTHMUS_SUCCESS && required_bytes > text.size()) {
     text.resize(required_bytes);
-    status = isthmus_communicator_explain(m_communicator, &operation, text.data(), text.size(), &required_bytes);
+    status =
+        isthmus_communicator_explain(m_communicator, &operation, text.data(), text.size(), &required_bytes);
   }
   if (status != ISTHMUS_SUCCESS) {
     path.reason = describe_last_error();
     return path;
   }
-  const auto explained = nlohmann::json::parse(text.data());
-  const std::string algorithm = explained.value("algorithm", nlohmann::json("")).is_string()
-                                    ? explained["algorithm"].get<std::string>()
+  const auto explanation = nlohmann::json::parse(text.data());
+  const std::string algorithm = explanation.value("algorithm", nlohmann::json("")).is_string()
+                                    ? explanation["algorithm"].get<std::string>()
                                     : std::string();
-  if (explained["backend"].is_string()) path.backend = explained["backend"].get<std::string>();
+  if (explanation["backend"].is_string()) path.backend = explanation["backend"].get<std::string>();
   if (!algorithm.empty()) path.backend += ":" + algorithm;
-  path.reason = explained.value("reason", "");
+  path.reason = explanation.value("reason", "");
   return path;
 }
 

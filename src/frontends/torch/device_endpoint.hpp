@@ -1,4 +1,4 @@
-// One rank's communicator on one device, made when it is first used, with the count of what its calls took.
+// One rank's communicator on one device, created at first use, with the statistics of its calls.
 #pragma once
 
 #include <isthmus/isthmus.h>
@@ -19,22 +19,23 @@ struct endpoint_settings {
   int rank = 0, size = 1;
   isthmus_device device{};
   double timeout_s = 0;
-  std::uint32_t collectives = 0;  // a bit each; 0: all
+  std::uint32_t collectives = 0;  // bit mask; 0: all collectives
   std::string scope;              // prefix of the store's keys
   std::string group;              // for report()
   std::string device_name;        // "cpu", "cuda:0"
 };
 
-// A communicator that a shrink has made, and what it meets over.
+// A communicator created by a shrink and its store.
 struct shrink_result {
   isthmus_communicator communicator = nullptr;
-  std::shared_ptr<rendezvous> store;
-  std::vector<int> ranks;  // their numbers before
+  std::shared_ptr<store_rendezvous> store;
+  std::vector<int> ranks;  // ranks in the parent communicator
 };
 
 class device_endpoint {
  public:
-  device_endpoint(c10::intrusive_ptr<c10d::Store> store, endpoint_settings settings, shrink_result survivors = {})
+  device_endpoint(c10::intrusive_ptr<c10d::Store> store, endpoint_settings settings,
+                  shrink_result survivors = {})
       : m_store(std::move(store)),
         m_settings(std::move(settings)),
         m_rendezvous(std::move(survivors.store)),
@@ -45,33 +46,39 @@ class device_endpoint {
 
   const endpoint_settings& settings() const { return m_settings; }
 
-  // Starts the transfers together, on `stream`; on the host they are complete on return. The first call is
-  // collective and waits for the other ranks. Throws DistBackendError. Any thread.
+  // Starts the operations together.
+  // Ordering: operations run on `stream`; on the host, they are complete on return.
+  // Blocking: the first call is collective and waits for the other ranks.
+  // Errors: throws DistBackendError.
+  // Thread safety: may be called from any thread.
   void launch(const std::vector<owned_operation>& operations, isthmus_stream stream);
 
-  // Whether the stream belongs to a graph that is being captured.
+  // Returns whether a graph is being captured on the stream.
   bool is_capturing(isthmus_stream stream) const;
 
-  // Throws when the communicator has failed, asynchronously too. Any thread; does not wait.
+  // Throws if the communicator has failed, including asynchronous failures. Does not block. May be called
+  // from any thread.
   void check_health();
 
-  // The communicator, made if need be: collective then.
+  // Returns the communicator. The first use is collective and creates it.
   isthmus_communicator open();
 
-  // A block of the symmetric heap: collective. The communicator outlives it, even if the endpoint is closed
-  // before.
+  // Allocates a block in the symmetric heap. Collective.
+  // Lifetime: the communicator outlives the block, even if the endpoint is closed first.
   void* allocate(std::uint64_t bytes);
   void free(void* block) noexcept;
 
-  // The ranks that still call this (isthmus_communicator_shrink); ends what waits in launch. Whoever gets the
-  // communicator owns it. Throws DistBackendError, also when there is no communicator yet.
+  // Creates a communicator of the ranks that call this (isthmus_communicator_shrink). Calls blocked
+  // in launch() fail.
+  // Lifetime: the caller owns the communicator.
+  // Errors: throws DistBackendError, also if there is no communicator yet.
   shrink_result shrink(double wait_s);
 
-  // Poisons the communicator, here and on the other ranks, and ends waits in launch. One that is not made yet
-  // can't be made any more. Any thread.
+  // Aborts the communicator on all ranks; calls blocked in launch() fail. If the communicator does not exist
+  // yet, it can no longer be created. May be called from any thread.
   void abort() noexcept;
-  // Waits for outstanding operations and releases the communicator, or leaves that to the last block's end. It
-  // cannot be opened again.
+  // Waits for outstanding operations and releases the communicator. If symmetric memory is still in use, the
+  // communicator is released when the last block is freed. The endpoint cannot be opened again.
   void close() noexcept;
 
  private:
@@ -94,9 +101,9 @@ class device_endpoint {
 
   c10::intrusive_ptr<c10d::Store> m_store;
   const endpoint_settings m_settings;
-  std::mutex m_mutex;         // calls on one communicator must not overlap
-  std::mutex m_handle_mutex;  // guards what follows, so that abort need not wait for a call
-  std::shared_ptr<rendezvous> m_rendezvous;
+  std::mutex m_mutex;         // serializes the calls on the communicator
+  std::mutex m_handle_mutex;  // guards the following members, so that abort() does not wait for a call
+  std::shared_ptr<store_rendezvous> m_rendezvous;
   isthmus_communicator m_communicator = nullptr;
   std::size_t m_block_count = 0;
   bool m_is_closed = false, m_is_aborted = false, m_is_store_shared = false;

@@ -13,20 +13,20 @@ namespace isthmus::torch_backend {
 namespace {
 
 void run_copies(const std::vector<tensor_copy>& copies) {
-  for (const tensor_copy& each : copies) {
-    at::Tensor target = each.target;
-    if (each.factor.defined())
-      at::mul_out(target, each.source, each.factor);
+  for (const tensor_copy& copy : copies) {
+    at::Tensor target = copy.target;
+    if (copy.factor.defined())
+      at::mul_out(target, copy.source, copy.factor);
     else
-      target.copy_(each.source, /*non_blocking=*/true);
+      target.copy_(copy.source, /*non_blocking=*/true);
   }
 }
 
 void run_task(device_endpoint& endpoint, const collective_task& task, isthmus_stream stream) {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
-  run_copies(task.before);
+  run_copies(task.copies_in);
   endpoint.launch(task.operations, stream);
-  run_copies(task.after);
+  run_copies(task.copies_out);
 }
 
 }  // namespace
@@ -39,7 +39,7 @@ host_executor::~host_executor() {
     const std::lock_guard lock(m_mutex);
     has_pending = m_is_busy || !m_queue.empty();
   }
-  if (has_pending) abort();  // nobody asked for an orderly end, and the other ranks may be gone
+  if (has_pending) abort();  // no orderly shutdown was requested, and other ranks may have exited
   shutdown();
 }
 
@@ -49,7 +49,8 @@ collective_task host_executor::prepare(bool is_asynchronous, c10::function_ref<c
   return task;
 }
 
-// Whether this thread may run a task now: nobody does, and none is before it. Then end() follows.
+// Returns whether this thread may run a task now, which requires an idle executor with an empty queue. The
+// caller must then call finish().
 bool host_executor::try_begin_inline() {
   const std::lock_guard lock(m_mutex);
   if (m_is_busy || !m_queue.empty()) return false;
@@ -77,10 +78,10 @@ bool host_executor::try_run_inline(c10::function_ref<collective_task()> build) {
 }
 
 work_ptr host_executor::run(collective_task task) {
-  // With a timeout of its own the caller may have to stop waiting before the task ends.
+  // A caller with its own timeout may have to stop waiting before the task ends.
   const bool may_run_inline = !task.is_asynchronous && !task.timeout;
   auto work = c10::make_intrusive<host_work>(m_endpoint->settings().rank, task, m_endpoint, m_timeout);
-  job new_job{std::move(task), work};
+  queued_task new_job{std::move(task), work};
   if (may_run_inline && try_begin_inline()) {
     perform(new_job);
     finish();
@@ -93,14 +94,14 @@ work_ptr host_executor::run(collective_task task) {
   return work;
 }
 
-void host_executor::perform(const job& each) noexcept {
+void host_executor::perform(const queued_task& job) noexcept {
   std::exception_ptr failure;
   try {
-    run_task(*m_endpoint, each.task, nullptr);
+    run_task(*m_endpoint, job.task, nullptr);
   } catch (...) {
     failure = std::current_exception();
   }
-  each.work->complete(failure);
+  job.work->complete(failure);
 }
 
 void host_executor::loop() {
@@ -109,12 +110,12 @@ void host_executor::loop() {
     m_changed.wait(lock, [this] { return !m_is_busy && (m_is_stopping || !m_queue.empty()); });
     if (m_queue.empty()) return;
     {
-      const job next = std::move(m_queue.front());
+      const queued_task next = std::move(m_queue.front());
       m_queue.pop_front();
       m_is_busy = true;
       lock.unlock();
       perform(next);
-    }  // its tensors go outside of the lock
+    }  // releases the tensors without the lock
     finish();
     lock.lock();
   }
@@ -132,7 +133,8 @@ void host_executor::shutdown() noexcept {
 
 // ---- devices ------------------------------------------------------------------------------------------
 
-device_executor::device_executor(std::shared_ptr<device_endpoint> endpoint, milliseconds timeout, c10::Device device)
+device_executor::device_executor(std::shared_ptr<device_endpoint> endpoint, milliseconds timeout,
+                                 c10::Device device)
     : task_executor(std::move(endpoint), timeout),
       m_device(device),
       m_async_stream(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device)) {}
@@ -172,8 +174,8 @@ work_ptr device_executor::run(collective_task task) {
     run_task(*m_endpoint, task, stream.native_handle());
   } catch (...) {
     try {
-      finish();                           // of what was issued before it failed
-    } catch (const std::exception&) {  // a device that failed: nothing of it is waited for
+      finish();                        // covers operations that started before the failure
+    } catch (const std::exception&) {  // the device failed, so there is nothing to wait for
     }
     throw;
   }
@@ -182,7 +184,7 @@ work_ptr device_executor::run(collective_task task) {
                                           std::move(completion), task.timeout.value_or(m_timeout));
 }
 
-// Not for events of a graph: nobody outside of it can wait for them.
+// Must not be called for events of a captured graph, because work outside of the graph cannot wait for them.
 void device_executor::record_completion(std::shared_ptr<c10::Event> completion) {
   m_last_completion = completion;
   const std::lock_guard lock(m_mutex);
@@ -203,15 +205,15 @@ void device_executor::start_watch() {
   m_watch.emplace(std::move(options));
 }
 
-// The oldest call that has not ended, as far as is known: an event is asked only once the timeout is over,
-// because queries of other threads would disturb a graph capture.
+// Returns the oldest call that is not known to be complete. Events are queried only after the timeout, because
+// a query from another thread would invalidate a graph capture.
 watched_operation device_executor::oldest_call() {
   const std::lock_guard lock(m_mutex);
-  while (!m_completions.empty() && watchdog_clock::now() - *m_completions.oldest().since >= m_timeout) {
+  while (!m_completions.empty() && watchdog_clock::now() - *m_completions.oldest().start_time >= m_timeout) {
     try {
       if (!m_completions.oldest_event()->query()) break;
     } catch (const std::exception&) {
-      return {};  // a thread captures a graph, which forbids the question: later
+      return {};  // a graph capture in another thread forbids the query; try again later
     }
     m_completions.drop_oldest();
   }
@@ -219,7 +221,7 @@ watched_operation device_executor::oldest_call() {
 }
 
 void device_executor::abort_stuck_calls() {
-  TORCH_WARN("isthmus: an operation of group ", m_endpoint->settings().group, " on ",
+  TORCH_WARN("isthmus: an operation of process group ", m_endpoint->settings().group, " on ",
              m_endpoint->settings().device_name, " is not complete after ", m_timeout.count(),
              " ms: aborting its communicator");
   m_endpoint->abort();

@@ -1,4 +1,4 @@
-// Where tasks run: one after the other, in the order in which they were submitted.
+// Executors run the tasks of a process group on one device, one at a time, in the order of submission.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -29,17 +29,18 @@ class task_executor {
   task_executor(const task_executor&) = delete;
   task_executor& operator=(const task_executor&) = delete;
 
-  // Runs `build` where the memory that it allocates belongs to the executor's stream.
+  // Calls `build` with the executor's stream as the current stream, so that it owns the allocated memory.
   virtual collective_task prepare(bool is_asynchronous, c10::function_ref<collective_task()> build) = 0;
-  // Runs what `build` makes in this thread, if nothing is before it: false if something is. Throws its error.
+  // Builds a task and runs it in this thread if the executor is idle. Otherwise, returns false. Throws
+  // the task's error.
   virtual bool try_run_inline(c10::function_ref<collective_task()> /*build*/) { return false; }
-  // Runs a prepared task. Throws what can be known at once; the work raises the rest.
+  // Runs a task. Throws errors that are known immediately; the returned work raises later errors.
   virtual work_ptr run(collective_task task) = 0;
-  // The streams that tasks would run on now, the caller's own first; none on the host.
+  // Returns the streams on which tasks run, the caller's current stream first. Empty on the host.
   virtual std::vector<c10::Stream> streams() const = 0;
-  // Waits for what was submitted, at most the timeout, and releases the communicator.
+  // Waits for the submitted tasks, up to the timeout, and releases the communicator.
   virtual void shutdown() noexcept = 0;
-  // Ends waits at once, here and on the other ranks.
+  // Ends all waits immediately, on all ranks.
   void abort() noexcept { m_endpoint->abort(); }
 
   const std::shared_ptr<device_endpoint>& endpoint() const { return m_endpoint; }
@@ -49,8 +50,8 @@ class task_executor {
   const milliseconds m_timeout;
 };
 
-// A thread that blocks in the host's collectives. A synchronous call that finds it idle runs in the caller's
-// thread, which saves two switches of threads, unless the call has a timeout of its own.
+// Runs host collectives in a thread. If the executor is idle and the call is synchronous and has no timeout of
+// its own, the task runs in the caller's thread, which saves two thread switches.
 class host_executor final : public task_executor {
  public:
   using task_executor::task_executor;
@@ -63,7 +64,7 @@ class host_executor final : public task_executor {
   void shutdown() noexcept override;
 
  private:
-  struct job {
+  struct queued_task {
     collective_task task;
     c10::intrusive_ptr<host_work> work;
   };
@@ -71,18 +72,18 @@ class host_executor final : public task_executor {
   bool try_begin_inline();
   void finish() noexcept;
   void loop();
-  void perform(const job& each) noexcept;
+  void perform(const queued_task& job) noexcept;
 
   std::mutex m_mutex;
   std::condition_variable m_changed;
-  std::deque<job> m_queue;
-  bool m_is_busy = false;  // somebody runs a task
+  std::deque<queued_task> m_queue;
+  bool m_is_busy = false;  // a thread runs a task
   bool m_is_stopping = false;
   std::thread m_thread;
 };
 
-// A stream beside the caller's for asynchronous calls, the caller's own stream for synchronous ones. Written
-// against PyTorch's device-independent streams and events, so it needs no vendor's header.
+// Runs asynchronous calls on a separate stream and synchronous calls on the caller's stream. Uses PyTorch's
+// generic streams and events, so it does not need vendor headers.
 class device_executor final : public task_executor {
  public:
   device_executor(std::shared_ptr<device_endpoint> endpoint, milliseconds timeout, c10::Device device);
@@ -102,14 +103,15 @@ class device_executor final : public task_executor {
 
   const c10::Device m_device;
   const c10::Stream m_async_stream;
-  // Trainers call on several streams. Tasks of one communicator share its signals and staging, and at once they
-  // would only share the links: what was called first is as a rule waited for first.
-  std::mutex m_order_mutex;                  // held from one task's wait to its event
-  std::shared_ptr<c10::Event> m_last_completion;  // behind the task before
-  std::mutex m_mutex;                  // of what follows
+  // Training frameworks use several streams, but the tasks of a communicator share its signals and staging
+  // memory, so they must not overlap. Running them concurrently would not help: they would share the links, and
+  // programs usually wait for the earliest call first.
+  std::mutex m_order_mutex;                       // held from a task's wait to its event
+  std::shared_ptr<c10::Event> m_last_completion;  // recorded after the previous task
+  std::mutex m_mutex;                             // guards the following members
   completion_events<std::shared_ptr<c10::Event>> m_completions;
   bool m_is_closed = false;
-  std::optional<watch> m_watch;  // last: it looks at the others
+  std::optional<watch> m_watch;  // last member, because it accesses the other members
 };
 
 }  // namespace isthmus::torch_backend

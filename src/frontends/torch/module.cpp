@@ -10,9 +10,9 @@ namespace backend = isthmus::torch_backend;
 
 namespace {
 
-// A Python function that C++ may keep, call and drop without holding the interpreter's lock.
-backend::process_group::fallback_maker wrap_python_function(py::function maker) {
-  const std::shared_ptr<py::function> shared(new py::function(std::move(maker)), [](py::function* function) {
+// Wraps a Python function so that C++ can store, call and release it without holding the GIL.
+backend::process_group::fallback_factory wrap_python_function(py::function factory) {
+  const std::shared_ptr<py::function> shared(new py::function(std::move(factory)), [](py::function* function) {
     const py::gil_scoped_acquire lock;
     delete function;
   });
@@ -54,24 +54,25 @@ py::list report_rows() {
 }  // namespace
 
 PYBIND11_MODULE(_extension, module) {
-  py::module_::import("torch.distributed");  // registers the classes that this one derives from
+  py::module_::import("torch.distributed");  // registers the base classes
   py::class_<backend::process_group, c10::intrusive_ptr<backend::process_group>, c10d::Backend>(
       module, "ProcessGroupIsthmus")
       .def(py::init(&make_group), py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_s"),
            py::arg("name"), py::arg("hip"), py::arg("fallback"))
       .def("renew", &backend::process_group::renew, py::call_guard<py::gil_scoped_release>(),
-           "Closes all communicators; the next calls make new ones.")
-      .def("try_allreduce_inline", &backend::process_group::try_allreduce_inline, py::arg("data"), py::arg("op"),
-           py::call_guard<py::gil_scoped_release>(), "A sum in place without a work; whether it was made.")
+           "Closes all communicators. The next calls create new ones.")
+      .def("try_allreduce_inline", &backend::process_group::try_allreduce_inline, py::arg("data"),
+           py::arg("op"), py::call_guard<py::gil_scoped_release>(),
+           "Runs an in-place allreduce without a work object. Returns whether it ran.")
       .def("agree_on_lost_ranks", &backend::process_group::agree_on_lost_ranks, py::arg("wait_s"),
-           py::call_guard<py::gil_scoped_release>(), "The ranks that do not go on after a failure.")
+           py::call_guard<py::gil_scoped_release>(), "Returns the ranks that are lost after a failure.")
       .def(
           "communicator",
           [](backend::process_group& self, const c10::Device& device) {
             return reinterpret_cast<std::uintptr_t>(self.communicator(device));
           },
           py::arg("device"), py::call_guard<py::gil_scoped_release>(),
-          "The handle of the communicator of the C ABI; collective when it is the group's first use.");
+          "Returns the C API handle of the communicator. The first use of a group is collective.");
   module.def("report_rows", &report_rows);
   module.def("reset_report", [] { backend::path_report::instance().reset(); });
 }

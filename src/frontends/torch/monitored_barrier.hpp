@@ -1,4 +1,4 @@
-// A barrier through the group's store that says which ranks are missing.
+// A barrier through the group's store that reports the missing ranks.
 #pragma once
 
 #include <chrono>
@@ -9,10 +9,11 @@
 
 namespace isthmus::torch_backend {
 
-// Every rank tells rank 0, which names those that did not come within the timeout: all of them with
-// `wait_all_ranks`, else the first. `round`: prefix of the keys, another one for each barrier. Throws
-// DistBackendError.
+// Every rank notifies rank 0 and waits for its reply. `key_prefix` must be different for each barrier.
+// Errors: throws DistBackendError. On rank 0, the error names the ranks that did not arrive within the timeout:
+// all of them if `wait_all_ranks` is set, otherwise the first.
 void monitored_barrier(const c10::intrusive_ptr<c10d::Store>& store, const std::string& key_prefix,
-                       const tasks::rank_position& self, std::chrono::milliseconds timeout, bool wait_all_ranks);
+                       const tasks::rank_position& self, std::chrono::milliseconds timeout,
+                       bool wait_all_ranks);
 
 }  // namespace isthmus::torch_backend

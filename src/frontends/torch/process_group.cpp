@@ -23,10 +23,10 @@ process_group::process_group(store_ptr store, int rank, int size, group_settings
   init();
 }
 
-// Without the interpreter's lock: threads that end here may be in callbacks of futures that wait for it.
+// Releases the GIL, because the threads joined here may run callbacks of futures that wait for it.
 process_group::~process_group() {
-  std::optional<pybind11::gil_scoped_release> unlocked;
-  if (Py_IsInitialized() && PyGILState_Check()) unlocked.emplace();
+  std::optional<pybind11::gil_scoped_release> gil_release;
+  if (Py_IsInitialized() && PyGILState_Check()) gil_release.emplace();
   for (const auto& [key, entry] : m_communicators.pools) entry->close();  // tensors may outlive the group
   m_communicators.executors.clear();
   m_fallbacks.clear();
@@ -36,17 +36,17 @@ c10::intrusive_ptr<c10d::Backend::Options> process_group::getBackendOptions() { 
 
 void process_group::setTimeout(milliseconds timeout) {
   const std::lock_guard lock(m_mutex);
-  m_settings.timeout = timeout;  // of executors that are not made yet
+  m_settings.timeout = timeout;  // applies to executors created later
   m_options->timeout = timeout;
 }
 
 // ---- executors ----------------------------------------------------------------------------------------
 
-// "cuda" without an index is the current device.
+// Resolves "cuda" without an index to the current device.
 c10::Device process_group::resolve(c10::Device device) const {
   if (device.is_cpu()) return c10::Device(c10::kCPU);
   TORCH_CHECK_VALUE(device.is_cuda(), "isthmus: tensors on ", device.str(),
-                    " are not supported: cpu and cuda are");
+                    " are not supported; use cpu or cuda");
   if (device.has_index()) return device;
   return c10::impl::VirtualGuardImpl(device.type()).getDevice();
 }
@@ -65,7 +65,8 @@ void process_group::check_open() const {
     C10_THROW_ERROR(DistBackendError, c10::str("isthmus: process group ", m_settings.name, " was shut down"));
 }
 
-std::unique_ptr<task_executor> process_group::make_executor(c10::Device device, const message_channel& channel) const {
+std::unique_ptr<task_executor> process_group::make_executor(c10::Device device,
+                                                            const message_channel& channel) const {
   const bool is_message = channel.source >= 0;
   endpoint_settings settings = endpoint_settings_for(device);
   if (is_message) {
@@ -78,22 +79,22 @@ std::unique_ptr<task_executor> process_group::make_executor(c10::Device device, 
 }
 
 std::unique_ptr<task_executor> process_group::make_executor(c10::Device device,
-                                                       std::shared_ptr<device_endpoint> endpoint) const {
+                                                            std::shared_ptr<device_endpoint> endpoint) const {
   if (device.is_cpu()) return std::make_unique<host_executor>(std::move(endpoint), m_settings.timeout);
   return std::make_unique<device_executor>(std::move(endpoint), m_settings.timeout, device);
 }
 
-// All ranks of the group, on `device`.
+// Returns the settings of the endpoint that connects all ranks of the group on `device`.
 endpoint_settings process_group::endpoint_settings_for(c10::Device device) const {
   endpoint_settings settings;
   settings.rank = getRank();
   settings.size = getSize();
   settings.device = device.is_cpu() ? isthmus_device{ISTHMUS_PLATFORM_HOST, 0}
-                                 : isthmus_device{m_settings.accelerator, device.index()};
+                                    : isthmus_device{m_settings.accelerator, device.index()};
   settings.timeout_s = static_cast<double>(m_settings.timeout.count()) / 1e3;
   settings.scope = device.is_cpu() ? "isthmus_cpu" : "isthmus_cuda";
   if (m_generation > 0)
-    settings.scope += c10::str("_", m_generation);  // the store still has the keys of those before
+    settings.scope += c10::str("_", m_generation);  // the store still holds the keys of earlier generations
   settings.group = m_settings.name;
   settings.device_name = name_of(device);
   return settings;
@@ -108,13 +109,14 @@ std::shared_ptr<tensor_pool> process_group::pool_for(c10::Device device) {
     endpoint_settings ballot_settings = endpoint_settings_for(c10::kCPU);
     ballot_settings.scope = heap->settings().scope + "_pool";
     ballot_settings.group += " (memory pool)";
-    entry = std::make_shared<tensor_pool>(heap, std::make_shared<device_endpoint>(m_store, std::move(ballot_settings)));
+    entry = std::make_shared<tensor_pool>(
+        heap, std::make_shared<device_endpoint>(m_store, std::move(ballot_settings)));
   }
   return entry;
 }
 
 at::Tensor process_group::allocateTensor(long elements, at::TensorOptions options) {
-  TORCH_CHECK_VALUE(elements >= 0, "isthmus: allocate_tensor: size is ", elements, ": it must be >= 0");
+  TORCH_CHECK_VALUE(elements >= 0, "isthmus: allocate_tensor: size is ", elements, "; it must be >= 0");
   const c10::Device device = resolve(options.device());
   return pool_for(device)->allocate(elements, options.device(device), executor_for(device)->streams());
 }
@@ -123,7 +125,8 @@ isthmus_communicator process_group::communicator(c10::Device device) {
   return executor_for(resolve(device))->endpoint()->open();
 }
 
-work_ptr process_group::submit(c10::Device device, const wait_options& wait, c10::function_ref<collective_task()> build) {
+work_ptr process_group::submit(c10::Device device, const wait_options& wait,
+                               c10::function_ref<collective_task()> build) {
   ++m_sequence;
   const std::shared_ptr<task_executor> executor = executor_for(resolve(device));
   coalesced_calls* const batch = current_batch();
@@ -143,13 +146,15 @@ process_group::coalesced_calls* process_group::current_batch() {
 
 void process_group::startCoalescing() {
   const std::lock_guard lock(m_mutex);
-  TORCH_CHECK(!m_batch, "isthmus: process group ", m_settings.name, " is coalescing already");
+  TORCH_CHECK(!m_batch, "isthmus: process group ", m_settings.name,
+              " is already coalescing; call endCoalescing first");
   m_batch = std::make_unique<coalesced_calls>();
   m_batch->owner = std::this_thread::get_id();
 }
 
 work_ptr process_group::endCoalescing() {
-  TORCH_CHECK(current_batch() != nullptr, "isthmus: endCoalescing without startCoalescing in this thread");
+  TORCH_CHECK(current_batch() != nullptr,
+              "isthmus: endCoalescing was called without startCoalescing in this thread");
   std::unique_ptr<coalesced_calls> batch;
   {
     const std::lock_guard lock(m_mutex);
@@ -158,13 +163,14 @@ work_ptr process_group::endCoalescing() {
   for (auto& [device, batched_task] : batch->tasks) {
     batched_task.kind = c10d::OpType::COALESCED;
     batched_task.title = "isthmus:coalesced";
-    batch->works.push_back(executor_for(c10::Device(device.first, device.second))->run(std::move(batched_task)));
+    batch->works.push_back(
+        executor_for(c10::Device(device.first, device.second))->run(std::move(batched_task)));
   }
   if (batch->works.size() == 1) return batch->works.front();
   return c10::make_intrusive<joined_work>(getRank(), std::move(batch->works));
 }
 
-// ---- PyTorch's own backend ------------------------------------------------------------------------------
+// ---- fallback to PyTorch's backends ---------------------------------------------------------------------
 
 c10d::Backend& process_group::fallback(c10::Device device, const char* collective, const std::string& reason,
                                        const at::Tensor& data) {
@@ -173,12 +179,12 @@ c10d::Backend& process_group::fallback(c10::Device device, const char* collectiv
   if (!other) {
     other = m_settings.make_fallback(c10::make_intrusive<c10d::PrefixStore>("isthmus_fallback", m_store),
                                      device.type(), getRank(), getSize());
-    TORCH_WARN("isthmus: ", collective, " of ", data.scalar_type(), " goes to PyTorch's ",
+    TORCH_WARN("isthmus: ", collective, " of ", data.scalar_type(), " uses PyTorch's backend ",
                other->getBackendName(), ": ", reason,
-               " (said once for each group; isthmus.torch.report() counts them all)");
+               " (logged once per group; isthmus.torch.report() counts all such calls)");
   }
-  const call_path path{m_settings.name, name_of(resolve(device)), collective, "torch:" + other->getBackendName(),
-                   reason};
+  const call_path path{m_settings.name, name_of(resolve(device)), collective,
+                       "torch:" + other->getBackendName(), reason};
   path_report::instance().counter_for(path).add(data.is_sparse() ? 0 : data.nbytes());
   return *other;
 }
@@ -190,7 +196,7 @@ c10::Device process_group::barrier_device(const c10d::BarrierOptions& options) {
   if (!options.device_ids.empty())
     return {c10::kCUDA, static_cast<c10::DeviceIndex>(options.device_ids.front())};
   const std::lock_guard lock(m_mutex);
-  // A device that is in use, so that its earlier work is waited for.
+  // Prefer a device that is already in use, so that the barrier waits for its earlier work.
   for (const auto& [key, entry] : m_communicators.executors)
     if (std::get<0>(key) != c10::kCPU) return {std::get<0>(key), std::get<1>(key)};
   return c10::Device(c10::kCPU);
@@ -223,14 +229,15 @@ void process_group::renew() {
   {
     const std::lock_guard lock(m_mutex);
     check_open();
-    TORCH_CHECK(!m_batch, "isthmus: process group ", m_settings.name, " is coalescing; end that first");
+    TORCH_CHECK(!m_batch, "isthmus: process group ", m_settings.name,
+                " is coalescing; call endCoalescing first");
     ++m_generation;
     old = std::exchange(m_communicators, {});
   }
   old.close();
 }
 
-// Without the group's lock: work that ends meanwhile may call back into the group.
+// Must be called without the group's lock, because callbacks of completing work may call into the group.
 void process_group::communicator_set::close() {
   for (const auto& [key, entry] : pools) entry->close();
   for (const auto& [key, entry] : executors) entry->shutdown();

@@ -1,9 +1,11 @@
-// The torch.distributed backend "isthmus": every call of c10d::Backend as a task over Isthmus' collectives.
+// The torch.distributed backend "isthmus". Each call of c10d::Backend becomes a task of Isthmus operations.
 //
-// Order. The collectives of one group on one device run in the order of the calls; send and recv run beside
-// them, in order for each peer, direction and tag (on devices tags are ignored, as with NCCL). Threads. Calls
-// may come from any thread, as torch.distributed allows; all ranks make the same calls in the same order.
-// Communicators are made at the first call that needs them, which therefore waits for the other ranks.
+// Ordering: the collectives of a group on one device run in the order of the calls. send and recv run
+//   concurrently with them, in order for each peer, direction and tag. Tags are ignored on devices,
+//   as with NCCL.
+// Thread safety: calls may come from any thread, as torch.distributed allows. All ranks must make the same
+//   calls in the same order.
+// Blocking: a communicator is created at the first call that needs it, and that call waits for the other ranks.
 #pragma once
 
 #include <functional>
@@ -17,8 +19,8 @@
 #include <vector>
 
 #include "executors.hpp"
-#include "tensor_pool.hpp"
 #include "tasks.hpp"
+#include "tensor_pool.hpp"
 
 namespace isthmus::torch_backend {
 
@@ -26,7 +28,7 @@ using tensors = std::vector<at::Tensor>;
 using tensor_lists = std::vector<std::vector<at::Tensor>>;
 using splits = std::vector<int64_t>;
 
-// A message's way between two ranks of the group; the group's collectives have none.
+// Source, destination and tag of messages. Default values denote the collectives of the group.
 struct message_channel {
   int source = -1, destination = -1, tag = 0;
   auto operator<=>(const message_channel&) const = default;
@@ -36,14 +38,14 @@ class process_group final : public c10d::Backend {
  public:
   using store_ptr = c10::intrusive_ptr<c10d::Store>;
   using backend_ptr = c10::intrusive_ptr<c10d::Backend>;
-  // PyTorch's own backend for a device type, for what Isthmus has no image of.
-  using fallback_maker = std::function<backend_ptr(const store_ptr&, c10::DeviceType, int rank, int size)>;
+  // Creates PyTorch's own backend for a device type. It runs the operations that Isthmus does not support.
+  using fallback_factory = std::function<backend_ptr(const store_ptr&, c10::DeviceType, int rank, int size)>;
 
   struct group_settings {
     milliseconds timeout{0};
-    std::string name;                                      // of the group, for report() and messages
-    isthmus_platform accelerator = ISTHMUS_PLATFORM_CUDA;  // what PyTorch's device type "cuda" is here
-    fallback_maker make_fallback;
+    std::string name;                                      // of the group, for report() and error messages
+    isthmus_platform accelerator = ISTHMUS_PLATFORM_CUDA;  // platform of PyTorch's device type "cuda"
+    fallback_factory make_fallback;
   };
 
   process_group(store_ptr store, int rank, int size, group_settings settings);
@@ -62,8 +64,8 @@ class process_group final : public c10d::Backend {
 
   work_ptr broadcast(tensors& data, const c10d::BroadcastOptions& options) override;
   work_ptr allreduce(tensors& data, const c10d::AllreduceOptions& options) override;
-  // The same where nothing is asked for but the sum in place: synchronous, on the host, by Isthmus, with nobody
-  // looking on (profilers, modes of Python, graphs). False, with nothing done, where something is.
+  // Fast path for a synchronous in-place allreduce of a host tensor. Returns false without any effect if
+  // Isthmus does not support the reduction, or if profilers, Python modes or coalescing are active.
   bool try_allreduce_inline(const at::Tensor& data, c10d::ReduceOp::RedOpType op);
   work_ptr allreduce_coalesced(tensors& data, const c10d::AllreduceCoalescedOptions& options) override;
   work_ptr allreduce_sparse(tensors& data, const c10d::AllreduceOptions& options) override;
@@ -90,31 +92,33 @@ class process_group final : public c10d::Backend {
   work_ptr recv(tensors& data, int peer, int tag) override;
   work_ptr recvAnysource(tensors& data, int tag) override;
   work_ptr barrier(const c10d::BarrierOptions& options) override;
-  // Every rank tells rank 0, which names those that did not come within the timeout.
+  // Every rank notifies rank 0, which reports the ranks that did not arrive within the timeout.
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
-  // Tensors of the symmetric heap, on the host as well: allocation is collective, in the order of calls.
+  // Allocates tensors in the symmetric heap of a device or of the host. Collective, in the order of the calls.
   bool supportsTensorAlloc(c10::DeviceIndex /*device*/) override { return true; }
   at::Tensor allocateTensor(long elements, at::TensorOptions options) override;
 
   void abort() override;
   void shutdown() override;
 
-  // Closes all communicators when their work is done. The next calls make new ones, which read configuration
-  // and environment anew. Every rank does it between the same calls. Tensors of the symmetric heap stay valid.
+  // Closes all communicators after their work is complete. The next calls create new ones, which read the
+  // configuration and the environment again. All ranks must call it between the same calls. Tensors of the
+  // symmetric heap stay valid.
   void renew();
 
-  // After a failure: the ranks that still call this agree on who goes on (isthmus_communicator_shrink); the
-  // others, which are lost, are returned. Where none is, the group goes on with new communicators; else
-  // shrink() hands out the group of the rest. Throws where no collective call has made a communicator yet.
+  // Agrees on the surviving ranks after a failure (isthmus_communicator_shrink) and returns the lost ranks.
+  // Collective over the survivors. If no rank is lost, the group continues with new communicators. Otherwise,
+  // shrink() returns the group of the survivors.
+  // Errors: throws if no collective call has created a communicator yet.
   std::vector<int64_t> agree_on_lost_ranks(double wait_s);
   bool supportsShrinking() const override { return true; }
-  // Of torch.distributed.shrink_group. Agrees first, if that has not been done; throws where others than
-  // `excluded` are lost.
+  // Implements torch.distributed.shrink_group. Calls agree_on_lost_ranks() first if necessary.
+  // Errors: throws if the lost ranks differ from `excluded`.
   backend_ptr shrink(const std::vector<int64_t>& excluded, int flags,
-                     const c10::intrusive_ptr<Options>& changed) override;
+                     const c10::intrusive_ptr<Options>& new_options) override;
 
-  // The communicator behind the collectives on `device`. Collective when it is the first use.
+  // Returns the communicator of the collectives on `device`. The first use is collective.
   isthmus_communicator communicator(c10::Device device);
 
  private:
@@ -123,18 +127,19 @@ class process_group final : public c10d::Backend {
   tasks::rank_position self() const { return {getRank(), getSize()}; }
   void check_open() const;
   c10::Device resolve(c10::Device device) const;
-  c10::Device used_device();  // that collective calls were made on
+  c10::Device used_device();  // a device with collective calls
   c10::Device barrier_device(const c10d::BarrierOptions& options);
   std::shared_ptr<task_executor> executor_for(c10::Device device, const message_channel& channel = {});
   std::unique_ptr<task_executor> make_executor(c10::Device device, const message_channel& channel) const;
-  std::unique_ptr<task_executor> make_executor(c10::Device device, std::shared_ptr<device_endpoint> endpoint) const;
+  std::unique_ptr<task_executor> make_executor(c10::Device device,
+                                               std::shared_ptr<device_endpoint> endpoint) const;
   endpoint_settings endpoint_settings_for(c10::Device device) const;
   std::shared_ptr<tensor_pool> pool_for(c10::Device device);
 
-  // How the caller means to wait.
+  // Wait mode and timeout of a call.
   struct wait_options {
     bool is_asynchronous = true;
-    milliseconds timeout = c10d::kUnsetTimeout;  // else of this call instead of the group's
+    milliseconds timeout = c10d::kUnsetTimeout;  // if set, replaces the group's timeout
   };
   template <typename Options>
   static wait_options wait_options_from(const Options& options) {
@@ -142,12 +147,13 @@ class process_group final : public c10d::Backend {
   }
 
   work_ptr submit(c10::Device device, const wait_options& wait, c10::function_ref<collective_task()> build);
-  // `build` where Isthmus has an image of the reduction, else `otherwise` with PyTorch's own backend.
+  // Submits `build` if Isthmus supports the reduction, otherwise calls `call_fallback` with PyTorch's backend.
   work_ptr submit_reduction(const char* collective, const at::Tensor& sample, const c10d::ReduceOp& op,
-                    const wait_options& wait, c10::function_ref<collective_task(const tasks::scaled_reduction&)> build,
-                    c10::function_ref<work_ptr(c10d::Backend&)> call_fallback);
+                            const wait_options& wait,
+                            c10::function_ref<collective_task(const tasks::scaled_reduction&)> build,
+                            c10::function_ref<work_ptr(c10d::Backend&)> call_fallback);
   work_ptr message(at::Tensor data, isthmus_collective collective, const message_channel& channel, int peer);
-  // PyTorch's own backend, with the reason in the log and in report().
+  // Returns PyTorch's own backend and records the reason in the log and in report().
   c10d::Backend& fallback(c10::Device device, const char* collective, const std::string& reason,
                           const at::Tensor& data);
 
@@ -156,7 +162,7 @@ class process_group final : public c10d::Backend {
   const c10::intrusive_ptr<Options> m_options;
   std::atomic<uint64_t> m_sequence{0};
 
-  std::mutex m_mutex;  // of what follows
+  std::mutex m_mutex;  // guards the following members
   struct communicator_set {
     std::map<executor_key, std::shared_ptr<task_executor>> executors;
     std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::shared_ptr<tensor_pool>> pools;
@@ -165,15 +171,15 @@ class process_group final : public c10d::Backend {
   communicator_set m_communicators;
   std::map<c10::DeviceType, backend_ptr> m_fallbacks;
   bool m_is_closed = false;
-  int m_generation = 0;                      // how often the communicators were renewed
-  c10::intrusive_ptr<process_group> m_survivor_group;  // made by agree_on_lost_ranks, of all but m_lost_ranks
+  int m_generation = 0;                                // number of renewals of the communicators
+  c10::intrusive_ptr<process_group> m_survivor_group;  // created by agree_on_lost_ranks, without m_lost_ranks
   std::vector<int64_t> m_lost_ranks;
 
-  // What the thread between startCoalescing and endCoalescing has asked for.
+  // Calls of the owner thread between startCoalescing and endCoalescing.
   struct coalesced_calls {
     std::thread::id owner;
     std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, collective_task> tasks;
-    std::vector<work_ptr> works;  // of messages and fallbacks, which run apart
+    std::vector<work_ptr> works;  // messages and fallback calls, which are not part of `tasks`
   };
   coalesced_calls* current_batch();
   std::unique_ptr<coalesced_calls> m_batch;

@@ -1,4 +1,4 @@
-// A torch.distributed store as the store through which the ranks of a communicator meet.
+// Adapts a torch.distributed store to the store interface that creates communicators.
 #pragma once
 
 #include <isthmus/isthmus.h>
@@ -14,19 +14,19 @@
 
 namespace isthmus::torch_backend {
 
-class rendezvous {
+class store_rendezvous {
  public:
-  // A connection of its own, because a store that waits for a key serves nobody else meanwhile.
-  rendezvous(const c10::intrusive_ptr<c10d::Store>& store, const std::string& scope)
+  // Clones the store, because a store that waits for a key blocks all other users of its connection.
+  store_rendezvous(const c10::intrusive_ptr<c10d::Store>& store, const std::string& scope)
       : m_store(c10::make_intrusive<c10d::PrefixStore>(scope, store->clone())),
-        m_table{sizeof(isthmus_store_table), this, &rendezvous::set, &rendezvous::get, &rendezvous::set_if_absent} {
-  }
-  rendezvous(const rendezvous&) = delete;
-  rendezvous& operator=(const rendezvous&) = delete;
+        m_table{sizeof(isthmus_store_table), this, &store_rendezvous::set, &store_rendezvous::get,
+                &store_rendezvous::set_if_absent} {}
+  store_rendezvous(const store_rendezvous&) = delete;
+  store_rendezvous& operator=(const store_rendezvous&) = delete;
 
   const isthmus_store_table* table() const { return &m_table; }
 
-  // Every wait, now and until resume(), fails. Any thread.
+  // Makes current and later waits fail until resume(). May be called from any thread.
   void cancel() noexcept { m_is_cancelled = true; }
   void resume() noexcept { m_is_cancelled = false; }
 
@@ -34,47 +34,47 @@ class rendezvous {
   static constexpr int ok = 0, timed_out = 1, failed = 2;
 
   static int set(void* context, const char* key, const void* value, std::size_t bytes) {
-    auto& self = *static_cast<rendezvous*>(context);
+    auto& self = *static_cast<store_rendezvous*>(context);
     try {
       const auto* first = static_cast<const std::uint8_t*>(value);
       self.m_store->set(key, std::vector<std::uint8_t>(first, first + bytes));
       return ok;
     } catch (const std::exception& failure) {
-      TORCH_WARN("isthmus: the store could not set ", key, ": ", failure.what());
+      TORCH_WARN("isthmus: writing key ", key, " to the store failed: ", failure.what());
       return failed;
     }
   }
 
-  // Every store of PyTorch's takes an empty expectation for "no value yet".
+  // All stores of PyTorch treat an empty expected value as "no value yet".
   static int set_if_absent(void* context, const char* key, const void* value, std::size_t bytes) {
-    auto& self = *static_cast<rendezvous*>(context);
+    auto& self = *static_cast<store_rendezvous*>(context);
     try {
       const auto* first = static_cast<const std::uint8_t*>(value);
       self.m_store->compareSet(key, {}, std::vector<std::uint8_t>(first, first + bytes));
       return ok;
     } catch (const std::exception& failure) {
-      TORCH_WARN("isthmus: the store could not set ", key, ": ", failure.what());
+      TORCH_WARN("isthmus: writing key ", key, " to the store failed: ", failure.what());
       return failed;
     }
   }
 
-  // The bootstrap asks in slices of a fraction of a second, so a cancellation is noticed.
+  // The bootstrap calls get() with timeouts of a fraction of a second, so it notices a cancellation.
   static int get(void* context, const char* key, void* value, std::size_t bytes, double timeout_s) {
-    auto& self = *static_cast<rendezvous*>(context);
+    auto& self = *static_cast<store_rendezvous*>(context);
     if (self.m_is_cancelled) return failed;
     try {
       if (!self.wait_for_key(key, timeout_s)) return timed_out;
-      const auto stored = self.m_store->get(key);
-      if (stored.size() != bytes) return failed;
-      std::memcpy(value, stored.data(), bytes);
+      const auto content = self.m_store->get(key);
+      if (content.size() != bytes) return failed;
+      std::memcpy(value, content.data(), bytes);
       return ok;
     } catch (const std::exception& failure) {
-      TORCH_WARN("isthmus: the store could not get ", key, ": ", failure.what());
+      TORCH_WARN("isthmus: reading key ", key, " from the store failed: ", failure.what());
       return failed;
     }
   }
 
-  // Polls: a store's own wait ends in an exception with a stack trace each time that its slice is over.
+  // Polls, because a timeout in the store's own wait() throws an exception with a stack trace.
   bool wait_for_key(const std::string& key, double timeout_s) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_s);
     auto poll_interval = std::chrono::microseconds(200);

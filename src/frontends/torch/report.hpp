@@ -1,4 +1,4 @@
-// Which path the operations of this process really took: the counts behind isthmus.torch.report().
+// Counts the operations of this process by path, for isthmus.torch.report().
 #pragma once
 
 #include <atomic>
@@ -16,16 +16,16 @@ namespace isthmus::torch_backend {
 struct call_path {
   std::string group;       // name of the process group
   std::string device;      // "cpu", "cuda:0"
-  std::string collective;  // a name of THE TABLE
-  std::string backend;     // "shm:one_shot"; "torch:gloo" for what fell back to PyTorch
-  std::string reason;      // the selector's, or why it fell back
+  std::string collective;  // name in the collective table
+  std::string backend;     // "shm:one_shot"; "torch:gloo" for a fallback to PyTorch
+  std::string reason;      // for the selection or the fallback
   auto operator<=>(const call_path&) const = default;
 };
 
 struct call_counter {
   std::atomic<std::uint64_t> calls{0};
   std::atomic<std::uint64_t> bytes{0};
-  std::atomic<std::int64_t> nanoseconds{0};  // of the host, inside of Isthmus
+  std::atomic<std::int64_t> nanoseconds{0};  // host time inside Isthmus
 
   void add(std::uint64_t more_bytes, std::chrono::nanoseconds elapsed = {}) {
     calls.fetch_add(1, std::memory_order_relaxed);
@@ -34,7 +34,9 @@ struct call_counter {
   }
 };
 
-// Thread-safe. One for the process; tallies live as long as it.
+// The report of this process.
+// Thread safety: all functions may be called from any thread.
+// Lifetime: counters exist until the process exits.
 class path_report {
  public:
   static path_report& instance() {
@@ -54,7 +56,7 @@ class path_report {
     std::uint64_t calls, bytes;
     double seconds;
   };
-  // Paths that were taken since the last reset.
+  // Returns the paths used since the last reset.
   std::vector<row> rows() {
     const std::lock_guard lock(m_mutex);
     std::vector<row> result;

@@ -1,4 +1,4 @@
-// After a failure: the group of the ranks that are left (docs/shrink.md).
+// Shrinks a process group to the surviving ranks after a failure (docs/guide/failures.md).
 #include <algorithm>
 #include <numeric>
 
@@ -23,8 +23,8 @@ c10::Device process_group::used_device() {
     const auto& [type, index, channel] = key;
     if (channel == message_channel{}) return {type, index};
   }
-  C10_THROW_ERROR(DistBackendError, c10::str("isthmus: process group ", m_settings.name,
-                                             " can't shrink: it has made no collective call yet"));
+  C10_THROW_ERROR(DistBackendError, c10::str("isthmus: shrink: process group ", m_settings.name,
+                                             " has made no collective call yet; there is nothing to shrink"));
 }
 
 std::vector<int64_t> process_group::agree_on_lost_ranks(double wait_s) {
@@ -33,19 +33,20 @@ std::vector<int64_t> process_group::agree_on_lost_ranks(double wait_s) {
   const std::vector<int64_t> lost_ranks = missing_ranks(getSize(), result.ranks);
   c10::intrusive_ptr<process_group> survivor_group;
   if (!lost_ranks.empty()) {
-    // The store holds the keys of this group: those of the next one begin differently.
+    // The store still holds the keys of this group, so the new group uses a different prefix.
     const std::string prefix = c10::str("isthmus_without_", c10::Join("_", lost_ranks));
     group_settings settings = m_settings;
     settings.name += "_shrunk";
     const auto own_rank = std::find(result.ranks.begin(), result.ranks.end(), getRank()) - result.ranks.begin();
-    survivor_group = c10::make_intrusive<process_group>(c10::make_intrusive<c10d::PrefixStore>(prefix, m_store),
-                                              static_cast<int>(own_rank), static_cast<int>(result.ranks.size()),
-                                              std::move(settings));
+    survivor_group = c10::make_intrusive<process_group>(
+        c10::make_intrusive<c10d::PrefixStore>(prefix, m_store), static_cast<int>(own_rank),
+        static_cast<int>(result.ranks.size()), std::move(settings));
   } else {
     renew();
   }
   process_group& next_group = lost_ranks.empty() ? *this : *survivor_group;
-  auto endpoint = std::make_shared<device_endpoint>(next_group.m_store, next_group.endpoint_settings_for(device), std::move(result));
+  auto endpoint = std::make_shared<device_endpoint>(
+      next_group.m_store, next_group.endpoint_settings_for(device), std::move(result));
   {
     const std::lock_guard lock(next_group.m_mutex);
     next_group.m_communicators.executors[{device.type(), device.index(), message_channel{}}] =
@@ -58,13 +59,14 @@ std::vector<int64_t> process_group::agree_on_lost_ranks(double wait_s) {
 }
 
 process_group::backend_ptr process_group::shrink(const std::vector<int64_t>& excluded, int /*flags*/,
-                                                 const c10::intrusive_ptr<Options>& /*changed*/) {
+                                                 const c10::intrusive_ptr<Options>& /*new_options*/) {
   if (!m_survivor_group) agree_on_lost_ranks(0);
   const std::lock_guard lock(m_mutex);
   if (m_lost_ranks != excluded)
-    C10_THROW_ERROR(DistBackendError, c10::str("isthmus: process group ", m_settings.name,
-                                               " was to shrink without rank ", c10::Join(", ", excluded),
-                                               ", but those that are lost are: ", c10::Join(", ", m_lost_ranks)));
+    C10_THROW_ERROR(
+        DistBackendError,
+        c10::str("isthmus: shrink: process group ", m_settings.name, ": excluded ranks are ",
+                 c10::Join(", ", excluded), "; they must be the lost ranks: ", c10::Join(", ", m_lost_ranks)));
   return std::exchange(m_survivor_group, nullptr);
 }
 

@@ -1,4 +1,4 @@
-// Failures of the C ABI as the exceptions that torch.distributed raises.
+// Converts failures of the C API to exceptions of torch.distributed.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -8,11 +8,11 @@
 
 namespace isthmus::torch_backend {
 
-// What isthmus_last_error knows, in one line.
+// Returns the information of isthmus_last_error in one line.
 inline std::string describe_last_error() {
   isthmus_error_info info{};
   isthmus_last_error(&info);
-  // "Timed out" are the words by which scripts know a timeout of torch.distributed.
+  // Scripts recognize timeouts of torch.distributed by the words "Timed out".
   std::string text = c10::str(
       info.status == ISTHMUS_ERROR_TIMEOUT ? "isthmus: Timed out waiting: " : "isthmus: ", info.message);
   if (info.collective >= 0)

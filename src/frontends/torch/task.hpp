@@ -1,5 +1,5 @@
-// What one torch.distributed call does, as data: copies, operations of Isthmus, copies. A host executor runs it
-// in a thread, a device executor puts it on a stream, and coalescing concatenates tasks.
+// A task describes one torch.distributed call: copies, then Isthmus operations, then copies. A host executor
+// runs it in a thread, a device executor enqueues it on a stream, and coalescing concatenates tasks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,18 +15,18 @@
 
 namespace isthmus::torch_backend {
 
-// to = from, or from * factor where there is one.
+// target = source, or source * factor if a factor is defined.
 struct tensor_copy {
   at::Tensor target, source;
   at::Tensor factor;
 };
 
-// One operation with the arrays that it points to.
+// An operation that owns its count and displacement arrays.
 struct owned_operation {
   isthmus_operation operation{};
   std::vector<std::uint64_t> send_counts, send_displs, recv_counts, recv_displs;
 
-  // The operation as isthmus_enqueue takes it; valid as long as the transfer stays where it is.
+  // Returns the operation for isthmus_enqueue. It points into this object, which must not be moved.
   isthmus_operation operation_for(isthmus_stream stream) const {
     isthmus_operation result = operation;
     if (!send_counts.empty()) result.send_counts = send_counts.data(), result.send_displs = send_displs.data();
@@ -40,24 +40,24 @@ struct collective_task {
   c10d::OpType kind = c10d::OpType::UNKNOWN;
   const char* title = "isthmus";
   bool is_asynchronous = true;
-  bool blocks_host = false;  // wait() returns only when it is complete, on devices too (barrier)
-  std::optional<std::chrono::milliseconds> timeout;  // of the call; none: the group's
-  std::vector<at::Tensor> inputs;                    // of the caller; kept alive until the work is complete
-  std::vector<at::Tensor> outputs;                   // of the caller; the value of the future
-  std::vector<at::Tensor> scratch;                   // of this task
-  std::vector<tensor_copy> before, after;
+  bool blocks_host = false;  // wait() returns after completion, also on devices (barrier)
+  std::optional<std::chrono::milliseconds> timeout;  // of this call; empty: the group's timeout
+  std::vector<at::Tensor> inputs;                    // of the caller; kept alive until completion
+  std::vector<at::Tensor> outputs;                   // of the caller; value of the future
+  std::vector<at::Tensor> scratch;                   // temporary buffers of this task
+  std::vector<tensor_copy> copies_in, copies_out;
   std::vector<owned_operation> operations;
 
   void append(collective_task&& other) {
-    const auto move_to = [](auto& all, auto& more) {
+    const auto append_range = [](auto& all, auto& more) {
       all.insert(all.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
     };
-    move_to(inputs, other.inputs);
-    move_to(outputs, other.outputs);
-    move_to(scratch, other.scratch);
-    move_to(before, other.before);
-    move_to(after, other.after);
-    move_to(operations, other.operations);
+    append_range(inputs, other.inputs);
+    append_range(outputs, other.outputs);
+    append_range(scratch, other.scratch);
+    append_range(copies_in, other.copies_in);
+    append_range(copies_out, other.copies_out);
+    append_range(operations, other.operations);
     blocks_host |= other.blocks_host;
     if (other.timeout) timeout = std::min(timeout.value_or(*other.timeout), *other.timeout);
   }

@@ -21,7 +21,8 @@ isthmus_operation movement_operation(isthmus_collective collective, at::ScalarTy
   return operation;
 }
 
-isthmus_operation reduction_operation(isthmus_collective collective, const scaled_reduction& reduction, std::uint64_t count) {
+isthmus_operation reduction_operation(isthmus_collective collective, const scaled_reduction& reduction,
+                                      std::uint64_t count) {
   isthmus_operation operation{};
   operation.collective = collective;
   operation.datatype = reduction.mapping.wire.type;
@@ -31,81 +32,83 @@ isthmus_operation reduction_operation(isthmus_collective collective, const scale
 }
 
 void check_same_type(const char* call, const at::Tensor& tensor, const at::Tensor& reference) {
-  TORCH_CHECK_VALUE(tensor.scalar_type() == reference.scalar_type(), call, ": a tensor is ", tensor.scalar_type(),
-                    ", another is ", reference.scalar_type(), ": all must have one dtype");
-  TORCH_CHECK_VALUE(tensor.device() == reference.device(), call, ": a tensor is on ", tensor.device().str(),
-                    ", another on ", reference.device().str(), ": all must be on one device");
+  TORCH_CHECK_VALUE(tensor.scalar_type() == reference.scalar_type(), call, ": tensors have dtypes ",
+                    tensor.scalar_type(), " and ", reference.scalar_type(), "; all must have the same dtype");
+  TORCH_CHECK_VALUE(tensor.device() == reference.device(), call, ": tensors are on ", tensor.device().str(),
+                    " and ", reference.device().str(), "; all must be on the same device");
 }
 
 void check_list(const char* call, const tensors& list, std::size_t size, const at::Tensor& reference) {
-  TORCH_CHECK_VALUE(list.size() == size, call, ": a list of ", list.size(),
+  TORCH_CHECK_VALUE(list.size() == size, call, ": a list has ", list.size(),
                     " tensors; it must have one for each of ", size, " ranks");
-  for (const at::Tensor& each : list) {
-    check_dense(call, each);
-    check_same_type(call, each, reference);
+  for (const at::Tensor& tensor : list) {
+    check_dense(call, tensor);
+    check_same_type(call, tensor, reference);
   }
 }
 
-// Whether the tensors lie one behind the other.
+// Returns whether the tensors are contiguous in memory, one after another.
 bool is_consecutive(const tensors& list) {
   const auto* expected = static_cast<const char*>(list.front().const_data_ptr());
-  for (const at::Tensor& each : list) {
-    if (each.const_data_ptr() != expected && each.numel() > 0) return false;
-    expected += each.nbytes();
+  for (const at::Tensor& tensor : list) {
+    if (tensor.const_data_ptr() != expected && tensor.numel() > 0) return false;
+    expected += tensor.nbytes();
   }
   return true;
 }
 
 bool has_equal_sizes(const tensors& list, const at::Tensor& reference) {
-  return std::all_of(list.begin(), list.end(), [&](const auto& each) { return each.numel() == reference.numel(); });
+  return std::all_of(list.begin(), list.end(),
+                     [&](const auto& tensor) { return tensor.numel() == reference.numel(); });
 }
 
 std::vector<std::uint64_t> element_counts(const tensors& list, std::uint64_t per_element) {
   std::vector<std::uint64_t> counts;
-  for (const at::Tensor& each : list) counts.push_back(elements(each) * per_element);
+  for (const at::Tensor& tensor : list) counts.push_back(elements(tensor) * per_element);
   return counts;
 }
 
 std::vector<std::uint64_t> displacements_of(const std::vector<std::uint64_t>& counts) {
-  std::vector<std::uint64_t> starts(counts.size());
-  std::exclusive_scan(counts.begin(), counts.end(), starts.begin(), std::uint64_t{0});
-  return starts;
+  std::vector<std::uint64_t> displacements(counts.size());
+  std::exclusive_scan(counts.begin(), counts.end(), displacements.begin(), std::uint64_t{0});
+  return displacements;
 }
 
-// One buffer for a list: the list's own memory, or scratch with copies on the way in or out.
+// Returns one buffer for a list: the memory of the list if it is contiguous, otherwise scratch memory with
+// copies in or out.
 enum class copy_direction { in, out };
 void* flat_buffer(collective_task& task, const tensors& list, copy_direction direction) {
   if (is_consecutive(list)) return list.front().data_ptr();
   int64_t total = 0;
-  for (const at::Tensor& each : list) total += each.numel();
+  for (const at::Tensor& tensor : list) total += tensor.numel();
   const at::Tensor scratch = at::empty({total}, list.front().options().memory_format(std::nullopt));
   int64_t start = 0;
-  for (const at::Tensor& each : list) {
-    // Elements in the order in which they lie in memory, whatever the format.
-    const at::Tensor part = scratch.narrow(0, start, each.numel());
-    const at::Tensor flat_view = each.as_strided({each.numel()}, {1});
+  for (const at::Tensor& tensor : list) {
+    // Copies elements in memory order, so that the memory format does not matter.
+    const at::Tensor part = scratch.narrow(0, start, tensor.numel());
+    const at::Tensor flat_view = tensor.as_strided({tensor.numel()}, {1});
     task.scratch.push_back(scratch);
     if (direction == copy_direction::in)
-      task.before.push_back({part, flat_view, {}});
+      task.copies_in.push_back({part, flat_view, {}});
     else
-      task.after.push_back({flat_view, part, {}});
-    start += each.numel();
+      task.copies_out.push_back({flat_view, part, {}});
+    start += tensor.numel();
   }
   return scratch.data_ptr();
 }
 
-// The input of a reducing call: itself, or its product with the factor.
+// Returns the input of a reduction, multiplied by the factor if there is one.
 at::Tensor reduced_input(collective_task& task, const at::Tensor& input, const scaled_reduction& reduction) {
   if (!reduction.factor.defined()) return input;
   const at::Tensor scaled = at::empty_like(input);
   task.scratch.push_back(scaled);
-  task.before.push_back({scaled, input, reduction.factor});
+  task.copies_in.push_back({scaled, input, reduction.factor});
   return scaled;
 }
 
 tensors reduced_inputs(collective_task& task, const tensors& inputs, const scaled_reduction& reduction) {
   tensors scaled_inputs;
-  for (const at::Tensor& each : inputs) scaled_inputs.push_back(reduced_input(task, each, reduction));
+  for (const at::Tensor& input : inputs) scaled_inputs.push_back(reduced_input(task, input, reduction));
   return scaled_inputs;
 }
 
@@ -125,11 +128,11 @@ void add_operation(collective_task& task, const isthmus_operation& operation) {
 }  // namespace
 
 void check_dense(const char* call, const at::Tensor& tensor) {
-  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, call, ": a tensor with layout ", tensor.layout(),
-                    ": it must be dense");
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, call, ": a tensor has layout ", tensor.layout(),
+                    "; it must be dense (strided)");
   TORCH_CHECK_VALUE(tensor.is_contiguous(tensor.suggest_memory_format()), call, ": a tensor of sizes ",
                     tensor.sizes(), " and strides ", tensor.strides(),
-                    " is not contiguous: call .contiguous() first");
+                    " is not contiguous; call .contiguous() first");
 }
 
 collective_task broadcast(const at::Tensor& data, int root) {
@@ -168,18 +171,18 @@ collective_task allgather(const rank_position& self, const tensors& outputs, con
   check_list("all_gather", outputs, static_cast<std::size_t>(self.size), input);
   collective_task task = make_task(OpType::ALLGATHER, "isthmus:all_gather", {input}, outputs);
   const bool is_uniform = has_equal_sizes(outputs, input);
-  isthmus_operation operation =
-      movement_operation(is_uniform ? ISTHMUS_ALLGATHER : ISTHMUS_ALLGATHERV, input.scalar_type(), elements(input));
+  isthmus_operation operation = movement_operation(is_uniform ? ISTHMUS_ALLGATHER : ISTHMUS_ALLGATHERV,
+                                                   input.scalar_type(), elements(input));
   TORCH_CHECK_VALUE(outputs[static_cast<std::size_t>(self.rank)].numel() == input.numel(),
-                    "all_gather: the input has ", input.numel(), " elements, the output for this rank ",
-                    outputs[static_cast<std::size_t>(self.rank)].numel(), ": they must agree");
+                    "all_gather: the input has ", input.numel(), " elements and the output for this rank has ",
+                    outputs[static_cast<std::size_t>(self.rank)].numel(), "; they must be equal");
   operation.send_buf = input.const_data_ptr();
   operation.recv_buf = flat_buffer(task, outputs, copy_direction::out);
   add_operation(task, operation);
   if (!is_uniform) {
-    owned_operation& uneven = task.operations.back();
-    uneven.recv_counts = element_counts(outputs, movement_type(input.scalar_type()).per_element);
-    uneven.recv_displs = displacements_of(uneven.recv_counts);
+    owned_operation& allgatherv = task.operations.back();
+    allgatherv.recv_counts = element_counts(outputs, movement_type(input.scalar_type()).per_element);
+    allgatherv.recv_displs = displacements_of(allgatherv.recv_counts);
   }
   return task;
 }
@@ -191,7 +194,8 @@ collective_task allgather_base(const rank_position& self, const at::Tensor& outp
   check_same_type(call, output, input);
   TORCH_CHECK_VALUE(output.numel() == input.numel() * self.size, call, ": the output has ", output.numel(),
                     " elements; it must have ", self.size, " times the input's ", input.numel());
-  collective_task task = make_task(OpType::_ALLGATHER_BASE, "isthmus:all_gather_into_tensor", {input}, {output});
+  collective_task task =
+      make_task(OpType::_ALLGATHER_BASE, "isthmus:all_gather_into_tensor", {input}, {output});
   isthmus_operation operation = movement_operation(ISTHMUS_ALLGATHER, input.scalar_type(), elements(input));
   operation.send_buf = input.const_data_ptr();
   operation.recv_buf = output.data_ptr();
@@ -207,8 +211,8 @@ collective_task gather(const rank_position& self, const tensors& outputs, const 
   operation.send_buf = input.const_data_ptr();
   if (self.rank == root) {
     check_list("gather", outputs, static_cast<std::size_t>(self.size), input);
-    TORCH_CHECK_VALUE(has_equal_sizes(outputs, input), "gather: all outputs must have the input's ", input.numel(),
-                      " elements");
+    TORCH_CHECK_VALUE(has_equal_sizes(outputs, input), "gather: all outputs must have the input's ",
+                      input.numel(), " elements");
     operation.recv_buf = flat_buffer(task, outputs, copy_direction::out);
   } else {
     TORCH_CHECK_VALUE(outputs.empty(), "gather: rank ", self.rank, " is not the root and must pass no outputs");
@@ -236,13 +240,13 @@ collective_task scatter(const rank_position& self, const at::Tensor& output, con
 }
 
 collective_task reduce_scatter(const rank_position& self, const at::Tensor& output, const tensors& inputs,
-                    const scaled_reduction& reduction) {
+                               const scaled_reduction& reduction) {
   constexpr const char* call = "reduce_scatter";
   check_dense(call, output);
   check_list(call, inputs, static_cast<std::size_t>(self.size), output);
   const auto own = static_cast<std::size_t>(self.rank);
   TORCH_CHECK_VALUE(inputs[own].numel() == output.numel(), call, ": the output has ", output.numel(),
-                    " elements, the input for this rank ", inputs[own].numel(), ": they must agree");
+                    " elements and the input for this rank has ", inputs[own].numel(), "; they must be equal");
   collective_task task = make_task(OpType::REDUCE_SCATTER, "isthmus:reduce_scatter", inputs, {output});
   if (has_equal_sizes(inputs, output)) {
     isthmus_operation operation = reduction_operation(ISTHMUS_REDUCE_SCATTER, reduction, elements(output));
@@ -262,15 +266,16 @@ collective_task reduce_scatter(const rank_position& self, const at::Tensor& outp
   return task;
 }
 
-collective_task reduce_scatter_base(const rank_position& self, const at::Tensor& output, const at::Tensor& input,
-                         const scaled_reduction& reduction) {
+collective_task reduce_scatter_base(const rank_position& self, const at::Tensor& output,
+                                    const at::Tensor& input, const scaled_reduction& reduction) {
   constexpr const char* call = "reduce_scatter_tensor";
   check_dense(call, input);
   check_dense(call, output);
   check_same_type(call, output, input);
   TORCH_CHECK_VALUE(input.numel() == output.numel() * self.size, call, ": the input has ", input.numel(),
                     " elements; it must have ", self.size, " times the output's ", output.numel());
-  collective_task task = make_task(OpType::_REDUCE_SCATTER_BASE, "isthmus:reduce_scatter_tensor", {input}, {output});
+  collective_task task =
+      make_task(OpType::_REDUCE_SCATTER_BASE, "isthmus:reduce_scatter_tensor", {input}, {output});
   isthmus_operation operation = reduction_operation(ISTHMUS_REDUCE_SCATTER, reduction, elements(output));
   operation.send_buf = reduced_input(task, input, reduction).const_data_ptr();
   operation.recv_buf = output.data_ptr();
@@ -299,34 +304,36 @@ collective_task alltoall(const rank_position& self, const tensors& outputs, cons
 
 namespace {
 
-// Elements of each part of a tensor that is split along its first dimension.
+// Returns the element counts of a tensor that is split along its first dimension.
 std::vector<std::uint64_t> split_counts(const char* side, const at::Tensor& tensor,
-                                    const std::vector<int64_t>& rows, const rank_position& self,
-                                    std::uint64_t per_element) {
+                                        const std::vector<int64_t>& rows, const rank_position& self,
+                                        std::uint64_t per_element) {
   constexpr const char* call = "all_to_all_single";
   const auto size = static_cast<std::size_t>(self.size);
   if (rows.empty()) {
     TORCH_CHECK_VALUE(tensor.dim() > 0 && tensor.size(0) % self.size == 0, call, ": the ", side, " has sizes ",
-                      tensor.sizes(), ": without splits its first dimension must divide by ", self.size);
+                      tensor.sizes(), "; without splits, its first dimension must be divisible by ", self.size);
     return std::vector<std::uint64_t>(size, elements(tensor) / size * per_element);
   }
-  TORCH_CHECK_VALUE(rows.size() == size, call, ": ", rows.size(), " ", side,
+  TORCH_CHECK_VALUE(rows.size() == size, call, ": there are ", rows.size(), " ", side,
                     " splits; there must be one for each of ", size, " ranks");
   const int64_t total = std::accumulate(rows.begin(), rows.end(), int64_t{0});
   const int64_t dimension = tensor.dim() > 0 ? tensor.size(0) : 1;
   TORCH_CHECK_VALUE(
-      total == dimension && std::all_of(rows.begin(), rows.end(), [](int64_t each) { return each >= 0; }), call,
-      ": the ", side, " splits ", rows, " must be >= 0 and add up to the first dimension, ", dimension);
+      total == dimension && std::all_of(rows.begin(), rows.end(), [](int64_t count) { return count >= 0; }),
+      call, ": the ", side, " splits are ", rows, "; they must be >= 0 and add up to the first dimension, ",
+      dimension);
   const std::uint64_t row = dimension > 0 ? elements(tensor) / static_cast<std::uint64_t>(dimension) : 0;
   std::vector<std::uint64_t> parts;
-  for (const int64_t each : rows) parts.push_back(static_cast<std::uint64_t>(each) * row * per_element);
+  for (const int64_t count : rows) parts.push_back(static_cast<std::uint64_t>(count) * row * per_element);
   return parts;
 }
 
 }  // namespace
 
 collective_task alltoall_base(const rank_position& self, const at::Tensor& output, const at::Tensor& input,
-                   const std::vector<int64_t>& output_splits, const std::vector<int64_t>& input_splits) {
+                              const std::vector<int64_t>& output_splits,
+                              const std::vector<int64_t>& input_splits) {
   constexpr const char* call = "all_to_all_single";
   check_dense(call, input);
   check_dense(call, output);
@@ -336,9 +343,10 @@ collective_task alltoall_base(const rank_position& self, const at::Tensor& outpu
   auto sent = split_counts("input", input, input_splits, self, per_element);
   auto received = split_counts("output", output, output_splits, self, per_element);
   const bool is_uniform = input_splits.empty() && output_splits.empty();
-  TORCH_CHECK_VALUE(!is_uniform || input.numel() == output.numel(), call, ": without splits the output's ",
-                    output.numel(), " elements must be as many as the input's ", input.numel());
-  isthmus_operation operation = movement_operation(is_uniform ? ISTHMUS_ALLTOALL : ISTHMUS_ALLTOALLV, input.scalar_type(), 0);
+  TORCH_CHECK_VALUE(!is_uniform || input.numel() == output.numel(), call, ": the output has ", output.numel(),
+                    " elements and the input has ", input.numel(), "; without splits, they must be equal");
+  isthmus_operation operation =
+      movement_operation(is_uniform ? ISTHMUS_ALLTOALL : ISTHMUS_ALLTOALLV, input.scalar_type(), 0);
   operation.count = is_uniform ? sent.front() : 0;
   operation.send_buf = input.const_data_ptr();
   operation.recv_buf = output.data_ptr();
@@ -355,8 +363,8 @@ collective_task alltoall_base(const rank_position& self, const at::Tensor& outpu
 collective_task message(const at::Tensor& data, isthmus_collective collective, int peer) {
   const bool is_send = collective == ISTHMUS_SEND;
   check_dense(is_send ? "send" : "recv", data);
-  collective_task task =
-      make_task(is_send ? OpType::SEND : OpType::RECV, is_send ? "isthmus:send" : "isthmus:recv", {data}, {data});
+  collective_task task = make_task(is_send ? OpType::SEND : OpType::RECV,
+                                   is_send ? "isthmus:send" : "isthmus:recv", {data}, {data});
   isthmus_operation operation = movement_operation(collective, data.scalar_type(), elements(data));
   operation.root = peer;
   if (is_send)

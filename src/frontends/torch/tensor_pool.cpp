@@ -6,7 +6,7 @@
 namespace isthmus::torch_backend {
 namespace {
 
-// Sizes that differ a little share blocks.
+// Rounds up, so that similar sizes share blocks.
 std::uint64_t round_up(std::uint64_t bytes) {
   const std::uint64_t step = bytes <= (1u << 20) ? 1u << 9 : 1u << 21;
   return (bytes + step - 1) / step * step;
@@ -15,7 +15,7 @@ std::uint64_t round_up(std::uint64_t bytes) {
 }  // namespace
 
 at::Tensor tensor_pool::allocate(int64_t elements, const at::TensorOptions& options,
-                          std::vector<c10::Stream> streams) {
+                                 std::vector<c10::Stream> streams) {
   if (elements == 0) return at::empty({0}, options);
   const std::lock_guard allocation_lock(m_allocation_mutex);
   const auto bytes = static_cast<std::uint64_t>(elements) * options.dtype().itemsize();
@@ -24,8 +24,8 @@ at::Tensor tensor_pool::allocate(int64_t elements, const at::TensorOptions& opti
   block.last_uses.clear();
   block.streams = std::move(streams);
   return at::from_blob(
-      block.pointer, {elements}, [self = shared_from_this(), &block](void*) { self->recycle(block); },
-      options, options.device());
+      block.pointer, {elements}, [self = shared_from_this(), &block](void*) { self->recycle(block); }, options,
+      options.device());
 }
 
 tensor_pool::heap_block& tensor_pool::acquire(std::uint64_t bytes) {
@@ -40,16 +40,16 @@ tensor_pool::heap_block& tensor_pool::acquire(std::uint64_t bytes) {
   return *block;
 }
 
-// The first block of this size that is free on every rank, or nullptr.
+// Returns the first block of this size that is free on every rank, or nullptr.
 tensor_pool::heap_block* tensor_pool::find_common_block(std::uint64_t bytes) {
   std::vector<heap_block*> candidates;
   std::vector<std::uint8_t> free_flags;
   {
     const std::lock_guard lock(m_mutex);
-    for (heap_block& each : m_blocks) {
-      if (each.bytes != bytes) continue;
-      candidates.push_back(&each);
-      free_flags.push_back(each.is_free ? 1 : 0);
+    for (heap_block& block : m_blocks) {
+      if (block.bytes != bytes) continue;
+      candidates.push_back(&block);
+      free_flags.push_back(block.is_free ? 1 : 0);
     }
   }
   if (candidates.empty()) return nullptr;
@@ -65,7 +65,8 @@ tensor_pool::heap_block* tensor_pool::find_common_block(std::uint64_t bytes) {
   return nullptr;
 }
 
-// Runs where the last reference to a tensor goes, at exit too, when there may be no device any more.
+// Called when the last reference to a tensor is released, possibly at exit, when the device may
+// no longer exist.
 void tensor_pool::recycle(heap_block& block) noexcept {
   const std::lock_guard lock(m_mutex);
   try {
@@ -75,19 +76,19 @@ void tensor_pool::recycle(heap_block& block) noexcept {
       block.last_uses.push_back(std::move(use));
     }
   } catch (const std::exception& failure) {
-    TORCH_WARN("isthmus: a tensor of the symmetric heap was not freed: ", failure.what());
-    return;  // not free: whoever used it might not be done
+    TORCH_WARN("isthmus: freeing a tensor of the symmetric heap failed: ", failure.what());
+    return;  // not reusable, because the block may still be in use
   }
   block.is_free = true;
   if (m_is_closed) release(block);
 }
 
-// Freeing unmaps at once, whatever still runs.
+// Waits for the last uses, because freeing unmaps the memory immediately.
 void tensor_pool::release(heap_block& block) noexcept {
   try {
     for (const c10::Event& use : block.last_uses) use.synchronize();
   } catch (const std::exception& failure) {
-    TORCH_WARN("isthmus: memory of the symmetric heap was not freed: ", failure.what());
+    TORCH_WARN("isthmus: freeing memory of the symmetric heap failed: ", failure.what());
     return;
   }
   m_endpoint->free(block.pointer);
@@ -97,8 +98,8 @@ void tensor_pool::close() noexcept {
   const std::lock_guard lock(m_mutex);
   if (m_is_closed) return;
   m_is_closed = true;
-  for (heap_block& each : m_blocks)
-    if (each.is_free) release(each);
+  for (heap_block& block : m_blocks)
+    if (block.is_free) release(block);
   m_host_endpoint->close();
 }
 

@@ -1,9 +1,9 @@
-// Tensors in the symmetric heap, at the same place on every rank: what allocate_tensor of a process group
-// gives.
+// Tensors in the symmetric heap, at the same heap offset on every rank. Implements allocate_tensor of
+// a process group.
 //
-// The ranks agree on every allocation, through host memory (microseconds, if they are in step), because a rank
-// alone cannot know which blocks the others have freed. Blocks serve again and are not returned to the device
-// before the group is shut down.
+// The ranks agree on every allocation, because a rank does not know which blocks the others have freed. The
+// agreement uses host memory and takes microseconds if the ranks arrive together. Blocks are reused and are
+// returned to the device only when the group is shut down.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,20 +22,21 @@ namespace isthmus::torch_backend {
 
 class tensor_pool : public std::enable_shared_from_this<tensor_pool> {
  public:
-  // `control` has the heap, `ballot` are the same ranks on the host.
+  // `endpoint` owns the heap. `host_endpoint` connects the same ranks on the host.
   tensor_pool(std::shared_ptr<device_endpoint> endpoint, std::shared_ptr<device_endpoint> host_endpoint)
       : m_endpoint(std::move(endpoint)), m_host_endpoint(std::move(host_endpoint)) {}
   tensor_pool(const tensor_pool&) = delete;
   tensor_pool& operator=(const tensor_pool&) = delete;
 
-  // Collective; contents are undefined. The memory may be used on `streams` until the tensor is gone, and is
-  // handed out again behind what they hold then; other streams have to be waited for. The first stream is the
-  // one that allocates.
+  // Allocates a tensor with undefined contents. Collective.
+  // Ordering: the first stream is the allocating stream. The memory can be used on `streams` without
+  // synchronization; it is reused only after the work that is pending on these streams when the tensor is
+  // released. The caller must wait for work on other streams.
   at::Tensor allocate(int64_t elements, const at::TensorOptions& options, std::vector<c10::Stream> streams);
 
-  // Ends waits in allocate. Any thread.
+  // Ends waits in allocate(). May be called from any thread.
   void abort() noexcept { m_host_endpoint->abort(); }
-  // Frees what no tensor uses; the last tensor frees the rest.
+  // Frees the unused blocks. Blocks in use are freed together with their tensors.
   void close() noexcept;
 
  private:
@@ -43,7 +44,7 @@ class tensor_pool : public std::enable_shared_from_this<tensor_pool> {
     void* pointer;
     std::uint64_t bytes;
     bool is_free;
-    std::vector<c10::Stream> streams;  // of the tensor that uses it
+    std::vector<c10::Stream> streams;  // streams of the tensor that uses the block
     std::vector<c10::Event> last_uses;
   };
 
@@ -53,9 +54,9 @@ class tensor_pool : public std::enable_shared_from_this<tensor_pool> {
   void release(heap_block& block) noexcept;
 
   const std::shared_ptr<device_endpoint> m_endpoint, m_host_endpoint;
-  std::mutex m_allocation_mutex;          // one allocation at a time
-  std::mutex m_mutex;               // of what follows
-  std::deque<heap_block> m_blocks;  // in the order of their allocation, which is the same on all ranks
+  std::mutex m_allocation_mutex;    // one allocation at a time
+  std::mutex m_mutex;               // guards the following members
+  std::deque<heap_block> m_blocks;  // in allocation order, which is the same on all ranks
   bool m_is_closed = false;
 };
 

@@ -21,24 +21,28 @@ future_ptr make_future(std::vector<c10::Device> devices = {}) {
 [[noreturn]] void throw_timeout(const char* operation, milliseconds timeout) {
   C10_THROW_ERROR(
       DistBackendError,
-      c10::str("isthmus: Timed out waiting ", timeout.count(), "ms for ", operation,
-               "; its communicator was aborted (a rank does not make the same call or is late, or the "
-               "timeout is too short)"));
+      c10::str(
+          "isthmus: Timed out waiting ", timeout.count(), "ms for ", operation,
+          "; the communicator was aborted (another rank is late or did not make this call; check the order "
+          "of calls on all ranks or increase the timeout)"));
 }
 
-// The communicator's waits end at the group's timeout with the name of the rank that is missing; a wait for the
-// work began before them.
+// Waits of the communicator end at the group's timeout, and their error names the missing rank. The wait for
+// the work starts earlier, so it must last longer to report that error.
 milliseconds add_grace_period(milliseconds timeout) { return timeout + timeout / 20 + 1s; }
 
-// What a work without a profiler need not have: a record of its title, and the inputs that this one shows.
-const char* title_for_profilers(const collective_task& task) { return at::hasCallbacks() ? task.title : nullptr; }
+// Without a profiler, a work needs neither a title nor the inputs that a profiler shows.
+const char* title_for_profilers(const collective_task& task) {
+  return at::hasCallbacks() ? task.title : nullptr;
+}
 
 std::optional<std::vector<at::Tensor>> inputs_for_profilers(const collective_task& task) {
   if (!at::hasCallbacks()) return std::nullopt;
   return task.inputs;
 }
 
-void resolve_future(future_ptr& future, const std::exception_ptr& failure, const std::vector<at::Tensor>& outputs) {
+void resolve_future(future_ptr& future, const std::exception_ptr& failure,
+                    const std::vector<at::Tensor>& outputs) {
   if (failure)
     future->setError(failure);
   else
@@ -47,25 +51,26 @@ void resolve_future(future_ptr& future, const std::exception_ptr& failure, const
 
 }  // namespace
 
-host_work::host_work(int rank, collective_task& task, std::shared_ptr<device_endpoint> endpoint, milliseconds timeout)
+host_work::host_work(int rank, collective_task& task, std::shared_ptr<device_endpoint> endpoint,
+                     milliseconds timeout)
     : Work(rank, task.kind, title_for_profilers(task), inputs_for_profilers(task)),
       m_endpoint(std::move(endpoint)),
       m_outputs(std::move(task.outputs)),
       m_timeout(task.timeout.value_or(add_grace_period(timeout))) {}
 
 bool host_work::wait(milliseconds timeout) {
-  const milliseconds bound = timeout == kNoTimeout ? m_timeout : timeout;
+  const milliseconds limit = timeout == kNoTimeout ? m_timeout : timeout;
   std::unique_lock lock(mutex_);
-  if (!cv_.wait_for(lock, bound, [this] { return completed_; })) {
+  if (!cv_.wait_for(lock, limit, [this] { return completed_; })) {
     lock.unlock();
     m_endpoint->abort();
-    throw_timeout(c10d::opTypeToString(opType_).c_str(), bound);
+    throw_timeout(c10d::opTypeToString(opType_).c_str(), limit);
   }
   if (exception_) std::rethrow_exception(exception_);
   return true;
 }
 
-// Futures are settled outside of the lock: their callbacks may look at the work.
+// Futures are resolved without the lock, because their callbacks may access the work.
 future_ptr host_work::getFuture() {
   future_ptr future;
   {
@@ -90,8 +95,8 @@ void host_work::complete(std::exception_ptr failure) {
   if (future) resolve_future(future, failure, m_outputs);
 }
 
-device_work::device_work(int rank, const collective_task& task, std::shared_ptr<device_endpoint> endpoint, c10::Stream stream,
-                         std::shared_ptr<c10::Event> completion, milliseconds timeout)
+device_work::device_work(int rank, const collective_task& task, std::shared_ptr<device_endpoint> endpoint,
+                         c10::Stream stream, std::shared_ptr<c10::Event> completion, milliseconds timeout)
     : Work(rank, task.kind),
       m_endpoint(std::move(endpoint)),
       m_stream(stream),
@@ -99,7 +104,7 @@ device_work::device_work(int rank, const collective_task& task, std::shared_ptr<
       m_timeout(timeout),
       m_blocks_host(task.blocks_host),
       m_outputs(task.outputs) {
-  if (!task.is_asynchronous) return;  // it ran on the caller's own stream
+  if (!task.is_asynchronous) return;  // the task ran on the caller's stream
   m_held_tensors = task.inputs;
   m_held_tensors.insert(m_held_tensors.end(), task.outputs.begin(), task.outputs.end());
 }
@@ -108,9 +113,10 @@ device_work::~device_work() {
   if (m_held_tensors.empty()) return;
   try {
     const c10::impl::VirtualGuardImpl guard(m_stream.device_type());
-    for (const at::Tensor& tensor : m_held_tensors) guard.recordDataPtrOnStream(tensor.storage().data_ptr(), m_stream);
+    for (const at::Tensor& tensor : m_held_tensors)
+      guard.recordDataPtrOnStream(tensor.storage().data_ptr(), m_stream);
   } catch (const std::exception& failure) {
-    TORCH_WARN("isthmus: tensors of an operation that nobody waited for: ", failure.what());
+    TORCH_WARN("isthmus: releasing the tensors of an operation without a wait failed: ", failure.what());
   }
 }
 
@@ -128,9 +134,9 @@ void device_work::synchronize() {
   const c10::impl::VirtualGuardImpl guard(m_stream.device_type());
   const c10::Stream current = guard.getStream(m_stream.device());
   if (current != m_stream) m_completion->block(current);
-  std::vector<at::Tensor> released;  // outside of the lock
+  std::vector<at::Tensor> held_tensors;  // released without the lock
   const std::lock_guard lock(mutex_);
-  released.swap(m_held_tensors);
+  held_tensors.swap(m_held_tensors);
 }
 
 void device_work::wait_on_host(milliseconds timeout) {
@@ -145,8 +151,8 @@ void device_work::wait_on_host(milliseconds timeout) {
   m_endpoint->check_health();
 }
 
-// Made when asked for: most callers never do, and it costs events of its own. Those are recorded on the stream
-// that ran the task, so they are never too early.
+// Creates the future on request, because most callers do not use it and it needs additional events. They are
+// recorded on the stream that ran the task, so they cannot complete before the task.
 future_ptr device_work::getFuture() {
   const std::lock_guard lock(mutex_);
   if (!m_future) {

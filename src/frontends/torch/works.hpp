@@ -1,4 +1,4 @@
-// What an asynchronous call returns.
+// Work objects, which asynchronous calls return.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -15,19 +15,20 @@ namespace isthmus::torch_backend {
 using future_ptr = c10::intrusive_ptr<c10::ivalue::Future>;
 using milliseconds = std::chrono::milliseconds;
 
-// Of a host executor: completed by the thread that ran the task.
+// Work object of a host executor. The thread that runs the task completes it.
 class host_work final : public c10d::Work {
  public:
-  // Takes the task's outputs. `timeout` is the group's, where the task has none of its own.
+  // Moves the outputs out of the task. `timeout` is the group's timeout, used if the task has no timeout.
   host_work(int rank, collective_task& task, std::shared_ptr<device_endpoint> endpoint, milliseconds timeout);
 
-  // Blocks at most `timeout` (none: the task's, else the group's and what the communicator, which has the same,
-  // needs to say who is missing). Raises the operation's error; a wait that times out aborts
-  // the communicator first, because the operation might still write into the caller's tensors.
+  // Blocks at most `timeout`. The default is the task's timeout or, if it has none, the group's timeout plus a
+  // grace period in which the communicator reports the missing rank.
+  // Errors: raises the error of the operation. A wait that times out aborts the communicator first, because the
+  // operation could still write into the caller's tensors.
   bool wait(milliseconds timeout = kNoTimeout) override;
   void abort() override { m_endpoint->abort(); }
   std::vector<at::Tensor> result() override { return m_outputs; }
-  // Made when asked for, as the device's: it costs as much as a small collective.
+  // Creates the future on request, because it costs as much as a small collective.
   future_ptr getFuture() override;
 
   void complete(std::exception_ptr failure);
@@ -36,24 +37,24 @@ class host_work final : public c10d::Work {
   const std::shared_ptr<device_endpoint> m_endpoint;
   const std::vector<at::Tensor> m_outputs;
   const milliseconds m_timeout;
-  future_ptr m_future;               // under mutex_, as what follows
-  bool m_has_ended = false;          // futures that are made from here on are settled where they are made
-  std::exception_ptr m_failure;  // then
+  future_ptr m_future;           // guarded by mutex_, like the following members
+  bool m_has_ended = false;      // later futures are resolved when they are created
+  std::exception_ptr m_failure;  // set before m_has_ended
 };
 
-// Of a device executor: an event behind the operation. Nothing here blocks the host but a wait with a timeout
-// and what says so in its task.
+// Work object of a device executor: an event recorded after the operation.
+// Blocking: only wait() with a timeout and tasks with `blocks_host` block the host.
 class device_work final : public c10d::Work {
  public:
-  // `stream` is the one that ran the task and `done` was recorded on it. The caller's tensors are held until a
-  // wait has ordered them, or handed to the allocator's care if there is none.
-  device_work(int rank, const collective_task& task, std::shared_ptr<device_endpoint> endpoint, c10::Stream stream,
-              std::shared_ptr<c10::Event> completion, milliseconds timeout);
+  // `completion` was recorded on `stream`, which ran the task. The caller's tensors are held until the first
+  // wait. Without a wait, the destructor makes the allocator protect them until the stream has finished.
+  device_work(int rank, const collective_task& task, std::shared_ptr<device_endpoint> endpoint,
+              c10::Stream stream, std::shared_ptr<c10::Event> completion, milliseconds timeout);
   ~device_work() override;
 
   bool isCompleted() override { return m_completion->query(); }
   bool isSuccess() const override { return m_completion->query(); }
-  // Makes the current stream wait. Raises what the communicator has failed with, if it has.
+  // Makes the current stream wait for the operation. Raises the error of a failed communicator.
   bool wait(milliseconds timeout = kNoTimeout) override;
   void synchronize() override;
   void abort() override { m_endpoint->abort(); }
@@ -73,7 +74,7 @@ class device_work final : public c10d::Work {
   future_ptr m_future;
 };
 
-// Several works as one: what coalescing returns where they do not share an executor.
+// Combines several works into one. Coalescing returns it if the works use different executors.
 class joined_work final : public c10d::Work {
  public:
   joined_work(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> parts);
