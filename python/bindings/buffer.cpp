@@ -1,5 +1,5 @@
-// Buffer: where an array of any library lies in memory, taken over DLPack or the buffer protocol
-// without a copy. Policy (names, sizes, messages) is Python's, in isthmus/_buffers.py.
+// Buffer: memory of an array of any library, imported through DLPack or the buffer protocol without a copy.
+// Checks of arguments and their error messages are in isthmus/_buffers.py.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 
@@ -20,7 +20,7 @@ struct buffer {
   bool contiguous;
 };
 
-// The image of a DLPack element type in THE TABLE; none where there is none (complex, bool, ...).
+// Returns the datatype of a DLPack element type, or none if it is not supported (complex, bool, ...).
 std::optional<isthmus_datatype> datatype_of(nb::dlpack::dtype type) {
   if (type.lanes != 1) {
     return std::nullopt;
@@ -47,7 +47,7 @@ std::optional<isthmus_datatype> datatype_of(nb::dlpack::dtype type) {
       return type.bits == 16 ? std::optional(ISTHMUS_BFLOAT16) : std::nullopt;
     case nb::dlpack::dtype_code::Float8_E4M3FN: return ISTHMUS_FLOAT8_E4M3;
     case nb::dlpack::dtype_code::Float8_E5M2: return ISTHMUS_FLOAT8_E5M2;
-    default:  // DLPack's list grows; what has no image here is unsupported
+    default:  // unknown or unsupported DLPack type
       return std::nullopt;
   }
 }
@@ -66,7 +66,7 @@ bool is_contiguous(const read_only_array& array) {
   return true;
 }
 
-// None when the object speaks neither protocol (or has an element type that neither can say).
+// Returns none if the object supports neither protocol, or if its element type cannot be expressed in them.
 std::optional<buffer> import_buffer(nb::handle object) {
   nb::ndarray<> writable;
   if (nb::try_cast(object, writable, false)) {

@@ -1,4 +1,4 @@
-// What the binding files share: the error that crosses into Python and the communicator's ownership.
+// Shared by all binding files: the error that is passed to Python, and ownership of communicators.
 #pragma once
 
 #include <isthmus/interrupt.h>
@@ -17,13 +17,13 @@ namespace isthmus::python {
 
 namespace nb = nanobind;
 
-// Thrown by check; a translator (types.cpp) turns it into isthmus.Error with every field.
+// Exception thrown by check(). The translator in types.cpp converts it to isthmus.Error with all fields.
 struct core_error {
   isthmus_error_info info;
   std::vector<int> ranks;
 };
 
-// Turns a status into an exception with the calling thread's error details.
+// If the status is an error, throws an exception with the error details of the calling thread.
 inline void check(isthmus_status status) {
   if (status == ISTHMUS_SUCCESS) {
     return;
@@ -34,9 +34,9 @@ inline void check(isthmus_status status) {
   throw error;
 }
 
-// Lets Python's signal handlers run on the main thread while it waits in the core (isthmus/interrupt.h); a
-// handler that raises (Ctrl-C) ends the wait. Costs a look at a thread-local flag once a thread has passed.
-// Needs the GIL.
+// Installs an interrupt check (isthmus/interrupt.h), so that Python signal handlers run while the main thread
+// waits in the core. A handler that raises an exception (Ctrl-C) ends the wait. After the first call of a
+// thread, this function only reads a thread-local flag. The caller must hold the GIL.
 inline void install_signal_check() {
   static thread_local bool is_installed = false;
   if (std::exchange(is_installed, true)) {
@@ -44,7 +44,7 @@ inline void install_signal_check() {
   }
   const auto main_thread = nb::module_::import_("threading").attr("main_thread")().attr("ident");
   if (nb::cast<unsigned long>(main_thread) != PyThread_get_thread_ident()) {
-    return;  // Python runs handlers on its main thread only
+    return;  // Python runs handlers only on the main thread
   }
   isthmus_set_interrupt_check(
       [](void*) {
@@ -54,8 +54,8 @@ inline void install_signal_check() {
       nullptr);
 }
 
-// Calls a blocking C function without the GIL, then checks its status (the last error is per thread,
-// and the thread stays the same). What a signal handler raised meanwhile comes first, after `abort_calls`.
+// Calls a blocking C function without the GIL and checks its status. An exception raised by a signal handler
+// takes precedence. In this case, `abort_calls` is called first if the function failed.
 template <typename Function, typename AbortCalls>
 void check_without_gil(Function&& function, AbortCalls&& abort_calls) {
   install_signal_check();
@@ -78,9 +78,10 @@ void check_without_gil(Function&& function) {
   check_without_gil(std::forward<Function>(function), [] {});
 }
 
-// One rank's membership. Shared by the Python object, by every array of its symmetric heap, because destroying
-// the communicator releases that memory, and by every call under way: the last owner destroys it. The GIL is
-// held then.
+// Handle of a communicator with shared ownership. Its owners are the Python object, active calls, and arrays in
+// the symmetric heap. Arrays are owners because destroying the communicator releases their memory.
+//
+// Lifetime: the last owner destroys the communicator and must hold the GIL.
 class native_communicator {
  public:
   native_communicator() = default;
@@ -92,7 +93,7 @@ class native_communicator {
   }
 
   isthmus_communicator handle() const { return m_handle; }
-  // Where a create or split call writes the handle (inside a group that happens at the group's end).
+  // Output argument of create and split calls. Inside a group it is written when the group ends.
   isthmus_communicator* handle_address() { return &m_handle; }
 
   void begin_call() { m_calls.fetch_add(1); }
@@ -104,7 +105,7 @@ class native_communicator {
   std::atomic<int> m_calls{0};
 };
 
-// The Python class. `close` gives up this owner; using it afterwards is an error.
+// The Python class Communicator. close() releases its ownership. Any later use is an error.
 class python_communicator {
  public:
   explicit python_communicator(std::shared_ptr<native_communicator> native) : m_native(std::move(native)) {}
@@ -118,8 +119,8 @@ class python_communicator {
   isthmus_communicator handle() const { return native()->handle(); }
   bool closed() const { return !m_native; }
 
-  // A call of another thread that is still under way is aborted, and gets a moment to end; if it does not, it
-  // destroys the communicator when it does.
+  // Aborts active calls of other threads and waits up to 5 s for them to return. A call that takes longer
+  // destroys the communicator when it returns.
   void close() {
     const std::shared_ptr<native_communicator> native = std::move(m_native);
     if (!native || !native->has_active_calls()) {
@@ -136,8 +137,8 @@ class python_communicator {
   std::shared_ptr<native_communicator> m_native;
 };
 
-// A call under way: keeps the membership alive, whatever becomes of the Python object meanwhile. Made and
-// destroyed with the GIL held.
+// Keeps the native communicator alive during a call, even if the Python object is closed. The GIL must be held
+// during construction and destruction.
 class active_call {
  public:
   explicit active_call(const python_communicator& self) : m_native(self.native()) { m_native->begin_call(); }
@@ -150,8 +151,8 @@ class active_call {
   }
   isthmus_communicator handle() const { return m_native->handle(); }
 
-  // A blocking call of this communicator. When a signal handler raised, the other ranks may have taken their
-  // part or still wait for this one's: the communicator is poisoned, and they hear of it.
+  // Runs a blocking call. If a signal handler raises an exception and the call fails, the communicator is
+  // aborted, so that the other ranks do not wait for this rank.
   template <typename Function>
   void run(Function&& function) const {
     check_without_gil(std::forward<Function>(function), [this] {
@@ -164,10 +165,10 @@ class active_call {
   std::shared_ptr<native_communicator> m_native;
 };
 
-// Inside a group of the calling thread, a call is under way until the group's end.
+// Keeps the communicator alive until the end of the calling thread's group, if there is one.
 void add_to_group(const python_communicator& self);
 
-// One function per file, called by the module.
+// One function per file, called by module.cpp.
 void bind_types(nb::module_& module);
 void bind_buffer(nb::module_& module);
 void bind_communicator(nb::module_& module);

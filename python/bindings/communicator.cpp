@@ -1,4 +1,4 @@
-// isthmus.h, first half: unique ids, life cycle and queries of communicators.
+// Bindings of isthmus.h, part 1: unique ids, life cycle and queries of communicators.
 #include <isthmus/mpi_table.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -18,7 +18,7 @@ namespace {
 
 using device_pair = std::pair<isthmus_platform, int>;
 
-// The C structure with the storage that it points to.
+// Communicator options with the storage that they point to.
 struct options_storage {
   options_storage(const device_pair& device, const std::optional<std::string>& config_path, double timeout_s)
       : path(config_path) {
@@ -38,29 +38,31 @@ nb::bytes create_unique_id(const std::optional<std::string>& address) {
 }
 
 python_communicator create(nb::bytes id, int rank, int size, const device_pair& device,
-                    const std::optional<std::string>& config_path, double timeout_s) {
+                           const std::optional<std::string>& config_path, double timeout_s) {
   isthmus_unique_id raw{};
   if (id.size() != sizeof(raw.bytes)) {
-    throw nb::value_error("a unique id has 128 bytes; take it from isthmus.UniqueId.create()");
+    throw nb::value_error("the size of id must be 128 bytes; create it with isthmus.UniqueId.create()");
   }
   std::memcpy(raw.bytes, id.data(), sizeof(raw.bytes));
   const options_storage options(device, config_path, timeout_s);
   auto native = std::make_shared<native_communicator>();
-  check_without_gil([&] { return isthmus_communicator_create(&raw, rank, size, &options.value, native->handle_address()); });
+  check_without_gil(
+      [&] { return isthmus_communicator_create(&raw, rank, size, &options.value, native->handle_address()); });
   return python_communicator(std::move(native));
 }
 
-python_communicator create_mpi(nb::capsule table, const device_pair& device, const std::optional<std::string>& config_path,
-                        double timeout_s) {
+python_communicator create_mpi(nb::capsule table, const device_pair& device,
+                               const std::optional<std::string>& config_path, double timeout_s) {
   const auto* functions = static_cast<const isthmus_mpi_table*>(table.data("isthmus_mpi_table"));
   const options_storage options(device, config_path, timeout_s);
   auto native = std::make_shared<native_communicator>();
-  check_without_gil([&] { return isthmus_communicator_create_mpi(functions, &options.value, native->handle_address()); });
+  check_without_gil(
+      [&] { return isthmus_communicator_create_mpi(functions, &options.value, native->handle_address()); });
   return python_communicator(std::move(native));
 }
 
 std::vector<python_communicator> create_all(const std::vector<device_pair>& devices,
-                                     const std::optional<std::string>& config_path, double timeout_s) {
+                                            const std::optional<std::string>& config_path, double timeout_s) {
   std::vector<isthmus_device> native_devices;
   for (const device_pair& device : devices) {
     native_devices.push_back({device.first, device.second});
@@ -68,8 +70,9 @@ std::vector<python_communicator> create_all(const std::vector<device_pair>& devi
   const int size = static_cast<int>(devices.size());
   const options_storage options({ISTHMUS_PLATFORM_HOST, 0}, config_path, timeout_s);
   std::vector<isthmus_communicator> handles(devices.size(), nullptr);
-  check_without_gil(
-      [&] { return isthmus_communicator_create_all(size, native_devices.data(), &options.value, handles.data()); });
+  check_without_gil([&] {
+    return isthmus_communicator_create_all(size, native_devices.data(), &options.value, handles.data());
+  });
   std::vector<python_communicator> communicators;
   for (isthmus_communicator handle : handles) {
     auto native = std::make_shared<native_communicator>();
@@ -79,7 +82,7 @@ std::vector<python_communicator> create_all(const std::vector<device_pair>& devi
   return communicators;
 }
 
-// Writes into `part`, at once or at the end of the calling thread's group; `part` must live until then.
+// Writes `child` immediately or at the end of the calling thread's group. `child` must remain valid until then.
 void split(const python_communicator& parent, python_communicator& child, int color, int key) {
   const active_call call(parent);
   const std::shared_ptr<native_communicator> target = child.native();
@@ -87,7 +90,7 @@ void split(const python_communicator& parent, python_communicator& child, int co
   add_to_group(parent);
 }
 
-// The same, of the ranks that live.
+// Like split, but with the surviving ranks of a failed parent.
 void shrink(const python_communicator& parent, python_communicator& child, double wait_s) {
   const active_call call(parent);
   const std::shared_ptr<native_communicator> target = child.native();
@@ -117,18 +120,22 @@ std::string info(const python_communicator& self) {
   return json;
 }
 
-// Between two calls the text may grow.
+// The text can grow between two calls, so retry until it fits.
 std::string diagnose(std::int64_t pid, const std::string& job) {
   constexpr size_t spare_bytes = 1 << 16;
   std::string json(spare_bytes, '\0');
   size_t required_bytes = 0;
-  const auto write_json = [&] { return isthmus_diagnose(pid, job.c_str(), json.data(), json.size(), &required_bytes); };
-  for (check_without_gil(write_json); required_bytes > json.size(); check_without_gil(write_json)) json.resize(required_bytes + spare_bytes);
+  const auto write_json = [&] {
+    return isthmus_diagnose(pid, job.c_str(), json.data(), json.size(), &required_bytes);
+  };
+  for (check_without_gil(write_json); required_bytes > json.size(); check_without_gil(write_json))
+    json.resize(required_bytes + spare_bytes);
   json.resize(required_bytes - 1);
   return json;
 }
 
-// The second time, where the summary is long, without the file, which is there by then.
+// If the summary does not fit, repeat the call without a path, because the first call has already
+// written the file.
 std::string trace_merge(const std::string& folder, const std::string& path) {
   std::string json(1 << 16, '\0');
   size_t required_bytes = 0;
@@ -170,10 +177,16 @@ void bind_communicator(nb::module_& module) {
       .def("abort", [](const python_communicator& self) { check(isthmus_communicator_abort(self.handle())); })
       .def("async_error",
            [](const python_communicator& self) { check(isthmus_communicator_async_error(self.handle())); })
-      .def_prop_ro("rank", [](const python_communicator& self) { return query_value<int>(self, isthmus_communicator_rank); })
-      .def_prop_ro("size", [](const python_communicator& self) { return query_value<int>(self, isthmus_communicator_size); })
+      .def_prop_ro(
+          "rank",
+          [](const python_communicator& self) { return query_value<int>(self, isthmus_communicator_rank); })
+      .def_prop_ro(
+          "size",
+          [](const python_communicator& self) { return query_value<int>(self, isthmus_communicator_size); })
       .def_prop_ro("local_size",
-                   [](const python_communicator& self) { return query_value<int>(self, isthmus_communicator_local_size); })
+                   [](const python_communicator& self) {
+                     return query_value<int>(self, isthmus_communicator_local_size);
+                   })
       .def_prop_ro("device",
                    [](const python_communicator& self) {
                      const auto device = query_value<isthmus_device>(self, isthmus_communicator_device);

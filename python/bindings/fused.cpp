@@ -1,4 +1,4 @@
-// fused.h: plans. Addresses, types and shapes come from Python, which has checked the arrays.
+// Bindings of fused.h: plans. The Python code checks the arrays and passes their addresses, types and shapes.
 #include <isthmus/fused.h>
 #include <nanobind/stl/string.h>
 
@@ -11,7 +11,8 @@
 namespace isthmus::python {
 namespace {
 
-// Shares the ownership of its communicator, which must outlive it. The GIL is held when it is destroyed.
+// Fused plan. Shares ownership of its communicator, which must outlive it. The GIL must be
+// held during destruction.
 class fused_plan {
  public:
   fused_plan(const python_communicator& owner, isthmus_fused_kind kind, isthmus_fused_mode mode, uint64_t m,
@@ -95,8 +96,8 @@ void bind_fused(nb::module_& module) {
   module.attr("FUSED_SHARDED_B") = static_cast<uint32_t>(ISTHMUS_FUSED_SHARDED_B);
   module.attr("FUSED_TRACE") = static_cast<uint32_t>(ISTHMUS_FUSED_TRACE);
   nb::class_<fused_plan>(module, "FusedPlan")
-      .def(nb::init<const python_communicator&, isthmus_fused_kind, isthmus_fused_mode, uint64_t, uint64_t, uint64_t,
-                    isthmus_datatype, isthmus_datatype, bool, uint32_t, uint64_t, uint64_t, uint64_t,
+      .def(nb::init<const python_communicator&, isthmus_fused_kind, isthmus_fused_mode, uint64_t, uint64_t,
+                    uint64_t, isthmus_datatype, isthmus_datatype, bool, uint32_t, uint64_t, uint64_t, uint64_t,
                     uint32_t>(),
            nb::arg("communicator"), nb::arg("kind"), nb::arg("mode"), nb::arg("m"), nb::arg("n"), nb::arg("k"),
            nb::arg("input"), nb::arg("output"), nb::arg("b_column_major"), nb::arg("flags"), nb::arg("lda"),

@@ -1,5 +1,5 @@
-// memory.h: arrays in the symmetric heap and plain arrays of a device. An array of the heap shares the
-// ownership of its communicator, whose destruction would release the memory under it.
+// Bindings of memory.h: arrays in the symmetric heap and plain arrays of a device. An array in the symmetric
+// heap shares ownership of its communicator, because destroying the communicator releases its memory.
 #include <isthmus/memory.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
@@ -40,7 +40,8 @@ int dlpack_device(isthmus_platform platform) {
   throw nb::value_error("the communicator's device has no DLPack equivalent");
 }
 
-// Uninitialised bytes; Python gives them their shape and dtype. Collective, so the GIL is released.
+// Allocates uninitialized bytes. The Python code sets shape and dtype. The call is collective, so the
+// GIL is released.
 nb::ndarray<nb::array_api, uint8_t> allocate_symmetric(const python_communicator& self, uint64_t bytes) {
   auto allocation = std::make_unique<symmetric_block>(symmetric_block{self.native(), nullptr});
   isthmus_device device{};
@@ -48,7 +49,8 @@ nb::ndarray<nb::array_api, uint8_t> allocate_symmetric(const python_communicator
   const active_call call(self);
   call.run([&] { return isthmus_memory_allocate_symmetric(call.handle(), bytes, &allocation->pointer); });
   void* pointer = allocation->pointer;
-  nb::capsule owner(allocation.release(), [](void* object) noexcept { delete static_cast<symmetric_block*>(object); });
+  nb::capsule owner(allocation.release(),
+                    [](void* object) noexcept { delete static_cast<symmetric_block*>(object); });
   const size_t shape[] = {static_cast<size_t>(bytes)};
   return nb::ndarray<nb::array_api, uint8_t>(pointer, 1, shape, owner, nullptr, nb::dtype<uint8_t>(),
                                              dlpack_device(device.platform), device.ordinal);
@@ -71,20 +73,22 @@ struct plain_block {
   }
 };
 
-// Uninitialised bytes, like allocate_symmetric; a driver may take its time, so the GIL is released.
+// Allocates uninitialized bytes, like allocate_symmetric. The driver can be slow, so the GIL is released.
 nb::ndarray<nb::array_api, uint8_t> allocate_device(const device_pair& device, uint64_t bytes, bool unpooled) {
   auto allocation = std::make_unique<plain_block>(plain_block{native_device(device), nullptr});
   const isthmus_memory_options options{sizeof options, unpooled ? 1 : 0, 0, nullptr};
-  check_without_gil(
-      [&] { return isthmus_memory_allocate_device(allocation->device, bytes, &options, &allocation->pointer); });
+  check_without_gil([&] {
+    return isthmus_memory_allocate_device(allocation->device, bytes, &options, &allocation->pointer);
+  });
   void* pointer = allocation->pointer;
-  nb::capsule owner(allocation.release(), [](void* object) noexcept { delete static_cast<plain_block*>(object); });
+  nb::capsule owner(allocation.release(),
+                    [](void* object) noexcept { delete static_cast<plain_block*>(object); });
   const size_t shape[] = {static_cast<size_t>(bytes)};
   return nb::ndarray<nb::array_api, uint8_t>(pointer, 1, shape, owner, nullptr, nb::dtype<uint8_t>(),
                                              dlpack_device(device.first), device.second);
 }
 
-// (platform, ordinal, address of the block, bytes, provider, pooled) of the block that holds an address.
+// Returns (platform, ordinal, block address, bytes, provider, pooled) of the block that contains an address.
 nb::tuple query(uint64_t address) {
   isthmus_memory_info info{};
   check(isthmus_memory_query(reinterpret_cast<const void*>(address), &info));

@@ -1,5 +1,4 @@
-// The extension module isthmus._isthmus: a thin layer over the C ABI. The typed, documented interface
-// is the Python package around it.
+// The extension module isthmus._isthmus: a thin layer on the C ABI. The public interface is the Python package.
 #include "common.hpp"
 
 NB_MODULE(_isthmus, module) {

@@ -1,5 +1,5 @@
-// isthmus._mpi: mpi.hpp compiled with one MPI's own mpi.h. The module links that MPI; isthmus/mpi.py makes
-// sure that mpi4py uses the same one before a communicator crosses over.
+// The extension module isthmus._mpi: mpi.hpp compiled with the mpi.h of one MPI library and linked with that
+// library. isthmus/mpi.py checks that mpi4py uses the same MPI before it passes a communicator.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
@@ -29,7 +29,7 @@ bool is_finalized() {
   return flag != 0;
 }
 
-// True when this call initialised MPI, so that its caller finalises it.
+// Returns true if this call initialized MPI. In this case the caller must finalize it.
 bool initialize() {
   if (is_initialized()) {
     return false;
@@ -44,7 +44,7 @@ void finalize() {
   }
 }
 
-// The table lives until the process ends, so the capsule owns nothing.
+// The table lives until the process exits, so the capsule has no deleter.
 nb::capsule table_of(MPI_Comm comm) {
   return nb::capsule(isthmus::mpi::persistent_table(comm), "isthmus_mpi_table");
 }
@@ -58,7 +58,7 @@ NB_MODULE(_mpi, module) {
   module.def("initialize", &initialize);
   module.def("finalize", &finalize, nb::call_guard<nb::gil_scoped_release>());
   module.def("world_table", [] { return table_of(MPI_COMM_WORLD); });
-  // Fortran handles are integers in every MPI and cross between modules of one library.
+  // Fortran handles are integers in every MPI and valid in all modules that use the same library.
   module.def(
       "table", [](int fortran_handle) { return table_of(MPI_Comm_f2c(fortran_handle)); },
       nb::arg("fortran_handle"));

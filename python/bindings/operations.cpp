@@ -1,4 +1,4 @@
-// isthmus.h, second half: one entry for every collective of THE TABLE, explain, and groups.
+// Bindings of isthmus.h, part 2: collectives, explain, partition and groups.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -17,17 +17,17 @@ using counts = std::optional<std::vector<uint64_t>>;
 
 const uint64_t* pointer_to(const counts& values) { return values ? values->data() : nullptr; }
 
-// The descriptor with the arrays that it points to. Addresses come as integers: Python keeps the
-// arrays alive until the operation is done.
+// Operation descriptor with the count arrays that it points to. Buffers are passed as integer addresses. The
+// Python code keeps them alive until the operation is complete.
 struct operation_storage {
   isthmus_operation value{};
   counts send_counts, send_displs, recv_counts, recv_displs;
 };
 
-operation_storage make_operation(isthmus_collective collective, isthmus_datatype datatype, isthmus_reduction_op op,
-                         int root, uint64_t count, uintptr_t send_address, uintptr_t recv_address,
-                         counts send_counts, counts send_displs, counts recv_counts, counts recv_displs,
-                         uintptr_t stream) {
+operation_storage make_operation(isthmus_collective collective, isthmus_datatype datatype,
+                                 isthmus_reduction_op op, int root, uint64_t count, uintptr_t send_address,
+                                 uintptr_t recv_address, counts send_counts, counts send_displs,
+                                 counts recv_counts, counts recv_displs, uintptr_t stream) {
   operation_storage operation{
       {}, std::move(send_counts), std::move(send_displs), std::move(recv_counts), std::move(recv_displs)};
   operation.value.collective = collective;
@@ -41,7 +41,7 @@ operation_storage make_operation(isthmus_collective collective, isthmus_datatype
   return operation;
 }
 
-// The calling thread's open groups, and what was called in them.
+// The depth of the calling thread's groups, and the active calls of the outermost group.
 int& group_depth() {
   static thread_local int depth = 0;
   return depth;
@@ -51,7 +51,7 @@ std::vector<active_call>& group_calls() {
   return calls;
 }
 
-// Call after the structure has reached its final place: the vectors may have moved until then.
+// Call this when the structure is at its final address, because a move invalidates the pointers.
 isthmus_operation& bind_counts(operation_storage& operation) {
   operation.value.send_counts = pointer_to(operation.send_counts);
   operation.value.send_displs = pointer_to(operation.send_displs);
@@ -72,8 +72,8 @@ void start_group() {
   ++group_depth();
 }
 
-// The communicators of its calls are kept until it has ended. When a signal handler raised, all of them are
-// given up.
+// Keeps the communicators of the group alive until the group ends. If a signal handler raises an exception and
+// the group fails, aborts all of them.
 void end_group() {
   if (group_depth() > 0) {
     --group_depth();
@@ -83,12 +83,12 @@ void end_group() {
     calls.swap(group_calls());
   }
   check_without_gil([] { return isthmus_group_end(); },
-                 [&] {
-                   nb::gil_scoped_release no_gil;
-                   for (const active_call& call : calls) {
-                     isthmus_communicator_abort(call.handle());
-                   }
-                 });
+                    [&] {
+                      nb::gil_scoped_release no_gil;
+                      for (const active_call& call : calls) {
+                        isthmus_communicator_abort(call.handle());
+                      }
+                    });
 }
 
 std::string explain(const python_communicator& self, operation_storage& operation) {

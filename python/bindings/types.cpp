@@ -1,10 +1,11 @@
-// types.h: the enumerations and THE TABLE itself, generated from collectives.def, and the exception.
+// Bindings of types.h: enumerations and the collective table (generated from collectives.def),
+// and the exception.
 #include "common.hpp"
 
 namespace isthmus::python {
 namespace {
 
-// Raises isthmus.errors.Error. The class lives in Python, where it is readable and can be pickled.
+// Raises isthmus.errors.Error. The class is implemented in Python, so that it can be pickled.
 void raise_error(const core_error& error) {
   const isthmus_error_info& info = error.info;
   nb::object type = nb::module_::import_("isthmus.errors").attr("Error");
@@ -29,9 +30,10 @@ void bind_status(nb::module_& module) {
   }
 }
 
-// An enumeration of THE TABLE by the names that the C ABI gives its values.
+// Binds an enumeration of the collective table. The C ABI provides the names of its values.
 template <typename Enumeration>
-void bind_names(nb::module_& module, const char* name, Enumeration end, const char* (*value_name)(Enumeration)) {
+void bind_names(nb::module_& module, const char* name, Enumeration end,
+                const char* (*value_name)(Enumeration)) {
   nb::enum_<Enumeration> bound(module, name, nb::is_arithmetic());
   for (int index = 0; index < end; ++index) {
     const auto value = static_cast<Enumeration>(index);
@@ -48,11 +50,12 @@ void bind_types(nb::module_& module) {
   bind_names(module, "Platform", ISTHMUS_PLATFORM_COUNT, &isthmus_platform_name);
   bind_status(module);
 
-  // The rows of THE TABLE as tuples, in its column order; isthmus.table names the columns.
+  // The rows of the collective table as tuples, in column order. isthmus.table defines the column names.
   nb::list collectives;
-#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, in_place)    \
-  collectives.append(nb::make_tuple(ISTHMUS_##NAME, #peer, static_cast<bool>(reduces), #send_ranks, #send_extent, \
-                                    #recv_ranks, #recv_extent, #in_place));
+#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, \
+                           in_place)                                                                    \
+  collectives.append(nb::make_tuple(ISTHMUS_##NAME, #peer, static_cast<bool>(reduces), #send_ranks,     \
+                                    #send_extent, #recv_ranks, #recv_extent, #in_place));
 #include <isthmus/collectives.def>
   module.attr("COLLECTIVE_ROWS") = collectives;
   nb::list datatypes;

@@ -1,10 +1,10 @@
-"""Isthmus: collectives for accelerators and hosts behind one narrow API.
+"""Isthmus: collective communication for accelerators and hosts with one small API.
 
 >>> import numpy as np, isthmus
 >>> ranks = isthmus.Communicator.create_all(2)
->>> parts = [np.full(3, rank + 1.0) for rank in range(2)]
+>>> arrays = [np.full(3, rank + 1.0) for rank in range(2)]
 >>> with isthmus.group():
-...     sums = [comm.allreduce(part) for comm, part in zip(ranks, parts)]
+...     sums = [comm.allreduce(array) for comm, array in zip(ranks, arrays)]
 >>> sums[1].tolist()
 [3.0, 3.0, 3.0]
 """

@@ -1,4 +1,4 @@
-"""`python -m isthmus` is the command `isthmus`."""
+"""Runs the `isthmus` command for `python -m isthmus`."""
 
 import sys
 

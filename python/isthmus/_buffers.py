@@ -1,4 +1,4 @@
-"""From arrays of any library to memory: zero-copy views with checks, and the arrays that calls allocate."""
+"""Checked zero-copy views of arrays from any library, and allocation of result arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .table import datatype as find_datatype
 
 
 class InPlace:
-    """The type of `IN_PLACE`: this buffer is the own part of the other one, as THE TABLE defines it."""
+    """Type of `IN_PLACE`: the buffer is this rank's block of the other buffer (see the collective table)."""
 
     def __repr__(self) -> str:
         return "isthmus.IN_PLACE"
@@ -21,7 +21,7 @@ class InPlace:
 
 IN_PLACE = InPlace()
 
-# DLPack device types whose memory a platform's communicator may use.
+# DLPack device types that a communicator of each platform accepts.
 _DEVICE_TYPES = {
     Platform.host: {1: "cpu", 3: "cuda host", 11: "rocm host", 13: "cuda managed"},
     Platform.cuda: {2: "cuda", 13: "cuda managed"},
@@ -30,7 +30,7 @@ _DEVICE_TYPES = {
     Platform.opencl: {4: "opencl", 14: "oneapi"},
 }
 
-# ml_dtypes' spelling of the types that NumPy itself lacks, and unsigned storage of the same width.
+# Names in ml_dtypes of the types that NumPy lacks, and unsigned integer types of the same width.
 _ML_DTYPES = {
     "bfloat16": Datatype.bfloat16,
     "float8_e4m3fn": Datatype.float8_e4m3,
@@ -41,7 +41,7 @@ _RAW_DATATYPES = (Datatype.uint8, Datatype.uint16)
 
 
 class View:
-    """Checked memory of one argument: `address` and `elements` of `datatype`; keeps the array alive."""
+    """Checked memory of one argument: `address` and `elements` of `datatype`. Keeps the array alive."""
 
     __slots__ = ("address", "datatype", "elements", "source")
 
@@ -52,17 +52,20 @@ class View:
         self.datatype = datatype
 
     def block(self, index: int, blocks: int) -> View:
-        """Block `index` of `blocks` equal ones."""
+        """Returns block `index` of `blocks` blocks of equal size."""
         elements = self.elements // blocks
         address = self.address + index * elements * DATATYPES[self.datatype.name].bytes
         return View(self.source, address, elements, self.datatype)
 
 
 def view(array: Any, name: str, dtype: Datatype | str | None, platform: Platform, *, writable: bool) -> View:
-    """The memory of `array`, an object with DLPack or the buffer protocol.
+    """Returns a view of the memory of `array`, an object with DLPack or the buffer protocol.
 
-    `dtype` reads unsigned integers (or bytes) as that datatype; otherwise it must be the array's own.
-    Raises TypeError (no protocol, no such element type) or ValueError (layout, device, read-only).
+    `dtype` can reinterpret unsigned integers or bytes as that datatype. Otherwise it must match the array.
+
+    Raises:
+        TypeError: the object supports neither protocol, or its element type is not supported.
+        ValueError: the array is not contiguous, is on the wrong device, or is read-only.
     """
     ml_datatype = None
     exporter = array
@@ -73,14 +76,16 @@ def view(array: Any, name: str, dtype: Datatype | str | None, platform: Platform
     if buffer is None:
         raise TypeError(_unsupported_array_message(array, name))
     if not buffer.contiguous:
-        raise ValueError(f"{name} must be C-contiguous; pass numpy.ascontiguousarray(...) or a whole block")
+        raise ValueError(
+            f"{name} must be C-contiguous; pass numpy.ascontiguousarray(...) or a contiguous block"
+        )
     if writable and not buffer.writable:
-        raise ValueError(f"{name} is read-only, but this call writes it")
+        raise ValueError(f"{name} is read-only, but this call writes to it; pass a writable array")
     allowed = _DEVICE_TYPES[platform]
     if buffer.device_type not in allowed:
         raise ValueError(
-            f"{name} lies on DLPack device type {buffer.device_type}, but the communicator's platform "
-            f"{platform.name} needs {' or '.join(allowed.values())} memory"
+            f"{name} is on DLPack device type {buffer.device_type}, but platform {platform.name} of the "
+            f"communicator requires {' or '.join(allowed.values())} memory"
         )
     array_datatype = ml_datatype or buffer.datatype
     if dtype is None:
@@ -99,12 +104,12 @@ def _reinterpret(buffer: _isthmus.Buffer, name: str, ml_datatype: Datatype | Non
     if not is_raw:
         actual = array_datatype.name if array_datatype is not None else "another type"
         raise TypeError(
-            f"{name} holds {actual}, but dtype={requested.name}; only unsigned integers of its width or "
-            f"bytes may be read as another datatype"
+            f"{name} holds {actual}, but dtype={requested.name}; only bytes or unsigned integers of the same "
+            f"width can be reinterpreted as another datatype"
         )
     total = buffer.elements * buffer.item_bytes
     if total % item_bytes:
-        raise ValueError(f"{name} has {total} bytes, which is no multiple of {requested.name}'s {item_bytes}")
+        raise ValueError(f"{name} has {total} bytes, must be a multiple of {item_bytes} ({requested.name})")
     return View(buffer, buffer.address, total // item_bytes, requested)
 
 
@@ -112,8 +117,8 @@ def _unsupported_array_message(array: Any, name: str) -> str:
     if isinstance(array, np.ndarray):
         return _unsupported_dtype_message(array, name)
     return (
-        f"{name} is a {type(array).__name__}; a NumPy array or an object with DLPack or the buffer "
-        f"protocol is needed"
+        f"{name} is a {type(array).__name__}, must be a NumPy array or an object with DLPack or the buffer "
+        f"protocol"
     )
 
 
@@ -123,18 +128,18 @@ def _unsupported_dtype_message(array: Any, name: str) -> str:
 
 
 def allocate_like(array: Any, shape: tuple[int, ...], name: str) -> Any:
-    """An uninitialised array of `shape`, of the same library, dtype and device as `array`."""
+    """Returns an uninitialized array of `shape` with the library, dtype and device of `array`."""
     if isinstance(array, np.ndarray):
         return np.empty(shape, array.dtype)
     if hasattr(array, "new_empty"):  # torch
         return array.new_empty(shape)
     if hasattr(array, "__array_namespace__"):
         return array.__array_namespace__().empty(shape, dtype=array.dtype, device=array.device)
-    raise TypeError(f"out is needed: no array can be made like {name}, a {type(array).__name__}")
+    raise TypeError(f"cannot allocate a result like {name}, a {type(array).__name__}; pass out")
 
 
 def extents_of(shape: Any) -> tuple[int, ...]:
-    """A shape as NumPy takes it, one integer or several, as a tuple of extents."""
+    """Returns a NumPy shape (an integer or a sequence of integers) as a tuple of extents."""
     sizes = (shape,) if isinstance(shape, (int, np.integer)) or np.ndim(shape) == 0 else tuple(shape)
     if not all(isinstance(extent, (int, np.integer)) for extent in sizes):
         raise TypeError(f"shape must be an integer or a sequence of integers, not {shape!r}")
@@ -145,15 +150,15 @@ def extents_of(shape: Any) -> tuple[int, ...]:
 
 
 def array_bytes(extents: tuple[int, ...], item_bytes: int) -> int:
-    """The bytes of an array; ValueError where no address space holds them. Python's integers do not wrap."""
+    """Returns the size of an array in bytes. Raises ValueError if it exceeds the address space."""
     total = math.prod(extents) * item_bytes
     if total >= 1 << 63:
-        raise ValueError(f"shape {extents} of {item_bytes}-byte elements is more than an address can hold")
+        raise ValueError(f"shape {extents} of {item_bytes}-byte elements exceeds the address space")
     return total
 
 
 def numpy_dtype(dtype: Any) -> np.dtype:
-    """NumPy's form of a datatype name. bfloat16 and fp8 need the package ml_dtypes."""
+    """Returns the NumPy dtype of a datatype name. bfloat16 and fp8 require the package ml_dtypes."""
     name = dtype.name if isinstance(dtype, Datatype) else dtype
     ml_name = {value.name: key for key, value in _ML_DTYPES.items()}.get(name)
     if ml_name is None:
@@ -162,6 +167,6 @@ def numpy_dtype(dtype: Any) -> np.dtype:
         import ml_dtypes
     except ImportError:
         raise TypeError(
-            f"NumPy has no {name}; install ml_dtypes, or use an unsigned dtype of its width"
+            f"NumPy has no {name}; install ml_dtypes, or use an unsigned dtype of the same width"
         ) from None
     return np.dtype(getattr(ml_dtypes, ml_name))

@@ -1,19 +1,24 @@
-"""The collectives of THE TABLE as methods. `Communicator` inherits them.
+"""The collectives of the collective table as methods of `Communicator`.
 
-Conventions of every method:
+Conventions of all methods:
 
-- Arrays are NumPy arrays or any object with DLPack or the buffer protocol (torch, JAX, CuPy, memoryview),
-  C-contiguous, in memory of the communicator's platform. Nothing is copied.
-- The element count follows from the arrays; what does not fit THE TABLE's extents is a ValueError that
-  names both sizes, raised before anything is written.
-- `out=None` allocates, where the shape is known on this rank, an array like `send_buf`; the result is
-  returned. n is the number of ranks, and "blocks" are n equal parts in rank order.
-- `IN_PLACE` as `send_buf` or `out` means the own part of the other buffer.
-- `dtype` reads unsigned integers or bytes as that datatype (bfloat16 and fp8 without ml_dtypes).
-- `stream` is the platform's native stream (an integer or an object with `cuda_stream`); host: None.
-- Host: the call returns when this rank's part is complete. Devices: it returns at once, ordered by the
-  stream, and the arrays must live until the stream has passed.
-- A failure of the core raises `isthmus.Error`. Calls on one communicator must not overlap.
+- Arrays are NumPy arrays or any object with DLPack or the buffer protocol (torch, JAX, CuPy, memoryview).
+  They are C-contiguous and in memory of the communicator's platform. Nothing is copied.
+- The element count is deduced from the arrays. If the sizes do not match the extents in the collective
+  table, a ValueError with both sizes is raised before anything is written.
+- With `out=None` the result is allocated like `send_buf`, if its shape is known on this rank. The result is
+  returned. n is the number of ranks, and "blocks" are n equal blocks in rank order.
+- `IN_PLACE` as `send_buf` or `out` means this rank's block of the other buffer.
+- `dtype` reinterprets unsigned integers or bytes as that datatype (bfloat16 and fp8 without ml_dtypes).
+- `stream` is the native stream of the platform (an integer or an object with `cuda_stream`). Host: None.
+
+Blocking:
+    Host: a call returns when this rank's part is complete. Devices: a call returns immediately and is ordered
+    by the stream. The arrays must live until the stream has completed the operation.
+Thread safety:
+    Calls on the same communicator must not overlap.
+Errors:
+    A failure of the core raises `isthmus.Error`.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ from .table import Collective, Datatype, ReductionOp
 
 
 class Collectives(Operations):
-    """Mixin: needs `rank`, `size`, `_platform` and `_native`."""
+    """Mixin that requires `rank`, `size`, `_platform` and `_native`."""
 
     # ---- one to all, all to one ----------------------------------------------------------------------
 
@@ -39,7 +44,7 @@ class Collectives(Operations):
         dtype: Datatype | str | None = None,
         stream: Any = None,
     ) -> Array:
-        """out on every rank = send_buf of `root`; by default in place. send_buf is read on root only."""
+        """out on every rank = send_buf of `root`. In place by default. send_buf is read on root only."""
         if out is IN_PLACE:
             out = send_buf
         send = send_buf if self.rank == root else None
@@ -56,7 +61,7 @@ class Collectives(Operations):
         dtype: Datatype | str | None = None,
         stream: Any = None,
     ) -> Array | None:
-        """out on root = reduction over the ranks of send_buf. Other ranks get None."""
+        """out on root = reduction of send_buf over all ranks. Returns None on other ranks."""
         out = self._allocate_output(send_buf, out, lambda shape: shape) if self.rank == root else None
         self._run(Collective.reduce, send_buf, out, op=op, root=root, dtype=dtype, stream=stream)
         return self._result(send_buf, out)
@@ -70,8 +75,13 @@ class Collectives(Operations):
         dtype: Datatype | str | None = None,
         stream: Any = None,
     ) -> Array | None:
-        """Block r of out on root = send_buf of rank r; allocated as ``(n, *shape)``. Other ranks get None."""
-        out = self._allocate_output(send_buf, out, lambda shape: (self.size, *shape)) if self.rank == root else None
+        """Block r of out on root = send_buf of rank r. Allocated as ``(n, *shape)``. Returns None
+        on other ranks."""
+        out = (
+            self._allocate_output(send_buf, out, lambda shape: (self.size, *shape))
+            if self.rank == root
+            else None
+        )
         self._run(Collective.gather, send_buf, out, root=root, dtype=dtype, stream=stream)
         return out
 
@@ -88,7 +98,8 @@ class Collectives(Operations):
     ) -> Array | None:
         """recv_counts[r] elements at recv_displs[r] of out on root = send_buf of rank r.
 
-        Counts are needed on root only; without displacements the blocks follow each other. Allocated flat.
+        Counts are required on root only. Without displacements the blocks are contiguous. An allocated result
+        is one-dimensional.
         """
         counts = displs = None
         if self.rank == root:
@@ -117,7 +128,7 @@ class Collectives(Operations):
         dtype: Datatype | str | None = None,
         stream: Any = None,
     ) -> Array:
-        """out on rank r = block r of root's send_buf. Ranks other than root must give `out`."""
+        """out on rank r = block r of send_buf of root. Ranks other than root must pass `out`."""
         if self.rank == root:
             out = self._allocate_output(send_buf, out, self._block_shape)
         else:
@@ -136,9 +147,9 @@ class Collectives(Operations):
         dtype: Datatype | str | None = None,
         stream: Any = None,
     ) -> Array:
-        """out on rank r = send_counts[r] elements at send_displs[r] of root's send_buf.
+        """out on rank r = send_counts[r] elements at send_displs[r] of send_buf of root.
 
-        Counts are needed on root only. Ranks other than root must give `out`.
+        Counts are required on root only. Ranks other than root must pass `out`.
         """
         counts = displs = None
         if self.rank == root:
@@ -169,7 +180,7 @@ class Collectives(Operations):
         dtype: Datatype | str | None = None,
         stream: Any = None,
     ) -> Array:
-        """out on every rank = reduction over the ranks of send_buf, bit-identical everywhere."""
+        """out on every rank = reduction of send_buf over all ranks, bit-identical on all ranks."""
         out = self._allocate_output(send_buf, out, lambda shape: shape)
         self._run(Collective.allreduce, send_buf, out, op=op, dtype=dtype, stream=stream)
         return self._result(send_buf, out)
@@ -183,7 +194,7 @@ class Collectives(Operations):
         dtype: Datatype | str | None = None,
         stream: Any = None,
     ) -> Array:
-        """out on rank r = reduction over the ranks of block r of send_buf."""
+        """out on rank r = reduction of block r of send_buf over all ranks."""
         out = self._allocate_output(send_buf, out, self._block_shape)
         self._run(Collective.reduce_scatter, send_buf, out, op=op, dtype=dtype, stream=stream)
         return self._own_block(send_buf, out)
@@ -199,9 +210,10 @@ class Collectives(Operations):
         dtype: Datatype | str | None = None,
         stream: Any = None,
     ) -> Array:
-        """out on rank r = reduction over the ranks of send_counts[r] elements at send_displs[r] of send_buf.
+        """out on rank r = reduction of send_counts[r] elements at send_displs[r] of send_buf over all ranks.
 
-        Both are equal on all ranks; without displacements the blocks follow each other. Allocated flat.
+        Counts and displacements must be equal on all ranks. Without displacements the blocks are contiguous.
+        An allocated result is one-dimensional.
         """
         counts, displs = self._check_blocks("send_counts", send_counts, send_displs)
         out = self._allocate_output(send_buf, out, lambda _: (counts[self.rank],))
@@ -225,7 +237,7 @@ class Collectives(Operations):
         dtype: Datatype | str | None = None,
         stream: Any = None,
     ) -> Array:
-        """Block r of out on every rank = send_buf of rank r; allocated as ``(n, *shape)``."""
+        """Block r of out on every rank = send_buf of rank r. Allocated as ``(n, *shape)``."""
         out = self._allocate_output(send_buf, out, lambda shape: (self.size, *shape))
         self._run(Collective.allgather, send_buf, out, dtype=dtype, stream=stream)
         return out
@@ -240,7 +252,7 @@ class Collectives(Operations):
         dtype: Datatype | str | None = None,
         stream: Any = None,
     ) -> Array:
-        """recv_counts[r] elements at recv_displs[r] of out = send_buf of rank r. Allocated flat."""
+        """recv_counts[r] elements at recv_displs[r] of out = send_buf of rank r. Allocated one-dimensional."""
         counts, displs = self._check_blocks("recv_counts", recv_counts, recv_displs)
         out = self._allocate_output(send_buf, out, lambda _: (sum(counts),))
         self._run(
@@ -279,7 +291,7 @@ class Collectives(Operations):
         dtype: Datatype | str | None = None,
         stream: Any = None,
     ) -> Array:
-        """recv_counts[s] elements at recv_displs[s] of out on rank r = what rank s sends to r."""
+        """recv_counts[s] elements at recv_displs[s] of out on rank r = the block sent by rank s to rank r."""
         checked_send_counts, checked_send_displs = self._check_blocks("send_counts", send_counts, send_displs)
         checked_recv_counts, checked_recv_displs = self._check_blocks("recv_counts", recv_counts, recv_displs)
         out = self._allocate_output(send_buf, out, lambda _: (sum(checked_recv_counts),))
@@ -296,19 +308,19 @@ class Collectives(Operations):
         )
         return self._result(send_buf, out)
 
-    # ---- pairs, and nobody ---------------------------------------------------------------------------
+    # ---- point to point, barrier ---------------------------------------------------------------------------
 
     def send(
         self, send_buf: Array, peer: int, *, dtype: Datatype | str | None = None, stream: Any = None
     ) -> None:
-        """Sends send_buf to rank `peer`, which calls `recv`. May block until it is received."""
+        """Sends send_buf to rank `peer`, which must call `recv`. Can block until the message is received."""
         self._run(Collective.send, send_buf, None, root=peer, dtype=dtype, stream=stream)
 
     def recv(self, out: Array, peer: int, *, dtype: Datatype | str | None = None, stream: Any = None) -> Array:
-        """Fills `out` from rank `peer`, which calls `send` with the same count and datatype."""
+        """Receives `out` from rank `peer`, which must call `send` with the same count and datatype."""
         self._run(Collective.recv, None, out, root=peer, dtype=dtype, stream=stream)
         return out
 
     def barrier(self, *, stream: Any = None) -> None:
-        """Returns (host) or lets the stream pass (device) when every rank has entered."""
+        """Host: blocks until all ranks have entered. Devices: blocks the stream until then."""
         self._run(Collective.barrier, None, None, stream=stream)

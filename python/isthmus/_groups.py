@@ -1,4 +1,4 @@
-"""Groups: operations that start and progress together, possibly on several communicators of a thread."""
+"""Groups: operations that start and progress together, on one or more communicators of a thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from . import _isthmus
 
 
 class _GroupState(threading.local):
-    """Per thread, as the C ABI's groups are. The calls keep their arrays alive until they have run."""
+    """Group of one thread, as in the C ABI. Pending operations keep their arrays alive until they run."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -21,7 +21,7 @@ _thread_state = _GroupState()
 
 
 def run_or_defer(operation: Callable[[], None]) -> None:
-    """Runs `call`, or keeps it for the end of the calling thread's group."""
+    """Runs `operation`, or defers it to the end of the calling thread's group."""
     if _thread_state.depth:
         _thread_state.pending.append(operation)
     else:
@@ -30,18 +30,23 @@ def run_or_defer(operation: Callable[[], None]) -> None:
 
 @contextmanager
 def group() -> Iterator[None]:
-    """Starts the operations of its block together when the block ends.
+    """Starts all operations of the block together when the block ends.
 
-    That is how one thread drives several ranks, and how `send` and `recv` are paired without deadlock.
-    Groups nest; the outermost end starts the work and, on the host platform, returns when it is done.
-    If any operation is invalid, the end raises its error and none starts; the same holds when the
-    block itself raises.
+    Use a group to drive several ranks from one thread, and to pair `send` and `recv` without deadlock.
+
+    Ordering:
+        Groups nest. The end of the outermost group starts the operations.
+    Blocking:
+        On the host platform, the outermost end returns when the operations are complete.
+    Errors:
+        If an operation is invalid, the end raises its error and no operation starts. If the block raises, no
+        operation starts.
     """
     _thread_state.depth += 1
     try:
         yield
     except BaseException:
-        # The operations never reach the core: the other ranks would wait for the ones not yet made.
+        # Do not start a partial group: the other ranks would wait for its missing operations.
         _thread_state.pending.clear()
         raise
     finally:
@@ -57,7 +62,7 @@ def _run(pending: list[Callable[[], None]]) -> None:
         for operation in pending:
             operation()
     except BaseException:
-        with suppress(Exception):  # the end reports the same failure; it must run to close the group
+        with suppress(Exception):  # required to close the group; reports the same failure
             _isthmus.group_end()
         raise
     _isthmus.group_end()

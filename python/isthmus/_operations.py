@@ -1,4 +1,4 @@
-"""From the arrays of a call to the operation that the core gets: shapes, counts, displacements, IN_PLACE."""
+"""Builds the operation for the core from the arrays of a call: shapes, counts, displacements, IN_PLACE."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Counts = Sequence[int]
 
 
 def native_stream(stream: Any) -> int:
-    """The native stream handle: an integer, None, or an object that carries one."""
+    """Returns the native handle of a stream: an integer, None, or an object with a handle attribute."""
     if stream is None:
         return 0
     if isinstance(stream, int):
@@ -29,12 +29,12 @@ def native_stream(stream: Any) -> int:
         if isinstance(handle, int):
             return handle
     raise TypeError(
-        f"stream is a {type(stream).__name__}; an integer handle or a torch or CuPy stream is needed"
+        f"stream is a {type(stream).__name__}, must be an integer handle, a torch stream or a CuPy stream"
     )
 
 
 def displacements(counts: Counts, displs: Counts | None) -> list[int]:
-    """The given displacements, or those of blocks that follow each other without gaps."""
+    """Returns the displacements as a list. None means contiguous blocks."""
     if displs is not None:
         return [int(displ) for displ in displs]
     return [0, *np.cumsum(np.asarray(counts, dtype=np.int64))[:-1].tolist()]
@@ -50,7 +50,7 @@ def _checked_counts(name: str, values: Counts, size: int) -> list[int]:
 
 
 class Operations:
-    """What the methods of `Collectives` are made of."""
+    """Argument checks and dispatch for the methods of `Collectives`."""
 
     rank: int
     size: int
@@ -58,16 +58,17 @@ class Operations:
     _native: _isthmus.Communicator
 
     def _allocate_output(self, send_buf: Array, out: Array | None, output_shape: Any) -> Array:
-        """`out`, or an array like send_buf with the shape that `shape_of` makes of its shape."""
+        """Returns `out`, or a new array like send_buf with the shape `output_shape(send_buf.shape)`."""
         if out is not None:
             return out
         if send_buf is None or send_buf is IN_PLACE:
-            raise TypeError("out is needed when there is no send_buf to make it like")
+            raise TypeError("out is required if send_buf is None or IN_PLACE; pass an array")
         shape = getattr(send_buf, "shape", None)
         if shape is None:
             if not hasattr(send_buf, "__len__"):
                 raise TypeError(
-                    f"send_buf is a {type(send_buf).__name__}; an array is needed, of no axis for one number"
+                    f"send_buf is a {type(send_buf).__name__}, must be an array; pass numpy.array(...) for a "
+                    f"scalar"
                 )
             shape = (len(send_buf),)
         return allocate_like(send_buf, output_shape(tuple(shape)), "send_buf")
@@ -75,13 +76,15 @@ class Operations:
     def _block_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         if not shape or shape[0] % self.size:
             raise ValueError(
-                f"send_buf's first axis must be a multiple of {self.size} ranks; its shape is {shape}"
+                f"send_buf has shape {shape}, its first axis must be a multiple of {self.size} ranks"
             )
         return shape[1:] if shape[0] == self.size else (shape[0] // self.size, *shape[1:])
 
-    def _check_blocks(self, name: str, counts: Counts | None, displs: Counts | None) -> tuple[list[int], list[int]]:
+    def _check_blocks(
+        self, name: str, counts: Counts | None, displs: Counts | None
+    ) -> tuple[list[int], list[int]]:
         if counts is None:
-            raise TypeError(f"{name} is needed on this rank")
+            raise TypeError(f"{name} is None, but is required on this rank")
         checked = _checked_counts(name, counts, self.size)
         return checked, _checked_counts(
             name.replace("counts", "displs"), displacements(checked, displs), self.size
@@ -91,14 +94,14 @@ class Operations:
         return send_buf if out is IN_PLACE else out
 
     def _own_block(self, send_buf: Array | None, out: Array) -> Array:
-        """The result of a collective whose in-place form leaves it in the own block of send_buf."""
+        """Returns `out`, or this rank's block of send_buf for an in-place call."""
         if out is not IN_PLACE:
             return out
         blocks = send_buf if hasattr(send_buf, "reshape") else np.asarray(send_buf)
         return blocks.reshape(self.size, -1)[self.rank].reshape(self._block_shape(tuple(blocks.shape)))
 
     def _own_varying_block(self, send_buf: Array | None, out: Array, counts: Any, displs: Any) -> Array:
-        """The same where blocks differ in length."""
+        """Returns `out`, or this rank's block of send_buf for an in-place call of a v-collective."""
         if out is not IN_PLACE:
             return out
         flat = send_buf if hasattr(send_buf, "reshape") else np.asarray(send_buf)
@@ -139,24 +142,32 @@ class Operations:
     def _resolve_views(
         self, row: CollectiveRow, send_buf: Array, out: Array, dtype: Any, counts: dict[str, Any]
     ) -> tuple[View | None, View | None]:
-        """The memory of both buffers, IN_PLACE resolved as THE TABLE defines it."""
+        """Returns views of both buffers. IN_PLACE is resolved as defined by the collective table."""
         send_in_place, recv_in_place = send_buf is IN_PLACE, out is IN_PLACE
         if (send_in_place and recv_in_place) or (
             (send_in_place or recv_in_place) and (send_buf is None or out is None)
         ):
-            raise ValueError(f"{row.name}: IN_PLACE refers to the other buffer, which is not given here")
+            raise ValueError(
+                f"{row.name}: IN_PLACE refers to the other buffer, which is missing; pass an array"
+            )
         send = recv = None
         if send_buf is not None and not send_in_place:
             send = view(send_buf, "send_buf", dtype, self._platform, writable=recv_in_place)
         if out is not None and not recv_in_place:
             recv = view(out, "out", dtype, self._platform, writable=True)
         if send_in_place:
-            send = self._own_block_view(row, recv, "RECV_BLOCK", counts.get("recv_counts"), counts.get("recv_displs"))
+            send = self._own_block_view(
+                row, recv, "RECV_BLOCK", counts.get("recv_counts"), counts.get("recv_displs")
+            )
         if recv_in_place:
-            recv = self._own_block_view(row, send, "SEND_BLOCK", counts.get("send_counts"), counts.get("send_displs"))
+            recv = self._own_block_view(
+                row, send, "SEND_BLOCK", counts.get("send_counts"), counts.get("send_displs")
+            )
         return send, recv
 
-    def _own_block_view(self, row: CollectiveRow, other: View, block_rule: str, counts: Any, displs: Any) -> View:
+    def _own_block_view(
+        self, row: CollectiveRow, other: View, block_rule: str, counts: Any, displs: Any
+    ) -> View:
         if row.in_place == "SAME":
             return other
         if row.in_place != block_rule:
@@ -169,8 +180,10 @@ class Operations:
         offset = displs[self.rank] * DATATYPES[other.datatype.name].bytes
         return View(other.source, other.address + offset, counts[self.rank], other.datatype)
 
-    def _element_count(self, row: CollectiveRow, send: View | None, recv: View | None, counts: dict[str, Any]) -> int:
-        """The C ABI's `count`, checked against every buffer that is given."""
+    def _element_count(
+        self, row: CollectiveRow, send: View | None, recv: View | None, counts: dict[str, Any]
+    ) -> int:
+        """Returns the `count` of the C ABI, checked against all buffers."""
         counts_by_buffer: dict[str, int] = {}
         for name, buffer_view, extent, side in (
             ("send_buf", send, row.send_extent, "send"),
@@ -183,7 +196,7 @@ class Operations:
             elif extent == "COUNT_X_SIZE":
                 if buffer_view.elements % self.size:
                     raise ValueError(
-                        f"{row.name}: {name} has {buffer_view.elements} elements, which is no multiple of "
+                        f"{row.name}: {name} has {buffer_view.elements} elements, must be a multiple of "
                         f"{self.size} ranks"
                     )
                 counts_by_buffer[name] = buffer_view.elements // self.size
@@ -191,7 +204,7 @@ class Operations:
                 self._check_extent(row, name, buffer_view, counts[f"{side}_counts"], counts[f"{side}_displs"])
         if len(set(counts_by_buffer.values())) > 1:
             counts_text = ", ".join(f"{name} {value}" for name, value in counts_by_buffer.items())
-            raise ValueError(f"{row.name}: the buffers disagree about the count of elements: {counts_text}")
+            raise ValueError(f"{row.name}: element counts of the buffers must be equal: {counts_text}")
         return next(iter(counts_by_buffer.values()), 0)
 
     def _check_extent(
@@ -201,7 +214,7 @@ class Operations:
         if end > buffer_view.elements:
             raise ValueError(
                 f"{row.name}: {name} has {buffer_view.elements} elements, but its counts and displacements "
-                f"reach to {end}"
+                f"extend to {end}"
             )
 
 

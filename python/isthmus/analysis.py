@@ -1,4 +1,4 @@
-"""What a report of measurements says about them: series, ratios to peers, regret of the selection."""
+"""Analysis of measurement records: groups, ratios to peers, and regret of the selection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .records import Record, best_peers
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio of times at one point."""
+    """Ratio of two times at one point."""
 
     value: float
     record: Record
@@ -20,7 +20,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class RecordGroup:
-    """Records that differ in bytes and in who measured them: those of one picture."""
+    """Records of one plot. They differ only in size and in the path that was measured."""
 
     collective: str
     dtype: str
@@ -31,25 +31,25 @@ class RecordGroup:
 
     @property
     def title(self) -> str:
-        """As "allreduce, float32, sum, 4 ranks"."""
+        """Title such as "allreduce, float32, sum, 4 ranks"."""
         ranks = f"{self.ranks} rank{'' if self.ranks == 1 else 's'}"
         parts = (self.collective, self.problem, self.dtype, self.op, ranks)
         return ", ".join(part for part in parts if part)
 
     @property
     def commands(self) -> list[str]:
-        """Of the records that say their own."""
+        """Distinct commands that are stored in the records."""
         commands = [str((record.model_extra or {}).get("command", "")) for record in self.records]
         return [command for command in dict.fromkeys(commands) if command]
 
     @property
     def sizes(self) -> list[int]:
-        """Bytes, ascending."""
+        """Sizes in bytes, ascending."""
         return sorted({record.bytes for record in self.records})
 
 
 def group_records(records: Iterable[Record]) -> list[RecordGroup]:
-    """In the order of first appearance."""
+    """Groups the records of each plot, in order of first appearance."""
     records_by_key: dict[tuple, list[Record]] = {}
     for record in records:
         key = (record.collective, record.dtype, record.op, record.ranks, record.problem)
@@ -58,14 +58,16 @@ def group_records(records: Iterable[Record]) -> list[RecordGroup]:
 
 
 def speedup(record: Record, peer: Record | None) -> float | None:
-    """The peer's time over the record's; None where there is no peer, or no time was seen."""
+    """Returns the time of the peer divided by the time of the record. Returns None if there is no peer
+    or no time."""
     if peer is None or not record.time_us.median:
         return None
     return peer.time_us.median / record.time_us.median
 
 
 def speedups(records: Iterable[Record]) -> list[Ratio]:
-    """For each record of Isthmus the best peer's time over its own: above 1 Isthmus is faster."""
+    """Returns the speedup over the best peer for each Isthmus record. A value above 1 means that
+    Isthmus is faster."""
     all_records = list(records)
     best = best_peers(all_records)
     own_records = [record for record in all_records if record.provider == "isthmus"]
@@ -74,9 +76,9 @@ def speedups(records: Iterable[Record]) -> list[Ratio]:
 
 
 def regrets(records: Iterable[Record]) -> list[Ratio]:
-    """What a rule chose over the fastest that was measured at that point in that mode, whoever measured it.
+    """Returns the time of the selected path divided by the fastest time at the same point and mode.
 
-    1: nothing was faster. Points with nothing to compare are left out.
+    A value of 1 means that no path was faster. Points with only one path are omitted.
     """
     records_by_key: dict[tuple, list[Record]] = defaultdict(list)
     for record in records:
@@ -84,14 +86,14 @@ def regrets(records: Iterable[Record]) -> list[Ratio]:
             records_by_key[(record.point, record.mode)].append(record)
     ratios = []
     for point in records_by_key.values():
-        chosen = [record for record in point if record.provider == "isthmus" and "rule" in record.reason]
+        selected = [record for record in point if record.provider == "isthmus" and "rule" in record.reason]
         fastest = min(record.time_us.median for record in point)
         if len(point) > 1:
-            ratios += [Ratio(record.time_us.median / fastest, record) for record in chosen]
+            ratios += [Ratio(record.time_us.median / fastest, record) for record in selected]
     return ratios
 
 
 def median_of(ratios: Iterable[Ratio]) -> float | None:
-    """None of none."""
+    """Returns the median of the ratios, or None for an empty sequence."""
     values = [ratio.value for ratio in ratios]
     return statistics.median(values) if values else None

@@ -1,4 +1,4 @@
-"""Communicators: one rank's membership in a group of ranks."""
+"""Communicators: one object per rank."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from .table import reduction_op as find_reduction_op
 
 
 class Device(NamedTuple):
-    """What a rank is bound to; `ordinal` is the platform's own numbering (CUDA device index, ...)."""
+    """Device of a rank. `ordinal` is the number that the platform uses (CUDA device index, ...)."""
 
     platform: Platform
     ordinal: int = 0
 
     @classmethod
     def parse(cls, value: Device | str | tuple[Any, int]) -> Device:
-        """From a device, a pair, or text such as "host" or "cuda:1"."""
+        """Parses a device, a pair, or text such as "host" or "cuda:1"."""
         if isinstance(value, str):
             name, _, ordinal = value.partition(":")
             if ordinal and not ordinal.isdecimal():
@@ -43,14 +43,14 @@ class Device(NamedTuple):
 
 
 class UniqueId(bytes):
-    """How ranks find each other: a store's address and a secret. Treat it as a password."""
+    """Bootstrap id: the address of a store and a secret. Treat it like a password."""
 
     @classmethod
     def create(cls, address: str | None = None) -> UniqueId:
-        """Starts a store in this process, at "host" or "host:port" (None: loopback, a free port).
+        """Starts a store in this process at "host" or "host:port" (None: loopback, a free port).
 
-        One rank calls this and gives the id to the others by any means it has (`id.hex()` and
-        `UniqueId.fromhex` as text).
+        One rank calls this function and sends the id to the other ranks by any means. `id.hex()` and
+        `UniqueId.fromhex` convert to and from text.
         """
         return cls(_isthmus.create_unique_id(address))
 
@@ -64,10 +64,14 @@ _live_communicators: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
 
 class Communicator(Collectives):
-    """One rank's membership; a process may hold many. Make one with a classmethod.
+    """Communicator of one rank. A process can hold several. Create one with a classmethod.
 
-    Calls on one communicator must not overlap, except `abort`. The collectives are methods. Use it as
-    a context manager, or `close` it; arrays of `empty` keep the memory under them alive.
+    The collectives are methods.
+
+    Thread safety:
+        Calls on the same communicator must not overlap, except `abort`.
+    Lifetime:
+        Use it as a context manager, or call `close`. Arrays returned by `empty` keep their memory alive.
     """
 
     def __init__(self, native: _isthmus.Communicator) -> None:
@@ -88,11 +92,14 @@ class Communicator(Collectives):
         config: str | None = None,
         timeout: float = 0.0,
     ) -> Communicator:
-        """Collective over `size` ranks with the same id; blocks until all have met.
+        """Creates a communicator of `size` ranks that pass the same id. Collective.
 
-        `config` is a TOML file (None: ISTHMUS_CONFIG and the usual folders); `timeout` in seconds bounds
-        every wait for other ranks (0: from the configuration, 300 by default). Several ranks of one
-        process call this from a thread each, or use `all`.
+        `config` is a TOML file (None: ISTHMUS_CONFIG and the default folders). `timeout` is the limit in
+        seconds for every wait for other ranks (0: from the configuration, 300 by default). Several ranks of
+        one process must call this from different threads, or use `create_all`.
+
+        Blocking:
+            Blocks until all ranks have called it.
         """
         parsed_device = Device.parse(device)
         return cls(_isthmus.create(bytes(id), int(rank), int(size), parsed_device, config, float(timeout)))
@@ -106,10 +113,13 @@ class Communicator(Collectives):
         config: str | None = None,
         timeout: float = 0.0,
     ) -> Communicator:
-        """Collective over an mpi4py communicator, which is duplicated; None means MPI_COMM_WORLD.
+        """Creates a communicator from an mpi4py communicator, which is duplicated. Collective.
 
-        None needs no mpi4py: MPI is initialised if nobody has, and finalised at exit. Raises
-        RuntimeError when mpi4py uses another MPI than `isthmus` was built with.
+        None means MPI_COMM_WORLD and does not require mpi4py. In this case MPI is initialized if necessary,
+        and finalized at exit.
+
+        Raises:
+            RuntimeError: mpi4py uses a different MPI library than `isthmus` was built with.
         """
         from .mpi import function_table
 
@@ -123,9 +133,9 @@ class Communicator(Collectives):
         config: str | None = None,
         timeout: float = 0.0,
     ) -> list[Communicator]:
-        """All ranks of one communicator in this process: n host ranks, or rank i on devices[i].
+        """Creates all ranks of a communicator in this process: n host ranks, or rank i on devices[i].
 
-        Use them inside `group()`, or from a thread each.
+        Use them inside `group()`, or use one thread per rank.
         """
         if isinstance(devices, int):
             devices = ["host"] * devices
@@ -133,52 +143,59 @@ class Communicator(Collectives):
         return [cls(native) for native in _isthmus.create_all(parsed_devices, config, float(timeout))]
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
-        """Ranks with the same color (>= 0) form a new communicator, ordered by (key, old rank).
+        """Creates a subcommunicator of the ranks with the same color (>= 0), ordered by (key, rank).
 
-        Collective. With color None this rank joins none and gets None. Several ranks of one process
-        call this from a thread each, or inside a group, where the result may be used after its end.
+        Collective. With color None, this rank joins no subcommunicator and the result is None. Several ranks
+        of one process must call this from different threads or inside a group. The result can be used after
+        the group ends.
         """
         if color is not None and color < 0:
             raise ValueError(f"color must be >= 0 or None, not {color}")
         child = _isthmus.Communicator.pending()
-        run_or_defer(partial(self._native.split, child, _isthmus.NO_COLOR if color is None else int(color), int(key)))
+        run_or_defer(
+            partial(self._native.split, child, _isthmus.NO_COLOR if color is None else int(color), int(key))
+        )
         if color is None:
             return None
         return Communicator(child)
 
     def shrink(self, wait: float = 0.0) -> Communicator:
-        """After a failure: the ranks that still call this form a new communicator, in their old order.
+        """Creates a communicator of the surviving ranks after a failure, in their original order.
 
-        Collective over the survivors. Ranks whose process has ended count as lost at once, others that do
-        not call are waited for `wait` seconds (0: the timeout) and left out; `parent_ranks` of the result
-        tells who is in. This communicator is poisoned and only to be closed. Several ranks of one process
-        call this from a thread each, or inside a group, where the result may be used after its end.
+        Collective over the survivors. Ranks whose process has exited are excluded immediately. Other ranks
+        that do not call it are excluded after `wait` seconds (0: the timeout). `parent_ranks` of the
+        result lists the participants. This communicator is aborted and can only be closed. Several ranks
+        of one process must call this from different threads or inside a group. The result can be used
+        after the group ends.
         """
         child = _isthmus.Communicator.pending()
         run_or_defer(partial(self._native.shrink, child, float(wait)))
         return Communicator(child)
 
     def close(self) -> None:
-        """Waits for this rank's outstanding operations and releases everything; never for other ranks.
+        """Waits for the outstanding operations of this rank, but not for other ranks. Releases all resources.
 
-        A call of another thread that still waits for other ranks is aborted. While arrays of `empty`
-        live, the release waits for the last of them.
+        A call of another thread that still waits for other ranks is aborted. If arrays returned by `empty`
+        exist, the resources are released with the last of them.
         """
         self._native.close()
 
     def abort(self) -> None:
-        """Poisons the communicator here and, as far as they can be reached, on the others. Any thread."""
+        """Aborts the communicator on this rank and on all reachable ranks. Can be called from any thread."""
         self._native.abort()
 
     def check(self) -> None:
-        """Raises the failure that poisoned the communicator, asynchronous ones included. Does not wait."""
+        """Raises the failure that aborted the communicator, including asynchronous failures. Does not block."""
         self._native.async_error()
 
     def __enter__(self) -> Communicator:
         return self
 
     def __exit__(
-        self, exception_type: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+        self,
+        exception_type: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -190,7 +207,7 @@ class Communicator(Collectives):
     # ---- queries -------------------------------------------------------------------------------------
 
     def _identity(self) -> tuple[int, int, Platform]:
-        if self._cached_identity is None:  # constant for the communicator's life; saves calls in every collective
+        if self._cached_identity is None:  # constant, cached to save native calls in every collective
             self._cached_identity = (self._native.rank, self._native.size, self._native.device[0])
         return self._cached_identity
 
@@ -210,21 +227,21 @@ class Communicator(Collectives):
 
     @property
     def parent_ranks(self) -> list[int]:
-        """By rank: its number in the communicator that this one was split or shrunk from; -1: in none."""
+        """Each rank's number in the parent communicator (before split or shrink). -1: not in a parent."""
         return [self._native.parent_rank(rank) for rank in range(self.size)]
 
     @property
     def local_size(self) -> int:
-        """Ranks of this communicator that live in this process."""
+        """The number of ranks of this communicator in this process."""
         return self._native.local_size
 
     @property
     def device(self) -> Device:
-        """What this rank is bound to."""
+        """The device of this rank."""
         return Device(*self._native.device)
 
     def info(self) -> dict[str, Any]:
-        """Ranks, nodes, device, bootstrap, backends with the reason of each that is missing, and rules."""
+        """Returns ranks, nodes, device, bootstrap, rules, and backends (with a reason if unavailable)."""
         return json.loads(self._native.info())
 
     def explain(
@@ -237,10 +254,10 @@ class Communicator(Collectives):
         root: int = 0,
         stream: Any = None,
     ) -> dict[str, Any]:
-        """Which backend, algorithm and rule a call would take, and why every other rule did not.
+        """Returns the backend, algorithm and rule that a call would use, and why other rules were rejected.
 
-        `count` is the C ABI's: elements of each block (see THE TABLE). It runs the selector that a real
-        call runs, so it is never a guess.
+        `count` is the count of the C ABI, in elements per block (see the collective table). The result comes
+        from the same selector that a real call uses.
         """
         row = COLLECTIVES[find_collective(collective).name]
         counts = {
@@ -265,11 +282,13 @@ class Communicator(Collectives):
     # ---- memory --------------------------------------------------------------------------------------
 
     def empty(self, shape: int | Sequence[int], dtype: Any = "float32") -> Any:
-        """An uninitialised array in the symmetric heap: collective, with the same size on every rank.
+        """Allocates an uninitialized array in the symmetric heap. Collective, with the same size on every rank.
 
-        Collectives whose buffers lie in it are not staged. On the host it is a NumPy array, else an
-        object with `__dlpack__` (`torch.from_dlpack`) of bytes. The memory lives as long as any view of
-        the array; the communicator is released after the last one.
+        Collectives do not stage buffers in the symmetric heap. On the host the result is a NumPy array. On
+        devices it is an object that exports bytes through `__dlpack__` (use `torch.from_dlpack`).
+
+        Lifetime:
+            The memory lives as long as any view of the array. The communicator is released after the last view.
         """
         extents = extents_of(shape)
         is_host = self._platform == Platform.host
@@ -280,7 +299,7 @@ class Communicator(Collectives):
 
 @atexit.register
 def _close_all() -> None:
-    """Communicators must go before MPI is finalised, which happens after Python's exit handlers."""
+    """Closes all communicators before MPI is finalized, which happens after the exit handlers of Python."""
     for communicator in list(_live_communicators):
         communicator.close()
 

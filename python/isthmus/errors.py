@@ -1,4 +1,4 @@
-"""The one exception type of the package."""
+"""The exception type of the package."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ class Error(RuntimeError):
 
     Attributes:
         code: the `Status` of the C ABI, e.g. `Status.invalid_argument`.
-        collective: the spelling in THE TABLE, or None when no collective was involved.
-        rank: the rank that reports, or -1.
+        collective: the name in the collective table, or None if no collective was involved.
+        rank: the rank that reports the error, or -1.
         backend: the backend that failed, or "".
-        native_code: the native library's own code or errno; 0 when there is none.
-        location: file:line in the source of Isthmus.
-        hint: what to do about it; may be "".
-        ranks: the culprits, as far as the reporting rank knew them when it raised, 16 at most; () is nobody.
+        native_code: the error code of the native library or errno, or 0.
+        location: file:line in the source code of Isthmus.
+        hint: how to fix the problem, or "".
+        ranks: the failed ranks that the reporting rank knew of when it raised the error, at most 16. Can be ().
 
-    Culprits ended, are stopped, or did not answer. Their numbers are those of the communicator that was
-    called, of a split or a shrink the parent's.
+    A failed rank has exited, is stopped, or is unresponsive. The numbers refer to the communicator that was
+    called. For a split or shrink, they refer to the parent communicator.
     """
 
     def __init__(
@@ -48,7 +48,8 @@ class Error(RuntimeError):
         self.ranks = ranks
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions are rebuilt from their positional arguments alone. All else is state, notes among it.
+        # Exceptions are rebuilt from their positional arguments only. Everything else, including
+        # notes, is state.
         return partial(Error, self.message, code=self.code), (), self.__dict__
 
     def __str__(self) -> str:

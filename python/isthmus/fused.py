@@ -1,4 +1,4 @@
-"""Matrix products fused with the collective that feeds or follows them: communication hides behind compute.
+"""Matrix products fused with an allgather or reduce-scatter, so that communication and compute overlap.
 
 >>> import numpy as np, isthmus, isthmus.fused
 >>> with isthmus.Communicator.create_all(1)[0] as ranks:
@@ -7,8 +7,9 @@
 ...         plan(a, b)[0].tolist()
 [3.0, 3.0, 3.0, 3.0]
 
-Arrays are NumPy arrays (host) or anything with DLPack, `shape` and `strides` (torch tensors): two-dimensional,
-in memory of the communicator's platform. bfloat16 comes as torch's or ml_dtypes' type.
+Arrays are NumPy arrays (host) or objects with DLPack, `shape` and `strides` (torch tensors). They are
+two-dimensional and in memory of the communicator's platform. bfloat16 is supported as the type of torch or of
+ml_dtypes.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _TORCH_DEVICES = {"cpu": Platform.host, "cuda": Platform.cuda}
 
 
 class Matrix(NamedTuple):
-    """Where a matrix lies: elements between rows (or columns, when column-major)."""
+    """Memory layout of a matrix. `leading` is the distance in elements between rows (column-major: columns)."""
 
     address: int
     datatype: Datatype
@@ -47,13 +48,14 @@ class Matrix(NamedTuple):
 
 
 def matrix(array: Any, name: str, platform: Platform, *, writable: bool = False) -> Matrix:
-    """The memory of a two-dimensional array. One of its strides must be one element.
+    """Returns the memory layout of a two-dimensional array. One of its strides must be one element.
 
-    Raises TypeError or ValueError that names the array.
+    Raises:
+        TypeError, ValueError: the array is not supported. The message contains its name.
     """
     shape, strides = tuple(int(size) for size in array.shape), _element_strides(array)
     if len(shape) != 2:
-        raise ValueError(f"{name} has shape {shape}; a matrix is needed")
+        raise ValueError(f"{name} has shape {shape}, must be two-dimensional")
     rows, cols = shape
     row_major = strides[1] == 1 or cols <= 1
     if not row_major and not (strides[0] == 1 or rows <= 1):
@@ -64,12 +66,12 @@ def matrix(array: Any, name: str, platform: Platform, *, writable: bool = False)
 
 
 def _memory(array: Any, row_major: bool, name: str, platform: Platform, writable: bool) -> tuple[int, Datatype]:
-    # A torch tensor says it at once; its DLPack capsule would order streams that nobody waits for.
+    # Torch tensors expose their address directly. A DLPack capsule would synchronize streams unnecessarily.
     if _TORCH_DEVICES.get(getattr(getattr(array, "device", None), "type", "")) == platform:
         dtype_name = str(array.dtype).removeprefix("torch.")
         if dtype_name in DATATYPES and hasattr(array, "data_ptr"):
             return array.data_ptr(), find_datatype(dtype_name)
-    # `view` wants contiguous memory: the first line stands for the whole, whose extent the core checks.
+    # `view` requires contiguous memory, so pass the first row or column. The core checks the full extent.
     first_line = array[:1, :] if row_major else array.T[:1, :]
     line_view = view(first_line, name, None, platform, writable=writable)
     return line_view.address, line_view.datatype
@@ -89,15 +91,21 @@ def _find_blas() -> None:
 
 
 class Plan:
-    """A product of arrays like `a` and `b`, run as often as wanted. Collective.
+    """Plan for products of arrays with the layout of `a` and `b`. It can run any number of times. Collective.
 
-    `kind` "allgather_gemm": C = allgather(A) @ B. `a` is this rank's rows of A, `b` the whole B or, with
-    `sharded_b`, this rank's columns. Every rank gets all rows of C. "gemm_reduce_scatter": C = this rank's rows
-    of the sum of all ranks' A @ B; `a` has all rows.
+    kind "allgather_gemm":
+        C = allgather(A) @ B. `a` contains this rank's rows of A. `b` is all of B or, with `sharded_b`, this
+        rank's columns of B. Every rank gets all rows of C.
+    kind "gemm_reduce_scatter":
+        C = this rank's rows of the sum of A @ B over all ranks. `a` has all rows.
 
-    C is in `output` (default: the input's type). `mode` is "model", "sequential" or "pipelined"; `chunks` the
-    pieces that each rank's rows travel in (0: by the cost model). Several ranks of one process make and run
-    plans from a thread each. Raises isthmus.Error; MISMATCH on all ranks that disagree.
+    `output` is the datatype of C (default: the type of the input). `mode` is "model", "sequential" or
+    "pipelined". `chunks` is the number of chunks per rank (0: chosen by the cost model).
+
+    Thread safety:
+        Several ranks of one process must create and run plans from different threads.
+    Errors:
+        Raises isthmus.Error. If arguments differ between ranks, its code is MISMATCH on all ranks.
     """
 
     def __init__(
@@ -164,28 +172,31 @@ class Plan:
         view: str = "whole",
         stream: Any = None,
     ) -> Any:
-        """out = alpha * allgather(a) @ b + beta * out + bias; returns `out` (None: a new one).
+        """Computes out = alpha * allgather(a) @ b + beta * out + bias and returns `out` (None: a new array).
 
-        Or the rows of the sum, by the plan's kind: then beta is 0. `gathered_a` gets the whole A. On devices
-        the call only enqueues on `stream` (default: torch's current one for tensors), and the arrays must live
-        until the stream has passed.
+        For gemm_reduce_scatter, out is this rank's rows of the sum and beta must be 0. `gathered_a` receives
+        all of A.
+
+        Blocking:
+            Host: returns when this rank's part is complete. Devices: enqueues on `stream` (default for torch
+            tensors: the current stream). The arrays must live until the stream has completed the product.
         """
         if view not in VIEWS:
             raise ValueError(f"view {view!r} is unknown; allowed: {', '.join(VIEWS)}")
         left, right = matrix(a, "a", self._platform), matrix(b, "b", self._platform)
         if (left._replace(address=0), right._replace(address=0)) != self._shapes:
-            raise ValueError("a and b must have the shapes, strides and types that the plan was made for")
+            raise ValueError(
+                "a and b must have the shapes, strides and types of the arrays that the plan was created for"
+            )
         if out is None:
             if beta != 0:
-                raise ValueError("beta != 0 reads out: pass it")
+                raise ValueError(f"beta = {beta} reads out, but out is None; pass out")
             out = self._allocate(a)
         c_address = self._dense(out, "out", (self._c_rows, self.n), self.output)
         gathered_address = 0
         if gathered_a is not None:
             gathered_address = self._dense(gathered_a, "gathered_a", (self.m, self.k), left.datatype)
-        bias_address = 0
-        if bias is not None:
-            bias_address = self._vector(bias)
+        bias_address = 0 if bias is None else self._vector(bias)
         self._native.run(
             left.address,
             right.address,
@@ -207,18 +218,21 @@ class Plan:
         return torch.empty((self._c_rows, self.n), dtype=getattr(torch, self.output.name), device=sample.device)
 
     def _dense(self, array: Any, name: str, shape: tuple[int, int], datatype: Datatype) -> int:
-        given = matrix(array, name, self._platform, writable=True)
-        if (given.rows, given.cols) != shape or given.datatype != datatype or given.column_major:
+        operand = matrix(array, name, self._platform, writable=True)
+        if (operand.rows, operand.cols) != shape or operand.datatype != datatype or operand.column_major:
             raise ValueError(f"{name} must be {shape[0]} x {shape[1]} {datatype.name} with contiguous rows")
-        if given.leading != max(shape[1], 1) and shape[0] > 1:
-            raise ValueError(f"{name} must be dense: {given.leading} elements lie between its rows")
-        return given.address
+        if operand.leading != max(shape[1], 1) and shape[0] > 1:
+            raise ValueError(f"{name} has {operand.leading} elements between rows, must be dense ({shape[1]})")
+        return operand.address
 
     def _vector(self, bias: Any) -> int:
-        given = view(bias, "bias", None, self._platform, writable=False)
-        if given.elements != self.n or given.datatype != self.output:
-            raise ValueError(f"bias must have {self.n} elements of {self.output.name}")
-        return given.address
+        bias_view = view(bias, "bias", None, self._platform, writable=False)
+        if bias_view.elements != self.n or bias_view.datatype != self.output:
+            raise ValueError(
+                f"bias has {bias_view.elements} elements of {bias_view.datatype.name}, must have {self.n} of "
+                f"{self.output.name}"
+            )
+        return bias_view.address
 
     def _stream(self, a: Any, stream: Any) -> int:
         if stream is None and self._platform != Platform.host and hasattr(a, "is_cuda"):
@@ -229,22 +243,25 @@ class Plan:
 
     @property
     def info(self) -> dict[str, Any]:
-        """Mode and its reason, chunks, groups in order, predicted times, libraries, workspace, notes."""
+        """Mode with reason, chunks, execution order of groups, predicted times, libraries, workspace, notes."""
         return json.loads(self._native.info())
 
     @property
     def trace(self) -> dict[str, Any]:
-        """The latest run on this rank in the Chrome trace format; waits for it. Needs trace=True."""
+        """The latest run on this rank in Chrome trace format. Waits for the run. Requires trace=True."""
         return json.loads(self._native.trace())
 
     def close(self) -> None:
-        """Waits for this rank's runs and releases the workspace."""
+        """Waits for the runs of this rank and releases the workspace."""
         self._native.close()
 
     def __enter__(self) -> Plan:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+        self,
+        exception_type: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()

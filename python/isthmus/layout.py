@@ -1,4 +1,4 @@
-"""Where things lie: the checkout and build folder that this package came from, and its environment."""
+"""Paths of the package: checkout, build folder, libraries, headers and Python environment."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from types import ModuleType
 
 
 class MissingError(RuntimeError):
-    """Something that a command needs is not there; the message says how to get it."""
+    """A file or package that a command requires is missing. The message says how to install it."""
 
 
 @cache
 def _build() -> tuple[Path, Path] | None:
-    """(checkout, build folder) of a package in a build tree; None when it was installed by pip."""
+    """Returns (checkout, build folder) of a package in a build tree, or None for an installed package."""
     try:
         from . import _build as generated
     except ImportError:
@@ -26,44 +26,46 @@ def _build() -> tuple[Path, Path] | None:
 
 
 def checkout() -> Path | None:
-    """The source tree, or None for an installed package."""
+    """Returns the source tree, or None for an installed package."""
     paths = _build()
     return paths[0] if paths else None
 
 
 def build_folder() -> Path | None:
-    """The CMake build folder, or None for an installed package."""
+    """Returns the CMake build folder, or None for an installed package."""
     paths = _build()
     return paths[1] if paths else None
 
 
 def environment_folder() -> Path:
-    """The (virtual) environment that this Python runs in."""
+    """Returns the folder of the (virtual) environment that this Python runs in."""
     return Path(sys.prefix)
 
 
 def library_folder() -> Path:
-    """Where libisthmus.so is."""
+    """Returns the folder of libisthmus.so."""
     build = build_folder()
     return build / "lib" if build else Path(__file__).parent
 
 
 def preload(variable: str, path: Path) -> None:
-    """Loads a library of this Python's environment, which the core then finds by its name. Does nothing where
-    the variable names another, or the file is not there."""
+    """Loads a library of this Python environment so that the core finds it by name.
+
+    Does nothing if the environment variable is set or the file does not exist.
+    """
     if variable in os.environ or not path.is_file():
         return
     try:
         ctypes.CDLL(str(path))
     except OSError:
-        return  # the core looks itself, and says what it tried
+        return  # the core searches for the library itself and reports the paths that it tried
 
 
 def import_bench_module(name: str) -> ModuleType:
-    """A module of bench/python, which the installed package does not carry. Raises MissingError."""
+    """Imports a module of bench/python. Raises MissingError in an installed package, which has none."""
     root = checkout()
     if root is None:
-        raise MissingError(f"{name} is not part of the installed package; run this from a checkout")
+        raise MissingError(f"{name} is not part of the installed package; run this command from a checkout")
     folder = str(root / "bench" / "python")
     if folder not in sys.path:
         sys.path.append(folder)
@@ -71,27 +73,27 @@ def import_bench_module(name: str) -> ModuleType:
 
 
 def get_include() -> Path:
-    """The folder of Isthmus' C and C++ headers, for compilers' -I."""
+    """Returns the folder of the C and C++ headers, for -I."""
     root = checkout()
     return root / "include" if root else Path(__file__).parent / "include"
 
 
 def get_cmake_dir() -> Path:
-    """What an installed package's CMake files want: cmake -Disthmus_ROOT=$(python -m isthmus.layout cmake).
+    """Returns the folder of the CMake package: cmake -Disthmus_ROOT=$(python -m isthmus.layout cmake).
 
-    Raises MissingError in a build tree, whose own `cmake --install` makes one.
+    Raises MissingError in a build tree. Use `cmake --install` there.
     """
     if build_folder() is not None:
-        raise MissingError("a build tree has no CMake package: cmake --install build --prefix FOLDER makes one")
+        raise MissingError("a build tree has no CMake package; run cmake --install build --prefix FOLDER")
     return Path(__file__).parent / "cmake"
 
 
 def program(name: str) -> Path:
-    """A built program by name. Raises MissingError."""
+    """Returns the path of a built program. Raises MissingError."""
     build = build_folder()
     if build is None:
         raise MissingError(
-            f"{name} is not part of the installed package; run this from a checkout, after make build"
+            f"{name} is not part of the installed package; run this from a checkout after make build"
         )
     path = build / "bin" / name
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""What this machine and this checkout are: the machine, commit and versions blocks of reports."""
+"""Description of the machine, the commit and the software versions for reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from . import layout
 
 
 def cpu_model() -> str:
-    """The processor's name, "unknown" where the system does not tell."""
+    """Returns the name of the processor, or "unknown"."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -23,7 +23,7 @@ def cpu_model() -> str:
 
 
 def gpu_models() -> list[str]:
-    """Names of the NVIDIA GPUs by the driver's own list, [] without one."""
+    """Returns the names of the NVIDIA GPUs that the driver lists."""
     folder = Path("/proc/driver/nvidia/gpus")
     names = []
     for information in sorted(folder.glob("*/information")) if folder.is_dir() else []:
@@ -34,7 +34,7 @@ def gpu_models() -> list[str]:
 
 
 def machine_name(cores: int, gpus: list[str]) -> str:
-    """The short name in dated result files: cpu4, h200x2."""
+    """Returns the short name used in result files, e.g. cpu4 or h200x2."""
     if not gpus:
         return f"cpu{cores}"
     model = re.sub(r"[^a-z0-9]+", "", gpus[0].lower().replace("nvidia", "").split()[0])
@@ -42,15 +42,16 @@ def machine_name(cores: int, gpus: list[str]) -> str:
 
 
 def describe() -> dict[str, Any]:
-    """The machine block of a report."""
+    """Returns the machine block of a report."""
     cores, gpus = os.cpu_count() or 1, gpu_models()
     return {"name": machine_name(cores, gpus), "cpu": cpu_model(), "cores": cores, "gpus": gpus}
 
 
 def commit() -> str:
-    """The checkout's commit, with "-dirty" when files differ from it; "" outside of a checkout.
+    """Returns the commit of the checkout, with "-dirty" if tracked files changed, or "" outside a checkout.
 
-    ISTHMUS_BENCH_COMMIT says it where programs run without their checkout, as in the measurement programs."""
+    ISTHMUS_BENCH_COMMIT overrides it for programs that run without their checkout.
+    """
     if configured_commit := os.environ.get("ISTHMUS_BENCH_COMMIT"):
         return configured_commit
     root = layout.checkout()
@@ -69,7 +70,7 @@ def _git(root: Path, *arguments: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what a host run depends on, as far as it is installed."""
+    """Returns the versions of the installed packages that a host run depends on."""
     from . import __version__
 
     installed = {"isthmus": __version__}

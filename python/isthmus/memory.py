@@ -1,4 +1,4 @@
-"""Memory of devices: plain blocks that cost no host memory, and blocks of a communicator's symmetric heap.
+"""Device memory: plain blocks of a device, and blocks in the symmetric heap of a communicator.
 
 >>> import isthmus.memory
 >>> block = isthmus.memory.empty((2, 3), "float32")
@@ -24,7 +24,7 @@ from .table import datatype as find_datatype
 
 
 class Block(NamedTuple):
-    """A plain block: where it is, its size as it was asked for, and the provider that made it."""
+    """A plain block: device, address, requested size, and the provider that allocated it."""
 
     device: Device
     address: int
@@ -40,11 +40,15 @@ def empty(
     *,
     unpooled: bool = False,
 ) -> Any:
-    """An uninitialised array in plain memory of a device.
+    """Allocates an uninitialized array in plain memory of a device.
 
-    On the host it is a NumPy array, else an object with `__dlpack__` (`torch.from_dlpack`) of bytes. The
-    memory goes back to its provider with the last view of the array: by then the work that uses it must be
-    done. `unpooled`: a block of its own from the driver. Raises `isthmus.Error` that lists what was tried.
+    On the host the result is a NumPy array. On devices it is an object that exports bytes through
+    `__dlpack__` (use `torch.from_dlpack`). With `unpooled` the block is allocated directly from the driver.
+
+    Lifetime:
+        The memory is released with the last view of the array. All work that uses it must be complete by then.
+    Errors:
+        Raises `isthmus.Error` with the list of providers that were tried.
     """
     _find_umf()
     target = Device.parse(device)
@@ -56,29 +60,29 @@ def empty(
 
 
 def symmetric(communicator: Communicator, shape: int | Sequence[int], dtype: Any = "float32") -> Any:
-    """An uninitialised array in the communicator's symmetric heap: `Communicator.empty`."""
+    """Allocates an uninitialized array in the symmetric heap of a communicator, like `Communicator.empty`."""
     return communicator.empty(shape, dtype)
 
 
 def query(array: Any) -> Block:
-    """The plain block that holds an array (or an address). Raises `isthmus.Error` where there is none."""
+    """Returns the plain block that contains an array or an address. Raises `isthmus.Error` if there is none."""
     platform, ordinal, begin, size_bytes, provider, pooled = _isthmus.query_memory(_address(array))
     return Block(Device(Platform(platform), ordinal), begin, size_bytes, provider, pooled)
 
 
 def explain(device: Device | str = "host") -> dict[str, Any]:
-    """A device's providers in their order, why each that is missing is, its pools and its live blocks."""
+    """Returns the providers of a device in order (with a reason if unavailable), pools and live blocks."""
     _find_umf()
     return json.loads(_isthmus.explain_memory(Device.parse(device)))
 
 
 def trim(device: Device | str = "host") -> None:
-    """Gives what the pools of a device hold unused back to the driver."""
+    """Returns unused memory in the pools of a device to the driver."""
     _isthmus.trim_memory(Device.parse(device))
 
 
 def live_blocks() -> int:
-    """Blocks of this process, plain and symmetric, that nobody has released yet."""
+    """Returns the number of plain and symmetric blocks of this process that have not been released yet."""
     return _isthmus.live_blocks()
 
 
@@ -89,7 +93,7 @@ def _address(array: Any) -> int:
         return array.ctypes.data
     buffer = _isthmus.import_buffer(array)
     if buffer is None:
-        raise TypeError(f"array is {type(array).__name__}, must be an address or speak DLPack")
+        raise TypeError(f"array is a {type(array).__name__}, must be an address or an object with DLPack")
     return buffer.address
 
 

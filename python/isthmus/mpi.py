@@ -1,4 +1,4 @@
-"""The bridge from MPI: a table of the functions of the MPI library that this process already uses."""
+"""MPI support: the function table of the MPI library that this process uses."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from typing import Any
 
 
 def function_table(comm: Any) -> Any:
-    """The table for `comm`, an mpi4py communicator, or for MPI_COMM_WORLD when it is None.
+    """Returns the table for `comm`, an mpi4py communicator, or for MPI_COMM_WORLD if it is None.
 
-    The functions come from `isthmus._mpi`, compiled against one MPI. An MPI communicator means nothing
-    to another library, so mpi4py must have loaded the very same one.
+    The functions come from `isthmus._mpi`, which is compiled for one MPI. An MPI communicator is valid only in
+    the library that created it, so mpi4py must use the same library.
+
+    Raises:
+        RuntimeError: Isthmus was built without MPI, or mpi4py uses another MPI.
     """
     try:
         from . import _mpi
     except ImportError as error:
         raise RuntimeError(
-            "isthmus was built without MPI; install mpich into the environment and build again "
-            f"(make build, or pip install . --no-build-isolation): {error}"
+            f"isthmus was built without MPI: {error}; install mpich in the environment and rebuild "
+            "(make build, or pip install . --no-build-isolation)"
         ) from error
     if comm is None:
         if _mpi.initialize():
@@ -28,7 +31,8 @@ def function_table(comm: Any) -> Any:
     mpi4py_version, own_version = MPI.Get_library_version(), _mpi.library_version()
     if mpi4py_version != own_version or not _mpi.is_initialized():
         raise RuntimeError(
-            f"mpi4py uses {mpi4py_version.splitlines()[0]}, but isthmus was built with {own_version.splitlines()[0]}; "
-            "let mpi4py load the same library (MPI4PY_LIBMPI), or build isthmus against that one"
+            f"mpi4py uses {mpi4py_version.splitlines()[0]}, "
+            f"but isthmus was built with {own_version.splitlines()[0]}; "
+            "load the same library in mpi4py (MPI4PY_LIBMPI), or build isthmus with the MPI of mpi4py"
         )
     return _mpi.table(comm.py2f())

@@ -1,4 +1,4 @@
-"""Shares by speed, for ranks that are not equally fast."""
+"""Work partition for ranks of different speed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from . import _isthmus
 
 
 def partition(speeds: Sequence[float], count: int, granularity: int = 1) -> tuple[list[int], list[int]]:
-    """Counts and displacements of `count` elements in proportion to measured `speeds`, one for each rank.
+    """Returns counts and displacements of `count` elements in proportion to `speeds`, one per rank.
 
-    What `reduce_scatterv`, `allgatherv` and `scatterv` take: largest remainders, so the sum is exact.
-    Shares are whole granules of `granularity` elements; the last that is not empty also has what fills
-    none. A speed of 0 gets nothing. Equal speeds on all ranks give equal shares: exchange measured ones
-    first. `isthmus.Error`: no speeds, one that is negative, infinite or no number, all of them 0, a
-    granularity of 0.
+    The result can be passed to `reduce_scatterv`, `allgatherv` and `scatterv`. It uses the largest remainder
+    method, so the sum is exact. Each share is a multiple of `granularity` elements. The last nonempty share
+    also gets the remaining elements. A rank with speed 0 gets no elements.
+
+    All ranks must pass the same speeds, so exchange measured speeds first.
+
+    Errors:
+        Raises `isthmus.Error` if `speeds` is empty, a speed is negative, infinite or NaN, all speeds are 0, or
+        `granularity` is 0.
     """
     return _isthmus.partition([float(speed) for speed in speeds], count, granularity)

@@ -1,6 +1,6 @@
-"""The one record format of measurements (docs/benchmarks.md), validated.
+"""Record format of all measurements (docs/internals/benchmarks.md), with validation.
 
-`isthmus bench`, `isthmus demo`, `make gpu-check` and every benchmark write a `Report`.
+`isthmus bench`, `isthmus demo`, `make gpu-check` and all benchmarks write a `Report`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 
 class TimeUs(BaseModel):
-    """Microseconds over the samples of the maximum over ranks."""
+    """Time in microseconds: statistics over samples of the maximum over ranks."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -24,21 +24,21 @@ class TimeUs(BaseModel):
     max: float = Field(ge=0)
 
     @model_validator(mode="after")
-    def _ordered(self) -> TimeUs:
+    def _validate_order(self) -> TimeUs:
         if not self.min <= self.median <= self.max:
             raise ValueError(f"min {self.min} <= median {self.median} <= max {self.max} does not hold")
         return self
 
 
 class Record(BaseModel):
-    """One measured point. Fields that a topic adds (m, k, n, view, step_ms, ...) are kept as they are."""
+    """One measurement. Additional fields (m, k, n, view, step_ms, ...) are preserved."""
 
     model_config = ConfigDict(extra="allow")
 
     collective: str
     dtype: str
     op: str | None = None
-    bytes: int = Field(ge=0, description="of the buffer that nccl-tests calls size; allgather: per rank")
+    bytes: int = Field(ge=0, description="size as defined by nccl-tests; allgather: per rank")
     ranks: int = Field(ge=1)
     provider: str = Field(min_length=1)
     backend: str = ""
@@ -47,11 +47,11 @@ class Record(BaseModel):
     time_us: TimeUs
     algbw_gbs: float = Field(ge=0)
     busbw_gbs: float = Field(ge=0)
-    wrong: int | None = Field(default=None, ge=0, description="elements that differ; None: not checked")
+    wrong: int | None = Field(default=None, ge=0, description="number of wrong elements; None: not checked")
 
     @property
     def problem(self) -> str:
-        """What an application was asked for, as "128 x 128 x 128, 26 neighbors"; else ""."""
+        """Problem of an application, such as "128 x 128 x 128, 26 neighbors", or ""."""
         extra = self.model_extra or {}
         size = extra.get("size", ())
         parts = [" x ".join(str(side) for side in size if side != 1) if isinstance(size, list) else ""]
@@ -66,17 +66,17 @@ class Record(BaseModel):
 
     @property
     def point(self) -> tuple[str, str, str | None, int, int, str]:
-        """What was measured, whoever measured it."""
+        """The measured point, without the path."""
         return (self.collective, self.dtype, self.op, self.bytes, self.ranks, self.problem)
 
     @property
     def path(self) -> tuple[str, str]:
-        """Who measured it: provider and mode."""
+        """The measured path: provider and mode."""
         return (self.provider, self.mode)
 
 
 class Machine(BaseModel):
-    """Where it was measured; `name` is cpu4, h200x2, ..."""
+    """The machine of a measurement. `name` is cpu4, h200x2, ..."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -87,7 +87,7 @@ class Machine(BaseModel):
 
 
 class Report(BaseModel):
-    """A file of measurements."""
+    """A file of records."""
 
     model_config = ConfigDict(extra="allow", populate_by_name=True)
 
@@ -101,7 +101,7 @@ class Report(BaseModel):
 
     @classmethod
     def load(cls, path: Path | str) -> Report:
-        """Reads and validates a file. Raises ValueError that names the file and the first bad field."""
+        """Reads and validates a file. Raises ValueError with the file and the first invalid field."""
         try:
             return cls.model_validate_json(Path(path).read_bytes())
         except ValidationError as failure:
@@ -110,35 +110,35 @@ class Report(BaseModel):
             raise ValueError(f"{path}: {location}: {first_error['msg']}") from None
 
     def save(self, path: Path | str) -> None:
-        """Writes the file, making its folder."""
+        """Writes the file and creates its folder."""
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(self.to_json() + "\n")
 
     def to_json(self) -> str:
-        """The file's text; fields that a record does not have are left out."""
+        """Returns the text of the file. Unset fields are omitted."""
         return self.model_dump_json(by_alias=True, exclude_none=True, indent=1)
 
 
 def utc_now() -> datetime:
-    """Now, to the second, as reports write it."""
+    """Returns the current time without fractions of a second."""
     return datetime.now(timezone.utc).replace(microsecond=0)
 
 
 def merge_rounds(rounds: Iterable[Iterable[Record]]) -> list[Record]:
-    """One record for each path and point: the median of the rounds' medians, extremes over all rounds.
+    """Merges records of the same path and point: median of the medians, minimum and maximum over all rounds.
 
-    Bandwidths follow the merged median; wrong elements add up. `round_medians_us` keeps each round's.
-    The order is that of first appearance.
+    Bandwidths are scaled to the merged median. The numbers of wrong elements are added. `round_medians_us`
+    contains the median of each round. The records are in order of first appearance.
     """
     groups: dict[tuple, list[Record]] = {}
     for records in rounds:
         for record in records:
             groups.setdefault((record.path, record.point), []).append(record)
-    return [_merged(group) for group in groups.values()]
+    return [_merge_group(group) for group in groups.values()]
 
 
-def _merged(group: list[Record]) -> Record:
+def _merge_group(group: list[Record]) -> Record:
     medians = [record.time_us.median for record in group]
     median = statistics.median(medians)
     base = group[0]
@@ -160,7 +160,7 @@ def _merged(group: list[Record]) -> Record:
 
 
 def best_peers(records: Iterable[Record], own_prefix: str = "isthmus") -> dict[tuple, Record]:
-    """For each point the fastest record of another provider, by median; "isthmus before" is none."""
+    """Returns the fastest record per point of all providers whose name does not start with `own_prefix`."""
     best: dict[tuple, Record] = {}
     for record in records:
         if record.provider.startswith(own_prefix):
@@ -174,7 +174,7 @@ def best_peers(records: Iterable[Record], own_prefix: str = "isthmus") -> dict[t
 def report_from(
     records: list[Record], *, command: str, commit: str, machine: dict[str, Any], versions: dict[str, str]
 ) -> Report:
-    """A report of now."""
+    """Returns a report with the current date."""
     return Report(
         schema=1,
         date=utc_now(),

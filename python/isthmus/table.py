@@ -1,7 +1,6 @@
-"""THE TABLE (include/isthmus/collectives.def) as Python data.
+"""The collective table (include/isthmus/collectives.def) as Python data.
 
-The enumerations and rows come from the compiled module, which is generated from the same file, so
-names and rules are never typed twice.
+The enumerations and rows come from the compiled module, which is generated from the same file.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ __all__ = [
 
 
 class CollectiveRow(NamedTuple):
-    """One collective; collectives.def explains the columns."""
+    """One collective. collectives.def describes the columns."""
 
     collective: Collective
     peer: str  # NONE | ROOT | PEER
@@ -48,7 +47,7 @@ class CollectiveRow(NamedTuple):
 
     @property
     def has_equal_count(self) -> bool:
-        """Whether all ranks pass one and the same count: neither messages, irregular blocks nor barrier."""
+        """True if all ranks pass the same count: false for send, recv, the v-collectives and barrier."""
         extents = {self.send_extent, self.recv_extent}
         return self.peer != "PEER" and "COUNTS" not in extents and extents != {"NOTHING"}
 
@@ -70,7 +69,7 @@ DATATYPES = {row.name: row for row in (DatatypeRow(*columns) for columns in _ist
 
 
 def _find_member(enumeration: type, label: str, value):
-    """The member of `kind` that `value` is or names."""
+    """Returns `value` if it is a member of the enumeration, or the member with that name."""
     if isinstance(value, enumeration):
         return value
     try:
@@ -81,34 +80,33 @@ def _find_member(enumeration: type, label: str, value):
 
 
 def collective(value: Collective | str) -> Collective:
-    """The collective of that name. Raises ValueError that lists the allowed ones."""
+    """Returns the collective with that name. Raises ValueError with the list of names."""
     return _find_member(Collective, "collective", value)
 
 
 def datatype(value: Datatype | str) -> Datatype:
-    """The datatype of that name. Raises ValueError that lists the allowed ones."""
+    """Returns the datatype with that name. Raises ValueError with the list of names."""
     return _find_member(Datatype, "dtype", value)
 
 
 def reduction_op(value: ReductionOp | str) -> ReductionOp:
-    """The reduction operation of that name. Raises ValueError that lists the allowed ones."""
+    """Returns the reduction operation with that name. Raises ValueError with the list of names."""
     return _find_member(ReductionOp, "op", value)
 
 
 def platform(value: Platform | str) -> Platform:
-    """The platform of that name. Raises ValueError that lists the allowed ones."""
+    """Returns the platform with that name. Raises ValueError with the list of names."""
     return _find_member(Platform, "platform", value)
 
 
 def has_rank_blocks(name: str) -> bool:
-    """Whether `bytes` of a record or a rule cover a block for each rank (all but allgather's, whose
-    bytes are per rank)."""
+    """True if `bytes` of a record or a rule include one block per rank. For allgather, bytes are per rank."""
     row = COLLECTIVES[name]
     return name != "allgather" and "COUNT_X_SIZE" in (row.send_extent, row.recv_extent)
 
 
 def count_of_bytes(name: str, size_bytes: int, dtype: Datatype | str, ranks: int) -> int:
-    """The C ABI's `count` for a size in bytes; a size below one element per block gives one."""
+    """Returns the `count` of the C ABI for a size in bytes. It is at least 1 for a size above 0."""
     if COLLECTIVES[name].send_extent == COLLECTIVES[name].recv_extent == "NOTHING":
         return 0
     item_bytes = DATATYPES[datatype(dtype).name].bytes

@@ -1,5 +1,5 @@
-// Prints the SYCL devices of this environment as a JSON array of objects; `isthmus info` runs it in the
-// environment that `isthmus run` gives to programs. Exit status 1 when the runtime itself fails.
+// Prints the SYCL devices of this environment as a JSON array of objects. `isthmus info` runs this program in
+// the environment that `isthmus run` provides. Exit code 1: the SYCL runtime failed.
 #include <cstdio>
 #include <exception>
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-"""The command `isthmus`. Exit codes: 0 fine, 1 failed or wrong, 2 bad arguments, 3 not available here."""
+"""The command `isthmus`. Exit codes: 0 success, 1 failure, 2 invalid arguments, 3 not available."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Assembles the commands and turns every expected failure into one line and an exit code."""
+"""Registers the commands and converts expected failures to one line of text and an exit code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EXIT_CODES = {
 
 app = typer.Typer(
     name="isthmus",
-    help="Collectives for accelerators and hosts: look, run, measure, tune.",
+    help="Collectives for accelerators and hosts: inspect, run, measure and tune.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as failure:
         return _fail(str(failure), BAD_ARGUMENT)
     except KeyboardInterrupt:
-        return 130  # 128 + SIGINT, as shells report it
+        return 130  # 128 + SIGINT, as in shells
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`isthmus bench`: Isthmus and its peers in one job, in alternating order, on fresh random data."""
+"""`isthmus bench`: measures Isthmus and its peers in alternating order with random data."""
 
 from __future__ import annotations
 
@@ -32,49 +32,60 @@ _FUSED = "allgather_gemm, gemm_reduce_scatter"
 
 def bench(
     collective: Annotated[
-        str, typer.Argument(help="allreduce, ..., sendrecv, ping, allgather_gemm, gemm_reduce_scatter.")
+        str, typer.Argument(help="Collective, sendrecv, ping, allgather_gemm or gemm_reduce_scatter.")
     ],
-    ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="Ranks.")] = 4,
-    sizes: Annotated[str, typer.Option(help="FIRST:LAST (doubling) or a list, in bytes.")] = "128:128M",
-    dtype: Annotated[str, typer.Option(help="Element type.")] = "float32",
-    op: Annotated[str, typer.Option(help="Reduction.")] = "sum",
-    backend: Annotated[str, typer.Option(help="Force BACKEND[:ALGORITHM]; default: by the rules.")] = "",
-    peers: Annotated[str, typer.Option(help="List of mpich, openmpi, impi, listing1; empty: none.")] = "mpich",
-    rounds: Annotated[int, typer.Option(min=1, help="Times that every provider runs.")] = 3,
-    check: Annotated[bool, typer.Option(help="Verify every result against an oracle.")] = True,
+    ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="Number of ranks.")] = 4,
+    sizes: Annotated[str, typer.Option(help="FIRST:LAST (doubling) or a list of sizes in bytes.")] = "128:128M",
+    dtype: Annotated[str, typer.Option(help="Datatype.")] = "float32",
+    op: Annotated[str, typer.Option(help="Reduction operation.")] = "sum",
+    backend: Annotated[str, typer.Option(help="Force BACKEND[:ALGORITHM]. Default: use the rules.")] = "",
+    peers: Annotated[str, typer.Option(help="List of mpich, openmpi, impi, listing1. Empty: none.")] = "mpich",
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Number of rounds. Each provider runs once per round.")
+    ] = 3,
+    check: Annotated[bool, typer.Option(help="Verify all results.")] = True,
     heap: Annotated[bool, typer.Option("--heap", help="Also measure buffers in the symmetric heap.")] = False,
     mpi_shim: Annotated[
         bool,
-        typer.Option("--mpi-shim", help="Measure each peer without and with Isthmus preloaded, not the C API."),
+        typer.Option(
+            "--mpi-shim", help="Measure each peer with and without the preloaded MPI shim instead of the C API."
+        ),
     ] = False,
-    min_time: Annotated[float, typer.Option(min=0.0, help="Seconds per size, provider and round.")] = 0.05,
-    timeout: Annotated[float, typer.Option(min=1.0, help="Seconds to wait for other ranks.")] = 120.0,
+    min_time: Annotated[
+        float, typer.Option(min=0.0, help="Minimum seconds per size, provider and round.")
+    ] = 0.05,
+    timeout: Annotated[
+        float, typer.Option(min=1.0, help="Timeout in seconds for waits for other ranks.")
+    ] = 120.0,
     json_file: Annotated[
-        str, typer.Option("--json", metavar="FILE", help="Write the report; '-': print it.")
+        str, typer.Option("--json", metavar="FILE", help="Write the report. '-': print it.")
     ] = "",
-    plot: Annotated[str, typer.Option(metavar="FILE", help="Draw latency and bandwidth (PNG, SVG, PDF).")] = "",
+    plot: Annotated[
+        str, typer.Option(metavar="FILE", help="Plot latency and bandwidth (PNG, SVG or PDF).")
+    ] = "",
     m: Annotated[int, typer.Option("--m", min=1, help="Rows of A and C.", rich_help_panel=_FUSED)] = 4096,
     k: Annotated[int, typer.Option("--k", min=1, help="Columns of A.", rich_help_panel=_FUSED)] = 4096,
     n: Annotated[int, typer.Option("--n", min=1, help="Columns of B.", rich_help_panel=_FUSED)] = 4096,
-    output: Annotated[str, typer.Option(help="Element type of C.", rich_help_panel=_FUSED)] = "float32",
+    output: Annotated[str, typer.Option(help="Datatype of C.", rich_help_panel=_FUSED)] = "float32",
     device: Annotated[str, typer.Option(help="host or cuda.", rich_help_panel=_FUSED)] = "host",
     chunks: Annotated[
-        int, typer.Option(min=0, help="Pieces of a remote shard; 0: by the model.", rich_help_panel=_FUSED)
+        int, typer.Option(min=0, help="Chunks per rank. 0: use the cost model.", rich_help_panel=_FUSED)
     ] = 0,
     trace: Annotated[
-        str, typer.Option(metavar="FILE", help="Write one run for Perfetto.", rich_help_panel=_FUSED)
+        str, typer.Option(metavar="FILE", help="Write a trace of one run for Perfetto.", rich_help_panel=_FUSED)
     ] = "",
 ) -> None:
     """Measures COLLECTIVE and prints median times, bandwidth and the ratio to the best peer.
 
-    Each call has fresh random input and a poisoned output; the time is the maximum over the ranks.
-    allgather_gemm measures C = allgather(A) B of --m, --k and --n, gemm_reduce_scatter the rows of a sum of
-    products; --sizes, --op, --backend, --rounds, --heap and --min-time are not for them, and --peers '' leaves
-    torch out.
+    Each call gets new random input and an output filled with a pattern. The time is the maximum over all ranks.
+
+    allgather_gemm measures C = allgather(A) B with the sizes --m, --k and --n. gemm_reduce_scatter measures the
+    rows of a sum of products. Both ignore --sizes, --op, --backend, --rounds, --heap and --min-time. --peers ''
+    excludes torch.
     """
     if collective in ("allgather_gemm", "gemm_reduce_scatter"):
         if dtype == "float32" and output == "float32":
-            note("float32 in; --dtype float16 or bfloat16 is what matrix units are fast at")
+            note("the input is float32; pass --dtype float16 or bfloat16 to use the matrix units")
         products = layout.import_bench_module("fused_products.command")
         products.bench_fused(
             products.Request(
@@ -97,7 +108,10 @@ def bench(
         )
         return
     if trace:
-        raise CommandError("--trace is for allgather_gemm and gemm_reduce_scatter", BAD_ARGUMENT)
+        raise CommandError(
+            f"--trace is not supported for {collective}; use it with allgather_gemm or gemm_reduce_scatter",
+            BAD_ARGUMENT,
+        )
     sweep = Sweep(
         collective,
         [0] if collective == "barrier" else parse_sizes(sizes),
@@ -121,12 +135,12 @@ def bench(
         for line in reasons_of(outcome.records):
             out.print(line, markup=False)
         for name, reason in outcome.skipped.items():
-            note(f"{name} was left out: {reason}")
+            note(f"{name} was skipped: {reason}")
     wrong = sum(record.wrong or 0 for record in report.records)
     if wrong:
         raise CommandError(f"{wrong} elements are wrong", FAILED)
     if "isthmus" in outcome.skipped:
-        raise CommandError(f"isthmus cannot measure this: {outcome.skipped['isthmus']}", FAILED)
+        raise CommandError(f"isthmus cannot run {collective}: {outcome.skipped['isthmus']}", FAILED)
 
 
 def _providers(ranks: int, backend: str, heap: bool, peers: list[str]) -> list[Provider]:
@@ -139,11 +153,11 @@ def _providers(ranks: int, backend: str, heap: bool, peers: list[str]) -> list[P
 def _check_shim(mpi_shim: bool, peers: list[str], backend: str, heap: bool) -> None:
     if mpi_shim and (backend or heap):
         raise CommandError(
-            "--mpi-shim has neither --backend nor --heap: the program is plain MPI", BAD_ARGUMENT
+            "--mpi-shim excludes --backend and --heap, because the program uses only MPI", BAD_ARGUMENT
         )
     if mpi_shim and not peers:
         raise CommandError(
-            "--mpi-shim needs --peers, each of which is measured without and with it", BAD_ARGUMENT
+            "--mpi-shim requires --peers; each peer is measured with and without the shim", BAD_ARGUMENT
         )
 
 
@@ -153,8 +167,7 @@ def _shim_providers(ranks: int, peers: list[str]) -> list[Provider]:
 
 
 def _reference_records(own: str, records: list[Record]) -> tuple[str, dict]:
-    """What a path of ours is compared with, and its records by point: the best peer, or the MPI that it is
-    preloaded into."""
+    """Returns the name and the records by point of the reference: the best peer or, for a shim, its own MPI."""
     if not own.endswith(SHIM):
         return "best peer", best_peers(records)
     plain_name = own.removesuffix(SHIM)
@@ -162,7 +175,7 @@ def _reference_records(own: str, records: list[Record]) -> tuple[str, dict]:
 
 
 def table_of(records: list[Record]) -> Table:
-    """One row for each size: medians of all paths, then Isthmus' bandwidth, ratio to the best peer, backend."""
+    """Returns a table with one row per size: medians, bandwidth, ratio to the reference, and backend."""
     paths = list(dict.fromkeys(path_name(record) for record in records))
     own = [record for record in records if record.provider == "isthmus" or record.provider.endswith(SHIM)]
     own_paths = list(dict.fromkeys(path_name(record) for record in own))
@@ -200,7 +213,7 @@ def _own_cells(record: Record | None, peers: dict) -> list[str]:
 
 
 def reasons_of(records: list[Record]) -> list[str]:
-    """Why each backend was taken: one line for each backend and rule, with the sizes it took."""
+    """Returns one line per backend and rule, with the range of sizes and the reason for the selection."""
     sizes: dict[tuple[str, str], list[int]] = {}
     for record in records:
         if record.backend and record.reason:

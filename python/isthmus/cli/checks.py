@@ -1,7 +1,8 @@
-"""What `isthmus doctor` tries, each in a process of its own: `python -m isthmus.cli.checks NAME`.
+"""Checks of `isthmus doctor`. Each check runs in its own process: `python -m isthmus.cli.checks NAME`.
 
-A check returns what it found, or raises MissingError (it is not here) or CheckError (with what to do). The last
-line on standard output is the result. Nothing of it is run in the doctor's own process: it may hang or crash.
+A check returns its findings, or raises MissingError (not available) or CheckError (failure, with a hint).
+The last line on standard output is the result. A check can hang or crash, so it never runs in the process
+of the command.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ import numpy as np
 
 from ..errors import Error
 from ..layout import MissingError
-from .isolation import RESULT_PREFIX, CHECK_MODULE
+from .isolation import CHECK_MODULE, RESULT_PREFIX
 
 _MIB = 1 << 20
-_TIMEOUT_S = 20.0  # of one rank for another: below the doctor's own limit, so that the error is the core's
-_COUNTS = (16, 300_000)  # a message of a cache line, and one that travels in pieces
-_SHM_VARIABLE = "ISTHMUS_DOCTOR_SHM"  # another folder than /dev/shm, for tests
+_TIMEOUT_S = 20.0  # timeout of the core; shorter than the limit of a check, so that the core reports the error
+_COUNTS = (16, 300_000)  # a message that fits in a cache line, and a message that is split into chunks
+_SHM_VARIABLE = "ISTHMUS_DOCTOR_SHM"  # replaces /dev/shm in tests
 
 
 class CheckError(Exception):
-    """It is there and does not work."""
+    """The checked component is installed but does not work."""
 
     def __init__(self, details: str, hint: str = "") -> None:
         super().__init__(details)
@@ -40,7 +41,7 @@ class CheckError(Exception):
 
 
 def package() -> str:
-    """The library loads and is the package's own."""
+    """Checks that the library of the package loads."""
     import isthmus
     from isthmus import layout
 
@@ -48,74 +49,77 @@ def package() -> str:
 
 
 def configuration() -> str:
-    """Configuration files, environment and profile can be read. The only check that reads the user's own."""
+    """Checks that configuration files, environment and profile are valid."""
     core = _communicator_info()
     files = ", ".join(core["config_files"]) or "no configuration file"
     profile = core["profile_path"]
-    return f"{files}; {profile if profile and Path(profile).is_file() else 'no profile of this machine'}"
+    return f"{files}; {profile if profile and Path(profile).is_file() else 'no profile for this machine'}"
 
 
 def plugins() -> str:
-    """Every plug-in in the library's folder and in ISTHMUS_PLUGIN_PATH loads."""
-    # what could not be loaded has no description: nobody could ask it
+    """Checks that all plugins in the library folder and in ISTHMUS_PLUGIN_PATH load."""
+    # A plugin that did not load has no description.
     plugin_entries = [entry for entry in _communicator_info()["backends"] if entry["source"] != "built-in"]
     broken = [entry for entry in plugin_entries if not entry["description"] and not entry["available"]]
     if broken:
         raise CheckError(
             "; ".join(entry["reason"] for entry in broken),
-            "remove the file from ISTHMUS_PLUGIN_PATH, or rebuild it against the headers of this version",
+            "remove the file from ISTHMUS_PLUGIN_PATH, or rebuild it with the headers of this version",
         )
     if not plugin_entries:
-        raise MissingError("no plug-ins in the library's folder or in ISTHMUS_PLUGIN_PATH")
+        raise MissingError("no plugins in the library folder or in ISTHMUS_PLUGIN_PATH")
     return ", ".join(entry["name"] for entry in plugin_entries)
 
 
 def shared_memory() -> str:
-    """Segments can be made and filled, and /dev/shm, which MPI and NCCL use, has room."""
-    needed_bytes = 32 * _MIB
+    """Checks that segments can be created and filled, and that /dev/shm has space for MPI and NCCL."""
+    required_bytes = 32 * _MIB
     try:
         with open(os.memfd_create("isthmus-doctor"), "r+b") as segment:
-            segment.truncate(needed_bytes)
+            segment.truncate(required_bytes)
             block = bytes(range(256)) * (_MIB // 256)
-            for _ in range(needed_bytes // _MIB):
+            for _ in range(required_bytes // _MIB):
                 segment.write(block)
-            segment.seek(needed_bytes - _MIB)
+            segment.seek(required_bytes - _MIB)
             if segment.read(_MIB) != block:
                 raise CheckError(
-                    "a segment of shared memory does not hold what was written to it", "check the memory"
+                    "a shared memory segment returned wrong data", "check the memory of this machine"
                 )
     except OSError as failure:
         raise CheckError(
-            f"a segment of {needed_bytes // _MIB} MiB cannot be made: {failure.strerror}",
-            "raise the limits of memory and file size (ulimit -f unlimited; the container's memory limit)",
+            f"cannot create a shared memory segment of {required_bytes // _MIB} MiB: {failure.strerror}",
+            "raise the limits of file size (ulimit -f unlimited) and memory (container)",
         ) from None
     folder = os.environ.get(_SHM_VARIABLE, "/dev/shm")
     if not os.path.isdir(folder):
         raise CheckError(
-            f"{folder} does not exist", "mount a tmpfs there: MPI and NCCL need it (Isthmus does not)"
+            f"{folder} does not exist", "mount a tmpfs there; MPI and NCCL require it (Isthmus does not)"
         )
     filesystem = os.statvfs(folder)
     free_bytes, size = filesystem.f_bavail * filesystem.f_frsize, filesystem.f_blocks * filesystem.f_frsize
-    if free_bytes < needed_bytes:
+    if free_bytes < required_bytes:
         raise CheckError(
-            f"{folder} has {free_bytes // _MIB} of {size // _MIB} MiB free: MPI and NCCL need more",
-            f"delete what ended programs left in {folder}, or give the container more: --shm-size=1g",
+            f"{folder} has {free_bytes // _MIB} of {size // _MIB} MiB free, too little for MPI and NCCL",
+            f"delete files of exited programs in {folder}, or start the container with --shm-size=1g",
         )
-    return f"a segment of {needed_bytes // _MIB} MiB; {folder} has {free_bytes // _MIB} of {size // _MIB} MiB free"
+    return (
+        f"a segment of {required_bytes // _MIB} MiB; "
+        f"{folder} has {free_bytes // _MIB} of {size // _MIB} MiB free"
+    )
 
 
 def sycl() -> str:
-    """A SYCL device is there."""
+    """Checks that a SYCL device is available."""
     from .. import layout
     from .info import sycl_devices
 
-    layout.program("sycl_devices")  # raises MissingError where it was not built
+    layout.program("sycl_devices")  # raises MissingError if it was not built
     report = sycl_devices()
     if not report["devices"]:
         raise CheckError(
-            report["reason"] or "the SYCL runtime finds no device",
-            "pip install dpcpp-cpp-rt, start programs by `isthmus run`, which names the CPU's driver in "
-            "OCL_ICD_FILENAMES, and leave ONEAPI_DEVICE_SELECTOR unset",
+            report["reason"] or "the SYCL runtime found no device",
+            "run pip install dpcpp-cpp-rt, unset ONEAPI_DEVICE_SELECTOR, and start programs with "
+            "`isthmus run`, which sets OCL_ICD_FILENAMES to the CPU driver",
         )
     return ", ".join(device["name"] for device in report["devices"])
 
@@ -131,32 +135,34 @@ def _communicator_info() -> dict[str, Any]:
 
 
 def ranks() -> str:
-    """Two processes meet by a unique id and sum through shared memory."""
+    """Checks that two processes connect through a unique id and reduce in shared memory."""
     from ..communicator import UniqueId
 
     unique_id = UniqueId.create()
-    command = [sys.executable, "-m", CHECK_MODULE, "--meet"]
+    command = [sys.executable, "-m", CHECK_MODULE, "--pair-rank"]
     other = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    other.stdin.write(unique_id.hex() + "\n")  # not an argument: others can read those, and the id is a secret
+    other.stdin.write(
+        unique_id.hex() + "\n"
+    )  # not an argument, because other users can read arguments and the id is secret
     other.stdin.flush()
     try:
-        path = _run_two_ranks(unique_id, 0)
+        path = _run_pair_rank(unique_id, 0)
     except Error as failure:
         other.kill()
         output = other.communicate()[1].strip().splitlines()
         raise CheckError(
-            failure.message + (f"; the other process said: {output[-1]}" if output else ""),
-            failure.hint or "a firewall or sandbox must let processes of this machine connect to 127.0.0.1",
+            failure.message + (f"; output of the other process: {output[-1]}" if output else ""),
+            failure.hint or "allow connections to 127.0.0.1 in the firewall or sandbox",
         ) from None
     output = other.communicate(timeout=_TIMEOUT_S)[1]
     if other.returncode:
-        raise CheckError(f"the second process ended with {other.returncode}: {output.strip()[-300:]}")
+        raise CheckError(f"the second process exited with {other.returncode}: {output.strip()[-300:]}")
     return f"two processes, allreduce by {path}"
 
 
-def _run_two_ranks(unique_id: bytes, rank: int) -> str:
+def _run_pair_rank(unique_id: bytes, rank: int) -> str:
     from ..communicator import Communicator
 
     with Communicator.from_unique_id(unique_id, rank, 2, timeout=_TIMEOUT_S) as communicator:
@@ -164,7 +170,7 @@ def _run_two_ranks(unique_id: bytes, rank: int) -> str:
 
 
 def backends() -> str:
-    """Every backend that serves host memory sums right, between two ranks of one process (MPI: below)."""
+    """Checks the result of every backend for host memory, on two ranks of this process (MPI: see below)."""
     from ..communicator import Communicator
 
     paths = []
@@ -184,7 +190,7 @@ def _force_backend(backend: str) -> None:
 
 
 def _check_allreduce(communicator: Any, to_device: Callable[[np.ndarray], Any] = np.array) -> str:
-    """Random whole numbers, so that the sum is exact, of each size; gives the last path. Raises CheckError."""
+    """Runs an allreduce of random integers (exact sums) for each count. Returns the path. Raises CheckError."""
     for count in _COUNTS:
         parts = (
             np.random.default_rng(count).integers(-1000, 1000, (communicator.size, count)).astype(np.float32)
@@ -197,14 +203,14 @@ def _check_allreduce(communicator: Any, to_device: Callable[[np.ndarray], Any] =
         path = ":".join(part for part in (explanation["backend"], explanation.get("algorithm")) if part)
         if wrong_count:
             raise CheckError(
-                f"an allreduce of {count} float32 by {path} gave {wrong_count} wrong elements",
-                "report it, with the output of `isthmus info --json`; `isthmus explain` shows other paths",
+                f"allreduce of {count} float32 elements with {path} has {wrong_count} wrong elements",
+                "report this with the output of `isthmus info --json`; use another path (`isthmus explain`)",
             )
     return path
 
 
 def _run_on_all_ranks(communicators: list[Any], work: Callable[[Any], Any]) -> list[Any]:
-    """Every rank in a thread of its own; raises the first failure."""
+    """Runs one thread per rank. Raises the first failure."""
     results: list[Any] = [None] * len(communicators)
     failures: list[BaseException] = []
 
@@ -225,7 +231,7 @@ def _run_on_all_ranks(communicators: list[Any], work: Callable[[Any], Any]) -> l
 
 
 def mpi() -> str:
-    """Two ranks under the MPI that the package was built with; which other families are there."""
+    """Checks two ranks under the MPI that the package was built with, and lists other MPI families."""
     from .. import launch
 
     launcher = launch.launcher("mpich")
@@ -240,13 +246,17 @@ def mpi() -> str:
     )
     lines = [line for line in completed.stdout.splitlines() if line.startswith(RESULT_PREFIX)]
     if completed.returncode or not lines:
-        output = [line for line in (completed.stderr or completed.stdout).splitlines() if line.strip()] or ["silent"]
+        output = [line for line in (completed.stderr or completed.stdout).splitlines() if line.strip()] or [
+            "no output"
+        ]
         raise CheckError(
-            f"two ranks under {launcher.executable} ended with {completed.returncode}: {output[-1]}",
-            "try `mpiexec -n 2 hostname`; FI_PROVIDER=tcp where the network's library fails; pip install mpich",
+            f"two ranks under {launcher.executable} exited with {completed.returncode}: {output[-1]}",
+            "run `mpiexec -n 2 hostname`; set FI_PROVIDER=tcp if the network fails; run pip install mpich",
         )
     other_families = [family for family in launch.FAMILIES if family != "mpich" and _is_installed(family)]
-    return f"{json.loads(lines[0][len(RESULT_PREFIX) :])}; other families: {', '.join(other_families) or 'none'}"
+    return (
+        f"{json.loads(lines[0][len(RESULT_PREFIX) :])}; other families: {', '.join(other_families) or 'none'}"
+    )
 
 
 def _is_installed(family: str) -> bool:
@@ -267,14 +277,17 @@ def _mpi_rank() -> None:
         path = _check_allreduce(communicator)
         library = next(entry for entry in communicator.info()["backends"] if entry["name"] == "mpi")["version"]
         if communicator.rank == 0:
-            print(RESULT_PREFIX + json.dumps(f"{library}, two processes, allreduce by {path}".lstrip(", ")), flush=True)
+            print(
+                RESULT_PREFIX + json.dumps(f"{library}, two processes, allreduce by {path}".lstrip(", ")),
+                flush=True,
+            )
 
 
 # ---- devices and PyTorch ----------------------------------------------------------------------------------
 
 
 def gpus() -> str:
-    """The driver's devices, the backends that serve them together (or why not), an allreduce by each."""
+    """Lists devices and the backends that support all of them, and runs an allreduce with each backend."""
     from .gpus import describe
 
     report = describe(_TIMEOUT_S)
@@ -282,21 +295,21 @@ def gpus() -> str:
         raise MissingError(report["reason"])
     usable = [name for name, reason in report["backends"].items() if not reason]
     missing = [f"{name}: {reason}" for name, reason in report["backends"].items() if reason]
-    explanation = f"{', '.join(report['devices'])}; {'; '.join(missing)}"
+    details = f"{', '.join(report['devices'])}; {'; '.join(missing)}"
     if not usable:
         raise CheckError(
-            explanation, "install NCCL (pip install nvidia-nccl-cu13), or name it in ISTHMUS_NCCL_LIBRARY"
+            details, "install NCCL (pip install nvidia-nccl-cu13), or set ISTHMUS_NCCL_LIBRARY to its path"
         )
-    return f"{explanation}; {_device_sums(report['devices'], usable)}"
+    return f"{details}; {_check_devices(report['devices'], usable)}"
 
 
-def _device_sums(devices: list[str], usable: list[str]) -> str:
+def _check_devices(devices: list[str], usable: list[str]) -> str:
     from ..communicator import Communicator
 
     try:
         import torch
     except ModuleNotFoundError:
-        return f"{', '.join(usable)} not tried: no PyTorch to put data on the devices"
+        return f"{', '.join(usable)} not tested, because PyTorch is not installed"
     paths = []
     for backend in usable:
         _force_backend(backend)
@@ -316,16 +329,16 @@ def _device_sums(devices: list[str], usable: list[str]) -> str:
 
 
 def pytorch() -> str:
-    """The extension imports for the PyTorch that is there, and a group of one sums."""
+    """Checks that the extension can be imported and that a process group of one rank works."""
     try:
         import torch
     except ModuleNotFoundError as failure:
         if failure.name != "torch":
             raise
-        raise MissingError(f"{sys.executable} has no PyTorch") from None
+        raise MissingError(f"PyTorch is not installed for {sys.executable}") from None
     except ImportError as failure:
         raise CheckError(
-            f"PyTorch cannot be imported: {failure}", "install it anew: pip install torch"
+            f"PyTorch cannot be imported: {failure}", "reinstall PyTorch: pip install torch"
         ) from None
     try:
         import isthmus.torch
@@ -354,11 +367,11 @@ CHECKS: dict[str, Callable[[], str]] = {
 
 
 def run_check(check: Callable[[], str]) -> dict[str, str]:
-    """result ("ok", "failed", "not here"), what was found and what to do."""
+    """Runs a check and returns its result ("ok", "failed" or "unavailable"), details and hint."""
     try:
         return {"result": "ok", "details": check(), "hint": ""}
     except MissingError as missing:
-        return {"result": "not here", "details": str(missing), "hint": ""}
+        return {"result": "unavailable", "details": str(missing), "hint": ""}
     except CheckError as failure:
         return {"result": "failed", "details": str(failure), "hint": failure.hint}
     except Error as failure:
@@ -368,8 +381,8 @@ def run_check(check: Callable[[], str]) -> dict[str, str]:
 
 
 def _main(name: str) -> None:
-    if name == "--meet":
-        _run_two_ranks(bytes.fromhex(sys.stdin.readline().strip()), 1)
+    if name == "--pair-rank":
+        _run_pair_rank(bytes.fromhex(sys.stdin.readline().strip()), 1)
     elif name == "--mpi-rank":
         _mpi_rank()
     elif name == "--gpus":

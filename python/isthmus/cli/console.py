@@ -1,4 +1,4 @@
-"""What the commands share: output, one-line errors and progress."""
+"""Shared by all commands: output, one-line errors and progress."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 FAILED, BAD_ARGUMENT, NOT_AVAILABLE = 1, 2, 3
 
-# Results go to standard output; progress, notes and errors to standard error, so that output can be piped.
+# Results go to standard output. Progress, notes and errors go to standard error, so that output can be piped.
 out = Console(width=None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "140")), highlight=False)
 notes = Console(stderr=True, highlight=False)
 
@@ -27,17 +27,17 @@ class CommandError(Exception):
 
 
 def note(text: str) -> None:
-    """One line about what is going on."""
+    """Prints one line on standard error."""
     notes.print(text, style="dim", markup=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on standard output, without colour or wrapping."""
+    """Prints one JSON document on standard output, without color or line breaks."""
     sys.stdout.write(json.dumps(value, indent=1) + "\n")
 
 
 def write_output(target: str, text: str) -> None:
-    """To a file, or to standard output for "-"."""
+    """Writes text to a file, or to standard output for "-"."""
     if target == "-":
         sys.stdout.write(text + "\n")
         return
@@ -50,7 +50,7 @@ def write_output(target: str, text: str) -> None:
 
 
 def progress() -> Progress:
-    """A progress display on standard error; plain when that is no terminal."""
+    """Returns a progress display on standard error. Uses plain text if standard error is not a terminal."""
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),

@@ -1,4 +1,4 @@
-"""`isthmus demo`, what `make run` calls: the SYCL job on every collective, its table, file and picture."""
+"""`isthmus demo` (used by `make run`): runs the SYCL job for all collectives, with tables and a plot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..records import Record, Report
 from ..sizes import format_size, format_us
 from .bench import reasons_of
 from .console import FAILED, CommandError, note, out, print_json, progress
-from .measure import measured_variables, stream_lines, main_error_line
+from .measure import main_error_line, measured_variables, stream_lines
 from .plot import draw_all
 
 USM, BUFFER, HOST = ("isthmus", "sycl_usm"), ("isthmus", "sycl_buffer"), ("isthmus", "host")
@@ -27,26 +27,29 @@ LISTING1 = ("listing1", "sycl_buffer")
 def demo(
     ranks: Annotated[
         int | None,
-        typer.Option("--ranks", "-n", min=1, help="Default: 4, or a rank a core; more than cores works."),
+        typer.Option("--ranks", "-n", min=1, help="Number of ranks. Default: one per core, 2 to 4."),
     ] = None,
-    sizes: Annotated[str, typer.Option(help="FIRST:LAST (doubling) or a list, in bytes.")] = "128:128M",
-    collectives: Annotated[str, typer.Option(help="List of collectives; empty: all.")] = "",
-    quick: Annotated[bool, typer.Option("--quick", help="Few sizes up to 1 MiB, few samples.")] = False,
-    folder: Annotated[Path, typer.Option("--out", help="Folder of results.json and results.png.")] = Path(
+    sizes: Annotated[str, typer.Option(help="FIRST:LAST (doubling) or a list of sizes in bytes.")] = "128:128M",
+    collectives: Annotated[str, typer.Option(help="List of collectives. Empty: all.")] = "",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Measure a few sizes up to 1 MiB with few samples.")
+    ] = False,
+    folder: Annotated[Path, typer.Option("--out", help="Folder for results.json and results.png.")] = Path(
         "out/run"
     ),
     as_json: Annotated[bool, typer.Option("--json", help="Print the report instead of the tables.")] = False,
 ) -> None:
-    """Runs a SYCL program of several ranks: every collective on USM and buffers, verified and timed.
+    """Runs a SYCL program with several ranks. Verifies and measures all collectives on USM and buffers.
 
-    Beside Isthmus the same job measures the paper's Listing 1 (plain MPI through a host_accessor) and
-    plain MPI on host pointers.
+    The job also measures Listing 1 of the paper (MPI through a host_accessor) and MPI on host pointers.
     """
     ranks = ranks or max(2, min(4, len(os.sched_getaffinity(0))))
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "results.json"
     file.unlink(missing_ok=True)
-    program = layout.program("sycl_collectives")  # first: an installed package has none, whatever MPI is there
+    program = layout.program(
+        "sycl_collectives"
+    )  # check this before MPI, because an installed package has no such program
     launcher = launch.launcher("mpich")
     command = [*launcher.command(ranks), str(program)]
     command += ["--progress", "json", "--out", str(file)]
@@ -72,20 +75,20 @@ def demo(
 
 
 def introduction(ranks: int, folder: Path) -> list[str]:
-    """What is going to be seen, in three lines."""
+    """Returns three lines that describe the output."""
     return [
-        f"A SYCL program of {ranks} ranks calls every collective of Isthmus on USM and on buffers.",
-        'Beside it: what SYCL programs do today ("Listing 1": MPI through a host_accessor), and plain MPI.',
-        f"An oracle checks every result; times are the slowest rank's; table and picture go to {folder}.",
+        f"A SYCL program with {ranks} ranks calls all collectives of Isthmus on USM and on buffers.",
+        "It also measures Listing 1 (MPI through a host_accessor, as in current SYCL programs) and MPI.",
+        f"All results are verified. Times are those of the slowest rank. Records and plot: {folder}.",
         "",
     ]
 
 
 def _run(command: list[str], environment: dict[str, str], *, is_printed: bool) -> None:
-    """Runs the job and prints the table of each collective as soon as it is complete."""
+    """Runs the job and prints the table of each collective when it is complete."""
     current_records: list[Record] = []
     with progress() as progress_display, closing(stream_lines(command, environment)) as lines:
-        task = progress_display.add_task("starting; the first run compiles the kernels", total=None)
+        task = progress_display.add_task("starting (the first run compiles the kernels)", total=None)
         while True:
             try:
                 event = _event(next(lines))
@@ -99,11 +102,11 @@ def _run(command: list[str], environment: dict[str, str], *, is_printed: bool) -
                 label = f"{event['collective']} {format_size(event['bytes'])}"
                 progress_display.update(task, completed=event["done"], description=label)
             if event["event"] == "skipped":
-                note(f"{event['collective']} of {format_size(event['bytes'])} is skipped: {event['reason']}")
+                note(f"{event['collective']} of {format_size(event['bytes'])} bytes skipped: {event['reason']}")
             if event["event"] == "left_out":
                 note(
-                    f"{event['collective']}: {event['provider']} ({event['mode']}) is left out above "
-                    f"{format_size(event['bytes'])}, where a call took {event['seconds']:.2f} s"
+                    f"{event['collective']}: {event['provider']} ({event['mode']}) is skipped above "
+                    f"{format_size(event['bytes'])} bytes, because a call took {event['seconds']:.2f} s"
                 )
             if event["event"] == "cell":
                 records = [Record.model_validate(record) for record in event["records"]]
@@ -113,12 +116,12 @@ def _run(command: list[str], environment: dict[str, str], *, is_printed: bool) -
                 current_records += records
     if current_records:
         _print_collective(current_records, is_printed)
-    if code not in (0, 2):  # 2: a result was wrong, which the report tells better
-        raise CommandError(f"the SYCL job failed with exit status {code}: {main_error_line(error_lines, code)}")
+    if code not in (0, 2):  # 2: wrong results, which are reported below
+        raise CommandError(f"the SYCL job failed with exit code {code}: {main_error_line(error_lines, code)}")
 
 
 def _event(line: str) -> dict[str, Any]:
-    """One line of the job; what is no event (a library's own words) is passed on as a note."""
+    """Parses one line of the job. Other output, e.g. of a library, is printed as a note."""
     try:
         event = json.loads(line)
     except ValueError:
@@ -126,7 +129,7 @@ def _event(line: str) -> dict[str, Any]:
     if isinstance(event, dict) and "event" in event:
         return event
     note(line.rstrip())
-    return {"event": "words"}
+    return {"event": "output"}
 
 
 def _job_description(event: dict[str, Any]) -> str:
@@ -138,8 +141,8 @@ def _job_description(event: dict[str, Any]) -> str:
     )
     if event["ranks"] > cores:
         description += (
-            f"\n{event['ranks']} ranks share {cores} cores: a rank that waits takes time from the one it waits "
-            "for, so the times say more about the scheduler than about the paths"
+            f"\n{event['ranks']} ranks share {cores} cores. A waiting rank takes CPU time from the rank it "
+            "waits for, so the times depend mostly on the scheduler"
         )
     return description
 
@@ -153,7 +156,8 @@ def _print_collective(records: list[Record], is_printed: bool) -> None:
 
 
 def table_of(records: list[Record]) -> Table:
-    """One collective: a row for each size, Isthmus on USM in full, the other paths by their medians."""
+    """Returns the table of one collective: one row per size, with all times for USM and medians for
+    the other paths."""
     table = Table(
         title=f"{records[0].collective}, float32, us (max over ranks)",
         title_justify="left",
@@ -203,7 +207,7 @@ def _row(paths: dict[tuple[str, str], Record], plain_provider: tuple[str, str]) 
 
 
 def summary(records: list[Record]) -> list[str]:
-    """What the tables say, in plain sentences made from the figures alone."""
+    """Returns sentences that summarize the tables."""
     by_point: dict[tuple, dict[tuple[str, str], Record]] = {}
     for record in records:
         by_point.setdefault(record.point, {})[record.path] = record
@@ -211,22 +215,22 @@ def summary(records: list[Record]) -> list[str]:
     sentences = []
     if points:
         ratios = {id(point): point[LISTING1].time_us.median / point[USM].time_us.median for point in points}
-        faster = [point for point in points if ratios[id(point)] >= 1]
+        faster_points = [point for point in points if ratios[id(point)] >= 1]
         sentences.append(
-            f"Isthmus on USM is faster than Listing 1 at {len(faster)} of {len(points)} points, "
-            f"{statistics.median(ratios.values()):.2f}x in the median."
+            f"Isthmus on USM is faster than Listing 1 at {len(faster_points)} of {len(points)} points, "
+            f"median ratio {statistics.median(ratios.values()):.2f}x."
         )
         large_points = [point for point in points if point[USM].bytes >= 1 << 20]
         if large_points:
             median_ratio = statistics.median(ratios[id(point)] for point in large_points)
             slowest = min(large_points, key=lambda point: ratios[id(point)])
             sentences[-1] += (
-                f" From 1 MiB up it is {median_ratio:.2f}x in the median and {ratios[id(slowest)]:.2f}x at worst "
+                f" From 1 MiB the median ratio is {median_ratio:.2f}x, the lowest {ratios[id(slowest)]:.2f}x "
                 f"({slowest[USM].collective}, {format_size(slowest[USM].bytes)})."
             )
         slower_collectives = sorted({point[USM].collective for point in points if ratios[id(point)] < 1})
         if slower_collectives:
-            sentences.append(f"It is slower than Listing 1 at some sizes of: {', '.join(slower_collectives)}.")
+            sentences.append(f"It is slower than Listing 1 for some sizes of: {', '.join(slower_collectives)}.")
         sentences += _largest_allreduce(points)
     sentences.append(_selection_sentence(records))
     checked = sum(record.wrong is not None for record in records)
@@ -243,7 +247,7 @@ def _largest_allreduce(points: list[dict[tuple[str, str], Record]]) -> list[str]
     own, other = point[USM], point[LISTING1]
     return [
         f"An allreduce of {format_size(own.bytes)} takes {format_us(own.time_us.median)} us on USM and "
-        f"{format_us(other.time_us.median)} us by Listing 1."
+        f"{format_us(other.time_us.median)} us with Listing 1."
     ]
 
 
@@ -254,5 +258,7 @@ def _selection_sentence(records: list[Record]) -> str:
         if record.path == USM:
             counts[record.backend] = counts.get(record.backend, 0) + 1
             sources[record.reason.rpartition("(")[2].rstrip(")")] = None
-    backend_counts = ", ".join(f"{backend} took {count}" for backend, count in counts.items())
-    return f"Of {sum(counts.values())} calls on USM {backend_counts}, by rules of: {', '.join(sources)}."
+    backend_counts = ", ".join(f"{count} used {backend}" for backend, count in counts.items())
+    return (
+        f"Of {sum(counts.values())} calls on USM, {backend_counts}. The rules are from: {', '.join(sources)}."
+    )

@@ -1,4 +1,4 @@
-"""`isthmus doctor`: small self-tests, each in a process of its own with a time limit, and what to do then."""
+"""`isthmus doctor`: self-tests with hints, each in its own process with a time limit."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import typer
 from rich.table import Table
 
 from .checks import CHECKS
-from .isolation import run_isolated
 from .console import BAD_ARGUMENT, FAILED, CommandError, note, notes, out, print_json
 from .diagnosis import diagnose_jobs
+from .isolation import run_isolated
 
-# Where each check looks at the user's own settings. The others must not fail for a wrong rule or a broken
-# plug-in, which have a check of their own; where libraries are (ISTHMUS_..._LIBRARY) holds for all.
+# Prefixes of the user's settings that are visible to a check. Invalid rules and broken plugins have their own
+# checks and must not affect the others. Library paths (ISTHMUS_..._LIBRARY) are visible to all checks.
 _GLOBAL_SUFFIXES = ("_LIBRARY", "_CACHE_DIR")
 _VISIBLE_SETTINGS = {
     "configuration": ("ISTHMUS_",),
@@ -24,23 +24,23 @@ _VISIBLE_SETTINGS = {
     "backends": ("ISTHMUS_PLUGIN_PATH",),
     "shared memory": ("ISTHMUS_DOCTOR_",),
 }
-# Where a failure itself does not say what to do.
+# Hints for failures without a hint.
 _HINTS = {
-    "package": "build it anew (make build), or install it anew",
-    "configuration": "correct that line (docs/selection.md has the grammar); ISTHMUS_CONFIG=none and "
-    "ISTHMUS_PROFILE=none leave the files out",
-    "ranks": "processes of this machine must be able to connect to 127.0.0.1 and to open each other's memory",
-    "gpus": "`isthmus info` says what each backend lacks; `nvidia-smi` whether the driver is well",
-    "pytorch": "build isthmus.torch for this PyTorch: scripts/setup torch && make build; an installed package "
-    "compiles it at the first import, which needs a C++ compiler and minutes (--timeout 600)",
+    "package": "rebuild (make build) or reinstall Isthmus",
+    "configuration": "fix that line (see docs/reference/configuration.md); ISTHMUS_CONFIG=none and "
+    "ISTHMUS_PROFILE=none disable the files",
+    "ranks": "allow processes of this machine to connect to 127.0.0.1 and to open the memory of each other",
+    "gpus": "run `isthmus info` for the reason of each backend, and `nvidia-smi` to check the driver",
+    "pytorch": "build isthmus.torch for this PyTorch (scripts/setup torch && make build); an installed package "
+    "compiles it at the first import, which requires a C++ compiler and some minutes (--timeout 600)",
 }
-_DEFAULT_HINT = "report it, with the output of `isthmus info --json`"
-_STYLE = {"ok": "green", "failed": "bold red", "not here": "dim"}
+_DEFAULT_HINT = "report this with the output of `isthmus info --json`"
+_STYLE = {"ok": "green", "failed": "bold red", "unavailable": "dim"}
 
 
 @dataclass(frozen=True)
 class Result:
-    """Of one check. result: "ok", "failed" or "not here"."""
+    """Result of one check. `result` is "ok", "failed" or "unavailable"."""
 
     check: str
     result: str
@@ -50,30 +50,36 @@ class Result:
 
 
 def doctor(
-    pid: Annotated[int | None, typer.Argument(min=1, help="Examine the job of this process instead.")] = None,
-    job: Annotated[str, typer.Option(help="Examine the job of this name; `all`: every one of this user.")] = "",
-    stacks: Annotated[bool, typer.Option("--stacks", help="Of a job: its processes' stacks, too.")] = False,
-    only: Annotated[list[str] | None, typer.Option(help="Only this check; may be repeated.")] = None,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds for each check.")] = 60,
+    pid: Annotated[int | None, typer.Argument(min=1, help="Diagnose the job of this process instead.")] = None,
+    job: Annotated[
+        str, typer.Option(help="Diagnose the job with this name. `all`: all jobs of this user.")
+    ] = "",
+    stacks: Annotated[
+        bool, typer.Option("--stacks", help="With a job: also print the stacks of its processes.")
+    ] = False,
+    only: Annotated[list[str] | None, typer.Option(help="Run only this check. Can be repeated.")] = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Time limit of each check in seconds.")] = 60,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Tries what should work here: meeting, shared memory, backends, MPI, GPUs, PyTorch, SYCL, settings.
+    """Tests this installation: configuration, plugins, shared memory, backends, MPI, GPUs, PyTorch, SYCL.
 
-    With a process or a job: says which rank keeps the others waiting, since when.
+    With a process or a job it reports which rank blocks the other ranks, and for how long.
 
-    Exit code 1 when something that is there does not work, or when a rank keeps others waiting.
+    The exit code is 1 if a check fails, or if a rank blocks other ranks.
     """
     if pid is not None or job:
         if pid is not None and job:
-            raise CommandError("give a process or --job, not both", BAD_ARGUMENT)
+            raise CommandError("a process and --job exclude each other; pass one of them", BAD_ARGUMENT)
         if only:
-            raise CommandError("--only picks self-tests; a job has none", BAD_ARGUMENT)
+            raise CommandError(
+                "--only selects self-tests; it cannot be used with a process or --job", BAD_ARGUMENT
+            )
         code = diagnose_jobs(pid or 0, "" if job == "all" else job, stacks=stacks, as_json=as_json)
         if code:
             raise typer.Exit(code)
         return
     if stacks:
-        raise CommandError("--stacks needs a process or --job", BAD_ARGUMENT)
+        raise CommandError("--stacks requires a process or --job", BAD_ARGUMENT)
     for name in only or ():
         if name not in CHECKS:
             raise CommandError(f"--only {name!r} is unknown; allowed: {', '.join(CHECKS)}", BAD_ARGUMENT)
@@ -81,7 +87,7 @@ def doctor(
     results = []
     for name in names:
         if notes.is_terminal:
-            note(f"trying: {name}")
+            note(f"checking: {name}")
         results.append(run_check(name, timeout))
     healthy = all(result.result != "failed" for result in results)
     if as_json:
@@ -93,7 +99,7 @@ def doctor(
 
 
 def run_check(check: str, timeout: float = 60) -> Result:
-    """Runs one check in a process of its own. Never raises, and takes no longer than the time limit."""
+    """Runs one check in its own process. Never raises, and returns within the time limit."""
     started = time.monotonic()
     outcome = run_isolated(check, _environment(check), timeout)
     if outcome["result"] == "failed" and not outcome["hint"]:
@@ -114,7 +120,7 @@ def _environment(check: str) -> dict[str, str]:
 
 
 def _print(results: list[Result]) -> None:
-    table = Table("check", "", "s", "what was found", box=None, pad_edge=False)
+    table = Table("check", "", "s", "details", box=None, pad_edge=False)
     for result in results:
         state = f"[{_STYLE[result.result]}]{result.result}[/]"
         table.add_row(result.check, state, f"{result.seconds:.1f}", result.details)

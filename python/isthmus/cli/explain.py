@@ -1,4 +1,4 @@
-"""`isthmus explain`: which backend a call would take, by the rule that wins and the ones that did not."""
+"""`isthmus explain`: the backend that a call would use, with selected and rejected rules."""
 
 from __future__ import annotations
 
@@ -17,33 +17,38 @@ from .console import BAD_ARGUMENT, CommandError, out, print_json
 
 
 def explain(
-    collective: Annotated[str, typer.Argument(help="A collective of THE TABLE, e.g. allreduce.")],
-    size: Annotated[str, typer.Option("--bytes", help="Size as bench counts it: 8, 64K, 128M.")] = "64K",
-    dtype: Annotated[str, typer.Option(help="Element type.")] = "float32",
-    op: Annotated[str, typer.Option(help="Reduction.")] = "sum",
-    ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="Ranks of the communicator.")] = 4,
+    collective: Annotated[str, typer.Argument(help="Name of a collective, e.g. allreduce.")],
+    size: Annotated[
+        str, typer.Option("--bytes", help="Size as defined by `isthmus bench`: 8, 64K, 128M.")
+    ] = "64K",
+    dtype: Annotated[str, typer.Option(help="Datatype.")] = "float32",
+    op: Annotated[str, typer.Option(help="Reduction operation.")] = "sum",
+    ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="Number of ranks.")] = 4,
     platform: Annotated[str, typer.Option(help="host, cuda, hip, level_zero or opencl.")] = "host",
-    config: Annotated[str | None, typer.Option(help="Configuration file instead of the usual ones.")] = None,
-    mpi: Annotated[bool, typer.Option("--mpi", help="Ask a job of that many processes under MPICH.")] = False,
+    config: Annotated[
+        str | None, typer.Option(help="Configuration file to use instead of the default files.")
+    ] = None,
+    mpi: Annotated[bool, typer.Option("--mpi", help="Query an MPICH job with one process per rank.")] = False,
     nodes: Annotated[
-        int, typer.Option(min=1, help="Nodes that the ranks are dealt out to; above 1 it asks a job, too.")
+        int, typer.Option(min=1, help="Number of nodes to simulate. More than 1 implies --mpi.")
     ] = 1,
     all_rules: Annotated[
-        bool, typer.Option("--all", help="Also the rules for other collectives and platforms.")
+        bool, typer.Option("--all", help="Also print rules for other collectives and platforms.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Which backend and rule a call would take here, and why the others did not.
+    """Prints the backend and rule that a call would use, and why other rules were rejected.
 
-    It makes a communicator of that many ranks, in this process or (--mpi) in a job of that many, and
-    asks it: the selector that real calls run answers. With --nodes the job's ranks are told that they are on
-    several (ISTHMUS_NODE).
+    The command creates a communicator in this process or, with --mpi, in an MPICH job. The result comes from
+    the same selector that real calls use. --nodes sets ISTHMUS_NODE of each rank to simulate several nodes.
     """
     if (mpi or nodes > 1) and platform != "host":
-        raise CommandError("--mpi and --nodes ask a job of host ranks; leave --platform out", BAD_ARGUMENT)
+        raise CommandError("--mpi and --nodes support only host ranks; remove --platform", BAD_ARGUMENT)
     if nodes > ranks:
-        raise CommandError(f"--nodes {nodes} are more than the {ranks} --ranks", BAD_ARGUMENT)
-    run_query = partial(explain_in_job, nodes=nodes) if mpi or nodes > 1 else partial(explain_here, platform=platform)
+        raise CommandError(f"--nodes {nodes} must be at most --ranks {ranks}", BAD_ARGUMENT)
+    run_query = (
+        partial(explain_in_job, nodes=nodes) if mpi or nodes > 1 else partial(explain_here, platform=platform)
+    )
     explanation = run_query(collective, parse_size(size), dtype=dtype, op=op, ranks=ranks, config=config)
     if as_json:
         print_json(explanation)
@@ -61,7 +66,7 @@ def explain_here(
     platform: str = "host",
     config: str | None = None,
 ) -> dict[str, Any]:
-    """The explanation of a real communicator, as data."""
+    """Returns the explanation from a communicator in this process."""
     name = find_collective(collective).name
     devices = [Device.parse((platform, 0 if platform == "host" else rank)) for rank in range(ranks)]
     communicators = Communicator.create_all(devices, config=config)
@@ -76,7 +81,7 @@ def explain_here(
 def explain_in_job(
     collective: str, size_bytes: int, *, dtype: str, op: str, ranks: int, config: str | None, nodes: int = 1
 ) -> dict[str, Any]:
-    """The explanation of a job of `ranks` processes under MPICH, as data."""
+    """Returns the explanation from an MPICH job with `ranks` processes."""
     name = find_collective(collective).name
     count = count_of_bytes(name, size_bytes, dtype, ranks)
     arguments = {"collective": name, "count": count, "dtype": dtype, "op": op}
@@ -91,29 +96,41 @@ def _print(explanation: dict[str, Any], all_rules: bool) -> None:
         f"{query['platform']}",
         markup=False,
     )
-    table = Table("", "use", "rule", "source", "why", box=None, pad_edge=False)
+    table = Table("", "use", "rule", "source", "reason", box=None, pad_edge=False)
     if explanation["backend"] is not None:
-        table.add_row("[green]takes[/]", format_use(explanation), explanation["rule"], explanation["source"], "")
+        table.add_row(
+            "[green]selected[/]", format_use(explanation), explanation["rule"], explanation["source"], ""
+        )
     visible_rules = [rejected for rejected in explanation["rejected"] if all_rules or rejected["is_relevant"]]
     for rejected in visible_rules:
-        table.add_row("[dim]not[/]", format_use(rejected), rejected["rule"], rejected["source"], rejected["reason"])
+        table.add_row(
+            "[dim]rejected[/]", format_use(rejected), rejected["rule"], rejected["source"], rejected["reason"]
+        )
     out.print(table)
     hidden_count = len(explanation["rejected"]) - len(visible_rules)
     if hidden_count:
-        out.print(f"[dim]{hidden_count} rules for other collectives or platforms are left out (--all shows them)[/]")
+        out.print(
+            f"[dim]{hidden_count} rules for other collectives or platforms are hidden (--all shows them)[/]"
+        )
     out.print(explanation["reason"], markup=False)
     if explanation["plan"]:
         _print_plan(explanation["plan"])
 
 
 def _print_plan(steps: list[dict[str, Any]]) -> None:
-    """What the backend makes of the call out of others, as rank 0 does it."""
+    """Prints the steps of a composite backend on rank 0."""
     table = Table("step of rank 0", "collective", "bytes", "use", "rule", box=None, pad_edge=False)
     for step in steps:
-        table.add_row(step["subcommunicator"], step["collective"], format_size(step["bytes"]), format_use(step), step["rule"])
+        table.add_row(
+            step["subcommunicator"],
+            step["collective"],
+            format_size(step["bytes"]),
+            format_use(step),
+            step["rule"],
+        )
     out.print(table)
 
 
 def format_use(rule: dict[str, Any]) -> str:
-    """ "backend" or "backend:algorithm", as configuration spells it."""
+    """Formats "backend" or "backend:algorithm", as in the configuration."""
     return f"{rule['backend']}:{rule['algorithm']}" if rule["algorithm"] else str(rule["backend"])

@@ -1,4 +1,4 @@
-"""`isthmus info`: what this machine, build and configuration offer."""
+"""`isthmus info`: machine, build and configuration."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rich.table import Table
 from .. import __version__, launch, layout, machine, memory
 from ..communicator import Communicator
 from . import gpus
-from .isolation import run_isolated
 from .console import out, print_json
+from .isolation import run_isolated
 
 _STYLE: Any = {
     "box": None,
@@ -30,9 +30,11 @@ _OWN_VARIABLES = ("ISTHMUS_", "OCL_ICD_FILENAMES", "SYCL_", "ONEAPI_DEVICE_SELEC
 
 def info(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-    config: Annotated[str | None, typer.Option(help="Configuration file instead of the usual ones.")] = None,
+    config: Annotated[
+        str | None, typer.Option(help="Configuration file to use instead of the default files.")
+    ] = None,
 ) -> None:
-    """Version, machine, backends with the reason of each that is missing, MPI, SYCL devices, rules."""
+    """Prints version, machine, backends (with a reason if unavailable), rules, memory, MPI and SYCL devices."""
     data = collect(config)
     if as_json:
         print_json(data)
@@ -41,10 +43,12 @@ def info(
 
 
 def collect(config: str | None) -> dict[str, Any]:
-    """Everything `info` shows, as data."""
+    """Returns all information of `isthmus info`."""
     with Communicator.create_all(1, config=config)[0] as communicator:
         core = communicator.info()
-    memory_by_device = {device: memory.explain(device) for device in ("host:0", "cuda:0", "hip:0", "level_zero:0")}
+    memory_by_device = {
+        device: memory.explain(device) for device in ("host:0", "cuda:0", "hip:0", "level_zero:0")
+    }
     return {
         "version": __version__,
         "commit": machine.commit(),
@@ -64,7 +68,8 @@ def collect(config: str | None) -> dict[str, Any]:
 
 
 def _gpus() -> dict[str, Any]:
-    """Backends and fused products on the devices; in a process of its own where there are some."""
+    """Returns the status of backends and fused products. Queries them in a separate process if
+    there are devices."""
     if not gpus.devices()[0]:
         return gpus.describe(_GPU_WAIT_S)
     reply = run_isolated("--gpus", dict(os.environ), 2 * _GPU_WAIT_S)
@@ -75,7 +80,7 @@ def _gpus() -> dict[str, Any]:
 
 
 def _mpi_families() -> dict[str, str]:
-    """Each family's launcher, or why it is not there."""
+    """Returns the launcher of each family, or the reason why it is not available."""
     launchers = {}
     for family in launch.FAMILIES:
         try:
@@ -86,7 +91,7 @@ def _mpi_families() -> dict[str, str]:
 
 
 def sycl_devices() -> dict[str, Any]:
-    """The devices that the runtime's own lister sees, in the environment that `isthmus run` gives."""
+    """Returns the SYCL devices in the environment that `isthmus run` sets up."""
     try:
         program = layout.program("sycl_devices")
     except layout.MissingError as error:
@@ -96,14 +101,19 @@ def sycl_devices() -> dict[str, Any]:
     )
     if completed.returncode:
         lines = completed.stderr.strip().splitlines()
-        return {"devices": [], "reason": lines[-1] if lines else f"{program.name} exited with {completed.returncode}"}
+        return {
+            "devices": [],
+            "reason": lines[-1] if lines else f"{program.name} exited with {completed.returncode}",
+        }
     return {"devices": json.loads(completed.stdout), "reason": ""}
 
 
 def _print(data: dict[str, Any]) -> None:
     machine_info = data["machine"]
     out.print(f"[bold]Isthmus {data['version']}[/] {data['commit'][:12]}", markup=True)
-    out.print(f"machine   {machine_info['name']}: {machine_info['cpu']}, {machine_info['cores']} cores", markup=False)
+    out.print(
+        f"machine   {machine_info['name']}: {machine_info['cpu']}, {machine_info['cores']} cores", markup=False
+    )
     for gpu in machine_info["gpus"]:
         out.print(f"          {gpu}", markup=False)
     out.print(
@@ -118,30 +128,30 @@ def _print(data: dict[str, Any]) -> None:
 
 def _print_core(core: dict[str, Any]) -> None:
     table = Table(
-        "backend", "", "algorithms", "details", "why not", title="Backends of a host communicator", **_STYLE
+        "backend", "", "algorithms", "description", "reason", title="Backends of a host communicator", **_STYLE
     )
     for backend in core["backends"]:
-        state = "[green]available[/]" if backend["available"] else "[red]not here[/]"
+        state = "[green]available[/]" if backend["available"] else "[red]unavailable[/]"
         name = " ".join(part for part in (backend["name"], backend["version"]) if part)
         reason = "; ".join(part for part in (backend["reason"], *backend["notes"]) if part)
         table.add_row(name, state, " ".join(backend["algorithms"]), backend["description"], reason)
     out.print(table)
-    rules = Table("rule", "source", title="Rules, weakest first", **_STYLE)
+    rules = Table("rule", "source", title="Rules, lowest priority first", **_STYLE)
     for rule in core["rules"]:
         rules.add_row(rule["rule"], rule["source"])
     out.print(rules)
     files = ", ".join(core["config_files"]) or "none"
     out.print(f"Configuration files read: {files}", markup=False)
-    out.print(f"Profile of this machine: {core['profile_path'] or 'no user folder'}", markup=False)
+    out.print(f"Profile of this machine: {core['profile_path'] or 'none (no user folder)'}", markup=False)
     out.print(f"Timeout: {core['timeout_s']:g} s", markup=False)
 
 
 def _print_devices(data: dict[str, Any], fused_host: dict[str, Any]) -> None:
-    table = Table("path", "", "library, or what is missing", title="Devices and fused products", **_STYLE)
+    table = Table("path", "", "library or reason", title="Devices and fused products", **_STYLE)
     rows = {name: {"available": not reason, "reason": reason} for name, reason in data["backends"].items()}
     rows |= {"fused, host": fused_host, "fused, device": data["fused"]}
     for name, status in rows.items():
-        state = "[green]available[/]" if status["available"] else "[red]not here[/]"
+        state = "[green]available[/]" if status["available"] else "[red]unavailable[/]"
         table.add_row(name, state, status["reason"] or status.get("library", ""))
     out.print(table)
     out.print(f"Devices: {', '.join(data['devices']) or data['reason']}", markup=False)
@@ -149,13 +159,13 @@ def _print_devices(data: dict[str, Any], fused_host: dict[str, Any]) -> None:
 
 def _print_memory(devices: dict[str, Any]) -> None:
     table = Table(
-        "device", "provider", "", "pool", "why not", title="Plain memory, in the order of trial", **_STYLE
+        "device", "provider", "", "pool", "reason", title="Providers of plain memory, in order", **_STYLE
     )
     for device, explanation in devices.items():
         for provider in explanation["providers"]:
-            state = "[green]available[/]" if provider["available"] else "[red]not here[/]"
+            state = "[green]available[/]" if provider["available"] else "[red]unavailable[/]"
             pool = provider["pool"]
-            pool_text = f"up to {pool['max_bytes'] >> 20} MiB a block" if isinstance(pool, dict) else pool
+            pool_text = f"blocks up to {pool['max_bytes'] >> 20} MiB" if isinstance(pool, dict) else pool
             table.add_row(device, provider["name"], state, pool_text, provider["reason"])
     out.print(table)
     sources = sorted({explanation["order_source"] for explanation in devices.values()})

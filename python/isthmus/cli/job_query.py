@@ -1,7 +1,6 @@
-"""Asks a real MPI job about itself: `ask` starts it, and the module's own main is what its ranks run.
+"""Queries an MPI job: `query_job` starts it, and the main function of this module runs on its ranks.
 
-A communicator of one process has no MPI, so which backends a job of several processes has is a question
-for such a job.
+The backends of a multi-process job cannot be queried in a single process, because its communicator has no MPI.
 """
 
 from __future__ import annotations
@@ -20,17 +19,18 @@ _TIMEOUT_S = 60.0
 
 
 def query_job(ranks: int, request: dict[str, Any], variables: dict[str, str] | None = None) -> dict[str, Any]:
-    """The answer of rank 0 of a job of `ranks` processes under MPICH. Raises CommandError with its last words.
+    """Returns the reply of rank 0 of an MPICH job with `ranks` processes.
 
-    The request is {"explain": keyword arguments of Communicator.explain} or {"info": {}}, and may hold
-    "config", a configuration file, and "nodes": as if the ranks were on that many, equal shares in their order.
+    The request is {"explain": keyword arguments of Communicator.explain} or {"info": {}}. It can contain
+    "config" (a configuration file) and "nodes" (the number of nodes to simulate, with equal numbers of
+    consecutive ranks). Raises CommandError with the last line that the job printed.
     """
     launcher = launch.launcher("mpich")
     command = [
         *launcher.command(ranks, bind=False),
         sys.executable,
         "-m",
-        "isthmus.cli.job",
+        "isthmus.cli.job_query",
         json.dumps(request),
     ]
     try:
@@ -43,19 +43,26 @@ def query_job(ranks: int, request: dict[str, Any], variables: dict[str, str] | N
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise CommandError(f"a job of {ranks} ranks under MPICH did not answer in {_TIMEOUT_S:.0f} s") from None
+        raise CommandError(
+            f"the MPICH job with {ranks} ranks did not finish within {_TIMEOUT_S:.0f} s"
+        ) from None
     for line in completed.stdout.splitlines():
         if line.startswith(_REPLY_PREFIX):
             return json.loads(line.removeprefix(_REPLY_PREFIX))
     error_lines = [line for line in completed.stderr.splitlines() if line.strip()]
-    raise CommandError(error_lines[-1] if error_lines else f"a job of {ranks} ranks exited with {completed.returncode}", FAILED)
+    raise CommandError(
+        error_lines[-1]
+        if error_lines
+        else f"the MPICH job with {ranks} ranks exited with {completed.returncode}",
+        FAILED,
+    )
 
 
 def _run_rank(request: dict[str, Any]) -> None:
     from ..communicator import Communicator
 
     if request.get("nodes", 1) > 1:
-        rank, size = (int(os.environ[f"PMI_{name}"]) for name in ("RANK", "SIZE"))  # of MPICH's launcher
+        rank, size = (int(os.environ[f"PMI_{name}"]) for name in ("RANK", "SIZE"))  # set by the MPICH launcher
         os.environ["ISTHMUS_NODE"] = f"node{rank * request['nodes'] // size}"
     with Communicator.from_mpi(config=request.get("config"), timeout=_TIMEOUT_S / 2) as communicator:
         reply = communicator.explain(**request["explain"]) if "explain" in request else communicator.info()

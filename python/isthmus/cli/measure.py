@@ -1,4 +1,4 @@
-"""Runs the measurement programs, provider after provider in alternating order, and merges what they say."""
+"""Runs the measurement programs of all providers in alternating order and merges their records."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from ..records import Record, Report, merge_rounds, report_from
 from ..table import Status
 from .console import BAD_ARGUMENT, CommandError, note, progress
 
-# Exit statuses of the measurement programs (bench/peer_mpi.cpp says so).
+# Exit code of a measurement program that does not support the request (see bench/peer_mpi.cpp).
 _EXIT_UNSUPPORTED = 3
 
-# Behind the name of a peer: with libisthmus_mpi_preload.so.
+# Suffix of a peer that runs with libisthmus_mpi_preload.so.
 SHIM = "+shim"
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What every provider is asked to measure."""
+    """Measurement request for all providers."""
 
     collective: str
     sizes: Sequence[int]
@@ -41,7 +41,7 @@ class Sweep:
     timeout_s: float = 120.0
 
     def arguments(self) -> list[str]:
-        """The command line that all measurement programs share."""
+        """Returns the arguments that all measurement programs support."""
         return [
             self.collective,
             "--sizes",
@@ -60,7 +60,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Provider:
-    """One thing to measure: how to start it, and which of its records to keep (None: all)."""
+    """A measured implementation: how to start it, and which of its records to use."""
 
     name: str
     command: tuple[str, ...]
@@ -75,7 +75,7 @@ class Provider:
 
 @dataclass
 class Outcome:
-    """All rounds: merged records, the versions that the programs told, and who could not take part."""
+    """Result of all rounds: merged records, reported versions, and the reason for each skipped provider."""
 
     records: list[Record]
     versions: dict[str, str]
@@ -83,11 +83,13 @@ class Outcome:
 
 
 def isthmus_provider(ranks: int, *, backend: str = "", heap: bool = False) -> Provider:
-    """Isthmus through the C API, as ranks that MPICH starts. `backend` forces one candidate."""
+    """Returns the provider that runs Isthmus through the C API under MPICH. `backend` forces one path."""
     _check_backend(backend)
-    program = str(layout.program("isthmus_bench"))  # first, as in `demo`
+    program = str(layout.program("isthmus_bench"))  # check this before MPI, as in `demo`
     launcher = launch.launcher("mpich")
-    variables = launch.oversubscription_variables(launcher, ranks) | ({"ISTHMUS_BACKEND": backend} if backend else {})
+    variables = launch.oversubscription_variables(launcher, ranks) | (
+        {"ISTHMUS_BACKEND": backend} if backend else {}
+    )
     return Provider(
         "isthmus heap" if heap else "isthmus",
         (*launcher.command(ranks), program, *(["--heap"] if heap else [])),
@@ -96,7 +98,7 @@ def isthmus_provider(ranks: int, *, backend: str = "", heap: bool = False) -> Pr
 
 
 def _check_backend(backend: str) -> None:
-    """Raises the core's own error for a name that it does not know, before anything is started."""
+    """Raises the error of the core for an unknown backend before any program starts."""
     if not backend:
         return
     previous = os.environ.get("ISTHMUS_BACKEND")
@@ -104,7 +106,7 @@ def _check_backend(backend: str) -> None:
     try:
         Communicator.create_all(1)[0].close()
     except Error as failure:
-        # One rank of its own may lack what the measured ranks have, MPI for one; the name is known, though.
+        # The backend exists but can require features that a single rank lacks, such as MPI.
         if failure.code != Status.unsupported:
             raise
     finally:
@@ -114,11 +116,13 @@ def _check_backend(backend: str) -> None:
 
 
 def peer_provider(name: str, ranks: int) -> Provider:
-    """Plain MPI of a family, started by that family's own launcher; set up when absent."""
+    """Returns the provider of an MPI family with its own launcher. Installs the family if it is missing."""
     if name == "mpich":
         launcher = launch.launcher(name)
         program = layout.program("peer_mpi")
-        return Provider(name, (*launcher.command(ranks), str(program)), launch.oversubscription_variables(launcher, ranks))
+        return Provider(
+            name, (*launcher.command(ranks), str(program)), launch.oversubscription_variables(launcher, ranks)
+        )
     if name == "listing1":
         return _listing1_provider(ranks)
     if name in launch.PEERS:
@@ -129,9 +133,11 @@ def peer_provider(name: str, ranks: int) -> Provider:
 
 
 def shim_provider(peer: Provider) -> Provider:
-    """The same peer with libisthmus_mpi_preload.so. Raises ValueError for what is no MPI of a known family."""
+    """Returns a peer with libisthmus_mpi_preload.so. Raises ValueError if the peer is not a supported MPI."""
     if peer.name not in ("mpich", *launch.PEERS):
-        raise ValueError(f"--mpi-shim: {peer.name} is not plain MPI; allowed: mpich, {', '.join(launch.PEERS)}")
+        raise ValueError(
+            f"--mpi-shim does not support peer {peer.name!r}; allowed: mpich, {', '.join(launch.PEERS)}"
+        )
     family = "openmpi" if peer.name == "openmpi" else "mpich"
     *launcher, program = peer.command
     name = peer.name + SHIM
@@ -140,13 +146,13 @@ def shim_provider(peer: Provider) -> Provider:
 
 
 def _listing1_provider(ranks: int) -> Provider:
-    """The paper's Listing 1 (plain MPI through a host_accessor) beside Isthmus on USM, in the SYCL job."""
+    """Returns the provider of Listing 1 of the paper (MPI through a host_accessor) and Isthmus on USM."""
     launcher = launch.launcher("mpich")
 
     def arguments(sweep: Sweep, file: Path) -> list[str]:
         if sweep.dtype != "float32" or sweep.op != "sum":
             raise CommandError(
-                "listing1 is measured with float32 and sum; leave it out of --peers", BAD_ARGUMENT
+                "peer listing1 supports only float32 and sum; remove it from --peers", BAD_ARGUMENT
             )
         sizes = ",".join(str(size) for size in sweep.sizes)
         return ["--collectives", sweep.collective, "--sizes", sizes, "--out", str(file)]
@@ -161,12 +167,10 @@ def _listing1_provider(ranks: int) -> Provider:
 
 
 def measure(providers: Sequence[Provider], sweep: Sweep, rounds: int, deadline: float = math.inf) -> Outcome:
-    """Every provider once per round, in an order that turns round: none is always first or last.
+    """Runs each provider once per round. The order alternates, so that no provider is always first or last.
 
-    After `deadline` (of time.monotonic()) no round begins, and of the first only the first provider does.
-
-    A provider that cannot do what is asked is left out with its reason; one that fails or gives wrong
-    results ends the measurement. Raises CommandError.
+    After `deadline` (time.monotonic()), no further provider starts. The first provider always runs.
+    A provider that does not support the request is skipped. Raises CommandError if a provider fails.
     """
     results: list[list[Record]] = []
     versions: dict[str, str] = {}
@@ -177,7 +181,7 @@ def measure(providers: Sequence[Provider], sweep: Sweep, rounds: int, deadline: 
             if results and time.monotonic() > deadline:
                 if index > 0:
                     break
-                skipped[provider.name] = "the time is over"
+                skipped[provider.name] = "the time limit has expired"
             if provider.name in skipped:
                 progress_display.advance(task, len(sweep.sizes))
                 continue
@@ -209,18 +213,22 @@ def _run(
         skipped[provider.name] = reason
         return None
     raise CommandError(
-        f"{provider.name} failed with exit status {code}: {reason} (command: {shlex.join(command)})"
+        f"{provider.name} failed with exit code {code}: {reason} (command: {shlex.join(command)})"
     )
 
 
 def main_error_line(error_lines: list[str], code: int) -> str:
-    """The line that tells most: the program's own, not the launcher's words about its end."""
-    own_lines = [line for line in error_lines if not line.startswith(("Abort(", "application called MPI_Abort", "[", "="))]
-    return next(iter(own_lines or error_lines), f"exit status {code} and not a word")
+    """Returns the first error line of the program, not of the launcher."""
+    own_lines = [
+        line
+        for line in error_lines
+        if not line.startswith(("Abort(", "application called MPI_Abort", "[", "="))
+    ]
+    return next(iter(own_lines or error_lines), f"exit code {code} without output")
 
 
 def measured_variables() -> dict[str, str]:
-    """What the measurement programs cannot know: commit, the machine's name, and what the user typed."""
+    """Returns variables for measurement programs: commit, name of the machine, and command line."""
     return {
         "ISTHMUS_BENCH_COMMIT": machine.commit(),
         "ISTHMUS_BENCH_MACHINE": machine.describe()["name"],
@@ -231,9 +239,9 @@ def measured_variables() -> dict[str, str]:
 def _watch(
     command: list[str], environment: dict[str, str], point_done: Callable[[], None]
 ) -> tuple[int, list[str]]:
-    """Runs a program in its own process group; every line that begins with a number is a finished point.
+    """Runs a program in its own process group. Each line that starts with a digit is a completed point.
 
-    Gives the exit status and what it said on standard error. The group dies with this process' interrupt.
+    Returns the exit code and the lines of standard error. If this process is interrupted, it kills the group.
     """
     lines = stream_lines(command, environment)
     while True:
@@ -248,9 +256,9 @@ def _watch(
 def stream_lines(
     command: list[str], environment: dict[str, str]
 ) -> Generator[str, None, tuple[int, list[str]]]:
-    """Yields the lines of a program's standard output; returns its exit status and standard error's lines.
+    """Yields the lines of standard output of a program. Returns its exit code and the lines of standard error.
 
-    The program has its own process group, which is ended when the generator is closed early.
+    The program has its own process group. The group is terminated if the generator is closed early.
     """
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
@@ -268,7 +276,7 @@ def stream_lines(
 
 
 def report_of(outcome: Outcome, command: str) -> Report:
-    """The report of now, with this machine and checkout."""
+    """Returns a report with the current date, machine and checkout."""
     return report_from(
         outcome.records,
         command=command,

@@ -1,4 +1,4 @@
-"""The page of `isthmus report`: what stands on it. How it looks is page.html.j2's."""
+"""Content of the page of `isthmus report`. The template is page.html.j2."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 import jinja2
 
 from .. import __version__
-from ..analysis import RecordGroup, Ratio, group_records, median_of, regrets, speedup, speedups
+from ..analysis import Ratio, RecordGroup, group_records, median_of, regrets, speedup, speedups
 from ..records import Record, Report, best_peers, utc_now
 from ..sizes import format_size, format_us
 from .bench import reasons_of
-from .plot import SHARE, path_name, collective_svg, steps_svg
+from .plot import SHARE, collective_svg, path_name, steps_svg
 
-MIN_SIZES = 3  # of a picture
-MIN_SHOWN_REGRET = 1.05  # what is shown as time lost
+MIN_SIZES = 3  # required for a plot
+MIN_SHOWN_REGRET = 1.05  # smaller values are not listed
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Source:
 
 
 def page(sources: list[Source], unreadable: dict[str, str], command: str) -> str:
-    """The HTML text. It refers to nothing outside itself."""
+    """Returns the HTML text, which is self-contained."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -51,7 +51,9 @@ def _section(source: Source) -> dict[str, Any]:
         "report": source.report,
         "versions": ", ".join(f"{name} {version}" for name, version in source.report.versions.items()),
         "summary": _summary(records),
-        "groups": [_group(group, f"{source.name} {index}") for index, group in enumerate(group_records(records))],
+        "groups": [
+            _group(group, f"{source.name} {index}") for index, group in enumerate(group_records(records))
+        ],
     }
 
 
@@ -62,17 +64,17 @@ def _summary(records: list[Record]) -> dict[str, str]:
     return {
         "records": str(len(records)),
         "wrong": f"{sum(checked)} in {len(checked)} checked records" if checked else "not checked",
-        "speedup": _describe_ratios(speedup_ratios, min) if speedup_ratios else "no peer was measured",
-        "regret": _describe_ratios(regret_ratios, max) if regret_ratios else "nothing to compare",
+        "speedup": _describe_ratios(speedup_ratios, min) if speedup_ratios else "no peer",
+        "regret": _describe_ratios(regret_ratios, max) if regret_ratios else "no other path",
     }
 
 
 def _describe_ratios(ratios: list[Ratio], select_worst: Any) -> str:
     worst = select_worst(ratios, key=lambda ratio: ratio.value)
-    at = worst.record
+    record = worst.record
     return (
-        f"{median_of(ratios):.2f} in the median of {len(ratios)} points, at worst {worst.value:.2f} "
-        f"({path_name(at)}, {at.collective}, {format_size(at.bytes)})"
+        f"median {median_of(ratios):.2f} of {len(ratios)} points, worst {worst.value:.2f} "
+        f"({path_name(record)}, {record.collective}, {format_size(record.bytes)})"
     )
 
 
@@ -84,7 +86,7 @@ def _group(group: RecordGroup, id_salt: str) -> dict[str, Any]:
         "table": _table(group),
         "reasons": reasons_of(group.records),
         "regrets": [
-            f"{format_size(ratio.record.bytes)}: {ratio.record.backend} took {ratio.value:.2f} of the best time"
+            f"{format_size(ratio.record.bytes)}: {ratio.record.backend}, {ratio.value:.2f} times the best time"
             for ratio in regrets(group.records)
             if ratio.value > MIN_SHOWN_REGRET
         ],
@@ -97,21 +99,21 @@ def _pictures(group: RecordGroup, id_salt: str) -> list[str]:
     if len(group.sizes) < MIN_SIZES or group.sizes[0] == 0:
         return []
     pictures = [collective_svg(group.records, "time", f"{id_salt} time")]
-    if any(record.busbw_gbs for record in group.records):  # one rank alone has none
+    if any(record.busbw_gbs for record in group.records):  # no bandwidth with a single rank
         pictures.append(collective_svg(group.records, "bandwidth", f"{id_salt} bandwidth"))
     return pictures
 
 
 def _table(group: RecordGroup) -> dict[str, Any]:
-    """Rows of cells; a cell is its text and "better", "worse" or ""."""
+    """Returns the headings and the rows. Each cell consists of its text and "better", "worse" or ""."""
     columns = list(dict.fromkeys(_column(group, record) for record in group.records))
     best = best_peers(group.records)
     rows = []
     for size in group.sizes:
-        at = {_column(group, record): record for record in group.records if record.bytes == size}
+        records_by_column = {_column(group, record): record for record in group.records if record.bytes == size}
         cells = [(format_size(size), "")]
         for column in columns:
-            record = at.get(column)
+            record = records_by_column.get(column)
             cells.append((format_us(record.time_us.median), "") if record else ("", ""))
             if column[0].startswith("isthmus") and best:
                 cells.append(_ratio(record, best.get(record.point) if record else None))
@@ -120,12 +122,12 @@ def _table(group: RecordGroup) -> dict[str, Any]:
     for column in columns:
         headings.append(" ".join(part for part in column if part) + ", us")
         if column[0].startswith("isthmus") and best:
-            headings.append("times as fast as the best peer")
+            headings.append("speedup over best peer")
     return {"headings": headings, "rows": rows}
 
 
 def _column(group: RecordGroup, record: Record) -> tuple[str, str]:
-    """A path, with its backend where one file forces several."""
+    """Returns the path, and its backend if the file contains several backends for the same path."""
     other_backends = [
         other
         for other in group.records

@@ -1,4 +1,4 @@
-"""Pictures of reports: latency and bandwidth over size, log axes, one line per path."""
+"""Plots of reports: latency and bandwidth over size on log axes, one line per path."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any
 from ..records import Record
 from ..sizes import format_size
 
-# Colour-blind safe (Okabe and Ito). Isthmus' own paths are warm, solid and drawn above the others.
+# Color-blind safe palette (Okabe and Ito). Isthmus paths have warm colors and solid lines, and are
+# drawn on top.
 _OWN_COLORS = {
     "sycl_usm": "#D55E00",
     "sycl_buffer": "#E69F00",
@@ -50,19 +51,19 @@ _PROVIDER_LABELS = {
     "impi": "Intel MPI",
 }
 _MARKERS = "osD^vP*X"
-SHARE = "communication_share"  # of a step's time: a field of the applications' records
+SHARE = "communication_share"  # share of a step; a field of application records
 _TITLES = {"time": "Time of one call (lower is better)", "bandwidth": "Bus bandwidth (higher is better)"}
 
 
 def path_name(record: Record) -> str:
-    """A path in tables: provider, and its mode where it is not the plain one."""
+    """Returns the name of a path for tables: provider and, unless it is the default, mode."""
     if record.mode == "host" or record.provider == "listing1":
         return record.provider
     return f"{record.provider} {_MODE_LABELS.get(record.mode, record.mode)}"
 
 
 def _label(record: Record) -> str:
-    """A path in legends."""
+    """Returns the name of a path for legends."""
     name = _PROVIDER_LABELS.get(record.provider, record.provider)
     if record.provider != "isthmus":
         return name
@@ -70,7 +71,7 @@ def _label(record: Record) -> str:
 
 
 def draw(records: list[Record], target: Path | str, title: str) -> None:
-    """Writes a picture (PNG, SVG or PDF, by the name) of one collective: latency and bandwidth."""
+    """Writes a plot of one collective: latency and bandwidth. The file extension selects PNG, SVG or PDF."""
     with _pyplot() as pyplot:
         figure, (latency, bandwidth) = pyplot.subplots(1, 2, figsize=(12.5, 5.4), layout="constrained")
         _draw_pair(records, latency, bandwidth)
@@ -78,7 +79,8 @@ def draw(records: list[Record], target: Path | str, title: str) -> None:
 
 
 def draw_all(records: list[Record], target: Path | str, title: str) -> None:
-    """Writes a picture of several collectives: allreduce (or the first) large, the others small."""
+    """Writes a plot of several collectives: a large plot of allreduce (or of the first collective) and small
+    plots of the others."""
     names = list(dict.fromkeys(record.collective for record in records if record.bytes))
     main_collective = "allreduce" if "allreduce" in names else names[0]
     others = [name for name in names if name != main_collective]
@@ -101,19 +103,21 @@ def draw_all(records: list[Record], target: Path | str, title: str) -> None:
         _finish(pyplot, figure, latency, target, title)
 
 
-# Stands for the colour of the page's text, which the page knows; and what is too dark on a dark page.
+# Placeholder for the text color of the page, and replacements of colors that are too dark on a dark page.
 _INK = "#010203"
 _PAGE_COLORS = {_INK: "currentColor", "#000000": "currentColor", "#8C2D04": "#B3541E", "#666666": "#8A8A8A"}
 
 
 def collective_svg(records: list[Record], quantity: str, id_salt: str) -> str:
-    """The picture of one collective for a page: "time" or "bandwidth", in the page's colours.
+    """Returns the SVG of one collective for a page. `quantity` is "time" or "bandwidth".
 
-    `salt` differs between the pictures of a page, whose parts would else share names.
+    `id_salt` must be unique on a page, because it makes the ids of the SVG elements unique.
     """
 
     def draw_axes(axes: Any) -> None:
-        value = (lambda record: record.time_us.median) if quantity == "time" else (lambda record: record.busbw_gbs)
+        value = (
+            (lambda record: record.time_us.median) if quantity == "time" else (lambda record: record.busbw_gbs)
+        )
         _draw_lines(axes, records, value, small=False)
         _decorate(axes, records, "us" if quantity == "time" else "GB/s", ticks=6)
         axes.set_title(_TITLES[quantity])
@@ -122,15 +126,15 @@ def collective_svg(records: list[Record], quantity: str, id_salt: str) -> str:
 
 
 def steps_svg(records: list[Record], id_salt: str) -> str:
-    """The picture of an application for a page: a bar for each path, the share of communication dark."""
+    """Returns the SVG of an application for a page: one bar per path, with the share of communication."""
 
     def draw_axes(axes: Any) -> None:
-        bars = range(len(records))  # two may have one name
+        bars = range(len(records))  # names are not unique
         steps = [record.time_us.median for record in records]
         communication = [step * getattr(record, SHARE) for step, record in zip(steps, records, strict=True)]
         axes.barh(bars, communication, color="#D55E00", label="communication")
         computation = [step - part for step, part in zip(steps, communication, strict=True)]
-        axes.barh(bars, computation, left=communication, color="#56B4E9", label="the rest of a step")
+        axes.barh(bars, computation, left=communication, color="#56B4E9", label="computation")
         axes.set_yticks(bars, [f"{_label(record)}, {format_size(record.bytes)}" for record in records])
         axes.invert_yaxis()  # in the order of the records
         axes.set_xlabel("us")
@@ -158,7 +162,7 @@ def _svg(draw_axes: Callable[[Any], None], id_salt: str, height: float) -> str:
         pyplot.close(figure)
     drawing = text.getvalue()
     drawing = drawing[drawing.index("<svg") :]
-    used_ids = set(re.findall(r"#([\w-]+)", drawing))  # groups are named alike in every picture
+    used_ids = set(re.findall(r"#([\w-]+)", drawing))  # remove ids of groups, which are equal in all plots
     drawing = re.sub(r' id="([^"]+)"', lambda name: name[0] if name[1] in used_ids else "", drawing)
     for color, page_color in _PAGE_COLORS.items():
         drawing = drawing.replace(color.lower(), page_color)
@@ -169,7 +173,7 @@ def _svg(draw_axes: Callable[[Any], None], id_salt: str, height: float) -> str:
 def _pyplot() -> Iterator[Any]:
     import matplotlib
 
-    matplotlib.use("Agg")  # no display is needed
+    matplotlib.use("Agg")  # works without a display
     from matplotlib import pyplot
 
     with pyplot.rc_context({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}):

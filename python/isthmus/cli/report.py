@@ -1,4 +1,4 @@
-"""`isthmus report`: one page out of files of records, for people who were not there."""
+"""`isthmus report`: writes a self-contained page from files of records."""
 
 from __future__ import annotations
 
@@ -16,27 +16,29 @@ from .page import Source, page
 
 def report(
     sources: Annotated[
-        list[Path], typer.Argument(help="Files of records, or folders of them.", show_default=False)
+        list[Path], typer.Argument(help="Files of records, or folders with such files.", show_default=False)
     ],
-    target: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page.")] = Path(
+    target: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="HTML file to write.")] = Path(
         "report.html"
     ),
-    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite the page.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Writes one self-contained HTML page from the records that benchmarks leave.
+    """Writes a self-contained HTML page from the records of benchmarks.
 
-    Pictures and tables of each collective, speed-ups over the best peer, which path was taken and why, what the
-    selection lost, machine, versions and command line. Files that can't be read are named on the page.
+    The page contains plots and tables of each collective, speedups over the best peer, selected paths with
+    their reasons, regret, machine, versions and command lines. Unreadable files are listed on the page.
     """
     if target.exists() and not force:
-        raise CommandError(f"{target} is there already; --force overwrites it", BAD_ARGUMENT)
+        raise CommandError(f"{target} exists; pass --force to overwrite it", BAD_ARGUMENT)
     loaded, unreadable = _read(sources)
     if not loaded:
         reasons = "; ".join(unreadable.values()) or "no file ends in .json"
         names = ", ".join(str(source) for source in sources)
-        raise CommandError(f"{names}: no records ({reasons}); isthmus bench --json FILE writes some", BAD_ARGUMENT)
+        raise CommandError(
+            f"{names}: no records ({reasons}); run isthmus bench --json FILE to write records", BAD_ARGUMENT
+        )
     for reason in unreadable.values():
-        note(f"left out: {reason}")
+        note(f"skipped {reason}")
     text = page(loaded, unreadable, shlex.join(["isthmus", *sys.argv[1:]]))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -44,12 +46,14 @@ def report(
     except OSError as failure:
         raise CommandError(f"cannot write {target}: {failure.strerror}", BAD_ARGUMENT) from None
     record_count = sum(len(source.report.records) for source in loaded)
-    suffix = f", {len(unreadable)} left out" if unreadable else ""
-    out.print(f"{target}: {record_count} records of {len(loaded)} files{suffix}", markup=False, soft_wrap=True)
+    suffix = f", {len(unreadable)} skipped" if unreadable else ""
+    out.print(
+        f"{target}: {record_count} records from {len(loaded)} files{suffix}", markup=False, soft_wrap=True
+    )
 
 
 def _read(sources: list[Path]) -> tuple[list[Source], dict[str, str]]:
-    """What can be read, and by file why the rest can't."""
+    """Returns the readable files, and the reason for each unreadable file."""
     loaded, unreadable = [], {}
     for file in _files(sources):
         try:
@@ -62,7 +66,7 @@ def _read(sources: list[Path]) -> tuple[list[Source], dict[str, str]]:
             if file_report.records:
                 loaded.append(Source(file.name.removesuffix(".json"), file_report))
             else:
-                unreadable[str(file)] = f"{file}: it holds no records"
+                unreadable[str(file)] = f"{file}: no records"
     return loaded, unreadable
 
 
@@ -70,6 +74,6 @@ def _files(sources: list[Path]) -> list[Path]:
     files = []
     for source in sources:
         if not source.exists():
-            raise CommandError(f"{source} does not exist; name files of records, or folders", BAD_ARGUMENT)
+            raise CommandError(f"{source} does not exist; pass files of records, or folders", BAD_ARGUMENT)
         files += sorted(source.glob("*.json")) if source.is_dir() else [source]
     return files

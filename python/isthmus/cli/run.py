@@ -1,4 +1,4 @@
-"""`isthmus run`: starts a program with the right MPI and SYCL environment."""
+"""`isthmus run`: starts a program with the environment for MPI and SYCL."""
 
 from __future__ import annotations
 
@@ -23,65 +23,73 @@ WIRES = ("rule", "exact", "bfloat16")
 
 def run(
     context: typer.Context,
-    program: Annotated[str, typer.Argument(help="The program; its own arguments follow.")],
-    ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="Ranks to start.")] = 1,
+    program: Annotated[str, typer.Argument(help="Program, followed by its arguments.")],
+    ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="Number of ranks.")] = 1,
     mpi: Annotated[str, typer.Option(help="mpich, openmpi, impi or system (mpiexec from PATH).")] = "mpich",
     ggml: Annotated[
         bool,
         typer.Option(
-            "--ggml", help="One process, without MPI: Isthmus sums the tensors that llama.cpp splits."
+            "--ggml", help="Start one process without MPI. Isthmus reduces the split tensors of llama.cpp."
         ),
     ] = False,
     wire: Annotated[
-        str, typer.Option(help="With --ggml: rule, exact or bfloat16, what travels for float32 tensors.")
+        str, typer.Option(help="With --ggml: data format for float32 tensors: rule, exact or bfloat16.")
     ] = "rule",
     torch: Annotated[
         bool,
         typer.Option(
             "--torch",
-            help="PROGRAM is an unchanged PyTorch script (or -m MODULE), started by torchrun: Isthmus takes "
-            "the place of gloo and nccl.",
+            help="PROGRAM is an unchanged PyTorch script (or -m MODULE), started with torchrun. Isthmus "
+            "replaces gloo and nccl.",
         ),
     ] = False,
     mpi_shim: Annotated[
         bool,
         typer.Option(
-            "--mpi-shim", help="PROGRAM is an unchanged MPI program: Isthmus takes its collectives over."
+            "--mpi-shim", help="PROGRAM is an unchanged MPI program. Isthmus replaces its collectives."
         ),
     ] = False,
     nccl: Annotated[
         bool,
         typer.Option(
             "--nccl",
-            help="PROGRAM is unchanged and uses NCCL, or starts what does (torchrun, mpiexec): Isthmus takes "
-            "its collectives over.",
+            help="PROGRAM is unchanged and uses NCCL, or starts such programs (torchrun, mpiexec). Isthmus "
+            "replaces the collectives.",
         ),
     ] = False,
     report: Annotated[
         bool,
         typer.Option(
             "--report",
-            help="With --torch, --mpi-shim or --nccl: at the end rank 0 prints calls, paths and times.",
+            help="With --torch, --mpi-shim or --nccl: rank 0 prints calls, paths and times at the end.",
         ),
     ] = False,
-    bind: Annotated[bool, typer.Option(help="A core for each rank, where there are enough.")] = True,
+    bind: Annotated[
+        bool, typer.Option(help="Bind each rank to its own core, if there are enough cores.")
+    ] = True,
     as_json: Annotated[
-        bool, typer.Option("--json", help="After the program, print command, environment, seconds, exit code.")
+        bool,
+        typer.Option("--json", help="Print command, environment, seconds and exit code after the program."),
     ] = False,
 ) -> None:
-    """Starts PROGRAM as N ranks under MPI, with the SYCL CPU device visible; with --ggml as one process into
-    which libisthmus_ggml.so is preloaded; with --torch as N ranks of torchrun; with --mpi-shim as N ranks under
-    MPI into which libisthmus_mpi_preload.so is preloaded; with --nccl once, as it is, with
-    libisthmus_nccl_preload.so in it and in all that it starts.
+    """Starts PROGRAM as N ranks under MPI. The CPU device of SYCL is visible to it.
 
-    Signals reach the program and its exit code is the command's.
+    --ggml starts one process and preloads libisthmus_ggml.so. --torch starts N ranks with torchrun. --mpi-shim
+    starts N ranks under MPI and preloads libisthmus_mpi_preload.so. --nccl starts one process and preloads
+    libisthmus_nccl_preload.so in it and in its child processes.
+
+    Signals are forwarded to the program. The exit code is that of the program.
     """
-    _check_launch_options({"--ggml": ggml, "--torch": torch, "--mpi-shim": mpi_shim, "--nccl": nccl}, report, mpi)
+    _check_launch_options(
+        {"--ggml": ggml, "--torch": torch, "--mpi-shim": mpi_shim, "--nccl": nccl}, report, mpi
+    )
     if torch:
         command, variables = _torch_command([program, *context.args], ranks, report), {}
     elif nccl:
         if ranks != 1:
-            raise CommandError("--nccl starts PROGRAM once; torchrun or mpiexec starts ranks", BAD_ARGUMENT)
+            raise CommandError(
+                "--nccl starts PROGRAM once; use torchrun or mpiexec to start ranks", BAD_ARGUMENT
+            )
         command, variables = [_find_program(program), *context.args], launch.nccl_variables(report)
     elif ggml:
         _check_ggml(ranks, wire)
@@ -92,7 +100,7 @@ def run(
         shim = _shim_prefix(_find_program(program), mpi, variables, report) if mpi_shim else []
         command = [*launcher.command(ranks, bind=bind), *shim, _find_program(program), *context.args]
     if not as_json:
-        # What is started takes this process' place, so signals and the exit code need no forwarding.
+        # The program replaces this process, so signals and the exit code need no forwarding.
         os.execve(command[0], command, os.environ | variables)
     started = time.monotonic()
     exit_code = _supervise(command, os.environ | variables)
@@ -119,9 +127,11 @@ def _check_launch_options(options: dict[str, bool], report: bool, mpi: str) -> N
     if len(selected) > 1:
         raise CommandError(f"{' and '.join(selected)} exclude each other", BAD_ARGUMENT)
     if report and selected not in (["--torch"], ["--mpi-shim"], ["--nccl"]):
-        raise CommandError("--report needs --torch, --mpi-shim or --nccl", BAD_ARGUMENT)
+        raise CommandError("--report requires --torch, --mpi-shim or --nccl", BAD_ARGUMENT)
     if options["--torch"] and mpi != "mpich":
-        raise CommandError(f"--mpi {mpi} has no meaning with --torch: torchrun starts the ranks", BAD_ARGUMENT)
+        raise CommandError(
+            f"--mpi {mpi} cannot be used with --torch, because torchrun starts the ranks", BAD_ARGUMENT
+        )
 
 
 def _shim_prefix(program: str, mpi: str, variables: dict[str, str], report: bool) -> list[str]:
@@ -129,38 +139,38 @@ def _shim_prefix(program: str, mpi: str, variables: dict[str, str], report: bool
     launcher_family = "openmpi" if mpi == "openmpi" else "mpich"
     if mpi != "system" and family in ("mpich", "openmpi") and family != launcher_family:
         raise CommandError(
-            f"{program} is linked with {launch.SHIM_FAMILIES[family]}, which --mpi {mpi} does not start",
+            f"{program} is linked with {launch.SHIM_FAMILIES[family]}, which --mpi {mpi} cannot start",
             BAD_ARGUMENT,
         )
     return launch.shim_prefix(family, report)
 
 
 def _torch_command(program: list[str], ranks: int, report: bool) -> list[str]:
-    """torchrun on this machine, with isthmus.torch around the script."""
+    """Returns the torchrun command for this machine. It runs the script with isthmus.torch."""
     if importlib.util.find_spec("torch") is None:
-        raise MissingError(f"--torch needs PyTorch, which {sys.executable} does not have; pip install torch")
+        raise MissingError(f"--torch requires PyTorch for {sys.executable}; run pip install torch")
     if program[0] != "-m" and not os.path.isfile(program[0]):
-        raise CommandError(f"script {program[0]!r} does not exist (a module: -m MODULE)", BAD_ARGUMENT)
+        raise CommandError(f"script {program[0]!r} does not exist; use -m MODULE for a module", BAD_ARGUMENT)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     return [*launcher, "-m", "isthmus.torch", *(["--report"] if report else []), *program]
 
 
 def _check_ggml(ranks: int, wire: str) -> None:
     if ranks != 1:
-        raise CommandError(
-            "--ggml starts one process, which drives all its devices; leave out --ranks", BAD_ARGUMENT
-        )
+        raise CommandError("--ggml starts one process that uses all devices; remove --ranks", BAD_ARGUMENT)
     if wire not in WIRES:
         raise CommandError(f"--wire {wire!r} is unknown; allowed: {', '.join(WIRES)}", BAD_ARGUMENT)
 
 
 def _supervise(command: list[str], environment: dict[str, str]) -> int:
-    """Runs the command, hands on the signals that reach only this process, and gives its exit code."""
+    """Runs the command, forwards signals that only this process receives, and returns the exit code."""
     process = subprocess.Popen(command, env=environment)
     previous_handlers = {}
     for signal_number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        previous_handlers[signal_number] = signal.signal(signal_number, lambda received_signal, _: process.send_signal(received_signal))
-    # A terminal gives Ctrl-C to the launcher as well; this process only has to wait for it.
+        previous_handlers[signal_number] = signal.signal(
+            signal_number, lambda received_signal, _: process.send_signal(received_signal)
+        )
+    # On Ctrl-C the terminal also signals the launcher, so this process only waits for it.
     previous_handlers[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         code = process.wait()

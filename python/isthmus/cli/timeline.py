@@ -1,4 +1,4 @@
-"""The picture of one run: chunks that move beside products, a row for each rank and track."""
+"""Plot of one run: copies and products over time, one row per rank and track."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _COLORS = {"compute": "#D55E00", "copy": "#0072B2", "stage": "#999999"}
 
 
 def draw_timeline(events: list[dict[str, Any]], target: Path | str, title: str) -> None:
-    """Writes a picture (PNG, SVG or PDF, by the name) of Chrome trace events."""
+    """Writes a plot of Chrome trace events. The file extension selects PNG, SVG or PDF."""
     import matplotlib
 
-    matplotlib.use("Agg")  # no display is needed
+    matplotlib.use("Agg")  # works without a display
     from matplotlib import pyplot
     from matplotlib.patches import Patch
 
@@ -31,7 +31,7 @@ def draw_timeline(events: list[dict[str, Any]], target: Path | str, title: str) 
             linewidth=0.8,
         )
         for event in row_events:
-            if event["dur"] > 0.1 * span:  # as wide as its name, about
+            if event["dur"] > 0.1 * span:  # about as wide as its name
                 center = event["ts"] - begin + event["dur"] / 2
                 axes.text(center, index, event["name"], ha="center", va="center", color="white", fontsize=8)
     axes.set_yticks(range(len(rows)), [f"rank {rank} {name}" for rank, _, name in rows])

@@ -1,4 +1,4 @@
-"""`isthmus trace merge`: a timeline for Perfetto out of the traces of a job, and who waited for whom."""
+"""`isthmus trace merge`: a Perfetto timeline of all ranks of a job, and a summary of waits."""
 
 from __future__ import annotations
 
@@ -15,33 +15,35 @@ from .._isthmus import trace_merge
 from ..sizes import format_us
 from .console import BAD_ARGUMENT, CommandError, note, out, print_json
 
-app = typer.Typer(help="Traces of all calls of a job (ISTHMUS_TRACE=FOLDER).", no_args_is_help=True)
+app = typer.Typer(help="Processes the traces of a job (ISTHMUS_TRACE=FOLDER).", no_args_is_help=True)
 
 
 @app.callback()
 def _only_subcommands() -> None:
-    """Keeps `merge` a word of its own while it is the only one."""
+    """Keeps `merge` a subcommand, although it is the only one."""
 
 
 @app.command()
 def merge(
-    folder: Annotated[Path, typer.Argument(help="What ISTHMUS_TRACE named.", show_default=False)],
-    target: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The timeline.")] = Path(
+    folder: Annotated[Path, typer.Argument(help="Folder that ISTHMUS_TRACE was set to.", show_default=False)],
+    target: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Timeline to write.")] = Path(
         "trace.json"
     ),
-    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite the timeline.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite an existing file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Writes one timeline (for ui.perfetto.dev) from the traces of all ranks, and says who waited for whom.
+    """Writes a timeline (for ui.perfetto.dev) from the traces of all ranks, and prints which ranks waited.
 
-    Clocks are aligned, and the calls of a communicator matched by number. Works on
-    the traces of a job that died.
+    Clocks are aligned, and the calls of a communicator are matched by number. Traces of a job that died can
+    also be merged.
     """
     if target.exists() and not force:
-        raise CommandError(f"{target} is there already; --force overwrites it", BAD_ARGUMENT)
+        raise CommandError(f"{target} exists; pass --force to overwrite it", BAD_ARGUMENT)
     if not folder.is_dir():
-        raise CommandError(f"{folder} is no folder; name what ISTHMUS_TRACE named", BAD_ARGUMENT)
-    # Whole or not at all.
+        raise CommandError(
+            f"{folder} is not a folder; pass the folder that ISTHMUS_TRACE was set to", BAD_ARGUMENT
+        )
+    # Write a temporary file first, so that the target is always complete.
     temporary = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -61,11 +63,11 @@ def merge(
 
 def _print(summary: dict[str, Any]) -> None:
     for problem in summary["skipped_files"]:
-        note(f"left out: {problem}")
+        note(f"skipped {problem}")
     for machine in summary["machines"][1:]:
         note(
-            f"clock of {machine['name']}: moved by {format_us(machine['offset_us'])} us, by {machine['alignment_source']}, "
-            f"to within {format_us(machine['uncertainty_us'])} us"
+            f"clock of {machine['name']}: shifted by {format_us(machine['offset_us'])} us "
+            f"(from {machine['alignment_source']}, uncertainty {format_us(machine['uncertainty_us'])} us)"
         )
     for communicator in summary["communicators"]:
         _print_communicator(communicator)
@@ -80,7 +82,7 @@ def _print_communicator(summary: dict[str, Any]) -> None:
     if size == 1:
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("rank", "calls", "came last", "others waited for it, us", "it waited, us"):
+    for heading in ("rank", "calls", "last arrivals", "others waited (us)", "waited (us)"):
         table.add_column(heading, justify="right")
     table.add_column("")
     for rank in ranks:
@@ -89,8 +91,8 @@ def _print_communicator(summary: dict[str, Any]) -> None:
     out.print(table)
     for call in summary["worst"]:
         out.print(
-            f"  {call['call']}: rank {call['last']} came last, {format_us(call['delay_us'])} us after the "
-            f"first; the others waited {format_us(call['others_waited_us'])} us",
+            f"  {call['call']}: rank {call['last']} arrived last, {format_us(call['delay_us'])} us after the "
+            f"first; the other ranks waited {format_us(call['others_waited_us'])} us",
             markup=False,
             soft_wrap=True,
         )
@@ -98,13 +100,13 @@ def _print_communicator(summary: dict[str, Any]) -> None:
 
 
 def _notes_for(summary: dict[str, Any]) -> list[str]:
-    """What a reader has to know before believing the figures."""
+    """Returns notes that are needed to interpret the numbers."""
     notes = []
     if summary["state"] != "ended":
         state_text = {
-            "died": "it died",
-            "running": "it still runs",
-            "unknown": "it did not end in order, or still runs elsewhere",
+            "died": "the job died",
+            "running": "the job is still running",
+            "unknown": "the job did not finish normally, or is still running on another machine",
         }[summary["state"]]
         notes.append(f"{state_text}; at the end of the trace: {summary['sentence']}")
     for rank in summary["ranks"]:
@@ -113,7 +115,7 @@ def _notes_for(summary: dict[str, Any]) -> list[str]:
         if rank["overwritten"]:
             notes.append(
                 f"rank {rank['rank']}: the oldest {rank['overwritten']} of {rank['calls']} calls were "
-                "overwritten; ISTHMUS_TRACE_CALLS makes traces longer"
+                "overwritten; increase ISTHMUS_TRACE_CALLS"
             )
     if summary["absent"]:
         notes.append(f"no trace of rank {', '.join(map(str, summary['absent']))}")

@@ -1,4 +1,4 @@
-"""`isthmus tune`: measures the candidates on this machine and writes the profile that selection reads."""
+"""`isthmus tune`: measures candidates on this machine and writes a profile for the selection."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from ..table import collective as find_collective
 from . import job_query, measure
 from .console import NOT_AVAILABLE, CommandError, note, out, print_json, write_output
 
-# A candidate must be this much faster than what the rules choose already to earn a rule of its own:
-# differences below that are noise, and a short profile is one that can be read.
+# Minimum speedup over the baseline for a rule. Smaller differences are noise, and few rules keep
+# the profile readable.
 _MIN_SPEEDUP = 1.05
 
 
@@ -30,29 +30,34 @@ def tune(
     collectives: Annotated[str, typer.Option(help="List of collectives.")] = (
         ",".join(name for name, row in COLLECTIVES.items() if row.has_equal_count)
     ),
-    ranks: Annotated[int, typer.Option("--ranks", "-n", min=2, help="Ranks.")] = 4,
-    sizes: Annotated[str, typer.Option(help="FIRST:LAST (doubling) or a list, in bytes.")] = (
+    ranks: Annotated[int, typer.Option("--ranks", "-n", min=2, help="Number of ranks.")] = 4,
+    sizes: Annotated[str, typer.Option(help="FIRST:LAST (doubling) or a list of sizes in bytes.")] = (
         "128,1K,8K,64K,256K,1M,4M,16M"
     ),
     candidates: Annotated[
-        str, typer.Option(help="List of BACKEND[:ALGORITHM]; empty: all of this machine.")
+        str, typer.Option(help="List of BACKEND[:ALGORITHM]. Empty: all that are available.")
     ] = "",
-    rounds: Annotated[int, typer.Option(min=1, help="Times that every candidate runs.")] = 3,
-    min_time: Annotated[float, typer.Option(min=0.0, help="Seconds per size, candidate and round.")] = 0.02,
-    minutes: Annotated[float, typer.Option(min=0.0, help="Begin nothing more after this time.")] = 4.5,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Number of rounds. Each candidate runs once per round.")
+    ] = 3,
+    min_time: Annotated[
+        float, typer.Option(min=0.0, help="Minimum seconds per size, candidate and round.")
+    ] = 0.02,
+    minutes: Annotated[float, typer.Option(min=0.0, help="Time limit. No measurement starts after it.")] = 4.5,
     profile: Annotated[
-        str, typer.Option(metavar="FILE", help="Profile to write; default: this machine's.")
+        str, typer.Option(metavar="FILE", help="Profile to write. Default: the profile of this machine.")
     ] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure and print, but write nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Measure and print, but do not write the profile.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Measures backends and algorithms and writes the rules of the fastest as this machine's profile.
+    """Measures backends and algorithms, and writes rules for the fastest to the profile of this machine.
 
-    The baseline is what the rules choose without a profile; a candidate gets a rule only where it is at
-    least 5 % faster. The profile replaces an older one. When the time is over, rounds are left out,
-    then candidates.
+    The baseline is the selection without a profile. A candidate gets a rule only if it is at least 5 % faster.
+    An existing profile is replaced. If the time limit expires, rounds are skipped first, then candidates.
     """
-    layout.program("isthmus_bench")  # first, as in `demo`
+    layout.program("isthmus_bench")  # check this before MPI, as in `demo`
     names = [find_collective(name).name for name in collectives.split(",")]
     candidate_names = [name for name in candidates.split(",") if name] or available_candidates(ranks)
     target = Path(profile) if profile else default_profile()
@@ -61,8 +66,10 @@ def tune(
     records_by_candidate: dict[str, dict[str, list[Record]]] = {}
     for index, name in enumerate(names):
         now = time.monotonic()
-        deadline = now + max(0.0, end_time - now) / (len(names) - index)  # each gets its share of what is left
-        records_by_candidate[name] = _measure(name, candidate_names, ranks, size_list, rounds, min_time, deadline)
+        deadline = now + max(0.0, end_time - now) / (len(names) - index)  # equal share of the remaining time
+        records_by_candidate[name] = _measure(
+            name, candidate_names, ranks, size_list, rounds, min_time, deadline
+        )
     rules = [rule for name in names for rule in rules_of(name, records_by_candidate[name], ranks)]
     text = profile_text(rules, shlex.join(["isthmus", *sys.argv[1:]]))
     if not dry_run:
@@ -84,30 +91,32 @@ def tune(
     for name in names:
         out.print(_table(name, records_by_candidate[name]))
     out.print(text, markup=False)
-    note(f"nothing was written (--dry-run); it would be {target}" if dry_run else f"wrote {target}")
+    note(f"--dry-run: {target} was not written" if dry_run else f"wrote {target}")
 
 
 def default_profile() -> Path:
-    """Where selection reads this machine's profile. Raises CommandError when there is no such place."""
+    """Returns the path of the profile of this machine. Raises CommandError if there is none."""
     configured = os.environ.get("ISTHMUS_PROFILE", "")
     if configured and configured != "none":
         return Path(configured)
     with Communicator.create_all(1)[0] as communicator:
         path = communicator.info().get("profile_path", "")
     if not path:
-        raise CommandError("there is no user configuration folder; give --profile FILE and set ISTHMUS_PROFILE")
+        raise CommandError("there is no user configuration folder; pass --profile FILE and set ISTHMUS_PROFILE")
     return Path(path)
 
 
 def available_candidates(ranks: int) -> list[str]:
-    """Every backend[:algorithm] that a job of that many ranks on this machine has."""
+    """Returns every available backend[:algorithm] of a job with `ranks` ranks on this machine."""
     candidates = []
     for backend in job_query.query_job(ranks, {"info": {}}, {"ISTHMUS_PROFILE": "none"})["backends"]:
-        # What no rule names is not created; the measurement names it.
+        # A backend that no rule names was not created, but the measurement selects it by name.
         if backend["available"] or backend["reason"].startswith("no rule names it"):
             candidates += [f"{backend['name']}:{name}" for name in backend["algorithms"]] or [backend["name"]]
     if not candidates:
-        raise CommandError(f"a job of {ranks} ranks has no backend here; isthmus info says why", NOT_AVAILABLE)
+        raise CommandError(
+            f"no backend is available for {ranks} ranks; run isthmus info for the reasons", NOT_AVAILABLE
+        )
     return candidates
 
 
@@ -120,7 +129,7 @@ def _measure(
     min_time: float,
     deadline: float,
 ) -> dict[str, list[Record]]:
-    """Records by candidate; "" is the baseline, what the rules choose without a profile."""
+    """Returns records by candidate. "" is the baseline: the selection without a profile."""
     providers = {"": measure.isthmus_provider(ranks)}
     providers |= {candidate: measure.isthmus_provider(ranks, backend=candidate) for candidate in candidates}
     labeled = [
@@ -133,10 +142,10 @@ def _measure(
     ]
     outcome = measure.measure(labeled, measure.Sweep(name, sizes, min_time_s=min_time), rounds, deadline)
     for candidate, reason in outcome.skipped.items():
-        note(f"{name}: {candidate} was left out: {reason}")
+        note(f"{name}: {candidate} was skipped: {reason}")
     wrong = [record for record in outcome.records if record.wrong]
     if wrong:
-        raise CommandError(f"{wrong[0].provider} gave wrong results for {name} at {wrong[0].bytes} bytes")
+        raise CommandError(f"{wrong[0].provider} returned wrong results for {name} of {wrong[0].bytes} bytes")
     by_candidate: dict[str, list[Record]] = {}
     for record in outcome.records:
         by_candidate.setdefault("" if record.provider == "rules" else record.provider, []).append(record)
@@ -144,10 +153,11 @@ def _measure(
 
 
 def rules_of(name: str, records_by_candidate: dict[str, list[Record]], ranks: int) -> list[dict[str, Any]]:
-    """Rules for the sizes where a candidate beats the baseline; neighbouring sizes share one rule.
+    """Returns rules for the sizes at which a candidate is faster than the baseline.
 
-    A range reaches from its first measured size to the next measured size of another winner, so sizes
-    between two measured ones go with the smaller. The last range is open, the first starts at 0.
+    Consecutive sizes with the same winner share a rule. Its range extends to the next measured size with
+    another winner, so a size between two measured sizes uses the winner of the smaller one. The first range
+    starts at 0, the last one is open.
     """
     baseline = {record.bytes: record.time_us.median for record in records_by_candidate.get("", [])}
     sizes = sorted(baseline)
@@ -175,7 +185,7 @@ def rules_of(name: str, records_by_candidate: dict[str, list[Record]], ranks: in
 
 
 def _winner(size: int, baseline: float, records_by_candidate: dict[str, list[Record]]) -> str:
-    """The candidate that is clearly faster than the baseline at that size, or ""."""
+    """Returns the candidate that is clearly faster than the baseline at that size, or ""."""
     best, fastest = "", baseline / _MIN_SPEEDUP
     for candidate, records in records_by_candidate.items():
         for record in records:
@@ -185,10 +195,10 @@ def _winner(size: int, baseline: float, records_by_candidate: dict[str, list[Rec
 
 
 def profile_text(rules: list[dict[str, Any]], command: str) -> str:
-    """The profile as TOML, in the grammar of docs/selection.md."""
+    """Returns the profile as TOML (see docs/reference/configuration.md)."""
     lines = [f"# Measured by `{command}` on {utc_now().isoformat()}, {os.cpu_count()} cores."]
     if not rules:
-        lines.append("# No candidate was faster than the built-in rules, so there are no rules here.")
+        lines.append("# No candidate was faster than the built-in rules, so this profile has no rules.")
     for rule in rules:
         lines += ["", "[[rule]]"]
         for key, value in rule.items():
@@ -210,6 +220,8 @@ def _table(name: str, records_by_candidate: dict[str, list[Record]]) -> Table:
             for record in records
             if record.bytes == size
         }
-        cells = [format_us(times[candidate]) if candidate in times else "" for candidate in records_by_candidate]
+        cells = [
+            format_us(times[candidate]) if candidate in times else "" for candidate in records_by_candidate
+        ]
         table.add_row(format_size(size), *cells, min(times, key=times.get) or "rules")
     return table
