@@ -1,5 +1,5 @@
-// What an allocation of plain device memory costs: Isthmus' pool against the driver's own calls, by turns in
-// one process. Platforms: cuda, and host (mmap is its driver).
+// Benchmark of plain device memory allocation: the pool of Isthmus against the native calls of the driver,
+// interleaved in one process. Platforms: cuda, and host (whose native call is mmap).
 //
 //   allocation_bench --platform cuda --largest 4M,16M --out out.json
 #include <dlfcn.h>
@@ -36,7 +36,7 @@ void check(isthmus_status status) {
   fail(std::string(info.message) + " (" + info.hint + ")");
 }
 
-// The platform's own allocator, without Isthmus.
+// The native allocator of the platform, without Isthmus.
 struct native_memory {
   virtual ~native_memory() = default;
   virtual void* allocate(std::size_t bytes) = 0;
@@ -57,7 +57,7 @@ struct host_memory final : native_memory {
   unsigned char read(const void* pointer) override { return *static_cast<const unsigned char*>(pointer); }
 };
 
-// CUDA's driver, found at run time: the program needs no CUDA to be built.
+// The CUDA driver, loaded at run time, so that building the program needs no CUDA.
 struct cuda_memory final : native_memory {
   explicit cuda_memory(int ordinal) {
     m_library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -97,7 +97,7 @@ struct cuda_memory final : native_memory {
   template <typename Function, typename... Arguments>
   void call(const char* name, Arguments... arguments) {
     const int code = find<Function>(name)(arguments...);
-    if (code != 0) fail(std::string(name) + " gave " + std::to_string(code));
+    if (code != 0) fail(std::string(name) + " failed with code " + std::to_string(code));
   }
 
   void* m_library;
@@ -105,7 +105,7 @@ struct cuda_memory final : native_memory {
   int (*m_free)(unsigned long long);
 };
 
-// One way to allocate, as the measurement sees it.
+// One way to allocate device memory.
 struct allocation_method {
   std::string provider, mode;
   std::function<void*(std::size_t)> allocate;
@@ -123,17 +123,18 @@ allocation_method isthmus_method(isthmus_device device, bool pooled) {
           [=](void* pointer, std::size_t) { check(isthmus_memory_free_device(device, pointer)); }};
 }
 
-// What the pool may keep unused; there is nothing to measure without one.
+// The number of unused bytes that the pool may keep. Fails if there is no pool, because there is nothing
+// to measure then.
 std::uint64_t pool_keep_bytes(isthmus_device device) {
   std::string explanation(4096, '\0');
   check(isthmus_memory_explain(device, explanation.data(), explanation.size(), nullptr));
   const nlohmann::json providers = nlohmann::json::parse(explanation.c_str())["providers"];
   for (const nlohmann::json& entry : providers)
     if (entry["available"].get<bool>() && entry["pool"].is_object()) return entry["pool"]["keep_bytes"];
-  fail("there is no pool: " + providers.dump());
+  fail("no memory provider has a pool: " + providers.dump());
 }
 
-// From 256 bytes to the largest, as many of each power of two.
+// Sizes from 256 bytes to the largest, with the same number in each power of two.
 std::vector<std::size_t> make_random_sizes(std::size_t count, std::size_t largest) {
   std::mt19937 engine(20261121);
   std::uniform_real_distribution<double> exponent(8, std::log2(static_cast<double>(largest)));
@@ -144,9 +145,10 @@ std::vector<std::size_t> make_random_sizes(std::size_t count, std::size_t larges
 
 double seconds(steady::time_point from) { return std::chrono::duration<double>(steady::now() - from).count(); }
 
-// "each": a block is freed before the next is allocated. "all": all live at a time, freed in another order.
-double time_round(const allocation_method& method, const std::vector<std::size_t>& sizes, bool frees_immediately,
-                  const std::vector<std::size_t>& order) {
+// Pattern "each": every block is freed before the next is allocated. Pattern "all": all blocks are alive at the
+// same time and are freed in another order.
+double time_round(const allocation_method& method, const std::vector<std::size_t>& sizes,
+                  bool frees_immediately, const std::vector<std::size_t>& order) {
   std::vector<void*> blocks(sizes.size());
   const auto start = steady::now();
   if (frees_immediately) {
@@ -158,8 +160,9 @@ double time_round(const allocation_method& method, const std::vector<std::size_t
   return seconds(start);
 }
 
-// Whether blocks that live at a time are apart: each is filled with its own value, then all ends are read.
-std::uint64_t count_wrong(const allocation_method& method, native_memory& native, const std::vector<std::size_t>& sizes) {
+// Counts blocks that overlap: fills each live block with its own value, then reads both ends of all blocks.
+std::uint64_t count_wrong(const allocation_method& method, native_memory& native,
+                          const std::vector<std::size_t>& sizes) {
   std::vector<unsigned char*> blocks;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     blocks.push_back(static_cast<unsigned char*>(method.allocate(sizes[i])));
@@ -174,18 +177,19 @@ std::uint64_t count_wrong(const allocation_method& method, native_memory& native
   return wrong;
 }
 
-nlohmann::json record(const std::string& collective, const allocation_method& method, const std::string& pattern,
-                      const std::vector<double>& us, std::uint64_t bytes) {
-  nlohmann::json result = bench::record_of({collective, "uint8", bytes, 1, method.provider, "", method.mode}, us, {});
+nlohmann::json record(const std::string& collective, const allocation_method& method,
+                      const std::string& pattern, const std::vector<double>& us, std::uint64_t bytes) {
+  nlohmann::json result =
+      bench::record_of({collective, "uint8", bytes, 1, method.provider, "", method.mode}, us, {});
   result["pattern"] = pattern;
   return result;
 }
 
 double median_of(const nlohmann::json& record) { return record["time_us"]["median"]; }
 
-// Every allocator by turns, so that what changes on the machine changes for all.
-void measure_sizes(const std::vector<allocation_method>& methods, native_memory& native, int rounds, std::size_t largest,
-                   nlohmann::json& records) {
+// Interleaves the methods, so that changes of the machine affect all of them.
+void measure_sizes(const std::vector<allocation_method>& methods, native_memory& native, int rounds,
+                   std::size_t largest, nlohmann::json& records) {
   const std::vector<std::size_t> sizes = make_random_sizes(1000, largest);
   std::vector<std::size_t> order(sizes.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -194,9 +198,10 @@ void measure_sizes(const std::vector<allocation_method>& methods, native_memory&
   for (std::size_t size : sizes) bytes += size;
   for (const bool frees_immediately : {true, false}) {
     std::vector<std::vector<double>> us(methods.size());
-    for (int round = -1; round < rounds; ++round) {  // the first is not counted: pools start empty
+    for (int round = -1; round < rounds; ++round) {  // the first round warms up: pools start empty
       for (std::size_t i = 0; i < methods.size(); ++i) {
-        const double us_per_call = time_round(methods[i], sizes, frees_immediately, order) * 1e6 / static_cast<double>(sizes.size());
+        const double us_per_call =
+            time_round(methods[i], sizes, frees_immediately, order) * 1e6 / static_cast<double>(sizes.size());
         if (round >= 0) us[i].push_back(us_per_call);
       }
     }
@@ -216,14 +221,14 @@ void measure_sizes(const std::vector<allocation_method>& methods, native_memory&
 }  // namespace
 
 int main(int count, char** arguments) {
-  CLI::App app("Costs of allocating plain device memory");
+  CLI::App app("Measures the cost of allocating plain device memory");
   std::string platform = "cuda", out;
   int ordinal = 0, rounds = 9;
   std::vector<std::size_t> largest = {4U << 20U};
   app.add_option("--platform", platform, "cuda or host")->check(CLI::IsMember({"cuda", "host"}));
-  app.add_option("--device", ordinal, "ordinal of the device");
+  app.add_option("--device", ordinal, "device ordinal");
   app.add_option("--rounds", rounds, "samples of 1,000 allocations")->check(CLI::Range(1, 1000));
-  app.add_option("--largest", largest, "largest sizes, a measurement each; the smallest size is 256 bytes")
+  app.add_option("--largest", largest, "largest sizes, one measurement each; the smallest size is 256 bytes")
       ->delimiter(',')
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::Range(512, 1 << 30));
@@ -241,7 +246,8 @@ int main(int count, char** arguments) {
         {cuda ? "cuda_driver" : "mmap", cuda ? "cuMemAlloc" : "mmap",
          [&](std::size_t bytes) {
            void* pointer = native->allocate(bytes);
-           if (pointer == nullptr) fail("the driver is out of memory");
+           if (pointer == nullptr)
+             fail("the driver has no memory left for " + std::to_string(bytes) + " bytes");
            return pointer;
          },
          [&](void* pointer, std::size_t bytes) { native->free(pointer, bytes); }},

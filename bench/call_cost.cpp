@@ -1,6 +1,6 @@
-// What a call costs on the host when there is nothing to communicate: a communicator of one rank, so the
-// time is validation, selection and dispatch. Beside it the same through MPI on MPI_COMM_SELF, and the bare
-// MPI call, whose difference is what Isthmus adds to MPI. Start it with mpiexec -n 1.
+// Host cost of a call with nothing to communicate: on a communicator of one rank the time is validation,
+// selection and dispatch. For comparison: the same call through the mpi backend on MPI_COMM_SELF, and the plain
+// MPI call; the difference is what Isthmus adds to MPI. Start it with mpiexec -n 1.
 #include <isthmus/isthmus.h>
 
 #include <isthmus/mpi.hpp>
@@ -32,7 +32,7 @@ cost measure(std::string provider, std::string backend, std::string collective, 
   return {std::move(provider), std::move(backend), std::move(collective), count, std::move(samples)};
 }
 
-// A communicator of this rank alone, with the environment's rules as they are now.
+// A communicator of only this rank, created with the current rules of the environment.
 class self_communicator {
  public:
   explicit self_communicator(const char* backend) {
@@ -51,16 +51,17 @@ class self_communicator {
 std::vector<cost> measure_all() {
   std::vector<cost> costs;
   float send = 1, recv = 0;
-  for (const char* backend : {"host", "mpi"}) {
+  for (const char* backend : {"shm", "mpi"}) {
     const self_communicator communicator(backend);
     for (const std::uint64_t count : {0, 1})
       costs.push_back(measure("isthmus", backend, "allreduce", count, [&] {
-        check(isthmus_allreduce(&send, &recv, count, ISTHMUS_FLOAT32, ISTHMUS_SUM, communicator.get(), nullptr));
+        check(
+            isthmus_allreduce(&send, &recv, count, ISTHMUS_FLOAT32, ISTHMUS_SUM, communicator.get(), nullptr));
       }));
-    costs.push_back(
-        measure("isthmus", backend, "barrier", 0, [&] { check(isthmus_barrier(communicator.get(), nullptr)); }));
+    costs.push_back(measure("isthmus", backend, "barrier", 0,
+                            [&] { check(isthmus_barrier(communicator.get(), nullptr)); }));
   }
-  MPI_Comm comm = MPI_COMM_NULL;  // a duplicate, as Isthmus uses one
+  MPI_Comm comm = MPI_COMM_NULL;  // a duplicate, as in Isthmus
   MPI_Comm_dup(MPI_COMM_SELF, &comm);
   costs.push_back(
       measure("mpi", "", "allreduce", 1, [&] { MPI_Allreduce(&send, &recv, 1, MPI_FLOAT, MPI_SUM, comm); }));
@@ -70,8 +71,9 @@ std::vector<cost> measure_all() {
 }
 
 nlohmann::json record_of(const cost& entry) {
-  nlohmann::json record = bench::record_of(
-      {entry.collective, "float32", 4 * entry.count, 1, entry.provider, entry.backend, "host"}, entry.call_us, {});
+  nlohmann::json record =
+      bench::record_of({entry.collective, "float32", 4 * entry.count, 1, entry.provider, entry.backend, "host"},
+                       entry.call_us, {});
   record["op"] = "sum";
   record["host_overhead_us"] = bench::median(entry.call_us);
   return record;

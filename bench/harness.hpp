@@ -1,7 +1,7 @@
-// The measurement that every provider goes through. For each call: fresh random input and a poisoned
-// output outside the timed region, the harness' own barrier, then the call, timed on each rank. A sample
-// is the maximum over the ranks of one call. The result is compared with the oracle of the
-// tests before and after.
+// The measurement loop for all providers. Each call gets fresh random input and a poisoned output outside
+// of the timed region, then the barrier of the harness; the call itself is timed on every rank. A sample is
+// the maximum over ranks for one call. Results are compared with the oracle of the tests before and after
+// the timed calls.
 #pragma once
 
 #include <cstdio>
@@ -17,8 +17,8 @@
 
 namespace bench {
 
-// One call. `count` is the elements of a block; root is rank 0, where broadcast works in place (recv == send),
-// as MPI's does.
+// One call. `count` is the number of elements of a block. The root is rank 0, where broadcast works in place
+// (recv == send), as in MPI.
 struct bench_call {
   traffic_pattern pattern;
   std::uint64_t count;
@@ -33,20 +33,20 @@ class provider {
  public:
   virtual ~provider() = default;
   virtual provider_identity identity() const = 0;
-  // Why this library cannot do it at all; "" if it can.
+  // Returns the reason why the library cannot run this measurement, or "".
   virtual std::string refuses(const options& settings) const = 0;
-  // Why it cannot make this call; "" if it can. The same on every rank.
+  // Returns the reason why it cannot run this call, or "". The result is the same on every rank.
   virtual std::string refuses_call(const bench_call&) { return ""; }
-  // Collective: the same size on every rank.
+  // Collective: all ranks pass the same size.
   virtual void* allocate(std::uint64_t bytes) = 0;
   virtual void release(void* pointer) = 0;
-  // Blocks until this rank's part is done; throws on failure.
+  // Blocking: until the part of this rank is complete. Errors: throws.
   virtual void run(const bench_call& call) = 0;
-  // Rank 0 asks once per size, outside the timing.
+  // Called by rank 0 once per size, outside of the timed region.
   virtual chosen_path path(const bench_call&) { return {}; }
 };
 
-// Private memory of the process, on huge-page boundaries, the same for all providers.
+// Private memory, aligned to huge pages, which all providers use.
 inline void* allocate_private(std::uint64_t bytes) {
   void* pointer = nullptr;
   if (posix_memalign(&pointer, std::size_t{1} << 21, std::max<std::uint64_t>(bytes, 1)) != 0)
@@ -54,7 +54,7 @@ inline void* allocate_private(std::uint64_t bytes) {
   return pointer;
 }
 
-// FNV-1a over 8-byte words: tells whether two ranks hold the same bits.
+// FNV-1a over 8-byte words; detects ranks whose results differ.
 inline std::uint64_t digest(const void* data, std::uint64_t bytes) {
   const auto* cursor = static_cast<const unsigned char*>(data);
   std::uint64_t hash = 0xcbf29ce484222325u;
@@ -75,10 +75,10 @@ class measurement {
         m_library(library),
         m_report(settings, labelled(settings, library), ranks.size(), ranks.placement()) {}
 
-  // Why there is no figure at all; "" where there is one.
+  // The reason why nothing was measured, or "".
   const std::string& refusal_reason() const { return m_refusal_reason; }
 
-  // Returns the number of wrong elements over all sizes, the same on every rank.
+  // Returns the number of wrong elements over all sizes; the same on every rank.
   std::uint64_t sweep() {
     ns_per_tick();
     if (m_team.rank() == 0 && !m_settings.quiet) m_report.print_header();
@@ -99,31 +99,34 @@ class measurement {
   }
 
   std::uint64_t bytes_per_count() const {
-    return oracle::bytes_of(m_settings.datatype) *
-           (has_block_per_rank(collective_of(m_settings.pattern)) ? static_cast<std::uint64_t>(m_team.size()) : 1);
+    return oracle::bytes_of(m_settings.datatype) * (has_block_per_rank(collective_of(m_settings.pattern))
+                                                        ? static_cast<std::uint64_t>(m_team.size())
+                                                        : 1);
   }
 
-  // Sizes below one element per block become one element.
+  // Sizes below one element per block are rounded up to one element.
   std::set<std::uint64_t> block_counts() const {
     std::set<std::uint64_t> counts;
     for (const std::uint64_t bytes : m_settings.sizes)
-      counts.insert(m_settings.pattern == traffic_pattern::barrier ? 0
-                                                     : std::max<std::uint64_t>(1, bytes / bytes_per_count()));
+      counts.insert(m_settings.pattern == traffic_pattern::barrier
+                        ? 0
+                        : std::max<std::uint64_t>(1, bytes / bytes_per_count()));
     return counts;
   }
 
-  // A size that the library refuses is left out, with its `reason`.
+  // Measures one size. If the library refuses it, sets `reason`.
   std::uint64_t measure(std::uint64_t count, std::string& reason, bool& measured) {
     m_shape = shape_of(m_settings.pattern, count, m_team.rank(), m_team.size());
     const std::uint64_t element = oracle::bytes_of(m_settings.datatype);
     m_send_bytes = send_extent(m_shape, m_team.rank()) * element;
     m_recv_bytes = recv_extent(m_shape, m_team.rank()) * element;
-    // Every rank allocates what rank 0, which is every root, needs: a shared heap wants equal sizes.
-    const oracle::operation_shape of_root = shape_of(m_settings.pattern, count, 0, m_team.size());
-    void* send = m_library.allocate(send_extent(of_root, 0) * element);
-    void* recv = m_library.allocate(recv_extent(of_root, 0) * element);
+    // Every rank allocates what rank 0, the only root, needs: a shared heap requires equal sizes.
+    const oracle::operation_shape root_shape = shape_of(m_settings.pattern, count, 0, m_team.size());
+    void* send = m_library.allocate(send_extent(root_shape, 0) * element);
+    void* recv = m_library.allocate(recv_extent(root_shape, 0) * element);
     const bool in_place = m_settings.pattern == traffic_pattern::broadcast && m_team.rank() == 0;
-    const bench_call call{m_settings.pattern, count, m_settings.datatype, m_settings.op, send, in_place ? send : recv};
+    const bench_call call{m_settings.pattern, count, m_settings.datatype,
+                          m_settings.op,      send,  in_place ? send : recv};
 
     const std::string refusal = m_library.refuses_call(call);
     const std::uint64_t wrong = refusal.empty() ? measure(call) : 0;
@@ -146,12 +149,13 @@ class measurement {
     return wrong;
   }
 
-  // Of the current call.
+  // The inputs of the current call.
   oracle::input_spec inputs() const {
-    return {m_settings.datatype, m_settings.op, oracle::input_class::ordinary, oracle::mix(m_settings.seed, m_call_number)};
+    return {m_settings.datatype, m_settings.op, oracle::input_class::ordinary,
+            oracle::mix(m_settings.seed, m_call_number)};
   }
 
-  // Fresh input, all-ones poison (NaN or -1) in the output.
+  // Writes fresh input, and all-ones poison (NaN or -1) into the output.
   void prepare(const bench_call& call) {
     ++m_call_number;
     oracle::fill(inputs(), m_team.rank(), 0,
@@ -164,9 +168,9 @@ class measurement {
     prepare(call);
     m_library.run(call);
     if (!m_settings.check) return 0;
-    // Any order of steps in the element's own type is allowed: what libraries promise.
-    std::uint64_t wrong =
-        oracle::count_errors({inputs(), m_shape, m_team.rank(), true}, static_cast<const std::byte*>(call.recv));
+    // Accepts any order of operations in the type of the elements, which is what libraries guarantee.
+    std::uint64_t wrong = oracle::count_errors({inputs(), m_shape, m_team.rank(), true},
+                                               static_cast<const std::byte*>(call.recv));
     if (m_settings.pattern == traffic_pattern::allreduce) wrong += differs_from_rank_0(call.recv);
     return wrong;
   }
@@ -189,34 +193,35 @@ class measurement {
     return static_cast<std::uint32_t>(std::min<std::uint64_t>(elapsed, UINT32_MAX));
   }
 
-  // Batches that double until the time is used up, so that one slow call at the start decides nothing.
+  // Doubles the batch until the time is used up, so that one slow call at the start does not
+  // determine the count.
   std::vector<double> timed_calls(const bench_call& call) {
     timed_call(call);  // warm-up
     shared_block& block = m_team.block();
-    const auto at_least = static_cast<std::uint64_t>(m_settings.min_samples);
-    const auto at_most = static_cast<std::uint64_t>(m_settings.max_samples);
+    const auto min_count = static_cast<std::uint64_t>(m_settings.min_samples);
+    const auto max_count = static_cast<std::uint64_t>(m_settings.max_samples);
     const std::uint64_t start = steady_ns();
     std::uint64_t samples = 0;
     for (bool more = true; more;) {
-      const std::uint64_t end = std::min(std::max(at_least, 2 * samples), at_most);
+      const std::uint64_t end = std::min(std::max(min_count, 2 * samples), max_count);
       for (; samples < end; ++samples) block.elapsed_ticks[m_team.rank()][samples] = timed_call(call);
       const double elapsed_s = static_cast<double>(steady_ns() - start) / 1e9;
-      more = m_team.decide(samples < at_most && elapsed_s < m_settings.min_time_s) != 0;
+      more = m_team.decide(samples < max_count && elapsed_s < m_settings.min_time_s) != 0;
     }
     std::vector<double> result(samples);
-    const double to_us = ns_per_tick() / 1e3 / (m_settings.pattern == traffic_pattern::ping ? 2 : 1);
+    const double us_factor = ns_per_tick() / 1e3 / (m_settings.pattern == traffic_pattern::ping ? 2 : 1);
     for (std::uint64_t i = 0; i < samples; ++i) {
       std::uint32_t slowest = 0;
       for (int r = 0; r < m_team.size(); ++r) slowest = std::max(slowest, block.elapsed_ticks[r][i]);
-      result[i] = slowest * to_us;
+      result[i] = slowest * us_factor;
     }
     m_team.barrier();
     return result;
   }
 
-  std::uint64_t sum_over_ranks(std::uint64_t mine) {
+  std::uint64_t sum_over_ranks(std::uint64_t value) {
     shared_block& block = m_team.block();
-    block.wrong[m_team.rank()] = mine;
+    block.wrong[m_team.rank()] = value;
     m_team.barrier();
     std::uint64_t sum = 0;
     for (int r = 0; r < m_team.size(); ++r) sum += block.wrong[r];
@@ -229,12 +234,12 @@ class measurement {
   provider& m_library;
   report m_report;
   std::string m_refusal_reason;
-  oracle::operation_shape m_shape{};  // of the size that is being measured
+  oracle::operation_shape m_shape{};  // of the current size
   std::uint64_t m_call_number = 0, m_send_bytes = 0, m_recv_bytes = 0;
 };
 
-// Measures on this rank. The process' exit status: 0, 1 when a result was wrong or something failed, 3 when the
-// library can do nothing of what was asked.
+// Measures on this rank. Returns the exit status: 0 success, 1 wrong result or failure, 3 the library supports
+// nothing of what was requested.
 inline int measure(const options& settings, const team& ranks, provider& library) {
   const auto refuse = [&](const std::string& reason) {
     if (ranks.rank() == 0)

@@ -1,6 +1,6 @@
-// A collective whose ranks are on several platforms, or on nodes of their own, beside the same one with
-// all ranks on the host, its slowest part. Ranks are processes; both take turns, a sample is the slowest rank's
-// time.
+// A collective whose ranks are on several platforms or nodes, compared with the same collective with all
+// ranks on the host, its slowest part. Ranks are processes. The two are interleaved; a sample is the time of
+// the slowest rank.
 //
 //   hierarchical_bench --platforms cuda,cuda,host,host --sizes 16M --out out.json
 //   hierarchical_bench --platforms cuda,cuda --nodes a,b --sizes 16M --collective alltoall
@@ -24,7 +24,7 @@ using isthmus::detail::check;
 
 struct bench_settings {
   std::vector<std::string> platforms{"cuda", "cuda", "host", "host"};
-  std::vector<std::string> nodes;  // of each rank; empty: one
+  std::vector<std::string> nodes;  // of each rank; empty: one node
   std::vector<int> ordinals;       // of each rank's device; empty: 0
   std::string sizes = "16M", collective = "allreduce", out;
   int rounds = 31;
@@ -35,18 +35,19 @@ isthmus_device find_device(const std::string& platform, int ordinal) {
   for (int i = 0; i < ISTHMUS_PLATFORM_COUNT; ++i)
     if (platform == isthmus_platform_name(static_cast<isthmus_platform>(i)))
       return {static_cast<isthmus_platform>(i), ordinal};
-  throw std::runtime_error("no platform " + platform);
+  throw std::runtime_error("--platforms: unknown platform " + platform);
 }
 
-// A communicator of all ranks and this rank's buffers for it.
+// A communicator of all ranks, with the buffers of this rank.
 class communicator_side {
  public:
-  // `collective`: allreduce, or alltoall of `bytes` in all.
-  communicator_side(const bench::team& ranks, isthmus_device device, std::uint64_t bytes, const std::string& collective)
+  // `collective` is allreduce, or alltoall with `bytes` in total.
+  communicator_side(const bench::team& ranks, isthmus_device device, std::uint64_t bytes,
+                    const std::string& collective)
       : m_device(device), m_count(bytes / 4), m_rank(ranks.rank()) {
     m_operation.collective = collective == "alltoall" ? ISTHMUS_ALLTOALL : ISTHMUS_ALLREDUCE;
-    m_block =
-        m_operation.collective == ISTHMUS_ALLTOALL ? m_count / static_cast<std::uint64_t>(ranks.size()) : m_count;
+    m_block = m_operation.collective == ISTHMUS_ALLTOALL ? m_count / static_cast<std::uint64_t>(ranks.size())
+                                                         : m_count;
     isthmus_unique_id id{};
     if (ranks.rank() == 0) check(isthmus_unique_id_create(nullptr, &id));
     ranks.share(id);
@@ -74,13 +75,14 @@ class communicator_side {
   communicator_side& operator=(const communicator_side&) = delete;
 
   void call() const { check(isthmus_enqueue(m_communicator, &m_operation)); }
-  // Elements that differ from the result, which is exact.
+  // The number of elements that differ from the exact result.
   std::uint64_t count_wrong(int ranks) const {
-    std::vector<float> got(m_count);
-    copy(got.data(), {}, m_recv, m_device, m_count * 4);
+    std::vector<float> actual(m_count);
+    copy(actual.data(), {}, m_recv, m_device, m_count * 4);
     check(isthmus_barrier(m_communicator, nullptr));  // waits for the copy on the stream
     std::uint64_t count = 0;
-    for (std::uint64_t i = 0; i < m_block * blocks(ranks); ++i) count += got[i] != expected(ranks, i) ? 1 : 0;
+    for (std::uint64_t i = 0; i < m_block * blocks(ranks); ++i)
+      count += actual[i] != expected(ranks, i) ? 1 : 0;
     return count;
   }
   std::string backend() const {
@@ -112,7 +114,7 @@ class communicator_side {
   }
 
   isthmus_device m_device;
-  std::uint64_t m_count, m_block;  // elements of a buffer, and of the block that a call counts
+  std::uint64_t m_count, m_block;  // elements of a buffer, and of the block that `count` refers to
   int m_rank;
   isthmus_operation m_operation{};
   std::vector<float> m_input;
@@ -121,7 +123,7 @@ class communicator_side {
   void* m_recv = nullptr;
 };
 
-// Of the slowest rank.
+// The time of the slowest rank.
 double time_us(const bench::team& ranks, const communicator_side& side) {
   ranks.barrier();
   const std::uint64_t begin = bench::steady_ns();
@@ -147,10 +149,12 @@ std::string mode_of(const bench_settings& settings) {
   return settings.nodes.empty() ? mode : mode + " on nodes " + CLI::detail::join(settings.nodes, "+");
 }
 
-void measure(const bench::team& ranks, const bench_settings& settings, std::uint64_t bytes, nlohmann::json& records) {
-  const auto own = static_cast<std::size_t>(ranks.rank());
-  const int ordinal = settings.ordinals.empty() ? 0 : settings.ordinals[own];
-  const communicator_side mixed_side(ranks, find_device(settings.platforms[own], ordinal), bytes, settings.collective);
+void measure(const bench::team& ranks, const bench_settings& settings, std::uint64_t bytes,
+             nlohmann::json& records) {
+  const auto index = static_cast<std::size_t>(ranks.rank());
+  const int ordinal = settings.ordinals.empty() ? 0 : settings.ordinals[index];
+  const communicator_side mixed_side(ranks, find_device(settings.platforms[index], ordinal), bytes,
+                                     settings.collective);
   const communicator_side host_side(ranks, {ISTHMUS_PLATFORM_HOST, 0}, bytes, settings.collective);
   for (int i = 0; i < 3; ++i) {
     time_us(ranks, mixed_side);
@@ -162,7 +166,8 @@ void measure(const bench::team& ranks, const bench_settings& settings, std::uint
     host_samples.push_back(time_us(ranks, host_side));
   }
   const double n = ranks.size();
-  const auto add = [&](const communicator_side& side, const std::vector<double>& samples, const std::string& mode) {
+  const auto add = [&](const communicator_side& side, const std::vector<double>& samples,
+                       const std::string& mode) {
     const std::uint64_t wrong = count_wrong_on_all_ranks(ranks, side);
     if (ranks.rank() != 0) return;
     const double rate = static_cast<double>(bytes) / bench::median(samples) / 1000;
@@ -182,13 +187,15 @@ void measure(const bench::team& ranks, const bench_settings& settings, std::uint
 
 int run_rank(const bench::team& ranks, const bench_settings& settings, const std::string& command) {
   try {
-    if (settings.share_device)  // NCCL takes them for ranks of several hosts
+    if (settings.share_device)  // makes NCCL accept ranks that share a device
       setenv("NCCL_HOSTID", ("rank" + std::to_string(ranks.rank())).c_str(), 1);
     if (!settings.nodes.empty())
       setenv("ISTHMUS_NODE", settings.nodes[static_cast<std::size_t>(ranks.rank())].c_str(), 1);
     nlohmann::json records = nlohmann::json::array();
-    for (const std::uint64_t bytes : bench::parse_sizes(settings.sizes)) measure(ranks, settings, bytes, records);
-    if (ranks.rank() == 0) bench::write_records(settings.out, command, {{"isthmus", isthmus_version()}}, records);
+    for (const std::uint64_t bytes : bench::parse_sizes(settings.sizes))
+      measure(ranks, settings, bytes, records);
+    if (ranks.rank() == 0)
+      bench::write_records(settings.out, command, {{"isthmus", isthmus_version()}}, records);
     for (const auto& record : records)
       if (record.at("wrong") != 0) return 1;
     return 0;
@@ -203,20 +210,20 @@ int run_rank(const bench::team& ranks, const bench_settings& settings, const std
 
 int main(int argc, char** argv) {
   bench_settings settings;
-  CLI::App app("a collective over several platforms or nodes beside its slowest part");
-  app.add_option("--platforms", settings.platforms, "of each rank")->delimiter(',');
-  app.add_option("--nodes", settings.nodes, "of each rank: names for ISTHMUS_NODE")->delimiter(',');
+  CLI::App app("Compares a collective over several platforms or nodes with its slowest part");
+  app.add_option("--platforms", settings.platforms, "platform of each rank")->delimiter(',');
+  app.add_option("--nodes", settings.nodes, "node name of each rank (ISTHMUS_NODE)")->delimiter(',');
   app.add_option("--sizes", settings.sizes, "bytes, as 1M,16M or 64K:16M:4");
   app.add_option("--collective", settings.collective, "allreduce (default) or alltoall")
       ->check(CLI::IsMember({"allreduce", "alltoall"}));
-  app.add_option("--ordinals", settings.ordinals, "of each rank's device")->delimiter(',');
-  app.add_flag("--share-device", settings.share_device, "ranks of one GPU may meet in NCCL; times mean nothing");
-  app.add_option("--rounds", settings.rounds, "samples of each")->check(CLI::PositiveNumber);
-  app.add_option("--out", settings.out, "file of records");
+  app.add_option("--ordinals", settings.ordinals, "device ordinal of each rank")->delimiter(',');
+  app.add_flag("--share-device", settings.share_device, "allow NCCL ranks on one GPU; times are not valid");
+  app.add_option("--rounds", settings.rounds, "samples per variant")->check(CLI::PositiveNumber);
+  app.add_option("--out", settings.out, "JSON file with the records");
   CLI11_PARSE(app, argc, argv);
   const auto fits = [&](std::size_t n) { return n == 0 || n == settings.platforms.size(); };
   if (!fits(settings.nodes.size()) || !fits(settings.ordinals.size())) {
-    std::fputs("--nodes and --ordinals need as many entries as --platforms\n", stderr);
+    std::fputs("--nodes and --ordinals must have as many entries as --platforms\n", stderr);
     return 2;
   }
   const std::string command = bench::command_of(argc, argv);

@@ -1,8 +1,8 @@
-// Isthmus through its C API, measured by the harness that measures plain MPI. Started by mpiexec the ranks
-// meet through MPI; with --ranks N the program forks them itself and they meet through a unique id, or with
-// --threads they are threads of this process.
+// Isthmus through its C API, measured with the same harness as plain MPI. Under mpiexec the ranks connect
+// through MPI. With --ranks N the program forks the ranks, which connect through a unique id; with --threads
+// they are threads of this process.
 //
-// Exit status: 0 right, 1 failed or wrong, 2 bad arguments, 3 Isthmus cannot do what was asked.
+// Exit status: 0 success, 1 failure or wrong result, 2 bad arguments, 3 Isthmus does not support the request.
 #include <isthmus/isthmus.h>
 #include <isthmus/memory.h>
 
@@ -18,7 +18,7 @@ namespace {
 using isthmus::detail::check;
 
 struct isthmus_options {
-  int ranks = 0;  // 0: started by mpiexec
+  int ranks = 0;  // 0: ranks are started by mpiexec
   bool heap = false, threads = false;
   std::string backend, config;
 };
@@ -58,9 +58,12 @@ class isthmus_provider : public bench::provider {
     const isthmus_datatype type = call.datatype;
     const isthmus_communicator comm = m_communicator;
     switch (call.pattern) {
-      case traffic_pattern::broadcast: return check(isthmus_broadcast(send, recv, count, type, 0, comm, nullptr));
-      case traffic_pattern::reduce: return check(isthmus_reduce(send, recv, count, type, call.op, 0, comm, nullptr));
-      case traffic_pattern::allreduce: return check(isthmus_allreduce(send, recv, count, type, call.op, comm, nullptr));
+      case traffic_pattern::broadcast:
+        return check(isthmus_broadcast(send, recv, count, type, 0, comm, nullptr));
+      case traffic_pattern::reduce:
+        return check(isthmus_reduce(send, recv, count, type, call.op, 0, comm, nullptr));
+      case traffic_pattern::allreduce:
+        return check(isthmus_allreduce(send, recv, count, type, call.op, comm, nullptr));
       case traffic_pattern::reduce_scatter:
         return check(isthmus_reduce_scatter(send, recv, count, type, call.op, comm, nullptr));
       case traffic_pattern::allgather: return check(isthmus_allgather(send, recv, count, type, comm, nullptr));
@@ -73,17 +76,18 @@ class isthmus_provider : public bench::provider {
     }
   }
 
-  // A forced algorithm may not be for this collective, or not for every size.
+  // A forced algorithm may not support this collective or size.
   std::string refuses_call(const bench::bench_call& call) override {
-    const nlohmann::json explained = explain(call);
-    return explained["backend"].is_string() ? "" : explained.value("reason", "no backend can do it");
+    const nlohmann::json explanation = explain(call);
+    return explanation["backend"].is_string() ? ""
+                                              : explanation.value("reason", "no backend supports the call");
   }
 
   bench::chosen_path path(const bench::bench_call& call) override {
-    const nlohmann::json explained = explain(call);
-    const std::string algorithm = explained.value("algorithm", "");
-    return {explained.value("backend", "") + (algorithm.empty() ? "" : ":" + algorithm),
-            explained.value("reason", "")};
+    const nlohmann::json explanation = explain(call);
+    const std::string algorithm = explanation.value("algorithm", "");
+    return {explanation.value("backend", "") + (algorithm.empty() ? "" : ":" + algorithm),
+            explanation.value("reason", "")};
   }
 
  private:
@@ -106,10 +110,10 @@ class isthmus_provider : public bench::provider {
   void sendrecv(const void* send, void* recv, std::uint64_t count, isthmus_datatype type) const {
     check(isthmus_group_start());
     const isthmus_status sent = isthmus_send(send, count, type, (m_rank + 1) % m_size, m_communicator, nullptr);
-    const isthmus_status received =
+    const isthmus_status recv_status =
         isthmus_recv(recv, count, type, (m_rank + m_size - 1) % m_size, m_communicator, nullptr);
-    const isthmus_status ended = isthmus_group_end();
-    check(sent), check(received), check(ended);
+    const isthmus_status end_status = isthmus_group_end();
+    check(sent), check(recv_status), check(end_status);
   }
 
   void ping(const void* send, void* recv, std::uint64_t count, isthmus_datatype type) const {
@@ -159,7 +163,7 @@ int forked_rank(const bench::options& settings, const isthmus_options& own, cons
   }
 }
 
-// The largest exit status of the ranks, each on a core of its own as forked ones are.
+// Returns the largest exit status of the ranks, each on its own core like forked ranks.
 int threads_of_this_process(const bench::options& settings, const isthmus_options& own) {
   std::atomic<int> worst = 0;
   bench::thread_ranks(own.ranks, settings.timeout_s).each([&](const bench::team& ranks) {
@@ -171,7 +175,8 @@ int threads_of_this_process(const bench::options& settings, const isthmus_option
 
 int mpi_rank(const bench::options& settings, const isthmus_options& own) {
   int provided = MPI_THREAD_SINGLE, status = 1;
-  // One thread at a time calls MPI here; MPI_THREAD_MULTIPLE would slow MPICH down (docs/benchmarks.md).
+  // Only one thread at a time calls MPI; MPI_THREAD_MULTIPLE would slow MPICH
+  // down (docs/internals/benchmarks.md).
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
   try {
     const bench::team ranks = bench::create_mpi_team(settings.timeout_s);
@@ -195,7 +200,7 @@ int main(int argc, char** argv) {
   app.add_option("--ranks", own.ranks, "fork this many ranks instead of using MPI")
       ->check(CLI::Range(1, bench::max_ranks));
   app.add_flag("--heap", own.heap, "buffers in the symmetric heap");
-  app.add_flag("--threads", own.threads, "the ranks of --ranks are threads of this process");
+  app.add_flag("--threads", own.threads, "run the ranks of --ranks as threads of this process");
   app.add_option("--backend", own.backend, "force this backend, or backend:algorithm");
   app.add_option("--config", own.config, "configuration file");
   try {

@@ -1,12 +1,12 @@
-// What a call of NCCL costs that libisthmus_nccl_preload.so passes on: in one process the same calls go by
-// turns through the library and straight to NCCL. Their difference is the library's. On a communicator of one
-// rank, which is never attached, or on one of several processes, where the library keeps the order with its own
-// calls, and where there are rows of calls with work for the device, too. Not linked with either:
-// nccl_pass_cost LIBRARY NCCL [FILE [--rank R --size N --id MEETING_FILE --device D]], as scripts/each_rank
-// calls it; NCCL may be its stand-in of tests/standins.
+// Cost of NCCL calls that libisthmus_nccl_preload.so passes through: in one process the same calls alternate
+// between the library and NCCL itself; the difference is the cost of the library. It runs on a communicator of
+// one rank, which is never attached, or of several processes, where the library orders NCCL calls with its own;
+// in that case some calls also have work for the device. The program links with neither library:
+//   nccl_pass_cost LIBRARY NCCL [FILE [--rank R --size N --id FILE --device D]]
+// scripts/each_rank starts it for several ranks. NCCL may be the stand-in of tests/standins.
 //
-// NCCL's questions to itself by exported names lead to the library only when that is preloaded: compare the
-// same row of two runs, one under LD_PRELOAD and one whose LIBRARY is NCCL itself.
+// Calls between exported functions of NCCL reach the library only if it is preloaded. To measure them, compare
+// the same row of two runs: one under LD_PRELOAD, and one whose LIBRARY is NCCL itself.
 #include <dlfcn.h>
 
 #include <CLI/CLI.hpp>
@@ -31,9 +31,9 @@ constexpr int int32 = 2;  // ncclInt32
 
 template <typename Function>
 Function function_of(void* library, const char* name) {
-  void* const found = dlsym(library, name);
-  if (found == nullptr) throw std::runtime_error(std::string("no ") + name);
-  return reinterpret_cast<Function>(found);
+  void* const symbol = dlsym(library, name);
+  if (symbol == nullptr) throw std::runtime_error(std::string("no function ") + name + " in the library");
+  return reinterpret_cast<Function>(symbol);
 }
 
 void* open(const char* path) {
@@ -46,7 +46,7 @@ void check(int code, const char* function) {
   if (code != 0) throw std::runtime_error(std::string(function) + " failed");
 }
 
-// By CUDA's driver: one device's context, current in this thread, a stream and some memory.
+// A device through the CUDA driver: its context, current in this thread, a stream and some memory.
 class cuda_device {
  public:
   explicit cuda_device(int ordinal) {
@@ -55,12 +55,12 @@ class cuda_device {
     void* context = nullptr;
     check(function_of<int (*)(unsigned)>(m_driver, "cuInit")(0), "cuInit");
     check(function_of<int (*)(void**, int)>(m_driver, "cuDevicePrimaryCtxRetain")(&context, ordinal),
-         "cuDevicePrimaryCtxRetain");
+          "cuDevicePrimaryCtxRetain");
     check(function_of<int (*)(void*)>(m_driver, "cuCtxPushCurrent_v2")(context), "cuCtxPushCurrent_v2");
     check(function_of<int (*)(void**, unsigned, int)>(m_driver, "cuStreamCreateWithPriority")(&m_stream, 1, 0),
-         "cuStreamCreateWithPriority");
+          "cuStreamCreateWithPriority");
     check(function_of<int (*)(void**, std::size_t)>(m_driver, "cuMemAlloc_v2")(&m_memory, 1 << 20),
-         "cuMemAlloc_v2");
+          "cuMemAlloc_v2");
     m_synchronize = function_of<int (*)(void*)>(m_driver, "cuStreamSynchronize");
   }
   void* stream() const { return m_stream; }
@@ -76,7 +76,7 @@ using sum_function = int (*)(const void*, void*, std::size_t, int, int, void*, v
 using group_function = int (*)();
 using named_calls = std::vector<std::pair<std::string, std::function<void()>>>;
 
-// A question, a collective without elements, an empty group: nothing for a device to do.
+// Calls without work for a device: a query, a collective without elements, an empty group.
 named_calls host_calls(void* library, void* comm, int* answer) {
   using count_function = int (*)(void*, int*);
   const auto count = function_of<count_function>(library, "ncclCommCount");
@@ -91,7 +91,8 @@ named_calls host_calls(void* library, void* comm, int* answer) {
            }}};
 }
 
-// A call that no backend of Isthmus does, messages in a group, a collective of one function (2.28 and later).
+// Calls with work for the device: one that no backend of Isthmus supports, messages in a group, and a
+// collective that NCCL has a function for since 2.28.
 named_calls device_calls(void* library, void* comm, const cuda_device& device, int ranks) {
   using move_function = int (*)(const void*, void*, std::size_t, int, void*, void*);
   using send_function = int (*)(const void*, std::size_t, int, int, void*, void*);
@@ -103,19 +104,20 @@ named_calls device_calls(void* library, void* comm, const cuda_device& device, i
   const auto end = function_of<group_function>(library, "ncclGroupEnd");
   char *const from = device.memory(), *const to = from + (1 << 19);
   void* const stream = device.stream();
-  named_calls rows = {{"ncclAllReduce of int32", [=] { sum(from, to, device_call_bytes / 4, int32, 0, comm, stream); }},
-                      {"messages in a group", [=] {
-                         start();
-                         for (int peer = 0; peer < ranks; ++peer) {
-                           const std::size_t at = static_cast<std::size_t>(peer) * device_call_bytes;
-                           send(from + at, device_call_bytes / 4, int32, peer, comm, stream);
-                           receive(to + at, device_call_bytes / 4, int32, peer, comm, stream);
-                         }
-                         end();
-                       }}};
-  if (void* const found = dlsym(library, "ncclAlltoAll"))
+  named_calls rows = {
+      {"ncclAllReduce of int32", [=] { sum(from, to, device_call_bytes / 4, int32, 0, comm, stream); }},
+      {"messages in a group", [=] {
+         start();
+         for (int peer = 0; peer < ranks; ++peer) {
+           const std::size_t offset = static_cast<std::size_t>(peer) * device_call_bytes;
+           send(from + offset, device_call_bytes / 4, int32, peer, comm, stream);
+           receive(to + offset, device_call_bytes / 4, int32, peer, comm, stream);
+         }
+         end();
+       }}};
+  if (void* const symbol = dlsym(library, "ncclAlltoAll"))
     rows.emplace_back("ncclAlltoAll", [=] {
-      reinterpret_cast<move_function>(found)(from, to, device_call_bytes / 4, int32, comm, stream);
+      reinterpret_cast<move_function>(symbol)(from, to, device_call_bytes / 4, int32, comm, stream);
     });
   return rows;
 }
@@ -145,43 +147,45 @@ void* make_communicator(void* shim, const process_arguments& arguments) {
   void* comm = nullptr;
   if (arguments.ranks == 1)
     check(function_of<int (*)(void**, int, const int*)>(shim, "ncclCommInitAll")(&comm, 1, nullptr),
-         "ncclCommInitAll");
+          "ncclCommInitAll");
   else
     check(function_of<int (*)(void**, int, nccl_id, int)>(shim, "ncclCommInitRank")(
-             &comm, arguments.ranks, shared_id(shim, arguments), arguments.rank),
-         "ncclCommInitRank");
+              &comm, arguments.ranks, shared_id(shim, arguments), arguments.rank),
+          "ncclCommInitRank");
   return comm;
 }
 
-// The same calls by turns through the library and straight, each batch behind the one before.
-void compare(const named_calls& ours, const named_calls& plain, int batches, int n, const bench::record_point& base,
-             const process_arguments& arguments, const cuda_device* device, nlohmann::json& records) {
+// Alternates batches of the same calls between the library and NCCL.
+void compare(const named_calls& isthmus_calls, const named_calls& nccl_calls, int batches, int n,
+             const bench::record_point& base, const process_arguments& arguments, const cuda_device* device,
+             nlohmann::json& records) {
   const auto time_us = [&](const std::function<void()>& call) {
     const std::uint64_t start = bench::ticks();
     for (int i = 0; i < n; ++i) call();
     if (device != nullptr) device->synchronize();
     return static_cast<double>(bench::ticks() - start) * bench::ns_per_tick() / 1e3 / n;
   };
-  for (std::size_t i = 0; i < ours.size(); ++i) {
+  for (std::size_t i = 0; i < isthmus_calls.size(); ++i) {
     std::vector<double> library_us, nccl_us;
-    time_us(ours[i].second);
+    time_us(isthmus_calls[i].second);
     for (int each = 0; each < batches; ++each) {
-      library_us.push_back(time_us(ours[i].second));
-      nccl_us.push_back(time_us(plain[i].second));
+      library_us.push_back(time_us(isthmus_calls[i].second));
+      nccl_us.push_back(time_us(nccl_calls[i].second));
     }
-    const std::string& name = ours[i].first;
+    const std::string& name = isthmus_calls[i].first;
     bench::record_point point = base;
     point.collective = name;
     records.push_back(bench::record_of(point, nccl_us, {}));
     point.provider = "nccl+shim";
     records.push_back(bench::record_of(point, library_us, {}));
     if (arguments.rank == 0)
-      std::printf("%-26s medians: %8.4f us, through the library %8.4f\n", name.c_str(),
-                  bench::median(nccl_us), bench::median(library_us));
+      std::printf("%-26s medians: %8.4f us, through the library %8.4f\n", name.c_str(), bench::median(nccl_us),
+                  bench::median(library_us));
   }
 }
 
-void measure(const char* shim_path, const char* nccl_path, const std::string& json, const process_arguments& arguments) {
+void measure(const char* shim_path, const char* nccl_path, const std::string& json,
+             const process_arguments& arguments) {
   setenv("ISTHMUS_NCCL_LIBRARY", nccl_path, 1);
   void *const shim = open(shim_path), *const nccl = open(nccl_path);
   std::unique_ptr<cuda_device> device;
@@ -192,8 +196,10 @@ void measure(const char* shim_path, const char* nccl_path, const std::string& js
   compare(host_calls(shim, comm, &answer), host_calls(nccl, comm, &answer), batches, calls,
           {"", "float32", 0, arguments.ranks, "nccl", "", "host"}, arguments, nullptr, records);
   if (device)
-    compare(device_calls(shim, comm, *device, arguments.ranks), device_calls(nccl, comm, *device, arguments.ranks), device_batches, device_calls_per_batch,
-            {"", "int32", device_call_bytes, arguments.ranks, "nccl", "", "host"}, arguments, device.get(), records);
+    compare(device_calls(shim, comm, *device, arguments.ranks),
+            device_calls(nccl, comm, *device, arguments.ranks), device_batches, device_calls_per_batch,
+            {"", "int32", device_call_bytes, arguments.ranks, "nccl", "", "host"}, arguments, device.get(),
+            records);
   check(function_of<int (*)(void*)>(shim, "ncclCommDestroy")(comm), "ncclCommDestroy");
   if (arguments.rank != 0) return;
   const std::string file(nccl_path);
@@ -204,16 +210,17 @@ void measure(const char* shim_path, const char* nccl_path, const std::string& js
 }  // namespace
 
 int main(int argc, char** argv) try {
-  CLI::App app("What a call of NCCL costs that the preloaded library passes on");
+  CLI::App app("Measures the cost of NCCL calls that the preloaded library passes through");
   std::string library, nccl, json;
   process_arguments arguments;
   app.add_option("library", library, "libisthmus_nccl_preload.so")->required();
-  app.add_option("nccl", nccl, "NCCL, or its stand-in")->required();
+  app.add_option("nccl", nccl, "NCCL library, or its stand-in")->required();
   app.add_option("json", json, "write the records to this file");
-  app.add_option("--rank", arguments.rank, "of several processes: this one's rank");
-  app.add_option("--size", arguments.ranks, "their number");
-  app.add_option("--id", arguments.id_file, "the file through which they meet");
-  CLI::Option* const device = app.add_option("--device", arguments.device, "this rank's device; else its rank's");
+  app.add_option("--rank", arguments.rank, "rank of this process");
+  app.add_option("--size", arguments.ranks, "number of processes");
+  app.add_option("--id", arguments.id_file, "file for exchanging the unique id");
+  CLI::Option* const device =
+      app.add_option("--device", arguments.device, "device ordinal (default: the rank)");
   CLI11_PARSE(app, argc, argv);
   if (device->count() == 0) arguments.device = arguments.rank;
   measure(library.c_str(), nccl.c_str(), json, arguments);

@@ -1,7 +1,8 @@
-// Plain MPI, measured by the harness that measures Isthmus. Compiled once per MPI family against its own
-// mpi.h (CMake: peer_mpi, with the MPICH of the virtual environment; scripts/setup_peers: the others).
+// Plain MPI, measured with the same harness as Isthmus. Compiled once per MPI family against its own mpi.h
+// (CMake: peer_mpi, with MPICH of the virtual environment; scripts/setup_peers: the other families).
 //
-// Exit status: 0 right, 1 failed or wrong, 2 bad arguments, 3 this library cannot do what was asked.
+// Exit status: 0 success, 1 failure or wrong result, 2 bad arguments, 3 the library does not
+// support the request.
 #include <mpi.h>
 
 #include "harness.hpp"
@@ -21,7 +22,7 @@ std::string library_version() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int length = 0;
   MPI_Get_library_version(text, &length);
-  std::string line(text);  // Open MPI counts the final zero, too
+  std::string line(text);  // the length of Open MPI includes the terminating zero
   line.resize(std::min(line.find('\n'), line.size()));
   std::replace(line.begin(), line.end(), '\t', ' ');
   line.erase(std::unique(line.begin(), line.end(), [](char a, char b) { return a == ' ' && b == ' '; }),
@@ -36,7 +37,7 @@ std::string family(const std::string& version) {
   return "mpi";
 }
 
-// MPI_DATATYPE_NULL where MPI has no such type.
+// MPI_DATATYPE_NULL if MPI has no such type.
 MPI_Datatype native_type(isthmus_datatype datatype) {
   switch (datatype) {
     case ISTHMUS_INT8: return MPI_INT8_T;
@@ -84,7 +85,8 @@ class mpi_provider : public bench::provider {
   }
 
   std::string refuses(const bench::options& settings) const override {
-    if (bench::reduces(bench::collective_of(settings.pattern)) && native_type(settings.datatype) == MPI_DATATYPE_NULL)
+    if (bench::reduces(bench::collective_of(settings.pattern)) &&
+        native_type(settings.datatype) == MPI_DATATYPE_NULL)
       return "plain MPI has no datatype " + bench::datatype_names()[settings.datatype] + " to reduce";
     if (bench::reduces(bench::collective_of(settings.pattern)) && native_op(settings.op) == MPI_OP_NULL)
       return "plain MPI has no reduction " + bench::op_names()[settings.op];
@@ -97,11 +99,12 @@ class mpi_provider : public bench::provider {
 
   void run(const bench::bench_call& call) override {
     using bench::traffic_pattern;
-    // Types that MPI does not know are moved as bytes.
+    // Types that MPI does not have are sent as bytes.
     MPI_Datatype type = native_type(call.datatype);
     std::uint64_t elements = call.count;
     if (type == MPI_DATATYPE_NULL) type = MPI_BYTE, elements *= oracle::bytes_of(call.datatype);
-    if (elements > static_cast<std::uint64_t>(INT_MAX)) throw std::runtime_error("count above INT_MAX");
+    if (elements > static_cast<std::uint64_t>(INT_MAX))
+      throw std::runtime_error("count " + std::to_string(elements) + " exceeds INT_MAX");
     const int count = static_cast<int>(elements);
     const MPI_Op op = native_op(call.op);
     const void* send = call.send;
@@ -109,8 +112,10 @@ class mpi_provider : public bench::provider {
     const MPI_Comm comm = MPI_COMM_WORLD;
     switch (call.pattern) {
       case traffic_pattern::broadcast: return check(MPI_Bcast(recv, count, type, 0, comm), "MPI_Bcast");
-      case traffic_pattern::reduce: return check(MPI_Reduce(send, recv, count, type, op, 0, comm), "MPI_Reduce");
-      case traffic_pattern::allreduce: return check(MPI_Allreduce(send, recv, count, type, op, comm), "MPI_Allreduce");
+      case traffic_pattern::reduce:
+        return check(MPI_Reduce(send, recv, count, type, op, 0, comm), "MPI_Reduce");
+      case traffic_pattern::allreduce:
+        return check(MPI_Allreduce(send, recv, count, type, op, comm), "MPI_Allreduce");
       case traffic_pattern::reduce_scatter:
         return check(MPI_Reduce_scatter_block(send, recv, count, type, op, comm), "MPI_Reduce_scatter_block");
       case traffic_pattern::allgather:

@@ -1,9 +1,9 @@
-// What libisthmus_mpi_preload.so changes, on a machine that is not quiet: one MPI program, in whose processes
-// the same calls go in turns through MPI_ names, which the library takes over, and through PMPI_ names, which
-// are MPI's own. Both meet the same disturbances, and their least disturbed batches, time_us.min, can be
-// compared. Not linked with Isthmus; isthmus run --mpi-shim starts it. Without the shim both are the same.
+// Effect of libisthmus_mpi_preload.so, also on a busy machine: in the processes of one MPI program, the same
+// calls alternate between MPI_ names, which the library intercepts, and PMPI_ names, which call MPI directly.
+// Both see the same disturbances, so their fastest batches (time_us.min) can be compared. The program does not
+// link with Isthmus; isthmus run --mpi-shim starts it. Without the shim both variants are the same.
 //
-// A sample is a batch of calls back to back, divided by their number: the largest of all ranks.
+// A sample is a batch of consecutive calls divided by their number, and the maximum over ranks.
 #include <mpi.h>
 
 #include <cstring>
@@ -18,7 +18,7 @@
 namespace {
 
 constexpr std::size_t min_pairs = 11, max_pairs = 2000;
-constexpr std::uint64_t time_ns = 1'000'000'000;  // of each point, roughly
+constexpr std::uint64_t time_ns = 1'000'000'000;  // approximate time per point
 constexpr double batch_us = 100;
 constexpr int max_calls = 200;
 
@@ -36,11 +36,11 @@ double batch(const bench::team& ranks, const std::function<void()>& call, int ca
   return ranks.slowest(static_cast<double>(elapsed) * bench::ns_per_tick() / 1e3 / calls);
 }
 
-// As nccl-tests counts: of the larger buffer, for allgather what each rank contributes.
+// Sizes as in nccl-tests: of the larger buffer; for allgather, the contribution of one rank.
 std::vector<call_pair> sized_call_pairs(std::uint64_t bytes, int size, float* send, float* recv) {
   const MPI_Comm comm = MPI_COMM_WORLD;
   const int count = static_cast<int>(bytes / sizeof(float)), block = std::max(1, count / size);
-  // Each pair: the MPI_ name, then the PMPI_ one, of the same call.
+  // Each pair is the MPI_ call, then the same PMPI_ call.
   return {
       {"allreduce", bytes, [=] { MPI_Allreduce(send, recv, count, MPI_FLOAT, MPI_SUM, comm); },
        [=] { PMPI_Allreduce(send, recv, count, MPI_FLOAT, MPI_SUM, comm); }},
@@ -55,8 +55,8 @@ std::vector<call_pair> sized_call_pairs(std::uint64_t bytes, int size, float* se
   };
 }
 
-// A barrier; what passes through; and a nonblocking call, which is MPI's in both names: beside the blocking
-// one it shows what progress of our own might gain.
+// A barrier, calls that the shim passes through, and a nonblocking call, which is handled by MPI under both
+// names. Compared with the blocking call it shows what a progress engine of our own could gain.
 std::vector<call_pair> small_call_pairs(int* in, int* out) {
   const auto nonblocking = [=] {
     MPI_Request request = MPI_REQUEST_NULL;
@@ -90,7 +90,7 @@ void add(const bench::team& ranks, const call_pair& pair, const std::string& pro
 }
 
 void measure(const bench::team& ranks, const call_pair& pair, nlohmann::json& records) {
-  constexpr int warm_up = 20;  // the first calls of a communicator are MPI's
+  constexpr int warm_up = 20;  // the shim passes the first calls of a communicator to MPI
   double estimate_us = std::numeric_limits<double>::max();
   for (int i = 0; i < (pair.bytes > (1 << 20) ? 2 : warm_up); ++i)
     estimate_us = std::min({estimate_us, batch(ranks, pair.shim, 1), batch(ranks, pair.plain, 1)});
@@ -109,7 +109,7 @@ void measure(const bench::team& ranks, const call_pair& pair, nlohmann::json& re
   add(ranks, pair, family() + "+shim", shim, records);
   if (ranks.rank() != 0) return;
   const auto plain_summary = bench::summarize(plain), shim_summary = bench::summarize(shim);
-  std::printf("%-24s %9llu B %5zu pairs  least: %10.3f us, shim %10.3f, ratio %6.2f  median: ratio %6.2f\n",
+  std::printf("%-24s %9llu B %5zu pairs  min: %10.3f us, shim %10.3f, ratio %6.2f  median: ratio %6.2f\n",
               pair.collective.c_str(), static_cast<unsigned long long>(pair.bytes), plain.size(),
               plain_summary.min_us, shim_summary.min_us, plain_summary.min_us / shim_summary.min_us,
               plain_summary.median_us / shim_summary.median_us);

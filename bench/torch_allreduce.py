@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""all_reduce of CPU tensors through torch.distributed: Isthmus beside gloo, turn by turn in the same processes.
+"""all_reduce of CPU tensors through torch.distributed: Isthmus against gloo, interleaved in the same processes.
 
     torch_allreduce.py [--ranks N] [--rounds N] [--sizes BYTES,BYTES] [--out FILE] [--deepspeed FILE]
 
-A sample is the maximum over ranks of one call's time; ranks meet in a barrier of this program before each.
-Every result is compared with the sum. Ranks are bound to no core: gloo has threads of its own. `isthmus_direct`
-is isthmus.torch.all_reduce; --deepspeed takes DeepSpeed's shm allreduce as built (deepspeed_shm_comm.so).
+A sample is the maximum over ranks of the time of one call; the ranks synchronize before each call with a
+barrier of this program. Every result is compared with the sum. Ranks are not bound to cores, because gloo has
+its own threads. `isthmus_direct` is isthmus.torch.all_reduce. --deepspeed adds the shm allreduce of DeepSpeed,
+from its built deepspeed_shm_comm.so.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ BATCH_BYTES, MIN_SAMPLES = 64 << 20, 8
 def samples_of(
     shared: SharedRanks, all_reduce: Callable[[torch.Tensor], object], size: int, ranks: int
 ) -> tuple[list[float], int]:
-    """Seconds of each call, the slowest rank's, and this rank's wrong elements."""
+    """Seconds of each call on the slowest rank, and the wrong elements of this rank."""
     count = size // 4
-    # Whole numbers: any order of additions gives the same sum.
+    # Integers, because any order of additions gives the same sum.
     parts = [
         torch.randint(-1000, 1000, (count,), generator=torch.Generator().manual_seed(rank)).float()
         for rank in range(ranks)
@@ -44,7 +45,7 @@ def samples_of(
     data, expected = torch.empty(count), torch.stack(parts).sum(0)
     number = max(MIN_SAMPLES, min(MAX_SAMPLES, BATCH_BYTES // size))
     wrong = 0
-    for index in range(-2, number):  # two to warm up
+    for index in range(-2, number):  # two warm-up calls
         data.copy_(parts[shared.rank])
         shared.barrier()
         begin = time.perf_counter()
@@ -88,7 +89,7 @@ def providers(arguments: argparse.Namespace, rank: int) -> dict[str, Callable[[t
         "isthmus_direct": lambda data: isthmus.torch.all_reduce(data, group=own),
     }
     if arguments.deepspeed:
-        os.environ["LOCAL_SIZE"] = str(arguments.ranks)  # it names its segments by these
+        os.environ["LOCAL_SIZE"] = str(arguments.ranks)  # DeepSpeed names its segments after these variables
         os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "bench", str(os.getppid())
         spec = importlib.util.spec_from_file_location("deepspeed_shm_comm", arguments.deepspeed)
         module = importlib.util.module_from_spec(spec)

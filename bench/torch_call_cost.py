@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What a call of all_reduce costs in PyTorch with nothing to communicate: one rank, 16 floats, on the host.
+"""Cost of an all_reduce call in PyTorch with nothing to communicate: one rank, 16 floats, on the host.
 
     torch_call_cost.py [--call-cost FILE] [--out FILE]
 
-`torch_nothing` is torch.distributed with PyTorch's own backend that does nothing (`fake`): what PyTorch takes
-alone. --call-cost takes the records of build/bin/call_cost, where the same call through the C API is.
+`torch_nothing` uses the `fake` backend of PyTorch, which does nothing, and so shows the cost of PyTorch alone.
+--call-cost reads records of build/bin/call_cost, which has the same call through the C API.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def microseconds_of(call: Callable[[], object]) -> list[float]:
 
 def calls() -> dict[str, Callable[[], object]]:
     data = torch.ones(16)
-    own, nothing = dist.new_group(backend="cpu:isthmus"), dist.new_group(backend="fake")
+    isthmus_group, fake_group = dist.new_group(backend="cpu:isthmus"), dist.new_group(backend="fake")
     return {
-        "isthmus": lambda: dist.all_reduce(data, group=own),
-        "isthmus_direct": lambda: isthmus.torch.all_reduce(data, group=own),
-        "torch_nothing": lambda: dist.all_reduce(data, group=nothing),
+        "isthmus": lambda: dist.all_reduce(data, group=isthmus_group),
+        "isthmus_direct": lambda: isthmus.torch.all_reduce(data, group=isthmus_group),
+        "torch_nothing": lambda: dist.all_reduce(data, group=fake_group),
         "gloo": lambda: dist.all_reduce(data),
     }
 
@@ -89,10 +89,10 @@ def main() -> int:
     records = [record_of(*each) for each in samples.items()]
     if arguments.call_cost:
         through_c = Report.load(arguments.call_cost).records
-        records += [each for each in through_c if (each.collective, each.backend) == ("allreduce", "host")]
+        records += [each for each in through_c if (each.collective, each.backend) == ("allreduce", "shm")]
     for each in records:
         took = each.time_us
-        print(f"{each.provider:16} {each.mode:6} median {took.median:7.3f} us, least {took.min:7.3f}")
+        print(f"{each.provider:16} {each.mode:6} median {took.median:7.3f} us, min {took.min:7.3f}")
     if arguments.out:
         command = "bench/torch_call_cost.py " + " ".join(sys.argv[1:])
         versions = machine.versions() | {"torch": torch.__version__}

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Training steps of a small transformer on CPUs, by DDP and FSDP2: Isthmus beside gloo, turn by turn.
+"""Training steps of a small transformer on CPUs with DDP and FSDP2: Isthmus against gloo, interleaved.
 
     torch_steps.py [--ranks N] [--rounds N] [--steps N] [--width N] [--layers N] [--out FILE]
 
-A sample is the slowest rank's time of one step (forward, backward, SGD); ranks meet before each, and are bound
-to no core. Both begin with the same parameters and see the same data; `wrong` counts parameters that differ
-afterwards by more than BOUND of the largest: sums of several ranks round differently by order.
+A sample is the time of one step (forward, backward, SGD) on the slowest rank. Ranks synchronize before each
+step and are not bound to cores. Both providers start with the same parameters and use the same data. `wrong`
+counts final parameters that differ by more than BOUND of the largest, because sums over ranks round
+differently by order.
 """
 
 from __future__ import annotations
@@ -52,25 +53,25 @@ class Model(nn.Module):
         return self.head(x)
 
 
-def by_ddp(model: Model, group: dist.ProcessGroup) -> nn.Module:
+def wrap_ddp(model: Model, group: dist.ProcessGroup) -> nn.Module:
     return nn.parallel.DistributedDataParallel(model, process_group=group)
 
 
-def by_fsdp2(model: Model, group: dist.ProcessGroup) -> nn.Module:
+def wrap_fsdp2(model: Model, group: dist.ProcessGroup) -> nn.Module:
     mesh = DeviceMesh.from_group(group, "cpu")
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
     return fully_shard(model, mesh=mesh)
 
 
-WAYS: dict[str, Callable[[Model, dist.ProcessGroup], nn.Module]] = {"ddp": by_ddp, "fsdp2": by_fsdp2}
+WRAPPERS: dict[str, Callable[[Model, dist.ProcessGroup], nn.Module]] = {"ddp": wrap_ddp, "fsdp2": wrap_fsdp2}
 
 
 def train(shared: SharedRanks, model: nn.Module, steps: int) -> list[float]:
     optimizer = torch.optim.SGD(model.parameters(), 0.05)
     generator = torch.Generator().manual_seed(100 + shared.rank)
     text = torch.randint(0, WORDS, (BATCH, LENGTH + 1), generator=generator)
-    for index in range(-2, steps):  # two to warm up
+    for index in range(-2, steps):  # two warm-up steps
         shared.barrier()
         begin = time.perf_counter()
         logits = model(text[:, :-1])
@@ -83,9 +84,11 @@ def train(shared: SharedRanks, model: nn.Module, steps: int) -> list[float]:
 
 
 def parameters_of(model: nn.Module) -> torch.Tensor:
-    """All of them, on every rank."""
-    whole = [each.full_tensor() if hasattr(each, "full_tensor") else each for each in model.parameters()]
-    return torch.cat([each.detach().flatten() for each in whole])
+    """All parameters, gathered on every rank."""
+    full_parameters = [
+        each.full_tensor() if hasattr(each, "full_tensor") else each for each in model.parameters()
+    ]
+    return torch.cat([each.detach().flatten() for each in full_parameters])
 
 
 def measure(shared: SharedRanks, arguments: argparse.Namespace) -> list[list[Record]]:
@@ -93,19 +96,21 @@ def measure(shared: SharedRanks, arguments: argparse.Namespace) -> list[list[Rec
     rounds: list[list[Record]] = []
     for turn in range(arguments.rounds):
         rounds.append([])
-        for way, make in WAYS.items():
-            ended: dict[str, torch.Tensor] = {}
+        for way, make in WRAPPERS.items():
+            final_parameters: dict[str, torch.Tensor] = {}
             for provider, group in list(groups.items())[:: 1 if turn % 2 == 0 else -1]:
                 torch.manual_seed(1)
                 isthmus.torch.reset_report()
                 model = make(Model(arguments.width, arguments.layers), group)
                 seconds = train(shared, model, arguments.steps)
                 paths = ", ".join(sorted({f"{row.collective} {row.path}" for row in isthmus.torch.report()}))
-                ended[provider] = parameters_of(model)
-                other = next(iter(ended.values()))
-                wrong = (ended[provider] - other).abs() > BOUND * other.abs().max()
-                size = 4 * ended[provider].numel()
-                made = record_of(f"{way}_step", provider, paths, size, arguments.ranks, seconds, int(wrong.sum()))
+                final_parameters[provider] = parameters_of(model)
+                other = next(iter(final_parameters.values()))
+                wrong = (final_parameters[provider] - other).abs() > BOUND * other.abs().max()
+                size = 4 * final_parameters[provider].numel()
+                made = record_of(
+                    f"{way}_step", provider, paths, size, arguments.ranks, seconds, int(wrong.sum())
+                )
                 rounds[-1].append(made)
     return rounds
 

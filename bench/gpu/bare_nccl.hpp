@@ -1,4 +1,4 @@
-// NCCL as a program uses it without Isthmus, through the plug-in's own tables: no NCCL header is needed.
+// NCCL as used without Isthmus, through the function tables of the plug-in, so that no NCCL header is needed.
 #pragma once
 
 #include <stdexcept>
@@ -14,11 +14,12 @@ class bare_nccl {
  public:
   bare_nccl() {
     std::string reason;
-    const auto library = isthmus::dynamic_library::open(isthmus::nccl_family::nccl_traits::library_search(), reason);
-    if (!library) throw std::runtime_error("no NCCL: " + reason);
-    if (const std::string missing = m_functions.load(library, "nccl", true) + m_entry.load(library);
-        !missing.empty())
-      throw std::runtime_error("NCCL lacks " + missing);
+    const auto library =
+        isthmus::dynamic_library::open(isthmus::nccl_family::nccl_traits::library_search(), reason);
+    if (!library) throw std::runtime_error("cannot load NCCL: " + reason);
+    if (const std::string load_error = m_functions.load(library, "nccl", true) + m_entry.load(library);
+        !load_error.empty())
+      throw std::runtime_error("NCCL has no function " + load_error);
   }
 
   const isthmus::nccl_family::native_functions& functions() const { return m_functions; }
@@ -32,8 +33,9 @@ class bare_nccl {
     m_functions.get_unique_id(&id);
     return id;
   }
-  // Waits for all ranks.
-  isthmus::nccl_family::native_comm join(const isthmus::nccl_family::native_unique_id& id, int rank, int size) const {
+  // Blocking: returns when all ranks have joined.
+  isthmus::nccl_family::native_comm join(const isthmus::nccl_family::native_unique_id& id, int rank,
+                                         int size) const {
     isthmus::nccl_family::native_config config;
     config.blocking = 1;
     isthmus::nccl_family::native_comm communicator = nullptr;

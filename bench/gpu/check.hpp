@@ -1,4 +1,4 @@
-// A measurement ends at the first failure: no figure after it means anything.
+// Error checks of measurements: the first failure ends the program, because no number after it is meaningful.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -10,38 +10,39 @@ int calls_for(const call_shape& shape) {
   return shape.bytes <= (256 << 10) ? 48 : shape.bytes <= (4 << 20) ? 16 : shape.bytes <= (64 << 20) ? 6 : 3;
 }
 
-// What one provider's calls took and what they were.
+// Times and properties of the calls of one provider.
 struct provider_result {
   const call_provider* provider;
-  captured_graph graph{};  // rank 0's
+  captured_graph graph{};  // of rank 0
   std::uint64_t wrong = 0;
   std::vector<double> stream_us{}, graph_us{};
 
-  // Nothing but sums needs a kernel, and these one for each piece.
+  // Only reductions may run kernels, and they must.
   bool has_error(const call_shape& shape) const {
     return wrong != 0 || (provider->name == "isthmus" && (graph.kernels > 0) != shape.reduces());
   }
 };
 
-// In a thread of its own for every rank; rank 0 notes.
-void measure_rank(const timer& timer, const call_shape& shape, int samples, int rank, std::vector<provider_result>& results) {
+// Runs in one thread per rank; only rank 0 stores results.
+void measure_rank(const timer& timer, const call_shape& shape, int samples, int rank,
+                  std::vector<provider_result>& results) {
   const int calls = calls_for(shape);
-  std::vector<captured_graph> own;
+  std::vector<captured_graph> rank_graphs;
   for (provider_result& entry : results) {
     const std::uint64_t wrong = timer.count_wrong_words(*entry.provider, shape, rank);
-    own.push_back(timer.capture(*entry.provider, shape, rank, calls));
-    timer.graph_us(own.back(), rank, calls);  // warms up
-    if (rank == 0) entry.wrong = wrong, entry.graph = own.back();
+    rank_graphs.push_back(timer.capture(*entry.provider, shape, rank, calls));
+    timer.graph_us(rank_graphs.back(), rank, calls);  // warm-up
+    if (rank == 0) entry.wrong = wrong, entry.graph = rank_graphs.back();
   }
   for (int sample = 0; sample < samples; ++sample)
-    for (std::size_t turn = 0; turn < results.size(); ++turn) {
-      const std::size_t which = (turn + static_cast<std::size_t>(sample)) % results.size();
-      provider_result& entry = results[which];
-      const double in_graph = timer.graph_us(own[which], rank, calls);
-      const double alone = timer.stream_us(*entry.provider, shape, rank, calls);
-      if (rank == 0) entry.graph_us.push_back(in_graph), entry.stream_us.push_back(alone);
+    for (std::size_t position = 0; position < results.size(); ++position) {
+      const std::size_t index = (position + static_cast<std::size_t>(sample)) % results.size();
+      provider_result& entry = results[index];
+      const double in_graph = timer.graph_us(rank_graphs[index], rank, calls);
+      const double single_us = timer.stream_us(*entry.provider, shape, rank, calls);
+      if (rank == 0) entry.graph_us.push_back(in_graph), entry.stream_us.push_back(single_us);
     }
-  for (const captured_graph& entry : own) check(cudaGraphExecDestroy(entry.graph));
+  for (const captured_graph& entry : rank_graphs) check(cudaGraphExecDestroy(entry.graph));
 }
 
 }  // namespace
@@ -58,8 +59,9 @@ nlohmann::json measure_alone(const timer& timer, const call_shape& shape, int sa
     if (entry.has_error(shape)) {
       has_error = true;
       std::printf("WRONG: %s by %s of %llu bytes: %llu wrong words, %d kernels in the graph\n",
-                  shape.name().c_str(), entry.provider->backend.c_str(), static_cast<unsigned long long>(shape.bytes),
-                  static_cast<unsigned long long>(entry.wrong), entry.graph.kernels);
+                  shape.name().c_str(), entry.provider->backend.c_str(),
+                  static_cast<unsigned long long>(shape.bytes), static_cast<unsigned long long>(entry.wrong),
+                  entry.graph.kernels);
     }
     for (const bool in_graph : {false, true}) {
       nlohmann::json line = record(*entry.provider, shape, timer.all().size(), in_graph ? "graph" : "stream",

@@ -1,8 +1,8 @@
-// Copies by the devices' DMA engines against NCCL's kernels and NCCL's own copy-engine mode, in one process and
-// one run: what a call takes, issued call by call and in a captured graph, and how much 8192^3 bfloat16 matrix
-// products beside it slow down. The order of providers rotates; a sample is the maximum over ranks, a figure
-// the median over samples. Clocks drift by more than what the products lose, so each of them is compared with
-// those without anything beside them just before and just after.
+// Copies by the DMA engines of the devices against NCCL kernels and the copy-engine mode of NCCL, in one
+// process and one run. Measures the time of a call, issued directly and in a captured graph, and the slowdown
+// of concurrent 8192^3 bfloat16 matrix products. The order of providers rotates. A sample is the maximum over
+// ranks, a result the median over samples. Clock drift exceeds the slowdown of the products, so each product is
+// compared with idle runs just before and after it.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -35,7 +35,7 @@ std::vector<algorithm_variant> variants_of(const settings& arguments) {
   for (const std::string& text : arguments.variants) {
     const std::size_t colon = text.find(':');
     if (colon == std::string::npos)
-      throw std::runtime_error("--variants " + text + ": it must be ALGORITHM:OPTIONS");
+      throw std::runtime_error("--variants " + text + ": must be ALGORITHM:OPTIONS");
     variants.push_back({text.substr(0, colon), text.substr(colon + 1)});
   }
   return variants;
@@ -53,45 +53,49 @@ int run(const settings& arguments) {
   nlohmann::json records = nlohmann::json::array();
   bool has_error = false;
   if (arguments.rounds > 0) {
-    std::printf("%d ranks, NCCL %d; how much longer 20 matrix products take\n", arguments.ranks,
-                all.nccl_version());
+    std::printf("%d ranks, NCCL %d; slowdown of 20 matrix products\n", arguments.ranks, all.nccl_version());
     records = measure_with_products(timer,
-                                      {{ISTHMUS_ALLGATHER, true, overlap_bytes},
-                                       {ISTHMUS_ALLGATHER, false, overlap_bytes},
-                                       {ISTHMUS_REDUCE_SCATTER, false, overlap_bytes}},
-                                      arguments.rounds);
+                                    {{ISTHMUS_ALLGATHER, true, overlap_bytes},
+                                     {ISTHMUS_ALLGATHER, false, overlap_bytes},
+                                     {ISTHMUS_REDUCE_SCATTER, false, overlap_bytes}},
+                                    arguments.rounds);
     save(arguments, all, records);
   } else {
-    std::printf("%d ranks, NCCL %d; microseconds call by call and in a graph; * other options\n%-29s",
-                arguments.ranks, all.nccl_version(), "collective, bytes");
+    std::printf(
+        "%d ranks, NCCL %d; microseconds per call, issued directly and in a graph; * non-default "
+        "options\n%-29s",
+        arguments.ranks, all.nccl_version(), "collective, bytes");
     for (const call_provider& provider : all.providers()) std::printf(" | %17s", provider.label().c_str());
     std::printf("\n");
     for (const std::uint64_t bytes : arguments.sizes)
-      for (const call_shape& shape : {call_shape{ISTHMUS_ALLGATHER, false, bytes}, call_shape{ISTHMUS_ALLGATHER, true, bytes},
-                                call_shape{ISTHMUS_ALLTOALL, false, bytes}, call_shape{ISTHMUS_BROADCAST, false, bytes},
-                                call_shape{ISTHMUS_REDUCE_SCATTER, false, bytes}}) {
+      for (const call_shape& shape :
+           {call_shape{ISTHMUS_ALLGATHER, false, bytes}, call_shape{ISTHMUS_ALLGATHER, true, bytes},
+            call_shape{ISTHMUS_ALLTOALL, false, bytes}, call_shape{ISTHMUS_BROADCAST, false, bytes},
+            call_shape{ISTHMUS_REDUCE_SCATTER, false, bytes}}) {
         if (!arguments.only.empty() && arguments.only != isthmus_collective_name(shape.collective)) continue;
         const nlohmann::json results = measure_alone(timer, shape, arguments.samples, has_error);
         records.insert(records.end(), results.begin(), results.end());
-        save(arguments, all, records);  // whoever stops this program has what was measured
+        save(arguments, all, records);  // a stopped program keeps what it measured so far
       }
   }
   std::fflush(stdout);
-  std::_Exit(has_error ? 1 : 0);  // the communicators go with the process
+  std::_Exit(has_error ? 1 : 0);  // the end of the process frees the communicators
 }
 
 }  // namespace
 }  // namespace copy_bench
 
 int main(int argc, char** argv) try {
-  CLI::App app{"Isthmus' copy engines against NCCL"};
+  CLI::App app{"Compares the copy engines of Isthmus with NCCL"};
   copy_bench::settings arguments;
-  app.add_option("--ranks", arguments.ranks, "ranks, one a device (0: all devices)");
-  app.add_option("--samples", arguments.samples, "samples of each figure")->check(CLI::Range(3, 1000));
+  app.add_option("--ranks", arguments.ranks, "ranks, one per device (0: all devices)");
+  app.add_option("--samples", arguments.samples, "samples per result")->check(CLI::Range(3, 1000));
   app.add_option("--sizes", arguments.sizes, "bytes");
-  app.add_option("--only", arguments.only, "a collective; default: all of them");
-  app.add_option("--variants", arguments.variants, "also ALGORITHM:OPTIONS, such as \"push:wait_all_bytes = 0\"");
-  app.add_option("--beside-products", arguments.rounds, "so many samples beside matrix products, instead of alone")
+  app.add_option("--only", arguments.only, "one collective (default: all)");
+  app.add_option("--variants", arguments.variants,
+                 "additional ALGORITHM:OPTIONS, such as \"push:wait_all_bytes = 0\"");
+  app.add_option("--with-products", arguments.rounds,
+                 "measure with concurrent matrix products, this many samples")
       ->check(CLI::Range(1, 1000));
   app.add_option("--out", arguments.out, "JSON file with the records");
   CLI11_PARSE(app, argc, argv);

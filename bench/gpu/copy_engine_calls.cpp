@@ -16,8 +16,8 @@ std::string call_shape::name() const {
 }
 
 std::uint64_t call_shape::block(int size) const {
-  const bool is_whole = collective != ISTHMUS_ALLTOALL && !reduces();
-  return is_whole ? bytes : bytes / static_cast<std::uint64_t>(size) / sizeof(float) * sizeof(float);
+  const bool is_full_buffer = collective != ISTHMUS_ALLTOALL && !reduces();
+  return is_full_buffer ? bytes : bytes / static_cast<std::uint64_t>(size) / sizeof(float) * sizeof(float);
 }
 
 std::uint64_t call_shape::output(int size) const {
@@ -26,8 +26,8 @@ std::uint64_t call_shape::output(int size) const {
 }
 
 double call_shape::bytes_in(int size) const {
-  const auto one = static_cast<double>(block(size));
-  return collective == ISTHMUS_BROADCAST ? one : one * (size - 1);
+  const auto block_bytes = static_cast<double>(block(size));
+  return collective == ISTHMUS_BROADCAST ? block_bytes : block_bytes * (size - 1);
 }
 
 struct device_ranks::nccl_functions : gpu_bench::nccl_library {
@@ -57,18 +57,19 @@ int device_ranks::nccl_version() {
 }
 
 void device_ranks::each(const std::function<void(int)>& work) {
-  m_threads.each([&](const bench::team& own) {
-    check(cudaSetDevice(own.rank()));
-    work(own.rank());
+  m_threads.each([&](const bench::team& thread) {
+    check(cudaSetDevice(thread.rank()));
+    work(thread.rank());
   });
 }
 
 // ---- NCCL ---------------------------------------------------------------------------------------------
 
-void device_ranks::call_nccl(ncclComm_t communicator, const rank_buffers& buffers, const call_shape& shape, int rank,
-                      cudaStream_t stream) {
+void device_ranks::call_nccl(ncclComm_t communicator, const rank_buffers& buffers, const call_shape& shape,
+                             int rank, cudaStream_t stream) {
   const std::uint64_t block = shape.block(m_size);
-  const std::byte* send = shape.in_place ? buffers.recv + static_cast<std::uint64_t>(rank) * block : buffers.send;
+  const std::byte* send =
+      shape.in_place ? buffers.recv + static_cast<std::uint64_t>(rank) * block : buffers.send;
   switch (shape.collective) {
     case ISTHMUS_ALLGATHER:
       return check(m_nccl->all_gather(send, buffers.recv, block, ncclInt8, communicator, stream));
@@ -81,8 +82,8 @@ void device_ranks::call_nccl(ncclComm_t communicator, const rank_buffers& buffer
   }
 }
 
-// Both on the same buffers, which are windows of the copy-engine communicator only. It copies by engines what
-// it can (allgather, alltoall) and falls back to kernels silently.
+// Both communicators use the same buffers, which are registered as windows of the copy-engine communicator
+// only. It uses copy engines if it can (allgather, alltoall) and otherwise silently falls back to kernels.
 void device_ranks::add_nccl() {
   ncclUniqueId plain_id, zero_id;
   check(m_nccl->unique_id(&plain_id));
@@ -132,7 +133,7 @@ std::vector<isthmus_communicator> communicators(int first, int size, const std::
   return handles;
 }
 
-// Outside of the heap the buffers are NCCL's.
+// Algorithms that do not need the heap use the buffers of NCCL.
 void device_ranks::add_isthmus(const algorithm_variant& variant) {
   const std::string use = "copy_engine:" + variant.algorithm;
   const bool is_in_heap = variant.algorithm != "staged";
@@ -143,7 +144,8 @@ void device_ranks::add_isthmus(const algorithm_variant& variant) {
     if (!is_in_heap) return;
     void *send = nullptr, *recv = nullptr;
     check(isthmus_memory_allocate_symmetric(handles[own], m_largest, &send));
-    check(isthmus_memory_allocate_symmetric(handles[own], m_largest * static_cast<std::uint64_t>(m_size), &recv));
+    check(
+        isthmus_memory_allocate_symmetric(handles[own], m_largest * static_cast<std::uint64_t>(m_size), &recv));
     buffers[own] = {static_cast<std::byte*>(send), static_cast<std::byte*>(recv)};
     gpu_bench::fill_repeated(buffers[own].send, m_largest, rank);
   });
@@ -156,35 +158,35 @@ void device_ranks::add_isthmus(const algorithm_variant& variant) {
     operation.op = ISTHMUS_SUM;
     operation.count = shape.block(m_size) / (shape.reduces() ? sizeof(float) : 1);
     operation.recv_buf = buffers[own].recv;
-    operation.send_buf = shape.in_place
-                             ? buffers[own].recv + static_cast<std::uint64_t>(rank) * operation.count
-                             : buffers[own].send;
+    operation.send_buf = shape.in_place ? buffers[own].recv + static_cast<std::uint64_t>(rank) * operation.count
+                                        : buffers[own].send;
     operation.stream = stream;
     check(isthmus_enqueue(handles[own], &operation));
   };
   m_providers.push_back({"isthmus", use, call, buffers, variant.options});
 }
 
-// ---- right or wrong -----------------------------------------------------------------------------------
+// ---- verification ---------------------------------------------------------------------------------------
 
-std::uint64_t device_ranks::count_wrong_sums(const call_provider& provider, const call_shape& shape, int rank, std::uint64_t first,
-                                std::uint64_t bytes) const {
+std::uint64_t device_ranks::count_wrong_sums(const call_provider& provider, const call_shape& shape, int rank,
+                                             std::uint64_t first, std::uint64_t bytes) const {
   const std::uint64_t offset = static_cast<std::uint64_t>(rank) * shape.block(m_size) + first;
-  std::vector<float> got(bytes / sizeof(float)), sent(got.size());
-  std::vector<double> sums(got.size()), sizes(got.size());
+  std::vector<float> actual(bytes / sizeof(float)), sent(actual.size());
+  std::vector<double> sums(actual.size()), sizes(actual.size());
   for (const rank_buffers& source : provider.buffers) {
     check(cudaMemcpy(sent.data(), source.send + offset, bytes, cudaMemcpyDefault));
     for (std::size_t i = 0; i < sent.size(); ++i) sums[i] += sent[i], sizes[i] += std::fabs(sent[i]);
   }
-  check(cudaMemcpy(got.data(), provider.buffers[static_cast<std::size_t>(rank)].recv + first, bytes,
+  check(cudaMemcpy(actual.data(), provider.buffers[static_cast<std::size_t>(rank)].recv + first, bytes,
                    cudaMemcpyDefault));
   std::uint64_t wrong = 0;
-  const double step = std::ldexp(1.0, -24) * m_size;  // size - 1 sums, and the rounding of the last
-  for (std::size_t i = 0; i < got.size(); ++i) wrong += !(std::fabs(got[i] - sums[i]) <= step * sizes[i]);
+  const double step = std::ldexp(1.0, -24) * m_size;  // size - 1 additions and the final rounding
+  for (std::size_t i = 0; i < actual.size(); ++i) wrong += !(std::fabs(actual[i] - sums[i]) <= step * sizes[i]);
   return wrong;
 }
 
-std::uint64_t device_ranks::count_wrong(const call_provider& provider, const call_shape& shape, int rank, cudaStream_t stream) {
+std::uint64_t device_ranks::count_wrong(const call_provider& provider, const call_shape& shape, int rank,
+                                        cudaStream_t stream) {
   const auto size = static_cast<std::uint64_t>(m_size), own = static_cast<std::uint64_t>(rank);
   const std::uint64_t block = shape.block(m_size);
   const rank_buffers& own_buffers = provider.buffers[own];
@@ -192,20 +194,21 @@ std::uint64_t device_ranks::count_wrong(const call_provider& provider, const cal
   if (shape.in_place)
     check(cudaMemcpyAsync(own_buffers.recv + own * block, own_buffers.send, block, cudaMemcpyDefault, stream));
   check(cudaStreamSynchronize(stream));
-  meet(rank);  // pushing peers write here
+  sync_ranks(rank);  // peers that push write into this buffer
   provider.enqueue(shape, rank, stream);
   check(cudaStreamSynchronize(stream));
   const std::uint64_t part = std::min<std::uint64_t>(block, 256 << 10) / 4 * 4;
-  std::vector<std::byte> got(part), sent(part);
+  std::vector<std::byte> actual(part), sent(part);
   std::uint64_t wrong = 0;
   if (shape.reduces())
-    return count_wrong_sums(provider, shape, rank, 0, part) + count_wrong_sums(provider, shape, rank, block - part, part);
+    return count_wrong_sums(provider, shape, rank, 0, part) +
+           count_wrong_sums(provider, shape, rank, block - part, part);
   for (std::uint64_t source = 0; source < (shape.collective == ISTHMUS_BROADCAST ? 1 : size); ++source)
     for (const std::uint64_t first : {std::uint64_t{0}, block - part}) {
       const std::uint64_t offset = shape.collective == ISTHMUS_ALLTOALL ? own * block : 0;
-      check(cudaMemcpy(got.data(), own_buffers.recv + source * block + first, part, cudaMemcpyDefault));
+      check(cudaMemcpy(actual.data(), own_buffers.recv + source * block + first, part, cudaMemcpyDefault));
       check(cudaMemcpy(sent.data(), provider.buffers[source].send + offset + first, part, cudaMemcpyDefault));
-      for (std::uint64_t i = 0; i < part; i += 4) wrong += std::memcmp(&got[i], &sent[i], 4) != 0;
+      for (std::uint64_t i = 0; i < part; i += 4) wrong += std::memcmp(&actual[i], &sent[i], 4) != 0;
     }
   return wrong;
 }

@@ -23,9 +23,10 @@ timer::timer(device_ranks& all) : m_all(all), m_tools(static_cast<std::size_t>(a
   });
 }
 
-captured_graph timer::capture(const call_provider& provider, const call_shape& shape, int rank, int calls) const {
+captured_graph timer::capture(const call_provider& provider, const call_shape& shape, int rank,
+                              int calls) const {
   const rank_tools& tools = this->tools(rank);
-  m_all.meet(rank);
+  m_all.sync_ranks(rank);
   check(cudaStreamBeginCapture(tools.stream, cudaStreamCaptureModeThreadLocal));
   cudaGraph_t graph = nullptr;
   try {
@@ -34,7 +35,7 @@ captured_graph timer::capture(const call_provider& provider, const call_shape& s
     for (int i = 0; i < calls; ++i) provider.enqueue(shape, rank, tools.stream);
     check(cudaEventRecordWithFlags(tools.stop, tools.stream, cudaEventRecordExternal));
   } catch (...) {
-    cudaStreamEndCapture(tools.stream, &graph);  // what is released on the way out may not be captured
+    cudaStreamEndCapture(tools.stream, &graph);  // unwinding releases resources, which a capture forbids
     throw;
   }
   check(cudaStreamEndCapture(tools.stream, &graph));
@@ -49,7 +50,7 @@ captured_graph timer::capture(const call_provider& provider, const call_shape& s
     result.kernels += type == CU_GRAPH_NODE_TYPE_KERNEL;
     result.copies += type == CU_GRAPH_NODE_TYPE_MEMCPY;
   }
-  m_all.meet(rank);  // nothing is instantiated while a stream captures
+  m_all.sync_ranks(rank);  // no graph may be instantiated while a stream captures
   check(cudaGraphInstantiate(&result.graph, graph, 0));
   check(cudaGraphDestroy(graph));
   return result;
@@ -63,7 +64,7 @@ double elapsed_us(cudaEvent_t from, cudaEvent_t to) {
 
 double timer::graph_us(const captured_graph& captured, int rank, int calls) const {
   const rank_tools& tools = this->tools(rank);
-  m_all.meet(rank);
+  m_all.sync_ranks(rank);
   check(cudaGraphLaunch(captured.graph, tools.stream));
   check(cudaStreamSynchronize(tools.stream));
   return m_all.slowest(rank, elapsed_us(tools.start, tools.stop) / calls);
@@ -71,7 +72,7 @@ double timer::graph_us(const captured_graph& captured, int rank, int calls) cons
 
 double timer::stream_us(const call_provider& provider, const call_shape& shape, int rank, int calls) const {
   const rank_tools& tools = this->tools(rank);
-  m_all.meet(rank);
+  m_all.sync_ranks(rank);
   for (int i = 0; i < 2; ++i) provider.enqueue(shape, rank, tools.stream);
   check(cudaEventRecord(tools.start, tools.stream));
   for (int i = 0; i < calls; ++i) provider.enqueue(shape, rank, tools.stream);
@@ -85,8 +86,8 @@ std::uint64_t timer::count_wrong_words(const call_provider& provider, const call
   return static_cast<std::uint64_t>(m_all.slowest(rank, static_cast<double>(wrong)));
 }
 
-nlohmann::json record(const call_provider& provider, const call_shape& shape, int ranks, const std::string& mode,
-                      const std::vector<double>& us) {
+nlohmann::json record(const call_provider& provider, const call_shape& shape, int ranks,
+                      const std::string& mode, const std::vector<double>& us) {
   const double median = bench::median(us);
   nlohmann::json line = bench::record_of(
       {isthmus_collective_name(shape.collective), shape.reduces() ? "float32" : "uint8", shape.bytes, ranks,

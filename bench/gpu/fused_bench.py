@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Fused allgather + GEMM (or GEMM + reduce_scatter) on every GPU of this machine, beside torch's two ways: seed
-002's shapes, and both sides of the point where copying and computing take equally long.
+"""Fused allgather + GEMM (or GEMM + reduce_scatter) on all GPUs of this machine, against two variants of torch.
 
     PYTHONPATH=<build>/python fused_bench.py [--kind KIND] [--ranks N] [--out FILE]
                                              [--trace FILE] [--plans FILE] [--shapes MxKxN,...]
                                              [--sweep 1,2,4] [--limit SECONDS]
 
-Every shape is verified before and after it is timed, every element against float64, and again with ranks that
-come late at random. Exit code 1: an element is wrong, or a shape was left out for lack of time. 77: fewer than
-two GPUs.
+The shapes include both sides of the point where copying and computing take equally long. Every element of every
+shape is verified against float64 before and after timing, and again with random delays of the ranks. Exit code
+1: an element is wrong, or a shape was left out for lack of time. 77: fewer than two GPUs.
 """
 
 import argparse
@@ -21,22 +20,22 @@ from measured import write_records
 
 SEED = [(2048, 2048, 1024), (4096, 4096, 2048), (4096, 4096, 4096), (8192, 4096, 4096), (16384, 4096, 4096)]
 BALANCE = [(8192, 8192, n) for n in (512, 2048, 8192, 1024, 4096, 16384)]
-TRACED = (8192, 8192, 2048)  # copying and computing take about equally long there
+TRACED = (8192, 8192, 2048)  # copying and computing take about equally long
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, default=0, help="GPUs; 0: all")
+    parser.add_argument("--ranks", type=int, default=0, help="number of GPUs (0: all)")
     parser.add_argument("--kind", default="allgather_gemm", choices=["allgather_gemm", "gemm_reduce_scatter"])
-    parser.add_argument("--out", default="", help="records")
-    parser.add_argument("--trace", default="", help=f"one run of {TRACED} for Perfetto")
-    parser.add_argument("--plans", default="", help="everything that was measured and planned, as JSON")
-    parser.add_argument("--shapes", default="", help="MxKxN,... instead of the list")
-    parser.add_argument("--sweep", default="", help="chunk counts to try beside the model's")
+    parser.add_argument("--out", default="", help="file for the records")
+    parser.add_argument("--trace", default="", help=f"file for a Perfetto trace of one run of {TRACED}")
+    parser.add_argument("--plans", default="", help="JSON file for all measurements and plans")
+    parser.add_argument("--shapes", default="", help="MxKxN,... instead of the default list")
+    parser.add_argument("--sweep", default="", help="additional chunk counts to measure")
     parser.add_argument("--dtype", default="float16")
     parser.add_argument("--output", default="float16")
     parser.add_argument("--samples", type=int, default=11)
-    parser.add_argument("--limit", type=float, default=60, help="no further shape after so many seconds")
+    parser.add_argument("--limit", type=float, default=60, help="start no shape after this many seconds")
     return parser.parse_args()
 
 
@@ -48,9 +47,11 @@ def main() -> int:
 
     ranks = arguments.ranks or torch.cuda.device_count()
     if min(ranks, torch.cuda.device_count()) < 2:
-        print("SKIPPED: needs two GPUs")
+        print("SKIPPED: needs at least two GPUs")
         return 77
-    shapes = [tuple(map(int, text.split("x"))) for text in arguments.shapes.split(",") if text] or SEED + BALANCE
+    shapes = [
+        tuple(map(int, text.split("x"))) for text in arguments.shapes.split(",") if text
+    ] or SEED + BALANCE
     job = fused_products.Job(
         shapes=shapes,
         kind=arguments.kind,

@@ -8,7 +8,8 @@
 
 namespace gpu_bench {
 
-// Random numbers for the current device: a pattern of 16 MiB, repeated, which no cache or link can exploit.
+// Fills a buffer of the current device with a repeated pattern of 16 MiB of random numbers, which no cache or
+// link can exploit.
 inline void fill_repeated(void* destination, std::uint64_t bytes, int rank,
                           isthmus_datatype datatype = ISTHMUS_FLOAT32) {
   std::vector<std::byte> inputs(std::min<std::uint64_t>(bytes, 16 << 20));

@@ -1,6 +1,6 @@
-// What device memory costs the host, and how fast copies are: the host's memory before and beside blocks of
-// 4 GiB and of 90 % of every GPU; copies between devices beside the raw copy engine, and staged ones beside the
-// two links that they use. The order of providers alternates in every round; figures are medians.
+// Host cost of device memory and speed of copies. Measures host memory before and during allocations of 4 GiB
+// and of 90 % of every GPU; copies between devices against the raw copy engine; and staged copies against the
+// two links that they use. The order of providers alternates between rounds; results are medians.
 #include <isthmus/memory.h>
 
 #include <CLI/CLI.hpp>
@@ -29,7 +29,7 @@ using gpu_bench::check;
 
 // ---- host memory ---------------------------------------------------------------------------------------
 
-// A line of a /proc file in MiB.
+// The value of a line of a /proc file, in MiB.
 double mib_of(const char* file, const std::string& key) {
   std::ifstream lines(file);
   for (std::string line; std::getline(lines, line);)
@@ -40,15 +40,15 @@ double mib_of(const char* file, const std::string& key) {
 struct host_memory {
   double rss_mib = mib_of("/proc/self/status", "VmRSS:");
   double available_mib = 0;
-  // The median of some moments: other processes come and go.
+  // The median of several readings, because other processes start and end.
   host_memory() {
-    std::vector<double> seen;
+    std::vector<double> readings;
     for (int i = 0; i < 15; ++i) {
-      seen.push_back(mib_of("/proc/meminfo", "MemAvailable:"));
+      readings.push_back(mib_of("/proc/meminfo", "MemAvailable:"));
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
-    std::nth_element(seen.begin(), seen.begin() + 7, seen.end());
-    available_mib = seen[7];
+    std::nth_element(readings.begin(), readings.begin() + 7, readings.end());
+    available_mib = readings[7];
   }
 };
 
@@ -57,11 +57,11 @@ std::string provider_of(const void* block) {
   return isthmus_memory_query(block, &info) == ISTHMUS_SUCCESS ? info.provider : "symmetric_heap";
 }
 
-// Takes a block on each of the first `gpus`, touches it, measures, and gives it back.
+// Allocates a block on each of the first `gpus`, touches it, measures, and releases it.
 nlohmann::json host_cost(int gpus, const std::string& label, const std::function<std::uint64_t(int)>& gpu_bytes,
                          const std::function<std::vector<void*>()>& allocate,
                          const std::function<void(const std::vector<void*>&)>& release) {
-  const host_memory before;
+  const host_memory memory_before;
   const auto start = std::chrono::steady_clock::now();
   const auto blocks = allocate();
   const double us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
@@ -70,11 +70,11 @@ nlohmann::json host_cost(int gpus, const std::string& label, const std::function
     check(cudaMemset(blocks[static_cast<std::size_t>(gpu)], 0x5a, gpu_bytes(gpu)));
     check(cudaDeviceSynchronize());
   }
-  const host_memory during;
+  const host_memory memory_during;
   const std::string provider = provider_of(blocks[0]);
   release(blocks);
-  const double rss = (during.rss_mib - before.rss_mib) / gpus;
-  const double available = (during.available_mib - before.available_mib) / gpus;
+  const double rss = (memory_during.rss_mib - memory_before.rss_mib) / gpus;
+  const double available = (memory_during.available_mib - memory_before.available_mib) / gpus;
   std::printf("%d GPU(s), %-14s %7.2f GiB each by %-14s: RSS %+8.1f MiB, MemAvailable %+8.1f MiB per GPU\n",
               gpus, label.c_str(), static_cast<double>(gpu_bytes(0)) / (1u << 30), provider.c_str(), rss,
               available);
@@ -113,7 +113,7 @@ nlohmann::json plain_cost(int gpus, const std::string& label,
       });
 }
 
-// From 45 % to 90 % of what is free: with a copy there would be no room for it.
+// Grows a block from 45 % to 90 % of the free memory. A copy would not fit.
 nlohmann::json growth_cost(int gpu) {
   isthmus_memory_options options{};
   options.struct_bytes = sizeof options;
@@ -123,25 +123,26 @@ nlohmann::json growth_cost(int gpu) {
   check(isthmus_memory_allocate_device(cuda(gpu), first, &options, &block));
   check(cudaMemset(block, 0x5a, first));
   check(cudaDeviceSynchronize());
-  const host_memory before;
+  const host_memory memory_before;
   const auto start = std::chrono::steady_clock::now();
   check(isthmus_memory_resize_device(cuda(gpu), &block, max_bytes));
   const double us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
   check(cudaMemset(static_cast<std::byte*>(block) + first, 0x77, max_bytes - first));
   check(cudaDeviceSynchronize());
-  const host_memory during;
-  // Both ends of the old part and of the new one.
+  const host_memory memory_during;
+  // Both ends of the old and of the new part.
   const std::vector<std::pair<std::uint64_t, unsigned char>> ends = {
       {0, 0x5a}, {first - 1, 0x5a}, {first, 0x77}, {max_bytes - 1, 0x77}};
   std::uint64_t wrong = 0;
   for (const auto& [at, value] : ends) {
-    unsigned char seen = 0;
-    check(cudaMemcpy(&seen, static_cast<std::byte*>(block) + at, 1, cudaMemcpyDefault));
-    wrong += seen != value ? 1 : 0;
+    unsigned char actual = 0;
+    check(cudaMemcpy(&actual, static_cast<std::byte*>(block) + at, 1, cudaMemcpyDefault));
+    wrong += actual != value ? 1 : 0;
   }
   const std::string provider = provider_of(block);
   check(isthmus_memory_free_device(cuda(gpu), block));
-  const double rss = during.rss_mib - before.rss_mib, available = during.available_mib - before.available_mib;
+  const double rss = memory_during.rss_mib - memory_before.rss_mib,
+               available = memory_during.available_mib - memory_before.available_mib;
   std::printf("growing from %.2f to %.2f GiB: %.1f ms, %llu wrong, RSS %+.1f MiB, MemAvailable %+.1f MiB\n",
               static_cast<double>(first) / (1u << 30), static_cast<double>(max_bytes) / (1u << 30), us / 1e3,
               static_cast<unsigned long long>(wrong), rss, available);
@@ -154,7 +155,7 @@ nlohmann::json growth_cost(int gpu) {
   return record;
 }
 
-// The symmetric heap's blocks are mapped into all peers; they must cost no more.
+// Blocks of the symmetric heap are mapped into all peers but must not cost more.
 nlohmann::json heap_cost(int gpus, std::uint64_t bytes) {
   std::vector<isthmus_device> devices;
   for (int gpu = 0; gpu < gpus; ++gpu) devices.push_back(cuda(gpu));
@@ -173,7 +174,7 @@ nlohmann::json heap_cost(int gpus, std::uint64_t bytes) {
   const auto release = [&](const std::vector<void*>& blocks) {
     each([&](std::size_t rank) { check(isthmus_memory_free(ranks[rank], blocks[rank])); });
   };
-  release(allocate(1 << 22));  // what the first block sets up is not this one's cost
+  release(allocate(1 << 22));  // one-time setup by the first block is not part of the cost
   auto record =
       host_cost(gpus, "symmetric heap", [&](int) { return bytes; }, [&] { return allocate(bytes); }, release);
   for (const auto rank : ranks) check(isthmus_communicator_destroy(rank));
@@ -212,7 +213,7 @@ struct copy_place {
 
 struct contender {
   std::string provider, backend;
-  copy_place* timed_place;  // whose stream times it
+  copy_place* timed_place;  // its stream times the copy
   std::function<void()> copy;
   std::vector<double> us;
 };
@@ -236,7 +237,7 @@ isthmus_copy_options options_of(isthmus_copy_path path, bool push) {
   return options;
 }
 
-// 8-byte words of `to` that differ from `from`, after `copy` has run over a poisoned `to`.
+// The number of 8-byte words of `to` that differ from `from` after copying over a poisoned `to`.
 std::uint64_t wrong_words(contender& entry, copy_place& from, copy_place& to, std::uint64_t bytes) {
   check(cudaSetDevice(to.gpu));
   check(cudaMemset(to.memory, 0xcd, bytes));
@@ -244,11 +245,11 @@ std::uint64_t wrong_words(contender& entry, copy_place& from, copy_place& to, st
   entry.copy();
   check(cudaSetDevice(entry.timed_place->gpu));
   check(cudaStreamSynchronize(entry.timed_place->stream));
-  std::vector<std::uint64_t> sent(bytes / 8), seen(bytes / 8);
+  std::vector<std::uint64_t> sent(bytes / 8), actual(bytes / 8);
   check(cudaMemcpy(sent.data(), from.memory, bytes, cudaMemcpyDefault));
-  check(cudaMemcpy(seen.data(), to.memory, bytes, cudaMemcpyDefault));
+  check(cudaMemcpy(actual.data(), to.memory, bytes, cudaMemcpyDefault));
   std::uint64_t wrong = 0;
-  for (std::size_t i = 0; i < sent.size(); ++i) wrong += sent[i] != seen[i] ? 1 : 0;
+  for (std::size_t i = 0; i < sent.size(); ++i) wrong += sent[i] != actual[i] ? 1 : 0;
   return wrong;
 }
 
@@ -328,7 +329,7 @@ nlohmann::json host_costs(int gpus) {
   const std::uint64_t four_gib = std::uint64_t{4} << 30;
   const auto warm = [](int) { return std::uint64_t{64} << 20; };
   for (int count = 1; count <= gpus; count *= 2) {
-    plain_cost(count, "warm-up", warm);  // contexts and memset's kernel
+    plain_cost(count, "warm-up", warm);  // warms up contexts and the kernel of memset
     records.push_back(plain_cost(count, "4 GiB", [&](int) { return four_gib; }));
     std::vector<std::uint64_t> max_bytes;
     for (int gpu = 0; gpu < count; ++gpu) max_bytes.push_back(max_block_bytes(gpu));
@@ -343,7 +344,7 @@ nlohmann::json host_costs(int gpus) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"What device memory costs the host, and how fast copies between devices are"};
+  CLI::App app{"Measures the host cost of device memory and copies between devices"};
   int rounds = 11;
   std::string out;
   app.add_option("--rounds", rounds, "samples of each copy")->check(CLI::Range(3, 1000));

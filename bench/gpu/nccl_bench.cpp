@@ -1,6 +1,6 @@
-// Isthmus over NCCL against NCCL alone, in one process and one run: what a call costs the host, and what it
-// costs the device inside a captured graph. One thread a rank; the order of the two alternates; a sample is
-// the maximum over ranks and a figure the median over samples.
+// Isthmus over NCCL against NCCL alone, in one process and one run: host cost of a call, and device time inside
+// a captured graph. One thread per rank; providers are interleaved. A sample is the maximum over ranks, a
+// result the median over samples.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -25,7 +25,7 @@ namespace {
 
 using steady = std::chrono::steady_clock;
 
-// Samples of one provider: the slowest rank of each.
+// Samples of one provider, each from the slowest rank.
 struct sample_series {
   std::vector<double> us;
   double median() const { return bench::median(us); }
@@ -33,9 +33,9 @@ struct sample_series {
 
 struct case_result {
   sample_series host[3], graph[3];  // NCCL, Isthmus, NCCL again
-  // What a call costs more than NCCL's, by turns in the same samples: of the rank where it is most, the median.
-  // The maximum is taken over medians: over single samples it would add the noise of the slower rank.
-  double host_overhead_us = 0, host_repeat_us = 0;  // Isthmus', and NCCL's own again
+  // Overhead of a call over NCCL, from interleaved calls: the maximum over ranks of the median difference. A
+  // maximum over single samples would add the noise of the slower rank.
+  double host_overhead_us = 0, host_repeat_us = 0;  // of Isthmus, and of a second series of NCCL calls
   std::uint64_t wrong = 0;
 };
 
@@ -49,12 +49,15 @@ class nccl_comparison {
  private:
   void start_rank(rank_state& rank, const isthmus::nccl_family::native_unique_id& id);
   void run_rank(const bench_case& test_case, rank_state& rank, case_result& result);
-  std::vector<std::byte> output_of(const bench_case& test_case, rank_state& rank, const std::function<int()>& call);
+  std::vector<std::byte> output_of(const bench_case& test_case, rank_state& rank,
+                                   const std::function<int()>& call);
   void compare(const bench_case& test_case, rank_state& rank, const nccl_call_pair& calls, case_result& result);
-  void time_host(const bench_case& test_case, rank_state& rank, const nccl_call_pair& calls, case_result& result);
-  void time_graph(const bench_case& test_case, rank_state& rank, const nccl_call_pair& calls, case_result& result);
+  void time_host(const bench_case& test_case, rank_state& rank, const nccl_call_pair& calls,
+                 case_result& result);
+  void time_graph(const bench_case& test_case, rank_state& rank, const nccl_call_pair& calls,
+                  case_result& result);
   double slowest(const rank_state& rank, double us) const { return m_threads[rank.rank].slowest(us); }
-  void meet(const rank_state& rank) const { m_threads[rank.rank].barrier(); }
+  void sync_ranks(const rank_state& rank) const { m_threads[rank.rank].barrier(); }
   void each(const std::function<void(rank_state&)>& work);
 
   int m_repetitions;
@@ -69,7 +72,7 @@ nccl_comparison::nccl_comparison(int ranks, std::uint64_t largest, int repetitio
       m_largest(largest),
       m_ranks(static_cast<std::size_t>(ranks)),
       m_threads(ranks) {
-  // What the layer costs over NCCL is asked here, not what selection would take (peer memory for much of it).
+  // This measures the overhead over NCCL, so it forces NCCL; selection would often choose peer memory.
   setenv("ISTHMUS_RULE", "platform=cuda use=nccl", 1);
   std::vector<isthmus_device> devices;
   for (int rank = 0; rank < ranks; ++rank) devices.push_back({ISTHMUS_PLATFORM_CUDA, rank});
@@ -101,20 +104,21 @@ void nccl_comparison::start_rank(rank_state& rank, const isthmus::nccl_family::n
 }
 
 void nccl_comparison::each(const std::function<void(rank_state&)>& work) {
-  m_threads.each([&](const bench::team& own) {
-    rank_state& rank = m_ranks[static_cast<std::size_t>(own.rank())];
+  m_threads.each([&](const bench::team& thread) {
+    rank_state& rank = m_ranks[static_cast<std::size_t>(thread.rank())];
     check(cudaSetDevice(rank.device));
     work(rank);
   });
 }
 
 void expect_ok(int code, const bench_case& test_case) {
-  if (code != 0) throw std::runtime_error(std::string(test_case.name) + " failed with code " + std::to_string(code));
+  if (code != 0)
+    throw std::runtime_error(std::string(test_case.name) + " failed with code " + std::to_string(code));
 }
 
-// The first and last 4 MiB of what a call writes into poisoned memory.
+// The first and last 4 MiB of the output of a call, which overwrites poisoned memory.
 std::vector<std::byte> nccl_comparison::output_of(const bench_case& test_case, rank_state& rank,
-                                             const std::function<int()>& call) {
+                                                  const std::function<int()>& call) {
   const std::uint64_t bytes = output_bytes(test_case, rank);
   check(cudaMemsetAsync(rank.recv, 0xa5, bytes, rank.stream));
   expect_ok(call(), test_case);
@@ -127,20 +131,20 @@ std::vector<std::byte> nccl_comparison::output_of(const bench_case& test_case, r
 }
 
 void nccl_comparison::compare(const bench_case& test_case, rank_state& rank, const nccl_call_pair& calls,
-                         case_result& result) {
+                              case_result& result) {
   const std::vector<std::byte> raw = output_of(test_case, rank, [&] { return calls.raw(); });
-  const std::vector<std::byte> ours = output_of(test_case, rank, [&] { return calls.isthmus(); });
+  const std::vector<std::byte> isthmus_output = output_of(test_case, rank, [&] { return calls.isthmus(); });
   std::uint64_t wrong = 0;
-  for (std::size_t at = 0; at + 4 <= raw.size(); at += 4)
-    if (std::memcmp(&raw[at], &ours[at], 4) != 0) ++wrong;
+  for (std::size_t offset = 0; offset + 4 <= raw.size(); offset += 4)
+    if (std::memcmp(&raw[offset], &isthmus_output[offset], 4) != 0) ++wrong;
   const double max_wrong = slowest(rank, static_cast<double>(wrong));
   if (rank.rank == 0) result.wrong = static_cast<std::uint64_t>(max_wrong);
 }
 
-// The three take turns call by call, so that a disturbance meets all. The middle call of a sample counts: one
-// preempted thread must not.
+// The three series alternate call by call, so that disturbances affect all of them. A sample is the median over
+// its calls, so that one preempted call does not count.
 void nccl_comparison::time_host(const bench_case& test_case, rank_state& rank, const nccl_call_pair& calls,
-                           case_result& result) {
+                                case_result& result) {
   const int calls_per_sample = test_case.bytes <= (1 << 20) ? 42 : 12;
   const auto time_call = [&](int provider) {
     const auto start = steady::now();
@@ -151,9 +155,10 @@ void nccl_comparison::time_host(const bench_case& test_case, rank_state& rank, c
   for (int repetition = -1; repetition < m_repetitions; ++repetition) {
     sample_series us[3];
     check(cudaStreamSynchronize(rank.stream));
-    meet(rank);
+    sync_ranks(rank);
     for (int i = 0; i < calls_per_sample; ++i)
-      for (int turn = 0; turn < 3; ++turn) us[(i + turn) % 3].us.push_back(time_call((i + turn) % 3));
+      for (int position = 0; position < 3; ++position)
+        us[(i + position) % 3].us.push_back(time_call((i + position) % 3));
     double slow[3];
     for (const int provider : {0, 1, 2}) slow[provider] = slowest(rank, us[provider].median());
     if (repetition < 0) continue;  // the first repetition warms up
@@ -162,20 +167,22 @@ void nccl_comparison::time_host(const bench_case& test_case, rank_state& rank, c
     if (rank.rank != 0) continue;
     for (const int provider : {0, 1, 2}) result.host[provider].us.push_back(slow[provider]);
   }
-  const double overhead = slowest(rank, difference.median()), again = slowest(rank, repeat.median());
-  if (rank.rank == 0) result.host_overhead_us = overhead, result.host_repeat_us = again;
+  const double overhead = slowest(rank, difference.median()),
+               repeated_overhead = slowest(rank, repeat.median());
+  if (rank.rank == 0) result.host_overhead_us = overhead, result.host_repeat_us = repeated_overhead;
   check(cudaStreamSynchronize(rank.stream));
 }
 
 void nccl_comparison::time_graph(const bench_case& test_case, rank_state& rank, const nccl_call_pair& calls,
-                            case_result& result) {
+                                 case_result& result) {
   const int calls_per_graph = test_case.bytes <= (64 << 10) ? 64 : test_case.bytes <= (4 << 20) ? 16 : 4;
   cudaGraphExec_t graphs[3];
   for (const int provider : {0, 1, 2}) {
     cudaGraph_t graph;
-    meet(rank);
+    sync_ranks(rank);
     check(cudaStreamBeginCapture(rank.stream, cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < calls_per_graph; ++i) expect_ok(provider == 1 ? calls.isthmus() : calls.raw(), test_case);
+    for (int i = 0; i < calls_per_graph; ++i)
+      expect_ok(provider == 1 ? calls.isthmus() : calls.raw(), test_case);
     check(cudaStreamEndCapture(rank.stream, &graph));
     check(cudaGraphInstantiate(&graphs[provider], graph, 0));
     check(cudaGraphDestroy(graph));
@@ -184,8 +191,8 @@ void nccl_comparison::time_graph(const bench_case& test_case, rank_state& rank, 
   check(cudaEventCreate(&start));
   check(cudaEventCreate(&stop));
   const auto sample = [&](int provider) {
-    meet(rank);
-    // One more raw call first: the ranks then start together on the device.
+    sync_ranks(rank);
+    // A raw call first aligns the ranks on the device.
     rank.native->all_reduce(rank.byte, rank.byte, 1, 1, 0, rank.raw, rank.stream);
     check(cudaEventRecord(start, rank.stream));
     check(cudaGraphLaunch(graphs[provider], rank.stream));
@@ -197,8 +204,8 @@ void nccl_comparison::time_graph(const bench_case& test_case, rank_state& rank, 
   };
   for (const int provider : {0, 1, 2}) sample(provider);
   for (int i = 0; i < m_repetitions; ++i)
-    for (int turn = 0; turn < 3; ++turn) {
-      const int provider = (i + turn) % 3;
+    for (int position = 0; position < 3; ++position) {
+      const int provider = (i + position) % 3;
       const double us = sample(provider);
       if (rank.rank == 0) result.graph[provider].us.push_back(us);
     }
@@ -220,7 +227,8 @@ case_result nccl_comparison::run(const bench_case& test_case) {
   return result;
 }
 
-nlohmann::json record(const bench_case& test_case, int size, const case_result& result, int provider, bool graph) {
+nlohmann::json record(const bench_case& test_case, int size, const case_result& result, int provider,
+                      bool graph) {
   const sample_series& times = graph ? result.graph[provider] : result.host[provider];
   const std::uint64_t bytes = test_case.collective == ISTHMUS_BARRIER ? 0 : test_case.bytes;
   nlohmann::json line =
@@ -229,18 +237,18 @@ nlohmann::json record(const bench_case& test_case, int size, const case_result& 
                        times.us, bench::bandwidth_of(test_case.collective, bytes, size, times.median()));
   line["op"] = "sum";
   line["wrong"] = provider == 0 ? 0 : result.wrong;
-  // How far a second series of the same NCCL calls lies off the first: no smaller difference means anything.
+  // The spread of a second series of the same NCCL calls. Smaller differences are noise.
   if (provider == 0 && graph) line["repeat_us"] = bench::spread(result.graph[2].us);
   if (!graph && provider == 1) line["host_overhead_us"] = result.host_overhead_us;
   if (!graph && provider == 0) line["host_overhead_us"] = result.host_repeat_us;
   return line;
 }
 
-// What the targets of docs/vendor_backends.md are about, over all cases.
+// Summary over all cases for the targets of docs/internals/nccl.md.
 class result_summary {
  public:
   void add(const bench_case& test_case, const case_result& result) {
-    const bool pair = test_case.collective == ISTHMUS_SEND;  // a send and a recv in a group
+    const bool pair = test_case.collective == ISTHMUS_SEND;  // a send and a recv in one group
     (pair ? m_pairs : m_calls).us.push_back(result.host_overhead_us);
     m_repeats.us.push_back(result.host_repeat_us);
     (test_case.bytes >= 1 << 20 ? m_large : m_small)
@@ -259,11 +267,11 @@ class result_summary {
  private:
   static void print(const char* name, const sample_series& values, double target) {
     if (values.us.empty()) return;
-    const auto met =
+    const auto is_met =
         std::count_if(values.us.begin(), values.us.end(), [&](double value) { return value <= target; });
     std::printf("%-36s median %.3f, min %.3f, max %.3f; %td of %zu at most %g\n", name, values.median(),
                 *std::min_element(values.us.begin(), values.us.end()),
-                *std::max_element(values.us.begin(), values.us.end()), met, values.us.size(), target);
+                *std::max_element(values.us.begin(), values.us.end()), is_met, values.us.size(), target);
   }
 
   sample_series m_calls, m_pairs, m_repeats, m_large, m_small;
@@ -274,12 +282,12 @@ class result_summary {
 }  // namespace gpu_bench
 
 int main(int argc, char** argv) {
-  CLI::App app{"Isthmus over NCCL against NCCL alone"};
+  CLI::App app{"Compares Isthmus over NCCL with NCCL alone"};
   int ranks = 0, repetitions = 21;
   std::vector<std::uint64_t> sizes{128, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20, 128 << 20};
   std::string out;
-  app.add_option("--ranks", ranks, "ranks, one a device (default: all devices)");
-  app.add_option("--repetitions", repetitions, "samples of each figure")->check(CLI::Range(3, 10000));
+  app.add_option("--ranks", ranks, "ranks, one per device (default: all devices)");
+  app.add_option("--repetitions", repetitions, "samples per result")->check(CLI::Range(3, 10000));
   app.add_option("--bytes", sizes, "sizes in bytes");
   app.add_option("--out", out, "JSON file with the records");
   CLI11_PARSE(app, argc, argv);
@@ -312,7 +320,7 @@ int main(int argc, char** argv) {
                          {{"isthmus", isthmus_version()}, {"nccl", comparison.nccl_version()}},
                          std::move(records));
     std::fflush(stdout);
-    std::_Exit(0);  // the communicators go with the process; the measurement is complete
+    std::_Exit(0);  // the measurement is complete; the process end frees the communicators
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "failed: %s\n", failure.what());
     return 1;

@@ -1,5 +1,5 @@
-// NCCL as the machine has it, found at run time, for programs that are compiled with its header. Each names the
-// functions that it calls, so that it runs with every version that has those.
+// NCCL of the machine, loaded at run time, for programs that are compiled with its header. Each program looks
+// up only the functions that it calls, so that it runs with every version that has them.
 #pragma once
 
 #include <dlfcn.h>
@@ -20,9 +20,9 @@ class nccl_library {
  public:
   template <typename Function>
   Function symbol(const char* name) const {
-    void* const found = dlsym(m_handle, name);
-    if (found == nullptr) throw std::runtime_error(std::string("NCCL lacks ") + name);
-    return reinterpret_cast<Function>(found);
+    void* const address = dlsym(m_handle, name);
+    if (address == nullptr) throw std::runtime_error(std::string("NCCL has no function ") + name);
+    return reinterpret_cast<Function>(address);
   }
 
  private:

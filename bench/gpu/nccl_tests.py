@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""NVIDIA's nccl-tests with and without the preloaded library for NCCL: every collective, checked and timed.
+"""nccl-tests of NVIDIA with and without the preloaded library for NCCL: checks and times every collective.
 
     nccl_tests.py PROGRAMS LIBRARY [--launcher "mpiexec -n 2"] [--nccl LIBNCCL] [--out FILE]
 
-PROGRAMS is the folder of all_reduce_perf and its like, which are not part of this repository: built with MPI
-where there is a launcher, a process a GPU; else threads of one process. First every datatype and operation is
-checked up to 4 MiB, with LIBRARY (libisthmus_nccl_preload.so) preloaded. Then float is timed, call by call and
-in CUDA graphs, by turns with and without it: a sample is a program's own average, over the slowest rank. NCCL
-is the one that the programs find, or LIBNCCL.
+PROGRAMS is the folder of all_reduce_perf and the other programs, which are not part of this repository. With a
+launcher they must be built with MPI and run one process per GPU; without one, ranks are threads of one process.
+First every datatype and operation is checked up to 4 MiB with LIBRARY (libisthmus_nccl_preload.so) preloaded.
+Then float32 is timed with and without it, interleaved, call by call and in CUDA graphs. A sample is the average
+reported by the program for the slowest rank. NCCL is LIBNCCL, or the library that the programs find.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
 from measured import time_us, write_records
 
-# nccl-tests' program -> the collective, whether it reduces, and bus bytes over a record's bytes for n ranks.
+# program of nccl-tests -> collective, whether it reduces, and bus bytes per record byte for n ranks
 PROGRAMS = {
     "all_reduce": ("allreduce", True, lambda n: 2 * (n - 1) / n),
     "all_gather": ("allgather", False, lambda n: n - 1),
@@ -45,8 +45,10 @@ PLACES = ("out_of_place", "in_place")
 MODES = {"stream": [], "graph": ["-G", "8"]}
 
 
-def run(arguments: argparse.Namespace, program: str, words: list[str], preloaded: bool) -> tuple[list[dict], str]:
-    """The program's own results, and what it and the library printed. Raises where it fails."""
+def run(
+    arguments: argparse.Namespace, program: str, words: list[str], preloaded: bool
+) -> tuple[list[dict], str]:
+    """Returns the results and the output of the program. Raises if the program fails."""
     variables = {"NCCL_NVLS_ENABLE": "0"}
     if arguments.nccl:
         variables |= {"LD_LIBRARY_PATH": f"{arguments.nccl.parent}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
@@ -62,12 +64,14 @@ def run(arguments: argparse.Namespace, program: str, words: list[str], preloaded
         ]
         command += [str(arguments.programs / f"{program}_perf"), *words, "-J", str(file)]
         command += [] if arguments.launcher else ["-t", str(arguments.ranks)]
-        done = subprocess.run(
+        completed = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S, check=False
         )
-        if done.returncode != 0:
-            raise RuntimeError(f"{shlex.join(command)} ended with {done.returncode}: {done.stdout[-3000:]}")
-        return json.loads(file.read_text(encoding="utf-8"))["results"], done.stdout
+        if completed.returncode != 0:
+            raise RuntimeError(
+                f"{shlex.join(command)} ended with {completed.returncode}: {completed.stdout[-3000:]}"
+            )
+        return json.loads(file.read_text(encoding="utf-8"))["results"], completed.stdout
 
 
 def count_wrong(results: list[dict]) -> int:
@@ -75,26 +79,26 @@ def count_wrong(results: list[dict]) -> int:
     return int(sum(count or 0 for count in counts))
 
 
-def paths_of(printed: str) -> list[str]:
-    """The lines of the library's report."""
-    return re.findall(r"^ +(nccl\w+ +\S.*)$", printed, re.MULTILINE)
+def paths_of(output: str) -> list[str]:
+    """The lines of the report of the library."""
+    return re.findall(r"^ +(nccl\w+ +\S.*)$", output, re.MULTILINE)
 
 
 def check(arguments: argparse.Namespace) -> list[str]:
-    """Every datatype and operation; the problems."""
+    """Checks every datatype and operation and returns the problems."""
     problems = []
     for program, (_, reduces, _) in PROGRAMS.items():
         if program not in arguments.only:
             continue
         words = [*CHECKED, *(["-o", "all"] if reduces else [])]
         try:
-            results, printed = run(arguments, program, words, True)
+            results, output = run(arguments, program, words, True)
         except (RuntimeError, subprocess.TimeoutExpired) as failure:
             problems.append(f"{program}: {failure}")
             continue
         wrong = count_wrong(results)
         print(f"checked {program}: {len(results)} points, {wrong} wrong", flush=True)
-        print("  " + "\n  ".join(paths_of(printed)), flush=True)
+        print("  " + "\n  ".join(paths_of(output)), flush=True)
         if wrong or not results:
             problems.append(f"{program}: {wrong} wrong of {len(results)} points")
     return problems
@@ -107,12 +111,17 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         paths: list[str] = []
         for turn in range(arguments.rounds):
             for preloaded in (False, True) if turn % 2 else (True, False):
-                results, printed = run(arguments, program, [*TIMED, *MODES[mode]], preloaded)
-                paths = paths_of(printed) or paths
+                results, output = run(arguments, program, [*TIMED, *MODES[mode]], preloaded)
+                paths = paths_of(output) or paths
                 for result in results:
                     size = result["size"] // (arguments.ranks if program == "all_gather" else 1)
                     for place in (place for place in PLACES if result[place]):
-                        add(records_by_key, (collective, size, mode, place, preloaded), result[place], arguments.ranks)
+                        add(
+                            records_by_key,
+                            (collective, size, mode, place, preloaded),
+                            result[place],
+                            arguments.ranks,
+                        )
         print(f"measured {program}, {mode}: {'; '.join(' '.join(line.split()) for line in paths)}", flush=True)
         for record in records_by_key.values():
             if record["collective"] == collective and record["mode"] == mode:
@@ -144,7 +153,7 @@ def add(records_by_key: dict[tuple, dict], key: tuple, result: dict[str, Any], r
 
 
 def show(records: list[dict[str, Any]]) -> None:
-    """NCCL's time, that with the library, and their ratio: a row for each mode, a cell for each size."""
+    """Prints the times of NCCL and with the library, and their ratio: one row per mode, one cell per size."""
     rows: dict[tuple, dict[int, dict[str, float]]] = {}
     for record in records:
         if record["place"] == "out_of_place":
@@ -162,11 +171,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("programs", type=Path)
     parser.add_argument("library", type=Path)
-    parser.add_argument("--launcher", default="", help="what starts a process a GPU")
+    parser.add_argument("--launcher", default="", help="command that starts one process per GPU")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--nccl", type=Path, help="the file of another NCCL")
-    parser.add_argument("--rounds", type=int, default=3, help="0: check only")
-    parser.add_argument("--no-check", action="store_true", help="time only")
+    parser.add_argument("--nccl", type=Path, help="file of another NCCL library")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of timing (0: check only)")
+    parser.add_argument("--no-check", action="store_true", help="skip the check")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", type=lambda words: words.split(","), default=list(PROGRAMS))
     parser.add_argument("--modes", type=lambda words: words.split(","), default=list(MODES))
@@ -177,7 +186,9 @@ def main() -> int:
     show(records)
     problems += [f"{r['collective']} of {r['bytes']} bytes: {r['wrong']} wrong" for r in records if r["wrong"]]
     if arguments.out:
-        write_records(arguments.out, records, {"nccl": arguments.nccl.name if arguments.nccl else "of the programs"})
+        write_records(
+            arguments.out, records, {"nccl": arguments.nccl.name if arguments.nccl else "of the programs"}
+        )
     for problem in problems:
         print(f"nccl_tests: {problem}", file=sys.stderr)
     return 1 if problems else 0

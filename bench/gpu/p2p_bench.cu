@@ -1,8 +1,9 @@
-// Allreduce through Isthmus' peer-memory kernels against NCCL's default and its symmetric kernels: captured
-// graphs on the same buffers, providers in turn, one run. One host thread drives all devices. A sample is
-// the maximum over ranks of (stop - start) / calls, both recorded inside the graph behind two calls that
-// align the ranks; a figure is the median over samples. From 1 MiB on, the two forms of two shots that tensor
-// parallelism has for long exact tensors are measured beside them, in place as engines call them.
+// Allreduce by the peer-memory kernels of Isthmus against the default and the symmetric kernels of NCCL:
+// captured graphs on the same buffers, with interleaved providers in one run. One host thread drives all
+// devices. A sample is the maximum over ranks of (stop - start) / calls; both events are recorded inside the
+// graph, after two calls that align the ranks. A result is the median over samples. From 1 MiB on, the two
+// forms of two_shot that tensor parallelism uses for long exact tensors are also measured, in place, as
+// inference engines call them.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -19,8 +20,8 @@ namespace {
 
 __global__ void empty_kernel() {}
 
-// Microseconds of the host for each device, of 50 calls in a row for all devices; then the devices are idle
-// again.
+// Host time per device in microseconds, over 50 calls in a row for all devices. Waits until the
+// devices are idle.
 template <typename Call>
 double host_us(const std::vector<rank_state>& ranks, Call&& call) {
   constexpr int calls = 50;
@@ -31,7 +32,7 @@ double host_us(const std::vector<rank_state>& ranks, Call&& call) {
   return taken.count() / calls / static_cast<double>(ranks.size());
 }
 
-// What one call of the trio costs the host thread for each device, and what a launch of nothing costs there.
+// Host cost per device of one tensor-parallel call, and of launching an empty kernel.
 nlohmann::json host_cost(const std::vector<rank_state>& ranks) {
   const int size = static_cast<int>(ranks.size());
   std::vector<isthmus_device> devices;
@@ -55,14 +56,14 @@ nlohmann::json host_cost(const std::vector<rank_state>& ranks) {
     samples.push_back(host_us(ranks, [&] {
       if (!isthmus_tensor_parallel_allreduce(handle, pointers.data(), 1024, ISTHMUS_FLOAT32,
                                              ISTHMUS_ALL_ACTIVE))
-        throw std::runtime_error("the trio refused");
+        throw std::runtime_error("isthmus_tensor_parallel_allreduce refused the call");
     }));
   }
   isthmus_tensor_parallel_free(handle);
   const double median = bench::median(samples), empty_median = bench::median(empty_samples);
-  std::printf("host cost of the trio for each device: %.2f us; of launching nothing: %.2f us\n", median,
+  std::printf("host cost per device: tensor-parallel call %.2f us, empty kernel launch %.2f us\n", median,
               empty_median);
-  // The bandwidth is of the host's time; the format wants one.
+  // The record format requires a bandwidth; this one is based on host time.
   nlohmann::json result =
       bench::record_of({"allreduce", "float32", 4096, size, "isthmus", "tensor_parallel", "stream"}, samples,
                        bench::bandwidth_of(ISTHMUS_ALLREDUCE, 4096, size, median));
@@ -77,7 +78,7 @@ nlohmann::json host_cost(const std::vector<rank_state>& ranks) {
 }  // namespace p2p_bench
 
 int main(int argc, char** argv) try {
-  CLI::App app{"Isthmus' peer-memory allreduce against NCCL"};
+  CLI::App app{"Compares the peer-memory allreduce of Isthmus with NCCL"};
   int ranks = 0, samples = 25;
   std::string out;
   std::vector<std::uint64_t> sizes{128,       1 << 10, 8 << 10, 16 << 10, 64 << 10, 256 << 10,

@@ -36,7 +36,7 @@ allreduce_comparison::allreduce_comparison(int ranks, std::uint64_t largest)
     check(cudaEventCreate(&state.stop));
     check(m_nccl.mem_alloc(&state.send, largest));
     check(m_nccl.mem_alloc(&state.recv, largest));
-    gpu_bench::fill_repeated(state.send, largest, rank);  // 16-bit types read pairs of random bits out of it
+    gpu_bench::fill_repeated(state.send, largest, rank);  // 16-bit types read random bits
   }
   std::vector<ncclWindow_t> windows(2 * m_ranks.size());
   check(m_nccl.group_start());
@@ -69,8 +69,8 @@ std::vector<isthmus_communicator> allreduce_comparison::communicators(const char
   return result;
 }
 
-// A handle that takes one algorithm for every size, on an exact wire.
-trio allreduce_comparison::tensor_parallel(const char* algorithm) {
+// A handle that uses one algorithm for every size, with an exact wire.
+tensor_parallel_handle allreduce_comparison::tensor_parallel(const char* algorithm) {
   const gpu_bench::rules_file file(
       "[[rule]]\ncollective = \"allreduce\"\nuse = \"p2p:" + std::string(algorithm) + "\"\n");
   std::vector<isthmus_device> devices;
@@ -84,13 +84,14 @@ trio allreduce_comparison::tensor_parallel(const char* algorithm) {
   options.config_path = file.path();
   options.timeout_s = 60;
   options.wire = ISTHMUS_WIRE_EXACT;
-  trio result(isthmus_tensor_parallel_init(size(), devices.data(), streams.data(), &options),
-            isthmus_tensor_parallel_free);
+  tensor_parallel_handle result(isthmus_tensor_parallel_init(size(), devices.data(), streams.data(), &options),
+                                isthmus_tensor_parallel_free);
   if (result == nullptr) check(ISTHMUS_ERROR_BACKEND);
   return result;
 }
 
-void allreduce_comparison::allreduce_in_place(const trio& handle, std::uint64_t count, const type_info& type) {
+void allreduce_comparison::allreduce_in_place(const tensor_parallel_handle& handle, std::uint64_t count,
+                                              const type_info& type) {
   std::vector<void*> pointers;
   for (const rank_state& rank : m_ranks) pointers.push_back(rank.recv);
   if (!isthmus_tensor_parallel_allreduce(handle.get(), pointers.data(), count, type.type, ISTHMUS_ALL_ACTIVE))
@@ -106,7 +107,7 @@ void allreduce_comparison::nccl(bool symmetric, std::uint64_t count, const type_
 }
 
 void allreduce_comparison::isthmus(const std::vector<isthmus_communicator>& group, std::uint64_t count,
-                      const type_info& type) {
+                                   const type_info& type) {
   check(isthmus_group_start());
   for (int rank = 0; rank < size(); ++rank)
     check(isthmus_allreduce(m_ranks[rank].send, m_ranks[rank].recv, count, type.type, ISTHMUS_SUM, group[rank],
@@ -123,7 +124,8 @@ std::vector<allreduce_provider> allreduce_comparison::providers() {
       {"isthmus", "tensor_parallel:two_shot", "in_place",
        [this](auto count, auto& type) { allreduce_in_place(m_staged_handle, count, type); }, false, 1 << 20},
       {"isthmus", "tensor_parallel:two_shot_zero_copy", "in_place",
-       [this](auto count, auto& type) { allreduce_in_place(m_zero_copy_handle, count, type); }, false, 1 << 20}};
+       [this](auto count, auto& type) { allreduce_in_place(m_zero_copy_handle, count, type); }, false,
+       1 << 20}};
 }
 
 namespace {
@@ -134,15 +136,16 @@ float to_float(const type_info& type, const std::byte* element) {
 
 }  // namespace
 
-// In place every call sums sums: each sample starts with the inputs again, so that they don't overflow.
+// In place, every call sums the previous result, so each sample starts with fresh inputs to prevent overflow.
 void allreduce_comparison::prepare(const allreduce_provider& provider, std::uint64_t bytes) {
   if (!provider.in_place()) return;
   for (const rank_state& rank : m_ranks)
     check(cudaMemcpyAsync(rank.recv, rank.send, bytes, cudaMemcpyDefault, rank.stream));
 }
 
-// Elements of the first and last 64 KiB that lie outside the error bound of the type and of the wire.
-std::uint64_t allreduce_comparison::count_wrong(const allreduce_provider& provider, std::uint64_t count, const type_info& type) {
+// The number of elements in the first and last 64 KiB that exceed the error bound of the type and of the wire.
+std::uint64_t allreduce_comparison::count_wrong(const allreduce_provider& provider, std::uint64_t count,
+                                                const type_info& type) {
   for (int rank = 0; rank < size(); ++rank) {
     check(cudaSetDevice(rank));
     check(cudaMemsetAsync(m_ranks[rank].recv, 0xa5, count * type.bytes, m_ranks[rank].stream));
@@ -150,10 +153,10 @@ std::uint64_t allreduce_comparison::count_wrong(const allreduce_provider& provid
   prepare(provider, count * type.bytes);
   provider.call(count, type);
   for (rank_state& rank : m_ranks) check(cudaStreamSynchronize(rank.stream));
-  const double u = provider.mode == "bf16_wire"  ? std::ldexp(2.1, -8)
-                   : type.bytes == 4          ? std::ldexp(1.0 * size(), -24)
-                   : type.nccl == ncclFloat16 ? std::ldexp(1.0 * size(), -11)
-                                              : std::ldexp(1.0 * size(), -8);
+  const double u = provider.mode == "bf16_wire" ? std::ldexp(2.1, -8)
+                   : type.bytes == 4            ? std::ldexp(1.0 * size(), -24)
+                   : type.nccl == ncclFloat16   ? std::ldexp(1.0 * size(), -11)
+                                                : std::ldexp(1.0 * size(), -8);
   const std::uint64_t part = std::min<std::uint64_t>(count, 65536 / type.bytes);
   std::uint64_t wrong = 0;
   for (const std::uint64_t first : {std::uint64_t(0), count - part}) {
@@ -163,7 +166,7 @@ std::uint64_t allreduce_comparison::count_wrong(const allreduce_provider& provid
                        part * type.bytes, cudaMemcpyDefault));
       check(cudaMemcpy(out[rank].data(), static_cast<std::byte*>(m_ranks[rank].recv) + first * type.bytes,
                        part * type.bytes, cudaMemcpyDefault));
-      wrong += provider.name == "isthmus" && out[rank] != out[0];  // bit by bit
+      wrong += provider.name == "isthmus" && out[rank] != out[0];  // all ranks must hold the same bits
     }
     for (std::uint64_t i = 0; i < part; ++i) {
       double sum = 0, magnitude = 0;
@@ -172,7 +175,7 @@ std::uint64_t allreduce_comparison::count_wrong(const allreduce_provider& provid
         sum += x;
         magnitude += std::fabs(x);
       }
-      // Random bits read as 16-bit floats hold NaN and infinities, and overflow: no bound to check there.
+      // Random bits as 16-bit floats include NaN and infinities, and sums overflow: there is no bound to check.
       if (!(magnitude < (type.nccl == ncclFloat16 ? 6e4 : 1e38))) continue;
       for (const auto& each : out)
         wrong += !(std::fabs(to_float(type, &each[i * type.bytes]) - sum) <= u * magnitude + 1e-7);
@@ -181,8 +184,9 @@ std::uint64_t allreduce_comparison::count_wrong(const allreduce_provider& provid
   return wrong;
 }
 
-std::vector<cudaGraphExec_t> allreduce_comparison::capture(const allreduce_provider& provider, std::uint64_t count, const type_info& type,
-                                              int calls) {
+std::vector<cudaGraphExec_t> allreduce_comparison::capture(const allreduce_provider& provider,
+                                                           std::uint64_t count, const type_info& type,
+                                                           int calls) {
   for (int rank = 0; rank < size(); ++rank) {
     check(cudaSetDevice(rank));
     check(cudaStreamBeginCapture(m_ranks[rank].stream, cudaStreamCaptureModeThreadLocal));
@@ -198,7 +202,7 @@ std::vector<cudaGraphExec_t> allreduce_comparison::capture(const allreduce_provi
   for (int i = 0; i < calls; ++i) provider.call(count, type);
   record(&rank_state::stop);
   std::vector<cudaGraphExec_t> graphs(m_ranks.size());
-  std::vector<cudaGraph_t> captured(m_ranks.size());  // nothing may be instantiated while a stream captures
+  std::vector<cudaGraph_t> captured(m_ranks.size());  // no graph may be instantiated while a stream captures
   for (int rank = 0; rank < size(); ++rank) check(cudaStreamEndCapture(m_ranks[rank].stream, &captured[rank]));
   for (int rank = 0; rank < size(); ++rank) {
     check(cudaSetDevice(rank));
@@ -208,8 +212,8 @@ std::vector<cudaGraphExec_t> allreduce_comparison::capture(const allreduce_provi
   return graphs;
 }
 
-double allreduce_comparison::sample(const allreduce_provider& provider, std::uint64_t bytes, const std::vector<cudaGraphExec_t>& graphs,
-                       int calls) {
+double allreduce_comparison::sample(const allreduce_provider& provider, std::uint64_t bytes,
+                                    const std::vector<cudaGraphExec_t>& graphs, int calls) {
   prepare(provider, bytes);
   for (int rank = 0; rank < size(); ++rank) {
     check(cudaSetDevice(rank));
@@ -226,7 +230,8 @@ double allreduce_comparison::sample(const allreduce_provider& provider, std::uin
   return worst;
 }
 
-std::string allreduce_comparison::backend_of(isthmus_communicator communicator, std::uint64_t count, const type_info& type) {
+std::string allreduce_comparison::backend_of(isthmus_communicator communicator, std::uint64_t count,
+                                             const type_info& type) {
   isthmus_operation operation{};
   operation.collective = ISTHMUS_ALLREDUCE;
   operation.datatype = type.type;
@@ -238,19 +243,20 @@ std::string allreduce_comparison::backend_of(isthmus_communicator communicator, 
   if (isthmus_communicator_explain(communicator, &operation, text.data(), text.size(), &required_bytes) !=
       ISTHMUS_SUCCESS)
     return "?";
-  const auto found = nlohmann::json::parse(text.data(), nullptr, false);
-  std::string backend = found.value("backend", "?");
-  if (const std::string algorithm = found.value("algorithm", ""); !algorithm.empty())
+  const auto document = nlohmann::json::parse(text.data(), nullptr, false);
+  std::string backend = document.value("backend", "?");
+  if (const std::string algorithm = document.value("algorithm", ""); !algorithm.empty())
     backend.append(1, ':').append(algorithm);
   return backend;
 }
 
-nlohmann::json allreduce_comparison::record(const allreduce_provider& provider, std::uint64_t bytes, const type_info& type,
-                               const std::vector<double>& us, std::uint64_t wrong) {
+nlohmann::json allreduce_comparison::record(const allreduce_provider& provider, std::uint64_t bytes,
+                                            const type_info& type, const std::vector<double>& us,
+                                            std::uint64_t wrong) {
   const bool uses_rules = provider.backend == "p2p";
   const std::string backend =
       uses_rules ? backend_of(provider.mode == "graph" ? m_exact[0] : m_bf16[0], bytes / type.bytes, type)
-               : provider.backend;
+                 : provider.backend;
   nlohmann::json result =
       bench::record_of({"allreduce", type.name, bytes, size(), provider.name, backend, provider.mode}, us,
                        bench::bandwidth_of(ISTHMUS_ALLREDUCE, bytes, size(), bench::median(us)));
@@ -275,8 +281,8 @@ nlohmann::json allreduce_comparison::run(std::uint64_t bytes, const type_info& t
     sample(each, bytes, graphs.back(), calls);
   }
   for (int i = 0; i < samples; ++i)
-    for (std::size_t turn = 0; turn < all.size(); ++turn) {
-      const std::size_t index = (turn + i) % all.size();
+    for (std::size_t position = 0; position < all.size(); ++position) {
+      const std::size_t index = (position + i) % all.size();
       times[index].push_back(sample(all[index], bytes, graphs[index], calls));
     }
   nlohmann::json records = nlohmann::json::array();

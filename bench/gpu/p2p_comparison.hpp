@@ -1,5 +1,6 @@
-// All ways of an allreduce on the same buffers, in turn: NCCL's default and symmetric kernels, Isthmus'
-// peer-memory kernels by rules and as tensor parallelism calls them. One host thread drives all devices.
+// All variants of an allreduce on the same buffers, interleaved: default and symmetric kernels of NCCL,
+// and the peer-memory kernels of Isthmus, by rules and as called by tensor parallelism. One host thread
+// drives all devices.
 #pragma once
 
 #include <isthmus/tensor_parallel.h>
@@ -31,7 +32,7 @@ struct nccl_functions : gpu_bench::nccl_library {
 struct rank_state {
   cudaStream_t stream = nullptr;
   cudaEvent_t start = nullptr, stop = nullptr;
-  void *send = nullptr, *recv = nullptr;  // ncclMemAlloc, registered as windows of `symmetric` only
+  void *send = nullptr, *recv = nullptr;  // from ncclMemAlloc; windows of `symmetric` only
   ncclComm_t plain = nullptr, symmetric = nullptr;
 };
 
@@ -42,19 +43,20 @@ struct type_info {
   std::size_t bytes;
 };
 inline constexpr type_info types[] = {{ISTHMUS_FLOAT32, ncclFloat32, "float32", 4},
-                                     {ISTHMUS_FLOAT16, ncclFloat16, "float16", 2},
-                                     {ISTHMUS_BFLOAT16, ncclBfloat16, "bfloat16", 2}};
+                                      {ISTHMUS_FLOAT16, ncclFloat16, "float16", 2},
+                                      {ISTHMUS_BFLOAT16, ncclBfloat16, "bfloat16", 2}};
 
 struct allreduce_provider {
   std::string name, backend, mode;
-  std::function<void(std::uint64_t count, const type_info&)> call;  // all ranks
+  std::function<void(std::uint64_t count, const type_info&)> call;  // on all ranks
   bool float32_only = false;
   std::uint64_t from_bytes = 0;
   bool in_place() const { return mode == "in_place"; }
 };
 
-// Releases with the contest; the streams belong to it.
-using trio = std::unique_ptr<isthmus_tensor_parallel_impl, decltype(&isthmus_tensor_parallel_free)>;
+// Lifetime: ends with the comparison, which owns the streams.
+using tensor_parallel_handle =
+    std::unique_ptr<isthmus_tensor_parallel_impl, decltype(&isthmus_tensor_parallel_free)>;
 
 class allreduce_comparison {
  public:
@@ -67,14 +69,14 @@ class allreduce_comparison {
 
  private:
   std::vector<isthmus_communicator> communicators(const char* rules);
-  trio tensor_parallel(const char* algorithm);
-  void allreduce_in_place(const trio& handle, std::uint64_t count, const type_info& type);
+  tensor_parallel_handle tensor_parallel(const char* algorithm);
+  void allreduce_in_place(const tensor_parallel_handle& handle, std::uint64_t count, const type_info& type);
   void prepare(const allreduce_provider& provider, std::uint64_t bytes);
   std::uint64_t count_wrong(const allreduce_provider& provider, std::uint64_t count, const type_info& type);
-  std::vector<cudaGraphExec_t> capture(const allreduce_provider& provider, std::uint64_t count, const type_info& type,
-                                       int calls);
-  double sample(const allreduce_provider& provider, std::uint64_t bytes, const std::vector<cudaGraphExec_t>& graphs,
-                int calls);
+  std::vector<cudaGraphExec_t> capture(const allreduce_provider& provider, std::uint64_t count,
+                                       const type_info& type, int calls);
+  double sample(const allreduce_provider& provider, std::uint64_t bytes,
+                const std::vector<cudaGraphExec_t>& graphs, int calls);
   void nccl(bool symmetric, std::uint64_t count, const type_info& type);
   void isthmus(const std::vector<isthmus_communicator>& group, std::uint64_t count, const type_info& type);
   nlohmann::json record(const allreduce_provider& provider, std::uint64_t bytes, const type_info& type,
@@ -85,7 +87,8 @@ class allreduce_comparison {
   std::uint64_t m_largest;
   nccl_functions m_nccl;
   std::vector<isthmus_communicator> m_exact, m_bf16;
-  trio m_staged_handle{nullptr, isthmus_tensor_parallel_free}, m_zero_copy_handle{nullptr, isthmus_tensor_parallel_free};
+  tensor_parallel_handle m_staged_handle{nullptr, isthmus_tensor_parallel_free},
+      m_zero_copy_handle{nullptr, isthmus_tensor_parallel_free};
 };
 
 }  // namespace p2p_bench

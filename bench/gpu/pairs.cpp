@@ -11,13 +11,14 @@ using isthmus::nccl_family::native_float32;
 using isthmus::nccl_family::native_functions;
 using isthmus::nccl_family::native_sum;
 
-// Elements of one block: `count` of isthmus_operation.
+// Elements of one block, which is `count` of isthmus_operation.
 std::uint64_t block_elements(const bench_case& test_case, int size) {
   const std::uint64_t elements = test_case.bytes / sizeof(float);
-  return bench::has_block_per_rank(test_case.collective) ? elements / static_cast<std::uint64_t>(size) : elements;
+  return bench::has_block_per_rank(test_case.collective) ? elements / static_cast<std::uint64_t>(size)
+                                                         : elements;
 }
 
-// Raw exchange of blocks in one group, as NCCL's manual shows it.
+// Runs `body` inside a group of NCCL, as the manual of NCCL shows for exchanges of blocks.
 template <typename Body>
 int grouped(const native_functions& native, Body&& body) {
   if (const int code = native.group_start()) return code;
@@ -26,7 +27,7 @@ int grouped(const native_functions& native, Body&& body) {
   return code != 0 ? code : end_code;
 }
 
-// The raw forms that NCCL has no function for, or older versions have none for.
+// Compositions of send and recv for collectives that NCCL, or an older version of it, has no function for.
 class raw_exchange {
  public:
   raw_exchange(const rank_state& rank, std::uint64_t count) : m_rank(rank), m_count(count) {}
@@ -79,7 +80,7 @@ class raw_exchange {
   std::uint64_t m_count;
 };
 
-// What this NCCL has no function for, composed.
+// The composition for a collective that this NCCL has no function for.
 std::function<int()> composed_call(const bench_case& test_case, const rank_state& rank, std::uint64_t count) {
   const raw_exchange exchange(rank, count);
   const bool is_root = rank.rank == 0;
@@ -97,7 +98,7 @@ std::function<int()> composed_call(const bench_case& test_case, const rank_state
   }
 }
 
-// NCCL's own function with the rank's buffers.
+// Calls the native function of NCCL on the buffers of the rank.
 int library_call(isthmus_collective collective, const rank_state& rank, std::uint64_t count) {
   const native_functions& native = *rank.native;
   const auto f32 = native_float32;
@@ -108,15 +109,15 @@ int library_call(isthmus_collective collective, const rank_state& rank, std::uin
     case ISTHMUS_ALLREDUCE:
       return native.all_reduce(rank.send, rank.recv, count, f32, sum, rank.raw, rank.stream);
     case ISTHMUS_REDUCE_SCATTER:
-    case ISTHMUS_REDUCE_SCATTERV:  // of equal blocks
+    case ISTHMUS_REDUCE_SCATTERV:  // with equal blocks
       return native.reduce_scatter(rank.send, rank.recv, count, f32, sum, rank.raw, rank.stream);
     case ISTHMUS_ALLGATHER: return native.all_gather(rank.send, rank.recv, count, f32, rank.raw, rank.stream);
     case ISTHMUS_GATHER: return native.gather(rank.send, rank.recv, count, f32, 0, rank.raw, rank.stream);
     case ISTHMUS_SCATTER: return native.scatter(rank.send, rank.recv, count, f32, 0, rank.raw, rank.stream);
     case ISTHMUS_ALLTOALL: return native.all_to_all(rank.send, rank.recv, count, f32, rank.raw, rank.stream);
     case ISTHMUS_BARRIER:
-      return native.all_reduce(rank.byte, rank.byte, 1, isthmus::nccl_family::native_uint8, isthmus::nccl_family::native_max,
-                               rank.raw, rank.stream);
+      return native.all_reduce(rank.byte, rank.byte, 1, isthmus::nccl_family::native_uint8,
+                               isthmus::nccl_family::native_max, rank.raw, rank.stream);
     default: return -1;
   }
 }
@@ -147,7 +148,8 @@ std::function<int()> raw_call(const bench_case& test_case, const rank_state& ran
 
 std::vector<bench_case> cases(std::uint64_t bytes) {
   std::vector<bench_case> all{
-#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, in_place) \
+#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, \
+                           in_place)                                                                    \
   {ISTHMUS_##NAME, #name, bytes},
 #include <isthmus/collectives.def>
   };
@@ -163,7 +165,7 @@ std::uint64_t output_bytes(const bench_case& test_case, const rank_state& rank) 
     equal.displs.push_back(block * static_cast<std::uint64_t>(peer));
   }
   const std::vector<oracle::block_layout> parts(static_cast<std::size_t>(rank.size), equal);
-  const int root = test_case.collective == ISTHMUS_SEND ? 1 : 0;  // the distance in a ring
+  const int root = test_case.collective == ISTHMUS_SEND ? 1 : 0;  // SEND: the distance in the ring
   return sizeof(float) *
          oracle::recv_extent({test_case.collective, rank.size, root, block, parts, parts}, rank.rank);
 }
@@ -180,7 +182,8 @@ nccl_call_pair::nccl_call_pair(const bench_case& test_case, const rank_state& ra
   m_operation.collective = test_case.collective;
   m_operation.datatype = ISTHMUS_FLOAT32;
   m_operation.op = ISTHMUS_SUM;
-  m_operation.count = test_case.collective == ISTHMUS_ALLTOALLV || test_case.collective == ISTHMUS_BARRIER ? 0 : count;
+  m_operation.count =
+      test_case.collective == ISTHMUS_ALLTOALLV || test_case.collective == ISTHMUS_BARRIER ? 0 : count;
   m_operation.send_buf = rank.send;
   m_operation.recv_buf = rank.recv;
   m_operation.stream = rank.stream;

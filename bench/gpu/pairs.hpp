@@ -1,5 +1,5 @@
-// Each collective twice: as a program calls NCCL itself, and through Isthmus' C API. Same buffers, same
-// stream, same shapes, so that the difference is Isthmus.
+// Each collective twice: called directly on NCCL, and through the C API of Isthmus. Both use the same buffers,
+// stream and shapes, so that the difference is Isthmus.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,7 +13,7 @@
 
 namespace gpu_bench {
 
-// What one rank owns.
+// The resources of one rank.
 struct rank_state {
   int rank = 0, size = 1, device = 0;
   cudaStream_t stream = nullptr;
@@ -28,18 +28,19 @@ struct rank_state {
 struct bench_case {
   isthmus_collective collective;
   const char* name;
-  std::uint64_t bytes;  // as docs/benchmarks.md defines it for the collective
+  std::uint64_t bytes;  // as defined for the collective in docs/internals/benchmarks.md
 };
 
-// All collectives of THE TABLE; send and recv appear once, as a ring of pairs.
+// All collectives of the collective table; send and recv appear once, as a ring of pairs.
 std::vector<bench_case> cases(std::uint64_t bytes);
 
-// The bytes that the case writes on a rank (0 where none), all float32.
+// Bytes of float32 that the case writes on a rank; 0 if it writes none.
 std::uint64_t output_bytes(const bench_case& test_case, const rank_state& rank);
 std::uint64_t largest_send(std::uint64_t bytes, int size);
 std::uint64_t largest_recv(std::uint64_t bytes, int size);
 
-// One call, ready to be repeated; returns 0 or the library's code. `rank` outlives it.
+// One prepared call that can be repeated. Returns 0 or the code of the library. Lifetime: `rank`
+// must outlive it.
 class nccl_call_pair {
  public:
   nccl_call_pair(const bench_case& test_case, const rank_state& rank);

@@ -1,4 +1,4 @@
-// A configuration that lives as long as its owner: communicators read it while they are made.
+// A temporary configuration file. Lifetime: communicators read it during creation only.
 #pragma once
 
 #include <unistd.h>
@@ -14,8 +14,8 @@ namespace gpu_bench {
 class rules_file {
  public:
   explicit rules_file(const std::string& text) {
-    const int file = mkstemp(m_path);  // a name that nobody can guess
-    if (file < 0) throw std::runtime_error(std::string("mkstemp failed for ") + m_path);
+    const int file = mkstemp(m_path);  // an unpredictable name
+    if (file < 0) throw std::runtime_error(std::string("mkstemp ") + m_path + " failed");
     close(file);
     std::ofstream(m_path) << text;
   }

@@ -1,8 +1,9 @@
-// Isthmus under SYCL on NVIDIA devices against NCCL on the queue's own native stream, in one process and one
-// run: what a call costs the host, what it costs from call to completion, and whether the host ever waits. What
-// of that is SYCL's own is beside it: the same NCCL call in a native command written by hand, and an empty one.
-// One process (or thread) and one in-order queue a rank; the two take turns; a sample is the maximum over
-// ranks. Needs a SYCL runtime with a CUDA adapter (docs/gpu_check.md); exits with 77 where there is none.
+// Isthmus under SYCL on NVIDIA devices against NCCL on the native stream of the queue, in one process and
+// one run: host cost of a call, time to completion, and whether the host ever waits. To separate the cost
+// of SYCL, it also measures the same NCCL call in a hand-written native command, and an empty native
+// command. One process (or thread) and one in-order queue per rank; providers are interleaved; a sample is
+// the maximum over ranks. Needs a SYCL runtime with a CUDA adapter (docs/internals/benchmarks.md); exits
+// with 77 if there is none.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
@@ -27,7 +28,7 @@ namespace {
 using steady = std::chrono::steady_clock;
 constexpr auto cuda = sycl::backend::ext_oneapi_cuda;
 
-// Who makes a call. The last two are what a native command costs without Isthmus: around NCCL, and alone.
+// The measured calls. The last two show the cost of a native command without Isthmus: around NCCL, and empty.
 enum provider { nccl, isthmus_call, bare_command, empty_command, providers };
 constexpr const char* provider_names[providers] = {"nccl", "isthmus", "nccl_in_native_command",
                                                    "empty_native_command"};
@@ -46,7 +47,7 @@ struct settings {
   std::string out, command;
 };
 
-// One rank: its device, its in-order queue, its buffers and both communicators.
+// One rank: its device, in-order queue, buffers and both communicators.
 class rank_bench {
  public:
   rank_bench(const settings& arguments, const bench::team& ranks, const sycl::device& device)
@@ -84,8 +85,9 @@ class rank_bench {
       case isthmus_call: m_isthmus.allreduce(m_queue, m_send, m_recv, count); break;
       case bare_command:
         m_queue.submit([&](sycl::handler& handler) {
-          handler.ext_codeplay_enqueue_native_command(
-              [this, count](sycl::interop_handle handle) { all_reduce(count, handle.get_native_queue<cuda>()); });
+          handler.ext_codeplay_enqueue_native_command([this, count](sycl::interop_handle handle) {
+            all_reduce(count, handle.get_native_queue<cuda>());
+          });
         });
         break;
       default:
@@ -99,7 +101,7 @@ class rank_bench {
                                       stream))
       throw std::runtime_error("ncclAllReduce failed");
   }
-  // SYCL does not know of what NCCL put on its stream.
+  // SYCL does not track the work that NCCL enqueued on its stream.
   void drain() {
     m_queue.wait();
     check(cudaStreamSynchronize(m_stream));
@@ -125,11 +127,11 @@ class rank_bench {
   nlohmann::json m_records = nlohmann::json::array();
 };
 
-// A host function on the native stream holds the queue up; the call must return before it ends, and what
-// comes after it on the queue must see the sum.
+// A host function blocks the native stream. The call must return before the function ends, and later work on
+// the queue must see the sum.
 void rank_bench::check_asynchrony() {
   constexpr std::size_t count = 1 << 10;
-  call(isthmus_call, count);  // connections are made at the first call
+  call(isthmus_call, count);  // the first call establishes connections
   m_queue.wait();
   auto* ones = sycl::malloc_host<float>(count, m_queue);
   std::fill_n(ones, count, static_cast<float>(m_rank + 1));
@@ -142,15 +144,18 @@ void rank_bench::check_asynchrony() {
       &m_produced));
   m_queue.memcpy(m_recv, ones, count * 4);
   m_isthmus.allreduce(m_queue, m_recv, m_recv, count);
-  if (m_produced) throw std::runtime_error("the call waited for the producer");
+  if (m_produced)
+    throw std::runtime_error(
+        "isthmus::communicator::allreduce waited for the producer; it must not block the host");
   m_queue.memcpy(ones, m_recv, count * 4).wait();
   const float expected = static_cast<float>(m_arguments.ranks * (m_arguments.ranks + 1)) / 2;
   for (std::size_t i = 0; i < count; ++i)
-    if (ones[i] != expected) throw std::runtime_error("the consumer did not see the sum");
+    if (ones[i] != expected)
+      throw std::runtime_error("the consumer did not see the sum; the queue order is broken");
   sycl::free(ones, m_queue);
 }
 
-// Elements in which the two providers' results differ, poisoned before.
+// The number of elements that differ between the two providers. The output is poisoned before each call.
 std::uint64_t rank_bench::compare(std::size_t count) {
   std::vector<float> results[2] = {std::vector<float>(count), std::vector<float>(count)};
   for (const int provider_index : {nccl, isthmus_call}) {
@@ -168,10 +173,10 @@ void rank_bench::measure(std::size_t bytes) {
   for (auto* samples : {m_host, m_completion, m_difference})
     for (int provider_index = 0; provider_index < providers; ++provider_index) samples[provider_index].clear();
   const int calls = bytes <= (1 << 20) ? 40 : 8;
-  for (int repetition = -2; repetition < m_arguments.repetitions; ++repetition) {  // negative ones warm up
+  for (int repetition = -2; repetition < m_arguments.repetitions; ++repetition) {  // below 0: warm-up
     double per_call[providers], completion_us[providers];
-    for (int turn = 0; turn < providers; ++turn) {
-      const int provider_index = (turn + repetition + providers) % providers;
+    for (int position = 0; position < providers; ++position) {
+      const int provider_index = (position + repetition + providers) % providers;
       drain();
       m_ranks.barrier();
       std::vector<double> each_call;
@@ -193,8 +198,9 @@ void rank_bench::measure(std::size_t bytes) {
       m_difference[provider_index].push_back(per_call[provider_index] - per_call[nccl]);
     }
   }
-  // Of the rank where it is most, the median: a maximum over single samples would add the slower rank's noise.
-  for (int provider_index = 0; provider_index < providers; ++provider_index) m_overhead[provider_index] = m_ranks.slowest(median(m_difference[provider_index]));
+  // The maximum over ranks of the median; a maximum over single samples would add the noise of the slower rank.
+  for (int provider_index = 0; provider_index < providers; ++provider_index)
+    m_overhead[provider_index] = m_ranks.slowest(median(m_difference[provider_index]));
 }
 
 void rank_bench::record(std::size_t bytes, std::uint64_t wrong) {
@@ -215,8 +221,8 @@ void rank_bench::record(std::size_t bytes, std::uint64_t wrong) {
       m_records.push_back(std::move(line));
     }
   std::printf(
-      "%12zu | host us: nccl %6.2f isthmus %+6.2f nccl in a native command %+6.2f empty command %6.2f | until "
-      "done: "
+      "%12zu | host us: nccl %6.2f isthmus %+6.2f nccl in a native command %+6.2f empty command %6.2f | "
+      "complete: "
       "nccl %9.2f isthmus %9.2f ratio %.3f | wrong %llu\n",
       bytes, median(m_host[nccl]), m_overhead[isthmus_call], m_overhead[bare_command],
       median(m_host[empty_command]), median(m_completion[nccl]), median(m_completion[isthmus_call]),
@@ -227,10 +233,11 @@ void rank_bench::record(std::size_t bytes, std::uint64_t wrong) {
 void rank_bench::run() {
   if (m_rank == 0)
     std::printf("NCCL %s, ranks in %s\n%s\n", m_nccl.version().c_str(),
-                m_arguments.threads ? "threads" : "processes", m_isthmus.explain(ISTHMUS_ALLREDUCE, 32).c_str());
+                m_arguments.threads ? "threads" : "processes",
+                m_isthmus.explain(ISTHMUS_ALLREDUCE, 32).c_str());
   check_asynchrony();
   if (m_rank == 0)
-    std::puts("asynchrony: the call returned before its producer ended, the consumer saw the sum");
+    std::puts("asynchrony: the call returned before its producer ended, and the consumer saw the sum");
   for (const std::size_t bytes : m_arguments.sizes) {
     const std::uint64_t wrong = compare(bytes / 4);
     measure(bytes);
@@ -254,17 +261,17 @@ std::vector<sycl::device> cuda_devices() {
 
 constexpr int skipped = 77;
 
-// Runs one rank to its end. One that fails leaves the process: the others must not wait for it.
+// Runs one rank. On failure it ends the process, because the other ranks must not wait.
 int run_rank(const settings& arguments, const bench::team& ranks) {
   try {
     const std::vector<sycl::device> devices = cuda_devices();
     if (static_cast<int>(devices.size()) < arguments.ranks) {
-      std::printf("SKIPPED: %zu CUDA devices under SYCL, %d ranks\n", devices.size(), arguments.ranks);
+      std::printf("SKIPPED: SYCL has %zu CUDA devices for %d ranks\n", devices.size(), arguments.ranks);
       std::fflush(stdout);
       std::_Exit(skipped);
     }
     auto* self = new rank_bench(arguments, ranks, devices[static_cast<std::size_t>(ranks.rank())]);
-    self->run();  // not destroyed: the measurement is complete, and the process ends
+    self->run();  // never destroyed: the measurement is complete, and the process ends
     ranks.barrier();
     return 0;
   } catch (const std::exception& failure) {
@@ -280,9 +287,9 @@ int run_threads(const settings& arguments) {
   std::_Exit(0);
 }
 
-// Forked before CUDA and SYCL start, which do not survive a fork.
+// Forks before CUDA and SYCL start, because they do not survive a fork.
 int run_processes(const settings& arguments) {
-  constexpr bool is_bound = false;  // the runtimes' own threads need cores, too
+  constexpr bool is_bound = false;  // unbound: the threads of the runtimes need cores as well
   return bench::fork_ranks(
       arguments.ranks, 120, [&](const bench::team& ranks) { return run_rank(arguments, ranks); }, is_bound);
 }
@@ -290,15 +297,15 @@ int run_processes(const settings& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"Isthmus under SYCL against NCCL on the queue's native stream"};
+  CLI::App app{"Compares Isthmus under SYCL with NCCL on the native stream of the queue"};
   settings arguments;
-  app.add_option("--ranks", arguments.ranks, "ranks, one a device")->required()->check(CLI::Range(1, 64));
-  app.add_option("--repetitions", arguments.repetitions, "samples of each figure")->check(CLI::Range(3, 10000));
+  app.add_option("--ranks", arguments.ranks, "ranks, one per device")->required()->check(CLI::Range(1, 64));
+  app.add_option("--repetitions", arguments.repetitions, "samples per result")->check(CLI::Range(3, 10000));
   app.add_option("--bytes", arguments.sizes, "sizes in bytes");
   app.add_flag("--threads", arguments.threads, "ranks are threads of one process (default: processes)");
   app.add_option("--out", arguments.out, "JSON file with the records");
   CLI11_PARSE(app, argc, argv);
-  // The same library on both sides, whatever the rules would take for a size.
+  // Forces NCCL on both sides, whatever the rules select for a size.
   setenv("ISTHMUS_BACKEND", "nccl", 1);
   arguments.command = bench::command_of(argc, argv);
   return arguments.threads ? run_threads(arguments) : run_processes(arguments);

@@ -1,11 +1,11 @@
-// The paper's threshold on devices, found and judged: one rank a process, under mpiexec.
+// The threshold between MPI and NCCL of the paper, determined and verified on devices. One rank per
+// process, under mpiexec.
 //
-// First it times each collective and size over MPI (Isthmus' hybrid backend) and over NCCL and writes the
-// sizes below which MPI was faster as a profile, which selection reads (ISTHMUS_PROFILE). Then it runs with
-// that profile, by turns with what a program without Isthmus has: NCCL itself, MPI with copies to pinned memory
-// around it, and MPI on the device buffers where the library reads them. A time is from the call to the moment
-// when the stream is idle; a sample the middle of several calls in a row, of the slowest rank; a figure the
-// median over samples.
+// First it times each collective and size over MPI (the hybrid backend of Isthmus) and over NCCL. It writes the
+// sizes below which MPI was faster as a profile for selection (ISTHMUS_PROFILE). Then it runs with that
+// profile, interleaved with what a program without Isthmus has: NCCL, MPI with copies to pinned memory, and MPI
+// on the device buffers if the library supports them. A time is from the call until the stream is idle; a
+// sample is the median of several calls in a row on the slowest rank; a result is the median over samples.
 #include <mpi.h>
 
 #include <CLI/CLI.hpp>
@@ -29,24 +29,24 @@ namespace {
 
 using bench::median;
 
-constexpr double tolerance = 1.03;  // of issue and docs: what the tuned threshold may cost at most
+constexpr double tolerance = 1.03;  // maximum relative cost of the tuned threshold
 
 nlohmann::json record(const bench_case& test_case, int ranks, const contender& entry, std::uint64_t wrong) {
-  nlohmann::json line =
-      bench::record_of({test_case.name, "float32", test_case.bytes, ranks, entry.provider, entry.backend, entry.mode}, entry.us,
-                       bench::bandwidth_of(test_case.collective, test_case.bytes, ranks, median(entry.us)));
+  nlohmann::json line = bench::record_of(
+      {test_case.name, "float32", test_case.bytes, ranks, entry.provider, entry.backend, entry.mode}, entry.us,
+      bench::bandwidth_of(test_case.collective, test_case.bytes, ranks, median(entry.us)));
   line["op"] = "sum";
   line["wrong"] = wrong;
   return line;
 }
 
-// The size from which on NCCL was never slower, for each collective; 0: always NCCL, nothing: never.
+// For each collective the size from which NCCL was never slower. 0: always NCCL; no value: never.
 using thresholds = std::map<std::string, std::optional<std::uint64_t>>;
 
-std::string profile_text(const thresholds& found, int ranks) {
+std::string profile_text(const thresholds& tuned_thresholds, int ranks) {
   std::string text =
       "# Written by threshold_bench: below these sizes MPI was faster than NCCL on device buffers.\n";
-  for (const auto& [collective, size] : found) {
+  for (const auto& [collective, size] : tuned_thresholds) {
     if (size && *size == 0) continue;
     text += "\n[[rule]]\ncollective = [\"" + collective + "\"]\nplatform = [\"cuda\"]\nranks = \"" +
             std::to_string(ranks) + "\"\n";
@@ -79,49 +79,55 @@ std::vector<bench_case> cases_of(std::uint64_t bytes) {
 }
 
 thresholds tune(threshold_comparison& comparison, const settings& arguments, nlohmann::json& records) {
-  const isthmus_communicator over_mpi = comparison.create_communicator("platform=cuda use=hybrid");
-  const isthmus_communicator over_nccl = comparison.create_communicator("platform=cuda use=nccl");
-  thresholds found;
+  const isthmus_communicator mpi_communicator = comparison.create_communicator("platform=cuda use=hybrid");
+  const isthmus_communicator nccl_communicator = comparison.create_communicator("platform=cuda use=nccl");
+  thresholds tuned_thresholds;
   for (auto bytes = arguments.sizes.rbegin(); bytes != arguments.sizes.rend(); ++bytes)
     for (const bench_case& test_case : cases_of(*bytes)) {
-      std::vector<contender> pair{comparison.isthmus_contender(test_case, over_mpi, comparison.selected_backend(over_mpi, test_case)),
-                                  comparison.isthmus_contender(test_case, over_nccl, comparison.selected_backend(over_nccl, test_case))};
+      std::vector<contender> pair{
+          comparison.isthmus_contender(test_case, mpi_communicator,
+                                       comparison.selected_backend(mpi_communicator, test_case)),
+          comparison.isthmus_contender(test_case, nccl_communicator,
+                                       comparison.selected_backend(nccl_communicator, test_case))};
       comparison.time(pair, *bytes);
       const contender reference = comparison.nccl_contender(test_case);
       for (const contender& entry : pair)
-        records.push_back(record(test_case, comparison.size(), entry, comparison.wrong(test_case, entry, reference)));
+        records.push_back(
+            record(test_case, comparison.size(), entry, comparison.wrong(test_case, entry, reference)));
       const bool mpi_is_faster = median(pair[0].us) < median(pair[1].us);
-      // Down from the largest size, as long as NCCL stays ahead.
-      auto& size = found.try_emplace(test_case.name, std::nullopt).first->second;
-      const bool ahead_so_far = bytes == arguments.sizes.rbegin() || (size && *size == *std::prev(bytes));
-      if (!mpi_is_faster && ahead_so_far) size = bytes + 1 == arguments.sizes.rend() ? 0 : *bytes;
+      // Goes down from the largest size while NCCL stays ahead.
+      auto& size = tuned_thresholds.try_emplace(test_case.name, std::nullopt).first->second;
+      const bool is_ahead = bytes == arguments.sizes.rbegin() || (size && *size == *std::prev(bytes));
+      if (!mpi_is_faster && is_ahead) size = bytes + 1 == arguments.sizes.rend() ? 0 : *bytes;
     }
-  isthmus_communicator_destroy(over_mpi);
-  isthmus_communicator_destroy(over_nccl);
-  return found;
+  isthmus_communicator_destroy(mpi_communicator);
+  isthmus_communicator_destroy(nccl_communicator);
+  return tuned_thresholds;
 }
 
-// How the tuned threshold does against the better of NCCL and MPI, over all cases.
+// Compares the tuned threshold with the better of NCCL and MPI, over all cases.
 class threshold_summary {
  public:
-  // Of Isthmus, NCCL, NCCL again, and MPI in one or two ways.
+  // `all`: Isthmus, NCCL, NCCL again, and one or two variants of MPI.
   void add(const bench_case& test_case, const std::vector<contender>& all, bool is_verbose) {
     double best = median(all[1].us);
     for (std::size_t i = 3; i < all.size(); ++i) best = std::min(best, median(all[i].us));
-    const double ratio = median(all[0].us) / best, again = median(all[2].us) / median(all[1].us);
+    const double ratio = median(all[0].us) / best, repeated_ratio = median(all[2].us) / median(all[1].us);
     ++m_cases;
     m_within_tolerance += ratio <= tolerance ? 1 : 0;
-    m_outside_noise += again > tolerance || again < 1 / tolerance ? 1 : 0;
+    m_outside_noise += repeated_ratio > tolerance || repeated_ratio < 1 / tolerance ? 1 : 0;
     m_worst = std::max(m_worst, ratio);
     if (is_verbose)
       std::printf("%-15s %10llu | %8s | %9.2f %9.2f %9.2f %9.2f | %7.3f %7.3f\n", test_case.name,
                   static_cast<unsigned long long>(test_case.bytes), all[0].backend.c_str(), median(all[0].us),
-                  median(all[1].us), median(all[3].us), all.size() > 4 ? median(all[4].us) : 0.0, ratio, again);
+                  median(all[1].us), median(all[3].us), all.size() > 4 ? median(all[4].us) : 0.0, ratio,
+                  repeated_ratio);
   }
   void print() const {
     std::printf(
-        "threshold: %d of %d cases at most %g times the better of NCCL and MPI, worst %.3f; NCCL beside itself "
-        "left that band in %d\n",
+        "threshold: %d of %d cases at most %g times the better of NCCL and MPI, worst %.3f; NCCL against "
+        "itself "
+        "exceeded that tolerance in %d\n",
         m_within_tolerance, m_cases, tolerance, m_worst, m_outside_noise);
   }
 
@@ -130,7 +136,7 @@ class threshold_summary {
   double m_worst = 0;
 };
 
-void judge(threshold_comparison& comparison, const settings& arguments, nlohmann::json& records) {
+void verify_threshold(threshold_comparison& comparison, const settings& arguments, nlohmann::json& records) {
   const isthmus_communicator tuned = comparison.create_communicator("");
   const bool is_verbose = comparison.rank() == 0;
   threshold_summary summary;
@@ -139,15 +145,17 @@ void judge(threshold_comparison& comparison, const settings& arguments, nlohmann
                 "nccl", "mpi", "mpi gpu", "ratio", "a/a");
   for (const std::uint64_t bytes : arguments.sizes)
     for (const bench_case& test_case : cases_of(bytes)) {
-      std::vector<contender> all{comparison.isthmus_contender(test_case, tuned, comparison.selected_backend(tuned, test_case)), comparison.nccl_contender(test_case),
-                                 comparison.nccl_contender(test_case), comparison.mpi_contender(test_case, false)};
+      std::vector<contender> all{
+          comparison.isthmus_contender(test_case, tuned, comparison.selected_backend(tuned, test_case)),
+          comparison.nccl_contender(test_case), comparison.nccl_contender(test_case),
+          comparison.mpi_contender(test_case, false)};
       if (mpi_supports_device_memory()) all.push_back(comparison.mpi_contender(test_case, true));
       comparison.time(all, bytes);
       const std::uint64_t wrong = comparison.wrong(test_case, all[0], all[1]);
       for (std::size_t i = 0; i < all.size(); ++i)
         if (i != 2) records.push_back(record(test_case, comparison.size(), all[i], i == 0 ? wrong : 0));
       summary.add(test_case, all, is_verbose);
-      if (wrong != 0) throw std::runtime_error(std::string(test_case.name) + " gave wrong results");
+      if (wrong != 0) throw std::runtime_error(std::string(test_case.name) + " returned wrong results");
     }
   if (is_verbose) summary.print();
   isthmus_communicator_destroy(tuned);
@@ -157,16 +165,16 @@ void run(const settings& arguments) {
   threshold_comparison comparison(arguments.sizes.back(), arguments.samples);
   nlohmann::json records = nlohmann::json::array();
   setenv("ISTHMUS_PROFILE", "none", 1);
-  const thresholds found = tune(comparison, arguments, records);
+  const thresholds tuned_thresholds = tune(comparison, arguments, records);
   if (comparison.rank() == 0) {
-    std::ofstream(arguments.profile) << profile_text(found, comparison.size());
-    for (const auto& [collective, size] : found)
+    std::ofstream(arguments.profile) << profile_text(tuned_thresholds, comparison.size());
+    for (const auto& [collective, size] : tuned_thresholds)
       std::printf("%-15s over MPI below %s\n", collective.c_str(),
                   size ? (std::to_string(*size) + " B").c_str() : "every size");
   }
   check_mpi(MPI_Barrier(MPI_COMM_WORLD));
   setenv("ISTHMUS_PROFILE", arguments.profile.c_str(), 1);
-  judge(comparison, arguments, records);
+  verify_threshold(comparison, arguments, records);
   if (comparison.rank() == 0)
     bench::write_records(arguments.out, arguments.command,
                          {{"isthmus", isthmus_version()},
@@ -180,10 +188,10 @@ void run(const settings& arguments) {
 
 int main(int argc, char** argv) {
   gpu_bench::settings arguments;
-  CLI::App app{"Finds the threshold between MPI and NCCL on device buffers, and judges it"};
+  CLI::App app{"Finds and verifies the threshold between MPI and NCCL on device buffers"};
   app.add_option("--bytes", arguments.sizes, "sizes in bytes, ascending");
-  app.add_option("--samples", arguments.samples, "samples of each figure")->check(CLI::Range(3, 10000));
-  app.add_option("--profile", arguments.profile, "profile to write and to judge");
+  app.add_option("--samples", arguments.samples, "samples per result")->check(CLI::Range(3, 10000));
+  app.add_option("--profile", arguments.profile, "profile to write and to verify");
   app.add_option("--out", arguments.out, "JSON file with the records");
   CLI11_PARSE(app, argc, argv);
   arguments.command = bench::command_of(argc, argv);
@@ -192,7 +200,7 @@ int main(int argc, char** argv) {
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   if (cudaGetDeviceCount(&devices) != cudaSuccess) devices = 0;
   if (level < MPI_THREAD_MULTIPLE || ranks < 2 || devices < ranks) {
-    std::puts("SKIPPED: this needs MPI_THREAD_MULTIPLE, two ranks and a device for each");
+    std::puts("SKIPPED: needs MPI_THREAD_MULTIPLE, at least two ranks, and a device for each");
     MPI_Finalize();
     return 77;
   }
@@ -200,7 +208,7 @@ int main(int argc, char** argv) {
     gpu_bench::run(arguments);
     std::fflush(stdout);
     MPI_Finalize();
-    std::_Exit(0);  // NCCL's communicator goes with the process; the measurement is complete
+    std::_Exit(0);  // the measurement is complete; the process end frees the communicator
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "failed: %s\n", failure.what());
     MPI_Abort(MPI_COMM_WORLD, 1);

@@ -50,7 +50,7 @@ threshold_comparison::threshold_comparison(std::uint64_t largest, int samples) :
   check(cudaMalloc(reinterpret_cast<void**>(&m_self.recv), recv));
   check(cudaHostAlloc(reinterpret_cast<void**>(&m_host_send), send, 0));
   check(cudaHostAlloc(reinterpret_cast<void**>(&m_host_recv), recv, 0));
-  // Small random integers: their sums are exact in any order, so all contenders must agree in every bit.
+  // Small random integers: their sums are exact in any order, so all contenders must agree bit by bit.
   auto* const numbers = reinterpret_cast<float*>(m_host_send);
   std::uint64_t state = 0x9e3779b97f4a7c15U + static_cast<std::uint64_t>(m_self.rank);
   for (std::uint64_t i = 0; i < send / sizeof(float); ++i) {
@@ -61,7 +61,7 @@ threshold_comparison::threshold_comparison(std::uint64_t largest, int samples) :
 }
 
 isthmus_communicator threshold_comparison::create_communicator(const std::string& rules) const {
-  // The environment is a configuration layer of its own; the same on all ranks.
+  // The environment is a separate configuration layer; it is the same on all ranks.
   if (rules.empty())
     unsetenv("ISTHMUS_RULE");
   else
@@ -73,7 +73,8 @@ isthmus_communicator threshold_comparison::create_communicator(const std::string
   return isthmus::mpi::create(MPI_COMM_WORLD, &options);
 }
 
-std::string threshold_comparison::selected_backend(isthmus_communicator communicator, const bench_case& test_case) const {
+std::string threshold_comparison::selected_backend(isthmus_communicator communicator,
+                                                   const bench_case& test_case) const {
   rank_state state = m_self;
   state.communicator = communicator;
   const nccl_call_pair calls(test_case, state);
@@ -82,7 +83,8 @@ std::string threshold_comparison::selected_backend(isthmus_communicator communic
   return nlohmann::json::parse(text.data()).at("backend").get<std::string>();
 }
 
-contender threshold_comparison::isthmus_contender(const bench_case& test_case, isthmus_communicator communicator, std::string backend) {
+contender threshold_comparison::isthmus_contender(const bench_case& test_case,
+                                                  isthmus_communicator communicator, std::string backend) {
   const auto state = std::make_shared<rank_state>(m_self);
   state->communicator = communicator;
   const auto calls = std::make_shared<nccl_call_pair>(test_case, *state);
@@ -122,40 +124,41 @@ void threshold_comparison::mpi_call(const bench_case& test_case, const void* sen
       return check_mpi(MPI_Reduce_scatter_block(send, recv, block, MPI_FLOAT, MPI_SUM, world));
     case ISTHMUS_ALLTOALL:
       return check_mpi(MPI_Alltoall(send, block, MPI_FLOAT, recv, block, MPI_FLOAT, world));
-    default: throw std::runtime_error("no MPI form of this collective here");
+    default: throw std::runtime_error("threshold_bench has no MPI form of this collective");
   }
 }
 
-// As a careful program does it: pinned memory, copies on the stream, no wait that is not needed.
+// As in a careful program: pinned memory, copies on the stream, no unnecessary wait.
 contender threshold_comparison::mpi_contender(const bench_case& test_case, bool direct) {
   const bool sends = test_case.collective != ISTHMUS_BROADCAST || m_self.rank == 0;
   std::uint64_t out = output_bytes(test_case, m_self);
-  if (test_case.collective == ISTHMUS_BROADCAST && m_self.rank == 0) out = 0;  // MPI has one buffer there
-  return {
-      "openmpi",
-      "",
-      direct ? "gpu_aware" : "staged",
-      [this, test_case, direct, sends, out] {
-        if (direct) return mpi_call(test_case, m_self.send, m_self.recv);
-        if (sends)
-          check(cudaMemcpyAsync(m_host_send, m_self.send, test_case.bytes, cudaMemcpyDeviceToHost, m_self.stream));
-        check(cudaStreamSynchronize(m_self.stream));
-        mpi_call(test_case, m_host_send, m_host_recv);
-        if (out == 0) return;
-        check(cudaMemcpyAsync(m_self.recv, m_host_recv, out, cudaMemcpyHostToDevice, m_self.stream));
-        check(cudaStreamSynchronize(m_self.stream));
-      },
-      {}};
+  // The root of MPI_Bcast has one buffer, so nothing is copied back.
+  if (test_case.collective == ISTHMUS_BROADCAST && m_self.rank == 0) out = 0;
+  return {"openmpi",
+          "",
+          direct ? "gpu_aware" : "staged",
+          [this, test_case, direct, sends, out] {
+            if (direct) return mpi_call(test_case, m_self.send, m_self.recv);
+            if (sends)
+              check(cudaMemcpyAsync(m_host_send, m_self.send, test_case.bytes, cudaMemcpyDeviceToHost,
+                                    m_self.stream));
+            check(cudaStreamSynchronize(m_self.stream));
+            mpi_call(test_case, m_host_send, m_host_recv);
+            if (out == 0) return;
+            check(cudaMemcpyAsync(m_self.recv, m_host_recv, out, cudaMemcpyHostToDevice, m_self.stream));
+            check(cudaStreamSynchronize(m_self.stream));
+          },
+          {}};
 }
 
-// MPI leaves the caches full of its copies and the device idle, so that NCCL's call after it took up to 1.5
-// times as long on 2 H200. Each contender therefore makes its calls in a row, and the first does not count.
+// MPI leaves the caches full of its copies and the device idle, so the next NCCL call took up to 1.5 times as
+// long on 2 H200. Each contender therefore makes its calls in a row, and the first does not count.
 void threshold_comparison::time(std::vector<contender>& contenders, std::uint64_t bytes) {
   const int calls = bytes <= (64 << 10) ? 20 : bytes <= (4 << 20) ? 6 : 3;
   for (contender& each : contenders) each.us.clear();
   for (int sample = -1; sample < m_samples; ++sample)
-    for (std::size_t turn = 0; turn < contenders.size(); ++turn) {
-      contender& current = contenders[(static_cast<std::size_t>(sample + 1) + turn) % contenders.size()];
+    for (std::size_t position = 0; position < contenders.size(); ++position) {
+      contender& current = contenders[(static_cast<std::size_t>(sample + 1) + position) % contenders.size()];
       std::vector<double> us;
       for (int call = -1; call < calls; ++call) {
         check_mpi(MPI_Barrier(MPI_COMM_WORLD));
@@ -163,9 +166,9 @@ void threshold_comparison::time(std::vector<contender>& contenders, std::uint64_
         current.run();
         if (call >= 0) us.push_back(std::chrono::duration<double, std::micro>(steady::now() - start).count());
       }
-      const double own_median = bench::median(us);
+      const double median_us = bench::median(us);
       double slowest = 0;
-      check_mpi(MPI_Allreduce(&own_median, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD));
+      check_mpi(MPI_Allreduce(&median_us, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD));
       if (sample >= 0) current.us.push_back(slowest);  // the first sample warms up
     }
 }
@@ -180,11 +183,12 @@ std::vector<std::byte> threshold_comparison::output(const bench_case& test_case,
   return host;
 }
 
-std::uint64_t threshold_comparison::wrong(const bench_case& test_case, const contender& isthmus, const contender& nccl) {
+std::uint64_t threshold_comparison::wrong(const bench_case& test_case, const contender& isthmus,
+                                          const contender& nccl) {
   const std::vector<std::byte> reference = output(test_case, nccl), actual = output(test_case, isthmus);
   unsigned long long differing = 0, all = 0;
-  for (std::size_t at = 0; at + 4 <= actual.size(); at += 4)
-    if (std::memcmp(&actual[at], &reference[at], 4) != 0) ++differing;
+  for (std::size_t offset = 0; offset + 4 <= actual.size(); offset += 4)
+    if (std::memcmp(&actual[offset], &reference[offset], 4) != 0) ++differing;
   check_mpi(MPI_Allreduce(&differing, &all, 1, MPI_UNSIGNED_LONG_LONG, MPI_SUM, MPI_COMM_WORLD));
   return all;
 }

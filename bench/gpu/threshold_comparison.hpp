@@ -1,4 +1,4 @@
-// Each collective over NCCL, over MPI and by Isthmus, on one rank of an MPI job with a device of its own.
+// Each collective over NCCL, over MPI and by Isthmus, on one rank of an MPI job with one device per rank.
 #pragma once
 
 #include <isthmus/isthmus.h>
@@ -16,11 +16,11 @@ namespace gpu_bench {
 void check_mpi(int code);
 bool mpi_supports_device_memory();
 
-// A way to run one collective, from the call to the result.
+// One variant of a collective, from the call to the result.
 struct contender {
   std::string provider, backend, mode;
   std::function<void()> run;
-  std::vector<double> us;  // of the slowest rank
+  std::vector<double> us;  // samples of the slowest rank
 };
 
 class threshold_comparison {
@@ -33,14 +33,15 @@ class threshold_comparison {
   std::string nccl_version() const { return m_nccl.version(); }
 
   isthmus_communicator create_communicator(const std::string& rules) const;
-  // What Isthmus takes for this call, as explain says it.
+  // The backend that Isthmus selects for this call, as reported by explain.
   std::string selected_backend(isthmus_communicator communicator, const bench_case& test_case) const;
-  contender isthmus_contender(const bench_case& test_case, isthmus_communicator communicator, std::string backend);
+  contender isthmus_contender(const bench_case& test_case, isthmus_communicator communicator,
+                              std::string backend);
   contender nccl_contender(const bench_case& test_case);
   contender mpi_contender(const bench_case& test_case, bool direct);
-  // Times all by turns. Every rank calls it with the same contenders.
+  // Times all contenders, interleaved. Collective: every rank passes the same contenders.
   void time(std::vector<contender>& contenders, std::uint64_t bytes);
-  // Words of `ours` that differ from NCCL's, over all ranks.
+  // Words of `isthmus` that differ from those of NCCL, over all ranks.
   std::uint64_t wrong(const bench_case& test_case, const contender& isthmus, const contender& nccl);
 
  private:

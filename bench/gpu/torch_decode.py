@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Decode steps of a tensor-parallel model under stock PyTorch, with and without the preloaded library for NCCL.
+"""Decode steps of a tensor-parallel model in stock PyTorch, with and without the preloaded library for NCCL.
 
     torch_decode.py LIBRARY [--ranks N] [--rounds N] [--samples N] [--out FILE]
 
-Layers of Llama 3's shape, bfloat16, random weights, each with two sums over the ranks by PyTorch's nccl:
-as one CUDA graph a step, and call by call. The program that measures knows nothing of Isthmus; it is started by
-turns with LIBRARY (libisthmus_nccl_preload.so) preloaded and without. A sample is the time of a step on the
-slowest rank; "none" is the same step without its sums, which no figure can be below.
+The model has layers of the shape of Llama 3 in bfloat16 with random weights, each with two allreduces by
+the nccl backend of PyTorch. Steps run as one CUDA graph, and call by call. The measured program does not
+use Isthmus; it is started alternately with and without LIBRARY (libisthmus_nccl_preload.so) preloaded. A
+sample is the time of a step on the slowest rank. "none" is the same step without its allreduces, a lower
+bound for all results.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from torch_ranks import parser, run, time_us, timed
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
 from measured import write_records
 
-# Width, heads of queries and of keys, width of the inner layer.
+# Width, query heads, key heads, width of the inner layer.
 SHAPES = {"llama-8b": (4096, 32, 8, 14336), "llama-70b": (8192, 64, 8, 28672)}
 HEAD = 128
 LAYERS = 8
-CONTEXT = 1024  # tokens that the caches hold
+CONTEXT = 1024  # tokens in the caches
 BATCHES = (1, 16, 64)
-STEPS = 8  # of a sample
+STEPS = 8  # steps per sample
 WARM_UP = 3
 LIMIT_S = 240
 
@@ -61,7 +62,7 @@ def make_weights(
 
 
 def make_model(shape: str, batch: int, rank: int, size: int) -> tuple[Callable[[Callable], Any], Any]:
-    """step(sum_over_ranks), which computes from an input that stays, and its output."""
+    """Returns step(sum_over_ranks), which uses a fixed input, and its output tensor."""
     import torch
 
     width, queries, keys, inner = SHAPES[shape]
@@ -75,11 +76,13 @@ def make_model(shape: str, batch: int, rank: int, size: int) -> tuple[Callable[[
     def attend(layer: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
         parts = [queries * HEAD, keys * HEAD, keys * HEAD]
         query, key, value = functional.linear(x, layer["qkv"]).split(parts, 1)
-        # The newest token's place in the caches is the last one.
+        # The newest token is the last entry of the caches.
         layer["keys"][:, :, -1] = key.view(batch, keys, HEAD)
         layer["values"][:, :, -1] = value.view(batch, keys, HEAD)
         heads = query.view(batch, queries, 1, HEAD)
-        attention = functional.scaled_dot_product_attention(heads, layer["keys"], layer["values"], enable_gqa=True)
+        attention = functional.scaled_dot_product_attention(
+            heads, layer["keys"], layer["values"], enable_gqa=True
+        )
         return functional.linear(attention.reshape(batch, queries * HEAD), layer["out"])
 
     def feed(layer: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
@@ -113,7 +116,7 @@ def times_of(call: Callable[[], None], mode: str, samples: int) -> list[float]:
 
 
 def measure(rank: int, size: int, _: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Of the program that knows nothing of Isthmus: samples by point, and the outputs beside the file."""
+    """Runs in the measured program: returns the samples of every point, with outputs for comparison."""
     import torch
     import torch.distributed as dist
 
@@ -121,9 +124,9 @@ def measure(rank: int, size: int, _: str, arguments: argparse.Namespace) -> list
     for shape in SHAPES:
         for batch in BATCHES:
             step, output = make_model(shape, batch, rank, size)
-            ways = {"all": dist.all_reduce, "none": lambda _: None}
+            reducers = {"all": dist.all_reduce, "none": lambda _: None}
             for mode in ("graph", "eager"):
-                for name, sums in ways.items():
+                for name, sums in reducers.items():
                     samples = times_of(lambda step=step, sums=sums: step(sums), mode, arguments.samples)
                     point = {"model": shape, "batch": batch, "mode": mode, "sums": name, "samples": samples}
                     if name == "all" and rank == 0:
@@ -135,11 +138,19 @@ def measure(rank: int, size: int, _: str, arguments: argparse.Namespace) -> list
 
 
 def run_job(arguments: argparse.Namespace, variables: dict[str, str]) -> tuple[list[dict[str, Any]], str]:
-    """The samples of a process a GPU, and what was printed."""
+    """Runs one process per GPU and returns the samples and the output."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "samples.json")
-        words = ["--measure", "--ranks", str(arguments.ranks), "--samples", str(arguments.samples), "--out", str(file)]
-        done = subprocess.run(
+        words = [
+            "--measure",
+            "--ranks",
+            str(arguments.ranks),
+            "--samples",
+            str(arguments.samples),
+            "--out",
+            str(file),
+        ]
+        completed = subprocess.run(
             [sys.executable, __file__, arguments.library, *words],
             env=os.environ | variables,
             stdout=subprocess.PIPE,
@@ -148,15 +159,15 @@ def run_job(arguments: argparse.Namespace, variables: dict[str, str]) -> tuple[l
             timeout=LIMIT_S,
             check=False,
         )
-        if done.returncode != 0:
-            raise RuntimeError(f"a job ended with {done.returncode}: {done.stdout[-3000:]}")
-        return json.loads(file.read_text())["records"], done.stdout
+        if completed.returncode != 0:
+            raise RuntimeError(f"a measured job exited with {completed.returncode}: {completed.stdout[-3000:]}")
+        return json.loads(file.read_text())["records"], completed.stdout
 
 
-def difference(ours: list[float], theirs: list[float]) -> float:
-    """Of two outputs, relative to the length of the second. NaN never passes."""
-    square = sum((a - b) ** 2 for a, b in zip(ours, theirs, strict=True))
-    return (square / sum(b * b for b in theirs)) ** 0.5
+def difference(actual: list[float], reference: list[float]) -> float:
+    """The norm of the difference, relative to the second output. NaN never passes the check."""
+    square = sum((a - b) ** 2 for a, b in zip(actual, reference, strict=True))
+    return (square / sum(b * b for b in reference)) ** 0.5
 
 
 def record(point: dict[str, Any], provider: str, samples: list[float], ranks: int) -> dict[str, Any]:
@@ -169,7 +180,7 @@ def record(point: dict[str, Any], provider: str, samples: list[float], ranks: in
         "provider": provider,
         "mode": point["mode"],
         "time_us": time_us(samples),
-        "algbw_gbs": 0,  # of a whole step
+        "algbw_gbs": 0,  # not applicable to a whole step
         "busbw_gbs": 0,
         "model": f"{LAYERS} layers of {point['model']}, {CONTEXT} tokens",
         "batch": point["batch"],
@@ -177,29 +188,31 @@ def record(point: dict[str, Any], provider: str, samples: list[float], ranks: in
 
 
 def judge(points: dict[str, list[dict[str, Any]]]) -> float:
-    """The largest difference of an output; raises where that is more than the order of two sums explains."""
+    """Returns the largest difference of an output; raises if the order of summation cannot explain it."""
     worst = 0.0
-    for theirs, ours in zip(points["nccl"], points["nccl_preload"], strict=True):
-        if "output" in theirs:
-            found = difference(ours["output"], theirs["output"])
+    for reference, actual in zip(points["nccl"], points["nccl_preload"], strict=True):
+        if "output" in reference:
+            found = difference(actual["output"], reference["output"])
             if not found <= 0.02:
-                raise RuntimeError(f"{theirs['model']}, batch {theirs['batch']}: outputs differ by {found}")
+                raise RuntimeError(
+                    f"{reference['model']}, batch {reference['batch']}: outputs differ by {found}"
+                )
             worst = max(worst, found)
     return worst
 
 
 def compare(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    ways = {"nccl": {}, "nccl_preload": {"LD_PRELOAD": arguments.library, "ISTHMUS_NCCL_REPORT": "1"}}
+    variants = {"nccl": {}, "nccl_preload": {"LD_PRELOAD": arguments.library, "ISTHMUS_NCCL_REPORT": "1"}}
     samples: dict[tuple, list[float]] = {}
     points_by_key: dict[tuple, dict[str, Any]] = {}
     for turn in range(arguments.rounds):
         points = {}
-        for way in sorted(ways, reverse=bool(turn % 2)):
-            points[way], printed = run_job(arguments, ways[way])
-            if way == "nccl_preload" and not re.search(r"ncclAllReduce +p2p", printed):
-                raise RuntimeError(f"no sum was taken: {printed[-3000:]}")
-            for point in points[way]:
-                provider = "none" if point["sums"] == "none" else way
+        for variant in sorted(variants, reverse=bool(turn % 2)):
+            points[variant], printed = run_job(arguments, variants[variant])
+            if variant == "nccl_preload" and not re.search(r"ncclAllReduce +p2p", printed):
+                raise RuntimeError(f"ncclAllReduce did not use p2p: {printed[-3000:]}")
+            for point in points[variant]:
+                provider = "none" if point["sums"] == "none" else variant
                 key = (point["model"], point["batch"], point["mode"], provider)
                 samples.setdefault(key, []).extend(point["samples"])
                 points_by_key[key] = point
@@ -228,10 +241,12 @@ def main() -> int:
     records = compare(arguments)
     medians = {(r["model"], r["batch"], r["mode"], r["provider"]): r["time_us"]["median"] for r in records}
     for model, batch, mode in dict.fromkeys(key[:3] for key in medians):
-        nccl, ours, none = (medians[model, batch, mode, way] for way in ("nccl", "nccl_preload", "none"))
+        nccl, preload, none = (
+            medians[model, batch, mode, variant] for variant in ("nccl", "nccl_preload", "none")
+        )
         print(
-            f"{model:32} batch {batch:2} {mode:5}  nccl {nccl:8.1f}  preload {ours:8.1f}"
-            f" ({ours / nccl - 1:+.1%})  none {none:8.1f}"
+            f"{model:32} batch {batch:2} {mode:5}  nccl {nccl:8.1f}  preload {preload:8.1f}"
+            f" ({preload / nccl - 1:+.1%})  none {none:8.1f}"
         )
     if arguments.out:
         write_records(arguments.out, records, {"torch": torch.__version__})

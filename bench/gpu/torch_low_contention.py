@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""PyTorch's _low_contention_all_gather beside copy_engine_bench: a process a GPU, input in symmetric memory.
+"""_low_contention_all_gather of PyTorch, for comparison with copy_engine_bench: one process per GPU.
 
     torch_low_contention.py [--ranks N] [--samples N] [--rounds N] [--out FILE]
 
-Issued call by call: the operation runs on a stream of its own and hands out a Work, which no graph keeps.
-A sample is the maximum over ranks of the time divided by its calls; a figure the median over samples. Products
-beside it are compared with products alone just before and just after.
+The input is in symmetric memory. Calls are issued directly: the operation runs on its own stream and returns a
+Work, which graphs cannot capture. A sample is the maximum over ranks of the time divided by the calls, a result
+the median over samples. Concurrent matrix products are compared with products alone just before and just after.
 """
 
 import argparse
@@ -23,7 +23,7 @@ PRODUCTS = 20
 
 
 def make_gather(size_bytes: int, group: str) -> tuple[Callable[[], object], int]:
-    """The call, and how many words of its first result are not what the peers put in."""
+    """Returns the call, and the number of wrong words in its first result."""
     import torch
     import torch.distributed as dist
     import torch.distributed._symmetric_memory as symm_mem
@@ -63,7 +63,7 @@ def record(size: int, size_bytes: int, times: list[float], wrong: int) -> dict:
 def measure_with_products(
     call: Callable[[], object], call_us: float, rounds: int
 ) -> tuple[float, float, list[float]]:
-    """By how many percent products slow down beside the calls, and beside nothing; the products' ms."""
+    """Returns the slowdown of products with and without concurrent calls (percent), and their times (ms)."""
     import torch
     import torch.distributed as dist
 
@@ -86,7 +86,7 @@ def measure_with_products(
             end.record()
         torch.cuda.synchronize()
         if calls > 0 and stop.elapsed_time(end) < 0:
-            raise RuntimeError("the collectives ended before the products beside them")
+            raise RuntimeError("the collectives ended before the concurrent products")
         return slowest(start.elapsed_time(stop))
 
     for _ in range(3):
@@ -94,14 +94,14 @@ def measure_with_products(
     calls = int(1.5 * alone * 1e3 / call_us) + 1
     ratios: dict[int, list[float]] = {calls: [], 0: []}
     times = []
-    before = alone
+    previous_ms = alone
     for _ in range(rounds):
         for number in (calls, 0):
-            ms, after = sample(number), sample(0)
-            ratios[number].append(2 * ms / (before + after))
+            ms, next_ms = sample(number), sample(0)
+            ratios[number].append(2 * ms / (previous_ms + next_ms))
             if number:
                 times.append(ms)
-            before = after
+            previous_ms = next_ms
     slowdown = {number: 100 * (statistics.median(values) - 1) for number, values in ratios.items()}
     return slowdown[calls], slowdown[0], times
 
@@ -126,13 +126,13 @@ def measure(rank: int, size: int, group: str, arguments: argparse.Namespace) -> 
             }
             records.append(more)
             if rank == 0:
-                print(f"products beside it: {slowdown:+.2f} %, beside nothing {noise:+.2f} %", flush=True)
+                print(f"concurrent products: {slowdown:+.2f} %, without calls {noise:+.2f} %", flush=True)
     return records
 
 
 def main() -> int:
     options = parser(__doc__, samples=11)
-    options.add_argument("--rounds", type=int, default=12, help="of products beside the calls")
+    options.add_argument("--rounds", type=int, default=12, help="rounds of concurrent products")
     return run(measure, options.parse_args())
 
 

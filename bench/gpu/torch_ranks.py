@@ -1,4 +1,4 @@
-"""What benchmarks of PyTorch's own collectives share: a process a GPU, records as docs/benchmarks.md says."""
+"""Helpers for benchmarks of PyTorch collectives with one process per GPU."""
 
 import argparse
 import os
@@ -13,7 +13,7 @@ from measured import time_us, write_records
 
 __all__ = ["parser", "run", "slowest", "time_us", "timed"]
 
-# Multicast stays off for every provider (docs/gpu_check.md).
+# Multicast stays off for every provider (docs/internals/benchmarks.md).
 os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
 os.environ["NCCL_NVLS_ENABLE"] = "0"
 
@@ -36,7 +36,7 @@ def slowest(value: float) -> float:
 
 
 def timed(call: Callable[[], None], calls: int) -> float:
-    """Microseconds of a call, of the slowest rank."""
+    """Microseconds per call of the slowest rank."""
     import torch
     import torch.distributed as dist
 
@@ -81,7 +81,7 @@ def run(measure: Measure, arguments: argparse.Namespace) -> int:
     if ranks < 2:
         print("SKIPPED: fewer than two CUDA devices")
         return 77
-    with tempfile.TemporaryDirectory() as folder:  # no port: another program may have it
+    with tempfile.TemporaryDirectory() as folder:  # a file instead of a port, which another program may use
         store = f"file://{folder}/store"
         torch.multiprocessing.spawn(_run_rank, args=(ranks, store, measure, arguments), nprocs=ranks)
     return 0

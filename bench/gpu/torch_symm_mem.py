@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""PyTorch's symmetric-memory allreduce, the peer of p2p_bench: a process a GPU, captured graphs, no multicast.
+"""Symmetric-memory allreduce of PyTorch, a peer of p2p_bench: one process per GPU, captured
+graphs, no multicast.
 
     torch_symm_mem.py [--ranks N] [--samples N] [--out FILE]
 
-A sample is the maximum over ranks of a graph's time divided by its calls; a figure the median over samples.
+A sample is the maximum over ranks of the time of a graph divided by its calls, a result the
+median over samples.
 """
 
 import argparse

@@ -1,16 +1,21 @@
 #!/usr/bin/env python3
-"""What all-gathers by the copy engines are worth to sharded training: examples/zero3 by turns, a process a GPU.
+"""Effect of copy-engine all-gathers on sharded training: examples/zero3 with interleaved variants.
 
     torch_train.py --out FILE [--framework fsdp2|zero3] [--ways off,on,symmetric,both,all] [--layers N] ...
 
-Ways: Isthmus without (off) and with ISTHMUS_DMA_ALLGATHER (on); with it and FSDP2's buffers in the symmetric
-heap (symmetric); with it and reduce-scatters by the copy engines (both); with the heap and those (all). In
-one set of processes the ways take turns, because one set differs from the next by more than the ways do;
-every round starts new processes and takes the ways in another order. Then all ways train a small model at
-once, in processes of their own, deterministically: `wrong` counts the steps whose loss differs from the first
-way's in any bit (reduce-scatters by the copy engines, which add in another order, are of 1 MiB and more, of
-which the small model has none). Writes records in the format of docs/benchmarks.md: `time_us` is a step of
-the slowest rank, `gain_pct` the median over turns of the first way's median step against this one's.
+Variants (--ways):
+    off        Isthmus without ISTHMUS_DMA_ALLGATHER
+    on         with ISTHMUS_DMA_ALLGATHER
+    symmetric  also with the buffers of FSDP2 in the symmetric heap
+    both       on, and reduce-scatters by the copy engines
+    all        symmetric, and reduce-scatters by the copy engines
+
+The variants alternate in one set of processes, because sets of processes differ by more than the variants.
+Every round starts new processes and uses another order. Afterwards all variants train a small model at the same
+time, in separate processes, deterministically. `wrong` counts the steps whose loss differs in any bit from that
+of the first variant. (Copy-engine reduce-scatters add in another order, but start at 1 MiB, which the small
+model never reaches.) Writes records in the format of docs/internals/benchmarks.md: `time_us` is a step of the
+slowest rank, `gain_pct` the median over turns of the median step of the first variant against that of this one.
 """
 
 from __future__ import annotations
@@ -36,40 +41,40 @@ from measured import time_us, write_records  # noqa: E402
 
 SMALL = ["--model", "gpt-tiny", "--length", "64", "--batch", "4", "--warmup", "1", "--rate", "1e-3"]
 Work = Callable[..., Any]
-UNTIMED = 3  # steps of each turn, in which communicators are made
-TRANSIT_BYTES = 512 << 20  # for gathers of hundreds of megabytes
+UNTIMED = 3  # untimed steps of each turn, in which communicators are created
+STAGING_BYTES = 512 << 20  # for all-gathers of hundreds of megabytes
 COPY_ENGINE_RULE = "collective=reduce_scatter platform=cuda bytes=1M.. use=copy_engine"
 
 
 @dataclass(frozen=True)
-class Way:
+class Variant:
     provider: str
     dma: bool
     symmetric: bool = False
     rule: str = ""
-    exact: bool = True  # it moves bytes, and adds nothing in another order
+    exact: bool = True  # it only moves data, so losses must match
 
     @property
     def environment(self) -> dict[str, str]:
         return {
             "ISTHMUS_DMA_ALLGATHER": "1" if self.dma else "0",
-            "ISTHMUS_DMA_ALLGATHER_MAX_BYTES": str(TRANSIT_BYTES),
+            "ISTHMUS_DMA_ALLGATHER_MAX_BYTES": str(STAGING_BYTES),
             "ISTHMUS_RULE": self.rule,
         }
 
 
-WAYS = {
-    "off": Way("isthmus", dma=False),
-    "on": Way("isthmus_copy_engine", dma=True),
-    "symmetric": Way("isthmus_copy_engine_symmetric", dma=True, symmetric=True),
-    "both": Way("isthmus_copy_engine_both", dma=True, rule=COPY_ENGINE_RULE, exact=False),
-    "all": Way("isthmus_copy_engine_all", dma=True, symmetric=True, rule=COPY_ENGINE_RULE, exact=False),
+VARIANTS = {
+    "off": Variant("isthmus", dma=False),
+    "on": Variant("isthmus_copy_engine", dma=True),
+    "symmetric": Variant("isthmus_copy_engine_symmetric", dma=True, symmetric=True),
+    "both": Variant("isthmus_copy_engine_both", dma=True, rule=COPY_ENGINE_RULE, exact=False),
+    "all": Variant("isthmus_copy_engine_all", dma=True, symmetric=True, rule=COPY_ENGINE_RULE, exact=False),
 }
 
 
 @dataclass(frozen=True)
 class Turns:
-    """Which ways take turns, and for how many timed steps."""
+    """The interleaved variants, the number of turns, and the timed steps of a turn."""
 
     names: tuple[str, ...]
     turns: int
@@ -80,14 +85,14 @@ class Turns:
 class Run:
     options: argparse.Namespace
     names: tuple[str, ...]
-    packages: str  # folder of what this Python lacks
+    packages: str  # folder of packages that this Python lacks
 
     def common(self) -> list[str]:
         return ["--framework", self.options.framework, "--device", self.options.device]
 
 
 class Ranks:
-    """A fresh process for each GPU: work(train, options, *more), options being arguments of train.py."""
+    """One new process per GPU that runs work(train, options, *more) with the parsed arguments of train.py."""
 
     def __init__(
         self, work: Work, arguments: list[str], variables: dict[str, str], size: int, packages: str, *more: Any
@@ -106,24 +111,24 @@ class Ranks:
             self._pipes.append(here)
 
     def results(self, limit_s: float) -> list[Any]:
-        found: dict[int, Any] = {}
+        results: dict[int, Any] = {}
         deadline = time.monotonic() + limit_s
-        while waiting := {pipe: rank for rank, pipe in enumerate(self._pipes) if rank not in found}:
+        while waiting := {pipe: rank for rank, pipe in enumerate(self._pipes) if rank not in results}:
             ready = multiprocessing.connection.wait(list(waiting), max(0.0, deadline - time.monotonic()))
             if not ready:
-                raise RuntimeError(f"ranks {sorted(waiting.values())} gave no answer within {limit_s} s")
+                raise RuntimeError(f"ranks {sorted(waiting.values())} did not answer within {limit_s} s")
             for pipe in ready:
                 succeeded, result = pipe.recv()
-                if not succeeded:  # the others wait for this one
+                if not succeeded:  # the other ranks wait for this one
                     raise RuntimeError(f"rank {waiting[pipe]}:\n{result}")
-                found[waiting[pipe]] = result
+                results[waiting[pipe]] = result
         for process in self._processes:
             process.join(30)
-        return [found[rank] for rank in range(len(self._pipes))]
+        return [results[rank] for rank in range(len(self._pipes))]
 
 
 def _bind_to_own_cores(rank: int, size: int) -> None:
-    """A share of the cores for each rank, as DeepSpeed's --bind_cores_to_rank gives."""
+    """Gives each rank an equal share of the cores, like --bind_cores_to_rank of DeepSpeed."""
     cores = sorted(os.sched_getaffinity(0))
     share = len(cores) // size
     if share > 0:
@@ -148,12 +153,12 @@ def _serve(
 
 
 def train_small(train: Any, options: argparse.Namespace) -> list[float]:
-    """The losses of a whole run."""
+    """Returns the losses of a whole run."""
     return train.run(options)["losses"]
 
 
 def take_turns(train: Any, options: argparse.Namespace, planned: Turns) -> list[dict[str, Any]]:
-    """What each turn of each way took on this rank."""
+    """Measures each turn of each variant on this rank."""
     import torch
 
     import isthmus.torch
@@ -162,12 +167,12 @@ def take_turns(train: Any, options: argparse.Namespace, planned: Turns) -> list[
     trainer = train.start(options, shape)
     rank = torch.distributed.get_rank()
     batches = train.make_batches(options.batches, options.batch, options.length, shape.vocabulary, rank)
-    found = []
+    results = []
     for name in planned.names * planned.turns:
-        way = WAYS[name]
-        os.environ.update(way.environment)
+        train_variant = VARIANTS[name]
+        os.environ.update(train_variant.environment)
         if options.framework == "fsdp2":
-            trainer.use_symmetric_heap(way.symmetric)
+            trainer.use_symmetric_heap(train_variant.symmetric)
         isthmus.torch.reload_rules()
         isthmus.torch.reset_report()
         if options.device == "cuda":
@@ -176,7 +181,7 @@ def take_turns(train: Any, options: argparse.Namespace, planned: Turns) -> list[
             train.timed_step(trainer, batches[step % len(batches)], options)[0]
             for step in range(UNTIMED + planned.steps)
         ]
-        found.append(
+        results.append(
             {
                 "name": name,
                 "steps_ms": [1e3 * each for each in seconds[UNTIMED:]],
@@ -184,12 +189,12 @@ def take_turns(train: Any, options: argparse.Namespace, planned: Turns) -> list[
                 "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if options.device == "cuda" else 0.0,
             }
         )
-    return found
+    return results
 
 
 @dataclass
 class Series:
-    """One way's steps: of each turn, in the order of turns, the slowest rank's times."""
+    """Step times of one variant: for each turn, those of the slowest rank."""
 
     turns: list[list[float]] = field(default_factory=list)
     last: dict[str, Any] = field(default_factory=dict)
@@ -208,16 +213,16 @@ class Series:
 
 
 def path_of(collective: str, turn: dict[str, Any]) -> tuple[str, str, int]:
-    """Path, reason and bytes a call of most that a turn's collectives of this kind moved."""
+    """Path, reason and bytes per call of the path that moved most data of this collective in a turn."""
     rows = [row for row in turn["paths"] if row["collective"] == collective]
     if not rows:
         return "none", "", 0
-    most = max(rows, key=lambda row: row["bytes"])
-    return most["path"], most["reason"], most["bytes"] // most["calls"]
+    largest = max(rows, key=lambda row: row["bytes"])
+    return largest["path"], largest["reason"], largest["bytes"] // largest["calls"]
 
 
-def record(name: str, found: dict[str, Series], run: Run, losses_differ: int | None) -> dict[str, Any]:
-    series, baseline = found[name], found[run.names[0]]
+def record(name: str, results: dict[str, Series], run: Run, losses_differ: int | None) -> dict[str, Any]:
+    series, baseline = results[name], results[run.names[0]]
     times = [round(1e3 * time, 1) for time in series.all_ms]
     path, reason, call_bytes = path_of("allgather", series.last)
     options = run.options
@@ -227,14 +232,14 @@ def record(name: str, found: dict[str, Series], run: Run, losses_differ: int | N
         "dtype": "bfloat16",
         "bytes": call_bytes,
         "ranks": options.ranks,
-        "provider": WAYS[name].provider,
+        "provider": VARIANTS[name].provider,
         "backend": path,
         "reason": reason,
         "reduce_scatter_backend": path_of("reduce_scatter", series.last)[0],
-        "staging_bytes": TRANSIT_BYTES,
+        "staging_bytes": STAGING_BYTES,
         "mode": options.framework,
         "time_us": time_us(times),
-        "algbw_gbs": 0,  # bandwidths have no meaning for a whole step
+        "algbw_gbs": 0,  # bandwidths are not applicable to a whole step
         "busbw_gbs": 0,
         "wrong": losses_differ,
         "model": f"{options.model}, {options.layers} layers, {options.batch} x {options.length} words",
@@ -251,7 +256,7 @@ def record(name: str, found: dict[str, Series], run: Run, losses_differ: int | N
 def measure(run: Run) -> dict[str, Series]:
     arguments = [*run.common(), "--model", run.options.model, "--layers", str(run.options.layers)]
     arguments += ["--batch", str(run.options.batch), "--length", str(run.options.length)]
-    found = {name: Series() for name in run.names}
+    results = {name: Series() for name in run.names}
     begin = time.monotonic()
     for turn in range(run.options.rounds):
         if turn and (time.monotonic() - begin) * (turn + 1) / turn > run.options.limit:
@@ -261,26 +266,26 @@ def measure(run: Run) -> dict[str, Series]:
         order = Turns((*run.names[first:], *run.names[:first]), run.options.turns, run.options.steps)
         ranks = Ranks(take_turns, arguments, {}, run.options.ranks, run.packages, order)
         for rank_results in zip(*ranks.results(run.options.limit), strict=True):
-            found[rank_results[0]["name"]].add(rank_results)
+            results[rank_results[0]["name"]].add(rank_results)
         for name in run.names:
-            last = [f"{median(each):.2f}" for each in found[name].turns[-run.options.turns :]]
+            last = [f"{median(each):.2f}" for each in results[name].turns[-run.options.turns :]]
             print(f"round {turn}: {name:10} {' '.join(last)} ms", flush=True)
-    return found
+    return results
 
 
 def compare_losses(run: Run) -> dict[str, int]:
-    """By way: steps whose loss is another than the first way's. All run at once, since no time is taken."""
+    """Counts the steps whose loss differs from the first variant. All run at once, because none is timed."""
     arguments = [*run.common(), *SMALL, "--deterministic", "--steps", str(run.options.loss_steps)]
     running = {}
     for name in run.names:
-        way = WAYS[name]
-        own = [*arguments, "--symmetric"] if way.symmetric else arguments
-        running[name] = Ranks(train_small, own, way.environment, run.options.ranks, run.packages)
+        train_variant = VARIANTS[name]
+        own = [*arguments, "--symmetric"] if train_variant.symmetric else arguments
+        running[name] = Ranks(train_small, own, train_variant.environment, run.options.ranks, run.packages)
     limit_s = 60 + run.options.loss_steps / 5
     losses = {name: ranks.results(limit_s)[0] for name, ranks in running.items()}
     first = losses[run.names[0]]
     if not first[-1] < first[0] - 0.2:
-        raise RuntimeError(f"the small model learns nothing: {first[0]} -> {first[-1]}")
+        raise RuntimeError(f"the loss of the small model does not fall: {first[0]} -> {first[-1]}")
     print(f"losses over {len(first)} steps: {first[0]:.4f} -> {first[-1]:.4f}")
     return {
         name: sum(mine != theirs for mine, theirs in zip(values, first, strict=True))
@@ -293,25 +298,27 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--framework", choices=("fsdp2", "zero3"), default="fsdp2")
-    parser.add_argument("--ways", default="off,on,symmetric", help="the first is what all are held to")
-    parser.add_argument("--turns", type=int, default=3, help="of each way in a round")
+    parser.add_argument("--ways", default="off,on,symmetric", help="variants; the first is the baseline")
+    parser.add_argument("--turns", type=int, default=3, help="turns of each variant in a round")
     parser.add_argument("--model", default="gpt-7b")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--layers", type=int, default=16)
-    parser.add_argument("--batch", type=int, default=1, help="sequences a rank and step")
-    parser.add_argument("--length", type=int, default=2048, help="words of a sequence")
-    parser.add_argument("--steps", type=int, default=10, help="that are timed, of a turn")
-    parser.add_argument("--rounds", type=int, default=2, help="each with new processes")
-    parser.add_argument("--limit", type=float, default=300, help="seconds that the rounds may take")
-    parser.add_argument("--loss-steps", type=int, default=500, help="0: no comparison")
-    parser.add_argument("--memory-gib", type=float, default=0, help="a device has less: exit code 77")
-    parser.add_argument("--wheels", type=Path, help="folder of wheels that this Python lacks")
+    parser.add_argument("--batch", type=int, default=1, help="sequences per rank and step")
+    parser.add_argument("--length", type=int, default=2048, help="words per sequence")
+    parser.add_argument("--steps", type=int, default=10, help="timed steps per turn")
+    parser.add_argument("--rounds", type=int, default=2, help="rounds, each with new processes")
+    parser.add_argument("--limit", type=float, default=300, help="time limit of the rounds in seconds")
+    parser.add_argument("--loss-steps", type=int, default=500, help="steps of the loss comparison (0: none)")
+    parser.add_argument("--memory-gib", type=float, default=0, help="exit with 77 if a device has less memory")
+    parser.add_argument("--wheels", type=Path, help="folder of wheels to unpack and use")
     options = parser.parse_args()
-    if unknown := [name for name in options.ways.split(",") if name not in WAYS]:
-        parser.error(f"--ways {unknown[0]}: there are {', '.join(WAYS)}")
-    heap = [name for name in options.ways.split(",") if WAYS[name].symmetric]
+    if unknown := [name for name in options.ways.split(",") if name not in VARIANTS]:
+        parser.error(f"--ways {unknown[0]}: unknown variant; use {', '.join(VARIANTS)}")
+    heap = [name for name in options.ways.split(",") if VARIANTS[name].symmetric]
     if options.framework == "zero3" and heap:
-        parser.error(f"--ways {heap[0]} needs --framework fsdp2: DeepSpeed allocates its buffers itself")
+        parser.error(
+            f"--ways {heap[0]} requires --framework fsdp2, because DeepSpeed allocates its own buffers"
+        )
     return options
 
 
@@ -327,27 +334,27 @@ def min_memory_gib(options: argparse.Namespace) -> float:
 def main() -> int:
     options = parse()
     if (has := min_memory_gib(options)) < options.memory_gib:
-        print(f"needs devices of {options.memory_gib:.0f} GiB; the smallest here has {has:.0f}")
+        print(f"SKIPPED: needs devices with {options.memory_gib:.0f} GiB; the smallest has {has:.0f} GiB")
         return 77
     multiprocessing.get_context("forkserver").set_forkserver_preload(["torch.distributed.fsdp"])
     with tempfile.TemporaryDirectory() as packages:
         for wheel in options.wheels.glob("*.whl") if options.wheels else ():
             zipfile.ZipFile(wheel).extractall(packages)
         run = Run(options, tuple(options.ways.split(",")), packages)
-        found = measure(run)
-        write(run, found, {})  # should the comparison fail
+        results = measure(run)
+        write(run, results, {})  # keeps the times if the comparison fails
         differ = compare_losses(run) if options.loss_steps else {}
-    for each in write(run, found, differ):
+    for each in write(run, results, differ):
         print(f"{each['mode']} {each['provider']:30} {each['backend']:22} {each['step_ms']:8.2f} ms", end=" ")
         print(f"{each['turn_step_ms']} {each['gain_pct']:+6.2f} % {each['torch_peak_gib']} GiB", end=" ")
         print(f"losses that differ: {each['wrong']}")
-    return 1 if any(count for name, count in differ.items() if WAYS[name].exact) else 0
+    return 1 if any(count for name, count in differ.items() if VARIANTS[name].exact) else 0
 
 
-def write(run: Run, found: dict[str, Series], differ: dict[str, int]) -> list[dict[str, Any]]:
+def write(run: Run, results: dict[str, Series], differ: dict[str, int]) -> list[dict[str, Any]]:
     import torch
 
-    records = [record(name, found, run, differ.get(name)) for name in run.names]
+    records = [record(name, results, run, differ.get(name)) for name in run.names]
     versions = {"torch": torch.__version__}
     if run.options.device == "cuda":
         versions["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())

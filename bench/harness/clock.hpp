@@ -1,5 +1,5 @@
-// The clock of the measurements: the time stamp counter where it is the cheapest (x86), else the steady
-// clock, whose call costs as much as a fifth of the smallest collective.
+// The clock of the measurements: the time stamp counter on x86, which is the cheapest, otherwise the steady
+// clock, whose call takes up to a fifth of the time of the smallest collective.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@ inline std::uint64_t steady_ns() {
 }
 
 #if defined(__x86_64__)
-// The fence keeps the counter from being read before earlier loads are done.
+// The fence prevents reading the counter before earlier loads complete.
 inline std::uint64_t ticks() {
   _mm_lfence();
   const std::uint64_t now = __rdtsc();

@@ -1,4 +1,4 @@
-// What every file of records has (the format is in docs/benchmarks.md).
+// Common content of all record files (format: docs/internals/benchmarks.md).
 #pragma once
 
 #include <unistd.h>
@@ -36,10 +36,10 @@ inline double median(const std::vector<double>& samples_us) { return summarize(s
 inline nlohmann::json spread(const std::vector<double>& samples_us) { return time_us(summarize(samples_us)); }
 
 struct bandwidth {
-  double algbw_gbs = 0, busbw_gbs = 0;  // 0: it has no meaning here
+  double algbw_gbs = 0, busbw_gbs = 0;  // 0: not applicable
 };
 
-// What every record says; a topic adds what it has more.
+// Fields of every record; topics add their own.
 struct record_point {
   std::string collective, dtype;
   std::uint64_t bytes;
@@ -47,7 +47,8 @@ struct record_point {
   std::string provider, backend, mode;
 };
 
-inline nlohmann::json record_of(const record_point& point, const std::vector<double>& samples_us, const bandwidth& rate) {
+inline nlohmann::json record_of(const record_point& point, const std::vector<double>& samples_us,
+                                const bandwidth& rate) {
   return {{"collective", point.collective},
           {"dtype", point.dtype},
           {"bytes", point.bytes},
@@ -81,8 +82,8 @@ inline std::string environment(const char* name, const std::string& fallback) {
   return value ? value : fallback;
 }
 
-// The commit, the machine's name and what the user typed are not a program's to know: the launcher passes
-// them in ISTHMUS_BENCH_COMMIT, ISTHMUS_BENCH_MACHINE and ISTHMUS_BENCH_COMMAND.
+// A program cannot know the commit, the name of the machine and the command that the user typed. The launcher
+// passes them in ISTHMUS_BENCH_COMMIT, ISTHMUS_BENCH_MACHINE and ISTHMUS_BENCH_COMMAND.
 inline nlohmann::json empty_document(const std::string& command, nlohmann::json versions) {
   const long cores = sysconf(_SC_NPROCESSORS_ONLN);
   return {{"schema", 1},
@@ -98,12 +99,13 @@ inline nlohmann::json empty_document(const std::string& command, nlohmann::json 
           {"records", nlohmann::json::array()}};
 }
 
-// "": no file.
+// An empty path writes no file.
 inline void write_document(const std::string& path, const nlohmann::json& document) {
   if (path.empty()) return;
   std::ofstream file(path);
   file << document.dump(1) << '\n';
-  if (!file.flush()) throw std::runtime_error("cannot write " + path);
+  if (!file.flush())
+    throw std::runtime_error("cannot write " + path + "; check that its folder exists and has space");
 }
 
 inline void write_records(const std::string& path, const std::string& command, nlohmann::json versions,

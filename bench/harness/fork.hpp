@@ -1,4 +1,4 @@
-// Ranks without any launcher: the harness forks them, one core each.
+// Ranks without a launcher: the harness forks them, one core each.
 #pragma once
 
 #include <sched.h>
@@ -16,7 +16,7 @@
 
 namespace bench {
 
-// Puts rank r on the r-th core that this process may use; nothing where cores are fewer than ranks.
+// Binds rank r to the r-th allowed core; does nothing if there are fewer cores than ranks.
 inline void bind_to_core(int rank, int size) {
   cpu_set_t allowed;
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < size) return;
@@ -31,8 +31,8 @@ inline void bind_to_core(int rank, int size) {
   }
 }
 
-// Runs `rank_main(team)` in `size` child processes, each on a core of its own where `bound`, and returns the
-// largest exit status. When one fails the others get a few seconds to notice and are then ended.
+// Runs `rank_main(team)` in `size` child processes, each on its own core with `is_bound`, and returns the
+// largest exit status. After a failure the other ranks get five seconds to notice it and are then killed.
 inline int fork_ranks(int size, double timeout_s, const std::function<int(const team&)>& rank_main,
                       bool is_bound = true) {
   shared_block* block = map_for_children();
@@ -48,8 +48,8 @@ inline int fork_ranks(int size, double timeout_s, const std::function<int(const 
       }());
     }
     if (child < 0) {
-      for (const pid_t started : children) kill(started, SIGKILL);
-      throw std::runtime_error(std::string("fork: ") + std::strerror(errno));
+      for (const pid_t remaining_child : children) kill(remaining_child, SIGKILL);
+      throw std::runtime_error(std::string("fork failed: ") + std::strerror(errno));
     }
     children.push_back(child);
   }

@@ -1,4 +1,4 @@
-// The harness' shared block for ranks that an MPI launcher started.
+// The shared block of the harness for ranks started by an MPI launcher.
 #pragma once
 
 #include <mpi.h>
@@ -9,8 +9,8 @@
 
 namespace bench {
 
-// Collective over MPI_COMM_WORLD, whose ranks must be on one machine: rank 0 makes the block and tells
-// the others its name, which is gone again when this returns.
+// Collective over MPI_COMM_WORLD, whose ranks must be on one machine. Rank 0 creates the block under a
+// temporary name and broadcasts the name, which is removed before this function returns.
 inline team create_mpi_team(double timeout_s) {
   int rank = 0, size = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);

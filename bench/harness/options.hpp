@@ -1,4 +1,4 @@
-// What one measurement program is asked to do; the same command line for every provider.
+// Options of a benchmark program; the command line is the same for every provider.
 #pragma once
 
 #include <isthmus/types.h>
@@ -36,18 +36,18 @@ struct options {
   isthmus_datatype datatype = ISTHMUS_FLOAT32;
   isthmus_reduction_op op = ISTHMUS_SUM;
   std::uint64_t seed = 1;
-  std::string json;  // "": no file
+  std::string json;  // an empty path writes no file
   bool check = true;
-  double min_time_s = 0.05;  // measured time per size, generation and barriers included
+  double min_time_s = 0.05;  // measured time per size, including input generation and barriers
   int min_samples = 5;
   int max_samples = 2000;
   double timeout_s = 120;
-  std::string provider;  // label in the records; "": the program's own
+  std::string provider;  // label in the records; "" means that of the program
   std::string command;
   bool quiet = false;
 };
 
-// Adds the shared options to `app`; call finish after the parse.
+// Adds the shared options to `app`. Call finish() after parsing.
 class command_line {
  public:
   command_line(CLI::App& app, options& result) : m_result(result) {
@@ -62,20 +62,20 @@ class command_line {
         ->check(CLI::IsMember(datatype_names()))
         ->capture_default_str();
     app.add_option("--op", m_op, "reduction")->check(CLI::IsMember(op_names()))->capture_default_str();
-    app.add_option("--seed", m_result.seed, "of the random inputs")->capture_default_str();
+    app.add_option("--seed", m_result.seed, "seed of the random inputs")->capture_default_str();
     app.add_option("--json", m_result.json, "write the records to this file");
     app.add_flag("--check,!--no-check", m_result.check, "verify results before and after timing");
     app.add_option("--min-time", m_result.min_time_s, "seconds per size")->capture_default_str();
-    app.add_option("--min-samples", m_result.min_samples, "calls per size, at least")
+    app.add_option("--min-samples", m_result.min_samples, "minimum calls per size")
         ->check(CLI::Range(1, 100000))
         ->capture_default_str();
-    app.add_option("--max-samples", m_result.max_samples, "calls per size, at most")
+    app.add_option("--max-samples", m_result.max_samples, "maximum calls per size")
         ->check(CLI::Range(1, 100000))
         ->capture_default_str();
     app.add_option("--timeout", m_result.timeout_s, "seconds to wait for the other ranks")
         ->capture_default_str();
     app.add_option("--provider", m_result.provider, "label in the records");
-    app.add_flag("--quiet", m_result.quiet, "no table on standard output");
+    app.add_flag("--quiet", m_result.quiet, "print no table");
   }
 
   void finish(int argc, char** argv) {
@@ -83,7 +83,8 @@ class command_line {
       if (row.name == m_result.collective) m_result.pattern = row.pattern;
     m_result.datatype = static_cast<isthmus_datatype>(index_of(datatype_names(), m_datatype));
     m_result.op = static_cast<isthmus_reduction_op>(index_of(op_names(), m_op));
-    m_result.sizes = m_result.pattern == traffic_pattern::barrier ? std::vector<std::uint64_t>{0} : parse_sizes(m_sizes);
+    m_result.sizes =
+        m_result.pattern == traffic_pattern::barrier ? std::vector<std::uint64_t>{0} : parse_sizes(m_sizes);
     if (m_result.max_samples < m_result.min_samples) m_result.max_samples = m_result.min_samples;
     m_result.command = command_of(argc, argv);
   }

@@ -1,4 +1,5 @@
-// What can be measured, as the oracle of the tests sees it, and the formulas behind bandwidths.
+// The traffic patterns that can be measured, their shapes for the oracle of the tests, and
+// the bandwidth formulas.
 #pragma once
 
 #include <isthmus/types.h>
@@ -13,9 +14,9 @@
 
 namespace bench {
 
-// THE TABLE's collectives with equal counts, and two point-to-point patterns.
-//   sendrecv  every rank sends to the next one and receives from the one before (as nccl-tests does)
-//   ping      ranks 0 and 1 send to each other in turn; the time is half a round trip
+// The collectives of the collective table with equal counts, and two point-to-point patterns.
+//   sendrecv  every rank sends to the next rank and receives from the previous one (as in nccl-tests)
+//   ping      ranks 0 and 1 alternate; the time is half a round trip
 enum class traffic_pattern {
   broadcast,
   reduce,
@@ -56,7 +57,7 @@ inline isthmus_collective collective_of(traffic_pattern pattern) {
   return pattern_rows()[static_cast<std::size_t>(pattern)].collective;
 }
 
-// `count` elements in each block; root is rank 0. Ping is a ring of two, in which others take no part.
+// `count` elements in each block; root is rank 0. Ping is a ring of two ranks; other ranks do not participate.
 inline oracle::operation_shape shape_of(traffic_pattern pattern, std::uint64_t count, int rank, int size) {
   const isthmus_collective collective = collective_of(pattern);
   const bool participates = pattern != traffic_pattern::ping || rank < 2;
@@ -73,8 +74,8 @@ inline bool reduces(isthmus_collective collective) {
          collective == ISTHMUS_REDUCE_SCATTER || collective == ISTHMUS_REDUCE_SCATTERV;
 }
 
-// Whether a buffer holds one block for each rank, of which `bytes` of the records are the sum. (An allgather's
-// `bytes` are one rank's.)
+// Whether a buffer holds one block per rank. `bytes` of a record is then the sum of the blocks. (For allgather
+// it is the block of one rank.)
 inline bool has_block_per_rank(isthmus_collective collective) {
   switch (collective) {
     case ISTHMUS_REDUCE_SCATTER:
@@ -93,8 +94,8 @@ inline bool is_allgather(isthmus_collective collective) {
   return collective == ISTHMUS_ALLGATHER || collective == ISTHMUS_ALLGATHERV;
 }
 
-// As nccl-tests defines both (its doc/PERFORMANCE.md): the first counts the larger of the send and the receive
-// buffer, the second what a link carries.
+// As defined by nccl-tests (doc/PERFORMANCE.md): the first counts the larger of the send and receive buffers,
+// the second the traffic of a link.
 inline bandwidth bandwidth_of(isthmus_collective collective, std::uint64_t bytes, int ranks, double time_us) {
   const double n = ranks;
   const bool per_rank = is_allgather(collective);

@@ -1,4 +1,4 @@
-// Records of one pattern.
+// Collects, prints and writes the records of one traffic pattern.
 #pragma once
 
 #include <cstdio>
@@ -11,14 +11,14 @@
 
 namespace bench {
 
-// What a provider says about itself and about one measured size.
+// Name, version and mode of a provider, and the path that it selected for one size.
 struct provider_identity {
   std::string provider;  // "isthmus", "mpich", ...
   std::string version_key, version;
   std::string mode = "host";
 };
 struct chosen_path {
-  std::string backend, reason;  // "" where the provider has no such thing
+  std::string backend, reason;  // "" if the provider does not report them
 };
 
 class report {
@@ -43,8 +43,8 @@ class report {
            const chosen_path& path) {
     const sample_summary time = summarize(samples_us);
     const bandwidth rate = bandwidth_of(collective_of(m_settings.pattern), bytes, m_ranks, time.median_us);
-    nlohmann::json record = record_of({m_settings.collective, datatype_name(), bytes, m_ranks, m_identity.provider,
-                                       path.backend, m_identity.mode},
+    nlohmann::json record = record_of({m_settings.collective, datatype_name(), bytes, m_ranks,
+                                       m_identity.provider, path.backend, m_identity.mode},
                                       samples_us, rate);
     record["reason"] = path.reason;
     record["samples"] = samples_us.size();
@@ -61,7 +61,7 @@ class report {
     }
   }
 
-  // A record that the caller made.
+  // Adds a record that the caller created.
   void add_record(nlohmann::json record) { m_document["records"].push_back(std::move(record)); }
 
   void write() const { write_document(m_settings.json, m_document); }

@@ -1,5 +1,5 @@
-// The ranks of one measurement, seen by the harness itself: a spin barrier and a small shared block that
-// have nothing to do with the provider under test.
+// The ranks of one measurement, as a spin barrier and a small shared block that are independent of the
+// provider under test.
 #pragma once
 
 #include <fcntl.h>
@@ -25,11 +25,11 @@ namespace bench {
 inline constexpr int max_ranks = 64;
 inline constexpr int capacity = 100000;  // samples per size
 
-// Lives in shared memory; starts as zeros.
+// Lives in shared memory and is zero-initialized.
 struct shared_block {
   alignas(64) std::atomic<std::uint32_t> arrived;
   alignas(64) std::atomic<std::uint32_t> generation;
-  alignas(64) std::atomic<std::uint32_t> failed;  // rank + 1 of the first one that gave up
+  alignas(64) std::atomic<std::uint32_t> failed;  // rank + 1 of the first rank that aborted
   double values[max_ranks];
   std::uint64_t wrong[max_ranks];
   std::uint64_t digest[max_ranks];
@@ -39,17 +39,19 @@ struct shared_block {
 
 class team {
  public:
-  // `block` is mapped by every rank. Waits longer than `timeout_s` throw.
+  // `block` must be mapped by every rank. Errors: waits longer than `timeout_s` throw.
   team(shared_block* block, int rank, int size, double timeout_s)
       : m_block(block), m_rank(rank), m_size(size), m_timeout_ns(static_cast<std::uint64_t>(timeout_s * 1e9)) {
-    if (size > max_ranks) throw std::runtime_error("the harness measures at most 64 ranks");
+    if (size > max_ranks)
+      throw std::runtime_error("size " + std::to_string(size) +
+                               " is too large; the harness supports at most 64 ranks");
   }
 
   int rank() const { return m_rank; }
   int size() const { return m_size; }
   shared_block& block() const { return *m_block; }
 
-  // Everyone leaves after everyone has come. The last one to come releases the others with one store.
+  // Returns after all ranks have entered. The last rank releases the others with one store.
   void barrier() const {
     const std::uint32_t generation = m_block->generation.load(std::memory_order_relaxed);
     if (m_block->arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<std::uint32_t>(m_size)) {
@@ -61,7 +63,7 @@ class team {
       if (spins % 4096 == 0) yield_or_throw(spins);
   }
 
-  // A rank that cannot go on tells the others, so that none waits for it.
+  // Marks this rank as failed, so that no other rank waits for it.
   void abort() const { m_block->failed.store(static_cast<std::uint32_t>(m_rank) + 1); }
 
   std::uint64_t decide(std::uint64_t value_of_rank_0) const {
@@ -69,7 +71,7 @@ class team {
     return value_of_rank_0;
   }
 
-  // Rank 0's value becomes everybody's.
+  // Broadcasts the value of rank 0.
   template <typename Value>
   void share(Value& value) const {
     static_assert(std::is_trivially_copyable_v<Value> && sizeof(Value) <= sizeof m_block->message);
@@ -79,8 +81,8 @@ class team {
     barrier();
   }
 
-  // The cores that each rank may run on, in the order of ranks: "0 1 2 3", "0-1 2-3", or "any" where none is
-  // bound. The same on every rank; collective.
+  // The allowed cores of each rank in rank order: "0 1 2 3", "0-1 2-3", or "any" if no rank is bound.
+  // Collective; the result is the same on every rank.
   std::string placement() const {
     cpu_set_t allowed;
     CPU_ZERO(&allowed);
@@ -104,7 +106,7 @@ class team {
     return is_bound || cores == 1 ? text : "any";
   }
 
-  // The largest of what the ranks give.
+  // The maximum over the ranks. Collective.
   double slowest(double value) const {
     m_block->values[m_rank] = value;
     barrier();
@@ -116,11 +118,11 @@ class team {
  private:
   void yield_or_throw(std::uint64_t spins) const {
     if (const std::uint32_t failed = m_block->failed.load())
-      throw std::runtime_error("rank " + std::to_string(failed - 1) + " gave up");
+      throw std::runtime_error("rank " + std::to_string(failed - 1) + " aborted");
     static thread_local std::uint64_t since = 0;
     if (spins == 4096) since = steady_ns();
     if (steady_ns() - since > m_timeout_ns)
-      throw std::runtime_error("the other ranks did not reach the barrier in time; see --timeout");
+      throw std::runtime_error("the other ranks did not reach the barrier within the timeout; raise --timeout");
     sched_yield();
   }
 
@@ -129,7 +131,7 @@ class team {
   std::uint64_t m_timeout_ns;
 };
 
-// A block that processes forked from here share.
+// A block shared with child processes that are forked later.
 inline shared_block* map_for_children() {
   void* pointer =
       mmap(nullptr, sizeof(shared_block), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -137,8 +139,8 @@ inline shared_block* map_for_children() {
   return static_cast<shared_block*>(pointer);
 }
 
-// A block for unrelated processes: one creates it under a fresh name, the others open it, and it is
-// unlinked as soon as all have it.
+// A block for unrelated processes: one creates it under a fresh name, the others open it, and the name is
+// unlinked as soon as all have mapped it.
 inline std::string fresh_name() {
   std::random_device random;
   char name[64];

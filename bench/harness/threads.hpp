@@ -20,8 +20,8 @@ class thread_ranks {
 
   const team& operator[](int rank) const { return m_teams[static_cast<std::size_t>(rank)]; }
 
-  // Runs `work` for every rank in a thread of its own. A failure ends the process: no figure after it means
-  // anything, and the other ranks wait.
+  // Runs `work` for every rank in its own thread. A failure ends the process, because the other ranks would
+  // wait and no later number would be meaningful.
   void each(const std::function<void(const team&)>& work) const {
     std::vector<std::jthread> threads;
     for (const team& own_team : m_teams)

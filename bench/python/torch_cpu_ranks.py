@@ -1,4 +1,4 @@
-"""What measurements of torch.distributed on CPUs share: ranks, their meeting before each call, and files."""
+"""Common parts of the torch.distributed benchmarks on CPUs: ranks, the barrier before each call, files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_SAMPLES = 400
 
 
 class SharedRanks:
-    """What the ranks share: a word each for the barrier, and their times. For one thread of each rank."""
+    """Shared memory of the ranks: a word per rank for the barrier, and times. Use one thread per rank."""
 
     def __init__(self, rank: int, words: torch.Tensor, times: torch.Tensor) -> None:
         self.rank, self.times = rank, times
@@ -32,19 +32,24 @@ class SharedRanks:
         self._turn += 1
         self._words[self.rank] = self._turn
         while self._words.min() < self._turn:
-            os.sched_yield()  # gloo's threads may have this core; without it they took six times as long
+            os.sched_yield()  # without it, threads of gloo on this core took six times as long
 
     def slowest(self, number: int) -> list[float]:
-        """Of the first `number` times of all ranks the largest each, when every rank has written its own."""
+        """Waits for the times of all ranks; returns the maximum over ranks of each of the first `number`."""
         self.barrier()
         slowest = self.times[:, :number].max(0).values.tolist()
-        self.barrier()  # nobody writes the next times before all have read these
+        self.barrier()  # no rank writes new times before all have read these
         return slowest
 
 
-def run(arguments: argparse.Namespace, measure: Callable[[SharedRanks, argparse.Namespace], list[list[Record]]]) -> int:
-    """Forks given.ranks ranks, which meet through gloo. Rank 0 prints and keeps what its `measure` returns,
-    records by round: a line for each, and given.out as a file."""
+def run(
+    arguments: argparse.Namespace, measure: Callable[[SharedRanks, argparse.Namespace], list[list[Record]]]
+) -> int:
+    """Forks arguments.ranks ranks, which connect through gloo.
+
+    `measure` returns the records of each round. Rank 0 prints one line per record and writes
+    them to arguments.out.
+    """
     arguments.load = os.getloadavg()[0]
     words = torch.zeros(arguments.ranks, dtype=torch.int64).share_memory_()
     times = torch.zeros(arguments.ranks, MAX_SAMPLES, dtype=torch.float64).share_memory_()
@@ -83,7 +88,7 @@ def _finish(arguments: argparse.Namespace, records: list[Record]) -> None:
 
 
 def path_taken(collective: str) -> tuple[str, str]:
-    """Backends and reasons of this collective's calls since the last reset, which this is one."""
+    """Backends and reasons of the calls of this collective since the last reset; resets the report."""
     rows = [row for row in isthmus.torch.report() if row.collective == collective]
     isthmus.torch.reset_report()
     return ", ".join(dict.fromkeys(row.path for row in rows)), "; ".join(

@@ -1,7 +1,7 @@
-// The exchanges of the applications through the C API, beside NCCL's grouped send and recv and beside MPI: on
-// device buffers, or on the host's. One rank a process, under mpiexec; ways take turns in an order that
-// rotates. A sample is the time of several exchanges in a row, divided by their number, of the slowest rank.
-// What arrives is compared, gaps included, before and after measuring.
+// The exchange patterns of the applications through the C API, against grouped send and recv of NCCL and
+// against MPI, on device or host buffers. One rank per process, under mpiexec. The variants are interleaved in
+// a rotating order. A sample is the time of several exchanges in a row divided by their number, of the slowest
+// rank. Results are compared, gaps included, before and after measuring.
 //
 //   mpiexec -n 8 patterns --sizes 1K:256K:4 --json out.json
 //   mpiexec -n 2 patterns --platform cuda --share-device
@@ -34,7 +34,7 @@ struct settings {
   bool shares_device = false, is_ungrouped = true, nccl = true;
 };
 
-// This rank and what its ways need.
+// The resources of this rank for all variants.
 class pattern_bench {
  public:
   pattern_bench(const settings& arguments, const bench::team& ranks);
@@ -50,11 +50,12 @@ class pattern_bench {
   std::uint64_t wrong() const { return m_wrong; }
 
  private:
-  std::vector<way> make_ways(const exchange_plan& plan, buffers in, const buffers& staged) const;
-  void time(std::vector<way>& ways);
-  double sample(const way& method) const;
-  std::uint64_t count_wrong(const exchange_plan& plan, const way& method, buffers in);
-  void report(const exchange_plan& plan, const way& method, std::uint64_t wrong, nlohmann::json& records) const;
+  std::vector<exchange_method> make_methods(const exchange_plan& plan, buffers in, const buffers& staged) const;
+  void time(std::vector<exchange_method>& methods);
+  double sample(const exchange_method& method) const;
+  std::uint64_t count_wrong(const exchange_plan& plan, const exchange_method& method, buffers in);
+  void report(const exchange_plan& plan, const exchange_method& method, std::uint64_t wrong,
+              nlohmann::json& records) const;
 
   const settings& m_arguments;
   const bench::team& m_ranks;
@@ -91,18 +92,20 @@ nlohmann::json pattern_bench::versions() const {
   return all;
 }
 
-std::vector<way> pattern_bench::make_ways(const exchange_plan& plan, buffers in, const buffers& staged) const {
-  std::vector<way> all{over_isthmus(plan, m_place, in, m_communicator, false)};
+std::vector<exchange_method> pattern_bench::make_methods(const exchange_plan& plan, buffers in,
+                                                         const buffers& staged) const {
+  std::vector<exchange_method> all{make_isthmus_method(plan, m_place, in, m_communicator, false)};
   if (plan.form == exchange_form::messages && m_arguments.is_ungrouped)
-    all.push_back(over_isthmus(plan, m_place, in, m_communicator, true));
-  if (m_nccl) all.push_back(over_nccl(plan, m_place, in, m_nccl->functions(), m_raw));
-  if (m_place.is_host() || mpi_supports_device_memory()) all.push_back(over_mpi(plan, m_place, in, nullptr));
-  if (!m_place.is_host()) all.push_back(over_mpi(plan, m_place, in, &staged));
+    all.push_back(make_isthmus_method(plan, m_place, in, m_communicator, true));
+  if (m_nccl) all.push_back(make_nccl_method(plan, m_place, in, m_nccl->functions(), m_raw));
+  if (m_place.is_host() || mpi_supports_device_memory())
+    all.push_back(make_mpi_method(plan, m_place, in, nullptr));
+  if (!m_place.is_host()) all.push_back(make_mpi_method(plan, m_place, in, &staged));
   return all;
 }
 
-// The first call is not timed: who came before leaves the device idle, or its caches full of other data.
-double pattern_bench::sample(const way& method) const {
+// The first call is not timed: the previous variant leaves the device idle, or caches full of other data.
+double pattern_bench::sample(const exchange_method& method) const {
   method.run();
   m_ranks.barrier();
   const std::uint64_t begin = bench::steady_ns();
@@ -110,27 +113,27 @@ double pattern_bench::sample(const way& method) const {
   return m_ranks.slowest(static_cast<double>(bench::steady_ns() - begin) / 1000 / m_arguments.calls);
 }
 
-void pattern_bench::time(std::vector<way>& ways) {
+void pattern_bench::time(std::vector<exchange_method>& methods) {
   for (int round = -1; round < m_arguments.samples; ++round)
-    for (std::size_t turn = 0; turn < ways.size(); ++turn) {
-      way& method = ways[(static_cast<std::size_t>(round + 1) + turn) % ways.size()];
+    for (std::size_t position = 0; position < methods.size(); ++position) {
+      exchange_method& method = methods[(static_cast<std::size_t>(round + 1) + position) % methods.size()];
       const double us = sample(method);
       if (round >= 0) method.us.push_back(us);  // the first round warms up
     }
 }
 
-// Words of all ranks that are not what was sent, or were not to be touched.
-std::uint64_t pattern_bench::count_wrong(const exchange_plan& plan, const way& method, buffers in) {
-  std::vector<word> got(plan.receive_words, poison);
-  m_place.copy(in.receive, got.data(), got.size() * sizeof(word));
+// Wrong words on all ranks: words that differ from what was sent, or that should be untouched.
+std::uint64_t pattern_bench::count_wrong(const exchange_plan& plan, const exchange_method& method, buffers in) {
+  std::vector<word> actual(plan.receive_words, poison);
+  m_place.copy(in.receive, actual.data(), actual.size() * sizeof(word));
   m_place.wait();
   m_ranks.barrier();
   method.run();
-  m_place.copy(got.data(), in.receive, got.size() * sizeof(word));
+  m_place.copy(actual.data(), in.receive, actual.size() * sizeof(word));
   m_place.wait();
   const std::vector<word> expected = incoming(plan, m_ranks.rank());
   std::uint64_t own_wrong = 0;
-  for (std::size_t i = 0; i < got.size(); ++i) own_wrong += got[i] != expected[i] ? 1 : 0;
+  for (std::size_t i = 0; i < actual.size(); ++i) own_wrong += actual[i] != expected[i] ? 1 : 0;
   m_ranks.block().wrong[m_ranks.rank()] = own_wrong;
   m_ranks.barrier();
   std::uint64_t all = 0;
@@ -140,22 +143,23 @@ std::uint64_t pattern_bench::count_wrong(const exchange_plan& plan, const way& m
   return all;
 }
 
-void pattern_bench::report(const exchange_plan& plan, const way& method, std::uint64_t wrong, nlohmann::json& records) const {
+void pattern_bench::report(const exchange_plan& plan, const exchange_method& method, std::uint64_t wrong,
+                           nlohmann::json& records) const {
   std::uint64_t words = 0, messages = 0;
-  for (const piece& each : plan.sends) {
+  for (const segment& each : plan.sends) {
     words += each.count;
     messages += each.count > 0 ? 1 : 0;
   }
   const double max_bytes = m_ranks.slowest(static_cast<double>(words * sizeof(word)));
   if (m_ranks.rank() != 0) return;
   const double median = method.us.empty() ? 0 : bench::median(method.us);
-  std::printf("%-10s %12.0f B %3llu messages  %-20s %-9s %10.2f us  %llu wrong  %s\n", plan.name.c_str(), max_bytes,
-              static_cast<unsigned long long>(messages), method.provider.c_str(), method.mode.c_str(), median,
-              static_cast<unsigned long long>(wrong), method.backend.c_str());
+  std::printf("%-10s %12.0f B %3llu messages  %-20s %-9s %10.2f us  %llu wrong  %s\n", plan.name.c_str(),
+              max_bytes, static_cast<unsigned long long>(messages), method.provider.c_str(),
+              method.mode.c_str(), median, static_cast<unsigned long long>(wrong), method.backend.c_str());
   std::fflush(stdout);
   if (method.us.empty()) return;
-  nlohmann::json record = bench::record_of({plan.name, "uint32", static_cast<std::uint64_t>(max_bytes), m_ranks.size(),
-                                            method.provider, method.backend, method.mode},
+  nlohmann::json record = bench::record_of({plan.name, "uint32", static_cast<std::uint64_t>(max_bytes),
+                                            m_ranks.size(), method.provider, method.backend, method.mode},
                                            method.us, {max_bytes / median / 1000, 0});
   record["wrong"] = wrong;
   record["messages"] = messages;
@@ -175,16 +179,16 @@ void pattern_bench::measure(const std::string& name, std::uint64_t bytes, nlohma
   m_place.copy(send.data(), sent.data(), send_bytes);
   m_place.wait();
   const buffers in{send.data(), receive.data()}, staged{send_copy.data(), receive_copy.data()};
-  std::vector<way> ways = make_ways(plan, in, staged);
+  std::vector<exchange_method> methods = make_methods(plan, in, staged);
   std::vector<std::uint64_t> wrong;
-  wrong.reserve(ways.size());
-  for (const way& each : ways) wrong.push_back(count_wrong(plan, each, in));
-  time(ways);
-  for (std::size_t i = 0; i < ways.size(); ++i)
-    report(plan, ways[i], wrong[i] + count_wrong(plan, ways[i], in), records);
+  wrong.reserve(methods.size());
+  for (const exchange_method& each : methods) wrong.push_back(count_wrong(plan, each, in));
+  time(methods);
+  for (std::size_t i = 0; i < methods.size(); ++i)
+    report(plan, methods[i], wrong[i] + count_wrong(plan, methods[i], in), records);
 }
 
-// NCCL refuses two ranks on one device; it takes these for ranks of several hosts.
+// NCCL rejects two ranks on one device unless they appear to be on different hosts.
 void prepare_to_share(int rank) {
   setenv("NCCL_HOSTID", ("rank" + std::to_string(rank)).c_str(), 1);
   setenv("NCCL_NET", "Socket", 0);
@@ -202,7 +206,8 @@ int run(const settings& arguments) {
   auto bench = std::make_unique<pattern_bench>(arguments, ranks);
   for (const std::string& name : arguments.patterns)
     for (const std::uint64_t bytes : bench::parse_sizes(arguments.sizes)) bench->measure(name, bytes, records);
-  if (ranks.rank() == 0) bench::write_records(arguments.json, arguments.command, bench->versions(), std::move(records));
+  if (ranks.rank() == 0)
+    bench::write_records(arguments.json, arguments.command, bench->versions(), std::move(records));
   const std::uint64_t wrong = bench->wrong();
   bench.reset();
   return wrong == 0 ? 0 : 2;
@@ -213,19 +218,22 @@ int run(const settings& arguments) {
 
 int main(int argc, char** argv) {
   patterns::settings arguments;
-  CLI::App app("The exchanges of the applications beside NCCL and MPI");
-  app.add_option("--platform", arguments.platform, "where the buffers are")->check(CLI::IsMember({"host", "cuda"}));
-  app.add_option("--patterns", arguments.patterns, "of " + CLI::detail::join(patterns::names(), ", "))
+  CLI::App app("Compares exchange patterns of the applications with NCCL and MPI");
+  app.add_option("--platform", arguments.platform, "platform of the buffers")
+      ->check(CLI::IsMember({"host", "cuda"}));
+  app.add_option("--patterns", arguments.patterns, "list of " + CLI::detail::join(patterns::names(), ", "))
       ->delimiter(',')
       ->check(CLI::IsMember(patterns::names()));
-  app.add_option("--sizes", arguments.sizes, "bytes of a face (halo6, halo26) or of a block: 64,1K or 64:64K:4");
-  app.add_option("--samples", arguments.samples, "of each way; 0: only whether results are right")
+  app.add_option("--sizes", arguments.sizes,
+                 "bytes of a face (halo6, halo26) or of a block: 64,1K or 64:64K:4");
+  app.add_option("--samples", arguments.samples, "samples per variant; 0: only check results")
       ->check(CLI::Range(0, 10000));
-  app.add_option("--calls", arguments.calls, "exchanges in a sample")->check(CLI::Range(1, 100000));
-  app.add_flag("--share-device", arguments.shares_device, "all ranks on device 0: for results, not for times");
-  app.add_flag("!--no-apart", arguments.is_ungrouped, "leave out messages that are a call each");
-  app.add_flag("!--no-nccl", arguments.nccl, "leave out NCCL alone");
-  app.add_option("--json", arguments.json, "file of records");
+  app.add_option("--calls", arguments.calls, "exchanges per sample")->check(CLI::Range(1, 100000));
+  app.add_flag("--share-device", arguments.shares_device,
+               "all ranks on device 0, for checks only: times are not valid");
+  app.add_flag("!--no-ungrouped", arguments.is_ungrouped, "leave out messages sent as separate calls");
+  app.add_flag("!--no-nccl", arguments.nccl, "leave out NCCL");
+  app.add_option("--json", arguments.json, "JSON file with the records");
   CLI11_PARSE(app, argc, argv);
   arguments.command = bench::command_of(argc, argv);
   int level = 0, status = 1;
@@ -239,5 +247,5 @@ int main(int argc, char** argv) {
   }
   std::fflush(nullptr);
   MPI_Finalize();
-  return status;  // not by _Exit: MPICH tells its launcher at exit, which kills the other ranks otherwise
+  return status;  // not _Exit: MPICH notifies its launcher at exit, which otherwise kills the other ranks
 }

@@ -41,7 +41,9 @@ void* memory_place::allocate_pinned(std::uint64_t bytes) const {
   return pointer;
 }
 
-void memory_place::release(void* pointer) const { is_host() ? std::free(pointer) : void(m_runtime.free(pointer)); }
+void memory_place::release(void* pointer) const {
+  is_host() ? std::free(pointer) : void(m_runtime.free(pointer));
+}
 void memory_place::release_pinned(void* pointer) const {
   is_host() ? std::free(pointer) : void(m_runtime.host_free(pointer));
 }

@@ -1,5 +1,4 @@
-// Where the buffers of a rank lie, and how its work is waited for: a device of CUDA, whose runtime is loaded at
-// run time, or the host.
+// Memory and stream of a rank: on a CUDA device, whose runtime is loaded at run time, or on the host.
 #pragma once
 
 #include <isthmus/types.h>
@@ -15,7 +14,7 @@ namespace patterns {
 
 class memory_place {
  public:
-  // Throws where the machine has no such device.
+  // Errors: throws if the machine has no such device.
   explicit memory_place(isthmus_device device);
   memory_place(const memory_place&) = delete;
   memory_place& operator=(const memory_place&) = delete;
@@ -25,12 +24,12 @@ class memory_place {
   isthmus_device device() const { return m_device; }
   void* stream() const { return m_stream; }
   void* allocate(std::uint64_t bytes) const;
-  void* allocate_pinned(std::uint64_t bytes) const;  // what the host and the device reach
+  void* allocate_pinned(std::uint64_t bytes) const;  // accessible by host and device
   void release(void* pointer) const;
   void release_pinned(void* pointer) const;
-  // On the stream; on the host at once.
+  // Enqueued on the stream; on the host it completes immediately.
   void copy(void* to, const void* from, std::uint64_t bytes) const;
-  void wait() const;  // until the stream is idle
+  void wait() const;  // Blocking: until the stream is idle
 
  private:
   void check(int code) const {
@@ -42,7 +41,7 @@ class memory_place {
   void* m_stream = nullptr;
 };
 
-// A block of a place, freed with its owner.
+// A memory block that is freed with its owner.
 class memory_block {
  public:
   memory_block(const memory_place& place, std::uint64_t bytes, bool pinned)

@@ -9,12 +9,12 @@
 namespace patterns {
 namespace {
 
-// Untouched words between pieces: a message that is too long is seen.
+// Untouched words between pieces, which reveal messages that are too long.
 constexpr std::uint64_t gap_words = 3;
 
 using grid_position = std::array<int, 3>;
 
-// Ranks in a box whose sides differ as little as can be.
+// Arranges the ranks in a box that is as close to a cube as possible.
 grid_position sides_of(int size) {
   grid_position sides{1, 1, 1};
   for (int factor = 2; size > 1;) {
@@ -36,12 +36,12 @@ int neighbor_of(int rank, const grid_position& sides, const grid_position& direc
   return (to[2] * sides[1] + to[1]) * sides[0] + to[0];
 }
 
-void append(std::vector<piece>& pieces, std::uint64_t& end, int peer, std::uint64_t count) {
-  pieces.push_back({peer, end, count});
+void append(std::vector<segment>& segments, std::uint64_t& end, int peer, std::uint64_t count) {
+  segments.push_back({peer, end, count});
   end += count + gap_words;
 }
 
-// Towards each direction goes what the neighbour on the other side is sent, too, so both lists agree in order.
+// Sends in each direction and receives from the opposite one, so that both lists have the same order.
 void add_neighbors(exchange_plan& plan, int rank, bool faces_only, std::uint64_t face_words) {
   const grid_position sides = sides_of(plan.size);
   const auto edge_words = static_cast<std::uint64_t>(std::lround(std::sqrt(static_cast<double>(face_words))));
@@ -62,24 +62,24 @@ std::uint64_t hash(std::uint64_t value) {
   return value ^ (value >> 33);
 }
 
-// Between nothing and twice the average; every fifth is empty.
+// Between zero and twice the average; every fifth is empty.
 std::uint64_t uneven_words(int from, int to, std::uint64_t average) {
   const std::uint64_t random =
       hash(static_cast<std::uint64_t>(from) * 4099 + static_cast<std::uint64_t>(to) + 1);
   return random % 5 == 0 ? 0 : (random >> 8) % (2 * average + 1);
 }
 
-// Words of the nth message between two ranks: any other message has others.
+// Content of the nth message between two ranks; differs for every message.
 word word_of(int from, int to, std::uint64_t nth, std::uint64_t i) {
   const std::uint64_t message =
       hash((static_cast<std::uint64_t>(from) * 65536 + static_cast<std::uint64_t>(to)) * 64 + nth + 1);
   return static_cast<word>((message + i * 0x9e3779b97f4a7c15U) >> 32);
 }
 
-std::vector<word> filled(const std::vector<piece>& pieces, std::uint64_t words, int rank, bool sends) {
+std::vector<word> filled(const std::vector<segment>& segments, std::uint64_t words, int rank, bool sends) {
   std::vector<word> buffer(words, poison);
   std::map<int, std::uint64_t> message_counts;
-  for (const piece& each : pieces) {
+  for (const segment& each : segments) {
     const std::uint64_t nth = message_counts[each.peer]++;
     for (std::uint64_t i = 0; i < each.count; ++i)
       buffer[each.offset + i] = sends ? word_of(rank, each.peer, nth, i) : word_of(each.peer, rank, nth, i);
@@ -102,7 +102,7 @@ exchange_plan make_plan(const std::string& name, std::uint64_t bytes, int rank, 
   }
   plan.form = name == "transpose" ? exchange_form::alltoall : exchange_form::alltoallv;
   for (int peer = 0; peer < size; ++peer) {
-    const bool is_even = plan.form == exchange_form::alltoall;  // which knows no gaps
+    const bool is_even = plan.form == exchange_form::alltoall;  // which has no gaps
     append(plan.sends, plan.send_words, peer, is_even ? words : uneven_words(rank, peer, words));
     append(plan.receives, plan.receive_words, peer, is_even ? words : uneven_words(peer, rank, words));
     if (!is_even) continue;
@@ -112,7 +112,9 @@ exchange_plan make_plan(const std::string& name, std::uint64_t bytes, int rank, 
   return plan;
 }
 
-std::vector<word> outgoing(const exchange_plan& plan, int rank) { return filled(plan.sends, plan.send_words, rank, true); }
+std::vector<word> outgoing(const exchange_plan& plan, int rank) {
+  return filled(plan.sends, plan.send_words, rank, true);
+}
 std::vector<word> incoming(const exchange_plan& plan, int rank) {
   return filled(plan.receives, plan.receive_words, rank, false);
 }

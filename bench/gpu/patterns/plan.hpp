@@ -1,7 +1,7 @@
-// What the applications exchange, without the applications: the messages of one rank.
-//   halo6, halo26   a box of cells and its neighbours in a periodic grid of ranks: faces; edges and corners,
-//   too transpose       a block of equal size for every rank: alltoall comd            a block of another size
-//   for every rank, some of them empty: alltoallv
+// Exchange patterns of the applications: the messages of one rank.
+//   halo6, halo26  a box of cells and its neighbors in a periodic grid: faces only, or with edges and corners
+//   transpose      a block of equal size for every rank: alltoall
+//   comd           a block of different size for every rank, some empty: alltoallv
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,10 @@
 
 namespace patterns {
 
-using word = std::uint32_t;  // what messages are made of
+using word = std::uint32_t;  // unit of messages
 
-// `count` words from or to `peer`, `at` words from the beginning of the buffer.
-struct piece {
+// `count` words from or to `peer`, `offset` words from the start of the buffer.
+struct segment {
   int peer;
   std::uint64_t offset, count;
 };
@@ -26,20 +26,20 @@ struct exchange_plan {
   std::string name;
   exchange_form form = exchange_form::messages;
   int size = 1;
-  // In the order in which they are posted: the nth to a peer meets the nth that the peer expects from here. Of
-  // the collectives one for each rank, in the order of ranks.
-  std::vector<piece> sends, receives;
-  std::uint64_t send_words = 0, receive_words = 0;  // of the buffers
+  // In posting order: the nth message to a peer matches the nth receive of that peer from this rank. For
+  // collectives: one piece per rank, in rank order.
+  std::vector<segment> sends, receives;
+  std::uint64_t send_words = 0, receive_words = 0;  // sizes of the buffers
 };
 
 std::vector<std::string> names();
 
-// `bytes`: of a face of halo6 and halo26, of a block of transpose, of a block of comd on average.
+// `bytes`: size of a face for halo6 and halo26, of a block for transpose, of an average block for comd.
 exchange_plan make_plan(const std::string& name, std::uint64_t bytes, int rank, int size);
 
-// What this rank sends.
+// The send buffer of this rank.
 std::vector<word> outgoing(const exchange_plan& plan, int rank);
-// What lies in the receiving buffer afterwards, which held `poison` everywhere.
+// The expected receive buffer, which was filled with `poison` before the exchange.
 inline constexpr word poison = 0xa5a5a5a5;
 std::vector<word> incoming(const exchange_plan& plan, int rank);
 

@@ -22,25 +22,26 @@ void check_native(int code, const char* library) {
   if (code != 0) throw std::runtime_error(std::string(library) + " failed with code " + std::to_string(code));
 }
 
-std::byte* address_of(std::byte* buffer, const piece& each) { return buffer + each.offset * sizeof(word); }
+std::byte* address_of(std::byte* buffer, const segment& each) { return buffer + each.offset * sizeof(word); }
 
 // Counts and displacements of one side of a collective.
 struct layout {
   std::vector<std::uint64_t> counts, displs;
-  explicit layout(const std::vector<piece>& pieces) {
-    for (const piece& each : pieces) {
+  explicit layout(const std::vector<segment>& segments) {
+    for (const segment& each : segments) {
       counts.push_back(each.count);
       displs.push_back(each.offset);
     }
   }
 };
 
-// What Isthmus takes for it.
-std::string backend_of(const exchange_plan& plan, isthmus_communicator ranks, const layout& send, const layout& receive) {
+// The backend that Isthmus selects for the exchange.
+std::string backend_of(const exchange_plan& plan, isthmus_communicator ranks, const layout& send,
+                       const layout& receive) {
   isthmus_operation operation{};
   operation.collective = plan.form == exchange_form::messages   ? ISTHMUS_SEND
-                     : plan.form == exchange_form::alltoall ? ISTHMUS_ALLTOALL
-                                                 : ISTHMUS_ALLTOALLV;
+                         : plan.form == exchange_form::alltoall ? ISTHMUS_ALLTOALL
+                                                                : ISTHMUS_ALLTOALLV;
   operation.datatype = ISTHMUS_UINT32;
   operation.root = plan.form == exchange_form::messages ? plan.sends.front().peer : 0;
   operation.count = plan.form == exchange_form::alltoallv ? 0 : plan.sends.front().count;
@@ -55,13 +56,15 @@ std::string backend_of(const exchange_plan& plan, isthmus_communicator ranks, co
   return nlohmann::json::parse(json.c_str()).at("backend").get<std::string>();
 }
 
-void send_and_receive(const exchange_plan& plan, buffers in, isthmus_communicator ranks, void* stream, bool is_ungrouped) {
+void send_and_receive(const exchange_plan& plan, buffers in, isthmus_communicator ranks, void* stream,
+                      bool is_ungrouped) {
   if (!is_ungrouped) check(isthmus_group_start());
   for (std::size_t i = 0; i < plan.sends.size(); ++i) {
-    const piece &send = plan.sends[i], &receive = plan.receives[i];
+    const segment &send = plan.sends[i], &receive = plan.receives[i];
     if (is_ungrouped) check(isthmus_group_start());
     check(isthmus_send(address_of(in.send, send), send.count, ISTHMUS_UINT32, send.peer, ranks, stream));
-    check(isthmus_recv(address_of(in.receive, receive), receive.count, ISTHMUS_UINT32, receive.peer, ranks, stream));
+    check(isthmus_recv(address_of(in.receive, receive), receive.count, ISTHMUS_UINT32, receive.peer, ranks,
+                       stream));
     if (is_ungrouped) check(isthmus_group_end());
   }
   if (!is_ungrouped) check(isthmus_group_end());
@@ -71,11 +74,11 @@ std::vector<int> as_ints(const std::vector<std::uint64_t>& values) { return {val
 
 void exchange_by_mpi(const exchange_plan& plan, buffers in, std::vector<MPI_Request>& requests) {
   requests.clear();
-  for (const piece& each : plan.receives)
-    check_native(MPI_Irecv(address_of(in.receive, each), static_cast<int>(each.count), MPI_UINT32_T, each.peer, 0,
-                           MPI_COMM_WORLD, &requests.emplace_back()),
+  for (const segment& each : plan.receives)
+    check_native(MPI_Irecv(address_of(in.receive, each), static_cast<int>(each.count), MPI_UINT32_T, each.peer,
+                           0, MPI_COMM_WORLD, &requests.emplace_back()),
                  "MPI_Irecv");
-  for (const piece& each : plan.sends)
+  for (const segment& each : plan.sends)
     check_native(MPI_Isend(address_of(in.send, each), static_cast<int>(each.count), MPI_UINT32_T, each.peer, 0,
                            MPI_COMM_WORLD, &requests.emplace_back()),
                  "MPI_Isend");
@@ -85,7 +88,8 @@ void exchange_by_mpi(const exchange_plan& plan, buffers in, std::vector<MPI_Requ
 
 std::function<void()> mpi_call(const exchange_plan& plan, buffers in) {
   if (plan.form == exchange_form::messages)
-    return [&plan, in, requests = std::vector<MPI_Request>()]() mutable { exchange_by_mpi(plan, in, requests); };
+    return
+        [&plan, in, requests = std::vector<MPI_Request>()]() mutable { exchange_by_mpi(plan, in, requests); };
   if (plan.form == exchange_form::alltoall)
     return [in, count = static_cast<int>(plan.sends.front().count)] {
       check_native(MPI_Alltoall(in.send, count, MPI_UINT32_T, in.receive, count, MPI_UINT32_T, MPI_COMM_WORLD),
@@ -102,11 +106,12 @@ std::function<void()> mpi_call(const exchange_plan& plan, buffers in) {
 
 }  // namespace
 
-way over_isthmus(const exchange_plan& plan, const memory_place& place, buffers in, isthmus_communicator ranks, bool is_ungrouped) {
+exchange_method make_isthmus_method(const exchange_plan& plan, const memory_place& place, buffers in,
+                                    isthmus_communicator ranks, bool is_ungrouped) {
   const auto send = std::make_shared<layout>(plan.sends), receive = std::make_shared<layout>(plan.receives);
-  const char* const provider = is_ungrouped ? "isthmus a call each" : "isthmus";
+  const char* const provider = is_ungrouped ? "isthmus_ungrouped" : "isthmus";
   const char* const mode = place.is_host() ? "host" : "stream";
-  way result{provider, backend_of(plan, ranks, *send, *receive), mode, {}, {}};
+  exchange_method result{provider, backend_of(plan, ranks, *send, *receive), mode, {}, {}};
   result.run = [&plan, &place, in, ranks, is_ungrouped, send, receive] {
     void* const stream = place.stream();
     if (plan.form == exchange_form::messages)
@@ -121,18 +126,19 @@ way over_isthmus(const exchange_plan& plan, const memory_place& place, buffers i
   return result;
 }
 
-way over_nccl(const exchange_plan& plan, const memory_place& place, buffers in, const isthmus::nccl_family::native_functions& native,
-              isthmus::nccl_family::native_comm ranks) {
+exchange_method make_nccl_method(const exchange_plan& plan, const memory_place& place, buffers in,
+                                 const isthmus::nccl_family::native_functions& native,
+                                 isthmus::nccl_family::native_comm ranks) {
   const auto run = [&plan, &place, in, &native, ranks] {
     constexpr int uint32 = isthmus::nccl_family::native_uint32;
     check_native(native.group_start(), "NCCL");
     for (std::size_t i = 0; i < plan.sends.size(); ++i) {
-      const piece &send = plan.sends[i], &receive = plan.receives[i];
+      const segment &send = plan.sends[i], &receive = plan.receives[i];
       check_native(native.send(address_of(in.send, send), send.count, uint32, send.peer, ranks, place.stream()),
                    "NCCL");
-      check_native(
-          native.recv(address_of(in.receive, receive), receive.count, uint32, receive.peer, ranks, place.stream()),
-          "NCCL");
+      check_native(native.recv(address_of(in.receive, receive), receive.count, uint32, receive.peer, ranks,
+                               place.stream()),
+                   "NCCL");
     }
     check_native(native.group_end(), "NCCL");
     place.wait();
@@ -140,9 +146,10 @@ way over_nccl(const exchange_plan& plan, const memory_place& place, buffers in, 
   return {"nccl", "", "stream", run, {}};
 }
 
-way over_mpi(const exchange_plan& plan, const memory_place& place, buffers in, const buffers* staged) {
+exchange_method make_mpi_method(const exchange_plan& plan, const memory_place& place, buffers in,
+                                const buffers* staged) {
   const char* const mode = place.is_host() ? "host" : staged != nullptr ? "staged" : "gpu_aware";
-  way result{mpi_family(), "", mode, {}, {}};
+  exchange_method result{mpi_family(), "", mode, {}, {}};
   if (staged == nullptr) {
     result.run = mpi_call(plan, in);
     return result;
@@ -151,8 +158,8 @@ way over_mpi(const exchange_plan& plan, const memory_place& place, buffers in, c
     place.copy(copies.send, in.send, plan.send_words * sizeof(word));
     place.wait();
     call();
-    // Back goes what came, piece by piece: what lies between is not the exchange's.
-    for (const piece& each : plan.receives)
+    // Copies the received pieces back one by one, because the gaps must stay untouched.
+    for (const segment& each : plan.receives)
       place.copy(address_of(in.receive, each), address_of(copies.receive, each), each.count * sizeof(word));
     place.wait();
   };

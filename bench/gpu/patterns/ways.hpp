@@ -1,4 +1,4 @@
-// The ways to make an exchange that a run compares.
+// The compared ways to perform an exchange.
 #pragma once
 
 #include <isthmus/isthmus.h>
@@ -13,29 +13,32 @@
 
 namespace patterns {
 
-// The buffers of a rank, which all ways use.
+// The buffers of a rank, shared by all ways.
 struct buffers {
   std::byte* send;
   std::byte* receive;
 };
 
-struct way {
+struct exchange_method {
   std::string provider, backend, mode;
-  std::function<void()> run;  // until the stream is idle
-  std::vector<double> us;     // a sample each, of the slowest rank
+  std::function<void()> run;  // Blocking: until the stream is idle
+  std::vector<double> us;     // samples, each from the slowest rank
 };
 
-// Messages: one group; else the collective. With `apart` each message is a group of its own, in pairs of a send
-// and a receive: what a group saves.
-way over_isthmus(const exchange_plan& plan, const memory_place& place, buffers in, isthmus_communicator ranks, bool is_ungrouped);
+// Messages use one group, other forms the collective. With `is_ungrouped` each pair of a send and a receive is
+// its own group, which shows what grouping saves.
+exchange_method make_isthmus_method(const exchange_plan& plan, const memory_place& place, buffers in,
+                                    isthmus_communicator ranks, bool is_ungrouped);
 
-// NCCL as a program calls it: sends and receives in one group, as its manual shows all of these patterns.
-way over_nccl(const exchange_plan& plan, const memory_place& place, buffers in, const isthmus::nccl_family::native_functions& native,
-              isthmus::nccl_family::native_comm ranks);
+// Direct use of NCCL: sends and receives in one group, as in its manual.
+exchange_method make_nccl_method(const exchange_plan& plan, const memory_place& place, buffers in,
+                                 const isthmus::nccl_family::native_functions& native,
+                                 isthmus::nccl_family::native_comm ranks);
 
-// MPI on the buffers themselves; `staged`: on copies in pinned memory, as a program does whose MPI knows no
-// devices.
-way over_mpi(const exchange_plan& plan, const memory_place& place, buffers in, const buffers* staged);
+// MPI on the buffers, or with `staged` on copies in pinned memory, as in a program whose MPI does
+// not support devices.
+exchange_method make_mpi_method(const exchange_plan& plan, const memory_place& place, buffers in,
+                                const buffers* staged);
 
 bool mpi_supports_device_memory();
 const char* mpi_family();

@@ -1,7 +1,6 @@
-"""The measurement behind `isthmus bench allgather_gemm` and its mirror: a process per rank, NumPy on the host,
-torch on CUDA.
+"""Measurement of `isthmus bench allgather_gemm` and `gemm_reduce_scatter`: one process per rank.
 
-Needs nothing but NumPy (and torch for CUDA), so that it runs on bare machines, too.
+Needs only NumPy on the host, and torch for CUDA, so that it also runs on minimal machines.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from typing import Any
 from isthmus import UniqueId
 
 _GRACE_S = 10.0
-SHAPE, VERSIONS = "shape:", "versions:"  # how rank 0 begins the lines that are not for people
+SHAPE, VERSIONS = "shape:", "versions:"  # prefixes of lines of rank 0 that are machine-readable
 
 
 class BenchError(Exception):
-    """A rank failed; the text is what it said last."""
+    """A rank failed; the message is its last output."""
 
 
 @dataclass
 class Job:
-    """What every rank measures. Times are medians over `samples`, after a verification and before another."""
+    """A measurement for all ranks. Times are medians over `samples`, between two verifications."""
 
     shapes: list[tuple[int, int, int]]  # m, k, n of the whole product
     kind: str = "allgather_gemm"
@@ -38,19 +37,20 @@ class Job:
     chunks: int = 0
     samples: int = 15
     min_sample_us: float = 2000.0
-    late_runs: int = 4  # verified runs with ranks that come late at random
+    late_runs: int = 4  # verified runs with random delays of the ranks
     peers: bool = True
     in_heap: bool = True
-    traced: tuple[int, int, int] | None = None  # the shape of which one more run is traced
-    sweep: tuple[int, ...] = ()  # chunk counts to try beside the model's
-    limit_s: float = 1e9  # no further shape is begun after this
+    traced: tuple[int, int, int] | None = None  # the shape for which an additional run is traced
+    sweep: tuple[int, ...] = ()  # additional chunk counts to measure
+    limit_s: float = 1e9  # no shape starts after this time
     seed: int = 1
 
 
 def run(job: Job, ranks: int, timeout_s: float = 600.0, on_line: Any = None) -> dict[str, Any]:
-    """Runs the job on `ranks` processes: {"shapes", "versions", "failed"}. `on_line` gets what rank 0 prints.
+    """Runs the job on `ranks` processes and returns {"shapes", "versions", "failed"}.
 
-    "failed" says what went wrong after the first shape was done; before that it is a BenchError.
+    `on_line` receives the output of rank 0. "failed" describes a failure after the first shape; earlier
+    failures raise BenchError.
     """
     identity = UniqueId.create()
     children = [_start(job, rank, ranks, identity) for rank in range(ranks)]
@@ -75,16 +75,16 @@ def run(job: Job, ranks: int, timeout_s: float = 600.0, on_line: Any = None) -> 
     finally:
         watchdog.cancel()
         _kill(children)
-    failed = [f"rank {rank} ended with exit status {code}" for rank, code in enumerate(codes) if code]
+    failed = [f"rank {rank} exited with status {code}" for rank, code in enumerate(codes) if code]
     if late.is_set():
-        failed = [f"the ranks did not end within {timeout_s:.0f} s"]
+        failed = [f"the ranks did not finish within {timeout_s:.0f} s"]
     if not result["shapes"]:
-        raise BenchError(", ".join(failed or ["rank 0 gave no result"]) + "; its words are above")
+        raise BenchError(", ".join(failed or ["rank 0 printed no result"]) + "; see its output above")
     return result | {"failed": ", ".join(failed)}
 
 
 def _wait(child: subprocess.Popen) -> int:
-    """The exit status, soon after rank 0 has closed its output: ranks that wait for a dead one are ended."""
+    """Returns the exit status. Called when rank 0 has closed its output; ranks that still wait are killed."""
     try:
         return child.wait(timeout=_GRACE_S)
     except subprocess.TimeoutExpired:
@@ -107,7 +107,8 @@ def _start(job: Job, rank: int, ranks: int, identity: UniqueId) -> subprocess.Po
         stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
         text=True,
         start_new_session=True,
-        # Where the core looks for libraries out of wheels (BLAS, cuBLASLt); not set unless activated.
+        # The core searches this environment for libraries of wheels (BLAS, cuBLASLt); the variable is set
+        # only if activated.
         env={"VIRTUAL_ENV": sys.prefix} | os.environ | {"PYTHONPATH": os.pathsep.join(path)},
     )
     child.stdin.write(json.dumps({"job": asdict(job), "rank": rank, "ranks": ranks, "id": identity.hex()}))

@@ -1,5 +1,4 @@
-"""`isthmus bench allgather_gemm` and `gemm_reduce_scatter`: the views of a fused product, what was hidden, and
-torch beside it."""
+"""`isthmus bench allgather_gemm` and `gemm_reduce_scatter`: views of a product, overlap, and torch."""
 
 from __future__ import annotations
 
@@ -21,20 +20,20 @@ from . import BenchError, Job, figures, run
 
 _VIEWS = {
     "compute_only": "compute only: one product",
-    "compute_chunked": "compute only: the plan's products",
+    "compute_chunked": "compute only: products of the plan",
     "communication_only": "communication only: by chunks",
     "collective_only": "communication only: the collective",
     "sequential": "sequential",
     "pipelined": "pipelined",
-    "fused": "by the model",
-    "torch_sequential": "torch: one after the other",
-    "torch_async_tp": "torch: its fused operator",
+    "fused": "fused (chosen by the model)",
+    "torch_sequential": "torch: sequential",
+    "torch_async_tp": "torch: fused operator",
 }
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asked for: the options of `isthmus bench` by their names."""
+    """The options of `isthmus bench`, by name."""
 
     kind: str
     ranks: int
@@ -54,7 +53,7 @@ class Request:
 
 
 def bench_fused(request: Request) -> None:
-    """Measures one shape and prints its table. Raises CommandError when an element is wrong."""
+    """Measures one shape and prints its table. Raises CommandError if an element is wrong."""
     result = _measure(request)
     shape = result["shapes"][0]
     report = _report(request, shape, result["versions"])
@@ -63,7 +62,9 @@ def bench_fused(request: Request) -> None:
     if request.trace:
         _write_trace(request.trace, shape["trace"])
     if request.plot:
-        title = f"{request.kind}, {request.m} x {request.k} x {request.n} {request.dtype}, {request.ranks} ranks"
+        title = (
+            f"{request.kind}, {request.m} x {request.k} x {request.n} {request.dtype}, {request.ranks} ranks"
+        )
         draw_timeline(shape["trace"], request.plot, title)
     if request.json_file != "-":
         out.print(table_of(shape, request.output))
@@ -97,21 +98,23 @@ def _check(request: Request) -> None:
     for name in (request.dtype, request.output):
         if datatype(name).name not in figures.ITEM_BYTES:
             raise CommandError(
-                f"{name} is not supported; allowed: {', '.join(figures.ITEM_BYTES)}", BAD_ARGUMENT
+                f"datatype {name} is not supported; use one of {', '.join(figures.ITEM_BYTES)}", BAD_ARGUMENT
             )
     if request.output not in (request.dtype, "float32"):
         raise CommandError(
-            f"--output is float32 or the input's {request.dtype}, not {request.output}", BAD_ARGUMENT
+            f"--output {request.output}: must be float32 or the input type {request.dtype}", BAD_ARGUMENT
         )
     if request.device not in ("host", "cuda"):
-        raise CommandError(f"--device {request.device} is unknown; allowed: host, cuda", BAD_ARGUMENT)
+        raise CommandError(f"--device {request.device} is unknown; use host or cuda", BAD_ARGUMENT)
     for name, value in (("m", request.m), ("k", request.k if request.kind == "gemm_reduce_scatter" else 0)):
         if value % request.ranks:
-            raise CommandError(f"--{name} {value} must be a multiple of the {request.ranks} ranks", BAD_ARGUMENT)
+            raise CommandError(
+                f"--{name} {value} must be a multiple of the {request.ranks} ranks", BAD_ARGUMENT
+            )
 
 
 def table_of(shape: dict[str, Any], output: str) -> Table:
-    """One row for each view."""
+    """A table with one row for each view."""
     times = shape["times_us"]
     product, sequential = times["compute_only"]["median"], times["sequential"]["median"]
     table = Table(
@@ -138,12 +141,12 @@ def table_of(shape: dict[str, Any], output: str) -> Table:
 
 
 def summary_of(shape: dict[str, Any]) -> list[str]:
-    """Why the model chose what it did, and what was verified."""
+    """Lines with the decision of the model and the verification."""
     info, chunked = shape["info"], shape["pipelined_info"]
     lines = [
-        figures.verdict(shape),
-        f"the model takes {info['mode']}: {info['reason']} ({info['model']})",
-        f"pipelined: {chunked['chunks']} chunk(s) for each remote shard, products of "
+        figures.summarize(shape),
+        f"the model selects {info['mode']}: {info['reason']} ({info['model']})",
+        f"pipelined: {chunked['chunks']} chunk(s) per remote shard, products of "
         + ", ".join(str(group["rows"]) for group in chunked["groups"])
         + " rows",
         f"verified against float64, every element: wrong before {shape['wrong_before']}, "

@@ -1,4 +1,4 @@
-"""Where matrices live and how time is taken: NumPy and the host's clock, or torch and the device's events."""
+"""Matrices and timing per platform: NumPy and the clock of the host, or torch and device events."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import numpy as np
 
 from isthmus._buffers import numpy_dtype
 
-_CYCLES_PER_US = 2500  # of a delay; no device's clock is faster
+_CYCLES_PER_US = 2500  # for delays; no device has a faster clock
 
 
 class HostEngine:
-    """Ranks are processes of this machine; a call is timed by each, and the slowest counts."""
+    """Ranks are processes of this machine. Each times its calls; the slowest counts."""
 
     name = "host"
 
@@ -40,15 +40,15 @@ class HostEngine:
         array.view(np.uint8)[...] = 0xFF
 
     def share(self, array: Any) -> None:
-        """Rank 0's contents become everybody's."""
+        """Broadcasts the contents of rank 0."""
         self.communicator.broadcast(array.view(np.uint8).reshape(-1))
 
     def gather(self, shard: Any) -> Any:
-        whole = np.empty((shard.shape[0] * self.communicator.size, *shard.shape[1:]), shard.dtype)
+        gathered = np.empty((shard.shape[0] * self.communicator.size, *shard.shape[1:]), shard.dtype)
         self.communicator.allgather(
-            np.ascontiguousarray(shard).view(np.uint8).reshape(-1), whole.view(np.uint8).reshape(-1)
+            np.ascontiguousarray(shard).view(np.uint8).reshape(-1), gathered.view(np.uint8).reshape(-1)
         )
-        return whole
+        return gathered
 
     def barrier(self) -> None:
         self.communicator.barrier()
@@ -70,7 +70,7 @@ class HostEngine:
         return self.worst((time.perf_counter() - begin) * 1e6 / calls)
 
     def host_us(self, call: Callable[[], Any]) -> float:
-        """A host call is complete when it returns, so its own time says it all."""
+        """A host call is complete when it returns, so this is the time of the call."""
         return self.time_us(call, 3)
 
     def synchronize(self) -> None:
@@ -83,7 +83,7 @@ class HostEngine:
         return int(np.count_nonzero(~(np.abs(c.astype(np.float64) - expected) <= bound)))
 
     def wrong_sums(self, c: Any, a: Any, b: Any) -> int:
-        """Of this rank's rows of the sum over ranks of a @ b."""
+        """Wrong elements in the rows of this rank of the sum over ranks of a @ b."""
         wrong, rows = 0, c.shape[0]
         b64 = b.astype(np.float64)
         for owner in range(self.communicator.size):
@@ -104,7 +104,7 @@ class HostEngine:
 
 
 class CudaEngine:
-    """A GPU each; calls are enqueued back to back and timed by the device's events."""
+    """One GPU per rank; calls are enqueued back to back and timed by device events."""
 
     name = "cuda"
 
@@ -128,10 +128,10 @@ class CudaEngine:
         return self.torch.empty((rows, cols), dtype=getattr(self.torch, dtype), device=self.device)
 
     def heap_matrix(self, rows: int, cols: int, dtype: str) -> Any:
-        wanted = getattr(self.torch, dtype)
-        flat = self.communicator.empty((rows * cols * wanted.itemsize,), "uint8")
+        torch_dtype = getattr(self.torch, dtype)
+        flat = self.communicator.empty((rows * cols * torch_dtype.itemsize,), "uint8")
         tensor = self.torch.from_dlpack(flat)
-        return tensor.view(wanted).view(rows, cols)
+        return tensor.view(torch_dtype).view(rows, cols)
 
     def fill(self, array: Any) -> None:
         array.uniform_(-1, 1)
@@ -144,9 +144,9 @@ class CudaEngine:
 
     def gather(self, shard: Any) -> Any:
         rows = shard.shape[0] * self.communicator.size
-        whole = self.torch.empty((rows, shard.shape[1]), dtype=shard.dtype, device=self.device)
-        self.dist.all_gather_into_tensor(whole, shard.contiguous())
-        return whole
+        gathered = self.torch.empty((rows, shard.shape[1]), dtype=shard.dtype, device=self.device)
+        self.dist.all_gather_into_tensor(gathered, shard.contiguous())
+        return gathered
 
     def barrier(self) -> None:
         self.dist.barrier()
@@ -165,7 +165,7 @@ class CudaEngine:
         self.torch.cuda._sleep(int(self.late.random() * 2_000_000))
 
     def time_us(self, call: Callable[[], Any], calls: int) -> float:
-        """The device's time: a delay lets the host queue all calls before the first one starts."""
+        """Device time. A delay kernel lets the host queue all calls before the first one starts."""
         start, stop = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
         self.dist.barrier()
         self.torch.cuda._sleep(int(self._host_us(call) * (calls + 1) * _CYCLES_PER_US))
@@ -178,7 +178,7 @@ class CudaEngine:
         return self.worst(start.elapsed_time(stop) * 1e3 / calls)
 
     def host_us(self, call: Callable[[], Any]) -> float:
-        """What queueing one call costs the host."""
+        """Host time to enqueue one call."""
         return self.worst(self._host_us(call))
 
     def _host_us(self, call: Callable[[], Any]) -> float:
@@ -209,7 +209,7 @@ class CudaEngine:
         return wrong
 
     def wrong_sums(self, c: Any, a: Any, b: Any) -> int:
-        """Of this rank's rows of the sum over ranks of a @ b."""
+        """Wrong elements in the rows of this rank of the sum over ranks of a @ b."""
         torch, wrong, rows = self.torch, 0, c.shape[0]
         b64 = b.double()
         for owner in range(self.communicator.size):
@@ -225,19 +225,19 @@ class CudaEngine:
         return wrong
 
     def peers(self, job: Any, a: Any, b: Any) -> dict[str, Callable[[], Any]]:
-        """What makes torch's two calls: its own collective and product, and its pipelined operator."""
+        """Factories of the two torch variants: separate collective and product, and pipelined operator."""
         torch, dist = self.torch, self.dist
-        symm_mem = importlib.import_module("torch.distributed._symmetric_memory")  # has the operators
+        symm_mem = importlib.import_module("torch.distributed._symmetric_memory")  # registers the operators
         group = dist.group.WORLD.group_name
         size = self.communicator.size
 
         def gather_sequential() -> Callable[[], Any]:
-            whole = self.matrix(a.shape[0] * size, a.shape[1], job.dtype)
-            c = self.matrix(whole.shape[0], b.shape[1], job.dtype)
+            gathered = self.matrix(a.shape[0] * size, a.shape[1], job.dtype)
+            c = self.matrix(gathered.shape[0], b.shape[1], job.dtype)
 
             def call() -> Any:
-                dist.all_gather_into_tensor(whole, a)
-                return torch.matmul(whole, b, out=c)
+                dist.all_gather_into_tensor(gathered, a)
+                return torch.matmul(gathered, b, out=c)
 
             return call
 
@@ -248,12 +248,12 @@ class CudaEngine:
             return lambda: torch.ops.symm_mem.fused_all_gather_matmul(symmetric, [b], 0, group)
 
         def scatter_sequential() -> Callable[[], Any]:
-            whole = self.matrix(a.shape[0], b.shape[1], job.dtype)
+            product = self.matrix(a.shape[0], b.shape[1], job.dtype)
             c = self.matrix(a.shape[0] // size, b.shape[1], job.dtype)
 
             def call() -> Any:
-                torch.matmul(a, b, out=whole)
-                return dist.reduce_scatter_tensor(c, whole)
+                torch.matmul(a, b, out=product)
+                return dist.reduce_scatter_tensor(c, product)
 
             return call
 
@@ -269,8 +269,8 @@ class CudaEngine:
 
 
 def _bound(magnitude: Any, expected: Any, k: int, output: str, partial_sums: int = 0) -> Any:
-    """k + 8 roundings of float32 over the sum of the magnitudes, one of the result's own type, and of partial
-    sums in that type."""
+    """The error bound: k + 8 float32 roundings of the sum of magnitudes, plus roundings of the result and of
+    partial sums in the output type."""
     roundoff = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}[output]
     return magnitude * ((k + 8) * 2.0**-24 + partial_sums * roundoff) + expected * (1.01 * roundoff) + 1e-30
 

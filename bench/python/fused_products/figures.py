@@ -1,4 +1,4 @@
-"""What the measured times of a shape mean: rates, what was hidden, and records. Standard library only."""
+"""Derived results of a measured shape: rates, overlap, and records. Standard library only."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 PIPELINES = ("pipelined", "fused", "torch_async_tp")
 COMMUNICATION_VIEWS = ("communication_only", "collective_only")
-_VERIFIED_VIEWS = ("sequential", "pipelined", "fused")  # calls whose results are verified
+_VERIFIED_VIEWS = ("sequential", "pipelined", "fused")  # views whose results are verified
 
-Shape = dict[str, Any]  # what Bench.shape gives
+Shape = dict[str, Any]  # the result of Bench.shape
 
 
 def median_us(shape: Shape, view: str) -> float:
@@ -18,51 +18,51 @@ def median_us(shape: Shape, view: str) -> float:
 
 
 def communication_us(shape: Shape) -> float:
-    """T_comm: the faster way to move the data, by the plan's chunks or by the communicator's collective."""
+    """T_comm: the faster of chunked communication and the collective of the communicator."""
     return min(median_us(shape, "communication_only"), median_us(shape, "collective_only"))
 
 
 def overlap_efficiency(shape: Shape, view: str) -> float:
-    """The part of what could be hidden that was: (T_comm + T_gemm - T) / min(T_comm, T_gemm)."""
+    """The fraction of the possible overlap: (T_comm + T_gemm - T) / min(T_comm, T_gemm)."""
     moved, product = communication_us(shape), median_us(shape, "compute_only")
     return (moved + product - median_us(shape, view)) / min(moved, product)
 
 
 def above_bound(shape: Shape, view: str) -> float:
-    """The time of a view over max(T_gemm, T_comm), below which no schedule can go."""
+    """The time of a view over max(T_gemm, T_comm), the lower bound of any schedule."""
     return median_us(shape, view) / max(communication_us(shape), median_us(shape, "compute_only"))
 
 
 def tflops(shape: Shape, view: str) -> float:
-    """2 m k n over the time of a view."""
+    """The rate of a view: 2 m k n over its time."""
     return 2e-6 * shape["m"] * shape["k"] * shape["n"] / median_us(shape, view)
 
 
 def torch_us(shape: Shape) -> float | None:
-    """The better of torch's two; None where neither was measured."""
+    """The faster variant of torch; None if neither was measured."""
     found = [median_us(shape, view) for view in shape["times_us"] if view.startswith("torch_")]
     return min(found, default=None)
 
 
 def wrong(shape: Shape) -> int:
-    """Elements that differ from float64's by more than rounding, in every verification."""
+    """Elements that differ from float64 by more than rounding, over all verifications."""
     return shape["wrong_before"] + shape["wrong_after"] + shape["wrong_late"]
 
 
-def verdict(shape: Shape) -> str:
-    """One line: how near the bound, what was hidden, and how much faster than the others."""
+def summarize(shape: Shape) -> str:
+    """One line: distance from the bound, overlap, and speedups."""
     parts = [
-        f"pipelined is {above_bound(shape, 'pipelined'):.3f} of max(T_gemm, T_comm)",
-        f"hides {100 * overlap_efficiency(shape, 'pipelined'):.1f} %",
-        f"by the model {median_us(shape, 'sequential') / median_us(shape, 'fused'):.3f}x sequential",
+        f"pipelined takes {above_bound(shape, 'pipelined'):.3f} x max(T_gemm, T_comm)",
+        f"overlap {100 * overlap_efficiency(shape, 'pipelined'):.1f} %",
+        f"fused is {median_us(shape, 'sequential') / median_us(shape, 'fused'):.3f}x sequential",
     ]
     if (torch := torch_us(shape)) is not None:
-        parts.append(f"{torch / median_us(shape, 'fused'):.3f}x the better of torch's two")
+        parts.append(f"{torch / median_us(shape, 'fused'):.3f}x the faster variant of torch")
     return ", ".join(parts)
 
 
 def records(shape: Shape, ranks: int, dtype: str, output: str, platform: str) -> list[dict[str, Any]]:
-    """The shape's figures in the project's record format."""
+    """The results of the shape in the record format of the project."""
     gathers = shape["kind"] == "allgather_gemm"
     shard_bytes = (
         shape["m"] // ranks * (shape["k"] * ITEM_BYTES[dtype] if gathers else shape["n"] * ITEM_BYTES[output])

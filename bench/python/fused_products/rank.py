@@ -1,4 +1,4 @@
-"""What one rank does: reads its part from standard input, measures, and rank 0 prints the result."""
+"""One rank: reads its job from standard input and measures; rank 0 prints the results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-# Before torch is loaded: multicast stays off, as for every measurement of this project.
+# Set before torch is loaded: multicast is off in all measurements of this project.
 os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
 os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
 
@@ -21,11 +21,11 @@ from isthmus.fused import Plan
 from . import SHAPE, VERSIONS, Job, figures
 from .engines import make_engine
 
-_MAX_CALLS = 50  # more would fill a device's queue, and the host's own time would show
+_MAX_CALLS = 50  # more calls would fill the queue of a device and expose host time
 
 
 class Bench:
-    """One shape at a time: verify, measure in turn, verify again."""
+    """Measures one shape at a time: verify, time interleaved calls, verify again."""
 
     def __init__(self, job: Job, communicator: Communicator) -> None:
         self.job = job
@@ -79,7 +79,7 @@ class Bench:
         )
 
     def _sweep(self, a: Any, b: Any, c: Any) -> dict[int, dict[str, float]]:
-        """Pipelined with other numbers of chunks, to judge the model by."""
+        """Times pipelined with other chunk counts, to evaluate the model."""
         if not self.job.sweep:
             return {}
         plans = {chunks: self._plan(a, b, "pipelined", chunks=chunks) for chunks in self.job.sweep}
@@ -106,7 +106,7 @@ class Bench:
         }
 
     def _verify(self, calls: dict[str, Callable[[], Any]], a: Any, b: Any, c: Any, *, late: bool) -> int:
-        """Wrong elements over all ranks and whole calls, each on fresh random data and a poisoned C."""
+        """Counts wrong elements of whole calls over all ranks, each with fresh random data and a poisoned C."""
         wrong = 0
         for name in ("sequential", "pipelined", "fused"):
             if name not in calls:
@@ -135,17 +135,17 @@ class Bench:
                 call()
                 self.engine.synchronize()
                 found[name] = call
-            except Exception as failure:  # what torch cannot do here is left out, with its words
+            except Exception as failure:  # calls that torch does not support here are skipped with a message
                 print(f"{name}: {str(failure).splitlines()[0][:200]}", file=sys.stderr, flush=True)
         return found
 
     def _measure(self, calls: dict[Any, Callable[[], Any]]) -> dict[Any, dict[str, float]]:
-        """Every call in every round, so that clocks and neighbours drift over all alike."""
+        """Times every call in every round, so that drift of clocks and load affects all calls."""
         repetitions = {}
         for name, call in calls.items():
             self.engine.time_us(call, 1)
-            once = self.engine.time_us(call, 3)
-            repetitions[name] = max(1, min(_MAX_CALLS, int(self.job.min_sample_us / once) + 1))
+            single_us = self.engine.time_us(call, 3)
+            repetitions[name] = max(1, min(_MAX_CALLS, int(self.job.min_sample_us / single_us) + 1))
         samples: dict[Any, list[float]] = {name: [] for name in calls}
         for index in range(self.job.samples):
             order = list(calls.items())
@@ -154,7 +154,7 @@ class Bench:
         return {name: time_us(values) for name, values in samples.items()}
 
     def _trace(self, a: Any, b: Any, c: Any) -> list[dict[str, Any]]:
-        """The events of one run of all ranks, on one clock as far as the platform has one."""
+        """The events of one run of all ranks, on a common clock if the platform has one."""
         with self._plan(a, b, "pipelined", trace=True) as plan:
             for _ in range(3):
                 self.engine.barrier()
@@ -167,7 +167,7 @@ class Bench:
 
 
 def gather_events(communicator: Communicator, own: list[dict[str, Any]], engine: Any) -> list[dict[str, Any]]:
-    """All ranks' events on every rank: padded texts over the engine's own gather."""
+    """Gathers the events of all ranks on every rank, as padded text."""
     text = json.dumps(own).encode()
     length = int(engine.worst(float(len(text))))
     row = engine.matrix(1, length, "uint8")
@@ -200,7 +200,7 @@ def main() -> int:
             break
         result = bench.shape(m, k, n)
         if rank == 0:
-            print(f"{m} x {k} x {n}: {figures.verdict(result)}", flush=True)
+            print(f"{m} x {k} x {n}: {figures.summarize(result)}", flush=True)
             print(SHAPE + json.dumps(result), flush=True)
     if job.platform == "cuda":
         bench.engine.dist.destroy_process_group()

@@ -1,1 +1,1 @@
-"""Several machines out of one: network namespaces joined by links of a known rate (scripts/hosts_check)."""
+"""Emulates several machines on one, with network namespaces and rate-limited links (scripts/hosts_check)."""

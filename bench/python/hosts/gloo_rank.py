@@ -1,4 +1,4 @@
-"""One rank of a measurement of gloo between hosts: gloo_rank.py ADDRESS RANK RANKS SIZES SECONDS OUT."""
+"""One rank of the gloo measurement between hosts: gloo_rank.py ADDRESS RANK RANKS SIZES SECONDS OUT."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ MIN_SAMPLES, MAX_SAMPLES = 5, 100
 
 
 def calls_of(size: int, ranks: int) -> dict[str, Callable[[], object]]:
-    """What is measured, on float32 buffers of the sizes that records mean."""
+    """The measured calls on float32 buffers of the size in the records."""
     count = size // 4
-    whole, part = torch.ones(count), torch.ones(max(1, count // ranks))
+    full_block, chunk = torch.ones(count), torch.ones(max(1, count // ranks))
     gathered, exchanged = torch.empty(count * ranks), torch.empty(count)
     return {
-        "allreduce": lambda: dist.all_reduce(whole),
-        "allgather": lambda: dist.all_gather_into_tensor(gathered, whole),
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole),
-        "alltoall": lambda: dist.all_to_all_single(exchanged, whole),
+        "allreduce": lambda: dist.all_reduce(full_block),
+        "allgather": lambda: dist.all_gather_into_tensor(gathered, full_block),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(chunk, full_block),
+        "alltoall": lambda: dist.all_to_all_single(exchanged, full_block),
     }
 
 
 def samples_of(call: Callable[[], object], seconds: float) -> list[float]:
-    """Microseconds of the slowest rank, of as many calls as rank 0's time allows."""
+    """Times of the slowest rank in microseconds, until `seconds` have passed on some rank."""
     samples: list[float] = []
     call()
     begin = time.perf_counter()
@@ -57,7 +57,7 @@ def main() -> None:
         for name, call in calls_of(size, int(ranks)).items():
             try:
                 samples = samples_of(call, float(seconds))
-            except (RuntimeError, NotImplementedError) as problem:  # on all ranks alike: gloo lacks it
+            except (RuntimeError, NotImplementedError) as problem:  # gloo lacks the collective on all ranks
                 left_out.append(f"{name}: {str(problem).splitlines()[0]}")
                 continue
             points.append({"collective": name, "bytes": size, "time_us": time_us(samples)})

@@ -1,4 +1,4 @@
-"""What runs on the hosts: jobs of an MPI launcher, jobs of one process for each rank."""
+"""Starts jobs on the hosts: by an MPI launcher, or as one process per rank."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def library_path() -> str:
 
 
 def host_of(rank: int, ranks: int, hosts: Hosts) -> int:
-    """Ranks of a host have neighbouring numbers."""
+    """The host of a rank; ranks of a host are consecutive."""
     return rank * hosts.count // ranks
 
 
 def write_starter(hosts: Hosts, ranks: int, folder: Path) -> Path:
-    """A program that the launcher starts for each rank: it enters the rank's host, then becomes the command."""
+    """Writes a program that the launcher runs for each rank: it enters the host and executes the command."""
     lines = ["#!/bin/sh", "case $PMI_RANK in"]
     for rank in range(ranks):
         lines.append(f'{rank}) exec {" ".join(hosts.enter_command(host_of(rank, ranks, hosts)))} "$@" ;;')
@@ -36,7 +36,7 @@ def write_starter(hosts: Hosts, ranks: int, folder: Path) -> Path:
 
 
 def mpi_environment(hosts: Hosts, ranks: int) -> dict[str, str]:
-    """MPICH's launcher sees one machine; these tell its library which ranks share one."""
+    """Variables that define for MPICH which ranks share a host, because its launcher sees only one machine."""
     if hosts.count == ranks:
         return {"MPIR_CVAR_NOLOCAL": "1"}
     return {"MPIR_CVAR_NUM_CLIQUES": str(hosts.count), "MPIR_CVAR_CLIQUES_BY_BLOCK": "1"}
@@ -52,26 +52,26 @@ def run_mpi(
     )
 
 
-OPENMPI = ROOT / ".peers/openmpi"  # of scripts/setup_peers
+OPENMPI = ROOT / ".peers/openmpi"  # installed by scripts/setup_peers
 
 
 def run_openmpi(
     hosts: Hosts, ranks: int, folder: Path, command: list[str], timeout_s: float
 ) -> subprocess.CompletedProcess[str]:
-    """Open MPI's own daemons run on the hosts, which have names there: it knows who shares one."""
+    """Runs a job with the daemons of Open MPI on named hosts, so that it knows which ranks share one."""
     names = [f"host{host}" for host in range(hosts.count)]
     (folder / "hosts").write_text(
         "127.0.0.1 localhost\n" + "".join(f"{hosts.address(host)} {name}\n" for host, name in enumerate(names))
     )
     lines = ["#!/bin/sh", "name=$1; shift", "case $name in"]
     for host, name in enumerate(names):
-        named = f'unshare --uts sh -c \'hostname {name}; exec sh -c "$1"\' sh "$*"'
-        lines.append(f"{name}) exec {' '.join(hosts.enter_command(host))} {named} ;;")
-    agent = folder / "agent"  # in the place of ssh
+        renamed_command = f'unshare --uts sh -c \'hostname {name}; exec sh -c "$1"\' sh "$*"'
+        lines.append(f"{name}) exec {' '.join(hosts.enter_command(host))} {renamed_command} ;;")
+    agent = folder / "agent"  # used instead of ssh
     agent.write_text("\n".join([*lines, "esac", ""]))
     agent.chmod(agent.stat().st_mode | stat.S_IXUSR)
-    where = ",".join(f"{name}:{ranks // hosts.count}" for name in names)
-    launcher = [str(OPENMPI / "bin/mpirun"), "--allow-run-as-root", "--host", where, "--bind-to", "none"]
+    host_list = ",".join(f"{name}:{ranks // hosts.count}" for name in names)
+    launcher = [str(OPENMPI / "bin/mpirun"), "--allow-run-as-root", "--host", host_list, "--bind-to", "none"]
     launcher += ["--map-by", ":OVERSUBSCRIBE", "--prtemca", "plm_ssh_agent", str(agent)]
     launcher += ["--prtemca", "prte_if_include", "eth0", "--mca", "btl_tcp_if_include", "eth0"]
     launcher += ["--mca", "pml", "ob1", "--mca", "btl", "self,sm,tcp"]
@@ -91,7 +91,7 @@ def run_openmpi(
 def start_ranks(
     hosts: Hosts, ranks: int, command: Callable[[int], list[str]], **variables: str
 ) -> list[subprocess.Popen[str]]:
-    """A process for each rank on its host, with Python's own path to the package of the build."""
+    """Starts one Python process per rank on its host, with the package of the build."""
     environment = os.environ | {"PYTHONPATH": library_path()} | variables
     return [
         subprocess.Popen(

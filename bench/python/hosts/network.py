@@ -1,6 +1,6 @@
-"""Hosts that share nothing but a network: namespaces and shared memory of their own, and one link to a switch.
+"""Hosts as network namespaces: each has its own namespaces and shared memory, and one link to a switch.
 
-Both directions of every link are limited by `tc tbf`. Needs root, ip, tc, nsenter and unshare.
+`tc tbf` limits both directions of every link. Needs root, ip, tc, nsenter and unshare.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ TOOLS = ("ip", "tc", "nsenter", "unshare")
 
 
 def obstacle() -> str:
-    """Why hosts can't be made here; "" where they can."""
+    """Returns the reason why hosts cannot be created, or ""."""
     if os.geteuid() != 0:
-        return "only root can make network namespaces"
+        return "needs root to create network namespaces"
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
         return f"{missing[0]} is not installed"
@@ -31,18 +31,20 @@ def obstacle() -> str:
 
 
 class NetworkError(Exception):
-    """The kernel refuses what is needed."""
+    """The kernel refused a required operation."""
 
 
 def call(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise NetworkError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    if completed.returncode != 0:
+        raise NetworkError(f"{' '.join(command)}: {completed.stderr.strip() or completed.returncode}")
 
 
 class Hosts:
-    """A switch and `count` hosts; those hosts are entered by `entering(host)`. A harness whose barrier is in
-    POSIX shared memory, so that it adds nothing to the network, needs hosts that share it."""
+    """A switch and `count` hosts. Prefix a command with `enter_command(host)` to run it on a host.
+
+    `shares_memory` is for harnesses with a barrier in POSIX shared memory, which adds no network traffic.
+    """
 
     def __init__(self, count: int, rate_bits: int, shares_memory: bool = False) -> None:
         self.count = count
@@ -64,7 +66,10 @@ class Hosts:
         return self
 
     def __exit__(
-        self, exception_type: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+        self,
+        exception_type: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -94,12 +99,12 @@ class Hosts:
         for device in ("lo", "eth0"):
             call("ip", "-n", space, "link", "set", device, "up")
         call("ip", "-n", self._switch, "link", "set", port, "master", "switch", "up")
-        # A burst of a few packets, and no queue in which 20 ms of data could wait unseen.
+        # A burst of a few packets, and no queue that could hide more than 20 ms of data.
         limit = ("tbf", "rate", f"{self._rate}bit", "burst", "128kb", "latency", "20ms")
         call("tc", "-n", space, "qdisc", "add", "dev", "eth0", "root", *limit)
         call("tc", "-n", self._switch, "qdisc", "add", "dev", port, "root", *limit)
-        # System V and POSIX memory of other hosts, and with it their ranks' flight recorders, is out of reach
-        # while somebody holds the namespaces.
+        # Hides System V and POSIX memory of other hosts, and with it the flight recorders of their ranks. The
+        # process keeps the namespaces alive.
         mount = "" if self._shares_memory else "mount -t tmpfs tmpfs /dev/shm && "
         process = ("ip", "netns", "exec", space, "unshare", "--ipc", "--mount")
         process += ("sh", "-c", f"{mount}exec sleep infinity")
@@ -107,18 +112,18 @@ class Hosts:
         self._wait_for(self._namespace_processes[-1].pid)
 
     def _wait_for(self, process: int) -> None:
-        """Until it sleeps, in its namespaces: whoever enters them before would be in the wrong ones."""
+        """Waits until the process sleeps in its namespaces; entering earlier would find the wrong ones."""
         deadline = time.monotonic() + 60
         while Path(f"/proc/{process}/comm").read_text() != "sleep\n":
             if time.monotonic() > deadline:
-                raise NetworkError("a host does not get its own namespaces and shared memory")
+                raise NetworkError("the process of a host did not start within 60 s")
             time.sleep(0.01)
 
     def address(self, host: int) -> str:
         return f"10.77.0.{host + 1}"
 
     def enter_command(self, host: int) -> list[str]:
-        """What stands before a command that runs on that host."""
+        """The prefix of a command that runs on that host."""
         return [
             "nsenter",
             "--target",
@@ -131,7 +136,7 @@ class Hosts:
         ]
 
     def cut_link(self, host: int) -> None:
-        """Pulls the plug of a host."""
+        """Disconnects a host from the switch."""
         call("ip", "-n", self._switch, "link", "set", f"port{host}", "down")
 
     def restore_link(self, host: int) -> None:

@@ -12,12 +12,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from measured import time_us
 
-PORT = 29600  # the host is new: nobody else is there
+PORT = 29600  # the host is new, so the port is free
 MIN_SAMPLES, MAX_SAMPLES = 5, 100
 
 
 def connect_all(host: int, addresses: list[str]) -> dict[int, socket.socket]:
-    """A connection to each other host."""
+    """Connects to every other host."""
     listener = socket.create_server((addresses[host], PORT), backlog=len(addresses))
     peers: dict[int, socket.socket] = {}
     for peer in range(host + 1, len(addresses)):
@@ -33,22 +33,22 @@ def connect_all(host: int, addresses: list[str]) -> dict[int, socket.socket]:
     return peers
 
 
-def receive(peer: socket.socket, into: bytearray) -> None:
-    view, got = memoryview(into), 0
-    while got < len(into):
-        got += peer.recv_into(view[got:], min(1 << 18, len(into) - got))
+def receive(peer: socket.socket, buffer: bytearray) -> None:
+    view, received = memoryview(buffer), 0
+    while received < len(buffer):
+        received += peer.recv_into(view[received:], min(1 << 18, len(buffer) - received))
 
 
-def exchange_byte(peers: dict[int, socket.socket], word: bytes) -> list[bytes]:
+def exchange_byte(peers: dict[int, socket.socket], message: bytes) -> list[bytes]:
     for peer in peers.values():
-        peer.sendall(word)
+        peer.sendall(message)
     return [peer.recv(1) for peer in peers.values()]
 
 
-def exchange(peers: dict[int, socket.socket], block: bytes, into: list[bytearray]) -> float:
-    """Seconds in which every peer has got a block of this host, and this host one of each."""
+def exchange(peers: dict[int, socket.socket], block: bytes, buffers: list[bytearray]) -> float:
+    """Exchanges one block with every peer and returns the seconds."""
     threads = [
-        threading.Thread(target=receive, args=each) for each in zip(peers.values(), into, strict=True)
+        threading.Thread(target=receive, args=each) for each in zip(peers.values(), buffers, strict=True)
     ] + [threading.Thread(target=peer.sendall, args=(block,)) for peer in peers.values()]
     begin = time.perf_counter()
     for thread in threads:
@@ -61,15 +61,15 @@ def exchange(peers: dict[int, socket.socket], block: bytes, into: list[bytearray
 def main() -> None:
     host, size, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     peers = connect_all(host, sys.argv[5:])
-    block, into = bytes(size), [bytearray(size) for _ in peers]
+    block, buffers = bytes(size), [bytearray(size) for _ in peers]
     samples: list[float] = []
     begin = time.perf_counter()
     while True:
         enough = len(samples) >= MIN_SAMPLES and time.perf_counter() - begin > seconds
-        ends = host == 0 and (enough or len(samples) == MAX_SAMPLES)
-        if b"e" in [*exchange_byte(peers, b"e" if ends else b"g"), b"e" if ends else b"g"]:
+        is_last = host == 0 and (enough or len(samples) == MAX_SAMPLES)
+        if b"e" in [*exchange_byte(peers, b"e" if is_last else b"g"), b"e" if is_last else b"g"]:
             break
-        samples.append(exchange(peers, block, into) * 1e6)
+        samples.append(exchange(peers, block, buffers) * 1e6)
     if host == 0:
         Path(sys.argv[4]).write_text(json.dumps(time_us(samples)))
 

@@ -1,7 +1,7 @@
-"""One rank that calls until something fails: vanish_rank.py FOLDER ADDRESS RANK RANKS TIMEOUT.
+"""One rank that calls allreduce until it fails: vanish_rank.py FOLDER ADDRESS RANK RANKS TIMEOUT.
 
-Prints "ready" when all ranks have met, then one JSON line: what failed, and after how long. Without "ready"
-the ranks did not meet.
+Prints "ready" when all ranks are connected, then one JSON line with the error and the time until it was
+returned. Without "ready" the ranks did not connect.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def main() -> None:
             comm.allreduce(values)
             time.sleep(0.01)
     except isthmus.Error as failure:
-        waited = time.monotonic() - begin
-        print(json.dumps({"rank": rank, "waited_s": waited, "error": str(failure)}), flush=True)
+        waited_s = time.monotonic() - begin
+        print(json.dumps({"rank": rank, "waited_s": waited_s, "error": str(failure)}), flush=True)
 
 
 if __name__ == "__main__":
