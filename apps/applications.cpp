@@ -1,9 +1,9 @@
-// The SuCL paper's applications and two Parallel Research Kernels, each on plain MPI (the paper's Listing 1)
-// and on Isthmus, in turns:
+// The applications of the SuCL paper and two Parallel Research Kernels, each on plain MPI (the paper's Listing
+// 1) and on Isthmus. Transports alternate within a run.
 //
 //   mpiexec -n 4 sycl_applications transpose --size 256 --json transpose.json
 //
-// Exit status: 0, 1 (a failure), 2 (a result was wrong).
+// Exit status: 0, 1 (a failure), 2 (a wrong result).
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -23,8 +23,8 @@ apps::application_entry entry_of(const apps::program_options& options) {
 
 int exit_status = 1;
 
-// DPC++ 2026.2 throws away commands that host tasks held up as late as in its exit handlers, and their kernels
-// when the runtime compiler is gone already (a crash, now and then): the process ends before those.
+// DPC++ 2026.2 may release commands that host tasks delayed as late as in its exit handlers, and their kernels
+// after the runtime compiler is gone (an occasional crash). The process therefore exits before those handlers.
 void end_here() {
   std::fflush(nullptr);
   std::_Exit(exit_status);
@@ -34,9 +34,10 @@ void end_here() {
 
 int main(int argc, char** argv) {
   apps::program_options options = apps::parse(argc, argv);
-  std::atexit(end_here);  // before MPI registers its own, which run first: by them MPICH leaves its launcher
+  std::atexit(
+      end_here);  // before MPI registers its handlers, which then run first: with them MPICH leaves its launcher
   int provided = 0, rank = 0, ranks = 1;
-  // Calls come from one thread at a time, but with host tasks not from the one that initialised MPI.
+  // Calls come from one thread at a time, but with host tasks not from the thread that initialized MPI.
   MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
@@ -45,8 +46,8 @@ int main(int argc, char** argv) {
   try {
     apps::prepare_environment();
     status = apps::compare_transports(options, entry_of(options)) == 0 ? 0 : 2;
-  } catch (const apps::bad_argument& wrong) {  // every rank has found the same
-    if (rank == 0) std::fprintf(stderr, "sycl_applications: %s\n", wrong.what());
+  } catch (const apps::bad_argument& argument_error) {  // all ranks throw the same exception
+    if (rank == 0) std::fprintf(stderr, "sycl_applications: %s\n", argument_error.what());
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "sycl_applications: rank %d: %s\n", rank, failure.what());
     MPI_Abort(MPI_COMM_WORLD, 1);

@@ -1,4 +1,4 @@
-// 01: one rank for each MPI process; sum an array that lies in USM.
+// 01: one rank per MPI process; sums an array in USM.
 //
 //   mpiexec -n 4 01_allreduce_usm
 #include <cstdio>
@@ -23,7 +23,7 @@ int main(int argc, char** argv) {
     for (std::size_t i = 0; i < count; ++i) wrong += values[i] != expected;
     std::printf("rank %d of %d: the sum is %g, %d wrong\n", ranks.rank(), ranks.size(), values[0], wrong);
     sycl::free(values, queue);
-  }  // communicators end before MPI does
+  }  // destroy communicators before MPI_Finalize
   MPI_Finalize();
   return wrong == 0 ? 0 : 1;
 }

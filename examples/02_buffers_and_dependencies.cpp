@@ -1,4 +1,4 @@
-// 02: a part of a two-dimensional buffer, and an explicit dependency on an out-of-order queue.
+// 02: part of a two-dimensional buffer, and an explicit dependency on an out-of-order queue.
 //
 //   mpiexec -n 3 02_buffers_and_dependencies
 #include <cstdio>
@@ -11,21 +11,21 @@ int main(int argc, char** argv) {
   int wrong = 0;
   {
     const sycl::device device{sycl::default_selector_v};
-    sycl::queue queue{device};  // out of order: accessors and events say what comes first
+    sycl::queue queue{device};  // out of order: accessors and events determine the order
     const isthmus::communicator ranks = isthmus::make_communicator(MPI_COMM_WORLD, device);
 
-    // Row 2 of a grid goes from rank 0 to all. The broadcast waits for the producer, because both access
-    // the buffer; rows in front and behind stay as they are.
+    // Broadcast row 2 of a grid from rank 0. The broadcast waits for the producer, because both access the
+    // buffer. The other rows do not change.
     constexpr std::size_t rows = 4, columns = 100, row = 2;
     sycl::buffer<double, 2> grid{sycl::range<2>(rows, columns)};
     const std::vector<double> start(rows * columns, ranks.rank() == 0 ? 0.5 : -1);
     queue.submit([&](sycl::handler& handler) {
       sycl::accessor cells{grid, handler, sycl::write_only, sycl::no_init};
-      handler.copy(start.data(), cells);  // a kernel of your own stands here as well
+      handler.copy(start.data(), cells);  // or a kernel
     });
     ranks.broadcast(queue, isthmus::at_offset(grid, row * columns), columns, 0);
 
-    // USM has no accessors: the producer's event is passed on, and so is the collective's.
+    // USM has no accessors: pass the producer's event to the collective and use the event that it returns.
     int* own = sycl::malloc_shared<int>(1, queue);
     int* all = sycl::malloc_shared<int>(static_cast<std::size_t>(ranks.size()), queue);
     const int rank = ranks.rank();

@@ -1,5 +1,5 @@
-// 03: one process with several devices, without MPI. The parts of one CPU stand for devices here; GPUs work
-// the same way. One thread starts all ranks' operations together in a group.
+// 03: one process with several devices, without MPI. Without GPUs the example uses sub-devices of the CPU. One
+// thread starts the operations of all ranks together in a group.
 #include <cstdio>
 #include <isthmus/sycl.hpp>
 #include <vector>

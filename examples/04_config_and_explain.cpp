@@ -1,5 +1,5 @@
-// 04: a configuration file chooses backends by size, explain says what a call would take and why, and a
-// bad call says what is wrong with it.
+// 04: a configuration file selects backends by size, explain() reports the selection and its reason, and an
+// invalid call throws a detailed error.
 //
 //   mpiexec -n 2 04_config_and_explain
 #include <unistd.h>
@@ -15,7 +15,7 @@ int main(int argc, char** argv) {
   MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
   int wrong = 0;
   {
-    // Every rank reads the same rules; ranks that disagree are refused when the communicator is made.
+    // Every rank must read the same rules: different rules are rejected when the communicator is created.
     const std::string file = "/tmp/isthmus-example-" + std::to_string(getpid()) + ".toml";
     std::ofstream(file) << "[[rule]]\n"
                            "collective = \"allreduce\"\n"
@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
       const auto explanation = nlohmann::json::parse(ranks.explain(ISTHMUS_ALLREDUCE, count));
       const nlohmann::json& selection = explanation["selection"];
       if (ranks.rank() == 0) {
-        std::printf("%llu floats: %s, because of %s\n", static_cast<unsigned long long>(count),
+        std::printf("%llu floats: %s (%s)\n", static_cast<unsigned long long>(count),
                     selection["backend"].get<std::string>().c_str(),
                     selection["reason"].get<std::string>().c_str());
       }
@@ -45,7 +45,7 @@ int main(int argc, char** argv) {
       ranks.allreduce(queue, too_small, 11);
       ++wrong;
     } catch (const isthmus::exception& failure) {
-      if (ranks.rank() == 0) std::printf("refused: %s\n", failure.what());
+      if (ranks.rank() == 0) std::printf("rejected: %s\n", failure.what());
     }
   }
   MPI_Finalize();

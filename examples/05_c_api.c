@@ -1,4 +1,4 @@
-/* 05: the C API alone: no C++, no SYCL, no MPI. Two ranks of this process, driven by one thread in groups. */
+/* 05: the C API without C++, SYCL or MPI. One thread drives two ranks of this process with groups. */
 #include <isthmus/isthmus.h>
 #include <stdio.h>
 

@@ -1,6 +1,6 @@
-// CoMD: molecular dynamics of a copper crystal, cut in blocks of cells. Atoms migrate and forces need those of
-// the cells around, so every step exchanges ghost cells twice (with embedded atoms three times), and energies
-// are summed over the ranks.
+// CoMD: molecular dynamics of a copper crystal that is divided into blocks of cells. Atoms migrate, and forces
+// depend on neighboring cells, so every step exchanges ghost cells twice (three times with embedded atoms).
+// Energies are summed over the ranks.
 #include <bit>
 #include <cmath>
 #include <optional>
@@ -18,11 +18,11 @@ using apps::array;
 using apps::grid;
 
 constexpr double time_step = 1;             // fs
-constexpr int steps_between_energies = 10;  // as the proxy application prints them
-constexpr int steps_with_reference = 3;     // of a run that is compared with one rank's
-constexpr double drift_bound = 1e-4;        // of the whole energy, over a run
+constexpr int steps_between_energies = 10;  // as in the proxy application
+constexpr int steps_with_reference = 3;     // of a run that is compared with a single rank
+constexpr double drift_bound = 1e-4;        // relative to the total energy, over a run
 
-// The cells of the whole box and how they are cut: the same cells whether one rank has all of them or several.
+// The cells of the whole box and their partition. The cells are the same for any number of ranks.
 struct box_geometry {
   std::array<std::uint64_t, 3> cells;
   apps::triple cut;
@@ -42,8 +42,9 @@ box_geometry geometry_of(const apps::program_options& options, const material& c
     throw apps::bad_argument(
         "--size: " + std::to_string(options.size[0]) + " x " + std::to_string(options.size[1]) + " x " +
         std::to_string(options.size[2]) + " unit cells among " + std::to_string(ranks) +
-        " ranks; the rule is 3 cutoffs (" + std::to_string(copper.cutoff) + " angstrom, " +
-        std::to_string(copper.cutoff / copper.lattice) + " unit cells) in each dimension and one for each rank");
+        " ranks, must be at least 3 cutoffs (" + std::to_string(copper.cutoff) + " angstrom, " +
+        std::to_string(copper.cutoff / copper.lattice) +
+        " unit cells) in each dimension and one per rank; use a larger size or fewer ranks");
   }
   box_geometry result{{}, cut, 0};
   double atoms = 4;
@@ -59,7 +60,7 @@ std::uint64_t footprint(const apps::program_options& options, int ranks) {
   const box_geometry all = geometry_of(options, material(options.potential), ranks);
   const apps::block own(all.cells, all.cut, 0);
   const std::uint64_t doubles = own.all_cells() * (2 * (head + fields * all.slots) + results * all.slots) * 2;
-  return 2 * doubles * sizeof(double) * static_cast<unsigned>(ranks);  // and the reference
+  return 2 * doubles * sizeof(double) * static_cast<unsigned>(ranks);  // for the program and the reference
 }
 
 class program : public apps::application {
@@ -89,7 +90,8 @@ class program : public apps::application {
     m_own = list(m_own_cells);
     m_sent = list(plan.sent);
     m_received = list(plan.received);
-    for (array<double>& each : m_atoms) each = m_ranks.make_array<double>(m_block.all_cells() * m_box.stride());
+    for (array<double>& atoms : m_atoms)
+      atoms = m_ranks.make_array<double>(m_block.all_cells() * m_box.stride());
     m_forces = m_ranks.make_array<double>(m_block.all_cells() * results * m_box.slots);
     m_send = m_ranks.make_messages<double>(plan.sent.size() * m_box.stride());
     m_recv = m_ranks.make_messages<double>(plan.received.size() * m_box.stride());
@@ -109,7 +111,7 @@ class program : public apps::application {
       const auto [nx, ny, nz] = m_block.own();
       if (cx < 0 || cx >= nx || cy < 0 || cy >= ny || cz < 0 || cz >= nz) continue;
       double* const record = &records[m_block.index(cx, cy, cz) * m_box.stride()];
-      if (box::count(record) >= m_box.slots) continue;  // the sum of atoms shows it
+      if (box::count(record) >= m_box.slots) continue;  // verify() detects the missing atom
       double* const atom = record + head + box::count(record);
       ++record[0];
       atom[0] = static_cast<double>(n);
@@ -140,29 +142,30 @@ class program : public apps::application {
   }
 
   void finish() override {
-    m_summed.wait();
+    m_sum_event.wait();
     sycl::queue(m_context.queue).wait();
   }
 
-  // No atom is lost, the crystal began with the energy of its lattice, energy is kept, and one rank alone gets
-  // the same bits.
+  // Checks that no atom is lost, that the crystal starts with the energy of its lattice, that energy is
+  // conserved, and that a single rank computes the same bits.
   apps::check_result verify(std::uint32_t seed, int steps) override {
-    const std::array<double, quantities> now = energies();
-    const double before = m_first[1] + m_first[2], atoms = static_cast<double>(m_count);
+    const std::array<double, quantities> current_energies = energies();
+    const double initial_energy = m_first[1] + m_first[2], atoms = static_cast<double>(m_count);
     const double lattice = m_material.lattice_energy() * atoms;
     apps::check_result all = apps::sum_over_ranks(m_context.comm, {0, digest()});
-    all.wrong += now[0] != atoms;
+    all.wrong += current_energies[0] != atoms;
     all.wrong += !(std::abs(m_first[2] - lattice) <= 1e-10 * std::abs(lattice));
-    all.wrong += !(std::abs(now[1] + now[2] - before) <= drift_bound * std::abs(before));
+    all.wrong += !(std::abs(current_energies[1] + current_energies[2] - initial_energy) <=
+                   drift_bound * std::abs(initial_energy));
     if (m_ranks.size() == 1 || steps > steps_with_reference) return all;
-    program reference({m_context.options, MPI_COMM_SELF, m_context.queue, m_context.kernels}, apps::transport_kind::mpi,
-                  {m_all.cells, {1, 1, 1}, m_all.slots});
+    program reference({m_context.options, MPI_COMM_SELF, m_context.queue, m_context.kernels},
+                      apps::transport_kind::mpi, {m_all.cells, {1, 1, 1}, m_all.slots});
     reference.prepare(seed);
     for (int step = 0; step < steps; ++step) reference.step();
     const std::array<double, quantities> expected = reference.energies();
     all.wrong += reference.digest() != all.digest;
     for (unsigned n = 1; n < quantities; ++n)
-      all.wrong += !(std::abs(now.at(n) - expected.at(n)) <= 1e-12 * std::abs(before));
+      all.wrong += !(std::abs(current_energies.at(n) - expected.at(n)) <= 1e-12 * std::abs(initial_energy));
     return all;
   }
 
@@ -184,15 +187,15 @@ class program : public apps::application {
   grid cells() const { return {m_own.size(), 1, 8, 1}; }
   grid slots() const { return {m_own.size(), m_box.slots, 1, m_box.slots}; }
 
-  // A part of the outermost own cells' records becomes that of the ghosts.
+  // Copies a part of the records of this rank's boundary cells to the ghost cells of the neighbors.
   void exchange(const array<double>& records, unsigned long stride, unsigned long first, unsigned long width) {
     const grid sent{m_sent.size(), width, 4, 64}, received{m_received.size(), width, 4, 64};
     const sycl::event packed = run(sent, pack{stride, first, width}, m_sent, records, m_send);
-    const sycl::event arrived =
+    const sycl::event arrival =
         m_ranks.exchange(m_send.block(), apps::scale(m_out, width * sizeof(double)), m_recv.block(),
                          apps::scale(m_in, width * sizeof(double)), {packed});
-    m_context.kernels.run(m_context.queue, received, unpack{stride, first, width}, {arrived}, m_received, m_recv,
-                         records);
+    m_context.kernels.run(m_context.queue, received, unpack{stride, first, width}, {arrival}, m_received,
+                          m_recv, records);
   }
 
   void accelerate() { run(cells(), kick{m_box, time_step / 2}, m_own, m_forces, m_atoms.at(m_current)); }
@@ -201,27 +204,28 @@ class program : public apps::application {
     const array<double>& atoms = m_atoms.at(m_current);
     if (!m_material.is_embedded) {
       run(slots(),
-          lennard_jones{m_box, m_material.cutoff * m_material.cutoff, m_material.sigma * m_material.sigma, m_material.epsilon,
-                        m_material.lennard_jones_shift()},
+          lennard_jones{m_box, m_material.cutoff * m_material.cutoff, m_material.sigma * m_material.sigma,
+                        m_material.epsilon, m_material.lennard_jones_shift()},
           m_own, atoms, m_forces);
       return;
     }
-    const embedded_atom potential{m_box,  m_material.cutoff,     m_material.lattice,   m_material.epsilon,
-                           m_material.c, m_material.tail_of(9), m_material.tail_of(6)};
+    const embedded_atom potential{m_box,        m_material.cutoff,     m_material.lattice,   m_material.epsilon,
+                                  m_material.c, m_material.tail_of(9), m_material.tail_of(6)};
     run(slots(), density{potential}, m_own, atoms, m_forces);
     exchange(m_forces, results * m_box.slots, slope * m_box.slots, m_box.slots);
     run(slots(), embedding{potential}, m_own, atoms, m_forces);
   }
 
   void sum_energies() {
-    run({1, partial_sums, 1, partial_sums}, sum_cells{m_box, m_material.mass, static_cast<unsigned>(m_own.size())},
-        m_own, m_atoms.at(m_current), m_forces, m_partial);
-    const sycl::event summed = m_context.kernels.run(m_context.queue, {1, quantities, 1, quantities},
-                                                    sum_columns{}, {m_summed}, m_partial, m_sums);
-    m_summed = m_ranks.allreduce(m_sums, {summed});
+    run({1, partial_sums, 1, partial_sums},
+        sum_cells{m_box, m_material.mass, static_cast<unsigned>(m_own.size())}, m_own, m_atoms.at(m_current),
+        m_forces, m_partial);
+    const sycl::event sum_event = m_context.kernels.run(m_context.queue, {1, quantities, 1, quantities},
+                                                        sum_columns{}, {m_sum_event}, m_partial, m_sums);
+    m_sum_event = m_ranks.allreduce(m_sums, {sum_event});
   }
 
-  // Atoms, kinetic and potential energy of all ranks.
+  // The number of atoms, and the kinetic and potential energy of all ranks.
   std::array<double, quantities> energies() {
     sum_energies();
     finish();
@@ -254,7 +258,7 @@ class program : public apps::application {
   std::array<array<double>, 2> m_atoms;
   std::size_t m_current = 0;  // which of them
   array<double> m_forces, m_send, m_recv, m_partial, m_sums;
-  sycl::event m_summed;
+  sycl::event m_sum_event;
   std::uint64_t m_count = 0;
   int m_steps = 0;
   std::array<double, quantities> m_first{};  // energies

@@ -1,37 +1,37 @@
-// What the kernels compute, for both ways of compiling them (apps/common/kernel.hpp): it includes nothing.
+// Device code of the kernels, for both ways of compiling them (apps/common/kernel.hpp). It includes no headers.
 #ifndef COMD_DEVICE_CODE_HPP
 #define COMD_DEVICE_CODE_HPP
 
 namespace comd {
 
-// Atoms lie in cells, those of this rank and a layer of ghosts. A cell's record is `head` doubles (how many
-// atoms it has, and how many of them have left it) and one line of `slots` for each field.
+// Atoms are stored in cells: those of this rank and one layer of ghosts. A cell's record has `head` doubles
+// (the number of atoms, and how many of them have left it) and one line of `slots` per field.
 constexpr unsigned long head = 8, fields = 7, results = 5;
 enum field : unsigned long { id, x, y, z, px, py, pz };
 enum result : unsigned long { fx, fy, fz, energy, slope };
 
 struct box {
-  double length[3], inverse_edge[3];  // of the whole box; of a cell
-  int cells[3], first[3];             // of the whole box; this rank's first
-  unsigned line, plane;               // distances of cells, ghosts included
+  double length[3], inverse_edge[3];  // length of the box; inverse edge of a cell
+  int cells[3], first[3];             // of the box; this rank's first cell
+  unsigned line, plane;               // cell strides, including ghosts
   unsigned long slots;
 
   unsigned long stride() const { return head + fields * slots; }
-  // Positions lie in the box, so all ranks bin an atom alike.
-  int bin(unsigned d, double at) const {
-    const int cell = static_cast<int>(at * inverse_edge[d]);
+  // Positions lie in the box, so all ranks assign an atom to the same cell.
+  int bin(unsigned d, double coordinate) const {
+    const int cell = static_cast<int>(coordinate * inverse_edge[d]);
     return cell < cells[d] ? cell : cells[d] - 1;
   }
-  // Whether an atom belongs to one of this rank's cells.
-  bool is_home(unsigned cell, double at_x, double at_y, double at_z) const {
-    return bin(0, at_x) == first[0] + static_cast<int>(cell % line) - 1 &&
-           bin(1, at_y) == first[1] + static_cast<int>(cell % plane / line) - 1 &&
-           bin(2, at_z) == first[2] + static_cast<int>(cell / plane) - 1;
+  // Whether an atom belongs to the given cell.
+  bool is_home(unsigned cell, double atom_x, double atom_y, double atom_z) const {
+    return bin(0, atom_x) == first[0] + static_cast<int>(cell % line) - 1 &&
+           bin(1, atom_y) == first[1] + static_cast<int>(cell % plane / line) - 1 &&
+           bin(2, atom_z) == first[2] + static_cast<int>(cell / plane) - 1;
   }
-  double wrap(unsigned d, double at) const {
-    if (at >= length[d]) at -= length[d];
-    if (at < 0) at += length[d];
-    return at < length[d] ? at : 0;  // a tiny negative one was rounded up
+  double wrap(unsigned d, double coordinate) const {
+    if (coordinate >= length[d]) coordinate -= length[d];
+    if (coordinate < 0) coordinate += length[d];
+    return coordinate < length[d] ? coordinate : 0;  // a tiny negative position was rounded up to the length
   }
   double nearest(unsigned d, double distance) const {
     if (distance > 0.5 * length[d]) return distance - length[d];
@@ -39,68 +39,71 @@ struct box {
     return distance;
   }
   static unsigned long count(const double* record) { return static_cast<unsigned long>(record[0]); }
-  // Of the 27 cells around one, itself included.
+  // The n-th of the 27 cells around a cell, itself included.
   unsigned around(unsigned cell, unsigned n) const {
     return cell + (n / 9 - 1) * plane + (n / 3 % 3 - 1) * line + n % 3 - 1;
   }
 };
 
-// Half a step of velocities, and after it a step of positions. row: own cell.
+// Half a velocity step. row: own cell.
 struct kick {
   static constexpr const char* name = "comd::kick";
-  box in;
+  box cells;
   double half_dt;
   void operator()(unsigned long row, unsigned long, const unsigned* own, const double* forces,
                   double* atoms) const {
-    double* const record = atoms + own[row] * in.stride();
-    const double* const force = forces + own[row] * results * in.slots;
+    double* const record = atoms + own[row] * cells.stride();
+    const double* const force = forces + own[row] * results * cells.slots;
     const unsigned long count = box::count(record);
     for (unsigned d = 0; d < 3; ++d)
       for (unsigned long i = 0; i < count; ++i)
-        record[head + (px + d) * in.slots + i] += half_dt * force[d * in.slots + i];
+        record[head + (px + d) * cells.slots + i] += half_dt * force[d * cells.slots + i];
   }
 };
 
+// A position step with periodic boundaries; counts the atoms that leave their cell. row: own cell.
 struct drift {
   static constexpr const char* name = "comd::drift";
-  box in;
+  box cells;
   double dt_over_mass;
   void operator()(unsigned long row, unsigned long, const unsigned* own, double* atoms) const {
-    double* const record = atoms + own[row] * in.stride();
+    double* const record = atoms + own[row] * cells.stride();
     const unsigned long count = box::count(record);
     unsigned leaving = 0;
     for (unsigned long i = 0; i < count; ++i) {
-      double at[3];
+      double atom_position[3];
       for (unsigned d = 0; d < 3; ++d) {
-        double& position = record[head + (x + d) * in.slots + i];
-        position = in.wrap(d, position + dt_over_mass * record[head + (px + d) * in.slots + i]);
-        at[d] = position;
+        double& position = record[head + (x + d) * cells.slots + i];
+        position = cells.wrap(d, position + dt_over_mass * record[head + (px + d) * cells.slots + i]);
+        atom_position[d] = position;
       }
-      leaving += in.is_home(own[row], at[0], at[1], at[2]) ? 0 : 1;
+      leaving += cells.is_home(own[row], atom_position[0], atom_position[1], atom_position[2]) ? 0 : 1;
     }
     record[1] = leaving;
   }
 };
 
-// Every own cell takes the atoms that belong to it from the cells around, in the order of their ids, so that
-// sums over them have the same bits on any number of ranks. So atoms migrate: their old cell, perhaps another
-// rank's, leaves them out. row: own cell.
+// Every own cell takes its atoms from the cells around it, in the order of their ids, so that sums over them
+// have the same bits for any number of ranks. This is how atoms migrate: their old cell, perhaps on another
+// rank, omits them. row: own cell.
 struct rebin {
   static constexpr const char* name = "comd::rebin";
-  box in;
-  void operator()(unsigned long row, unsigned long, const unsigned* own, const double* from, double* to) const {
-    double* const target = to + own[row] * in.stride();
+  box cells;
+  void operator()(unsigned long row, unsigned long, const unsigned* own, const double* old_atoms,
+                  double* new_atoms) const {
+    double* const target = new_atoms + own[row] * cells.stride();
     unsigned long count = 0;
     for (unsigned n = 0; n < 27; ++n) {
-      const unsigned cell = in.around(own[row], n);
-      const double* const source = from + cell * in.stride();
+      const unsigned cell = cells.around(own[row], n);
+      const double* const source = old_atoms + cell * cells.stride();
       const bool is_own = cell == own[row];
       if (!is_own && source[1] == 0) continue;
       for (unsigned long i = 0; i < box::count(source); ++i) {
         const double* const atom = source + head + i;
-        if (source[1] != 0 && !in.is_home(own[row], atom[x * in.slots], atom[y * in.slots], atom[z * in.slots]))
+        if (source[1] != 0 &&
+            !cells.is_home(own[row], atom[x * cells.slots], atom[y * cells.slots], atom[z * cells.slots]))
           continue;
-        if (count < in.slots) insert(target, count++, atom);  // the sum of atoms shows one that has no place
+        if (count < cells.slots) insert(target, count++, atom);  // verify() detects an atom that does not fit
       }
     }
     target[0] = static_cast<double>(count);
@@ -111,61 +114,61 @@ struct rebin {
     unsigned long place = count;
     for (; place > 0 && record[head + place - 1] > atom[0]; --place)
       for (unsigned long f = 0; f < fields; ++f)
-        record[head + f * in.slots + place] = record[head + f * in.slots + place - 1];
-    for (unsigned long f = 0; f < fields; ++f) record[head + f * in.slots + place] = atom[f * in.slots];
+        record[head + f * cells.slots + place] = record[head + f * cells.slots + place - 1];
+    for (unsigned long f = 0; f < fields; ++f) record[head + f * cells.slots + place] = atom[f * cells.slots];
   }
 };
 
-// Parts of cells to a message and back. row: entry of the list, column: double of the part.
+// Copies parts of cells to a message and back. row: list entry, column: double within the part.
 struct pack {
   static constexpr const char* name = "comd::pack";
   unsigned long stride, first, width;
-  void operator()(unsigned long row, unsigned long column, const unsigned* cells, const double* from,
-                  double* to) const {
-    to[row * width + column] = from[cells[row] * stride + first + column];
+  void operator()(unsigned long row, unsigned long column, const unsigned* cells, const double* source,
+                  double* destination) const {
+    destination[row * width + column] = source[cells[row] * stride + first + column];
   }
 };
 
 struct unpack {
   static constexpr const char* name = "comd::unpack";
   unsigned long stride, first, width;
-  void operator()(unsigned long row, unsigned long column, const unsigned* cells, const double* from,
-                  double* to) const {
-    to[cells[row] * stride + first + column] = from[row * width + column];
+  void operator()(unsigned long row, unsigned long column, const unsigned* cells, const double* source,
+                  double* destination) const {
+    destination[cells[row] * stride + first + column] = source[row * width + column];
   }
 };
 
 // Calls visit(dx, dy, dz, r2, cell, j) for every atom within the cutoff of atom i of a cell, in an order that
-// depends on neither ranks nor transport.
+// does not depend on ranks or transport.
 template <typename Visit>
-inline void each_pair(const box& in, double cutoff2, unsigned cell, unsigned long i, const double* atoms,
+inline void each_pair(const box& cells, double cutoff2, unsigned cell, unsigned long i, const double* atoms,
                       const Visit& visit) {
-  const double* const mine = atoms + cell * in.stride() + head + i;
-  const double at[3] = {mine[x * in.slots], mine[y * in.slots], mine[z * in.slots]};
+  const double* const atom = atoms + cell * cells.stride() + head + i;
+  const double atom_position[3] = {atom[x * cells.slots], atom[y * cells.slots], atom[z * cells.slots]};
   for (unsigned n = 0; n < 27; ++n) {
-    const unsigned other = in.around(cell, n);
-    const double* const record = atoms + other * in.stride();
+    const unsigned other = cells.around(cell, n);
+    const double* const record = atoms + other * cells.stride();
     const unsigned long count = box::count(record);
     for (unsigned long j = 0; j < count; ++j) {
-      const double dx = in.nearest(0, at[0] - record[head + x * in.slots + j]);
-      const double dy = in.nearest(1, at[1] - record[head + y * in.slots + j]);
-      const double dz = in.nearest(2, at[2] - record[head + z * in.slots + j]);
+      const double dx = cells.nearest(0, atom_position[0] - record[head + x * cells.slots + j]);
+      const double dy = cells.nearest(1, atom_position[1] - record[head + y * cells.slots + j]);
+      const double dz = cells.nearest(2, atom_position[2] - record[head + z * cells.slots + j]);
       const double r2 = dx * dx + dy * dy + dz * dz;
       if (r2 < cutoff2 && (other != cell || j != i)) visit(dx, dy, dz, r2, other, j);
     }
   }
 }
 
-// Lennard-Jones, moved so that it ends at 0 at the cutoff. row: own cell, column: slot.
+// The Lennard-Jones potential, shifted to 0 at the cutoff. row: own cell, column: slot.
 struct lennard_jones {
   static constexpr const char* name = "comd::lennard_jones";
-  box in;
+  box cells;
   double cutoff2, sigma2, epsilon, shift;
   void operator()(unsigned long row, unsigned long i, const unsigned* own, const double* atoms,
                   double* forces) const {
-    if (i >= box::count(atoms + own[row] * in.stride())) return;
+    if (i >= box::count(atoms + own[row] * cells.stride())) return;
     double sum[4] = {};
-    each_pair(in, cutoff2, own[row], i, atoms,
+    each_pair(cells, cutoff2, own[row], i, atoms,
               [&](double dx, double dy, double dz, double r2, unsigned, unsigned long) {
                 const double s2 = sigma2 / r2, s6 = s2 * s2 * s2;
                 const double push = 24 * epsilon * s6 * (2 * s6 - 1) / r2;
@@ -174,20 +177,20 @@ struct lennard_jones {
                 sum[fz] += push * dz;
                 sum[energy] += 0.5 * (4 * epsilon * s6 * (s6 - 1) - shift);
               });
-    double* const mine = forces + own[row] * results * in.slots + i;
-    for (unsigned long f = 0; f < 4; ++f) mine[f * in.slots] = sum[f];
+    double* const result = forces + own[row] * results * cells.slots + i;
+    for (unsigned long f = 0; f < 4; ++f) result[f * cells.slots] = sum[f];
   }
 };
 
-// A power (a/r)^n that ends at the cutoff with value and slope 0.
+// A power (a/r)^n whose value and slope are 0 at the cutoff.
 struct tail {
-  double at_cutoff, slope_at_cutoff;
+  double value_at_cutoff, slope_at_cutoff;
 };
 
-// Sutton and Chen's potential for copper (Philosophical Magazine Letters 61, 1990): the pairs repel with
-// epsilon (a/r)^9, and an atom in the density rho = sum (a/r)^6 has -epsilon c sqrt(rho).
+// Sutton and Chen's potential for copper (Philosophical Magazine Letters 61, 1990): pairs repel with epsilon
+// (a/r)^9, and an atom in the density rho = sum (a/r)^6 has the energy -epsilon c sqrt(rho).
 struct embedded_atom {
-  box in;
+  box cells;
   double cutoff, a, epsilon, c;
   tail ninth, sixth;
 };
@@ -197,19 +200,21 @@ struct density {
   embedded_atom potential;
   void operator()(unsigned long row, unsigned long i, const unsigned* own, const double* atoms,
                   double* forces) const {
-    const box& in = potential.in;
-    if (i >= box::count(atoms + own[row] * in.stride())) return;
+    const box& cells = potential.cells;
+    if (i >= box::count(atoms + own[row] * cells.stride())) return;
     double repulsion = 0, rho = 0;
-    each_pair(in, potential.cutoff * potential.cutoff, own[row], i, atoms,
+    each_pair(cells, potential.cutoff * potential.cutoff, own[row], i, atoms,
               [&](double, double, double, double r2, unsigned, unsigned long) {
-                const double r = __builtin_sqrt(r2), q = potential.a / r, q3 = q * q * q, beyond = r - potential.cutoff;
-                repulsion += q3 * q3 * q3 - potential.ninth.at_cutoff - beyond * potential.ninth.slope_at_cutoff;
-                rho += q3 * q3 - potential.sixth.at_cutoff - beyond * potential.sixth.slope_at_cutoff;
+                const double r = __builtin_sqrt(r2), q = potential.a / r, q3 = q * q * q,
+                             excess = r - potential.cutoff;
+                repulsion +=
+                    q3 * q3 * q3 - potential.ninth.value_at_cutoff - excess * potential.ninth.slope_at_cutoff;
+                rho += q3 * q3 - potential.sixth.value_at_cutoff - excess * potential.sixth.slope_at_cutoff;
               });
-    double* const mine = forces + own[row] * results * in.slots + i;
+    double* const result = forces + own[row] * results * cells.slots + i;
     const double root = __builtin_sqrt(rho);
-    mine[energy * in.slots] = potential.epsilon * (0.5 * repulsion - potential.c * root);
-    mine[slope * in.slots] = -0.5 * potential.epsilon * potential.c / root;
+    result[energy * cells.slots] = potential.epsilon * (0.5 * repulsion - potential.c * root);
+    result[slope * cells.slots] = -0.5 * potential.epsilon * potential.c / root;
   }
 };
 
@@ -218,44 +223,47 @@ struct embedding {
   embedded_atom potential;
   void operator()(unsigned long row, unsigned long i, const unsigned* own, const double* atoms,
                   double* forces) const {
-    const box& in = potential.in;
-    if (i >= box::count(atoms + own[row] * in.stride())) return;
-    const unsigned long stride = results * in.slots;
-    const double my_slope = forces[own[row] * stride + slope * in.slots + i];
+    const box& cells = potential.cells;
+    if (i >= box::count(atoms + own[row] * cells.stride())) return;
+    const unsigned long stride = results * cells.slots;
+    const double slope_value = forces[own[row] * stride + slope * cells.slots + i];
     double sum[3] = {};
-    each_pair(in, potential.cutoff * potential.cutoff, own[row], i, atoms,
+    each_pair(cells, potential.cutoff * potential.cutoff, own[row], i, atoms,
               [&](double dx, double dy, double dz, double r2, unsigned cell, unsigned long j) {
                 const double r = __builtin_sqrt(r2), q = potential.a / r, q3 = q * q * q;
-                const double repulsion = potential.epsilon * (-9 * q3 * q3 * q3 / r - potential.ninth.slope_at_cutoff);
-                const double slopes = my_slope + forces[cell * stride + slope * in.slots + j];
-                const double push = -(repulsion + slopes * (-6 * q3 * q3 / r - potential.sixth.slope_at_cutoff)) / r;
+                const double repulsion =
+                    potential.epsilon * (-9 * q3 * q3 * q3 / r - potential.ninth.slope_at_cutoff);
+                const double slopes = slope_value + forces[cell * stride + slope * cells.slots + j];
+                const double push =
+                    -(repulsion + slopes * (-6 * q3 * q3 / r - potential.sixth.slope_at_cutoff)) / r;
                 sum[0] += push * dx;
                 sum[1] += push * dy;
                 sum[2] += push * dz;
               });
-    for (unsigned d = 0; d < 3; ++d) forces[own[row] * stride + d * in.slots + i] = sum[d];
+    for (unsigned d = 0; d < 3; ++d) forces[own[row] * stride + d * cells.slots + i] = sum[d];
   }
 };
 
-// Atoms, kinetic and potential energy: every column sums up some of the cells, and then one all columns.
+// Sums of atoms, kinetic and potential energy: every column sums some of the cells, then one kernel
+// sums the columns.
 constexpr unsigned long partial_sums = 64, quantities = 3;
 struct sum_cells {
   static constexpr const char* name = "comd::sum_cells";
-  box in;
+  box cells;
   double mass;
-  unsigned cells;
+  unsigned cell_count;
   void operator()(unsigned long, unsigned long column, const unsigned* own, const double* atoms,
                   const double* forces, double* partial) const {
     double count = 0, kinetic = 0, potential = 0;
-    for (unsigned long n = column; n < cells; n += partial_sums) {
-      const double* const record = atoms + own[n] * in.stride();
+    for (unsigned long n = column; n < cell_count; n += partial_sums) {
+      const double* const record = atoms + own[n] * cells.stride();
       count += record[0];
       for (unsigned long i = 0; i < box::count(record); ++i) {
         for (unsigned d = 0; d < 3; ++d) {
-          const double p = record[head + (px + d) * in.slots + i];
+          const double p = record[head + (px + d) * cells.slots + i];
           kinetic += p * p / (2 * mass);
         }
-        potential += forces[(own[n] * results + energy) * in.slots + i];
+        potential += forces[(own[n] * results + energy) * cells.slots + i];
       }
     }
     partial[column * quantities] = count;

@@ -13,8 +13,8 @@ constexpr double temperature = 600;
 
 }  // namespace
 
-// Lennard-Jones with the copper-like constants of the CoMD proxy application; Sutton and Chen's constants of
-// copper.
+// Lennard-Jones with the copper-like constants of the CoMD proxy application, or Sutton and Chen's
+// constants for copper.
 material::material(const std::string& potential)
     : is_embedded(potential == "eam"),
       lattice(is_embedded ? 3.61 : 3.615),
@@ -28,8 +28,8 @@ double material::lennard_jones_shift() const {
 }
 
 tail material::tail_of(int power) const {
-  const double at_cutoff = std::pow(lattice / cutoff, power);
-  return {at_cutoff, -power / cutoff * at_cutoff};
+  const double value_at_cutoff = std::pow(lattice / cutoff, power);
+  return {value_at_cutoff, -power / cutoff * value_at_cutoff};
 }
 
 double material::lattice_energy() const {
@@ -42,8 +42,8 @@ double material::lattice_energy() const {
         const double r = 0.5 * lattice * std::sqrt(i * i + j * j + k * k);
         if ((i + j + k) % 2 != 0 || r == 0 || r >= cutoff) continue;
         pairs += 4 * epsilon * (std::pow(sigma / r, 12) - std::pow(sigma / r, 6)) - lennard_jones_shift();
-        repulsion += std::pow(lattice / r, 9) - ninth.at_cutoff - (r - cutoff) * ninth.slope_at_cutoff;
-        rho += std::pow(lattice / r, 6) - sixth.at_cutoff - (r - cutoff) * sixth.slope_at_cutoff;
+        repulsion += std::pow(lattice / r, 9) - ninth.value_at_cutoff - (r - cutoff) * ninth.slope_at_cutoff;
+        rho += std::pow(lattice / r, 6) - sixth.value_at_cutoff - (r - cutoff) * sixth.slope_at_cutoff;
       }
   return is_embedded ? epsilon * (repulsion / 2 - c * std::sqrt(rho)) : pairs / 2;
 }
@@ -57,10 +57,10 @@ crystal::crystal(const material& copper, const std::array<std::uint64_t, 3>& uni
   for (std::uint64_t k = 0; k < unit_cells[2]; ++k)
     for (std::uint64_t j = 0; j < unit_cells[1]; ++j)
       for (std::uint64_t i = 0; i < unit_cells[0]; ++i)
-        for (const auto& at : basis) {
-          positions.push_back({(static_cast<double>(i) + at[0]) * copper.lattice,
-                               (static_cast<double>(j) + at[1]) * copper.lattice,
-                               (static_cast<double>(k) + at[2]) * copper.lattice});
+        for (const auto& site : basis) {
+          positions.push_back({(static_cast<double>(i) + site[0]) * copper.lattice,
+                               (static_cast<double>(j) + site[1]) * copper.lattice,
+                               (static_cast<double>(k) + site[2]) * copper.lattice});
           momenta.push_back({normal(engine), normal(engine), normal(engine)});
           for (std::size_t d = 0; d < 3; ++d) total.at(d) += momenta.back().at(d);
         }

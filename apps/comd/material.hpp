@@ -1,4 +1,4 @@
-// The crystal and its potential, and what is known about it without simulating. Units: angstrom, eV, fs.
+// The crystal and its potential, with properties that are known without a simulation. Units: angstrom, eV, fs.
 #pragma once
 
 #include <array>
@@ -22,12 +22,12 @@ struct material {
 
   double lennard_jones_shift() const;
   tail tail_of(int power) const;
-  // The potential energy of one atom of the perfect crystal, by a sum over the lattice.
+  // The potential energy of an atom in the perfect crystal, summed over the lattice.
   double lattice_energy() const;
 };
 
-// The atoms of a box of unit cells at rest in their places, with random momenta of 600 K that sum to 0. The
-// same on every rank.
+// The atoms of a box of unit cells at their lattice positions, with random momenta of 600 K that sum to 0.
+// Equal on every rank.
 struct crystal {
   crystal(const material& copper, const std::array<std::uint64_t, 3>& unit_cells, std::uint32_t seed);
   std::vector<std::array<double, 3>> positions, momenta;

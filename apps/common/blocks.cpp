@@ -8,7 +8,7 @@
 namespace apps {
 
 triple arrange_ranks(const std::array<double, 3>& size, int ranks,
-               const std::function<bool(std::size_t, int)>& fits) {
+                     const std::function<bool(std::size_t, int)>& fits) {
   triple best{};
   double min_surface = 0;
   for (int x = 1; x <= ranks; ++x)
@@ -16,8 +16,8 @@ triple arrange_ranks(const std::array<double, 3>& size, int ranks,
       const int z = ranks / x / y;
       if (x * y * z != ranks || !fits(0, x) || !fits(1, y) || !fits(2, z)) continue;
       const double a = size[0] / x, b = size[1] / y, c = size[2] / z;
-      // A dimension that is not cut costs nothing between ranks; of equals the one whose faces are runs of
-      // memory.
+      // A dimension that is not divided has no surface between ranks. Ties go to the arrangement whose faces
+      // are contiguous in memory.
       const double surface = (x > 1 ? b * c : 0) + (y > 1 ? a * c : 0) + (z > 1 ? a * b : 0);
       if (best[0] != 0 && surface >= min_surface) continue;
       min_surface = surface;
@@ -27,21 +27,21 @@ triple arrange_ranks(const std::array<double, 3>& size, int ranks,
 }
 
 triple arrange_ranks(const std::array<std::uint64_t, 3>& size, int ranks) {
-  const triple best =
-      arrange_ranks({static_cast<double>(size[0]), static_cast<double>(size[1]), static_cast<double>(size[2])}, ranks,
-              [&](std::size_t d, int parts) { return size.at(d) % static_cast<unsigned>(parts) == 0; });
+  const triple best = arrange_ranks(
+      {static_cast<double>(size[0]), static_cast<double>(size[1]), static_cast<double>(size[2])}, ranks,
+      [&](std::size_t d, int parts) { return size.at(d) % static_cast<unsigned>(parts) == 0; });
   if (best[0] != 0) return best;
   throw bad_argument(
       "--size: " + std::to_string(size[0]) + " x " + std::to_string(size[1]) + " x " + std::to_string(size[2]) +
       " cells among " + std::to_string(ranks) +
-      " ranks; the rule is that factors of the ranks divide them; change the size or the number of ranks");
+      " ranks, must be divisible by factors of the number of ranks; change the size or the number of ranks");
 }
 
 block::block(const std::array<std::uint64_t, 3>& size, const triple& ranks, int rank)
-    : m_ranks(ranks), m_place{rank % ranks[0], rank / ranks[0] % ranks[1], rank / ranks[0] / ranks[1]} {
+    : m_ranks(ranks), m_position{rank % ranks[0], rank / ranks[0] % ranks[1], rank / ranks[0] / ranks[1]} {
   for (std::size_t d = 0; d < 3; ++d) {
     m_own.at(d) = static_cast<int>(size.at(d)) / ranks.at(d);
-    m_first.at(d) = m_place.at(d) * m_own.at(d);
+    m_first.at(d) = m_position.at(d) * m_own.at(d);
   }
 }
 
@@ -58,13 +58,13 @@ std::uint32_t block::index(int x, int y, int z) const {
 int block::neighbor(const triple& direction) const {
   triple place{};
   for (std::size_t d = 0; d < 3; ++d)
-    place.at(d) = (m_place.at(d) + direction.at(d) + m_ranks.at(d)) % m_ranks.at(d);
+    place.at(d) = (m_position.at(d) + direction.at(d) + m_ranks.at(d)) % m_ranks.at(d);
   return (place[2] * m_ranks[1] + place[1]) * m_ranks[0] + place[0];
 }
 
 namespace {
 
-// The cells next to the neighbor in a direction: own ones, or the ghosts behind them.
+// Appends the cells next to the neighbor in a direction: own cells, or the ghosts outside of them.
 void append_cells(const block& own, const triple& direction, bool ghosts, std::vector<unsigned>& cells) {
   triple begin{}, end{};
   for (std::size_t d = 0; d < 3; ++d) {
@@ -90,11 +90,11 @@ std::vector<triple> directions_of(int neighbors) {
 
 std::vector<message> join_peers(const std::vector<message>& messages) {
   std::vector<message> joined;
-  for (const message& each : messages) {
-    if (!joined.empty() && joined.back().peer == each.peer) {
-      joined.back().bytes += each.bytes;
+  for (const message& entry : messages) {
+    if (!joined.empty() && joined.back().peer == entry.peer) {
+      joined.back().bytes += entry.bytes;
     } else {
-      joined.push_back(each);
+      joined.push_back(entry);
     }
   }
   return joined;
@@ -102,8 +102,8 @@ std::vector<message> join_peers(const std::vector<message>& messages) {
 
 }  // namespace
 
-// Between two ranks messages keep the order of the sender's directions: what it sends in direction d is what
-// this rank gets from the block at -d.
+// Messages between two ranks are in the order of the sender's directions: the message that it sends in
+// direction d is the one that this rank receives from the block at -d.
 ghost_plan::ghost_plan(const block& own, int neighbors) {
   const auto fill = [&](bool incoming, std::vector<unsigned>& cells, std::vector<message>& messages) {
     std::vector<std::pair<int, triple>> order;
@@ -114,9 +114,9 @@ ghost_plan::ghost_plan(const block& own, int neighbors) {
     std::stable_sort(order.begin(), order.end(),
                      [](const auto& a, const auto& b) { return a.first < b.first; });
     for (const auto& [peer, direction_in_d] : order) {
-      const std::uint64_t before = cells.size();
+      const std::uint64_t first = cells.size();
       append_cells(own, direction_in_d, incoming, cells);
-      messages.push_back({peer, before, cells.size() - before});
+      messages.push_back({peer, first, cells.size() - first});
     }
   };
   fill(false, sent, out);
@@ -126,9 +126,9 @@ ghost_plan::ghost_plan(const block& own, int neighbors) {
 }
 
 std::vector<message> scale(std::vector<message> messages, std::uint64_t cell_bytes) {
-  for (message& each : messages) {
-    each.offset *= cell_bytes;
-    each.bytes *= cell_bytes;
+  for (message& entry : messages) {
+    entry.offset *= cell_bytes;
+    entry.bytes *= cell_bytes;
   }
   return messages;
 }

@@ -1,4 +1,4 @@
-// The device of a rank that an MPI launcher started, and what the machine has left.
+// The device of a rank that an MPI launcher started, and the available memory of the machine.
 #pragma once
 
 #include <cstdint>
@@ -6,15 +6,16 @@
 
 namespace apps {
 
-// Before the SYCL runtime starts, after MPI_Init. The CPU device of PyPI's wheel has to be named, and each
-// rank's kernels get their share of the cores instead of all of them. What the user has set stays.
+// Sets environment variables. Call it after MPI_Init and before the SYCL runtime starts. The CPU device of
+// PyPI's wheel must be named, and each rank's kernels get a share of the cores. Variables that the user has
+// set are kept.
 void prepare_environment();
 
-// A GPU for each rank where there are any, else the CPU.
+// Selects a GPU for each rank if there are any, otherwise the CPU.
 sycl::device pick_device(int rank);
 
-// Half of the memory that is free now; rank 0's view, so that all ranks decide alike. Collective over
-// MPI_COMM_WORLD.
+// Half of the free memory. All ranks get rank 0's value, so that they make the same decision.
+// Collective over MPI_COMM_WORLD.
 std::uint64_t memory_limit();
 
 }  // namespace apps

@@ -1,4 +1,4 @@
-// What a kernel or a transport works on: a buffer, or USM.
+// The memory of kernels and transports: a buffer or USM.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace apps {
 
 using byte_buffer = sycl::buffer<unsigned char, 1>;
 
-// Either a buffer or a pointer with its owner.
+// A buffer, or a USM pointer with its owner.
 struct memory_block {
   std::uint64_t bytes = 0;
   std::optional<byte_buffer> buffer;
@@ -31,7 +31,7 @@ inline memory_block make_usm(const sycl::queue& queue, std::uint64_t bytes) {
   return {bytes, std::nullopt, std::shared_ptr<void>(pointer, [queue](void* old) { sycl::free(old, queue); })};
 }
 
-// A block of elements. Copies are the same memory.
+// A block of elements. Copies share the memory.
 template <typename T>
 class array {
  public:
@@ -41,7 +41,7 @@ class array {
   const memory_block& block() const { return m_block; }
   std::uint64_t size() const { return m_block.bytes / sizeof(T); }
 
-  // Both wait for earlier work on the array.
+  // read() and write() wait for earlier work on the array.
   std::vector<T> read(sycl::queue queue) {
     std::vector<T> values(size());
     if (m_block.buffer) {

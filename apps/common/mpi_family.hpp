@@ -1,4 +1,4 @@
-// Which MPI this program was linked with: the provider of plain MPI in records.
+// The MPI implementation that this program is linked with: the provider of plain MPI in records.
 #pragma once
 
 #include <isthmus/mpi.hpp>

@@ -1,4 +1,4 @@
-// What a run of an application tells: a table, and records of the format of docs/benchmarks.md.
+// The output of a run: a table, and records in the format of docs/internals/benchmarks.md.
 #pragma once
 
 #include <string>
@@ -8,19 +8,19 @@
 
 namespace apps {
 
-// One transport's part in a run.
+// The results of one transport.
 struct outcome {
   transport_kind transport{};
-  std::vector<double> samples_us{};  // of a step, the slowest rank's; one for each repetition
-  double communication_us = 0;       // of a step, with waits around every exchange
-  double communication_share = 0;    // of such a step
+  std::vector<double> samples_us{};  // per step on the slowest rank, one per repetition
+  double communication_us = 0;       // per step, with waits around every exchange
+  double communication_share = 0;    // share of such a step
   std::uint64_t wrong = 0;
-  bool same_bits = true;  // as the first transport
+  bool same_bits = true;  // bits equal those of the first transport
   std::string backend{};
   std::uint64_t message_bytes = 0;
 };
 
-void report_outcomes(const program_options& options, const application_entry& entry, const sycl::device& device, int ranks,
-          const std::vector<outcome>& outcomes);
+void report_outcomes(const program_options& options, const application_entry& entry, const sycl::device& device,
+                     int ranks, const std::vector<outcome>& outcomes);
 
 }  // namespace apps

@@ -11,15 +11,15 @@ namespace apps {
 
 namespace {
 
-// MPI counts in int.
+// MPI counts are int.
 int mpi_count(std::uint64_t bytes) {
   if (bytes <= INT_MAX) return static_cast<int>(bytes);
-  throw std::runtime_error("a message of " + std::to_string(bytes) +
-                           " bytes; the rule is at most 2147483647 for plain MPI; take more ranks or a smaller "
+  throw std::runtime_error("mpi transport: a message has " + std::to_string(bytes) +
+                           " bytes, must be at most 2147483647 for plain MPI; use more ranks or a smaller "
                            "--size");
 }
 
-// Calls with the operands as the front end takes them: buffers or pointers.
+// Calls `call` with the operands of the front end: buffers or pointers.
 template <typename Call>
 sycl::event with_operands(const memory_block& send, const memory_block& recv, Call&& call) {
   if (send.buffer) return call(*send.buffer, *recv.buffer);
@@ -29,13 +29,13 @@ sycl::event with_operands(const memory_block& send, const memory_block& recv, Ca
 auto from_offset(const byte_buffer& buffer, std::uint64_t offset) { return isthmus::at_offset(buffer, offset); }
 unsigned char* from_offset(unsigned char* pointer, std::uint64_t offset) { return pointer + offset; }
 
-// Counts and displacements for every rank.
+// Counts and displacements of every rank.
 struct block_lists {
   block_lists(const std::vector<message>& messages, int size)
       : counts(static_cast<std::size_t>(size)), displs(static_cast<std::size_t>(size)) {
-    for (const message& each : messages) {
-      counts[static_cast<std::size_t>(each.peer)] = each.bytes;
-      displs[static_cast<std::size_t>(each.peer)] = each.offset;
+    for (const message& entry : messages) {
+      counts[static_cast<std::size_t>(entry.peer)] = entry.bytes;
+      displs[static_cast<std::size_t>(entry.peer)] = entry.offset;
     }
   }
   std::vector<std::uint64_t> counts, displs;
@@ -46,8 +46,9 @@ std::vector<int> mpi_counts(const std::vector<std::uint64_t>& values) {
   return result;
 }
 
-std::optional<isthmus::communicator> make_communicator_for(transport_kind kind, MPI_Comm comm, const sycl::queue& queue,
-                                          const transport_options& options) {
+std::optional<isthmus::communicator> make_communicator_for(transport_kind kind, MPI_Comm comm,
+                                                           const sycl::queue& queue,
+                                                           const transport_options& options) {
   if (kind == transport_kind::mpi) return std::nullopt;
   const bool tasks = kind == transport_kind::isthmus_usm_task && queue.get_device().is_cpu();
   return isthmus::make_communicator(
@@ -64,21 +65,21 @@ const std::vector<std::string>& transport_names() {
   return names;
 }
 
-// Around one exchange while its time is asked for.
+// The scope of one exchange; measures its time while profiling.
 class transport::timed_scope {
  public:
   explicit timed_scope(transport& owner) : m_owner(owner) {
     if (!owner.m_profiled) return;
     owner.m_profiled->wait();
-    MPI_Barrier(owner.m_comm);  // who waits for a late rank is not communicating
+    MPI_Barrier(owner.m_comm);  // waiting for a late rank is not communication
     m_start = bench::steady_ns();
   }
-  sycl::event end(sycl::event done) const {
+  sycl::event end(sycl::event completion) const {
     if (m_owner.m_profiled) {
-      done.wait();
+      completion.wait();
       m_owner.m_profiled_s += static_cast<double>(bench::steady_ns() - m_start) / 1e9;
     }
-    return done;
+    return completion;
   }
 
  private:
@@ -105,7 +106,7 @@ transport transport::split(int color, int key) const {
   MPI_Comm subcommunicator = MPI_COMM_NULL;
   MPI_Comm_split(m_comm, color, key, &subcommunicator);
   transport result(m_kind, subcommunicator, m_queue, m_options,
-                 m_ranks ? m_ranks->split(color, key) : std::optional<isthmus::communicator>());
+                   m_ranks ? m_ranks->split(color, key) : std::optional<isthmus::communicator>());
   result.m_owned_comm.reset(new MPI_Comm(subcommunicator), [](MPI_Comm* comm) {
     MPI_Comm_free(comm);
     delete comm;
@@ -136,9 +137,9 @@ sycl::event transport::alltoall(const memory_block& send, const memory_block& re
     }));
   }
   const int count = mpi_count(bytes);
-  byte_buffer from = *send.buffer, to = *recv.buffer;
-  const sycl::host_accessor source(from), target(to);
-  MPI_Alltoall(&source[0], count, MPI_BYTE, &target[0], count, MPI_BYTE, m_comm);
+  byte_buffer send_buffer = *send.buffer, recv_buffer = *recv.buffer;
+  const sycl::host_accessor source(send_buffer), destination(recv_buffer);
+  MPI_Alltoall(&source[0], count, MPI_BYTE, &destination[0], count, MPI_BYTE, m_comm);
   return timed.end({});
 }
 
@@ -153,36 +154,37 @@ sycl::event transport::alltoallv(const memory_block& send, const std::vector<mes
                                 incoming.displs, wait_events);
     }));
   }
-  byte_buffer from = *send.buffer, to = *recv.buffer;
-  const sycl::host_accessor source(from), target(to);
+  byte_buffer send_buffer = *send.buffer, recv_buffer = *recv.buffer;
+  const sycl::host_accessor source(send_buffer), destination(recv_buffer);
   MPI_Alltoallv(&source[0], mpi_counts(outgoing.counts).data(), mpi_counts(outgoing.displs).data(), MPI_BYTE,
-                &target[0], mpi_counts(incoming.counts).data(), mpi_counts(incoming.displs).data(), MPI_BYTE,
-                m_comm);
+                &destination[0], mpi_counts(incoming.counts).data(), mpi_counts(incoming.displs).data(),
+                MPI_BYTE, m_comm);
   return timed.end({});
 }
 
 sycl::event transport::exchange(const memory_block& send, const std::vector<message>& out,
-                                const memory_block& recv, const std::vector<message>& in, const events& wait_events) {
+                                const memory_block& recv, const std::vector<message>& in,
+                                const events& wait_events) {
   const timed_scope timed(*this);
   if (m_ranks) {
     return timed.end(with_operands(send, recv, [&](auto&& source, auto&& destination) {
       isthmus::group group;
-      for (const message& each : out)
-        m_ranks->send(m_queue, from_offset(source, each.offset), each.bytes, each.peer, wait_events);
-      for (const message& each : in)
-        m_ranks->recv(m_queue, from_offset(destination, each.offset), each.bytes, each.peer, wait_events);
-      const events done = group.end();
-      return done.empty() ? sycl::event() : done.back();  // a rank alone has nobody to exchange with
+      for (const message& entry : out)
+        m_ranks->send(m_queue, from_offset(source, entry.offset), entry.bytes, entry.peer, wait_events);
+      for (const message& entry : in)
+        m_ranks->recv(m_queue, from_offset(destination, entry.offset), entry.bytes, entry.peer, wait_events);
+      const events completion = group.end();
+      return completion.empty() ? sycl::event() : completion.back();  // a single rank has no messages
     }));
   }
-  byte_buffer from = *send.buffer, to = *recv.buffer;
-  const sycl::host_accessor source(from), target(to);
+  byte_buffer send_buffer = *send.buffer, recv_buffer = *recv.buffer;
+  const sycl::host_accessor source(send_buffer), destination(recv_buffer);
   std::vector<MPI_Request> requests;
-  for (const message& each : in)
-    MPI_Irecv(&target[each.offset], mpi_count(each.bytes), MPI_BYTE, each.peer, 0, m_comm,
+  for (const message& entry : in)
+    MPI_Irecv(&destination[entry.offset], mpi_count(entry.bytes), MPI_BYTE, entry.peer, 0, m_comm,
               &requests.emplace_back());
-  for (const message& each : out)
-    MPI_Isend(&source[each.offset], mpi_count(each.bytes), MPI_BYTE, each.peer, 0, m_comm,
+  for (const message& entry : out)
+    MPI_Isend(&source[entry.offset], mpi_count(entry.bytes), MPI_BYTE, entry.peer, 0, m_comm,
               &requests.emplace_back());
   MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE);
   return timed.end({});
@@ -193,8 +195,8 @@ sycl::event transport::allreduce(const array<double>& data, const events& wait_e
   const memory_block& block = data.block();
   if (m_ranks) {
     return timed.end(with_operands(block, block, [&](auto&&, auto&& data_operand) {
-      return m_ranks->allreduce(m_queue, isthmus::as_datatype(isthmus::datatype::float64, data_operand), data.size(),
-                                isthmus::reduction_op::sum, wait_events);
+      return m_ranks->allreduce(m_queue, isthmus::as_datatype(isthmus::datatype::float64, data_operand),
+                                data.size(), isthmus::reduction_op::sum, wait_events);
     }));
   }
   byte_buffer both = *block.buffer;

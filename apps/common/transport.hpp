@@ -1,4 +1,4 @@
-// How the ranks of a program exchange arrays, behind one interface.
+// A common interface for the exchange of arrays between ranks.
 #pragma once
 
 #include <cstdint>
@@ -14,32 +14,33 @@
 
 namespace apps {
 
-// mpi               buffers, and plain MPI through a host_accessor: Listing 1 of the SuCL paper
-// isthmus           buffers
-// isthmus-usm       USM, messages in the symmetric heap, events; the program never waits
-// isthmus-usm-task  the same; where the device is a CPU, by host tasks instead of in the calling thread
+// The transports:
+//   mpi               buffers, and plain MPI through a host_accessor: Listing 1 of the SuCL paper
+//   isthmus           buffers
+//   isthmus-usm       USM, messages in the symmetric heap, events; the program never waits
+//   isthmus-usm-task  as isthmus-usm; on CPU devices with host tasks instead of the calling thread
 enum class transport_kind { mpi, isthmus, isthmus_usm, isthmus_usm_task };
-const std::vector<std::string>& transport_names();  // in the order of the enumeration
+const std::vector<std::string>& transport_names();  // in enumeration order
 
 struct transport_options {
   std::string config;  // Isthmus' configuration; "": the usual places
   double timeout_s = 60;
 };
 
-// A part of an array of messages, in bytes.
+// A part of a message array, in bytes.
 struct message {
   int peer;
   std::uint64_t offset, bytes;
 };
 
-// The ranks of one communicator. Every exchange is collective, comes after `after` and what its arrays were
-// used for before, and is complete for what comes after the event that it returns. The queue of exchanges is
-// not that of the program, so that kernels may run beside them.
+// The ranks of one communicator. Every exchange is collective. It starts after `wait_events` and after earlier
+// uses of its arrays, and is complete for work that depends on the returned event. Exchanges have their own
+// queue, so that kernels can overlap with them.
 class transport {
  public:
   // Collective over `comm`, which must outlive this.
   transport(transport_kind kind, MPI_Comm comm, const sycl::queue& queue, const transport_options& options);
-  // A part of it, as MPI_Comm_split.
+  // Splits the transport, like MPI_Comm_split.
   transport split(int color, int key) const;
 
   transport_kind kind() const { return m_kind; }
@@ -47,35 +48,37 @@ class transport {
   int rank() const { return m_rank; }
   int size() const { return m_size; }
   MPI_Comm comm() const { return m_comm; }
-  // Isthmus' own words on where alltoalls of this size go.
+  // The backend that Isthmus selects for alltoalls of this size.
   std::string backend(std::uint64_t bytes) const;
 
-  // For kernels.
+  // Allocates an array for kernels.
   template <typename T>
   array<T> make_array(std::uint64_t count) const {
     return array<T>(uses_buffers() ? make_buffer(count * sizeof(T)) : make_usm(m_queue, count * sizeof(T)));
   }
-  // For messages: `count` is the same on every rank. Collective.
+  // Allocates a message array; `count` is equal on all ranks. Collective.
   template <typename T>
   array<T> make_messages(std::uint64_t count) const {
     return array<T>(uses_buffers() ? make_buffer(count * sizeof(T)) : make_symmetric(count * sizeof(T)));
   }
 
-  // Block r of recv, of `bytes`, from rank r.
+  // alltoall with blocks of `bytes`: block r of `recv` comes from rank r.
   sycl::event alltoall(const memory_block& send, const memory_block& recv, std::uint64_t bytes,
                        const events& wait_events);
-  // The same with blocks of any size and place; at most one message each way between two ranks.
+  // alltoall with blocks of any size and offset; at most one message in each direction between two ranks.
   sycl::event alltoallv(const memory_block& send, const std::vector<message>& out, const memory_block& recv,
                         const std::vector<message>& in, const events& wait_events);
-  // Point to point, started together: the n-th message to a rank is the n-th that it expects from here.
+  // Point-to-point messages that start together. The n-th message to a rank is the n-th one that it expects
+  // from this rank.
   sycl::event exchange(const memory_block& send, const std::vector<message>& out, const memory_block& recv,
                        const std::vector<message>& in, const events& wait_events);
-  // The sum over ranks of every element, in place.
+  // Sums every element over the ranks, in place.
   sycl::event allreduce(const array<double>& data, const events& wait_events);
 
-  // While on, every exchange waits for the work of `queue` before and itself after, and its time is counted.
+  // Starts timing: every exchange waits for earlier work of `queue` and for its own completion, and its
+  // time is added.
   void profile(const sycl::queue& queue) { m_profiled = queue; }
-  // The seconds in exchanges since profile(), whose end this is.
+  // Ends timing; returns the seconds spent in exchanges since profile().
   double end_profile();
 
  private:
@@ -88,8 +91,8 @@ class transport {
 
   transport_kind m_kind;
   MPI_Comm m_comm;
-  std::shared_ptr<MPI_Comm> m_owned_comm;  // of a part
-  sycl::queue m_queue;                     // of exchanges
+  std::shared_ptr<MPI_Comm> m_owned_comm;  // of a split transport
+  sycl::queue m_queue;                     // for exchanges
   transport_options m_options;
   std::shared_ptr<isthmus::communicator> m_ranks;  // null: MPI
   int m_rank = 0, m_size = 1;

@@ -1,4 +1,4 @@
-// What the Parallel Research Kernels here share: the order of a square.
+// The order of the square that the Parallel Research Kernels use.
 #pragma once
 
 #include <bit>
@@ -14,7 +14,7 @@ inline std::uint64_t order_of(const apps::program_options& options) {
   if (x != y || z != 1)
     throw apps::bad_argument("--size: " + std::to_string(x) + "," + std::to_string(y) + "," +
                              std::to_string(z) +
-                             "; the rule is one number, the order of a square, without --scaling weak");
+                             " must be one number, the order of a square; do not use --scaling weak");
   return x;
 }
 

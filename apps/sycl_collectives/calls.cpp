@@ -25,7 +25,7 @@ isthmus_operation operation_of(const call_shape& shape, const float* send, float
   return operation;
 }
 
-// MPI counts and displacements are int; the job's sizes are far below their limit.
+// MPI counts and displacements are int; the sizes of this program are far below the limit.
 std::vector<int> narrow(const std::vector<std::uint64_t>& values) { return {values.begin(), values.end()}; }
 
 }  // namespace
@@ -85,7 +85,7 @@ void call_mpi(MPI_Comm comm, const call_shape& shape, const float* send, float* 
 
 void call_listing1(MPI_Comm comm, const call_shape& shape, sycl::buffer<float, 1>& send,
                    sycl::buffer<float, 1>& recv) {
-  // Only what this rank uses: an accessor costs as much as a small message.
+  // Only operands that this rank uses, because an accessor costs as much as a small message.
   std::optional<sycl::host_accessor<float, 1>> send_accessor, recv_accessor;
   if (shape.send_elements > 0) send_accessor.emplace(send);
   if (shape.recv_elements > 0) recv_accessor.emplace(recv);

@@ -1,4 +1,4 @@
-// One collective through each interface that the job compares.
+// One collective through each interface that the program compares.
 #pragma once
 
 #include <isthmus/sycl/mpi.hpp>
@@ -7,10 +7,10 @@
 
 namespace sycl_collectives {
 
-// Isthmus' SYCL front end; operands are USM pointers or buffers.
+// The SYCL front end of Isthmus; operands are USM pointers or buffers.
 template <typename Send, typename Recv>
-sycl::event call_isthmus(const isthmus::communicator& ranks, sycl::queue& queue, const call_shape& shape, Send& send,
-                         Recv& recv) {
+sycl::event call_isthmus(const isthmus::communicator& ranks, sycl::queue& queue, const call_shape& shape,
+                         Send& send, Recv& recv) {
   constexpr auto sum = isthmus::reduction_op::sum;
   switch (shape.entry.collective) {
     case ISTHMUS_BROADCAST: return ranks.broadcast(queue, recv, shape.count, shape.root);
@@ -45,7 +45,7 @@ sycl::event call_isthmus(const isthmus::communicator& ranks, sycl::queue& queue,
   return ranks.barrier(queue);
 }
 
-// Isthmus' C ABI on host pointers: what the SYCL front end stands on.
+// The C ABI of Isthmus on host pointers, on which the SYCL front end is built.
 void call_core(isthmus_communicator ranks, const call_shape& shape, const float* send, float* recv);
 
 // Plain MPI on host pointers.

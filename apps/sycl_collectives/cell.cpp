@@ -36,8 +36,8 @@ void fill_on_host(float* data, std::uint64_t count, std::uint32_t call, int rank
 
 }  // namespace
 
-test_cell::test_cell(const call_shape& shape, arena& memory, const job_kernels& kernels, const isthmus::communicator& ranks,
-           MPI_Comm comm)
+test_cell::test_cell(const call_shape& shape, arena& memory, const job_kernels& kernels,
+                     const isthmus::communicator& ranks, MPI_Comm comm)
     : m_shape(shape),
       m_memory(memory),
       m_kernels(kernels),
@@ -88,7 +88,8 @@ void test_cell::run(call_path path) {
     case call_path::isthmus_host:
       return call_core(m_ranks.native(), m_shape, m_memory.host_send.get(), m_memory.host_recv.get());
     case call_path::listing1: return call_listing1(m_comm, m_shape, m_send_buffer, m_recv_buffer);
-    case call_path::mpi_host: return call_mpi(m_comm, m_shape, m_memory.host_send.get(), m_memory.host_recv.get());
+    case call_path::mpi_host:
+      return call_mpi(m_comm, m_shape, m_memory.host_send.get(), m_memory.host_recv.get());
   }
 }
 

@@ -1,4 +1,4 @@
-// One collective at one size, through every path, with the memory that each path works on.
+// One collective at one size through every path, with the memory of each path.
 #pragma once
 
 #include <isthmus/sycl/mpi.hpp>
@@ -12,11 +12,11 @@
 namespace sycl_collectives {
 
 enum class call_path { isthmus_usm, isthmus_buffer, isthmus_host, listing1, mpi_host };
-inline constexpr call_path all_paths[] = {call_path::isthmus_usm, call_path::isthmus_buffer, call_path::isthmus_host,
-                                     call_path::listing1, call_path::mpi_host};
+inline constexpr call_path all_paths[] = {call_path::isthmus_usm, call_path::isthmus_buffer,
+                                          call_path::isthmus_host, call_path::listing1, call_path::mpi_host};
 inline bool is_isthmus(call_path path) { return path != call_path::listing1 && path != call_path::mpi_host; }
 
-// Memory that is allocated once for the whole job, as large as its largest cell.
+// Memory that is allocated once for the whole run, as large as its largest cell.
 struct arena {
   arena(const sycl::queue& queue, std::uint64_t send_elements, std::uint64_t recv_elements);
   ~arena();
@@ -31,25 +31,25 @@ struct arena {
 
 class test_cell {
  public:
-  test_cell(const call_shape& shape, arena& memory, const job_kernels& kernels, const isthmus::communicator& ranks,
-       MPI_Comm comm);
+  test_cell(const call_shape& shape, arena& memory, const job_kernels& kernels,
+            const isthmus::communicator& ranks, MPI_Comm comm);
 
   const call_shape& shape() const { return m_shape; }
 
-  // Fresh random inputs for `call` and a poisoned output, on the side where the path computes: kernels for the
-  // SYCL paths, so that their data lies on the device. Paths share buffers, but not all of them, so without the
-  // poison the output of one would be warmer than that of another.
+  // Writes new random inputs for `call` and a poisoned output where the path computes: kernels for the SYCL
+  // paths, so that their data is on the device. Some paths share buffers, so without poisoning the output of
+  // one path would be warmer in the caches than that of another.
   void prepare(call_path path, std::uint32_t call);
-  // The operation; complete when it returns.
+  // Runs the operation; complete on return.
   void run(call_path path);
-  // Lets the consumer work on the result and compares with the oracle. Returns the wrong elements.
+  // Runs the consumer on the result and compares it with the oracle. Returns the number of wrong elements.
   std::uint64_t verify(call_path path, std::uint32_t call);
 
  private:
   template <typename Data>
   void prepare_on_device(Data& send, Data& recv, std::uint32_t call);
   void prepare_on_host(std::uint32_t call);
-  // What the consumer makes of the result.
+  // The result after the consumer.
   std::vector<float> consume(call_path path);
 
   call_shape m_shape;

@@ -1,5 +1,5 @@
-// What the kernels compute, for both ways of compiling them (apps/common/kernel.hpp), behind the generator of
-// the oracle. Therefore it includes nothing and uses no library.
+// Device code of the kernels, for both ways of compiling them (apps/common/kernel.hpp), compiled after the
+// oracle's generator. It includes no headers and uses no library.
 #ifndef SYCL_COLLECTIVES_DEVICE_CODE_HPP
 #define SYCL_COLLECTIVES_DEVICE_CODE_HPP
 
@@ -7,14 +7,14 @@ namespace sycl_collectives {
 
 inline float as_float(unsigned bits) { return __builtin_bit_cast(float, bits); }
 
-// What the consumer makes of a received element, and back; exact for normal numbers.
+// The consumer's result for a received element, and its inverse; exact for normal numbers.
 inline float consumed(float element) { return element * 0.5f; }
 inline float received(float element) { return element * 2; }
 
-// A NaN that no generator makes, so that an element nobody wrote is seen.
+// A NaN that the generator never produces, so that an element that was not written is detected.
 constexpr unsigned poison_bits = 0x7fa5a5a5u;
 
-// Random float i of stream `key`.
+// Writes random float i of stream `key`.
 struct filler {
   static constexpr const char* name = "sycl_collectives::filler";
   unsigned key;

@@ -1,5 +1,5 @@
-// The compute side of the job: a producer of random inputs, a poisoner, and a consumer of the results, on
-// USM and on buffers.
+// The kernels of the program on USM and on buffers: a producer of random inputs, a poisoner, and a
+// consumer of results.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 #include "launcher.hpp"
 #include "oracle/generator.hpp"
-// behind the generator, which it uses
+// after the generator, which it uses
 #include "device_code.hpp"
 #include "sycl_collectives/device_text.hpp"  // generated
 
@@ -15,15 +15,15 @@ namespace sycl_collectives {
 
 using float_buffer = sycl::buffer<float, 1>;
 
-// Asynchronous; Data is float* or float_buffer.
+// The kernels; asynchronous. Data is float* or float_buffer.
 class job_kernels {
  public:
-  // Compiles for the queue's device; throws sycl::exception with the compiler's log.
+  // Compiles the kernels for the queue's device; throws sycl::exception with the compiler's log.
   explicit job_kernels(const sycl::queue& queue)
       : m_launcher(queue, device_text,
                    {apps::source_of<filler>(), apps::source_of<poisoner>(), apps::source_of<consumer>()}) {}
 
-  static const char* compiled_by() { return apps::launcher::compiled_by(); }
+  static const char* compilation_mode() { return apps::launcher::compilation_mode(); }
 
   // data[i] = random float i of stream `key`, for i < count.
   template <typename Data>

@@ -1,12 +1,13 @@
-// The main job: ranks under MPI, each on a SYCL device, compute inputs with a kernel, run every collective
-// of Isthmus on buffers and on USM, check every result, and time it beside plain MPI.
+// Runs every collective of Isthmus on SYCL buffers and USM: MPI ranks, each on a SYCL device, compute inputs
+// with a kernel, check every result, and compare the times with plain MPI.
 //
 //   mpiexec -n 4 sycl_collectives --out results.json
 //
-// Times. For each call, the maximum over ranks; then minimum, median and maximum over calls. The paths of a
-// cell take turns, in an order that rotates from sample to sample, so that a change of the machine's speed
-// meets all of them alike. Every call has fresh random inputs. Exit status: 0, 1 (a failure), 2 (a result
-// was wrong).
+// Times: for each call the maximum over ranks, then minimum, median and maximum over calls. The paths of a cell
+// alternate in an order that rotates from sample to sample, so that changes of the machine's speed affect all
+// paths equally. Every call has new random inputs.
+//
+// Exit status: 0, 1 (a failure), 2 (a wrong result).
 #include <sys/sysinfo.h>
 
 #include <algorithm>
@@ -27,7 +28,7 @@ namespace {
 constexpr std::uint64_t large_bytes = 8u << 20;
 constexpr int large_min_samples = 3;
 
-// The whole job on one rank.
+// The whole run on one rank.
 class job {
  public:
   job(const program_options& options, const isthmus::communicator& ranks, const sycl::queue& queue,
@@ -47,7 +48,7 @@ class job {
     }
   }
 
-  // Returns the wrong elements of all ranks.
+  // Runs all cells. Returns the wrong elements of all ranks.
   std::uint64_t run() {
     const std::uint64_t start = bench::steady_ns();
     std::unique_ptr<job_report> report;
@@ -62,7 +63,7 @@ class job {
     arena memory(m_queue, send_elements, recv_elements);
     for (const call_shape& shape : m_shapes) {
       if (footprint(shape) > limit) {
-        if (report) report->cell_skipped(shape, "its buffers would take more than half of the free memory");
+        if (report) report->cell_skipped(shape, "its buffers need more than half of the free memory");
         continue;
       }
       test_cell cell(shape, memory, m_kernels, m_ranks, MPI_COMM_WORLD);
@@ -78,7 +79,7 @@ class job {
   }
 
  private:
-  // The largest footprint over the ranks: USM, buffers and host arrays, on every rank of this machine.
+  // The memory of a cell on all ranks of this machine: USM, buffers and host arrays.
   std::uint64_t footprint(const call_shape& shape) const {
     std::uint64_t elements = 0;
     for (int r = 0; r < shape.size; ++r) {
@@ -93,29 +94,29 @@ class job {
     cell.prepare(path, call);
     m_team.barrier();
     cell.run(path);
-    std::uint64_t own = cell.verify(path, call), all = 0;
-    MPI_Allreduce(&own, &all, 1, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
+    std::uint64_t local_wrong = cell.verify(path, call), all = 0;
+    MPI_Allreduce(&local_wrong, &all, 1, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
     return all;
   }
 
   double run_once(test_cell& cell, call_path path) {
     cell.prepare(path, m_call++);
     m_team.barrier();
-    const std::uint64_t before = bench::ticks();
+    const std::uint64_t start = bench::ticks();
     cell.run(path);
-    return static_cast<double>(bench::ticks() - before) * bench::ns_per_tick() / 1e3;
+    return static_cast<double>(bench::ticks() - start) * bench::ns_per_tick() / 1e3;
   }
 
-  // The second of two calls in a row: some paths share memory, and what was used more often of late stays in
-  // the caches, so that the first call would time the order of the paths. Where ranks outnumber the cores,
-  // calls can take minutes, and the scheduler decides how long.
+  // Times the second of two consecutive calls. Some paths share memory, and recently used memory stays in the
+  // caches, so the first call would measure the order of the paths. If ranks outnumber the cores, only one call
+  // is made: calls can take minutes there, and the scheduler determines their duration.
   double time_once(test_cell& cell, call_path path) {
     if (m_has_core_each) run_once(cell, path);
     return run_once(cell, path);
   }
 
-  // All but those that were too slow at a smaller size of the same collective, and on a device those of Isthmus
-  // that start from host memory.
+  // The paths to measure: all except those that were too slow at a smaller size of the same collective and, on
+  // a device, the Isthmus path that starts from host memory.
   std::vector<call_path> paths_of(const call_shape& shape) {
     if (m_collective != shape.entry.name) {
       m_collective = shape.entry.name;
@@ -130,8 +131,8 @@ class job {
     return paths;
   }
 
-  // Ranks that outnumber the cores can make a plain MPI call take minutes. The samples are those of all ranks,
-  // so all decide alike.
+  // Skips slow paths at larger sizes: if ranks outnumber the cores, a plain MPI call can take minutes. The
+  // samples are the maximum over ranks, so all ranks make the same decision.
   void skip_slow_paths(const call_shape& shape, const std::vector<measurement>& measured, job_report* report) {
     for (const measurement& entry : measured) {
       const double seconds = *std::min_element(entry.samples_us.begin(), entry.samples_us.end()) / 1e6;
@@ -147,17 +148,18 @@ class job {
     const int min_samples = cell.shape().bytes < large_bytes ? m_options.min_samples : large_min_samples;
     const std::uint64_t start = bench::steady_ns();
     for (int sample = 0;; ++sample) {
-      for (std::size_t turn = 0; turn < measured.size(); ++turn) {
-        measurement& entry = measured[(turn + static_cast<std::size_t>(sample)) % measured.size()];
+      for (std::size_t position = 0; position < measured.size(); ++position) {
+        measurement& entry = measured[(position + static_cast<std::size_t>(sample)) % measured.size()];
         entry.samples_us.push_back(time_once(cell, entry.path));
       }
-      const bool spent = static_cast<double>(bench::steady_ns() - start) / 1e9 > m_options.budget_s;
-      const bool enough = sample + 1 >= min_samples && (spent || sample + 1 >= m_options.max_samples);
-      if (m_team.decide(enough ? 1 : 0) == 1) break;
+      const bool is_time_spent = static_cast<double>(bench::steady_ns() - start) / 1e9 > m_options.budget_s;
+      const bool has_enough_samples =
+          sample + 1 >= min_samples && (is_time_spent || sample + 1 >= m_options.max_samples);
+      if (m_team.decide(has_enough_samples ? 1 : 0) == 1) break;
     }
     for (measurement& entry : measured) {
-      MPI_Allreduce(MPI_IN_PLACE, entry.samples_us.data(), static_cast<int>(entry.samples_us.size()), MPI_DOUBLE,
-                    MPI_MAX, MPI_COMM_WORLD);
+      MPI_Allreduce(MPI_IN_PLACE, entry.samples_us.data(), static_cast<int>(entry.samples_us.size()),
+                    MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     }
     return measured;
   }
@@ -170,8 +172,8 @@ class job {
   job_kernels m_kernels;
   std::vector<call_shape> m_shapes;
   std::uint32_t m_call = 1;
-  std::string m_collective;      // whose sizes are being measured
-  std::vector<call_path> m_skipped_paths;  // of it
+  std::string m_collective;                // the collective that is being measured
+  std::vector<call_path> m_skipped_paths;  // of this collective
 };
 
 int run(const program_options& options) {
@@ -194,9 +196,10 @@ int run(const program_options& options) {
 int main(int argc, char** argv) {
   const sycl_collectives::program_options options = sycl_collectives::parse(argc, argv);
   int provided = 0;
-  // One thread at a time calls MPI here. MULTIPLE would make MPICH, the peer, several times slower for short
-  // messages (docs/benchmarks.md).
-  MPI_Init_thread(&argc, &argv, options.thread_multiple ? MPI_THREAD_MULTIPLE : MPI_THREAD_SERIALIZED, &provided);
+  // One thread at a time calls MPI here. MPI_THREAD_MULTIPLE would slow down short messages of MPICH, the
+  // competitor, several times (docs/internals/benchmarks.md).
+  MPI_Init_thread(&argc, &argv, options.thread_multiple ? MPI_THREAD_MULTIPLE : MPI_THREAD_SERIALIZED,
+                  &provided);
   int status = 1;
   try {
     apps::prepare_environment();

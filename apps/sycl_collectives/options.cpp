@@ -14,28 +14,31 @@ program_options parse(int argc, char** argv) {
   std::string sizes = "128:128M", progress = "text";
   bool quick = false;
   std::vector<std::string> names;
-  for (const collective_entry& one : all_entries()) names.emplace_back(one.name);
+  for (const collective_entry& entry : all_entries()) names.emplace_back(entry.name);
 
   CLI::App app{
-      "Runs, verifies and times every collective of Isthmus on SYCL buffers and USM, beside plain MPI. "
+      "Runs, verifies and times every collective of Isthmus on SYCL buffers and USM, and compares it with "
+      "plain MPI. "
       "Start it with mpiexec."};
   app.add_option("--sizes", sizes, "bytes: FIRST:LAST (doubling), FIRST:LAST:FACTOR, or a list")
       ->capture_default_str();
-  app.add_option("--collectives", options.collectives, "which, by name (default: all)")
+  app.add_option("--collectives", options.collectives, "collectives to run, by name (default: all)")
       ->delimiter(',')
       ->check(CLI::IsMember(names));
   app.add_option("--out", options.out, "write the records to this JSON file");
   app.add_flag("--thread-multiple", options.thread_multiple,
-               "MPI serves several threads, which the backend hybrid needs and which makes it slower");
+               "use MPI_THREAD_MULTIPLE, which the backend hybrid needs but which makes MPI slower");
   app.add_flag("--host-task", options.host_task,
-               "on CPU devices calls run in host tasks, for which the program does not wait");
+               "run calls on CPU devices in host tasks, for which the program does not wait");
   app.add_option("--config", options.config, "Isthmus configuration file");
   app.add_option("--progress", progress, "text (a table) or json (one object a line)")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
-  app.add_option("--budget", options.budget_s, "seconds measured per collective and size")->capture_default_str();
-  app.add_option("--longest-call", options.longest_call_s,
-                 "seconds of a call after which a plain MPI path is left out at the collective's larger sizes")
+  app.add_option("--budget", options.budget_s, "seconds measured per collective and size")
+      ->capture_default_str();
+  app.add_option(
+         "--longest-call", options.longest_call_s,
+         "skip a plain MPI path at larger sizes of a collective if a call takes longer than this, in seconds")
       ->capture_default_str();
   app.add_option("--timeout", options.timeout_s, "seconds to wait for other ranks")->capture_default_str();
   app.add_flag("--quick", quick, "few sizes up to 1 MiB, few samples");
@@ -48,7 +51,7 @@ program_options parse(int argc, char** argv) {
     }
     options.sizes = bench::parse_sizes(sizes);
     if (std::count(options.sizes.begin(), options.sizes.end(), 0) > 0)
-      throw CLI::ValidationError("--sizes", "0 bytes can't be timed here");
+      throw CLI::ValidationError("--sizes", "0 bytes cannot be timed; use sizes of at least 1");
   } catch (const CLI::Error& error) {
     std::exit(app.exit(error));
   }

@@ -27,8 +27,8 @@ path_label label(call_path path, bool host_task) {
   return {"", ""};
 }
 
-nlohmann::json record_of(const call_shape& shape, const measurement& measured, const selected_backend& selection, bool host_task,
-                         double core_us) {
+nlohmann::json record_of(const call_shape& shape, const measurement& measured,
+                         const selected_backend& selection, bool host_task, double core_us) {
   const path_label label = sycl_collectives::label(measured.path, host_task);
   const double median = bench::median(measured.samples_us);
   nlohmann::json record = bench::record_of(
@@ -39,7 +39,8 @@ nlohmann::json record_of(const call_shape& shape, const measurement& measured, c
   record["samples"] = measured.samples_us.size();
   record["wrong"] = measured.wrong;
   if (bench::reduces(shape.entry.collective)) record["op"] = "sum";
-  const bool through_sycl = measured.path == call_path::isthmus_usm || measured.path == call_path::isthmus_buffer;
+  const bool through_sycl =
+      measured.path == call_path::isthmus_usm || measured.path == call_path::isthmus_buffer;
   if (through_sycl && core_us > 0) record["over_c_api_us"] = median - core_us;  // 0: not on a device
   return record;
 }
@@ -61,9 +62,9 @@ job_report::job_report(const program_options& options, const isthmus::communicat
   const sycl::platform platform = ranks.device().get_platform();
   m_document = bench::empty_document(
       options.command, {{"isthmus", isthmus_version()},
-                      {"sycl", platform.get_info<sycl::info::platform::name>() + " " +
-                                   ranks.device().get_info<sycl::info::device::driver_version>()},
-                      {"mpi", isthmus::mpi::detail::library()}});
+                        {"sycl", platform.get_info<sycl::info::platform::name>() + " " +
+                                     ranks.device().get_info<sycl::info::device::driver_version>()},
+                        {"mpi", isthmus::mpi::detail::library()}});
   if (!ranks.device().is_cpu()) m_document["machine"]["gpus"].push_back(device);
   nlohmann::json paths = nlohmann::json::array();
   for (const call_path path : all_paths)
@@ -72,16 +73,16 @@ job_report::job_report(const program_options& options, const isthmus::communicat
   const nlohmann::json sycl_path = nlohmann::json::parse(ranks.explain(ISTHMUS_BARRIER, 0)).at("sycl");
   if (options.progress_json) {
     write_line({{"event", "start"},
-         {"ranks", ranks.size()},
-         {"cells", cells},
-         {"device", device},
-         {"kernels", job_kernels::compiled_by()},
-         {"sycl", sycl_path},
-         {"paths", paths}});
+                {"ranks", ranks.size()},
+                {"cells", cells},
+                {"device", device},
+                {"kernels", job_kernels::compilation_mode()},
+                {"sycl", sycl_path},
+                {"paths", paths}});
     return;
   }
-  std::printf("%d ranks on %s; kernels: %s; calls: %s\n", ranks.size(), device.c_str(), job_kernels::compiled_by(),
-              sycl_path.at("reason").get<std::string>().c_str());
+  std::printf("%d ranks on %s; kernels: %s; calls: %s\n", ranks.size(), device.c_str(),
+              job_kernels::compilation_mode(), sycl_path.at("reason").get<std::string>().c_str());
 }
 
 void job_report::write_line(const nlohmann::json& line) const {
@@ -89,25 +90,26 @@ void job_report::write_line(const nlohmann::json& line) const {
   std::fflush(stdout);
 }
 
-void job_report::cell_done(const call_shape& shape, const std::vector<measurement>& measured, const selected_backend& selection) {
+void job_report::cell_done(const call_shape& shape, const std::vector<measurement>& measured,
+                           const selected_backend& selection) {
   ++m_done;
   double core_us = 0;
-  for (const measurement& one : measured) {
-    if (one.path == call_path::isthmus_host) core_us = bench::median(one.samples_us);
+  for (const measurement& entry : measured) {
+    if (entry.path == call_path::isthmus_host) core_us = bench::median(entry.samples_us);
   }
   nlohmann::json records = nlohmann::json::array();
-  for (const measurement& one : measured) {
-    records.push_back(record_of(shape, one, selection, m_options.host_task, core_us));
-    m_wrong += one.wrong;
+  for (const measurement& entry : measured) {
+    records.push_back(record_of(shape, entry, selection, m_options.host_task, core_us));
+    m_wrong += entry.wrong;
     m_document["records"].push_back(records.back());
   }
   if (m_options.progress_json) {
     write_line({{"event", "cell"},
-         {"done", m_done},
-         {"cells", m_cells},
-         {"collective", shape.entry.name},
-         {"bytes", shape.bytes},
-         {"records", records}});
+                {"done", m_done},
+                {"cells", m_cells},
+                {"collective", shape.entry.name},
+                {"bytes", shape.bytes},
+                {"records", records}});
     return;
   }
   if (m_previous != shape.entry.name) {
@@ -131,11 +133,11 @@ void job_report::cell_skipped(const call_shape& shape, const std::string& reason
   ++m_done;
   if (m_options.progress_json) {
     write_line({{"event", "skipped"},
-         {"done", m_done},
-         {"cells", m_cells},
-         {"collective", shape.entry.name},
-         {"bytes", shape.bytes},
-         {"reason", reason}});
+                {"done", m_done},
+                {"cells", m_cells},
+                {"collective", shape.entry.name},
+                {"bytes", shape.bytes},
+                {"reason", reason}});
     return;
   }
   std::printf("%-14s %10llu  skipped: %s\n", shape.entry.name, static_cast<unsigned long long>(shape.bytes),
@@ -146,11 +148,11 @@ void job_report::path_skipped(const call_shape& shape, call_path path, double se
   const path_label label = sycl_collectives::label(path, m_options.host_task);
   if (m_options.progress_json) {
     write_line({{"event", "left_out"},
-         {"collective", shape.entry.name},
-         {"bytes", shape.bytes},
-         {"provider", label.provider},
-         {"mode", label.mode},
-         {"seconds", seconds}});
+                {"collective", shape.entry.name},
+                {"bytes", shape.bytes},
+                {"provider", label.provider},
+                {"mode", label.mode},
+                {"seconds", seconds}});
     return;
   }
   std::printf("%-14s %10llu  %-9s %-11s left out at larger sizes: a call took %.2f s\n", shape.entry.name,

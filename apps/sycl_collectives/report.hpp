@@ -1,4 +1,4 @@
-// What the job says while it runs and what it leaves behind: the record format of docs/benchmarks.md.
+// The progress output and the records of the program, in the record format of docs/internals/benchmarks.md.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,21 +10,22 @@
 
 namespace sycl_collectives {
 
-// Samples of one path in one cell: the maximum over ranks of each call, and wrong elements of all ranks.
+// The samples of one path in one cell, each the maximum over ranks, and the wrong elements of all ranks.
 struct measurement {
   call_path path;
   std::vector<double> samples_us;
   std::uint64_t wrong = 0;
 };
 
-// Which backend a path's calls go to, and why.
+// The backend of a path's calls, and the reason.
 struct selected_backend {
   std::string backend;
   std::string reason;
 };
 selected_backend explain(const isthmus::communicator& ranks, const call_shape& shape);
 
-// Used on rank 0 only. Progress goes to standard output: a table, or with --progress json one object a line:
+// The report, used on rank 0 only. Progress goes to standard output: a table, or with --progress json one
+// object per line:
 //   {"event": "start", "ranks", "cells", "device", "kernels", "paths"}
 //   {"event": "cell", "done", "cells", "collective", "bytes", "records": [...]}   as in results.json
 //   {"event": "skipped", "done", "cells", "collective", "bytes", "reason"}
@@ -34,11 +35,12 @@ class job_report {
  public:
   job_report(const program_options& options, const isthmus::communicator& ranks, std::size_t cells);
 
-  void cell_done(const call_shape& shape, const std::vector<measurement>& measured, const selected_backend& selection);
+  void cell_done(const call_shape& shape, const std::vector<measurement>& measured,
+                 const selected_backend& selection);
   void cell_skipped(const call_shape& shape, const std::string& reason);
-  // The path takes no part in the collective's larger sizes, because a call of this one took so long.
+  // The path is skipped at larger sizes of the collective, because a call took `seconds`.
   void path_skipped(const call_shape& shape, call_path path, double seconds);
-  // Writes the file and the summary; throws std::runtime_error if it cannot.
+  // Writes the file and the summary; throws std::runtime_error on failure.
   void finish(double seconds);
   std::uint64_t wrong() const { return m_wrong; }
 

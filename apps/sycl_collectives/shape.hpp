@@ -1,4 +1,4 @@
-// What one rank does in one collective of a given size: counts and blocks, from the oracle of the tests.
+// The arguments of one rank in one collective of a given size: counts and blocks, from the oracle of the tests.
 #pragma once
 
 #include <isthmus/isthmus.h>
@@ -10,7 +10,7 @@
 
 namespace sycl_collectives {
 
-// The collectives of THE TABLE; its send and recv are measured together, as a ring exchange.
+// The collectives to run; send and recv are measured together, as a ring exchange.
 struct collective_entry {
   const char* name;
   isthmus_collective collective;  // ISTHMUS_SEND: the ring exchange
@@ -22,19 +22,19 @@ struct call_shape {
   int rank = 0;
   int size = 1;
   int root = 0;
-  std::uint64_t bytes = 0;          // of the buffer that nccl-tests calls size; allgather: bytes per rank
-  std::uint64_t count = 0;          // the argument of that name, in elements
-  std::uint64_t send_elements = 0;  // in this rank's buffers; 0: not used
+  std::uint64_t bytes = 0;          // the size as nccl-tests defines it; allgather: bytes per rank
+  std::uint64_t count = 0;          // the count argument, in elements
+  std::uint64_t send_elements = 0;  // of this rank's buffers; 0: not used
   std::uint64_t recv_elements = 0;
   bool in_place = false;  // broadcast: the root sends from its receive buffer, as MPI does
   std::vector<std::uint64_t> send_counts, send_displs, recv_counts, recv_displs;  // v-collectives
-  oracle::operation_shape definition;                                                       // of all ranks
+  oracle::operation_shape definition;                                             // of all ranks
 
   int next() const { return (rank + 1) % size; }
   int previous() const { return (rank + size - 1) % size; }
 };
 
-// `bytes` is cut to whole blocks of floats.
+// The arguments for a size of `bytes`, rounded down to whole blocks of floats.
 call_shape make_shape(const collective_entry& entry, std::uint64_t bytes, int rank, int size);
 
 }  // namespace sycl_collectives

@@ -1,11 +1,11 @@
-"""A training run that loses a rank and goes on with the others, with DistributedDataParallel on CPUs or GPUs.
+"""Elastic training: loses a rank and continues with the others, with DistributedDataParallel on CPUs or GPUs.
 
     python examples/elastic/train.py --ranks 4 --lose 2 --at 10 --steps 40
     python examples/elastic/train.py --ranks 2 --lose 1 --device cuda
 
-One process a rank; rank `--lose` ends without a word (SIGKILL) in step `--at`. The others get an error, shrink
-the group, take over the parameters and the step of its lowest rank, and go on. The store is a file, so that any
-rank may go; a store that lives in a rank goes with it. docs/shrink.md has the rest.
+One process per rank. Rank `--lose` is killed (SIGKILL) in step `--at`. The others get an error, shrink the
+group, take over the parameters and the step of its lowest rank, and continue. The store is a file, so that any
+rank can exit; a store inside a rank would be lost with it. docs/guide/failures.md has the details.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import isthmus.torch
 
 
 def batch(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the rank learns from in that step: the sum of its inputs."""
+    """The training data of a rank and step: inputs, and their sums as targets."""
     random = torch.Generator().manual_seed(1000 * step + rank)
     inputs = torch.randn(32, 8, generator=random)
     return inputs, inputs.sum(1, keepdim=True)
@@ -40,16 +40,16 @@ def train_step(ddp: DistributedDataParallel, optimizer: torch.optim.Optimizer, s
     mean = loss.detach()
     work = dist.all_reduce(mean, async_op=True)
     work.wait()
-    total = mean.item()  # where a GPU's calls end, also those that a lost rank has ended
-    work.wait()  # which this raises
-    optimizer.step()  # once every rank has all gradients
+    total = mean.item()  # waits for the GPU's calls, also for those that a lost rank aborted
+    work.wait()  # raises the error of an aborted call
+    optimizer.step()  # only after every rank has all gradients
     return total / dist.get_world_size()
 
 
 def recover(model: nn.Module, step: int) -> tuple[DistributedDataParallel, int]:
-    """The survivors with one another's state; some may have finished the step in which others failed."""
+    """Synchronizes the state of the survivors; some may have finished the step in which others failed."""
     isthmus.torch.shrink()
-    ddp = DistributedDataParallel(model)  # sends the parameters of rank 0
+    ddp = DistributedDataParallel(model)  # broadcasts the parameters of rank 0
     agreed = torch.tensor([step], device=next(model.parameters()).device)
     dist.broadcast(agreed, 0)
     return ddp, int(agreed.item())
@@ -80,11 +80,11 @@ def train(rank: int, options: argparse.Namespace, store: str) -> None:
         try:
             losses.append(train_step(ddp, optimizer, step))
             step += 1
-        except RuntimeError as failure:  # DistBackendError is one; autograd raises what its threads met
+        except RuntimeError as failure:  # includes DistBackendError and errors of autograd's threads
             failed = str(failure).splitlines()[0]
         if failed:
             print(f"rank {rank}, step {step}: {failed}", flush=True)
-            del ddp  # its hooks belong to the group that is gone
+            del ddp  # its hooks belong to the old group
             ddp, step = recover(model, step)
     if dist.get_rank() == 0:
         print(f"{dist.get_world_size()} ranks, loss {losses[0]:.3f} -> {losses[-1]:.3f}", flush=True)
@@ -95,23 +95,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--lose", type=int, default=2, help="the rank that ends (-1: none)")
-    parser.add_argument("--at", type=int, default=10, help="the step in which it does")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: one GPU a rank")
-    parser.add_argument("--timeout", type=float, default=30, help="of the group, in seconds")
+    parser.add_argument("--lose", type=int, default=2, help="the rank to kill (-1: none)")
+    parser.add_argument("--at", type=int, default=10, help="the step in which it is killed")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: one GPU per rank")
+    parser.add_argument("--timeout", type=float, default=30, help="timeout of the group, in seconds")
     options = parser.parse_args()
-    processes = torch.multiprocessing.get_context("fork")  # PyTorch is imported once, and has no threads yet
+    processes = torch.multiprocessing.get_context("fork")  # imports PyTorch once; it has no threads yet
     with tempfile.TemporaryDirectory() as folder:
         shared = (options, f"{folder}/store")
-        ranks = [processes.Process(target=train, args=(rank, *shared)) for rank in range(options.ranks)]
-        for rank in ranks:
-            rank.start()
-        for rank in ranks:
-            rank.join()
-    lost = [rank for rank, rank in enumerate(ranks) if rank.exitcode != 0]
+        workers = [processes.Process(target=train, args=(rank, *shared)) for rank in range(options.ranks)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    lost = [rank for rank, worker in enumerate(workers) if worker.exitcode != 0]
     print(f"lost: {lost}", flush=True)
     if lost != [rank for rank in (options.lose,) if rank >= 0]:
-        raise SystemExit("other ranks than the chosen one ended")
+        raise SystemExit(f"ranks {lost} failed, expected only --lose {options.lose}")
 
 
 if __name__ == "__main__":

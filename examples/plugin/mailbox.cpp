@@ -1,5 +1,5 @@
-// A backend of one's own: broadcast and allgather of host memory through blocks that all ranks see.
-// docs/plugins.md goes through it.
+// An example backend: broadcast and allgather of host memory through blocks of the symmetric heap, which all
+// ranks can access. docs/internals/backend_interface.md explains it.
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -9,14 +9,14 @@
 
 namespace {
 
-constexpr std::uint64_t mailbox_bytes = 64 * 1024;  // bytes that a rank gives at a time
+constexpr std::uint64_t mailbox_bytes = 64 * 1024;  // bytes that one call can send per rank
 constexpr int max_ranks = 64;
 constexpr const char* source_file = "mailbox.cpp";
 
-// Every rank has one in the symmetric heap.
+// The block of one rank in the symmetric heap. A sequence number is the number of a call.
 struct mailbox {
-  std::atomic<std::uint64_t> written_sequence;              // the call whose data is here; the owner writes it
-  std::atomic<std::uint64_t> read_sequence[max_ranks];  // the call whose data that rank has read; that rank writes it
+  std::atomic<std::uint64_t> written_sequence;          // last call that wrote `data`; written by the owner
+  std::atomic<std::uint64_t> read_sequence[max_ranks];  // last call that rank r has read; written by rank r
   std::byte data[mailbox_bytes];
 };
 
@@ -28,19 +28,22 @@ struct mailbox_state {
   mailbox& box(int rank) const { return *static_cast<mailbox*>(block.peers[rank]); }
 };
 
-// Collective. All ranks get this backend or none, and none starts before all boxes are empty.
+// Creates the state. Collective: all ranks get this backend or none. The vote also ensures that no rank sends
+// before all mailboxes are initialized.
 isthmus_status create(const isthmus_backend_context* context, void** result) {
   *result = nullptr;
   isthmus_heap_block block{};
   const isthmus_status heap_status = context->heap_allocate(context->runtime, sizeof(mailbox), &block);
-  if (heap_status != ISTHMUS_SUCCESS) return heap_status;  // on all ranks alike
+  if (heap_status != ISTHMUS_SUCCESS) return heap_status;  // the same on all ranks
   isthmus::vote<> own_vote;
   for (int peer = 0; peer < context->size && !own_vote.is_refusal(); ++peer)
     if (block.peers[peer] == nullptr)
-      own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, "it can't reach the memory of rank " + std::to_string(peer));
-  if (context->size > max_ranks) own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, "mailbox has boxes for 64 ranks");
+      own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, "cannot access the memory of rank " + std::to_string(peer));
+  if (context->size > max_ranks)
+    own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, "mailbox supports at most 64 ranks");
   auto* const new_state = own_vote.is_refusal() ? nullptr : new (std::nothrow) mailbox_state{*context, block};
-  if (!own_vote.is_refusal() && new_state == nullptr) own_vote.refuse(ISTHMUS_ERROR_OUT_OF_MEMORY, "no memory for the state");
+  if (!own_vote.is_refusal() && new_state == nullptr)
+    own_vote.refuse(ISTHMUS_ERROR_OUT_OF_MEMORY, "cannot allocate the state");
   if (new_state != nullptr) new (&new_state->box(context->rank)) mailbox{};
   isthmus::votes<> all_votes;
   const isthmus_status status = isthmus::agree(*context, source_file, own_vote, all_votes);
@@ -61,22 +64,23 @@ std::uint64_t bytes_of(const isthmus_operation& operation) {
   return operation.count * sizes[operation.datatype];
 }
 
-// Looks only at what is the same on all ranks.
+// Depends only on values that are equal on all ranks.
 const char* supports(void*, const isthmus_operation* operation, const char*) {
   if (operation->collective != ISTHMUS_BROADCAST && operation->collective != ISTHMUS_ALLGATHER)
-    return "mailbox has broadcast and allgather only";
-  return bytes_of(*operation) > mailbox_bytes ? "mailbox has room for 64 KiB of each rank" : nullptr;
+    return "mailbox only supports broadcast and allgather";
+  return bytes_of(*operation) > mailbox_bytes ? "mailbox supports at most 64 KiB per rank" : nullptr;
 }
 
-// Until rank `peer` has set the flag; nobody waits for ever.
+// Waits until rank `peer` has set the flag, the communicator is aborted or the timeout has expired.
 isthmus_status wait_for_sequence(const mailbox_state& self, const std::atomic<std::uint64_t>& flag, int peer) {
   const isthmus_backend_context& context = self.context;
   const auto begin = std::chrono::steady_clock::now();
   while (flag.load(std::memory_order_acquire) < self.sequence) {
     if (context.is_aborted(context.runtime) != 0) return ISTHMUS_ERROR_ABORTED;
     if (std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() > context.timeout_s)
-      return context.fail(context.runtime, ISTHMUS_ERROR_TIMEOUT, 0, source_file, "does that rank make the same call?",
-                          "rank %d waited %g s for rank %d", context.rank, context.timeout_s, peer);
+      return context.fail(context.runtime, ISTHMUS_ERROR_TIMEOUT, 0, source_file,
+                          "check that this rank issues the same call", "rank %d waited %g s for rank %d",
+                          context.rank, context.timeout_s, peer);
     std::this_thread::yield();
   }
   return ISTHMUS_SUCCESS;
@@ -98,8 +102,10 @@ isthmus_status run_operation(mailbox_state& self, const isthmus_operation& opera
     if (wait_status != ISTHMUS_SUCCESS) return wait_status;
     if (bytes > 0) std::memcpy(destination, self.box(source).data, bytes);
   }
-  // Who has been told by all may send again, or leave: nobody looks into its box any more.
-  for (int peer = 0; peer < size; ++peer) self.box(peer).read_sequence[rank].store(self.sequence, std::memory_order_release);
+  // Acknowledge the data. After all acknowledgements, no rank reads this mailbox, so the rank may send
+  // again or exit.
+  for (int peer = 0; peer < size; ++peer)
+    self.box(peer).read_sequence[rank].store(self.sequence, std::memory_order_release);
   isthmus_status status = ISTHMUS_SUCCESS;
   for (int peer = 0; peer < size && status == ISTHMUS_SUCCESS; ++peer)
     status = wait_for_sequence(self, self.box(rank).read_sequence[peer], peer);
@@ -117,7 +123,7 @@ isthmus_status enqueue(void* pointer, const isthmus_operation* operations, const
 
 ISTHMUS_BACKEND_EXPORT const isthmus_backend* isthmus_backend_v1() {
   static const isthmus_backend mailbox = [] {
-    isthmus_backend table{};  // what is not set is NULL
+    isthmus_backend table{};  // all other members are NULL
     table.struct_bytes = sizeof table;
     table.magic = ISTHMUS_BACKEND_MAGIC;
     table.abi_version = ISTHMUS_BACKEND_ABI;

@@ -1,4 +1,4 @@
-"""Decoders with random weights, shaped as GPT-7B, GPT-175B and Qwen3-32B, of any depth, and small ones."""
+"""Decoders with random weights in the shapes of GPT-7B, GPT-175B and Qwen3-32B, of any depth, and tiny ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class Shape:
-    """heads share key_value_heads; gated: SwiGLU with RMS norms and rotary positions, as Qwen3, else GPT's."""
+    """The shape of a decoder. heads share key_value_heads.
+
+    gated: SwiGLU, RMS norms and rotary positions, as Qwen3; otherwise as GPT.
+    """
 
     width: int
     layers: int
@@ -33,7 +36,7 @@ SHAPES = {
 
 
 def rotate(x: torch.Tensor, base: float = 1e6) -> torch.Tensor:
-    """Rotary positions of [batch, heads, length, head width]."""
+    """Applies rotary positions to [batch, heads, length, head width]."""
     half = x.shape[-1] // 2
     frequencies = base ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
     angles = torch.arange(x.shape[-2], device=x.device, dtype=torch.float32)[:, None] * frequencies
@@ -93,7 +96,7 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """[batch, length] words to the mean loss of predicting the next ones."""
+    """Maps words of shape [batch, length] to the mean loss of predicting the next word."""
 
     def __init__(self, shape: Shape, length: int) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The baseline: all-gathers go where the selector's rules say (NCCL on CUDA). Arguments go to train.py.
+# The baseline: the selector's rules choose the backend of all-gathers (NCCL on CUDA). Arguments go to train.py.
 set -euo pipefail
 cd "$(dirname "$0")"
 out=${OUT:-../../out/zero3}

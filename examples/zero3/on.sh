@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The same with all-gathers by the copy engines, through a transit area of at most 512 MiB. Arguments as off.sh.
+# Like off.sh, but the copy engines run all-gathers, through a transit area of at most 512 MiB.
 set -euo pipefail
 cd "$(dirname "$0")"
 out=${OUT:-../../out/zero3}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the losses of two runs and their difference: plot_loss.py off.json on.json loss.png."""
+"""Plots the losses of two runs and their difference: plot_loss.py off.json on.json loss.png."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from matplotlib import pyplot
 
 
 def plot(first: Path, second: Path, picture: Path) -> float:
-    """Writes the picture; gives the largest difference of two losses of the same step."""
+    """Writes the picture; returns the largest difference between the losses of a step."""
     off, on = (json.loads(path.read_text()) for path in (first, second))
     steps = min(len(off["losses"]), len(on["losses"]))
     differences = [abs(a - b) for a, b in zip(off["losses"], on["losses"], strict=False)]

@@ -1,8 +1,8 @@
-"""A text that is made here, so that nothing has to be downloaded, and can be learnt: a random grammar of words.
+"""Generates learnable text from a random grammar of words, so that nothing has to be downloaded.
 
-Every word has four followers, equally likely; one word in twenty is any word. A model that has learnt the
-grammar is at about 1.9 nats a word (ln 4 most of the time, and the surprises), one that knows nothing at
-ln(vocabulary).
+Every word has four equally likely followers; one word in twenty is random. A model that knows the grammar
+reaches a loss of about 1.9 nats per word (ln 4 for most words, more for the random ones). An untrained model
+starts at ln(vocabulary).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SURPRISE = 0.05
 def make_batches(
     count: int, batch: int, length: int, vocabulary: int, rank: int, seed: int = 7
 ) -> list[torch.Tensor]:
-    """`count` batches of [batch, length + 1] words: a part of its own for every rank, the same in every run."""
+    """`count` batches of [batch, length + 1] words: different for every rank, equal in every run."""
     words = min(vocabulary, WORDS)
     grammar = torch.Generator().manual_seed(seed)
     followers = torch.randint(0, words, (words, FOLLOWERS), generator=grammar)

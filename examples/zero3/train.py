@@ -3,8 +3,8 @@
 
     torchrun --nproc-per-node 2 train.py --model gpt-7b --layers 8 --framework zero3 --out off.json
 
-off.sh and on.sh start it without and with all-gathers by the copy engines. --device cpu --model gpt-tiny runs
-anywhere.
+off.sh runs it with the default backends, on.sh with all-gathers on the copy engines. --device cpu
+--model gpt-tiny runs on any machine.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ HERE = Path(__file__).resolve().parent
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=SHAPES, default="gpt-7b")
-    parser.add_argument("--layers", type=int, help="instead of the model's own depth")
+    parser.add_argument("--layers", type=int, help="number of layers; default: the model's")
     parser.add_argument("--framework", choices=("zero3", "fsdp2"), default="zero3")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--backend", default="cpu:isthmus,cuda:isthmus", help="of torch.distributed")
-    parser.add_argument("--init-method", default="env://", help="how the ranks meet")
-    parser.add_argument("--length", type=int, default=2048, help="words of a sequence")
-    parser.add_argument("--batch", type=int, default=1, help="sequences a rank and step")
-    parser.add_argument("--batches", type=int, default=64, help="of text, read again and again")
+    parser.add_argument("--backend", default="cpu:isthmus,cuda:isthmus", help="backend of torch.distributed")
+    parser.add_argument("--init-method", default="env://", help="rendezvous of the ranks")
+    parser.add_argument("--length", type=int, default=2048, help="words per sequence")
+    parser.add_argument("--batch", type=int, default=1, help="sequences per rank and step")
+    parser.add_argument("--batches", type=int, default=64, help="text batches, repeated cyclically")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--warmup", type=int, default=10, help="steps that are not timed")
     parser.add_argument("--rate", type=float, default=1e-4, help="learning rate")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--symmetric", action="store_true", help="fsdp2: gathered parameters lie in the symmetric heap"
+        "--symmetric", action="store_true", help="fsdp2: put gathered parameters into the symmetric heap"
     )
-    parser.add_argument("--deterministic", action="store_true", help="the same losses in every run")
-    parser.add_argument("--config", type=Path, default=HERE / "zero3.json", help="DeepSpeed's")
-    parser.add_argument("--out", type=Path, help="rank 0 writes its results here")
+    parser.add_argument("--deterministic", action="store_true", help="equal losses in every run")
+    parser.add_argument("--config", type=Path, default=HERE / "zero3.json", help="configuration of DeepSpeed")
+    parser.add_argument("--out", type=Path, help="result file, written by rank 0")
     options = parser.parse_args(arguments)
     if options.steps <= options.warmup:
         parser.error(f"--steps {options.steps} must be more than --warmup {options.warmup}")
@@ -65,7 +65,7 @@ def rendezvous(options: argparse.Namespace) -> dict[str, Any]:
 
 
 class Fsdp2:
-    """PyTorch's own sharding, a layer at a time."""
+    """Training with PyTorch's sharding, one unit per layer."""
 
     def __init__(self, options: argparse.Namespace, shape: Shape) -> None:
         from torch.distributed.device_mesh import init_device_mesh
@@ -81,7 +81,7 @@ class Fsdp2:
         fully_shard(self.model, mesh=mesh, mp_policy=policy)
         self.use_symmetric_heap(options.symmetric)
         self.model.to_empty(device=options.device)
-        # Each rank fills its own shards: equal from run to run, which is all that a comparison needs.
+        # Each rank initializes its own shards. They are equal in every run, as a comparison requires.
         torch.manual_seed(options.seed + dist.get_rank())
         for parameter in self.model.parameters():
             if parameter.dim() > 1:
@@ -94,7 +94,7 @@ class Fsdp2:
         )
 
     def use_symmetric_heap(self, enabled: bool) -> None:
-        """Whether gathered parameters, and gradients to be scattered, lie there."""
+        """Selects whether gathered parameters and scattered gradients are in the symmetric heap."""
         for module in [*self.model.layers, self.model]:
             module.set_allocate_memory_from_process_group_for_comm(enabled)
 
@@ -107,15 +107,15 @@ class Fsdp2:
 
 
 class Zero3:
-    """DeepSpeed, which knows nothing of Isthmus but the name of its backend."""
+    """Training with DeepSpeed, whose only setting for Isthmus is the backend name."""
 
     def __init__(self, options: argparse.Namespace, shape: Shape) -> None:
         os.environ.setdefault("DS_ACCELERATOR", options.device)
         import deepspeed
 
-        if options.device == "cpu":  # else DeepSpeed compiles an extension of its own, for most of a minute
+        if options.device == "cpu":  # otherwise DeepSpeed compiles an extension, which takes most of a minute
             deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-        # Without a launcher's variables DeepSpeed asks mpi4py, to which each process is a world of its own.
+        # Without a launcher's variables DeepSpeed queries mpi4py, which sees each process as a separate world.
         deepspeed.init_distributed(
             dist_backend=options.backend, auto_mpi_discovery=False, verbose=False, **rendezvous(options)
         )
@@ -124,7 +124,7 @@ class Zero3:
         configuration["optimizer"]["params"]["lr"] = options.rate
         with torch.device("meta"):
             layer_parameters = sum(parameter.numel() for parameter in Layer(shape).parameters())
-        # Two layers ahead of the one that computes; DeepSpeed's own bounds hold no layer of a large model.
+        # Prefetch two layers; DeepSpeed's default bounds are smaller than one layer of a large model.
         bounds = {
             "stage3_prefetch_bucket_size": 2 * layer_parameters,
             "stage3_max_live_parameters": max(10**9, 4 * layer_parameters),
@@ -147,7 +147,7 @@ class Zero3:
 
 def start(options: argparse.Namespace, shape: Shape) -> Fsdp2 | Zero3:
     if options.deterministic:
-        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # what PyTorch asks for
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # required by PyTorch
         torch.use_deterministic_algorithms(True)
     if options.device == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
@@ -163,11 +163,11 @@ def shape_of(options: argparse.Namespace) -> Shape:
 def timed_step(
     trainer: Fsdp2 | Zero3, words: torch.Tensor, options: argparse.Namespace
 ) -> tuple[float, torch.Tensor]:
-    """Seconds, and the loss."""
+    """Runs one step; returns the time in seconds and the loss."""
     begin = time.perf_counter()
     loss = trainer.step(words.to(options.device))
     if options.device == "cuda":
-        torch.cuda.synchronize()  # a step ends when the device has ended it
+        torch.cuda.synchronize()  # a step ends when the device has finished
     return time.perf_counter() - begin, loss
 
 
@@ -215,7 +215,7 @@ def results(
 
 
 def used_memory_gib() -> dict[str, float]:
-    """PyTorch's own peak, and all that is in use on the device: the symmetric heap and NCCL's buffers, too."""
+    """PyTorch's peak, and all memory in use on the device, including the symmetric heap and NCCL's buffers."""
     free, total = torch.cuda.mem_get_info()
     return {"torch_peak": torch.cuda.max_memory_allocated() / 2**30, "device": (total - free) / 2**30}
 

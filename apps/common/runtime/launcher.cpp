@@ -6,7 +6,7 @@ namespace {
 
 namespace exp = sycl::ext::oneapi::experimental;
 
-// The point of the grid is this work-item's, if the grid has it.
+// Calls the body for the work-item's point, if it lies in the grid.
 constexpr const char* prelude = R"(
 #include <sycl/sycl.hpp>
 struct kernel_parameters { unsigned long words[24]; };
@@ -19,7 +19,7 @@ inline void at_point(const kernel_parameters& parameters, unsigned long rows, un
 }
 )";
 
-// The kernel around one function object, for pointers or for accessors.
+// The kernel that wraps a function object, for pointers or for accessors.
 std::string wrap(const kernel_source& source, bool usm) {
   std::string text =
       "extern \"C\" "
@@ -51,12 +51,12 @@ launcher::launcher(const sycl::queue& queue, const char* device_text,
     return;
   }
   std::string text = std::string(device_text) + prelude;
-  for (const kernel_source& each : sources) text += wrap(each, true) + wrap(each, false);
+  for (const kernel_source& entry : sources) text += wrap(entry, true) + wrap(entry, false);
   auto source = exp::create_kernel_bundle_from_source(queue.get_context(), exp::source_language::sycl, text);
   auto bundle = exp::build(source);
-  for (const kernel_source& each : sources)
-    m_kernels.emplace(each.name, variants{bundle.ext_oneapi_get_kernel(symbol_of(each.name) + "_usm"),
-                                          bundle.ext_oneapi_get_kernel(symbol_of(each.name) + "_buffer")});
+  for (const kernel_source& entry : sources)
+    m_kernels.emplace(entry.name, variants{bundle.ext_oneapi_get_kernel(symbol_of(entry.name) + "_usm"),
+                                           bundle.ext_oneapi_get_kernel(symbol_of(entry.name) + "_buffer")});
 }
 
 sycl::event launcher::submit(sycl::queue& queue, std::string_view name, const grid& grid,

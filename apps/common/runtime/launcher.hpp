@@ -1,5 +1,5 @@
-// Kernels for a plain C++ compiler: their text is compiled when the program starts, by the SYCL runtime, or by
-// NVRTC where that has no compiler (CUDA devices).
+// Kernels for a plain C++ compiler: the SYCL runtime compiles their text at program start, or NVRTC does on
+// CUDA devices, for which the runtime has no compiler.
 #pragma once
 
 #include <cstring>
@@ -40,9 +40,9 @@ class launcher {
   // Throws sycl::exception or std::runtime_error with the compiler's log.
   launcher(const sycl::queue& queue, const char* device_text, const std::vector<kernel_source>& sources);
 
-  static const char* compiled_by() { return "runtime compiler"; }
+  static const char* compilation_mode() { return "runtime compiler"; }
 
-  // Runs `body` for every point of `grid`. All arrays are of one kind. Asynchronous.
+  // Runs `body` for every point of `grid`, asynchronously. All arrays are buffers, or all are USM.
   template <typename Body, typename... Elements>
   sycl::event run(sycl::queue queue, const grid& grid, const Body& body, const events& wait_events,
                   const array<Elements>&... arrays) const {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t max_arrays = 8;
 
-// The point of the grid is this thread's, if the grid has it: blocks are numbered by rows of work-groups.
+// Calls the body for the thread's point, if it lies in the grid. Blocks are numbered by rows of work-groups.
 constexpr const char* cuda_prelude = R"(
 struct kernel_parameters { unsigned long words[24]; };
 struct grid_shape { unsigned long rows, columns, group_rows, group_columns, groups; };
@@ -40,7 +40,9 @@ std::string wrap_for_cuda(const kernel_source& source) {
     arguments.append(", ").append(name);
   }
   std::string text = "extern \"C\" __global__ void ";
-  text.append(symbol_of(source.name)).append("(kernel_parameters parameters, grid_shape shape").append(parameters);
+  text.append(symbol_of(source.name))
+      .append("(kernel_parameters parameters, grid_shape shape")
+      .append(parameters);
   text.append(") {\n  at_point<").append(source.name).append(">(parameters, shape").append(arguments);
   return text.append(");\n}\n");
 }
@@ -62,7 +64,7 @@ isthmus::kernel_compiler& compiler() {
 using native = isthmus::detail::native_interop<isthmus::detail::cuda_backend>;
 using views = std::array<std::optional<isthmus::detail::device_accessor>, max_arrays>;
 
-// One kernel with its arguments.
+// One kernel launch with its arguments.
 struct kernel_launch {
   int device;
   void* kernel;
@@ -99,10 +101,10 @@ bool native_kernels::is_supported(const sycl::queue& queue) {
 native_kernels::native_kernels(const sycl::queue& queue, const char* device_text,
                                const std::vector<kernel_source>& sources)
     : m_device(native::ordinal(queue.get_device())), m_failed(std::make_shared<failure>()) {
-  for (const kernel_source& each : sources) {
-    const std::string symbol = symbol_of(each.name);
-    const std::string text = std::string(device_text) + cuda_prelude + wrap_for_cuda(each);
-    // The text has no words of CUDA: whatever it defines is device code.
+  for (const kernel_source& entry : sources) {
+    const std::string symbol = symbol_of(entry.name);
+    const std::string text = std::string(device_text) + cuda_prelude + wrap_for_cuda(entry);
+    // The text has no CUDA keywords: all functions are device code by default.
     void* const kernel = compiler().kernel(driver(), m_device,
                                            {symbol.c_str(),
                                             text.c_str(),
@@ -111,7 +113,7 @@ native_kernels::native_kernels(const sycl::queue& queue, const char* device_text
                                             {"__builtin_sqrt=sqrt"},
                                             symbol.c_str(),
                                             {"--device-as-default-execution-space"}});
-    m_kernels.emplace(each.name, kernel);
+    m_kernels.emplace(entry.name, kernel);
   }
 }
 
@@ -125,7 +127,7 @@ sycl::event native_kernels::submit(sycl::queue& queue, std::string_view name, co
   const auto groups_of = [](unsigned long n, unsigned long group) { return (n + group - 1) / group; };
   kernel_launch launch{m_device, m_kernels.find(name)->second, parameters};
   launch.shape = {grid.rows, grid.columns, grid.group_rows, grid.group_columns,
-             groups_of(grid.columns, grid.group_columns)};
+                  groups_of(grid.columns, grid.group_columns)};
   launch.blocks = static_cast<unsigned>(launch.shape.groups * groups_of(grid.rows, grid.group_rows));
   launch.threads = static_cast<unsigned>(grid.group_rows * grid.group_columns);
   std::array<std::optional<byte_buffer>, max_arrays> buffers;
@@ -140,20 +142,20 @@ sycl::event native_kernels::submit(sycl::queue& queue, std::string_view name, co
     return accessors;
   };
   isthmus::detail::order_after(queue, wait_events);
-  if (std::any_of(buffers.begin(), buffers.end(), [](const auto& one) { return one.has_value(); }))
+  if (std::any_of(buffers.begin(), buffers.end(), [](const auto& buffer) { return buffer.has_value(); }))
     isthmus::detail::order_after_accesses(queue, make_accessors);
   return queue.submit([&](sycl::handler& handler) {
     handler.depends_on(wait_events);
     const views accessors = make_accessors(handler);
     isthmus::detail::native_enqueue(handler, [launch, accessors, failed = m_failed](auto& interop) {
-      kernel_launch own = launch;
-      for (std::size_t i = 0; i < own.arrays; ++i)
-        if (accessors[i]) own.pointers[i] = native::memory(interop, *accessors[i]);
+      kernel_launch local_launch = launch;
+      for (std::size_t i = 0; i < local_launch.arrays; ++i)
+        if (accessors[i]) local_launch.pointers[i] = native::memory(interop, *accessors[i]);
       try {
-        own.run(native::stream(interop));
-      } catch (const std::exception& caught) {  // none may leave a native command
+        local_launch.run(native::stream(interop));
+      } catch (const std::exception& error) {  // no exception may leave a native command
         const std::lock_guard lock(failed->mutex);
-        failed->text = caught.what();
+        failed->text = error.what();
       }
     });
   });

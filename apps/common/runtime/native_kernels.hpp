@@ -1,5 +1,6 @@
-// The kernels of launcher.hpp on CUDA devices, for which DPC++'s runtime compiler makes no code: NVRTC compiles
-// the same text, and native commands of the queue launch it, so that SYCL orders them as any other command.
+// The kernels of launcher.hpp on CUDA devices, for which DPC++'s runtime compiler generates no code.
+// NVRTC compiles the same text, and native commands of the queue launch it, so that SYCL orders them
+// like other commands.
 #pragma once
 
 #include <initializer_list>
@@ -14,29 +15,29 @@
 
 namespace apps {
 
-// Parameters as they reach any kernel.
+// The parameters of a kernel, in the form that all kernels take.
 struct kernel_parameters {
   unsigned long words[24] = {};
 };
 
-// What is compiled for one function object.
+// The source of a kernel: the name of its function object and its array element types.
 struct kernel_source {
   std::string name;
   std::vector<std::string> elements;
 };
 
-// The name of its kernel.
+// The symbol of the kernel.
 std::string symbol_of(std::string_view name);
 
 class native_kernels {
  public:
-  // Whether the queue's device is one for this class.
+  // Whether this class supports the queue's device.
   static bool is_supported(const sycl::queue& queue);
 
-  // Throws std::runtime_error with the compiler's log, or where there is no compiler.
+  // Throws std::runtime_error with the compiler's log, or if there is no compiler.
   native_kernels(const sycl::queue& queue, const char* device_text, const std::vector<kernel_source>& sources);
 
-  // As launcher::submit. A launch that failed is thrown by the next one.
+  // As launcher::submit. If a launch fails, the next call throws.
   sycl::event submit(sycl::queue& queue, std::string_view name, const grid& grid,
                      const kernel_parameters& parameters, const events& wait_events,
                      std::initializer_list<const memory_block*> blocks) const;

@@ -1,4 +1,4 @@
-// Kernels for a SYCL device compiler (icpx, clang++ -fsycl, acpp): one source for host and device.
+// Kernels for a SYCL compiler (icpx, clang++ -fsycl, acpp): one source for host and device.
 #pragma once
 
 #include <string>
@@ -20,9 +20,9 @@ class launcher {
  public:
   launcher(const sycl::queue&, const char*, const std::vector<kernel_source>&) {}
 
-  static const char* compiled_by() { return "single source"; }
+  static const char* compilation_mode() { return "single source"; }
 
-  // Runs `body` for every point of `grid`. Asynchronous.
+  // Runs `body` for every point of `grid`, asynchronously.
   template <typename Body, typename... Elements>
   sycl::event run(sycl::queue queue, const grid& grid, const Body& body, const events& wait_events,
                   const array<Elements>&... arrays) const {
@@ -34,7 +34,7 @@ class launcher {
         handler.parallel_for(grid.range(), [=](sycl::nd_item<2> item) {
           const unsigned long row = item.get_global_id(0), column = item.get_global_id(1);
           if (row >= rows || column >= columns) return;
-          std::apply([&](const auto&... each) { body(row, column, each.data()...); }, places);
+          std::apply([&](const auto&... memory) { body(row, column, memory.data()...); }, places);
         });
       };
       if ((arrays.block().buffer || ...)) {
@@ -51,7 +51,7 @@ class launcher {
     T* start;
     T* data() const { return start; }
   };
-  // A buffer, or USM beside one, whose accessor is of nothing.
+  // The memory of an array in a kernel: a buffer's accessor, or USM with an empty accessor.
   template <typename T>
   struct place {
     place(const array<T>& values, sycl::handler& handler) : start(static_cast<T*>(values.block().usm.get())) {
