@@ -1,4 +1,4 @@
-// The blocks of every collective against the oracle's pieces.
+// Checks the blocks of every collective against the oracle.
 #include "base/block_map.hpp"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,8 @@ using isthmus::block_map;
 
 constexpr std::uint64_t element_bytes = 4;
 
-// What `rank` passes. Arrays only where THE TABLE says that they are read: others may pass anything.
+// The operation as `rank` passes it. Arrays are set only on ranks that read them according to
+// the collective table.
 isthmus_operation operation_of(const oracle::operation_shape& shape, int rank) {
   isthmus_operation operation{};
   operation.collective = shape.collective;
@@ -25,20 +26,21 @@ isthmus_operation operation_of(const oracle::operation_shape& shape, int rank) {
   operation.root = shape.root;
   operation.count = shape.count;
   const auto own_rank_index = static_cast<std::size_t>(rank);
-  const auto at_root = [&](isthmus_collective rooted) {
+  const auto has_root_only = [&](isthmus_collective rooted) {
     return shape.collective != rooted || rank == shape.root;
   };
-  if (!shape.recv_layouts.empty() && at_root(ISTHMUS_GATHERV)) {
+  if (!shape.recv_layouts.empty() && has_root_only(ISTHMUS_GATHERV)) {
     operation.recv_counts = shape.recv_layouts[own_rank_index].counts.data();
     operation.recv_displs = shape.recv_layouts[own_rank_index].displs.data();
   }
-  if (!shape.send_layouts.empty() && at_root(ISTHMUS_SCATTERV)) {
+  if (!shape.send_layouts.empty() && has_root_only(ISTHMUS_SCATTERV)) {
     operation.send_counts = shape.send_layouts[own_rank_index].counts.data();
     operation.send_displs = shape.send_layouts[own_rank_index].displs.data();
   }
   const auto parts = std::max(shape.send_layouts.size(), shape.recv_layouts.size());
-  if (parts != 0)  // the own block, once more
-    operation.count = (shape.recv_layouts.empty() ? shape.send_layouts : shape.recv_layouts)[0].counts[own_rank_index];
+  if (parts != 0)  // the length of the own block, described twice
+    operation.count =
+        (shape.recv_layouts.empty() ? shape.send_layouts : shape.recv_layouts)[0].counts[own_rank_index];
   return operation;
 }
 
@@ -46,7 +48,8 @@ bool is_message(isthmus_collective collective) {
   return collective == ISTHMUS_SEND || collective == ISTHMUS_RECV;
 }
 
-// Calls body(shape, maps of all ranks) for every collective but the messages, with sizes and roots.
+// Calls body(shape, maps of all ranks) for all collectives except send and receive, for several sizes
+// and all roots.
 template <typename Body>
 void for_each_shape(Body&& body) {
   for (int id = 0; id < ISTHMUS_COLLECTIVE_COUNT; ++id)
@@ -67,25 +70,26 @@ void for_each_shape(Body&& body) {
       }
 }
 
-void expect_piece(const std::vector<block_map>& maps, int reader, int source, const oracle::expected_piece& piece) {
+void expect_segment(const std::vector<block_map>& maps, int reader, int source,
+                    const oracle::expected_segment& segment) {
   const block in = maps[static_cast<std::size_t>(reader)].incoming_block(source);
   const block out = maps[static_cast<std::size_t>(source)].outgoing_block(reader);
-  EXPECT_EQ(in.offset, piece.recv_offset * element_bytes);
-  EXPECT_EQ(in.bytes, piece.count * element_bytes);
-  EXPECT_EQ(out.offset, piece.send_offset * element_bytes);
-  EXPECT_EQ(out.bytes, piece.count * element_bytes);
+  EXPECT_EQ(in.offset, segment.recv_offset * element_bytes);
+  EXPECT_EQ(in.bytes, segment.count * element_bytes);
+  EXPECT_EQ(out.offset, segment.send_offset * element_bytes);
+  EXPECT_EQ(out.bytes, segment.count * element_bytes);
 }
 
-TEST(block_map, blocks_are_the_pieces_of_the_oracle) {
+TEST(block_map, blocks_match_the_oracle) {
   for_each_shape([](const oracle::operation_shape& shape, const std::vector<block_map>& maps) {
     for (int reader = 0; reader < shape.size; ++reader) {
       std::uint64_t expected = 0, received = 0;
-      for (const oracle::expected_piece& piece : oracle::expected_pieces_of(shape, reader)) {
-        if (piece.count == 0) continue;
-        const bool reduced = piece.rank == oracle::expected_piece::all_ranks;
+      for (const oracle::expected_segment& segment : oracle::expected_segments(shape, reader)) {
+        if (segment.count == 0) continue;
+        const bool reduced = segment.rank == oracle::expected_segment::all_ranks;
         for (int source = 0; source < shape.size; ++source)
-          if (reduced || source == piece.rank) expect_piece(maps, reader, source, piece);
-        expected += piece.count * element_bytes * (reduced ? static_cast<std::uint64_t>(shape.size) : 1);
+          if (reduced || source == segment.rank) expect_segment(maps, reader, source, segment);
+        expected += segment.count * element_bytes * (reduced ? static_cast<std::uint64_t>(shape.size) : 1);
       }
       for (int source = 0; source < shape.size; ++source) {
         received += maps[static_cast<std::size_t>(reader)].incoming_block(source).bytes;
@@ -97,17 +101,19 @@ TEST(block_map, blocks_are_the_pieces_of_the_oracle) {
   });
 }
 
-TEST(block_map, extents_are_those_of_the_oracle) {
+TEST(block_map, extents_match_the_oracle) {
   for_each_shape([](const oracle::operation_shape& shape, const std::vector<block_map>& maps) {
     for (int rank = 0; rank < shape.size; ++rank) {
-      EXPECT_EQ(maps[static_cast<std::size_t>(rank)].send_bytes(), oracle::send_extent(shape, rank) * element_bytes);
-      EXPECT_EQ(maps[static_cast<std::size_t>(rank)].recv_bytes(), oracle::recv_extent(shape, rank) * element_bytes);
+      EXPECT_EQ(maps[static_cast<std::size_t>(rank)].send_bytes(),
+                oracle::send_extent(shape, rank) * element_bytes);
+      EXPECT_EQ(maps[static_cast<std::size_t>(rank)].recv_bytes(),
+                oracle::recv_extent(shape, rank) * element_bytes);
     }
   });
 }
 
-// Ranks that take no part have to know how much the others exchange.
-TEST(block_map, all_ranks_know_what_is_taken_from_each) {
+// Ranks that neither send nor receive must know how much the others exchange.
+TEST(block_map, max_incoming_bytes_is_equal_on_all_ranks) {
   for_each_shape([](const oracle::operation_shape& shape, const std::vector<block_map>& maps) {
     if (isthmus::has_private_counts(isthmus::row_of(shape.collective))) return;
     for (int source = 0; source < shape.size; ++source) {
@@ -115,12 +121,13 @@ TEST(block_map, all_ranks_know_what_is_taken_from_each) {
       for (int reader = 0; reader < shape.size; ++reader)
         if (reader != source)
           max_bytes = std::max(max_bytes, maps[static_cast<std::size_t>(source)].outgoing_block(reader).bytes);
-      for (const block_map& map : maps) EXPECT_EQ(map.max_bytes_from(source), max_bytes) << "on rank " << map.rank;
+      for (const block_map& map : maps)
+        EXPECT_EQ(map.max_incoming_bytes(source), max_bytes) << "on rank " << map.rank;
     }
   });
 }
 
-TEST(block_map, one_block_for_all_is_the_same_block) {
+TEST(block_map, shared_send_block_starts_at_offset_0) {
   for_each_shape([](const oracle::operation_shape&, const std::vector<block_map>& maps) {
     for (const block_map& map : maps)
       for (int reader = 0; map.sends_same_block() && reader < map.size; ++reader)
@@ -130,7 +137,7 @@ TEST(block_map, one_block_for_all_is_the_same_block) {
   });
 }
 
-TEST(block_map, a_message_has_two_ends) {
+TEST(block_map, message_has_sender_and_receiver) {
   isthmus_operation message{};
   message.datatype = ISTHMUS_FLOAT32;
   message.count = 7;
@@ -151,8 +158,8 @@ TEST(block_map, a_message_has_two_ends) {
   EXPECT_EQ(receiver.send_bytes(), 0u);
 }
 
-// Where the own block lies says whether the call is in place; a byte beside it is another place.
-TEST(block_map, in_place_is_the_own_block) {
+// A call is in place only if the buffers alias exactly at the own block; a shift by one byte is not in place.
+TEST(block_map, in_place_means_aliasing_own_block) {
   std::vector<std::byte> memory(1000);
   for (int id = 0; id < ISTHMUS_COLLECTIVE_COUNT; ++id) {
     isthmus_operation operation{};
@@ -162,7 +169,7 @@ TEST(block_map, in_place_is_the_own_block) {
     operation.datatype = ISTHMUS_FLOAT32;
     operation.count = 5;
     const int rank = 2;
-    operation.root = rank;  // only there both buffers are used
+    operation.root = rank;  // only the root uses both buffers
     const std::uint64_t own_rank_index = rank * operation.count * element_bytes;
     std::byte* send = memory.data();
     std::byte* recv = memory.data();
@@ -172,7 +179,8 @@ TEST(block_map, in_place_is_the_own_block) {
       operation.send_buf = send + shift;
       operation.recv_buf = recv;
       EXPECT_EQ(isthmus::is_in_place(operation, block_map(operation, rank, 4)), shift == 0) << row.name;
-      EXPECT_EQ(isthmus::overwrites_unsent_data(operation), shift == 0 && operation.collective == ISTHMUS_ALLTOALL)
+      EXPECT_EQ(isthmus::overwrites_unsent_data(operation),
+                shift == 0 && operation.collective == ISTHMUS_ALLTOALL)
           << row.name;
     }
   }

@@ -1,4 +1,5 @@
-// Shares by speed: exact sums, whole granules, within a granule of the true share, and bad input refused.
+// Partition by speed: exact sums, whole granules, shares within one granule of the exact share, and rejection
+// of invalid input.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,7 +12,7 @@ namespace {
 
 using counts_list = std::vector<std::uint64_t>;
 
-TEST(partition, is_by_largest_remainders) {
+TEST(partition, uses_largest_remainders) {
   const std::vector<double> speeds{5, 3, 2};
   EXPECT_EQ(isthmus::partition(speeds, 10).counts, (counts_list{5, 3, 2}));
   EXPECT_EQ(isthmus::partition(speeds, 11).counts, (counts_list{6, 3, 2}));  // 5.5, 3.3, 2.2
@@ -22,12 +23,14 @@ TEST(partition, is_by_largest_remainders) {
 
 TEST(partition, keeps_granules_together) {
   const std::vector<double> speeds{1, 2, 0};
-  EXPECT_EQ(isthmus::partition(speeds, 100, 16).counts, (counts_list{32, 68, 0})) << "the last has what fills none";
-  EXPECT_EQ(isthmus::partition(speeds, 7, 16).counts, (counts_list{0, 7, 0})) << "no whole granule: to the fastest";
+  EXPECT_EQ(isthmus::partition(speeds, 100, 16).counts, (counts_list{32, 68, 0}))
+      << "the last rank gets the incomplete granule";
+  EXPECT_EQ(isthmus::partition(speeds, 7, 16).counts, (counts_list{0, 7, 0}))
+      << "less than one granule goes to the fastest rank";
   EXPECT_EQ(isthmus::partition(speeds, 0).counts, (counts_list{0, 0, 0}));
 }
 
-TEST(partition, of_random_speeds_is_exact_and_fair) {
+TEST(partition, random_speeds_are_exact_and_fair) {
   std::mt19937_64 random(17);
   for (int trial = 0; trial < 3000; ++trial) {
     const auto n = 1 + random() % 33;
@@ -62,7 +65,7 @@ TEST(partition, of_random_speeds_is_exact_and_fair) {
   }
 }
 
-TEST(partition, of_extremes_neither_overflows_nor_loses) {
+TEST(partition, extreme_speeds_do_not_overflow) {
   const double max_speed = std::numeric_limits<double>::max();
   const std::vector<double> fast(9, max_speed);
   const std::uint64_t all = std::numeric_limits<std::uint64_t>::max();
@@ -72,9 +75,10 @@ TEST(partition, of_extremes_neither_overflows_nor_loses) {
   EXPECT_EQ(isthmus::partition(extremes, 1000).counts, (counts_list{1000, 0}));
 }
 
-TEST(partition, refuses_what_is_no_speed) {
+TEST(partition, rejects_invalid_speeds) {
   std::uint64_t counts[2] = {7, 7}, displs[2] = {7, 7};
-  const auto expect_rejected = [&](double first, double second, int n, std::uint64_t granularity, const char* expected) {
+  const auto expect_rejected = [&](double first, double second, int n, std::uint64_t granularity,
+                                   const char* expected) {
     const double speeds[] = {first, second};
     EXPECT_EQ(isthmus_partition(speeds, n, 10, granularity, counts, displs), ISTHMUS_ERROR_INVALID_ARGUMENT);
     isthmus_error_info info{};
@@ -85,7 +89,7 @@ TEST(partition, refuses_what_is_no_speed) {
   expect_rejected(-1, 1, 2, 1, "speeds[0] = -1 must be");
   expect_rejected(1, NAN, 2, 1, "speeds[1] = nan must be");
   expect_rejected(1, INFINITY, 2, 1, "speeds[1] = inf must be");
-  expect_rejected(0, 0, 2, 1, "all speeds are 0");
+  expect_rejected(0, 0, 2, 1, "speeds must not all be 0");
   expect_rejected(1, 1, 2, 0, "granularity must be");
   expect_rejected(1, 1, 0, 1, "n must be");
   EXPECT_EQ(isthmus_partition(nullptr, 2, 10, 1, counts, displs), ISTHMUS_ERROR_INVALID_ARGUMENT);

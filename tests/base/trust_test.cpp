@@ -1,4 +1,4 @@
-// Where code may come from: the owner and the mode of a file and of every folder above it.
+// Trusted locations of code: owner and mode of a file and of all its parent folders.
 #include "base/trust.hpp"
 
 #include <gtest/gtest.h>
@@ -16,9 +16,9 @@ namespace {
 namespace fs = std::filesystem;
 using isthmus::check_trusted_path;
 
-constexpr uid_t stranger = 12345;
+constexpr uid_t other_user = 12345;
 
-// A folder of its own in the sticky temporary folder, and below it in/lib.so.
+// Creates a folder with in/lib.so in the sticky temporary folder.
 class trust : public testing::Test {
  protected:
   void SetUp() override {
@@ -33,7 +33,7 @@ class trust : public testing::Test {
   }
   void TearDown() override { fs::remove_all(m_folder); }
 
-  // The reason names the part, its mode and the rule.
+  // Expects that the reason names the path component, its mode and the rule.
   void expect_refused(const std::string& component, const std::string& mode) const {
     const std::string reason = check_trusted_path(m_file);
     EXPECT_TRUE(reason.starts_with(component + " has owner ")) << reason;
@@ -45,57 +45,58 @@ class trust : public testing::Test {
   std::string m_inner_folder, m_file;
 };
 
-TEST_F(trust, own_files_below_a_sticky_folder) { EXPECT_EQ(check_trusted_path(m_file), ""); }
+TEST_F(trust, accepts_own_files_in_a_sticky_folder) { EXPECT_EQ(check_trusted_path(m_file), ""); }
 
-TEST_F(trust, what_others_may_write) {
+TEST_F(trust, rejects_files_writable_by_others) {
   chmod(m_file.c_str(), 0646);
   expect_refused(m_file, "0646");
   chmod(m_file.c_str(), 0644);
   chmod(m_inner_folder.c_str(), 0777);
   expect_refused(m_inner_folder, "0777");
-  chmod(m_inner_folder.c_str(), 01777);  // sticky, and the file is ours
+  chmod(m_inner_folder.c_str(), 01777);  // sticky folder, own file
   EXPECT_EQ(check_trusted_path(m_file), "");
 }
 
-TEST_F(trust, what_a_group_may_write) {
+TEST_F(trust, rejects_files_writable_by_a_group) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can give a file to any group";
-  ASSERT_EQ(chown(m_file.c_str(), 0, stranger), 0);
+  ASSERT_EQ(chown(m_file.c_str(), 0, other_user), 0);
   EXPECT_EQ(check_trusted_path(m_file), "");
   chmod(m_file.c_str(), 0664);
   expect_refused(m_file, "0664");
 }
 
-TEST_F(trust, what_somebody_else_owns) {
+TEST_F(trust, rejects_files_of_other_owners) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
-  ASSERT_EQ(chown(m_file.c_str(), stranger, 0), 0);
+  ASSERT_EQ(chown(m_file.c_str(), other_user, 0), 0);
   expect_refused(m_file, "0644");
-  ASSERT_EQ(chown(m_file.c_str(), 0, 0) + chown(m_inner_folder.c_str(), stranger, 0), 0);
+  ASSERT_EQ(chown(m_file.c_str(), 0, 0) + chown(m_inner_folder.c_str(), other_user, 0), 0);
   expect_refused(m_inner_folder, "0755");
-  ASSERT_EQ(chown(m_inner_folder.c_str(), 0, 0) + chown(m_folder.c_str(), stranger, 0), 0);
+  ASSERT_EQ(chown(m_inner_folder.c_str(), 0, 0) + chown(m_folder.c_str(), other_user, 0), 0);
   expect_refused(m_folder.string(), "0700");
 }
 
-TEST_F(trust, a_link_is_as_good_as_what_it_leads_to) {
+TEST_F(trust, links_are_checked_by_their_target) {
   const fs::path link = m_folder / "link.so";
   fs::create_symlink(m_file, link);
   EXPECT_EQ(check_trusted_path(link), "");
   std::string path = link;
   EXPECT_EQ(isthmus::check_code_path(path), "");
-  EXPECT_EQ(path, m_file) << "what was looked at is what is loaded";
+  EXPECT_EQ(path, m_file) << "the checked path is the one that is loaded";
   chmod(m_file.c_str(), 0666);
   EXPECT_TRUE(check_trusted_path(link).starts_with(m_file));
 }
 
-TEST_F(trust, relative_paths_lead_through_the_working_directory) {
+TEST_F(trust, relative_paths_are_rejected) {
   std::string path = "lib/evil.so";
   EXPECT_NE(isthmus::check_code_path(path).find("working directory"), std::string::npos);
 }
 
-TEST_F(trust, missing_files_say_so) {
-  EXPECT_EQ(check_trusted_path(m_inner_folder + "/gone.so"), m_inner_folder + "/gone.so can't be looked at: No such file or directory");
+TEST_F(trust, missing_file_is_an_error) {
+  EXPECT_EQ(check_trusted_path(m_inner_folder + "/gone.so"),
+            m_inner_folder + "/gone.so cannot be inspected: No such file or directory");
 }
 
-TEST_F(trust, a_library_is_refused_before_it_runs) {
+TEST_F(trust, untrusted_library_is_not_loaded) {
   chmod(m_file.c_str(), 0666);
   std::string reason;
   isthmus::library_search_request request;
@@ -107,8 +108,8 @@ TEST_F(trust, a_library_is_refused_before_it_runs) {
   EXPECT_NE(reason.find("working directory"), std::string::npos) << reason;
 }
 
-// A copy of the probe that is setuid root, started by a user without rights.
-TEST_F(trust, the_environment_does_not_count_in_setuid_programs) {
+// Runs a copy of the probe as setuid root, started by an unprivileged user.
+TEST_F(trust, setuid_programs_ignore_the_environment) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can make a program setuid root";
   const std::string copy = m_inner_folder + "/probe";
   fs::copy_file(ENVIRONMENT_PROBE, copy);
@@ -118,7 +119,7 @@ TEST_F(trust, the_environment_does_not_count_in_setuid_programs) {
     const pid_t child = fork();
     if (child == 0) {
       setenv("ISTHMUS_PLUGIN_PATH", "/tmp/evil", 1);
-      if (setgid(stranger) != 0 || setuid(stranger) != 0) _exit(3);
+      if (setgid(other_user) != 0 || setuid(other_user) != 0) _exit(3);
       execl(copy.c_str(), copy.c_str(), nullptr);
       _exit(4);
     }
@@ -126,7 +127,7 @@ TEST_F(trust, the_environment_does_not_count_in_setuid_programs) {
     waitpid(child, &status, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   };
-  EXPECT_EQ(run(0755), 1) << "an ordinary program follows it";
+  EXPECT_EQ(run(0755), 1) << "an ordinary program uses it";
   EXPECT_EQ(run(04755), 0);
 }
 

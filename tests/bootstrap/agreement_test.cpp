@@ -1,4 +1,4 @@
-// All ranks go on, or none: what ranks vote, what they then all see, and what each of them throws or reports.
+// Agreement of the ranks: either all continue, or all report the same failure.
 #include <cstdarg>
 #include <cstdio>
 #include <future>
@@ -14,7 +14,7 @@ using namespace isthmus;
 
 constexpr int size = 3;
 
-// Runs `work(bootstrap, rank)` on every rank at once.
+// Runs `work(bootstrap, rank)` concurrently on every rank.
 template <typename Work>
 void run_on_all_ranks(Work&& work) {
   const auto shared = make_local_store();
@@ -53,7 +53,7 @@ TEST(agreement, one_failure_is_thrown_on_every_rank) {
   });
 }
 
-TEST(agreement, the_first_of_several_failures_speaks) {
+TEST(agreement, first_of_several_failures_is_reported) {
   run_on_all_ranks([](bootstrap& ranks, int rank) {
     std::optional<error> own;
     if (rank > 0) own = make_error(ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE, "trouble " + std::to_string(rank));
@@ -63,14 +63,14 @@ TEST(agreement, the_first_of_several_failures_speaks) {
   });
 }
 
-TEST(agreement, what_is_unsupported_may_be_passed_over) {
+TEST(agreement, unsupported_can_be_ignored) {
   run_on_all_ranks([](bootstrap& ranks, int rank) {
     const auto unsupported = failure_on(rank, 0, ISTHMUS_ERROR_UNSUPPORTED);
     const auto all = gather_votes(ranks, rank, unsupported);
     EXPECT_NO_THROW(
         check_votes(all, unsupported, "creating failed", ISTHMUS_ERROR_REMOTE, ISTHMUS_ERROR_UNSUPPORTED));
     EXPECT_EQ(refusal_text(all), "rank 0: no device here");
-    // A real failure of another rank is thrown by all, also by the one that has nothing to support.
+    // All ranks throw a real failure of another rank, including the rank that only reports unsupported.
     auto mixed = unsupported;
     if (rank == 2) mixed = failure_on(2, 2, ISTHMUS_ERROR_BACKEND);
     const auto both = gather_votes(ranks, rank, mixed);
@@ -80,14 +80,14 @@ TEST(agreement, what_is_unsupported_may_be_passed_over) {
   });
 }
 
-TEST(agreement, long_texts_are_cut_and_end) {
-  refusal mine;
-  mine.refuse(ISTHMUS_ERROR_SYSTEM, std::string(1000, 'x'), std::string(1000, 'y'));
-  EXPECT_EQ(std::string(mine.text), std::string(sizeof mine.text - 1, 'x'));
-  EXPECT_EQ(std::string(mine.hint), std::string(sizeof mine.hint - 1, 'y'));
+TEST(agreement, long_texts_are_truncated_and_terminated) {
+  refusal own_refusal;
+  own_refusal.refuse(ISTHMUS_ERROR_SYSTEM, std::string(1000, 'x'), std::string(1000, 'y'));
+  EXPECT_EQ(std::string(own_refusal.text), std::string(sizeof own_refusal.text - 1, 'x'));
+  EXPECT_EQ(std::string(own_refusal.hint), std::string(sizeof own_refusal.hint - 1, 'y'));
 }
 
-// A backend's view: an allgather and somebody to report to.
+// A backend's view of the core: an allgather and a function that reports failures.
 struct backend_stub {
   bootstrap* ranks;
   std::string reported;
@@ -111,9 +111,9 @@ struct backend_stub {
     context.runtime = this;
     context.rank = rank;
     context.size = size;
-    context.allgather = [](void* runtime, const void* mine, void* all, std::size_t bytes) {
-      static_cast<backend_stub*>(runtime)->ranks->allgather({static_cast<const std::byte*>(mine), bytes},
-                                                    {static_cast<std::byte*>(all), bytes * size});
+    context.allgather = [](void* runtime, const void* send_buffer, void* all, std::size_t bytes) {
+      static_cast<backend_stub*>(runtime)->ranks->allgather({static_cast<const std::byte*>(send_buffer), bytes},
+                                                            {static_cast<std::byte*>(all), bytes * size});
       return ISTHMUS_SUCCESS;
     };
     context.fail = report;
@@ -121,18 +121,18 @@ struct backend_stub {
   }
 };
 
-TEST(agreement, backends_report_the_same_everywhere) {
+TEST(agreement, backends_report_the_same_on_every_rank) {
   run_on_all_ranks([](bootstrap& ranks, int rank) {
     backend_stub own{&ranks, "", 0};
     const isthmus_backend_context context = own.context(rank);
-    vote<int> mine;
-    mine.value = 5 * rank;
+    vote<int> own_vote;
+    own_vote.value = 5 * rank;
     votes<int> all;
-    EXPECT_EQ(agree(context, ISTHMUS_HERE, mine, all), ISTHMUS_SUCCESS);
+    EXPECT_EQ(agree(context, ISTHMUS_HERE, own_vote, all), ISTHMUS_SUCCESS);
     EXPECT_EQ(all[2].value, 10);
     EXPECT_EQ(own.reported, "");
-    if (rank == 2) mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, "no library", "install it", 7);
-    EXPECT_EQ(agree(context, ISTHMUS_HERE, mine, all), ISTHMUS_ERROR_UNSUPPORTED);
+    if (rank == 2) own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, "no library", "install it", 7);
+    EXPECT_EQ(agree(context, ISTHMUS_HERE, own_vote, all), ISTHMUS_ERROR_UNSUPPORTED);
     EXPECT_EQ(own.reported, "rank 2: no library | install it");
     EXPECT_EQ(own.native_code, 7);
   });

@@ -1,4 +1,4 @@
-// What ids cost a process: one thread for all stores, nothing after their end, no spinning without descriptors.
+// Resources of the store service: one thread for all stores, none after they have closed, no busy polling.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -16,8 +16,8 @@ namespace {
 bool is_forked = false;
 }
 
-// What only the parent's threads point to looks leaked in a child, which has none of them: LeakSanitizer asks
-// here.
+// LeakSanitizer calls this. A forked child has none of the parent's threads, so memory that only their stacks
+// point to looks leaked.
 extern "C" __attribute__((visibility("default"))) int __lsan_is_turned_off();
 extern "C" int __lsan_is_turned_off() { return is_forked ? 1 : 0; }
 
@@ -26,12 +26,12 @@ namespace {
 using namespace isthmus;
 
 #ifdef __SANITIZE_THREAD__
-constexpr bool can_fork = false;  // ThreadSanitizer follows no fork of a process with several threads
+constexpr bool can_fork = false;  // ThreadSanitizer does not support forks of multi-threaded processes
 #else
 constexpr bool can_fork = true;
 #endif
 
-// As ::fork, but a sanitizer knows the child for one.
+// Like ::fork, but records for LeakSanitizer that this is the child.
 pid_t fork_child() {
   const pid_t child = fork();
   is_forked = child == 0;
@@ -44,9 +44,9 @@ std::size_t entries_of(const char* folder) {
 std::size_t threads() { return entries_of("/proc/self/task"); }
 std::size_t descriptors() { return entries_of("/proc/self/fd"); }
 
-// True as soon as `condition` holds, false when it does not within a generous time.
+// True as soon as `condition` holds; false if it does not hold within 10 s.
 template <typename Condition>
-bool eventually(Condition&& condition) {
+bool becomes_true(Condition&& condition) {
   for (int i = 0; i < 1000; ++i) {
     if (condition()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -54,33 +54,34 @@ bool eventually(Condition&& condition) {
   return condition();
 }
 
-TEST(store_service, unused_ids_share_a_thread_and_end) {
-  std::thread([] {}).join();  // a sanitizer starts a thread of its own with the first
+TEST(store_service, unused_ids_share_one_thread_and_expire) {
+  std::thread([] {}).join();  // a sanitizer starts its own thread together with the first one
   const std::size_t threads_before = threads(), descriptors_before = descriptors();
   for (int i = 0; i < 50; ++i) start_tcp_store(nullptr, {.idle_timeout_s = 0.5});
   EXPECT_LE(threads(), threads_before + 1);
-  EXPECT_TRUE(eventually([&] { return descriptors() == descriptors_before; })) << descriptors();
-  EXPECT_TRUE(eventually([&] { return threads() <= threads_before; })) << threads();
-  // The service starts anew with the next id.
+  EXPECT_TRUE(becomes_true([&] { return descriptors() == descriptors_before; })) << descriptors();
+  EXPECT_TRUE(becomes_true([&] { return threads() <= threads_before; })) << threads();
+  // The service starts again with the next id.
   const auto rank = connect_tcp_store(parse_unique_id(start_tcp_store(nullptr)), 0, 1, 5);
   rank->set("a", test::bytes("b"));
   EXPECT_EQ(test::get(*rank, "a", 1, 5), "b");
 }
 
-TEST(store_service, a_rank_keeps_its_store) {
-  const auto rank = connect_tcp_store(parse_unique_id(start_tcp_store(nullptr, {.idle_timeout_s = 0.1})), 0, 2, 5);
+TEST(store_service, connected_rank_keeps_its_store_alive) {
+  const auto rank =
+      connect_tcp_store(parse_unique_id(start_tcp_store(nullptr, {.idle_timeout_s = 0.1})), 0, 2, 5);
   std::this_thread::sleep_for(std::chrono::milliseconds(400));
   rank->set("a", test::bytes("b"));
   EXPECT_EQ(test::get(*rank, "a", 1, 5), "b");
 }
 
-// In a process of its own, which has no descriptor left while a rank of another process dials. The seconds are
-// of processor time: spinning burns one per second of waiting, polling ten times a second next to nothing.
+// Runs in its own process, which has no free descriptor while a rank of another process connects. Measures CPU
+// time: busy polling would use one second per second, polling ten times a second almost none.
 int wait_without_descriptors(const store_address& store_location, int write_end, int read_end) {
   const auto rank = connect_tcp_store(store_location, 0, 2, 5);
-  // UBSan takes a pipe to look at an object whose type it has not seen yet: the log's have to be known to it.
-  log(log_level::warning, "this process now takes all its descriptors");
-  std::vector<descriptor> fillers;
+  // UBSan needs a pipe to inspect an object of a new type, so use the log once while descriptors are available.
+  log(log_level::warning, "this process now opens all its descriptors");
+  std::vector<file_descriptor> fillers;
   while (true) {
     const int filler = fcntl(write_end, F_DUPFD_CLOEXEC, 0);
     if (filler < 0) break;
@@ -88,20 +89,20 @@ int wait_without_descriptors(const store_address& store_location, int write_end,
   }
   char byte = 0;
   if (write(write_end, &byte, 1) != 1) return 2;
-  rusage before{}, after{};
-  getrusage(RUSAGE_SELF, &before);
+  rusage usage_before{}, usage_after{};
+  getrusage(RUSAGE_SELF, &usage_before);
   std::this_thread::sleep_for(std::chrono::seconds(1));
-  getrusage(RUSAGE_SELF, &after);
+  getrusage(RUSAGE_SELF, &usage_after);
   fillers.clear();
-  if (read(read_end, &byte, 1) != 1) return 3;  // the other rank is in
+  if (read(read_end, &byte, 1) != 1) return 3;  // the other rank has joined
   const auto seconds = [](const rusage& use) {
     return static_cast<double>(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
            static_cast<double>(use.ru_utime.tv_usec + use.ru_stime.tv_usec) / 1e6;
   };
-  return seconds(after) - seconds(before) < 0.3 ? 0 : 4;
+  return seconds(usage_after) - seconds(usage_before) < 0.3 ? 0 : 4;
 }
 
-TEST(store_service, out_of_descriptors_it_waits_instead_of_spinning) {
+TEST(store_service, does_not_spin_without_descriptors) {
   if (!can_fork) GTEST_SKIP() << "ThreadSanitizer";
   int to_parent[2], to_child[2], address[2];
   ASSERT_EQ(pipe(to_parent) + pipe(to_child) + pipe(address), 0);
@@ -117,17 +118,17 @@ TEST(store_service, out_of_descriptors_it_waits_instead_of_spinning) {
   ASSERT_EQ(read(address[0], &id, sizeof id), static_cast<ssize_t>(sizeof id));
   char byte = 0;
   ASSERT_EQ(read(to_parent[0], &byte, 1), 1);
-  const auto rank = connect_tcp_store(parse_unique_id(id), 1, 2, 20);  // gets in once descriptors are back
+  const auto rank = connect_tcp_store(parse_unique_id(id), 1, 2, 20);  // joins once descriptors are available
   ASSERT_EQ(write(to_child[1], &byte, 1), 1);
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0) << "4: it spun";
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "4: busy polling";
   for (const int fd : {to_parent[0], to_parent[1], to_child[0], to_child[1], address[0], address[1]}) close(fd);
 }
 
-// A forked child that exits takes nothing of its parent's store with it, and may have stores of its own.
-TEST(store_service, a_forked_child_leaves_its_parents_stores_alone) {
+// A forked child can have its own stores, and its exit does not affect its parent's stores.
+TEST(store_service, forked_child_does_not_affect_parent) {
   if (!can_fork) GTEST_SKIP() << "ThreadSanitizer";
   const auto store_location = parse_unique_id(start_tcp_store(nullptr));
   const auto first = connect_tcp_store(store_location, 0, 2, 5);
@@ -135,9 +136,9 @@ TEST(store_service, a_forked_child_leaves_its_parents_stores_alone) {
   if (child == 0) {
     auto own = connect_tcp_store(parse_unique_id(start_tcp_store(nullptr)), 0, 1, 5);
     own->set("a", test::bytes("b"));
-    const bool right = test::get(*own, "a", 1, 5) == "b";
+    const bool is_correct = test::get(*own, "a", 1, 5) == "b";
     own.reset();
-    std::exit(right ? 0 : 1);  // with static destructors
+    std::exit(is_correct ? 0 : 1);  // with static destructors
   }
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);

@@ -1,4 +1,4 @@
-// Stores keep their contract; a bootstrap on any of them exchanges, splits, times out and is cancelled.
+// Contract of the stores, and bootstraps on them: exchange, split, timeout and cancellation.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,7 +23,7 @@ using namespace isthmus;
 
 enum class store_kind { local, tcp };
 
-// One store for each rank, as ranks of processes of their own would have it.
+// One store per rank, as if each rank were in its own process.
 class store_test : public testing::TestWithParam<store_kind> {
  protected:
   std::vector<std::shared_ptr<store>> make(int size) {
@@ -49,12 +49,12 @@ class store_test : public testing::TestWithParam<store_kind> {
 INSTANTIATE_TEST_SUITE_P(both, store_test, testing::Values(store_kind::local, store_kind::tcp),
                          [](const auto& info) { return info.param == store_kind::local ? "local" : "tcp"; });
 
-TEST(store_bootstrap, a_rank_that_closed_its_connection_is_named_long_before_the_timeout) {
+TEST(store_bootstrap, disconnected_rank_is_named_before_timeout) {
   const auto address = parse_unique_id(start_tcp_store(nullptr));
   std::vector<std::unique_ptr<bootstrap>> ranks;
   for (int rank = 0; rank < 4; ++rank)
     ranks.push_back(make_store_bootstrap(connect_tcp_store(address, rank, 4, 60), "isthmus", rank, 4, 60));
-  // in parts the ranks have other numbers than in the store
+  // In the subcommunicators the ranks have different numbers than in the store.
   std::vector<std::unique_ptr<bootstrap>> parts(4);
   test::run_on_each_rank(4, [&](int rank) {
     parts[static_cast<std::size_t>(rank)] =
@@ -64,15 +64,15 @@ TEST(store_bootstrap, a_rank_that_closed_its_connection_is_named_long_before_the
   parts[1].reset();
   test::run_on_each_rank(4, [&](int rank) {
     if (rank < 2) return;
-    std::byte mine{}, all[3];
+    std::byte sent_value{}, all[3];
     const auto failure =
-        test::error_of([&] { parts[static_cast<std::size_t>(rank)]->allgather({&mine, 1}, all); });
+        test::error_of([&] { parts[static_cast<std::size_t>(rank)]->allgather({&sent_value, 1}, all); });
     EXPECT_EQ(failure.status, ISTHMUS_ERROR_REMOTE) << failure.message;
     EXPECT_NE(std::string(failure.message).find("rank 2 exited"), std::string::npos) << failure.message;
   });
 }
 
-TEST(store_bootstrap, a_killed_process_is_named_long_before_the_timeout) {
+TEST(store_bootstrap, killed_process_is_named_before_timeout) {
   const pid_t child = fork();
   if (child == 0)
     while (true) pause();
@@ -81,15 +81,15 @@ TEST(store_bootstrap, a_killed_process_is_named_long_before_the_timeout) {
       {{getpid(), process_start_time(getpid())}, {child, process_start_time(child)}}};
   single_rank->watch_processes(both);
   EXPECT_EQ(read_process_state(child), process_state::alive);
-  kill(child, SIGKILL);  // and not waited for
-  std::byte mine{}, all[2];
-  const auto failure = test::error_of([&] { single_rank->allgather({&mine, 1}, all); });
+  kill(child, SIGKILL);  // it stays a zombie until the end of the test
+  std::byte sent_value{}, all[2];
+  const auto failure = test::error_of([&] { single_rank->allgather({&sent_value, 1}, all); });
   EXPECT_EQ(failure.status, ISTHMUS_ERROR_REMOTE) << failure.message;
   EXPECT_NE(std::string(failure.message).find("rank 1 exited"), std::string::npos) << failure.message;
   waitpid(child, nullptr, 0);
 }
 
-// A process of its own that serves a store, and ends with this object.
+// A child process that serves a store and is killed by the destructor.
 class store_process {
  public:
   store_process() {
@@ -114,7 +114,7 @@ class store_process {
   store_address address() const { return parse_unique_id(m_id); }
   void stop() const {
     kill(m_child, SIGSTOP);
-    EXPECT_EQ(waitpid(m_child, nullptr, WUNTRACED), m_child);  // by then all of its threads have stopped
+    EXPECT_EQ(waitpid(m_child, nullptr, WUNTRACED), m_child);  // returns after all of its threads have stopped
   }
   void resume() const { kill(m_child, SIGCONT); }
 
@@ -123,9 +123,9 @@ class store_process {
   isthmus_unique_id m_id{};
 };
 
-// Whoever waits for ranks asks for many things in a row; its own timeout is no excuse to wait for each.
-TEST(store_process, that_has_stopped_is_waited_for_once) {
-  constexpr double timeout_s = 12;  // of which a quarter for a prompt answer
+// A waiting rank sends many requests in a row; it must not wait for each of them until its own timeout.
+TEST(store_process, stopped_process_is_waited_for_once) {
+  constexpr double timeout_s = 12;  // a quarter of it is the reply timeout
   const store_process process;
   const auto keys = connect_tcp_store(process.address(), 0, 1, timeout_s);
   keys->set("a", test::bytes("x"));
@@ -135,7 +135,7 @@ TEST(store_process, that_has_stopped_is_waited_for_once) {
   for (int i = 0; i < 8; ++i) {
     const auto failure = test::error_of([&] { test::get(*keys, "a", 1, 0); });
     EXPECT_EQ(failure.status, ISTHMUS_ERROR_TIMEOUT) << failure.message;
-    EXPECT_EQ(failure.native_code, ETIMEDOUT) << "that the store did not answer, not that it has no such key";
+    EXPECT_EQ(failure.native_code, ETIMEDOUT) << "the store did not answer; the key is not known to be missing";
   }
   const auto rank = make_store_bootstrap(keys, "isthmus", 0, 2, timeout_s);
   rank->mark_aborted();
@@ -146,8 +146,8 @@ TEST(store_process, that_has_stopped_is_waited_for_once) {
   EXPECT_EQ(test::get(*keys, "a", 1, 0), "x");
 }
 
-// Slower than the patience for one question is not silent.
-TEST(store_process, that_pauses_for_a_moment_makes_nobody_missing) {
+// A reply after the timeout of one request does not make the store unresponsive.
+TEST(store_process, short_pause_makes_no_rank_missing) {
   const store_process process;
   const auto first = make_store_bootstrap(connect_tcp_store(process.address(), 0, 2, 20), "isthmus", 0, 2, 20);
   const auto second = make_store_bootstrap(connect_tcp_store(process.address(), 1, 2, 20), "isthmus", 1, 2, 20);
@@ -164,11 +164,11 @@ TEST(store_process, that_pauses_for_a_moment_makes_nobody_missing) {
   }
 }
 
-// A caller's store of one process, whose operations may fail.
+// A user's store for one process; its operations can fail on request.
 struct failing_store {
   std::shared_ptr<store> keys = make_local_store();
   bool is_lost = false, has_set_first = true;
-  int gets = 0;
+  int get_count = 0;
 
   isthmus_store_table table() {
     isthmus_store_table table{};
@@ -180,7 +180,7 @@ struct failing_store {
     };
     table.get = [](void* self, const char* key, void* value, std::size_t bytes, double timeout_s) {
       auto& self_store = *static_cast<failing_store*>(self);
-      ++self_store.gets;
+      ++self_store.get_count;
       if (self_store.is_lost) return 2;
       return test::error_of([&] {
                self_store.keys->get(key, {static_cast<std::byte*>(value), bytes}, timeout_s);
@@ -198,17 +198,17 @@ struct failing_store {
   }
 };
 
-TEST(user_store, that_is_lost_is_not_asked_over_and_over) {
+TEST(user_store, lost_store_is_not_polled_repeatedly) {
   failing_store lost;
   lost.is_lost = true;
   const isthmus_store_table table = lost.table();
   const auto rank = make_store_bootstrap(make_user_store(&table), "isthmus", 0, 2, 20);
   EXPECT_EQ(rank->wait_for_failure(1), std::nullopt);
-  EXPECT_LT(lost.gets, 100);
+  EXPECT_LT(lost.get_count, 100);
 }
 
-// As torch's stores without compareSet.
-TEST(user_store, whose_set_first_fails_still_carries_a_failure) {
+// Like PyTorch's stores without compareSet.
+TEST(user_store, publishes_a_failure_without_set_first) {
   failing_store backing;
   backing.has_set_first = false;
   const isthmus_store_table table = backing.table();
@@ -222,7 +222,7 @@ TEST(user_store, whose_set_first_fails_still_carries_a_failure) {
   EXPECT_STREQ(failure->message, "first");
 }
 
-TEST_P(store_test, what_one_sets_another_gets) {
+TEST_P(store_test, value_of_one_rank_is_read_by_another) {
   const auto all = make(2);
   all[0]->set("a", test::bytes("hello"));
   EXPECT_EQ(test::get(*all[1], "a", 5, 5), "hello");
@@ -230,7 +230,7 @@ TEST_P(store_test, what_one_sets_another_gets) {
   EXPECT_EQ(test::get(*all[1], "empty", 0, 5), "");
 }
 
-TEST_P(store_test, a_get_waits_for_the_set) {
+TEST_P(store_test, get_waits_for_set) {
   const auto all = make(2);
   auto values = std::async(std::launch::async, [&] { return test::get(*all[1], "late", 4, 10); });
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -238,7 +238,7 @@ TEST_P(store_test, a_get_waits_for_the_set) {
   EXPECT_EQ(values.get(), "here");
 }
 
-TEST_P(store_test, a_get_ends_at_its_timeout) {
+TEST_P(store_test, get_fails_at_its_timeout) {
   const auto all = make(2);
   const auto start = std::chrono::steady_clock::now();
   const auto error = test::error_of([&] { test::get(*all[1], "never", 4, 0.1); });
@@ -246,32 +246,32 @@ TEST_P(store_test, a_get_ends_at_its_timeout) {
   EXPECT_NE(std::string(error.message).find("never"), std::string::npos);
   EXPECT_GE(test::seconds_since(start), 0.09);
   EXPECT_LT(test::seconds_since(start), 20);
-  all[0]->set("never", test::bytes("well"));  // the store is as good as before
+  all[0]->set("never", test::bytes("well"));  // the store still works
   EXPECT_EQ(test::get(*all[1], "never", 4, 5), "well");
 }
 
-TEST_P(store_test, a_get_without_patience_still_finds_what_is_there) {
+TEST_P(store_test, get_without_timeout_finds_existing_key) {
   const auto all = make(2);
   all[0]->set("a", test::bytes("x"));
   EXPECT_EQ(test::get(*all[0], "a", 1, 0), "x");
   EXPECT_EQ(test::error_of([&] { test::get(*all[0], "b", 1, 0); }).status, ISTHMUS_ERROR_TIMEOUT);
 }
 
-TEST_P(store_test, another_size_than_stored) {
+TEST_P(store_test, get_with_another_size_fails) {
   const auto all = make(1);
   all[0]->set("a", test::bytes("four"));
   EXPECT_EQ(test::error_of([&] { test::get(*all[0], "a", 3, 1); }).status, ISTHMUS_ERROR_MISMATCH);
 }
 
-TEST_P(store_test, erased_keys_are_gone) {
+TEST_P(store_test, erased_keys_do_not_exist) {
   const auto all = make(1);
   all[0]->set("a", test::bytes("x"));
   all[0]->erase("a");
   EXPECT_EQ(test::error_of([&] { test::get(*all[0], "a", 1, 0); }).status, ISTHMUS_ERROR_TIMEOUT);
 }
 
-// Threads that share a rank's connection wait for keys that come in the opposite order.
-TEST_P(store_test, many_threads_wait_on_one_store) {
+// Threads share a rank's connection and wait for keys that are set in the opposite order.
+TEST_P(store_test, several_threads_wait_on_one_connection) {
   const auto all = make(2);
   constexpr int n = 8;
   std::vector<std::future<std::string>> values;
@@ -282,7 +282,7 @@ TEST_P(store_test, many_threads_wait_on_one_store) {
   for (int i = 0; i < n; ++i) EXPECT_EQ(values[static_cast<std::size_t>(i)].get(), std::to_string(i));
 }
 
-TEST_P(store_test, large_values) {
+TEST_P(store_test, large_values_arrive_complete) {
   const auto all = make(2);
   std::string large(3 << 20, '\0');
   for (std::size_t i = 0; i < large.size(); ++i) large[i] = static_cast<char>(i * 2654435761u >> 13);
@@ -290,13 +290,13 @@ TEST_P(store_test, large_values) {
   EXPECT_EQ(test::get(*all[1], "large", large.size(), 10), large);
 }
 
-TEST_P(store_test, allgather_in_rank_order_many_times) {
+TEST_P(store_test, repeated_allgather_is_in_rank_order) {
   const auto ranks = make_bootstraps(5);
   test::run_on_each_rank(5, [&](int rank) {
     for (int round = 0; round < 30; ++round) {
-      const int mine = rank * 1000 + round;
+      const int sent_value = rank * 1000 + round;
       std::vector<int> all(5);
-      ranks[static_cast<std::size_t>(rank)]->allgather(std::as_bytes(std::span(&mine, 1)),
+      ranks[static_cast<std::size_t>(rank)]->allgather(std::as_bytes(std::span(&sent_value, 1)),
                                                        std::as_writable_bytes(std::span(all)));
       for (int other = 0; other < 5; ++other)
         ASSERT_EQ(all[static_cast<std::size_t>(other)], other * 1000 + round);
@@ -307,19 +307,19 @@ TEST_P(store_test, allgather_in_rank_order_many_times) {
 TEST_P(store_test, split_orders_by_key_and_rank) {
   const auto ranks = make_bootstraps(6);
   test::run_on_each_rank(6, [&](int rank) {
-    const int key = rank == 0 ? 5 : 1;  // rank 0 comes last in its part; the others keep their order
-    auto part = ranks[static_cast<std::size_t>(rank)]->split(rank == 5 ? -1 : rank % 2, key);
+    const int key = rank == 0 ? 5 : 1;  // rank 0 is last in its subcommunicator; the others keep their order
+    auto child_group = ranks[static_cast<std::size_t>(rank)]->split(rank == 5 ? -1 : rank % 2, key);
     if (rank == 5) {
-      EXPECT_EQ(part, nullptr);
+      EXPECT_EQ(child_group, nullptr);
       return;
     }
-    ASSERT_NE(part, nullptr);
+    ASSERT_NE(child_group, nullptr);
     const std::vector<std::vector<int>> members{{2, 4, 0}, {1, 3}};
     const auto& expected = members[static_cast<std::size_t>(rank % 2)];
-    EXPECT_EQ(part->size(), static_cast<int>(expected.size()));
-    EXPECT_EQ(expected.at(static_cast<std::size_t>(part->rank())), rank);
+    EXPECT_EQ(child_group->size(), static_cast<int>(expected.size()));
+    EXPECT_EQ(expected.at(static_cast<std::size_t>(child_group->rank())), rank);
     std::vector<int> all(expected.size());
-    part->allgather(std::as_bytes(std::span(&rank, 1)), std::as_writable_bytes(std::span(all)));
+    child_group->allgather(std::as_bytes(std::span(&rank, 1)), std::as_writable_bytes(std::span(all)));
     EXPECT_EQ(all, expected);
   });
 }
@@ -329,35 +329,36 @@ TEST_P(store_test, missing_ranks_are_named) {
   const auto start = std::chrono::steady_clock::now();
   test::run_on_each_rank(4, [&](int rank) {
     if (rank == 0 || rank == 3) return;
-    std::vector<std::byte> mine(8), all(32);
-    const auto error = test::error_of([&] { ranks[static_cast<std::size_t>(rank)]->allgather(mine, all); });
+    std::vector<std::byte> sent_value(8), all(32);
+    const auto error =
+        test::error_of([&] { ranks[static_cast<std::size_t>(rank)]->allgather(sent_value, all); });
     EXPECT_TRUE(error.status == ISTHMUS_ERROR_TIMEOUT || error.status == ISTHMUS_ERROR_REMOTE)
-        << "who has waited longest tells the others";
+        << "the first rank that times out reports it to the others";
     EXPECT_NE(std::string(error.message).find("missing: 0, 3"), std::string::npos) << error.message;
     EXPECT_TRUE(std::ranges::equal(error.failed_ranks(), std::array{0, 3})) << error.message;
   });
   EXPECT_LT(test::seconds_since(start), 20);
 }
 
-TEST_P(store_test, ranks_that_give_up_are_told_from_those_that_do_not) {
+TEST_P(store_test, aborted_ranks_differ_from_running_ranks) {
   const auto ranks = make_bootstraps(3);
-  EXPECT_EQ(ranks[0]->has_aborted(1, 0), std::nullopt) << "before it has done so itself";
+  EXPECT_EQ(ranks[0]->has_aborted(1, 0), std::nullopt) << "unknown until the rank itself has aborted";
   ranks[0]->mark_aborted();
   EXPECT_EQ(ranks[0]->has_aborted(1, 0), false);
   auto waiting = std::async(std::launch::async, [&] { return ranks[0]->has_aborted(1, 20); });
   ranks[1]->mark_aborted();
-  ranks[1]->mark_aborted();  // once is enough
+  ranks[1]->mark_aborted();  // has no further effect
   EXPECT_EQ(waiting.get(), true);
   ranks[2]->mark_aborted();
   EXPECT_EQ(ranks[2]->has_aborted(1, 0), true);
   EXPECT_EQ(ranks[1]->has_aborted(0, 0), true);
 }
 
-TEST_P(store_test, cancel_ends_a_wait) {
+TEST_P(store_test, cancel_ends_waits) {
   const auto ranks = make_bootstraps(2, 60);
   auto waiting = std::async(std::launch::async, [&] {
-    std::vector<std::byte> mine(8), all(16);
-    return test::error_of([&] { ranks[0]->allgather(mine, all); }).status;
+    std::vector<std::byte> sent_value(8), all(16);
+    return test::error_of([&] { ranks[0]->allgather(sent_value, all); }).status;
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   const auto start = std::chrono::steady_clock::now();
@@ -366,16 +367,16 @@ TEST_P(store_test, cancel_ends_a_wait) {
   EXPECT_LT(test::seconds_since(start), 20);
 }
 
-TEST(unique_id, carries_address_and_secret) {
+TEST(unique_id, contains_address_and_secret) {
   const auto id = start_tcp_store("localhost:0");
   const auto address = parse_unique_id(id);
   EXPECT_EQ(address.host, "localhost");
   EXPECT_NE(address.port, 0);
-  EXPECT_NE(address.secret, parse_unique_id(start_tcp_store(nullptr)).secret) << "every id has its own";
+  EXPECT_NE(address.secret, parse_unique_id(start_tcp_store(nullptr)).secret) << "every id has its own secret";
   EXPECT_NE(address.secret, store_secret{});
 }
 
-TEST(unique_id, every_damaged_byte_is_noticed) {
+TEST(unique_id, every_damaged_byte_is_detected) {
   const auto id = start_tcp_store(nullptr);
   for (std::size_t i = 0; i < sizeof id.bytes; ++i) {
     auto damaged = id;
@@ -384,12 +385,12 @@ TEST(unique_id, every_damaged_byte_is_noticed) {
   }
 }
 
-TEST(unique_id, of_another_version_is_said_to_be_so) {
+TEST(unique_id, other_version_is_reported) {
   auto old = start_tcp_store(nullptr);
-  old.bytes[4] = 1;  // the version, little-endian, behind the magic
+  old.bytes[4] = 1;  // the version follows the magic, little-endian
   const auto error = test::error_of([&] { parse_unique_id(old); });
   EXPECT_EQ(error.status, ISTHMUS_ERROR_INVALID_ARGUMENT);
-  EXPECT_NE(std::string(error.message).find("its format is 1, this library's 2"), std::string::npos)
+  EXPECT_NE(std::string(error.message).find("its format is 1, this library uses 2"), std::string::npos)
       << error.message;
 }
 

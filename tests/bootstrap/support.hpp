@@ -1,4 +1,4 @@
-// Shared by the tests of the bootstrap.
+// Helpers shared by the bootstrap tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ inline std::string get(isthmus::store& store, const std::string& key, std::size_
   return value;
 }
 
-// The error that `job` throws; its status is ISTHMUS_SUCCESS when it throws none.
+// The error that `job` throws; its status is ISTHMUS_SUCCESS if it throws none.
 template <typename Job>
 isthmus::failure_info error_of(Job&& job) {
   try {

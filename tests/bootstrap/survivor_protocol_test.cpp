@@ -1,5 +1,4 @@
-// Who goes on after a failure: what the ranks agree on, whom they leave out, when they refuse; and the store
-// that takes the place of a lost one.
+// Survivor protocol: agreement, excluded ranks, refusals without a majority, and the fallback store.
 #include "bootstrap/survivor_protocol.hpp"
 
 #include <signal.h>
@@ -14,8 +13,8 @@
 #include <thread>
 #include <utility>
 
-#include "bootstrap/local_store.hpp"
 #include "bootstrap/fallback_store.hpp"
+#include "bootstrap/local_store.hpp"
 #include "bootstrap/support.hpp"
 #include "bootstrap/tcp_store.hpp"
 #include "bootstrap/unique_id.hpp"
@@ -26,15 +25,17 @@ namespace {
 using namespace isthmus;
 using ranks = std::vector<int>;
 
-// What is known of the ranks that do not come, by rank.
+// Known states of the ranks that do not participate.
 using peer_states = std::map<int, peer_state>;
 
 survivor_round round_of(int rank, int size, const peer_states& known, double wait_s = 20) {
-  const auto peer_state_of = [known](int of) { return known.contains(of) ? known.at(of) : peer_state::unknown; };
+  const auto peer_state_of = [known](int peer_rank) {
+    return known.contains(peer_rank) ? known.at(peer_rank) : peer_state::unknown;
+  };
   return {"here", rank, size, wait_s, peer_state_of};
 }
 
-TEST(survivors, those_that_come_before_all_is_known) {
+TEST(survivors, agree_once_all_states_are_known) {
   const auto keys = make_local_store();
   const peer_states known{{1, peer_state::exited}, {3, peer_state::disconnected}};
   test::run_on_each_rank(5, [&](int rank) {
@@ -44,7 +45,7 @@ TEST(survivors, those_that_come_before_all_is_known) {
   });
 }
 
-TEST(survivors, who_came_and_died_is_not_among_them) {
+TEST(survivors, exclude_a_rank_that_joined_and_exited) {
   const auto keys = make_local_store();
   keys->set("here/here/2", test::bytes("\x01\x01\x01"));
   test::run_on_each_rank(2, [&](int rank) {
@@ -52,14 +53,14 @@ TEST(survivors, who_came_and_died_is_not_among_them) {
   });
 }
 
-TEST(survivors, the_first_list_counts_and_late_ranks_are_told) {
+TEST(survivors, first_proposal_wins_and_late_rank_fails) {
   const auto keys = make_local_store();
-  const auto early = round_of(0, 2, {{1, peer_state::exited}});  // as it thinks
+  const auto early = round_of(0, 2, {{1, peer_state::exited}});  // wrong, but this rank cannot know that
   EXPECT_EQ(agree_on_survivors(*keys, early), ranks{0});
   const auto error = test::error_of([&] { agree_on_survivors(*keys, round_of(1, 2, {})); });
   EXPECT_EQ(error.status, ISTHMUS_ERROR_REMOTE);
-  EXPECT_NE(std::string(error.message).find("the others have gone on without rank 1"), std::string::npos);
-  EXPECT_EQ(agree_on_survivors(*keys, early), ranks{0}) << "asked again, the same";
+  EXPECT_NE(std::string(error.message).find("the other ranks continued without rank 1"), std::string::npos);
+  EXPECT_EQ(agree_on_survivors(*keys, early), ranks{0}) << "the decision does not change";
 }
 
 struct majority_case {
@@ -68,8 +69,8 @@ struct majority_case {
   bool may_continue;
 };
 
-// Alone, without news of the others.
-TEST(survivors, only_the_larger_part_goes_on) {
+// One rank on its own that knows nothing else about the others.
+TEST(survivors, only_the_majority_continues) {
   const majority_case cases[] = {
       {0, 1, {}, true},
       {0, 2, {}, true},
@@ -90,8 +91,8 @@ TEST(survivors, only_the_larger_part_goes_on) {
   }
 }
 
-// A rank that was left out comes to another store, where nothing is written of that but what the others know.
-TEST(survivors, who_was_left_out_before_stays_out) {
+// An excluded rank joins in another store, which only contains what the other ranks know about it.
+TEST(survivors, excluded_rank_stays_excluded) {
   const auto keys = make_local_store();
   test::run_on_each_rank(3, [&](int rank) {
     auto round = round_of(rank, 3, {});
@@ -103,14 +104,14 @@ TEST(survivors, who_was_left_out_before_stays_out) {
   });
 }
 
-// A process that can be killed in the place of a rank's.
+// A process that stands for a rank's process and can be killed.
 class child_process {
  public:
   child_process() {
     std::string program = "sleep", argument = "600";
     char* const arguments[] = {program.data(), argument.data(), nullptr};
     if (posix_spawnp(&m_pid, program.c_str(), nullptr, nullptr, arguments, environ) != 0)
-      throw std::runtime_error("no program sleep");
+      throw std::runtime_error("cannot run the program sleep");
   }
   child_process(const child_process&) = delete;
   child_process& operator=(const child_process&) = delete;
@@ -128,9 +129,9 @@ class child_process {
   bool m_ended = false;
 };
 
-// Yet another rank dies as the new communicator is made: `done` has it by then, the other one could not make it
-// and shrinks the first one again.
-TEST(survivors, one_that_has_the_new_communicator_meets_one_that_has_not) {
+// Another rank exits while the new communicator is created. Rank `done` already has the new communicator; the
+// other rank could not create it and shrinks the old one again.
+TEST(survivors, meet_from_old_and_new_communicator) {
   for (const int done : {0, 1}) {
     SCOPED_TRACE(done);
     child_process second_lost, first_lost;
@@ -152,16 +153,17 @@ TEST(survivors, one_that_has_the_new_communicator_meets_one_that_has_not) {
       if (rank == done) before.reset();
       survivors second = (rank == done ? first.control : before)->shrink(20);
       EXPECT_EQ(second.ranks, (ranks{0, 1}));
-      const int mine = 7 + rank;
+      const int own_value = 7 + rank;
       int all[2]{};
-      second.control->allgather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+      second.control->allgather(std::as_bytes(std::span(&own_value, 1)),
+                                std::as_writable_bytes(std::span(all)));
       EXPECT_EQ(all[0], 7);
       EXPECT_EQ(all[1], 8);
     });
   }
 }
 
-TEST(survivors, the_first_value_stays_in_every_store) {
+TEST(survivors, set_first_keeps_the_first_value) {
   const store_address address = parse_unique_id(start_tcp_store(nullptr));
   for (const auto& keys : {make_local_store(), connect_tcp_store(address, 0, 1, 5)}) {
     keys->set_if_absent("key", test::bytes("first"));
@@ -170,19 +172,20 @@ TEST(survivors, the_first_value_stays_in_every_store) {
   }
 }
 
-TEST(survivors, a_callers_store_without_that_is_named) {
+TEST(survivors, hint_names_missing_set_first) {
   isthmus_store_table table{};
-  table.struct_bytes = offsetof(isthmus_store_table, set_if_absent);  // of a program from before
+  table.struct_bytes =
+      offsetof(isthmus_store_table, set_if_absent);  // as in a program built for an older version
   table.set = [](void*, const char*, const void*, std::size_t) { return 0; };
   table.get = [](void*, const char*, void*, std::size_t, double) { return 1; };
-  table.set_if_absent = [](void*, const char*, const void*, std::size_t) { return 0; };  // not to be read
+  table.set_if_absent = [](void*, const char*, const void*, std::size_t) { return 0; };  // must not be read
   const auto keys = make_user_store(&table);
   const auto error = test::error_of([&] { agree_on_survivors(*keys, round_of(0, 1, {})); });
   EXPECT_EQ(error.status, ISTHMUS_ERROR_UNSUPPORTED);
   EXPECT_NE(std::string(error.hint).find("set_if_absent"), std::string::npos) << error.hint;
 }
 
-TEST(survivors, a_callers_store_that_is_lost_ends_in_a_hint) {
+TEST(survivors, lost_user_store_is_reported_with_hint) {
   isthmus_store_table table{};
   table.struct_bytes = sizeof table;
   table.set = table.set_if_absent = [](void*, const char*, const void*, std::size_t) { return 3; };
@@ -190,19 +193,19 @@ TEST(survivors, a_callers_store_that_is_lost_ends_in_a_hint) {
   const auto single_rank = make_store_bootstrap(make_user_store(&table), "scope", 0, 2, 5);
   const auto error = test::error_of([&] { single_rank->shrink(5); });
   EXPECT_EQ(error.status, ISTHMUS_ERROR_REMOTE);
-  EXPECT_NE(std::string(error.message).find("the store that the ranks met through is lost"), std::string::npos);
+  EXPECT_NE(std::string(error.message).find("the store of the ranks is lost"), std::string::npos);
   EXPECT_NE(std::string(error.hint).find("a process that outlives the ranks"), std::string::npos) << error.hint;
 }
 
-// As ranks do when the process of their store is lost: rank 1 serves, rank 2 dials before and after.
-TEST(survivors, a_standby_takes_the_stores_place) {
+// Rank 0 serves the fallback store; rank 1 connects before and after that.
+TEST(survivors, fallback_store_replaces_lost_store) {
   const store_address address = parse_unique_id(start_tcp_store(nullptr));
   const auto first = connect_tcp_store(address, 0, 2, 5), second = connect_tcp_store(address, 1, 2, 5);
   const auto own = first->make_fallback_store();
   ASSERT_NE(own, nullptr);
   EXPECT_STREQ(own->address().host, "127.0.0.1");
   const auto error = test::error_of([&] { second->connect_fallback_store(own->address(), 1, 2, 0.2); });
-  EXPECT_EQ(error.status, ISTHMUS_ERROR_TIMEOUT) << "nobody serves yet: " << error.message;
+  EXPECT_EQ(error.status, ISTHMUS_ERROR_TIMEOUT) << "not served yet: " << error.message;
   own->serve(5);
   const auto first_client = first->connect_fallback_store(own->address(), 0, 2, 5);
   const auto second_client = second->connect_fallback_store(own->address(), 1, 2, 5);

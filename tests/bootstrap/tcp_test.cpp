@@ -1,4 +1,4 @@
-// The TCP store against bad company: nobody without the secret is heard, and nobody can stop the others.
+// TCP store with hostile peers: only ranks with the secret can use it, and no connection can block the others.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -18,11 +18,13 @@ using namespace isthmus;
 
 class tcp_store : public testing::Test {
  protected:
-  descriptor dial() const { return tcp::connect_to({address.host, address.port}, tcp::deadline_after(5)); }
+  file_descriptor connect_client() const {
+    return tcp::connect_to({address.host, address.port}, tcp::deadline_after(5));
+  }
 
-  static bool closed_by_peer(const descriptor& socket, double within_s) {
+  static bool closed_by_peer(const file_descriptor& socket, double limit_s) {
     std::byte ignored[256];
-    const auto deadline = tcp::deadline_after(within_s);
+    const auto deadline = tcp::deadline_after(limit_s);
     while (tcp::clock::now() < deadline) {
       if (!tcp::wait_readable(socket.get(), deadline)) return false;
       if (recv(socket.get(), ignored, sizeof ignored, 0) <= 0) return true;
@@ -30,7 +32,7 @@ class tcp_store : public testing::Test {
     return false;
   }
 
-  static void send(const descriptor& socket, std::span<const std::byte> bytes) {
+  static void send(const file_descriptor& socket, std::span<const std::byte> bytes) {
     tcp::send_all(socket.get(), bytes, tcp::deadline_after(5));
   }
 
@@ -39,15 +41,15 @@ class tcp_store : public testing::Test {
   }
 
   template <typename Message>
-  static std::optional<Message> receive(const descriptor& socket) {
+  static std::optional<Message> receive(const file_descriptor& socket) {
     Message message;
     const auto bytes = std::as_writable_bytes(std::span(&message, 1));
     if (!tcp::receive_all(socket.get(), bytes, tcp::deadline_after(5))) return std::nullopt;
     return message;
   }
 
-  // The handshake of a rank, by hand, up to the store's answer.
-  std::optional<tcp::welcome> shake_hands(const descriptor& socket, const tcp::hello& greeting) const {
+  // Performs a rank's handshake manually, up to the store's reply.
+  std::optional<tcp::welcome> handshake(const file_descriptor& socket, const tcp::hello& greeting) const {
     send(socket, std::as_bytes(std::span(&greeting, 1)));
     const auto store_challenge = receive<tcp::challenge>(socket);
     if (!store_challenge) return std::nullopt;
@@ -55,7 +57,7 @@ class tcp_store : public testing::Test {
     return receive<tcp::welcome>(socket);
   }
 
-  // Two ranks can still meet.
+  // Checks that two ranks can still connect and exchange a value.
   void expect_healthy() const {
     const auto first = connect_tcp_store(address, 0, 2, 5), second = connect_tcp_store(address, 1, 2, 5);
     first->set("health", test::bytes("good"));
@@ -65,35 +67,36 @@ class tcp_store : public testing::Test {
   store_address address = parse_unique_id(start_tcp_store(nullptr));
 };
 
-// Neither side takes the other without its proof; the rank notices first, so it has shown nothing.
-TEST_F(tcp_store, wrong_secret) {
+// Each side rejects the other without its proof. The rank detects it first, before it sends its own proof.
+TEST_F(tcp_store, rank_rejects_store_with_wrong_secret) {
   auto wrong = address;
   wrong.secret[31] ^= std::byte{1};
   const auto error = test::error_of([&] { connect_tcp_store(wrong, 0, 2, 5); });
   EXPECT_EQ(error.status, ISTHMUS_ERROR_REMOTE);
-  EXPECT_NE(std::string(error.message).find("can't prove that it knows the secret of rank 0's id"),
+  EXPECT_NE(std::string(error.message).find("cannot prove that it has the secret of rank 0's id"),
             std::string::npos)
       << error.message;
   expect_healthy();
 }
 
-TEST_F(tcp_store, a_rank_without_the_secret_is_not_let_in) {
+TEST_F(tcp_store, rejects_rank_without_the_secret) {
   address.secret[31] ^= std::byte{1};
-  EXPECT_FALSE(shake_hands(dial(), hello_of(0, 2))) << "closed without an answer";
+  EXPECT_FALSE(handshake(connect_client(), hello_of(0, 2))) << "closed without a reply";
   address.secret[31] ^= std::byte{1};
   expect_healthy();
 }
 
-TEST_F(tcp_store, a_proof_serves_once) {
+TEST_F(tcp_store, proof_is_valid_for_one_connection) {
   const auto greeting = hello_of(0, 2);
-  const auto first = dial(), second = dial();
+  const auto first = connect_client(), second = connect_client();
   for (const auto* socket : {&first, &second}) send(*socket, std::as_bytes(std::span(&greeting, 1)));
-  const auto store_challenge = receive<tcp::challenge>(first), second_challenge = receive<tcp::challenge>(second);
+  const auto store_challenge = receive<tcp::challenge>(first),
+             second_challenge = receive<tcp::challenge>(second);
   ASSERT_TRUE(store_challenge && second_challenge);
   EXPECT_NE(store_challenge->store_nonce, second_challenge->store_nonce);
   const auto recorded = tcp::proof_of_rank(address.secret, greeting, store_challenge->store_nonce);
   send(second, recorded);
-  EXPECT_FALSE(receive<tcp::welcome>(second)) << "what was heard on one connection does not open another";
+  EXPECT_FALSE(receive<tcp::welcome>(second)) << "a proof from one connection is not valid on another";
   send(second, second_challenge->store_proof);
   EXPECT_FALSE(receive<tcp::welcome>(second));
   send(first, recorded);
@@ -102,9 +105,9 @@ TEST_F(tcp_store, a_proof_serves_once) {
   EXPECT_EQ(answer->accepted, 1u);
 }
 
-TEST_F(tcp_store, the_stores_own_proof_does_not_open_it) {
+TEST_F(tcp_store, rejects_its_own_proof) {
   const auto greeting = hello_of(0, 2);
-  const auto socket = dial();
+  const auto socket = connect_client();
   send(socket, std::as_bytes(std::span(&greeting, 1)));
   const auto store_challenge = receive<tcp::challenge>(socket);
   ASSERT_TRUE(store_challenge);
@@ -113,51 +116,51 @@ TEST_F(tcp_store, the_stores_own_proof_does_not_open_it) {
   expect_healthy();
 }
 
-TEST_F(tcp_store, another_protocol_version_is_told_ours) {
+TEST_F(tcp_store, reports_its_version_to_other_versions) {
   auto greeting = hello_of(0, 2);
   greeting.header.version = tcp::protocol_version + 1;
-  const auto socket = dial();
+  const auto socket = connect_client();
   send(socket, std::as_bytes(std::span(&greeting, 1)));
   const auto answer = receive<tcp::challenge>(socket);
   ASSERT_TRUE(answer);
   EXPECT_EQ(answer->header.magic, tcp::protocol_magic);
   EXPECT_EQ(answer->header.version, tcp::protocol_version);
-  EXPECT_EQ(answer->store_proof, tcp::proof{}) << "nothing is proved to it";
+  EXPECT_EQ(answer->store_proof, tcp::proof{}) << "the store proves nothing to another version";
   EXPECT_TRUE(closed_by_peer(socket, 5));
   expect_healthy();
 }
 
-// 300 idle connections of a local user: more than the store keeps, and then 300 more while the ranks dial.
-TEST_F(tcp_store, idle_strangers_keep_nobody_out) {
-  std::vector<descriptor> idle;
-  for (int i = 0; i < 300; ++i) idle.push_back(dial());
+// 300 idle connections of a local user, more than the store keeps open, and 300 more while the ranks connect.
+TEST_F(tcp_store, idle_connections_do_not_block_ranks) {
+  std::vector<file_descriptor> idle;
+  for (int i = 0; i < 300; ++i) idle.push_back(connect_client());
   const auto first = connect_tcp_store(address, 0, 2, 5);
-  std::jthread dialer([&] {
-    for (int i = 0; i < 300; ++i) idle.push_back(dial());
+  std::jthread connector([&] {
+    for (int i = 0; i < 300; ++i) idle.push_back(connect_client());
   });
   const auto second = connect_tcp_store(address, 1, 2, 5);
-  dialer.join();
+  connector.join();
   first->set("health", test::bytes("good"));
   EXPECT_EQ(test::get(*second, "health", 4, 5), "good");
 }
 
-TEST_F(tcp_store, the_oldest_stranger_goes_first) {
+TEST_F(tcp_store, evicts_oldest_unauthenticated_connection) {
   address = parse_unique_id(start_tcp_store(nullptr, {.max_unauthenticated = 3}));
-  std::vector<descriptor> idle;
-  for (int i = 0; i < 4; ++i) idle.push_back(dial());
+  std::vector<file_descriptor> idle;
+  for (int i = 0; i < 4; ++i) idle.push_back(connect_client());
   EXPECT_TRUE(closed_by_peer(idle[0], 5));
   EXPECT_FALSE(closed_by_peer(idle[1], 0.1));
   expect_healthy();
 }
 
-// A rank that is dropped in the middle of its handshake dials again.
-TEST_F(tcp_store, a_rank_that_was_evicted_comes_back) {
+// A rank whose connection is closed during the handshake connects again.
+TEST_F(tcp_store, evicted_rank_connects_again) {
   tcp::endpoint target{"127.0.0.1", 0};
   auto listener = tcp::listen_on(target);
   std::jthread server([&] {
     for (int i = 0; i < 3; ++i) {
       ASSERT_TRUE(tcp::wait_readable(listener.get(), tcp::deadline_after(5)));
-      const descriptor dropped(accept(listener.get(), nullptr, nullptr));
+      const file_descriptor dropped(accept(listener.get(), nullptr, nullptr));
       ASSERT_TRUE(receive<tcp::hello>(dropped));
     }
     tcp::serve_store(std::make_unique<tcp::server>(std::move(listener), address.secret, tcp::server_limits{}));
@@ -167,10 +170,10 @@ TEST_F(tcp_store, a_rank_that_was_evicted_comes_back) {
   EXPECT_EQ(test::get(*rank, "a", 1, 5), "b");
 }
 
-TEST_F(tcp_store, garbage) {
+TEST_F(tcp_store, survives_random_bytes) {
   std::mt19937 random(7);
   for (int i = 0; i < 50; ++i) {
-    const auto socket = dial();
+    const auto socket = connect_client();
     std::vector<std::byte> noise(1 + random() % 5000);
     for (auto& byte : noise) byte = static_cast<std::byte>(random());
     send(socket, noise);
@@ -181,34 +184,34 @@ TEST_F(tcp_store, garbage) {
   expect_healthy();
 }
 
-TEST_F(tcp_store, half_open_and_silent_connections) {
-  std::vector<descriptor> silent;
-  for (int i = 0; i < 100; ++i) silent.push_back(dial());
+TEST_F(tcp_store, silent_connections_do_not_block_ranks) {
+  std::vector<file_descriptor> silent;
+  for (int i = 0; i < 100; ++i) silent.push_back(connect_client());
   const auto greeting = hello_of(0, 2);
-  for (int i = 0; i < 20; ++i)  // stop in the middle of the greeting
+  for (int i = 0; i < 20; ++i)  // stop in the middle of the hello
     send(silent[static_cast<std::size_t>(i)], std::as_bytes(std::span(&greeting, 1)).first(40));
   const auto start = std::chrono::steady_clock::now();
   expect_healthy();
-  EXPECT_LT(test::seconds_since(start), 3) << "silent connections hold nobody up";
+  EXPECT_LT(test::seconds_since(start), 3) << "silent connections must not delay ranks";
 }
 
-TEST_F(tcp_store, silent_connections_are_dropped_in_time) {
+TEST_F(tcp_store, closes_silent_connections_in_time) {
   address = parse_unique_id(start_tcp_store(nullptr, {.handshake_timeout_s = 0.2}));
-  const auto silent = dial(), halfway = dial();
+  const auto silent = connect_client(), half_open = connect_client();
   const auto greeting = hello_of(0, 2);
-  send(halfway, std::as_bytes(std::span(&greeting, 1)));
+  send(half_open, std::as_bytes(std::span(&greeting, 1)));
   EXPECT_TRUE(closed_by_peer(silent, 15));
-  EXPECT_TRUE(closed_by_peer(halfway, 15));
+  EXPECT_TRUE(closed_by_peer(half_open, 15));
   expect_healthy();
 }
 
-TEST_F(tcp_store, malformed_requests_of_a_guest) {
+TEST_F(tcp_store, closes_connection_on_malformed_request) {
   for (const tcp::request_header header : {tcp::request_header{tcp::request_kind::set, 0, 4, ~0u},
                                            tcp::request_header{tcp::request_kind::get, 0, ~0u, 0},
                                            tcp::request_header{static_cast<tcp::request_kind>(99), 0, 0, 0}}) {
     address = parse_unique_id(start_tcp_store(nullptr));
-    const auto socket = dial();
-    const auto answer = shake_hands(socket, hello_of(2, 3));
+    const auto socket = connect_client();
+    const auto answer = handshake(socket, hello_of(2, 3));
     ASSERT_TRUE(answer);
     ASSERT_EQ(answer->accepted, 1u);
     const auto healthy = connect_tcp_store(address, 0, 3, 5);
@@ -219,31 +222,31 @@ TEST_F(tcp_store, malformed_requests_of_a_guest) {
   }
 }
 
-TEST_F(tcp_store, ranks_that_do_not_fit) {
+TEST_F(tcp_store, rejects_wrong_rank_or_size) {
   const auto first = connect_tcp_store(address, 0, 2, 5);
   const auto refusal = [&](int rank, int size) {
     return test::error_of([&] { connect_tcp_store(address, rank, size, 5); });
   };
-  EXPECT_NE(std::string(refusal(0, 2).message).find("rank 0 has joined before"), std::string::npos);
+  EXPECT_NE(std::string(refusal(0, 2).message).find("rank 0 has already joined"), std::string::npos);
   EXPECT_NE(std::string(refusal(1, 3).message).find("size = 3 on this rank, but 2"), std::string::npos);
-  EXPECT_NE(std::string(refusal(2, 2).message).find("rank = 2 is not in [0, 2)"), std::string::npos);
+  EXPECT_NE(std::string(refusal(2, 2).message).find("rank = 2 must be in [0, 2)"), std::string::npos);
   EXPECT_EQ(refusal(-1, 2).status, ISTHMUS_ERROR_MISMATCH);
 }
 
-TEST_F(tcp_store, nobody_listens_after_all_have_gone) {
+TEST_F(tcp_store, closes_after_all_ranks_have_left) {
   {
     expect_healthy();
   }
   isthmus_error_info error{};
   for (int i = 0; i < 200 && error.status == ISTHMUS_SUCCESS; ++i) {
-    error = test::error_of([&] { dial(); });
+    error = test::error_of([&] { connect_client(); });
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   EXPECT_EQ(error.status, ISTHMUS_ERROR_REMOTE);
-  EXPECT_NE(std::string(error.message).find("can't connect to the store"), std::string::npos) << error.message;
+  EXPECT_NE(std::string(error.message).find("cannot connect to the store"), std::string::npos) << error.message;
 }
 
-TEST_F(tcp_store, oversized_entries_are_refused_here) {
+TEST_F(tcp_store, client_rejects_oversized_entries) {
   const auto rank = connect_tcp_store(address, 0, 1, 5);
   const std::vector<std::byte> large(tcp::max_value_bytes + 1);
   EXPECT_EQ(test::error_of([&] { rank->set("large", large); }).status, ISTHMUS_ERROR_INVALID_ARGUMENT);
@@ -253,8 +256,8 @@ TEST_F(tcp_store, oversized_entries_are_refused_here) {
   EXPECT_EQ(test::get(*rank, "small", 1, 5), "1");
 }
 
-// A server that accepts and never answers: the wait for its welcome is bounded.
-TEST(tcp_client, a_server_that_never_answers) {
+// The server accepts and never replies: the wait for its reply has a timeout.
+TEST(tcp_client, silent_server_causes_timeout) {
   tcp::endpoint target{"127.0.0.1", 0};
   const auto listener = tcp::listen_on(target);
   const auto start = std::chrono::steady_clock::now();
@@ -263,67 +266,69 @@ TEST(tcp_client, a_server_that_never_answers) {
   EXPECT_LT(test::seconds_since(start), 20);
 }
 
-// Whoever only holds the port gets neither the secret nor a proof that it could use at the true store.
-TEST(tcp_client, a_server_without_the_secret) {
+// A process that only listens on the port gets neither the secret nor a proof that the real store would accept.
+TEST(tcp_client, sends_no_proof_to_server_without_secret) {
   tcp::endpoint target{"127.0.0.1", 0};
   const auto listener = tcp::listen_on(target);
-  const store_secret secret = make_secret();
+  const store_secret shared_secret = make_secret();
   std::vector<std::byte> received;
   std::jthread server([&] {
     ASSERT_TRUE(tcp::wait_readable(listener.get(), tcp::deadline_after(5)));
-    const descriptor guest(accept(listener.get(), nullptr, nullptr));
+    const file_descriptor accepted_socket(accept(listener.get(), nullptr, nullptr));
     const tcp::challenge answer{{tcp::protocol_magic, tcp::protocol_version}, tcp::make_nonce(), {}};
-    tcp::send_all(guest.get(), std::as_bytes(std::span(&answer, 1)), tcp::deadline_after(5));
+    tcp::send_all(accepted_socket.get(), std::as_bytes(std::span(&answer, 1)), tcp::deadline_after(5));
     std::byte chunk[512];
-    for (ssize_t count = 1; count > 0; received.insert(received.end(), chunk, chunk + std::max<ssize_t>(count, 0)))
-      count = recv(guest.get(), chunk, sizeof chunk, 0);
+    for (ssize_t count = 1; count > 0;
+         received.insert(received.end(), chunk, chunk + std::max<ssize_t>(count, 0)))
+      count = recv(accepted_socket.get(), chunk, sizeof chunk, 0);
   });
-  const auto error = test::error_of([&] { connect_tcp_store({target.host, target.port, secret}, 0, 1, 5); });
+  const auto error =
+      test::error_of([&] { connect_tcp_store({target.host, target.port, shared_secret}, 0, 1, 5); });
   server.join();
   EXPECT_EQ(error.status, ISTHMUS_ERROR_REMOTE);
-  EXPECT_EQ(received.size(), sizeof(tcp::hello)) << "nothing after the store's bad proof";
-  EXPECT_TRUE(std::ranges::search(received, std::span(secret).first(8)).empty());
+  EXPECT_EQ(received.size(), sizeof(tcp::hello)) << "the rank sends nothing after a wrong proof of the store";
+  EXPECT_TRUE(std::ranges::search(received, std::span(shared_secret).first(8)).empty());
 }
 
-TEST(tcp_client, a_store_of_another_protocol_version) {
+TEST(tcp_client, reports_other_protocol_version) {
   tcp::endpoint target{"127.0.0.1", 0};
   const auto listener = tcp::listen_on(target);
   std::jthread server([&] {
     ASSERT_TRUE(tcp::wait_readable(listener.get(), tcp::deadline_after(5)));
-    const descriptor guest(accept(listener.get(), nullptr, nullptr));
+    const file_descriptor accepted_socket(accept(listener.get(), nullptr, nullptr));
     const tcp::challenge answer{{tcp::protocol_magic, 7}, {}, {}};
-    tcp::send_all(guest.get(), std::as_bytes(std::span(&answer, 1)), tcp::deadline_after(5));
+    tcp::send_all(accepted_socket.get(), std::as_bytes(std::span(&answer, 1)), tcp::deadline_after(5));
     std::byte ignored[512];
-    while (recv(guest.get(), ignored, sizeof ignored, 0) > 0) continue;
+    while (recv(accepted_socket.get(), ignored, sizeof ignored, 0) > 0) continue;
   });
   const auto error = test::error_of([&] { connect_tcp_store({target.host, target.port, {}}, 0, 1, 5); });
   EXPECT_EQ(error.status, ISTHMUS_ERROR_MISMATCH);
   EXPECT_NE(
-      std::string(error.message).find(fmt::format("rank 0 speaks store protocol {}", tcp::protocol_version)),
+      std::string(error.message).find(fmt::format("rank 0 uses store protocol {}", tcp::protocol_version)),
       std::string::npos);
-  EXPECT_NE(std::string(error.message).find("speaks 7"), std::string::npos) << error.message;
+  EXPECT_NE(std::string(error.message).find("uses 7"), std::string::npos) << error.message;
 }
 
-// A server that ends while a rank waits: the wait ends at once, not at its timeout.
-TEST(tcp_client, a_server_that_goes_away) {
+// The server exits while a rank waits: the wait fails immediately, not at its timeout.
+TEST(tcp_client, wait_fails_when_server_exits) {
   tcp::endpoint target{"127.0.0.1", 0};
   auto listener = tcp::listen_on(target);
   std::jthread server([&] {
     ASSERT_TRUE(tcp::wait_readable(listener.get(), tcp::deadline_after(5)));
-    descriptor guest(accept(listener.get(), nullptr, nullptr));
+    file_descriptor accepted_socket(accept(listener.get(), nullptr, nullptr));
     tcp::hello greeting;
-    ASSERT_TRUE(
-        tcp::receive_all(guest.get(), std::as_writable_bytes(std::span(&greeting, 1)), tcp::deadline_after(5)));
+    ASSERT_TRUE(tcp::receive_all(accepted_socket.get(), std::as_writable_bytes(std::span(&greeting, 1)),
+                                 tcp::deadline_after(5)));
     tcp::challenge store_challenge{{tcp::protocol_magic, tcp::protocol_version}, tcp::make_nonce(), {}};
     store_challenge.store_proof = tcp::proof_of_store({}, greeting, store_challenge.store_nonce);
-    tcp::send_all(guest.get(), std::as_bytes(std::span(&store_challenge, 1)), tcp::deadline_after(5));
+    tcp::send_all(accepted_socket.get(), std::as_bytes(std::span(&store_challenge, 1)), tcp::deadline_after(5));
     tcp::proof client_proof;
-    ASSERT_TRUE(
-        tcp::receive_all(guest.get(), std::as_writable_bytes(std::span(&client_proof, 1)), tcp::deadline_after(5)));
+    ASSERT_TRUE(tcp::receive_all(accepted_socket.get(), std::as_writable_bytes(std::span(&client_proof, 1)),
+                                 tcp::deadline_after(5)));
     EXPECT_EQ(client_proof, tcp::proof_of_rank({}, greeting, store_challenge.store_nonce));
     tcp::welcome answer{};
     answer.accepted = 1;
-    tcp::send_all(guest.get(), std::as_bytes(std::span(&answer, 1)), tcp::deadline_after(5));
+    tcp::send_all(accepted_socket.get(), std::as_bytes(std::span(&answer, 1)), tcp::deadline_after(5));
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   });
   const auto rank = connect_tcp_store({target.host, target.port, {}}, 0, 1, 5);

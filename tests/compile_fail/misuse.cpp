@@ -1,4 +1,5 @@
-// Calls that must not compile. CASE selects one; case 0 must compile, or the others would prove nothing.
+// Calls that must not compile. CASE selects one. Case 0 must compile, to verify that the other cases fail for
+// their own reason.
 #include <isthmus/isthmus.h>
 
 #include <cstdint>
@@ -11,14 +12,14 @@ isthmus_status misuse(const float* input, float* output, isthmus_communicator co
   return isthmus_allreduce(input, output, 4, 10, ISTHMUS_SUM, communicator, stream);
 #elif CASE == 2  // datatype and operation in the wrong order
   return isthmus_allreduce(input, output, 4, ISTHMUS_SUM, ISTHMUS_FLOAT32, communicator, stream);
-#elif CASE == 3  // a result that may not be written
+#elif CASE == 3  // a const receive buffer
   const float* constant = output;
   return isthmus_allreduce(input, constant, 4, ISTHMUS_FLOAT32, ISTHMUS_SUM, communicator, stream);
 #elif CASE == 4  // stream and communicator in the wrong order
   return isthmus_allreduce(input, output, 4, ISTHMUS_FLOAT32, ISTHMUS_SUM, stream, communicator);
-#elif CASE == 5  // no root
+#elif CASE == 5  // missing root
   return isthmus_reduce(input, output, 4, ISTHMUS_FLOAT32, ISTHMUS_SUM, communicator, stream);
-#elif CASE == 6  // counts that are not 64 bits wide
+#elif CASE == 6  // counts of a type other than uint64_t
   const int counts[1] = {4}, displs[1] = {0};
   return isthmus_allgatherv(input, 4, output, counts, displs, ISTHMUS_FLOAT32, communicator, stream);
 #endif

@@ -1,5 +1,5 @@
-// Ranks that don't fit together, and configurations that can't be followed: creation fails on all ranks, and
-// says which rank or which line.
+// Inconsistent ranks and invalid configurations: creation fails on all ranks, and the error names the
+// rank or the line.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -33,7 +33,7 @@ class text_file {
   std::string m_path;
 };
 
-// Creates rank by rank over a unique id; `arguments` gives each rank what it calls with.
+// Creates a communicator with a unique id. `arguments` has the arguments of each rank.
 struct creation {
   int rank, size;
   const char* config;
@@ -52,9 +52,9 @@ std::vector<outcome> create_ranks(const std::vector<creation>& arguments, double
   });
 }
 
-TEST(creation, different_rules_name_the_ranks_and_the_difference) {
+TEST(creation, different_rules_are_reported_with_ranks) {
   const text_file plain("");
-  const text_file other("[[rule]]\ncollective = \"allreduce\"\nbytes = \"0..12345\"\nuse = \"host\"\n");
+  const text_file other("[[rule]]\ncollective = \"allreduce\"\nbytes = \"0..12345\"\nuse = \"shm\"\n");
   const auto outcomes = create_ranks({{0, 3, plain.path()}, {1, 3, plain.path()}, {2, 3, other.path()}}, 20);
   for (const outcome& result : outcomes) {
     EXPECT_EQ(result.status, ISTHMUS_ERROR_MISMATCH) << result.message;
@@ -63,19 +63,19 @@ TEST(creation, different_rules_name_the_ranks_and_the_difference) {
   }
 }
 
-TEST(creation, different_sizes) {
+TEST(creation, different_sizes_fail) {
   const auto outcomes = create_ranks({{0, 2, nullptr}, {1, 3, nullptr}}, 3);
   for (const outcome& result : outcomes)
     EXPECT_THAT(result.status, AnyOf(ISTHMUS_ERROR_MISMATCH, ISTHMUS_ERROR_TIMEOUT, ISTHMUS_ERROR_REMOTE))
         << result.message;
 }
 
-TEST(creation, one_rank_twice) {
+TEST(creation, duplicate_ranks_fail) {
   const auto outcomes = create_ranks({{0, 2, nullptr}, {0, 2, nullptr}}, 3);
   for (const outcome& result : outcomes) EXPECT_NE(result.status, ISTHMUS_SUCCESS);
 }
 
-TEST(creation, a_missing_rank_is_named) {
+TEST(creation, missing_rank_is_named) {
   const auto outcomes = create_ranks({{0, 3, nullptr}, {1, 3, nullptr}}, 1);
   for (const outcome& result : outcomes) {
     EXPECT_EQ(result.status, ISTHMUS_ERROR_TIMEOUT) << result.message;
@@ -83,7 +83,7 @@ TEST(creation, a_missing_rank_is_named) {
   }
 }
 
-TEST(creation, arguments) {
+TEST(creation, invalid_arguments_are_named) {
   isthmus_unique_id id;
   ASSERT_EQ(isthmus_unique_id_create(nullptr, &id), ISTHMUS_SUCCESS);
   isthmus_communicator communicator = nullptr;
@@ -106,13 +106,13 @@ TEST(creation, arguments) {
   EXPECT_EQ(communicator, nullptr);
 }
 
-TEST(creation, configuration_errors_say_where) {
+TEST(creation, configuration_errors_name_file_and_line) {
   const isthmus_device device{};
   isthmus_communicator communicator = nullptr;
   auto options = make_options(5, "/nonexistent/isthmus.toml");
   EXPECT_EQ(isthmus_communicator_create_all(1, &device, &options, &communicator), ISTHMUS_ERROR_CONFIG);
   EXPECT_THAT(last_message(), HasSubstr("/nonexistent/isthmus.toml"));
-  const text_file unknown("\n[[rule]]\ncollective = \"allredcue\"\nuse = \"host\"\n");
+  const text_file unknown("\n[[rule]]\ncollective = \"allredcue\"\nuse = \"shm\"\n");
   options.config_path = unknown.path();
   EXPECT_EQ(isthmus_communicator_create_all(1, &device, &options, &communicator), ISTHMUS_ERROR_CONFIG);
   EXPECT_THAT(last_message(), AllOf(HasSubstr(std::string(unknown.path()) + ":3:"), HasSubstr("allredcue"),
@@ -120,7 +120,7 @@ TEST(creation, configuration_errors_say_where) {
   EXPECT_EQ(communicator, nullptr);
 }
 
-TEST(creation, a_device_that_no_backend_serves) {
+TEST(creation, unknown_platform_is_rejected) {
   const isthmus_device device{static_cast<isthmus_platform>(42), 0};
   isthmus_communicator communicator = nullptr;
   const auto options = make_options(5);

@@ -26,7 +26,7 @@ json info_of(isthmus_communicator communicator) {
   return json::parse(text.c_str());
 }
 
-// What a communicator with this configuration says of itself.
+// The isthmus_communicator_info of a communicator with this configuration.
 json info_for_config(rank_runner& runner, double timeout_s, const char* config) {
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof options;
@@ -39,9 +39,9 @@ json info_for_config(rank_runner& runner, double timeout_s, const char* config) 
 }
 
 std::uint64_t size_of(const std::string& text) {
-  std::size_t used = 0;
-  std::uint64_t value = std::stoull(text, &used);
-  switch (used < text.size() ? text[used] : ' ') {
+  std::size_t length = 0;
+  std::uint64_t value = std::stoull(text, &length);
+  switch (length < text.size() ? text[length] : ' ') {
     case 'K': return value << 10;
     case 'M': return value << 20;
     case 'G': return value << 30;
@@ -64,25 +64,25 @@ std::vector<std::uint64_t> boundaries_of(const json& info) {
   return {boundaries.begin(), boundaries.end()};
 }
 
-// The two members of an explanation that name who was chosen. Explanations are long, and one is asked for
-// before nearly every case: reading ends as soon as both are there.
+// The backend and algorithm of an explanation. Explanations are long and nearly every case requests one, so
+// parsing stops as soon as both are known.
 struct selected_path final : nlohmann::json_sax<json> {
-  std::string backend;  // empty where none serves
+  std::string backend;  // empty if no backend is available
   std::string algorithm;
 
   explicit selected_path(const char* explanation) {
     json::sax_parse(explanation, this);
-    if (missing > 0) throw std::runtime_error(fmt::format("no backend and algorithm in {}", explanation));
+    if (remaining > 0) throw std::runtime_error(fmt::format("no backend and algorithm in {}", explanation));
   }
 
   std::string member;
   int depth = 0;
-  int missing = 2;
+  int remaining = 2;
 
   bool accept(std::string_view value) {
     if (depth != 1 || (member != "backend" && member != "algorithm")) return true;
     (member == "backend" ? backend : algorithm) = value;
-    return --missing > 0;
+    return --remaining > 0;
   }
   bool key(string_t& name) override {
     member = name;
@@ -107,11 +107,10 @@ struct selected_path final : nlohmann::json_sax<json> {
 }  // namespace
 
 std::vector<engine_spec> find_engines(rank_runner& runner, double timeout_s, const std::string& except,
-                                 std::string& missing) {
+                                      std::string& missing_engines) {
   json info = info_for_config(runner, timeout_s, nullptr);
   const auto boundaries = boundaries_of(info);
-  // Backends that no default rule names, external plug-ins that is, are created only where some rule names
-  // them.
+  // Backends that no default rule names (external plug-ins) are created only if some rule names them.
   std::vector<std::string> unnamed;
   for (const json& backend : info.at("backends"))
     if (backend.at("reason").get<std::string>().starts_with("no rule names it") && backend.at("name") != except)
@@ -126,13 +125,13 @@ std::vector<engine_spec> find_engines(rank_runner& runner, double timeout_s, con
   for (const json& backend : info.at("backends")) {
     if (backend.at("name") == except) continue;
     if (!backend.at("available").get<bool>()) {
-      missing += fmt::format("; {}: {}", backend.at("name").get<std::string>(),
-                             backend.at("reason").get<std::string>());
+      missing_engines += fmt::format("; {}: {}", backend.at("name").get<std::string>(),
+                                     backend.at("reason").get<std::string>());
       continue;
     }
     base.name = backend.at("name");
     base.is_algorithm = false;
-    // MPI applies an operation to pairs of elements of the type, so it rounds at every step.
+    // MPI applies the operation to pairs of elements of the datatype, so it rounds at every step.
     base.steps_in_type = base.name == "mpi";
     engines.push_back(base);
     for (const json& algorithm : backend.at("algorithms")) {
@@ -145,7 +144,8 @@ std::vector<engine_spec> find_engines(rank_runner& runner, double timeout_s, con
   return engines;
 }
 
-bool uses_engine(isthmus_communicator communicator, const isthmus_operation& operation, const engine_spec& engine) {
+bool uses_engine(isthmus_communicator communicator, const isthmus_operation& operation,
+                 const engine_spec& engine) {
   char text[1 << 16];
   if (isthmus_communicator_explain(communicator, &operation, text, sizeof text, nullptr) != ISTHMUS_SUCCESS)
     throw std::runtime_error(describe_last_error());
@@ -157,11 +157,11 @@ bool uses_engine(isthmus_communicator communicator, const isthmus_operation& ope
 config_file::config_file(const engine_spec& engine)
     : config_file(engine.is_default ? std::vector<std::string>{} : std::vector{engine.name}) {}
 
-config_file::config_file(const std::vector<std::string>& used) {
+config_file::config_file(const std::vector<std::string>& rule_names) {
   static std::atomic<int> number{0};
   m_path = fmt::format("{}/isthmus-conformance-{}-{}.toml", P_tmpdir, getpid(), number++);
   std::ofstream file(m_path);
-  for (const std::string& name : used) file << fmt::format("[[rule]]\nuse = \"{}\"\n", name);
+  for (const std::string& name : rule_names) file << fmt::format("[[rule]]\nuse = \"{}\"\n", name);
   if (!file) throw std::runtime_error("cannot write " + m_path);
 }
 

@@ -1,4 +1,4 @@
-// What there is to test: found in the description that a communicator gives of itself.
+// The engines to test: backends and their algorithms, as listed by isthmus_communicator_info.
 #pragma once
 
 #include <isthmus/isthmus.h>
@@ -12,26 +12,28 @@
 namespace conformance {
 
 struct engine_spec {
-  std::string name;  // "default", "host", "shm:ring"
+  std::string name;  // "default", "shm", "shm:ring"
   bool is_default = true;
   bool is_algorithm = false;
-  bool steps_in_type = false;             // rounds 16-bit and 8-bit types at every step instead of once
-  std::vector<std::uint64_t> boundaries;  // bytes at which rules change
+  bool steps_in_type = false;             // rounds 16-bit and 8-bit types at every step, not once
+  std::vector<std::uint64_t> boundaries;  // byte counts at which rules change
 };
 
-// Collective. The default selection first, then every available backend, external plug-ins included, and each
-// algorithm of it; not the backend `except`. `missing` gets the names and reasons of those that are not
-// available.
-std::vector<engine_spec> find_engines(rank_runner& runner, double timeout_s, const std::string& except, std::string& missing);
+// Collective. Returns the default selection, then every available backend (external plug-ins included)
+// with each of its algorithms, without the backend `except`. Appends the names of unavailable backends and
+// their reasons to `missing`.
+std::vector<engine_spec> find_engines(rank_runner& runner, double timeout_s, const std::string& except,
+                                      std::string& missing_engines);
 
-// Whether the operation would go by that engine.
-bool uses_engine(isthmus_communicator communicator, const isthmus_operation& operation, const engine_spec& engine);
+// True if the operation would use the engine.
+bool uses_engine(isthmus_communicator communicator, const isthmus_operation& operation,
+                 const engine_spec& engine);
 
-// A configuration file that forces an engine, for as long as the object lives.
+// A configuration file that forces an engine. The destructor removes the file.
 class config_file {
  public:
   explicit config_file(const engine_spec& engine);
-  explicit config_file(const std::vector<std::string>& used);  // rules for all of them
+  explicit config_file(const std::vector<std::string>& rule_names);  // one rule per name
   ~config_file();
   config_file(const config_file&) = delete;
   config_file& operator=(const config_file&) = delete;

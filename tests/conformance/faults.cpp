@@ -1,5 +1,5 @@
-// Preloaded before the library, it spoils results in one of the ways that the suite exists to find. A suite
-// that passes with it would be worthless; tests/conformance/CMakeLists.txt checks that it fails.
+// Fault injection: preloaded before the library, it corrupts results in one of the ways that the suite must
+// detect. tests/conformance/CMakeLists.txt checks that the suite fails with it.
 #include <dlfcn.h>
 #include <isthmus/isthmus.h>
 
@@ -22,7 +22,7 @@ bool is_last_rank(isthmus_communicator communicator) {
   return rank == size - 1;
 }
 
-void spoil(std::string_view fault, const isthmus_operation& operation) {
+void corrupt(std::string_view fault, const isthmus_operation& operation) {
   const std::uint64_t bytes = operation.count * isthmus_datatype_bytes(operation.datatype);
   const bool has_data = bytes > 0 && operation.recv_buf != nullptr;
   if (fault == "bit" && has_data && operation.collective == ISTHMUS_ALLREDUCE)
@@ -42,6 +42,6 @@ extern "C" isthmus_status isthmus_enqueue(isthmus_communicator communicator,
   static const auto real = reinterpret_cast<enqueue_function>(dlsym(RTLD_NEXT, "isthmus_enqueue"));
   static const char* fault = std::getenv("ISTHMUS_TEST_FAULT");
   const isthmus_status status = real(communicator, operation);
-  if (status == ISTHMUS_SUCCESS && fault != nullptr && is_last_rank(communicator)) spoil(fault, *operation);
+  if (status == ISTHMUS_SUCCESS && fault != nullptr && is_last_rank(communicator)) corrupt(fault, *operation);
   return status;
 }

@@ -85,10 +85,12 @@ isthmus_status ring(const test_case& test, const oracle::operation_shape& shape,
 
 }  // namespace
 
-bool can_be_plain_pairs(const oracle::operation_shape& shape) { return shape.size % 2 == 0 && shape.root % 2 == 1; }
+bool can_be_plain_pairs(const oracle::operation_shape& shape) {
+  return shape.size % 2 == 0 && shape.root % 2 == 1;
+}
 
-isthmus_operation operation_of(const test_case& test, const oracle::operation_shape& shape, const placement& addresses,
-                               int rank) {
+isthmus_operation operation_of(const test_case& test, const oracle::operation_shape& shape,
+                               const placement& addresses, int rank) {
   isthmus_operation operation{};
   operation.collective = test.collective;
   operation.datatype = test.datatype;

@@ -1,4 +1,4 @@
-// The conformance suite: THE TABLE on every backend. docs/conformance.md says how to read and use it.
+// The conformance suite: every row of the collective table on every backend. docs/internals/testing.md describes it.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -11,7 +11,7 @@
 
 namespace {
 
-// Puts this process on its node: "3+1" says that ranks 0 to 2 are on one and rank 3 on another.
+// Assigns this process to a node. "3+1": ranks 0 to 2 are on one node, rank 3 is on another.
 void enter_node(const std::string& nodes, int rank) {
   std::istringstream sizes(nodes);
   int ranks = 0, node = 0;
@@ -21,7 +21,7 @@ void enter_node(const std::string& nodes, int rank) {
 }
 
 int run_topology(const std::string& topology, int ranks, const std::string& nodes,
-              const conformance::suite_options& options) {
+                 const conformance::suite_options& options) {
   const auto run = [&](conformance::rank_runner& runner) {
     if (!nodes.empty()) enter_node(nodes, runner.rank());
     return conformance::run_suite(runner, options);
@@ -41,29 +41,29 @@ int main(int argc, char** argv) {
   std::string only, nodes;
   int ranks = 4;
   conformance::suite_options options;
-  app.add_option("--topology", topology, "where ranks live")
+  app.add_option("--topology", topology, "threads, group, processes, mixed or mpi: how ranks run")
       ->check(CLI::IsMember({"threads", "group", "processes", "mixed", "mpi"}))
       ->capture_default_str();
-  app.add_option("--ranks", ranks, "number of ranks (mpi: as started)")
+  app.add_option("--ranks", ranks, "number of ranks (mpi: set by mpiexec)")
       ->check(CLI::Range(1, 16))
       ->capture_default_str();
-  app.add_option("--nodes", nodes, "how many ranks are on each node, as 3+1 (processes, mpi)");
+  app.add_option("--nodes", nodes, "ranks per node, for example 3+1 (processes, mpi)");
   app.add_option("--engine", options.engine,
-                 "only this backend[:algorithm], those that begin with NAME*, or default");
-  app.add_option("--except", options.except, "leave out this backend");
-  app.add_option("--seed", options.plan.seed, "of data and samples")->capture_default_str();
-  app.add_option("--samples", options.plan.samples, "large cases for each engine")->capture_default_str();
-  app.add_option("--batches", options.plan.batches, "of calls back to back and grouped, for each engine")
+                 "run only this backend[:algorithm], engines that match NAME*, or default");
+  app.add_option("--except", options.except, "skip this backend");
+  app.add_option("--seed", options.plan.seed, "seed of data and samples")->capture_default_str();
+  app.add_option("--samples", options.plan.samples, "number of large cases per engine")->capture_default_str();
+  app.add_option("--batches", options.plan.batches, "number of back-to-back and grouped batches per engine")
       ->capture_default_str();
-  app.add_option("--thinning", options.plan.thinning, "every how manyth case of the product")
+  app.add_option("--thinning", options.plan.sampling_stride, "run one of N cases of the product")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_flag("--covering", options.plan.covering,
-               "of the product one form and count for each type and operation, in turns");
-  app.add_option("--timeout", options.timeout_s, "of every wait, in seconds")->capture_default_str();
-  app.add_option("--case", only, "one case, as a failure prints it");
+  app.add_flag("--covering", options.plan.is_covering,
+               "run one form and count of the product per type and operation, in rotation");
+  app.add_option("--timeout", options.timeout_s, "timeout of every wait, in seconds")->capture_default_str();
+  app.add_option("--case", only, "run one case, as printed by a failure");
   CLI11_PARSE(app, argc, argv);
-  // Forced algorithms that can't do a call are expected here; the log would warn about each.
+  // Forced algorithms may not support a call. That is expected here, and the log would warn about each.
   setenv("ISTHMUS_LOG", "error", 0);
   try {
     if (!nodes.empty() && topology != "processes" && topology != "mpi")

@@ -1,4 +1,4 @@
-// What the tests of bad input share.
+// Helpers for tests of invalid input.
 #pragma once
 
 #include <fmt/format.h>
@@ -26,7 +26,7 @@ inline std::string last_message() {
   return fmt::format("{} [{}]", info.message, info.hint);
 }
 
-// What one rank of a test saw.
+// Result of one rank.
 struct outcome {
   isthmus_status status;
   std::string message;

@@ -1,5 +1,5 @@
-// Bad input: every call must say which argument is wrong, its value and the rule, must write nothing, must
-// not hang, and must leave the communicator usable.
+// Invalid input: every call must report the argument, its value and the rule, write nothing, return immediately
+// and leave the communicator usable.
 #include "misuse.hpp"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ using testing::HasSubstr;
 
 constexpr std::uint64_t count = 8;
 
-// Two ranks in this process, with a sum at the end that shows that they still work.
+// Two ranks in this process. expect_still_works() checks that they remain usable.
 class misuse : public testing::Test {
  protected:
   void SetUp() override { create(20); }
@@ -48,9 +48,9 @@ class misuse : public testing::Test {
   isthmus_communicator m_ranks[2] = {};
 };
 
-// ---- arguments, for every row of THE TABLE -------------------------------------------------------------
+// ---- arguments, for every row of the collective table --------------------------------------------------
 
-// A valid call of rank 0 among two ranks, to be spoiled by the tests.
+// A valid call of rank 0 of two ranks. Tests make it invalid.
 struct valid_call {
   explicit valid_call(isthmus_collective collective) {
     std::memset(send, 1, sizeof send);
@@ -86,25 +86,26 @@ struct table_row {
 constexpr bool NONE = false, ROOT = true, PEER = true, NOWHERE = false, ALL = true;
 enum class extent { NOTHING, COUNT, COUNT_X_SIZE, COUNTS };
 constexpr table_row table[] = {
-#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, in_place) \
-  {ISTHMUS_##NAME,                                                                                          \
-   peer,                                                                                                    \
-   reduces != 0,                                                                                            \
-   send_ranks,                                                                                                 \
-   recv_ranks,                                                                                                 \
-   extent::send_extent == extent::COUNTS,                                                                   \
+#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, \
+                           in_place)                                                                    \
+  {ISTHMUS_##NAME,                                                                                      \
+   peer,                                                                                                \
+   reduces != 0,                                                                                        \
+   send_ranks,                                                                                          \
+   recv_ranks,                                                                                          \
+   extent::send_extent == extent::COUNTS,                                                               \
    extent::recv_extent == extent::COUNTS},
 #include <isthmus/collectives.def>
 };
 
 class argument : public misuse, public testing::WithParamInterface<table_row> {
  protected:
-  void expect_refused(const std::string& label, const std::function<void(isthmus_operation&)>& spoil,
+  void expect_refused(const std::string& label, const std::function<void(isthmus_operation&)>& corrupt,
                       const std::vector<std::string>& expected_texts) {
     SCOPED_TRACE(label);
     valid_call call(GetParam().collective);
-    spoil(call.operation);
-    // Only rank 0 calls: a bad argument must be found without the other rank.
+    corrupt(call.operation);
+    // Only rank 0 calls: an invalid argument must be detected without the other rank.
     const isthmus_status status = isthmus_enqueue(m_ranks[0], &call.operation);
     EXPECT_EQ(status, ISTHMUS_ERROR_INVALID_ARGUMENT);
     EXPECT_TRUE(call.is_untouched());
@@ -113,7 +114,7 @@ class argument : public misuse, public testing::WithParamInterface<table_row> {
   }
 };
 
-TEST_P(argument, is_checked_before_anything_starts) {
+TEST_P(argument, is_checked_before_the_call_starts) {
   const table_row& row = GetParam();
   expect_refused("datatype", [](auto& o) { o.datatype = ISTHMUS_DATATYPE_COUNT; },
                  {"datatype", std::to_string(ISTHMUS_DATATYPE_COUNT)});
@@ -136,7 +137,7 @@ TEST_P(argument, is_checked_before_anything_starts) {
   expect_still_works();
 }
 
-TEST_P(argument, arrays_of_uneven_blocks_are_checked) {
+TEST_P(argument, arrays_of_irregular_blocks_are_checked) {
   const table_row& row = GetParam();
   static const std::uint64_t wrong_counts[] = {count - 1, count};
   static const std::uint64_t overlapping[] = {0, count - 1};
@@ -161,7 +162,7 @@ INSTANTIATE_TEST_SUITE_P(table, argument, testing::ValuesIn(table),
 
 // ---- handles --------------------------------------------------------------------------------------------
 
-TEST_F(misuse, unknown_collective) {
+TEST_F(misuse, unknown_collective_is_rejected) {
   valid_call call(ISTHMUS_ALLREDUCE);
   call.operation.collective = static_cast<isthmus_collective>(99);
   EXPECT_EQ(isthmus_enqueue(m_ranks[0], &call.operation), ISTHMUS_ERROR_INVALID_ARGUMENT);
@@ -169,7 +170,7 @@ TEST_F(misuse, unknown_collective) {
   EXPECT_EQ(isthmus_enqueue(m_ranks[0], nullptr), ISTHMUS_ERROR_INVALID_ARGUMENT);
 }
 
-TEST_F(misuse, dead_and_foreign_communicators) {
+TEST_F(misuse, invalid_communicators_are_rejected) {
   const isthmus_communicator dead = m_ranks[1];
   ASSERT_EQ(isthmus_communicator_destroy(m_ranks[1]), ISTHMUS_SUCCESS);
   m_ranks[1] = nullptr;
@@ -189,61 +190,62 @@ TEST_F(misuse, dead_and_foreign_communicators) {
   EXPECT_EQ(isthmus_communicator_destroy(nullptr), ISTHMUS_SUCCESS);
 }
 
-TEST_F(misuse, groups_out_of_balance) {
+TEST_F(misuse, group_end_without_start_is_rejected) {
   EXPECT_EQ(isthmus_group_end(), ISTHMUS_ERROR_INVALID_USAGE);
   EXPECT_THAT(last_message(), HasSubstr("group"));
   expect_still_works();
 }
 
-TEST_F(misuse, one_bad_call_of_a_group_stops_all_of_it) {
-  valid_call good(ISTHMUS_ALLREDUCE);
+TEST_F(misuse, invalid_call_cancels_its_group) {
+  valid_call valid_operation(ISTHMUS_ALLREDUCE);
   valid_call bad(ISTHMUS_ALLREDUCE);
   bad.operation.datatype = ISTHMUS_DATATYPE_COUNT;
   ASSERT_EQ(isthmus_group_start(), ISTHMUS_SUCCESS);
-  isthmus_enqueue(m_ranks[0], &good.operation);
+  isthmus_enqueue(m_ranks[0], &valid_operation.operation);
   isthmus_enqueue(m_ranks[1], &bad.operation);
   EXPECT_EQ(isthmus_group_end(), ISTHMUS_ERROR_INVALID_ARGUMENT);
-  EXPECT_TRUE(good.is_untouched());
+  EXPECT_TRUE(valid_operation.is_untouched());
   EXPECT_TRUE(bad.is_untouched());
   expect_still_works();
 }
 
-TEST_F(misuse, sending_to_oneself_needs_a_group) {
+TEST_F(misuse, send_to_self_needs_a_group) {
   valid_call call(ISTHMUS_SEND);
   call.operation.root = 0;
   EXPECT_EQ(isthmus_enqueue(m_ranks[0], &call.operation), ISTHMUS_ERROR_INVALID_USAGE);
   EXPECT_THAT(last_message(), HasSubstr("group"));
 }
 
-TEST_F(misuse, memory_of_someone_else) {
+TEST_F(misuse, foreign_and_freed_memory_is_rejected) {
   int own = 0;
   EXPECT_NE(isthmus_memory_free(m_ranks[0], &own), ISTHMUS_SUCCESS);
   EXPECT_EQ(isthmus_memory_free(m_ranks[0], nullptr), ISTHMUS_SUCCESS);
   void* blocks[2] = {};
-  run_on_ranks(2, [&](int rank) { return isthmus_memory_allocate_symmetric(m_ranks[rank], 4096, &blocks[rank]); });
+  run_on_ranks(2,
+               [&](int rank) { return isthmus_memory_allocate_symmetric(m_ranks[rank], 4096, &blocks[rank]); });
   ASSERT_NE(blocks[0], nullptr);
   EXPECT_EQ(isthmus_memory_free(m_ranks[0], blocks[0]), ISTHMUS_SUCCESS);
   EXPECT_NE(isthmus_memory_free(m_ranks[0], blocks[0]), ISTHMUS_SUCCESS);
   expect_still_works();
 }
 
-// ---- ranks that do not come, or that ask for something else ---------------------------------------------
+// ---- absent ranks and aborts ----------------------------------------------------------------------------
 
-TEST_F(misuse, a_rank_that_never_comes_is_named) {
+TEST_F(misuse, absent_rank_is_named) {
   TearDown();
-  create(4);  // also the time that instrumented ranks on a loaded machine have to meet
+  create(4);  // also the time in which instrumented ranks must connect on a loaded machine
   valid_call call(ISTHMUS_ALLREDUCE);
   const isthmus_status status = isthmus_enqueue(m_ranks[0], &call.operation);
   EXPECT_EQ(status, ISTHMUS_ERROR_TIMEOUT) << last_message();
   EXPECT_THAT(last_message(), HasSubstr("1"));
-  // Poisoned from here on, on every rank.
+  // The communicator is aborted on every rank from now on.
   EXPECT_EQ(isthmus_barrier(m_ranks[0], nullptr), ISTHMUS_ERROR_ABORTED);
   EXPECT_NE(isthmus_barrier(m_ranks[1], nullptr), ISTHMUS_SUCCESS);
   EXPECT_NE(isthmus_communicator_async_error(m_ranks[0]), ISTHMUS_SUCCESS);
 }
 
 TEST_F(misuse, abort_releases_a_waiting_rank) {
-  std::jthread rescuer([&] {
+  std::jthread abort_thread([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     isthmus_communicator_abort(m_ranks[0]);
   });

@@ -12,9 +12,11 @@ using oracle::mix;
 constexpr std::uint64_t small_counts[] = {0, 1, 17};
 constexpr std::uint64_t large_counts[] = {2, 33, 255, 1000, 4099, 32771};
 
-bool is_floating(isthmus_datatype datatype) { return oracle::kind_of(datatype) == oracle::datatype_kind::floating; }
+bool is_floating(isthmus_datatype datatype) {
+  return oracle::kind_of(datatype) == oracle::datatype_kind::floating;
+}
 
-// The dimensions that are not multiplied out are drawn from the seed.
+// Dimensions that are not part of the product are drawn from the seed.
 test_case complete(test_case test, std::uint64_t seed, int size) {
   test.seed = mix(seed, 1) >> 1;
   test.root = static_cast<int>(mix(seed, 2) % static_cast<std::uint64_t>(size));
@@ -43,7 +45,7 @@ std::vector<test_case> full_product() {
   return all;
 }
 
-// Counts whose buffers lie just below, at and just above a boundary, counted with one block or with all.
+// Counts whose buffers are just below, at and just above a boundary, for one block or for all blocks.
 std::uint64_t near_boundary(std::uint64_t boundary, std::uint64_t seed, std::size_t width, int size) {
   const std::uint64_t blocks = mix(seed, 5) % 2 == 0 ? 1 : static_cast<std::uint64_t>(size);
   const std::uint64_t count = boundary / (width * blocks);
@@ -56,7 +58,7 @@ test_case draw(const plan_options& options, std::uint64_t seed, int size,
   const auto all = collectives();
   test_case test;
   test.collective = all[mix(seed, 10) % all.size()];
-  // Half of the draws go to the collectives that have the most algorithms.
+  // Half of the draws use the collectives with the most algorithms.
   if (mix(seed, 11) % 2 == 0)
     test.collective = static_cast<isthmus_collective>(mix(seed, 12) % (ISTHMUS_ALLGATHER + 1));
   test.datatype = static_cast<isthmus_datatype>(mix(seed, 13) % ISTHMUS_DATATYPE_COUNT);
@@ -83,8 +85,9 @@ std::vector<test_case> draw_batch(const plan_options& options, std::uint64_t see
   return batch;
 }
 
-// A sixth of the product that holds every collective x datatype x operation once, and with each of these three
-// every in-place form x count: along any of them the forms and counts take turns, beginning with `shift`.
+// A sixth of the product that contains every collective x datatype x operation once. Along each of these three
+// dimensions, the in-place forms and counts rotate, starting with `shift`, so that every combination with a
+// form and count occurs.
 bool is_in_cover(const test_case& test, std::uint64_t shift) {
   constexpr std::uint64_t counts = std::size(small_counts);
   const auto count = std::find(std::begin(small_counts), std::end(small_counts), test.count);
@@ -102,8 +105,8 @@ plan make_plan(const plan_options& options, int size, const std::vector<std::uin
   std::uint64_t index = 0;
   for (const test_case& test : full_product()) {
     ++index;
-    if (options.covering && !is_in_cover(test, options.seed + static_cast<std::uint64_t>(size))) continue;
-    if (mix(options.seed, 30, index) % static_cast<std::uint64_t>(options.thinning) == 0)
+    if (options.is_covering && !is_in_cover(test, options.seed + static_cast<std::uint64_t>(size))) continue;
+    if (mix(options.seed, 30, index) % static_cast<std::uint64_t>(options.sampling_stride) == 0)
       result.singles.push_back(complete(test, mix(options.seed, 31, index), size));
   }
   for (int i = 0; i < options.samples; ++i)

@@ -15,10 +15,10 @@ namespace {
 constexpr std::size_t guard_bytes = 64;
 constexpr std::byte poison{0xa5};
 
-// Elements by which the buffers miss their natural alignment to cache lines.
+// Offset of the buffers from cache-line alignment, in elements.
 std::size_t misalignment(const test_case& test) { return oracle::mix(test.seed, 55) % 4; }
 
-// Bytes of the largest send and receive buffer of any rank, with the misalignment, rounded up.
+// Bytes of the largest send and receive buffer of all ranks, with the misalignment, rounded up.
 struct regions {
   std::size_t send;
   std::size_t recv;
@@ -40,7 +40,8 @@ regions regions_of(const test_case& test, const oracle::operation_shape& shape) 
 }
 
 // Elements between the start of the send and of the receive buffer when they alias.
-std::uint64_t alias_offset(const test_case& test, const oracle::operation_shape& shape, int rank, bool in_recv) {
+std::uint64_t alias_offset(const test_case& test, const oracle::operation_shape& shape, int rank,
+                           bool in_recv) {
   const auto block = static_cast<std::uint64_t>(rank) * shape.count;
   switch (test.collective) {
     case ISTHMUS_ALLGATHER:
@@ -90,7 +91,7 @@ bool receives(const oracle::operation_shape& shape, int rank) {
 
 }  // namespace
 
-std::size_t rank_buffers::bytes_needed(const test_case& test, const oracle::operation_shape& shape) {
+std::size_t rank_buffers::required_bytes(const test_case& test, const oracle::operation_shape& shape) {
   const regions sizes = regions_of(test, shape);
   return sizes.send + sizes.recv + 3 * guard_bytes;
 }
@@ -114,7 +115,7 @@ rank_buffers::rank_buffers(const test_case& test, const oracle::operation_shape&
     : m_test(test),
       m_shape(shape),
       m_rank(rank),
-      m_memory(memory.first(bytes_needed(test, shape))),
+      m_memory(memory.first(required_bytes(test, shape))),
       m_addresses(place(test, shape, rank, memory.data())),
       m_send_bytes(oracle::send_extent(shape, rank) * oracle::bytes_of(test.datatype)) {
   std::fill(m_memory.begin(), m_memory.end(), poison);
@@ -141,9 +142,10 @@ std::vector<std::pair<std::size_t, std::size_t>> rank_buffers::result_ranges() c
   if (m_addresses.recv == nullptr) return ranges;
   const std::size_t width = oracle::bytes_of(m_test.datatype);
   const auto start = static_cast<std::size_t>(m_addresses.recv - m_memory.data());
-  for (const oracle::expected_piece& piece : oracle::expected_pieces_of(m_shape, m_rank))
-    if (piece.count > 0)
-      ranges.emplace_back(start + piece.recv_offset * width, start + (piece.recv_offset + piece.count) * width);
+  for (const oracle::expected_segment& segment : oracle::expected_segments(m_shape, m_rank))
+    if (segment.count > 0)
+      ranges.emplace_back(start + segment.recv_offset * width,
+                          start + (segment.recv_offset + segment.count) * width);
   std::sort(ranges.begin(), ranges.end());
   return ranges;
 }
@@ -178,7 +180,8 @@ std::uint64_t rank_buffers::hash() const {
     for (std::size_t offset = begin; offset < end; offset += sizeof value) {
       std::uint64_t word = 0;
       std::memcpy(&word, m_memory.data() + offset, std::min(sizeof word, end - offset));
-      value = (std::rotl(value, 5) ^ word) * 0x9e3779b97f4a7c15ull;  // a single other word always shows
+      value =
+          (std::rotl(value, 5) ^ word) * 0x9e3779b97f4a7c15ull;  // any single different word changes the hash
     }
   return value;
 }

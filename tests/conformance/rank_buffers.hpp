@@ -1,5 +1,5 @@
-// The memory of one rank for one call: poisoned, guarded on all sides, and compared byte by byte afterwards
-// with what it was, so that a stray write is found wherever it goes.
+// The memory of one rank for one call. It is filled with a pattern, guarded on all sides and compared byte by
+// byte with its earlier content after the call, so that every stray write is detected.
 #pragma once
 
 #include <cstddef>
@@ -12,36 +12,37 @@
 
 namespace conformance {
 
-// Where the buffers of one rank lie; NULL where THE TABLE says that the rank's buffer is not used.
+// The buffer addresses of one rank. NULL if the collective does not use the rank's buffer.
 struct placement {
   std::byte* send = nullptr;
   std::byte* recv = nullptr;
 };
 
-// In `memory` of rank_buffers::bytes_needed bytes, of which none is read or written.
+// Computes addresses in `memory`, which has rank_buffers::required_bytes bytes and is neither read nor written.
 placement place(const test_case& test, const oracle::operation_shape& shape, int rank, std::byte* memory);
 
 class rank_buffers {
  public:
-  // Lays the call out in `memory` (bytes_needed of it) and writes poison and inputs.
-  rank_buffers(const test_case& test, const oracle::operation_shape& shape, int rank, std::span<std::byte> memory);
+  // Lays out the call in `memory` (required_bytes bytes) and writes the fill pattern and the inputs.
+  rank_buffers(const test_case& test, const oracle::operation_shape& shape, int rank,
+               std::span<std::byte> memory);
 
-  // The same on all ranks, so that buffers in the symmetric heap lie at the same offset everywhere.
-  static std::size_t bytes_needed(const test_case& test, const oracle::operation_shape& shape);
+  // Equal on all ranks, so that buffers in the symmetric heap have the same offset on every rank.
+  static std::size_t required_bytes(const test_case& test, const oracle::operation_shape& shape);
 
   const placement& addresses() const { return m_addresses; }
   const void* send_buf() const { return m_addresses.send; }
   void* recv_buf() const { return m_addresses.recv; }
 
-  // Nothing, or what is wrong: a changed byte outside the result, or a wrong result. `results` false:
-  // the call must have written nothing at all. `values` false: only stray writes are looked for.
+  // Describes the first error, if any: a changed byte outside the result, or a wrong result.
+  // `results` false: the call must not have written anything. `values` false: checks only for stray writes.
   // `steps_in_type`: see oracle/check.hpp.
   std::optional<std::string> find_error(bool results, bool values, bool steps_in_type) const;
 
-  // Overwrites the inputs, as a caller may as soon as a call on the host platform returned.
+  // Overwrites the inputs, as a caller may do as soon as a call on the host platform returns.
   void reuse_send_buffer();
 
-  // A hash of the receive buffer's results.
+  // Hash of the results in the receive buffer.
   std::uint64_t hash() const;
 
  private:

@@ -18,7 +18,7 @@ std::vector<isthmus_communicator> create_all(int size, const isthmus_communicato
   return communicators;
 }
 
-// What the threads of run_in_threads share.
+// State shared by the threads of run_in_threads.
 struct thread_table {
   int size;
   topology::rendezvous& all = topology::rendezvous::create(size);
@@ -44,15 +44,15 @@ class thread_runner final : public rank_runner {
     }
     m_table.all.wait();
     const std::string error = m_table.error;
-    const isthmus_communicator own = error.empty() ? m_table.communicators[m_rank] : nullptr;
+    const isthmus_communicator own_communicator = error.empty() ? m_table.communicators[m_rank] : nullptr;
     m_table.all.wait();
     if (!error.empty()) throw std::runtime_error(error);
-    return {{m_rank, own}};
+    return {{m_rank, own_communicator}};
   }
 
   std::vector<std::vector<std::uint64_t>> exchange(
-      const std::vector<std::vector<std::uint64_t>>& mine) override {
-    return m_table.all.exchange(m_rank, mine.front());
+      const std::vector<std::vector<std::uint64_t>>& local_hashes) override {
+    return m_table.all.exchange(m_rank, local_hashes.front());
   }
 
  private:
@@ -73,8 +73,8 @@ class group_runner final : public rank_runner {
     return members;
   }
   std::vector<std::vector<std::uint64_t>> exchange(
-      const std::vector<std::vector<std::uint64_t>>& mine) override {
-    return mine;
+      const std::vector<std::vector<std::uint64_t>>& local_hashes) override {
+    return local_hashes;
   }
 
  private:

@@ -1,4 +1,4 @@
-// Ranks under the user's MPI.
+// Runs ranks under the user's MPI.
 #include <fmt/format.h>
 
 #include <isthmus/mpi.hpp>
@@ -24,14 +24,14 @@ class mpi_runner final : public rank_runner {
   }
 
   std::vector<std::vector<std::uint64_t>> exchange(
-      const std::vector<std::vector<std::uint64_t>>& mine) override {
-    const int count = static_cast<int>(mine.front().size());
+      const std::vector<std::vector<std::uint64_t>>& local_hashes) override {
+    const int count = static_cast<int>(local_hashes.front().size());
     std::vector<int> counts(static_cast<std::size_t>(m_size));
     MPI_Allgather(&count, 1, MPI_INT, counts.data(), 1, MPI_INT, MPI_COMM_WORLD);
     std::vector<std::vector<std::uint64_t>> all;
     for (int rank = 0; rank < m_size; ++rank) {
       auto& row = all.emplace_back(static_cast<std::size_t>(counts[rank]));
-      if (rank == m_rank) row = mine.front();
+      if (rank == m_rank) row = local_hashes.front();
       MPI_Bcast(row.data(), counts[rank], MPI_UINT64_T, rank, MPI_COMM_WORLD);
     }
     return all;

@@ -1,5 +1,5 @@
-// Ranks in processes of their own, made by fork before any thread exists, so that each is a whole and
-// separate user of the library.
+// Runs ranks in separate processes, forked before any thread exists, so that each process is an independent
+// user of the library.
 #include <algorithm>
 #include <atomic>
 #include <stdexcept>
@@ -28,8 +28,8 @@ class process_runner final : public rank_runner {
   }
 
   std::vector<std::vector<std::uint64_t>> exchange(
-      const std::vector<std::vector<std::uint64_t>>& mine) override {
-    return m_barrier.exchange(m_rank, mine.front());
+      const std::vector<std::vector<std::uint64_t>>& local_hashes) override {
+    return m_barrier.exchange(m_rank, local_hashes.front());
   }
 
  private:
@@ -37,7 +37,7 @@ class process_runner final : public rank_runner {
   int m_rank, m_size, m_threads;
 };
 
-// The ranks of one process; its own thread is the first one's.
+// Runs the ranks of one process. The main thread runs the first rank.
 int run_child(topology::rendezvous& barrier, int first_rank, int size, int threads, const rank_function& run) {
   const int count = std::min(threads, size - first_rank);
   std::atomic<int> failures{0};
@@ -45,7 +45,8 @@ int run_child(topology::rendezvous& barrier, int first_rank, int size, int threa
     process_runner runner(barrier, rank, size, threads);
     failures += run(runner);
   };
-  std::jthread others([&] { topology::run_on_each_rank(count - 1, [&](int i) { run_rank(first_rank + 1 + i); }); });
+  std::jthread others(
+      [&] { topology::run_on_each_rank(count - 1, [&](int i) { run_rank(first_rank + 1 + i); }); });
   run_rank(first_rank);
   others.join();
   return failures;

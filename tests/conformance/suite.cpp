@@ -20,11 +20,11 @@ constexpr std::uint64_t heap_bytes = 3u << 20;
 constexpr int max_reports = 10;
 constexpr std::uint64_t check_everywhere_below = 4096;  // elements
 
-// One rank of this seat while an engine is tested.
+// One rank of this runner while an engine is tested.
 struct rank_context {
   rank_member member;
   void* heap = nullptr;
-  std::vector<std::uint64_t> hashes;  // one for each case, for the comparison across ranks
+  std::vector<std::uint64_t> hashes;  // one per case, compared across ranks
 };
 
 // Memory and layout of one rank for one case.
@@ -61,15 +61,15 @@ class engine_run {
   std::vector<rank_context> m_ranks;
   std::vector<test_case> m_issued;
   int m_failures = 0;
-  bool m_is_broken = false;  // a call failed: the communicator may be poisoned, so nothing more is issued
+  bool m_is_broken = false;  // a call failed and may have aborted the communicator: issue no more calls
 };
 
 void engine_run::report(int rank, const test_case& test, const std::string& problem) {
   if (++m_failures > max_reports) return;
   const std::string line = fmt::format(
-      "FAIL rank {}: {} | conformance --topology {} --ranks {} --engine {} --seed {} --case {}\n", rank, problem,
-      m_runner.topology(), m_runner.size(), m_engine.name, m_options.plan.seed, to_string(test));
-  std::fputs(line.c_str(), stdout);  // one write, so that lines of several ranks do not mix
+      "FAIL rank {}: {} | conformance --topology {} --ranks {} --engine {} --seed {} --case {}\n", rank,
+      problem, m_runner.topology(), m_runner.size(), m_engine.name, m_options.plan.seed, to_string(test));
+  std::fputs(line.c_str(), stdout);  // one write, so that lines of several ranks do not interleave
   std::fflush(stdout);
 }
 
@@ -80,7 +80,7 @@ void engine_run::open() {
   options.config_path = config.path();
   options.timeout_s = m_options.timeout_s;
   for (const rank_member& member : m_runner.create(options)) m_ranks.push_back({member, nullptr, {}});
-  // Collective, so the ranks of one seat need a thread each.
+  // Collective, so each rank of a runner needs a thread.
   std::atomic<int> failed{0};
   std::vector<std::jthread> threads;
   for (rank_context& context : m_ranks)
@@ -89,7 +89,7 @@ void engine_run::open() {
                 ISTHMUS_SUCCESS;
     });
   threads.clear();  // joins
-  if (failed > 0) throw std::runtime_error("the symmetric heap could not be allocated");
+  if (failed > 0) throw std::runtime_error("cannot allocate the symmetric heap");
 }
 
 void engine_run::close() {
@@ -99,14 +99,14 @@ void engine_run::close() {
       report(context.member.rank, {}, describe_last_error());
 }
 
-// memory[i][p]: case i on the p-th rank of this seat.
+// memory[i][p]: case i on the p-th rank of this runner.
 std::vector<std::vector<prepared_case>> engine_run::prepare(const batch& tests) {
   std::vector<std::vector<prepared_case>> memory(tests.size());
   std::size_t heap_used = 0;
   for (std::size_t i = 0; i < tests.size(); ++i) {
     const oracle::operation_shape shape = shape_of(tests[i], m_runner.size());
-    const std::size_t bytes = rank_buffers::bytes_needed(tests[i], shape);
-    const bool heap = tests[i].heap && heap_used + bytes <= heap_bytes;  // the same on all ranks
+    const std::size_t bytes = rank_buffers::required_bytes(tests[i], shape);
+    const bool heap = tests[i].heap && heap_used + bytes <= heap_bytes;  // equal on all ranks
     for (const rank_context& context : m_ranks) {
       prepared_case& entry = memory[i].emplace_back();
       if (!heap) entry.own.resize(bytes + 64);
@@ -121,13 +121,13 @@ std::vector<std::vector<prepared_case>> engine_run::prepare(const batch& tests) 
 void engine_run::check(const batch& tests, std::vector<std::vector<prepared_case>>& memory) {
   for (std::size_t i = 0; i < tests.size(); ++i) {
     m_issued.push_back(tests[i]);
-    const bool is_compared = tests[i].collective == ISTHMUS_ALLREDUCE;  // all ranks must hold the same bits
+    const bool is_compared = tests[i].collective == ISTHMUS_ALLREDUCE;  // all ranks must have the same bits
     for (std::size_t p = 0; p < m_ranks.size(); ++p) {
       rank_context& context = m_ranks[p];
       const rank_buffers& buffers = *memory[i][p].buffers;
       context.hashes.push_back(is_compared ? buffers.hash() : 0);
       if (m_is_broken) continue;
-      // Where ranks are compared bit by bit, one of them stands for all.
+      // If ranks are compared bit by bit, it is sufficient to check the values of one rank.
       const bool values =
           !is_compared || tests[i].count < check_everywhere_below ||
           static_cast<int>(tests[i].seed % static_cast<std::uint64_t>(m_runner.size())) == context.member.rank;
@@ -140,11 +140,12 @@ void engine_run::check(const batch& tests, std::vector<std::vector<prepared_case
 bool engine_run::is_selected(const test_case& test) {
   if (m_engine.is_default) return true;
   const oracle::operation_shape shape = shape_of(test, m_runner.size());
-  // Addresses alone: nothing is written there before the call is known to be made.
-  const auto memory = std::make_unique_for_overwrite<std::byte[]>(rank_buffers::bytes_needed(test, shape));
+  // Only the addresses are used: nothing is written before the engine is known to run the call.
+  const auto memory = std::make_unique_for_overwrite<std::byte[]>(rank_buffers::required_bytes(test, shape));
   const rank_member& member = m_ranks.front().member;
   return uses_engine(member.communicator,
-                   operation_of(test, shape, place(test, shape, member.rank, memory.get()), member.rank), m_engine);
+                     operation_of(test, shape, place(test, shape, member.rank, memory.get()), member.rank),
+                     m_engine);
 }
 
 void engine_run::run_single(const test_case& test) {
@@ -167,8 +168,8 @@ void engine_run::run_single(const test_case& test) {
   check({test}, memory);
 }
 
-// Back to back: the buffers of a call are overwritten as soon as it returned, and ranks that run ahead find
-// others still inside an earlier call.
+// Back to back: the buffers of a call are overwritten as soon as it returns, and fast ranks start a call while
+// others are still in an earlier one.
 void engine_run::run_back_to_back(const batch& tests) {
   if (m_is_broken || drives_group()) return;
   auto memory = prepare(tests);
@@ -208,9 +209,9 @@ void engine_run::run_grouped(const batch& tests) {
 }
 
 void engine_run::compare_ranks() {
-  std::vector<std::vector<std::uint64_t>> mine;
-  for (const rank_context& context : m_ranks) mine.push_back(context.hashes);
-  const auto all = m_runner.exchange(mine);
+  std::vector<std::vector<std::uint64_t>> local_hashes;
+  for (const rank_context& context : m_ranks) local_hashes.push_back(context.hashes);
+  const auto all = m_runner.exchange(local_hashes);
   if (m_ranks.front().member.rank != 0 || m_is_broken) return;
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank].size() != all[0].size()) {
@@ -220,7 +221,7 @@ void engine_run::compare_ranks() {
     }
     for (std::size_t i = 0; i < m_issued.size(); ++i)
       if (all[rank][i] != all[0][i])
-        report(static_cast<int>(rank), m_issued[i], "result differs in its bits from rank 0's");
+        report(static_cast<int>(rank), m_issued[i], "result differs in its bits from that of rank 0");
   }
 }
 
@@ -231,7 +232,7 @@ int engine_run::run() {
     run_single(*m_options.only);
   } else {
     plan_options options = m_options.plan;
-    if (m_engine.is_algorithm && !options.covering) options.thinning *= 4;
+    if (m_engine.is_algorithm && !options.is_covering) options.sampling_stride *= 4;
     const plan cases = make_plan(options, m_runner.size(), m_engine.boundaries);
     for (const test_case& test : cases.singles) run_single(test);
     for (const auto& tests : cases.back_to_back) run_back_to_back(tests);
@@ -240,7 +241,7 @@ int engine_run::run() {
   compare_ranks();
   close();
   if (m_issued.empty() && m_runner.size() > 1 && !m_options.only)
-    report(m_ranks.front().member.rank, {}, "no case chose this engine");
+    report(m_ranks.front().member.rank, {}, "no case selected this engine");
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (m_ranks.front().member.rank == 0)
     fmt::print("{:9} {} ranks {:24} {:5} cases {} failed {:6.2f} s\n", m_runner.topology(), m_runner.size(),
@@ -261,17 +262,17 @@ bool is_requested(const std::string& engine, const std::string& requested) {
 int run_suite(rank_runner& runner, const suite_options& options) {
   try {
     int failures = 0;
-    std::string engine_names, missing;
+    std::string engine_names, missing_engines;
     bool is_found = options.engine.empty();
-    for (const engine_spec& engine : find_engines(runner, options.timeout_s, options.except, missing)) {
+    for (const engine_spec& engine : find_engines(runner, options.timeout_s, options.except, missing_engines)) {
       engine_names += (engine_names.empty() ? "" : ", ") + engine.name;
       if (!is_requested(engine.name, options.engine)) continue;
       is_found = true;
       failures += engine_run(runner, options, engine).run();
     }
     if (!is_found)
-      throw std::runtime_error(
-          fmt::format("there is no engine {} here; there are: {}{}", options.engine, engine_names, missing));
+      throw std::runtime_error(fmt::format("there is no engine {} here; there are: {}{}", options.engine,
+                                           engine_names, missing_engines));
     return failures;
   } catch (const std::exception& failure) {
     fmt::print("FAIL {}\n", failure.what());

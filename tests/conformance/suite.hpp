@@ -1,5 +1,5 @@
-// Runs a plan on one seat: creates communicators for every engine (a backend, or one algorithm of it, forced
-// by a rule), makes the calls and checks what came out.
+// The test loop: creates communicators for every engine (a backend or one of its algorithms, forced by a rule),
+// runs the plan and checks the results.
 #pragma once
 
 #include <optional>
@@ -12,14 +12,15 @@ namespace conformance {
 
 struct suite_options {
   plan_options plan;
-  // "": default selection and then every engine; else only this one, or with "*" behind it those that begin so
+  // "": the default selection, then every engine. Otherwise one engine, or all that match a trailing "*".
   std::string engine;
-  std::string except;             // a backend that is left out
-  std::optional<test_case> only;  // one case instead of the plan
+  std::string except;             // a backend to skip
+  std::optional<test_case> only;  // run this case instead of the plan
   double timeout_s = 60;
 };
 
-// Collective over all seats. Prints one line for each failure and a summary for each engine (rank 0).
+// Collective over all rank runners. Prints one line per failure, and a summary per engine on rank 0. Returns
+// the number of failures.
 int run_suite(rank_runner& runner, const suite_options& options);
 
 }  // namespace conformance

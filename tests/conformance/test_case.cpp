@@ -21,12 +21,12 @@ struct row {
 
 constexpr row rows[] = {
 #define ISTHMUS_COLLECTIVE(name, NAME, peer_kind, reduces, send_ranks, send_extent, recv_ranks, recv_extent, \
-                           in_place)                                                                   \
+                           in_place)                                                                         \
   {#name, peer_category::peer_kind, reduces != 0, alias::in_place},
 #include <isthmus/collectives.def>
 };
 
-// A permutation of the ranks, so that blocks do not always lie in rank order.
+// A permutation of the ranks, so that blocks are not always in rank order.
 std::vector<int> order_of(std::uint64_t seed, int size) {
   std::vector<int> order(static_cast<std::size_t>(size));
   for (int r = 0; r < size; ++r) order[r] = r;
@@ -63,7 +63,7 @@ std::vector<oracle::block_layout> equal_blocks(const test_case& test, int size) 
 
 void fill_alltoallv(const test_case& test, oracle::operation_shape& shape) {
   const int n = shape.size;
-  // In place, what rank a sends to b must be as long as what b sends to a, in the same place.
+  // In place, the block from rank a to b has the same length and position as the block from b to a.
   const auto count = [&](int from, int to) {
     return test.in_place ? uneven(test.seed, test.count, std::min(from, to), std::max(from, to))
                          : uneven(test.seed, test.count, from, to);

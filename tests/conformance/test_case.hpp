@@ -1,5 +1,5 @@
-// One call of one collective, described so that a line of text reproduces it. Everything that is not
-// written down (data, uneven counts, misalignment) follows from `seed`.
+// One call of a collective, in a form that a line of text reproduces. Data, irregular counts and misalignment
+// are not listed: they follow from `seed`.
 #pragma once
 
 #include <isthmus/types.h>
@@ -26,22 +26,22 @@ struct test_case {
   std::uint64_t seed = 1;
 };
 
-// "allreduce/float32/sum/count=17/root=0/in_place=1/heap=0/special=0/seed=5". parse throws
-// std::invalid_argument.
+// The text form: "allreduce/float32/sum/count=17/root=0/in_place=1/heap=0/special=0/seed=5".
+// Errors: parse throws std::invalid_argument.
 std::string to_string(const test_case& test);
 test_case parse(std::string_view text);
 
-// The call among `size` ranks: v-variants get uneven counts, some of them zero, with gaps between blocks.
+// The call on `size` ranks. v-variants get irregular counts, some of them zero, with gaps between blocks.
 oracle::operation_shape shape_of(const test_case& test, int size);
 oracle::input_spec source_of(const test_case& test);
 
-// The columns of THE TABLE that generate cases.
+// Columns of the collective table that determine the cases.
 bool reduces(isthmus_collective collective);
 bool has_root(isthmus_collective collective);
 bool can_be_in_place(isthmus_collective collective);
 const char* name_of(isthmus_collective collective);
 
-// Collectives that cases are generated for: all rows; send stands for a ring of send and recv.
+// The collectives for which cases are generated: all rows. send represents a ring of send and recv.
 std::vector<isthmus_collective> collectives();
 
 }  // namespace conformance

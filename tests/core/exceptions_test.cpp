@@ -1,5 +1,5 @@
-// What a backend throws: it ends inside the runtime as a failure that every rank hears of, in this process and
-// in others.
+// Exceptions of a backend: the runtime catches them and reports a failure on every rank, in this
+// process and in others.
 #include <gmock/gmock.h>
 
 #include <array>
@@ -36,7 +36,7 @@ isthmus_status split_all(isthmus_communicator rank) {
   return status;
 }
 
-// Rank 1's backend threw in `function`: every rank that goes on is told so.
+// Rank 1's backend threw in `function`: later calls of every rank report it.
 void expect_aborted(const test::ranks& ranks, const std::string& function) {
   for (int rank = 0; rank < ranks.size(); ++rank) {
     EXPECT_EQ(sum(ranks[rank]), ISTHMUS_ERROR_ABORTED);
@@ -45,7 +45,7 @@ void expect_aborted(const test::ranks& ranks, const std::string& function) {
   }
 }
 
-TEST(exception, out_of_enqueue) {
+TEST(exception, from_enqueue_aborts_all_ranks) {
   standin::script script;
   script.enqueue = [](int rank, const isthmus_operation&) { return throw_on_rank_1(rank); };
   standin::reset(script);
@@ -59,7 +59,7 @@ TEST(exception, out_of_enqueue) {
   expect_aborted(ranks, "enqueue");
 }
 
-TEST(exception, of_no_standard_type_or_with_a_code) {
+TEST(exception, keeps_type_name_and_native_code) {
   standin::script script;
   script.enqueue = [](int rank, const isthmus_operation&) -> isthmus_status {
     if (rank == 0) throw 42;
@@ -74,20 +74,20 @@ TEST(exception, of_no_standard_type_or_with_a_code) {
   EXPECT_EQ(last_error().native_code, ENODEV);
 }
 
-TEST(exception, out_of_enqueue_in_a_group_of_blocking_ranks) {
+TEST(exception, from_enqueue_ends_a_group_of_blocking_ranks) {
   standin::script script;
   script.capabilities = ISTHMUS_BACKEND_BLOCKING;
   script.enqueue = [](int rank, const isthmus_operation&) {
     throw_on_rank_1(rank);
     const auto* context = standin::context_of(rank);
-    while (context->is_aborted(context->runtime) == 0) std::this_thread::yield();  // for rank 1
+    while (context->is_aborted(context->runtime) == 0) std::this_thread::yield();  // until rank 1 aborts
     return ISTHMUS_ERROR_ABORTED;
   };
   standin::reset(script);
   test::ranks ranks(3, standin::configuration());
   ASSERT_EQ(isthmus_group_start(), ISTHMUS_SUCCESS);
   for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(sum(ranks[rank]), ISTHMUS_SUCCESS);
-  EXPECT_EQ(isthmus_group_end(), ISTHMUS_ERROR_BACKEND) << "the cause, not what followed from it";
+  EXPECT_EQ(isthmus_group_end(), ISTHMUS_ERROR_BACKEND) << "the root cause, not its consequences";
   EXPECT_THAT(last_error().message, HasSubstr(cause));
   expect_aborted(ranks, "enqueue");
 }
@@ -105,14 +105,14 @@ void fail_in_group(standin::script script, const char* function) {
   }
 }
 
-TEST(exception, out_of_group_start_and_group_end) {
-  standin::script starts, ends;
-  starts.group_start = ends.group_end = [] { return throw_on_rank_1(1); };
+TEST(exception, from_group_start_or_group_end_aborts) {
+  standin::script starts, end_script;
+  starts.group_start = end_script.group_end = [] { return throw_on_rank_1(1); };
   fail_in_group(starts, "group_start of backend standin");
-  fail_in_group(ends, "group_end of backend standin");
+  fail_in_group(end_script, "group_end of backend standin");
 }
 
-TEST(exception, out_of_poll) {
+TEST(exception, from_poll_aborts_all_ranks) {
   standin::script script;
   script.poll = throw_on_rank_1;
   standin::reset(script);
@@ -125,7 +125,7 @@ TEST(exception, out_of_poll) {
   expect_aborted(ranks, "poll");
 }
 
-TEST(exception, out_of_synchronize) {
+TEST(exception, from_synchronize_aborts_all_ranks) {
   standin::script script;
   script.synchronize = throw_on_rank_1;
   standin::reset(script);
@@ -136,7 +136,7 @@ TEST(exception, out_of_synchronize) {
   EXPECT_THAT(last_error().message, HasSubstr(cause));
 }
 
-TEST(exception, out_of_supports) {
+TEST(exception, from_supports_aborts_all_ranks) {
   standin::script script;
   script.supports = [](const isthmus_operation&, const char*) -> const char* {
     throw std::runtime_error(cause);
@@ -148,7 +148,7 @@ TEST(exception, out_of_supports) {
   EXPECT_TRUE(standin::records(event::enqueue).empty());
 }
 
-TEST(exception, out_of_split) {
+TEST(exception, from_split_aborts_all_ranks) {
   standin::script script;
   script.split = [](int rank, int, int) -> void* {
     throw_on_rank_1(rank);
@@ -162,11 +162,11 @@ TEST(exception, out_of_split) {
     EXPECT_THAT(last_error().message, HasSubstr(cause));
   });
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30))
-      << "nobody waits for the timeout";
+      << "no rank waits for the timeout";
   expect_aborted(ranks, "split");
 }
 
-TEST(exception, out_of_abort_changes_nothing) {
+TEST(exception, from_abort_is_ignored) {
   standin::script script;
   script.abort = [](int) { throw 42; };
   standin::reset(script);
@@ -176,8 +176,8 @@ TEST(exception, out_of_abort_changes_nothing) {
   EXPECT_EQ(standin::records(event::abort).size(), 2u);
 }
 
-// Rank 1 throws before an exchange that the others are in already.
-TEST(exception, out_of_create) {
+// Rank 1 throws before an exchange in which the others are already blocked.
+TEST(exception, from_create_fails_all_ranks) {
   standin::script script;
   script.exchange_in_create = true;
   script.create = throw_on_rank_1;
@@ -187,12 +187,13 @@ TEST(exception, out_of_create) {
   EXPECT_EQ(ranks.status(), ISTHMUS_ERROR_BACKEND);
   EXPECT_THAT(ranks.message(), AllOf(HasSubstr("create of backend standin"), HasSubstr(cause)));
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30))
-      << "nobody waits for the timeout";
+      << "no rank waits for the timeout";
   EXPECT_EQ(standin::live_states(), 0);
 }
 
-// As where a native library waits and sees that a rank ended. What is cut short by that does not hide it.
-TEST(poison, inside_create_is_what_creation_reports) {
+// For example, a native library detects the exit of a rank while it waits. The interrupted exchanges
+// must not hide it.
+TEST(abort, inside_create_is_the_reported_failure) {
   standin::script script;
   script.in_create = [](const isthmus_backend_context& context) {
     if (context.rank != 0) return;
@@ -205,9 +206,9 @@ TEST(poison, inside_create_is_what_creation_reports) {
   EXPECT_THAT(ranks.message(), HasSubstr("rank 7 exited"));
 }
 
-// ---- in processes of their own ------------------------------------------------------------------------------
+// ---- one process per rank -----------------------------------------------------------------------------------
 
-// What a rank in a process of its own has to say.
+// Result of a rank in its own process.
 struct outcome {
   isthmus_status create_status = ISTHMUS_ERROR_INTERNAL, call_status = ISTHMUS_ERROR_INTERNAL;
   isthmus_error_info error{};
@@ -229,21 +230,22 @@ outcome run_rank(const isthmus_unique_id& id, int rank, int size, bool uses_spli
 std::array<outcome, 3> in_processes(const standin::script& script, bool uses_split = false) {
   constexpr int size = 3;
   standin::reset(script);
-  topology::rendezvous& meeting = topology::rendezvous::create(size);
+  topology::rendezvous& rendezvous_point = topology::rendezvous::create(size);
   auto* const outcomes = reinterpret_cast<outcome*>(topology::map_shared(size * sizeof(outcome)));
   topology::child_processes processes;
   for (int rank = 0; rank < size; ++rank)
     processes.start(rank, [&, rank] {
-      const isthmus_unique_id id = meeting.new_unique_id(rank);
+      const isthmus_unique_id id = rendezvous_point.new_unique_id(rank);
       outcomes[rank] = run_rank(id, rank, size, uses_split);
-      meeting.wait();  // rank 0's process holds the store
+      rendezvous_point.wait();  // rank 0's process serves the store
       return 0;
     });
-  for (const auto& exit_report : processes.join()) EXPECT_EQ(exit_report.failures(), 0) << "rank " << exit_report.process;
+  for (const auto& exit_report : processes.join())
+    EXPECT_EQ(exit_report.failures(), 0) << "rank " << exit_report.process;
   return {outcomes[0], outcomes[1], outcomes[2]};
 }
 
-TEST(exception_in_a_process, out_of_enqueue_is_told_to_ranks_of_others) {
+TEST(exception_in_a_process, from_enqueue_reaches_other_processes) {
   standin::script script;
   script.capabilities = ISTHMUS_BACKEND_BLOCKING;
   script.enqueue = [](int rank, const isthmus_operation&) {
@@ -255,7 +257,7 @@ TEST(exception_in_a_process, out_of_enqueue_is_told_to_ranks_of_others) {
   const auto start = std::chrono::steady_clock::now();
   const auto outcomes = in_processes(script);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30))
-      << "nobody waits for the timeout";
+      << "no rank waits for the timeout";
   EXPECT_EQ(outcomes[1].call_status, ISTHMUS_ERROR_BACKEND) << outcomes[1].error.message;
   for (const std::size_t rank : {0u, 2u}) {
     ASSERT_EQ(outcomes[rank].create_status, ISTHMUS_SUCCESS) << outcomes[rank].error.message;
@@ -264,7 +266,7 @@ TEST(exception_in_a_process, out_of_enqueue_is_told_to_ranks_of_others) {
   }
 }
 
-TEST(exception_in_a_process, out_of_create_is_told_to_ranks_of_others) {
+TEST(exception_in_a_process, from_create_reaches_other_processes) {
   standin::script script;
   script.exchange_in_create = true;
   script.create = throw_on_rank_1;
@@ -278,7 +280,7 @@ TEST(exception_in_a_process, out_of_create_is_told_to_ranks_of_others) {
   }
 }
 
-TEST(exception_in_a_process, out_of_split_is_told_to_ranks_of_others) {
+TEST(exception_in_a_process, from_split_reaches_other_processes) {
   standin::script script;
   script.split = [](int rank, int, int) -> void* {
     throw_on_rank_1(rank);

@@ -1,5 +1,5 @@
-// Whom survivors blame, in processes of their own, when some wait for others that wait for the one that is
-// gone: in a collective, in a split, in an allocation. And that these waits end at all.
+// Attribution of failures across processes: survivors name the lost rank, also if they are blocked on ranks
+// that are themselves blocked on it, in a collective, a split or an allocation. All these waits must end.
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <unistd.h>
@@ -31,7 +31,7 @@ struct outcome {
   std::array<int, size> failed_ranks;
 };
 
-// What the processes of a test share.
+// State shared by the processes of a test.
 struct shared_state {
   std::array<outcome, size> outcomes;
   std::array<std::atomic<pid_t>, size> pids;
@@ -57,7 +57,7 @@ isthmus_status allocate(isthmus_communicator rank) {
   return isthmus_memory_allocate_symmetric(rank, 1 << 20, &block);
 }
 
-// All of them wait for the culprit, in calls of different kinds.
+// All ranks wait for the failed rank, even and odd ranks in different kinds of calls.
 struct call_pair {
   isthmus_status (*even_call)(isthmus_communicator);
   isthmus_status (*odd_call)(isthmus_communicator);
@@ -67,7 +67,8 @@ struct call_pair {
 };
 constexpr call_pair splits{split, sum}, allocations{sum, allocate};
 
-void run_rank(shared_state& shared, topology::rendezvous& barrier, int rank, double timeout_s, const rank_action& action) {
+void run_rank(shared_state& shared, topology::rendezvous& barrier, int rank, double timeout_s,
+              const rank_action& action) {
   const isthmus_unique_id id = barrier.new_unique_id(rank);
   outcome& result = shared.outcomes[static_cast<std::size_t>(rank)];
   shared.pids[static_cast<std::size_t>(rank)] = getpid();
@@ -75,7 +76,7 @@ void run_rank(shared_state& shared, topology::rendezvous& barrier, int rank, dou
   const auto options = test::options_for(file, timeout_s);
   isthmus_communicator communicator = nullptr;
   result.create_status = isthmus_communicator_create(&id, rank, size, &options, &communicator);
-  barrier.wait();  // nobody goes while others are still being created
+  barrier.wait();  // no rank fails while others are still in creation
   if (result.create_status == ISTHMUS_SUCCESS) result.call_status = action(communicator, rank);
   const isthmus::exception failure = isthmus::detail::last_exception();
   result.error = failure.info();
@@ -85,9 +86,10 @@ void run_rank(shared_state& shared, topology::rendezvous& barrier, int rank, dou
   isthmus_communicator_destroy(communicator);
 }
 
-// `what` is the culprit's. The store lives in a process that stays, unless the culprit is
-// rank 0.
-std::vector<outcome> run_case(int failed_rank, double timeout_s, const call_pair& other_calls, const rank_action& action) {
+// Runs `action` on the failed rank and `other_calls` on the others; returns the outcomes of the survivors. The
+// process of rank 0 serves the store and stays alive, unless rank 0 is the failed rank.
+std::vector<outcome> run_case(int failed_rank, double timeout_s, const call_pair& other_calls,
+                              const rank_action& action) {
   auto& shared = *new (topology::map_shared(sizeof(shared_state))) shared_state{};
   topology::rendezvous& barrier = topology::rendezvous::create(size);
   topology::child_processes processes;
@@ -98,7 +100,7 @@ std::vector<outcome> run_case(int failed_rank, double timeout_s, const call_pair
         kill(shared.pids[static_cast<std::size_t>(failed_rank)], SIGCONT);  // the last survivor
       const auto deadline = std::chrono::steady_clock::now() + 30s;
       while (rank == 0 && shared.done < size - 1 && std::chrono::steady_clock::now() < deadline)
-        std::this_thread::sleep_for(10ms);  // it holds the store
+        std::this_thread::sleep_for(10ms);  // its process serves the store
       return 0;
     });
   for (const auto& exit_report : processes.join()) {
@@ -138,47 +140,48 @@ isthmus_status kill_self(isthmus_communicator, int) {
   return ISTHMUS_SUCCESS;
 }
 
-// Long enough that the processes' start is not taken for a late rank where the machine itself stands still.
+// Long enough that a slow start of the processes on a loaded machine does not count as a late rank.
 constexpr double stopped_timeout_s = 8;
 
-TEST(failure_attribution, a_stopped_rank_is_named_by_ranks_that_wait_in_other_calls) {
+TEST(failure_attribution, stopped_rank_is_named_in_other_calls) {
   expect_named(run_case(3, stopped_timeout_s, splits, stop_self),
                {"3 (its process is stopped)", "for rank 3 in allreduce; its process is stopped"});
 }
 
-TEST(failure_attribution, so_it_is_where_the_store_has_stopped_with_it) {
+TEST(failure_attribution, stopped_store_process_is_named) {
   expect_named(run_case(0, stopped_timeout_s, allocations, stop_self),
                {"0 (its process is stopped)", "for rank 0 in allreduce; its process is stopped"});
 }
 
-TEST(failure_attribution, a_killed_rank_is_named_long_before_the_timeout) {
+TEST(failure_attribution, killed_rank_is_named_before_the_timeout) {
   const auto start = std::chrono::steady_clock::now();
   const auto survivors = run_case(3, 60, allocations, kill_self);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, 30s) << "nobody waits for the timeout";
-  expect_named(survivors, {"rank 3 exited", "rank 3 failed or vanished"});
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 30s) << "no rank waits for the timeout";
+  expect_named(survivors, {"rank 3 exited", "rank 3 failed or exited"});
   expect_failed_rank(survivors, 3);
 }
 
-TEST(failure_attribution, so_it_is_where_the_store_has_gone_with_it) {
+TEST(failure_attribution, killed_store_process_is_named) {
   const auto survivors = run_case(0, 60, splits, kill_self);
-  expect_named(survivors, {"rank 0 exited", "rank 0 failed or vanished"});
+  expect_named(survivors, {"rank 0 exited", "rank 0 failed or exited"});
   expect_failed_rank(survivors, 0);
 }
 
-TEST(failure_attribution, an_abort_in_another_process_ends_every_wait_and_is_told) {
+TEST(failure_attribution, remote_abort_ends_every_wait) {
   const auto start = std::chrono::steady_clock::now();
   expect_named(run_case(2, 60, splits,
-                    [](isthmus_communicator communicator, int) {
-                      std::this_thread::sleep_for(300ms);
-                      return isthmus_communicator_abort(communicator);
-                    }),
+                        [](isthmus_communicator communicator, int) {
+                          std::this_thread::sleep_for(300ms);
+                          return isthmus_communicator_abort(communicator);
+                        }),
                {"abort was called on rank 2"});
-  EXPECT_LT(std::chrono::steady_clock::now() - start, 30s) << "nobody waits for the timeout";
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 30s) << "no rank waits for the timeout";
 }
 
-// Its answer is what a rank goes by that takes its result, so it may not be older than the other's notice. The
-// ranks look by themselves some ten times a second: not here, where the operation before has just ended.
-TEST(failure_attribution, who_asks_whether_all_is_well_is_told_what_others_wrote_before) {
+// A rank uses async_error to decide whether a result is valid, so the answer must include every notice written
+// before. Waits poll for failures only about ten times per second, and the previous operation has just ended,
+// so this test checks the explicit query.
+TEST(failure_attribution, async_error_sees_earlier_peer_failures) {
   auto& is_aborted = *new (topology::map_shared(sizeof(std::atomic<bool>))) std::atomic<bool>{false};
   topology::rendezvous& barrier = topology::rendezvous::create(2);
   topology::child_processes processes;
@@ -202,19 +205,20 @@ TEST(failure_attribution, who_asks_whether_all_is_well_is_told_what_others_wrote
       isthmus_communicator_destroy(communicator);
       return testing::Test::HasFailure() ? 1 : 0;
     });
-  for (const auto& exit_report : processes.join()) EXPECT_EQ(exit_report.failures(), 0) << "rank " << exit_report.process;
+  for (const auto& exit_report : processes.join())
+    EXPECT_EQ(exit_report.failures(), 0) << "rank " << exit_report.process;
 }
 
-TEST(failure_attribution, ranks_in_different_calls_say_so) {
+TEST(failure_attribution, ranks_in_different_calls_report_it) {
   test::ranks ranks(2, test::host_config);
   test::run_on_each_rank(2, [&](int rank) {
     EXPECT_NE(rank == 0 ? split(ranks[0]) : allocate(ranks[1]), ISTHMUS_SUCCESS);
-    EXPECT_THAT(last_error().message, HasSubstr("makes another call than rank"));
+    EXPECT_THAT(last_error().message, HasSubstr("made a different call than rank"));
   });
 }
 
-// A communicator whose ranks are out of step says so at the next call, and does not exchange any more.
-TEST(failure_attribution, a_split_that_failed_poisons) {
+// After a failed exchange the ranks are out of sync: the next call reports it and exchanges no more data.
+TEST(failure_attribution, failed_split_aborts_the_communicator) {
   test::ranks ranks(2, test::host_config, ISTHMUS_PLATFORM_HOST, 0.3);
   EXPECT_EQ(split(ranks[0]), ISTHMUS_ERROR_TIMEOUT);
   EXPECT_THAT(last_error().message, HasSubstr("missing: 1"));

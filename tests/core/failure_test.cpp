@@ -1,4 +1,4 @@
-// What happens when something goes wrong: poison, abort, timeouts, dead handles, ranks that disagree.
+// Failures of one process: aborted communicators, timeouts, destroyed handles and ranks with different setups.
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -32,7 +32,7 @@ standin::script failing_enqueue() {
   return script;
 }
 
-TEST(poison, a_failure_is_told_in_full) {
+TEST(failure, is_reported_with_all_details) {
   standin::reset(failing_enqueue());
   test::ranks ranks(2, standin::configuration());
   EXPECT_EQ(allreduce(ranks[1]), ISTHMUS_ERROR_BACKEND);
@@ -45,7 +45,7 @@ TEST(poison, a_failure_is_told_in_full) {
   EXPECT_EQ(error.collective, ISTHMUS_ALLREDUCE);
 }
 
-TEST(poison, later_calls_of_every_rank_tell_the_first_failure) {
+TEST(failure, is_repeated_by_later_calls_of_all_ranks) {
   standin::reset(failing_enqueue());
   test::ranks ranks(2, standin::configuration());
   EXPECT_EQ(allreduce(ranks[1]), ISTHMUS_ERROR_BACKEND);
@@ -58,11 +58,11 @@ TEST(poison, later_calls_of_every_rank_tell_the_first_failure) {
     EXPECT_STREQ(last_error().message, "scripted failure");
     EXPECT_EQ(last_error().rank, 1);
   }
-  EXPECT_EQ(standin::records(event::enqueue).size(), 1u) << "a poisoned communicator enqueues nothing";
-  EXPECT_EQ(standin::records(event::abort).size(), 2u) << "each rank's backend is told once";
+  EXPECT_EQ(standin::records(event::enqueue).size(), 1u) << "an aborted communicator enqueues nothing";
+  EXPECT_EQ(standin::records(event::abort).size(), 2u) << "abort is called once for each rank's backend";
 }
 
-TEST(poison, a_silent_backend_still_gives_an_error) {
+TEST(failure, of_a_silent_backend_has_a_message) {
   auto script = failing_enqueue();
   script.failure = "";
   standin::reset(script);
@@ -77,20 +77,20 @@ std::vector<int> failed_ranks() {
   return ranks;
 }
 
-// Rank 1 waits for these in vain.
+// Rank 1 times out waiting for these ranks.
 standin::script failing_with_ranks(std::vector<int> lost_ranks) {
   standin::script script;
   script.failure = "";
   script.enqueue = [lost_ranks = std::move(lost_ranks)](int rank, const isthmus_operation&) {
     if (rank != 1) return ISTHMUS_SUCCESS;
     const isthmus_backend_context& context = *standin::context_of(rank);
-    return context.fail_with_ranks(context.runtime, lost_ranks.data(), lost_ranks.size(), ISTHMUS_ERROR_TIMEOUT, 5, "standin:1",
-                           "a hint", "waited for %zu", lost_ranks.size());
+    return context.fail_with_ranks(context.runtime, lost_ranks.data(), lost_ranks.size(), ISTHMUS_ERROR_TIMEOUT,
+                                   5, "standin:1", "a hint", "waited for %zu", lost_ranks.size());
   };
   return script;
 }
 
-TEST(failed_ranks, of_a_backend_are_told_as_numbers) {
+TEST(failed_ranks, of_a_backend_are_reported) {
   standin::reset(failing_with_ranks({0, 2}));
   test::ranks ranks(3, standin::configuration());
   EXPECT_EQ(allreduce(ranks[1]), ISTHMUS_ERROR_TIMEOUT);
@@ -99,36 +99,37 @@ TEST(failed_ranks, of_a_backend_are_told_as_numbers) {
   EXPECT_STREQ(last_error().hint, "a hint");
   EXPECT_EQ(last_error().native_code, 5);
   int first = -1;
-  EXPECT_EQ(isthmus_last_error_ranks(&first, 1), 2u) << "all are counted";
+  EXPECT_EQ(isthmus_last_error_ranks(&first, 1), 2u) << "the return value counts all failed ranks";
   EXPECT_EQ(first, 0);
   EXPECT_EQ(allreduce(nullptr), ISTHMUS_ERROR_INVALID_USAGE);
-  EXPECT_EQ(failed_ranks(), std::vector<int>()) << "they go with their failure";
+  EXPECT_EQ(failed_ranks(), std::vector<int>()) << "failed ranks belong to their failure";
   EXPECT_EQ(allreduce(ranks[0]), ISTHMUS_ERROR_ABORTED);
-  EXPECT_EQ(failed_ranks(), (std::vector{0, 2})) << "later calls tell them, too";
+  EXPECT_EQ(failed_ranks(), (std::vector{0, 2})) << "later calls report them as well";
 }
 
-TEST(failed_ranks, are_sixteen_at_most) {
+TEST(failed_ranks, are_limited_to_sixteen) {
   standin::reset(failing_with_ranks(std::vector<int>(40, 2)));
   test::ranks ranks(3, standin::configuration());
   EXPECT_EQ(allreduce(ranks[1]), ISTHMUS_ERROR_TIMEOUT);
   EXPECT_EQ(failed_ranks(), std::vector<int>(16, 2));
 }
 
-TEST(failed_ranks, that_are_no_ranks_are_left_out) {
+TEST(failed_ranks, exclude_invalid_ranks) {
   standin::reset(failing_with_ranks({-1, 2, 3}));
   test::ranks ranks(3, standin::configuration());
   EXPECT_EQ(allreduce(ranks[1]), ISTHMUS_ERROR_TIMEOUT);
   EXPECT_EQ(failed_ranks(), std::vector<int>{2});
 }
 
-TEST(failed_ranks, of_a_failure_of_its_own_are_none) {
+TEST(failed_ranks, are_empty_for_a_local_failure) {
   standin::reset(failing_enqueue());
   test::ranks ranks(3, standin::configuration());
   EXPECT_EQ(allreduce(ranks[1]), ISTHMUS_ERROR_BACKEND);
-  EXPECT_EQ(failed_ranks(), std::vector<int>()) << "the others are not there, but were not waited for";
+  EXPECT_EQ(failed_ranks(), std::vector<int>())
+      << "the other ranks are absent, but rank 1 did not wait for them";
 }
 
-TEST(failed_ranks, of_a_backend_that_knows_none_are_those_that_the_recorder_misses) {
+TEST(failed_ranks, come_from_the_recorder_by_default) {
   standin::script script;
   script.enqueue = [](int rank, const isthmus_operation&) {
     return rank == 1 ? ISTHMUS_ERROR_TIMEOUT : ISTHMUS_SUCCESS;
@@ -139,21 +140,21 @@ TEST(failed_ranks, of_a_backend_that_knows_none_are_those_that_the_recorder_miss
   EXPECT_EQ(failed_ranks(), (std::vector{0, 2})) << last_error().message;
 }
 
-// Rank 1 waits for a rank that waits, too, as a backend may that knows its own peer alone.
-TEST(failed_ranks, of_a_chain_of_messages_are_its_end) {
-  std::atomic<bool> over{false}, inside{false};
+// Rank 1 waits for a rank that is itself blocked. A backend knows only its own peer.
+TEST(failed_ranks, of_a_message_chain_are_its_last_rank) {
+  std::atomic<bool> is_over{false}, is_inside{false};
   standin::script script;
   script.failure = "";
   script.enqueue = [&](int rank, const isthmus_operation&) {
     if (rank == 0) {
-      inside = true;
-      while (!over) std::this_thread::yield();
+      is_inside = true;
+      while (!is_over) std::this_thread::yield();
       return ISTHMUS_SUCCESS;
     }
     const isthmus_backend_context& context = *standin::context_of(rank);
     constexpr int peer = 0;
     return context.fail_with_ranks(context.runtime, &peer, 1, ISTHMUS_ERROR_TIMEOUT, 0, "standin:1", nullptr,
-                           "rank 1 waited 10 s to receive from rank 0");
+                                   "rank 1 waited 10 s to receive from rank 0");
   };
   standin::reset(script);
   test::ranks ranks(3, standin::configuration());
@@ -161,16 +162,16 @@ TEST(failed_ranks, of_a_chain_of_messages_are_its_end) {
     float data[4];
     return isthmus_recv(data, 4, ISTHMUS_FLOAT32, from, ranks[rank], nullptr);
   };
-  auto between = std::async(std::launch::async, receive, 0, 2);
-  while (!inside) std::this_thread::yield();
+  auto receiver = std::async(std::launch::async, receive, 0, 2);
+  while (!is_inside) std::this_thread::yield();
   EXPECT_EQ(receive(1, 0), ISTHMUS_ERROR_TIMEOUT);
   EXPECT_EQ(failed_ranks(), std::vector{2}) << last_error().message;
-  over = true;
-  EXPECT_EQ(between.get(), ISTHMUS_SUCCESS);
+  is_over = true;
+  EXPECT_EQ(receiver.get(), ISTHMUS_SUCCESS);
 }
 
-// Ranks 1 and 3 of the parent, whose part fails on its first rank because of its second.
-TEST(failed_ranks, of_a_split_that_fails_are_ranks_of_the_parent) {
+// The subcommunicator of the parent's ranks 1 and 3 fails on its first rank because of its second.
+TEST(failed_ranks, of_a_failed_split_are_parent_ranks) {
   static thread_local bool must_fail = false;
   standin::script script;
   script.failure = "";
@@ -179,7 +180,7 @@ TEST(failed_ranks, of_a_split_that_fails_are_ranks_of_the_parent) {
     constexpr int second = 1;
     if (must_fail)
       context.fail_with_ranks(context.runtime, &second, 1, ISTHMUS_ERROR_TIMEOUT, 0, "standin:1", nullptr,
-                      "waited for the second of the part");
+                              "waited for the second rank of the subcommunicator");
   };
   script.create = [](int) { return must_fail ? ISTHMUS_ERROR_TIMEOUT : ISTHMUS_SUCCESS; };
   standin::reset(script);
@@ -187,7 +188,8 @@ TEST(failed_ranks, of_a_split_that_fails_are_ranks_of_the_parent) {
   ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
   test::run_on_each_rank(4, [&](int rank) {
     isthmus_communicator subcommunicator = nullptr;
-    const auto status = isthmus_communicator_split(ranks[rank], rank == 1 || rank == 3 ? 1 : -1, 0, &subcommunicator);
+    const auto status =
+        isthmus_communicator_split(ranks[rank], rank == 1 || rank == 3 ? 1 : -1, 0, &subcommunicator);
     EXPECT_EQ(status == ISTHMUS_SUCCESS, rank % 2 == 0);
     if (rank == 1) {
       EXPECT_EQ(failed_ranks(), std::vector{3}) << last_error().message;
@@ -196,7 +198,7 @@ TEST(failed_ranks, of_a_split_that_fails_are_ranks_of_the_parent) {
   });
 }
 
-TEST(poison, what_a_wait_at_the_end_only_followed_is_told_by_its_cause) {
+TEST(failure, at_destroy_reports_the_root_cause) {
   isthmus_communicator other = nullptr;
   standin::script script;
   script.synchronize = [&](int rank) {
@@ -212,7 +214,7 @@ TEST(poison, what_a_wait_at_the_end_only_followed_is_told_by_its_cause) {
       << last_error().message;
 }
 
-TEST(poison, asynchronous_failures) {
+TEST(failure, is_found_asynchronously_by_poll) {
   std::atomic<bool> broken{false};
   standin::script script;
   script.poll = [&](int) { return broken ? ISTHMUS_ERROR_BACKEND : ISTHMUS_SUCCESS; };
@@ -224,7 +226,7 @@ TEST(poison, asynchronous_failures) {
   EXPECT_EQ(allreduce(ranks[0]), ISTHMUS_ERROR_ABORTED);
 }
 
-TEST(poison, split_and_allocation_of_a_poisoned_communicator) {
+TEST(failure, prevents_a_split) {
   standin::reset();
   test::ranks ranks(1, standin::configuration());
   ASSERT_EQ(isthmus_communicator_abort(ranks[0]), ISTHMUS_SUCCESS);
@@ -246,37 +248,37 @@ TEST(abort, reaches_all_ranks_of_the_process) {
   EXPECT_EQ(isthmus_communicator_abort(ranks[2]), ISTHMUS_SUCCESS) << "a second abort changes nothing";
 }
 
-TEST(abort, other_communicators_live_on) {
+TEST(abort, leaves_other_communicators_usable) {
   standin::reset();
   test::ranks first(2, standin::configuration()), second(2, standin::configuration());
   isthmus_communicator_abort(first[0]);
   EXPECT_EQ(allreduce(second[0]), ISTHMUS_SUCCESS);
 }
 
-TEST(abort, releases_a_rank_that_waits_in_the_backend) {
-  std::latch inside(1);
+TEST(abort, releases_a_rank_blocked_in_a_backend) {
+  std::latch entry_latch(1);
   standin::script script;
   script.capabilities = ISTHMUS_BACKEND_BLOCKING;
   script.enqueue = [&](int rank, const isthmus_operation&) {
     const auto* context = standin::context_of(rank);
-    inside.count_down();
+    entry_latch.count_down();
     while (context->is_aborted(context->runtime) == 0) std::this_thread::yield();
     return ISTHMUS_ERROR_ABORTED;
   };
   standin::reset(script);
   test::ranks ranks(2, standin::configuration());
   auto waiting = std::async(std::launch::async, [&] { return allreduce(ranks[0]); });
-  inside.wait();
+  entry_latch.wait();
   isthmus_communicator_abort(ranks[1]);
   EXPECT_EQ(waiting.get(), ISTHMUS_ERROR_ABORTED);
-  // A watchdog that aborts leaves no other word on why.
+  // An external watchdog that aborts leaves no other information about the cause.
   EXPECT_EQ(isthmus_communicator_async_error(ranks[0]), ISTHMUS_ERROR_ABORTED);
   const std::string message = last_error().message;
   EXPECT_NE(message.find("rank 1 (pid"), std::string::npos) << message;
   EXPECT_NE(message.find("has not entered allreduce #1"), std::string::npos) << message;
 }
 
-TEST(abort, releases_a_rank_that_waits_for_a_split) {
+TEST(abort, releases_a_rank_blocked_in_a_split) {
   standin::reset();
   test::ranks ranks(2, standin::configuration(), ISTHMUS_PLATFORM_HOST, 60);
   auto waiting = std::async(std::launch::async, [&] {
@@ -291,7 +293,7 @@ TEST(abort, releases_a_rank_that_waits_for_a_split) {
   EXPECT_LT(seconds(std::chrono::steady_clock::now() - start).count(), 20);
 }
 
-TEST(timeout, a_split_that_one_rank_never_calls) {
+TEST(timeout, ends_a_split_that_one_rank_never_calls) {
   standin::reset();
   test::ranks ranks(3, standin::configuration(), ISTHMUS_PLATFORM_HOST, 0.5);
   const auto start = std::chrono::steady_clock::now();
@@ -299,37 +301,36 @@ TEST(timeout, a_split_that_one_rank_never_calls) {
     isthmus_communicator subcommunicator;
     const auto status = isthmus_communicator_split(ranks[rank], 0, 0, &subcommunicator);
     EXPECT_TRUE(status == ISTHMUS_ERROR_TIMEOUT || is_secondary_status(status))
-        << "who has waited longest tells the other";
+        << "the rank that times out first notifies the other";
     EXPECT_NE(std::string(last_error().message).find("missing: 2"), std::string::npos) << last_error().message;
   });
   EXPECT_LT(seconds(std::chrono::steady_clock::now() - start).count(), 20);
 }
 
-TEST(timeout, a_collective_that_one_rank_never_calls) {
+TEST(timeout, ends_a_collective_that_one_rank_never_calls) {
   test::ranks ranks(3, test::host_config, ISTHMUS_PLATFORM_HOST, 0.5);
   ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
   const auto start = std::chrono::steady_clock::now();
-  std::atomic<int> named{0};
+  std::atomic<int> named_count{0};
   test::run_on_each_rank(2, [&](int rank) {
     const auto status = allreduce(ranks[rank]);
     if (status == ISTHMUS_ERROR_TIMEOUT &&
         std::string(last_error().message).find("rank 2") != std::string::npos)
-      ++named;
+      ++named_count;
     else
       EXPECT_TRUE(status == ISTHMUS_ERROR_REMOTE || status == ISTHMUS_ERROR_ABORTED) << last_error().message;
   });
-  EXPECT_GE(named, 1) << "whose own wait ends first names the missing rank, the others hear of it";
+  EXPECT_GE(named_count, 1) << "the first rank to time out names the missing rank and notifies the others";
   EXPECT_LT(seconds(std::chrono::steady_clock::now() - start).count(), 20);
-  EXPECT_EQ(allreduce(ranks[2]), ISTHMUS_ERROR_ABORTED) << "who comes late does not wait";
+  EXPECT_EQ(allreduce(ranks[2]), ISTHMUS_ERROR_ABORTED) << "a late rank does not wait";
 }
 
-// A backend that waits inside a native call which knows no timeout: the watchdog ends it through abort.
-TEST(timeout, a_native_call_that_does_not_return) {
+// A backend that blocks in a native call without a timeout: the watchdog ends the call through abort.
+TEST(timeout, ends_a_native_call_that_does_not_return) {
   standin::script script;
   script.capabilities = ISTHMUS_BACKEND_BLOCKING;
   script.enqueue = [](int, const isthmus_operation&) {
-    while (standin::records(event::abort).empty())
-      std::this_thread::yield();  // as MPI would, until it is killed
+    while (standin::records(event::abort).empty()) std::this_thread::yield();  // like MPI, until it is killed
     return ISTHMUS_ERROR_ABORTED;
   };
   standin::reset(script);
@@ -346,7 +347,7 @@ TEST(timeout, a_native_call_that_does_not_return) {
   EXPECT_EQ(isthmus_communicator_async_error(ranks[0]), ISTHMUS_ERROR_TIMEOUT);
 }
 
-TEST(timeout, the_watchdog_leaves_quick_calls_alone) {
+TEST(timeout, watchdog_ignores_quick_calls) {
   standin::script script;
   script.capabilities = ISTHMUS_BACKEND_BLOCKING;
   standin::reset(script);
@@ -358,7 +359,7 @@ TEST(timeout, the_watchdog_leaves_quick_calls_alone) {
     ASSERT_EQ(allreduce(ranks[0]), ISTHMUS_SUCCESS) << last_error().message;
 }
 
-TEST(handle, destroyed_foreign_and_null) {
+TEST(handle, destroyed_foreign_and_null_are_rejected) {
   standin::reset();
   test::ranks ranks(1, standin::configuration());
   isthmus_communicator dead = ranks.release(0);
@@ -383,7 +384,7 @@ TEST(handle, destroyed_foreign_and_null) {
   EXPECT_EQ(isthmus_communicator_destroy(nullptr), ISTHMUS_SUCCESS);
 }
 
-TEST(handle, a_dead_one_is_not_taken_for_its_successor) {
+TEST(handle, destroyed_handle_differs_from_its_successor) {
   standin::reset();
   test::ranks first(1, standin::configuration());
   isthmus_communicator dead = first.release(0);
@@ -393,7 +394,7 @@ TEST(handle, a_dead_one_is_not_taken_for_its_successor) {
   EXPECT_EQ(allreduce(dead), ISTHMUS_ERROR_INVALID_USAGE);
 }
 
-TEST(create, a_rank_without_the_backend_takes_it_from_all) {
+TEST(create, unsupported_backend_is_dropped_on_all_ranks) {
   standin::script script;
   script.create = [](int rank) { return rank == 1 ? ISTHMUS_ERROR_UNSUPPORTED : ISTHMUS_SUCCESS; };
   script.failure = "no such device";
@@ -408,7 +409,7 @@ TEST(create, a_rank_without_the_backend_takes_it_from_all) {
   }
 }
 
-TEST(create, any_other_failure_of_a_backend_fails_all_ranks) {
+TEST(create, failure_of_a_backend_fails_all_ranks) {
   standin::script script;
   script.create = [](int rank) { return rank == 1 ? ISTHMUS_ERROR_BACKEND : ISTHMUS_SUCCESS; };
   script.failure = "the library is broken";
@@ -420,17 +421,17 @@ TEST(create, any_other_failure_of_a_backend_fails_all_ranks) {
   EXPECT_EQ(standin::live_states(), 0);
 }
 
-TEST(create, one_rank_per_process) {
+TEST(create, rejects_two_ranks_in_one_process) {
   standin::script script;
   script.capabilities = ISTHMUS_BACKEND_ONE_RANK_PER_PROCESS;
   standin::reset(script);
   test::ranks ranks(2, standin::configuration(), ISTHMUS_PLATFORM_CUDA);
   EXPECT_EQ(ranks.status(), ISTHMUS_ERROR_UNSUPPORTED);
-  EXPECT_NE(ranks.message().find("one rank per process, this process has 2"), std::string::npos)
+  EXPECT_NE(ranks.message().find("one rank per process, and this process has 2"), std::string::npos)
       << ranks.message();
 }
 
-TEST(create, devices_of_different_platforms) {
+TEST(create, rejects_devices_of_different_platforms) {
   standin::reset();
   test::scoped_file config(standin::configuration());
   const isthmus_device devices[] = {
@@ -439,20 +440,21 @@ TEST(create, devices_of_different_platforms) {
   isthmus_communicator ranks[3];
   EXPECT_EQ(isthmus_communicator_create_all(3, devices, &options, ranks), ISTHMUS_ERROR_UNSUPPORTED);
   const std::string message = last_error().message;
-  EXPECT_NE(message.find("it works on one platform at a time, and the ranks are on several"), std::string::npos)
+  EXPECT_NE(message.find("it supports one platform per communicator, and the ranks use several"),
+            std::string::npos)
       << message;
 }
 
-struct met {
+struct creation_result {
   isthmus_status status;
   std::string message;
 };
 
-// Each rank creates with its own config; what each got.
-std::vector<met> create_with(const std::vector<std::string>& configs) {
+// Creates a communicator with one config per rank and returns each rank's result.
+std::vector<creation_result> create_with_configs(const std::vector<std::string>& configs) {
   isthmus_unique_id id;
   EXPECT_EQ(isthmus_unique_id_create(nullptr, &id), ISTHMUS_SUCCESS);
-  std::vector<met> results(configs.size());
+  std::vector<creation_result> results(configs.size());
   const int size = static_cast<int>(configs.size());
   test::run_on_each_rank(size, [&](int rank) {
     test::scoped_file file(configs[static_cast<std::size_t>(rank)]);
@@ -466,30 +468,31 @@ std::vector<met> create_with(const std::vector<std::string>& configs) {
   return results;
 }
 
-TEST(create, ranks_with_different_rules) {
+TEST(create, rejects_ranks_with_different_rules) {
   standin::reset();
-  const std::string rule = "[[rule]]\ncollective = \"reduce\"\nuse = \"host\"\n";
-  for (const auto& got :
-       create_with({standin::configuration(), standin::configuration(), standin::configuration() + rule})) {
-    EXPECT_EQ(got.status, ISTHMUS_ERROR_MISMATCH);
-    EXPECT_NE(got.message.find("differ from rank 0: 2"), std::string::npos) << got.message;
-    EXPECT_NE(got.message.find("collective=reduce use=shm"), std::string::npos) << got.message;
+  const std::string rule = "[[rule]]\ncollective = \"reduce\"\nuse = \"shm\"\n";
+  for (const auto& result : create_with_configs(
+           {standin::configuration(), standin::configuration(), standin::configuration() + rule})) {
+    EXPECT_EQ(result.status, ISTHMUS_ERROR_MISMATCH);
+    EXPECT_NE(result.message.find("differ from rank 0: 2"), std::string::npos) << result.message;
+    EXPECT_NE(result.message.find("collective=reduce use=shm"), std::string::npos) << result.message;
   }
 }
 
-TEST(create, one_bad_config_is_told_to_all) {
+TEST(create, reports_one_bad_config_on_all_ranks) {
   standin::reset();
   const auto start = std::chrono::steady_clock::now();
-  const auto results = create_with({standin::configuration(), "nonsense = 1\n", standin::configuration()});
+  const auto results =
+      create_with_configs({standin::configuration(), "nonsense = 1\n", standin::configuration()});
   EXPECT_EQ(results[1].status, ISTHMUS_ERROR_CONFIG);
   for (const int rank : {0, 2}) {
     EXPECT_EQ(results[static_cast<std::size_t>(rank)].status, ISTHMUS_ERROR_REMOTE);
     EXPECT_NE(results[static_cast<std::size_t>(rank)].message.find("rank 1"), std::string::npos);
   }
-  EXPECT_LT(seconds(std::chrono::steady_clock::now() - start).count(), 8) << "nobody waits for the timeout";
+  EXPECT_LT(seconds(std::chrono::steady_clock::now() - start).count(), 8) << "no rank waits for the timeout";
 }
 
-TEST(create, bad_arguments) {
+TEST(create, rejects_invalid_arguments) {
   standin::reset();
   test::scoped_file config(standin::configuration());
   auto options = test::options_for(config);
@@ -522,7 +525,7 @@ TEST(create, bad_arguments) {
   expect(isthmus_unique_id_create("::1", &id), "brackets");
 }
 
-TEST(create, where_no_store_can_listen) {
+TEST(create, reports_addresses_it_cannot_listen_on) {
   isthmus_unique_id id{};
   const auto expect = [&](const std::string& address, const std::string& text) {
     EXPECT_EQ(isthmus_unique_id_create(address.c_str(), &id), ISTHMUS_ERROR_SYSTEM) << address;
@@ -538,9 +541,9 @@ TEST(create, where_no_store_can_listen) {
   ASSERT_EQ(::listen(listener, 1), 0);
   ASSERT_EQ(::getsockname(listener, reinterpret_cast<sockaddr*>(&here), &bytes), 0);
   const std::string port = std::to_string(ntohs(here.sin_port));
-  expect("127.0.0.1:" + port, "can't listen on 127.0.0.1 port " + port + ": Address already in use");
+  expect("127.0.0.1:" + port, "cannot listen on 127.0.0.1 port " + port + ": Address already in use");
   ::close(listener);
-  expect("192.0.2.1", "can't listen on 192.0.2.1 port 0");  // an address of documentation's, no machine's
+  expect("192.0.2.1", "cannot listen on 192.0.2.1 port 0");  // an address reserved for documentation
 }
 
 }  // namespace

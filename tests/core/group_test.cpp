@@ -1,9 +1,10 @@
-// Groups: all or nothing, native backends between their brackets, blocking ranks side by side.
+// Groups: all operations start or none, native backends run inside group_start and group_end,
+// blocking ranks run concurrently.
 #include <barrier>
 #include <set>
 
-#include "core/test_call.hpp"
 #include "core/support.hpp"
+#include "core/test_call.hpp"
 
 namespace {
 
@@ -16,7 +17,7 @@ struct group_test : testing::Test {
   }
 };
 
-TEST_F(group_test, operations_start_at_the_outermost_end_in_one_enqueue) {
+TEST_F(group_test, outermost_end_starts_one_enqueue) {
   standin::reset();
   test::ranks ranks(1, standin::configuration());
   ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
@@ -36,7 +37,7 @@ TEST_F(group_test, operations_start_at_the_outermost_end_in_one_enqueue) {
   EXPECT_EQ(enqueued[0].operations[2].collective, ISTHMUS_BARRIER);
 }
 
-TEST_F(group_test, native_ranks_share_one_pair_of_brackets) {
+TEST_F(group_test, native_ranks_share_one_backend_group) {
   standin::reset();
   test::ranks ranks(3, standin::configuration(), ISTHMUS_PLATFORM_CUDA);
   ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
@@ -52,7 +53,7 @@ TEST_F(group_test, native_ranks_share_one_pair_of_brackets) {
     EXPECT_EQ(each.thread, std::this_thread::get_id()) << "native enqueues do not block";
 }
 
-TEST_F(group_test, one_invalid_operation_starts_none) {
+TEST_F(group_test, invalid_operation_starts_nothing) {
   standin::reset();
   test::ranks ranks(2, standin::configuration());
   standin::reset();
@@ -63,12 +64,12 @@ TEST_F(group_test, one_invalid_operation_starts_none) {
   EXPECT_EQ(isthmus_group_end(), ISTHMUS_ERROR_INVALID_ARGUMENT);
   EXPECT_NE(std::string(test::last_error().message).find("root = 9"), std::string::npos);
   EXPECT_TRUE(standin::records().empty());
-  isthmus_group_start();  // the next group knows nothing of it
+  isthmus_group_start();  // the next group is not affected
   EXPECT_EQ(allreduce(ranks[0]), ISTHMUS_SUCCESS);
   EXPECT_EQ(isthmus_group_end(), ISTHMUS_SUCCESS);
 }
 
-TEST_F(group_test, an_unsupported_operation_starts_none) {
+TEST_F(group_test, unsupported_operation_starts_nothing) {
   standin::script script;
   script.supports = [](const isthmus_operation& operation, const char*) {
     return operation.collective == ISTHMUS_ALLTOALL ? "it has no alltoall" : nullptr;
@@ -84,7 +85,7 @@ TEST_F(group_test, an_unsupported_operation_starts_none) {
   EXPECT_TRUE(standin::records(event::enqueue).empty());
 }
 
-TEST_F(group_test, a_dead_handle_in_a_group_starts_none) {
+TEST_F(group_test, destroyed_handle_starts_nothing) {
   standin::reset();
   test::ranks ranks(2, standin::configuration());
   isthmus_communicator dead = ranks.release(1);
@@ -97,12 +98,12 @@ TEST_F(group_test, a_dead_handle_in_a_group_starts_none) {
   EXPECT_TRUE(standin::records().empty());
 }
 
-TEST_F(group_test, end_without_start) {
+TEST_F(group_test, end_without_start_fails) {
   EXPECT_EQ(isthmus_group_end(), ISTHMUS_ERROR_INVALID_USAGE);
   EXPECT_NE(std::string(test::last_error().message).find("no open group"), std::string::npos);
 }
 
-TEST_F(group_test, empty_group) {
+TEST_F(group_test, empty_group_succeeds) {
   isthmus_group_start();
   EXPECT_EQ(isthmus_group_end(), ISTHMUS_SUCCESS);
 }
@@ -116,7 +117,7 @@ TEST_F(group_test, groups_belong_to_their_thread) {
   EXPECT_EQ(isthmus_group_end(), ISTHMUS_SUCCESS);
 }
 
-TEST_F(group_test, destroy_inside_a_group_that_uses_it) {
+TEST_F(group_test, destroy_fails_inside_a_group_that_uses_it) {
   standin::reset();
   test::ranks ranks(1, standin::configuration());
   isthmus_group_start();
@@ -144,14 +145,14 @@ TEST_F(group_test, arrays_are_copied) {
   EXPECT_EQ(enqueued[0].arrays[3], (std::vector<std::uint64_t>{0, 8}));
 }
 
-// Every rank's enqueue waits for all others: it ends only if they run side by side.
+// The enqueue of every rank waits for all others, so the test ends only if they run concurrently.
 TEST_F(group_test, blocking_ranks_progress_together) {
   constexpr int size = 5;
-  std::barrier<> all_inside(size);
+  std::barrier<> entry_barrier(size);
   standin::script script;
   script.capabilities = ISTHMUS_BACKEND_BLOCKING;
   script.enqueue = [&](int, const isthmus_operation&) {
-    all_inside.arrive_and_wait();
+    entry_barrier.arrive_and_wait();
     return ISTHMUS_SUCCESS;
   };
   standin::reset(script);
@@ -164,7 +165,8 @@ TEST_F(group_test, blocking_ranks_progress_together) {
     EXPECT_EQ(isthmus_group_end(), ISTHMUS_SUCCESS);
   }
   for (const auto& each : standin::records(event::enqueue)) threads.insert(each.thread);
-  EXPECT_EQ(threads.size(), static_cast<std::size_t>(size)) << "workers are kept, one of them is the caller";
+  EXPECT_EQ(threads.size(), static_cast<std::size_t>(size))
+      << "worker threads are reused, and the caller is one of them";
   EXPECT_TRUE(threads.contains(std::this_thread::get_id()));
   EXPECT_TRUE(standin::records(event::group_start).empty());
 }
@@ -188,7 +190,7 @@ TEST_F(group_test, native_starts_before_blocking) {
   EXPECT_EQ(out[1], 3);
 }
 
-TEST_F(group_test, a_failing_native_bracket_poisons_every_rank_in_it) {
+TEST_F(group_test, failed_group_end_aborts_every_rank) {
   standin::script script;
   script.group_end = [] { return ISTHMUS_ERROR_BACKEND; };
   standin::reset(script);
@@ -200,7 +202,7 @@ TEST_F(group_test, a_failing_native_bracket_poisons_every_rank_in_it) {
     EXPECT_EQ(isthmus_communicator_async_error(ranks[rank]), ISTHMUS_ERROR_BACKEND);
 }
 
-TEST_F(group_test, a_failing_enqueue_still_closes_the_bracket) {
+TEST_F(group_test, failed_enqueue_still_calls_group_end) {
   standin::script script;
   script.enqueue = [](int rank, const isthmus_operation&) {
     return rank == 0 ? ISTHMUS_ERROR_BACKEND : ISTHMUS_SUCCESS;

@@ -1,4 +1,4 @@
-// What backends hear of beside operations: splits of their communicator, and blocks of the symmetric heap.
+// Backend hooks: splits of the communicator, and allocation and release of symmetric heap blocks.
 #include <isthmus/memory.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace {
 
 using standin::event;
 
-// Parts are addresses into this: rank r of the parent makes marks[r].
+// Storage for split states: rank r of the parent returns the address of element r.
 int state_storage[8];
 
 standin::script splitting_script() {
@@ -28,7 +28,7 @@ std::set<void*> states_of(event kind) {
   return states;
 }
 
-TEST(split_hook, hands_each_rank_its_own_part_and_asks_ranks_without_a_color) {
+TEST(split_hook, passes_each_rank_its_own_split_state) {
   standin::reset(splitting_script());
   test::ranks ranks(4, standin::configuration());
   ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
@@ -43,24 +43,25 @@ TEST(split_hook, hands_each_rank_its_own_part_and_asks_ranks_without_a_color) {
   EXPECT_EQ(standin::records(event::split).size(), 4u);
   const auto created = standin::records(event::create);
   ASSERT_EQ(created.size(), 3u);
-  for (const auto& each : created)  // keys turn the order around
-    EXPECT_EQ(each.part, &state_storage[2 - each.rank]) << "rank " << each.rank << " of the part";
+  for (const auto& each : created)  // the keys reverse the rank order
+    EXPECT_EQ(each.part, &state_storage[2 - each.rank]) << "rank " << each.rank << " of the subcommunicator";
   EXPECT_TRUE(standin::records(event::discard_split_state).empty());
 }
 
-TEST(split_hook, a_communicator_that_was_not_split_off_has_no_part) {
+TEST(split_hook, new_communicators_have_no_split_state) {
   standin::reset(splitting_script());
   test::ranks ranks(2, standin::configuration());
   EXPECT_EQ(standin::records(event::create).size(), 2u);
   EXPECT_TRUE(states_of(event::create).empty());
 }
 
-TEST(split_hook, a_part_that_no_create_was_given_is_dropped) {
+TEST(split_hook, unused_split_states_are_discarded) {
   standin::reset(splitting_script());
   test::ranks ranks(2, standin::configuration());
   ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
   standin::script unusable = splitting_script();
-  unusable.capabilities = ISTHMUS_BACKEND_ONE_RANK_PER_PROCESS;  // the part has two ranks in this process
+  unusable.capabilities =
+      ISTHMUS_BACKEND_ONE_RANK_PER_PROCESS;  // the subcommunicator has two ranks in this process
   standin::reset(unusable);
   test::run_on_each_rank(2, [&](int rank) {
     isthmus_communicator subcommunicator = nullptr;
@@ -71,7 +72,7 @@ TEST(split_hook, a_part_that_no_create_was_given_is_dropped) {
   EXPECT_EQ(states_of(event::discard_split_state), (std::set<void*>{&state_storage[0], &state_storage[1]}));
 }
 
-TEST(split_hook, a_create_that_fails_owns_its_part_all_the_same) {
+TEST(split_hook, failed_create_still_owns_its_split_state) {
   standin::reset(splitting_script());
   test::ranks ranks(2, standin::configuration());
   ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
@@ -87,7 +88,7 @@ TEST(split_hook, a_create_that_fails_owns_its_part_all_the_same) {
   EXPECT_TRUE(standin::records(event::discard_split_state).empty());
 }
 
-TEST(block_hooks, follow_the_programs_blocks) {
+TEST(block_hooks, follow_allocations_and_frees) {
   standin::reset();
   test::ranks ranks(2, standin::configuration());
   ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
@@ -98,12 +99,12 @@ TEST(block_hooks, follow_the_programs_blocks) {
     EXPECT_EQ(isthmus_memory_allocate_symmetric(ranks[rank], 0, &empty), ISTHMUS_SUCCESS);
   });
   const auto added = standin::records(event::register_block);
-  ASSERT_EQ(added.size(), 2u) << "one block on each of two ranks; zero bytes are no block";
-  EXPECT_EQ(added[0].block.id, added[1].block.id) << "the id is the same on all ranks";
+  ASSERT_EQ(added.size(), 2u) << "one block on each of two ranks; a size of zero allocates none";
+  EXPECT_EQ(added[0].block.id, added[1].block.id) << "the id is equal on all ranks";
   EXPECT_EQ(added[0].block.bytes, 5000u);
 
   EXPECT_EQ(isthmus_memory_free(ranks[0], static_cast<char*>(first[0]) + 8), ISTHMUS_ERROR_INVALID_ARGUMENT);
-  EXPECT_TRUE(standin::records(event::unregister_block).empty()) << "that was not the start of a block";
+  EXPECT_TRUE(standin::records(event::unregister_block).empty()) << "the address is not the start of a block";
   EXPECT_EQ(isthmus_memory_free(ranks[0], first[0]), ISTHMUS_SUCCESS);
   const auto removed = standin::records(event::unregister_block);
   ASSERT_EQ(removed.size(), 1u) << "freeing is local: rank 1 keeps its block";

@@ -1,4 +1,5 @@
-// Communicators come and go: over a unique id, a user's store, in one process, by splits, many times.
+// Creation and destruction of communicators: with a unique id, a user's store, in one
+// process, by splits, repeatedly.
 #include <condition_variable>
 #include <filesystem>
 #include <map>
@@ -13,17 +14,18 @@ std::size_t count_entries(const char* folder) {
   return static_cast<std::size_t>(std::distance(begin(all), end(all)));
 }
 
-// What a rank sums up to when every rank contributes its number + 1.
+// The allreduce sum of rank + 1 over all ranks.
 float sum_of_ranks(isthmus_communicator rank) {
   int index = 0;
   EXPECT_EQ(isthmus_communicator_rank(rank, &index), ISTHMUS_SUCCESS);
   float contribution = static_cast<float>(index + 1), sum = 0;
-  EXPECT_EQ(isthmus_allreduce(&contribution, &sum, 1, ISTHMUS_FLOAT32, ISTHMUS_SUM, rank, nullptr), ISTHMUS_SUCCESS)
+  EXPECT_EQ(isthmus_allreduce(&contribution, &sum, 1, ISTHMUS_FLOAT32, ISTHMUS_SUM, rank, nullptr),
+            ISTHMUS_SUCCESS)
       << test::last_error().message;
   return sum;
 }
 
-TEST(life_cycle, ranks_meet_over_tcp) {
+TEST(life_cycle, ranks_connect_over_tcp) {
   isthmus_unique_id id;
   ASSERT_EQ(isthmus_unique_id_create(nullptr, &id), ISTHMUS_SUCCESS);
   test::scoped_file config(test::host_config);
@@ -37,7 +39,7 @@ TEST(life_cycle, ranks_meet_over_tcp) {
   });
 }
 
-TEST(life_cycle, a_grouped_thread_drives_all_ranks) {
+TEST(life_cycle, one_thread_drives_all_ranks_in_a_group) {
   test::ranks ranks(3, test::host_config);
   ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
   float in[] = {1, 2, 4}, out[3] = {};
@@ -51,14 +53,14 @@ TEST(life_cycle, a_grouped_thread_drives_all_ranks) {
   }
 }
 
-TEST(life_cycle, ungrouped_calls_from_a_thread_each) {
+TEST(life_cycle, one_thread_per_rank_works_without_groups) {
   test::ranks ranks(3, test::host_config);
   test::run_on_each_rank(3, [&](int rank) {
     for (int round = 0; round < 100; ++round) ASSERT_EQ(sum_of_ranks(ranks[rank]), 6);
   });
 }
 
-TEST(life_cycle, split_again_and_again) {
+TEST(life_cycle, nested_splits_outlive_their_parents) {
   test::ranks ranks(4, test::host_config);
   test::run_on_each_rank(4, [&](int rank) {
     isthmus_communicator half, single;
@@ -68,14 +70,14 @@ TEST(life_cycle, split_again_and_again) {
     ASSERT_EQ(isthmus_communicator_split(half, rank, 0, &single), ISTHMUS_SUCCESS)
         << test::last_error().message;
     EXPECT_EQ(sum_of_ranks(single), 1);
-    EXPECT_EQ(sum_of_ranks(ranks[rank]), 10) << "the parent lives on";
+    EXPECT_EQ(sum_of_ranks(ranks[rank]), 10) << "the parent stays usable";
     isthmus_communicator_destroy(half);
-    EXPECT_EQ(sum_of_ranks(single), 1) << "a part outlives its parent";
+    EXPECT_EQ(sum_of_ranks(single), 1) << "a subcommunicator outlives its parent";
     isthmus_communicator_destroy(single);
   });
 }
 
-TEST(life_cycle, split_with_a_bad_color) {
+TEST(life_cycle, split_rejects_invalid_arguments) {
   test::ranks ranks(1, test::host_config);
   isthmus_communicator subcommunicator;
   EXPECT_EQ(isthmus_communicator_split(ranks[0], -2, 0, &subcommunicator), ISTHMUS_ERROR_INVALID_ARGUMENT);
@@ -113,7 +115,7 @@ TEST(life_cycle, names) {
   EXPECT_EQ(isthmus_datatype_bytes(ISTHMUS_DATATYPE_COUNT), 0u);
 }
 
-// The user's own store, as a torch.distributed store would be.
+// A store that the user implements, for example with torch.distributed.
 struct user_store {
   std::mutex mutex;
   std::condition_variable changed;
@@ -142,7 +144,7 @@ struct user_store {
   isthmus_store_table table() { return {sizeof(isthmus_store_table), this, set, get, nullptr}; }
 };
 
-TEST(life_cycle, ranks_meet_in_the_callers_store) {
+TEST(life_cycle, ranks_connect_through_a_user_store) {
   user_store store;
   const auto table = store.table();
   test::scoped_file config(test::host_config);
@@ -156,7 +158,7 @@ TEST(life_cycle, ranks_meet_in_the_callers_store) {
   });
 }
 
-TEST(life_cycle, a_broken_or_incomplete_store) {
+TEST(life_cycle, broken_and_incomplete_stores_are_reported) {
   user_store store;
   store.is_broken = true;
   auto table = store.table();
@@ -172,7 +174,7 @@ TEST(life_cycle, a_broken_or_incomplete_store) {
             ISTHMUS_ERROR_INVALID_ARGUMENT);
 }
 
-TEST(life_cycle, a_missing_rank_is_named_in_bounded_time) {
+TEST(life_cycle, missing_ranks_are_named_before_long) {
   isthmus_unique_id id;
   ASSERT_EQ(isthmus_unique_id_create(nullptr, &id), ISTHMUS_SUCCESS);
   test::scoped_file config(test::host_config);
@@ -181,7 +183,7 @@ TEST(life_cycle, a_missing_rank_is_named_in_bounded_time) {
     if (rank == 1 || rank == 3) return;
     const auto options = test::options_for(config, 0.5);
     isthmus_communicator communicator;
-    // Who has waited longest tells the other one.
+    // The rank that times out first notifies the other.
     const auto status = isthmus_communicator_create(&id, rank, 4, &options, &communicator);
     EXPECT_TRUE(status == ISTHMUS_ERROR_TIMEOUT || status == ISTHMUS_ERROR_REMOTE);
     EXPECT_NE(std::string(test::last_error().message).find("missing: 1, 3"), std::string::npos)
@@ -191,7 +193,7 @@ TEST(life_cycle, a_missing_rank_is_named_in_bounded_time) {
   EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 8);
 }
 
-TEST(life_cycle, two_hundred_communicators_leave_nothing_behind) {
+TEST(life_cycle, two_hundred_communicators_leak_nothing) {
   const auto run_once = [] {
     test::ranks ranks(2, test::host_config);
     ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
@@ -209,7 +211,7 @@ TEST(life_cycle, two_hundred_communicators_leave_nothing_behind) {
   EXPECT_LE(count_entries("/proc/self/task"), threads);
 }
 
-TEST(life_cycle, stores_end_with_their_ranks) {
+TEST(life_cycle, stores_are_released_with_their_ranks) {
   const auto run_once = [] {
     isthmus_unique_id id;
     ASSERT_EQ(isthmus_unique_id_create(nullptr, &id), ISTHMUS_SUCCESS);
@@ -224,15 +226,15 @@ TEST(life_cycle, stores_end_with_their_ranks) {
   run_once();
   const auto descriptors = count_entries("/proc/self/fd"), threads = count_entries("/proc/self/task");
   for (int i = 0; i < 20; ++i) run_once();
-  // The last server's thread may need a moment after the last rank has gone.
+  // The last server thread may exit shortly after the last rank.
   for (int i = 0; i < 100 && count_entries("/proc/self/task") > threads; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_LE(count_entries("/proc/self/task"), threads);
   EXPECT_LE(count_entries("/proc/self/fd"), descriptors + 4);
 }
 
-// A program that was compiled when the options ended earlier: what stands behind them is not theirs.
-TEST(life_cycle, shorter_options_of_an_older_program_work) {
+// A program compiled for a shorter options struct: the memory after it must not be read.
+TEST(life_cycle, shorter_options_struct_is_accepted) {
   const test::scoped_file config(test::host_config);
   auto options = test::options_for(config);
   options.struct_bytes = offsetof(isthmus_communicator_options, setup_timeout_s);

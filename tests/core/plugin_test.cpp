@@ -1,5 +1,5 @@
-// The loader: every kind of bad plug-in gives a clear error when it was configured and a reasoned skip when
-// it was found by a scan.
+// The plug-in loader: a defective plug-in causes an error if it is configured, and is skipped with a reason if
+// a scan finds it.
 #include "core/plugin.hpp"
 
 #include <sys/mman.h>
@@ -50,26 +50,26 @@ const bad_plugin bad_plugins[] = {
     {"plugin_half_group", "group_start and group_end"},
 };
 
-TEST(plugin, every_bad_one_says_why) {
+TEST(plugin, defective_plugins_report_the_reason) {
   for (const auto& [name, reason] : bad_plugins) {
     SCOPED_TRACE(name);
     EXPECT_NE(failure_of(plugin_path(name)).find(reason), std::string::npos) << failure_of(plugin_path(name));
   }
 }
 
-TEST(plugin, missing_file_and_no_library) {
+TEST(plugin, missing_file_and_text_file_are_rejected) {
   EXPECT_NE(failure_of("/nowhere/libmissing.so").find("does not exist"), std::string::npos);
-  const test::scoped_file text("this is no library", ".so");
+  const test::scoped_file text("this is not a library", ".so");
   EXPECT_NE(failure_of(text.path()), "loaded");
 }
 
-TEST(plugin, a_good_one_is_loaded_once) {
+TEST(plugin, valid_plugin_is_loaded_once) {
   const isthmus_backend* first = isthmus::load_plugin(standin::path());
   EXPECT_STREQ(first->name, "standin");
   EXPECT_EQ(isthmus::load_plugin(standin::path()), first);
 }
 
-TEST(plugin, shorter_and_longer_than_this_library_knows) {
+TEST(plugin, shorter_and_longer_tables_are_accepted) {
   const isthmus_backend* const shorter = isthmus::load_plugin(plugin_path("plugin_older_runtime"));
   EXPECT_STREQ(shorter->name, "shorter");
   EXPECT_EQ(shorter->struct_bytes, sizeof(isthmus_backend));
@@ -79,8 +79,8 @@ TEST(plugin, shorter_and_longer_than_this_library_knows) {
   EXPECT_STREQ(isthmus::load_plugin(plugin_path("plugin_newer_runtime"))->name, "longer");
 }
 
-// The struct ends where memory does.
-TEST(plugin, nothing_beyond_struct_bytes_is_read) {
+// The struct ends at the end of mapped memory.
+TEST(plugin, bytes_beyond_struct_bytes_are_not_read) {
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   void* const pages = mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(pages, MAP_FAILED);
@@ -93,7 +93,7 @@ TEST(plugin, nothing_beyond_struct_bytes_is_read) {
     EXPECT_EQ(complete->enqueue, plugin->enqueue);
     EXPECT_EQ(complete->poll == nullptr, bytes == ISTHMUS_BACKEND_MIN_BYTES);
     EXPECT_EQ(complete->synchronize, nullptr);
-    plugin->struct_bytes = bytes - sizeof(void*) / 2;  // half a pointer is none
+    plugin->struct_bytes = bytes - sizeof(void*) / 2;  // a truncated pointer counts as missing
     if (bytes > ISTHMUS_BACKEND_MIN_BYTES) {
       EXPECT_EQ(isthmus::adopt_backend(plugin)->abort, nullptr);
     }
@@ -101,7 +101,7 @@ TEST(plugin, nothing_beyond_struct_bytes_is_read) {
   munmap(pages, 2 * page);
 }
 
-// What a runtime was told by the last call of fail or fail_with_ranks.
+// Arguments of the last call of fail or fail_with_ranks.
 struct fail_record {
   std::string function;
   std::vector<int> ranks;
@@ -113,20 +113,20 @@ isthmus_status fail(void*, isthmus_status status, std::int64_t, const char*, con
   return status;
 }
 
-isthmus_status fail_with_ranks(void*, const int* ranks, std::size_t n, isthmus_status status, std::int64_t, const char*,
-                       const char*, const char*, ...) {
+isthmus_status fail_with_ranks(void*, const int* ranks, std::size_t n, isthmus_status status, std::int64_t,
+                               const char*, const char*, const char*, ...) {
   last_failure = {"fail_with_ranks", {ranks, ranks + n}};
   return status;
 }
 
-TEST(plugin, that_names_culprits_works_with_runtimes_that_know_none) {
+TEST(plugin, fail_with_ranks_works_with_older_runtimes) {
   isthmus_backend_context context{};
   context.fail = fail;
   const auto call = [&] {
     return isthmus::fail_with_ranks(context, {1, 4}, ISTHMUS_ERROR_TIMEOUT, 0, "here", nullptr, "text");
   };
   context.struct_bytes = offsetof(isthmus_backend_context, fail_with_ranks);
-  context.fail_with_ranks = fail_with_ranks;  // beyond the end
+  context.fail_with_ranks = fail_with_ranks;  // beyond struct_bytes
   EXPECT_EQ(call(), ISTHMUS_ERROR_TIMEOUT);
   EXPECT_EQ(last_failure.function, "fail");
   context.struct_bytes = sizeof context;
@@ -138,8 +138,8 @@ TEST(plugin, that_names_culprits_works_with_runtimes_that_know_none) {
   EXPECT_EQ(last_failure.function, "fail");
 }
 
-// An ABI whose plug-ins counted platforms from 1, as an ABI before the present one might have.
-TEST(plugin, of_the_abi_before) {
+// A hypothetical previous ABI whose plug-ins count platforms from 1.
+TEST(plugin, previous_abi_is_translated) {
   constexpr std::uint32_t current_abi = ISTHMUS_BACKEND_ABI + 7, previous_abi = current_abi - 1;
   const isthmus::plugin_abi abis[] = {{current_abi, "isthmus_backend_now", sizeof(isthmus_backend), nullptr},
                                       {previous_abi, "isthmus_backend_before", ISTHMUS_BACKEND_MIN_BYTES,
@@ -159,7 +159,7 @@ TEST(plugin, of_the_abi_before) {
   }
 }
 
-TEST(plugin, configured_under_another_name) {
+TEST(plugin, configured_name_must_match) {
   try {
     isthmus::find_backends({{"other", standin::path()}});
     FAIL();
@@ -169,34 +169,36 @@ TEST(plugin, configured_under_another_name) {
   }
 }
 
-TEST(plugin, a_name_that_is_taken) {
+TEST(plugin, duplicate_name_is_rejected) {
   try {
-    isthmus::find_backends({{"host", plugin_path("plugin_clash")}});
+    isthmus::find_backends({{"shm", plugin_path("plugin_clash")}});
     FAIL();
   } catch (const isthmus::error& failure) {
-    EXPECT_NE(std::string(failure.what()).find("\"host\" is already taken by built-in"), std::string::npos)
+    EXPECT_NE(std::string(failure.what()).find("\"shm\" is already taken by built-in"), std::string::npos)
         << failure.what();
   }
 }
 
-TEST(plugin, a_bad_one_that_was_configured_fails_the_communicator) {
+TEST(plugin, configured_defect_fails_the_communicator) {
   test::ranks ranks(2, "[plugins]\nbroken = \"" + plugin_path("plugin_magic") + "\"\n");
   EXPECT_EQ(ranks.status(), ISTHMUS_ERROR_CONFIG);
   EXPECT_NE(ranks.message().find("no Isthmus backend"), std::string::npos) << ranks.message();
 }
 
-// A good plug-in that somebody else could have changed, or that lies where the program happens to run.
-TEST(plugin, only_from_where_nobody_else_may_write) {
+// A valid plug-in that another user could have changed, or that is found through the working directory.
+TEST(plugin, files_writable_by_others_are_rejected) {
   const test::scoped_file copy("", ".so");
   fs::copy_file(standin::path(), copy.path(), fs::copy_options::overwrite_existing);
   fs::permissions(copy.path(), fs::perms(0666));
   const std::string refusal = failure_of(copy.path());
   EXPECT_NE(refusal.find("has owner " + std::to_string(geteuid())), std::string::npos) << refusal;
-  EXPECT_NE(refusal.find("mode 0666: code is loaded only from where nobody but the user and root may write"),
+  EXPECT_NE(refusal.find(
+                "mode 0666: code is loaded only from files and folders that only the user and root can write"),
             std::string::npos)
       << refusal;
-  EXPECT_NE(failure_of(fs::relative(plugin_path("plugin_magic"))).find("never loaded through the working directory"),
-            std::string::npos);
+  EXPECT_NE(
+      failure_of(fs::relative(plugin_path("plugin_magic"))).find("never loaded through the working directory"),
+      std::string::npos);
 }
 
 class scan : public testing::Test {
@@ -221,7 +223,7 @@ class scan : public testing::Test {
   fs::path m_folder;
 };
 
-TEST_F(scan, bad_ones_are_skipped_with_their_reason) {
+TEST_F(scan, skips_defective_plugins_with_a_reason) {
   for (const auto& bad : bad_plugins) add(plugin_path(bad.name));
   add(plugin_path("plugin_clash"));
   add(standin::path());
@@ -236,14 +238,14 @@ TEST_F(scan, bad_ones_are_skipped_with_their_reason) {
   const auto* clash = find(all, plugin_path("plugin_clash"));
   ASSERT_NE(clash, nullptr);
   EXPECT_NE(clash->reason.find("already taken by built-in"), std::string::npos) << clash->reason;
-  const auto* good = find(all, standin::path());
-  ASSERT_NE(good, nullptr);
-  EXPECT_EQ(good->name, "standin");
-  EXPECT_NE(good->backend, nullptr);
+  const auto* valid_plugin = find(all, standin::path());
+  ASSERT_NE(valid_plugin, nullptr);
+  EXPECT_EQ(valid_plugin->name, "standin");
+  EXPECT_NE(valid_plugin->backend, nullptr);
   EXPECT_EQ(find(all, "notes.txt"), nullptr);
 }
 
-TEST_F(scan, what_others_may_write_is_skipped_with_the_reason) {
+TEST_F(scan, skips_files_writable_by_others) {
   const fs::path copy = m_folder / "libopen.so";
   fs::copy_file(standin::path(), copy);
   fs::permissions(copy, fs::perms(0666));
@@ -261,7 +263,7 @@ TEST_F(scan, what_others_may_write_is_skipped_with_the_reason) {
       << entry->reason;
 }
 
-TEST_F(scan, skips_stand_in_info_and_change_nothing_else) {
+TEST_F(scan, lists_skipped_plugins_in_info) {
   add(plugin_path("plugin_older"));
   test::ranks ranks(2, test::host_config);
   ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();

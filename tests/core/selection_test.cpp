@@ -1,9 +1,10 @@
-// The runtime's side of selection: decisions are kept, explain agrees with real calls, nothing is silent.
+// Selection in the runtime: decisions are cached, explain matches real calls, and rules that are
+// not followed are reported.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "core/test_call.hpp"
 #include "core/support.hpp"
+#include "core/test_call.hpp"
 
 namespace {
 
@@ -27,7 +28,7 @@ std::string configuration_with_rules(const std::string& rules) {
   return "[plugins]\nstandin = \"" + standin::path() + "\"\n" + rules;
 }
 
-TEST(decisions, are_made_once_for_each_kind_of_call) {
+TEST(decisions, are_cached_per_kind_of_call) {
   standin::reset();
   test::ranks ranks(2, standin::configuration());
   float send[64], recv[64];
@@ -46,9 +47,9 @@ TEST(decisions, are_made_once_for_each_kind_of_call) {
   standin::reset();
 }
 
-// Also where many kinds take turns, as in an exchange of 26 messages with 7 neighbours: their places in the
-// table of decisions meet.
-TEST(decisions, of_many_kinds_in_turns_are_kept) {
+// Many alternating kinds of calls collide in the decision cache, as in an exchange of 26
+// messages with 7 neighbors.
+TEST(decisions, survive_many_alternating_kinds) {
   standin::reset();
   test::ranks ranks(2, standin::configuration());
   std::vector<float> send(4096), recv(4096);
@@ -65,10 +66,11 @@ TEST(decisions, of_many_kinds_in_turns_are_kept) {
   standin::reset();
 }
 
-// The stand-in promises nothing about the order of its sums, `host` does.
-TEST(deterministic, sums_of_floats_go_where_the_order_of_the_ranks_is_promised) {
+// The stand-in does not guarantee rank-ordered reductions; `shm` does.
+TEST(deterministic, float_sums_use_rank_ordered_backends) {
   standin::reset();
-  const std::string rules = "deterministic = true\n" + configuration_with_rules("[[rule]]\nuse = \"standin\"\n");
+  const std::string rules =
+      "deterministic = true\n" + configuration_with_rules("[[rule]]\nuse = \"standin\"\n");
   test::ranks ranks(2, rules);
   ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
   const auto path = [&](isthmus_collective collective, isthmus_datatype datatype) {
@@ -80,15 +82,16 @@ TEST(deterministic, sums_of_floats_go_where_the_order_of_the_ranks_is_promised) 
   };
   for (const auto datatype : {ISTHMUS_FLOAT32, ISTHMUS_BFLOAT16, ISTHMUS_FLOAT8_E5M2}) {
     const json explanation = path(ISTHMUS_ALLREDUCE, datatype);
-    EXPECT_EQ(explanation["backend"], "host") << explanation.dump();
-    ASSERT_FALSE(explanation["not_used"].empty()) << "in silence";
-    EXPECT_NE(explanation["not_used"].front()["reason"].get<std::string>().find("deterministic: "), std::string::npos);
+    EXPECT_EQ(explanation["backend"], "shm") << explanation.dump();
+    ASSERT_FALSE(explanation["not_used"].empty()) << "the skipped rule is not reported";
+    EXPECT_NE(explanation["not_used"].front()["reason"].get<std::string>().find("deterministic: "),
+              std::string::npos);
   }
   EXPECT_EQ(path(ISTHMUS_ALLREDUCE, ISTHMUS_INT32)["backend"], "standin");
   EXPECT_EQ(path(ISTHMUS_BROADCAST, ISTHMUS_FLOAT32)["backend"], "standin");
 }
 
-TEST(deterministic, without_such_a_backend_the_call_is_refused) {
+TEST(deterministic, fails_without_rank_ordered_backend) {
   standin::reset();
   ::setenv("ISTHMUS_BACKEND", "standin", 1);
   test::ranks ranks(1, "deterministic = true\n" + configuration_with_rules(""));
@@ -97,16 +100,17 @@ TEST(deterministic, without_such_a_backend_the_call_is_refused) {
   float send = 1, recv = 2;
   EXPECT_EQ(isthmus_allreduce(&send, &recv, 1, ISTHMUS_FLOAT32, ISTHMUS_SUM, ranks[0], nullptr),
             ISTHMUS_ERROR_UNSUPPORTED);
-  EXPECT_NE(std::string(test::last_error().message).find("order of the ranks"), std::string::npos)
+  EXPECT_NE(std::string(test::last_error().message).find("rank-ordered reductions"), std::string::npos)
       << test::last_error().message;
   EXPECT_EQ(recv, 2);
 }
 
-// Many kinds of call share the table's places; every call must still get its own decision.
-TEST(decisions, never_mix_up_kinds_of_calls) {
+// Kinds of calls share cache slots, but every call must get its own decision.
+TEST(decisions, are_separate_for_each_kind_of_call) {
   standin::reset();
   test::ranks ranks(
-      1, configuration_with_rules("[[rule]]\nuse = \"standin:fast\"\n[[rule]]\nbytes = \"1K..\"\nuse = \"standin:slow\"\n"));
+      1, configuration_with_rules(
+             "[[rule]]\nuse = \"standin:fast\"\n[[rule]]\nbytes = \"1K..\"\nuse = \"standin:slow\"\n"));
   ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
   std::vector<float> send(4096), recv(4096);
   for (int round = 0; round < 2; ++round)
@@ -116,14 +120,15 @@ TEST(decisions, never_mix_up_kinds_of_calls) {
           isthmus_allreduce(send.data(), recv.data(), count, ISTHMUS_INT8, ISTHMUS_SUM, ranks[0], nullptr),
           ISTHMUS_SUCCESS);
       ASSERT_EQ(standin::records().at(0).algorithms.at(0), count < 1024 ? "fast" : "slow") << count;
-      ASSERT_TRUE(standin::records().at(0).own_names.at(0)) << "backend.h promises the backend's own pointer";
+      ASSERT_TRUE(standin::records().at(0).own_names.at(0)) << "backend.h guarantees the backend's own pointer";
     }
 }
 
-TEST(explain, agrees_with_the_real_call_for_every_collective) {
+TEST(explain, matches_the_call_for_every_collective) {
   standin::reset();
   test::ranks ranks(
-      3, configuration_with_rules("[[rule]]\nuse = \"standin:fast\"\n[[rule]]\nbytes = \"41..\"\nuse = \"standin:slow\"\n"));
+      3, configuration_with_rules(
+             "[[rule]]\nuse = \"standin:fast\"\n[[rule]]\nbytes = \"41..\"\nuse = \"standin:slow\"\n"));
   ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
   for (const test::row& row : test::rows()) {
     SCOPED_TRACE(row.name);
@@ -138,33 +143,34 @@ TEST(explain, agrees_with_the_real_call_for_every_collective) {
     EXPECT_EQ(explanation["algorithm"], standin::records().at(0).algorithms.at(0));
     EXPECT_EQ(explanation["version"], "standin 1.0");
     EXPECT_TRUE(explanation["supports"]["standin"].is_null());
-    EXPECT_TRUE(explanation["supports"].contains("host"));
+    EXPECT_TRUE(explanation["supports"].contains("shm"));
   }
 }
 
-TEST(explain, tells_what_was_asked_for_and_is_not_used) {
+TEST(explain, lists_rules_that_are_not_followed) {
   standin::script script;
   script.supports = [](const isthmus_operation&, const char* algorithm) {
-    return algorithm != nullptr && std::string(algorithm) == "fast" ? "the fast way is closed" : nullptr;
+    return algorithm != nullptr && std::string(algorithm) == "fast" ? "the fast path is closed" : nullptr;
   };
   standin::reset(script);
-  test::ranks ranks(1, configuration_with_rules("[[rule]]\nuse = \"standin:slow\"\n[[rule]]\nuse = \"standin:fast\"\n"));
+  test::ranks ranks(
+      1, configuration_with_rules("[[rule]]\nuse = \"standin:slow\"\n[[rule]]\nuse = \"standin:fast\"\n"));
   isthmus_operation operation{};
   operation.collective = ISTHMUS_BARRIER;
   testing::internal::CaptureStderr();
   for (int i = 0; i < 3; ++i) EXPECT_EQ(isthmus_enqueue(ranks[0], &operation), ISTHMUS_SUCCESS);
   const std::string log = testing::internal::GetCapturedStderr();
-  const auto first = log.find("the fast way is closed");
+  const auto first = log.find("the fast path is closed");
   EXPECT_NE(first, std::string::npos) << log;
-  EXPECT_EQ(log.find("the fast way is closed", first + 1), std::string::npos) << "once, not per call";
+  EXPECT_EQ(log.find("the fast path is closed", first + 1), std::string::npos) << "logged once, not per call";
   const json explanation = read(ranks[0], &operation);
   EXPECT_EQ(explanation["algorithm"], "slow");
   ASSERT_EQ(explanation["not_used"].size(), 1u);
-  EXPECT_NE(explanation["not_used"][0]["reason"].get<std::string>().find("the fast way is closed"),
+  EXPECT_NE(explanation["not_used"][0]["reason"].get<std::string>().find("the fast path is closed"),
             std::string::npos);
 }
 
-TEST(explain, says_when_nothing_can_do_it) {
+TEST(explain, reports_that_no_backend_is_available) {
   standin::script script;
   script.supports = [](const isthmus_operation&, const char*) { return "never"; };
   standin::reset(script);
@@ -177,10 +183,10 @@ TEST(explain, says_when_nothing_can_do_it) {
   EXPECT_EQ(isthmus_enqueue(ranks[0], &operation), ISTHMUS_ERROR_UNSUPPORTED);
   EXPECT_NE(std::string(test::last_error().message).find("never"), std::string::npos);
   EXPECT_EQ(isthmus_communicator_async_error(ranks[0]), ISTHMUS_SUCCESS)
-      << "nothing started, nothing is poisoned";
+      << "no operation started, so the communicator is not aborted";
 }
 
-TEST(explain, bad_questions) {
+TEST(explain, rejects_invalid_arguments) {
   standin::reset();
   test::ranks ranks(2, standin::configuration());
   isthmus_operation operation{};
@@ -197,7 +203,7 @@ TEST(explain, bad_questions) {
   std::fill(std::begin(text), std::end(text), 'x');
   size_t required_bytes = 0;
   EXPECT_EQ(isthmus_communicator_explain(ranks[0], &operation, text, 8, &required_bytes), ISTHMUS_SUCCESS);
-  EXPECT_EQ(text[7], '\0') << "cut where it does not fit";
+  EXPECT_EQ(text[7], '\0') << "truncated and terminated";
   EXPECT_EQ(text[8], 'x');
   EXPECT_GT(required_bytes, 8u);
 }
@@ -227,9 +233,9 @@ TEST(info, lists_ranks_backends_and_rules) {
   EXPECT_NE(read(ranks[0], nullptr)["state"], "ok");
 }
 
-TEST(info, a_backend_without_a_rule_is_not_created_and_says_why) {
+TEST(info, backend_without_rule_is_not_created) {
   standin::reset();
-  test::ranks ranks(2, configuration_with_rules("[[rule]]\nuse = \"host\"\n"));
+  test::ranks ranks(2, configuration_with_rules("[[rule]]\nuse = \"shm\"\n"));
   EXPECT_EQ(standin::live_states(), 0);
   const json info = read(ranks[0], nullptr);
   const auto match =
@@ -239,9 +245,9 @@ TEST(info, a_backend_without_a_rule_is_not_created_and_says_why) {
   EXPECT_NE((*match)["reason"].get<std::string>().find("no rule names it"), std::string::npos) << *match;
 }
 
-// Two ranks with options of their own, each in a thread; their statuses.
+// Creates two ranks in threads, each with its own options, and returns their statuses.
 std::vector<isthmus_status> create_pair(const isthmus_communicator_options* options,
-                                       isthmus_communicator* communicators) {
+                                        isthmus_communicator* communicators) {
   isthmus_unique_id id;
   EXPECT_EQ(isthmus_unique_id_create(nullptr, &id), ISTHMUS_SUCCESS);
   std::vector<isthmus_status> statuses(2);
@@ -258,10 +264,10 @@ std::vector<isthmus_status> create_pair(const isthmus_communicator_options* opti
 
 constexpr std::uint32_t messages = 1u << ISTHMUS_SEND | 1u << ISTHMUS_RECV;
 
-TEST(collectives_of_a_communicator, others_make_no_backend_and_are_refused) {
+TEST(collectives_of_a_communicator, others_create_no_backend_and_fail) {
   standin::reset();
-  const test::scoped_file config(
-      configuration_with_rules("[[rule]]\nuse = \"host\"\n[[rule]]\ncollective = \"allreduce\"\nuse = \"standin\"\n"));
+  const test::scoped_file config(configuration_with_rules(
+      "[[rule]]\nuse = \"shm\"\n[[rule]]\ncollective = \"allreduce\"\nuse = \"standin\"\n"));
   const isthmus_communicator_options base_options = test::options_for(config);
   isthmus_communicator_options options[2] = {base_options, base_options};
   isthmus_communicator communicators[2] = {};
@@ -275,7 +281,7 @@ TEST(collectives_of_a_communicator, others_make_no_backend_and_are_refused) {
   const json info = read(communicators[0], nullptr);
   const auto match =
       std::ranges::find_if(info["backends"], [](const json& entry) { return entry["name"] == "standin"; });
-  EXPECT_EQ((*match)["reason"], "no rule names it for what this communicator calls");
+  EXPECT_EQ((*match)["reason"], "no rule names it for the collectives of this communicator");
 
   float buffer[2] = {1, 2};
   EXPECT_EQ(isthmus_allreduce(buffer, buffer, 2, ISTHMUS_FLOAT32, ISTHMUS_SUM, communicators[0], nullptr),
@@ -286,15 +292,16 @@ TEST(collectives_of_a_communicator, others_make_no_backend_and_are_refused) {
   EXPECT_EQ(isthmus_communicator_explain(communicators[0], &operation, nullptr, 0, nullptr),
             ISTHMUS_ERROR_INVALID_USAGE);
   test::run_on_each_rank(2, [&](int rank) {
-    const isthmus_status status = rank == 0 ? isthmus_send(buffer, 1, ISTHMUS_FLOAT32, 1, communicators[0], nullptr)
-                                            : isthmus_recv(buffer + 1, 1, ISTHMUS_FLOAT32, 0, communicators[1], nullptr);
+    const isthmus_status status =
+        rank == 0 ? isthmus_send(buffer, 1, ISTHMUS_FLOAT32, 1, communicators[0], nullptr)
+                  : isthmus_recv(buffer + 1, 1, ISTHMUS_FLOAT32, 0, communicators[1], nullptr);
     EXPECT_EQ(status, ISTHMUS_SUCCESS) << test::last_error().message;
   });
   EXPECT_EQ(buffer[1], 1);
   for (auto& entry : communicators) isthmus_communicator_destroy(entry);
 }
 
-TEST(collectives_of_a_communicator, are_those_of_all_ranks) {
+TEST(collectives_of_a_communicator, must_be_equal_on_all_ranks) {
   const test::scoped_file config(test::host_config);
   const isthmus_communicator_options base_options = test::options_for(config);
   isthmus_communicator_options options[2] = {base_options, base_options};
@@ -303,11 +310,12 @@ TEST(collectives_of_a_communicator, are_those_of_all_ranks) {
   EXPECT_EQ(create_pair(options, communicators), std::vector(2, ISTHMUS_ERROR_MISMATCH));
   options[0].collectives = 1u << ISTHMUS_COLLECTIVE_COUNT;
   const isthmus_device host{ISTHMUS_PLATFORM_HOST, 0};
-  EXPECT_EQ(isthmus_communicator_create_all(1, &host, &options[0], communicators), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(isthmus_communicator_create_all(1, &host, &options[0], communicators),
+            ISTHMUS_ERROR_INVALID_ARGUMENT);
   EXPECT_NE(std::string(test::last_error().message).find("collectives"), std::string::npos);
 }
 
-TEST(backend_context, options_logs_and_heap) {
+TEST(backend_context, provides_options_logs_and_heap) {
   standin::reset();
   test::ranks ranks(2, standin::configuration() + "[backend.standin]\nspeed = 11\nname = \"x\"\n");
   ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();

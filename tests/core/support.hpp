@@ -1,4 +1,4 @@
-// What the tests of the runtime share: communicators on the stand-in, errors as values, scoped files.
+// Helpers for tests of the runtime: communicators on the stand-in backend, errors as values, scoped files.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ inline isthmus_error_info last_error() {
   return info;
 }
 
-// A file that goes with its object.
+// A temporary file, removed by the destructor.
 class scoped_file {
  public:
   explicit scoped_file(const std::string& text, const std::string& suffix = ".toml") {
@@ -52,7 +52,7 @@ inline isthmus_communicator_options options_for(const scoped_file& config, doubl
   return options;
 }
 
-// All ranks of one communicator in this process, destroyed with the object.
+// All ranks of one communicator in this process. The destructor destroys them.
 class ranks {
  public:
   ranks(int size, const std::string& config, isthmus_platform platform = ISTHMUS_PLATFORM_HOST,
@@ -73,7 +73,7 @@ class ranks {
   isthmus_status status() const { return m_status; }
   std::string message() const { return m_error.message; }
   int size() const { return static_cast<int>(m_handles.size()); }
-  // The handle no longer belongs to this object.
+  // Transfers ownership of the handle to the caller.
   isthmus_communicator release(int rank) {
     return std::exchange(m_handles[static_cast<std::size_t>(rank)], nullptr);
   }
@@ -87,6 +87,6 @@ class ranks {
 
 using topology::run_on_each_rank;
 
-inline constexpr const char* host_config = "[[rule]]\nuse = \"host\"\n";
+inline constexpr const char* host_config = "[[rule]]\nuse = \"shm\"\n";
 
 }  // namespace test

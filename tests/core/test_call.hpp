@@ -1,4 +1,5 @@
-// Valid operations for every row of THE TABLE, made from the table's words by code of the tests' own.
+// Valid operations for every row of the collective table. They are built independently of
+// the library's table code.
 #pragma once
 
 #include <isthmus/isthmus.h>
@@ -23,15 +24,16 @@ struct row {
 
 inline const std::vector<row>& rows() {
   static const std::vector<row> all{
-#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, in_place) \
+#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, \
+                           in_place)                                                                    \
   {#name, ISTHMUS_##NAME, #peer, reduces == 1, #send_ranks, #send_extent, #recv_ranks, #recv_extent, #in_place},
 #include <isthmus/collectives.def>
   };
   return all;
 }
 
-// An operation as one rank calls it, with the buffers that it points to. Blocks are `count` elements; with
-// COUNTS block r has count + r of them, and a gap before each.
+// An operation of one rank, with its buffers. Blocks have `count` elements. With COUNTS, block r has count + r
+// elements and a gap before it.
 class test_call {
  public:
   static constexpr std::uint64_t count = 5;
@@ -69,10 +71,10 @@ class test_call {
   std::vector<std::uint64_t>& counts() { return m_counts; }
   std::vector<std::uint64_t>& displs() { return m_displs; }
 
-  // Makes it in place the way the table says, inside the receive (or send) buffer.
+  // Makes the operation in place, in the form that the table defines for the collective.
   void make_in_place() {
-    const auto own =
-        is_irregular() ? m_displs[static_cast<std::size_t>(m_rank)] : count * static_cast<std::uint64_t>(m_rank);
+    const auto own = is_irregular() ? m_displs[static_cast<std::size_t>(m_rank)]
+                                    : count * static_cast<std::uint64_t>(m_rank);
     if (m_row.in_place == "SAME") operation.send_buf = operation.recv_buf;
     if (m_row.in_place == "RECV_BLOCK") operation.send_buf = m_recv.data() + own * sizeof(float);
     if (m_row.in_place == "SEND_BLOCK") operation.recv_buf = m_send.data() + own * sizeof(float);

@@ -1,15 +1,15 @@
-// Every rule of THE TABLE, for every collective and every rank's view of it. The stand-in proves that nothing
-// reaches a backend and no buffer changes when a rule is broken.
+// Validation of every rule of the collective table, for every collective and rank. The stand-in shows that an
+// invalid call reaches no backend and changes no buffer.
 #include <functional>
 #include <limits>
 
-#include "core/test_call.hpp"
 #include "core/support.hpp"
+#include "core/test_call.hpp"
 
 namespace {
 
-using test::test_call;
 using test::row;
+using test::test_call;
 
 constexpr int size = 4, root = 1;
 
@@ -18,8 +18,8 @@ class validate_test : public testing::Test {
   validate_test() : m_ranks((standin::reset(), size), standin::configuration()) {}
   void SetUp() override { ASSERT_EQ(m_ranks.status(), ISTHMUS_SUCCESS) << m_ranks.message(); }
 
-  // Calls `check(row, rank, made)` for every collective and rank, root being rank 1 (the peer rank 1 of
-  // rank 2 and so on: rank 1 itself is skipped for send and recv, which need a group there).
+  // Calls check(row, rank, call) for every collective and rank. The root or peer is rank 1. Rank 1 itself is
+  // skipped for send and recv, which would need a group.
   void for_each(const std::function<void(const row&, int, test_call&)>& check) {
     for (const row& each : test::rows())
       for (int rank = 0; rank < size; ++rank) {
@@ -31,45 +31,45 @@ class validate_test : public testing::Test {
   }
 
   void expect_accepted(int rank, const test_call& call) {
-    const auto before = standin::records(standin::event::enqueue).size();
+    const auto records_before = standin::records(standin::event::enqueue).size();
     EXPECT_EQ(isthmus_enqueue(m_ranks[rank], &call.operation), ISTHMUS_SUCCESS) << test::last_error().message;
-    EXPECT_EQ(standin::records(standin::event::enqueue).size(), before + 1);
+    EXPECT_EQ(standin::records(standin::event::enqueue).size(), records_before + 1);
   }
 
   void expect_refused(int rank, const test_call& call, const std::string& argument,
                       isthmus_status status = ISTHMUS_ERROR_INVALID_ARGUMENT) {
-    const auto before = standin::records(standin::event::enqueue).size();
+    const auto records_before = standin::records(standin::event::enqueue).size();
     EXPECT_EQ(isthmus_enqueue(m_ranks[rank], &call.operation), status);
     const auto error = test::last_error();
     EXPECT_NE(std::string(error.message).find(argument), std::string::npos) << error.message;
     EXPECT_STRNE(error.hint, "");
     EXPECT_EQ(error.rank, rank);
-    EXPECT_EQ(standin::records(standin::event::enqueue).size(), before);
+    EXPECT_EQ(standin::records(standin::event::enqueue).size(), records_before);
     EXPECT_TRUE(call.is_untouched());
     EXPECT_EQ(isthmus_communicator_async_error(m_ranks[rank]), ISTHMUS_SUCCESS)
-        << "a refused call must not poison";
+        << "an invalid call must not abort the communicator";
   }
 
   test::ranks m_ranks;
 };
 
-TEST_F(validate_test, valid_calls_pass) {
+TEST_F(validate_test, accepts_valid_calls) {
   for_each([&](const row&, int rank, test_call& call) { expect_accepted(rank, call); });
 }
 
-TEST_F(validate_test, collective_out_of_range) {
+TEST_F(validate_test, rejects_collective_out_of_range) {
   for (const int value : {-1, static_cast<int>(ISTHMUS_COLLECTIVE_COUNT), 1000}) {
     test_call call(test::rows()[ISTHMUS_ALLREDUCE], 0, size, root);
     call.operation.collective = static_cast<isthmus_collective>(value);
-    const auto before = standin::records(standin::event::enqueue).size();
+    const auto records_before = standin::records(standin::event::enqueue).size();
     EXPECT_EQ(isthmus_enqueue(m_ranks[0], &call.operation), ISTHMUS_ERROR_INVALID_ARGUMENT);
     EXPECT_NE(std::string(test::last_error().message).find("collective = " + std::to_string(value)),
               std::string::npos);
-    EXPECT_EQ(standin::records(standin::event::enqueue).size(), before);
+    EXPECT_EQ(standin::records(standin::event::enqueue).size(), records_before);
   }
 }
 
-TEST_F(validate_test, datatype_out_of_range) {
+TEST_F(validate_test, rejects_datatype_out_of_range) {
   for_each([&](const row&, int rank, test_call& call) {
     for (const int value : {-1, static_cast<int>(ISTHMUS_DATATYPE_COUNT)}) {
       call.operation.datatype = static_cast<isthmus_datatype>(value);
@@ -78,7 +78,7 @@ TEST_F(validate_test, datatype_out_of_range) {
   });
 }
 
-TEST_F(validate_test, op_out_of_range_where_it_counts) {
+TEST_F(validate_test, rejects_op_out_of_range_of_reductions) {
   for_each([&](const row& each, int rank, test_call& call) {
     call.operation.op = ISTHMUS_REDUCTION_OP_COUNT;
     if (each.reduces)
@@ -88,7 +88,7 @@ TEST_F(validate_test, op_out_of_range_where_it_counts) {
   });
 }
 
-TEST_F(validate_test, root_out_of_range_where_it_counts) {
+TEST_F(validate_test, rejects_root_out_of_range_of_rooted_calls) {
   for_each([&](const row& each, int rank, test_call& call) {
     for (const int value : {-1, size, std::numeric_limits<int>::max()}) {
       call.operation.root = value;
@@ -100,7 +100,7 @@ TEST_F(validate_test, root_out_of_range_where_it_counts) {
   });
 }
 
-TEST_F(validate_test, null_buffers_where_they_are_used) {
+TEST_F(validate_test, rejects_null_buffers_that_are_used) {
   for_each([&](const row&, int rank, test_call& call) {
     const auto valid = call.operation;
     call.operation.send_buf = nullptr;
@@ -117,7 +117,7 @@ TEST_F(validate_test, null_buffers_where_they_are_used) {
   });
 }
 
-TEST_F(validate_test, null_buffers_are_fine_when_nothing_is_in_them) {
+TEST_F(validate_test, accepts_null_buffers_of_zero_bytes) {
   for_each([&](const row&, int rank, test_call& call) {
     call.operation.count = 0;
     std::fill(call.counts().begin(), call.counts().end(), 0);
@@ -127,7 +127,7 @@ TEST_F(validate_test, null_buffers_are_fine_when_nothing_is_in_them) {
   });
 }
 
-TEST_F(validate_test, garbage_where_a_buffer_is_not_used) {
+TEST_F(validate_test, ignores_unused_buffers_and_arrays) {
   for_each([&](const row& each, int rank, test_call& call) {
     auto* garbage = reinterpret_cast<std::uint64_t*>(1);  // must not be read
     if (!call.sends()) {
@@ -141,25 +141,25 @@ TEST_F(validate_test, garbage_where_a_buffer_is_not_used) {
     if (each.collective == ISTHMUS_BARRIER) return;
     expect_accepted(rank, call);
     ASSERT_EQ(isthmus_group_start(),
-              ISTHMUS_SUCCESS);  // a group copies the arrays that are used, and only those
+              ISTHMUS_SUCCESS);  // a group copies only arrays that are used
     EXPECT_EQ(isthmus_enqueue(m_ranks[rank], &call.operation), ISTHMUS_SUCCESS);
     EXPECT_EQ(isthmus_group_end(), ISTHMUS_SUCCESS) << test::last_error().message;
   });
 }
 
-TEST_F(validate_test, counts_that_do_not_fit) {
+TEST_F(validate_test, rejects_counts_that_overflow) {
   for_each([&](const row& each, int rank, test_call& call) {
     if (each.collective == ISTHMUS_BARRIER || each.collective == ISTHMUS_ALLTOALLV) return;
     call.operation.datatype = ISTHMUS_FLOAT64;
     for (const std::uint64_t value : {std::uint64_t{1} << 61, std::uint64_t{1} << 60, ~std::uint64_t{0}}) {
       call.operation.count = value;
-      // Irregular collectives also say it twice; whichever rule is noticed first, the call is refused.
+      // Irregular collectives also break the rule for the own block. Either rule may be reported.
       expect_refused(rank, call, std::string(each.name));
     }
   });
 }
 
-TEST_F(validate_test, displacements_that_do_not_fit) {
+TEST_F(validate_test, rejects_displacements_that_overflow) {
   for_each([&](const row& each, int rank, test_call& call) {
     const bool sends = call.sends() && each.send_extent == "COUNTS";
     const bool receives = call.receives() && each.recv_extent == "COUNTS";
@@ -171,7 +171,7 @@ TEST_F(validate_test, displacements_that_do_not_fit) {
   });
 }
 
-TEST_F(validate_test, arrays_that_are_missing) {
+TEST_F(validate_test, rejects_missing_arrays) {
   for_each([&](const row& each, int rank, test_call& call) {
     const auto valid = call.operation;
     if (call.sends() && each.send_extent == "COUNTS") {
@@ -192,7 +192,7 @@ TEST_F(validate_test, arrays_that_are_missing) {
   });
 }
 
-TEST_F(validate_test, own_block_described_twice) {
+TEST_F(validate_test, rejects_contradicting_sizes_of_own_block) {
   for_each([&](const row& each, int rank, test_call& call) {
     const bool described =
         (call.sends() && each.send_extent == "COUNTS") || (call.receives() && each.recv_extent == "COUNTS");
@@ -207,17 +207,17 @@ TEST_F(validate_test, own_block_described_twice) {
   });
 }
 
-TEST_F(validate_test, receive_blocks_that_overlap) {
+TEST_F(validate_test, rejects_overlapping_receive_blocks) {
   for_each([&](const row& each, int rank, test_call& call) {
     if (!call.receives() || each.recv_extent != "COUNTS") return;
     std::swap(call.displs()[0],
-              call.displs()[3]);  // out of order, and block 3 now runs into block 0's neighbour
+              call.displs()[3]);  // out of order, and block 3 now overlaps the next block
     call.displs()[3] = call.displs()[1] + 1;
     expect_refused(rank, call, "two receive blocks overlap");
   });
 }
 
-TEST_F(validate_test, blocks_in_any_order) {
+TEST_F(validate_test, accepts_blocks_in_any_order) {
   for_each([&](const row& each, int rank, test_call& call) {
     if (!call.receives() || each.recv_extent != "COUNTS") return;
     call.displs() = {30, 20, 10, 0};
@@ -225,7 +225,7 @@ TEST_F(validate_test, blocks_in_any_order) {
   });
 }
 
-TEST_F(validate_test, in_place_as_the_table_says) {
+TEST_F(validate_test, accepts_documented_in_place_forms) {
   for_each([&](const row& each, int rank, test_call& call) {
     if (!call.sends() || !call.receives() || each.in_place == "NEVER") return;
     call.make_in_place();
@@ -233,7 +233,7 @@ TEST_F(validate_test, in_place_as_the_table_says) {
   });
 }
 
-TEST_F(validate_test, any_other_overlap) {
+TEST_F(validate_test, rejects_other_overlaps) {
   for_each([&](const row&, int rank, test_call& call) {
     if (!call.sends() || !call.receives()) return;
     call.make_in_place();
@@ -243,7 +243,7 @@ TEST_F(validate_test, any_other_overlap) {
   });
 }
 
-TEST_F(validate_test, irregular_blocks_may_interleave) {
+TEST_F(validate_test, accepts_interleaved_irregular_blocks) {
   const row& each = test::rows()[ISTHMUS_ALLTOALLV];
   test_call call(each, 0, size, root);
   std::vector<float> buffer(64);
@@ -254,19 +254,19 @@ TEST_F(validate_test, irregular_blocks_may_interleave) {
   call.operation.send_displs = to.data();
   call.operation.recv_displs = from.data();
   expect_accepted(0, call);
-  const std::vector<std::uint64_t> touching{2, 12, 20, 28};
-  call.operation.recv_displs = touching.data();
+  const std::vector<std::uint64_t> adjacent_displs{2, 12, 20, 28};
+  call.operation.recv_displs = adjacent_displs.data();
   expect_refused(0, call, "overlap");
 }
 
-TEST_F(validate_test, streams_on_the_host) {
+TEST_F(validate_test, rejects_streams_on_the_host_platform) {
   for_each([&](const row&, int rank, test_call& call) {
     call.operation.stream = &call;
     expect_refused(rank, call, "stream = ");
   });
 }
 
-TEST_F(validate_test, a_rank_reaches_itself_only_in_a_group) {
+TEST_F(validate_test, accepts_messages_to_self_only_in_groups) {
   for (const isthmus_collective collective : {ISTHMUS_SEND, ISTHMUS_RECV}) {
     test_call call(test::rows()[collective], root, size, root);
     expect_refused(root, call, "peer = 1 is this rank itself", ISTHMUS_ERROR_INVALID_USAGE);
@@ -279,7 +279,7 @@ TEST_F(validate_test, a_rank_reaches_itself_only_in_a_group) {
   EXPECT_EQ(isthmus_group_end(), ISTHMUS_SUCCESS);
 }
 
-TEST_F(validate_test, operation_is_null) {
+TEST_F(validate_test, rejects_null_operation) {
   EXPECT_EQ(isthmus_enqueue(m_ranks[0], nullptr), ISTHMUS_ERROR_INVALID_ARGUMENT);
   EXPECT_NE(std::string(test::last_error().message).find("operation is NULL"), std::string::npos);
 }

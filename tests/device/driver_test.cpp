@@ -1,5 +1,5 @@
-// The driver layer against stand-ins: what is loaded, what is asked of the vendor's functions, what other
-// devices and processes see.
+// Tests the driver layer with stand-ins: loading, calls to the vendor functions, and what other devices and
+// processes can access.
 #include "device/driver.hpp"
 
 #include <gtest/gtest.h>
@@ -30,9 +30,9 @@ isthmus_platform platform() { return is_hip() ? ISTHMUS_PLATFORM_HIP : ISTHMUS_P
 
 device_driver& driver() {
   std::string reason;
-  device_driver* const found = device_driver::get(platform(), reason);
-  if (found == nullptr) throw std::runtime_error(reason);
-  return *found;
+  device_driver* const loaded = device_driver::get(platform(), reason);
+  if (loaded == nullptr) throw std::runtime_error(reason);
+  return *loaded;
 }
 
 template <typename Function>
@@ -49,13 +49,13 @@ struct driver_test : testing::Test {
   void SetUp() override { live_before_test = (driver(), standin_live_memory()); }
   void TearDown() override {
     EXPECT_EQ(standin_live_memory(), live_before_test);
-    EXPECT_EQ(standin_context_depth(), 0) << "what was current before is current again";
+    EXPECT_EQ(standin_context_depth(), 0) << "the previous context was not restored";
     standin_set_memory(std::size_t{64} << 30);
   }
   std::size_t live_before_test = 0;
 };
 
-// A stream of its own, and what is to be seen after it is through.
+// A stream that is destroyed with its scope. finish() waits for its work.
 struct scoped_stream {
   explicit scoped_stream(int device)
       : device(device), stream(driver().create_stream(device, stream_priority::high)) {}
@@ -65,9 +65,9 @@ struct scoped_stream {
   isthmus::native_stream stream;
 };
 
-// First of all tests: the child is made before this process has a driver's threads. It gets the handle
+// Must be the first test: the child is forked before this process has driver threads. It receives the handle
 // through a pipe.
-TEST(driver_processes, write_into_each_others_blocks) {
+TEST(driver_processes, write_to_blocks_of_each_other) {
   std::array<int, 2> down{}, up{};
   ASSERT_EQ(pipe(down.data()), 0);
   ASSERT_EQ(pipe(up.data()), 0);
@@ -99,7 +99,7 @@ TEST(driver_processes, write_into_each_others_blocks) {
   for (const int end : {down[0], down[1], up[0]}) close(end);
 }
 
-TEST_F(driver_test, tells_what_there_is) {
+TEST_F(driver_test, lists_devices_and_peer_access) {
   EXPECT_EQ(driver().device_count(), 8);
   EXPECT_EQ(driver().name(3), "stand-in device 3");
   EXPECT_NE(driver().bus_id(1), driver().bus_id(2));
@@ -129,7 +129,7 @@ TEST_F(driver_test, plain_memory_has_an_owner) {
   driver().free(5, block);
 }
 
-TEST_F(driver_test, out_of_memory_is_said_and_leaves_the_rest) {
+TEST_F(driver_test, out_of_memory_keeps_existing_blocks) {
   standin_set_memory(1 << 20);
   void* const block = driver().allocate(0, 1 << 19);
   EXPECT_EQ(driver().memory_info(0).free_bytes, std::uint64_t{1} << 19);
@@ -145,7 +145,7 @@ TEST_F(driver_test, out_of_memory_is_said_and_leaves_the_rest) {
   driver().free(0, block);
 }
 
-TEST_F(driver_test, wrong_devices_and_pointers) {
+TEST_F(driver_test, wrong_devices_and_pointers_are_errors) {
   EXPECT_EQ(error_of_call([] { driver().allocate(99, 64); }).status, ISTHMUS_ERROR_BACKEND);
   EXPECT_EQ(error_of_call([] { driver().allocate(-1, 64); }).status, ISTHMUS_ERROR_BACKEND);
   void* const shared = driver().allocate_shared(1, 64);
@@ -155,13 +155,13 @@ TEST_F(driver_test, wrong_devices_and_pointers) {
   EXPECT_EQ(error_of_call([&] { driver().export_shared(shared); }).status, ISTHMUS_ERROR_INVALID_ARGUMENT);
 }
 
-TEST_F(driver_test, shared_blocks_start_as_zeros_and_only_peers_that_may_reach_them) {
+TEST_F(driver_test, shared_blocks_are_zero_and_need_peer_access) {
   auto* const block = static_cast<unsigned char*>(driver().allocate_shared(0, 3 << 20));
   EXPECT_EQ(std::count(block, block + (3 << 20), 0), 3 << 20);
   const scoped_stream peer(1);
-  std::array<unsigned char, 64> seen{};
-  const isthmus::device_copy fetch{seen.data(), block + 5, seen.size()};
-  if (!is_hip()) {  // a driver's copy of plain memory finds its way without peer access
+  std::array<unsigned char, 64> received{};
+  const isthmus::device_copy fetch{received.data(), block + 5, received.size()};
+  if (!is_hip()) {  // copies of plain memory, which HIP uses, do not need peer access
     EXPECT_NE(error_of_call([&] { driver().copy(1, {&fetch, 1}, peer.stream); }).status, ISTHMUS_SUCCESS);
   }
   EXPECT_NE(error_of_call([&] { driver().fill(1, block, 7, 64, peer.stream); }).status, ISTHMUS_SUCCESS);
@@ -170,12 +170,12 @@ TEST_F(driver_test, shared_blocks_start_as_zeros_and_only_peers_that_may_reach_t
   driver().fill(1, block, 7, 64, peer.stream);
   driver().copy(1, {&fetch, 1}, peer.stream);
   peer.finish();
-  EXPECT_EQ(seen[58], 7);
-  EXPECT_EQ(seen[59], 0);
+  EXPECT_EQ(received[58], 7);
+  EXPECT_EQ(received[59], 0);
   driver().free_shared(0, block);
 }
 
-TEST_F(driver_test, a_failed_mapping_leaves_nothing_behind) {
+TEST_F(driver_test, failed_mapping_leaks_nothing) {
   if (is_hip()) GTEST_SKIP() << "HIP blocks are shared by handle";
   for (const char* function : {"cuMemCreate", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"}) {
     standin_fail_driver(function, 1, 2);
@@ -188,7 +188,7 @@ TEST_F(driver_test, a_failed_mapping_leaves_nothing_behind) {
   EXPECT_EQ(failure.native_code, 700);
 }
 
-// The bytes of `block`, which must be `count` times what was written before.
+// Returns whether all `count` bytes of `block` are equal to `value`.
 bool is_filled(const unsigned char* block, std::uint64_t count, unsigned char value) {
   return std::count(block, block + count, value) == static_cast<std::ptrdiff_t>(count);
 }
@@ -199,8 +199,10 @@ TEST_F(driver_test, mapped_blocks_grow_and_shrink_by_pages) {
     return;
   }
   const std::uint64_t page = driver().granularity(0);
-  const auto used = [] { return driver().memory_info(0).total_bytes - driver().memory_info(0).free_bytes; };
-  const std::uint64_t before = used();
+  const auto used_bytes = [] {
+    return driver().memory_info(0).total_bytes - driver().memory_info(0).free_bytes;
+  };
+  const std::uint64_t initial_bytes = used_bytes();
   auto* block = static_cast<unsigned char*>(driver().allocate_mapped(0, 1));
   EXPECT_EQ(driver().owner_of(block), 0);
   std::uint64_t filled_bytes = 0;  // bytes with value 1, 2, ... page by page
@@ -211,11 +213,11 @@ TEST_F(driver_test, mapped_blocks_grow_and_shrink_by_pages) {
     moves += place != block ? 1 : 0;
     block = place;
     const std::uint64_t rounded_bytes = (bytes + page - 1) / page * page;
-    EXPECT_EQ(used() - before, rounded_bytes) << bytes;
-    for (std::uint64_t at = 0; at < rounded_bytes; at += page) {
-      const auto value = static_cast<unsigned char>(at / page + 1);
-      if (at >= filled_bytes) std::memset(block + at, value, page);
-      EXPECT_TRUE(is_filled(block + at, page, value)) << "page " << at / page << " at " << bytes;
+    EXPECT_EQ(used_bytes() - initial_bytes, rounded_bytes) << bytes;
+    for (std::uint64_t offset = 0; offset < rounded_bytes; offset += page) {
+      const auto value = static_cast<unsigned char>(offset / page + 1);
+      if (offset >= filled_bytes) std::memset(block + offset, value, page);
+      EXPECT_TRUE(is_filled(block + offset, page, value)) << "page " << offset / page << " at " << bytes;
     }
     filled_bytes = rounded_bytes;
   }
@@ -223,21 +225,22 @@ TEST_F(driver_test, mapped_blocks_grow_and_shrink_by_pages) {
   EXPECT_LT(moves, 6) << "addresses are reserved ahead";
   void* const same = driver().resize_mapped(0, block, 4 * page);
   EXPECT_EQ(same, block);
-  EXPECT_LT(used() - before, 16 * page);
+  EXPECT_LT(used_bytes() - initial_bytes, 16 * page);
   EXPECT_TRUE(is_filled(block + 3 * page, page, 4));
-  EXPECT_EQ(error_of_call([&] { driver().resize_mapped(1, block, page); }).status, ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(error_of_call([&] { driver().resize_mapped(1, block, page); }).status,
+            ISTHMUS_ERROR_INVALID_ARGUMENT);
   driver().free_mapped(0, block);
-  EXPECT_EQ(used(), before);
+  EXPECT_EQ(used_bytes(), initial_bytes);
   EXPECT_EQ(error_of_call([&] { driver().free_mapped(0, block); }).status, ISTHMUS_ERROR_INVALID_ARGUMENT);
 }
 
-TEST_F(driver_test, a_failed_growth_leaves_the_block_as_it_was) {
+TEST_F(driver_test, failed_growth_leaves_the_block_unchanged) {
   if (is_hip()) GTEST_SKIP() << "HIP blocks do not grow";
   const std::uint64_t page = driver().granularity(0);
   auto* const block = static_cast<unsigned char*>(driver().allocate_mapped(0, page));
   std::memset(block, 5, page);
   const std::size_t live_before = standin_live_memory();
-  // 9 pages need new addresses, 2 do not; the second mapping of a move is that of the new pages.
+  // 9 pages need a new address range, 2 do not. The second mapping of a move is that of the new pages.
   for (const std::uint64_t pages : {2, 9})
     for (const auto& [function, nth] :
          {std::pair("cuMemCreate", 1), std::pair("cuMemAddressReserve", 1), std::pair("cuMemMap", 1),
@@ -253,31 +256,31 @@ TEST_F(driver_test, a_failed_growth_leaves_the_block_as_it_was) {
   driver().free_mapped(0, block);
 }
 
-TEST_F(driver_test, peers_reach_mapped_blocks_once_they_are_enabled) {
+TEST_F(driver_test, enabled_peers_can_access_mapped_blocks) {
   if (is_hip()) GTEST_SKIP() << "HIP blocks do not grow";
   const std::uint64_t page = driver().granularity(2);
   auto* block = static_cast<unsigned char*>(driver().allocate_mapped(2, 64));
   const scoped_stream peer(3);
-  std::vector<unsigned char> seen(3 * page);
+  std::vector<unsigned char> received(3 * page);
   const auto fetch = [&](std::uint64_t bytes) {
-    const isthmus::device_copy one{seen.data(), block, bytes};
-    driver().copy(3, {&one, 1}, peer.stream);
+    const isthmus::device_copy request{received.data(), block, bytes};
+    driver().copy(3, {&request, 1}, peer.stream);
     peer.finish();
   };
   EXPECT_NE(error_of_call([&] { fetch(64); }).status, ISTHMUS_SUCCESS);
   driver().enable_peer(3, 2);
   std::memset(block, 8, page);
   fetch(page);
-  EXPECT_TRUE(is_filled(seen.data(), page, 8));
+  EXPECT_TRUE(is_filled(received.data(), page, 8));
   block = static_cast<unsigned char*>(driver().resize_mapped(2, block, 3 * page));
   std::memset(block + page, 9, 2 * page);
   fetch(3 * page);
-  EXPECT_TRUE(is_filled(seen.data(), page, 8));
-  EXPECT_TRUE(is_filled(seen.data() + page, 2 * page, 9));
+  EXPECT_TRUE(is_filled(received.data(), page, 8));
+  EXPECT_TRUE(is_filled(received.data() + page, 2 * page, 9));
   driver().free_mapped(2, block);
 }
 
-TEST_F(driver_test, copies_go_in_batches_unless_the_stream_is_captured) {
+TEST_F(driver_test, copies_are_batched_unless_captured) {
   if (is_hip()) GTEST_SKIP() << "HIP copies one by one";
   const scoped_stream own(0);
   std::vector<std::uint32_t> from(100), to(100, 0);
@@ -303,7 +306,7 @@ TEST_F(driver_test, copies_go_in_batches_unless_the_stream_is_captured) {
   driver().synchronize(0, nullptr);
 }
 
-TEST_F(driver_test, events_order_streams_of_different_devices) {
+TEST_F(driver_test, events_order_streams_across_devices) {
   const scoped_stream first(0), second(1);
   auto* const word = static_cast<std::uint32_t*>(driver().allocate_host(64));
   word[0] = word[1] = 0;
@@ -323,7 +326,7 @@ TEST_F(driver_test, events_order_streams_of_different_devices) {
   driver().free_host(word);
 }
 
-TEST_F(driver_test, counters_may_wrap) {
+TEST_F(driver_test, counters_may_wrap_around) {
   const scoped_stream own(0);
   auto* const word = static_cast<std::uint32_t*>(driver().allocate_host(64));
   *word = 3;  // five steps after 0xfffffffe
@@ -335,7 +338,7 @@ TEST_F(driver_test, counters_may_wrap) {
 TEST_F(driver_test, words_wait_for_an_exact_value) {
   const scoped_stream own(0);
   auto* const word = static_cast<std::uint32_t*>(driver().allocate_host(64));
-  word[0] = 8;  // past the value: a counter would do, an exact wait does not
+  word[0] = 8;  // greater than the value: it would satisfy a counter wait, but not an exact one
   word[1] = 0;
   using isthmus::word_action;
   const std::array<isthmus::word_step, 3> steps{{{word_action::wait_equal, &word[0], 7},
@@ -351,10 +354,11 @@ TEST_F(driver_test, words_wait_for_an_exact_value) {
   driver().free_host(word);
 }
 
-TEST_F(driver_test, descriptors_end_with_the_export) {
+TEST_F(driver_test, end_export_closes_the_descriptor) {
   void* const block = driver().allocate_shared(0, 64);
   const auto handle = driver().export_shared(block);
-  EXPECT_EQ(driver().export_shared(block).bytes, handle.bytes) << "one export, however often it is asked for";
+  EXPECT_EQ(driver().export_shared(block).bytes, handle.bytes)
+      << "repeated exports must return the same handle";
   if (!is_hip()) {  // the same process may map a block a second time
     auto* const again = static_cast<char*>(driver().import_shared(1, handle));
     EXPECT_EQ(driver().owner_of(again), 0);

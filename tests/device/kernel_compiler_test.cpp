@@ -1,5 +1,5 @@
-// Kernels compiled while the program runs: by stand-ins for NVRTC and HIPRTC on stand-in devices, and, under
-// TEST_PLATFORM=nvrtc, by a real NVRTC, whose code the stand-ins load and can't launch.
+// Tests run-time compilation with stand-ins for NVRTC and HIPRTC on stand-in devices. With TEST_PLATFORM=nvrtc,
+// it uses a real NVRTC; the stand-in devices load its code but cannot launch it.
 #include "device/kernel_compiler.hpp"
 
 #include <gtest/gtest.h>
@@ -27,16 +27,16 @@ bool is_real() { return test_platform() == "nvrtc"; }
 
 device_driver& driver() {
   std::string reason;
-  device_driver* const found = device_driver::get(platform(), reason);
-  if (found == nullptr) throw std::runtime_error(reason);
-  return *found;
+  device_driver* const loaded = device_driver::get(platform(), reason);
+  if (loaded == nullptr) throw std::runtime_error(reason);
+  return *loaded;
 }
 
 kernel_compiler& compiler() {
   std::string reason;
-  kernel_compiler* const found = kernel_compiler::get(platform(), driver(), nullptr, reason);
-  if (found == nullptr) throw std::runtime_error(reason);
-  return *found;
+  kernel_compiler* const loaded = kernel_compiler::get(platform(), driver(), nullptr, reason);
+  if (loaded == nullptr) throw std::runtime_error(reason);
+  return *loaded;
 }
 
 kernel_source source_of(const std::string& element, const std::string& operation) {
@@ -61,9 +61,9 @@ int count_loads() {
   return standin_driver_calls(platform() == ISTHMUS_PLATFORM_HIP ? "hipModuleLoadData" : "cuModuleLoadData");
 }
 
-TEST(kernel_compiler, makes_a_kernel_once_for_a_device) {
+TEST(kernel_compiler, compiles_a_kernel_once_per_device) {
   if (is_real()) GTEST_SKIP();
-  const int before = count_loads();
+  const int previous_loads = count_loads();
   std::vector<isthmus::native_kernel> kernels(6);
   {
     std::vector<std::jthread> threads;
@@ -72,7 +72,7 @@ TEST(kernel_compiler, makes_a_kernel_once_for_a_device) {
         kernels[i] = compiler().kernel(driver(), static_cast<int>(i % 2), source_of("int32", "sum"));
       });
   }
-  EXPECT_EQ(count_loads() - before, 2);
+  EXPECT_EQ(count_loads() - previous_loads, 2);
   for (std::size_t i = 0; i < kernels.size(); ++i) EXPECT_EQ(kernels[i], kernels[i % 2]);
   EXPECT_NE(kernels[0], kernels[1]);
   EXPECT_NE(compiler().kernel(driver(), 0, source_of("int32", "max")), kernels[0]);
@@ -87,7 +87,8 @@ TEST(kernel_compiler, kernels_run_on_their_stream) {
   auto* const block = static_cast<std::byte*>(driver().allocate(3, 4 * row));
   auto* const numbers = reinterpret_cast<std::int32_t*>(block);
   for (std::size_t i = 0; i < 3 * row / 4; ++i) numbers[i] = static_cast<std::int32_t>(i * i);
-  isthmus::copy_engine::reduction_arguments arguments{block, row, block + 2 * row, block + 3 * row, count, 1, 3};
+  isthmus::copy_engine::reduction_arguments arguments{block, row, block + 2 * row, block + 3 * row, count,
+                                                      1,     3};
   void* argument = &arguments;
   driver().launch(3, kernel, 2, 64, {&argument, 1}, stream);
   arguments = {};
@@ -99,7 +100,7 @@ TEST(kernel_compiler, kernels_run_on_their_stream) {
   driver().destroy_stream(3, stream);
 }
 
-TEST(kernel_compiler, says_what_the_compiler_says) {
+TEST(kernel_compiler, errors_contain_the_compiler_log) {
   const kernel_source wrong{"reduction_kernel.cu", "a file of another kind\n", "none.hpp", "", {},
                             "isthmus_combine"};
   const auto info = error_of_call(0, wrong);
@@ -110,23 +111,24 @@ TEST(kernel_compiler, says_what_the_compiler_says) {
   EXPECT_NE(info.native_code, 0);
 }
 
-TEST(kernel_compiler, a_device_that_it_does_not_know_gets_code_for_an_older_one) {
+TEST(kernel_compiler, unknown_device_gets_code_for_an_older_one) {
   if (platform() == ISTHMUS_PLATFORM_HIP || is_real()) GTEST_SKIP();
   standin_set_capability(12, 0);
   EXPECT_NE(compiler().kernel(driver(), 0, source_of("int32", "min")), nullptr);
   standin_set_capability(5, 2);
   EXPECT_EQ(error_of_call(0, source_of("int32", "prod")).status, ISTHMUS_ERROR_UNSUPPORTED);
   standin_set_capability(9, 0);
-  EXPECT_NE(compiler().kernel(driver(), 0, source_of("int32", "prod")), nullptr) << "a failure is not kept";
+  EXPECT_NE(compiler().kernel(driver(), 0, source_of("int32", "prod")), nullptr)
+      << "a failure must not be cached";
 }
 
-TEST(kernel_compiler, other_platforms_have_none) {
+TEST(kernel_compiler, other_platforms_have_no_compiler) {
   std::string reason;
   EXPECT_EQ(kernel_compiler::get(ISTHMUS_PLATFORM_LEVEL_ZERO, driver(), nullptr, reason), nullptr);
   EXPECT_NE(reason, "");
 }
 
-TEST(kernel_compiler, a_real_compiler_takes_every_datatype) {
+TEST(kernel_compiler, real_compiler_accepts_every_datatype) {
   if (!is_real()) GTEST_SKIP();
   for (int type = 0; type < ISTHMUS_DATATYPE_COUNT; ++type) {
     const char* element = isthmus_datatype_name(static_cast<isthmus_datatype>(type));

@@ -1,4 +1,4 @@
-// Owners against stand-ins: everything that they took is given back, once, whatever happens in between.
+// Tests that owners release all objects exactly once, with stand-in devices.
 #include "device/owned.hpp"
 
 #include <gtest/gtest.h>
@@ -26,10 +26,10 @@ bool is_hip() { return std::string(std::getenv("TEST_PLATFORM")) == "hip"; }
 
 device_driver& driver() {
   std::string reason;
-  device_driver* const found =
+  device_driver* const loaded =
       device_driver::get(is_hip() ? ISTHMUS_PLATFORM_HIP : ISTHMUS_PLATFORM_CUDA, reason);
-  if (found == nullptr) throw std::runtime_error(reason);
-  return *found;
+  if (loaded == nullptr) throw std::runtime_error(reason);
+  return *loaded;
 }
 
 struct owned_test : testing::Test {
@@ -48,7 +48,7 @@ struct owned_test : testing::Test {
   int streams = 0, events = 0;
 };
 
-TEST_F(owned_test, give_back_what_they_hold) {
+TEST_F(owned_test, owners_release_their_objects) {
   {
     const owned_stream stream(driver(), 1, isthmus::stream_priority::high);
     const owned_event event(driver(), 1);
@@ -68,22 +68,22 @@ TEST_F(owned_test, give_back_what_they_hold) {
   expect_nothing_left();
 }
 
-TEST_F(owned_test, move_and_empty) {
+TEST_F(owned_test, moved_from_owners_are_empty) {
   owned_stream empty;
   EXPECT_EQ(empty.get(), nullptr);
   {
     owned_stream first(driver(), 0);
     void* const handle = first;
     owned_stream second(std::move(first));
-    EXPECT_EQ(first.get(), nullptr);  // NOLINT(bugprone-use-after-move): what is left is what is asked
+    EXPECT_EQ(first.get(), nullptr);  // NOLINT(bugprone-use-after-move): the moved-from state is tested
     EXPECT_EQ(second.get(), handle);
     empty = std::move(second);
     EXPECT_EQ(empty.get(), handle);
     EXPECT_EQ(standin_live_streams(), streams + 1);
   }
-  EXPECT_EQ(standin_live_streams(), streams + 1) << "who was moved from gives nothing back";
+  EXPECT_EQ(standin_live_streams(), streams + 1) << "a moved-from owner must not release anything";
   empty = owned_stream(driver(), 1);
-  EXPECT_EQ(standin_live_streams(), streams + 1) << "what it held before is given back";
+  EXPECT_EQ(standin_live_streams(), streams + 1) << "assignment must release the previous object";
   std::vector<owned_event> several;
   for (int i = 0; i < 20; ++i) several.emplace_back(driver(), i % 2);  // grows by moving
   EXPECT_EQ(standin_live_events(), events + 20);
@@ -93,22 +93,22 @@ TEST_F(owned_test, move_and_empty) {
   expect_nothing_left();
 }
 
-// As in a constructor that gives up half-way: members that were made are given back.
-TEST_F(owned_test, outlive_no_failed_constructor) {
-  struct holder {
-    explicit holder(int device)
+// If a constructor throws, the members that were already constructed are released.
+TEST_F(owned_test, failed_constructor_releases_its_members) {
+  struct throwing_owner {
+    explicit throwing_owner(int device)
         : stream(driver(), device), event(driver(), device), block(driver(), device, std::uint64_t{1} << 40) {}
     owned_stream stream;
     owned_event event;
     owned_memory block;
   };
   standin_set_memory(std::size_t{1} << 30);
-  EXPECT_THROW(holder(0), isthmus::error);
+  EXPECT_THROW(throwing_owner(0), isthmus::error);
   standin_set_memory(std::size_t{64} << 30);
   expect_nothing_left();
 }
 
-TEST_F(owned_test, pinned_memory_is_zeros_and_kept_for_the_next) {
+TEST_F(owned_test, pinned_memory_is_zeroed_and_reused) {
   constexpr std::uint64_t bytes = 12345;
   void* first = nullptr;
   {
@@ -117,7 +117,7 @@ TEST_F(owned_test, pinned_memory_is_zeros_and_kept_for_the_next) {
     EXPECT_EQ(block.bytes(), bytes);
     std::memset(first, 0xff, bytes);
   }
-  EXPECT_EQ(standin_live_memory(), memory + 1) << "the driver does not get it back";
+  EXPECT_EQ(standin_live_memory(), memory + 1) << "pinned memory must not be returned to the driver";
   {
     const owned_pinned again(driver(), bytes);
     EXPECT_EQ(again.get(), first);
@@ -128,21 +128,22 @@ TEST_F(owned_test, pinned_memory_is_zeros_and_kept_for_the_next) {
   }
   {
     owned_pinned stuck(driver(), bytes);
-    owned_pinned other(driver(), bytes);
+    owned_pinned second_buffer(driver(), bytes);
     stuck.abandon();
-    other.abandon();
+    second_buffer.abandon();
     EXPECT_EQ(stuck.get(), nullptr);
     EXPECT_EQ(stuck.bytes(), 0u);
   }
-  const owned_pinned fresh(driver(), bytes);
-  EXPECT_EQ(standin_live_memory(), memory + 3) << "two are lost for good, this one is new";
+  const owned_pinned another(driver(), bytes);
+  EXPECT_EQ(standin_live_memory(), memory + 3) << "the two abandoned blocks must not be reused";
 }
 
-TEST_F(owned_test, failure_of_the_driver_does_not_leave_a_destructor) {
+TEST_F(owned_test, destructors_do_not_throw_driver_errors) {
   {
     const owned_stream stream(driver(), 0);
     driver().destroy_stream(0, stream);
-    EXPECT_THROW(driver().destroy_stream(0, stream), isthmus::error) << "as the owner is about to see";
+    EXPECT_THROW(driver().destroy_stream(0, stream), isthmus::error)
+        << "the owner's destructor gets the same error";
   }
   expect_nothing_left();
 }

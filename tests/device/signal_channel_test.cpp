@@ -1,4 +1,4 @@
-// Flags between the streams of ranks on stand-in devices, and what the host does about a peer that is gone.
+// Tests the flags between the streams of ranks on stand-in devices, and the host's reaction to a dead peer.
 #include "device/signal_channel.hpp"
 
 #include <gtest/gtest.h>
@@ -34,12 +34,12 @@ constexpr signal_channel::layout flag_layout{2, ranks, 4};
 device_driver& driver() {
   const bool hip = std::string(std::getenv("TEST_PLATFORM")) == "hip";
   std::string reason;
-  device_driver* const found = device_driver::get(hip ? ISTHMUS_PLATFORM_HIP : ISTHMUS_PLATFORM_CUDA, reason);
-  if (found == nullptr) throw std::runtime_error(reason);
-  return *found;
+  device_driver* const loaded = device_driver::get(hip ? ISTHMUS_PLATFORM_HIP : ISTHMUS_PLATFORM_CUDA, reason);
+  if (loaded == nullptr) throw std::runtime_error(reason);
+  return *loaded;
 }
 
-// The ranks' words, all on one device, and a monitor of rank 0.
+// The words of all ranks, on one device, and a monitor of rank 0.
 struct signals : testing::Test {
   signals() {
     for (int rank = 0; rank < ranks; ++rank) {
@@ -51,8 +51,10 @@ struct signals : testing::Test {
     channel = signal_channel(addresses, flag_layout);
     monitor.attach(channel, 0);
   }
-  void enqueue_words(native_stream target, std::vector<word_step> steps) { driver().enqueue_words(0, steps, target); }
-  // A monitor waits for some milliseconds only, which a busy machine may take for anything.
+  void enqueue_words(native_stream target, std::vector<word_step> steps) {
+    driver().enqueue_words(0, steps, target);
+  }
+  // A monitor waits only some milliseconds, which may be too short on a busy machine.
   static bool reads(signal_monitor& reader) {
     for (int attempts = 0; attempts < 1000; ++attempts)
       if (reader.read()) return true;
@@ -66,7 +68,7 @@ struct signals : testing::Test {
   signal_monitor monitor{driver(), 0, flag_layout.words(), {stream_priority::high, stream_priority::normal}};
 };
 
-TEST_F(signals, every_flag_has_a_place_of_its_own) {
+TEST_F(signals, flags_do_not_overlap) {
   std::set<std::uint32_t*> places;
   for (int owner = 0; owner < ranks; ++owner) {
     const std::uint32_t* begin = channel.block(owner);
@@ -80,14 +82,14 @@ TEST_F(signals, every_flag_has_a_place_of_its_own) {
       EXPECT_TRUE(places.insert(flag).second);
       EXPECT_GE(flag, begin);
       EXPECT_LT(flag, begin + flag_layout.words());
-      EXPECT_EQ((flag - begin) % 4, 0) << "writers are a stride apart";
+      EXPECT_EQ((flag - begin) % 4, 0) << "flags must be a stride apart";
     }
   }
 }
 
-TEST_F(signals, the_host_reads_what_peers_wrote) {
+TEST_F(signals, host_reads_flags_of_peers) {
   enqueue_words(stream, {{word_action::write, channel.ready(0, 1, 2), 77},
-              {word_action::write, channel.acknowledgement(0, 0, 1), 5}});
+                         {word_action::write, channel.acknowledgement(0, 0, 1), 5}});
   driver().synchronize(0, stream);
   ASSERT_TRUE(reads(monitor));
   EXPECT_EQ(monitor.ready(1, 2), 77u);
@@ -96,7 +98,7 @@ TEST_F(signals, the_host_reads_what_peers_wrote) {
   EXPECT_EQ(monitor.aborted_peer(), 0u);
 }
 
-TEST_F(signals, who_gives_up_tells_all_its_peers) {
+TEST_F(signals, abort_notifies_all_peers) {
   monitor.notify_abort();
   int attempts = 1000;
   while (!monitor.wait_briefly()) ASSERT_GT(--attempts, 0);
@@ -108,9 +110,9 @@ TEST_F(signals, who_gives_up_tells_all_its_peers) {
   }
 }
 
-// A peer is killed right after the last call was enqueued, within a second of the call before, and no call
-// follows.
-TEST_F(signals, a_stream_whose_peer_was_killed_goes_on_after_the_timeout) {
+// A peer is killed right after the last call was enqueued, within one second of the previous call.
+// No call follows.
+TEST_F(signals, stream_of_killed_peer_is_released_after_timeout) {
   constexpr auto timeout = 100ms;
   constexpr std::uint32_t tag = 0x1234567;
   std::mutex mutex;
@@ -121,7 +123,7 @@ TEST_F(signals, a_stream_whose_peer_was_killed_goes_on_after_the_timeout) {
   options.interval = 5ms;
   options.operation = [&]() -> isthmus::watched_operation {
     const std::lock_guard lock(mutex);
-    while (!ends.empty() && isthmus::watchdog_clock::now() - *ends.oldest().since >= timeout) {
+    while (!ends.empty() && isthmus::watchdog_clock::now() - *ends.oldest().start_time >= timeout) {
       if (!driver().is_done(ends.oldest_event())) break;
       ends.drop_oldest();
     }
@@ -138,7 +140,7 @@ TEST_F(signals, a_stream_whose_peer_was_killed_goes_on_after_the_timeout) {
   const auto enqueue = [&](bool peer_lives) {
     if (peer_lives) enqueue_words(peer, {{word_action::write, channel.ready(0, 0, 1), tag}});
     enqueue_words(stream, {{word_action::wait_equal, channel.ready(0, 0, 1), tag},
-                {word_action::write, channel.ready(0, 0, 1), 0}});
+                           {word_action::write, channel.ready(0, 0, 1), 0}});
     owned_event done(driver(), 0);
     driver().record(0, done, stream);
     const std::lock_guard lock(mutex);
@@ -150,7 +152,7 @@ TEST_F(signals, a_stream_whose_peer_was_killed_goes_on_after_the_timeout) {
   }
   EXPECT_FALSE(aborted);
   enqueue(false);
-  driver().synchronize(0, stream);  // hangs when nobody releases it
+  driver().synchronize(0, stream);  // hangs if the stream is not released
   EXPECT_TRUE(aborted);
 }
 

@@ -1,4 +1,4 @@
-// The watchdog of streams, with streams that are numbers.
+// Tests the watchdog with simulated streams.
 #include "device/watchdog.hpp"
 
 #include <gtest/gtest.h>
@@ -24,13 +24,13 @@ using isthmus::watch;
 using isthmus::watch_options;
 using isthmus::watchdog_clock;
 
-// Waits until `ready`, so long that only a bug takes longer.
+// Waits until `ready` returns true. The limit is so long that only a bug can exceed it.
 template <typename Ready>
 testing::AssertionResult becomes_true(Ready&& ready) {
   for (const auto end = watchdog_clock::now() + 30s; watchdog_clock::now() < end;
        std::this_thread::sleep_for(1ms))
     if (ready()) return testing::AssertionSuccess();
-  return testing::AssertionFailure() << "it did not come within 30 s";
+  return testing::AssertionFailure() << "the condition did not become true within 30 s";
 }
 
 watch_options quick_options(std::atomic<std::uint64_t>& operation, std::chrono::duration<double> timeout) {
@@ -42,7 +42,7 @@ watch_options quick_options(std::atomic<std::uint64_t>& operation, std::chrono::
   return options;
 }
 
-TEST(watchdog, an_operation_that_does_not_end_is_stuck) {
+TEST(watchdog, operation_past_its_timeout_is_stuck) {
   std::atomic<std::uint64_t> operation{7}, stuck{0};
   watch_options options = quick_options(operation, 50ms);
   options.on_stuck = [&](std::uint64_t id) {
@@ -56,13 +56,13 @@ TEST(watchdog, an_operation_that_does_not_end_is_stuck) {
   EXPECT_GE(watchdog_clock::now() - begin, 50ms);
 }
 
-TEST(watchdog, operations_that_follow_each_other_are_not) {
+TEST(watchdog, successive_operations_are_not_stuck) {
   std::atomic<std::uint64_t> operation{1};
   std::atomic<int> stuck{0}, checks{0};
   watch_options options = quick_options(operation, 1h);
   options.operation = [&]() -> isthmus::watched_operation {
     ++checks;
-    return {++operation, {}};  // each look finds another one
+    return {++operation, {}};  // a different operation at each check
   };
   options.timeout = 0.5ms;
   options.on_stuck = [&](std::uint64_t) { return ++stuck > 0; };
@@ -73,8 +73,8 @@ TEST(watchdog, operations_that_follow_each_other_are_not) {
   EXPECT_EQ(stuck, 0);
 }
 
-// A captured call has one id each time that it is replayed.
-TEST(watchdog, an_id_that_has_come_again_has_its_time_anew) {
+// A captured call has the same id in every replay.
+TEST(watchdog, reused_id_restarts_the_timeout) {
   std::atomic<std::uint64_t> operation{5};
   std::mutex mutex;
   std::vector<watchdog_clock::time_point> reports;
@@ -93,7 +93,7 @@ TEST(watchdog, an_id_that_has_come_again_has_its_time_anew) {
   EXPECT_GE(reports[2] - reports[0], 60ms);
 }
 
-TEST(watchdog, time_counts_from_when_the_operation_began_where_that_is_known) {
+TEST(watchdog, timeout_counts_from_a_known_start_time) {
   std::atomic<int> stuck{0};
   std::atomic<std::uint64_t> operation{1};
   watch_options options = quick_options(operation, 1h);
@@ -103,7 +103,7 @@ TEST(watchdog, time_counts_from_when_the_operation_began_where_that_is_known) {
   EXPECT_TRUE(becomes_true([&] { return stuck > 0; }));
 }
 
-TEST(watchdog, what_waits_is_looked_at_more_closely_before_it_is_late) {
+TEST(watchdog, on_wait_runs_before_the_timeout) {
   std::atomic<std::uint64_t> operation{3};
   std::atomic<int> waits{0};
   watch_options options = quick_options(operation, 1h);
@@ -113,7 +113,7 @@ TEST(watchdog, what_waits_is_looked_at_more_closely_before_it_is_late) {
   EXPECT_TRUE(becomes_true([&] { return waits >= 3; }));
 }
 
-TEST(watchdog, a_failure_elsewhere_releases_until_nothing_is_left_to_do) {
+TEST(watchdog, on_abort_runs_until_it_returns_true) {
   std::atomic<std::uint64_t> operation{1};
   std::atomic<bool> aborted{false};
   std::atomic<int> releases{0}, checks{0};
@@ -129,22 +129,22 @@ TEST(watchdog, a_failure_elsewhere_releases_until_nothing_is_left_to_do) {
   EXPECT_EQ(releases, 0);
   aborted = true;
   for (int i = 1; i <= 10; ++i) {
-    const int before = checks;
+    const int previous = checks;
     watching.wake();
-    ASSERT_TRUE(becomes_true([&] { return checks > before; })) << "woken, it looks at once";
+    ASSERT_TRUE(becomes_true([&] { return checks > previous; })) << "wake() must trigger a check";
   }
   EXPECT_EQ(releases, 3);
 }
 
-// A library that ends its kernels may take seconds; the streams of others are released meanwhile.
-TEST(watchdog, what_takes_long_delays_nobody) {
+// A library may take seconds to end its kernels. Other streams must be released in the meantime.
+TEST(watchdog, slow_actions_do_not_delay_other_watches) {
   std::atomic<std::uint64_t> operation{1};
   std::atomic<bool> may_continue{false}, failed{false};
-  std::atomic<int> entered{0}, released{0}, others{0};
+  std::atomic<int> entry_count{0}, released{0}, other_count{0};
   watch_options slow = quick_options(operation, 1ms);
   slow.has_slow_actions = true;
   slow.on_stuck = [&](std::uint64_t) {
-    ++entered;
+    ++entry_count;
     failed = true;
     while (!may_continue) std::this_thread::sleep_for(1ms);
     return true;
@@ -154,27 +154,27 @@ TEST(watchdog, what_takes_long_delays_nobody) {
     ++released;
     return false;
   };
-  watch_options other = quick_options(operation, 1ms);
-  other.on_stuck = [&](std::uint64_t) { return ++others > 0; };
+  watch_options other_options = quick_options(operation, 1ms);
+  other_options.on_stuck = [&](std::uint64_t) { return ++other_count > 0; };
   {
-    const watch first(std::move(slow)), second(std::move(other));
-    EXPECT_TRUE(becomes_true([&] { return entered == 1 && released > 2; }));
-    const int before = others;
-    EXPECT_TRUE(becomes_true([&] { return others > before + 2; }));
+    const watch first(std::move(slow)), second(std::move(other_options));
+    EXPECT_TRUE(becomes_true([&] { return entry_count == 1 && released > 2; }));
+    const int previous = other_count;
+    EXPECT_TRUE(becomes_true([&] { return other_count > previous + 2; }));
     may_continue = true;
   }
-  EXPECT_EQ(entered, 1);
+  EXPECT_EQ(entry_count, 1);
 }
 
-TEST(watchdog, a_device_that_fails_is_reported) {
+TEST(watchdog, exceptions_are_reported_to_on_error) {
   std::atomic<std::uint64_t> operation{1};
   std::mutex mutex;
   std::string message;
   watch_options options = quick_options(operation, 1h);
   options.operation = []() -> isthmus::watched_operation { throw std::runtime_error("no such device"); };
-  options.on_error = [&](const char* what) {
+  options.on_error = [&](const char* text) {
     const std::lock_guard lock(mutex);
-    message = what;
+    message = text;
   };
   const watch watching(std::move(options));
   EXPECT_TRUE(becomes_true([&] {
@@ -183,10 +183,10 @@ TEST(watchdog, a_device_that_fails_is_reported) {
   }));
 }
 
-// Watches of many threads come and go; after its end nothing of a watch is called.
-TEST(watchdog, nothing_is_called_after_the_end) {
+// Many threads create and destroy watches. No function of a watch may be called after its destruction.
+TEST(watchdog, no_function_is_called_after_destruction) {
   std::vector<std::jthread> threads;
-  std::atomic<int> late{0};
+  std::atomic<int> late_count{0};
   for (int thread = 0; thread < 4; ++thread)
     threads.emplace_back([&] {
       for (int round = 0; round < 100; ++round) {
@@ -195,12 +195,12 @@ TEST(watchdog, nothing_is_called_after_the_end) {
         options.interval = 1ms;
         options.timeout = 0s;
         options.has_slow_actions = round % 2 == 0;
-        options.operation = [&late, alive]() -> isthmus::watched_operation {
-          late += *alive ? 0 : 1;
+        options.operation = [&late_count, alive]() -> isthmus::watched_operation {
+          late_count += *alive ? 0 : 1;
           return {1, {}};
         };
-        options.on_stuck = [&late, alive](std::uint64_t) {
-          late += *alive ? 0 : 1;
+        options.on_stuck = [&late_count, alive](std::uint64_t) {
+          late_count += *alive ? 0 : 1;
           return true;
         };
         {
@@ -212,18 +212,18 @@ TEST(watchdog, nothing_is_called_after_the_end) {
       }
     });
   threads.clear();
-  EXPECT_EQ(late, 0);
+  EXPECT_EQ(late_count, 0);
 }
 
 #if defined(__SANITIZE_THREAD__)
-constexpr bool threads_after_fork = false;  // its runtime forbids them
+constexpr bool threads_after_fork = false;  // the sanitizer's runtime does not allow them
 #else
 constexpr bool threads_after_fork = true;
 #endif
 
-// fork copies no threads: a child has a watchdog of its own, and its exit waits for nobody else's.
-TEST(watchdog, a_child_of_the_process_has_one_of_its_own_and_can_exit) {
-  if (!threads_after_fork) GTEST_SKIP() << "this sanitizer allows no threads after fork";
+// fork does not copy threads: a child has its own watchdog thread, and its exit must not wait for the parent's.
+TEST(watchdog, forked_child_has_its_own_watchdog) {
+  if (!threads_after_fork) GTEST_SKIP() << "this sanitizer does not allow threads after fork";
   std::atomic<std::uint64_t> operation{1};
   std::atomic<int> checks{0};
   watch_options options = quick_options(operation, 1h);
@@ -244,19 +244,19 @@ TEST(watchdog, a_child_of_the_process_has_one_of_its_own_and_can_exit) {
     }
     parents->wake();
     parents.reset();
-    std::exit(0);  // with everything that runs at a process's end
+    std::exit(0);  // runs all exit handlers
   }
   int status = -1;
   EXPECT_TRUE(becomes_true([&] { return waitpid(child, &status, WNOHANG) == child; }));
   if (status == -1) kill(child, SIGKILL);
   EXPECT_EQ(status, 0);
-  const int before = checks;
-  EXPECT_TRUE(becomes_true([&] { return checks > before; })) << "the parent's goes on";
+  const int previous = checks;
+  EXPECT_TRUE(becomes_true([&] { return checks > previous; })) << "the parent's watchdog must continue";
 }
 
-// ---- marks ---------------------------------------------------------------------------------------------
+// ---- completion events ---------------------------------------------------------------------------------
 
-TEST(completion_events, one_a_second_and_always_the_newest) {
+TEST(completion_events, keep_one_per_second_and_the_newest) {
   completion_events<int> events;
   const auto begin = watchdog_clock::now();
   for (int i = 0; i <= 2050; ++i) events.add(i, begin + i * 1ms);
@@ -268,8 +268,8 @@ TEST(completion_events, one_a_second_and_always_the_newest) {
   EXPECT_EQ(remaining.back(), 2050);
 }
 
-// A peer is killed right after the last call of the first second, and no further call follows.
-TEST(completion_events, the_last_call_is_watched_though_one_of_the_same_second_was_before_it) {
+// A peer is killed right after the last call of the first second. No call follows.
+TEST(completion_events, last_call_of_a_second_is_watched) {
   std::mutex mutex;
   completion_events<bool> ends;  // whether the stream has passed them
   std::atomic<bool> aborted{false};
@@ -278,7 +278,7 @@ TEST(completion_events, the_last_call_is_watched_though_one_of_the_same_second_w
   options.interval = 2ms;
   options.operation = [&]() -> isthmus::watched_operation {
     const std::lock_guard lock(mutex);
-    while (!ends.empty() && watchdog_clock::now() - *ends.oldest().since >= 40ms && ends.oldest_event())
+    while (!ends.empty() && watchdog_clock::now() - *ends.oldest().start_time >= 40ms && ends.oldest_event())
       ends.drop_oldest();
     return ends.empty() ? isthmus::watched_operation{} : ends.oldest();
   };

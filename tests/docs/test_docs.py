@@ -1,11 +1,10 @@
-"""Every code block of the documentation that follows a comment `<!-- test: ... -->` is compiled and run.
+"""Compiles and runs all code blocks of the documentation that follow a comment `<!-- test: ... -->`.
 
-The comment holds `prints "TEXT"` (each TEXT must be in the output), and for programs `ranks N` to start
-N processes under MPI. Languages: c, cpp (MPI and SYCL), python, sh.
+The comment can contain `prints "TEXT"` (each TEXT must be in the output) and `ranks N` (start N processes under
+MPI). Languages: c, cpp (MPI and SYCL), python, sh.
 
-`<!-- test: file NAME -->` makes the block a file. The page's sh blocks then run in a folder of their own that
-holds all its files, with ISTHMUS (this checkout) and VENV (its virtual environment) set: a page that says "save
-this, compile it like that" is held to both.
+`<!-- test: file NAME -->` saves the block as a file. The sh blocks of the page then run in a folder that
+contains all of its files, with ISTHMUS (this checkout) and VENV (its virtual environment) set.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ class Block:
     code: str
     expected_output: list[str]
     ranks: int
-    file: str | None = None  # the block is this file of its page
-    files: dict[str, str] = field(default_factory=dict)  # sh: what the page's folder holds
+    file: str | None = None  # name of the file, if the block is a file
+    files: dict[str, str] = field(default_factory=dict)  # sh: files of the page
 
 
 def read_blocks(document: Path) -> list[Block]:
@@ -63,7 +62,7 @@ def read_blocks(document: Path) -> list[Block]:
     for block in runnable:
         block.files = files
     has_shell_block = any(block.language == "sh" for block in runnable)
-    assert has_shell_block or not files, f"{document}: no sh block uses its files {list(files)}"
+    assert has_shell_block or not files, f"{document}: no sh block uses the files {list(files)}"
     return runnable
 
 
@@ -99,7 +98,7 @@ def run_command(command: list[str], folder: Path) -> str:
 
 
 def compile_block(block: Block, folder: Path) -> list[str]:
-    """Builds a C or C++ block; returns the command that starts it."""
+    """Compiles a C or C++ block. Returns the command that runs it."""
     program = folder / "program"
     library = BUILD / "lib"
     flags = [f"-I{ROOT / 'include'}", f"-L{library}", f"-Wl,-rpath,{library}", "-Wall", "-Wextra", "-Werror"]
@@ -129,7 +128,7 @@ def test_block(block: Block, tmp_path: Path) -> None:
         folder = tmp_path
         command = [sys.executable, "program.py"]
     else:
-        assert block.language == "sh", f"no way to run {block.language}"
+        assert block.language == "sh", f"language {block.language} is not supported"
         if block.files:
             folder = tmp_path
             for name, text in block.files.items():
@@ -140,6 +139,10 @@ def test_block(block: Block, tmp_path: Path) -> None:
         assert text in output, f"{block.location}: {text!r} is not in\n{output}"
 
 
-def test_readme_has_runnable_blocks() -> None:
-    languages = {block.language for block in all_blocks() if block.location.startswith("README.md")}
-    assert {"c", "cpp", "python"} <= languages
+def languages_of(page: str) -> set[str]:
+    return {block.language for block in read_blocks(ROOT / page)}
+
+
+def test_front_pages_have_runnable_blocks() -> None:
+    assert {"cpp", "python"} <= languages_of("README.md")
+    assert "c" in languages_of("docs/start/c.md")

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The campaign of faults: in each trial one befalls one rank, and what all ranks saw is judged.
+"""The fault campaign: each trial injects one fault into one rank, then checks what all ranks reported.
 
     tests/faults/campaign.py --trials 1000 --seed 1 [--out RECORD.json] [--only FRONT_END/BACKEND/FAULT]
 
-The choice is random and follows from the seed; --only (part of such a name) narrows it. Exits with 1 when any
+Trials are random but determined by the seed; --only (part of such a name) restricts them. Exits with 1 if any
 rank hung, was late, named the wrong rank, or computed a wrong result.
 """
 
@@ -30,33 +30,35 @@ import front_ends
 from decision import HARMLESS, Outcome, events_of, first, judge
 
 TIMEOUT_S = 3.0
-HUNG_S = 25.0  # after the fault
-FAULT_DEADLINE_S = 60.0  # for the fault
-MAX_TRIES = 3  # of a trial that went wrong while the machine was too busy to tell
+HUNG_S = 25.0  # limit for all errors after the fault
+FAULT_DEADLINE_S = 60.0  # limit for the fault to occur
+MAX_TRIES = 3  # a trial is repeated if the machine was too busy to judge it
 LETHAL = ["kill", "exit", "stop_long", "stop_short"]
 LIMITS = ["enomem", "emfile"]
 
-# Front end, backend, faults, weight: what costs a second of processor time comes less often.
+# Front end, backend, faults, weight. Trials that cost a second of CPU time have lower weights.
 PLAN: list[tuple[str, str, list[str], int]] = [
-    ("c", "host", [*LETHAL, *LIMITS, "cut", "drop", "full_shm", "full_disk"], 48),
+    ("c", "shm", [*LETHAL, *LIMITS, "cut", "drop", "full_shm", "full_disk"], 48),
     ("c", "faulty", ["plugin_fails", "plugin_throws", "plugin_throws_int"], 12),
     ("c", "nccl", LETHAL, 10),
     ("c", "copy_engine", LETHAL, 8),
     ("mpi", "mpi", ["kill", "exit", "stop_long", "stop_short"], 6),
-    ("mpi", "host", ["kill", "exit", "stop_long", "stop_short", "emfile"], 6),
-    ("python", "host", [*LETHAL, "emfile", "raise"], 18),
-    ("torch", "host", [*LETHAL, "raise"], 10),
-    ("sycl", "host", LETHAL, 6),
+    ("mpi", "shm", ["kill", "exit", "stop_long", "stop_short", "emfile"], 6),
+    ("python", "shm", [*LETHAL, "emfile", "raise"], 18),
+    ("torch", "shm", [*LETHAL, "raise"], 10),
+    ("sycl", "shm", LETHAL, 6),
 ]
 
 
 def choose(generator: random.Random, only: str) -> dict[str, Any]:
-    """The next trial."""
+    """Chooses the next trial."""
     while True:
         front_end, backend, faults, _ = generator.choices(PLAN, weights=[entry[3] for entry in PLAN])[0]
         fault = generator.choice(faults)
         ranks = generator.choice([2, 3, 3, 4])
-        is_at_creation = fault in ("kill", "exit", "stop_long") and front_end == "c" and generator.random() < 0.15
+        is_at_creation = (
+            fault in ("kill", "exit", "stop_long") and front_end == "c" and generator.random() < 0.15
+        )
         spec = {
             "front_end": front_end,
             "backend": backend,
@@ -71,27 +73,25 @@ def choose(generator: random.Random, only: str) -> dict[str, Any]:
         }
         if fault in (*LIMITS, "cut", "drop", "raise"):
             spec["delay_us"] = 0
-        if fault in (
-            "cut",
-            "drop",
-        ):  # rank 0's process holds the store: it would be the others that are cut off
+        # Not rank 0, because its process holds the store: the other ranks would be cut off instead.
+        if fault in ("cut", "drop"):
             spec["faulty_rank"] = generator.randrange(1, ranks)
-        # Where a fault must be noticed there are calls until it is; where not, a few after it.
+        # A fault that must be noticed gets calls until it is; a harmless one only a few calls after it.
         spec["calls"] = spec["at"] + (60 if fault in HARMLESS else 100_000)
         if only in f"{front_end}/{backend}/{fault}":
             return spec
 
 
 def obstacle(spec: dict[str, Any]) -> str:
-    """Why this machine can't play the trial; "" where it can."""
+    """Returns the reason why this machine cannot run the trial, or ""."""
     if spec["front_end"] == "mpi" and not (front_ends.BUILD / "bin" / "fault_worker_mpi").exists():
         return "built without MPI"
     if spec["front_end"] == "sycl" and not (front_ends.BUILD / "bin" / "fault_worker_sycl").exists():
         return "built without SYCL"
     if spec["fault"] in front_ends.FULL and not can_mount():
-        return f"needs root, to mount a small {front_ends.FULL[spec['fault']]}"
+        return f"needs root to mount a small {front_ends.FULL[spec['fault']]}"
     if spec["fault"] == "drop" and not front_ends.can_separate():
-        return "needs root and ip, to make network namespaces"
+        return "needs root and ip to create network namespaces"
     if spec["front_end"] == "torch" and not front_ends.has_torch():
         return "no PyTorch, or isthmus.torch is not built"
     return ""
@@ -103,16 +103,16 @@ def can_mount() -> bool:
 
 
 class LoadMonitor:
-    """How late this process, which does little, gets its turn: as late may ranks be without a fault."""
+    """Detects an overloaded machine by scheduling delays of this process; ranks may be delayed as much."""
 
     LIMIT_S = 0.25
 
     def __init__(self) -> None:
         self._last = time.monotonic()
-        self._late: list[float] = []  # when it was too late
+        self._late: list[float] = []  # times of excessive delays
 
     def sample(self) -> None:
-        """Called by a loop that sleeps for 10 ms."""
+        """Call this from a loop that sleeps for 10 ms."""
         now = time.monotonic()
         if now - self._last > self.LIMIT_S:
             self._late.append(now)
@@ -124,7 +124,7 @@ class LoadMonitor:
 
 @dataclass
 class Trial:
-    """One that runs."""
+    """A running trial."""
 
     spec: dict[str, Any]
     tries: int = 1
@@ -140,7 +140,7 @@ class Trial:
         return [events_of(self.folder, rank) for rank in range(self.spec["ranks"])]
 
     def step(self) -> bool:
-        """Looks once; True when the trial is over."""
+        """Polls the trial; returns True when it is over."""
         now = time.monotonic()
         if not self.settled:
             events = self.events()
@@ -161,7 +161,7 @@ class Trial:
         return False
 
     def _have_all_finished(self, events: list[list[dict[str, Any]]]) -> bool:
-        """Whether every rank but a lost one has its error, or has come to its end."""
+        """Whether every rank except a lost one has reported an error or finished."""
         is_lost = self.spec["fault"] not in HARMLESS
         return all(
             first(seen, "failed")
@@ -173,7 +173,7 @@ class Trial:
 
     def _settle(self, fault: dict[str, Any] | None, now: float) -> None:
         if fault:
-            self._resume(fault["pid"])  # a stopped rank must not write into the memory of those that gave up
+            self._resume(fault["pid"])  # a stopped rank must not write into memory of ranks that aborted
             time.sleep(0.05)
         (self.folder / "settled").touch()
         self.settled = now
@@ -195,7 +195,7 @@ class Trial:
         for process in self.processes:
             process.close()
         front_ends.clean(self.spec, self.folder)
-        path = self.folder / "said"
+        path = self.folder / "output"
         outcome = judge(self.spec, self.events(), path.read_text(errors="replace") if path.exists() else "")
         if self.hung and not outcome.counts["hung"]:
             outcome.add("hung", "at the end")
@@ -207,7 +207,7 @@ class Trial:
 def run_trials(
     trials: int, seed: int, only: str, jobs: int, limit_s: float
 ) -> Iterator[tuple[dict[str, Any], Outcome]]:
-    """Plays the trials, several at a time, and yields each when it is over."""
+    """Runs several trials at a time and yields each when it is over."""
     generator = random.Random(seed)
     running: list[Trial] = []
     started, end = 0, time.monotonic() + limit_s
@@ -238,7 +238,7 @@ def run_trials(
 
 
 def cost(trial: Trial) -> int:
-    """In processor time: most ranks wait, but streams of the stand-ins are threads that look."""
+    """Relative CPU cost: most ranks wait, but streams of the stand-ins are polling threads."""
     if trial.spec["backend"] in front_ends.DEVICE_BACKENDS:
         return 4
     return 2 if trial.spec["front_end"] in ("mpi", "sycl") else 1
@@ -251,13 +251,13 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def find_leftovers(before: set[str]) -> list[str]:
-    """For information: another program of this machine may have made them."""
-    return sorted(name for name in set(os.listdir("/dev/shm")) - before if "isthmus" in name)
+def find_leftovers(files_before: set[str]) -> list[str]:
+    """Leftover files, for information only: another program may have created them."""
+    return sorted(name for name in set(os.listdir("/dev/shm")) - files_before if "isthmus" in name)
 
 
 def summarize(results: list[tuple[dict[str, Any], Outcome]]) -> list[dict[str, Any]]:
-    """A row for each front end, backend and fault."""
+    """One row for each front end, backend and fault."""
     groups: dict[tuple[str, str, str], list[Outcome]] = {}
     for spec, outcome in results:
         groups.setdefault((spec["front_end"], spec["backend"], spec["fault"]), []).append(outcome)
@@ -285,7 +285,7 @@ def print_table(rows: list[dict[str, Any]]) -> None:
 
 
 def save(path: Path, rows: list[dict[str, Any]], command: str) -> None:
-    """In the format of all measurements (isthmus.records): for each row the time until the rank was named."""
+    """Writes records (isthmus.records): for each row the time until the faulty rank was named."""
     from isthmus import machine, records
 
     entries = [
@@ -318,14 +318,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="part of FRONT_END/BACKEND/FAULT")
     parser.add_argument(
-        "--jobs", type=int, default=3 * (os.cpu_count() or 2), help="trials at a time: most wait"
+        "--jobs", type=int, default=3 * (os.cpu_count() or 2), help="concurrent trials; most ranks wait"
     )
     parser.add_argument(
-        "--limit", type=float, default=1e9, metavar="S", help="no new trial after so many seconds"
+        "--limit", type=float, default=1e9, metavar="S", help="start no trial after this many seconds"
     )
-    parser.add_argument("--out", type=Path, help="write a record of the measurements' format")
+    parser.add_argument("--out", type=Path, help="record file to write")
     options = parser.parse_args()
-    before, begin = set(os.listdir("/dev/shm")), time.monotonic()
+    files_before, begin = set(os.listdir("/dev/shm")), time.monotonic()
     front_ends.prepare()
     results = []
     for spec, outcome in run_trials(options.trials, options.seed, options.only, options.jobs, options.limit):
@@ -337,11 +337,11 @@ def main() -> int:
     rows = summarize(results)
     print_table(rows)
     failed = sum(1 for _, outcome in results if outcome.problems)
-    leftovers = find_leftovers(before)
+    leftovers = find_leftovers(files_before)
     for name in leftovers:
-        print(f"left behind: /dev/shm/{name}")
+        print(f"leftover file: /dev/shm/{name}")
     if disturbed := sum(outcome.counts["disturbed"] for _, outcome in results):
-        print(f"{disturbed} could not be judged: the machine was too busy")
+        print(f"{disturbed} trials could not be judged because the machine was too busy")
     print(
         f"{len(results)} trials, seed {options.seed}, {failed} with problems, {time.monotonic() - begin:.0f} s"
     )

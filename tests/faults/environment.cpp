@@ -1,4 +1,4 @@
-// The environment of a rank: what it is told, its buffers, its log of events.
+// The environment of a rank: its trial, its buffers, its event log.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <isthmus/memory.h>
@@ -30,16 +30,19 @@ class host_buffers final : public trial_buffers {
   std::vector<std::int32_t> m_memory = std::vector<std::int32_t>(buffer_elements);
 };
 
-// Of a device whose memory the host reaches: the stand-in's. Its functions are those of CUDA.
+// Buffers on a device whose memory the host can access: the stand-in, whose functions are those of CUDA.
 class device_buffers final : public trial_buffers {
  public:
-  device_buffers(const trial& spec, isthmus_communicator communicator, int device) : m_spec(spec), m_rank(device) {
+  device_buffers(const trial& spec, isthmus_communicator communicator, int device)
+      : m_spec(spec), m_rank(device) {
     void* const library = dlopen(variable("ISTHMUS_CUDA_RUNTIME_LIBRARY").c_str(), RTLD_NOW);
-    if (library == nullptr) throw std::runtime_error("the stand-in of the runtime is missing");
+    if (library == nullptr)
+      throw std::runtime_error(
+          "cannot load the stand-in of the CUDA runtime; check ISTHMUS_CUDA_RUNTIME_LIBRARY");
     const auto function = [&](const char* name) {
-      void* const found = dlsym(library, name);
-      if (found == nullptr) throw std::runtime_error(std::string("the stand-in lacks ") + name);
-      return found;
+      void* const symbol = dlsym(library, name);
+      if (symbol == nullptr) throw std::runtime_error(std::string("the stand-in has no function ") + name);
+      return symbol;
     };
     m_query = reinterpret_cast<query*>(function("cudaStreamQuery"));
     reinterpret_cast<int (*)(int)>(function("cudaSetDevice"))(device);
@@ -64,7 +67,8 @@ class device_buffers final : public trial_buffers {
  private:
   using query = int(void*);
 
-  // What was on the stream belongs to the program, which has to wait for it; and it must come to its end.
+  // Work on the stream uses buffers of the program, which must wait for it; the stream must become
+  // idle in time.
   void drain() const {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(15);
     while (m_query(m_stream) != 0) {
@@ -87,8 +91,8 @@ trial trial_of_environment() {
   trial spec;
   spec.fault = variable("FAULT");
   spec.faulty_rank = std::stoi(variable("FAULT_RANK", "0"));
-  spec.at_call = std::stoull(variable("FAULT_AT", "0"));
-  spec.at_creation = variable("FAULT_AT") == "0";
+  spec.fault_call = std::stoull(variable("FAULT_AT", "0"));
+  spec.is_at_creation = variable("FAULT_AT") == "0";
   spec.delay_us = std::stoi(variable("FAULT_DELAY_US", "0"));
   spec.calls = std::stoull(variable("FAULT_CALLS", "100"));
   spec.seed = std::stoull(variable("FAULT_SEED", "1"));
@@ -117,7 +121,7 @@ void write_event(const trial& spec, int rank, nlohmann::json event) {
   event["time"] = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   event["pid"] = getpid();
   const std::string line = event.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  // Opened at the start, for a rank that has no descriptor left.
+  // Opened at the start, because a rank may have no free descriptor later.
   static const int file = open((spec.folder + "/rank." + std::to_string(rank)).c_str(),
                                O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   [[maybe_unused]] const ssize_t written = write(file, line.data(), line.size());

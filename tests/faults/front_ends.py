@@ -1,4 +1,4 @@
-"""How the ranks of a trial are started: C programs, MPI jobs, and Python's and PyTorch's, from a server."""
+"""Starts the ranks of a trial: C programs, MPI jobs, and Python and PyTorch ranks from a fork server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STANDINS = BUILD / "lib" / "standins"
 VENV = ROOT / ".venv"
 
 CONFIGS = {
-    "host": '[[rule]]\nuse = "host"\n',
+    "shm": '[[rule]]\nuse = "shm"\n',
     "mpi": '[[rule]]\nuse = "mpi"\n',
     "faulty": f'[[rule]]\nuse = "faulty"\n[plugins]\nfaulty = "{STANDINS}/libfaulty_plugin.so"\n',
     "nccl": '[[rule]]\nuse = "nccl"\n',
@@ -33,13 +33,13 @@ DEVICES = {
     "ISTHMUS_NVRTC_LIBRARY": f"{STANDINS}/libstandin_compilers.so",
 }
 DEVICE_BACKENDS = ("nccl", "copy_engine")
-# In these trials nothing is free in that folder.
+# These folders are full during the trial.
 FULL = {"full_shm": "/dev/shm", "full_disk": "/var/tmp"}
 SERVER = multiprocessing.get_context("forkserver")
 
 
 class Process:
-    """One process of a trial, whoever started it."""
+    """One process of a trial, started by subprocess or by the fork server."""
 
     def __init__(self, started: subprocess.Popen[bytes] | BaseProcess) -> None:
         self._started = started
@@ -66,7 +66,7 @@ class Process:
 
 
 def prepare() -> None:
-    """Starts the server of Python's ranks; NumPy and Isthmus are imported there, once."""
+    """Starts the fork server of Python ranks, which imports NumPy and Isthmus once."""
     SERVER.set_forkserver_preload(
         ["numpy", "isthmus", "rank_main", *(["isthmus.torch"] if has_torch() else [])]
     )
@@ -78,7 +78,8 @@ def has_torch() -> bool:
     return subprocess.run(program, capture_output=True, check=False).returncode == 0
 
 
-# Two networks that a cable joins: the lost rank is alone in one. Of the range for benchmarks (RFC 2544).
+# Two network namespaces joined by a cable; the lost rank is alone in one. The addresses are from the range for
+# benchmarks (RFC 2544).
 ADDRESS, NEIGHBOR = "198.18.0.1", "198.18.0.2"
 
 
@@ -87,20 +88,33 @@ def networks(folder: Path) -> tuple[str, str]:
 
 
 def ip(*arguments: str, check: bool = True) -> bool:
-    done = subprocess.run(["ip", *arguments], capture_output=True, check=check)
-    return done.returncode == 0
+    completed = subprocess.run(["ip", *arguments], capture_output=True, check=check)
+    return completed.returncode == 0
 
 
 def separate(folder: Path) -> tuple[str, str]:
-    here, alone = networks(folder)
-    for name in (here, alone):
+    parent_network, isolated_network = networks(folder)
+    for name in (parent_network, isolated_network):
         ip("netns", "add", name)
         ip("-n", name, "link", "set", "lo", "up")
-    ip("-n", here, "link", "add", "lan", "type", "veth", "peer", "name", "lan", "netns", alone)
-    for name, address in ((here, ADDRESS), (alone, NEIGHBOR)):
+    ip(
+        "-n",
+        parent_network,
+        "link",
+        "add",
+        "lan",
+        "type",
+        "veth",
+        "peer",
+        "name",
+        "lan",
+        "netns",
+        isolated_network,
+    )
+    for name, address in ((parent_network, ADDRESS), (isolated_network, NEIGHBOR)):
         ip("-n", name, "address", "add", f"{address}/30", "dev", "lan")
         ip("-n", name, "link", "set", "lan", "up")
-    return here, alone
+    return parent_network, isolated_network
 
 
 @functools.cache
@@ -118,13 +132,13 @@ def can_separate() -> bool:
 
 
 def clean(spec: dict[str, Any], folder: Path) -> None:
-    """What of the trial its processes don't take along."""
+    """Removes what outlives the processes of the trial."""
     for name in networks(folder) if spec["fault"] == "drop" else ():
         ip("netns", "delete", name, check=False)
 
 
 def variables(spec: dict[str, Any], folder: Path) -> dict[str, str]:
-    """What the ranks read (environment.cpp, rank_main.py)."""
+    """The environment that the ranks read (environment.cpp, rank_main.py)."""
     config = folder / "isthmus.toml"
     config.write_text(CONFIGS[spec["backend"]])
     config.chmod(0o600)
@@ -146,16 +160,16 @@ def variables(spec: dict[str, Any], folder: Path) -> dict[str, str]:
         "OMP_NUM_THREADS": 1,
         "PYTHONWARNINGS": "ignore",
     }
-    if spec["fault"] == "full_disk":  # wherever something of the user's could go
+    if spec["fault"] == "full_disk":  # every folder for files of the user
         settings |= dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"), FULL["full_disk"])
-    if spec["front_end"] == "sycl":  # the CPU device, which its runtime does not find by itself
+    if spec["front_end"] == "sycl":  # the SYCL runtime does not find its CPU device without this
         settings |= {"OCL_ICD_FILENAMES": VENV / "lib" / "libintelocl.so"}
     devices = DEVICES if spec["backend"] in DEVICE_BACKENDS else {}
     return {name: str(value) for name, value in settings.items()} | devices
 
 
 def start(spec: dict[str, Any], folder: Path) -> list[Process]:
-    """All ranks of the trial; what they say goes to the file `said`."""
+    """Starts all ranks of the trial; their output goes to the file `output`."""
     environment = variables(spec, folder)
     ranks = spec["ranks"]
     if spec["front_end"] in ("python", "torch"):
@@ -167,7 +181,7 @@ def start(spec: dict[str, Any], folder: Path) -> list[Process]:
         return processes
     full = FULL.get(spec["fault"])
     mount_command = ["unshare", "-m", str(Path(__file__).parent / "with_full"), full] if full else []
-    with open(folder / "said", "wb") as output:
+    with open(folder / "output", "wb") as output:
         if spec["front_end"] == "mpi":
             launcher = [str(VENV / "bin" / "mpiexec"), "-disable-auto-cleanup", "-n", str(ranks)]
             commands = [[*launcher, str(BUILD / "bin" / "fault_worker_mpi")]]
@@ -177,12 +191,20 @@ def start(spec: dict[str, Any], folder: Path) -> list[Process]:
             rank_arguments = ["--size", str(ranks), "--id", str(folder / "id")]
             name = "fault_worker_sycl" if spec["front_end"] == "sycl" else "fault_worker"
             program = str(BUILD / "bin" / name)
-            commands = [[*mount_command, program, "--rank", str(rank), *rank_arguments] for rank in range(ranks)]
+            commands = [
+                [*mount_command, program, "--rank", str(rank), *rank_arguments] for rank in range(ranks)
+            ]
             if spec["fault"] == "drop":
-                here, alone = separate(folder)
+                parent_network, isolated_network = separate(folder)
                 environment |= {"FAULT_ADDRESS": ADDRESS}
                 commands = [
-                    ["ip", "netns", "exec", alone if rank == spec["faulty_rank"] else here, *command]
+                    [
+                        "ip",
+                        "netns",
+                        "exec",
+                        isolated_network if rank == spec["faulty_rank"] else parent_network,
+                        *command,
+                    ]
                     for rank, command in enumerate(commands)
                 ]
         return [

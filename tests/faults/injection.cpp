@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// No more address space than is in use.
+// Limits the address space to what is in use.
 void exhaust_memory() {
   std::ifstream file("/proc/self/statm");
   rlim_t pages = 0;
@@ -28,7 +28,7 @@ void exhaust_memory() {
   setrlimit(RLIMIT_AS, &limit);
 }
 
-// No descriptor is free.
+// Uses up all file descriptors.
 void exhaust_descriptors() {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
@@ -38,7 +38,7 @@ void exhaust_descriptors() {
   }
 }
 
-// As if a cable was pulled and both ends noticed: the connections of this process to others.
+// Like a pulled cable that both ends notice: shuts down all network connections of this process.
 void cut_connections() {
   for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
     const int fd = std::atoi(entry.path().filename().c_str());
@@ -50,8 +50,8 @@ void cut_connections() {
   }
 }
 
-// As if a cable was pulled and nobody noticed: nothing comes or goes, and no connection breaks. The network of
-// this rank is its own (front_ends.py).
+// Like a pulled cable that no end notices: packets are lost, but no connection breaks. This rank has its own
+// network namespace (front_ends.py).
 void drop_packets() {
   if (std::system("ip link set lan down") != 0) std::abort();
 }
@@ -77,7 +77,7 @@ void injection::inject() const {
   if (fault == "emfile") exhaust_descriptors();
   if (fault == "cut") cut_connections();
   if (fault == "drop") drop_packets();
-  // Faults of a backend are brought on by the plug-in; a full /dev/shm by the campaign.
+  // The plug-in injects backend faults, and the campaign fills /dev/shm.
 }
 
 }  // namespace faults

@@ -1,4 +1,4 @@
-// The faults that a rank brings on itself.
+// Faults that a rank injects into itself.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace faults {
 class injection {
  public:
   injection(const trial& spec, int rank) : m_spec(spec), m_is_faulty(rank == spec.faulty_rank), m_rank(rank) {}
-  // From now on, or after the delay. Nothing on the other ranks.
+  // Injects the fault now, or after the delay of the trial. Does nothing on other ranks.
   void schedule();
 
  private:

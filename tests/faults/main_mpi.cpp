@@ -1,4 +1,4 @@
-// A rank that meets the others by MPI: mpiexec -n N worker_mpi
+// A rank that connects through MPI: mpiexec -n N worker_mpi
 #include <cstdio>
 #include <exception>
 #include <isthmus/mpi.hpp>
@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
                          [&](const isthmus_communicator_options& options, isthmus_communicator* communicator) {
                            return isthmus_communicator_create_mpi(&table, &options, communicator);
                          });
-    std::_Exit(result);  // MPI_Finalize waits for all, also for those that are gone
+    std::_Exit(result);  // MPI_Finalize would wait for dead ranks
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "worker: %s\n", failure.what());
     std::_Exit(2);

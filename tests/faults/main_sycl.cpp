@@ -1,5 +1,5 @@
-// A rank in SYCL, of a CPU device: sums on USM and on buffers by turns, with a check of each, until the fault
-// ends them. worker --rank R --size N --id FILE
+// A SYCL rank on a CPU device: alternates sums on USM and on buffers and checks each, until the fault ends the
+// calls. worker --rank R --size N --id FILE
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -38,8 +38,8 @@ class sycl_rank {
       faults::wait_until_settled(m_spec);
     } catch (const std::exception& failure) {
       nlohmann::json fields{{"event", "failed"}, {"in", function}, {"message", failure.what()}, {"result", ""}};
-      if (const auto* const ours = dynamic_cast<const isthmus::exception*>(&failure))
-        fields["ranks"] = ours->ranks();
+      if (const auto* const error = dynamic_cast<const isthmus::exception*>(&failure))
+        fields["ranks"] = error->ranks();
       log(fields);
       faults::wait_until_settled(m_spec);
     }
@@ -53,18 +53,18 @@ class sycl_rank {
         sycl::malloc_shared<std::int32_t>(largest, m_queue), release);
     faults::injection fault(m_spec, m_rank);
     for (std::uint64_t call = 0; call < m_spec.calls; ++call) {
-      if (call == m_spec.at_call) fault.schedule();
+      if (call == m_spec.fault_call) fault.schedule();
       const std::size_t count = sizes[(call * 7 + m_spec.seed) % std::size(sizes)];
-      const bool is_right =
+      const bool is_correct =
           call % 2 == 0 ? sum_of_memory(ranks, memory.get(), call, count) : sum_of_buffer(ranks, call, count);
-      if (!is_right) log({{"event", "wrong_result"}, {"call", call}});
+      if (!is_correct) log({{"event", "wrong_result"}, {"call", call}});
     }
   }
 
   bool sum_of_memory(isthmus::communicator& ranks, std::int32_t* memory, std::uint64_t call,
                      std::size_t count) {
-    const sycl::event filled = m_queue.fill(memory, value_of(call, m_rank), count);
-    ranks.allreduce(m_queue, memory, count, isthmus::reduction_op::sum, {filled}).wait_and_throw();
+    const sycl::event fill_event = m_queue.fill(memory, value_of(call, m_rank), count);
+    ranks.allreduce(m_queue, memory, count, isthmus::reduction_op::sum, {fill_event}).wait_and_throw();
     return std::all_of(memory, memory + count, [&](std::int32_t each) { return each == expected(call); });
   }
 
@@ -95,7 +95,7 @@ class sycl_rank {
 int main(int argc, char** argv) {
   try {
     const auto arguments = topology::parse_rank_arguments(argc, argv);
-    if (!arguments) throw std::runtime_error("--rank, --size and --id are needed");
+    if (!arguments) throw std::runtime_error("--rank, --size and --id are required");
     const faults::trial spec = faults::trial_of_environment();
     sycl_rank rank(spec, arguments->rank, arguments->size);
     rank.run(topology::share_unique_id(arguments->rank, arguments->id_file));

@@ -1,6 +1,6 @@
-// A backend whose enqueue fails on one rank, as a library that breaks would: by a status, or by an exception.
-// The other ranks are inside then, and wait until they are told. Until then it calls nobody: results are the
-// input's.
+// A backend whose enqueue fails on one rank, like a faulty library: by a status or by an exception. The other
+// ranks are inside enqueue at that time and wait until the communicator is aborted. Before the fault it
+// communicates nothing; results equal the input.
 #include <isthmus/backend.h>
 #include <unistd.h>
 
@@ -16,7 +16,7 @@ namespace {
 struct faulty_state {
   const isthmus_backend_context& context;
   bool fails_eventually;
-  int remaining_calls;  // calls until the fault
+  int remaining_calls;  // until the fault
 };
 
 std::string variable(const char* name) {
@@ -39,7 +39,8 @@ isthmus_status fail(const isthmus_backend_context& context) {
 isthmus_status create(const isthmus_backend_context* context, void** result) {
   *result = nullptr;
   if (variable("FAULT_AT") == "0" && is_faulty_rank(*context)) return fail(*context);
-  *result = new (std::nothrow) faulty_state{*context, is_faulty_rank(*context), std::atoi(variable("FAULT_AT").c_str())};
+  *result = new (std::nothrow)
+      faulty_state{*context, is_faulty_rank(*context), std::atoi(variable("FAULT_AT").c_str())};
   return *result == nullptr ? ISTHMUS_ERROR_OUT_OF_MEMORY : ISTHMUS_SUCCESS;
 }
 

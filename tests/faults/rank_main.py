@@ -1,4 +1,4 @@
-"""One rank of a trial in Python: sums with a check of each, until the fault ends them."""
+"""One Python rank of a trial: calls allreduce and checks each result until the fault ends the calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZES = [1, 16, 1000, 20_000, 300_000]
 
 
 class Rank:
-    """What a rank is told (front_ends.variables), and where it writes what it sees."""
+    """The environment of a rank (front_ends.variables) and its event log."""
 
     def __init__(self, variables: dict[str, str], rank: int, size: int) -> None:
         os.environ.update(variables)
@@ -27,7 +27,7 @@ class Rank:
         self.folder = Path(variables["FAULT_FOLDER"])
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         self._file = os.open(self.folder / f"rank.{rank}", flags, 0o600)
-        output = os.open(self.folder / "said", flags, 0o600)
+        output = os.open(self.folder / "output", flags, 0o600)
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.close(output)
@@ -38,7 +38,7 @@ class Rank:
         os.write(self._file, (json.dumps(line) + "\n").encode())
 
     def inject_at(self, call: int) -> None:
-        """The fault, if it is this rank's and its time has come, or a while later."""
+        """Injects the fault, now or after the delay, if this is the faulty rank and the call."""
         if call != self.at_call or self.rank != int(self.variables["FAULT_RANK"]):
             return
         if delay := int(self.variables["FAULT_DELAY_US"]):
@@ -74,14 +74,14 @@ class Rank:
         while not (self.folder / "settled").exists() and time.monotonic() < end:
             time.sleep(0.005)
 
-    def log_failure(self, where: str, failure: Exception) -> None:
-        fields = {"in": where, "message": str(failure), "status": type(failure).__name__, "result": ""}
-        if hasattr(failure, "ranks"):  # PyTorch's exception has none
+    def log_failure(self, location: str, failure: Exception) -> None:
+        fields = {"in": location, "message": str(failure), "status": type(failure).__name__, "result": ""}
+        if hasattr(failure, "ranks"):  # the exception of PyTorch has no ranks
             fields["ranks"] = failure.ranks
         self.log("failed", **fields)
 
     def call_until_failure(self, sum_of: Callable[[int, int], bool], failures: tuple[type, ...]) -> None:
-        """`sum_of(call, elements)`: whether an allreduce was right."""
+        """`sum_of(call, elements)` returns whether the result of an allreduce was right."""
         for call in range(self.calls):
             self.inject_at(call)
             elements = SIZES[(call * 7 + int(self.variables["FAULT_SEED"])) % len(SIZES)]
@@ -95,13 +95,13 @@ class Rank:
 
 
 def run(variables: dict[str, str], rank: int, size: int, path: list[str]) -> None:
-    """The process of one rank."""
+    """Main function of the process of one rank."""
     sys.path[:] = path
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     self = Rank(variables, rank, size)
     try:
         (_call_torch if variables["FAULT_FRONT_END"] == "torch" else _call)(self)
-    except LookupError:  # the fault "raise": what an unhandled exception does
+    except LookupError:  # the fault "raise": exits like after an unhandled exception
         os._exit(1)
 
 
@@ -131,10 +131,10 @@ def _call(self: Rank) -> None:
     self.log("ready")
 
     def sum_of(call: int, elements: int) -> bool:
-        mine = np.full(elements, call + self.rank, np.int32)
+        send_buffer = np.full(elements, call + self.rank, np.int32)
         if call % 16 == 5 and (subcommunicator := comm.split(0, 0)) is not None:
             subcommunicator.close()
-        return bool((comm.allreduce(mine) == call * self.size + sum(range(self.size))).all())
+        return bool((comm.allreduce(send_buffer) == call * self.size + sum(range(self.size))).all())
 
     self.call_until_failure(sum_of, (isthmus.Error,))
     self.wait_until_settled()

@@ -1,5 +1,5 @@
-// A soak: for so many minutes mixed operations with a check of every element, communicators that come and go,
-// many at a time, and more ranks than cores; memory and descriptors have to stay flat.
+// Soak test: for some minutes it runs mixed operations and checks every element, with short-lived
+// communicators, many communicators at a time, and more ranks than cores. Memory and descriptors must not grow.
 //   soak [--minutes M] [--ranks N] [--out RECORDS]
 #include <isthmus/isthmus.h>
 #include <isthmus/memory.h>
@@ -29,7 +29,7 @@ namespace {
 using clock_type = std::chrono::steady_clock;
 
 struct usage {
-  double heap_mb;  // allocated and not freed; what the allocator and threads keep for later comes and goes
+  double heap_mb;  // allocated and not freed; caches of the allocator and of threads do not count
   double resident_mb, shared_mb;
   std::size_t descriptors, threads;
 };
@@ -54,7 +54,7 @@ void check(isthmus_status status, const char* function) {
     throw std::runtime_error(std::string(function) + ": " + topology::last_error().message);
 }
 
-// One communicator whose ranks are threads of this process.
+// A communicator whose ranks are threads of this process.
 class communicator_group {
  public:
   explicit communicator_group(int size) : m_handles(static_cast<std::size_t>(size)) {
@@ -84,8 +84,9 @@ std::int64_t value_of(std::uint64_t call, int rank, std::uint64_t i) {
   return static_cast<std::int64_t>(call * 31 + static_cast<std::uint64_t>(rank) * 7 + i % 101);
 }
 
-// `calls` operations of one rank, the same on all ranks.
-void operate(isthmus_communicator handle, int rank, int size, std::uint64_t seed, int calls, call_statistics& done) {
+// Runs `calls` operations of one rank, the same on all ranks.
+void operate(isthmus_communicator handle, int rank, int size, std::uint64_t seed, int calls,
+             call_statistics& done) {
   std::mt19937_64 random(seed);
   const auto ranks = static_cast<std::uint64_t>(size);
   std::vector<std::int64_t> send, recv;
@@ -145,18 +146,18 @@ void operate_all(const communicator_group& ranks, std::uint64_t seed, int calls,
 
 void use_heap(const communicator_group& ranks) {
   topology::run_on_each_rank(ranks.size(), [&](int rank) {
-    void* own = nullptr;
-    check(isthmus_memory_allocate_symmetric(ranks[rank], 1 << 20, &own), "allocate_symmetric");
-    check(isthmus_memory_free(ranks[rank], own), "free");
+    void* heap_block = nullptr;
+    check(isthmus_memory_allocate_symmetric(ranks[rank], 1 << 20, &heap_block), "allocate_symmetric");
+    check(isthmus_memory_free(ranks[rank], heap_block), "free");
   });
 }
 
-void print(const char* when, double minutes, std::uint64_t calls, std::uint64_t created, const usage& used) {
+void print(const char* label, double minutes, std::uint64_t calls, std::uint64_t created, const usage& used) {
   std::printf(
       "%-6s %6.1f min %10llu calls %6llu communicators  %7.2f MB of heap %7.1f MB private %6.1f MB shared %4zu "
       "descriptors %3zu "
       "threads\n",
-      when, minutes, static_cast<unsigned long long>(calls), static_cast<unsigned long long>(created),
+      label, minutes, static_cast<unsigned long long>(calls), static_cast<unsigned long long>(created),
       used.heap_mb, used.resident_mb, used.shared_mb, used.descriptors, used.threads);
   std::fflush(stdout);
 }
@@ -164,18 +165,18 @@ void print(const char* when, double minutes, std::uint64_t calls, std::uint64_t 
 struct soak {
   double minutes;
   int ranks;
-  std::string out, command;  // a file for the record; "": none
+  std::string out, command;  // record file, may be empty
   call_statistics done{};
   std::uint64_t created = 0, seed = 1;
 
   std::vector<double> rounds_us{};
 
-  // Each round: 64 communicators at a time, one of many ranks, and ten that come and go.
+  // One round: 64 communicators at a time, one with many ranks, and ten short-lived ones.
   void round() {
     {
-      std::vector<std::unique_ptr<communicator_group>> many;
-      for (int i = 0; i < 64; ++i) many.push_back(std::make_unique<communicator_group>(2));
-      for (const auto& each : many) operate_all(*each, ++seed, 4, done);
+      std::vector<std::unique_ptr<communicator_group>> groups;
+      for (int i = 0; i < 64; ++i) groups.push_back(std::make_unique<communicator_group>(2));
+      for (const auto& each : groups) operate_all(*each, ++seed, 4, done);
       created += 64;
     }
     {
@@ -193,36 +194,38 @@ struct soak {
 
   int run() {
     const auto begin = clock_type::now();
-    const auto passed = [&] { return std::chrono::duration<double>(clock_type::now() - begin).count() / 60; };
-    for (int i = 0; i < 2; ++i) round();  // allocators and caches have their size then
+    const auto elapsed_minutes = [&] {
+      return std::chrono::duration<double>(clock_type::now() - begin).count() / 60;
+    };
+    for (int i = 0; i < 2; ++i) round();  // warm-up: allocators and caches reach their size
     const usage first = measure_usage();
-    print("warm", passed(), done.calls, created, first);
-    double next = passed() + std::max(0.5, minutes / 20);
-    while (passed() < minutes) {
-      const double before = passed();
+    print("warm", elapsed_minutes(), done.calls, created, first);
+    double next = elapsed_minutes() + std::max(0.5, minutes / 20);
+    while (elapsed_minutes() < minutes) {
+      const double minutes_before = elapsed_minutes();
       round();
-      rounds_us.push_back((passed() - before) * 60e6);
-      if (passed() < next) continue;
-      next = passed() + std::max(0.5, minutes / 20);
-      print("", passed(), done.calls, created, measure_usage());
+      rounds_us.push_back((elapsed_minutes() - minutes_before) * 60e6);
+      if (elapsed_minutes() < next) continue;
+      next = elapsed_minutes() + std::max(0.5, minutes / 20);
+      print("", elapsed_minutes(), done.calls, created, measure_usage());
     }
     const usage last = measure_usage();
-    print("end", passed(), done.calls, created, last);
-    const double grown = last.heap_mb - first.heap_mb;
-    const bool is_flat = grown < 1 && last.shared_mb < first.shared_mb + 1 &&
-                      last.descriptors <= first.descriptors && last.threads <= first.threads;
+    print("end", elapsed_minutes(), done.calls, created, last);
+    const double heap_growth = last.heap_mb - first.heap_mb;
+    const bool is_flat = heap_growth < 1 && last.shared_mb < first.shared_mb + 1 &&
+                         last.descriptors <= first.descriptors && last.threads <= first.threads;
     std::printf("soak: %llu wrong, %s (%+.2f MB of heap, %+ld descriptors)\n",
-                static_cast<unsigned long long>(done.wrong.load()), is_flat ? "flat" : "GROWS", grown,
+                static_cast<unsigned long long>(done.wrong.load()), is_flat ? "flat" : "GROWS", heap_growth,
                 static_cast<long>(last.descriptors) - static_cast<long>(first.descriptors));
-    record(first, last, passed());
+    record(first, last, elapsed_minutes());
     return done.wrong == 0 && is_flat ? 0 : 1;
   }
 
-  void record(const usage& first, const usage& last, double passed) const {
+  void record(const usage& first, const usage& last, double elapsed_minutes) const {
     if (out.empty() || rounds_us.empty()) return;
     nlohmann::json result =
-        bench::record_of({"soak", "int64", 0, ranks, "isthmus", "host", "host"}, rounds_us, {});
-    result["minutes"] = passed;
+        bench::record_of({"soak", "int64", 0, ranks, "isthmus", "shm", "host"}, rounds_us, {});
+    result["minutes"] = elapsed_minutes;
     result["calls"] = done.calls.load();
     result["communicators"] = created;
     result["wrong"] = done.wrong.load();

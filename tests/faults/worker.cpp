@@ -1,5 +1,5 @@
-// One rank of the campaign of faults, through the C API: calls of all kinds with a check of every result, until
-// a fault that campaign.py has chosen ends them. What it saw goes, a line of JSON for each event, into a file.
+// One rank of the fault campaign, through the C API: makes all kinds of calls and checks every result, until
+// the fault chosen by campaign.py ends them. Writes one JSON line per event into a file.
 #include "faults/worker.hpp"
 
 #include <isthmus/isthmus.h>
@@ -20,8 +20,8 @@
 namespace faults {
 namespace {
 
-constexpr std::size_t guard = 16;            // elements around what a call may write
-constexpr std::int32_t untouched = -777777;  // what a receive buffer holds before
+constexpr std::size_t guard = 16;            // guard elements around the output of a call
+constexpr std::int32_t untouched = -777777;  // content of a receive buffer before a call
 
 enum class call_kind { allreduce, broadcast, allgather, alltoall, barrier, split, allocate };
 
@@ -36,16 +36,16 @@ std::uint64_t mix(std::uint64_t value) {
   return value ^ value >> 32;
 }
 
-// The same on all ranks.
+// Chooses the call with this index; the same on all ranks.
 trial_call choose_call(const trial& spec, std::uint64_t index, int size) {
-  if (index == spec.at_call && (spec.fault == "enomem" || spec.fault == "full_shm"))
+  if (index == spec.fault_call && (spec.fault == "enomem" || spec.fault == "full_shm"))
     return {call_kind::allocate, 64u << 20};
-  if (index == spec.at_call && (spec.fault == "emfile" || spec.fault == "cut" || spec.fault == "drop"))
+  if (index == spec.fault_call && (spec.fault == "emfile" || spec.fault == "cut" || spec.fault == "drop"))
     return {call_kind::split, 0};
   constexpr std::uint64_t counts[] = {1, 16, 1000, 20'000, 300'000};
   const std::uint64_t random = mix(spec.seed + index);
   const auto count = counts[random % std::size(counts)];
-  // Exchanges by the store take longer: one in eight.
+  // Exchanges through the store take longer, so they are one in eight.
   if (random >> 8 & 7) {
     const auto kind = static_cast<call_kind>((random >> 16) % (spec.plain_calls ? 3 : 5));
     const bool is_block = kind == call_kind::allgather || kind == call_kind::alltoall;
@@ -58,7 +58,7 @@ std::int32_t value_of(std::uint64_t index, int rank, std::uint64_t element) {
   return static_cast<std::int32_t>(index * 7 + static_cast<std::uint64_t>(rank) * 13 + (element & 63));
 }
 
-// What stands in element i of the receive buffer afterwards.
+// The expected value of element i of the receive buffer.
 std::int32_t expected(const trial_call& call, std::uint64_t index, int rank, int size, std::uint64_t i) {
   switch (call.kind) {
     case call_kind::allreduce: {
@@ -66,7 +66,8 @@ std::int32_t expected(const trial_call& call, std::uint64_t index, int rank, int
       for (int r = 0; r < size; ++r) sum += value_of(index, r, i);
       return sum;
     }
-    case call_kind::broadcast: return value_of(index, static_cast<int>(index % static_cast<std::uint64_t>(size)), i);
+    case call_kind::broadcast:
+      return value_of(index, static_cast<int>(index % static_cast<std::uint64_t>(size)), i);
     case call_kind::allgather: return value_of(index, static_cast<int>(i / call.count), i % call.count);
     case call_kind::alltoall:
       return value_of(index, static_cast<int>(i / call.count),
@@ -90,7 +91,7 @@ class rank_of_trial {
     options.config_path = m_spec.config.c_str();
     options.device = device();
     injection fault(m_spec, m_rank);
-    if (m_spec.at_creation) fault.schedule();
+    if (m_spec.is_at_creation) fault.schedule();
     isthmus_status status = create(options, &m_communicator);
     if (status == ISTHMUS_SUCCESS) {
       log({{"event", "ready"}});
@@ -117,7 +118,7 @@ class rank_of_trial {
       return info.status;
     }
     for (std::uint64_t index = 0; index < m_spec.calls; ++index) {
-      if (index == m_spec.at_call && !m_spec.at_creation) fault.schedule();
+      if (index == m_spec.fault_call && !m_spec.is_at_creation) fault.schedule();
       const trial_call call = choose_call(m_spec, index, m_size);
       const isthmus_status status = perform(call, index);
       if (status != ISTHMUS_SUCCESS) {
@@ -125,7 +126,7 @@ class rank_of_trial {
         log_failure(status, names[static_cast<std::size_t>(call.kind)], state_of_result(call, index));
         return status;
       }
-      if (!is_right(call, index)) log_wrong_result(call, index);
+      if (!is_correct(call, index)) log_wrong_result(call, index);
     }
     return ISTHMUS_SUCCESS;
   }
@@ -180,7 +181,7 @@ class rank_of_trial {
     std::fill_n(receive() - guard, receive_elements(call) + 2 * guard, untouched);
   }
 
-  bool is_right(const trial_call& call, std::uint64_t index) const {
+  bool is_correct(const trial_call& call, std::uint64_t index) const {
     if (call.kind >= call_kind::barrier || !m_spec.is_checked) return true;
     for (std::uint64_t i = 0; i < receive_elements(call); ++i)
       if (receive()[i] != expected(call, index, m_rank, m_size, i)) return false;
@@ -202,22 +203,23 @@ class rank_of_trial {
 
   const char* state_of_result(const trial_call& call, std::uint64_t index) const {
     if (call.kind >= call_kind::barrier) return "none";
-    if (!are_inputs_intact(call, index) || !are_guards_intact(call)) return "spoilt";
-    std::uint64_t same = 0, right = 0;
+    if (!are_inputs_intact(call, index) || !are_guards_intact(call)) return "corrupted";
+    std::uint64_t same_count = 0, correct_count = 0;
     for (std::uint64_t i = 0; i < receive_elements(call); ++i) {
-      same += receive()[i] == untouched;
-      right += receive()[i] == expected(call, index, m_rank, m_size, i);
+      same_count += receive()[i] == untouched;
+      correct_count += receive()[i] == expected(call, index, m_rank, m_size, i);
     }
     const std::uint64_t all = receive_elements(call);
-    return same == all           ? "untouched"
-           : right == all        ? "complete"
-           : same + right == all ? "partly"
-                                 : "unfinished";
+    return same_count == all                   ? "untouched"
+           : correct_count == all              ? "complete"
+           : same_count + correct_count == all ? "partly"
+                                               : "unfinished";
   }
 
-  // All of the buffers, as they are when the error returns.
+  // Copies all buffers as they are when the error returns.
   void take_snapshot(const trial_call& call) {
-    if (call.kind < call_kind::barrier) m_snapshot.assign(m_buffers->memory(), m_buffers->memory() + buffer_elements);
+    if (call.kind < call_kind::barrier)
+      m_snapshot.assign(m_buffers->memory(), m_buffers->memory() + buffer_elements);
   }
 
   void check_after_failure() {
@@ -231,27 +233,27 @@ class rank_of_trial {
             m_spec.platform == "cuda" ? m_rank : 0};
   }
 
-  // A rank may be stopped between the call's end and the look at the result. Released streams of the ranks that
-  // gave up meanwhile then wrote into its buffers, and the communicator has failed by now.
+  // A rank may be stopped between the end of the call and the check of its result. Meanwhile the other ranks
+  // abort, their released streams may write into its buffers, and the communicator has failed.
   void log_wrong_result(const trial_call& call, std::uint64_t index) const {
     const bool failed_since = isthmus_communicator_async_error(m_communicator) != ISTHMUS_SUCCESS;
     log({{"event", failed_since ? "overwritten" : "wrong_result"},
-          {"call", index},
-          {"result", state_of_result(call, index)}});
+         {"call", index},
+         {"result", state_of_result(call, index)}});
   }
 
-  void log_failure(isthmus_status status, const std::string& where, const std::string& result) {
+  void log_failure(isthmus_status status, const std::string& location, const std::string& result) {
     isthmus_error_info info;
     isthmus_last_error(&info);
     std::vector<int> ranks(isthmus_last_error_ranks(nullptr, 0));
     isthmus_last_error_ranks(ranks.data(), ranks.size());
     log({{"event", "failed"},
-          {"in", where},
-          {"status", isthmus_status_name(status)},
-          {"message", info.message},
-          {"ranks", ranks},
-          {"native_code", info.native_code},
-          {"result", result}});
+         {"in", location},
+         {"status", isthmus_status_name(status)},
+         {"message", info.message},
+         {"ranks", ranks},
+         {"native_code", info.native_code},
+         {"result", result}});
   }
 
   void log(nlohmann::json event) const { write_event(m_spec, m_rank, std::move(event)); }

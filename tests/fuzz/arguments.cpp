@@ -1,5 +1,5 @@
-// The arguments of a call: any operation in any communicator is accepted or refused with a reason, and nothing
-// is read but the arrays of counts, which have an entry for each rank.
+// Fuzz target for call arguments: any operation on any communicator must be accepted, or rejected with a
+// reason. Validation may read only the count arrays, which have one entry per rank.
 #include <array>
 #include <memory>
 
@@ -11,15 +11,15 @@ namespace {
 
 constexpr int max_ranks = 5;
 
-// Small numbers most of the time, which lead further.
+// Mostly small numbers, which reach more code.
 std::uint64_t number(fuzz::reader& in) {
   return in.take<std::uint8_t>() < 200 ? in.take<std::uint8_t>() : in.take<std::uint64_t>();
 }
 
 std::unique_ptr<std::uint64_t[]> numbers(fuzz::reader& in, int size) {
   if (in.take<std::uint8_t>() < 30) return nullptr;
-  auto result =
-      std::make_unique<std::uint64_t[]>(static_cast<std::size_t>(size));  // exact: a sanitizer watches its end
+  // The exact size, so that a sanitizer detects reads beyond its end.
+  auto result = std::make_unique<std::uint64_t[]>(static_cast<std::size_t>(size));
   for (int i = 0; i < size; ++i) result[static_cast<std::size_t>(i)] = number(in);
   return result;
 }
@@ -53,7 +53,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     isthmus::validate_shape(operation, scope);
     isthmus::validate(operation, scope);
   } catch (const isthmus::error& rejection) {
-    fuzz::require(rejection.what()[0] != '\0', "a refusal without a reason");
+    fuzz::require(rejection.what()[0] != '\0', "a rejection without a reason");
   }
   return 0;
 }

@@ -1,4 +1,4 @@
-// For the fuzzers, which are built without the backends.
+// The fuzz targets are built without backends.
 #include "core/builtin_backends.hpp"
 
 std::vector<const isthmus_backend*> isthmus::builtin_backends() { return {}; }

@@ -1,5 +1,5 @@
-// The struct that a plug-in gives, of any length and with any fields: taken or refused, and no byte beyond its
-// length is read. Pointers are NULL or valid, as nobody can tell others.
+// Fuzz target for the struct of a plug-in, with any length and fields: it must be accepted or rejected, and no
+// byte beyond its length may be read. Pointers are NULL or valid, because validity cannot be checked.
 #include "core/plugin.hpp"
 
 #include <cstdlib>
@@ -42,7 +42,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::string name;
   while (const char letter = in.take<char>()) name += letter;
   if ((present & 1024) != 0) backend.name = name.c_str();
-  // The sanitizer sees a read beyond the struct; the first three fields are always there.
+  // The sanitizer detects a read beyond the struct. The first three fields are always present.
   constexpr std::size_t prefix_bytes = offsetof(isthmus_backend, name);
   const std::size_t bytes = backend.struct_bytes < prefix_bytes ? prefix_bytes : backend.struct_bytes;
   static void* memory = nullptr;
@@ -51,9 +51,9 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {
     const isthmus_backend* const adopted = isthmus::adopt_backend(static_cast<const isthmus_backend*>(memory));
     fuzz::require(adopted->struct_bytes >= sizeof backend && adopted->enqueue != nullptr,
-                  "an incomplete backend was taken");
+                  "an incomplete backend was accepted");
   } catch (const std::invalid_argument& rejection) {
-    fuzz::require(rejection.what()[0] != '\0', "a refusal without a reason");
+    fuzz::require(rejection.what()[0] != '\0', "a rejection without a reason");
   }
   return 0;
 }

@@ -1,4 +1,4 @@
-// Profiles: whatever rules can be read are written as a profile that reads back as the same rules.
+// Fuzz target for profiles: rules that can be read must survive writing and reading a profile.
 #include "selection/profile.hpp"
 
 #include "base/error.hpp"
@@ -24,7 +24,8 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   } catch (const isthmus::error&) {
     return 0;
   }
-  const config_layer second = read_toml(write_profile(first.rules, "# by\nthe fuzzer"), "/fuzz/again.toml", "profile");
-  fuzz::require(text_of(first.rules) == text_of(second.rules), "a profile that reads back otherwise");
+  const config_layer second =
+      read_toml(write_profile(first.rules, "# by\nthe fuzzer"), "/fuzz/again.toml", "profile");
+  fuzz::require(text_of(first.rules) == text_of(second.rules), "a profile that reads back differently");
   return 0;
 }

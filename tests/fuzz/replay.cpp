@@ -1,4 +1,4 @@
-// Calls the target with every file of the folders that are named: the corpus as an ordinary test.
+// Calls the target with every file of the given folders, which runs the corpus as an ordinary test.
 #include <filesystem>
 #include <fstream>
 #include <iterator>

@@ -1,4 +1,4 @@
-// What comes over a connection to the store: handshake, requests, replies, and ids.
+// Fuzz target for data received on a connection of the store: handshake, requests, replies, and ids.
 #include "base/error.hpp"
 #include "bootstrap/tcp_protocol.hpp"
 #include "fuzz/target.hpp"
@@ -7,13 +7,13 @@ namespace {
 
 using namespace isthmus;
 
-// As the server and the client walk through what they have received.
+// Parses consecutive messages, like server and client do.
 template <typename Message, typename Parse>
 void walk(std::span<const std::byte> bytes, Parse&& parse) {
   Message message;
   while (parse(bytes, message) == tcp::parse_result::complete) {
     fuzz::require(message.bytes > 0 && message.bytes <= bytes.size(),
-                  "a message longer than what was received");
+                  "a message longer than the received data");
     fuzz::require(message.value.size() <= tcp::max_value_bytes, "a value above the limit");
     bytes = bytes.subspan(message.bytes);
   }
@@ -34,7 +34,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     const store_address address = parse_unique_id(id);
     fuzz::require(address.host.size() <= 80, "a host name above the limit");
     const isthmus_unique_id again = make_unique_id(address);
-    fuzz::require(std::memcmp(&again, &id, sizeof id) == 0, "an id that is written otherwise");
+    fuzz::require(std::memcmp(&again, &id, sizeof id) == 0, "an id that is written back differently");
   } catch (const error&) {
     return 0;
   }

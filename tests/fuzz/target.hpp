@@ -1,4 +1,4 @@
-// What every target of the fuzzers shares. A target is a function of bytes that libFuzzer calls (make fuzz), or
+// Common parts of the fuzz targets. A target is a function of bytes, called by libFuzzer (make fuzz) or by
 // replay.cpp with the files of the corpus.
 #pragma once
 
@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
 namespace fuzz {
 
-// Ends the program: what the fuzzer takes for a finding.
+// Checks a condition and aborts if it is false, which the fuzzer reports as a finding.
 inline void require(bool is_true, const char* message) {
   if (is_true) return;
   std::fprintf(stderr, "fuzz: %s\n", message);
@@ -25,7 +25,7 @@ inline std::string_view text_of(const std::uint8_t* data, std::size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }
 
-// Values out of the input, one after another; zeros behind its end.
+// Reads consecutive values from the input; returns zeros after its end.
 class reader {
  public:
   reader(const std::uint8_t* data, std::size_t size) : m_remaining(data, size) {}

@@ -1,6 +1,7 @@
-// Traces of calls: whatever two ranks' files hold, `isthmus trace merge` gives two JSON documents or an error.
-// An input is a list of changes to a folder of two whole traces: a byte that says which file, where (16 bits,
-// in words of 4 bytes), and 8 bytes to write there; at an offset behind the end the file is cut or grown to it.
+// Fuzz target for call traces: for any files of two ranks, `isthmus trace merge` must write two JSON documents
+// or report an error. An input is a list of changes to a folder of two valid traces: a byte that selects the
+// file, an offset (16 bits, in words of 4 bytes), and 8 bytes to write there. If they do not fit, the file is
+// resized to the offset.
 #include "recorder/trace.hpp"
 
 #include <fcntl.h>
@@ -26,7 +27,7 @@
 namespace {
 
 using namespace isthmus::recorder;
-constexpr std::uint64_t ring_entries = 16, call_count = 9;  // calls of the ring, and those made
+constexpr std::uint64_t ring_entries = 16, call_count = 9;  // entries of the ring, and calls made
 
 std::vector<char> make_trace(int rank) {
   const file_layout layout{2, ring_entries, 2};
@@ -56,14 +57,15 @@ std::vector<char> make_trace(int rank) {
   std::memcpy(bytes.data(), head.get(), sizeof *head);
   for (std::uint64_t i = 0; i < call_count; ++i) {
     const std::uint64_t begin = 1100 + 100 * i + 10 * static_cast<std::uint64_t>(rank);
-    const std::array<std::uint64_t, 8> words = {2 * i + 2,
-                                                i + 1,
-                                                pack(call_signature{.collective = static_cast<std::uint8_t>(i % 4)}),
-                                                64,
-                                                pack(call_origin{1, 1, 16}),
-                                                begin,
-                                                begin + 50,
-                                                static_cast<std::uint64_t>(entry_state::returned)};
+    const std::array<std::uint64_t, 8> words = {
+        2 * i + 2,
+        i + 1,
+        pack(call_signature{.collective = static_cast<std::uint8_t>(i % 4)}),
+        64,
+        pack(call_origin{1, 1, 16}),
+        begin,
+        begin + 50,
+        static_cast<std::uint64_t>(entry_state::returned)};
     std::memcpy(bytes.data() + layout.ring_offset() + i * sizeof(entry), words.data(), sizeof words);
   }
   return bytes;
@@ -72,7 +74,7 @@ std::vector<char> make_trace(int rank) {
 struct traces_folder {
   traces_folder() {
     std::string name = std::filesystem::exists("/dev/shm") ? "/dev/shm/fuzz_XXXXXX" : "/tmp/fuzz_XXXXXX";
-    fuzz::require(::mkdtemp(name.data()) != nullptr, "no folder for traces");
+    fuzz::require(::mkdtemp(name.data()) != nullptr, "mkdtemp failed");
     path = name;
   }
   ~traces_folder() {
@@ -104,15 +106,15 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
       file.resize(offset);
   }
   for (int rank = 0; rank < 2; ++rank)
-    std::ofstream(path_of_trace(folder.path, {1, 2}, rank), std::ios::binary)
+    std::ofstream(trace_path(folder.path, {1, 2}, rank), std::ios::binary)
         .write(files[rank].data(), static_cast<std::streamsize>(files[rank].size()));
   const std::string timeline = folder.path + "/timeline.json";
   try {
     const trace merged = read_traces(folder.path);
-    fuzz::require(nlohmann::json::accept(summary_of(merged)), "a summary that is no JSON");
+    fuzz::require(nlohmann::json::accept(summary_of(merged)), "a summary that is not JSON");
     ::unlink(timeline.c_str());
     write_timeline(merged, timeline);
-    fuzz::require(nlohmann::json::accept(text_of(timeline)), "a timeline that is no JSON");
+    fuzz::require(nlohmann::json::accept(text_of(timeline)), "a timeline that is not JSON");
   } catch (const isthmus::error&) {
     return 0;
   }

@@ -1,4 +1,5 @@
-// On real devices only: the host never waits, streams order everything, and graphs capture calls.
+// Tests that calls do not block the host, are ordered by streams and can be captured into graphs.
+// Real devices only.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +28,7 @@ __device__ unsigned long long now_ns() {
   return time;
 }
 
-// Writes its values only after `delay_ns`.
+// Writes its values after `delay_ns`.
 __global__ void late_producer(float* data, std::size_t count, float value, unsigned long long delay_ns) {
   const unsigned long long start = now_ns();
   while (now_ns() - start < delay_ns) __nanosleep(1000);
@@ -43,7 +44,7 @@ __global__ void consumer(const float* data, std::size_t count, float expected, i
 
 cudaStream_t stream_of(const member& self) { return static_cast<cudaStream_t>(self.queue->native()); }
 
-TEST(asynchrony, the_call_returns_before_the_producer_and_the_consumer_sees_the_sum) {
+TEST(asynchrony, call_does_not_wait_for_its_producer) {
   constexpr std::size_t count = 1 << 20;
   constexpr auto delay = std::chrono::milliseconds(200);
   const int size = test_ranks::get().size();
@@ -58,7 +59,7 @@ TEST(asynchrony, the_call_returns_before_the_producer_and_the_consumer_sees_the_
                 ISTHMUS_SUCCESS)
           << gpu::last_error();
     };
-    allreduce();  // connections are made at the first call
+    allreduce();  // the first call establishes connections
     self.queue->synchronize();
     cudaEvent_t produced;
     check(cudaEventCreateWithFlags(&produced, cudaEventDisableTiming));
@@ -88,9 +89,9 @@ TEST_P(captured, graph_replays_compute_on_fresh_data) {
   const gpu::table_row& row = GetParam();
   test_ranks::get().for_each_rank([&](member& self) {
     const scenario setup{gpu::make_shape(row.collective, test_ranks::get().size(), 0, 10000), ISTHMUS_FLOAT32,
-                        ISTHMUS_SUM, row.collective == ISTHMUS_ALLTOALL, 21};
+                         ISTHMUS_SUM, row.collective == ISTHMUS_ALLTOALL, 21};
     rank_call call(setup, self);
-    ASSERT_EQ(call.start(), ISTHMUS_SUCCESS) << gpu::last_error();  // connects
+    ASSERT_EQ(call.start(), ISTHMUS_SUCCESS) << gpu::last_error();  // establishes connections
     self.queue->synchronize();
     cudaGraph_t graph;
     cudaGraphExec_t executable;
@@ -113,8 +114,8 @@ TEST_P(captured, graph_replays_compute_on_fresh_data) {
 INSTANTIATE_TEST_SUITE_P(table, captured, ::testing::ValuesIn(gpu::table()),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// Roots change inside of the graph and from its end to its next launch, and ranks are late.
-TEST(captured_broadcasts, of_all_roots_replay_back_to_back) {
+// Roots change within the graph and between its launches, and ranks are skewed.
+TEST(captured_broadcasts, all_roots_replay_back_to_back) {
   constexpr std::uint64_t counts[] = {1, 1000, 5632, 60000};
   const int size = test_ranks::get().size();
   test_ranks::get().for_each_rank([&](member& self) {
@@ -130,7 +131,7 @@ TEST(captured_broadcasts, of_all_roots_replay_back_to_back) {
     const auto start_all = [&] {
       for (const rank_call& call : calls) ASSERT_EQ(call.start(), ISTHMUS_SUCCESS) << gpu::last_error();
     };
-    start_all();  // connects
+    start_all();  // establishes connections
     self.queue->synchronize();
     cudaGraph_t graph;
     cudaGraphExec_t executable;
@@ -153,9 +154,10 @@ TEST(captured_broadcasts, of_all_roots_replay_back_to_back) {
   });
 }
 
-// One rank never comes: abort must free the other's stream, soon and for good.
+// One rank never makes the call: abort must release the other rank's stream soon.
 TEST(abort, releases_a_stream_that_waits_for_a_missing_rank) {
-  if (!test_ranks::get().is_single_process() || test_ranks::get().size() < 2) GTEST_SKIP() << "needs two ranks here";
+  if (!test_ranks::get().is_single_process() || test_ranks::get().size() < 2)
+    GTEST_SKIP() << "needs two ranks here";
   const isthmus_device devices[2] = {{ISTHMUS_PLATFORM_CUDA, 0}, {ISTHMUS_PLATFORM_CUDA, 1}};
   isthmus_communicator pair[2] = {};
   isthmus_communicator_options options{};

@@ -1,5 +1,5 @@
-// Every collective, datatype, operation and buffer convention on devices, through the C API, against the
-// oracle: which library ran is what `explain` says.
+// Tests every collective, datatype, operation and buffer convention on devices through the C API against the
+// oracle. `explain` shows which library ran.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -38,13 +38,13 @@ TEST_P(every_collective, every_datatype_and_operation) {
   const int size = test_ranks::get().size();
   for (int datatype = 0; datatype < ISTHMUS_DATATYPE_COUNT; ++datatype) {
     const auto type = static_cast<isthmus_datatype>(datatype);
-    if (row.reduces && (type == ISTHMUS_INT16 || type == ISTHMUS_UINT16)) continue;  // NCCL has no such type
+    if (row.reduces && (type == ISTHMUS_INT16 || type == ISTHMUS_UINT16)) continue;  // NCCL lacks these types
     for (int op = 0; op < (row.reduces ? ISTHMUS_REDUCTION_OP_COUNT : 1); ++op)
       for (const bool in_place : {false, true}) {
         if (in_place && !row.can_be_in_place) continue;
         const int root = row.rooted ? size - 1 : 0;
         const scenario setup{gpu::make_shape(row.collective, size, root, 1003), type,
-                            static_cast<isthmus_reduction_op>(op), in_place, 11};
+                             static_cast<isthmus_reduction_op>(op), in_place, 11};
         expect_correct(setup, describe(row, setup));
       }
     if (HasFailure()) return;
@@ -57,13 +57,13 @@ TEST_P(every_collective, every_size_and_root) {
   for (const std::uint64_t count : {0, 1, 31, 4096, 1 << 19})
     for (int root = 0; root < (row.rooted ? size : 1); ++root) {
       const scenario setup{gpu::make_shape(row.collective, size, root, count), ISTHMUS_FLOAT32, ISTHMUS_SUM,
-                          false, count};
+                           false, count};
       expect_correct(setup, describe(row, setup));
       if (HasFailure()) return;
     }
 }
 
-// Ranks are late by turns; the second call must not disturb the first.
+// A different rank is late in each call. The second call must not disturb the first.
 TEST_P(every_collective, back_to_back_with_skewed_ranks) {
   const gpu::table_row& row = GetParam();
   const int size = test_ranks::get().size();
@@ -86,7 +86,7 @@ TEST_P(every_collective, one_thread_drives_all_ranks) {
   if (!test_ranks::get().is_single_process()) GTEST_SKIP() << "the ranks are processes";
   const gpu::table_row& row = GetParam();
   const scenario setup{gpu::make_shape(row.collective, test_ranks::get().size(), 0, 5000), ISTHMUS_FLOAT32,
-                      ISTHMUS_SUM, false, 9};
+                       ISTHMUS_SUM, false, 9};
   std::vector<std::unique_ptr<rank_call>> calls;
   for (member& self : test_ranks::get().members()) {
     gpu::use_device(self.device);
@@ -112,7 +112,7 @@ TEST(barrier, completes) {
   });
 }
 
-TEST(split, into_odd_and_even_ranks_works_like_a_new_communicator) {
+TEST(split, by_parity_creates_working_communicators) {
   test_ranks::get().for_each_rank([](member& self) {
     isthmus_communicator sub = nullptr;
     ASSERT_EQ(isthmus_communicator_split(self.communicator, self.rank % 2, self.rank, &sub), ISTHMUS_SUCCESS)
@@ -120,8 +120,8 @@ TEST(split, into_odd_and_even_ranks_works_like_a_new_communicator) {
     int size = 0;
     ASSERT_EQ(isthmus_communicator_size(sub, &size), ISTHMUS_SUCCESS);
     gpu::buffer data(4);
-    const std::int32_t one = 1;
-    data.write(std::as_bytes(std::span(&one, 1)), *self.queue);
+    const std::int32_t value = 1;
+    data.write(std::as_bytes(std::span(&value, 1)), *self.queue);
     ASSERT_EQ(
         isthmus_allreduce(data.data(), data.data(), 1, ISTHMUS_INT32, ISTHMUS_SUM, sub, self.queue->native()),
         ISTHMUS_SUCCESS)
@@ -132,8 +132,9 @@ TEST(split, into_odd_and_even_ranks_works_like_a_new_communicator) {
   });
 }
 
-// The part of all ranks, turned around, comes from the whole's own native communicator: roots must agree.
-TEST(split, in_another_order_numbers_its_ranks_anew) {
+// A subcommunicator of all ranks in reverse order shares the parent's native communicator, so roots
+// must be translated.
+TEST(split, in_reverse_order_renumbers_ranks) {
   test_ranks::get().for_each_rank([](member& self) {
     isthmus_communicator sub = nullptr;
     ASSERT_EQ(isthmus_communicator_split(self.communicator, 0, -self.rank, &sub), ISTHMUS_SUCCESS)
@@ -148,13 +149,13 @@ TEST(split, in_another_order_numbers_its_ranks_anew) {
     std::int32_t received = 0;
     const std::vector<std::byte> host = data.read(*self.queue);
     std::memcpy(&received, host.data(), sizeof(received));
-    EXPECT_EQ(received, last + 100) << "rank 0 of the part is the last of the whole";
+    EXPECT_EQ(received, last + 100) << "rank 0 of the subcommunicator must be the last rank of the parent";
     EXPECT_EQ(isthmus_communicator_destroy(sub), ISTHMUS_SUCCESS) << gpu::last_error();
   });
 }
 
-// Of a datatype that no peer-memory kernel takes.
-TEST(selection, says_that_the_vendor_library_takes_device_buffers) {
+// The peer-memory kernels do not support this datatype.
+TEST(selection, vendor_library_gets_device_buffers) {
   isthmus_operation operation{};
   operation.collective = ISTHMUS_ALLREDUCE;
   operation.datatype = ISTHMUS_INT32;
@@ -166,7 +167,7 @@ TEST(selection, says_that_the_vendor_library_takes_device_buffers) {
   EXPECT_EQ(nlohmann::json::parse(text.data()).at("backend"), "nccl") << text.data();
 }
 
-TEST(misuse, two_ranks_on_one_device_are_refused_with_a_reason) {
+TEST(misuse, two_ranks_on_one_device_are_refused) {
   if (!test_ranks::get().is_single_process()) GTEST_SKIP() << "needs all ranks here";
   const isthmus_device same[2] = {{ISTHMUS_PLATFORM_CUDA, 0}, {ISTHMUS_PLATFORM_CUDA, 0}};
   isthmus_communicator pair[2] = {};
@@ -175,7 +176,7 @@ TEST(misuse, two_ranks_on_one_device_are_refused_with_a_reason) {
   options.timeout_s = 20;
   const isthmus_status status = isthmus_communicator_create_all(2, same, &options, pair);
   std::string reason = status == ISTHMUS_SUCCESS ? "" : gpu::last_error();
-  if (status == ISTHMUS_SUCCESS) {  // the communicator exists without NCCL; the operation then says why
+  if (status == ISTHMUS_SUCCESS) {  // the communicator exists without NCCL; the operation reports the reason
     gpu::use_device(0);
     gpu::buffer data(4);
     EXPECT_EQ(isthmus_allreduce(data.data(), data.data(), 1, ISTHMUS_FLOAT32, ISTHMUS_SUM, pair[0], nullptr),

@@ -24,25 +24,26 @@ void use_device(int device) { check(cudaSetDevice(device), "cudaSetDevice"); }
 
 stream::stream(int device) {
   use_device(device);
-  cudaStream_t created = nullptr;
-  check(cudaStreamCreateWithFlags(&created, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-  m_stream = created;
+  cudaStream_t handle = nullptr;
+  check(cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  m_stream = handle;
 }
 stream::~stream() { cudaStreamDestroy(as_stream(m_stream)); }
 void stream::synchronize() const { check(cudaStreamSynchronize(as_stream(m_stream)), "cudaStreamSynchronize"); }
 
 buffer::buffer(std::size_t bytes) : m_bytes(bytes) {
   if (bytes == 0) return;
-  void* created = nullptr;
-  check(cudaMalloc(&created, bytes), "cudaMalloc");
-  m_data = static_cast<std::byte*>(created);
+  void* handle = nullptr;
+  check(cudaMalloc(&handle, bytes), "cudaMalloc");
+  m_data = static_cast<std::byte*>(handle);
 }
 buffer::~buffer() { cudaFree(m_data); }
 
 void buffer::write(std::span<const std::byte> from, const stream& queue, std::size_t offset) {
   if (from.empty()) return;
-  check(cudaMemcpyAsync(m_data + offset, from.data(), from.size(), cudaMemcpyDefault, as_stream(queue.native())),
-        "cudaMemcpyAsync");
+  check(
+      cudaMemcpyAsync(m_data + offset, from.data(), from.size(), cudaMemcpyDefault, as_stream(queue.native())),
+      "cudaMemcpyAsync");
   queue.synchronize();
 }
 

@@ -1,4 +1,4 @@
-// Device memory and streams for the GPU tests, by RAII; every call is checked.
+// RAII device memory and streams for the GPU tests. Every native call is checked.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace gpu {
 
-int device_count();  // 0 where there is none
+int device_count();  // 0 without CUDA
 void use_device(int device);
 
 class stream {
@@ -32,7 +32,7 @@ class buffer {
   buffer& operator=(const buffer&) = delete;
   std::byte* data() const { return m_data; }
   std::size_t bytes() const { return m_bytes; }
-  // Stream-ordered; returns when the copy is complete.
+  // Stream-ordered. Blocking: return after the copy has completed.
   void write(std::span<const std::byte> from, const stream& queue, std::size_t offset = 0);
   std::vector<std::byte> read(const stream& queue) const;
 

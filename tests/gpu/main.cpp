@@ -1,7 +1,7 @@
-// Exit code 77: nothing to run on.
+// Exit code 77: no CUDA device.
 #include <cstdio>
 
-#include "world.hpp"
+#include "test_ranks.hpp"
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);

@@ -12,7 +12,7 @@ bool has_counts(isthmus_collective collective) {
   return collective == ISTHMUS_ALLGATHERV || collective == ISTHMUS_GATHERV || collective == ISTHMUS_SCATTERV ||
          collective == ISTHMUS_ALLTOALLV || collective == ISTHMUS_REDUCE_SCATTERV;
 }
-// Each rank's parts are of its send buffer alone.
+// Collectives whose counts describe only the send buffer.
 bool has_send_counts_only(isthmus_collective collective) {
   return collective == ISTHMUS_SCATTERV || collective == ISTHMUS_REDUCE_SCATTERV;
 }
@@ -31,8 +31,9 @@ std::uint64_t recv_elements(const scenario& setup, int rank) {
 const std::vector<table_row>& table() {
   static const std::vector<table_row> rows = [] {
     std::vector<table_row> all{
-#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, in_place) \
-  {ISTHMUS_##NAME, #name, std::string_view(#peer) != "NONE", reduces != 0,                                  \
+#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, \
+                           in_place)                                                                    \
+  {ISTHMUS_##NAME, #name, std::string_view(#peer) != "NONE", reduces != 0,                              \
    std::string_view(#in_place) != "NEVER"},
 #include <isthmus/collectives.def>
     };
@@ -47,19 +48,19 @@ oracle::operation_shape make_shape(isthmus_collective collective, int size, int 
   if (!has_counts(collective)) return shape;
   shape.send_layouts.resize(static_cast<std::size_t>(size));
   shape.recv_layouts.resize(static_cast<std::size_t>(size));
-  // Block sizes: count, a third of it, nothing. What rank i sends to j depends on i + j, so both sides agree.
-  const auto part = [count](int salt) { return salt % 3 == 0 ? count : salt % 3 == 1 ? count / 3 : 0; };
+  // Block sizes: count, a third of it, zero. The size from rank i to j depends on i + j, so both sides agree.
+  const auto block_size = [count](int salt) { return salt % 3 == 0 ? count : salt % 3 == 1 ? count / 3 : 0; };
   for (int rank = 0; rank < size; ++rank) {
-    oracle::block_layout parts;
-    std::uint64_t at = 0;
+    oracle::block_layout layout;
+    std::uint64_t offset = 0;
     for (int peer = 0; peer < size; ++peer) {
-      parts.counts.push_back(part(collective == ISTHMUS_ALLTOALLV ? rank + peer : peer));
-      parts.displs.push_back(at);
-      at += parts.counts.back() + 5;
+      layout.counts.push_back(block_size(collective == ISTHMUS_ALLTOALLV ? rank + peer : peer));
+      layout.displs.push_back(offset);
+      offset += layout.counts.back() + 5;
     }
     const auto me = static_cast<std::size_t>(rank);
-    if (!has_send_counts_only(collective)) shape.recv_layouts[me] = parts;
-    if (has_send_counts_only(collective) || collective == ISTHMUS_ALLTOALLV) shape.send_layouts[me] = parts;
+    if (!has_send_counts_only(collective)) shape.recv_layouts[me] = layout;
+    if (has_send_counts_only(collective) || collective == ISTHMUS_ALLTOALLV) shape.send_layouts[me] = layout;
   }
   return shape;
 }
@@ -76,7 +77,7 @@ rank_call::rank_call(const scenario& setup, member& self)
   refill(setup.seed);
 }
 
-// Where the smaller of two in-place buffers lies in the larger one, in elements.
+// Offset of the smaller in-place buffer in the larger one, in elements.
 std::uint64_t rank_call::own_offset() const {
   const auto me = static_cast<std::size_t>(m_self.rank);
   switch (m_setup.shape.collective) {
@@ -85,8 +86,10 @@ std::uint64_t rank_call::own_offset() const {
     case ISTHMUS_GATHER:
     case ISTHMUS_SCATTER: return m_self.rank == m_setup.shape.root ? m_setup.shape.count * me : 0;
     case ISTHMUS_ALLGATHERV: return m_setup.shape.recv_layouts[me].displs[me];
-    case ISTHMUS_GATHERV: return m_self.rank == m_setup.shape.root ? m_setup.shape.recv_layouts[me].displs[me] : 0;
-    case ISTHMUS_SCATTERV: return m_self.rank == m_setup.shape.root ? m_setup.shape.send_layouts[me].displs[me] : 0;
+    case ISTHMUS_GATHERV:
+      return m_self.rank == m_setup.shape.root ? m_setup.shape.recv_layouts[me].displs[me] : 0;
+    case ISTHMUS_SCATTERV:
+      return m_self.rank == m_setup.shape.root ? m_setup.shape.send_layouts[me].displs[me] : 0;
     case ISTHMUS_REDUCE_SCATTERV: return m_setup.shape.send_layouts[me].displs[me];
     default: return 0;
   }
@@ -112,13 +115,15 @@ void rank_call::build() {
     operation.recv_buf = m_separate.data();
   }
   if (has_counts(shape.collective)) {
-    const oracle::block_layout& own = has_send_counts_only(shape.collective) ? shape.send_layouts[me] : shape.recv_layouts[me];
+    const oracle::block_layout& own =
+        has_send_counts_only(shape.collective) ? shape.send_layouts[me] : shape.recv_layouts[me];
     operation.count = shape.collective == ISTHMUS_ALLTOALLV ? 0 : own.counts[me];
-    const bool sends = !shape.send_layouts[me].counts.empty(), receives = !shape.recv_layouts[me].counts.empty();
-    operation.send_counts = sends ? m_setup.shape.send_layouts[me].counts.data() : nullptr;
-    operation.send_displs = sends ? m_setup.shape.send_layouts[me].displs.data() : nullptr;
-    operation.recv_counts = receives ? m_setup.shape.recv_layouts[me].counts.data() : nullptr;
-    operation.recv_displs = receives ? m_setup.shape.recv_layouts[me].displs.data() : nullptr;
+    const bool has_send_blocks = !shape.send_layouts[me].counts.empty(),
+               has_recv_blocks = !shape.recv_layouts[me].counts.empty();
+    operation.send_counts = has_send_blocks ? m_setup.shape.send_layouts[me].counts.data() : nullptr;
+    operation.send_displs = has_send_blocks ? m_setup.shape.send_layouts[me].displs.data() : nullptr;
+    operation.recv_counts = has_recv_blocks ? m_setup.shape.recv_layouts[me].counts.data() : nullptr;
+    operation.recv_displs = has_recv_blocks ? m_setup.shape.recv_layouts[me].displs.data() : nullptr;
   }
   m_operations = {operation};
   if (!is_ring(shape.collective)) return;
@@ -149,8 +154,8 @@ isthmus_status rank_call::start() const {
   for (const isthmus_operation& operation : m_operations)
     if (const auto call_status = isthmus_enqueue(m_self.communicator, &operation); status == ISTHMUS_SUCCESS)
       status = call_status;
-  const auto ended = isthmus_group_end();
-  return status == ISTHMUS_SUCCESS ? ended : status;
+  const auto end_status = isthmus_group_end();
+  return status == ISTHMUS_SUCCESS ? end_status : status;
 }
 
 std::string rank_call::error() const {
@@ -160,7 +165,7 @@ std::string rank_call::error() const {
   const std::size_t offset = recv != nullptr ? static_cast<std::size_t>(recv - result_buffer.data()) : 0;
   oracle::check_request request{
       {m_setup.datatype, m_setup.op, oracle::input_class::ordinary, m_setup.seed}, m_setup.shape, m_self.rank};
-  // Vendor libraries round 8- and 16-bit floats at every step: docs/vendor_backends.md, "Arithmetic".
+  // Vendor libraries round 8-bit and 16-bit floats at every step: docs/internals/nccl.md, "Arithmetic".
   request.steps_in_type = true;
   return oracle::find_error(request, host.data() + offset).value_or("");
 }

@@ -1,4 +1,4 @@
-// One collective call on every rank: its shape, its buffers on the device, and the check of its result.
+// One collective call on all ranks: its shape, its device buffers and the check of its result.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include "oracle/check.hpp"
 #include "oracle/inputs.hpp"
 #include "oracle/movement.hpp"
-#include "world.hpp"
+#include "test_ranks.hpp"
 
 namespace gpu {
 
@@ -19,7 +19,7 @@ struct table_row {
   bool reduces;
   bool can_be_in_place;
 };
-// All rows of THE TABLE except barrier, which has no result.
+// All rows of the collective table except barrier, which has no result.
 const std::vector<table_row>& table();
 
 // Uneven blocks with gaps, some empty, for the collectives that take counts.
@@ -33,17 +33,17 @@ struct scenario {
   std::uint64_t seed = 1;
 };
 
-// One rank's buffers and operations of a scenario. send and recv come as a ring, as two operations.
+// One rank's buffers and operations of a scenario. send and recv are tested as a ring with two operations.
 class rank_call {
  public:
-  // Fills the inputs and poisons the output.
+  // Fills the input buffer, and sets the output buffer to a fill pattern.
   rank_call(const scenario& setup, member& self);
   const std::vector<isthmus_operation>& operations() const { return m_operations; }
-  // Starts the operations: alone, or both in a group.
+  // Enqueues the operation, or both operations as a group.
   isthmus_status start() const;
-  // Fills and poisons again, with another seed.
+  // Fills the buffers again with another seed.
   void refill(std::uint64_t seed);
-  // "" or the first wrong element, once the stream is idle.
+  // Waits for the stream. Returns "" or a description of the first wrong element.
   std::string error() const;
 
  private:

@@ -1,4 +1,4 @@
-// The trio captured into graphs on real devices, and what is left behind where it can not run.
+// Tests graph capture of tensor-parallel allreduce on real devices, and the cleanup after failures.
 #include <cuda.h>
 #include <dlfcn.h>
 
@@ -8,10 +8,10 @@
 #include "operators/tensor_parallel/shards.hpp"
 #include "tensor_parallel_ranks.hpp"
 
-namespace trio_test {
+namespace tensor_parallel_test {
 namespace {
 
-// What `calls` enqueues, as a graph of each rank.
+// Captures the work that `calls` enqueues, as one graph per rank.
 std::vector<cudaGraph_t> capture(const device_ranks& ranks, const std::function<void()>& calls) {
   const int n = ranks.size();
   for (int rank = 0; rank < n; ++rank) {
@@ -19,13 +19,14 @@ std::vector<cudaGraph_t> capture(const device_ranks& ranks, const std::function<
     check(cudaStreamBeginCapture(ranks.streams[rank], cudaStreamCaptureModeThreadLocal));
   }
   calls();
-  std::vector<cudaGraph_t> captured(n);  // nothing may be instantiated while another stream still captures
-  for (int rank = 0; rank < n; ++rank) check(cudaStreamEndCapture(ranks.streams[rank], &captured[rank]));
-  return captured;
+  std::vector<cudaGraph_t> captured_graphs(
+      n);  // no graph may be instantiated while another stream is capturing
+  for (int rank = 0; rank < n; ++rank) check(cudaStreamEndCapture(ranks.streams[rank], &captured_graphs[rank]));
+  return captured_graphs;
 }
 
-// The name of the only kernel of a graph, by the driver: the plug-in has a CUDA runtime of its own, and a
-// runtime knows its own kernels only.
+// Returns the name of a graph's only kernel. It must use the driver: the plug-in is linked with its own CUDA
+// runtime, and a runtime knows only its own kernels.
 std::string kernel_of(cudaGraph_t graph) {
   void* library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
   if (library == nullptr) throw std::runtime_error(dlerror());
@@ -50,8 +51,8 @@ std::string kernel_of(cudaGraph_t graph) {
   return code == CUDA_SUCCESS ? name : "unknown";
 }
 
-// A template argument of the kernel says where results go: 1 into the inbox, 2 into the tensors.
-TEST_P(devices, direct_is_taken_where_the_others_can_write_and_only_there) {
+// A template argument of the kernel is the result target: 1 for the inbox, 2 for the tensors.
+TEST_P(devices, zero_copy_is_used_only_for_writable_tensors) {
   const int n = GetParam();
   const std::uint64_t count = 100000;
   device_ranks ranks(n, count * 4, ISTHMUS_WIRE_EXACT, zero_copy);
@@ -76,7 +77,8 @@ TEST_P(devices, direct_is_taken_where_the_others_can_write_and_only_there) {
   EXPECT_NE(kernel(pooled).find("result_targetE1E"), std::string::npos) << kernel(pooled);
   std::vector<void*> mixed = plain;
   mixed.back() = pooled.back();
-  EXPECT_NE(kernel(mixed).find("result_targetE1E"), std::string::npos) << "one tensor is in a pool";
+  EXPECT_NE(kernel(mixed).find("result_targetE1E"), std::string::npos)
+      << "one tensor is pool memory, so zero copy must not be used";
   for (int rank = 0; rank < n; ++rank) {
     check(cudaSetDevice(rank));
     const auto shard = shards::make(5, rank, count, true);
@@ -87,7 +89,7 @@ TEST_P(devices, direct_is_taken_where_the_others_can_write_and_only_there) {
                                                 ISTHMUS_ALL_ACTIVE));
   for (int rank = 0; rank < n; ++rank) {
     std::vector<float> result(count);
-    check(cudaSetDevice(rank));  // a pool's memory can be reached from its own device only
+    check(cudaSetDevice(rank));  // pool memory is accessible only from its own device
     check(cudaMemcpyAsync(result.data(), pooled[rank], count * 4, cudaMemcpyDefault, ranks.streams[rank]));
     check(cudaFreeAsync(pooled[rank], ranks.streams[rank]));
     check(cudaStreamSynchronize(ranks.streams[rank]));
@@ -98,13 +100,13 @@ TEST_P(devices, direct_is_taken_where_the_others_can_write_and_only_there) {
 void replay_captured_calls(device_ranks& ranks, std::uint64_t count) {
   const int n = ranks.size();
   std::vector<cudaGraphExec_t> graphs(n);
-  const auto captured = capture(ranks, [&] {
+  const auto captured_graphs = capture(ranks, [&] {
     for (int call = 0; call < 3; ++call) ASSERT_TRUE(ranks.sum(count)) << last_error();
   });
   for (int rank = 0; rank < n; ++rank) {
     check(cudaSetDevice(rank));
-    check(cudaGraphInstantiate(&graphs[rank], captured[rank], 0));
-    check(cudaGraphDestroy(captured[rank]));
+    check(cudaGraphInstantiate(&graphs[rank], captured_graphs[rank], 0));
+    check(cudaGraphDestroy(captured_graphs[rank]));
   }
   for (int replay = 0; replay < 5; ++replay) {
     for (int rank = 0; rank < n; ++rank) ranks.write(rank, std::vector<float>(count, replay + 1.0f));
@@ -118,15 +120,15 @@ void replay_captured_calls(device_ranks& ranks, std::uint64_t count) {
   for (cudaGraphExec_t graph : graphs) check(cudaGraphExecDestroy(graph));
 }
 
-TEST_P(devices, captured_into_a_graph) {
+TEST_P(devices, captured_graph_replays_with_new_data) {
   for (const char* algorithm : {default_algorithm, zero_copy}) {
     device_ranks ranks(GetParam(), 1 << 20, ISTHMUS_WIRE_EXACT, algorithm);
     replay_captured_calls(ranks, 3000);
   }
 }
 
-// A capture that has been spoiled refuses every launch: here on the last device, after the others have got
-// theirs.
+// An invalidated capture rejects every launch. The test does this on the last device, after the launches on the
+// other devices have succeeded.
 void spoil_capture(cudaStream_t stream) {
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
   EXPECT_NE(cudaStreamSynchronize(stream), cudaSuccess);  // not permitted: invalidates the capture
@@ -138,50 +140,51 @@ void end_capture(cudaStream_t stream) {
   (void)cudaGetLastError();
 }
 
-TEST_P(devices, a_launch_that_fails_half_way_touches_nothing) {
+TEST_P(devices, partially_failed_launch_writes_nothing) {
   const int n = GetParam();
   for (const auto& [count, algorithm] :
        {std::pair(100, default_algorithm), {3000000, default_algorithm}, {3000000, zero_copy}}) {
     device_ranks ranks(n, 16 << 20, ISTHMUS_WIRE_EXACT, algorithm, 10);
     for (int rank = 0; rank < n; ++rank) ranks.write(rank, shards::make(3, rank, count, true));
-    EXPECT_FALSE(ranks.sum(count, ISTHMUS_ALL_ACTIVE, ISTHMUS_INT32)) << "devices sum floats only";
+    EXPECT_FALSE(ranks.sum(count, ISTHMUS_ALL_ACTIVE, ISTHMUS_INT32))
+        << "devices support only floating-point types";
     check(cudaSetDevice(n - 1));
     spoil_capture(ranks.streams[n - 1]);
     EXPECT_FALSE(ranks.sum(count));
     end_capture(ranks.streams[n - 1]);
-    EXPECT_FALSE(ranks.sum(count)) << "the handle is of no use any more";
+    EXPECT_FALSE(ranks.sum(count)) << "the handle must be unusable after a failed launch";
     for (int rank = 0; rank < n; ++rank)
       EXPECT_EQ(ranks.read<float>(rank, count), shards::make(3, rank, count, true)) << rank;
   }
 }
 
-TEST_P(devices, no_memory_on_the_last_device_leaves_nothing_behind) {
+TEST_P(devices, failed_init_frees_all_device_memory) {
   const int n = GetParam();
   std::vector<isthmus_device> places;
-  std::vector<std::size_t> before(n);
+  std::vector<std::size_t> initial_free(n);
   for (int rank = 0; rank < n; ++rank) {
     places.push_back({ISTHMUS_PLATFORM_CUDA, rank});
     check(cudaSetDevice(rank));
     std::size_t total = 0;
-    check(cudaMemGetInfo(&before[rank], &total));
+    check(cudaMemGetInfo(&initial_free[rank], &total));
   }
-  std::vector<void*> occupied;  // everything that the last device has, down to pieces of 2 MiB
+  std::vector<void*> filler_blocks;  // all memory of the last device, down to blocks of 2 MiB
   for (std::size_t block_bytes = std::size_t(64) << 30; block_bytes >= 2 << 20;) {
     void* pointer = nullptr;
     if (cudaMalloc(&pointer, block_bytes) == cudaSuccess)
-      occupied.push_back(pointer);
+      filler_blocks.push_back(pointer);
     else
       block_bytes /= 2;
   }
   (void)cudaGetLastError();
   EXPECT_EQ(isthmus_tensor_parallel_init(n, places.data(), nullptr, nullptr), nullptr);
   EXPECT_NE(last_error().find("memory"), std::string::npos) << last_error();
-  for (void* pointer : occupied) check(cudaFree(pointer));
+  for (void* pointer : filler_blocks) check(cudaFree(pointer));
   for (int rank = 0; rank < n; ++rank) {
     std::size_t free = 0, total = 0;
     check(cudaSetDevice(rank));
     check(cudaMemGetInfo(&free, &total));
-    EXPECT_GE(free + (32 << 20), before[rank]) << "device " << rank;  // the driver may keep a little
+    EXPECT_GE(free + (32 << 20), initial_free[rank]) << "device " << rank;  // the driver may keep a little
   }
   const auto handle = isthmus_tensor_parallel_init(n, places.data(), nullptr, nullptr);
   EXPECT_NE(handle, nullptr) << last_error();
@@ -189,4 +192,4 @@ TEST_P(devices, no_memory_on_the_last_device_leaves_nothing_behind) {
 }
 
 }  // namespace
-}  // namespace trio_test
+}  // namespace tensor_parallel_test

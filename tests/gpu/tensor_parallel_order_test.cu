@@ -1,5 +1,5 @@
-// When the trio reads and writes on real devices: late producers, unsynchronised consumers, calls back to back,
-// the end of a handle with work in flight.
+// Tests the ordering of tensor-parallel allreduce on real devices: late producers, unsynchronized consumers,
+// back-to-back calls, and destruction with work in flight.
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -7,7 +7,7 @@
 
 #include "tensor_parallel_ranks.hpp"
 
-namespace trio_test {
+namespace tensor_parallel_test {
 namespace {
 
 __global__ void delayed_fill(float* data, std::uint64_t count, float value, long long nanoseconds) {
@@ -18,7 +18,8 @@ __global__ void delayed_fill(float* data, std::uint64_t count, float value, long
   for (std::uint64_t i = threadIdx.x; i < count; i += blockDim.x) data[i] = value;
 }
 
-// Counts what is not `expected`, then puts `next` there: consumer of one call and producer of the next.
+// Counts the elements that are not `expected`, then writes `next`: the consumer of one call and the producer
+// of the next.
 __global__ void consume_and_produce(float* data, std::uint64_t count, float expected, float next,
                                     unsigned* wrong, long long nanoseconds) {
   std::uint64_t now, start;
@@ -32,7 +33,7 @@ __global__ void consume_and_produce(float* data, std::uint64_t count, float expe
   while (static_cast<long long>(now - start) < nanoseconds);
 }
 
-TEST_P(devices, late_producer_and_unsynchronised_consumer_while_the_host_goes_on) {
+TEST_P(devices, late_producer_does_not_block_the_host) {
   const int n = GetParam();
   const std::uint64_t count = 10000;
   device_ranks ranks(n, count * 8, ISTHMUS_WIRE_EXACT);
@@ -57,7 +58,8 @@ TEST_P(devices, late_producer_and_unsynchronised_consumer_while_the_host_goes_on
   }
 }
 
-// Every call has other numbers, so that a word of an earlier generation shows; ranks are late by turns.
+// Every call uses different numbers, so that a stale word of an earlier generation is detected. A different
+// rank is late each time.
 void back_to_back(device_ranks& ranks, int calls, const std::vector<std::uint64_t>& counts) {
   const int n = ranks.size();
   std::vector<unsigned*> wrong(n);
@@ -73,19 +75,19 @@ void back_to_back(device_ranks& ranks, int calls, const std::vector<std::uint64_
     return sum;
   };
   for (int call = 0; call <= calls; ++call) {
-    const std::uint64_t before = counts[(call + counts.size() - 1) % counts.size()];
+    const std::uint64_t previous_count = counts[(call + counts.size() - 1) % counts.size()];
     const std::uint64_t count = counts[call % counts.size()];
-    const std::uint64_t max_count = std::max(before, count);
+    const std::uint64_t max_count = std::max(previous_count, count);
     for (int rank = 0; rank < n; ++rank) {
       check(cudaSetDevice(rank));
       auto* data = reinterpret_cast<float*>(ranks.memory[rank]);
       const int blocks = static_cast<int>(std::min<std::uint64_t>((max_count + 255) / 256, 1024));
       const long long delay = call % 97 == rank ? 20000 : 0;
-      // Only what the call before summed is compared; the rest is made ready.
+      // Only the elements of the previous call are compared; the others are initialized.
       consume_and_produce<<<blocks, 256, 0, ranks.streams[rank]>>>(
-          data, call == 0 ? 0 : before, total(call - 1), value(call, rank), wrong[rank], delay);
-      if (count > before || call == 0) {
-        const std::uint64_t from = call == 0 ? 0 : before;
+          data, call == 0 ? 0 : previous_count, total(call - 1), value(call, rank), wrong[rank], delay);
+      if (count > previous_count || call == 0) {
+        const std::uint64_t from = call == 0 ? 0 : previous_count;
         delayed_fill<<<1, 1024, 0, ranks.streams[rank]>>>(data + from, count - from, value(call, rank), 0);
       }
     }
@@ -100,19 +102,19 @@ void back_to_back(device_ranks& ranks, int calls, const std::vector<std::uint64_
   }
 }
 
-TEST_P(devices, a_hundred_thousand_calls_back_to_back_with_skew) {
+TEST_P(devices, hundred_thousand_skewed_calls) {
   device_ranks ranks(GetParam(), 1 << 20, ISTHMUS_WIRE_EXACT);
   back_to_back(ranks, 100000, {1, 100, 5000, 40, 20000});
 }
 
-// With one element most ranks have nothing to add, and run ahead of the others.
-TEST_P(devices, thirty_thousand_direct_calls_back_to_back_with_skew) {
+// With one element, most ranks have nothing to reduce and run ahead of the others.
+TEST_P(devices, thirty_thousand_skewed_zero_copy_calls) {
   device_ranks ranks(GetParam(), 1 << 20, ISTHMUS_WIRE_EXACT, zero_copy);
   back_to_back(ranks, 30000, {1, 1, 100, 5000, 2, 40, 20000});
 }
 
-// Long calls run through all generations of the inbox several times and follow each other at once.
-TEST_P(devices, long_calls_back_to_back_with_skew) {
+// Long calls use all generations of the inbox several times and follow each other without a pause.
+TEST_P(devices, skewed_long_calls) {
   const std::vector<std::uint64_t> counts = {40000000, 16000000, 9000000, 2000001, 33000005, 70000, 12345678};
   for (const isthmus_wire wire : {ISTHMUS_WIRE_EXACT, ISTHMUS_WIRE_BFLOAT16}) {
     device_ranks ranks(GetParam(), 170 << 20, wire);
@@ -122,7 +124,7 @@ TEST_P(devices, long_calls_back_to_back_with_skew) {
   back_to_back(ranks, 200, counts);
 }
 
-TEST_P(devices, free_with_work_in_flight) {
+TEST_P(devices, free_waits_for_work_in_flight) {
   const int n = GetParam();
   const std::uint64_t count = 4000;
   auto ranks = std::make_unique<device_ranks>(n, count * 4, ISTHMUS_WIRE_EXACT);
@@ -138,4 +140,4 @@ TEST_P(devices, free_with_work_in_flight) {
 }
 
 }  // namespace
-}  // namespace trio_test
+}  // namespace tensor_parallel_test

@@ -7,10 +7,10 @@
 #include <fstream>
 #include <optional>
 
-namespace trio_test {
+namespace tensor_parallel_test {
 namespace {
 
-// A configuration that has one algorithm take every size; gone with its owner.
+// A temporary configuration file whose only rule selects one algorithm for all sizes.
 class rules_file {
  public:
   explicit rules_file(std::string_view algorithm)
@@ -38,7 +38,8 @@ int device_count() {
   return cudaGetDeviceCount(&count) == cudaSuccess ? std::min(count, 8) : 0;
 }
 
-device_ranks::device_ranks(int n, std::uint64_t bytes, isthmus_wire wire, std::string_view algorithm, double timeout_s)
+device_ranks::device_ranks(int n, std::uint64_t bytes, isthmus_wire wire, std::string_view algorithm,
+                           double timeout_s)
     : m_n(n) {
   std::vector<isthmus_device> devices;
   for (int rank = 0; rank < n; ++rank) {
@@ -74,11 +75,11 @@ device_ranks::~device_ranks() {
 INSTANTIATE_TEST_SUITE_P(tensor_parallel, devices, ::testing::Range(2, 9),
                          [](const auto& info) { return "on_" + std::to_string(info.param); });
 
-}  // namespace trio_test
+}  // namespace tensor_parallel_test
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
-  if (trio_test::device_count() < 2) {
+  if (tensor_parallel_test::device_count() < 2) {
     std::puts("SKIPPED: fewer than two CUDA devices");
     return 77;
   }

@@ -1,4 +1,4 @@
-// What the tests of the trio (tensor_parallel.h) on real devices share.
+// Helpers for the tests of tensor_parallel.h on real devices.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,26 +11,26 @@
 #include <string_view>
 #include <vector>
 
-namespace trio_test {
+namespace tensor_parallel_test {
 
 inline void check(cudaError_t code) {
   if (code != cudaSuccess) throw std::runtime_error(cudaGetErrorString(code));
 }
 
-// The calling thread's latest failure.
+// Message of the calling thread's most recent failure.
 std::string last_error();
 
-// Up to 8.
+// Number of devices, at most 8.
 int device_count();
 
 inline constexpr const char* default_algorithm = "";
 inline constexpr const char* zero_copy = "two_shot_zero_copy";
 
-// n devices with a stream, a buffer and a handle.
+// n devices, each with a stream and a buffer, and their handle.
 class device_ranks {
  public:
   device_ranks(int n, std::uint64_t bytes, isthmus_wire wire, std::string_view algorithm = default_algorithm,
-       double timeout_s = 30);
+               double timeout_s = 30);
   ~device_ranks();
   device_ranks(const device_ranks&) = delete;
 
@@ -62,7 +62,7 @@ class device_ranks {
     return memory[rank] + offset + static_cast<std::size_t>(rank) * skew_bytes;
   }
 
-  std::size_t skew_bytes = 0;  // each rank's tensor lies by so much further in its memory than the one before
+  std::size_t skew_bytes = 0;  // the offset of rank r's tensor in its buffer is r times this value
   std::vector<cudaStream_t> streams;
   std::vector<std::byte*> memory;
   isthmus_tensor_parallel handle = nullptr;
@@ -71,7 +71,7 @@ class device_ranks {
   int m_n;
 };
 
-// Every number of devices that the machine has.
+// Parameterized by the number of devices.
 class devices : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override {
@@ -79,4 +79,4 @@ class devices : public ::testing::TestWithParam<int> {
   }
 };
 
-}  // namespace trio_test
+}  // namespace tensor_parallel_test

@@ -1,4 +1,5 @@
-// What the trio sums on real devices: masks, sizes, alignments, wires, types.
+// Tests the results of tensor-parallel allreduce on real devices: masks, sizes, alignments,
+// wire formats, datatypes.
 #include <cmath>
 #include <cstring>
 #include <span>
@@ -6,10 +7,10 @@
 #include "operators/tensor_parallel/shards.hpp"
 #include "tensor_parallel_ranks.hpp"
 
-namespace trio_test {
+namespace tensor_parallel_test {
 namespace {
 
-TEST_P(devices, every_active_mask_with_nan_in_inactive_shards) {
+TEST_P(devices, inactive_shards_with_nan_are_ignored) {
   const int n = GetParam();
   for (const char* algorithm : {default_algorithm, zero_copy}) {
     device_ranks ranks(n, 1 << 20, ISTHMUS_WIRE_EXACT, algorithm);
@@ -25,14 +26,15 @@ TEST_P(devices, every_active_mask_with_nan_in_inactive_shards) {
   }
 }
 
-// Devices write into each other's tensors there, whatever the alignment of each, and nowhere else.
-TEST_P(devices, direct_results_fill_tensors_of_different_alignments_and_nothing_beside) {
+// With zero copy, devices write to each other's tensors, at any alignment, and must write nothing
+// outside of them.
+TEST_P(devices, zero_copy_writes_only_inside_the_tensors) {
   const int n = GetParam();
   device_ranks ranks(n, 24 << 20, ISTHMUS_WIRE_EXACT, zero_copy);
   for (const std::size_t skew : {0, 4, 8, 12})
     for (const std::uint64_t count : {1, 3, 9, 127, 32769, 1048577, 6000000}) {
       ranks.skew_bytes = skew;
-      const std::uint64_t edge = 4;  // elements before and behind the tensor
+      const std::uint64_t edge = 4;  // guard elements before and after the tensor
       for (int rank = 0; rank < n; ++rank) {
         std::vector<float> shard = shards::make(count, rank, count, true);
         shard.insert(shard.begin(), edge, 77.0f);
@@ -44,7 +46,7 @@ TEST_P(devices, direct_results_fill_tensors_of_different_alignments_and_nothing_
         std::vector<float> result = ranks.read<float>(rank, count + 2 * edge);
         for (std::uint64_t i = 0; i < edge; ++i)
           ASSERT_TRUE(result[i] == 77.0f && result[edge + count + i] == 77.0f)
-              << "beside the tensor of rank " << rank << ", " << count << " elements, " << skew << " apart";
+              << "outside the tensor of rank " << rank << ", " << count << " elements, " << skew << " apart";
         result.erase(result.begin(), result.begin() + edge);
         result.resize(count);
         ASSERT_EQ(shards::count_wrong(result, count, n, ISTHMUS_ALL_ACTIVE), 0u)
@@ -53,7 +55,7 @@ TEST_P(devices, direct_results_fill_tensors_of_different_alignments_and_nothing_
     }
 }
 
-TEST_P(devices, sizes_grow_and_shrink_on_both_wires_at_any_alignment) {
+TEST_P(devices, sums_are_right_at_any_size_and_alignment) {
   const int n = GetParam();
   for (const isthmus_wire wire : {ISTHMUS_WIRE_AUTO, ISTHMUS_WIRE_EXACT, ISTHMUS_WIRE_BFLOAT16}) {
     device_ranks ranks(n, 200 << 20, wire);
@@ -65,7 +67,8 @@ TEST_P(devices, sizes_grow_and_shrink_on_both_wires_at_any_alignment) {
         ASSERT_TRUE(ranks.sum(count, ISTHMUS_ALL_ACTIVE, ISTHMUS_FLOAT32, offset)) << last_error();
         for (int rank = 0; rank < n; ++rank) {
           const auto result = ranks.read<float>(rank, count, offset);
-          // Looking at every element of the longest takes the host too long; identity covers the others.
+          // Checking every element of the longest tensors is too slow on the host, so only rank 0 is checked.
+          // The comparison with rank 0 covers the other ranks.
           if (rank == 0 || count < 100000) {
             ASSERT_EQ(shards::count_wrong(result, count, n, ISTHMUS_ALL_ACTIVE), 0u)
                 << count << " on wire " << wire;
@@ -78,9 +81,9 @@ TEST_P(devices, sizes_grow_and_shrink_on_both_wires_at_any_alignment) {
   }
 }
 
-// |result - exact| <= (2 u + u^2 + n 2^-23) * sum of |x|, u = 2^-8: the bound of tensor_parallel.h; and on the
-// exact wire float32's own bound, (n - 1) 2^-24 / (1 - (n - 1) 2^-24).
-TEST_P(devices, random_numbers_stay_in_their_bounds_and_ranks_agree_bit_by_bit) {
+// The bound of tensor_parallel.h is |result - exact| <= (2 u + u^2 + n 2^-23) * sum of |x| with u = 2^-8. The
+// exact wire has the bound of float32, (n - 1) 2^-24 / (1 - (n - 1) 2^-24).
+TEST_P(devices, errors_are_bounded_and_ranks_bit_identical) {
   const int n = GetParam();
   for (const bool bf16 : {false, true}) {
     device_ranks ranks(n, 8 << 20, bf16 ? ISTHMUS_WIRE_BFLOAT16 : ISTHMUS_WIRE_EXACT);
@@ -113,18 +116,18 @@ TEST_P(devices, random_numbers_stay_in_their_bounds_and_ranks_agree_bit_by_bit) 
   }
 }
 
-TEST_P(devices, sixteen_bit_types) {
+TEST_P(devices, sixteen_bit_types_are_summed_exactly) {
   const int n = GetParam();
   for (const char* algorithm : {default_algorithm, zero_copy}) {
     device_ranks ranks(n, 4 << 20, ISTHMUS_WIRE_AUTO, algorithm);
     ranks.skew_bytes = 2;
     for (const isthmus_datatype type : {ISTHMUS_FLOAT16, ISTHMUS_BFLOAT16})
       for (const std::uint64_t count : {5, 70001, 1500000}) {
-        const auto bits = [type](float whole) {  // small whole numbers, exact in both types
+        const auto bits = [type](float number) {  // small integers, exact in both types
           std::uint32_t word;
-          std::memcpy(&word, &whole, 4);
+          std::memcpy(&word, &number, 4);
           if (type == ISTHMUS_BFLOAT16) return static_cast<std::uint16_t>(word >> 16);
-          if (whole == 0) return static_cast<std::uint16_t>(0);
+          if (number == 0) return static_cast<std::uint16_t>(0);
           return static_cast<std::uint16_t>((word >> 16 & 0x8000u) | ((word >> 13 & 0x3fc00u) - (112u << 10)) |
                                             (word >> 13 & 0x3ffu));
         };
@@ -146,4 +149,4 @@ TEST_P(devices, sixteen_bit_types) {
 }
 
 }  // namespace
-}  // namespace trio_test
+}  // namespace tensor_parallel_test

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Every public header compiled alone, and every example, with one compiler: -fsyntax-only, warnings are errors.
-The examples in C++ are left to the build where the compiler is g++: warnings are errors there, too.
+"""Compiles each public header on its own, and the examples, with one compiler.
+
+Uses -fsyntax-only; warnings are errors.
+g++ skips the examples in C++, because the build compiles them with the same flags.
 
     check.py --cxx g++ --venv .venv
-    check.py --cxx newest-clang --venv .venv     the newest clang++ that is installed; 77 where there is none
+    check.py --cxx newest-clang --venv .venv     the newest installed clang++; exits with 77 if there is none
 
 C headers are compiled as C11 and as C++17, mpi.hpp as C++17 and C++20, the rest as C++20 with DPC++'s headers.
 
-Two thirds of the time of a SYCL header are <sycl/sycl.hpp>, which only sycl/features.hpp includes. So it is
-compiled once, ahead of them (a precompiled header), for headers that include features.hpp themselves or by
-others of ours: they see the same declarations as without. The others are compiled without.
+<sycl/sycl.hpp> takes two thirds of the compile time of a SYCL header. Only sycl/features.hpp includes it. It is
+precompiled once for all headers that include features.hpp, directly or indirectly, so they see the same
+declarations as without the precompiled header. Other headers are compiled without it.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ SKIPPED = 77
 
 
 def newest_clang() -> str | None:
-    """clang++-N with the greatest N in PATH, else clang++."""
+    """Returns the clang++-N in PATH with the highest N, or clang++."""
     paths = [Path(folder) for folder in os.environ["PATH"].split(":") if folder]
     found = [file.name for folder in paths if folder.is_dir() for file in folder.glob("clang++-*")]
     numbered = [name for name in found if re.fullmatch(r"clang\+\+-\d+", name)]
@@ -42,7 +44,7 @@ def newest_clang() -> str | None:
 
 
 def closure(file: Path, seen: set[Path] | None = None) -> set[Path]:
-    """The file and what it includes of ours."""
+    """Returns the file and all Isthmus headers that it includes, directly or indirectly."""
     seen = set() if seen is None else seen
     if file not in seen:
         seen.add(file)
@@ -72,7 +74,7 @@ class Compiler:
         return ["-x", language, f"-std={standard}", *warnings, *defines, f"-I{INCLUDE}", *self.system()]
 
     def precompile(self) -> None:
-        """<sycl/sycl.hpp>, in the form and by the options that each compiler takes."""
+        """Precompiles <sycl/sycl.hpp> in the format of the compiler."""
         header = self.scratch / "ahead.hpp"
         header.write_text("#include <sycl/sycl.hpp>\n")
         target = self.scratch / ("ahead.pch" if self.is_clang else "ahead.hpp.gch")
@@ -112,12 +114,14 @@ def cases(sycl_examples: bool) -> list[tuple[Path, str, str]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cxx", required=True, help="the compiler, or newest-clang")
-    parser.add_argument("--venv", required=True, type=Path, help="has the headers of DPC++ and MPI")
+    parser.add_argument(
+        "--venv", required=True, type=Path, help="virtual environment with the headers of DPC++ and MPI"
+    )
     parser.add_argument("--jobs", type=int, default=1)
     arguments = parser.parse_args()
     cxx = newest_clang() if arguments.cxx == "newest-clang" else arguments.cxx
     if cxx is None:
-        print("skipped: no clang++ is in PATH; scripts/setup installs it as root")
+        print("skipped: no clang++ in PATH; run scripts/setup as root to install it")
         return SKIPPED
     with tempfile.TemporaryDirectory() as scratch:
         compiler = Compiler(cxx, arguments.venv, Path(scratch))

@@ -1,4 +1,4 @@
-// isthmus_reduce_local and the kernels of every instruction set against the reference.
+// Checks isthmus_reduce_local and the kernels of all instruction sets against the reference.
 #include <gtest/gtest.h>
 #include <isthmus/isthmus.h>
 
@@ -21,7 +21,7 @@ std::string name_of(const kernel_table& table, int datatype, int op) {
          isthmus_reduction_op_name(static_cast<isthmus_reduction_op>(op));
 }
 
-// Every bit pattern of the small types, and random ones of the others.
+// All bit patterns of the small types, random bit patterns of the others.
 bytes patterns(isthmus_datatype datatype, std::size_t count, std::mt19937_64& random) {
   bytes data(count * width(datatype));
   for (std::size_t i = 0; i < count; ++i) {
@@ -47,9 +47,9 @@ bytes random_patterns(isthmus_datatype datatype, std::size_t count, std::mt19937
   return data;
 }
 
-// Sources at odd element offsets, so that nothing relies on alignment beyond the element's.
+// Sources start at an offset of one element, so that kernels cannot rely on more than element alignment.
 void expect_equal_to_reference(const kernel_table& table, const std::vector<bytes>& in, std::size_t count,
-                               isthmus_datatype datatype, isthmus_reduction_op op, bool aliases) {
+                               isthmus_datatype datatype, isthmus_reduction_op op, bool is_in_place) {
   const std::size_t unit = width(datatype);
   std::vector<bytes> shifted;
   std::vector<const void*> sources;
@@ -60,19 +60,19 @@ void expect_equal_to_reference(const kernel_table& table, const std::vector<byte
   for (const bytes& each : shifted) sources.push_back(each.data() + unit);
   bytes separate(count * unit + unit, std::byte{0x5a});
   std::byte* out =
-      aliases ? const_cast<std::byte*>(static_cast<const std::byte*>(sources.back())) : separate.data();
+      is_in_place ? const_cast<std::byte*>(static_cast<const std::byte*>(sources.back())) : separate.data();
   table.reduce[datatype][op](out, sources.data(), static_cast<int>(in.size()), count);
   const bytes expected = reduce_reference(in, count, datatype, op);
   ASSERT_TRUE(same_elements(expected.data(), out, count, datatype))
       << name_of(table, datatype, op) << ", " << in.size() << " sources, " << count << " elements"
-      << (aliases ? ", in place" : "");
-  if (!aliases) {
+      << (is_in_place ? ", in place" : "");
+  if (!is_in_place) {
     for (std::size_t i = count * unit; i < separate.size(); ++i)
       ASSERT_EQ(separate[i], std::byte{0x5a}) << "written past the end";
   }
 }
 
-TEST(host_kernels, every_datatype_op_and_number_of_sources_matches_the_reference) {
+TEST(host_kernels, all_reductions_match_the_reference) {
   std::mt19937_64 random(5);
   for (const kernel_table* const* table = usable_kernels(); *table != nullptr; ++table)
     for (int datatype = 0; datatype < ISTHMUS_DATATYPE_COUNT; ++datatype)
@@ -87,8 +87,8 @@ TEST(host_kernels, every_datatype_op_and_number_of_sources_matches_the_reference
           }
 }
 
-// max(x, x) = x takes every bit pattern through load and store: 65536 values of the 16-bit types.
-TEST(host_kernels, conversions_keep_every_bit_pattern) {
+// max(x, x) = x passes every bit pattern through load and store: 65536 values of the 16-bit types.
+TEST(host_kernels, conversions_preserve_all_bit_patterns) {
   std::mt19937_64 random(6);
   for (const kernel_table* const* table = usable_kernels(); *table != nullptr; ++table)
     for (const auto datatype : {ISTHMUS_FLOAT16, ISTHMUS_BFLOAT16, ISTHMUS_FLOAT8_E4M3}) {
@@ -102,8 +102,8 @@ TEST(host_kernels, conversions_keep_every_bit_pattern) {
     }
 }
 
-// All pairs of the 8-bit types, and every 16-bit value with many others: rounding in every position, ties,
-// subnormals, overflow, infinities and NaN.
+// All pairs of the 8-bit types, and all 16-bit values combined with many others: rounding at every position,
+// ties, subnormals, overflow, infinity and NaN.
 TEST(host_kernels, rounding_is_exact_for_all_pairs) {
   std::mt19937_64 random(7);
   for (const kernel_table* const* table = usable_kernels(); *table != nullptr; ++table)
@@ -123,7 +123,7 @@ TEST(host_kernels, rounding_is_exact_for_all_pairs) {
       }
 }
 
-TEST(host_kernels, min_and_max_give_nan_when_any_contribution_is_nan) {
+TEST(host_kernels, min_and_max_propagate_nan) {
   for (const kernel_table* const* table = usable_kernels(); *table != nullptr; ++table)
     for (const auto op : {ISTHMUS_MIN, ISTHMUS_MAX})
       for (int position = 0; position < 5; ++position) {
@@ -154,7 +154,7 @@ TEST(reduce_local, rounds_at_each_step_and_avg_adds) {
   EXPECT_EQ(out[0], 3.5f);
   EXPECT_EQ(out[1], 1.0f);
   EXPECT_EQ(out[2], 2e30f);
-  const std::uint16_t one = 0x3f80;  // bfloat16: 256 + 1 is a tie that rounds back to 256, every time
+  const std::uint16_t one = 0x3f80;  // bfloat16: 256 + 1 is a tie that always rounds to 256
   std::uint16_t total = 0x4380;
   for (int i = 0; i < 10; ++i)
     ASSERT_EQ(isthmus_reduce_local(&one, &total, 1, ISTHMUS_BFLOAT16, ISTHMUS_SUM), ISTHMUS_SUCCESS);
@@ -173,13 +173,13 @@ TEST(reduce_local, integers_wrap) {
   EXPECT_EQ(product, 1);
 }
 
-TEST(reduce_local, bad_arguments_are_named_and_nothing_is_written) {
+TEST(reduce_local, invalid_arguments_are_rejected_without_writes) {
   float value = 7;
   isthmus_error_info info{};
   EXPECT_EQ(isthmus_reduce_local(&value, &value, 1, static_cast<isthmus_datatype>(99), ISTHMUS_SUM),
             ISTHMUS_ERROR_INVALID_ARGUMENT);
   isthmus_last_error(&info);
-  EXPECT_NE(std::strstr(info.message, "datatype is 99"), nullptr) << info.message;
+  EXPECT_NE(std::strstr(info.message, "datatype = 99"), nullptr) << info.message;
   EXPECT_EQ(isthmus_reduce_local(&value, &value, 1, ISTHMUS_FLOAT32, static_cast<isthmus_reduction_op>(-1)),
             ISTHMUS_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(isthmus_reduce_local(nullptr, &value, 1, ISTHMUS_FLOAT32, ISTHMUS_SUM),

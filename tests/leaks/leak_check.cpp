@@ -1,4 +1,5 @@
-// Every test ends with zero live blocks, plain or symmetric: whatever its fixture owns is gone by then.
+// Fails a test that ends with live blocks, plain or symmetric. The fixture must have released
+// its blocks by then.
 #include <gtest/gtest.h>
 #include <isthmus/memory.h>
 
@@ -7,7 +8,7 @@ namespace {
 class leak_check : public testing::EmptyTestEventListener {
   void OnTestEnd(const testing::TestInfo& test) override {
     EXPECT_EQ(isthmus_memory_live_blocks(), 0U)
-        << test.test_suite_name() << "." << test.name() << " left blocks of memory.h behind";
+        << test.test_suite_name() << "." << test.name() << " leaked blocks of memory.h";
   }
 };
 

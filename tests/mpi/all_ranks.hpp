@@ -1,4 +1,4 @@
-// A failure on one rank must fail the test on all, or the others would go on and hang in the next call.
+// A failure on one rank must fail the test on all ranks. Otherwise the others would hang in the next call.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,14 +21,14 @@ inline int size() {
   return value;
 }
 
-// Collective. The first rank's problem, told to all; "" when no rank has one.
-inline std::string first_problem(const std::optional<std::string>& mine) {
-  const int none = size();
-  int reporter = mine ? rank() : none, first = none;
+// Collective. Returns the problem of the lowest rank that has one on all ranks, or "".
+inline std::string first_problem(const std::optional<std::string>& own_problem) {
+  const int no_rank = size();
+  int reporter = own_problem ? rank() : no_rank, first = no_rank;
   MPI_Allreduce(&reporter, &first, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
-  if (first == none) return "";
+  if (first == no_rank) return "";
   char text[1024] = "";
-  if (first == rank()) std::strncpy(text, mine->c_str(), sizeof text - 1);
+  if (first == rank()) std::strncpy(text, own_problem->c_str(), sizeof text - 1);
   MPI_Bcast(text, sizeof text, MPI_CHAR, first, MPI_COMM_WORLD);
   return "rank " + std::to_string(first) + ": " + text;
 }

@@ -1,4 +1,4 @@
-// Compiled as C++17: mpi.hpp must not need more.
+// Compiled as C++17: mpi.hpp must not require a newer standard.
 #include <isthmus/mpi.hpp>
 
 static_assert(__cplusplus < 202002L);

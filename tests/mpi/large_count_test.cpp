@@ -1,4 +1,4 @@
-// Counts above INT_MAX for real: 2^31 + 3 elements of one byte through two ranks, in the order of 5 GiB.
+// Real counts above INT_MAX: 2^31 + 3 elements of one byte on two ranks, about 5 GiB of memory.
 #include <sys/sysinfo.h>
 
 #include <algorithm>
@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::uint64_t count = static_cast<std::uint64_t>(INT_MAX) + 4;
 
-// A pattern whose period is prime, so that shifted or repeated pieces differ. Whole periods are copied and
-// compared at the speed of memory.
+// A pattern with a prime period, so that shifted or repeated chunks differ. Whole periods are copied and
+// compared at memory speed.
 constexpr std::uint64_t period = 251, chunk = period * 4096;
 
 signed char element(std::uint64_t index, int rank) {
@@ -30,10 +30,11 @@ bool has_memory(std::uint64_t bytes) {
 class large_count_test : public ::testing::Test {
  protected:
   void SetUp() override {
-    // One rank decides for all: what is free changes while they ask.
-    int enough = has_memory(static_cast<std::uint64_t>(mpi_test::size()) * 2 * count);
-    MPI_Bcast(&enough, 1, MPI_INT, 0, MPI_COMM_WORLD);
-    if (!enough) GTEST_SKIP() << "needs " << mpi_test::size() * 2 * count / (1 << 20) << " MiB of free memory";
+    // One rank decides for all, because the amount of free memory changes meanwhile.
+    int has_enough_memory = has_memory(static_cast<std::uint64_t>(mpi_test::size()) * 2 * count);
+    MPI_Bcast(&has_enough_memory, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    if (!has_enough_memory)
+      GTEST_SKIP() << "needs " << mpi_test::size() * 2 * count / (1 << 20) << " MiB of free memory";
     m_table = isthmus::mpi::table(MPI_COMM_WORLD);
     m_buffer.reset(new signed char[count]);
   }
@@ -50,20 +51,21 @@ class large_count_test : public ::testing::Test {
 
   void fill(int rank) {
     for (std::uint64_t i = 0; i < chunk; ++i) m_buffer[i] = element(i, rank);
-    for (std::uint64_t at = chunk; at < count; at += chunk)
-      std::memcpy(&m_buffer[at], m_buffer.get(), std::min(chunk, count - at));
+    for (std::uint64_t offset = chunk; offset < count; offset += chunk)
+      std::memcpy(&m_buffer[offset], m_buffer.get(), std::min(chunk, count - offset));
   }
 
-  // `expected` has the pattern's period.
+  // `expected` must have the period of the pattern.
   template <typename Expected>
   std::optional<std::string> first_mismatch(Expected&& expected) const {
     std::vector<signed char> expected_chunk(chunk);
     for (std::uint64_t i = 0; i < chunk; ++i) expected_chunk[i] = expected(i);
-    for (std::uint64_t at = 0; at < count; at += chunk) {
-      const std::uint64_t length = std::min(chunk, count - at);
-      if (std::memcmp(&m_buffer[at], expected_chunk.data(), length) == 0) continue;
-      const auto mismatch = std::mismatch(expected_chunk.begin(), expected_chunk.end(), &m_buffer[at]);
-      return "element " + std::to_string(at + static_cast<std::uint64_t>(mismatch.first - expected_chunk.begin())) +
+    for (std::uint64_t offset = 0; offset < count; offset += chunk) {
+      const std::uint64_t length = std::min(chunk, count - offset);
+      if (std::memcmp(&m_buffer[offset], expected_chunk.data(), length) == 0) continue;
+      const auto mismatch = std::mismatch(expected_chunk.begin(), expected_chunk.end(), &m_buffer[offset]);
+      return "element " +
+             std::to_string(offset + static_cast<std::uint64_t>(mismatch.first - expected_chunk.begin())) +
              " is " + std::to_string(*mismatch.second) + ", not " + std::to_string(*mismatch.first);
     }
     return std::nullopt;

@@ -1,6 +1,6 @@
-// The function table that mpi.hpp fills, called directly: every collective, datatype, operation and
-// in-place form against the oracle. Built a second time with a tiny ISTHMUS_MPI_COUNT_LIMIT, where every
-// count above it must be split or described by a derived type.
+// Direct calls of the function table of mpi.hpp: every collective, datatype, operation and in-place form
+// against the oracle. Built a second time with a tiny ISTHMUS_MPI_COUNT_LIMIT, so that larger counts are split
+// or described by a derived type.
 #include <atomic>
 #include <climits>
 #include <cmath>
@@ -17,7 +17,7 @@ std::atomic<int> aborts = 0;
 
 }  // namespace
 
-// In MPI's place: one must not end these ranks.
+// Replaces MPI's function, which would end these ranks.
 extern "C" int MPI_Abort(MPI_Comm, int) {
   ++aborts;
   return MPI_SUCCESS;
@@ -85,7 +85,7 @@ class table_test : public ::testing::Test {
 
   void run(const test_case& test) {
     const oracle::operation_shape shape = conformance::shape_of(test, mpi_test::size());
-    std::vector<std::byte> memory(conformance::rank_buffers::bytes_needed(test, shape));
+    std::vector<std::byte> memory(conformance::rank_buffers::required_bytes(test, shape));
     const conformance::rank_buffers buffers(test, shape, mpi_test::rank(), memory);
     const isthmus_operation operation = operation_of(test, shape, buffers);
     const int code = test.collective == ISTHMUS_SEND ? ring(operation) : m_table.collective(m_comm, &operation);
@@ -102,7 +102,7 @@ class table_test : public ::testing::Test {
     return !v_collective || isthmus::mpi::detail::native::count_limit >= INT_MAX;
   }
 
-  // Checked once at the end: a rank that stops alone would leave the others in the next call.
+  // Problems are checked once at the end: if one rank stopped earlier, the others would hang in the next call.
   void run_all(std::uint64_t count, const std::vector<isthmus_datatype>& datatypes, bool special) {
     std::uint64_t seed = 1;
     for (const isthmus_collective collective : conformance::collectives())
@@ -135,30 +135,31 @@ TEST_F(table_test, some_elements) { run_all(17, all_datatypes(), false); }
 TEST_F(table_test, more_elements) {
   run_all(1031, {ISTHMUS_INT8, ISTHMUS_UINT64, ISTHMUS_BFLOAT16, ISTHMUS_FLOAT32, ISTHMUS_FLOAT8_E4M3}, false);
 }
-// Not float8: with the largest value among the inputs it saturates on the way, as mpi.hpp says.
+// Without float8, which saturates during the reduction if an input is the largest value (see mpi.hpp).
 TEST_F(table_test, not_a_number_and_infinity) {
   run_all(33, {ISTHMUS_FLOAT16, ISTHMUS_BFLOAT16, ISTHMUS_FLOAT32, ISTHMUS_FLOAT64}, true);
 }
 
-// float32 min and max must say NaN on every rank, wherever the NaN stands; MPI_MIN and MPI_MAX need not.
-TEST_F(table_test, one_nan_is_seen_by_all) {
-  for (int holder = 0; holder < mpi_test::size(); ++holder)
+// float32 min and max must return NaN on every rank, wherever the NaN is. MPI_MIN and MPI_MAX do
+// not guarantee this.
+TEST_F(table_test, nan_reaches_all_ranks) {
+  for (int root_rank = 0; root_rank < mpi_test::size(); ++root_rank)
     for (const isthmus_reduction_op op : {ISTHMUS_MIN, ISTHMUS_MAX}) {
-      const float mine = holder == mpi_test::rank() ? NAN : 1.0f;
+      const float own_value = root_rank == mpi_test::rank() ? NAN : 1.0f;
       float result = 0;
       isthmus_operation operation{};
       operation.collective = ISTHMUS_ALLREDUCE;
       operation.datatype = ISTHMUS_FLOAT32;
       operation.op = op;
       operation.count = 1;
-      operation.send_buf = &mine;
+      operation.send_buf = &own_value;
       operation.recv_buf = &result;
       ASSERT_EQ(m_table.collective(m_comm, &operation), 0);
-      EXPECT_TRUE(std::isnan(result)) << "NaN on rank " << holder;
+      EXPECT_TRUE(std::isnan(result)) << "NaN on rank " << root_rank;
     }
 }
 
-TEST_F(table_test, avg_is_no_operation_of_mpi) {
+TEST_F(table_test, average_is_unsupported) {
   float value = 1, result = 0;
   isthmus_operation operation{};
   operation.collective = ISTHMUS_ALLREDUCE;
@@ -172,7 +173,7 @@ TEST_F(table_test, avg_is_no_operation_of_mpi) {
   EXPECT_NE(text_of(code), "");
 }
 
-TEST_F(table_test, counts_beyond_the_native_type_are_refused) {
+TEST_F(table_test, counts_above_the_native_limit_are_refused) {
   const auto too_many = isthmus::mpi::detail::native::count_limit + 1;
   const std::vector<std::uint64_t> counts(static_cast<std::size_t>(mpi_test::size()), too_many);
   const std::vector<std::uint64_t> displs(counts.size(), 0);
@@ -215,7 +216,7 @@ TEST_F(table_test, splits_by_color_and_key) {
   EXPECT_EQ(m_table.comm_rank(part, &rank), 0);
   EXPECT_EQ(m_table.comm_size(part, &size), 0);
   EXPECT_EQ(size, (mpi_test::size() + 1) / 2);
-  EXPECT_EQ(rank, size - 1 - mpi_test::rank() / 2);  // descending keys turn the order round
+  EXPECT_EQ(rank, size - 1 - mpi_test::rank() / 2);  // descending keys reverse the order
   EXPECT_EQ(m_table.comm_free(part), 0);
 }
 
@@ -226,7 +227,7 @@ TEST_F(table_test, several_threads_abort_once) {
   EXPECT_EQ(aborts, 1);
 }
 
-TEST_F(table_test, lasting_tables_are_shared) {
+TEST_F(table_test, persistent_tables_are_shared) {
   EXPECT_EQ(isthmus::mpi::persistent_table(MPI_COMM_WORLD), isthmus::mpi::persistent_table(MPI_COMM_WORLD));
   EXPECT_NE(isthmus::mpi::persistent_table(MPI_COMM_WORLD), isthmus::mpi::persistent_table(MPI_COMM_SELF));
   EXPECT_THROW(isthmus::mpi::table(MPI_COMM_NULL), isthmus::exception);

@@ -21,7 +21,7 @@ bool any_nan(std::span<const long double> values) {
   return std::any_of(values.begin(), values.end(), [](long double value) { return std::isnan(value); });
 }
 
-// Sum or product in long double, with the magnitude that the error bound scales with.
+// Sum or product in long double, and the magnitude that scales the error bound.
 struct accumulated_value {
   long double value;
   long double magnitude;
@@ -42,14 +42,14 @@ accumulated_value accumulate(isthmus_reduction_op op, std::span<const long doubl
   return {sum, magnitude};
 }
 
-// Products: an underflow early in the chain is multiplied by what follows, at most by `growth`.
+// Upper bound of the factor by which later factors of a product amplify an early underflow.
 long double growth(std::span<const long double> values) {
   long double product = 1;
   for (const long double value : values) product *= std::max(1.0L, std::fabs(value));
   return product;
 }
 
-// True when `value` rounds to something beyond the largest finite number.
+// True if `value` rounds to more than the largest finite number.
 bool overflows(const float_format& format, long double value) {
   if (std::fabs(value) <= largest_finite(format)) return false;
   float_format unlimited = format;
@@ -59,11 +59,11 @@ bool overflows(const float_format& format, long double value) {
 
 bool contains(const float_format& format, const interval& range, long double value) {
   if (range.is_nan) return std::isnan(value);
-  if (value >= range.low && value <= range.high) return true;  // rounding can only widen to it
+  if (value >= range.low && value <= range.high) return true;  // rounding only widens the range
   return value >= round_to(format, range.low) && value <= round_to(format, range.high);
 }
 
-// What a reduction of one type and operation over so many ranks may give.
+// Allowed results of a reduction of one type and operation over a number of ranks.
 class reduction_tolerance {
  public:
   reduction_tolerance(isthmus_datatype datatype, isthmus_reduction_op op, std::size_t ranks, bool steps_in_type)
@@ -75,19 +75,19 @@ class reduction_tolerance {
         m_underflow(underflow_error(m_steps)) {
     const long double roundings = op == ISTHMUS_AVG ? m_ranks : m_ranks - 1;
     const long double ku = roundings * unit_roundoff(m_steps);
-    // The oracle's own sum is not exact either; for float64 that matters.
+    // The oracle's own sum is also inexact, which matters for float64.
     m_oracle_error = m_ranks * std::numeric_limits<long double>::epsilon();
     m_relative = ku / (1 - ku);
   }
 
   interval allowed(std::span<const long double> contributions) const;
   const float_format& format() const { return m_format; }
-  // What all roundings of a sum add up to at most, over the sum of magnitudes.
+  // Upper bound of all rounding errors of a sum, relative to the sum of magnitudes.
   long double relative_bound() const { return m_relative; }
 
  private:
   const float_format& m_format;
-  const float_format& m_steps;  // of every step of the accumulation
+  const float_format& m_steps;  // format of the accumulator
   isthmus_reduction_op m_op;
   bool m_steps_in_type;
   long double m_ranks;
@@ -106,11 +106,12 @@ interval reduction_tolerance::allowed(std::span<const long double> contributions
   const accumulated_value exact = accumulate(m_op, contributions);
   if (std::isnan(exact.value)) return {0, 0, true};
   if (std::isinf(exact.value)) {
-    // Saturated at an early step, an infinity goes on as a number: the order decides.
+    // If an early step saturates, infinity becomes a finite number, so the result depends on the order.
     const bool is_saturated = m_steps_in_type && m_format.saturates;
-    return {is_saturated ? -std::fabs(exact.value) : exact.value, is_saturated ? std::fabs(exact.value) : exact.value, false};
+    return {is_saturated ? -std::fabs(exact.value) : exact.value,
+            is_saturated ? std::fabs(exact.value) : exact.value, false};
   }
-  if (contributions.size() == 1) return {exact.value, exact.value, false};  // nothing to round
+  if (contributions.size() == 1) return {exact.value, exact.value, false};  // no rounding
 
   long double value = exact.value;
   long double bound = m_relative * exact.magnitude;
@@ -124,7 +125,7 @@ interval reduction_tolerance::allowed(std::span<const long double> contributions
     bound = bound / m_ranks + m_underflow;
   }
   bound += m_oracle_error * exact.magnitude;
-  // A partial result that may leave the accumulator's range makes the order decide: nothing to hold it to.
+  // If a partial result can overflow the accumulator, the result depends on the order and cannot be bounded.
   if (overflows(m_steps, largest_partial) && (m_steps.saturates || !overflows(m_steps, exact.value)))
     bound = std::numeric_limits<long double>::infinity();
   return {value - bound, value + bound, false};
@@ -133,37 +134,40 @@ interval reduction_tolerance::allowed(std::span<const long double> contributions
 std::string format_element(isthmus_datatype datatype, const std::byte* element) {
   if (kind_of(datatype) == datatype_kind::floating) return fmt::format("{:.9g}", decode(datatype, element));
   const std::uint64_t value = decode_integer(datatype, element);
-  return kind_of(datatype) == datatype_kind::signed_integer ? fmt::format("{}", static_cast<std::int64_t>(value))
-                                                   : fmt::format("{}", value);
+  return kind_of(datatype) == datatype_kind::signed_integer
+             ? fmt::format("{}", static_cast<std::int64_t>(value))
+             : fmt::format("{}", value);
 }
 
-// Gets every wrong element of a receive buffer and what is wrong with it; true: enough.
+// Receives the index and the description of each wrong element. Returns true to stop.
 using error_sink = std::function<bool(std::uint64_t index, const std::function<std::string()>& describe)>;
 
-// False when `sink` had enough.
-bool check_moved(const check_request& request, const expected_piece& piece, const std::byte* recv, const error_sink& sink) {
+// Returns false if `sink` requested to stop.
+bool check_moved(const check_request& request, const expected_segment& segment, const std::byte* recv,
+                 const error_sink& sink) {
   const isthmus_datatype datatype = request.inputs.datatype;
   const std::size_t bytes = bytes_of(datatype);
-  std::vector<std::byte> expected(std::min(chunk, piece.count) * bytes);
-  for (std::uint64_t begin = 0; begin < piece.count; begin += chunk) {
-    const std::uint64_t count = std::min(chunk, piece.count - begin);
-    fill(request.inputs, piece.rank, piece.send_offset + begin, {expected.data(), count * bytes});
-    const std::byte* actual = recv + (piece.recv_offset + begin) * bytes;
+  std::vector<std::byte> expected(std::min(chunk, segment.count) * bytes);
+  for (std::uint64_t begin = 0; begin < segment.count; begin += chunk) {
+    const std::uint64_t count = std::min(chunk, segment.count - begin);
+    fill(request.inputs, segment.rank, segment.send_offset + begin, {expected.data(), count * bytes});
+    const std::byte* actual = recv + (segment.recv_offset + begin) * bytes;
     if (std::memcmp(actual, expected.data(), count * bytes) == 0) continue;
     for (std::uint64_t i = 0; i < count; ++i) {
       const std::byte *actual_element = actual + i * bytes, *expected_element = expected.data() + i * bytes;
       if (std::memcmp(actual_element, expected_element, bytes) == 0) continue;
       const auto describe = [&] {
-        return fmt::format("is {}, expected {} (element {} of rank {})", format_element(datatype, actual_element),
-                           format_element(datatype, expected_element), piece.send_offset + begin + i, piece.rank);
+        return fmt::format("is {}, expected {} (element {} of rank {})",
+                           format_element(datatype, actual_element), format_element(datatype, expected_element),
+                           segment.send_offset + begin + i, segment.rank);
       };
-      if (sink(piece.recv_offset + begin + i, describe)) return false;
+      if (sink(segment.recv_offset + begin + i, describe)) return false;
     }
   }
   return true;
 }
 
-// The contributions of all ranks to one chunk of a result.
+// Contributions of all ranks to one chunk of a result.
 class input_chunk {
  public:
   input_chunk(const check_request& request, std::uint64_t max_elements)
@@ -186,7 +190,7 @@ class input_chunk {
   std::vector<std::vector<std::byte>> m_ranks;
 };
 
-// Whether one element is right, or what is wrong with it.
+// Checks single elements of a reduction.
 class reduction_check {
  public:
   explicit reduction_check(const check_request& request)
@@ -195,9 +199,9 @@ class reduction_check {
       m_tolerance.emplace(m_datatype, m_op, static_cast<std::size_t>(m_size), request.steps_in_type);
   }
 
-  // Finds the sums of float32 of which float64, in loops that compilers vectorise, tells that they are right:
-  // nearly all. The bound is the judge's, a little less because float64 rounds as well. Where the magnitudes
-  // are not finite, or near overflow, it tells nothing.
+  // Fast path for float32 sums: marks elements that are certainly correct, using vectorizable float64 loops.
+  // Nearly all elements pass. The bound is slightly tighter than the exact one because float64 also rounds.
+  // Elements whose magnitudes are not finite or close to overflow are not marked.
   void mark_certainly_correct(const input_chunk& inputs, std::uint64_t count, const std::byte* actual) {
     const bool is_average = m_op == ISTHMUS_AVG;
     m_certainly_correct.assign(count, 0);
@@ -216,8 +220,7 @@ class reduction_check {
     }
   }
 
-  std::optional<std::string> operator()(const input_chunk& inputs, std::uint64_t i,
-                                        const std::byte* actual) {
+  std::optional<std::string> operator()(const input_chunk& inputs, std::uint64_t i, const std::byte* actual) {
     if (m_certainly_correct[i] != 0) return std::nullopt;
     return m_tolerance ? check_float(inputs, i, actual) : check_integer(inputs, i, actual);
   }
@@ -238,7 +241,8 @@ class reduction_check {
     if (decode_integer(m_datatype, actual) == expected) return std::nullopt;
     std::byte expected_bytes[8];
     store_bits(m_datatype, expected, expected_bytes);
-    return fmt::format("is {}, expected {}", format_element(m_datatype, actual), format_element(m_datatype, expected_bytes));
+    return fmt::format("is {}, expected {}", format_element(m_datatype, actual),
+                       format_element(m_datatype, expected_bytes));
   }
 
   std::optional<std::string> check_float(const input_chunk& inputs, std::uint64_t i,
@@ -249,37 +253,40 @@ class reduction_check {
     const long double value = decode(m_datatype, actual);
     if (contains(m_tolerance->format(), range, value)) return std::nullopt;
     if (range.is_nan) return fmt::format("is {:.9g}, expected NaN", value);
-    return fmt::format("is {:.9g}, expected {:.9g} to {:.9g}", value, round_to(m_tolerance->format(), range.low),
-                       round_to(m_tolerance->format(), range.high));
+    return fmt::format("is {:.9g}, expected {:.9g} to {:.9g}", value,
+                       round_to(m_tolerance->format(), range.low), round_to(m_tolerance->format(), range.high));
   }
 
   isthmus_datatype m_datatype;
   isthmus_reduction_op m_op;
   int m_size;
-  std::optional<reduction_tolerance> m_tolerance;  // of floating types
+  std::optional<reduction_tolerance> m_tolerance;  // floating-point types only
   std::vector<unsigned char> m_certainly_correct;
 };
 
-// False when `sink` had enough.
-bool check_reduced(const check_request& request, const expected_piece& piece, const std::byte* recv, const error_sink& sink) {
+// Returns false if `sink` requested to stop.
+bool check_reduced(const check_request& request, const expected_segment& segment, const std::byte* recv,
+                   const error_sink& sink) {
   const std::size_t bytes = bytes_of(request.inputs.datatype);
-  input_chunk inputs(request, std::min(chunk, piece.count));
+  input_chunk inputs(request, std::min(chunk, segment.count));
   reduction_check check(request);
-  for (std::uint64_t begin = 0; begin < piece.count; begin += chunk) {
-    const std::uint64_t count = std::min(chunk, piece.count - begin);
-    const std::byte* actual = recv + (piece.recv_offset + begin) * bytes;
-    inputs.fill(piece.send_offset + begin, count);
+  for (std::uint64_t begin = 0; begin < segment.count; begin += chunk) {
+    const std::uint64_t count = std::min(chunk, segment.count - begin);
+    const std::byte* actual = recv + (segment.recv_offset + begin) * bytes;
+    inputs.fill(segment.send_offset + begin, count);
     check.mark_certainly_correct(inputs, count, actual);
     for (std::uint64_t i = 0; i < count; ++i)
       if (const auto error = check(inputs, i, actual + i * bytes))
-        if (sink(piece.recv_offset + begin + i, [&] { return *error; })) return false;
+        if (sink(segment.recv_offset + begin + i, [&] { return *error; })) return false;
   }
   return true;
 }
 
-void check_pieces(const check_request& request, const std::byte* recv, const error_sink& sink) {
-  for (const expected_piece& piece : expected_pieces_of(request.shape, request.rank))
-    if (!(piece.rank == expected_piece::all_ranks ? check_reduced : check_moved)(request, piece, recv, sink)) return;
+void check_segments(const check_request& request, const std::byte* recv, const error_sink& sink) {
+  for (const expected_segment& segment : expected_segments(request.shape, request.rank))
+    if (!(segment.rank == expected_segment::all_ranks ? check_reduced : check_moved)(request, segment, recv,
+                                                                                     sink))
+      return;
 }
 
 }  // namespace
@@ -324,7 +331,7 @@ std::uint64_t reduce_integers(isthmus_datatype datatype, isthmus_reduction_op op
 
 std::optional<std::string> find_error(const check_request& request, const std::byte* recv) {
   std::optional<std::string> first;
-  check_pieces(request, recv, [&](std::uint64_t index, const std::function<std::string()>& describe) {
+  check_segments(request, recv, [&](std::uint64_t index, const std::function<std::string()>& describe) {
     first = fmt::format("element {} {}", index, describe());
     return true;
   });
@@ -333,7 +340,7 @@ std::optional<std::string> find_error(const check_request& request, const std::b
 
 std::uint64_t count_errors(const check_request& request, const std::byte* recv) {
   std::uint64_t errors = 0;
-  check_pieces(request, recv, [&](std::uint64_t, const std::function<std::string()>&) {
+  check_segments(request, recv, [&](std::uint64_t, const std::function<std::string()>&) {
     ++errors;
     return false;
   });

@@ -9,21 +9,23 @@
 namespace oracle {
 namespace {
 
-// The bits of a special value; `pick` chooses which.
+// The bits of the special value that `selector` chooses.
 std::uint64_t special_bits(const float_format& format, std::uint64_t selector) {
   const std::uint64_t sign = (selector & 1) << (format.exponent_bits + format.mantissa_bits);
-  const std::uint64_t top = ((1ull << format.exponent_bits) - 1) << format.mantissa_bits;
+  const std::uint64_t infinity_bits = ((1ull << format.exponent_bits) - 1) << format.mantissa_bits;
   const std::uint64_t mantissa = (1ull << format.mantissa_bits) - 1;
   switch ((selector >> 1) % 5) {
-    case 0: return sign | top | mantissa;                                           // NaN in every format
-    case 1: return format.has_infinity ? sign | top : sign | top | (mantissa - 1);  // infinity, else largest
-    case 2: return format.has_infinity ? sign | (top - 1) : sign | top | (mantissa - 1);  // largest finite
-    case 3: return sign | 1;                                                              // smallest subnormal
-    default: return sign;                                                                 // +0 or -0
+    case 0: return sign | infinity_bits | mantissa;  // NaN in every format
+    case 1:                                          // infinity or largest
+      return format.has_infinity ? sign | infinity_bits : sign | infinity_bits | (mantissa - 1);
+    case 2:  // largest finite
+      return format.has_infinity ? sign | (infinity_bits - 1) : sign | infinity_bits | (mantissa - 1);
+    case 3: return sign | 1;  // smallest subnormal
+    default: return sign;     // +0 or -0
   }
 }
 
-// True when this rank holds a special value at this element: at most one rank does.
+// True if this element is special on this rank. This is true for at most one rank.
 bool is_special(const input_spec& source, int rank, std::uint64_t index) {
   const std::uint64_t draw = mix(source.seed, ~0ull, index);
   return draw % 4 == 0 && static_cast<int>((draw >> 8) % 4) == rank;
@@ -32,7 +34,7 @@ bool is_special(const input_spec& source, int rank, std::uint64_t index) {
 }  // namespace
 
 std::uint64_t mix(std::uint64_t seed, std::uint64_t a, std::uint64_t b) {
-  // Two rounds of the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
+  // Two rounds of the finalizer of SplitMix64 (Steele, Lea, Flood 2014).
   std::uint64_t x = seed + 0x9e3779b97f4a7c15ull * (a + 1) + 0xd1342543de82ef95ull * (b + 1);
   for (int round = 0; round < 2; ++round) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -46,15 +48,16 @@ namespace {
 
 constexpr std::uint64_t stream_length = std::uint64_t{1} << 32;
 
-// Names the stream of elements [n * 2^32, (n + 1) * 2^32) of a rank.
+// The key of the stream for elements [n * 2^32, (n + 1) * 2^32) of a rank.
 std::uint64_t stream_of(std::uint64_t seed, int rank, std::uint64_t n) {
   return mix(seed, static_cast<std::uint64_t>(rank), n);
 }
 
-// One loop for each width, so that the compiler vectorises it: filling takes much of a check's time. `Wide`
-// holds the element's random bits.
+// One loop per element width, so that the compiler vectorizes it: filling takes much of the time of a check.
+// `Wide` holds the random bits of an element.
 template <typename Bits, typename Wide>
-void fill_stream(const input_spec& source, std::uint64_t stream, std::uint32_t first, std::span<std::byte> out) {
+void fill_stream(const input_spec& source, std::uint64_t stream, std::uint32_t first,
+                 std::span<std::byte> out) {
   const auto key = static_cast<std::uint32_t>(stream), upper = static_cast<std::uint32_t>(stream >> 32);
   const bool floating = kind_of(source.datatype) == datatype_kind::floating, narrow = source.op == ISTHMUS_PROD;
   const float_format format = floating ? format_of(source.datatype) : float_format{};
@@ -69,7 +72,7 @@ void fill_stream(const input_spec& source, std::uint64_t stream, std::uint32_t f
 }
 
 template <typename Bits, typename Wide>
-void fill_as(const input_spec& source, int rank, std::uint64_t first, std::span<std::byte> out) {
+void fill_elements(const input_spec& source, int rank, std::uint64_t first, std::span<std::byte> out) {
   const std::uint64_t end = first + out.size() / sizeof(Bits);
   for (std::uint64_t at = first; at < end;) {
     const std::uint64_t n = at / stream_length, run = std::min(end, (n + 1) * stream_length) - at;
@@ -97,10 +100,10 @@ std::uint32_t stream_key(std::uint64_t seed, int rank) {
 
 void fill(const input_spec& source, int rank, std::uint64_t first, std::span<std::byte> out) {
   switch (bytes_of(source.datatype)) {
-    case 1: fill_as<std::uint8_t, std::uint32_t>(source, rank, first, out); break;
-    case 2: fill_as<std::uint16_t, std::uint32_t>(source, rank, first, out); break;
-    case 4: fill_as<std::uint32_t, std::uint32_t>(source, rank, first, out); break;
-    default: fill_as<std::uint64_t, std::uint64_t>(source, rank, first, out);
+    case 1: fill_elements<std::uint8_t, std::uint32_t>(source, rank, first, out); break;
+    case 2: fill_elements<std::uint16_t, std::uint32_t>(source, rank, first, out); break;
+    case 4: fill_elements<std::uint32_t, std::uint32_t>(source, rank, first, out); break;
+    default: fill_elements<std::uint64_t, std::uint64_t>(source, rank, first, out);
   }
   if (source.values == input_class::special && kind_of(source.datatype) == datatype_kind::floating)
     put_specials(source, rank, first, out);

@@ -12,53 +12,53 @@ std::uint64_t block_layout::extent() const {
   return end;
 }
 
-std::vector<expected_piece> expected_pieces_of(const operation_shape& shape, int rank) {
+std::vector<expected_segment> expected_segments(const operation_shape& shape, int rank) {
   const int n = shape.size;
   const std::uint64_t count = shape.count;
   const auto u = [](int value) { return static_cast<std::uint64_t>(value); };
-  const bool at_root = rank == shape.root;
-  std::vector<expected_piece> pieces;
+  const bool is_root = rank == shape.root;
+  std::vector<expected_segment> segments;
   switch (shape.collective) {
     case ISTHMUS_BROADCAST: return {{0, count, shape.root, 0}};
     case ISTHMUS_REDUCE:
-      if (at_root) pieces.push_back({0, count, expected_piece::all_ranks, 0});
-      return pieces;
-    case ISTHMUS_ALLREDUCE: return {{0, count, expected_piece::all_ranks, 0}};
-    case ISTHMUS_REDUCE_SCATTER: return {{0, count, expected_piece::all_ranks, u(rank) * count}};
+      if (is_root) segments.push_back({0, count, expected_segment::all_ranks, 0});
+      return segments;
+    case ISTHMUS_ALLREDUCE: return {{0, count, expected_segment::all_ranks, 0}};
+    case ISTHMUS_REDUCE_SCATTER: return {{0, count, expected_segment::all_ranks, u(rank) * count}};
     case ISTHMUS_REDUCE_SCATTERV: {
-      const block_layout& parts = shape.send_layouts[rank];
-      return {{0, parts.counts[rank], expected_piece::all_ranks, parts.displs[rank]}};
+      const block_layout& layout = shape.send_layouts[rank];
+      return {{0, layout.counts[rank], expected_segment::all_ranks, layout.displs[rank]}};
     }
     case ISTHMUS_GATHER:
-      if (!at_root) return pieces;
+      if (!is_root) return segments;
       [[fallthrough]];
     case ISTHMUS_ALLGATHER:
-      for (int r = 0; r < n; ++r) pieces.push_back({u(r) * count, count, r, 0});
-      return pieces;
+      for (int r = 0; r < n; ++r) segments.push_back({u(r) * count, count, r, 0});
+      return segments;
     case ISTHMUS_GATHERV:
-      if (!at_root) return pieces;
+      if (!is_root) return segments;
       [[fallthrough]];
     case ISTHMUS_ALLGATHERV:
       for (int r = 0; r < n; ++r)
-        pieces.push_back({shape.recv_layouts[rank].displs[r], shape.recv_layouts[rank].counts[r], r, 0});
-      return pieces;
+        segments.push_back({shape.recv_layouts[rank].displs[r], shape.recv_layouts[rank].counts[r], r, 0});
+      return segments;
     case ISTHMUS_SCATTER: return {{0, count, shape.root, u(rank) * count}};
     case ISTHMUS_SCATTERV: {
-      const block_layout& parts = shape.send_layouts[shape.root];
-      return {{0, parts.counts[rank], shape.root, parts.displs[rank]}};
+      const block_layout& layout = shape.send_layouts[shape.root];
+      return {{0, layout.counts[rank], shape.root, layout.displs[rank]}};
     }
     case ISTHMUS_ALLTOALL:
-      for (int r = 0; r < n; ++r) pieces.push_back({u(r) * count, count, r, u(rank) * count});
-      return pieces;
+      for (int r = 0; r < n; ++r) segments.push_back({u(r) * count, count, r, u(rank) * count});
+      return segments;
     case ISTHMUS_ALLTOALLV:
       for (int r = 0; r < n; ++r)
-        pieces.push_back({shape.recv_layouts[rank].displs[r], shape.recv_layouts[rank].counts[r], r,
-                          shape.send_layouts[r].displs[rank]});
-      return pieces;
-    case ISTHMUS_SEND:  // a ring: every rank sends to rank + root and receives from rank - root
+        segments.push_back({shape.recv_layouts[rank].displs[r], shape.recv_layouts[rank].counts[r], r,
+                            shape.send_layouts[r].displs[rank]});
+      return segments;
+    case ISTHMUS_SEND:  // ring: each rank sends to rank + root and receives from rank - root
     case ISTHMUS_RECV: return {{0, count, (rank + n - shape.root % n) % n, 0}};
     case ISTHMUS_BARRIER:
-    case ISTHMUS_COLLECTIVE_COUNT: return pieces;
+    case ISTHMUS_COLLECTIVE_COUNT: return segments;
   }
   std::abort();
 }
@@ -89,8 +89,8 @@ std::uint64_t send_extent(const operation_shape& shape, int rank) {
 
 std::uint64_t recv_extent(const operation_shape& shape, int rank) {
   std::uint64_t end = 0;
-  for (const expected_piece& piece : expected_pieces_of(shape, rank))
-    if (piece.count > 0) end = std::max(end, piece.recv_offset + piece.count);
+  for (const expected_segment& segment : expected_segments(shape, rank))
+    if (segment.count > 0) end = std::max(end, segment.recv_offset + segment.count);
   return end;
 }
 

@@ -1,5 +1,5 @@
-// Where every element of a collective's result comes from, written down from the definitions of MPI and
-// NCCL: one list of pieces per rank.
+// The origin of every element of a collective's result, derived from the definitions of MPI and NCCL: a list of
+// pieces per rank.
 #pragma once
 
 #include <isthmus/types.h>
@@ -16,19 +16,19 @@ struct block_layout {
   std::uint64_t extent() const;  // elements from the start to the end of the last block
 };
 
-// Everything about a call except the data.
+// All properties of a call except its data.
 struct operation_shape {
   isthmus_collective collective;
   int size;
-  int root;                        // root, or the distance to the peer in a ring of send and recv
-  std::uint64_t count;             // COUNT and COUNT_X_SIZE extents
-  std::vector<block_layout> send_layouts;  // COUNTS extents: the arrays of each rank
+  int root;             // the root, or the distance to the peer in a ring of sends and receives
+  std::uint64_t count;  // COUNT and COUNT_X_SIZE extents
+  std::vector<block_layout> send_layouts;  // COUNTS extents: the layout of each rank
   std::vector<block_layout> recv_layouts;
 };
 
-// `count` elements from `recv_offset` on are the elements from `send_offset` on of `rank`'s send buffer, or their
-// reduction over all ranks where rank is `all_ranks`.
-struct expected_piece {
+// `count` elements starting at `recv_offset` equal those starting at `send_offset` in the send buffer of
+// `rank`, or their reduction over all ranks if rank is `all_ranks`.
+struct expected_segment {
   static constexpr int all_ranks = -1;
   std::uint64_t recv_offset;
   std::uint64_t count;
@@ -36,10 +36,11 @@ struct expected_piece {
   std::uint64_t send_offset;
 };
 
-// The pieces of `rank`'s receive buffer; what no piece covers must stay as it was.
-std::vector<expected_piece> expected_pieces_of(const operation_shape& shape, int rank);
+// The pieces of `rank`'s receive buffer. Elements that no piece covers must not change.
+std::vector<expected_segment> expected_segments(const operation_shape& shape, int rank);
 
-// Elements of the send and receive buffers that the call may touch on `rank`; 0 where there is none.
+// Number of elements of the send and receive buffers that the call can access on `rank`; 0 if it has
+// no such buffer.
 std::uint64_t send_extent(const operation_shape& shape, int rank);
 std::uint64_t recv_extent(const operation_shape& shape, int rank);
 

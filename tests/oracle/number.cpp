@@ -25,9 +25,9 @@ constexpr description descriptions[] = {
 #include <isthmus/collectives.def>
 };
 
-constexpr float_format half{5, 10, 15, true, false, true};
-constexpr float_format brain{8, 7, 127, true, false, true};
-constexpr float_format single{8, 23, 127, true, false, false};
+constexpr float_format binary16{5, 10, 15, true, false, true};
+constexpr float_format bfloat16{8, 7, 127, true, false, true};
+constexpr float_format binary32{8, 23, 127, true, false, false};
 constexpr float_format binary64{11, 52, 1023, true, false, false};
 constexpr float_format e4m3{4, 3, 7, false, true, true};
 constexpr float_format e5m2{5, 2, 15, true, true, true};
@@ -48,7 +48,8 @@ std::uint64_t load_bits(isthmus_datatype datatype, const std::byte* element) {
   }
 }
 
-// 2^exponent. The exponents of all formats come from a table: ldexp takes longer than all the rest of a check.
+// 2^exponent. Uses a table for the exponents of all formats, because ldexp would take longer than the rest
+// of a check.
 long double power_of_two(int exponent) {
   constexpr int max_exponent = 1200;
   static const auto table = [] {
@@ -62,13 +63,13 @@ long double power_of_two(int exponent) {
 
 long double value_of(const float_format& format, std::uint64_t bits) {
   const std::uint64_t mantissa = bits & ((1ull << format.mantissa_bits) - 1);
-  const std::uint64_t top = (1ull << format.exponent_bits) - 1;
-  const std::uint64_t exponent = (bits >> format.mantissa_bits) & top;
+  const std::uint64_t max_exponent = (1ull << format.exponent_bits) - 1;
+  const std::uint64_t exponent = (bits >> format.mantissa_bits) & max_exponent;
   const long double sign = (bits >> (format.mantissa_bits + format.exponent_bits)) & 1 ? -1.0L : 1.0L;
-  if (exponent == top && format.has_infinity)
+  if (exponent == max_exponent && format.has_infinity)
     return mantissa == 0 ? sign * std::numeric_limits<long double>::infinity()
                          : std::numeric_limits<long double>::quiet_NaN();
-  if (exponent == top && mantissa == (1ull << format.mantissa_bits) - 1)  // e4m3: S.1111.111 alone
+  if (exponent == max_exponent && mantissa == (1ull << format.mantissa_bits) - 1)  // only S.1111.111 of e4m3
     return std::numeric_limits<long double>::quiet_NaN();
   const int scale = (exponent == 0 ? 1 : static_cast<int>(exponent)) - format.bias - format.mantissa_bits;
   const std::uint64_t digits = exponent == 0 ? mantissa : mantissa + (1ull << format.mantissa_bits);
@@ -82,9 +83,9 @@ datatype_kind kind_of(isthmus_datatype datatype) { return descriptions[datatype]
 
 const float_format& format_of(isthmus_datatype datatype) {
   switch (datatype) {
-    case ISTHMUS_FLOAT16: return half;
-    case ISTHMUS_BFLOAT16: return brain;
-    case ISTHMUS_FLOAT32: return single;
+    case ISTHMUS_FLOAT16: return binary16;
+    case ISTHMUS_BFLOAT16: return bfloat16;
+    case ISTHMUS_FLOAT32: return binary32;
     case ISTHMUS_FLOAT64: return binary64;
     case ISTHMUS_FLOAT8_E4M3: return e4m3;
     case ISTHMUS_FLOAT8_E5M2: return e5m2;
@@ -103,7 +104,7 @@ const float_format& format_of(isthmus_datatype datatype) {
 
 namespace {
 
-// Every value of a type of one or two bytes.
+// All values of a type of one or two bytes.
 std::vector<long double> table_of(isthmus_datatype datatype) {
   std::vector<long double> values(1u << (8 * bytes_of(datatype)));
   for (std::size_t bits = 0; bits < values.size(); ++bits) values[bits] = value_of(format_of(datatype), bits);
@@ -134,13 +135,13 @@ std::uint64_t decode_integer(isthmus_datatype datatype, const std::byte* element
 }
 
 void store_bits(isthmus_datatype datatype, std::uint64_t bits, std::byte* element) {
-  std::memcpy(element, &bits, bytes_of(datatype));  // little-endian, as every platform of Isthmus
+  std::memcpy(element, &bits, bytes_of(datatype));  // all supported platforms are little-endian
 }
 
 int largest_exponent(const float_format& format) {
-  const int top = (1 << format.exponent_bits) - 1;
-  // e4m3 has one exponent more, but the pattern with all mantissa bits set is NaN.
-  return (format.has_infinity ? top - 1 : top) - format.bias;
+  const int max_exponent = (1 << format.exponent_bits) - 1;
+  // e4m3 uses the largest exponent for numbers; only the pattern with all mantissa bits set is NaN.
+  return (format.has_infinity ? max_exponent - 1 : max_exponent) - format.bias;
 }
 
 long double largest_finite(const float_format& format) {
@@ -160,8 +161,8 @@ long double round_to(const float_format& format, long double value) {
   const int quantum = std::max(exponent - 1, min_exponent) - format.mantissa_bits;
   // Added to a number whose last digit is the quantum, `value` keeps no digit below it: that addition rounds to
   // nearest, ties to even, and the subtraction is exact. (nearbyint and ldexp take ten times as long.)
-  const long double beside = 1.5L * power_of_two(quantum + std::numeric_limits<long double>::digits - 1);
-  const long double rounded = std::copysign((value + beside) - beside, value);
+  const long double rounding_term = 1.5L * power_of_two(quantum + std::numeric_limits<long double>::digits - 1);
+  const long double rounded = std::copysign((value + rounding_term) - rounding_term, value);
   if (exponent <= largest_exponent(format) || std::fabs(rounded) <= largest_finite(format)) return rounded;
   return std::copysign(overflow_value, value);
 }

@@ -1,5 +1,4 @@
-// The oracle itself, against values that stand in the formats' specifications, and against wrong results
-// that it must reject.
+// Tests of the oracle: values from the specifications of the formats, and wrong results that it must reject.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,7 +34,7 @@ TEST(number, decodes_the_values_of_the_specifications) {
   EXPECT_EQ(value_of(ISTHMUS_FLOAT64, 0x4010000000000000), 4.0L);
 }
 
-TEST(number, rounds_as_the_compiler_does) {
+TEST(number, rounds_like_the_compiler) {
   const float_format& single = format_of(ISTHMUS_FLOAT32);
   for (std::uint64_t i = 0; i < 100000; ++i) {
     const std::uint64_t bits = mix(2, i);
@@ -48,7 +47,7 @@ TEST(number, rounds_as_the_compiler_does) {
   }
 }
 
-TEST(number, every_value_of_a_small_type_rounds_to_itself_and_middles_go_to_even) {
+TEST(number, small_types_round_to_nearest_even) {
   for (const isthmus_datatype type :
        {ISTHMUS_FLOAT16, ISTHMUS_BFLOAT16, ISTHMUS_FLOAT8_E4M3, ISTHMUS_FLOAT8_E5M2}) {
     const float_format& format = format_of(type);
@@ -77,8 +76,8 @@ TEST(reduction, integers_wrap_and_averages_truncate) {
   EXPECT_EQ(reduce_integers(ISTHMUS_UINT64, ISTHMUS_SUM, huge), 0u);
 }
 
-TEST(reduction, one_rounding_is_told_from_a_rounding_at_every_step) {
-  // 2048 + 1 + 1 in float16: 2050 when rounded once, 2048 when every step is rounded.
+TEST(reduction, distinguishes_single_and_stepwise_rounding) {
+  // 2048 + 1 + 1 in float16 is 2050 if rounded once, and 2048 if every step is rounded.
   const std::vector<long double> values{2048, 1, 1};
   const interval once = allowed(ISTHMUS_FLOAT16, ISTHMUS_SUM, values, false);
   EXPECT_TRUE(contains(ISTHMUS_FLOAT16, once, 2050));
@@ -89,7 +88,7 @@ TEST(reduction, one_rounding_is_told_from_a_rounding_at_every_step) {
   EXPECT_FALSE(contains(ISTHMUS_FLOAT16, steps, 2040));
 }
 
-TEST(reduction, specials) {
+TEST(reduction, handles_nan_infinity_and_overflow) {
   const long double infinity = std::numeric_limits<long double>::infinity();
   const std::vector<long double> opposite{infinity, -infinity};
   EXPECT_TRUE(allowed(ISTHMUS_FLOAT32, ISTHMUS_SUM, opposite, false).is_nan);
@@ -104,19 +103,19 @@ TEST(reduction, specials) {
   EXPECT_FALSE(contains(ISTHMUS_FLOAT16, allowed(ISTHMUS_FLOAT16, ISTHMUS_SUM, halves, false), 65504));
 }
 
-// A correct float32 allreduce of 4 ranks, to be damaged by the tests below.
+// A correct float32 allreduce of 4 ranks that the tests modify.
 struct sample {
-  check_request what{
+  check_request request{
       {ISTHMUS_FLOAT32, ISTHMUS_SUM, input_class::ordinary, 7}, {ISTHMUS_ALLREDUCE, 4, 0, 5000, {}, {}}, 0};
   std::vector<float> result = std::vector<float>(5000);
   sample() {
     std::vector<float> one(5000);
     for (int r = 0; r < 4; ++r) {
-      fill(what.inputs, r, 0, std::as_writable_bytes(std::span(one)));
+      fill(request.inputs, r, 0, std::as_writable_bytes(std::span(one)));
       for (std::size_t i = 0; i < one.size(); ++i) result[i] += one[i];
     }
   }
-  auto error() const { return find_error(what, reinterpret_cast<const std::byte*>(result.data())); }
+  auto error() const { return find_error(request, reinterpret_cast<const std::byte*>(result.data())); }
 };
 
 TEST(check, accepts_a_correct_result) {
@@ -124,28 +123,29 @@ TEST(check, accepts_a_correct_result) {
   EXPECT_EQ(correct.error(), std::nullopt);
 }
 
-TEST(check, rejects_one_wrong_element_wherever_it_is) {
-  for (const std::size_t at : {0u, 17u, 4095u, 4096u, 4999u}) {
+TEST(check, rejects_a_wrong_element_at_any_index) {
+  for (const std::size_t index : {0u, 17u, 4095u, 4096u, 4999u}) {
     sample wrong;
-    wrong.result[at] += 1e-3F;
+    wrong.result[index] += 1e-3F;
     ASSERT_TRUE(wrong.error().has_value());
-    EXPECT_NE(wrong.error()->find("element " + std::to_string(at) + " is"), std::string::npos)
+    EXPECT_NE(wrong.error()->find("element " + std::to_string(index) + " is"), std::string::npos)
         << *wrong.error();
   }
 }
 
-// Float64 tells of most sums that they are right; the count must be that of the bound all the same.
-TEST(check, counts_what_the_bound_rejects) {
+// The float64 fast path accepts most sums. The number of errors must still be that of the exact bound.
+TEST(check, counts_elements_outside_the_bound) {
   for (const isthmus_reduction_op op : {ISTHMUS_SUM, ISTHMUS_AVG}) {
-    sample nudged;
-    nudged.what.inputs.op = op;
+    sample perturbed;
+    perturbed.request.inputs.op = op;
     std::vector<std::vector<float>> inputs(4, std::vector<float>(5000));
-    for (int r = 0; r < 4; ++r) fill(nudged.what.inputs, r, 0, std::as_writable_bytes(std::span(inputs[r])));
+    for (int r = 0; r < 4; ++r)
+      fill(perturbed.request.inputs, r, 0, std::as_writable_bytes(std::span(inputs[r])));
     std::uint64_t expected = 0;
-    for (std::size_t i = 0; i < nudged.result.size(); ++i) {
+    for (std::size_t i = 0; i < perturbed.result.size(); ++i) {
       std::vector<long double> contributions;
       for (const std::vector<float>& one : inputs) contributions.push_back(one[i]);
-      float& element = nudged.result[i];
+      float& element = perturbed.result[i];
       if (op == ISTHMUS_AVG) element /= 4;
       for (std::size_t step = 0; step < i % 12; ++step)
         element = std::nextafter(element, i % 2 == 0 ? 9.0F : -9.0F);
@@ -153,71 +153,74 @@ TEST(check, counts_what_the_bound_rejects) {
       expected +=
           contains(ISTHMUS_FLOAT32, allowed(ISTHMUS_FLOAT32, op, contributions, false), element) ? 0 : 1;
     }
-    EXPECT_EQ(count_errors(nudged.what, reinterpret_cast<const std::byte*>(nudged.result.data())), expected);
+    EXPECT_EQ(count_errors(perturbed.request, reinterpret_cast<const std::byte*>(perturbed.result.data())),
+              expected);
     EXPECT_GT(expected, 500U);
     EXPECT_LT(expected, 4500U);
   }
 }
 
-TEST(check, counts_moved_elements) {
-  check_request what{
+TEST(check, counts_wrong_elements_of_moved_data) {
+  check_request request{
       {ISTHMUS_FLOAT8_E5M2, ISTHMUS_SUM, input_class::special, 5}, {ISTHMUS_BROADCAST, 2, 1, 9000, {}, {}}, 0};
   std::vector<std::byte> copied(9000);
-  fill(what.inputs, 1, 0, copied);
-  EXPECT_EQ(count_errors(what, copied.data()), 0U);
-  for (const std::size_t at : {0U, 4095U, 8999U}) copied[at] ^= std::byte{1};
-  EXPECT_EQ(count_errors(what, copied.data()), 3U);
+  fill(request.inputs, 1, 0, copied);
+  EXPECT_EQ(count_errors(request, copied.data()), 0U);
+  for (const std::size_t index : {0U, 4095U, 8999U}) copied[index] ^= std::byte{1};
+  EXPECT_EQ(count_errors(request, copied.data()), 3U);
 }
 
-TEST(check, rejects_a_missing_rank_and_a_product) {
+TEST(check, rejects_missing_rank_and_wrong_operation) {
   sample missing;
   std::vector<float> one(5000);
-  fill(missing.what.inputs, 3, 0, std::as_writable_bytes(std::span(one)));
+  fill(missing.request.inputs, 3, 0, std::as_writable_bytes(std::span(one)));
   for (std::size_t i = 0; i < one.size(); ++i) missing.result[i] -= one[i];
   EXPECT_TRUE(missing.error().has_value());
   sample product;
-  product.what.inputs.op = ISTHMUS_PROD;
+  product.request.inputs.op = ISTHMUS_PROD;
   EXPECT_TRUE(product.error().has_value());
 }
 
 TEST(check, rejects_blocks_in_the_wrong_order) {
-  check_request what{{ISTHMUS_INT16, ISTHMUS_SUM, input_class::ordinary, 9}, {ISTHMUS_ALLGATHER, 3, 0, 11, {}, {}}, 1};
+  check_request request{
+      {ISTHMUS_INT16, ISTHMUS_SUM, input_class::ordinary, 9}, {ISTHMUS_ALLGATHER, 3, 0, 11, {}, {}}, 1};
   std::vector<std::byte> gathered(3 * 11 * 2);
   for (int r = 0; r < 3; ++r)
-    fill(what.inputs, r, 0, std::span(gathered).subspan(static_cast<std::size_t>(r) * 22, 22));
-  EXPECT_EQ(find_error(what, gathered.data()), std::nullopt);
+    fill(request.inputs, r, 0, std::span(gathered).subspan(static_cast<std::size_t>(r) * 22, 22));
+  EXPECT_EQ(find_error(request, gathered.data()), std::nullopt);
   std::swap_ranges(gathered.begin(), gathered.begin() + 22, gathered.begin() + 22);
-  EXPECT_TRUE(find_error(what, gathered.data()).has_value());
+  EXPECT_TRUE(find_error(request, gathered.data()).has_value());
 }
 
-TEST(inputs, any_range_of_any_rank_is_the_same_data) {
-  const input_spec from{ISTHMUS_BFLOAT16, ISTHMUS_SUM, input_class::special, 3};
-  std::vector<std::byte> whole(200);
-  std::vector<std::byte> part(60);
-  fill(from, 2, 0, whole);
-  fill(from, 2, 50, part);
-  EXPECT_EQ(std::memcmp(whole.data() + 100, part.data(), part.size()), 0);
-  fill(from, 1, 50, part);
-  EXPECT_NE(std::memcmp(whole.data() + 100, part.data(), part.size()), 0);
+TEST(inputs, ranges_of_a_rank_are_consistent) {
+  const input_spec inputs{ISTHMUS_BFLOAT16, ISTHMUS_SUM, input_class::special, 3};
+  std::vector<std::byte> all(200);
+  std::vector<std::byte> range(60);
+  fill(inputs, 2, 0, all);
+  fill(inputs, 2, 50, range);
+  EXPECT_EQ(std::memcmp(all.data() + 100, range.data(), range.size()), 0);
+  fill(inputs, 1, 50, range);
+  EXPECT_NE(std::memcmp(all.data() + 100, range.data(), range.size()), 0);
 }
 
-TEST(inputs, streams_go_on_beyond_32_bits) {
-  const input_spec from{ISTHMUS_UINT32, ISTHMUS_SUM, input_class::ordinary, 3};
+TEST(inputs, streams_continue_beyond_32_bits) {
+  const input_spec inputs{ISTHMUS_UINT32, ISTHMUS_SUM, input_class::ordinary, 3};
   constexpr std::uint64_t end = std::uint64_t{1} << 32;
   std::vector<std::uint32_t> across(8);
-  std::vector<std::uint32_t> behind(4);
+  std::vector<std::uint32_t> after(4);
   std::vector<std::uint32_t> first(4);
-  fill(from, 0, end - 4, std::as_writable_bytes(std::span(across)));
-  fill(from, 0, end, std::as_writable_bytes(std::span(behind)));
-  fill(from, 0, 0, std::as_writable_bytes(std::span(first)));
-  EXPECT_TRUE(std::equal(behind.begin(), behind.end(), across.begin() + 4));
-  EXPECT_NE(behind, first);
+  fill(inputs, 0, end - 4, std::as_writable_bytes(std::span(across)));
+  fill(inputs, 0, end, std::as_writable_bytes(std::span(after)));
+  fill(inputs, 0, 0, std::as_writable_bytes(std::span(first)));
+  EXPECT_TRUE(std::equal(after.begin(), after.end(), across.begin() + 4));
+  EXPECT_NE(after, first);
 }
 
-// Kernels make the same inputs from the key of a stream.
-TEST(inputs, the_generator_of_devices_is_that_of_fill) {
+// Kernels compute the same inputs from the key of a stream.
+TEST(inputs, device_generator_matches_fill) {
   std::vector<float> host(1000);
-  fill({ISTHMUS_FLOAT32, ISTHMUS_SUM, input_class::ordinary, 11}, 3, 0, std::as_writable_bytes(std::span(host)));
+  fill({ISTHMUS_FLOAT32, ISTHMUS_SUM, input_class::ordinary, 11}, 3, 0,
+       std::as_writable_bytes(std::span(host)));
   for (unsigned i = 0; i < host.size(); ++i) {
     const unsigned bits = random_float32(stream_key(11, 3), i);
     EXPECT_EQ(std::memcmp(&bits, &host[i], sizeof bits), 0);

@@ -1,4 +1,4 @@
-"""Fixtures: communicators of several ranks in this process, jobs of several processes, and the command."""
+"""Fixtures and helpers: communicators of several ranks in this process, MPI jobs, and the command line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMEOUT_S = 20.0
 
 
 def isolate_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The developer's own profile and files must not change what tests see."""
+    """Removes the profile and configuration of the developer from the environment."""
     for name in list(os.environ):
         if name.startswith("ISTHMUS_"):
             monkeypatch.delenv(name)
@@ -35,7 +35,7 @@ def _isolated_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=[1, 2, 3, 4], ids=lambda size: f"ranks{size}")
 def ranks(request: pytest.FixtureRequest) -> Iterator[list[isthmus.Communicator]]:
-    """All ranks of a communicator of 1 to 4, in this process."""
+    """All ranks of a communicator of size 1 to 4 in this process."""
     communicators = isthmus.Communicator.create_all(request.param, timeout=TIMEOUT_S)
     yield communicators
     for communicator in communicators:
@@ -44,17 +44,19 @@ def ranks(request: pytest.FixtureRequest) -> Iterator[list[isthmus.Communicator]
 
 @pytest.fixture
 def pair() -> Iterator[list[isthmus.Communicator]]:
-    """Two ranks in this process."""
+    """Both ranks of a communicator of size 2 in this process."""
     communicators = isthmus.Communicator.create_all(2, timeout=TIMEOUT_S)
     yield communicators
     for communicator in communicators:
         communicator.close()
 
 
-def run_on_all_ranks(communicators: list[isthmus.Communicator], work: Callable[[isthmus.Communicator], Any]) -> list[Any]:
-    """Runs `work` for every rank in a thread of its own; gives the results in rank order.
+def run_on_all_ranks(
+    communicators: list[isthmus.Communicator], work: Callable[[isthmus.Communicator], Any]
+) -> list[Any]:
+    """Runs `work` for every rank in a separate thread. Returns the results in rank order.
 
-    The first exception of any rank is raised here, and no thread is waited for longer than the timeout.
+    Raises the first exception of any rank. The wait for threads is limited.
     """
     results: list[Any] = [None] * len(communicators)
     errors: list[BaseException] = []
@@ -65,7 +67,9 @@ def run_on_all_ranks(communicators: list[isthmus.Communicator], work: Callable[[
         except BaseException as failure:
             errors.append(failure)
 
-    threads = [threading.Thread(target=run_rank, args=(index,), daemon=True) for index in range(len(communicators))]
+    threads = [
+        threading.Thread(target=run_rank, args=(index,), daemon=True) for index in range(len(communicators))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -77,7 +81,7 @@ def run_on_all_ranks(communicators: list[isthmus.Communicator], work: Callable[[
 
 
 def random_array(dtype: np.dtype, count: int, seed: int) -> np.ndarray:
-    """Random values of that dtype, small enough that sums and products stay finite."""
+    """Returns random values of a dtype that are small enough for finite sums and products."""
     generator = np.random.default_rng(seed)
     if np.issubdtype(dtype, np.integer):
         info = np.iinfo(dtype)
@@ -86,12 +90,14 @@ def random_array(dtype: np.dtype, count: int, seed: int) -> np.ndarray:
 
 
 def poisoned(dtype: np.dtype, count: int) -> np.ndarray:
-    """An array of all-ones bytes (NaN or -1): whatever is not written shows."""
+    """Returns an array filled with bytes 0xFF (NaN or -1), so that missing writes are detected."""
     return np.full(count * dtype.itemsize, 0xFF, np.uint8).view(dtype)
 
 
-def run_mpi_job(ranks: int, program: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Runs a Python program as that many ranks under MPICH."""
+def run_mpi_job(
+    ranks: int, program: Path, *arguments: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs a Python program with `ranks` ranks under MPICH."""
     launcher = launch.launcher("mpich")
     command = [*launcher.command(ranks, bind=False), sys.executable, str(program), *arguments]
     return subprocess.run(
@@ -105,7 +111,7 @@ def run_mpi_job(ranks: int, program: Path, *arguments: str, **variables: str) ->
 
 
 def run_cli(*arguments: str, timeout: float = 100, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Runs the command line `isthmus` of the package under test."""
+    """Runs the `isthmus` command of the package under test."""
     return subprocess.run(
         [sys.executable, "-m", "isthmus", *arguments],
         env=os.environ | {"COLUMNS": "200"} | variables,

@@ -1,4 +1,4 @@
-"""What one rank of a job may do wrong, and what `isthmus doctor` says of it."""
+"""Faults of one rank of a job, and the diagnosis of `isthmus doctor` for each."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from rank_program import FAULTY_RANK
 from isthmus._isthmus import diagnose
 
 DEADLINE_S = 60
-# What each fault is called, and what the sentence says.
+# Diagnosis and pattern of its sentence by fault.
 FAULTS = {
-    "die": ("ended", rf"rank {FAULTY_RANK} \(pid \d+\) has ended"),
+    "die": ("exited", rf"rank {FAULTY_RANK} \(pid \d+\) has exited"),
     "stop": ("stopped", rf"rank {FAULTY_RANK} \(pid \d+\) is stopped and has not entered allreduce #4"),
-    "slow": ("missing", rf"rank {FAULTY_RANK} \(pid \d+\) has not entered allreduce #4 \(float32 x 1024, sum\)"),
+    "slow": (
+        "missing",
+        rf"rank {FAULTY_RANK} \(pid \d+\) has not entered allreduce #4 \(float32 x 1024, sum\)",
+    ),
     "skip": ("mismatch", rf"rank {FAULTY_RANK} \(pid \d+\) called broadcast #4"),
     "reorder": ("mismatch", rf"rank {FAULTY_RANK} \(pid \d+\) called broadcast #4"),
     "count": ("mismatch", rf"rank {FAULTY_RANK} \(pid \d+\) called allreduce #4 \(float32 x 512, sum\)"),
@@ -25,13 +28,13 @@ FAULTS = {
 
 
 def device_sentence_pattern(fault: str) -> str:
-    """Nobody knows whether a call that was handed to a stream has ended: of the last one it may say "in"."""
+    """Returns the pattern for devices. It is weaker, because the end of an enqueued call is unknown."""
     diagnosis, sentence = FAULTS[fault]
     return sentence if diagnosis == "mismatch" else rf"rank {FAULTY_RANK} \(pid \d+\) (is|has|still)"
 
 
 def wait_for_diagnosis(pid: int, diagnosis: str) -> dict[str, Any]:
-    """The job's only communicator, once that is wrong with it and the others have come."""
+    """Returns the only communicator of a job when it has that diagnosis for the faulty rank."""
     deadline = time.monotonic() + DEADLINE_S
     while True:
         (job,) = json.loads(diagnose(pid, ""))["jobs"]

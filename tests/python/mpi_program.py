@@ -1,4 +1,4 @@
-"""What the ranks of test_mpi run. Usage: mpi_program.py MODE; every rank prints one line of JSON."""
+"""Program of test_mpi. Usage: mpi_program.py MODE. Each rank prints one line of JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def with_mpi4py() -> dict:
 
     with isthmus.Communicator.from_mpi(MPI.COMM_WORLD, timeout=20) as comm:
         reply = run_collectives(comm)
-    # The user's own communicator is untouched: both libraries may be used side by side.
+    # The communicator of the user is not affected, so both libraries can be used.
     reply["mpi4py_sum"] = MPI.COMM_WORLD.allreduce(1)
     return reply
 
@@ -35,8 +35,8 @@ def on_subcommunicator() -> dict:
         return run_collectives(comm) | {"world": MPI.COMM_WORLD.rank, "part": child.rank}
 
 
-def left_open() -> dict:
-    comm = isthmus.Communicator.from_mpi(timeout=20)  # closed by the exit handler, before MPI ends
+def not_closed() -> dict:
+    comm = isthmus.Communicator.from_mpi(timeout=20)  # closed by the exit handler before MPI is finalized
     return run_collectives(comm)
 
 

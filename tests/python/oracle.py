@@ -1,7 +1,7 @@
-"""What collectives must give, from their definitions in NumPy; shares no code with Isthmus.
+"""Reference implementation of reductions in NumPy. It shares no code with Isthmus.
 
-Reductions are judged by exact arithmetic in wider types: integers wrap around; floating results must lie
-within the rounding bound of any order of evaluation.
+Results are compared with exact arithmetic in wider types. Integers wrap around. Floating-point results must be
+within the rounding error bound of any order of evaluation.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _EPSILON |= {"float8_e4m3fn": 2.0**-4, "float8_e5m2": 2.0**-3}
 
 
 def check_reduction(result: np.ndarray, contributions: list[np.ndarray], op: str) -> None:
-    """Asserts that result is the reduction of the contributions."""
+    """Asserts that `result` is the reduction of the contributions."""
     dtype = contributions[0].dtype
     if np.issubdtype(dtype, np.integer):
         np.testing.assert_array_equal(result, _integer(contributions, op))
@@ -22,21 +22,25 @@ def check_reduction(result: np.ndarray, contributions: list[np.ndarray], op: str
     wide_values = np.stack([part.astype(np.float64) for part in contributions])
     exact, magnitude = _floating(wide_values, op)
     epsilon = _EPSILON[dtype.name]
-    # float16 and narrower are combined in float32 and rounded once (collectives.def).
+    # float16 and smaller types are accumulated in float32 and rounded once (collectives.def).
     inner_epsilon = _EPSILON["float32"] if dtype.itemsize < 4 else epsilon
-    steps = len(contributions) + 1  # avg divides once more
-    bound = magnitude * steps * inner_epsilon * 1.01 + np.abs(exact) * epsilon * 1.01 + _subnormal_rounding_error(dtype)
+    steps = len(contributions) + 1  # one more for the division of avg
+    bound = (
+        magnitude * steps * inner_epsilon * 1.01
+        + np.abs(exact) * epsilon * 1.01
+        + _subnormal_rounding_error(dtype)
+    )
     error = np.abs(result.astype(np.float64) - exact)
     assert np.all(error <= bound), f"{op} of {dtype}: error {error.max()}, bound there {bound[error.argmax()]}"
 
 
 def _subnormal_rounding_error(dtype: np.dtype) -> float:
-    """Half the spacing of subnormal numbers: the absolute error of rounding near zero."""
+    """Returns half the spacing of subnormal numbers, which is the absolute rounding error near zero."""
     return {"float8_e4m3fn": 2.0**-10, "float8_e5m2": 2.0**-17, "float16": 2.0**-25}.get(dtype.name, 0.0)
 
 
 def _floating(wide_values: np.ndarray, op: str) -> tuple[np.ndarray, np.ndarray]:
-    """Exact value, and the magnitude that rounding errors of the way there are relative to."""
+    """Returns the exact values and the magnitudes that rounding errors are relative to."""
     total, size = np.abs(wide_values).sum(axis=0), len(wide_values)
     if op == "sum":
         return wide_values.sum(axis=0), total
@@ -49,7 +53,7 @@ def _floating(wide_values: np.ndarray, op: str) -> tuple[np.ndarray, np.ndarray]
 
 
 def _integer(contributions: list[np.ndarray], op: str) -> np.ndarray:
-    """Wraps around as two's complement does; avg truncates the wrapped sum toward zero."""
+    """Returns exact results with two's complement wraparound. avg truncates the wrapped sum toward zero."""
     dtype = contributions[0].dtype
     values = [[int(value) for value in part] for part in contributions]
     columns = zip(*values, strict=True)

@@ -1,7 +1,7 @@
-"""One rank of a job in which rank 2 does something wrong, or nothing: `rank_program.py FAULT MEETING RANK`.
+"""One rank of a job with a faulty rank 2. Usage: rank_program.py FAULT RENDEZVOUS RANK.
 
-MEETING is a folder where three processes meet, or `mpi`; RANK is `end` there to end after an error.
-Prints the error that ended it.
+RENDEZVOUS is a folder in which three processes exchange their id, or `mpi`. With `mpi`, RANK can be `end` to
+exit after an error. Prints the error.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def create_communicator(rendezvous: str, rank: int) -> isthmus.Communicator:
     if rank == 0:
         file.with_suffix(".part").write_bytes(bytes(isthmus.UniqueId.create()))
         file.with_suffix(".part").rename(file)
-    # Nobody creates before all are here: starting may take longer than the timeout, where a machine is busy.
-    Path(rendezvous, f"here.{rank}").touch()
-    while not (file.exists() and all(Path(rendezvous, f"here.{other}").exists() for other in range(SIZE))):
+    # Wait for all processes first, because their start can take longer than the timeout on a busy machine.
+    Path(rendezvous, f"ready.{rank}").touch()
+    while not (file.exists() and all(Path(rendezvous, f"ready.{other}").exists() for other in range(SIZE))):
         time.sleep(0.01)
     device = f"{os.environ['RANK_PLATFORM']}:{rank}" if "RANK_PLATFORM" in os.environ else "host"
     return isthmus.Communicator.from_unique_id(file.read_bytes(), rank, SIZE, device=device)
@@ -58,7 +58,7 @@ class HostCalls:
 
 
 class DeviceCalls:
-    """The same on a device with CUDA's names: each waits for its stream and looks for errors."""
+    """Calls on a device with the CUDA API. Each call waits for its stream and checks for errors."""
 
     def __init__(self, comm: isthmus.Communicator) -> None:
         self._comm = comm
@@ -122,7 +122,8 @@ def main() -> None:
         calls.broadcast(0)
         calls.allreduce()
     calls.allreduce(
-        512 if is_faulty and fault == "count" else 1024, "int32" if is_faulty and fault == "dtype" else "float32"
+        512 if is_faulty and fault == "count" else 1024,
+        "int32" if is_faulty and fault == "dtype" else "float32",
     )
     calls.broadcast(1 if is_faulty and fault == "root" else 0)
     calls.allgather()
@@ -139,4 +140,4 @@ if __name__ == "__main__":
     except isthmus.Error as failure:
         print(f"{failure.code.name}: {failure.message}", flush=True)
         if "end" not in sys.argv:
-            pause()  # so that this process' recorder can be read
+            pause()  # keep the flight recorder of this process available

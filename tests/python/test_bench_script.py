@@ -1,4 +1,4 @@
-"""scripts/bench: what `make bench` runs ends with a report, in time, and overwrites nothing."""
+"""scripts/bench (used by `make bench`): writes a report within the time limit and does not overwrite files."""
 
 from __future__ import annotations
 

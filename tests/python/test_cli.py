@@ -1,4 +1,4 @@
-"""The command line, through subprocesses as users start it."""
+"""The command line, run in subprocesses."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ def test_sizes() -> None:
     for text in ("", "1k", "-1", "1T", "x"):
         with pytest.raises(ValueError, match="must be bytes"):
             parse_size(text)
-    with pytest.raises(ValueError, match="hold no size"):
+    with pytest.raises(ValueError, match="contain no size"):
         parse_sizes("8:4")
 
 
 @pytest.mark.parametrize(
     ("arguments", "pattern"),
     [
-        (["--report", "x"], "--report needs --torch, --mpi-shim or --nccl"),
+        (["--report", "x"], "--report requires --torch, --mpi-shim or --nccl"),
         (["--nccl", "--ranks", "2", "x"], "--nccl starts PROGRAM once"),
         (["--nccl", "--torch", "x"], "--torch and --nccl exclude each other"),
         (["--torch", "--mpi-shim", "x"], "--torch and --mpi-shim exclude each other"),
         (["--torch", "--ggml", "x"], "exclude each other"),
-        (["--torch", "--mpi", "impi", "x"], "--mpi impi has no meaning"),
-        (["--torch", "nowhere.py"], "script 'nowhere.py' does not exist|needs PyTorch"),
+        (["--torch", "--mpi", "impi", "x"], "--mpi impi cannot be used with --torch"),
+        (["--torch", "nowhere.py"], "script 'nowhere.py' does not exist|requires PyTorch"),
     ],
 )
 def test_run_rejects_conflicting_options(
@@ -86,7 +86,7 @@ def test_info() -> None:
     info = run_json("info", "--json", ISTHMUS_TEST_MARK="here")
     assert info["version"] == isthmus.__version__
     assert info["machine"]["cores"] >= 1
-    assert {backend["name"] for backend in info["core"]["backends"]} >= {"host", "mpi"}
+    assert {backend["name"] for backend in info["core"]["backends"]} >= {"shm", "mpi"}
     assert info["environment"]["ISTHMUS_TEST_MARK"] == "here"
     assert "devices" in info["sycl_devices"]
     assert info["fused_host"]["available"] == bool(info["fused_host"]["library"])
@@ -99,25 +99,25 @@ def test_info() -> None:
 
 
 def test_explain_in_this_process() -> None:
-    answer = run_json("explain", "allreduce", "--bytes", "64K", "--ranks", "3", "--json")
-    assert answer["query"]["bytes"] == 65536
-    assert answer["query"]["ranks"] == 3
-    assert answer["backend"]
+    reply = run_json("explain", "allreduce", "--bytes", "64K", "--ranks", "3", "--json")
+    assert reply["query"]["bytes"] == 65536
+    assert reply["query"]["ranks"] == 3
+    assert reply["backend"]
     text = run_cli("explain", "allreduce", "--bytes", "64K").stdout
-    assert "takes" in text
-    # Every other rule is either shown with its reason or counted.
-    relevant = [rejected for rejected in answer["rejected"] if rejected["is_relevant"]]
-    assert 0 < len(relevant) < len(answer["rejected"])
-    assert f"{len(answer['rejected']) - len(relevant)} rules for other collectives or platforms" in text
+    assert "selected" in text
+    # Each other rule is either printed with its reason or counted.
+    relevant = [rejected for rejected in reply["rejected"] if rejected["is_relevant"]]
+    assert 0 < len(relevant) < len(reply["rejected"])
+    assert f"{len(reply['rejected']) - len(relevant)} rules for other collectives or platforms" in text
     assert "p2p" not in text
     assert "p2p" in run_cli("explain", "allreduce", "--bytes", "64K", "--all").stdout
 
 
 def test_explain_in_mpi_job_includes_mpi_backend() -> None:
     variables = {"ISTHMUS_RULE": "collective=broadcast bytes=..1K use=mpi"}
-    answer = run_json("explain", "broadcast", "--bytes", "512", "--ranks", "2", "--mpi", "--json", **variables)
-    assert answer["backend"] == "mpi"
-    assert "environment ISTHMUS_RULE" in answer["source"]
+    reply = run_json("explain", "broadcast", "--bytes", "512", "--ranks", "2", "--mpi", "--json", **variables)
+    assert reply["backend"] == "mpi"
+    assert "environment ISTHMUS_RULE" in reply["source"]
     assert (
         run_json("explain", "broadcast", "--bytes", "2K", "-n", "2", "--mpi", "--json", **variables)["backend"]
         != "mpi"
@@ -126,19 +126,24 @@ def test_explain_in_mpi_job_includes_mpi_backend() -> None:
 
 def test_explain_shows_plan_of_several_nodes() -> None:
     arguments = ["explain", "allreduce", "--bytes", "1M", "-n", "4", "--nodes", "2"]
-    variables = {"ISTHMUS_RULE": "nodes=2.. use=hierarchical", "ISTHMUS_OPTION": "backend.hierarchical.inter_node=mpi"}
-    answer = run_json(*arguments, "--json", **variables)
-    assert answer["backend"] == "hierarchical" and answer["query"]["nodes"] == 2
-    assert [step["collective"] for step in answer["plan"]] == ["reduce_scatter", "allreduce", "allgather"]
-    assert [step["backend"] for step in answer["plan"]] == ["host", "mpi", "host"]
-    assert answer["plan"][1]["bytes"] == 1 << 19, "half of it, by each of the two that talk to the other node"
-    printed = run_cli(*arguments, **variables).stdout
-    assert "step of rank 0" in printed and "reduce_scatter" in printed
-    assert_one_line_error(run_cli("explain", "allreduce", "-n", "2", "--nodes", "3"), 2, "more than the 2 --ranks")
+    variables = {
+        "ISTHMUS_RULE": "nodes=2.. use=hierarchical",
+        "ISTHMUS_OPTION": "backend.hierarchical.inter_node=mpi",
+    }
+    reply = run_json(*arguments, "--json", **variables)
+    assert reply["backend"] == "hierarchical" and reply["query"]["nodes"] == 2
+    assert [step["collective"] for step in reply["plan"]] == ["reduce_scatter", "allreduce", "allgather"]
+    assert [step["backend"] for step in reply["plan"]] == ["shm", "mpi", "shm"]
+    assert reply["plan"][1]["bytes"] == 1 << 19, "each of the two leaders reduces half of the data"
+    output = run_cli(*arguments, **variables).stdout
+    assert "step of rank 0" in output and "reduce_scatter" in output
+    assert_one_line_error(
+        run_cli("explain", "allreduce", "-n", "2", "--nodes", "3"), 2, "--nodes 3 must be at most --ranks 2"
+    )
 
 
 def test_explain_matches_logged_selection(tmp_path) -> None:
-    """What a call took stands in the log, once for each kind of call."""
+    """The log contains the selected path of each kind of call once."""
     program = tmp_path / "calls.py"
     program.write_text(
         "import isthmus, numpy as np\n"
@@ -161,9 +166,9 @@ def test_explain_matches_logged_selection(tmp_path) -> None:
         for size in ("16", "16K")
     ]
     assert len(logged) == 2
-    for (path, reason), answer in zip(logged, explanations, strict=True):
-        assert path == ":".join(part for part in (answer["backend"], answer["algorithm"]) if part)
-        assert reason == answer["reason"]
+    for (path, reason), reply in zip(logged, explanations, strict=True):
+        assert path == ":".join(part for part in (reply["backend"], reply["algorithm"]) if part)
+        assert reason == reply["reason"]
     assert logged[0] != logged[1]
 
 
@@ -179,10 +184,12 @@ def test_bad_arguments_print_one_error_line() -> None:
     )
     assert_one_line_error(run_cli("run", "--mpi", "lam", "true"), 2, r"--mpi 'lam' is unknown; allowed: mpich")
     assert_one_line_error(run_cli("run", "no-such-program"), 2, r"program 'no-such-program' was not found")
-    assert_one_line_error(run_cli("explain", "reduce", ISTHMUS_THRESHOLD="soon"), 2, r"environment ISTHMUS_THRESHOLD")
+    assert_one_line_error(
+        run_cli("explain", "reduce", ISTHMUS_THRESHOLD="soon"), 2, r"environment ISTHMUS_THRESHOLD"
+    )
 
 
-def test_run_forwards_arguments_environment_and_exit_code(tmp_path) -> None:
+def test_run_forwards_arguments_and_exit_code(tmp_path) -> None:
     program = tmp_path / "program"
     program.write_text(
         '#!/bin/sh\nprintf \'%s|%s|%s\\n\' "$*" "$SYCL_CACHE_PERSISTENT" "$OCL_ICD_FILENAMES"\nexit 7\n'
@@ -200,21 +207,21 @@ def test_run_forwards_arguments_environment_and_exit_code(tmp_path) -> None:
 def test_run_json_describes_started_command() -> None:
     completed = run_cli("run", "-n", "2", "--json", "true")
     assert completed.returncode == 0, completed.stderr
-    answer = json.loads(completed.stdout)
-    assert answer["exit_code"] == 0
-    assert " -n 2 " in answer["command"]
-    assert "LD_LIBRARY_PATH" in answer["environment"]
+    reply = json.loads(completed.stdout)
+    assert reply["exit_code"] == 0
+    assert " -n 2 " in reply["command"]
+    assert "LD_LIBRARY_PATH" in reply["environment"]
 
 
 def test_oversubscribed_ranks_enable_mpich_throttle() -> None:
     throttle = "MPIR_CVAR_CH4_PROGRESS_THROTTLE"
     cores = len(os.sched_getaffinity(0))
     for ranks, expected in ((1, {}), (cores + 1, {throttle: "1", throttle + "_NO_PROGRESS_COUNT": "100"})):
-        answer = run_json("run", "-n", str(ranks), "--json", "sleep", "0.2")
-        info = {key: value for key, value in answer["environment"].items() if key.startswith(throttle)}
+        reply = run_json("run", "-n", str(ranks), "--json", "sleep", "0.2")
+        info = {key: value for key, value in reply["environment"].items() if key.startswith(throttle)}
         assert info == expected
     oversubscribed = run_cli("run", "-n", str(cores + 1), "printenv", throttle, **{throttle: "0"})
-    assert oversubscribed.stdout.split() == ["0"] * (cores + 1), "the caller's value stands"
+    assert oversubscribed.stdout.split() == ["0"] * (cores + 1), "the value of the caller is not changed"
 
 
 def test_run_forwards_signals(tmp_path) -> None:
@@ -233,10 +240,10 @@ def test_run_forwards_signals(tmp_path) -> None:
 
 @in_checkout
 def test_bench_writes_valid_records(tmp_path) -> None:
-    file, picture = tmp_path / "bench.json", tmp_path / "bench.png"
+    file, plot_file = tmp_path / "bench.json", tmp_path / "bench.png"
     completed = run_cli(
         *("bench", "allreduce", "--ranks", "2", "--sizes", "128,4K", "--peers", "mpich", "--rounds", "2"),
-        *("--min-time", "0.001", "--heap", "--json", str(file), "--plot", str(picture)),
+        *("--min-time", "0.001", "--heap", "--json", str(file), "--plot", str(plot_file)),
     )
     assert completed.returncode == 0, completed.stderr
     report = Report.load(file)
@@ -248,17 +255,19 @@ def test_bench_writes_valid_records(tmp_path) -> None:
         assert len(record.round_medians_us) == 2
         assert record.provider != "isthmus" or (record.backend and record.reason)
     assert report.machine.name.startswith(("cpu", "h"))
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert plot_file.read_bytes().startswith(b"\x89PNG")
     assert "vs best peer" in completed.stdout
 
 
 @in_checkout
 def test_bench_forces_backend() -> None:
     arguments = ("--ranks", "2", "--sizes", "1K", "--peers", "", "--rounds", "1", "--min-time", "0.001")
-    report = Report.model_validate(run_json("bench", "broadcast", *arguments, "--backend", "mpi", "--json", "-"))
+    report = Report.model_validate(
+        run_json("bench", "broadcast", *arguments, "--backend", "mpi", "--json", "-")
+    )
     assert [record.backend for record in report.records] == ["mpi"]
     assert_one_line_error(
-        run_cli("bench", "broadcast", *arguments, "--backend", "hots"), 2, 'hots.*did you mean "host"'
+        run_cli("bench", "broadcast", *arguments, "--backend", "shmm"), 2, 'shmm.*did you mean "shm"'
     )
 
 
@@ -267,7 +276,9 @@ def test_bench_compares_mpi_with_and_without_shim() -> None:
     arguments = ("--ranks", "2", "--sizes", "1K", "--mpi-shim", "--rounds", "1", "--min-time", "0.001")
     report = Report.model_validate(run_json("bench", "allreduce", *arguments, "--json", "-"))
     assert [(each.provider, each.wrong) for each in report.records] == [("mpich", 0), ("mpich+shim", 0)]
-    assert_one_line_error(run_cli("bench", "allreduce", *arguments, "--heap"), 2, "--mpi-shim has neither")
+    assert_one_line_error(
+        run_cli("bench", "allreduce", *arguments, "--heap"), 2, "--mpi-shim excludes --backend and --heap"
+    )
 
 
 @in_checkout
@@ -275,24 +286,24 @@ def test_bench_skips_unsupported_peer() -> None:
     arguments = ("--ranks", "2", "--sizes", "1K", "--rounds", "1", "--min-time", "0.001")
     completed = run_cli("bench", "allreduce", "--dtype", "bfloat16", "--peers", "mpich", *arguments)
     assert completed.returncode == 0, completed.stderr
-    assert "mpich was left out: " in completed.stderr
+    assert "mpich was skipped: " in completed.stderr
 
 
 @in_checkout
 def test_tune_writes_profile_that_selection_reads(tmp_path) -> None:
     profile = tmp_path / "profile.toml"
-    answer = run_json(
+    reply = run_json(
         *("tune", "--collectives", "allreduce", "--ranks", "2", "--sizes", "1K,64K", "--rounds", "1"),
-        *("--min-time", "0.001", "--candidates", "host,shm:packet,mpi", "--profile", str(profile), "--json"),
+        *("--min-time", "0.001", "--candidates", "shm,shm:packet,mpi", "--profile", str(profile), "--json"),
     )
-    assert answer["profile"] == str(profile)
-    measured = {(record["provider"], record["bytes"]) for record in answer["records"]}
-    expected_points = {(name, size) for name in ("rules", "host", "mpi") for size in (1024, 65536)}
-    assert measured == expected_points | {("shm:packet", 1024)}, "it does not take 64 KiB"
+    assert reply["profile"] == str(profile)
+    measured = {(record["provider"], record["bytes"]) for record in reply["records"]}
+    expected_points = {(name, size) for name in ("rules", "shm", "mpi") for size in (1024, 65536)}
+    assert measured == expected_points | {("shm:packet", 1024)}, "shm:packet does not support 64 KiB"
     with_profile = run_json(
         "explain", "allreduce", "--bytes", "1K", "-n", "2", "--mpi", "--json", ISTHMUS_PROFILE=str(profile)
     )
-    expected = next((rule["use"] for rule in answer["rules"] if rule["bytes"].startswith("0..")), None)
+    expected = next((rule["use"] for rule in reply["rules"] if rule["bytes"].startswith("0..")), None)
     backend, algorithm = with_profile["backend"], with_profile.get("algorithm")
     assert expected in (None, backend, f"{backend}:{algorithm}")
 
@@ -303,10 +314,14 @@ def test_tune_without_time_measures_only_baseline(monkeypatch) -> None:
 
     started_providers = []
     empty = Report.model_construct(records=[], versions={})
-    monkeypatch.setattr(measure, "_run", lambda provider, *rest: started_providers.append(provider.name) or empty)
+    monkeypatch.setattr(
+        measure, "_run", lambda provider, *rest: started_providers.append(provider.name) or empty
+    )
     providers = [measure.Provider(name, ()) for name in ("rules", "one", "other")]
     outcome = measure.measure(providers, measure.Sweep("allreduce", [8]), 3, deadline=0.0)
-    assert started_providers == ["rules"] and outcome.skipped == dict.fromkeys(("one", "other"), "the time is over")
+    assert started_providers == ["rules"] and outcome.skipped == dict.fromkeys(
+        ("one", "other"), "the time limit has expired"
+    )
 
 
 def test_tune_rules_from_measurements() -> None:

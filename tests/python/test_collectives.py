@@ -1,4 +1,4 @@
-"""Every collective of THE TABLE x datatype on 1 to 4 in-process ranks against the NumPy oracle."""
+"""All collectives and datatypes on 1 to 4 ranks of this process, compared with the NumPy oracle."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from conftest import TIMEOUT_S, run_on_all_ranks, poisoned, random_array, isolate_configuration
+from conftest import TIMEOUT_S, isolate_configuration, poisoned, random_array, run_on_all_ranks
 from oracle import check_reduction
 
 import isthmus
@@ -18,7 +18,7 @@ COUNTS = (0, 1, 17, 1031)
 
 @pytest.fixture(scope="module", params=[1, 2, 3, 4], ids=lambda size: f"ranks{size}")
 def ranks(request: pytest.FixtureRequest) -> Iterator[list[isthmus.Communicator]]:
-    """All ranks of a communicator of 1 to 4, for all tests: making them takes longer than most tests."""
+    """All ranks of a communicator of size 1 to 4. Shared by all tests, because creation is slow."""
     with pytest.MonkeyPatch.context() as environment:
         isolate_configuration(environment)
         communicators = isthmus.Communicator.create_all(request.param, timeout=TIMEOUT_S)
@@ -56,7 +56,9 @@ def test_communicator_has_method_for_every_collective() -> None:
 def test_allreduce(ranks, dtype, op, count) -> None:
     send_arrays = inputs(dtype, count, len(ranks))
     original = [part.copy() for part in send_arrays]
-    results = run_on_all_ranks(ranks, lambda comm: comm.allreduce(send_arrays[comm.rank], poisoned(dtype, count), op))
+    results = run_on_all_ranks(
+        ranks, lambda comm: comm.allreduce(send_arrays[comm.rank], poisoned(dtype, count), op)
+    )
     check_reduction(results[0], original, op)
     for rank, result in enumerate(results):
         assert_same_bits(result, results[0])
@@ -91,7 +93,9 @@ def test_reduce(ranks, dtype, op, count) -> None:
 def test_reduce_scatter(ranks, dtype, op, count) -> None:
     size = len(ranks)
     send_arrays = inputs(dtype, size * count, size)
-    results = run_on_all_ranks(ranks, lambda comm: comm.reduce_scatter(send_arrays[comm.rank], poisoned(dtype, count), op))
+    results = run_on_all_ranks(
+        ranks, lambda comm: comm.reduce_scatter(send_arrays[comm.rank], poisoned(dtype, count), op)
+    )
     for rank, result in enumerate(results):
         check_reduction(result, [part.reshape(size, count)[rank] for part in send_arrays], op)
 
@@ -110,7 +114,9 @@ def test_reduce_scatterv(ranks, dtype, op) -> None:
     size = len(ranks)
     counts, displs = isthmus.partition([rank % 3 for rank in range(1, size + 1)], 31)
     send_arrays = inputs(dtype, 31, size)
-    results = run_on_all_ranks(ranks, lambda comm: comm.reduce_scatterv(send_arrays[comm.rank], None, op, send_counts=counts))
+    results = run_on_all_ranks(
+        ranks, lambda comm: comm.reduce_scatterv(send_arrays[comm.rank], None, op, send_counts=counts)
+    )
     arrays = [part.copy() for part in send_arrays]
     in_place = run_on_all_ranks(
         ranks, lambda comm: comm.reduce_scatterv(arrays[comm.rank], IN_PLACE, op, send_counts=counts)
@@ -166,11 +172,15 @@ def test_allgatherv(ranks, dtype) -> None:
     results = run_on_all_ranks(ranks, lambda comm: comm.allgatherv(send_arrays[comm.rank], recv_counts=counts))
     for result in results:
         assert_same_bits(result, np.concatenate(send_arrays))
-    displs_with_gaps = [sum(counts[:rank]) + rank for rank in range(len(ranks))]  # one untouched element between blocks
+    displs_with_gaps = [
+        sum(counts[:rank]) + rank for rank in range(len(ranks))
+    ]  # one untouched element between blocks
     outputs = [poisoned(dtype, sum(counts) + len(ranks)) for _ in ranks]
     run_on_all_ranks(
         ranks,
-        lambda comm: comm.allgatherv(send_arrays[comm.rank], outputs[comm.rank], recv_counts=counts, recv_displs=displs_with_gaps),
+        lambda comm: comm.allgatherv(
+            send_arrays[comm.rank], outputs[comm.rank], recv_counts=counts, recv_displs=displs_with_gaps
+        ),
     )
     expected = poisoned(dtype, sum(counts) + len(ranks))
     for rank, part in enumerate(send_arrays):
@@ -233,7 +243,9 @@ def test_alltoall(ranks, dtype, count) -> None:
     for rank, result in enumerate(results):
         assert_same_bits(result, expected[rank])
     arrays = [part.copy() for part in send_arrays]
-    for rank, result in enumerate(run_on_all_ranks(ranks, lambda comm: comm.alltoall(arrays[comm.rank], IN_PLACE))):
+    for rank, result in enumerate(
+        run_on_all_ranks(ranks, lambda comm: comm.alltoall(arrays[comm.rank], IN_PLACE))
+    ):
         assert_same_bits(result, expected[rank])
 
 

@@ -44,7 +44,7 @@ def test_unique_id_converts_to_hex_and_hides_secret() -> None:
     assert UniqueId.fromhex(unique_id.hex()) == unique_id
     assert len(unique_id) == 128
     assert unique_id.hex()[:16] not in repr(unique_id) + str(unique_id)
-    with pytest.raises(ValueError, match="a unique id has 128 bytes"):
+    with pytest.raises(ValueError, match="the size of id must be 128 bytes"):
         Communicator.from_unique_id(b"short", 0, 1)
 
 
@@ -81,7 +81,7 @@ def test_split_in_a_group(pair) -> None:
 
 def test_closed_communicator_raises_error(pair) -> None:
     pair[0].close()
-    pair[0].close()  # closing twice is fine
+    pair[0].close()  # closing twice is allowed
     assert repr(pair[0]) == "<isthmus.Communicator closed>"
     with pytest.raises(ValueError, match="the communicator is closed"):
         pair[0].allreduce(np.zeros(1))
@@ -106,7 +106,7 @@ def test_errors_can_be_pickled(pair) -> None:
     with pytest.raises(Error) as error_info:
         pair[0].send(np.zeros(1), 9)
     error_info.value.ranks = (2, 5)
-    error_info.value.__notes__ = ["in step 7"]  # as add_note does, from Python 3.11 on
+    error_info.value.__notes__ = ["in step 7"]  # set by add_note() since Python 3.11
     restored = pickle.loads(pickle.dumps(error_info.value))
     assert vars(restored) == vars(error_info.value)
     assert str(copy.copy(error_info.value)) == str(error_info.value)
@@ -136,7 +136,7 @@ def test_missing_partner_times_out_in_collective() -> None:
         pair[0].allreduce(np.zeros(4))
     assert error_info.value.code == Status.timeout
     assert error_info.value.ranks == (1,)
-    with pytest.raises(Error) as later_error:  # of the same thread, and due to nobody
+    with pytest.raises(Error) as later_error:  # same thread, without failed ranks
         Communicator.create_all(0)
     assert (later_error.value.ranks, error_info.value.ranks) == ((), (1,))
     for comm in pair:
@@ -173,7 +173,7 @@ def test_invalid_devices_and_sizes_are_rejected() -> None:
 
 def test_bad_configuration_error_names_file_and_line(tmp_path) -> None:
     file = tmp_path / "isthmus.toml"
-    file.write_text('[[rule]]\ncollective = "alreduce"\nuse = "host"\n')
+    file.write_text('[[rule]]\ncollective = "alreduce"\nuse = "shm"\n')
     with pytest.raises(Error, match=r"isthmus\.toml:2:.*alreduce") as error_info:
         Communicator.create_all(1, config=str(file))
     assert error_info.value.code == Status.config
@@ -204,9 +204,7 @@ def test_explain_supports_every_collective(pair) -> None:
 
 
 def test_explain_follows_the_environment(monkeypatch) -> None:
-    monkeypatch.setenv(
-        "ISTHMUS_RULE", "collective=allreduce bytes=0..1K use=nosuch; collective=reduce use=shm"
-    )
+    monkeypatch.setenv("ISTHMUS_RULE", "collective=allreduce bytes=0..1K use=nosuch; collective=reduce use=shm")
     with pytest.raises(Error, match="nosuch"):
         Communicator.create_all(1)
     monkeypatch.setenv("ISTHMUS_RULE", "collective=allreduce bytes=0..1K use=shm")

@@ -1,4 +1,4 @@
-"""scripts/cpu_check with programs that are played: what runs, what is written, the table, the exit code."""
+"""scripts/cpu_check with fake programs: steps, records, table and exit code."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from isthmus.records import Report
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Says that every size took so long; fails where the test asks for it.
+# Fake measurement program. Reports a fixed time, or fails if FAKE_FAILURE is its name.
 PROGRAM = """#!{python}
 import json, os, sys
 words = sys.argv[1:]
-value = lambda name, otherwise="": words[words.index(name) + 1] if name in words else otherwise
+value = lambda name, default="": words[words.index(name) + 1] if name in words else default
 if os.environ.get("FAKE_FAILURE") == "{name}":
     sys.exit(1)
 record = dict(collective="allreduce", dtype="float32", op="sum", bytes=8, ranks=1,
@@ -26,8 +26,8 @@ record = dict(collective="allreduce", dtype="float32", op="sum", bytes=8, ranks=
               wrong=0, time_us=dict(min={us}, median={us}, max={us}), algbw_gbs=1.0, busbw_gbs=1.0)
 record["mode"] = "shared_heap" if "--heap" in words else "host"
 document = dict(schema=1, date="2026-11-23T00:00:00Z", commit=os.environ["ISTHMUS_BENCH_COMMIT"],
-                command="played", versions={{"{name}": "1"}}, records=[record],
-                machine=dict(name=os.environ["ISTHMUS_BENCH_MACHINE"], cpu="played", cores=2, gpus=[]))
+                command="fake", versions={{"{name}": "1"}}, records=[record],
+                machine=dict(name=os.environ["ISTHMUS_BENCH_MACHINE"], cpu="fake", cores=2, gpus=[]))
 json.dump(document, open(value("--json"), "w"))
 """
 
@@ -40,7 +40,7 @@ def write_program(path: Path, name: str, us: float) -> None:
 
 @pytest.fixture
 def carry_folder(tmp_path) -> Path:
-    """A folder as scripts/cpu_carry leaves it: ours takes 2 us, MPICH 3, Open MPI 5."""
+    """A folder like that of scripts/cpu_carry. Times: Isthmus 2 us, MPICH 3 us, Open MPI 5 us."""
     programs = tmp_path / "programs"
     write_program(programs / "builds/isthmus/bin/isthmus_bench", "isthmus", 2.0)
     (programs / "builds/isthmus/commit").write_text("0123abc")
@@ -57,10 +57,20 @@ def carry_folder(tmp_path) -> Path:
     return folder
 
 
-def run_cpu_check(folder: Path, *options: str, failing_program: str = "") -> tuple[subprocess.CompletedProcess, Path]:
+def run_cpu_check(
+    folder: Path, *options: str, failing_program: str = ""
+) -> tuple[subprocess.CompletedProcess, Path]:
     out = folder / "out"
     environment = os.environ | {"OUT": str(out), "FAKE_FAILURE": failing_program}
-    command = [sys.executable, str(folder / "cpu_check"), "--ranks", "1", "--collectives", "allreduce", *options]
+    command = [
+        sys.executable,
+        str(folder / "cpu_check"),
+        "--ranks",
+        "1",
+        "--collectives",
+        "allreduce",
+        *options,
+    ]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120), out
 
 
@@ -97,11 +107,11 @@ def test_together_option_runs_two_concurrent_jobs(carry_folder):
     steps = [each["step"] for each in json.loads((out / "cpu-check.json").read_text())["results"]]
     places = ["the same cores"] + (["other cores"] if len(os.sched_getaffinity(0)) > 1 else [])
     assert steps == [
-        f"{name}, allreduce, 1 ranks beside 1 on {place}, round 1"
+        f"{name}, allreduce, 1 ranks next to 1 on {place}, round 1"
         for place in places
         for name in ("isthmus", "mpich", "openmpi")
     ]
-    assert all(f"beside as many on {place}" in completed.stdout for place in places), completed.stdout
+    assert all(f"next to as many on {place}" in completed.stdout for place in places), completed.stdout
     log = (out / "cpu-check.log").read_text()
     assert log.count("raw0.json") == log.count("raw1.json") == len(steps)
 
@@ -116,7 +126,7 @@ def test_failed_provider_is_reported_and_others_run(carry_folder):
 
 def test_expired_time_limit_is_reported(carry_folder):
     completed, _ = run_cpu_check(carry_folder, "--limit", "0")
-    assert (completed.returncode, "not run (the time is over)" in completed.stdout) == (1, True)
+    assert (completed.returncode, "not run (time limit reached)" in completed.stdout) == (1, True)
 
 
 def test_missing_archive_error_names_cpu_carry(tmp_path):

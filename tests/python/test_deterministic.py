@@ -1,4 +1,4 @@
-"""deterministic: sums of floats have the bits of one addition after the other, in the order of the ranks."""
+"""ISTHMUS_DETERMINISTIC: floating-point sums equal sequential additions in rank order, bit by bit."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ COUNTS = [1, 17, 1000, 5000, 70001]
 
 
 def algorithms() -> list[str]:
-    """Those of `host` that take an allreduce."""
+    """Returns the algorithms of `shm` that support allreduce."""
     with isthmus.Communicator.create_all(1)[0] as communicator:
-        (host,) = [each for each in communicator.info()["backends"] if each["name"] == "host"]
-    assert "rank_order" in host["capabilities"]
-    return [name for name in host["algorithms"] if name != "channel"]
+        (shm,) = [each for each in communicator.info()["backends"] if each["name"] == "shm"]
+    assert "rank_order" in shm["capabilities"]
+    return [name for name in shm["algorithms"] if name != "channel"]
 
 
 def sum_in_rank_order(contributions: list[np.ndarray]) -> np.ndarray:
-    """One after the other; narrow types in float32, rounded once."""
+    """Adds sequentially. Types below 4 bytes are accumulated in float32 and rounded once."""
     wide_dtype = np.float32 if contributions[0].itemsize < 4 else contributions[0].dtype
     total = contributions[0].astype(wide_dtype)
     for contribution in contributions[1:]:
@@ -39,7 +39,7 @@ def test_every_shm_algorithm_reduces_in_rank_order(
     names = algorithms()
     monkeypatch.setenv("ISTHMUS_DETERMINISTIC", "1")
     for name in names:
-        monkeypatch.setenv("ISTHMUS_BACKEND", f"host:{name}")
+        monkeypatch.setenv("ISTHMUS_BACKEND", f"shm:{name}")
         communicators = isthmus.Communicator.create_all(ranks)
         for count in COUNTS:
             scale = 10.0 ** generator.uniform(-3, 3, count)
@@ -58,8 +58,8 @@ def test_every_shm_algorithm_reduces_in_rank_order(
                 thread.start()
             for thread in threads:
                 thread.join()
-            if failures:  # an algorithm that takes small messages only
-                assert all("no backend can do" in str(failure) for failure in failures)
+            if failures:  # an algorithm that supports only small messages
+                assert all("no backend can run" in str(failure) for failure in failures)
                 continue
             checked_calls += 1
             expected = sum_in_rank_order(inputs).tobytes()
@@ -67,7 +67,7 @@ def test_every_shm_algorithm_reduces_in_rank_order(
                 assert output.tobytes() == expected, (name, count)
         for communicator in communicators:
             communicator.close()
-    assert checked_calls > 3 * len(names), "hardly any algorithm took a call"
+    assert checked_calls > 3 * len(names), "too few algorithms ran"
 
 
 def test_invalid_deterministic_setting_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""isthmus doctor: every check here, and what it says about failures that are made on purpose."""
+"""isthmus doctor: all checks, and their reports of deliberate failures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def assert_failed(result: Result, details: str, hint: str) -> None:
 
 
 def prepend_python_path(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Child processes import from that folder before any other."""
+    """Makes child processes import from that folder first."""
     previous = os.environ.get("PYTHONPATH")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *([previous] if previous else [])]))
 
@@ -41,7 +41,7 @@ def test_every_available_check_passes(tmp_path: Path) -> None:
     assert list(results) == list(CHECKS)
     expected = ALWAYS_AVAILABLE | ({"mpi"} if Path(launch.launcher("mpich").executable).is_file() else set())
     assert expected <= {name for name, each in results.items() if each["result"] == "ok"}
-    assert re.search("two processes, allreduce by host:", results["ranks"]["details"])
+    assert re.search("two processes, allreduce by shm:", results["ranks"]["details"])
     assert re.search(r"two processes, allreduce by mpi", results["mpi"]["details"])
     for each in results.values():
         assert each["seconds"] > 0 and each["details"] and not each["hint"]
@@ -63,50 +63,56 @@ def test_missing_shared_memory_folder_fails(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def limited_file_size() -> Iterator[None]:
-    """No file, and so no segment, of more than a MiB in processes that are started now."""
+    """Limits files, and therefore segments, of new processes to 1 MiB."""
     previous = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, previous[1]))
     yield
     resource.setrlimit(resource.RLIMIT_FSIZE, previous)
 
 
-@pytest.mark.usefixtures("small_files")
+@pytest.mark.usefixtures("limited_file_size")
 def test_file_size_limit_fails_shared_memory_check() -> None:
-    assert_failed(run_check("shared memory"), "a segment of 32 MiB cannot be made: File too large", "ulimit")
+    assert_failed(
+        run_check("shared memory"), "cannot create a shared memory segment of 32 MiB: File too large", "ulimit"
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "details"),
+    ("name", "value", "details", "hint"),
     [
-        ("ISTHMUS_CONFIG", "/nowhere.toml", "cannot read /nowhere.toml"),
-        ("ISTHMUS_RULE", "use=nonsense", 'unknown backend "nonsense"'),
+        ("ISTHMUS_CONFIG", "/nowhere.toml", "cannot read /nowhere.toml", "correct the path or unset it"),
+        ("ISTHMUS_RULE", "use=nonsense", 'unknown backend "nonsense"', "fix that line"),
     ],
 )
-def test_invalid_setting_fails_only_configuration_check(monkeypatch: pytest.MonkeyPatch, name: str, value: str, details: str) -> None:
+def test_invalid_setting_fails_configuration_check(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, details: str, hint: str
+) -> None:
     monkeypatch.setenv(name, value)
-    assert_failed(run_check("configuration"), details, "correct")
-    assert run_check("backends").result == "ok", "only the check of the configuration reads it"
+    assert_failed(run_check("configuration"), details, hint)
+    assert run_check("backends").result == "ok", "only the configuration check reads the user's settings"
 
 
 def test_invalid_configuration_file_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "isthmus.toml"
     file.write_text('threshold = "many"\n')
     monkeypatch.setenv("ISTHMUS_CONFIG", str(file))
-    assert_failed(run_check("configuration"), r"isthmus.toml:1:\d+: size", "selection.md has the grammar")
+    assert_failed(run_check("configuration"), r"isthmus.toml:1:\d+: size", "see docs/.*.md")
 
 
 def test_broken_plugin_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "libisthmus_broken.so").write_text("no library")
     monkeypatch.setenv("ISTHMUS_PLUGIN_PATH", str(tmp_path))
     assert_failed(
-        run_check("plug-ins"), "libisthmus_broken.so: file too short", "remove the file from ISTHMUS_PLUGIN_PATH"
+        run_check("plug-ins"),
+        "libisthmus_broken.so: file too short",
+        "remove the file from ISTHMUS_PLUGIN_PATH",
     )
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a compiler")
 @pytest.mark.parametrize(
     ("body", "timeout", "details", "hint"),
-    [("pause()", 5, "no answer within 5 s", "--timeout 20"), ("abort()", 60, "SIGABRT", "isthmus info")],
+    [("pause()", 5, "did not finish within 5 s", "--timeout 20"), ("abort()", 60, "SIGABRT", "isthmus info")],
 )
 def test_hanging_or_crashing_check_is_isolated(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str, timeout: float, details: str, hint: str
@@ -126,7 +132,7 @@ def test_missing_pytorch_is_not_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_p
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
     prepend_python_path(monkeypatch, tmp_path)
     result = run_check("pytorch")
-    assert result.result == "not here" and "has no PyTorch" in result.details, result
+    assert result.result == "unavailable" and "PyTorch is not installed" in result.details, result
 
 
 def test_broken_pytorch_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -136,7 +142,7 @@ def test_broken_pytorch_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert_failed(run_check("pytorch"), "libtorch_cpu.so is gone", "pip install torch")
 
 
-@pytest.mark.skipif(layout.checkout() is None, reason="an installed package has no folder of MPI families")
+@pytest.mark.skipif(layout.checkout() is None, reason="an installed package contains no peer MPI")
 def test_mpi_launch_failure_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYDRA_LAUNCHER", "nonsense")
-    assert_failed(run_check("mpi"), "two ranks under .* ended with", "hostname")
+    assert_failed(run_check("mpi"), "two ranks under .* exited with", "hostname")

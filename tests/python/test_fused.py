@@ -1,4 +1,4 @@
-"""isthmus.fused against NumPy's float64: types, layouts, forms and errors; the command around it."""
+"""isthmus.fused compared with float64 NumPy: types, layouts, kinds, errors, and `isthmus bench`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def check(c: np.ndarray, expected: np.ndarray, magnitude: np.ndarray, k: int, ou
     ("dtype", "output"), [("float16", "float32"), ("bfloat16", "bfloat16"), ("float32", "float32")]
 )
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_allgather_gemm(pair: list[isthmus.Communicator], mode: str, dtype: str, output: str, order: str) -> None:
+def test_allgather_gemm(
+    pair: list[isthmus.Communicator], mode: str, dtype: str, output: str, order: str
+) -> None:
     a, b = random_matrix(46, 31, dtype, 1), np.asarray(random_matrix(31, 17, dtype, 2), order=order)
     bias = random_matrix(1, 17, output, 3)[0]
     a64, b64 = a.astype(np.float64), b.astype(np.float64)
@@ -66,7 +68,7 @@ def test_gemm_reduce_scatter(pair: list[isthmus.Communicator], mode: str) -> Non
     magnitude = np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64)) + np.abs(bias)
 
     def rank(communicator: isthmus.Communicator) -> None:
-        # Rank 0 has 12 of the inner dimension, rank 1 the other 19.
+        # The inner dimension is split into 12 for rank 0 and 19 for rank 1.
         columns = slice(0, 12) if communicator.rank == 0 else slice(12, 31)
         left, right = np.ascontiguousarray(a[:, columns]), b[columns]
         own = slice(communicator.rank * 23, (communicator.rank + 1) * 23)
@@ -113,7 +115,7 @@ def test_model_falls_back_and_reports_reason(tmp_path: Path) -> None:
             own = communicator.rank * 4
             assert np.allclose(plan(a, b)[own : own + 4], a @ b)
         with Plan(communicator, a, b, mode="pipelined") as plan:
-            assert plan.info["mode"] == "pipelined", "what was asked for is kept"
+            assert plan.info["mode"] == "pipelined", "the requested mode must be used"
             plan(a, b)
             assert "outside the symmetric heap" in plan.info["notes"][0]
 
@@ -135,13 +137,13 @@ def test_invalid_plans_and_arguments_are_rejected(pair: list[isthmus.Communicato
             Plan(communicator, a, b, mode="fast")
         with pytest.raises(isthmus.Error, match="input = int32 is not supported") as error_info:
             Plan(communicator, a.astype(np.int32), b.astype(np.int32))
-        assert error_info.value.hint == "float16, bfloat16 and float32 are"
+        assert error_info.value.hint == "use float16, bfloat16 or float32"
         with pytest.raises(isthmus.Error, match="m = 5 is not a multiple of the 2 ranks"):
             Plan(communicator, random_matrix(5, 3, "float32", 6), b, kind="gemm_reduce_scatter")
         with pytest.raises(isthmus.Error, match="description->n: rank 0 has 5, rank 1 has 4"):
             Plan(communicator, a, b[:, : 5 - communicator.rank])
         with Plan(communicator, a, b) as plan:
-            with pytest.raises(ValueError, match="the plan was made for"):
+            with pytest.raises(ValueError, match="the plan was created for"):
                 plan(a[:2], b)
             with pytest.raises(ValueError, match="out must be 8 x 5 float32"):
                 plan(a, b, out=np.empty((8, 4), np.float32))
@@ -161,12 +163,17 @@ def test_bench_allgather_gemm_writes_report_and_trace(tmp_path: Path) -> None:
         *("--plot", str(files["picture.png"])),
     )
     assert completed.returncode == 0, completed.stderr
-    assert "verified against float64, every element: wrong before 0, after 0, with late ranks 0" in completed.stdout
+    assert (
+        "verified against float64, every element: wrong before 0, after 0, with late ranks 0"
+        in completed.stdout
+    )
     for view in ("compute only", "sequential", "pipelined"):
         assert view in completed.stdout
     report = Report.load(files["report.json"])
     assert {"compute_only", "sequential", "pipelined", "fused"} <= {entry.view for entry in report.records}
-    assert all(entry.wrong == 0 for entry in report.records if entry.view in ("sequential", "pipelined", "fused"))
+    assert all(
+        entry.wrong == 0 for entry in report.records if entry.view in ("sequential", "pipelined", "fused")
+    )
     slices = [
         entry for entry in json.loads(files["trace.json"].read_text())["traceEvents"] if entry["ph"] == "X"
     ]
@@ -183,15 +190,21 @@ def test_bench_gemm_reduce_scatter_verifies_result() -> None:
         *("--dtype", "bfloat16", "--output", "bfloat16"),
     )
     assert completed.returncode == 0, completed.stderr
-    assert "verified against float64, every element: wrong before 0, after 0, with late ranks 0" in completed.stdout
+    assert (
+        "verified against float64, every element: wrong before 0, after 0, with late ranks 0"
+        in completed.stdout
+    )
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (("--m", "65"), "--m 65 must be a multiple of the 2 ranks"),
         (("--dtype", "int32"), "int32 is not supported"),
-        (("--dtype", "float16", "--output", "bfloat16"), "--output is float32 or the input's float16"),
+        (
+            ("--dtype", "float16", "--output", "bfloat16"),
+            "--output bfloat16: must be float32 or the input type float16",
+        ),
         (("--device", "tpu"), "--device tpu is unknown"),
     ],
 )
@@ -204,4 +217,4 @@ def test_bench_rejects_invalid_gemm_arguments(arguments: tuple[str, ...], messag
 def test_trace_option_requires_fused_collective() -> None:
     completed = run_cli("bench", "allreduce", "--trace", "file.json")
     assert completed.returncode == 2
-    assert "--trace is for allgather_gemm" in completed.stderr
+    assert "--trace is not supported for allreduce" in completed.stderr

@@ -1,4 +1,4 @@
-"""scripts/gpu_check on machines that are played: which steps run, which are skipped and why, the exit code."""
+"""scripts/gpu_check on simulated machines: executed steps, skipped steps with reasons, and exit code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from gpu_topics import TOPICS  # noqa: E402
 
-# Notes how it was called; fails where the test asks for it.
+# Fake tool. Logs its command line, and fails if it matches FAKE_FAILURE.
 TOOL = """#!/bin/sh
 echo "$(basename "$0") $*" >>"$FAKE_FOLDER/calls"
 case "$*" in *"$FAKE_FAILURE"*) exit 1 ;; esac
@@ -24,7 +24,7 @@ case "$*" in *"$FAKE_FAILURE"*) exit 1 ;; esac
 def run_gpu_check(
     folder: Path, gpus: int, only: str = "", failing_command: str = "nothing at all", tools=("nvcc", "cmake")
 ) -> tuple:
-    """Runs gpu_check beside fake tools. Returns exit code, steps by name, and what was called."""
+    """Runs gpu_check with fake tools. Returns the process, steps by name, and the log of calls."""
     bin_folder = folder / "bin"
     bin_folder.mkdir(parents=True)
     for tool in tools:
@@ -57,7 +57,7 @@ def run_gpu_check(
 
 @pytest.mark.parametrize("gpus", [1, 2, 4, 8])
 def test_steps_without_enough_gpus_are_skipped(tmp_path, gpus):
-    # The programs do not exist here, so whatever is not skipped fails: the two together are the table.
+    # The programs do not exist, so every step that is not skipped fails.
     completed, results, _ = run_gpu_check(tmp_path, gpus, "collectives,asynchrony")
     assert completed.returncode == 1
     for topic in TOPICS:
@@ -66,7 +66,7 @@ def test_steps_without_enough_gpus_are_skipped(tmp_path, gpus):
             entry = results[step.name + (" (two share the GPU)" if is_shared else "")]
             assert entry["result"] == ("failed" if step.gpus <= gpus or is_shared else "skipped"), entry
             if entry["result"] == "skipped":
-                assert entry["why"] == f"needs {step.gpus} GPUs, this machine has {gpus}"
+                assert entry["reason"] == f"needs {step.gpus} GPUs, this machine has {gpus}"
 
 
 def test_topic_without_requirements_is_not_built(tmp_path):
@@ -75,19 +75,21 @@ def test_topic_without_requirements_is_not_built(tmp_path):
     assert results["hybrid"] == {
         "step": "hybrid",
         "result": "skipped",
-        "why": "no mpicc and mpiexec",
+        "reason": "no mpicc and mpiexec",
         "seconds": 0,
     }
     assert "gpu_hybrid_test" not in calls
 
 
 def test_failed_build_does_not_stop_other_topics(tmp_path):
-    completed, results, _ = run_gpu_check(tmp_path, 2, "collectives,asynchrony", failing_command="gpu_asynchrony_test")
+    completed, results, _ = run_gpu_check(
+        tmp_path, 2, "collectives,asynchrony", failing_command="gpu_asynchrony_test"
+    )
     assert completed.returncode == 1
     assert results["build of asynchrony"]["result"] == "failed"
     assert results["build of collectives"]["result"] == "passed"
-    assert results["asynchrony, graphs, abort"]["why"] == "its build failed"
-    assert results["collectives, one rank"]["result"] == "failed"  # it was tried
+    assert results["asynchrony, graphs, abort"]["reason"] == "its build failed"
+    assert results["collectives, one rank"]["result"] == "failed"  # the step ran
 
 
 def test_missing_gpu_passes_and_unknown_topic_fails(tmp_path):

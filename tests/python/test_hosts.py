@@ -1,4 +1,4 @@
-"""The backend between machines, on hosts that are network namespaces: scripts/hosts_check."""
+"""scripts/hosts_check: the ucx backend between network namespaces that simulate hosts."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from hosts.network import obstacle  # noqa: E402
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _can_make_hosts() -> None:
+def _require_network_namespaces() -> None:
     if reason := obstacle():
         pytest.skip(reason)
-    listed = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
-    if "libucp.so.0" not in listed:
-        pytest.skip("there is no libucp.so.0 here: apt-get install libucx0")
+    libraries = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
+    if "libucp.so.0" not in libraries:
+        pytest.skip("libucp.so.0 is not installed; run apt-get install libucx0")
     if not (BUILD / "bin/conformance_mpi").exists():
-        pytest.skip("this build has no MPI to start the ranks with")
+        pytest.skip("this build has no MPI")
 
 
-def hosts_check(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "scripts/hosts_check"), *words]
+def hosts_check(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "scripts/hosts_check"), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

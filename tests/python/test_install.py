@@ -1,4 +1,4 @@
-"""What a stranger gets: `cmake --install`, projects outside the tree, and `pip install .`."""
+"""Installation: `cmake --install`, external projects, and `pip install .`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from isthmus import layout
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "tests" / "install" / "project"
-PLUGINS = {"hybrid", "nccl", "rccl"}  # built everywhere
+PLUGINS = {"hybrid", "nccl", "rccl"}  # always built
 PIP = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
 
 
@@ -40,12 +40,12 @@ def relative_files(folder: Path) -> set[Path]:
 
 
 def sycl_engines(folder: Path) -> set[str]:
-    """Of libisthmus_ggml.so, for SYCL runtimes."""
+    """Returns the engines of libisthmus_ggml.so for SYCL runtimes."""
     return {file.name for file in folder.glob("libisthmus_ggml_sycl[0-9]*.so")}
 
 
 def library_folder(prefix: Path) -> Path:
-    """The folder with libisthmus.so: lib, or lib64 on some systems."""
+    """Returns the folder of libisthmus.so: lib, or lib64 on some systems."""
     return next(prefix.glob("lib*/libisthmus.so")).parent
 
 
@@ -57,7 +57,9 @@ def test_installation_contains_all_files(prefix: Path) -> None:
     assert {f"libisthmus_{name}.so" for name in PLUGINS} <= {file.name for file in (lib / "isthmus").iterdir()}
     assert relative_files(prefix / "include") == relative_files(ROOT / "include")
     for file in [*lib.glob("*.so.*"), *lib.glob("libisthmus_ggml*"), *(lib / "isthmus").iterdir()]:
-        assert str(ROOT).encode() not in run_command("readelf", "-d", file).encode(), f"{file} names the build tree"
+        assert str(ROOT).encode() not in run_command("readelf", "-d", file).encode(), (
+            f"{file} contains the path of the build tree"
+        )
 
 
 def test_external_projects_build_and_run(prefix: Path, tmp_path: Path) -> None:
@@ -73,18 +75,25 @@ def test_external_projects_build_and_run(prefix: Path, tmp_path: Path) -> None:
     isolated_variables = {"ISTHMUS_CONFIG": "none", "ISTHMUS_PROFILE": "none"}
     assert run_command(tmp_path / "use_core", **isolated_variables) == "22 22\n"
     if mpi.exists():
-        assert run_command(mpi.with_name("mpiexec"), "-n", "2", tmp_path / "use_mpi", **isolated_variables) == "2\n2\n"
+        assert (
+            run_command(mpi.with_name("mpiexec"), "-n", "2", tmp_path / "use_mpi", **isolated_variables)
+            == "2\n2\n"
+        )
     if sycl.exists():
         opencl = f"{sys.prefix}/lib/libintelocl.so"
         variables = {"OCL_ICD_FILENAMES": opencl, "LD_LIBRARY_PATH": f"{sys.prefix}/lib"}
         assert run_command(tmp_path / "use_sycl", **isolated_variables, **variables) == "7\n"
-    log_output = run_command(tmp_path / "use_core", **isolated_variables, ISTHMUS_PLUGIN_PATH=str(tmp_path), ISTHMUS_LOG="info")
+    log_output = run_command(
+        tmp_path / "use_core", **isolated_variables, ISTHMUS_PLUGIN_PATH=str(tmp_path), ISTHMUS_LOG="info"
+    )
     assert "22 22" in log_output
 
 
 def test_example_plugin_passes_conformance(prefix: Path, tmp_path: Path) -> None:
-    """Built with nothing but the installation, loaded, and held to the oracle in threads and in processes."""
-    run_command("cmake", "-S", ROOT / "examples" / "plugin", "-B", tmp_path, "-G", "Ninja", f"-Disthmus_ROOT={prefix}")
+    """The plugin is built with the installation only, and tested by conformance in threads and processes."""
+    run_command(
+        "cmake", "-S", ROOT / "examples" / "plugin", "-B", tmp_path, "-G", "Ninja", f"-Disthmus_ROOT={prefix}"
+    )
     run_command("cmake", "--build", tmp_path)
     symbols = run_command("nm", "-D", "--defined-only", tmp_path / "libmailbox.so")
     assert [line.split()[-1] for line in symbols.splitlines() if " T " in line] == ["isthmus_backend_v1"]
@@ -93,8 +102,8 @@ def test_example_plugin_passes_conformance(prefix: Path, tmp_path: Path) -> None
         pytest.skip("the conformance suite is not built")
     variables = {"ISTHMUS_PLUGIN_PATH": str(tmp_path), "ISTHMUS_CONFIG": "none", "ISTHMUS_PROFILE": "none"}
     arguments = ["--ranks", "3", "--thinning", "12", "--samples", "16", "--engine", "mailbox"]
-    for world in ("threads", "processes"):
-        assert "mailbox" in run_command(conformance, "--world", world, *arguments, **variables)
+    for topology in ("threads", "processes"):
+        assert "mailbox" in run_command(conformance, "--topology", topology, *arguments, **variables)
 
 
 def test_unknown_cmake_component_is_named(prefix: Path, tmp_path: Path) -> None:
@@ -104,38 +113,44 @@ def test_unknown_cmake_component_is_named(prefix: Path, tmp_path: Path) -> None:
     command = ["cmake", "-S", tmp_path, "-B", tmp_path / "b", "-G", "Ninja", f"-Disthmus_ROOT={prefix}"]
     completed = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
     assert completed.returncode != 0
-    assert "isthmus has no component cuda" in completed.stderr
+    assert "isthmus: unknown component cuda" in completed.stderr
 
 
 def test_pkg_config_flags_build_a_program(prefix: Path, tmp_path: Path) -> None:
     lib = library_folder(prefix)
-    flags = run_command("pkg-config", "--cflags", "--libs", "isthmus", PKG_CONFIG_PATH=str(lib / "pkgconfig")).split()
+    flags = run_command(
+        "pkg-config", "--cflags", "--libs", "isthmus", PKG_CONFIG_PATH=str(lib / "pkgconfig")
+    ).split()
     run_command("gcc", SOURCES / "use_core.c", *flags, f"-Wl,-rpath,{lib}", "-o", tmp_path / "p")
     assert run_command(tmp_path / "p", ISTHMUS_CONFIG="none", ISTHMUS_PROFILE="none") == "22 22\n"
-    version = run_command("pkg-config", "--modversion", "isthmus", PKG_CONFIG_PATH=str(lib / "pkgconfig")).strip()
+    version = run_command(
+        "pkg-config", "--modversion", "isthmus", PKG_CONFIG_PATH=str(lib / "pkgconfig")
+    ).strip()
     assert version == run_command(sys.executable, "-c", "import isthmus; print(isthmus.__version__)").strip()
 
 
 def test_exported_symbols_match_the_list(prefix: Path) -> None:
-    """A symbol that goes breaks programs: the list changes only with a new SONAME, or by additions."""
+    """Removal of a symbol breaks programs. Change the list only by additions, or with a new SONAME."""
     listed = (SOURCES / "libisthmus.symbols").read_text().split()
     table = run_command("nm", "-D", "--defined-only", library_folder(prefix) / "libisthmus.so.0").splitlines()
     assert sorted(line.split()[-1] for line in table) == listed
 
 
 def compilers() -> dict[str, str]:
-    """Those of the build tree, so that the compiler's cache serves what it has compiled already."""
+    """Returns the compilers of the build tree, so that the compiler cache can be used."""
     cache = (Path(layout.build_folder() or "") / "CMakeCache.txt").read_text()
     return {name: re.search(rf"^CMAKE_{name}_COMPILER:\w+=(.+)$", cache, re.M)[1] for name in ("C", "CXX")}
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `pip install .` makes, with the build tools that are here, not fetched ones."""
+    """The wheel of `pip install .`, built with the installed build tools."""
     folder = tmp_path_factory.mktemp("wheel")
-    # Without the peer-memory kernels, whose compiler would take a minute more; the build tree has them.
+    # Exclude the p2p kernels, whose compilation takes one more minute. The build tree contains them.
     settings = [f"-Cbuild-dir={layout.build_folder()}-wheel", "-Ccmake.define.ISTHMUS_P2P=OFF"]
-    settings.append(f"-Ccmake.define.ISTHMUS_SYCL_ROOTS={sys.prefix};{sys.prefix}/sycl-8")  # as scripts/wheel
+    settings.append(
+        f"-Ccmake.define.ISTHMUS_SYCL_ROOTS={sys.prefix};{sys.prefix}/sycl-8"
+    )  # as in scripts/wheel
     variables = compilers()
     run_command(
         *PIP,
@@ -154,12 +169,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment with the wheel and, from this one, what it depends on."""
+    """The interpreter of an environment with the wheel. Its dependencies come from this environment."""
     folder = tmp_path_factory.mktemp("venv")
     venv.create(folder, with_pip=False)
     interpreter = folder / "bin" / "python"
     run_command(*PIP, "--python", interpreter, "install", "--no-deps", wheel)
-    # A plain folder on the path brings no .pth file to life: the checkout's package stays out.
+    # A folder in a .pth file does not activate its own .pth files, so the checkout is not imported.
     (site_packages(interpreter) / "dependencies.pth").write_text(
         next(path for path in sys.path if path.endswith("site-packages"))
     )
@@ -170,9 +185,9 @@ def site_packages(python: Path) -> Path:
     return Path(run_command(python, "-c", "import sysconfig; print(sysconfig.get_path('platlib'))").strip())
 
 
-@pytest.mark.timeout(900)  # without a compiler's cache it compiles the core once more
+@pytest.mark.timeout(900)  # compiles the core again without a compiler cache
 def test_wheel_works_without_checkout(python: Path, tmp_path: Path) -> None:
-    """A user's first lines after `pip install .`."""
+    """The first steps of a user after `pip install .`."""
     site = site_packages(python)
     plugins = {file.name for file in (site / "isthmus" / "isthmus").iterdir()}
     assert {f"libisthmus_{name}.so" for name in PLUGINS} <= plugins
@@ -183,10 +198,10 @@ def test_wheel_works_without_checkout(python: Path, tmp_path: Path) -> None:
     out = run_command(python, "-c", program, ISTHMUS_CONFIG="none", ISTHMUS_PROFILE="none")
     assert out.startswith("[2.0, 2.0, 2.0]")
     assert str(site) in out
-    assert "host" in run_command(python, "-m", "isthmus", "info")
+    assert "shm" in run_command(python, "-m", "isthmus", "info")
     checks = ["--only", "package", "--only", "ranks", "--only", "backends", "--only", "plug-ins"]
     assert "failed" not in run_command(python, "-m", "isthmus", "doctor", *checks)
-    # Not MPI first, which would be installed in vain.
+    # The missing program must be reported before a missing MPI.
     for words in (["demo"], ["bench", "allreduce", "--ranks", "2"], ["tune", "--dry-run"]):
         measured = subprocess.run(
             [python, "-m", "isthmus", *words], capture_output=True, text=True, check=False, cwd=tmp_path
@@ -199,9 +214,9 @@ def test_wheel_works_without_checkout(python: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no PyTorch here")
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="requires PyTorch")
 def test_wheel_compiles_pytorch_extension_once(python: Path, tmp_path: Path) -> None:
-    """isthmus.torch out of the wheel: compiled at the first import, found again at the second."""
+    """isthmus.torch of the wheel is compiled at the first import and reused at the second."""
     program = "import torch.distributed as dist, torch, isthmus.torch, sys\n"
     program += "dist.init_process_group('cpu:isthmus', 'file://' + sys.argv[1], rank=0, world_size=1)\n"
     program += "dist.all_reduce(torch.ones(4)); print(isthmus.torch.report()[0].path, isthmus.torch.__file__)\n"
@@ -212,6 +227,6 @@ def test_wheel_compiles_pytorch_extension_once(python: Path, tmp_path: Path) -> 
         variables = {**os.environ, "ISTHMUS_CACHE_DIR": str(tmp_path / "cache"), "ISTHMUS_CONFIG": "none"}
         completed = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
         assert completed.returncode == 0, completed.stderr
-        assert completed.stdout.startswith("host:") and str(site_packages(python)) in completed.stdout
+        assert completed.stdout.startswith("shm:") and str(site_packages(python)) in completed.stdout
         compiled.append("compiling for PyTorch" in completed.stderr)
     assert compiled == [True, False]

@@ -1,4 +1,4 @@
-"""Signals, exits and forks while a call waits for other ranks. Each program is a process of its own."""
+"""Signals, exits and forks while a call waits for other ranks. Each program runs in its own process."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 
 import isthmus
 
-# Far above what the programs need, far below the timeout of their communicators.
+# Much longer than the programs run, and much shorter than the timeout of their communicators.
 DEADLINE_S = 90
 HEADER = """
 import os, signal, sys, threading, time
 import numpy as np
 import isthmus
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's jobs in the background begin without it
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell start without it
 
 def wait_for_main_thread():
-    \"\"\"Returns once the main thread has left Python: it waits in the core then.\"\"\"
+    \"\"\"Waits until the main thread waits in the core.\"\"\"
     time.sleep(0.5)
 """
 
@@ -41,19 +41,21 @@ def start(program: str) -> subprocess.Popen[str]:
 def run(program: str) -> tuple[int, str, str]:
     with start(program) as process:
         try:
-            out, err = process.communicate(timeout=DEADLINE_S)
+            output, err = process.communicate(timeout=DEADLINE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             raise
-    return process.returncode, out, err
+    return process.returncode, output, err
 
 
 def interrupt_thread() -> str:
-    return "threading.Thread(target=lambda: (wait_for_main_thread(), os.kill(os.getpid(), signal.SIGINT))).start()"
+    return (
+        "threading.Thread(target=lambda: (wait_for_main_thread(), os.kill(os.getpid(), signal.SIGINT))).start()"
+    )
 
 
 def test_ctrl_c_aborts_collective_on_all_ranks() -> None:
-    code, out, err = run(f"""
+    code, output, err = run(f"""
         ranks = isthmus.Communicator.create_all(2)
         {interrupt_thread()}
         try:
@@ -67,10 +69,10 @@ def test_ctrl_c_aborts_collective_on_all_ranks() -> None:
                 print(error.code.name, error)
     """)
     assert code == 0, err
-    lines = out.splitlines()
-    assert lines[0] == "interrupted", out
-    assert len(lines) == 3 and all(line.startswith("aborted") for line in lines[1:]), out
-    assert "rank 0 was interrupted" in lines[2], out
+    lines = output.splitlines()
+    assert lines[0] == "interrupted", output
+    assert len(lines) == 3 and all(line.startswith("aborted") for line in lines[1:]), output
+    assert "rank 0 was interrupted" in lines[2], output
 
 
 def test_ctrl_c_ends_communicator_creation() -> None:
@@ -83,7 +85,7 @@ def test_ctrl_c_ends_communicator_creation() -> None:
 
 
 def test_ctrl_c_ends_symmetric_allocation() -> None:
-    code, out, err = run(f"""
+    code, output, err = run(f"""
         ranks = isthmus.Communicator.create_all(2)
         {interrupt_thread()}
         try:
@@ -95,28 +97,31 @@ def test_ctrl_c_ends_symmetric_allocation() -> None:
         except isthmus.Error as error:
             print(error.code.name)
     """)
-    assert (code, out.split()) == (0, ["interrupted", "aborted"]), err
+    assert (code, output.split()) == (0, ["interrupted", "aborted"]), err
 
 
 def test_signal_handler_runs_during_collective() -> None:
-    # The other rank calls only once the handler has run: were it not for the handler, nobody would.
-    code, out, err = run("""
+    # The other rank calls only after the handler has run, so the call cannot complete without the handler.
+    code, output, err = run("""
         ranks = isthmus.Communicator.create_all(2)
-        heard = threading.Event()
-        signal.signal(signal.SIGUSR1, lambda *_: heard.set())
+        has_run = threading.Event()
+        signal.signal(signal.SIGUSR1, lambda *_: has_run.set())
         def other():
             wait_for_main_thread()
             os.kill(os.getpid(), signal.SIGUSR1)
-            heard.wait()
+            has_run.wait()
             ranks[1].allreduce(np.ones(4, np.float32))
         threading.Thread(target=other).start()
         print(ranks[0].allreduce(np.ones(4, np.float32)))
     """)
-    assert (code, out.strip()) == (0, "[2. 2. 2. 2.]"), err
+    assert (code, output.strip()) == (0, "[2. 2. 2. 2.]"), err
 
 
 def test_exception_exits_while_another_thread_waits() -> None:
-    for statement in ("raise ValueError('the main thread')", "with ranks[0]: raise ValueError('the main thread')"):
+    for statement in (
+        "raise ValueError('the main thread')",
+        "with ranks[0]: raise ValueError('the main thread')",
+    ):
         code, _, err = run(f"""
             ranks = isthmus.Communicator.create_all(2)
             waiter = threading.Thread(target=lambda: ranks[0].allreduce(np.ones(4, np.float32)), daemon=True)
@@ -129,7 +134,7 @@ def test_exception_exits_while_another_thread_waits() -> None:
 
 
 def test_close_aborts_call_of_another_thread() -> None:
-    code, out, err = run("""
+    code, output, err = run("""
         ranks = isthmus.Communicator.create_all(2)
         def wait():
             try:
@@ -143,23 +148,23 @@ def test_close_aborts_call_of_another_thread() -> None:
         ranks[0].close()
         waiter.join()
     """)
-    assert (code, out.strip()) == (0, "aborted"), err
+    assert (code, output.strip()) == (0, "aborted"), err
 
 
-def test_forked_child_does_not_close_parent_communicators() -> None:
-    code, out, err = run("""
+def test_forked_child_keeps_parent_communicators() -> None:
+    code, output, err = run("""
         ranks = isthmus.Communicator.create_all(2)
         child = os.fork()
         if child == 0:
             try:
                 ranks[0].barrier()
             except isthmus.Error as error:
-                print("forked" in str(error), flush=True)
-            sys.exit(0)  # with the handlers that close every communicator
+                print("invalid after fork" in str(error), flush=True)
+            sys.exit(0)  # runs the exit handlers, which close all communicators
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status))
         with isthmus.group():
             outs = [rank.allreduce(np.ones(4, np.float32)) for rank in ranks]
         print(outs[0])
     """)
-    assert (code, out.splitlines()) == (0, ["True", "0", "[2. 2. 2. 2.]"]), err
+    assert (code, output.splitlines()) == (0, ["True", "0", "[2. 2. 2. 2.]"]), err

@@ -1,4 +1,4 @@
-"""`isthmus doctor PID` and the errors of the survivors name the rank that does something wrong, or nothing."""
+"""`isthmus doctor PID` and the errors of the surviving ranks name the faulty rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from job_faults import FAULTS, DEADLINE_S, wait_for_diagnosis, device_sentence_pattern
+from job_faults import DEADLINE_S, FAULTS, device_sentence_pattern, wait_for_diagnosis
 from rank_program import FAULTY_RANK, SIZE
 
 import isthmus
@@ -24,13 +24,15 @@ from isthmus.cli.app import main
 from isthmus.cli.diagnosis import read_stacks
 
 PROGRAM = Path(__file__).parent / "rank_program.py"
-# The survivors wait: those with another count, datatype or root may get wrong data instead.
+# Faults that block the other ranks. A different count, datatype or root can cause wrong data instead.
 BLOCKING_FAULTS = ["die", "stop", "slow", "skip", "reorder"]
 
 
 @contextmanager
-def start_job(fault: str, folder: Path, timeout_s: float, **variables: str) -> Iterator[list[subprocess.Popen[str]]]:
-    """The ranks, once all have made their first calls."""
+def start_job(
+    fault: str, folder: Path, timeout_s: float, **variables: str
+) -> Iterator[list[subprocess.Popen[str]]]:
+    """Starts a job. Yields its processes when all ranks have completed their first calls."""
     package = str(Path(isthmus.__file__).parent.parent)
     environment = os.environ | {"PYTHONPATH": package, "ISTHMUS_TIMEOUT_S": str(timeout_s)} | variables
     processes = [
@@ -47,7 +49,7 @@ def start_job(fault: str, folder: Path, timeout_s: float, **variables: str) -> I
             assert process.stdout is not None and process.stdout.readline() == "ready\n"
         yield processes
     finally:
-        for signal_number in (signal.SIGSTOP, signal.SIGKILL):  # nobody lives to see another's end
+        for signal_number in (signal.SIGSTOP, signal.SIGKILL):  # no rank can observe the exit of another rank
             for process in processes:
                 process.send_signal(signal_number)
         for process in processes:
@@ -69,7 +71,7 @@ def test_faulty_rank_is_named(fault: str, tmp_path: Path) -> None:
         assert f"(pid {processes[FAULTY_RANK].pid})" in communicator["sentence"]
 
 
-# Over stand-ins of NCCL and its devices: calls are handed over to streams.
+# Fake NCCL and device libraries, so that calls are enqueued on streams.
 STANDINS = Path(layout.library_folder()) / "standins"
 DEVICE_VARIABLES = {
     "RANK_PLATFORM": "cuda",
@@ -78,12 +80,12 @@ DEVICE_VARIABLES = {
     "ISTHMUS_CUDA_RUNTIME_LIBRARY": str(STANDINS / "libstandin_device.so"),
     "ISTHMUS_NCCL_LIBRARY": str(STANDINS / "libstandin_nccl.so"),
 }
-# The others' errors come from the watch over processes, and from the timeout of a stream.
+# Faults that other ranks detect by process monitoring or by a stream timeout.
 DETECTED_FAULTS = ["die", "stop"]
-# Like NCCL a stand-in may let calls of another datatype, root or order come to their ends: recorders keep them.
+# As with NCCL, calls with a different datatype, root or order can complete. The recorders still contain them.
 
 
-@pytest.mark.skipif(not (STANDINS / "libstandin_nccl.so").is_file(), reason="needs the stand-ins")
+@pytest.mark.skipif(not (STANDINS / "libstandin_nccl.so").is_file(), reason="requires the stand-ins")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faulty_rank_is_named_over_nccl(fault: str, tmp_path: Path) -> None:
     diagnosis_kind, _ = FAULTS[fault]
@@ -93,13 +95,13 @@ def test_faulty_rank_is_named_over_nccl(fault: str, tmp_path: Path) -> None:
             assert output is not None
             line = output.readline()
             assert re.match("timeout|remote|aborted", line), line
-            assert re.search(rf"rank {FAULTY_RANK} (ended|\(pid \d+\) is stopped)", line), line
+            assert re.search(rf"rank {FAULTY_RANK} (exited|\(pid \d+\) is stopped)", line), line
         communicator = wait_for_diagnosis(processes[0].pid, diagnosis_kind)
         assert re.search(device_sentence_pattern(fault), communicator["sentence"]), communicator["sentence"]
 
 
 def doctor(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    """The exit code of the command, and all that it printed."""
+    """Runs `isthmus doctor`. Returns its exit code and output."""
     code = main(["doctor", *arguments])
     return code, "".join(capsys.readouterr())
 
@@ -112,7 +114,7 @@ def test_doctor_command_prints_diagnosis_and_stacks(
     fake_py_spy.chmod(0o700)
     with start_job("slow", tmp_path, 600) as processes:
         wait_for_diagnosis(processes[0].pid, "missing")
-        time.sleep(1.1)  # a shorter wait is no trouble
+        time.sleep(1.1)  # a shorter wait is not reported
         with monkeypatch.context() as patched_environment:
             patched_environment.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
             code, printed = doctor(capsys, str(processes[1].pid), "--stacks")
@@ -125,24 +127,24 @@ def test_doctor_command_prints_diagnosis_and_stacks(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "what"),
+    ("arguments", "message"),
     [
         (["1"], "no job of this user on this machine has process 1"),
-        (["1", "--job", "all"], "not both"),
-        (["--stacks"], "needs a process"),
+        (["1", "--job", "all"], "exclude each other"),
+        (["--stacks"], "requires a process"),
         (["1", "--only", "package"], "self-tests"),
     ],
 )
-def test_doctor_rejects_conflicting_arguments(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_rejects_conflicting_arguments(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, printed = doctor(capsys, *arguments)
     assert code == 2 and message in printed, printed
 
 
 def test_missing_stack_tools_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    assert re.match(
-        "no stacks of the program: py-spy is not installed; gdb is not installed", read_stacks(os.getpid())
-    )
+    assert re.match("no user stacks: py-spy is not installed; gdb is not installed", read_stacks(os.getpid()))
 
 
 def test_dead_job_can_be_diagnosed(tmp_path: Path) -> None:
@@ -150,11 +152,11 @@ def test_dead_job_can_be_diagnosed(tmp_path: Path) -> None:
         pid = processes[0].pid
         wait_for_diagnosis(pid, "missing")
     communicator = wait_for_diagnosis(pid, "missing")
-    assert {rank["process"] for rank in communicator["ranks"]} == {"ended"}
+    assert {rank["process"] for rank in communicator["ranks"]} == {"exited"}
 
 
 def recorded_communicators() -> set[str]:
-    """The names of this process's communicators; other tests may have left some."""
+    """Returns the communicators of this process, including those of other tests."""
     jobs = json.loads(diagnose(os.getpid(), ""))["jobs"]
     return {communicator["communicator"] for job in jobs for communicator in job["communicators"]}
 
@@ -184,7 +186,7 @@ def test_faulty_rank_is_named_under_mpi(fault: str) -> None:
             communicator = wait_for_diagnosis(rank_of_job(process.pid), diagnosis_kind)
             assert re.search(sentence, communicator["sentence"]), communicator["sentence"]
             assert process.stderr is not None
-            for line in process.stderr:  # the watchdog's, before it ends the job
+            for line in process.stderr:  # printed by the watchdog before it terminates the job
                 if re.search(sentence.encode(), line):
                     break
             else:
@@ -197,7 +199,7 @@ def test_faulty_rank_is_named_under_mpi(fault: str) -> None:
 
 
 def rank_of_job(launcher: int) -> int:
-    """A process of the job, once it records."""
+    """Waits until a rank of the job has a flight recorder. Returns its process."""
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
         started = descendants(launcher)
@@ -205,7 +207,7 @@ def rank_of_job(launcher: int) -> int:
             if ranks := started & set(each["pids"]):
                 return ranks.pop()
         time.sleep(0.05)
-    raise AssertionError("no rank has made its communicator")
+    raise AssertionError("no rank has created its communicator")
 
 
 def descendants(ancestor: int) -> set[int]:

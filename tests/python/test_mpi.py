@@ -1,4 +1,4 @@
-"""Communicators over MPI in real jobs of several processes, with and without mpi4py."""
+"""Communicators over MPI in jobs of several processes, with and without mpi4py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROGRAM = Path(__file__).with_name("mpi_program.py")
 
 
 def parse_documents(text: str) -> Iterator[dict]:
-    """The JSON objects in a text; the launcher may put lines of several ranks into one."""
+    """Yields the JSON objects in a text. The launcher can merge lines of several ranks."""
     decoder = json.JSONDecoder()
     while "{" in text:
         reply, end = decoder.raw_decode(text := text[text.index("{") :])
@@ -29,7 +29,7 @@ def run_mode(ranks: int, mode: str, **variables: str) -> list[dict]:
     return sorted(replies, key=lambda reply: reply.get("rank", 0))
 
 
-@pytest.mark.parametrize("mode", ["without_mpi4py", "with_mpi4py", "left_open"])
+@pytest.mark.parametrize("mode", ["without_mpi4py", "with_mpi4py", "not_closed"])
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_collectives_of_mpi_job(mode: str, ranks: int) -> None:
     if mode == "with_mpi4py":
@@ -44,7 +44,7 @@ def test_collectives_of_mpi_job(mode: str, ranks: int) -> None:
         assert reply.get("mpi4py_sum", ranks) == ranks
 
 
-@pytest.mark.parametrize("backend", ["mpi", "host"])
+@pytest.mark.parametrize("backend", ["mpi", "shm"])
 def test_forced_backend_gives_same_results(backend: str) -> None:
     for reply in run_mode(4, "without_mpi4py", ISTHMUS_BACKEND=backend):
         assert reply["sum"] == [10]

@@ -1,4 +1,4 @@
-"""The record format: validation, merging of rounds, comparison, pictures."""
+"""Record format: validation, merging of rounds, comparison and plots."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_report_round_trips_through_file(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "where"),
+    ("path", "value", "location"),
     [
         (("schema",), 2, "schema"),
         (("machine", "cores"), 0, "machine.cores"),
@@ -105,7 +105,11 @@ def test_table_shows_speedup_and_reasons() -> None:
 
 
 def test_table_compares_shim_with_its_own_mpi() -> None:
-    all_records = [record(5.0, provider="mpich"), record(1.0, provider="openmpi"), record(4.0, provider="mpich+shim")]
+    all_records = [
+        record(5.0, provider="mpich"),
+        record(1.0, provider="openmpi"),
+        record(4.0, provider="mpich+shim"),
+    ]
     table = table_of(all_records)
     assert "vs mpich" in str(table.columns[-2].header)
     assert list(table.columns[-2].cells) == ["[green]1.25x[/]"]

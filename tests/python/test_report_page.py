@@ -1,4 +1,4 @@
-"""`isthmus report`: the page says what the records say, and refers to nothing outside itself."""
+"""`isthmus report`: the page contains all records and is self-contained."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def record(provider: str, size: int, us: float, **fields: Any) -> Record:
     )
 
 
-def write(file: Path, records: list[Record]) -> None:
+def write_report(file: Path, records: list[Record]) -> None:
     report_from(records, command=COMMAND, commit="c0ffee", machine=MACHINE, versions={"mpich": "5"}).save(file)
 
 
 class PageParser(HTMLParser):
-    """Cells of tables, and every place that the page refers to."""
+    """Collects table cells and references of the page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def test_page_contains_records_and_is_self_contained(tmp_path: Path) -> None:
     for size, (own, peer) in times.items():
         records.append(record("isthmus", size, own, backend="shm:packet", reason='rule "use=shm"'))
         records.append(record("mpich", size, peer))
-    write(tmp_path / "some.json", records)
+    write_report(tmp_path / "some.json", records)
     page = tmp_path / "out" / "report.html"
     assert main(["report", str(tmp_path), "-o", str(page)]) == 0
     text = page.read_text()
@@ -75,13 +75,13 @@ def test_page_contains_records_and_is_self_contained(tmp_path: Path) -> None:
     assert text.count("<svg") == 2
     assert "isthmus bench allreduce &amp; &lt;its&gt; options" in text and "A &lt;CPU&gt;" in text
     names = re.findall(r'\bid="([^"]+)"', text)
-    assert len(names) == len(set(names))  # parts of pictures that share a name show the wrong one
+    assert len(names) == len(set(names))  # duplicate ids would show parts of the wrong plot
 
 
 def test_speedup_and_regret_ratios() -> None:
     rule = 'rule "use=shm"'
     records = [
-        record("isthmus", 8, 2.0, reason=rule, backend="host"),
+        record("isthmus", 8, 2.0, reason=rule, backend="shm"),
         record("isthmus", 8, 1.0, backend="shm:packet"),
         record("mpich", 8, 4.0),
         record("openmpi", 8, 3.0),
@@ -89,12 +89,12 @@ def test_speedup_and_regret_ratios() -> None:
         record("mpich", 64, 1.0),
     ]
     assert [ratio.value for ratio in speedups(records)] == [1.5, 3.0, 0.5]
-    (regret,) = regrets(records)  # at 64 bytes nothing else was measured on USM
+    (regret,) = regrets(records)  # at 64 bytes there is no other path on USM
     assert regret.value == 2.0 and regret.record is records[0]
 
 
 def test_unreadable_files_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path / "good.json", [record("isthmus", 0, 1.0, collective="barrier")])
+    write_report(tmp_path / "good.json", [record("isthmus", 0, 1.0, collective="barrier")])
     full_text = (tmp_path / "good.json").read_text()
     (tmp_path / "cut.json").write_text(full_text[: len(full_text) // 2])
     (tmp_path / "later.json").write_text(json.dumps(json.loads(full_text) | {"schema": 2}))
@@ -107,7 +107,7 @@ def test_unreadable_files_are_listed(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_report_overwrites_only_with_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path / "good.json", [record("isthmus", 8, 1.0)])
+    write_report(tmp_path / "good.json", [record("isthmus", 8, 1.0)])
     page = tmp_path / "report.html"
     page.write_text("mine")
     assert main(["report", str(tmp_path), "-o", str(page)]) == 2
@@ -129,7 +129,7 @@ def test_application_chart_has_bar_per_transport(tmp_path: Path) -> None:
         record(provider, 4096, 100, collective="halo", op=None, communication_share=share)
         for provider, share in shares.items()
     ]
-    write(tmp_path / "halo.json", records)
+    write_report(tmp_path / "halo.json", records)
     assert main(["report", str(tmp_path / "halo.json"), "-o", str(tmp_path / "page.html")]) == 0
     text = (tmp_path / "page.html").read_text()
     assert text.count("<svg") == 1 and PageParser(text).cells
@@ -142,10 +142,14 @@ def test_problems_of_equal_bytes_stay_separate(tmp_path: Path) -> None:
         base = record(provider, 4096, us, collective="transpose", op=None, **extra)
         return Record(**base.model_dump(), size=[128, 128, 128])
 
-    records = [transpose_record("mpi", 100, "1-D"), transpose_record("isthmus", 50, "1-D"), transpose_record("mpi", 400, "2-D")]
-    write(tmp_path / "transpose.json", [*records, transpose_record("isthmus", 200, "2-D")])
+    records = [
+        transpose_record("mpi", 100, "1-D"),
+        transpose_record("isthmus", 50, "1-D"),
+        transpose_record("mpi", 400, "2-D"),
+    ]
+    write_report(tmp_path / "transpose.json", [*records, transpose_record("isthmus", 200, "2-D")])
     assert main(["report", str(tmp_path / "transpose.json"), "-o", str(tmp_path / "page.html")]) == 0
     text = (tmp_path / "page.html").read_text()
-    assert "2.00 in the median of 2 points, at worst 2.00" in text
+    assert "median 2.00 of 2 points, worst 2.00" in text
     assert text.count("<svg") == 2
     assert "128 x 128 x 128, 2-D" in text and "<code>run 1-D</code>" in text

@@ -1,4 +1,4 @@
-"""Ranks that are killed are left out, and replaced. Each rank is a process of its own."""
+"""Killed ranks are excluded and replaced. Each rank is a separate process."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def start(program: str, *arguments: object) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize("killed_rank", [0, 1])
 def test_killed_rank_is_replaced_after_shrink(killed_rank: int, tmp_path: Path) -> None:
     ranks = [start(RANK, rank, 3, killed_rank, tmp_path) for rank in range(3)]
     newcomer = start(NEWCOMER, tmp_path, 2, 3)
@@ -113,7 +113,7 @@ def test_shrink_works_in_threads_and_groups(ranks: list[Communicator]) -> None:
 
 
 def test_shrink_without_majority_is_rejected(pair: list[Communicator]) -> None:
-    with pytest.raises(Error, match="nobody knows whether rank 0 exited") as error_info:
+    with pytest.raises(Error, match="it is unknown whether rank 0 exited") as error_info:
         pair[1].shrink(wait=0.2)
     assert error_info.value.code == Status.timeout
     with pytest.raises(Error, match=r"wait_s = -1 must be in \[0, 1e9\]"):

@@ -1,4 +1,4 @@
-"""scripts/test: what a second try may excuse, and what it may not."""
+"""scripts/test: which failures may be retried."""
 
 import sys
 from importlib.machinery import SourceFileLoader
@@ -14,7 +14,7 @@ PATH = Path(__file__).parents[2] / "scripts" / "test"
 def script():
     spec = spec_from_loader("scripts_test", SourceFileLoader("scripts_test", str(PATH)))
     module = module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.modules[spec.name] = module  # required by dataclasses
     spec.loader.exec_module(module)
     yield module
     del sys.modules[spec.name]
@@ -41,7 +41,7 @@ def test_pass_on_retry_is_unsteady(script, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "again",
+    "second_try",
     [{"failed": ["ctest: b.b"]}, {"passed": 0}, {"passed": 1, "failed": ["ctest: exit status 8"]}],
     ids=["fails_again", "is_not_found", "fails_in_another_way"],
 )
@@ -53,13 +53,13 @@ def test_second_failure_is_final(script, tmp_path, second_try):
 
 
 @pytest.mark.parametrize("text", ["WARNING: ThreadSanitizer: data race", "***Exception: SEGFAULT"])
-def test_crashes_and_sanitizer_findings_are_not_retried(script, tmp_path, text):
+def test_crashes_and_sanitizer_reports_are_not_retried(script, tmp_path, text):
     first = script.read_junit(report(tmp_path, ("b", True, text)), 8, "ctest")
-    assert script.retry_failed(first, lambda: pytest.fail("played again")) is first
+    assert script.retry_failed(first, lambda: pytest.fail("retried")) is first
     assert first.failed
 
 
 def test_many_failures_are_not_retried(script, tmp_path):
     cases = [(f"t{i}", True, "late") for i in range(script.MAX_UNSTEADY + 1)]
     first = script.read_junit(report(tmp_path, *cases), 8, "ctest")
-    assert script.retry_failed(first, lambda: pytest.fail("played again")) is first
+    assert script.retry_failed(first, lambda: pytest.fail("retried")) is first

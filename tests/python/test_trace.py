@@ -1,4 +1,4 @@
-"""ISTHMUS_TRACE and `isthmus trace merge`: real ranks, one of them late or killed."""
+"""ISTHMUS_TRACE and `isthmus trace merge` with real ranks, one of which is late or killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from isthmus.cli.app import main
 
 
 def merge(folder: Path, target: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The summary of the only communicator, and the calls of the timeline."""
+    """Merges traces. Returns all events of the timeline, and those of calls."""
     assert main(["trace", "merge", str(folder), "--out", str(target), "--json"]) == 0
     events = json.loads(target.read_text())["traceEvents"]
     return events, [event for event in events if event["ph"] in "XB"]
@@ -33,9 +33,7 @@ def late_rank_traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
     yield folder / "traces"
 
 
-def test_late_rank_is_named(
-    late_rank_traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_late_rank_is_named(late_rank_traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert {file.stat().st_mode & 0o777 for file in late_rank_traces.iterdir()} == {0o600}
     target = tmp_path / "trace.json"
     _, calls = merge(late_rank_traces, target)
@@ -44,37 +42,41 @@ def test_late_rank_is_named(
     ranks = {rank["rank"]: rank for rank in summary["ranks"]}
     others_waited_us = {rank: each["others_waited_us"] for rank, each in ranks.items()}
     assert max(others_waited_us, key=others_waited_us.get) == FAULTY_RANK
-    # Two others waited, each nearly as long as it slept.
+    # Two other ranks waited, each almost as long as the late rank slept.
     assert others_waited_us[FAULTY_RANK] > (SIZE - 1) * PAUSE_S * 1e6 / 2
     assert summary["worst"][0]["last"] == FAULTY_RANK
-    assert summary["worst"][0]["call"].startswith("allreduce #4 (float32 x 1024, sum) by host")
+    assert summary["worst"][0]["call"].startswith("allreduce #4 (float32 x 1024, sum) by shm:")
 
     assert len(calls) == SIZE * 7
     (late_call,) = [
-        call for call in calls if call["pid"] == FAULTY_RANK + 1 and call["args"]["call"].startswith("allreduce #4")
+        call
+        for call in calls
+        if call["pid"] == FAULTY_RANK + 1 and call["args"]["call"].startswith("allreduce #4")
     ]
     assert late_call["args"]["last_rank"] == FAULTY_RANK and late_call["args"]["bytes"] == 4096
-    assert late_call["args"]["path"].startswith("host:") and "rule" in late_call["args"]["reason"]
+    assert late_call["args"]["path"].startswith("shm:") and "rule" in late_call["args"]["reason"]
     for call in calls:
         assert call["ph"] == "X" and call["dur"] >= 0 and 0 <= call["args"]["enqueued_us"] <= call["ts"]
 
 
-def test_merge_prints_table_and_protects_output(late_rank_traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_merge_prints_table_and_protects_output(
+    late_rank_traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     target = tmp_path / "trace.json"
     arguments = ["trace", "merge", str(late_rank_traces), "-o", str(target)]
     assert main(arguments) == 0
     printed = capsys.readouterr().out
-    assert re.search(rf"allreduce #4 .*: rank {FAULTY_RANK} came last", printed), printed
-    assert main(arguments) == 2 and "--force overwrites it" in capsys.readouterr().err
+    assert re.search(rf"allreduce #4 .*: rank {FAULTY_RANK} arrived last", printed), printed
+    assert main(arguments) == 2 and "pass --force to overwrite it" in capsys.readouterr().err
     assert main([*arguments, "--force"]) == 0
     assert [file.name for file in tmp_path.iterdir()] == ["trace.json"]
-    for unwritable in (target / "trace.json", tmp_path):  # below a file, and in the place of a folder
+    for unwritable in (target / "trace.json", tmp_path):  # a path below a file, and a folder
         assert main(["trace", "merge", str(late_rank_traces), "-o", str(unwritable), "-f"]) == 2
         assert f"cannot write {unwritable}" in capsys.readouterr().err
 
 
 def test_trace_of_killed_rank_is_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The survivors are killed, too, while they still hold the communicator."""
+    """The survivors are also killed, before they destroy the communicator."""
     folder = tmp_path / "traces"
     with start_job("die", tmp_path, 2, ISTHMUS_TRACE=str(folder)) as processes:
         for rank in set(range(SIZE)) - {FAULTY_RANK}:
@@ -83,7 +85,9 @@ def test_trace_of_killed_rank_is_merged(tmp_path: Path, capsys: pytest.CaptureFi
     _, calls = merge(folder, tmp_path / "trace.json")
     (summary,) = json.loads(capsys.readouterr().out)["communicators"]
     assert summary["state"] == "died", summary
-    assert re.match(rf"rank {FAULTY_RANK} \(pid \d+\) has ended and has not entered allreduce #4", summary["sentence"])
+    assert re.match(
+        rf"rank {FAULTY_RANK} \(pid \d+\) has exited and has not entered allreduce #4", summary["sentence"]
+    )
     assert {rank["state"] for rank in summary["ranks"]} == {"died"}
     assert [rank["calls"] for rank in summary["ranks"]] == [4, 4, 3]
     assert any("failed" in call["args"] for call in calls)
@@ -92,14 +96,17 @@ def test_trace_of_killed_rank_is_merged(tmp_path: Path, capsys: pytest.CaptureFi
 def test_trace_of_hanging_job_is_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "traces"
     with start_job("slow", tmp_path, 600, ISTHMUS_TRACE=str(folder)):
-        # The others come to their fourth call in their own time.
+        # Wait until the other ranks have started their fourth call.
         for _ in range(DEADLINE_S * 20):
             _, calls = merge(folder, tmp_path / f"{os.urandom(4).hex()}.json")
             (summary,) = json.loads(capsys.readouterr().out)["communicators"]
             if sum(call["ph"] == "B" for call in calls) == SIZE - 1:
                 break
         assert summary["state"] == "running", summary
-        assert f"rank {FAULTY_RANK} (pid" in summary["sentence"] and "has not entered allreduce #4" in summary["sentence"]
+        assert (
+            f"rank {FAULTY_RANK} (pid" in summary["sentence"]
+            and "has not entered allreduce #4" in summary["sentence"]
+        )
 
 
 def test_unreadable_traces_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,15 +115,18 @@ def test_unreadable_traces_are_rejected(tmp_path: Path, capsys: pytest.CaptureFi
         assert not list(tmp_path.glob("trace.json*"))
         return capsys.readouterr().err
 
-    assert "is no folder" in merge_error(tmp_path / "nowhere")
-    assert "holds no trace" in merge_error(tmp_path)
+    assert "is not a folder" in merge_error(tmp_path / "nowhere")
+    assert "contains no trace" in merge_error(tmp_path)
     (tmp_path / "a.trace").write_bytes(b"ITRECO9" + bytes(100))
     assert "layout 9" in merge_error(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "what"),
-    [("ISTHMUS_TRACE", "/dev/null", "is no folder"), ("ISTHMUS_TRACE_CALLS", "few", "is no number from 256")],
+    ("name", "value", "message"),
+    [
+        ("ISTHMUS_TRACE", "/dev/null", "is not a directory"),
+        ("ISTHMUS_TRACE_CALLS", "few", "must be a number from 256"),
+    ],
 )
 def test_invalid_trace_settings_are_rejected(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, value: str, message: str

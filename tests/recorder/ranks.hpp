@@ -1,4 +1,4 @@
-// Recorders of ranks that only a test has.
+// Helpers to create flight recorders for ranks that exist only in a test.
 #pragma once
 
 #include <unistd.h>

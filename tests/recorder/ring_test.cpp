@@ -1,5 +1,4 @@
-// The ring and its file: what is kept, what a reader sees while it is written, what is no such file, what
-// stays.
+// The ring and its file: kept entries, concurrent readers, invalid files and files of dead processes.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -22,23 +21,23 @@ using namespace isthmus::recorder;
 TEST(ring, keeps_the_latest_calls) {
   const membership ranks = ranks_of_this_process(2);
   flight_recorder recorder(ranks, 10);
-  recorder.add_backend(0, "host", true);
+  recorder.add_backend(0, "shm", true);
   for (std::uint64_t i = 1; i <= ring_entries + 44; ++i) record_call(recorder, i);
   const auto record = read_file(path_of_file(ranks.token, 0));
   ASSERT_TRUE(record);
   ASSERT_EQ(record->calls.size(), ring_entries);
   EXPECT_EQ(record->calls.front().number, 45u);
   EXPECT_EQ(record->collectives(), ring_entries + 44);
-  EXPECT_EQ(record->calls.back().path, "host");
+  EXPECT_EQ(record->calls.back().path, "shm");
   EXPECT_TRUE(record->calls.back().has_ended);
   EXPECT_EQ(record->process, process_state::alive);
   EXPECT_EQ(record->pids, ranks.pid_of);
 }
 
-TEST(ring, counts_messages_apart_and_groups_in_order) {
+TEST(ring, counts_messages_separately_and_groups_in_order) {
   const membership ranks = ranks_of_this_process(1);
   flight_recorder recorder(ranks, 10);
-  recorder.add_backend(0, "host", true);
+  recorder.add_backend(0, "shm", true);
   isthmus_operation group[3] = {allreduce_of(1), allreduce_of(2), allreduce_of(3)};
   group[1].collective = ISTHMUS_SEND;
   recorder.begin(0, group, nullptr, 3);
@@ -58,7 +57,7 @@ TEST(ring, counts_messages_apart_and_groups_in_order) {
   EXPECT_EQ(record->calls[3].number, 3u);
 }
 
-TEST(ring, of_a_stream_s_work_no_end_is_known) {
+TEST(ring, call_on_a_stream_has_no_known_end) {
   const membership ranks = ranks_of_this_process(1);
   flight_recorder recorder(ranks, 10);
   recorder.add_backend(0, "nccl", false);
@@ -69,10 +68,10 @@ TEST(ring, of_a_stream_s_work_no_end_is_known) {
   EXPECT_FALSE(record->calls[0].has_ended);
 }
 
-TEST(ring, a_reader_sees_whole_entries_only) {
+TEST(ring, reader_sees_only_complete_entries) {
   const membership ranks = ranks_of_this_process(1);
   flight_recorder recorder(ranks, 10);
-  recorder.add_backend(0, "host", true);
+  recorder.add_backend(0, "shm", true);
   std::atomic<bool> done{false};
   std::jthread writer([&] {
     for (std::uint64_t i = 1; !done; ++i) record_call(recorder, i);
@@ -87,7 +86,7 @@ TEST(ring, a_reader_sees_whole_entries_only) {
   done = true;
 }
 
-TEST(file, is_its_user_s_alone_and_goes_with_the_recorder) {
+TEST(file, is_private_and_removed_with_the_recorder) {
   const membership ranks = ranks_of_this_process(1);
   const std::string path = path_of_file(ranks.token, 0);
   {
@@ -99,7 +98,7 @@ TEST(file, is_its_user_s_alone_and_goes_with_the_recorder) {
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 
-TEST(file, what_is_none_is_not_read) {
+TEST(file, invalid_files_are_not_read) {
   const membership ranks = ranks_of_this_process(1);
   const std::string path = path_of_file(ranks.token, 0);
   EXPECT_FALSE(read_file(path));
@@ -113,7 +112,7 @@ TEST(file, what_is_none_is_not_read) {
   std::filesystem::remove(path);
 }
 
-// A file whose process is gone, as a crash leaves it.
+// Leaves the file of a process that has crashed.
 void leave_dead_file(const membership& ranks) {
   const std::string path = path_of_file(ranks.token, 0), copy = path + ".kept";
   {
@@ -127,7 +126,7 @@ void leave_dead_file(const membership& ranks) {
   std::filesystem::rename(copy, path);
 }
 
-TEST(file, the_oldest_remains_go) {
+TEST(file, oldest_files_of_dead_processes_are_removed) {
   std::vector<membership> jobs;
   for (std::size_t i = 0; i < max_stale_files + 2; ++i) {
     jobs.push_back(ranks_of_this_process(1));

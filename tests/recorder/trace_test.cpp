@@ -1,4 +1,4 @@
-// Traces: what they keep, who is named, clocks of two machines, what can't be read.
+// Traces: contents, stragglers, clocks of two machines and invalid files.
 #include "recorder/trace.hpp"
 
 #include <gtest/gtest.h>
@@ -37,12 +37,12 @@ class traces : public ::testing::Test {
 
   std::unique_ptr<flight_recorder> recorder_of(membership ranks, int rank, std::uint64_t entries = 1024) const {
     ranks.rank = rank;
-    auto made = std::make_unique<flight_recorder>(ranks, 10, trace_options{m_folder, entries});
-    made->add_backend(0, "host", true);
-    return made;
+    auto new_recorder = std::make_unique<flight_recorder>(ranks, 10, trace_options{m_folder, entries});
+    new_recorder->add_backend(0, "shm", true);
+    return new_recorder;
   }
   std::string file_of(const membership& ranks, int rank) const {
-    return path_of_trace(m_folder, ranks.token, rank);
+    return trace_path(m_folder, ranks.token, rank);
   }
 
   std::string m_folder;
@@ -50,7 +50,7 @@ class traces : public ::testing::Test {
 
 void pause() { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }
 
-TEST_F(traces, keep_more_than_the_ring_and_stay) {
+TEST_F(traces, keep_more_calls_than_the_ring_and_persist) {
   const membership ranks = ranks_of_this_process(1);
   {
     const auto recorder = recorder_of(ranks, 0);
@@ -68,7 +68,7 @@ TEST_F(traces, keep_more_than_the_ring_and_stay) {
   EXPECT_EQ(rank["state"], "ended");
 }
 
-TEST_F(traces, know_why_and_since_when) {
+TEST_F(traces, contain_selection_reason_and_request_time) {
   const membership ranks = ranks_of_this_process(1);
   const auto recorder = recorder_of(ranks, 0);
   const isthmus_operation operation = allreduce_of(4);
@@ -84,7 +84,7 @@ TEST_F(traces, know_why_and_since_when) {
   EXPECT_GE(record->calls[0].end_ns, record->calls[0].begin_ns);
 }
 
-TEST_F(traces, name_who_came_last) {
+TEST_F(traces, identify_the_last_rank) {
   const membership ranks = ranks_of_this_process(2);
   const auto first = recorder_of(ranks, 0), second = recorder_of(ranks, 1);
   const isthmus_operation operation = allreduce_of(4);
@@ -93,7 +93,7 @@ TEST_F(traces, name_who_came_last) {
   second->begin(0, &operation, nullptr, 1);
   first->end(true);
   second->end(true);
-  record_call(*second, 8);  // which the first does not make
+  record_call(*second, 8);  // the first rank does not make this call
   const trace merged = read_traces(m_folder);
   const auto summary = json::parse(summary_of(merged))["communicators"][0];
   EXPECT_EQ(summary["matched"], 1);
@@ -111,26 +111,26 @@ TEST_F(traces, name_who_came_last) {
   EXPECT_EQ(std::count_if(events.begin(), events.end(), [](auto& each) { return each["ph"] == "X"; }), 3);
   EXPECT_EQ(events.back()["args"]["call"], "allreduce #2 (float32 x 8, sum)");
   EXPECT_EQ(events.back()["args"]["bytes"], 32);
-  EXPECT_EQ(events.back()["args"]["path"], "host");
-  EXPECT_THROW(write_timeline(merged, path), error) << "nothing is overwritten";
+  EXPECT_EQ(events.back()["args"]["path"], "shm");
+  EXPECT_THROW(write_timeline(merged, path), error) << "existing files are not overwritten";
 }
 
-// As if the file were of another machine, whose clocks are ahead by so much.
+// Changes the file as if another machine had written it, whose clocks are ahead by these values.
 void move_to_another_machine(const std::string& path, std::int64_t monotonic_ns, std::int64_t realtime_ns) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   for (int i = 0; i < 3; ++i) {
-    const auto at =
-        static_cast<std::streamoff>(offsetof(header, clock_samples) + sizeof(clock_sample) * static_cast<std::size_t>(i));
+    const auto offset = static_cast<std::streamoff>(offsetof(header, clock_samples) +
+                                                    sizeof(clock_sample) * static_cast<std::size_t>(i));
     clock_sample read{};
-    file.seekg(at).read(reinterpret_cast<char*>(&read), sizeof read);
+    file.seekg(offset).read(reinterpret_cast<char*>(&read), sizeof read);
     read.monotonic_ns += static_cast<std::uint64_t>(monotonic_ns);
     read.realtime_ns += static_cast<std::uint64_t>(realtime_ns);
-    file.seekp(at).write(reinterpret_cast<const char*>(&read), sizeof read);
+    file.seekp(offset).write(reinterpret_cast<const char*>(&read), sizeof read);
   }
   file.seekp(offsetof(header, boot)).write("elsewhere", 10);
 }
 
-TEST_F(traces, of_two_machines_are_aligned_by_their_calls) {
+TEST_F(traces, of_two_machines_are_aligned_by_calls) {
   const membership ranks = ranks_of_this_process(2);
   {
     const auto first = recorder_of(ranks, 0), second = recorder_of(ranks, 1);
@@ -171,8 +171,8 @@ std::string refusal(const std::string& folder) {
   return "";
 }
 
-TEST_F(traces, that_cannot_be_read_are_named) {
-  EXPECT_NE(refusal(m_folder).find("holds no trace"), std::string::npos);
+TEST_F(traces, that_are_unreadable_are_reported) {
+  EXPECT_NE(refusal(m_folder).find("contains no trace"), std::string::npos);
   EXPECT_NE(refusal(m_folder + "/nowhere").find("No such file"), std::string::npos);
   const membership ranks = ranks_of_this_process(1);
   const std::string path = file_of(ranks, 0);
@@ -181,8 +181,9 @@ TEST_F(traces, that_cannot_be_read_are_named) {
     return refusal(m_folder);
   };
   EXPECT_NE(refusal_of_contents("").find("it is empty"), std::string::npos);
-  EXPECT_NE(refusal_of_contents("abc").find("cut short: 3 bytes"), std::string::npos);
-  EXPECT_NE(refusal_of_contents(std::string(9000, 'x')).find("not written by a flight recorder"), std::string::npos);
+  EXPECT_NE(refusal_of_contents("abc").find("truncated: 3 bytes"), std::string::npos);
+  EXPECT_NE(refusal_of_contents(std::string(9000, 'x')).find("not written by a flight recorder"),
+            std::string::npos);
   EXPECT_NE(refusal_of_contents("ITRECO1" + std::string(9000, '\0')).find("layout 1, this version reads 2"),
             std::string::npos);
   std::filesystem::remove(path);
@@ -191,21 +192,21 @@ TEST_F(traces, that_cannot_be_read_are_named) {
   }
   const auto full_size = std::filesystem::file_size(path);
   std::filesystem::resize_file(path, full_size - 64);
-  EXPECT_NE(refusal(m_folder).find(fmt::format("cut short: {} of {} bytes", full_size - 64, full_size)),
+  EXPECT_NE(refusal(m_folder).find(fmt::format("truncated: {} of {} bytes", full_size - 64, full_size)),
             std::string::npos);
   std::filesystem::resize_file(path, 100);
-  EXPECT_NE(refusal(m_folder).find("cut short: 100 bytes"), std::string::npos);
+  EXPECT_NE(refusal(m_folder).find("truncated: 100 bytes"), std::string::npos);
   std::filesystem::remove(path);
   std::filesystem::create_symlink("/dev/zero", path);
   EXPECT_NE(refusal(m_folder).find("symbolic links"), std::string::npos) << refusal(m_folder);
   std::filesystem::remove(path);
-  // Beside one that can be read they are only told.
+  // If another trace is readable, they are only reported.
   const auto recorder = recorder_of(ranks, 0);
   std::ofstream(m_folder + "/other.trace") << "abc";
   EXPECT_EQ(read_traces(m_folder).skipped_files.size(), 1u);
 }
 
-TEST_F(traces, that_were_copied_or_damaged_do_no_harm) {
+TEST_F(traces, that_are_copied_or_damaged_do_no_harm) {
   const membership ranks = ranks_of_this_process(2);
   for (const int rank : {0, 1}) {
     const auto recorder = recorder_of(ranks, rank, 256);
@@ -220,8 +221,8 @@ TEST_F(traces, that_were_copied_or_damaged_do_no_harm) {
     {
       std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
       for (int byte = 0; byte < 4; ++byte) {
-        const auto at = random() % (i % 2 == 0 ? 256 : sizeof(header) + 14'000);
-        file.seekp(static_cast<std::streamoff>(at)).put(static_cast<char>(random()));
+        const auto offset = random() % (i % 2 == 0 ? 256 : sizeof(header) + 14'000);
+        file.seekp(static_cast<std::streamoff>(offset)).put(static_cast<char>(random()));
       }
     }
     const trace merged = read_traces(m_folder);
@@ -232,7 +233,7 @@ TEST_F(traces, that_were_copied_or_damaged_do_no_harm) {
   }
 }
 
-TEST_F(traces, never_replace_what_is_there) {
+TEST_F(traces, never_replace_existing_files) {
   const membership ranks = ranks_of_this_process(1);
   const std::string target = m_folder + "/precious";
   std::ofstream(target) << "data";
@@ -243,7 +244,7 @@ TEST_F(traces, never_replace_what_is_there) {
   EXPECT_EQ(std::filesystem::file_size(target), 4u);
 }
 
-TEST_F(traces, settings) {
+TEST_F(traces, read_settings_from_environment) {
   EXPECT_FALSE(read_trace_options());
   ::setenv("ISTHMUS_TRACE", (m_folder + "/new").c_str(), 1);
   const trace_options options = read_trace_options();

@@ -4,9 +4,9 @@
 namespace isthmus::selection {
 namespace {
 
-const std::vector<known_backend> known = {{"host", {"packet", "one_shot"}}, {"mpi", {}}};
+const std::vector<known_backend> known = {{"shm", {"packet", "one_shot"}}, {"mpi", {}}};
 
-// What check_backends says about a config file over defaults that name rccl.
+// The error of check_backends for a config file merged with defaults that name rccl.
 std::string check(const std::string& text) {
   const configuration merged =
       merge({read_toml("default_backend = \"mpi\"\n[platform.hip]\nbackend = \"rccl\"", "d", "default"),
@@ -15,59 +15,57 @@ std::string check(const std::string& text) {
 }
 
 TEST(check_backends, accepts_known_configured_and_default_names) {
-  EXPECT_EQ(check("[[rule]]\nuse = \"shm:packet\"\n[[rule]]\nuse = \"host\"\n[[rule]]\nuse = \"rccl:any\""),
+  EXPECT_EQ(check("[[rule]]\nuse = \"shm:packet\"\n[[rule]]\nuse = \"shm\"\n[[rule]]\nuse = \"rccl:any\""),
             "no error");
   EXPECT_EQ(check("[plugins]\nmine = \"mine.so\"\n[[rule]]\nuse = \"mine:fast\"\n[backend.mine]\nx = 1"),
             "no error");
 }
 
-TEST(check_backends, names_the_place_and_the_nearest) {
-  EXPECT_EQ(check("[[rule]]\nuse = \"hots\""),
-            "config f.toml:1: unknown backend \"hots\"; allowed: host, mpi, rccl | did you mean \"host\"?");
-  EXPECT_EQ(
-      check("default_backend = \"mpl\""),
-      "config f.toml:1, default_backend: unknown backend \"mpl\"; allowed: host, mpi, rccl | did you mean "
-      "\"mpi\"?");
+TEST(check_backends, error_has_location_and_closest_name) {
+  EXPECT_EQ(check("[[rule]]\nuse = \"shmm\""),
+            "config f.toml:1: unknown backend \"shmm\"; allowed: mpi, rccl, shm | did you mean \"shm\"?");
+  EXPECT_EQ(check("default_backend = \"mpl\""),
+            "config f.toml:1, default_backend: unknown backend \"mpl\"; allowed: mpi, rccl, shm | did you mean "
+            "\"mpi\"?");
   EXPECT_EQ(check("[platform.cuda]\nbackend = \"rcl\""),
-            "config f.toml:2, platform.cuda: unknown backend \"rcl\"; allowed: host, mpi, rccl | did you mean "
+            "config f.toml:2, platform.cuda: unknown backend \"rcl\"; allowed: mpi, rccl, shm | did you mean "
             "\"rccl\"?");
   EXPECT_EQ(
-      check("[backend.hosst]\nspins = 3"),
-      "option backend.hosst.spins: unknown backend \"hosst\"; allowed: fused, host, mpi, rccl | did you mean "
-      "\"host\"?");
-  EXPECT_EQ(check("[backend.fused]\nchunk_us = 3"), "no error") << "the products' own section";
+      check("[backend.shmm]\nspins = 3"),
+      "option backend.shmm.spins: unknown backend \"shmm\"; allowed: fused, mpi, rccl, shm | did you mean "
+      "\"shm\"?");
+  EXPECT_EQ(check("[backend.fused]\nchunk_us = 3"), "no error") << "a section of the fused operators";
 }
 
-TEST(check_backends, knows_algorithms) {
+TEST(check_backends, rejects_unknown_algorithms) {
   EXPECT_EQ(
       check("[[rule]]\nuse = \"shm:paket\""),
-      "config f.toml:1: unknown algorithm of backend host \"paket\"; allowed: packet, one_shot | did you mean "
+      "config f.toml:1: unknown algorithm of backend shm \"paket\"; allowed: packet, one_shot | did you mean "
       "\"packet\"?");
-  EXPECT_EQ(
-      check("[[rule]]\nuse = \"mpi:ring\""),
-      "config f.toml:1: backend mpi has no algorithms to choose from, the rule wants \"ring\" | write use = "
-      "\"mpi\"");
+  EXPECT_EQ(check("[[rule]]\nuse = \"mpi:ring\""),
+            "config f.toml:1: backend mpi has no algorithms, but the rule requires \"ring\" | write use = "
+            "\"mpi\"");
 }
 
-TEST(check_backends, knows_options) {
+TEST(check_backends, rejects_unknown_options) {
   const std::string unknown = check("[backend.shm]\nslot_byte = 4096");
   EXPECT_TRUE(unknown.starts_with(
-      "option backend.shm.slot_byte: unknown option of backend host \"slot_byte\"; allowed: "))
+      "option backend.shm.slot_byte: unknown option of backend shm \"slot_byte\"; allowed: "))
       << unknown;
   EXPECT_TRUE(unknown.ends_with("| did you mean \"slot_bytes\"?")) << unknown;
   EXPECT_EQ(check("[backend.shm]\nslot_bytes = 4096\nspins = 3"), "no error");
   EXPECT_EQ(check("[backend.mpi]\nspeed = 1"),
-            "option backend.mpi.speed: backend mpi has no options | leave it out");
+            "option backend.mpi.speed: backend mpi has no options | remove it");
   EXPECT_NE(check("[backend.fused]\nchunks_us = 3").find("did you mean \"chunk_us\"?"), std::string::npos);
   EXPECT_NE(check("[backend.p2p]\nbf16_element = 3").find("did you mean \"bf16_elements\"?"), std::string::npos)
-      << "a backend of the defaults that this build may lack";
+      << "a backend of the default rules that this build may lack";
   EXPECT_EQ(check("[backend.p2p]\nbf16_elements_16 = 3"), "no error");
   EXPECT_NE(check("[backend.p2p]\nbf16_elements_x = 3"), "no error");
 }
 
 class check_backends_forced : public configured {};
 
-TEST_F(check_backends_forced, leaves_the_defaults_the_options_of_backends_that_a_build_lacks) {
+TEST_F(check_backends_forced, accepts_default_options_of_missing_backends) {
   set("ISTHMUS_BACKEND", "mpi");
   const configuration loaded = load_configuration(nullptr);
   EXPECT_FALSE(loaded.options.empty());

@@ -14,7 +14,7 @@ class environment : public configured {
   }
 };
 
-TEST_F(environment, empty_variables_say_nothing) {
+TEST_F(environment, blank_variables_are_ignored) {
   for (const char* name :
        {"ISTHMUS_THRESHOLD", "ISTHMUS_DEFAULT_BACKEND", "ISTHMUS_TIMEOUT_S", "ISTHMUS_RULE", "ISTHMUS_BACKEND"})
     set(name, " ");
@@ -22,20 +22,20 @@ TEST_F(environment, empty_variables_say_nothing) {
   EXPECT_FALSE(read.threshold);
   EXPECT_FALSE(read.default_backend);
   EXPECT_FALSE(read.timeout_s);
-  EXPECT_FALSE(read.forced);
+  EXPECT_FALSE(read.forced_rule);
   EXPECT_TRUE(read.rules.empty());
 }
 
 TEST_F(environment, every_variable_is_read) {
   set("ISTHMUS_THRESHOLD", "64K");
-  set("ISTHMUS_DEFAULT_BACKEND", "host");
+  set("ISTHMUS_DEFAULT_BACKEND", "shm");
   set("ISTHMUS_TIMEOUT_S", "2.5");
   set("ISTHMUS_RULE",
       " collective=allreduce,reduce bytes=0..64K  use=shm:packet ;platform=cuda datatype=float16 "
       "memory=symmetric ranks=2..8 nodes=1 use=p2p;");
   const config_layer read = read_environment();
   EXPECT_EQ(read.threshold->value, 65536);
-  EXPECT_EQ(read.default_backend->value, "host");
+  EXPECT_EQ(read.default_backend->value, "shm");
   EXPECT_EQ(read.timeout_s, 2.5);
   EXPECT_EQ(
       texts(read.rules),
@@ -44,11 +44,11 @@ TEST_F(environment, every_variable_is_read) {
   EXPECT_EQ(sources(read.rules), std::vector<std::string>(2, "environment ISTHMUS_RULE"));
 }
 
-TEST_F(environment, options_of_backends) {
+TEST_F(environment, backend_options_are_parsed) {
   set("ISTHMUS_OPTION", " backend.shm.one = 64 ; backend.copy_engine.two=a=b;");
   EXPECT_EQ(read_environment().options, (std::vector<std::pair<std::string, std::string>>{
                                             {"backend.shm.one", "64"}, {"backend.copy_engine.two", "a=b"}}));
-  for (const char* wrong : {"host.one=64", "backend.shm=64", "backend.shm.one", "backend.ho st.one=1"})
+  for (const char* wrong : {"shm.one=64", "backend.shm=64", "backend.shm.one", "backend.sh m.one=1"})
     EXPECT_TRUE(error_with("ISTHMUS_OPTION", wrong).starts_with("environment ISTHMUS_OPTION: ")) << wrong;
 }
 
@@ -83,16 +83,16 @@ TEST_F(environment, rule_errors_name_the_rule) {
       error_with("ISTHMUS_RULE", "byte=0..4 use=shm"),
       "environment ISTHMUS_RULE: rule 1 \"byte=0..4 use=shm\": unknown key \"byte\"; allowed: collective, "
       "platform, datatype, memory, ranks, nodes, bytes, use | did you mean \"bytes\"?");
-  EXPECT_EQ(error_with("ISTHMUS_RULE", "host"),
-            "environment ISTHMUS_RULE: rule 1 \"host\": \"host\" is not KEY=VALUE | ");
+  EXPECT_EQ(error_with("ISTHMUS_RULE", "shm"),
+            "environment ISTHMUS_RULE: rule 1 \"shm\": \"shm\" is not KEY=VALUE | ");
   EXPECT_EQ(error_with("ISTHMUS_RULE", "use=shm use=mpi"),
             "environment ISTHMUS_RULE: rule 1 \"use=shm use=mpi\": use is given twice | ");
   EXPECT_EQ(
       error_with("ISTHMUS_RULE", "collective=send collective=recv use=mpi"),
       "environment ISTHMUS_RULE: rule 1 \"collective=send collective=recv use=mpi\": collective is given twice "
-      "| separate its values by commas");
+      "| separate its values with commas");
   EXPECT_EQ(error_with("ISTHMUS_RULE", "bytes=0..4"),
-            "environment ISTHMUS_RULE: rule 1 \"bytes=0..4\": a rule without use: it says when, but not which "
+            "environment ISTHMUS_RULE: rule 1 \"bytes=0..4\": the rule has no use: it must name a "
             "backend | add use = \"BACKEND\" or use = \"BACKEND:ALGORITHM\"");
 }
 

@@ -1,4 +1,4 @@
-// Every message that a bad file can cause, word for word: they are the interface for whoever mistypes.
+// The exact messages for all errors in configuration files.
 #include "selection/layer.hpp"
 #include "selection/support.hpp"
 
@@ -23,7 +23,7 @@ void PrintTo(const bad_file& file, std::ostream* stream) { *stream << file.text;
 
 class errors : public ::testing::TestWithParam<bad_file> {};
 
-TEST_P(errors, are_word_for_word) {
+TEST_P(errors, have_the_exact_text) {
   EXPECT_EQ(error_of([&] { read_toml(GetParam().text, "f.toml", "config"); }), "f.toml:" + GetParam().expected);
 }
 
@@ -76,9 +76,9 @@ INSTANTIATE_TEST_SUITE_P(
                  expected("2:20", "memory provider \"umf\" is given twice")},
         bad_file{"[memory]\nprovider = [\"umf\", \"-sycl\"]",
                  expected("2:20", "memory providers \"umf\" and \"-sycl\" mix two forms",
-                          "name all that may be used in their order, or put - before all that may not")},
+                          "list the providers to use in order, or prefix each provider to exclude with -")},
         bad_file{"[memory]\nprovider = []",
-                 expected("2:12", "provider is an empty list, which would leave no memory at all")},
+                 expected("2:12", "provider is an empty list, must name at least one provider")},
         bad_file{"[memory]\npool = \"yes\"", expected("2:8", "pool is a string, must be a boolean")},
         bad_file{
             "[memory]\npool_keep_bytes = \"1 GB\"",
@@ -116,8 +116,8 @@ INSTANTIATE_TEST_SUITE_P(
         bad_file{"[plugins]\nmine = \"\"", expected("2:8", "the path of plug-in mine is empty")},
         bad_file{"backend = \"host\"",
                  expected("1:11", "backend is a string, must be a table", "write [backend.NAME]")},
-        bad_file{"[backend]\nhost = 1",
-                 expected("2:8", "host is an integer, must be a table", "write [backend.shm]")},
+        bad_file{"[backend]\nshm = 1",
+                 expected("2:8", "shm is an integer, must be a table", "write [backend.shm]")},
         bad_file{"[backend.shm]\nspin-us = 1",
                  expected("2:1",
                           "option \"spin-us\" is not a name; allowed: a lower-case letter, then lower-case "
@@ -134,7 +134,7 @@ INSTANTIATE_TEST_SUITE_P(
                                                    "write [[rule]] with two brackets")},
         bad_file{"rule = [3]", expected("1:9", "rule is an integer, must be a table", "write [[rule]]")},
         bad_file{"[[rule]]\nbytes = \"0..1K\"",
-                 expected("1:1", "a rule without use: it says when, but not which backend",
+                 expected("1:1", "the rule has no use: it must name a backend",
                           "add use = \"BACKEND\" or use = \"BACKEND:ALGORITHM\"")},
         bad_file{"[[rule]]\nuse = \"mpi\"\ndtype = \"int8\"",
                  expected("3:1", std::string("unknown key \"dtype\"; allowed: ") + rule_keys,
@@ -146,8 +146,8 @@ INSTANTIATE_TEST_SUITE_P(
                  expected("4:3", std::string("unknown collective \"scater\"; allowed: ") + all_collectives,
                           "did you mean \"scatter\"?")},
         bad_file{"[[rule]]\nuse = \"mpi\"\ncollective = []",
-                 expected("3:14", "collective is an empty list, which would match nothing",
-                          "leave collective out to match everything")},
+                 expected("3:14", "collective is an empty list, which matches nothing",
+                          "remove collective to match everything")},
         bad_file{"[[rule]]\nuse = \"mpi\"\ncollective = 3",
                  expected("3:14", "collective is an integer, must be a string or a list of strings")},
         bad_file{"[[rule]]\nuse = \"mpi\"\ncollective = [3]",
@@ -164,7 +164,7 @@ INSTANTIATE_TEST_SUITE_P(
                  expected("3:10", "memory is a list, must be a string")},
         bad_file{"[[rule]]\nuse = 1", expected("2:7", "use is an integer, must be a string")},
         bad_file{
-            "[[rule]]\nuse = \"host:\"",
+            "[[rule]]\nuse = \"shm:\"",
             expected("2:7",
                      "algorithm \"\" is not a name; allowed: a lower-case letter, then lower-case letters, "
                      "digits and _")},
@@ -196,17 +196,19 @@ INSTANTIATE_TEST_SUITE_P(
                      "bytes \"64K\" is not a range; allowed: \"FIRST..END\", \"FIRST..\" or \"..END\", where "
                      "END is excluded",
                      "write \"64K..\" for that size and above, or \"0..64K\" for below it")},
-        bad_file{"[[rule]]\nuse = \"mpi\"\nbytes = \"1M..64K\"",
-                 expected("3:9",
-                          "bytes \"1M..64K\" holds no size: the end is excluded and must be above the start")},
-        bad_file{"[[rule]]\nuse = \"mpi\"\nbytes = \"64K..64K\"",
-                 expected("3:9",
-                          "bytes \"64K..64K\" holds no size: the end is excluded and must be above the start")},
+        bad_file{
+            "[[rule]]\nuse = \"mpi\"\nbytes = \"1M..64K\"",
+            expected("3:9",
+                     "bytes \"1M..64K\" is an empty range: the end is excluded and must be above the start")},
+        bad_file{
+            "[[rule]]\nuse = \"mpi\"\nbytes = \"64K..64K\"",
+            expected("3:9",
+                     "bytes \"64K..64K\" is an empty range: the end is excluded and must be above the start")},
         bad_file{"[[rule]]\nuse = \"mpi\"\nbytes = \"0..9223372036854775809\"",
                  expected("3:9", "size \"9223372036854775809\" is above 2^63 bytes")}));
 
-// The wording of what is not TOML at all is toml++'s own; the place and the status are ours.
-TEST(syntax, has_a_place) {
+// For text that is not TOML, the wording comes from toml++. Isthmus adds the location and the status.
+TEST(syntax, errors_have_a_location) {
   const std::string message = error_of([] { read_toml("a = 1\nthreshold = = 3", "f.toml", "config"); });
   EXPECT_TRUE(message.starts_with("f.toml:2:13: not TOML: ")) << message;
   const std::string twice = error_of([] { read_toml("threshold = 1\nthreshold = 2", "f.toml", "config"); });

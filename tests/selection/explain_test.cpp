@@ -26,7 +26,7 @@ TEST(explain, decision_as_json) {
               "ranks": 4, "nodes": 1, "bytes": 64},
     "rejected": [{"backend": "nccl", "algorithm": "", "rule": "platform=cuda use=nccl", "source": "config f.toml:6",
                   "reason": "platform host is not cuda", "unavailable": false, "is_relevant": false},
-                 {"backend": "host", "algorithm": "packet", "rule": "bytes=0..1K use=shm:packet",
+                 {"backend": "shm", "algorithm": "packet", "rule": "bytes=0..1K use=shm:packet",
                   "source": "config f.toml:3",
                   "reason": "backend shm:packet is not available: no such library", "unavailable": true,
                   "is_relevant": true}]})json");
@@ -34,12 +34,13 @@ TEST(explain, decision_as_json) {
 }
 
 TEST(explain, no_winner_and_unknown_bytes_are_null) {
-  const selection_query query{ISTHMUS_GATHERV, ISTHMUS_INT8, ISTHMUS_PLATFORM_CUDA, memory_kind::any, 2, 2, std::nullopt};
+  const selection_query query{ISTHMUS_GATHERV, ISTHMUS_INT8, ISTHMUS_PLATFORM_CUDA, memory_kind::any, 2, 2,
+                              std::nullopt};
   const auto json = to_json(query, select(configuration{}, query, only_mpi, true));
   for (const char* key : {"backend", "algorithm", "rule", "source"}) EXPECT_TRUE(json.at(key).is_null()) << key;
   EXPECT_TRUE(json.at("query").at("bytes").is_null());
   EXPECT_EQ(json.at("rejected"), nlohmann::json::array());
-  EXPECT_EQ(json.at("reason"), "none of 0 rules matches and has an available backend");
+  EXPECT_EQ(json.at("reason"), "none of the 0 rules matches and has an available backend");
 }
 
 }  // namespace

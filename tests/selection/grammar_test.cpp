@@ -33,7 +33,7 @@ TEST(sizes, units_are_binary) {
   EXPECT_EQ(parse_size("2G"), 2147483648u);
 }
 
-TEST(sizes, end_at_2_to_the_63) {
+TEST(sizes, limit_is_2_to_the_63) {
   const std::uint64_t largest = std::uint64_t{1} << 63;
   EXPECT_EQ(parse_size("9223372036854775808"), largest);
   EXPECT_EQ(parse_size("8589934592G"), largest);
@@ -44,7 +44,7 @@ TEST(sizes, end_at_2_to_the_63) {
             "size \"99999999999999999999999K\" is above 2^63 bytes");
 }
 
-TEST(sizes, everything_else_is_refused) {
+TEST(sizes, other_texts_are_rejected) {
   for (const char* text : {"", "K", "-1", "+1", "1.5K", "64k", "64KB", "64KiB", "0x10", " 1", "1 ", "1T", "KK"})
     EXPECT_EQ(message_of([&] { parse_size(text); }),
               "size \"" + std::string(text) +
@@ -52,15 +52,15 @@ TEST(sizes, everything_else_is_refused) {
                   "1024^3)");
 }
 
-TEST(sizes, format_is_shortest_and_reads_back) {
+TEST(sizes, format_is_shortest_and_round_trips) {
   EXPECT_EQ(format_size(0), "0");
   EXPECT_EQ(format_size(1023), "1023");
   EXPECT_EQ(format_size(1024), "1K");
   EXPECT_EQ(format_size(1536 * 1024), "1536K");
   EXPECT_EQ(format_size(std::uint64_t{1} << 63), "8589934592G");
   for (int bit = 0; bit < 63; ++bit) {
-    for (const std::uint64_t near : {0u, 1u}) {
-      const std::uint64_t size = (std::uint64_t{1} << bit) + near;
+    for (const std::uint64_t delta : {0u, 1u}) {
+      const std::uint64_t size = (std::uint64_t{1} << bit) + delta;
       EXPECT_EQ(parse_size(format_size(size)), size);
     }
   }
@@ -86,7 +86,7 @@ TEST(seconds, positive_and_finite) {
               "timeout_s \"" + std::string(text) + "\" is not a positive number of seconds");
 }
 
-TEST(names, cover_the_table) {
+TEST(names, cover_the_collective_table) {
   ASSERT_EQ(collective_names().size(), std::size_t{ISTHMUS_COLLECTIVE_COUNT});
   ASSERT_EQ(datatype_names().size(), std::size_t{ISTHMUS_DATATYPE_COUNT});
   ASSERT_EQ(platform_names().size(), std::size_t{ISTHMUS_PLATFORM_COUNT} + 1);
@@ -105,7 +105,7 @@ TEST(names, nearest_spelling) {
   EXPECT_EQ(collective("reducescatter"), "did you mean \"reduce_scatter\"?");
   EXPECT_EQ(collective("bcast"), "did you mean \"broadcast\"?");  // an abbreviation
   EXPECT_EQ(collective("rcev"), "did you mean \"recv\"?");        // a swap
-  EXPECT_EQ(collective("matmul"), "");                            // nothing is near
+  EXPECT_EQ(collective("matmul"), "");                            // no name is close
   EXPECT_EQ(collective(""), "");
   EXPECT_EQ(collective(std::string(100000, 'a').c_str()), "");
   EXPECT_EQ(hint_of([] { parse_name("datatype", datatype_names(), "bf16"); }), "did you mean \"bfloat16\"?");

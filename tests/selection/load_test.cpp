@@ -1,4 +1,4 @@
-// Which sources are read, and which of them wins.
+// Configuration sources and their precedence.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,7 +13,7 @@ namespace {
 
 class load : public configured {
  protected:
-  // The sources and texts of the rules that are not built in.
+  // Sources and texts of the rules that are not built in.
   static std::vector<std::string> configured_rules(const configuration& config) {
     std::vector<std::string> result;
     for (const selection_rule& rule : config.rules) {
@@ -60,7 +60,7 @@ TEST_F(load, the_first_config_file_found_is_read_alone) {
   EXPECT_EQ(load_configuration(nullptr).timeout_s, 300);
 }
 
-TEST_F(load, home_stands_in_for_xdg) {
+TEST_F(load, home_is_used_without_xdg) {
   set("XDG_CONFIG_HOME", nullptr);
   set("HOME", m_folder.c_str());
   write(".config/isthmus/isthmus.toml", "timeout_s = 6");
@@ -69,7 +69,7 @@ TEST_F(load, home_stands_in_for_xdg) {
   EXPECT_EQ(load_configuration(nullptr).timeout_s, 300);
 }
 
-TEST_F(load, later_sources_win) {
+TEST_F(load, later_sources_take_precedence) {
   const std::string profile = write(profile_path(detect_machine()), R"(
 timeout_s = 10
 default_backend = "a"
@@ -116,7 +116,7 @@ use = "two"
   EXPECT_EQ(load_configuration(nullptr).timeout_s, 30);
 }
 
-TEST_F(load, profile_by_name_or_not_at_all) {
+TEST_F(load, profile_can_be_named_or_disabled) {
   write(profile_path(detect_machine()), "timeout_s = 10");
   set("ISTHMUS_PROFILE", write("other.toml", "timeout_s = 11").c_str());
   EXPECT_EQ(load_configuration(nullptr).timeout_s, 11);
@@ -124,7 +124,7 @@ TEST_F(load, profile_by_name_or_not_at_all) {
   EXPECT_EQ(load_configuration(nullptr).timeout_s, 300);
 }
 
-TEST_F(load, options_become_text) {
+TEST_F(load, options_are_converted_to_text) {
   write("isthmus.toml", "[backend.shm]\na = \"x y\"\nb = 3\nc = 0.1\nd = true\ne = -5\n");
   const configuration read = load_configuration(nullptr);
   EXPECT_EQ(find(read.options, "backend.shm.a"), "x y");
@@ -134,81 +134,80 @@ TEST_F(load, options_become_text) {
   EXPECT_EQ(find(read.options, "backend.shm.e"), "-5");
 }
 
-TEST_F(load, relative_plugins_are_next_to_their_file) {
+TEST_F(load, relative_plugin_paths_start_at_the_config_file) {
   write("etc/a.toml", "[plugins]\na = \"lib/a.so\"\nb = \"b.so\"\nc = \"/opt/c.so\"\n");
   const configuration read = load_configuration("etc/a.toml");
   EXPECT_EQ(find(read.plugins, "a"), (m_folder / "etc/lib/a.so").string());
-  EXPECT_EQ(find(read.plugins, "b"), "b.so");  // left to the loader's search path
+  EXPECT_EQ(find(read.plugins, "b"), "b.so");  // resolved by the dynamic linker
   EXPECT_EQ(find(read.plugins, "c"), "/opt/c.so");
 }
 
 TEST_F(load, named_files_must_be_readable) {
   EXPECT_EQ(error_of([] { load_configuration("missing.toml"); }),
-            "cannot read missing.toml (named by config_path): No such file or directory | correct the path, or "
-            "leave it out");
+            "cannot read missing.toml (named by config_path): No such file or directory | correct the path or "
+            "unset it");
   EXPECT_EQ(error_of([] { load_configuration("."); }),
-            "cannot read . (named by config_path): Is a directory | correct the path, or leave it out");
+            "cannot read . (named by config_path): Is a directory | correct the path or unset it");
   set("ISTHMUS_CONFIG", "gone/c.toml");
   EXPECT_EQ(
       error_of([] { load_configuration(nullptr); }),
-      "cannot read gone/c.toml (named by ISTHMUS_CONFIG): No such file or directory | correct the path, or "
-      "leave it out");
+      "cannot read gone/c.toml (named by ISTHMUS_CONFIG): No such file or directory | correct the path or "
+      "unset it");
   set("ISTHMUS_CONFIG", nullptr);
   set("ISTHMUS_PROFILE", "p.toml");
   EXPECT_EQ(
       error_of([] { load_configuration(nullptr); }),
-      "cannot read p.toml (named by ISTHMUS_PROFILE): No such file or directory | correct the path, or leave "
-      "it out");
+      "cannot read p.toml (named by ISTHMUS_PROFILE): No such file or directory | correct the path or unset "
+      "it");
 }
 
-TEST_F(load, a_searched_file_that_is_there_must_be_readable) {
+TEST_F(load, existing_default_files_must_be_readable) {
   std::filesystem::create_directory("isthmus.toml");
   EXPECT_EQ(error_of([] { load_configuration(nullptr); }), "cannot read isthmus.toml: Is a directory | ");
 }
 
-// Nothing holds the reader up, and nothing is read without end.
-TEST_F(load, only_regular_files_of_a_sensible_size_are_read) {
+// The reader must not block and must not read endless files.
+TEST_F(load, only_small_regular_files_are_read) {
   ASSERT_EQ(mkfifo("pipe", 0600), 0);
   EXPECT_EQ(
       error_of([] { load_configuration("pipe"); }),
-      "cannot read pipe (named by config_path): it is a pipe, must be a regular file | correct the path, or "
-      "leave it out");
+      "cannot read pipe (named by config_path): it is a pipe, must be a regular file | correct the path or "
+      "unset it");
   EXPECT_EQ(
       error_of([] { load_configuration("/dev/zero"); }),
       "cannot read /dev/zero (named by config_path): it is a device, must be a regular file | correct the "
-      "path, or leave it out");
+      "path or unset it");
   write("large.toml", std::string(1 << 20, '\n'));
   EXPECT_NO_THROW(load_configuration("large.toml"));
   write("larger.toml", std::string((1 << 20) + 1, '\n'));
-  EXPECT_EQ(
-      error_of([] { load_configuration("larger.toml"); }),
-      "cannot read larger.toml (named by config_path): it has more than 1048576 bytes, which no configuration "
-      "needs | correct the path, or leave it out");
+  EXPECT_EQ(error_of([] { load_configuration("larger.toml"); }),
+            "cannot read larger.toml (named by config_path): it has more than 1048576 bytes, the limit for "
+            "configuration files | correct the path or unset it");
 }
 
-// 600 KB of everything that nests.
-TEST_F(load, nesting_bombs_are_refused) {
+// 600 KB of each nesting construct.
+TEST_F(load, deep_nesting_is_rejected) {
   constexpr std::size_t size = 600'000;
   const auto repeated = [](const std::string& text, std::size_t times) {
     std::string all;
     for (std::size_t i = 0; i < times; ++i) all += text;
     return all;
   };
-  const std::string bombs[] = {repeated("[", size),
-                               "a=" + repeated("[", size),
-                               "a=" + repeated("[", size / 2) + repeated("]", size / 2),
-                               "a=" + repeated("{a=", size / 3),
-                               "a" + repeated(".a", size / 2) + "=1",
-                               "[a" + repeated(".a", size / 2) + "]",
-                               "a=" + repeated("[\n{a" + repeated(".a", 250) + "=", size / 500)};
-  for (const std::string& bomb : bombs) {
-    write("bomb.toml", bomb);
+  const std::string nested_documents[] = {repeated("[", size),
+                                          "a=" + repeated("[", size),
+                                          "a=" + repeated("[", size / 2) + repeated("]", size / 2),
+                                          "a=" + repeated("{a=", size / 3),
+                                          "a" + repeated(".a", size / 2) + "=1",
+                                          "[a" + repeated(".a", size / 2) + "]",
+                                          "a=" + repeated("[\n{a" + repeated(".a", 250) + "=", size / 500)};
+  for (const std::string& nested_document : nested_documents) {
+    write("bomb.toml", nested_document);
     EXPECT_TRUE(error_of([] { load_configuration("bomb.toml"); }).starts_with("bomb.toml:"))
-        << bomb.substr(0, 40);
+        << nested_document.substr(0, 40);
   }
 }
 
-TEST_F(load, timeouts_beyond_any_clock_are_refused) {
+TEST_F(load, excessive_timeouts_are_rejected) {
   for (const char* text : {"timeout_s = 1e10", "timeout_s = 1e300", "timeout_s = inf", "timeout_s = nan",
                            "timeout_s = 0", "timeout_s = -1"}) {
     write("t.toml", text);
@@ -221,8 +220,8 @@ TEST_F(load, timeouts_beyond_any_clock_are_refused) {
             std::string::npos);
 }
 
-// Whoever chose the working directory must not choose code.
-TEST_F(load, a_file_of_the_working_directory_names_no_code) {
+// A user who chose the working directory must not be able to choose code.
+TEST_F(load, working_directory_file_must_not_load_code) {
   for (const char* text :
        {"[plugins]\nevil = \"/tmp/evil.so\"\n", "[backend.nccl]\nlibrary = \"/tmp/evil.so\"\n",
         "[backend.oneccl]\nsite_packages = \"/tmp\"\n", "[backend.fused]\nblas_library = \"/tmp/evil.so\"\n"}) {
@@ -231,13 +230,13 @@ TEST_F(load, a_file_of_the_working_directory_names_no_code) {
     EXPECT_TRUE(refusal.starts_with("isthmus.toml sets the ")) << refusal;
     EXPECT_NE(refusal.find("ISTHMUS_CONFIG=" + (m_folder / "isthmus.toml").string()), std::string::npos)
         << refusal;
-    set("ISTHMUS_CONFIG", "isthmus.toml");  // who names it, trusts it
+    set("ISTHMUS_CONFIG", "isthmus.toml");  // an explicitly named file is trusted
     EXPECT_NO_THROW(load_configuration(nullptr));
     set("ISTHMUS_CONFIG", nullptr);
   }
 }
 
-TEST_F(load, code_is_not_named_by_what_others_may_write) {
+TEST_F(load, files_writable_by_others_must_not_load_code) {
   write("c.toml", "[plugins]\nevil = \"/tmp/evil.so\"\n");
   EXPECT_NO_THROW(load_configuration("c.toml"));
   std::filesystem::permissions("c.toml", std::filesystem::perms(0666));
@@ -246,43 +245,43 @@ TEST_F(load, code_is_not_named_by_what_others_may_write) {
       refusal.starts_with("c.toml sets the plug-in evil, but " + m_folder.string() + "/c.toml has owner "))
       << refusal;
   EXPECT_NE(refusal.find("mode 0666"), std::string::npos) << refusal;
-  write("rules.toml", "timeout_s = 7");  // what names no code is read as ever
+  write("rules.toml", "timeout_s = 7");  // files that load no code are read as usual
   std::filesystem::permissions("rules.toml", std::filesystem::perms(0666));
   EXPECT_EQ(load_configuration("rules.toml").timeout_s, 7);
 }
 
-TEST_F(load, a_strangers_file_in_the_working_directory_is_ignored) {
+TEST_F(load, untrusted_working_directory_file_is_ignored) {
   write("isthmus.toml", "timeout_s = 7\n");
   EXPECT_EQ(load_configuration(nullptr).timeout_s, 7);
   std::filesystem::permissions("isthmus.toml", std::filesystem::perms(0666));
   EXPECT_EQ(load_configuration(nullptr).timeout_s, 300);
   std::filesystem::permissions("isthmus.toml", std::filesystem::perms(0600));
   if (geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
-  constexpr uid_t stranger = 12345;
-  ASSERT_EQ(chown("isthmus.toml", stranger, stranger), 0);
+  constexpr uid_t other_user = 12345;
+  ASSERT_EQ(chown("isthmus.toml", other_user, other_user), 0);
   EXPECT_EQ(load_configuration(nullptr).timeout_s, 300);
-  ASSERT_EQ(chown("isthmus.toml", 0, 0) + chown(".", stranger, stranger), 0);  // its folder is enough
+  ASSERT_EQ(chown("isthmus.toml", 0, 0) + chown(".", other_user, other_user), 0);  // foreign folder
   EXPECT_EQ(load_configuration(nullptr).timeout_s, 300);
   ASSERT_EQ(chown(".", 0, 0), 0);
   EXPECT_EQ(load_configuration(nullptr).timeout_s, 7);
 }
 
-TEST_F(load, relative_folders_of_the_user_are_no_places_to_search) {
+TEST_F(load, relative_user_folders_are_not_searched) {
   write("xdg/isthmus/isthmus.toml", "timeout_s = 2");
   set("XDG_CONFIG_HOME", "xdg");
   set("HOME", ".");
   EXPECT_EQ(load_configuration(nullptr).timeout_s, 300);
 }
 
-TEST_F(load, the_example_is_valid) {
+TEST_F(load, example_file_is_valid) {
   const std::string example = ISTHMUS_SOURCE_DIR "/examples/isthmus.toml";
   const configuration read = load_configuration(example.c_str());
   EXPECT_GT(read.rules.size(), load_configuration(nullptr).rules.size());
 }
 
-// Every TOML block and every ISTHMUS_RULE of the page on selection is read here.
-TEST_F(load, the_documentation_is_valid) {
-  std::ifstream page(ISTHMUS_SOURCE_DIR "/docs/selection.md");
+// Reads every TOML block and every ISTHMUS_RULE of the documentation of selection.
+TEST_F(load, documentation_examples_are_valid) {
+  std::ifstream page(ISTHMUS_SOURCE_DIR "/docs/reference/configuration.md");
   std::string block;
   bool inside = false;
   int blocks = 0;
@@ -304,11 +303,11 @@ TEST_F(load, the_documentation_is_valid) {
       set("ISTHMUS_RULE", nullptr);
     }
   }
-  EXPECT_EQ(blocks, 2);
+  EXPECT_EQ(blocks, 3);
 }
 
-// Whatever is done to a file, it is read or refused with a place, and nothing else happens.
-TEST_F(load, damaged_files_are_refused_politely) {
+// Damaged files are either read or rejected with a location; nothing else happens.
+TEST_F(load, damaged_files_have_a_located_error) {
   std::ifstream stream(ISTHMUS_SOURCE_DIR "/examples/isthmus.toml");
   const std::string example((std::istreambuf_iterator<char>(stream)), {});
   std::mt19937 random(1);

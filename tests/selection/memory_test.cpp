@@ -1,4 +1,4 @@
-// [memory] and ISTHMUS_MEMORY_*: what each source adds to the ones before.
+// [memory] and ISTHMUS_MEMORY_*: merging of sources.
 #include "selection/support.hpp"
 
 namespace isthmus::selection {
@@ -14,10 +14,10 @@ TEST_F(memory, defaults_try_the_driver_before_sycl) {
   EXPECT_EQ(settings.providers_source, "default, memory.provider");
   EXPECT_TRUE(settings.pool);
   EXPECT_EQ(settings.pool_max_bytes, std::uint64_t{64} << 20U);
-  EXPECT_FALSE(settings.pool_keep_bytes.has_value()) << "by the device's memory";
+  EXPECT_FALSE(settings.pool_keep_bytes.has_value()) << "depends on the memory of the device";
 }
 
-TEST_F(memory, names_replace_the_order_and_a_minus_takes_out) {
+TEST_F(memory, names_replace_the_order_and_minus_removes) {
   write("isthmus.toml", "[memory]\nprovider = [\"sycl\", \"direct\"]\npool_max_bytes = \"1M\"\n");
   EXPECT_EQ(load_configuration(nullptr).memory.providers, (names{"sycl", "direct"}));
   EXPECT_EQ(load_configuration(nullptr).memory.pool_max_bytes, std::uint64_t{1} << 20U);
@@ -29,7 +29,7 @@ TEST_F(memory, names_replace_the_order_and_a_minus_takes_out) {
   EXPECT_EQ(load_configuration(nullptr).memory.providers, names{"umf"});
 }
 
-TEST_F(memory, the_source_of_the_order_is_the_line) {
+TEST_F(memory, source_of_the_order_is_recorded) {
   write("isthmus.toml", "[memory]\npool = false\nprovider = \"direct\"\n");
   const memory_settings settings = load_configuration(nullptr).memory;
   EXPECT_EQ(settings.providers_source, "config isthmus.toml:3, memory.provider");
@@ -49,7 +49,7 @@ TEST_F(memory, variables_are_checked) {
             "environment ISTHMUS_MEMORY_POOL: unknown pool \"off\"; allowed: false, true | ");
 }
 
-TEST_F(memory, ranks_may_differ_in_it) {
+TEST_F(memory, settings_can_differ_between_ranks) {
   const std::string before = load_configuration(nullptr).canonical();
   set("ISTHMUS_MEMORY_PROVIDER", "direct");
   EXPECT_EQ(load_configuration(nullptr).canonical(), before);

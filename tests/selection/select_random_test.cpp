@@ -1,6 +1,6 @@
-// select() against an oracle that shares no code with it: rules are drawn at random, written as text, read
-// through the environment's parser and selected from; the oracle looks at what was drawn, weakest rule
-// first, and keeps the last that matches.
+// Compares select() with an independent oracle. Random rules are formatted as text and parsed by the parser for
+// environment variables. The oracle evaluates the random values directly, weakest rule first, and keeps the
+// last match.
 #include <algorithm>
 #include <random>
 #include <set>
@@ -11,12 +11,12 @@
 namespace isthmus::selection {
 namespace {
 
-// What was drawn for one rule. Empty sets and absent ranges match everything.
+// The random values of one rule. Empty sets and absent ranges match everything.
 struct drawn_rule {
   std::set<int> collectives, platforms, datatypes;
   bool symmetric = false;
-  std::optional<std::pair<int, int>> ranks, nodes;               // both ends included
-  std::optional<std::pair<std::uint64_t, std::uint64_t>> bytes;  // end excluded
+  std::optional<std::pair<int, int>> ranks, nodes;               // inclusive
+  std::optional<std::pair<std::uint64_t, std::uint64_t>> bytes;  // the end is excluded
   int backend = 0;
 };
 
@@ -31,7 +31,7 @@ bool oracle_matches(const drawn_rule& r, const selection_query& q) {
   return true;
 }
 
-// Spelled here once more, so that a wrong name in the library cannot agree with itself.
+// Names are repeated here, so that the test detects wrong names in the library.
 const std::vector<std::string> collectives = {"broadcast", "reduce", "allreduce", "reduce_scatter",
                                               "allgather"};
 const std::vector<std::string> platforms = {"host", "cuda", "hip", "level_zero", "opencl"};
@@ -46,9 +46,9 @@ class generator {
 
   drawn_rule rule() {
     drawn_rule r;
-    r.collectives = some(5);
-    r.platforms = some(5);
-    r.datatypes = some(5);
+    r.collectives = random_subset(5);
+    r.platforms = random_subset(5);
+    r.datatypes = random_subset(5);
     r.symmetric = draw(0, 3) == 0;
     if (draw(0, 2) == 0) r.ranks = range();
     if (draw(0, 2) == 0) r.nodes = range();
@@ -68,11 +68,12 @@ class generator {
     q.memory = draw(0, 1) == 0 ? memory_kind::any : memory_kind::symmetric;
     q.ranks = draw(1, 9);
     q.nodes = draw(1, 9);
-    const drawn_rule& near = rules[static_cast<std::size_t>(draw(0, static_cast<int>(rules.size()) - 1))];
+    const drawn_rule& nearby_rule =
+        rules[static_cast<std::size_t>(draw(0, static_cast<int>(rules.size()) - 1))];
     if (draw(0, 9) == 0) return q;  // bytes unknown
     q.bytes = size();
-    if (near.bytes) {  // the edges are where mistakes are
-      const std::uint64_t first = near.bytes->first, end = near.bytes->second;
+    if (nearby_rule.bytes) {  // test the boundaries
+      const std::uint64_t first = nearby_rule.bytes->first, end = nearby_rule.bytes->second;
       const std::uint64_t edges[] = {first, end - 1, end, first == 0 ? 0 : first - 1};
       q.bytes = edges[draw(0, 3)];
     }
@@ -80,12 +81,12 @@ class generator {
   }
 
  private:
-  // Often nothing, so that filters of several kinds can match together.
-  std::set<int> some(int count) {
-    std::set<int> chosen;
-    if (draw(0, 2) != 0) return chosen;
-    for (int i = draw(1, 3); i > 0; --i) chosen.insert(draw(0, count - 1));
-    return chosen;
+  // Often empty, so that several kinds of filters can match at once.
+  std::set<int> random_subset(int count) {
+    std::set<int> members;
+    if (draw(0, 2) != 0) return members;
+    for (int i = draw(1, 3); i > 0; --i) members.insert(draw(0, count - 1));
+    return members;
   }
   std::pair<int, int> range() {
     const int first = draw(1, 8);
@@ -115,7 +116,7 @@ std::string text_of(const drawn_rule& r) {
 
 class random_rules : public configured {};
 
-TEST_F(random_rules, agree_with_the_oracle) {
+TEST_F(random_rules, match_the_oracle) {
   int won = 0, lost = 0, unavailable = 0;
   for (unsigned seed = 0; seed < 300; ++seed) {
     generator random(seed);
@@ -126,9 +127,9 @@ TEST_F(random_rules, agree_with_the_oracle) {
       text += text_of(drawn.back()) + ";";
     }
     set("ISTHMUS_RULE", text.c_str());
-    const configuration configuration = merge({read_environment()});
+    const configuration config = merge({read_environment()});
     ASSERT_EQ(config.rules.size(), drawn.size());
-    for (int asked = 0; asked < 100; ++asked) {
+    for (int query_index = 0; query_index < 100; ++query_index) {
       const selection_query query = random.any_query(drawn);
       const int missing = random.draw(0, backend_count - 1);
       int expected = -1;
@@ -139,17 +140,15 @@ TEST_F(random_rules, agree_with_the_oracle) {
       const auto available = [&](const std::string& backend, const std::string&) {
         return backend == "b" + std::to_string(missing) ? "missing" : nullptr;
       };
-      const bool trace = asked % 2 == 0;
-      const selection_decision result = select(configuration, query, available, trace);
-      const int actual =
-          result.winner == nullptr ? -1 : static_cast<int>(result.winner - config.rules.data());
-      ASSERT_EQ(actual, expected) << "seed " << seed << ", query " << asked << "\n"
-                                  << configuration.canonical();
+      const bool trace = query_index % 2 == 0;
+      const selection_decision result = select(config, query, available, trace);
+      const int actual = result.winner == nullptr ? -1 : static_cast<int>(result.winner - config.rules.data());
+      ASSERT_EQ(actual, expected) << "seed " << seed << ", query " << query_index << "\n" << config.canonical();
       ASSERT_EQ(result.rejections.size(), trace ? drawn.size() - (expected >= 0 ? 1 : 0) : 0);
       ++(expected >= 0 ? won : lost);
     }
   }
-  // The draw reaches all three outcomes often enough to mean something.
+  // All three outcomes must occur often enough.
   EXPECT_GT(won, 1000);
   EXPECT_GT(lost, 1000);
   EXPECT_GT(unavailable, 1000);

@@ -4,7 +4,7 @@
 namespace isthmus::selection {
 namespace {
 
-selection_rule from(std::initializer_list<std::pair<const char*, const char*>> fields) {
+selection_rule make_rule(std::initializer_list<std::pair<const char*, const char*>> fields) {
   selection_rule result;
   for (const auto& [field, value] : fields) set_field(result, field, value);
   finish_rule(result);
@@ -12,21 +12,23 @@ selection_rule from(std::initializer_list<std::pair<const char*, const char*>> f
   return result;
 }
 
-const char* everything(const std::string&, const std::string&) { return nullptr; }
+const char* supports_all(const std::string&, const std::string&) { return nullptr; }
 
-constexpr selection_query asked{ISTHMUS_ALLREDUCE, ISTHMUS_FLOAT32, ISTHMUS_PLATFORM_HOST, memory_kind::any, 4, 2, 4096};
+constexpr selection_query base_query{
+    ISTHMUS_ALLREDUCE, ISTHMUS_FLOAT32, ISTHMUS_PLATFORM_HOST, memory_kind::any, 4, 2, 4096};
 
-// The reason why the only rule loses against `asked`.
-std::string reason(std::initializer_list<std::pair<const char*, const char*>> fields, selection_query query = asked) {
-  configuration configuration;
-  config.rules = {from(fields)};
-  const selection_decision result = select(configuration, query, everything, true);
+// The reason why the only rule does not match the query.
+std::string reason(std::initializer_list<std::pair<const char*, const char*>> fields,
+                   selection_query query = base_query) {
+  configuration config;
+  config.rules = {make_rule(fields)};
+  const selection_decision result = select(config, query, supports_all, true);
   EXPECT_EQ(result.winner, nullptr);
-  EXPECT_EQ(result.reason, "none of 1 rules matches and has an available backend");
+  EXPECT_EQ(result.reason, "none of the 1 rules matches and has an available backend");
   return result.rejections.size() == 1 ? result.rejections[0].reason : "not one rejection";
 }
 
-TEST(select, says_which_filter_failed) {
+TEST(select, reason_names_the_failed_filter) {
   EXPECT_EQ(reason({{"collective", "reduce"}, {"use", "x"}}), "collective allreduce is not reduce");
   EXPECT_EQ(reason({{"collective", "send"}, {"collective", "reduce"}, {"use", "x"}}),
             "collective allreduce is not one of reduce, send");
@@ -43,41 +45,41 @@ TEST(select, says_which_filter_failed) {
   EXPECT_EQ(reason({{"bytes", "0..4K"}, {"use", "x"}}), "bytes 4096 is outside 0..4096");
 }
 
-TEST(select, a_byte_range_needs_bytes_that_all_ranks_know) {
-  selection_query unknown = asked;
+TEST(select, byte_range_requires_a_shared_size) {
+  selection_query unknown = base_query;
   unknown.bytes = std::nullopt;
   EXPECT_EQ(reason({{"bytes", "0.."}, {"use", "x"}}, unknown),
-            "bytes are not known to all ranks, the rule wants 0..");
+            "bytes are not known on all ranks, but the rule requires 0..");
 }
 
-TEST(select, an_open_range_has_no_end) {
-  selection_query huge = asked;
+TEST(select, open_range_has_no_upper_limit) {
+  selection_query huge = base_query;
   huge.bytes = std::numeric_limits<std::uint64_t>::max();
   huge.ranks = huge.nodes = std::numeric_limits<int>::max();
-  configuration configuration;
-  config.rules = {from({{"bytes", "1.."}, {"ranks", "1.."}, {"nodes", "2.."}, {"use", "x"}})};
-  EXPECT_EQ(select(configuration, huge, everything, false).winner, &config.rules[0]);
+  configuration config;
+  config.rules = {make_rule({{"bytes", "1.."}, {"ranks", "1.."}, {"nodes", "2.."}, {"use", "x"}})};
+  EXPECT_EQ(select(config, huge, supports_all, false).winner, &config.rules[0]);
 }
 
-TEST(select, symmetric_buffers_match_every_memory) {
-  selection_query symmetric = asked;
+TEST(select, symmetric_buffers_match_any_memory) {
+  selection_query symmetric = base_query;
   symmetric.memory = memory_kind::symmetric;
-  configuration configuration;
-  config.rules = {from({{"use", "x"}}), from({{"memory", "symmetric"}, {"use", "y"}})};
-  EXPECT_EQ(select(configuration, symmetric, everything, false).winner->backend, "y");
-  config.rules = {from({{"memory", "any"}, {"use", "x"}})};
-  EXPECT_EQ(select(configuration, symmetric, everything, false).winner->backend, "x");
+  configuration config;
+  config.rules = {make_rule({{"use", "x"}}), make_rule({{"memory", "symmetric"}, {"use", "y"}})};
+  EXPECT_EQ(select(config, symmetric, supports_all, false).winner->backend, "y");
+  config.rules = {make_rule({{"memory", "any"}, {"use", "x"}})};
+  EXPECT_EQ(select(config, symmetric, supports_all, false).winner->backend, "x");
 }
 
-TEST(select, trace_explains_every_other_rule) {
-  configuration configuration;
-  config.rules = {from({{"use", "mpi"}}), from({{"platform", "hip"}, {"use", "rccl"}}),
-                         from({{"use", "host"}}), from({{"use", "p2p:one_shot"}}),
-                         from({{"platform", "cuda"}, {"use", "nccl"}})};
+TEST(select, trace_explains_all_other_rules) {
+  configuration config;
+  config.rules = {make_rule({{"use", "mpi"}}), make_rule({{"platform", "hip"}, {"use", "rccl"}}),
+                  make_rule({{"use", "shm"}}), make_rule({{"use", "p2p:one_shot"}}),
+                  make_rule({{"platform", "cuda"}, {"use", "nccl"}})};
   const auto available = [](const std::string& backend, const std::string& algorithm) {
     return backend == "p2p" && algorithm == "one_shot" ? "no peer access" : nullptr;
   };
-  const selection_decision result = select(configuration, asked, available, true);
+  const selection_decision result = select(config, base_query, available, true);
   EXPECT_EQ(result.winner, &config.rules[2]);
   EXPECT_EQ(result.reason, "rule \"use=shm\" (test)");
   ASSERT_EQ(result.rejections.size(), 4u);
@@ -86,31 +88,31 @@ TEST(select, trace_explains_every_other_rule) {
   EXPECT_EQ(result.rejections[1].candidate, &config.rules[3]);
   EXPECT_EQ(result.rejections[1].reason, "backend p2p:one_shot is not available: no peer access");
   EXPECT_EQ(result.rejections[2].reason, "platform host is not hip");
-  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(result.rejections[i].unavailable, i == 1) << i;
-  EXPECT_EQ(result.rejections[3].reason, "it matches, but a later rule won");
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(result.rejections[i].is_unavailable, i == 1) << i;
+  EXPECT_EQ(result.rejections[3].reason, "matches, but a later rule takes precedence");
 
-  const selection_decision quiet = select(configuration, asked, available, false);
+  const selection_decision quiet = select(config, base_query, available, false);
   EXPECT_EQ(quiet.winner, result.winner);
   EXPECT_TRUE(quiet.rejections.empty());
 }
 
-TEST(select, asks_only_about_rules_that_match) {
-  configuration configuration;
-  config.rules = {from({{"use", "mpi"}}), from({{"use", "host"}}),
-                         from({{"platform", "cuda"}, {"use", "nccl"}})};
-  std::vector<std::string> asked_about;
+TEST(select, checks_availability_of_matching_rules_only) {
+  configuration config;
+  config.rules = {make_rule({{"use", "mpi"}}), make_rule({{"use", "shm"}}),
+                  make_rule({{"platform", "cuda"}, {"use", "nccl"}})};
+  std::vector<std::string> queried_backends;
   const auto record = [&](const std::string& backend, const std::string&) -> const char* {
-    asked_about.push_back(backend);
+    queried_backends.push_back(backend);
     return nullptr;
   };
-  select(configuration, asked, record, true);
-  EXPECT_EQ(asked_about, std::vector<std::string>{"host"});
+  select(config, base_query, record, true);
+  EXPECT_EQ(queried_backends, std::vector<std::string>{"shm"});
 }
 
-TEST(select, nothing_without_rules) {
-  const selection_decision result = select(configuration{}, asked, everything, true);
+TEST(select, no_rules_select_nothing) {
+  const selection_decision result = select(configuration{}, base_query, supports_all, true);
   EXPECT_EQ(result.winner, nullptr);
-  EXPECT_EQ(result.reason, "none of 0 rules matches and has an available backend");
+  EXPECT_EQ(result.reason, "none of the 0 rules matches and has an available backend");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Help for tests of the configuration: a folder of their own and an environment without ISTHMUS_*.
+// Test fixtures for the configuration: a temporary folder and an environment without ISTHMUS_* variables.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@
 
 namespace isthmus::selection {
 
-// A test that reads files and variables. It runs in an empty folder, which is also the user's
-// configuration folder, and puts everything back.
+// Fixture for tests that read files and variables. Runs in an empty folder, which is also the user's
+// configuration folder, and restores folder and environment.
 class configured : public ::testing::Test {
  protected:
   configured() : m_previous(std::filesystem::current_path()) {
@@ -65,7 +65,7 @@ class configured : public ::testing::Test {
   std::map<std::string, std::optional<std::string>> m_saved;
 };
 
-// What a call of `function` threw: "message | hint", with the status checked.
+// The error that `function` throws as "message | hint". Checks its status.
 template <typename Function>
 std::string error_of(Function&& function) {
   try {

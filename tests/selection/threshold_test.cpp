@@ -1,58 +1,59 @@
-// The SuCL paper's threshold and default backend (section 4.3), asked through select().
+// Threshold and default backend of the SuCL paper (section 4.3), tested through select().
 #include "selection/layer.hpp"
 #include "selection/support.hpp"
 
 namespace isthmus::selection {
 namespace {
 
-// The backend that an allreduce of `bytes` on `platform` takes when all but `missing` are available.
-std::string chosen(const configuration& config, isthmus_platform platform,
-                   std::optional<std::uint64_t> bytes, const std::string& missing = "") {
+// The backend selected for an allreduce of `bytes` on `platform` if all backends but `missing` are available.
+std::string selected_backend(const configuration& config, isthmus_platform platform,
+                             std::optional<std::uint64_t> bytes, const std::string& missing = "") {
   const selection_query query{ISTHMUS_ALLREDUCE, ISTHMUS_FLOAT32, platform, memory_kind::any, 4, 2, bytes};
   const auto available = [&](const std::string& backend, const std::string&) {
     return backend == missing ? "not installed" : nullptr;
   };
-  const selection_decision result = select(configuration, query, available, false);
+  const selection_decision result = select(config, query, available, false);
   return result.winner == nullptr ? "none" : result.winner->backend;
 }
 
-configuration configured_by(const std::string& text) {
+configuration parse_configuration(const std::string& text) {
   return merge({read_toml("default_backend = \"mpi\"\n[platform.cuda]\nbackend = \"nccl\"", "d", "default"),
                 read_toml(text, "f.toml", "config")});
 }
 
 TEST(threshold, positive_splits_by_size) {
-  const configuration split = configured_by("threshold = 4096");
-  EXPECT_EQ(chosen(split, ISTHMUS_PLATFORM_CUDA, 0), "hybrid");
-  EXPECT_EQ(chosen(split, ISTHMUS_PLATFORM_CUDA, 4095), "hybrid");
-  EXPECT_EQ(chosen(split, ISTHMUS_PLATFORM_CUDA, 4096), "nccl");
-  EXPECT_EQ(chosen(split, ISTHMUS_PLATFORM_CUDA, std::numeric_limits<std::uint64_t>::max()), "nccl");
-  EXPECT_EQ(chosen(split, ISTHMUS_PLATFORM_HOST, 1 << 20), "mpi");  // no vendor backend there
+  const configuration split = parse_configuration("threshold = 4096");
+  EXPECT_EQ(selected_backend(split, ISTHMUS_PLATFORM_CUDA, 0), "hybrid");
+  EXPECT_EQ(selected_backend(split, ISTHMUS_PLATFORM_CUDA, 4095), "hybrid");
+  EXPECT_EQ(selected_backend(split, ISTHMUS_PLATFORM_CUDA, 4096), "nccl");
+  EXPECT_EQ(selected_backend(split, ISTHMUS_PLATFORM_CUDA, std::numeric_limits<std::uint64_t>::max()), "nccl");
+  EXPECT_EQ(selected_backend(split, ISTHMUS_PLATFORM_HOST, 1 << 20), "mpi");  // no vendor backend
 }
 
-TEST(threshold, unknown_sizes_go_to_the_vendor) {
-  EXPECT_EQ(chosen(configured_by("threshold = 4096"), ISTHMUS_PLATFORM_CUDA, std::nullopt), "nccl");
+TEST(threshold, unknown_sizes_use_the_vendor_backend) {
+  EXPECT_EQ(selected_backend(parse_configuration("threshold = 4096"), ISTHMUS_PLATFORM_CUDA, std::nullopt),
+            "nccl");
 }
 
-TEST(threshold, zero_is_always_the_vendor) {
-  const configuration always = configured_by("threshold = 0");
-  EXPECT_EQ(chosen(always, ISTHMUS_PLATFORM_CUDA, 0), "nccl");
-  EXPECT_EQ(chosen(always, ISTHMUS_PLATFORM_CUDA, 1 << 30), "nccl");
+TEST(threshold, zero_always_uses_the_vendor_backend) {
+  const configuration always = parse_configuration("threshold = 0");
+  EXPECT_EQ(selected_backend(always, ISTHMUS_PLATFORM_CUDA, 0), "nccl");
+  EXPECT_EQ(selected_backend(always, ISTHMUS_PLATFORM_CUDA, 1 << 30), "nccl");
 }
 
-TEST(threshold, negative_is_always_mpi) {
-  const configuration never = configured_by("threshold = -1\n[platform.host]\nbackend = \"host\"");
+TEST(threshold, negative_always_uses_mpi) {
+  const configuration never = parse_configuration("threshold = -1\n[platform.host]\nbackend = \"shm\"");
   for (const isthmus_platform platform :
        {ISTHMUS_PLATFORM_CUDA, ISTHMUS_PLATFORM_HOST, ISTHMUS_PLATFORM_OPENCL}) {
     const char* mpi = platform == ISTHMUS_PLATFORM_CUDA ? "hybrid" : "mpi";
-    EXPECT_EQ(chosen(never, platform, 0), mpi);
-    EXPECT_EQ(chosen(never, platform, 1 << 30), mpi);
-    EXPECT_EQ(chosen(never, platform, std::nullopt), mpi);
+    EXPECT_EQ(selected_backend(never, platform, 0), mpi);
+    EXPECT_EQ(selected_backend(never, platform, 1 << 30), mpi);
+    EXPECT_EQ(selected_backend(never, platform, std::nullopt), mpi);
   }
 }
 
-TEST(threshold, expands_to_rules_with_their_place) {
-  const configuration split = configured_by("timeout_s = 1\nthreshold = \"64K\"\n[[rule]]\nuse = \"x\"");
+TEST(threshold, expands_to_rules_with_their_source) {
+  const configuration split = parse_configuration("timeout_s = 1\nthreshold = \"64K\"\n[[rule]]\nuse = \"x\"");
   EXPECT_EQ(texts(split.rules),
             (std::vector<std::string>{"use=mpi", "platform=cuda use=nccl", "platform=cuda use=nccl",
                                       "platform=cuda bytes=0..64K use=hybrid", "use=x"}));
@@ -62,7 +63,7 @@ TEST(threshold, expands_to_rules_with_their_place) {
                                       "config f.toml:3"}));
 }
 
-TEST(threshold, a_new_vendor_backend_keeps_an_earlier_threshold) {
+TEST(threshold, later_vendor_backend_keeps_the_threshold) {
   const configuration merged = merge({read_toml("threshold = 1024", "d", "default"),
                                       read_toml("[platform.hip]\nbackend = \"rccl\"", "f.toml", "config")});
   EXPECT_EQ(texts(merged.rules),
@@ -70,30 +71,31 @@ TEST(threshold, a_new_vendor_backend_keeps_an_earlier_threshold) {
   EXPECT_EQ(merged.rules[0].source, "config f.toml:2, platform.hip");
 }
 
-TEST(threshold, a_later_threshold_keeps_earlier_vendor_backends) {
-  const configuration merged = configured_by("threshold = 1024\n[platform.cuda]\nbackend = \"fast\"");
-  EXPECT_EQ(chosen(merged, ISTHMUS_PLATFORM_CUDA, 1024), "fast");
-  EXPECT_EQ(chosen(merged, ISTHMUS_PLATFORM_CUDA, 1024, "fast"), "nccl");  // the default's rule is below
+TEST(threshold, later_threshold_keeps_the_vendor_backends) {
+  const configuration merged = parse_configuration("threshold = 1024\n[platform.cuda]\nbackend = \"fast\"");
+  EXPECT_EQ(selected_backend(merged, ISTHMUS_PLATFORM_CUDA, 1024), "fast");
+  EXPECT_EQ(selected_backend(merged, ISTHMUS_PLATFORM_CUDA, 1024, "fast"), "nccl");  // the rule has precedence
 }
 
-TEST(threshold, the_largest) {
-  const configuration merged = configured_by("threshold = 9223372036854775807");
-  EXPECT_EQ(chosen(merged, ISTHMUS_PLATFORM_CUDA, (std::uint64_t{1} << 63) - 2), "hybrid");
-  EXPECT_EQ(chosen(merged, ISTHMUS_PLATFORM_CUDA, (std::uint64_t{1} << 63) - 1), "nccl");
+TEST(threshold, accepts_the_largest_value) {
+  const configuration merged = parse_configuration("threshold = 9223372036854775807");
+  EXPECT_EQ(selected_backend(merged, ISTHMUS_PLATFORM_CUDA, (std::uint64_t{1} << 63) - 2), "hybrid");
+  EXPECT_EQ(selected_backend(merged, ISTHMUS_PLATFORM_CUDA, (std::uint64_t{1} << 63) - 1), "nccl");
 }
 
-TEST(threshold, a_side_that_is_missing_gives_way_to_the_other) {
-  const configuration split = configured_by("threshold = 4096");
-  EXPECT_EQ(chosen(split, ISTHMUS_PLATFORM_CUDA, 1, "hybrid"), "nccl");
-  EXPECT_EQ(chosen(split, ISTHMUS_PLATFORM_CUDA, 4096, "nccl"), "mpi");
+TEST(threshold, missing_backend_falls_back_to_the_other_side) {
+  const configuration split = parse_configuration("threshold = 4096");
+  EXPECT_EQ(selected_backend(split, ISTHMUS_PLATFORM_CUDA, 1, "hybrid"), "nccl");
+  EXPECT_EQ(selected_backend(split, ISTHMUS_PLATFORM_CUDA, 4096, "nccl"), "mpi");
 }
 
-TEST(default_backend, takes_only_what_is_left) {
-  const configuration merged = configured_by("default_backend = \"tcp\"");
-  EXPECT_EQ(chosen(merged, ISTHMUS_PLATFORM_OPENCL, 64), "tcp");
-  EXPECT_EQ(chosen(merged, ISTHMUS_PLATFORM_CUDA, 64), "nccl");
-  EXPECT_EQ(chosen(merged, ISTHMUS_PLATFORM_CUDA, 64, "nccl"), "tcp");
-  EXPECT_EQ(chosen(merged, ISTHMUS_PLATFORM_OPENCL, 64, "tcp"), "mpi");  // the built-in one is still there
+TEST(default_backend, applies_only_without_other_rules) {
+  const configuration merged = parse_configuration("default_backend = \"tcp\"");
+  EXPECT_EQ(selected_backend(merged, ISTHMUS_PLATFORM_OPENCL, 64), "tcp");
+  EXPECT_EQ(selected_backend(merged, ISTHMUS_PLATFORM_CUDA, 64), "nccl");
+  EXPECT_EQ(selected_backend(merged, ISTHMUS_PLATFORM_CUDA, 64, "nccl"), "tcp");
+  EXPECT_EQ(selected_backend(merged, ISTHMUS_PLATFORM_OPENCL, 64, "tcp"),
+            "mpi");  // the built-in default still applies
 }
 
 }  // namespace

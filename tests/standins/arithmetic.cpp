@@ -10,7 +10,7 @@
 namespace standin {
 namespace {
 
-// A binary floating-point format that C++ 20 has no type for. Values travel through float.
+// A binary floating-point format that C++20 has no type for. Values are converted through float.
 template <typename Bits, int ExponentBits, int MantissaBits, bool HasInfinity>
 struct small_float {
   Bits bits;
@@ -33,23 +33,23 @@ struct small_float {
            std::ldexp(static_cast<float>(mantissa + (1 << MantissaBits)), exponent - bias - MantissaBits);
   }
 
-  // To nearest, ties to even; 8-bit formats saturate, wider ones overflow to infinity.
+  // Rounds to nearest, ties to even. 8-bit formats saturate, wider ones overflow to infinity.
   static small_float from(float value) {
     const Bits sign = std::signbit(value) ? sign_bit : Bits{0};
     if (std::isnan(value)) return {static_cast<Bits>(sign | nan_bits)};
     constexpr bool saturates = sizeof(Bits) == 1;
-    const Bits over = saturates ? largest : static_cast<Bits>(Bits{top} << MantissaBits);
+    const Bits overflow_bits = saturates ? largest : static_cast<Bits>(Bits{top} << MantissaBits);
     const float size = std::fabs(value);
-    if (std::isinf(size)) return {static_cast<Bits>(sign | over)};
+    if (std::isinf(size)) return {static_cast<Bits>(sign | overflow_bits)};
     int exponent = 0;
     std::frexp(size, &exponent);
     const int scale = (exponent - 1 < 1 - bias ? 1 - bias : exponent - 1) - MantissaBits;
     const double rounded = std::nearbyint(std::ldexp(static_cast<double>(size), -scale));
-    // Adding the biased exponent to the mantissa carries into the next binade by itself.
+    // Adding the biased exponent to the mantissa carries into the next binade.
     const long raw =
         static_cast<long>(rounded) + (static_cast<long>(scale + MantissaBits + bias - 1) << MantissaBits);
     if (rounded == 0) return {sign};
-    return {static_cast<Bits>(raw > largest ? sign | over : sign | static_cast<Bits>(raw))};
+    return {static_cast<Bits>(raw > largest ? sign | overflow_bits : sign | static_cast<Bits>(raw))};
   }
 };
 
@@ -63,7 +63,7 @@ struct is_small : std::false_type {};
 template <typename Bits, int Exponent, int Mantissa, bool Infinity>
 struct is_small<small_float<Bits, Exponent, Mantissa, Infinity>> : std::true_type {};
 
-// Calls `function` with a null pointer of the type behind a number.
+// Calls `function` with a null pointer of the type that the number stands for.
 template <typename Function>
 void with_type(int datatype, Function&& function) {
   switch (datatype) {
@@ -83,15 +83,15 @@ void with_type(int datatype, Function&& function) {
   }
 }
 
-// As the native library numbers them, then those that it lacks.
+// In the native library's numbering.
 constexpr const char* type_names[] = {"int8",    "uint8",    "int32",       "uint32",
                                       "int64",   "uint64",   "float16",     "float32",
                                       "float64", "bfloat16", "float8_e4m3", "float8_e5m2"};
 constexpr const char* op_names[] = {"sum", "prod", "max", "min", "avg"};
 
 int number_of(const std::string& name, const char* const* first, const char* const* last) {
-  for (const char* const* one = first; one != last; ++one)
-    if (name == *one) return static_cast<int>(one - first);
+  for (const char* const* candidate = first; candidate != last; ++candidate)
+    if (name == *candidate) return static_cast<int>(candidate - first);
   std::abort();
 }
 
@@ -102,7 +102,7 @@ void with_type(const std::string& datatype, Function&& function) {
   with_type(number_of(datatype, std::begin(type_names), std::end(type_names)), function);
 }
 
-// Integers wrap around: they are added and multiplied as unsigned.
+// Integers wrap around, because they are added and multiplied as unsigned.
 template <typename Value>
 Value apply(Value a, Value b, int op) {
   if constexpr (std::is_integral_v<Value>) {

@@ -18,7 +18,7 @@ namespace {
 struct control_state {
   std::mutex mutex;
   std::string calls;
-  std::map<std::string, std::pair<int, int>> failures;  // function -> calls left, code
+  std::map<std::string, std::pair<int, int>> failures;  // function -> (remaining calls, code)
   std::atomic<int> version{22809};
   std::atomic<bool> hang{false};
   std::atomic<int> live_communicators{0};
@@ -43,7 +43,7 @@ int record_call(const char* function) {
 }
 
 int reported_version() {
-  // Processes that a test starts are steered by their environment.
+  // The environment controls processes that a test starts.
   if (const char* version = std::getenv("STANDIN_VERSION")) return std::atoi(version);
   return control().version;
 }

@@ -1,9 +1,9 @@
-// What tests set, and what the stand-in recorded.
+// Settings of the tests, and the calls that the stand-in recorded.
 #pragma once
 
 namespace standin {
 
-// Records a native call. Returns the code that a test wants it to fail with, or 0.
+// Records a native call. Returns the failure code that a test requested for it, or 0.
 int record_call(const char* function);
 int reported_version();
 bool init_hangs();

@@ -1,4 +1,4 @@
-// The stand-in under the names of CUDA's driver, as far as Isthmus calls it.
+// The stand-in with the function names of the CUDA driver; only those that Isthmus uses.
 #include <atomic>
 #include <cstring>
 
@@ -19,10 +19,10 @@ struct location {
 };
 struct properties {
   int type, handle_types;
-  location where;
+  location target;
 };
 struct access_description {
-  location where;
+  location target;
   int flags;
 };
 
@@ -34,7 +34,7 @@ struct word_operation {
   std::uint64_t for_the_driver[2];
 };
 
-// A context is its device's ordinal behind a pointer's type; NULL is none.
+// A context is its device's ordinal, encoded as a pointer; NULL is none.
 void* context_of(int device) { return reinterpret_cast<void*>(static_cast<std::intptr_t>(device) + 1); }
 int device_of(void* context) { return static_cast<int>(reinterpret_cast<std::intptr_t>(context)) - 1; }
 
@@ -123,13 +123,13 @@ STANDIN_API int cuIpcCloseMemHandle(void* pointer) {
 STANDIN_API int cuMemGetAllocationGranularity(std::size_t* bytes, const void*, int) {
   return *bytes = granule, standin::success;
 }
-STANDIN_API int cuMemCreate(std::uint64_t* handle, std::size_t bytes, const properties* wanted,
+STANDIN_API int cuMemCreate(std::uint64_t* handle, std::size_t bytes, const properties* props,
                             unsigned long long) {
   return call(__func__, [=] {
-    if (bytes == 0 || bytes % granule != 0 || wanted->type != 1 || wanted->where.type != 1 ||
-        wanted->handle_types != 1)
+    if (bytes == 0 || bytes % granule != 0 || props->type != 1 || props->target.type != 1 ||
+        props->handle_types != 1)
       return static_cast<int>(standin::invalid_value);
-    return device_memory::get().create(handle, bytes, wanted->where.id);
+    return device_memory::get().create(handle, bytes, props->target.id);
   });
 }
 STANDIN_API int cuMemRelease(std::uint64_t handle) {
@@ -163,7 +163,7 @@ STANDIN_API int cuMemSetAccess(void* address, std::size_t bytes, const access_de
   return call(__func__, [=] {
     for (std::size_t i = 0; i < count; ++i) {
       const int code =
-          device_memory::get().set_access(address, bytes, access[i].where.id, access[i].flags == 3);
+          device_memory::get().set_access(address, bytes, access[i].target.id, access[i].flags == 3);
       if (code != standin::success) return code;
     }
     return static_cast<int>(standin::success);
@@ -178,7 +178,7 @@ STANDIN_API int cuStreamSynchronize(void* stream) { return standin::stream_synch
 STANDIN_API int cuStreamIsCapturing(void* stream, int* status) {
   return standin::stream_is_capturing(stream, status);
 }
-// One capture at a time, as far as tests say.
+// Tests use one capture at a time.
 STANDIN_API int cuStreamGetCaptureInfo(void* stream, int* status, std::uint64_t* id) {
   *id = 1;
   return standin::stream_is_capturing(stream, status);
@@ -217,8 +217,8 @@ STANDIN_API int cuStreamWriteValue32_v2(void* stream, void* word, std::uint32_t 
 }
 STANDIN_API int cuStreamWaitValue32_v2(void* stream, void* word, std::uint32_t value, unsigned flags) {
   return call(__func__, [=] {
-    const bool known = (flags & ~(1u << 30)) == 0;  // waits for >=, and may flush
-    return known ? standin::wait_word(stream, word, value) : static_cast<int>(standin::not_supported);
+    const bool is_supported = (flags & ~(1u << 30)) == 0;  // waits for >=, optionally with a flush
+    return is_supported ? standin::wait_word(stream, word, value) : static_cast<int>(standin::not_supported);
   });
 }
 STANDIN_API int cuStreamBatchMemOp_v2(void* stream, unsigned count, const word_operation* operations,

@@ -1,4 +1,5 @@
-// A stand-in for the CUDA and HIP runtimes: devices are host memory, a stream is a thread with a queue.
+// A stand-in for the CUDA and HIP runtimes: device memory is host memory, and a stream is a
+// thread with a queue.
 #include "device.hpp"
 
 #include <cstdio>
@@ -83,7 +84,8 @@ int event_record(void* handle, void* stream_handle) {
   }
   machine::get().resolve(stream_handle).submit([recorded_event, number] {
     const std::lock_guard lock(recorded_event->mutex);
-    if (number > recorded_event->reached) recorded_event->reached = number, recorded_event->when = std::chrono::steady_clock::now();
+    if (number > recorded_event->reached)
+      recorded_event->reached = number, recorded_event->reach_time = std::chrono::steady_clock::now();
     recorded_event->changed.notify_all();
   });
   return success;
@@ -94,34 +96,34 @@ int event_query(void* handle) {
   return recorded_event->reached == recorded_event->recorded ? success : not_ready;
 }
 int event_elapsed(float* milliseconds, void* from, void* to) {
-  std::chrono::steady_clock::time_point times[2];
+  std::chrono::steady_clock::time_point timestamps[2];
   for (int i = 0; i < 2; ++i) {
     const auto recorded_event = *static_cast<std::shared_ptr<event>*>(i == 0 ? from : to);
     const std::lock_guard lock(recorded_event->mutex);
     if (recorded_event->recorded == 0) return invalid_value;
     if (recorded_event->reached != recorded_event->recorded) return not_ready;
-    times[i] = recorded_event->when;
+    timestamps[i] = recorded_event->reach_time;
   }
-  *milliseconds = std::chrono::duration<float, std::milli>(times[1] - times[0]).count();
+  *milliseconds = std::chrono::duration<float, std::milli>(timestamps[1] - timestamps[0]).count();
   return success;
 }
 int event_synchronize(void* handle) {
   const auto recorded_event = *static_cast<std::shared_ptr<event>*>(handle);
   std::unique_lock lock(recorded_event->mutex);
-  const std::uint64_t until = recorded_event->recorded;
-  recorded_event->changed.wait(lock, [&] { return recorded_event->reached >= until; });
+  const std::uint64_t ticket = recorded_event->recorded;
+  recorded_event->changed.wait(lock, [&] { return recorded_event->reached >= ticket; });
   return success;
 }
 int stream_wait_event(void* stream_handle, void* handle) {
   const auto recorded_event = *static_cast<std::shared_ptr<event>*>(handle);
-  std::uint64_t until = 0;
+  std::uint64_t ticket = 0;
   {
     const std::lock_guard lock(recorded_event->mutex);
-    until = recorded_event->recorded;
+    ticket = recorded_event->recorded;
   }
-  machine::get().resolve(stream_handle).submit([recorded_event, until] {
+  machine::get().resolve(stream_handle).submit([recorded_event, ticket] {
     std::unique_lock lock(recorded_event->mutex);
-    recorded_event->changed.wait(lock, [&] { return recorded_event->reached >= until; });
+    recorded_event->changed.wait(lock, [&] { return recorded_event->reached >= ticket; });
   });
   return success;
 }

@@ -1,4 +1,4 @@
-// The runtime functions behind both names, cuda* and hip*; device_names.cpp.in spells them out.
+// The runtime functions for both prefixes, cuda* and hip*; device_names.cpp.in generates the names.
 #pragma once
 
 #include <cstddef>

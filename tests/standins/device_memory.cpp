@@ -22,7 +22,7 @@ std::size_t whole_pages(std::size_t bytes) {
   return (std::max<std::size_t>(bytes, 1) + page - 1) / page * page;
 }
 
-// The name carries the device to whoever imports the file.
+// The file name contains the device, for importing processes.
 int make_file(std::size_t bytes, int device) {
   const int file = memfd_create(("standin-device-" + std::to_string(device)).c_str(), MFD_CLOEXEC);
   if (file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) != 0) {
@@ -57,9 +57,9 @@ device_memory& device_memory::get() {
 }
 
 bool device_memory::fits(int device, std::size_t bytes) const {
-  const auto used = m_used.find(device);
-  const std::size_t taken = used == m_used.end() ? 0 : used->second;
-  return bytes <= m_capacity - std::min(m_capacity, taken);
+  const auto entry = m_used.find(device);
+  const std::size_t used_bytes = entry == m_used.end() ? 0 : entry->second;
+  return bytes <= m_capacity - std::min(m_capacity, used_bytes);
 }
 
 int device_memory::allocate(void** pointer, std::size_t bytes, int device) {
@@ -90,10 +90,10 @@ int device_memory::allocate_host(void** pointer, std::size_t bytes) {
 int device_memory::free(void* pointer) {
   if (pointer == nullptr) return success;
   const std::lock_guard lock(m_mutex);
-  const auto found = m_blocks.find(as_bytes(pointer));
-  if (found == m_blocks.end() || found->second.kind == block_kind::mapped) return invalid_value;
-  const block freed = found->second;
-  m_blocks.erase(found);
+  const auto entry = m_blocks.find(as_bytes(pointer));
+  if (entry == m_blocks.end() || entry->second.kind == block_kind::mapped) return invalid_value;
+  const block freed = entry->second;
+  m_blocks.erase(entry);
   if (freed.kind == block_kind::host) {
     std::free(pointer);
     return success;
@@ -106,14 +106,14 @@ int device_memory::free(void* pointer) {
 
 int device_memory::ipc_export(ipc_address* address, void* pointer) {
   const std::lock_guard lock(m_mutex);
-  const auto found = m_blocks.find(as_bytes(pointer));
-  if (found == m_blocks.end() || found->second.kind != block_kind::plain) return invalid_value;
-  *address = {getpid(), found->second.file, found->second.device, found->second.bytes};
+  const auto entry = m_blocks.find(as_bytes(pointer));
+  if (entry == m_blocks.end() || entry->second.kind != block_kind::plain) return invalid_value;
+  *address = {getpid(), entry->second.file, entry->second.device, entry->second.bytes};
   return success;
 }
 
 int device_memory::ipc_open(void** pointer, const ipc_address& address) {
-  if (address.pid == getpid()) return invalid_value;  // as on a device: a process can't open its own
+  if (address.pid == getpid()) return invalid_value;  // as on a device: a process cannot open its own handle
   const std::string path = "/proc/" + std::to_string(address.pid) + "/fd/" + std::to_string(address.file);
   const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (file < 0) return invalid_handle;
@@ -139,26 +139,26 @@ int device_memory::create(std::uint64_t* handle, std::size_t bytes, int device) 
   return success;
 }
 
-void device_memory::release_reference(std::map<std::uint64_t, physical>::iterator found) {
-  if (--found->second.references > 0) return;
-  if (!found->second.imported) m_used[found->second.device] -= found->second.bytes;
-  close(found->second.file);
-  m_physical.erase(found);
+void device_memory::release_reference(std::map<std::uint64_t, physical>::iterator entry) {
+  if (--entry->second.references > 0) return;
+  if (!entry->second.imported) m_used[entry->second.device] -= entry->second.bytes;
+  close(entry->second.file);
+  m_physical.erase(entry);
 }
 
 int device_memory::release(std::uint64_t handle) {
   const std::lock_guard lock(m_mutex);
-  const auto found = m_physical.find(handle);
-  if (found == m_physical.end()) return invalid_value;
-  release_reference(found);
+  const auto entry = m_physical.find(handle);
+  if (entry == m_physical.end()) return invalid_value;
+  release_reference(entry);
   return success;
 }
 
 int device_memory::export_file(int* file, std::uint64_t handle) {
   const std::lock_guard lock(m_mutex);
-  const auto found = m_physical.find(handle);
-  if (found == m_physical.end()) return invalid_value;
-  *file = fcntl(found->second.file, F_DUPFD_CLOEXEC, 0);
+  const auto entry = m_physical.find(handle);
+  if (entry == m_physical.end()) return invalid_value;
+  *file = fcntl(entry->second.file, F_DUPFD_CLOEXEC, 0);
   return *file < 0 ? invalid_handle : success;
 }
 
@@ -184,57 +184,57 @@ int device_memory::reserve(void** address, std::size_t bytes) {
 
 int device_memory::unreserve(void* address, std::size_t bytes) {
   const std::lock_guard lock(m_mutex);
-  const auto found = m_reserved.find(as_bytes(address));
+  const auto entry = m_reserved.find(as_bytes(address));
   const auto mapped = m_blocks.lower_bound(as_bytes(address));
-  if (found == m_reserved.end() || found->second != bytes ||
+  if (entry == m_reserved.end() || entry->second != bytes ||
       (mapped != m_blocks.end() && mapped->first < as_bytes(address) + bytes))
     return invalid_value;
-  m_reserved.erase(found);
+  m_reserved.erase(entry);
   munmap(address, bytes);
   return success;
 }
 
 int device_memory::map(void* address, std::size_t bytes, std::uint64_t handle) {
   const std::lock_guard lock(m_mutex);
-  const auto found = m_physical.find(handle);
+  const auto entry = m_physical.find(handle);
   const auto mapping = m_reserved.upper_bound(as_bytes(address));
-  if (found == m_physical.end() || mapping == m_reserved.begin() || bytes != found->second.bytes)
+  if (entry == m_physical.end() || mapping == m_reserved.begin() || bytes != entry->second.bytes)
     return invalid_value;
   const auto& [begin, reserved] = *std::prev(mapping);
   const auto next = m_blocks.lower_bound(as_bytes(address));
   if (as_bytes(address) + bytes > begin + reserved || find(address, 0) != nullptr ||
       (next != m_blocks.end() && next->first < as_bytes(address) + bytes))
     return invalid_value;
-  if (mmap(address, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, found->second.file, 0) == MAP_FAILED)
+  if (mmap(address, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, entry->second.file, 0) == MAP_FAILED)
     return out_of_memory;
-  ++found->second.references;
-  m_blocks[as_bytes(address)] = {block_kind::mapped, bytes, found->second.device, -1, handle, {}};
+  ++entry->second.references;
+  m_blocks[as_bytes(address)] = {block_kind::mapped, bytes, entry->second.device, -1, handle, {}};
   return success;
 }
 
 int device_memory::unmap(void* address, std::size_t bytes) {
   const std::lock_guard lock(m_mutex);
-  const auto found = m_blocks.find(as_bytes(address));
-  if (found == m_blocks.end() || found->second.kind != block_kind::mapped || found->second.bytes != bytes)
+  const auto entry = m_blocks.find(as_bytes(address));
+  if (entry == m_blocks.end() || entry->second.kind != block_kind::mapped || entry->second.bytes != bytes)
     return invalid_value;
-  release_reference(m_physical.find(found->second.physical));
-  m_blocks.erase(found);
+  release_reference(m_physical.find(entry->second.physical));
+  m_blocks.erase(entry);
   mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   return success;
 }
 
 int device_memory::set_access(void* address, std::size_t bytes, int device, bool allowed) {
   const std::lock_guard lock(m_mutex);
-  const auto found = m_blocks.find(as_bytes(address));
-  if (found == m_blocks.end() || found->second.kind != block_kind::mapped || found->second.bytes != bytes)
+  const auto entry = m_blocks.find(as_bytes(address));
+  if (entry == m_blocks.end() || entry->second.kind != block_kind::mapped || entry->second.bytes != bytes)
     return invalid_value;
-  const int owner = found->second.device;
+  const int owner = entry->second.device;
   if (device != owner && m_disconnected.contains({device, owner})) return invalid_device;
   if (allowed)
-    found->second.allowed.insert(device);
+    entry->second.allowed.insert(device);
   else
-    found->second.allowed.erase(device);
-  const int protection = found->second.allowed.empty() ? PROT_NONE : PROT_READ | PROT_WRITE;
+    entry->second.allowed.erase(device);
+  const int protection = entry->second.allowed.empty() ? PROT_NONE : PROT_READ | PROT_WRITE;
   return mprotect(address, bytes, protection) == 0 ? success : invalid_value;
 }
 
@@ -258,45 +258,47 @@ int device_memory::enable_peer(int device, int peer) {
 }
 
 const device_memory::block* device_memory::find(const void* pointer, std::size_t bytes) const {
-  auto after = m_blocks.upper_bound(as_bytes(pointer));
-  if (after == m_blocks.begin()) return nullptr;
-  --after;
-  const auto distance = static_cast<std::size_t>(as_bytes(pointer) - after->first);
-  return distance < after->second.bytes && bytes <= after->second.bytes - distance ? &after->second : nullptr;
+  auto next_block = m_blocks.upper_bound(as_bytes(pointer));
+  if (next_block == m_blocks.begin()) return nullptr;
+  --next_block;
+  const auto distance = static_cast<std::size_t>(as_bytes(pointer) - next_block->first);
+  return distance < next_block->second.bytes && bytes <= next_block->second.bytes - distance
+             ? &next_block->second
+             : nullptr;
 }
 
-// Mappings behind each other are one range to whoever may reach all of them.
+// Consecutive mappings form one range if all of them are accessible.
 bool device_memory::reachable(int device, const void* pointer, std::size_t bytes) {
   const std::lock_guard lock(m_mutex);
-  const block* found = find(pointer, 0);
-  if (found == nullptr) return true;  // the program's own memory
-  while (found != nullptr && found->kind == block_kind::mapped && found->allowed.contains(device)) {
+  const block* entry = find(pointer, 0);
+  if (entry == nullptr) return true;  // memory of the program
+  while (entry != nullptr && entry->kind == block_kind::mapped && entry->allowed.contains(device)) {
     if (find(pointer, bytes) != nullptr) return true;
-    const std::byte* const end = std::prev(m_blocks.upper_bound(as_bytes(pointer)))->first + found->bytes;
+    const std::byte* const end = std::prev(m_blocks.upper_bound(as_bytes(pointer)))->first + entry->bytes;
     bytes -= static_cast<std::size_t>(end - as_bytes(pointer));
     pointer = end;
-    found = find(pointer, 0);
+    entry = find(pointer, 0);
   }
-  return found != nullptr && found->kind != block_kind::mapped && find(pointer, bytes) != nullptr;
+  return entry != nullptr && entry->kind != block_kind::mapped && find(pointer, bytes) != nullptr;
 }
 
 bool device_memory::direct(int device, const void* pointer, std::size_t bytes) {
   const std::lock_guard lock(m_mutex);
-  const block* const found = find(pointer, bytes);
-  if (found == nullptr) return false;
-  switch (found->kind) {
+  const block* const entry = find(pointer, bytes);
+  if (entry == nullptr) return false;
+  switch (entry->kind) {
     case block_kind::host: return true;
-    case block_kind::mapped: return found->allowed.contains(device);
+    case block_kind::mapped: return entry->allowed.contains(device);
     case block_kind::imported: return true;
-    case block_kind::plain: return found->device == device || m_enabled.contains({device, found->device});
+    case block_kind::plain: return entry->device == device || m_enabled.contains({device, entry->device});
   }
   return false;
 }
 
 int device_memory::owner(const void* pointer) {
   const std::lock_guard lock(m_mutex);
-  const block* const found = find(pointer, 0);
-  return found == nullptr ? -2 : found->device;
+  const block* const entry = find(pointer, 0);
+  return entry == nullptr ? -2 : entry->device;
 }
 
 std::size_t device_memory::capacity(int) {
@@ -309,7 +311,7 @@ void device_memory::set_capacity(std::size_t bytes) {
   m_capacity = bytes;
 }
 
-std::size_t device_memory::used(int device) {
+std::size_t device_memory::bytes_in_use(int device) {
   const std::lock_guard lock(m_mutex);
   return m_used[device];
 }

@@ -1,6 +1,6 @@
-// Memory of the stand-in's devices: shared memory of this machine, so that processes really share what
-// they export. It knows which device owns which address and who may reach it, and refuses the rest: what
-// would fault on a device fails here, too.
+// Memory of the stand-in devices: shared memory of this machine, so that processes really share what they
+// export. It knows the owner of each address and which devices may access it. An access that would fault on a
+// device fails here as well.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace standin {
 
-struct ipc_address {  // what stands in a 64-byte interprocess handle
+struct ipc_address {  // contents of a 64-byte interprocess handle
   std::int64_t pid;
   std::int32_t file;
   std::int32_t device;
@@ -22,14 +22,14 @@ class device_memory {
  public:
   static device_memory& get();
 
-  // Plain memory, as cudaMalloc and cudaHostAlloc give it.
+  // Plain memory, as allocated by cudaMalloc and cudaHostAlloc.
   int allocate(void** pointer, std::size_t bytes, int device);
   int allocate_host(void** pointer, std::size_t bytes);
   int free(void* pointer);
   int ipc_export(ipc_address* address, void* pointer);
   int ipc_open(void** pointer, const ipc_address& address);
 
-  // Physical memory, named by a handle, apart from addresses.
+  // Physical memory with a handle, separate from addresses.
   int create(std::uint64_t* handle, std::size_t bytes, int device);
   int release(std::uint64_t handle);
   int export_file(int* file, std::uint64_t handle);
@@ -40,20 +40,21 @@ class device_memory {
   int unmap(void* address, std::size_t bytes);
   int set_access(void* address, std::size_t bytes, int device, bool allowed);
 
-  // Devices that see each other's memory (all, until a test says otherwise).
+  // Whether devices can access each other's memory (all can, unless a test changes it).
   bool connected(int device, int peer);
   void connect(int device, int peer, bool connected);
   int enable_peer(int device, int peer);
 
-  // A copy of `device` may touch the whole range. Plain memory of any device may be copied, as drivers do.
+  // Whether a copy on `device` may access the whole range. Plain memory of any device may be copied,
+  // as in real drivers.
   bool reachable(int device, const void* pointer, std::size_t bytes);
-  // A write or a wait may: plain memory of others needs enable_peer.
+  // Whether a write or wait may access it directly: plain memory of another device requires enable_peer.
   bool direct(int device, const void* pointer, std::size_t bytes);
   int owner(const void* pointer);  // -1: pinned host memory; -2: unknown
 
   std::size_t capacity(int device);
   void set_capacity(std::size_t bytes);
-  std::size_t used(int device);
+  std::size_t bytes_in_use(int device);
   std::size_t live();  // allocations of every kind, mappings and reservations
   void set_sharing(bool descriptors) { m_descriptors = descriptors; }
   bool has_descriptors() const { return m_descriptors; }
@@ -64,7 +65,7 @@ class device_memory {
     block_kind kind;
     std::size_t bytes;
     int device;
-    int file;  // of plain memory, for exports
+    int file;  // plain memory only, for exports
     std::uint64_t physical;
     std::set<int> allowed;  // mapped memory only
   };
@@ -76,7 +77,7 @@ class device_memory {
     int references;  // the handle and its mappings
   };
   const block* find(const void* pointer, std::size_t bytes) const;
-  void release_reference(std::map<std::uint64_t, physical>::iterator found);
+  void release_reference(std::map<std::uint64_t, physical>::iterator entry);
   bool fits(int device, std::size_t bytes) const;
 
   std::mutex m_mutex;

@@ -1,5 +1,5 @@
-// A stand-in for the drivers of CUDA and HIP, beside the runtimes of device.cpp: the same streams, events
-// and memory under the drivers' rules.
+// A stand-in for the CUDA and HIP drivers, in addition to the runtimes of device.cpp: the same streams, events
+// and memory, with the drivers' rules.
 #include "driver.hpp"
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 namespace standin {
 namespace {
 
-// What tests steer, and what was called.
+// Failure requests of tests, and the calls made.
 struct driver_log {
   std::mutex mutex;
   std::map<std::string, int> calls;
@@ -64,7 +64,7 @@ int pop_device(int* device) {
 
 int memory_info(std::size_t* free, std::size_t* total) {
   *total = device_memory::get().capacity(machine::current());
-  *free = *total - std::min(*total, device_memory::get().used(machine::current()));
+  *free = *total - std::min(*total, device_memory::get().bytes_in_use(machine::current()));
   return success;
 }
 
@@ -115,7 +115,7 @@ int write_word(void* stream_handle, void* word, std::uint32_t value) {
   return success;
 }
 
-// Waits until std::int32_t(*word - value) >= 0, as devices do.
+// Waits until std::int32_t(*word - value) >= 0, like devices.
 int wait_word(void* stream_handle, void* word, std::uint32_t value) {
   stream& queue = machine::get().resolve(stream_handle);
   if (!device_memory::get().direct(queue.device, word, sizeof value)) return invalid_value;
@@ -142,7 +142,7 @@ int words(void* stream_handle, const std::vector<word_step>& steps) {
   return success;
 }
 
-// Copies of a batch have no order: another one each time, so that whoever relies on one is found out.
+// Copies of a batch have no defined order. Shuffle them to expose code that relies on one.
 int copy_batch(void** to, void** from, const std::size_t* bytes, std::size_t count, void* stream_handle) {
   if (stream_handle == nullptr || count == 0) return invalid_value;
   stream& queue = machine::get().resolve(stream_handle);
@@ -202,8 +202,8 @@ void standin_fail_driver(const char* function, int nth, int code) {
 int standin_driver_calls(const char* function) {
   auto& state = standin::driver_state();
   const std::lock_guard lock(state.mutex);
-  const auto found = state.calls.find(function);
-  return found == state.calls.end() ? 0 : found->second;
+  const auto entry = state.calls.find(function);
+  return entry == state.calls.end() ? 0 : entry->second;
 }
 int standin_context_depth(void) { return static_cast<int>(standin::contexts().size()); }
 }

@@ -1,4 +1,4 @@
-// The driver's functions behind both families' names; cuda_driver.cpp and hip_driver.cpp spell them out.
+// The driver functions for both families; cuda_driver.cpp and hip_driver.cpp define the exported names.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ struct ipc_handle {
   char bytes[64];
 };
 
-// Records the call, fails it where a test wants that, else runs it.
+// Records the call. Fails it if a test requested that, else runs it.
 int enter_driver(const char* function);
 template <typename Body>
 int call(const char* function, Body&& body) {
@@ -27,7 +27,7 @@ int stream_is_capturing(void* stream, int* status);
 int fill(void* pointer, unsigned char value, std::size_t bytes, void* stream);
 int write_word(void* stream, void* word, std::uint32_t value);
 int wait_word(void* stream, void* word, std::uint32_t value);
-// Steps in order; a wait holds until the word has exactly that value.
+// Runs steps in order. A wait continues when the word has exactly that value.
 struct word_step {
   bool waits;
   std::uint32_t* word;
@@ -35,8 +35,8 @@ struct word_step {
 };
 int words(void* stream, const std::vector<word_step>& steps);
 int copy_batch(void** to, void** from, const std::size_t* bytes, std::size_t count, void* stream);
-// A module is what the stand-in compilers (runtime_compiler.cpp) make of a kernel; a real compiler's can be
-// loaded and not launched.
+// A module is the output of the stand-in compilers (runtime_compiler.cpp). The output of a real compiler can be
+// loaded but not launched.
 int exchange_capture_mode(int* mode);
 int load_module(void** module, const void* code);
 int find_kernel(void** kernel, void* module, const char* name);
@@ -49,7 +49,7 @@ int launch_kernel(void* kernel, const grid& blocks, const grid& threads, unsigne
 int device_name(char* text, int capacity, int device);
 int can_access_peer(int* can, int device, int peer);
 
-// The current device, as a stack of contexts.
+// The current device, with a stack of contexts.
 int push_device(int device);
 int pop_device(int* device);
 

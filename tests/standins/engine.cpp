@@ -21,15 +21,15 @@ struct pending_bytes {
   std::size_t remaining;
 };
 
-// All requests of one launch: transfers in both directions, then what is done with what arrived.
+// All requests of one launch: transfers in both directions, then the work on received data.
 class job {
  public:
   job(standin_comm& comm, std::vector<request> requests) : m_comm(comm), m_requests(std::move(requests)) {
-    const std::lock_guard lock(comm.turn_mutex);
+    const std::lock_guard lock(comm.ticket_mutex);
     m_ticket = comm.next_ticket++;
   }
   std::vector<void*> streams() const;
-  void wait_for_streams(std::size_t others);
+  void wait_for_streams(std::size_t other_ranks);
   void arrive();
   void wait_until_done();
   void run();
@@ -42,7 +42,7 @@ class job {
   void recv_from(int peer, char* data, std::size_t bytes) {
     if (bytes != 0) m_in[peer].push_back({data, bytes});
   }
-  void add_reduction(const request& call, bool sends, bool receives, bool scattered);
+  void add_reduction(const request& call, bool sends, bool receives, bool is_scattered);
   bool progress();
 
   standin_comm& m_comm;
@@ -53,27 +53,27 @@ class job {
   std::deque<std::vector<char>> m_scratch;
   std::mutex m_mutex;
   std::condition_variable m_changed;
-  std::size_t m_arrived = 0;
+  std::size_t m_arrivals = 0;
   bool m_done = false;
 };
 
 std::vector<void*> job::streams() const {
-  std::vector<void*> distinct;
+  std::vector<void*> unique_streams;
   for (const request& call : m_requests)
-    if (std::find(distinct.begin(), distinct.end(), call.stream) == distinct.end())
-      distinct.push_back(call.stream);
-  return distinct;
+    if (std::find(unique_streams.begin(), unique_streams.end(), call.stream) == unique_streams.end())
+      unique_streams.push_back(call.stream);
+  return unique_streams;
 }
 
 void job::arrive() {
   const std::lock_guard lock(m_mutex);
-  ++m_arrived;
+  ++m_arrivals;
   m_changed.notify_all();
 }
 
-void job::wait_for_streams(std::size_t others) {
+void job::wait_for_streams(std::size_t other_ranks) {
   std::unique_lock lock(m_mutex);
-  m_changed.wait(lock, [&] { return m_arrived >= others; });
+  m_changed.wait(lock, [&] { return m_arrivals >= other_ranks; });
 }
 
 void job::wait_until_done() {
@@ -81,12 +81,12 @@ void job::wait_until_done() {
   m_changed.wait(lock, [&] { return m_done; });
 }
 
-// Contributions of all ranks meet in scratch memory; each rank combines them in rank order.
-void job::add_reduction(const request& call, bool sends, bool receives, bool scattered) {
+// Each rank collects all contributions in scratch memory and combines them in rank order.
+void job::add_reduction(const request& call, bool sends, bool receives, bool is_scattered) {
   const std::size_t bytes = call.count * element_bytes(call.datatype);
   for (int peer = 0; peer < m_comm.size && sends; ++peer)
     if (call.kind != collective_kind::reduce || peer == call.root)
-      send_to(peer, call.send + (scattered ? static_cast<std::size_t>(peer) * bytes : 0), bytes);
+      send_to(peer, call.send + (is_scattered ? static_cast<std::size_t>(peer) * bytes : 0), bytes);
   if (!receives) return;
   m_scratch.emplace_back(bytes * static_cast<std::size_t>(m_comm.size));
   char* const all = m_scratch.back().data();
@@ -137,16 +137,16 @@ void job::prepare(const request& call) {
   }
 }
 
-// One round over all wires; true when something moved.
+// Polls all mailboxes once. Returns true if data moved.
 bool job::progress() {
-  bool moved = false;
+  bool has_moved = false;
   const auto move_queue = [&](std::deque<pending_bytes>& queue, auto&& move) {
     while (!queue.empty()) {
       pending_bytes& next = queue.front();
       const std::size_t bytes = move(next);
       next.data += bytes;
       next.remaining -= bytes;
-      moved = moved || bytes != 0;
+      has_moved = has_moved || bytes != 0;
       if (next.remaining != 0) return;
       queue.pop_front();
     }
@@ -161,19 +161,19 @@ bool job::progress() {
     });
   std::erase_if(m_out, [](const auto& item) { return item.second.empty(); });
   std::erase_if(m_in, [](const auto& item) { return item.second.empty(); });
-  return moved;
+  return has_moved;
 }
 
 void job::run() {
   const auto stop = [this] { return m_comm.abort_flag->load(); };
   {
-    std::unique_lock lock(m_comm.turn_mutex);
+    std::unique_lock lock(m_comm.ticket_mutex);
     while (m_comm.current_ticket != m_ticket && !stop())
-      m_comm.turn_changed.wait_for(lock, std::chrono::milliseconds(5));
+      m_comm.ticket_changed.wait_for(lock, std::chrono::milliseconds(5));
   }
   for (const request& call : m_requests) prepare(call);
   const int failure_code = partial_failure_code.exchange(0);
-  // Whoever waits long leaves the cores to those that it waits for.
+  // After a long wait, sleep and leave the cores to the peers.
   constexpr int polls_before_sleep = 200;
   for (int idle = 0; failure_code == 0 && !stop() && !(m_out.empty() && m_in.empty());) {
     idle = progress() ? 0 : idle + 1;
@@ -186,9 +186,9 @@ void job::run() {
   if (failure_code == 0 && !stop())
     for (const auto& finish : m_on_arrival) finish();
   {
-    const std::lock_guard lock(m_comm.turn_mutex);
+    const std::lock_guard lock(m_comm.ticket_mutex);
     if (m_comm.current_ticket <= m_ticket) m_comm.current_ticket = m_ticket + 1;
-    m_comm.turn_changed.notify_all();
+    m_comm.ticket_changed.notify_all();
   }
   const std::lock_guard lock(m_mutex);
   m_done = true;
@@ -197,7 +197,7 @@ void job::run() {
 
 using shared_job = std::shared_ptr<job>;
 
-// Submits a task that owns its share of the job.
+// Submits a task that shares ownership of the job.
 void submit(void* stream, const shared_job& work, void (*task)(job&)) {
   struct bound {
     shared_job work;
@@ -228,17 +228,17 @@ void launch(standin_comm& comm, std::vector<request> requests) {
   });
 }
 
-bool exchange(standin_comm& comm, const void* mine, void* all, std::size_t bytes) {
+bool exchange(standin_comm& comm, const void* own_data, void* all, std::size_t bytes) {
   for (int peer = 0; peer < comm.size; ++peer) {
-    const char* from = static_cast<const char*>(mine);
-    for (std::size_t sent = 0; sent < bytes;
-         sent += comm.boxes->box(comm.rank, peer).put(from + sent, bytes - sent))
+    const char* from = static_cast<const char*>(own_data);
+    for (std::size_t sent_bytes = 0; sent_bytes < bytes;
+         sent_bytes += comm.boxes->box(comm.rank, peer).put(from + sent_bytes, bytes - sent_bytes))
       if (comm.abort_flag->load()) return false;
   }
   for (int peer = 0; peer < comm.size; ++peer) {
     char* to = static_cast<char*>(all) + static_cast<std::size_t>(peer) * bytes;
-    for (std::size_t taken = 0; taken < bytes;
-         taken += comm.boxes->box(peer, comm.rank).take(to + taken, bytes - taken))
+    for (std::size_t received_bytes = 0; received_bytes < bytes;
+         received_bytes += comm.boxes->box(peer, comm.rank).take(to + received_bytes, bytes - received_bytes))
       if (comm.abort_flag->load()) return false;
   }
   return true;

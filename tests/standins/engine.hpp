@@ -1,4 +1,4 @@
-// Communicators of the stand-in and the operations that run on them.
+// Communicators of the stand-in and the operations on them.
 #pragma once
 
 #include <atomic>
@@ -47,12 +47,12 @@ struct standin_comm {
   int splits = 0;
   std::unique_ptr<mailboxes> boxes;
   std::shared_ptr<std::atomic<bool>> abort_flag = std::make_shared<std::atomic<bool>>(false);
-  std::atomic<int> async_error{0};  // what ncclCommGetAsyncError reports
-  std::thread setup;                 // of a non-blocking init or split
+  std::atomic<int> async_error{0};  // the result of ncclCommGetAsyncError
+  std::thread setup;                // runs a non-blocking init or split
 
-  // Operations of one communicator run in the order in which they were started, whatever their streams.
-  std::mutex turn_mutex;
-  std::condition_variable turn_changed;
+  // Operations of one communicator run in the order in which they were started, on any stream.
+  std::mutex ticket_mutex;
+  std::condition_variable ticket_changed;
   std::uint64_t next_ticket = 0, current_ticket = 0;
 
   ~standin_comm() {
@@ -60,13 +60,13 @@ struct standin_comm {
   }
 };
 
-// Starts requests that were issued together; they progress together on the streams that they name.
+// Starts requests that were issued together. They progress together on their streams.
 void launch(standin_comm& comm, std::vector<request> requests);
 
-// Exchanges one fixed-size record with every rank, in the calling thread; false when aborted.
-bool exchange(standin_comm& comm, const void* mine, void* all, std::size_t bytes);
+// Exchanges one fixed-size record with every rank, in the calling thread. Returns false if aborted.
+bool exchange(standin_comm& comm, const void* own_data, void* all, std::size_t bytes);
 
-// The next collective of this process stops half-way with this code; 0 is none.
+// Makes the next collective of this process fail halfway with this code; 0: none.
 extern std::atomic<int> partial_failure_code;
 
 }  // namespace standin

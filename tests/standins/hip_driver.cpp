@@ -1,5 +1,5 @@
-// The stand-in under the names that HIP adds to its runtime's (device_names.cpp.in), as far as Isthmus calls
-// them: no descriptors, no batches.
+// The stand-in with the functions that HIP has in addition to its runtime (device_names.cpp.in); only those
+// that Isthmus uses. There are no descriptors and no batches.
 #include "device.hpp"
 #include "device_memory.hpp"
 #include "driver.hpp"

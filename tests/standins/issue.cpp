@@ -1,3 +1,5 @@
+#include "issue.hpp"
+
 #include <atomic>
 #include <functional>
 #include <thread>
@@ -5,17 +7,16 @@
 #include <vector>
 
 #include "control.hpp"
-#include "issue.hpp"
 
 namespace standin {
 namespace {
 
 enum result : int { success = 0, internal_error = 3, invalid_argument = 4, invalid_usage = 5 };
 
-// The group that the calling thread has open: requests by communicator, in order of first use.
+// The open group of the calling thread: requests by communicator, in order of first use.
 struct group_state {
   int depth = 0;
-  int error = 0;  // of a call inside: nothing of the group starts
+  int error = 0;  // error of a call inside the group: nothing starts
   std::vector<std::pair<standin_comm*, std::vector<request>>> work;
   std::vector<std::function<int()>> setups;
 };
@@ -25,15 +26,15 @@ group_state& open_group() {
   return instance;
 }
 
-// As NCCL's own check of arguments.
+// Same checks as NCCL's.
 bool is_invalid(const standin_comm& comm, const request& call) {
-  constexpr int datatypes = 12, operations = 6;  // one operation of the program's
+  constexpr int datatypes = 12, operations = 6;  // one user-defined operation
   const bool missing = call.send == nullptr && call.recv == nullptr && call.count != 0;
   return call.datatype < 0 || call.datatype >= datatypes || call.op < 0 || call.op >= operations ||
          call.root < 0 || call.root >= comm.size || missing;
 }
 
-// Communicators that one thread makes meet each other.
+// Communicators that one thread creates wait for each other, so each gets a thread.
 int run_setups(std::vector<std::function<int()>> setups) {
   std::atomic<int> first{success};
   {

@@ -1,4 +1,4 @@
-// How the native entry points hand a call to the engine.
+// The interface between the native entry points and the engine.
 #pragma once
 
 #include <functional>
@@ -10,12 +10,13 @@ namespace standin {
 // Records the call, then starts it or adds it to the calling thread's open group.
 int issue(const char* function, void* comm, request call);
 
-// Keeps the making of a communicator for the end of the calling thread's group; false: none is open.
+// Defers the creation of a communicator to the end of the calling thread's group. Returns false if
+// no group is open.
 bool defer(std::function<int()> setup);
 
-// The calling thread's group. The end of the outermost one starts what was issued in it.
+// The group of the calling thread. Ending the outermost group starts its calls.
 int start_group();
 int end_group(const char* function);
-int simulate_group_end();  // nothing of it starts
+int simulate_group_end();  // nothing in it starts
 
 }  // namespace standin

@@ -1,4 +1,5 @@
-// Devices of the stand-in: a stream is a thread with a queue, an event a counter. Internal to the library.
+// Devices of the stand-ins: a stream is a thread with a queue, and an event is a counter.
+// Internal to the library.
 #pragma once
 
 #include <atomic>
@@ -29,7 +30,7 @@ enum result : int {
   capture_unsupported = 900
 };
 
-// Runs tasks in order in a thread of its own, as a device does.
+// Runs tasks in order in a separate thread, like a device.
 class stream {
  public:
   explicit stream(int device, unsigned flags = 0) : device(device), flags(flags), m_thread([this] { run(); }) {}
@@ -51,16 +52,16 @@ class stream {
   }
   void synchronize() {
     std::unique_lock lock(m_mutex);
-    const std::uint64_t until = m_submitted;
-    m_changed.wait(lock, [&] { return m_completed >= until; });
+    const std::uint64_t ticket = m_submitted;
+    m_changed.wait(lock, [&] { return m_completed >= ticket; });
   }
   bool idle() {
     const std::lock_guard lock(m_mutex);
     return m_completed == m_submitted;
   }
   const int device;
-  const unsigned flags;                // 1: does not wait for the default stream
-  std::atomic<bool> capturing{false};  // as tests say; nothing is recorded
+  const unsigned flags;                // 1: not synchronized with the default stream
+  std::atomic<bool> capturing{false};  // set by tests; nothing is recorded
 
  private:
   void run() {
@@ -86,12 +87,13 @@ class stream {
   std::thread m_thread;
 };
 
-// Marks a point of a stream. Its handle is a pointer to a shared_ptr: it may be destroyed while awaited.
+// Marks a position in a stream. The handle is a pointer to a shared_ptr, so an event can be destroyed while a
+// thread waits for it.
 struct event {
   std::mutex mutex;
   std::condition_variable changed;
   std::uint64_t recorded = 0, reached = 0;
-  std::chrono::steady_clock::time_point when;  // it was reached last
+  std::chrono::steady_clock::time_point reach_time;  // time at which it was last reached
 };
 
 class machine {
@@ -117,12 +119,12 @@ class machine {
     std::shared_ptr<stream> removed;
     {
       const std::lock_guard lock(m_mutex);
-      const auto found = m_streams.find(target);
-      if (found == m_streams.end()) return false;
-      removed = std::move(found->second);
-      m_streams.erase(found);
+      const auto entry = m_streams.find(target);
+      if (entry == m_streams.end()) return false;
+      removed = std::move(entry->second);
+      m_streams.erase(entry);
     }
-    removed->synchronize();  // everything submitted is done
+    removed->synchronize();  // wait for all submitted tasks
     return true;
   }
   int streams() {
@@ -138,7 +140,7 @@ class machine {
     if (new_stream == nullptr) new_stream = std::make_shared<stream>(current());
     return *new_stream;
   }
-  // Waits for every stream of a device; others may be made and destroyed meanwhile.
+  // Waits for every stream of a device. Streams may be created and destroyed meanwhile.
   void synchronize(int device) {
     std::set<std::shared_ptr<stream>> all;
     {
@@ -151,8 +153,8 @@ class machine {
   }
   int bus_of(int device) {
     const std::lock_guard lock(m_mutex);
-    const auto found = m_aliases.find(device);
-    return found == m_aliases.end() ? device : found->second;
+    const auto entry = m_aliases.find(device);
+    return entry == m_aliases.end() ? device : entry->second;
   }
   void alias(int a, int b) {
     const std::lock_guard lock(m_mutex);

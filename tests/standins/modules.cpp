@@ -1,5 +1,5 @@
-// Kernels of the stand-in devices: what a launch of the reduction kernel must do, from its definition, in plain
-// C++ that shares nothing with the kernel.
+// Kernels of the stand-in devices: a plain C++ implementation of the reduction kernel's definition that shares
+// no code with the kernel.
 #include <cstring>
 #include <memory>
 #include <sstream>
@@ -17,16 +17,17 @@ namespace {
 using isthmus::copy_engine::reduction_arguments;
 
 struct module {
-  int device;  // it is of that device's context
+  int device;  // device of the module's context
   std::string entry, datatype, op;
 };
 
 bool is_reachable(const stream& target, const reduction_arguments& reduction, std::size_t bytes) {
   device_memory& memory = device_memory::get();
   const std::size_t rows = reduction.row_bytes * static_cast<std::size_t>(reduction.size - 2) + bytes;
-  return memory.direct(target.device, reduction.others, rows) && memory.direct(target.device, reduction.own, bytes) &&
+  return memory.direct(target.device, reduction.peer_contributions, rows) &&
+         memory.direct(target.device, reduction.own, bytes) &&
          memory.direct(target.device, reduction.result, bytes) && reduction.row_bytes % 16 == 0 &&
-         reinterpret_cast<std::uintptr_t>(reduction.others) % 16 == 0;
+         reinterpret_cast<std::uintptr_t>(reduction.peer_contributions) % 16 == 0;
 }
 
 }  // namespace
@@ -54,7 +55,7 @@ int load_module(void** handle, const void* code) {
   return *handle = new_module.release(), success;
 }
 
-// A module has one kernel; its handle serves for both.
+// A module has one kernel and the same handle is used for both.
 int find_kernel(void** kernel, void* module_handle, const char* name) {
   constexpr int not_found = 500;
   const auto* new_module = static_cast<module*>(module_handle);
@@ -69,10 +70,12 @@ int launch_kernel(void* kernel, const grid& blocks, const grid& threads, unsigne
   const module loaded = *static_cast<module*>(kernel);
   reduction_arguments reduction{};
   std::memcpy(&reduction, arguments[0], sizeof reduction);
-  if (loaded.entry.empty() || loaded.device != target.device || blocks.x == 0 || threads.x == 0 || threads.x > 1024)
+  if (loaded.entry.empty() || loaded.device != target.device || blocks.x == 0 || threads.x == 0 ||
+      threads.x > 1024)
     return invalid_value;
   const std::size_t bytes = reduction.count * element_bytes(loaded.datatype);
-  if (reduction.size < 2 || reduction.rank < 0 || reduction.rank >= reduction.size || !is_reachable(target, reduction, bytes))
+  if (reduction.size < 2 || reduction.rank < 0 || reduction.rank >= reduction.size ||
+      !is_reachable(target, reduction, bytes))
     return invalid_value;
   target.submit([=] { reduce(reduction, loaded.datatype, loaded.op); });
   return success;

@@ -1,4 +1,4 @@
-// The C interface of NCCL, which is RCCL's too, on the stand-in's engine.
+// The C interface of NCCL and RCCL on the stand-in engine.
 #include <climits>
 #include <cstdint>
 #include <cstdio>
@@ -6,14 +6,14 @@
 #include <fstream>
 #include <utility>
 
-#include "engine.hpp"
-#include "standin.h"
 #include "control.hpp"
+#include "engine.hpp"
 #include "issue.hpp"
+#include "standin.h"
 
-using standin::standin_comm;
 using standin::collective_kind;
 using standin::request;
+using standin::standin_comm;
 
 namespace {
 
@@ -38,13 +38,13 @@ void apply_config(standin_comm& comm, const config* requested) {
   if (requested->split_share != INT_MIN) comm.shares_resources = requested->split_share != 0;
 }
 
-// Runs `work` now or, on a non-blocking communicator, in the background of `reporter`.
-int in_background(standin_comm& reporter, std::function<int()> work) {
+// Runs `work` now or, if `status_comm` is non-blocking, in its background thread.
+int in_background(standin_comm& status_comm, std::function<int()> work) {
   if (standin::defer(work)) return success;
-  if (reporter.blocking) return work();
-  if (reporter.setup.joinable()) reporter.setup.join();
-  reporter.async_error = in_progress;
-  reporter.setup = std::thread([&reporter, work = std::move(work)] { reporter.async_error = work(); });
+  if (status_comm.blocking) return work();
+  if (status_comm.setup.joinable()) status_comm.setup.join();
+  status_comm.async_error = in_progress;
+  status_comm.setup = std::thread([&status_comm, work = std::move(work)] { status_comm.async_error = work(); });
   return in_progress;
 }
 
@@ -56,20 +56,20 @@ int connect_ranks(standin_comm& comm) {
   return comm.boxes->wait_for_all(stop) ? success : internal_error;
 }
 
-// Who goes where in a split: every rank learns all colors and keys.
+// Splits a communicator: all ranks exchange their colors and keys.
 int split(standin_comm& parent, standin_comm* child, int color, int key, int number) {
   struct split_request {
     int color, key;
-  } mine{color, key};
+  } own_data{color, key};
   std::vector<split_request> all(static_cast<std::size_t>(parent.size));
-  if (!standin::exchange(parent, &mine, all.data(), sizeof(mine))) return internal_error;
+  if (!standin::exchange(parent, &own_data, all.data(), sizeof(own_data))) return internal_error;
   if (child == nullptr) return success;
   child->rank = child->size = 0;
   for (int rank = 0; rank < parent.size; ++rank) {
-    const split_request& other = all[static_cast<std::size_t>(rank)];
-    if (other.color != color) continue;
+    const split_request& peer_request = all[static_cast<std::size_t>(rank)];
+    if (peer_request.color != color) continue;
     ++child->size;
-    if (std::pair(other.key, rank) < std::pair(key, parent.rank)) ++child->rank;
+    if (std::pair(peer_request.key, rank) < std::pair(key, parent.rank)) ++child->rank;
   }
   child->name = parent.name + "-" + std::to_string(number) + "-" + std::to_string(color);
   return connect_ranks(*child);
@@ -82,7 +82,7 @@ standin_comm* as_comm(void* handle) { return static_cast<standin_comm*>(handle);
 using standin::issue;
 
 extern "C" {
-// Of the stand-in of the device, which this is linked with.
+// Defined in the device stand-in, which this library links.
 int cudaGetDevice(int* device);
 
 STANDIN_API int ncclGetVersion(int* version) { return *version = standin::reported_version(), success; }
@@ -93,7 +93,8 @@ STANDIN_API int ncclGetUniqueId(void* id) {
   std::ifstream("/dev/urandom", std::ios::binary).read(reinterpret_cast<char*>(secret), sizeof(secret));
   unique_id new_comm{};
   std::strcpy(new_comm.text, "isthmus-standin-");
-  for (const unsigned char byte : secret) std::snprintf(new_comm.text + std::strlen(new_comm.text), 3, "%02x", byte);
+  for (const unsigned char byte : secret)
+    std::snprintf(new_comm.text + std::strlen(new_comm.text), 3, "%02x", byte);
   std::memcpy(id, &new_comm, sizeof(new_comm));
   return success;
 }
@@ -126,10 +127,10 @@ STANDIN_API int ncclCommInitRankConfig(void** comm, int size, unique_id id, int 
   return in_background(*new_comm, [new_comm] { return connect_ranks(*new_comm); });
 }
 
-STANDIN_API int ncclCommSplit(void* handle, int color, int key, void** part, config* requested) {
+STANDIN_API int ncclCommSplit(void* handle, int color, int key, void** child_handle, config* requested) {
   if (const int code = standin::record_call("ncclCommSplit")) return code;
   standin_comm& parent = *as_comm(handle);
-  *part = nullptr;
+  *child_handle = nullptr;
   standin_comm* child = nullptr;
   if (color >= 0) {
     child = new standin_comm;
@@ -140,9 +141,9 @@ STANDIN_API int ncclCommSplit(void* handle, int color, int key, void** part, con
     if (parent.shares_resources) child->abort_flag = parent.abort_flag;
   }
   const int number = ++parent.splits;
-  return in_background(parent, [&parent, child, color, key, number, part] {
+  return in_background(parent, [&parent, child, color, key, number, child_handle] {
     const int code = split(parent, child, color, key, number);
-    if (code == success) *part = child;
+    if (code == success) *child_handle = child;
     return code;
   });
 }
@@ -158,10 +159,10 @@ STANDIN_API int ncclCommAbort(void* handle) {
   if (const int code = standin::record_call("ncclCommAbort")) return code;
   standin_comm* const comm = as_comm(handle);
   comm->abort_flag->store(true);
-  {  // what has started uses the communicator until it notices
-    std::unique_lock lock(comm->turn_mutex);
-    comm->turn_changed.wait_for(lock, std::chrono::seconds(5),
-                                [comm] { return comm->current_ticket >= comm->next_ticket; });
+  {  // running operations use the communicator until they notice the abort
+    std::unique_lock lock(comm->ticket_mutex);
+    comm->ticket_changed.wait_for(lock, std::chrono::seconds(5),
+                                  [comm] { return comm->current_ticket >= comm->next_ticket; });
   }
   delete comm;
   standin::count_communicators(-1);
@@ -184,7 +185,8 @@ STANDIN_API int ncclGroupEnd() { return standin::end_group("ncclGroupEnd"); }
 
 STANDIN_API int ncclBroadcast(const char* send, char* recv, size_t count, int datatype, int root, void* comm,
                               void* stream) {
-  return issue("ncclBroadcast", comm, {collective_kind::broadcast, send, recv, count, datatype, 0, root, stream});
+  return issue("ncclBroadcast", comm,
+               {collective_kind::broadcast, send, recv, count, datatype, 0, root, stream});
 }
 STANDIN_API int ncclReduce(const char* send, char* recv, size_t count, int datatype, int op, int root,
                            void* comm, void* stream) {
@@ -192,11 +194,13 @@ STANDIN_API int ncclReduce(const char* send, char* recv, size_t count, int datat
 }
 STANDIN_API int ncclAllReduce(const char* send, char* recv, size_t count, int datatype, int op, void* comm,
                               void* stream) {
-  return issue("ncclAllReduce", comm, {collective_kind::all_reduce, send, recv, count, datatype, op, 0, stream});
+  return issue("ncclAllReduce", comm,
+               {collective_kind::all_reduce, send, recv, count, datatype, op, 0, stream});
 }
 STANDIN_API int ncclReduceScatter(const char* send, char* recv, size_t count, int datatype, int op, void* comm,
                                   void* stream) {
-  return issue("ncclReduceScatter", comm, {collective_kind::reduce_scatter, send, recv, count, datatype, op, 0, stream});
+  return issue("ncclReduceScatter", comm,
+               {collective_kind::reduce_scatter, send, recv, count, datatype, op, 0, stream});
 }
 STANDIN_API int ncclAllGather(const char* send, char* recv, size_t count, int datatype, void* comm,
                               void* stream) {

@@ -1,4 +1,4 @@
-// What a launch of the reduction kernel must do, from the meaning of its arguments.
+// Reference implementation of the reduction kernel, from the definition of its arguments.
 #pragma once
 
 #include <cstring>
@@ -10,20 +10,21 @@
 
 namespace standin {
 
-// The own contribution and those of the others, which lie in rank order without it, combined in rank order.
-inline void reduce(const isthmus::copy_engine::reduction_arguments& what, const std::string& datatype,
+// Combines all contributions in rank order. The contributions of the other ranks are stored in rank order,
+// without the own one.
+inline void reduce(const isthmus::copy_engine::reduction_arguments& arguments, const std::string& datatype,
                    const std::string& op) {
-  const std::size_t bytes = what.count * element_bytes(datatype);
-  std::vector<char> rows(bytes * static_cast<std::size_t>(what.size));
-  const char* next = static_cast<const char*>(what.others);
-  for (int rank = 0; rank < what.size; ++rank) {
-    const bool own = rank == what.rank;
+  const std::size_t bytes = arguments.count * element_bytes(datatype);
+  std::vector<char> rows(bytes * static_cast<std::size_t>(arguments.size));
+  const char* next = static_cast<const char*>(arguments.peer_contributions);
+  for (int rank = 0; rank < arguments.size; ++rank) {
+    const bool own = rank == arguments.rank;
     if (bytes > 0)
       std::memcpy(rows.data() + bytes * static_cast<std::size_t>(rank),
-                  own ? static_cast<const char*>(what.own) : next, bytes);
-    if (!own) next += what.row_bytes;
+                  own ? static_cast<const char*>(arguments.own) : next, bytes);
+    if (!own) next += arguments.row_bytes;
   }
-  combine(rows.data(), what.size, what.count, datatype, op, static_cast<char*>(what.result));
+  combine(rows.data(), arguments.size, arguments.count, datatype, op, static_cast<char*>(arguments.result));
 }
 
 }  // namespace standin

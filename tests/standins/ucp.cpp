@@ -1,6 +1,6 @@
-// A UCX that reaches memory of the stand-in devices: the real library behind it moves that as the host memory
-// that it is. It wants to be told the kind of each buffer, and counts what comes out of devices and goes into
-// them.
+// A UCX that supports memory of the stand-in devices, on top of the real library, which moves it as
+// host memory. It checks that each buffer's memory type is specified, and counts the bytes that leave
+// and enter device memory.
 #include "ucp.h"
 
 #include <dlfcn.h>
@@ -25,21 +25,21 @@ namespace {
 
 standin_ucp_counters counters{};
 
-// The caches that rest on hooks in the driver's calls.
+// Caches that depend on hooks in driver calls.
 constexpr const char* caches[] = {"MEMTYPE_CACHE", "RCACHE_ENABLE"};
-constexpr unsigned no_caches = 0b11;  // a bit for each that is off
+constexpr unsigned no_caches = 0b11;  // one bit for each disabled cache
 std::mutex mutex;
-std::map<const void*, unsigned> caches_off;  // of configurations, and of all that is made of them
+std::map<const void*, unsigned> caches_off;  // for configurations and all objects created from them
 
-native_status inherit_cache_setting(const void* from, void* const* created, native_status status) {
+native_status inherit_cache_setting(const void* from, void* const* object, native_status status) {
   const std::lock_guard lock(mutex);
-  if (status == native_status::ok) caches_off[*created] = caches_off[from];
+  if (status == native_status::ok) caches_off[*object] = caches_off[from];
   return status;
 }
 
-bool has_caches(const void* part) {
+bool has_caches(const void* object) {
   const std::lock_guard lock(mutex);
-  return caches_off[part] != no_caches;
+  return caches_off[object] != no_caches;
 }
 
 template <typename Function>
@@ -56,19 +56,19 @@ bool is_device_memory(const void* buffer) {
 
 bool is_device_type(int type) { return type == cuda_memory || type == rocm_memory; }
 
-// What the real one is told.
-request_params as_host_buffer(const void* part, const void* buffer, std::size_t bytes, const request_params* original,
-                           std::size_t& counter) {
+// The parameters for the real library.
+request_params as_host_buffer(const void* object, const void* buffer, std::size_t bytes,
+                              const request_params* original, std::size_t& counter) {
   request_params params = *original;
   const bool is_named = (params.mask & request_has_memory_type) != 0;
   const bool is_device = is_device_memory(buffer);
   if (is_device != (is_named && is_device_type(params.memory_type))) {
-    std::fprintf(stderr, "stand-in of UCX: a buffer %s a device is named otherwise\n",
-                 is_device ? "of" : "outside of");
+    std::fprintf(stderr, "UCX stand-in: wrong memory type for a buffer in %s memory\n",
+                 is_device ? "device" : "host");
     std::abort();
   }
-  if (is_device && has_caches(part)) {  // as in a UCX whose module for these hooks can't be loaded
-    std::fputs("stand-in of UCX: its caches have not seen that a buffer of a device was allocated\n", stderr);
+  if (is_device && has_caches(object)) {  // as in a UCX that cannot load its module for these hooks
+    std::fputs("UCX stand-in: the caches have not seen the allocation of a device buffer\n", stderr);
     std::abort();
   }
   if (is_device) counter += bytes;
@@ -80,9 +80,11 @@ request_params as_host_buffer(const void* part, const void* buffer, std::size_t 
 
 extern "C" {
 
-STANDIN_API standin_ucp_counters standin_ucp_take_counters(void) { return std::exchange(counters, standin_ucp_counters{}); }
+STANDIN_API standin_ucp_counters standin_ucp_take_counters(void) {
+  return std::exchange(counters, standin_ucp_counters{});
+}
 
-// STANDIN_UCP_MINOR: its version.
+// STANDIN_UCP_MINOR overrides the minor version.
 STANDIN_API void ucp_get_version(unsigned* major, unsigned* minor, unsigned* release) {
   real<decltype(ucp_functions::get_version)>(__func__)(major, minor, release);
   if (const char* const version_override = std::getenv("STANDIN_UCP_MINOR"))
@@ -114,16 +116,19 @@ STANDIN_API native_status ucp_config_modify(void* config, const char* name, cons
 
 STANDIN_API native_status ucp_init_version(unsigned major, unsigned minor, const context_params* params,
                                            const void* config, void** context) {
-  return inherit_cache_setting(config, context,
-                 real<decltype(ucp_functions::init_version)>(__func__)(major, minor, params, config, context));
+  return inherit_cache_setting(
+      config, context,
+      real<decltype(ucp_functions::init_version)>(__func__)(major, minor, params, config, context));
 }
 
 STANDIN_API native_status ucp_worker_create(void* context, const worker_params* params, void** worker) {
-  return inherit_cache_setting(context, worker, real<decltype(ucp_functions::worker_create)>(__func__)(context, params, worker));
+  return inherit_cache_setting(context, worker,
+                               real<decltype(ucp_functions::worker_create)>(__func__)(context, params, worker));
 }
 
 STANDIN_API native_status ucp_ep_create(void* worker, const endpoint_params* params, void** endpoint) {
-  return inherit_cache_setting(worker, endpoint, real<decltype(ucp_functions::ep_create)>(__func__)(worker, params, endpoint));
+  return inherit_cache_setting(worker, endpoint,
+                               real<decltype(ucp_functions::ep_create)>(__func__)(worker, params, endpoint));
 }
 
 STANDIN_API native_status ucp_context_query(void* context, context_attributes* attributes) {
@@ -133,13 +138,13 @@ STANDIN_API native_status ucp_context_query(void* context, context_attributes* a
   return status;
 }
 
-// STANDIN_UCP_MUTE: what this process sends is lost, as where a machine can't be reached.
+// STANDIN_UCP_MUTE drops everything that this process sends, as if a machine were unreachable.
 STANDIN_API void* ucp_tag_send_nbx(void* endpoint, const void* buffer, std::size_t bytes, std::uint64_t tag,
                                    const request_params* original) {
   const request_params params = as_host_buffer(endpoint, buffer, bytes, original, counters.sent_bytes);
   if (is_device_memory(buffer) &&
-      (params.mask & request_no_immediate_completion) == 0) {  // as UCX 1.22 reads short messages
-    std::fputs("stand-in of UCX: a buffer of a device may be read at once, by the processor\n", stderr);
+      (params.mask & request_no_immediate_completion) == 0) {  // UCX 1.22 reads short messages on the CPU
+    std::fputs("UCX stand-in: the CPU may read a device buffer immediately\n", stderr);
     std::abort();
   }
   if (std::getenv("STANDIN_UCP_MUTE") != nullptr) return nullptr;

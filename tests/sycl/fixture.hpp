@@ -1,4 +1,4 @@
-// Several ranks in this process, on sub-devices of the CPU where it can be divided.
+// Several ranks in this process, on sub-devices of the CPU if it can be partitioned.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,8 +17,7 @@ namespace sycl_test {
 inline std::vector<sycl::device> devices(int count) {
   const sycl::device cpu{sycl::cpu_selector_v};
   const auto units = cpu.get_info<sycl::info::device::max_compute_units>();
-  const auto max_parts =
-      cpu.get_info<sycl::info::device::partition_max_sub_devices>();  // AdaptiveCpp: none
+  const auto max_parts = cpu.get_info<sycl::info::device::partition_max_sub_devices>();  // AdaptiveCpp: none
   if (count == 1 || units < static_cast<unsigned>(count) || max_parts < static_cast<unsigned>(count))
     return std::vector<sycl::device>(static_cast<std::size_t>(count), cpu);
   auto parts = cpu.create_sub_devices<sycl::info::partition_property::partition_equally>(
@@ -27,9 +26,10 @@ inline std::vector<sycl::device> devices(int count) {
   return parts;
 }
 
-// An out-of-order queue that lives as long as the process. Intel's OpenCL CPU runtime deadlocks when the last
-// reference to one of a sub-device goes while its last command retires: that command's thread then destroys the
-// command list and waits for itself (seen with 2026.22.10, a few times in a hundred on a busy machine).
+// An out-of-order queue that lives until the process ends. Intel's OpenCL CPU runtime deadlocks if the
+// last reference to a queue of a sub-device is released while its last command retires: the command's
+// thread destroys the command list and waits for itself (observed with 2026.22.10, in a few percent of
+// runs on a busy machine).
 inline sycl::queue persistent_queue(const sycl::context& context, const sycl::device& device) {
   static auto& queues = *new std::vector<sycl::queue>;
   static std::mutex mutex;
@@ -49,7 +49,7 @@ inline std::vector<int> random_ints(std::size_t count, unsigned seed) {
 
 constexpr int poison = 0x5a5a5a5a;
 
-// Ranks, and one queue and two USM arrays for each.
+// The ranks, each with one queue and two USM arrays.
 class ranks_of_one_process : public testing::Test {
  protected:
   static constexpr int size = 2;
@@ -73,14 +73,14 @@ class ranks_of_one_process : public testing::Test {
     }
   }
 
-  // Sum over ranks of element i, with the wrap of THE TABLE.
+  // The sum over ranks of element i, with Isthmus' integer wrapping.
   int sum(std::size_t i) const {
     unsigned total = 0;
     for (const auto& input : inputs) total += static_cast<unsigned>(input[i]);
     return static_cast<int>(total);
   }
 
-  // Runs body(rank) in a thread for each rank and hands failures on.
+  // Runs body(rank) in one thread per rank and rethrows the first failure.
   template <typename Body>
   void in_threads(Body body) {
     std::vector<std::exception_ptr> failures(size);
@@ -103,7 +103,7 @@ class ranks_of_one_process : public testing::Test {
   std::vector<std::vector<int>> inputs;
 };
 
-// The exception that `call` throws; fails the test when it throws none.
+// Returns the exception that `call` throws; fails the test if it throws none.
 template <typename Call>
 isthmus::exception thrown_by(Call&& call) {
   try {

@@ -1,5 +1,5 @@
-// The fused forms with products of the test's own on the CPU device, against float64: random data, poisoned
-// outputs, producers that are late at random.
+// Fused operations with products of the test on the CPU device, compared with float64: random data, poisoned
+// outputs and randomly delayed producers.
 #include <chrono>
 #include <cmath>
 #include <isthmus/sycl/fused.hpp>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
-// rows x cols, row-major and dense.
+// A dense row-major matrix of rows x cols.
 struct matrix {
   matrix(std::uint64_t rows, std::uint64_t cols) : rows(rows), cols(cols), values(rows * cols, nan) {}
   static matrix random(std::uint64_t rows, std::uint64_t cols, std::uint64_t seed) {
@@ -31,7 +31,7 @@ struct matrix {
   std::vector<float> values;
 };
 
-// A product in float64, term by term, and the sums of the terms' sizes.
+// A product in float64, term by term, with the sums of the absolute terms.
 class reference_product {
  public:
   reference_product(std::uint64_t rows, std::uint64_t cols)
@@ -40,13 +40,14 @@ class reference_product {
     m_sums[row * m_cols + col] += term;
     m_sizes[row * m_cols + col] += std::abs(term);
   }
-  // Adds `a`'s rows from `first` on times `b`.
+  // Adds the rows of `a` from `first` times `b`.
   void add_product(const matrix& a, std::uint64_t first, const matrix& b) {
     for (std::uint64_t row = 0; row < m_rows; ++row)
       for (std::uint64_t col = 0; col < m_cols; ++col)
         for (std::uint64_t i = 0; i < b.rows; ++i) add(row, col, a.at(first + row, i) * b.at(i, col));
   }
-  // Every element, with so many roundings of float32; one that nobody wrote is NaN and fails.
+  // Checks every element within `roundings` float32 roundings. An element that was not written is
+  // NaN and fails.
   void expect(const float* result, double roundings) const {
     for (std::size_t i = 0; i < m_sums.size(); ++i)
       ASSERT_LE(std::abs(static_cast<double>(result[i]) - m_sums[i]), roundings * 0x1p-24 * m_sizes[i])
@@ -59,7 +60,7 @@ class reference_product {
   std::uint64_t m_rows;
 };
 
-// USM that is NaN until somebody writes it, with one element behind it that nobody may write.
+// USM filled with NaN, with one guard element at the end that must not be written.
 class usm {
  public:
   usm(std::uint64_t elements, const sycl::queue& queue)
@@ -100,20 +101,20 @@ struct matrix_shape {
   std::uint32_t chunks;
 };
 const matrix_shape shapes[] = {{37, 19, 11, 1}, {37, 19, 11, 3}, {37, 19, 11, 100}, {1, 300, 2, 4},
-                        {8, 16, 1, 8},   {0, 5, 3, 2},    {5, 0, 3, 2}};
+                               {8, 16, 1, 8},   {0, 5, 3, 2},    {5, 0, 3, 2}};
 
 class fused : public ranks_of_one_process {
  protected:
   fused() {
-    for (const auto& each : comms) product_queues.push_back(persistent_queue(each.device()));
+    for (const auto& rank : comms) product_queues.push_back(persistent_queue(rank.device()));
   }
-  // Runs `work` on the queue after `after` and a random while.
+  // Runs `work` on the queue after `wait_events` and a random delay.
   template <typename Work>
-  static sycl::event submit_late(sycl::queue& queue, const isthmus::dependencies& after, std::mt19937& random,
-                                 Work work) {
+  static sycl::event submit_late(sycl::queue& queue, const isthmus::dependencies& wait_events,
+                                 std::mt19937& random, Work work) {
     const std::chrono::microseconds delay(random() % 2 == 0 ? 0 : random() % 2000);
     return queue.submit([&](sycl::handler& handler) {
-      handler.depends_on(after);
+      handler.depends_on(wait_events);
       host_task(handler, [=] {
         std::this_thread::sleep_for(delay);
         work();
@@ -121,15 +122,15 @@ class fused : public ranks_of_one_process {
     });
   }
   static void wait(const std::vector<sycl::event>& events) {
-    for (sycl::event each : events) each.wait();
+    for (sycl::event event : events) event.wait();
   }
 
   std::vector<sycl::queue> product_queues;  // out of order
 };
 
-// Every rank has n + rank columns of B, as in a column-parallel layer, C has values before (beta), its rows get
-// a bias; A is gathered in place or from elsewhere.
-TEST_F(fused, allgather_gemm) {
+// Every rank has n + rank columns of B, as in a column-parallel layer. C has initial values (beta), its rows
+// get a bias, and A is gathered in place or from a separate buffer.
+TEST_F(fused, allgather_gemm_matches_float64) {
   for (const matrix_shape& shape : shapes)
     for (const bool in_place : {false, true}) {
       SCOPED_TRACE(testing::Message() << shape.rows << " rows, k " << shape.k << ", chunks " << shape.chunks);
@@ -139,9 +140,9 @@ TEST_F(fused, allgather_gemm) {
                      before = matrix::random(a.rows, b.cols, 30 + r);
         std::mt19937 random(static_cast<unsigned>(r));
         sycl::queue& products = product_queues[r];
-        usm gathered(a.values.size(), products), elsewhere(shape.rows * shape.k, products);
+        usm gathered(a.values.size(), products), separate(shape.rows * shape.k, products);
         const std::uint64_t own_begin = r * shape.rows * shape.k;
-        float* own = in_place ? gathered.data() + own_begin : elsewhere.data();
+        float* own = in_place ? gathered.data() + own_begin : separate.data();
         const isthmus::row_shards shards(comms[r], queues[r], shape.rows, shape.k, shape.chunks);
         reference_product expected(a.rows, b.cols);
         expected.add_product(a, 0, b);
@@ -152,30 +153,30 @@ TEST_F(fused, allgather_gemm) {
           }
         std::vector<float> first;
         for (int repetition = 0; repetition < 3; ++repetition) {
-          gathered.poison(), elsewhere.poison();
+          gathered.poison(), separate.poison();
           std::vector<float> c = before.values;
-          const sycl::event produced = submit_late(products, {}, random, [&, own] {
+          const sycl::event produce_event = submit_late(products, {}, random, [&, own] {
             std::copy_n(a.values.data() + own_begin, shape.rows * shape.k, own);
           });
           const auto multiply = [&](const float* from, std::uint64_t row, std::uint64_t count,
-                                    const isthmus::dependencies& after) {
-            return submit_late(products, after, random, [=, &b, &bias, &c] {
+                                    const isthmus::dependencies& wait_events) {
+            return submit_late(products, wait_events, random, [=, &b, &bias, &c] {
               multiply_rows(from, count, b, &bias, 0.5, c.data() + row * b.cols);
             });
           };
-          wait(
-              isthmus::allgather_gemm(comms[r], queues[r], own, gathered.data(), shards, multiply, {produced}));
+          wait(isthmus::allgather_gemm(comms[r], queues[r], own, gathered.data(), shards, multiply,
+                                       {produce_event}));
           EXPECT_TRUE(std::equal(a.values.begin(), a.values.end(), gathered.data())) << "the gathered A";
           expected.expect(c.data(), 1.5);
           if (first.empty()) first = c;
-          EXPECT_EQ(c, first) << "the same inputs give the same bits";
+          EXPECT_EQ(c, first) << "equal inputs must give equal bits";
         }
       });
     }
 }
 
-// Every rank has k + rank columns of A and rows of B, as in a row-parallel layer; the own rows get a bias.
-TEST_F(fused, gemm_reduce_scatter) {
+// Every rank has k + rank columns of A and rows of B, as in a row-parallel layer. This rank's rows get a bias.
+TEST_F(fused, gemm_reduce_scatter_matches_float64) {
   for (const matrix_shape& shape : shapes) {
     SCOPED_TRACE(testing::Message() << shape.rows << " rows, k " << shape.k << ", chunks " << shape.chunks);
     std::vector<matrix> a, b;
@@ -197,26 +198,27 @@ TEST_F(fused, gemm_reduce_scatter) {
       for (int repetition = 0; repetition < 3; ++repetition) {
         matrix own_a(a[r].rows, a[r].cols);
         partial.poison(), c.poison();
-        const sycl::event produced = submit_late(products, {}, random, [&] { own_a.values = a[r].values; });
+        const sycl::event produce_event =
+            submit_late(products, {}, random, [&] { own_a.values = a[r].values; });
         const auto multiply = [&](std::uint64_t row, std::uint64_t count, float* to,
-                                  const isthmus::dependencies& after) {
+                                  const isthmus::dependencies& wait_events) {
           const matrix* added = shape.rows > 0 && row / shape.rows == r ? &bias : nullptr;
-          return submit_late(products, after, random, [=, &own_a, &b] {
+          return submit_late(products, wait_events, random, [=, &own_a, &b] {
             multiply_rows(own_a.values.data() + row * own_a.cols, count, b[r], added, 0, to);
           });
         };
         wait(isthmus::gemm_reduce_scatter(comms[r], queues[r], partial.data(), c.data(), shards, multiply,
-                                          {produced}));
-        expected.expect(c.data(), 3.5);  // each rank's product is rounded, and their sum
+                                          {produce_event}));
+        expected.expect(c.data(), 3.5);  // each product and the sum are rounded
         const std::vector<float> result(c.data(), c.data() + shape.rows * shape.n);
         if (first.empty()) first = result;
-        EXPECT_EQ(result, first) << "the same inputs give the same bits";
+        EXPECT_EQ(result, first) << "equal inputs must give equal bits";
       }
     });
   }
 }
 
-// ---- bad input -----------------------------------------------------------------------------------------
+// ---- invalid input -------------------------------------------------------------------------------------
 
 struct no_number {
   char bytes[3];
@@ -229,7 +231,7 @@ concept sums_products = requires(const isthmus::communicator& ranks, const sycl:
 static_assert(sums_products<float> && sums_products<sycl::half>);
 static_assert(!sums_products<no_number> && !sums_products<const float>);
 
-TEST_F(fused, ranks_with_other_shapes_all_hear_it) {
+TEST_F(fused, different_shapes_fail_on_all_ranks) {
   const struct {
     std::uint64_t rows, columns;
     std::uint32_t chunks;
@@ -251,7 +253,7 @@ TEST_F(fused, ranks_with_other_shapes_all_hear_it) {
     });
 }
 
-TEST_F(fused, shapes_that_cannot_be) {
+TEST_F(fused, invalid_shapes_are_rejected) {
   in_threads([&](std::size_t r) {
     const auto none = thrown_by([&] { isthmus::row_shards(comms[r], queues[r], 4, 8, 0); });
     EXPECT_NE(none.message().find("chunks = 0"), std::string::npos) << none.what();

@@ -1,9 +1,9 @@
-// Listing 3 of the paper, completed to a program (listing3.inc holds its lines).
+// Listing 3 of the paper as a complete program (listing3.inc has its lines).
 //
-// Two things stand around the paper's lines, which are compiled as they are:
-// - Line 5 asks for a GPU, which the SYCL standard lets throw where there is none. The listing is compiled
-//   inside a namespace whose own `sycl::gpu_selector_v` prefers a GPU and takes the CPU otherwise.
-// - The names that the listing leaves to the reader: buffer_size, buffer_offset, bcast_root and the kernel.
+// The paper's lines are compiled unchanged. Two additions make that possible:
+// - Line 5 requests a GPU, and the SYCL standard lets the selector throw if there is none. The listing is
+//   compiled in a namespace whose own `sycl::gpu_selector_v` prefers a GPU and otherwise selects the CPU.
+// - The names that the listing leaves open: buffer_size, buffer_offset, bcast_root and the kernel.
 #include <cstdio>
 #include <sccl.hpp>
 
@@ -22,8 +22,8 @@ constexpr std::size_t buffer_size = 1000;
 constexpr std::size_t buffer_offset = 0;
 constexpr int bcast_root = 0;
 
-// The root makes the data, the others something else. A host task stands for the kernel, because the
-// runtime here has no device compiler; it takes part in the same dependency graph.
+// The root writes the data, the others write something else. A host task replaces the kernel, because the
+// runtime here has no device compiler; it is part of the same dependency graph.
 void produce(sycl::buffer<int, 1>& buffer, sycl::handler& handler, int rank) {
   const sycl_test::host_task_accessor<int> data{buffer, handler};
   sycl_test::host_task(handler, [=] {

@@ -1,5 +1,5 @@
-// isthmus::memory on the CPU device and its sub-devices, each in a context of its own: blocks, the provider
-// that the front end registers, symmetric blocks, and copies on every path with targets poisoned first.
+// isthmus::memory on the CPU device and its sub-devices, each with its own context: blocks, the provider that
+// the front end registers, symmetric blocks, and copies on every path with poisoned destinations.
 #include <chrono>
 #include <cstring>
 #include <future>
@@ -22,7 +22,7 @@ bytes random_bytes(std::size_t count, unsigned seed) {
   return values;
 }
 
-// Two devices with a context and a queue each.
+// Two devices, each with a context and a queue.
 class sycl_memory : public testing::Test {
  protected:
   std::vector<sycl::device> m_devices = devices(2);
@@ -31,7 +31,7 @@ class sycl_memory : public testing::Test {
   sycl::queue m_second = persistent_queue(m_second_context, m_devices[1]);
 };
 
-TEST_F(sycl_memory, a_block_is_used_by_the_queue_that_it_was_made_for) {
+TEST_F(sycl_memory, queue_uses_its_block) {
   auto* data = memory::allocate<int>(m_first, 1000);
   const auto info = memory::query(data + 999);
   EXPECT_EQ(info.begin, data);
@@ -45,44 +45,46 @@ TEST_F(sycl_memory, a_block_is_used_by_the_queue_that_it_was_made_for) {
   EXPECT_EQ(memory::allocate<int>(m_first, 0), nullptr);
 }
 
-TEST_F(sycl_memory, an_array_frees_itself_once) {
-  memory::array<double> one(m_first, 100);
-  EXPECT_EQ(one.size_bytes(), 800U);
-  memory::array<double> other(std::move(one));
+TEST_F(sycl_memory, array_frees_its_block_once) {
+  memory::array<double> first(m_first, 100);
+  EXPECT_EQ(first.size_bytes(), 800U);
+  memory::array<double> second(std::move(first));
   EXPECT_EQ(isthmus_memory_live_blocks(), 1U);
-  other = {};
+  second = {};
   EXPECT_EQ(isthmus_memory_live_blocks(), 0U);
 }
 
-TEST_F(sycl_memory, misuse_is_reported) {
+TEST_F(sycl_memory, misuse_throws) {
   void* block = memory::allocate_bytes(m_first, 64, {.unpooled = true});
   memory::free(block, m_first);
-  const auto twice = thrown_by([&] { memory::free(block, m_first); });
-  EXPECT_EQ(twice.code(), ISTHMUS_ERROR_INVALID_ARGUMENT);
-  EXPECT_NE(std::string(twice.message()).find("was freed before"), std::string::npos) << twice.what();
-  const auto huge = thrown_by([&] { memory::allocate<double>(m_first, SIZE_MAX / 4); });
-  EXPECT_EQ(huge.code(), ISTHMUS_ERROR_INVALID_ARGUMENT);
-  const auto much = thrown_by([&] { memory::allocate_bytes(m_first, std::size_t{1} << 60); });
-  EXPECT_EQ(much.code(), ISTHMUS_ERROR_OUT_OF_MEMORY);
-  EXPECT_NE(std::string(much.message()).find("sycl could not allocate"), std::string::npos) << much.what();
+  const auto second_free = thrown_by([&] { memory::free(block, m_first); });
+  EXPECT_EQ(second_free.code(), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(second_free.message()).find("was already freed"), std::string::npos)
+      << second_free.what();
+  const auto overflow = thrown_by([&] { memory::allocate<double>(m_first, SIZE_MAX / 4); });
+  EXPECT_EQ(overflow.code(), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  const auto out_of_memory = thrown_by([&] { memory::allocate_bytes(m_first, std::size_t{1} << 60); });
+  EXPECT_EQ(out_of_memory.code(), ISTHMUS_ERROR_OUT_OF_MEMORY);
+  EXPECT_NE(std::string(out_of_memory.message()).find("sycl could not allocate"), std::string::npos)
+      << out_of_memory.what();
 }
 
-// The program's own run of this binary forces the provider (CMakeLists.txt), because it is read once.
-TEST_F(sycl_memory, sycl_serves_where_it_is_the_only_provider) {
+// CMakeLists.txt forces the provider in a separate run of this binary, because it is read once.
+TEST_F(sycl_memory, sycl_can_be_the_only_provider) {
   const char* forced = std::getenv("ISTHMUS_MEMORY_PROVIDER");
   if (forced == nullptr) GTEST_SKIP() << "needs ISTHMUS_MEMORY_PROVIDER=sycl";
   auto* data = memory::allocate<int>(m_first, 1000);
   EXPECT_STREQ(memory::query(data).provider, "sycl");
-  auto* alone = memory::allocate<int>(m_first, 1000, {.unpooled = true});
-  EXPECT_EQ(memory::query(alone).pooled, 0);
+  auto* separate = memory::allocate<int>(m_first, 1000, {.unpooled = true});
+  EXPECT_EQ(memory::query(separate).pooled, 0);
   m_first.fill(data, 5, 1000).wait();
-  m_first.memcpy(alone, data, 4000).wait();
-  EXPECT_EQ(alone[999], 5);
+  m_first.memcpy(separate, data, 4000).wait();
+  EXPECT_EQ(separate[999], 5);
   memory::free(data, m_first);
-  memory::free(alone, m_first);
+  memory::free(separate, m_first);
 }
 
-TEST_F(sycl_memory, symmetric_blocks_belong_to_ranks) {
+TEST_F(sycl_memory, symmetric_block_belongs_to_its_rank) {
   auto ranks = isthmus::communicator::create_all(m_devices, {.timeout_s = 20});
   std::vector<float*> blocks(2, nullptr);
   topology::run_on_each_rank(2, [&](int rank) {
@@ -111,14 +113,14 @@ struct copy_case {
   path way;
   std::size_t size, to_offset, from_offset;
 };
-void PrintTo(const copy_case& one, std::ostream* stream) {
-  *stream << "path " << static_cast<int>(one.way) << " size " << one.size << " offsets " << one.to_offset << " "
-          << one.from_offset;
+void PrintTo(const copy_case& parameters, std::ostream* stream) {
+  *stream << "path " << static_cast<int>(parameters.way) << " size " << parameters.size << " offsets "
+          << parameters.to_offset << " " << parameters.from_offset;
 }
 
 class copies : public sycl_memory, public testing::WithParamInterface<copy_case> {};
 
-TEST_P(copies, move_every_byte_and_no_other) {
+TEST_P(copies, copy_exactly_the_given_bytes) {
   const auto [way, size, to_offset, from_offset] = GetParam();
   const bytes source = random_bytes(size + from_offset + 100, 7);
   // USM of each side's own context, which the other context does not know.
@@ -146,7 +148,7 @@ INSTANTIATE_TEST_SUITE_P(
                     copy_case{path::staged, chunk, 1, 1}, copy_case{path::staged, chunk + 1, 0, 3},
                     copy_case{path::staged, 7 * chunk + 12345, 9, 2}));
 
-TEST_F(sycl_memory, copies_in_one_context_are_direct) {
+TEST_F(sycl_memory, copy_in_one_context_is_direct) {
   sycl::queue out = persistent_queue(m_first_context, m_devices[0]);
   const bytes source = random_bytes(100000, 8);
   auto* from = sycl::malloc_device<unsigned char>(100000, m_first);
@@ -161,7 +163,7 @@ TEST_F(sycl_memory, copies_in_one_context_are_direct) {
   sycl::free(to, m_first);
 }
 
-TEST_F(sycl_memory, a_direct_path_across_contexts_is_refused) {
+TEST_F(sycl_memory, direct_path_across_contexts_fails) {
   unsigned char local[2] = {1, 2};
   const auto refused =
       thrown_by([&] { memory::copy(m_second, local, m_first, local + 1, 1, {}, path::direct); });
@@ -170,7 +172,7 @@ TEST_F(sycl_memory, a_direct_path_across_contexts_is_refused) {
   EXPECT_EQ(memory::copy_path(m_second, local, m_first, local + 1, 1), path::host);
 }
 
-TEST_F(sycl_memory, overlapping_ranges_move_as_if_all_was_read_first) {
+TEST_F(sycl_memory, overlapping_copy_acts_as_memmove) {
   for (const path way : {path::automatic, path::staged}) {
     for (const long shift :
          {1L, 4097L, static_cast<long>(chunk) + 3, -1L, -4097L, -static_cast<long>(chunk) - 3}) {
@@ -188,39 +190,40 @@ TEST_F(sycl_memory, overlapping_ranges_move_as_if_all_was_read_first) {
   }
 }
 
-// Events in: the copy reads what a slow producer of the other context writes. Events out: a consumer of the
-// target's context reads what was copied, and the host never waits in between.
-TEST_F(sycl_memory, events_order_copies_of_out_of_order_queues) {
+// The copy waits for a slow producer in the other context. A consumer in the destination's context waits for
+// the copy. The host never waits in between.
+TEST_F(sycl_memory, events_order_copies) {
   for (const path way : {path::automatic, path::staged}) {
     const std::size_t size = chunk + 1000;
     const bytes source = random_bytes(size, 10);
-    memory::array<unsigned char> from(m_first, size), to(m_second, size), seen(m_second, size);
+    memory::array<unsigned char> from(m_first, size), to(m_second, size), result_copy(m_second, size);
     std::memset(from.data(), 1, size);
     std::memset(to.data(), 2, size);
     std::promise<void> returned;
-    std::future_status seen_returned{};
-    const sycl::event produced = m_first.submit([&](sycl::handler& handler) {
+    std::future_status wait_status{};
+    const sycl::event produce_event = m_first.submit([&](sycl::handler& handler) {
       unsigned char* target = from.data();
-      host_task(handler, [target, &source, &returned, &seen_returned] {
-        seen_returned = returned.get_future().wait_for(20s);
+      host_task(handler, [target, &source, &returned, &wait_status] {
+        wait_status = returned.get_future().wait_for(20s);
         std::copy(source.begin(), source.end(), target);
       });
     });
-    const sycl::event copied = memory::copy(m_second, to.data(), m_first, from.data(), size, {produced}, way);
+    const sycl::event copy_event =
+        memory::copy(m_second, to.data(), m_first, from.data(), size, {produce_event}, way);
     returned.set_value();
-    m_second.memcpy(seen.data(), to.data(), size, copied).wait();
-    EXPECT_EQ(seen_returned, std::future_status::ready) << "the host waited";
-    EXPECT_TRUE(std::equal(source.begin(), source.end(), seen.data()));
+    m_second.memcpy(result_copy.data(), to.data(), size, copy_event).wait();
+    EXPECT_EQ(wait_status, std::future_status::ready) << "the host must not wait";
+    EXPECT_TRUE(std::equal(source.begin(), source.end(), result_copy.data()));
   }
 }
 
-TEST_F(sycl_memory, in_order_queues_keep_their_order_on_both_sides) {
+TEST_F(sycl_memory, in_order_queues_order_copies) {
   sycl::queue reader{m_first_context, m_devices[0], sycl::property::queue::in_order{}};
   sycl::queue writer{m_second_context, m_devices[1], sycl::property::queue::in_order{}};
   for (const path way : {path::automatic, path::staged}) {
     const std::size_t size = 2 * chunk + 10;
     const bytes source = random_bytes(size, 11);
-    memory::array<unsigned char> from(reader, size), to(writer, size), seen(writer, size);
+    memory::array<unsigned char> from(reader, size), to(writer, size), result_copy(writer, size);
     std::memset(to.data(), 2, size);
     reader.submit([&](sycl::handler& handler) {
       unsigned char* target = from.data();
@@ -238,14 +241,14 @@ TEST_F(sycl_memory, in_order_queues_keep_their_order_on_both_sides) {
     });
     memory::copy(writer, to.data(), reader, from.data(), size, {}, way);
     reader.fill(from.data(), static_cast<unsigned char>(0x5a), size);
-    writer.memcpy(seen.data(), to.data(), size).wait();
-    EXPECT_TRUE(std::equal(source.begin(), source.end(), seen.data()));
+    writer.memcpy(result_copy.data(), to.data(), size).wait();
+    EXPECT_TRUE(std::equal(source.begin(), source.end(), result_copy.data()));
     reader.wait();
     EXPECT_EQ(from.data()[size - 1], 0x5a);
   }
 }
 
-TEST_F(sycl_memory, many_copies_at_a_time_do_not_mix) {
+TEST_F(sycl_memory, concurrent_copies_are_independent) {
   constexpr int copies_at_a_time = 24;
   constexpr std::size_t size = 300001;
   std::vector<memory::array<unsigned char>> from, to;

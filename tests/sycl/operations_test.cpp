@@ -1,11 +1,11 @@
-// Every kind of operand and both ways to drive several ranks of one process.
+// Every kind of operand, and both ways to drive several ranks of one process.
 #include "fixture.hpp"
 
 namespace sycl_test {
 
 using operations = ranks_of_one_process;
 
-TEST(element, follows_from_the_type) {
+TEST(element, layout_follows_from_cpp_type) {
   EXPECT_EQ(isthmus::detail::element_of<float>().type, ISTHMUS_FLOAT32);
   EXPECT_EQ(isthmus::detail::element_of<const double>().type, ISTHMUS_FLOAT64);
   EXPECT_EQ(isthmus::detail::element_of<sycl::half>().type, ISTHMUS_FLOAT16);
@@ -18,7 +18,7 @@ TEST(element, follows_from_the_type) {
   EXPECT_FALSE(isthmus::detail::element_of<bool>().is_reducible);
 }
 
-TEST_F(operations, knows_its_ranks) {
+TEST_F(operations, communicator_reports_its_ranks) {
   for (int r = 0; r < size; ++r) {
     EXPECT_EQ(comms[static_cast<std::size_t>(r)].rank(), r);
     EXPECT_EQ(comms[static_cast<std::size_t>(r)].size(), size);
@@ -31,10 +31,10 @@ TEST_F(operations, knows_its_ranks) {
   EXPECT_NE(explanation.find("\"backend\""), std::string::npos) << explanation;
 }
 
-TEST_F(operations, group_drives_all_ranks_from_one_thread) {
+TEST_F(operations, one_thread_drives_all_ranks) {
   isthmus::group group;
   for (std::size_t r = 0; r < size; ++r) comms[r].allreduce(queues[r], send[r], recv[r], capacity);
-  EXPECT_EQ(recv[0][0], poison) << "nothing starts before the group's end";
+  EXPECT_EQ(recv[0][0], poison) << "nothing may start before the end of the group";
   const std::vector<sycl::event> events = group.end();
   ASSERT_EQ(events.size(), static_cast<std::size_t>(size));
   for (std::size_t r = 0; r < size; ++r) {
@@ -43,7 +43,7 @@ TEST_F(operations, group_drives_all_ranks_from_one_thread) {
   }
 }
 
-TEST_F(operations, a_thread_for_each_rank) {
+TEST_F(operations, each_thread_drives_one_rank) {
   in_threads([&](std::size_t r) {
     comms[r].allreduce(queues[r], send[r], recv[r], 1000, isthmus::reduction_op::max);
   });
@@ -51,7 +51,7 @@ TEST_F(operations, a_thread_for_each_rank) {
   EXPECT_EQ(recv[1][1000], poison);
 }
 
-TEST_F(operations, send_and_recv_are_paired_in_a_group) {
+TEST_F(operations, group_pairs_send_and_recv) {
   isthmus::group group;
   for (std::size_t r = 0; r < size; ++r) {
     comms[r].send(queues[r], send[r], 77, static_cast<int>(1 - r));
@@ -64,7 +64,7 @@ TEST_F(operations, send_and_recv_are_paired_in_a_group) {
   }
 }
 
-TEST_F(operations, vector_collectives_take_counts_and_displacements) {
+TEST_F(operations, allgatherv_uses_counts_and_displs) {
   const std::vector<std::uint64_t> counts = {5, 9}, displs = {20, 3};
   in_threads([&](std::size_t r) {
     comms[r].allgatherv(queues[r], send[r], counts[r], recv[r], counts, displs);
@@ -78,7 +78,7 @@ TEST_F(operations, vector_collectives_take_counts_and_displacements) {
   }
 }
 
-TEST_F(operations, reduce_scatterv_sums_shares_by_speed) {
+TEST_F(operations, reduce_scatterv_uses_partition) {
   const std::vector<double> speeds = {3, 1};
   const isthmus::shares parts = isthmus::partition(speeds, 12);
   in_threads([&](std::size_t r) {
@@ -125,13 +125,13 @@ void broadcast_part_of_buffers(std::vector<isthmus::communicator>& comms, std::v
   }
 }
 
-TEST_F(operations, buffers_of_every_dimension_with_offset) {
+TEST_F(operations, buffer_offset_in_every_dimension) {
   broadcast_part_of_buffers<1>(comms, queues);
   broadcast_part_of_buffers<2>(comms, queues);
   broadcast_part_of_buffers<3>(comms, queues);
 }
 
-TEST_F(operations, buffers_of_structs_travel_as_bytes) {
+TEST_F(operations, structs_are_sent_as_bytes) {
   struct particle {
     double x;
     int charge;
@@ -154,7 +154,7 @@ TEST_F(operations, buffers_of_structs_travel_as_bytes) {
   }
 }
 
-TEST_F(operations, explicit_datatypes_reduce_vectors_and_void_pointers) {
+TEST_F(operations, as_datatype_reduces_void_pointers) {
   std::vector<std::vector<sycl::float4>> data(size, std::vector<sycl::float4>(8));
   for (std::size_t r = 0; r < size; ++r) {
     for (std::size_t i = 0; i < 8; ++i)
@@ -167,7 +167,7 @@ TEST_F(operations, explicit_datatypes_reduce_vectors_and_void_pointers) {
   for (std::size_t i = 0; i < 8; ++i) EXPECT_EQ(data[1][i][3], 2.0f * static_cast<float>(i) + 0.25f);
 }
 
-TEST_F(operations, in_place_buffers_get_one_accessor) {
+TEST_F(operations, in_place_buffer_gets_one_accessor) {
   std::vector<sycl::buffer<int, 1>> buffers;
   for (std::size_t r = 0; r < size; ++r) buffers.emplace_back(inputs[r].begin(), inputs[r].end());
   in_threads([&](std::size_t r) { comms[r].allreduce(queues[r], buffers[r], 100); });
@@ -175,7 +175,7 @@ TEST_F(operations, in_place_buffers_get_one_accessor) {
   for (std::size_t i = 0; i < capacity; ++i) ASSERT_EQ(result[i], i < 100 ? sum(i) : inputs[1][i]);
 }
 
-TEST_F(operations, split_all_makes_parts) {
+TEST_F(operations, split_all_creates_subcommunicators) {
   const std::vector<int> colors = {0, ISTHMUS_NO_COLOR}, keys = {0, 0};
   auto parts = isthmus::communicator::split_all(comms, colors, keys);
   ASSERT_TRUE(parts[0].has_value());
@@ -186,15 +186,15 @@ TEST_F(operations, split_all_makes_parts) {
   EXPECT_EQ(recv[0][9], inputs[0][9]);
 }
 
-TEST(unique_id, ranks_of_several_threads_meet) {
+TEST(unique_id, threads_create_a_communicator) {
   const auto parts = devices(2);
   const isthmus::unique_id id = isthmus::make_unique_id();
   std::vector<int> results(2, poison);
   topology::run_on_each_rank(2, [&](int r) {
     const isthmus::communicator ranks(parts[static_cast<std::size_t>(r)], id, r, 2, {.timeout_s = 20});
     sycl::queue queue = persistent_queue(ranks.device());
-    int mine = 10 * (r + 1);
-    ranks.allreduce(queue, &mine, &results[static_cast<std::size_t>(r)], 1);
+    int own = 10 * (r + 1);
+    ranks.allreduce(queue, &own, &results[static_cast<std::size_t>(r)], 1);
   });
   EXPECT_EQ(results, (std::vector<int>{30, 30}));
 }

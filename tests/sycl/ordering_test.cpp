@@ -1,4 +1,4 @@
-// Operations come after what they depend on and before what depends on them. Producers are slow on purpose.
+// Operations run after their dependencies and before their dependents. Producers are slow on purpose.
 #include <chrono>
 #include <future>
 
@@ -9,7 +9,7 @@ namespace sycl_test {
 using ordering = ranks_of_one_process;
 using namespace std::chrono_literals;
 
-// Writes `values` after a while.
+// Writes `values` after a delay.
 void produce_slowly(sycl::handler& handler, int* target, const std::vector<int>& values) {
   host_task(handler, [=] {
     std::this_thread::sleep_for(50ms);
@@ -17,7 +17,7 @@ void produce_slowly(sycl::handler& handler, int* target, const std::vector<int>&
   });
 }
 
-TEST_F(ordering, in_order_queue_is_respected) {
+TEST_F(ordering, in_order_queue_orders_operations) {
   const auto fresh = random_ints(capacity, 77);
   in_threads([&](std::size_t r) {
     queues[r].submit([&](sycl::handler& handler) { produce_slowly(handler, send[r], fresh); });
@@ -33,14 +33,14 @@ TEST_F(ordering, in_order_queue_is_respected) {
   for (std::size_t i = 0; i < capacity; ++i) ASSERT_EQ(recv[1][i], fresh[i] / 2);
 }
 
-TEST_F(ordering, dependencies_of_out_of_order_queues_are_respected) {
+TEST_F(ordering, events_order_operations) {
   const auto fresh = random_ints(capacity, 78);
   in_threads([&](std::size_t r) {
     sycl::queue queue = persistent_queue(comms[r].device());
-    const sycl::event produced =
+    const sycl::event produce_event =
         queue.submit([&](sycl::handler& handler) { produce_slowly(handler, send[r], fresh); });
     const sycl::event reduced =
-        comms[r].allreduce(queue, send[r], recv[r], capacity, isthmus::reduction_op::min, {produced});
+        comms[r].allreduce(queue, send[r], recv[r], capacity, isthmus::reduction_op::min, {produce_event});
     queue.submit([&](sycl::handler& handler) {
       handler.depends_on(reduced);
       int* result = recv[r];
@@ -52,7 +52,7 @@ TEST_F(ordering, dependencies_of_out_of_order_queues_are_respected) {
   EXPECT_EQ(recv[0][0], fresh[1]);
 }
 
-TEST_F(ordering, accesses_to_buffers_are_respected) {
+TEST_F(ordering, buffer_accesses_order_operations) {
   const auto fresh = random_ints(100, 79);
   std::vector<sycl::buffer<int, 1>> buffers(size, sycl::buffer<int, 1>(sycl::range<1>(1)));
   for (auto& buffer : buffers) buffer = sycl::buffer<int, 1>(sycl::range<1>(100));
@@ -75,7 +75,7 @@ TEST_F(ordering, accesses_to_buffers_are_respected) {
   }
 }
 
-// One rank, so that the host task's path can run in this process.
+// One rank, so that the host task path can run in this process.
 class host_task_path : public testing::Test {
  protected:
   sycl::device device{sycl::cpu_selector_v};
@@ -86,95 +86,95 @@ class host_task_path : public testing::Test {
   std::vector<int> from = random_ints(100, 9), to = std::vector<int>(100, poison);
 };
 
-TEST_F(host_task_path, does_not_block_and_keeps_the_order) {
-  const isthmus::communicator one = make();
-  EXPECT_EQ(one.path(), isthmus::enqueue_path::host_task);
+TEST_F(host_task_path, call_does_not_block) {
+  const isthmus::communicator ranks = make();
+  EXPECT_EQ(ranks.path(), isthmus::enqueue_path::host_task);
   sycl::queue queue(device);
   std::promise<void> returned;
-  std::future_status seen_returned{};
+  std::future_status wait_status{};
   const sycl::event slow = queue.submit([&](sycl::handler& handler) {
-    host_task(handler, [&] { seen_returned = returned.get_future().wait_for(20s); });
+    host_task(handler, [&] { wait_status = returned.get_future().wait_for(20s); });
   });
   const sycl::event done =
-      one.allreduce(queue, from.data(), to.data(), 100, isthmus::reduction_op::sum, {slow});
+      ranks.allreduce(queue, from.data(), to.data(), 100, isthmus::reduction_op::sum, {slow});
   returned.set_value();
   sycl::event(done).wait();
-  EXPECT_EQ(seen_returned, std::future_status::ready) << "the host waited";
+  EXPECT_EQ(wait_status, std::future_status::ready) << "the host must not wait";
   EXPECT_EQ(to, from);
 }
 
-TEST_F(host_task_path, a_group_does_not_block_either) {
-  const isthmus::communicator one = make();
+TEST_F(host_task_path, group_does_not_block) {
+  const isthmus::communicator ranks = make();
   sycl::queue queue(device, sycl::property::queue::in_order{});
   std::promise<void> returned;
-  std::future_status seen_returned{};
+  std::future_status wait_status{};
   queue.submit([&](sycl::handler& handler) {
     host_task(handler, [&] {
-      seen_returned = returned.get_future().wait_for(20s);
+      wait_status = returned.get_future().wait_for(20s);
       from[0] = 12345;
     });
   });
   isthmus::group group;
-  one.send(queue, from.data(), 60, 0);
-  one.send(queue, from.data() + 60, 40, 0);
-  one.recv(queue, to.data(), 60, 0);
-  one.recv(queue, to.data() + 60, 40, 0);
+  ranks.send(queue, from.data(), 60, 0);
+  ranks.send(queue, from.data() + 60, 40, 0);
+  ranks.recv(queue, to.data(), 60, 0);
+  ranks.recv(queue, to.data() + 60, 40, 0);
   std::vector<sycl::event> done = group.end();
   returned.set_value();
   ASSERT_EQ(done.size(), 4U);
   done.back().wait();
-  EXPECT_EQ(seen_returned, std::future_status::ready) << "the host waited";
-  EXPECT_EQ(to[0], 12345) << "it did not come after the queue's earlier work";
+  EXPECT_EQ(wait_status, std::future_status::ready) << "the host must not wait";
+  EXPECT_EQ(to[0], 12345) << "the operation must run after earlier work of the queue";
   EXPECT_EQ(to, from);
 }
 
-// An in-order queue keeps its own order; between two of them the communicator does.
-TEST_F(host_task_path, keeps_the_order_between_in_order_queues) {
-  const isthmus::communicator one = make();
+// An in-order queue keeps its own order; the communicator keeps the order between two queues.
+TEST_F(host_task_path, calls_are_ordered_across_queues) {
+  const isthmus::communicator ranks = make();
   const sycl::property_list in_order{sycl::property::queue::in_order()};
   sycl::queue first(device, in_order), second(device, in_order);
-  std::vector<int> between(100, poison), back(100, poison);
+  std::vector<int> intermediate(100, poison), back(100, poison);
   first.submit([&](sycl::handler& handler) { host_task(handler, [] { std::this_thread::sleep_for(100ms); }); });
-  one.allreduce(first, from.data(), between.data(), 100, isthmus::reduction_op::sum);
-  one.allreduce(second, between.data(), to.data(), 100, isthmus::reduction_op::sum);
-  one.allreduce(second, to.data(), back.data(), 100, isthmus::reduction_op::sum).wait();
+  ranks.allreduce(first, from.data(), intermediate.data(), 100, isthmus::reduction_op::sum);
+  ranks.allreduce(second, intermediate.data(), to.data(), 100, isthmus::reduction_op::sum);
+  ranks.allreduce(second, to.data(), back.data(), 100, isthmus::reduction_op::sum).wait();
   EXPECT_EQ(to, from);
   EXPECT_EQ(back, from);
   first.wait();
 }
 
-// AdaptiveCpp keeps work back until somebody waits, and nobody does here but the communicator's end.
-TEST_F(host_task_path, the_communicator_outlives_what_was_submitted) {
+// AdaptiveCpp defers work until a thread waits for it, and only the communicator's destructor does so here.
+TEST_F(host_task_path, destructor_waits_for_operations) {
   sycl::queue queue(device);
   {
-    const isthmus::communicator one = make();
-    one.allreduce(queue, from.data(), to.data(), 100);
+    const isthmus::communicator ranks = make();
+    ranks.allreduce(queue, from.data(), to.data(), 100);
   }
   EXPECT_EQ(to, from);
   queue.wait();
 }
 
-TEST_F(host_task_path, works_on_buffers) {
-  const isthmus::communicator one = make();
+TEST_F(host_task_path, buffers_are_supported) {
+  const isthmus::communicator ranks = make();
   sycl::queue queue(device);
   sycl::buffer<int, 1> source(from.begin(), from.end()), target(sycl::range<1>(100));
-  one.allreduce(queue, source, target, 100);
+  ranks.allreduce(queue, source, target, 100);
   const sycl::host_accessor result(target, sycl::read_only);
   for (std::size_t i = 0; i < 100; ++i) ASSERT_EQ(result[i], from[i]);
 }
 
-TEST_F(host_task_path, failures_in_the_background_are_not_lost) {
+TEST_F(host_task_path, async_error_returns_failure) {
   int handled = 0;
-  const isthmus::communicator one = make();
+  const isthmus::communicator ranks = make();
   sycl::queue queue(
       device, [&](const sycl::exception_list& failures) { handled += static_cast<int>(failures.size()); });
-  EXPECT_FALSE(one.async_error().has_value());
-  one.abort();
-  one.allreduce(queue, from.data(), to.data(), 100).wait();
+  EXPECT_FALSE(ranks.async_error().has_value());
+  ranks.abort();
+  ranks.allreduce(queue, from.data(), to.data(), 100).wait();
   queue.wait_and_throw();
   EXPECT_EQ(handled, 1);
-  ASSERT_TRUE(one.async_error().has_value());
-  EXPECT_EQ(one.async_error()->code(), ISTHMUS_ERROR_ABORTED);
+  ASSERT_TRUE(ranks.async_error().has_value());
+  EXPECT_EQ(ranks.async_error()->code(), ISTHMUS_ERROR_ABORTED);
   EXPECT_EQ(to[0], poison);
 }
 

@@ -1,10 +1,10 @@
-# The same suite under other SYCL implementations: built and run where their compiler is in PATH, otherwise skipped with
-# the reason. AdaptiveCpp is in no Debian or PyPI package, so machines of CI have neither.
+# The suite under other SYCL implementations: built and run if their compiler is in PATH, otherwise skipped with
+# the reason. AdaptiveCpp is not packaged for Debian or PyPI, so CI machines have neither.
 if(NOT GTest_FOUND OR NOT TARGET isthmus_mpi)
   return()
 endif()
 file(GLOB_RECURSE front_end CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/include/*.hpp)
-# MPI's headers alone: the folder that they lie in has DPC++'s, too, which are not this compiler's.
+# Link MPI's headers only: their folder also contains DPC++'s headers, which this compiler must not use.
 file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/mpi)
 file(GLOB mpi_files ${ISTHMUS_MPI_INCLUDE}/mpi*.h)
 foreach(header ${mpi_files})
@@ -12,12 +12,13 @@ foreach(header ${mpi_files})
   file(CREATE_LINK ${header} ${CMAKE_CURRENT_BINARY_DIR}/mpi/${file} SYMBOLIC)
 endforeach()
 
-# other_sycl_program(name sources... LINK what...): one program by ${compiler}, and its path in ${name}_by_other.
+# other_sycl_program(name sources... LINK libraries...): builds one program with ${compiler} and sets its
+# path in ${name}_by_other.
 function(other_sycl_program name)
   cmake_parse_arguments(PARSE_ARGV 1 given "" "" "LINK")
   set(program ${CMAKE_BINARY_DIR}/bin/${implementation}/${name})
   set(sources ${given_UNPARSED_ARGUMENTS})
-  list(FILTER sources EXCLUDE REGEX "^-")  # the rest are options
+  list(FILTER sources EXCLUDE REGEX "^-")  # the others are options
   set(runtime $<TARGET_FILE_DIR:isthmus>)
   add_custom_command(
     OUTPUT ${program}
@@ -39,11 +40,11 @@ function(other_sycl_test name)
   set_tests_properties(sycl_${implementation}_${name} PROPERTIES TIMEOUT 400 PROCESSORS 2 LABELS sycl)
 endfunction()
 
-# other_sycl(implementation options...): the suite by the compiler of that name.
+# other_sycl(implementation options...): the suite with the compiler of that name.
 function(other_sycl implementation)
   find_program(ISTHMUS_${implementation} ${implementation})
   if(NOT ISTHMUS_${implementation})
-    # ctest prints no output of what is skipped, so the name says why.
+    # CTest prints no output of skipped tests, so the test name has the reason.
     set(name sycl_${implementation}_is_not_in_path)
     add_test(NAME ${name} COMMAND ${CMAKE_COMMAND} -E echo "skipped: no ${implementation} in PATH")
     set_tests_properties(${name} PROPERTIES LABELS sycl SKIP_REGULAR_EXPRESSION "skipped: ")
@@ -69,7 +70,7 @@ function(other_sycl implementation)
   other_sycl_program(tensor_parallel ${CMAKE_SOURCE_DIR}/tests/operators/tensor_parallel/sycl_test.cpp ${leaks} ${gtest}
                      $<TARGET_FILE:oracle> -lfmt)
   other_sycl_test(tensor_parallel ${tensor_parallel_by_other})
-  # Its kernels are this compiler's own: one source for host and device.
+  # This compiler compiles the kernels itself: one source for host and device.
   list(TRANSFORM device_sources PREPEND ${here}/device/)
   other_sycl_program(
     sycl_device_test ${device_sources} ${CMAKE_SOURCE_DIR}/apps/sycl_collectives/shape.cpp
@@ -93,7 +94,7 @@ function(other_sycl implementation)
   add_custom_target(sycl_by_${implementation} ALL DEPENDS ${programs})
 endfunction()
 
-# OpenMP without a compiler plug-in is what every AdaptiveCpp has; programs for GPUs want "generic".
-set(ISTHMUS_ACPP_TARGETS omp.library-only CACHE STRING "What AdaptiveCpp's compiler makes the tests for")
+# Every AdaptiveCpp has OpenMP without a compiler plug-in. Use "generic" for GPUs.
+set(ISTHMUS_ACPP_TARGETS omp.library-only CACHE STRING "Targets for which AdaptiveCpp compiles the tests")
 other_sycl(acpp --acpp-targets=${ISTHMUS_ACPP_TARGETS})
 other_sycl(icpx -fsycl)

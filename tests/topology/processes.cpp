@@ -1,5 +1,3 @@
-#include "topology/topology.hpp"
-
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -13,6 +11,8 @@
 #include <new>
 #include <stdexcept>
 #include <thread>
+
+#include "topology/topology.hpp"
 
 namespace topology {
 
@@ -31,7 +31,7 @@ void remove_recordings() {
 
 int child_processes::exit_report::failures() const {
   if (WIFEXITED(status)) return WEXITSTATUS(status);
-  std::printf("FAIL process %d died of signal %d\n", process, WTERMSIG(status));
+  std::printf("FAIL process %d was terminated by signal %d\n", process, WTERMSIG(status));
   return 1;
 }
 

@@ -1,4 +1,5 @@
-// For programs that scripts/each_rank starts as `program --rank R --size N --id FILE`, a process a rank.
+// Command line of programs that scripts/each_rank starts, one process per rank: `program --rank R --size
+// N --id FILE`.
 #pragma once
 
 #include <isthmus/isthmus.h>
@@ -15,15 +16,15 @@
 
 namespace topology {
 
-// The word behind `name`, or null.
+// The argument after `name`, or null.
 inline const char* find_argument(int argc, char** argv, const char* name) {
   for (int i = 1; i + 1 < argc; ++i)
     if (std::strcmp(argv[i], name) == 0) return argv[i + 1];
   return nullptr;
 }
 
-// --rank R --size N --id FILE, if the program was given them; throws where only some of them were. The device
-// is that of the rank's number, unless --device D names another one.
+// The arguments --rank R --size N --id FILE; nullopt without --rank. Throws if only some are present. The
+// device ordinal is the rank unless --device D is present.
 struct rank_arguments {
   int rank, size;
   const char* id_file;
@@ -38,7 +39,7 @@ inline std::optional<rank_arguments> parse_rank_arguments(int argc, char** argv)
   return rank_arguments{std::atoi(rank), std::atoi(size), id, std::atoi(device != nullptr ? device : rank)};
 }
 
-// Rank 0 makes the id and writes it to the file; the others wait for it there.
+// Shares a unique id through a file: rank 0 creates and writes it, the other ranks wait for it.
 inline isthmus_unique_id share_unique_id(int rank, const std::string& path, const char* address = nullptr) {
   isthmus_unique_id id{};
   if (rank == 0) {
@@ -48,8 +49,10 @@ inline isthmus_unique_id share_unique_id(int rank, const std::string& path, cons
       throw std::runtime_error(info.message);
     }
     const std::string temporary_path = path + ".part";
-    std::ofstream(temporary_path, std::ios::binary).write(reinterpret_cast<const char*>(id.bytes), sizeof id.bytes);
-    if (std::rename(temporary_path.c_str(), path.c_str()) != 0) throw std::runtime_error("cannot write " + path);
+    std::ofstream(temporary_path, std::ios::binary)
+        .write(reinterpret_cast<const char*>(id.bytes), sizeof id.bytes);
+    if (std::rename(temporary_path.c_str(), path.c_str()) != 0)
+      throw std::runtime_error("cannot write " + path);
     return id;
   }
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);

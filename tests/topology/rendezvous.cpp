@@ -14,7 +14,7 @@ isthmus_error_info last_error() {
 }
 
 rendezvous& rendezvous::create(int size) {
-  if (size > max_ranks) throw std::runtime_error("a meeting is for at most 16 ranks");
+  if (size > max_ranks) throw std::runtime_error("rendezvous: size must be at most 16 ranks");
   return *new (map_shared(sizeof(rendezvous))) rendezvous(size);
 }
 
@@ -29,18 +29,19 @@ rendezvous::rendezvous(int size) : m_size(size) {
 void rendezvous::wait() { pthread_barrier_wait(&m_barrier); }
 
 isthmus_unique_id rendezvous::new_unique_id(int rank) {
-  wait();  // all have read the one before
+  wait();  // all ranks have read the previous id
   if (rank == 0) {
     m_id_failed = isthmus_unique_id_create(nullptr, &m_id) != ISTHMUS_SUCCESS;
     if (m_id_failed) std::snprintf(m_id_error, sizeof m_id_error, "%s", last_error().message);
   }
   wait();
-  if (m_id_failed) throw std::runtime_error(std::string("rank 0 has no unique id: ") + m_id_error);
+  if (m_id_failed) throw std::runtime_error(std::string("rank 0 could not create a unique id: ") + m_id_error);
   return m_id;
 }
 
-std::vector<std::vector<std::uint64_t>> rendezvous::exchange(int rank, const std::vector<std::uint64_t>& values) {
-  if (values.size() > max_values) throw std::runtime_error("too many values to exchange");
+std::vector<std::vector<std::uint64_t>> rendezvous::exchange(int rank,
+                                                             const std::vector<std::uint64_t>& values) {
+  if (values.size() > max_values) throw std::runtime_error("rendezvous: too many values to exchange");
   m_counts[rank] = values.size();
   std::copy(values.begin(), values.end(), m_values[rank]);
   wait();

@@ -1,8 +1,8 @@
-// The ranks that a test program over the C API runs, for all of its tests: all of them, a thread each, or one
-// of several processes.
+// The ranks of a test program that uses the C API: all ranks in threads of this process, or one
+// rank per process.
 //
-//   program [--ranks N]                        all ranks here
-//   program --rank R --size N --id FILE        one rank, the form of scripts/each_rank
+//   program [--ranks N]                        all ranks in this process
+//   program --rank R --size N --id FILE        one rank, as started by scripts/each_rank
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,11 +23,11 @@ namespace topology {
 
 struct test_rank {
   int rank = 0, size = 1;
-  int device = 0;  // its ordinal
+  int device = 0;  // device ordinal
   isthmus_communicator communicator = nullptr;
 };
 
-// "message [backend code; hint]" of the calling thread's latest failure.
+// The most recent failure of the calling thread as "message [backend code; hint]".
 inline std::string last_error_text() {
   isthmus_error_info info{};
   isthmus_last_error(&info);
@@ -35,8 +35,8 @@ inline std::string last_error_text() {
          info.hint + "]";
 }
 
-// This process' members, as the command line says; `ranks` where it says nothing. On a device platform each
-// rank has the device of its number.
+// Creates the ranks of this process as specified by the command line; the default is `ranks` ranks. On device
+// platforms, rank r uses device r.
 inline std::vector<test_rank> create_members(int argc, char** argv, isthmus_platform platform, int ranks) {
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof options;
@@ -63,8 +63,8 @@ inline std::vector<test_rank> create_members(int argc, char** argv, isthmus_plat
   return members;
 }
 
-// Member is a `member`, made from one, with what the suite adds; `enter` makes its device current in a thread,
-// `leave` ends what it added.
+// The ranks of this process. Member derives from test_rank and can add state of the suite. enter() makes its
+// device current in a thread; leave() releases the added state.
 template <typename Member>
 class test_ranks {
  public:
@@ -80,9 +80,9 @@ class test_ranks {
   test_ranks(const test_ranks&) = delete;
   test_ranks& operator=(const test_ranks&) = delete;
 
-  // The program's only one, while its tests run.
+  // The only instance of the program, valid while its tests run.
   static test_ranks& get() { return *instance(); }
-  // Makes it, runs all tests and ends it; what main returns.
+  // Creates the instance, runs all tests and destroys the instance. Returns the exit status of main.
   static int run_all_tests(int argc, char** argv, isthmus_platform platform, int ranks) {
     try {
       instance() = std::make_unique<test_ranks>(create_members(argc, argv, platform, ranks));
@@ -98,8 +98,8 @@ class test_ranks {
   int size() const { return m_size; }
   bool is_single_process() const { return m_members.size() == static_cast<std::size_t>(m_size); }
   std::vector<Member>& members() { return m_members; }
-  // Runs `work` for every rank of this process, in threads of their own with the rank's device current. An
-  // exception becomes a failure that names the rank.
+  // Runs `work` for every rank of this process, each in its own thread with the device of the rank current. An
+  // exception becomes a test failure that names the rank.
   void for_each_rank(const std::function<void(Member&)>& work) {
     run_on_each_member(m_members, [&work](Member& self) {
       self.enter();

@@ -1,4 +1,4 @@
-// Ranks in threads whose exceptions are failures of the test.
+// Ranks in threads, with exceptions reported as test failures.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 
 namespace topology {
 
-// Runs `work(member)` for each of this process' ranks in a thread of its own. An exception becomes a failure
-// that names the rank.
+// Runs `work(member)` for each rank of this process in its own thread. An exception becomes a test failure that
+// names the rank.
 template <typename Members, typename Work>
 void run_on_each_member(Members& members, Work&& work) {
   run_on_each_rank(static_cast<int>(members.size()), [&](int i) {

@@ -6,7 +6,7 @@
 
 namespace topology {
 
-// Runs `job(rank)` for each rank in a thread of its own, and waits for all.
+// Runs `job(rank)` for each rank in its own thread and waits for all threads.
 template <typename Job>
 void run_on_each_rank(int size, Job&& job) {
   std::vector<std::jthread> threads;

@@ -1,5 +1,5 @@
-// The ranks of a test: threads of this process, processes of several threads, or one of the processes that
-// scripts/each_rank started (rank_arguments.hpp). What each suite makes of a rank is its own.
+// The ranks of a test: threads of this process, forked processes with one or more threads, or processes started
+// by scripts/each_rank (rank_arguments.hpp).
 #pragma once
 
 #include <isthmus/isthmus.h>
@@ -19,20 +19,21 @@
 
 namespace topology {
 
-// Zeros that the processes forked from here share. Pages appear when they are used.
+// Zero-filled memory shared with processes forked later. Pages are allocated on first use.
 std::byte* map_shared(std::size_t bytes);
 
-// What ranks share outside of Isthmus, whether they are threads or forked processes.
+// Barrier and data exchange between ranks without Isthmus. Ranks can be threads or forked processes.
 class rendezvous {
  public:
-  // For `size` ranks; lives as long as the process.
+  // Creates a rendezvous for `size` ranks. Never destroyed.
   static rendezvous& create(int size);
 
-  // Until all ranks have come.
+  // Blocks until all ranks have called it.
   void wait();
-  // Collective: another id at every call. Throws std::runtime_error on all ranks where rank 0 gets none.
+  // Collective: returns a new unique id in each call. Throws std::runtime_error on all ranks if rank 0 cannot
+  // create one.
   isthmus_unique_id new_unique_id(int rank);
-  // Collective: everybody's values, by rank.
+  // Collective: returns the values of all ranks, by rank.
   std::vector<std::vector<std::uint64_t>> exchange(int rank, const std::vector<std::uint64_t>& values);
 
  private:
@@ -50,29 +51,31 @@ class rendezvous {
   std::uint64_t m_values[max_ranks][max_values];
 };
 
-// Processes forked from this one, which must not have started threads before.
+// Processes forked from this one. Precondition: this process has not started threads.
 class child_processes {
  public:
   struct exit_report {
     int process;
-    int status;  // as waitpid gives it
-    // What its body returned. Where a signal ended it: 1, and a line that says so.
+    int status;  // as returned by waitpid
+    // The result of the body. If a signal terminated the process: 1, after printing a message.
     int failures() const;
   };
 
-  // Runs `body` in a new process, which exits with what it returns, at most 100.
+  // Runs `body` in a new process. The exit status is its result, at most 100.
   void start(int process, const std::function<int()>& body);
-  // Waits for all. Once a signal has ended one, the others, which may wait for it, get `grace`.
+  // Waits for all processes. After a signal has terminated one, the others, which may be waiting for it, are
+  // killed after `grace_period`.
   std::vector<exit_report> join(std::chrono::seconds grace_period = std::chrono::seconds(30));
 
  private:
   std::vector<std::pair<int, pid_t>> m_running;
 };
 
-// As where this process is on another machine: no flight recorder shows what its ranks do.
+// Removes the flight recordings of this process, as if it ran on another machine where recordings
+// are not visible.
 void remove_recordings();
 
-// The calling thread's latest failure.
+// The most recent failure of the calling thread.
 isthmus_error_info last_error();
 
 }  // namespace topology

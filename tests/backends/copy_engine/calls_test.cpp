@@ -1,4 +1,4 @@
-// Calls on ranks whose devices are threads: results, order, skew, replay.
+// Calls on ranks whose devices are threads: results, ordering, skew and graph replay.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -14,11 +14,11 @@ namespace {
 using conformance::test_case;
 
 constexpr isthmus_collective collectives[] = {ISTHMUS_ALLGATHER,     ISTHMUS_ALLGATHERV, ISTHMUS_ALLTOALL,
-                                        ISTHMUS_BROADCAST,     ISTHMUS_GATHER,     ISTHMUS_SCATTER,
-                                        ISTHMUS_REDUCE_SCATTER};
+                                              ISTHMUS_BROADCAST,     ISTHMUS_GATHER,     ISTHMUS_SCATTER,
+                                              ISTHMUS_REDUCE_SCATTER};
 constexpr const char* algorithms[] = {nullptr, "zero_copy", "push", "staged"};
 
-// Draws a call from a seed; the same on all ranks.
+// Draws a test case from a seed. The result is the same on all ranks.
 test_case draw_case(std::uint64_t seed, int ranks) {
   const auto draw = [&](std::uint64_t salt, std::uint64_t bound) { return oracle::mix(seed, salt) % bound; };
   test_case test;
@@ -37,20 +37,20 @@ test_case draw_case(std::uint64_t seed, int ranks) {
 
 const char* draw_algorithm(std::uint64_t seed, const test_case& test) {
   const char* name = algorithms[oracle::mix(seed, 8) % std::size(algorithms)];
-  const bool only_staged = isthmus::copy_engine::reason_never_direct(test.collective) != nullptr;
+  const bool only_staged = isthmus::copy_engine::unsupported_direct_reason(test.collective) != nullptr;
   return only_staged && (name == algorithms[1] || name == algorithms[2]) ? nullptr : name;
 }
 
-// Plays `calls` drawn calls on every rank, without anything that holds the ranks together but the calls.
+// Runs random calls on every rank. The ranks are synchronized only by the calls themselves.
 void run_random_calls(const test_setup& setup, int calls, std::uint64_t seed) {
   topology all(setup);
-  all.each([&](rank_runner& one) {
+  all.for_each_rank([&](rank_runner& runner) {
     for (int i = 0; i < calls; ++i) {
       const test_case test = draw_case(oracle::mix(seed, static_cast<std::uint64_t>(i)), all.size());
       const char* name = draw_algorithm(oracle::mix(seed, static_cast<std::uint64_t>(i)), test);
-      const auto error = one.run_case(test, name);
+      const auto error = runner.run_case(test, name);
       ASSERT_FALSE(error.has_value()) << conformance::to_string(test) << " by " << (name ? name : "automatic")
-                                      << " on rank " << one.number() << ": " << *error;
+                                      << " on rank " << runner.number() << ": " << *error;
     }
   });
 }
@@ -65,7 +65,7 @@ void PrintTo(const topology_case& shape, std::ostream* out) { *out << shape.name
 
 class random_calls : public testing::TestWithParam<topology_case> {};
 
-TEST_P(random_calls, give_what_the_oracle_says) {
+TEST_P(random_calls, match_the_oracle) {
   test_setup setup;
   setup.ranks = GetParam().ranks;
   setup.options = GetParam().options;
@@ -74,13 +74,13 @@ TEST_P(random_calls, give_what_the_oracle_says) {
   run_random_calls(setup, setup.behavior.delay_us > 0 ? 60 : 200, 42 + static_cast<std::uint64_t>(setup.ranks));
 }
 
-// Large and small transit areas, peers one by one and together, one stream and several.
+// Large and small staging areas, separate and joint waits for the peers, one and several streams.
 INSTANTIATE_TEST_SUITE_P(
     worlds, random_calls,
     testing::Values(topology_case{"alone", 1, {1 << 16, 4096, 1}, {}},
                     topology_case{"pair", 2, {1 << 16, 4096, 1}, {}},
                     topology_case{"pair_slow", 2, {1 << 14, 0, 1}, {false, 300, 5}},
-                    topology_case{"pair_tiny_transit", 2, {2048, 1 << 20, 1}, {}},
+                    topology_case{"pair_tiny_staging", 2, {2048, 1 << 20, 1}, {}},
                     topology_case{"four_in_step", 4, {8192, 1 << 20, 1}, {false, 100, 7}},
                     topology_case{"four_in_step_one_queue", 4, {8192, 1 << 20, 1}, {true, 0, 8}},
                     topology_case{"three_streams", 3, {1 << 14, 512, 0}, {}},
@@ -89,8 +89,8 @@ INSTANTIATE_TEST_SUITE_P(
                     topology_case{"five", 5, {1 << 15, 1 << 14, 2}, {false, 100, 4}}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// Every rank enqueues many calls at once, at its own pace, and looks at the results at the end.
-TEST(copy_engine, skewed_calls_back_to_back_do_not_overwrite_each_other) {
+// Every rank enqueues many calls at its own pace, and checks the results at the end.
+TEST(copy_engine, skewed_calls_do_not_overwrite_each_other) {
   constexpr int calls = 64;
   constexpr std::uint64_t count = 700;
   for (const char* name : algorithms) {
@@ -99,7 +99,7 @@ TEST(copy_engine, skewed_calls_back_to_back_do_not_overwrite_each_other) {
     setup.options = {4096, 1024, 1};
     setup.behavior = {false, 120, 11};
     topology all(setup);
-    all.each([&](rank_runner& one) {
+    all.for_each_rank([&](rank_runner& runner) {
       test_case test;
       test.collective = ISTHMUS_ALLGATHER;
       test.datatype = ISTHMUS_INT32;
@@ -107,29 +107,30 @@ TEST(copy_engine, skewed_calls_back_to_back_do_not_overwrite_each_other) {
       test.heap = true;
       std::vector<std::unique_ptr<conformance::rank_buffers>> buffers;
       const oracle::operation_shape shape = conformance::shape_of(test, all.size());
-      const std::size_t bytes = (conformance::rank_buffers::bytes_needed(test, shape) + 63) / 64 * 64;
-      ASSERT_LE(bytes * calls, one.heap().size());
+      const std::size_t bytes = (conformance::rank_buffers::required_bytes(test, shape) + 63) / 64 * 64;
+      ASSERT_LE(bytes * calls, runner.heap().size());
       for (int i = 0; i < calls; ++i) {
-        test.seed = static_cast<std::uint64_t>(100 + i) * 4;  // the misalignment follows from it
+        test.seed = static_cast<std::uint64_t>(100 + i) * 4;  // the seed determines the misalignment
         buffers.push_back(std::make_unique<conformance::rank_buffers>(
-            test, shape, one.number(), one.heap().subspan(bytes * static_cast<std::size_t>(i), bytes)));
+            test, shape, runner.number(), runner.heap().subspan(bytes * static_cast<std::size_t>(i), bytes)));
       }
       for (int i = 0; i < calls; ++i) {
-        if (i % 7 == one.number()) std::this_thread::sleep_for(std::chrono::milliseconds(3));
-        ASSERT_EQ(one.enqueue(conformance::operation_of(test, shape, buffers[static_cast<std::size_t>(i)]->at(),
-                                                        one.number()),
-                              name),
-                  ISTHMUS_SUCCESS);
+        if (i % 7 == runner.number()) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+        ASSERT_EQ(
+            runner.enqueue(conformance::operation_of(
+                               test, shape, buffers[static_cast<std::size_t>(i)]->addresses(), runner.number()),
+                           name),
+            ISTHMUS_SUCCESS);
       }
-      one.driver().synchronize(0, one.stream());
+      runner.driver().synchronize(0, runner.stream());
       for (const auto& one_call : buffers) ASSERT_EQ(one_call->find_error(true, true, false), std::nullopt);
     });
   }
 }
 
-// The order of sums decides their last bits: it is that of the ranks, whoever comes first, and whatever the
-// pieces.
-TEST(copy_engine, sums_are_made_in_rank_order) {
+// The order of additions determines the last bits of a sum. It must be the rank order, independent of
+// arrival and chunks.
+TEST(copy_engine, sums_are_computed_in_rank_order) {
   constexpr std::uint64_t count = 3001;
   for (const int ranks : {2, 4}) {
     test_setup setup;
@@ -144,8 +145,8 @@ TEST(copy_engine, sums_are_made_in_rank_order) {
       oracle::fill({ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::input_class::ordinary, 6}, number, 0,
                    std::as_writable_bytes(std::span(input)));
     }
-    all.each([&](rank_runner& one) {
-      const auto own = static_cast<std::size_t>(one.number());
+    all.for_each_rank([&](rank_runner& runner) {
+      const auto own = static_cast<std::size_t>(runner.number());
       std::vector<float> result(count);
       isthmus_operation operation{};
       operation.collective = ISTHMUS_REDUCE_SCATTER;
@@ -154,19 +155,19 @@ TEST(copy_engine, sums_are_made_in_rank_order) {
       operation.count = count;
       operation.send_buf = inputs[own].data();
       operation.recv_buf = result.data();
-      ASSERT_EQ(one.run(operation, nullptr), ISTHMUS_SUCCESS);
+      ASSERT_EQ(runner.run(operation, nullptr), ISTHMUS_SUCCESS);
       for (std::size_t i = 0; i < count; ++i) {
         float sum = inputs[0][own * count + i];
         for (std::size_t source = 1; source < inputs.size(); ++source) sum += inputs[source][own * count + i];
         ASSERT_EQ(result[i], sum) << "element " << i;
       }
-      ASSERT_EQ(one.run(operation, "staged"), ISTHMUS_SUCCESS);
-      EXPECT_EQ(one.compiler().compiled, 1);
+      ASSERT_EQ(runner.run(operation, "staged"), ISTHMUS_SUCCESS);
+      EXPECT_EQ(runner.compiler().compiled, 1);
     });
   }
 }
 
-TEST(copy_engine, reductions_that_no_compiler_helps_are_refused_with_the_reason) {
+TEST(copy_engine, reductions_without_compiler_are_refused) {
   test_setup setup;
   topology all(setup);
   isthmus_operation operation{};
@@ -183,37 +184,37 @@ TEST(copy_engine, reductions_that_no_compiler_helps_are_refused_with_the_reason)
   EXPECT_NE(all.at(0).state().supports(operation, nullptr), nullptr);
 }
 
-// The same captured commands, launched again and again with new data, and calls that are not captured between.
-// One of them takes long for its copies. A fetch has as many as a rank has peers, nothing else has.
-TEST(copy_engine, nobody_fetches_a_piece_before_all_have_fetched_the_last_one) {
+// Rank 1 is slow. A command with as many copies as a rank has peers is a fetch; no other command has that many.
+TEST(copy_engine, ranks_fetch_chunks_in_lockstep) {
   test_setup setup;
   setup.ranks = 4;
   setup.options = {4096, 1 << 20, 1};
   topology all(setup);
-  constexpr int pieces = 8;
-  std::array<std::atomic<int>, 4> ended{};
+  constexpr int chunks = 8;
+  std::array<std::atomic<int>, 4> end_counts{};
   std::atomic<int> ahead{0};
   for (int number = 0; number < all.size(); ++number)
     all.at(number).driver().on_copies = [&, number](std::size_t copies, bool end) {
-      if (copies != ended.size() - 1) return;
-      const int done = ended[static_cast<std::size_t>(number)];
-      if (end) ++ended[static_cast<std::size_t>(number)];
-      for (const auto& other : ended) ahead += !end && other < done ? 1 : 0;
+      if (copies != end_counts.size() - 1) return;
+      const int done = end_counts[static_cast<std::size_t>(number)];
+      if (end) ++end_counts[static_cast<std::size_t>(number)];
+      for (const auto& other : end_counts) ahead += !end && other < done ? 1 : 0;
       if (!end && number == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     };
-  all.each([&](rank_runner& one) {
+  all.for_each_rank([&](rank_runner& runner) {
     test_case test;
     test.collective = ISTHMUS_ALLGATHER;
     test.datatype = ISTHMUS_UINT8;
-    test.count = pieces * 2048;
-    const auto error = one.run_case(test, "staged");
+    test.count = chunks * 2048;
+    const auto error = runner.run_case(test, "staged");
     ASSERT_FALSE(error.has_value()) << *error;
   });
-  for (const auto& each : ended) EXPECT_EQ(each, pieces);
+  for (const auto& each : end_counts) EXPECT_EQ(each, chunks);
   EXPECT_EQ(ahead, 0);
 }
 
-TEST(copy_engine, a_captured_call_can_be_replayed_among_others) {
+// Captured commands are replayed with new data, interleaved with calls that are not captured.
+TEST(copy_engine, captured_calls_replay_among_other_calls) {
   struct captured_kind {
     isthmus_collective collective;
     isthmus_datatype datatype;
@@ -230,7 +231,7 @@ TEST(copy_engine, a_captured_call_can_be_replayed_among_others) {
     setup.options = {1 << 13, wait_all_bytes, 2};
     setup.behavior = {false, 60, 2};
     topology all(setup);
-    all.each([&, collective = collective, datatype = datatype, name = name](rank_runner& one) {
+    all.for_each_rank([&, collective = collective, datatype = datatype, name = name](rank_runner& runner) {
       test_case test;
       test.collective = collective;
       test.datatype = datatype;
@@ -239,36 +240,36 @@ TEST(copy_engine, a_captured_call_can_be_replayed_among_others) {
       const oracle::operation_shape shape = conformance::shape_of(test, all.size());
       isthmus_operation operation;
       {
-        const conformance::rank_buffers layout(test, shape, one.number(), one.heap());
-        operation = conformance::operation_of(test, shape, layout.addresses(), one.number());
+        const conformance::rank_buffers layout(test, shape, runner.number(), runner.heap());
+        operation = conformance::operation_of(test, shape, layout.addresses(), runner.number());
       }
-      one.driver().begin_capture(one.stream());
-      ASSERT_EQ(one.enqueue(operation, name), ISTHMUS_SUCCESS);
-      const standin_driver::graph captured = one.driver().end_capture();
+      runner.driver().begin_capture(runner.stream());
+      ASSERT_EQ(runner.enqueue(operation, name), ISTHMUS_SUCCESS);
+      const standin_driver::graph captured = runner.driver().end_capture();
       for (int i = 0; i < 12; ++i) {
         test.seed = static_cast<std::uint64_t>(i) * 4 + 1;
         if (i % 3 == 2) {
-          const auto error = one.run_case(test, name);
+          const auto error = runner.run_case(test, name);
           ASSERT_FALSE(error.has_value()) << *error;
           continue;
         }
         test.seed = 1;
-        const conformance::rank_buffers buffers(test, shape, one.number(), one.heap());
-        one.driver().launch(captured, one.stream());
-        one.driver().synchronize(0, one.stream());
+        const conformance::rank_buffers buffers(test, shape, runner.number(), runner.heap());
+        runner.driver().launch(captured, runner.stream());
+        runner.driver().synchronize(0, runner.stream());
         ASSERT_EQ(buffers.find_error(true, true, false), std::nullopt);
       }
     });
   }
 }
 
-TEST(copy_engine, the_null_stream_and_changing_streams_keep_their_order) {
+TEST(copy_engine, null_stream_and_changing_streams_keep_order) {
   test_setup setup;
   setup.behavior = {false, 100, 8};
   topology all(setup);
-  all.each([&](rank_runner& one) {
+  all.for_each_rank([&](rank_runner& runner) {
     const std::array<isthmus::native_stream, 3> streams = {
-        nullptr, one.stream(), one.driver().create_stream(0, isthmus::stream_priority::normal)};
+        nullptr, runner.stream(), runner.driver().create_stream(0, isthmus::stream_priority::normal)};
     constexpr std::uint64_t count = 300;
     std::vector<std::uint32_t> values(count * 2);
     for (std::uint32_t round = 0; round < 30; ++round) {
@@ -278,65 +279,66 @@ TEST(copy_engine, the_null_stream_and_changing_streams_keep_their_order) {
       operation.datatype = ISTHMUS_UINT32;
       operation.count = count;
       operation.recv_buf = values.data();
-      operation.send_buf = values.data() + count * static_cast<std::size_t>(one.number());
+      operation.send_buf = values.data() + count * static_cast<std::size_t>(runner.number());
       operation.stream = stream;
-      auto* own = values.data() + count * static_cast<std::size_t>(one.number());
-      // Before the call on its stream: the call must come after this.
-      one.driver().run_on(stream, [own, round](const auto&) {
+      auto* own = values.data() + count * static_cast<std::size_t>(runner.number());
+      // Enqueued before the call on its stream, so the call must be ordered after it.
+      runner.driver().run_on(stream, [own, round](const auto&) {
         std::this_thread::sleep_for(std::chrono::microseconds(200));
         std::fill_n(own, count, round);
       });
       const char* name = nullptr;
-      ASSERT_EQ(one.state().enqueue(&operation, &name, 1), ISTHMUS_SUCCESS);
-      one.driver().synchronize(0, stream);
+      ASSERT_EQ(runner.state().enqueue(&operation, &name, 1), ISTHMUS_SUCCESS);
+      runner.driver().synchronize(0, stream);
       for (std::uint32_t value : values) ASSERT_EQ(value, round);
     }
   });
 }
 
-TEST(copy_engine, in_place_copies_go_to_peers_only) {
+TEST(copy_engine, in_place_calls_copy_to_peers_only) {
   test_setup setup;
   topology all(setup);
-  all.each([&](rank_runner& one) {
+  all.for_each_rank([&](rank_runner& runner) {
     test_case test;
     test.collective = ISTHMUS_ALLGATHER;
     test.datatype = ISTHMUS_FLOAT32;
     test.count = 1000;
     test.in_place = test.heap = true;
-    const int before = one.driver().copies();
-    ASSERT_EQ(one.run_case(test, nullptr), std::nullopt);
-    EXPECT_EQ(one.driver().copies() - before, 1);
+    const int previous_count = runner.driver().copies();
+    ASSERT_EQ(runner.run_case(test, nullptr), std::nullopt);
+    EXPECT_EQ(runner.driver().copies() - previous_count, 1);
   });
 }
 
-// A call costs what its commands cost: two lists of words and a copy, and what orders it among others.
-TEST(copy_engine, a_small_call_out_of_the_heap_is_few_commands) {
+// The commands determine the cost of a call: two lists of words, a copy, and two for the order
+//   among other calls.
+TEST(copy_engine, small_call_in_the_heap_needs_five_commands) {
   test_setup setup;
   topology all(setup);
-  all.each([&](rank_runner& one) {
+  all.for_each_rank([&](rank_runner& runner) {
     test_case test;
     test.collective = ISTHMUS_ALLGATHER;
     test.datatype = ISTHMUS_INT8;
     test.count = 64;
     test.in_place = test.heap = true;
-    ASSERT_EQ(one.run_case(test, nullptr), std::nullopt);
-    const int before = one.driver().commands();
-    ASSERT_EQ(one.run_case(test, nullptr), std::nullopt);
-    EXPECT_EQ(one.driver().commands() - before, 5);
+    ASSERT_EQ(runner.run_case(test, nullptr), std::nullopt);
+    const int previous_count = runner.driver().commands();
+    ASSERT_EQ(runner.run_case(test, nullptr), std::nullopt);
+    EXPECT_EQ(runner.driver().commands() - previous_count, 5);
   });
 }
 
-TEST(copy_engine, zero_copy_that_is_staged_instead_is_said) {
+TEST(copy_engine, staged_fallback_of_zero_copy_is_logged) {
   test_setup setup;
   topology all(setup);
-  all.each([&](rank_runner& one) {
+  all.for_each_rank([&](rank_runner& runner) {
     test_case test;
     test.collective = ISTHMUS_ALLGATHER;
     test.datatype = ISTHMUS_INT8;
     test.count = 64;
-    ASSERT_EQ(one.run_case(test, "zero_copy"), std::nullopt);
-    ASSERT_EQ(one.logged.size(), 1u);
-    EXPECT_NE(one.logged[0].find("not in the symmetric heap"), std::string::npos) << one.logged[0];
+    ASSERT_EQ(runner.run_case(test, "zero_copy"), std::nullopt);
+    ASSERT_EQ(runner.logged.size(), 1u);
+    EXPECT_NE(runner.logged[0].find("not in the symmetric heap"), std::string::npos) << runner.logged[0];
   });
 }
 

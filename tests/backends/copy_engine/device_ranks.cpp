@@ -18,7 +18,7 @@ using isthmus::device_copy;
 using isthmus::device_driver;
 using isthmus::stream_priority;
 
-// ---- seats --------------------------------------------------------------------------------------------
+// ---- rank_device --------------------------------------------------------------------------------------
 
 rank_device::rank_device(device_driver& driver, isthmus_platform platform, int device)
     : m_driver(driver),
@@ -35,28 +35,29 @@ rank_device::~rank_device() {
   m_driver.destroy_stream(m_device, m_own_stream);
 }
 
-void rank_device::upload(std::byte* to, std::span<const std::byte> part) {
-  const device_copy one{to, part.data(), part.size()};
-  m_driver.copy(m_device, {&one, 1}, m_stream);
+void rank_device::upload(std::byte* to, std::span<const std::byte> range) {
+  const device_copy request{to, range.data(), range.size()};
+  m_driver.copy(m_device, {&request, 1}, m_stream);
 }
 
-void rank_device::download(std::span<std::byte> part, const std::byte* from) {
-  const device_copy one{part.data(), from, part.size()};
-  m_driver.copy(m_device, {&one, 1}, m_stream);
+void rank_device::download(std::span<std::byte> range, const std::byte* from) {
+  const device_copy request{range.data(), from, range.size()};
+  m_driver.copy(m_device, {&request, 1}, m_stream);
 }
 
-device_call::device_call(const conformance::test_case& test, int rank, int size, std::span<std::byte> room,
-                         std::byte* device_room)
-    : mirror(room.first(conformance::rank_buffers::bytes_needed(test, conformance::shape_of(test, size)))),
-      on_device(device_room),
+device_call::device_call(const conformance::test_case& test, int rank, int size, std::span<std::byte> storage,
+                         std::byte* device_memory)
+    : mirror(storage.first(conformance::rank_buffers::required_bytes(test, conformance::shape_of(test, size)))),
+      on_device(device_memory),
       buffers(test, conformance::shape_of(test, size), rank, mirror),
       shape(conformance::shape_of(test, size)),
       operation(conformance::operation_of(test, shape, buffers.addresses(), rank)) {
-  const auto there = [&](const void* here) -> std::byte* {
-    return here == nullptr ? nullptr : on_device + (static_cast<const std::byte*>(here) - mirror.data());
+  const auto to_device = [&](const void* host_pointer) -> std::byte* {
+    return host_pointer == nullptr ? nullptr
+                                   : on_device + (static_cast<const std::byte*>(host_pointer) - mirror.data());
   };
-  operation.send_buf = there(operation.send_buf);
-  operation.recv_buf = there(operation.recv_buf);
+  operation.send_buf = to_device(operation.send_buf);
+  operation.recv_buf = to_device(operation.recv_buf);
 }
 
 // ---- members ------------------------------------------------------------------------------------------
@@ -68,7 +69,8 @@ std::string last_error() {
          info.hint + "]";
 }
 
-member::member(rank_device& device, const isthmus_unique_id& id, int rank, int size, const char* use, double timeout_s)
+member::member(rank_device& device, const isthmus_unique_id& id, int rank, int size, const char* use,
+               double timeout_s)
     : m_device(device), m_rank(rank), m_size(size) {
   char path[] = "/tmp/isthmus-copy-engine-XXXXXX";
   const int file = mkstemp(path);
@@ -76,11 +78,11 @@ member::member(rank_device& device, const isthmus_unique_id& id, int rank, int s
   close(file);
   std::ofstream config(path);
   if (use != nullptr) config << "[[rule]]\nuse = \"" << use << "\"\n";
-  // Several pieces for what the tests move, both ways of visiting peers and of handing over copies; where all
-  // is staged, ranks that keep in step.
+  // Small staging areas, so that messages need several chunks; sizes on both sides of each threshold; lockstep
+  // for the staged algorithm.
   const bool in_step = use != nullptr && std::string(use) == "copy_engine:staged";
-  config << "[backend.copy_engine]\ntransit_bytes = 262144\nbatch_bytes = 4096\nstreams = 2\ntogether_bytes = "
-         << (in_step ? 1u << 30 : 8192u) << "\nshare_device = true\n";  // where there are fewer than ranks
+  config << "[backend.copy_engine]\nstaging_bytes = 262144\nbatch_bytes = 4096\nstreams = 2\nwait_all_bytes = "
+         << (in_step ? 1u << 30 : 8192u) << "\nshare_device = true\n";  // there may be fewer devices than ranks
   config.close();
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof options;
@@ -92,9 +94,9 @@ member::member(rank_device& device, const isthmus_unique_id& id, int rank, int s
   if (status != ISTHMUS_SUCCESS) throw std::runtime_error("create: " + last_error());
 }
 
-member::member(rank_device& device, isthmus_communicator made) : m_device(device), m_handle(made) {
-  isthmus_communicator_rank(made, &m_rank);
-  isthmus_communicator_size(made, &m_size);
+member::member(rank_device& device, isthmus_communicator handle) : m_device(device), m_handle(handle) {
+  isthmus_communicator_rank(handle, &m_rank);
+  isthmus_communicator_size(handle, &m_size);
 }
 
 member::~member() {
@@ -123,7 +125,8 @@ std::string member::selected_path(const isthmus_operation& operation) {
 std::optional<std::string> member::run_case(const conformance::test_case& test) {
   device_call call(test, m_rank, m_size, m_device.mirror(), test.heap ? heap() : m_device.plain());
   call.operation.stream = m_device.stream();
-  if (!selected_path(call.operation).starts_with("copy_engine")) return std::nullopt;  // not with this algorithm
+  if (!selected_path(call.operation).starts_with("copy_engine"))
+    return std::nullopt;  // unsupported by this algorithm
   m_device.upload(call.on_device, call.mirror);
   if (isthmus_enqueue(m_handle, &call.operation) != ISTHMUS_SUCCESS) return last_error();
   m_device.download(call.mirror, call.on_device);
@@ -131,7 +134,7 @@ std::optional<std::string> member::run_case(const conformance::test_case& test) 
   return call.buffers.find_error(true, true, false);
 }
 
-// ---- worlds -------------------------------------------------------------------------------------------
+// ---- running ranks ------------------------------------------------------------------------------------
 
 namespace {
 
@@ -146,7 +149,7 @@ int run_rank(isthmus_platform platform, const rank_body& body, rendezvous& all, 
   } catch (const std::exception& failure) {
     std::printf("FAIL rank %d: %s\n", rank, failure.what());
     std::fflush(stdout);
-    std::_Exit(1);  // the others wait for this rank
+    std::_Exit(1);  // the other ranks wait for this one
   }
 }
 

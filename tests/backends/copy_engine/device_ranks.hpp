@@ -1,4 +1,4 @@
-// Ranks on real devices, or on the driver's stand-in: in threads or in processes of their own.
+// Runs ranks on real devices or on the stand-in driver, in threads or in separate processes.
 #pragma once
 
 #include <isthmus/isthmus.h>
@@ -16,9 +16,9 @@
 
 namespace copy_engine_test {
 
-constexpr std::uint64_t room_bytes = 8u << 20;  // of each of a seat's buffers
+constexpr std::uint64_t room_bytes = 8u << 20;  // size of each buffer of a rank_device
 
-// A rank with its device. Buffers are filled and read through pinned memory.
+// A rank's device and its buffers. They are filled and read through pinned memory.
 class rank_device {
  public:
   rank_device(isthmus::device_driver& driver, isthmus_platform platform, int device);
@@ -36,9 +36,9 @@ class rank_device {
 
   std::byte* plain() const { return m_plain; }
   std::span<std::byte> mirror() const { return {m_mirror, room_bytes}; }
-  // Stream-ordered copies of a part of the mirror to a buffer and back.
-  void upload(std::byte* to, std::span<const std::byte> part);
-  void download(std::span<std::byte> part, const std::byte* from);
+  // Stream-ordered copies between a range of the mirror and a device buffer.
+  void upload(std::byte* to, std::span<const std::byte> range);
+  void download(std::span<std::byte> range, const std::byte* from);
 
  private:
   isthmus::device_driver& m_driver;
@@ -49,7 +49,7 @@ class rank_device {
   std::byte* m_mirror;
 };
 
-// One call of a test: laid out in the mirror, and where it is on the device.
+// One call of a test: its layout in the mirror and its buffers on the device.
 struct device_call {
   device_call(const conformance::test_case& test, int rank, int size, std::span<std::byte> mirror,
               std::byte* on_device);
@@ -60,11 +60,13 @@ struct device_call {
   isthmus_operation operation;
 };
 
-// A communicator on a seat, forced to one backend[:algorithm] or, for nullptr, left to the defaults.
+// A communicator on a rank_device. `use`: the backend[:algorithm] of its only rule, or nullptr for
+// the default rules.
 class member {
  public:
-  member(rank_device& device, const isthmus_unique_id& id, int rank, int size, const char* use, double timeout_s);
-  member(rank_device& device, isthmus_communicator made);
+  member(rank_device& device, const isthmus_unique_id& id, int rank, int size, const char* use,
+         double timeout_s);
+  member(rank_device& device, isthmus_communicator handle);
   ~member();
   member(const member&) = delete;
   member& operator=(const member&) = delete;
@@ -73,10 +75,10 @@ class member {
   isthmus_communicator handle() const { return m_handle; }
   int rank() const { return m_rank; }
   int size() const { return m_size; }
-  std::byte* heap();  // room_bytes, allocated collectively at the first use
-  // "copy_engine:staged", or why the call would go nowhere.
+  std::byte* heap();  // room_bytes; the first call is collective
+  // The selected path such as "copy_engine:staged", or why no backend takes the call.
   std::string selected_path(const isthmus_operation& operation);
-  // Everything of one call; what is wrong, or nothing.
+  // Runs and checks one call. Returns the error, if any.
   std::optional<std::string> run_case(const conformance::test_case& test);
 
  private:
@@ -90,8 +92,8 @@ std::string last_error();
 
 using ::topology::rendezvous;
 
-// Runs `play` on `size` ranks, one device each; returns the sum of what it returns. Processes are made by
-// fork: no driver may have been touched before.
+// Runs `body` on `size` ranks with one device each, and returns the sum of the results. Processes are created
+// with fork, so no driver may have been used before.
 using rank_body = std::function<int(rank_device& device, rendezvous& all, int rank, int size)>;
 int run(isthmus_platform platform, bool in_processes, int size, const rank_body& body);
 

@@ -1,11 +1,11 @@
-// The backend through the C API, on whatever devices a driver has: a machine's GPUs, or the stand-in.
+// Tests the backend through the C API on the devices of a driver: the GPUs of a machine, or the stand-in.
 //
 //   copy_engine_device_test [--platform cuda|hip] [--world threads|processes] [--ranks N] [--calls N]
 //                           [--without-compiler]
 //
-// Random calls of every collective that it knows, at every place of buffers, checked byte by byte against the
-// oracle; parts of a communicator; skewed calls back to back; every kind of stream; captured graphs where the
-// driver has them; ranks that do not come. Exit code 77: fewer than two devices.
+// Cases: random calls of all supported collectives with all buffer placements, checked byte by byte against the
+// oracle; subcommunicators; skewed back-to-back calls; all kinds of streams; captured graphs if the driver
+// supports them; missing ranks. Exit code 77: fewer than two devices.
 #include <dlfcn.h>
 #include <isthmus/memory.h>
 #include <sys/wait.h>
@@ -23,20 +23,20 @@ namespace copy_engine_test {
 namespace {
 
 using conformance::test_case;
-using steady = std::chrono::steady_clock;
+using steady_clock = std::chrono::steady_clock;
 
 constexpr isthmus_collective collectives[] = {ISTHMUS_ALLGATHER,     ISTHMUS_ALLGATHERV, ISTHMUS_ALLTOALL,
-                                        ISTHMUS_BROADCAST,     ISTHMUS_GATHER,     ISTHMUS_SCATTER,
-                                        ISTHMUS_REDUCE_SCATTER};
+                                              ISTHMUS_BROADCAST,     ISTHMUS_GATHER,     ISTHMUS_SCATTER,
+                                              ISTHMUS_REDUCE_SCATTER};
 
 struct options {
-  std::string platform = "cuda", world = "threads";
+  std::string platform = "cuda", rank_mode = "threads";
   int ranks = 0;
   int calls = 120;
   bool without_compiler = false;
 };
 
-// Whether reductions must go by the copy engines with what a rule names.
+// Returns whether a rule with this algorithm must accept reductions.
 bool can_reduce(const std::string& use) { return use != "copy_engine:push"; }
 
 test_case draw_case(std::uint64_t seed, int ranks) {
@@ -55,57 +55,59 @@ test_case draw_case(std::uint64_t seed, int ranks) {
   return test;
 }
 
-int report(const char* where, int rank, const test_case& test, const std::string& problem) {
-  std::printf("FAIL %s, rank %d: %s | %s\n", where, rank, problem.c_str(),
+int report(const char* case_name, int rank, const test_case& test, const std::string& error) {
+  std::printf("FAIL %s, rank %d: %s | %s\n", case_name, rank, error.c_str(),
               conformance::to_string(test).c_str());
   return 1;
 }
 
-// A failed call leaves the communicator poisoned: the first problem ends the series.
-int run_series(member& one, const char* where, int calls, std::uint64_t seed) {
+// A failed call aborts the communicator, so the first problem ends the series.
+int run_series(member& self, const char* case_name, int calls, std::uint64_t seed) {
   for (int i = 0; i < calls; ++i) {
-    const test_case test = draw_case(oracle::mix(seed, static_cast<std::uint64_t>(i)), one.size());
-    if (const auto error = one.run_case(test)) return report(where, one.rank(), test, *error);
+    const test_case test = draw_case(oracle::mix(seed, static_cast<std::uint64_t>(i)), self.size());
+    if (const auto error = self.run_case(test)) return report(case_name, self.rank(), test, *error);
   }
   return 0;
 }
 
-// The engine that a test is about must be the one that runs, and what it can't do must have its reason.
-int check_choice(member& one, const options& requested, const std::string& expected) {
+// The requested algorithm must be selected, and unsupported calls must be refused with the right reason.
+int check_choice(member& self, const options& requested, const std::string& expected) {
   int failures = 0;
   for (const isthmus_collective collective : {ISTHMUS_ALLGATHER, ISTHMUS_REDUCE_SCATTER}) {
     test_case test;
     test.collective = collective;
     test.count = 100;
-    const device_call call(test, one.rank(), one.size(), one.device().mirror(), one.device().plain());
-    const std::string selected = one.selected_path(call.operation);
+    const device_call call(test, self.rank(), self.size(), self.device().mirror(), self.device().plain());
+    const std::string selected = self.selected_path(call.operation);
     const bool reduces = collective == ISTHMUS_REDUCE_SCATTER;
-    const bool is_right = !reduces || (can_reduce(expected) && !requested.without_compiler)
-                           ? selected == expected
-                           : selected.find(can_reduce(expected) ? "library could be loaded"
-                                                         : "use copy_engine:staged") != std::string::npos;
-    if (!is_right) failures += report("choice", one.rank(), test, "goes by " + selected + " instead of " + expected);
+    const bool is_right =
+        !reduces || (can_reduce(expected) && !requested.without_compiler)
+            ? selected == expected
+            : selected.find(can_reduce(expected) ? "library could be loaded" : "use copy_engine:staged") !=
+                  std::string::npos;
+    if (!is_right)
+      failures += report("choice", self.rank(), test, "uses " + selected + " instead of " + expected);
   }
   return failures;
 }
 
 // ---- cases --------------------------------------------------------------------------------------------
 
-int random_calls(member& one, int calls) { return run_series(one, "random calls", calls, 1000); }
+int random_calls(member& self, int calls) { return run_series(self, "random calls", calls, 1000); }
 
-// Nobody goes on while a part is being released: the last rank of a process frees all ranks' memory, and where
-// that waits for the devices (hipFree) it must not wait for a stream that waits for this rank.
-int subcommunicators(member& one, rendezvous& all) {
+// No rank continues while a subcommunicator is being destroyed: the last rank of a process frees the memory of
+// all ranks. If that waits for the devices (hipFree), it must not wait for a stream that waits for this rank.
+int subcommunicators(member& self, rendezvous& all) {
   int failures = 0;
   for (const bool is_by_parity : {true, false}) {
-    isthmus_communicator made = nullptr;
-    // Ranks by parity, then all of them in the opposite order.
-    if (isthmus_communicator_split(one.handle(), is_by_parity ? one.rank() % 2 : 0, -one.rank(), &made) !=
+    isthmus_communicator handle = nullptr;
+    // First split the ranks by parity, then use all ranks in reverse order.
+    if (isthmus_communicator_split(self.handle(), is_by_parity ? self.rank() % 2 : 0, -self.rank(), &handle) !=
         ISTHMUS_SUCCESS)
-      return report("split", one.rank(), {}, last_error());
+      return report("split", self.rank(), {}, last_error());
     {
-      member sub(one.device(), made);
-      failures += run_series(sub, "part", 30, 2000 + (is_by_parity ? one.rank() % 2 : 7));
+      member sub(self.device(), handle);
+      failures += run_series(sub, "part", 30, 2000 + (is_by_parity ? self.rank() % 2 : 7));
       all.wait();
     }
     all.wait();
@@ -113,59 +115,60 @@ int subcommunicators(member& one, rendezvous& all) {
   return failures;
 }
 
-// Many calls before anybody looks, from ranks that lag behind each other.
-int skewed(member& one) {
+// Many calls without checks in between, from skewed ranks.
+int skewed(member& self) {
   constexpr int calls = 40;
-  rank_device& device = one.device();
+  rank_device& device = self.device();
   std::vector<std::unique_ptr<device_call>> all;
-  std::size_t at = 0;
+  std::size_t offset = 0;
   for (int i = 0; i < calls; ++i) {
-    test_case test = draw_case(oracle::mix(3000, static_cast<std::uint64_t>(i)), one.size());
+    test_case test = draw_case(oracle::mix(3000, static_cast<std::uint64_t>(i)), self.size());
     test.count = std::min<std::uint64_t>(test.count, 1001);
     const auto make_call = [&] {
-      return std::make_unique<device_call>(test, one.rank(), one.size(), device.mirror().subspan(at),
-                                           (test.heap ? one.heap() : device.plain()) + at);
+      return std::make_unique<device_call>(test, self.rank(), self.size(), device.mirror().subspan(offset),
+                                           (test.heap ? self.heap() : device.plain()) + offset);
     };
     auto call = make_call();
-    if (!one.selected_path(call->operation).starts_with("copy_engine")) {  // not with this algorithm
+    if (!self.selected_path(call->operation).starts_with("copy_engine")) {  // unsupported by this algorithm
       test.collective = ISTHMUS_ALLTOALL;
       call = make_call();
     }
     device.upload(call->on_device, call->mirror);
-    at += (call->mirror.size() + 255) / 256 * 256;
+    offset += (call->mirror.size() + 255) / 256 * 256;
     all.push_back(std::move(call));
   }
   for (int i = 0; i < calls; ++i) {
     const std::uint64_t delay =
-        oracle::mix(4000 + static_cast<std::uint64_t>(one.rank()), static_cast<std::uint64_t>(i));
+        oracle::mix(4000 + static_cast<std::uint64_t>(self.rank()), static_cast<std::uint64_t>(i));
     if (delay % 5 == 0) std::this_thread::sleep_for(std::chrono::microseconds(delay % 3000));
     all[static_cast<std::size_t>(i)]->operation.stream = device.stream();
-    if (isthmus_enqueue(one.handle(), &all[static_cast<std::size_t>(i)]->operation) != ISTHMUS_SUCCESS)
-      return report("skewed calls", one.rank(), {}, last_error());
+    if (isthmus_enqueue(self.handle(), &all[static_cast<std::size_t>(i)]->operation) != ISTHMUS_SUCCESS)
+      return report("skewed calls", self.rank(), {}, last_error());
   }
   for (const auto& call : all) device.download(call->mirror, call->on_device);
   device.synchronize();
   for (const auto& call : all)
     if (const auto error = call->buffers.find_error(true, true, false))
-      return report("skewed calls", one.rank(), {}, *error);
+      return report("skewed calls", self.rank(), {}, *error);
   return 0;
 }
 
-int streams(member& one) {
-  rank_device& device = one.device();
+int streams(member& self) {
+  rank_device& device = self.device();
   int failures = 0;
-  const isthmus::native_stream other =
+  const isthmus::native_stream second_stream =
       device.driver().create_stream(device.device(), isthmus::stream_priority::high);
-  for (const isthmus::native_stream stream : {isthmus::native_stream(nullptr), other, device.own_stream()}) {
+  for (const isthmus::native_stream stream :
+       {isthmus::native_stream(nullptr), second_stream, device.own_stream()}) {
     device.use_stream(stream);
-    failures += run_series(one, stream == nullptr ? "the NULL stream" : "another stream", 15, 5000);
+    failures += run_series(self, stream == nullptr ? "the NULL stream" : "another stream", 15, 5000);
   }
   device.synchronize();
-  device.driver().destroy_stream(device.device(), other);
+  device.driver().destroy_stream(device.device(), second_stream);
   return failures;
 }
 
-// CUDA's own functions for graphs, where a real driver is loaded.
+// CUDA's graph functions, if a real driver is loaded.
 struct graph_functions {
   int (*begin)(void* stream, int mode) = nullptr;
   int (*end)(void* stream, void** graph) = nullptr;
@@ -183,80 +186,81 @@ struct graph_functions {
   }
 };
 
-// Of a kind that nobody has called before, where it reduces: its kernel is made while the stream is captured.
+// The reductions were not called before, so their kernels are compiled while the stream is captured.
 constexpr test_case captured_calls[] = {
     {ISTHMUS_ALLTOALL, ISTHMUS_UINT8, ISTHMUS_SUM, 200003, 0, false, true, false, 4},
     {ISTHMUS_ALLTOALL, ISTHMUS_UINT8, ISTHMUS_SUM, 200003, 0, false, false, false, 4},
     {ISTHMUS_REDUCE_SCATTER, ISTHMUS_FLOAT32, ISTHMUS_SUM, 200003, 0, false, false, false, 4},
     {ISTHMUS_REDUCE_SCATTER, ISTHMUS_BFLOAT16, ISTHMUS_AVG, 50000, 0, true, true, false, 8}};
 
-// The graph is launched with new data each time, among calls that are not captured.
-int graphs(member& one) {
+// Every graph launch uses new data, interleaved with calls that are not captured.
+int graphs(member& self) {
   graph_functions cuda;
   if (!cuda.load()) {
-    if (one.rank() == 0) std::puts("graphs: not on this driver");
+    if (self.rank() == 0) std::puts("graphs: not supported by this driver");
     return 0;
   }
-  rank_device& device = one.device();
+  rank_device& device = self.device();
   for (const test_case& test : captured_calls) {
-    std::byte* buffer = test.heap ? one.heap() : device.plain();
-    device_call captured(test, one.rank(), one.size(), device.mirror(), buffer);
+    std::byte* buffer = test.heap ? self.heap() : device.plain();
+    device_call captured(test, self.rank(), self.size(), device.mirror(), buffer);
     captured.operation.stream = device.stream();
-    if (!one.selected_path(captured.operation).starts_with("copy_engine")) continue;  // not with this algorithm
+    if (!self.selected_path(captured.operation).starts_with("copy_engine"))
+      continue;  // unsupported by this algorithm
     void *graph = nullptr, *executable = nullptr;
     constexpr int thread_local_mode = 1;
-    const auto on_device = [&](auto&& call) {  // these functions go by the thread's current device
+    const auto on_device = [&](auto&& call) {  // these functions use the thread's current device
       int code = -1;
-      device.driver().with_device(device.device(), [&] { code = call(); });
+      device.driver().run_on_device(device.device(), [&] { code = call(); });
       return code;
     };
     if (const int code = on_device([&] { return cuda.begin(device.stream(), thread_local_mode); }); code != 0)
-      return report("capture", one.rank(), test, "begin: " + std::to_string(code));
-    const isthmus_status status = isthmus_enqueue(one.handle(), &captured.operation);
-    const int ended = on_device([&] { return cuda.end(device.stream(), &graph); });
-    if (ended != 0 || status != ISTHMUS_SUCCESS)
-      return report("capture", one.rank(), test, "end: " + std::to_string(ended) + ", " + last_error());
+      return report("capture", self.rank(), test, "begin: " + std::to_string(code));
+    const isthmus_status status = isthmus_enqueue(self.handle(), &captured.operation);
+    const int end_status = on_device([&] { return cuda.end(device.stream(), &graph); });
+    if (end_status != 0 || status != ISTHMUS_SUCCESS)
+      return report("capture", self.rank(), test, "end: " + std::to_string(end_status) + ", " + last_error());
     if (const int code = on_device([&] { return cuda.instantiate(&executable, graph, 0); }); code != 0)
-      return report("capture", one.rank(), test, "instantiate: " + std::to_string(code));
+      return report("capture", self.rank(), test, "instantiate: " + std::to_string(code));
     for (int i = 0; i < 9; ++i) {
       if (i % 3 == 2) {
-        if (run_series(one, "among graphs", 2, 6000 + static_cast<std::uint64_t>(i)) != 0) return 1;
+        if (run_series(self, "among graphs", 2, 6000 + static_cast<std::uint64_t>(i)) != 0) return 1;
         continue;
       }
-      device_call replayed(test, one.rank(), one.size(), device.mirror(), buffer);
+      device_call replayed(test, self.rank(), self.size(), device.mirror(), buffer);
       device.upload(buffer, replayed.mirror);
       if (const int code = on_device([&] { return cuda.launch(executable, device.stream()); }); code != 0)
-        return report("replay", one.rank(), test, "launch: " + std::to_string(code));
+        return report("replay", self.rank(), test, "launch: " + std::to_string(code));
       device.download(replayed.mirror, buffer);
       device.synchronize();
       if (const auto error = replayed.buffers.find_error(true, true, false))
-        return report("replay", one.rank(), test, *error);
+        return report("replay", self.rank(), test, *error);
     }
   }
   return 0;
 }
 
-// Rank 0 is left alone: its call fails in time, says so, and its stream goes on.
+// Only rank 0 makes the call: it must fail after the timeout, report it, and release the stream.
 int missing_rank(rank_device& device, rendezvous& all, int rank, int size) {
   int failures = 0;
   for (const char* use : {"copy_engine:zero_copy", "copy_engine:staged"}) {
-    member one(device, all.new_unique_id(rank), rank, size, use, 2);
-    one.heap();
+    member self(device, all.new_unique_id(rank), rank, size, use, 2);
+    self.heap();
     if (rank == 0) {
       test_case test;
       test.collective = ISTHMUS_ALLGATHER;
       test.count = 5000;
       test.heap = true;
-      device_call call(test, rank, size, device.mirror(), one.heap());
+      device_call call(test, rank, size, device.mirror(), self.heap());
       call.operation.stream = device.stream();
-      const auto begin = steady::now();
-      if (isthmus_enqueue(one.handle(), &call.operation) != ISTHMUS_SUCCESS)
+      const auto begin = steady_clock::now();
+      if (isthmus_enqueue(self.handle(), &call.operation) != ISTHMUS_SUCCESS)
         failures += report("missing rank", rank, test, last_error());
       device.synchronize();
-      const double seconds = std::chrono::duration<double>(steady::now() - begin).count();
+      const double seconds = std::chrono::duration<double>(steady_clock::now() - begin).count();
       if (seconds < 1.5 || seconds > 20)
         failures += report("missing rank", rank, test, "released after " + std::to_string(seconds) + " s");
-      if (isthmus_communicator_async_error(one.handle()) != ISTHMUS_ERROR_TIMEOUT)
+      if (isthmus_communicator_async_error(self.handle()) != ISTHMUS_ERROR_TIMEOUT)
         failures += report("missing rank", rank, test, "no timeout: " + last_error());
     }
     all.wait();
@@ -267,21 +271,21 @@ int missing_rank(rank_device& device, rendezvous& all, int rank, int size) {
 int run_all_cases(const options& requested, rank_device& device, rendezvous& all, int rank, int size) {
   int failures = 0;
   for (const char* use : {"copy_engine", "copy_engine:push", "copy_engine:staged"}) {
-    member one(device, all.new_unique_id(rank), rank, size, use, 60);
-    failures += check_choice(one, requested, use);
-    // First of all, so that the kernels are new.
-    if (failures == 0) failures += graphs(one);
-    if (failures == 0) failures += random_calls(one, requested.calls);
-    if (failures == 0) failures += subcommunicators(one, all);
-    if (failures == 0) failures += skewed(one);
-    if (failures == 0) failures += streams(one);
+    member self(device, all.new_unique_id(rank), rank, size, use, 60);
+    failures += check_choice(self, requested, use);
+    // Graphs first, so that their kernels are not compiled yet.
+    if (failures == 0) failures += graphs(self);
+    if (failures == 0) failures += random_calls(self, requested.calls);
+    if (failures == 0) failures += subcommunicators(self, all);
+    if (failures == 0) failures += skewed(self);
+    if (failures == 0) failures += streams(self);
     device.synchronize();
     all.wait();
   }
   return failures + missing_rank(device, all, rank, size);
 }
 
-// Asked in a process of its own: a driver does not survive a fork.
+// Runs in a separate process, because a driver cannot be used after a fork.
 int count_devices(isthmus_platform platform) {
   const pid_t child = fork();
   if (child == 0) {
@@ -303,24 +307,28 @@ int main(int argc, char** argv) {
   using namespace copy_engine_test;
   CLI::App app{"Copy-engine collectives on the devices of this machine"};
   options requested;
-  app.add_option("--platform", requested.platform, "whose driver")->check(CLI::IsMember({"cuda", "hip"}));
-  app.add_option("--world", requested.world, "where ranks live")->check(CLI::IsMember({"threads", "processes"}));
-  app.add_option("--ranks", requested.ranks, "one device each; default: all devices, at most 4");
-  app.add_option("--calls", requested.calls, "random calls for each algorithm");
-  app.add_flag("--without-compiler", requested.without_compiler, "reductions must be refused with that reason");
+  app.add_option("--platform", requested.platform, "device driver")->check(CLI::IsMember({"cuda", "hip"}));
+  app.add_option("--world", requested.rank_mode, "run ranks as threads or processes")
+      ->check(CLI::IsMember({"threads", "processes"}));
+  app.add_option("--ranks", requested.ranks, "number of ranks; default: number of devices, at most 4");
+  app.add_option("--calls", requested.calls, "random calls per algorithm");
+  app.add_flag("--without-compiler", requested.without_compiler,
+               "expect reductions to be refused for lack of a compiler");
   CLI11_PARSE(app, argc, argv);
   const isthmus_platform platform = requested.platform == "hip" ? ISTHMUS_PLATFORM_HIP : ISTHMUS_PLATFORM_CUDA;
   const int devices = count_devices(platform);
   const int size = requested.ranks > 0 ? requested.ranks : std::min(devices, 4);
-  if (size < 2 || devices < (requested.world == "processes" ? 1 : size)) {  // processes may share a device
+  if (size < 2 || devices < (requested.rank_mode == "processes" ? 1 : size)) {  // processes may share a device
     std::puts("SKIPPED: copy engines need two devices");
     return 77;
   }
-  const auto begin = steady::now();
-  const int failures = run(
-      platform, requested.world == "processes", size,
-      [&](rank_device& device, rendezvous& all, int rank, int ranks) { return run_all_cases(requested, device, all, rank, ranks); });
-  std::printf("copy_engine on %d %s devices, ranks in %s: %d failed, %.1f s\n", size, requested.platform.c_str(),
-              requested.world.c_str(), failures, std::chrono::duration<double>(steady::now() - begin).count());
+  const auto begin = steady_clock::now();
+  const int failures = run(platform, requested.rank_mode == "processes", size,
+                           [&](rank_device& device, rendezvous& all, int rank, int ranks) {
+                             return run_all_cases(requested, device, all, rank, ranks);
+                           });
+  std::printf("copy_engine on %d %s devices, ranks in %s: %d failed, %.1f s\n", size,
+              requested.platform.c_str(), requested.rank_mode.c_str(), failures,
+              std::chrono::duration<double>(steady_clock::now() - begin).count());
   return failures == 0 ? 0 : 1;
 }

@@ -1,5 +1,5 @@
-// The kernel's own source as C++ on the host, thread by thread, against the oracle: every datatype and
-// operation, any alignment, any rank, in place, special values.
+// Compiles the kernel source as C++ and runs it on the host, thread by thread, against the oracle: all
+// datatypes and operations, any alignment, any rank, in place, special values.
 #include <gtest/gtest.h>
 #include <isthmus/isthmus.h>
 
@@ -13,7 +13,7 @@
 #include "oracle/inputs.hpp"
 #include "oracle/number.hpp"
 
-// What a device compiler has and this one lacks. float16 is converted by the compiler's own type, as on HIP.
+// Definitions that a device compiler provides. float16 is converted with the compiler's own type, as on HIP.
 #define __device__
 #define __global__
 #define __launch_bounds__(threads)
@@ -21,10 +21,10 @@
 #define ISTHMUS_ELEMENT float32
 #define ISTHMUS_OPERATION sum
 namespace {
-struct three_numbers {
+struct simulated_index {
   unsigned x;
 };
-three_numbers gridDim, blockIdx, blockDim, threadIdx;
+simulated_index gridDim, blockIdx, blockDim, threadIdx;
 }  // namespace
 #include "backends/copy_engine/reduction_kernel.cu"
 
@@ -35,35 +35,35 @@ using isthmus::copy_engine::combination;
 using isthmus::copy_engine::reduction_arguments;
 
 template <typename Element>
-void run_thread(isthmus_reduction_op op, const reduction_arguments& what) {
+void run_thread(isthmus_reduction_op op, const reduction_arguments& arguments) {
   namespace operation = isthmus::copy_engine::operation;
   switch (op) {
 #define ISTHMUS_REDUCTION_OP(name, NAME) \
-  case ISTHMUS_##NAME: return combination<Element, operation::name>::run(what);
+  case ISTHMUS_##NAME: return combination<Element, operation::name>::run(arguments);
 #include <isthmus/collectives.def>
     case ISTHMUS_REDUCTION_OP_COUNT: break;
   }
 }
 
-void run_thread(isthmus_datatype datatype, isthmus_reduction_op op, const reduction_arguments& what) {
+void run_thread(isthmus_datatype datatype, isthmus_reduction_op op, const reduction_arguments& arguments) {
   namespace element = isthmus::copy_engine::element;
   switch (datatype) {
 #define ISTHMUS_DATATYPE(name, NAME, bytes, kind) \
-  case ISTHMUS_##NAME: return run_thread<element::name>(op, what);
+  case ISTHMUS_##NAME: return run_thread<element::name>(op, arguments);
 #include <isthmus/collectives.def>
     case ISTHMUS_DATATYPE_COUNT: break;
   }
 }
 
-void launch(isthmus_datatype datatype, isthmus_reduction_op op, const reduction_arguments& what,
+void launch(isthmus_datatype datatype, isthmus_reduction_op op, const reduction_arguments& arguments,
             unsigned blocks, unsigned threads) {
   gridDim.x = blocks;
   blockDim.x = threads;
   for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x)
-    for (threadIdx.x = 0; threadIdx.x < threads; ++threadIdx.x) run_thread(datatype, op, what);
+    for (threadIdx.x = 0; threadIdx.x < threads; ++threadIdx.x) run_thread(datatype, op, arguments);
 }
 
-// Rank `rank`'s launch for a reduce_scatter of all ranks; what is wrong with its result, or nothing.
+// Runs the kernel launch of rank `rank` in a reduce_scatter and checks its result. Returns the error, if any.
 std::optional<std::string> run_case(const conformance::test_case& test, int rank, int size, std::size_t shift) {
   const std::size_t width = oracle::bytes_of(test.datatype), bytes = test.count * width;
   const std::size_t row_bytes = (bytes + 255) / 256 * 256;
@@ -75,25 +75,25 @@ std::optional<std::string> run_case(const conformance::test_case& test, int rank
   std::memset(rows.data(), 0xa5, rows.size() * 16);
   std::memset(out.data(), 0xa5, out.size() * 16);
   auto* next = rows.data()->bytes;
-  auto* mine = own.data()->bytes + shift * width;
+  auto* own_input = own.data()->bytes + shift * width;
   for (int source = 0; source < size; ++source) {
     const std::uint64_t first = static_cast<std::uint64_t>(rank) * test.count;
-    oracle::fill(inputs, source, first, {source == rank ? mine : next, bytes});
+    oracle::fill(inputs, source, first, {source == rank ? own_input : next, bytes});
     if (source != rank) next += row_bytes;
   }
-  std::byte* result = test.in_place ? mine : out.data()->bytes + (shift + test.seed % 2) * width;
-  launch(test.datatype, test.op, {rows.data(), row_bytes, mine, result, test.count, rank, size},
+  std::byte* result = test.in_place ? own_input : out.data()->bytes + (shift + test.seed % 2) * width;
+  launch(test.datatype, test.op, {rows.data(), row_bytes, own_input, result, test.count, rank, size},
          1 + test.seed % 3, 16 + test.seed % 33);
   if (!test.in_place)
-    for (const std::byte* at = out.data()->bytes; at < out.data()->bytes + out.size() * 16; ++at)
-      if ((at < result || at >= result + bytes) && *at != std::byte{0xa5})
-        return "a byte beside the result changed";
+    for (const std::byte* byte = out.data()->bytes; byte < out.data()->bytes + out.size() * 16; ++byte)
+      if ((byte < result || byte >= result + bytes) && *byte != std::byte{0xa5})
+        return "a byte outside of the result changed";
   return oracle::find_error({inputs, conformance::shape_of(test, size), rank, false}, result);
 }
 
 class kernel : public testing::TestWithParam<isthmus_datatype> {};
 
-TEST_P(kernel, gives_what_the_oracle_says) {
+TEST_P(kernel, matches_the_oracle) {
   conformance::test_case test;
   test.collective = ISTHMUS_REDUCE_SCATTER;
   test.datatype = GetParam();

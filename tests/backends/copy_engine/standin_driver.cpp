@@ -29,7 +29,9 @@ void run_word_step(const word_step& step, const std::atomic<bool>& stop) {
 
 }  // namespace
 
-void standin_driver::fail_unexpected_call() { throw std::logic_error("copy engines don't need this"); }
+void standin_driver::fail_unexpected_call() {
+  throw std::logic_error("the copy engine backend must not call this function");
+}
 
 // ---- queues -------------------------------------------------------------------------------------------
 
@@ -77,7 +79,8 @@ void standin_driver::queue::run() {
 
 // ---- the driver ---------------------------------------------------------------------------------------
 
-standin_driver::standin_driver(int devices, driver_behavior behavior) : m_devices(devices), m_behavior(behavior) {
+standin_driver::standin_driver(int devices, driver_behavior behavior)
+    : m_devices(devices), m_behavior(behavior) {
   for (int device = 0; device < devices; ++device) {
     m_device_queues.push_back(std::make_shared<queue>(behavior, m_next++));
     m_null_streams.push_back(std::make_unique<stream>(stream{m_device_queues.back()}));
@@ -120,8 +123,9 @@ native_stream standin_driver::create_stream(int device, stream_priority priority
   const std::lock_guard lock(m_mutex);
   const auto handle = reinterpret_cast<native_stream>(m_next++);
   const bool shared = m_behavior.one_queue && priority == stream_priority::normal;
-  m_streams[handle] = std::make_unique<stream>(stream{
-      shared ? m_device_queues.at(static_cast<std::size_t>(device)) : std::make_shared<queue>(m_behavior, m_next)});
+  m_streams[handle] =
+      std::make_unique<stream>(stream{shared ? m_device_queues.at(static_cast<std::size_t>(device))
+                                             : std::make_shared<queue>(m_behavior, m_next)});
   return handle;
 }
 
@@ -158,39 +162,40 @@ void standin_driver::destroy_event(native_event event) {
 
 void standin_driver::record(int device, native_event handle, native_stream stream) {
   const std::lock_guard lock(m_mutex);
-  event& one = *m_events.at(handle);
-  one.captured = m_captured.contains(stream);
-  if (one.captured) return;  // a captured graph runs in the order of issue
-  one.reached = std::make_shared<std::atomic<bool>>(false);
-  push(device, stream, [reached = one.reached](const auto&) { *reached = true; });
+  event& item = *m_events.at(handle);
+  item.captured = m_captured.contains(stream);
+  if (item.captured) return;  // a captured graph is executed in issue order
+  item.is_reached = std::make_shared<std::atomic<bool>>(false);
+  push(device, stream, [is_reached = item.is_reached](const auto&) { *is_reached = true; });
 }
 
 void standin_driver::wait(int device, native_stream stream, native_event handle) {
   const std::lock_guard lock(m_mutex);
-  const event& one = *m_events.at(handle);
-  if (one.captured) {
+  const event& item = *m_events.at(handle);
+  if (item.captured) {
     m_captured.insert(stream);
     return;
   }
   if (m_captured.contains(stream))
     throw make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE, "a captured stream waits for an event outside", "",
                      904);
-  push(device, stream, [reached = one.reached](const std::atomic<bool>& stop) {
-    while (!*reached && !stop) std::this_thread::sleep_for(10us);
+  push(device, stream, [is_reached = item.is_reached](const std::atomic<bool>& stop) {
+    while (!*is_reached && !stop) std::this_thread::sleep_for(10us);
   });
 }
 
 bool standin_driver::is_done(native_event handle) {
   const std::lock_guard lock(m_mutex);
-  return *m_events.at(handle)->reached;
+  return *m_events.at(handle)->is_reached;
 }
 
 void standin_driver::copy(int device, std::span<const device_copy> copies, native_stream stream) {
   m_copies += static_cast<int>(copies.size());
   push(device, stream, [this, list = std::vector<device_copy>(copies.begin(), copies.end())](const auto&) {
     if (on_copies) on_copies(list.size(), false);
-    // No order among them: the last one first.
-    for (auto one = list.rbegin(); one != list.rend(); ++one) std::memcpy(one->to, one->from, one->bytes);
+    // Copies are unordered, so run them in reverse.
+    for (auto item = list.rbegin(); item != list.rend(); ++item)
+      std::memcpy(item->destination, item->source, item->bytes);
     if (on_copies) on_copies(list.size(), true);
   });
 }
@@ -236,13 +241,13 @@ void standin_driver::begin_capture(native_stream stream) {
 standin_driver::graph standin_driver::end_capture() {
   const std::lock_guard lock(m_mutex);
   m_captured.clear();
-  for (auto& [handle, one] : m_events) one->captured = false;
+  for (auto& [handle, item] : m_events) item->captured = false;
   return std::move(m_graph);
 }
 
 void standin_driver::launch(const graph& captured, native_stream stream) {
   const std::lock_guard lock(m_mutex);
-  for (const command& one : captured) stream_of(0, stream).work->push(one);
+  for (const command& item : captured) stream_of(0, stream).work->push(item);
 }
 
 void standin_driver::run_on(native_stream stream, command work) { push(0, stream, std::move(work)); }

@@ -1,6 +1,6 @@
-// Devices made of host memory and threads, with streams, events, words and captures: what copy engines need
-// of a driver, and nothing else. Slow and spiteful where asked: commands may be delayed at random, and all
-// streams of a device may share one queue, as drivers are free to do.
+// A driver whose devices are host memory and threads. It implements only what the copy engine backend needs:
+// streams, events, words and captures. On request, it delays commands at random and maps all streams of a
+// device to one queue, as real drivers may do.
 #pragma once
 
 #include <atomic>
@@ -21,8 +21,8 @@
 namespace copy_engine_test {
 
 struct driver_behavior {
-  bool one_queue = false;  // for all streams of normal priority of a device
-  int delay_us = 0;        // at most, before each command, at random
+  bool one_queue = false;  // shared by all normal-priority streams of a device
+  int delay_us = 0;        // maximum of the random delay before each command
   std::uint64_t seed = 1;
 };
 
@@ -46,14 +46,14 @@ class standin_driver final : public isthmus::device_driver {
   // ---- for tests --------------------------------------------------------------------------------------
   void begin_capture(isthmus::native_stream stream);
   graph end_capture();
-  // The commands in the order in which they were issued, on one stream.
+  // Executes the captured commands in issue order, on one stream.
   void launch(const graph& captured, isthmus::native_stream stream);
   void run_on(isthmus::native_stream stream, command work);
-  // The call after so many successful ones throws, once.
+  // The next `calls` calls succeed; the one after them throws.
   void fail_after(int calls) { m_calls_left = calls; }
-  // Called where copies run, before and after those of one command. Set before the first command.
+  // Called before and after the copies of each command, on the queue's thread. Set it before the first command.
   std::function<void(std::size_t copies, bool ended)> on_copies;
-  // Copies and bytes that crossed, as the caller sees them.
+  // Number of copies and commands that were issued.
   int copies() const { return m_copies; }
   int commands() const { return m_commands; }
 
@@ -72,13 +72,14 @@ class standin_driver final : public isthmus::device_driver {
   void wait(int device, isthmus::native_stream stream, isthmus::native_event event) override;
   bool is_done(isthmus::native_event event) override;
   void copy(int device, std::span<const isthmus::device_copy> copies, isthmus::native_stream stream) override;
-  void enqueue_words(int device, std::span<const isthmus::word_step> steps, isthmus::native_stream stream) override;
-  // Code is what standin_compiler makes: datatype and operation.
+  void enqueue_words(int device, std::span<const isthmus::word_step> steps,
+                     isthmus::native_stream stream) override;
+  // `code`: the output of standin_compiler, which is datatype and operation.
   isthmus::native_kernel load_kernel(int device, const std::string& code, const char* entry) override;
   void launch(int device, isthmus::native_kernel kernel, unsigned blocks, unsigned threads,
               std::span<void*> arguments, isthmus::native_stream stream) override;
 
-  // ---- what copy engines have no business with -----------------------------------------------------------
+  // ---- functions that the copy engine backend must not call ----------------------------------------------
   std::string name(int) override { fail_unexpected_call(); }
   std::string bus_id(int) override { fail_unexpected_call(); }
   isthmus::device_memory_info memory_info(int) override { fail_unexpected_call(); }
@@ -96,9 +97,15 @@ class standin_driver final : public isthmus::device_driver {
   void end_export(void*) override { fail_unexpected_call(); }
   void* import_shared(int, const isthmus::shared_handle&) override { fail_unexpected_call(); }
   void release_import(int, void*) override { fail_unexpected_call(); }
-  void fill(int, void*, std::uint8_t, std::uint64_t, isthmus::native_stream) override { fail_unexpected_call(); }
-  void write_word(int, std::uint32_t*, std::uint32_t, isthmus::native_stream) override { fail_unexpected_call(); }
-  void wait_word(int, const std::uint32_t*, std::uint32_t, isthmus::native_stream) override { fail_unexpected_call(); }
+  void fill(int, void*, std::uint8_t, std::uint64_t, isthmus::native_stream) override {
+    fail_unexpected_call();
+  }
+  void write_word(int, std::uint32_t*, std::uint32_t, isthmus::native_stream) override {
+    fail_unexpected_call();
+  }
+  void wait_word(int, const std::uint32_t*, std::uint32_t, isthmus::native_stream) override {
+    fail_unexpected_call();
+  }
 
  private:
   [[noreturn]] static void fail_unexpected_call();
@@ -125,7 +132,7 @@ class standin_driver final : public isthmus::device_driver {
     std::shared_ptr<queue> work;
   };
   struct event {
-    std::shared_ptr<std::atomic<bool>> reached = std::make_shared<std::atomic<bool>>(true);
+    std::shared_ptr<std::atomic<bool>> is_reached = std::make_shared<std::atomic<bool>>(true);
     bool captured = false;
   };
   void push(int device, isthmus::native_stream stream, command work);
@@ -134,7 +141,7 @@ class standin_driver final : public isthmus::device_driver {
 
   int m_devices;
   driver_behavior m_behavior;
-  std::recursive_mutex m_mutex;  // over what follows
+  std::recursive_mutex m_mutex;  // guards the members below, except the atomics
   std::vector<std::shared_ptr<queue>> m_device_queues;
   std::vector<std::unique_ptr<stream>> m_null_streams;
   std::map<isthmus::native_stream, std::unique_ptr<stream>> m_streams;

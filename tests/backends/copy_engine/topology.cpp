@@ -59,13 +59,14 @@ rank_runner::rank_runner(topology& owner, int number) : m_topology(owner), m_num
                            uint64_t* offset) {
     rank_runner& own = self(runtime);
     const auto memory = own.heap();
-    const auto* at = static_cast<const std::byte*>(pointer);
-    if (std::less<>{}(at, memory.data()) || at + bytes > memory.data() + memory.size()) return 0;
+    const auto* address = static_cast<const std::byte*>(pointer);
+    if (std::less<>{}(address, memory.data()) || address + bytes > memory.data() + memory.size()) return 0;
     *block = {heap_id, memory.size(), own.m_topology.m_heap_peers.data()};
-    *offset = static_cast<uint64_t>(at - memory.data());
+    *offset = static_cast<uint64_t>(address - memory.data());
     return 1;
   };
-  m_state = std::make_unique<isthmus::copy_engine::copy_engine_state>(m_context, *m_driver, owner.m_setup.options);
+  m_state =
+      std::make_unique<isthmus::copy_engine::copy_engine_state>(m_context, *m_driver, owner.m_setup.options);
   m_state->set_compiler(m_compiler);
   m_state->open({1, owner.m_shared[0].size(), owner.m_shared_peers.data()});
 }
@@ -85,7 +86,7 @@ isthmus_status rank_runner::run(const isthmus_operation& operation, const char* 
 
 std::optional<std::string> rank_runner::run_case(const conformance::test_case& test, const char* algorithm) {
   const oracle::operation_shape shape = conformance::shape_of(test, m_topology.size());
-  const std::size_t bytes = conformance::rank_buffers::bytes_needed(test, shape);
+  const std::size_t bytes = conformance::rank_buffers::required_bytes(test, shape);
   if (m_plain.size() < bytes) m_plain.resize(bytes);
   if (test.heap && bytes > heap().size()) return "the heap is too small for " + conformance::to_string(test);
   const conformance::rank_buffers buffers(test, shape, m_number, test.heap ? heap() : std::span(m_plain));
@@ -94,22 +95,24 @@ std::optional<std::string> rank_runner::run_case(const conformance::test_case& t
   return buffers.find_error(true, true, false);
 }
 
-topology::topology(const test_setup& setup) : m_setup(setup), m_zeros(static_cast<std::size_t>(setup.ranks), 0) {
+topology::topology(const test_setup& setup)
+    : m_setup(setup), m_zeros(static_cast<std::size_t>(setup.ranks), 0) {
   for (int number = 0; number < setup.ranks; ++number) {
     m_heap.emplace_back(setup.heap_bytes);
     m_shared.emplace_back(isthmus::copy_engine::peer_memory::bytes_for(setup.options.staging_bytes));
     m_heap_peers.push_back(m_heap.back().data());
     m_shared_peers.push_back(m_shared.back().data());
   }
-  for (int number = 0; number < setup.ranks; ++number) m_ranks.push_back(std::make_unique<rank_runner>(*this, number));
+  for (int number = 0; number < setup.ranks; ++number)
+    m_ranks.push_back(std::make_unique<rank_runner>(*this, number));
 }
 
-// Each rank waits for its peers to fetch what it lent, so they end at the same time.
+// Destruction waits until the peers have fetched their data, so all ranks must be destroyed concurrently.
 topology::~topology() {
-  each([](rank_runner& one) { one.destroy_state(); });
+  for_each_rank([](rank_runner& runner) { runner.destroy_state(); });
 }
 
-void topology::each(const std::function<void(rank_runner&)>& work) {
+void topology::for_each_rank(const std::function<void(rank_runner&)>& work) {
   ::topology::run_on_each_rank(size(), [&](int number) { work(at(number)); });
 }
 

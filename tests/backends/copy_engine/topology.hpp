@@ -1,4 +1,4 @@
-// A few ranks in one process, each with a device of its own made of threads, and a symmetric heap.
+// Several ranks in one process, each with its own stand-in device, and a symmetric heap.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -37,16 +37,16 @@ class rank_runner {
   isthmus::native_stream stream() const { return m_stream; }
   // This rank's part of the symmetric heap.
   std::span<std::byte> heap();
-  // What the backend reported last.
+  // The backend's most recent error.
   isthmus_status status = ISTHMUS_SUCCESS;
   std::string message, hint;
   std::vector<std::string> logged;
   std::atomic<int> aborted{0};
 
-  // Enqueues, and waits until the stream is through. The status of enqueue.
+  // Enqueues the operation and waits for the stream. Returns the status of enqueue.
   isthmus_status run(const isthmus_operation& operation, const char* algorithm);
   isthmus_status enqueue(isthmus_operation operation, const char* algorithm);
-  // One call of the conformance suite's kind, checked byte by byte: what is wrong, or nothing.
+  // Runs one conformance test case and checks it byte by byte. Returns the error, if any.
   std::optional<std::string> run_case(const conformance::test_case& test, const char* algorithm);
   void destroy_state() { m_state.reset(); }
 
@@ -69,14 +69,14 @@ class topology {
   ~topology();
   rank_runner& at(int number) { return *m_ranks[static_cast<std::size_t>(number)]; }
   int size() const { return m_setup.ranks; }
-  // Runs `work` on every rank, each in a thread of its own.
-  void each(const std::function<void(rank_runner&)>& work);
+  // Runs `work` on every rank concurrently, each in its own thread.
+  void for_each_rank(const std::function<void(rank_runner&)>& work);
 
  private:
   friend class rank_runner;
   test_setup m_setup;
   std::vector<int> m_zeros;
-  std::vector<std::vector<std::byte>> m_heap, m_shared;  // the users' block and the backend's, by rank
+  std::vector<std::vector<std::byte>> m_heap, m_shared;  // by rank: the user block and the backend's block
   std::vector<void*> m_heap_peers, m_shared_peers;
   std::vector<std::unique_ptr<rank_runner>> m_ranks;
 };

@@ -1,4 +1,4 @@
-// Ranks on devices, and their memory.
+// Settings for ranks on devices, and their memory.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,14 +10,15 @@
 
 namespace hierarchical_test {
 
-inline run_settings with_devices(const std::vector<isthmus_platform>& platforms) {
+inline run_settings settings_for_devices(const std::vector<isthmus_platform>& platforms) {
   run_settings settings;
   settings.platforms = platforms;
   settings.config += "[backend.hierarchical]\nchunk_bytes = 4096\n";
   return settings;
 }
 
-// Memory of this rank's device, or the host's. A stand-in's lies where the host reaches it; CUDA's may be real.
+// Memory of this rank's device or of the host. The host can access the memory of stand-ins; CUDA memory
+// can be real.
 class device_memory {
  public:
   device_memory(isthmus_platform platform, std::size_t bytes, int ordinal = 0)

@@ -1,4 +1,4 @@
-// A failure in one island is known in all of them, by the numbers of the whole.
+// A failure on one node is reported on all nodes, with ranks numbered as in the parent.
 #include <csignal>
 
 #include "node_ranks.hpp"
@@ -11,19 +11,19 @@ using topology::remove_recordings;
 
 std::vector<float> values(std::size_t n) { return std::vector<float>(n, 1.0F); }
 
-isthmus_status sum(const test_rank& self, isthmus_communicator by, std::vector<float>& of) {
-  return isthmus_allreduce(of.data(), of.data(), of.size(), ISTHMUS_FLOAT32, ISTHMUS_SUM,
-                           by == nullptr ? self.communicator : by, nullptr);
+isthmus_status sum(const test_rank& self, isthmus_communicator communicator, std::vector<float>& data) {
+  return isthmus_allreduce(data.data(), data.data(), data.size(), ISTHMUS_FLOAT32, ISTHMUS_SUM,
+                           communicator == nullptr ? self.communicator : communicator, nullptr);
 }
 
-// Calls until one fails; that one's error.
+// Repeats the call until it fails and returns the error.
 isthmus_error_info first_failure(const test_rank& self, std::vector<float> data) {
   for (int i = 0; i < 100000; ++i)
     if (sum(self, nullptr, data) != ISTHMUS_SUCCESS) return topology::last_error();
   return {};
 }
 
-// After a few calls `victim` dies; what the others then say names it.
+// Kills `victim` after a few calls; the errors of all other ranks must name it.
 void expect_named(const std::vector<std::string>& nodes, int victim, std::size_t elements) {
   run_on_nodes(
       nodes, {},
@@ -31,52 +31,53 @@ void expect_named(const std::vector<std::string>& nodes, int victim, std::size_t
         ASSERT_EQ(self.status, ISTHMUS_SUCCESS) << self.failure.message;
         auto data = values(elements);
         for (int i = 0; i < 3; ++i) ASSERT_EQ(sum(self, nullptr, data), ISTHMUS_SUCCESS);
-        self.all.wait();
+        self.sync.wait();
         if (self.number == victim) raise(SIGKILL);
         const std::string text = first_failure(self, std::move(data)).message;
-        EXPECT_NE(text.find("rank " + std::to_string(victim)), std::string::npos) << self.number << ": " << text;
+        EXPECT_NE(text.find("rank " + std::to_string(victim)), std::string::npos)
+            << self.number << ": " << text;
       },
       1);
 }
 
-TEST(a_killed_rank, of_another_island_is_named_on_all) { expect_named({"a", "a", "b", "b"}, 3, 4096); }
+TEST(killed_rank, on_another_node_is_named_on_all) { expect_named({"a", "a", "b", "b"}, 3, 4096); }
 
-TEST(a_killed_rank, is_named_in_a_large_message_in_chunks) { expect_named({"a", "b", "a", "b"}, 2, 4U << 20); }
+TEST(killed_rank, is_named_during_a_chunked_message) { expect_named({"a", "b", "a", "b"}, 2, 4U << 20); }
 
-TEST(a_killed_rank, leaves_ranks_that_shrink_and_go_on) {
+TEST(killed_rank, survivors_shrink_and_continue) {
   run_on_nodes(
       {"a", "a", "b", "b"}, {},
       [](const test_rank& self) {
         ASSERT_EQ(self.status, ISTHMUS_SUCCESS) << self.failure.message;
         auto data = values(1000);
         ASSERT_EQ(sum(self, nullptr, data), ISTHMUS_SUCCESS);
-        self.all.wait();
+        self.sync.wait();
         if (self.number == 1) raise(SIGKILL);
         first_failure(self, values(1000));
-        isthmus_communicator rest = nullptr;
-        ASSERT_EQ(isthmus_communicator_shrink(self.communicator, 0, &rest), ISTHMUS_SUCCESS)
+        isthmus_communicator survivors = nullptr;
+        ASSERT_EQ(isthmus_communicator_shrink(self.communicator, 0, &survivors), ISTHMUS_SUCCESS)
             << topology::last_error().message;
         data = values(1000);
-        EXPECT_EQ(sum(self, rest, data), ISTHMUS_SUCCESS) << topology::last_error().message;
+        EXPECT_EQ(sum(self, survivors, data), ISTHMUS_SUCCESS) << topology::last_error().message;
         EXPECT_EQ(data[999], 3.0F);
-        isthmus_communicator_destroy(rest);
+        isthmus_communicator_destroy(survivors);
       },
       1);
 }
 
-// It has come to no call, but all see, or could ask the store, that its process lives.
-TEST(a_killed_rank, does_not_make_a_busy_one_of_its_node_a_suspect) {
+// Rank 1 is late for the call, but its process is alive, as all ranks can see or ask the store.
+TEST(killed_rank, busy_rank_of_its_node_is_not_reported) {
   run_on_nodes(
       {"a", "a", "a", "a", "b", "b", "b", "b"}, {},
       [](const test_rank& self) {
         ASSERT_EQ(self.status, ISTHMUS_SUCCESS) << self.failure.message;
         auto data = values(4096);
         for (int i = 0; i < 3; ++i) ASSERT_EQ(sum(self, nullptr, data), ISTHMUS_SUCCESS);
-        self.all.wait();
+        self.sync.wait();
         if (self.number == 3) raise(SIGKILL);
         if (self.number == 1) std::this_thread::sleep_for(std::chrono::seconds(3));
         const std::string text = first_failure(self, std::move(data)).message;
-        EXPECT_EQ(text.find("not heard of"), std::string::npos) << self.number << ": " << text;
+        EXPECT_EQ(text.find("not respond"), std::string::npos) << self.number << ": " << text;
       },
       1);
 }
@@ -87,7 +88,7 @@ std::vector<int> failed_ranks() {
   return ranks;
 }
 
-const std::vector<std::string> four_of_two{"a", "a", "b", "b", "c", "c", "d", "d"};
+const std::vector<std::string> four_nodes_of_two{"a", "a", "b", "b", "c", "c", "d", "d"};
 
 hierarchical_test::run_settings short_timeout_settings() {
   hierarchical_test::run_settings settings;
@@ -95,59 +96,60 @@ hierarchical_test::run_settings short_timeout_settings() {
   return settings;
 }
 
-// `text` says who is missing, in the numbers of the whole, and blames nobody else.
-void expect_last_island_missing(const test_rank& self, const std::string& text) {
-  EXPECT_TRUE(text.find("rank 6 is missing, and rank 7 of the same node is not heard of") !=
+// `text` must name the missing ranks, numbered as in the parent, and no other rank.
+void expect_last_node_missing(const test_rank& self, const std::string& text) {
+  EXPECT_TRUE(text.find("rank 6 is missing, and rank 7 of the same node does not respond") !=
                   std::string::npos ||
-              text.find("rank 7 is missing, and rank 6 of the same node is not heard of") != std::string::npos)
+              text.find("rank 7 is missing, and rank 6 of the same node does not respond") != std::string::npos)
       << self.number << ": " << text;
   const auto failed = failed_ranks();
   EXPECT_TRUE(failed == std::vector{6} || failed == std::vector{7}) << self.number << ": " << text;
 }
 
-// On four nodes of two ranks that see no recordings of each other, behind a first sum of n elements.
+// Runs `work` after a first allreduce of n elements, on four nodes of two ranks that cannot see
+// each other's recordings.
 template <typename Work>
 void after_a_sum(std::size_t n, Work work) {
-  run_on_nodes(four_of_two, short_timeout_settings(), [&](const test_rank& self) {
+  run_on_nodes(four_nodes_of_two, short_timeout_settings(), [&](const test_rank& self) {
     ASSERT_EQ(self.status, ISTHMUS_SUCCESS) << self.failure.message;
     auto data = values(n);
     ASSERT_EQ(sum(self, nullptr, data), ISTHMUS_SUCCESS);
     remove_recordings();
-    self.all.wait();
+    self.sync.wait();
     work(self, data);
   });
 }
 
-// Each waits in a part, where the one that does not come has another number.
-TEST(a_silent_island, is_named_on_all_in_the_numbers_of_the_whole) {
+// Each rank waits in a subcommunicator, in which the missing rank has a different number.
+TEST(unresponsive_node, is_named_on_all_as_parent_ranks) {
   after_a_sum(4096, [](const test_rank& self, std::vector<float>& data) {
     if (self.number >= 6) return;
     ASSERT_NE(sum(self, nullptr, data), ISTHMUS_SUCCESS);
-    expect_last_island_missing(self, topology::last_error().message);
+    expect_last_node_missing(self, topology::last_error().message);
   });
 }
 
-TEST(a_silent_island, is_named_in_a_large_message_in_chunks) {
+TEST(unresponsive_node, is_named_during_a_chunked_message) {
   after_a_sum(1U << 20, [](const test_rank& self, std::vector<float>& data) {
     if (self.number >= 6) return;
     ASSERT_NE(sum(self, nullptr, data), ISTHMUS_SUCCESS);
-    expect_last_island_missing(self, topology::last_error().message);
+    expect_last_node_missing(self, topology::last_error().message);
   });
 }
 
-// Of rank 0 the part within the island knows that it does not come, and no part knows both waits.
-TEST(a_silent_island, is_named_where_a_rank_waits_for_one_that_waits) {
+// Only the intra-node subcommunicator knows that rank 0 is late, and no subcommunicator knows both waits.
+TEST(unresponsive_node, is_named_through_a_chain_of_waits) {
   after_a_sum(4096, [](const test_rank& self, std::vector<float>& data) {
     if (self.number > 1) return;
     const int from = self.number == 0 ? 6 : 0;
     ASSERT_NE(isthmus_recv(data.data(), data.size(), ISTHMUS_FLOAT32, from, self.communicator, nullptr),
               ISTHMUS_SUCCESS);
-    expect_last_island_missing(self, topology::last_error().message);
+    expect_last_node_missing(self, topology::last_error().message);
   });
 }
 
-// Within the time that others take to ask who waits, so that all know why it comes to nothing.
-TEST(a_silent_island, that_comes_a_moment_late_is_named_all_the_same) {
+// Late by less than the time that the other ranks need to find out who waits.
+TEST(unresponsive_node, is_named_if_it_arrives_after_the_timeout) {
   after_a_sum(4096, [](const test_rank& self, std::vector<float>& data) {
     if (self.number >= 6) std::this_thread::sleep_for(std::chrono::milliseconds(8250));
     ASSERT_NE(sum(self, nullptr, data), ISTHMUS_SUCCESS);
@@ -157,12 +159,12 @@ TEST(a_silent_island, that_comes_a_moment_late_is_named_all_the_same) {
   });
 }
 
-TEST(an_abort, of_one_rank_reaches_other_islands) {
+TEST(abort, reaches_other_nodes) {
   run_on_nodes({"a", "a", "b", "b"}, {}, [](const test_rank& self) {
     ASSERT_EQ(self.status, ISTHMUS_SUCCESS) << self.failure.message;
     auto data = values(100);
     ASSERT_EQ(sum(self, nullptr, data), ISTHMUS_SUCCESS);
-    self.all.wait();
+    self.sync.wait();
     if (self.number == 2) {
       EXPECT_EQ(isthmus_communicator_abort(self.communicator), ISTHMUS_SUCCESS);
       return;
@@ -172,16 +174,16 @@ TEST(an_abort, of_one_rank_reaches_other_islands) {
   });
 }
 
-TEST(a_split, of_islands_has_islands_of_its_own) {
+TEST(split, of_hierarchical_groups_by_node_again) {
   run_on_nodes({"a", "a", "b", "b"}, {}, [](const test_rank& self) {
     ASSERT_EQ(self.status, ISTHMUS_SUCCESS) << self.failure.message;
-    isthmus_communicator odd = nullptr;
-    ASSERT_EQ(isthmus_communicator_split(self.communicator, self.number % 2, 0, &odd), ISTHMUS_SUCCESS)
+    isthmus_communicator parity_group = nullptr;
+    ASSERT_EQ(isthmus_communicator_split(self.communicator, self.number % 2, 0, &parity_group), ISTHMUS_SUCCESS)
         << topology::last_error().message;
     auto data = values(100);
-    EXPECT_EQ(sum(self, odd, data), ISTHMUS_SUCCESS) << topology::last_error().message;
+    EXPECT_EQ(sum(self, parity_group, data), ISTHMUS_SUCCESS) << topology::last_error().message;
     EXPECT_EQ(data[99], 2.0F);
-    isthmus_communicator_destroy(odd);
+    isthmus_communicator_destroy(parity_group);
   });
 }
 

@@ -1,5 +1,5 @@
-// What islands hands to the backend between machines: every byte once, spread over the ranks; and how it is
-// chosen.
+// The data that the hierarchical backend passes to the inter-node backend (each byte once, spread over the
+// ranks), and the selection of backends.
 #include <nlohmann/json.hpp>
 
 #include "node_ranks.hpp"
@@ -7,8 +7,8 @@
 namespace {
 
 using hierarchical_test::run_on_nodes;
-using hierarchical_test::test_rank;
 using hierarchical_test::take_statistics;
+using hierarchical_test::test_rank;
 using nlohmann::json;
 
 constexpr std::uint64_t count = 12000;
@@ -23,89 +23,89 @@ struct buffers {
 
 void expect_created(const test_rank& self) { ASSERT_EQ(self.status, ISTHMUS_SUCCESS) << self.failure.message; }
 
-// Of m machines, each sends and gets 2 B (m - 1) / m of an allreduce of B: what an allreduce between machines
-// of the shards moves, which are B together on each machine.
-TEST(crossing, of_an_allreduce_is_the_least_and_spread_over_the_ranks) {
+// In an allreduce of B bytes on m nodes, each node sends and receives 2 B (m - 1) / m bytes. The inter-node
+// allreduce of the shards, which are B bytes per node in total, moves exactly that.
+TEST(inter_node_data, allreduce_is_minimal_and_spread_over_ranks) {
   run_on_nodes({"a", "a", "b", "b"}, {}, [](const test_rank& self) {
     expect_created(self);
-    buffers mine(self);
+    buffers data(self);
     take_statistics();
-    EXPECT_EQ(isthmus_allreduce(mine.send.data(), mine.recv.data(), count, ISTHMUS_FLOAT32, ISTHMUS_SUM,
+    EXPECT_EQ(isthmus_allreduce(data.send.data(), data.recv.data(), count, ISTHMUS_FLOAT32, ISTHMUS_SUM,
                                 self.communicator, nullptr),
               ISTHMUS_SUCCESS)
         << topology::last_error().message;
-    EXPECT_EQ(mine.recv[count - 1], 10.0F);
+    EXPECT_EQ(data.recv[count - 1], 10.0F);
     const wire_statistics statistics = take_statistics();
-    EXPECT_EQ(statistics.ranks, 2) << "a shard is summed by one rank of each machine";
-    EXPECT_EQ(statistics.summed_bytes, bytes / 2) << "of two ranks on this machine each hands over its half";
+    EXPECT_EQ(statistics.ranks, 2) << "one rank of each node reduces a shard";
+    EXPECT_EQ(statistics.summed_bytes, bytes / 2) << "each of the two ranks on this node passes its half";
     EXPECT_EQ(statistics.moved_bytes, 0U);
   });
 }
 
-TEST(crossing, of_uneven_islands_is_that_of_the_smallest_one) {
+TEST(inter_node_data, uneven_nodes_use_leaders_of_smallest_node) {
   run_on_nodes({"a", "a", "a", "b"}, {}, [](const test_rank& self) {
     expect_created(self);
-    buffers mine(self);
+    buffers data(self);
     take_statistics();
-    EXPECT_EQ(isthmus_allreduce(mine.send.data(), mine.recv.data(), count, ISTHMUS_FLOAT32, ISTHMUS_SUM,
+    EXPECT_EQ(isthmus_allreduce(data.send.data(), data.recv.data(), count, ISTHMUS_FLOAT32, ISTHMUS_SUM,
                                 self.communicator, nullptr),
               ISTHMUS_SUCCESS);
-    EXPECT_EQ(mine.recv[0], 10.0F);
+    EXPECT_EQ(data.recv[0], 10.0F);
     const bool is_leader = self.number == 0 || self.number == 3;
     EXPECT_EQ(take_statistics().summed_bytes, is_leader ? bytes : 0U);
   });
 }
 
-TEST(crossing, of_a_reduce_scatter_is_what_other_machines_want_of_the_sums) {
+TEST(inter_node_data, reduce_scatter_sends_blocks_of_other_nodes) {
   run_on_nodes({"a", "b", "a", "b"}, {}, [](const test_rank& self) {
     expect_created(self);
-    buffers mine(self);
+    buffers data(self);
     take_statistics();
-    EXPECT_EQ(isthmus_reduce_scatter(mine.send.data(), mine.recv.data(), count, ISTHMUS_FLOAT32, ISTHMUS_SUM,
+    EXPECT_EQ(isthmus_reduce_scatter(data.send.data(), data.recv.data(), count, ISTHMUS_FLOAT32, ISTHMUS_SUM,
                                      self.communicator, nullptr),
               ISTHMUS_SUCCESS);
-    EXPECT_EQ(mine.recv[0], 10.0F);
-    // A block for its own machine and one for the other, whose way alone leads between.
+    EXPECT_EQ(data.recv[0], 10.0F);
+    // One block for a rank of this node and one for the other node.
     EXPECT_EQ(take_statistics().summed_bytes, 2 * bytes);
   });
 }
 
-TEST(crossing, of_an_allgather_is_each_block_once_to_each_other_machine) {
+TEST(inter_node_data, allgather_sends_each_block_once_per_node) {
   run_on_nodes({"a", "b", "a", "b"}, {}, [](const test_rank& self) {
     expect_created(self);
-    buffers mine(self);
+    buffers data(self);
     take_statistics();
-    EXPECT_EQ(isthmus_allgather(mine.send.data(), mine.recv.data(), count, ISTHMUS_FLOAT32, self.communicator,
+    EXPECT_EQ(isthmus_allgather(data.send.data(), data.recv.data(), count, ISTHMUS_FLOAT32, self.communicator,
                                 nullptr),
               ISTHMUS_SUCCESS);
     for (int from = 0; from < self.size; ++from)
-      EXPECT_EQ(mine.recv[count * static_cast<std::uint64_t>(from)], static_cast<float>(from + 1));
-    EXPECT_EQ(take_statistics().moved_bytes, bytes) << "to one rank of the other machine";
+      EXPECT_EQ(data.recv[count * static_cast<std::uint64_t>(from)], static_cast<float>(from + 1));
+    EXPECT_EQ(take_statistics().moved_bytes, bytes) << "sent to one rank of the other node";
   });
 }
 
-TEST(crossing, of_a_broadcast_is_a_shard_from_each_rank_of_the_root_s_machine) {
+TEST(inter_node_data, broadcast_sends_one_shard_per_root_node_rank) {
   run_on_nodes({"a", "a", "b", "b"}, {}, [](const test_rank& self) {
     expect_created(self);
-    buffers mine(self);
+    buffers data(self);
     take_statistics();
-    EXPECT_EQ(isthmus_broadcast(mine.send.data(), mine.recv.data(), count, ISTHMUS_FLOAT32, 1, self.communicator,
-                                nullptr),
+    EXPECT_EQ(isthmus_broadcast(data.send.data(), data.recv.data(), count, ISTHMUS_FLOAT32, 1,
+                                self.communicator, nullptr),
               ISTHMUS_SUCCESS);
-    EXPECT_EQ(mine.recv[count - 1], 2.0F);
+    EXPECT_EQ(data.recv[count - 1], 2.0F);
     EXPECT_EQ(take_statistics().moved_bytes, self.number < 2 ? bytes / 2 : 0U);
   });
 }
 
-TEST(crossing, of_an_alltoall_is_what_is_for_ranks_of_other_machines) {
+TEST(inter_node_data, alltoall_sends_blocks_of_other_nodes) {
   run_on_nodes({"a", "a", "a", "b"}, {}, [](const test_rank& self) {
     expect_created(self);
-    buffers mine(self);
+    buffers data(self);
     take_statistics();
-    EXPECT_EQ(
-        isthmus_alltoall(mine.send.data(), mine.recv.data(), count, ISTHMUS_FLOAT32, self.communicator, nullptr),
-        ISTHMUS_SUCCESS);
-    EXPECT_EQ(mine.recv[count * 3], 4.0F);
+    EXPECT_EQ(isthmus_alltoall(data.send.data(), data.recv.data(), count, ISTHMUS_FLOAT32, self.communicator,
+                               nullptr),
+              ISTHMUS_SUCCESS);
+    EXPECT_EQ(data.recv[count * 3], 4.0F);
     EXPECT_EQ(take_statistics().moved_bytes, self.number == 3 ? 3 * bytes : bytes);
   });
 }
@@ -115,12 +115,13 @@ json explain_allreduce(const test_rank& self, std::uint64_t elements = count) {
   operation.collective = ISTHMUS_ALLREDUCE;
   operation.datatype = ISTHMUS_FLOAT32;
   operation.count = elements;
-  return json::parse(hierarchical_test::text_of([&](char* text, std::size_t capacity, std::size_t* required_bytes) {
-    return isthmus_communicator_explain(self.communicator, &operation, text, capacity, required_bytes);
-  }));
+  return json::parse(
+      hierarchical_test::text_of([&](char* text, std::size_t capacity, std::size_t* required_bytes) {
+        return isthmus_communicator_explain(self.communicator, &operation, text, capacity, required_bytes);
+      }));
 }
 
-TEST(choice, is_explained_down_to_the_parts) {
+TEST(selection, explain_lists_the_subcommunicator_steps) {
   run_on_nodes({"a", "a", "b", "b"}, {}, [](const test_rank& self) {
     expect_created(self);
     const json explanation = explain_allreduce(self);
@@ -128,17 +129,17 @@ TEST(choice, is_explained_down_to_the_parts) {
     const json& plan = explanation.at("plan");
     ASSERT_EQ(plan.size(), 3U) << plan;
     EXPECT_EQ(plan[0].at("collective"), "reduce_scatter");
-    EXPECT_EQ(plan[0].at("backend"), "host");
+    EXPECT_EQ(plan[0].at("backend"), "shm");
     EXPECT_EQ(plan[0].at("bytes"), bytes);
     EXPECT_EQ(plan[1].at("collective"), "allreduce");
     EXPECT_EQ(plan[1].at("backend"), "wire");
     EXPECT_EQ(plan[1].at("bytes"), bytes / 2);
     EXPECT_EQ(plan[2].at("collective"), "allgather");
-    EXPECT_EQ(plan[2].at("backend"), "host");
+    EXPECT_EQ(plan[2].at("backend"), "shm");
   });
 }
 
-TEST(choice, of_parts_is_an_option_s_where_there_is_one) {
+TEST(selection, options_override_the_rules) {
   hierarchical_test::run_settings settings;
   settings.config += "[backend.hierarchical]\nintra_node = \"shm:one_shot\"\ninter_node = \"wire\"\n";
   run_on_nodes({"a", "a", "b", "b"}, settings, [](const test_rank& self) {
@@ -149,7 +150,7 @@ TEST(choice, of_parts_is_an_option_s_where_there_is_one) {
   });
 }
 
-TEST(choice, of_parts_follows_the_defaults_where_islands_is_forced) {
+TEST(selection, forced_backend_keeps_rules_of_subcommunicators) {
   hierarchical_test::run_settings settings;
   settings.prepare = [](int) {
     setenv("ISTHMUS_BACKEND", "hierarchical", 1);
@@ -157,11 +158,11 @@ TEST(choice, of_parts_follows_the_defaults_where_islands_is_forced) {
   };
   run_on_nodes({"a", "a", "b"}, settings, [](const test_rank& self) {
     expect_created(self);
-    EXPECT_EQ(explain_allreduce(self).at("plan")[0].at("backend"), "host");
+    EXPECT_EQ(explain_allreduce(self).at("plan")[0].at("backend"), "shm");
   });
 }
 
-TEST(creation, fails_on_all_ranks_for_an_unknown_part) {
+TEST(creation, unknown_backend_option_fails_on_all_ranks) {
   hierarchical_test::run_settings settings;
   settings.config += "[backend.hierarchical]\ninter_node = \"wier\"\n";
   run_on_nodes({"a", "a", "b"}, settings, [](const test_rank& self) {
@@ -171,9 +172,9 @@ TEST(creation, fails_on_all_ranks_for_an_unknown_part) {
   });
 }
 
-TEST(creation, says_that_nothing_crosses_between_islands) {
+TEST(creation, missing_inter_node_backend_is_reported) {
   hierarchical_test::run_settings settings;
-  settings.config = "default_backend = \"host\"\n[[rule]]\nuse = \"host\"\n[[rule]]\nuse = \"hierarchical\"\n";
+  settings.config = "default_backend = \"shm\"\n[[rule]]\nuse = \"shm\"\n[[rule]]\nuse = \"hierarchical\"\n";
   settings.prepare = [](int) {
     setenv("ISTHMUS_BACKEND", "hierarchical", 1);
     setenv("ISTHMUS_UCX_LIBRARY", "/nowhere/libucp.so.0", 1);
@@ -184,43 +185,43 @@ TEST(creation, says_that_nothing_crosses_between_islands) {
     EXPECT_NE(text.find("no backend crosses between the 2 nodes of these ranks (ranks 0; 1 and 2)"),
               std::string::npos)
         << text;
-    EXPECT_NE(text.find("between"), std::string::npos) << text;
+    EXPECT_NE(text.find("inter-node"), std::string::npos) << text;
   });
 }
 
-// Without a rule of the user's: what crosses is made where nothing else works, and there alone; and islands of
-// it where a node has several ranks, for large messages.
-TEST(creation, takes_the_last_resorts_where_they_are_needed) {
+// Without user rules, inter-node backends are created only if nothing else works. On nodes with several ranks,
+// hierarchical uses them for large messages.
+TEST(creation, last_resort_backends_are_used_only_if_needed) {
   hierarchical_test::run_settings settings;
   settings.config = "";
-  constexpr std::uint64_t many = 1 << 18;
-  const auto with_ucx = [](const test_rank& self, auto&& look) {
+  constexpr std::uint64_t large_count = 1 << 18;
+  const auto run_with_ucx = [](const test_rank& self, auto&& check) {
     if (self.status == ISTHMUS_SUCCESS)
-      look();
+      check();
     else
       EXPECT_NE(std::string(self.failure.message).find("libucp.so"), std::string::npos) << self.failure.message;
   };
   run_on_nodes({"a", "b", "a"}, settings, [=](const test_rank& self) {
-    with_ucx(self, [&] {
+    run_with_ucx(self, [&] {
       EXPECT_EQ(explain_allreduce(self).at("backend"), "ucx");
-      const json explanation = explain_allreduce(self, many);
+      const json explanation = explain_allreduce(self, large_count);
       EXPECT_EQ(explanation.at("backend"), "hierarchical");
-      if (self.number < 2) {  // a holder
+      if (self.number < 2) {  // a leader
         EXPECT_EQ(explanation.at("plan")[1].at("backend"), "ucx") << explanation;
       }
-      std::vector<float> data(many, static_cast<float>(self.number));
-      EXPECT_EQ(isthmus_allreduce(data.data(), data.data(), many, ISTHMUS_FLOAT32, ISTHMUS_SUM,
+      std::vector<float> data(large_count, static_cast<float>(self.number));
+      EXPECT_EQ(isthmus_allreduce(data.data(), data.data(), large_count, ISTHMUS_FLOAT32, ISTHMUS_SUM,
                                   self.communicator, nullptr),
                 ISTHMUS_SUCCESS)
           << topology::last_error().message;
-      EXPECT_EQ(data[many - 1], 3.0F);
+      EXPECT_EQ(data[large_count - 1], 3.0F);
     });
   });
   run_on_nodes({"a", "b"}, settings, [=](const test_rank& self) {
-    with_ucx(self, [&] {
-      const json explanation = explain_allreduce(self, many);
+    run_with_ucx(self, [&] {
+      const json explanation = explain_allreduce(self, large_count);
       EXPECT_EQ(explanation.at("backend"), "ucx");
-      EXPECT_NE(explanation.at("supports").at("hierarchical").dump().find("every rank is on a node of its own"),
+      EXPECT_NE(explanation.at("supports").at("hierarchical").dump().find("every rank is alone on its node"),
                 std::string::npos)
           << explanation;
     });
@@ -231,7 +232,8 @@ TEST(creation, takes_the_last_resorts_where_they_are_needed) {
     const json explanation = explain_allreduce(self);
     EXPECT_EQ(explanation.at("backend"), "wire");
     for (const char* const last : {"ucx", "hierarchical"})
-      EXPECT_EQ(explanation.at("supports").at(last), "no rule names it but a built-in one, and others work");
+      EXPECT_EQ(explanation.at("supports").at(last),
+                "no rule names it except a built-in one, and other backends are available");
   });
   settings.config = "";
   run_on_nodes({"a", "a"}, settings, [](const test_rank& self) {
@@ -241,16 +243,17 @@ TEST(creation, takes_the_last_resorts_where_they_are_needed) {
   });
 }
 
-TEST(creation, leaves_one_node_to_others) {
+TEST(creation, single_node_is_refused) {
   run_on_nodes({"a", "a"}, {}, [](const test_rank& self) {
     expect_created(self);
-    EXPECT_EQ(explain_allreduce(self).at("backend"), "host");
+    EXPECT_EQ(explain_allreduce(self).at("backend"), "shm");
     const json explanation = explain_allreduce(self);
-    EXPECT_EQ(explanation.at("supports").at("hierarchical"), "rank 0: all ranks are on one node, and on one platform");
+    EXPECT_EQ(explanation.at("supports").at("hierarchical"),
+              "rank 0: all ranks are on one node, and on one platform");
   });
 }
 
-TEST(creation, fails_on_all_ranks_where_options_differ) {
+TEST(creation, different_options_fail_on_all_ranks) {
   hierarchical_test::run_settings settings;
   settings.prepare = [](int number) {
     if (number == 2) setenv("ISTHMUS_OPTION", "backend.hierarchical.chunk_bytes=1024", 1);
@@ -262,7 +265,7 @@ TEST(creation, fails_on_all_ranks_where_options_differ) {
   });
 }
 
-TEST(creation, takes_ranks_without_a_name_for_a_node) {
+TEST(creation, ranks_without_node_name_form_a_node) {
   run_on_nodes({"", "a", ""}, {}, [](const test_rank& self) {
     expect_created(self);
     EXPECT_EQ(explain_allreduce(self).at("backend"), "hierarchical");

@@ -1,4 +1,4 @@
-// Ranks in processes on nodes that the tests make up, over the stand-in between machines.
+// Ranks as processes on simulated nodes, over the stand-in for an inter-node backend.
 #pragma once
 
 #include <dlfcn.h>
@@ -17,21 +17,22 @@
 #include <thread>
 #include <vector>
 
-#include "wire.h"
 #include "topology/topology.hpp"
+#include "wire.h"
 
 namespace hierarchical_test {
 
 inline const std::string hierarchical_config =
-    "[plugins]\nwire = \"" WIRE "\"\n[[rule]]\nnodes = \"2..\"\nuse = \"wire\"\n[[rule]]\nuse = \"hierarchical\"\n";
+    "[plugins]\nwire = \"" WIRE
+    "\"\n[[rule]]\nnodes = \"2..\"\nuse = \"wire\"\n[[rule]]\nuse = \"hierarchical\"\n";
 
-// One rank; its communicator may not have been made.
+// One rank. `communicator` is null if its creation failed.
 struct test_rank {
   int number, size;
   isthmus_communicator communicator;
   isthmus_status status;
   isthmus_error_info failure;
-  topology::rendezvous& all;
+  topology::rendezvous& sync;
 };
 
 using body = std::function<void(const test_rank&)>;
@@ -39,26 +40,27 @@ using body = std::function<void(const test_rank&)>;
 struct run_settings {
   std::string config = hierarchical_config;
   double timeout_s = 60;
-  std::function<void(int rank)> prepare = [](int) {};  // in the rank's process, before it creates
-  std::vector<isthmus_platform> platforms;             // of each rank; empty: all on the host
+  std::function<void(int rank)> prepare = [](int) {};  // in the rank's process, before create
+  std::vector<isthmus_platform> platforms;             // of each rank; empty: all on the host platform
   std::vector<int> ordinals;                           // of each rank's device; empty: 0
 };
 
-// Runs `work` on every rank, a process each: rank i on the node nodes[i]. What fails there fails here, but for
-// ranks that a signal ends.
+// Runs `work` on every rank, each in its own process: rank i on node nodes[i]. Failures in the ranks fail this
+// test, except for the expected number of killed ranks.
 inline void run_on_nodes(const std::vector<std::string>& nodes, const run_settings& settings, const body& work,
-                     int killed_ranks = 0) {
+                         int killed_ranks = 0) {
   const int size = static_cast<int>(nodes.size());
-  auto& all = topology::rendezvous::create(size);
+  auto& sync = topology::rendezvous::create(size);
   const auto config =
       std::filesystem::temp_directory_path() / ("isthmus-hierarchical-" + std::to_string(getpid()) + ".toml");
   std::ofstream(config) << settings.config;
-  auto& done = *new (topology::map_shared(sizeof(std::atomic<int>))) std::atomic<int>{0};  // rank 0 has the store
+  auto& done =
+      *new (topology::map_shared(sizeof(std::atomic<int>))) std::atomic<int>{0};  // rank 0 has the store
   topology::child_processes ranks;
   for (int number = 0; number < size; ++number)
     ranks.start(number, [&, number] {
       setenv("ISTHMUS_NODE", nodes[static_cast<std::size_t>(number)].c_str(), 1);
-      // Where ranks share a GPU: NCCL takes them for those of two hosts.
+      // For ranks that share a GPU: NCCL accepts them if they seem to be on different hosts.
       if (std::getenv("TEST_SHARE_DEVICE") != nullptr)
         setenv("NCCL_HOSTID", ("rank" + std::to_string(number)).c_str(), 1);
       settings.prepare(number);
@@ -66,10 +68,12 @@ inline void run_on_nodes(const std::vector<std::string>& nodes, const run_settin
       options.struct_bytes = sizeof options;
       options.timeout_s = settings.timeout_s;
       options.config_path = config.c_str();
-      if (!settings.platforms.empty()) options.device.platform = settings.platforms[static_cast<std::size_t>(number)];
-      if (!settings.ordinals.empty()) options.device.ordinal = settings.ordinals[static_cast<std::size_t>(number)];
-      const isthmus_unique_id id = all.new_unique_id(number);
-      test_rank self{number, size, nullptr, ISTHMUS_SUCCESS, {}, all};
+      if (!settings.platforms.empty())
+        options.device.platform = settings.platforms[static_cast<std::size_t>(number)];
+      if (!settings.ordinals.empty())
+        options.device.ordinal = settings.ordinals[static_cast<std::size_t>(number)];
+      const isthmus_unique_id id = sync.new_unique_id(number);
+      test_rank self{number, size, nullptr, ISTHMUS_SUCCESS, {}, sync};
       self.status = isthmus_communicator_create(&id, number, size, &options, &self.communicator);
       self.failure = topology::last_error();
       work(self);
@@ -100,7 +104,7 @@ inline std::string text_of(
   return text;
 }
 
-// Of this process, since it was asked last.
+// The statistics of this process since the last call.
 inline wire_statistics take_statistics() {
   void* const library = dlopen(WIRE, RTLD_NOW | RTLD_NOLOAD);
   if (library == nullptr) return {};

@@ -1,4 +1,4 @@
-// Every collective of ranks on devices against the oracle.
+// Runs every collective on device buffers and compares the results with the oracle.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,36 +8,38 @@
 
 namespace hierarchical_test {
 
-inline isthmus_status call(const test_rank& self, const conformance::test_case& test, const oracle::operation_shape& shape,
-                           isthmus_operation operation) {
+inline isthmus_status call(const test_rank& self, const conformance::test_case& test,
+                           const oracle::operation_shape& shape, isthmus_operation operation) {
   if (test.collective != ISTHMUS_SEND) return isthmus_enqueue(self.communicator, &operation);
-  isthmus_operation received = operation;  // a ring
-  received.collective = ISTHMUS_RECV;
+  isthmus_operation receive = operation;  // exchange around a ring
+  receive.collective = ISTHMUS_RECV;
   operation.root = (self.number + shape.root) % self.size;
-  received.root = (self.number + self.size - shape.root) % self.size;
+  receive.root = (self.number + self.size - shape.root) % self.size;
   operation.recv_buf = nullptr;
-  received.send_buf = nullptr;
+  receive.send_buf = nullptr;
   isthmus_group_start();
   isthmus_enqueue(self.communicator, &operation);
-  isthmus_enqueue(self.communicator, &received);
+  isthmus_enqueue(self.communicator, &receive);
   return isthmus_group_end();
 }
 
-// The hash of this rank's result.
-inline std::uint64_t run_case(const test_rank& self, isthmus_platform platform, const conformance::test_case& test,
-                          int ordinal) {
+// Runs one case and returns the hash of this rank's result.
+inline std::uint64_t run_case(const test_rank& self, isthmus_platform platform,
+                              const conformance::test_case& test, int ordinal) {
   const oracle::operation_shape shape = conformance::shape_of(test, self.size);
-  std::vector<std::byte> memory(conformance::rank_buffers::bytes_needed(test, shape));
+  std::vector<std::byte> memory(conformance::rank_buffers::required_bytes(test, shape));
   const conformance::rank_buffers buffers(test, shape, self.number, memory);
-  device_memory there(platform, memory.size(), ordinal);
-  there.put(memory.data());
-  const auto moved = [&](std::byte* pointer) {
-    return pointer == nullptr ? nullptr : there.at(static_cast<std::size_t>(pointer - memory.data()));
+  device_memory device_copy(platform, memory.size(), ordinal);
+  device_copy.put(memory.data());
+  const auto device_address = [&](std::byte* pointer) {
+    return pointer == nullptr ? nullptr : device_copy.at(static_cast<std::size_t>(pointer - memory.data()));
   };
-  const conformance::placement at{moved(buffers.addresses().send), moved(buffers.addresses().recv)};
-  EXPECT_EQ(call(self, test, shape, conformance::operation_of(test, shape, at, self.number)), ISTHMUS_SUCCESS)
+  const conformance::placement addresses{device_address(buffers.addresses().send),
+                                         device_address(buffers.addresses().recv)};
+  EXPECT_EQ(call(self, test, shape, conformance::operation_of(test, shape, addresses, self.number)),
+            ISTHMUS_SUCCESS)
       << conformance::to_string(test) << ": " << topology::last_error().message;
-  there.get(memory.data());
+  device_copy.get(memory.data());
   EXPECT_EQ(buffers.find_error(true, true, false).value_or(""), "") << conformance::to_string(test);
   return buffers.hash();
 }
@@ -45,7 +47,7 @@ inline std::uint64_t run_case(const test_rank& self, isthmus_platform platform, 
 inline void run_all_cases(const test_rank& self, isthmus_platform platform, int ordinal = 0) {
   ASSERT_EQ(self.status, ISTHMUS_SUCCESS) << self.failure.message;
   std::uint64_t seed = 1;
-  std::vector<std::uint64_t> of_allreduce;
+  std::vector<std::uint64_t> allreduce_hashes;
   for (const isthmus_collective collective : conformance::collectives())
     for (const isthmus_datatype datatype : {ISTHMUS_FLOAT32, ISTHMUS_BFLOAT16, ISTHMUS_INT64})
       for (const bool in_place : {false, true})
@@ -56,13 +58,14 @@ inline void run_all_cases(const test_rank& self, isthmus_platform platform, int 
           test.root = static_cast<int>(seed % 4);
           test.seed = seed;
           const std::uint64_t hash = run_case(self, platform, test, ordinal);
-          if (collective == ISTHMUS_ALLREDUCE) of_allreduce.push_back(hash);
+          if (collective == ISTHMUS_ALLREDUCE) allreduce_hashes.push_back(hash);
         }
-  for (const auto& others : self.all.exchange(self.number, of_allreduce)) EXPECT_EQ(others, of_allreduce);
+  for (const auto& hashes : self.sync.exchange(self.number, allreduce_hashes))
+    EXPECT_EQ(hashes, allreduce_hashes);
 }
 
-// What explain says of a call of 1,000 elements of float32.
-inline nlohmann::json explained(const test_rank& self, isthmus_collective collective) {
+// The explanation of a call with 1,000 float32 elements.
+inline nlohmann::json explain_call(const test_rank& self, isthmus_collective collective) {
   isthmus_operation operation{};
   operation.count = 1000;
   operation.collective = collective;

@@ -1,5 +1,5 @@
-// A stand-in for an engine between machines: the host backend, made to believe that all ranks are on one, which
-// counts what it is handed.
+// A stand-in for an inter-node backend: the shm backend with a context in which all ranks are on one node. It
+// counts the data that it gets.
 #include "wire.h"
 
 #include <memory>
@@ -21,15 +21,15 @@ struct wire_state {
   void* host = nullptr;
 };
 
-isthmus_status create(const isthmus_backend_context* given, void** state) {
-  auto made = std::make_unique<wire_state>();
-  made->context = *given;
-  made->one_node.assign(static_cast<std::size_t>(given->size), 0);
-  made->context.node_of = made->one_node.data();
-  made->context.node_rank = given->rank;
-  made->context.node_size = given->size;
-  const isthmus_status status = shm_backend()->create(&made->context, &made->host);
-  if (status == ISTHMUS_SUCCESS) *state = made.release();
+isthmus_status create(const isthmus_backend_context* parent, void** state) {
+  auto new_state = std::make_unique<wire_state>();
+  new_state->context = *parent;
+  new_state->one_node.assign(static_cast<std::size_t>(parent->size), 0);
+  new_state->context.node_of = new_state->one_node.data();
+  new_state->context.node_rank = parent->rank;
+  new_state->context.node_size = parent->size;
+  const isthmus_status status = shm_backend()->create(&new_state->context, &new_state->host);
+  if (status == ISTHMUS_SUCCESS) *state = new_state.release();
   return status;
 }
 
@@ -66,7 +66,7 @@ extern "C" ISTHMUS_BACKEND_EXPORT const isthmus_backend* isthmus_backend_v1(void
     functions.magic = ISTHMUS_BACKEND_MAGIC;
     functions.abi_version = ISTHMUS_BACKEND_ABI;
     functions.name = "wire";
-    functions.description = "a stand-in for an engine between machines";
+    functions.description = "a stand-in for an inter-node backend";
     functions.capabilities = ISTHMUS_BACKEND_BLOCKING | ISTHMUS_BACKEND_MULTI_NODE;
     functions.platforms = 1u << ISTHMUS_PLATFORM_HOST;
     functions.create = create;

@@ -1,4 +1,4 @@
-// What the stand-in between machines has been handed by this process.
+// The data that this process passed to the stand-in for an inter-node backend.
 #pragma once
 
 #include <stdint.h>
@@ -9,12 +9,12 @@ extern "C" {
 
 typedef struct wire_statistics {
   uint64_t calls;
-  uint64_t summed_bytes;  // of this rank's contributions to reductions
-  uint64_t moved_bytes;   // that this rank has for others, each of them counted
-  int ranks;              // of the latest call's part
+  uint64_t summed_bytes;  // this rank's contributions to reductions
+  uint64_t moved_bytes;   // blocks of this rank for other ranks, counted once per receiver
+  int ranks;              // of the communicator of the latest call
 } wire_statistics;
 
-// And begins anew.
+// Returns the statistics and resets them.
 wire_statistics wire_take_statistics(void);
 
 #ifdef __cplusplus

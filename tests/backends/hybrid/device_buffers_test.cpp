@@ -1,5 +1,5 @@
-// What reaches MPI when the configuration says buffers = "device", on an MPI that says it takes them: its table
-// is the real one, which records the pointers. Stand-ins only: their device memory is the host's.
+// The buffers that MPI gets with buffers = "device", on an MPI that reports support for device buffers. The MPI
+// table is the real one and records the pointers. Runs on stand-ins only, whose device memory is host memory.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ using gpu::rank_call;
 using gpu::scenario;
 using hybrid_test::world_size;
 
-// The pointers that MPI was given since the last `clear`, by the backend's thread.
+// The pointers that the backend's thread passed to MPI since the last `clear`.
 struct record {
   std::mutex mutex;
   std::vector<const void*> pointers;
@@ -46,40 +46,40 @@ struct record {
 
 const isthmus_mpi_table* recording_table() {
   static const isthmus_mpi_table table = [] {
-    isthmus_mpi_table made = isthmus::mpi::table(MPI_COMM_WORLD);
-    record::get().real = made;
-    made.device_platforms = 1U << ISTHMUS_PLATFORM_CUDA;
-    made.collective = [](isthmus_mpi_comm comm, const isthmus_operation* operation) {
+    isthmus_mpi_table recording = isthmus::mpi::table(MPI_COMM_WORLD);
+    record::get().real = recording;
+    recording.device_platforms = 1U << ISTHMUS_PLATFORM_CUDA;
+    recording.collective = [](isthmus_mpi_comm comm, const isthmus_operation* operation) {
       record::get().add(*operation);
       return record::get().real.collective(comm, operation);
     };
-    made.start = [](isthmus_mpi_comm comm, const isthmus_operation* operation, void** request) {
+    recording.start = [](isthmus_mpi_comm comm, const isthmus_operation* operation, void** request) {
       record::get().add(*operation);
       return record::get().real.start(comm, operation, request);
     };
-    return made;
+    return recording;
   }();
   return &table;
 }
 
-// Not where Isthmus combines or divides on the host, nor where the table would copy there.
-bool passes_device_buffers(const gpu::table_row& row, const scenario& what) {
-  if (row.reduces && (what.datatype != ISTHMUS_FLOAT32 || what.op != ISTHMUS_SUM)) return false;
-  return !what.in_place ||
+// False if Isthmus reduces or divides on the host, or if the MPI table would copy there.
+bool passes_device_buffers(const gpu::table_row& row, const scenario& test_case) {
+  if (row.reduces && (test_case.datatype != ISTHMUS_FLOAT32 || test_case.op != ISTHMUS_SUM)) return false;
+  return !test_case.in_place ||
          (row.collective != ISTHMUS_REDUCE_SCATTER && row.collective != ISTHMUS_REDUCE_SCATTERV &&
           row.collective != ISTHMUS_ALLTOALL && row.collective != ISTHMUS_ALLTOALLV);
 }
 
-// Whether MPI was given a buffer of the call; nothing where this rank has none (empty blocks).
+// Whether MPI got a buffer of the call; empty if this rank has none (empty blocks).
 std::optional<bool> passed_own_buffers(const rank_call& call) {
-  std::optional<bool> got;
+  std::optional<bool> has_own_buffer;
   for (const isthmus_operation& operation : call.operations())
     for (const void* pointer : {operation.send_buf, static_cast<const void*>(operation.recv_buf)})
-      if (pointer != nullptr) got = got.value_or(false) || record::get().has(pointer);
-  return got;
+      if (pointer != nullptr) has_own_buffer = has_own_buffer.value_or(false) || record::get().has(pointer);
+  return has_own_buffer;
 }
 
-TEST(device_buffers, go_to_mpi_as_they_are_where_it_combines_them_itself) {
+TEST(device_buffers, are_passed_to_mpi_if_it_can_reduce_them) {
   member self = hybrid_test::make_member({.buffers = "device"}, recording_table());
   int checked = 0;
   for (const gpu::table_row& row : gpu::table())
@@ -88,28 +88,28 @@ TEST(device_buffers, go_to_mpi_as_they_are_where_it_combines_them_itself) {
         for (const auto op : {ISTHMUS_SUM, ISTHMUS_AVG})
           for (const bool in_place : {false, true}) {
             if ((in_place && !row.can_be_in_place) || (!row.reduces && op != ISTHMUS_SUM)) continue;
-            const scenario what{
+            const scenario test_case{
                 gpu::make_shape(row.collective, world_size(), row.rooted ? world_size() - 1 : 0, count), type,
                 op, in_place, count + 1};
-            rank_call call(what, self);
+            rank_call call(test_case, self);
             record::get().clear();
             ASSERT_EQ(call.start(), ISTHMUS_SUCCESS) << row.name << ": " << gpu::last_error();
             self.queue->synchronize();
             ASSERT_EQ(call.error(), "") << row.name << " of " << count << " on rank " << self.rank;
-            const auto got = passed_own_buffers(call);
-            EXPECT_TRUE(!got || *got == passes_device_buffers(row, what))
+            const auto has_own_buffer = passed_own_buffers(call);
+            EXPECT_TRUE(!has_own_buffer || *has_own_buffer == passes_device_buffers(row, test_case))
                 << row.name << " of " << count << " of type " << type << ", operation " << op
                 << (in_place ? ", in place" : "") << " on rank " << self.rank;
-            checked += got ? 1 : 0;
+            checked += has_own_buffer ? 1 : 0;
           }
   EXPECT_GT(checked, 200);
   hybrid_test::release(self);
 }
 
-TEST(device_buffers, explain_says_what_mpi_gets) {
+TEST(device_buffers, explain_reports_the_buffer_mode) {
   for (const char* buffers : {"device", "staged"}) {
     member self = hybrid_test::make_member({.buffers = buffers}, recording_table());
-    const std::string text = hybrid_test::explained(self, 64);
+    const std::string text = hybrid_test::explain_call(self, 64);
     EXPECT_EQ(text.find(", on device buffers") != std::string::npos, std::string(buffers) == "device") << text;
     EXPECT_EQ(text.find(", on copies in pinned memory") != std::string::npos, std::string(buffers) == "staged")
         << text;
@@ -117,8 +117,8 @@ TEST(device_buffers, explain_says_what_mpi_gets) {
   }
 }
 
-// MPI's own copies may wait for such streams, and so for the held one.
-TEST(device_buffers, streams_that_wait_for_the_default_stream_are_refused) {
+// MPI's copies may wait for such streams, and therefore for the stream that waits for MPI.
+TEST(device_buffers, default_stream_is_refused) {
   member self = hybrid_test::make_member({.buffers = "device"}, recording_table());
   gpu::buffer data(4);
   EXPECT_EQ(
@@ -128,20 +128,21 @@ TEST(device_buffers, streams_that_wait_for_the_default_stream_are_refused) {
   hybrid_test::release(self);
 }
 
-TEST(device_buffers, are_not_given_to_an_mpi_that_does_not_say_that_it_takes_them) {
+TEST(device_buffers, are_refused_without_mpi_support) {
   static isthmus_mpi_table no_devices_table = *recording_table();
   no_devices_table.device_platforms = 0;
   member self = hybrid_test::make_member({.buffers = "device"}, &no_devices_table);
-  const std::string text = hybrid_test::explained(self, 64);
-  EXPECT_NE(text.find("does not say that it takes buffers of this platform"), std::string::npos) << text;
+  const std::string text = hybrid_test::explain_call(self, 64);
+  EXPECT_NE(text.find("does not report support for device buffers of this platform"), std::string::npos)
+      << text;
   EXPECT_EQ(hybrid_test::backend_for(self, 64), "nccl");
   hybrid_test::release(self);
 }
 
-TEST(device_buffers, the_option_must_be_known) {
+TEST(device_buffers, unknown_mode_is_refused) {
   member self = hybrid_test::make_member({.buffers = "gpu"}, recording_table());
-  const std::string text = hybrid_test::explained(self, 64);
-  EXPECT_NE(text.find("backend.hybrid.buffers = 'gpu' is none of 'staged' and 'device'"), std::string::npos)
+  const std::string text = hybrid_test::explain_call(self, 64);
+  EXPECT_NE(text.find("backend.hybrid.buffers = 'gpu' must be 'staged' or 'device'"), std::string::npos)
       << text;
   hybrid_test::release(self);
 }

@@ -1,4 +1,4 @@
-// One rank of an MPI program, with a communicator whose messages go over `hybrid`, all or the small ones.
+// One rank of an MPI program, with a communicator that uses `hybrid` for all messages or for the small ones.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,15 +13,15 @@
 #include <vector>
 
 #include "gpu/device.hpp"
-#include "gpu/world.hpp"
+#include "gpu/test_ranks.hpp"
 
 namespace hybrid_test {
 
 constexpr std::uint64_t threshold = 32 << 10;
-constexpr std::uint64_t chunk_bytes = 8 << 10;  // small, so that the tests cross it
+constexpr std::uint64_t chunk_bytes = 8 << 10;  // small, so that the tests need several chunks
 
 struct settings {
-  bool always = true;  // everything over MPI, not only what is below the threshold
+  bool all_over_mpi = true;  // all messages over MPI, not only those below the threshold
   std::string buffers = "staged";
 };
 
@@ -31,13 +31,14 @@ inline int world_size() {
   return size;
 }
 
-inline gpu::member make_member(const settings& wanted, const isthmus_mpi_table* table) {
+inline gpu::member make_member(const settings& options_of_test, const isthmus_mpi_table* table) {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   const std::string config = ::testing::TempDir() + "hybrid" + std::to_string(getpid()) + ".toml";
-  std::ofstream(config) << "threshold = " << (wanted.always ? -1 : static_cast<long long>(threshold))
+  std::ofstream(config) << "threshold = "
+                        << (options_of_test.all_over_mpi ? -1 : static_cast<long long>(threshold))
                         << "\n[backend.hybrid]\nchunk_bytes = " << chunk_bytes << "\nbuffers = \""
-                        << wanted.buffers << "\"\n";
+                        << options_of_test.buffers << "\"\n";
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof(options);
   options.device = {ISTHMUS_PLATFORM_CUDA, rank};
@@ -55,8 +56,8 @@ inline void release(gpu::member& self) {
   EXPECT_EQ(isthmus_communicator_destroy(self.communicator), ISTHMUS_SUCCESS) << gpu::last_error();
 }
 
-// What explain says of an allreduce of so many bytes.
-inline std::string explained(const gpu::member& self, std::uint64_t bytes) {
+// The explanation of an allreduce of `bytes` bytes.
+inline std::string explain_call(const gpu::member& self, std::uint64_t bytes) {
   isthmus_operation operation{};
   operation.collective = ISTHMUS_ALLREDUCE;
   operation.datatype = ISTHMUS_UINT8;
@@ -67,9 +68,9 @@ inline std::string explained(const gpu::member& self, std::uint64_t bytes) {
 }
 
 inline std::string backend_for(const gpu::member& self, std::uint64_t bytes) {
-  const std::string json = explained(self, bytes);
-  const auto at = json.find("\"backend\"");
-  const auto start = json.find('"', json.find(':', at)) + 1;
+  const std::string json = explain_call(self, bytes);
+  const auto key_position = json.find("\"backend\"");
+  const auto start = json.find('"', json.find(':', key_position)) + 1;
   return json.substr(start, json.find('"', start) - start);
 }
 

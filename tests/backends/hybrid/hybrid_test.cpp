@@ -1,5 +1,5 @@
-// MPI on device buffers, alone and by turns with NCCL: run under mpiexec, one rank a process and a device.
-// On real devices where there are any, else on the stand-ins (CMakeLists.txt says which).
+// MPI on device buffers, alone and alternating with NCCL. Runs under mpiexec with one rank per process and
+// device, on real devices if there are any, otherwise on stand-ins (see CMakeLists.txt).
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -27,30 +27,31 @@ using hybrid_test::release;
 using hybrid_test::threshold;
 using hybrid_test::world_size;
 
-member make_member(bool always) {
-  return hybrid_test::make_member({.always = always}, isthmus::mpi::persistent_table(MPI_COMM_WORLD));
+member make_member(bool all_over_mpi) {
+  return hybrid_test::make_member({.all_over_mpi = all_over_mpi},
+                                  isthmus::mpi::persistent_table(MPI_COMM_WORLD));
 }
 
-TEST(hybrid, threshold_divides_device_messages_between_mpi_and_nccl) {
+TEST(hybrid, threshold_selects_between_mpi_and_nccl) {
   member self = make_member(false);
   EXPECT_EQ(backend_for(self, threshold - 1), "hybrid");
   EXPECT_EQ(backend_for(self, threshold), "nccl");
   release(self);
 }
 
-TEST(hybrid, every_collective_over_mpi_is_what_the_oracle_allows) {
+TEST(hybrid, every_collective_matches_the_oracle) {
   member self = make_member(true);
   EXPECT_EQ(backend_for(self, 1 << 20), "hybrid");
   for (const gpu::table_row& row : gpu::table())
-    for (const std::uint64_t count : {0, 1, 1003, 30000})  // below and above the piece and the pinned buffers
+    for (const std::uint64_t count : {0, 1, 1003, 30000})  // below and above chunk_bytes
       for (const auto type : {ISTHMUS_FLOAT32, ISTHMUS_BFLOAT16, ISTHMUS_INT16})
         for (const auto op : {ISTHMUS_SUM, ISTHMUS_AVG})
           for (const bool in_place : {false, true}) {
             if ((in_place && !row.can_be_in_place) || (!row.reduces && op != ISTHMUS_SUM)) continue;
-            const scenario what{
+            const scenario test_case{
                 gpu::make_shape(row.collective, world_size(), row.rooted ? world_size() - 1 : 0, count), type,
                 op, in_place, count + 1};
-            rank_call call(what, self);
+            rank_call call(test_case, self);
             ASSERT_EQ(call.start(), ISTHMUS_SUCCESS) << row.name << ": " << gpu::last_error();
             self.queue->synchronize();
             ASSERT_EQ(call.error(), "") << row.name << " of " << count << " on rank " << self.rank;
@@ -58,15 +59,16 @@ TEST(hybrid, every_collective_over_mpi_is_what_the_oracle_allows) {
   release(self);
 }
 
-// A rank whose group holds more than the others' must not make other calls of MPI of the collective in it.
-TEST(hybrid, a_collective_is_cut_alike_inside_and_outside_of_groups) {
+// A rank with additional operations in its group must issue the same MPI calls for the collective as
+// the other ranks.
+TEST(hybrid, chunks_are_equal_inside_and_outside_groups) {
   member self = make_member(true);
   const std::size_t count = 5 * chunk_bytes / sizeof(float);
   const int size = world_size();
-  gpu::buffer sum(count * sizeof(float)), parcel(4);
+  gpu::buffer sum(count * sizeof(float)), message(4);
   const std::vector<float> ones(count, static_cast<float>(self.rank + 1));
   sum.write(std::as_bytes(std::span(ones)), *self.queue);
-  parcel.write(std::as_bytes(std::span(ones).first(1)), *self.queue);
+  message.write(std::as_bytes(std::span(ones).first(1)), *self.queue);
   const auto reduce = [&] {
     return isthmus_allreduce(sum.data(), sum.data(), count, ISTHMUS_FLOAT32, ISTHMUS_SUM, self.communicator,
                              self.queue->native());
@@ -74,38 +76,38 @@ TEST(hybrid, a_collective_is_cut_alike_inside_and_outside_of_groups) {
   if (self.rank == 0) {
     ASSERT_EQ(isthmus_group_start(), ISTHMUS_SUCCESS);
     EXPECT_EQ(reduce(), ISTHMUS_SUCCESS) << gpu::last_error();
-    EXPECT_EQ(isthmus_send(parcel.data(), 1, ISTHMUS_FLOAT32, 1, self.communicator, self.queue->native()),
+    EXPECT_EQ(isthmus_send(message.data(), 1, ISTHMUS_FLOAT32, 1, self.communicator, self.queue->native()),
               ISTHMUS_SUCCESS);
     ASSERT_EQ(isthmus_group_end(), ISTHMUS_SUCCESS) << gpu::last_error();
   } else {
     ASSERT_EQ(reduce(), ISTHMUS_SUCCESS) << gpu::last_error();
     if (self.rank == 1) {
-      ASSERT_EQ(isthmus_recv(parcel.data(), 1, ISTHMUS_FLOAT32, 0, self.communicator, self.queue->native()),
+      ASSERT_EQ(isthmus_recv(message.data(), 1, ISTHMUS_FLOAT32, 0, self.communicator, self.queue->native()),
                 ISTHMUS_SUCCESS)
           << gpu::last_error();
     }
   }
-  const std::vector<std::byte> bytes = sum.read(*self.queue), received = parcel.read(*self.queue);
-  const auto* got = reinterpret_cast<const float*>(bytes.data());
-  for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(got[i], static_cast<float>(size * (size + 1) / 2)) << i;
+  const std::vector<std::byte> bytes = sum.read(*self.queue), message_bytes = message.read(*self.queue);
+  const auto* results = reinterpret_cast<const float*>(bytes.data());
+  for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(results[i], static_cast<float>(size * (size + 1) / 2)) << i;
   if (self.rank == 1) {
-    EXPECT_EQ(*reinterpret_cast<const float*>(received.data()), 1);
+    EXPECT_EQ(*reinterpret_cast<const float*>(message_bytes.data()), 1);
   }
   release(self);
 }
 
-// Small messages go over MPI and large ones over NCCL, in a random order that all ranks share, while each
-// rank is late at moments of its own. Sums are integers: one lost or doubled contribution shows. With more
-// ranks than cores every turn waits for the scheduler, which skews them by itself: there a fifth is enough.
+// Small messages use MPI and large ones NCCL, in a random order that is equal on all ranks, while each rank is
+// delayed at random times. The sums are integers, so a lost or duplicated contribution is visible. With more
+// ranks than cores, the scheduler adds skew to every iteration, so a fifth of the iterations is enough.
 TEST(hybrid, alternates_with_nccl_under_skew) {
   member self = make_member(false);
   const int size = world_size();
-  const int turns = size > static_cast<int>(std::thread::hardware_concurrency()) ? 2000 : 10000;
+  const int iterations = size > static_cast<int>(std::thread::hardware_concurrency()) ? 2000 : 10000;
   const std::size_t small = 64, large = threshold / sizeof(std::int32_t);
   gpu::buffer data((small + large) * sizeof(std::int32_t));
   auto* const numbers = reinterpret_cast<std::int32_t*>(data.data());
   std::vector<std::int32_t> host(small + large);
-  std::mt19937 shared(7), own(static_cast<unsigned>(100 + self.rank));
+  std::mt19937 common_random(7), own(static_cast<unsigned>(100 + self.rank));
   int over_mpi = 0, pending = 0;
   const auto start = [&] {
     for (std::size_t i = 0; i < host.size(); ++i) host[i] = static_cast<std::int32_t>(i) + self.rank;
@@ -114,7 +116,7 @@ TEST(hybrid, alternates_with_nccl_under_skew) {
   std::vector<std::int32_t> factors{0, 0};  // how often each part was reduced since it was written
   const auto check = [&] {
     const std::vector<std::byte> bytes = data.read(*self.queue);
-    const auto* got = reinterpret_cast<const std::int32_t*>(bytes.data());
+    const auto* results = reinterpret_cast<const std::int32_t*>(bytes.data());
     for (std::size_t i = 0; i < host.size(); ++i) {
       // The first reduction gives size * i + sum of ranks; each later one multiplies by size, modulo 2^32.
       std::uint32_t expected = static_cast<std::uint32_t>(i) + static_cast<std::uint32_t>(self.rank);
@@ -122,29 +124,29 @@ TEST(hybrid, alternates_with_nccl_under_skew) {
         expected = round == 0 ? static_cast<std::uint32_t>(size) * static_cast<std::uint32_t>(i) +
                                     static_cast<std::uint32_t>(size * (size - 1) / 2)
                               : expected * static_cast<std::uint32_t>(size);
-      ASSERT_EQ(static_cast<std::uint32_t>(got[i]), expected) << "element " << i;
+      ASSERT_EQ(static_cast<std::uint32_t>(results[i]), expected) << "element " << i;
     }
     factors = {0, 0};
   };
   start();
-  for (int i = 0; i < turns; ++i) {
-    const bool is_small = shared() % 2 == 0;
+  for (int i = 0; i < iterations; ++i) {
+    const bool is_small = common_random() % 2 == 0;
     if (own() % 997 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    std::int32_t* const part = is_small ? numbers : numbers + small;
-    ASSERT_EQ(isthmus_allreduce(part, part, is_small ? small : large, ISTHMUS_INT32, ISTHMUS_SUM,
+    std::int32_t* const range = is_small ? numbers : numbers + small;
+    ASSERT_EQ(isthmus_allreduce(range, range, is_small ? small : large, ISTHMUS_INT32, ISTHMUS_SUM,
                                 self.communicator, self.queue->native()),
               ISTHMUS_SUCCESS)
         << gpu::last_error();
     ++factors[is_small ? 0 : 1];
     over_mpi += is_small ? 1 : 0;
-    if (++pending < 40 && i + 1 < turns) continue;
+    if (++pending < 40 && i + 1 < iterations) continue;
     pending = 0;
     check();
     if (::testing::Test::HasFatalFailure()) break;
     start();
   }
-  EXPECT_GT(over_mpi, turns * 2 / 5);
-  EXPECT_LT(over_mpi, turns * 3 / 5);
+  EXPECT_GT(over_mpi, iterations * 2 / 5);
+  EXPECT_LT(over_mpi, iterations * 3 / 5);
   release(self);
 }
 
@@ -155,7 +157,7 @@ int main(int argc, char** argv) {
   int level = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
   if (level < MPI_THREAD_MULTIPLE || gpu::device_count() < world_size()) {
-    std::puts("SKIPPED: this needs MPI_THREAD_MULTIPLE and a device for every rank");
+    std::puts("SKIPPED: needs MPI_THREAD_MULTIPLE and a device for every rank");
     MPI_Finalize();
     return 77;
   }

@@ -1,4 +1,4 @@
-// What the runtime offers to a backend, recorded, over a real MPI table: the backend alone is under test.
+// A recording backend context over a real MPI table, to test the backend without the runtime.
 #pragma once
 
 #include <isthmus/backend.h>

@@ -1,4 +1,4 @@
-// Every collective, datatype and operation through the plug-ins on the stand-ins, against the oracle.
+// Checks every collective, datatype and operation of the plug-ins, on the stand-ins, against the oracle.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -13,8 +13,8 @@
 
 namespace {
 
-using harness::rank_group;
 using harness::rank;
+using harness::rank_group;
 
 struct table_row {
   isthmus_collective collective;
@@ -22,7 +22,8 @@ struct table_row {
   bool rooted, reduces;
 };
 constexpr table_row table[] = {
-#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, in_place) \
+#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, \
+                           in_place)                                                                    \
   {ISTHMUS_##NAME, #name, #peer[0] != 'N', reduces != 0},
 #include <isthmus/collectives.def>
 };
@@ -32,20 +33,20 @@ bool uses_counts(isthmus_collective collective) {
          collective == ISTHMUS_ALLTOALLV || collective == ISTHMUS_REDUCE_SCATTERV;
 }
 
-bool cuts_send(isthmus_collective collective) {
+bool partitions_send(isthmus_collective collective) {
   return collective == ISTHMUS_SCATTERV || collective == ISTHMUS_REDUCE_SCATTERV;
 }
 
-// Blocks of uneven sizes with gaps, some empty.
+// Blocks of uneven sizes with gaps. Some are empty.
 oracle::block_layout uneven(int size, int salt) {
-  oracle::block_layout made;
-  std::uint64_t at = 0;
+  oracle::block_layout layout;
+  std::uint64_t offset = 0;
   for (int peer = 0; peer < size; ++peer) {
-    made.counts.push_back(static_cast<std::uint64_t>((peer + salt) % 3) * 37);
-    made.displs.push_back(at);
-    at += made.counts.back() + 5;
+    layout.counts.push_back(static_cast<std::uint64_t>((peer + salt) % 3) * 37);
+    layout.displs.push_back(offset);
+    offset += layout.counts.back() + 5;
   }
-  return made;
+  return layout;
 }
 
 oracle::operation_shape shape_of(isthmus_collective collective, int size, int root, std::uint64_t count) {
@@ -54,35 +55,35 @@ oracle::operation_shape shape_of(isthmus_collective collective, int size, int ro
   shape.send_layouts.resize(static_cast<std::size_t>(size));
   shape.recv_layouts.resize(static_cast<std::size_t>(size));
   for (int target = 0; target < size; ++target) {
-    const auto at = static_cast<std::size_t>(target);
+    const auto index = static_cast<std::size_t>(target);
     if (collective == ISTHMUS_ALLTOALLV) {
-      oracle::block_layout sends, receives;
+      oracle::block_layout send_blocks, recv_blocks;
       std::uint64_t send_at = 0, recv_at = 0;
-      for (int peer = 0; peer < size; ++peer) {  // what i sends to j depends on i + j only: both sides agree
+      for (int peer = 0; peer < size; ++peer) {  // depends on the sum of both ranks: both agree
         const auto elements = static_cast<std::uint64_t>((target + peer) % 3) * 29;
-        sends.counts.push_back(elements);
-        sends.displs.push_back(send_at);
-        receives.counts.push_back(elements);
-        receives.displs.push_back(recv_at);
+        send_blocks.counts.push_back(elements);
+        send_blocks.displs.push_back(send_at);
+        recv_blocks.counts.push_back(elements);
+        recv_blocks.displs.push_back(recv_at);
         send_at += elements + 3;
         recv_at += elements + 7;
       }
-      shape.send_layouts[at] = sends;
-      shape.recv_layouts[at] = receives;
+      shape.send_layouts[index] = send_blocks;
+      shape.recv_layouts[index] = recv_blocks;
     } else {
-      (cuts_send(collective) ? shape.send_layouts : shape.recv_layouts)[at] = uneven(size, 1);
+      (partitions_send(collective) ? shape.send_layouts : shape.recv_layouts)[index] = uneven(size, 1);
     }
   }
   return shape;
 }
 
-// One rank's buffers: poisoned, then filled. `where` in place is the same memory, as the row allows it.
+// One rank's buffers, filled with a pattern before the inputs are written.
 struct buffers {
   std::vector<std::byte> send, recv;
 };
 
-isthmus_operation operation_for(const oracle::operation_shape& shape, isthmus_datatype datatype, isthmus_reduction_op op,
-                                rank& self, buffers& memory) {
+isthmus_operation operation_for(const oracle::operation_shape& shape, isthmus_datatype datatype,
+                                isthmus_reduction_op op, rank& self, buffers& memory) {
   isthmus_operation operation{};
   operation.collective = shape.collective;
   operation.datatype = datatype;
@@ -98,19 +99,19 @@ isthmus_operation operation_for(const oracle::operation_shape& shape, isthmus_da
     operation.send_displs = shape.send_layouts[me].displs.data();
     operation.recv_counts = shape.recv_layouts[me].counts.data();
     operation.recv_displs = shape.recv_layouts[me].displs.data();
-    const auto& own = cuts_send(shape.collective) ? shape.send_layouts[me] : shape.recv_layouts[me];
+    const auto& own = partitions_send(shape.collective) ? shape.send_layouts[me] : shape.recv_layouts[me];
     if (shape.collective != ISTHMUS_ALLTOALLV) operation.count = own.counts[me];
   }
   return operation;
 }
 
 void check(rank_group& group, const oracle::operation_shape& shape, isthmus_datatype datatype,
-           isthmus_reduction_op op, const std::string& what) {
+           isthmus_reduction_op op, const std::string& description) {
   const oracle::input_spec source{datatype, op, oracle::input_class::ordinary, 77};
   const std::size_t element = oracle::bytes_of(datatype);
   const bool point_to_point = shape.collective == ISTHMUS_SEND || shape.collective == ISTHMUS_RECV;
   std::vector<std::string> errors(static_cast<std::size_t>(group.size()));
-  group.each([&](rank& self) {
+  group.for_each_rank([&](rank& self) {
     const int me = self.context.rank;
     buffers memory;
     memory.send.resize(oracle::send_extent(shape, me) * element);
@@ -118,7 +119,7 @@ void check(rank_group& group, const oracle::operation_shape& shape, isthmus_data
     oracle::fill(source, me, 0, memory.send);
     isthmus_operation operation = operation_for(shape, datatype, op, self, memory);
     std::vector<isthmus_operation> calls{operation};
-    if (point_to_point) {  // a ring: both halves in one group
+    if (point_to_point) {  // a ring: send and receive in one group
       calls = {operation, operation};
       calls[0].collective = ISTHMUS_SEND;
       calls[0].root = (me + shape.root) % shape.size;
@@ -143,18 +144,19 @@ void check(rank_group& group, const oracle::operation_shape& shape, isthmus_data
       error = oracle::find_error({source, expected, me, false}, memory.recv.data()).value_or("");
   });
   for (int me = 0; me < group.size(); ++me)
-    EXPECT_EQ(errors[static_cast<std::size_t>(me)], "") << what << " on rank " << me << " of " << group.size();
+    EXPECT_EQ(errors[static_cast<std::size_t>(me)], "")
+        << description << " on rank " << me << " of " << group.size();
 }
 
-// The stand-in to run on: "standin_nccl", or one that lacks what newer libraries have. A process has one.
+// The stand-in library of this process: the complete one, or one without the functions of newer versions.
 std::string library_under_test() {
-  const char* requested = std::getenv("STANDIN_LIBRARY");
-  return requested != nullptr ? requested : "standin_nccl";
+  const char* library = std::getenv("STANDIN_LIBRARY");
+  return library != nullptr ? library : "standin_nccl";
 }
 
 class every_plugin : public ::testing::TestWithParam<std::tuple<const char*, int>> {};
 
-TEST_P(every_plugin, gives_what_the_oracle_allows) {
+TEST_P(every_plugin, matches_the_oracle) {
   const auto [backend, size] = GetParam();
   harness::settings settings;
   settings.backend = backend;

@@ -35,15 +35,16 @@ Function function(void* library, const char* name) {
 
 }  // namespace
 
-// The context's functions; `runtime` is the rank.
+// Functions of the backend context; `runtime` is the rank.
 struct callbacks {
-  static isthmus_status allgather(void* runtime, const void* mine, void* all, size_t bytes) {
+  static isthmus_status allgather(void* runtime, const void* own_data, void* all, size_t bytes) {
     rank& self = *static_cast<rank*>(runtime);
     rank_group& group = *self.owner;
     {
       const std::lock_guard lock(group.m_mutex);
       group.m_exchanged.resize(bytes * static_cast<std::size_t>(group.size()));
-      std::memcpy(group.m_exchanged.data() + bytes * static_cast<std::size_t>(self.context.rank), mine, bytes);
+      std::memcpy(group.m_exchanged.data() + bytes * static_cast<std::size_t>(self.context.rank), own_data,
+                  bytes);
     }
     group.m_start_barrier->barrier.arrive_and_wait();
     std::memcpy(all, group.m_exchanged.data(), bytes * static_cast<std::size_t>(group.size()));
@@ -52,8 +53,8 @@ struct callbacks {
   }
   static const char* option(void* runtime, const char* key) {
     const auto& options = static_cast<rank*>(runtime)->owner->m_settings.options;
-    const auto found = options.find(key);
-    return found == options.end() ? nullptr : found->second.c_str();
+    const auto entry = options.find(key);
+    return entry == options.end() ? nullptr : entry->second.c_str();
   }
   static isthmus_status fail(void* runtime, isthmus_status status, int64_t native_code, const char* location,
                              const char* hint, const char* format, ...) {
@@ -90,8 +91,8 @@ void* standin(const std::string& library, const char* name) {
   return function<void*>(open(standin_path(library)), name);
 }
 
-rank_group::rank_group(settings requested)
-    : m_settings(std::move(requested)),
+rank_group::rank_group(settings config)
+    : m_settings(std::move(config)),
       m_backend(plugin(m_settings.backend)),
       m_zeros(static_cast<std::size_t>(m_settings.size)),
       m_processes(static_cast<std::size_t>(m_settings.size)),
@@ -100,11 +101,11 @@ rank_group::rank_group(settings requested)
   m_settings.options.try_emplace("library", standin_path("standin_nccl"));
   m_settings.options.try_emplace("runtime_library", standin_path("standin_device"));
   for (int index = 0; index < m_settings.size; ++index) {
-    auto made = std::make_unique<rank>();
-    made->owner = this;
-    isthmus_backend_context& context = made->context;
+    auto new_rank = std::make_unique<rank>();
+    new_rank->owner = this;
+    isthmus_backend_context& context = new_rank->context;
     context.struct_bytes = sizeof(context);
-    context.runtime = made.get();
+    context.runtime = new_rank.get();
     context.rank = context.node_rank = index;
     context.size = context.node_size = context.process_size = m_settings.size;
     context.node_of = m_zeros.data();
@@ -112,18 +113,19 @@ rank_group::rank_group(settings requested)
     context.pid_of = m_pids.data();
     context.device = {m_settings.platform, index};
     context.timeout_s = m_settings.timeout_s;
-    if (!m_settings.parts.empty()) context.split_state = m_settings.parts[static_cast<std::size_t>(index)];
+    if (!m_settings.split_states.empty())
+      context.split_state = m_settings.split_states[static_cast<std::size_t>(index)];
     context.allgather = callbacks::allgather;
     context.option = callbacks::option;
     context.fail = callbacks::fail;
     context.log = callbacks::log;
     context.is_aborted = callbacks::aborted;
     context.heap_find = callbacks::heap_find;
-    m_ranks.push_back(std::move(made));
+    m_ranks.push_back(std::move(new_rank));
   }
   const auto set_device = reinterpret_cast<int (*)(int)>(standin("standin_device", "cudaSetDevice"));
   const auto stream_create = reinterpret_cast<int (*)(void**)>(standin("standin_device", "cudaStreamCreate"));
-  each([&](rank& self) {
+  for_each_rank([&](rank& self) {
     if (set_device(self.context.rank) == 0) stream_create(&self.stream);
     self.created = m_backend.create(&self.context, &self.state);
   });
@@ -136,7 +138,7 @@ rank_group::~rank_group() {
     if (each->stream != nullptr) stream_destroy(each->stream);
 }
 
-void rank_group::each(const std::function<void(rank&)>& work) {
+void rank_group::for_each_rank(const std::function<void(rank&)>& work) {
   topology::run_on_each_rank(size(), [&](int index) { work(at(index)); });
 }
 
@@ -152,7 +154,7 @@ void rank_group::abort() {
 }
 
 void rank_group::destroy() {
-  each([this](rank& self) {
+  for_each_rank([this](rank& self) {
     if (self.state != nullptr) m_backend.destroy(self.state);
     self.state = nullptr;
   });

@@ -1,5 +1,5 @@
-// Runs a backend plug-in without the core: each rank is a thread with a context of its own, as the runtime
-// would give it. Set-up exchanges go through a barrier; failures and log lines are kept for the test.
+// Runs a backend plug-in without the core. Each rank is a thread with its own context, as the runtime would
+// provide it. Setup exchanges use a barrier. Failures and log lines are recorded for the test.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -14,9 +14,9 @@
 
 namespace harness {
 
-// The plug-in's table, loaded from the build's plug-in folder. Throws when it is missing.
+// The function table of a plug-in, loaded from the build tree. Throws if it is missing.
 const isthmus_backend& plugin(const std::string& name);
-// A function of a stand-in library, by name.
+// A function of a stand-in library, looked up by name.
 void* standin(const std::string& library, const char* name);
 std::string standin_path(const std::string& library);
 
@@ -28,7 +28,7 @@ struct failure {
 
 class rank_group;
 
-// What one rank sees.
+// The state of one rank.
 struct rank {
   isthmus_backend_context context{};
   rank_group* owner = nullptr;
@@ -45,22 +45,22 @@ struct settings {
   isthmus_platform platform = ISTHMUS_PLATFORM_CUDA;
   double timeout_s = 20;
   std::map<std::string, std::string> options;  // "library", ...
-  std::vector<void*> parts;                    // what each rank's context holds from a split; empty: NULL
+  std::vector<void*> split_states;             // result of a split for each rank's context; empty: NULL
 };
 
-// Creates the backend on every rank, and destroys it. Options default to the stand-ins.
+// Creates the backend on every rank and destroys it. The default options select the stand-ins.
 class rank_group {
  public:
-  explicit rank_group(settings requested);
+  explicit rank_group(settings config);
   ~rank_group();
 
-  // Runs `work(rank)` for every rank in threads of their own.
-  void each(const std::function<void(rank&)>& work);
+  // Runs `work(rank)` for every rank, each in its own thread.
+  void for_each_rank(const std::function<void(rank&)>& work);
   rank& at(int index) { return *m_ranks[static_cast<std::size_t>(index)]; }
   int size() const { return m_settings.size; }
   const isthmus_backend& backend() const { return m_backend; }
   void synchronize(rank& target);
-  void abort();  // as the runtime does: marks the communicator, then tells every backend
+  void abort();  // like the runtime: marks the communicator as aborted, then notifies every backend
   void destroy();
 
  private:

@@ -1,5 +1,4 @@
-// Splits and blocks of the symmetric heap: what the backend makes of them natively. A process a test, as in
-// contract_test.cpp.
+// Native handling of splits and symmetric heap blocks. One process per test, as in contract_test.cpp.
 #include <gtest/gtest.h>
 
 #include "harness.hpp"
@@ -7,143 +6,147 @@
 
 namespace {
 
-using harness::rank_group;
 using harness::rank;
+using harness::rank_group;
 using harness::settings;
 using steering::calls;
 using steering::fail_next;
 using steering::live;
-using steering::steer;
+using steering::standin_symbol;
 
 std::size_t count(const std::string& name) {
   const std::string all = calls();
-  std::size_t found = 0;
-  for (std::size_t at = all.find(name + "\n"); at != std::string::npos; at = all.find(name + "\n", at + 1))
-    ++found;
-  return found;
+  std::size_t matches = 0;
+  for (std::size_t position = all.find(name + "\n"); position != std::string::npos;
+       position = all.find(name + "\n", position + 1))
+    ++matches;
+  return matches;
 }
-int registered() { return steer<decltype(&standin_registered)>("standin_registered")(); }
-void clear_calls() { steer<decltype(&standin_clear_calls)>("standin_clear_calls")(); }
+int registered() { return standin_symbol<decltype(&standin_registered)>("standin_registered")(); }
+void clear_calls() { standin_symbol<decltype(&standin_clear_calls)>("standin_clear_calls")(); }
 
-std::vector<void*> split(rank_group& whole, const std::vector<int>& colors, const std::vector<int>& keys) {
-  std::vector<void*> parts(colors.size());
-  whole.each([&](rank& self) {
+std::vector<void*> split(rank_group& parent, const std::vector<int>& colors, const std::vector<int>& keys) {
+  std::vector<void*> split_states(colors.size());
+  parent.for_each_rank([&](rank& self) {
     const auto me = static_cast<std::size_t>(self.context.rank);
-    parts[me] = whole.backend().split(self.state, colors[me], keys[me]);
+    split_states[me] = parent.backend().split(self.state, colors[me], keys[me]);
   });
-  return parts;
+  return split_states;
 }
 
-// Every rank contributes its number + 1.
-void expect_sum(rank_group& group, float requested) {
+// Each rank contributes its rank + 1.
+void expect_sum(rank_group& group, float expected) {
   std::vector<float> values;
   for (int me = 0; me < group.size(); ++me) values.push_back(static_cast<float>(me + 1));
-  group.each([&](rank& self) {
+  group.for_each_rank([&](rank& self) {
     float& value = values[static_cast<std::size_t>(self.context.rank)];
     const isthmus_operation operation = steering::allreduce(self, &value, 1);
     EXPECT_EQ(group.backend().enqueue(self.state, &operation, nullptr, 1), ISTHMUS_SUCCESS)
         << self.last.message;
     group.synchronize(self);
-    EXPECT_EQ(value, requested);
+    EXPECT_EQ(value, expected);
   });
 }
 
-TEST(split, makes_the_part_out_of_the_whole) {
+TEST(split, creates_the_subcommunicator_natively) {
   settings four;
   four.size = 4;
-  rank_group whole(four);
-  ASSERT_EQ(whole.at(0).created, ISTHMUS_SUCCESS) << whole.at(0).last.message;
+  rank_group parent(four);
+  ASSERT_EQ(parent.at(0).created, ISTHMUS_SUCCESS) << parent.at(0).last.message;
   clear_calls();
-  const std::vector<void*> parts = split(whole, {0, -1, 0, 0}, {3, 0, 2, 1});
-  EXPECT_EQ(parts[1], nullptr) << "no color, no part";
+  const std::vector<void*> split_states = split(parent, {0, -1, 0, 0}, {3, 0, 2, 1});
+  EXPECT_EQ(split_states[1], nullptr) << "a rank without a color gets no subcommunicator";
   settings three;
   three.size = 3;
-  three.parts = {parts[3], parts[2], parts[0]};  // in the order of the keys
+  three.split_states = {split_states[3], split_states[2], split_states[0]};  // in key order
   {
-    rank_group part(three);
-    for (int me = 0; me < 3; ++me) ASSERT_EQ(part.at(me).created, ISTHMUS_SUCCESS) << part.at(me).last.message;
+    rank_group child(three);
+    for (int me = 0; me < 3; ++me)
+      ASSERT_EQ(child.at(me).created, ISTHMUS_SUCCESS) << child.at(me).last.message;
     EXPECT_EQ(count("ncclCommSplit"), 7u)
-        << "four ranks of the whole, then a working communicator for each of three";
+        << "four for the parent, then a working communicator for each of three ranks";
     EXPECT_EQ(count("ncclCommInitRankConfig"), 0u);
     EXPECT_EQ(count("ncclGetUniqueId"), 0u);
-    EXPECT_NE(part.at(0).log[0].find("split off the parent's"), std::string::npos) << part.at(0).log[0];
-    expect_sum(part, 6);
-    expect_sum(whole, 10);
+    EXPECT_NE(child.at(0).log[0].find("split off the parent's"), std::string::npos) << child.at(0).log[0];
+    expect_sum(child, 6);
+    expect_sum(parent, 10);
   }
   EXPECT_EQ(live(), 8);
-  whole.destroy();
+  parent.destroy();
   EXPECT_EQ(live(), 0);
 }
 
-TEST(split, abort_of_a_part_leaves_the_whole_alone) {
-  rank_group whole({});
-  settings both;
-  both.parts = split(whole, {5, 5}, {0, 1});
-  rank_group part(both);
-  ASSERT_EQ(part.at(0).created, ISTHMUS_SUCCESS) << part.at(0).last.message;
-  part.abort();
-  EXPECT_EQ(whole.backend().poll(whole.at(0).state), ISTHMUS_SUCCESS);
-  expect_sum(whole, 3);
+TEST(split, abort_does_not_affect_the_parent) {
+  rank_group parent({});
+  settings child_settings;
+  child_settings.split_states = split(parent, {5, 5}, {0, 1});
+  rank_group child(child_settings);
+  ASSERT_EQ(child.at(0).created, ISTHMUS_SUCCESS) << child.at(0).last.message;
+  child.abort();
+  EXPECT_EQ(parent.backend().poll(parent.at(0).state), ISTHMUS_SUCCESS);
+  expect_sum(parent, 3);
 }
 
-// Poison has aborted the whole; what the survivors make is a native communicator with an id of its own.
-TEST(shrink, meets_anew_beside_what_was_aborted) {
+// The parent is aborted. The survivors create a native communicator with a new id.
+TEST(shrink, creates_a_new_communicator_after_abort) {
   settings three;
   three.size = 3;
-  rank_group whole(three);
-  ASSERT_EQ(whole.at(0).created, ISTHMUS_SUCCESS) << whole.at(0).last.message;
-  expect_sum(whole, 6);
-  whole.abort();
+  rank_group parent(three);
+  ASSERT_EQ(parent.at(0).created, ISTHMUS_SUCCESS) << parent.at(0).last.message;
+  expect_sum(parent, 6);
+  parent.abort();
   clear_calls();
-  rank_group rest({});
-  for (int me = 0; me < 2; ++me) ASSERT_EQ(rest.at(me).created, ISTHMUS_SUCCESS) << rest.at(me).last.message;
+  rank_group survivors({});
+  for (int me = 0; me < 2; ++me)
+    ASSERT_EQ(survivors.at(me).created, ISTHMUS_SUCCESS) << survivors.at(me).last.message;
   EXPECT_EQ(count("ncclGetUniqueId"), 1u);
   EXPECT_EQ(count("ncclCommInitRankConfig"), 2u);
-  expect_sum(rest, 3);
-  whole.destroy();
-  expect_sum(rest, 3);
-  rest.destroy();
+  expect_sum(survivors, 3);
+  parent.destroy();
+  expect_sum(survivors, 3);
+  survivors.destroy();
   EXPECT_EQ(live(), 0);
 }
 
-TEST(split, that_fails_on_one_rank_is_made_anew_on_all) {
-  rank_group whole({});
-  ASSERT_EQ(whole.at(0).created, ISTHMUS_SUCCESS);
-  settings both;
-  both.parts = split(whole, {0, 0}, {0, 1});
-  // Rank 1 lost its part: rank 0 has no id ready and must make one now.
-  whole.backend().discard_split_state(std::exchange(both.parts[1], nullptr));
+TEST(split, failure_on_one_rank_recreates_on_all_ranks) {
+  rank_group parent({});
+  ASSERT_EQ(parent.at(0).created, ISTHMUS_SUCCESS);
+  settings child_settings;
+  child_settings.split_states = split(parent, {0, 0}, {0, 1});
+  // Rank 1 has lost its split communicator. Rank 0 has no id yet and must create one now.
+  parent.backend().discard_split_state(std::exchange(child_settings.split_states[1], nullptr));
   clear_calls();
-  rank_group part(both);
-  for (int me = 0; me < 2; ++me) ASSERT_EQ(part.at(me).created, ISTHMUS_SUCCESS) << part.at(me).last.message;
+  rank_group child(child_settings);
+  for (int me = 0; me < 2; ++me) ASSERT_EQ(child.at(me).created, ISTHMUS_SUCCESS) << child.at(me).last.message;
   EXPECT_EQ(count("ncclGetUniqueId"), 1u);
   EXPECT_EQ(count("ncclCommInitRankConfig"), 2u);
-  expect_sum(part, 3);
+  expect_sum(child, 3);
 }
 
-TEST(split, whose_part_does_not_fit_is_made_anew) {
-  rank_group whole({});
-  ASSERT_EQ(whole.at(0).created, ISTHMUS_SUCCESS);
-  settings both;
-  both.parts = split(whole, {0, 0}, {0, 1});
-  std::swap(both.parts[0], both.parts[1]);  // ranks in another order than the library's
+TEST(split, mismatched_ranks_recreate_the_communicator) {
+  rank_group parent({});
+  ASSERT_EQ(parent.at(0).created, ISTHMUS_SUCCESS);
+  settings child_settings;
+  child_settings.split_states = split(parent, {0, 0}, {0, 1});
+  std::swap(child_settings.split_states[0],
+            child_settings.split_states[1]);  // ranks in a different order than the library's
   clear_calls();
-  rank_group part(both);
-  ASSERT_EQ(part.at(0).created, ISTHMUS_SUCCESS) << part.at(0).last.message;
+  rank_group child(child_settings);
+  ASSERT_EQ(child.at(0).created, ISTHMUS_SUCCESS) << child.at(0).last.message;
   EXPECT_EQ(count("ncclCommInitRankConfig"), 2u);
-  expect_sum(part, 3);
+  expect_sum(child, 3);
 }
 
-TEST(split, that_the_library_refuses_gives_no_part_and_says_so) {
-  rank_group whole({});
-  ASSERT_EQ(whole.at(0).created, ISTHMUS_SUCCESS);
+TEST(split, native_failure_returns_null_and_logs) {
+  rank_group parent({});
+  ASSERT_EQ(parent.at(0).created, ISTHMUS_SUCCESS);
   fail_next("ncclCommSplit", 1, 3);
-  EXPECT_EQ(whole.backend().split(whole.at(0).state, 0, 0), nullptr);
-  ASSERT_FALSE(whole.at(0).log.empty());
-  EXPECT_NE(whole.at(0).log.back().find("ncclInternalError"), std::string::npos) << whole.at(0).log.back();
+  EXPECT_EQ(parent.backend().split(parent.at(0).state, 0, 0), nullptr);
+  ASSERT_FALSE(parent.at(0).log.empty());
+  EXPECT_NE(parent.at(0).log.back().find("ncclInternalError"), std::string::npos) << parent.at(0).log.back();
 }
 
-// A block of which every rank has a copy.
+// A block that every rank has a copy of.
 struct standin_block {
   explicit standin_block(int ranks, std::uint64_t number = 1) : memory(4096), id(number) {
     for (int rank = 0; rank < ranks; ++rank) peers.push_back(memory.data() + 1024 * rank);
@@ -155,20 +158,20 @@ struct standin_block {
 };
 
 void announce(rank_group& group, standin_block& block) {
-  group.each([&](rank& self) {
+  group.for_each_rank([&](rank& self) {
     const isthmus_heap_block view = block.view();
     group.backend().register_block(self.state, &view);
   });
 }
 
-void expect_registered_and_released(const settings& requested, const std::string& way) {
-  rank_group group(requested);
+void expect_registered_and_released(const settings& config, const std::string& method) {
+  rank_group group(config);
   ASSERT_EQ(group.at(0).created, ISTHMUS_SUCCESS) << group.at(0).last.message;
   standin_block first(2, 1), second(2, 2);
   announce(group, first);
   announce(group, second);
   EXPECT_EQ(registered(), 4);
-  EXPECT_EQ(count("nccl" + way + "Register"), 4u);
+  EXPECT_EQ(count("nccl" + method + "Register"), 4u);
   const isthmus_heap_block view = first.view();
   group.backend().unregister_block(group.at(0).state, &view);  // local
   EXPECT_EQ(registered(), 3);
@@ -181,25 +184,25 @@ void expect_registered_and_released(const settings& requested, const std::string
 
 TEST(blocks, are_registered_as_buffers) { expect_registered_and_released({}, "Comm"); }
 
-TEST(blocks, are_registered_as_symmetric_windows_where_asked) {
-  settings requested;
-  requested.options["registration"] = "windows";
-  expect_registered_and_released(requested, "CommWindow");
+TEST(blocks, are_registered_as_windows_on_request) {
+  settings config;
+  config.options["registration"] = "windows";
+  expect_registered_and_released(config, "CommWindow");
 }
 
-TEST(blocks, are_left_alone_where_asked) {
-  settings requested;
-  requested.options["registration"] = "off";
-  rank_group group(requested);
+TEST(blocks, are_not_registered_when_off) {
+  settings config;
+  config.options["registration"] = "off";
+  rank_group group(config);
   standin_block block(2);
   announce(group, block);
   EXPECT_EQ(registered(), 0);
 }
 
-TEST(blocks, that_one_rank_cannot_register_are_registered_by_none) {
-  settings requested;
-  requested.options["registration"] = "windows";
-  rank_group group(requested);
+TEST(blocks, failure_on_one_rank_deregisters_on_all_ranks) {
+  settings config;
+  config.options["registration"] = "windows";
+  rank_group group(config);
   ASSERT_EQ(group.at(0).created, ISTHMUS_SUCCESS);
   fail_next("ncclCommWindowRegister", 2, 1);
   standin_block block(2);
@@ -213,22 +216,22 @@ TEST(blocks, that_one_rank_cannot_register_are_registered_by_none) {
   expect_sum(group, 3);
 }
 
-TEST(blocks, need_a_library_that_can) {
-  settings requested;
-  requested.options["library"] = harness::standin_path("standin_nccl_older");
-  rank_group group(requested);
+TEST(blocks, require_a_library_with_registration) {
+  settings config;
+  config.options["library"] = harness::standin_path("standin_nccl_older");
+  rank_group group(config);
   ASSERT_EQ(group.at(0).created, ISTHMUS_SUCCESS) << group.at(0).last.message;
   standin_block block(2);
   announce(group, block);
   EXPECT_NE(group.at(0).log.back().find("lacks ncclCommRegister"), std::string::npos) << group.at(0).log.back();
 }
 
-TEST(blocks, option_with_another_word_is_refused) {
-  settings requested;
-  requested.options["registration"] = "always";
-  rank_group group(requested);
+TEST(blocks, unknown_registration_option_is_refused) {
+  settings config;
+  config.options["registration"] = "always";
+  rank_group group(config);
   EXPECT_EQ(group.at(0).created, ISTHMUS_ERROR_UNSUPPORTED);
-  EXPECT_NE(group.at(0).last.message.find("off, buffers, windows"), std::string::npos)
+  EXPECT_NE(group.at(0).last.message.find("off, buffers or windows"), std::string::npos)
       << group.at(0).last.message;
 }
 

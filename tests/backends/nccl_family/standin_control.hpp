@@ -1,4 +1,4 @@
-// The stand-ins' strings, and the operation that most contract tests use.
+// Control functions of the stand-ins, and the operation that most contract tests use.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 namespace steering {
 
 template <typename Function>
-Function steer(const char* name) {
+Function standin_symbol(const char* name) {
   return reinterpret_cast<Function>(harness::standin("standin_nccl", name));
 }
 template <typename Function>
@@ -17,14 +17,16 @@ Function device(const char* name) {
   return reinterpret_cast<Function>(harness::standin("standin_device", name));
 }
 inline void fail_next(const char* function, int nth, int code) {
-  steer<decltype(&standin_fail)>("standin_fail")(function, nth, code);
+  standin_symbol<decltype(&standin_fail)>("standin_fail")(function, nth, code);
 }
 inline std::string calls() {
   std::string text(1 << 16, '\0');
-  text.resize(steer<decltype(&standin_calls)>("standin_calls")(text.data(), text.size()) - 1);
+  text.resize(standin_symbol<decltype(&standin_calls)>("standin_calls")(text.data(), text.size()) - 1);
   return text;
 }
-inline int live() { return steer<decltype(&standin_live_communicators)>("standin_live_communicators")(); }
+inline int live() {
+  return standin_symbol<decltype(&standin_live_communicators)>("standin_live_communicators")();
+}
 
 inline isthmus_operation allreduce(harness::rank& self, float* data, std::uint64_t count) {
   isthmus_operation operation{};

@@ -1,4 +1,5 @@
-// gpu/device.hpp on SYCL's CPU device: a stream is an in-order queue, memory is USM that the host reaches.
+// gpu/device.hpp for SYCL's CPU device: a stream is an in-order queue, and memory is USM that
+// the host can access.
 #include <cstring>
 #include <sycl/sycl.hpp>
 
@@ -26,13 +27,13 @@ buffer::buffer(std::size_t bytes) : m_bytes(bytes) {
 }
 buffer::~buffer() { sycl::free(m_data, any_queue()); }
 
-void buffer::write(std::span<const std::byte> from, const stream& on, std::size_t offset) {
-  on.synchronize();
+void buffer::write(std::span<const std::byte> from, const stream& order, std::size_t offset) {
+  order.synchronize();
   if (!from.empty()) std::memcpy(m_data + offset, from.data(), from.size());
 }
 
-std::vector<std::byte> buffer::read(const stream& on) const {
-  on.synchronize();
+std::vector<std::byte> buffer::read(const stream& order) const {
+  order.synchronize();
   return {m_data, m_data + m_bytes};
 }
 

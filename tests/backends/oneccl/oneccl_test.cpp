@@ -1,4 +1,4 @@
-// oneCCL's CPU plug-in through the C API, one rank a process, streams are SYCL queues: run under mpiexec.
+// oneCCL's CPU plug-in through the C API: one rank per process, SYCL queues as streams. Run with mpiexec.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -17,7 +17,7 @@ using gpu::member;
 using gpu::rank_call;
 using gpu::scenario;
 
-member* the_member = nullptr;
+member* own_member = nullptr;
 
 int world_size() {
   int size = 0;
@@ -43,19 +43,19 @@ member make_member() {
 
 class oneccl : public ::testing::TestWithParam<gpu::table_row> {};
 
-TEST_P(oneccl, gives_what_the_oracle_allows) {
+TEST_P(oneccl, matches_the_oracle) {
   const gpu::table_row& row = GetParam();
   for (const std::uint64_t count : {0, 1, 1003, 40000})
     for (const auto type : {ISTHMUS_FLOAT32, ISTHMUS_FLOAT64, ISTHMUS_BFLOAT16, ISTHMUS_INT32, ISTHMUS_UINT8})
       for (const auto op : {ISTHMUS_SUM, ISTHMUS_MAX}) {
         if (!row.reduces && op != ISTHMUS_SUM) continue;
-        const scenario what{
+        const scenario setup{
             gpu::make_shape(row.collective, world_size(), row.rooted ? world_size() - 1 : 0, count), type, op,
             false, count + 3};
-        rank_call call(what, *the_member);
+        rank_call call(setup, *own_member);
         ASSERT_EQ(call.start(), ISTHMUS_SUCCESS) << row.name << " of " << count << ": " << gpu::last_error();
-        the_member->queue->synchronize();
-        ASSERT_EQ(call.error(), "") << row.name << " of " << count << " on rank " << the_member->rank;
+        own_member->queue->synchronize();
+        ASSERT_EQ(call.error(), "") << row.name << " of " << count << " on rank " << own_member->rank;
       }
 }
 
@@ -64,22 +64,22 @@ INSTANTIATE_TEST_SUITE_P(table, oneccl, ::testing::ValuesIn(gpu::table()),
 
 TEST(oneccl_barrier, completes) {
   for (int i = 0; i < 5; ++i)
-    ASSERT_EQ(isthmus_barrier(the_member->communicator, the_member->queue->native()), ISTHMUS_SUCCESS)
+    ASSERT_EQ(isthmus_barrier(own_member->communicator, own_member->queue->native()), ISTHMUS_SUCCESS)
         << gpu::last_error();
-  the_member->queue->synchronize();
+  own_member->queue->synchronize();
 }
 
-TEST(oneccl_limits, a_type_that_the_library_lacks_is_refused_with_the_reason) {
-  const std::int32_t one = 1;
+TEST(oneccl_limits, unsupported_datatype_is_refused_with_reason) {
+  const std::int32_t value = 1;
   std::int32_t sum = 0;
   isthmus_operation operation{};
   operation.collective = ISTHMUS_ALLREDUCE;
   operation.datatype = ISTHMUS_FLOAT8_E4M3;
   operation.count = 1;
-  operation.send_buf = &one;
+  operation.send_buf = &value;
   operation.recv_buf = &sum;
-  operation.stream = the_member->queue->native();
-  EXPECT_EQ(isthmus_enqueue(the_member->communicator, &operation), ISTHMUS_ERROR_UNSUPPORTED);
+  operation.stream = own_member->queue->native();
+  EXPECT_EQ(isthmus_enqueue(own_member->communicator, &operation), ISTHMUS_ERROR_UNSUPPORTED);
   EXPECT_NE(gpu::last_error().find("8-bit floating"), std::string::npos) << gpu::last_error();
 }
 
@@ -92,7 +92,7 @@ int main(int argc, char** argv) {
   int code = 1;
   try {
     member self = make_member();
-    the_member = &self;
+    own_member = &self;
     code = RUN_ALL_TESTS();
     self.queue->synchronize();
     if (isthmus_communicator_destroy(self.communicator) != ISTHMUS_SUCCESS) code = 1;

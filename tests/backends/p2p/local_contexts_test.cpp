@@ -1,5 +1,5 @@
-// What the set-up of peers asks of a context, of those that tensor parallelism makes for the devices of one
-// process.
+// Tests the backend contexts that tensor parallelism creates for the devices of one process.
+// peer_scratch uses them.
 #include "backends/p2p/local_contexts.hpp"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ constexpr int ranks = 3;
 const isthmus_device devices[ranks] = {
     {ISTHMUS_PLATFORM_CUDA, 0}, {ISTHMUS_PLATFORM_CUDA, 1}, {ISTHMUS_PLATFORM_CUDA, 2}};
 
-// An option's function that was missing here ended llama.cpp on several GPUs.
+// The setup reads options, so the contexts must provide the option function.
 TEST(local_contexts, options_are_not_set) {
   const isthmus::p2p::local_contexts contexts(ranks, devices, 5.0);
   for (int rank = 0; rank < ranks; ++rank) {
@@ -27,19 +27,20 @@ TEST(local_contexts, options_are_not_set) {
   }
 }
 
-TEST(local_contexts, ranks_in_threads_exchange_their_votes) {
+TEST(local_contexts, ranks_in_threads_exchange_votes) {
   isthmus::p2p::local_contexts contexts(ranks, devices, 5.0);
-  std::vector<isthmus::votes<int>> heard(ranks);
+  std::vector<isthmus::votes<int>> received_votes(ranks);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank)
     threads.emplace_back([&, rank] {
-      isthmus::vote<int> mine;
-      mine.value = 10 * contexts.context(rank).device.ordinal;
-      EXPECT_EQ(isthmus::gather_votes(contexts.context(rank), mine, heard[static_cast<std::size_t>(rank)]),
+      isthmus::vote<int> own_vote;
+      own_vote.value = 10 * contexts.context(rank).device.ordinal;
+      EXPECT_EQ(isthmus::gather_votes(contexts.context(rank), own_vote,
+                                      received_votes[static_cast<std::size_t>(rank)]),
                 ISTHMUS_SUCCESS);
     });
   for (std::thread& each : threads) each.join();
-  for (const isthmus::votes<int>& all : heard)
+  for (const isthmus::votes<int>& all : received_votes)
     for (int rank = 0; rank < ranks; ++rank) EXPECT_EQ(all[static_cast<std::size_t>(rank)].value, 10 * rank);
 }
 

@@ -1,4 +1,4 @@
-// The kernels of packets.cu, as they are, on simulated devices.
+// Runs the unmodified kernels of packets.cu on simulated devices.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,20 +26,21 @@ struct planned_call {
   std::uint64_t bytes;
 };
 
-unsigned char byte_of(int number, int from, std::uint64_t at) {
-  return static_cast<unsigned char>((number * 131 + from * 17 + static_cast<int>(at) * 7) % 251);
+unsigned char byte_of(int number, int from, std::uint64_t offset) {
+  return static_cast<unsigned char>((number * 131 + from * 17 + static_cast<int>(offset) * 7) % 251);
 }
 
-// One call of every rank, with buffers of its own.
+// One collective call on every rank, with its own buffers.
 class collective {
  public:
-  collective(machine& devices, const planned_call& plan, int number) : m_machine(devices), m_plan(plan), m_number(number) {
+  collective(machine& devices, const planned_call& plan, int number)
+      : m_machine(devices), m_plan(plan), m_number(number) {
     const auto size = static_cast<std::size_t>(devices.size());
     m_send.resize(size);
     m_recv.assign(size, std::vector<unsigned char>(plan.bytes * (plan.is_allgather ? size : 1), fill_byte));
     for (int rank = 0; rank < devices.size(); ++rank)
-      for (std::uint64_t at = 0; at < plan.bytes; ++at)
-        m_send[static_cast<std::size_t>(rank)].push_back(byte_of(number, rank, at));
+      for (std::uint64_t offset = 0; offset < plan.bytes; ++offset)
+        m_send[static_cast<std::size_t>(rank)].push_back(byte_of(number, rank, offset));
   }
   void launch(int rank, std::uint64_t timeout_ns = 0) {
     kernel_arguments args = m_machine.arguments_of(rank);
@@ -52,18 +53,18 @@ class collective {
   }
   bool is_correct(int rank) const {
     const auto& received = m_recv[static_cast<std::size_t>(rank)];
-    for (std::uint64_t at = 0; at < received.size(); ++at) {
-      const int from = m_plan.is_allgather ? static_cast<int>(at / m_plan.bytes) : m_plan.root;
-      if (received[at] != byte_of(m_number, from, at % m_plan.bytes)) return false;
+    for (std::uint64_t offset = 0; offset < received.size(); ++offset) {
+      const int from = m_plan.is_allgather ? static_cast<int>(offset / m_plan.bytes) : m_plan.root;
+      if (received[offset] != byte_of(m_number, from, offset % m_plan.bytes)) return false;
     }
     return true;
   }
-  // Whether there is nothing yet where what `from` sends belongs.
+  // Returns true if nothing has been written yet to the location of the data from rank `from`.
   bool is_unwritten(int rank, int from) const {
     const auto& received = m_recv[static_cast<std::size_t>(rank)];
-    const std::uint64_t at = m_plan.is_allgather ? m_plan.bytes * static_cast<std::uint64_t>(from) : 0;
-    return std::all_of(received.begin() + static_cast<std::ptrdiff_t>(at),
-                       received.begin() + static_cast<std::ptrdiff_t>(at + m_plan.bytes),
+    const std::uint64_t offset = m_plan.is_allgather ? m_plan.bytes * static_cast<std::uint64_t>(from) : 0;
+    return std::all_of(received.begin() + static_cast<std::ptrdiff_t>(offset),
+                       received.begin() + static_cast<std::ptrdiff_t>(offset + m_plan.bytes),
                        [](unsigned char each) { return each == fill_byte; });
   }
 
@@ -76,7 +77,8 @@ class collective {
 
 constexpr std::uint64_t slot_bytes = 128 * 8;
 
-// Mostly few bytes, sometimes several slots: a thread that waits costs as much as one that works.
+// Mostly few bytes, sometimes several slots. Large calls are rare because simulated threads are slow, even
+// when they wait.
 planned_call draw_call(std::mt19937& random, int size, unsigned allgathers_per_8) {
   const unsigned kind = random() % 10;
   const std::uint64_t max_bytes = kind < 6 ? 24 : kind < 9 ? 2 * slot_bytes : 4 * slot_bytes;
@@ -85,26 +87,29 @@ planned_call draw_call(std::mt19937& random, int size, unsigned allgathers_per_8
           min_bytes + random() % (max_bytes - min_bytes + 1)};
 }
 
-void run_random_calls(int size, unsigned seed, unsigned allgathers_per_8, int calls, std::uint32_t first_step = 1) {
+void run_random_calls(int size, unsigned seed, unsigned allgathers_per_8, int calls,
+                      std::uint32_t first_step = 1) {
   std::mt19937 random(seed);
   machine all(size, seed);
   for (int rank = 0; rank < size; ++rank)
     for (auto& step : all.header(rank).packet_step) step = first_step;
   std::deque<collective> collectives;
   for (int i = 0; i < calls; ++i) {
-    // A flag of 0 is what the inbox holds at first: after 2^32 steps every place has been used.
-    const planned_call plan =
-        first_step != 1 && i < 2 ? planned_call{true, 0, 5 * slot_bytes} : draw_call(random, size, allgathers_per_8);
+    // The inbox initially contains flags of 0. After 2^32 steps every location has been used, so use
+    // them all first.
+    const planned_call plan = first_step != 1 && i < 2 ? planned_call{true, 0, 5 * slot_bytes}
+                                                       : draw_call(random, size, allgathers_per_8);
     collectives.emplace_back(all, plan, i);
     for (int rank = 0; rank < size; ++rank) collectives.back().launch(rank);
   }
-  ASSERT_TRUE(all.run(step_limit)) << "they wait for ever";
+  ASSERT_TRUE(all.run(step_limit)) << "the kernels do not finish";
   for (int i = 0; i < calls; ++i)
     for (int rank = 0; rank < size; ++rank)
-      ASSERT_TRUE(collectives[static_cast<std::size_t>(i)].is_correct(rank)) << "call " << i << " on rank " << rank;
+      ASSERT_TRUE(collectives[static_cast<std::size_t>(i)].is_correct(rank))
+          << "call " << i << " on rank " << rank;
 }
 
-TEST(packets, of_broadcasts_and_allgathers_in_any_order) {
+TEST(packets, random_broadcasts_and_allgathers_are_correct) {
   for (const int size : {2, 3, 5})
     for (unsigned seed = 1; seed <= 2; ++seed) {
       SCOPED_TRACE("ranks " + std::to_string(size) + ", seed " + std::to_string(seed));
@@ -113,22 +118,22 @@ TEST(packets, of_broadcasts_and_allgathers_in_any_order) {
     }
 }
 
-TEST(packets, of_broadcasts_alone) {
+TEST(packets, broadcasts_only_are_correct) {
   for (const int size : {2, 3}) {
     run_random_calls(size, 20, 0, 60);
     if (HasFatalFailure()) return;
   }
 }
 
-TEST(packets, while_the_step_wraps_around) { run_random_calls(3, 30, 2, 30, 0xfffffff0u); }
+TEST(packets, steps_may_wrap_around) { run_random_calls(3, 30, 2, 30, 0xfffffff0u); }
 
-TEST(broadcast, of_a_root_ends_alone_and_the_next_waits_for_the_others) {
+TEST(broadcast, root_runs_at_most_one_broadcast_ahead) {
   machine all(3, 1);
   collective first(all, {false, 1, 3000}, 1), second(all, {false, 1, 10}, 2);
   first.launch(1);
   EXPECT_TRUE(all.run({1}, step_limit));
   second.launch(1);
-  EXPECT_FALSE(all.run({1}, 300'000)) << "the others may still read the generation before";
+  EXPECT_FALSE(all.run({1}, 300'000)) << "the other ranks may still read the previous generation";
   first.launch(0);
   second.launch(0);
   EXPECT_FALSE(all.run({0, 1}, 600'000)) << "without rank 2";
@@ -140,7 +145,7 @@ TEST(broadcast, of_a_root_ends_alone_and_the_next_waits_for_the_others) {
   for (const int rank : {0, 1, 2}) EXPECT_TRUE(first.is_correct(rank) && second.is_correct(rank)) << rank;
 }
 
-TEST(settle, waits_until_all_have_begun) {
+TEST(drain, waits_until_all_ranks_have_started) {
   machine all(3, 2);
   collective broadcast(all, {false, 0, 3000}, 1);
   broadcast.launch(0);
@@ -153,7 +158,7 @@ TEST(settle, waits_until_all_have_begun) {
   EXPECT_EQ(all.flags(0).expired, 0u);
 }
 
-TEST(settle, gives_up_when_a_rank_never_comes) {
+TEST(drain, times_out_if_a_rank_is_missing) {
   machine all(2, 3);
   collective broadcast(all, {false, 0, 8}, 1);
   broadcast.launch(0);
@@ -165,7 +170,7 @@ TEST(settle, gives_up_when_a_rank_never_comes) {
   EXPECT_EQ(all.flags(0).expired, 1u);
 }
 
-TEST(settle, has_nothing_to_wait_for_after_an_allgather) {
+TEST(drain, does_not_wait_after_an_allgather) {
   machine all(2, 4);
   collective first(all, {false, 0, 2000}, 1), second(all, {true, 0, 3000}, 2);
   for (const int rank : {0, 1}) {
@@ -178,8 +183,8 @@ TEST(settle, has_nothing_to_wait_for_after_an_allgather) {
   EXPECT_EQ(all.flags(0).expired, 0u);
 }
 
-// Nothing of what did not arrive is stored, and what comes after must not overwrite what a late rank reads.
-TEST(a_kernel_that_gives_up, stores_and_sends_nothing) {
+// Missing data must not be stored, and later calls must not overwrite data that a late rank still reads.
+TEST(kernel_timeout, stores_and_sends_nothing) {
   for (const bool is_allgather_first : {false, true}) {
     machine all(2, 5);
     std::deque<collective> calls;
@@ -190,7 +195,7 @@ TEST(a_kernel_that_gives_up, stores_and_sends_nothing) {
     ASSERT_TRUE(all.run({0}, step_limit));
     EXPECT_EQ(all.flags(0).expired, 1u);
     for (const collective& each : calls) EXPECT_TRUE(each.is_unwritten(0, 1));
-    EXPECT_EQ(all.header(0).packet_step[0], 2u) << "it sent for step 1 alone";
+    EXPECT_EQ(all.header(0).packet_step[0], 2u) << "packets were sent for more than step 1";
   }
 }
 

@@ -17,10 +17,10 @@ constexpr std::byte poison_byte{0xa5};
 bytes random_bytes(std::uint64_t seed, int rank, std::uint64_t length, isthmus_datatype datatype) {
   std::mt19937_64 engine(seed * 1000003 + static_cast<std::uint64_t>(rank));
   bytes data(length);
-  if (datatype == ISTHMUS_FLOAT32) {  // any bits: also huge, tiny and NaN, which must not differ between ranks
-    std::uniform_real_distribution<float> wide(-1e3f, 1e3f);
+  if (datatype == ISTHMUS_FLOAT32) {  // ordinary values; all other datatypes use random bits
+    std::uniform_real_distribution<float> distribution(-1e3f, 1e3f);
     for (std::size_t i = 0; i + 4 <= length; i += 4) {
-      const float value = wide(engine);
+      const float value = distribution(engine);
       std::memcpy(data.data() + i, &value, 4);
     }
     return data;
@@ -32,7 +32,7 @@ bytes random_bytes(std::uint64_t seed, int rank, std::uint64_t length, isthmus_d
   return data;
 }
 
-// Elements that rank `from` sends to rank `to`: equal for the collectives with equal counts.
+// Number of elements that rank `from` sends to rank `to`.
 std::uint64_t pair_count(const collective_case& p, int from, int to) {
   switch (p.collective) {
     case ISTHMUS_ALLGATHERV:
@@ -41,7 +41,7 @@ std::uint64_t pair_count(const collective_case& p, int from, int to) {
     case ISTHMUS_REDUCE_SCATTERV:
     case ISTHMUS_SCATTERV:
       return std::mt19937_64(p.seed * 37 + static_cast<std::uint64_t>(to))() % (p.count + 1);
-    case ISTHMUS_ALLTOALLV: {  // symmetric, so that it can also be done in place
+    case ISTHMUS_ALLTOALLV: {  // symmetric, so that it also works in place
       const auto pair = static_cast<std::uint64_t>(std::min(from, to) * 64 + std::max(from, to));
       return std::mt19937_64(p.seed * 41 + pair)() % (p.count + 1);
     }
@@ -72,7 +72,7 @@ bool gathers(isthmus_collective c) {
          c == ISTHMUS_ALLTOALL || c == ISTHMUS_ALLTOALLV;
 }
 
-// A row of blocks, with a gap after each one where the collective has displacements.
+// A row of blocks. Collectives with displacements have a gap after each block.
 struct blocks {
   std::vector<std::uint64_t> counts, displs;
   std::uint64_t elements = 0;
@@ -89,7 +89,7 @@ blocks lay_out(const collective_case& p, int ranks, Count&& count) {
   return row;
 }
 
-// What a rank's send buffer looks like.
+// Layout of a rank's send buffer.
 blocks send_layout(const collective_case& p, int rank, int ranks) {
   if (is_rooted_source(p.collective) && rank != p.root) return {};
   if (is_per_destination(p.collective))
@@ -115,19 +115,19 @@ bytes input_of(const collective_case& p, int rank, int ranks) {
 bytes block_of(const collective_case& p, const std::vector<bytes>& inputs, int from, int to) {
   const std::uint64_t unit = width(p.datatype);
   const auto ranks = static_cast<int>(inputs.size());
-  const bytes& whole = inputs[static_cast<std::size_t>(from)];
-  if (!is_per_destination(p.collective)) return whole;
+  const bytes& send_data = inputs[static_cast<std::size_t>(from)];
+  if (!is_per_destination(p.collective)) return send_data;
   const blocks row = send_layout(p, from, ranks);
   const auto begin =
-      whole.begin() + static_cast<std::ptrdiff_t>(row.displs[static_cast<std::size_t>(to)] * unit);
+      send_data.begin() + static_cast<std::ptrdiff_t>(row.displs[static_cast<std::size_t>(to)] * unit);
   return {begin, begin + static_cast<std::ptrdiff_t>(row.counts[static_cast<std::size_t>(to)] * unit)};
 }
 
-// What recv must hold; gaps keep what was there before.
-bytes expected(const collective_case& p, const std::vector<bytes>& inputs, int rank, bytes before) {
+// Expected content of the receive buffer. Gaps keep their previous content.
+bytes expected_result(const collective_case& p, const std::vector<bytes>& inputs, int rank, bytes previous) {
   const std::uint64_t unit = width(p.datatype);
   const auto ranks = static_cast<int>(inputs.size());
-  if (is_rooted_sink(p.collective) && rank != p.root) return before;
+  if (is_rooted_sink(p.collective) && rank != p.root) return previous;
   if (is_reduction(p.collective)) {
     std::vector<bytes> contributions;
     for (int r = 0; r < ranks; ++r) contributions.push_back(block_of(p, inputs, r, rank));
@@ -137,13 +137,14 @@ bytes expected(const collective_case& p, const std::vector<bytes>& inputs, int r
   const blocks row = recv_layout(p, rank, ranks);
   for (int from = 0; from < ranks; ++from) {
     const bytes block = block_of(p, inputs, from, rank);
-    std::copy(block.begin(), block.end(),
-              before.begin() + static_cast<std::ptrdiff_t>(row.displs[static_cast<std::size_t>(from)] * unit));
+    std::copy(
+        block.begin(), block.end(),
+        previous.begin() + static_cast<std::ptrdiff_t>(row.displs[static_cast<std::size_t>(from)] * unit));
   }
-  return before;
+  return previous;
 }
 
-// The buffers of one rank: separate, or one aliasing a part of the other.
+// The buffers of one rank. They are separate, or one aliases a part of the other.
 struct buffers {
   bytes own_send, own_recv;
   std::byte* send = nullptr;
@@ -151,10 +152,11 @@ struct buffers {
 };
 
 bool uses_heap(const collective_case& p, int rank) {
-  return p.where == memory::heap || (p.where == memory::mixed && rank % 2 == 0);
+  return p.placement == memory::heap || (p.placement == memory::mixed && rank % 2 == 0);
 }
 
-void place_buffers(const collective_case& p, rank& self, const bytes& input, std::uint64_t recv_bytes, buffers& b) {
+void place_buffers(const collective_case& p, rank& self, const bytes& input, std::uint64_t recv_bytes,
+                   buffers& b) {
   const int me = self.number();
   if (uses_heap(p, me)) {
     b.send = self.heap(0);
@@ -209,8 +211,8 @@ isthmus_operation operation_of(const collective_case& p, int rank, const buffers
 std::string collective_case::describe() const {
   return std::string(isthmus_collective_name(collective)) + " " + isthmus_datatype_name(datatype) + " " +
          isthmus_reduction_op_name(op) + " count " + std::to_string(count) + " root " + std::to_string(root) +
-         (in_place ? " in place" : "") + " memory " + std::to_string(static_cast<int>(where)) + " algorithm " +
-         (algorithm == nullptr ? "NULL" : algorithm) + " seed " + std::to_string(seed);
+         (in_place ? " in place" : "") + " memory " + std::to_string(static_cast<int>(placement)) +
+         " algorithm " + (algorithm == nullptr ? "NULL" : algorithm) + " seed " + std::to_string(seed);
 }
 
 bool run_case(rank& self, const collective_case& p) {
@@ -221,14 +223,14 @@ bool run_case(rank& self, const collective_case& p) {
   const std::uint64_t recv_bytes = recv.elements * width(p.datatype);
   buffers b;
   place_buffers(p, self, inputs[static_cast<std::size_t>(me)], recv_bytes, b);
-  const bytes before(b.recv, b.recv + recv_bytes);
+  const bytes previous(b.recv, b.recv + recv_bytes);
   const isthmus_operation operation = operation_of(p, me, b, send, recv);
   if (self.unsupported_reason(operation, p.algorithm) != nullptr) return false;
   check(self.run(operation, p.algorithm) == ISTHMUS_SUCCESS, p.describe() + ": " + self.failure());
-  const bytes wanted = expected(p, inputs, me, before);
+  const bytes expected_bytes = expected_result(p, inputs, me, previous);
   const std::uint64_t elements = recv.elements;
-  check(wanted.size() == recv_bytes, p.describe() + ": the test is wrong about the length");
-  check(same_elements(wanted.data(), b.recv, elements, p.datatype), p.describe() + ": wrong result");
+  check(expected_bytes.size() == recv_bytes, p.describe() + ": the test is wrong about the length");
+  check(same_elements(expected_bytes.data(), b.recv, elements, p.datatype), p.describe() + ": wrong result");
   const bool send_may_change = p.in_place;
   if (!send_may_change && !inputs[static_cast<std::size_t>(me)].empty())
     check(std::memcmp(b.send, inputs[static_cast<std::size_t>(me)].data(),

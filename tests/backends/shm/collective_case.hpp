@@ -1,4 +1,4 @@
-// One collective, played by every rank on random data and compared with what its definition says.
+// A test case: one collective that every rank runs on random data and compares with its definition.
 #pragma once
 
 #include <random>
@@ -16,14 +16,14 @@ struct collective_case {
   std::uint64_t count = 1;
   int root = 0;
   bool in_place = false;
-  memory where = memory::separate;
+  memory placement = memory::separate;
   const char* algorithm = nullptr;
   std::uint64_t seed = 0;
 
   std::string describe() const;
 };
 
-// Throws when the result is wrong. Skips, and returns false, when the backend does not support it.
+// Throws if the result is wrong. Returns false without running if the backend does not support the case.
 bool run_case(rank& self, const collective_case& test_case);
 
 }  // namespace shm_test

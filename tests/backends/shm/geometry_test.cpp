@@ -1,4 +1,4 @@
-// What the segments of a communicator hold, and what they cost together.
+// Sizes of a communicator's segments, and their total memory.
 #include <gtest/gtest.h>
 
 #include "backends/shm/algorithms.hpp"
@@ -7,13 +7,15 @@
 namespace isthmus::shm {
 namespace {
 
-TEST(shm_geometry, keeps_all_segments_within_their_bound) {
+TEST(shm_geometry, segments_stay_within_memory_limit) {
   for (std::uint64_t ranks = 2; ranks <= 64; ++ranks)
-    EXPECT_LE(ranks * segment_layout(default_geometry(ranks), ranks).bytes(), max_segments_bytes) << ranks << " ranks";
+    EXPECT_LE(ranks * segment_layout(default_geometry(ranks), ranks).bytes(), max_segments_bytes)
+        << ranks << " ranks";
 }
 
-// src/selection/defaults.toml names algorithms up to a size; a path that does not hold it would fall back.
-TEST(shm_geometry, holds_what_the_default_rules_put_into_packets) {
+// Packets must hold the sizes for which src/selection/defaults.toml selects them. Otherwise the call
+// would fall back.
+TEST(shm_geometry, packets_hold_sizes_of_default_rules) {
   for (int ranks = 3; ranks <= 64; ++ranks) {
     const geometry sizes = default_geometry(static_cast<std::uint64_t>(ranks));
     EXPECT_GE(packet_block_bytes(sizes, ranks, false), 1536u) << ranks << " ranks";
@@ -23,8 +25,8 @@ TEST(shm_geometry, holds_what_the_default_rules_put_into_packets) {
   EXPECT_GE(packet_block_bytes(default_geometry(2), 2, false), 24u << 10);
 }
 
-// Slices and results lie side by side; none reaches into what follows.
-TEST(shm_geometry, has_room_for_every_part) {
+// Slices and results are adjacent and must not overlap.
+TEST(shm_geometry, parts_of_a_segment_do_not_overlap) {
   for (std::uint64_t ranks = 2; ranks <= 64; ++ranks) {
     const geometry sizes = default_geometry(ranks);
     const segment_layout places(sizes, ranks);

@@ -18,24 +18,24 @@
 namespace shm_test {
 namespace {
 
-constexpr int most_ranks = 64;
+constexpr int max_ranks = 64;
 constexpr std::size_t exchange_bytes = 4096;
 
 }  // namespace
 
 struct shared_area {
-  std::atomic<int> arrived{0}, round{0};
-  std::byte exchange[most_ranks][exchange_bytes];
-  char failure_text[most_ranks][1024];
-  std::byte* heap;  // the same address everywhere: mapped before the forks
+  std::atomic<int> arrivals{0}, round{0};
+  std::byte exchange[max_ranks][exchange_bytes];
+  char failure_text[max_ranks][1024];
+  std::byte* heap;  // same address in all processes, because it is mapped before the forks
 };
 
 namespace {
 
-void meet_in(shared_area& area, int ranks) {
+void wait_at_barrier(shared_area& area, int ranks) {
   const int round = area.round.load();
-  if (area.arrived.fetch_add(1) + 1 == ranks) {
-    area.arrived = 0;
+  if (area.arrivals.fetch_add(1) + 1 == ranks) {
+    area.arrivals = 0;
     ++area.round;
   }
   while (area.round.load() == round) ::sched_yield();
@@ -66,7 +66,7 @@ rank::rank(shared_area& area, const run_setup& setup, int number) : m_area(area)
   m_context.option = option;
   m_context.fail = fail;
   m_context.log = log;
-  m_context.is_aborted = aborted;
+  m_context.is_aborted = is_aborted;
   m_context.heap_find = heap_find;
 }
 
@@ -93,30 +93,30 @@ isthmus_status rank::run(const std::vector<isthmus_operation>& batch) {
 }
 
 const char* rank::unsupported_reason(const isthmus_operation& operation, const char* algorithm) const {
-  const isthmus_operation agreed = isthmus::agreed_operation(operation, size());
-  return functions().supports(m_state, &agreed, algorithm);
+  const isthmus_operation agreed_call = isthmus::agreed_operation(operation, size());
+  return functions().supports(m_state, &agreed_call, algorithm);
 }
 
 void rank::abort() { functions().abort(m_state); }
-void rank::meet() { meet_in(m_area, size()); }
+void rank::barrier() { wait_at_barrier(m_area, size()); }
 std::byte* rank::heap(int block) const { return static_cast<std::byte*>(m_peers[block][m_context.rank]); }
 
-isthmus_status rank::allgather(void* runtime, const void* mine, void* all, std::size_t bytes) {
+isthmus_status rank::allgather(void* runtime, const void* own_data, void* all, std::size_t bytes) {
   auto& self = *static_cast<rank*>(runtime);
   check(bytes <= exchange_bytes, "the test's exchange area is too small");
-  std::memcpy(self.m_area.exchange[self.number()], mine, bytes);
-  self.meet();
+  std::memcpy(self.m_area.exchange[self.number()], own_data, bytes);
+  self.barrier();
   for (int r = 0; r < self.size(); ++r)
     std::memcpy(static_cast<std::byte*>(all) + static_cast<std::size_t>(r) * bytes, self.m_area.exchange[r],
                 bytes);
-  self.meet();
+  self.barrier();
   return ISTHMUS_SUCCESS;
 }
 
 const char* rank::option(void* runtime, const char* key) {
   const auto& options = static_cast<rank*>(runtime)->m_setup.options;
-  const auto found = options.find(key);
-  return found == options.end() ? nullptr : found->second.c_str();
+  const auto entry = options.find(key);
+  return entry == options.end() ? nullptr : entry->second.c_str();
 }
 
 isthmus_status rank::fail(void* runtime, isthmus_status status, std::int64_t, const char*, const char*,
@@ -134,7 +134,7 @@ isthmus_status rank::fail(void* runtime, isthmus_status status, std::int64_t, co
 
 void rank::log(void*, int, const char*, ...) {}
 
-int rank::aborted(void* runtime) { return static_cast<rank*>(runtime)->m_aborted ? 1 : 0; }
+int rank::is_aborted(void* runtime) { return static_cast<rank*>(runtime)->m_aborted ? 1 : 0; }
 
 int rank::heap_find(void* runtime, const void* pointer, std::uint64_t bytes, isthmus_heap_block* block,
                     std::uint64_t* offset) {
@@ -150,8 +150,8 @@ int rank::heap_find(void* runtime, const void* pointer, std::uint64_t bytes, ist
   return 0;
 }
 
-void check(bool holds, const std::string& text) {
-  if (!holds) throw std::runtime_error(text);
+void check(bool condition, const std::string& text) {
+  if (!condition) throw std::runtime_error(text);
 }
 
 namespace {
@@ -160,21 +160,21 @@ void run_one(shared_area& area, const run_setup& setup, int number, const std::f
   try {
     rank self(area, setup, number);
     body(self);
-  } catch (const std::exception& problem) {
+  } catch (const std::exception& error) {
     std::snprintf(area.failure_text[number], sizeof(area.failure_text[number]), "rank %d: %s", number,
-                  problem.what());
+                  error.what());
   }
 }
 
 void run_process(shared_area& area, const run_setup& setup, int process,
                  const std::function<void(rank&)>& body) {
-  const int others = (setup.ranks - process - 1) / setup.processes;
-  std::jthread beside([&] {
-    ::topology::run_on_each_rank(others,
-                     [&](int i) { run_one(area, setup, process + (i + 1) * setup.processes, body); });
+  const int other_ranks = (setup.ranks - process - 1) / setup.processes;
+  std::jthread other_threads([&] {
+    ::topology::run_on_each_rank(
+        other_ranks, [&](int i) { run_one(area, setup, process + (i + 1) * setup.processes, body); });
   });
   run_one(area, setup, process, body);
-  beside.join();
+  other_threads.join();
 }
 
 }  // namespace
@@ -194,8 +194,7 @@ std::vector<std::string> run_ranks(const run_setup& setup, const std::function<v
   std::vector<std::string> failures;
   for (const auto& [process, status] : children.join(std::chrono::minutes(10)))
     if (status != 0 && process != may_die)
-      failures.push_back("process " + std::to_string(process) + " ended with status " +
-                           std::to_string(status));
+      failures.push_back("process " + std::to_string(process) + " ended with status " + std::to_string(status));
   for (int r = 0; r < setup.ranks; ++r)
     if (area.failure_text[r][0] != '\0') failures.emplace_back(area.failure_text[r]);
   ::munmap(area.heap, heap_bytes);

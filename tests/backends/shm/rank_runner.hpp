@@ -1,4 +1,4 @@
-// Ranks for tests: threads, forked processes, or both, with a backend context made of shared memory.
+// Runs ranks for tests as threads, forked processes or both, with a backend context in shared memory.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -18,16 +18,16 @@ inline constexpr std::uint64_t heap_block_bytes = 4 << 20;
 
 struct run_setup {
   int ranks = 4;
-  int processes = 1;  // rank r lives in process r % processes; 0 is the test's own process
+  int processes = 1;  // rank r runs in process r % processes; process 0 is the test itself
   double timeout_s = 60;
   std::map<std::string, std::string> options;
   std::vector<int> node_of;                  // empty: one machine
-  const isthmus_backend* backend = nullptr;  // null: host
+  const isthmus_backend* backend = nullptr;  // null: the shm backend
 };
 
 struct shared_area;
 
-// One rank: the context that the runtime would give, and the backend's state.
+// One rank: a backend context as the runtime would provide it, and the backend's state.
 class rank {
  public:
   rank(shared_area& area, const run_setup& setup, int number);
@@ -46,22 +46,22 @@ class rank {
   const char* unsupported_reason(const isthmus_operation& operation, const char* algorithm) const;
   void abort();
   void pretend_aborted() { m_aborted = true; }
-  // Not through the backend: the ranks meet.
-  void meet();
+  // A barrier that does not use the backend.
+  void barrier();
   std::byte* heap(int block) const;
 
-  // What the backend last reported through context->fail.
+  // The backend's last report through context->fail.
   isthmus_status failure_status() const { return m_failure_status; }
   const std::string& failure() const { return m_failure; }
 
  private:
   const isthmus_backend& functions() const;
-  static isthmus_status allgather(void* runtime, const void* mine, void* all, std::size_t bytes);
+  static isthmus_status allgather(void* runtime, const void* own_data, void* all, std::size_t bytes);
   static const char* option(void* runtime, const char* key);
   static isthmus_status fail(void* runtime, isthmus_status status, std::int64_t native_code,
                              const char* location, const char* hint, const char* format, ...);
   static void log(void* runtime, int level, const char* format, ...);
-  static int aborted(void* runtime);
+  static int is_aborted(void* runtime);
   static int heap_find(void* runtime, const void* pointer, std::uint64_t bytes, isthmus_heap_block* block,
                        std::uint64_t* offset);
 
@@ -77,15 +77,15 @@ class rank {
   std::string m_failure;
 };
 
-// Throws with the text unless it holds; that ends the rank and becomes a complaint.
-void check(bool holds, const std::string& text);
+// Throws an exception with `text` unless `condition` is true. This ends the rank and is reported by run_ranks.
+void check(bool condition, const std::string& text);
 
-// Runs `body` once for each rank and returns what went wrong: exceptions, and processes that ended badly
-// unless `may_die` names their rank.
+// Runs `body` once per rank. Returns all failures: exceptions, and processes that exited
+// abnormally except `may_die`.
 std::vector<std::string> run_ranks(const run_setup& setup, const std::function<void(rank&)>& body,
                                    int may_die = -1);
 
-// The same with the backend created before and destroyed after.
+// Runs run_ranks with a backend that is created before `body` and destroyed afterwards.
 std::vector<std::string> run_backend(const run_setup& setup, const std::function<void(rank&)>& body);
 
 }  // namespace shm_test

@@ -32,7 +32,7 @@ std::vector<double> list_magnitudes(isthmus_datatype datatype) {
   return table;
 }
 
-// All finite magnitudes in order; their index is their bit pattern.
+// All finite magnitudes in ascending order. The index of a magnitude is its bit pattern.
 const std::vector<double>& magnitudes(isthmus_datatype datatype) {
   static const std::map<isthmus_datatype, std::vector<double>> tables = {
       {ISTHMUS_FLOAT16, list_magnitudes(ISTHMUS_FLOAT16)},
@@ -155,15 +155,15 @@ std::uint32_t encode(isthmus_datatype datatype, double value) {
   const auto infinity = static_cast<std::uint32_t>(table.size());
   if (std::isnan(value)) return sign | (f.has_infinity ? infinity + 1 : infinity);
   const double magnitude = std::fabs(value);
-  // infinity rounds as if it were the next finite value
-  const double beyond = table.back() + (table.back() - table[table.size() - 2]);
-  const auto above =
+  // for rounding, infinity counts as the next finite value
+  const double past_end = table.back() + (table.back() - table[table.size() - 2]);
+  const auto upper =
       static_cast<std::uint32_t>(std::lower_bound(table.begin(), table.end(), magnitude) - table.begin());
-  std::uint32_t nearest = above;
-  if (above > 0) {
-    const double low = table[above - 1], high = above < table.size() ? table[above] : beyond;
+  std::uint32_t nearest = upper;
+  if (upper > 0) {
+    const double low = table[upper - 1], high = upper < table.size() ? table[upper] : past_end;
     const double to_low = magnitude - low, to_high = high - magnitude;
-    if (to_low < to_high || (to_low == to_high && (above - 1) % 2 == 0)) nearest = above - 1;
+    if (to_low < to_high || (to_low == to_high && (upper - 1) % 2 == 0)) nearest = upper - 1;
   }
   if (nearest >= infinity && f.saturates) nearest = infinity - 1;
   return sign | nearest;

@@ -1,4 +1,4 @@
-// Every collective, algorithm and kind of memory, in threads and processes, on random data.
+// Every collective, algorithm and memory type, with threads and processes, on random data.
 #include <gtest/gtest.h>
 #include <isthmus/isthmus.h>
 
@@ -18,16 +18,29 @@ constexpr isthmus_collective collectives[] = {
     ISTHMUS_BROADCAST, ISTHMUS_REDUCE,    ISTHMUS_ALLREDUCE,      ISTHMUS_REDUCE_SCATTER, ISTHMUS_ALLGATHER,
     ISTHMUS_GATHER,    ISTHMUS_SCATTER,   ISTHMUS_ALLTOALL,       ISTHMUS_ALLGATHERV,     ISTHMUS_GATHERV,
     ISTHMUS_SCATTERV,  ISTHMUS_ALLTOALLV, ISTHMUS_REDUCE_SCATTERV};
-constexpr const char* algorithms[] = {
-    nullptr,          "packet",   "two_shot_packet",   "one_shot", "one_shot_streamed",
-    "one_shot_per_reader", "two_shot", "two_shot_streamed", "zero_copy",   "zero_copy_streamed"};
-constexpr const char* reducing[] = {"packet",        "two_shot_packet",   "one_shot", "one_shot_streamed",
-                                    "two_shot",      "two_shot_streamed", "zero_copy",   "zero_copy_streamed",
+constexpr const char* algorithms[] = {nullptr,
+                                      "packet",
+                                      "two_shot_packet",
+                                      "one_shot",
+                                      "one_shot_streamed",
+                                      "one_shot_per_reader",
+                                      "two_shot",
+                                      "two_shot_streamed",
+                                      "zero_copy",
+                                      "zero_copy_streamed"};
+constexpr const char* reducing[] = {"packet",
+                                    "two_shot_packet",
+                                    "one_shot",
+                                    "one_shot_streamed",
+                                    "two_shot",
+                                    "two_shot_streamed",
+                                    "zero_copy",
+                                    "zero_copy_streamed",
                                     "one_shot_per_reader"};
 
-// With more ranks than cores (two, in CI) every step waits for the scheduler; a part of the
-// combinations is enough there.
-bool crowded(const rank& self) { return self.size() > 3; }
+// With more ranks than cores (CI has two), every step waits for the scheduler. A subset of the combinations is
+// enough then.
+bool is_oversubscribed(const rank& self) { return self.size() > 3; }
 
 struct rank_layout {
   int ranks, processes;
@@ -47,38 +60,39 @@ class shm_collectives : public testing::TestWithParam<rank_layout> {
   }
 };
 
-TEST_P(shm_collectives, are_right_for_every_algorithm_and_memory) {
-  EXPECT_EQ(run_backend(make_setting(),
-                        [](rank& self) {
-                          std::uint64_t seed = 1, performed = 0, turn = 0, wanted = crowded(self) ? 80 : 500;
-                          for (const auto collective : collectives)
-                            for (const char* algorithm : algorithms)
-                              for (const bool in_place : {false, true})
-                                for (const auto where : {memory::separate, memory::heap, memory::mixed})
-                                  for (const std::uint64_t count : {0, 1, 17, 2048, 32771}) {
-                                    if (crowded(self) && count != 17 && count != 2048) continue;
-                                    // No common divisor with the combinations of kinds and sizes: all get a
-                                    // turn.
-                                    const std::uint64_t every = crowded(self) ? 5 : count == 32771 ? 2 : 1;
-                                    if (every > 1 && ++turn % every != 0) continue;
-                                    collective_case p;
-                                    p.collective = collective;
-                                    p.algorithm = algorithm;
-                                    p.in_place = in_place;
-                                    p.where = where;
-                                    p.count = count;
-                                    p.root = static_cast<int>(seed % static_cast<std::uint64_t>(self.size()));
-                                    p.seed = ++seed;
-                                    performed += run_case(self, p);
-                                  }
-                          check(performed > wanted,
-                                "only " + std::to_string(performed) + " plays were supported");
-                        }),
+TEST_P(shm_collectives, correct_for_every_algorithm_and_memory_type) {
+  EXPECT_EQ(run_backend(
+                make_setting(),
+                [](rank& self) {
+                  std::uint64_t seed = 1, case_count = 0, case_index = 0,
+                                min_cases = is_oversubscribed(self) ? 80 : 500;
+                  for (const auto collective : collectives)
+                    for (const char* algorithm : algorithms)
+                      for (const bool in_place : {false, true})
+                        for (const auto placement : {memory::separate, memory::heap, memory::mixed})
+                          for (const std::uint64_t count : {0, 1, 17, 2048, 32771}) {
+                            if (is_oversubscribed(self) && count != 17 && count != 2048) continue;
+                            // Coprime to the number of memory types and sizes, so that every
+                            // combination is tested.
+                            const std::uint64_t stride = is_oversubscribed(self) ? 5 : count == 32771 ? 2 : 1;
+                            if (stride > 1 && ++case_index % stride != 0) continue;
+                            collective_case p;
+                            p.collective = collective;
+                            p.algorithm = algorithm;
+                            p.in_place = in_place;
+                            p.placement = placement;
+                            p.count = count;
+                            p.root = static_cast<int>(seed % static_cast<std::uint64_t>(self.size()));
+                            p.seed = ++seed;
+                            case_count += run_case(self, p);
+                          }
+                  check(case_count > min_cases, "only " + std::to_string(case_count) + " cases were supported");
+                }),
             failures{});
 }
 
-// As in containers and under systems where the kernel does not let processes copy from each other.
-TEST_P(shm_collectives, are_right_where_the_kernel_copies_nothing) {
+// As in containers and on systems whose kernel forbids copies between processes.
+TEST_P(shm_collectives, correct_without_kernel_copies) {
   run_setup s = make_setting();
   s.options.emplace("kernel_copies", "0");
   EXPECT_EQ(
@@ -87,13 +101,13 @@ TEST_P(shm_collectives, are_right_where_the_kernel_copies_nothing) {
                     std::uint64_t seed = 1000;
                     for (const auto collective : collectives)
                       for (const char* algorithm : {static_cast<const char*>(nullptr), "zero_copy", "channel"})
-                        for (const auto where : {memory::separate, memory::mixed})
+                        for (const auto placement : {memory::separate, memory::mixed})
                           for (const std::uint64_t count : {17, 5000}) {
-                            if (crowded(self) && count != 17) continue;
+                            if (is_oversubscribed(self) && count != 17) continue;
                             collective_case p;
                             p.collective = collective;
                             p.algorithm = algorithm;
-                            p.where = where;
+                            p.placement = placement;
                             p.count = count;
                             p.root = static_cast<int>(seed % static_cast<std::uint64_t>(self.size()));
                             p.seed = ++seed;
@@ -103,7 +117,7 @@ TEST_P(shm_collectives, are_right_where_the_kernel_copies_nothing) {
       failures{});
 }
 
-TEST_P(shm_collectives, reduce_every_datatype_with_every_op) {
+TEST_P(shm_collectives, reduces_every_datatype_with_every_op) {
   EXPECT_EQ(run_backend(make_setting(),
                         [](rank& self) {
                           std::uint64_t seed = 77;
@@ -113,14 +127,14 @@ TEST_P(shm_collectives, reduce_every_datatype_with_every_op) {
                                                             ISTHMUS_REDUCE_SCATTER, ISTHMUS_REDUCE_SCATTERV})
                                 for (const char* algorithm : reducing)
                                   for (const std::uint64_t count : {5, 3001}) {
-                                    if (crowded(self) && count != 5) continue;
+                                    if (is_oversubscribed(self) && count != 5) continue;
                                     collective_case p;
                                     p.collective = collective;
                                     p.datatype = static_cast<isthmus_datatype>(datatype);
                                     p.op = static_cast<isthmus_reduction_op>(op);
                                     p.algorithm = algorithm;
                                     p.count = count;
-                                    p.where = seed % 2 == 0 ? memory::heap : memory::separate;
+                                    p.placement = seed % 2 == 0 ? memory::heap : memory::separate;
                                     p.root = static_cast<int>(seed % static_cast<std::uint64_t>(self.size()));
                                     p.seed = ++seed;
                                     run_case(self, p);
@@ -129,19 +143,20 @@ TEST_P(shm_collectives, reduce_every_datatype_with_every_op) {
             failures{});
 }
 
-TEST_P(shm_collectives, back_to_back_mixed_with_skewed_ranks) {
+TEST_P(shm_collectives, back_to_back_calls_with_skewed_ranks) {
   EXPECT_EQ(run_backend(make_setting(),
                         [](rank& self) {
-                          std::mt19937_64 common(4711), own(static_cast<std::uint64_t>(self.number()));
-                          for (int i = 0; i < (crowded(self) ? 300 : 3000); ++i) {
+                          std::mt19937_64 shared_random(4711), own(static_cast<std::uint64_t>(self.number()));
+                          for (int i = 0; i < (is_oversubscribed(self) ? 300 : 3000); ++i) {
                             collective_case p;
-                            p.collective = collectives[common() % std::size(collectives)];
-                            p.algorithm = algorithms[common() % std::size(algorithms)];
-                            p.in_place = common() % 2 == 0;
-                            p.where = static_cast<memory>(common() % 3);
-                            p.count = common() % (common() % 8 == 0 ? 5000 : 40);
-                            p.root = static_cast<int>(common() % static_cast<std::uint64_t>(self.size()));
-                            p.seed = common();
+                            p.collective = collectives[shared_random() % std::size(collectives)];
+                            p.algorithm = algorithms[shared_random() % std::size(algorithms)];
+                            p.in_place = shared_random() % 2 == 0;
+                            p.placement = static_cast<memory>(shared_random() % 3);
+                            p.count = shared_random() % (shared_random() % 8 == 0 ? 5000 : 40);
+                            p.root =
+                                static_cast<int>(shared_random() % static_cast<std::uint64_t>(self.size()));
+                            p.seed = shared_random();
                             if (own() % 64 == 0)
                               std::this_thread::sleep_for(std::chrono::microseconds(own() % 2000));
                             run_case(self, p);
@@ -150,13 +165,14 @@ TEST_P(shm_collectives, back_to_back_mixed_with_skewed_ranks) {
             failures{});
 }
 
-// Often enough that rank 0 tries the other form of storing several times, and ranks store in both at once.
-TEST_P(shm_collectives, are_right_while_rank_0_tries_both_forms) {
+// Enough calls for rank 0 to try the other store mode several times, with ranks using both modes at
+// the same time.
+TEST_P(shm_collectives, correct_while_store_modes_change) {
   EXPECT_EQ(run_backend(make_setting(),
                         [](rank& self) {
                           const isthmus_collective kinds[] = {ISTHMUS_ALLREDUCE, ISTHMUS_ALLTOALL,
                                                               ISTHMUS_BROADCAST};
-                          for (std::uint64_t i = 0; i < (crowded(self) ? 150 : 600); ++i) {
+                          for (std::uint64_t i = 0; i < (is_oversubscribed(self) ? 150 : 600); ++i) {
                             collective_case p;
                             p.collective = kinds[i % std::size(kinds)];
                             p.algorithm = i % 2 == 0 ? "one_shot_adaptive" : "two_shot_adaptive";
@@ -170,13 +186,13 @@ TEST_P(shm_collectives, are_right_while_rank_0_tries_both_forms) {
             failures{});
 }
 
-TEST_P(shm_collectives, no_rank_leaves_a_barrier_before_all_have_entered) {
+TEST_P(shm_collectives, barrier_waits_for_all_ranks) {
   run_setup s = make_setting();
   EXPECT_EQ(
       run_backend(s,
                   [](rank& self) {
                     // the heap of rank 0 holds a counter that all ranks see
-                    auto& entered = *reinterpret_cast<std::atomic<int>*>(
+                    auto& entries = *reinterpret_cast<std::atomic<int>*>(
                         self.heap(0) - static_cast<std::ptrdiff_t>(static_cast<std::uint64_t>(self.number()) *
                                                                    heap_blocks * heap_block_bytes));
                     isthmus_operation barrier{};
@@ -184,16 +200,16 @@ TEST_P(shm_collectives, no_rank_leaves_a_barrier_before_all_have_entered) {
                     std::mt19937 own(static_cast<unsigned>(self.number()));
                     for (int i = 1; i <= 200; ++i) {
                       if (own() % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(own() % 500));
-                      ++entered;
+                      ++entries;
                       check(self.run(barrier) == ISTHMUS_SUCCESS, self.failure());
-                      check(entered >= i * self.size(), "left a barrier too early");
+                      check(entries >= i * self.size(), "left a barrier too early");
                     }
                   }),
       failures{});
 }
 
-// Everybody sends several messages to everybody, itself included, in one group and in order.
-TEST_P(shm_collectives, messages_of_a_group_progress_together_and_in_order) {
+// Every rank sends several messages to every rank, including itself, in one group and in order.
+TEST_P(shm_collectives, grouped_messages_stay_in_order) {
   EXPECT_EQ(
       run_backend(
           make_setting(),
@@ -240,15 +256,15 @@ TEST_P(shm_collectives, messages_of_a_group_progress_together_and_in_order) {
       failures{});
 }
 
-// Both sides copy parts of a long message, where each has a core.
-TEST_P(shm_collectives, long_messages_of_uneven_lengths) {
+// Both sides copy fragments of a long message if each has a core.
+TEST_P(shm_collectives, long_messages_with_uneven_lengths) {
   EXPECT_EQ(run_backend(make_setting(),
                         [](rank& self) {
                           std::uint64_t seed = 2000;
                           for (const auto collective : {ISTHMUS_GATHERV, ISTHMUS_SCATTERV, ISTHMUS_ALLTOALLV})
                             for (const bool in_place : {false, true})
                               for (const std::uint64_t count : {70'000, 131'073, 300'001}) {
-                                if (crowded(self) && count != 70'000) continue;
+                                if (is_oversubscribed(self) && count != 70'000) continue;
                                 collective_case p;
                                 p.collective = collective;
                                 p.in_place = in_place;
@@ -262,7 +278,7 @@ TEST_P(shm_collectives, long_messages_of_uneven_lengths) {
             failures{});
 }
 
-TEST_P(shm_collectives, blocking_messages_around_a_ring) {
+TEST_P(shm_collectives, blocking_messages_in_a_ring) {
   EXPECT_EQ(run_backend(make_setting(),
                         [](rank& self) {
                           const int n = self.size(), me = self.number();
@@ -292,46 +308,49 @@ TEST_P(shm_collectives, blocking_messages_around_a_ring) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, shm_collectives,
-                         testing::Values(rank_layout{1, 1}, rank_layout{2, 1}, rank_layout{2, 2}, rank_layout{3, 3}, rank_layout{4, 4}, rank_layout{5, 2},
+                         testing::Values(rank_layout{1, 1}, rank_layout{2, 1}, rank_layout{2, 2},
+                                         rank_layout{3, 3}, rank_layout{4, 4}, rank_layout{5, 2},
                                          rank_layout{7, 7}, rank_layout{16, 4}),
                          rank_layout_name);
 
-TEST(shm_backend, five_thousand_small_calls_back_to_back) {
+TEST(shm_backend, many_small_calls_back_to_back) {
   run_setup s;
   s.processes = 4;
   EXPECT_EQ(run_backend(s,
                         [](rank& self) {
-                          std::mt19937 common(99);
+                          std::mt19937 shared_random(99);
                           std::vector<std::int32_t> in(256), out(1024);
                           for (int i = 0; i < 5000; ++i) {
                             isthmus_operation operation{};
                             constexpr isthmus_collective kinds[] = {ISTHMUS_ALLREDUCE, ISTHMUS_BROADCAST,
                                                                     ISTHMUS_ALLGATHER, ISTHMUS_REDUCE};
-                            constexpr const char* ways[] = {"packet", "one_shot", "zero_copy"};
-                            operation.collective = kinds[common() % 4];
+                            constexpr const char* algorithm_names[] = {"packet", "one_shot", "zero_copy"};
+                            operation.collective = kinds[shared_random() % 4];
                             operation.datatype = ISTHMUS_INT32;
-                            operation.root = static_cast<int>(common() % 4);
-                            operation.count = 1 + common() % 256;
+                            operation.root = static_cast<int>(shared_random() % 4);
+                            operation.count = 1 + shared_random() % 256;
                             operation.send_buf = in.data();
                             operation.recv_buf = out.data();
                             std::fill_n(in.begin(), operation.count, i + self.number());
                             std::fill_n(out.begin(), operation.count, -1);
-                            check(self.run(operation, ways[common() % 3]) == ISTHMUS_SUCCESS, self.failure());
+                            check(self.run(operation, algorithm_names[shared_random() % 3]) == ISTHMUS_SUCCESS,
+                                  self.failure());
                             const bool reduces = operation.collective == ISTHMUS_ALLREDUCE ||
                                                  operation.collective == ISTHMUS_REDUCE;
                             if (operation.collective == ISTHMUS_REDUCE && operation.root != self.number())
                               continue;
-                            const int wanted = reduces                                     ? 4 * i + 6
-                                               : operation.collective == ISTHMUS_BROADCAST ? i + operation.root
-                                                                                           : i;
+                            const int expected = reduces ? 4 * i + 6
+                                                 : operation.collective == ISTHMUS_BROADCAST
+                                                     ? i + operation.root
+                                                     : i;
                             for (std::uint64_t e = 0; e < operation.count; ++e)
-                              check(out[e] == wanted, "call " + std::to_string(i));
+                              check(out[e] == expected, "call " + std::to_string(i));
                           }
                         }),
             failures{});
 }
 
-TEST(shm_backend, finds_its_algorithms_by_address_and_by_text) {
+TEST(shm_backend, finds_algorithms_by_pointer_and_by_text) {
   const char* const* names = isthmus::shm_backend()->algorithms;
   for (int index = 0; names[index] != nullptr; ++index) {
     EXPECT_EQ(isthmus_algorithm_index(names, names[index]), index);
@@ -343,31 +362,33 @@ TEST(shm_backend, finds_its_algorithms_by_address_and_by_text) {
   EXPECT_EQ(isthmus_algorithm_index(nullptr, "packet"), -1);
 }
 
-TEST(shm_backend, names_its_algorithms_and_says_why_not) {
+TEST(shm_backend, reports_unsupported_algorithms) {
   const auto* backend = isthmus::shm_backend();
   EXPECT_EQ(backend->magic, ISTHMUS_BACKEND_MAGIC);
   EXPECT_STREQ(backend->name, "shm");
   EXPECT_EQ(backend->capabilities,
             static_cast<unsigned>(ISTHMUS_BACKEND_BLOCKING | ISTHMUS_BACKEND_RANK_ORDER));
   EXPECT_EQ(
-      run_backend(run_setup{},
-                  [](rank& self) {
-                    isthmus_operation operation{};
-                    operation.collective = ISTHMUS_ALLREDUCE;
-                    operation.datatype = ISTHMUS_FLOAT64;
-                    operation.count = 1;
-                    for (const char* name : reducing)
-                      check(self.unsupported_reason(operation, name) == nullptr, std::string("allreduce by ") + name);
-                    check(self.unsupported_reason(operation, "channel") != nullptr, "allreduce by channel");
-                    check(self.unsupported_reason(operation, "ring") != nullptr, "allreduce by an unknown algorithm");
-                    operation.count = std::uint64_t{1} << 61;
-                    for (const char* name : {"packet", "two_shot_packet"})
-                      check(self.unsupported_reason(operation, name) != nullptr, std::string("huge allreduce by ") + name);
-                    operation.collective = ISTHMUS_BROADCAST;
-                    operation.count = 1;
-                    for (const char* name : {"two_shot", "two_shot_packet"})
-                      check(self.unsupported_reason(operation, name) != nullptr, std::string("broadcast by ") + name);
-                  }),
+      run_backend(
+          run_setup{},
+          [](rank& self) {
+            isthmus_operation operation{};
+            operation.collective = ISTHMUS_ALLREDUCE;
+            operation.datatype = ISTHMUS_FLOAT64;
+            operation.count = 1;
+            for (const char* name : reducing)
+              check(self.unsupported_reason(operation, name) == nullptr, std::string("allreduce by ") + name);
+            check(self.unsupported_reason(operation, "channel") != nullptr, "allreduce by channel");
+            check(self.unsupported_reason(operation, "ring") != nullptr, "allreduce by an unknown algorithm");
+            operation.count = std::uint64_t{1} << 61;
+            for (const char* name : {"packet", "two_shot_packet"})
+              check(self.unsupported_reason(operation, name) != nullptr,
+                    std::string("huge allreduce by ") + name);
+            operation.collective = ISTHMUS_BROADCAST;
+            operation.count = 1;
+            for (const char* name : {"two_shot", "two_shot_packet"})
+              check(self.unsupported_reason(operation, name) != nullptr, std::string("broadcast by ") + name);
+          }),
       failures{});
 }
 

@@ -1,4 +1,4 @@
-// What goes wrong, on purpose: death, abort, timeout, disagreement, machines that share nothing.
+// Injected failures: exit, abort, timeout, mismatched calls, ranks without shared memory.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -32,7 +32,9 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool contains(const std::string& text, const std::string& substring) {
+  return text.find(substring) != std::string::npos;
+}
 
 run_setup processes(int n, double timeout_s) {
   run_setup s;
@@ -43,7 +45,7 @@ run_setup processes(int n, double timeout_s) {
 
 void create(rank& self) { check(self.create() == ISTHMUS_SUCCESS, "create: " + self.failure()); }
 
-TEST(shm_failures, a_killed_rank_is_named_on_all_others_long_before_the_timeout) {
+TEST(shm_failures, killed_rank_is_reported_before_the_timeout) {
   for (const char* algorithm : {"packet", "one_shot", "two_shot", "zero_copy"}) {
     EXPECT_EQ(run_ranks(
                   processes(4, 60),
@@ -65,7 +67,7 @@ TEST(shm_failures, a_killed_rank_is_named_on_all_others_long_before_the_timeout)
   }
 }
 
-TEST(shm_failures, a_killed_sender_is_named) {
+TEST(shm_failures, killed_sender_is_reported) {
   EXPECT_EQ(run_ranks(
                 processes(2, 60),
                 [&](rank& self) {
@@ -82,8 +84,8 @@ TEST(shm_failures, a_killed_sender_is_named) {
             failures{});
 }
 
-// What a rank did before it ended must arrive: its end alone is no failure.
-TEST(shm_failures, a_rank_that_left_after_its_part_is_no_failure) {
+// Data that a rank published before it exited must still arrive. Exiting is not a failure by itself.
+TEST(shm_failures, rank_that_exits_after_its_part_is_no_failure) {
   EXPECT_EQ(run_ranks(processes(2, 60),
                       [&](rank& self) {
                         create(self);
@@ -98,7 +100,7 @@ TEST(shm_failures, a_rank_that_left_after_its_part_is_no_failure) {
             failures{});
 }
 
-TEST(shm_failures, a_rank_that_destroyed_its_communicator_is_named) {
+TEST(shm_failures, rank_with_destroyed_communicator_is_reported) {
   for (const int processes_used : {1, 2}) {
     run_setup s = processes(2, 60);
     s.processes = processes_used;
@@ -107,19 +109,19 @@ TEST(shm_failures, a_rank_that_destroyed_its_communicator_is_named) {
                           create(self);
                           if (self.number() == 1) {
                             self.destroy();
-                            self.meet();  // stays alive
+                            self.barrier();  // stays alive
                             return;
                           }
                           std::vector<float> data(100, 1);
                           check(self.run(allreduce(data.data(), 100)) == ISTHMUS_ERROR_REMOTE, self.failure());
                           check(contains(self.failure(), "rank 1"), self.failure());
-                          self.meet();
+                          self.barrier();
                         }),
               failures{});
   }
 }
 
-TEST(shm_failures, a_missing_rank_is_a_timeout_that_names_it_and_later_calls_fail_at_once) {
+TEST(shm_failures, timeout_names_late_rank_and_later_calls_fail) {
   EXPECT_EQ(
       run_ranks(processes(3, 0.5),
                 [&](rank& self) {
@@ -134,16 +136,16 @@ TEST(shm_failures, a_missing_rank_is_a_timeout_that_names_it_and_later_calls_fai
                     check(seconds_since(begin) > 0.3 && seconds_since(begin) < 5,
                           "the timeout of 0.5 s was not kept");
                   }
-                  self.meet();
+                  self.barrier();
                   const auto begin = std::chrono::steady_clock::now();
                   const auto status = self.run(allreduce(data.data(), 10));
                   check(status == ISTHMUS_ERROR_REMOTE || status == ISTHMUS_ERROR_ABORTED, self.failure());
-                  check(seconds_since(begin) < 0.3, "a poisoned communicator waited");
+                  check(seconds_since(begin) < 0.3, "a call on an aborted communicator waited");
                 }),
       failures{});
 }
 
-TEST(shm_failures, abort_on_one_rank_releases_all) {
+TEST(shm_failures, abort_on_one_rank_releases_all_ranks) {
   for (const int used : {1, 4}) {
     run_setup s = processes(4, 60);
     s.processes = used;
@@ -161,13 +163,13 @@ TEST(shm_failures, abort_on_one_rank_releases_all) {
                             check(contains(self.failure(), "rank 3"), self.failure());
                             check(seconds_since(begin) < 5, "too late");
                           }
-                          self.meet();
+                          self.barrier();
                         }),
               failures{});
   }
 }
 
-TEST(shm_failures, the_runtime_s_own_abort_ends_a_wait) {
+TEST(shm_failures, abort_by_the_runtime_ends_a_wait) {
   run_setup s;
   s.ranks = 2;
   EXPECT_EQ(run_ranks(s,
@@ -175,20 +177,20 @@ TEST(shm_failures, the_runtime_s_own_abort_ends_a_wait) {
                         create(self);
                         std::vector<float> data(10, 1);
                         if (self.number() == 0) {
-                          std::thread other([&] {
+                          std::thread second_thread([&] {
                             std::this_thread::sleep_for(100ms);
                             self.pretend_aborted();
                           });
                           const auto status = self.run(allreduce(data.data(), 10));
-                          other.join();
+                          second_thread.join();
                           check(status == ISTHMUS_ERROR_ABORTED, self.failure());
                         }
-                        self.meet();
+                        self.barrier();
                       }),
             failures{});
 }
 
-TEST(shm_failures, messages_of_different_length_are_a_mismatch) {
+TEST(shm_failures, mismatched_message_lengths_are_reported) {
   EXPECT_EQ(run_ranks(processes(2, 5),
                       [&](rank& self) {
                         create(self);
@@ -203,15 +205,15 @@ TEST(shm_failures, messages_of_different_length_are_a_mismatch) {
                                 self.failure());
                           check(data[0] == 1, "the buffer was written");
                         }
-                        self.meet();
+                        self.barrier();
                       }),
             failures{});
 }
 
-// Where ranks copy into and out of each other's buffers, one that gave fewer elements would lose what lies
-// behind.
-TEST(shm_failures, direct_calls_of_different_length_touch_nothing) {
-  constexpr std::uint64_t most = 20000, behind = 4000;
+// With zero-copy algorithms, a rank that passed fewer elements than its peers would have memory behind its
+// buffer overwritten.
+TEST(shm_failures, mismatched_zero_copy_calls_write_nothing) {
+  constexpr std::uint64_t max_count = 20000, tail_count = 4000;
   for (const isthmus_collective collective :
        {ISTHMUS_ALLREDUCE, ISTHMUS_REDUCE, ISTHMUS_BROADCAST, ISTHMUS_ALLGATHER, ISTHMUS_GATHER,
         ISTHMUS_REDUCE_SCATTER, ISTHMUS_ALLTOALL})
@@ -225,8 +227,8 @@ TEST(shm_failures, direct_calls_of_different_length_touch_nothing) {
               s,
               [&](rank& self) {
                 create(self);
-                const std::uint64_t count = self.number() == 2 ? most / 2 : most;
-                std::vector<float> send(3 * most + behind, 1), recv(3 * most + behind, 5);
+                const std::uint64_t count = self.number() == 2 ? max_count / 2 : max_count;
+                std::vector<float> send(3 * max_count + tail_count, 1), recv(3 * max_count + tail_count, 5);
                 isthmus_operation operation = allreduce(send.data(), count);
                 operation.collective = collective;
                 operation.recv_buf = recv.data();
@@ -236,7 +238,7 @@ TEST(shm_failures, direct_calls_of_different_length_touch_nothing) {
                       "status " + std::to_string(status) + ": " + self.failure());
                 if (status == ISTHMUS_ERROR_MISMATCH)
                   check(contains(self.failure(), self.number() == 2 ? "rank 0" : "rank 2"), self.failure());
-                self.meet();
+                self.barrier();
                 check(std::ranges::all_of(recv, [](float each) { return each == 5; }), "recv was written");
                 check(std::ranges::all_of(send, [](float each) { return each == 1; }), "send was written");
               }),
@@ -245,7 +247,7 @@ TEST(shm_failures, direct_calls_of_different_length_touch_nothing) {
     }
 }
 
-TEST(shm_failures, a_send_to_oneself_without_recv_is_a_usage_error_that_harms_nothing) {
+TEST(shm_failures, unmatched_send_to_self_is_a_usage_error) {
   run_setup s;
   s.ranks = 2;
   EXPECT_EQ(run_backend(s,
@@ -261,7 +263,7 @@ TEST(shm_failures, a_send_to_oneself_without_recv_is_a_usage_error_that_harms_no
             failures{});
 }
 
-TEST(shm_failures, ranks_of_two_machines_are_unsupported_on_all_ranks) {
+TEST(shm_failures, two_machines_are_unsupported_on_all_ranks) {
   run_setup s;
   s.node_of = {0, 0, 1, 1};
   EXPECT_EQ(run_ranks(s,
@@ -272,7 +274,7 @@ TEST(shm_failures, ranks_of_two_machines_are_unsupported_on_all_ranks) {
             failures{});
 }
 
-TEST(shm_failures, a_bad_option_names_key_value_and_range) {
+TEST(shm_failures, bad_option_error_names_key_and_value) {
   run_setup s;
   s.options = {{"depth", "3"}};
   EXPECT_EQ(run_ranks(s,
@@ -285,9 +287,9 @@ TEST(shm_failures, a_bad_option_names_key_value_and_range) {
             failures{});
 }
 
-// The kernel's count of shared memory falls back to where it was, though nobody could clean up; but for the
-// flight recorders, which stay to be read (docs/flight_recorder.md).
-TEST(shm_failures, nothing_is_left_after_kill_9) {
+// All shared memory is released even though the killed rank could not clean up. Only flight recorder files
+// remain, so that they can be read.
+TEST(shm_failures, kill_9_leaves_no_shared_memory) {
   const auto count_files = [] {
     const std::filesystem::directory_iterator folder("/dev/shm");
     return std::count_if(std::filesystem::begin(folder), std::filesystem::end(folder), [](const auto& file) {
@@ -310,7 +312,7 @@ TEST(shm_failures, nothing_is_left_after_kill_9) {
                 [&](rank& self) {
                   create(self);
                   check(maps(), "the segments should be mapped now");
-                  self.meet();
+                  self.barrier();
                   if (self.number() == 1) ::kill(::getpid(), SIGKILL);
                 },
                 1),

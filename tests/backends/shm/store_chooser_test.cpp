@@ -1,4 +1,4 @@
-// The chooser of store forms, on a clock that the test moves: what a form costs is the test's, no time passes.
+// The store chooser with a simulated clock: the test defines the cost of each mode, and no time passes.
 #include "backends/shm/store_chooser.hpp"
 
 #include <gtest/gtest.h>
@@ -17,80 +17,85 @@ using duration = store_chooser::clock::duration;
 
 constexpr int ranks = 2;
 
-store_chooser::clock::time_point told;  // what the clock says
-std::uint64_t looks;                    // how often it was asked
+store_chooser::clock::time_point simulated_now;  // current time of the simulated clock
+std::uint64_t clock_reads;                       // number of times that the clock was read
 
-store_chooser::clock::time_point tell() {
-  ++looks;
-  return told;
+store_chooser::clock::time_point read_clock() {
+  ++clock_reads;
+  return simulated_now;
 }
 
-// What a call takes in each form.
+// Duration of a call in each mode.
 struct costs {
   duration cached, streaming;
-  duration of(store_mode form) const { return form == store_mode::cached ? cached : streaming; }
+  duration duration_of(store_mode mode) const { return mode == store_mode::cached ? cached : streaming; }
 };
 
-// Two ranks of this process with real segments, and a machine that answers for their calls: the first calls
-// after a change find the slots as the form before left them and take longer, times vary, and some calls are
-// disturbed.
+// Simulates the calls of two ranks of this process, which have real segments. The first calls after a
+// mode change take longer, because the slots are as the previous mode left them. Times vary, and some
+// calls are disturbed.
 class machine {
  public:
   explicit machine(std::uint64_t seed) : m_random(seed) {
-    const geometry chosen{.slot_bytes = 4096, .packet_lines = 4, .depth = 8, .cell_bytes = 64, .cells = 2};
+    const geometry slot_geometry{
+        .slot_bytes = 4096, .packet_lines = 4, .depth = 8, .cell_bytes = 64, .cells = 2};
     std::vector<std::shared_ptr<isthmus::shared_segment>> segments;
     for (int r = 0; r < ranks; ++r)
-      segments.push_back(isthmus::shared_segment::create(segment_layout(chosen, ranks).bytes()));
+      segments.push_back(isthmus::shared_segment::create(segment_layout(slot_geometry, ranks).bytes()));
     for (int r = 0; r < ranks; ++r) {
       isthmus_backend_context context{};
       context.rank = r;
       context.size = context.process_size = ranks;
       context.process_of = m_process_of.data();
-      connection met;
-      met.sizes = chosen;
-      met.segments = segments;
-      m_groups.push_back(std::make_unique<node_group>(context, std::move(met)));
-      m_choosers.push_back(std::make_unique<store_chooser>(*m_groups.back(), tell));
+      segment_connection connection;
+      connection.sizes = slot_geometry;
+      connection.segments = segments;
+      m_groups.push_back(std::make_unique<node_group>(context, std::move(connection)));
+      m_choosers.push_back(std::make_unique<store_chooser>(*m_groups.back(), read_clock));
     }
-    looks = 0;
+    clock_reads = 0;
   }
 
-  // One call on all ranks. The form is the judge's.
-  store_mode call(isthmus_collective collective, std::uint64_t bytes, int timing_rank, const costs& taken) {
-    std::array<store_mode, ranks> forms{};
-    for (int r = 0; r < ranks; ++r) forms[index(r)] = m_choosers[index(r)]->begin(collective, bytes, timing_rank);
-    const std::uint64_t taken_now = pick(1, 2);  // few, so that slots stay for long what they were
-    for (const auto& each : m_groups) each->allocate_sequence_numbers(taken_now);
-    duration time = std::max(taken.of(forms[0]), taken.of(forms[1]));
-    time += time * static_cast<int>(pick(0, 30)) / 1000;
-    if (forms[0] != m_last || forms[1] != m_last) m_changed = m_groups[0]->next_sequence_number();
-    if (m_groups[0]->next_sequence_number() < m_changed + m_groups[0]->sizes().depth) time *= 3;
-    if (pick(1, 20) == 1) time *= 10;
-    m_last = forms[index(timing_rank)];
-    told += time;
-    // whoever ends first, the others see a new wish in the next call at the latest
+  // Runs one call on all ranks and returns the mode of the timing rank.
+  store_mode call(isthmus_collective collective, std::uint64_t bytes, int timing_rank,
+                  const costs& call_costs) {
+    std::array<store_mode, ranks> modes{};
+    for (int r = 0; r < ranks; ++r)
+      modes[index(r)] = m_choosers[index(r)]->begin(collective, bytes, timing_rank);
+    const std::uint64_t new_numbers =
+        random_between(1, 2);  // few, so that slots keep their previous state for long
+    for (const auto& each : m_groups) each->allocate_sequence_numbers(new_numbers);
+    duration time = std::max(call_costs.duration_of(modes[0]), call_costs.duration_of(modes[1]));
+    time += time * static_cast<int>(random_between(0, 30)) / 1000;
+    if (modes[0] != m_last_mode || modes[1] != m_last_mode) m_last_change = m_groups[0]->next_sequence_number();
+    if (m_groups[0]->next_sequence_number() < m_last_change + m_groups[0]->sizes().depth) time *= 3;
+    if (random_between(1, 20) == 1) time *= 10;
+    m_last_mode = modes[index(timing_rank)];
+    simulated_now += time;
+    // whichever rank ends first, its peers see a new hint in the next call at the latest
     for (int r = 0; r < ranks; ++r) m_choosers[index(r)]->end();
-    return m_last;
+    return m_last_mode;
   }
 
-  // How many of so many calls are in the form.
-  std::uint64_t count(store_mode form, std::uint64_t calls, isthmus_collective collective, std::uint64_t bytes,
-                      int timing_rank, const costs& taken) {
-    std::uint64_t found = 0;
-    for (std::uint64_t i = 0; i < calls; ++i) found += call(collective, bytes, timing_rank, taken) == form ? 1 : 0;
-    return found;
+  // Returns how many of `calls` calls use the mode.
+  std::uint64_t count(store_mode mode, std::uint64_t calls, isthmus_collective collective, std::uint64_t bytes,
+                      int timing_rank, const costs& call_costs) {
+    std::uint64_t matches = 0;
+    for (std::uint64_t i = 0; i < calls; ++i)
+      matches += call(collective, bytes, timing_rank, call_costs) == mode ? 1 : 0;
+    return matches;
   }
 
-  std::uint64_t pick(std::uint64_t least, std::uint64_t most) {
-    return std::uniform_int_distribution<std::uint64_t>(least, most)(m_random);
+  std::uint64_t random_between(std::uint64_t low, std::uint64_t high) {
+    return std::uniform_int_distribution<std::uint64_t>(low, high)(m_random);
   }
-  // The other form costs so many per cent more.
-  costs prefer(store_mode form, std::uint64_t least_pct, std::uint64_t most_pct) {
-    const duration less(pick(1'000, 1'000'000));
-    const duration more = less + less * static_cast<int>(pick(least_pct, most_pct)) / 100;
-    return form == store_mode::cached ? costs{less, more} : costs{more, less};
+  // The other mode costs a random percentage more.
+  costs make_costs(store_mode mode, std::uint64_t min_pct, std::uint64_t max_pct) {
+    const duration low_cost(random_between(1'000, 1'000'000));
+    const duration high_cost = low_cost + low_cost * static_cast<int>(random_between(min_pct, max_pct)) / 100;
+    return mode == store_mode::cached ? costs{low_cost, high_cost} : costs{high_cost, low_cost};
   }
-  store_mode any_form() { return pick(0, 1) == 0 ? store_mode::cached : store_mode::streaming; }
+  store_mode random_mode() { return random_between(0, 1) == 0 ? store_mode::cached : store_mode::streaming; }
 
  private:
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
@@ -99,71 +104,75 @@ class machine {
   std::array<int, ranks> m_process_of{};
   std::vector<std::unique_ptr<node_group>> m_groups;
   std::vector<std::unique_ptr<store_chooser>> m_choosers;
-  store_mode m_last = store_mode::cached;
-  std::uint64_t m_changed = 0;
+  store_mode m_last_mode = store_mode::cached;
+  std::uint64_t m_last_change = 0;
 };
 
-constexpr std::uint64_t enough = 3000;  // calls: the longest pause, a trial, and time to notice both
+constexpr std::uint64_t settling_calls = 3000;  // calls: enough for the longest pause and a trial
 
 class store_chooser_test : public testing::TestWithParam<std::uint64_t> {};
 
-TEST_P(store_chooser_test, settles_on_the_cheaper_form) {
-  machine run(GetParam());
-  const auto bytes = run.pick(1, 1 << 30);
-  const int timing_rank = static_cast<int>(run.pick(0, ranks - 1));
-  const store_mode cheaper = run.any_form();
-  const costs taken = run.prefer(cheaper, 30, 400);
-  run.count(cheaper, enough, ISTHMUS_ALLREDUCE, bytes, timing_rank, taken);
-  EXPECT_GE(run.count(cheaper, 1000, ISTHMUS_ALLREDUCE, bytes, timing_rank, taken), 970u);
+TEST_P(store_chooser_test, settles_on_the_cheaper_mode) {
+  machine simulation(GetParam());
+  const auto bytes = simulation.random_between(1, 1 << 30);
+  const int timing_rank = static_cast<int>(simulation.random_between(0, ranks - 1));
+  const store_mode cheaper = simulation.random_mode();
+  const costs call_costs = simulation.make_costs(cheaper, 30, 400);
+  simulation.count(cheaper, settling_calls, ISTHMUS_ALLREDUCE, bytes, timing_rank, call_costs);
+  EXPECT_GE(simulation.count(cheaper, 1000, ISTHMUS_ALLREDUCE, bytes, timing_rank, call_costs), 970u);
 }
 
-TEST_P(store_chooser_test, follows_when_the_cores_move) {
-  machine run(GetParam());
+TEST_P(store_chooser_test, adapts_when_costs_change) {
+  machine simulation(GetParam());
   for (const store_mode cheaper : {store_mode::cached, store_mode::streaming, store_mode::cached}) {
-    const costs taken = run.prefer(cheaper, 30, 400);
-    run.count(cheaper, enough, ISTHMUS_BROADCAST, 4096, 1, taken);
-    EXPECT_GE(run.count(cheaper, 1000, ISTHMUS_BROADCAST, 4096, 1, taken), 970u);
+    const costs call_costs = simulation.make_costs(cheaper, 30, 400);
+    simulation.count(cheaper, settling_calls, ISTHMUS_BROADCAST, 4096, 1, call_costs);
+    EXPECT_GE(simulation.count(cheaper, 1000, ISTHMUS_BROADCAST, 4096, 1, call_costs), 970u);
   }
 }
 
-TEST_P(store_chooser_test, stays_where_the_difference_is_small) {
-  machine run(GetParam());
-  const costs taken = run.prefer(run.any_form(), 0, 5);
-  EXPECT_GE(run.count(store_mode::cached, enough, ISTHMUS_ALLGATHER, 1 << 20, 0, taken), enough * 9 / 10);
+TEST_P(store_chooser_test, keeps_mode_if_difference_is_small) {
+  machine simulation(GetParam());
+  const costs call_costs = simulation.make_costs(simulation.random_mode(), 0, 5);
+  EXPECT_GE(simulation.count(store_mode::cached, settling_calls, ISTHMUS_ALLGATHER, 1 << 20, 0, call_costs),
+            settling_calls * 9 / 10);
 }
 
-TEST_P(store_chooser_test, tells_kinds_of_calls_apart) {
-  machine run(GetParam());
+TEST_P(store_chooser_test, chooses_separately_per_kind_of_call) {
+  machine simulation(GetParam());
   struct kind {
     isthmus_collective collective;
     std::uint64_t bytes;
     int timing_rank;
     store_mode cheaper;
-    costs taken;
+    costs call_costs;
   };
   std::vector<kind> kinds;
   for (const isthmus_collective collective : {ISTHMUS_GATHER, ISTHMUS_SCATTER})
     for (const std::uint64_t bytes : {std::uint64_t{1000}, std::uint64_t{100'000}})
       for (int timing_rank = 0; timing_rank < ranks; ++timing_rank) {
-        const store_mode cheaper = run.any_form();
-        kinds.push_back({collective, bytes, timing_rank, cheaper, run.prefer(cheaper, 30, 400)});
+        const store_mode cheaper = simulation.random_mode();
+        kinds.push_back({collective, bytes, timing_rank, cheaper, simulation.make_costs(cheaper, 30, 400)});
       }
-  // each kind many times in a row now and then: a change of forms among kinds leaves slots behind, too
-  for (std::uint64_t turn = 0; turn < 40; ++turn)
+  // Repeats each kind many times in a row, because mode changes between kinds also leave slots in
+  // the previous mode.
+  for (std::uint64_t round = 0; round < 40; ++round)
     for (const kind& each : kinds)
-      run.count(each.cheaper, 100, each.collective, each.bytes, each.timing_rank, each.taken);
+      simulation.count(each.cheaper, 100, each.collective, each.bytes, each.timing_rank, each.call_costs);
   for (const kind& each : kinds)
-    EXPECT_GE(run.count(each.cheaper, 1000, each.collective, each.bytes, each.timing_rank, each.taken), 950u);
+    EXPECT_GE(
+        simulation.count(each.cheaper, 1000, each.collective, each.bytes, each.timing_rank, each.call_costs),
+        950u);
 }
 
-TEST_P(store_chooser_test, seldom_looks_at_the_clock) {
-  machine run(GetParam());
-  const costs taken = run.prefer(store_mode::cached, 30, 400);  // the form at the beginning
-  run.count(store_mode::cached, enough, ISTHMUS_REDUCE_SCATTER, 64, 0, taken);
-  looks = 0;
-  run.count(store_mode::cached, 2000, ISTHMUS_REDUCE_SCATTER, 64, 0, taken);
-  EXPECT_GT(looks, 0u);
-  EXPECT_LE(looks, 3 * 2 * (3 + 3));  // trials begun, a look before and one after, of three calls in each form
+TEST_P(store_chooser_test, rarely_reads_the_clock) {
+  machine simulation(GetParam());
+  const costs call_costs = simulation.make_costs(store_mode::cached, 30, 400);  // the initial mode
+  simulation.count(store_mode::cached, settling_calls, ISTHMUS_REDUCE_SCATTER, 64, 0, call_costs);
+  clock_reads = 0;
+  simulation.count(store_mode::cached, 2000, ISTHMUS_REDUCE_SCATTER, 64, 0, call_costs);
+  EXPECT_GT(clock_reads, 0u);
+  EXPECT_LE(clock_reads, 3 * 2 * (3 + 3));  // trials, times two reads per call, times three calls in each mode
 }
 
 INSTANTIATE_TEST_SUITE_P(seeds, store_chooser_test, testing::Range<std::uint64_t>(1, 21));

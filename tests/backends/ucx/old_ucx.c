@@ -1,4 +1,4 @@
-// As much of an old UCX as the plug-in asks before it refuses it.
+// The part of an old UCX that the backend calls before it refuses the library.
 void ucp_get_version(unsigned* major, unsigned* minor, unsigned* release) {
   *major = 1;
   *minor = 9;

@@ -1,4 +1,4 @@
-// What goes wrong over UCX, on purpose: death, silence, abort, disagreement, networks that are not there.
+// Failures over UCX: killed and unresponsive ranks, abort, mismatched calls, missing networks and libraries.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -32,7 +32,9 @@ isthmus_operation operation_of(isthmus_collective collective, std::vector<float>
   return operation;
 }
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool contains(const std::string& text, const std::string& substring) {
+  return text.find(substring) != std::string::npos;
+}
 
 run_setup ranks_of(int n, double timeout_s) {
   run_setup s;
@@ -42,14 +44,14 @@ run_setup ranks_of(int n, double timeout_s) {
   return s;
 }
 
-struct told {
-  std::atomic<int>& fates;
-  ~told() { ++fates; }
+struct finish_guard {
+  std::atomic<int>& finished_ranks;
+  ~finish_guard() { ++finished_ranks; }
 };
 
-// A rank that is late for good, say: it stays until so many have met their fate.
-void stay_away(const std::atomic<int>& fates, int others) {
-  while (fates.load() < others) std::this_thread::sleep_for(20ms);
+// Keeps a rank away from the collective until `min_finished` ranks have finished.
+void wait_for_finished_ranks(const std::atomic<int>& finished_ranks, int min_finished) {
+  while (finished_ranks.load() < min_finished) std::this_thread::sleep_for(20ms);
 }
 
 std::atomic<int>& shared_counter() {
@@ -58,7 +60,7 @@ std::atomic<int>& shared_counter() {
 
 void create(rank& self) { check(self.create() == ISTHMUS_SUCCESS, "create: " + self.failure()); }
 
-// The rank hears of a failure, and of whose it is.
+// The operation must fail, with an error that contains all `names`.
 void expect_failure(rank& self, const isthmus_operation& operation, const std::vector<std::string>& names) {
   const auto status = self.run(operation);
   check(status == ISTHMUS_ERROR_REMOTE || status == ISTHMUS_ERROR_TIMEOUT,
@@ -71,20 +73,20 @@ class ucx_failures : public testing::Test {
   void SetUp() override {
     const char* named = std::getenv("ISTHMUS_UCX_LIBRARY");
     if (named == nullptr && ::dlopen("libucp.so.0", RTLD_LAZY | RTLD_NOLOAD) == nullptr && !is_installed())
-      GTEST_SKIP() << "there is no libucp.so.0 here: apt-get install libucx0";
+      GTEST_SKIP() << "needs libucp.so.0: apt-get install libucx0";
   }
-  // In a child: this process forks its ranks before it loads UCX.
+  // Checked in a child process, because this process must not load UCX before it forks its ranks.
   static bool is_installed() { return std::system("ldconfig -p | grep -q libucp.so.0") == 0; }
 };
 
-TEST_F(ucx_failures, a_killed_rank_is_named_on_all_others) {
-  std::atomic<int>& passed = shared_counter();
+TEST_F(ucx_failures, killed_rank_is_named_on_all_others) {
+  std::atomic<int>& ranks_past_first_call = shared_counter();
   const auto body = [&](rank& self) {
     create(self);
     std::vector<float> data(1000, 1);
     check(self.run(operation_of(ISTHMUS_ALLREDUCE, data)) == ISTHMUS_SUCCESS, self.failure());
-    if (++passed; self.number() == 2) {
-      stay_away(passed, 4);  // nobody is in the first call any more
+    if (++ranks_past_first_call; self.number() == 2) {
+      wait_for_finished_ranks(ranks_past_first_call, 4);  // all ranks have left the first call
       ::kill(::getpid(), SIGKILL);
     }
     expect_failure(self, operation_of(ISTHMUS_ALLREDUCE, data), {"rank 2"});
@@ -92,66 +94,66 @@ TEST_F(ucx_failures, a_killed_rank_is_named_on_all_others) {
   EXPECT_EQ(run_ranks(ranks_of(4, 60), body, 2), failures{});
 }
 
-TEST_F(ucx_failures, the_ranks_of_a_machine_are_named_together) {
+TEST_F(ucx_failures, lost_node_names_all_of_its_ranks) {
   run_setup two_machines = ranks_of(4, 8);
   two_machines.node_of = {0, 0, 1, 1};
-  std::atomic<int>& fates = shared_counter();
+  std::atomic<int>& finished_ranks = shared_counter();
   const auto body = [&](rank& self) {
     create(self);
     std::vector<float> data(1000, 1);
     check(self.run(operation_of(ISTHMUS_ALLREDUCE, data)) == ISTHMUS_SUCCESS, self.failure());
-    if (self.number() >= 2) return stay_away(fates, 2);
-    const told after{fates};
+    if (self.number() >= 2) return wait_for_finished_ranks(finished_ranks, 2);
+    const finish_guard guard{finished_ranks};
     expect_failure(self, operation_of(ISTHMUS_ALLREDUCE, data), {"ranks 2 and 3"});
   };
   EXPECT_EQ(run_ranks(two_machines, body), failures{});
 }
 
-TEST_F(ucx_failures, a_rank_that_does_not_come_is_named_at_the_timeout) {
-  std::atomic<int>& fates = shared_counter();
+TEST_F(ucx_failures, timeout_names_the_missing_rank) {
+  std::atomic<int>& finished_ranks = shared_counter();
   const auto body = [&](rank& self) {
     create(self);
     std::vector<float> data(1000, 1);
-    if (self.number() == 1) return stay_away(fates, 2);
-    const told after{fates};
+    if (self.number() == 1) return wait_for_finished_ranks(finished_ranks, 2);
+    const finish_guard guard{finished_ranks};
     expect_failure(self, operation_of(ISTHMUS_ALLREDUCE, data), {"rank 1"});
   };
   EXPECT_EQ(run_ranks(ranks_of(3, 8), body), failures{});
 }
 
-// Both wait for the other, and say so when asked: nobody is missing.
-TEST_F(ucx_failures, ranks_that_wait_for_each_other_are_told_so) {
+// Both ranks wait for each other and respond to queries: no rank is missing.
+TEST_F(ucx_failures, timeout_reports_mutual_wait) {
   const auto body = [](rank& self) {
     create(self);
     std::vector<float> data(1000, 1);
     const auto status = self.run(operation_of(ISTHMUS_RECV, data, 1 - self.number()));
     check(status == ISTHMUS_ERROR_TIMEOUT || status == ISTHMUS_ERROR_REMOTE, self.failure());
-    check(status == ISTHMUS_ERROR_REMOTE || contains(self.failure(), "all ranks answer"), self.failure());
+    check(status == ISTHMUS_ERROR_REMOTE || contains(self.failure(), "all ranks respond"), self.failure());
   };
   EXPECT_EQ(run_ranks(ranks_of(2, 8), body), failures{});
 }
 
-// What a rank did before it ended must arrive: its end alone is no failure.
-TEST_F(ucx_failures, a_rank_that_left_after_its_part_is_no_failure) {
+// Data that a rank sent before its exit must arrive. The exit alone is no failure.
+TEST_F(ucx_failures, early_exit_after_a_call_is_no_failure) {
   for (const std::size_t count : {std::size_t{100}, std::size_t{1} << 20}) {
     const auto body = [count](rank& self) {
       create(self);
       std::vector<float> data(count, self.number() == 0 ? 3.0f : 0.0f);
       if (self.number() > 0) std::this_thread::sleep_for(300ms);
       check(self.run(operation_of(ISTHMUS_BROADCAST, data)) == ISTHMUS_SUCCESS, self.failure());
-      check(data.front() == 3 && data.back() == 3, "other data arrived");
+      check(data.front() == 3 && data.back() == 3, "wrong data arrived");
     };
     EXPECT_EQ(run_ranks(ranks_of(3, 60), body), failures{}) << count;
   }
 }
 
-TEST_F(ucx_failures, an_abort_releases_all_ranks) {
-  std::atomic<int>& fates = shared_counter();
+TEST_F(ucx_failures, abort_releases_all_ranks) {
+  std::atomic<int>& finished_ranks = shared_counter();
   const auto body = [&](rank& self) {
     create(self);
     std::vector<float> data(1000, 1);
-    if (self.number() == 2) return stay_away(fates, 2);
-    const told after{fates};
+    if (self.number() == 2) return wait_for_finished_ranks(finished_ranks, 2);
+    const finish_guard guard{finished_ranks};
     if (self.number() == 1) {
       std::this_thread::sleep_for(200ms);
       self.abort();
@@ -161,45 +163,46 @@ TEST_F(ucx_failures, an_abort_releases_all_ranks) {
   EXPECT_EQ(run_ranks(ranks_of(3, 60), body), failures{});
 }
 
-TEST_F(ucx_failures, other_lengths_are_a_mismatch) {
+TEST_F(ucx_failures, different_lengths_are_a_mismatch) {
   const auto body = [](rank& self) {
     create(self);
     std::vector<float> data(self.number() == 0 ? 100 : 200, 1);
     const auto status =
         self.run(operation_of(self.number() == 0 ? ISTHMUS_SEND : ISTHMUS_RECV, data, 1 - self.number()));
-    if (self.number() == 0) return;  // what was sent may have gone well
+    if (self.number() == 0) return;  // the send may have succeeded
     check(status == ISTHMUS_ERROR_MISMATCH, self.failure());
-    check(contains(self.failure(), "rank 0 sent another number of bytes than the 800"), self.failure());
+    check(contains(self.failure(), "rank 0 sent a different number of bytes than the 800"), self.failure());
   };
   EXPECT_EQ(run_ranks(ranks_of(2, 60), body), failures{});
 }
 
-// Rank 1 alone may lack it: all must hear.
-failures create_with(const std::string& key, const std::string& value, isthmus_status status,
-                       const std::vector<std::string>& texts) {
-  run_setup asked = ranks_of(3, 60);
-  if (!key.empty()) asked.options[key] = value;
-  return run_ranks(asked, [&](rank& self) {
+// Creates a communicator with an option on all ranks; the error must contain all `texts` on every rank.
+failures create_with_option(const std::string& key, const std::string& value, isthmus_status status,
+                            const std::vector<std::string>& texts) {
+  run_setup setup = ranks_of(3, 60);
+  if (!key.empty()) setup.options[key] = value;
+  return run_ranks(setup, [&](rank& self) {
     check(self.create() == status, "status is not " + std::to_string(status) + ": " + self.failure());
     for (const std::string& text : texts) check(contains(self.failure(), text), self.failure());
   });
 }
 
-TEST_F(ucx_failures, a_transport_that_does_not_exist_is_an_error_on_all_ranks) {
-  EXPECT_EQ(create_with("transports", "tcp,pigeons", ISTHMUS_ERROR_CONFIG,
-                        {"backend.ucx.transports names \"pigeons\"", "it has (transport/interface)", "tcp/lo"}),
+TEST_F(ucx_failures, unknown_transport_fails_on_all_ranks) {
+  EXPECT_EQ(create_with_option(
+                "transports", "tcp,pigeons", ISTHMUS_ERROR_CONFIG,
+                {"backend.ucx.transports names \"pigeons\"", "available (transport/interface)", "tcp/lo"}),
             failures{});
 }
 
-TEST_F(ucx_failures, an_interface_that_does_not_exist_is_an_error_on_all_ranks) {
-  EXPECT_EQ(create_with("interfaces", "eth99", ISTHMUS_ERROR_CONFIG,
-                        {"backend.ucx.interfaces names \"eth99\"", "tcp/lo"}),
+TEST_F(ucx_failures, unknown_interface_fails_on_all_ranks) {
+  EXPECT_EQ(create_with_option("interfaces", "eth99", ISTHMUS_ERROR_CONFIG,
+                               {"backend.ucx.interfaces names \"eth99\"", "tcp/lo"}),
             failures{});
 }
 
-// On rank 1 alone; before it has loaded UCX.
-failures create_where_one_has(const char* variable, const std::string& value, double timeout_s,
-                                const std::vector<std::string>& texts) {
+// Sets the variable on rank 1 only, before it loads UCX.
+failures create_with_variable_on_rank_1(const char* variable, const std::string& value, double timeout_s,
+                                        const std::vector<std::string>& texts) {
   return run_ranks(ranks_of(4, timeout_s), [&](rank& self) {
     if (self.number() == 1) ::setenv(variable, value.c_str(), 1);
     check(self.create() == ISTHMUS_ERROR_UNSUPPORTED, "status of rank " + std::to_string(self.number()));
@@ -207,44 +210,48 @@ failures create_where_one_has(const char* variable, const std::string& value, do
   });
 }
 
-TEST_F(ucx_failures, a_rank_without_the_network_of_the_others_is_named_on_all) {
-  EXPECT_EQ(create_where_one_has("UCX_TLS", "self", 60, {"no transport of UCX reaches rank"}), failures{});
-}
-
-TEST_F(ucx_failures, a_taken_port_is_told_to_all_ranks) {
-  const int taken = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in here{};
-  here.sin_family = AF_INET;
-  socklen_t bytes = sizeof here;
-  ASSERT_EQ(::bind(taken, reinterpret_cast<sockaddr*>(&here), bytes), 0);
-  ASSERT_EQ(::listen(taken, 1), 0);
-  ASSERT_EQ(::getsockname(taken, reinterpret_cast<sockaddr*>(&here), &bytes), 0);
-  const std::string port = std::to_string(ntohs(here.sin_port));
-  EXPECT_EQ(create_where_one_has("UCX_TCP_PORT_RANGE", port + "-" + port, 60,
-                                 {"rank 1", "are the ports of UCX_TCP_PORT_RANGE=" + port}),
-            failures{});
-  ::close(taken);
-}
-
-// The stand-in loses what rank 1 sends, as where a machine can't be reached.
-TEST_F(ucx_failures, a_rank_out_of_reach_is_named_on_all) {
-  EXPECT_EQ(create_where_one_has("STANDIN_UCP_MUTE", "1", 4, {"no word over UCX", "rank 1 within 2 s"}),
+TEST_F(ucx_failures, rank_without_common_transport_fails_on_all) {
+  EXPECT_EQ(create_with_variable_on_rank_1("UCX_TLS", "self", 60, {"no UCX transport reaches rank"}),
             failures{});
 }
 
-TEST_F(ucx_failures, an_option_that_is_no_number_is_an_error_on_all_ranks) {
-  EXPECT_EQ(create_with("window", "many", ISTHMUS_ERROR_CONFIG, {"backend.ucx.window is \"many\""}),
+TEST_F(ucx_failures, port_in_use_fails_on_all_ranks) {
+  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t bytes = sizeof address;
+  ASSERT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&address), bytes), 0);
+  ASSERT_EQ(::listen(listener, 1), 0);
+  ASSERT_EQ(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &bytes), 0);
+  const std::string port = std::to_string(ntohs(address.sin_port));
+  EXPECT_EQ(create_with_variable_on_rank_1(
+                "UCX_TCP_PORT_RANGE", port + "-" + port, 60,
+                {"rank 1", "the ports of UCX_TCP_PORT_RANGE=" + port + "-" + port + " may be in use"}),
+            failures{});
+  ::close(listener);
+}
+
+// The stand-in drops everything that rank 1 sends, like an unreachable node.
+TEST_F(ucx_failures, unreachable_rank_is_named_on_all) {
+  EXPECT_EQ(
+      create_with_variable_on_rank_1("STANDIN_UCP_MUTE", "1", 4, {"no message over UCX", "rank 1 within 2 s"}),
+      failures{});
+}
+
+TEST_F(ucx_failures, invalid_number_fails_on_all_ranks) {
+  EXPECT_EQ(create_with_option("window", "many", ISTHMUS_ERROR_CONFIG, {"backend.ucx.window is \"many\""}),
             failures{});
 }
 
-TEST_F(ucx_failures, too_old_a_library_is_left_alone_with_the_reason) {
-  EXPECT_EQ(create_with("", "", ISTHMUS_ERROR_UNSUPPORTED, {"is UCX 1.9.2; 1.12 or a newer 1.x is needed"}),
+TEST_F(ucx_failures, old_library_is_refused_with_the_reason) {
+  EXPECT_EQ(create_with_option("", "", ISTHMUS_ERROR_UNSUPPORTED,
+                               {"is UCX 1.9.2; version 1.12 or a newer 1.x is needed"}),
             failures{});
 }
 
-TEST_F(ucx_failures, no_library_is_a_reason) {
-  EXPECT_EQ(create_with("", "", ISTHMUS_ERROR_UNSUPPORTED,
-                        {"no UCX library could be loaded", "/nowhere/libucp.so.0"}),
+TEST_F(ucx_failures, missing_library_is_reported) {
+  EXPECT_EQ(create_with_option("", "", ISTHMUS_ERROR_UNSUPPORTED,
+                               {"cannot load a UCX library", "/nowhere/libucp.so.0"}),
             failures{});
 }
 

@@ -1,5 +1,5 @@
-// Over several nodes: of ranks that a backend suspects those that give up, too, are cleared; who does not is
-// named.
+// Missing ranks on several nodes: a backend reports the ranks that it waits for. Those that abort as well are
+// cleared, and the ranks that do not report are named.
 #include <gtest/gtest.h>
 #include <isthmus/isthmus.h>
 #include <unistd.h>
@@ -25,15 +25,15 @@ namespace {
 using namespace std::chrono_literals;
 using clock_type = std::chrono::steady_clock;
 
-constexpr double usual_timeout_s = 20;  // of which a rank waits 1 s for others to give up
+constexpr double default_timeout_s = 20;  // a rank waits 1 s of it for reports of its peers
 
-// One process: where it runs, and how many of the ranks it has.
+// One process: its node and its number of ranks.
 struct process_spec {
   const char* node;
   int ranks;
 };
 
-// What one process does with its ranks.
+// The ranks of one process.
 struct local_ranks {
   int number;
   int first;  // rank
@@ -56,11 +56,12 @@ double seconds_since(clock_type::time_point begin) {
   return std::chrono::duration<double>(clock_type::now() - begin).count();
 }
 
-// As a backend does that has waited in vain for those.
-isthmus_status report_unresponsive(int rank, const std::vector<int>& ranks, isthmus_status status = ISTHMUS_ERROR_TIMEOUT) {
+// Reports a failure like a backend that timed out waiting for these ranks.
+isthmus_status report_unresponsive(int rank, const std::vector<int>& ranks,
+                                   isthmus_status status = ISTHMUS_ERROR_TIMEOUT) {
   const isthmus_backend_context& context = *standin::context_of(rank);
   return context.fail_with_ranks(context.runtime, ranks.data(), ranks.size(), status, 0, "standin:1", nullptr,
-                         "rank %d waited in vain", rank);
+                                 "rank %d waited too long", rank);
 }
 
 using enqueue_function = std::function<isthmus_status(int rank)>;
@@ -73,11 +74,11 @@ standin::script script_with(enqueue_function calls) {
   return script;
 }
 
-// The store that all reach, but for the words of those who give up.
+// A store that all ranks reach, but that fails queries for the reports of aborted ranks.
 class mute_store {
  public:
   mute_store(const isthmus_unique_id& id, int rank, int size)
-      : m_keys(isthmus::connect_tcp_store(isthmus::parse_unique_id(id), rank, size, usual_timeout_s)) {
+      : m_keys(isthmus::connect_tcp_store(isthmus::parse_unique_id(id), rank, size, default_timeout_s)) {
     m_table.struct_bytes = sizeof m_table;
     m_table.context = this;
     m_table.set = [](void* self, const char* key, const void* value, std::size_t bytes) {
@@ -114,17 +115,17 @@ struct scenario {
   std::function<isthmus_status()> group_end;
   bool is_store_mute = false;
   int killed_count = 0;
-  double timeout_s = usual_timeout_s;
+  double timeout_s = default_timeout_s;
 };
 
-// Every process works on its ranks once all are made; it stays until all others are done.
+// Runs `work` in every process once all communicators exist. A process stays alive until all others are done.
 void run_processes(const scenario& setup, const std::function<void(const local_ranks&)>& work) {
   const int processes = static_cast<int>(setup.processes.size());
   const int size = std::accumulate(setup.processes.begin(), setup.processes.end(), 0,
                                    [](int sum, const process_spec& each) { return sum + each.ranks; });
   auto& all = topology::rendezvous::create(processes);
-  auto& done =
-      *new (topology::map_shared(sizeof(std::atomic<int>))) std::atomic<int>{0};  // the first has the store
+  auto& done = *new (topology::map_shared(sizeof(std::atomic<int>)))
+                   std::atomic<int>{0};  // the first process serves the store
   topology::child_processes running;
   int first = 0;
   for (int number = 0; number < processes; ++number) {
@@ -136,7 +137,8 @@ void run_processes(const scenario& setup, const std::function<void(const local_r
       standin::reset(script);
       test::scoped_file config(standin::configuration());
       const isthmus_unique_id id = all.new_unique_id(number);
-      local_ranks process_ranks{number, first, std::vector<isthmus_communicator>(static_cast<std::size_t>(local.ranks)), all};
+      local_ranks process_ranks{number, first,
+                                std::vector<isthmus_communicator>(static_cast<std::size_t>(local.ranks)), all};
       std::vector<std::unique_ptr<mute_store>> stores(process_ranks.ranks.size());
       test::run_on_each_rank(local.ranks, [&](int index) {
         const auto slot = static_cast<std::size_t>(index);
@@ -169,8 +171,8 @@ void run_processes(const scenario& setup, const std::function<void(const local_r
   EXPECT_EQ(killed_count, setup.killed_count);
 }
 
-// It fails at once, as the others' backends have told it.
-TEST(missing, who_comes_just_after_the_others_timed_out_is_named_by_all) {
+// The late rank fails immediately, because the backends of the others have notified it.
+TEST(missing, late_rank_is_named_by_all_ranks) {
   const auto calls = [](int rank) {
     return report_unresponsive(rank, {1}, rank == 1 ? ISTHMUS_ERROR_REMOTE : ISTHMUS_ERROR_TIMEOUT);
   };
@@ -181,8 +183,8 @@ TEST(missing, who_comes_just_after_the_others_timed_out_is_named_by_all) {
   });
 }
 
-// Who waits for it may time out a moment before it does itself.
-TEST(missing, who_has_waited_as_long_as_the_others_is_none_that_came_late) {
+// Ranks that wait for it may time out slightly earlier than the rank itself.
+TEST(missing, rank_that_waited_as_long_is_not_late) {
   constexpr double timeout_s = 6;
   const auto calls = [](int rank) {
     const isthmus_backend_context& context = *standin::context_of(rank);
@@ -205,26 +207,26 @@ void expect_message(const std::vector<int>& dead, const std::string& text) {
   setup.killed_count = static_cast<int>(dead.size());
   run_processes(setup, [&](const local_ranks& local) {
     if (std::ranges::find(dead, local.number) != dead.end()) raise(SIGKILL);
-    if (local.number != 0) return;         // busy with its own work
-    std::this_thread::sleep_for(500ms);  // until the store has seen who is gone
+    if (local.number != 0) return;       // busy with other work
+    std::this_thread::sleep_for(500ms);  // until the store has detected the lost ranks
     EXPECT_EQ(sum(local.ranks[0]), ISTHMUS_ERROR_REMOTE);
     EXPECT_EQ(std::string(test::last_error().message).find(text), 0U) << test::last_error().message;
     EXPECT_EQ(failed_ranks(), std::vector{3});
   });
 }
 
-TEST(missing, a_living_rank_beside_a_killed_one_is_not_told_of) {
+TEST(missing, live_rank_on_the_same_node_is_not_reported) {
   expect_message({3}, "rank 3 is missing: rank 0 waited");
 }
 
-TEST(missing, a_whole_node_that_was_killed_is_told_of) {
-  expect_message({2, 3}, "rank 3 is missing, and rank 2 of the same node is not heard of: rank 0 waited");
+TEST(missing, killed_node_is_reported) {
+  expect_message({2, 3}, "rank 3 is missing, and rank 2 of the same node does not respond: rank 0 waited");
 }
 
-// Programs end at their first error, so it may be gone when others ask.
-TEST(missing, who_gave_up_beside_a_killed_rank_and_then_left_is_heard_of) {
+// Programs exit at their first error, so the aborted rank may be gone when peers query it.
+TEST(missing, aborted_rank_that_exited_is_not_missing) {
   auto& has_given_up = *new (topology::map_shared(sizeof(std::atomic<bool>))) std::atomic<bool>{false};
-  const auto calls = [](int rank) {  // a cause, so that the first does not listen for one
+  const auto calls = [](int rank) {  // a root cause, so that the first rank does not wait for one
     return report_unresponsive(rank, {3}, rank == 0 ? ISTHMUS_ERROR_INTERNAL : ISTHMUS_ERROR_REMOTE);
   };
   scenario setup{{{"a", 1}, {"a", 1}, {"b", 1}, {"b", 1}}, calls, {}};
@@ -238,7 +240,7 @@ TEST(missing, who_gave_up_beside_a_killed_rank_and_then_left_is_heard_of) {
     }
     if (local.number != 0) return;
     while (!has_given_up) std::this_thread::sleep_for(1ms);
-    std::this_thread::sleep_for(500ms);  // until the store has seen that it is gone
+    std::this_thread::sleep_for(500ms);  // until the store has detected its exit
     EXPECT_EQ(sum(local.ranks[0]), ISTHMUS_ERROR_INTERNAL);
     EXPECT_EQ(std::string(test::last_error().message).find("rank 3 is missing: rank 0 waited"), 0U)
         << test::last_error().message;
@@ -246,29 +248,32 @@ TEST(missing, who_gave_up_beside_a_killed_rank_and_then_left_is_heard_of) {
   });
 }
 
-TEST(missing, ranks_of_a_process_ask_after_them_once) {
+TEST(missing, ranks_of_one_process_query_once) {
   const auto calls = [](int rank) {
     if (rank < 4) report_unresponsive(rank, {4});
     return ISTHMUS_SUCCESS;
   };
-  run_processes({{{"a", 4}, {"b", 1}}, calls, [] { return ISTHMUS_ERROR_TIMEOUT; }}, [](const local_ranks& local) {
-    if (local.number != 0) return;
-    float values[4][4];
-    ASSERT_EQ(isthmus_group_start(), ISTHMUS_SUCCESS);
-    for (std::size_t rank = 0; rank < 4; ++rank)
-      EXPECT_EQ(isthmus_allreduce(values[rank], values[rank], 4, ISTHMUS_FLOAT32, ISTHMUS_SUM, local.ranks[rank],
-                                  nullptr),
-                ISTHMUS_SUCCESS);
-    const auto begin = clock_type::now();
-    EXPECT_EQ(isthmus_group_end(), ISTHMUS_ERROR_TIMEOUT);
-    EXPECT_LT(seconds_since(begin), 2) << "a second for each rank would be 4";
-    EXPECT_EQ(failed_ranks(), std::vector{4}) << test::last_error().message;
-  });
+  run_processes({{{"a", 4}, {"b", 1}}, calls, [] { return ISTHMUS_ERROR_TIMEOUT; }},
+                [](const local_ranks& local) {
+                  if (local.number != 0) return;
+                  float values[4][4];
+                  ASSERT_EQ(isthmus_group_start(), ISTHMUS_SUCCESS);
+                  for (std::size_t rank = 0; rank < 4; ++rank)
+                    EXPECT_EQ(isthmus_allreduce(values[rank], values[rank], 4, ISTHMUS_FLOAT32, ISTHMUS_SUM,
+                                                local.ranks[rank], nullptr),
+                              ISTHMUS_SUCCESS);
+                  const auto begin = clock_type::now();
+                  EXPECT_EQ(isthmus_group_end(), ISTHMUS_ERROR_TIMEOUT);
+                  EXPECT_LT(seconds_since(begin), 2) << "one query per rank would take 4 s";
+                  EXPECT_EQ(failed_ranks(), std::vector{4}) << test::last_error().message;
+                });
 }
 
-// Over MPI and over stores without an answer.
-TEST(missing, ranks_of_its_own_node_are_asked_behind_one_that_can_not_be) {
-  const auto calls = [](int rank) { return report_unresponsive(rank, rank == 0 ? std::vector{2, 1} : std::vector{2}); };
+// For MPI and for stores that do not answer such queries.
+TEST(missing, node_peers_are_queried_after_a_failed_query) {
+  const auto calls = [](int rank) {
+    return report_unresponsive(rank, rank == 0 ? std::vector{2, 1} : std::vector{2});
+  };
   scenario setup{{{"a", 1}, {"a", 1}, {"b", 1}}, calls, {}};
   setup.is_store_mute = true;
   run_processes(setup, [](const local_ranks& local) {
@@ -276,22 +281,25 @@ TEST(missing, ranks_of_its_own_node_are_asked_behind_one_that_can_not_be) {
     EXPECT_NE(sum(local.ranks[0]), ISTHMUS_SUCCESS);
     const std::string text = test::last_error().message;
     EXPECT_EQ(failed_ranks(), std::vector{2}) << local.number << ": " << text;
-    EXPECT_NE(text.find("no word from rank 2, and no way to ask whether it waits"), std::string::npos) << text;
+    EXPECT_NE(text.find("rank 2 did not report, and the bootstrap cannot query whether it is also waiting"),
+              std::string::npos)
+        << text;
   });
 }
 
-// A failure holds sixteen numbers.
-TEST(missing, one_behind_sixteen_that_wait_is_found) {
+// A failure stores at most sixteen failed ranks.
+TEST(missing, missing_rank_after_sixteen_waiting_ones) {
   const auto calls = [](int rank) {
-    std::vector<int> others(17);
-    std::iota(others.begin(), others.end(), 1);
-    return report_unresponsive(rank, rank == 0 ? others : std::vector{0});
+    std::vector<int> other_ranks(17);
+    std::iota(other_ranks.begin(), other_ranks.end(), 1);
+    return report_unresponsive(rank, rank == 0 ? other_ranks : std::vector{0});
   };
   run_processes({{{"a", 1}, {"b", 16}, {"c", 1}}, calls, {}}, [](const local_ranks& local) {
     if (local.number == 2) return;
     test::run_on_each_rank(static_cast<int>(local.ranks.size()), [&](int index) {
       EXPECT_NE(sum(local.ranks[static_cast<std::size_t>(index)]), ISTHMUS_SUCCESS);
-      // Who hears of the cause too late on a busy machine names nobody; never rank 0, which waits as well.
+      // On a loaded machine, a rank that receives the root cause too late names no rank. Rank 0 is blocked and
+      // must never be named.
       if (local.number == 0 || !failed_ranks().empty()) {
         EXPECT_EQ(failed_ranks(), std::vector{17}) << local.first + index << ": " << test::last_error().message;
       }

@@ -1,4 +1,4 @@
-// A plug-in whose header is wrong in the one way that its definitions say. Written in C: plug-ins may be.
+// A plug-in with one defect, selected by macros. It is written in C, because plug-ins may be.
 #include <isthmus/backend.h>
 
 #ifndef MAGIC
@@ -32,7 +32,7 @@
 static isthmus_status create(const isthmus_backend_context* context, void** state) {
   *state = 0;
   return context->fail(context->runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, "plugin.c", 0,
-                       "it is for tests of the loader");
+                       "plugin.c: this plug-in only tests the loader");
 }
 static void destroy(void* state) { (void)state; }
 static const char* supports(void* state, const isthmus_operation* operation, const char* algorithm) {

@@ -1,4 +1,4 @@
-// Ranks that are killed, stopped and replaced: a process each, so that the test process itself has no threads.
+// Ranks that are killed, stopped and replaced. Each rank is a process, so that the test process has no threads.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,19 +24,21 @@ namespace shrink_test {
 
 using namespace std::chrono_literals;
 
-// What the processes of one test share.
+// State shared by the processes of one test.
 struct shared_state {
   static constexpr int max_ranks = 8;
   std::atomic<pid_t> pids[max_ranks]{};
-  std::atomic<int> ids{0};  // made so far
+  std::atomic<int> ids{0};  // ids created so far
   isthmus_unique_id id[64]{};
-  std::atomic<int> running{0};        // ranks that have done their first operation
-  std::atomic<int> step{0};           // of the test's own
-  std::atomic<bool> all_done{false};  // by the test: nobody dies any more
-  std::atomic<int> end{0};            // the step at which all ranks stop, once somebody knows it
+  std::atomic<int> running{0};        // ranks that have completed their first operation
+  std::atomic<int> step{0};           // progress of the test
+  std::atomic<bool> all_done{false};  // set by the test: no further rank is killed
+  std::atomic<int> end{0};            // the step at which all ranks stop; 0: not decided yet
 };
 
-inline shared_state& new_shared_state() { return *new (topology::map_shared(sizeof(shared_state))) shared_state; }
+inline shared_state& new_shared_state() {
+  return *new (topology::map_shared(sizeof(shared_state))) shared_state;
+}
 
 template <typename Condition>
 bool wait_until(Condition&& condition, std::chrono::seconds max_wait = 60s) {
@@ -48,7 +50,7 @@ bool wait_until(Condition&& condition, std::chrono::seconds max_wait = 60s) {
   return true;
 }
 
-// The n-th id of a test; whoever `makes` it is the process that its store lives in.
+// The n-th id of a test. The process that creates it serves its store.
 inline isthmus_unique_id share_id(shared_state& shared, int n, bool is_creator) {
   if (is_creator) {
     EXPECT_EQ(isthmus_unique_id_create(nullptr, &shared.id[n]), ISTHMUS_SUCCESS);
@@ -69,14 +71,16 @@ inline isthmus_communicator create(shared_state& shared, int n, int rank, int si
   return result;
 }
 
-// What rank `of` (its number in the first communicator) contributes at element i of operation `step`.
+// The contribution of a rank to element i of operation `step`. Ranks are numbered by their rank
+// in the first communicator.
 inline std::int64_t value(int rank_number, int step, std::uint64_t i) {
-  std::uint64_t x = (static_cast<std::uint64_t>(rank_number) << 40) ^ (static_cast<std::uint64_t>(step) << 20) ^ i;
+  std::uint64_t x =
+      (static_cast<std::uint64_t>(rank_number) << 40) ^ (static_cast<std::uint64_t>(step) << 20) ^ i;
   x = (x + 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
   return static_cast<std::int64_t>((x ^ x >> 31) & 0xffffff);
 }
 
-// One rank in a communicator whose ranks are `members`, by the numbers that they had at first.
+// One rank of a communicator. `members` are its ranks, by their numbers in the first communicator.
 class test_rank {
  public:
   test_rank(isthmus_communicator communicator, std::vector<int> members)
@@ -91,7 +95,8 @@ class test_rank {
   const std::vector<int>& members() const { return m_members; }
   int rank() const { return m_rank; }
 
-  // The operation `step`, one of several kinds and sizes; checked against what the members must have sent.
+  // Runs operation `step`, of varying kind and size, and checks the result against the
+  // contributions of all members.
   isthmus_status run(int step) {
     const auto kind = static_cast<unsigned>(value(99, step, 0)) % 4;
     const std::uint64_t count = kind == 3 ? 40000 : 1 + static_cast<std::uint64_t>(value(99, step, 1)) % 3000;
@@ -119,11 +124,12 @@ class test_rank {
     }
   }
 
-  // Where all can go on: some may have finished an operation in which others failed. -1 on failure.
+  // The step at which all ranks can continue: some may have completed an operation that failed on
+  // others. -1 on failure.
   int min_step(int step) {
-    std::int64_t mine = step, all = -1;
+    std::int64_t local_value = step, all = -1;
     const isthmus_status status =
-        isthmus_allreduce(&mine, &all, 1, ISTHMUS_INT64, ISTHMUS_MIN, m_communicator, nullptr);
+        isthmus_allreduce(&local_value, &all, 1, ISTHMUS_INT64, ISTHMUS_MIN, m_communicator, nullptr);
     return status == ISTHMUS_SUCCESS ? static_cast<int>(all) : -1;
   }
 
@@ -131,7 +137,7 @@ class test_rank {
     return isthmus_communicator_shrink(m_communicator, wait_s, &result);
   }
 
-  // The first numbers of the ranks of a communicator that was made from this one.
+  // The numbers of the ranks of a communicator that was created from this one.
   std::vector<int> members_of(isthmus_communicator subcommunicator) const {
     int size = 0;
     EXPECT_EQ(isthmus_communicator_size(subcommunicator, &size), ISTHMUS_SUCCESS);
@@ -178,7 +184,7 @@ inline std::vector<int> all_ranks(int size) {
   return numbers;
 }
 
-// Processes of one test; `body` runs in a new one, and what it expects is counted there.
+// The processes of one test. Expectations that fail in `body` make its process fail.
 class rank_processes {
  public:
   explicit rank_processes(shared_state& shared) : m_shared(shared) {}
@@ -191,13 +197,14 @@ class rank_processes {
       return test->result()->Failed() ? 1 : 0;
     });
   }
-  // All that are not `lost` must have ended well.
-  void join(const std::vector<int>& lost) {
+  // All processes except `lost` must have succeeded.
+  void join(const std::vector<int>& lost_ranks) {
     for (const auto& exit_report : m_children.join()) {
-      if (std::find(lost.begin(), lost.end(), exit_report.process) == lost.end()) {
+      if (std::find(lost_ranks.begin(), lost_ranks.end(), exit_report.process) == lost_ranks.end()) {
         EXPECT_EQ(exit_report.failures(), 0) << "rank " << exit_report.process;
       } else {
-        EXPECT_TRUE(WIFSIGNALED(exit_report.status)) << "rank " << exit_report.process << " was to be killed";
+        EXPECT_TRUE(WIFSIGNALED(exit_report.status))
+            << "rank " << exit_report.process << " must have been killed";
       }
     }
   }

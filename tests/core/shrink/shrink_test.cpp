@@ -1,4 +1,5 @@
-// After a failure the survivors shrink and go on with right results, whoever died, and when.
+// Shrink: after a failure, the survivors continue with correct results, whichever rank was
+// lost at whatever time.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -13,9 +14,9 @@ namespace {
 
 using namespace shrink_test;
 
-constexpr int steps = 60;  // after the last failure
+constexpr int steps = 60;  // steps after the last failure
 
-// Runs operations; after each failure shrinks and goes on, until all has gone well for long enough.
+// Runs operations and shrinks after each failure, until enough operations succeed in a row.
 std::vector<int> run_and_shrink(
     shared_state& shared, int rank, int size, const std::function<void()>& on_failure = [] {}) {
   auto current = std::make_unique<test_rank>(create(shared, 0, rank, size), all_ranks(size));
@@ -24,12 +25,12 @@ std::vector<int> run_and_shrink(
       if (step == 0) ++shared.running;
       int unknown = 0;
       if (shared.all_done)
-        shared.end.compare_exchange_strong(unknown, step + steps);  // no rank is so far ahead
+        shared.end.compare_exchange_strong(unknown, step + steps);  // no rank is that far ahead
       continue;
     }
     on_failure();
     int agreed_step = -1;
-    while (agreed_step < 0) {  // whoever dies now is in the new communicator, too
+    while (agreed_step < 0) {  // a rank that dies now is also in the new communicator
       isthmus_communicator result = nullptr;
       const isthmus_status status = current->shrink(20, result);
       EXPECT_EQ(status, ISTHMUS_SUCCESS) << "rank " << rank << ": " << topology::last_error().message;
@@ -43,7 +44,7 @@ std::vector<int> run_and_shrink(
   return current->members();
 }
 
-// Kills the victims at random moments while all ranks are at work.
+// Kills the victims at random times while all ranks run operations.
 void run_case(int size, const std::vector<int>& victims, unsigned seed, std::chrono::milliseconds max_delay) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   shared_state& shared = new_shared_state();
@@ -63,8 +64,9 @@ void run_case(int size, const std::vector<int>& victims, unsigned seed, std::chr
   ranks.join(victims);
 }
 
-// Rank `rank` of a communicator that was made from `from` by a shrink; its members are as expected.
-std::unique_ptr<test_rank> expect_shrunk(const test_rank& parent, double wait_s, const std::vector<int>& expected) {
+// Shrinks the parent and checks the members of the new communicator.
+std::unique_ptr<test_rank> expect_shrunk(const test_rank& parent, double wait_s,
+                                         const std::vector<int>& expected) {
   isthmus_communicator result = nullptr;
   EXPECT_EQ(parent.shrink(wait_s, result), ISTHMUS_SUCCESS) << topology::last_error().message;
   if (result == nullptr) return nullptr;
@@ -77,7 +79,7 @@ std::size_t open_descriptors() {
   return static_cast<std::size_t>(std::distance(begin(all), end(all)));
 }
 
-// Sanitizers keep what was freed.
+// Sanitizers keep freed memory.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool checks_memory = false;
 #else
@@ -92,19 +94,19 @@ long resident_pages() {
 
 }  // namespace
 
-// Rank 0 holds the store; the others find each other over that of the lowest that is left.
-TEST(shrink, whoever_dies_the_others_go_on) {
+// Rank 0 serves the store. Without it, the survivors connect through the store of their lowest rank.
+TEST(shrink, survivors_continue_without_any_one_rank) {
   for (int victim = 0; victim < 4; ++victim) run_case(4, {victim}, static_cast<unsigned>(victim), 0ms);
 }
 
-TEST(shrink, two_die_at_once_or_one_after_the_other) {
+TEST(shrink, survivors_continue_without_two_ranks) {
   run_case(5, {0, 3}, 1, 0ms);
   run_case(5, {4, 2}, 2, 0ms);
-  run_case(4, {0, 1}, 3, 400ms);  // the second one while, or after, it takes the store's place
+  run_case(4, {0, 1}, 3, 400ms);  // the second dies while or after it takes over the store
   run_case(4, {1, 2}, 4, 400ms);
 }
 
-TEST(shrink, one_more_dies_while_they_shrink) {
+TEST(shrink, tolerates_a_death_during_shrink) {
   for (unsigned seed = 0; seed < 6; ++seed) {
     SCOPED_TRACE(seed);
     const int size = 4, first_victim = static_cast<int>(seed % 4),
@@ -128,15 +130,17 @@ TEST(shrink, one_more_dies_while_they_shrink) {
       });
     ASSERT_TRUE(wait_until([&] { return shared.running == size; }));
     kill(shared.pids[first_victim], SIGKILL);
-    ASSERT_TRUE(wait_until(
-        [&] { return isthmus::read_process_state(shared.pids[late_victim]) == isthmus::process_state::exited; }));
+    ASSERT_TRUE(wait_until([&] {
+      return isthmus::read_process_state(shared.pids[late_victim]) == isthmus::process_state::exited;
+    }));
     shared.all_done = true;
     ranks.join({first_victim, late_victim});
   }
 }
 
-// The stopped one wakes up and finds that it is out. What it would write into others' memory: shm_write_gate_test.
-TEST(shrink, a_stopped_rank_is_left_out_and_told) {
+// The stopped rank resumes and is excluded. Its writes into the memory of others are tested by the
+// fence test of shm.
+TEST(shrink, excludes_and_notifies_a_stopped_rank) {
   for (const int stopped : {2, 0}) {
     SCOPED_TRACE(stopped);
     shared_state& shared = new_shared_state();
@@ -145,27 +149,28 @@ TEST(shrink, a_stopped_rank_is_left_out_and_told) {
     std::erase(survivors, stopped);
     for (int rank = 0; rank < 3; ++rank)
       ranks.start(rank, [&, rank] {
-        test_rank before(create(shared, 0, rank, 3, 2), all_ranks(3));
-        ASSERT_EQ(before.run(0), ISTHMUS_SUCCESS);
+        test_rank old_rank(create(shared, 0, rank, 3, 2), all_ranks(3));
+        ASSERT_EQ(old_rank.run(0), ISTHMUS_SUCCESS);
         ++shared.running;
         ASSERT_TRUE(wait_until([&] { return shared.step == 1; }));
         int step = 1;
-        while (before.run(step) == ISTHMUS_SUCCESS) ++step;
+        while (old_rank.run(step) == ISTHMUS_SUCCESS) ++step;
         if (rank == stopped) {
           isthmus_communicator result = nullptr;
-          EXPECT_NE(before.shrink(1, result), ISTHMUS_SUCCESS);
+          EXPECT_NE(old_rank.shrink(1, result), ISTHMUS_SUCCESS);
           const std::string message = topology::last_error().message;
-          EXPECT_TRUE(message.find("gone on without rank") != std::string::npos ||
-                      message.find("may go on without rank") != std::string::npos)
+          EXPECT_TRUE(message.find("continued without rank") != std::string::npos ||
+                      message.find("may continue without rank") != std::string::npos)
               << message;
           EXPECT_EQ(result, nullptr);
           return;
         }
-        const auto after = expect_shrunk(before, 1, survivors);
+        const auto after = expect_shrunk(old_rank, 1, survivors);
         ASSERT_NE(after, nullptr);
-        for (int i = 0; i < 20; ++i) EXPECT_EQ(after->run(i), ISTHMUS_SUCCESS) << topology::last_error().message;
+        for (int i = 0; i < 20; ++i)
+          EXPECT_EQ(after->run(i), ISTHMUS_SUCCESS) << topology::last_error().message;
         ++shared.running;
-        EXPECT_TRUE(wait_until([&] { return shared.step == 2; }));  // keeps the store
+        EXPECT_TRUE(wait_until([&] { return shared.step == 2; }));  // this process serves the store
       });
     ASSERT_TRUE(wait_until([&] { return shared.running == 3; }));
     kill(shared.pids[stopped], SIGSTOP);
@@ -179,8 +184,9 @@ TEST(shrink, a_stopped_rank_is_left_out_and_told) {
   }
 }
 
-// Two of three meet again with a new one, over and over; nothing is left behind by the communicators before.
-TEST(shrink, and_grow_again_twenty_times) {
+// Two of three ranks repeatedly form a communicator with a new third rank. Earlier
+// communicators must leak nothing.
+TEST(shrink, alternates_with_growth_without_leaks) {
   constexpr int rounds = 20;
   shared_state& shared = new_shared_state();
   rank_processes ranks(shared);
@@ -193,7 +199,7 @@ TEST(shrink, and_grow_again_twenty_times) {
       current.reset();
       for (int step = 0; step < 5; ++step)
         ASSERT_EQ(regrown->run(step), ISTHMUS_SUCCESS) << topology::last_error().message;
-      if (rank == 0) ++shared.step;  // the newcomer may go
+      if (rank == 0) ++shared.step;  // the newcomer may exit
       for (int step = 5; regrown->run(step) == ISTHMUS_SUCCESS;) ++step;
       current = expect_shrunk(*regrown, 20, {0, 1});
       ASSERT_NE(current, nullptr);
@@ -201,7 +207,7 @@ TEST(shrink, and_grow_again_twenty_times) {
       if (round == 4) descriptors = open_descriptors(), pages = resident_pages();
     }
     EXPECT_LE(open_descriptors(),
-              descriptors + 2);  // a store whose last guest has just left may still be there
+              descriptors + 2);  // a store may outlive its last client for a short time
     if (checks_memory) {
       EXPECT_LE(resident_pages(), pages + pages / 10);
     }
@@ -209,8 +215,8 @@ TEST(shrink, and_grow_again_twenty_times) {
   for (int rank = 0; rank < 2; ++rank) ranks.start(rank, [&, rank] { run_rounds(rank); });
   for (int round = 0; round < rounds; ++round) {
     ranks.start(2, [&, round] {
-      test_rank newcomer(create(shared, round, 2, 3), all_ranks(3));
-      for (int step = 0; step < 5; ++step) EXPECT_EQ(newcomer.run(step), ISTHMUS_SUCCESS);
+      test_rank new_rank(create(shared, round, 2, 3), all_ranks(3));
+      for (int step = 0; step < 5; ++step) EXPECT_EQ(new_rank.run(step), ISTHMUS_SUCCESS);
       kill(getpid(), SIGKILL);
     });
     ASSERT_TRUE(wait_until([&] { return shared.step > round; }));
@@ -218,89 +224,90 @@ TEST(shrink, and_grow_again_twenty_times) {
   ranks.join({2});
 }
 
-// Who can't know whether the others go on must not go on itself.
-TEST(shrink, too_few_are_refused_until_the_others_come) {
+// A rank that does not know whether the others continue must not continue alone.
+TEST(shrink, fails_until_a_majority_participates) {
   shared_state& shared = new_shared_state();
   rank_processes ranks(shared);
   for (int rank = 0; rank < 2; ++rank)
     ranks.start(rank, [&, rank] {
-      test_rank before(create(shared, 0, rank, 2), all_ranks(2));
+      test_rank old_rank(create(shared, 0, rank, 2), all_ranks(2));
       if (rank == 1) {
         isthmus_communicator result = nullptr;
-        EXPECT_EQ(before.shrink(0.2, result), ISTHMUS_ERROR_TIMEOUT);
+        EXPECT_EQ(old_rank.shrink(0.2, result), ISTHMUS_ERROR_TIMEOUT);
         const std::string message = topology::last_error().message;
-        EXPECT_NE(message.find("nobody knows whether rank 0 exited"), std::string::npos) << message;
+        EXPECT_NE(message.find("it is unknown whether rank 0 exited"), std::string::npos) << message;
         shared.step = 1;
       }
       ASSERT_TRUE(wait_until([&] { return shared.step == 1; }));
-      const auto after = expect_shrunk(before, 20, {0, 1});
+      const auto after = expect_shrunk(old_rank, 20, {0, 1});
       ASSERT_NE(after, nullptr);
       EXPECT_EQ(after->run(0), ISTHMUS_SUCCESS) << topology::last_error().message;
     });
   ranks.join({});
 }
 
-TEST(shrink, of_healthy_ranks_some_of_which_leave) {
+TEST(shrink, excludes_healthy_ranks_that_exit) {
   shared_state& shared = new_shared_state();
   rank_processes ranks(shared);
   for (int rank = 0; rank < 3; ++rank)
     ranks.start(rank, [&, rank] {
-      test_rank before(create(shared, 0, rank, 3), all_ranks(3));
-      EXPECT_EQ(before.run(0), ISTHMUS_SUCCESS);
-      ++shared.running;  // who shrinks ends what others are still in
+      test_rank old_rank(create(shared, 0, rank, 3), all_ranks(3));
+      EXPECT_EQ(old_rank.run(0), ISTHMUS_SUCCESS);
+      ++shared.running;  // a shrink aborts operations that others still run
       ASSERT_TRUE(wait_until([&] { return shared.running == 3; }));
       if (rank == 1) return;
-      const auto after = expect_shrunk(before, 20, {0, 2});
+      const auto after = expect_shrunk(old_rank, 20, {0, 2});
       ASSERT_NE(after, nullptr);
       EXPECT_EQ(after->run(0), ISTHMUS_SUCCESS) << topology::last_error().message;
-      EXPECT_EQ(before.run(1), ISTHMUS_ERROR_ABORTED) << "the parent is over";
+      EXPECT_EQ(old_rank.run(1), ISTHMUS_ERROR_ABORTED) << "shrink aborts the parent";
       int none = 0;
-      EXPECT_EQ(isthmus_communicator_parent_rank(before.native(), 0, &none), ISTHMUS_SUCCESS);
+      EXPECT_EQ(isthmus_communicator_parent_rank(old_rank.native(), 0, &none), ISTHMUS_SUCCESS);
       EXPECT_EQ(none, -1);
     });
   ranks.join({});
 }
 
-TEST(shrink, from_one_thread_in_a_group) {
+TEST(shrink, works_in_a_group_of_one_thread) {
   shared_state& shared = new_shared_state();
   rank_processes ranks(shared);
   ranks.start(0, [&] {
     constexpr int n = 3;
     const isthmus_device devices[n]{};
-    isthmus_communicator before[n], after[n]{};
-    ASSERT_EQ(isthmus_communicator_create_all(n, devices, nullptr, before), ISTHMUS_SUCCESS);
-    ASSERT_EQ(isthmus_communicator_abort(before[1]), ISTHMUS_SUCCESS);
+    isthmus_communicator parents[n], after[n]{};
+    ASSERT_EQ(isthmus_communicator_create_all(n, devices, nullptr, parents), ISTHMUS_SUCCESS);
+    ASSERT_EQ(isthmus_communicator_abort(parents[1]), ISTHMUS_SUCCESS);
     ASSERT_EQ(isthmus_group_start(), ISTHMUS_SUCCESS);
     for (int rank = 0; rank < n; ++rank)
-      EXPECT_EQ(isthmus_communicator_shrink(before[rank], 0, &after[rank]), ISTHMUS_SUCCESS);
+      EXPECT_EQ(isthmus_communicator_shrink(parents[rank], 0, &after[rank]), ISTHMUS_SUCCESS);
     ASSERT_EQ(isthmus_group_end(), ISTHMUS_SUCCESS) << topology::last_error().message;
-    std::int64_t mine = 1, sums[n]{};
+    std::int64_t local_value = 1, sums[n]{};
     ASSERT_EQ(isthmus_group_start(), ISTHMUS_SUCCESS);
     for (int rank = 0; rank < n; ++rank)
-      EXPECT_EQ(isthmus_allreduce(&mine, &sums[rank], 1, ISTHMUS_INT64, ISTHMUS_SUM, after[rank], nullptr),
-                ISTHMUS_SUCCESS);
+      EXPECT_EQ(
+          isthmus_allreduce(&local_value, &sums[rank], 1, ISTHMUS_INT64, ISTHMUS_SUM, after[rank], nullptr),
+          ISTHMUS_SUCCESS);
     ASSERT_EQ(isthmus_group_end(), ISTHMUS_SUCCESS) << topology::last_error().message;
     for (int rank = 0; rank < n; ++rank) {
       EXPECT_EQ(sums[rank], n);
-      isthmus_communicator_destroy(before[rank]);
+      isthmus_communicator_destroy(parents[rank]);
       isthmus_communicator_destroy(after[rank]);
     }
   });
   ranks.join({});
 }
 
-TEST(shrink, bad_arguments) {
+TEST(shrink, rejects_invalid_arguments) {
   shared_state& shared = new_shared_state();
   rank_processes ranks(shared);
   ranks.start(0, [&] {
     const test_rank alone(create(shared, 0, 0, 1), all_ranks(1));
     isthmus_communicator result = nullptr;
-    int before = 0;
+    int old_rank = 0;
     for (const double wait_s : {-1.0, 1e10, std::nan("")})
       EXPECT_EQ(alone.shrink(wait_s, result), ISTHMUS_ERROR_INVALID_ARGUMENT);
     EXPECT_EQ(isthmus_communicator_shrink(alone.native(), 0, nullptr), ISTHMUS_ERROR_INVALID_ARGUMENT);
     EXPECT_EQ(isthmus_communicator_shrink(nullptr, 0, &result), ISTHMUS_ERROR_INVALID_USAGE);
-    EXPECT_EQ(isthmus_communicator_parent_rank(alone.native(), 1, &before), ISTHMUS_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(isthmus_communicator_parent_rank(alone.native(), 1, &old_rank), ISTHMUS_ERROR_INVALID_ARGUMENT);
     EXPECT_EQ(isthmus_communicator_parent_rank(alone.native(), 0, nullptr), ISTHMUS_ERROR_INVALID_ARGUMENT);
     const auto after = expect_shrunk(alone, 0, {0});
     ASSERT_NE(after, nullptr);

@@ -1,5 +1,5 @@
-// The stand-in that this process's Level Zero loader has loaded.
-#pragma only_instance
+// Controls the stand-in driver that the Level Zero loader of this process has loaded.
+#pragma once
 
 #include <dlfcn.h>
 
@@ -19,7 +19,9 @@ Function* find(const char* name) {
 }
 
 inline std::uint64_t calls(const char* name) { return find<standin_calls_function>("standin_calls")(name); }
-inline void set_peers(bool can_access) { find<standin_set_peers_function>("standin_set_peers")(can_access ? 1 : 0); }
+inline void set_peers(bool can_access) {
+  find<standin_set_peers_function>("standin_set_peers")(can_access ? 1 : 0);
+}
 inline void hold(bool is_held) { find<standin_hold_function>("standin_hold")(is_held ? 1 : 0); }
 inline int live() { return find<standin_live_function>("standin_live")(); }
 

@@ -1,5 +1,5 @@
-// Level Zero's device driver through the real loader and its validation layer, over a stand-in driver on host
-// memory: which native calls are made, with what, and in which order their effects come.
+// Tests the Level Zero device driver with the real loader, its validation layer and a stand-in driver on host
+// memory: which native calls are made, with which arguments, and in which order they take effect.
 #include <gmock/gmock.h>
 #include <isthmus/memory.h>
 #include <level_zero/ze_api.h>
@@ -34,7 +34,7 @@ class level_zero : public testing::Test {
   void TearDown() override {
     standin_control::set_peers(true);
     standin_control::hold(false);
-    EXPECT_EQ(standin_control::live(), m_live) << "native objects were left behind";
+    EXPECT_EQ(standin_control::live(), m_live) << "native objects were leaked";
   }
 
   level_zero_driver& native() { return static_cast<level_zero_driver&>(*m_driver); }
@@ -54,7 +54,7 @@ class level_zero : public testing::Test {
   int m_live = 0;
 };
 
-// A stream that goes with its scope.
+// A stream that is destroyed with its scope.
 struct stream {
   stream(device_driver& owner, int ordinal, stream_priority priority = stream_priority::normal)
       : driver(owner), device(ordinal), native(owner.create_stream(ordinal, priority)) {}
@@ -67,15 +67,15 @@ struct stream {
   native_stream native;
 };
 
-TEST_F(level_zero, the_validation_layer_is_on) {
-  // What breaks a rule of the API does not get through to the driver.
+TEST_F(level_zero, validation_layer_is_enabled) {
+  // The layer rejects invalid calls, so they must not reach the driver.
   void* loader = dlopen("libze_loader.so.1", RTLD_NOW | RTLD_NOLOAD);
   ASSERT_NE(loader, nullptr);
   const auto free = reinterpret_cast<decltype(&zeMemFree)>(dlsym(loader, "zeMemFree"));
-  const std::uint64_t before = calls("zeMemFree");
+  const std::uint64_t initial_calls = calls("zeMemFree");
   auto* const context = static_cast<ze_context_handle_t>(native().native_context(0));
   EXPECT_EQ(free(context, nullptr), ZE_RESULT_ERROR_INVALID_NULL_POINTER);
-  EXPECT_EQ(calls("zeMemFree"), before);
+  EXPECT_EQ(calls("zeMemFree"), initial_calls);
   dlclose(loader);
 }
 
@@ -101,14 +101,14 @@ TEST_F(level_zero, memory_belongs_to_its_device) {
   EXPECT_EQ(m_driver->owner_of(block), -1);
 }
 
-TEST_F(level_zero, relaxed_limits_are_asked_for_where_they_are_needed) {
+TEST_F(level_zero, large_blocks_request_relaxed_limits) {
   void* usual = m_driver->allocate(0, standin_max_block_bytes);
   void* large = m_driver->allocate(0, standin_max_block_bytes + 1);
   m_driver->free(0, usual);
   m_driver->free(0, large);
 }
 
-TEST_F(level_zero, exhaustion_is_told_from_other_failures) {
+TEST_F(level_zero, out_of_memory_differs_from_other_failures) {
   const std::string message =
       error_of(ISTHMUS_ERROR_OUT_OF_MEMORY, [&] { m_driver->allocate(0, standin_memory_bytes + 1); });
   EXPECT_THAT(message,
@@ -123,7 +123,7 @@ TEST_F(level_zero, exhaustion_is_told_from_other_failures) {
   }
 }
 
-TEST_F(level_zero, streams_are_lists_of_the_copy_engine) {
+TEST_F(level_zero, streams_are_command_lists_of_the_copy_engine) {
   const std::uint64_t copy = calls("copy engine"), compute = calls("compute engine"),
                       high = calls("high priority");
   {
@@ -137,10 +137,10 @@ TEST_F(level_zero, streams_are_lists_of_the_copy_engine) {
   EXPECT_EQ(calls("high priority"), high + 1);
 }
 
-TEST_F(level_zero, work_of_one_stream_keeps_its_order) {
+TEST_F(level_zero, work_on_one_stream_is_ordered) {
   auto* data = static_cast<unsigned char*>(m_driver->allocate(0, 4096));
   stream work(*m_driver, 0);
-  // Each step needs the one before; the stand-in runs what no barrier separates in reverse.
+  // Each step depends on the previous one. The stand-in runs commands between two barriers in reverse.
   m_driver->fill(0, data, 1, 4096, work.native);
   m_driver->fill(0, data, 2, 1024, work.native);
   const device_copy up{data + 1024, data, 1024};
@@ -161,27 +161,27 @@ TEST_F(level_zero, work_of_one_stream_keeps_its_order) {
   m_driver->free(0, data);
 }
 
-TEST_F(level_zero, nothing_is_appended_for_nothing) {
+TEST_F(level_zero, empty_work_appends_no_commands) {
   stream work(*m_driver, 0);
-  const std::uint64_t before = calls("zeCommandListAppendBarrier");
+  const std::uint64_t initial_calls = calls("zeCommandListAppendBarrier");
   const device_copy empty{nullptr, nullptr, 0};
   m_driver->copy(0, {&empty, 1}, work.native);
   m_driver->copy(0, {}, work.native);
   m_driver->fill(0, nullptr, 0, 0, work.native);
-  EXPECT_EQ(calls("zeCommandListAppendBarrier"), before);
+  EXPECT_EQ(calls("zeCommandListAppendBarrier"), initial_calls);
 }
 
-TEST_F(level_zero, events_order_streams_of_two_devices) {
+TEST_F(level_zero, events_order_streams_across_devices) {
   auto* data = static_cast<unsigned char*>(m_driver->allocate(0, 1 << 16));
   stream producer(*m_driver, 0), consumer(*m_driver, 1);
   native_event ready = m_driver->create_event(0);
   EXPECT_TRUE(m_driver->is_done(ready)) << "never recorded";
-  for (unsigned char round = 1; round <= 200; ++round) {  // more than an event has native ones
+  for (unsigned char round = 1; round <= 200; ++round) {  // more rounds than an event has native events
     standin_control::hold(true);
     m_driver->fill(0, data, round, 256, producer.native);
     m_driver->record(0, ready, producer.native);
     EXPECT_FALSE(m_driver->is_done(ready));
-    // The consumer's list may run first, and would then copy the round before.
+    // The consumer's list may run first; without the wait it would copy the data of the previous round.
     m_driver->wait(1, consumer.native, ready);
     const device_copy take{data + 256L * (round % 100 + 1), data, 256};
     m_driver->copy(1, {&take, 1}, consumer.native);
@@ -194,7 +194,7 @@ TEST_F(level_zero, events_order_streams_of_two_devices) {
   m_driver->free(0, data);
 }
 
-TEST_F(level_zero, too_many_records_are_an_error_and_no_hang) {
+TEST_F(level_zero, too_many_records_are_an_error) {
   stream work(*m_driver, 0);
   native_event event = m_driver->create_event(0);
   standin_control::hold(true);
@@ -202,13 +202,13 @@ TEST_F(level_zero, too_many_records_are_an_error_and_no_hang) {
                        [&] {
                          for (int i = 0; i < 65; ++i) m_driver->record(0, event, work.native);
                        }),
-              HasSubstr("recorded 64 times before the first was reached"));
+              HasSubstr("recorded 64 times before the first record completed"));
   standin_control::hold(false);
   work.synchronize();
   m_driver->destroy_event(event);
 }
 
-TEST_F(level_zero, words_are_written_behind_earlier_work) {
+TEST_F(level_zero, words_are_written_after_earlier_work) {
   auto* words = static_cast<std::uint32_t*>(m_driver->allocate(0, 64));
   stream work(*m_driver, 0);
   m_driver->fill(0, words, 0xee, 64, work.native);
@@ -220,21 +220,21 @@ TEST_F(level_zero, words_are_written_behind_earlier_work) {
   m_driver->free(0, words);
 }
 
-TEST_F(level_zero, what_has_no_image_says_so) {
+TEST_F(level_zero, unsupported_functions_report_errors) {
   stream work(*m_driver, 0);
   std::uint32_t word = 0;
   EXPECT_THAT(error_of(ISTHMUS_ERROR_UNSUPPORTED, [&] { m_driver->wait_word(0, &word, 1, work.native); }),
-              HasSubstr("a stream can't wait for a word of memory"));
+              HasSubstr("stream cannot wait for a word of memory"));
   EXPECT_THAT(error_of(ISTHMUS_ERROR_UNSUPPORTED, [&] { m_driver->memory_info(0); }), HasSubstr("free memory"));
-  EXPECT_THAT(
-      error_of(ISTHMUS_ERROR_UNSUPPORTED, [&] { m_driver->allocate_shared(0, 10, sharing_method::descriptor); }),
-      HasSubstr("shared by interprocess handles"));
+  EXPECT_THAT(error_of(ISTHMUS_ERROR_UNSUPPORTED,
+                       [&] { m_driver->allocate_shared(0, 10, sharing_method::descriptor); }),
+              HasSubstr("shared by interprocess handles"));
   EXPECT_FALSE(m_driver->is_capturing(0, work.native));
   EXPECT_THAT(error_of(ISTHMUS_ERROR_INVALID_ARGUMENT, [&] { m_driver->synchronize(0, nullptr); }),
               HasSubstr("no default stream"));
 }
 
-TEST_F(level_zero, peers_are_asked_for_never_assumed) {
+TEST_F(level_zero, peer_access_is_queried) {
   void* block = m_driver->allocate_shared(0, 1000);
   m_driver->allow_access(block, 1);
   standin_control::set_peers(false);
@@ -242,23 +242,23 @@ TEST_F(level_zero, peers_are_asked_for_never_assumed) {
   EXPECT_FALSE(m_driver->can_access_peer(0, 1));
   EXPECT_TRUE(m_driver->can_access_peer(1, 1));
   EXPECT_THAT(error_of(ISTHMUS_ERROR_UNSUPPORTED, [&] { m_driver->enable_peer(0, 1); }),
-              HasSubstr("device 0 can't access device 1"));
+              HasSubstr("device 0 cannot access device 1"));
   EXPECT_THAT(error_of(ISTHMUS_ERROR_UNSUPPORTED, [&] { m_driver->allow_access(block, 1); }),
-              HasSubstr("device 1 can't access device 0"));
+              HasSubstr("device 1 cannot access device 0"));
   EXPECT_EQ(calls("zeContextMakeMemoryResident"), resident);
   m_driver->free_shared(0, block);
 }
 
-TEST_F(level_zero, shared_blocks_start_as_zeros_and_are_freed_once) {
+TEST_F(level_zero, shared_blocks_are_zero_and_freed_once) {
   auto* data = static_cast<unsigned char*>(m_driver->allocate_shared(1, 100));
   for (std::uint64_t i = 0; i < m_driver->granularity(1); ++i) ASSERT_EQ(data[i], 0);
   error_of(ISTHMUS_ERROR_INVALID_ARGUMENT, [&] { m_driver->free_shared(0, data); });
   m_driver->free_shared(1, data);
   EXPECT_THAT(error_of(ISTHMUS_ERROR_INVALID_ARGUMENT, [&] { m_driver->free_shared(1, data); }),
-              HasSubstr("is no shared block of level_zero:1"));
+              HasSubstr("is not a shared block of level_zero:1"));
 }
 
-TEST_F(level_zero, a_handle_maps_in_the_same_process) {
+TEST_F(level_zero, handle_can_be_mapped_in_the_same_process) {
   auto* data = static_cast<unsigned char*>(m_driver->allocate_shared(0, 1000));
   auto* again = static_cast<unsigned char*>(m_driver->import_shared(1, m_driver->export_shared(data)));
   EXPECT_NE(again, data);
@@ -269,58 +269,59 @@ TEST_F(level_zero, a_handle_maps_in_the_same_process) {
   m_driver->free_shared(0, data);
 }
 
-TEST_F(level_zero, a_handle_maps_in_another_process) {
+TEST_F(level_zero, handle_can_be_mapped_in_another_process) {
   constexpr unsigned bytes = 5000;
   auto* data = static_cast<unsigned char*>(m_driver->allocate_shared(0, bytes));
   for (unsigned i = 0; i < bytes; ++i) data[i] = static_cast<unsigned char>(i % 251);
   std::string hex;
-  for (const std::byte one : m_driver->export_shared(data).bytes)
-    hex += fmt::format("{:02x}", static_cast<unsigned>(one));
+  for (const std::byte value : m_driver->export_shared(data).bytes)
+    hex += fmt::format("{:02x}", static_cast<unsigned>(value));
   EXPECT_EQ(std::system((std::string(LEVEL_ZERO_PEER) + " " + hex + " " + std::to_string(bytes)).c_str()), 0);
   for (unsigned i = 0; i < bytes; ++i) ASSERT_EQ(data[i], i % 251 + 1);
   m_driver->free_shared(0, data);
 }
 
-// ---- plain memory, by UMF's provider and by the driver --------------------------------------------------
+// ---- plain memory from UMF's provider and from the driver -----------------------------------------------
 
 class level_zero_memory : public level_zero, public testing::WithParamInterface<const char*> {
  protected:
-  device_memory m_memory{first, {{GetParam()}, "the test", true, 1 << 20, 8 << 20}, sources_of(first, nullptr)};
+  device_memory m_memory{
+      first, {{GetParam()}, "the test", true, 1 << 20, 8 << 20}, make_source_opener(first, nullptr)};
 };
 
-TEST_P(level_zero_memory, blocks_come_from_the_driver_and_go_back) {
-  m_memory.free(m_memory.allocate(1000, true));  // UMF makes a block of its own when it starts
-  const std::uint64_t before = calls("zeMemAllocDevice");
+TEST_P(level_zero_memory, blocks_come_from_the_driver) {
+  m_memory.free(m_memory.allocate(1000, true));  // UMF allocates a block for itself at its first use
+  const std::uint64_t initial_calls = calls("zeMemAllocDevice");
   void* small = m_memory.allocate(1000, false);
   void* large = m_memory.allocate(standin_max_block_bytes + 1000, false);
-  EXPECT_EQ(calls("zeMemAllocDevice"), before + 2);
+  EXPECT_EQ(calls("zeMemAllocDevice"), initial_calls + 2);
   EXPECT_EQ(m_driver->owner_of(small), 0);
   EXPECT_EQ(m_driver->owner_of(large), 0);
-  std::vector<void*> more;
-  for (int i = 0; i < 100; ++i) more.push_back(m_memory.allocate(1000, false));
-  EXPECT_EQ(calls("zeMemAllocDevice"), before + 2) << "a pool's blocks are parts of what it has";
-  for (void* block : more) m_memory.free(block);
+  std::vector<void*> blocks;
+  for (int i = 0; i < 100; ++i) blocks.push_back(m_memory.allocate(1000, false));
+  EXPECT_EQ(calls("zeMemAllocDevice"), initial_calls + 2) << "pooled blocks must reuse memory of the pool";
+  for (void* block : blocks) m_memory.free(block);
   m_memory.free(small);
   m_memory.free(large);
   m_memory.trim();
 }
 
-TEST_P(level_zero_memory, exhaustion_has_the_native_code) {
+TEST_P(level_zero_memory, out_of_memory_has_the_native_code) {
   try {
     m_memory.allocate(standin_memory_bytes + 1, false);
-    FAIL() << "allocated more than there is";
+    FAIL() << "allocated more than the device has";
   } catch (const error& failure) {
     EXPECT_EQ(failure.info().status, ISTHMUS_ERROR_OUT_OF_MEMORY);
     EXPECT_EQ(failure.info().native_code, ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY);
   }
 }
 
-TEST_P(level_zero_memory, resizing_copies_on_the_device) {
+TEST_P(level_zero_memory, resize_copies_on_the_device) {
   void* block = m_memory.allocate(5000, false);
   std::iota(static_cast<unsigned char*>(block), static_cast<unsigned char*>(block) + 5000, std::uint8_t{0});
-  const std::uint64_t before = calls("zeCommandListAppendMemoryCopy");
+  const std::uint64_t initial_calls = calls("zeCommandListAppendMemoryCopy");
   block = m_memory.resize(first, block, 2 << 20);
-  EXPECT_EQ(calls("zeCommandListAppendMemoryCopy"), before + 1);
+  EXPECT_EQ(calls("zeCommandListAppendMemoryCopy"), initial_calls + 1);
   for (int i = 0; i < 5000; ++i) ASSERT_EQ(static_cast<unsigned char*>(block)[i], i % 256);
   m_memory.free(block);
   m_memory.trim();
@@ -328,7 +329,7 @@ TEST_P(level_zero_memory, resizing_copies_on_the_device) {
 
 INSTANTIATE_TEST_SUITE_P(providers, level_zero_memory, testing::Values("umf", "direct"));
 
-TEST_F(level_zero, a_programs_own_context_is_used) {
+TEST_F(level_zero, application_context_is_used) {
   void* loader = dlopen("libze_loader.so.1", RTLD_NOW | RTLD_NOLOAD);
   const auto driver_get = reinterpret_cast<decltype(&zeDriverGet)>(dlsym(loader, "zeDriverGet"));
   const auto create = reinterpret_cast<decltype(&zeContextCreate)>(dlsym(loader, "zeContextCreate"));
@@ -343,11 +344,12 @@ TEST_F(level_zero, a_programs_own_context_is_used) {
   isthmus_memory_options options{sizeof options, 1, 0, context};
   void* block = nullptr;
   ASSERT_EQ(isthmus_memory_allocate_device(first, 100, &options, &block), ISTHMUS_SUCCESS);
-  ze_memory_allocation_properties_t properties_found{ZE_STRUCTURE_TYPE_MEMORY_ALLOCATION_PROPERTIES, nullptr, {}, 0, 0};
+  ze_memory_allocation_properties_t properties_found{
+      ZE_STRUCTURE_TYPE_MEMORY_ALLOCATION_PROPERTIES, nullptr, {}, 0, 0};
   ASSERT_EQ(properties(context, block, &properties_found, nullptr), ZE_RESULT_SUCCESS);
   EXPECT_EQ(properties_found.type, ZE_MEMORY_TYPE_DEVICE);
-  EXPECT_EQ(m_driver->owner_of(block), -1) << "it is in Isthmus' own context";
-  // Freed in the context that it came from, without being told which.
+  EXPECT_EQ(m_driver->owner_of(block), -1) << "the block was allocated in Isthmus' context";
+  // The free function must find the context from which the block was allocated.
   EXPECT_EQ(isthmus_memory_free_device(first, block), ISTHMUS_SUCCESS);
   dlclose(loader);
 }

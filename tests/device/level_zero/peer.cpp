@@ -1,5 +1,5 @@
-// Another process: maps the block whose handle it is given, checks that it holds 0, 1, 2, ... (mod 251), and
-// adds 1 to every byte. Exit status 0, or what went wrong.
+// Peer process of level_zero_test: maps the block with the given handle, checks that its bytes are 0, 1, 2, ...
+// (mod 251) and adds 1 to every byte. The exit status is 0 on success.
 #include <cstdio>
 #include <cstdlib>
 #include <string>

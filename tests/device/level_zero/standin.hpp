@@ -1,6 +1,6 @@
-// A Level Zero driver on host memory, for contract tests. Commands between two barriers of a list run in
-// reverse, as hardware may: a missing barrier or event shows as wrong data.
-#pragma only_instance
+// A Level Zero driver on host memory, for contract tests. Commands between two barriers of a list are executed
+// in reverse, which hardware may also do. A missing barrier or event therefore leads to wrong data.
+#pragma once
 
 #include <level_zero/ze_api.h>
 
@@ -51,17 +51,17 @@ struct block {
   ze_device_handle_t device;
   ze_context_handle_t context;
   std::uint64_t bytes;
-  int descriptor;  // the memory is a file's, so that other processes can map it
+  int descriptor;  // the memory is a file, so that other processes can map it
   bool imported;
 };
 
-// The one driver of the process. Whoever touches it holds the mutex.
+// State of the process's only driver. The mutex must be held for all accesses.
 struct standin_state {
   static standin_state& instance();
 
   void count(const char* name) { ++calls[name]; }
-  block* find(const void* pointer);  // the block that holds it, or nullptr
-  // Runs what can run, on all lists, until nothing can.
+  block* find(const void* pointer);  // the block that contains `pointer`, or nullptr
+  // Executes commands of all lists until none can run.
   void progress();
 
   std::mutex mutex;
@@ -78,14 +78,16 @@ struct standin_state {
   bool advance(ze_command_list_handle_t list);
 };
 
-// Locks the world and counts the call for the rest of a scope.
+// Counts a call, and locks the state for the rest of the scope.
 struct counted_call {
-  explicit counted_call(const char* name) : state(standin_state::instance()), lock(state.mutex) { state.count(name); }
+  explicit counted_call(const char* name) : state(standin_state::instance()), lock(state.mutex) {
+    state.count(name);
+  }
   standin_state& state;
   std::lock_guard<std::mutex> lock;
 };
 
-// Fill the tables that the loader asks for.
+// Fill the tables that the loader requests.
 void add_memory(struct _ze_mem_dditable_t& table);
 void add_lists(struct _ze_command_list_dditable_t& table);
 void add_events(struct _ze_event_pool_dditable_t& table);

@@ -1,4 +1,4 @@
-// The stand-in's driver, devices and contexts, and the entry points that the loader looks up.
+// The stand-in's driver, devices and contexts, and the entry points for the loader.
 #include <level_zero/ze_ddi.h>
 
 #include <cstdio>
@@ -27,7 +27,8 @@ ze_result_t ZE_APICALL init(ze_init_flags_t) { return ZE_RESULT_SUCCESS; }
 
 ze_result_t ZE_APICALL driver_get(std::uint32_t* count, ze_driver_handle_t* drivers) {
   const counted_call call("zeDriverGet");
-  return list(count, drivers, 1, [&](ze_driver_handle_t& driver, std::uint32_t) { driver = &call.state.driver; });
+  return list(count, drivers, 1,
+              [&](ze_driver_handle_t& driver, std::uint32_t) { driver = &call.state.driver; });
 }
 
 ze_result_t ZE_APICALL driver_version(ze_driver_handle_t, ze_api_version_t* version) {
@@ -60,7 +61,7 @@ ze_result_t ZE_APICALL device_properties(ze_device_handle_t device, ze_device_pr
   return ZE_RESULT_SUCCESS;
 }
 
-// Group 0 computes and copies, group 1 only copies, as on Intel's discrete GPUs.
+// Group 0 supports compute and copy, group 1 is copy-only, as on Intel's discrete GPUs.
 ze_result_t ZE_APICALL queue_groups(ze_device_handle_t, std::uint32_t* count,
                                     ze_command_queue_group_properties_t* groups) {
   const counted_call call("zeDeviceGetCommandQueueGroupProperties");
@@ -105,7 +106,7 @@ ze_result_t ZE_APICALL make_resident(ze_context_handle_t, ze_device_handle_t, vo
 }  // namespace
 }  // namespace standin
 
-// The loader calls these; the tables that are empty come from a generated file.
+// The loader calls these functions. The empty tables are in a generated file.
 extern "C" {
 
 ZE_DLLEXPORT ze_result_t ZE_APICALL zeGetGlobalProcAddrTable(ze_api_version_t, ze_global_dditable_t* table) {
@@ -166,7 +167,7 @@ ZE_DLLEXPORT ze_result_t ZE_APICALL zeGetEventProcAddrTable(ze_api_version_t, ze
   return ZE_RESULT_SUCCESS;
 }
 
-// ---- what tests call --------------------------------------------------------------------------------------
+// ---- functions for tests ----------------------------------------------------------------------------------
 
 ZE_DLLEXPORT uint64_t standin_calls(const char* name) {
   standin::standin_state& state = standin::standin_state::instance();

@@ -1,4 +1,4 @@
-// The stand-in's memory: files that are mapped, so that handles work across processes.
+// The stand-in's memory. Blocks are mapped files, so that handles work across processes.
 #include <level_zero/ze_ddi.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -12,15 +12,15 @@ namespace standin {
 
 block* standin_state::find(const void* pointer) {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
-  auto after = blocks.upper_bound(address);
-  if (after == blocks.begin()) return nullptr;
-  const auto candidate = std::prev(after);
+  auto next_block = blocks.upper_bound(address);
+  if (next_block == blocks.begin()) return nullptr;
+  const auto candidate = std::prev(next_block);
   return address - candidate->first < candidate->second.bytes ? &candidate->second : nullptr;
 }
 
 namespace {
 
-// What a handle holds: the first int is a descriptor, as in Intel's driver.
+// The contents of a handle. The first int is a descriptor, as in Intel's driver.
 struct handle_content {
   int descriptor;
   std::uint32_t magic;
@@ -35,22 +35,23 @@ bool has_relaxed_limits(const void* next) {
          (limits->flags & ZE_RELAXED_ALLOCATION_LIMITS_EXP_FLAG_MAX_SIZE) != 0;
 }
 
-ze_result_t map(standin_state& state, ze_memory_type_t type, ze_context_handle_t context, ze_device_handle_t device,
-                std::uint64_t bytes, int descriptor, bool imported, void** pointer) {
+ze_result_t map(standin_state& state, ze_memory_type_t type, ze_context_handle_t context,
+                ze_device_handle_t device, std::uint64_t bytes, int descriptor, bool imported, void** pointer) {
   void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   if (address == MAP_FAILED) return ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY;
-  state.blocks[reinterpret_cast<std::uintptr_t>(address)] = {type, device, context, bytes, descriptor, imported};
+  state.blocks[reinterpret_cast<std::uintptr_t>(address)] = {type,  device,     context,
+                                                             bytes, descriptor, imported};
   *pointer = address;
   return ZE_RESULT_SUCCESS;
 }
 
-ze_result_t allocate_block(standin_state& state, ze_memory_type_t type, ze_context_handle_t context, ze_device_handle_t device,
-                 std::uint64_t bytes, void** pointer) {
+ze_result_t allocate_block(standin_state& state, ze_memory_type_t type, ze_context_handle_t context,
+                           ze_device_handle_t device, std::uint64_t bytes, void** pointer) {
   const int descriptor = memfd_create("standin", MFD_CLOEXEC);
   if (descriptor < 0 || ftruncate(descriptor, static_cast<off_t>(bytes)) != 0)
     return ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY;
   const ze_result_t result = map(state, type, context, device, bytes, descriptor, false, pointer);
-  // Fresh memory holds anything.
+  // New memory has undefined contents.
   if (result == ZE_RESULT_SUCCESS) std::memset(*pointer, 0xa5, bytes);
   return result;
 }
@@ -60,7 +61,8 @@ ze_result_t ZE_APICALL alloc_device(ze_context_handle_t context, const ze_device
                                     void** pointer) {
   const counted_call call("zeMemAllocDevice");
   if (alignment > 4096) return ZE_RESULT_ERROR_UNSUPPORTED_ALIGNMENT;
-  if (bytes > standin_max_block_bytes && !has_relaxed_limits(description->pNext)) return ZE_RESULT_ERROR_UNSUPPORTED_SIZE;
+  if (bytes > standin_max_block_bytes && !has_relaxed_limits(description->pNext))
+    return ZE_RESULT_ERROR_UNSUPPORTED_SIZE;
   if (bytes > standin_memory_bytes - device->used_bytes) return ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY;
   const ze_result_t result = allocate_block(call.state, ZE_MEMORY_TYPE_DEVICE, context, device, bytes, pointer);
   if (result == ZE_RESULT_SUCCESS) device->used_bytes += bytes;
@@ -73,15 +75,15 @@ ze_result_t ZE_APICALL alloc_host(ze_context_handle_t context, const ze_host_mem
   return allocate_block(call.state, ZE_MEMORY_TYPE_HOST, context, nullptr, bytes, pointer);
 }
 
-// A block is released in the context and by the call that it came from.
+// A block must be released in the context that it was allocated or imported in, with the matching function.
 ze_result_t release(standin_state& state, ze_context_handle_t context, void* pointer, bool imported) {
-  const auto found = state.blocks.find(reinterpret_cast<std::uintptr_t>(pointer));
-  if (found == state.blocks.end() || found->second.context != context || found->second.imported != imported)
+  const auto entry = state.blocks.find(reinterpret_cast<std::uintptr_t>(pointer));
+  if (entry == state.blocks.end() || entry->second.context != context || entry->second.imported != imported)
     return ZE_RESULT_ERROR_INVALID_ARGUMENT;
-  if (found->second.device != nullptr && !imported) found->second.device->used_bytes -= found->second.bytes;
-  munmap(pointer, found->second.bytes);
-  close(found->second.descriptor);
-  state.blocks.erase(found);
+  if (entry->second.device != nullptr && !imported) entry->second.device->used_bytes -= entry->second.bytes;
+  munmap(pointer, entry->second.bytes);
+  close(entry->second.descriptor);
+  state.blocks.erase(entry);
   return ZE_RESULT_SUCCESS;
 }
 
@@ -91,34 +93,34 @@ ze_result_t ZE_APICALL free_block(ze_context_handle_t context, void* pointer) {
 }
 
 ze_result_t ZE_APICALL get_properties(ze_context_handle_t context, const void* pointer,
-                                     ze_memory_allocation_properties_t* properties,
-                                     ze_device_handle_t* device) {
+                                      ze_memory_allocation_properties_t* properties,
+                                      ze_device_handle_t* device) {
   const counted_call call("zeMemGetAllocProperties");
-  const block* found = call.state.find(pointer);
-  const bool is_known = found != nullptr && found->context == context;
-  properties->type = is_known ? found->type : ZE_MEMORY_TYPE_UNKNOWN;
+  const block* entry = call.state.find(pointer);
+  const bool is_known = entry != nullptr && entry->context == context;
+  properties->type = is_known ? entry->type : ZE_MEMORY_TYPE_UNKNOWN;
   properties->pageSize = 65536;
-  if (device != nullptr) *device = is_known ? found->device : nullptr;
+  if (device != nullptr) *device = is_known ? entry->device : nullptr;
   return ZE_RESULT_SUCCESS;
 }
 
 ze_result_t ZE_APICALL address_range(ze_context_handle_t, const void* pointer, void** begin,
                                      std::size_t* bytes) {
   const counted_call call("zeMemGetAddressRange");
-  const block* found = call.state.find(pointer);
-  if (found == nullptr) return ZE_RESULT_ERROR_INVALID_ARGUMENT;
+  const block* entry = call.state.find(pointer);
+  if (entry == nullptr) return ZE_RESULT_ERROR_INVALID_ARGUMENT;
   for (const auto& [address, each] : call.state.blocks) {
-    if (&each == found && begin != nullptr) *begin = reinterpret_cast<void*>(address);
+    if (&each == entry && begin != nullptr) *begin = reinterpret_cast<void*>(address);
   }
-  if (bytes != nullptr) *bytes = found->bytes;
+  if (bytes != nullptr) *bytes = entry->bytes;
   return ZE_RESULT_SUCCESS;
 }
 
 ze_result_t ZE_APICALL get_ipc_handle(ze_context_handle_t, const void* pointer, ze_ipc_mem_handle_t* handle) {
   const counted_call call("zeMemGetIpcHandle");
-  const auto found = call.state.blocks.find(reinterpret_cast<std::uintptr_t>(pointer));
-  if (found == call.state.blocks.end()) return ZE_RESULT_ERROR_INVALID_ARGUMENT;
-  const handle_content content{found->second.descriptor, handle_magic, found->second.bytes};
+  const auto entry = call.state.blocks.find(reinterpret_cast<std::uintptr_t>(pointer));
+  if (entry == call.state.blocks.end()) return ZE_RESULT_ERROR_INVALID_ARGUMENT;
+  const handle_content content{entry->second.descriptor, handle_magic, entry->second.bytes};
   std::memcpy(handle->data, &content, sizeof content);
   return ZE_RESULT_SUCCESS;
 }

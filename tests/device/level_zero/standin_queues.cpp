@@ -8,7 +8,8 @@
 
 namespace standin {
 
-// Runs one command that may run: the last before the next barrier whose events have come, or the barrier.
+// Executes one command that can run: the last one before the next barrier whose events are signaled, or the
+// barrier itself if it is first.
 bool standin_state::advance(ze_command_list_handle_t list) {
   auto& pending = list->pending;
   const auto barrier =
@@ -69,11 +70,11 @@ ze_result_t ZE_APICALL create_immediate(ze_context_handle_t, ze_device_handle_t 
 
 ze_result_t ZE_APICALL destroy_list(ze_command_list_handle_t list) {
   const counted_call call("zeCommandListDestroy");
-  const auto found = std::find(call.state.lists.begin(), call.state.lists.end(), list);
-  if (found == call.state.lists.end()) return ZE_RESULT_ERROR_INVALID_ARGUMENT;
+  const auto entry = std::find(call.state.lists.begin(), call.state.lists.end(), list);
+  if (entry == call.state.lists.end()) return ZE_RESULT_ERROR_INVALID_ARGUMENT;
   call.state.progress();
   if (!list->pending.empty()) return ZE_RESULT_ERROR_HANDLE_OBJECT_IN_USE;
-  call.state.lists.erase(found);
+  call.state.lists.erase(entry);
   delete list;
   return ZE_RESULT_SUCCESS;
 }
@@ -97,8 +98,8 @@ ze_result_t ZE_APICALL append_fill(ze_command_list_handle_t list, void* to, cons
   if (list->group == 1 && pattern_bytes > 16) return ZE_RESULT_ERROR_INVALID_SIZE;
   const std::string value(static_cast<const char*>(pattern), pattern_bytes);
   const auto run = [=] {
-    for (std::size_t at = 0; at < bytes; at += value.size())
-      std::memcpy(static_cast<char*>(to) + at, value.data(), value.size());
+    for (std::size_t offset = 0; offset < bytes; offset += value.size())
+      std::memcpy(static_cast<char*>(to) + offset, value.data(), value.size());
   };
   return append(call.state, list, false, run, signals, waits, events);
 }
@@ -132,7 +133,7 @@ ze_result_t ZE_APICALL destroy_event(ze_event_handle_t event) {
   return ZE_RESULT_SUCCESS;
 }
 
-// Nothing runs by itself here, so what has not come after all that can run would never come.
+// Nothing runs in the background, so an event that is not signaled after progress() will never be signaled.
 ze_result_t ZE_APICALL synchronize(ze_event_handle_t event, std::uint64_t) {
   const counted_call call("zeEventHostSynchronize");
   call.state.progress();

@@ -1,5 +1,5 @@
-// libisthmus_ggml.so, preloaded, between a stand-in ggml and what it stands in front of. The real ggml is
-// played by test_llama.py beside this file and by `make gpu-check ONLY=ggml`.
+// Tests libisthmus_ggml.so, preloaded, between a stand-in ggml and the functions that it interposes.
+// test_llama.py and `make gpu-check ONLY=ggml` use the real ggml.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -17,33 +17,34 @@ namespace {
 using standin::kind;
 using standin::recorded;
 
-// The trio that ggml's meta backend would get for these backends, and a communicator from it.
+// The comm functions that ggml's meta backend would get for these backends, and a
+// communicator created with them.
 class ggml_comm : public testing::Test {
  protected:
   void SetUp() override { recorded() = {}; }
   void TearDown() override { finish(); }
 
-  void begin(kind what, std::size_t n, bool has_trio = false) {
-    backends = standin::make_backends(what, n, has_trio);
+  void begin(kind engine_kind, std::size_t n, bool has_allreduce = false) {
+    backends = standin::make_backends(engine_kind, n, has_allreduce);
     begin(backends);
   }
-  void begin(const std::vector<ggml_backend*>& given) {
-    backends = given;
-    trio = standin::look_up(standin::registry_of(backends[0]));
-    ASSERT_NE(trio.init, nullptr) << "is libisthmus_ggml.so preloaded?";
-    // A temporary array, as the meta backend gives one.
+  void begin(const std::vector<ggml_backend*>& new_backends) {
+    backends = new_backends;
+    functions = standin::look_up(standin::registry_of(backends[0]));
+    ASSERT_NE(functions.init, nullptr) << "is libisthmus_ggml.so preloaded?";
+    // A temporary array, like the one the meta backend passes.
     std::vector<ggml_backend*> temporary = backends;
     testing::internal::CaptureStderr();
-    comm = trio.init(temporary.data(), temporary.size());
-    said = testing::internal::GetCapturedStderr();
+    comm = functions.init(temporary.data(), temporary.size());
+    log_text = testing::internal::GetCapturedStderr();
     temporary.assign(temporary.size(), nullptr);
   }
   void finish() {
-    if (comm != nullptr) trio.free(comm);
+    if (comm != nullptr) functions.free(comm);
     comm = nullptr;
   }
 
-  // Sums random whole numbers over the backends; gives the number of wrong elements, -1 for a refusal.
+  // Sums random integers over the backends. Returns the number of wrong elements, or -1 for a refusal.
   std::int64_t sum(std::uint64_t seed, std::uint64_t count, std::uint64_t active) {
     const int n = static_cast<int>(backends.size());
     std::vector<std::vector<float>> data;
@@ -53,16 +54,16 @@ class ggml_comm : public testing::Test {
       tensors.push_back(standin::make_tensor(standin::type::f32, data.back().data(),
                                              static_cast<std::int64_t>(count), (active >> rank & 1u) != 0));
     }
-    if (!trio.allreduce(comm, tensors.data())) return -1;
+    if (!functions.allreduce(comm, tensors.data())) return -1;
     std::uint64_t wrong = 0;
     for (const auto& each : data) wrong += shards::count_wrong(each, seed, n, active);
     return static_cast<std::int64_t>(wrong);
   }
 
   std::vector<ggml_backend*> backends;
-  standin::trio trio{};
+  standin::comm_functions functions{};
   void* comm = nullptr;
-  std::string said;
+  std::string log_text;
 };
 
 standin_engine_log& engine_log() {
@@ -71,25 +72,25 @@ standin_engine_log& engine_log() {
   return *reinterpret_cast<standin_engine_log* (*)()>(dlsym(plugin, "standin_engine_opened"))();
 }
 
-TEST_F(ggml_comm, other_names_are_answered_by_the_backend_itself) {
+TEST_F(ggml_comm, other_names_reach_the_backend) {
   backends = standin::make_backends(kind::cpu, 1, false);
   auto* registry = standin::registry_of(backends[0]);
   EXPECT_NE(ggml_backend_reg_get_proc_address(registry, "ggml_backend_set_n_threads"), nullptr);
   EXPECT_EQ(ggml_backend_reg_get_proc_address(registry, "ggml_backend_comm"), nullptr);
 }
 
-TEST_F(ggml_comm, the_trio_is_ours_also_where_a_backend_has_one) {
+TEST_F(ggml_comm, isthmus_replaces_native_comm_functions) {
   backends = standin::make_backends(kind::cpu, 2, true);
   const auto found = standin::look_up(standin::registry_of(backends[0]));
-  EXPECT_NE(found.init, standin::own_trio().init);
-  EXPECT_NE(found.free, standin::own_trio().free);
-  EXPECT_NE(found.allreduce, standin::own_trio().allreduce);
+  EXPECT_NE(found.init, standin::own_functions().init);
+  EXPECT_NE(found.free, standin::own_functions().free);
+  EXPECT_NE(found.allreduce, standin::own_functions().allreduce);
 }
 
 TEST_F(ggml_comm, host_memory_every_active_mask) {
   for (std::size_t n = 2; n <= 5; ++n) {
     begin(kind::cpu, n);
-    ASSERT_NE(comm, nullptr) << said;
+    ASSERT_NE(comm, nullptr) << log_text;
     for (std::uint64_t active = 0; active < std::uint64_t{1} << n; ++active)
       EXPECT_EQ(sum(active, 1000 + active, active), 0) << "n " << n << " active " << active;
     finish();
@@ -99,12 +100,12 @@ TEST_F(ggml_comm, host_memory_every_active_mask) {
 
 TEST_F(ggml_comm, host_memory_sizes) {
   begin(kind::cpu, 3);
-  ASSERT_NE(comm, nullptr) << said;
+  ASSERT_NE(comm, nullptr) << log_text;
   for (const std::uint64_t count : {0u, 1u, 2u, 32767u, 32768u, 32769u, 1100000u, 5u})
     EXPECT_EQ(sum(count, count, 7), 0) << count;
 }
 
-// The backends may still compute when the sum is asked for.
+// The backends may still be computing when the sum is requested.
 TEST_F(ggml_comm, host_memory_waits_for_every_backend) {
   begin(kind::cpu, 4);
   ASSERT_NE(comm, nullptr);
@@ -117,20 +118,20 @@ TEST_F(ggml_comm, sixteen_bit_types) {
   begin(kind::cpu, 2);
   ASSERT_NE(comm, nullptr);
   // 1.5 + 2.25 = 3.75 in both types.
-  std::uint16_t half[2] = {0x3e00, 0x4080}, brain[2] = {0x3fc0, 0x4010};
-  ggml_tensor* halves[] = {standin::make_tensor(standin::type::f16, &half[0], 1, true),
-                           standin::make_tensor(standin::type::f16, &half[1], 1, true)};
-  ggml_tensor* brains[] = {standin::make_tensor(standin::type::bf16, &brain[0], 1, true),
-                           standin::make_tensor(standin::type::bf16, &brain[1], 1, true)};
-  EXPECT_TRUE(trio.allreduce(comm, halves));
-  EXPECT_TRUE(trio.allreduce(comm, brains));
+  std::uint16_t half[2] = {0x3e00, 0x4080}, bfloat16_data[2] = {0x3fc0, 0x4010};
+  ggml_tensor* half_tensors[] = {standin::make_tensor(standin::type::f16, &half[0], 1, true),
+                                 standin::make_tensor(standin::type::f16, &half[1], 1, true)};
+  ggml_tensor* bfloat16_tensors[] = {standin::make_tensor(standin::type::bf16, &bfloat16_data[0], 1, true),
+                                     standin::make_tensor(standin::type::bf16, &bfloat16_data[1], 1, true)};
+  EXPECT_TRUE(functions.allreduce(comm, half_tensors));
+  EXPECT_TRUE(functions.allreduce(comm, bfloat16_tensors));
   EXPECT_EQ(half[0], 0x4380);
   EXPECT_EQ(half[1], 0x4380);
-  EXPECT_EQ(brain[0], 0x4070);
-  EXPECT_EQ(brain[1], 0x4070);
+  EXPECT_EQ(bfloat16_data[0], 0x4070);
+  EXPECT_EQ(bfloat16_data[1], 0x4070);
 }
 
-TEST_F(ggml_comm, what_cannot_be_summed_is_left_alone) {
+TEST_F(ggml_comm, unsupported_tensors_are_left_unchanged) {
   begin(kind::cpu, 2);
   ASSERT_NE(comm, nullptr);
   const std::vector<float> before = {1, 2, 3, 4};
@@ -138,22 +139,22 @@ TEST_F(ggml_comm, what_cannot_be_summed_is_left_alone) {
   const auto refused = [&](ggml_tensor* first, ggml_tensor* second) {
     ggml_tensor* tensors[] = {first, second};
     testing::internal::CaptureStderr();
-    const bool done = trio.allreduce(comm, tensors);
-    said = testing::internal::GetCapturedStderr();
+    const bool done = functions.allreduce(comm, tensors);
+    log_text = testing::internal::GetCapturedStderr();
     return !done && a == before && b == before;
   };
-  const auto make = [](standin::type what, std::vector<float>& data, std::int64_t count,
+  const auto make = [](standin::type datatype, std::vector<float>& data, std::int64_t count,
                        bool contiguous = true) {
-    return standin::make_tensor(what, data.data(), count, true, contiguous);
+    return standin::make_tensor(datatype, data.data(), count, true, contiguous);
   };
   EXPECT_TRUE(refused(make(standin::type::i32, a, 4), make(standin::type::i32, b, 4)));
-  EXPECT_NE(said.find("f32"), std::string::npos) << said;
+  EXPECT_NE(log_text.find("f32"), std::string::npos) << log_text;
   EXPECT_TRUE(refused(make(standin::type::f32, a, 4), make(standin::type::f16, b, 4)));
   EXPECT_TRUE(refused(make(standin::type::f32, a, 4), make(standin::type::f32, b, 3)));
   EXPECT_TRUE(refused(make(standin::type::f32, a, 4), make(standin::type::f32, b, 4, false)));
-  EXPECT_NE(said.find("contiguous"), std::string::npos) << said;
+  EXPECT_NE(log_text.find("contiguous"), std::string::npos) << log_text;
   EXPECT_TRUE(refused(make(standin::type::f32, a, 4), make(standin::type::f32, b, 4, false)));
-  EXPECT_EQ(said, "") << "the same reason is given once";
+  EXPECT_EQ(log_text, "") << "the same reason must be printed only once";
 }
 
 TEST_F(ggml_comm, cuda_streams_and_devices_reach_the_engine) {
@@ -161,8 +162,8 @@ TEST_F(ggml_comm, cuda_streams_and_devices_reach_the_engine) {
   log = {};
   const int arrived = standin::count_of_records();
   begin(kind::cuda, 3, true);
-  ASSERT_NE(comm, nullptr) << said;
-  EXPECT_NE(said.find("CUDA0, CUDA1, CUDA2"), std::string::npos) << said;
+  ASSERT_NE(comm, nullptr) << log_text;
+  EXPECT_NE(log_text.find("CUDA0, CUDA1, CUDA2"), std::string::npos) << log_text;
   ASSERT_EQ(log.streams.size(), 3u);
   for (std::size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(log.streams[i], standin::stream_of(backends[i]));
@@ -176,17 +177,17 @@ TEST_F(ggml_comm, cuda_streams_and_devices_reach_the_engine) {
   EXPECT_FALSE(log.bfloat16_wire);
   EXPECT_EQ(recorded().synchronized, 0) << "the host must not wait";
   log.fails = true;
-  EXPECT_EQ(sum(9, 777, 7), -1) << "what the engine does not enqueue is left to ggml";
+  EXPECT_EQ(sum(9, 777, 7), -1) << "ggml must compute what the engine does not enqueue";
   finish();
   EXPECT_EQ(log.closed, 1);
   EXPECT_EQ(recorded().init + recorded().allreduce + recorded().free, 0) << "ggml's own was used";
 }
 
-TEST_F(ggml_comm, large_tensors_go_over_a_narrow_wire_by_rule_only) {
+TEST_F(ggml_comm, large_tensors_use_the_bfloat16_wire_by_rule) {
   standin_engine_log& log = engine_log();
   log = {};
   begin(kind::cuda, 2);
-  ASSERT_NE(comm, nullptr) << said;
+  ASSERT_NE(comm, nullptr) << log_text;
   EXPECT_EQ(sum(1, 32767, 3), 0);
   EXPECT_FALSE(log.bfloat16_wire);
   EXPECT_EQ(sum(1, 32768, 3), 0);
@@ -199,21 +200,21 @@ TEST_F(ggml_comm, large_tensors_go_over_a_narrow_wire_by_rule_only) {
   finish();
   setenv("ISTHMUS_GGML_WIRE", "fine", 1);
   begin(backends);
-  EXPECT_NE(said.find("ISTHMUS_GGML_WIRE=fine"), std::string::npos) << said;
+  EXPECT_NE(log_text.find("ISTHMUS_GGML_WIRE=fine"), std::string::npos) << log_text;
   unsetenv("ISTHMUS_GGML_WIRE");
 }
 
-// Backends whose stream can't be learned keep what ggml has for them.
-struct unknown_case {
-  kind what;
+// Backends whose stream cannot be determined use ggml's own allreduce.
+struct stream_case {
+  kind engine_kind;
   const char* reason;
 };
-class ggml_comm_unknown : public ggml_comm, public testing::WithParamInterface<unknown_case> {};
+class ggml_comm_without_stream : public ggml_comm, public testing::WithParamInterface<stream_case> {};
 
-TEST_P(ggml_comm_unknown, keeps_the_allreduce_of_its_own) {
-  begin(GetParam().what, 2, true);
+TEST_P(ggml_comm_without_stream, falls_back_to_native_allreduce) {
+  begin(GetParam().engine_kind, 2, true);
   ASSERT_NE(comm, nullptr);
-  EXPECT_NE(said.find(GetParam().reason), std::string::npos) << said;
+  EXPECT_NE(log_text.find(GetParam().reason), std::string::npos) << log_text;
   EXPECT_EQ(recorded().init, 1);
   EXPECT_EQ(recorded().backends, backends);
   EXPECT_NE(sum(1, 10, 3), -1);
@@ -222,43 +223,43 @@ TEST_P(ggml_comm_unknown, keeps_the_allreduce_of_its_own) {
   EXPECT_EQ(recorded().free, 1);
 }
 
-TEST_P(ggml_comm_unknown, gives_null_where_there_is_none) {
-  begin(GetParam().what, 2, false);
+TEST_P(ggml_comm_without_stream, returns_null_without_native_allreduce) {
+  begin(GetParam().engine_kind, 2, false);
   EXPECT_EQ(comm, nullptr);
 }
 
-INSTANTIATE_TEST_SUITE_P(all, ggml_comm_unknown,
-                         testing::Values(unknown_case{kind::vulkan, "Vulkan"},
-                                         unknown_case{kind::cuda_static, "statically"},
-                                         unknown_case{kind::cuda_no_events, "without events"},
-                                         unknown_case{kind::cuda_restless, "changes streams"}));
+INSTANTIATE_TEST_SUITE_P(all, ggml_comm_without_stream,
+                         testing::Values(stream_case{kind::vulkan, "Vulkan"},
+                                         stream_case{kind::cuda_static, "statically"},
+                                         stream_case{kind::cuda_no_events, "without events"},
+                                         stream_case{kind::cuda_restless, "changes streams"}));
 
-TEST_F(ggml_comm, devices_of_several_backends_are_refused) {
+TEST_F(ggml_comm, mixed_backends_are_refused) {
   auto mixed = standin::make_backends(kind::cuda, 1, false);
   mixed.push_back(standin::make_backends(kind::cpu, 1, false)[0]);
   begin(mixed);
   EXPECT_EQ(comm, nullptr);
-  EXPECT_NE(said.find("different ggml backends"), std::string::npos) << said;
+  EXPECT_NE(log_text.find("different ggml backends"), std::string::npos) << log_text;
 }
 
-TEST_F(ggml_comm, more_devices_than_the_core_takes_are_refused) {
+TEST_F(ggml_comm, too_many_devices_are_refused) {
   begin(kind::cpu, 17);
   EXPECT_EQ(comm, nullptr);
-  EXPECT_NE(said.find("17"), std::string::npos) << said;
+  EXPECT_NE(log_text.find("17"), std::string::npos) << log_text;
 }
 
-// Runs in processes of its own, in each of which STANDIN_GGML names what is odd about ggml.
-TEST(ggml_odd, is_left_alone) {
-  if (std::getenv("STANDIN_GGML") == nullptr) GTEST_SKIP() << "ggml is as it should be in this process";
+// Runs in separate processes; STANDIN_GGML selects how ggml deviates.
+TEST(ggml_odd, unknown_ggml_is_not_used) {
+  if (std::getenv("STANDIN_GGML") == nullptr) GTEST_SKIP() << "ggml has no deviation in this process";
   const auto backends = standin::make_backends(kind::cpu, 2, true);
   testing::internal::CaptureStderr();
   const auto found = standin::look_up(standin::registry_of(backends[0]));
-  const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_EQ(found.init, standin::own_trio().init);
-  EXPECT_EQ(found.free, standin::own_trio().free);
-  EXPECT_EQ(found.allreduce, standin::own_trio().allreduce);
-  EXPECT_NE(said.find("left alone"), std::string::npos) << said;
-  EXPECT_EQ(said.find('\n'), said.size() - 1) << "one line";
+  const std::string log_text = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(found.init, standin::own_functions().init);
+  EXPECT_EQ(found.free, standin::own_functions().free);
+  EXPECT_EQ(found.allreduce, standin::own_functions().allreduce);
+  EXPECT_NE(log_text.find("is not used"), std::string::npos) << log_text;
+  EXPECT_EQ(log_text.find('\n'), log_text.size() - 1) << "one line";
 }
 
 }  // namespace

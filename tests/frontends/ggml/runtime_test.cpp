@@ -1,5 +1,5 @@
-// Which engine libisthmus_ggml.so takes: that of the SYCL runtime on which ggml's own backend runs, though the
-// process has others; none for a runtime that it does not know.
+// Checks that libisthmus_ggml.so uses the engine of the SYCL runtime that ggml's backend runs on, even if the
+// process has others, and no engine for an unknown runtime.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -11,14 +11,14 @@
 
 namespace {
 
-// The stand-in for ggml-sycl on libsycl.so.N, which loads that.
+// Loads the stand-in for ggml-sycl on libsycl.so.N, which loads that runtime. Returns its recording function.
 void (*record_on(int runtime))(void*) {
   const std::string file = "libstandin_ggml_sycl" + std::to_string(runtime) + ".so";
   void* library = dlopen((STANDIN_FOLDER "/" + file).c_str(), RTLD_NOW | RTLD_LOCAL);
   return library == nullptr ? nullptr : reinterpret_cast<void (*)(void*)>(dlsym(library, "standin_record"));
 }
 
-// The log of the engine that was loaded from beside libisthmus_ggml.so; NULL where it was not.
+// The log of the engine that was loaded from the folder of libisthmus_ggml.so; NULL if it was not loaded.
 standin_engine_log* engine_of(int runtime) {
   const std::string file = "libisthmus_ggml_sycl" + std::to_string(runtime) + ".so";
   void* library = dlopen((STANDIN_FOLDER "/" + file).c_str(), RTLD_NOW | RTLD_NOLOAD);
@@ -26,7 +26,7 @@ standin_engine_log* engine_of(int runtime) {
   return reinterpret_cast<standin_engine_log* (*)()>(dlsym(library, "standin_engine_opened"))();
 }
 
-// Sums once over two queues of `runtime`; what was said to stderr.
+// Sums once over two queues of `runtime`. Returns the output to stderr.
 std::string sum_on(int runtime) {
   int queues[2];
   const auto record = record_on(runtime);
@@ -34,37 +34,37 @@ std::string sum_on(int runtime) {
   if (record == nullptr) return "";
   testing::internal::CaptureStderr();
   const auto backends = standin::make_sycl_backends({&queues[0], &queues[1]}, record, true);
-  const auto trio = standin::look_up(standin::registry_of(backends[0]));
+  const auto functions = standin::look_up(standin::registry_of(backends[0]));
   auto temporary = backends;
-  void* comm = trio.init(temporary.data(), temporary.size());
+  void* comm = functions.init(temporary.data(), temporary.size());
   EXPECT_NE(comm, nullptr);
   float data[4]{};
   ggml_tensor* tensors[2];
   for (auto*& each : tensors) each = standin::make_tensor(standin::type::f32, data, 4, true);
-  EXPECT_TRUE(comm != nullptr && trio.allreduce(comm, tensors));
-  if (comm != nullptr) trio.free(comm);
+  EXPECT_TRUE(comm != nullptr && functions.allreduce(comm, tensors));
+  if (comm != nullptr) functions.free(comm);
   return testing::internal::GetCapturedStderr();
 }
 
-TEST(ggml_runtime, the_engine_is_that_of_the_runtime_that_ggml_runs_on) {
-  ASSERT_NE(record_on(12), nullptr);  // of somebody else in this process
+TEST(ggml_runtime, engine_matches_the_runtime_of_ggml) {
+  ASSERT_NE(record_on(12), nullptr);  // used by another component of this process
   for (const int runtime : {11, 12}) {
     const int before = standin::recorded().allreduce;
-    const std::string said = sum_on(runtime);
-    EXPECT_NE(said.find("Isthmus sums over"), std::string::npos) << said;
-    EXPECT_EQ(standin::recorded().allreduce, before) << "ggml's own took part";
+    const std::string log_text = sum_on(runtime);
+    EXPECT_NE(log_text.find("Isthmus sums over"), std::string::npos) << log_text;
+    EXPECT_EQ(standin::recorded().allreduce, before) << "ggml's own allreduce was used";
     ASSERT_NE(engine_of(runtime), nullptr);
     EXPECT_EQ(engine_of(runtime)->calls, 1);
   }
 }
 
-TEST(ggml_runtime, one_that_is_not_known_is_left_to_ggmls_own_allreduce) {
+TEST(ggml_runtime, unknown_runtime_uses_native_allreduce) {
   const int before = standin::recorded().allreduce;
-  const std::string said = sum_on(13);
-  EXPECT_NE(said.find("libsycl.so.13"), std::string::npos) << said;
-  EXPECT_NE(said.find("there are engines for libsycl.so.11, libsycl.so.12; ggml's own"), std::string::npos)
-      << said;
-  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+  const std::string log_text = sum_on(13);
+  EXPECT_NE(log_text.find("libsycl.so.13"), std::string::npos) << log_text;
+  EXPECT_NE(log_text.find("available engines: libsycl.so.11, libsycl.so.12; ggml's own"), std::string::npos)
+      << log_text;
+  EXPECT_EQ(std::count(log_text.begin(), log_text.end(), '\n'), 1) << log_text;
   EXPECT_EQ(standin::recorded().allreduce, before + 1);
 }
 

@@ -1,4 +1,5 @@
-// libisthmus_ggml.so, preloaded, over SYCL queues of the CPU device: a stand-in ggml, the real SYCL runtime.
+// Tests libisthmus_ggml.so, preloaded, on SYCL queues of the CPU device: a stand-in ggml and
+// the real SYCL runtime.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -10,7 +11,7 @@
 
 namespace {
 
-// What ggml-sycl does when it records an event.
+// Records an event like ggml-sycl.
 void record(void* queue) { static_cast<sycl::queue*>(queue)->ext_oneapi_submit_barrier(); }
 
 class ggml_sycl : public testing::TestWithParam<int> {
@@ -22,28 +23,28 @@ class ggml_sycl : public testing::TestWithParam<int> {
     std::vector<void*> pointers;
     for (auto& queue : queues) pointers.push_back(&queue);
     const auto backends = standin::make_sycl_backends(pointers, record);
-    trio = standin::look_up(standin::registry_of(backends[0]));
-    ASSERT_NE(trio.init, nullptr) << "is libisthmus_ggml.so preloaded?";
+    functions = standin::look_up(standin::registry_of(backends[0]));
+    ASSERT_NE(functions.init, nullptr) << "is libisthmus_ggml.so preloaded?";
     auto temporary = backends;
-    comm = trio.init(temporary.data(), temporary.size());
+    comm = functions.init(temporary.data(), temporary.size());
     ASSERT_NE(comm, nullptr);
   }
   void TearDown() override {
-    if (comm != nullptr) trio.free(comm);
+    if (comm != nullptr) functions.free(comm);
   }
 
   std::vector<sycl::queue> queues;
-  standin::trio trio{};
+  standin::comm_functions functions{};
   void* comm = nullptr;
 };
 
-// The sum starts after what was queued before, however late that is, and what is queued later sees it.
-TEST_P(ggml_sycl, sums_in_the_order_of_the_queues) {
+// The sum starts after all earlier work of the queues, however late that is, and later work sees the result.
+TEST_P(ggml_sycl, sums_in_queue_order) {
   const int n = GetParam();
-  constexpr std::uint64_t most = 100000, seed = 5;
+  constexpr std::uint64_t max_count = 100000, seed = 5;
   std::vector<float*> data;
-  for (auto& queue : queues) data.push_back(sycl::malloc_device<float>(most, queue));
-  for (const std::uint64_t count : {std::uint64_t{1}, std::uint64_t{4096}, most}) {
+  for (auto& queue : queues) data.push_back(sycl::malloc_device<float>(max_count, queue));
+  for (const std::uint64_t count : {std::uint64_t{1}, std::uint64_t{4096}, max_count}) {
     const std::uint64_t active = (std::uint64_t{1} << n) - 2;  // the first holds no shard
     std::vector<std::vector<float>> shard, result(queues.size(), std::vector<float>(count));
     std::vector<ggml_tensor*> tensors;
@@ -60,7 +61,7 @@ TEST_P(ggml_sycl, sums_in_the_order_of_the_queues) {
       });
       queues[i].memcpy(data[i], shard[i].data(), count * sizeof(float));
     }
-    ASSERT_TRUE(trio.allreduce(comm, tensors.data()));
+    ASSERT_TRUE(functions.allreduce(comm, tensors.data()));
     for (std::size_t i = 0; i < queues.size(); ++i)
       queues[i].memcpy(result[i].data(), data[i], count * sizeof(float));
     for (auto& queue : queues) queue.wait();

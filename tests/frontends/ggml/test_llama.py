@@ -1,5 +1,5 @@
-"""An unmodified llama.cpp, built from its source distribution, splits a model over shares of the CPU, and
-libisthmus_ggml.so sums. Nearly all of its time is llama.cpp's build."""
+"""An unmodified llama.cpp, built from its source distribution, splits a model over shares of the CPU that sum
+with libisthmus_ggml.so. Building llama.cpp takes nearly all of the time."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> check.Setting:
 
 
 @pytest.mark.timeout(900)
-def test_several_devices_answer_as_one(setting: check.Setting) -> None:
+def test_several_devices_match_one(setting: check.Setting) -> None:
     assert check.compare(setting, [2, 3]) == []
 
 
-def test_without_isthmus_the_probe_says_so(setting: check.Setting) -> None:
-    """The comparison above must not pass where Isthmus took no part."""
+def test_probe_detects_missing_isthmus(setting: check.Setting) -> None:
+    """The comparison above must not pass if Isthmus is not used."""
     alone = setting.ask(2)
     assert alone.sums == 0
-    assert "Isthmus" not in alone.said
+    assert "Isthmus" not in alone.stderr

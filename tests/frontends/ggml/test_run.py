@@ -1,4 +1,4 @@
-"""`isthmus run --ggml`, as users start it."""
+"""`isthmus run --ggml` from the command line."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_preloads_the_library_and_hands_on_the_wire(monkeypatch) -> None:
+def test_preloads_the_library_and_sets_the_wire(monkeypatch) -> None:
     monkeypatch.delenv("LD_PRELOAD", raising=False)
-    done = run("--ggml", "--wire", "exact", "env")
-    assert done.returncode == 0, done.stderr
-    variables = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    completed = run("--ggml", "--wire", "exact", "env")
+    assert completed.returncode == 0, completed.stderr
+    variables = dict(line.split("=", 1) for line in completed.stdout.splitlines() if "=" in line)
     assert variables["LD_PRELOAD"].endswith("/libisthmus_ggml.so")
     assert variables["ISTHMUS_GGML_WIRE"] == "exact"
-    assert done.stderr == "", "a program that does not use ggml must not notice"
+    assert completed.stderr == "", "a program that does not use ggml must not notice"
 
 
-def test_refuses_what_it_cannot_start() -> None:
+def test_invalid_arguments_are_refused() -> None:
     several = run("--ggml", "-n", "2", "env")
     assert several.returncode == 2
     assert "one process" in several.stderr

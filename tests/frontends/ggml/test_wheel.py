@@ -1,6 +1,5 @@
-"""The library under the ggml of a wheel of llama.cpp that is newer than the one which test_llama.py builds, and
-which others compiled: look-ups, tensors and a sum. Its SYCL backend needs 2.4 GB beside it:
-`make llama-sycl-check`.
+"""libisthmus_ggml.so with the ggml of a prebuilt llama.cpp wheel, newer than the one that test_llama.py builds:
+lookups, tensors and a sum. `make llama-sycl-check` tests its SYCL backend, which needs another 2.4 GB.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import ctypes as c, sys
 from pathlib import Path
 folder = Path(sys.argv[1])
 base = c.CDLL(str(next(folder.glob("libggml-base-*"))), mode=c.RTLD_GLOBAL)
-every = c.CDLL(None)  # as the linker has it: what is preloaded comes first
+every = c.CDLL(None)  # in the linker's order: preloaded libraries come first
 
 class Parameters(c.Structure):
     _fields_ = [("bytes", c.c_size_t), ("pool", c.c_void_p), ("no_alloc", c.c_bool)]
@@ -42,7 +41,7 @@ if not all(trio):
     sys.exit("no allreduce")
 init = c.CFUNCTYPE(p, p, c.c_size_t)(trio[0])
 allreduce, free = c.CFUNCTYPE(c.c_bool, p, p)(trio[1]), c.CFUNCTYPE(None, p)(trio[2])
-assert look_up(registry, b"ggml_backend_set_n_threads"), "what is not ours is ggml's own"
+assert look_up(registry, b"ggml_backend_set_n_threads"), "other names must return ggml's own functions"
 
 count = 1000
 context = function("ggml_init", p, Parameters)(Parameters(1 << 20, None, False))
@@ -52,7 +51,7 @@ graph = function("ggml_new_graph", p, p)(context)
 expand = function("ggml_build_forward_expand", None, p, p)
 tensors = (p * 2)(*(copy(context, make(context, 0, count)) for _ in range(2)))
 comm = init(backends, 2)
-assert comm, "init gave nothing"
+assert comm, "init returned NULL"
 
 def fill():
     for i in range(2):
@@ -63,7 +62,7 @@ def sums():
     assert allreduce(comm, tensors)
     return [data(tensors[i])[j] / max(j, 1) for i in range(2) for j in range(count)]
 
-expand(graph, tensors[0])  # the other is not computed: it counts as zeros
+expand(graph, tensors[0])  # the other tensor is not computed and counts as zeros
 fill()
 assert all(each in (0, 1) for each in sums())
 expand(graph, tensors[1])
@@ -90,10 +89,12 @@ def run(preload: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.skipif(
     not LLAMA.is_dir(), reason="no wheel of llama.cpp; scripts/setup_llama_sycl llama fetches it"
 )
-def test_the_registry_and_the_tensors_of_a_wheel() -> None:
+def test_wheel_registry_and_tensors() -> None:
     done = run(str(layout.library_folder() / "libisthmus_ggml.so"))
     assert done.stdout == "summed\n", done.stderr
     assert "Isthmus sums over CPU, CPU" in done.stderr
     assert "warning" not in done.stderr
-    alone = run("")
-    assert "no allreduce" in alone.stderr, "the CPU backend has one itself, so this shows nothing"
+    plain_run = run("")
+    assert "no allreduce" in plain_run.stderr, (
+        "the CPU backend has its own allreduce, so the test proves nothing"
+    )

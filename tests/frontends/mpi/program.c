@@ -1,5 +1,6 @@
-/* An MPI program that knows nothing of Isthmus; test_preload.py runs it with and without the preloaded library.
-   program MODE: collectives, mixed, progress, threads, errors, aborts, killed, forks, large, freed */
+/* An MPI program without any use of Isthmus. test_preload.py runs it with and without the preloaded library.
+   Usage: program MODE
+   Modes: collectives, mixed, progress, threads, errors, aborts, killed, forks, large, freed */
 #define _GNU_SOURCE
 #include <mpi.h>
 #include <pthread.h>
@@ -61,8 +62,10 @@ static void reductions(int count, MPI_Comm comm) {
   free(out);
 }
 
-/* Element i of the block that rank `from` has for rank `to`. */
-static int element_value(int source, int destination, int i) { return source * 10000 + destination * 100 + i % 100; }
+/* Element i of the block that rank `source` sends to rank `destination`. */
+static int element_value(int source, int destination, int i) {
+  return source * 10000 + destination * 100 + i % 100;
+}
 
 static void expect_blocks(const int* result, int count, int destination, const char* description) {
   for (int r = 0; r < size; ++r)
@@ -103,8 +106,8 @@ static void data_movement(int count, MPI_Comm comm) {
   free(out);
 }
 
-/* Blocks of r + 1 elements, two apart, in the opposite order of the ranks. */
-static void uneven(MPI_Comm comm) {
+/* Blocks of r + 1 elements with gaps, in reverse order of the ranks. */
+static void irregular_collectives(MPI_Comm comm) {
   int counts[16], displs[16], send_counts[16], send_displs[16], in[256], out[256], result[256], total = 0;
   for (int r = 0; r < size; ++r) {
     counts[r] = r + 1;
@@ -128,7 +131,7 @@ static void uneven(MPI_Comm comm) {
     for (int i = 0; i < counts[r]; ++i)
       expect(result[displs[r] + i] == 1000 * r + rank * (r + 1) + i, "alltoallv");
   free(own);
-  /* Sums of such blocks, side by side; rank 0 gets none. */
+  /* Sums of uneven contiguous blocks. Rank 0 receives none. */
   int numbers[256], sums[256], begin = 0;
   for (int r = 0; r < size; ++r) counts[r] = 2 * r;
   for (int r = 0; r < rank; ++r) begin += counts[r];
@@ -139,11 +142,11 @@ static void uneven(MPI_Comm comm) {
     expect(sums[i] == size * (size - 1) / 2 + size * (begin + i), "reduce_scatter of uneven blocks");
     expect(numbers[i] == sums[i], "reduce_scatter of uneven blocks in place");
   }
-  expect(sums[counts[rank]] == -1, "reduce_scatter wrote behind its block");
+  expect(sums[counts[rank]] == -1, "reduce_scatter wrote beyond its block");
 }
 
 #if MPI_VERSION >= 4
-/* Counts that are MPI_Count, displacements that are MPI_Aint. */
+/* Functions with MPI_Count counts and MPI_Aint displacements. */
 static void wide_counts(MPI_Comm comm) {
   double in[48], out[48];
   MPI_Count counts[16];
@@ -178,8 +181,9 @@ static void wide_counts(MPI_Comm comm) { (void)comm; }
 #endif
 
 #if MPI_VERSION >= 4
-/* More bytes, and more elements, than an int counts, over one chunk of memory again and again: what is written
-   twice is the same. The length of the chunk is no power of 2, so what goes astray by 2^32 is wrong. */
+/* More bytes and more elements than an int can count. The buffer maps one chunk of memory repeatedly, so all
+   repetitions hold the same data. The chunk size is not a power of 2, so an offset that is wrong by 2^32 gives
+   wrong data. */
 static void large(void) {
   enum { chunk = 257 * 4096, block = 4096, blocks = (1 << 19) + 3 };
   const size_t bytes = (size_t)block * blocks;
@@ -215,17 +219,17 @@ static void max_operator(void* in, void* inout, int* n, MPI_Datatype* type) {
     if (((int*)in)[i] > ((int*)inout)[i]) ((int*)inout)[i] = ((int*)in)[i];
 }
 
-/* Signatures match, datatypes and buffers do not: no rank may tell from its own which way the others go. */
-static void mixed(void) {
-  MPI_Datatype every_other;
-  MPI_Type_vector(3, 1, 2, MPI_INT, &every_other);
-  MPI_Type_commit(&every_other);
+/* Signatures match, but datatypes and buffers differ, so a rank's own datatype must not decide who executes a call. */
+static void mixed_calls(void) {
+  MPI_Datatype strided_type;
+  MPI_Type_vector(3, 1, 2, MPI_INT, &strided_type);
+  MPI_Type_commit(&strided_type);
   for (int root = 0; root < size; ++root) {
     int strided[6] = {7, -1, 8, -1, 9, -1}, dense[3] = {7, 8, 9};
     const int is_strided = (rank + root) % 2;
     if (rank != root) memset(dense, 0, sizeof dense), strided[0] = strided[2] = strided[4] = 0;
     if (is_strided)
-      MPI_Bcast(strided, 1, every_other, root, MPI_COMM_WORLD);
+      MPI_Bcast(strided, 1, strided_type, root, MPI_COMM_WORLD);
     else
       MPI_Bcast(dense, 3, MPI_INT, root, MPI_COMM_WORLD);
     expect(is_strided ? strided[0] == 7 && strided[1] == -1 && strided[4] == 9 : dense[0] == 7 && dense[2] == 9,
@@ -233,7 +237,7 @@ static void mixed(void) {
   }
   int all[96], own[6] = {rank, -1, rank + 1, -1, rank + 2, -1};
   if (rank % 2)
-    MPI_Allgather(own, 1, every_other, all, 3, MPI_INT, MPI_COMM_WORLD);
+    MPI_Allgather(own, 1, strided_type, all, 3, MPI_INT, MPI_COMM_WORLD);
   else {
     const int dense[3] = {rank, rank + 1, rank + 2};
     MPI_Allgather(dense, 3, MPI_INT, all, 3, MPI_INT, MPI_COMM_WORLD);
@@ -242,13 +246,13 @@ static void mixed(void) {
     expect(all[3 * r] == r && all[3 * r + 2] == r + 2, "allgather of mixed datatypes");
   MPI_Aint address;
   MPI_Datatype absolute;
-  int at_bottom = rank == 0 ? 41 : 0;
+  int root_value = rank == 0 ? 41 : 0;
   const int one = 1;
-  MPI_Get_address(&at_bottom, &address);
+  MPI_Get_address(&root_value, &address);
   MPI_Type_create_hindexed(1, &one, &address, MPI_INT, &absolute);
   MPI_Type_commit(&absolute);
   MPI_Bcast(MPI_BOTTOM, 1, absolute, 0, MPI_COMM_WORLD);
-  expect(at_bottom == 41, "bcast at MPI_BOTTOM");
+  expect(root_value == 41, "bcast at MPI_BOTTOM");
   struct {
     int value, place;
   } pair = {rank, rank}, best;
@@ -258,7 +262,7 @@ static void mixed(void) {
   int max_rank = 0;
   MPI_Op_create(max_operator, 1, &user_op);
   MPI_Allreduce(&rank, &max_rank, 1, MPI_INT, user_op, MPI_COMM_WORLD);
-  expect(max_rank == size - 1, "an operation of the program");
+  expect(max_rank == size - 1, "a user-defined operation");
   MPI_Allreduce(&rank, &max_rank, 0, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   MPI_Comm half, inter;
   MPI_Comm_split(MPI_COMM_WORLD, rank % 2, rank, &half);
@@ -269,12 +273,12 @@ static void mixed(void) {
   MPI_Comm_free(&inter);
   MPI_Comm_free(&half);
   MPI_Op_free(&user_op);
-  MPI_Type_free(&every_other);
+  MPI_Type_free(&strided_type);
   MPI_Type_free(&absolute);
 }
 
-/* One look tells rank 1 that rank 0 was done before the barrier, as mpi4py's tests expect. (MPICH's own barrier
-   grants it the first time and seldom again.) */
+/* After a barrier, a single MPI_Win_test on rank 1 must report that rank 0 completed before it, as the tests of mpi4py
+   expect. (MPICH's own barrier guarantees this only the first time.) */
 static void completed_before_barrier(void) {
   MPI_Group all, other;
   MPI_Win window;
@@ -288,14 +292,14 @@ static void completed_before_barrier(void) {
     if (rank == 1) {
       MPI_Win_post(other, 0, window);
       MPI_Win_test(window, &is_done);
-      expect(!is_done, "nothing was complete");
+      expect(!is_done, "a window test is false before the completion");
     }
     MPI_Barrier(MPI_COMM_WORLD);
     if (rank == 0) MPI_Win_complete(window);
     MPI_Barrier(MPI_COMM_WORLD);
     is_done = rank != 1;
     if (rank == 1) MPI_Win_test(window, &is_done);
-    expect(is_done, "what was complete before a barrier");
+    expect(is_done, "a window test is true after the barrier");
     if (!is_done) MPI_Win_wait(window);
   }
   if (rank < 2) MPI_Group_free(&other);
@@ -303,7 +307,7 @@ static void completed_before_barrier(void) {
   MPI_Win_free(&window);
 }
 
-/* The barrier of rank 0 ends only when rank 1 has its message, which only rank 0 can move on. */
+/* The barrier of rank 0 ends only after rank 1 has received its message, which needs progress on rank 0. */
 static void progress(void) {
   const int bytes = 4 << 20;
   char* data = malloc((size_t)bytes);
@@ -322,13 +326,13 @@ static void progress(void) {
   if (rank != 0) MPI_Wait(&request, MPI_STATUS_IGNORE);
   MPI_Barrier(MPI_COMM_WORLD);
   MPI_Wait(&request, MPI_STATUS_IGNORE);
-  expect(sum == size, "a nonblocking allreduce beside a barrier");
+  expect(sum == size, "a nonblocking allreduce during a barrier");
   int* shared;
   MPI_Win window;
   MPI_Win_allocate(sizeof(int), sizeof(int), MPI_INFO_NULL, MPI_COMM_WORLD, &shared, &window);
   *shared = 0;
   MPI_Barrier(MPI_COMM_WORLD);
-  if (rank == 0) { /* the others answer out of their barrier */
+  if (rank == 0) { /* the other ranks make progress in their barrier */
     usleep(20000);
     MPI_Win_lock_all(0, window);
     MPI_Put(&one, 1, MPI_INT, 1, 0, 1, MPI_INT, window);
@@ -336,7 +340,7 @@ static void progress(void) {
   }
   MPI_Barrier(MPI_COMM_WORLD);
   if (rank == 1) MPI_Win_lock(MPI_LOCK_SHARED, 1, 0, window);
-  expect(rank != 1 || *shared == 1, "what was put beside a barrier");
+  expect(rank != 1 || *shared == 1, "a put during a barrier");
   if (rank == 1) MPI_Win_unlock(1, window);
   MPI_Win_free(&window);
   completed_before_barrier();
@@ -354,13 +358,13 @@ static void* sums(void* argument) {
 }
 
 static void threads(void) {
-  pthread_t started[3];
+  pthread_t thread_ids[3];
   MPI_Comm comms[3];
   for (int i = 0; i < 3; ++i) MPI_Comm_dup(MPI_COMM_WORLD, &comms[i]);
-  for (int i = 0; i < 3; ++i) pthread_create(&started[i], NULL, sums, &comms[i]);
+  for (int i = 0; i < 3; ++i) pthread_create(&thread_ids[i], NULL, sums, &comms[i]);
   for (int i = 0; i < 3; ++i) {
     void* failed = NULL;
-    pthread_join(started[i], &failed);
+    pthread_join(thread_ids[i], &failed);
     expect(failed == NULL, "a thread's sums");
     MPI_Comm_free(&comms[i]);
   }
@@ -379,8 +383,8 @@ static void errors(void) {
   expect(code == MPI_SUCCESS && value == size * (size - 1) / 2, "a call after errors");
 }
 
-/* A communicator that was freed, before any other call: nobody may have made one of its handle meanwhile. */
-static void freed(void) {
+/* Uses a freed communicator before any other call. Its handle must not have been reused by Isthmus. */
+static void use_freed_communicator(void) {
   MPI_Comm copy, stale;
   int result = 0;
   MPI_Comm_dup(MPI_COMM_WORLD, &copy);
@@ -388,8 +392,9 @@ static void freed(void) {
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
   MPI_Comm_free(&copy);
-  expect(MPI_Barrier(stale) != MPI_SUCCESS, "a barrier on a communicator that was freed");
-  expect(MPI_Allreduce(&rank, &result, 1, MPI_INT, MPI_MAX, stale) != MPI_SUCCESS, "an allreduce on it");
+  expect(MPI_Barrier(stale) != MPI_SUCCESS, "a barrier on a freed communicator fails");
+  expect(MPI_Allreduce(&rank, &result, 1, MPI_INT, MPI_MAX, stale) != MPI_SUCCESS,
+         "an allreduce on a freed communicator fails");
 }
 
 static void forks(void) {
@@ -397,10 +402,10 @@ static void forks(void) {
   if (child == 0) exit(0);
   int status = 1;
   waitpid(child, &status, 0);
-  expect(status == 0, "a child's end");
+  expect(status == 0, "exit status of the child");
 }
 
-/* Each level somewhere. */
+/* Covers all thread levels. */
 static int thread_level_of(const char* mode) {
   if (strcmp(mode, "collectives") == 0) return MPI_THREAD_SINGLE;
   if (strcmp(mode, "mixed") == 0) return MPI_THREAD_FUNNELED;
@@ -413,16 +418,16 @@ int main(int argc, char** argv) {
   MPI_Init_thread(&argc, &argv, thread_level_of(mode), &level);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
-  if (strcmp(mode, "freed") == 0) freed();
+  if (strcmp(mode, "freed") == 0) use_freed_communicator();
   const int counts[] = {1, 100, 5000, 100000};
   for (int i = 0; i < 4; ++i) {
     reductions(counts[i], MPI_COMM_WORLD);
     data_movement(counts[i], MPI_COMM_WORLD);
     if (strcmp(mode, "collectives") != 0) break;
   }
-  uneven(MPI_COMM_WORLD);
+  irregular_collectives(MPI_COMM_WORLD);
   wide_counts(MPI_COMM_WORLD);
-  if (strcmp(mode, "mixed") == 0) mixed();
+  if (strcmp(mode, "mixed") == 0) mixed_calls();
   if (strcmp(mode, "progress") == 0) progress();
   if (strcmp(mode, "threads") == 0) threads();
   if (strcmp(mode, "errors") == 0) errors();

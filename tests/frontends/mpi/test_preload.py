@@ -1,7 +1,7 @@
-"""libisthmus_mpi_preload.so under MPI programs that know nothing of it, as users start it.
+"""libisthmus_mpi_preload.so with unmodified MPI programs, started as users start them.
 
-The MPICH ABI and the MPI 5 ABI come with the environment's MPICH; Open MPI is tested where
-scripts/setup_peers has installed it.
+The MPICH ABI and the MPI 5 ABI use the MPICH of the environment. Open MPI is tested if scripts/setup_peers
+has installed it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Family:
-    name: str  # of the engine
+    name: str  # name of the engine
     compiler: Path
-    mpi: str  # that starts it
+    mpi: str  # value of --mpi that starts it
     variables: dict[str, str]
 
 
@@ -38,14 +38,16 @@ def families() -> list[Family]:
     ]
     openmpi = launch.peer_folder("openmpi")
     if (openmpi / "launch").is_file():
-        families_found.append(Family("openmpi", openmpi / "bin" / "mpicc", "openmpi", {"OPAL_PREFIX": str(openmpi)}))
+        families_found.append(
+            Family("openmpi", openmpi / "bin" / "mpicc", "openmpi", {"OPAL_PREFIX": str(openmpi)})
+        )
     built = layout.library_folder()
     return [each for each in families_found if (built / f"libisthmus_mpi_{each.name}.so").is_file()]
 
 
 @pytest.fixture(scope="module", params=families(), ids=lambda family: family.name)
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Family]:
-    """program.c, compiled for one family."""
+    """Compiles program.c for one family."""
     family: Family = request.param
     built = tmp_path_factory.mktemp(family.name) / "program"
     flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-lpthread"]
@@ -62,14 +64,19 @@ def start(
     command = [sys.executable, "-m", "isthmus", "run", "-n", str(ranks), "--mpi", family.mpi, *options]
     environment = os.environ | {"ISTHMUS_MPI_FIRST_CALLS": "0"} | variables
     return subprocess.run(
-        [*command, str(program_path), *mode], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [*command, str(program_path), *mode],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
 
 
 def handled_calls(output: str) -> dict[str, int]:
-    """Calls that Isthmus took, by MPI's name, of the report."""
+    """Returns the number of calls per MPI function that Isthmus handled, from the report."""
     calls: dict[str, int] = {}
-    for name, count in re.findall(r"^ +(MPI_\w+) +host\S* +(\d+)", output, re.MULTILINE):
+    for name, count in re.findall(r"^ +(MPI_\w+) +shm\S* +(\d+)", output, re.MULTILINE):
         calls[name] = calls.get(name, 0) + int(count)
     return calls
 
@@ -99,63 +106,67 @@ def test_every_collective(program: tuple[Path, Family], ranks: int) -> None:
     assert "passed to MPI" not in result.stderr
 
 
-def test_what_passes_through_says_why(program: tuple[Path, Family]) -> None:
+def test_passed_calls_have_reasons(program: tuple[Path, Family]) -> None:
     result = start(program, 3, "mixed")
     assert result.returncode == 0 and result.stdout.strip() == "0 wrong", result.stdout + result.stderr
     passed = dict(re.findall(r"passed to MPI +\d+  (.*?)()$", result.stderr, re.MULTILINE))
-    assert "nothing to move" in passed and "an intercommunicator" in passed
-    assert any("does not reduce" in reason for reason in passed), "MPI_2INT"
+    assert "no data" in passed and "intercommunicator" in passed
+    assert any("datatype not supported" in reason for reason in passed), "MPI_2INT"
     assert any("other than sum" in reason for reason in passed), "an operation of the program"
 
 
 @pytest.mark.parametrize("mode", ["progress", "threads", "forks"])
-def test_a_program_behaves_as_without(program: tuple[Path, Family], mode: str) -> None:
+def test_program_behaves_as_without_preload(program: tuple[Path, Family], mode: str) -> None:
     result = start(program, 2, mode)
     assert result.returncode == 0 and result.stdout.strip() == "0 wrong", result.stdout + result.stderr
     assert handled_calls(result.stderr)
 
 
-def test_more_than_an_int_counts(program: tuple[Path, Family]) -> None:
-    """With one family: the engines differ in no size, and it moves gigabytes."""
+def test_more_than_2_gib(program: tuple[Path, Family]) -> None:
+    """Runs with one family only, because it moves gigabytes and sizes do not depend on the family."""
     if program[1].name != "mpich":
-        pytest.skip("done with MPICH")
+        pytest.skip("runs with MPICH only")
     result = start(program, 2, "large")
     assert result.returncode == 0 and result.stdout.strip() == "0 wrong", result.stdout + result.stderr
-    assert len(re.findall(r"MPI_(?:Bcast|Allreduce) +host\S* +1 +2147495936 ", result.stderr)) == 2, result.stderr
+    assert len(re.findall(r"MPI_(?:Bcast|Allreduce) +shm\S* +1 +2147495936 ", result.stderr)) == 2, (
+        result.stderr
+    )
 
 
 @pytest.mark.parametrize("mode", ["aborts", "killed"])
-def test_the_end_of_a_rank_is_the_launchers(program: tuple[Path, Family], mode: str) -> None:
+def test_launcher_reports_exit_of_a_rank(program: tuple[Path, Family], mode: str) -> None:
     preloaded, plain = start(program, 2, mode), start(program, 2, mode, shim=False)
     assert preloaded.returncode == plain.returncode != 0, preloaded.stderr + plain.stderr
 
 
-def test_errors_are_mpis(program: tuple[Path, Family]) -> None:
-    """An MPI that was built without checks crashes at wrong arguments, with and without."""
+def test_errors_match_mpi(program: tuple[Path, Family]) -> None:
+    """An MPI built without argument checks crashes for invalid arguments, with and without Isthmus."""
     preloaded, plain = start(program, 2, "errors"), start(program, 2, "errors", shim=False)
     assert (preloaded.returncode == 0) == (plain.returncode == 0), preloaded.stderr + plain.stderr
     if plain.returncode == 0:
         assert preloaded.stdout == plain.stdout == "0 wrong\n"
 
 
-def test_a_freed_communicator_is_reported(program: tuple[Path, Family]) -> None:
-    """Under MPICH. Open MPI's handles are pointers, which nothing may look at any more."""
+def test_freed_communicator_is_reported(program: tuple[Path, Family]) -> None:
+    """Runs with MPICH only. Handles of Open MPI are pointers, which are dangling after the free."""
     if program[1].name != "mpich":
-        pytest.skip("MPICH's handles alone tell")
+        pytest.skip("only MPICH detects freed handles")
     plain = start(program, 2, "freed", shim=False)
     assert plain.returncode == 0 and plain.stdout == "0 wrong\n", plain.stdout + plain.stderr
     preloaded = start(program, 2, "freed")
     assert preloaded.returncode == 0 and preloaded.stdout == plain.stdout, preloaded.stdout + preloaded.stderr
 
 
-def test_first_calls_are_left_to_mpi(program: tuple[Path, Family]) -> None:
+def test_first_calls_go_to_mpi(program: tuple[Path, Family]) -> None:
     result = start(program, 2, "forks", ISTHMUS_MPI_FIRST_CALLS="1000")
     assert result.returncode == 0 and not handled_calls(result.stderr)
-    assert "the first calls of a communicator" in result.stderr
+    assert "communicator not attached yet (first calls)" in result.stderr
 
 
-def run_on_two_nodes(built: tuple[Path, Family], mode: str, rules: Path | None) -> subprocess.CompletedProcess[str]:
-    """Four ranks, two on each of two nodes that are made up."""
+def run_on_two_nodes(
+    built: tuple[Path, Family], mode: str, rules: Path | None
+) -> subprocess.CompletedProcess[str]:
+    """Runs four ranks on two simulated nodes."""
     program_path, family = built
     rank = "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}"
     script = f'export ISTHMUS_NODE=$(({rank} / 2)); exec "{program_path}" {mode}'
@@ -167,17 +178,15 @@ def run_on_two_nodes(built: tuple[Path, Family], mode: str, rules: Path | None) 
     )
 
 
-def test_nodes_without_a_rule_are_left_to_mpi(program: tuple[Path, Family]) -> None:
+def test_nodes_without_rule_go_to_mpi(program: tuple[Path, Family]) -> None:
     result = run_on_two_nodes(program, "collectives", None)
     assert result.returncode == 0 and result.stdout.strip() == "0 wrong", result.stdout + result.stderr
-    assert "its ranks do not reach each other's memory" in result.stderr and not handled_calls(result.stderr)
+    assert "ranks cannot access each other's memory" in result.stderr and not handled_calls(result.stderr)
 
 
-@pytest.mark.skipif(ctypes.util.find_library("ucp") is None, reason="no UCX, which crosses between nodes")
+@pytest.mark.skipif(ctypes.util.find_library("ucp") is None, reason="UCX is required between nodes")
 @pytest.mark.parametrize("mode", ["collectives", "progress"])
-def test_rule_selects_hierarchical_for_nodes(
-    program: tuple[Path, Family], mode: str, tmp_path: Path
-) -> None:
+def test_rule_selects_hierarchical_for_nodes(program: tuple[Path, Family], mode: str, tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text(
         'default_backend = "ucx"\n[[rule]]\ncollective = ["allreduce", "broadcast", "allgather"]\n'
@@ -186,21 +195,23 @@ def test_rule_selects_hierarchical_for_nodes(
     result = run_on_two_nodes(program, mode, rules)
     assert result.returncode == 0 and result.stdout.strip() == "0 wrong", result.stdout + result.stderr
     if mode == "collectives":
-        assert re.search(r"MPI_Allreduce+hierarchical +[1-9]", result.stderr), result.stderr
-        assert "between nodes no rule gives it" in result.stderr
-        assert not re.search(r"MPI_Reduce+hierarchical", result.stderr), result.stderr
+        assert re.search(r"MPI_Allreduce +hierarchical +[1-9]", result.stderr), result.stderr
+        assert "no rule selects an Isthmus backend between nodes" in result.stderr
+        assert not re.search(r"MPI_Reduce +hierarchical", result.stderr), result.stderr
 
 
 @pytest.mark.parametrize("family", families(), ids=lambda family: family.name)
-def test_an_engine_needs_no_extension(family: Family) -> None:
-    """It runs with other versions of its family than the one whose header it was compiled against."""
+def test_engine_uses_only_standard_mpi(family: Family) -> None:
+    """An engine must work with other versions of its family than the one that it was compiled with."""
     engine = layout.library_folder() / f"libisthmus_mpi_{family.name}.so"
-    output = subprocess.run(["nm", "-D", "--undefined-only", engine], capture_output=True, text=True, check=True)
+    output = subprocess.run(
+        ["nm", "-D", "--undefined-only", engine], capture_output=True, text=True, check=True
+    )
     assert "PMPI_Barrier" in output.stdout
     assert re.findall(r" U (MPIX_\w+)", output.stdout) == []
 
 
-def test_a_program_without_mpi_does_not_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_program_without_mpi_is_unaffected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LD_PRELOAD", raising=False)
     command = [sys.executable, "-m", "isthmus", "run", "--mpi-shim", "env"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
@@ -208,12 +219,14 @@ def test_a_program_without_mpi_does_not_notice(monkeypatch: pytest.MonkeyPatch) 
     assert preloaded.endswith("/libisthmus_mpi_preload.so") and result.stderr == ""
 
 
-def test_another_mpi_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_mpi_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = tmp_path / "ldd"
     fake.write_text("#!/bin/sh\necho '\tlibmpi.so.7 => /usr/lib/libmpi.so.7 (0x0)'\n")
     fake.chmod(0o755)
-    with pytest.raises(MissingError, match=r"libmpi\.so\.7, an MPI of no known family; known: .*Open MPI"):
-        launch.mpi_family_of("program", os.environ | {"PATH": str(tmp_path)})
+    with pytest.raises(
+        MissingError, match=r"libmpi\.so\.7, which is not a supported MPI; supported: .*Open MPI"
+    ):
+        launch.linked_mpi_family("program", os.environ | {"PATH": str(tmp_path)})
 
 
 MPI4PY = """
@@ -230,11 +243,11 @@ assert comm.bcast([1, 2, 3] if comm.rank == 0 else None) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("family", families(), ids=lambda family: family.name)
-def test_under_mpi4py(family: Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looks for functions with large counts, which Open MPI lacks and the preloaded library has."""
+def test_mpi4py(family: Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """mpi4py looks up functions with large counts, which only the preloaded library and not Open MPI has."""
     pytest.importorskip("mpi4py")
     if family.name == "abi":
-        pytest.skip("mpi4py takes one ABI of MPICH")
+        pytest.skip("mpi4py supports one ABI of MPICH")
     if family.name == "openmpi":
         monkeypatch.setenv("MPI4PY_MPIABI", "openmpi")
         monkeypatch.setenv("MPI4PY_LIBMPI", str(launch.peer_folder("openmpi") / "lib" / "libmpi.so.40"))

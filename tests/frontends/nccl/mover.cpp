@@ -1,6 +1,5 @@
-// A backend of all collectives on CUDA's streams, for tests: the one for NCCL under another name, which rules
-// can give calls to that the program's own NCCL must then not get. MOVER_LIBRARY names the library that works
-// for it.
+// A test backend with all collectives on CUDA streams: the NCCL backend under another name. Rules can assign
+// calls to it that the program's own NCCL must then not receive. MOVER_LIBRARY names the library that it loads.
 #include "backends/nccl_family/nccl_backend.hpp"
 
 namespace {

@@ -1,4 +1,5 @@
-// NCCL's interface as the test programs call it: linked with the stand-in, or with NCCL itself.
+// The part of NCCL's interface that the test programs use. They are linked with the stand-in
+// or with NCCL itself.
 #pragma once
 
 #include <cstddef>

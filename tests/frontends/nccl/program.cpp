@@ -1,6 +1,8 @@
-// A program that uses NCCL, as users write them. What it is run with (the preloaded library, and how Isthmus is
-// configured) is its environment's. Usage: program WORLD RANKS CALLS SEED | program rank R N FILE WHAT ...
-// Prints "N wrong" at its end.
+// An ordinary program that uses NCCL. The environment decides what it runs with: the preloaded library and the
+// Isthmus configuration. Prints "N wrong" at the end.
+//
+// program WORLD RANKS CALLS SEED
+// program rank R N FILE WHAT ...
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,7 +28,7 @@ using nccl_program::check;
 using nccl_program::random_calls;
 using nccl_program::rank_runner;
 
-constexpr std::size_t batch = 8;  // calls that are issued before anybody waits
+constexpr std::size_t batch = 8;  // calls issued before waiting for them
 
 std::vector<std::unique_ptr<rank_runner>> make_runners(int size) {
   std::vector<std::unique_ptr<rank_runner>> runners;
@@ -34,27 +36,29 @@ std::vector<std::unique_ptr<rank_runner>> make_runners(int size) {
   return runners;
 }
 
-// Calls in batches; some of them in groups of three.
-int run_calls(rank_runner& mine, std::uint64_t seed, int calls) {
+// Issues calls in batches. Every other batch uses groups of three.
+int run_calls(rank_runner& runner, std::uint64_t seed, int calls) {
   int wrong = 0;
-  const auto all = random_calls(seed, mine.size(), calls);
-  for (std::size_t at = 0; at < all.size(); at += batch) {
-    const std::vector some(all.begin() + static_cast<std::ptrdiff_t>(at),
-                           all.begin() + static_cast<std::ptrdiff_t>(std::min(at + batch, all.size())));
-    mine.prepare(some);
-    const bool grouped = at / batch % 2 == 1;
-    for (std::size_t i = 0; i < some.size(); ++i) {
+  const auto all = random_calls(seed, runner.size(), calls);
+  for (std::size_t begin_index = 0; begin_index < all.size(); begin_index += batch) {
+    const std::vector subset(
+        all.begin() + static_cast<std::ptrdiff_t>(begin_index),
+        all.begin() + static_cast<std::ptrdiff_t>(std::min(begin_index + batch, all.size())));
+    runner.prepare(subset);
+    const bool grouped = begin_index / batch % 2 == 1;
+    for (std::size_t i = 0; i < subset.size(); ++i) {
       if (grouped && i % 3 == 0) check(ncclGroupStart(), "ncclGroupStart");
-      check(mine.issue(i), "a call");
-      if (grouped && (i % 3 == 2 || i + 1 == some.size())) check(ncclGroupEnd(), "ncclGroupEnd");
+      check(runner.issue(i), "a call");
+      if (grouped && (i % 3 == 2 || i + 1 == subset.size())) check(ncclGroupEnd(), "ncclGroupEnd");
     }
-    mine.synchronize();
-    wrong += mine.wrong();
+    runner.synchronize();
+    wrong += runner.wrong();
   }
   return wrong;
 }
 
-void run_in_threads(std::vector<std::unique_ptr<rank_runner>>& runners, const std::function<void(rank_runner&)>& work) {
+void run_in_threads(std::vector<std::unique_ptr<rank_runner>>& runners,
+                    const std::function<void(rank_runner&)>& work) {
   std::vector<std::jthread> threads;
   for (auto& each : runners)
     threads.emplace_back([&] {
@@ -66,8 +70,8 @@ void run_in_threads(std::vector<std::unique_ptr<rank_runner>>& runners, const st
 void init_in_threads(std::vector<std::unique_ptr<rank_runner>>& runners) {
   nccl_id id;
   check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-  run_in_threads(runners, [&](rank_runner& mine) {
-    check(ncclCommInitRank(&mine.comm, mine.size(), id, mine.rank()), "ncclCommInitRank");
+  run_in_threads(runners, [&](rank_runner& runner) {
+    check(ncclCommInitRank(&runner.comm, runner.size(), id, runner.rank()), "ncclCommInitRank");
   });
 }
 
@@ -75,17 +79,17 @@ int threads(int size, int calls, std::uint64_t seed) {
   auto runners = make_runners(size);
   init_in_threads(runners);
   std::atomic<int> wrong{0};
-  run_in_threads(runners, [&](rank_runner& mine) {
-    wrong += run_calls(mine, seed, calls);
-    check(ncclCommDestroy(mine.comm), "ncclCommDestroy");
+  run_in_threads(runners, [&](rank_runner& runner) {
+    wrong += run_calls(runner, seed, calls);
+    check(ncclCommDestroy(runner.comm), "ncclCommDestroy");
   });
   return wrong;
 }
 
-// One thread drives all ranks: each call of all of them is one group.
-int one_thread(int size, int calls, std::uint64_t seed, bool by_all) {
+// One thread drives all ranks: each call forms one group across all ranks.
+int one_thread(int size, int calls, std::uint64_t seed, bool use_init_all) {
   auto runners = make_runners(size);
-  if (by_all) {
+  if (use_init_all) {
     std::vector<void*> comms(runners.size());
     check(ncclCommInitAll(comms.data(), size, nullptr), "ncclCommInitAll");
     for (std::size_t i = 0; i < runners.size(); ++i) runners[i]->comm = comms[i];
@@ -101,8 +105,8 @@ int one_thread(int size, int calls, std::uint64_t seed, bool by_all) {
   }
   int wrong = 0;
   const auto all = random_calls(seed, size, calls);
-  for (std::size_t at = 0; at < all.size(); ++at) {
-    for (auto& each : runners) each->prepare({all[at]});
+  for (std::size_t begin_index = 0; begin_index < all.size(); ++begin_index) {
+    for (auto& each : runners) each->prepare({all[begin_index]});
     check(ncclGroupStart(), "ncclGroupStart");
     for (auto& each : runners) check(each->issue(0), "a call");
     check(ncclGroupEnd(), "ncclGroupEnd");
@@ -113,79 +117,80 @@ int one_thread(int size, int calls, std::uint64_t seed, bool by_all) {
   return wrong;
 }
 
-// Parts of even and odd ranks, in reverse order, beside the whole; the last rank is in none.
+// Subcommunicators of even and odd ranks, in reverse order, used together with the parent. The last
+// rank is in none.
 int split(int size, int calls, std::uint64_t seed) {
   auto runners = make_runners(size);
   init_in_threads(runners);
   std::atomic<int> wrong{0};
-  run_in_threads(runners, [&](rank_runner& mine) {
-    void* part = nullptr;
-    const int color = mine.rank() + 1 == size ? -1 : mine.rank() % 2;
-    check(ncclCommSplit(mine.comm, color, -mine.rank(), &part, nullptr), "ncclCommSplit");
-    wrong += run_calls(mine, seed, calls);
-    if (part != nullptr) {
+  run_in_threads(runners, [&](rank_runner& runner) {
+    void* child_comm = nullptr;
+    const int color = runner.rank() + 1 == size ? -1 : runner.rank() % 2;
+    check(ncclCommSplit(runner.comm, color, -runner.rank(), &child_comm, nullptr), "ncclCommSplit");
+    wrong += run_calls(runner, seed, calls);
+    if (child_comm != nullptr) {
       int rank = 0, ranks = 0;
-      ncclCommUserRank(part, &rank);
-      ncclCommCount(part, &ranks);
-      rank_runner there(rank, ranks, mine.rank());
-      there.comm = part;
-      wrong += run_calls(there, seed + static_cast<std::uint64_t>(color), calls);
-      check(ncclCommDestroy(part), "ncclCommDestroy");
+      ncclCommUserRank(child_comm, &rank);
+      ncclCommCount(child_comm, &ranks);
+      rank_runner child_runner(rank, ranks, runner.rank());
+      child_runner.comm = child_comm;
+      wrong += run_calls(child_runner, seed + static_cast<std::uint64_t>(color), calls);
+      check(ncclCommDestroy(child_comm), "ncclCommDestroy");
     }
-    check(ncclCommDestroy(mine.comm), "ncclCommDestroy");
+    check(ncclCommDestroy(runner.comm), "ncclCommDestroy");
   });
   return wrong;
 }
 
-// An allgather that not all ranks call.
-void call_alone(rank_runner& mine) {
+// An allgather that not every rank calls.
+void call_alone(rank_runner& runner) {
   conformance::test_case test;
   test.collective = ISTHMUS_ALLGATHER;
   test.count = 100;
-  mine.prepare({test});
-  check(mine.issue(0), "ncclAllGather");
+  runner.prepare({test});
+  check(runner.issue(0), "ncclAllGather");
 }
 
-// Rank 0 calls what nobody else does, and aborts: its stream ends, and so does the program.
+// Rank 0 issues a call that no other rank makes, and aborts. Its stream completes and the program ends.
 int abort_one(int size) {
   auto runners = make_runners(size);
   init_in_threads(runners);
-  run_in_threads(runners, [&](rank_runner& mine) {
-    if (mine.rank() == 0) call_alone(mine);
-    check(ncclCommAbort(mine.comm), "ncclCommAbort");
-    mine.synchronize();
+  run_in_threads(runners, [&](rank_runner& runner) {
+    if (runner.rank() == 0) call_alone(runner);
+    check(ncclCommAbort(runner.comm), "ncclCommAbort");
+    runner.synchronize();
   });
   return 0;
 }
 
-// Rank 1 aborts while it waits for what rank 0 never calls; rank 0, which waits for nothing, hears of no error
-// and goes on to its end.
+// Rank 1 aborts while it waits for a call that rank 0 never makes. Rank 0, which waits for nothing, sees no
+// error and continues to its end.
 int abort_while_peer_is_idle(int size) {
   auto runners = make_runners(size);
   init_in_threads(runners);
-  std::atomic<int> wrong{0}, ended{0};
-  run_in_threads(runners, [&](rank_runner& mine) {
-    wrong += run_calls(mine, 3, 2);
-    if (mine.rank() != 0) {
-      call_alone(mine);
-      check(ncclCommAbort(mine.comm), "ncclCommAbort");
-      mine.synchronize();
-      ++ended;
+  std::atomic<int> wrong{0}, ended_count{0};
+  run_in_threads(runners, [&](rank_runner& runner) {
+    wrong += run_calls(runner, 3, 2);
+    if (runner.rank() != 0) {
+      call_alone(runner);
+      check(ncclCommAbort(runner.comm), "ncclCommAbort");
+      runner.synchronize();
+      ++ended_count;
       return;
     }
-    while (ended + 1 < size) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    while (ended_count + 1 < size) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     for (int i = 0; i < 50; ++i) {
       int error = 0;
-      check(ncclCommGetAsyncError(mine.comm, &error), "ncclCommGetAsyncError");
+      check(ncclCommGetAsyncError(runner.comm, &error), "ncclCommGetAsyncError");
       if (error != 0) ++wrong;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
-    check(ncclCommDestroy(mine.comm), "ncclCommDestroy");
+    check(ncclCommDestroy(runner.comm), "ncclCommDestroy");
   });
   return wrong;
 }
 
-// Wrong arguments: the codes are for who compares them with those of another run.
+// Invalid arguments. Prints the result codes, which the test compares with those of another run.
 int errors() {
   auto runners = make_runners(2);
   init_in_threads(runners);
@@ -207,248 +212,253 @@ int errors() {
   return 0;
 }
 
-// What Isthmus has no part in, between calls that it takes: messages, an operation of the program's own.
+// Calls that Isthmus never handles, between calls that it does: messages and a user-defined operation.
 int mixed(int size, std::uint64_t seed) {
   auto runners = make_runners(size);
   init_in_threads(runners);
   std::atomic<int> wrong{0};
-  run_in_threads(runners, [&](rank_runner& mine) {
+  run_in_threads(runners, [&](rank_runner& runner) {
     int op = 0;
     float two = 2;
-    check(ncclRedOpCreatePreMulSum(&op, &two, 7, 1, mine.comm), "ncclRedOpCreatePreMulSum");
+    check(ncclRedOpCreatePreMulSum(&op, &two, 7, 1, runner.comm), "ncclRedOpCreatePreMulSum");
     void* memory = nullptr;
     check(cudaMalloc(&memory, 4096), "cudaMalloc");
     auto* const numbers = static_cast<float*>(memory);
     for (int i = 0; i < 4; ++i) {
-      wrong += run_calls(mine, seed + static_cast<std::uint64_t>(i), 8);
-      numbers[0] = static_cast<float>(mine.rank());
+      wrong += run_calls(runner, seed + static_cast<std::uint64_t>(i), 8);
+      numbers[0] = static_cast<float>(runner.rank());
       numbers[1] = -1;
-      check(ncclAllReduce(numbers, numbers + 2, 1, 7, op, mine.comm, mine.stream(0)), "ncclAllReduce");
+      check(ncclAllReduce(numbers, numbers + 2, 1, 7, op, runner.comm, runner.stream(0)), "ncclAllReduce");
       check(ncclGroupStart(), "ncclGroupStart");
-      check(ncclSend(numbers, 1, 7, (mine.rank() + 1) % size, mine.comm, mine.stream(1)), "ncclSend");
-      check(ncclRecv(numbers + 1, 1, 7, (mine.rank() + size - 1) % size, mine.comm, mine.stream(1)), "ncclRecv");
+      check(ncclSend(numbers, 1, 7, (runner.rank() + 1) % size, runner.comm, runner.stream(1)), "ncclSend");
+      check(ncclRecv(numbers + 1, 1, 7, (runner.rank() + size - 1) % size, runner.comm, runner.stream(1)),
+            "ncclRecv");
       check(ncclGroupEnd(), "ncclGroupEnd");
-      mine.synchronize();
-      if (numbers[1] != static_cast<float>((mine.rank() + size - 1) % size)) ++wrong;
+      runner.synchronize();
+      if (numbers[1] != static_cast<float>((runner.rank() + size - 1) % size)) ++wrong;
     }
     cudaFree(memory);
-    check(ncclCommDestroy(mine.comm), "ncclCommDestroy");
+    check(ncclCommDestroy(runner.comm), "ncclCommDestroy");
   });
   return wrong;
 }
 
-// A rank groups what the next one calls one by one, each call reading what the one before it wrote: sums, and
-// broadcasts, which rules give to NCCL.
+// One rank groups calls that the next rank issues one by one. Each call reads the result of the previous one:
+// sums, and broadcasts that rules assign to NCCL.
 int uneven_groups(int size, int calls) {
   auto runners = make_runners(size);
   init_in_threads(runners);
   std::atomic<int> wrong{0};
-  run_in_threads(runners, [&](rank_runner& mine) {
+  run_in_threads(runners, [&](rank_runner& runner) {
     void* memory = nullptr;
     check(cudaMalloc(&memory, 4096), "cudaMalloc");
     auto* const sent = static_cast<float*>(memory);
     float* const summed = sent + 1;
-    void* const stream = mine.stream(0);
+    void* const stream = runner.stream(0);
     const std::vector<std::vector<bool>> orders = {{true, false}, {false, true}, {true, true, false, true}};
     for (int i = 0; i < calls; ++i) {
-      const bool grouped = (i + mine.rank()) % 2 == 1;
-      float wanted_sent = *sent = static_cast<float>(i + 1), wanted_sum = *summed = -1;
+      const bool grouped = (i + runner.rank()) % 2 == 1;
+      float expected_sent = *sent = static_cast<float>(i + 1), expected_sum = *summed = -1;
       if (grouped) check(ncclGroupStart(), "ncclGroupStart");
       for (const bool is_sum : orders[static_cast<std::size_t>(i) % orders.size()]) {
-        check(is_sum ? ncclAllReduce(sent, summed, 1, 7, 0, mine.comm, stream)
-                    : ncclBroadcast(summed, sent, 1, 7, 0, mine.comm, stream),
-             "a call");
-        (is_sum ? wanted_sum : wanted_sent) = is_sum ? wanted_sent * static_cast<float>(size) : wanted_sum;
+        check(is_sum ? ncclAllReduce(sent, summed, 1, 7, 0, runner.comm, stream)
+                     : ncclBroadcast(summed, sent, 1, 7, 0, runner.comm, stream),
+              "a call");
+        (is_sum ? expected_sum : expected_sent) =
+            is_sum ? expected_sent * static_cast<float>(size) : expected_sum;
       }
       if (grouped) check(ncclGroupEnd(), "ncclGroupEnd");
-      mine.synchronize();
-      if (*sent != wanted_sent || *summed != wanted_sum) ++wrong;
+      runner.synchronize();
+      if (*sent != expected_sent || *summed != expected_sum) ++wrong;
     }
     cudaFree(memory);
-    check(ncclCommDestroy(mine.comm), "ncclCommDestroy");
+    check(ncclCommDestroy(runner.comm), "ncclCommDestroy");
   });
   return wrong;
 }
 
-// Two calls on one stream and one on another: how often a stream was made to wait, by both ranks.
+// Two calls on one stream, then one on another. Prints how often both ranks made a stream wait.
 int order() {
   auto runners = make_runners(2);
   init_in_threads(runners);
   const int before = standin_driver_calls("cuStreamWaitEvent");
-  run_in_threads(runners, [&](rank_runner& mine) {
+  run_in_threads(runners, [&](rank_runner& runner) {
     void* memory = nullptr;
     check(cudaMalloc(&memory, 4096), "cudaMalloc");
     for (const std::size_t stream : {0, 0, 1})
-      check(ncclAllReduce(memory, memory, 4, 2, 0, mine.comm, mine.stream(stream)), "ncclAllReduce");
-    mine.synchronize();
+      check(ncclAllReduce(memory, memory, 4, 2, 0, runner.comm, runner.stream(stream)), "ncclAllReduce");
+    runner.synchronize();
     cudaFree(memory);
   });
   std::printf("waits %d\n", standin_driver_calls("cuStreamWaitEvent") - before);
-  run_in_threads(runners, [](rank_runner& mine) { check(ncclCommDestroy(mine.comm), "ncclCommDestroy"); });
+  run_in_threads(runners, [](rank_runner& runner) { check(ncclCommDestroy(runner.comm), "ncclCommDestroy"); });
   return 0;
 }
 
-// Calls that NCCL carries out, from `aside` to the place behind it.
-void broadcast_in_a_row(rank_runner& mine, float* unrelated, void* stream, int calls) {
+// Broadcasts that NCCL executes, from `unrelated` to the next element.
+void broadcast_in_a_row(rank_runner& runner, float* unrelated, void* stream, int calls) {
   for (int i = 0; i < calls; ++i)
-    check(ncclBroadcast(unrelated, unrelated + 1, 1, 7, 0, mine.comm, stream), "ncclBroadcast");
+    check(ncclBroadcast(unrelated, unrelated + 1, 1, 7, 0, runner.comm, stream), "ncclBroadcast");
 }
 
-// What is called on the stream next comes so much later.
+// Delays the next call on the stream.
 template <int Milliseconds>
 void delay_stream(void* stream) {
   standin_stream_submit(
       stream, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(Milliseconds)); }, nullptr);
 }
 
-// A rank's value and poison behind it, NCCL's calls on stream 0, and a delay there.
-void start_delayed(rank_runner& mine, float* own, int earlier_calls) {
-  own[0] = static_cast<float>(mine.rank() + 3);
+// Writes a rank's value followed by fill values, issues NCCL calls on stream 0 and then delays that stream.
+void start_delayed(rank_runner& runner, float* own, int earlier_calls) {
+  own[0] = static_cast<float>(runner.rank() + 3);
   own[1] = own[2] = own[3] = -100;
-  broadcast_in_a_row(mine, own + 8, mine.stream(0), earlier_calls);
-  delay_stream<200>(mine.stream(0));
+  broadcast_in_a_row(runner, own + 8, runner.stream(0), earlier_calls);
+  delay_stream<200>(runner.stream(0));
 }
 
-// Calls on one stream, as many as it takes until it is trusted to be the only one; messages or a broadcast that
-// NCCL carries out late there, then a sum of what it brings on another one. In a group, NCCL's group has begun
-// with another communicator's call when the sum is called.
+// Issues enough calls on one stream that events are no longer recorded, then messages or a broadcast that NCCL
+// executes late on it, then a sum of their results on another stream. With `grouped`, NCCL's group already
+// contains a call of another communicator when the sum is issued.
 int after_nccl_call(int earlier_calls, bool configured, bool grouped) {
   auto runners = make_runners(2);
   init_in_threads(runners);
   std::atomic<int> wrong{0};
-  run_in_threads(runners, [&](rank_runner& mine) {
+  run_in_threads(runners, [&](rank_runner& runner) {
     void *memory = nullptr, *other = nullptr;
     check(cudaMalloc(&memory, 4096), "cudaMalloc");
-    check(ncclCommSplit(mine.comm, 0, mine.rank(), &other, nullptr), "ncclCommSplit");
+    check(ncclCommSplit(runner.comm, 0, runner.rank(), &other, nullptr), "ncclCommSplit");
     auto* const own = static_cast<float*>(memory);
-    start_delayed(mine, own, earlier_calls);
+    start_delayed(runner, own, earlier_calls);
     if (configured) {
-      const int configuration = 1;  // only handed on
-      check(ncclBroadcastConfig(own, own + 1, 1, 7, 1, mine.comm, mine.stream(0), &configuration),
-           "ncclBroadcastConfig");
+      const int configuration = 1;  // only passed through
+      check(ncclBroadcastConfig(own, own + 1, 1, 7, 1, runner.comm, runner.stream(0), &configuration),
+            "ncclBroadcastConfig");
     } else {
       check(ncclGroupStart(), "ncclGroupStart");
-      check(ncclSend(own, 1, 7, 1 - mine.rank(), mine.comm, mine.stream(0)), "ncclSend");
-      check(ncclRecv(own + 1, 1, 7, 1 - mine.rank(), mine.comm, mine.stream(0)), "ncclRecv");
+      check(ncclSend(own, 1, 7, 1 - runner.rank(), runner.comm, runner.stream(0)), "ncclSend");
+      check(ncclRecv(own + 1, 1, 7, 1 - runner.rank(), runner.comm, runner.stream(0)), "ncclRecv");
       check(ncclGroupEnd(), "ncclGroupEnd");
     }
     if (grouped) {
       check(ncclGroupStart(), "ncclGroupStart");
-      check(ncclBroadcast(own + 8, own + 9, 1, 7, 0, other, mine.stream(0)), "ncclBroadcast");
+      check(ncclBroadcast(own + 8, own + 9, 1, 7, 0, other, runner.stream(0)), "ncclBroadcast");
     }
-    check(ncclAllReduce(own + 1, own + 2, 1, 7, 0, mine.comm, mine.stream(1)), "ncclAllReduce");
+    check(ncclAllReduce(own + 1, own + 2, 1, 7, 0, runner.comm, runner.stream(1)), "ncclAllReduce");
     if (grouped) check(ncclGroupEnd(), "ncclGroupEnd");
-    mine.synchronize();
+    runner.synchronize();
     if (own[2] != (configured ? 4 + 4 : 3 + 4)) ++wrong;
     cudaFree(memory);
-    for (void* const each : {other, mine.comm}) check(ncclCommDestroy(each), "ncclCommDestroy");
+    for (void* const each : {other, runner.comm}) check(ncclCommDestroy(each), "ncclCommDestroy");
   });
   return wrong;
 }
 
-// A call that NCCL refuses between a sum that is late on stream 0 and what reads it on another one: a call of
-// Isthmus' on that of the refused call's, or NCCL's own on a third.
+// A call that NCCL refuses, between a delayed sum on stream 0 and a call on another stream that reads its
+// result. The reader is an Isthmus call, or an NCCL call on a third stream.
 int after_refused_call(int earlier_calls, bool nccl_reads, bool grouped) {
   auto runners = make_runners(2);
   init_in_threads(runners);
   std::atomic<int> wrong{0};
-  run_in_threads(runners, [&](rank_runner& mine) {
-    void *memory = nullptr, *third = nullptr;
+  run_in_threads(runners, [&](rank_runner& runner) {
+    void *memory = nullptr, *third_stream = nullptr;
     check(cudaMalloc(&memory, 4096), "cudaMalloc");
-    check(cudaStreamCreateWithFlags(&third, 1), "cudaStreamCreateWithFlags");
+    check(cudaStreamCreateWithFlags(&third_stream, 1), "cudaStreamCreateWithFlags");
     auto* const own = static_cast<float*>(memory);
-    start_delayed(mine, own, earlier_calls);
-    check(ncclAllReduce(own, own + 1, 1, 7, 0, mine.comm, mine.stream(0)), "ncclAllReduce");
+    start_delayed(runner, own, earlier_calls);
+    check(ncclAllReduce(own, own + 1, 1, 7, 0, runner.comm, runner.stream(0)), "ncclAllReduce");
     if (grouped) check(ncclGroupStart(), "ncclGroupStart");
-    const int refused = ncclAllReduce(own, own, 1, 7, 77, mine.comm, mine.stream(nccl_reads ? 1 : 0));
-    const int ended = grouped ? ncclGroupEnd() : refused;
-    if (refused == 0 || ended == 0) ++wrong;
+    const int error_status = ncclAllReduce(own, own, 1, 7, 77, runner.comm, runner.stream(nccl_reads ? 1 : 0));
+    const int end_status = grouped ? ncclGroupEnd() : error_status;
+    if (error_status == 0 || end_status == 0) ++wrong;
     if (nccl_reads)
-      check(ncclBroadcast(own + 1, own + 2, 1, 7, 1, mine.comm, third), "ncclBroadcast");
+      check(ncclBroadcast(own + 1, own + 2, 1, 7, 1, runner.comm, third_stream), "ncclBroadcast");
     else
-      check(ncclAllGather(own + 1, own + 2, 1, 7, mine.comm, mine.stream(1)), "ncclAllGather");
-    check(cudaStreamSynchronize(third), "cudaStreamSynchronize");
-    mine.synchronize();
+      check(ncclAllGather(own + 1, own + 2, 1, 7, runner.comm, runner.stream(1)), "ncclAllGather");
+    check(cudaStreamSynchronize(third_stream), "cudaStreamSynchronize");
+    runner.synchronize();
     if (own[2] != 3 + 4) ++wrong;
-    check(ncclCommDestroy(mine.comm), "ncclCommDestroy");
-    check(cudaStreamDestroy(third), "cudaStreamDestroy");
+    check(ncclCommDestroy(runner.comm), "ncclCommDestroy");
+    check(cudaStreamDestroy(third_stream), "cudaStreamDestroy");
     cudaFree(memory);
   });
   return wrong;
 }
 
-// A group whose end is simulated moves nothing; the next one is carried out.
+// A group whose end is simulated moves no data; the next group is executed.
 int simulated() {
   auto runners = make_runners(2);
   init_in_threads(runners);
   std::atomic<int> wrong{0};
-  run_in_threads(runners, [&](rank_runner& mine) {
+  run_in_threads(runners, [&](rank_runner& runner) {
     void* memory = nullptr;
     check(cudaMalloc(&memory, 4096), "cudaMalloc");
     auto* const own = static_cast<float*>(memory);
     std::fill(own, own + 8, -100.0f);
-    own[0] = static_cast<float>(mine.rank() + 3);
+    own[0] = static_cast<float>(runner.rank() + 3);
     for (const bool simulates : {true, false}) {
       check(ncclGroupStart(), "ncclGroupStart");
-      check(ncclAllReduce(own, own + 1, 1, 7, 0, mine.comm, mine.stream(0)), "ncclAllReduce");
-      check(ncclBroadcast(own, own + 2, 1, 7, 1, mine.comm, mine.stream(0)), "ncclBroadcast");
+      check(ncclAllReduce(own, own + 1, 1, 7, 0, runner.comm, runner.stream(0)), "ncclAllReduce");
+      check(ncclBroadcast(own, own + 2, 1, 7, 1, runner.comm, runner.stream(0)), "ncclBroadcast");
       check(simulates ? ncclGroupSimulateEnd(nullptr) : ncclGroupEnd(), "the group's end");
-      mine.synchronize();
+      runner.synchronize();
       if (own[1] != (simulates ? -100 : 3 + 4) || own[2] != (simulates ? -100 : 4)) ++wrong;
     }
-    check(ncclCommDestroy(mine.comm), "ncclCommDestroy");
+    check(ncclCommDestroy(runner.comm), "ncclCommDestroy");
     cudaFree(memory);
   });
   return wrong;
 }
 
-// Calls by whoever rules say, each of which reads what the one before wrote, on streams that are drawn anew and
-// sometimes late; between them calls of another communicator, in a group with them or not, calls that NCCL
-// refuses, and as many on one stream as it takes until that is trusted. Ranks share only which calls come.
+// A chain of calls, executed by Isthmus or NCCL according to rules. Each call reads the result of the previous
+// one. Streams are chosen at random and sometimes delayed. In between there are calls of another communicator,
+// inside or outside of a group, calls that NCCL refuses, and long runs of calls on one stream. Only the
+// sequence of collectives is the same on all ranks.
 int chain(int length, std::uint64_t seed) {
   auto runners = make_runners(2);
   init_in_threads(runners);
   std::atomic<int> wrong{0};
-  run_in_threads(runners, [&](rank_runner& mine) {
-    std::mt19937_64 together(seed), alone(seed * 2 + static_cast<std::uint64_t>(mine.rank()));
-    const auto of_all = [&](unsigned n) { return together() % n; };
-    const auto of_one = [&](unsigned n) { return alone() % n; };
-    void *memory = nullptr, *other = nullptr, *third = nullptr;
+  run_in_threads(runners, [&](rank_runner& runner) {
+    std::mt19937_64 shared_random(seed), own_random(seed * 2 + static_cast<std::uint64_t>(runner.rank()));
+    const auto draw_shared = [&](unsigned n) { return shared_random() % n; };
+    const auto draw_private = [&](unsigned n) { return own_random() % n; };
+    void *memory = nullptr, *other = nullptr, *third_stream = nullptr;
     check(cudaMalloc(&memory, 65536), "cudaMalloc");
-    check(cudaStreamCreateWithFlags(&third, 1), "cudaStreamCreateWithFlags");
-    check(ncclCommSplit(mine.comm, 0, mine.rank(), &other, nullptr), "ncclCommSplit");
-    void* const streams[] = {mine.stream(0), mine.stream(1), third};
+    check(cudaStreamCreateWithFlags(&third_stream, 1), "cudaStreamCreateWithFlags");
+    check(ncclCommSplit(runner.comm, 0, runner.rank(), &other, nullptr), "ncclCommSplit");
+    void* const streams[] = {runner.stream(0), runner.stream(1), third_stream};
     auto* const cells = static_cast<float*>(memory);
     float* const unrelated = cells + 8192;
     std::fill(cells, cells + 2 * length + 2, -100.0f);
     cells[0] = 7;
     for (int i = 0; i < length; ++i) {
       float *const from = cells + 2 * i, *const to = from + 2;
-      void* const stream = streams[of_one(3)];
-      if (of_one(3) == 0) delay_stream<4>(stream);
-      if (of_all(6) == 0) broadcast_in_a_row(mine, unrelated, stream, 20);
-      if (of_one(4) == 0 && ncclAllReduce(from, to, 1, 7, 77, mine.comm, streams[of_one(3)]) == 0) ++wrong;
-      const bool has_other = of_all(3) == 0, other_first = of_all(2) == 0;
-      const bool grouped = of_one(2) == 0;
+      void* const stream = streams[draw_private(3)];
+      if (draw_private(3) == 0) delay_stream<4>(stream);
+      if (draw_shared(6) == 0) broadcast_in_a_row(runner, unrelated, stream, 20);
+      if (draw_private(4) == 0 && ncclAllReduce(from, to, 1, 7, 77, runner.comm, streams[draw_private(3)]) == 0)
+        ++wrong;
+      const bool has_other = draw_shared(3) == 0, other_first = draw_shared(2) == 0;
+      const bool grouped = draw_private(2) == 0;
       if (grouped) check(ncclGroupStart(), "ncclGroupStart");
       const auto call_other = [&] {
-        check(ncclBroadcast(unrelated + 2, unrelated + 3, 1, 7, 0, other, streams[of_one(3)]), "ncclBroadcast");
+        check(ncclBroadcast(unrelated + 2, unrelated + 3, 1, 7, 0, other, streams[draw_private(3)]),
+              "ncclBroadcast");
       };
       if (has_other && other_first) call_other();
-      switch (of_all(3)) {
-        case 0: check(ncclAllReduce(from, to, 1, 7, 3, mine.comm, stream), "ncclAllReduce"); break;
-        case 1: check(ncclAllGather(from, to, 1, 7, mine.comm, stream), "ncclAllGather"); break;
-        default: check(ncclBroadcast(from, to, 1, 7, i % 2, mine.comm, stream), "ncclBroadcast"); break;
+      switch (draw_shared(3)) {
+        case 0: check(ncclAllReduce(from, to, 1, 7, 3, runner.comm, stream), "ncclAllReduce"); break;
+        case 1: check(ncclAllGather(from, to, 1, 7, runner.comm, stream), "ncclAllGather"); break;
+        default: check(ncclBroadcast(from, to, 1, 7, i % 2, runner.comm, stream), "ncclBroadcast"); break;
       }
       if (has_other && !other_first) call_other();
       if (grouped) check(ncclGroupEnd(), "ncclGroupEnd");
     }
-    mine.synchronize();
-    check(cudaStreamSynchronize(third), "cudaStreamSynchronize");
+    runner.synchronize();
+    check(cudaStreamSynchronize(third_stream), "cudaStreamSynchronize");
     for (int i = 1; i <= length; ++i)
       if (cells[2 * i] != 7) ++wrong;
-    for (void* const each : {other, mine.comm}) check(ncclCommDestroy(each), "ncclCommDestroy");
-    check(cudaStreamDestroy(third), "cudaStreamDestroy");
+    for (void* const each : {other, runner.comm}) check(ncclCommDestroy(each), "ncclCommDestroy");
+    check(cudaStreamDestroy(third_stream), "cudaStreamDestroy");
     cudaFree(memory);
   });
   return wrong;
@@ -466,64 +476,67 @@ nccl_id shared_id(const std::string& file, int rank) {
   return id;
 }
 
-// A process of its own for each rank. `lost`: rank 1 ends in the middle, and the others ask what NCCL says.
-int one_rank(int rank, int size, const std::string& file, const std::string& what) {
-  rank_runner mine(rank, size, rank);
-  check(ncclCommInitRank(&mine.comm, size, shared_id(file, rank), rank), "ncclCommInitRank");
-  if (what == "lost") {
+// One process per rank. `lost`: rank 1 exits, and the others check what NCCL reports.
+int one_rank(int rank, int size, const std::string& file, const std::string& mode) {
+  rank_runner runner(rank, size, rank);
+  check(ncclCommInitRank(&runner.comm, size, shared_id(file, rank), rank), "ncclCommInitRank");
+  if (mode == "lost") {
     if (rank == 1) std::_Exit(0);
     int error = 0;
     while (error == 0) {
-      check(ncclCommGetAsyncError(mine.comm, &error), "ncclCommGetAsyncError");
+      check(ncclCommGetAsyncError(runner.comm, &error), "ncclCommGetAsyncError");
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
     std::printf("error %d\n", error);
-    // NCCL knows of no error: what it asks itself is not Isthmus' to answer.
+    // NCCL has no error: its internal queries must not get Isthmus's result.
     void* memory = nullptr;
     check(cudaMalloc(&memory, 4096), "cudaMalloc");
     auto* const bytes = static_cast<signed char*>(memory);
     bytes[0] = 7;
     check(ncclGroupStart(), "ncclGroupStart");
-    const int sent = ncclSend(bytes, 1, 0, rank, mine.comm, mine.stream(0));
-    const int received = ncclRecv(bytes + 1, 1, 0, rank, mine.comm, mine.stream(0));
-    const int ended = ncclGroupEnd();
-    if (sent == 0) mine.synchronize();
-    std::printf("sent %d %d %d %d\n", sent, received, ended, bytes[1]);
-    // From a call that Isthmus can't carry out on all are NCCL's, whose answers to itself still are its own.
-    const int handed_on = ncclAllReduce(bytes, bytes, 1, 0, 0, mine.comm, mine.stream(0));
-    const int again[] = {ncclGroupStart(), ncclSend(bytes, 1, 0, rank, mine.comm, mine.stream(0)),
-                         ncclRecv(bytes + 1, 1, 0, rank, mine.comm, mine.stream(0)), ncclGroupEnd()};
-    std::printf("again %d %d %d %d %d\n", handed_on, again[0], again[1], again[2], again[3]);
+    const int sent = ncclSend(bytes, 1, 0, rank, runner.comm, runner.stream(0));
+    const int received = ncclRecv(bytes + 1, 1, 0, rank, runner.comm, runner.stream(0));
+    const int end_status = ncclGroupEnd();
+    if (sent == 0) runner.synchronize();
+    std::printf("sent %d %d %d %d\n", sent, received, end_status, bytes[1]);
+    // After the first call that Isthmus cannot execute, all calls go to NCCL, whose internal queries
+    // still get NCCL's result.
+    const int allreduce_status = ncclAllReduce(bytes, bytes, 1, 0, 0, runner.comm, runner.stream(0));
+    const int group_results[] = {ncclGroupStart(), ncclSend(bytes, 1, 0, rank, runner.comm, runner.stream(0)),
+                                 ncclRecv(bytes + 1, 1, 0, rank, runner.comm, runner.stream(0)),
+                                 ncclGroupEnd()};
+    std::printf("again %d %d %d %d %d\n", allreduce_status, group_results[0], group_results[1],
+                group_results[2], group_results[3]);
     std::fflush(stdout);
     std::_Exit(0);
   }
-  const int wrong = run_calls(mine, 5, 40);
-  check(ncclCommDestroy(mine.comm), "ncclCommDestroy");
+  const int wrong = run_calls(runner, 5, 40);
+  check(ncclCommDestroy(runner.comm), "ncclCommDestroy");
   return wrong;
 }
 
 int run(const std::vector<std::string>& words) {
-  const std::string& what = words.at(0);
-  if (what == "errors") return errors();
-  if (what == "order") return order();
-  if (what == "simulated") return simulated();
-  if (what == "behind_nccl")
+  const std::string& mode = words.at(0);
+  if (mode == "errors") return errors();
+  if (mode == "order") return order();
+  if (mode == "simulated") return simulated();
+  if (mode == "behind_nccl")
     return after_nccl_call(std::stoi(words.at(1)), words.at(2) == "broadcast", words.size() > 3);
-  if (what == "chain") return chain(std::stoi(words.at(1)), std::stoull(words.at(2)));
-  if (what == "behind_refused")
+  if (mode == "chain") return chain(std::stoi(words.at(1)), std::stoull(words.at(2)));
+  if (mode == "behind_refused")
     return after_refused_call(std::stoi(words.at(1)), words.at(2) == "nccl", words.size() > 3);
   const int size = std::stoi(words.at(1));
-  if (what == "rank") return one_rank(size, std::stoi(words.at(2)), words.at(3), words.at(4));
-  if (what == "abort") return abort_one(size);
-  if (what == "abort_beside") return abort_while_peer_is_idle(size);
+  if (mode == "rank") return one_rank(size, std::stoi(words.at(2)), words.at(3), words.at(4));
+  if (mode == "abort") return abort_one(size);
+  if (mode == "abort_beside") return abort_while_peer_is_idle(size);
   const int calls = std::stoi(words.at(2));
   const std::uint64_t seed = std::stoull(words.at(3));
-  if (what == "threads") return threads(size, calls, seed);
-  if (what == "init_all") return one_thread(size, calls, seed, true);
-  if (what == "init_group") return one_thread(size, calls, seed, false);
-  if (what == "split") return split(size, calls, seed);
-  if (what == "uneven_groups") return uneven_groups(size, calls);
-  if (what == "mixed") return mixed(size, seed);
+  if (mode == "threads") return threads(size, calls, seed);
+  if (mode == "init_all") return one_thread(size, calls, seed, true);
+  if (mode == "init_group") return one_thread(size, calls, seed, false);
+  if (mode == "split") return split(size, calls, seed);
+  if (mode == "uneven_groups") return uneven_groups(size, calls);
+  if (mode == "mixed") return mixed(size, seed);
   return 1;
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 using conformance::test_case;
 
-// ncclDataType_t, by Isthmus' number; -1: NCCL has none.
+// ncclDataType_t of an isthmus_datatype; -1 if NCCL has none.
 int type_of(isthmus_datatype datatype) {
   switch (datatype) {
     case ISTHMUS_INT8: return 0;
@@ -61,7 +61,7 @@ int call(const test_case& test, const void* send, void* recv, void* comm, void* 
 
 void check(int code, const char* function) {
   if (code == 0) return;
-  std::printf("%s gave %d\n", function, code);
+  std::printf("%s returned %d\n", function, code);
   std::fflush(stdout);
   std::_Exit(1);
 }
@@ -69,7 +69,7 @@ void check(int code, const char* function) {
 std::vector<test_case> random_calls(std::uint64_t seed, int size, int n) {
   std::vector<test_case> tests;
   for (std::uint64_t i = 0; tests.size() < static_cast<std::size_t>(n); ++i) {
-    const auto draw = [&](std::uint64_t what, std::uint64_t end) { return oracle::mix(seed, i, what) % end; };
+    const auto draw = [&](std::uint64_t salt, std::uint64_t end) { return oracle::mix(seed, i, salt) % end; };
     constexpr std::uint64_t counts[] = {0, 1, 7, 256, 1003, 20000};
     test_case test;
     test.collective = collectives[draw(1, std::size(collectives))];
@@ -77,7 +77,7 @@ std::vector<test_case> random_calls(std::uint64_t seed, int size, int n) {
     test.op = static_cast<isthmus_reduction_op>(draw(3, ISTHMUS_REDUCTION_OP_COUNT));
     test.count = counts[draw(4, std::size(counts))];
     test.root = static_cast<int>(draw(5, static_cast<std::uint64_t>(size)));
-    // NCCL's alltoall is never in place.
+    // NCCL has no in-place alltoall.
     test.in_place = draw(6, 2) != 0 && test.collective != ISTHMUS_ALLTOALL;
     test.seed = draw(7, 1u << 30);
     if (type_of(test.datatype) >= 0) tests.push_back(test);
@@ -96,7 +96,7 @@ rank_runner::~rank_runner() {
 }
 
 void rank_runner::release() {
-  for (const placed& each : m_calls) cudaFree(each.memory);
+  for (const pending_call& each : m_calls) cudaFree(each.memory);
   m_calls.clear();
 }
 
@@ -104,19 +104,19 @@ void rank_runner::prepare(const std::vector<test_case>& tests) {
   check(cudaSetDevice(m_device), "cudaSetDevice");
   release();
   for (const test_case& test : tests) {
-    placed made{test, conformance::shape_of(test, m_size), nullptr, nullptr};
-    const std::size_t bytes = conformance::rank_buffers::bytes_needed(test, made.shape);
-    check(cudaMalloc(&made.memory, bytes), "cudaMalloc");
-    made.buffers = std::make_unique<conformance::rank_buffers>(
-        test, made.shape, m_rank, std::span(static_cast<std::byte*>(made.memory), bytes));
-    m_calls.push_back(std::move(made));
+    pending_call new_call{test, conformance::shape_of(test, m_size), nullptr, nullptr};
+    const std::size_t bytes = conformance::rank_buffers::required_bytes(test, new_call.shape);
+    check(cudaMalloc(&new_call.memory, bytes), "cudaMalloc");
+    new_call.buffers = std::make_unique<conformance::rank_buffers>(
+        test, new_call.shape, m_rank, std::span(static_cast<std::byte*>(new_call.memory), bytes));
+    m_calls.push_back(std::move(new_call));
   }
 }
 
 int rank_runner::issue(std::size_t i) {
-  const placed& each = m_calls[i];
-  const conformance::placement at = each.buffers->addresses();
-  return call(each.test, at.send, at.recv, comm, m_streams[each.test.seed % 2]);
+  const pending_call& each = m_calls[i];
+  const conformance::placement case_addresses = each.buffers->addresses();
+  return call(each.test, case_addresses.send, case_addresses.recv, comm, m_streams[each.test.seed % 2]);
 }
 
 void rank_runner::synchronize() {
@@ -124,13 +124,13 @@ void rank_runner::synchronize() {
 }
 
 int rank_runner::wrong() {
-  int found = 0;
-  for (const placed& each : m_calls)
+  int wrong_count = 0;
+  for (const pending_call& each : m_calls)
     if (const auto error = each.buffers->find_error(each.test.count > 0, true, false)) {
       std::printf("rank %d: %s: %s\n", m_rank, conformance::to_string(each.test).c_str(), error->c_str());
-      ++found;
+      ++wrong_count;
     }
-  return found;
+  return wrong_count;
 }
 
 }  // namespace nccl_program

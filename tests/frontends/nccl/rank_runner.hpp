@@ -1,5 +1,5 @@
-// One rank of a program that uses NCCL and knows nothing of Isthmus: its communicator, streams and memory,
-// random calls of the conformance suite, and what came of them.
+// One rank of a program that uses NCCL without knowledge of Isthmus: its communicator, streams and memory,
+// random cases of the conformance suite, and their results.
 #pragma once
 
 #include <array>
@@ -12,10 +12,10 @@
 
 namespace nccl_program {
 
-// Fails the program, with the name of the function.
+// Exits with the name of the function if `code` is not success.
 void check(int code, const char* function);
 
-// The calls that all ranks make, in this order, from a seed.
+// The calls that all ranks make, in this order, derived from a seed.
 std::vector<conformance::test_case> random_calls(std::uint64_t seed, int size, int n);
 
 class rank_runner {
@@ -28,18 +28,18 @@ class rank_runner {
   void* comm = nullptr;
   int rank() const { return m_rank; }
   int size() const { return m_size; }
-  // Forgets what was issued before. `test` goes to one of two streams, as its seed says.
+  // Discards earlier calls. Each test uses one of two streams, chosen by its seed.
   void prepare(const std::vector<conformance::test_case>& tests);
-  // The i-th call that was prepared; NCCL's code.
+  // Issues the i-th prepared call. Returns an NCCL result code.
   int issue(std::size_t i);
   void synchronize();
-  // Wrong results of what was prepared; each is told on standard output.
+  // Returns the number of wrong results. Prints each one to standard output.
   int wrong();
 
   void* stream(std::size_t i) const { return m_streams[i]; }
 
  private:
-  struct placed {
+  struct pending_call {
     conformance::test_case test;
     oracle::operation_shape shape;
     std::unique_ptr<conformance::rank_buffers> buffers;
@@ -49,7 +49,7 @@ class rank_runner {
 
   int m_rank, m_size, m_device;
   std::array<void*, 2> m_streams{};
-  std::vector<placed> m_calls;
+  std::vector<pending_call> m_calls;
 };
 
 }  // namespace nccl_program

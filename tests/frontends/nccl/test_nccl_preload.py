@@ -1,7 +1,7 @@
-"""libisthmus_nccl_preload.so under a program that knows nothing of it, linked with the stand-in of NCCL.
+"""libisthmus_nccl_preload.so with an unmodified program that is linked with the NCCL stand-in.
 
-Rules give the calls that move data to the copy engines and reductions to a test's backend, over the stand-in of
-the devices. The stand-in NCCL counts as the program's own.
+Rules assign data movement to the copy engines and reductions to a test backend, on stand-in devices. The NCCL
+stand-in plays the role of the program's own NCCL.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ DEVICES = {
     "ISTHMUS_PLUGIN_PATH": str(LIBRARIES / "test_movers"),
     "MOVER_LIBRARY": str(STANDINS / "libstandin_nccl_older.so"),
     "ISTHMUS_RULE": "platform=cuda use=copy_engine; platform=cuda collective=allreduce,reduce use=mover",
-    # Ranks that share two cores with other tests may come late.
+    # Ranks that share two cores with other tests can be late.
     "ISTHMUS_NCCL_ATTACH_S": "100",
 }
-THREE_CARRIERS = (
+THREE_OWNERS = (
     "platform=cuda use=nccl; platform=cuda collective=allreduce use=mover;"
     " platform=cuda collective=allgather use=copy_engine"
 )
@@ -63,24 +63,24 @@ def start(*words: str, preload: bool = True, **variables: str) -> subprocess.Com
     )
 
 
-def told(done: subprocess.CompletedProcess[str]) -> str:
+def output_of(done: subprocess.CompletedProcess[str]) -> str:
     return done.stdout + done.stderr
 
 
-def is_right(done: subprocess.CompletedProcess[str]) -> bool:
+def has_passed(done: subprocess.CompletedProcess[str]) -> bool:
     return done.returncode == 0 and done.stdout.splitlines()[-1:] == ["0 wrong"]
 
 
-def taken(said: str) -> dict[str, int]:
-    """Calls that Isthmus took, by NCCL's name, of the report."""
+def handled_calls(report: str) -> dict[str, int]:
+    """Calls that Isthmus handled according to the report, by NCCL name."""
     calls: dict[str, int] = {}
-    for name, count in re.findall(r"^ +nccl(\w+) +(?:copy_engine|mover)\S* +(\d+)", said, re.MULTILINE):
+    for name, count in re.findall(r"^ +nccl(\w+) +(?:copy_engine|mover)\S* +(\d+)", report, re.MULTILINE):
         calls[name] = calls.get(name, 0) + int(count)
     return calls
 
 
-def reasons(said: str) -> set[str]:
-    return set(re.findall(r"passed to NCCL +\d+  (.*)$", said, re.MULTILINE))
+def reasons(report: str) -> set[str]:
+    return set(re.findall(r"passed to NCCL +\d+  (.*)$", report, re.MULTILINE))
 
 
 @pytest.mark.parametrize(
@@ -88,100 +88,97 @@ def reasons(said: str) -> set[str]:
 )
 def test_every_collective(world: str, ranks: int) -> None:
     done = start(world, str(ranks), "100", "11")
-    assert is_right(done), told(done)
-    assert set(taken(done.stderr)) == COLLECTIVES, told(done)
-    assert reasons(done.stderr) <= {"nothing to move", "a communicator of one rank"}, told(done)
+    assert has_passed(done), output_of(done)
+    assert set(handled_calls(done.stderr)) == COLLECTIVES, output_of(done)
+    assert reasons(done.stderr) <= {"no data", "communicator with one rank"}, output_of(done)
 
 
-def test_without_the_library_it_is_the_same_program() -> None:
+def test_program_without_the_library() -> None:
     done = start("threads", "2", "40", "11", preload=False)
-    assert is_right(done) and not taken(done.stderr), told(done)
+    assert has_passed(done) and not handled_calls(done.stderr), output_of(done)
 
 
-def test_switched_off_everything_is_nccls() -> None:
+def test_switched_off_all_calls_go_to_nccl() -> None:
     done = start("threads", "2", "40", "11", ISTHMUS_NCCL="off")
-    assert is_right(done) and "isthmus" not in done.stderr, told(done)
+    assert has_passed(done) and "isthmus" not in done.stderr, output_of(done)
 
 
-def test_what_passes_through_says_why() -> None:
+def test_passed_through_calls_have_a_reason() -> None:
     done = start("mixed", "3", "0", "4")
-    assert is_right(done) and taken(done.stderr), told(done)
-    wanted = {"a message between two ranks", "an operation of the program's own (PreMulSum)"}
-    assert wanted <= reasons(done.stderr), told(done)
+    assert has_passed(done) and handled_calls(done.stderr), output_of(done)
+    expected = {"point-to-point message", "user-defined reduction (PreMulSum)"}
+    assert expected <= reasons(done.stderr), output_of(done)
 
 
-def test_ranks_that_group_differently() -> None:
+def test_ranks_may_group_differently() -> None:
     rules = "platform=cuda use=nccl; platform=cuda collective=allreduce use=mover"
     done = start("uneven_groups", "2", "12", "1", ISTHMUS_RULE=rules)
-    assert is_right(done) and taken(done.stderr) == {"AllReduce": 40}, told(done)
+    assert has_passed(done) and handled_calls(done.stderr) == {"AllReduce": 40}, output_of(done)
 
 
-def test_a_group_whose_end_is_simulated() -> None:
+def test_simulated_group_end() -> None:
     rules = "platform=cuda use=nccl; platform=cuda collective=allreduce use=mover"
     done = start("simulated", ISTHMUS_RULE=rules)
-    assert is_right(done) and taken(done.stderr) == {"AllReduce": 2}, told(done)
+    assert has_passed(done) and handled_calls(done.stderr) == {"AllReduce": 2}, output_of(done)
 
 
-def test_rules_that_name_nccl_are_followed() -> None:
+def test_rules_can_select_nccl() -> None:
     rules = "platform=cuda use=copy_engine; platform=cuda use=nccl"
     done = start("threads", "2", "40", "3", ISTHMUS_RULE=rules)
-    assert is_right(done) and not taken(done.stderr), told(done)
-    assert "a rule gives it to NCCL" in reasons(done.stderr)
+    assert has_passed(done) and not handled_calls(done.stderr), output_of(done)
+    assert "selected by a rule" in reasons(done.stderr)
 
 
-def test_without_a_backend_one_line_says_why() -> None:
+def test_missing_backend_prints_one_warning() -> None:
     done = start("threads", "2", "40", "3", ISTHMUS_RULE="", ISTHMUS_PLUGIN_PATH="")
-    assert is_right(done) and not taken(done.stderr), told(done)
-    assert done.stderr.count("warning: all calls of a communicator of 2 ranks go to NCCL") == 1, told(done)
+    assert has_passed(done) and not handled_calls(done.stderr), output_of(done)
+    warning = "warning: all calls of a communicator with 2 ranks are passed through to NCCL"
+    assert done.stderr.count(warning) == 1, output_of(done)
 
 
-def test_wrong_arguments_get_nccls_answer() -> None:
+def test_invalid_arguments_are_reported_by_nccl() -> None:
     with_library, plain = start("errors"), start("errors", preload=False)
-    assert with_library.returncode == plain.returncode == 0, told(with_library)
+    assert with_library.returncode == plain.returncode == 0, output_of(with_library)
     assert with_library.stdout == plain.stdout
 
 
-def test_a_call_on_another_stream_waits_for_the_one_before() -> None:
+def test_stream_change_waits_for_the_previous_call() -> None:
     done = start("order")
-    assert is_right(done) and "waits 2\n" in done.stdout, told(done)
+    assert has_passed(done) and "waits 2\n" in done.stdout, output_of(done)
 
 
 @pytest.mark.parametrize("words", [(), ("grouped",)])
 @pytest.mark.parametrize("late", ["messages", "broadcast"])
 @pytest.mark.parametrize("earlier_calls", ["0", "14", "15", "16", "40"])
-def test_a_call_on_another_stream_waits_for_nccls(
-    earlier_calls: str, late: str, words: tuple[str, ...]
-) -> None:
+def test_stream_change_waits_for_nccl_calls(earlier_calls: str, late: str, words: tuple[str, ...]) -> None:
     rules = "platform=cuda use=nccl; platform=cuda collective=allreduce use=mover"
     done = start("behind_nccl", earlier_calls, late, *words, ISTHMUS_RULE=rules)
-    assert is_right(done) and taken(done.stderr) == {"AllReduce": 2}, told(done)
+    assert has_passed(done) and handled_calls(done.stderr) == {"AllReduce": 2}, output_of(done)
 
 
 @pytest.mark.parametrize("words", [(), ("grouped",)])
 @pytest.mark.parametrize("reader", ["isthmus", "nccl"])
 @pytest.mark.parametrize("earlier_calls", ["0", "40"])
-def test_a_call_that_nccl_refuses_loses_no_order(
-    earlier_calls: str, reader: str, words: tuple[str, ...]
-) -> None:
-    done = start("behind_refused", earlier_calls, reader, *words, ISTHMUS_RULE=THREE_CARRIERS)
-    assert is_right(done) and taken(done.stderr).get("AllReduce") == 2, told(done)
+def test_refused_nccl_call_keeps_the_order(earlier_calls: str, reader: str, words: tuple[str, ...]) -> None:
+    done = start("behind_refused", earlier_calls, reader, *words, ISTHMUS_RULE=THREE_OWNERS)
+    assert has_passed(done) and handled_calls(done.stderr).get("AllReduce") == 2, output_of(done)
 
 
 @pytest.mark.parametrize("seed", ["1", "2", "3"])
-def test_calls_on_any_streams_keep_their_order(seed: str) -> None:
-    done = start("chain", "200", seed, ISTHMUS_RULE=THREE_CARRIERS)
-    assert is_right(done) and set(taken(done.stderr)) == {"AllReduce", "AllGather"}, told(done)
+def test_calls_on_random_streams_keep_their_order(seed: str) -> None:
+    done = start("chain", "200", seed, ISTHMUS_RULE=THREE_OWNERS)
+    assert has_passed(done) and set(handled_calls(done.stderr)) == {"AllReduce", "AllGather"}, output_of(done)
 
 
-def test_abort_ends_what_nobody_else_called() -> None:
+def test_abort_ends_a_call_without_peers() -> None:
     done = start("abort", "2")
-    assert is_right(done) and taken(done.stderr) == {"AllGather": 1}, told(done)
+    assert has_passed(done) and handled_calls(done.stderr) == {"AllGather": 1}, output_of(done)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_an_abort_is_the_ranks_own(ranks: int) -> None:
+def test_abort_is_local(ranks: int) -> None:
     done = start("abort_beside", str(ranks))
-    assert is_right(done), told(done)
+    assert has_passed(done), output_of(done)
 
 
 def start_ranks(folder: Path, what: str, preloads: list[bool], **variables: str) -> list[tuple[int, str, str]]:
@@ -204,32 +201,32 @@ def start_ranks(folder: Path, what: str, preloads: list[bool], **variables: str)
     finally:
         for process in started:
             process.kill()
-    return [(process.returncode, *said) for process, said in zip(started, ended, strict=True)]
+    return [(process.returncode, *report) for process, report in zip(started, ended, strict=True)]
 
 
 def test_processes(tmp_path: Path) -> None:
     ended = start_ranks(tmp_path, "play", [True, True])
     assert all(code == 0 and out.endswith("0 wrong\n") for code, out, _ in ended), ended
-    assert set(taken(ended[0][2])) == COLLECTIVES, ended
+    assert set(handled_calls(ended[0][2])) == COLLECTIVES, ended
 
 
 @pytest.mark.parametrize("alone", [0, 1])
-def test_a_rank_without_the_library(tmp_path: Path, alone: int) -> None:
-    """All ranks pass on alike, whoever lacks it; the others have waited for it."""
+def test_rank_without_the_library(tmp_path: Path, alone: int) -> None:
+    """All ranks pass all calls through, whichever rank lacks the library, after waiting for it to attach."""
     preloads = [rank == alone for rank in range(2)]
     ended = start_ranks(tmp_path, "play", preloads, ISTHMUS_NCCL_ATTACH_S="2")
     assert all(code == 0 and out.endswith("0 wrong\n") for code, out, _ in ended), ended
-    assert not any(taken(said) for _, _, said in ended), ended
+    assert not any(handled_calls(report) for _, _, report in ended), ended
 
 
-def test_a_lost_rank_is_told_of(tmp_path: Path) -> None:
-    """ncclCommGetAsyncError gives the program ncclRemoteError, which is 6, and NCCL itself its own answer."""
+def test_lost_rank_is_reported(tmp_path: Path) -> None:
+    """ncclCommGetAsyncError returns ncclRemoteError (6) to the program, but NCCL gets its own result."""
     ended = start_ranks(tmp_path, "lost", [True, True])
     assert ended[0][1] == "error 6\nsent 0 0 0 7\nagain 0 0 0 0 0\n", ended
 
 
-def test_without_an_nccl_calls_fail_and_have_words() -> None:
-    """Programs print what a call's result and the last error are in words."""
+def test_missing_nccl_fails_calls_with_a_text() -> None:
+    """Programs print the texts of a call's result and of the last error."""
     script = """
 import ctypes
 nccl = ctypes.CDLL(None)
@@ -244,21 +241,21 @@ print(status, nccl.ncclGetErrorString(2), nccl.ncclGetLastError(None))
         text=True,
         check=False,
     )
-    words = b"Isthmus found no NCCL to pass the call to"
-    assert done.returncode == 0 and done.stdout.split("\n")[0] == f"2 {words} {words}", told(done)
-    assert "ISTHMUS_NCCL_LIBRARY=/nonexistent is no NCCL" in done.stderr, told(done)
+    words = b"Isthmus found no NCCL library to pass the call through to"
+    assert done.returncode == 0 and done.stdout.split("\n")[0] == f"2 {words} {words}", output_of(done)
+    assert "ISTHMUS_NCCL_LIBRARY=/nonexistent is not an NCCL library" in done.stderr, output_of(done)
 
 
-def test_exports_are_the_names_of_nccl() -> None:
+def test_exports_match_nccl() -> None:
     listed = set(re.findall(r"^NCCL_(?:PASSED_THROUGH|HANDLED)\((\w+)\)", NAMES.read_text(), re.MULTILINE))
     command = ["nm", "-D", "--defined-only", str(PRELOAD)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    exported = set(re.findall(r" T (\w+)$", said, re.MULTILINE))
+    report = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    exported = set(re.findall(r" T (\w+)$", report, re.MULTILINE))
     assert exported == listed | {f"p{name}" for name in listed} | {"isthmus_nccl_library"}
     assert len(listed) >= 97
 
 
-def test_the_list_has_what_nccls_header_has() -> None:
+def test_name_list_covers_the_nccl_header() -> None:
     headers = [Path(each) / "nvidia" / "nccl" / "include" / "nccl.h" for each in sys.path]
     found = next((each for each in headers if each.is_file()), None)
     if found is None:
@@ -268,8 +265,8 @@ def test_the_list_has_what_nccls_header_has() -> None:
     assert declared <= listed, declared - listed
 
 
-def test_the_backend_for_nccl_finds_the_real_library() -> None:
-    """A library of that name that stands before NCCL is not taken for it."""
+def test_backend_finds_the_real_nccl() -> None:
+    """The preload library, which has the same name as NCCL, is not mistaken for NCCL."""
     code = (
         "import ctypes, sys\n"
         "shim = ctypes.CDLL(sys.argv[1])\n"

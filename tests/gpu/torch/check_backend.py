@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""isthmus.torch on GPUs, beside PyTorch's own NCCL backend: check_backend.py OUT.json [RANKS].
+"""Compares isthmus.torch on GPUs with PyTorch's NCCL backend: check_backend.py OUT.json [RANKS].
 
-Values: data movement bit for bit, reductions bit for bit on two ranks (a sum of two does not depend on its
-order) and within rounding on more. Then the asynchronous contract: nothing waits on the host, streams are
-ordered by events, memory is not reused too early.
+Results: data movement must be bit-identical. Reductions must be bit-identical on two ranks, where the order of
+the sum does not matter, and equal within rounding on more ranks. Asynchronous contract: calls do not block the
+host, events order streams, and memory is not reused too early.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 import isthmus.torch
 
-reference: Any = None  # the group of PyTorch's own backend
+reference: Any = None  # the group of PyTorch's NCCL backend
 MOVED = [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int64, torch.bool, torch.complex64]
 REDUCED = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int32]
 
@@ -32,7 +32,7 @@ def random(count: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
     return values.to(dtype)
 
 
-def poison(count: int, dtype: torch.dtype) -> torch.Tensor:
+def fill_pattern(count: int, dtype: torch.dtype) -> torch.Tensor:
     data = torch.empty(count, dtype=dtype, device="cuda")
     data.view(torch.uint8).fill_(1 if dtype == torch.bool else 0xA5)
     return data
@@ -42,7 +42,7 @@ def same(mine: torch.Tensor, theirs: torch.Tensor, exact: bool = True) -> None:
     size = dist.get_world_size()
     if exact or size == 2 or not mine.is_floating_point():
         assert torch.equal(mine.view(torch.uint8), theirs.view(torch.uint8)), (mine, theirs)
-    else:  # the order of sums and where they are rounded are each path's own; random() stays within +-9
+    else:  # paths differ in the order of additions and in rounding; values of random() are within +-9
         unit = size * torch.finfo(mine.dtype).eps
         torch.testing.assert_close(mine, theirs, rtol=unit, atol=9 * size * unit)
 
@@ -51,35 +51,35 @@ def data_movement() -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     for dtype in MOVED:
         for count in (1, 1000, 1 << 20):
-            wire = torch.uint8 if dtype in (torch.float8_e4m3fn, torch.bool) else dtype  # NCCL's lacks them
+            wire = torch.uint8 if dtype in (torch.float8_e4m3fn, torch.bool) else dtype  # types that NCCL lacks
             mine = random(count, dtype)
-            theirs = poison(size * count, dtype)
+            theirs = fill_pattern(size * count, dtype)
             dist.all_gather_into_tensor(theirs.view(wire), mine.view(wire), group=reference)
 
-            gathered = poison(size * count, dtype)
+            gathered = fill_pattern(size * count, dtype)
             dist.all_gather_into_tensor(gathered, mine)
             same(gathered, theirs)
-            own = poison(size * count, dtype)
+            own = fill_pattern(size * count, dtype)
             own[rank * count : (rank + 1) * count] = mine
             dist.all_gather_into_tensor(own, own[rank * count : (rank + 1) * count])
             same(own, theirs)
-            listed = [poison(count, dtype) for _ in range(size)]
+            listed = [fill_pattern(count, dtype) for _ in range(size)]
             dist.all_gather(listed, mine)
             same(torch.cat(listed), theirs)
 
             for root in range(size):
-                data = mine.clone() if rank == root else poison(count, dtype)
+                data = mine.clone() if rank == root else fill_pattern(count, dtype)
                 dist.broadcast(data, root)
                 same(data, theirs[root * count : (root + 1) * count])
-                parts = [poison(count, dtype) for _ in range(size)] if rank == root else None
+                parts = [fill_pattern(count, dtype) for _ in range(size)] if rank == root else None
                 dist.gather(mine, parts, dst=root)
                 if parts is not None:
                     same(torch.cat(parts), theirs)
-                back = poison(count, dtype)
+                back = fill_pattern(count, dtype)
                 dist.scatter(back, list(theirs.split(count)) if rank == root else None, src=root)
                 same(back, mine)
 
-            exchanged, expected = poison(size * count, dtype), poison(size * count, dtype)
+            exchanged, expected = fill_pattern(size * count, dtype), fill_pattern(size * count, dtype)
             dist.all_to_all_single(exchanged, theirs)
             dist.all_to_all_single(expected.view(wire), theirs.view(wire), group=reference)
             same(exchanged, expected)
@@ -96,7 +96,7 @@ def reductions() -> None:
                 dist.all_reduce(mine, op)
                 dist.all_reduce(theirs, op, group=reference)
                 same(mine, theirs, exact=False)
-                mine, theirs = poison(count, dtype), poison(count, dtype)
+                mine, theirs = fill_pattern(count, dtype), fill_pattern(count, dtype)
                 dist.reduce_scatter_tensor(mine, data, op)
                 dist.reduce_scatter_tensor(theirs, data, op, group=reference)
                 same(mine, theirs, exact=False)
@@ -109,7 +109,7 @@ def reductions() -> None:
 def coalescing() -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     inputs = [torch.full((count,), float(rank), device="cuda") for count in (5, 4096, 1 << 20)]
-    outputs = [poison(size * each.numel(), each.dtype) for each in inputs]
+    outputs = [fill_pattern(size * each.numel(), each.dtype) for each in inputs]
     with dist._coalescing_manager(device=torch.device("cuda"), async_ops=True) as manager:
         for output, each in zip(outputs, inputs, strict=True):
             dist.all_gather_into_tensor(output, each)
@@ -129,7 +129,7 @@ def messages() -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     ahead, behind = (rank + 1) % size, (rank - 1) % size
     for count in (3, 1 << 20):
-        received = poison(count, torch.float32)
+        received = fill_pattern(count, torch.float32)
         operations = [
             dist.P2POp(dist.isend, torch.full((count,), float(rank), device="cuda"), ahead),
             dist.P2POp(dist.irecv, received, behind),
@@ -146,12 +146,12 @@ def messages() -> None:
 
 
 def host_does_not_wait() -> dict[str, float]:
-    """Collectives behind 200 ms of GPU work return at once, and their results are right all the same."""
+    """Collectives after 200 ms of GPU work return at once, and their results are correct."""
     data = [random(1 << 20, torch.float32, seed) for seed in range(10)]
     expected = [each.clone() for each in data]
     for each in expected:
         dist.all_reduce(each, group=reference)
-    dist.all_reduce(data[0].clone())  # the communicator exists
+    dist.all_reduce(data[0].clone())  # creates the communicator
     torch.cuda.synchronize()
     torch.cuda._sleep(int(2e8))
     start = time.perf_counter()
@@ -176,7 +176,7 @@ def host_does_not_wait() -> dict[str, float]:
 
 
 def streams_are_ordered() -> None:
-    """Producer, collective and consumer on three streams, with the work's tensors dropped at once."""
+    """Producer, collective and consumer use three streams, and the tensors are released at once."""
     size = dist.get_world_size()
     for step in range(20):
         producer, consumer = torch.cuda.Stream(), torch.cuda.Stream()
@@ -190,25 +190,25 @@ def streams_are_ordered() -> None:
         del work
         data.record_stream(consumer)
         del data
-        noise = torch.full((1 << 20,), -1.0, device="cuda")  # would overwrite memory that was freed too early
+        noise = torch.full((1 << 20,), -1.0, device="cuda")  # overwrites memory that was freed too early
         consumer.synchronize()
         assert total.item() == (1 << 20) * (size * step + size * (size - 1) / 2), step
         del noise
 
 
-def works_that_nobody_waits_for() -> None:
+def works_without_wait() -> None:
     size = dist.get_world_size()
-    kept = []
+    held_tensors = []
     for step in range(50):
         data = torch.full((1 << 18,), 1.0, device="cuda")
         output = torch.empty(size << 18, device="cuda")
         dist.all_gather_into_tensor(output, data, async_op=True)
         del data
-        kept.append(torch.full((1 << 18,), float("nan"), device="cuda"))
+        held_tensors.append(torch.full((1 << 18,), float("nan"), device="cuda"))
         if step % 10 == 9:
             torch.cuda.synchronize()
             assert output.eq(1.0).all()
-            kept.clear()
+            held_tensors.clear()
 
 
 def futures() -> None:
@@ -223,7 +223,7 @@ def barriers_and_objects() -> None:
     event = torch.cuda.Event()
     event.record()
     dist.barrier(device_ids=[torch.cuda.current_device()])
-    assert event.query(), "a barrier of a device covers its earlier work"
+    assert event.query(), "a barrier on a device must wait for the device's earlier work"
     gathered = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, dist.get_rank())
     assert gathered == list(range(dist.get_world_size()))
@@ -231,11 +231,11 @@ def barriers_and_objects() -> None:
 
 
 def graph_capture() -> None:
-    """Collectives in a CUDA graph, replayed on new data."""
+    """Collectives in a CUDA graph are replayed with new data."""
     size, rank = dist.get_world_size(), dist.get_rank()
     data = torch.zeros(1 << 16, device="cuda")
     gathered = torch.zeros(size << 16, device="cuda")
-    for _ in range(2):  # communicators and first-time set-up
+    for _ in range(2):  # creates communicators and finishes all setup
         dist.all_reduce(data)
         dist.all_gather_into_tensor(gathered, data)
     torch.cuda.synchronize()
@@ -254,7 +254,7 @@ def fallbacks() -> None:
     bits = torch.tensor([1 << dist.get_rank()], device="cuda")
     try:
         dist.all_reduce(bits, dist.ReduceOp.BOR)
-    except (RuntimeError, ValueError) as failure:  # NCCL's own limit, in its own words
+    except (RuntimeError, ValueError) as failure:  # NCCL's own error
         assert "Cannot use ReduceOp.BOR with NCCL" in str(failure), failure
     rows = [row for row in isthmus.torch.report() if row.path == "torch:nccl"]
     assert rows and rows[0].reason == "Isthmus has no bitwise reductions"
@@ -271,7 +271,7 @@ CHECKS = [
     messages,
     host_does_not_wait,
     streams_are_ordered,
-    works_that_nobody_waits_for,
+    works_without_wait,
     futures,
     barriers_and_objects,
     graph_capture,
@@ -282,9 +282,9 @@ CHECKS = [
 
 def body(rank: int, out: Path) -> None:
     global reference
-    dist.init_process_group("cpu:isthmus,cuda:isthmus", timeout=timedelta(seconds=40), **ranks.meeting())
+    dist.init_process_group("cpu:isthmus,cuda:isthmus", timeout=timedelta(seconds=40), **ranks.init_arguments())
     reference = dist.new_group(backend="nccl")
-    ranks.play(rank, CHECKS, out)
+    ranks.run_checks(rank, CHECKS, out)
     dist.destroy_process_group()
 
 

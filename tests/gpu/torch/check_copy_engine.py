@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""ISTHMUS_DMA_ALLGATHER=1 on GPUs: check_copy_engine.py OUT.json [RANKS].
+"""Checks ISTHMUS_DMA_ALLGATHER=1 on GPUs: check_copy_engine.py OUT.json [RANKS].
 
-All-gathers take the copy engine and no other way, give what NCCL gives, and no collective kernel runs for them:
-PyTorch's profiler sees NCCL's kernels where NCCL is asked, and none where Isthmus is.
+All-gathers must use only the copy engine, have the same results as NCCL, and run no collective kernel.
+PyTorch's profiler must show NCCL's kernels for calls to NCCL, and none for calls to Isthmus.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any
 import ranks
 import torch
 import torch.distributed as dist
-from check_backend import poison, random, same
+from check_backend import fill_pattern, random, same
 from torch.profiler import ProfilerActivity, profile
 
 import isthmus.torch
 
-reference: Any = None  # the group of PyTorch's own backend
+reference: Any = None  # the group of PyTorch's NCCL backend
 COUNTS = (1, 1000, 65536 + 3, 5 << 20)
-# What a reduce_scatter runs, by backend. The kernels of peer memory stand in a namespace without a name, which
-# compilers write in several ways.
+# Kernels of a reduce_scatter, by backend. The peer-memory kernels are in an unnamed namespace, which compilers
+# mangle in different ways.
 KERNELS_OF_SUMS = {
     "nccl": re.compile(r"nccl.*ReduceScatter", re.IGNORECASE),
     "p2p": re.compile(r"isthmus.*p2p.*two_shot"),
@@ -34,13 +34,13 @@ KERNELS_OF_SUMS = {
 
 
 def paths() -> set[tuple[str, str]]:
-    """Collective and backend of what ran on the device since the last reset."""
+    """Returns the collectives that ran on the device since the last reset, with their backends."""
     rows = isthmus.torch.report()
     return {(row.collective, row.path.split(":")[0]) for row in rows if row.device != "cpu"}
 
 
 def kernels_of(work: Any) -> Counter[str]:
-    """Names of what the device ran for `work`, warmed up before."""
+    """Counts the operations that the device executes for `work`, by name, after a warm-up."""
     work()
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as recorded:
@@ -51,7 +51,7 @@ def kernels_of(work: Any) -> Counter[str]:
 
 
 def collectives_in(kernels: Counter[str]) -> list[str]:
-    """NCCL's kernels and those of peer memory."""
+    """Returns the kernels of NCCL and of p2p."""
     return [name for name in kernels if "nccl" in name.lower() or "isthmus::" in name]
 
 
@@ -61,14 +61,14 @@ def symmetric(count: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def values(make: Any) -> None:
-    """Against NCCL: outputs and inputs by `make`, out of place and in place, back to back."""
+    """Compares back-to-back gathers with NCCL, out of place and in place. `make` allocates the tensors."""
     rank, size = dist.get_rank(), dist.get_world_size()
     isthmus.torch.reset_report()
     for dtype in (torch.bfloat16, torch.float32, torch.uint8):
         for count in COUNTS:
             for turn in range(3):
                 mine = random(count, dtype, turn)
-                theirs = poison(size * count, dtype)
+                theirs = fill_pattern(size * count, dtype)
                 dist.all_gather_into_tensor(theirs, mine, group=reference)
                 source, gathered, own = make(count, dtype), make(size * count, dtype), make(size * count, dtype)
                 source.copy_(mine)
@@ -76,7 +76,7 @@ def values(make: Any) -> None:
                 part = own[rank * count : (rank + 1) * count]
                 part.copy_(mine)
                 dist.all_gather_into_tensor(own, part)
-                source.zero_()  # behind the gather on this rank: peers must have fetched by then
+                source.zero_()  # ordered after the gather: peers must have fetched the data by then
                 part.zero_()
                 own[rank * count : (rank + 1) * count] = mine
                 same(gathered, theirs)
@@ -85,7 +85,7 @@ def values(make: Any) -> None:
 
 
 def values_of_plain_memory() -> None:
-    values(poison)
+    values(fill_pattern)
 
 
 def values_of_the_symmetric_heap() -> None:
@@ -100,18 +100,18 @@ def the_heap_serves_again() -> None:
     assert symmetric(1 << 20, torch.float32).data_ptr() == place
     del other
     if dist.get_rank() == 0:
-        kept = symmetric(1 << 20, torch.float32)
-        place = kept.data_ptr()
+        held_tensor = symmetric(1 << 20, torch.float32)
+        place = held_tensor.data_ptr()
     else:
         place = symmetric(1 << 20, torch.float32).data_ptr()
     again = symmetric(1 << 20, torch.float32)
-    assert again.data_ptr() != place, "rank 0 still uses that block, so no rank gets it"
+    assert again.data_ptr() != place, "rank 0 still uses the block, so no rank may get it"
 
 
 def no_collective_kernel_runs() -> dict[str, dict[str, int]]:
     size = dist.get_world_size()
     factor = torch.randn(2048, 2048, device="cuda", dtype=torch.bfloat16)
-    source, output = random(8 << 20, torch.bfloat16), poison(size * (8 << 20), torch.bfloat16)
+    source, output = random(8 << 20, torch.bfloat16), fill_pattern(size * (8 << 20), torch.bfloat16)
     heap_source, heap_output = symmetric(8 << 20, torch.bfloat16), symmetric(size * (8 << 20), torch.bfloat16)
     heap_source.copy_(source)
 
@@ -132,13 +132,13 @@ def no_collective_kernel_runs() -> dict[str, dict[str, int]]:
     same(heap_output, output)
     for found in (staged, heap):
         assert not collectives_in(found), found
-        # beside the products there are copies, and nothing else
+        # apart from the products, there are only copies
         assert set(found) > alone and all(name.startswith("Mem") for name in set(found) - alone), found
     return {"nccl": dict(by_nccl), "staged": dict(staged), "heap": dict(heap)}
 
 
 def fsdp2_gathers_without_kernels() -> dict[str, int]:
-    """A training step: its all-gathers run no kernel, its reduce-scatters one of NCCL or of peer memory."""
+    """In a training step, all-gathers run no kernel and reduce-scatters run a kernel of NCCL or p2p."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -154,24 +154,24 @@ def fsdp2_gathers_without_kernels() -> dict[str, int]:
     isthmus.torch.reset_report()
     found = kernels_of(lambda: model(data).sum().backward())
     sums = {name: found[name] for name in collectives_in(found)}
-    taken = {path for collective, path in paths() if collective == "reduce_scatter"}
-    assert taken and taken <= KERNELS_OF_SUMS.keys(), paths()
-    assert sums and all(any(KERNELS_OF_SUMS[path].search(name) for path in taken) for name in sums), found
+    used = {path for collective, path in paths() if collective == "reduce_scatter"}
+    assert used and used <= KERNELS_OF_SUMS.keys(), paths()
+    assert sums and all(any(KERNELS_OF_SUMS[path].search(name) for path in used) for name in sums), found
     assert ("allgather", "copy_engine") in paths() and ("allgather", "nccl") not in paths(), paths()
     return sums
 
 
 def calls_keep_their_order() -> None:
-    """Also on several streams and by several backends, as one library alone keeps them."""
-    for count in (1000, 20 << 20):  # reduce-scatters of peer memory, of NCCL
+    """Calls on several streams and with several backends stay in order, as with a single library."""
+    for count in (1000, 20 << 20):  # reduce_scatter uses p2p, then NCCL
         keep_their_order(count, [torch.cuda.Stream() for _ in range(3)])
 
 
 def keep_their_order(count: int, streams: list[torch.cuda.Stream]) -> None:
     size = dist.get_world_size()
     mine, wide = random(count, torch.bfloat16), random(size * count, torch.bfloat16)
-    gathered, again, expected = (poison(size * count, torch.bfloat16) for _ in range(3))
-    summed, expected_sum = (poison(count, torch.bfloat16) for _ in range(2))
+    gathered, again, expected = (fill_pattern(size * count, torch.bfloat16) for _ in range(3))
+    summed, expected_sum = (fill_pattern(count, torch.bfloat16) for _ in range(2))
     dist.all_gather_into_tensor(expected, mine, group=reference)
     dist.reduce_scatter_tensor(expected_sum, wide)
     dist.all_gather_into_tensor(gathered, mine)
@@ -214,22 +214,22 @@ def graph_capture() -> None:
 
 
 def rules_change() -> None:
-    """The knob off and on again in one job, with a tensor of the symmetric heap that outlives it."""
+    """Switches the option off and on in one job, while a tensor in the symmetric heap stays alive."""
     size = dist.get_world_size()
-    kept = symmetric(size * 1000, torch.float32)
-    without = None  # what takes small gathers by default: p2p where it is built, else nccl
+    held_tensor = symmetric(size * 1000, torch.float32)
+    without = None  # the default backend of small gathers: p2p if it is built, otherwise nccl
     for dma in ("0", "1", "0", "1"):
         os.environ["ISTHMUS_DMA_ALLGATHER"] = dma
         isthmus.torch.reload_rules()
         isthmus.torch.reset_report()
-        for make in (poison, symmetric):
+        for make in (fill_pattern, symmetric):
             mine = random(1000, torch.float32, int(dma))
-            theirs, ours = poison(size * 1000, torch.float32), make(size * 1000, torch.float32)
+            theirs, ours = fill_pattern(size * 1000, torch.float32), make(size * 1000, torch.float32)
             dist.all_gather_into_tensor(theirs, mine, group=reference)
             dist.all_gather_into_tensor(ours, mine)
             same(ours, theirs)
-        dist.all_gather_into_tensor(kept, mine)
-        same(kept, theirs)
+        dist.all_gather_into_tensor(held_tensor, mine)
+        same(held_tensor, theirs)
         if without is None:
             (without,) = {path for _, path in paths()}
             assert without in ("p2p", "nccl"), without
@@ -250,9 +250,9 @@ CHECKS = [
 
 def body(rank: int, out: Path) -> None:
     global reference
-    dist.init_process_group("cpu:isthmus,cuda:isthmus", timeout=timedelta(seconds=30), **ranks.meeting())
+    dist.init_process_group("cpu:isthmus,cuda:isthmus", timeout=timedelta(seconds=30), **ranks.init_arguments())
     reference = dist.new_group(backend="nccl")
-    ranks.play(rank, CHECKS, out)
+    ranks.run_checks(rank, CHECKS, out)
     dist.destroy_process_group()
 
 

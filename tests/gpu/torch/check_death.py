@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A rank of a torch.distributed job on GPUs is killed: check_death.py OUT.json [RANKS].
+"""Kills a rank of a torch.distributed job on GPUs: check_death.py OUT.json [RANKS].
 
-The last rank dies within a second of a call that all made. The others enqueue one more, call nothing else and
-wait in torch.cuda.synchronize(): it returns soon after the group's timeout, and the next call says what
-happened. Once over NCCL, and once over peer memory where that is built.
+The last rank dies less than a second after a call of all ranks. The other ranks enqueue one more call and wait
+in torch.cuda.synchronize(). It must return soon after the group's timeout, and the next call must report the
+failure. The check runs with NCCL, and with p2p if it is built.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
 TIMEOUT_S = 8
-LIMIT_S = 45  # for a rank to be through, set-up included; the timeout and what a library's own abort may take
+LIMIT_S = 45  # for one rank, including setup, the timeout and a library's own abort
 PATHS = ("nccl", "p2p")
 
 
-def play(rank: int, size: int, store: str, wanted: str, answer: Connection) -> None:
-    """What one rank does; tells how long synchronize() took and what the next call said."""
-    os.environ["ISTHMUS_RULE"] = f"collective=allreduce platform=cuda use={wanted}"
+def run_rank(rank: int, size: int, store: str, backend: str, answer: Connection) -> None:
+    """Runs one rank. Sends the duration of synchronize() and the error of the next call."""
+    os.environ["ISTHMUS_RULE"] = f"collective=allreduce platform=cuda use={backend}"
     sharing.enter(rank, size)
     import isthmus.torch
 
@@ -41,12 +41,12 @@ def play(rank: int, size: int, store: str, wanted: str, answer: Connection) -> N
     data = torch.ones(1 << 16, device="cuda")
     dist.all_reduce(data)
     torch.cuda.synchronize()
-    taken = {row.path.split(":")[0] for row in isthmus.torch.report() if row.device != "cpu"}
-    if wanted not in taken:
-        answer.send({"skipped": f"all_reduce took {', '.join(sorted(taken))}"})
+    used = {row.path.split(":")[0] for row in isthmus.torch.report() if row.device != "cpu"}
+    if backend not in used:
+        answer.send({"skipped": f"all_reduce took {', '.join(sorted(used))}"})
         dist.destroy_process_group()
         return
-    time.sleep(1.5)  # the call that follows is the first of its second
+    time.sleep(1.5)  # so that the next call gets its own completion event
     dist.all_reduce(data)
     torch.cuda.synchronize()
     if rank == size - 1:
@@ -59,29 +59,29 @@ def play(rank: int, size: int, store: str, wanted: str, answer: Connection) -> N
     try:
         dist.all_reduce(data)
         torch.cuda.synchronize()
-        said = ""
+        message = ""
     except dist.DistBackendError as failure:
-        said = str(failure)
-    answer.send({"enqueued_s": enqueued - begin, "waited_s": returned - enqueued, "said": said})
+        message = str(failure)
+    answer.send({"enqueued_s": enqueued - begin, "waited_s": returned - enqueued, "message": message})
 
 
 def problem_of(rank: int, result: dict[str, Any] | None) -> str:
     if result is None:
-        return f"rank {rank} was not through after {LIMIT_S} s"
-    if "isthmus" not in result["said"]:
-        return f"rank {rank}: the call after the failure said {result['said']!r}"
+        return f"rank {rank} did not finish within {LIMIT_S} s"
+    if "isthmus" not in result["message"]:
+        return f"rank {rank}: the call after the failure message {result['message']!r}"
     return ""
 
 
-def run(size: int, wanted: str) -> dict[str, Any]:
-    """The path's results by rank; `problem` is empty where all is well."""
+def run(size: int, backend: str) -> dict[str, Any]:
+    """Returns the results of all ranks. `problem` is empty on success."""
     context = multiprocessing.get_context("spawn")
     pipes, processes = [], []
     with tempfile.TemporaryDirectory() as folder:
         for rank in range(size):
             here, there = context.Pipe(duplex=False)
-            arguments = (rank, size, f"file://{folder}/store", wanted, there)
-            processes.append(context.Process(target=play, args=arguments, daemon=True))
+            arguments = (rank, size, f"file://{folder}/store", backend, there)
+            processes.append(context.Process(target=run_rank, args=arguments, daemon=True))
             processes[-1].start()
             there.close()
             pipes.append(here)
@@ -92,19 +92,19 @@ def run(size: int, wanted: str) -> dict[str, Any]:
             try:
                 results.append(pipe.recv() if arrived else None)
             except EOFError:
-                results.append({"said": "the process ended"})
+                results.append({"message": "the process ended"})
         for process in processes:
             process.kill()
             process.join()
     if results[0] is not None and "skipped" in results[0]:
-        return {"path": wanted, "skipped": results[0]["skipped"], "problem": ""}
+        return {"path": backend, "skipped": results[0]["skipped"], "problem": ""}
     problems = [text for rank, result in enumerate(results) if (text := problem_of(rank, result))]
-    return {"path": wanted, "ranks": results, "problem": "; ".join(problems)}
+    return {"path": backend, "ranks": results, "problem": "; ".join(problems)}
 
 
 def main() -> None:
     size = int(sys.argv[2]) if len(sys.argv) > 2 else torch.cuda.device_count()
-    results = [run(size, wanted) for wanted in PATHS]
+    results = [run(size, backend) for backend in PATHS]
     for result in results:
         print(json.dumps(result), flush=True)
     Path(sys.argv[1]).write_text(json.dumps(results, indent=1) + "\n")

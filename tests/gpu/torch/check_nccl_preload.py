@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Unchanged scripts over NCCL, with and without its preloaded library: check_nccl_preload.py OUT LIB [RANKS].
+"""Runs unchanged scripts on NCCL, with and without the preload library: check_nccl_preload.py OUT LIB [RANKS].
 
-DDP and FSDP2 of tests/python/torch/unchanged run under torchrun twice: same losses, calls on Isthmus' paths.
-DDP once more with processes that see no GPU but their own.
+DDP and FSDP2 of tests/python/torch/unchanged run twice under torchrun. The losses must be equal, and calls must
+use paths of Isthmus. DDP also runs with processes that see only their own GPU.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def compare(script: str, ranks: int, library: str, isolated: bool) -> dict[str, 
     preloaded = {"LD_PRELOAD": library, "ISTHMUS_NCCL_REPORT": "1"}
     try:
         theirs, _ = train_over_nccl(script, ranks, isolated, {})
-        ours, said = train_over_nccl(script, ranks, isolated, preloaded)
+        ours, output = train_over_nccl(script, ranks, isolated, preloaded)
     except RuntimeError as failure:
         return {"script": script, "problem": str(failure)}
-    taken = re.findall(r"^ +(nccl\w+) +((?:p2p|copy_engine)\S*) +(\d+)", said, re.MULTILINE)
-    problem = "" if taken else f"no call was taken: {said[-2000:]}"
+    used = re.findall(r"^ +(nccl\w+) +((?:p2p|copy_engine)\S*) +(\d+)", output, re.MULTILINE)
+    problem = "" if used else f"no call used Isthmus: {output[-2000:]}"
     difference, wrong = judge(ours, theirs)
-    report = [line for line in said.splitlines() if re.match(r" +nccl|isthmus: nccl", line)]
+    report = [line for line in output.splitlines() if re.match(r" +nccl|isthmus: nccl", line)]
     return {
         "script": script,
         "isolated": isolated,

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A training run on GPUs loses a rank and goes on with the others: check_shrink.py OUT.json [RANKS].
+"""A training run on GPUs loses a rank and continues with the others: check_shrink.py OUT.json [RANKS].
 
-examples/elastic/train.py, over NCCL, where the last rank is lost, and over peer memory, where rank 0 is: with
-two ranks one goes on alone.
+Runs examples/elastic/train.py with NCCL, losing the last rank, and with p2p, losing rank 0. With two ranks, a
+single rank continues.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ import torch.multiprocessing as multiprocessing
 sys.path.append(str(Path(__file__).resolve().parents[3] / "examples/elastic"))
 import train
 
-LIMIT_S = 60  # for all ranks, set-up, the timeout and a library's own abort included
+LIMIT_S = 60  # for all ranks, including setup, the timeout and a library's own abort
 STEPS = 40
 
 
-def play(number: int, options: argparse.Namespace, folder: str, wanted: str) -> None:
-    os.environ["ISTHMUS_RULE"] = f"collective=allreduce platform=cuda use={wanted}"
+def run_rank(number: int, options: argparse.Namespace, folder: str, backend: str) -> None:
+    os.environ["ISTHMUS_RULE"] = f"collective=allreduce platform=cuda use={backend}"
     sharing.enter(number, options.ranks)
-    with Path(folder, f"said.{number}").open("w", buffering=1) as said, redirect_stdout(said):
+    with Path(folder, f"output.{number}").open("w", buffering=1) as output, redirect_stdout(output):
         train.train(number, options, f"{folder}/store")
 
 
 def problem_of(codes: list[int | None], lost: int, texts: list[str]) -> str:
     size = len(codes)
-    wanted = [-signal.SIGKILL if rank == lost else 0 for rank in range(size)]
-    if codes != wanted:
-        return f"exit codes {codes}, not {wanted} (None: still running after {LIMIT_S} s)"
+    expected = [-signal.SIGKILL if rank == lost else 0 for rank in range(size)]
+    if codes != expected:
+        return f"exit codes {codes}, not {expected} (None: still running after {LIMIT_S} s)"
     first = texts[0 if lost != 0 else 1]
-    said = re.search(rf"^{size - 1} ranks, loss ([\d.]+) -> ([\d.]+)$", first, re.M)
-    if said is None or float(said[2]) > float(said[1]) / 2:
-        return f"the survivors did not go on: {first[-500:]!r}"
+    losses = re.search(rf"^{size - 1} ranks, loss ([\d.]+) -> ([\d.]+)$", first, re.M)
+    if losses is None or float(losses[2]) > float(losses[1]) / 2:
+        return f"the survivors did not continue: {first[-500:]!r}"
     if re.search(r"^rank \d+, step \d+: ", first, re.M) is None:
-        return "nobody was told of the loss"
+        return "no rank reported the lost rank"
     return ""
 
 
-def run(size: int, lost: int, wanted: str) -> dict[str, Any]:
+def run(size: int, lost: int, backend: str) -> dict[str, Any]:
     options = argparse.Namespace(ranks=size, steps=STEPS, lose=lost, at=10, timeout=8.0, device="cuda")
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [context.Process(target=play, args=(number, options, folder, wanted)) for number in range(size)]
+        ranks = [context.Process(target=run_rank, args=(i, options, folder, backend)) for i in range(size)]
         for rank in ranks:
             rank.start()
         end = time.monotonic() + LIMIT_S
@@ -65,9 +65,9 @@ def run(size: int, lost: int, wanted: str) -> dict[str, Any]:
         for rank in ranks:
             rank.kill()
             rank.join()
-        texts = [Path(folder, f"said.{number}") for number in range(size)]
-        said = [text.read_text() if text.exists() else "" for text in texts]
-    return {"path": wanted, "lost": lost, "said": said, "problem": problem_of(codes, lost, said)}
+        texts = [Path(folder, f"output.{number}") for number in range(size)]
+        output = [text.read_text() if text.exists() else "" for text in texts]
+    return {"path": backend, "lost": lost, "output": output, "problem": problem_of(codes, lost, output)}
 
 
 def main() -> None:

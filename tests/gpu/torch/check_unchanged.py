@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Unchanged scripts over Isthmus beside PyTorch's own backends: check_unchanged.py OUT.json [RANKS] [DEVICE].
+"""Compares unchanged scripts on Isthmus and on PyTorch backends: check_unchanged.py OUT.json [RANKS] [DEVICE].
 
-Each script of tests/python/torch/unchanged runs under torchrun twice, as it is and by -m isthmus.torch: same
-losses, and nearly all calls on Isthmus' paths. Those whose framework is not installed are skipped.
+Each script of tests/python/torch/unchanged runs twice under torchrun, unmodified and with -m isthmus.torch. The
+losses must be equal, and nearly all calls must use paths of Isthmus. Scripts whose framework is not installed
+are skipped.
 """
 
 from __future__ import annotations
@@ -16,26 +17,26 @@ import sharing
 from unchanged_scripts import finish, judge, train
 
 NEEDS = {"ddp": "torch", "fsdp2": "torch", "zero": "deepspeed", "accelerated": "accelerate"}
-TAKE_THEIR_OWN_GPU = ("zero", "accelerated")  # that of the local rank, in the framework's own code
-LEFT_TO_TORCH = 1  # the bitwise reduction of ddp.py
+SELECT_THEIR_OWN_GPU = ("zero", "accelerated")  # the framework selects the GPU of the local rank
+MAX_TORCH_CALLS = 1  # the bitwise reduction of ddp.py
 
 
 def compare(script: str, ranks: int, device: str) -> dict[str, Any]:
     if importlib.util.find_spec(NEEDS[script]) is None:
         return {"script": script, "skipped": f"no {NEEDS[script]}", "problem": ""}
-    if device == "cuda" and sharing.is_needed(ranks) and script in TAKE_THEIR_OWN_GPU:
-        return {"script": script, "skipped": "ranks that share a GPU", "problem": ""}
+    if device == "cuda" and sharing.is_needed(ranks) and script in SELECT_THEIR_OWN_GPU:
+        return {"script": script, "skipped": "ranks share a GPU", "problem": ""}
     try:
         theirs, _ = train(script, ranks, [], {"DEVICE": device})
-        ours, said = train(script, ranks, ["-m", "isthmus.torch", "--report"], {"DEVICE": device})
+        ours, output = train(script, ranks, ["-m", "isthmus.torch", "--report"], {"DEVICE": device})
     except RuntimeError as failure:
         return {"script": script, "problem": str(failure)}
-    counted = re.search(r"isthmus: (\d+) of (\d+) calls", said)
+    counted = re.search(r"isthmus: (\d+) of (\d+) calls", output)
     problem = ""
-    if counted is None or int(counted[2]) - int(counted[1]) > LEFT_TO_TORCH or not int(counted[1]):
-        problem = f"the report says: {said[-2000:]}"
+    if counted is None or int(counted[2]) - int(counted[1]) > MAX_TORCH_CALLS or not int(counted[1]):
+        problem = f"the report says: {output[-2000:]}"
     difference, wrong = judge(ours, theirs)
-    table = said[counted.start() :].splitlines() if counted else []
+    table = output[counted.start() :].splitlines() if counted else []
     return {"script": script, "difference": difference, "report": table, "problem": wrong or problem}
 
 

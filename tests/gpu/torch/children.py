@@ -1,4 +1,4 @@
-"""Programs that start processes of their own, with an end."""
+"""Runs programs that start child processes, with a time limit."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ NO_END = 124
 
 
 def run_with_children(command: list[str], variables: dict[str, str], limit_s: float) -> tuple[int, str]:
-    """The exit code, or NO_END, and what was printed. Past `limit_s` the processes that it started end, too."""
-    with tempfile.TemporaryFile("w+") as said:
+    """Returns the exit code, or NO_END, and the output. After `limit_s`, child processes are killed as well."""
+    with tempfile.TemporaryFile("w+") as output:
         started = subprocess.Popen(
             command,
             env=os.environ | variables,
-            stdout=said,
+            stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
@@ -25,11 +25,11 @@ def run_with_children(command: list[str], variables: dict[str, str], limit_s: fl
             code = started.wait(timeout=limit_s)
         except subprocess.TimeoutExpired:
             code = NO_END
-            # Asked first: torchrun ends its ranks, which it has set apart.
+            # SIGTERM first: torchrun then ends its ranks, which are in other process groups.
             for number in (signal.SIGTERM, signal.SIGKILL):
                 os.killpg(started.pid, number)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     started.wait(timeout=20)
                     break
-        said.seek(0)
-        return code, said.read()
+        output.seek(0)
+        return code, output.read()

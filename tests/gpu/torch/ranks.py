@@ -1,4 +1,4 @@
-"""Processes of one job on the GPUs of this machine, and the table of what they found."""
+"""Runs checks in the processes of one job on the GPUs of this machine, and writes their results."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Check = Callable[[], Any]
 
 
 def run(ranks: int, body: Callable[..., None], *arguments: Any) -> None:
-    """`body(rank, *arguments)` in a process for each rank; meeting() is what init_process_group wants there."""
-    with tempfile.TemporaryDirectory() as folder:  # a port that was free may be taken by the time it is used
+    """Runs `body(rank, *arguments)` in one process per rank."""
+    with tempfile.TemporaryDirectory() as folder:  # a file store: a free port could be taken before it is used
         os.environ.update(CHECK_STORE=f"file://{folder}/store", WORLD_SIZE=str(ranks))
         multiprocessing.spawn(_enter, (body, arguments), nprocs=ranks)
 
 
-def meeting() -> dict[str, Any]:
+def init_arguments() -> dict[str, Any]:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     return {"init_method": os.environ["CHECK_STORE"], "rank": rank, "world_size": size}
 
 
 def _enter(rank: int, body: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    # A crash says where, in Python and in C++.
+    # Print stack traces of Python and C++ on a crash.
     faulthandler.enable()
     torch._C._set_print_stack_traces_on_fatal_signal(True)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
@@ -40,8 +40,8 @@ def _enter(rank: int, body: Callable[..., None], arguments: tuple[Any, ...]) -> 
     body(rank, *arguments)
 
 
-def play(rank: int, checks: list[Check], out: Path) -> None:
-    """Runs the checks in turn; a failure is written down and ends the run, because the ranks would differ."""
+def run_checks(rank: int, checks: list[Check], out: Path) -> None:
+    """Runs the checks in order. A failure is recorded and ends the run, because ranks would get out of step."""
     results = []
     for check in checks:
         start = time.monotonic()
@@ -56,9 +56,9 @@ def play(rank: int, checks: list[Check], out: Path) -> None:
             {"check": check.__name__, "seconds": round(seconds, 2), "problem": problem, "value": value}
         )
         if rank == 0 or problem:
-            verdict = "FAILED" if problem else "passed"
+            outcome = "FAILED" if problem else "passed"
             note = "" if value is None else f"  {value}"
-            print(f"rank {rank} {verdict} {seconds:6.2f} s  {check.__name__}{note}", flush=True)
+            print(f"rank {rank} {outcome} {seconds:6.2f} s  {check.__name__}{note}", flush=True)
         if problem:
             print(problem[-1500:], flush=True)
             break

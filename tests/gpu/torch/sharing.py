@@ -1,6 +1,6 @@
-"""Ranks that share a GPU where there are fewer GPUs than ranks: for results, not for times.
+"""Lets ranks share a GPU if there are fewer GPUs than ranks. Use it to check results, not to measure times.
 
-NCCL refuses two ranks on one GPU, so it is told that each has a host of its own; the backends have an option
+NCCL refuses two ranks on one GPU, so NCCL_HOSTID gives each rank its own host name. The backends have an option
 for it (scripts/gpu_topics.py).
 """
 
@@ -21,15 +21,17 @@ def is_needed(ranks: int) -> bool:
 
 
 def enter(rank: int, ranks: int) -> None:
-    """In the process of one rank, before anything is made there: its device becomes the current one."""
+    """Makes the rank's device current. Must be called in the rank's process before anything else uses CUDA."""
     if is_needed(ranks):
         os.environ.update(SHARED_GPU | {"NCCL_HOSTID": f"rank{rank}"})
     torch.cuda.set_device(rank % torch.cuda.device_count())
 
 
 def under_torchrun(ranks: int, isolated: bool = False) -> tuple[list[str], dict[str, str]]:
-    """What stands between torchrun's words and a program's, and the variables, for the same. `isolated`: the
-    process of a rank sees no GPU but its own, as under Ray, where there are enough of them."""
+    """Returns the arguments between those of torchrun and the program, and the variables, for sharing GPUs.
+
+    `isolated`: if there are enough GPUs, the process of a rank sees only its own GPU, as with Ray.
+    """
     if is_needed(ranks):
         return ["--no-python", "sh", "-c", 'NCCL_HOSTID=rank$RANK exec "$@"', "sh"], SHARED_GPU
     own = "CUDA_VISIBLE_DEVICES=$LOCAL_RANK " if isolated else ""

@@ -1,15 +1,15 @@
-/* A backend that supports nothing: what matters is that the loader takes it. */
+/* A backend that supports no operation. It tests only that the plugin can be built and loaded. */
 #include <isthmus/backend.h>
 
 static isthmus_status create(const isthmus_backend_context* context, void** state) {
   *state = NULL;
   return context->fail(context->runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, "nothing_plugin.c", NULL,
-                       "it is here to be loaded");
+                       "the nothing backend supports no operation");
 }
 static void destroy(void* state) { (void)state; }
 static const char* supports(void* state, const isthmus_operation* operation, const char* algorithm) {
   (void)state, (void)operation, (void)algorithm;
-  return "it is here to be loaded";
+  return "the nothing backend supports no operation";
 }
 static isthmus_status enqueue(void* state, const isthmus_operation* operations, const char* const* algorithms,
                               size_t n) {
@@ -22,7 +22,7 @@ static const isthmus_backend backend = {
     .magic = ISTHMUS_BACKEND_MAGIC,
     .abi_version = ISTHMUS_BACKEND_ABI,
     .name = "nothing",
-    .description = "a plug-in from outside the tree",
+    .description = "a plugin of an external project",
     .capabilities = ISTHMUS_BACKEND_BLOCKING,
     .platforms = 1u << ISTHMUS_PLATFORM_HOST,
     .create = create,

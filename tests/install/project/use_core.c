@@ -1,4 +1,4 @@
-/* Two ranks in one process, through an installed library. */
+/* Two ranks in one process with an installed library. */
 #include <isthmus/isthmus.h>
 #include <stdio.h>
 

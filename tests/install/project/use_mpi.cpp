@@ -1,4 +1,4 @@
-// mpi.hpp of an installed Isthmus, with the user's own MPI.
+// mpi.hpp of an installed Isthmus with the MPI of the user.
 #include <cstdio>
 #include <isthmus/mpi.hpp>
 

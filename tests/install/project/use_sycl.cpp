@@ -1,4 +1,4 @@
-// sycl.hpp of an installed Isthmus, with the user's own SYCL.
+// sycl.hpp of an installed Isthmus with the SYCL implementation of the user.
 #include <cstdio>
 #include <isthmus/sycl.hpp>
 #include <vector>

@@ -1,4 +1,5 @@
-// The symmetric heap on the host: threads, processes, wrong use, and 10,000 random steps against a model.
+// The symmetric heap on the host: threads, processes, invalid use, and 10,000 random steps checked
+// against a model.
 #include <isthmus/memory.h>
 #include <sys/wait.h>
 
@@ -18,7 +19,7 @@ namespace {
 
 using test::last_error;
 
-// Collective: the ranks of one process allocate side by side.
+// Collective: all ranks of this process allocate concurrently.
 std::vector<void*> allocate(const test::ranks& ranks, std::uint64_t bytes) {
   std::vector<void*> blocks(static_cast<std::size_t>(ranks.size()));
   test::run_on_each_rank(ranks.size(), [&](int rank) {
@@ -49,8 +50,8 @@ struct heap_test : testing::Test {
     fds = descriptors();
   }
   void TearDown() override {
-    EXPECT_EQ(mappings(), maps) << "blocks are left";
-    // A store's thread closes its sockets when it has noticed that the last rank went away.
+    EXPECT_EQ(mappings(), maps) << "blocks are still mapped";
+    // The store's thread closes its sockets after it detects that the last rank has disconnected.
     for (int i = 0; i < 200 && descriptors() != fds; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     EXPECT_EQ(descriptors(), fds);
@@ -64,7 +65,7 @@ int find(int rank, const void* pointer, std::uint64_t bytes, isthmus_heap_block*
   return context->heap_find(context->runtime, pointer, bytes, block, offset);
 }
 
-TEST_F(heap_test, every_rank_reaches_every_block) {
+TEST_F(heap_test, all_ranks_access_all_blocks) {
   test::ranks ranks(3, standin::configuration());
   const auto blocks = allocate(ranks, 10000);
   for (int rank = 0; rank < 3; ++rank) {
@@ -83,7 +84,7 @@ TEST_F(heap_test, every_rank_reaches_every_block) {
       EXPECT_EQ(static_cast<char*>(blocks[static_cast<std::size_t>(other)])[rank], 10 * rank + other);
 }
 
-TEST_F(heap_test, programs_reach_the_blocks_of_their_peers) {
+TEST_F(heap_test, heap_peers_returns_peer_addresses) {
   test::ranks ranks(3, standin::configuration());
   const auto blocks = allocate(ranks, 10000);
   for (int rank = 0; rank < 3; ++rank)
@@ -99,7 +100,7 @@ TEST_F(heap_test, programs_reach_the_blocks_of_their_peers) {
     }
 }
 
-TEST_F(heap_test, peers_of_what_is_no_block) {
+TEST_F(heap_test, heap_peers_rejects_other_pointers) {
   test::ranks ranks(2, standin::configuration());
   const auto blocks = allocate(ranks, 4096);
   auto* own = static_cast<char*>(blocks[0]);
@@ -112,17 +113,17 @@ TEST_F(heap_test, peers_of_what_is_no_block) {
   };
   expect_refused(own, -1, "rank = -1 must be in [0, 2)");
   expect_refused(own, 2, "rank = 2 must be in [0, 2)");
-  expect_refused(own + 4096, 1, "lies in no live block");
-  expect_refused(blocks[1], 1, "lies in no live block");
-  expect_refused(nullptr, 1, "lies in no live block");
+  expect_refused(own + 4096, 1, "must lie in a live block");
+  expect_refused(blocks[1], 1, "must lie in a live block");
+  expect_refused(nullptr, 1, "must lie in a live block");
   EXPECT_EQ(isthmus_memory_peer(ranks[0], own, 1, nullptr), ISTHMUS_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(isthmus_memory_free(ranks[0], own), ISTHMUS_SUCCESS);
-  expect_refused(own, 1, "lies in no live block");
+  expect_refused(own, 1, "must lie in a live block");
   void* peer = own;
   EXPECT_EQ(isthmus_memory_peer(nullptr, own, 1, &peer), ISTHMUS_ERROR_INVALID_USAGE);
 }
 
-TEST_F(heap_test, find_knows_the_edges) {
+TEST_F(heap_test, find_respects_block_boundaries) {
   test::ranks ranks(1, standin::configuration());
   char outside = 0;
   EXPECT_EQ(find(0, &outside, 1), 0);
@@ -143,7 +144,7 @@ TEST_F(heap_test, find_knows_the_edges) {
   EXPECT_EQ(find(0, second + 8191, 1), 1);
 }
 
-TEST_F(heap_test, wrong_frees) {
+TEST_F(heap_test, invalid_frees_are_rejected) {
   test::ranks ranks(2, standin::configuration());
   const auto blocks = allocate(ranks, 4096);
   int local = 0;
@@ -159,22 +160,22 @@ TEST_F(heap_test, wrong_frees) {
   expect_refused(ranks[0], blocks[0]);
   EXPECT_EQ(isthmus_memory_free(ranks[1], blocks[1]), ISTHMUS_SUCCESS);
   EXPECT_EQ(isthmus_memory_free(ranks[1], nullptr), ISTHMUS_SUCCESS);
-  isthmus_communicator dead = ranks.release(0);
-  isthmus_communicator_destroy(dead);
-  EXPECT_EQ(isthmus_memory_free(dead, blocks[0]), ISTHMUS_ERROR_INVALID_USAGE);
+  isthmus_communicator destroyed = ranks.release(0);
+  isthmus_communicator_destroy(destroyed);
+  EXPECT_EQ(isthmus_memory_free(destroyed, blocks[0]), ISTHMUS_ERROR_INVALID_USAGE);
 }
 
-TEST_F(heap_test, a_freed_block_stays_readable_for_peers_that_keep_theirs) {
+TEST_F(heap_test, freed_block_stays_readable_for_peers) {
   test::ranks ranks(2, standin::configuration());
   const auto blocks = allocate(ranks, 4096);
-  isthmus_heap_block seen{};
-  ASSERT_EQ(find(1, blocks[1], 1, &seen), 1);
+  isthmus_heap_block heap_block{};
+  ASSERT_EQ(find(1, blocks[1], 1, &heap_block), 1);
   static_cast<char*>(blocks[0])[5] = 42;
   ASSERT_EQ(isthmus_memory_free(ranks[0], blocks[0]), ISTHMUS_SUCCESS);
-  EXPECT_EQ(static_cast<char*>(seen.peers[0])[5], 42);
+  EXPECT_EQ(static_cast<char*>(heap_block.peers[0])[5], 42);
 }
 
-TEST_F(heap_test, blocks_left_at_destroy_are_released_and_told) {
+TEST_F(heap_test, leaked_blocks_are_released_and_logged) {
   testing::internal::CaptureStderr();
   {
     test::ranks ranks(2, standin::configuration());
@@ -182,10 +183,10 @@ TEST_F(heap_test, blocks_left_at_destroy_are_released_and_told) {
     allocate(ranks, 100);
   }
   const std::string log = testing::internal::GetCapturedStderr();
-  EXPECT_NE(log.find("2 block(s) of the symmetric heap were still live"), std::string::npos) << log;
+  EXPECT_NE(log.find("2 block(s) of the symmetric heap were not freed"), std::string::npos) << log;
 }
 
-TEST_F(heap_test, zero_bytes_and_bad_arguments) {
+TEST_F(heap_test, zero_bytes_and_invalid_arguments) {
   test::ranks ranks(2, standin::configuration());
   for (const void* block : allocate(ranks, 0)) EXPECT_EQ(block, nullptr);
   EXPECT_EQ(isthmus_memory_allocate_symmetric(ranks[0], 8, nullptr), ISTHMUS_ERROR_INVALID_ARGUMENT);
@@ -194,7 +195,7 @@ TEST_F(heap_test, zero_bytes_and_bad_arguments) {
   EXPECT_EQ(pointer, nullptr);
 }
 
-TEST_F(heap_test, ranks_that_ask_for_different_sizes) {
+TEST_F(heap_test, different_sizes_are_a_mismatch_error) {
   test::ranks ranks(3, standin::configuration());
   test::run_on_each_rank(3, [&](int rank) {
     void* pointer = nullptr;
@@ -204,10 +205,10 @@ TEST_F(heap_test, ranks_that_ask_for_different_sizes) {
         << last_error().message;
     EXPECT_EQ(pointer, nullptr);
   });
-  EXPECT_EQ(allocate(ranks, 64).size(), 3u) << "the heap is as good as before";
+  EXPECT_EQ(allocate(ranks, 64).size(), 3u) << "the heap is still usable";
 }
 
-TEST_F(heap_test, more_than_there_is) {
+TEST_F(heap_test, out_of_memory_fails_all_ranks) {
   test::ranks ranks(2, standin::configuration());
   test::run_on_each_rank(2, [&](int rank) {
     void* pointer = nullptr;
@@ -221,7 +222,7 @@ TEST_F(heap_test, more_than_there_is) {
   EXPECT_EQ(allocate(ranks, 64).size(), 2u);
 }
 
-TEST_F(heap_test, a_platform_without_a_driver_says_so_on_every_rank) {
+TEST_F(heap_test, missing_driver_fails_all_ranks) {
   test::ranks ranks(2, standin::configuration(), ISTHMUS_PLATFORM_OPENCL);
   test::run_on_each_rank(2, [&](int rank) {
     void* pointer = nullptr;
@@ -233,11 +234,11 @@ TEST_F(heap_test, a_platform_without_a_driver_says_so_on_every_rank) {
 TEST_F(heap_test, ten_thousand_random_steps) {
   test::ranks ranks(1, standin::configuration());
   std::mt19937_64 random(1234);
-  struct piece {
+  struct allocation {
     std::uint64_t bytes;
     unsigned char fill;
   };
-  std::map<unsigned char*, piece> model;
+  std::map<unsigned char*, allocation> model;
   const auto intact = [](const auto& entry) {
     const auto& [begin, content] = entry;
     return begin[0] == content.fill && begin[content.bytes - 1] == content.fill &&
@@ -254,18 +255,18 @@ TEST_F(heap_test, ten_thousand_random_steps) {
       begin[0] = begin[bytes - 1] = begin[bytes / 2] = fill;
       model[begin] = {bytes, fill};
     } else {
-      auto victim = std::next(model.begin(), static_cast<std::ptrdiff_t>(random() % model.size()));
-      ASSERT_TRUE(intact(*victim));
-      ASSERT_EQ(isthmus_memory_free(ranks[0], victim->first), ISTHMUS_SUCCESS);
-      ASSERT_EQ(find(0, victim->first, 1), 0);
-      model.erase(victim);
+      auto victim_block = std::next(model.begin(), static_cast<std::ptrdiff_t>(random() % model.size()));
+      ASSERT_TRUE(intact(*victim_block));
+      ASSERT_EQ(isthmus_memory_free(ranks[0], victim_block->first), ISTHMUS_SUCCESS);
+      ASSERT_EQ(find(0, victim_block->first, 1), 0);
+      model.erase(victim_block);
     }
     const auto& probe = *std::next(model.begin(), static_cast<std::ptrdiff_t>(random() % model.size()));
-    const std::uint64_t at = random() % probe.second.bytes;
+    const std::uint64_t position = random() % probe.second.bytes;
     std::uint64_t offset = 0;
-    ASSERT_EQ(find(0, probe.first + at, probe.second.bytes - at, nullptr, &offset), 1);
-    ASSERT_EQ(offset, at);
-    ASSERT_EQ(find(0, probe.first + at, probe.second.bytes - at + 1), 0);
+    ASSERT_EQ(find(0, probe.first + position, probe.second.bytes - position, nullptr, &offset), 1);
+    ASSERT_EQ(offset, position);
+    ASSERT_EQ(find(0, probe.first + position, probe.second.bytes - position + 1), 0);
   }
   for (const auto& entry : model) {
     EXPECT_TRUE(intact(entry));
@@ -273,19 +274,20 @@ TEST_F(heap_test, ten_thousand_random_steps) {
   }
 }
 
-TEST_F(heap_test, a_segment_that_is_not_what_was_described) {
+TEST_F(heap_test, segment_with_wrong_cookie_is_rejected) {
   const auto segment = isthmus::shared_segment::create(4096);
   for (const int wrong : {0, 1, 2}) {
     auto address = segment->address();
-    address.cookie[0] ^= 1;  // a stranger: must go through /proc
+    address.cookie[0] ^= 1;  // an unknown cookie: must be opened through /proc
     if (wrong == 1) address.bytes += 4096;
     if (wrong == 2) address.fd = 999;
     EXPECT_THROW(isthmus::shared_segment::open(address), isthmus::error);
   }
 }
 
-// Processes that meet over TCP write into each other's blocks; one of them dies without a word. The child
-// is made before the id, whose store is a thread: a fork could catch that one with the allocator locked.
+// Processes that connect over TCP write to each other's blocks; then one exits without cleanup. The child is
+// forked before the unique id is created, because the thread of its store could hold the allocator's lock
+// during a fork.
 TEST_F(heap_test, processes) {
   isthmus_unique_id id;
   std::array<int, 2> channel{};
@@ -304,7 +306,7 @@ TEST_F(heap_test, processes) {
       return 3;
     for (int i = 0; i < 1 << 20; ++i)
       if (values[i] != static_cast<float>(1 + 2 * (i % 100))) return 4;
-    if (rank == 1) _exit(0);  // as after a crash: nothing is destroyed
+    if (rank == 1) _exit(0);  // like a crash: nothing is destroyed
     isthmus_communicator_destroy(communicator);
     return 0;
   };

@@ -1,4 +1,4 @@
-// The C entry points: arguments, the host's providers, registration.
+// C entry points for device memory: arguments, providers of the host, registration.
 #include <gtest/gtest.h>
 #include <isthmus/memory.h>
 
@@ -25,7 +25,7 @@ nlohmann::json explain(isthmus_device device) {
   return nlohmann::json::parse(text.c_str());
 }
 
-TEST(memory_api, blocks_of_the_host_are_ordinary_memory) {
+TEST(memory_api, host_blocks_are_ordinary_memory) {
   void* block = nullptr;
   ASSERT_EQ(isthmus_memory_allocate_device(host, 1000000, nullptr, &block), ISTHMUS_SUCCESS);
   std::memset(block, 7, 1000000);
@@ -34,9 +34,9 @@ TEST(memory_api, blocks_of_the_host_are_ordinary_memory) {
   EXPECT_EQ(info.begin, block);
   EXPECT_EQ(info.bytes, 1000000U);
   EXPECT_EQ(isthmus_memory_live_blocks(), 1U);
-  const nlohmann::json told = explain(host);
-  // Whichever of them this machine has: the first that is available served.
-  for (const auto& provider : told["providers"]) {
+  const nlohmann::json description = explain(host);
+  // The first provider that is available on this machine.
+  for (const auto& provider : description["providers"]) {
     if (!provider["available"].get<bool>()) continue;
     EXPECT_EQ(provider["name"], info.provider);
     EXPECT_EQ(provider["live_bytes"], 1000000);
@@ -53,7 +53,7 @@ TEST(memory_api, arguments_are_checked) {
   EXPECT_EQ(last_message(), "memory_allocate_device: pointer is NULL");
   EXPECT_EQ(isthmus_memory_allocate_device({ISTHMUS_PLATFORM_HOST, 1}, 1, nullptr, &block),
             ISTHMUS_ERROR_INVALID_ARGUMENT);
-  EXPECT_EQ(last_message(), "memory_allocate_device: device.ordinal = 1, but platform host has one device, 0");
+  EXPECT_EQ(last_message(), "memory_allocate_device: device.ordinal = 1 must be 0 on platform host");
   EXPECT_EQ(block, nullptr);
   EXPECT_EQ(isthmus_memory_allocate_device({ISTHMUS_PLATFORM_CUDA, -1}, 1, nullptr, &block),
             ISTHMUS_ERROR_INVALID_ARGUMENT);
@@ -69,24 +69,24 @@ TEST(memory_api, arguments_are_checked) {
   EXPECT_EQ(isthmus_memory_free_device(host, nullptr), ISTHMUS_SUCCESS);
 }
 
-TEST(memory_api, growable_blocks_keep_what_fits) {
+TEST(memory_api, growable_blocks_preserve_contents) {
   isthmus_memory_options options{};
   options.struct_bytes = sizeof options;
   options.growable = 1;
   void* block = nullptr;
   ASSERT_EQ(isthmus_memory_allocate_device(host, 5000, &options, &block), ISTHMUS_SUCCESS);
   isthmus_memory_info info{};
-  std::uint64_t held = 0;
+  std::uint64_t previous_bytes = 0;
   for (const std::uint64_t bytes : {5000U, 8192U, 8193U, 3U << 20U, 200U << 20U, 4097U, 300000U}) {
     ASSERT_EQ(isthmus_memory_resize_device(host, &block, bytes), ISTHMUS_SUCCESS) << last_message();
     auto* const data = static_cast<unsigned char*>(block);
-    for (std::uint64_t at = 0; at < bytes; at += 1000) {
-      if (at < held) {
-        EXPECT_EQ(data[at], static_cast<unsigned char>(at / 1000));
+    for (std::uint64_t offset = 0; offset < bytes; offset += 1000) {
+      if (offset < previous_bytes) {
+        EXPECT_EQ(data[offset], static_cast<unsigned char>(offset / 1000));
       }
-      data[at] = static_cast<unsigned char>(at / 1000);
+      data[offset] = static_cast<unsigned char>(offset / 1000);
     }
-    held = bytes;
+    previous_bytes = bytes;
     ASSERT_EQ(isthmus_memory_query(data + bytes - 1, &info), ISTHMUS_SUCCESS);
     EXPECT_EQ(info.bytes, bytes);
     EXPECT_EQ(info.pooled, 0);
@@ -99,7 +99,7 @@ TEST(memory_api, growable_blocks_keep_what_fits) {
   EXPECT_EQ(block, nullptr);
 }
 
-TEST(memory_api, more_than_there_is_lists_what_was_tried) {
+TEST(memory_api, out_of_memory_lists_tried_providers) {
   void* block = nullptr;
   EXPECT_EQ(isthmus_memory_allocate_device(host, std::uint64_t{1} << 60U, nullptr, &block),
             ISTHMUS_ERROR_OUT_OF_MEMORY);
@@ -109,7 +109,7 @@ TEST(memory_api, more_than_there_is_lists_what_was_tried) {
   EXPECT_EQ(block, nullptr);
 }
 
-// A front end's allocator, on a device that has nothing else here.
+// An allocator of a front end, on a device without other providers.
 struct front_end {
   int allocated = 0, freed = 0;
   static int allocate(void* context, uint64_t bytes, void** pointer) {
@@ -125,7 +125,7 @@ struct front_end {
   }
 };
 
-TEST(memory_api, a_front_end_registers_its_allocator) {
+TEST(memory_api, front_end_registers_its_allocator) {
   static front_end first, second;
   constexpr isthmus_device device{ISTHMUS_PLATFORM_OPENCL, 5};
   void* block = nullptr;
@@ -152,7 +152,7 @@ TEST(memory_api, a_front_end_registers_its_allocator) {
 TEST(memory_api, registration_is_checked) {
   isthmus_memory_provider provider{sizeof provider, "mine", nullptr, &front_end::allocate, &front_end::free};
   EXPECT_EQ(isthmus_memory_register(host, &provider), ISTHMUS_ERROR_INVALID_ARGUMENT);
-  EXPECT_EQ(last_message(), "memory_register: provider->name = \"mine\"; the rule is \"sycl\"");
+  EXPECT_EQ(last_message(), "memory_register: provider->name = \"mine\" must be \"sycl\"");
   provider.name = "sycl";
   provider.free = nullptr;
   EXPECT_EQ(isthmus_memory_register(host, &provider), ISTHMUS_ERROR_INVALID_ARGUMENT);

@@ -1,4 +1,4 @@
-// The providers of a real CUDA device, where there is one.
+// Providers on a real CUDA device, if there is one.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ class cuda_memory : public testing::TestWithParam<const char*> {
         make_source_opener(device, nullptr));
   }
 
-  // Whole blocks to and from the device, by the driver.
+  // Copies whole blocks to and from the device with the driver.
   void move(void* to, const void* from, std::uint64_t bytes) {
     const native_stream stream = m_driver->create_stream(0, stream_priority::normal);
     const device_copy one{to, from, bytes};
@@ -50,10 +50,10 @@ class cuda_memory : public testing::TestWithParam<const char*> {
   std::unique_ptr<device_memory> m_memory;
 };
 
-TEST_P(cuda_memory, blocks_are_apart_and_of_the_device) {
+TEST_P(cuda_memory, blocks_are_disjoint_and_on_the_device) {
   std::vector<std::pair<void*, std::uint64_t>> blocks;
   for (std::uint64_t i = 1; i <= 60; ++i) {
-    const std::uint64_t bytes = i * i * 997;  // up to 3.6 MB: in slabs, slabs of their own
+    const std::uint64_t bytes = i * i * 997;  // up to 3.6 MB: in shared slabs and in separate slabs
     blocks.emplace_back(m_memory->allocate(bytes, i % 20 == 0), bytes);
     EXPECT_EQ(m_driver->owner_of(blocks.back().first), 0);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(blocks.back().first) % 256, 0U);
@@ -66,7 +66,7 @@ TEST_P(cuda_memory, blocks_are_apart_and_of_the_device) {
   }
 }
 
-TEST_P(cuda_memory, resizing_keeps_what_fits) {
+TEST_P(cuda_memory, resize_preserves_contents) {
   void* block = m_memory->allocate(3 * mebi, false);
   write(block, 9, 3 * mebi);
   block = m_memory->resize(device, block, 70 * mebi);
@@ -74,15 +74,15 @@ TEST_P(cuda_memory, resizing_keeps_what_fits) {
   m_memory->free(block);
 }
 
-TEST_P(cuda_memory, a_sixteenth_of_the_device_is_kept_unless_somebody_says_otherwise) {
-  const selection::memory_settings nothing_said{{GetParam()}, "the test", true, 64 * mebi, std::nullopt};
-  device_memory memory(device, nothing_said, make_source_opener(device, nullptr));
+TEST_P(cuda_memory, pool_keeps_a_sixteenth_of_memory_by_default) {
+  const selection::memory_settings default_settings{{GetParam()}, "the test", true, 64 * mebi, std::nullopt};
+  device_memory memory(device, default_settings, make_source_opener(device, nullptr));
   const std::uint64_t sixteenth = m_driver->memory_info(0).total_bytes / 16;
   EXPECT_EQ(memory.explain()["providers"][0]["pool"]["keep_bytes"], std::max(sixteenth, 1024 * mebi));
   EXPECT_EQ(m_memory->explain()["providers"][0]["pool"]["keep_bytes"], 256 * mebi);
 }
 
-TEST_P(cuda_memory, running_out_leaves_the_pool_usable) {
+TEST_P(cuda_memory, pool_is_usable_after_out_of_memory) {
   const std::uint64_t total = m_driver->memory_info(0).total_bytes;
   void* small = m_memory->allocate(1000, false);
   write(small, 3, 1000);

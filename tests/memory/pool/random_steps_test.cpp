@@ -1,5 +1,5 @@
-// 10,000 random allocations, frees and resizes through the C ABI, against a model that knows what every byte
-// must be and that no two blocks may overlap.
+// 10,000 random allocations, frees and resizes through the C ABI. A model checks the value of every byte and
+// that blocks do not overlap.
 #include <gtest/gtest.h>
 #include <isthmus/memory.h>
 
@@ -20,7 +20,7 @@ class random_steps : public testing::TestWithParam<unsigned> {
     unsigned char value;
   };
 
-  // Mostly small, some around the slab's 2 MiB, few above what the pool takes.
+  // Mostly small, some close to the slab size of 2 MiB, a few above the limit of the pool.
   std::uint64_t random_bytes() {
     const unsigned kind = number(0, 99);
     if (kind < 70) return number(1, 5000);
@@ -36,32 +36,32 @@ class random_steps : public testing::TestWithParam<unsigned> {
     const auto begin = reinterpret_cast<std::uintptr_t>(pointer);
     ASSERT_NE(pointer, nullptr);
     ASSERT_EQ(begin % 256, 0U);
-    const auto after = m_model.lower_bound(begin);
-    if (after != m_model.end()) {
-      ASSERT_GE(after->first, begin + bytes) << "overlaps the next block";
+    const auto next_block = m_model.lower_bound(begin);
+    if (next_block != m_model.end()) {
+      ASSERT_GE(next_block->first, begin + bytes) << "overlaps the next block";
     }
-    if (after != m_model.begin()) {
-      ASSERT_LE(std::prev(after)->first + std::prev(after)->second.bytes, begin);
+    if (next_block != m_model.begin()) {
+      ASSERT_LE(std::prev(next_block)->first + std::prev(next_block)->second.bytes, begin);
     }
     const auto value = static_cast<unsigned char>(number(1, 255));
     m_model[begin] = {bytes, value};
-    // Whole small blocks; ends and middle of large ones, whose pages need not all exist.
+    // All bytes of small blocks, but only both ends and the middle of large ones, to touch few pages.
     auto* data = static_cast<unsigned char*>(pointer);
-    for_places(bytes, [&](std::uint64_t at) { data[at] = value; });
+    for_checked_offsets(bytes, [&](std::uint64_t offset) { data[offset] = value; });
   }
 
   template <typename Function>
-  static void for_places(std::uint64_t bytes, Function&& function) {
+  static void for_checked_offsets(std::uint64_t bytes, Function&& function) {
     const std::uint64_t step = bytes <= 8192 ? 1 : 4096;
-    for (std::uint64_t at = 0; at < bytes; at += step) function(at);
+    for (std::uint64_t offset = 0; offset < bytes; offset += step) function(offset);
     function(bytes - 1);
   }
 
   static void check(std::uintptr_t begin, const block& known, std::uint64_t bytes) {
     const auto* data = reinterpret_cast<const unsigned char*>(begin);
-    for_places(known.bytes, [&](std::uint64_t at) {
-      if (at >= bytes) return;
-      ASSERT_EQ(data[at], known.value) << "byte " << at << " of " << known.bytes;
+    for_checked_offsets(known.bytes, [&](std::uint64_t offset) {
+      if (offset >= bytes) return;
+      ASSERT_EQ(data[offset], known.value) << "byte " << offset << " of " << known.bytes;
     });
   }
 
@@ -81,20 +81,20 @@ class random_steps : public testing::TestWithParam<unsigned> {
   }
 
   void free_one() {
-    const auto victim = pick();
-    check(victim->first, victim->second, victim->second.bytes);
-    ASSERT_EQ(isthmus_memory_free_device(host, reinterpret_cast<void*>(victim->first)), ISTHMUS_SUCCESS);
-    m_model.erase(victim);
+    const auto selected = pick();
+    check(selected->first, selected->second, selected->second.bytes);
+    ASSERT_EQ(isthmus_memory_free_device(host, reinterpret_cast<void*>(selected->first)), ISTHMUS_SUCCESS);
+    m_model.erase(selected);
   }
 
   void resize_one() {
-    const auto victim = pick();
-    const block old = victim->second;
+    const auto selected = pick();
+    const block freed_block = selected->second;
     const std::uint64_t bytes = random_bytes();
-    void* pointer = reinterpret_cast<void*>(victim->first);
+    void* pointer = reinterpret_cast<void*>(selected->first);
     ASSERT_EQ(isthmus_memory_resize_device(host, &pointer, bytes), ISTHMUS_SUCCESS);
-    m_model.erase(victim);
-    check(reinterpret_cast<std::uintptr_t>(pointer), old, bytes);
+    m_model.erase(selected);
+    check(reinterpret_cast<std::uintptr_t>(pointer), freed_block, bytes);
     add(pointer, bytes);
   }
 
@@ -111,7 +111,7 @@ class random_steps : public testing::TestWithParam<unsigned> {
   std::map<std::uintptr_t, block> m_model;
 };
 
-TEST_P(random_steps, agree_with_the_model) {
+TEST_P(random_steps, match_the_model) {
   for (int step = 0; step < 10000 && !HasFatalFailure(); ++step) {
     const unsigned kind = number(0, 99);
     if (m_model.empty() || (kind < 45 && m_model.size() < 300)) {

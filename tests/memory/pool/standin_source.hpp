@@ -1,4 +1,4 @@
-// A provider for tests: host memory with a limit, that counts what it gave and checks what it gets back.
+// Memory source for tests: host memory with a limit. It counts allocations and checks frees.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,58 +15,58 @@
 
 namespace isthmus {
 
-// What a test sees of a source that the device owns.
-struct source_book {
+// Statistics of a source, for inspection by tests. The source itself is owned by device_memory.
+struct source_statistics {
   std::mutex mutex;
   std::uint64_t limit_bytes = UINT64_MAX;
   std::uint64_t live_bytes = 0;
   int allocations = 0, frees = 0;
-  isthmus_status failure = ISTHMUS_ERROR_OUT_OF_MEMORY;  // beyond the limit
+  isthmus_status failure = ISTHMUS_ERROR_OUT_OF_MEMORY;  // status if the limit is exceeded
   std::map<void*, std::uint64_t> blocks;
 };
 
 class standin_source final : public memory_source {
  public:
-  explicit standin_source(source_book& book) : m_book(book) {}
+  explicit standin_source(source_statistics& statistics) : m_statistics(statistics) {}
 
   void* allocate(std::uint64_t bytes) override {
-    const std::lock_guard lock(m_book.mutex);
-    if (bytes > m_book.limit_bytes - m_book.live_bytes)
-      throw make_error(m_book.failure, ISTHMUS_HERE, "the test's limit is reached", "", 77);
+    const std::lock_guard lock(m_statistics.mutex);
+    if (bytes > m_statistics.limit_bytes - m_statistics.live_bytes)
+      throw make_error(m_statistics.failure, ISTHMUS_HERE, "the test's limit is reached", "", 77);
     void* pointer = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-    m_book.blocks[pointer] = bytes;
-    m_book.live_bytes += bytes;
-    ++m_book.allocations;
+    m_statistics.blocks[pointer] = bytes;
+    m_statistics.live_bytes += bytes;
+    ++m_statistics.allocations;
     return pointer;
   }
 
   void free(void* pointer, std::uint64_t bytes) override {
-    const std::lock_guard lock(m_book.mutex);
-    const auto found = m_book.blocks.find(pointer);
-    ASSERT_TRUE(found != m_book.blocks.end()) << "a foreign pointer came back";
-    EXPECT_EQ(found->second, bytes);
-    m_book.live_bytes -= bytes;
-    ++m_book.frees;
-    m_book.blocks.erase(found);
+    const std::lock_guard lock(m_statistics.mutex);
+    const auto position = m_statistics.blocks.find(pointer);
+    ASSERT_TRUE(position != m_statistics.blocks.end()) << "an unknown pointer was freed";
+    EXPECT_EQ(position->second, bytes);
+    m_statistics.live_bytes -= bytes;
+    ++m_statistics.frees;
+    m_statistics.blocks.erase(position);
     std::free(pointer);
   }
 
  private:
-  source_book& m_book;
+  source_statistics& m_statistics;
 };
 
-// Opens test sources by name; names without a book are missing.
-inline source_opener open_from(std::map<std::string, source_book*> books) {
-  return [books = std::move(books)](const std::string& name,
-                                    std::string& reason) -> std::unique_ptr<memory_source> {
-    const auto found = books.find(name);
-    if (found != books.end()) return std::make_unique<standin_source>(*found->second);
+// Opens test sources by name. Names without statistics are not available.
+inline source_opener make_test_opener(std::map<std::string, source_statistics*> statistics) {
+  return [statistics = std::move(statistics)](const std::string& name,
+                                              std::string& reason) -> std::unique_ptr<memory_source> {
+    const auto position = statistics.find(name);
+    if (position != statistics.end()) return std::make_unique<standin_source>(*position->second);
     reason = "no " + name + " in this test";
     return nullptr;
   };
 }
 
-// The error that `call` throws, its status checked.
+// The message of the error that `call` throws. Checks its status.
 template <typename Call>
 std::string error_of(isthmus_status status, Call&& call) {
   try {

@@ -1,4 +1,4 @@
-// A rank that never comes, on devices: nobody's stream waits for ever, and nobody has to ask.
+// A rank that never enters a run on devices: no stream waits forever, and no rank has to poll for the failure.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "block.hpp"
-#include "world.hpp"
+#include "test_ranks.hpp"
 
 namespace fused_test {
 namespace {
@@ -16,15 +16,15 @@ constexpr double timeout_s = 1;
 struct abandoned_case {
   const char* name;
   isthmus_fused_kind kind;
-  int runs;  // that are enqueued without waiting, after the other rank's last one
+  int runs;  // enqueued without waiting, after the last run of the other rank
 };
-void PrintTo(const abandoned_case& one, std::ostream* out) { *out << one.name; }
+void PrintTo(const abandoned_case& test_case, std::ostream* out) { *out << test_case.name; }
 
 class fused_abandoned : public testing::TestWithParam<abandoned_case> {};
 
-// Communicators of its own: they are poisoned here.
-TEST_P(fused_abandoned, the_streams_go_on_after_the_timeout) {
-  if (!test_ranks::get().is_single_process()) GTEST_SKIP() << "needs two ranks here";
+// Uses separate communicators, because they are aborted here.
+TEST_P(fused_abandoned, streams_continue_after_the_timeout) {
+  if (!test_ranks::get().is_single_process()) GTEST_SKIP() << "needs two ranks in this process";
   const std::vector<isthmus_device> devices = {{platform(), 0}, {platform(), 1}};
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof options;
@@ -32,20 +32,21 @@ TEST_P(fused_abandoned, the_streams_go_on_after_the_timeout) {
   isthmus_communicator ranks[2];
   ASSERT_EQ(isthmus_communicator_create_all(2, devices.data(), &options, ranks), ISTHMUS_SUCCESS)
       << last_error_text();
-  const auto play = [&](int rank) {
+  const auto run_rank = [&](int rank) {
     use_device(rank);
     void* const stream = create_stream(rank);
-    isthmus_fused_description asked{};
-    asked.struct_bytes = sizeof asked;
-    asked.kind = GetParam().kind;
-    asked.mode = ISTHMUS_FUSED_PIPELINED;
-    asked.m = 64, asked.n = 16, asked.k = 16;
-    asked.input = ISTHMUS_FLOAT16, asked.output = ISTHMUS_FLOAT32;
+    isthmus_fused_description description{};
+    description.struct_bytes = sizeof description;
+    description.kind = GetParam().kind;
+    description.mode = ISTHMUS_FUSED_PIPELINED;
+    description.m = 64, description.n = 16, description.k = 16;
+    description.input = ISTHMUS_FLOAT16, description.output = ISTHMUS_FLOAT32;
     isthmus_fused_plan plan = nullptr;
-    ASSERT_EQ(isthmus_fused_plan_create(ranks[rank], &asked, &plan), ISTHMUS_SUCCESS) << last_error_text();
+    ASSERT_EQ(isthmus_fused_plan_create(ranks[rank], &description, &plan), ISTHMUS_SUCCESS)
+        << last_error_text();
     {
-      block a(asked.m * asked.k * 2, stream), b(asked.k * asked.n * 2, stream),
-          c(asked.m * asked.n * 4, stream);
+      block a(description.m * description.k * 2, stream), b(description.k * description.n * 2, stream),
+          c(description.m * description.n * 4, stream);
       isthmus_fused_arguments arguments{};
       arguments.struct_bytes = sizeof arguments;
       arguments.a = a.data(), arguments.b = b.data(), arguments.c = c.data(), arguments.alpha = 1;
@@ -53,7 +54,7 @@ TEST_P(fused_abandoned, the_streams_go_on_after_the_timeout) {
       const int runs = rank == 0 ? 1 + GetParam().runs : 1;
       for (int run = 0; run < runs; ++run)
         ASSERT_EQ(isthmus_fused_run(plan, &arguments), ISTHMUS_SUCCESS) << last_error_text();
-      synchronize(stream);  // the test hangs when rank 0's stream is not released
+      synchronize(stream);  // hangs if rank 0's stream is not released
       if (rank == 0) {
         EXPECT_EQ(isthmus_communicator_async_error(ranks[0]), ISTHMUS_ERROR_TIMEOUT);
         EXPECT_NE(std::string(last_error().message).find("did not end within"), std::string::npos)
@@ -64,16 +65,17 @@ TEST_P(fused_abandoned, the_streams_go_on_after_the_timeout) {
     EXPECT_EQ(isthmus_fused_plan_destroy(plan), ISTHMUS_SUCCESS) << last_error_text();
     destroy_stream(stream);
   };
-  std::thread other(play, 1);
-  play(0);
-  other.join();
+  std::thread second_thread(run_rank, 1);
+  run_rank(0);
+  second_thread.join();
   for (isthmus_communicator rank : ranks) isthmus_communicator_destroy(rank);
 }
 
 INSTANTIATE_TEST_SUITE_P(kinds, fused_abandoned,
                          testing::Values(abandoned_case{"gather", ISTHMUS_FUSED_ALLGATHER_GEMM, 1},
                                          abandoned_case{"gather_queued", ISTHMUS_FUSED_ALLGATHER_GEMM, 3},
-                                         abandoned_case{"scatter_queued", ISTHMUS_FUSED_GEMM_REDUCE_SCATTER, 3}),
+                                         abandoned_case{"scatter_queued", ISTHMUS_FUSED_GEMM_REDUCE_SCATTER,
+                                                        3}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -7,15 +7,15 @@
 
 namespace fused_test {
 
-// Memory of the program's platform with a copy on the host, which the checks look at.
+// Memory on the program's platform, with a host copy for the checks.
 class block {
  public:
-  block(std::uint64_t bytes, void* stream, void* given = nullptr)
-      : m_host(bytes), m_stream(stream), m_given(given != nullptr), m_data(given) {
-    if (!m_given && bytes > 0) m_data = allocate(bytes);
+  block(std::uint64_t bytes, void* stream, void* external = nullptr)
+      : m_host(bytes), m_stream(stream), m_is_external(external != nullptr), m_data(external) {
+    if (!m_is_external && bytes > 0) m_data = allocate(bytes);
   }
   ~block() {
-    if (!m_given && m_data != nullptr) release(m_data);
+    if (!m_is_external && m_data != nullptr) release(m_data);
   }
   block(const block&) = delete;
   block& operator=(const block&) = delete;
@@ -33,7 +33,7 @@ class block {
  private:
   std::vector<std::byte> m_host;
   void* m_stream;
-  bool m_given;
+  bool m_is_external;
   void* m_data;
 };
 

@@ -1,4 +1,4 @@
-// What is refused, on which ranks, and with which words.
+// Rejected descriptions and arguments: status and message on each rank.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -6,24 +6,25 @@
 #include <thread>
 #include <vector>
 
-#include "world.hpp"
+#include "test_ranks.hpp"
 
 namespace fused_test {
 namespace {
 
 isthmus_fused_description good(const member& self) {
-  isthmus_fused_description asked{};
-  asked.struct_bytes = sizeof asked;
-  asked.m = 8 * static_cast<std::uint64_t>(self.size), asked.n = 6, asked.k = 4;
-  asked.input = ISTHMUS_FLOAT16, asked.output = ISTHMUS_FLOAT32;
-  return asked;
+  isthmus_fused_description description{};
+  description.struct_bytes = sizeof description;
+  description.m = 8 * static_cast<std::uint64_t>(self.size), description.n = 6, description.k = 4;
+  description.input = ISTHMUS_FLOAT16, description.output = ISTHMUS_FLOAT32;
+  return description;
 }
 
-// Creates with `asked` and expects a refusal that says `words`, and that nothing is left behind.
-void expect_refused(member& self, const isthmus_fused_description* asked, isthmus_status status,
+// Expects that creating a plan fails with `status` and a message that contains `words`, and that no
+// plan is returned.
+void expect_refused(member& self, const isthmus_fused_description* description, isthmus_status status,
                     const char* words) {
   isthmus_fused_plan plan = reinterpret_cast<isthmus_fused_plan>(1);
-  EXPECT_EQ(isthmus_fused_plan_create(self.communicator, asked, &plan), status);
+  EXPECT_EQ(isthmus_fused_plan_create(self.communicator, description, &plan), status);
   EXPECT_EQ(plan, nullptr);
   EXPECT_NE(std::string(last_error().message).find(words), std::string::npos) << last_error_text();
   EXPECT_NE(std::string(last_error().hint), "");
@@ -32,13 +33,13 @@ void expect_refused(member& self, const isthmus_fused_description* asked, isthmu
 template <typename Change>
 void everywhere(Change&& change, isthmus_status status, const char* words) {
   test_ranks::get().for_each_rank([&](member& self) {
-    auto asked = good(self);
-    change(asked);
-    expect_refused(self, &asked, status, words);
+    auto description = good(self);
+    change(description);
+    expect_refused(self, &description, status, words);
   });
 }
 
-TEST(fused_errors, descriptions) {
+TEST(fused_errors, invalid_descriptions_are_rejected) {
   using d = isthmus_fused_description;
   everywhere([](d& x) { x.struct_bytes = 8; }, ISTHMUS_ERROR_INVALID_ARGUMENT, "struct_bytes = 8");
   everywhere([](d& x) { x.kind = static_cast<isthmus_fused_kind>(9); }, ISTHMUS_ERROR_INVALID_ARGUMENT,
@@ -61,34 +62,34 @@ TEST(fused_errors, descriptions) {
   });
 }
 
-TEST(fused_errors, ranks_that_disagree_all_hear_it) {
+TEST(fused_errors, mismatched_ranks_all_report_the_error) {
   if (test_ranks::get().size() == 1) GTEST_SKIP() << "one rank agrees with itself";
   test_ranks::get().for_each_rank([](member& self) {
-    auto asked = good(self);
-    if (self.rank == self.size - 1) asked.k = 5;
-    expect_refused(self, &asked, ISTHMUS_ERROR_MISMATCH, "description->k: rank 0 has 4, rank");
-    asked = good(self);
-    if (self.rank == 0) asked.input = ISTHMUS_BFLOAT16;
-    expect_refused(self, &asked, ISTHMUS_ERROR_MISMATCH, "rank 0 has bfloat16, rank 1 has float16");
-    asked = good(self);
-    if (self.rank == 0) asked.n = 7;
-    expect_refused(self, &asked, ISTHMUS_ERROR_MISMATCH, "description->n");
-    // One rank's own mistake: the others are told where.
-    asked = good(self);
-    if (self.rank == 0) asked.lda = 1;
-    expect_refused(self, &asked, self.rank == 0 ? ISTHMUS_ERROR_INVALID_ARGUMENT : ISTHMUS_ERROR_REMOTE,
+    auto description = good(self);
+    if (self.rank == self.size - 1) description.k = 5;
+    expect_refused(self, &description, ISTHMUS_ERROR_MISMATCH, "description->k: rank 0 has 4, rank");
+    description = good(self);
+    if (self.rank == 0) description.input = ISTHMUS_BFLOAT16;
+    expect_refused(self, &description, ISTHMUS_ERROR_MISMATCH, "rank 0 has bfloat16, rank 1 has float16");
+    description = good(self);
+    if (self.rank == 0) description.n = 7;
+    expect_refused(self, &description, ISTHMUS_ERROR_MISMATCH, "description->n");
+    // If one rank makes a mistake, the other ranks report which one.
+    description = good(self);
+    if (self.rank == 0) description.lda = 1;
+    expect_refused(self, &description, self.rank == 0 ? ISTHMUS_ERROR_INVALID_ARGUMENT : ISTHMUS_ERROR_REMOTE,
                    self.rank == 0 ? "lda = 1" : "refused on rank 0");
   });
 }
 
-TEST(fused_errors, arguments) {
+TEST(fused_errors, invalid_arguments_are_rejected) {
   test_ranks::get().for_each_rank([](member& self) {
-    auto asked = good(self);
+    auto description = good(self);
     isthmus_fused_plan plan = nullptr;
-    ASSERT_EQ(isthmus_fused_plan_create(self.communicator, &asked, &plan), ISTHMUS_SUCCESS)
+    ASSERT_EQ(isthmus_fused_plan_create(self.communicator, &description, &plan), ISTHMUS_SUCCESS)
         << last_error_text();
-    std::vector<std::uint16_t> a(8 * 4), b(4 * 6), gathered(asked.m * 4);
-    std::vector<float> c(asked.m * 6, 7.0f);
+    std::vector<std::uint16_t> a(8 * 4), b(4 * 6), gathered(description.m * 4);
+    std::vector<float> c(description.m * 6, 7.0f);
     isthmus_fused_arguments good_run{};
     good_run.struct_bytes = sizeof good_run;
     good_run.a = a.data(), good_run.b = b.data(), good_run.c = c.data(), good_run.alpha = 1;
@@ -108,7 +109,7 @@ TEST(fused_errors, arguments) {
     expect([](w& x) { x.view = static_cast<isthmus_fused_view>(5); }, "view = 5");
     expect([](w& x) { x.stream = &x; }, "stream");
     EXPECT_EQ(isthmus_fused_run(plan, nullptr), ISTHMUS_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(c, std::vector<float>(asked.m * 6, 7.0f)) << "a refused run writes nothing";
+    EXPECT_EQ(c, std::vector<float>(description.m * 6, 7.0f)) << "a rejected run writes nothing";
     std::size_t needed = 0;
     EXPECT_EQ(isthmus_fused_plan_trace(plan, nullptr, 0, &needed), ISTHMUS_ERROR_INVALID_USAGE);
     EXPECT_EQ(isthmus_fused_plan_destroy(plan), ISTHMUS_SUCCESS);
@@ -118,9 +119,10 @@ TEST(fused_errors, arguments) {
   });
 }
 
-// Its own communicator: it is poisoned here.
-TEST(fused_errors, a_rank_that_never_comes_ends_the_wait) {
-  if (!test_ranks::get().is_single_process() || test_ranks::get().size() == 1) GTEST_SKIP() << "needs several ranks here";
+// Uses a separate communicator, because it is aborted here.
+TEST(fused_errors, wait_for_missing_rank_times_out) {
+  if (!test_ranks::get().is_single_process() || test_ranks::get().size() == 1)
+    GTEST_SKIP() << "needs several ranks in this process";
   const std::vector<isthmus_device> devices(2, {ISTHMUS_PLATFORM_HOST, 0});
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof options;
@@ -132,9 +134,9 @@ TEST(fused_errors, a_rank_that_never_comes_ends_the_wait) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank)
     threads.emplace_back([&, rank] {
-      auto asked = good(members[rank]);
-      asked.mode = ISTHMUS_FUSED_PIPELINED;
-      ASSERT_EQ(isthmus_fused_plan_create(ranks[rank], &asked, &plans[rank]), ISTHMUS_SUCCESS)
+      auto description = good(members[rank]);
+      description.mode = ISTHMUS_FUSED_PIPELINED;
+      ASSERT_EQ(isthmus_fused_plan_create(ranks[rank], &description, &plans[rank]), ISTHMUS_SUCCESS)
           << last_error_text();
     });
   for (auto& thread : threads) thread.join();
@@ -146,7 +148,7 @@ TEST(fused_errors, a_rank_that_never_comes_ends_the_wait) {
   EXPECT_EQ(isthmus_fused_run(plans[0], &arguments), ISTHMUS_ERROR_TIMEOUT);
   EXPECT_NE(std::string(last_error().message).find("rank 1"), std::string::npos) << last_error_text();
   EXPECT_EQ(isthmus_fused_run(plans[1], &arguments), ISTHMUS_ERROR_ABORTED)
-      << "the communicator is poisoned for all";
+      << "the communicator is aborted on all ranks";
   for (int rank = 0; rank < 2; ++rank) {
     EXPECT_EQ(isthmus_fused_plan_destroy(plans[rank]), ISTHMUS_SUCCESS) << last_error_text();
     EXPECT_EQ(isthmus_communicator_destroy(ranks[rank]), ISTHMUS_SUCCESS);

@@ -1,5 +1,5 @@
-// ALLGATHER_GEMM: every layout, type and odd shape against a float64 oracle; late ranks; the same
-// bits over repetitions; the parts of a run.
+// ALLGATHER_GEMM: layouts, types and odd shapes against a float64 oracle, late ranks, bitwise reproducibility,
+// and the views of a run.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -19,7 +19,7 @@ struct shape {
   std::uint64_t rows_per_rank, n, k;
   isthmus_datatype input = ISTHMUS_FLOAT16, output = ISTHMUS_FLOAT32;
   isthmus_matrix_layout b_layout = ISTHMUS_ROW_MAJOR;
-  std::uint64_t gap = 0;  // of all leading dimensions
+  std::uint64_t gap = 0;  // added to all leading dimensions
   std::uint32_t chunks = 0;
   isthmus_fused_mode mode = ISTHMUS_FUSED_PIPELINED;
   bool bias = false, gathered = false, in_heap = true, sharded = false, in_place = false, traced = false;
@@ -29,29 +29,31 @@ struct shape {
 // One rank's plan and buffers.
 class rank_run {
  public:
-  rank_run(member& self, const shape& what)
+  rank_run(member& self, const shape& test_shape)
       : m_self(self),
-        m_what(what),
-        m_n(what.n + (what.sharded ? static_cast<std::uint64_t>(self.rank) : 0)),
-        m_m(what.rows_per_rank * static_cast<std::uint64_t>(self.size)),
-        m_a(what.input, what.rows_per_rank, what.k, ISTHMUS_ROW_MAJOR, what.k + a_gap()),
-        m_whole_a(what.input, m_m, what.k, ISTHMUS_ROW_MAJOR, 0),
-        m_b(what.input, what.k, m_n, what.b_layout,
-            (what.b_layout == ISTHMUS_ROW_MAJOR ? m_n : what.k) + what.gap),
-        m_c(what.output, m_m, m_n, ISTHMUS_ROW_MAJOR, m_n + what.gap),
+        m_shape(test_shape),
+        m_n(test_shape.n + (test_shape.sharded ? static_cast<std::uint64_t>(self.rank) : 0)),
+        m_m(test_shape.rows_per_rank * static_cast<std::uint64_t>(self.size)),
+        m_a(test_shape.input, test_shape.rows_per_rank, test_shape.k, ISTHMUS_ROW_MAJOR,
+            test_shape.k + a_gap()),
+        m_full_a(test_shape.input, m_m, test_shape.k, ISTHMUS_ROW_MAJOR, 0),
+        m_b(test_shape.input, test_shape.k, m_n, test_shape.b_layout,
+            (test_shape.b_layout == ISTHMUS_ROW_MAJOR ? m_n : test_shape.k) + test_shape.gap),
+        m_c(test_shape.output, m_m, m_n, ISTHMUS_ROW_MAJOR, m_n + test_shape.gap),
         m_b_data(m_b.bytes(), self.stream),
         m_c_data(m_c.bytes(), self.stream),
-        m_bias(what.bias ? m_n * isthmus_datatype_bytes(what.output) : 0, self.stream),
-        m_gathered(what.gathered || what.in_place ? m_whole_a.bytes() : 0, self.stream) {
+        m_bias(test_shape.bias ? m_n * isthmus_datatype_bytes(test_shape.output) : 0, self.stream),
+        m_gathered(test_shape.gathered || test_shape.in_place ? m_full_a.bytes() : 0, self.stream) {
     create_plan();
-    void* given = nullptr;
-    if (what.in_place) given = m_gathered.data() + own_row() * what.k * isthmus_datatype_bytes(what.input);
-    if (what.in_heap && m_a.bytes() > 0) {
+    void* existing_memory = nullptr;
+    if (test_shape.in_place)
+      existing_memory = m_gathered.data() + own_row() * test_shape.k * isthmus_datatype_bytes(test_shape.input);
+    if (test_shape.in_heap && m_a.bytes() > 0) {
       if (isthmus_memory_allocate_symmetric(self.communicator, m_a.bytes(), &m_heap) != ISTHMUS_SUCCESS)
         throw std::runtime_error(last_error_text());
-      given = m_heap;
+      existing_memory = m_heap;
     }
-    m_a_data = std::make_unique<block>(m_a.bytes(), self.stream, given);
+    m_a_data = std::make_unique<block>(m_a.bytes(), self.stream, existing_memory);
   }
 
   ~rank_run() {
@@ -64,15 +66,15 @@ class rank_run {
     m_seed = seed;
     for (std::byte& each : m_gathered.host()) each = std::byte{0xff};
     m_a.fill(seed, own_row(), m_a_data->host().data());
-    m_b.fill(seed + 1 + (m_what.sharded ? static_cast<std::uint64_t>(m_self.rank) : 0), 0,
+    m_b.fill(seed + 1 + (m_shape.sharded ? static_cast<std::uint64_t>(m_self.rank) : 0), 0,
              m_b_data.host().data());
-    if (m_what.beta != 0)
+    if (m_shape.beta != 0)
       m_c.fill(seed + 100, 0, m_c_data.host().data());
     else
       m_c.poison(m_c_data.host().data());
-    m_c_before = m_c_data.host();
-    if (m_what.bias)
-      matrix(m_what.output, 1, m_n, ISTHMUS_ROW_MAJOR, 0).fill(seed + 200, 0, m_bias.host().data());
+    m_initial_c = m_c_data.host();
+    if (m_shape.bias)
+      matrix(m_shape.output, 1, m_n, ISTHMUS_ROW_MAJOR, 0).fill(seed + 200, 0, m_bias.host().data());
     for (block* each : {&m_gathered, m_a_data.get(), &m_b_data, &m_c_data, &m_bias}) each->upload();
   }
 
@@ -82,15 +84,15 @@ class rank_run {
     arguments.a = m_a_data->data();
     arguments.b = m_b_data.data();
     arguments.c = m_c_data.data();
-    arguments.bias = m_what.bias ? m_bias.data() : nullptr;
+    arguments.bias = m_shape.bias ? m_bias.data() : nullptr;
     arguments.gathered_a = m_gathered.data();
-    arguments.alpha = m_what.alpha;
-    arguments.beta = m_what.beta;
+    arguments.alpha = m_shape.alpha;
+    arguments.beta = m_shape.beta;
     arguments.stream = m_self.stream;
     arguments.view = view;
     if (isthmus_fused_run(m_plan, &arguments) != ISTHMUS_SUCCESS) throw std::runtime_error(last_error_text());
-    if (view == ISTHMUS_FUSED_WHOLE && !m_what.in_place) {
-      // The contract lets the caller overwrite A at once, in the stream's order: peers must have their rows.
+    if (view == ISTHMUS_FUSED_WHOLE && !m_shape.in_place) {
+      // The caller may overwrite A immediately, in stream order, so peers must already have fetched their rows.
       m_a.poison(m_a_data->host().data());
       m_a_data->upload();
     }
@@ -99,22 +101,22 @@ class rank_run {
   }
 
   void check() const {
-    std::vector<std::byte> a(m_whole_a.bytes());
-    m_whole_a.fill(m_seed, 0, a.data());
+    std::vector<std::byte> a(m_full_a.bytes());
+    m_full_a.fill(m_seed, 0, a.data());
     const std::byte* c = m_c_data.host().data();
-    const product whole{m_whole_a,
-                        m_b,
-                        m_c,
-                        a.data(),
-                        m_b_data.host().data(),
-                        m_c_before.data(),
-                        m_what.bias ? m_bias.host().data() : nullptr,
-                        m_what.alpha,
-                        m_what.beta,
-                        m_what.output,
-                        0,
-                        m_what.bias && platform() != ISTHMUS_PLATFORM_HOST};
-    EXPECT_EQ(product_error(whole, c, 0), "") << "rank " << m_self.rank;
+    const product full_product{m_full_a,
+                               m_b,
+                               m_c,
+                               a.data(),
+                               m_b_data.host().data(),
+                               m_initial_c.data(),
+                               m_shape.bias ? m_bias.host().data() : nullptr,
+                               m_shape.alpha,
+                               m_shape.beta,
+                               m_shape.output,
+                               0,
+                               m_shape.bias && platform() != ISTHMUS_PLATFORM_HOST};
+    EXPECT_EQ(product_error(full_product, c, 0), "") << "rank " << m_self.rank;
     EXPECT_EQ(m_c.gaps_error(c), "") << "rank " << m_self.rank;
     if (!m_gathered.host().empty()) {
       EXPECT_EQ(std::memcmp(m_gathered.host().data(), a.data(), a.size()), 0) << "gathered A";
@@ -127,9 +129,9 @@ class rank_run {
   const std::vector<std::byte>& c() const { return m_c_data.host(); }
 
  private:
-  std::uint64_t own_row() const { return static_cast<std::uint64_t>(m_self.rank) * m_what.rows_per_rank; }
+  std::uint64_t own_row() const { return static_cast<std::uint64_t>(m_self.rank) * m_shape.rows_per_rank; }
   // On devices the gathered A is dense, and so is every shard.
-  std::uint64_t a_gap() const { return platform() == ISTHMUS_PLATFORM_HOST ? m_what.gap : 0; }
+  std::uint64_t a_gap() const { return platform() == ISTHMUS_PLATFORM_HOST ? m_shape.gap : 0; }
 
   template <typename Query>
   nlohmann::json read(Query query) const {
@@ -143,53 +145,53 @@ class rank_run {
   }
 
   void create_plan() {
-    isthmus_fused_description asked{};
-    asked.struct_bytes = sizeof asked;
-    asked.mode = m_what.mode;
-    asked.m = m_m, asked.n = m_n, asked.k = m_what.k;
-    asked.input = m_what.input, asked.output = m_what.output;
-    asked.b_layout = m_what.b_layout;
-    asked.flags = (m_what.sharded ? static_cast<std::uint32_t>(ISTHMUS_FUSED_SHARDED_B) : 0u) |
-                  (m_what.traced ? static_cast<std::uint32_t>(ISTHMUS_FUSED_TRACE) : 0u);
-    if (m_what.gap > 0) {
-      asked.lda = m_what.k + a_gap();
-      asked.ldb = (m_what.b_layout == ISTHMUS_ROW_MAJOR ? m_n : m_what.k) + m_what.gap;
-      asked.ldc = m_n + m_what.gap;
+    isthmus_fused_description description{};
+    description.struct_bytes = sizeof description;
+    description.mode = m_shape.mode;
+    description.m = m_m, description.n = m_n, description.k = m_shape.k;
+    description.input = m_shape.input, description.output = m_shape.output;
+    description.b_layout = m_shape.b_layout;
+    description.flags = (m_shape.sharded ? static_cast<std::uint32_t>(ISTHMUS_FUSED_SHARDED_B) : 0u) |
+                        (m_shape.traced ? static_cast<std::uint32_t>(ISTHMUS_FUSED_TRACE) : 0u);
+    if (m_shape.gap > 0) {
+      description.lda = m_shape.k + a_gap();
+      description.ldb = (m_shape.b_layout == ISTHMUS_ROW_MAJOR ? m_n : m_shape.k) + m_shape.gap;
+      description.ldc = m_n + m_shape.gap;
     }
-    asked.chunks = m_what.chunks;
-    if (isthmus_fused_plan_create(m_self.communicator, &asked, &m_plan) != ISTHMUS_SUCCESS)
+    description.chunks = m_shape.chunks;
+    if (isthmus_fused_plan_create(m_self.communicator, &description, &m_plan) != ISTHMUS_SUCCESS)
       throw std::runtime_error(last_error_text());
   }
 
   member& m_self;
-  shape m_what;
+  shape m_shape;
   std::uint64_t m_n, m_m;
-  matrix m_a, m_whole_a, m_b, m_c;
+  matrix m_a, m_full_a, m_b, m_c;
   block m_b_data, m_c_data, m_bias, m_gathered;
-  std::vector<std::byte> m_c_before;
+  std::vector<std::byte> m_initial_c;
   std::unique_ptr<block> m_a_data;
   void* m_heap = nullptr;
   isthmus_fused_plan m_plan = nullptr;
   std::uint64_t m_seed = 0;
 };
 
-void play(const shape& what) { run_twice<rank_run>(what); }
+void run_case(const shape& test_shape) { run_twice<rank_run>(test_shape); }
 
 TEST(fused_gather, types_and_layouts) {
   each_variant([](const variant& kind) {
-    play({.rows_per_rank = 37,
-          .n = 29,
-          .k = 41,
-          .input = kind.input,
-          .output = kind.output,
-          .b_layout = kind.b_layout,
-          .gap = kind.gap,
-          .chunks = 3,
-          .mode = kind.mode,
-          .bias = true,
-          .gathered = kind.gap == 0,
-          .alpha = 1.25,
-          .beta = kind.gap == 0 ? 0.0 : -0.5});
+    run_case({.rows_per_rank = 37,
+              .n = 29,
+              .k = 41,
+              .input = kind.input,
+              .output = kind.output,
+              .b_layout = kind.b_layout,
+              .gap = kind.gap,
+              .chunks = 3,
+              .mode = kind.mode,
+              .bias = true,
+              .gathered = kind.gap == 0,
+              .alpha = 1.25,
+              .beta = kind.gap == 0 ? 0.0 : -0.5});
   });
 }
 
@@ -197,58 +199,58 @@ TEST(fused_gather, odd_shapes) {
   for (const auto& [rows, n, k] : {std::tuple(1, 1, 1), std::tuple(1, 300, 7), std::tuple(300, 1, 3),
                                    std::tuple(130, 17, 257), std::tuple(2, 3, 1000), std::tuple(513, 8, 16)})
     for (const bool in_heap : {true, false})
-      play({.rows_per_rank = static_cast<std::uint64_t>(rows),
-            .n = static_cast<std::uint64_t>(n),
-            .k = static_cast<std::uint64_t>(k),
-            .in_heap = in_heap});
+      run_case({.rows_per_rank = static_cast<std::uint64_t>(rows),
+                .n = static_cast<std::uint64_t>(n),
+                .k = static_cast<std::uint64_t>(k),
+                .in_heap = in_heap});
 }
 
 TEST(fused_gather, nothing_to_do) {
-  play({.rows_per_rank = 0, .n = 5, .k = 4});
-  play({.rows_per_rank = 3, .n = 0, .k = 4});
-  play({.rows_per_rank = 3, .n = 5, .k = 0, .bias = true, .beta = 2});
-  play({.rows_per_rank = 3, .n = 5, .k = 0, .mode = ISTHMUS_FUSED_SEQUENTIAL});
+  run_case({.rows_per_rank = 0, .n = 5, .k = 4});
+  run_case({.rows_per_rank = 3, .n = 0, .k = 4});
+  run_case({.rows_per_rank = 3, .n = 5, .k = 0, .bias = true, .beta = 2});
+  run_case({.rows_per_rank = 3, .n = 5, .k = 0, .mode = ISTHMUS_FUSED_SEQUENTIAL});
 }
 
 TEST(fused_gather, every_chunk_count) {
   for (const std::uint32_t chunks : {1u, 2u, 7u, 64u})
-    play({.rows_per_rank = 64, .n = 12, .k = 20, .chunks = chunks, .in_heap = chunks != 7});
+    run_case({.rows_per_rank = 64, .n = 12, .k = 20, .chunks = chunks, .in_heap = chunks != 7});
 }
 
 TEST(fused_gather, sharded_b_and_gathered_in_place) {
-  play({.rows_per_rank = 33, .n = 10, .k = 24, .sharded = true});
-  play({.rows_per_rank = 33, .n = 10, .k = 24, .mode = ISTHMUS_FUSED_SEQUENTIAL, .sharded = true});
-  play({.rows_per_rank = 33, .n = 10, .k = 24, .in_heap = false, .in_place = true});
-  play({.rows_per_rank = 33,
-        .n = 10,
-        .k = 24,
-        .mode = ISTHMUS_FUSED_SEQUENTIAL,
-        .in_heap = false,
-        .in_place = true});
+  run_case({.rows_per_rank = 33, .n = 10, .k = 24, .sharded = true});
+  run_case({.rows_per_rank = 33, .n = 10, .k = 24, .mode = ISTHMUS_FUSED_SEQUENTIAL, .sharded = true});
+  run_case({.rows_per_rank = 33, .n = 10, .k = 24, .in_heap = false, .in_place = true});
+  run_case({.rows_per_rank = 33,
+            .n = 10,
+            .k = 24,
+            .mode = ISTHMUS_FUSED_SEQUENTIAL,
+            .in_heap = false,
+            .in_place = true});
 }
 
-// Whoever is early must wait for exactly its rows.
-TEST(fused_gather, late_ranks_and_the_same_bits) {
+// An early rank must wait for exactly the rows that it needs.
+TEST(fused_gather, late_ranks_get_identical_bits) {
   for (const bool in_heap : {true, false})
     run_with_delays<rank_run>(shape{
         .rows_per_rank = 96, .n = 40, .k = 64, .input = ISTHMUS_BFLOAT16, .chunks = 5, .in_heap = in_heap});
 }
 
-TEST(fused_gather, parts_of_a_run) {
+TEST(fused_gather, views_of_a_run) {
   test_ranks::get().for_each_rank([&](member& self) {
     for (const auto mode : {ISTHMUS_FUSED_PIPELINED, ISTHMUS_FUSED_SEQUENTIAL}) {
       rank_run run(self, {.rows_per_rank = 16, .n = 9, .k = 12, .mode = mode});
       run.fill(42);
-      const auto before = run.c();
+      const auto previous_c = run.c();
       run.run(ISTHMUS_FUSED_COMMUNICATION_ONLY);
-      EXPECT_EQ(run.c(), before) << "communication alone leaves C as it is";
-      run.run(ISTHMUS_FUSED_COMPUTE_ONLY);  // on what has just been gathered
+      EXPECT_EQ(run.c(), previous_c) << "communication alone does not change C";
+      run.run(ISTHMUS_FUSED_COMPUTE_ONLY);  // uses the rows that have just been gathered
       run.check();
     }
   });
 }
 
-TEST(fused_gather, info_tells_the_order_and_its_reason) {
+TEST(fused_gather, info_describes_the_schedule) {
   test_ranks::get().for_each_rank([&](member& self) {
     rank_run run(self, {.rows_per_rank = 64, .n = 9, .k = 12, .chunks = 2, .in_heap = false});
     run.fill(1);
@@ -266,8 +268,8 @@ TEST(fused_gather, info_tells_the_order_and_its_reason) {
   });
 }
 
-// Every chunk and every product once, each inside of the run by the machine's clock, whatever is asked first.
-TEST(fused_gather, trace_tells_what_moved_and_what_was_computed) {
+// The trace contains every copy and every product once, within the time of the run.
+TEST(fused_gather, trace_contains_copies_and_products) {
   test_ranks::get().for_each_rank([&](member& self) {
     rank_run run(self, {.rows_per_rank = 64, .n = 9, .k = 12, .chunks = 2, .traced = true});
     const auto now_us = [] {
@@ -280,19 +282,19 @@ TEST(fused_gather, trace_tells_what_moved_and_what_was_computed) {
       const double begin_us = now_us();
       run.run(view);
       const auto events = run.trace()["traceEvents"];
-      EXPECT_EQ(events, run.trace()["traceEvents"]) << "asked twice, the answer is the same";
+      EXPECT_EQ(events, run.trace()["traceEvents"]) << "reading the trace twice gives the same result";
       const double end_us = now_us();
-      std::size_t moved = 0, computed = 0;
+      std::size_t transfer_events = 0, compute_events = 0;
       for (const auto& each : events) {
         if (each["ph"] != "X") continue;
-        (each["cat"] == "compute" ? computed : moved) += 1;
+        (each["cat"] == "compute" ? compute_events : transfer_events) += 1;
         EXPECT_GE(each["ts"].get<double>(), begin_us - 1000);
         EXPECT_LE(each["ts"].get<double>() + each["dur"].get<double>(), end_us + 1000);
       }
       const auto remote = 2 * static_cast<std::size_t>(self.size - 1);
-      if (self.size == 1) continue;  // one product, and nothing moves
-      EXPECT_EQ(computed, view == ISTHMUS_FUSED_COMMUNICATION_ONLY ? 0 : 1 + remote);
-      EXPECT_EQ(moved, view == ISTHMUS_FUSED_COMPUTE_ONLY ? 0 : remote);
+      if (self.size == 1) continue;  // one product and no copies
+      EXPECT_EQ(compute_events, view == ISTHMUS_FUSED_COMMUNICATION_ONLY ? 0 : 1 + remote);
+      EXPECT_EQ(transfer_events, view == ISTHMUS_FUSED_COMPUTE_ONLY ? 0 : remote);
     }
   });
 }

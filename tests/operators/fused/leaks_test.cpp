@@ -1,55 +1,56 @@
-// A device plan that can't be made gives back what it took, wherever it breaks off.
+// If creating a device plan fails at any point, it releases everything that it has acquired.
 #include <gtest/gtest.h>
 
 #include <string>
 
 #include "place.hpp"
 #include "standins/standin.h"
-#include "world.hpp"
+#include "test_ranks.hpp"
 
 namespace fused_test {
 namespace {
 
-TEST(fused_leaks, a_plan_that_can_not_be_made_leaves_no_stream_event_or_memory) {
-  if (platform() != ISTHMUS_PLATFORM_CUDA) GTEST_SKIP() << "the same code under other names";
+TEST(fused_leaks, failed_plan_creation_leaks_nothing) {
+  if (platform() != ISTHMUS_PLATFORM_CUDA) GTEST_SKIP() << "the HIP code is the same";
   const isthmus_device device{platform(), 0};
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof options;
-  isthmus_communicator alone = nullptr;
-  ASSERT_EQ(isthmus_communicator_create_all(1, &device, &options, &alone), ISTHMUS_SUCCESS)
+  isthmus_communicator communicator = nullptr;
+  ASSERT_EQ(isthmus_communicator_create_all(1, &device, &options, &communicator), ISTHMUS_SUCCESS)
       << last_error_text();
   use_device(0);
-  isthmus_fused_description asked{};
-  asked.struct_bytes = sizeof asked;
-  asked.m = 16, asked.n = 8, asked.k = 0;  // nothing to multiply: zeros are allocated, too
-  asked.input = ISTHMUS_FLOAT16, asked.output = ISTHMUS_FLOAT32;
-  asked.flags = ISTHMUS_FUSED_TRACE;
+  isthmus_fused_description description{};
+  description.struct_bytes = sizeof description;
+  description.m = 16, description.n = 8,
+  description.k = 0;  // nothing to multiply, so zeros are allocated as well
+  description.input = ISTHMUS_FLOAT16, description.output = ISTHMUS_FLOAT32;
+  description.flags = ISTHMUS_FUSED_TRACE;
   const std::string functions[] = {"cuStreamCreateWithPriority", "cuEventCreate", "cuMemAlloc_v2"};
   int failed = 0;
   for (const std::string& function : functions)
     for (int nth = 1; nth <= 8; ++nth) {
       const int streams = standin_live_streams(), events = standin_live_events();
       const std::size_t memory = standin_live_memory();
-      const int before = standin_driver_calls(function.c_str());
+      const int previous_calls = standin_driver_calls(function.c_str());
       standin_fail_driver(function.c_str(), nth, 2);
       isthmus_fused_plan plan = nullptr;
-      const bool made = isthmus_fused_plan_create(alone, &asked, &plan) == ISTHMUS_SUCCESS;
-      const bool reached = standin_driver_calls(function.c_str()) - before >= nth;
-      EXPECT_EQ(made, !reached) << function << " " << nth;
-      failed += reached ? 1 : 0;
-      if (made) {
+      const bool is_created = isthmus_fused_plan_create(communicator, &description, &plan) == ISTHMUS_SUCCESS;
+      const bool is_reached = standin_driver_calls(function.c_str()) - previous_calls >= nth;
+      EXPECT_EQ(is_created, !is_reached) << function << " " << nth;
+      failed += is_reached ? 1 : 0;
+      if (is_created) {
         EXPECT_EQ(isthmus_fused_plan_destroy(plan), ISTHMUS_SUCCESS) << last_error_text();
       }
       EXPECT_EQ(standin_live_streams(), streams) << function << " " << nth;
       EXPECT_EQ(standin_live_events(), events) << function << " " << nth;
       EXPECT_EQ(standin_live_memory(), memory) << function << " " << nth;
-      if (!reached) {
-        standin_fail_driver(function.c_str(), 1, 0);  // nothing is to fail any more
+      if (!is_reached) {
+        standin_fail_driver(function.c_str(), 1, 0);  // no more injected failures
         break;
       }
     }
-  EXPECT_GE(failed, 6) << "the test fails what it means to";
-  EXPECT_EQ(isthmus_communicator_destroy(alone), ISTHMUS_SUCCESS);
+  EXPECT_GE(failed, 6) << "too few failures were injected";
+  EXPECT_EQ(isthmus_communicator_destroy(communicator), ISTHMUS_SUCCESS);
 }
 
 }  // namespace

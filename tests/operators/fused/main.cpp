@@ -1,8 +1,8 @@
-// `--platform hip`, on the stand-ins: communicators of HIP. Exit code 77: nothing to run on.
+// `--platform hip` selects HIP communicators on the stand-ins. Exit code 77: no device.
 #include <cstdio>
 #include <string_view>
 
-#include "world.hpp"
+#include "test_ranks.hpp"
 
 int main(int argc, char** argv) {
   using namespace fused_test;
@@ -14,5 +14,5 @@ int main(int argc, char** argv) {
   const char* const named = ::topology::find_argument(argc, argv, "--platform");
   if (named != nullptr && std::string_view(named) == "hip") use_platform(ISTHMUS_PLATFORM_HIP);
   return fused_test::test_ranks::run_all_tests(argc, argv, platform(),
-                                          platform() == ISTHMUS_PLATFORM_HOST ? 3 : device_count());
+                                               platform() == ISTHMUS_PLATFORM_HOST ? 3 : device_count());
 }

@@ -11,7 +11,7 @@ namespace {
 
 std::uint64_t bytes_of(isthmus_datatype type) { return oracle::bytes_of(type); }
 
-// The nearest element of `type` below 1 in magnitude, from random bits: exponents from 2^-6 up, both signs.
+// Stores a random element of `type` with a magnitude in [2^-6, 1) and a random sign.
 void store_random(isthmus_datatype type, std::uint64_t bits, std::byte* to) {
   const auto& format = oracle::format_of(type);
   const std::uint64_t mantissa = bits & ((std::uint64_t{1} << format.mantissa_bits) - 1);
@@ -49,46 +49,50 @@ void matrix::fill(std::uint64_t seed, std::uint64_t first_row, std::byte* to, st
                    to + index(row, col) * bytes_of(m_type));
 }
 
-double matrix::at(const std::byte* of, std::uint64_t row, std::uint64_t col) const {
-  return static_cast<double>(oracle::decode(m_type, of + index(row, col) * bytes_of(m_type)));
+double matrix::element(const std::byte* data, std::uint64_t row, std::uint64_t col) const {
+  return static_cast<double>(oracle::decode(m_type, data + index(row, col) * bytes_of(m_type)));
 }
 
-std::string matrix::gaps_error(const std::byte* of) const {
+std::string matrix::gaps_error(const std::byte* data) const {
   const std::uint64_t lines = m_layout == ISTHMUS_ROW_MAJOR ? m_rows : m_cols;
   const std::uint64_t width = m_layout == ISTHMUS_ROW_MAJOR ? m_cols : m_rows;
   for (std::uint64_t line = 0; line < lines; ++line)
     for (std::uint64_t i = (line * m_leading + width) * bytes_of(m_type);
          i < (line + 1) * m_leading * bytes_of(m_type); ++i)
-      if (of[i] != std::byte{0xff}) return "byte " + std::to_string(i) + " of a gap was written";
+      if (data[i] != std::byte{0xff}) return "byte " + std::to_string(i) + " of a gap was written";
   return "";
 }
 
-std::string product_error(const product& what, const std::byte* c_data, std::uint64_t first) {
-  const std::uint64_t k = what.a.cols();
-  const matrix bias_row(what.output, 1, what.c.cols(), ISTHMUS_ROW_MAJOR, 0);
-  const double out_roundoff = static_cast<double>(oracle::unit_roundoff(oracle::format_of(what.output)));
+std::string product_error(const product& problem, const std::byte* c_data, std::uint64_t first) {
+  const std::uint64_t k = problem.a.cols();
+  const matrix bias_row(problem.output, 1, problem.c.cols(), ISTHMUS_ROW_MAJOR, 0);
+  const double out_roundoff = static_cast<double>(oracle::unit_roundoff(oracle::format_of(problem.output)));
   const double tolerance = (static_cast<double>(k) + 8) * 0x1p-24;
-  for (std::uint64_t row = 0; row < what.a.rows(); ++row)
-    for (std::uint64_t col = 0; col < what.c.cols(); ++col) {
+  for (std::uint64_t row = 0; row < problem.a.rows(); ++row)
+    for (std::uint64_t col = 0; col < problem.c.cols(); ++col) {
       double sum = 0, magnitude = 0;
       for (std::uint64_t i = 0; i < k; ++i) {
-        const double term = what.a.at(what.a_data, row, i) * what.b.at(what.b_data, i, col);
+        const double term =
+            problem.a.element(problem.a_data, row, i) * problem.b.element(problem.b_data, i, col);
         sum += term;
         magnitude += std::fabs(term);
       }
-      const double before = what.beta != 0 ? what.beta * what.c.at(what.c_before, row + first, col) : 0;
-      const double bias = what.bias != nullptr ? bias_row.at(what.bias, 0, col) : 0;
-      const double expected = what.alpha * sum + before + bias;
-      const double apart = what.bias_apart ? std::fabs(what.alpha * sum) + std::fabs(before) : 0;
+      const double scaled_c =
+          problem.beta != 0 ? problem.beta * problem.c.element(problem.initial_c, row + first, col) : 0;
+      const double bias = problem.bias != nullptr ? bias_row.element(problem.bias, 0, col) : 0;
+      const double expected = problem.alpha * sum + scaled_c + bias;
+      const double bias_roundoff =
+          problem.is_bias_separate ? std::fabs(problem.alpha * sum) + std::fabs(scaled_c) : 0;
       const double bound =
-          tolerance * (std::fabs(what.alpha) * magnitude + std::fabs(before) + std::fabs(bias)) +
+          tolerance * (std::fabs(problem.alpha) * magnitude + std::fabs(scaled_c) + std::fabs(bias)) +
           1.01 * out_roundoff *
-              (std::fabs(expected) + apart + what.partial_sums * std::fabs(what.alpha) * magnitude) +
+              (std::fabs(expected) + bias_roundoff +
+               problem.partial_sums * std::fabs(problem.alpha) * magnitude) +
           1e-30;
-      const double found = what.c.at(c_data, row + first, col);
-      if (!(std::fabs(found - expected) <= bound))
+      const double actual = problem.c.element(c_data, row + first, col);
+      if (!(std::fabs(actual - expected) <= bound))
         return "C(" + std::to_string(row + first) + ", " + std::to_string(col) +
-               ") = " + std::to_string(found) + ", expected " + std::to_string(expected) + " +- " +
+               ") = " + std::to_string(actual) + ", expected " + std::to_string(expected) + " +- " +
                std::to_string(bound);
     }
   return "";

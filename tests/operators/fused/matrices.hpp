@@ -1,5 +1,5 @@
-// Random matrices that any rank can compute for any other, and the check of a product in float64. Shares no
-// code with src/: elements are decoded and rounded by the oracle's own arithmetic.
+// Random matrices that every rank can compute for any other rank, and a check of products in float64. Shares no
+// code with src/: elements are decoded and rounded by the oracle.
 #pragma once
 
 #include <isthmus/fused.h>
@@ -11,21 +11,21 @@
 
 namespace fused_test {
 
-// rows x cols elements of `type` in memory, `leading` elements between lines; gaps and everything that is not
-// filled hold all-ones bytes (NaN).
+// A matrix of rows x cols elements of `type`, with `leading` elements between lines. Gaps and elements that are
+// not filled hold all-ones bytes (NaN).
 class matrix {
  public:
   matrix(isthmus_datatype type, std::uint64_t rows, std::uint64_t cols, isthmus_matrix_layout layout,
          std::uint64_t leading);
 
   std::uint64_t bytes() const;
-  // Element (row, col) becomes a random number in (-1, 1) that depends on seed, row + first_row and
+  // Sets element (row, col) to a random number in (-1, 1) that depends on seed, row + first_row and
   // col + first_col.
   void fill(std::uint64_t seed, std::uint64_t first_row, std::byte* to, std::uint64_t first_col = 0) const;
   void poison(std::byte* to) const;
-  double at(const std::byte* of, std::uint64_t row, std::uint64_t col) const;
-  // "" or the first byte outside of the elements that is not poison any more.
-  std::string gaps_error(const std::byte* of) const;
+  double element(const std::byte* data, std::uint64_t row, std::uint64_t col) const;
+  // Returns "", or the first byte outside of the elements that has been overwritten.
+  std::string gaps_error(const std::byte* data) const;
 
   std::uint64_t rows() const { return m_rows; }
   std::uint64_t cols() const { return m_cols; }
@@ -39,18 +39,18 @@ class matrix {
   std::uint64_t m_leading;
 };
 
-// One product: C = alpha * A * B + beta * C0 + bias, from what the matrices hold.
+// A product C = alpha * A * B + beta * C0 + bias of given matrices.
 struct product {
   const matrix &a, &b, &c;
-  const std::byte *a_data, *b_data, *c_before, *bias;  // bias may be null: `bias_type` is C's
+  const std::byte *a_data, *b_data, *initial_c, *bias;  // bias may be null and has the type of C
   double alpha, beta;
   isthmus_datatype output;
-  int partial_sums = 0;     // of the product's terms, that were rounded to C's type on the way
-  bool bias_apart = false;  // the sum may have been rounded before the bias was added
+  int partial_sums = 0;           // number of partial sums that are rounded to C's type
+  bool is_bias_separate = false;  // the sum may have been rounded before the bias was added
 };
 
-// "" or the first element of C (rows [first, first + a.rows())) that is further from the float64 product than
-// k + 8 roundings of float32, one of C's type and those of partial sums allow.
-std::string product_error(const product& what, const std::byte* c_data, std::uint64_t first);
+// Returns "", or the first element of C (rows [first, first + a.rows())) whose error against the float64
+// product exceeds k + 8 roundings of float32, one rounding to C's type and the roundings of partial sums.
+std::string product_error(const product& problem, const std::byte* c_data, std::uint64_t first);
 
 }  // namespace fused_test

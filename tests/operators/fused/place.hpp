@@ -1,5 +1,5 @@
-// Where the matrices of this program live: host memory, or devices of CUDA (real ones or the stand-ins, which
-// HIP's names reach, too).
+// Memory for the matrices of this program: host memory, or CUDA devices. CUDA devices are real ones or the
+// stand-ins, which also implement HIP.
 #pragma once
 
 #include <isthmus/types.h>
@@ -9,8 +9,9 @@
 namespace fused_test {
 
 isthmus_platform platform();
-// Before anything else: the platform of the communicators, where the program has a choice. Throws where not.
-void use_platform(isthmus_platform chosen);
+// Sets the platform of the communicators. Must be called first.
+// Errors: throws if the program supports only one platform.
+void use_platform(isthmus_platform new_platform);
 int device_count();
 void use_device(int device);
 void* create_stream(int device);
@@ -18,7 +19,8 @@ void destroy_stream(void* stream);
 void synchronize(void* stream);
 void* allocate(std::size_t bytes);
 void release(void* pointer);
-// In the stream's order; returns when it is done.
+// Copies in stream order.
+// Blocking: returns when the copy is complete.
 void copy(void* to, const void* from, std::size_t bytes, void* stream);
 
 }  // namespace fused_test

@@ -15,9 +15,9 @@ void* create_stream(int) { return nullptr; }
 void destroy_stream(void*) {}
 void synchronize(void*) {}
 void* allocate(std::size_t bytes) {
-  void* made = std::malloc(bytes);
-  if (made == nullptr) throw std::bad_alloc();
-  return made;
+  void* memory = std::malloc(bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
 }
 void release(void* pointer) { std::free(pointer); }
 void copy(void* to, const void* from, std::size_t bytes, void*) { std::memcpy(to, from, bytes); }

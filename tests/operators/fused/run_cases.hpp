@@ -1,5 +1,5 @@
-// What both kinds of products are put through. A RankRun is one rank's plan and buffers for a Shape:
-// fill(seed), run(), check(), c().
+// Test procedures for both kinds of products. A RankRun holds one rank's plan and buffers for a Shape and
+// provides fill(seed), run(), check() and c().
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,16 +10,16 @@
 #include <thread>
 #include <vector>
 
-#include "world.hpp"
+#include "test_ranks.hpp"
 
 namespace fused_test {
 
-// Twice, on other numbers each time.
+// Runs twice, with different numbers.
 template <typename RankRun, typename Shape>
-void run_twice(const Shape& what) {
+void run_twice(const Shape& test_shape) {
   const std::uint64_t seed = next_seed();
   test_ranks::get().for_each_rank([&](member& self) {
-    RankRun run(self, what);
+    RankRun run(self, test_shape);
     for (const std::uint64_t each : {seed, seed + 7}) {
       run.fill(each);
       run.run();
@@ -28,12 +28,13 @@ void run_twice(const Shape& what) {
   });
 }
 
-// Ranks enter late at random, over many back-to-back runs; every other one has the first one's numbers.
+// Ranks enter runs late at random, over many back-to-back runs. Every other run repeats the numbers of the
+// first run.
 template <typename RankRun, typename Shape>
-void run_with_delays(const Shape& what) {
+void run_with_delays(const Shape& test_shape) {
   const std::uint64_t seed = next_seed();
   test_ranks::get().for_each_rank([&](member& self) {
-    RankRun run(self, what);
+    RankRun run(self, test_shape);
     std::mt19937 random(static_cast<unsigned>(self.rank) + 1);
     std::vector<std::byte> first;
     for (int i = 0; i < 12; ++i) {

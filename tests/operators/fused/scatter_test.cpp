@@ -1,5 +1,5 @@
-// GEMM_REDUCE_SCATTER: types, layouts and odd shapes against a float64 oracle; late ranks; the same bits over
-// repetitions; the parts of a run.
+// GEMM_REDUCE_SCATTER: types, layouts and odd shapes against a float64 oracle, late ranks, bitwise
+// reproducibility, and the views of a run.
 #include <gtest/gtest.h>
 
 #include "block.hpp"
@@ -11,10 +11,10 @@ namespace fused_test {
 namespace {
 
 struct shape {
-  std::uint64_t rows_per_rank, n, k;  // rank r has k + r columns of A where `uneven`
+  std::uint64_t rows_per_rank, n, k;  // if `uneven`, rank r has k + r columns of A
   isthmus_datatype input = ISTHMUS_FLOAT16, output = ISTHMUS_FLOAT32;
   isthmus_matrix_layout b_layout = ISTHMUS_ROW_MAJOR;
-  std::uint64_t gap = 0;  // of all leading dimensions
+  std::uint64_t gap = 0;  // added to all leading dimensions
   std::uint32_t chunks = 0;
   isthmus_fused_mode mode = ISTHMUS_FUSED_PIPELINED;
   bool bias = false, uneven = false;
@@ -28,34 +28,36 @@ struct shape {
   }
 };
 
-// One rank's plan and buffers. What all ranks multiply is one product with a longer inner dimension.
+// One rank's plan and buffers. The products of all ranks together form one product with a
+// longer inner dimension.
 class rank_run {
  public:
-  rank_run(member& self, const shape& what)
+  rank_run(member& self, const shape& test_shape)
       : m_self(self),
-        m_what(what),
-        m_k(what.columns_of(self.rank)),
-        m_m(what.rows_per_rank * static_cast<std::uint64_t>(self.size)),
-        m_a(what.input, m_m, m_k, ISTHMUS_ROW_MAJOR, m_k + what.gap),
-        m_b(what.input, m_k, what.n, what.b_layout,
-            (what.b_layout == ISTHMUS_ROW_MAJOR ? what.n : m_k) + what.gap),
-        m_c(what.output, what.rows_per_rank, what.n, ISTHMUS_ROW_MAJOR, what.n + c_gap()),
+        m_shape(test_shape),
+        m_k(test_shape.columns_of(self.rank)),
+        m_m(test_shape.rows_per_rank * static_cast<std::uint64_t>(self.size)),
+        m_a(test_shape.input, m_m, m_k, ISTHMUS_ROW_MAJOR, m_k + test_shape.gap),
+        m_b(test_shape.input, m_k, test_shape.n, test_shape.b_layout,
+            (test_shape.b_layout == ISTHMUS_ROW_MAJOR ? test_shape.n : m_k) + test_shape.gap),
+        m_c(test_shape.output, test_shape.rows_per_rank, test_shape.n, ISTHMUS_ROW_MAJOR,
+            test_shape.n + c_gap()),
         m_a_data(m_a.bytes(), self.stream),
         m_b_data(m_b.bytes(), self.stream),
         m_c_data(m_c.bytes(), self.stream),
-        m_bias(what.bias ? what.n * isthmus_datatype_bytes(what.output) : 0, self.stream) {
-    isthmus_fused_description asked{};
-    asked.struct_bytes = sizeof asked;
-    asked.kind = ISTHMUS_FUSED_GEMM_REDUCE_SCATTER;
-    asked.mode = what.mode;
-    asked.m = m_m, asked.n = what.n, asked.k = m_k;
-    asked.input = what.input, asked.output = what.output;
-    asked.b_layout = what.b_layout;
-    asked.lda = m_k + what.gap;
-    asked.ldb = (what.b_layout == ISTHMUS_ROW_MAJOR ? what.n : m_k) + what.gap;
-    asked.ldc = what.n + c_gap();
-    asked.chunks = what.chunks;
-    if (isthmus_fused_plan_create(self.communicator, &asked, &m_plan) != ISTHMUS_SUCCESS)
+        m_bias(test_shape.bias ? test_shape.n * isthmus_datatype_bytes(test_shape.output) : 0, self.stream) {
+    isthmus_fused_description description{};
+    description.struct_bytes = sizeof description;
+    description.kind = ISTHMUS_FUSED_GEMM_REDUCE_SCATTER;
+    description.mode = test_shape.mode;
+    description.m = m_m, description.n = test_shape.n, description.k = m_k;
+    description.input = test_shape.input, description.output = test_shape.output;
+    description.b_layout = test_shape.b_layout;
+    description.lda = m_k + test_shape.gap;
+    description.ldb = (test_shape.b_layout == ISTHMUS_ROW_MAJOR ? test_shape.n : m_k) + test_shape.gap;
+    description.ldc = test_shape.n + c_gap();
+    description.chunks = test_shape.chunks;
+    if (isthmus_fused_plan_create(self.communicator, &description, &m_plan) != ISTHMUS_SUCCESS)
       throw std::runtime_error(last_error_text());
   }
   ~rank_run() { EXPECT_EQ(isthmus_fused_plan_destroy(m_plan), ISTHMUS_SUCCESS) << last_error_text(); }
@@ -64,11 +66,11 @@ class rank_run {
 
   void fill(std::uint64_t seed) {
     m_seed = seed;
-    const std::uint64_t before = m_what.columns_before(m_self.rank);
-    m_a.fill(seed, 0, m_a_data.host().data(), before);
-    m_b.fill(seed + 1, before, m_b_data.host().data());
+    const std::uint64_t first_column = m_shape.columns_before(m_self.rank);
+    m_a.fill(seed, 0, m_a_data.host().data(), first_column);
+    m_b.fill(seed + 1, first_column, m_b_data.host().data());
     m_c.poison(m_c_data.host().data());
-    if (m_what.bias) bias_row().fill(seed + 200, 0, m_bias.host().data());
+    if (m_shape.bias) bias_row().fill(seed + 200, 0, m_bias.host().data());
     for (block* each : {&m_a_data, &m_b_data, &m_c_data, &m_bias}) each->upload();
   }
 
@@ -78,8 +80,8 @@ class rank_run {
     arguments.a = m_a_data.data();
     arguments.b = m_b_data.data();
     arguments.c = m_c_data.data();
-    arguments.bias = m_what.bias ? m_bias.data() : nullptr;
-    arguments.alpha = m_what.alpha;
+    arguments.bias = m_shape.bias ? m_bias.data() : nullptr;
+    arguments.alpha = m_shape.alpha;
     arguments.stream = m_self.stream;
     arguments.view = view;
     if (isthmus_fused_run(m_plan, &arguments) != ISTHMUS_SUCCESS) throw std::runtime_error(last_error_text());
@@ -87,37 +89,37 @@ class rank_run {
   }
 
   void check() const {
-    const std::uint64_t columns = m_what.columns_before(m_self.size);
-    const matrix a(m_what.input, m_what.rows_per_rank, columns, ISTHMUS_ROW_MAJOR, 0);
-    const matrix b(m_what.input, columns, m_what.n, ISTHMUS_ROW_MAJOR, 0);
+    const std::uint64_t columns = m_shape.columns_before(m_self.size);
+    const matrix a(m_shape.input, m_shape.rows_per_rank, columns, ISTHMUS_ROW_MAJOR, 0);
+    const matrix b(m_shape.input, columns, m_shape.n, ISTHMUS_ROW_MAJOR, 0);
     std::vector<std::byte> a_data(a.bytes()), b_data(b.bytes());
-    a.fill(m_seed, static_cast<std::uint64_t>(m_self.rank) * m_what.rows_per_rank, a_data.data());
+    a.fill(m_seed, static_cast<std::uint64_t>(m_self.rank) * m_shape.rows_per_rank, a_data.data());
     b.fill(m_seed + 1, 0, b_data.data());
     const std::byte* c = m_c_data.host().data();
-    const product whole{a,
-                        b,
-                        m_c,
-                        a_data.data(),
-                        b_data.data(),
-                        nullptr,
-                        m_what.bias ? m_bias.host().data() : nullptr,
-                        m_what.alpha,
-                        0,
-                        m_what.output,
-                        2 * m_self.size};
-    EXPECT_EQ(product_error(whole, c, 0), "") << "rank " << m_self.rank;
+    const product full_product{a,
+                               b,
+                               m_c,
+                               a_data.data(),
+                               b_data.data(),
+                               nullptr,
+                               m_shape.bias ? m_bias.host().data() : nullptr,
+                               m_shape.alpha,
+                               0,
+                               m_shape.output,
+                               2 * m_self.size};
+    EXPECT_EQ(product_error(full_product, c, 0), "") << "rank " << m_self.rank;
     EXPECT_EQ(m_c.gaps_error(c), "") << "rank " << m_self.rank;
   }
 
   const std::vector<std::byte>& c() const { return m_c_data.host(); }
 
  private:
-  matrix bias_row() const { return {m_what.output, 1, m_what.n, ISTHMUS_ROW_MAJOR, 0}; }
+  matrix bias_row() const { return {m_shape.output, 1, m_shape.n, ISTHMUS_ROW_MAJOR, 0}; }
   // On devices C is dense.
-  std::uint64_t c_gap() const { return platform() == ISTHMUS_PLATFORM_HOST ? m_what.gap : 0; }
+  std::uint64_t c_gap() const { return platform() == ISTHMUS_PLATFORM_HOST ? m_shape.gap : 0; }
 
   member& m_self;
-  shape m_what;
+  shape m_shape;
   std::uint64_t m_k, m_m;
   matrix m_a, m_b, m_c;
   block m_a_data, m_b_data, m_c_data, m_bias;
@@ -125,50 +127,51 @@ class rank_run {
   std::uint64_t m_seed = 0;
 };
 
-void play(const shape& what) { run_twice<rank_run>(what); }
+void run_case(const shape& test_shape) { run_twice<rank_run>(test_shape); }
 
 TEST(fused_scatter, types_and_layouts) {
   each_variant([](const variant& kind) {
-    play({.rows_per_rank = 37,
-          .n = 29,
-          .k = 41,
-          .input = kind.input,
-          .output = kind.output,
-          .b_layout = kind.b_layout,
-          .gap = kind.gap,
-          .chunks = 3,
-          .mode = kind.mode,
-          .bias = kind.gap == 0,
-          .uneven = kind.gap != 0,
-          .alpha = kind.gap == 0 ? 1.0 : -1.25});
+    run_case({.rows_per_rank = 37,
+              .n = 29,
+              .k = 41,
+              .input = kind.input,
+              .output = kind.output,
+              .b_layout = kind.b_layout,
+              .gap = kind.gap,
+              .chunks = 3,
+              .mode = kind.mode,
+              .bias = kind.gap == 0,
+              .uneven = kind.gap != 0,
+              .alpha = kind.gap == 0 ? 1.0 : -1.25});
   });
 }
 
 TEST(fused_scatter, odd_shapes_and_chunk_counts) {
   for (const auto& [rows, n, k] : {std::tuple(1, 1, 1), std::tuple(1, 300, 7), std::tuple(300, 1, 3),
                                    std::tuple(130, 17, 257), std::tuple(513, 8, 16)})
-    play({.rows_per_rank = static_cast<std::uint64_t>(rows),
-          .n = static_cast<std::uint64_t>(n),
-          .k = static_cast<std::uint64_t>(k)});
+    run_case({.rows_per_rank = static_cast<std::uint64_t>(rows),
+              .n = static_cast<std::uint64_t>(n),
+              .k = static_cast<std::uint64_t>(k)});
   for (const std::uint32_t chunks : {1u, 2u, 7u, 64u})
-    play({.rows_per_rank = 64, .n = 12, .k = 20, .chunks = chunks});
+    run_case({.rows_per_rank = 64, .n = 12, .k = 20, .chunks = chunks});
 }
 
 TEST(fused_scatter, nothing_to_do) {
-  play({.rows_per_rank = 0, .n = 5, .k = 4});
-  play({.rows_per_rank = 3, .n = 0, .k = 4});
-  play({.rows_per_rank = 3, .n = 5, .k = 0, .bias = true});
-  play({.rows_per_rank = 3, .n = 5, .k = 0, .uneven = true});
-  play({.rows_per_rank = 3, .n = 5, .k = 0, .mode = ISTHMUS_FUSED_SEQUENTIAL, .bias = true});
+  run_case({.rows_per_rank = 0, .n = 5, .k = 4});
+  run_case({.rows_per_rank = 3, .n = 0, .k = 4});
+  run_case({.rows_per_rank = 3, .n = 5, .k = 0, .bias = true});
+  run_case({.rows_per_rank = 3, .n = 5, .k = 0, .uneven = true});
+  run_case({.rows_per_rank = 3, .n = 5, .k = 0, .mode = ISTHMUS_FUSED_SEQUENTIAL, .bias = true});
 }
 
-// Nobody may add to sums that are not there yet, nor overwrite sums that a neighbour still reads.
-TEST(fused_scatter, late_ranks_and_the_same_bits) {
-  run_with_delays<rank_run>(shape{.rows_per_rank = 96, .n = 40, .k = 64, .input = ISTHMUS_BFLOAT16, .chunks = 5});
+// A rank must not add to sums that have not arrived, or overwrite sums that its neighbor still reads.
+TEST(fused_scatter, late_ranks_get_identical_bits) {
+  run_with_delays<rank_run>(
+      shape{.rows_per_rank = 96, .n = 40, .k = 64, .input = ISTHMUS_BFLOAT16, .chunks = 5});
 }
 
-// The parts run, in any order, and leave a plan that still computes the right thing.
-TEST(fused_scatter, parts_of_a_run) {
+// Views can run in any order, and the plan still computes correct results afterwards.
+TEST(fused_scatter, views_of_a_run) {
   test_ranks::get().for_each_rank([&](member& self) {
     for (const auto mode : {ISTHMUS_FUSED_PIPELINED, ISTHMUS_FUSED_SEQUENTIAL}) {
       rank_run run(self, {.rows_per_rank = 16, .n = 9, .k = 12, .chunks = 2, .mode = mode});
@@ -183,18 +186,19 @@ TEST(fused_scatter, parts_of_a_run) {
   });
 }
 
-TEST(fused_scatter, what_it_has_not_is_refused) {
+TEST(fused_scatter, unsupported_arguments_are_rejected) {
   test_ranks::get().for_each_rank([](member& self) {
-    isthmus_fused_description asked{};
-    asked.struct_bytes = sizeof asked;
-    asked.kind = ISTHMUS_FUSED_GEMM_REDUCE_SCATTER;
-    asked.m = 4 * static_cast<std::uint64_t>(self.size), asked.n = 4, asked.k = 4;
-    asked.input = ISTHMUS_FLOAT16, asked.output = ISTHMUS_FLOAT32;
-    asked.flags = ISTHMUS_FUSED_SHARDED_B;
+    isthmus_fused_description description{};
+    description.struct_bytes = sizeof description;
+    description.kind = ISTHMUS_FUSED_GEMM_REDUCE_SCATTER;
+    description.m = 4 * static_cast<std::uint64_t>(self.size), description.n = 4, description.k = 4;
+    description.input = ISTHMUS_FLOAT16, description.output = ISTHMUS_FLOAT32;
+    description.flags = ISTHMUS_FUSED_SHARDED_B;
     isthmus_fused_plan plan = nullptr;
-    EXPECT_EQ(isthmus_fused_plan_create(self.communicator, &asked, &plan), ISTHMUS_ERROR_INVALID_ARGUMENT);
-    asked.flags = 0;
-    ASSERT_EQ(isthmus_fused_plan_create(self.communicator, &asked, &plan), ISTHMUS_SUCCESS)
+    EXPECT_EQ(isthmus_fused_plan_create(self.communicator, &description, &plan),
+              ISTHMUS_ERROR_INVALID_ARGUMENT);
+    description.flags = 0;
+    ASSERT_EQ(isthmus_fused_plan_create(self.communicator, &description, &plan), ISTHMUS_SUCCESS)
         << last_error_text();
     alignas(8) static thread_local std::byte memory[4096];
     isthmus_fused_arguments arguments{};

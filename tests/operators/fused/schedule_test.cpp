@@ -1,4 +1,4 @@
-// The order of a plan is a pure function: what it must cover, and when it must prefer what.
+// The schedule of a plan is a pure function: its coverage, and the modes and chunks that it selects.
 #include "operators/fused/model/schedule.hpp"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ fused_problem make_problem(int rank, int size, std::uint64_t shard_rows, std::ui
   return problem;
 }
 
-// A device on which a product takes whole waves of tiles.
+// Costs of a device on which products run in whole waves of tiles.
 cost_model device(double wave_us, std::uint64_t rows_per_wave, double bytes_per_us) {
   cost_model costs;
   costs.product_us = [=](std::uint64_t rows) {
@@ -48,21 +48,22 @@ TEST(fused_schedule, covers_every_row_once) {
         static_cast<int>(random()) % size < 0 ? 0 : static_cast<int>(random() % static_cast<unsigned>(size)),
         size, random() % 5000, 512, 512);
     if (i % 3 == 0 && problem.shard_rows > 0)
-      problem.description.chunks = 1 + random() % static_cast<unsigned>(std::min<std::uint64_t>(problem.shard_rows, 64));
-    expect_covers(problem,
-                  make_schedule(problem, device(1 + random() % 50, 1 + random() % 2000, 1 + random() % 300000)));
+      problem.description.chunks =
+          1 + random() % static_cast<unsigned>(std::min<std::uint64_t>(problem.shard_rows, 64));
+    expect_covers(
+        problem, make_schedule(problem, device(1 + random() % 50, 1 + random() % 2000, 1 + random() % 300000)));
   }
 }
 
-// Communication that fits behind the own shard needs no cutting: cut products only waste waves.
-TEST(fused_schedule, one_chunk_where_the_own_shard_hides_it) {
+// If the own shard hides all communication, splitting only wastes waves.
+TEST(fused_schedule, one_chunk_if_the_own_shard_hides_copies) {
   const auto schedule = make_schedule(make_problem(0, 2, 4096, 8192, 8192), device(400, 2048, 370000));
   EXPECT_TRUE(schedule.is_pipelined);
   EXPECT_EQ(schedule.groups.size(), 2u);
 }
 
-// Where the link is the bottleneck, the product of what arrives last must be short.
-TEST(fused_schedule, many_chunks_where_the_link_is_slow) {
+// If the link is the bottleneck, the product of the last chunk must be short.
+TEST(fused_schedule, many_chunks_if_the_link_is_slow) {
   const auto schedule = make_schedule(make_problem(0, 2, 4096, 512, 8192), device(10, 512, 100000));
   EXPECT_TRUE(schedule.is_pipelined);
   EXPECT_GE(schedule.groups.size(), 3u);
@@ -71,8 +72,8 @@ TEST(fused_schedule, many_chunks_where_the_link_is_slow) {
   EXPECT_LE(schedule.pipelined_us, link_us + 3 + 2 * (4 + 10)) << "ends soon after the last byte";
 }
 
-TEST(fused_schedule, sequential_where_nothing_can_be_hidden) {
-  auto costs = device(5, 100000, 300000);  // every product costs one wave, however small
+TEST(fused_schedule, sequential_if_nothing_can_be_hidden) {
+  auto costs = device(5, 100000, 300000);  // every product costs one wave, even a small one
   const auto schedule = make_schedule(make_problem(1, 4, 256, 64, 64), costs);
   EXPECT_FALSE(schedule.is_pipelined);
   EXPECT_NE(schedule.reason.find("the model predicts"), std::string::npos);
@@ -80,8 +81,8 @@ TEST(fused_schedule, sequential_where_nothing_can_be_hidden) {
   EXPECT_FALSE(make_schedule(make_problem(1, 4, 4096, 4096, 4096), costs).is_pipelined);
 }
 
-// The dynamic programme against every way to cut one small shard.
-TEST(fused_schedule, is_the_optimum_over_all_cuts) {
+// Compares the dynamic program with every possible split of one small shard.
+TEST(fused_schedule, is_the_optimum_over_all_splits) {
   std::mt19937 random(5);
   for (int round = 0; round < 200; ++round) {
     const auto problem = make_problem(0, 2, 6 * 128, 256, 256);
@@ -90,9 +91,9 @@ TEST(fused_schedule, is_the_optimum_over_all_cuts) {
     for (unsigned cuts = 0; cuts < 32; ++cuts) {
       double now = costs.product_us(768), idle = 0;
       std::uint64_t begin = 0;
-      for (std::uint64_t piece = 1; piece <= 6; ++piece) {
-        if (piece < 6 && (cuts >> (piece - 1) & 1u) == 0) continue;
-        const std::uint64_t end = piece * 128;
+      for (std::uint64_t end_chunk = 1; end_chunk <= 6; ++end_chunk) {
+        if (end_chunk < 6 && (cuts >> (end_chunk - 1) & 1u) == 0) continue;
+        const std::uint64_t end = end_chunk * 128;
         idle += 3;
         now = std::max(now, idle + static_cast<double>(end * 512) / costs.bytes_per_us) +
               costs.product_us(end - begin);
@@ -110,7 +111,7 @@ fused_problem make_scatter(int rank, int size, std::uint64_t shard_rows, std::ui
   return problem;
 }
 
-TEST(fused_schedule, sums_go_round_and_end_at_home) {
+TEST(fused_schedule, sums_travel_around_the_ring) {
   for (int size = 2; size < 6; ++size)
     for (const std::uint32_t chunks : {1u, 3u}) {
       std::vector<fused_schedule> orders;
@@ -123,13 +124,14 @@ TEST(fused_schedule, sums_go_round_and_end_at_home) {
       }
       for (int rank = 0; rank < size; ++rank) {
         const auto& own = orders[static_cast<std::size_t>(rank)].groups;
-        const auto& before = orders[static_cast<std::size_t>((rank + size - 1) % size)].groups;
+        const auto& previous = orders[static_cast<std::size_t>((rank + size - 1) % size)].groups;
         for (std::size_t index = 0; index < own.size(); ++index) {
           EXPECT_EQ(own[index].waits_for_chunk, index >= chunks);
           if (index < chunks) continue;
-          EXPECT_EQ(own[index].source, before[index - chunks].source) << "the rank before has worked on them";
-          EXPECT_EQ(own[index].begin, before[index - chunks].begin);
-          EXPECT_EQ(own[index].rows, before[index - chunks].rows);
+          EXPECT_EQ(own[index].source, previous[index - chunks].source)
+              << "the previous rank has processed these rows";
+          EXPECT_EQ(own[index].begin, previous[index - chunks].begin);
+          EXPECT_EQ(own[index].rows, previous[index - chunks].rows);
         }
         EXPECT_EQ(own.back().source, rank);
         EXPECT_EQ(own.back().begin + own.back().rows, 384u);
@@ -137,13 +139,13 @@ TEST(fused_schedule, sums_go_round_and_end_at_home) {
     }
 }
 
-// With one piece nothing overlaps: a step waits for the whole sum of the step before.
-TEST(fused_schedule, sums_are_cut_where_that_hides_their_way) {
+// With one chunk nothing overlaps, because a step waits for the whole sum of the previous step.
+TEST(fused_schedule, sums_are_split_if_that_hides_transfers) {
   const auto large = make_schedule(make_scatter(0, 2, 4096, 4096, 4096), device(50, 1024, 100000));
   EXPECT_TRUE(large.is_pipelined) << large.reason;
   EXPECT_GE(large.chunks, 2u);
   const double products = 2 * (4 + 4 * 50);
-  EXPECT_LT(large.pipelined_us, products + 4096.0 * 4096 * 4 / 100000) << "a part of the way is hidden";
+  EXPECT_LT(large.pipelined_us, products + 4096.0 * 4096 * 4 / 100000) << "part of the transfer is hidden";
   EXPECT_FALSE(make_schedule(make_scatter(0, 2, 64, 64, 64), device(5, 100000, 300000)).is_pipelined);
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int success = 0;
 constexpr int refused = 7;  // CUBLAS_STATUS_INVALID_VALUE
-constexpr std::uint64_t chosen = 0x5ca1ab1e;
+constexpr std::uint64_t algorithm_id = 0x5ca1ab1e;
 
 struct description {
   int operation = 0, epilogue = 1, bias_type = 0;
@@ -35,7 +35,7 @@ double load(isthmus_datatype type, const void* from, std::uint64_t index) {
       oracle::decode(type, static_cast<const std::byte*>(from) + index * bytes_of(type)));
 }
 
-// Through the value's own bits: the format's rounding, then the pattern that decodes to it.
+// Rounds to the format, then stores the bit pattern of the rounded value.
 void store(isthmus_datatype type, double value, void* to, std::uint64_t index) {
   auto* place = static_cast<std::byte*>(to) + index * bytes_of(type);
   const float rounded = static_cast<float>(oracle::round_to(oracle::format_of(type), value));
@@ -52,7 +52,7 @@ void store(isthmus_datatype type, double value, void* to, std::uint64_t index) {
 }
 
 struct product {
-  description how;
+  description settings;
   layout a, b, c;
   const void *a_data, *b_data;
   const void* c_data;
@@ -65,7 +65,8 @@ struct product {
     std::vector<double> left(height * inner), right(inner * width);
     for (std::uint64_t i = 0; i < height; ++i)
       for (std::uint64_t k = 0; k < inner; ++k)
-        left[i * inner + k] = load(a.type, a_data, how.transposes_a ? k + i * a.leading : i + k * a.leading);
+        left[i * inner + k] =
+            load(a.type, a_data, settings.transposes_a ? k + i * a.leading : i + k * a.leading);
     for (std::uint64_t j = 0; j < width; ++j)
       for (std::uint64_t k = 0; k < inner; ++k) right[j * inner + k] = load(b.type, b_data, k + j * b.leading);
     for (std::uint64_t j = 0; j < width; ++j)
@@ -74,7 +75,7 @@ struct product {
         for (std::uint64_t k = 0; k < inner; ++k) sum += left[i * inner + k] * right[j * inner + k];
         sum *= static_cast<double>(alpha);
         if (beta != 0) sum += static_cast<double>(beta) * load(c.type, c_data, i + j * c.leading);
-        if (how.epilogue == 4) sum += load(datatype_of(how.bias_type), how.bias, i);
+        if (settings.epilogue == 4) sum += load(datatype_of(settings.bias_type), settings.bias, i);
         store(c.type, sum, d_data, i + j * c.leading);
       }
   }
@@ -99,44 +100,44 @@ int create(void** handle) { return *handle = new int(0), success; }
 int destroy(void* handle) { return delete static_cast<int*>(handle), success; }
 int desc_create(const family& numbers, void** desc, int compute) {
   if (compute != numbers.compute) return refused;
-  auto* made = new description;
-  made->operation = numbers.no_transpose;
-  return *desc = made, success;
+  auto* handle = new description;
+  handle->operation = numbers.no_transpose;
+  return *desc = handle, success;
 }
 int desc_destroy(void* desc) { return delete static_cast<description*>(desc), success; }
 int desc_set(const family& numbers, void* desc, int attribute, const void* value, std::size_t bytes) {
   auto& to = *static_cast<description*>(desc);
   void* fields[] = {&to.operation, &to.epilogue, &to.bias, &to.bias_type};
   const int attributes[] = {numbers.transpose_a, numbers.epilogue, numbers.bias, numbers.bias_type};
-  const auto* found = std::find(std::begin(attributes), std::end(attributes), attribute);
-  if (found == std::end(attributes)) return refused;
-  std::memcpy(fields[found - attributes], value, bytes);
+  const auto* match = std::find(std::begin(attributes), std::end(attributes), attribute);
+  if (match == std::end(attributes)) return refused;
+  std::memcpy(fields[match - attributes], value, bytes);
   to.transposes_a = to.operation == numbers.transpose;
   return to.transposes_a || to.operation == numbers.no_transpose ? success : refused;
 }
-int layout_create(void** made, int type, std::uint64_t rows, std::uint64_t cols, std::int64_t leading) {
+int layout_create(void** handle, int type, std::uint64_t rows, std::uint64_t cols, std::int64_t leading) {
   if (leading < static_cast<std::int64_t>(rows)) return refused;
-  return *made = new layout{datatype_of(type), rows, cols, static_cast<std::uint64_t>(leading)}, success;
+  return *handle = new layout{datatype_of(type), rows, cols, static_cast<std::uint64_t>(leading)}, success;
 }
-int layout_destroy(void* made) { return delete static_cast<layout*>(made), success; }
-int preference_create(void** made) { return *made = new int(0), success; }
-int preference_destroy(void* made) { return delete static_cast<int*>(made), success; }
+int layout_destroy(void* handle) { return delete static_cast<layout*>(handle), success; }
+int preference_create(void** handle) { return *handle = new int(0), success; }
+int preference_destroy(void* handle) { return delete static_cast<int*>(handle), success; }
 int preference_set(const family& numbers, int attribute) {
   return knows(numbers.preferences, attribute) ? success : refused;
 }
-int heuristic(void* results, int* found) {
-  std::memcpy(results, &chosen, sizeof chosen);
-  return *found = 1, success;
+int heuristic(void* results, int* count) {
+  std::memcpy(results, &algorithm_id, sizeof algorithm_id);
+  return *count = 1, success;
 }
 int matmul(void* desc, const void* alpha, const void* a, void* a_layout, const void* b, void* b_layout,
            const void* beta, const void* c, void* c_layout, void* d, const void* algorithm, void* stream) {
-  if (std::memcmp(algorithm, &chosen, sizeof chosen) != 0) return refused;
-  const auto& how = *static_cast<description*>(desc);
+  if (std::memcmp(algorithm, &algorithm_id, sizeof algorithm_id) != 0) return refused;
+  const auto& settings = *static_cast<description*>(desc);
   const auto &left = *static_cast<layout*>(a_layout), &right = *static_cast<layout*>(b_layout),
              &result = *static_cast<layout*>(c_layout);
-  const std::uint64_t inner = how.transposes_a ? left.rows : left.cols;
+  const std::uint64_t inner = settings.transposes_a ? left.rows : left.cols;
   if (inner != right.rows || result.cols != right.cols) return refused;
-  auto* one = new product{how,
+  auto* job = new product{settings,
                           left,
                           right,
                           result,
@@ -149,11 +150,11 @@ int matmul(void* desc, const void* alpha, const void* a, void* a_layout, const v
   standin_stream_submit(
       stream,
       [](void* argument) {
-        auto* made = static_cast<product*>(argument);
-        made->run();
-        delete made;
+        auto* handle = static_cast<product*>(argument);
+        handle->run();
+        delete handle;
       },
-      one);
+      job);
   return success;
 }
 

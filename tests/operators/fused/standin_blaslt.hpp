@@ -1,6 +1,6 @@
-// A stand-in for cuBLASLt and hipBLASLt: their C interfaces as far as Isthmus calls them, real arithmetic in
-// double, on the streams of libstandin_device.so. Numbers of the other family are refused.
-// standin_blaslt_names.cpp.in spells the functions out.
+// A stand-in for cuBLASLt and hipBLASLt. It implements the functions that Isthmus calls, with double
+// arithmetic, on the streams of libstandin_device.so. It rejects constants of the other library.
+// standin_blaslt_names.cpp.in defines the exported functions.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 namespace standin_blaslt {
 
 struct family {
-  int transpose_a, epilogue, bias, bias_type;  // attributes of a description
+  int transpose_a, epilogue, bias, bias_type;  // attributes of a matmul descriptor
   int no_transpose, transpose, compute;
   std::vector<int> preferences;
 };
@@ -22,12 +22,12 @@ int destroy(void* handle);
 int desc_create(const family& numbers, void** desc, int compute);
 int desc_destroy(void* desc);
 int desc_set(const family& numbers, void* desc, int attribute, const void* value, std::size_t bytes);
-int layout_create(void** made, int type, std::uint64_t rows, std::uint64_t cols, std::int64_t leading);
-int layout_destroy(void* made);
-int preference_create(void** made);
-int preference_destroy(void* made);
+int layout_create(void** handle, int type, std::uint64_t rows, std::uint64_t cols, std::int64_t leading);
+int layout_destroy(void* handle);
+int preference_create(void** handle);
+int preference_destroy(void* handle);
 int preference_set(const family& numbers, int attribute);
-int heuristic(void* results, int* found);
+int heuristic(void* results, int* count);
 int matmul(void* desc, const void* alpha, const void* a, void* a_layout, const void* b, void* b_layout,
            const void* beta, const void* c, void* c_layout, void* d, const void* algorithm, void* stream);
 

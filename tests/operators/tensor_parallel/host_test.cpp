@@ -1,4 +1,4 @@
-// The trio on the host platform.
+// The functions of tensor_parallel.h on the host platform.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -39,7 +39,7 @@ struct tensor {
   }
 };
 
-TEST(tensor_parallel_host, every_active_mask_with_nan_in_inactive_shards) {
+TEST(tensor_parallel_host, inactive_shards_with_nan_are_ignored) {
   for (int ranks = 1; ranks <= 8; ++ranks) {
     const handle engine(ranks, ISTHMUS_WIRE_EXACT);
     ASSERT_NE(engine.value, nullptr) << last_error();
@@ -70,7 +70,7 @@ TEST(tensor_parallel_host, sizes_around_the_thresholds_and_blocks) {
 }
 
 // |result - exact| <= (2 u + u^2 + n 2^-23) * sum of |x|, u = 2^-8: the bound of tensor_parallel.h.
-TEST(tensor_parallel_host, bfloat16_wire_keeps_its_error_bound_and_rounds) {
+TEST(tensor_parallel_host, bfloat16_wire_rounds_within_its_error_bound) {
   const std::uint64_t count = 20000;
   for (int ranks : {2, 5}) {
     const handle engine(ranks, ISTHMUS_WIRE_BFLOAT16);
@@ -97,7 +97,7 @@ TEST(tensor_parallel_host, bfloat16_wire_keeps_its_error_bound_and_rounds) {
       ASSERT_LE(error, (2 * u + u * u + ranks * std::ldexp(1.0, -23)) * size + 1e-38) << i;
       inexact += error > 1e-6 * size;
     }
-    EXPECT_GT(inexact, count / 2) << "nothing was rounded: that was no bfloat16 wire";
+    EXPECT_GT(inexact, count / 2) << "nothing was rounded, so no bfloat16 wire was used";
     for (const auto& each : shard) EXPECT_EQ(std::memcmp(each.data(), shard[0].data(), count * 4), 0);
   }
 }
@@ -126,10 +126,10 @@ TEST(tensor_parallel_host, sums_every_datatype_rounding_once) {
   }
 }
 
-TEST(tensor_parallel_host, false_leaves_every_tensor_as_it_was) {
+TEST(tensor_parallel_host, failed_call_modifies_no_tensor) {
   const handle engine(2);
   tensor sum(5, 2, 100, ISTHMUS_ALL_ACTIVE);
-  const auto before = sum.shard;
+  const auto previous_shard = sum.shard;
   void* missing[2] = {sum.pointers[0], nullptr};
   EXPECT_FALSE(
       isthmus_tensor_parallel_allreduce(engine.value, missing, 100, ISTHMUS_FLOAT32, ISTHMUS_ALL_ACTIVE));
@@ -138,17 +138,18 @@ TEST(tensor_parallel_host, false_leaves_every_tensor_as_it_was) {
                                                  static_cast<isthmus_datatype>(99), 3));
   EXPECT_FALSE(isthmus_tensor_parallel_allreduce(nullptr, sum.pointers.data(), 100, ISTHMUS_FLOAT32, 3));
   EXPECT_FALSE(isthmus_tensor_parallel_allreduce(engine.value, nullptr, 100, ISTHMUS_FLOAT32, 3));
-  void* odd[2] = {sum.pointers[0], static_cast<std::byte*>(sum.pointers[1]) + 1};
-  EXPECT_FALSE(isthmus_tensor_parallel_allreduce(engine.value, odd, 99, ISTHMUS_FLOAT32, ISTHMUS_ALL_ACTIVE));
-  EXPECT_EQ(sum.shard, before);
+  void* misaligned[2] = {sum.pointers[0], static_cast<std::byte*>(sum.pointers[1]) + 1};
+  EXPECT_FALSE(
+      isthmus_tensor_parallel_allreduce(engine.value, misaligned, 99, ISTHMUS_FLOAT32, ISTHMUS_ALL_ACTIVE));
+  EXPECT_EQ(sum.shard, previous_shard);
 }
 
 TEST(tensor_parallel_host, one_rank_keeps_its_tensor_or_gets_zeros) {
   const handle engine(1);
   tensor sum(5, 1, 50, 1);
-  const auto before = sum.shard;
+  const auto previous_shard = sum.shard;
   EXPECT_TRUE(isthmus_tensor_parallel_allreduce(engine.value, sum.pointers.data(), 50, ISTHMUS_FLOAT32, 1));
-  EXPECT_EQ(sum.shard, before);
+  EXPECT_EQ(sum.shard, previous_shard);
   EXPECT_TRUE(isthmus_tensor_parallel_allreduce(engine.value, sum.pointers.data(), 50, ISTHMUS_FLOAT32, 0));
   EXPECT_EQ(sum.shard[0], std::vector<float>(50, 0.0f));
 }

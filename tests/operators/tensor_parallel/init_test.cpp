@@ -1,4 +1,4 @@
-// What init refuses, and that a foreign engine is called as the contract says.
+// Arguments that init rejects, and the calls that an external engine receives.
 #include <gtest/gtest.h>
 #include <isthmus/tensor_parallel.h>
 
@@ -15,13 +15,13 @@ std::string last_error() {
   return info.message;
 }
 
-TEST(tensor_parallel_init, refuses_devices_of_several_platforms) {
+TEST(tensor_parallel_init, rejects_devices_of_several_platforms) {
   const isthmus_device devices[] = {{ISTHMUS_PLATFORM_HOST, 0}, {ISTHMUS_PLATFORM_CUDA, 0}};
   EXPECT_EQ(isthmus_tensor_parallel_init(2, devices, nullptr, nullptr), nullptr);
-  EXPECT_NE(last_error().find("devices[1] of cuda"), std::string::npos) << last_error();
+  EXPECT_NE(last_error().find("devices[1] on cuda"), std::string::npos) << last_error();
 }
 
-TEST(tensor_parallel_init, refuses_bad_arguments) {
+TEST(tensor_parallel_init, rejects_bad_arguments) {
   const std::vector<isthmus_device> devices(17, isthmus_device{ISTHMUS_PLATFORM_HOST, 0});
   EXPECT_EQ(isthmus_tensor_parallel_init(0, devices.data(), nullptr, nullptr), nullptr);
   EXPECT_EQ(isthmus_tensor_parallel_init(17, devices.data(), nullptr, nullptr), nullptr);
@@ -38,14 +38,14 @@ TEST(tensor_parallel_init, refuses_bad_arguments) {
   isthmus_tensor_parallel_free(nullptr);
 }
 
-TEST(tensor_parallel_init, says_what_a_platform_lacks) {
+TEST(tensor_parallel_init, error_names_platform_without_engine) {
   const isthmus_device device{ISTHMUS_PLATFORM_LEVEL_ZERO, 0};
   EXPECT_EQ(isthmus_tensor_parallel_init(1, &device, nullptr, nullptr), nullptr);
   EXPECT_NE(last_error().find("level_zero"), std::string::npos) << last_error();
 }
 
-// An engine of the test's own: what it was asked last.
-struct asked {
+// Records the last call of the test engine.
+struct engine_call {
   std::uint64_t count = 0;
   isthmus_shots shots = ISTHMUS_ONE_SHOT;
   bool bfloat16_wire = false;
@@ -89,34 +89,34 @@ isthmus_tensor_parallel make(int n, isthmus_wire wire = ISTHMUS_WIRE_AUTO, const
 TEST(tensor_parallel_engine, gets_algorithm_and_wire_from_the_rules) {
   float data[4];
   void* pointers[4] = {data, data, data, data};
-  const auto ask = [&](isthmus_tensor_parallel handle, std::uint64_t count,
-                       isthmus_datatype type = ISTHMUS_FLOAT32) {
+  const auto run_call = [&](isthmus_tensor_parallel handle, std::uint64_t count,
+                            isthmus_datatype type = ISTHMUS_FLOAT32) {
     EXPECT_TRUE(isthmus_tensor_parallel_allreduce(handle, pointers, count, type, ISTHMUS_ALL_ACTIVE))
         << last_error();
     EXPECT_EQ(recorded.count, count);
     return recorded;
   };
   const auto two = make(2), four = make(4), exact = make(4, ISTHMUS_WIRE_EXACT);
-  EXPECT_FALSE(ask(two, 32767).bfloat16_wire);
-  EXPECT_TRUE(ask(two, 32768).bfloat16_wire);
-  EXPECT_FALSE(ask(four, 32768).bfloat16_wire);
-  EXPECT_TRUE(ask(four, 1 << 20).bfloat16_wire);
-  EXPECT_FALSE(ask(exact, 1 << 20).bfloat16_wire);
-  EXPECT_FALSE(ask(two, 1 << 20, ISTHMUS_FLOAT16).bfloat16_wire);
-  EXPECT_EQ(ask(exact, 1024).shots, ISTHMUS_ONE_SHOT);
-  EXPECT_EQ(ask(exact, 768 * 1024 / 4 - 1).shots, ISTHMUS_ONE_SHOT);
-  EXPECT_EQ(ask(exact, 768 * 1024 / 4).shots, ISTHMUS_TWO_SHOT);
-  EXPECT_EQ(ask(four, 768 * 1024 / 4).shots, ISTHMUS_ONE_SHOT) << "half the bytes travel";
-  EXPECT_EQ(ask(exact, std::uint64_t(1) << 34).shots, ISTHMUS_TWO_SHOT);
+  EXPECT_FALSE(run_call(two, 32767).bfloat16_wire);
+  EXPECT_TRUE(run_call(two, 32768).bfloat16_wire);
+  EXPECT_FALSE(run_call(four, 32768).bfloat16_wire);
+  EXPECT_TRUE(run_call(four, 1 << 20).bfloat16_wire);
+  EXPECT_FALSE(run_call(exact, 1 << 20).bfloat16_wire);
+  EXPECT_FALSE(run_call(two, 1 << 20, ISTHMUS_FLOAT16).bfloat16_wire);
+  EXPECT_EQ(run_call(exact, 1024).shots, ISTHMUS_ONE_SHOT);
+  EXPECT_EQ(run_call(exact, 768 * 1024 / 4 - 1).shots, ISTHMUS_ONE_SHOT);
+  EXPECT_EQ(run_call(exact, 768 * 1024 / 4).shots, ISTHMUS_TWO_SHOT);
+  EXPECT_EQ(run_call(four, 768 * 1024 / 4).shots, ISTHMUS_ONE_SHOT) << "half the bytes are sent";
+  EXPECT_EQ(run_call(exact, std::uint64_t(1) << 34).shots, ISTHMUS_TWO_SHOT);
   const auto exact_two = make(2, ISTHMUS_WIRE_EXACT);
-  EXPECT_EQ(ask(exact_two, (8 << 20) - 1).shots, ISTHMUS_TWO_SHOT);
-  EXPECT_EQ(ask(exact_two, 8 << 20).shots, ISTHMUS_TWO_SHOT_ZERO_COPY);
-  EXPECT_EQ(ask(exact_two, 16 << 20, ISTHMUS_FLOAT16).shots, ISTHMUS_TWO_SHOT);
+  EXPECT_EQ(run_call(exact_two, (8 << 20) - 1).shots, ISTHMUS_TWO_SHOT);
+  EXPECT_EQ(run_call(exact_two, 8 << 20).shots, ISTHMUS_TWO_SHOT_ZERO_COPY);
+  EXPECT_EQ(run_call(exact_two, 16 << 20, ISTHMUS_FLOAT16).shots, ISTHMUS_TWO_SHOT);
   for (const auto handle : {two, four, exact, exact_two}) isthmus_tensor_parallel_free(handle);
   EXPECT_EQ(recorded.open, recorded.closed);
 }
 
-TEST(tensor_parallel_engine, gets_direct_results_where_a_rule_names_them) {
+TEST(tensor_parallel_engine, follows_rule_for_two_shot_zero_copy) {
   const std::string path = testing::TempDir() + "/isthmus_direct_results.toml";
   std::ofstream(path) << "[[rule]]\ncollective = \"allreduce\"\nbytes = \"4M..\"\n"
                          "use = \"p2p:two_shot_zero_copy\"\n";
@@ -133,7 +133,7 @@ TEST(tensor_parallel_engine, gets_direct_results_where_a_rule_names_them) {
   (void)std::remove(path.c_str());
 }
 
-TEST(tensor_parallel_engine, its_refusals_come_through) {
+TEST(tensor_parallel_engine, errors_of_the_engine_are_reported) {
   EXPECT_EQ(make(13), nullptr);
   EXPECT_NE(last_error().find("unlucky"), std::string::npos);
   float data[2];
@@ -143,7 +143,7 @@ TEST(tensor_parallel_engine, its_refusals_come_through) {
   EXPECT_FALSE(isthmus_tensor_parallel_allreduce(handle, pointers, 1, ISTHMUS_FLOAT32, 3));
   recorded.answer = true;
   EXPECT_FALSE(isthmus_tensor_parallel_allreduce(handle, pointers, 1, ISTHMUS_INT32, 3))
-      << "devices sum floats only";
+      << "devices support only floating-point types";
   isthmus_tensor_parallel_free(handle);
 }
 

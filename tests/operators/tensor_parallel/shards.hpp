@@ -1,5 +1,5 @@
-// Shards of a tensor for tests: whole numbers whose sums are exact in every type, so that the expected
-// result needs no tolerance, and what an inactive shard may hold.
+// Shards of a tensor for tests. Elements are whole numbers whose sums are exact in every type, so that results
+// need no tolerance. Inactive shards hold NaN.
 #pragma once
 
 #include <isthmus/tensor_parallel.h>
@@ -12,7 +12,8 @@
 
 namespace shards {
 
-// Element i of rank's shard: a whole number in [-7, 7]. Sums of 16 of them are exact in bfloat16, too.
+// Element i of a rank's shard: a whole number in [-7, 7]. Sums of 16 such numbers are exact in
+// bfloat16 as well.
 inline float value(std::uint64_t seed, int rank, std::uint64_t i) {
   return static_cast<float>(oracle::mix(seed, static_cast<std::uint64_t>(rank), i) % 15) - 7.0f;
 }

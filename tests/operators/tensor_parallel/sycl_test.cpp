@@ -1,5 +1,5 @@
-// The SYCL version of the trio on CPU sub-devices: in one context, and each in its own, where raw copies
-// between devices would do nothing.
+// The SYCL version of tensor_parallel.h on CPU sub-devices, in one context and in separate contexts. Plain
+// copies between devices of different contexts would do nothing.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,29 +14,30 @@
 
 namespace {
 
-std::vector<sycl::device> parts(std::size_t n) {
+std::vector<sycl::device> cpu_devices(std::size_t n) {
   const sycl::device cpu{sycl::cpu_selector_v};
   const auto units = cpu.get_info<sycl::info::device::max_compute_units>();
-  std::vector<sycl::device> found;
-  // AdaptiveCpp divides no device.
+  std::vector<sycl::device> devices;
+  // AdaptiveCpp does not partition devices.
   if (units >= 2 && cpu.get_info<sycl::info::device::partition_max_sub_devices>() >= 2)
     for (std::size_t i = 0; i < n; i += units)  // more ranks than cores share them
-      for (const auto& part : cpu.create_sub_devices<sycl::info::partition_property::partition_equally>(1))
-        if (found.size() < n) found.push_back(part);
-  while (found.size() < n) found.push_back(cpu);
-  return found;
+      for (const auto& sub_device :
+           cpu.create_sub_devices<sycl::info::partition_property::partition_equally>(1))
+        if (devices.size() < n) devices.push_back(sub_device);
+  while (devices.size() < n) devices.push_back(cpu);
+  return devices;
 }
 
-// One context: several queues of the whole CPU. What is summed on several sub-devices in one context is not
-// tested: there even a copy and a kernel on one queue lose their order now and then (DPC++ 2026.2, Intel's CPU
-// device).
+// With one context, all queues use the whole CPU. Several sub-devices in one context are not tested,
+// because even a copy and a kernel on the same queue occasionally run out of order there (DPC++ 2026.2,
+// Intel CPU device).
 std::vector<sycl::queue> make_queues(std::size_t n, bool one_context) {
   std::vector<sycl::queue> queues;
   const sycl::device cpu{sycl::cpu_selector_v};
-  const sycl::context shared(cpu);
-  for (const auto& part : parts(n))
-    queues.emplace_back(one_context ? shared : sycl::context(part), one_context ? cpu : part,
-                        sycl::property::queue::in_order{});
+  const sycl::context shared_context(cpu);
+  for (const auto& sub_device : cpu_devices(n))
+    queues.emplace_back(one_context ? shared_context : sycl::context(sub_device),
+                        one_context ? cpu : sub_device, sycl::property::queue::in_order{});
   return queues;
 }
 
@@ -74,7 +75,7 @@ class tensor_parallel_sycl : public ::testing::TestWithParam<std::tuple<int, boo
   std::vector<void*> pointers;
 };
 
-TEST_P(tensor_parallel_sycl, every_active_mask_with_nan_in_inactive_shards) {
+TEST_P(tensor_parallel_sycl, inactive_shards_with_nan_are_ignored) {
   make(4096);
   isthmus::tensor_parallel sum(queues);
   for (std::uint64_t active = 0; active < 1u << n(); ++active) {
@@ -99,10 +100,10 @@ TEST_P(tensor_parallel_sycl, sizes_grow_and_shrink_on_both_wires) {
     }
 }
 
-TEST_P(tensor_parallel_sycl, calls_follow_each_other_without_the_host) {
+TEST_P(tensor_parallel_sycl, calls_are_ordered_without_the_host) {
   make(40000);
   isthmus::tensor_parallel sum(queues);
-  write(1, 10000, 1);  // one active shard, then everyone: each call multiplies by n
+  write(1, 10000, 1);  // one active shard first, then all shards: each call multiplies by n
   ASSERT_TRUE(sum.allreduce(pointers.data(), 10000, ISTHMUS_FLOAT32, 1));
   float factor = 1;
   for (int call = 0; call < 6; ++call) {
@@ -116,14 +117,14 @@ TEST_P(tensor_parallel_sycl, calls_follow_each_other_without_the_host) {
   }
 }
 
-TEST_P(tensor_parallel_sycl, a_late_producer_is_waited_for_on_the_device_only) {
+TEST_P(tensor_parallel_sycl, late_producer_does_not_block_the_host) {
   make(4000);
   isthmus::tensor_parallel sum(queues);
   write(3, 1000, ISTHMUS_ALL_ACTIVE);
   ASSERT_TRUE(sum.allreduce(pointers.data(), 1));
   for (auto& queue : queues) queue.wait();
   write(3, 1000, ISTHMUS_ALL_ACTIVE);
-  // Ends when it is told to, or gives up, long after a host that waits for it would have been told.
+  // Ends when it is released. If the host waits for it, it is not released and ends after a long time limit.
   std::atomic<bool> released{false}, gave_up{false};
   queues.back().submit([&](sycl::handler& handler) {
     isthmus::detail::host_work(handler, [&] {
@@ -133,9 +134,9 @@ TEST_P(tensor_parallel_sycl, a_late_producer_is_waited_for_on_the_device_only) {
     });
   });
   const bool one_context = std::get<1>(GetParam());
-  std::jthread elsewhere;  // between contexts the host does wait
+  std::jthread host_thread;  // between contexts the host has to wait
   if (!one_context)
-    elsewhere = std::jthread([&] {
+    host_thread = std::jthread([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       released = true;
     });
@@ -146,19 +147,19 @@ TEST_P(tensor_parallel_sycl, a_late_producer_is_waited_for_on_the_device_only) {
   EXPECT_FALSE(gave_up) << "the host waited for the producer";
 }
 
-TEST_P(tensor_parallel_sycl, false_leaves_every_tensor_as_it_was) {
+TEST_P(tensor_parallel_sycl, failed_call_modifies_no_tensor) {
   make(400);
   isthmus::tensor_parallel sum(queues);
   write(5, 100, ISTHMUS_ALL_ACTIVE);
   EXPECT_FALSE(sum.allreduce(pointers.data(), 100, ISTHMUS_INT32));
-  // No device has room for this; one alone needs none.
+  // No device has enough memory for this. A single device needs none.
   EXPECT_TRUE(n() == 1 || !sum.allreduce(pointers.data(), std::uint64_t(1) << 44));
   for (int rank = 0; rank < n(); ++rank) EXPECT_EQ(read(rank, 100), shards::make(5, rank, 100, true));
   EXPECT_TRUE(sum.allreduce(pointers.data(), 100));
   EXPECT_EQ(shards::count_wrong(read(0, 100), 5, n(), ISTHMUS_ALL_ACTIVE), 0u);
 }
 
-TEST_P(tensor_parallel_sycl, is_the_engine_of_the_trio) {
+TEST_P(tensor_parallel_sycl, works_as_the_engine_of_the_c_interface) {
   make(400000);
   std::vector<isthmus_device> devices(queues.size(), isthmus_device{ISTHMUS_PLATFORM_OPENCL, 0});
   std::vector<isthmus_stream> streams;
@@ -188,7 +189,7 @@ INSTANTIATE_TEST_SUITE_P(devices, tensor_parallel_sycl,
                          });
 
 // |result - exact| <= (2 u + u^2 + n 2^-23) * sum of |x|, u = 2^-8: the bound of tensor_parallel.h.
-TEST(tensor_parallel_sycl_wire, bfloat16_keeps_its_bound_and_16_bit_types_round_once) {
+TEST(tensor_parallel_sycl_wire, bfloat16_wire_and_16_bit_types_round_correctly) {
   auto queues = make_queues(2, true);
   isthmus::tensor_parallel sum(queues);
   const std::uint64_t count = 5000;
@@ -220,9 +221,9 @@ TEST(tensor_parallel_sycl_wire, bfloat16_keeps_its_bound_and_16_bit_types_round_
     sycl::free(pointers[static_cast<std::size_t>(rank)], queues[static_cast<std::size_t>(rank)]);
 }
 
-// Copies between them never end (plain SYCL does not, either), so there must be none.
-TEST(tensor_parallel_sycl, ends_on_devices_of_one_context_that_do_not_reach_each_other) {
-  const auto devices = parts(2);
+// Copies between such devices never complete, not even in plain SYCL, so there must be none.
+TEST(tensor_parallel_sycl, completes_on_devices_without_peer_access) {
+  const auto devices = cpu_devices(2);
   const sycl::context context(devices);
   std::vector<sycl::queue> queues;
   std::vector<void*> pointers;

@@ -1,4 +1,4 @@
-"""Fixtures: ranks of a torch.distributed job."""
+"""Fixtures for the ranks of a torch.distributed job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RANKS = 4
 
 
 class _RankCache:
-    """One crew for all tests; a new one after a test that broke it."""
+    """Shares rank processes between tests and replaces them after a test that broke them."""
 
     def __init__(self) -> None:
         self._ranks: RankProcesses | None = None
@@ -37,13 +37,13 @@ def _rank_cache() -> Iterator[_RankCache]:
 
 @pytest.fixture
 def ranks(_rank_cache: _RankCache) -> RankProcesses:
-    """Four ranks on the host."""
+    """Returns four ranks on the host."""
     return _rank_cache.get()
 
 
 @pytest.fixture
 def fresh_ranks() -> Iterator[Callable[..., RankProcesses]]:
-    """Makes crews of new processes, for what keeps state of its own (DeepSpeed) and for what ends a process."""
+    """Starts new processes, for libraries with global state (DeepSpeed) and for tests that end a process."""
     started: list[RankProcesses] = []
 
     def make(**environment: str) -> RankProcesses:

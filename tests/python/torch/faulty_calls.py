@@ -1,4 +1,4 @@
-"""Calls of a process group's ranks, one of which does something wrong: those of rank_program.py."""
+"""Calls of a process group with a fault on one rank, as in rank_program.py."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch.distributed as dist
 from rank_program import FAULTY_RANK
 
 
-def make_calls(fault: str, meeting: str, device: str = "cpu") -> None:
-    """Every rank leaves a file in the folder `meeting` when it comes to the fault."""
+def make_calls(fault: str, ready_folder: str, device: str = "cpu") -> None:
+    """Runs calls with a fault. Every rank creates a file in the folder `ready_folder` before the fault."""
     wrong = dist.get_rank() == FAULTY_RANK
 
     def ones(elements: int = 1024, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -23,7 +23,7 @@ def make_calls(fault: str, meeting: str, device: str = "cpu") -> None:
         dist.all_reduce(ones())
     if device != "cpu":
         torch.cuda.synchronize()
-    (Path(meeting) / str(dist.get_rank())).touch()
+    (Path(ready_folder) / str(dist.get_rank())).touch()
     if wrong and fault in ("die", "stop"):
         os.kill(os.getpid(), signal.SIGKILL if fault == "die" else signal.SIGSTOP)
     if wrong and fault == "slow":

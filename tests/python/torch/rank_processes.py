@@ -1,7 +1,7 @@
-"""Processes that run the same function as the ranks of a torch.distributed job.
+"""Processes that run a function as the ranks of a torch.distributed job.
 
-PyTorch is imported once, in a server that the ranks are forked from, and the ranks stay for many jobs: starting
-four interpreters for every test would take most of the time.
+A fork server imports PyTorch once, and the ranks run many jobs. Starting four interpreters for each test
+would dominate the run time.
 """
 
 from __future__ import annotations
@@ -33,41 +33,45 @@ QUIET = {
 }
 
 
-# What the server imports. DeepSpeed's optimizers pull in all of PyTorch's compiler, ten seconds for a process.
+# Modules imported by the fork server. DeepSpeed's optimizers import PyTorch's compiler, which
+# takes ten seconds.
 PRELOADED = ["torch.distributed.fsdp", "torch._dynamo", "deepspeed.runtime.zero.muon.muon_optimizer"]
 PRELOADED += ["accelerate"]
 
 
 class RankError(AssertionError):
-    """The traceback of the first rank that raised."""
+    """Contains the traceback of the first rank that raised."""
 
 
 class RankProcesses:
-    """`size` ranks. Not thread-safe."""
+    """Starts and controls `size` ranks. Not thread-safe."""
 
     def __init__(self, size: int, **environment: str) -> None:
         self.size = size
         self._folder = tempfile.TemporaryDirectory(prefix="isthmus-torch-")
         self._jobs = 0
         variables = QUIET | {"WORLD_SIZE": str(size)} | environment
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed asks when it is imported, in the server
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed reads it when the fork server imports it
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
         self._pipes: list[Connection] = []
         self.processes = []
         for rank in range(size):
-            here, there = context.Pipe()
-            arguments = (rank, there, variables, list(sys.path), self._stack_of(rank))
+            parent_end, child_end = context.Pipe()
+            arguments = (rank, child_end, variables, list(sys.path), self._stack_of(rank))
             process = context.Process(target=_serve, args=arguments, daemon=True)
             process.start()
-            there.close()
-            self._pipes.append(here)
+            child_end.close()
+            self._pipes.append(parent_end)
             self.processes.append(process)
 
     def run(
         self, work: Callable[..., Any], *arguments: Any, backend: str | None = BACKEND, limit_s: float = 200
     ) -> list[Any]:
-        """`work(*arguments)` on every rank, in a fresh default group (backend None: none); in rank order."""
+        """Runs `work(*arguments)` on every rank in a new default group, or without one if `backend` is None.
+
+        Returns the results in rank order.
+        """
         self.start(work, *arguments, backend=backend)
         return [self.finish(rank, limit_s) for rank in range(self.size)]
 
@@ -78,19 +82,19 @@ class RankProcesses:
             pipe.send((store, work, arguments, backend))
 
     def finish(self, rank: int, limit_s: float = 200) -> Any:
-        """What one rank returned; raises what it raised. A rank that is gone or late ends the crew."""
+        """Returns the result of one rank or raises its error. Kills all ranks if one exited or is late."""
         pipe = self._pipes[rank]
         if not pipe.poll(limit_s):
             stacks = self._stacks()
             self.close()
-            raise RankError(f"rank {rank} gave no answer within {limit_s} s:\n{stacks}")
+            raise RankError(f"rank {rank} did not respond within {limit_s} s:\n{stacks}")
         try:
             good, result = pipe.recv()
         except EOFError:
             self.close()
-            raise RankError(f"rank {rank} is gone") from None
+            raise RankError(f"rank {rank} exited") from None
         if not good:
-            self.close()  # the others may wait for it
+            self.close()  # other ranks may be waiting for it
             raise RankError(f"rank {rank}:\n{result}")
         return result
 
@@ -98,7 +102,7 @@ class RankProcesses:
         return f"{self._folder.name}/stack-{rank}"
 
     def _stacks(self) -> str:
-        """Where every rank's threads are now."""
+        """Returns the current stacks of all threads of all ranks."""
         for process in self.processes:
             if process.is_alive():
                 os.kill(process.pid, signal.SIGUSR1)
@@ -121,7 +125,7 @@ class RankProcesses:
 
 
 def _serve(rank: int, pipe: Connection, variables: dict[str, str], path: list[str], stacks: str) -> None:
-    dump = Path(stacks).open("w")  # noqa: SIM115 (open as long as the process)
+    dump = Path(stacks).open("w")  # noqa: SIM115 (open until the process exits)
     faulthandler.register(signal.SIGUSR1, dump, all_threads=True)
     os.environ.update(variables, RANK=str(rank), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=variables["WORLD_SIZE"])
     sys.path[:] = path
@@ -131,7 +135,7 @@ def _serve(rank: int, pipe: Connection, variables: dict[str, str], path: list[st
             store, work, arguments, backend = pipe.recv()
         except EOFError:
             return
-        os.environ["TEST_STORE"] = store  # for work that makes its default group itself
+        os.environ["TEST_STORE"] = store  # for work that creates its default group itself
         try:
             pipe.send((True, _run_work(store, work, arguments, backend)))
         except BaseException:
@@ -145,7 +149,7 @@ def _run_work(store: str, work: Callable[..., Any], arguments: tuple[Any, ...], 
     torch.manual_seed(1)
     if backend is not None:
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        # By a file: connections to PyTorch's TCP store look up host names, which can take seconds.
+        # Uses a file store, because PyTorch's TCP store looks up host names, which can take seconds.
         dist.init_process_group(backend, store, timedelta(seconds=TIMEOUT_S), size, rank)
     try:
         return work(*arguments)

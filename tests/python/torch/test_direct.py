@@ -1,4 +1,4 @@
-"""isthmus.torch.all_reduce: the same as torch.distributed.all_reduce by a shorter way, or that function."""
+"""isthmus.torch.all_reduce: the fast path and the calls that use torch.distributed.all_reduce."""
 
 from __future__ import annotations
 
@@ -6,47 +6,47 @@ import pytest
 import torch
 import torch.distributed as dist
 from rank_processes import RankProcesses
-from test_values import COUNT, REDUCED, combined, part, same
+from test_values import COUNT, REDUCED, assert_same, combined, part
 
 import isthmus.torch
 
 
-def took_the_long_way() -> list[bool]:
-    """For a plain sum and each of ASIDE: whether torch.distributed.all_reduce was called."""
-    inner, seen, taken = dist.all_reduce, [], []
+def calls_of_torch_all_reduce() -> list[bool]:
+    """Returns whether torch.distributed.all_reduce was called, for a plain sum and each SLOW_PATH_CASES."""
+    inner, calls, uses_torch = dist.all_reduce, [], []
 
     def counted(*arguments, **named):
-        seen.append(True)
+        calls.append(True)
         return inner(*arguments, **named)
 
     dist.all_reduce = counted
     try:
-        for call in (lambda: same_as_ever(torch.float32, "SUM"), *ASIDE.values()):
-            seen.clear()
+        for call in (lambda: check_all_reduce(torch.float32, "SUM"), *SLOW_PATH_CASES.values()):
+            calls.clear()
             call()
-            taken.append(bool(seen))
+            uses_torch.append(bool(calls))
     finally:
         dist.all_reduce = inner
-    return taken
+    return uses_torch
 
 
-def same_as_ever(dtype: torch.dtype, op: str, group: dist.ProcessGroup | None = None) -> None:
+def check_all_reduce(dtype: torch.dtype, op: str, group: dist.ProcessGroup | None = None) -> None:
     data = part(dist.get_rank(), dtype)
     assert isthmus.torch.all_reduce(data, getattr(dist.ReduceOp, op), group) is None
-    same(data, combined(op, dtype))
+    assert_same(data, combined(op, dtype))
 
 
 def asynchronous() -> None:
     data = part(dist.get_rank(), torch.float32)
     work = isthmus.torch.all_reduce(data, async_op=True)
     work.wait()
-    same(data, combined("SUM", torch.float32))
+    assert_same(data, combined("SUM", torch.float32))
 
 
 def complex_numbers() -> None:
     data = part(dist.get_rank(), torch.complex64)
     isthmus.torch.all_reduce(data)
-    same(data, sum(part(rank, torch.complex64) for rank in range(dist.get_world_size())))
+    assert_same(data, sum(part(rank, torch.complex64) for rank in range(dist.get_world_size())))
 
 
 def bitwise() -> None:
@@ -57,7 +57,7 @@ def bitwise() -> None:
 
 def profiled() -> None:
     with torch.profiler.profile() as profile:
-        same_as_ever(torch.float32, "SUM")
+        check_all_reduce(torch.float32, "SUM")
     assert any("all_reduce" in event.key for event in profile.key_averages())
 
 
@@ -65,11 +65,11 @@ def coalesced() -> None:
     data = part(dist.get_rank(), torch.float32)
     with dist._coalescing_manager():
         isthmus.torch.all_reduce(data)
-    same(data, combined("SUM", torch.float32))
+    assert_same(data, combined("SUM", torch.float32))
 
 
-def behind_work_in_progress() -> None:
-    """The order of calls holds between both functions, whichever thread runs them."""
+def after_pending_work() -> None:
+    """Calls of both functions keep their order, regardless of the thread that runs them."""
     data = torch.ones(COUNT)
     works = [dist.all_reduce(data, async_op=True) for _ in range(3)]
     isthmus.torch.all_reduce(data)
@@ -78,7 +78,7 @@ def behind_work_in_progress() -> None:
     assert torch.equal(data, torch.full((COUNT,), float(dist.get_world_size() ** 4)))
 
 
-ASIDE = {
+SLOW_PATH_CASES = {
     "asynchronous": asynchronous,
     "bitwise": bitwise,
     "profiled": profiled,
@@ -90,7 +90,7 @@ def values() -> None:
     pair = dist.new_group([0, 1])
     for dtype in REDUCED:
         for op in ("SUM", "MAX", "AVG"):
-            same_as_ever(dtype, op)
+            check_all_reduce(dtype, op)
     if dist.get_rank() < 2:
         data = torch.ones(3)
         isthmus.torch.all_reduce(data, group=pair)
@@ -98,28 +98,30 @@ def values() -> None:
     with pytest.raises(ValueError, match="not contiguous"):
         isthmus.torch.all_reduce(torch.ones(4, 4)[:, ::2])
     complex_numbers()
-    behind_work_in_progress()
+    after_pending_work()
 
 
 def test_values(ranks: RankProcesses) -> None:
     ranks.run(values)
 
 
-def test_only_plain_sums_are_direct(ranks: RankProcesses) -> None:
-    for taken in ranks.run(took_the_long_way):
-        assert dict(zip(["plain", *ASIDE], taken, strict=True)) == {"plain": False} | dict.fromkeys(ASIDE, True)
+def test_only_plain_sums_use_the_fast_path(ranks: RankProcesses) -> None:
+    for uses_torch in ranks.run(calls_of_torch_all_reduce):
+        assert dict(zip(["plain", *SLOW_PATH_CASES], uses_torch, strict=True)) == {
+            "plain": False
+        } | dict.fromkeys(SLOW_PATH_CASES, True)
 
 
-def by_gloo() -> None:
-    same_as_ever(torch.float32, "SUM")
+def gloo_group() -> None:
+    check_all_reduce(torch.float32, "SUM")
     assert isthmus.torch.report() == []
 
 
-def test_other_backends_are_left_alone(ranks: RankProcesses) -> None:
-    ranks.run(by_gloo, backend="gloo")
+def test_other_backends_use_torch(ranks: RankProcesses) -> None:
+    ranks.run(gloo_group, backend="gloo")
 
 
-def closed() -> None:
+def destroyed_group() -> None:
     isthmus.torch.all_reduce(torch.ones(3))
     group = dist.group.WORLD
     dist.destroy_process_group()
@@ -127,12 +129,12 @@ def closed() -> None:
         isthmus.torch.all_reduce(torch.ones(3), group=group)
 
 
-def test_a_closed_group_says_so(ranks: RankProcesses) -> None:
-    ranks.run(closed)
+def test_closed_group_raises(ranks: RankProcesses) -> None:
+    ranks.run(destroyed_group)
 
 
 def futures() -> None:
-    """A future that is asked for before the call has ended, and one after."""
+    """Requests one future before the call completes and one afterwards."""
     data = torch.ones(1 << 20)
     work = dist.all_reduce(data, async_op=True)
     early = work.get_future()
@@ -146,5 +148,5 @@ def futures() -> None:
     assert done == [float(dist.get_world_size() ** 2)]
 
 
-def test_futures_are_made_when_asked_for(ranks: RankProcesses) -> None:
+def test_futures_are_created_on_request(ranks: RankProcesses) -> None:
     ranks.run(futures)

@@ -1,4 +1,4 @@
-"""`isthmus doctor` names the rank of a process group that does something wrong, or nothing."""
+"""`isthmus doctor` names the faulty rank of a process group."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ from faulty_calls import make_calls
 from job_faults import FAULTS, wait_for_diagnosis
 
 
-def goes_wrong(fault: str, meeting: str) -> None:
+def run_faulty_calls(fault: str, ready_folder: str) -> None:
     with suppress(dist.DistBackendError):
-        make_calls(fault, meeting)
-    time.sleep(60)  # so that this process' recorder can be read
+        make_calls(fault, ready_folder)
+    time.sleep(60)  # so that the recorder of this process can be read
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_rank_is_named(fault: str, fresh_ranks: Callable[..., RankProcesses], tmp_path: Path) -> None:
+def test_doctor_names_the_faulty_rank(
+    fault: str, fresh_ranks: Callable[..., RankProcesses], tmp_path: Path
+) -> None:
     ranks = fresh_ranks()
-    ranks.start(goes_wrong, fault, str(tmp_path))
+    ranks.start(run_faulty_calls, fault, str(tmp_path))
     deadline = time.monotonic() + 60
     while len(list(tmp_path.iterdir())) < ranks.size:
-        assert time.monotonic() < deadline, "the ranks don't come to the fault"
+        assert time.monotonic() < deadline, "not all ranks reached the fault"
         time.sleep(0.02)
-    trouble, sentence = FAULTS[fault]
-    communicator = wait_for_diagnosis(ranks.processes[0].pid, trouble)
+    problem, sentence = FAULTS[fault]
+    communicator = wait_for_diagnosis(ranks.processes[0].pid, problem)
     assert re.search(sentence, communicator["sentence"]), communicator["sentence"]

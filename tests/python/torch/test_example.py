@@ -1,4 +1,4 @@
-"""examples/zero3: the trainer under both frameworks, its scripts and its plot, on the CPU."""
+"""examples/zero3 on the CPU: both frameworks, the scripts and the plot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TINY = ["--device", "cpu", "--length", "16", "--batch", "4", "--warmup", "1"]
 TINY += ["--batches", "2", "--steps", "30", "--rate", "5e-3"]
 
 
-def trains(*arguments: str) -> dict[str, Any]:
+def run_training(*arguments: str) -> dict[str, Any]:
     sys.path.insert(0, str(EXAMPLE))
     import train
 
@@ -27,17 +27,19 @@ def trains(*arguments: str) -> dict[str, Any]:
 def check(result: dict[str, Any]) -> None:
     assert result["losses"][-1] < result["losses"][0] - 0.5
     paths = {row["collective"]: row["path"] for row in result["paths"]}
-    assert paths["allgather"].startswith("host") and paths["reduce_scatter"].startswith("host"), paths
+    assert paths["allgather"].startswith("shm") and paths["reduce_scatter"].startswith("shm"), paths
     assert not any(row["path"].startswith("torch") for row in result["paths"])
 
 
 def test_zero3_with_deepspeed(fresh_ranks: Callable[..., RankProcesses]) -> None:
-    results = fresh_ranks().run(trains, "--model", "gpt-tiny", backend=None)
+    results = fresh_ranks().run(run_training, "--model", "gpt-tiny", backend=None)
     check(results[0])
-    assert all(result["losses"] == results[0]["losses"] for result in results), "they are means over the ranks"
+    assert all(result["losses"] == results[0]["losses"] for result in results), (
+        "losses are means over the ranks"
+    )
 
 
-def test_the_scripts_and_the_plot(tmp_path: Path) -> None:
+def test_scripts_and_plot(tmp_path: Path) -> None:
     arguments = [*TINY, "--framework", "fsdp2", "--model", "qwen3-tiny", "--deterministic"]
     variables = {**os.environ, "OUT": str(tmp_path), "RANKS": "2", "OMP_NUM_THREADS": "1"}
     variables["PATH"] = f"{Path(sys.executable).parent}:{variables['PATH']}"
@@ -53,6 +55,6 @@ def test_the_scripts_and_the_plot(tmp_path: Path) -> None:
     assert on["dma_allgather"] and not off["dma_allgather"]
     picture = tmp_path / "loss.png"
     command = [sys.executable, EXAMPLE / "plot_loss.py", tmp_path / "off.json", tmp_path / "on.json", picture]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-    assert said == "largest difference: 0.0\n"
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert output == "largest difference: 0.0\n"
     assert picture.stat().st_size > 5000

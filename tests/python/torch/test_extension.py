@@ -7,8 +7,8 @@ import subprocess
 from isthmus.torch import _extension
 
 
-def test_the_cxx_runtime_is_inside() -> None:
-    """PyTorch's libraries export parts of another one, which mixes badly (cmake/cxx_runtime.cmake)."""
+def test_cxx_runtime_is_linked_statically() -> None:
+    """The runtime must not mix with the one that PyTorch partly exports (cmake/cxx_runtime.cmake)."""
     for command in (["readelf", "-d"], ["nm", "-D", "--undefined-only"]):
         shown = subprocess.run(
             [*command, _extension.__file__], capture_output=True, text=True, check=True

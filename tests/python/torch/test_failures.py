@@ -1,4 +1,4 @@
-"""What goes wrong says so, at once or within the timeout, on every rank."""
+"""Failures are reported on every rank, immediately or within the timeout."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _Result = TypeVar("_Result")
 
 
 def wait_for_all_ranks(result: _Result) -> _Result:
-    """For after a failed call: no rank leaves before all have seen what they were to see."""
+    """Waits for all ranks after a failed call, so that every rank sees the failure before one exits."""
     store = dist.distributed_c10d._get_default_store()
     store.set(f"end {dist.get_rank()}", "")
     store.wait([f"end {rank}" for rank in range(dist.get_world_size())])
     return result
 
 
-def one_rank_is_late() -> float:
+def late_rank() -> float:
     group = dist.new_group(timeout=timedelta(seconds=4))
     dist.all_reduce(torch.ones(4), group=group)
     if dist.get_rank() == 3:
@@ -37,13 +37,13 @@ def one_rank_is_late() -> float:
     return wait_for_all_ranks(time.monotonic() - begin)
 
 
-def test_a_missing_call_ends_in_an_error_after_the_timeout(fresh_ranks: Callable[..., RankProcesses]) -> None:
-    waited = fresh_ranks().run(one_rank_is_late)
-    # Earlier only where another rank, which began earlier, has announced it.
-    assert all(seconds < TIMEOUT_S for seconds in waited[:3]) and max(waited) > 0.9, waited
+def test_missing_call_raises_after_timeout(fresh_ranks: Callable[..., RankProcesses]) -> None:
+    waited_s = fresh_ranks().run(late_rank)
+    # A rank can fail earlier if a rank that started earlier has reported the failure.
+    assert all(seconds < TIMEOUT_S for seconds in waited_s[:3]) and max(waited_s) > 0.9, waited_s
 
 
-def waits_for_work_of_a_late_rank() -> str:
+def wait_for_late_rank() -> str:
     group = dist.new_group(timeout=timedelta(seconds=3))
     dist.all_reduce(torch.ones(4), group=group)
     if dist.get_rank() == 3:
@@ -54,13 +54,13 @@ def waits_for_work_of_a_late_rank() -> str:
     return wait_for_all_ranks(str(failure.value))
 
 
-def test_a_wait_for_work_says_who_is_missing(fresh_ranks: Callable[..., RankProcesses]) -> None:
-    # The wait began before the call itself did, with the same timeout: it must not end first.
-    texts = fresh_ranks().run(waits_for_work_of_a_late_rank)[:3]
+def test_wait_names_the_missing_rank(fresh_ranks: Callable[..., RankProcesses]) -> None:
+    # The wait starts before the call and has the same timeout, but it must not end first.
+    texts = fresh_ranks().run(wait_for_late_rank)[:3]
     assert all("for rank 3" in text for text in texts), texts
 
 
-def asks_for_less_time() -> tuple[float, str]:
+def wait_with_short_timeout() -> tuple[float, str]:
     if dist.get_rank() == 0:
         return wait_for_all_ranks((0.0, ""))
     begin = time.monotonic()
@@ -70,15 +70,15 @@ def asks_for_less_time() -> tuple[float, str]:
     return wait_for_all_ranks((time.monotonic() - begin, str(failure.value)))
 
 
-def test_wait_takes_a_timeout(fresh_ranks: Callable[..., RankProcesses]) -> None:
-    seconds, texts = zip(*fresh_ranks().run(asks_for_less_time)[1:], strict=True)
-    # Whoever stops waiting ends the call for all: a rank that came later hears of that first.
+def test_wait_with_timeout(fresh_ranks: Callable[..., RankProcesses]) -> None:
+    seconds, texts = zip(*fresh_ranks().run(wait_with_short_timeout)[1:], strict=True)
+    # A rank whose wait times out ends the call for all, so a later rank may see that failure first.
     assert any("Timed out waiting 300ms" in text for text in texts), texts
     assert all(text.startswith("isthmus: ") for text in texts), texts
     assert max(seconds) > 0.2 and all(each < TIMEOUT_S for each in seconds), seconds
 
 
-def dies() -> str:
+def kill_one_rank() -> str:
     dist.all_reduce(torch.ones(4))
     if dist.get_rank() == 2:
         os.kill(os.getpid(), 9)
@@ -89,16 +89,16 @@ def dies() -> str:
         return str(failure)
 
 
-def test_the_death_of_a_rank_ends_the_calls_of_the_others(fresh_ranks: Callable[..., RankProcesses]) -> None:
+def test_killed_rank_ends_calls_of_other_ranks(fresh_ranks: Callable[..., RankProcesses]) -> None:
     ranks = fresh_ranks()
     begin = time.monotonic()
-    ranks.start(dies)
+    ranks.start(kill_one_rank)
     for rank in (0, 1, 3):
         assert "isthmus" in ranks.finish(rank, 30)
     assert time.monotonic() - begin < 25
 
 
-def aborts() -> str:
+def abort_one_rank() -> str:
     dist.all_reduce(torch.ones(4))
     backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
     if dist.get_rank() == 1:
@@ -111,15 +111,15 @@ def aborts() -> str:
     return "no error"
 
 
-def test_abort_ends_the_waits_of_every_rank(fresh_ranks: Callable[..., RankProcesses]) -> None:
+def test_abort_ends_waits_on_every_rank(fresh_ranks: Callable[..., RankProcesses]) -> None:
     begin = time.monotonic()
-    for text in fresh_ranks().run(aborts):
+    for text in fresh_ranks().run(abort_one_rank):
         assert "abort" in text, text
     assert time.monotonic() - begin < 15
 
 
-def goes_with_a_callback_pending() -> list[str]:
-    """Only rank 0 makes the call; its group goes before anybody comes, with the interpreter's lock held."""
+def release_group_with_callback() -> list[str]:
+    """Only rank 0 makes the call. It releases the group before other ranks arrive, while it holds the GIL."""
     if dist.get_rank() != 0:
         return []
     store = dist.PrefixStore("dropped", dist.distributed_c10d._get_default_store())
@@ -129,7 +129,7 @@ def goes_with_a_callback_pending() -> list[str]:
     seen = []
     work = group.allreduce([torch.ones(4)])
     followed = work.get_future().then(lambda done: seen.append("called"))
-    time.sleep(0.2)  # its thread waits for the other rank
+    time.sleep(0.2)  # now the executor thread waits for the other rank
     del group
     with pytest.raises(dist.DistBackendError):
         work.wait()
@@ -137,13 +137,13 @@ def goes_with_a_callback_pending() -> list[str]:
     return seen
 
 
-def test_a_group_may_go_while_a_callback_waits_for_the_interpreter(fresh_ranks: Callable[..., RankProcesses]) -> None:
+def test_group_release_with_callback_waiting_for_gil(fresh_ranks: Callable[..., RankProcesses]) -> None:
     begin = time.monotonic()
-    assert fresh_ranks().run(goes_with_a_callback_pending)[0] == ["called"]
+    assert fresh_ranks().run(release_group_with_callback)[0] == ["called"]
     assert time.monotonic() - begin < 30
 
 
-def late_for_the_barrier() -> str:
+def late_for_barrier() -> str:
     isthmus.torch.monitored_barrier(timeout=timedelta(seconds=5))
     if dist.get_rank() == 2:
         return ""
@@ -154,13 +154,13 @@ def late_for_the_barrier() -> str:
     return "no error"
 
 
-def test_monitored_barrier_names_the_missing_ranks(fresh_ranks: Callable[..., RankProcesses]) -> None:
-    texts = fresh_ranks().run(late_for_the_barrier)
-    assert "ranks that did not come within 3000 ms: 2" in texts[0]
+def test_monitored_barrier_names_missing_ranks(fresh_ranks: Callable[..., RankProcesses]) -> None:
+    texts = fresh_ranks().run(late_for_barrier)
+    assert "ranks that did not arrive within 3000 ms: 2" in texts[0]
     assert "waited 3000 ms for rank 0" in texts[1] and "waited" in texts[3]
 
 
-def used_after_its_end() -> None:
+def use_destroyed_group() -> None:
     group = dist.new_group([0, 1, 2, 3])
     backend = group._get_backend(torch.device("cpu"))
     dist.all_reduce(torch.ones(4), group=group)
@@ -170,5 +170,5 @@ def used_after_its_end() -> None:
     dist.barrier()
 
 
-def test_a_destroyed_group_says_so(ranks: RankProcesses) -> None:
-    ranks.run(used_after_its_end)
+def test_destroyed_group_raises(ranks: RankProcesses) -> None:
+    ranks.run(use_destroyed_group)

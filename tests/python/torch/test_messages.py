@@ -1,4 +1,4 @@
-"""send, recv and their coalesced forms on CPU tensors."""
+"""send and recv on CPU tensors, with and without coalescing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def in_order() -> None:
             assert data.item() == number
 
 
-def test_messages_arrive_in_the_order_sent(ranks: RankProcesses) -> None:
+def test_messages_keep_their_order(ranks: RankProcesses) -> None:
     ranks.run(in_order)
 
 
@@ -52,7 +52,7 @@ def tags() -> None:
             assert data.item() == tag
 
 
-def test_tags_tell_messages_apart(ranks: RankProcesses) -> None:
+def test_tags_select_messages(ranks: RankProcesses) -> None:
     ranks.run(tags)
 
 
@@ -71,12 +71,12 @@ def ring() -> None:
     assert received[1].tolist() == [100.0 + (rank + 1) % size] * 3
 
 
-def test_batched_messages_around_a_ring(ranks: RankProcesses) -> None:
+def test_batched_messages_in_a_ring(ranks: RankProcesses) -> None:
     ranks.run(ring)
 
 
-def among_two_of_four() -> None:
-    # The other two ranks do nothing: a pair needs nobody else.
+def exchange_in_pair() -> None:
+    # The other two ranks do nothing, because a pair needs no other rank.
     if dist.get_rank() == 1:
         work = dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.ones(2), 2)])
     elif dist.get_rank() == 2:
@@ -87,14 +87,14 @@ def among_two_of_four() -> None:
         each.wait()
 
 
-def test_a_pair_needs_no_other_rank(ranks: RankProcesses) -> None:
-    ranks.run(among_two_of_four)
+def test_pair_needs_no_other_rank(ranks: RankProcesses) -> None:
+    ranks.run(exchange_in_pair)
 
 
-def refused() -> None:
-    with pytest.raises(NotImplementedError, match="name the source rank"):
+def receive_from_any_source() -> None:
+    with pytest.raises(NotImplementedError, match="pass the source rank"):
         dist.recv(torch.empty(1))
 
 
-def test_any_source_is_refused_with_a_hint(ranks: RankProcesses) -> None:
-    ranks.run(refused)
+def test_any_source_raises_with_hint(ranks: RankProcesses) -> None:
+    ranks.run(receive_from_any_source)

@@ -1,4 +1,4 @@
-"""allocate_tensor: memory of the symmetric heap, the same block on every rank."""
+"""allocate_tensor: blocks of the symmetric heap, the same block on every rank."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def collectives() -> None:
     assert dist.group.WORLD._get_backend(CPU).supports_tensor_alloc(CPU)
     for dtype in (torch.float32, torch.bfloat16, torch.bool):
         for count in (1, 1000, 300_000):
-            own, whole = allocate(count, dtype), allocate(size * count, dtype)
-            assert own.dtype == dtype and own.shape == (count,) and whole.is_contiguous()
-            own.fill_(rank)
-            dist.all_gather_into_tensor(whole, own)
-            part = whole[rank * count : (rank + 1) * count].fill_(rank)
-            dist.all_gather_into_tensor(whole, part)
+            own_block, gathered = allocate(count, dtype), allocate(size * count, dtype)
+            assert own_block.dtype == dtype and own_block.shape == (count,) and gathered.is_contiguous()
+            own_block.fill_(rank)
+            dist.all_gather_into_tensor(gathered, own_block)
+            part = gathered[rank * count : (rank + 1) * count].fill_(rank)
+            dist.all_gather_into_tensor(gathered, part)
             for source in range(size):
-                assert whole[source * count : (source + 1) * count].eq(torch.tensor(source).to(dtype)).all()
+                assert gathered[source * count : (source + 1) * count].eq(torch.tensor(source).to(dtype)).all()
     data = allocate(5000).fill_(rank)
     works = [dist.all_reduce(data, async_op=True) for _ in range(3)]
     works[-1].wait()
@@ -34,17 +34,17 @@ def collectives() -> None:
     assert allocate(0).numel() == 0
 
 
-def test_collectives_on_tensors_of_the_heap(ranks: RankProcesses) -> None:
+def test_collectives_on_heap_tensors(ranks: RankProcesses) -> None:
     ranks.run(collectives)
 
 
-def serves_again() -> None:
+def reuse_blocks() -> None:
     first, second = allocate(1000), allocate(1000)
     places = first.data_ptr(), second.data_ptr()
     assert places[0] != places[1]
     del first
     third = allocate(1010)
-    assert third.data_ptr() == places[0], "sizes that differ a little share blocks"
+    assert third.data_ptr() == places[0], "similar sizes share blocks"
     part = third[5:]
     del third
     assert allocate(1000).data_ptr() not in places, "a view keeps its tensor's block"
@@ -52,25 +52,25 @@ def serves_again() -> None:
     assert allocate(1000).data_ptr() == places[0]
 
 
-def test_blocks_serve_again(ranks: RankProcesses) -> None:
-    ranks.run(serves_again)
+def test_blocks_are_reused(ranks: RankProcesses) -> None:
+    ranks.run(reuse_blocks)
 
 
-def agrees() -> None:
+def release_on_other_ranks() -> None:
     first = allocate(2000)
     place = first.data_ptr()
-    kept = first if dist.get_rank() == 2 else None
+    held_block = first if dist.get_rank() == 2 else None
     del first
-    assert allocate(2000).data_ptr() != place, "rank 2 still uses that block, so no rank may have it"
-    del kept
+    assert allocate(2000).data_ptr() != place, "rank 2 still uses that block, so no rank may reuse it"
+    del held_block
     assert allocate(2000).data_ptr() == place
 
 
-def test_a_block_that_one_rank_still_uses_serves_nobody(ranks: RankProcesses) -> None:
-    ranks.run(agrees)
+def test_block_in_use_on_one_rank_is_not_reused(ranks: RankProcesses) -> None:
+    ranks.run(release_on_other_ranks)
 
 
-def outlives() -> float:
+def use_after_group() -> float:
     tensor = allocate(100_000).fill_(2)
     free = allocate(500)
     del free
@@ -79,12 +79,12 @@ def outlives() -> float:
     return tensor.sum().item()
 
 
-def test_a_tensor_outlives_its_group(ranks: RankProcesses) -> None:
-    assert ranks.run(outlives) == [300_000.0] * ranks.size
+def test_tensor_outlives_its_group(ranks: RankProcesses) -> None:
+    assert ranks.run(use_after_group) == [300_000.0] * ranks.size
     ranks.run(collectives)
 
 
-def refuses() -> None:
+def invalid_arguments() -> None:
     with pytest.raises(ValueError, match="size is -1"):
         allocate(-1)
     backend = dist.group.WORLD._get_backend(CPU)
@@ -92,5 +92,5 @@ def refuses() -> None:
         backend.allocate_tensor(4, dtype=torch.float32, device=torch.device("meta"))
 
 
-def test_wrong_arguments(ranks: RankProcesses) -> None:
-    ranks.run(refuses)
+def test_invalid_arguments_raise(ranks: RankProcesses) -> None:
+    ranks.run(invalid_arguments)

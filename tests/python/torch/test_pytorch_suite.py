@@ -1,7 +1,7 @@
-"""PyTorch's own tests of torch.distributed, from the installed wheel, with four ranks on this backend.
+"""PyTorch's own tests of torch.distributed from the installed wheel, with four ranks on this backend.
 
-PyTorch lets backends run them whose names it knows. Here the functions behind those gates run, all that need no
-GPU; EXCLUDED names the others with the reason.
+PyTorch runs them only for known backends, so these tests call the undecorated functions. All tests without
+GPUs run; EXCLUDED lists the exceptions with the reasons.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GROUPS = ("", "group_", "full_group_")
 
 
 def _families() -> list[str]:
-    """Tests that exist for every reduction, group or way to watch them."""
+    """Returns the tests that exist for each reduction, group or profiler."""
     names = [
         f"{call}_{group}{op}"
         for call in ("reduce", "all_reduce", "all_reduce_coalesced")
@@ -109,18 +109,20 @@ CHOSEN = [
     "static_graph_api_cpu",
 ]
 
-ANY_SOURCE = "a message from any source is refused, as by NCCL (test_messages.py)"
-MONITORED = "torch.distributed.monitored_barrier refuses every backend but gloo; ours is in test_failures.py"
+ANY_SOURCE = "receiving from any source is not supported, as with NCCL (test_messages.py)"
+MONITORED = (
+    "torch.distributed.monitored_barrier supports only gloo; test_failures.py tests that of isthmus.torch"
+)
 EXCLUDED = {
     "SyncBatchNorm_process_group": "needs torchvision",
-    "barrier_timeout_group": "barrier_timeout_full_group is the same and waits 1 s instead of 5",
-    "ddp_logging_data_cpu": 'DDP calls every backend that PyTorch does not bring "custom"',
+    "barrier_timeout_group": "barrier_timeout_full_group tests the same and waits 1 s instead of 5 s",
+    "ddp_logging_data_cpu": 'DDP logs "custom" for every backend that is not part of PyTorch',
     "monitored_barrier_failure_order": MONITORED,
     "monitored_barrier_gloo": MONITORED,
     "monitored_barrier_gloo_rank_0_timeout": MONITORED,
     "monitored_barrier_gloo_subgroup": MONITORED,
     "monitored_barrier_wait_all_ranks": MONITORED,
-    "new_subgroups": "calls for CUDA where PyTorch has it; new_subgroups_with_group_param does not",
+    "new_subgroups": "requires CUDA if PyTorch has it; new_subgroups_with_group_param does not",
     "send_recv_any_source": ANY_SOURCE,
     "send_recv_any_source_autograd_profiler": ANY_SOURCE,
     "send_recv_any_source_torch_profiler": ANY_SOURCE,
@@ -128,26 +130,26 @@ EXCLUDED = {
 
 
 def _suite() -> Any:
-    """PyTorch's module of tests, set up for this backend."""
-    os.environ["BACKEND"] = NAME  # read when it is imported
+    """Returns PyTorch's test module, configured for this backend."""
+    os.environ["BACKEND"] = NAME  # read at import
     from torch.testing._internal.distributed import distributed_test as module
 
-    # What a profiler shows of our calls is checked, too.
+    # Also checks what a profiler shows of the calls.
     for supported in (module.PROFILING_SUPPORTED_BACKENDS, module.SEND_RECV_PROFILING_SUPPORTED_BACKENDS):
         if NAME not in supported:
             supported.append(NAME)
     return module
 
 
-def perform(name: str) -> None:
-    """One test on this rank."""
+def run_pytorch_test(name: str) -> None:
+    """Runs one test on this rank."""
     from torch.testing._internal.common_utils import TestCase
 
     module = _suite()
-    # PyTorch's own limit: a hundred and more tests meet every pause that a shared machine takes.
+    # PyTorch's own limit, because more than a hundred tests on a shared machine see long pauses.
     dist.group.WORLD.set_timeout(timedelta(seconds=60))
     store = os.environ["TEST_STORE"]
-    module.INIT_METHOD = f"{store}-again"  # where a test makes the default group anew
+    module.INIT_METHOD = f"{store}-again"  # for tests that create the default group again
     folder = Path(f"{store.removeprefix('file://')}-files")
     for part in ("barrier", "test_dir"):
         (folder / part).mkdir(parents=True, exist_ok=True)
@@ -159,7 +161,7 @@ def perform(name: str) -> None:
         def _barrier(self, *arguments: Any, **options: Any) -> None:
             if dist.is_initialized():
                 dist.barrier()
-            else:  # by files, ten times a second
+            else:  # polls files ten times a second
                 super()._barrier(*arguments, **options)
 
     test = Suite(f"test_{name}")
@@ -170,16 +172,16 @@ def perform(name: str) -> None:
     finally:
         test.doCleanups()
         test.tearDown()
-        dist.set_debug_level_from_env()  # some raise it
+        dist.set_debug_level_from_env()  # some tests raise it
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-def test_of_pytorch(ranks: RankProcesses, name: str) -> None:
-    ranks.run(perform, name, backend=NAME)
+def test_pytorch_suite(ranks: RankProcesses, name: str) -> None:
+    ranks.run(run_pytorch_test, name, backend=NAME)
 
 
-def for_hosts() -> list[str]:
-    """The tests that neither ask for GPUs nor say anything of them."""
+def host_tests() -> list[str]:
+    """Returns the tests that neither require nor mention GPUs."""
     base = _suite().DistributedTest._DistTestBase
     names = []
     for name in dir(base):
@@ -193,9 +195,9 @@ def for_hosts() -> list[str]:
     return names
 
 
-def test_nothing_is_left_out_in_silence(ranks: RankProcesses) -> None:
-    """A test that a new PyTorch adds for hosts has to be chosen or excluded."""
-    found = set(ranks.run(for_hosts, backend=None)[0])
+def test_all_host_tests_are_listed(ranks: RankProcesses) -> None:
+    """A host test added by a new PyTorch must be in CHOSEN or EXCLUDED."""
+    available = set(ranks.run(host_tests, backend=None)[0])
     known = {*CHOSEN, *EXCLUDED}
-    assert sorted(found - known) == [], "neither chosen nor excluded"
+    assert sorted(available - known) == [], "neither chosen nor excluded"
     assert not set(CHOSEN) & set(EXCLUDED)

@@ -1,4 +1,4 @@
-"""report(): which path every collective took, and what went to PyTorch's own backend."""
+"""report(): the path of every collective, including fallbacks to PyTorch's own backend."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import isthmus.torch
 from isthmus.torch import _environment
 
 
-def counted() -> list[dict[str, Any]]:
+def count_calls() -> list[dict[str, Any]]:
     for _ in range(3):
         dist.all_reduce(torch.ones(4))
     dist.all_reduce(torch.ones(100_000))
@@ -29,10 +29,10 @@ def counted() -> list[dict[str, Any]]:
 
 
 def test_report_counts_calls_and_bytes_by_path(ranks: RankProcesses) -> None:
-    for rank, rows in enumerate(ranks.run(counted)):
+    for rank, rows in enumerate(ranks.run(count_calls)):
         reduced = [row for row in rows if row["collective"] == "allreduce"]
         paths = {row["path"] for row in reduced}
-        assert paths == {"shm:packet", "shm:two_shot_adaptive"}, "the sizes take different rules"
+        assert paths == {"shm:packet", "shm:two_shot_adaptive"}, "the sizes use different rules"
         assert sum(row["calls"] for row in reduced) == 4
         assert sum(row["bytes"] for row in reduced) == 3 * 16 + 400_000
         assert all("rule" in row["reason"] and row["device"] == "cpu" for row in rows)
@@ -43,14 +43,14 @@ def test_report_counts_calls_and_bytes_by_path(ranks: RankProcesses) -> None:
         assert len({row["group"] for row in rows}) == (2 if rank < 2 else 1)
 
 
-def rules_change() -> list[str]:
-    """Two groups, messages, work in progress and a tensor of the symmetric heap, by several algorithms."""
+def change_rules() -> list[str]:
+    """Changes rules with two groups, messages, work in progress and a tensor of the symmetric heap."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    again = dist.new_group()
+    second_group = dist.new_group()
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     total = torch.arange(1000.0) * (size * (size + 1) / 2)
-    kept = backend.allocate_tensor(1000, dtype=torch.float32, device=torch.device("cpu"))
-    taken = []
+    heap_tensor = backend.allocate_tensor(1000, dtype=torch.float32, device=torch.device("cpu"))
+    paths_used = []
     for turn, algorithm in enumerate(("one_shot", "two_shot", "one_shot")):
         pending = torch.arange(1000.0) * (rank + 1)
         work = dist.all_reduce(pending, async_op=True)
@@ -60,7 +60,12 @@ def rules_change() -> list[str]:
         assert torch.equal(pending, total)
         isthmus.torch.reset_report()
         fresh = backend.allocate_tensor(1000, dtype=torch.float32, device=torch.device("cpu"))
-        for group, data in ((None, torch.empty(1000)), (again, torch.empty(1000)), (None, kept), (None, fresh)):
+        for group, data in (
+            (None, torch.empty(1000)),
+            (second_group, torch.empty(1000)),
+            (None, heap_tensor),
+            (None, fresh),
+        ):
             data.copy_(torch.arange(1000.0) * (rank + 1))
             dist.all_reduce(data, group=group)
             assert torch.equal(data, total)
@@ -75,21 +80,23 @@ def rules_change() -> list[str]:
             other.wait()
         assert received.tolist() == [float((rank - 1) % size + turn)] * 100
         rows = [row for row in isthmus.torch.report() if row.collective == "allreduce"]
-        taken += [row.path for row in rows if row.bytes > 99]  # not the pool's votes
-    return taken
+        paths_used += [row.path for row in rows if row.bytes > 99]  # without the agreements of the memory pool
+    return paths_used
 
 
 def test_rules_can_change_between_calls(fresh_ranks: Callable[..., RankProcesses]) -> None:
-    for taken in fresh_ranks().run(rules_change):
-        assert taken == ["shm:one_shot"] * 2 + ["shm:two_shot"] * 2 + ["shm:one_shot"] * 2, "two groups each"
+    for paths_used in fresh_ranks().run(change_rules):
+        assert paths_used == ["shm:one_shot"] * 2 + ["shm:two_shot"] * 2 + ["shm:one_shot"] * 2, (
+            "two groups each"
+        )
 
 
-def test_rules_can_change_under_a_debugging_wrapper(fresh_ranks: Callable[..., RankProcesses]) -> None:
-    for taken in fresh_ranks(TORCH_DISTRIBUTED_DEBUG="DETAIL").run(rules_change_simply):
-        assert taken == ["shm:two_shot"]
+def test_rules_can_change_with_debug_wrapper(fresh_ranks: Callable[..., RankProcesses]) -> None:
+    for paths_used in fresh_ranks(TORCH_DISTRIBUTED_DEBUG="DETAIL").run(change_rule_once):
+        assert paths_used == ["shm:two_shot"]
 
 
-def rules_change_simply() -> list[str]:
+def change_rule_once() -> list[str]:
     dist.all_reduce(torch.ones(1000))
     os.environ["ISTHMUS_RULE"] = "collective=allreduce use=shm:two_shot"
     isthmus.torch.reload_rules()
@@ -98,7 +105,7 @@ def rules_change_simply() -> list[str]:
     return [row.path for row in isthmus.torch.report() if row.collective == "allreduce"]
 
 
-def test_what_a_parent_added_can_be_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_child_can_remove_rules_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ISTHMUS_RULE", "collective=barrier use=shm")
     monkeypatch.setenv("ISTHMUS_DMA_ALLGATHER", "1")
     _environment.apply_environment()
@@ -112,7 +119,7 @@ def test_what_a_parent_added_can_be_taken_back(monkeypatch: pytest.MonkeyPatch) 
     assert os.environ["ISTHMUS_RULE"] == "collective=barrier use=shm"
 
 
-def falls_back() -> list[dict[str, Any]]:
+def unsupported_reductions() -> list[dict[str, Any]]:
     bits = torch.tensor([1 << dist.get_rank()])
     dist.all_reduce(bits, dist.ReduceOp.BOR)
     assert bits.item() == 0b1111
@@ -122,8 +129,8 @@ def falls_back() -> list[dict[str, Any]]:
     return [row.__dict__ for row in isthmus.torch.report()]
 
 
-def test_what_isthmus_has_no_image_of_goes_to_gloo_with_a_reason(ranks: RankProcesses) -> None:
-    for rows in ranks.run(falls_back):
+def test_unsupported_reductions_fall_back_to_gloo(ranks: RankProcesses) -> None:
+    for rows in ranks.run(unsupported_reductions):
         assert {row["path"] for row in rows} == {"torch:gloo"}
         assert {row["reason"] for row in rows} == {
             "Isthmus has no bitwise reductions",
@@ -131,7 +138,7 @@ def test_what_isthmus_has_no_image_of_goes_to_gloo_with_a_reason(ranks: RankProc
         }
 
 
-def test_the_knobs_are_rules_and_options(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_become_rules_and_options(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ISTHMUS_RULE", "collective=barrier use=shm")
     monkeypatch.setenv("ISTHMUS_OPTION", "")
     monkeypatch.setenv("ISTHMUS_DMA_ALLGATHER_MAX_BYTES", "1048576")
@@ -156,7 +163,7 @@ def test_the_knobs_are_rules_and_options(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("name", "value"), [("ISTHMUS_DMA_ALLGATHER", "yes"), ("ISTHMUS_DMA_ALLGATHER_MAX_BYTES", "64M")]
 )
-def test_a_wrong_knob_is_an_error(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+def test_invalid_variable_raises(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv("ISTHMUS_DMA_ALLGATHER", "1")
     monkeypatch.setenv("ISTHMUS_RULE", "")
     monkeypatch.setenv(name, value)
@@ -164,12 +171,12 @@ def test_a_wrong_knob_is_an_error(monkeypatch: pytest.MonkeyPatch, name: str, va
         _environment.apply_environment()
 
 
-def gathers() -> dict[str, Any]:
+def allgather_paths() -> dict[str, Any]:
     dist.all_gather_into_tensor(torch.empty(40), torch.ones(10))
     return {row.collective: row.path for row in isthmus.torch.report()}
 
 
-def test_the_knob_leaves_host_tensors_alone(fresh_ranks: Callable[..., RankProcesses]) -> None:
+def test_variables_do_not_affect_host_tensors(fresh_ranks: Callable[..., RankProcesses]) -> None:
     variables = {"ISTHMUS_DMA_ALLGATHER": "1", "ISTHMUS_DMA_ALLGATHER_MAX_BYTES": "4096"}
-    for paths in fresh_ranks(**variables).run(gathers):
-        assert paths["allgather"].startswith("host")
+    for paths in fresh_ranks(**variables).run(allgather_paths):
+        assert paths["allgather"].startswith("shm")

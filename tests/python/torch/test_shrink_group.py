@@ -1,4 +1,4 @@
-"""A job that loses ranks goes on with the others."""
+"""A job that loses ranks continues with the survivors."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ import isthmus.torch
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples/elastic/train.py"
 
 
-def test_a_training_run_goes_on_with_three_of_four() -> None:
+def test_training_continues_with_three_of_four() -> None:
     lose = 0
     command = [sys.executable, str(EXAMPLE), "--ranks", "4", "--lose", str(lose), "--at", "7", "--steps", "40"]
     variables = {**os.environ, "ISTHMUS_CONFIG": "none", "ISTHMUS_PROFILE": "none", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stdout + done.stderr
-    said = re.search(r"3 ranks, loss ([\d.]+) -> ([\d.]+)", done.stdout)
-    assert said and float(said[2]) < float(said[1]) / 4, done.stdout
-    assert f"lost: [{lose}]" in done.stdout
-    assert len(re.findall(rf"step \d+: .*rank {lose}", done.stdout)) >= 1, done.stdout
+    completed = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=200)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    losses = re.search(r"3 ranks, loss ([\d.]+) -> ([\d.]+)", completed.stdout)
+    assert losses and float(losses[2]) < float(losses[1]) / 4, completed.stdout
+    assert f"lost: [{lose}]" in completed.stdout
+    assert len(re.findall(rf"step \d+: .*rank {lose}", completed.stdout)) >= 1, completed.stdout
 
 
-def loses_two() -> tuple[int, int, float, list[float]]:
+def lose_two_ranks() -> tuple[int, int, float, list[float]]:
     dist.all_reduce(torch.ones(4))
     before = dist.get_rank()
     if before in (1, 2):
@@ -44,47 +44,49 @@ def loses_two() -> tuple[int, int, float, list[float]]:
     assert group == dist.group.WORLD
     total = torch.tensor([float(before + 1)])
     dist.all_reduce(total)
-    part = dist.new_group([0, 1])  # the store serves new groups, too
+    part = dist.new_group([0, 1])  # the store also serves new groups
     parts = [torch.zeros(1) for _ in range(2)]
     dist.all_gather(parts, torch.tensor([float(before)]), group=part)
     return dist.get_rank(), dist.get_world_size(), total.item(), [each.item() for each in parts]
 
 
-def test_two_of_four(fresh_ranks: Callable[..., RankProcesses]) -> None:
+def test_shrink_to_two_of_four(fresh_ranks: Callable[..., RankProcesses]) -> None:
     ranks = fresh_ranks()
-    ranks.start(loses_two)
+    ranks.start(lose_two_ranks)
     assert ranks.finish(0) == (0, 2, 5.0, [0.0, 3.0])
     assert ranks.finish(3) == (1, 2, 5.0, [0.0, 3.0])
 
 
-def fails_without_a_loss(is_aborted: bool) -> tuple[bool, float]:
+def fail_without_lost_rank(is_aborted: bool) -> tuple[bool, float]:
     group = dist.new_group(timeout=timedelta(seconds=4))
     dist.all_reduce(torch.ones(4), group=group)
     work = None
     if dist.get_rank() != 3:
         work = dist.all_reduce(torch.ones(4), group=group, async_op=True)
         if is_aborted:
-            with pytest.raises(dist.DistBackendError):  # by the timeout, or another rank's
+            with pytest.raises(dist.DistBackendError):  # the timeout of this rank or of another rank
                 work.wait(timedelta(milliseconds=100))
-    dist.barrier()  # of the default group: nobody's shrink aborts the calls before
-    shrunk = isthmus.torch.shrink(group, timedelta(seconds=20))
+    dist.barrier()  # in the default group, so that no rank shrinks before all calls have started
+    smaller_group = isthmus.torch.shrink(group, timedelta(seconds=20))
     if work is not None:
         with pytest.raises(dist.DistBackendError):
             work.wait()
     total = torch.ones(1)
-    dist.all_reduce(total, group=shrunk)
-    return shrunk == group, total.item()
+    dist.all_reduce(total, group=smaller_group)
+    return smaller_group == group, total.item()
 
 
 @pytest.mark.parametrize("is_aborted", [False, True])
-def test_where_nobody_is_lost_the_group_goes_on(fresh_ranks: Callable[..., RankProcesses], is_aborted: bool) -> None:
-    assert fresh_ranks().run(fails_without_a_loss, is_aborted) == [(True, 4.0)] * 4
+def test_group_continues_if_no_rank_is_lost(
+    fresh_ranks: Callable[..., RankProcesses], is_aborted: bool
+) -> None:
+    assert fresh_ranks().run(fail_without_lost_rank, is_aborted) == [(True, 4.0)] * 4
 
 
-def shrinks_too_early() -> None:
+def shrink_before_first_call() -> None:
     with pytest.raises(dist.DistBackendError, match="has made no collective call yet"):
         isthmus.torch.shrink()
 
 
-def test_a_group_that_has_not_met(fresh_ranks: Callable[..., RankProcesses]) -> None:
-    fresh_ranks().run(shrinks_too_early)
+def test_shrink_before_first_call_raises(fresh_ranks: Callable[..., RankProcesses]) -> None:
+    fresh_ranks().run(shrink_before_first_call)

@@ -1,4 +1,4 @@
-"""DDP, FSDP2, tensor parallelism and DeepSpeed's ZeRO train a model to gloo's losses on Isthmus' paths."""
+"""DDP, FSDP2, tensor parallelism and DeepSpeed's ZeRO reach the losses of gloo on Isthmus' paths."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ from trainers import Trained
 STEPS = 8
 
 
-def check(mine: list[Trained], gloo: list[Trained], expected: set[str], tolerance: float = 2e-5) -> None:
-    """Losses agree rank by rank (sums of floats may differ in order) and fall; no collective fell back."""
-    for rank, (ours, reference) in enumerate(zip(mine, gloo, strict=True)):
+def check(
+    isthmus_results: list[Trained], gloo: list[Trained], expected: set[str], tolerance: float = 2e-5
+) -> None:
+    """Checks that losses decrease and agree on each rank up to rounding, and that no collective fell back."""
+    for rank, (ours, reference) in enumerate(zip(isthmus_results, gloo, strict=True)):
         assert ours.losses == pytest.approx(reference.losses, rel=tolerance), f"rank {rank}"
         assert ours.losses[-1] < ours.losses[0]
         assert {collective for collective, _ in ours.paths} >= expected
-        assert all(path.startswith("host") for _, path in ours.paths), ours.paths
+        assert all(path.startswith("shm") for _, path in ours.paths), ours.paths
         assert not reference.paths
 
 
-def both(ranks: RankProcesses, work: Callable[..., Trained], *arguments: object) -> tuple[list[Trained], list[Trained]]:
+def both(
+    ranks: RankProcesses, work: Callable[..., Trained], *arguments: object
+) -> tuple[list[Trained], list[Trained]]:
     return ranks.run(work, "cpu", STEPS, *arguments), ranks.run(work, "cpu", STEPS, *arguments, backend="gloo")
 
 
@@ -30,11 +34,11 @@ def test_ddp(ranks: RankProcesses) -> None:
     check(*both(ranks, trainers.ddp), expected={"allreduce", "broadcast", "allgather"})
 
 
-def test_ddp_with_a_hook_on_futures(ranks: RankProcesses) -> None:
+def test_ddp_with_communication_hook(ranks: RankProcesses) -> None:
     check(*both(ranks, trainers.ddp_compressed), expected={"allreduce"}, tolerance=3e-3)
 
 
-def test_the_backend_by_its_plain_name(ranks: RankProcesses) -> None:
+def test_plain_backend_name(ranks: RankProcesses) -> None:
     check(
         ranks.run(trainers.ddp, "cpu", STEPS, backend="isthmus"),
         ranks.run(trainers.ddp, "cpu", STEPS, backend=BACKEND.replace("isthmus", "gloo")),
@@ -51,15 +55,15 @@ def test_fsdp2_in_bfloat16(ranks: RankProcesses) -> None:
 
 
 def test_fsdp2_in_the_symmetric_heap(ranks: RankProcesses) -> None:
-    # its only allreduces are the ranks' agreements on blocks
+    # The only allreduces are the agreements on blocks.
     expected = {"allgather", "reduce_scatter", "allreduce"}
     check(*both(ranks, trainers.fsdp2, False, True), expected=expected)
 
 
-def test_fsdp2_with_collectives_of_its_own(ranks: RankProcesses) -> None:
-    mine = ranks.run(trainers.fsdp2, "cpu", STEPS, False, False, True)
+def test_fsdp2_with_custom_collectives(ranks: RankProcesses) -> None:
+    isthmus_results = ranks.run(trainers.fsdp2, "cpu", STEPS, False, False, True)
     gloo = ranks.run(trainers.fsdp2, "cpu", STEPS, backend="gloo")
-    check(mine, gloo, expected={"allgather", "reduce_scatter", "allreduce"})
+    check(isthmus_results, gloo, expected={"allgather", "reduce_scatter", "allreduce"})
 
 
 def test_tensor_parallelism(ranks: RankProcesses) -> None:
@@ -70,9 +74,9 @@ ZERO = {
     "stage 1": {"stage": 1},
     "stage 2": {"stage": 2},
     "stage 3": {"stage": 3},
-    # no prefetch: every parameter is gathered when it is needed
+    # without prefetch, every parameter is gathered on demand
     "stage 3, sequential": {"stage": 3, "stage3_prefetch_bucket_size": 0, "stage3_max_live_parameters": 0},
-    # weights are kept whole within pairs, so that half of the gathers are in groups of two
+    # pairs keep complete weights, so half of the gathers run in groups of two
     "stage 3, secondary groups": {"stage": 3, "zero_hpz_partition_size": 2, "half": True},
 }
 
@@ -83,7 +87,7 @@ def zero(device: str, steps: int, backend: str, options: dict[str, object]) -> T
 
 @pytest.mark.parametrize("options", ZERO.values(), ids=ZERO)
 def test_zero(fresh_ranks: Callable[..., RankProcesses], options: dict[str, object]) -> None:
-    mine = fresh_ranks().run(zero, "cpu", STEPS, "isthmus", options, backend=None)
+    isthmus_results = fresh_ranks().run(zero, "cpu", STEPS, "isthmus", options, backend=None)
     gloo = fresh_ranks().run(zero, "cpu", STEPS, "gloo", options, backend=None)
     expected = {"allgather"} if options["stage"] == 3 else {"allreduce"}
-    check(mine, gloo, expected, tolerance=2e-2 if options.get("half") else 2e-5)
+    check(isthmus_results, gloo, expected, tolerance=2e-2 if options.get("half") else 2e-5)

@@ -1,7 +1,7 @@
-"""A small language model trained by DDP, FSDP2 and DeepSpeed: the losses of every step, for any backend.
+"""Trains a small language model with DDP, FSDP2 and DeepSpeed and returns the losses of every step.
 
-The data are made here from a seed, each rank has its own part, and nothing depends on timing: two runs differ
-only by what the collectives did.
+The data depends only on a seed, each rank uses its own part, and nothing depends on timing. Two runs can
+differ only in the results of the collectives.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ VOCABULARY, WIDTH, LENGTH, BATCH = 64, 32, 12, 4
 
 
 class Block(nn.Module):
-    """Attention and a perceptron, as in a transformer."""
+    """A transformer block: attention and a perceptron."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """Predicts the next word."""
+    """Predicts the next token."""
 
     def __init__(self, layers: int = 2) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Model(nn.Module):
 
 
 def batches(steps: int) -> list[torch.Tensor]:
-    """This rank's part of a random text of two batches, read again and again so that the loss falls."""
+    """Returns this rank's part of a random text. Two batches repeat, so that the loss decreases."""
     generator = torch.Generator().manual_seed(100 + dist.get_rank())
     words = torch.randint(0, VOCABULARY, (2, BATCH, LENGTH + 1), generator=generator)
     return [words[step % 2] for step in range(steps)]
@@ -63,13 +63,13 @@ def loss_of(model: nn.Module, words: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class Trained:
-    """Losses of this rank by step, and report()'s (collective, path) pairs."""
+    """Losses of this rank by step and the (collective, path) pairs of report()."""
 
     losses: list[float]
     paths: set[tuple[str, str]]
 
 
-def taken_paths() -> set[tuple[str, str]]:
+def reported_paths() -> set[tuple[str, str]]:
     import isthmus.torch
 
     return {(row.collective, row.path) for row in isthmus.torch.report()}
@@ -84,7 +84,7 @@ def train(model: nn.Module, device: str, steps: int) -> Trained:
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-    return Trained(losses, taken_paths())
+    return Trained(losses, reported_paths())
 
 
 def ddp(device: str, steps: int, **options: Any) -> Trained:
@@ -92,20 +92,20 @@ def ddp(device: str, steps: int, **options: Any) -> Trained:
     return train(nn.parallel.DistributedDataParallel(model, **options), device, steps)
 
 
-def halved(_state, bucket):  # DDP refuses annotations that are texts
-    """A communication hook: sends bfloat16, and works on the collective's future."""
+def bfloat16_hook(_state, bucket):  # DDP rejects annotations that are strings
+    """A communication hook that sends bfloat16 and uses the future of the collective."""
     future = dist.all_reduce(bucket.buffer().bfloat16() / dist.get_world_size(), async_op=True).get_future()
     return future.then(lambda done: bucket.buffer().copy_(done.value()[0]))
 
 
 def ddp_compressed(device: str, steps: int) -> Trained:
     model = nn.parallel.DistributedDataParallel(Model().to(device))
-    model.register_comm_hook(None, halved)
+    model.register_comm_hook(None, bfloat16_hook)
     return train(model, device, steps)
 
 
 def own_collectives() -> tuple[Any, Any]:
-    """FSDP2's hooks for collectives of the user's own: here in tensors of the symmetric heap."""
+    """Returns custom collectives for FSDP2 that allocate tensors in the symmetric heap."""
     from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 
     class FromHeap:
@@ -125,7 +125,7 @@ def own_collectives() -> tuple[Any, Any]:
 
 
 def fsdp2(device: str, steps: int, half: bool = False, allocate: bool = False, custom: bool = False) -> Trained:
-    """`allocate`: parameters are gathered in memory of the group's allocator; `custom`: as own_collectives."""
+    """Trains with FSDP2, optionally with the allocator of the group or with own_collectives()."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -140,9 +140,9 @@ def fsdp2(device: str, steps: int, half: bool = False, allocate: bool = False, c
             module.set_allocate_memory_from_process_group_for_comm(True)
     if custom:
         for module in [*model.blocks, model]:
-            gather, scatter = own_collectives()
+            gather, own_scatter = own_collectives()
             module.set_custom_all_gather(gather)
-            module.set_custom_reduce_scatter(scatter)
+            module.set_custom_reduce_scatter(own_scatter)
     return train(model, device, steps)
 
 
@@ -157,20 +157,20 @@ def tensor_parallel(device: str, steps: int) -> Trained:
     optimizer = torch.optim.SGD(model.parameters(), 0.5)
     losses = []
     for words in batches(steps):
-        dist.broadcast(words := words.to(device), 0)  # every rank works on the same batch
+        dist.broadcast(words := words.to(device), 0)  # all ranks use the same batch
         loss = loss_of(model, words)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-    return Trained(losses, taken_paths())
+    return Trained(losses, reported_paths())
 
 
 def deepspeed_zero(device: str, steps: int, backend: str, **zero: Any) -> Trained:
-    """DeepSpeed as its users start it: by dist_backend, without a line about Isthmus but the import."""
+    """Trains with DeepSpeed as users do: with dist_backend, and only an import for Isthmus."""
     import deepspeed
 
-    # Else DeepSpeed compiles a C++ extension of its own for CPU tensors, which takes most of a minute.
+    # Otherwise, DeepSpeed compiles a C++ extension for CPU tensors, which takes most of a minute.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed(
         dist_backend=backend,
@@ -194,6 +194,6 @@ def deepspeed_zero(device: str, steps: int, backend: str, **zero: Any) -> Traine
         engine.backward(loss)
         engine.step()
         losses.append(loss.item())
-    trained = Trained(losses, taken_paths())
+    trained = Trained(losses, reported_paths())
     engine.destroy()
     return trained

@@ -20,10 +20,10 @@ std::vector<record> log;
 std::vector<state*> all_states;
 std::atomic<int> supports_count{0};
 
-void note(event what, int rank, void* part = nullptr, isthmus_heap_block block = {}) {
+void note(event kind, int rank, void* child_state = nullptr, isthmus_heap_block block = {}) {
   const std::lock_guard lock(mutex);
   block.peers = nullptr;
-  log.push_back({what, rank, {}, {}, {}, std::this_thread::get_id(), part, block});
+  log.push_back({kind, rank, {}, {}, {}, std::this_thread::get_id(), child_state, block});
 }
 
 state& state_of(void* pointer) { return *static_cast<state*>(pointer); }
@@ -69,7 +69,7 @@ std::vector<std::uint64_t> copy(const std::uint64_t* array, int size) {
   return array == nullptr ? std::vector<std::uint64_t>{} : std::vector<std::uint64_t>(array, array + size);
 }
 
-// Elsewhere the pointers may be garbage.
+// In other cases the pointers may be invalid.
 bool reads_send_arrays(const isthmus_operation& operation, int rank) {
   return operation.collective == ISTHMUS_ALLTOALLV || operation.collective == ISTHMUS_REDUCE_SCATTERV ||
          (operation.collective == ISTHMUS_SCATTERV && operation.root == rank);
@@ -81,7 +81,7 @@ bool reads_recv_arrays(const isthmus_operation& operation, int rank) {
 
 constexpr const char* algorithms[] = {"fast", "slow", nullptr};
 
-// nullptr is the array's last entry.
+// nullptr is the last entry of the array.
 bool is_own_name(const char* algorithm) {
   return std::find(std::begin(algorithms), std::end(algorithms), algorithm) != std::end(algorithms);
 }
@@ -128,19 +128,20 @@ void abort(void* pointer) {
 
 isthmus_status synchronize(void* pointer) {
   note(event::synchronize, state_of(pointer).rank);
-  return report(state_of(pointer), current.synchronize ? current.synchronize(state_of(pointer).rank) : ISTHMUS_SUCCESS);
+  return report(state_of(pointer),
+                current.synchronize ? current.synchronize(state_of(pointer).rank) : ISTHMUS_SUCCESS);
 }
 
 const char* version(void*) { return "standin 1.0"; }
 
 void* split(void* pointer, int color, int key) {
   const int rank = state_of(pointer).rank;
-  void* const part = current.split ? current.split(rank, color, key) : nullptr;
-  note(event::split, rank, part);
-  return part;
+  void* const child_state = current.split ? current.split(rank, color, key) : nullptr;
+  note(event::split, rank, child_state);
+  return child_state;
 }
 
-void discard_split_state(void* part) { note(event::discard_split_state, -1, part); }
+void discard_split_state(void* child_state) { note(event::discard_split_state, -1, child_state); }
 
 void register_block(void* pointer, const isthmus_heap_block* block) {
   note(event::register_block, state_of(pointer).rank, nullptr, *block);
@@ -154,7 +155,7 @@ isthmus_backend functions = {sizeof(isthmus_backend),
                              ISTHMUS_BACKEND_MAGIC,
                              ISTHMUS_BACKEND_ABI,
                              "standin",
-                             "records and fails as it is told",
+                             "records calls and fails on request",
                              0,
                              (1u << ISTHMUS_PLATFORM_COUNT) - 1,
                              create,
@@ -190,9 +191,9 @@ std::vector<record> records() {
   return log;
 }
 
-std::vector<record> records(event what) {
+std::vector<record> records(event kind) {
   auto all = records();
-  std::erase_if(all, [what](const record& entry) { return entry.what != what; });
+  std::erase_if(all, [kind](const record& entry) { return entry.what != kind; });
   return all;
 }
 
@@ -205,8 +206,8 @@ int supports_calls() { return supports_count.load(); }
 
 const isthmus_backend_context* context_of(int rank) {
   const std::lock_guard lock(mutex);
-  const auto found =
-      std::find_if(all_states.begin(), all_states.end(), [rank](const state* each) { return each->rank == rank; });
+  const auto found = std::find_if(all_states.begin(), all_states.end(),
+                                  [rank](const state* each) { return each->rank == rank; });
   return found == all_states.end() ? nullptr : (*found)->context;
 }
 

@@ -1,5 +1,5 @@
-// A backend that touches no buffer: it records what the runtime asks of it and fails where a test says so.
-// It is a real plug-in (a shared library with the entry point), which tests also link to steer it.
+// A backend that touches no buffer. It records the calls of the runtime and fails when a test requests it. It
+// is a real plug-in (a shared library with the entry point), and tests also link it to control it.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -32,19 +32,20 @@ struct record {
   std::vector<std::string> algorithms;             // "" for NULL
   std::vector<std::vector<std::uint64_t>> arrays;  // send counts, displs, recv counts, displs of each operation
   std::thread::id thread;
-  void* part = nullptr;        // create: what the context held; split: what was returned
-  isthmus_heap_block block{};  // register_block, unregister_block; `peers` is not kept
+  void* part = nullptr;        // create: the context's value; split: the returned value
+  isthmus_heap_block block{};  // register_block, unregister_block; `peers` is not stored
   std::vector<bool>
-      own_names{};  // whether each of `algorithms` was a pointer out of the backend's own array, or NULL
+      own_names{};  // whether each of `algorithms` was a pointer from the backend's own array, or NULL
 };
 
-// What the stand-in does; set before communicators are created. The functions get the rank and may be empty.
+// The behavior of the stand-in. Set before communicators are created. The functions get the rank
+// and may be empty.
 struct script {
   std::uint32_t capabilities = 0;
   std::uint32_t platforms = (1u << ISTHMUS_PLATFORM_COUNT) - 1;
   std::function<isthmus_status(int rank)> create;
   std::function<void(const isthmus_backend_context& context)> in_create;  // before `create`
-  bool exchange_in_create = false;  // once more with all ranks, after `create`
+  bool exchange_in_create = false;  // another exchange with all ranks, after
   std::function<isthmus_status(int rank, const isthmus_operation& first)> enqueue;
   std::function<const char*(const isthmus_operation& operation, const char* algorithm)> supports;
   std::function<isthmus_status()> group_start;
@@ -53,22 +54,22 @@ struct script {
   std::function<isthmus_status(int rank)> synchronize;
   std::function<void(int rank)> abort;
   std::function<void*(int rank, int color, int key)> split;  // empty: NULL
-  std::string failure = "scripted failure";                  // what context->fail is told; "" keeps silent
+  std::string failure = "scripted failure";                  // message for context->fail; "" reports nothing
   std::int64_t native_code = 77;
 };
 
-// Forgets all records and installs a script; not while a call runs. Capabilities count for communicators that
-// are created afterwards.
+// Clears all records and installs a script. Must not be called while a call runs. The capabilities apply to
+// communicators that are created afterwards.
 void reset(script next = {});
 std::vector<record> records();
-std::vector<record> records(event what);
+std::vector<record> records(event kind);
 int live_states();
 int supports_calls();
 
-// The context of a rank's live state, to call back into the runtime; NULL when there is none.
+// The context of a rank's live state, for calls into the runtime. NULL if there is none.
 const isthmus_backend_context* context_of(int rank);
 
-// Where the plug-in lies, and a config text that sends every operation to it.
+// The path of the plug-in, and a configuration that selects it for every operation.
 std::string path();
 std::string configuration();
 

@@ -1,5 +1,5 @@
-// The part of the CUDA runtime's C interface that libstandin_device.so has, for programs of tests/gpu that
-// run on it where there is no CUDA.
+// The part of the CUDA runtime's C interface that libstandin_device.so implements, for the programs of
+// tests/gpu on machines without CUDA.
 #ifndef STANDIN_CUDA_RUNTIME_API_H
 #define STANDIN_CUDA_RUNTIME_API_H
 

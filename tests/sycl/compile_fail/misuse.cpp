@@ -1,4 +1,4 @@
-// Misuse that must not compile; CASE 0 is the correct call. The build compiles each case by itself.
+// Misuse that must not compile. CASE 0 is the correct use. The build compiles each case separately.
 #include <isthmus/sycl.hpp>
 
 struct particle {
@@ -7,27 +7,27 @@ struct particle {
 };
 
 void misuse(const isthmus::communicator& ranks, sycl::queue& queue, float* floats, const float* constants,
-            int* ints, void* untyped, particle* particles) {
+            int* ints, void* void_pointer, particle* particles) {
 #if CASE == 0
   ranks.allreduce(queue, constants, floats, 1);
   ranks.broadcast(queue, particles, 1, 0);
-  ranks.allreduce(queue, isthmus::as_datatype(isthmus::datatype::float32, untyped), 1);
+  ranks.allreduce(queue, isthmus::as_datatype(isthmus::datatype::float32, void_pointer), 1);
   ranks.reduce(queue, ints, nullptr, 1, isthmus::reduction_op::sum, 0);
-#elif CASE == 1  // send and receive buffers of different elements
+#elif CASE == 1  // different element types in send and receive buffer
   ranks.allreduce(queue, ints, floats, 1);
-#elif CASE == 2  // a receive buffer that is const
+#elif CASE == 2  // const receive buffer
   ranks.allreduce(queue, floats, constants, 1);
-#elif CASE == 3  // elements that THE TABLE cannot combine
+#elif CASE == 3  // elements that Isthmus cannot reduce
   ranks.allreduce(queue, particles, particles, 1);
-#elif CASE == 4  // a void pointer says nothing about its elements
-  ranks.broadcast(queue, untyped, 1, 0);
-#elif CASE == 5  // the C enumeration is not the C++ one
+#elif CASE == 4  // void pointer without a datatype
+  ranks.broadcast(queue, void_pointer, 1, 0);
+#elif CASE == 5  // enumerator of the C API
   ranks.allreduce(queue, floats, floats, 1, ISTHMUS_SUM);
-#elif CASE == 6  // communicators are not copied
+#elif CASE == 6  // copy of a communicator
   isthmus::communicator copy = ranks;
-#elif CASE == 7  // an array: through a reference to const it cannot say whether it may be written
+#elif CASE == 7  // array, whose constness is lost in a reference to const
   float values[8] = {};
   ranks.allreduce(queue, values, values, 8);
 #endif
-  (void)floats, (void)constants, (void)ints, (void)untyped, (void)particles;
+  (void)floats, (void)constants, (void)ints, (void)void_pointer, (void)particles;
 }

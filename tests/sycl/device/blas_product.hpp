@@ -1,4 +1,4 @@
-// Products by cuBLASLt or hipBLASLt as native commands of a queue: float32, rows after each other.
+// Products with cuBLASLt or hipBLASLt as native commands of a queue: float32, row-major.
 #pragma once
 
 #include <memory>
@@ -6,15 +6,15 @@
 #include <stdexcept>
 #include <string>
 
-#include "rank_team.hpp"
 #include "operators/fused/device/blaslt.hpp"
+#include "rank_team.hpp"
 
 namespace sycl_device_test {
 
-// c[rows x columns] = a[rows x inner] * b[inner x columns]; without a workspace.
+// c[rows x columns] = a[rows x inner] * b[inner x columns], without a workspace.
 class blas_product {
  public:
-  // Throws std::runtime_error where the library is not to be had.
+  // Throws std::runtime_error if the library is not available.
   blas_product(isthmus_platform platform, std::uint64_t inner, std::uint64_t columns)
       : m_platform(platform), m_inner(inner), m_columns(columns), m_library(find(platform)) {}
   ~blas_product() {
@@ -24,10 +24,10 @@ class blas_product {
   blas_product& operator=(const blas_product&) = delete;
 
   sycl::event enqueue(sycl::queue& queue, const float* a, std::uint64_t rows, const float* b, float* c,
-                      const isthmus::dependencies& after) {
-    isthmus::detail::order_after(queue, after);
+                      const isthmus::dependencies& wait_events) {
+    isthmus::detail::order_after(queue, wait_events);
     return queue.submit([&](sycl::handler& handler) {
-      handler.depends_on(after);
+      handler.depends_on(wait_events);
       isthmus::detail::native_enqueue(handler, [=, this](auto& interop) {
         isthmus::detail::visit_native(m_platform, [&](auto native) {
           const int status = run(a, rows, b, c, native.stream(interop));
@@ -40,44 +40,44 @@ class blas_product {
  private:
   static const isthmus::fused::blaslt& find(isthmus_platform platform) {
     std::string reason;
-    const auto* found = isthmus::fused::blaslt::get(platform, nullptr, reason);
-    if (found == nullptr) throw std::runtime_error(reason);
-    return *found;
+    const auto* library = isthmus::fused::blaslt::get(platform, nullptr, reason);
+    if (library == nullptr) throw std::runtime_error(reason);
+    return *library;
   }
 
-  // What the library makes; its destroy function frees it.
+  // An object of the library, freed by its destroy function.
   using owned = std::unique_ptr<void, int (*)(void*)>;
-  owned layout(std::uint64_t height, std::uint64_t width) const {  // of columns after each other
-    void* made = nullptr;
-    m_library.layout_create(&made, isthmus::fused::lt_type_float32, height, width,
+  owned layout(std::uint64_t height, std::uint64_t width) const {  // column-major
+    void* object = nullptr;
+    m_library.layout_create(&object, isthmus::fused::lt_type_float32, height, width,
                             static_cast<std::int64_t>(height));
-    return {made, m_library.layout_destroy};
+    return {object, m_library.layout_destroy};
   }
-  // The library counts columns first, so the transposed product is computed.
+  // The library is column-major, so it computes the transposed product.
   int run(const float* a, std::uint64_t rows, const float* b, float* c, void* stream) {
-    const std::lock_guard lock(m_mutex);                   // the runtime chooses the thread
+    const std::lock_guard lock(m_mutex);                   // the runtime selects the thread
     if (m_handle == nullptr) m_library.create(&m_handle);  // in the context of the command
-    void* made = nullptr;
-    m_library.desc_create(&made, m_library.traits.compute_float32, isthmus::fused::lt_type_float32);
-    const owned desc(made, m_library.desc_destroy);
+    void* object = nullptr;
+    m_library.desc_create(&object, m_library.traits.compute_float32, isthmus::fused::lt_type_float32);
+    const owned desc(object, m_library.desc_destroy);
     const owned b_layout = layout(m_columns, m_inner), a_layout = layout(m_inner, rows),
                 c_layout = layout(m_columns, rows);
-    m_library.preference_create(&made);
-    const owned preference(made, m_library.preference_destroy);
+    m_library.preference_create(&object);
+    const owned preference(object, m_library.preference_destroy);
     isthmus::fused::lt_heuristic algorithm{};
     int count = 0;
     const int status = m_library.heuristic(m_handle, desc.get(), b_layout.get(), a_layout.get(), c_layout.get(),
                                            c_layout.get(), preference.get(), 1, &algorithm, &count);
     if (status != isthmus::fused::lt_success) return status;
-    const float one = 1, none = 0;
-    return m_library.matmul(m_handle, desc.get(), &one, b, b_layout.get(), a, a_layout.get(), &none, c,
+    const float alpha = 1, beta = 0;
+    return m_library.matmul(m_handle, desc.get(), &alpha, b, b_layout.get(), a, a_layout.get(), &beta, c,
                             c_layout.get(), c, c_layout.get(), &algorithm, nullptr, 0, stream);
   }
 
   isthmus_platform m_platform;
   std::uint64_t m_inner, m_columns;
   const isthmus::fused::blaslt& m_library;
-  std::mutex m_mutex;  // guards what follows
+  std::mutex m_mutex;  // guards m_handle
   void* m_handle = nullptr;
 };
 

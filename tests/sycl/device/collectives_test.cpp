@@ -1,12 +1,12 @@
-// Every collective of THE TABLE on every kind of SYCL memory and queue, against the oracle. No kernel takes
-// part: data is copied to where the calls find it and back.
+// Every collective on every kind of SYCL memory and queue, checked by the oracle. No kernels are involved: data
+// is copied to the operands and back.
 #include <bit>
 #include <cstring>
 #include <span>
 
 #include "apps/sycl_collectives/calls.hpp"
-#include "rank_team.hpp"
 #include "oracle/check.hpp"
+#include "rank_team.hpp"
 
 namespace sycl_device_test {
 namespace {
@@ -16,7 +16,7 @@ using sycl_collectives::call_shape;
 constexpr std::uint64_t bytes = 4012;
 constexpr std::uint32_t poison_bits = 0x7fa5a5a5;
 
-// What a rank sends and what its receive buffer holds before.
+// The data that a rank sends and the initial contents of its receive buffer.
 struct contents {
   std::vector<float> send, recv;
 };
@@ -24,13 +24,13 @@ struct contents {
 contents prepare(const call_shape& shape, std::uint64_t seed) {
   const oracle::input_spec inputs{ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::input_class::ordinary, seed};
   contents result{std::vector<float>(shape.send_elements),
-                std::vector<float>(shape.recv_elements, std::bit_cast<float>(poison_bits))};
-  std::vector<float>& filled = shape.in_place && shape.rank == shape.root ? result.recv : result.send;
-  oracle::fill(inputs, shape.rank, 0, std::as_writable_bytes(std::span(filled)));
+                  std::vector<float>(shape.recv_elements, std::bit_cast<float>(poison_bits))};
+  std::vector<float>& input_buffer = shape.in_place && shape.rank == shape.root ? result.recv : result.send;
+  oracle::fill(inputs, shape.rank, 0, std::as_writable_bytes(std::span(input_buffer)));
   return result;
 }
 
-void expect_right(const call_shape& shape, std::uint64_t seed, const std::vector<float>& result) {
+void expect_correct(const call_shape& shape, std::uint64_t seed, const std::vector<float>& result) {
   oracle::check_request request{
       {ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::input_class::ordinary, seed}, shape.definition, shape.rank};
   const auto error = oracle::find_error(request, std::as_bytes(std::span(result)).data());
@@ -44,14 +44,14 @@ class every_collective : public testing::TestWithParam<sycl_collectives::collect
   }
 };
 
-TEST_P(every_collective, on_usm_of_every_kind) {
+TEST_P(every_collective, usm_of_every_kind) {
   for (const bool in_order : {true, false}) {
-    // On a device a group takes in-order queues only.
+    // On a device a group accepts only in-order queues.
     if (!in_order && GetParam().collective == ISTHMUS_SEND && !rank_team::get().is_on_host()) continue;
-    // Several ranks of one process meet as a group does.
+    // Several ranks of one process run as a group.
     if (!in_order && !rank_team::get().is_on_host() && rank_team::get().members().size() > 1) continue;
     for (const auto kind : {sycl::usm::alloc::device, sycl::usm::alloc::shared, sycl::usm::alloc::host})
-      rank_team::get().each([&](test_rank& self) {
+      rank_team::get().for_each_rank([&](test_rank& self) {
         const call_shape shape = shape_of(self);
         const std::uint64_t seed = 7 + static_cast<std::uint64_t>(kind);
         contents data = prepare(shape, seed);
@@ -60,14 +60,14 @@ TEST_P(every_collective, on_usm_of_every_kind) {
         queue.memcpy(send.data(), data.send.data(), data.send.size() * 4).wait();
         queue.memcpy(recv.data(), data.recv.data(), data.recv.size() * 4).wait();
         float *from = send.data(), *to = recv.data();
-        const sycl::event done = sycl_collectives::call_isthmus(self.ranks, queue, shape, from, to);
-        queue.memcpy(data.recv.data(), to, data.recv.size() * 4, done).wait();
-        if (shape.recv_elements > 0) expect_right(shape, seed, data.recv);
+        const sycl::event completion = sycl_collectives::call_isthmus(self.ranks, queue, shape, from, to);
+        queue.memcpy(data.recv.data(), to, data.recv.size() * 4, completion).wait();
+        if (shape.recv_elements > 0) expect_correct(shape, seed, data.recv);
       });
   }
 }
 
-// `values` at `offset` of a buffer of 1 to 3 dimensions that holds zeros elsewhere.
+// A buffer of 1 to 3 dimensions with `values` at `offset` and zeros elsewhere.
 template <int Dimensions>
 sycl::buffer<float, Dimensions> make_buffer(const std::vector<float>& values, std::size_t offset) {
   const std::size_t rows = (values.size() + 2 * offset) / 6 + 1;
@@ -101,16 +101,16 @@ void run_on_buffers(const call_shape& shape, test_rank& self, sycl::queue& queue
   const sycl::host_accessor access(recv, sycl::read_only);
   const float* const start = access.get_pointer();
   EXPECT_EQ(std::count(start, start + offset, 0.0F), static_cast<long>(offset)) << "before the offset";
-  EXPECT_EQ(start[offset + shape.recv_elements], 0.0F) << "behind the count";
-  expect_right(shape, seed, {start + offset, start + offset + shape.recv_elements});
+  EXPECT_EQ(start[offset + shape.recv_elements], 0.0F) << "after the count";
+  expect_correct(shape, seed, {start + offset, start + offset + shape.recv_elements});
 }
 
-TEST_P(every_collective, on_buffers_of_1_to_3_dimensions_with_offset_and_count) {
+TEST_P(every_collective, buffers_of_every_dimension_with_offset) {
   for (const bool in_order : {true, false}) {
     if (!in_order && !rank_team::get().is_on_host() &&
         (GetParam().collective == ISTHMUS_SEND || rank_team::get().members().size() > 1))
       continue;
-    rank_team::get().each([&](test_rank& self) {
+    rank_team::get().for_each_rank([&](test_rank& self) {
       const call_shape shape = shape_of(self);
       sycl::queue queue = in_order ? self.queue : unordered_queue(self);
       run_on_buffers<1>(shape, self, queue);
@@ -123,7 +123,7 @@ TEST_P(every_collective, on_buffers_of_1_to_3_dimensions_with_offset_and_count) 
 INSTANTIATE_TEST_SUITE_P(table, every_collective, testing::ValuesIn(sycl_collectives::all_entries()),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST(group, drives_all_ranks_from_one_thread) {
+TEST(group, one_thread_drives_all_ranks) {
   std::vector<std::unique_ptr<block<int>>> data;
   isthmus::group group;
   for (test_rank& self : rank_team::get().members()) {
@@ -131,18 +131,18 @@ TEST(group, drives_all_ranks_from_one_thread) {
     self.queue.fill(data.back()->data(), self.rank + 1, 100);
     self.ranks.allreduce(self.queue, data.back()->data(), 100);
   }
-  const std::vector<sycl::event> done = group.end();
+  const std::vector<sycl::event> events = group.end();
   const int n = rank_team::get().size();
   for (std::size_t i = 0; i < data.size(); ++i) {
     int last = 0;
-    rank_team::get().members()[i].queue.memcpy(&last, data[i]->data() + 99, sizeof last, done[i]).wait();
+    rank_team::get().members()[i].queue.memcpy(&last, data[i]->data() + 99, sizeof last, events[i]).wait();
     EXPECT_EQ(last, n * (n + 1) / 2);
   }
 }
 
-TEST(communicators, two_and_their_parts_do_not_mix) {
-  rank_team::get().each([](test_rank& self) {
-    const isthmus::communicator other = std::move(*self.ranks.split(0, -self.rank));  // the other way round
+TEST(communicators, parent_and_split_are_independent) {
+  rank_team::get().for_each_rank([](test_rank& self) {
+    const isthmus::communicator other = std::move(*self.ranks.split(0, -self.rank));  // in reverse order
     ASSERT_EQ(other.size(), self.ranks.size());
     const int last = other.size() - 1;
     const block<int> first(1, self.queue), second(1, self.queue);
@@ -151,26 +151,26 @@ TEST(communicators, two_and_their_parts_do_not_mix) {
       self.queue.fill(second.data(), self.rank + 100, 1);
       self.ranks.broadcast(self.queue, first.data(), 1, 0);
       other.broadcast(self.queue, second.data(), 1, 0);
-      int found[2] = {};
-      self.queue.memcpy(&found[0], first.data(), sizeof(int));
-      self.queue.memcpy(&found[1], second.data(), sizeof(int)).wait();
-      ASSERT_EQ(found[0], 100);
-      ASSERT_EQ(found[1], 100 + last) << "rank 0 of the part is the last of the whole";
+      int received[2] = {};
+      self.queue.memcpy(&received[0], first.data(), sizeof(int));
+      self.queue.memcpy(&received[1], second.data(), sizeof(int)).wait();
+      ASSERT_EQ(received[0], 100);
+      ASSERT_EQ(received[1], 100 + last) << "rank 0 of the subcommunicator is the last rank of the parent";
     }
   });
 }
 
-TEST(communicators, a_part_may_leave_ranks_out) {
-  rank_team::get().each([](test_rank& self) {
+TEST(communicators, split_can_exclude_ranks) {
+  rank_team::get().for_each_rank([](test_rank& self) {
     std::optional<isthmus::communicator> part = self.ranks.split(self.rank == 0 ? 0 : ISTHMUS_NO_COLOR, 0);
     ASSERT_EQ(part.has_value(), self.rank == 0);
     if (!part) return;
     const block<int> data(1, self.queue);
     self.queue.fill(data.data(), 5, 1);
     part->allreduce(self.queue, data.data(), 1);
-    int found = 0;
-    self.queue.memcpy(&found, data.data(), sizeof found).wait();
-    EXPECT_EQ(found, 5);
+    int received = 0;
+    self.queue.memcpy(&received, data.data(), sizeof received).wait();
+    EXPECT_EQ(received, 5);
   });
 }
 

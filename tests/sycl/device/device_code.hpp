@@ -1,11 +1,11 @@
-// Kernels of the suite for devices (apps/common/kernel.hpp): it includes nothing.
+// Kernels of the device suite (apps/common/kernel.hpp). Device code includes no headers.
 #ifndef ISTHMUS_TESTS_SYCL_DEVICE_CODE_HPP
 #define ISTHMUS_TESTS_SYCL_DEVICE_CODE_HPP
 
 namespace device_code {
 
-// data[column] = first + column, but not before the host has set *flag. A kernel that was told nothing for so
-// many looks gives up and writes nothing, so that a host that waits for it fails its test instead of hanging.
+// data[column] = first + column, but only after the host has set *flag. After `max_polls` polls the kernel
+// stops and writes nothing, so a host that waits for it fails its test instead of hanging.
 struct wait_for_flag {
   static constexpr const char* name = "device_code::wait_for_flag";
   float first;

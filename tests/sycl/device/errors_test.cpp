@@ -1,4 +1,4 @@
-// Bad input on devices: an exception that says what is wrong, and nothing hangs.
+// Invalid arguments on devices: the exception describes the error, and no call hangs.
 #include "rank_team.hpp"
 
 namespace sycl_device_test {
@@ -6,21 +6,21 @@ namespace {
 
 using sycl_test::thrown_by;
 
-TEST(errors, are_told_before_anything_starts) {
-  rank_team::get().each([](test_rank& self) {
+TEST(errors, invalid_calls_start_nothing) {
+  rank_team::get().for_each_rank([](test_rank& self) {
     const block<int> data(10, self.queue);
     const auto root = thrown_by([&] { self.ranks.broadcast(self.queue, data.data(), 10, self.ranks.size()); });
     EXPECT_EQ(root.code(), ISTHMUS_ERROR_INVALID_ARGUMENT) << root.what();
     sycl::buffer<int, 2> buffer(sycl::range<2>(4, 5));
     const auto beyond = thrown_by([&] { self.ranks.allreduce(self.queue, isthmus::at_offset(buffer, 15), 6); });
     EXPECT_EQ(beyond.code(), ISTHMUS_ERROR_INVALID_ARGUMENT) << beyond.what();
-    self.ranks.allreduce(self.queue, data.data(), 10).wait();  // it goes on
+    self.ranks.allreduce(self.queue, data.data(), 10).wait();  // the communicator stays usable
   });
 }
 
-TEST(errors, a_group_on_a_device_needs_in_order_queues) {
-  if (rank_team::get().is_on_host()) GTEST_SKIP() << "a device's rule";
-  rank_team::get().each([](test_rank& self) {
+TEST(errors, device_group_requires_in_order_queues) {
+  if (rank_team::get().is_on_host()) GTEST_SKIP() << "the rule applies to devices";
+  rank_team::get().for_each_rank([](test_rank& self) {
     const block<int> data(10, self.queue);
     sycl::queue queue = unordered_queue(self);
     const auto refused = thrown_by([&] {
@@ -33,25 +33,25 @@ TEST(errors, a_group_on_a_device_needs_in_order_queues) {
   });
 }
 
-TEST(errors, two_ranks_of_a_process_on_one_gpu_are_refused) {
-  if (rank_team::get().is_on_host()) GTEST_SKIP() << "the CPU's ranks may share it";
+TEST(errors, two_local_ranks_on_one_gpu_are_rejected) {
+  if (rank_team::get().is_on_host()) GTEST_SKIP() << "ranks may share the CPU";
   if (rank_team::may_share_device()) GTEST_SKIP() << "the option share_device allows it";
   const sycl::device device = rank_team::get().members().front().queue.get_device();
   const auto refused = thrown_by([&] {
     auto both = isthmus::communicator::create_all(std::vector{device, device}, {.timeout_s = 20});
     std::vector<sycl::queue> queues;
     isthmus::group group;
-    for (auto& each : both) {
+    for (auto& rank : both) {
       queues.emplace_back(device, sycl::property::queue::in_order{});
-      each.barrier(queues.back());
+      rank.barrier(queues.back());
     }
     group.end();
   });
   EXPECT_EQ(refused.code(), ISTHMUS_ERROR_UNSUPPORTED) << refused.what();
 }
 
-TEST(errors, of_an_aborted_communicator_are_thrown) {
-  rank_team::get().each([](test_rank& self) {
+TEST(errors, aborted_communicator_rejects_calls) {
+  rank_team::get().for_each_rank([](test_rank& self) {
     const isthmus::communicator part = std::move(*self.ranks.split(self.rank, 0));
     const block<int> data(10, self.queue);
     self.queue.fill(data.data(), 4, 10);

@@ -1,4 +1,4 @@
-// Kernels of the suite for devices, and the gate that one of them waits at.
+// Kernels of the device suite, and the gate that one of them waits for.
 #pragma once
 
 #include <atomic>
@@ -6,27 +6,28 @@
 #include <mutex>
 #include <type_traits>
 
-#include "rank_team.hpp"
 #include "device_code/device_text.hpp"  // generated
 #include "launcher.hpp"
-// behind what it needs
+#include "rank_team.hpp"
+// after the headers that it needs
 #include "device_code.hpp"
 
 namespace sycl_device_test {
 
-constexpr std::size_t count = 3000;         // elements of what `hold` writes
-constexpr unsigned long max_polls = 4'000'000;  // of a microsecond or two each across the bus
+constexpr std::size_t count = 3000;             // elements that wait_for_flag writes
+constexpr unsigned long max_polls = 4'000'000;  // each takes one or two microseconds across the bus
 
-// Kernels belong to a context, and each rank's queue has its own.
+// Kernels belong to a context, and each rank's queue has its own context.
 inline const apps::launcher& kernels_of(const test_rank& self) {
-  static std::map<int, apps::launcher> made;
+  static std::map<int, apps::launcher> launchers;
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  const auto found = made.find(self.rank);
-  if (found != made.end()) return found->second;
-  return made
-      .try_emplace(self.rank, self.queue, device_code::device_text,
-                   std::vector{apps::source_of<device_code::wait_for_flag>(), apps::source_of<device_code::multiply>()})
+  const auto existing = launchers.find(self.rank);
+  if (existing != launchers.end()) return existing->second;
+  return launchers
+      .try_emplace(
+          self.rank, self.queue, device_code::device_text,
+          std::vector{apps::source_of<device_code::wait_for_flag>(), apps::source_of<device_code::multiply>()})
       .first->second;
 }
 
@@ -36,10 +37,12 @@ apps::array<T> view(T* data, std::size_t elements) {
   return apps::array<T>({elements * sizeof(T), std::nullopt, {std::shared_ptr<void>(), start}});
 }
 
-// What the host tells a kernel that holds.
+// A gate that the host opens for a waiting kernel.
 class kernel_gate {
  public:
-  explicit kernel_gate(const sycl::queue& queue) : m_flag(1, queue, sycl::usm::alloc::host) { *m_flag.data() = 0; }
+  explicit kernel_gate(const sycl::queue& queue) : m_flag(1, queue, sycl::usm::alloc::host) {
+    *m_flag.data() = 0;
+  }
   ~kernel_gate() { open(); }
   void open() { std::atomic_ref(*m_flag.data()).store(1); }
   apps::array<const unsigned> flag() const { return view<const unsigned>(m_flag.data(), 1); }
@@ -48,7 +51,7 @@ class kernel_gate {
   block<unsigned> m_flag;
 };
 
-// Writes 1000 (rank + 1) + i to element i once the gate is open.
+// A kernel that writes 1000 * (rank + 1) + i to element i once the gate is open.
 inline device_code::wait_for_flag make_waiting_kernel(const test_rank& self) {
   return {static_cast<float>(1000 * (self.rank + 1)), max_polls};
 }

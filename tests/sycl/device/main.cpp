@@ -1,4 +1,4 @@
-// Exit code 77: nothing to run on.
+// The main program of the device suite. Exit code 77: no device to run on.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -19,40 +19,40 @@ bool has(int argc, char** argv, const char* word) {
 constexpr double timeout_s = 60;
 
 std::vector<test_rank> make_test_ranks(std::vector<isthmus::communicator> all) {
-  std::vector<test_rank> made;
-  for (isthmus::communicator& each : all) {
-    const sycl::device device = each.device();
+  std::vector<test_rank> test_ranks;
+  for (isthmus::communicator& communicator : all) {
+    const sycl::device device = communicator.device();
     const sycl::queue queue(device, sycl::property::queue::in_order{});
     const sycl::context shared = queue.get_context();
-    made.push_back({std::move(each),
-                    queue,
-                    {sycl_test::persistent_queue(shared, device), sycl_test::persistent_queue(shared, device),
-                     sycl_test::persistent_queue(device)}});
+    test_ranks.push_back({std::move(communicator),
+                          queue,
+                          {sycl_test::persistent_queue(shared, device),
+                           sycl_test::persistent_queue(shared, device), sycl_test::persistent_queue(device)}});
   }
-  return made;
+  return test_ranks;
 }
 
 }  // namespace
 
 bool rank_team::make(int argc, char** argv) {
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32",
-         0);  // a kernel that holds must not hold streams that share its queue
+  // A waiting kernel must not block streams that share its hardware queue.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   std::vector<sycl::device> devices = sycl::device::get_devices(sycl::info::device_type::gpu);
   if (devices.empty() && has(argc, argv, "--gpu")) return false;
-  rank_team& made = instance().emplace();
-  const auto one = topology::parse_rank_arguments(argc, argv);
-  if (!one) {
+  rank_team& team = instance().emplace();
+  const auto own_rank = topology::parse_rank_arguments(argc, argv);
+  if (!own_rank) {
     if (devices.empty()) devices = sycl_test::devices(2);
-    made.m_members = make_test_ranks(isthmus::communicator::create_all(devices, {.timeout_s = timeout_s}));
+    team.m_members = make_test_ranks(isthmus::communicator::create_all(devices, {.timeout_s = timeout_s}));
     return true;
   }
   if (devices.empty()) devices = sycl_test::devices(1);
-  const isthmus::unique_id id = topology::share_unique_id(one->rank, one->id_file);
+  const isthmus::unique_id id = topology::share_unique_id(own_rank->rank, own_rank->id_file);
   std::vector<isthmus::communicator> own;
-  own.emplace_back(devices[static_cast<std::size_t>(one->device) % devices.size()], id, one->rank, one->size,
-                   isthmus::communicator_options{.timeout_s = timeout_s});
-  made.m_members = make_test_ranks(std::move(own));
-  made.m_is_in_one_process = false;
+  own.emplace_back(devices[static_cast<std::size_t>(own_rank->device) % devices.size()], id, own_rank->rank,
+                   own_rank->size, isthmus::communicator_options{.timeout_s = timeout_s});
+  team.m_members = make_test_ranks(std::move(own));
+  team.m_is_in_one_process = false;
   return true;
 }
 

@@ -1,5 +1,5 @@
-// memory.hpp on devices: blocks of both kinds, and copies in one context and between two, with targets
-// poisoned first.
+// memory.hpp on devices: blocks of both kinds, and copies within a context and between two,
+// with poisoned destinations.
 #include <cstring>
 #include <isthmus/sycl/memory.hpp>
 #include <random>
@@ -23,8 +23,8 @@ bytes random_bytes(std::size_t size, unsigned seed) {
   return values;
 }
 
-TEST(memory, a_block_is_used_by_the_queue_that_it_was_made_for) {
-  rank_team::get().each([](test_rank& self) {
+TEST(memory, queue_uses_its_block) {
+  rank_team::get().for_each_rank([](test_rank& self) {
     int* const data = memory::allocate<int>(self.queue, 1000);
     const auto info = memory::query(data + 999);
     EXPECT_EQ(info.begin, data);
@@ -43,8 +43,8 @@ TEST(memory, a_block_is_used_by_the_queue_that_it_was_made_for) {
   });
 }
 
-TEST(memory, symmetric_blocks_belong_to_ranks) {
-  rank_team::get().each([](test_rank& self) {
+TEST(memory, symmetric_block_belongs_to_its_rank) {
+  rank_team::get().for_each_rank([](test_rank& self) {
     float* const shared = memory::allocate_symmetric<float>(self.ranks, 500);
     ASSERT_NE(shared, nullptr);
     self.queue.fill(shared, static_cast<float>(self.rank + 1), 500);
@@ -52,39 +52,40 @@ TEST(memory, symmetric_blocks_belong_to_ranks) {
     float last = 0;
     self.queue.memcpy(&last, shared + 499, sizeof last).wait();
     EXPECT_EQ(last, static_cast<float>(self.ranks.size() * (self.ranks.size() + 1) / 2));
-    self.ranks.barrier(self.queue).wait();  // no rank uses the others' any more
+    self.ranks.barrier(self.queue).wait();  // no rank uses its peers' blocks any longer
     memory::free_symmetric(self.ranks, shared);
   });
 }
 
-void expect_copied(test_rank& self, path way, std::size_t size, std::size_t offset) {
-  sycl::queue first = unordered_queue(self), second = way == path::direct ? second_unordered_queue(self) : other_context_queue(self);
+void expect_copied(test_rank& self, path copy_path, std::size_t size, std::size_t offset) {
+  sycl::queue first = unordered_queue(self),
+              second = copy_path == path::direct ? second_unordered_queue(self) : other_context_queue(self);
   const bytes source = random_bytes(size + 100, 7);
   const memory::array<unsigned char> from(first, source.size());
   const block<unsigned char> to(size + offset + 100, second);
   first.memcpy(from.data(), source.data(), source.size()).wait();
   second.fill(to.data(), poison, size + offset + 100).wait();
-  memory::copy(second, to.data() + offset, first, from.data() + 3, size, {}, way).wait();
+  memory::copy(second, to.data() + offset, first, from.data() + 3, size, {}, copy_path).wait();
   bytes result(size + offset + 100), expected(size + offset + 100, poison);
   second.memcpy(result.data(), to.data(), result.size()).wait();
   std::copy_n(source.begin() + 3, size, expected.begin() + static_cast<std::ptrdiff_t>(offset));
-  EXPECT_TRUE(result == expected) << size << " bytes at " << offset << ", path " << static_cast<int>(way);
+  EXPECT_TRUE(result == expected) << size << " bytes at " << offset << ", path " << static_cast<int>(copy_path);
 }
 
-TEST(memory, copies_move_every_byte_and_no_other) {
-  rank_team::get().each([](test_rank& self) {
-    for (const path way : {path::direct, path::staged, path::automatic})
+TEST(memory, copy_changes_only_the_given_bytes) {
+  rank_team::get().for_each_rank([](test_rank& self) {
+    for (const path copy_path : {path::direct, path::staged, path::automatic})
       for (const auto& [size, offset] : {std::pair<std::size_t, std::size_t>{0, 0},
                                          {1, 5},
                                          {4097, 7},
                                          {chunk + 1, 0},
                                          {7 * chunk + 12345, 9}})
-        expect_copied(self, way, size, offset);
+        expect_copied(self, copy_path, size, offset);
   });
 }
 
-TEST(memory, overlapping_ranges_move_as_if_all_was_read_first) {
-  rank_team::get().each([](test_rank& self) {
+TEST(memory, overlapping_copy_acts_as_memmove) {
+  rank_team::get().for_each_rank([](test_rank& self) {
     for (const std::ptrdiff_t shift : {std::ptrdiff_t{4097}, static_cast<std::ptrdiff_t>(chunk) + 3}) {
       const auto size = 2 * chunk + 77, far = static_cast<std::size_t>(shift);
       bytes expected = random_bytes(size + far, 9);
@@ -101,28 +102,32 @@ TEST(memory, overlapping_ranges_move_as_if_all_was_read_first) {
   });
 }
 
-// A kernel that holds produces what is copied; a consumer of the target's queue sees it.
-TEST(memory, copies_come_after_their_producer_and_the_host_does_not_wait) {
-  if (rank_team::get().is_on_host()) GTEST_SKIP() << "memory_test.cpp does it there";
-  rank_team::get().each([](test_rank& self) {
-    for (const path way : {path::direct, path::staged}) {
-      if (way == path::staged && !isthmus::detail::can_run_host_work(self.queue.get_device())) continue;  // docs
+// A waiting kernel produces the data that is copied; a consumer on the destination's queue reads it.
+TEST(memory, copy_waits_for_producer_on_device) {
+  if (rank_team::get().is_on_host()) GTEST_SKIP() << "tests/sycl/memory_test.cpp covers the host";
+  rank_team::get().for_each_rank([](test_rank& self) {
+    for (const path copy_path : {path::direct, path::staged}) {
+      if (copy_path == path::staged && !isthmus::detail::can_run_host_work(self.queue.get_device()))
+        continue;  // see memory::copy
       constexpr std::size_t size = count * sizeof(float);
       sycl::queue producers = unordered_queue(self),
-                  target = way == path::direct ? second_unordered_queue(self) : other_context_queue(self);
+                  target = copy_path == path::direct ? second_unordered_queue(self) : other_context_queue(self);
       kernel_gate gate(producers);
-      const block<float> from(count, producers), to(count, target), seen(count, target, sycl::usm::alloc::host);
+      const block<float> from(count, producers), to(count, target),
+          host_copy(count, target, sycl::usm::alloc::host);
       producers.fill(from.data(), -1.0F, count).wait();
       target.fill(to.data(), -2.0F, count).wait();
-      const sycl::event produced = kernels_of(self).run(producers, apps::linear_grid(count), make_waiting_kernel(self), {},
-                                                        gate.flag(), view(from.data(), count));
-      const sycl::event copied = memory::copy(target, to.data(), producers, from.data(), size, {produced}, way);
-      sycl::event consumed = target.memcpy(seen.data(), to.data(), size, copied);
+      const sycl::event produce_event =
+          kernels_of(self).run(producers, apps::linear_grid(count), make_waiting_kernel(self), {}, gate.flag(),
+                               view(from.data(), count));
+      const sycl::event copy_event =
+          memory::copy(target, to.data(), producers, from.data(), size, {produce_event}, copy_path);
+      sycl::event consumed = target.memcpy(host_copy.data(), to.data(), size, copy_event);
       gate.open();
       consumed.wait();
-      EXPECT_EQ(seen.data()[0], static_cast<float>(1000 * (self.rank + 1)))
-          << "the host waited, or order was lost";
-      EXPECT_EQ(seen.data()[count - 1], static_cast<float>(1000 * (self.rank + 1) + count - 1));
+      EXPECT_EQ(host_copy.data()[0], static_cast<float>(1000 * (self.rank + 1)))
+          << "the host waited, or the order was lost";
+      EXPECT_EQ(host_copy.data()[count - 1], static_cast<float>(1000 * (self.rank + 1) + count - 1));
     }
   });
 }

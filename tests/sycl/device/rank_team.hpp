@@ -1,10 +1,9 @@
-// The ranks of the suite for devices: one for each GPU, or for each sub-device of the CPU where there is no
-// GPU.
+// The ranks of the device suite: one per GPU, or one per sub-device of the CPU if there is no GPU.
 //
 //   program [--gpu]                                  all ranks in this process, in threads
-//   program [--gpu] --rank R --size N --id FILE      one of several processes, the form of scripts/each_rank
+//   program [--gpu] --rank R --size N --id FILE      one of several processes, as scripts/each_rank starts them
 //
-// --gpu: never the CPU. Processes share a GPU where each_rank says so (--share-device) and the option
+// --gpu: never use the CPU. Processes share a GPU if each_rank requests it (--share-device) and the option
 // share_device of the backends allows it.
 #pragma once
 
@@ -26,48 +25,48 @@ namespace sycl_device_test {
 struct test_rank {
   isthmus::communicator ranks;
   sycl::queue queue;                   // in-order
-  std::vector<sycl::queue> unordered;  // two without an order of their own, and one in another context
+  std::vector<sycl::queue> unordered;  // two out-of-order queues, and one in another context
   int rank = ranks.rank();
 };
 
 class rank_team {
  public:
-  // False where --gpu was given and there is none.
+  // Returns false if --gpu is set and there is no GPU.
   static bool make(int argc, char** argv);
   static rank_team& get() { return *instance(); }
   static void end() { instance().reset(); }
 
   bool is_on_host() const { return m_members.front().ranks.platform() == ISTHMUS_PLATFORM_HOST; }
   bool is_in_one_process() const { return m_is_in_one_process; }
-  // Where processes may share a GPU.
+  // Whether processes may share a GPU.
   static bool may_share_device() {
     const char* const options = std::getenv("ISTHMUS_OPTION");
     return options != nullptr && std::string_view(options).find("share_device") != std::string_view::npos;
   }
   int size() const { return m_members.front().ranks.size(); }
   std::vector<test_rank>& members() { return m_members; }
-  // Runs `work(member&)` for each rank of this process in a thread of its own.
+  // Runs `work(test_rank&)` for each rank of this process in its own thread.
   template <typename Work>
-  void each(Work&& work) {
+  void for_each_rank(Work&& work) {
     topology::run_on_each_member(m_members, work);
   }
 
  private:
   static std::optional<rank_team>& instance() {
-    static std::optional<rank_team> one;
-    return one;
+    static std::optional<rank_team> team;
+    return team;
   }
   std::vector<test_rank> m_members;
   bool m_is_in_one_process = true;
 };
 
-// The rank's queues without an order of their own. All tests have the same ones: queues make their streams when
-// commands come, and a process with many streams waits for running kernels to make another (CUDA 13).
+// The rank's out-of-order queues. All tests use the same ones: queues create their streams when commands are
+// submitted, and a process with many streams waits for running kernels before it creates another (CUDA 13).
 inline sycl::queue unordered_queue(const test_rank& self) { return self.unordered[0]; }
 inline sycl::queue second_unordered_queue(const test_rank& self) { return self.unordered[1]; }
 inline sycl::queue other_context_queue(const test_rank& self) { return self.unordered[2]; }
 
-// Memory of one USM kind, freed by its owner.
+// USM of one kind that the object owns.
 template <typename T>
 class block {
  public:

@@ -1,2 +1,2 @@
-// The kernels for the simulated devices.
+// Compiles the kernels for the simulated devices.
 #include "backends/p2p/packets.cu"

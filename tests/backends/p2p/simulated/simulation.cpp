@@ -13,9 +13,9 @@ simulated_index threadIdx, blockIdx, blockDim, gridDim;
 
 namespace simulated {
 
+using isthmus::p2p::host_flags;
 using isthmus::p2p::kernel_arguments;
 using isthmus::p2p::scratch_header;
-using isthmus::p2p::host_flags;
 
 namespace {
 
@@ -33,7 +33,7 @@ struct fiber {
   int thread;
 };
 
-// A block's threads, and the barrier among them.
+// The threads of a block and their barrier.
 struct block {
   const kernel_launch* launch;
   device* owner_device;
@@ -45,7 +45,7 @@ struct block {
   int running_threads = 0;  // threads that have not ended
 };
 
-// Half a vector on its way: what becomes visible at once.
+// A store in flight: half a vector, which becomes visible atomically.
 struct pending_store {
   std::uint64_t* to;
   std::uint64_t value;
@@ -72,9 +72,9 @@ void run_fiber() {
 template <typename Value>
 Value take_any(std::vector<Value>& from) {
   std::swap(from[(*random_order)() % from.size()], from.back());
-  Value chosen = from.back();
+  Value choice = from.back();
   from.pop_back();
-  return chosen;
+  return choice;
 }
 
 }  // namespace
@@ -91,7 +91,7 @@ class device {
   void launch(const kernel_launch& launch) { m_queue.push_back(launch); }
   void send(pending_store store) { m_stores.push_back(store); }
 
-  // One thread, up to where it may be put off, or one store.
+  // Runs one thread until it yields, or delivers one store.
   void advance() {
     if (m_blocks.empty()) return begin();
     if (!m_stores.empty() && (*random_order)() % 3 == 0) return deliver(take_any(m_stores));
@@ -104,7 +104,8 @@ class device {
     blockDim.x = static_cast<unsigned>(block_to_run.launch->threads);
     gridDim.x = static_cast<unsigned>(block_to_run.launch->blocks);
     swapcontext(&scheduler, &running->context);
-    if (!block_to_run.at_barrier.empty() && block_to_run.at_barrier.size() == static_cast<std::size_t>(block_to_run.running_threads)) {
+    if (!block_to_run.at_barrier.empty() &&
+        block_to_run.at_barrier.size() == static_cast<std::size_t>(block_to_run.running_threads)) {
       block_to_run.result = std::exchange(block_to_run.predicate, 0);
       block_to_run.ready = std::exchange(block_to_run.at_barrier, {});
     }
@@ -116,31 +117,31 @@ class device {
   void begin() {
     const kernel_launch& launch = m_queue.front();
     for (int b = 0; b < launch.blocks; ++b) {
-      auto created = std::make_unique<block>();
-      created->launch = &launch;
-      created->owner_device = this;
-      created->index = b;
-      created->running_threads = launch.threads;
-      for (int t = 0; t < launch.threads; ++t) created->fibers.push_back(make_fiber(*created, t));
-      for (const auto& item : created->fibers) created->ready.push_back(item.get());
-      m_blocks.push_back(std::move(created));
+      auto result = std::make_unique<block>();
+      result->launch = &launch;
+      result->owner_device = this;
+      result->index = b;
+      result->running_threads = launch.threads;
+      for (int t = 0; t < launch.threads; ++t) result->fibers.push_back(make_fiber(*result, t));
+      for (const auto& item : result->fibers) result->ready.push_back(item.get());
+      m_blocks.push_back(std::move(result));
     }
   }
 
   static std::unique_ptr<fiber> make_fiber(block& owner, int thread) {
     constexpr std::size_t stack_bytes = 32 * 1024;
-    auto created = std::make_unique<fiber>();
-    created->stack = std::make_unique_for_overwrite<std::byte[]>(stack_bytes);
-    created->owner = &owner;
-    created->thread = thread;
-    getcontext(&created->context);
-    created->context.uc_stack.ss_sp = created->stack.get();
-    created->context.uc_stack.ss_size = stack_bytes;
-    makecontext(&created->context, run_fiber, 0);
-    return created;
+    auto result = std::make_unique<fiber>();
+    result->stack = std::make_unique_for_overwrite<std::byte[]>(stack_bytes);
+    result->owner = &owner;
+    result->thread = thread;
+    getcontext(&result->context);
+    result->context.uc_stack.ss_sp = result->stack.get();
+    result->context.uc_stack.ss_size = stack_bytes;
+    makecontext(&result->context, run_fiber, 0);
+    return result;
   }
 
-  // A kernel's stores have arrived when it ends.
+  // All stores of a kernel arrive before it ends.
   void complete() {
     for (const pending_store& item : m_stores) deliver(item);
     m_stores.clear();
@@ -150,7 +151,7 @@ class device {
   std::vector<std::uint64_t> m_scratch;
   host_flags m_flags{};
   std::deque<kernel_launch> m_queue;
-  std::vector<std::unique_ptr<block>> m_blocks;  // of the queue's first
+  std::vector<std::unique_ptr<block>> m_blocks;  // of the running kernel
   std::vector<pending_store> m_stores;
 };
 
@@ -161,15 +162,15 @@ machine::machine(int size, unsigned seed) : m_random(seed) {
 machine::~machine() = default;
 
 kernel_arguments machine::arguments_of(int rank) const {
-  kernel_arguments created{};
-  created.rank = rank;
-  created.size = size();
-  created.divisor = 1;
+  kernel_arguments result{};
+  result.rank = rank;
+  result.size = size();
+  result.divisor = 1;
   for (int i = 0; i < size(); ++i)
-    created.scratch[i] = m_devices[static_cast<std::size_t>((rank + i) % size())]->scratch();
-  created.flags = &flags(rank);
-  created.timeout_ns = UINT64_MAX / 2;
-  return created;
+    result.scratch[i] = m_devices[static_cast<std::size_t>((rank + i) % size())]->scratch();
+  result.flags = &flags(rank);
+  result.timeout_ns = UINT64_MAX / 2;
+  return result;
 }
 void* machine::stream(int rank) const { return m_devices[static_cast<std::size_t>(rank)].get(); }
 scratch_header& machine::header(int rank) const { return m_devices[static_cast<std::size_t>(rank)]->header(); }
@@ -191,14 +192,15 @@ bool machine::run(const std::vector<int>& ranks, long steps) {
     return !busy.empty();
   };
   while (collect_busy()) {
-    // For a while some are slow, and one stands still.
-    const std::size_t stalled = m_random() % (busy.size() + 1), preferred = m_random() % busy.size();
-    for (unsigned stretch = 1 + m_random() % 3000; stretch > 0; --stretch) {
+    // For a random number of steps, one device is preferred and at most one is stalled.
+    const std::size_t stalled_device = m_random() % (busy.size() + 1),
+                      preferred_device = m_random() % busy.size();
+    for (unsigned steps_left = 1 + m_random() % 3000; steps_left > 0; --steps_left) {
       if (steps-- <= 0) return false;
-      const std::size_t chosen = m_random() % 2 == 0 ? preferred : m_random() % busy.size();
-      if (chosen == stalled && busy.size() > 1) continue;
-      if (busy[chosen]->is_idle()) break;
-      busy[chosen]->advance();
+      const std::size_t choice = m_random() % 2 == 0 ? preferred_device : m_random() % busy.size();
+      if (choice == stalled_device && busy.size() > 1) continue;
+      if (busy[choice]->is_idle()) break;
+      busy[choice]->advance();
     }
   }
   return true;
@@ -217,9 +219,10 @@ namespace isthmus::p2p {
 
 gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads, void** arguments, gpu_stream stream,
                             bool) {
-  static_cast<simulated::device*>(stream)->launch({reinterpret_cast<void (*)(kernel_arguments)>(const_cast<void*>(kernel)),
-                                                   *static_cast<const kernel_arguments*>(arguments[0]),
-                                                   static_cast<int>(blocks.x), static_cast<int>(threads.x)});
+  static_cast<simulated::device*>(stream)->launch(
+      {reinterpret_cast<void (*)(kernel_arguments)>(const_cast<void*>(kernel)),
+       *static_cast<const kernel_arguments*>(arguments[0]), static_cast<int>(blocks.x),
+       static_cast<int>(threads.x)});
   return gpu_success;
 }
 

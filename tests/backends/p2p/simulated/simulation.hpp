@@ -1,6 +1,5 @@
-// Devices of which one host thread runs the kernels, thread by thread, in an order drawn at random: ranks are
-// late, stores are under way until their kernel ends, and arrive in any order. What ran is the same in every
-// run of a seed.
+// Simulated devices. One host thread runs their kernels, thread by thread, in random order: ranks are skewed,
+// and stores arrive in any order until their kernel ends. The schedule depends only on the seed.
 #pragma once
 
 #include <memory>
@@ -20,13 +19,14 @@ class machine {
   ~machine();
 
   int size() const { return static_cast<int>(m_devices.size()); }
-  // A call of `rank` without its buffers; its stream is stream(rank).
+  // Kernel arguments of `rank` without buffers. Use them with stream(rank).
   isthmus::p2p::kernel_arguments arguments_of(int rank) const;
   void* stream(int rank) const;
   isthmus::p2p::scratch_header& header(int rank) const;
   isthmus::p2p::host_flags& flags(int rank) const;
   bool is_idle(int rank) const;
-  // Runs the kernels of these ranks until all of them are idle; false when they are not after `steps`.
+  // Runs the kernels of these ranks until all of them are idle. Returns false if they are not idle
+  // after `steps` steps.
   bool run(const std::vector<int>& ranks, long steps);
   bool run(long steps);
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Fetches an unmodified llama.cpp and builds it with the probe beside it.
+"""Downloads an unmodified llama.cpp and builds it together with the probe.
 
-    build_llama.py pack FOLDER ARCHIVE                 fetches into FOLDER, packs what a CUDA build needs
-    build_llama.py cuda ARCHIVE FOLDER ARCHITECTURES   builds from that, without network (90-real: for Hopper)
+    build_llama.py pack FOLDER ARCHIVE                 downloads into FOLDER and packs what a CUDA build needs
+    build_llama.py cuda ARCHIVE FOLDER ARCHITECTURES   builds from the archive offline (90-real: for Hopper)
 
-tests/frontends/ggml/test_llama.py calls build(), for the CPU.
+tests/frontends/ggml/test_llama.py calls build() for the CPU.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ OPTIONS = {
     "LLAMA_BUILD_SERVER": "OFF",
     "LLAMA_BUILD_APP": "OFF",
 }
-# Only what the test plays: no programs, C++ unoptimised and several files at a time: its compilation takes 80
-# CPU seconds, the test itself a few. The products of matrices are in C.
+# Only what the test needs: no programs, C++ without optimization, and several files per compiler run. Compiling
+# takes 80 CPU seconds, the test itself a few. The matrix products are written in C.
 CPU_OPTIONS = OPTIONS | {
     "CMAKE_PROJECT_TOP_LEVEL_INCLUDES": str(HERE / "unite.cmake"),
     "CMAKE_C_FLAGS_RELEASE": "-O1",
@@ -42,7 +42,7 @@ CPU_OPTIONS = OPTIONS | {
     "LLAMA_BUILD_COMMON": "OFF",
     "LLAMA_BUILD_TOOLS": "OFF",
 }
-# Attention over quantised caches and packed kernels would take compile time, and nothing here uses them.
+# Attention over quantized caches and packed kernels take long to compile and are not used here.
 CUDA_OPTIONS = OPTIONS | {
     "GGML_CUDA": "ON",
     "GGML_CUDA_FA_QUANTS": "f16-f16",
@@ -50,7 +50,7 @@ CUDA_OPTIONS = OPTIONS | {
     "LLAMA_BUILD_COMMON": "ON",
     "LLAMA_BUILD_TOOLS": "ON",
 }
-# What a CUDA build reads of the source tree: no other device's backend, no server, no tests.
+# The part of the source tree that a CUDA build reads: no other device backend, no server, no tests.
 PARTS = (
     *("CMakeLists.txt", "LICENSE", "cmake", "include", "src", "common", "vendor", "tools"),
     *("ggml/CMakeLists.txt", "ggml/cmake", "ggml/include", "ggml/src"),
@@ -59,10 +59,10 @@ LEFT_OUT = ("tools/cli", "tools/server", "tools/ui", "tools/rpc", "tools/tuning"
 BACKENDS = ("ggml-cpu", "ggml-cuda")
 
 
-def fetch(folder: Path) -> Path:
-    """The source tree of llama.cpp in `folder`, downloaded once."""
-    found = next(folder.glob("*/vendor/llama.cpp/CMakeLists.txt"), None)
-    if found is None:
+def find_sources(folder: Path) -> Path:
+    """Returns the source tree of llama.cpp in `folder`. Downloads it if necessary."""
+    marker = next(folder.glob("*/vendor/llama.cpp/CMakeLists.txt"), None)
+    if marker is None:
         folder.mkdir(parents=True, exist_ok=True)
         pip = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps"]
         pip += [
@@ -77,12 +77,12 @@ def fetch(folder: Path) -> Path:
         subprocess.run(pip, check=True)
         with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:
             archive.extractall(folder, filter="data")
-        found = next(folder.glob("*/vendor/llama.cpp/CMakeLists.txt"))
-    return found.parent
+        marker = next(folder.glob("*/vendor/llama.cpp/CMakeLists.txt"))
+    return marker.parent
 
 
 def pack(sources: Path, archive: Path) -> None:
-    """Packs into `archive` what build_cuda needs of the source tree."""
+    """Packs the part of the source tree that build_cuda needs into `archive`."""
 
     def is_needed(name: str) -> bool:
         backend = name.removeprefix("ggml/src/").split("/")[0] if name.startswith("ggml/src/ggml-") else ""
@@ -96,19 +96,19 @@ def pack(sources: Path, archive: Path) -> None:
 
 
 def build(folder: Path) -> Path:
-    """Builds in `folder` what is not built yet. Returns the probe; llama.cpp's libraries lie beside it."""
-    return compile_tree(fetch(folder), folder / "build", CPU_OPTIONS, ("llama", "ggml", "ggml-cpu"))
+    """Builds what is missing in `folder`. Returns the probe; llama.cpp's libraries are in the same folder."""
+    return compile_tree(find_sources(folder), folder / "build", CPU_OPTIONS, ("llama", "ggml", "ggml-cpu"))
 
 
 def build_cuda(archive: Path, folder: Path, architectures: str) -> Path:
-    """As build, from what `pack` packed: llama-bench and llama-perplexity, too, for CMake's `architectures`."""
+    """Builds from an archive of `pack`, with llama-bench and llama-perplexity, for CMake's `architectures`."""
     sources = folder / "source"
     if not sources.is_dir():
         with tarfile.open(archive) as packed:
             packed.extractall(sources, filter="data")
     options = CUDA_OPTIONS | {"CMAKE_CUDA_ARCHITECTURES": architectures}
     nccl = Path(sysconfig.get_paths()["purelib"]) / "nvidia/nccl"
-    if (nccl / "lib/libnccl.so.2").exists():  # the wheel lacks the name that llama.cpp looks for
+    if (nccl / "lib/libnccl.so.2").exists():  # the wheel lacks the file name that llama.cpp looks for
         options |= {"NCCL_INCLUDE_DIR": f"{nccl}/include", "NCCL_LIBRARY": f"{nccl}/lib/libnccl.so.2"}
     targets = ("llama", "ggml", "ggml-cpu", "llama-bench", "llama-perplexity")
     return compile_tree(sources, folder / "build", options, targets)
@@ -122,10 +122,10 @@ def compile_tree(sources: Path, tree: Path, options: dict[str, str], targets: tu
         ["cmake", "-S", str(sources), "-B", str(tree), "-G", "Ninja", *settings],
         ["cmake", "--build", str(tree), "-j", jobs, "--target", *targets],
     ):
-        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
-        if done.returncode != 0:
-            print(done.stdout[-4000:], file=sys.stderr)
-            raise subprocess.CalledProcessError(done.returncode, command)
+        completed = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
+        if completed.returncode != 0:
+            print(completed.stdout[-4000:], file=sys.stderr)
+            raise subprocess.CalledProcessError(completed.returncode, command)
     return build_probe(sources, tree / "bin")
 
 
@@ -149,7 +149,7 @@ def build_probe(sources: Path, libraries: Path) -> Path:
 def main() -> int:
     match sys.argv[1:]:
         case ["pack", folder, archive]:
-            pack(fetch(Path(folder)), Path(archive))
+            pack(find_sources(Path(folder)), Path(archive))
             print(f"{archive}: {Path(archive).stat().st_size / 2**20:.1f} MiB")
         case ["cuda", archive, folder, architectures]:
             start = time.monotonic()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Compares what an unmodified llama.cpp computes on one device with what it computes on several, which sum
-through libisthmus_ggml.so: the same greedy tokens on the exact wire, the same perplexity within noise on the
-bfloat16 wire. Run by tests/frontends/ggml/test_llama.py on shares of the CPU, by scripts/gpu_check on GPUs.
+"""Compares the results of an unmodified llama.cpp on one device and on several, which sum through
+libisthmus_ggml.so. The greedy tokens must be equal with the exact wire, the perplexity equal within noise with
+the bfloat16 wire. tests/frontends/ggml/test_llama.py runs it on shares of the CPU, scripts/gpu_check on GPUs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from pathlib import Path
 
 from libraries import search_path
 
-# Relative differences of the prompt's mean negative log-likelihood. Several devices add in another order.
+# Allowed relative differences of the prompt's mean negative log-likelihood. With several devices, the
+# order of additions differs.
 EXACT_NOISE = 1e-4
 BFLOAT16_NOISE = 5e-3
 
@@ -27,14 +28,14 @@ BFLOAT16_NOISE = 5e-3
 class Answer:
     tokens: list[int]
     loss: float
-    sums: int  # that went through Isthmus
+    sums: int  # computed by Isthmus
     refused: int
-    said: str
+    stderr: str
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Which llama.cpp, on what."""
+    """A llama.cpp build and what it runs on."""
 
     probe: Path
     model: Path
@@ -42,10 +43,10 @@ class Setting:
     library: Path  # libisthmus_ggml.so
 
     def ask(self, devices: int, wire: str = "") -> Answer:
-        """One run of the probe; with a wire, Isthmus is preloaded."""
+        """Runs the probe once. Preloads Isthmus if a wire is given."""
         extra = {"ISTHMUS_LOG": "debug", "ISTHMUS_CONFIG": "none", "ISTHMUS_PROFILE": "none"}
         extra |= {"LD_PRELOAD": str(self.library), "ISTHMUS_GGML_WIRE": wire} if wire else {}
-        done = subprocess.run(
+        completed = subprocess.run(
             [str(self.probe), str(self.model), self.kind, str(devices)],
             env=os.environ | search_path(self.probe.parent) | extra,
             capture_output=True,
@@ -53,46 +54,48 @@ class Setting:
             timeout=220,
             check=False,
         )
-        if done.returncode != 0:
-            raise RuntimeError(f"the probe failed on {devices} devices: {done.stderr[-2000:]}")
-        answer = json.loads(done.stdout.splitlines()[-1])
-        count = re.search(r"(\d+) allreduces of \d+ elements, (\d+) refused", done.stderr)
+        if completed.returncode != 0:
+            raise RuntimeError(f"the probe failed on {devices} devices: {completed.stderr[-2000:]}")
+        answer = json.loads(completed.stdout.splitlines()[-1])
+        count = re.search(r"(\d+) allreduces of \d+ elements, (\d+) refused", completed.stderr)
         sums, refused = (int(count[1]), int(count[2])) if count else (0, 0)
-        return Answer(answer["tokens"], answer["loss"], sums, refused, done.stderr)
+        return Answer(answer["tokens"], answer["loss"], sums, refused, completed.stderr)
 
 
 def compare(setting: Setting, counts: list[int]) -> list[str]:
-    """Prints a line for each run; returns what is wrong."""
+    """Prints one line per run. Returns the errors found."""
     wrong = []
-    one = setting.ask(1)
-    print(f"1 device: loss {one.loss:.6f}, tokens {one.tokens[:8]}...")
+    single_answer = setting.ask(1)
+    print(f"1 device: loss {single_answer.loss:.6f}, tokens {single_answer.tokens[:8]}...")
     for devices in counts:
         for wire, noise in (("exact", EXACT_NOISE), ("bfloat16", BFLOAT16_NOISE)):
-            many = setting.ask(devices, wire)
-            apart = abs(many.loss - one.loss) / one.loss
-            same = many.tokens == one.tokens
+            answer = setting.ask(devices, wire)
+            difference = abs(answer.loss - single_answer.loss) / single_answer.loss
+            same = answer.tokens == single_answer.tokens
             name = f"{devices} devices, {wire} wire"
             print(
-                f"{name}: loss {many.loss:.6f} ({apart:.1e} apart), "
-                f"tokens {'the same' if same else 'others'}, {many.sums} sums by Isthmus"
+                f"{name}: loss {answer.loss:.6f} ({difference:.1e} apart), "
+                f"tokens {'equal' if same else 'different'}, {answer.sums} sums by Isthmus"
             )
-            if many.sums == 0 or many.refused != 0:
-                wrong.append(f"{name}: {many.sums} sums by Isthmus, {many.refused} refused: {many.said[-500:]}")
-            if apart > noise:
-                wrong.append(f"{name}: the losses are {apart:.1e} apart, more than {noise}")
+            if answer.sums == 0 or answer.refused != 0:
+                wrong.append(
+                    f"{name}: {answer.sums} sums by Isthmus, {answer.refused} refused: {answer.stderr[-500:]}"
+                )
+            if difference > noise:
+                wrong.append(f"{name}: the losses are {difference:.1e} apart, more than {noise}")
             if wire == "exact" and not same:
-                wrong.append(f"{name}: tokens {many.tokens} instead of {one.tokens}")
-            if wire == "bfloat16" and many.loss == one.loss:
+                wrong.append(f"{name}: tokens {answer.tokens} instead of {single_answer.tokens}")
+            if wire == "bfloat16" and answer.loss == single_answer.loss:
                 wrong.append(f"{name}: nothing was rounded")
     return wrong
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="llama.cpp on one device and on several, summed by Isthmus")
-    parser.add_argument("probe", type=Path, help="the built probe, beside llama.cpp's libraries")
+    parser = argparse.ArgumentParser(description="compare llama.cpp on one device and on several")
+    parser.add_argument("probe", type=Path, help="the probe, in the same folder as llama.cpp's libraries")
     parser.add_argument("library", type=Path, help="libisthmus_ggml.so")
     parser.add_argument("--kind", choices=("cpu", "gpu"), default="cpu")
-    parser.add_argument("--devices", default="2,3", help="numbers of devices to compare with one")
+    parser.add_argument("--devices", default="2,3", help="device counts to compare with a single device")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "tiny.gguf"

@@ -15,9 +15,9 @@ struct cpu_device {
 };
 
 ggml_backend_dev_t real() { return ggml_backend_reg_dev_get(ggml_backend_cpu_reg(), 0); }
-cpu_device& own(ggml_backend_dev_t device) { return *static_cast<cpu_device*>(device->context); }
+cpu_device& device_data(ggml_backend_dev_t device) { return *static_cast<cpu_device*>(device->context); }
 
-// Buffers: the CPU's, which say that they are something else.
+// Buffers of the CPU that do not report themselves as host memory.
 const char* buffer_name(ggml_backend_buffer_type_t type) {
   return static_cast<cpu_device*>(type->context)->name.c_str();
 }
@@ -31,7 +31,7 @@ std::size_t alignment(ggml_backend_buffer_type_t) {
 }
 bool is_host(ggml_backend_buffer_type_t) { return false; }
 
-const char* name(ggml_backend_dev_t device) { return own(device).name.c_str(); }
+const char* name(ggml_backend_dev_t device) { return device_data(device).name.c_str(); }
 const char* description(ggml_backend_dev_t) { return "a share of the CPU"; }
 void memory(ggml_backend_dev_t, std::size_t* free, std::size_t* total) {
   ggml_backend_dev_memory(real(), free, total);
@@ -48,12 +48,12 @@ ggml_backend_t start(ggml_backend_dev_t device, const char* parameters) {
   ggml_backend_cpu_set_n_threads(backend, 1);
   return backend;
 }
-ggml_backend_buffer_type_t buffer_type(ggml_backend_dev_t device) { return &own(device).buffers; }
+ggml_backend_buffer_type_t buffer_type(ggml_backend_dev_t device) { return &device_data(device).buffers; }
 bool supports(ggml_backend_dev_t, const ggml_tensor* operation) {
   return ggml_backend_dev_supports_op(real(), operation);
 }
 bool supports_buffers(ggml_backend_dev_t device, ggml_backend_buffer_type_t type) {
-  return type == &own(device).buffers;
+  return type == &device_data(device).buffers;
 }
 
 std::vector<std::unique_ptr<cpu_device>>& all() {
@@ -68,7 +68,7 @@ ggml_backend_dev_t get(ggml_backend_reg_t, std::size_t i) { return &all()[i]->de
 
 std::vector<ggml_backend_dev_t> make_cpu_devices(std::size_t n) {
   static ggml_backend_reg registry{GGML_BACKEND_API_VERSION, {registry_name, count, get, nullptr}, nullptr};
-  std::vector<ggml_backend_dev_t> made;
+  std::vector<ggml_backend_dev_t> new_devices;
   for (std::size_t i = 0; i < n; ++i) {
     auto& device = *all().emplace_back(std::make_unique<cpu_device>());
     device.name = "SHARE" + std::to_string(i);
@@ -84,7 +84,7 @@ std::vector<ggml_backend_dev_t> make_cpu_devices(std::size_t n) {
     functions.supports_op = supports;
     functions.supports_buft = supports_buffers;
     device.device = {functions, &registry, &device};
-    made.push_back(&device.device);
+    new_devices.push_back(&device.device);
   }
-  return made;
+  return new_devices;
 }

@@ -1,5 +1,5 @@
-// Devices with memory of their own that compute on the CPU, for ggml's meta backend. It refuses to split a
-// model over plain CPU devices: their memory is the host's, which it takes for tensors that are not split.
+// CPU devices with separate memory for ggml's meta backend. It refuses to split a model over plain CPU devices,
+// because it treats host memory as memory for tensors that are not split.
 #pragma once
 
 #include <cstddef>
@@ -7,5 +7,5 @@
 
 #include "ggml-backend.h"
 
-// n devices of one registry, without an allreduce of their own. They stay for the life of the process.
+// Creates n devices of one registry without a native allreduce. They live as long as the process.
 std::vector<ggml_backend_dev_t> make_cpu_devices(std::size_t n);

@@ -1,6 +1,5 @@
-// Compiled with the probe and never called: what libisthmus_ggml.so expects of ggml's interface is what this
-// release's headers say. Its calling conventions and its context parameters cannot be found by experiment, as a
-// tensor's fields are.
+// Checks at compile time that the declarations of libisthmus_ggml.so match the headers of this ggml release.
+// Unlike tensor fields, function types and context parameters cannot be determined at run time.
 #include <cstddef>
 #include <type_traits>
 
@@ -10,7 +9,7 @@
 
 namespace {
 
-// The type with ggml's own structs in the place of the opaque ones.
+// The type with ggml's structures in place of the opaque ones.
 template <typename Type>
 struct as_ggml {
   using type = Type;

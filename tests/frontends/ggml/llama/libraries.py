@@ -1,4 +1,4 @@
-"""Where a built llama.cpp finds its shared libraries."""
+"""Library search path of a llama.cpp build."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def search_path(folder: Path) -> dict[str, str]:
-    """LD_LIBRARY_PATH for programs in `folder`: their own libraries, NCCL of this Python's wheels, CUDA's."""
+    """Returns LD_LIBRARY_PATH for programs in `folder`: their own libraries, the NCCL wheel, and CUDA."""
     places = [
         folder.resolve(),
         Path(sysconfig.get_paths()["purelib"]) / "nvidia/nccl/lib",
         Path("/usr/local/cuda/lib64"),
     ]
-    found = [str(place) for place in places if place.is_dir()]
-    before = os.environ.get("LD_LIBRARY_PATH")
-    return {"LD_LIBRARY_PATH": os.pathsep.join([*found, *([before] if before else [])])}
+    folders = [str(place) for place in places if place.is_dir()]
+    old_path = os.environ.get("LD_LIBRARY_PATH")
+    return {"LD_LIBRARY_PATH": os.pathsep.join([*folders, *([old_path] if old_path else [])])}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes a GGUF model of llama's architecture with random weights: enough for llama.cpp to load and run.
+"""Writes a GGUF model with llama's architecture and random weights that llama.cpp can load and run.
 
-The vocabulary is made of the 256 bytes and of words w0, w1, ... Needs the packages gguf and numpy.
+The vocabulary consists of the 256 bytes and the words w0, w1, ... Requires the packages gguf and numpy.
 """
 
 import argparse
@@ -17,7 +17,7 @@ TYPES = {
     "f16": gguf.GGMLQuantizationType.F16,
     "q8_0": gguf.GGMLQuantizationType.Q8_0,
 }
-POOL_ELEMENTS = 1 << 26  # random numbers that all tensors take their own stretches of
+POOL_ELEMENTS = 1 << 26  # random numbers that all tensors share
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class Shape:
 
 
 SHAPES = {
-    # Three devices get unequal shares of six heads of attention and of the feed-forward's width.
+    # With three devices, the shares of the six attention heads and of the feed-forward width are unequal.
     "tiny": Shape(3, 384, 1056, 6, 6, 512, 1024),
     "7b": Shape(32, 4096, 11008, 32, 32, 32000, 4096),
 }
 
 
 class Weights:
-    """Stretches of one pool of random numbers, normal with standard deviation 1 / sqrt(width)."""
+    """Slices of a pool of normally distributed random numbers with standard deviation 1 / sqrt(width)."""
 
     def __init__(self, kind: str, width: int, seed: int) -> None:
         self.kind = kind
@@ -47,7 +47,8 @@ class Weights:
         self.random = random
         deviation = width**-0.5
         if kind == "q8_0":
-            # Blocks of 32: a float16 scale, then 32 signed bytes, here uniform (deviation 73.6).
+            # Blocks of 32 values: a float16 scale, then 32 signed bytes, here uniform (standard deviation
+            # 73.6).
             blocks = POOL_ELEMENTS // 32
             pool = np.empty((blocks, 34), dtype=np.uint8)
             pool[:, 2:] = random.integers(0, 256, size=(blocks, 32), dtype=np.uint8)
@@ -59,7 +60,7 @@ class Weights:
             self.pool = pool.astype(np.float16 if kind == "f16" else np.float32)
 
     def matrix(self, rows: int, columns: int) -> np.ndarray:
-        """A view where it fits, else repeated stretches."""
+        """Returns a view of the pool if the matrix fits, else repeated slices."""
         per_row = columns // 32 * 34 if self.kind == "q8_0" else columns
         size, unit = rows * per_row, 34 if self.kind == "q8_0" else 1
         first = int(self.random.integers(0, 1024)) * unit * 8

@@ -1,7 +1,7 @@
-// Loads a model with llama.cpp, computes a fixed prompt and 32 greedy tokens after it, and prints one line of
-// JSON: tokens, and the mean negative log-likelihood of the prompt.
+// Loads a model with llama.cpp, computes a fixed prompt and 32 greedy tokens, and prints one line of JSON: the
+// tokens and the mean negative log-likelihood of the prompt.
 //
-//   probe MODEL cpu N | gpu N     N devices, split by tensor where N > 1
+//   probe MODEL cpu|gpu N     N devices, split by tensor if N > 1
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -20,8 +20,8 @@ namespace {
 constexpr int prompt_tokens = 160;
 constexpr int greedy_tokens = 32;
 
-[[noreturn]] void fail(const char* what) {
-  std::fprintf(stderr, "probe: %s\n", what);
+[[noreturn]] void fail(const char* message) {
+  std::fprintf(stderr, "probe: %s\n", message);
   std::exit(1);
 }
 
@@ -30,34 +30,34 @@ void log_errors(ggml_log_level level, const char* text, void*) {
 }
 
 std::vector<ggml_backend_dev_t> devices(const char* kind, std::size_t n) {
-  std::vector<ggml_backend_dev_t> found;
+  std::vector<ggml_backend_dev_t> all_devices;
   if (std::strcmp(kind, "cpu") == 0) {
     if (n > 1)
-      found = make_cpu_devices(n);  // one device: none is given, and the CPU itself computes
+      all_devices = make_cpu_devices(n);  // one device: no list is passed, and the CPU backend is used
     else
       return {nullptr};
   } else if (std::strcmp(kind, "gpu") == 0) {
-    for (std::size_t i = 0; i < ggml_backend_dev_count() && found.size() < n; ++i)
+    for (std::size_t i = 0; i < ggml_backend_dev_count() && all_devices.size() < n; ++i)
       if (ggml_backend_dev_type(ggml_backend_dev_get(i)) == GGML_BACKEND_DEVICE_TYPE_GPU)
-        found.push_back(ggml_backend_dev_get(i));
+        all_devices.push_back(ggml_backend_dev_get(i));
   }
-  if (found.size() != n) fail("there are not as many devices of that kind; kinds are cpu and gpu");
-  found.push_back(nullptr);
-  return found;
+  if (all_devices.size() != n) fail("not enough devices of this kind; use cpu or gpu");
+  all_devices.push_back(nullptr);
+  return all_devices;
 }
 
 double log_likelihood(const float* logits, int vocabulary, llama_token token) {
-  const float most = *std::max_element(logits, logits + vocabulary);
+  const float max_logit = *std::max_element(logits, logits + vocabulary);
   double sum = 0;
-  for (int i = 0; i < vocabulary; ++i) sum += std::exp(static_cast<double>(logits[i]) - most);
-  return static_cast<double>(logits[token]) - most - std::log(sum);
+  for (int i = 0; i < vocabulary; ++i) sum += std::exp(static_cast<double>(logits[i]) - max_logit);
+  return static_cast<double>(logits[token]) - max_logit - std::log(sum);
 }
 
 llama_token best(const float* logits, int vocabulary) {
   return static_cast<llama_token>(std::max_element(logits, logits + vocabulary) - logits);
 }
 
-// A fixed sequence of tokens, from a linear congruential generator.
+// A fixed sequence of tokens from a linear congruential generator.
 std::vector<llama_token> make_prompt(int vocabulary) {
   std::vector<llama_token> prompt;
   std::uint32_t state = 12345;
@@ -95,10 +95,10 @@ int main(int argc, char** argv) {
   llama_backend_init();
   ggml_backend_load_all();
   const int n = std::atoi(argv[3]);
-  auto chosen = devices(argv[2], static_cast<std::size_t>(n));
+  auto selected_devices = devices(argv[2], static_cast<std::size_t>(n));
 
   llama_model_params model_parameters = llama_model_default_params();
-  model_parameters.devices = chosen.data();
+  model_parameters.devices = selected_devices.data();
   model_parameters.n_gpu_layers = 999;
   model_parameters.split_mode = n > 1 ? LLAMA_SPLIT_MODE_TENSOR : LLAMA_SPLIT_MODE_NONE;
   llama_model* model = llama_model_load_from_file(argv[1], model_parameters);
@@ -109,7 +109,7 @@ int main(int argc, char** argv) {
   context_parameters.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
   context_parameters.n_threads = context_parameters.n_threads_batch = 2;
   llama_context* context = llama_init_from_model(model, context_parameters);
-  if (context == nullptr) fail("no context");
+  if (context == nullptr) fail("the context could not be created");
 
   const int vocabulary = llama_vocab_n_tokens(llama_model_get_vocab(model));
   const double loss = compute_prompt(context, make_prompt(vocabulary), vocabulary);

@@ -1,4 +1,4 @@
-// A stand-in for libcuda.so.1: which device a stream belongs to. A context is the stream itself here.
+// A stand-in for libcuda.so.1 that reports the device of a stream. The context is the stream itself.
 
 namespace {
 int* current = nullptr;

@@ -1,5 +1,5 @@
-// A plug-in whose tensor-parallel engine takes CUDA devices, and the SYCL engine of runtimes that do not exist;
-// it sums on the host. It writes what it was opened with to a place that the test reads.
+// A plug-in with a tensor-parallel engine for CUDA devices, also used as the SYCL engine of runtimes that do
+// not exist. It sums on the host and logs what it was opened with.
 #include "engine.hpp"
 
 #include <isthmus/backend.h>

@@ -1,4 +1,4 @@
-// What the stand-in engine was opened with and asked for.
+// Log of the stand-in engine: what it was opened with and how it was called.
 #pragma once
 
 #include <isthmus/isthmus.h>

@@ -7,7 +7,7 @@
 
 #include "runtime.hpp"
 
-// Fields in another order and at other places than in ggml of November 2026, and larger.
+// The field order, offsets and size differ from those of ggml in November 2026.
 struct ggml_tensor {
   std::int32_t type;
   std::int64_t count;
@@ -19,7 +19,7 @@ struct ggml_tensor {
 };
 struct ggml_backend_reg {
   const char* name;
-  bool has_trio;
+  bool has_allreduce;
 };
 struct ggml_backend_device {
   ggml_backend_reg* registry;
@@ -51,10 +51,10 @@ namespace {
 
 constexpr std::int32_t input_flag = 1, output_flag = 2, compute_flag = 64;
 
-// STANDIN_GGML names one way in which this ggml is not as expected.
-bool is_odd(std::string_view way) {
-  const char* wanted = std::getenv("STANDIN_GGML");
-  return wanted != nullptr && way == wanted;
+// STANDIN_GGML selects how this ggml deviates from the real one.
+bool is_odd(std::string_view failure_mode) {
+  const char* setting = std::getenv("STANDIN_GGML");
+  return setting != nullptr && failure_mode == setting;
 }
 
 void* own_init(ggml_backend** backends, std::size_t n) {
@@ -72,9 +72,9 @@ void (*record_on_queue)(void* queue) = nullptr;
 
 template <typename Object>
 Object* place(ggml_context* context) {
-  void* at = context->pool.data() + context->used;
+  void* address = context->pool.data() + context->used;
   context->used += (sizeof(Object) + 31) / 32 * 32;
-  return new (at) Object{};
+  return new (address) Object{};
 }
 
 }  // namespace
@@ -82,12 +82,12 @@ Object* place(ggml_context* context) {
 extern "C" {
 
 void* ggml_backend_reg_get_proc_address(ggml_backend_reg* registry, const char* name) {
-  const std::string_view wanted = name;
-  if (wanted == "ggml_backend_set_n_threads") return reinterpret_cast<void*>(&set_threads);
-  if (!registry->has_trio) return nullptr;
-  if (wanted == "ggml_backend_comm_init") return reinterpret_cast<void*>(&own_init);
-  if (wanted == "ggml_backend_comm_free") return reinterpret_cast<void*>(&own_free);
-  if (wanted == "ggml_backend_comm_allreduce_tensor") return reinterpret_cast<void*>(&own_allreduce);
+  const std::string_view function_name = name;
+  if (function_name == "ggml_backend_set_n_threads") return reinterpret_cast<void*>(&set_threads);
+  if (!registry->has_allreduce) return nullptr;
+  if (function_name == "ggml_backend_comm_init") return reinterpret_cast<void*>(&own_init);
+  if (function_name == "ggml_backend_comm_free") return reinterpret_cast<void*>(&own_free);
+  if (function_name == "ggml_backend_comm_allreduce_tensor") return reinterpret_cast<void*>(&own_allreduce);
   return nullptr;
 }
 
@@ -109,12 +109,12 @@ void ggml_backend_event_free(ggml_backend_event* event) {
 }
 void ggml_backend_event_record(ggml_backend_event* event, ggml_backend* backend) {
   ++event->recorded;
-  if (backend->device->kind == standin::kind::cuda_static) return;  // a runtime that nobody else sees
+  if (backend->device->kind == standin::kind::cuda_static) return;  // a statically linked runtime
   void* stream = backend->stream;
   if (backend->device->kind == standin::kind::sycl) return record_on_queue(stream);
   if (backend->device->kind == standin::kind::cuda_restless) {
-    static int turn = 0;
-    stream = static_cast<char*>(stream) + ++turn;
+    static int call_index = 0;
+    stream = static_cast<char*>(stream) + ++call_index;
   }
   if (cudaEventRecord(event, stream) != 0) std::abort();
 }
@@ -166,35 +166,35 @@ calls& recorded() {
   return all;
 }
 
-std::vector<ggml_backend*> make_backends(kind what, std::size_t n, bool has_trio) {
-  const char* name = what == kind::cpu ? "CPU" : what == kind::vulkan ? "Vulkan" : "CUDA";
-  auto* registry = new ggml_backend_reg{name, has_trio};
-  std::vector<ggml_backend*> made;
+std::vector<ggml_backend*> make_backends(kind backend_kind, std::size_t n, bool has_allreduce) {
+  const char* name = backend_kind == kind::cpu ? "CPU" : backend_kind == kind::vulkan ? "Vulkan" : "CUDA";
+  auto* registry = new ggml_backend_reg{name, has_allreduce};
+  std::vector<ggml_backend*> new_backends;
   for (std::size_t i = 0; i < n; ++i) {
-    auto* device = new ggml_backend_device{registry, what, name + std::to_string(i)};
+    auto* device = new ggml_backend_device{registry, backend_kind, name + std::to_string(i)};
     const int ordinal = static_cast<int>(n - i) + 2;
-    made.push_back(new ggml_backend{device, make_stream(ordinal), ordinal});
+    new_backends.push_back(new ggml_backend{device, make_stream(ordinal), ordinal});
   }
-  return made;
+  return new_backends;
 }
 
 std::vector<ggml_backend*> make_sycl_backends(const std::vector<void*>& queues, void (*record)(void* queue),
-                                              bool has_trio) {
+                                              bool has_allreduce) {
   record_on_queue = record;
-  auto* registry = new ggml_backend_reg{"SYCL", has_trio};
-  std::vector<ggml_backend*> made;
+  auto* registry = new ggml_backend_reg{"SYCL", has_allreduce};
+  std::vector<ggml_backend*> new_backends;
   for (void* queue : queues)
-    made.push_back(new ggml_backend{new ggml_backend_device{registry, kind::sycl, "SYCL"}, queue, 0});
-  return made;
+    new_backends.push_back(new ggml_backend{new ggml_backend_device{registry, kind::sycl, "SYCL"}, queue, 0});
+  return new_backends;
 }
 
 ggml_backend_reg* registry_of(ggml_backend* backend) { return backend->device->registry; }
 void* stream_of(ggml_backend* backend) { return backend->stream; }
 int ordinal_of(ggml_backend* backend) { return backend->ordinal; }
 
-ggml_tensor* make_tensor(type what, void* data, std::int64_t count, bool computed, bool contiguous) {
+ggml_tensor* make_tensor(type datatype, void* data, std::int64_t count, bool computed, bool contiguous) {
   auto* tensor = new ggml_tensor{};
-  tensor->type = static_cast<std::int32_t>(what);
+  tensor->type = static_cast<std::int32_t>(datatype);
   tensor->count = count;
   tensor->data = data;
   tensor->flags = input_flag | (computed ? compute_flag : 0);
@@ -202,18 +202,18 @@ ggml_tensor* make_tensor(type what, void* data, std::int64_t count, bool compute
   return tensor;
 }
 
-trio look_up(ggml_backend_reg* registry) {
+comm_functions look_up(ggml_backend_reg* registry) {
   const auto find = [&](const char* name, auto& function) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(
         ggml_backend_reg_get_proc_address(registry, name));
   };
-  trio found{};
+  comm_functions found{};
   find("ggml_backend_comm_init", found.init);
   find("ggml_backend_comm_free", found.free);
   find("ggml_backend_comm_allreduce_tensor", found.allreduce);
   return found;
 }
 
-trio own_trio() { return {own_init, own_free, own_allreduce}; }
+comm_functions own_functions() { return {own_init, own_free, own_allreduce}; }
 
 }  // namespace standin

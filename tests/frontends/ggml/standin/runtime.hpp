@@ -1,4 +1,4 @@
-// A stand-in for the CUDA runtime and driver: streams that know their device, and events.
+// A stand-in for the CUDA runtime and driver: events, and streams that know their device.
 #pragma once
 
 extern "C" {
@@ -7,5 +7,5 @@ int cudaEventRecord(void* event, void* stream);
 
 namespace standin {
 void* make_stream(int ordinal);
-int count_of_records();  // calls of cudaEventRecord that arrived
+int count_of_records();  // number of cudaEventRecord calls
 }  // namespace standin

@@ -1,4 +1,4 @@
-// A stand-in for libggml-sycl.so that runs on the stand-in for libsycl.so.N it is linked with.
+// A stand-in for libggml-sycl.so, linked with the stand-in for libsycl.so.N that it runs on.
 #include "frontends/ggml/sycl_runtime.hpp"
 
 extern "C" void* submit_barrier(void* result, void* queue, const void*) __asm__(ISTHMUS_SYCL_SUBMIT_BARRIER);

@@ -1,4 +1,4 @@
-// A stand-in for libsycl.so.N: the one function by which ggml records an event on a queue.
+// A stand-in for libsycl.so.N with the one function that ggml uses to record an event on a queue.
 #include "frontends/ggml/sycl_runtime.hpp"
 
 extern "C" [[gnu::visibility("default")]] void* submit_barrier(void* result, void* queue, const void*) __asm__(

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""An unmodified llama.cpp with its SYCL backend on shares of the CPU that pose as GPUs: the losses of a prompt
-and 32 greedy tokens of 1, 2 and 3 devices, summed by Isthmus on both wires and by what ggml itself has.
+"""Checks an unmodified llama.cpp with its SYCL backend on shares of the CPU that look like GPUs.
 
-Run by `make llama-sycl-check` after scripts/setup_llama_sycl. The first run compiles ggml's kernels for the
-CPU device, the attention of single tokens for a quarter of an hour on an idle core; the folder
-.peers/llama_sycl/programs keeps them. It shows function on DPC++'s OpenCL CPU device, not speed, and nothing
-about Level Zero or peer access.
+Compares the loss of a prompt and 32 greedy tokens on 1, 2 and 3 devices, summed by Isthmus with both wires and
+by ggml itself. `make llama-sycl-check` runs it after scripts/setup_llama_sycl.
+
+The first run compiles ggml's kernels for the CPU device and caches them in .peers/llama_sycl/programs; the
+attention of single tokens takes 15 minutes on an idle core. The check covers function on DPC++'s OpenCL CPU
+device, but not speed, Level Zero or peer access.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from isthmus import layout, machine, records  # noqa: E402
 
 RUNTIME = ROOT / ".peers" / "llama_sycl"
 LLAMA = RUNTIME / "llama"
-LONGEST_S = 5400  # of one run of the probe; the first compiles
-PROMPT_BYTES = 160 * 384 * 4  # what one sum of the prompt has
-OWN = {2: "ggml_own", 3: "ggml_butterfly"}  # ggml-sycl's sum is for two devices; with more ggml copies and adds
+LONGEST_S = 5400  # limit for one run of the probe; the first one compiles
+PROMPT_BYTES = 160 * 384 * 4  # size of one sum of the prompt
+OWN = {2: "ggml_own", 3: "ggml_butterfly"}  # ggml-sycl sums two devices; for more, ggml copies and adds
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Case:
 
     model: str  # f32 or q8_0
     devices: int
-    provider: str  # isthmus, or who sums without it
+    provider: str  # isthmus, or ggml's own method
     wire: str = ""
     one_context: bool = False
 
@@ -53,7 +54,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the probe computed, and what Isthmus said that it did."""
+    """Results of the probe and the statistics that Isthmus printed."""
 
     tokens: list[int]
     loss: float
@@ -93,15 +94,15 @@ def variables(case: Case) -> dict[str, str]:
 def ask(case: Case, model: Path) -> Answer:
     start = time.monotonic()
     kind = "gpu" if case.devices == 1 else "cpu"
-    with tempfile.TemporaryFile("w+") as said:
+    with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             [str(LLAMA / "probe"), str(model), kind, str(case.devices)],
             env=os.environ | variables(case),
             stdout=subprocess.PIPE,
-            stderr=said,
+            stderr=log,
             text=True,
         )
-        while True:  # a line now and then: the first runs compile for long
+        while True:  # print progress, because the first runs compile for a long time
             try:
                 output, _ = process.communicate(timeout=60)
                 break
@@ -109,8 +110,8 @@ def ask(case: Case, model: Path) -> Answer:
                 print(f"  {case}: {time.monotonic() - start:.0f} s (compiling?)", flush=True)
                 if time.monotonic() - start > LONGEST_S:
                     process.kill()
-        said.seek(0)
-        text = said.read()
+        log.seek(0)
+        text = log.read()
     if process.returncode != 0:
         raise RuntimeError(f"{case}: the probe ended with {process.returncode}: {text[-2000:]}")
     answer = json.loads(output.splitlines()[-1])
@@ -119,25 +120,25 @@ def ask(case: Case, model: Path) -> Answer:
     return Answer(answer["tokens"], answer["loss"], sums, refused, time.monotonic() - start)
 
 
-def judge(case: Case, answer: Answer, one: Answer) -> list[str]:
-    """What is wrong with an answer of several devices. ggml's own is looked at, not judged."""
+def judge(case: Case, answer: Answer, reference: Answer) -> list[str]:
+    """Returns the errors of a run with several devices. Runs without Isthmus are recorded but not checked."""
     if case.provider != "isthmus":
         return []
     wrong = []
-    apart = abs(answer.loss - one.loss) / one.loss
+    difference = abs(answer.loss - reference.loss) / reference.loss
     if answer.sums == 0 or answer.refused != 0:
         wrong.append(f"{case}: {answer.sums} sums by Isthmus, {answer.refused} refused")
-    if apart > (EXACT_NOISE if case.wire == "exact" else BFLOAT16_NOISE):
-        wrong.append(f"{case}: the losses are {apart:.1e} apart")
-    if case.wire == "exact" and answer.tokens != one.tokens:
-        wrong.append(f"{case}: tokens {answer.tokens} instead of {one.tokens}")
-    if case.wire == "bfloat16" and answer.loss == one.loss:
+    if difference > (EXACT_NOISE if case.wire == "exact" else BFLOAT16_NOISE):
+        wrong.append(f"{case}: the losses are {difference:.1e} apart")
+    if case.wire == "exact" and answer.tokens != reference.tokens:
+        wrong.append(f"{case}: tokens {answer.tokens} instead of {reference.tokens}")
+    if case.wire == "bfloat16" and answer.loss == reference.loss:
         wrong.append(f"{case}: nothing was rounded")
     return wrong
 
 
-def record(case: Case, answer: Answer, one: Answer) -> dict[str, object]:
-    """A whole run of the probe; its time is that of two cores and of loading, so no bandwidth is made of it."""
+def record(case: Case, answer: Answer, reference: Answer) -> dict[str, object]:
+    """The record of one probe run. Its time includes loading, on two cores, so it contains no bandwidth."""
     microseconds = answer.seconds * 1e6
     return {
         "collective": "allreduce",
@@ -154,7 +155,7 @@ def record(case: Case, answer: Answer, one: Answer) -> dict[str, object]:
         "one_context": case.one_context,
         "loss": answer.loss,
         "tokens": len(answer.tokens),
-        "tokens_as_one_device": sum(a == b for a, b in zip(answer.tokens, one.tokens, strict=True)),
+        "tokens_as_one_device": sum(a == b for a, b in zip(answer.tokens, reference.tokens, strict=True)),
         "sums": answer.sums,
         "refused": answer.refused,
     }
@@ -166,15 +167,15 @@ def write(path: Path, found: list[dict[str, object]]) -> None:
         "sycl": "2025.3.3",
         "isthmus": machine.versions()["isthmus"],
     }
-    made = [records.Record.model_validate(each) for each in found]
-    where = {"commit": machine.commit(), "machine": machine.describe(), "versions": versions}
+    new_records = [records.Record.model_validate(each) for each in found]
+    metadata = {"commit": machine.commit(), "machine": machine.describe(), "versions": versions}
     path.parent.mkdir(parents=True, exist_ok=True)
-    records.report_from(made, command="make llama-sycl-check", **where).save(path)
+    records.report_from(new_records, command="make llama-sycl-check", **metadata).save(path)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="a file for the record")
+    parser.add_argument("--out", type=Path, help="output file for the record")
     arguments = parser.parse_args()
     wrong, found = [], []
     with tempfile.TemporaryDirectory() as folder:
@@ -182,12 +183,12 @@ def main() -> int:
             model = Path(folder) / f"{kind}.gguf"
             make = [sys.executable, str(HERE.parent / "llama" / "make_model.py"), str(model), "--type", kind]
             subprocess.run(make, check=True)
-            one = None
+            reference = None
             for case in cases(kind):
                 answer = ask(case, model)
-                one = one or answer
-                wrong += judge(case, answer, one)
-                found.append(record(case, answer, one))
+                reference = reference or answer
+                wrong += judge(case, answer, reference)
+                found.append(record(case, answer, reference))
                 same = found[-1]["tokens_as_one_device"]
                 print(
                     f"{case}: loss {answer.loss:.6f}, {same} of {len(answer.tokens)} tokens as one device, "
@@ -198,7 +199,7 @@ def main() -> int:
         write(arguments.out, found)
     for line in wrong:
         print(f"WRONG {line}")
-    print("llama-sycl-check: CPU devices posing as GPUs;", "FAILED" if wrong else "passed")
+    print("llama-sycl-check: CPU devices in place of GPUs:", "FAILED" if wrong else "passed")
     return 1 if wrong else 0
 
 

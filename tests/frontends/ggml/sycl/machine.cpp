@@ -1,12 +1,12 @@
-// Preloaded into a program that uses the real ggml-sycl: makes this machine look like one with several GPUs, so
-// that an unmodified libggml-sycl.so runs on shares of the CPU. Only what libggml-sycl asks is answered so, and
-// nothing is computed here. It shows function, not speed, and nothing about Level Zero or peer access.
+// Preloaded into a program that uses the real ggml-sycl. Makes this machine look like one with several
+// GPUs, so that an unmodified libggml-sycl.so runs on shares of the CPU. It changes only the results of
+// queries by libggml-sycl and computes nothing. It tests function, not speed, and says nothing about Level
+// Zero or peer access.
 //
-//   MACHINE_DEVICES=N       the CPU has N shares, each a device; what stands first in ggml's list is the CPU
-//   itself MACHINE_ONE_CONTEXT=1   all queues on shares are in one context, as those of one platform's GPUs can
-//   be
+//   MACHINE_DEVICES=N       splits the CPU into N shares, each one a device; ggml lists the CPU itself first
+//   MACHINE_ONE_CONTEXT=1   creates all queues of shares in one context, as on GPUs of one platform
 //
-// Answers are given in front of member functions of the SYCL classes, by their names in the ABI of x86-64.
+// The functions interpose member functions of the SYCL classes, using their x86-64 mangled names.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -36,12 +36,12 @@ bool is_ggml(const void* caller) {
          std::strstr(info.dli_fname, "libggml-sycl") != nullptr;
 }
 
-// ggml-sycl is loaded by dlopen, and its runtime with it: the global scope may lack it.
+// ggml-sycl and its runtime are loaded by dlopen, so the runtime may be missing in the global scope.
 template <typename Function>
 Function* next(const char* name) {
-  void* found = dlsym(RTLD_NEXT, name);
-  if (found == nullptr) found = dlsym(dlopen("libsycl.so.8", RTLD_LAZY | RTLD_NOLOAD), name);
-  return reinterpret_cast<Function*>(found);
+  void* symbol = dlsym(RTLD_NEXT, name);
+  if (symbol == nullptr) symbol = dlsym(dlopen("libsycl.so.8", RTLD_LAZY | RTLD_NOLOAD), name);
+  return reinterpret_cast<Function*>(symbol);
 }
 
 std::size_t device_count() {
@@ -49,10 +49,10 @@ std::size_t device_count() {
   return text != nullptr ? static_cast<std::size_t>(std::atoi(text)) : 1;
 }
 
-// Made once, and never destroyed: queues on them live until the end. With fewer cores than devices, shares have
-// cores in common: each time that the CPU is divided its parts are other devices.
+// Created once and never destroyed, because queues use them until exit. With fewer cores than devices, shares
+// have cores in common: each division of the CPU creates new devices.
 const std::vector<sycl::device>& shares_of(const sycl::device& cpu) {
-  static const auto* made = [&] {
+  static const auto* sub_devices = [&] {
     auto* shares = new std::vector<sycl::device>;
     const std::size_t n = device_count();
     const std::size_t cores =
@@ -63,7 +63,7 @@ const std::vector<sycl::device>& shares_of(const sycl::device& cpu) {
         if (shares->size() < n) shares->push_back(part);
     return shares;
   }();
-  return *made;
+  return *sub_devices;
 }
 
 using make_queue = void(void*, const sycl::device&, const sycl::async_handler&, const sycl::property_list&);
@@ -85,18 +85,18 @@ void construct(void* self, const sycl::device& device, const sycl::async_handler
 
 }  // namespace
 
-#define ANSWER extern "C" [[gnu::visibility("default")]]
+#define SYCL_EXPORT extern "C" [[gnu::visibility("default")]]
 
-// Without this ggml-sycl takes no CPU.
-ANSWER bool machine_is_gpu(const sycl::device* device) __asm__(IS_GPU);
+// Required because ggml-sycl does not accept CPU devices.
+SYCL_EXPORT bool machine_is_gpu(const sycl::device* device) __asm__(IS_GPU);
 bool machine_is_gpu(const sycl::device* device) {
   static auto* const real = next<bool(const sycl::device*)>(IS_GPU);
   return real(device) || (is_ggml(__builtin_return_address(0)) && device->is_cpu());
 }
 
-// The place of the result comes first, then `this`.
-ANSWER void* machine_devices(std::vector<sycl::device>* result, const sycl::platform* platform,
-                             sycl::info::device_type type) __asm__(GET_DEVICES);
+// The address of the result comes first, then `this`.
+SYCL_EXPORT void* machine_devices(std::vector<sycl::device>* result, const sycl::platform* platform,
+                                  sycl::info::device_type type) __asm__(GET_DEVICES);
 void* machine_devices(std::vector<sycl::device>* result, const sycl::platform* platform,
                       sycl::info::device_type type) {
   static auto* const real =
@@ -108,35 +108,36 @@ void* machine_devices(std::vector<sycl::device>* result, const sycl::platform* p
   return result;
 }
 
-ANSWER void machine_queue(void* self, const sycl::device& device, const sycl::async_handler& handler,
-                          const sycl::property_list& properties) __asm__(MAKE_QUEUE("C1"));
+SYCL_EXPORT void machine_queue(void* self, const sycl::device& device, const sycl::async_handler& handler,
+                               const sycl::property_list& properties) __asm__(MAKE_QUEUE("C1"));
 void machine_queue(void* self, const sycl::device& device, const sycl::async_handler& handler,
                    const sycl::property_list& properties) {
   construct(self, device, handler, properties, __builtin_return_address(0));
 }
-ANSWER void machine_base_queue(void* self, const sycl::device& device, const sycl::async_handler& handler,
-                               const sycl::property_list& properties) __asm__(MAKE_QUEUE("C2"));
+SYCL_EXPORT void machine_base_queue(void* self, const sycl::device& device, const sycl::async_handler& handler,
+                                    const sycl::property_list& properties) __asm__(MAKE_QUEUE("C2"));
 void machine_base_queue(void* self, const sycl::device& device, const sycl::async_handler& handler,
                         const sycl::property_list& properties) {
   construct(self, device, handler, properties, __builtin_return_address(0));
 }
 
-// Asked of OpenCL this ends the process.
-ANSWER bool machine_has_peer(sycl::device* device, const sycl::device& peer, int what) __asm__(CAN_ACCESS_PEER);
-bool machine_has_peer(sycl::device* device, const sycl::device& peer, int what) {
+// OpenCL's implementation of this query terminates the process.
+SYCL_EXPORT bool machine_has_peer(sycl::device* device, const sycl::device& peer,
+                                  int attribute) __asm__(CAN_ACCESS_PEER);
+bool machine_has_peer(sycl::device* device, const sycl::device& peer, int attribute) {
   static auto* const real = next<bool(sycl::device*, const sycl::device&, int)>(CAN_ACCESS_PEER);
   if (is_ggml(__builtin_return_address(0)) && device->is_cpu()) return false;
-  return real(device, peer, what);
+  return real(device, peer, attribute);
 }
 
-// ggml-sycl divides the compute units by 16, and its kernels are made for groups of at most 1,024.
-ANSWER unsigned machine_units(const sycl::device* device) __asm__(COMPUTE_UNITS);
+// ggml-sycl divides the number of compute units by 16, and its kernels support groups of at most 1,024.
+SYCL_EXPORT unsigned machine_units(const sycl::device* device) __asm__(COMPUTE_UNITS);
 unsigned machine_units(const sycl::device* device) {
   static auto* const real = next<unsigned(const sycl::device*)>(COMPUTE_UNITS);
   const unsigned units = real(device);
   return is_ggml(__builtin_return_address(0)) ? (units + 15) / 16 * 16 : units;
 }
-ANSWER std::size_t machine_group(const sycl::device* device) __asm__(GROUP_SIZE);
+SYCL_EXPORT std::size_t machine_group(const sycl::device* device) __asm__(GROUP_SIZE);
 std::size_t machine_group(const sycl::device* device) {
   static auto* const real = next<std::size_t(const sycl::device*)>(GROUP_SIZE);
   const std::size_t size = real(device);

@@ -1,7 +1,7 @@
-// Preloaded beside machine.cpp: keeps the programs that OpenCL's CPU device compiles, in the folder
-// MACHINE_PROGRAMS. ggml-sycl's take minutes for each process and context, and the runtime's own cache
-// (SYCL_CACHE_PERSISTENT) ends libsycl 2025.3.3 in a crash. A program is known by the SPIR-V it is made of;
-// remove the folder after changing anything else that matters (options, the OpenCL runtime).
+// Preloaded together with machine.cpp. Caches the programs that OpenCL's CPU device compiles, in the folder
+// MACHINE_PROGRAMS. Compiling ggml-sycl's programs takes minutes per process and context, and the runtime's own
+// cache (SYCL_CACHE_PERSISTENT) crashes libsycl 2025.3.3. The cache key is the SPIR-V code. Delete the folder
+// after changing anything else that matters (options, the OpenCL runtime).
 #define CL_TARGET_OPENCL_VERSION 300
 #include <CL/cl.h>
 #include <dlfcn.h>
@@ -26,7 +26,7 @@ using key = std::uint64_t;
 using bytes = std::vector<unsigned char>;
 
 std::mutex mutex;
-std::map<cl_program, key> made_of;  // programs from SPIR-V, until they are compiled
+std::map<cl_program, key> program_keys;  // programs created from SPIR-V that are not compiled yet
 
 template <typename Function>
 Function* next(const char* name) {
@@ -35,33 +35,34 @@ Function* next(const char* name) {
 }
 #define REAL(name) next<decltype(::name)>(#name)
 
-key mix(key so_far, const unsigned char* data, std::size_t size) {
-  for (std::size_t i = 0; i < size; ++i) so_far = (so_far ^ data[i]) * 1099511628211u;  // FNV-1a
-  return so_far;
+key mix(key seed, const unsigned char* data, std::size_t size) {
+  for (std::size_t i = 0; i < size; ++i) seed = (seed ^ data[i]) * 1099511628211u;  // FNV-1a
+  return seed;
 }
 constexpr key empty = 14695981039346656037u;
 
 std::optional<key> key_of(cl_program program) {
   const std::lock_guard lock(mutex);
-  const auto found = made_of.find(program);
-  return found != made_of.end() ? std::optional(found->second) : std::nullopt;
+  const auto position = program_keys.find(program);
+  return position != program_keys.end() ? std::optional(position->second) : std::nullopt;
 }
 
-// A program's address may be that of one that is gone.
-cl_program forget(cl_program program) {
+// The address of a program may be reused.
+cl_program forget_program(cl_program program) {
   const std::lock_guard lock(mutex);
-  made_of.erase(program);
+  program_keys.erase(program);
   return program;
 }
 
-std::string file_of(key which) {
+std::string file_of(key program_key) {
   const char* folder = std::getenv("MACHINE_PROGRAMS");
-  return folder != nullptr ? std::string(folder) + "/" + std::to_string(which) : "";
+  return folder != nullptr ? std::string(folder) + "/" + std::to_string(program_key) : "";
 }
 
-// A program for all devices of the context, which are shares of one CPU. NULL where none is kept.
-cl_program load(cl_context context, key which) {
-  std::ifstream file(file_of(which), std::ios::binary);
+// Loads a program for all devices of the context, which are shares of one CPU. Returns NULL if
+// it is not cached.
+cl_program load(cl_context context, key program_key) {
+  std::ifstream file(file_of(program_key), std::ios::binary);
   if (!file) return nullptr;
   const bytes binary{std::istreambuf_iterator<char>(file), {}};
   cl_uint n = 0;
@@ -71,15 +72,15 @@ cl_program load(cl_context context, key which) {
   const std::vector<std::size_t> sizes(n, binary.size());
   const std::vector<const unsigned char*> binaries(n, binary.data());
   cl_int error = CL_SUCCESS;
-  const cl_program made =
+  const cl_program new_program =
       REAL(clCreateProgramWithBinary)(context, n, devices.data(), sizes.data(),
                                       const_cast<const unsigned char**>(binaries.data()), nullptr, &error);
-  return error == CL_SUCCESS ? forget(made) : nullptr;
+  return error == CL_SUCCESS ? forget_program(new_program) : nullptr;
 }
 
-// The first device's binary; every share of a CPU has the same.
-void keep(cl_program program, key which, double seconds) {
-  const std::string path = file_of(which);
+// Stores the binary of the first device; all shares of a CPU have the same one.
+void store_program(cl_program program, key program_key, double seconds) {
+  const std::string path = file_of(program_key);
   std::size_t room = 0;
   if (path.empty() || REAL(clGetProgramInfo)(program, CL_PROGRAM_BINARY_SIZES, 0, nullptr, &room) != CL_SUCCESS)
     return;
@@ -92,12 +93,13 @@ void keep(cl_program program, key which, double seconds) {
                          nullptr);
   for (const bytes& binary : binaries) {
     if (binary.empty()) continue;
-    const std::string made = path + "." + std::to_string(getpid());
-    std::ofstream(made, std::ios::binary)
+    const std::string temporary = path + "." + std::to_string(getpid());
+    std::ofstream(temporary, std::ios::binary)
         .write(reinterpret_cast<const char*>(binary.data()), static_cast<std::streamsize>(binary.size()));
     std::error_code ignored;
-    std::filesystem::rename(made, path, ignored);
-    if (seconds > 10) std::fprintf(stderr, "machine: compiled %.0f s, kept as %s\n", seconds, path.c_str());
+    std::filesystem::rename(temporary, path, ignored);
+    if (seconds > 10)
+      std::fprintf(stderr, "machine: compiled for %.0f s, stored as %s\n", seconds, path.c_str());
     return;
   }
 }
@@ -111,45 +113,51 @@ double time(Body body) {
 
 }  // namespace
 
-#define ANSWER extern "C" [[gnu::visibility("default")]]
+#define OPENCL_EXPORT extern "C" [[gnu::visibility("default")]]
 
-ANSWER cl_program clCreateProgramWithIL(cl_context context, const void* text, size_t length, cl_int* error) {
-  const key which = mix(empty, static_cast<const unsigned char*>(text), length);
-  if (const cl_program kept = load(context, which)) {
+OPENCL_EXPORT cl_program clCreateProgramWithIL(cl_context context, const void* text, size_t length,
+                                               cl_int* error) {
+  const key program_key = mix(empty, static_cast<const unsigned char*>(text), length);
+  if (const cl_program cached_program = load(context, program_key)) {
     if (error != nullptr) *error = CL_SUCCESS;
-    return kept;
+    return cached_program;
   }
-  const cl_program made = REAL(clCreateProgramWithIL)(context, text, length, error);
+  const cl_program new_program = REAL(clCreateProgramWithIL)(context, text, length, error);
   const std::lock_guard lock(mutex);
-  made_of[made] = which;
-  return made;
+  program_keys[new_program] = program_key;
+  return new_program;
 }
 
-ANSWER cl_int clBuildProgram(cl_program program, cl_uint n, const cl_device_id* devices, const char* options,
-                             void(CL_CALLBACK* done)(cl_program, void*), void* data) {
+OPENCL_EXPORT cl_int clBuildProgram(cl_program program, cl_uint n, const cl_device_id* devices,
+                                    const char* options, void(CL_CALLBACK* callback)(cl_program, void*),
+                                    void* data) {
   cl_int result = CL_SUCCESS;
-  const double seconds = time([&] { result = REAL(clBuildProgram)(program, n, devices, options, done, data); });
-  if (const auto which = key_of(program); which && result == CL_SUCCESS) keep(program, *which, seconds);
+  const double seconds =
+      time([&] { result = REAL(clBuildProgram)(program, n, devices, options, callback, data); });
+  if (const auto program_key = key_of(program); program_key && result == CL_SUCCESS)
+    store_program(program, *program_key, seconds);
   return result;
 }
 
-// What is linked is known by its parts.
-ANSWER cl_program clLinkProgram(cl_context context, cl_uint n, const cl_device_id* devices, const char* options,
-                                cl_uint parts, const cl_program* programs,
-                                void(CL_CALLBACK* done)(cl_program, void*), void* data, cl_int* error) {
-  key which = empty;
+// The key of a linked program is derived from its parts.
+OPENCL_EXPORT cl_program clLinkProgram(cl_context context, cl_uint n, const cl_device_id* devices,
+                                       const char* options, cl_uint parts, const cl_program* programs,
+                                       void(CL_CALLBACK* callback)(cl_program, void*), void* data,
+                                       cl_int* error) {
+  key program_key = empty;
   for (cl_uint i = 0; i < parts; ++i) {
     const key part = key_of(programs[i]).value_or(i);
-    which = mix(which, reinterpret_cast<const unsigned char*>(&part), sizeof part);
+    program_key = mix(program_key, reinterpret_cast<const unsigned char*>(&part), sizeof part);
   }
-  if (const cl_program kept = load(context, which))
-    if (REAL(clBuildProgram)(kept, n, devices, nullptr, nullptr, nullptr) == CL_SUCCESS) {
+  if (const cl_program cached_program = load(context, program_key))
+    if (REAL(clBuildProgram)(cached_program, n, devices, nullptr, nullptr, nullptr) == CL_SUCCESS) {
       if (error != nullptr) *error = CL_SUCCESS;
-      return kept;
+      return cached_program;
     }
-  cl_program made = nullptr;
-  const double seconds = time(
-      [&] { made = REAL(clLinkProgram)(context, n, devices, options, parts, programs, done, data, error); });
-  if (made != nullptr) keep(made, which, seconds);
-  return forget(made);
+  cl_program new_program = nullptr;
+  const double seconds = time([&] {
+    new_program = REAL(clLinkProgram)(context, n, devices, options, parts, programs, callback, data, error);
+  });
+  if (new_program != nullptr) store_program(new_program, program_key, seconds);
+  return forget_program(new_program);
 }

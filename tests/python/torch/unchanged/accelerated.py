@@ -1,4 +1,4 @@
-"""Hugging Face's accelerate, which starts torch.distributed itself."""
+"""Hugging Face's accelerate, which initializes torch.distributed."""
 
 import torch
 from accelerate import Accelerator

@@ -1,4 +1,4 @@
-"""DDP with every way to name a group that a program has; it compares get_backend() as programs do."""
+"""DDP with all kinds of groups. Compares get_backend() as programs do."""
 
 import torch
 import torch.distributed as dist
@@ -16,7 +16,7 @@ groups = {
     "pairs": dist.new_group(backend="cpu:gloo" if DEVICE == "cpu" else "cpu:gloo,cuda:nccl"),
     "part": dist.new_group([1], backend=own),
     "mesh": dist.init_device_mesh(DEVICE, (size,)).get_group(),
-    "split": dist.init_device_mesh(DEVICE, (size, 1)).get_group(1),  # by NCCL's own way on CUDA
+    "split": dist.init_device_mesh(DEVICE, (size, 1)).get_group(1),  # uses split_group on CUDA
 }
 sums = {}
 for name, group in groups.items():

@@ -1,4 +1,4 @@
-"""FSDP2 where init_device_mesh makes the default group, without a backend's name."""
+"""FSDP2 with a default group that init_device_mesh creates without a backend name."""
 
 import os
 

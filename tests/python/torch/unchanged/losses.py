@@ -1,4 +1,4 @@
-"""What the unchanged scripts share. Nothing here, and nothing in them, knows of Isthmus."""
+"""Common code of the unchanged scripts. Neither this file nor the scripts refer to Isthmus."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEVICE = os.environ.get("DEVICE", "cpu")  # or "cuda"
 
 
 def place() -> torch.device:
-    """This rank's device, made the current one."""
+    """Returns this rank's device and makes it the current device."""
     if DEVICE == "cpu":
         return torch.device("cpu")
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
@@ -22,14 +22,14 @@ def place() -> torch.device:
 
 
 def model() -> torch.nn.Module:
-    """A tiny network, the same on every rank."""
+    """Returns a small network, the same on every rank."""
     torch.manual_seed(1)
     layers = torch.nn.Linear(WIDTH, 2 * WIDTH), torch.nn.Tanh(), torch.nn.Linear(2 * WIDTH, 1)
     return torch.nn.Sequential(*layers).to(place())
 
 
 def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """This rank's part of random data: one batch, read again and again so that the loss falls."""
+    """Returns this rank's random data. One batch repeats, so that the loss decreases."""
     generator = torch.Generator().manual_seed(100 + int(os.environ["RANK"]))
     inputs = torch.randn(BATCH, WIDTH, generator=generator)
     inputs = inputs.to(place())
@@ -37,6 +37,6 @@ def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def write(losses: list[float], **more: object) -> None:
-    """To the file of this rank in the folder that the script was given."""
+    """Writes the result to a file of this rank in the folder given as the first argument."""
     result = {"losses": losses, **more}
     Path(sys.argv[1], f"{os.environ['RANK']}.json").write_text(json.dumps(result))

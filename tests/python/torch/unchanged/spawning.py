@@ -1,4 +1,4 @@
-"""Starts its rank itself, in a process that inherits nothing."""
+"""Starts its rank in a spawned process, which inherits no state."""
 
 import sys
 

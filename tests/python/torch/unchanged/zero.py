@@ -1,9 +1,9 @@
-"""DeepSpeed's ZeRO stage 3, the backend by DeepSpeed's own choice."""
+"""DeepSpeed's ZeRO stage 3 with DeepSpeed's default backend."""
 
 import deepspeed
 from losses import BATCH, batches, model, place, write
 
-# Else DeepSpeed compiles a C++ extension of its own for CPU tensors, which takes most of a minute.
+# Otherwise, DeepSpeed compiles a C++ extension for CPU tensors, which takes most of a minute.
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 place()
 deepspeed.init_distributed(verbose=False)

@@ -1,5 +1,5 @@
-// What the probe (../../llama/probe.cpp) uses of ggml's C interface, for a build of llama.cpp that comes
-// without headers: names and layouts are those of the release in ../llama.txt.
+// The part of ggml's C interface that the probe (../../llama/probe.cpp) uses, for a llama.cpp build without
+// headers. Names and layouts are those of the release in ../llama.txt.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// As ggml-backend.h, of llama.cpp's C interface: fields that the probe does not touch are bytes.
+// The part of llama.cpp's C interface that the probe uses. Fields that it does not use are bytes.
 #pragma once
 
 #include <cstdint>

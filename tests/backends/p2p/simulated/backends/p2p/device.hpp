@@ -1,13 +1,13 @@
-// In place of src/backends/p2p/device.hpp: kernels of simulated devices on the CPU. Every thread of a block is
-// a fiber of the calling thread; simulation.hpp says which one runs. What a kernel waits for is looked at
-// through load_remote, so that is where it may be put off.
+// Replaces src/backends/p2p/device.hpp: runs kernels on simulated devices on the CPU. Every thread of a block
+// is a fiber of the calling thread, and simulation.hpp schedules them. Kernels poll through load_remote, so a
+// fiber yields there.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #define ISTHMUS_P2P_HIP 0
-#define __HIPCC_RTC__  // formats.cuh: conversions by the compiler's own types
+#define __HIPCC_RTC__  // formats.cuh: convert with the compiler's own types
 #define __global__
 #define __device__
 #define __host__
@@ -39,7 +39,7 @@ enum gpu_error { gpu_success, gpu_invalid_value };
 gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads, void** arguments, gpu_stream stream,
                             bool can_start_early);
 template <typename Kernel>
-bool gpu_may_start_early(Kernel*) {
+bool gpu_supports_early_start(Kernel*) {
   return false;
 }
 inline void wait_for_earlier_kernels() {}

@@ -1,4 +1,4 @@
-// The ranks of a GPU test, one for each GPU unless --ranks says otherwise (topology/test_ranks.hpp).
+// The ranks of a GPU test: one per GPU, unless --ranks is given (topology/test_ranks.hpp).
 #pragma once
 
 #include <memory>
@@ -10,8 +10,8 @@
 namespace gpu {
 
 struct member : ::topology::test_rank {
-  explicit member(const ::topology::test_rank& made)
-      : ::topology::test_rank(made), queue(std::make_unique<stream>(made.device)) {}
+  explicit member(const ::topology::test_rank& base)
+      : ::topology::test_rank(base), queue(std::make_unique<stream>(base.device)) {}
   void enter() const { use_device(device); }
   void leave() const { queue->synchronize(); }
 

@@ -1,5 +1,5 @@
-// The ranks of a test of fused operators (topology/test_ranks.hpp): 3 on the host, one for each device elsewhere, unless
-// --ranks says otherwise.
+// The ranks of the tests of fused operators: 3 on the host and one per device otherwise, unless
+// --ranks is given.
 #pragma once
 
 #include <isthmus/fused.h>
@@ -13,7 +13,8 @@
 namespace fused_test {
 
 struct member : ::topology::test_rank {
-  explicit member(const ::topology::test_rank& made) : ::topology::test_rank(made), stream(create_stream(made.device)) {}
+  explicit member(const ::topology::test_rank& base_rank)
+      : ::topology::test_rank(base_rank), stream(create_stream(base_rank.device)) {}
   void enter() const { use_device(device); }
   void leave() { destroy_stream(stream); }
 
@@ -23,13 +24,13 @@ struct member : ::topology::test_rank {
 using test_ranks = ::topology::test_ranks<member>;
 using ::topology::last_error_text;
 
-// Another one at every call, the same on all ranks that ask equally often from one thread.
+// Returns a new seed in every call. Ranks that call it equally often from one thread get equal seeds.
 inline std::uint64_t next_seed() {
   static std::uint64_t seed = 1000;
   return seed += 1000;
 }
 
-// The calling thread's latest failure.
+// The most recent failure of the calling thread.
 inline isthmus_error_info last_error() {
   isthmus_error_info info{};
   isthmus_last_error(&info);
