@@ -1,4 +1,4 @@
-"""The documentation site: pages, C and C++ API, Python API. `make docs` builds it to out/docs/html."""
+"""Sphinx configuration of the documentation site. `make docs` builds the site in out/docs/html."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ html_title = f"Isthmus {version}"
 html_copy_source = False
 
 myst_heading_anchors = 4
-# `make docs` has let Doxygen read the headers.
+# `make docs` runs Doxygen first.
 breathe_projects = {"isthmus": str(ROOT / "out" / "docs" / "doxygen" / "xml")}
 breathe_default_project = "isthmus"
 breathe_domain_by_extension = {"h": "c", "hpp": "cpp"}
 
-# The site needs no build: what is compiled, and what only programs need, is not there.
+# The site can be built without the library: compiled modules and optional packages are mocked.
 autodoc_mock_imports = [
     "isthmus._isthmus",
     "isthmus._mpi",
@@ -44,7 +44,7 @@ LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 
 
 def link_out_of_docs(_app, page: str, source: list[str]) -> None:
-    """Folders, and pages that are no part of the site, are named instead of linked; files become downloads."""
+    """Replaces links to folders and pages outside the site with names. Links to files become downloads."""
     folder = (ROOT / "docs" / page).parent
 
     def as_name(match: re.Match) -> str:
