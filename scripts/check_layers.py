@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Checks who includes whom against the table "Layers" of docs/architecture.md, which is the rule itself.
+"""Checks all includes against the table "Layers" of docs/internals/architecture.md, which defines the rules.
 
-A row names a component, its files (glob patterns; the first row that matches a file wins), the components
-whose headers it may include, and the foreign headers that it may name. Everything else is an error. Each
-folder of src has one row, no components include each other in a circle, what the public headers declare
-as ISTHMUS_API is defined in src/api, and no string of src/core or src/selection names a backend.
+A row names a component, its files (glob patterns; the first row that matches a file wins), the components whose
+headers it may include, and the foreign headers that it may use. Everything else is an error. In addition, each
+folder of src has one row, components do not form include cycles, every ISTHMUS_API function of the public
+headers is defined in src/api, and no string in src/core or src/selection names a backend.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENT = ROOT / "docs" / "architecture.md"
+DOCUMENT = ROOT / "docs/internals/architecture.md"
 SOURCES = ("*.h", "*.hpp", "*.c", "*.cpp", "*.cu", "*.cuh", "*.hip", "*.def")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
-# Headers that tie a file to one vendor or programming model.
+# Headers that tie a file to a vendor or a programming model.
 FOREIGN = {
     "nccl": ("nccl*.h", "rccl*.h", "*/rccl.h"),
     "oneccl": ("oneapi/ccl*",),
@@ -67,7 +67,7 @@ def read_table() -> list[Component]:
     for row in rows:
         for name in row.may_include:
             if name not in names:
-                sys.exit(f"{DOCUMENT}: component {row.name} may include {name!r}, which is no component")
+                sys.exit(f"{DOCUMENT}: component {row.name} may include {name!r}, which is not a component")
         for name in row.may_name:
             if name not in FOREIGN:
                 sys.exit(f"{DOCUMENT}: {row.name} may name {name!r}; known: {', '.join(FOREIGN)}")
@@ -82,7 +82,7 @@ def tracked_sources() -> list[str]:
 
 
 def resolve(header: str, path: str, known: set[str]) -> str | None:
-    """The file of this repository that an #include means, or None."""
+    """The file of this repository that an #include refers to, or None."""
     for folder in (str(Path(path).parent), "include", "src", "tests"):
         candidate = str(Path(folder) / header)
         if candidate in known:
@@ -102,22 +102,26 @@ def includes_of(path: str, known: set[str]) -> list[str]:
 
 
 def check_folders(components: list[Component]) -> list[str]:
-    """One row for each folder of src: no row has two, no folder has two, and none lies in that of another."""
+    """Checks that rows and folders of src correspond one to one and that no folder contains another."""
     problems = []
     folders: list[str] = []
     for component in components:
         source_patterns = [pattern for pattern in component.files if pattern.startswith("src/")]
-        if source_patterns and (component.files != source_patterns or len(source_patterns) != 1 or not re.fullmatch(r"[\w/]+/\*", source_patterns[0])):
-            problems.append(f"{component.name}: a component of src is one folder, written src/folder/*")
+        if source_patterns and (
+            component.files != source_patterns
+            or len(source_patterns) != 1
+            or not re.fullmatch(r"[\w/]+/\*", source_patterns[0])
+        ):
+            problems.append(f"{component.name}: a component of src must be one folder, written src/folder/*")
         folders += (pattern.removesuffix("*") for pattern in source_patterns)
     for folder in folders:
         if any(folder.startswith(other) for other in folders if other != folder) or folders.count(folder) > 1:
             problems.append(f"{folder}: has two rows in the table")
-    return [f"docs/architecture.md: {problem}" for problem in problems]
+    return [f"docs/internals/architecture.md: {problem}" for problem in problems]
 
 
 def find_cycles(edges: dict[str, set[str]]) -> list[list[str]]:
-    """The sets of components that reach each other."""
+    """The sets of components that reach each other through includes."""
 
     def reached(start: str) -> set[str]:
         seen: set[str] = set()
@@ -156,7 +160,7 @@ DEFINED = re.compile(
 
 
 def check_entry_points(files: list[str]) -> list[str]:
-    """Every function of the C ABI is defined in src/api, once."""
+    """Checks that every function of the C ABI is defined in src/api."""
     declared = {
         name
         for path in files
@@ -170,8 +174,8 @@ def check_entry_points(files: list[str]) -> list[str]:
                 places[name].append(path)
     problems = [f"{name}: defined nowhere in src" for name, definitions in places.items() if not definitions]
     for name, definitions in places.items():
-        elsewhere = [path for path in definitions if not path.startswith("src/api/")]
-        problems += (f"{path}: defines {name}; entry points stand in src/api" for path in elsewhere)
+        other_files = [path for path in definitions if not path.startswith("src/api/")]
+        problems += (f"{path}: defines {name}; move the entry point to src/api" for path in other_files)
     return problems
 
 
@@ -180,13 +184,13 @@ LITERAL = re.compile(
     r'"((?:\\.|[^"\\\n])*)"|\'(?:\\.|[^\'\\\n])\'|//[^\n]*|/\*.*?\*/|^\s*#\s*include[^\n]*', re.S | re.M
 )
 WITHOUT_NAMES = ("src/core/", "src/selection/")
-# Words of other things, too: the platform, the programming model. They name a backend where nothing else stands
-# in the string, and in "backend.NAME" and "NAME:algorithm".
-ORDINARY = ("host", "mpi")
+# These names also mean a platform or a programming model. They count as backend names only if they are the
+# whole string, or in "backend.NAME" and "NAME:algorithm".
+ORDINARY = ("shm", "mpi")
 
 
 def backend_names() -> set[str]:
-    """As the folders of the backends declare them, with the folders' own."""
+    """The names of the backend folders and those that their options.toml files declare."""
     names = set()
     for file in ROOT.glob("src/backends/*/options.toml"):
         names.add(file.parent.name)
@@ -196,7 +200,7 @@ def backend_names() -> set[str]:
 
 
 def check_backend_names(files: list[str]) -> list[str]:
-    """The core and selection know no backend: what one is stands in its folder, or in defaults.toml."""
+    """Checks that core and selection name no backend; backends belong in their folders or in defaults.toml."""
     names = backend_names()
     word = re.compile(rf"\b(?:{'|'.join(sorted(names - set(ORDINARY)))})\b")
     ordinary = "|".join(ORDINARY)
@@ -211,7 +215,7 @@ def check_backend_names(files: list[str]) -> list[str]:
             if literal is not None and (word.search(literal) or phrase.search(literal)):
                 line = text.count("\n", 0, match.start()) + 1
                 problems.append(
-                    f'{path}:{line}: "{literal}" names a backend, which has a folder to be known in'
+                    f'{path}:{line}: "{literal}" names a backend; move it to the folder of that backend'
                 )
     return problems
 
@@ -219,7 +223,7 @@ def check_backend_names(files: list[str]) -> list[str]:
 def check_file(path: str, components: list[Component], known: set[str]) -> list[str]:
     own = find_owner(path, components)
     if own is None:
-        return [f"{path}: belongs to no component of docs/architecture.md"]
+        return [f"{path}: belongs to no component of docs/internals/architecture.md"]
     problems = []
     for number, line in enumerate((ROOT / path).read_text().splitlines(), 1):
         match = INCLUDE.match(line)
@@ -230,7 +234,7 @@ def check_file(path: str, components: list[Component], known: set[str]) -> list[
         if target is None:
             for name, patterns in FOREIGN.items():
                 if any(fnmatch.fnmatch(header, pattern) for pattern in patterns) and name not in own.may_name:
-                    problems.append(f"{path}:{number}: {own.name} must not name <{header}> ({name})")
+                    problems.append(f"{path}:{number}: {own.name} must not include <{header}> ({name})")
             continue
         other = find_owner(target, components)
         allowed = {own.name, *own.may_include}
@@ -245,10 +249,10 @@ def main() -> int:
     problems = [problem for path in files for problem in check_file(path, components, set(files))]
     for component in components:
         if not any(component.owns(path) for path in files):
-            problems.append(f"docs/architecture.md: component {component.name} owns no file")
+            problems.append(f"docs/internals/architecture.md: component {component.name} owns no file")
     problems += check_folders(components) + check_entry_points(files) + check_backend_names(files)
     cycles = count_cycles(files, components)
-    problems += [f"components include each other in a circle: {' '.join(cycle)}" for cycle in cycles]
+    problems += [f"components form an include cycle: {' '.join(cycle)}" for cycle in cycles]
     print(*problems, sep="\n", end="\n" if problems else "")
     counts = f"{len(files)} files, {len(components)} components, {len(cycles)} cycles"
     print(f"layers: {counts}, {len(problems)} problems")

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Files have at most 400 lines, functions at most 50, from the name to the closing brace (counted by lizard).
+"""Checks the length of functions and files.
 
-What is longer stands in EXCEPTIONS with its reason; everything else is an error. A function is named as lizard
-names it, behind its file.
+A function has at most 50 lines, from its name to the closing brace (counted by lizard). Longer functions are
+listed in EXCEPTIONS with a reason. A file of more than 600 lines prints a warning: check whether it holds one
+concern.
 """
 
 from __future__ import annotations
@@ -16,15 +17,12 @@ import lizard
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("src", "include", "python", "bench", "apps", "examples")
 SUFFIXES = (".h", ".hpp", ".c", ".cpp", ".cu", ".cuh", ".py")
-FILE_LINES = 400
+FILE_LINES = 600
 FUNCTION_LINES = 50
 
-COMMAND_LINE = "the signature is the command line: an option a parameter, with its help"
-ONE_PROGRAM = "one measurement from its options to its record; the parts are used once"
-FLAT_LIST = "a flat list of names, one a line"
-ONE_CLASS = "one class, a method a collective: nearly all of it says what each takes, writes and returns"
+COMMAND_LINE = "the signature is the command line: one parameter per option, with its help text"
+FLAT_LIST = "a flat list of names, one per line"
 EXCEPTIONS = {
-    "include/isthmus/sycl/collectives.hpp": ONE_CLASS,
     "python/isthmus/cli/bench.py bench": COMMAND_LINE,
     "python/isthmus/cli/run.py run": COMMAND_LINE,
     "python/isthmus/cli/tune.py tune": COMMAND_LINE,
@@ -40,27 +38,29 @@ def sources() -> list[str]:
     return [p for p in listing.stdout.splitlines() if p.endswith(SUFFIXES) and (ROOT / p).is_file()]
 
 
-def sizes(path: str) -> list[tuple[str, int, int]]:
-    """What a file has that is too long: its name, its lines and the most that are allowed."""
-    found = lizard.analyze_file(str(ROOT / path))
-    lines = len((ROOT / path).read_text().splitlines())
-    long = [(path, lines, FILE_LINES)] if lines > FILE_LINES else []
-    for function in found.function_list:
-        if function.length > FUNCTION_LINES:
-            long.append((f"{path} {function.name}", function.length, FUNCTION_LINES))
-    return long
+def long_functions(path: str) -> dict[str, int]:
+    """The functions of a file that exceed the limit, with their length."""
+    functions = lizard.analyze_file(str(ROOT / path)).function_list
+    return {f"{path} {f.name}": f.length for f in functions if f.length > FUNCTION_LINES}
 
 
 def main() -> int:
     paths = sources()
-    long = {name: (lines, most) for path in paths for name, lines, most in sizes(path)}
+    for path in paths:
+        lines = len((ROOT / path).read_text().splitlines())
+        if lines > FILE_LINES:
+            print(f"warning: {path}: {lines} lines; check whether it holds one concern")
+    found = {name: lines for path in paths for name, lines in long_functions(path).items()}
     problems = [
-        f"{name}: {n} lines, at most {most}" for name, (n, most) in long.items() if name not in EXCEPTIONS
+        f"{name}: {lines} lines; a function has at most {FUNCTION_LINES}"
+        for name, lines in found.items()
+        if name not in EXCEPTIONS
+    ]
+    problems += [
+        f"{name}: no longer too long; remove its exception" for name in EXCEPTIONS.keys() - found.keys()
     ]
     print(*problems, sep="\n", end="\n" if problems else "")
-    for name in EXCEPTIONS.keys() - long.keys():
-        print(f"{name}: no longer too long, its exception can go")
-    print(f"sizes: {len(paths)} files, {len(long)} longer than the rule, {len(problems)} without a reason")
+    print(f"sizes: {len(paths)} files, {len(found)} long functions, {len(problems)} problems")
     return 1 if problems else 0
 
 

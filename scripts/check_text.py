@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks text that no formatter looks at: words that must not be committed, pages, benchmark records."""
+"""Checks what formatters do not: forbidden words, links between pages, benchmark records."""
 
 from __future__ import annotations
 
@@ -12,24 +12,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FORBIDDEN = {
-    re.compile(r"\b(TODO|FIXME|XXX)\b"): "unfinished work belongs into an issue",
+    re.compile(r"\b(TODO|FIXME|XXX)\b"): "open an issue for unfinished work",
     re.compile(r"(?<![\w.$}])/(work|root|home)/\w"): "a path of one machine",
-    re.compile(r"[ \t]+$"): "blanks at the end of a line",
+    re.compile(r"[ \t]+$"): "trailing whitespace",
 }
-# Files that speak about the words themselves, or that a tool wrote.
+# Files that contain the words as data, or that a tool generated.
 EXEMPT = {"scripts/check_text.py", "LICENSE"}
 BINARY = (".png", ".pdf", ".gguf", ".npz")
 CORPUS = "tests/fuzz/corpus/"  # inputs that need not be text
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-PAGE_NAME = re.compile(r"(?<![\w/.*{}<>-])((?:docs/(?:notes/)?)?[\w-]+\.md)\b")
+PAGE_NAME = re.compile(r"(?<![\w/.*{}<>-])((?:docs/(?:\w+/){0,2})?[\w-]+\.md)\b")
 SOURCE_NAME = re.compile(r"`((?:src|tests|bench|python|scripts|include|examples|cmake|apps)/[\w./*-]+)`")
-# A page is read in five minutes; the table "Layers" of the architecture is data.
-PAGE_WORDS, NOTE_WORDS = 1150, 1300
-DATA = {"docs/architecture.md": re.compile(r"^\| component \|.*?\n\n", re.M | re.S)}
-# <date>-<machine>-<topic>.json; nobody edits the commit by hand.
+# <date>-<machine>-<topic>.json. The commit in a record is written by the benchmark, never by hand.
 RECORD_NAME = re.compile(r"\d{4}-\d\d-\d\d-(?P<what>[a-z0-9]+-[a-z0-9_]+)\.json")
 COMMIT = re.compile(r"[0-9a-f]{7,40}(-dirty)?")
+MAX_RECORDS = 40
 
 
 def tracked() -> list[str]:
@@ -51,18 +49,18 @@ def check_words(path: str) -> list[str]:
 
 
 def prose(path: str) -> str:
-    """A page without its code blocks."""
+    """The text of a page without its code blocks."""
     return re.sub(r"^```.*?^```", "", (ROOT / path).read_text(), flags=re.M | re.S)
 
 
 def anchors(path: str) -> set[str]:
-    """What `#...` may name in a page, as GitHub and MkDocs spell headings."""
+    """The anchors of a page, in GitHub's spelling."""
     headings = re.findall(r"^#+ (.*)$", prose(path), re.M)
     return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
 
 
 def check_page(path: str) -> list[str]:
-    """Every relative link of a page leads somewhere, and a reference page is short."""
+    """Checks that the relative links of a page and the source files that it names exist."""
     text = prose(path)
     problems = []
     for target in LINK.findall(text):
@@ -74,27 +72,21 @@ def check_page(path: str) -> list[str]:
             problems.append(f"{path}: links to {target}, which does not exist")
         elif anchor and file.suffix == ".md" and anchor not in anchors(str(file.resolve().relative_to(ROOT))):
             problems.append(f"{path}: links to {target}, but that page has no such heading")
-    if not path.startswith("docs/notes/"):  # those say how it was on their day
-        gone = [name for name in SOURCE_NAME.findall(text) if not any(ROOT.glob(name))]
-        problems += [f"{path}: names {name}, which does not exist" for name in gone]
-    read = DATA[path].sub("", text) if path in DATA else text
-    words, limit = len(re.findall(r"\w+", read)), NOTE_WORDS if path.startswith("docs/notes/") else PAGE_WORDS
-    if path.startswith("docs/") and words > limit:
-        problems.append(
-            f"{path}: {words} words; at most {limit}: what was tried and measured goes to docs/notes"
-        )
+    if not path.startswith("docs/internals/design/"):  # design notes describe earlier states
+        missing_files = [name for name in SOURCE_NAME.findall(text) if not any(ROOT.glob(name))]
+        problems += [f"{path}: names {name}, which does not exist" for name in missing_files]
     return problems
 
 
 def check_index(files: list[str]) -> list[str]:
-    """Every page of the site stands in its table of contents."""
+    """Checks that docs/index.md lists every page."""
     listed = (ROOT / "docs" / "index.md").read_text().splitlines()
-    pages = [path[5:-3] for path in files if re.fullmatch(r"docs/(?!notes/|index).*\.md", path)]
+    pages = [path[5:-3] for path in files if re.fullmatch(r"docs/(?!internals/design/|index).*\.md", path)]
     return [f"docs/{page}.md: docs/index.md does not list it" for page in pages if page not in listed]
 
 
 def check_page_names(path: str) -> list[str]:
-    """Where a source or a page names another page (docs/x.md), it exists."""
+    """Checks that every page named in a source or a page exists."""
     if path in EXEMPT or path.endswith(BINARY) or path.startswith("tests/python/"):
         return []
     problems = []
@@ -107,30 +99,33 @@ def check_page_names(path: str) -> list[str]:
 
 
 def check_record_files(files: list[str]) -> list[str]:
-    """bench/results holds one current file of each topic and machine, and a page cites it."""
+    """Checks that bench/results holds one record per topic and machine, at most 40, each cited by a page."""
     cited = "".join((ROOT / path).read_text() for path in files if path.endswith(".md"))
-    problems, seen = [], {}
-    for file in sorted((ROOT / "bench" / "results").glob("*")):
+    problems, known = [], {}
+    records = sorted((ROOT / "bench" / "results").glob("*"))
+    if len(records) > MAX_RECORDS:
+        problems.append(f"bench/results: {len(records)} records; at most {MAX_RECORDS}")
+    for file in records:
         place = f"bench/results/{file.name}"
         name = RECORD_NAME.fullmatch(file.name)
         if not name:
-            problems.append(f"{place}: is not called <date>-<machine>-<topic>.json")
+            problems.append(f"{place}: the name must be <date>-<machine>-<topic>.json")
             continue
         if f"results/{file.name})" not in cited:
-            problems.append(f"{place}: no page links to it; a draft goes, git has it")
-        if name["what"] in seen:
+            problems.append(f"{place}: no page links to this record; remove it")
+        if name["what"] in known:
             problems.append(
-                f"{place}: {seen[name['what']]} is of the same machine and topic; the older one goes"
+                f"{place}: {known[name['what']]} has the same machine and topic; remove the older record"
             )
-        seen[name["what"]] = file.name
+        known[name["what"]] = file.name
         commit = json.loads(file.read_text()).get("commit", "")
         if not COMMIT.fullmatch(commit):
-            problems.append(f"{place}: {commit!r} is not the commit of a build")
+            problems.append(f"{place}: the commit must be a Git hash, not {commit!r}")
     return problems
 
 
 def check_records() -> list[str]:
-    """Every file of bench/results must be a valid report (python/isthmus/records.py)."""
+    """Validates the files of bench/results with python/isthmus/records.py."""
     source = ROOT / "python" / "isthmus" / "records.py"
     files = sorted((ROOT / "bench" / "results").glob("*.json"))
     if not files:

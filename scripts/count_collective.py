@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Counts, for each collective of THE TABLE, the files of src, include and python that name it.
+"""Counts the files of src, include and python that name each collective of the collective table.
 
-A file names a collective when an identifier or a string in its code does, in any case: its plain name, or
-that behind isthmus_ or launch_. Comments and docstrings do not count: nobody edits them to add a collective.
-Nor do longer names, which are other things: fused operators (gemm_reduce_scatter), functions of other
-libraries (MPI_Reduce_scatter_block, PyTorch's reduce_scatter_tensor).
+A file names a collective if an identifier or string in its code is the name of the collective, in any case,
+alone or with the prefix isthmus_ or launch_. Comments and docstrings do not count, because adding a
+collective does not change them. Longer names do not count either, because they mean other things: fused
+operators (gemm_reduce_scatter), or functions of other libraries (MPI_Reduce_scatter_block,
+reduce_scatter_tensor of PyTorch), or phases of hierarchical collectives (broadcast_phase). Texts with blanks,
+such as error messages, do not count either.
 
-Of one ordinary word (reduce, send, gather) most files mean the verb; what counts there is an upper bound. So
-the limit holds for names that mean nothing else. `--files NAME` lists the files of one.
+For ordinary words (reduce, send, gather) the count is only an upper bound, because most files use the verb. The
+limit therefore applies to unambiguous names. `--files NAME` lists the files that name one collective.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("src", "include", "python")
-LIMIT = 21  # each front end has its own entry
+LIMIT = 21  # every front end adds an entry point
 LIMITED = ("broadcast", "reduce_scatter", "allgatherv")
 TABLE = ROOT / "include/isthmus/collectives.def"
 
-# A string or character literal (kept), a raw string (kept), or a comment (dropped).
+# A string, character or raw string literal (kept), or a comment (dropped).
 C_TOKEN = re.compile(
     r'R"(?P<mark>[^(\s]*)\(.*?\)(?P=mark)"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])*\''
     r"|(?P<comment>//[^\n]*|/\*.*?\*/)",
@@ -35,11 +37,14 @@ C_TOKEN = re.compile(
 
 
 def code_of_c(text: str) -> str:
-    return C_TOKEN.sub(lambda match: " " if match["comment"] else match[0], text)
+    def keep(match: re.Match) -> str:
+        return " " if match["comment"] or " " in match[0] else match[0]
+
+    return C_TOKEN.sub(keep, text)
 
 
 def code_of_python(text: str) -> str:
-    """Without comments, and without strings that are statements of their own."""
+    """The code without comments and without strings that are whole statements."""
     standalone = {
         (node.value.lineno, node.value.col_offset)
         for node in ast.walk(ast.parse(text))
@@ -75,7 +80,7 @@ def names() -> list[str]:
 
 
 def find_files() -> dict[str, list[str]]:
-    """The files that name each collective, tracked ones and new ones."""
+    """The files that name each collective; includes new files that are not ignored."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *FOLDERS]
     listing = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     found: dict[str, list[str]] = {name: [] for name in names()}
@@ -101,7 +106,7 @@ def main() -> int:
     print("files that name a collective: " + ", ".join(f"{name} {len(files)}" for name, files in found.items()))
     exceeded = [name for name in LIMITED if len(found[name]) > LIMIT]
     for name in exceeded:
-        print(f"{name}: {len(found[name])} files of src, include and python name it, at most {LIMIT} may:")
+        print(f"{name}: {len(found[name])} files of src, include and python name it; at most {LIMIT} may:")
         print("  " + "\n  ".join(found[name]))
     return 1 if exceeded else 0
 
