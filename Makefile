@@ -1,6 +1,6 @@
-# The two commands that matter: `make run` and `make test`. Both set up everything themselves.
+# The two main commands are `make run` and `make test`. Both set up everything they need.
 SHELL := /bin/bash
-# Of the demo; empty: 4, or a rank a core.
+# Number of ranks of the demo; empty: 4, or one rank per core.
 RANKS ?=
 TRIALS ?= 1000
 SEED ?= 1
@@ -14,24 +14,25 @@ build:
 	@scripts/setup cuda sycl
 	@scripts/build -DISTHMUS_PYTHON=ON
 
-# What the demo runs and nothing else: no tests, and device code only where there is a device.
+# Builds only what the demo runs: no tests, and device code only if there is a device.
 run: setup
 	@TARGET=demo scripts/build -DISTHMUS_PYTHON=ON
 	@.venv/bin/isthmus demo $(addprefix --ranks ,$(RANKS))
 
-# Measures this machine beside its peers, in at most 10 minutes beside what is built, and writes a page about it into a
-# new folder of out/bench. Options: make bench BENCH="--minutes 3 --only allreduce".
+# Compares Isthmus with its peers on this machine, in at most 10 minutes plus the build, and writes a page into
+# a new folder of out/bench. Options: make bench BENCH="--minutes 3 --only allreduce".
 bench: setup
 	@TARGET=bench_programs scripts/build -DISTHMUS_PYTHON=ON
 	@.venv/bin/python scripts/bench $(addprefix --ranks ,$(RANKS)) $(BENCH)
 
-# Tests want PyTorch, too, and the build looks for it.
+# The tests need PyTorch, and the build looks for it.
 test:
 	@scripts/setup torch cuda sycl
 	@scripts/build -DISTHMUS_PYTHON=ON
 	@scripts/test
 
-# Longer than a test may take: docs/faults.md. TRIALS and SEED, MINUTES, ARGUMENTS (of scripts/fuzz) choose how long.
+# These run longer than a test may: docs/internals/testing.md. TRIALS, SEED, MINUTES and ARGUMENTS (of
+# scripts/fuzz) set how long.
 faults: setup
 	@scripts/build -DISTHMUS_PYTHON=ON
 	@.venv/bin/python tests/faults/campaign.py --trials $(TRIALS) --seed $(SEED) --out out/faults.json
@@ -40,7 +41,8 @@ fuzz: setup
 	@scripts/build -DISTHMUS_PYTHON=ON
 	@.venv/bin/python scripts/fuzz --out out/fuzz.json $(ARGUMENTS)
 
-# Beside make test, because of 2.4 GB and of kernels that compile for a quarter of an hour, once: docs/llama_cpp.md.
+# Not part of make test: it fetches 2.4 GB and compiles kernels for a quarter of an
+# hour, once (docs/guide/llama_cpp.md).
 llama-sycl-check:
 	@scripts/setup sycl
 	@scripts/setup_llama_sycl
@@ -55,7 +57,7 @@ soak: setup
 gpu-check:
 	@scripts/gpu_check
 
-# On a machine that has no build, after scripts/cpu_carry here: docs/cpu_check.md. ARGUMENTS="--ranks 8 --heap"
+# On a machine that has no build, after scripts/cpu_carry here: docs/internals/benchmarks.md. ARGUMENTS="--ranks 8 --heap"
 cpu-check:
 	@scripts/cpu_check $(ARGUMENTS)
 

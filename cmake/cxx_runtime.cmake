@@ -1,6 +1,7 @@
-# isthmus_own_cxx_runtime(target...): a C++ runtime inside the library, with nothing of it visible. Programs may hold
-# other libraries that export a runtime of another version; what is looked up by name then mixes the two. In a
-# process with PyTorch 2.11 for CUDA 13 a std::istringstream read no numbers, and freeing a locale ended the program.
+# isthmus_own_cxx_runtime(target...): links the C++ runtime statically and hides its symbols. A program may
+# load other libraries that export a different version of the runtime, and lookup by name would mix the two.
+# In a process with PyTorch 2.11 for CUDA 13, a std::istringstream parsed no numbers, and freeing a locale
+# ended the program.
 include(CheckLinkerFlag)
 check_linker_flag(CXX "-static-libstdc++;-Wl,--exclude-libs,libstdc++.a" ISTHMUS_HAS_STATIC_CXX_RUNTIME)
 function(isthmus_own_cxx_runtime)

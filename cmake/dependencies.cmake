@@ -1,4 +1,4 @@
-# Third-party pieces as targets, so that no other file knows where they are installed.
+# Third-party libraries as targets, so that no other file needs to know where they are installed.
 
 # Header-only C++ libraries from Debian packages (or ISTHMUS_DEPS_DIR): toml++, spdlog, fmt, nlohmann json.
 set(missing_packages "")
@@ -16,7 +16,7 @@ foreach(dependency TOML:toml++/toml.h:libtomlplusplus-dev SPDLOG:spdlog/spdlog.h
 endforeach()
 if(missing_packages)
   list(JOIN missing_packages " " missing_packages)
-  message(FATAL_ERROR "Isthmus is built with libraries that are missing here. On Debian or Ubuntu: apt-get install ${missing_packages} (elsewhere the packages of the same libraries, or -DISTHMUS_DEPS_DIR=FOLDER with their headers in FOLDER/include).")
+  message(FATAL_ERROR "Libraries that Isthmus is built with are missing: ${missing_packages}. On Debian or Ubuntu run: apt-get install ${missing_packages}. Elsewhere install the same libraries, or set -DISTHMUS_DEPS_DIR=FOLDER with their headers in FOLDER/include.")
 endif()
 add_library(isthmus_deps INTERFACE)
 target_compile_definitions(isthmus_deps INTERFACE SPDLOG_FMT_EXTERNAL)
@@ -28,11 +28,11 @@ endif()
 if(ISTHMUS_DEPS_DIR)
   target_include_directories(isthmus_deps SYSTEM INTERFACE ${ISTHMUS_DEPS_DIR}/include)
 endif()
-# libsodium: the handshake of the store. The static library, so that libisthmus.so needs no other file; nothing of it
-# is visible outside.
+# libsodium, for the handshake of the store. It is linked statically, so that libisthmus.so needs no other file;
+# none of its symbols are visible.
 find_library(ISTHMUS_SODIUM_LIBRARY NAMES libsodium.a HINTS ${ISTHMUS_DEPS_DIR}/lib)
 if(NOT ISTHMUS_SODIUM_LIBRARY)
-  message(FATAL_ERROR "libsodium.a was not found beside sodium.h: run scripts/setup (Debian: libsodium-dev).")
+  message(FATAL_ERROR "libsodium.a was not found next to sodium.h; run scripts/setup (Debian: libsodium-dev).")
 endif()
 add_library(isthmus_sodium INTERFACE)
 target_include_directories(isthmus_sodium SYSTEM INTERFACE ${ISTHMUS_SODIUM_INCLUDE})
@@ -41,7 +41,7 @@ target_link_options(isthmus_sodium INTERFACE -Wl,--exclude-libs,libsodium.a)
 find_package(Threads REQUIRED)
 target_link_libraries(isthmus_deps INTERFACE Threads::Threads ${CMAKE_DL_LIBS} rt)
 
-# MPI of the virtual environment (PyPI's MPICH). Only mpi.hpp's users need it; the core never does.
+# MPI of the virtual environment (MPICH from PyPI). Only users of mpi.hpp need it; the core never does.
 find_program(ISTHMUS_MPICC mpicc HINTS ${ISTHMUS_VENV}/bin NO_DEFAULT_PATH)
 find_path(ISTHMUS_MPI_INCLUDE mpi.h HINTS ${ISTHMUS_VENV}/include)
 find_library(ISTHMUS_MPI_LIBRARY mpi HINTS ${ISTHMUS_VENV}/lib)
@@ -51,14 +51,16 @@ if(ISTHMUS_MPI_INCLUDE AND ISTHMUS_MPI_LIBRARY)
   target_link_libraries(isthmus_mpi INTERFACE ${ISTHMUS_MPI_LIBRARY})
 endif()
 
-# Open MPI's header, for the preloaded library's engine alone: of scripts/setup_peers, else the system's.
+# Header of Open MPI, used only by the MPI engine of the preloaded library: from scripts/setup_peers if
+# installed, otherwise from the system.
 find_path(ISTHMUS_OPENMPI_INCLUDE NAMES mpi-ext.h PATHS ${CMAKE_SOURCE_DIR}/.peers/openmpi/include NO_DEFAULT_PATH)
 find_path(ISTHMUS_OPENMPI_INCLUDE NAMES mpi-ext.h PATH_SUFFIXES x86_64-linux-gnu/openmpi/include openmpi/include openmpi)
 
-# SYCL runtimes (PyPI's DPC++): host code with plain g++. Everything is built with the virtual environment's; the others
-# only give libisthmus_ggml.so an engine each, because it goes into programs that bring their own.
-# isthmus_add_sycl_runtime(folder): isthmus_sycl_runtime_N for its lib/libsycl.so.N, and N in ISTHMUS_SYCL_RUNTIMES; sets
-# sycl_added in the caller to N, or to nothing.
+# SYCL runtimes (DPC++ from PyPI); host code is compiled with plain g++. Everything is built with the runtime of
+# the virtual environment. The other runtimes only provide one engine each for libisthmus_ggml.so, because
+# programs that load it bring their own runtime.
+# isthmus_add_sycl_runtime(folder): adds isthmus_sycl_runtime_N for lib/libsycl.so.N and appends N to
+# ISTHMUS_SYCL_RUNTIMES. Sets sycl_added in the caller to N, or to nothing.
 function(isthmus_add_sycl_runtime folder)
   file(GLOB found ${folder}/lib/libsycl.so.*)
   list(FILTER found INCLUDE REGEX "/libsycl\\.so\\.[0-9]+$")

@@ -1,6 +1,6 @@
-# What `cmake --install` and the wheel contain: the core, its plug-ins, the preloaded library for ggml, the headers, a
-# CMake package (isthmus::isthmus, ::sycl, ::mpi, ::plugin) and a pkg-config file. In a wheel all of it lies in the
-# Python package's own folder, because nothing else of an environment is ours to write to.
+# Contents of `cmake --install` and of the wheel: the core, its plug-ins, the preloaded libraries, the headers,
+# a CMake package (isthmus::isthmus, ::sycl, ::mpi, ::plugin) and a pkg-config file. A wheel installs all of it
+# into the folder of the Python package, because it must not write anywhere else in an environment.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 if(SKBUILD)
@@ -15,8 +15,8 @@ else()
   set(install_pkgconfig ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endif()
 
-# Interfaces without a library of their own. What a user's compiler must bring (SYCL, MPI) is found by the package's
-# configuration, for those who ask for it.
+# Interface targets without a library. The configuration file of the package finds what the compiler of the user
+# must provide (SYCL, MPI), if the component is requested.
 foreach(name sycl mpi plugin)
   add_library(isthmus_interface_${name} INTERFACE)
   set_target_properties(isthmus_interface_${name} PROPERTIES EXPORT_NAME ${name})
@@ -32,7 +32,7 @@ if(TARGET isthmus_ggml)
 endif()
 get_property(ggml_engines GLOBAL PROPERTY ISTHMUS_GGML_ENGINES)
 list(APPEND libraries ${ggml_engines})
-# A zip file has no links: a wheel's library is the file that programs look for.
+# A wheel is a zip file and cannot hold links, so its library has the file name that programs look for.
 if(SKBUILD)
   set_target_properties(isthmus PROPERTIES VERSION 0)
 endif()
@@ -50,7 +50,7 @@ list(REMOVE_ITEM libraries isthmus)
 if(libraries)
   install(TARGETS ${libraries} LIBRARY DESTINATION ${install_lib} COMPONENT isthmus)
 endif()
-get_property(plugins GLOBAL PROPERTY ISTHMUS_PLUGINS)  # the loader looks in the folder isthmus/ beside the core
+get_property(plugins GLOBAL PROPERTY ISTHMUS_PLUGINS)  # the loader searches the folder isthmus/ next to the core
 add_custom_target(isthmus_with_plugins DEPENDS isthmus ${plugins})
 install(TARGETS ${plugins} LIBRARY DESTINATION ${install_lib}/isthmus COMPONENT isthmus)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/include/ DESTINATION ${install_include} COMPONENT isthmus
@@ -63,7 +63,7 @@ write_basic_package_version_file(isthmusConfigVersion.cmake COMPATIBILITY SameMi
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/isthmusConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/isthmusConfigVersion.cmake
         DESTINATION ${install_package} COMPONENT isthmus)
 
-# Relative to the file itself, so that an installation can be moved.
+# Paths are relative to the file, so that an installation can be moved.
 file(RELATIVE_PATH to_lib /prefix/${install_pkgconfig} /prefix/${install_lib})
 file(RELATIVE_PATH to_include /prefix/${install_pkgconfig} /prefix/${install_include})
 configure_file(${CMAKE_SOURCE_DIR}/cmake/package/isthmus.pc.in isthmus.pc @ONLY)

@@ -1,4 +1,5 @@
-# isthmus_plugin(name source...): builds a backend plug-in in the folder where the loader looks, isthmus/ next to the core.
+# isthmus_plugin(name source...): builds a backend plug-in in the folder that the loader searches, isthmus/ next
+# to the core.
 include_guard(GLOBAL)
 function(isthmus_plugin name)
   add_library(isthmus_${name} MODULE ${ARGN})

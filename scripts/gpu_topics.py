@@ -1,13 +1,14 @@
-"""What scripts/gpu_check runs: one entry of TOPICS for each topic. docs/gpu_check.md says how to add one.
+"""The table of scripts/gpu_check: one entry of TOPICS for each topic (docs/internals/benchmarks.md).
 
-Commands are one string each, split like a shell's words (no shell runs them). In them stand
-  {bin}     where the build puts its programs          {lib}      its libraries
-  {python}  the interpreter that runs gpu_check         {pythonpath} the built Python package's folder
-  {ranks}   the number of GPUs, or of ranks that share  {out}      the folder for results
-  {mpiexec} the launcher, with the options it wants     {scripts}  this folder
-  {carry}   what was carried to this machine            {llama}    where llama.cpp is built
-  {each}    scripts/each_rank for {ranks} ranks
-  {architectures} of the GPUs, as CMake names them        {sycl}    where the SYCL runtime was unpacked
+Each command is one string that is split like shell words; no shell runs it. Placeholders:
+  {bin}      folder of the built programs           {lib}         folder of the built libraries
+  {python}   the interpreter that runs gpu_check    {pythonpath}  folder of the built Python package
+  {ranks}    number of GPUs, or of ranks that share one
+  {out}      folder for results                     {scripts}     this folder
+  {mpiexec}  the launcher, with its options         {carry}       what was carried to this machine
+  {llama}    folder in which llama.cpp is built     {sycl}        folder of the unpacked SYCL runtime
+  {each}     scripts/each_rank for {ranks} ranks
+  {architectures}  architectures of the GPUs, in the notation of CMake
 """
 
 from dataclasses import dataclass, field
@@ -15,10 +16,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Step:
-    """One command, with the time it may take. It is skipped, with the reason, where the machine has fewer
-    than `gpus` or lacks one of `needs` (the names of gpu_check's PROBES). Where ranks may `share` one GPU, two
-    do on a machine that has no second one: for results, not for times. Exit code 77 means that the program
-    found nothing to run on. `records` is a file of records that the command writes, `env` what it needs set."""
+    """One command and its time limit.
+
+    The step is skipped, with the reason, if the machine has fewer than `gpus` GPUs or lacks one of `needs`
+    (keys of PROBES in gpu_check). With `share`, two ranks share the GPU of a machine that has only one; such
+    runs check results and give no valid times. Exit code 77 means that the program found no suitable device.
+    `records` is the record file that the command writes, `env` holds additional environment variables.
+    """
 
     name: str
     command: str
@@ -32,8 +36,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Topic:
-    """Steps that belong together, what has to be built for them (CMake targets), and the CMake options
-    without which those targets don't exist. `needs` holds for every step and for the build."""
+    """Related steps, the CMake targets that they need, and the CMake options that define those targets.
+
+    `needs` applies to every step and to the build.
+    """
 
     name: str
     targets: tuple[str, ...]
@@ -42,18 +48,18 @@ class Topic:
     needs: tuple[str, ...] = ()
 
 
-# What PyPI lacks is named to the runtime; nothing else is loaded.
+# Names the adapter that PyPI lacks; the runtime loads no other adapter.
 SYCL_RUNTIME = {"UR_ADAPTERS_FORCE_LOAD": "{sycl}/lib/libur_adapter_cuda.so.0"}
 
-# What ranks that share a GPU need beside NCCL_HOSTID, which each_rank and tests/gpu/torch/sharing.py set: NCCL,
-# which refuses that, takes them for ranks of several hosts.
+# For ranks that share a GPU, in addition to NCCL_HOSTID, which each_rank and tests/gpu/torch/sharing.py set.
+# NCCL rejects ranks on one device unless they appear to be on different hosts.
 SHARED_GPU = {
     "NCCL_NET": "Socket",
     "NCCL_SOCKET_IFNAME": "lo",
     "ISTHMUS_OPTION": ";".join(f"backend.{name}.share_device=true" for name in ("nccl", "p2p", "copy_engine")),
 }
 
-# PyPI's libucx-cu13, whose UCX reaches CUDA memory.
+# libucx-cu13 of PyPI, whose UCX supports CUDA memory.
 CARRIED_UCX = {"ISTHMUS_UCX_LIBRARY": "{carry}/ucx/libucx/lib/libucp.so.0"}
 NODES_BENCH = "{bin}/hierarchical_bench --platforms cuda,cuda --ordinals 0,1 --nodes a,b --sizes 4K,64K,1M,16M"
 
@@ -78,13 +84,13 @@ TOPICS = (
         ("gpu_hierarchical_test", "hierarchical_bench"),
         (
             Step(
-                "ranks on CUDA and on the host in one communicator, CUDA ranks on nodes of their own",
+                "CUDA and host ranks in one communicator, one CUDA rank per node",
                 "{bin}/gpu_hierarchical_test",
                 60,
                 env={"TEST_PLATFORMS": "cuda host cuda host"},
             ),
             Step(
-                "devices of a node sum among themselves (two share the GPU)",
+                "devices of a node reduce among themselves (two share the GPU)",
                 "{bin}/gpu_hierarchical_test",
                 60,
                 env=SHARED_GPU
@@ -95,28 +101,29 @@ TOPICS = (
                 },
             ),
             Step(
-                "allreduce of CUDA and host ranks beside its slowest part",
+                "allreduce of CUDA and host ranks compared with its slowest step",
                 "{bin}/hierarchical_bench --platforms cuda,cuda,host,host --sizes 1M,16M,64M"
                 " --out {out}/hierarchical.json",
                 60,
                 records="{out}/hierarchical.json",
             ),
             Step(
-                "each GPU's rank on a node of its own",
-                "{bin}/hierarchical_bench --platforms cuda,cuda --nodes a,b --sizes 1M,16M --out {out}/nodes.json",
+                "one GPU rank per node",
+                "{bin}/hierarchical_bench --platforms cuda,cuda --nodes a,b --sizes 1M,16M"
+                " --out {out}/nodes.json",
                 60,
                 records="{out}/nodes.json",
                 env={"ISTHMUS_BACKEND": "hierarchical"},
             ),
             Step(
-                "GPUs' ranks on nodes of their own, whose memory UCX moves",
+                "one GPU rank per node, device memory over UCX",
                 "{bin}/gpu_hierarchical_test --gtest_filter=ucx_devices.*",
                 60,
                 needs=("ucx",),
                 env=CARRIED_UCX | {"TEST_UCX_DEVICES": "1"},
             ),
             Step(
-                "two GPUs on nodes of their own: an alltoall of device memory over UCX",
+                "alltoall of device memory over UCX, one GPU per node",
                 f"{NODES_BENCH} --collective alltoall --out {{out}}/nodes_ucx.json",
                 60,
                 gpus=2,
@@ -125,7 +132,7 @@ TOPICS = (
                 env=CARRIED_UCX | {"ISTHMUS_BACKEND": "ucx"},
             ),
             Step(
-                "the same through the host",
+                "the same alltoall with host staging",
                 f"{NODES_BENCH} --collective alltoall --out {{out}}/nodes_staged.json",
                 60,
                 gpus=2,
@@ -160,7 +167,7 @@ TOPICS = (
                 env={"ISTHMUS_UMF_LIBRARY": "{carry}/lib/libumf.so.1"},
             ),
             Step(
-                "what device memory costs the host; copies beside raw ones",
+                "host cost of device memory; copies against raw copies",
                 "{bin}/memory_bench --out {out}/memory.json",
                 40,
                 records="{out}/memory.json",
@@ -190,7 +197,7 @@ TOPICS = (
     Topic(
         "hybrid",
         ("gpu_hybrid_test",),
-        (Step("MPI on device buffers beside NCCL", "{mpiexec} -n {ranks} {bin}/gpu_hybrid_test", 90, gpus=2),),
+        (Step("MPI on device buffers and NCCL", "{mpiexec} -n {ranks} {bin}/gpu_hybrid_test", 90, gpus=2),),
         needs=("mpi",),
     ),
     Topic(
@@ -213,7 +220,7 @@ TOPICS = (
         ("patterns",),
         (
             Step(
-                "the applications' exchanges beside NCCL and MPI",
+                "application exchange patterns against NCCL and MPI",
                 "{mpiexec} -n {ranks} {bin}/patterns --platform cuda --sizes 64:4M:4"
                 " --json {out}/patterns.json",
                 180,
@@ -221,7 +228,7 @@ TOPICS = (
                 records="{out}/patterns.json",
             ),
             Step(
-                "the same by two ranks on one GPU: results, not times",
+                "the same with two ranks on one GPU: results only",
                 "{mpiexec} -n 2 {bin}/patterns --platform cuda --share-device --sizes 64,16K,1M --samples 3"
                 " --calls 5 --json {out}/patterns_shared.json",
                 90,
@@ -234,7 +241,7 @@ TOPICS = (
         "p2p",
         ("gpu_tensor_parallel_test", "p2p_bench"),
         (
-            Step("tensor parallelism on every number of GPUs", "{bin}/gpu_tensor_parallel_test", 120, gpus=2),
+            Step("tensor parallelism for every number of GPUs", "{bin}/gpu_tensor_parallel_test", 120, gpus=2),
             Step(
                 "peer-memory allreduce against NCCL",
                 "{bin}/p2p_bench --out {out}/p2p.json",
@@ -274,8 +281,8 @@ TOPICS = (
                 records="{out}/copy_engine.json",
             ),
             Step(
-                "matrix products beside copy engines and NCCL",
-                "{bin}/copy_engine_bench --beside-products 12 --out {out}/copy_engine_beside.json",
+                "matrix products concurrent with copy engines and NCCL",
+                "{bin}/copy_engine_bench --with-products 12 --out {out}/copy_engine_beside.json",
                 40,
                 gpus=2,
                 records="{out}/copy_engine_beside.json",
@@ -324,7 +331,7 @@ TOPICS = (
                 env={"PYTHONPATH": "{carry}/llama/site"},
             ),
             Step(
-                "llama-bench and perplexity beside ggml's own ways",
+                "llama-bench and perplexity against the paths of ggml",
                 "{python} bench/gpu/llama_bench.py --llama {llama}/build/bin --library {lib}/libisthmus_ggml.so"
                 " --nccl-preload {lib}/libisthmus_nccl_preload.so --gpus {ranks} --out {out}/llama.json",
                 300,
@@ -342,7 +349,7 @@ TOPICS = (
         (
             Step("fused products against float64, ranks in threads", "{bin}/gpu_fused_test", 30, gpus=2),
             Step(
-                "allgather + GEMM beside torch's two ways",
+                "allgather + GEMM against the two variants of torch",
                 "{python} bench/gpu/fused_bench.py --out {out}/fused.json --trace {out}/fused-trace.json"
                 " --plans {out}/fused-plans.json --limit 55",
                 80,
@@ -352,7 +359,7 @@ TOPICS = (
                 env={"PYTHONPATH": "{pythonpath}"},
             ),
             Step(
-                "GEMM + reduce_scatter beside torch's two ways",
+                "GEMM + reduce_scatter against the two variants of torch",
                 "{python} bench/gpu/fused_bench.py --kind gemm_reduce_scatter --out {out}/fused_scatter.json"
                 " --shapes 4096x4096x4096,8192x8192x8192 --limit 14",
                 30,
@@ -377,7 +384,7 @@ TOPICS = (
         ("isthmus_python", "isthmus_torch", "isthmus_nccl_preload", "isthmus_nccl_engine"),
         (
             Step(
-                "torch.distributed beside PyTorch's NCCL",
+                "torch.distributed against the NCCL backend of PyTorch",
                 "{python} tests/gpu/torch/check_backend.py {out}/torch-backend.json {ranks}",
                 40,
                 gpus=2,
@@ -393,7 +400,7 @@ TOPICS = (
                 env={"PYTHONPATH": "{pythonpath}"},
             ),
             Step(
-                "a rank that is killed ends the waits of the others",
+                "a killed rank ends the waits of its peers",
                 "{python} tests/gpu/torch/check_death.py {out}/torch-death.json {ranks}",
                 120,
                 gpus=2,
@@ -401,7 +408,7 @@ TOPICS = (
                 env={"PYTHONPATH": "{pythonpath}"},
             ),
             Step(
-                "isthmus doctor names the rank that does something wrong",
+                "isthmus doctor names the faulty rank",
                 "{python} tests/gpu/torch/check_doctor.py {out}/torch-doctor.json",
                 300,
                 gpus=2,
@@ -409,7 +416,7 @@ TOPICS = (
                 env={"PYTHONPATH": "{pythonpath}"},
             ),
             Step(
-                "a training run loses a rank and goes on",
+                "a training run loses a rank and continues",
                 "{python} tests/gpu/torch/check_shrink.py {out}/torch-shrink.json {ranks}",
                 120,
                 gpus=2,
@@ -417,7 +424,7 @@ TOPICS = (
                 env={"PYTHONPATH": "{pythonpath}"},
             ),
             Step(
-                "unchanged scripts beside PyTorch's NCCL",
+                "unchanged scripts against the NCCL backend of PyTorch",
                 "{python} tests/gpu/torch/check_unchanged.py {out}/torch-unchanged.json {ranks}",
                 200,
                 gpus=2,
@@ -442,7 +449,7 @@ TOPICS = (
         ("isthmus_nccl_preload", "isthmus_nccl_engine"),
         (
             Step(
-                "decode steps under stock PyTorch, with and without the preloaded library",
+                "decode steps of stock PyTorch, with and without the preloaded library",
                 "{python} bench/gpu/torch_decode.py {lib}/libisthmus_nccl_preload.so"
                 " --out {out}/torch_decode.json",
                 240,
@@ -450,7 +457,7 @@ TOPICS = (
                 records="{out}/torch_decode.json",
             ),
             Step(
-                "PyTorch's own tests under the preloaded library",
+                "tests of PyTorch under the preloaded library",
                 "{python} tests/gpu/torch/check_own_tests.py {out}/torch_own_tests.json"
                 " {lib}/libisthmus_nccl_preload.so 200",
                 320,
@@ -496,15 +503,15 @@ TOPICS = (
         ("sycl_device_test", "sycl_bench"),
         (
             Step(
-                "SYCL on devices, all ranks of one process",
+                "SYCL on devices, all ranks in one process",
                 "{bin}/sycl_device_test --gpu",
                 60,
                 env=SYCL_RUNTIME,
             ),
-            # By the default rules, p2p among them, and where NCCL or the copy engines come first.
+            # With the default rules (which use p2p), and with rules that prefer NCCL or the copy engines.
             *(
                 Step(
-                    f"SYCL on devices, a process for each, {words}",
+                    f"SYCL on devices, one process per rank, {words}",
                     "{each} {bin}/sycl_device_test --gpu",
                     90,
                     gpus=2,
@@ -519,7 +526,7 @@ TOPICS = (
             ),
             *(
                 Step(
-                    f"Isthmus under SYCL beside NCCL on the queue's stream, ranks in {kind}",
+                    f"Isthmus under SYCL against NCCL on the queue's stream, ranks in {kind}",
                     "{bin}/sycl_bench --ranks {ranks} --out {out}/sycl_" + f"{kind}.json {flag}",
                     60,
                     records="{out}/" + f"sycl_{kind}.json",
@@ -536,21 +543,21 @@ TOPICS = (
         ("sycl_collectives", "sycl_applications"),
         (
             Step(
-                "every collective through SYCL beside plain MPI",
+                "every collective through SYCL against plain MPI",
                 "{mpiexec} -n {ranks} {bin}/sycl_collectives --quick --out {out}/sycl_collectives.json",
                 90,
                 records="{out}/sycl_collectives.json",
                 env=SYCL_RUNTIME,
             ),
             Step(
-                "every collective through SYCL and the backend hybrid",
+                "every collective through SYCL with the hybrid backend",
                 "{mpiexec} -n 2 {bin}/sycl_collectives --quick --sizes 1000,64K --thread-multiple",
                 90,
                 env=SYCL_RUNTIME | {"ISTHMUS_BACKEND": "hybrid"},
             ),
             *(
                 Step(
-                    f"{name} beside the paper's Listing 1",
+                    f"{name} against Listing 1 of the paper",
                     "{mpiexec} -n {ranks} {bin}/sycl_applications " + name + " --json {out}/" + name + ".json",
                     60,
                     records="{out}/" + name + ".json",

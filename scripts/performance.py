@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes docs/performance.md from bench/results; `--check` fails where the page is not what they say.
+"""Writes docs/reference/performance.md from bench/results; `--check` fails if the page does not match them.
 
-A row compares our times with the best peer's at the points that both measured in one file: ratios of medians,
-above 1 we are faster. What a row compares stands in ROWS; every figure comes out of the records.
+A row compares Isthmus with the best peer at the points that one record file has for both, as ratios of medians.
+Above 1, Isthmus is faster. ROWS defines the comparisons. Every number comes from the records.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
-PAGE = ROOT / "docs" / "performance.md"
+PAGE = ROOT / "docs/reference/performance.md"
 
 Record = dict[str, Any]
-# What makes a point; only some topics have the last fields.
+# The fields that identify a point. Only some topics have the last ones.
 POINT = (
     "collective",
     "dtype",
@@ -39,12 +39,12 @@ POINT = (
 
 @dataclass(frozen=True)
 class Row:
-    """`record`: machine and topic; `own`, `peers`: values that fields of their records must have."""
+    """`record`: machine and topic. `own`, `peers`: required values of fields of their records."""
 
     label: str
     record: str
     own: dict[str, Any]
-    over: str
+    peer_label: str
     peers: tuple[dict[str, Any], ...]
 
 
@@ -70,20 +70,21 @@ def application(name: str) -> Row:
     )
 
 
-def fused(gpus: int, what: str, topic: str) -> Row:
+def fused(gpus: int, product: str, topic: str) -> Row:
     own = {"provider": "isthmus", "view": "fused"}
-    return Row(f"{what}, {gpus} H200", f"h200x{gpus}-{topic}", own, "torch's better way", TORCH_FUSED)
+    return Row(f"{product}, {gpus} H200", f"h200x{gpus}-{topic}", own, "PyTorch, best of two", TORCH_FUSED)
 
 
 def allreduce(gpus: int) -> Row:
     peers = providers("nccl", "nccl_symmetric", "torch_one_shot", "torch_two_shot", mode="graph")
-    over = "NCCL, its symmetric memory" + (", PyTorch's" if gpus == 2 else "")
-    return Row(f"allreduce by peer memory, {gpus} H200", f"h200x{gpus}-p2p", GRAPH, over, peers)
+    peer_label = "NCCL with and without symmetric memory" + (", PyTorch" if gpus == 2 else "")
+    return Row(f"allreduce with `p2p`, {gpus} H200", f"h200x{gpus}-p2p", GRAPH, peer_label, peers)
 
 
 ROWS: dict[str, tuple[str, list[Row]]] = {
-    "A SYCL program": (
-        "[SYCL](sycl.md), [applications](applications.md); Listing 1 is plain MPI through a `host_accessor`",
+    "SYCL programs": (
+        "See [SYCL](../guide/sycl.md) and [applications](../internals/benchmarks.md#applications). Listing 1 "
+        "of the SuCL paper is plain MPI through a `host_accessor`.",
         [
             Row("all collectives on USM, 4 ranks", "cpu4-run", USM, "Listing 1", LISTING1),
             Row("all collectives on USM, 2 ranks", "cpu2-run", USM, "Listing 1", LISTING1),
@@ -97,117 +98,114 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
             *(application(name) for name in ("transpose", "halo", "comd")),
         ],
     ),
-    "An MPI program, unchanged": (
-        "[MPI programs](mpi_preload.md)",
+    "MPI programs, unmodified": (
+        "See [MPI programs](../guide/mpi_programs.md).",
         [
             Row(
                 f"collectives, {library}",
                 "cpu2-mpi_preload_pairs",
                 {"provider": f"{provider}+shim"},
-                "without",
+                f"{library} alone",
                 providers(provider),
             )
             for library, provider in (("MPICH", "mpich"), ("Open MPI", "openmpi"))
         ]
         + [
             Row(
-                "LAMMPS and HPCC, Open MPI",
+                "LAMMPS and HPCC",
                 "cpu2-mpi_preload_programs",
                 {"provider": "openmpi+shim"},
-                "without",
+                "Open MPI alone",
                 providers("openmpi"),
             )
         ],
     ),
-    "An NCCL program, unchanged": (
-        "[NCCL programs](nccl_preload.md), on two GPUs; H100: before "
-        "[passed calls](notes/2026-11-25-passed_calls.md) cost less",
+    "NCCL programs, unmodified": (
+        "See [NCCL programs](../guide/nccl_programs.md). All rows use two GPUs. The H100 records were measured "
+        "before [calls that pass through](../internals/design/nccl_pass_through.md) became cheaper.",
         [
             *(
                 Row(
-                    f"decode, {words}",
+                    f"PyTorch decode steps, {description}",
                     "h200x2-torch_decode",
                     {"provider": "nccl_preload", "mode": mode},
-                    "without",
+                    "NCCL alone",
                     providers("nccl", mode=mode),
                 )
-                for words, mode in (("graphs", "graph"), ("call by call", "eager"))
-            ),
-            Row(
-                "nccl-tests",
-                "h100x2-nccl_tests",
-                {"provider": "nccl_preload", "place": "out_of_place"},
-                "without",
-                providers("nccl", place="out_of_place"),
+                for description, mode in (("CUDA graphs", "graph"), ("without graphs", "eager"))
             ),
             *(
                 Row(
-                    f"nccl-tests, {what}",
+                    f"nccl-tests, {description}",
                     f"h100x2-nccl_tests_{name}",
                     {"provider": "nccl_preload", "place": "out_of_place", "mode": mode},
-                    "without",
+                    "NCCL alone",
                     providers("nccl", place="out_of_place", mode=mode),
                 )
-                for name, what, mode in (
-                    ("graph", "graphs", "graph"),
+                for name, description, mode in (
                     ("2323", "NCCL 2.32.3", "stream"),
+                    ("2323", "NCCL 2.32.3, CUDA graphs", "graph"),
+                    ("graph", "NCCL 2.28.9, CUDA graphs", "graph"),
                 )
             ),
             Row(
-                "llama.cpp over ggml's NCCL",
+                "llama.cpp with NCCL",
                 "h100x2-llama",
                 {"provider": "ggml_nccl_preload"},
-                "without",
+                "NCCL alone",
                 providers("ggml_nccl", mode="llama_bench"),
             ),
         ],
     ),
-    "A C or Python program on CPUs": (
-        "[the host backend](host_backend.md)",
+    "C and Python programs on CPUs": (
+        "See [shared memory](../internals/shm.md).",
         [
             Row(
-                f"{what}, 2 ranks",
+                f"{subject}, 2 ranks",
                 "cpu2-host",
                 {"provider": "isthmus", "mode": mode},
-                "the best of three MPIs",
+                "best of three MPIs",
                 providers("mpich", "openmpi", "impi"),
             )
-            for what, mode in (("all collectives", "host"), ("allreduce in the symmetric heap", "shared_heap"))
+            for subject, mode in (
+                ("all collectives", "host"),
+                ("allreduce in the symmetric heap", "shared_heap"),
+            )
         ]
         + [
             Row(
-                f"{what}, {ranks} ranks",
+                f"{subject}, {ranks} ranks on 16 cores",
                 f"cpu16-{topic}",
                 {"provider": "isthmus", "mode": "host", "ranks": ranks},
-                "the best of three MPIs",
+                "best of three MPIs",
                 providers("mpich", "openmpi", "impi"),
             )
-            for ranks, what, topic in (
-                (16, "allreduce, alltoall", "host_threads"),
-                (16, "three others", "host_sweep"),
-                (64, "on 16 cores", "host_crowded"),
+            for ranks, subject, topic in (
+                (16, "allreduce and alltoall", "host_threads"),
+                (16, "allgather, broadcast and reduce_scatter", "host_sweep"),
+                (64, "allreduce, alltoall and broadcast", "host_crowded"),
             )
         ],
     ),
-    "A PyTorch trainer": (
-        "[PyTorch](torch.md), [on CPUs](torch_cpu.md), [copy engines](copy_engine.md)",
+    "PyTorch": (
+        "See [PyTorch](../guide/pytorch.md) and [copy engines](../internals/copy_engine.md).",
         [
             Row(
-                f"all_reduce of CPU tensors{links}",
+                f"all_reduce of CPU tensors, {ranks}",
                 topic,
                 {"provider": "isthmus"},
                 "gloo",
                 providers("gloo"),
             )
-            for links, topic in (
-                ("", "cpu2-torch_allreduce"),
-                (", 2 ranks, 16 cores", "cpu16-torch_allreduce_2"),
-                (", 16 ranks", "cpu16-torch_allreduce_16"),
+            for ranks, topic in (
+                ("2 ranks on 2 cores", "cpu2-torch_allreduce"),
+                ("2 ranks on 16 cores", "cpu16-torch_allreduce_2"),
+                ("16 ranks on 16 cores", "cpu16-torch_allreduce_16"),
             )
         ]
         + [
             Row(
-                "DDP's and FSDP2's steps, 8 ranks",
+                "DDP and FSDP2 steps on CPUs, 8 ranks",
                 "cpu16-torch_steps_8",
                 {"provider": "isthmus"},
                 "gloo",
@@ -216,78 +214,70 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
         ]
         + [
             Row(
-                f"FSDP2 step by copy engines, {what}",
+                f"FSDP2 step with copy engines, layers of {model}, 2 H200",
                 record,
                 ENGINES,
                 "NCCL through Isthmus",
                 providers("isthmus"),
             )
-            for what, record in (
-                ("GPT-175B's layers, 2 H200", "h200x2-fsdp2_175b"),
-                ("GPT-7B's layers, 2 H200", "h200x2-fsdp2_7b"),
-                ("GPT-7B's layers, 4 H200", "h200x4-fsdp2"),
-            )
+            for model, record in (("GPT-175B", "h200x2-fsdp2_175b"), ("GPT-7B", "h200x2-fsdp2_7b"))
         ],
     ),
     "llama.cpp on several GPUs": (
-        "[llama.cpp](llama_cpp.md)",
+        "See [llama.cpp](../guide/llama_cpp.md).",
         [
             Row(
-                f"7B shape, {gpus} {kind.upper()}",
+                f"7B-shaped model, {gpus} {kind.upper()}",
                 f"{kind}x{gpus}-llama",
                 {"provider": "isthmus", "mode": "llama_bench"},
-                "ggml's best",
+                "best method of ggml",
                 GGML,
             )
             for kind, gpus in (("h100", 2), ("h200", 2), ("h200", 4))
         ],
     ),
-    "Collectives and products on GPUs": (
-        "[peer memory](p2p.md), [vendor backends](vendor_backends.md), [fused products](fused.md)",
+    "Collectives and fused operators on GPUs": (
+        "See [peer-memory kernels](../internals/p2p.md), [vendor libraries](../internals/nccl.md) and "
+        "[fused operators](../guide/fused.md).",
         [
             allreduce(2),
             allreduce(4),
             Row(
-                "all collectives over NCCL, 2 H200",
-                "h200x2-nccl",
-                GRAPH,
-                "NCCL",
-                providers("nccl", mode="graph"),
-            ),
-            Row(
-                "all collectives over NCCL, 4 H200",
+                "all collectives with `nccl`, 4 H200",
                 "h200x4-nccl",
                 GRAPH,
-                "NCCL",
+                "NCCL alone",
                 providers("nccl", mode="graph"),
             ),
             fused(2, "AllGather + GEMM", "fused"),
             fused(4, "AllGather + GEMM", "fused"),
-            fused(4, "AllGather + GEMM, small", "fused_small"),
-            fused(2, "GEMM + reduce_scatter", "fused_scatter"),
-            fused(4, "GEMM + reduce_scatter", "fused_scatter"),
+            fused(4, "AllGather + GEMM, small shapes", "fused_small"),
+            fused(2, "GEMM + ReduceScatter", "fused_scatter"),
+            fused(4, "GEMM + ReduceScatter", "fused_scatter"),
         ],
     ),
 }
 
 HEAD = """# Performance
 
-What each kind of user gains, out of the [records](../bench/results): `scripts/performance.py` writes this
-page. More, with missed aims: the pages linked.
+This page summarizes the performance of each kind of program. `scripts/performance.py` generates it from the
+[records](../../bench/results). The linked pages describe the measurements and the targets that were missed.
 
-A ratio is the peer's median time over ours at one point (collective, datatype, size, shape): above 1 Isthmus is
-faster. Of several peers the fastest counts. *Slower*: points below 1. `make bench` measures yours.
+A ratio is the median time of the peer divided by the median time of Isthmus at one point (collective, datatype,
+size, shape). Above 1, Isthmus is faster. If there are several peers, the fastest one counts. "Points" is the
+number of points that a row summarizes, and "slower" is the number of points with a ratio below 1. `make bench`
+measures your machine.
 """
 
 
 def newest(record: str) -> Path:
-    found = sorted(RESULTS.glob(f"*-{record}.json"))
-    if not found:
+    paths = sorted(RESULTS.glob(f"*-{record}.json"))
+    if not paths:
         sys.exit(f"scripts/performance.py: bench/results has no record of {record}")
-    return found[-1]
+    return paths[-1]
 
 
-def fits(record: Record, fields: dict[str, Any]) -> bool:
+def matches(record: Record, fields: dict[str, Any]) -> bool:
     return all(record.get(name) == value for name, value in fields.items())
 
 
@@ -296,7 +286,7 @@ def point_of(record: Record) -> str:
 
 
 def cost(record: Record) -> float:
-    """Of llama-bench the tokens count, which it reports as the median over rounds."""
+    """The median time; for llama-bench the inverse of the tokens per second, a median over rounds."""
     if "tokens_per_s" in record and record.get("mode") == "llama_bench":
         return 1 / record["tokens_per_s"]
     return record["time_us"]["median"]
@@ -306,36 +296,39 @@ def ratios(row: Row) -> list[float]:
     records: list[Record] = json.loads(newest(row.record).read_text())["records"]
     own = {}
     for record in records:
-        if fits(record, row.own):
+        if matches(record, row.own):
             if point_of(record) in own:
-                sys.exit(f"scripts/performance.py: {row.record}, {row.label}: twice {point_of(record)}")
+                sys.exit(
+                    f"scripts/performance.py: {row.record}, {row.label}: duplicate point {point_of(record)}"
+                )
             own[point_of(record)] = cost(record)
     best: dict[str, float] = {}
     for record in records:
         point = point_of(record)
-        if point in own and any(fits(record, peer) for peer in row.peers):
+        if point in own and any(matches(record, peer) for peer in row.peers):
             best[point] = min(cost(record), best.get(point, float("inf")))
-    found = [best[point] / own[point] for point in own if point in best and own[point] > 0]
-    if not found:
+    values = [best[point] / own[point] for point in own if point in best and own[point] > 0]
+    if not values:
         sys.exit(f"scripts/performance.py: {row.record}, {row.label}: no point that both measured")
-    return found
+    return values
 
 
 def line(row: Row) -> str:
-    found = ratios(row)
-    spread = f"{min(found):.2f} … {max(found):.2f}" if len(found) > 1 else ""
-    slower = sum(ratio < 1 for ratio in found)
+    values = ratios(row)
+    spread = f"{min(values):.2f} | {max(values):.2f}" if len(values) > 1 else " | "
+    slower = sum(ratio < 1 for ratio in values)
     machine = row.record.split("-")[0]
-    link = f"[{machine}](../bench/results/{newest(row.record).name})"
-    median = f"**{statistics.median(found):.2f}**"
-    return f"| {row.label} | {row.over} | {median} | {spread} | {slower}/{len(found)} | {link} |"
+    link = f"[{machine}](../../bench/results/{newest(row.record).name})"
+    median = f"**{statistics.median(values):.2f}**"
+    return f"| {row.label} | {row.peer_label} | {median} | {spread} | {len(values)} | {slower} | {link} |"
 
 
 def page() -> str:
     parts = [HEAD]
-    for user, (links, rows) in ROWS.items():
-        table = ["| | over | median | range | slower | record |", "|---|---|---|---|---|---|", *map(line, rows)]
-        parts.append(f"## {user}\n\n{links}.\n\n" + "\n".join(table) + "\n")
+    for heading, (introduction, rows) in ROWS.items():
+        head = "| | compared with | median | minimum | maximum | points | slower | record |"
+        table = [head, "|---|---|---|---|---|---|---|---|", *map(line, rows)]
+        parts.append(f"## {heading}\n\n{introduction}\n\n" + "\n".join(table) + "\n")
     return "\n".join(parts)
 
 
@@ -345,9 +338,9 @@ def main() -> int:
         PAGE.write_text(text)
         return 0
     if not PAGE.is_file() or PAGE.read_text() != text:
-        print("docs/performance.md is not what the records say: run scripts/performance.py")
+        print("docs/reference/performance.md does not match the records; run scripts/performance.py")
         return 1
-    print(f"performance: {sum(len(rows) for _, rows in ROWS.values())} rows are what the records say")
+    print(f"performance: {sum(len(rows) for _, rows in ROWS.values())} rows match the records")
     return 0
 
 
