@@ -117,7 +117,7 @@ INSTANTIATE_TEST_SUITE_P(
         bad_file{"backend = \"host\"",
                  expected("1:11", "backend is a string, must be a table", "write [backend.NAME]")},
         bad_file{"[backend]\nshm = 1",
-                 expected("2:8", "shm is an integer, must be a table", "write [backend.shm]")},
+                 expected("2:7", "shm is an integer, must be a table", "write [backend.shm]")},
         bad_file{"[backend.shm]\nspin-us = 1",
                  expected("2:1",
                           "option \"spin-us\" is not a name; allowed: a lower-case letter, then lower-case "
