@@ -109,11 +109,12 @@ class isthmus_provider : public bench::provider {
 
   void sendrecv(const void* send, void* recv, std::uint64_t count, isthmus_datatype type) const {
     check(isthmus_group_start());
-    const isthmus_status sent = isthmus_send(send, count, type, (m_rank + 1) % m_size, m_communicator, nullptr);
+    const isthmus_status send_status =
+        isthmus_send(send, count, type, (m_rank + 1) % m_size, m_communicator, nullptr);
     const isthmus_status recv_status =
         isthmus_recv(recv, count, type, (m_rank + m_size - 1) % m_size, m_communicator, nullptr);
     const isthmus_status end_status = isthmus_group_end();
-    check(sent), check(recv_status), check(end_status);
+    check(send_status), check(recv_status), check(end_status);
   }
 
   void ping(const void* send, void* recv, std::uint64_t count, isthmus_datatype type) const {

@@ -92,7 +92,7 @@ void job_report::write_line(const nlohmann::json& line) const {
 
 void job_report::cell_done(const call_shape& shape, const std::vector<measurement>& measured,
                            const selected_backend& selection) {
-  ++m_done;
+  ++m_finished_cells;
   double core_us = 0;
   for (const measurement& entry : measured) {
     if (entry.path == call_path::isthmus_host) core_us = bench::median(entry.samples_us);
@@ -105,7 +105,7 @@ void job_report::cell_done(const call_shape& shape, const std::vector<measuremen
   }
   if (m_options.progress_json) {
     write_line({{"event", "cell"},
-                {"done", m_done},
+                {"done", m_finished_cells},
                 {"cells", m_cells},
                 {"collective", shape.entry.name},
                 {"bytes", shape.bytes},
@@ -130,10 +130,10 @@ void job_report::cell_done(const call_shape& shape, const std::vector<measuremen
 }
 
 void job_report::cell_skipped(const call_shape& shape, const std::string& reason) {
-  ++m_done;
+  ++m_finished_cells;
   if (m_options.progress_json) {
     write_line({{"event", "skipped"},
-                {"done", m_done},
+                {"done", m_finished_cells},
                 {"cells", m_cells},
                 {"collective", shape.entry.name},
                 {"bytes", shape.bytes},
@@ -165,7 +165,7 @@ void job_report::finish(double seconds) {
     write_line({{"event", "end"}, {"seconds", seconds}, {"wrong", m_wrong}, {"out", m_options.out}});
     return;
   }
-  std::printf("\n%zu cells in %.1f s, %llu wrong elements%s%s\n", m_done, seconds,
+  std::printf("\n%zu cells in %.1f s, %llu wrong elements%s%s\n", m_finished_cells, seconds,
               static_cast<unsigned long long>(m_wrong), m_options.out.empty() ? "" : "; records in ",
               m_options.out.c_str());
 }

@@ -49,7 +49,7 @@ class job_report {
 
   const program_options& m_options;
   std::size_t m_cells;
-  std::size_t m_done = 0;
+  std::size_t m_finished_cells = 0;
   std::uint64_t m_wrong = 0;
   std::string m_previous;
   nlohmann::json m_document;

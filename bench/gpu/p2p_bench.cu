@@ -27,9 +27,9 @@ double host_us(const std::vector<rank_state>& ranks, Call&& call) {
   constexpr int calls = 50;
   const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < calls; ++i) call();
-  const std::chrono::duration<double, std::micro> taken = std::chrono::steady_clock::now() - start;
+  const std::chrono::duration<double, std::micro> elapsed = std::chrono::steady_clock::now() - start;
   for (const rank_state& rank : ranks) check(cudaStreamSynchronize(rank.stream));
-  return taken.count() / calls / static_cast<double>(ranks.size());
+  return elapsed.count() / calls / static_cast<double>(ranks.size());
 }
 
 // Host cost per device of one tensor-parallel call, and of launching an empty kernel.
@@ -88,12 +88,12 @@ int main(int argc, char** argv) try {
   app.add_option("--sizes", sizes, "bytes");
   app.add_option("--out", out, "file for the records");
   CLI11_PARSE(app, argc, argv);
-  int found = 0;
-  if (cudaGetDeviceCount(&found) != cudaSuccess || found < 2) {
+  int device_count = 0;
+  if (cudaGetDeviceCount(&device_count) != cudaSuccess || device_count < 2) {
     std::puts("SKIPPED: fewer than two CUDA devices");
     return 77;
   }
-  if (ranks == 0) ranks = std::min(found, 16);
+  if (ranks == 0) ranks = std::min(device_count, 16);
   p2p_bench::allreduce_comparison comparison(ranks, *std::max_element(sizes.begin(), sizes.end()));
   std::printf("%d ranks, NCCL %s, median us over %d samples of the maximum over ranks\n", ranks,
               comparison.nccl_version().c_str(), samples);

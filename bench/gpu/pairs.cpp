@@ -205,12 +205,13 @@ nccl_call_pair::nccl_call_pair(const bench_case& test_case, const rank_state& ra
   }
   m_isthmus = [this, &rank, count] {
     isthmus_group_start();
-    const int sent = isthmus_send(rank.send, count, ISTHMUS_FLOAT32, (rank.rank + 1) % rank.size,
-                                  rank.communicator, rank.stream);
-    const int received = isthmus_recv(rank.recv, count, ISTHMUS_FLOAT32,
-                                      (rank.rank + rank.size - 1) % rank.size, rank.communicator, rank.stream);
+    const int send_status = isthmus_send(rank.send, count, ISTHMUS_FLOAT32, (rank.rank + 1) % rank.size,
+                                         rank.communicator, rank.stream);
+    const int recv_status =
+        isthmus_recv(rank.recv, count, ISTHMUS_FLOAT32, (rank.rank + rank.size - 1) % rank.size,
+                     rank.communicator, rank.stream);
     const int end_code = isthmus_group_end();
-    return sent != 0 ? sent : received != 0 ? received : end_code;
+    return send_status != 0 ? send_status : recv_status != 0 ? recv_status : end_code;
   };
 }
 

@@ -67,7 +67,7 @@ inline int fork_ranks(int size, double timeout_s, const std::function<int(const 
       if (status == 0 || failed_at != 0) continue;
       failed_at = steady_ns();
       std::uint32_t none = 0;
-      block->failed.compare_exchange_strong(none, static_cast<std::uint32_t>(rank) + 1);
+      block->failed_rank.compare_exchange_strong(none, static_cast<std::uint32_t>(rank) + 1);
     }
     if (failed_at != 0 && steady_ns() - failed_at > 5'000'000'000u)
       for (const pid_t child : children)

@@ -27,9 +27,9 @@ inline constexpr int capacity = 100000;  // samples per size
 
 // Lives in shared memory and is zero-initialized.
 struct shared_block {
-  alignas(64) std::atomic<std::uint32_t> arrived;
+  alignas(64) std::atomic<std::uint32_t> arrived_ranks;
   alignas(64) std::atomic<std::uint32_t> generation;
-  alignas(64) std::atomic<std::uint32_t> failed;  // rank + 1 of the first rank that aborted
+  alignas(64) std::atomic<std::uint32_t> failed_rank;  // rank + 1 of the first rank that aborted
   double values[max_ranks];
   std::uint64_t wrong[max_ranks];
   std::uint64_t digest[max_ranks];
@@ -54,8 +54,9 @@ class team {
   // Returns after all ranks have entered. The last rank releases the others with one store.
   void barrier() const {
     const std::uint32_t generation = m_block->generation.load(std::memory_order_relaxed);
-    if (m_block->arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<std::uint32_t>(m_size)) {
-      m_block->arrived.store(0, std::memory_order_relaxed);
+    if (m_block->arrived_ranks.fetch_add(1, std::memory_order_acq_rel) + 1 ==
+        static_cast<std::uint32_t>(m_size)) {
+      m_block->arrived_ranks.store(0, std::memory_order_relaxed);
       m_block->generation.store(generation + 1, std::memory_order_release);
       return;
     }
@@ -64,7 +65,7 @@ class team {
   }
 
   // Marks this rank as failed, so that no other rank waits for it.
-  void abort() const { m_block->failed.store(static_cast<std::uint32_t>(m_rank) + 1); }
+  void abort() const { m_block->failed_rank.store(static_cast<std::uint32_t>(m_rank) + 1); }
 
   std::uint64_t decide(std::uint64_t value_of_rank_0) const {
     share(value_of_rank_0);
@@ -117,8 +118,8 @@ class team {
 
  private:
   void yield_or_throw(std::uint64_t spins) const {
-    if (const std::uint32_t failed = m_block->failed.load())
-      throw std::runtime_error("rank " + std::to_string(failed - 1) + " aborted");
+    if (const std::uint32_t failed_rank = m_block->failed_rank.load())
+      throw std::runtime_error("rank " + std::to_string(failed_rank - 1) + " aborted");
     static thread_local std::uint64_t since = 0;
     if (spins == 4096) since = steady_ns();
     if (steady_ns() - since > m_timeout_ns)

@@ -75,12 +75,12 @@ int guard_exceptions(Function&& function) noexcept {
 inline int error_string(int code, char* text, std::size_t capacity) {
   char full_text[MPI_MAX_ERROR_STRING] = "";
   int length = 0;
-  const int failed = MPI_Error_string(code, full_text, &length);
-  if (capacity == 0) return failed;
+  const int status = MPI_Error_string(code, full_text, &length);
+  if (capacity == 0) return status;
   const std::size_t copied_bytes = std::min(capacity - 1, static_cast<std::size_t>(length));
   std::memcpy(text, full_text, copied_bytes);
   text[copied_bytes] = '\0';
-  return failed;
+  return status;
 }
 
 // Configures a new communicator to return errors instead of terminating the program.

@@ -37,11 +37,11 @@ typedef enum isthmus_wire {
 
 // The algorithms of an engine that uses peer memory; docs/internals/p2p.md compares them. If an engine does not
 // have the requested algorithm, it uses another one.
-typedef enum isthmus_shots {
+typedef enum isthmus_tensor_parallel_algorithm {
   ISTHMUS_ONE_SHOT = 0,
   ISTHMUS_TWO_SHOT = 1,
   ISTHMUS_TWO_SHOT_ZERO_COPY = 2  // writes results directly to the tensors of the other devices
-} isthmus_shots;
+} isthmus_tensor_parallel_algorithm;
 
 // An engine computes the sums on one platform. The library contains the engine for the host, and its plug-in
 // `p2p` contains those for CUDA and HIP. sycl/tensor_parallel.hpp provides an engine for SYCL queues, which is
@@ -60,8 +60,8 @@ typedef struct isthmus_tensor_parallel_engine {
   // See isthmus_tensor_parallel_allreduce(). `shots` and `bfloat16_wire` are hints from the rules. If
   // bfloat16_wire is false, the engine must send tensors in their own type.
   bool (*allreduce)(void* state, void* const* pointers, uint64_t count, isthmus_datatype datatype,
-                    uint64_t active, isthmus_shots shots, bool bfloat16_wire);
-  // Waits for enqueued work, at most the timeout, and releases all resources.
+                    uint64_t active, isthmus_tensor_parallel_algorithm requested_algorithm, bool bfloat16_wire);
+  // Waits up to the timeout for enqueued work, then releases all resources.
   void (*close)(void* state);
 } isthmus_tensor_parallel_engine;
 

@@ -35,7 +35,7 @@ class CollectiveRow(NamedTuple):
     collective: Collective
     peer: str  # NONE | ROOT | PEER
     reduces: bool
-    send_ranks: str  # NOWHERE | ROOT | ALL
+    send_ranks: str  # NONE | ROOT | ALL
     send_extent: str  # NOTHING | COUNT | COUNT_X_SIZE | COUNTS
     recv_ranks: str
     recv_extent: str

@@ -28,7 +28,8 @@ void check_memory_device(const char* function, isthmus_device device) {
 
 // Returns the allocator of a device. Allocators are never destroyed, because blocks may be freed after static
 // destructors have run.
-device_memory& find_device_memory(const char* function, isthmus_device device, void* native_context = nullptr) {
+device_memory& find_or_create_device_memory(const char* function, isthmus_device device,
+                                            void* native_context = nullptr) {
   check_memory_device(function, device);
   if (native_context != nullptr && device.platform != ISTHMUS_PLATFORM_LEVEL_ZERO)
     throw invalid_argument(
@@ -67,7 +68,7 @@ isthmus_status isthmus_memory_allocate_device(isthmus_device device, uint64_t by
     *pointer = nullptr;
     const isthmus_memory_options checked_options = isthmus::read_options(function, options);
     isthmus::device_memory& memory =
-        isthmus::find_device_memory(function, device, checked_options.native_context);
+        isthmus::find_or_create_device_memory(function, device, checked_options.native_context);
     *pointer = checked_options.growable != 0 ? memory.allocate_growable(bytes)
                                              : memory.allocate(bytes, checked_options.unpooled != 0);
   });
@@ -77,7 +78,7 @@ isthmus_status isthmus_memory_resize_device(isthmus_device device, void** pointe
   constexpr const char* function = "memory_resize_device";
   return isthmus::guard([&] {
     isthmus::require_not_null(ISTHMUS_HERE, function, "pointer", pointer);
-    isthmus::device_memory& new_memory = isthmus::find_device_memory(function, device);
+    isthmus::device_memory& new_memory = isthmus::find_or_create_device_memory(function, device);
     const auto block = isthmus::block_table::instance().find(*pointer);
     *pointer = (block ? *block->owner : new_memory).resize(device, *pointer, bytes);
   });
@@ -91,7 +92,7 @@ isthmus_status isthmus_memory_free_device(isthmus_device device, void* pointer) 
 }
 
 isthmus_status isthmus_memory_trim(isthmus_device device) {
-  return isthmus::guard([&] { isthmus::find_device_memory("memory_trim", device).trim(); });
+  return isthmus::guard([&] { isthmus::find_or_create_device_memory("memory_trim", device).trim(); });
 }
 
 isthmus_status isthmus_memory_query(const void* pointer, isthmus_memory_info* info) {
@@ -115,7 +116,7 @@ isthmus_status isthmus_memory_explain(isthmus_device device, char* json, size_t 
                                       size_t* required_bytes) {
   constexpr const char* function = "memory_explain";
   return isthmus::guard([&] {
-    const std::string text = isthmus::find_device_memory(function, device).explain().dump();
+    const std::string text = isthmus::find_or_create_device_memory(function, device).explain().dump();
     isthmus::write_json(ISTHMUS_HERE, function, text, json, capacity, required_bytes);
   });
 }

@@ -34,7 +34,8 @@ struct datatype_row {
 namespace collective_table {  // defines the words of collectives.def
 inline constexpr bool KIND_SIGNED = false, KIND_UNSIGNED = false, KIND_FLOATING = true;
 inline constexpr auto PEER_NONE = peer_kind::none, PEER_ROOT = peer_kind::root, PEER_PEER = peer_kind::peer;
-inline constexpr auto AT_NOWHERE = buffer_ranks::none, AT_ROOT = buffer_ranks::root, AT_ALL = buffer_ranks::all;
+inline constexpr auto RANKS_NONE = buffer_ranks::none, RANKS_ROOT = buffer_ranks::root,
+                      RANKS_ALL = buffer_ranks::all;
 inline constexpr auto EXTENT_NOTHING = extent::nothing, EXTENT_COUNT = extent::count,
                       EXTENT_COUNT_X_SIZE = extent::count_x_size, EXTENT_COUNTS = extent::counts;
 inline constexpr auto ALIAS_NEVER = alias_rule::never, ALIAS_SAME = alias_rule::same,
@@ -43,8 +44,14 @@ inline constexpr auto ALIAS_NEVER = alias_rule::never, ALIAS_SAME = alias_rule::
 inline constexpr std::array<collective_row, ISTHMUS_COLLECTIVE_COUNT> rows{{
 #define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, \
                            in_place)                                                                    \
-  {#name,           PEER_##peer,          reduces != 0,    AT_##send_ranks, EXTENT_##send_extent,       \
-   AT_##recv_ranks, EXTENT_##recv_extent, ALIAS_##in_place},
+  {#name,                                                                                               \
+   PEER_##peer,                                                                                         \
+   reduces != 0,                                                                                        \
+   RANKS_##send_ranks,                                                                                  \
+   EXTENT_##send_extent,                                                                                \
+   RANKS_##recv_ranks,                                                                                  \
+   EXTENT_##recv_extent,                                                                                \
+   ALIAS_##in_place},
 #include <isthmus/collectives.def>
 }};
 

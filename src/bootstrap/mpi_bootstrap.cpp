@@ -133,7 +133,7 @@ class mpi_bootstrap final : public bootstrap {
     } catch (const error& failure) {
       m_is_out_of_sync = true;
       if (!m_is_cancelled.load(std::memory_order_acquire) && !m_peers.read_failure())
-        publish_failure(m_peers.own_failure(failure));
+        publish_failure(m_peers.make_failure_info(failure));
       for (void*& request : pending->receives)
         if (request != nullptr) m_mpi.cancel(&request);
       // Leak the buffers, because a peer may still read them, and MPI does not report when the

@@ -50,7 +50,7 @@ bool peer_monitor::publish(const failure_info& failure) noexcept {
   return true;
 }
 
-failure_info peer_monitor::own_failure(const error& failure) const {
+failure_info peer_monitor::make_failure_info(const error& failure) const {
   failure_info info = failure.info();
   info.rank = m_rank;
   return info;

@@ -70,7 +70,7 @@ class peer_monitor {
   // Publishes a failure unless this rank has published one before. False if this rank has no record.
   bool publish(const failure_info& failure) noexcept;
   // Converts a failure of this rank to the form in which it is published.
-  failure_info own_failure(const error& failure) const;
+  failure_info make_failure_info(const error& failure) const;
   // Returns a failure that some rank has published or publishes within this time. Prefers root causes
   // to secondary failures.
   std::optional<failure_info> read_failure(double wait_s = 0) const noexcept;

@@ -58,7 +58,7 @@ class store_bootstrap final : public bootstrap {
       // Publish the failure before this rank exits; otherwise its peers would report this rank as the cause. If
       // a peer has already published a failure, the other ranks know it.
       if (!m_is_cancelled.load(std::memory_order_acquire) && !wait_for_failure(0))
-        publish_failure(m_peers.own_failure(failure));
+        publish_failure(m_peers.make_failure_info(failure));
       throw;
     }
   }

@@ -126,24 +126,24 @@ class survivor_protocol {
   // Prevents split brain: the participants must outnumber the ranks whose state is unknown, and a tie goes to
   // the side with the lowest rank. Therefore, two disjoint groups can never both pass this check.
   void check_majority() const {
-    std::size_t joined = 0;
+    std::size_t joined_ranks = 0;
     std::string uncertain_ranks;
     std::size_t uncertain_count = 0;
     bool includes_lowest_rank = false, is_first = true;
     for (std::size_t rank = 0; rank < m_has_joined.size(); ++rank) {
       if (!may_participate(rank)) continue;
       if (std::exchange(is_first, false)) includes_lowest_rank = has_joined(rank);
-      joined += has_joined(rank) ? 1 : 0;
+      joined_ranks += has_joined(rank) ? 1 : 0;
       if (has_joined(rank)) continue;
       uncertain_ranks += fmt::format("{}{}", uncertain_count++ == 0 ? "" : ", ", rank);
     }
-    if (joined > uncertain_count || (joined == uncertain_count && includes_lowest_rank)) return;
+    if (joined_ranks > uncertain_count || (joined_ranks == uncertain_count && includes_lowest_rank)) return;
     throw make_error(
         ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
         fmt::format("communicator_shrink: {} of {} ranks participated within {} s, and it is unknown whether "
                     "rank {} exited: "
                     "the other ranks may continue without rank {}",
-                    joined, m_round.size, m_round.wait_s, uncertain_ranks, m_round.rank),
+                    joined_ranks, m_round.size, m_round.wait_s, uncertain_ranks, m_round.rank),
         "kill the processes of these ranks and shrink again, or create a new communicator from a unique id");
   }
 

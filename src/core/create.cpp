@@ -138,7 +138,7 @@ communicator_setup prepare(isthmus_device device, const isthmus_communicator_opt
     setup.timeout_s = options.timeout_s > 0 ? options.timeout_s : rules->timeout_s;
     setup.rules = rules;
     setup.trace = recorder::read_trace_options();
-    setup.backends = find_backends(rules->plugins);
+    setup.backends = load_backends(rules->plugins);
     selection::check_backends(*rules, known_backends(setup.backends));
   } catch (const error& failure) {
     if (options.timeout_s > 0) setup.timeout_s = options.timeout_s;

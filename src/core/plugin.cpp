@@ -219,7 +219,7 @@ const isthmus_backend* load_plugin(const std::string& path) {
   return backend;
 }
 
-std::vector<backend_entry> find_backends(
+std::vector<backend_entry> load_backends(
     const std::vector<std::pair<std::string, std::string>>& configured_plugins) {
   std::vector<backend_entry> entries;
   for (const isthmus_backend* backend : builtin_backends())

@@ -30,7 +30,7 @@ const isthmus_backend* load_plugin(const std::string& path);
 // the folders of ISTHMUS_PLUGIN_PATH and in isthmus/ next to libisthmus.so.
 // Errors: throws error (CONFIG) if a configured plug-in is defective. Defective plug-ins of a scan are skipped,
 // with the reason in their entry.
-std::vector<backend_entry> find_backends(
+std::vector<backend_entry> load_backends(
     const std::vector<std::pair<std::string, std::string>>& configured_plugins);
 
 // A version of isthmus/backend.h that a plug-in may be built for.

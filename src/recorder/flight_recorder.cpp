@@ -40,7 +40,7 @@ void flight_recorder::add_backend(std::size_t index, const std::string& name, bo
   if (m_trace) m_trace.head().blocking_backends |= std::uint64_t{1} << index;
 }
 
-std::uint32_t flight_recorder::find_path(std::size_t backend, const char* algorithm) {
+std::uint32_t flight_recorder::find_or_add_path(std::size_t backend, const char* algorithm) {
   const std::uint32_t count = m_shared_recording.head().paths.load(std::memory_order_relaxed);
   for (std::uint32_t index = 1; index < count; ++index)
     if (m_paths[index].backend == backend && m_paths[index].algorithm == algorithm) {

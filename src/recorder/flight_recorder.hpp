@@ -100,9 +100,9 @@ class flight_recorder {
 
   std::uint32_t path_of(std::size_t backend, const char* algorithm) {
     if (m_last_path.backend == backend && m_last_path.algorithm == algorithm) return m_last_path.index;
-    return find_path(backend, algorithm);
+    return find_or_add_path(backend, algorithm);
   }
-  std::uint32_t find_path(std::size_t backend, const char* algorithm);
+  std::uint32_t find_or_add_path(std::size_t backend, const char* algorithm);
 
   // Applies the in-place rule of the collective table. Does not locate the rank's own block if blocks
   // differ in length.

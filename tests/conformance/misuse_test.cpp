@@ -83,7 +83,7 @@ struct table_row {
   bool has_root, reduces, sends, receives, has_send_counts, has_recv_counts;
 };
 
-constexpr bool NONE = false, ROOT = true, PEER = true, NOWHERE = false, ALL = true;
+constexpr bool NONE = false, ROOT = true, PEER = true, ALL = true;
 enum class extent { NOTHING, COUNT, COUNT_X_SIZE, COUNTS };
 constexpr table_row table[] = {
 #define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, \

@@ -161,7 +161,7 @@ TEST(plugin, previous_abi_is_translated) {
 
 TEST(plugin, configured_name_must_match) {
   try {
-    isthmus::find_backends({{"other", standin::path()}});
+    isthmus::load_backends({{"other", standin::path()}});
     FAIL();
   } catch (const isthmus::error& failure) {
     EXPECT_NE(std::string(failure.what()).find("holds the backend \"standin\", not \"other\""),
@@ -171,7 +171,7 @@ TEST(plugin, configured_name_must_match) {
 
 TEST(plugin, duplicate_name_is_rejected) {
   try {
-    isthmus::find_backends({{"shm", plugin_path("plugin_clash")}});
+    isthmus::load_backends({{"shm", plugin_path("plugin_clash")}});
     FAIL();
   } catch (const isthmus::error& failure) {
     EXPECT_NE(std::string(failure.what()).find("\"shm\" is already taken by built-in"), std::string::npos)
@@ -228,7 +228,7 @@ TEST_F(scan, skips_defective_plugins_with_a_reason) {
   add(plugin_path("plugin_clash"));
   add(standin::path());
   std::ofstream(m_folder / "notes.txt") << "not a plug-in";
-  const auto all = isthmus::find_backends({});
+  const auto all = isthmus::load_backends({});
   for (const auto& [name, reason] : bad_plugins) {
     const auto* entry = find(all, plugin_path(name));
     ASSERT_NE(entry, nullptr) << name;
@@ -249,14 +249,14 @@ TEST_F(scan, skips_files_writable_by_others) {
   const fs::path copy = m_folder / "libopen.so";
   fs::copy_file(standin::path(), copy);
   fs::permissions(copy, fs::perms(0666));
-  auto all = isthmus::find_backends({});
+  auto all = isthmus::load_backends({});
   const auto* entry = find(all, copy);
   ASSERT_NE(entry, nullptr);
   EXPECT_EQ(entry->backend, nullptr);
   EXPECT_NE(entry->reason.find("mode 0666"), std::string::npos) << entry->reason;
   fs::permissions(copy, fs::perms(0755));
   setenv("ISTHMUS_PLUGIN_PATH", fs::relative(m_folder).c_str(), 1);
-  all = isthmus::find_backends({});
+  all = isthmus::load_backends({});
   entry = find(all, copy);
   ASSERT_NE(entry, nullptr);
   EXPECT_NE(entry->reason.find("never loaded through the working directory"), std::string::npos)

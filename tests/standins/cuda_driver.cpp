@@ -194,8 +194,8 @@ STANDIN_API int cuEventRecord(void* event, void* stream) {
   return call(__func__, [=] { return standin::event_record(event, stream); });
 }
 STANDIN_API int cuEventQuery(void* event) { return standin::event_query(event); }
-STANDIN_API int cuEventElapsedTime(float* milliseconds, void* from, void* to) {
-  return standin::event_elapsed(milliseconds, from, to);
+STANDIN_API int cuEventElapsedTime(float* milliseconds, void* begin, void* end) {
+  return standin::event_elapsed(milliseconds, begin, end);
 }
 
 STANDIN_API int cuMemsetD8Async(void* pointer, unsigned char value, std::size_t bytes, void* stream) {

@@ -95,10 +95,10 @@ int event_query(void* handle) {
   const std::lock_guard lock(recorded_event->mutex);
   return recorded_event->reached == recorded_event->recorded ? success : not_ready;
 }
-int event_elapsed(float* milliseconds, void* from, void* to) {
+int event_elapsed(float* milliseconds, void* begin, void* end) {
   std::chrono::steady_clock::time_point timestamps[2];
   for (int i = 0; i < 2; ++i) {
-    const auto recorded_event = *static_cast<std::shared_ptr<event>*>(i == 0 ? from : to);
+    const auto recorded_event = *static_cast<std::shared_ptr<event>*>(i == 0 ? begin : end);
     const std::lock_guard lock(recorded_event->mutex);
     if (recorded_event->recorded == 0) return invalid_value;
     if (recorded_event->reached != recorded_event->recorded) return not_ready;

@@ -27,7 +27,7 @@ int event_create(void** handle);
 int event_destroy(void* handle);
 int event_record(void* handle, void* stream);
 int event_query(void* handle);
-int event_elapsed(float* milliseconds, void* from, void* to);
+int event_elapsed(float* milliseconds, void* begin, void* end);
 int event_synchronize(void* handle);
 const char* error_text(int error);
 

@@ -155,9 +155,9 @@ inline sycl::event copy_on_host(const copy_endpoint& destination, const copy_end
   sycl::queue queue = destination.queue;
   return queue.submit([&](sycl::handler& handler) {
     handler.depends_on(wait_events);
-    unsigned char* to_bytes = destination.pointer;
-    const unsigned char* from_bytes = source.pointer;
-    isthmus::detail::host_work(handler, [=] { std::memmove(to_bytes, from_bytes, bytes); });
+    unsigned char* destination_pointer = destination.pointer;
+    const unsigned char* source_pointer = source.pointer;
+    isthmus::detail::host_work(handler, [=] { std::memmove(destination_pointer, source_pointer, bytes); });
   });
 }
 
@@ -248,19 +248,20 @@ inline sycl::event copy(const sycl::queue& destination_queue, void* destination,
       isthmus::detail::submit_empty_command(handler);
     });
   }
-  const sycl::event done = selected_path == path::host
-                               ? detail::copy_on_host(destination_endpoint, source_endpoint, bytes, wait_list)
-                           : selected_path == path::direct
-                               ? detail::copy_directly(destination_endpoint, source_endpoint, bytes, wait_list)
-                               : detail::copy_staged(destination_endpoint, source_endpoint, bytes, wait_list);
+  const sycl::event copy_event =
+      selected_path == path::host
+          ? detail::copy_on_host(destination_endpoint, source_endpoint, bytes, wait_list)
+      : selected_path == path::direct
+          ? detail::copy_directly(destination_endpoint, source_endpoint, bytes, wait_list)
+          : detail::copy_staged(destination_endpoint, source_endpoint, bytes, wait_list);
   // Later work of an in-order source queue may overwrite the source.
   if (reader.is_in_order() && reader != writer) {
     reader.submit([&](sycl::handler& handler) {
-      handler.depends_on(done);
+      handler.depends_on(copy_event);
       isthmus::detail::submit_empty_command(handler);
     });
   }
-  return done;
+  return copy_event;
 }
 
 /// Returns the path that copy() selects automatically; enqueues nothing.

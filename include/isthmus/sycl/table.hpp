@@ -11,7 +11,7 @@
 namespace isthmus::detail {
 
 /// The ranks on which a buffer is used.
-enum class buffer_ranks { NOWHERE, ROOT, ALL };
+enum class buffer_ranks { NONE, ROOT, ALL };
 /// The size of a buffer: none, count, count per rank, or counts and displacements.
 enum class buffer_extent { NOTHING, COUNT, COUNT_X_SIZE, COUNTS };
 

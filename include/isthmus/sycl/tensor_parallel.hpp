@@ -325,7 +325,7 @@ inline const isthmus_tensor_parallel_engine* sycl_tensor_parallel_engine() {
         }
       },
       [](void* state, void* const* pointers, std::uint64_t count, isthmus_datatype datatype,
-         std::uint64_t active, isthmus_shots, bool bfloat16_wire) {
+         std::uint64_t active, isthmus_tensor_parallel_algorithm, bool bfloat16_wire) {
         return static_cast<tensor_parallel*>(state)->allreduce(pointers, count, datatype, active,
                                                                bfloat16_wire);
       },

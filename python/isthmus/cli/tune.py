@@ -54,7 +54,7 @@ def tune(
 ) -> None:
     """Measures backends and algorithms, and writes rules for the fastest to the profile of this machine.
 
-    The baseline is the selection without a profile. A candidate gets a rule only if it is at least 5 % faster.
+    The baseline is the selection without a profile. A candidate gets a rule only if it is at least 5% faster.
     An existing profile is replaced. If the time limit expires, rounds are skipped first, then candidates.
     """
     layout.program("isthmus_bench")  # check this before MPI, as in `demo`

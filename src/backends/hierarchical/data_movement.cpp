@@ -19,10 +19,10 @@ void allgather_in_place(const subcommunicator& comm, isthmus_datatype datatype, 
   operation.count = blocks.counts[own];
   operation.send_buf = buffer + blocks.displs[own] * bytes_of(datatype);
   operation.recv_buf = buffer;
-  const bool is_equal =
+  const bool is_uniform =
       std::ranges::all_of(blocks.counts, [&](auto count) { return count == operation.count; });
-  operation.collective = is_equal ? allgather_phase : allgatherv_phase;
-  if (!is_equal) {
+  operation.collective = is_uniform ? allgather_phase : allgatherv_phase;
+  if (!is_uniform) {
     operation.recv_counts = blocks.counts.data();
     operation.recv_displs = blocks.displs.data();
   }

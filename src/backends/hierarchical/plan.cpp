@@ -85,11 +85,11 @@ void plan_sharded(plan_writer& steps, const node_hierarchy& hierarchy, const ist
   const shard_map shards(first_chunk(hierarchy, operation, bytes_of(sum_type)), layout.leaders(), mode);
   const element_range own = shards.shard(layout.own_index());
   const bool is_undivided = shards.shard_elements == 0 || shards.leaders == 1,
-             is_equal = layout.is_even() && shards.remainder == 0;
+             is_uniform = layout.is_even() && shards.remainder == 0;
   if (row.is_reduction && is_undivided)
     steps.add(hierarchy.comms.intra_node, reduce_phase, shards.shard(0).count, sum_type);
   else if (row.is_reduction)
-    steps.add(hierarchy.comms.intra_node, is_equal ? reduce_scatter_phase : reduce_scatterv_phase,
+    steps.add(hierarchy.comms.intra_node, is_uniform ? reduce_scatter_phase : reduce_scatterv_phase,
               shards.shard_elements, sum_type);
   else
     steps.add(hierarchy.comms.intra_node, broadcast_phase,
@@ -100,7 +100,7 @@ void plan_sharded(plan_writer& steps, const node_hierarchy& hierarchy, const ist
   else if (shards.shard_elements == 0)
     steps.add(hierarchy.comms.intra_node, broadcast_phase, shards.remainder, operation.datatype);
   else
-    steps.add(hierarchy.comms.intra_node, is_equal ? allgather_phase : allgatherv_phase, own.count,
+    steps.add(hierarchy.comms.intra_node, is_uniform ? allgather_phase : allgatherv_phase, own.count,
               operation.datatype);
 }
 

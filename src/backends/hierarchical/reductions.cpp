@@ -210,7 +210,7 @@ void reduction::pack(const packed_blocks& blocks, const chunk_range& chunk, std:
 void reduction::reduce_to_leaders(const packed_blocks& blocks, std::byte* in) const {
   const hierarchical::subcommunicator& node = m_hierarchy.comms.intra_node;
   const int own = m_layout.own_index();
-  if (m_layout.is_even() && blocks.is_equal()) {
+  if (m_layout.is_even() && blocks.is_uniform()) {
     const element_range own_range = blocks.range(m_layout.leader_range(own));
     return sum(node, reduce_scatter_phase, in, in + own_range.begin * m_accumulation_bytes, own_range.count);
   }
@@ -228,7 +228,7 @@ void reduction::reduce_inter_node(const packed_blocks& blocks, std::byte* in) co
   const int own = m_layout.own_index(), node = m_layout.own_node();
   const auto address = [&](element_range elements) { return in + elements.begin * m_accumulation_bytes; };
   const element_range own_range = blocks.range(m_layout.leader_range(own, node));
-  if (m_layout.is_even() && blocks.is_equal())
+  if (m_layout.is_even() && blocks.is_uniform())
     return sum(m_hierarchy.comms.inter_node, reduce_scatter_phase,
                address(blocks.range(m_layout.leader_range(own))), address(own_range), own_range.count);
   block_counts runs;

@@ -61,12 +61,12 @@ class packed_blocks {
   packed_blocks(const rank_layout& layout, Length&& length) : m_offsets{0} {
     for (const int rank : layout.order()) {
       const std::uint64_t elements = length(rank);
-      m_is_equal = m_is_equal && (m_offsets.size() == 1 || elements == m_offsets[1]);
+      m_is_uniform = m_is_uniform && (m_offsets.size() == 1 || elements == m_offsets[1]);
       m_offsets.push_back(m_offsets.back() + elements);
     }
   }
 
-  bool is_equal() const { return m_is_equal; }
+  bool is_uniform() const { return m_is_uniform; }
   std::uint64_t total() const { return m_offsets.back(); }
   element_range range(index_range positions) const {
     const auto begin = static_cast<std::size_t>(positions.begin), n = static_cast<std::size_t>(positions.count);
@@ -78,7 +78,7 @@ class packed_blocks {
 
  private:
   std::vector<std::uint64_t> m_offsets{0};
-  bool m_is_equal = true;
+  bool m_is_uniform = true;
 };
 
 // Distributes the shards that the leaders have in `buffer` to all ranks of the node.

@@ -92,7 +92,7 @@ class mpi_state {
     m_is_inside_mpi.store(true, std::memory_order_release);
     const int code = m_mpi.collective(m_context.mpi_comm, &operation);
     m_is_inside_mpi.store(false, std::memory_order_release);
-    return code == 0 ? ISTHMUS_SUCCESS : native_failure(code, operation);
+    return code == 0 ? ISTHMUS_SUCCESS : report_native_failure(code, operation);
   }
 
   isthmus_status run_group(const isthmus_operation* operations, std::size_t n) {
@@ -118,7 +118,7 @@ class mpi_state {
   isthmus_status start(const isthmus_operation& operation) {
     void* request = nullptr;
     const int code = m_mpi.start(m_context.mpi_comm, &operation, &request);
-    if (code != 0) return native_failure(code, operation);
+    if (code != 0) return report_native_failure(code, operation);
     m_open_requests.push_back({request, &operation});
     return ISTHMUS_SUCCESS;
   }
@@ -129,7 +129,7 @@ class mpi_state {
       for (std::size_t i = 0; i < m_open_requests.size();) {
         int done = 0;
         const int code = m_mpi.test(&m_open_requests[i].request, &done);
-        if (code != 0) return native_failure(code, *m_open_requests[i].operation);
+        if (code != 0) return report_native_failure(code, *m_open_requests[i].operation);
         if (done == 0) {
           ++i;
         } else {
@@ -162,7 +162,7 @@ class mpi_state {
                     oldest.root, oldest.collective == ISTHMUS_SEND ? "receive" : "send"));
   }
 
-  isthmus_status native_failure(int code, const isthmus_operation& operation) {
+  isthmus_status report_native_failure(int code, const isthmus_operation& operation) {
     m_has_failed = true;
     char text[512] = "";
     m_mpi.error_string(code, text, sizeof text);

@@ -37,7 +37,7 @@ const named_algorithm* find_algorithm(const char* name) {
 struct p2p_state {
   const isthmus_backend_context* context;
   peer_scratch scratch;
-  bool has_broadcast = false;  // never reset: a graph may replay the broadcast
+  bool has_run_broadcast = false;  // never reset: a graph may replay the broadcast
   explicit p2p_state(const isthmus_backend_context* backend_context)
       : context(backend_context), scratch(*backend_context) {}
 };
@@ -122,7 +122,7 @@ gpu_error launch(p2p_state& state, const isthmus_operation& operation, const nam
   const auto stream = static_cast<gpu_stream>(operation.stream);
   if (operation.collective == ISTHMUS_ALLGATHER || operation.collective == ISTHMUS_BROADCAST) {
     args.count *= bytes_of(operation.datatype);
-    state.has_broadcast |= operation.collective == ISTHMUS_BROADCAST;
+    state.has_run_broadcast |= operation.collective == ISTHMUS_BROADCAST;
     return operation.collective == ISTHMUS_ALLGATHER ? launch_allgather(args, stream)
                                                      : launch_broadcast(args, stream);
   }
@@ -157,7 +157,7 @@ constexpr double drain_timeout_s = 1;
 void drain_broadcasts(p2p_state& self) {
   const isthmus_backend_context& context = *self.context;
   host_flags& flags = *self.scratch.flags();
-  if (!self.has_broadcast || flags.abort != 0 || flags.expired != 0) return;
+  if (!self.has_run_broadcast || flags.abort != 0 || flags.expired != 0) return;
   const device_guard guard(context.device.ordinal);
   kernel_arguments args = make_arguments(self, {});
   args.timeout_ns = std::min(args.timeout_ns, static_cast<std::uint64_t>(drain_timeout_s * 1e9));

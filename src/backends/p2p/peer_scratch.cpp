@@ -121,7 +121,7 @@ void peer_scratch::map(const isthmus_backend_context& context, const votes<scrat
     } else {
       void* imported = nullptr;
       code = gpu_ipc_open(&imported, peer.handle);
-      if (code == gpu_success) m_imported.push_back(static_cast<std::byte*>(imported));
+      if (code == gpu_success) m_imported_scratch.push_back(static_cast<std::byte*>(imported));
       m_scratch[i] = static_cast<std::byte*>(imported);
     }
     if (code != gpu_success) refuse(own_vote, ("cannot map the memory of " + name).c_str(), code);
@@ -142,7 +142,7 @@ std::size_t peer_scratch::abandon_scratch() {
 peer_scratch::~peer_scratch() {
   if (m_device < 0) return;
   const device_guard guard(m_device);
-  for (std::byte* imported : m_imported) (void)gpu_ipc_close(imported);
+  for (std::byte* imported : m_imported_scratch) (void)gpu_ipc_close(imported);
   // cudaFree waits for the device, so this rank's kernels have finished with the scratch. So have those of its
   // peers, because a rank that completed a collective has received data from all peers (after a
   // broadcast: p2p_backend.cpp, drain_broadcasts).

@@ -41,8 +41,8 @@ class peer_scratch {
   bool m_may_share_device = false;  // with ranks of other processes
   int m_size = 0;
   std::byte* m_own_scratch = nullptr;
-  std::vector<std::byte*> m_scratch;   // [i]: of rank (own rank + i) % size, as mapped on this device
-  std::vector<std::byte*> m_imported;  // mapped from other processes
+  std::vector<std::byte*> m_scratch;           // [i]: of rank (own rank + i) % size, as mapped on this device
+  std::vector<std::byte*> m_imported_scratch;  // mapped from other processes
   host_flags* m_flags = nullptr;
   bool m_can_start_early = false;
   std::string m_reason;

@@ -40,7 +40,7 @@ class tensor_engine {
   const std::string& reason() const { return m_reason; }
 
   bool allreduce(void* const* pointers, std::uint64_t count, element_type type, std::uint64_t active,
-                 isthmus_shots shots, bool bfloat16_wire) {
+                 isthmus_tensor_parallel_algorithm requested_algorithm, bool bfloat16_wire) {
     if (m_has_failed || has_timed_out()) return false;
     const device_guard guard(m_ranks[0].device);
     if (guard.code() != gpu_success) return false;
@@ -48,7 +48,7 @@ class tensor_engine {
 
     const element_type wire = bfloat16_wire ? element_type::bfloat16 : type;
     const std::uint64_t wire_bytes = count * (wire == element_type::float32 ? 4 : 2);
-    const reduction_algorithm algorithm = choose(shots, pointers, wire == type, wire_bytes);
+    const reduction_algorithm algorithm = choose(requested_algorithm, pointers, wire == type, wire_bytes);
     for (std::size_t rank = 0; rank < m_ranks.size(); ++rank) {
       device_rank& rank_state = m_ranks[rank];
       kernel_arguments args = rank_state.arguments;
@@ -101,11 +101,13 @@ class tensor_engine {
     }
   }
 
-  // Follows `shots` if the buffers and the message size allow it.
-  reduction_algorithm choose(isthmus_shots shots, void* const* pointers, bool is_exact_wire,
-                             std::uint64_t wire_bytes) const {
-    if (shots == ISTHMUS_ONE_SHOT && wire_bytes <= one_shot_limit_bytes) return reduction_algorithm::one_shot;
-    if (shots != ISTHMUS_TWO_SHOT_ZERO_COPY || !is_exact_wire) return reduction_algorithm::two_shot;
+  // Follows the request if the buffers and the message size allow it.
+  reduction_algorithm choose(isthmus_tensor_parallel_algorithm requested_algorithm, void* const* pointers,
+                             bool is_exact_wire, std::uint64_t wire_bytes) const {
+    if (requested_algorithm == ISTHMUS_ONE_SHOT && wire_bytes <= one_shot_limit_bytes)
+      return reduction_algorithm::one_shot;
+    if (requested_algorithm != ISTHMUS_TWO_SHOT_ZERO_COPY || !is_exact_wire)
+      return reduction_algorithm::two_shot;
     for (std::size_t owner = 0; owner < m_ranks.size(); ++owner)
       for (std::size_t peer = 0; peer < m_ranks.size(); ++peer)
         if (peer != owner && !is_writable_by(pointers[owner], m_ranks[owner].device, m_ranks[peer].device))
@@ -159,13 +161,14 @@ void* open(int n, const isthmus_device* devices, const isthmus_stream* streams, 
 }
 
 bool allreduce(void* state, void* const* pointers, std::uint64_t count, isthmus_datatype datatype,
-               std::uint64_t active, isthmus_shots shots, bool bfloat16_wire) {
+               std::uint64_t active, isthmus_tensor_parallel_algorithm requested_algorithm,
+               bool bfloat16_wire) {
   const auto type = datatype == ISTHMUS_FLOAT32    ? std::optional(element_type::float32)
                     : datatype == ISTHMUS_FLOAT16  ? std::optional(element_type::float16)
                     : datatype == ISTHMUS_BFLOAT16 ? std::optional(element_type::bfloat16)
                                                    : std::nullopt;
   if (!type) return false;
-  return static_cast<tensor_engine*>(state)->allreduce(pointers, count, *type, active, shots,
+  return static_cast<tensor_engine*>(state)->allreduce(pointers, count, *type, active, requested_algorithm,
                                                        bfloat16_wire && *type == element_type::float32);
 }
 

@@ -108,11 +108,12 @@ void channels::run_collective(const isthmus_operation& operation) {
   const bool has_prerequisites = overwrites_unsent_data(operation);
   m_transfers.clear();
   for (int i = 0; i < m_group.size(); ++i) {
-    const std::size_t sent = m_transfers.size();
+    const std::size_t send_index = m_transfers.size();
     add_peer_transfers((m_group.rank() + i) % m_group.size(), operation, blocks);
     if (!has_prerequisites) continue;
-    for (std::size_t index = sent; index < m_transfers.size(); ++index) m_transfers[index].is_in_place = true;
-    if (m_transfers.size() == sent + 2) m_transfers.back().prerequisite = sent;
+    for (std::size_t index = send_index; index < m_transfers.size(); ++index)
+      m_transfers[index].is_in_place = true;
+    if (m_transfers.size() == send_index + 2) m_transfers.back().prerequisite = send_index;
   }
   match_self_messages();
   run_transfers(channel_kind::collective);
@@ -172,16 +173,17 @@ bool channels::progress_queue(channel_kind kind, message_queue& queue) {
 
 bool channels::send_cells(channel_kind kind, message_queue& queue) {
   message_transfer& transfer = m_transfers[queue.first];
-  std::uint64_t& sent = ends_of(kind, transfer.peer).sent;
+  std::uint64_t& sent_cells = ends_of(kind, transfer.peer).sent_cells;
   const flag& acknowledged_cells = m_group.receiver(transfer.peer, kind, m_group.rank()).acknowledged;
   const std::uint64_t acknowledged = acknowledged_cells.load(std::memory_order_acquire);
   if (transfer.is_by_address) {
-    transfer.is_complete = acknowledged >= sent;
+    transfer.is_complete = acknowledged >= sent_cells;
     return transfer.is_complete || push_fragment(kind, transfer);
   }
-  const std::uint64_t previous = sent;
-  while (!transfer.is_complete && !transfer.is_by_address && sent < acknowledged + m_group.sizes().cells) {
-    cell_header& cell = m_group.cell(m_group.rank(), kind, transfer.peer, sent);
+  const std::uint64_t previous = sent_cells;
+  while (!transfer.is_complete && !transfer.is_by_address &&
+         sent_cells < acknowledged + m_group.sizes().cells) {
+    cell_header& cell = m_group.cell(m_group.rank(), kind, transfer.peer, sent_cells);
     // a long message is copied once, directly from the user's buffer
     transfer.is_by_address = !transfer.is_in_place && transfer.transferred_bytes == 0 &&
                              transfer.bytes > m_group.parameters().address_bytes &&
@@ -190,9 +192,9 @@ bool channels::send_cells(channel_kind kind, message_queue& queue) {
       send_address(cell, transfer);
     else if (!send_packed(cell, queue))
       send_chunk(cell, transfer);
-    cell.ready.store(++sent, std::memory_order_release);
+    cell.ready.store(++sent_cells, std::memory_order_release);
   }
-  return sent != previous;
+  return sent_cells != previous;
 }
 
 void channels::send_address(cell_header& cell, message_transfer& transfer) {
@@ -246,10 +248,10 @@ bool channels::send_packed(cell_header& cell, message_queue& queue) {
 
 // If the receiver has offered its buffer, the otherwise idle sender also copies fragments.
 bool channels::push_fragment(channel_kind kind, message_transfer& transfer) {
-  const std::uint64_t sent = ends_of(kind, transfer.peer).sent;
+  const std::uint64_t sent_cells = ends_of(kind, transfer.peer).sent_cells;
   const receiver_state& receiver = m_group.receiver(transfer.peer, kind, m_group.rank());
-  if (receiver.offered_cell.load(std::memory_order_acquire) != sent) return false;
-  cell_header& cell = m_group.cell(m_group.rank(), kind, transfer.peer, sent - 1);
+  if (receiver.offered_cell.load(std::memory_order_acquire) != sent_cells) return false;
+  cell_header& cell = m_group.cell(m_group.rank(), kind, transfer.peer, sent_cells - 1);
   const auto next_fragment = claim_fragment(cell);
   if (!next_fragment) return false;
   // From here on the receiver waits for the fragment and keeps the offer valid. If it expects a different
@@ -276,7 +278,7 @@ void channels::offer_buffer(channel_kind kind, message_transfer& transfer) {
   receiver.buffer = transfer.buffer;
   receiver.bytes = transfer.bytes;
   m_group.expose({transfer.buffer, transfer.bytes, false});
-  receiver.offered_cell.store(ends_of(kind, transfer.peer).received + 1, std::memory_order_release);
+  receiver.offered_cell.store(ends_of(kind, transfer.peer).received_cells + 1, std::memory_order_release);
 }
 
 // Copies a fragment from the sender's buffer, if any is left. False: everything has arrived, or the sender is
@@ -308,18 +310,18 @@ void channels::receive_packed(message_transfer& transfer, cell_header& cell, cha
 
 bool channels::receive_cells(channel_kind kind, message_transfer& transfer) {
   channel_ends& ends = ends_of(kind, transfer.peer);
-  std::uint64_t& received = ends.received;
+  std::uint64_t& received_cells = ends.received_cells;
   flag& acknowledged_cells = m_group.receiver(m_group.rank(), kind, transfer.peer).acknowledged;
   offer_buffer(kind, transfer);
-  const std::uint64_t previous = received;
+  const std::uint64_t previous = received_cells;
   while (!transfer.is_complete) {
-    cell_header& cell = m_group.cell(transfer.peer, kind, m_group.rank(), received);
-    if (cell.ready.load(std::memory_order_acquire) != received + 1) break;
+    cell_header& cell = m_group.cell(transfer.peer, kind, m_group.rank(), received_cells);
+    if (cell.ready.load(std::memory_order_acquire) != received_cells + 1) break;
     if (cell.message_count > 1) {
       receive_packed(transfer, cell, ends);
       if (ends.unpacked_messages < cell.message_count) return true;
       ends.unpacked_messages = ends.unpacked_bytes = 0;
-      acknowledged_cells.store(++received, std::memory_order_release);
+      acknowledged_cells.store(++received_cells, std::memory_order_release);
       return true;
     }
     check_length(transfer, cell.message_bytes);
@@ -336,9 +338,9 @@ bool channels::receive_cells(channel_kind kind, message_transfer& transfer) {
       transfer.transferred_bytes += cell.bytes;
     }
     transfer.is_complete = transfer.transferred_bytes == transfer.bytes;
-    acknowledged_cells.store(++received, std::memory_order_release);
+    acknowledged_cells.store(++received_cells, std::memory_order_release);
   }
-  return received != previous;
+  return received_cells != previous;
 }
 
 void channels::check_length(const message_transfer& expected, std::uint64_t sent_bytes) {

@@ -53,7 +53,7 @@ class channels {
 
  private:
   struct channel_ends {
-    std::uint64_t sent = 0, received = 0;  // total numbers of cells
+    std::uint64_t sent_cells = 0, received_cells = 0;  // total numbers of cells
     // messages and bytes already received from the current packed cell
     std::uint64_t unpacked_messages = 0, unpacked_bytes = 0;
   };

@@ -42,7 +42,7 @@ node_group::node_group(const isthmus_backend_context& context, segment_connectio
       m_segments(std::move(connected.segments)),
       m_gate(std::move(connected.own_gate)),
       m_gate_addresses(std::move(connected.gate_addresses)),
-      m_completed(m_segments.size(), 0) {
+      m_completed_sequences(m_segments.size(), 0) {
   for (int r = 0; r < size(); ++r) {
     const auto& segment = m_segments[static_cast<std::size_t>(r)];
     m_bases.push_back(segment->data());
@@ -55,7 +55,7 @@ node_group::node_group(const isthmus_backend_context& context, segment_connectio
 node_group::~node_group() { header(rank()).has_departed.store(1, std::memory_order_release); }
 
 void node_group::wait_until_completed(int peer, std::uint64_t sequence_numbers) {
-  std::uint64_t& completed = m_completed[static_cast<std::size_t>(peer)];
+  std::uint64_t& completed = m_completed_sequences[static_cast<std::size_t>(peer)];
   waiter wait(*this);
   while ((completed = header(peer).completed_sequence.load(std::memory_order_acquire)) < sequence_numbers)
     wait.pause(peer);

@@ -124,7 +124,8 @@ class node_group {
     if (sequence < m_sizes.depth) return;
     const std::uint64_t needed = sequence - m_sizes.depth + 1;
     for (int r = 0; r < size(); ++r)
-      if (m_completed[static_cast<std::size_t>(r)] < needed && r != rank()) wait_until_completed(r, needed);
+      if (m_completed_sequences[static_cast<std::size_t>(r)] < needed && r != rank())
+        wait_until_completed(r, needed);
   }
   // Waits for `ready`, a flag of `peer` for this sequence number set after the peer has staged its data.
   void wait_for(int peer, const flag& ready, std::uint64_t sequence);
@@ -222,7 +223,7 @@ class node_group {
   std::unique_ptr<write_gate> m_gate;
   std::vector<std::byte*> m_gate_addresses;  // by rank, in that rank's process
   std::vector<exposed_range> m_exposed_ranges;
-  std::vector<std::uint64_t> m_completed;  // by rank: latest known completed_sequence
+  std::vector<std::uint64_t> m_completed_sequences;  // by rank: latest known completed_sequence
   std::uint64_t m_sequence = 0;
   const char* m_activity = "";
 };
@@ -295,7 +296,7 @@ inline void node_group::wait_for(int peer, const flag& ready, std::uint64_t sequ
   if (is_thread_sanitized)
     for (int r = 0; r < size(); ++r)
       static_cast<void>(header(r).completed_sequence.load(std::memory_order_acquire));
-  std::uint64_t& completed = m_completed[static_cast<std::size_t>(peer)];
+  std::uint64_t& completed = m_completed_sequences[static_cast<std::size_t>(peer)];
   if (completed + lookahead < sequence) completed = sequence - lookahead;
 }
 

@@ -226,9 +226,9 @@ void gather_by_doubling(ucx_state& state, std::byte* buffer, std::uint64_t block
       state.add(sends, peer, message_kind::contribution, buffer,
                 static_cast<std::uint64_t>(count - count_before_wrap) * block_bytes);
   };
-  for (int gathered = 1; gathered < size; gathered *= 2) {
-    const int count = std::min(gathered, size - gathered);
-    const int from = (rank + size - gathered) % size, to = (rank + gathered) % size;
+  for (int gathered_blocks = 1; gathered_blocks < size; gathered_blocks *= 2) {
+    const int count = std::min(gathered_blocks, size - gathered_blocks);
+    const int from = (rank + size - gathered_blocks) % size, to = (rank + gathered_blocks) % size;
     add_blocks(false, from, from - count + 1, count);
     add_blocks(true, to, rank - count + 1, count);
     state.run();

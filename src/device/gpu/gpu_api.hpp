@@ -142,8 +142,7 @@ class gpu_api {
   int (*event_destroy)(native_event event) = nullptr;
   int (*event_record)(native_event event, native_stream stream) = nullptr;
   int (*event_query)(native_event event) = nullptr;
-  int (*event_elapsed)(float* milliseconds, native_event source,
-                       native_event destination) = nullptr;  // may be missing
+  int (*event_elapsed)(float* milliseconds, native_event begin, native_event end) = nullptr;  // may be missing
   int (*fill)(void* pointer, unsigned char value, std::size_t bytes, native_stream stream) = nullptr;
   int (*write_word)(native_stream stream, void* word, std::uint32_t value, unsigned flags) = nullptr;
   int (*module_load)(void** module, const void* code) = nullptr;

@@ -27,16 +27,17 @@ int gpu_driver::grant_access(void* address, std::span<const page_run> runs, int 
 int gpu_driver::map_runs(void* address, std::span<const page_run> runs, int device) {
   int code = success;
   std::uint64_t offset = 0;
-  std::size_t done = 0;
-  for (; done < runs.size(); ++done) {
-    code = m_api->memory.map(offset_pointer(address, offset), runs[done].bytes, 0, runs[done].physical, 0);
+  std::size_t mapped_runs = 0;
+  for (; mapped_runs < runs.size(); ++mapped_runs) {
+    code = m_api->memory.map(offset_pointer(address, offset), runs[mapped_runs].bytes, 0,
+                             runs[mapped_runs].physical, 0);
     if (code != success) break;
-    offset += runs[done].bytes;
+    offset += runs[mapped_runs].bytes;
   }
   if (code == success) code = grant_access(address, runs, device);
   for (const auto& [accessor, owner] : m_peers)
     if (code == success && owner == device) code = grant_access(address, runs, accessor);
-  if (code != success) (void)unmap_runs(address, runs.first(done));
+  if (code != success) (void)unmap_runs(address, runs.first(mapped_runs));
   return code;
 }
 
@@ -57,19 +58,20 @@ int gpu_driver::unmap_runs(void* address, std::span<const page_run> runs) {
 void* gpu_driver::grow(void* pointer, mapped_block& block, std::uint64_t bytes) {
   const std::string action = fmt::format("growing a block from {} to {} bytes", block.bytes, bytes);
   const allocation_properties request = properties(block.device);
-  page_run added{0, bytes - block.bytes};
-  check(m_api->memory.create(&added.physical, added.bytes, &request, 0), ISTHMUS_HERE, action, block.device);
+  page_run new_run{0, bytes - block.bytes};
+  check(m_api->memory.create(&new_run.physical, new_run.bytes, &request, 0), ISTHMUS_HERE, action,
+        block.device);
   const bool must_move = bytes > block.reserved;
   void* address = pointer;
   std::vector<page_run> runs = block.runs;
-  runs.push_back(added);
+  runs.push_back(new_run);
   int code = must_move ? m_api->memory.reserve(&address, 2 * bytes, 0, nullptr, 0) : success;
   if (code == success) {
     code = must_move ? map_runs(address, runs, block.device)
-                     : map_runs(offset_pointer(address, block.bytes), {&added, 1}, block.device);
+                     : map_runs(offset_pointer(address, block.bytes), {&new_run, 1}, block.device);
     if (code != success && must_move) (void)m_api->memory.unreserve(address, 2 * bytes);
   }
-  if (code != success) (void)m_api->memory.release(added.physical);
+  if (code != success) (void)m_api->memory.release(new_run.physical);
   check(code, ISTHMUS_HERE, action, block.device);
   if (must_move && pointer != nullptr) {
     code = unmap_runs(pointer, block.runs);

@@ -144,10 +144,10 @@ void* gpu_driver::allocate_shared(int device, std::uint64_t bytes, sharing_metho
 void gpu_driver::free_shared(int device, void* pointer) {
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
-  const shared_block freed = remove_block(device, pointer, ISTHMUS_HERE, "freeing a shared block");
-  if (freed.descriptor >= 0) ::close(freed.descriptor);
-  switch (freed.method) {
-    case sharing_method::descriptor: return unmap_physical(pointer, freed);
+  const shared_block freed_block = remove_block(device, pointer, ISTHMUS_HERE, "freeing a shared block");
+  if (freed_block.descriptor >= 0) ::close(freed_block.descriptor);
+  switch (freed_block.method) {
+    case sharing_method::descriptor: return unmap_physical(pointer, freed_block);
     case sharing_method::handle:
       return check(m_api->free(pointer), ISTHMUS_HERE, fmt::format("freeing {}", pointer), device);
   }
@@ -251,9 +251,9 @@ void* gpu_driver::import_shared(int device, const shared_handle& handle) {
 void gpu_driver::release_import(int device, void* pointer) {
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
-  const shared_block freed = remove_block(device, pointer, ISTHMUS_HERE, "releasing an imported block");
-  switch (freed.method) {
-    case sharing_method::descriptor: return unmap_physical(pointer, freed);
+  const shared_block freed_block = remove_block(device, pointer, ISTHMUS_HERE, "releasing an imported block");
+  switch (freed_block.method) {
+    case sharing_method::descriptor: return unmap_physical(pointer, freed_block);
     case sharing_method::handle:
       return check(m_api->ipc_close(pointer), ISTHMUS_HERE, "closing an imported block", device);
   }

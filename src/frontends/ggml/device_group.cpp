@@ -66,11 +66,11 @@ std::unique_ptr<device_group> device_group::create(ggml_backend** backends, std:
   const stream_plan plan = group->make_plan();
   const std::string reason = plan.reason.empty() ? group->open(plan) : plan.reason;
   if (reason.empty()) return group;
-  const bool has_native = group->open_native();
-  warn_once(
-      "not used: " + reason + "; " +
-      (has_native ? "ggml's own allreduce is used instead" : "ggml copies and adds step by step instead"));
-  return has_native ? std::move(group) : nullptr;
+  const bool has_native_allreduce = group->open_native();
+  warn_once("not used: " + reason + "; " +
+            (has_native_allreduce ? "ggml's own allreduce is used instead"
+                                  : "ggml copies and adds step by step instead"));
+  return has_native_allreduce ? std::move(group) : nullptr;
 }
 
 device_group::stream_plan device_group::make_plan() const {

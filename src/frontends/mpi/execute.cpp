@@ -32,7 +32,7 @@ outcome execute(attached_communicator& communicator, MPI_Comm comm, mpi_function
                 const isthmus_operation& operation, std::uint64_t bytes) {
   if (!communicator.handles(operation))
     return {outcome::result_kind::passed_through, MPI_SUCCESS, pass_reason_code::no_rule_between_nodes};
-  const preload::stopwatch time(statistics());
+  const preload::stopwatch timer(statistics());
   const isthmus_status status = isthmus_enqueue(communicator.handle(), &operation);
   switch (status) {
     case ISTHMUS_SUCCESS: break;
@@ -47,7 +47,7 @@ outcome execute(attached_communicator& communicator, MPI_Comm comm, mpi_function
     default: return report_failure(comm, function, status);
   }
   if (statistics().is_reporting()) {
-    const std::int64_t elapsed_ns = time.nanoseconds();
+    const std::int64_t elapsed_ns = timer.nanoseconds();
     communicator.counter_for(function, operation, bytes).add(bytes, elapsed_ns);
   }
   return {outcome::result_kind::done, MPI_SUCCESS, pass_reason_code::checked_by_mpi};

@@ -50,7 +50,7 @@ int message_store::set(std::string_view key, const void* value, std::size_t byte
 
 // Message format: length of the key, key, value.
 int message_store::send_to_all(std::string_view key, const void* value, std::size_t bytes) {
-  outgoing_message& outgoing = m_sent.emplace_back();
+  outgoing_message& outgoing = m_sent_messages.emplace_back();
   const auto key_bytes = static_cast<std::uint32_t>(key.size());
   outgoing.bytes.resize(sizeof key_bytes + key.size() + bytes);
   char* payload = outgoing.bytes.data();
@@ -96,7 +96,7 @@ int message_store::receive_pending() {
     std::vector<char> received(static_cast<std::size_t>(bytes));
     if (PMPI_Mrecv(received.data(), bytes, MPI_BYTE, &handle, MPI_STATUS_IGNORE) != MPI_SUCCESS)
       return status_failed;
-    ++m_received;
+    ++m_received_count;
     std::uint32_t key_bytes = 0;
     if (received.size() < sizeof key_bytes) return status_failed;
     std::memcpy(&key_bytes, received.data(), sizeof key_bytes);
@@ -112,7 +112,7 @@ int message_store::receive_pending() {
 bool message_store::finish(bool is_successful) {
   if (!is_successful && send_to_all(failure_key, nullptr, 0) != 0) m_has_failed_peer = true;
   m_is_finished = true;
-  const std::uint64_t own_state[] = {m_sent.size(), is_successful ? 1u : 0u};
+  const std::uint64_t own_state[] = {m_sent_messages.size(), is_successful ? 1u : 0u};
   std::vector<std::uint64_t> all(2 * static_cast<std::size_t>(m_size));
   if (PMPI_Allgather(own_state, 2, MPI_UINT64_T, all.data(), 2, MPI_UINT64_T, m_comm) != MPI_SUCCESS)
     return false;
@@ -123,11 +123,11 @@ bool message_store::finish(bool is_successful) {
     if (rank != m_rank) expected += all[index];
     is_successful_everywhere = is_successful_everywhere && all[index + 1] != 0;
   }
-  while (m_received < expected)
+  while (m_received_count < expected)
     if (receive_pending() != 0) return false;
-  for (outgoing_message& message : m_sent)
+  for (outgoing_message& message : m_sent_messages)
     PMPI_Waitall(static_cast<int>(message.requests.size()), message.requests.data(), MPI_STATUSES_IGNORE);
-  m_sent.clear();
+  m_sent_messages.clear();
   m_values.clear();
   return is_successful_everywhere;
 }

@@ -41,8 +41,8 @@ class message_store {
 
   MPI_Comm m_comm;
   int m_rank, m_size;
-  std::list<outgoing_message> m_sent;
-  std::uint64_t m_received = 0;
+  std::list<outgoing_message> m_sent_messages;
+  std::uint64_t m_received_count = 0;
   std::map<std::string, std::vector<char>, std::less<>> m_values;
   bool m_is_finished = false;
   bool m_has_failed_peer = false;

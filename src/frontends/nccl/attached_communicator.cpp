@@ -174,13 +174,13 @@ attached_communicator::call_decision attached_communicator::query_decision(const
 
 int attached_communicator::execute(const isthmus_operation& operation, preload::call_counter* counter) {
   const std::lock_guard lock(m_mutex);
-  const preload::stopwatch time(statistics());
+  const preload::stopwatch timer(statistics());
   if (const int code = m_order.begin_call(operation.stream, call_owner::isthmus); code != nccl_success)
     return code;
   const isthmus_status status = isthmus_enqueue(m_handle, &operation);
   if (status != ISTHMUS_SUCCESS) return handle_failure(status);
   m_order.end_call(operation.stream, call_owner::isthmus);
-  if (counter != nullptr) counter->add(bytes_of(operation), time.nanoseconds());
+  if (counter != nullptr) counter->add(bytes_of(operation), timer.nanoseconds());
   return nccl_success;
 }
 

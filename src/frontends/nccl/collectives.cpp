@@ -28,7 +28,7 @@ constexpr int no_op = INT_MIN, no_root = INT_MIN;
 struct buffer_roles {
   bool sends_at_root, receives_at_root;
 };
-enum class buffer_location { NOWHERE, ROOT, ALL };
+enum class buffer_location { NONE, ROOT, ALL };
 constexpr buffer_roles buffer_roles_of[] = {
 #define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, \
                            in_place)                                                                    \

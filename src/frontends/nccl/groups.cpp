@@ -38,7 +38,7 @@ group_state& current_group() {
 
 // Executes calls as one Isthmus group. No communicator may have calls on two streams in it.
 int run_as_group(const deferred_calls& calls) {
-  const preload::stopwatch time(statistics());
+  const preload::stopwatch timer(statistics());
   for (const deferred_call& call : calls)
     if (const int code = call.communicator->order().begin_call(call.operation.stream, call_owner::isthmus);
         code != nccl_success)
@@ -55,7 +55,8 @@ int run_as_group(const deferred_calls& calls) {
   for (const deferred_call& call : calls) {
     call.communicator->order().end_call(call.operation.stream, call_owner::isthmus);
     if (call.counter != nullptr)
-      call.counter->add(bytes_of(call.operation), time.nanoseconds() / static_cast<std::int64_t>(calls.size()));
+      call.counter->add(bytes_of(call.operation),
+                        timer.nanoseconds() / static_cast<std::int64_t>(calls.size()));
   }
   return nccl_success;
 }

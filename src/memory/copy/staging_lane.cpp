@@ -36,9 +36,9 @@ staging_lane::staging_lane(device_driver& driver, int source_device, int destina
 // The first copy to the host and the last copy from the host overlap with nothing, so the first and the last
 // chunk are small. Each chunk has a fixed cost (host calls, a gap between two commands of the copy engine), so
 // chunk sizes double up to the buffer size and halve at the end.
-std::uint64_t staging_lane::next_chunk_bytes(std::uint64_t done, std::uint64_t bytes) {
-  const std::uint64_t remaining = bytes - done;
-  const std::uint64_t ramp = std::min(done, remaining / 2) / 4096 * 4096;
+std::uint64_t staging_lane::next_chunk_bytes(std::uint64_t copied_bytes, std::uint64_t bytes) {
+  const std::uint64_t remaining = bytes - copied_bytes;
+  const std::uint64_t ramp = std::min(copied_bytes, remaining / 2) / 4096 * 4096;
   return std::min({std::max(ramp, min_chunk_bytes), buffer_bytes, remaining});
 }
 
@@ -48,11 +48,13 @@ void staging_lane::copy(void* destination, const void* source, std::uint64_t byt
   const native_event begin = stream_device == m_source_device ? m_source_begin : m_destination_begin;
   m_driver.record(stream_device, begin, stream);
   m_driver.wait(m_source_device, m_to_host_stream, begin);
-  for (std::uint64_t done = 0, chunk_bytes = 0; done < bytes; done += chunk_bytes) {
+  for (std::uint64_t copied_bytes = 0, chunk_bytes = 0; copied_bytes < bytes; copied_bytes += chunk_bytes) {
     buffer& buffer_slot = m_buffers[m_next++ % buffer_count];
-    chunk_bytes = next_chunk_bytes(done, bytes);
-    const device_copy to_host{buffer_slot.memory, static_cast<const std::byte*>(source) + done, chunk_bytes};
-    const device_copy from_host{static_cast<std::byte*>(destination) + done, buffer_slot.memory, chunk_bytes};
+    chunk_bytes = next_chunk_bytes(copied_bytes, bytes);
+    const device_copy to_host{buffer_slot.memory, static_cast<const std::byte*>(source) + copied_bytes,
+                              chunk_bytes};
+    const device_copy from_host{static_cast<std::byte*>(destination) + copied_bytes, buffer_slot.memory,
+                                chunk_bytes};
     if (buffer_slot.was_used) m_driver.wait(m_source_device, m_to_host_stream, buffer_slot.drain_event);
     m_driver.copy(m_source_device, {&to_host, 1}, m_to_host_stream);
     m_driver.record(m_source_device, buffer_slot.fill_event, m_to_host_stream);

@@ -30,7 +30,7 @@ class staging_lane {
   static constexpr std::uint64_t min_chunk_bytes = 1u << 20;
 
   staging_lane(device_driver& driver, int source_device, int destination_device);
-  static std::uint64_t next_chunk_bytes(std::uint64_t done, std::uint64_t bytes);
+  static std::uint64_t next_chunk_bytes(std::uint64_t copied_bytes, std::uint64_t bytes);
 
   struct buffer {
     owned_pinned memory;

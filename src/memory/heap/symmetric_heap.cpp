@@ -246,10 +246,10 @@ void* symmetric_heap::add(std::shared_ptr<shared_region> memory, std::uint64_t o
     new_block->peers.push_back(segment == nullptr ? nullptr : offset_pointer(segment->data(), offset));
   void* const own_block = new_block->peers[new_block->memory->own_rank];
   const range new_range{reinterpret_cast<std::uintptr_t>(own_block), bytes};
-  const auto after = std::upper_bound(m_ranges.begin(), m_ranges.end(), new_range,
-                                      [](const range& a, const range& b) { return a.begin < b.begin; });
-  m_blocks.insert(m_blocks.begin() + (after - m_ranges.begin()), std::move(new_block));
-  m_ranges.insert(after, new_range);
+  const auto next_range = std::upper_bound(m_ranges.begin(), m_ranges.end(), new_range,
+                                           [](const range& a, const range& b) { return a.begin < b.begin; });
+  m_blocks.insert(m_blocks.begin() + (next_range - m_ranges.begin()), std::move(new_block));
+  m_ranges.insert(next_range, new_range);
   m_count.store(m_blocks.size(), std::memory_order_relaxed);
   if (owned_by == block_owner::program) live_heap_blocks::add();
   return own_block;
@@ -328,15 +328,15 @@ void symmetric_heap::warn_once(const std::string& text) {
 bool symmetric_heap::find_block(const void* pointer, std::uint64_t bytes, isthmus_heap_block* result,
                                 std::uint64_t* offset) const noexcept {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
-  const auto after =
+  const auto next_range =
       std::upper_bound(m_ranges.begin(), m_ranges.end(), address,
                        [](std::uintptr_t value, const range& other) { return value < other.begin; });
-  if (after == m_ranges.begin()) return false;
-  const range& candidate = *std::prev(after);
+  if (next_range == m_ranges.begin()) return false;
+  const range& candidate = *std::prev(next_range);
   const std::uint64_t distance = address - candidate.begin;
   if (distance > candidate.bytes || bytes > candidate.bytes - distance) return false;
   if (result != nullptr) {
-    const block_record& match = *m_blocks[static_cast<std::size_t>(std::prev(after) - m_ranges.begin())];
+    const block_record& match = *m_blocks[static_cast<std::size_t>(std::prev(next_range) - m_ranges.begin())];
     *result = {match.id, match.bytes, match.peers.data()};
   }
   if (offset != nullptr) *offset = distance;

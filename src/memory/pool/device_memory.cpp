@@ -285,7 +285,7 @@ nlohmann::json device_memory::explain() {
                                  {"live_bytes", live_blocks.bytes}};
     if (entry->pool) {
       const auto pool_usage = entry->pool->current_usage();
-      entry_json["pool"] = {{"taken_bytes", pool_usage.taken_bytes},
+      entry_json["pool"] = {{"reserved_bytes", pool_usage.reserved_bytes},
                             {"unused_bytes", pool_usage.unused_bytes},
                             {"max_bytes", m_settings.pool_max_bytes},
                             {"keep_bytes", entry->pool->keep_bytes()}};

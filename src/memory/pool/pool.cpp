@@ -109,7 +109,7 @@ bool memory_pool::open(std::string& reason) {
   if (result == UMF_RESULT_SUCCESS) {
     result = m_umf.disjoint_set_slab_min_size(params, slab_bytes);
     if (result == UMF_RESULT_SUCCESS) result = m_umf.disjoint_set_max_poolable_size(params, m_max_bytes);
-    if (result == UMF_RESULT_SUCCESS) result = m_umf.disjoint_set_capacity(params, slabs_per_size);
+    if (result == UMF_RESULT_SUCCESS) result = m_umf.disjoint_params_set_capacity(params, slabs_per_size);
     if (result == UMF_RESULT_SUCCESS) result = m_umf.disjoint_set_min_bucket_size(params, alignment);
     // block_table records the pool of each block, so UMF does not need to track addresses.
     if (result == UMF_RESULT_SUCCESS)
@@ -157,7 +157,7 @@ void memory_pool::trim() {
 
 memory_pool::usage memory_pool::current_usage() const {
   const std::lock_guard lock(m_mutex);
-  return {m_taken_bytes, m_unused_bytes};
+  return {m_reserved_bytes, m_unused_bytes};
 }
 
 void* memory_pool::allocate_slab(std::uint64_t bytes) {
@@ -173,7 +173,7 @@ void* memory_pool::allocate_slab(std::uint64_t bytes) {
   }
   void* pointer = m_source.allocate(bytes);
   const std::lock_guard lock(m_mutex);
-  m_taken_bytes += bytes;
+  m_reserved_bytes += bytes;
   return pointer;
 }
 
@@ -185,7 +185,7 @@ void memory_pool::free_slab(void* pointer, std::uint64_t bytes) {
       m_unused_bytes += bytes;
       return;
     }
-    m_taken_bytes -= bytes;
+    m_reserved_bytes -= bytes;
   }
   m_source.free(pointer, bytes);
 }
@@ -203,7 +203,7 @@ void memory_pool::release_unused() {
       pointer = m_unused_blocks.rbegin()->second.back();
       m_unused_blocks.rbegin()->second.pop_back();
       m_unused_bytes -= bytes;
-      m_taken_bytes -= bytes;
+      m_reserved_bytes -= bytes;
     }
     m_source.free(pointer, bytes);
   }

@@ -36,8 +36,8 @@ class memory_pool {
   void trim();
 
   struct usage {
-    std::uint64_t taken_bytes;   // allocated from the source
-    std::uint64_t unused_bytes;  // of these: cached and unused, not counting empty slabs in UMF
+    std::uint64_t reserved_bytes;  // allocated from the source
+    std::uint64_t unused_bytes;    // of these: cached and unused, not counting empty slabs in UMF
   };
   usage current_usage() const;
 
@@ -60,7 +60,7 @@ class memory_pool {
   // allocates them again would call the driver for most of them.
   std::map<std::uint64_t, std::vector<void*>> m_unused_blocks;  // by size
   std::uint64_t m_unused_bytes = 0;
-  std::uint64_t m_taken_bytes = 0;
+  std::uint64_t m_reserved_bytes = 0;
 };
 
 }  // namespace isthmus

@@ -21,7 +21,7 @@ void load_functions(symbol_loader& loader, umf_library& table) {
   loader.load_required(table.disjoint_params_destroy, "DisjointPoolParamsDestroy");
   loader.load_required(table.disjoint_set_slab_min_size, "DisjointPoolParamsSetSlabMinSize");
   loader.load_required(table.disjoint_set_max_poolable_size, "DisjointPoolParamsSetMaxPoolableSize");
-  loader.load_required(table.disjoint_set_capacity, "DisjointPoolParamsSetCapacity");
+  loader.load_required(table.disjoint_params_set_capacity, "DisjointPoolParamsSetCapacity");
   loader.load_required(table.disjoint_set_min_bucket_size, "DisjointPoolParamsSetMinBucketSize");
   loader.load_required(table.os_ops, "OsMemoryProviderOps");
   loader.load_required(table.os_params_create, "OsMemoryProviderParamsCreate");

@@ -33,7 +33,7 @@ struct umf_library {
   decltype(&umfDisjointPoolParamsDestroy) disjoint_params_destroy;
   decltype(&umfDisjointPoolParamsSetSlabMinSize) disjoint_set_slab_min_size;
   decltype(&umfDisjointPoolParamsSetMaxPoolableSize) disjoint_set_max_poolable_size;
-  decltype(&umfDisjointPoolParamsSetCapacity) disjoint_set_capacity;
+  decltype(&umfDisjointPoolParamsSetCapacity) disjoint_params_set_capacity;
   decltype(&umfDisjointPoolParamsSetMinBucketSize) disjoint_set_min_bucket_size;
 
   decltype(&umfOsMemoryProviderOps) os_ops;

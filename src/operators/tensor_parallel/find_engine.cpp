@@ -9,8 +9,8 @@
 namespace isthmus::tensor_parallel {
 namespace {
 
-// find_backends keeps the file loaded, so the handle can be closed.
-const isthmus_tensor_parallel_engine* load_engine(const std::string& path) {
+// load_backends keeps the file loaded, so the handle can be closed.
+const isthmus_tensor_parallel_engine* lookup_engine(const std::string& path) {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
   if (library == nullptr) return nullptr;
   using entry_point = const isthmus_tensor_parallel_engine* (*)();
@@ -35,9 +35,9 @@ const isthmus_tensor_parallel_engine& find_engine(isthmus_platform platform,
                                                   const selection::configuration& rules) {
   if (platform == ISTHMUS_PLATFORM_HOST) return host_engine();
   std::string plugin_names;
-  for (const backend_entry& entry : find_backends(rules.plugins)) {
+  for (const backend_entry& entry : load_backends(rules.plugins)) {
     if (entry.backend == nullptr || entry.source == "built-in") continue;
-    const auto* engine = load_engine(entry.source);
+    const auto* engine = lookup_engine(entry.source);
     if (engine != nullptr && check_engine(engine, platform).empty()) return *engine;
     plugin_names += (plugin_names.empty() ? "" : ", ") + entry.name;
   }

@@ -94,7 +94,7 @@ class summation {
 };
 
 bool allreduce(void* opaque, void* const* pointers, std::uint64_t count, isthmus_datatype datatype,
-               std::uint64_t active, isthmus_shots, bool bfloat16_wire) {
+               std::uint64_t active, isthmus_tensor_parallel_algorithm, bool bfloat16_wire) {
   auto& state = *static_cast<host_state*>(opaque);
   const std::size_t element = isthmus_datatype_bytes(datatype);
   const std::size_t block = block_bytes / std::max<std::size_t>(element, 1);

@@ -129,7 +129,7 @@ bool allreduce(isthmus_tensor_parallel handle, void* const* pointers, uint64_t c
   const bool bfloat16_wire = handle->tuning.bfloat16_wire(datatype, count);
   const std::uint64_t wire_bytes = bfloat16_wire ? count * 2 : count * isthmus_datatype_bytes(datatype);
   if (handle->engine->allreduce(handle->state, pointers, count, datatype, active,
-                                handle->tuning.shots(datatype, wire_bytes), bfloat16_wire)) [[likely]]
+                                handle->tuning.algorithm(datatype, wire_bytes), bfloat16_wire)) [[likely]]
     return true;
   return report_failure(ISTHMUS_ERROR_BACKEND, "the engine could not enqueue it");
 }

@@ -38,8 +38,9 @@ std::uint64_t bf16_elements(const selection::configuration& rules, int ranks) {
 }
 
 // Does not query the engine. The engine itself corrects sizes that an algorithm does not support.
-isthmus_shots query_algorithm(const selection::configuration& rules, isthmus_platform platform, int ranks,
-                              isthmus_datatype datatype, std::uint64_t bytes) {
+isthmus_tensor_parallel_algorithm query_algorithm(const selection::configuration& rules,
+                                                  isthmus_platform platform, int ranks,
+                                                  isthmus_datatype datatype, std::uint64_t bytes) {
   const selection::selection_query query{.collective = ISTHMUS_ALLREDUCE,
                                          .datatype = datatype,
                                          .platform = platform,
@@ -73,19 +74,20 @@ tuning_table::tuning_table(const selection::configuration& rules, isthmus_platfo
   for (int i = 0; i < ISTHMUS_DATATYPE_COUNT; ++i) {
     auto& steps = m_steps[static_cast<std::size_t>(i)];
     for (const std::uint64_t edge : edges) {
-      const isthmus_shots shots =
+      const isthmus_tensor_parallel_algorithm algorithm =
           query_algorithm(rules, platform, ranks, static_cast<isthmus_datatype>(i), edge);
-      if (steps.empty() || steps.back().shots != shots) steps.push_back({edge, shots});
+      if (steps.empty() || steps.back().algorithm != algorithm) steps.push_back({edge, algorithm});
     }
   }
 }
 
-isthmus_shots tuning_table::shots(isthmus_datatype datatype, std::uint64_t wire_bytes) const {
+isthmus_tensor_parallel_algorithm tuning_table::algorithm(isthmus_datatype datatype,
+                                                          std::uint64_t wire_bytes) const {
   const auto& steps = m_steps[datatype];
-  const auto next_step =
-      std::upper_bound(steps.begin(), steps.end(), wire_bytes,
-                       [](std::uint64_t bytes, const shots_range& range) { return bytes < range.begin_bytes; });
-  return std::prev(next_step)->shots;  // the first step starts at 0
+  const auto next_step = std::upper_bound(
+      steps.begin(), steps.end(), wire_bytes,
+      [](std::uint64_t bytes, const algorithm_range& range) { return bytes < range.begin_bytes; });
+  return std::prev(next_step)->algorithm;  // the first step starts at 0
 }
 
 }  // namespace isthmus::tensor_parallel

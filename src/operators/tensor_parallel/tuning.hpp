@@ -18,17 +18,17 @@ class tuning_table {
   // Errors: throws error (CONFIG) for an option that is not a number.
   tuning_table(const selection::configuration& rules, isthmus_platform platform, int ranks, isthmus_wire wire);
 
-  isthmus_shots shots(isthmus_datatype datatype, std::uint64_t wire_bytes) const;
+  isthmus_tensor_parallel_algorithm algorithm(isthmus_datatype datatype, std::uint64_t wire_bytes) const;
   bool bfloat16_wire(isthmus_datatype datatype, std::uint64_t count) const {
     return datatype == ISTHMUS_FLOAT32 && count >= m_bf16_elements;
   }
 
  private:
-  struct shots_range {
+  struct algorithm_range {
     std::uint64_t begin_bytes;
-    isthmus_shots shots;
+    isthmus_tensor_parallel_algorithm algorithm;
   };
-  std::array<std::vector<shots_range>, ISTHMUS_DATATYPE_COUNT> m_steps;
+  std::array<std::vector<algorithm_range>, ISTHMUS_DATATYPE_COUNT> m_steps;
   std::uint64_t m_bf16_elements;
 };
 

@@ -141,7 +141,7 @@ TEST_F(device_memory_test, pool_respects_keep_bytes_and_trim_empties_it) {
   EXPECT_GT(m_umf.live_bytes, 0U);
   EXPECT_LE(m_umf.live_bytes, 16 * mebi + 3 * mebi);
   const nlohmann::json description = memory.explain()["providers"][0]["pool"];
-  EXPECT_EQ(description["taken_bytes"], m_umf.live_bytes);
+  EXPECT_EQ(description["reserved_bytes"], m_umf.live_bytes);
   EXPECT_LE(description["unused_bytes"], 16 * mebi);
   memory.trim();
   EXPECT_EQ(m_umf.live_bytes, 0U);

@@ -47,7 +47,7 @@ TEST(tensor_parallel_init, error_names_platform_without_engine) {
 // Records the last call of the test engine.
 struct engine_call {
   std::uint64_t count = 0;
-  isthmus_shots shots = ISTHMUS_ONE_SHOT;
+  isthmus_tensor_parallel_algorithm algorithm = ISTHMUS_ONE_SHOT;
   bool bfloat16_wire = false;
   int open = 0, closed = 0;
   bool answer = true;
@@ -62,10 +62,10 @@ void* open_engine(int n, const isthmus_device*, const isthmus_stream*, double, c
   ++recorded.open;
   return &recorded;
 }
-bool record(void*, void* const*, std::uint64_t count, isthmus_datatype, std::uint64_t, isthmus_shots shots,
-            bool wire) {
+bool record(void*, void* const*, std::uint64_t count, isthmus_datatype, std::uint64_t,
+            isthmus_tensor_parallel_algorithm requested_algorithm, bool wire) {
   recorded.count = count;
-  recorded.shots = shots;
+  recorded.algorithm = requested_algorithm;
   recorded.bfloat16_wire = wire;
   return recorded.answer;
 }
@@ -103,15 +103,15 @@ TEST(tensor_parallel_engine, gets_algorithm_and_wire_from_the_rules) {
   EXPECT_TRUE(run_call(four, 1 << 20).bfloat16_wire);
   EXPECT_FALSE(run_call(exact, 1 << 20).bfloat16_wire);
   EXPECT_FALSE(run_call(two, 1 << 20, ISTHMUS_FLOAT16).bfloat16_wire);
-  EXPECT_EQ(run_call(exact, 1024).shots, ISTHMUS_ONE_SHOT);
-  EXPECT_EQ(run_call(exact, 768 * 1024 / 4 - 1).shots, ISTHMUS_ONE_SHOT);
-  EXPECT_EQ(run_call(exact, 768 * 1024 / 4).shots, ISTHMUS_TWO_SHOT);
-  EXPECT_EQ(run_call(four, 768 * 1024 / 4).shots, ISTHMUS_ONE_SHOT) << "half the bytes are sent";
-  EXPECT_EQ(run_call(exact, std::uint64_t(1) << 34).shots, ISTHMUS_TWO_SHOT);
+  EXPECT_EQ(run_call(exact, 1024).algorithm, ISTHMUS_ONE_SHOT);
+  EXPECT_EQ(run_call(exact, 768 * 1024 / 4 - 1).algorithm, ISTHMUS_ONE_SHOT);
+  EXPECT_EQ(run_call(exact, 768 * 1024 / 4).algorithm, ISTHMUS_TWO_SHOT);
+  EXPECT_EQ(run_call(four, 768 * 1024 / 4).algorithm, ISTHMUS_ONE_SHOT) << "half the bytes are sent";
+  EXPECT_EQ(run_call(exact, std::uint64_t(1) << 34).algorithm, ISTHMUS_TWO_SHOT);
   const auto exact_two = make(2, ISTHMUS_WIRE_EXACT);
-  EXPECT_EQ(run_call(exact_two, (8 << 20) - 1).shots, ISTHMUS_TWO_SHOT);
-  EXPECT_EQ(run_call(exact_two, 8 << 20).shots, ISTHMUS_TWO_SHOT_ZERO_COPY);
-  EXPECT_EQ(run_call(exact_two, 16 << 20, ISTHMUS_FLOAT16).shots, ISTHMUS_TWO_SHOT);
+  EXPECT_EQ(run_call(exact_two, (8 << 20) - 1).algorithm, ISTHMUS_TWO_SHOT);
+  EXPECT_EQ(run_call(exact_two, 8 << 20).algorithm, ISTHMUS_TWO_SHOT_ZERO_COPY);
+  EXPECT_EQ(run_call(exact_two, 16 << 20, ISTHMUS_FLOAT16).algorithm, ISTHMUS_TWO_SHOT);
   for (const auto handle : {two, four, exact, exact_two}) isthmus_tensor_parallel_free(handle);
   EXPECT_EQ(recorded.open, recorded.closed);
 }
@@ -127,7 +127,7 @@ TEST(tensor_parallel_engine, follows_rule_for_two_shot_zero_copy) {
   for (const std::uint64_t count : {(1u << 20) - 1, 1u << 20}) {
     ASSERT_TRUE(
         isthmus_tensor_parallel_allreduce(handle, pointers, count, ISTHMUS_FLOAT32, ISTHMUS_ALL_ACTIVE));
-    EXPECT_EQ(recorded.shots, count < 1u << 20 ? ISTHMUS_TWO_SHOT : ISTHMUS_TWO_SHOT_ZERO_COPY) << count;
+    EXPECT_EQ(recorded.algorithm, count < 1u << 20 ? ISTHMUS_TWO_SHOT : ISTHMUS_TWO_SHOT_ZERO_COPY) << count;
   }
   isthmus_tensor_parallel_free(handle);
   (void)std::remove(path.c_str());

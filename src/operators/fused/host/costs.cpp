@@ -70,7 +70,7 @@ double read_number_option(const communicator& owner, const char* key, double fal
   return value;
 }
 
-const blas& find_blas(communicator& owner) {
+const blas& require_blas(communicator& owner) {
   std::string reason;
   const blas* library = blas::get(owner.option("backend.fused.blas_library"), reason);
   std::optional<error> missing;

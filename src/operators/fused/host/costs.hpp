@@ -8,7 +8,7 @@ namespace isthmus::fused {
 
 // Collective.
 // Errors: all ranks throw error (UNSUPPORTED) if any rank has no BLAS.
-const blas& find_blas(communicator& owner);
+const blas& require_blas(communicator& owner);
 
 // Collective. Measures once per process and uses the results of the slowest rank, unless they are configured.
 cost_model host_costs(communicator& owner, const fused_problem& problem, const blas& library);

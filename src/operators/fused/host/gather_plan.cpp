@@ -163,7 +163,7 @@ void host_gather_plan::copy_dense(const std::byte* from, std::uint64_t lda, std:
 }
 
 std::unique_ptr<plan> make_host_gather_plan(std::shared_ptr<communicator> owner, const fused_problem& problem) {
-  const blas& library = find_blas(*owner);
+  const blas& library = require_blas(*owner);
   return std::make_unique<host_gather_plan>(std::move(owner), problem, library);
 }
 

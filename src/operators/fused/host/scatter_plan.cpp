@@ -118,7 +118,7 @@ void host_scatter_plan::run_copies(const isthmus_fused_arguments& arguments) {
 
 std::unique_ptr<plan> make_host_scatter_plan(std::shared_ptr<communicator> owner,
                                              const fused_problem& problem) {
-  const blas& library = find_blas(*owner);
+  const blas& library = require_blas(*owner);
   return std::make_unique<host_scatter_plan>(std::move(owner), problem, library);
 }
 

@@ -90,13 +90,13 @@ class gather_planner : public planner {
       best[0][0] = begin_us;
       for (std::size_t chunks = 1; chunks <= count; ++chunks)
         for (std::size_t end = chunks; end <= count; ++end) {
-          const double arrived =
+          const double arrival_us =
               link_us + static_cast<double>(chunks) * m_costs.chunk_us + copy_us(rows_before(chunk_sizes, end));
           std::uint64_t rows = 0;
           for (std::size_t begin = end; begin-- > 0;) {
             rows += chunk_sizes[begin];
-            const double done = std::max(best[chunks - 1][begin], arrived) + m_costs.product_us(rows);
-            if (done < best[chunks][end]) best[chunks][end] = done, previous[chunks][end] = begin;
+            const double done_us = std::max(best[chunks - 1][begin], arrival_us) + m_costs.product_us(rows);
+            if (done_us < best[chunks][end]) best[chunks][end] = done_us, previous[chunks][end] = begin;
           }
         }
       std::size_t group_count = 1;
@@ -175,18 +175,18 @@ class scatter_planner : public planner {
   // waits for in its next step.
   double end_us(std::uint32_t chunks) const {
     const auto chunk_sizes = chunk_rows_of(chunks);
-    std::vector<double> done(chunk_sizes.size(), 0);
+    std::vector<double> done_us(chunk_sizes.size(), 0);
     double now = 0, link = 0;
     for (int step = 0; step < m_problem.size; ++step)
       for (std::size_t chunk = 0; chunk < chunk_sizes.size(); ++chunk) {
         if (step > 0 && m_costs.can_overlap) {
-          link = std::max(link, done[chunk]) + m_costs.chunk_us + copy_us(chunk_sizes[chunk]);
+          link = std::max(link, done_us[chunk]) + m_costs.chunk_us + copy_us(chunk_sizes[chunk]);
           now = std::max(now, link);
         } else if (step > 0) {
           now += copy_us(chunk_sizes[chunk]);
         }
         now += m_costs.product_us(chunk_sizes[chunk]);
-        done[chunk] = now;
+        done_us[chunk] = now;
       }
     return now + m_costs.fixed_us;
   }

@@ -18,7 +18,7 @@ void* open(int n, const isthmus_device* devices, const isthmus_stream* streams, 
 }
 
 bool allreduce(void* state, void* const* pointers, std::uint64_t count, isthmus_datatype datatype,
-               std::uint64_t active, isthmus_shots, bool bfloat16_wire) {
+               std::uint64_t active, isthmus_tensor_parallel_algorithm, bool bfloat16_wire) {
   auto& log = *static_cast<standin_engine_log*>(state);
   log.bfloat16_wire = bfloat16_wire;
   ++log.calls;
