@@ -22,7 +22,7 @@ struct box {
     const int cell = static_cast<int>(coordinate * inverse_edge[d]);
     return cell < cells[d] ? cell : cells[d] - 1;
   }
-  // Whether an atom belongs to the given cell.
+  // Returns true if an atom belongs to the given cell.
   bool is_home(unsigned cell, double atom_x, double atom_y, double atom_z) const {
     return bin(0, atom_x) == first[0] + static_cast<int>(cell % line) - 1 &&
            bin(1, atom_y) == first[1] + static_cast<int>(cell % plane / line) - 1 &&

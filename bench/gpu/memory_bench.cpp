@@ -1,5 +1,5 @@
 // Host cost of device memory and speed of copies. Measures host memory before and during allocations of 4 GiB
-// and of 90 % of every GPU; copies between devices against the raw copy engine; and staged copies against the
+// and of 90% of every GPU; copies between devices against the raw copy engine; and staged copies against the
 // two links that they use. The order of providers alternates between rounds; results are medians.
 #include <isthmus/memory.h>
 
@@ -113,7 +113,7 @@ nlohmann::json plain_cost(int gpus, const std::string& label,
       });
 }
 
-// Grows a block from 45 % to 90 % of the free memory. A copy would not fit.
+// Grows a block from 45% to 90% of the free memory. A copy would not fit.
 nlohmann::json growth_cost(int gpu) {
   isthmus_memory_options options{};
   options.struct_bytes = sizeof options;

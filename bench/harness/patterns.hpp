@@ -74,7 +74,7 @@ inline bool reduces(isthmus_collective collective) {
          collective == ISTHMUS_REDUCE_SCATTER || collective == ISTHMUS_REDUCE_SCATTERV;
 }
 
-// Whether a buffer holds one block per rank. `bytes` of a record is then the sum of the blocks. (For allgather
+// Returns true if a buffer holds one block per rank. `bytes` of a record is then the sum of the blocks. (For allgather
 // it is the block of one rank.)
 inline bool has_block_per_rank(isthmus_collective collective) {
   switch (collective) {

@@ -211,7 +211,7 @@ typedef struct isthmus_backend {
   isthmus_status (*poll)(void* state);
   // Ends all waits on this rank and, if possible, on the other ranks. May be NULL.
   void (*abort)(void* state);
-  // Waits until all enqueued operations are complete, at most the timeout. NULL for blocking backends.
+  // Waits up to the timeout until all enqueued operations are complete. NULL for blocking backends.
   isthmus_status (*synchronize)(void* state);
   // Returns "library version" for info, in static storage or storage of the state. May be NULL.
   const char* (*version)(void* state);

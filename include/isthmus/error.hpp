@@ -60,8 +60,8 @@ class exception : public std::exception {
   std::int64_t native_code() const noexcept { return m_info.native_code; }
   // Returns the source location inside Isthmus, as file:line.
   std::string_view location() const noexcept { return m_info.location; }
-  // Returns the argument, its value and the violated rule, or the operation that failed. Does not contain the
-  // details that other accessors return.
+  // Returns the error message. It names the argument, its value and the violated rule, or the operation that
+  // failed. It does not repeat the details that other accessors return.
   std::string_view message() const noexcept { return m_info.message; }
   // Returns a suggested fix; may be empty.
   std::string_view hint() const noexcept { return m_info.hint; }

@@ -121,7 +121,7 @@ ISTHMUS_API isthmus_status isthmus_fused_plan_info(isthmus_fused_plan plan, char
 ISTHMUS_API isthmus_status isthmus_fused_plan_trace(isthmus_fused_plan plan, char* json, size_t capacity,
                                                     size_t* required_bytes);
 
-// Waits for this rank's runs, at most the timeout, and releases the plan. NULL is allowed.
+// Waits up to the timeout for this rank's runs, then releases the plan. NULL is allowed.
 ISTHMUS_API isthmus_status isthmus_fused_plan_destroy(isthmus_fused_plan plan);
 
 #ifdef __cplusplus

@@ -90,7 +90,7 @@ typedef struct isthmus_communicator_options {
 ISTHMUS_API isthmus_status isthmus_unique_id_create(const char* address, isthmus_unique_id* id);
 
 // Creates a communicator of `size` ranks that pass the same id. Collective.
-// Blocking: waits until all ranks have connected, at most the timeout.
+// Blocking: waits up to the timeout until all ranks have connected.
 // Errors: `*communicator` is NULL on failure.
 // Thread safety: if one process has several ranks, call this from a separate thread for each rank,
 // or use isthmus_communicator_create_all().

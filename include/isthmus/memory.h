@@ -150,8 +150,8 @@ typedef struct isthmus_copy_options {
 // does not wait, except for pageable host memory, for which the driver waits. A copy from host to host is
 // complete on return.
 // Platforms: both devices belong to one platform, or one of them is the host ({ISTHMUS_PLATFORM_HOST, 0}).
-// `stream` then belongs to the other device; NULL is its default stream. `stream` is NULL for a copy from
-// host to host.
+// `stream` then belongs to the other device; NULL is its default stream. `stream` must be NULL for a
+// copy from host to host.
 // Alignment: any. Overlapping ranges are rejected; identical ranges are left unchanged.
 // Errors: ISTHMUS_ERROR_INVALID_ARGUMENT, or ISTHMUS_ERROR_UNSUPPORTED if the requested path or the pair of
 // platforms is not supported. In both cases, nothing has been started.

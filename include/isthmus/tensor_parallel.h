@@ -57,7 +57,7 @@ typedef struct isthmus_tensor_parallel_engine {
   // NULL and holds no resources.
   void* (*open)(int n, const isthmus_device* devices, const isthmus_stream* streams, double timeout_s,
                 char* reason, size_t reason_bytes);
-  // See isthmus_tensor_parallel_allreduce(). `shots` and `bfloat16_wire` are hints from the rules. If
+  // See isthmus_tensor_parallel_allreduce(). `requested_algorithm` and `bfloat16_wire` are hints from the rules. If
   // bfloat16_wire is false, the engine must send tensors in their own type.
   bool (*allreduce)(void* state, void* const* pointers, uint64_t count, isthmus_datatype datatype,
                     uint64_t active, isthmus_tensor_parallel_algorithm requested_algorithm, bool bfloat16_wire);
@@ -99,7 +99,7 @@ isthmus_tensor_parallel_init(int n, const isthmus_device* devices, const isthmus
 ISTHMUS_API bool isthmus_tensor_parallel_allreduce(isthmus_tensor_parallel handle, void* const* pointers,
                                                    uint64_t count, isthmus_datatype datatype, uint64_t active);
 
-// Waits for enqueued work, at most the timeout, and releases the handle. NULL is allowed.
+// Waits up to the timeout for enqueued work, then releases the handle. NULL is allowed.
 ISTHMUS_API void isthmus_tensor_parallel_free(isthmus_tensor_parallel handle);
 
 #ifdef __cplusplus

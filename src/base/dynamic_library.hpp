@@ -8,7 +8,7 @@
 
 namespace isthmus {
 
-// Where to search for a library, and the path that the user configured.
+// The search locations for a library, including the path that the user configured.
 struct library_search_request {
   const char* option = nullptr;             // path from the configuration; if set, nothing else is tried
   const char* variable = "";                // environment variable with a path; if set, nothing else is tried

@@ -37,7 +37,7 @@ class bootstrap {
   virtual const char* name() const = 0;
 
   // Collective. `all` holds size() blocks of contribution.size() bytes in rank order.
-  // Blocking: until all ranks have called it, at most the timeout.
+  // Blocking: waits up to the timeout until all ranks have called it.
   // Errors: TIMEOUT names the missing ranks; REMOTE names a rank that has exited.
   virtual void allgather(std::span<const std::byte> contribution, std::span<std::byte> all) = 0;
 

@@ -204,8 +204,9 @@ class store_bootstrap final : public bootstrap {
     if (!failure_in_store(0)) m_store->set(m_scope + failure_key, failure);
   }
 
-  // Returns true if the store answers a query for this rank's own abort key, which it has. The timeout is not
-  // 0, because with 0 the client would wait much longer for the reply of a stopped store.
+  // Returns true if the store answers a query for this rank's own abort key. This rank has already written that
+  // key, so a responsive store always finds it. The timeout is not 0, because with 0 the client would wait much
+  // longer for the reply of a stopped store.
   bool is_store_responsive() noexcept {
     constexpr double reply_wait_s = 0.1;
     return has_abort_key(m_rank, reply_wait_s);

@@ -97,7 +97,8 @@ double communicator::root_cause_wait_s() const noexcept {
 
 // If no rank has published a root cause, reports the first known consequence, for example an exited rank.
 bool communicator::abort_on_backend_failure(failure_info& failure) noexcept {
-  // If a late rank reported its immediate failure, peers that are still querying would no longer blame it.
+  // A late rank that fails immediately must not mark itself aborted, because peers that are still querying would
+  // no longer attribute the failure to it.
   const bool queries_peers =
       should_query_peers() && !(is_among(m_ranks.rank, failure.failed_ranks()) && has_arrived_late());
   if (queries_peers) m_control->mark_aborted();

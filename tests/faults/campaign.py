@@ -161,7 +161,7 @@ class Trial:
         return False
 
     def _have_all_finished(self, events: list[list[dict[str, Any]]]) -> bool:
-        """Whether every rank except a lost one has reported an error or finished."""
+        """Returns True if every rank except a lost one has reported an error or finished."""
         is_lost = self.spec["fault"] not in HARMLESS
         return all(
             first(seen, "failed")

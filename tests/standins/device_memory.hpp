@@ -40,15 +40,15 @@ class device_memory {
   int unmap(void* address, std::size_t bytes);
   int set_access(void* address, std::size_t bytes, int device, bool allowed);
 
-  // Whether devices can access each other's memory (all can, unless a test changes it).
+  // Returns true if the devices can access each other's memory (all can, unless a test changes it).
   bool connected(int device, int peer);
   void connect(int device, int peer, bool connected);
   int enable_peer(int device, int peer);
 
-  // Whether a copy on `device` may access the whole range. Plain memory of any device may be copied,
+  // Returns true if a copy on `device` may access the whole range. Plain memory of any device may be copied,
   // as in real drivers.
   bool reachable(int device, const void* pointer, std::size_t bytes);
-  // Whether a write or wait may access it directly: plain memory of another device requires enable_peer.
+  // Returns true if a write or wait may access it directly: plain memory of another device requires enable_peer.
   bool direct(int device, const void* pointer, std::size_t bytes);
   int owner(const void* pointer);  // -1: pinned host memory; -2: unknown
 

@@ -30,7 +30,7 @@ STANDIN_API void standin_alias_device(int a, int b);
 STANDIN_API void standin_connect(int device, int peer, int connected);
 // Memory of each device in bytes (default 64 GiB, allocated on first use).
 STANDIN_API void standin_set_memory(size_t bytes);
-// Whether the CUDA driver shares blocks as file descriptors (default) or only as interprocess handles.
+// Selects how the CUDA driver shares blocks: as file descriptors (default) or only as interprocess handles.
 STANDIN_API void standin_set_descriptors(int supported);
 // The compute capability that the CUDA driver reports (default 9.0).
 STANDIN_API void standin_set_capability(int major, int minor);

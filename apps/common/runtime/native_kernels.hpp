@@ -31,7 +31,7 @@ std::string symbol_of(std::string_view name);
 
 class native_kernels {
  public:
-  // Whether this class supports the queue's device.
+  // Returns true if this class supports the queue's device.
   static bool is_supported(const sycl::queue& queue);
 
   // Throws std::runtime_error with the compiler's log, or if there is no compiler.

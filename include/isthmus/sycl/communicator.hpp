@@ -71,8 +71,8 @@ inline unique_id make_unique_id(const char* address = nullptr) {
 /// @endcode
 class communicator : public collectives {
  public:
-  /// Creates a communicator of `size` ranks. Collective over the ranks that pass the same id. Blocks until
-  /// all ranks have called, at most for the timeout. If one process has several ranks, use one thread per
+  /// Creates a communicator of `size` ranks. Collective over the ranks that pass the same id. Waits up
+  /// to the timeout until all ranks have called it. If one process has several ranks, use one thread per
   /// rank or create_all().
   /// @param device The device of this rank's memory and of the queues for its operations. A CPU device belongs
   ///   to the platform `host`.
@@ -148,7 +148,7 @@ class communicator : public collectives {
   }
   communicator(const communicator&) = delete;
   communicator& operator=(const communicator&) = delete;
-  /// Waits for this rank's asynchronous operations, at most for the timeout, and releases all resources. Never
+  /// Waits up to the timeout for this rank's asynchronous operations, then releases all resources. Never
   /// waits for other ranks and never throws.
   ~communicator() {
     if (m_rank) m_rank->close();

@@ -109,7 +109,7 @@ inline bool has_native_commands(isthmus_platform platform) {
 
 // ---- dependencies of native commands -------------------------------------------------------------------
 #if defined(ISTHMUS_SYCL_DPCPP) && defined(SYCL_EXT_ONEAPI_ENQUEUE_BARRIER)
-/// Whether native commands wait for their dependencies by themselves.
+/// True if native commands wait for their dependencies by themselves.
 inline constexpr bool has_ordered_native_commands = false;
 /// Makes the next submission to the queue wait for `events`. DPC++'s adapters for CUDA and HIP (2026.2) select
 /// a stream for a native command, but the stream does not wait for the command's dependencies in other streams.

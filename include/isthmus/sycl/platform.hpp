@@ -29,8 +29,8 @@ inline int position_in_platform(const sycl::device& device) {
 }
 
 // Returns the core's device for a SYCL device. CPU devices, including sub-devices, belong to the host platform,
-// because their memory is host memory. For other devices, the configuration overrides the built-in map, so that
-// a new SYCL implementation does not need a new release.
+// because their memory is host memory. For other devices, the configuration overrides the built-in map. A new
+// SYCL implementation therefore works without a new release of Isthmus.
 inline isthmus_device native_device(const sycl::device& device, const char* config_path) {
   if (device.is_cpu()) return {ISTHMUS_PLATFORM_HOST, 0};
   const sycl::backend backend = device.get_backend();

@@ -14,8 +14,7 @@
 
 namespace isthmus {
 
-/// How operations are executed on the host platform. Host backends block, so this option selects the thread in
-/// which they run.
+/// The thread that executes operations on the host platform, where backends block.
 enum class host_execution {
   // In the calling thread; the call returns when the operation is complete. This is the default, because it
   // costs about a microsecond, while a host task costs tens of microseconds (docs/guide/sycl.md).

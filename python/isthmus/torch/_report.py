@@ -39,7 +39,7 @@ class Row:
 
     @property
     def is_torch_fallback(self) -> bool:
-        """Whether these calls used PyTorch's own backend."""
+        """True if these calls used PyTorch's own backend."""
         return self.path.startswith("torch:")
 
 

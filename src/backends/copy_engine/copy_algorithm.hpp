@@ -5,7 +5,7 @@
 
 namespace isthmus::copy_engine {
 
-// Which rank copies, from where to where:
+// Each algorithm defines which rank copies, and between which buffers:
 //   staged: readers fetch from the staging slots of the sources
 //   zero_copy: readers fetch from the user buffers of the sources
 //   push: sources write to the user buffers of the readers

@@ -23,7 +23,7 @@ class copy_engine_state {
   // Errors: throws isthmus::error.
   // Lifetime: the context and the driver must outlive the object.
   copy_engine_state(const isthmus_backend_context& context, device_driver& driver, const settings& options);
-  // Blocking: waits until no peer fetches from this rank's memory anymore, at most for the timeout.
+  // Blocking: waits up to the timeout until no peer fetches from this rank's memory anymore.
   ~copy_engine_state();
   copy_engine_state(const copy_engine_state&) = delete;
   copy_engine_state& operator=(const copy_engine_state&) = delete;

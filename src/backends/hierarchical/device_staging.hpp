@@ -19,7 +19,7 @@ class device_staging {
  public:
   static constexpr std::size_t slots = 2;
 
-  // `intra_node` operates on the device.
+  // Precondition: `intra_node` supports device buffers.
   device_staging(const isthmus_backend_context& context, device_driver& driver,
                  const subcommunicator& intra_node);
 
@@ -34,7 +34,7 @@ class device_staging {
   void fetch(int slot, const std::byte* source, std::uint64_t bytes);
   void upload(std::byte* destination, const std::byte* from_pinned, std::uint64_t bytes);
   void move(std::byte* destination, const std::byte* source, std::uint64_t bytes);
-  // Waits until all work is complete, at most for the timeout.
+  // Waits up to the timeout until all work is complete.
   void finish();
 
  private:

@@ -154,8 +154,8 @@ inline gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads
   config.numAttrs = can_start_early ? 1 : 0;
   return cudaLaunchKernelExC(&config, kernel, arguments);
 }
-// Returns true if the code that runs on the current device supports it. All kernels are compiled for
-// the same architectures.
+// Returns true if the code that runs on the current device supports an early start (`can_start_early` above).
+// All kernels are compiled for the same architectures.
 template <typename Kernel>
 bool gpu_supports_early_start(Kernel* kernel) {
   cudaFuncAttributes attributes;

@@ -11,8 +11,9 @@
 // Segment rotation: In small groups the segments rotate with every round of the ring (t / depth), so that a
 //   rank writes where it read in the previous round. A line that a peer has read since then is more than twice
 //   as expensive to acquire. A block for a single rank alternates between the writer's and the reader's
-//   segment. All other data moves to the rank that reads it last. Large groups do not rotate: visiting every
-//   page would take as many rounds as there are ranks, and by then all other ranks would have read the lines.
+//   segment. All other segments pass to the rank that reads them last: it writes there in the next round. Large
+//   groups do not rotate: visiting every page would take as many rounds as there are ranks, and by then all other
+//   ranks would have read the lines.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -176,7 +177,7 @@ class node_group {
     return m_layout.slot(sequence & (m_sizes.depth - 1));
   }
   std::uint64_t ring_round(std::uint64_t sequence) const { return sequence >> m_depth_bits; }
-  // Segment in which `rank` publishes. The rank that reads it last owns it next.
+  // Segment in which `rank` publishes. In the next round, the rank that reads it last publishes there.
   int home_segment(int rank, std::uint64_t sequence) const {
     const auto ranks = static_cast<std::uint32_t>(size());
     if (ranks > max_rotating_ranks) return rank;

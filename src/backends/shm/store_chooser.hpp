@@ -30,9 +30,9 @@ class store_chooser {
   void end();
 
  private:
-  // Phases for calls of one kind: pause, time a few calls in the current mode, switch the mode, wait until
-  // every slot has been written in the new mode, and time a few calls. The wait is needed because the location
-  // of a slot's lines still depends on the previous mode at the first writes.
+  // Phases of a trial (one trial per collective and size class): pause, time a few calls in the current mode,
+  // switch the mode, wait until every slot has been written in the new mode, and time a few calls. The wait is
+  // needed because the location of a slot's lines still depends on the previous mode at the first writes.
   enum class trial_phase : std::uint8_t { pausing, timing_current, switching, settling, timing_other };
   struct trial_state {
     std::uint32_t pause_calls;

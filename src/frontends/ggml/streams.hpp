@@ -1,6 +1,6 @@
 // Finds the stream that a ggml backend uses: a CUDA stream or a sycl::queue. ggml exports neither, but it
 // reveals the stream when it records one of its own events: the resulting call into the CUDA or SYCL runtime
-// goes through this library (hooks.cpp). No structure of ggml is read.
+// goes through this library (hooks.cpp). The library does not read ggml's internal structures.
 #pragma once
 
 #include <isthmus/types.h>

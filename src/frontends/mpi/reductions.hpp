@@ -1,6 +1,6 @@
 // Reductions and the barrier. MPI requires the same count, datatype, operation and root on all ranks, so
-// decisions based on them are the same everywhere. Other invalid arguments, such as a missing buffer, concern a
-// single rank, which passes the call to MPI to report the error.
+// decisions based on these arguments are identical on all ranks. Other arguments, such as a missing buffer, may be
+// invalid on a single rank. That rank passes the call to MPI, which reports the error.
 #pragma once
 
 #include <algorithm>

@@ -24,7 +24,7 @@ struct call_arguments {
 };
 constexpr int no_op = INT_MIN, no_root = INT_MIN;
 
-// Which ranks use the buffers of a collective, from the collective table.
+// The buffers that only the root uses, generated from collectives.def.
 struct buffer_roles {
   bool sends_at_root, receives_at_root;
 };

@@ -38,7 +38,7 @@ class rank_team {
 
   bool is_on_host() const { return m_members.front().ranks.platform() == ISTHMUS_PLATFORM_HOST; }
   bool is_in_one_process() const { return m_is_in_one_process; }
-  // Whether processes may share a GPU.
+  // Returns true if processes may share a GPU.
   static bool may_share_device() {
     const char* const options = std::getenv("ISTHMUS_OPTION");
     return options != nullptr && std::string_view(options).find("share_device") != std::string_view::npos;

@@ -97,7 +97,7 @@ void host_scatter_plan::publish_groups(std::uint64_t groups) {
 
 void host_scatter_plan::run_copies(const isthmus_fused_arguments& arguments) {
   wait_for_stage();
-  // Without products, the existing data is passed along.
+  // In communication-only mode, ranks forward the current contents of the staging memory.
   const bool is_communication_only = arguments.view == ISTHMUS_FUSED_COMMUNICATION_ONLY;
   if (is_communication_only) publish_groups(m_schedule.chunks);
   for (std::size_t index = m_schedule.chunks; index < m_schedule.groups.size(); ++index) {

@@ -1,6 +1,6 @@
 // GEMM_REDUCE_SCATTER on the host. The partial sum of each rank's rows travels around the ring, from the next
-// rank to the rank itself. The copy thread fetches the partial sums of the previous rank in chunks, and
-// products are added to them.
+// rank to the rank itself. The copy thread fetches the partial sums of the previous rank in chunks. The calling
+// thread adds its products to them.
 #pragma once
 
 #include "operators/fused/host/plan.hpp"

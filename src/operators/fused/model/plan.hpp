@@ -24,7 +24,7 @@ class plan {
   // Adds platform-specific entries to `info`: libraries, workspace, notes.
   virtual void describe(nlohmann::json& info) const = 0;
   // Waits for this rank's latest run.
-  // Blocking: at most the timeout.
+  // Blocking: up to the timeout.
   virtual void synchronize() = 0;
   // Releases all resources. Called after synchronize.
   // Errors: throws failures of pending work.
