@@ -72,7 +72,11 @@ def application(name: str) -> Row:
 
 def fused(gpus: int, product: str, topic: str) -> Row:
     own = {"provider": "isthmus", "view": "fused"}
-    return Row(f"{product}, {gpus} H200", f"h200x{gpus}-{topic}", own, "PyTorch, best of two", TORCH_FUSED)
+    if product.startswith("AllGather"):
+        peers = "faster of PyTorch's all-gather + matmul and `fused_all_gather_matmul`"
+    else:
+        peers = "faster of PyTorch's matmul + reduce-scatter and `fused_matmul_reduce_scatter`"
+    return Row(f"{product}, {gpus} H200", f"h200x{gpus}-{topic}", own, peers, TORCH_FUSED)
 
 
 def allreduce(gpus: int) -> Row:
