@@ -65,7 +65,7 @@ std::uint64_t bytes_of(const isthmus_operation& operation) {
 }
 
 // Depends only on values that are equal on all ranks.
-const char* supports(void*, const isthmus_operation* operation, const char*) {
+const char* supports(void*, const isthmus_operation* operation, int) {
   if (operation->collective != ISTHMUS_BROADCAST && operation->collective != ISTHMUS_ALLGATHER)
     return "mailbox only supports broadcast and allgather";
   return bytes_of(*operation) > mailbox_bytes ? "mailbox supports at most 64 KiB per rank" : nullptr;
@@ -112,7 +112,7 @@ isthmus_status run_operation(mailbox_state& self, const isthmus_operation& opera
   return status;
 }
 
-isthmus_status enqueue(void* pointer, const isthmus_operation* operations, const char* const*, size_t n) {
+isthmus_status enqueue(void* pointer, const isthmus_operation* operations, const int*, size_t n) {
   isthmus_status status = ISTHMUS_SUCCESS;
   for (size_t i = 0; i < n && status == ISTHMUS_SUCCESS; ++i)
     status = run_operation(*static_cast<mailbox_state*>(pointer), operations[i]);

@@ -36,7 +36,6 @@
 #include <isthmus/mpi_table.h>
 #include <isthmus/types.h>
 #include <stddef.h>
-#include <string.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -48,12 +47,15 @@ extern "C" {
 
 // Compatibility:
 //   Within one ABI version, members are only appended to the structs below. The runtime accepts an
-//   isthmus_backend of any struct_bytes >= ISTHMUS_BACKEND_MIN_BYTES. Members that an older plug-in lacks count
-//   as NULL; additional members of a newer plug-in are ignored. Before a plug-in uses a context member that the
-//   oldest runtime it supports may lack, it compares context->struct_bytes with the end of that member. Any
-//   other change raises ISTHMUS_BACKEND_ABI; the runtime then also accepts the previous ABI version.
+//   isthmus_backend of any struct_bytes >= ISTHMUS_BACKEND_MIN_BYTES. Members that a plug-in lacks count as NULL;
+//   additional members of a newer plug-in are ignored. Before a plug-in uses a context member that a later
+//   version appended, it compares context->struct_bytes with the end of that member. Any other change raises
+//   ISTHMUS_BACKEND_ABI; the runtime then also accepts the previous ABI version.
 #define ISTHMUS_BACKEND_MIN_ABI 1u
 #define ISTHMUS_BACKEND_MIN_BYTES offsetof(isthmus_backend, group_start)
+
+// The algorithm of an operation if no rule names one: the backend chooses.
+#define ISTHMUS_ANY_ALGORITHM (-1)
 
 // Exports the definition of isthmus_backend_v1 from code that is compiled with -fvisibility=hidden.
 #if defined(__GNUC__)
@@ -132,7 +134,7 @@ typedef struct isthmus_backend_context {
   void* split_state;
   // Calls the progress callback of the communicator (isthmus/interrupt.h). Returns 0 if there is none, at the
   // cost of one function call. Otherwise returns 1, and the backend must call it again soon. May only be called
-  // on a thread inside enqueue. NULL in the context of an older runtime.
+  // on a thread inside enqueue.
   int (*progress)(void* runtime);
   // Creates a communicator of some of these ranks. Composite backends use it through isthmus/isthmus.h.
   // Collective over the ranks; may only be called in create.
@@ -144,16 +146,15 @@ typedef struct isthmus_backend_context {
   // subcommunicator in `abort`, and destroy it in `destroy` or before create fails.
   // Errors: the call fails on all ranks of a subcommunicator or on none; other subcommunicators are not
   // affected. The backend must report later failures. Their messages contain ranks of the subcommunicator, but
-  // isthmus_last_error_ranks() returns ranks of this communicator. NULL in the context of an older runtime.
+  // isthmus_last_error_ranks() returns ranks of this communicator.
   isthmus_status (*create_subcommunicator)(void* runtime, int color, int key, const char* preferred_path,
                                            isthmus_communicator* subcommunicator);
   // Aborts this communicator on all ranks immediately, instead of when the function returns. The failure is the
   // last one that `fail` recorded with this status. Needed if one thread inside enqueue must release another.
-  // The runtime calls `abort` before this function returns. NULL in the context of an older runtime.
+  // The runtime calls `abort` before this function returns.
   void (*abort_communicator)(void* runtime, isthmus_status status);
   // Like create_subcommunicator, but on a device that the backend chooses. For example, a backend that copies
   // data to host memory itself uses the host. On several nodes, rules that name this backend stay in effect.
-  // NULL in the context of an older runtime.
   isthmus_status (*create_subcommunicator_on)(void* runtime, isthmus_device device, int color, int key,
                                               const char* preferred_path,
                                               isthmus_communicator* subcommunicator);
@@ -187,14 +188,14 @@ typedef struct isthmus_backend {
   isthmus_status (*create)(const isthmus_backend_context* context, void** state);
   void (*destroy)(void* state);
 
-  // Returns NULL if the backend supports the operation with that algorithm (NULL: any). Otherwise returns the
-  // reason, in static storage. The result may only depend on values that are equal on all ranks, not on
-  // pointers or v-counts of one rank.
-  const char* (*supports)(void* state, const isthmus_operation* operation, const char* algorithm);
+  // Returns NULL if the backend supports the operation with that algorithm. Otherwise returns the reason, in
+  // static storage. The result may only depend on values that are equal on all ranks, not on pointers or
+  // v-counts of one rank.
+  const char* (*supports)(void* state, const isthmus_operation* operation, int algorithm);
 
   // The algorithm names that can follow "backend:" in a rule. NULL-terminated, in static storage; may be NULL.
-  // The runtime looks up a name once and then passes the pointer from this array to supports and enqueue.
-  // isthmus_algorithm_index() converts that pointer to an index without comparing text.
+  // supports, enqueue and plan get an index into this array, or ISTHMUS_ANY_ALGORITHM. The runtime looks up the
+  // name of a rule once and rejects unknown names, so that the index is always in range.
   const char* const* algorithms;
 
   // Starts `n` operations; a blocking backend also completes them. If n > 1, the operations belong to a group
@@ -233,22 +234,8 @@ typedef struct isthmus_backend {
   // Describes as JSON how the backend would execute an operation that it supports; used by explain. The result
   // may be NULL. Buffers and counts that only some ranks have are not set. The text is valid until the next
   // call on this state. May be NULL.
-  const char* (*plan)(void* state, const isthmus_operation* operation, const char* algorithm);
+  const char* (*plan)(void* state, const isthmus_operation* operation, int algorithm);
 } isthmus_backend;
-
-// Returns the index in `algorithms` of an algorithm that was passed to supports or enqueue; -1 if it is NULL
-// or unknown. Compares pointers first, because the runtime passes pointers from that array, and then text,
-// for other callers.
-__attribute__((unused)) static inline int isthmus_algorithm_index(const char* const* algorithms,
-                                                                  const char* algorithm) {
-  int index;
-  if (!algorithms || !algorithm) return -1;
-  for (index = 0; algorithms[index]; ++index)
-    if (algorithms[index] == algorithm) return index;
-  for (index = 0; algorithms[index]; ++index)
-    if (strcmp(algorithms[index], algorithm) == 0) return index;
-  return -1;
-}
 
 // Returns the backend of a plug-in, which must export this function. The result and everything it points to
 // must have static storage.

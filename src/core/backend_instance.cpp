@@ -153,13 +153,13 @@ void backend_instance::abort() noexcept {
   }
 }
 
-const char* backend_instance::supports(const isthmus_operation& operation, const char* algorithm) {
+const char* backend_instance::supports(const isthmus_operation& operation, int algorithm) {
   const char* reason = nullptr;
   guard_call_or_abort("supports", [&] { reason = functions().supports(m_state, &operation, algorithm); });
   return reason;
 }
 
-const char* backend_instance::plan(const isthmus_operation& operation, const char* algorithm) {
+const char* backend_instance::plan(const isthmus_operation& operation, int algorithm) {
   const char* text = nullptr;
   if (functions().plan != nullptr)
     guard_call_or_abort("plan", [&] { text = functions().plan(m_state, &operation, algorithm); });

@@ -42,8 +42,7 @@ class backend_instance {
   const std::string& source() const { return m_entry.source; }
   const isthmus_backend& functions() const { return *m_entry.backend; }  // for descriptions and comparisons
   // Call path: reads one cache line of this object.
-  isthmus_status enqueue(const isthmus_operation* operations, const char* const* algorithms,
-                         std::size_t n) noexcept {
+  isthmus_status enqueue(const isthmus_operation* operations, const int* algorithms, std::size_t n) noexcept {
     try {
       return m_enqueue(m_state, operations, algorithms, n);
     } catch (...) {
@@ -57,8 +56,8 @@ class backend_instance {
   isthmus_status synchronize() noexcept;
   void abort() noexcept;
   // These return no status: an exception aborts the communicator and is rethrown as error.
-  const char* supports(const isthmus_operation& operation, const char* algorithm);
-  const char* plan(const isthmus_operation& operation, const char* algorithm);  // NULL: no plan
+  const char* supports(const isthmus_operation& operation, int algorithm);
+  const char* plan(const isthmus_operation& operation, int algorithm);  // NULL: no plan
   split_state split(int color, int key);
   void register_block(const isthmus_heap_block& block);
   void unregister_block(const isthmus_heap_block& block);

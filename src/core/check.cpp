@@ -71,14 +71,15 @@ void compare_calls(bootstrap& ranks, const std::string& contribution) {
 }
 
 void communicator::compare(const backend_instance& backend, const isthmus_operation* operations,
-                           const char* const* algorithms, std::size_t n) {
+                           const int* algorithms, std::size_t n) {
   std::string calls;
   const isthmus_operation* first = nullptr;
   for (std::size_t i = 0; i < n; ++i) {
     if (is_point_to_point(operations[i].collective)) continue;  // send and recv differ by design
     if (first == nullptr) first = &operations[i];
-    const std::string path =
-        backend.name() + (algorithms[i] == nullptr ? "" : fmt::format(":{}", algorithms[i]));
+    const bool has_algorithm = algorithms[i] != ISTHMUS_ANY_ALGORITHM;
+    const std::string path = backend.name() + (has_algorithm ? ":" : "") +
+                             (has_algorithm ? backend.functions().algorithms[algorithms[i]] : "");
     calls += signature_text(operations[i], m_ranks.size, path) + "\n";
   }
   if (first == nullptr) return;

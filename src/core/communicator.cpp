@@ -163,8 +163,8 @@ void communicator::enqueue(const isthmus_operation& operation) {
   run(*choice.backend, &operation, &choice.algorithm, &request, 1);
 }
 
-void communicator::run(backend_instance& backend, const isthmus_operation* operations,
-                       const char* const* algorithms, const recorder::request_info* request, std::size_t n) {
+void communicator::run(backend_instance& backend, const isthmus_operation* operations, const int* algorithms,
+                       const recorder::request_info* request, std::size_t n) {
   m_recorder.begin(backend.index(), operations, algorithms, n, request);
   const isthmus_status status = backend.enqueue(operations, algorithms, n);
   if (status != ISTHMUS_SUCCESS) [[unlikely]]

@@ -89,10 +89,10 @@ class communicator : public std::enable_shared_from_this<communicator> {
   bool has_mismatch_check() const { return m_has_mismatch_check; }
   // Collective; requires has_mismatch_check(). Compares the collectives in this list across all ranks.
   // Errors: throws error (MISMATCH) on all ranks.
-  void compare(const backend_instance& backend, const isthmus_operation* operations,
-               const char* const* algorithms, std::size_t n);
+  void compare(const backend_instance& backend, const isthmus_operation* operations, const int* algorithms,
+               std::size_t n);
   // Runs validated operations, all on one backend. On failure, aborts the communicator and throws.
-  void run(backend_instance& backend, const isthmus_operation* operations, const char* const* algorithms,
+  void run(backend_instance& backend, const isthmus_operation* operations, const int* algorithms,
            const recorder::request_info* request, std::size_t n);
   [[noreturn]] void fail_batch(backend_instance& backend, isthmus_status status,
                                const isthmus_operation& first);

@@ -139,7 +139,7 @@ communicator_setup prepare(isthmus_device device, const isthmus_communicator_opt
     setup.rules = rules;
     setup.trace = recorder::read_trace_options();
     setup.backends = load_backends(rules->plugins);
-    selection::check_backends(*rules, known_backends(setup.backends));
+    selection::resolve_backends(*rules, known_backends(setup.backends));
   } catch (const error& failure) {
     if (options.timeout_s > 0) setup.timeout_s = options.timeout_s;
     setup.failure = failure;
@@ -163,7 +163,7 @@ std::shared_ptr<communicator> communicator::create_subcommunicator(isthmus_devic
   setup.failure = capture_error([&] {
     auto rules = std::make_shared<selection::configuration>(
         selection::subcommunicator_configuration(*m_setup.rules, excludes_creator ? creator : "", use));
-    selection::check_backends(*rules, known_backends(setup.backends));
+    selection::resolve_backends(*rules, known_backends(setup.backends));
     setup.rules = std::move(rules);
   });
   return create(std::move(control), std::move(setup), {}, shared_from_this());
@@ -254,7 +254,9 @@ void communicator::agree_on_backends() {
         local_entry != m_setup.backends.end() ? *local_entry : backend_entry{name, nullptr, "", ""};
     m_backends.push_back(std::make_unique<backend_instance>(*this, std::move(entry), m_backends.size()));
     m_backends.back()->set_capabilities(shared_capabilities);
-    m_recorder.add_backend(m_backends.size() - 1, name, m_backends.back()->is_blocking());
+    const backend_instance& backend = *m_backends.back();
+    m_recorder.add_backend(backend.index(), name, backend.is_blocking(),
+                           backend.is_present() ? backend.functions().algorithms : nullptr);
     if (!reason.empty()) m_backends.back()->reject(reason);
   }
 }

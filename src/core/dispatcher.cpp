@@ -23,14 +23,6 @@ bool depends_on_order(const isthmus_operation& operation) {
   return row_of(operation.collective).is_reduction && is_floating(operation.datatype);
 }
 
-// Returns the backend's own pointer for the algorithm name of a rule, because backends identify
-// algorithms by address.
-const char* intern_algorithm(const isthmus_backend& backend, const std::string& text) {
-  if (text.empty()) return nullptr;
-  const int index = isthmus_algorithm_index(backend.algorithms, text.c_str());
-  return index < 0 ? text.c_str() : backend.algorithms[index];
-}
-
 }  // namespace
 
 dispatcher::dispatcher(const selection::configuration& rules, const membership& ranks,
@@ -75,16 +67,21 @@ bool dispatcher::is_external(const std::string& name) const {
   return std::ranges::find(m_external_backends, name) != m_external_backends.end();
 }
 
+const char* dispatcher::find_obstacle(const std::string& name, int algorithm,
+                                      const isthmus_operation& common_operation) const {
+  if (is_external(name)) return nullptr;
+  backend_instance* const backend = find(name);
+  if (backend == nullptr) return "there is no backend of this name";
+  if (!backend->is_usable()) return backend->reason().c_str();
+  if (m_rules.deterministic && depends_on_order(common_operation) &&
+      (backend->capabilities() & ISTHMUS_BACKEND_RANK_ORDER) == 0)
+    return "deterministic: backend does not guarantee rank-ordered reductions";
+  return backend->supports(common_operation, algorithm);
+}
+
 selection::availability dispatcher::make_availability(const isthmus_operation& common_operation) const {
-  return [this, common_operation](const std::string& name, const std::string& algorithm) -> const char* {
-    if (is_external(name)) return nullptr;
-    backend_instance* const backend = find(name);
-    if (backend == nullptr) return "there is no backend of this name";
-    if (!backend->is_usable()) return backend->reason().c_str();
-    if (m_rules.deterministic && depends_on_order(common_operation) &&
-        (backend->capabilities() & ISTHMUS_BACKEND_RANK_ORDER) == 0)
-      return "deterministic: backend does not guarantee rank-ordered reductions";
-    return backend->supports(common_operation, intern_algorithm(backend->functions(), algorithm));
+  return [this, common_operation](const selection::selection_rule& rule) {
+    return find_obstacle(rule.backend, rule.algorithm_index, common_operation);
   };
 }
 
@@ -132,8 +129,8 @@ backend_choice dispatcher::select_backend(const isthmus_operation& operation) {
   log(log_level::debug, "rank {}: {} of {} takes {}{}{}: {}", m_ranks.rank,
       isthmus_collective_name(operation.collective), isthmus_datatype_name(operation.datatype),
       decision.winner->backend, algorithm.empty() ? "" : ":", algorithm, decision.reason);
-  backend_instance* const backend = find(decision.winner->backend);
-  return {backend, intern_algorithm(backend->functions(), algorithm), m_recorder.reason_index(decision.reason)};
+  return {find(decision.winner->backend), decision.winner->algorithm_index,
+          m_recorder.reason_index(decision.reason)};
 }
 
 void dispatcher::log_unused_rules(const selection::selection_decision& decision,
@@ -151,10 +148,9 @@ void dispatcher::log_unused_rules(const selection::selection_decision& decision,
 nlohmann::json dispatcher::plan_json(const selection::selection_decision& decision,
                                      const isthmus_operation& common_operation) const {
   if (decision.winner == nullptr) return {};
-  backend_instance* const backend = find(decision.winner->backend);
   if (is_external(decision.winner->backend)) return {};
   const char* const text =
-      backend->plan(common_operation, intern_algorithm(backend->functions(), decision.winner->algorithm));
+      find(decision.winner->backend)->plan(common_operation, decision.winner->algorithm_index);
   return text == nullptr ? nlohmann::json() : nlohmann::json::parse(text);
 }
 
@@ -168,9 +164,8 @@ std::string dispatcher::path(const isthmus_operation& operation) const {
 
 nlohmann::json dispatcher::explain(const isthmus_operation& operation) {
   const auto common_operation = agreed_operation(operation, m_ranks.size);
-  const auto find_obstacle = make_availability(common_operation);
   const auto call_query = make_query(operation);
-  const auto decision = selection::select(m_rules, call_query, find_obstacle, true);
+  const auto decision = selection::select(m_rules, call_query, make_availability(common_operation), true);
   nlohmann::json result = selection::to_json(call_query, decision);
   result["not_used"] = nlohmann::json::array();
   for (const auto& rejection : decision.rejections)
@@ -180,7 +175,7 @@ nlohmann::json dispatcher::explain(const isthmus_operation& operation) {
                                     {"reason", rejection.reason}});
   result["supports"] = nlohmann::json::object();
   for (const auto& backend : m_backends) {
-    const char* reason = find_obstacle(backend->name(), "");
+    const char* reason = find_obstacle(backend->name(), ISTHMUS_ANY_ALGORITHM, common_operation);
     result["supports"][backend->name()] = reason == nullptr ? nlohmann::json() : nlohmann::json(reason);
   }
   const bool has_no_local_backend = decision.winner == nullptr || is_external(decision.winner->backend);

@@ -24,8 +24,8 @@ namespace isthmus {
 
 struct backend_choice {
   backend_instance* backend = nullptr;
-  const char* algorithm = nullptr;  // element of the backend's own array; nullptr: the backend decides
-  std::uint32_t reason = 0;         // index in the recorder
+  int algorithm = ISTHMUS_ANY_ALGORITHM;  // index in the backend's algorithms
+  std::uint32_t reason = 0;               // index in the recorder
 };
 
 class dispatcher {
@@ -85,6 +85,9 @@ class dispatcher {
 
   selection::memory_kind memory_of(const isthmus_operation& operation) const;
   selection::selection_query make_query(const isthmus_operation& operation) const;
+  // Returns why no rule can use this backend for the operation with this algorithm, or nullptr.
+  const char* find_obstacle(const std::string& name, int algorithm,
+                            const isthmus_operation& common_operation) const;
   selection::availability make_availability(const isthmus_operation& common_operation) const;
   backend_instance* find(const std::string& name) const;
   bool is_external(const std::string& name) const;

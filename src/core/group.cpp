@@ -34,7 +34,7 @@ struct group_state {
   std::vector<communicator*> ranks;
   std::vector<recorder::request_info> requests;  // end() fills in the reasons
   std::vector<backend_instance*> backends;       // selected by end()
-  std::vector<const char*> algorithms;
+  std::vector<int> algorithms;
   std::vector<pending_communicator> pending;
   std::vector<std::vector<std::uint64_t>> arrays;  // copies of counts and displacements
   std::optional<error> invalid;
@@ -58,7 +58,7 @@ struct batch {
   std::size_t rank_order;  // position of the communicator's first use in this group
   backend_instance* backend;
   std::vector<isthmus_operation> operations;
-  std::vector<const char*> algorithms;
+  std::vector<int> algorithms;
   std::vector<recorder::request_info> requests;
 };
 

@@ -32,15 +32,17 @@ flight_recorder::flight_recorder(const membership& ranks, double timeout_s, cons
 
 flight_recorder::~flight_recorder() = default;
 
-void flight_recorder::add_backend(std::size_t index, const std::string& name, bool is_blocking) {
+void flight_recorder::add_backend(std::size_t index, const std::string& name, bool is_blocking,
+                                  const char* const* algorithms) {
   if (index >= max_backends) return;
   m_names[index] = name;
+  m_algorithms[index] = algorithms;
   if (!is_blocking) return;
   m_shared_recording.head().blocking_backends |= std::uint64_t{1} << index;
   if (m_trace) m_trace.head().blocking_backends |= std::uint64_t{1} << index;
 }
 
-std::uint32_t flight_recorder::find_or_add_path(std::size_t backend, const char* algorithm) {
+std::uint32_t flight_recorder::find_or_add_path(std::size_t backend, int algorithm) {
   const std::uint32_t count = m_shared_recording.head().paths.load(std::memory_order_relaxed);
   for (std::uint32_t index = 1; index < count; ++index)
     if (m_paths[index].backend == backend && m_paths[index].algorithm == algorithm) {
@@ -48,7 +50,8 @@ std::uint32_t flight_recorder::find_or_add_path(std::size_t backend, const char*
       return index;
     }
   if (count == max_paths || backend >= max_backends) return 0;  // the call has no path
-  const std::string text = m_names[backend] + (algorithm == nullptr ? "" : fmt::format(":{}", algorithm));
+  const std::string text =
+      m_names[backend] + (algorithm < 0 ? "" : fmt::format(":{}", m_algorithms[backend][algorithm]));
   m_paths[count] = m_last_path = {backend, algorithm, count};
   m_shared_recording.add_path(backend, text);
   if (m_trace) m_trace.add_path(backend, text);

@@ -42,13 +42,15 @@ class flight_recorder {
   flight_recorder(const flight_recorder&) = delete;
   flight_recorder& operator=(const flight_recorder&) = delete;
 
-  // Must be called before the first call. `index`: index of the backend, equal on all ranks.
-  void add_backend(std::size_t index, const std::string& name, bool is_blocking);
+  // Must be called before the first call. `index`: index of the backend, equal on all ranks. `algorithms`: the
+  // names of its algorithms (isthmus_backend::algorithms).
+  void add_backend(std::size_t index, const std::string& name, bool is_blocking,
+                   const char* const* algorithms = nullptr);
 
   // Begins a call of the backend with `n` operations; end() must follow. `requests`: one entry per operation,
   // or NULL if the program has only just requested them.
-  void begin(std::size_t backend, const isthmus_operation* operations, const char* const* algorithms,
-             std::size_t n, const request_info* requests = nullptr) {
+  void begin(std::size_t backend, const isthmus_operation* operations, const int* algorithms, std::size_t n,
+             const request_info* requests = nullptr) {
     const std::uint64_t now = read_ticks(m_has_counter);
     m_open_entries = n;
     for (std::size_t i = 0; i < n; ++i) {
@@ -59,7 +61,7 @@ class flight_recorder {
                                      is_in_place(operation),
                                      false,
                                      operation.root};
-      const std::uint32_t path = path_of(backend, algorithms == nullptr ? nullptr : algorithms[i]);
+      const std::uint32_t path = path_of(backend, algorithms == nullptr ? -1 : algorithms[i]);
       write(is_point_to_point(operation.collective) ? ++m_messages : ++m_collectives, signature,
             operation.count, path, now, requests == nullptr ? request_info{} : requests[i]);
     }
@@ -94,15 +96,15 @@ class flight_recorder {
  private:
   struct known_path {
     std::size_t backend = ~std::size_t{0};
-    const char* algorithm = nullptr;
+    int algorithm = -1;
     std::uint32_t index = 0;
   };
 
-  std::uint32_t path_of(std::size_t backend, const char* algorithm) {
+  std::uint32_t path_of(std::size_t backend, int algorithm) {
     if (m_last_path.backend == backend && m_last_path.algorithm == algorithm) return m_last_path.index;
     return find_or_add_path(backend, algorithm);
   }
-  std::uint32_t find_or_add_path(std::size_t backend, const char* algorithm);
+  std::uint32_t find_or_add_path(std::size_t backend, int algorithm);
 
   // Applies the in-place rule of the collective table. Does not locate the rank's own block if blocks
   // differ in length.
@@ -132,6 +134,7 @@ class flight_recorder {
   std::uint64_t m_collectives = 0, m_messages = 0;
   std::uint64_t m_open_entries = 0;  // entries of the current call
   std::array<std::string, max_backends> m_names;
+  std::array<const char* const*, max_backends> m_algorithms{};
   known_path m_last_path;
   std::array<known_path, max_paths> m_paths;
 };

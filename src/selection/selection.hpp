@@ -44,7 +44,8 @@ struct selection_rule {
   std::uint64_t min_bytes = 0, end_bytes = std::numeric_limits<std::uint64_t>::max();  // half-open
   bool has_byte_range = false;
   std::string backend;
-  std::string algorithm;  // "": the backend chooses
+  std::string algorithm;     // "": the backend chooses
+  int algorithm_index = -1;  // in the backend's algorithms, set by resolve_backends; -1: the backend chooses
 };
 
 inline bool is_built_in(const selection_rule& rule) { return rule.source.starts_with("default"); }
@@ -98,17 +99,18 @@ struct known_backend {
   std::vector<std::string> algorithms;
 };
 
-// Throws error (CONFIG) with the source and the closest name
+// Sets the algorithm index of each rule whose backend is known. Throws error (CONFIG) with the source and the
+// closest name
 //   - for a rule or an option of a backend that is not known, not a configured plug-in and not named by the
 //     built-in defaults (these name backends that a build may lack),
 //   - for an algorithm that a known backend does not have.
 // Call it after the backends have been registered. Otherwise, a misspelled name would be treated as
 // an unavailable backend.
-void check_backends(const configuration& config, const std::vector<known_backend>& backends);
+void resolve_backends(configuration& config, const std::vector<known_backend>& backends);
 
-// Returns nullptr if the backend exists on all ranks and supports the operation, and otherwise the reason why
-// it cannot run the operation.
-using availability = std::function<const char*(const std::string& backend, const std::string& algorithm)>;
+// Returns nullptr if the backend of the rule exists on all ranks and supports the operation with the rule's
+// algorithm. Otherwise returns the reason why it cannot run the operation.
+using availability = std::function<const char*(const selection_rule& rule)>;
 
 struct rule_rejection {
   const selection_rule* candidate;

@@ -94,7 +94,7 @@ selection_decision select(const configuration& config, const selection_query& qu
           {&*rule, is_match ? "matches, but a later rule takes precedence" : describe_mismatch(*rule, query)});
       continue;
     }
-    const char* obstacle = is_match ? find_obstacle(rule->backend, rule->algorithm) : nullptr;
+    const char* obstacle = is_match ? find_obstacle(*rule) : nullptr;
     if (is_match && obstacle == nullptr) {
       result.winner = &*rule;
       result.reason = fmt::format("rule \"{}\" ({})", rule->text, rule->source);

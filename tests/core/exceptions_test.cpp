@@ -138,9 +138,7 @@ TEST(exception, from_synchronize_aborts_all_ranks) {
 
 TEST(exception, from_supports_aborts_all_ranks) {
   standin::script script;
-  script.supports = [](const isthmus_operation&, const char*) -> const char* {
-    throw std::runtime_error(cause);
-  };
+  script.supports = [](const isthmus_operation&, int) -> const char* { throw std::runtime_error(cause); };
   standin::reset(script);
   test::ranks ranks(2, standin::configuration());
   EXPECT_EQ(sum(ranks[1]), ISTHMUS_ERROR_BACKEND);

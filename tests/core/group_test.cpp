@@ -71,7 +71,7 @@ TEST_F(group_test, invalid_operation_starts_nothing) {
 
 TEST_F(group_test, unsupported_operation_starts_nothing) {
   standin::script script;
-  script.supports = [](const isthmus_operation& operation, const char*) {
+  script.supports = [](const isthmus_operation& operation, int) {
     return operation.collective == ISTHMUS_ALLTOALL ? "it has no alltoall" : nullptr;
   };
   standin::reset(script);

@@ -45,9 +45,9 @@ isthmus_status create(const isthmus_backend_context* context, void** result) {
 }
 
 void destroy(void* pointer) { delete static_cast<faulty_state*>(pointer); }
-const char* supports(void*, const isthmus_operation*, const char*) { return nullptr; }
+const char* supports(void*, const isthmus_operation*, int) { return nullptr; }
 
-isthmus_status enqueue(void* pointer, const isthmus_operation*, const char* const*, size_t) {
+isthmus_status enqueue(void* pointer, const isthmus_operation*, const int*, size_t) {
   auto& self = *static_cast<faulty_state*>(pointer);
   if (self.remaining_calls-- > 0) return ISTHMUS_SUCCESS;
   if (self.fails_eventually) return fail(self.context);

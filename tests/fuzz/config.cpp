@@ -8,7 +8,7 @@ namespace {
 using namespace isthmus::selection;
 
 void query(const configuration& merged) {
-  const auto supports_all = [](const std::string&, const std::string&) -> const char* { return nullptr; };
+  const auto supports_all = [](const selection_rule&) -> const char* { return nullptr; };
   for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{4096}, ~std::uint64_t{0}}) {
     const selection_query call{
         ISTHMUS_ALLREDUCE, ISTHMUS_FLOAT32, ISTHMUS_PLATFORM_HOST, memory_kind::any, 4, 1, bytes};

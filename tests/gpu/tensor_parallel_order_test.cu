@@ -124,7 +124,7 @@ TEST_P(devices, skewed_long_calls) {
   back_to_back(ranks, 200, counts);
 }
 
-TEST_P(devices, free_waits_for_work_in_flight) {
+TEST_P(devices, destroy_waits_for_work_in_flight) {
   const int n = GetParam();
   const std::uint64_t count = 4000;
   auto ranks = std::make_unique<device_ranks>(n, count * 4, ISTHMUS_WIRE_EXACT);

@@ -8,9 +8,7 @@
 namespace isthmus::selection {
 namespace {
 
-const char* only_mpi(const std::string& backend, const std::string&) {
-  return backend == "mpi" ? nullptr : "no such library";
-}
+const char* only_mpi(const selection_rule& rule) { return rule.backend == "mpi" ? nullptr : "no such library"; }
 
 TEST(explain, decision_as_json) {
   const configuration rules =

@@ -137,8 +137,8 @@ TEST_F(random_rules, match_the_oracle) {
         if (oracle_matches(drawn[i], query) && drawn[i].backend != missing) expected = static_cast<int>(i);
         if (oracle_matches(drawn[i], query) && drawn[i].backend == missing) ++unavailable;
       }
-      const auto available = [&](const std::string& backend, const std::string&) {
-        return backend == "b" + std::to_string(missing) ? "missing" : nullptr;
+      const auto available = [&](const selection_rule& rule) {
+        return rule.backend == "b" + std::to_string(missing) ? "missing" : nullptr;
       };
       const bool trace = query_index % 2 == 0;
       const selection_decision result = select(config, query, available, trace);

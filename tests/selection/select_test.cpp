@@ -12,7 +12,7 @@ selection_rule make_rule(std::initializer_list<std::pair<const char*, const char
   return result;
 }
 
-const char* supports_all(const std::string&, const std::string&) { return nullptr; }
+const char* supports_all(const selection_rule&) { return nullptr; }
 
 constexpr selection_query base_query{
     ISTHMUS_ALLREDUCE, ISTHMUS_FLOAT32, ISTHMUS_PLATFORM_HOST, memory_kind::any, 4, 2, 4096};
@@ -76,8 +76,8 @@ TEST(select, trace_explains_all_other_rules) {
   config.rules = {make_rule({{"use", "mpi"}}), make_rule({{"platform", "hip"}, {"use", "rccl"}}),
                   make_rule({{"use", "shm"}}), make_rule({{"use", "p2p:one_shot"}}),
                   make_rule({{"platform", "cuda"}, {"use", "nccl"}})};
-  const auto available = [](const std::string& backend, const std::string& algorithm) {
-    return backend == "p2p" && algorithm == "one_shot" ? "no peer access" : nullptr;
+  const auto available = [](const selection_rule& rule) {
+    return rule.backend == "p2p" && rule.algorithm == "one_shot" ? "no peer access" : nullptr;
   };
   const selection_decision result = select(config, base_query, available, true);
   EXPECT_EQ(result.winner, &config.rules[2]);
@@ -101,8 +101,8 @@ TEST(select, checks_availability_of_matching_rules_only) {
   config.rules = {make_rule({{"use", "mpi"}}), make_rule({{"use", "shm"}}),
                   make_rule({{"platform", "cuda"}, {"use", "nccl"}})};
   std::vector<std::string> queried_backends;
-  const auto record = [&](const std::string& backend, const std::string&) -> const char* {
-    queried_backends.push_back(backend);
+  const auto record = [&](const selection_rule& rule) -> const char* {
+    queried_backends.push_back(rule.backend);
     return nullptr;
   };
   select(config, base_query, record, true);

@@ -9,8 +9,8 @@ namespace {
 std::string selected_backend(const configuration& config, isthmus_platform platform,
                              std::optional<std::uint64_t> bytes, const std::string& missing = "") {
   const selection_query query{ISTHMUS_ALLREDUCE, ISTHMUS_FLOAT32, platform, memory_kind::any, 4, 2, bytes};
-  const auto available = [&](const std::string& backend, const std::string&) {
-    return backend == missing ? "not installed" : nullptr;
+  const auto available = [&](const selection_rule& rule) {
+    return rule.backend == missing ? "not installed" : nullptr;
   };
   const selection_decision result = select(config, query, available, false);
   return result.winner == nullptr ? "none" : result.winner->backend;

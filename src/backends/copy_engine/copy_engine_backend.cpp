@@ -141,12 +141,13 @@ isthmus_backend make_table() {
       1u << ISTHMUS_PLATFORM_CUDA | 1u << ISTHMUS_PLATFORM_HIP | 1u << ISTHMUS_PLATFORM_LEVEL_ZERO;
   table.create = create;
   table.destroy = [](void* state) { delete static_cast<copy_engine_state*>(state); };
-  table.supports = [](void* state, const isthmus_operation* operation, const char* algorithm) {
+  table.supports = [](void* state, const isthmus_operation* operation, int algorithm) {
     return self(state).supports(*operation, algorithm);
   };
   table.algorithms = copy_engine::algorithm_names;
-  table.enqueue = [](void* state, const isthmus_operation* operations, const char* const* algorithms,
-                     std::size_t n) { return self(state).enqueue(operations, algorithms, n); };
+  table.enqueue = [](void* state, const isthmus_operation* operations, const int* algorithms, std::size_t n) {
+    return self(state).enqueue(operations, algorithms, n);
+  };
   table.poll = [](void* state) { return self(state).poll(); };
   table.abort = [](void* state) { self(state).abort(); };
   table.synchronize = [](void* state) { return self(state).synchronize(); };

@@ -25,10 +25,8 @@ const char* const algorithm_names[] = {"staged", "zero_copy", "push", nullptr};
 
 namespace {
 
-// Returns nullopt for NULL and for unknown names.
-std::optional<copy_algorithm> find_algorithm(const char* name) {
-  const int index = isthmus_algorithm_index(algorithm_names, name);
-  return index < 0 ? std::nullopt : std::optional(static_cast<copy_algorithm>(index));
+std::optional<copy_algorithm> requested_algorithm(int index) {
+  return index == ISTHMUS_ANY_ALGORITHM ? std::nullopt : std::optional(static_cast<copy_algorithm>(index));
 }
 
 // Returns true for collectives whose block sizes are known to all ranks. reduce_scatter is the
@@ -113,11 +111,10 @@ copy_engine_state::~copy_engine_state() {
   m_watchdog.abandon_memory();
 }
 
-const char* copy_engine_state::supports(const isthmus_operation& operation, const char* name) const {
-  const auto requested = name == nullptr ? copy_algorithm::staged : find_algorithm(name);
-  if (!requested) return "unknown algorithm; use zero_copy, push or staged";
+const char* copy_engine_state::supports(const isthmus_operation& operation, int algorithm) const {
+  const copy_algorithm requested = requested_algorithm(algorithm).value_or(copy_algorithm::staged);
   if (!is_supported(operation.collective)) return supported_collectives_text();
-  if (*requested != copy_algorithm::staged)
+  if (requested != copy_algorithm::staged)
     if (const char* reason = unsupported_direct_reason(operation.collective)) return reason;
   if (row_of(operation.collective).is_reduction && m_unsupported_reductions_reason != nullptr)
     return m_unsupported_reductions_reason;
@@ -137,12 +134,12 @@ isthmus_status copy_engine_state::report_driver_error(const char* action, const 
                         action, info.message);
 }
 
-isthmus_status copy_engine_state::enqueue(const isthmus_operation* operations, const char* const* algorithms,
+isthmus_status copy_engine_state::enqueue(const isthmus_operation* operations, const int* algorithms,
                                           std::size_t n) {
   if (m_watchdog.has_failed()) return poll();
   try {
     prepare({operations, n});
-    for (std::size_t i = 0; i < n; ++i) start(operations[i], find_algorithm(algorithms[i]));
+    for (std::size_t i = 0; i < n; ++i) start(operations[i], requested_algorithm(algorithms[i]));
     return ISTHMUS_SUCCESS;
   } catch (const error& exception) {
     return report_driver_error("enqueue", exception.info());

@@ -36,8 +36,9 @@ class copy_engine_state {
   void set_compiler(kernel_compiler& compiler);
   void refuse_reductions(const std::string& reason);
 
-  const char* supports(const isthmus_operation& operation, const char* algorithm) const;
-  isthmus_status enqueue(const isthmus_operation* operations, const char* const* algorithms, std::size_t n);
+  // `algorithm`: an index in algorithm_names or ISTHMUS_ANY_ALGORITHM.
+  const char* supports(const isthmus_operation& operation, int algorithm) const;
+  isthmus_status enqueue(const isthmus_operation* operations, const int* algorithms, std::size_t n);
   isthmus_status poll();
   isthmus_status synchronize();
   void abort();

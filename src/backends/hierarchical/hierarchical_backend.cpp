@@ -20,9 +20,8 @@ constexpr std::uint64_t min_chunk_bytes = 64;
 
 const char* const algorithm_names[] = {"sharded", "single_leader", nullptr};
 
-shard_mode shard_mode_of(const char* algorithm) {
-  return isthmus_algorithm_index(algorithm_names, algorithm) == 1 ? shard_mode::single_leader
-                                                                  : shard_mode::sharded;
+shard_mode shard_mode_of(int algorithm) {
+  return algorithm == 1 ? shard_mode::single_leader : shard_mode::sharded;
 }
 
 isthmus_status refuse(const isthmus_backend_context& context, isthmus_status status, const char* text,
@@ -87,9 +86,9 @@ hierarchical_state& state_of(void* state) { return *static_cast<hierarchical_sta
 node_hierarchy& hierarchy_of(void* state) { return state_of(state).hierarchy; }
 
 // If no rank has the whole message, the message is not divided into shards, and both algorithms are equivalent.
-const char* supports(void*, const isthmus_operation*, const char*) { return nullptr; }
+const char* supports(void*, const isthmus_operation*, int) { return nullptr; }
 
-void run_collective(node_hierarchy& hierarchy, const isthmus_operation& operation, const char* algorithm) {
+void run_collective(node_hierarchy& hierarchy, const isthmus_operation& operation, int algorithm) {
   const collective_row& row = row_of(operation.collective);
   const shard_mode mode = shard_mode_of(algorithm);
   if (row.is_reduction) return run_reduction(hierarchy, operation, mode);
@@ -100,8 +99,7 @@ void run_collective(node_hierarchy& hierarchy, const isthmus_operation& operatio
   run_alltoall(hierarchy, operation);
 }
 
-isthmus_status enqueue(void* state, const isthmus_operation* operations, const char* const* algorithms,
-                       std::size_t n) {
+isthmus_status enqueue(void* state, const isthmus_operation* operations, const int* algorithms, std::size_t n) {
   node_hierarchy& hierarchy = hierarchy_of(state);
   const isthmus_backend_context& context = *hierarchy.context;
   const auto is_message_operation = [](const isthmus_operation& each) {
@@ -128,7 +126,7 @@ isthmus_status enqueue(void* state, const isthmus_operation* operations, const c
   }
 }
 
-const char* plan(void* state, const isthmus_operation* operation, const char* algorithm) {
+const char* plan(void* state, const isthmus_operation* operation, int algorithm) {
   node_hierarchy& hierarchy = hierarchy_of(state);
   try {
     hierarchy.plan = state_of(state).host_path ? state_of(state).host_path->plan(*operation, algorithm)

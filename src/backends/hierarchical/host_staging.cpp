@@ -200,7 +200,7 @@ void host_staging::run_messages(const isthmus_operation* operations, std::size_t
   m_device->gate.wait_for(m_device->copy_out_events[0]);
 }
 
-void host_staging::run(const isthmus_operation* operations, const char* const* algorithms, std::size_t n) {
+void host_staging::run(const isthmus_operation* operations, const int* algorithms, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i)
     if (m_device && (i == 0 || operations[i].stream != operations[i - 1].stream))
       m_device->gate.enter(operations[i].stream);
@@ -218,7 +218,7 @@ void host_staging::run(const isthmus_operation* operations, const char* const* a
   }
 }
 
-std::string host_staging::plan(const isthmus_operation& operation, const char* algorithm) const {
+std::string host_staging::plan(const isthmus_operation& operation, int algorithm) const {
   if (m_reducer && m_reducer->supports(operation))
     return m_reducer->plan(operation, m_shard_mode_of(algorithm));
   isthmus_operation host_operation = operation;

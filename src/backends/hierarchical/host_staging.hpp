@@ -26,8 +26,8 @@ namespace isthmus::hierarchical {
 
 class host_staging {
  public:
-  // `shard_mode_of` translates the name of an algorithm.
-  host_staging(const isthmus_backend_context& context, shard_mode (*shard_mode_of)(const char* algorithm))
+  // `shard_mode_of` translates the index of an algorithm.
+  host_staging(const isthmus_backend_context& context, shard_mode (*shard_mode_of)(int algorithm))
       : m_context(context), m_shard_mode_of(shard_mode_of) {}
 
   // has_devices: some rank has a device. is_mixed: the ranks are on several platforms.
@@ -40,8 +40,8 @@ class host_staging {
   // Collective. Errors: returns the status of a failure that has been reported.
   isthmus_status create(std::uint64_t chunk_bytes);
   // Runs the operations of one enqueue. Errors: throws subcommunicator_failure or error.
-  void run(const isthmus_operation* operations, const char* const* algorithms, std::size_t n);
-  std::string plan(const isthmus_operation& operation, const char* algorithm) const;
+  void run(const isthmus_operation* operations, const int* algorithms, std::size_t n);
+  std::string plan(const isthmus_operation& operation, int algorithm) const;
   void abort() const noexcept;
 
  private:
@@ -73,7 +73,7 @@ class host_staging {
   std::byte* reserve(owned_pinned& memory, std::uint64_t bytes);
 
   const isthmus_backend_context& m_context;
-  shard_mode (*m_shard_mode_of)(const char* algorithm);
+  shard_mode (*m_shard_mode_of)(int algorithm);
   std::uint64_t m_chunk_bytes = 0;
   subcommunicator m_host_comm;
   std::unique_ptr<device_lane> m_device;

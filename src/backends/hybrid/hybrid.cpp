@@ -116,11 +116,8 @@ isthmus_backend make_backend() {
     queue_of(state).synchronize();
     delete static_cast<hybrid_state*>(state);
   };
-  table.supports = [](void*, const isthmus_operation*, const char* algorithm) -> const char* {
-    return algorithm == nullptr ? nullptr
-                                : "MPI selects its own algorithms; leave the algorithm out of the rule";
-  };
-  table.enqueue = [](void* state, const isthmus_operation* operations, const char* const*, std::size_t n) {
+  table.supports = [](void*, const isthmus_operation*, int) -> const char* { return nullptr; };
+  table.enqueue = [](void* state, const isthmus_operation* operations, const int*, std::size_t n) {
     return queue_of(state).enqueue(operations, n);
   };
   table.poll = [](void* state) { return queue_of(state).poll(); };

@@ -201,11 +201,9 @@ isthmus_status create(const isthmus_backend_context* context, void** state) {
 
 void destroy(void* state) { delete static_cast<mpi_state*>(state); }
 
-const char* supports(void*, const isthmus_operation*, const char* algorithm) {
-  return algorithm == nullptr ? nullptr : "MPI selects its own algorithms; leave the algorithm out of the rule";
-}
+const char* supports(void*, const isthmus_operation*, int) { return nullptr; }
 
-isthmus_status enqueue(void* state, const isthmus_operation* operations, const char* const*, std::size_t n) {
+isthmus_status enqueue(void* state, const isthmus_operation* operations, const int*, std::size_t n) {
   return static_cast<mpi_state*>(state)->enqueue(operations, n);
 }
 

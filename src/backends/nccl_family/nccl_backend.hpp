@@ -48,8 +48,7 @@ class nccl_backend {
   static isthmus_status share_unique_id(const isthmus_backend_context& context, const library& lib,
                                         probe_votes& all);
   static isthmus_status confirm_connected(const isthmus_backend_context& context, isthmus_status local_status);
-  static isthmus_status enqueue(void* state, const isthmus_operation* operations, const char* const*,
-                                std::size_t n);
+  static isthmus_status enqueue(void* state, const isthmus_operation* operations, const int*, std::size_t n);
   static isthmus_status group_start();
   static isthmus_status group_end();
   // Aborts a split communicator that has no operations yet.
@@ -163,8 +162,8 @@ isthmus_status nccl_backend<Traits>::create(const isthmus_backend_context* conte
 }
 
 template <typename Traits>
-isthmus_status nccl_backend<Traits>::enqueue(void* state, const isthmus_operation* operations,
-                                             const char* const*, std::size_t n) {
+isthmus_status nccl_backend<Traits>::enqueue(void* state, const isthmus_operation* operations, const int*,
+                                             std::size_t n) {
   auto* const self = static_cast<state_type*>(state);
   const isthmus_status status = self->enqueue(operations, n);
   if (s_open_group_count.load(std::memory_order_relaxed) == 0) {
@@ -221,8 +220,8 @@ isthmus_backend nccl_backend<Traits>::make_backend() {
     const std::unique_ptr<state_type> owner(static_cast<state_type*>(state));
     owner->release();
   };
-  table.supports = [](void* state, const isthmus_operation* operation, const char* algorithm) {
-    return static_cast<state_type*>(state)->supports(*operation, algorithm);
+  table.supports = [](void* state, const isthmus_operation* operation, int) {
+    return static_cast<state_type*>(state)->supports(*operation);
   };
   table.enqueue = enqueue;
   table.group_start = group_start;

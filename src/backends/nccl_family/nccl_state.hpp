@@ -56,7 +56,7 @@ class nccl_state {
   void abort();
   void release();
 
-  const char* supports(const isthmus_operation& operation, const char* algorithm) const;
+  const char* supports(const isthmus_operation& operation) const;
   const char* version() const { return m_library.version_text.c_str(); }
 
   // Collective. Returns a setup communicator for the subcommunicator, or null if it could not be created.
@@ -187,9 +187,7 @@ isthmus_status nccl_state<Traits>::connect(const votes<probe_record>& all, nativ
 }
 
 template <typename Traits>
-const char* nccl_state<Traits>::supports(const isthmus_operation& operation, const char* algorithm) const {
-  if (algorithm != nullptr && *algorithm != '\0')
-    return "the library selects its algorithms itself; do not name one";
+const char* nccl_state<Traits>::supports(const isthmus_operation& operation) const {
   if (!row_of(operation.collective).is_reduction) return nullptr;
   if (!native_datatype_of(operation.datatype)) return "the library cannot reduce 16-bit integers";
   if (!native_op_of(operation.op)) return "the library has no native counterpart of this reduction operation";

@@ -48,10 +48,10 @@ isthmus_backend make_backend() {
     const std::unique_ptr<oneccl_state> owned(&as_state(state));
     owned->release();
   };
-  table.supports = [](void* state, const isthmus_operation* operation, const char* algorithm) {
-    return as_state(state).supports(*operation, algorithm);
+  table.supports = [](void* state, const isthmus_operation* operation, int) {
+    return as_state(state).supports(*operation);
   };
-  table.enqueue = [](void* state, const isthmus_operation* operations, const char* const*, std::size_t n) {
+  table.enqueue = [](void* state, const isthmus_operation* operations, const int*, std::size_t n) {
     return as_state(state).enqueue(operations, n);
   };
   table.abort = [](void* state) { as_state(state).abort(); };

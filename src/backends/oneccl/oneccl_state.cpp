@@ -109,8 +109,7 @@ isthmus_status oneccl_state::connect(const votes<probe_record>& all) {
   return ISTHMUS_SUCCESS;
 }
 
-const char* oneccl_state::supports(const isthmus_operation& operation, const char* algorithm) const {
-  if (algorithm != nullptr) return "oneCCL selects its algorithms itself; do not name one";
+const char* oneccl_state::supports(const isthmus_operation& operation) const {
   if (!row_of(operation.collective).is_reduction) return nullptr;
   if (!nccl_family::native_datatype_of(operation.datatype)) return "oneCCL cannot reduce 16-bit integers";
   return nccl_family::is_float8(operation.datatype) ? "oneCCL has no 8-bit floating-point types" : nullptr;

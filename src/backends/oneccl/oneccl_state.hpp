@@ -44,7 +44,7 @@ class oneccl_state {
   isthmus_status synchronize();
   void abort() { m_aborted = true; }
   void release();
-  const char* supports(const isthmus_operation& operation, const char* algorithm) const;
+  const char* supports(const isthmus_operation& operation) const;
   const char* version() const { return m_library.version_text.c_str(); }
 
  private:

@@ -28,10 +28,8 @@ constexpr named_algorithm algorithm_rows[] = {{reduction_algorithm::one_shot, fa
 static_assert(std::size(algorithm_names) == std::size(algorithm_rows) + 1);
 
 // Without a name: two_shot, which is exact and has no size limit.
-const named_algorithm* find_algorithm(const char* name) {
-  if (!name) return &algorithm_rows[1];
-  const int index = isthmus_algorithm_index(algorithm_names, name);
-  return index < 0 ? nullptr : &algorithm_rows[index];
+const named_algorithm& algorithm_row(int index) {
+  return algorithm_rows[index == ISTHMUS_ANY_ALGORITHM ? 1 : index];
 }
 
 struct p2p_state {
@@ -80,19 +78,18 @@ const char* unsupported_reduction_reason(const isthmus_operation& operation, con
   return nullptr;
 }
 
-const char* supports(void*, const isthmus_operation* operation, const char* name) {
-  const named_algorithm* algorithm = find_algorithm(name);
-  if (!algorithm)
-    return "unknown algorithm; use one_shot, two_shot, one_shot_bf16, two_shot_bf16 or two_shot_zero_copy";
-  if (algorithm->value == reduction_algorithm::two_shot_zero_copy)
+const char* supports(void*, const isthmus_operation* operation, int index) {
+  const named_algorithm& algorithm = algorithm_row(index);
+  if (algorithm.value == reduction_algorithm::two_shot_zero_copy)
     return "two_shot_zero_copy needs the buffers of all ranks; it is available through "
            "isthmus/tensor_parallel.h only";
   switch (operation->collective) {
     case ISTHMUS_ALLREDUCE:
-    case ISTHMUS_REDUCE_SCATTER: return unsupported_reduction_reason(*operation, *algorithm);
+    case ISTHMUS_REDUCE_SCATTER: return unsupported_reduction_reason(*operation, algorithm);
     case ISTHMUS_ALLGATHER:
     case ISTHMUS_BROADCAST:
-      if (name) return "allgather and broadcast have only one algorithm; name the backend without an algorithm";
+      if (index != ISTHMUS_ANY_ALGORITHM)
+        return "allgather and broadcast have only one algorithm; name the backend without an algorithm";
       return operation->count > packet_limit_bytes / bytes_of(operation->datatype)
                  ? "allgather and broadcast support at most 528 KiB per rank"
                  : nullptr;
@@ -178,14 +175,14 @@ void destroy(void* opaque) {
   delete self;
 }
 
-isthmus_status enqueue(void* opaque, const isthmus_operation* operations, const char* const* algorithms,
+isthmus_status enqueue(void* opaque, const isthmus_operation* operations, const int* algorithms,
                        std::size_t n) {
   auto& self = *static_cast<p2p_state*>(opaque);
   const isthmus_backend_context& context = *self.context;
   const device_guard guard(context.device.ordinal);
   for (std::size_t i = 0; i < n; ++i) {
     if (operations[i].count == 0) continue;
-    const gpu_error code = launch(self, operations[i], *find_algorithm(algorithms[i]));
+    const gpu_error code = launch(self, operations[i], algorithm_row(algorithms[i]));
     if (code != gpu_success)
       return context.fail(context.runtime, ISTHMUS_ERROR_BACKEND, code, "p2p_backend.cpp:enqueue",
                           "pass a stream of this communicator's device", "enqueue: kernel launch failed: %s",
@@ -215,24 +212,29 @@ isthmus_status synchronize(void* opaque) {
 }
 
 const isthmus_backend backend = {
-    sizeof(isthmus_backend),
-    ISTHMUS_BACKEND_MAGIC,
-    ISTHMUS_BACKEND_ABI,
-    "p2p",
-    "kernels that store into peer memory (NVLink, xGMI, PCIe)",
-    ISTHMUS_BACKEND_GRAPH_CAPTURE | ISTHMUS_BACKEND_RANK_ORDER,
-    1u << ISTHMUS_P2P_PLATFORM,
-    create,
-    destroy,
-    supports,
-    algorithm_names,
-    enqueue,
-    nullptr,
-    nullptr,
-    poll,
-    abort,
-    synchronize,
-    nullptr,
+    .struct_bytes = sizeof(isthmus_backend),
+    .magic = ISTHMUS_BACKEND_MAGIC,
+    .abi_version = ISTHMUS_BACKEND_ABI,
+    .name = "p2p",
+    .description = "kernels that store into peer memory (NVLink, xGMI, PCIe)",
+    .capabilities = ISTHMUS_BACKEND_GRAPH_CAPTURE | ISTHMUS_BACKEND_RANK_ORDER,
+    .platforms = 1u << ISTHMUS_P2P_PLATFORM,
+    .create = create,
+    .destroy = destroy,
+    .supports = supports,
+    .algorithms = algorithm_names,
+    .enqueue = enqueue,
+    .group_start = nullptr,
+    .group_end = nullptr,
+    .poll = poll,
+    .abort = abort,
+    .synchronize = synchronize,
+    .version = nullptr,
+    .split = nullptr,
+    .discard_split_state = nullptr,
+    .register_block = nullptr,
+    .unregister_block = nullptr,
+    .plan = nullptr,
 };
 
 }  // namespace

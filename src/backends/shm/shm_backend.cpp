@@ -7,7 +7,6 @@
 #include <iterator>
 #include <memory>
 #include <new>
-#include <optional>
 #include <span>
 
 #include "backends/shm/algorithms.hpp"
@@ -59,12 +58,6 @@ constexpr algorithm_choice choices[] = {
     {shm_algorithm::channel, store_policy::cached}};
 static_assert(std::size(algorithm_names) == std::size(choices) + 1);
 
-// Returns nullopt if no algorithm is requested. Callers that do not use the runtime pass "" instead of NULL.
-std::optional<std::size_t> index_of(const char* name) {
-  const int index = isthmus_algorithm_index(algorithm_names, name);
-  return index < 0 ? std::nullopt : std::optional<std::size_t>(static_cast<std::size_t>(index));
-}
-
 bool supports_two_shot(isthmus_collective collective) {
   const collective_row& row = row_of(collective);
   return row.is_reduction && row.send_extent == extent::count;
@@ -82,11 +75,10 @@ class shm_state {
     m_work.sources.resize(static_cast<std::size_t>(context.size));
   }
 
-  const char* unsupported_reason(const isthmus_operation& operation, const char* name) const {
-    if (name == nullptr || *name == '\0') return nullptr;
-    const auto index = index_of(name);
-    if (!index) return "the shm backend has no algorithm of that name";
-    switch (choices[*index].algorithm) {
+  // `requested`: an index in algorithm_names or ISTHMUS_ANY_ALGORITHM, also below.
+  const char* unsupported_reason(const isthmus_operation& operation, int requested) const {
+    if (requested == ISTHMUS_ANY_ALGORITHM) return nullptr;
+    switch (choices[requested].algorithm) {
       case shm_algorithm::packet: return packet_unsupported_reason(operation);
       case shm_algorithm::two_shot_packet: return two_shot_packet_unsupported_reason(operation);
       case shm_algorithm::one_shot:
@@ -104,7 +96,7 @@ class shm_state {
     return "unknown algorithm";
   }
 
-  isthmus_status enqueue(std::span<const isthmus_operation> operations, const char* const* names) noexcept {
+  isthmus_status enqueue(std::span<const isthmus_operation> operations, const int* requested) noexcept {
     m_group.clear_exposed_ranges();
     try {
       // The runtime has checked its own abort flag before the call. Every wait checks both flags.
@@ -115,8 +107,7 @@ class shm_state {
         m_channels.run_messages(operations);
       }
       for (std::size_t i = 0; i < operations.size(); ++i)
-        if (!is_point_to_point(operations[i].collective))
-          run(operations[i], names == nullptr ? std::nullopt : index_of(names[i]));
+        if (!is_point_to_point(operations[i].collective)) run(operations[i], requested[i]);
       return ISTHMUS_SUCCESS;
     } catch (const operation_failure& failure) {
       // Usage errors are detected before any data moves. After all other failures this rank is out of step with
@@ -167,13 +158,13 @@ class shm_state {
     return context.fail(context.runtime, status, 0, location, nullptr, "%s", message);
   }
 
-  // `requested`: index of the requested algorithm.
-  void run(const isthmus_operation& operation, std::optional<std::size_t> requested) {
+  void run(const isthmus_operation& operation, int requested) {
     m_group.set_activity(row_of(operation.collective).name);
     if (operation.collective == ISTHMUS_BARRIER) return run_barrier(m_group);
     // Default: zero_copy if possible, otherwise an algorithm that always works.
     constexpr algorithm_choice fallback{shm_algorithm::zero_copy, store_policy::adaptive};
-    const algorithm_choice choice = requested ? choices[*requested] : fallback;
+    const bool is_requested = requested != ISTHMUS_ANY_ALGORITHM;
+    const algorithm_choice choice = is_requested ? choices[requested] : fallback;
     if (uses_channels(operation.collective) || choice.algorithm == shm_algorithm::channel)
       return m_channels.run_collective(operation);
     const collective_shape shape(operation, m_group.rank(), m_group.size(), m_group.kernels());
@@ -190,16 +181,17 @@ class shm_state {
     const store_mode staging_mode =
         choice.policy == store_policy::cached ? store_mode::cached : store_mode::streaming;
     if (run_zero_copy(m_group, m_work, shape, staging_mode, overwrites_unsent_data(operation))) return;
-    if (requested) log_fallback(operation.collective, *requested);
+    if (is_requested) log_fallback(operation.collective, requested);
     const auto staged =
         supports_two_shot(operation.collective) ? shm_algorithm::two_shot : shm_algorithm::one_shot;
     run_staged(operation.collective, shape, {staged, choice.policy});
   }
 
-  void log_fallback(isthmus_collective collective, std::size_t requested) {
+  void log_fallback(isthmus_collective collective, int requested) {
     const std::uint32_t bit = 1u << collective;
-    if ((m_logged[requested] & bit) != 0) return;
-    m_logged[requested] |= bit;
+    std::uint32_t& logged = m_logged[static_cast<std::size_t>(requested)];
+    if ((logged & bit) != 0) return;
+    logged |= bit;
     m_group.context().log(
         m_group.context().runtime, 1,
         "shm:%s: a buffer of %s is outside the symmetric heap and the kernel cannot copy it between "
@@ -241,13 +233,13 @@ isthmus_status create(const isthmus_backend_context* context, void** result) {
 
 void destroy(void* handle) { delete static_cast<shm_state*>(handle); }
 
-const char* supports(void* handle, const isthmus_operation* operation, const char* name) {
-  return static_cast<const shm_state*>(handle)->unsupported_reason(*operation, name);
+const char* supports(void* handle, const isthmus_operation* operation, int algorithm) {
+  return static_cast<const shm_state*>(handle)->unsupported_reason(*operation, algorithm);
 }
 
-isthmus_status enqueue(void* handle, const isthmus_operation* operations, const char* const* names,
+isthmus_status enqueue(void* handle, const isthmus_operation* operations, const int* algorithms,
                        std::size_t n) {
-  return static_cast<shm_state*>(handle)->enqueue({operations, n}, names);
+  return static_cast<shm_state*>(handle)->enqueue({operations, n}, algorithms);
 }
 
 void abort_state(void* handle) { static_cast<shm_state*>(handle)->abort(); }

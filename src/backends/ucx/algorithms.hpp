@@ -12,12 +12,13 @@ namespace isthmus::ucx {
 extern const char* const algorithm_names[];
 enum class algorithm { direct, two_shot, tree, chain, ring };
 
-// Returns why the algorithm does not support the operation, or NULL if it does.
-const char* unsupported_reason(const isthmus_operation& operation, const char* name, int size,
+// Returns why the algorithm does not support the operation, or NULL if it does. `index`: an index in
+// algorithm_names or ISTHMUS_ANY_ALGORITHM.
+const char* unsupported_reason(const isthmus_operation& operation, int index, int size,
                                std::uint64_t chunk_bytes);
 
 // Runs any operation except send and recv.
-void run_collective(ucx_state& state, const isthmus_operation& operation, const char* name);
+void run_collective(ucx_state& state, const isthmus_operation& operation, int index);
 
 // reductions.cpp. Every reduction combines all contributions in rank order and rounds once.
 void reduce_direct(ucx_state& state, const isthmus_operation& operation, const block_map& blocks);

@@ -1,6 +1,5 @@
 // Data movement collectives, and the selection of algorithms.
 #include <algorithm>
-#include <optional>
 
 #include "backends/ucx/algorithms.hpp"
 #include "backends/ucx/pairwise_schedule.hpp"
@@ -20,11 +19,6 @@ bool is_broadcast(const collective_row& row) {
 bool is_allreduce_or_allgather(const collective_row& row) {
   return row.send_ranks == buffer_ranks::all && row.recv_ranks == buffer_ranks::all &&
          row.send_extent == extent::count && !has_counts(row);
-}
-
-std::optional<algorithm> find(const char* name) {
-  const int index = isthmus_algorithm_index(algorithm_names, name);
-  return index < 0 ? std::nullopt : std::optional(static_cast<algorithm>(index));
 }
 
 // allgather and allgatherv
@@ -235,17 +229,15 @@ void gather_by_doubling(ucx_state& state, std::byte* buffer, std::uint64_t block
   }
 }
 
-const char* unsupported_reason(const isthmus_operation& operation, const char* name, int size,
+const char* unsupported_reason(const isthmus_operation& operation, int index, int size,
                                std::uint64_t chunk_bytes) {
-  if (name == nullptr || *name == '\0') return nullptr;
-  const auto requested = find(name);
-  if (!requested) return "the ucx backend has no algorithm with that name";
+  if (index == ISTHMUS_ANY_ALGORITHM) return nullptr;
   const collective_row& row = row_of(operation.collective);
   if (is_point_to_point(operation.collective))
     return "send and recv have only one algorithm; leave it out of the rule";
   if (row.send_extent == extent::nothing) return "barrier has only one algorithm; leave it out of the rule";
   const std::uint64_t bytes = operation.count * bytes_of(operation.datatype);
-  switch (*requested) {
+  switch (static_cast<algorithm>(index)) {
     case algorithm::direct: return nullptr;
     case algorithm::two_shot:
       return is_vector_reduction(row) ? nullptr : "two_shot supports allreduce and reduce only";
@@ -261,12 +253,13 @@ const char* unsupported_reason(const isthmus_operation& operation, const char* n
              : "the blocks of all ranks together are larger than backend.ucx.chunk_bytes";
 }
 
-void run_collective(ucx_state& state, const isthmus_operation& operation, const char* name) {
+void run_collective(ucx_state& state, const isthmus_operation& operation, int index) {
   const collective_row& row = row_of(operation.collective);
   if (row.send_extent == extent::nothing) return barrier(state);
   if (operation.count == 0 && has_equal_count(row)) return;
   const block_map blocks(operation, state.rank(), state.size());
-  const algorithm selected = find(name).value_or(default_algorithm(row, state.has_shared_nodes()));
+  const algorithm selected = index == ISTHMUS_ANY_ALGORITHM ? default_algorithm(row, state.has_shared_nodes())
+                                                            : static_cast<algorithm>(index);
   if (row.is_reduction) {
     if (selected == algorithm::tree) return reduce_tree(state, operation);
     if (selected == algorithm::direct || !is_vector_reduction(row))

@@ -143,14 +143,14 @@ void ucx_state::finish_messages() {
   run();
 }
 
-void ucx_state::run_all(const isthmus_operation* operations, const char* const* names, std::size_t n) {
+void ucx_state::run_all(const isthmus_operation* operations, const int* algorithms, std::size_t n) {
   start_messages(operations, n);
   for (std::size_t i = 0; i < n; ++i) {
     if (is_point_to_point(operations[i].collective)) continue;
     m_activity = row_of(operations[i].collective).name;
     ++m_sequence;
     m_scratch_used = 0;
-    run_collective(*this, operations[i], names == nullptr ? nullptr : names[i]);
+    run_collective(*this, operations[i], algorithms[i]);
   }
   finish_messages();
   flush();
@@ -167,13 +167,13 @@ void ucx_state::flush() {
     if (!m_worker.progress()) back_off();
 }
 
-isthmus_status ucx_state::enqueue(const isthmus_operation* operations, const char* const* names,
+isthmus_status ucx_state::enqueue(const isthmus_operation* operations, const int* algorithms,
                                   std::size_t n) noexcept {
   if (m_is_shut_down)
     return m_context.fail(m_context.runtime, ISTHMUS_ERROR_ABORTED, 0, ISTHMUS_HERE, nullptr,
                           "an earlier call of rank %d on this communicator failed", m_context.rank);
   try {
-    return on_device([&] { return run_guarded(operations, names, n); });
+    return on_device([&] { return run_guarded(operations, algorithms, n); });
   } catch (const error& failure) {  // the device could not be made current
     const isthmus_error_info& info = failure.info();
     return m_context.fail(m_context.runtime, info.status, info.native_code, info.location, info.hint, "%s",
@@ -188,11 +188,11 @@ void ucx_state::wait_for_streams(const isthmus_operation* operations, std::size_
     if (i == 0 || operations[i].stream != operations[i - 1].stream) m_device->enter(operations[i].stream);
 }
 
-isthmus_status ucx_state::run_guarded(const isthmus_operation* operations, const char* const* names,
+isthmus_status ucx_state::run_guarded(const isthmus_operation* operations, const int* algorithms,
                                       std::size_t n) {
   try {
     wait_for_streams(operations, n);
-    run_all(operations, names, n);
+    run_all(operations, algorithms, n);
     return ISTHMUS_SUCCESS;
   } catch (const error& failure) {  // device failure
     const isthmus_error_info& info = failure.info();

@@ -126,10 +126,11 @@ isthmus_status create(const isthmus_backend_context* context, void** state) {
 ucx_state& state_of(void* state) { return *static_cast<ucx_state*>(state); }
 
 // The result is equal on all ranks, because all ranks are on one platform.
-const char* supports(void* state, const isthmus_operation* operation, const char* name) {
+const char* supports(void* state, const isthmus_operation* operation, int algorithm) {
   if (state_of(state).is_on_devices() && row_of(operation->collective).is_reduction)
     return "ucx reduces in host memory only; use hierarchical for reductions on devices";
-  return unsupported_reason(*operation, name, state_of(state).size(), state_of(state).settings().chunk_bytes);
+  return unsupported_reason(*operation, algorithm, state_of(state).size(),
+                            state_of(state).settings().chunk_bytes);
 }
 
 isthmus_backend make_backend() {
@@ -147,8 +148,9 @@ isthmus_backend make_backend() {
   backend.destroy = [](void* state) { delete &state_of(state); };
   backend.supports = supports;
   backend.algorithms = algorithm_names;
-  backend.enqueue = [](void* state, const isthmus_operation* operations, const char* const* names,
-                       std::size_t n) { return state_of(state).enqueue(operations, names, n); };
+  backend.enqueue = [](void* state, const isthmus_operation* operations, const int* algorithms, std::size_t n) {
+    return state_of(state).enqueue(operations, algorithms, n);
+  };
   backend.abort = [](void* state) { state_of(state).abort(); };
   backend.version = [](void* state) { return state_of(state).version(); };
   return backend;

@@ -88,7 +88,7 @@ class ucx_state {
   // Exchanges one byte with every peer. Returns "" or a text that names the unreachable ranks.
   std::string verify_connections();
 
-  isthmus_status enqueue(const isthmus_operation* operations, const char* const* names, std::size_t n) noexcept;
+  isthmus_status enqueue(const isthmus_operation* operations, const int* algorithms, std::size_t n) noexcept;
   void abort() { m_abort.store(true, std::memory_order_release); }
   const char* version() const { return m_library.description.c_str(); }
   const ucx_settings& settings() const { return m_settings; }
@@ -146,9 +146,9 @@ class ucx_state {
   }
   std::string check_memory_support() const;
   std::string exchange_hellos();
-  isthmus_status run_guarded(const isthmus_operation* operations, const char* const* names, std::size_t n);
+  isthmus_status run_guarded(const isthmus_operation* operations, const int* algorithms, std::size_t n);
   void wait_for_streams(const isthmus_operation* operations, std::size_t n);
-  void run_all(const isthmus_operation* operations, const char* const* names, std::size_t n);
+  void run_all(const isthmus_operation* operations, const int* algorithms, std::size_t n);
   void start_messages(const isthmus_operation* operations, std::size_t n);
   void finish_messages();
   bool advance(std::deque<peer_flow>& flows);

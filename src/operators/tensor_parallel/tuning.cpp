@@ -48,9 +48,10 @@ isthmus_tensor_parallel_algorithm query_algorithm(const selection::configuration
                                          .ranks = ranks,
                                          .nodes = 1,
                                          .bytes = bytes};
-  const auto available = [&](const std::string& backend, const std::string& algorithm) -> const char* {
-    return backend == rules.tensor_parallel_backend && !algorithm.empty() ? nullptr
-                                                                          : "not the backend of the engine";
+  const auto available = [&](const selection::selection_rule& rule) -> const char* {
+    return rule.backend == rules.tensor_parallel_backend && !rule.algorithm.empty()
+               ? nullptr
+               : "not the backend of the engine";
   };
   const auto decision = selection::select(rules, query, available, false);
   const std::string algorithm = decision.winner != nullptr ? decision.winner->algorithm : std::string();

@@ -7,6 +7,7 @@
 #include "conformance/issue.hpp"
 #include "oracle/number.hpp"
 #include "topology.hpp"
+#include "topology/algorithms.hpp"
 
 namespace copy_engine_test {
 namespace {
@@ -173,15 +174,18 @@ TEST(copy_engine, reductions_without_compiler_are_refused) {
   isthmus_operation operation{};
   operation.collective = ISTHMUS_REDUCE_SCATTER;
   operation.count = 1;
-  EXPECT_EQ(all.at(0).state().supports(operation, nullptr), nullptr);
-  EXPECT_EQ(all.at(0).state().supports(operation, "staged"), nullptr);
-  EXPECT_NE(all.at(0).state().supports(operation, "push"), nullptr);
+  const auto index = [](const char* name) {
+    return ::topology::algorithm_index(isthmus::copy_engine::algorithm_names, name);
+  };
+  EXPECT_EQ(all.at(0).state().supports(operation, ISTHMUS_ANY_ALGORITHM), nullptr);
+  EXPECT_EQ(all.at(0).state().supports(operation, index("staged")), nullptr);
+  EXPECT_NE(all.at(0).state().supports(operation, index("push")), nullptr);
   all.at(0).state().refuse_reductions("no compiler");
-  EXPECT_STREQ(all.at(0).state().supports(operation, nullptr), "no compiler");
+  EXPECT_STREQ(all.at(0).state().supports(operation, ISTHMUS_ANY_ALGORITHM), "no compiler");
   operation.collective = ISTHMUS_ALLGATHER;
-  EXPECT_EQ(all.at(0).state().supports(operation, nullptr), nullptr);
+  EXPECT_EQ(all.at(0).state().supports(operation, ISTHMUS_ANY_ALGORITHM), nullptr);
   operation.collective = ISTHMUS_ALLREDUCE;
-  EXPECT_NE(all.at(0).state().supports(operation, nullptr), nullptr);
+  EXPECT_NE(all.at(0).state().supports(operation, ISTHMUS_ANY_ALGORITHM), nullptr);
 }
 
 // Rank 1 is slow. A command with as many copies as a rank has peers is a fetch; no other command has that many.
@@ -287,8 +291,8 @@ TEST(copy_engine, null_stream_and_changing_streams_keep_order) {
         std::this_thread::sleep_for(std::chrono::microseconds(200));
         std::fill_n(own, count, round);
       });
-      const char* name = nullptr;
-      ASSERT_EQ(runner.state().enqueue(&operation, &name, 1), ISTHMUS_SUCCESS);
+      const int algorithm = ISTHMUS_ANY_ALGORITHM;
+      ASSERT_EQ(runner.state().enqueue(&operation, &algorithm, 1), ISTHMUS_SUCCESS);
       runner.driver().synchronize(0, stream);
       for (std::uint32_t value : values) ASSERT_EQ(value, round);
     }

@@ -6,6 +6,7 @@
 
 #include "conformance/issue.hpp"
 #include "conformance/rank_buffers.hpp"
+#include "topology/algorithms.hpp"
 #include "topology/threads.hpp"
 
 namespace copy_engine_test {
@@ -75,7 +76,8 @@ std::span<std::byte> rank_runner::heap() { return m_topology.m_heap[static_cast<
 
 isthmus_status rank_runner::enqueue(isthmus_operation operation, const char* algorithm) {
   operation.stream = m_stream;
-  return m_state->enqueue(&operation, &algorithm, 1);
+  const int index = ::topology::algorithm_index(isthmus::copy_engine::algorithm_names, algorithm);
+  return m_state->enqueue(&operation, &index, 1);
 }
 
 isthmus_status rank_runner::run(const isthmus_operation& operation, const char* algorithm) {

@@ -46,10 +46,10 @@ void count(const isthmus_operation& operation, const wire_state& self) {
     if (peer != context.rank) statistics.moved_bytes += blocks.outgoing_block(peer).bytes;
 }
 
-isthmus_status enqueue(void* state, const isthmus_operation* operations, const char* const*, std::size_t n) {
+isthmus_status enqueue(void* state, const isthmus_operation* operations, const int*, std::size_t n) {
   auto& self = *static_cast<wire_state*>(state);
   for (std::size_t i = 0; i < n; ++i) count(operations[i], self);
-  const std::vector<const char*> algorithms(n);
+  const std::vector<int> algorithms(n, ISTHMUS_ANY_ALGORITHM);
   return shm_backend()->enqueue(self.host, operations, algorithms.data(), n);
 }
 
@@ -74,7 +74,7 @@ extern "C" ISTHMUS_BACKEND_EXPORT const isthmus_backend* isthmus_backend_v1(void
       const std::unique_ptr<wire_state> self(static_cast<wire_state*>(state));
       shm_backend()->destroy(self->host);
     };
-    functions.supports = [](void*, const isthmus_operation*, const char*) -> const char* { return nullptr; };
+    functions.supports = [](void*, const isthmus_operation*, int) -> const char* { return nullptr; };
     functions.enqueue = enqueue;
     functions.abort = [](void* state) { shm_backend()->abort(static_cast<wire_state*>(state)->host); };
     return functions;

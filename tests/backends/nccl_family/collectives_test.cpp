@@ -133,7 +133,8 @@ void check(rank_group& group, const oracle::operation_shape& shape, isthmus_data
     }
     auto& error = errors[static_cast<std::size_t>(me)];
     for (const isthmus_operation& call : calls)
-      if (const char* reason = group.backend().supports(self.state, &call, nullptr)) error = reason;
+      if (const char* reason = group.backend().supports(self.state, &call, ISTHMUS_ANY_ALGORITHM))
+        error = reason;
     if (error.empty() &&
         group.backend().enqueue(self.state, calls.data(), nullptr, calls.size()) != ISTHMUS_SUCCESS)
       error = self.last.message;

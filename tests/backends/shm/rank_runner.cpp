@@ -4,7 +4,6 @@
 #include <sys/mman.h>
 
 #include <chrono>
-#include <cstdarg>
 #include <cstdio>
 #include <cstring>
 #include <new>
@@ -13,6 +12,7 @@
 
 #include "backends/shm/shm_backend.hpp"
 #include "base/tables.hpp"
+#include "topology/algorithms.hpp"
 #include "topology/topology.hpp"
 
 namespace shm_test {
@@ -84,17 +84,19 @@ void rank::destroy() {
 }
 
 isthmus_status rank::run(const isthmus_operation& operation, const char* algorithm) {
-  return functions().enqueue(m_state, &operation, &algorithm, 1);
+  const int index = topology::algorithm_index(functions().algorithms, algorithm);
+  return functions().enqueue(m_state, &operation, &index, 1);
 }
 
 isthmus_status rank::run(const std::vector<isthmus_operation>& batch) {
-  const std::vector<const char*> algorithms(batch.size(), nullptr);
+  const std::vector<int> algorithms(batch.size(), ISTHMUS_ANY_ALGORITHM);
   return functions().enqueue(m_state, batch.data(), algorithms.data(), batch.size());
 }
 
 const char* rank::unsupported_reason(const isthmus_operation& operation, const char* algorithm) const {
   const isthmus_operation agreed_call = isthmus::agreed_operation(operation, size());
-  return functions().supports(m_state, &agreed_call, algorithm);
+  return functions().supports(m_state, &agreed_call,
+                              topology::algorithm_index(functions().algorithms, algorithm));
 }
 
 void rank::abort() { functions().abort(m_state); }
@@ -121,14 +123,10 @@ const char* rank::option(void* runtime, const char* key) {
 
 isthmus_status rank::fail(void* runtime, isthmus_status status, std::int64_t, const char*, const char*,
                           const char* format, ...) {
-  auto& self = *static_cast<rank*>(runtime);
-  char text[1024];
   va_list arguments;
   va_start(arguments, format);
   std::vsnprintf(text, sizeof(text), format, arguments);
   va_end(arguments);
-  self.m_failure_status = status;
-  self.m_failure = text;
   return status;
 }
 

@@ -350,18 +350,6 @@ TEST(shm_backend, many_small_calls_back_to_back) {
             failures{});
 }
 
-TEST(shm_backend, finds_algorithms_by_pointer_and_by_text) {
-  const char* const* names = isthmus::shm_backend()->algorithms;
-  for (int index = 0; names[index] != nullptr; ++index) {
-    EXPECT_EQ(isthmus_algorithm_index(names, names[index]), index);
-    EXPECT_EQ(isthmus_algorithm_index(names, std::string(names[index]).c_str()), index)
-        << "equal text of a caller";
-  }
-  EXPECT_EQ(isthmus_algorithm_index(names, "ring"), -1);
-  EXPECT_EQ(isthmus_algorithm_index(names, nullptr), -1);
-  EXPECT_EQ(isthmus_algorithm_index(nullptr, "packet"), -1);
-}
-
 TEST(shm_backend, reports_unsupported_algorithms) {
   const auto* backend = isthmus::shm_backend();
   EXPECT_EQ(backend->magic, ISTHMUS_BACKEND_MAGIC);
@@ -379,7 +367,6 @@ TEST(shm_backend, reports_unsupported_algorithms) {
             for (const char* name : reducing)
               check(self.unsupported_reason(operation, name) == nullptr, std::string("allreduce by ") + name);
             check(self.unsupported_reason(operation, "channel") != nullptr, "allreduce by channel");
-            check(self.unsupported_reason(operation, "ring") != nullptr, "allreduce by an unknown algorithm");
             operation.count = std::uint64_t{1} << 61;
             for (const char* name : {"packet", "two_shot_packet"})
               check(self.unsupported_reason(operation, name) != nullptr,

@@ -35,12 +35,12 @@ static isthmus_status create(const isthmus_backend_context* context, void** stat
                        "plugin.c: this plug-in only tests the loader");
 }
 static void destroy(void* state) { (void)state; }
-static const char* supports(void* state, const isthmus_operation* operation, const char* algorithm) {
+static const char* supports(void* state, const isthmus_operation* operation, int algorithm) {
   (void)state, (void)operation, (void)algorithm;
   return "it supports nothing";
 }
 __attribute__((unused)) static isthmus_status enqueue(void* state, const isthmus_operation* operations,
-                                                      const char* const* algorithms, size_t n) {
+                                                      const int* algorithms, size_t n) {
   (void)state, (void)operations, (void)algorithms, (void)n;
   return ISTHMUS_ERROR_UNSUPPORTED;
 }

@@ -7,11 +7,11 @@ static isthmus_status create(const isthmus_backend_context* context, void** stat
                        "the nothing backend supports no operation");
 }
 static void destroy(void* state) { (void)state; }
-static const char* supports(void* state, const isthmus_operation* operation, const char* algorithm) {
+static const char* supports(void* state, const isthmus_operation* operation, int algorithm) {
   (void)state, (void)operation, (void)algorithm;
   return "the nothing backend supports no operation";
 }
-static isthmus_status enqueue(void* state, const isthmus_operation* operations, const char* const* algorithms,
+static isthmus_status enqueue(void* state, const isthmus_operation* operations, const int* algorithms,
                               size_t n) {
   (void)state, (void)operations, (void)algorithms, (void)n;
   return ISTHMUS_ERROR_UNSUPPORTED;

@@ -60,7 +60,7 @@ void destroy(void* pointer) {
   delete &state_of(pointer);
 }
 
-const char* supports(void*, const isthmus_operation* operation, const char* algorithm) {
+const char* supports(void*, const isthmus_operation* operation, int algorithm) {
   supports_count.fetch_add(1);
   return current.supports ? current.supports(*operation, algorithm) : nullptr;
 }
@@ -81,18 +81,17 @@ bool reads_recv_arrays(const isthmus_operation& operation, int rank) {
 
 constexpr const char* algorithms[] = {"fast", "slow", nullptr};
 
-// nullptr is the last entry of the array.
-bool is_own_name(const char* algorithm) {
-  return std::find(std::begin(algorithms), std::end(algorithms), algorithm) != std::end(algorithms);
+std::string algorithm_name(int index) {
+  if (index == ISTHMUS_ANY_ALGORITHM) return "";
+  return index == 0 || index == 1 ? algorithms[index] : "?";
 }
 
-isthmus_status enqueue(void* pointer, const isthmus_operation* operations, const char* const* names, size_t n) {
+isthmus_status enqueue(void* pointer, const isthmus_operation* operations, const int* indices, size_t n) {
   const state& rank = state_of(pointer);
   record entry{
       event::enqueue, rank.rank, {operations, operations + n}, {}, {}, std::this_thread::get_id(), {}, {}};
   for (size_t i = 0; i < n; ++i) {
-    entry.algorithms.emplace_back(names[i] == nullptr ? "" : names[i]);
-    entry.own_names.push_back(is_own_name(names[i]));
+    entry.algorithms.push_back(algorithm_name(indices[i]));
     const isthmus_operation& each = operations[i];
     const bool sends = reads_send_arrays(each, rank.rank), receives = reads_recv_arrays(each, rank.rank);
     for (const std::uint64_t* array :
@@ -151,29 +150,29 @@ void unregister_block(void* pointer, const isthmus_heap_block* block) {
   note(event::unregister_block, state_of(pointer).rank, nullptr, *block);
 }
 
-isthmus_backend functions = {sizeof(isthmus_backend),
-                             ISTHMUS_BACKEND_MAGIC,
-                             ISTHMUS_BACKEND_ABI,
-                             "standin",
-                             "records calls and fails on request",
-                             0,
-                             (1u << ISTHMUS_PLATFORM_COUNT) - 1,
-                             create,
-                             destroy,
-                             supports,
-                             algorithms,
-                             enqueue,
-                             group_start,
-                             group_end,
-                             poll,
-                             abort,
-                             synchronize,
-                             version,
-                             split,
-                             discard_split_state,
-                             register_block,
-                             unregister_block,
-                             nullptr};
+isthmus_backend functions = {.struct_bytes = sizeof(isthmus_backend),
+                             .magic = ISTHMUS_BACKEND_MAGIC,
+                             .abi_version = ISTHMUS_BACKEND_ABI,
+                             .name = "standin",
+                             .description = "records calls and fails on request",
+                             .capabilities = 0,
+                             .platforms = (1u << ISTHMUS_PLATFORM_COUNT) - 1,
+                             .create = create,
+                             .destroy = destroy,
+                             .supports = supports,
+                             .algorithms = algorithms,
+                             .enqueue = enqueue,
+                             .group_start = group_start,
+                             .group_end = group_end,
+                             .poll = poll,
+                             .abort = abort,
+                             .synchronize = synchronize,
+                             .version = version,
+                             .split = split,
+                             .discard_split_state = discard_split_state,
+                             .register_block = register_block,
+                             .unregister_block = unregister_block,
+                             .plan = nullptr};
 
 }  // namespace
 

@@ -29,13 +29,11 @@ struct record {
   event what;
   int rank;  // -1 for group_start and group_end
   std::vector<isthmus_operation> operations;
-  std::vector<std::string> algorithms;             // "" for NULL
+  std::vector<std::string> algorithms;             // "" for ISTHMUS_ANY_ALGORITHM, "?" if out of range
   std::vector<std::vector<std::uint64_t>> arrays;  // send counts, displs, recv counts, displs of each operation
   std::thread::id thread;
   void* part = nullptr;        // create: the context's value; split: the returned value
   isthmus_heap_block block{};  // register_block, unregister_block; `peers` is not stored
-  std::vector<bool>
-      own_names{};  // whether each of `algorithms` was a pointer from the backend's own array, or NULL
 };
 
 // The behavior of the stand-in. Set before communicators are created. The functions get the rank
@@ -47,7 +45,7 @@ struct script {
   std::function<void(const isthmus_backend_context& context)> in_create;  // before `create`
   bool exchange_in_create = false;  // another exchange with all ranks, after
   std::function<isthmus_status(int rank, const isthmus_operation& first)> enqueue;
-  std::function<const char*(const isthmus_operation& operation, const char* algorithm)> supports;
+  std::function<const char*(const isthmus_operation& operation, int algorithm)> supports;
   std::function<isthmus_status()> group_start;
   std::function<isthmus_status()> group_end;
   std::function<isthmus_status(int rank)> poll;

@@ -38,8 +38,8 @@ isthmus_status create(const isthmus_backend_context* context, void**) {
   return context->fail(context->runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, __FILE__, "", "%s", "an engine only");
 }
 void destroy(void*) {}
-const char* supports(void*, const isthmus_operation*, const char*) { return "it is an engine only"; }
-isthmus_status enqueue(void*, const isthmus_operation*, const char* const*, std::size_t) {
+const char* supports(void*, const isthmus_operation*, int) { return "it is an engine only"; }
+isthmus_status enqueue(void*, const isthmus_operation*, const int*, std::size_t) {
   return ISTHMUS_ERROR_UNSUPPORTED;
 }
 
@@ -53,13 +53,13 @@ standin_engine_log* standin_engine_opened() {
 extern "C" __attribute__((visibility("default"))) const isthmus_tensor_parallel_engine*
 isthmus_tensor_parallel_engine_v1(void) {
   static const isthmus_tensor_parallel_engine engine = {
-      sizeof engine,
-      ISTHMUS_TENSOR_PARALLEL_ENGINE_ABI,
-      1u << ISTHMUS_PLATFORM_CUDA | 1u << ISTHMUS_PLATFORM_LEVEL_ZERO,
-      "standin",
-      open,
-      allreduce,
-      close};
+      .struct_bytes = sizeof engine,
+      .abi_version = ISTHMUS_TENSOR_PARALLEL_ENGINE_ABI,
+      .platforms = 1u << ISTHMUS_PLATFORM_CUDA | 1u << ISTHMUS_PLATFORM_LEVEL_ZERO,
+      .name = "standin",
+      .open = open,
+      .allreduce = allreduce,
+      .close = close};
   return &engine;
 }
 

@@ -6,22 +6,22 @@ namespace {
 
 const std::vector<known_backend> known = {{"shm", {"packet", "one_shot"}}, {"mpi", {}}};
 
-// The error of check_backends for a config file merged with defaults that name rccl.
+// The error of resolve_backends for a config file merged with defaults that name rccl.
 std::string check(const std::string& text) {
-  const configuration merged =
+  configuration merged =
       merge({read_toml("default_backend = \"mpi\"\n[platform.hip]\nbackend = \"rccl\"", "d", "default"),
              read_toml(text, "f.toml", "config")});
-  return error_of([&] { check_backends(merged, known); });
+  return error_of([&] { resolve_backends(merged, known); });
 }
 
-TEST(check_backends, accepts_known_configured_and_default_names) {
+TEST(resolve_backends, accepts_known_configured_and_default_names) {
   EXPECT_EQ(check("[[rule]]\nuse = \"shm:packet\"\n[[rule]]\nuse = \"shm\"\n[[rule]]\nuse = \"rccl:any\""),
             "no error");
   EXPECT_EQ(check("[plugins]\nmine = \"mine.so\"\n[[rule]]\nuse = \"mine:fast\"\n[backend.mine]\nx = 1"),
             "no error");
 }
 
-TEST(check_backends, error_has_location_and_closest_name) {
+TEST(resolve_backends, error_has_location_and_closest_name) {
   EXPECT_EQ(check("[[rule]]\nuse = \"shmm\""),
             "config f.toml:1: unknown backend \"shmm\"; allowed: mpi, rccl, shm | did you mean \"shm\"?");
   EXPECT_EQ(check("default_backend = \"mpl\""),
@@ -37,7 +37,7 @@ TEST(check_backends, error_has_location_and_closest_name) {
   EXPECT_EQ(check("[backend.fused]\nchunk_us = 3"), "no error") << "a section of the fused operators";
 }
 
-TEST(check_backends, rejects_unknown_algorithms) {
+TEST(resolve_backends, rejects_unknown_algorithms) {
   EXPECT_EQ(
       check("[[rule]]\nuse = \"shm:paket\""),
       "config f.toml:1: unknown algorithm of backend shm \"paket\"; allowed: packet, one_shot | did you mean "
@@ -47,7 +47,7 @@ TEST(check_backends, rejects_unknown_algorithms) {
             "\"mpi\"");
 }
 
-TEST(check_backends, rejects_unknown_options) {
+TEST(resolve_backends, rejects_unknown_options) {
   const std::string unknown = check("[backend.shm]\nslot_byte = 4096");
   EXPECT_TRUE(unknown.starts_with(
       "option backend.shm.slot_byte: unknown option of backend shm \"slot_byte\"; allowed: "))
@@ -63,13 +63,26 @@ TEST(check_backends, rejects_unknown_options) {
   EXPECT_NE(check("[backend.p2p]\nbf16_elements_x = 3"), "no error");
 }
 
-class check_backends_forced : public configured {};
+TEST(resolve_backends, sets_the_index_of_each_algorithm) {
+  configuration merged =
+      merge({read_toml("default_backend = \"mpi\"\n[platform.hip]\nbackend = \"rccl\"", "d", "default"),
+             read_toml("[[rule]]\nuse = \"shm:packet\"\n[[rule]]\nuse = \"shm:one_shot\"\n"
+                       "[[rule]]\nuse = \"shm\"\n[[rule]]\nuse = \"rccl:any\"",
+                       "f.toml", "config")});
+  resolve_backends(merged, known);
+  std::vector<int> indices;
+  for (const selection_rule& rule : merged.rules)
+    if (rule.source.starts_with("config")) indices.push_back(rule.algorithm_index);
+  EXPECT_EQ(indices, (std::vector{0, 1, -1, -1})) << "rccl is not known here";
+}
 
-TEST_F(check_backends_forced, accepts_default_options_of_missing_backends) {
+class resolve_backends_forced : public configured {};
+
+TEST_F(resolve_backends_forced, accepts_default_options_of_missing_backends) {
   set("ISTHMUS_BACKEND", "mpi");
-  const configuration loaded = load_configuration(nullptr);
+  configuration loaded = load_configuration(nullptr);
   EXPECT_FALSE(loaded.options.empty());
-  EXPECT_EQ(error_of([&] { check_backends(loaded, known); }), "no error");
+  EXPECT_EQ(error_of([&] { resolve_backends(loaded, known); }), "no error");
 }
 
 }  // namespace

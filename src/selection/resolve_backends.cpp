@@ -23,14 +23,16 @@ void check_with_source(const std::string& source, Function&& check) {
   }
 }
 
-void check_algorithm(const selection_rule& rule, const known_backend& backend) {
-  if (rule.algorithm.empty()) return;
+// Returns the index of the rule's algorithm in the backend's list, or -1 if the rule names none.
+int find_algorithm(const selection_rule& rule, const known_backend& backend) {
+  if (rule.algorithm.empty()) return -1;
   const std::vector<std::string_view> names(backend.algorithms.begin(), backend.algorithms.end());
   if (names.empty())
     throw grammar_error{
         fmt::format("backend {} has no algorithms, but the rule requires \"{}\"", backend.name, rule.algorithm),
         fmt::format("write use = \"{}\"", backend.name)};
-  parse_name(fmt::format("algorithm of backend {}", backend.name), names, rule.algorithm);
+  return static_cast<int>(
+      parse_name(fmt::format("algorithm of backend {}", backend.name), names, rule.algorithm));
 }
 
 // Returns the backend name in an option key, for example "shm" in "backend.shm.spin_us".
@@ -63,7 +65,7 @@ bool is_mpi_substitute(const std::string& backend) {
 
 }  // namespace
 
-void check_backends(const configuration& config, const std::vector<known_backend>& backends) {
+void resolve_backends(configuration& config, const std::vector<known_backend>& backends) {
   std::set<std::string_view> allowed_names;
   for (const known_backend& backend : backends) allowed_names.insert(backend.name);
   for (const auto& [name, path] : config.plugins) allowed_names.insert(name);
@@ -72,12 +74,12 @@ void check_backends(const configuration& config, const std::vector<known_backend
   }
   const std::vector<std::string_view> names(allowed_names.begin(), allowed_names.end());
 
-  for (const selection_rule& rule : config.rules) {
+  for (selection_rule& rule : config.rules) {
     check_with_source(rule.source, [&] {
       if (!is_mpi_substitute(rule.backend)) parse_name("backend", names, rule.backend);
       const auto backend = std::find_if(backends.begin(), backends.end(),
                                         [&](const known_backend& item) { return item.name == rule.backend; });
-      if (backend != backends.end()) check_algorithm(rule, *backend);
+      if (backend != backends.end()) rule.algorithm_index = find_algorithm(rule, *backend);
     });
   }
   for (const option_declaration& declaration : built_in_defaults().declared_options)
