@@ -46,7 +46,7 @@ class isthmus_provider : public bench::provider {
     return pointer;
   }
   void release(void* pointer) override {
-    if (m_heap) return check(isthmus_memory_free(m_communicator, pointer));
+    if (m_heap) return check(isthmus_memory_free_symmetric(m_communicator, pointer));
     std::free(pointer);
   }
 

@@ -172,7 +172,7 @@ nlohmann::json heap_cost(int gpus, std::uint64_t bytes) {
     return blocks;
   };
   const auto release = [&](const std::vector<void*>& blocks) {
-    each([&](std::size_t rank) { check(isthmus_memory_free(ranks[rank], blocks[rank])); });
+    each([&](std::size_t rank) { check(isthmus_memory_free_symmetric(ranks[rank], blocks[rank])); });
   };
   release(allocate(1 << 22));  // one-time setup by the first block is not part of the cost
   auto record =

@@ -43,8 +43,8 @@ nlohmann::json host_cost(const std::vector<rank_state>& ranks) {
     streams.push_back(ranks[rank].stream);
     pointers.push_back(ranks[rank].recv);
   }
-  const auto handle = isthmus_tensor_parallel_init(size, devices.data(), streams.data(), nullptr);
-  if (handle == nullptr) check(ISTHMUS_ERROR_BACKEND);
+  isthmus_tensor_parallel handle = nullptr;
+  check(isthmus_tensor_parallel_create(size, devices.data(), streams.data(), nullptr, &handle));
   std::vector<double> samples, empty_samples;
   for (int i = 0; i < 21; ++i) {
     empty_samples.push_back(host_us(ranks, [&] {
@@ -54,12 +54,11 @@ nlohmann::json host_cost(const std::vector<rank_state>& ranks) {
       }
     }));
     samples.push_back(host_us(ranks, [&] {
-      if (!isthmus_tensor_parallel_allreduce(handle, pointers.data(), 1024, ISTHMUS_FLOAT32,
-                                             ISTHMUS_ALL_ACTIVE))
-        throw std::runtime_error("isthmus_tensor_parallel_allreduce refused the call");
+      check(isthmus_tensor_parallel_allreduce(handle, pointers.data(), 1024, ISTHMUS_FLOAT32,
+                                              ISTHMUS_ALL_ACTIVE));
     }));
   }
-  isthmus_tensor_parallel_free(handle);
+  isthmus_tensor_parallel_destroy(handle);
   const double median = bench::median(samples), empty_median = bench::median(empty_samples);
   std::printf("host cost per device: tensor-parallel call %.2f us, empty kernel launch %.2f us\n", median,
               empty_median);

@@ -84,18 +84,16 @@ tensor_parallel_handle allreduce_comparison::tensor_parallel(const char* algorit
   options.config_path = file.path();
   options.timeout_s = 60;
   options.wire = ISTHMUS_WIRE_EXACT;
-  tensor_parallel_handle result(isthmus_tensor_parallel_init(size(), devices.data(), streams.data(), &options),
-                                isthmus_tensor_parallel_free);
-  if (result == nullptr) check(ISTHMUS_ERROR_BACKEND);
-  return result;
+  isthmus_tensor_parallel handle = nullptr;
+  check(isthmus_tensor_parallel_create(size(), devices.data(), streams.data(), &options, &handle));
+  return {handle, isthmus_tensor_parallel_destroy};
 }
 
 void allreduce_comparison::allreduce_in_place(const tensor_parallel_handle& handle, std::uint64_t count,
                                               const type_info& type) {
   std::vector<void*> pointers;
   for (const rank_state& rank : m_ranks) pointers.push_back(rank.recv);
-  if (!isthmus_tensor_parallel_allreduce(handle.get(), pointers.data(), count, type.type, ISTHMUS_ALL_ACTIVE))
-    check(ISTHMUS_ERROR_BACKEND);
+  check(isthmus_tensor_parallel_allreduce(handle.get(), pointers.data(), count, type.type, ISTHMUS_ALL_ACTIVE));
 }
 
 void allreduce_comparison::nccl(bool symmetric, std::uint64_t count, const type_info& type) {

@@ -56,7 +56,7 @@ struct allreduce_provider {
 
 // Lifetime: ends with the comparison, which owns the streams.
 using tensor_parallel_handle =
-    std::unique_ptr<isthmus_tensor_parallel_impl, decltype(&isthmus_tensor_parallel_free)>;
+    std::unique_ptr<isthmus_tensor_parallel_impl, decltype(&isthmus_tensor_parallel_destroy)>;
 
 class allreduce_comparison {
  public:
@@ -87,8 +87,8 @@ class allreduce_comparison {
   std::uint64_t m_largest;
   nccl_functions m_nccl;
   std::vector<isthmus_communicator> m_exact, m_bf16;
-  tensor_parallel_handle m_staged_handle{nullptr, isthmus_tensor_parallel_free},
-      m_zero_copy_handle{nullptr, isthmus_tensor_parallel_free};
+  tensor_parallel_handle m_staged_handle{nullptr, isthmus_tensor_parallel_destroy},
+      m_zero_copy_handle{nullptr, isthmus_tensor_parallel_destroy};
 };
 
 }  // namespace p2p_bench

@@ -33,7 +33,7 @@ ISTHMUS_API isthmus_status isthmus_memory_peer(isthmus_communicator communicator
 // blocks remain. The caller must ensure that no operation uses the block. NULL is allowed. Destroying the
 // communicator frees the remaining blocks.
 // Errors: ISTHMUS_ERROR_INVALID_ARGUMENT if the pointer comes from another allocator or has already been freed.
-ISTHMUS_API isthmus_status isthmus_memory_free(isthmus_communicator communicator, void* pointer);
+ISTHMUS_API isthmus_status isthmus_memory_free_symmetric(isthmus_communicator communicator, void* pointer);
 
 // ---- plain memory of one device, without a communicator -----------------------------------------------
 

@@ -65,7 +65,7 @@ typedef struct isthmus_tensor_parallel_engine {
   void (*close)(void* state);
 } isthmus_tensor_parallel_engine;
 
-// Options of init. Zero-initialize the struct and set `struct_bytes = sizeof`, then set the members
+// Options of create. Zero-initialize the struct and set `struct_bytes = sizeof`, then set the members
 // that you need.
 typedef struct isthmus_tensor_parallel_options {
   size_t struct_bytes;
@@ -78,13 +78,14 @@ typedef struct isthmus_tensor_parallel_options {
 // Prepares 1 to 16 devices of one platform. streams[i] belongs to devices[i]; a NULL array selects
 // the default streams.
 // Blocking: may synchronize the devices.
-// Errors: if these devices cannot work together (several platforms, no peer access, out of memory), returns
-// NULL and holds no resources. isthmus_last_error() gives the reason.
+// Errors: *handle is NULL on failure, and no resources are held. ISTHMUS_ERROR_UNSUPPORTED if these devices
+// cannot work together (several platforms, no peer access, out of memory). isthmus_last_error() gives the reason.
 // Lifetime: `devices`, `streams` and `options` (NULL: defaults) are only read during the call. The streams must
 // outlive the handle.
-ISTHMUS_API isthmus_tensor_parallel
-isthmus_tensor_parallel_init(int n, const isthmus_device* devices, const isthmus_stream* streams,
-                             const isthmus_tensor_parallel_options* options);
+ISTHMUS_API isthmus_status isthmus_tensor_parallel_create(int n, const isthmus_device* devices,
+                                                          const isthmus_stream* streams,
+                                                          const isthmus_tensor_parallel_options* options,
+                                                          isthmus_tensor_parallel* handle);
 
 #define ISTHMUS_ALL_ACTIVE UINT64_MAX
 
@@ -92,15 +93,15 @@ isthmus_tensor_parallel_init(int n, const isthmus_device* devices, const isthmus
 // devices i whose bit i is set in `active`. Inactive devices contribute zeros, whatever their memory contains
 // (even NaN), and also get the sum. Pointers only need to be aligned to an element. Datatypes: float32, float16
 // and bfloat16; all datatypes on the host.
-// Returns: true if the operation was enqueued. Otherwise false: no tensor was or will be modified, and
-// isthmus_last_error() gives the reason.
+// Errors: on failure, no tensor was or will be modified. ISTHMUS_ERROR_BACKEND if the engine fails.
 // Capture: can be captured into a CUDA graph if all streams are captured together. A launch of the graph must
 // not overlap another call on this handle.
-ISTHMUS_API bool isthmus_tensor_parallel_allreduce(isthmus_tensor_parallel handle, void* const* pointers,
-                                                   uint64_t count, isthmus_datatype datatype, uint64_t active);
+ISTHMUS_API isthmus_status isthmus_tensor_parallel_allreduce(isthmus_tensor_parallel handle,
+                                                             void* const* pointers, uint64_t count,
+                                                             isthmus_datatype datatype, uint64_t active);
 
 // Waits up to the timeout for enqueued work, then releases the handle. NULL is allowed.
-ISTHMUS_API void isthmus_tensor_parallel_free(isthmus_tensor_parallel handle);
+ISTHMUS_API isthmus_status isthmus_tensor_parallel_destroy(isthmus_tensor_parallel handle);
 
 #ifdef __cplusplus
 }

@@ -23,7 +23,7 @@ struct symmetric_block {
 
   ~symmetric_block() {
     if (pointer != nullptr) {
-      isthmus_memory_free(native->handle(), pointer);
+      isthmus_memory_free_symmetric(native->handle(), pointer);
     }
   }
 };

@@ -40,7 +40,7 @@ isthmus_status isthmus_memory_peer(isthmus_communicator communicator, const void
   });
 }
 
-isthmus_status isthmus_memory_free(isthmus_communicator communicator, void* pointer) {
+isthmus_status isthmus_memory_free_symmetric(isthmus_communicator communicator, void* pointer) {
   return isthmus::guard([&] {
     isthmus::communicator& owner = isthmus::handle_table::instance().find(communicator);
     if (pointer != nullptr) owner.free_symmetric(pointer);

@@ -218,14 +218,14 @@ TEST_F(misuse, send_to_self_needs_a_group) {
 
 TEST_F(misuse, foreign_and_freed_memory_is_rejected) {
   int own = 0;
-  EXPECT_NE(isthmus_memory_free(m_ranks[0], &own), ISTHMUS_SUCCESS);
-  EXPECT_EQ(isthmus_memory_free(m_ranks[0], nullptr), ISTHMUS_SUCCESS);
+  EXPECT_NE(isthmus_memory_free_symmetric(m_ranks[0], &own), ISTHMUS_SUCCESS);
+  EXPECT_EQ(isthmus_memory_free_symmetric(m_ranks[0], nullptr), ISTHMUS_SUCCESS);
   void* blocks[2] = {};
   run_on_ranks(2,
                [&](int rank) { return isthmus_memory_allocate_symmetric(m_ranks[rank], 4096, &blocks[rank]); });
   ASSERT_NE(blocks[0], nullptr);
-  EXPECT_EQ(isthmus_memory_free(m_ranks[0], blocks[0]), ISTHMUS_SUCCESS);
-  EXPECT_NE(isthmus_memory_free(m_ranks[0], blocks[0]), ISTHMUS_SUCCESS);
+  EXPECT_EQ(isthmus_memory_free_symmetric(m_ranks[0], blocks[0]), ISTHMUS_SUCCESS);
+  EXPECT_NE(isthmus_memory_free_symmetric(m_ranks[0], blocks[0]), ISTHMUS_SUCCESS);
   expect_still_works();
 }
 

@@ -94,7 +94,7 @@ void engine_run::open() {
 
 void engine_run::close() {
   for (const rank_context& context : m_ranks)
-    if (isthmus_memory_free(context.member.communicator, context.heap) != ISTHMUS_SUCCESS ||
+    if (isthmus_memory_free_symmetric(context.member.communicator, context.heap) != ISTHMUS_SUCCESS ||
         isthmus_communicator_destroy(context.member.communicator) != ISTHMUS_SUCCESS)
       report(context.member.rank, {}, describe_last_error());
 }

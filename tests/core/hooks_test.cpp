@@ -103,9 +103,10 @@ TEST(block_hooks, follow_allocations_and_frees) {
   EXPECT_EQ(added[0].block.id, added[1].block.id) << "the id is equal on all ranks";
   EXPECT_EQ(added[0].block.bytes, 5000u);
 
-  EXPECT_EQ(isthmus_memory_free(ranks[0], static_cast<char*>(first[0]) + 8), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(isthmus_memory_free_symmetric(ranks[0], static_cast<char*>(first[0]) + 8),
+            ISTHMUS_ERROR_INVALID_ARGUMENT);
   EXPECT_TRUE(standin::records(event::unregister_block).empty()) << "the address is not the start of a block";
-  EXPECT_EQ(isthmus_memory_free(ranks[0], first[0]), ISTHMUS_SUCCESS);
+  EXPECT_EQ(isthmus_memory_free_symmetric(ranks[0], first[0]), ISTHMUS_SUCCESS);
   const auto removed = standin::records(event::unregister_block);
   ASSERT_EQ(removed.size(), 1u) << "freeing is local: rank 1 keeps its block";
   EXPECT_EQ(removed[0].rank, 0);

@@ -148,7 +148,7 @@ void use_heap(const communicator_group& ranks) {
   topology::run_on_each_rank(ranks.size(), [&](int rank) {
     void* heap_block = nullptr;
     check(isthmus_memory_allocate_symmetric(ranks[rank], 1 << 20, &heap_block), "allocate_symmetric");
-    check(isthmus_memory_free(ranks[rank], heap_block), "free");
+    check(isthmus_memory_free_symmetric(ranks[rank], heap_block), "free");
   });
 }
 

@@ -142,7 +142,7 @@ class rank_of_trial {
         return status;
       case call_kind::allocate:
         status = isthmus_memory_allocate_symmetric(m_communicator, call.count, &block);
-        isthmus_memory_free(m_communicator, block);
+        isthmus_memory_free_symmetric(m_communicator, block);
         return status;
       default: break;
     }

@@ -85,7 +85,7 @@ TEST(gpu_memory, every_rank_can_access_every_byte) {
       synchronize_ranks(self);
       const int previous_rank = (self.rank + test_ranks::get().size() - 1) % test_ranks::get().size();
       EXPECT_EQ(get(self, own + count - 1, 1)[0], static_cast<std::byte>(previous_rank + 50));
-      require(isthmus_memory_free(self.communicator, own));
+      require(isthmus_memory_free_symmetric(self.communicator, own));
     }
   });
 }
@@ -109,7 +109,7 @@ TEST(gpu_memory, random_frees_preserve_other_blocks) {
         EXPECT_TRUE(get(self, block.pointer, block.count) == random_bytes(block.count, block.seed));
       const std::size_t keep_count = round == 2 ? 0 : 25;
       for (; blocks.size() > keep_count; blocks.pop_back())
-        require(isthmus_memory_free(self.communicator, blocks.back().pointer));
+        require(isthmus_memory_free_symmetric(self.communicator, blocks.back().pointer));
     }
   });
 }
@@ -239,7 +239,7 @@ TEST(gpu_memory, copies_on_a_stream_are_ordered) {
                                 queue));
     self.queue->synchronize();
     EXPECT_TRUE(received == sent);
-    require(isthmus_memory_free(self.communicator, own));
+    require(isthmus_memory_free_symmetric(self.communicator, own));
   });
 }
 

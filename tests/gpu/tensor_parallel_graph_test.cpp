@@ -65,8 +65,9 @@ TEST_P(devices, zero_copy_is_used_only_for_writable_tensors) {
   ranks.wait();
   const auto kernel = [&](const std::vector<void*>& pointers) {
     const auto graphs = capture(ranks, [&] {
-      EXPECT_TRUE(isthmus_tensor_parallel_allreduce(ranks.handle, pointers.data(), count, ISTHMUS_FLOAT32,
-                                                    ISTHMUS_ALL_ACTIVE))
+      EXPECT_EQ(isthmus_tensor_parallel_allreduce(ranks.handle, pointers.data(), count, ISTHMUS_FLOAT32,
+                                                  ISTHMUS_ALL_ACTIVE),
+                ISTHMUS_SUCCESS)
           << last_error();
     });
     const std::string name = kernel_of(graphs[0]);
@@ -85,8 +86,9 @@ TEST_P(devices, zero_copy_is_used_only_for_writable_tensors) {
     check(cudaMemcpyAsync(pooled[rank], shard.data(), count * 4, cudaMemcpyDefault, ranks.streams[rank]));
   }
   ranks.wait();
-  ASSERT_TRUE(isthmus_tensor_parallel_allreduce(ranks.handle, pooled.data(), count, ISTHMUS_FLOAT32,
-                                                ISTHMUS_ALL_ACTIVE));
+  ASSERT_EQ(isthmus_tensor_parallel_allreduce(ranks.handle, pooled.data(), count, ISTHMUS_FLOAT32,
+                                              ISTHMUS_ALL_ACTIVE),
+            ISTHMUS_SUCCESS);
   for (int rank = 0; rank < n; ++rank) {
     std::vector<float> result(count);
     check(cudaSetDevice(rank));  // pool memory is accessible only from its own device
@@ -177,7 +179,10 @@ TEST_P(devices, failed_init_frees_all_device_memory) {
       block_bytes /= 2;
   }
   (void)cudaGetLastError();
-  EXPECT_EQ(isthmus_tensor_parallel_init(n, places.data(), nullptr, nullptr), nullptr);
+  isthmus_tensor_parallel handle = nullptr;
+  EXPECT_EQ(isthmus_tensor_parallel_create(n, places.data(), nullptr, nullptr, &handle),
+            ISTHMUS_ERROR_UNSUPPORTED);
+  EXPECT_EQ(handle, nullptr);
   EXPECT_NE(last_error().find("memory"), std::string::npos) << last_error();
   for (void* pointer : filler_blocks) check(cudaFree(pointer));
   for (int rank = 0; rank < n; ++rank) {
@@ -186,9 +191,9 @@ TEST_P(devices, failed_init_frees_all_device_memory) {
     check(cudaMemGetInfo(&free, &total));
     EXPECT_GE(free + (32 << 20), initial_free[rank]) << "device " << rank;  // the driver may keep a little
   }
-  const auto handle = isthmus_tensor_parallel_init(n, places.data(), nullptr, nullptr);
-  EXPECT_NE(handle, nullptr) << last_error();
-  isthmus_tensor_parallel_free(handle);
+  EXPECT_EQ(isthmus_tensor_parallel_create(n, places.data(), nullptr, nullptr, &handle), ISTHMUS_SUCCESS)
+      << last_error();
+  isthmus_tensor_parallel_destroy(handle);
 }
 
 }  // namespace

@@ -134,7 +134,7 @@ TEST_P(devices, destroy_waits_for_work_in_flight) {
                                                       2.0f, rank == 0 ? 30000000 : 0);
   }
   ASSERT_TRUE(ranks->sum(count));
-  isthmus_tensor_parallel_free(std::exchange(ranks->handle, nullptr));
+  isthmus_tensor_parallel_destroy(std::exchange(ranks->handle, nullptr));
   for (int rank = 0; rank < n; ++rank)
     EXPECT_EQ(ranks->read<float>(rank, count), std::vector<float>(count, 2.0f * n));
 }

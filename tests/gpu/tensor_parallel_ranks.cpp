@@ -59,12 +59,13 @@ device_ranks::device_ranks(int n, std::uint64_t bytes, isthmus_wire wire, std::s
   std::optional<rules_file> rules;
   if (!algorithm.empty()) options.config_path = rules.emplace(algorithm).path();
   const std::vector<isthmus_stream> stream_handles(streams.begin(), streams.end());
-  handle = isthmus_tensor_parallel_init(n, devices.data(), stream_handles.data(), &options);
-  if (handle == nullptr) throw std::runtime_error("init: " + last_error());
+  if (isthmus_tensor_parallel_create(n, devices.data(), stream_handles.data(), &options, &handle) !=
+      ISTHMUS_SUCCESS)
+    throw std::runtime_error("create: " + last_error());
 }
 
 device_ranks::~device_ranks() {
-  isthmus_tensor_parallel_free(handle);
+  isthmus_tensor_parallel_destroy(handle);
   for (int rank = 0; rank < m_n; ++rank) {
     (void)cudaSetDevice(rank);
     (void)cudaFree(memory[rank]);

@@ -52,7 +52,7 @@ class device_ranks {
            isthmus_datatype type = ISTHMUS_FLOAT32, std::size_t offset = 0) {
     void* pointers[16];
     for (int rank = 0; rank < m_n; ++rank) pointers[rank] = tensor(rank, offset);
-    return isthmus_tensor_parallel_allreduce(handle, pointers, count, type, active);
+    return isthmus_tensor_parallel_allreduce(handle, pointers, count, type, active) == ISTHMUS_SUCCESS;
   }
   void wait() {
     for (cudaStream_t stream : streams) check(cudaStreamSynchronize(stream));

@@ -229,7 +229,7 @@ Type* allocate_symmetric(const communicator& ranks, std::size_t count) {
 /// @throws isthmus::exception ISTHMUS_ERROR_INVALID_ARGUMENT if the block belongs to another rank or has
 ///   already been freed.
 inline void free_symmetric(const communicator& ranks, void* pointer) {
-  isthmus::detail::check(isthmus_memory_free(ranks.native(), pointer));
+  isthmus::detail::check(isthmus_memory_free_symmetric(ranks.native(), pointer));
 }
 
 }  // namespace isthmus::memory

@@ -27,9 +27,9 @@ const core_functions* open_core(std::string& reason) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
     return function != nullptr;
   };
-  is_open = find("isthmus_tensor_parallel_init", functions.init) &&
+  is_open = find("isthmus_tensor_parallel_create", functions.create) &&
             find("isthmus_tensor_parallel_allreduce", functions.allreduce) &&
-            find("isthmus_tensor_parallel_free", functions.free) &&
+            find("isthmus_tensor_parallel_destroy", functions.destroy) &&
             find("isthmus_last_error", functions.last_error);
   if (!is_open) reason = ISTHMUS_CORE_SONAME " has a different version than this library";
   return is_open ? &functions : nullptr;

@@ -9,9 +9,9 @@
 namespace isthmus::ggml {
 
 struct core_functions {
-  decltype(&isthmus_tensor_parallel_init) init;
+  decltype(&isthmus_tensor_parallel_create) create;
   decltype(&isthmus_tensor_parallel_allreduce) allreduce;
-  decltype(&isthmus_tensor_parallel_free) free;
+  decltype(&isthmus_tensor_parallel_destroy) destroy;
   decltype(&isthmus_last_error) last_error;
 };
 

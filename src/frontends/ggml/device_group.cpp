@@ -121,8 +121,8 @@ std::string device_group::open(const stream_plan& plan) {
   options.wire = requested_wire();
   options.engine = plan.engine;
   const int n = static_cast<int>(m_backends.size());
-  m_handle = m_core->init(n, plan.devices.data(), plan.streams.data(), &options);
-  if (m_handle == nullptr) return error_text(*m_core);
+  if (m_core->create(n, plan.devices.data(), plan.streams.data(), &options, &m_handle) != ISTHMUS_SUCCESS)
+    return error_text(*m_core);
   m_is_host = plan.devices[0].platform == ISTHMUS_PLATFORM_HOST;
   std::string names;
   for (ggml_backend* backend : m_backends)
@@ -143,7 +143,7 @@ bool device_group::open_native() {
 
 device_group::~device_group() {
   if (m_handle != nullptr) {
-    m_core->free(m_handle);
+    m_core->destroy(m_handle);
     log_debug(std::to_string(m_calls) + " allreduces of " + std::to_string(m_elements) + " elements, " +
               std::to_string(m_refused_calls) + " refused");
   }
@@ -180,7 +180,7 @@ bool device_group::allreduce(ggml_tensor** tensors) {
   if (m_count == 0) return true;  // checked first, because empty tensors may have no memory
   if (m_is_host)
     for (ggml_backend* backend : m_backends) m_ggml.synchronize(backend);
-  if (!m_core->allreduce(m_handle, m_pointers.data(), m_count, m_datatype, m_active))
+  if (m_core->allreduce(m_handle, m_pointers.data(), m_count, m_datatype, m_active) != ISTHMUS_SUCCESS)
     return use_ggml_allreduce(error_text(*m_core).c_str());
   ++m_calls;
   m_elements += m_count;

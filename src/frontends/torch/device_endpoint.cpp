@@ -107,7 +107,7 @@ void* device_endpoint::allocate(std::uint64_t bytes) {
 void device_endpoint::free(void* block) noexcept {
   const std::lock_guard lock(m_mutex);
   const std::lock_guard handle_lock(m_handle_mutex);
-  if (isthmus_memory_free(m_communicator, block) != ISTHMUS_SUCCESS)
+  if (isthmus_memory_free_symmetric(m_communicator, block) != ISTHMUS_SUCCESS)
     TORCH_WARN("isthmus: freeing symmetric memory of process group ", m_settings.group,
                " failed: ", describe_last_error());
   if (--m_block_count == 0 && m_is_closed) release();

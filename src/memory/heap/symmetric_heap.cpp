@@ -281,7 +281,8 @@ void symmetric_heap::free(void* pointer) {
         fmt::format("memory_free: pointer = {} is not the start of a live block of this communicator's "
                     "symmetric heap ({} live)",
                     pointer, blocks()),
-        "pass each block's start to isthmus_memory_free once, with the communicator that allocated it");
+        "pass each block's start to isthmus_memory_free_symmetric once, with the communicator that allocated "
+        "it");
   remove(index);
 }
 
@@ -292,7 +293,7 @@ void symmetric_heap::free_backend_block(std::uint64_t id) {
   if (position == m_blocks.end())
     throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
                      fmt::format("heap_free: id = {} is not a live block of a backend", id),
-                     "free each block once; blocks of the program are freed by isthmus_memory_free");
+                     "free each block once; blocks of the program are freed by isthmus_memory_free_symmetric");
   remove(static_cast<std::size_t>(position - m_blocks.begin()));
 }
 

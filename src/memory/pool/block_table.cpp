@@ -58,11 +58,12 @@ void block_table::fail(const void* pointer, const char* function) const {
                                    function, pointer, old.bytes, format_device(old.device)),
                        "free each block once");
   }
-  throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
-                   fmt::format("{}: pointer = {} is not a block of isthmus_memory_allocate_device ({} live)",
-                               function, pointer, m_blocks.size()),
-                   "free blocks of a symmetric heap with isthmus_memory_free and their communicator, and other "
-                   "blocks with their own allocator");
+  throw make_error(
+      ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+      fmt::format("{}: pointer = {} is not a block of isthmus_memory_allocate_device ({} live)", function,
+                  pointer, m_blocks.size()),
+      "free blocks of a symmetric heap with isthmus_memory_free_symmetric and their communicator, and other "
+      "blocks with their own allocator");
 }
 
 block_table::blocks::const_iterator block_table::find_owned(isthmus_device device, const void* pointer,

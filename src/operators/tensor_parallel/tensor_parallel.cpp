@@ -86,17 +86,17 @@ const char* argument_error(isthmus_tensor_parallel handle, void* const* pointers
   return "";
 }
 
-bool report_failure(isthmus_status status, const char* reason) {
+isthmus_status report_failure(isthmus_status status, const char* reason) {
   last_error() = make_error(status, ISTHMUS_HERE,
                             fmt::format("tensor_parallel_allreduce: {}; no tensor was modified", reason))
                      .info();
-  return false;
+  return status;
 }
 
 }  // namespace
 
-isthmus_tensor_parallel init(int n, const isthmus_device* devices, const isthmus_stream* streams,
-                             const isthmus_tensor_parallel_options* user_options) {
+isthmus_tensor_parallel create(int n, const isthmus_device* devices, const isthmus_stream* streams,
+                               const isthmus_tensor_parallel_options* user_options) {
   check_devices(n, devices);
   const auto options = check_options(user_options);
   const auto rules = selection::load_configuration(options.config_path);
@@ -121,20 +121,20 @@ isthmus_tensor_parallel init(int n, const isthmus_device* devices, const isthmus
   return handle.release();
 }
 
-bool allreduce(isthmus_tensor_parallel handle, void* const* pointers, uint64_t count, isthmus_datatype datatype,
-               uint64_t active) {
+isthmus_status allreduce(isthmus_tensor_parallel handle, void* const* pointers, uint64_t count,
+                         isthmus_datatype datatype, uint64_t active) {
   if (const char* reason = argument_error(handle, pointers, count, datatype); *reason) [[unlikely]]
     return report_failure(ISTHMUS_ERROR_INVALID_ARGUMENT, reason);
-  if (count == 0) return true;
+  if (count == 0) return ISTHMUS_SUCCESS;
   const bool bfloat16_wire = handle->tuning.bfloat16_wire(datatype, count);
   const std::uint64_t wire_bytes = bfloat16_wire ? count * 2 : count * isthmus_datatype_bytes(datatype);
   if (handle->engine->allreduce(handle->state, pointers, count, datatype, active,
                                 handle->tuning.algorithm(datatype, wire_bytes), bfloat16_wire)) [[likely]]
-    return true;
+    return ISTHMUS_SUCCESS;
   return report_failure(ISTHMUS_ERROR_BACKEND, "the engine could not enqueue it");
 }
 
-void release(isthmus_tensor_parallel handle) {
+void destroy(isthmus_tensor_parallel handle) {
   if (handle == nullptr) return;
   handle->engine->close(handle->state);
   delete handle;

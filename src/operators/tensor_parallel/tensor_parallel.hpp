@@ -6,14 +6,14 @@
 namespace isthmus::tensor_parallel {
 
 // Errors: throws error.
-isthmus_tensor_parallel init(int n, const isthmus_device* devices, const isthmus_stream* streams,
-                             const isthmus_tensor_parallel_options* user_options);
+isthmus_tensor_parallel create(int n, const isthmus_device* devices, const isthmus_stream* streams,
+                               const isthmus_tensor_parallel_options* user_options);
 
-// Errors: returns false and sets the thread's last error. No tensor has been modified in this case.
+// Errors: sets the thread's last error and returns its status. No tensor has been modified in this case.
 // Thread safety: one thread at a time per handle.
-bool allreduce(isthmus_tensor_parallel handle, void* const* pointers, uint64_t count, isthmus_datatype datatype,
-               uint64_t active);
+isthmus_status allreduce(isthmus_tensor_parallel handle, void* const* pointers, uint64_t count,
+                         isthmus_datatype datatype, uint64_t active);
 
-void release(isthmus_tensor_parallel handle);
+void destroy(isthmus_tensor_parallel handle);
 
 }  // namespace isthmus::tensor_parallel

@@ -100,7 +100,7 @@ member::member(rank_device& device, isthmus_communicator handle) : m_device(devi
 }
 
 member::~member() {
-  if (m_heap != nullptr) isthmus_memory_free(m_handle, m_heap);
+  if (m_heap != nullptr) isthmus_memory_free_symmetric(m_handle, m_heap);
   if (isthmus_communicator_destroy(m_handle) != ISTHMUS_SUCCESS)
     std::printf("note: destroy: %s\n", last_error().c_str());
 }

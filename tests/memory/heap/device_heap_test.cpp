@@ -61,7 +61,8 @@ pointers allocate(const device_ranks& ranks, std::uint64_t bytes) {
 
 void free_all(const device_ranks& ranks, const pointers& blocks) {
   for (int rank = 0; rank < ranks.size(); ++rank)
-    EXPECT_EQ(isthmus_memory_free(ranks[rank], blocks[static_cast<std::size_t>(rank)]), ISTHMUS_SUCCESS);
+    EXPECT_EQ(isthmus_memory_free_symmetric(ranks[rank], blocks[static_cast<std::size_t>(rank)]),
+              ISTHMUS_SUCCESS);
 }
 
 isthmus_heap_block find(int rank, const void* pointer, std::uint64_t bytes) {
@@ -113,7 +114,7 @@ process_result run_rank(const isthmus_unique_id& id, int rank) {
     context->allgather(context->runtime, &token, tokens, sizeof token);  // both ranks have written
     result.found[round] = static_cast<unsigned char*>(pointer)[bytes - 1];
     context->allgather(context->runtime, &token, tokens, sizeof token);
-    result.status = isthmus_memory_free(communicator, pointer);
+    result.status = isthmus_memory_free_symmetric(communicator, pointer);
   }
   isthmus_communicator_destroy(communicator);
   return result;
@@ -209,18 +210,19 @@ TEST_F(device_heap_test, memory_is_reused_after_all_ranks_freed_it) {
   const device_ranks ranks(2);
   const auto first = allocate(ranks, 100);
   const auto found = find(1, first[1], 1);
-  ASSERT_EQ(isthmus_memory_free(ranks[0], first[0]), ISTHMUS_SUCCESS);
+  ASSERT_EQ(isthmus_memory_free_symmetric(ranks[0], first[0]), ISTHMUS_SUCCESS);
   const auto second = allocate(ranks, 100);
   EXPECT_NE(second[0], first[0]) << "rank 1 may still use it";
   static_cast<unsigned char*>(found.peers[0])[5] = 42;
   EXPECT_EQ(first[0][5], 42);
-  ASSERT_EQ(isthmus_memory_free(ranks[1], first[1]), ISTHMUS_SUCCESS);
+  ASSERT_EQ(isthmus_memory_free_symmetric(ranks[1], first[1]), ISTHMUS_SUCCESS);
   const auto third = allocate(ranks, 100);
   EXPECT_EQ(third, first);
-  EXPECT_EQ(isthmus_memory_free(ranks[0], third[0]), ISTHMUS_SUCCESS);
-  EXPECT_EQ(isthmus_memory_free(ranks[0], third[0]), ISTHMUS_ERROR_INVALID_ARGUMENT) << "double free";
-  EXPECT_EQ(isthmus_memory_free(ranks[1], second[0]), ISTHMUS_ERROR_INVALID_ARGUMENT) << "a block of rank 0";
-  EXPECT_EQ(isthmus_memory_free(ranks[1], third[1]), ISTHMUS_SUCCESS);
+  EXPECT_EQ(isthmus_memory_free_symmetric(ranks[0], third[0]), ISTHMUS_SUCCESS);
+  EXPECT_EQ(isthmus_memory_free_symmetric(ranks[0], third[0]), ISTHMUS_ERROR_INVALID_ARGUMENT) << "double free";
+  EXPECT_EQ(isthmus_memory_free_symmetric(ranks[1], second[0]), ISTHMUS_ERROR_INVALID_ARGUMENT)
+      << "a block of rank 0";
+  EXPECT_EQ(isthmus_memory_free_symmetric(ranks[1], third[1]), ISTHMUS_SUCCESS);
   free_all(ranks, second);
 }
 
@@ -281,7 +283,7 @@ TEST_F(device_heap_test, backend_blocks_are_zeroed_and_freed_by_id) {
   EXPECT_EQ(blocks[0].peers[1], blocks[1].peers[1]);
   EXPECT_EQ(blocks[0].peers[0], dirty[0]) << "the memory is reused";
   EXPECT_EQ(isthmus_memory_live_blocks(), programs);
-  EXPECT_EQ(isthmus_memory_free(ranks[0], blocks[0].peers[0]), ISTHMUS_ERROR_INVALID_ARGUMENT)
+  EXPECT_EQ(isthmus_memory_free_symmetric(ranks[0], blocks[0].peers[0]), ISTHMUS_ERROR_INVALID_ARGUMENT)
       << "the program must not free it";
   for (int rank = 0; rank < 2; ++rank) {
     const auto* context = standin::context_of(rank);
@@ -333,7 +335,8 @@ TEST_F(device_heap_test, random_steps_with_independent_frees) {
       if (!block.is_held[rank]) continue;
       check(block, rank);
       block.is_held[rank] = false;
-      ASSERT_EQ(isthmus_memory_free(ranks[static_cast<int>(rank)], block.addresses[rank]), ISTHMUS_SUCCESS);
+      ASSERT_EQ(isthmus_memory_free_symmetric(ranks[static_cast<int>(rank)], block.addresses[rank]),
+                ISTHMUS_SUCCESS);
       std::erase_if(model, [](const live_block& each) { return each.is_held == std::array<bool, size>{}; });
     }
   }
@@ -341,7 +344,8 @@ TEST_F(device_heap_test, random_steps_with_independent_frees) {
     for (std::size_t rank = 0; rank < size; ++rank)
       if (block.is_held[rank]) {
         check(block, rank);
-        EXPECT_EQ(isthmus_memory_free(ranks[static_cast<int>(rank)], block.addresses[rank]), ISTHMUS_SUCCESS);
+        EXPECT_EQ(isthmus_memory_free_symmetric(ranks[static_cast<int>(rank)], block.addresses[rank]),
+                  ISTHMUS_SUCCESS);
       }
 }
 

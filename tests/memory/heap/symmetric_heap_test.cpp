@@ -117,7 +117,7 @@ TEST_F(heap_test, heap_peers_rejects_other_pointers) {
   expect_refused(blocks[1], 1, "must lie in a live block");
   expect_refused(nullptr, 1, "must lie in a live block");
   EXPECT_EQ(isthmus_memory_peer(ranks[0], own, 1, nullptr), ISTHMUS_ERROR_INVALID_ARGUMENT);
-  EXPECT_EQ(isthmus_memory_free(ranks[0], own), ISTHMUS_SUCCESS);
+  EXPECT_EQ(isthmus_memory_free_symmetric(ranks[0], own), ISTHMUS_SUCCESS);
   expect_refused(own, 1, "must lie in a live block");
   void* peer = own;
   EXPECT_EQ(isthmus_memory_peer(nullptr, own, 1, &peer), ISTHMUS_ERROR_INVALID_USAGE);
@@ -139,7 +139,7 @@ TEST_F(heap_test, find_respects_block_boundaries) {
   EXPECT_EQ(find(0, first - 1, 1), 0);
   EXPECT_EQ(find(0, first, ~std::uint64_t{0}), 0);
   EXPECT_EQ(find(0, nullptr, 1), 0);
-  EXPECT_EQ(isthmus_memory_free(ranks[0], first), ISTHMUS_SUCCESS);
+  EXPECT_EQ(isthmus_memory_free_symmetric(ranks[0], first), ISTHMUS_SUCCESS);
   EXPECT_EQ(find(0, first, 1), 0);
   EXPECT_EQ(find(0, second + 8191, 1), 1);
 }
@@ -149,20 +149,20 @@ TEST_F(heap_test, invalid_frees_are_rejected) {
   const auto blocks = allocate(ranks, 4096);
   int local = 0;
   const auto expect_refused = [&](isthmus_communicator rank, void* pointer) {
-    EXPECT_EQ(isthmus_memory_free(rank, pointer), ISTHMUS_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(isthmus_memory_free_symmetric(rank, pointer), ISTHMUS_ERROR_INVALID_ARGUMENT);
     EXPECT_NE(std::string(last_error().message).find("not the start of a live block"), std::string::npos);
     EXPECT_STRNE(last_error().hint, "");
   };
   expect_refused(ranks[0], &local);
   expect_refused(ranks[0], static_cast<char*>(blocks[0]) + 8);
   expect_refused(ranks[0], blocks[1]);
-  EXPECT_EQ(isthmus_memory_free(ranks[0], blocks[0]), ISTHMUS_SUCCESS);
+  EXPECT_EQ(isthmus_memory_free_symmetric(ranks[0], blocks[0]), ISTHMUS_SUCCESS);
   expect_refused(ranks[0], blocks[0]);
-  EXPECT_EQ(isthmus_memory_free(ranks[1], blocks[1]), ISTHMUS_SUCCESS);
-  EXPECT_EQ(isthmus_memory_free(ranks[1], nullptr), ISTHMUS_SUCCESS);
+  EXPECT_EQ(isthmus_memory_free_symmetric(ranks[1], blocks[1]), ISTHMUS_SUCCESS);
+  EXPECT_EQ(isthmus_memory_free_symmetric(ranks[1], nullptr), ISTHMUS_SUCCESS);
   isthmus_communicator destroyed = ranks.release(0);
   isthmus_communicator_destroy(destroyed);
-  EXPECT_EQ(isthmus_memory_free(destroyed, blocks[0]), ISTHMUS_ERROR_INVALID_USAGE);
+  EXPECT_EQ(isthmus_memory_free_symmetric(destroyed, blocks[0]), ISTHMUS_ERROR_INVALID_USAGE);
 }
 
 TEST_F(heap_test, freed_block_stays_readable_for_peers) {
@@ -171,7 +171,7 @@ TEST_F(heap_test, freed_block_stays_readable_for_peers) {
   isthmus_heap_block heap_block{};
   ASSERT_EQ(find(1, blocks[1], 1, &heap_block), 1);
   static_cast<char*>(blocks[0])[5] = 42;
-  ASSERT_EQ(isthmus_memory_free(ranks[0], blocks[0]), ISTHMUS_SUCCESS);
+  ASSERT_EQ(isthmus_memory_free_symmetric(ranks[0], blocks[0]), ISTHMUS_SUCCESS);
   EXPECT_EQ(static_cast<char*>(heap_block.peers[0])[5], 42);
 }
 
@@ -257,7 +257,7 @@ TEST_F(heap_test, ten_thousand_random_steps) {
     } else {
       auto victim_block = std::next(model.begin(), static_cast<std::ptrdiff_t>(random() % model.size()));
       ASSERT_TRUE(intact(*victim_block));
-      ASSERT_EQ(isthmus_memory_free(ranks[0], victim_block->first), ISTHMUS_SUCCESS);
+      ASSERT_EQ(isthmus_memory_free_symmetric(ranks[0], victim_block->first), ISTHMUS_SUCCESS);
       ASSERT_EQ(find(0, victim_block->first, 1), 0);
       model.erase(victim_block);
     }
@@ -270,7 +270,7 @@ TEST_F(heap_test, ten_thousand_random_steps) {
   }
   for (const auto& entry : model) {
     EXPECT_TRUE(intact(entry));
-    EXPECT_EQ(isthmus_memory_free(ranks[0], entry.first), ISTHMUS_SUCCESS);
+    EXPECT_EQ(isthmus_memory_free_symmetric(ranks[0], entry.first), ISTHMUS_SUCCESS);
   }
 }
 

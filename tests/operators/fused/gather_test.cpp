@@ -59,7 +59,7 @@ class rank_run {
   ~rank_run() {
     EXPECT_EQ(isthmus_fused_plan_destroy(m_plan), ISTHMUS_SUCCESS) << last_error_text();
     m_a_data.reset();
-    EXPECT_EQ(isthmus_memory_free(m_self.communicator, m_heap), ISTHMUS_SUCCESS);
+    EXPECT_EQ(isthmus_memory_free_symmetric(m_self.communicator, m_heap), ISTHMUS_SUCCESS);
   }
 
   void fill(std::uint64_t seed) {

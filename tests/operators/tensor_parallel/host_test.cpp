@@ -11,16 +11,16 @@
 namespace {
 
 struct handle {
-  isthmus_tensor_parallel value;
+  isthmus_tensor_parallel value = nullptr;
   explicit handle(int n, isthmus_wire wire = ISTHMUS_WIRE_AUTO) {
     const std::vector<isthmus_device> devices(static_cast<std::size_t>(n),
                                               isthmus_device{ISTHMUS_PLATFORM_HOST, 0});
     isthmus_tensor_parallel_options options{};
     options.struct_bytes = sizeof options;
     options.wire = wire;
-    value = isthmus_tensor_parallel_init(n, devices.data(), nullptr, &options);
+    isthmus_tensor_parallel_create(n, devices.data(), nullptr, &options, &value);
   }
-  ~handle() { isthmus_tensor_parallel_free(value); }
+  ~handle() { isthmus_tensor_parallel_destroy(value); }
 };
 
 std::string last_error() {
@@ -45,8 +45,9 @@ TEST(tensor_parallel_host, inactive_shards_with_nan_are_ignored) {
     ASSERT_NE(engine.value, nullptr) << last_error();
     for (std::uint64_t active = 0; active < 1u << ranks; ++active) {
       tensor sum(active + 1, ranks, 33, active);
-      ASSERT_TRUE(
-          isthmus_tensor_parallel_allreduce(engine.value, sum.pointers.data(), 33, ISTHMUS_FLOAT32, active));
+      ASSERT_EQ(
+          isthmus_tensor_parallel_allreduce(engine.value, sum.pointers.data(), 33, ISTHMUS_FLOAT32, active),
+          ISTHMUS_SUCCESS);
       for (int rank = 0; rank < ranks; ++rank)
         ASSERT_EQ(shards::count_wrong(sum.shard[static_cast<std::size_t>(rank)], active + 1, ranks, active), 0u)
             << "mask " << active << " of " << ranks << ", rank " << rank;
@@ -60,8 +61,9 @@ TEST(tensor_parallel_host, sizes_around_the_thresholds_and_blocks) {
     for (std::uint64_t count :
          {0, 1, 16383, 16384, 16385, 32767, 32768, 32769, 65535, 65537, (4 << 20) / 4 + 1, 5}) {
       tensor sum(count + 3, ranks, count, ISTHMUS_ALL_ACTIVE);
-      ASSERT_TRUE(isthmus_tensor_parallel_allreduce(engine.value, sum.pointers.data(), count, ISTHMUS_FLOAT32,
-                                                    ISTHMUS_ALL_ACTIVE));
+      ASSERT_EQ(isthmus_tensor_parallel_allreduce(engine.value, sum.pointers.data(), count, ISTHMUS_FLOAT32,
+                                                  ISTHMUS_ALL_ACTIVE),
+                ISTHMUS_SUCCESS);
       for (const auto& shard : sum.shard)
         ASSERT_EQ(shards::count_wrong(shard, count + 3, ranks, ISTHMUS_ALL_ACTIVE), 0u)
             << count << " of " << ranks;
@@ -83,8 +85,9 @@ TEST(tensor_parallel_host, bfloat16_wire_rounds_within_its_error_bound) {
       pointers.push_back(own.data());
     }
     const auto inputs = shard;
-    ASSERT_TRUE(isthmus_tensor_parallel_allreduce(engine.value, pointers.data(), count, ISTHMUS_FLOAT32,
-                                                  ISTHMUS_ALL_ACTIVE));
+    ASSERT_EQ(isthmus_tensor_parallel_allreduce(engine.value, pointers.data(), count, ISTHMUS_FLOAT32,
+                                                ISTHMUS_ALL_ACTIVE),
+              ISTHMUS_SUCCESS);
     const double u = std::ldexp(1.0, -8);
     std::uint64_t inexact = 0;
     for (std::uint64_t i = 0; i < count; ++i) {
@@ -115,8 +118,8 @@ TEST(tensor_parallel_host, sums_every_datatype_rounding_once) {
       pointers.push_back(shard[static_cast<std::size_t>(rank)].data());
     }
     const auto inputs = shard;
-    ASSERT_TRUE(
-        isthmus_tensor_parallel_allreduce(engine.value, pointers.data(), count, type, ISTHMUS_ALL_ACTIVE));
+    ASSERT_EQ(isthmus_tensor_parallel_allreduce(engine.value, pointers.data(), count, type, ISTHMUS_ALL_ACTIVE),
+              ISTHMUS_SUCCESS);
     for (std::uint64_t i = 0; i < count; ++i) {
       float sum = 0;
       for (const auto& input : inputs) sum += static_cast<float>(oracle::decode(type, input.data() + i * 2));
@@ -131,16 +134,20 @@ TEST(tensor_parallel_host, failed_call_modifies_no_tensor) {
   tensor sum(5, 2, 100, ISTHMUS_ALL_ACTIVE);
   const auto previous_shard = sum.shard;
   void* missing[2] = {sum.pointers[0], nullptr};
-  EXPECT_FALSE(
-      isthmus_tensor_parallel_allreduce(engine.value, missing, 100, ISTHMUS_FLOAT32, ISTHMUS_ALL_ACTIVE));
+  EXPECT_EQ(isthmus_tensor_parallel_allreduce(engine.value, missing, 100, ISTHMUS_FLOAT32, ISTHMUS_ALL_ACTIVE),
+            ISTHMUS_ERROR_INVALID_ARGUMENT);
   EXPECT_NE(last_error().find("NULL"), std::string::npos);
-  EXPECT_FALSE(isthmus_tensor_parallel_allreduce(engine.value, sum.pointers.data(), 100,
-                                                 static_cast<isthmus_datatype>(99), 3));
-  EXPECT_FALSE(isthmus_tensor_parallel_allreduce(nullptr, sum.pointers.data(), 100, ISTHMUS_FLOAT32, 3));
-  EXPECT_FALSE(isthmus_tensor_parallel_allreduce(engine.value, nullptr, 100, ISTHMUS_FLOAT32, 3));
+  EXPECT_EQ(isthmus_tensor_parallel_allreduce(engine.value, sum.pointers.data(), 100,
+                                              static_cast<isthmus_datatype>(99), 3),
+            ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(isthmus_tensor_parallel_allreduce(nullptr, sum.pointers.data(), 100, ISTHMUS_FLOAT32, 3),
+            ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(isthmus_tensor_parallel_allreduce(engine.value, nullptr, 100, ISTHMUS_FLOAT32, 3),
+            ISTHMUS_ERROR_INVALID_ARGUMENT);
   void* misaligned[2] = {sum.pointers[0], static_cast<std::byte*>(sum.pointers[1]) + 1};
-  EXPECT_FALSE(
-      isthmus_tensor_parallel_allreduce(engine.value, misaligned, 99, ISTHMUS_FLOAT32, ISTHMUS_ALL_ACTIVE));
+  EXPECT_EQ(
+      isthmus_tensor_parallel_allreduce(engine.value, misaligned, 99, ISTHMUS_FLOAT32, ISTHMUS_ALL_ACTIVE),
+      ISTHMUS_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(sum.shard, previous_shard);
 }
 
@@ -148,9 +155,11 @@ TEST(tensor_parallel_host, one_rank_keeps_its_tensor_or_gets_zeros) {
   const handle engine(1);
   tensor sum(5, 1, 50, 1);
   const auto previous_shard = sum.shard;
-  EXPECT_TRUE(isthmus_tensor_parallel_allreduce(engine.value, sum.pointers.data(), 50, ISTHMUS_FLOAT32, 1));
+  EXPECT_EQ(isthmus_tensor_parallel_allreduce(engine.value, sum.pointers.data(), 50, ISTHMUS_FLOAT32, 1),
+            ISTHMUS_SUCCESS);
   EXPECT_EQ(sum.shard, previous_shard);
-  EXPECT_TRUE(isthmus_tensor_parallel_allreduce(engine.value, sum.pointers.data(), 50, ISTHMUS_FLOAT32, 0));
+  EXPECT_EQ(isthmus_tensor_parallel_allreduce(engine.value, sum.pointers.data(), 50, ISTHMUS_FLOAT32, 0),
+            ISTHMUS_SUCCESS);
   EXPECT_EQ(sum.shard[0], std::vector<float>(50, 0.0f));
 }
 

@@ -167,18 +167,22 @@ TEST_P(tensor_parallel_sycl, works_as_the_engine_of_the_c_interface) {
   isthmus_tensor_parallel_options options{};
   options.struct_bytes = sizeof options;
   options.engine = isthmus::sycl_tensor_parallel_engine();
-  const auto handle = isthmus_tensor_parallel_init(n(), devices.data(), streams.data(), &options);
-  ASSERT_NE(handle, nullptr);
+  isthmus_tensor_parallel handle = nullptr;
+  ASSERT_EQ(isthmus_tensor_parallel_create(n(), devices.data(), streams.data(), &options, &handle),
+            ISTHMUS_SUCCESS);
   for (const std::uint64_t count : {77, 100000}) {
     write(8, count, ISTHMUS_ALL_ACTIVE);
-    ASSERT_TRUE(
-        isthmus_tensor_parallel_allreduce(handle, pointers.data(), count, ISTHMUS_FLOAT32, ISTHMUS_ALL_ACTIVE));
+    ASSERT_EQ(
+        isthmus_tensor_parallel_allreduce(handle, pointers.data(), count, ISTHMUS_FLOAT32, ISTHMUS_ALL_ACTIVE),
+        ISTHMUS_SUCCESS);
     for (int rank = 0; rank < n(); ++rank)
       EXPECT_EQ(shards::count_wrong(read(rank, count), 8, n(), ISTHMUS_ALL_ACTIVE), 0u) << rank;
   }
-  isthmus_tensor_parallel_free(handle);
+  isthmus_tensor_parallel_destroy(handle);
   streams[0] = nullptr;
-  EXPECT_EQ(isthmus_tensor_parallel_init(n(), devices.data(), streams.data(), &options), nullptr);
+  EXPECT_EQ(isthmus_tensor_parallel_create(n(), devices.data(), streams.data(), &options, &handle),
+            ISTHMUS_ERROR_UNSUPPORTED);
+  EXPECT_EQ(handle, nullptr);
 }
 
 INSTANTIATE_TEST_SUITE_P(devices, tensor_parallel_sycl,

@@ -1,4 +1,4 @@
-// Arguments that init rejects, and the calls that an external engine receives.
+// Arguments that create rejects, and the calls that an external engine receives.
 #include <gtest/gtest.h>
 #include <isthmus/tensor_parallel.h>
 
@@ -15,32 +15,44 @@ std::string last_error() {
   return info.message;
 }
 
-TEST(tensor_parallel_init, rejects_devices_of_several_platforms) {
+// Expects that a failed call leaves no handle.
+isthmus_status create(int n, const isthmus_device* devices, const isthmus_stream* streams,
+                      const isthmus_tensor_parallel_options* options) {
+  int other = 0;
+  auto handle = reinterpret_cast<isthmus_tensor_parallel>(&other);
+  const isthmus_status status = isthmus_tensor_parallel_create(n, devices, streams, options, &handle);
+  EXPECT_EQ(handle, nullptr);
+  return status;
+}
+
+TEST(tensor_parallel_create, rejects_devices_of_several_platforms) {
   const isthmus_device devices[] = {{ISTHMUS_PLATFORM_HOST, 0}, {ISTHMUS_PLATFORM_CUDA, 0}};
-  EXPECT_EQ(isthmus_tensor_parallel_init(2, devices, nullptr, nullptr), nullptr);
+  EXPECT_EQ(create(2, devices, nullptr, nullptr), ISTHMUS_ERROR_UNSUPPORTED);
   EXPECT_NE(last_error().find("devices[1] on cuda"), std::string::npos) << last_error();
 }
 
-TEST(tensor_parallel_init, rejects_bad_arguments) {
+TEST(tensor_parallel_create, rejects_bad_arguments) {
   const std::vector<isthmus_device> devices(17, isthmus_device{ISTHMUS_PLATFORM_HOST, 0});
-  EXPECT_EQ(isthmus_tensor_parallel_init(0, devices.data(), nullptr, nullptr), nullptr);
-  EXPECT_EQ(isthmus_tensor_parallel_init(17, devices.data(), nullptr, nullptr), nullptr);
+  EXPECT_EQ(create(0, devices.data(), nullptr, nullptr), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(create(17, devices.data(), nullptr, nullptr), ISTHMUS_ERROR_INVALID_ARGUMENT);
   EXPECT_NE(last_error().find("17"), std::string::npos);
-  EXPECT_EQ(isthmus_tensor_parallel_init(2, nullptr, nullptr, nullptr), nullptr);
+  EXPECT_EQ(create(2, nullptr, nullptr, nullptr), ISTHMUS_ERROR_INVALID_ARGUMENT);
   const isthmus_device wild{static_cast<isthmus_platform>(77), 0};
-  EXPECT_EQ(isthmus_tensor_parallel_init(1, &wild, nullptr, nullptr), nullptr);
+  EXPECT_EQ(create(1, &wild, nullptr, nullptr), ISTHMUS_ERROR_INVALID_ARGUMENT);
   isthmus_tensor_parallel_options options{};
-  EXPECT_EQ(isthmus_tensor_parallel_init(2, devices.data(), nullptr, &options), nullptr);
+  EXPECT_EQ(create(2, devices.data(), nullptr, &options), ISTHMUS_ERROR_INVALID_ARGUMENT);
   EXPECT_NE(last_error().find("struct_bytes"), std::string::npos);
   options.struct_bytes = sizeof options;
   options.timeout_s = -1;
-  EXPECT_EQ(isthmus_tensor_parallel_init(2, devices.data(), nullptr, &options), nullptr);
-  isthmus_tensor_parallel_free(nullptr);
+  EXPECT_EQ(create(2, devices.data(), nullptr, &options), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(isthmus_tensor_parallel_create(2, devices.data(), nullptr, nullptr, nullptr),
+            ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(isthmus_tensor_parallel_destroy(nullptr), ISTHMUS_SUCCESS);
 }
 
-TEST(tensor_parallel_init, error_names_platform_without_engine) {
+TEST(tensor_parallel_create, error_names_platform_without_engine) {
   const isthmus_device device{ISTHMUS_PLATFORM_LEVEL_ZERO, 0};
-  EXPECT_EQ(isthmus_tensor_parallel_init(1, &device, nullptr, nullptr), nullptr);
+  EXPECT_EQ(create(1, &device, nullptr, nullptr), ISTHMUS_ERROR_UNSUPPORTED);
   EXPECT_NE(last_error().find("level_zero"), std::string::npos) << last_error();
 }
 
@@ -71,9 +83,13 @@ bool record(void*, void* const*, std::uint64_t count, isthmus_datatype, std::uin
 }
 void close_engine(void*) { ++recorded.closed; }
 
-const isthmus_tensor_parallel_engine engine = {
-    sizeof engine, ISTHMUS_TENSOR_PARALLEL_ENGINE_ABI, 1u << ISTHMUS_PLATFORM_CUDA, "test", open_engine, record,
-    close_engine};
+const isthmus_tensor_parallel_engine engine = {.struct_bytes = sizeof engine,
+                                               .abi_version = ISTHMUS_TENSOR_PARALLEL_ENGINE_ABI,
+                                               .platforms = 1u << ISTHMUS_PLATFORM_CUDA,
+                                               .name = "test",
+                                               .open = open_engine,
+                                               .allreduce = record,
+                                               .close = close_engine};
 
 isthmus_tensor_parallel make(int n, isthmus_wire wire = ISTHMUS_WIRE_AUTO, const char* config = nullptr) {
   const std::vector<isthmus_device> devices(static_cast<std::size_t>(n),
@@ -83,7 +99,9 @@ isthmus_tensor_parallel make(int n, isthmus_wire wire = ISTHMUS_WIRE_AUTO, const
   options.engine = &engine;
   options.wire = wire;
   options.config_path = config;
-  return isthmus_tensor_parallel_init(n, devices.data(), nullptr, &options);
+  isthmus_tensor_parallel handle = nullptr;
+  isthmus_tensor_parallel_create(n, devices.data(), nullptr, &options, &handle);
+  return handle;
 }
 
 TEST(tensor_parallel_engine, gets_algorithm_and_wire_from_the_rules) {
@@ -91,7 +109,8 @@ TEST(tensor_parallel_engine, gets_algorithm_and_wire_from_the_rules) {
   void* pointers[4] = {data, data, data, data};
   const auto run_call = [&](isthmus_tensor_parallel handle, std::uint64_t count,
                             isthmus_datatype type = ISTHMUS_FLOAT32) {
-    EXPECT_TRUE(isthmus_tensor_parallel_allreduce(handle, pointers, count, type, ISTHMUS_ALL_ACTIVE))
+    EXPECT_EQ(isthmus_tensor_parallel_allreduce(handle, pointers, count, type, ISTHMUS_ALL_ACTIVE),
+              ISTHMUS_SUCCESS)
         << last_error();
     EXPECT_EQ(recorded.count, count);
     return recorded;
@@ -112,7 +131,7 @@ TEST(tensor_parallel_engine, gets_algorithm_and_wire_from_the_rules) {
   EXPECT_EQ(run_call(exact_two, (8 << 20) - 1).algorithm, ISTHMUS_TWO_SHOT);
   EXPECT_EQ(run_call(exact_two, 8 << 20).algorithm, ISTHMUS_TWO_SHOT_ZERO_COPY);
   EXPECT_EQ(run_call(exact_two, 16 << 20, ISTHMUS_FLOAT16).algorithm, ISTHMUS_TWO_SHOT);
-  for (const auto handle : {two, four, exact, exact_two}) isthmus_tensor_parallel_free(handle);
+  for (const auto handle : {two, four, exact, exact_two}) isthmus_tensor_parallel_destroy(handle);
   EXPECT_EQ(recorded.open, recorded.closed);
 }
 
@@ -125,11 +144,11 @@ TEST(tensor_parallel_engine, follows_rule_for_two_shot_zero_copy) {
   float data[2];
   void* pointers[2] = {data, data};
   for (const std::uint64_t count : {(1u << 20) - 1, 1u << 20}) {
-    ASSERT_TRUE(
-        isthmus_tensor_parallel_allreduce(handle, pointers, count, ISTHMUS_FLOAT32, ISTHMUS_ALL_ACTIVE));
+    ASSERT_EQ(isthmus_tensor_parallel_allreduce(handle, pointers, count, ISTHMUS_FLOAT32, ISTHMUS_ALL_ACTIVE),
+              ISTHMUS_SUCCESS);
     EXPECT_EQ(recorded.algorithm, count < 1u << 20 ? ISTHMUS_TWO_SHOT : ISTHMUS_TWO_SHOT_ZERO_COPY) << count;
   }
-  isthmus_tensor_parallel_free(handle);
+  isthmus_tensor_parallel_destroy(handle);
   (void)std::remove(path.c_str());
 }
 
@@ -140,11 +159,12 @@ TEST(tensor_parallel_engine, errors_of_the_engine_are_reported) {
   void* pointers[2] = {data, data};
   const auto handle = make(2);
   recorded.answer = false;
-  EXPECT_FALSE(isthmus_tensor_parallel_allreduce(handle, pointers, 1, ISTHMUS_FLOAT32, 3));
+  EXPECT_EQ(isthmus_tensor_parallel_allreduce(handle, pointers, 1, ISTHMUS_FLOAT32, 3), ISTHMUS_ERROR_BACKEND);
   recorded.answer = true;
-  EXPECT_FALSE(isthmus_tensor_parallel_allreduce(handle, pointers, 1, ISTHMUS_INT32, 3))
+  EXPECT_EQ(isthmus_tensor_parallel_allreduce(handle, pointers, 1, ISTHMUS_INT32, 3),
+            ISTHMUS_ERROR_INVALID_ARGUMENT)
       << "devices support only floating-point types";
-  isthmus_tensor_parallel_free(handle);
+  isthmus_tensor_parallel_destroy(handle);
 }
 
 }  // namespace
