@@ -4,6 +4,7 @@
 //   allocation_bench --platform cuda --largest 4M,16M --out out.json
 #include <dlfcn.h>
 #include <isthmus/memory.h>
+#include <isthmus/tools.h>
 #include <sys/mman.h>
 
 #include <CLI/CLI.hpp>

@@ -5,6 +5,7 @@
 //   hierarchical_bench --platforms cuda,cuda,host,host --sizes 16M --out out.json
 //   hierarchical_bench --platforms cuda,cuda --nodes a,b --sizes 16M --collective alltoall
 #include <isthmus/memory.h>
+#include <isthmus/tools.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>

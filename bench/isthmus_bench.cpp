@@ -5,6 +5,7 @@
 // Exit status: 0 success, 1 failure or wrong result, 2 bad arguments, 3 Isthmus does not support the request.
 #include <isthmus/isthmus.h>
 #include <isthmus/memory.h>
+#include <isthmus/tools.h>
 
 #include <isthmus/mpi.hpp>
 

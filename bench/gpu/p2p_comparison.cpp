@@ -1,5 +1,7 @@
 #include "p2p_comparison.hpp"
 
+#include <isthmus/tools.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

@@ -93,16 +93,6 @@ typedef struct isthmus_memory_info {
 // Finds the live plain block that contains `pointer`. Returns ISTHMUS_ERROR_INVALID_ARGUMENT if there is none.
 ISTHMUS_API isthmus_status isthmus_memory_query(const void* pointer, isthmus_memory_info* info);
 
-// Describes `device` as JSON: its providers in order, each with its state or the reason why it is
-// unavailable, the pool, and the live blocks. The call opens the providers. `json`, `capacity` and
-// `required_bytes` are as in isthmus_communicator_info().
-ISTHMUS_API isthmus_status isthmus_memory_explain(isthmus_device device, char* json, size_t capacity,
-                                                  size_t* required_bytes);
-
-// Returns the number of live blocks of this process: plain blocks, and blocks of symmetric heaps that the
-// caller must free. The result is 0 after the program has freed all of them.
-ISTHMUS_API uint64_t isthmus_memory_live_blocks(void);
-
 // An allocator that a front end provides, because the core cannot call it directly. Currently only "sycl".
 // Errors: both functions return 0 or a native error code. They must not throw.
 // Thread safety: both functions may be called from any thread.

@@ -3,6 +3,7 @@
 #define ISTHMUS_PARTITION_HPP
 
 #include <isthmus/isthmus.h>
+#include <isthmus/tools.h>
 
 #include <cstdint>
 #include <isthmus/error.hpp>

@@ -1,5 +1,6 @@
 // Bindings of isthmus.h, part 1: unique ids, life cycle and queries of communicators.
 #include <isthmus/mpi_table.h>
+#include <isthmus/tools.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>

@@ -1,6 +1,7 @@
 // Bindings of memory.h: arrays in the symmetric heap and plain arrays of a device. An array in the symmetric
 // heap shares ownership of its communicator, because destroying the communicator releases its memory.
 #include <isthmus/memory.h>
+#include <isthmus/tools.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>

@@ -1,4 +1,5 @@
 // Bindings of isthmus.h, part 2: collectives, explain, partition and groups.
+#include <isthmus/tools.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>

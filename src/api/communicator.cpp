@@ -3,6 +3,7 @@
 
 #include <isthmus/interrupt.h>
 #include <isthmus/isthmus.h>
+#include <isthmus/tools.h>
 
 #include <algorithm>
 #include <cstddef>

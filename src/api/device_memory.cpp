@@ -2,6 +2,7 @@
 #include "memory/pool/device_memory.hpp"
 
 #include <isthmus/memory.h>
+#include <isthmus/tools.h>
 
 #include <map>
 #include <mutex>

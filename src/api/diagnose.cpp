@@ -1,5 +1,6 @@
 // C entry point of `isthmus doctor`, which reads the flight recorders of this machine.
 #include <isthmus/isthmus.h>
+#include <isthmus/tools.h>
 
 #include "base/arguments.hpp"
 #include "recorder/report.hpp"

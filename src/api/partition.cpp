@@ -1,5 +1,6 @@
 // C entry point of isthmus_partition.
 #include <isthmus/isthmus.h>
+#include <isthmus/tools.h>
 
 #include <algorithm>
 #include <cmath>

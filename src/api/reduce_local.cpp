@@ -1,5 +1,6 @@
 // C entry point of isthmus_reduce_local.
 #include <isthmus/isthmus.h>
+#include <isthmus/tools.h>
 
 #include "base/error.hpp"
 #include "kernels/kernels.hpp"

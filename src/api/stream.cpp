@@ -1,5 +1,6 @@
 // C entry point of isthmus_stream_is_capturing.
 #include <isthmus/isthmus.h>
+#include <isthmus/tools.h>
 
 #include <string>
 

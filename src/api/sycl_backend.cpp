@@ -1,6 +1,7 @@
 // C entry point of the [sycl_backends] table, for front ends that need a device's platform before they
 // create a communicator.
 #include <isthmus/isthmus.h>
+#include <isthmus/tools.h>
 
 #include <string>
 

@@ -1,6 +1,7 @@
 // Partition by speed: exact sums, whole granules, shares within one granule of the exact share, and rejection
 // of invalid input.
 #include <gtest/gtest.h>
+#include <isthmus/tools.h>
 
 #include <cmath>
 #include <isthmus/partition.hpp>

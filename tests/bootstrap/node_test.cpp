@@ -1,6 +1,7 @@
 // Assignment of ranks to nodes: the node id of a process, and communicators across nodes.
 #include "bootstrap/node.hpp"
 
+#include <isthmus/tools.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -1,6 +1,7 @@
 #include "engines.hpp"
 
 #include <fmt/format.h>
+#include <isthmus/tools.h>
 #include <unistd.h>
 
 #include <algorithm>

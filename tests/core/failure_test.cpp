@@ -1,4 +1,5 @@
 // Failures of one process: aborted communicators, timeouts, destroyed handles and ranks with different setups.
+#include <isthmus/tools.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>

@@ -2,6 +2,7 @@
 // a scan finds it.
 #include "core/plugin.hpp"
 
+#include <isthmus/tools.h>
 #include <sys/mman.h>
 
 #include <cstring>

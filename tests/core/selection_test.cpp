@@ -1,5 +1,7 @@
 // Selection in the runtime: decisions are cached, explain matches real calls, and rules that are
 // not followed are reported.
+#include <isthmus/tools.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 

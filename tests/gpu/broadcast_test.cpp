@@ -1,6 +1,7 @@
 // Tests broadcasts of the peer-memory kernels, whose roots do not wait: in any order among other calls, with
 // skewed ranks, and before the communicator is destroyed.
 #include <gtest/gtest.h>
+#include <isthmus/tools.h>
 
 #include <chrono>
 #include <deque>

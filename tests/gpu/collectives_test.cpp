@@ -1,6 +1,7 @@
 // Tests every collective, datatype, operation and buffer convention on devices through the C API against the
 // oracle. `explain` shows which library ran.
 #include <gtest/gtest.h>
+#include <isthmus/tools.h>
 
 #include <cstring>
 #include <nlohmann/json.hpp>

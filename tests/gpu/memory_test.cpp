@@ -2,6 +2,7 @@
 // work on all paths. Runs with ranks in threads and in processes.
 #include <gtest/gtest.h>
 #include <isthmus/memory.h>
+#include <isthmus/tools.h>
 
 #include <algorithm>
 #include <cstring>

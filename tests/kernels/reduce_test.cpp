@@ -1,6 +1,7 @@
 // Checks isthmus_reduce_local and the kernels of all instruction sets against the reference.
 #include <gtest/gtest.h>
 #include <isthmus/isthmus.h>
+#include <isthmus/tools.h>
 
 #include <cmath>
 #include <cstring>

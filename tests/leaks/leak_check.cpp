@@ -2,6 +2,7 @@
 // its blocks by then.
 #include <gtest/gtest.h>
 #include <isthmus/memory.h>
+#include <isthmus/tools.h>
 
 namespace {
 

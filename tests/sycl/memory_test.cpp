@@ -1,5 +1,7 @@
 // isthmus::memory on the CPU device and its sub-devices, each with its own context: blocks, the provider that
 // the front end registers, symmetric blocks, and copies on every path with poisoned destinations.
+#include <isthmus/tools.h>
+
 #include <chrono>
 #include <cstring>
 #include <future>

@@ -1,5 +1,6 @@
 #include "ways.hpp"
 
+#include <isthmus/tools.h>
 #include <mpi.h>
 #if defined(OPEN_MPI) && __has_include(<mpi-ext.h>)
 #include <mpi-ext.h>

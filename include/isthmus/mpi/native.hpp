@@ -5,6 +5,7 @@
 
 #include <isthmus/isthmus.h>
 #include <isthmus/mpi_table.h>
+#include <isthmus/tools.h>
 #include <mpi.h>
 #if defined(OPEN_MPI) && __has_include(<mpi-ext.h>)
 #include <mpi-ext.h>

@@ -3,6 +3,8 @@
 #ifndef ISTHMUS_SYCL_COMMUNICATOR_HPP
 #define ISTHMUS_SYCL_COMMUNICATOR_HPP
 
+#include <isthmus/tools.h>
+
 #include <isthmus/partition.hpp>
 #include <isthmus/sycl/collectives.hpp>
 #include <isthmus/sycl/platform.hpp>

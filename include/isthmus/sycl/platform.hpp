@@ -2,6 +2,8 @@
 #ifndef ISTHMUS_SYCL_PLATFORM_HPP
 #define ISTHMUS_SYCL_PLATFORM_HPP
 
+#include <isthmus/tools.h>
+
 #include <algorithm>
 #include <isthmus/error.hpp>
 #include <isthmus/sycl/features.hpp>

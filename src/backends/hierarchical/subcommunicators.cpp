@@ -1,5 +1,7 @@
 #include "backends/hierarchical/subcommunicators.hpp"
 
+#include <isthmus/tools.h>
+
 #include <array>
 #include <isthmus/plugin.hpp>
 #include <nlohmann/json.hpp>

@@ -1,6 +1,7 @@
 #include "frontends/mpi/attached_communicator.hpp"
 
 #include <isthmus/interrupt.h>
+#include <isthmus/tools.h>
 
 #include <cstdlib>
 #include <cstring>

@@ -1,5 +1,7 @@
 #include "frontends/nccl/attached_communicator.hpp"
 
+#include <isthmus/tools.h>
+
 #include <chrono>
 #include <cstdlib>
 #include <cstring>

@@ -1,6 +1,7 @@
 #include "device_endpoint.hpp"
 
 #include <isthmus/memory.h>
+#include <isthmus/tools.h>
 
 #include <chrono>
 #include <nlohmann/json.hpp>

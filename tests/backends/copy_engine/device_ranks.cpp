@@ -1,6 +1,7 @@
 #include "device_ranks.hpp"
 
 #include <isthmus/memory.h>
+#include <isthmus/tools.h>
 
 #include <algorithm>
 #include <atomic>

@@ -1,5 +1,7 @@
 // Several devices of one platform on a node reduce among themselves first: results, plan, cases that use host
 // staging, and a killed rank. Devices and their library are stand-ins.
+#include <isthmus/tools.h>
+
 #include <csignal>
 
 #include "run_cases.hpp"

@@ -1,5 +1,7 @@
 // The data that the hierarchical backend passes to the inter-node backend (each byte once, spread over the
 // ranks), and the selection of backends.
+#include <isthmus/tools.h>
+
 #include <nlohmann/json.hpp>
 
 #include "node_ranks.hpp"

@@ -1,6 +1,8 @@
 // Runs every collective on device buffers and compares the results with the oracle.
 #pragma once
 
+#include <isthmus/tools.h>
+
 #include <nlohmann/json.hpp>
 
 #include "conformance/issue.hpp"

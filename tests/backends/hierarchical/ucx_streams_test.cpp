@@ -1,6 +1,7 @@
 // Behavior of UCX on devices that only stand-ins can show: the memory that UCX gets, waiting for streams, and
 // the errors of a UCX without device support.
 #include <cuda_runtime_api.h>
+#include <isthmus/tools.h>
 
 #include <chrono>
 #include <thread>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <isthmus/tools.h>
 #include <unistd.h>
 
 #include <cstdint>

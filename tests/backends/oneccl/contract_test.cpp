@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <isthmus/fused.h>
+#include <isthmus/tools.h>
 
 #include <cstdlib>
 #include <nlohmann/json.hpp>

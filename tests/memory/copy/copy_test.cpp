@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <isthmus/isthmus.h>
 #include <isthmus/memory.h>
+#include <isthmus/tools.h>
 
 #include <algorithm>
 #include <atomic>

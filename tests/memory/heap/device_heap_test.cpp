@@ -1,6 +1,7 @@
 // The symmetric heap on stand-in devices: ranks in threads and processes, pools, inaccessible peers and failing
 // sharing methods.
 #include <isthmus/memory.h>
+#include <isthmus/tools.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

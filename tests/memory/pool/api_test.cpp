@@ -1,6 +1,7 @@
 // C entry points for device memory: arguments, providers of the host, registration.
 #include <gtest/gtest.h>
 #include <isthmus/memory.h>
+#include <isthmus/tools.h>
 
 #include <cstdlib>
 #include <cstring>

@@ -2,6 +2,7 @@
 // that blocks do not overlap.
 #include <gtest/gtest.h>
 #include <isthmus/memory.h>
+#include <isthmus/tools.h>
 
 #include <cstdint>
 #include <cstring>
