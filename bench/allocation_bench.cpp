@@ -114,7 +114,8 @@ struct allocation_method {
 };
 
 allocation_method isthmus_method(isthmus_device device, bool pooled) {
-  const isthmus_memory_options options{sizeof options, pooled ? 0 : 1, 0, nullptr};
+  const isthmus_memory_options options{
+      .struct_bytes = sizeof options, .unpooled = pooled ? 0 : 1, .growable = 0, .native_context = nullptr};
   return {"isthmus", pooled ? "pool" : "unpooled",
           [=](std::size_t bytes) {
             void* pointer = nullptr;

@@ -161,10 +161,8 @@ typedef struct isthmus_backend_context {
   // 1 if only built-in rules name the backend and it is a last resort. create may then return UNSUPPORTED if
   // the backend would work but has no benefit. The value is equal on all ranks.
   int is_chosen_by_default;
-  // Like fail, but also records the `n` ranks that caused the failure, if known: exited or unresponsive.
-  // Only the first 16 are used. A composite backend passes the result of isthmus_last_error_ranks() for a
-  // subcommunicator. NULL in the context of an older runtime; fail_with_ranks() of isthmus/plugin.hpp
-  // then calls fail.
+  // Like fail, but also records the ranks that caused the failure: exited or unresponsive (the first 16 only).
+  // A composite backend passes the result of isthmus_last_error_ranks() for a subcommunicator.
   isthmus_status (*fail_with_ranks)(void* runtime, const int* ranks, size_t n, isthmus_status status,
                                     int64_t native_code, const char* location, const char* hint,
                                     const char* format, ...);
@@ -199,9 +197,8 @@ typedef struct isthmus_backend {
   const char* const* algorithms;
 
   // Starts `n` operations; a blocking backend also completes them. If n > 1, the operations belong to a group
-  // and must progress together. Collectives keep their order. algorithms[i] may be NULL.
-  isthmus_status (*enqueue)(void* state, const isthmus_operation* operations, const char* const* algorithms,
-                            size_t n);
+  // and must progress together. Collectives keep their order. algorithms[i] belongs to operations[i].
+  isthmus_status (*enqueue)(void* state, const isthmus_operation* operations, const int* algorithms, size_t n);
 
   // The runtime calls these before and after the enqueue calls of one group on several states of this backend
   // in one process. group_end starts the operations that enqueue collected. Both may be NULL.

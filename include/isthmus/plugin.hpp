@@ -98,15 +98,10 @@ inline std::string read_flag(const isthmus_backend_context& context, const char*
   return {};
 }
 
-// Reports a failure and the ranks that caused it. Calls context->fail_with_ranks, or context->fail on
-// an older runtime.
+// Reports a failure and the ranks that caused it through context->fail_with_ranks.
 inline isthmus_status fail_with_ranks(const isthmus_backend_context& context, const std::vector<int>& ranks,
                                       isthmus_status status, std::int64_t native_code, const char* location,
                                       const char* hint, const std::string& text) {
-  constexpr std::size_t required_bytes =
-      offsetof(isthmus_backend_context, fail_with_ranks) + sizeof context.fail_with_ranks;
-  if (context.struct_bytes < required_bytes || context.fail_with_ranks == nullptr)
-    return context.fail(context.runtime, status, native_code, location, hint, "%s", text.c_str());
   return context.fail_with_ranks(context.runtime, ranks.data(), ranks.size(), status, native_code, location,
                                  hint, "%s", text.c_str());
 }

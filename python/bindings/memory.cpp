@@ -77,7 +77,8 @@ struct plain_block {
 // Allocates uninitialized bytes, like allocate_symmetric. The driver can be slow, so the GIL is released.
 nb::ndarray<nb::array_api, uint8_t> allocate_device(const device_pair& device, uint64_t bytes, bool unpooled) {
   auto allocation = std::make_unique<plain_block>(plain_block{native_device(device), nullptr});
-  const isthmus_memory_options options{sizeof options, unpooled ? 1 : 0, 0, nullptr};
+  const isthmus_memory_options options{
+      .struct_bytes = sizeof options, .unpooled = unpooled ? 1 : 0, .growable = 0, .native_context = nullptr};
   check_without_gil([&] {
     return isthmus_memory_allocate_device(allocation->device, bytes, &options, &allocation->pointer);
   });

@@ -141,7 +141,13 @@ struct user_store {
     self.values[key].copy(static_cast<char*>(value), bytes);
     return 0;
   }
-  isthmus_store_table table() { return {sizeof(isthmus_store_table), this, set, get, nullptr}; }
+  isthmus_store_table table() {
+    return {.struct_bytes = sizeof(isthmus_store_table),
+            .context = this,
+            .set = set,
+            .get = get,
+            .set_if_absent = nullptr};
+  }
 };
 
 TEST(life_cycle, ranks_connect_through_a_user_store) {

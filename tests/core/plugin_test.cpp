@@ -102,41 +102,20 @@ TEST(plugin, bytes_beyond_struct_bytes_are_not_read) {
   munmap(pages, 2 * page);
 }
 
-// Arguments of the last call of fail or fail_with_ranks.
-struct fail_record {
-  std::string function;
-  std::vector<int> ranks;
-};
-fail_record last_failure;
-
-isthmus_status fail(void*, isthmus_status status, std::int64_t, const char*, const char*, const char*, ...) {
-  last_failure = {"fail", {}};
-  return status;
-}
+std::vector<int> reported_ranks;
 
 isthmus_status fail_with_ranks(void*, const int* ranks, std::size_t n, isthmus_status status, std::int64_t,
                                const char*, const char*, const char*, ...) {
-  last_failure = {"fail_with_ranks", {ranks, ranks + n}};
+  reported_ranks = {ranks, ranks + n};
   return status;
 }
 
-TEST(plugin, fail_with_ranks_works_with_older_runtimes) {
+TEST(plugin, fail_with_ranks_reports_all_ranks) {
   isthmus_backend_context context{};
-  context.fail = fail;
-  const auto call = [&] {
-    return isthmus::fail_with_ranks(context, {1, 4}, ISTHMUS_ERROR_TIMEOUT, 0, "here", nullptr, "text");
-  };
-  context.struct_bytes = offsetof(isthmus_backend_context, fail_with_ranks);
-  context.fail_with_ranks = fail_with_ranks;  // beyond struct_bytes
-  EXPECT_EQ(call(), ISTHMUS_ERROR_TIMEOUT);
-  EXPECT_EQ(last_failure.function, "fail");
-  context.struct_bytes = sizeof context;
-  EXPECT_EQ(call(), ISTHMUS_ERROR_TIMEOUT);
-  EXPECT_EQ(last_failure.function, "fail_with_ranks");
-  EXPECT_EQ(last_failure.ranks, (std::vector{1, 4}));
-  context.fail_with_ranks = nullptr;
-  EXPECT_EQ(call(), ISTHMUS_ERROR_TIMEOUT);
-  EXPECT_EQ(last_failure.function, "fail");
+  context.fail_with_ranks = fail_with_ranks;
+  EXPECT_EQ(isthmus::fail_with_ranks(context, {1, 4}, ISTHMUS_ERROR_TIMEOUT, 0, "here", nullptr, "text"),
+            ISTHMUS_ERROR_TIMEOUT);
+  EXPECT_EQ(reported_ranks, (std::vector{1, 4}));
 }
 
 // A hypothetical previous ABI whose plug-ins count platforms from 1.

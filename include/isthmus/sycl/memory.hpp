@@ -39,7 +39,11 @@ class sycl_provider {
     auto& provider = providers[{device.platform, device.ordinal}];
     if (provider) return *provider;
     auto new_provider = std::make_unique<sycl_provider>(queue);
-    const isthmus_memory_provider functions{sizeof functions, "sycl", new_provider.get(), &allocate, &free};
+    const isthmus_memory_provider functions{.struct_bytes = sizeof functions,
+                                            .name = "sycl",
+                                            .context = new_provider.get(),
+                                            .allocate = &allocate,
+                                            .free = &free};
     isthmus::detail::check(isthmus_memory_register(device, &functions));
     provider = std::move(new_provider);
     return *provider;
@@ -136,8 +140,11 @@ inline void* allocate_bytes(const sycl::queue& queue, std::size_t bytes,
                             const allocation_options& options = {}) {
   const isthmus_device device = detail::device_of(queue);
   const detail::sycl_provider& fallback = detail::sycl_provider::get(device, queue);
-  const isthmus_memory_options native{sizeof native, options.unpooled ? 1 : 0, 0,
-                                      isthmus::detail::native_memory_context(queue.get_context())};
+  const isthmus_memory_options native{
+      .struct_bytes = sizeof native,
+      .unpooled = options.unpooled ? 1 : 0,
+      .growable = 0,
+      .native_context = isthmus::detail::native_memory_context(queue.get_context())};
   void* pointer = nullptr;
   isthmus::detail::check(isthmus_memory_allocate_device(device, bytes, &native, &pointer));
   if (pointer == nullptr || queue.get_device().is_cpu() || fallback.context() == queue.get_context() ||

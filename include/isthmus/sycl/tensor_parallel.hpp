@@ -304,12 +304,12 @@ class tensor_parallel {
 /// Thread safety: any thread.
 inline const isthmus_tensor_parallel_engine* sycl_tensor_parallel_engine() {
   static const isthmus_tensor_parallel_engine engine = {
-      sizeof(isthmus_tensor_parallel_engine),
-      ISTHMUS_TENSOR_PARALLEL_ENGINE_ABI,
-      (1u << ISTHMUS_PLATFORM_COUNT) - 1,
-      "sycl",
-      [](int n, const isthmus_device*, const isthmus_stream* streams, double, char* reason,
-         std::size_t bytes) -> void* {
+      .struct_bytes = sizeof(isthmus_tensor_parallel_engine),
+      .abi_version = ISTHMUS_TENSOR_PARALLEL_ENGINE_ABI,
+      .platforms = (1u << ISTHMUS_PLATFORM_COUNT) - 1,
+      .name = "sycl",
+      .open = [](int n, const isthmus_device*, const isthmus_stream* streams, double, char* reason,
+                 std::size_t bytes) -> void* {
         try {
           std::vector<sycl::queue> queues;
           for (int i = 0; i < n; ++i) {
@@ -324,12 +324,13 @@ inline const isthmus_tensor_parallel_engine* sycl_tensor_parallel_engine() {
           return nullptr;
         }
       },
-      [](void* state, void* const* pointers, std::uint64_t count, isthmus_datatype datatype,
-         std::uint64_t active, isthmus_tensor_parallel_algorithm, bool bfloat16_wire) {
-        return static_cast<tensor_parallel*>(state)->allreduce(pointers, count, datatype, active,
-                                                               bfloat16_wire);
-      },
-      [](void* state) { delete static_cast<tensor_parallel*>(state); }};
+      .allreduce =
+          [](void* state, void* const* pointers, std::uint64_t count, isthmus_datatype datatype,
+             std::uint64_t active, isthmus_tensor_parallel_algorithm, bool bfloat16_wire) {
+            return static_cast<tensor_parallel*>(state)->allreduce(pointers, count, datatype, active,
+                                                                   bfloat16_wire);
+          },
+      .close = [](void* state) { delete static_cast<tensor_parallel*>(state); }};
   return &engine;
 }
 

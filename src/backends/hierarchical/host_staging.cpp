@@ -67,9 +67,6 @@ isthmus_status host_staging::open_device() {
 
 isthmus_status host_staging::create(std::uint64_t chunk_bytes) {
   m_chunk_bytes = chunk_bytes;
-  if (m_context.struct_bytes < sizeof m_context || m_context.create_subcommunicator_on == nullptr)
-    return m_context.fail(m_context.runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, ISTHMUS_HERE, nullptr,
-                          "this runtime cannot create a subcommunicator on the host");
   if (const auto status = open_device()) return status;
   if (const auto status = m_host_comm.create(m_context, isthmus_device{ISTHMUS_PLATFORM_HOST, 0}, 0,
                                              m_context.rank, "inter_node", "host staging"))

@@ -179,12 +179,12 @@ void close(void* state) { delete static_cast<tensor_engine*>(state); }
 
 extern "C" __attribute__((visibility("default"))) const isthmus_tensor_parallel_engine*
 isthmus_tensor_parallel_engine_v1(void) {
-  static const isthmus_tensor_parallel_engine engine = {sizeof(isthmus_tensor_parallel_engine),
-                                                        ISTHMUS_TENSOR_PARALLEL_ENGINE_ABI,
-                                                        1u << ISTHMUS_P2P_PLATFORM,
-                                                        "p2p",
-                                                        isthmus::p2p::open,
-                                                        isthmus::p2p::allreduce,
-                                                        isthmus::p2p::close};
+  static const isthmus_tensor_parallel_engine engine = {.struct_bytes = sizeof(isthmus_tensor_parallel_engine),
+                                                        .abi_version = ISTHMUS_TENSOR_PARALLEL_ENGINE_ABI,
+                                                        .platforms = 1u << ISTHMUS_P2P_PLATFORM,
+                                                        .name = "p2p",
+                                                        .open = isthmus::p2p::open,
+                                                        .allreduce = isthmus::p2p::allreduce,
+                                                        .close = isthmus::p2p::close};
   return &engine;
 }

@@ -147,9 +147,7 @@ class node_group {
   // Name of the current operation, for error messages.
   void set_activity(const char* name) { m_activity = name; }
   // Runs the progress callback of the communicator's user during a wait. False: there was nothing to do.
-  bool make_progress() const {
-    return m_context.progress != nullptr && m_context.progress(m_context.runtime) != 0;
-  }
+  bool make_progress() const { return m_context.progress(m_context.runtime) != 0; }
   // Throws operation_failure if the communicator has been aborted.
   void check_abort() const;
   // Checks only for aborts by other ranks, with one load from a line of this rank. If it returns, all earlier

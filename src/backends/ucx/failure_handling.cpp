@@ -35,8 +35,7 @@ void ucx_state::begin_wait() {
 
 void ucx_state::back_off() {
   if (++m_wait_rounds < m_settings.spin_limit) {
-    if (m_wait_rounds % rounds_per_progress == 0 && m_context.progress != nullptr)
-      m_context.progress(m_context.runtime);
+    if (m_wait_rounds % rounds_per_progress == 0) m_context.progress(m_context.runtime);
     return;
   }
   poll_failures();
@@ -52,7 +51,7 @@ void ucx_state::back_off() {
     query_ranks(all_nodes);
   }
   if (wait_s > m_context.timeout_s) fail_timeout();
-  const bool has_work = m_context.progress != nullptr && m_context.progress(m_context.runtime) != 0;
+  const bool has_work = m_context.progress(m_context.runtime) != 0;
   if (has_work || now - m_wait_begin < yield_time)
     ::sched_yield();
   else

@@ -19,8 +19,11 @@ class store_rendezvous {
   // Clones the store, because a store that waits for a key blocks all other users of its connection.
   store_rendezvous(const c10::intrusive_ptr<c10d::Store>& store, const std::string& scope)
       : m_store(c10::make_intrusive<c10d::PrefixStore>(scope, store->clone())),
-        m_table{sizeof(isthmus_store_table), this, &store_rendezvous::set, &store_rendezvous::get,
-                &store_rendezvous::set_if_absent} {}
+        m_table{.struct_bytes = sizeof(isthmus_store_table),
+                .context = this,
+                .set = &store_rendezvous::set,
+                .get = &store_rendezvous::get,
+                .set_if_absent = &store_rendezvous::set_if_absent} {}
   store_rendezvous(const store_rendezvous&) = delete;
   store_rendezvous& operator=(const store_rendezvous&) = delete;
 

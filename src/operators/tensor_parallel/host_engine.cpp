@@ -121,13 +121,13 @@ void close(void* opaque) { delete static_cast<host_state*>(opaque); }
 }  // namespace
 
 const isthmus_tensor_parallel_engine& host_engine() noexcept {
-  static const isthmus_tensor_parallel_engine engine = {sizeof(isthmus_tensor_parallel_engine),
-                                                        ISTHMUS_TENSOR_PARALLEL_ENGINE_ABI,
-                                                        1u << ISTHMUS_PLATFORM_HOST,
-                                                        "host",
-                                                        open,
-                                                        allreduce,
-                                                        close};
+  static const isthmus_tensor_parallel_engine engine = {.struct_bytes = sizeof(isthmus_tensor_parallel_engine),
+                                                        .abi_version = ISTHMUS_TENSOR_PARALLEL_ENGINE_ABI,
+                                                        .platforms = 1u << ISTHMUS_PLATFORM_HOST,
+                                                        .name = "host",
+                                                        .open = open,
+                                                        .allreduce = allreduce,
+                                                        .close = close};
   return engine;
 }
 

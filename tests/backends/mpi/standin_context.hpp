@@ -31,6 +31,7 @@ struct standin_context {
     context.mpi = table;
     context.mpi_comm = comm;
     context.fail = on_fail;
+    context.fail_with_ranks = on_fail_with_ranks;
     context.log = on_log;
     context.is_aborted = [](void* self) { return static_cast<standin_context*>(self)->is_aborted.load(); };
     context.option = [](void*, const char*) -> const char* { return nullptr; };
@@ -45,15 +46,30 @@ struct standin_context {
 
   static isthmus_status on_fail(void* self, isthmus_status status, int64_t native_code, const char*,
                                 const char* hint, const char* format, ...) {
-    auto& own = *static_cast<standin_context*>(self);
     va_list arguments;
     va_start(arguments, format);
-    own.message = format_text(format, arguments);
+    static_cast<standin_context*>(self)->store_failure(status, native_code, hint,
+                                                       format_text(format, arguments));
     va_end(arguments);
-    own.status = status;
-    own.native_code = native_code;
-    own.hint = hint == nullptr ? "" : hint;
     return status;
+  }
+
+  static isthmus_status on_fail_with_ranks(void* self, const int*, std::size_t, isthmus_status status,
+                                           int64_t native_code, const char*, const char* hint,
+                                           const char* format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    static_cast<standin_context*>(self)->store_failure(status, native_code, hint,
+                                                       format_text(format, arguments));
+    va_end(arguments);
+    return status;
+  }
+
+  void store_failure(isthmus_status failure, int64_t code, const char* advice, const std::string& text) {
+    message = text;
+    status = failure;
+    native_code = code;
+    hint = advice == nullptr ? "" : advice;
   }
 
   static void on_log(void* self, int, const char* format, ...) {

@@ -65,9 +65,11 @@ rank::rank(shared_area& area, const run_setup& setup, int number) : m_area(area)
   m_context.allgather = allgather;
   m_context.option = option;
   m_context.fail = fail;
+  m_context.fail_with_ranks = fail_with_ranks;
   m_context.log = log;
   m_context.is_aborted = is_aborted;
   m_context.heap_find = heap_find;
+  m_context.progress = [](void*) { return 0; };
 }
 
 rank::~rank() { destroy(); }
@@ -125,9 +127,25 @@ isthmus_status rank::fail(void* runtime, isthmus_status status, std::int64_t, co
                           const char* format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  std::vsnprintf(text, sizeof(text), format, arguments);
+  static_cast<rank*>(runtime)->store_failure(status, format, arguments);
   va_end(arguments);
   return status;
+}
+
+isthmus_status rank::fail_with_ranks(void* runtime, const int*, std::size_t, isthmus_status status,
+                                     std::int64_t, const char*, const char*, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  static_cast<rank*>(runtime)->store_failure(status, format, arguments);
+  va_end(arguments);
+  return status;
+}
+
+void rank::store_failure(isthmus_status status, const char* format, va_list arguments) {
+  char text[1024];
+  std::vsnprintf(text, sizeof(text), format, arguments);
+  m_failure_status = status;
+  m_failure = text;
 }
 
 void rank::log(void*, int, const char*, ...) {}

@@ -4,6 +4,7 @@
 #include <isthmus/backend.h>
 
 #include <atomic>
+#include <cstdarg>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -60,6 +61,10 @@ class rank {
   static const char* option(void* runtime, const char* key);
   static isthmus_status fail(void* runtime, isthmus_status status, std::int64_t native_code,
                              const char* location, const char* hint, const char* format, ...);
+  static isthmus_status fail_with_ranks(void* runtime, const int* ranks, std::size_t n, isthmus_status status,
+                                        std::int64_t native_code, const char* location, const char* hint,
+                                        const char* format, ...);
+  void store_failure(isthmus_status status, const char* format, va_list arguments);
   static void log(void* runtime, int level, const char* format, ...);
   static int is_aborted(void* runtime);
   static int heap_find(void* runtime, const void* pointer, std::uint64_t bytes, isthmus_heap_block* block,

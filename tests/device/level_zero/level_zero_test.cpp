@@ -341,7 +341,8 @@ TEST_F(level_zero, application_context_is_used) {
   const ze_context_desc_t description{ZE_STRUCTURE_TYPE_CONTEXT_DESC, nullptr, 0};
   ze_context_handle_t context = nullptr;
   ASSERT_EQ(create(driver, &description, &context), ZE_RESULT_SUCCESS);
-  isthmus_memory_options options{sizeof options, 1, 0, context};
+  isthmus_memory_options options{
+      .struct_bytes = sizeof options, .unpooled = 1, .growable = 0, .native_context = context};
   void* block = nullptr;
   ASSERT_EQ(isthmus_memory_allocate_device(first, 100, &options, &block), ISTHMUS_SUCCESS);
   ze_memory_allocation_properties_t properties_found{

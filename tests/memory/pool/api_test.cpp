@@ -131,11 +131,16 @@ TEST(memory_api, front_end_registers_its_allocator) {
   constexpr isthmus_device device{ISTHMUS_PLATFORM_OPENCL, 5};
   void* block = nullptr;
   EXPECT_EQ(isthmus_memory_allocate_device(device, 100, nullptr, &block), ISTHMUS_ERROR_UNSUPPORTED);
-  isthmus_memory_provider provider{sizeof provider, "sycl", &first, &front_end::allocate, &front_end::free};
+  isthmus_memory_provider provider{.struct_bytes = sizeof provider,
+                                   .name = "sycl",
+                                   .context = &first,
+                                   .allocate = &front_end::allocate,
+                                   .free = &front_end::free};
   ASSERT_EQ(isthmus_memory_register(device, &provider), ISTHMUS_SUCCESS);
   provider.context = &second;
   ASSERT_EQ(isthmus_memory_register(device, &provider), ISTHMUS_SUCCESS);
-  isthmus_memory_options options{sizeof options, 1, 0, nullptr};
+  isthmus_memory_options options{
+      .struct_bytes = sizeof options, .unpooled = 1, .growable = 0, .native_context = nullptr};
   ASSERT_EQ(isthmus_memory_allocate_device(device, 100, &options, &block), ISTHMUS_SUCCESS);
   isthmus_memory_info info{};
   ASSERT_EQ(isthmus_memory_query(block, &info), ISTHMUS_SUCCESS);
@@ -151,7 +156,11 @@ TEST(memory_api, front_end_registers_its_allocator) {
 }
 
 TEST(memory_api, registration_is_checked) {
-  isthmus_memory_provider provider{sizeof provider, "mine", nullptr, &front_end::allocate, &front_end::free};
+  isthmus_memory_provider provider{.struct_bytes = sizeof provider,
+                                   .name = "mine",
+                                   .context = nullptr,
+                                   .allocate = &front_end::allocate,
+                                   .free = &front_end::free};
   EXPECT_EQ(isthmus_memory_register(host, &provider), ISTHMUS_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(last_message(), "memory_register: provider->name = \"mine\" must be \"sycl\"");
   provider.name = "sycl";
