@@ -11,6 +11,8 @@
 #include <string>
 #include <type_traits>
 
+#include "base/location.hpp"
+
 namespace isthmus {
 
 // A failure in the form that ranks exchange: the error of the C ABI and the failed ranks, if they are known.
@@ -47,11 +49,6 @@ class error : public std::exception {
  private:
   failure_info m_info;
 };
-
-// Location of an error as "file:line".
-#define ISTHMUS_STRING_(x) #x
-#define ISTHMUS_STRING(x) ISTHMUS_STRING_(x)
-#define ISTHMUS_HERE __FILE__ ":" ISTHMUS_STRING(__LINE__)
 
 // Creates an error. The message contains the argument, its value and the rule. The hint says what to do.
 error make_error(isthmus_status status, const char* location, const std::string& message,

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "base/hash.hpp"
 #include "base/process.hpp"
 #include "base/random.hpp"
 #include "base/text.hpp"
@@ -35,12 +36,6 @@ struct membership_record {
 
 constexpr std::uint32_t version_number =
     ISTHMUS_VERSION_MAJOR << 16 | ISTHMUS_VERSION_MINOR << 8 | ISTHMUS_VERSION_PATCH;
-
-std::uint64_t fnv1a(std::string_view text) {
-  std::uint64_t hash = 0xcbf29ce484222325u;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return hash;
-}
 
 void fill_record(membership_record& record, const rank_info& contribution, const fallback_address& fallback) {
   static const auto process = random_value<std::uint64_t>();

@@ -12,6 +12,7 @@
 #include <array>
 #include <string>
 
+#include "base/block_map.hpp"
 #include "base/tables.hpp"
 #include "base/ticks.hpp"
 #include "bootstrap/membership.hpp"
@@ -106,17 +107,9 @@ class flight_recorder {
   }
   std::uint32_t find_or_add_path(std::size_t backend, int algorithm);
 
-  // Applies the in-place rule of the collective table. Does not locate the rank's own block if blocks
-  // differ in length.
   bool is_in_place(const isthmus_operation& operation) const {
-    const alias_rule rule = row_of(operation.collective).in_place;
-    const auto own_offset = static_cast<std::uintptr_t>(m_shared_recording.head().rank) * operation.count *
-                            bytes_of(operation.datatype);
-    const auto send = reinterpret_cast<std::uintptr_t>(operation.send_buf);
-    const auto recv = reinterpret_cast<std::uintptr_t>(operation.recv_buf);
-    if (rule == alias_rule::recv_block) return send == recv + own_offset;
-    if (rule == alias_rule::send_block) return recv == send + own_offset;
-    return rule == alias_rule::same && send == recv;
+    const auto& head = m_shared_recording.head();
+    return isthmus::is_in_place(operation, block_map(operation, head.rank, head.size));
   }
 
   void write(std::uint64_t number, const call_signature& signature, std::uint64_t count, std::uint32_t path,

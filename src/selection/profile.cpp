@@ -7,6 +7,7 @@
 #include <fstream>
 #include <set>
 
+#include "base/hash.hpp"
 #include "base/trust.hpp"
 #include "selection/grammar.hpp"
 
@@ -71,13 +72,6 @@ void read_pci(machine_description& result) {
   }
 }
 
-// Computes FNV-1a. std::hash is not used because it can differ between builds.
-std::uint64_t stable_hash(std::string_view text) {
-  std::uint64_t hash = 14695981039346656037u;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  return hash;
-}
-
 std::string quoted_list(const std::string& values) {
   std::string text;
   for (std::size_t begin = 0; begin <= values.size();) {
@@ -102,7 +96,7 @@ machine_description detect_machine() {
 std::string machine_id(const machine_description& machine) {
   std::string text = fmt::format("{}\n{}\n", machine.cpu_model, machine.cores);
   for (const std::string& gpu : machine.gpus) text += gpu + "\n";
-  return fmt::format("{:016x}", stable_hash(text));
+  return fmt::format("{:016x}", fnv1a(text));
 }
 
 std::string user_config_folder() {

@@ -109,7 +109,7 @@ isthmus_status nccl_backend<Traits>::share_unique_id(const isthmus_backend_conte
           context.rank == 0 ? create_unique_id(lib, context.device.ordinal, local_vote.value) : "";
       !reason.empty())
     local_vote.refuse(ISTHMUS_ERROR_BACKEND, reason);
-  return agree(context, location_text().c_str(), local_vote, all);
+  return agree(context, ISTHMUS_HERE, local_vote, all);
 }
 
 // Collective. A failed rank has reported its own failure. The other ranks get an error that names this rank.
@@ -121,7 +121,7 @@ isthmus_status nccl_backend<Traits>::confirm_connected(const isthmus_backend_con
     local_vote.refuse(ISTHMUS_ERROR_REMOTE, std::string("could not join ") + Traits::display_name,
                       "check the message of that rank", local_status);
   votes<> all;
-  if (local_status == ISTHMUS_SUCCESS) return agree(context, location_text().c_str(), local_vote, all);
+  if (local_status == ISTHMUS_SUCCESS) return agree(context, ISTHMUS_HERE, local_vote, all);
   gather_votes(context, local_vote, all);
   return local_status;
 }
@@ -137,7 +137,7 @@ isthmus_status nccl_backend<Traits>::create(const isthmus_backend_context* conte
   if (lib != nullptr) reason = probe_device(*context, lib, local_vote.value);
   probe_votes all;
   if (const isthmus_status status =
-          agree_on_probes(*context, location_text().c_str(), Traits::install_hint, local_vote, reason, all);
+          agree_on_probes(*context, ISTHMUS_HERE, Traits::install_hint, local_vote, reason, all);
       status != ISTHMUS_SUCCESS)
     return status;
 

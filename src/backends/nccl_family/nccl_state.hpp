@@ -12,7 +12,6 @@
 
 #include <atomic>
 #include <mutex>
-#include <source_location>
 #include <string>
 #include <vector>
 
@@ -22,18 +21,12 @@
 #include "backends/nccl_family/library.hpp"
 #include "backends/nccl_family/native_enums.hpp"
 #include "backends/nccl_family/traits.hpp"
+#include "base/location.hpp"
 #include "base/tables.hpp"
 #include "call_events.hpp"
 #include "registration.hpp"
 
 namespace isthmus::nccl_family {
-
-// "file:line" of the caller, relative to the folder that holds src/.
-inline std::string location_text(const std::source_location& location = std::source_location::current()) {
-  std::string file = location.file_name();
-  if (const auto position = file.rfind("src/backends/"); position != std::string::npos) file.erase(0, position);
-  return file + ":" + std::to_string(location.line());
-}
 
 template <typename Traits>
 class nccl_state {
@@ -71,12 +64,10 @@ class nccl_state {
   void after_launch();
 
  private:
-  isthmus_status fail(int result, const char* function, const isthmus_operation* operation,
-                      const std::source_location& location = std::source_location::current());
-  isthmus_status fail_device(int error, const char* function,
-                             const std::source_location& location = std::source_location::current());
-  isthmus_status fail_interrupted(const char* activity,
-                                  const std::source_location& location = std::source_location::current());
+  isthmus_status fail(const char* location, int result, const char* function,
+                      const isthmus_operation* operation);
+  isthmus_status fail_device(const char* location, int error, const char* function);
+  isthmus_status fail_interrupted(const char* location, const char* activity);
   isthmus_status wait_for(native_comm comm, const char* function);
   isthmus_status create_setup_comm(const typename Traits::unique_id& id);
   isthmus_status create_working_comm();
@@ -101,34 +92,32 @@ class nccl_state {
 };
 
 template <typename Traits>
-isthmus_status nccl_state<Traits>::fail(int result, const char* function, const isthmus_operation* operation,
-                                        const std::source_location& location) {
+isthmus_status nccl_state<Traits>::fail(const char* location, int result, const char* function,
+                                        const isthmus_operation* operation) {
   const result_info info = Traits::result_info_of(result);
   const char* text = m_library.functions.get_last_error(m_comm != nullptr ? m_comm : m_setup_comm);
   const char* error_text = m_library.functions.get_error_string(result);
   const bool has_details = text != nullptr && *text != '\0';
-  return m_context.fail(
-      m_context.runtime, info.status, result, location_text(location).c_str(), info.hint, "%s%s%s: %s (%s)%s%s",
-      Traits::symbol_prefix, function, operation != nullptr ? " for one operation" : "", info.name,
-      error_text != nullptr ? error_text : "no details", has_details ? ": " : "", has_details ? text : "");
+  return m_context.fail(m_context.runtime, info.status, result, location, info.hint, "%s%s%s: %s (%s)%s%s",
+                        Traits::symbol_prefix, function, operation != nullptr ? " for one operation" : "",
+                        info.name, error_text != nullptr ? error_text : "no details", has_details ? ": " : "",
+                        has_details ? text : "");
 }
 
 template <typename Traits>
-isthmus_status nccl_state<Traits>::fail_device(int error, const char* function,
-                                               const std::source_location& location) {
-  return m_context.fail(m_context.runtime, ISTHMUS_ERROR_BACKEND, error, location_text(location).c_str(),
+isthmus_status nccl_state<Traits>::fail_device(const char* location, int error, const char* function) {
+  return m_context.fail(m_context.runtime, ISTHMUS_ERROR_BACKEND, error, location,
                         "check the device for earlier faults and for free memory", "%s%s on device %d: %s",
                         Traits::device_prefix, function, m_context.device.ordinal,
                         m_library.device.get_error_string(error));
 }
 
 template <typename Traits>
-isthmus_status nccl_state<Traits>::fail_interrupted(const char* activity,
-                                                    const std::source_location& location) {
+isthmus_status nccl_state<Traits>::fail_interrupted(const char* location, const char* activity) {
   if (is_aborted())
-    return m_context.fail(m_context.runtime, ISTHMUS_ERROR_ABORTED, 0, location_text(location).c_str(), nullptr,
+    return m_context.fail(m_context.runtime, ISTHMUS_ERROR_ABORTED, 0, location, nullptr,
                           "the communicator was aborted during %s", activity);
-  return m_context.fail(m_context.runtime, ISTHMUS_ERROR_TIMEOUT, 0, location_text(location).c_str(),
+  return m_context.fail(m_context.runtime, ISTHMUS_ERROR_TIMEOUT, 0, location,
                         "check for missing or stuck ranks; increase the timeout if they are only slow",
                         "%s took longer than the timeout of %.3g s", activity, m_context.timeout_s);
 }
@@ -144,9 +133,9 @@ isthmus_status nccl_state<Traits>::wait_for(native_comm comm, const char* functi
         return query_code != native_success || progress != native_in_progress;
       },
       std::chrono::duration<double>(m_context.timeout_s), [this] { return is_aborted(); });
-  if (!is_done) return fail_interrupted(function);
-  if (query_code != native_success) return fail(query_code, "CommGetAsyncError", nullptr);
-  if (progress != native_success) return fail(progress, function, nullptr);
+  if (!is_done) return fail_interrupted(ISTHMUS_HERE, function);
+  if (query_code != native_success) return fail(ISTHMUS_HERE, query_code, "CommGetAsyncError", nullptr);
+  if (progress != native_success) return fail(ISTHMUS_HERE, progress, function, nullptr);
   return ISTHMUS_SUCCESS;
 }
 
@@ -156,7 +145,7 @@ isthmus_status nccl_state<Traits>::create_setup_comm(const typename Traits::uniq
   const int result =
       m_library.entries.comm_init_rank_config(&m_setup_comm, m_context.size, id, m_context.rank, &config);
   if (result != native_success && result != native_in_progress)
-    return fail(result, "CommInitRankConfig", nullptr);
+    return fail(ISTHMUS_HERE, result, "CommInitRankConfig", nullptr);
   return wait_for(m_setup_comm, "CommInitRankConfig");
 }
 
@@ -164,7 +153,8 @@ template <typename Traits>
 isthmus_status nccl_state<Traits>::create_working_comm() {
   auto config = Traits::blocking_config();
   const int result = m_library.functions.comm_split(m_setup_comm, 0, m_context.rank, &m_comm, &config);
-  if (result != native_success && result != native_in_progress) return fail(result, "CommSplit", nullptr);
+  if (result != native_success && result != native_in_progress)
+    return fail(ISTHMUS_HERE, result, "CommSplit", nullptr);
   return wait_for(m_setup_comm, "CommSplit");
 }
 
@@ -172,7 +162,7 @@ template <typename Traits>
 isthmus_status nccl_state<Traits>::connect(const votes<probe_record>& all, native_comm split_comm) {
   m_setup_comm = split_comm;
   const scoped_device guard(m_library.device, m_context.device.ordinal);
-  if (guard.code() != 0) return fail_device(guard.code(), "SetDevice");
+  if (guard.code() != 0) return fail_device(ISTHMUS_HERE, guard.code(), "SetDevice");
   m_capability = all[0].value.capability;
   for (const auto& each : all) m_capability = std::min(m_capability, each.value.capability);
   if (split_comm == nullptr) {
@@ -182,7 +172,7 @@ isthmus_status nccl_state<Traits>::connect(const votes<probe_record>& all, nativ
   }
   if (const isthmus_status status = create_working_comm(); status != ISTHMUS_SUCCESS) return status;
   if (const int error = m_library.device.malloc(&m_barrier_byte, 1); error != 0)
-    return fail_device(error, "Malloc");
+    return fail_device(ISTHMUS_HERE, error, "Malloc");
   return ISTHMUS_SUCCESS;
 }
 
@@ -209,27 +199,28 @@ isthmus_status nccl_state<Traits>::enqueue_one(const isthmus_operation& operatio
   const enqueue_result result = enqueue_collective(target, operation, scratch);
   if (scratch.pointer != nullptr) m_scratch.push_back(scratch);
   if (result.ok()) return ISTHMUS_SUCCESS;
-  return result.is_device_error ? fail_device(result.result, result.function)
-                                : fail(result.result, result.function, &operation);
+  return result.is_device_error ? fail_device(ISTHMUS_HERE, result.result, result.function)
+                                : fail(ISTHMUS_HERE, result.result, result.function, &operation);
 }
 
 template <typename Traits>
 isthmus_status nccl_state<Traits>::enqueue(const isthmus_operation* operations, std::size_t n) {
-  if (m_aborted.load(std::memory_order_acquire)) return fail_interrupted("enqueue");
+  if (m_aborted.load(std::memory_order_acquire)) return fail_interrupted(ISTHMUS_HERE, "enqueue");
   m_last_stream = operations[n - 1].stream;
   if (n == 1) return enqueue_one(operations[0]);
   if (const int result = m_library.functions.group_start(); result != native_success)
-    return fail(result, "GroupStart", nullptr);
+    return fail(ISTHMUS_HERE, result, "GroupStart", nullptr);
   isthmus_status status = ISTHMUS_SUCCESS;
   for (std::size_t i = 0; i < n && status == ISTHMUS_SUCCESS; ++i) status = enqueue_one(operations[i]);
   const int result = m_library.functions.group_end();
-  return status == ISTHMUS_SUCCESS && result != native_success ? fail(result, "GroupEnd", nullptr) : status;
+  return status == ISTHMUS_SUCCESS && result != native_success ? fail(ISTHMUS_HERE, result, "GroupEnd", nullptr)
+                                                               : status;
 }
 
 template <typename Traits>
 isthmus_status nccl_state<Traits>::finish_group(int result) {
   after_launch();
-  return result == native_success ? ISTHMUS_SUCCESS : fail(result, "GroupEnd", nullptr);
+  return result == native_success ? ISTHMUS_SUCCESS : fail(ISTHMUS_HERE, result, "GroupEnd", nullptr);
 }
 
 template <typename Traits>
@@ -244,15 +235,15 @@ void nccl_state<Traits>::after_launch() {
 
 template <typename Traits>
 isthmus_status nccl_state<Traits>::poll() {
-  if (m_aborted.load(std::memory_order_acquire)) return fail_interrupted("poll");
+  if (m_aborted.load(std::memory_order_acquire)) return fail_interrupted(ISTHMUS_HERE, "poll");
   int async_result = native_success;
   const int result = m_library.functions.comm_get_async_error(m_comm, &async_result);
-  if (result != native_success) return fail(result, "CommGetAsyncError", nullptr);
+  if (result != native_success) return fail(ISTHMUS_HERE, result, "CommGetAsyncError", nullptr);
   if (async_result == native_success || async_result == native_in_progress)
     return m_call_events.has_timed_out(std::chrono::duration<double>(m_context.timeout_s))
-               ? fail_interrupted("a call on a stream")
+               ? fail_interrupted(ISTHMUS_HERE, "a call on a stream")
                : ISTHMUS_SUCCESS;
-  return fail(async_result, "CommGetAsyncError", nullptr);
+  return fail(ISTHMUS_HERE, async_result, "CommGetAsyncError", nullptr);
 }
 
 // Synchronizes the whole device, because the streams that were used may have been destroyed.
@@ -266,8 +257,8 @@ isthmus_status nccl_state<Traits>::synchronize() {
         return guard.code() != 0 ? guard.code() : device.device_synchronize();
       },
       std::chrono::duration<double>(m_context.timeout_s), [this] { return is_aborted(); });
-  if (!result) return fail_interrupted("device synchronization");
-  return *result == 0 ? ISTHMUS_SUCCESS : fail_device(*result, "DeviceSynchronize");
+  if (!result) return fail_interrupted(ISTHMUS_HERE, "device synchronization");
+  return *result == 0 ? ISTHMUS_SUCCESS : fail_device(ISTHMUS_HERE, *result, "DeviceSynchronize");
 }
 
 template <typename Traits>

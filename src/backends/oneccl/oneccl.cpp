@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "base/location.hpp"
 #include "oneccl_state.hpp"
 
 namespace isthmus::oneccl {
@@ -20,7 +21,7 @@ isthmus_status create(const isthmus_backend_context* context, void** state) {
   }
   votes<probe_record> all;
   if (const auto status = nccl_family::agree_on_probes(
-          *context, "src/backends/oneccl/oneccl.cpp",
+          *context, ISTHMUS_HERE,
           "run pip install oneccl, or set backend.oneccl.library or ISTHMUS_ONECCL_LIBRARY to the file",
           local_vote, reason, all);
       status != ISTHMUS_SUCCESS)

@@ -6,6 +6,7 @@
 
 #include "backends/nccl_family/bounded_call.hpp"
 #include "backends/nccl_family/native_enums.hpp"
+#include "base/location.hpp"
 #include "base/tables.hpp"
 
 namespace isthmus::oneccl {
@@ -78,16 +79,15 @@ oneccl_library* oneccl_library::get(const isthmus_backend_context& context, std:
 isthmus_status oneccl_state::fail(int result, const char* function) const {
   const nccl_family::result_info info = result_info_of(result);
   const char* text = m_library.functions.get_last_error(m_comm);
-  return m_context.fail(m_context.runtime, info.status, result, "src/backends/oneccl/oneccl_state.cpp",
-                        info.hint, "oneccl%s: %s: %s", function, info.name,
-                        text != nullptr ? text : "no details");
+  return m_context.fail(m_context.runtime, info.status, result, ISTHMUS_HERE, info.hint, "oneccl%s: %s: %s",
+                        function, info.name, text != nullptr ? text : "no details");
 }
 
 isthmus_status oneccl_state::fail_interrupted(const char* activity) const {
   if (is_aborted())
-    return m_context.fail(m_context.runtime, ISTHMUS_ERROR_ABORTED, 0, "src/backends/oneccl/oneccl_state.cpp",
-                          nullptr, "the communicator was aborted during %s", activity);
-  return m_context.fail(m_context.runtime, ISTHMUS_ERROR_TIMEOUT, 0, "src/backends/oneccl/oneccl_state.cpp",
+    return m_context.fail(m_context.runtime, ISTHMUS_ERROR_ABORTED, 0, ISTHMUS_HERE, nullptr,
+                          "the communicator was aborted during %s", activity);
+  return m_context.fail(m_context.runtime, ISTHMUS_ERROR_TIMEOUT, 0, ISTHMUS_HERE,
                         "check for missing or stuck ranks; increase the timeout if they are only slow",
                         "%s took longer than the timeout of %.3g s", activity, m_context.timeout_s);
 }
@@ -121,9 +121,8 @@ void oneccl_state::add_queue(const sycl::queue& queue) {
 
 isthmus_status oneccl_state::enqueue_one(const isthmus_operation& operation) {
   if (operation.stream == nullptr)
-    return m_context.fail(m_context.runtime, ISTHMUS_ERROR_INVALID_ARGUMENT, 0,
-                          "src/backends/oneccl/oneccl_state.cpp", "pass the address of the sycl::queue",
-                          "stream is NULL");
+    return m_context.fail(m_context.runtime, ISTHMUS_ERROR_INVALID_ARGUMENT, 0, ISTHMUS_HERE,
+                          "pass the address of the sycl::queue", "stream is NULL");
   sycl::queue& queue = *static_cast<sycl::queue*>(operation.stream);
   add_queue(queue);
   if (operation.collective == ISTHMUS_BARRIER && m_barrier_byte == nullptr)
@@ -159,8 +158,8 @@ isthmus_status oneccl_state::synchronize() {
       std::chrono::duration<double>(m_context.timeout_s), [this] { return is_aborted(); });
   if (!result) return fail_interrupted("synchronization of the queues");
   if (*result == 0) return ISTHMUS_SUCCESS;
-  return m_context.fail(m_context.runtime, ISTHMUS_ERROR_BACKEND, 0, "src/backends/oneccl/oneccl_state.cpp",
-                        nullptr, "a SYCL queue reported an error during synchronization");
+  return m_context.fail(m_context.runtime, ISTHMUS_ERROR_BACKEND, 0, ISTHMUS_HERE, nullptr,
+                        "a SYCL queue reported an error during synchronization");
 }
 
 void oneccl_state::release() {

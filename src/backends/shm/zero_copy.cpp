@@ -4,6 +4,7 @@
 
 #include "backends/shm/algorithms.hpp"
 #include "base/error.hpp"
+#include "base/hash.hpp"
 
 namespace isthmus::shm {
 namespace {
@@ -92,16 +93,15 @@ class zero_copy {
   // values differ could access memory past the end of a buffer, so all ranks compare the hashes before any
   // of them copies.
   std::uint64_t call_signature() const {
-    std::uint64_t hash = 14695981039346656037u;  // FNV-1a, by words
-    const auto mix = [&](std::uint64_t word) { hash = (hash ^ word) * 1099511628211u; };
-    mix(m_shape.count * m_shape.element_bytes);
+    fnv1a_hash hash;
+    hash.add(m_shape.count * m_shape.element_bytes);
     for (const int word : {m_shape.source, m_shape.receiver, m_shape.reduce != nullptr ? 1 : 0,
                            static_cast<int>(m_shape.send.shape), static_cast<int>(m_shape.recv.shape)})
-      mix(static_cast<std::uint64_t>(word));
+      hash.add(static_cast<std::uint64_t>(word));
     for (const block_list* blocks : {&m_shape.send, &m_shape.recv})
       if (blocks->shape == extent::counts)
-        for (int r = 0; r < m_group.size(); ++r) mix(blocks->counts[r] * m_shape.element_bytes);
-    return hash;
+        for (int r = 0; r < m_group.size(); ++r) hash.add(blocks->counts[r] * m_shape.element_bytes);
+    return hash.value();
   }
 
   [[noreturn, gnu::cold]] void fail_signature_mismatch(int peer) const {
