@@ -8,6 +8,7 @@
 #include <isthmus/types.h>
 
 #include <cstdint>
+#include <type_traits>
 
 namespace isthmus::formats {
 namespace {
@@ -89,61 +90,36 @@ struct small_format {
 template <isthmus_datatype Datatype>
 struct datatype_format;
 template <>
-struct datatype_format<ISTHMUS_INT8> {
-  using type = native_format<std::int8_t>;
-};
+struct datatype_format<ISTHMUS_INT8> : std::type_identity<native_format<std::int8_t>> {};
 template <>
-struct datatype_format<ISTHMUS_INT16> {
-  using type = native_format<std::int16_t>;
-};
+struct datatype_format<ISTHMUS_INT16> : std::type_identity<native_format<std::int16_t>> {};
 template <>
-struct datatype_format<ISTHMUS_INT32> {
-  using type = native_format<std::int32_t>;
-};
+struct datatype_format<ISTHMUS_INT32> : std::type_identity<native_format<std::int32_t>> {};
 template <>
-struct datatype_format<ISTHMUS_INT64> {
-  using type = native_format<std::int64_t>;
-};
+struct datatype_format<ISTHMUS_INT64> : std::type_identity<native_format<std::int64_t>> {};
 template <>
-struct datatype_format<ISTHMUS_UINT8> {
-  using type = native_format<std::uint8_t>;
-};
+struct datatype_format<ISTHMUS_UINT8> : std::type_identity<native_format<std::uint8_t>> {};
 template <>
-struct datatype_format<ISTHMUS_UINT16> {
-  using type = native_format<std::uint16_t>;
-};
+struct datatype_format<ISTHMUS_UINT16> : std::type_identity<native_format<std::uint16_t>> {};
 template <>
-struct datatype_format<ISTHMUS_UINT32> {
-  using type = native_format<std::uint32_t>;
-};
+struct datatype_format<ISTHMUS_UINT32> : std::type_identity<native_format<std::uint32_t>> {};
 template <>
-struct datatype_format<ISTHMUS_UINT64> {
-  using type = native_format<std::uint64_t>;
-};
+struct datatype_format<ISTHMUS_UINT64> : std::type_identity<native_format<std::uint64_t>> {};
 template <>
-struct datatype_format<ISTHMUS_FLOAT16> {
-  using type = small_format<std::uint16_t, 5, 10, 0x7c00, 0x7c01, 0x7e00, true>;
-};
+struct datatype_format<ISTHMUS_FLOAT16>
+    : std::type_identity<small_format<std::uint16_t, 5, 10, 0x7c00, 0x7c01, 0x7e00, true>> {};
 template <>
-struct datatype_format<ISTHMUS_BFLOAT16> {
-  using type = bfloat16_format;
-};
+struct datatype_format<ISTHMUS_BFLOAT16> : std::type_identity<bfloat16_format> {};
 template <>
-struct datatype_format<ISTHMUS_FLOAT32> {
-  using type = native_format<float>;
-};
+struct datatype_format<ISTHMUS_FLOAT32> : std::type_identity<native_format<float>> {};
 template <>
-struct datatype_format<ISTHMUS_FLOAT64> {
-  using type = native_format<double>;
-};
+struct datatype_format<ISTHMUS_FLOAT64> : std::type_identity<native_format<double>> {};
 template <>
-struct datatype_format<ISTHMUS_FLOAT8_E4M3> {
-  using type = small_format<std::uint8_t, 4, 3, 0x7e, 0x7f, 0x7f, false>;
-};
+struct datatype_format<ISTHMUS_FLOAT8_E4M3>
+    : std::type_identity<small_format<std::uint8_t, 4, 3, 0x7e, 0x7f, 0x7f, false>> {};
 template <>
-struct datatype_format<ISTHMUS_FLOAT8_E5M2> {
-  using type = small_format<std::uint8_t, 5, 2, 0x7b, 0x7d, 0x7e, true>;
-};
+struct datatype_format<ISTHMUS_FLOAT8_E5M2>
+    : std::type_identity<small_format<std::uint8_t, 5, 2, 0x7b, 0x7d, 0x7e, true>> {};
 
 }  // namespace
 }  // namespace isthmus::formats
