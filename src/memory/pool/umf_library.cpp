@@ -5,41 +5,6 @@
 namespace isthmus {
 namespace {
 
-void load_functions(symbol_loader& loader, umf_library& table) {
-  loader.load_required(table.provider_create, "MemoryProviderCreate");
-  loader.load_required(table.provider_destroy, "MemoryProviderDestroy");
-  loader.load_required(table.provider_alloc, "MemoryProviderAlloc");
-  loader.load_required(table.provider_free, "MemoryProviderFree");
-  loader.load_required(table.provider_last_native_error, "MemoryProviderGetLastNativeError");
-  loader.load_required(table.pool_create, "PoolCreate");
-  loader.load_required(table.pool_destroy, "PoolDestroy");
-  loader.load_required(table.pool_aligned_malloc, "PoolAlignedMalloc");
-  loader.load_required(table.pool_free, "PoolFree");
-  loader.load_optional(table.pool_trim_memory, "PoolTrimMemory");
-  loader.load_required(table.disjoint_pool_ops, "DisjointPoolOps");
-  loader.load_required(table.disjoint_params_create, "DisjointPoolParamsCreate");
-  loader.load_required(table.disjoint_params_destroy, "DisjointPoolParamsDestroy");
-  loader.load_required(table.disjoint_set_slab_min_size, "DisjointPoolParamsSetSlabMinSize");
-  loader.load_required(table.disjoint_set_max_poolable_size, "DisjointPoolParamsSetMaxPoolableSize");
-  loader.load_required(table.disjoint_params_set_capacity, "DisjointPoolParamsSetCapacity");
-  loader.load_required(table.disjoint_set_min_bucket_size, "DisjointPoolParamsSetMinBucketSize");
-  loader.load_required(table.os_ops, "OsMemoryProviderOps");
-  loader.load_required(table.os_params_create, "OsMemoryProviderParamsCreate");
-  loader.load_required(table.os_params_destroy, "OsMemoryProviderParamsDestroy");
-  loader.load_required(table.cuda_ops, "CUDAMemoryProviderOps");
-  loader.load_required(table.cuda_params_create, "CUDAMemoryProviderParamsCreate");
-  loader.load_required(table.cuda_params_destroy, "CUDAMemoryProviderParamsDestroy");
-  loader.load_required(table.cuda_set_context, "CUDAMemoryProviderParamsSetContext");
-  loader.load_required(table.cuda_set_device, "CUDAMemoryProviderParamsSetDevice");
-  loader.load_required(table.cuda_set_memory_type, "CUDAMemoryProviderParamsSetMemoryType");
-  loader.load_required(table.level_zero_ops, "LevelZeroMemoryProviderOps");
-  loader.load_required(table.level_zero_params_create, "LevelZeroMemoryProviderParamsCreate");
-  loader.load_required(table.level_zero_params_destroy, "LevelZeroMemoryProviderParamsDestroy");
-  loader.load_required(table.level_zero_set_context, "LevelZeroMemoryProviderParamsSetContext");
-  loader.load_required(table.level_zero_set_device, "LevelZeroMemoryProviderParamsSetDevice");
-  loader.load_required(table.level_zero_set_memory_type, "LevelZeroMemoryProviderParamsSetMemoryType");
-}
-
 struct library_state {
   umf_library table{};
   std::string reason;
@@ -57,7 +22,9 @@ struct library_state {
       return;
     }
     symbol_loader loader(library, "umf");
-    load_functions(loader, table);
+#define ISTHMUS_UMF_FUNCTION(member, name) loader.load_required(table.member, #name);
+#define ISTHMUS_UMF_OPTIONAL_FUNCTION(member, name) loader.load_optional(table.member, #name);
+#include "memory/pool/umf_functions.def"
     table.path = library.path();
     if (!loader.first_missing().empty())
       reason = table.path + " lacks " + loader.first_missing() + " (install UMF 1.0 or newer)";
