@@ -32,25 +32,10 @@ std::unique_ptr<blaslt> load(const lt_traits& traits, const char* option, std::s
   }
   auto functions = std::make_unique<blaslt>(blaslt{.traits = traits, .path = library.path()});
   symbol_loader loader(library, traits.prefix);
-  loader.load_required(functions->create, "Create");
-  loader.load_required(functions->destroy, "Destroy");
-  loader.load_required(functions->desc_create, "MatmulDescCreate");
-  loader.load_required(functions->desc_destroy, "MatmulDescDestroy");
-  loader.load_required(functions->desc_set, "MatmulDescSetAttribute");
-  loader.load_required(functions->layout_create, "MatrixLayoutCreate");
-  loader.load_required(functions->layout_destroy, "MatrixLayoutDestroy");
-  loader.load_required(functions->preference_create, "MatmulPreferenceCreate");
-  loader.load_required(functions->preference_destroy, "MatmulPreferenceDestroy");
-  loader.load_required(functions->preference_set, "MatmulPreferenceSetAttribute");
-  loader.load_required(functions->heuristic, "MatmulAlgoGetHeuristic");
-  loader.load_required(functions->matmul, "Matmul");
-  if (&traits == &cublaslt_traits) {
-    loader.load_required(functions->get_version, "GetVersion");
-    loader.load_required(functions->get_status_name, "GetStatusName");
-  } else {
-    loader.load_required(functions->get_version_for_handle, "GetVersion");
-    loader.load_required(functions->transform_create, "MatrixTransformDescCreate");
-  }
+  const bool is_cuda = &traits == &cublaslt_traits;
+#define ISTHMUS_LT_FUNCTION(member, result, arguments, cuda, hip) \
+  loader.load_required(functions->member, is_cuda ? #cuda : #hip);
+#include "operators/fused/device/blaslt.def"
   if (loader.first_missing().empty()) return functions;
   reason = fmt::format("{} lacks {}", functions->path, loader.first_missing());
   return nullptr;

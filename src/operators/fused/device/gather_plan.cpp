@@ -1,7 +1,6 @@
 #include "operators/fused/device/gather_plan.hpp"
 
 #include "base/error.hpp"
-#include "operators/fused/device/libraries.hpp"
 
 namespace isthmus::fused {
 namespace {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/communicator.hpp"
 #include "device/owned.hpp"
 #include "device/watchdog.hpp"
 #include "operators/fused/device/product.hpp"
@@ -105,5 +106,15 @@ class device_plan : public plan {
   std::vector<run_events> m_spare_events;
   std::optional<watch> m_watch;  // declared last, because it uses the other members
 };
+
+// Driver and BLAS library of a device plan, loaded at run time.
+struct device_libraries {
+  device_driver& driver;
+  const blaslt& blas;
+};
+
+// Collective, for CUDA and HIP.
+// Errors: all ranks throw error (UNSUPPORTED) if a library is missing on any rank.
+device_libraries find_device_libraries(communicator& owner);
 
 }  // namespace isthmus::fused
