@@ -18,7 +18,7 @@
 #include <memory>
 #include <thread>
 
-#include "device/libraries.hpp"
+#include "device/gpu/functions.hpp"
 #include "harness/clock.hpp"
 #include "harness/document.hpp"
 
@@ -50,8 +50,9 @@ void check(int code, const char* function) {
 class cuda_device {
  public:
   explicit cuda_device(int ordinal) {
-    const char* const replacement = std::getenv(isthmus::cuda_driver_library().variable);
-    m_driver = open(replacement != nullptr ? replacement : isthmus::cuda_driver_name);
+    const char* const replacement =
+        std::getenv(isthmus::gpu::library_search(isthmus::gpu::vendor_library::cuda_driver).variable);
+    m_driver = open(replacement != nullptr ? replacement : isthmus::gpu::cuda_driver_name);
     void* context = nullptr;
     check(function_of<int (*)(unsigned)>(m_driver, "cuInit")(0), "cuInit");
     check(function_of<int (*)(void**, int)>(m_driver, "cuDevicePrimaryCtxRetain")(&context, ordinal),

@@ -21,13 +21,10 @@ FILE_LINES = 600
 FUNCTION_LINES = 50
 
 COMMAND_LINE = "the signature is the command line: one parameter per option, with its help text"
-FLAT_LIST = "a flat list of names, one per line"
 EXCEPTIONS = {
     "python/isthmus/cli/bench.py bench": COMMAND_LINE,
     "python/isthmus/cli/run.py run": COMMAND_LINE,
     "python/isthmus/cli/tune.py tune": COMMAND_LINE,
-    "src/device/cuda/cuda_api.cpp isthmus::gpu::cuda_api::load": FLAT_LIST,
-    "src/device/hip/hip_api.cpp isthmus::gpu::hip_api::load": FLAT_LIST,
 }
 
 

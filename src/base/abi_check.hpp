@@ -47,10 +47,18 @@ struct is_same_function<Result (*)(Arguments...), NativeResult (*)(NativeArgumen
   static constexpr bool value = compare<sizeof...(Arguments) == sizeof...(NativeArguments)>();
 };
 
+// Stands for a function or constant that a header does not declare. It matches everything.
+struct undeclared {
+  template <typename Value>
+  friend constexpr bool operator==(Value, undeclared) {
+    return true;
+  }
+};
+
 // Returns true if a pointer of type `Declared` can call a function of type `Native`.
 template <typename Declared, typename Native>
 constexpr bool matches_abi(Native) {
-  return is_same_function<Declared, Native>::value;
+  return std::is_same_v<Native, undeclared> || is_same_function<Declared, Native>::value;
 }
 
 }  // namespace isthmus

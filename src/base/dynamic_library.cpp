@@ -110,6 +110,13 @@ dynamic_library dynamic_library::open(const library_search_request& request, std
   return library;
 }
 
+dynamic_library dynamic_library::find_loaded(const char* name) {
+  dynamic_library library;
+  library.m_handle = dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
+  library.m_path = name;
+  return library;
+}
+
 void* dynamic_library::symbol(const std::string& name) const { return dlsym(m_handle, name.c_str()); }
 
 }  // namespace isthmus

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -33,6 +34,8 @@ class dynamic_library {
   //
   // Lifetime: the library stays loaded until the process exits, because vendor libraries own threads.
   static dynamic_library open(const library_search_request& request, std::string& reason);
+  // Returns a library that the process has already loaded, by its file name or path; empty if there is none.
+  static dynamic_library find_loaded(const char* name);
 
   explicit operator bool() const { return m_handle != nullptr; }
   const std::string& path() const { return m_path; }
@@ -43,7 +46,8 @@ class dynamic_library {
   std::string m_path;
 };
 
-// Looks up functions that share a prefix ("cuda", "hip", "nccl") and records the first missing function.
+// Looks up functions that share a prefix ("cuda", "hip", "nccl") and records the first missing function. The name
+// "none" stands for a function that the library is not expected to have: tables with one column per library use it.
 class symbol_loader {
  public:
   symbol_loader(const dynamic_library& library, std::string prefix)
@@ -53,19 +57,21 @@ class symbol_loader {
   template <typename Function>
   void load_required(Function& function, const char* name) {
     load_optional(function, name);
-    if (function == nullptr && m_first_missing.empty()) m_first_missing = m_prefix + name;
+    if (function == nullptr && m_first_missing.empty() && name != absent) m_first_missing = m_prefix + name;
   }
 
   // Looks up a function that older versions lack. Sets `function` to null if it is missing.
   template <typename Function>
   void load_optional(Function& function, const char* name) {
-    function = reinterpret_cast<Function>(m_library.symbol(m_prefix + name));
+    function = name == absent ? nullptr : reinterpret_cast<Function>(m_library.symbol(m_prefix + name));
   }
 
   // Returns the name of the first required function that was not found, or "".
   const std::string& first_missing() const { return m_first_missing; }
 
  private:
+  static constexpr std::string_view absent = "none";
+
   const dynamic_library& m_library;
   std::string m_prefix, m_first_missing;
 };

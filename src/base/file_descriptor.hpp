@@ -1,12 +1,14 @@
-// Owning file descriptor (move-only).
+// File descriptors: an owner, and duplicates of those of other processes.
 #pragma once
 
 #include <unistd.h>
 
+#include <cstdint>
 #include <utility>
 
 namespace isthmus {
 
+// Owning file descriptor (move-only).
 class file_descriptor {
  public:
   file_descriptor() = default;
@@ -24,5 +26,10 @@ class file_descriptor {
  private:
   int m_fd = -1;
 };
+
+// Returns a new descriptor for the same open file as `descriptor` of process `pid`, which must be alive. Both
+// processes belong to the same user.
+// Errors: throws isthmus::error (SYSTEM, errno) if the kernel or its policy does not allow it.
+int duplicate_descriptor(std::int64_t pid, int descriptor);
 
 }  // namespace isthmus

@@ -14,7 +14,7 @@ device_driver* start_driver(std::unique_ptr<gpu::gpu_api> api, std::string& reas
   if (api == nullptr) return nullptr;
   int devices = 0;
   int code = api->init(0);
-  if (code == gpu::success) code = api->get_count(&devices);
+  if (code == gpu::success) code = api->get_device_count(&devices);
   if (code != gpu::success || devices == 0) {
     reason = fmt::format("{}: {}", api->title(), code == gpu::success ? "no device" : api->text(code));
     return nullptr;

@@ -6,10 +6,17 @@
 
 #include "base/dynamic_library.hpp"
 #include "base/error.hpp"
-#include "device/runtime_compiler_api.hpp"
 
 namespace isthmus {
 namespace {
+
+constexpr int compiler_success = 0;
+
+// Function table of NVRTC or HIPRTC.
+struct runtime_compiler_functions {
+#define ISTHMUS_COMPILER_FUNCTION(member, result, arguments, cuda, hip) result(*member) arguments = nullptr;
+#include "device/runtime_compiler.def"
+};
 
 class runtime_compiler final : public kernel_compiler {
  public:
@@ -24,7 +31,7 @@ class runtime_compiler final : public kernel_compiler {
 
   bool m_is_cuda = false;
   std::string m_title;
-  runtime_compiler_api m_api;
+  runtime_compiler_functions m_api;
 };
 
 // A driver can run code from compilers of its own major version and of older major versions.
@@ -68,23 +75,11 @@ std::unique_ptr<kernel_compiler> runtime_compiler::load(bool is_cuda, int driver
     return nullptr;
   }
   auto compiler = std::make_unique<runtime_compiler>();
-  runtime_compiler_api& api = compiler->m_api;
+  runtime_compiler_functions& api = compiler->m_api;
   symbol_loader loader(library, is_cuda ? "nvrtc" : "hiprtc");
-  loader.load_required(api.version, "Version");
-  loader.load_required(api.error_string, "GetErrorString");
-  loader.load_required(api.create, "CreateProgram");
-  loader.load_required(api.destroy, "DestroyProgram");
-  loader.load_required(api.compile, "CompileProgram");
-  loader.load_required(api.log_bytes, "GetProgramLogSize");
-  loader.load_required(api.log, "GetProgramLog");
-  loader.load_required(api.code_bytes, is_cuda ? "GetCUBINSize" : "GetCodeSize");
-  loader.load_required(api.code, is_cuda ? "GetCUBIN" : "GetCode");
-  if (is_cuda) {
-    loader.load_required(api.ptx_bytes, "GetPTXSize");
-    loader.load_required(api.ptx, "GetPTX");
-    loader.load_required(api.count_architectures, "GetNumSupportedArchs");
-    loader.load_required(api.architectures, "GetSupportedArchs");
-  }
+#define ISTHMUS_COMPILER_FUNCTION(member, result, arguments, cuda, hip) \
+  loader.load_required(api.member, is_cuda ? #cuda : #hip);
+#include "device/runtime_compiler.def"
   if (!loader.first_missing().empty()) {
     reason = fmt::format("{} lacks {}", library.path(), loader.first_missing());
     return nullptr;

@@ -28,7 +28,7 @@ int bus_id(char* text, int capacity, int device) {
   return success;
 }
 int get_attribute(int* value, int attribute, int) {
-  *value = attribute == 75 ? 9 : 0;
+  *value = attribute == 75 ? 9 : attribute == 98 ? 1 : 0;  // 98: flushes
   return success;
 }
 int device_synchronize() { return machine::get().synchronize(machine::current()), success; }

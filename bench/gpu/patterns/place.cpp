@@ -20,7 +20,7 @@ memory_place::memory_place(isthmus_device device) : m_device(device) {
   if (const std::string reason = m_runtime.load(device.platform, nullptr, nullptr); !reason.empty())
     throw std::runtime_error(reason);
   check(m_runtime.set_device(device.ordinal));
-  check(m_runtime.stream_create(&m_stream, isthmus::non_blocking_stream));
+  check(m_runtime.stream_create(&m_stream, isthmus::gpu::non_blocking_stream));
 }
 
 memory_place::~memory_place() {
@@ -53,7 +53,7 @@ void memory_place::copy(void* to, const void* from, std::uint64_t bytes) const {
   if (is_host())
     std::memcpy(to, from, bytes);
   else
-    check(m_runtime.memcpy_async(to, from, bytes, isthmus::memcpy_default, m_stream));
+    check(m_runtime.memcpy_async(to, from, bytes, isthmus::gpu::memcpy_default, m_stream));
 }
 
 void memory_place::wait() const {

@@ -70,11 +70,11 @@ isthmus_status staging_queue::start() {
     if (first_failure.status == ISTHMUS_SUCCESS) first_failure = check_device(error, call);
   };
   check(m_runtime.set_device(m_context.device.ordinal), "SetDevice");
-  check(m_runtime.stream_create(&m_in_stream, non_blocking_stream), "StreamCreate");
-  check(m_runtime.stream_create(&m_out_stream, non_blocking_stream), "StreamCreate");
-  check(m_runtime.event_create(&m_copy_in_event, event_without_timing), "EventCreate");
+  check(m_runtime.stream_create(&m_in_stream, gpu::non_blocking_stream), "StreamCreate");
+  check(m_runtime.stream_create(&m_out_stream, gpu::non_blocking_stream), "StreamCreate");
+  check(m_runtime.event_create(&m_copy_in_event, gpu::event_without_timing), "EventCreate");
   for (void*& event : m_copy_out_events)
-    check(m_runtime.event_create(&event, event_without_timing), "EventCreate");
+    check(m_runtime.event_create(&event, gpu::event_without_timing), "EventCreate");
   void* word = nullptr;
   check(m_runtime.host_alloc(&word, sizeof(std::uint32_t), 0), "HostAlloc");
   for (host_buffer* memory : all_buffers()) {
@@ -84,7 +84,7 @@ isthmus_status staging_queue::start() {
   }
   for (std::size_t i = 0; i < event_pool_size; ++i) {
     void* event = nullptr;
-    check(m_runtime.event_create(&event, event_without_timing), "EventCreate");
+    check(m_runtime.event_create(&event, gpu::event_without_timing), "EventCreate");
     if (event != nullptr) m_free_events.push_back(event);
   }
   m_release_word = static_cast<std::uint32_t*>(word);
@@ -114,7 +114,7 @@ staging_queue::~staging_queue() {
 isthmus_status staging_queue::check_stream(void* stream) const {
   unsigned flags = 0;
   task_failure failure = check_device(m_runtime.stream_get_flags(stream, &flags), "StreamGetFlags");
-  if (failure.status == ISTHMUS_SUCCESS && (flags & non_blocking_stream) == 0)
+  if (failure.status == ISTHMUS_SUCCESS && (flags & gpu::non_blocking_stream) == 0)
     failure = {ISTHMUS_ERROR_INVALID_USAGE, 0,
                "stream must be non-blocking with backend.hybrid.buffers = 'device': the legacy default stream "
                "and streams that wait for it deadlock with MPI's copies of device buffers; create the stream "
@@ -211,7 +211,7 @@ staging_queue::task_failure staging_queue::wait_for(void* event) const {
   while (true) {
     const int state = m_runtime.event_query(event);
     if (state == 0) return {};
-    if (state != runtime_not_ready) return check_device(state, "work in the stream before the operation");
+    if (state != gpu::not_ready) return check_device(state, "work in the stream before the operation");
     if (is_stopped()) return {ISTHMUS_ERROR_ABORTED, 0, "the communicator was aborted"};
     if (++spins > 2000) std::this_thread::sleep_for(std::chrono::microseconds(5));
   }
@@ -220,7 +220,7 @@ staging_queue::task_failure staging_queue::wait_for(void* event) const {
 staging_queue::task_failure staging_queue::copy(void* to, const void* from, std::size_t bytes,
                                                 void* stream) const {
   if (bytes == 0) return {};
-  return check_device(m_runtime.memcpy_async(to, from, bytes, memcpy_default, stream), "MemcpyAsync");
+  return check_device(m_runtime.memcpy_async(to, from, bytes, gpu::memcpy_default, stream), "MemcpyAsync");
 }
 
 staging_queue::task_failure staging_queue::record_and_wait(void* event, void* stream) const {

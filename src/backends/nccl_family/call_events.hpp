@@ -41,7 +41,7 @@ class call_events {
     m_is_polled = true;
     while (!m_recorded_events.empty() &&
            watchdog_clock::now() - *m_recorded_events.oldest().start_time >= timeout) {
-      if (m_device.event_query(m_recorded_events.oldest_event().get()) == runtime_not_ready) return true;
+      if (m_device.event_query(m_recorded_events.oldest_event().get()) == gpu::not_ready) return true;
       m_recorded_events.drop_oldest();
     }
     return false;
@@ -63,7 +63,7 @@ class call_events {
     if (!m_spare_events.empty()) {
       new_event = m_spare_events.back();
       m_spare_events.pop_back();
-    } else if (m_device.event_create(&new_event, event_without_timing) != 0) {
+    } else if (m_device.event_create(&new_event, gpu::event_without_timing) != 0) {
       return nullptr;
     }
     return {new_event, [this](void* event) { release_event(event); }};

@@ -47,7 +47,7 @@ class enqueuer {
   // Copies data on the stream through the device runtime.
   void copy(void* to, const void* from, std::size_t size) {
     m_result.is_device_error = true;
-    m_result.record(m_target.runtime->memcpy_async(to, from, size, memcpy_default, m_operation.stream),
+    m_result.record(m_target.runtime->memcpy_async(to, from, size, gpu::memcpy_default, m_operation.stream),
                     "MemcpyAsync");
     if (m_result.ok()) m_result.is_device_error = false;
   }

@@ -102,7 +102,7 @@ struct nccl_traits : common_traits {
       "pip install nvidia-nccl-cu13, or name the file in backend.nccl.library or ISTHMUS_NCCL_LIBRARY";
   static constexpr const char* runtime_name = "CUDA runtime";
   static constexpr isthmus_platform platform = ISTHMUS_PLATFORM_CUDA;
-  static constexpr int capability_attribute = cuda_capability_major;
+  static constexpr int capability_attribute = gpu::attribute_capability_major;
   static constexpr int float8_capability = 9;  // NCCL reduces fp8 only on Hopper and newer
 
   static library_search_request library_search() {

@@ -1,45 +1,105 @@
 // Portability layer of the peer-memory kernels for CUDA C++ and HIP: the runtime calls that the backend makes,
-// and the few device instructions that the two languages spell differently.
+// and the few device instructions that the two languages spell differently. The plug-in is linked with its runtime,
+// so the vendor's header declares the functions. Most differ only in their prefix.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "device/runtime.hpp"
+
 #if defined(__HIPCC__) || defined(__HIP_PLATFORM_AMD__)
 #include <hip/hip_runtime.h>
 #define ISTHMUS_P2P_HIP 1
 #define ISTHMUS_P2P_PLATFORM ISTHMUS_PLATFORM_HIP
+#define ISTHMUS_P2P_NATIVE(name) hip##name
 #else
 #include <cuda_runtime.h>
 #define ISTHMUS_P2P_HIP 0
 #define ISTHMUS_P2P_PLATFORM ISTHMUS_PLATFORM_CUDA
+#define ISTHMUS_P2P_NATIVE(name) cuda##name
 #endif
 
 namespace isthmus::p2p {
 
+using gpu_stream = ISTHMUS_P2P_NATIVE(Stream_t);
+using gpu_error = ISTHMUS_P2P_NATIVE(Error_t);
+using gpu_ipc_handle = ISTHMUS_P2P_NATIVE(IpcMemHandle_t);
+constexpr gpu_error gpu_success = ISTHMUS_P2P_NATIVE(Success);
+constexpr gpu_error gpu_invalid_value = ISTHMUS_P2P_NATIVE(ErrorInvalidValue);
+
+constexpr auto gpu_error_text = ISTHMUS_P2P_NATIVE(GetErrorString);
+constexpr auto gpu_set_device = ISTHMUS_P2P_NATIVE(SetDevice);
+constexpr auto gpu_free = ISTHMUS_P2P_NATIVE(Free);
+constexpr auto gpu_memset = ISTHMUS_P2P_NATIVE(Memset);
+constexpr auto gpu_memset_async = ISTHMUS_P2P_NATIVE(MemsetAsync);
+constexpr auto gpu_synchronize_device = ISTHMUS_P2P_NATIVE(DeviceSynchronize);
+constexpr auto gpu_synchronize_stream = ISTHMUS_P2P_NATIVE(StreamSynchronize);
+constexpr auto gpu_ipc_export = ISTHMUS_P2P_NATIVE(IpcGetMemHandle);
+constexpr auto gpu_ipc_close = ISTHMUS_P2P_NATIVE(IpcCloseMemHandle);
+constexpr auto gpu_bus_id = ISTHMUS_P2P_NATIVE(DeviceGetPCIBusId);
+constexpr auto gpu_can_access_peer = ISTHMUS_P2P_NATIVE(DeviceCanAccessPeer);
+
+// Makes a device current for a scope.
+struct linked_runtime {
+  static gpu_error get_device(int* device) { return ISTHMUS_P2P_NATIVE(GetDevice)(device); }
+  static gpu_error set_device(int device) { return gpu_set_device(device); }
+};
+inline constexpr linked_runtime linked{};
+class device_guard : public scoped_device<linked_runtime> {
+ public:
+  explicit device_guard(int device) : scoped_device(linked, device) {}
+};
+
+inline gpu_error gpu_copy(void* destination, const void* source, std::size_t bytes) {
+  return ISTHMUS_P2P_NATIVE(Memcpy)(destination, source, bytes, ISTHMUS_P2P_NATIVE(MemcpyDefault));
+}
+inline gpu_error gpu_ipc_open(void** pointer, gpu_ipc_handle handle) {
+  return ISTHMUS_P2P_NATIVE(IpcOpenMemHandle)(pointer, handle, ISTHMUS_P2P_NATIVE(IpcMemLazyEnablePeerAccess));
+}
+inline int gpu_ordinal(const char* bus_id) {  // -1: this process does not see the device
+  int device = -1;
+  if (ISTHMUS_P2P_NATIVE(DeviceGetByPCIBusId)(&device, bus_id) == gpu_success) return device;
+  (void)ISTHMUS_P2P_NATIVE(GetLastError)();  // clear the error, which the application must not see
+  return -1;
+}
+inline gpu_error gpu_enable_peer(int peer) {
+  const gpu_error code = ISTHMUS_P2P_NATIVE(DeviceEnablePeerAccess)(peer, 0);
+  if (code != ISTHMUS_P2P_NATIVE(ErrorPeerAccessAlreadyEnabled)) return code;
+  (void)ISTHMUS_P2P_NATIVE(GetLastError)();  // clear the error, which the application must not see
+  return gpu_success;
+}
+template <typename Kernel>
+gpu_error gpu_load_kernel(Kernel* kernel) {
+  ISTHMUS_P2P_NATIVE(FuncAttributes) attributes;
+  return ISTHMUS_P2P_NATIVE(FuncGetAttributes)(&attributes, reinterpret_cast<const void*>(kernel));
+}
+
+// The rest differs in more than the prefix:
+//
+// gpu_malloc: other devices write to this memory while a kernel reads it, so this device must not cache it.
+// gpu_host_alloc: pinned memory that all devices can access.
+// gpu_launch_kernel: `can_start_early`: the kernel may be launched while the previous kernel of the stream finishes
+//   (programmatic dependent launch). It then calls wait_for_earlier_kernels before it reads or writes anything. Only
+//   code compiled for Hopper or later can wait this way: see gpu_supports_early_start.
+// gpu_supports_early_start: true if the code that runs on the current device supports it. All kernels are compiled
+//   for the same architectures.
+// load_remote, store_remote: four words that another device may be accessing. Each word is accessed at once; the four
+//   are not one unit.
+// load_flag, store_flag: one word, with acquire and release semantics between devices.
+// now_ns: a device-wide clock.
 #if ISTHMUS_P2P_HIP
 
-using gpu_stream = hipStream_t;
-using gpu_error = hipError_t;
-using gpu_ipc_handle = hipIpcMemHandle_t;
-constexpr gpu_error gpu_success = hipSuccess;
-constexpr gpu_error gpu_invalid_value = hipErrorInvalidValue;
-inline const char* gpu_error_text(gpu_error code) { return hipGetErrorString(code); }
-inline gpu_error gpu_get_device(int* device) { return hipGetDevice(device); }
-inline gpu_error gpu_set_device(int device) { return hipSetDevice(device); }
-// Other devices write to this memory while a kernel reads it, so this device must not cache it.
 inline gpu_error gpu_malloc(void** pointer, std::size_t bytes) {
   return hipExtMallocWithFlags(pointer, bytes, hipDeviceMallocFinegrained);
 }
-inline gpu_error gpu_free(void* pointer) { return hipFree(pointer); }
-inline gpu_error gpu_memset(void* pointer, int value, std::size_t bytes) {
-  return hipMemset(pointer, value, bytes);
+inline gpu_error gpu_host_alloc(void** pointer, std::size_t bytes) {
+  return hipHostMalloc(pointer, bytes, hipHostMallocPortable | hipHostMallocMapped);
 }
-inline gpu_error gpu_copy(void* destination, const void* source, std::size_t bytes) {
-  return hipMemcpy(destination, source, bytes, hipMemcpyDefault);
-}
+inline gpu_error gpu_host_free(void* pointer) { return hipHostFree(pointer); }
+
 inline gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads, void** arguments,
-                                   gpu_stream stream, bool /*early*/) {
+                                   gpu_stream stream, bool /*can_start_early*/) {
   return hipLaunchKernel(kernel, blocks, threads, arguments, 0, stream);
 }
 template <typename Kernel>
@@ -47,47 +107,7 @@ bool gpu_supports_early_start(Kernel*) {
   return false;
 }
 __device__ inline void wait_for_earlier_kernels() {}
-inline gpu_error gpu_synchronize_device() { return hipDeviceSynchronize(); }
-inline gpu_error gpu_synchronize_stream(gpu_stream stream) { return hipStreamSynchronize(stream); }
-inline gpu_error gpu_memset_async(void* pointer, int value, std::size_t bytes, gpu_stream stream) {
-  return hipMemsetAsync(pointer, value, bytes, stream);
-}
-template <typename Kernel>
-gpu_error gpu_load_kernel(Kernel* kernel) {
-  hipFuncAttributes attributes;
-  return hipFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel));
-}
-inline gpu_error gpu_host_alloc(void** pointer, std::size_t bytes) {
-  return hipHostMalloc(pointer, bytes, hipHostMallocPortable | hipHostMallocMapped);
-}
-inline gpu_error gpu_host_free(void* pointer) { return hipHostFree(pointer); }
-inline gpu_error gpu_ipc_export(gpu_ipc_handle* handle, void* pointer) {
-  return hipIpcGetMemHandle(handle, pointer);
-}
-inline gpu_error gpu_ipc_open(void** pointer, gpu_ipc_handle handle) {
-  return hipIpcOpenMemHandle(pointer, handle, hipIpcMemLazyEnablePeerAccess);
-}
-inline gpu_error gpu_ipc_close(void* pointer) { return hipIpcCloseMemHandle(pointer); }
-inline gpu_error gpu_bus_id(char* text, int bytes, int device) {
-  return hipDeviceGetPCIBusId(text, bytes, device);
-}
-inline int gpu_ordinal(const char* bus_id) {  // -1: this process does not see the device
-  int device = -1;
-  if (hipDeviceGetByPCIBusId(&device, bus_id) == hipSuccess) return device;
-  (void)hipGetLastError();  // clear the error, which the application must not see
-  return -1;
-}
-inline gpu_error gpu_can_access_peer(int* is_accessible, int device, int peer) {
-  return hipDeviceCanAccessPeer(is_accessible, device, peer);
-}
-inline gpu_error gpu_enable_peer(int peer) {
-  const gpu_error code = hipDeviceEnablePeerAccess(peer, 0);
-  if (code != hipErrorPeerAccessAlreadyEnabled) return code;
-  (void)hipGetLastError();  // clear the error, which the application must not see
-  return gpu_success;
-}
 
-// Four words that another device may be writing. Each word is read at once; the four are not one unit.
 __device__ inline uint4 load_remote(const uint4* source) {
   const auto* words = reinterpret_cast<const std::uint32_t*>(source);
   uint4 value;
@@ -122,25 +142,12 @@ __device__ inline std::uint64_t now_ns() { return 0; }
 
 #else
 
-using gpu_stream = cudaStream_t;
-using gpu_error = cudaError_t;
-using gpu_ipc_handle = cudaIpcMemHandle_t;
-constexpr gpu_error gpu_success = cudaSuccess;
-constexpr gpu_error gpu_invalid_value = cudaErrorInvalidValue;
-inline const char* gpu_error_text(gpu_error code) { return cudaGetErrorString(code); }
-inline gpu_error gpu_get_device(int* device) { return cudaGetDevice(device); }
-inline gpu_error gpu_set_device(int device) { return cudaSetDevice(device); }
 inline gpu_error gpu_malloc(void** pointer, std::size_t bytes) { return cudaMalloc(pointer, bytes); }
-inline gpu_error gpu_free(void* pointer) { return cudaFree(pointer); }
-inline gpu_error gpu_memset(void* pointer, int value, std::size_t bytes) {
-  return cudaMemset(pointer, value, bytes);
+inline gpu_error gpu_host_alloc(void** pointer, std::size_t bytes) {
+  return cudaHostAlloc(pointer, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
 }
-inline gpu_error gpu_copy(void* destination, const void* source, std::size_t bytes) {
-  return cudaMemcpy(destination, source, bytes, cudaMemcpyDefault);
-}
-// `can_start_early`: the kernel may be launched while the previous kernel of the stream finishes (programmatic
-// dependent launch). It then calls wait_for_earlier_kernels before it reads or writes anything. Only code
-// compiled for Hopper or later can wait this way: see gpu_supports_early_start.
+inline gpu_error gpu_host_free(void* pointer) { return cudaFreeHost(pointer); }
+
 inline gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads, void** arguments,
                                    gpu_stream stream, bool can_start_early) {
   cudaLaunchAttribute overlap{};
@@ -154,8 +161,6 @@ inline gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads
   config.numAttrs = can_start_early ? 1 : 0;
   return cudaLaunchKernelExC(&config, kernel, arguments);
 }
-// Returns true if the code that runs on the current device supports an early start (`can_start_early` above).
-// All kernels are compiled for the same architectures.
 template <typename Kernel>
 bool gpu_supports_early_start(Kernel* kernel) {
   cudaFuncAttributes attributes;
@@ -166,47 +171,7 @@ __device__ inline void wait_for_earlier_kernels() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-inline gpu_error gpu_synchronize_device() { return cudaDeviceSynchronize(); }
-inline gpu_error gpu_synchronize_stream(gpu_stream stream) { return cudaStreamSynchronize(stream); }
-inline gpu_error gpu_memset_async(void* pointer, int value, std::size_t bytes, gpu_stream stream) {
-  return cudaMemsetAsync(pointer, value, bytes, stream);
-}
-template <typename Kernel>
-gpu_error gpu_load_kernel(Kernel* kernel) {
-  cudaFuncAttributes attributes;
-  return cudaFuncGetAttributes(&attributes, kernel);
-}
-inline gpu_error gpu_host_alloc(void** pointer, std::size_t bytes) {
-  return cudaHostAlloc(pointer, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
-}
-inline gpu_error gpu_host_free(void* pointer) { return cudaFreeHost(pointer); }
-inline gpu_error gpu_ipc_export(gpu_ipc_handle* handle, void* pointer) {
-  return cudaIpcGetMemHandle(handle, pointer);
-}
-inline gpu_error gpu_ipc_open(void** pointer, gpu_ipc_handle handle) {
-  return cudaIpcOpenMemHandle(pointer, handle, cudaIpcMemLazyEnablePeerAccess);
-}
-inline gpu_error gpu_ipc_close(void* pointer) { return cudaIpcCloseMemHandle(pointer); }
-inline gpu_error gpu_bus_id(char* text, int bytes, int device) {
-  return cudaDeviceGetPCIBusId(text, bytes, device);
-}
-inline int gpu_ordinal(const char* bus_id) {  // -1: this process does not see the device
-  int device = -1;
-  if (cudaDeviceGetByPCIBusId(&device, bus_id) == cudaSuccess) return device;
-  (void)cudaGetLastError();  // clear the error, which the application must not see
-  return -1;
-}
-inline gpu_error gpu_can_access_peer(int* is_accessible, int device, int peer) {
-  return cudaDeviceCanAccessPeer(is_accessible, device, peer);
-}
-inline gpu_error gpu_enable_peer(int peer) {
-  const gpu_error code = cudaDeviceEnablePeerAccess(peer, 0);
-  if (code != cudaErrorPeerAccessAlreadyEnabled) return code;
-  (void)cudaGetLastError();  // clear the error, which the application must not see
-  return gpu_success;
-}
 
-// Four words that another device may be writing. Each word is read at once; the four are not one unit.
 __device__ inline uint4 load_remote(const uint4* source) {
   uint4 value;
   asm volatile("ld.relaxed.sys.global.v4.u32 {%0,%1,%2,%3}, [%4];"

@@ -5,8 +5,9 @@
 #include <new>
 #include <optional>
 
-#include "backends/p2p/device_guard.hpp"
+#include "backends/p2p/device.hpp"
 #include "backends/p2p/peer_scratch.hpp"
+#include "base/location.hpp"
 #include "base/tables.hpp"
 
 namespace isthmus::p2p {
@@ -133,11 +134,11 @@ isthmus_status create(const isthmus_backend_context* context, void** out) {
   *out = nullptr;
   auto* state = new (std::nothrow) p2p_state(context);
   if (!state)
-    return context->fail(context->runtime, ISTHMUS_ERROR_OUT_OF_MEMORY, 0, "p2p_backend.cpp:create", nullptr,
+    return context->fail(context->runtime, ISTHMUS_ERROR_OUT_OF_MEMORY, 0, ISTHMUS_HERE, nullptr,
                          "create: not enough host memory");
   if (!state->scratch.reason().empty()) {
     const auto status = context->fail(context->runtime, ISTHMUS_ERROR_UNSUPPORTED, state->scratch.native_code(),
-                                      "p2p_backend.cpp:create", nullptr, "%s", state->scratch.reason().c_str());
+                                      ISTHMUS_HERE, nullptr, "%s", state->scratch.reason().c_str());
     delete state;
     return status;
   }
@@ -184,7 +185,7 @@ isthmus_status enqueue(void* opaque, const isthmus_operation* operations, const 
     if (operations[i].count == 0) continue;
     const gpu_error code = launch(self, operations[i], algorithm_row(algorithms[i]));
     if (code != gpu_success)
-      return context.fail(context.runtime, ISTHMUS_ERROR_BACKEND, code, "p2p_backend.cpp:enqueue",
+      return context.fail(context.runtime, ISTHMUS_ERROR_BACKEND, code, ISTHMUS_HERE,
                           "pass a stream of this communicator's device", "enqueue: kernel launch failed: %s",
                           gpu_error_text(code));
   }
@@ -194,7 +195,7 @@ isthmus_status enqueue(void* opaque, const isthmus_operation* operations, const 
 isthmus_status poll(void* opaque) {
   auto& self = *static_cast<p2p_state*>(opaque);
   if (self.scratch.flags()->expired == 0) return ISTHMUS_SUCCESS;
-  return self.context->fail(self.context->runtime, ISTHMUS_ERROR_TIMEOUT, 0, "p2p_backend.cpp:poll",
+  return self.context->fail(self.context->runtime, ISTHMUS_ERROR_TIMEOUT, 0, ISTHMUS_HERE,
                             "check that every rank calls the same collective with the same count",
                             "a kernel waited longer than %g s for another rank", self.context->timeout_s);
 }
@@ -206,8 +207,8 @@ isthmus_status synchronize(void* opaque) {
   const device_guard guard(self.context->device.ordinal);
   const gpu_error code = gpu_synchronize_device();
   if (code != gpu_success)
-    return self.context->fail(self.context->runtime, ISTHMUS_ERROR_BACKEND, code, "p2p_backend.cpp:synchronize",
-                              nullptr, "synchronize: the device failed: %s", gpu_error_text(code));
+    return self.context->fail(self.context->runtime, ISTHMUS_ERROR_BACKEND, code, ISTHMUS_HERE, nullptr,
+                              "synchronize: the device failed: %s", gpu_error_text(code));
   return poll(opaque);
 }
 

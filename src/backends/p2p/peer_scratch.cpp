@@ -4,7 +4,7 @@
 #include <cstring>
 #include <string>
 
-#include "backends/p2p/device_guard.hpp"
+#include "backends/p2p/device.hpp"
 
 namespace isthmus::p2p {
 

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "backends/p2p/device_guard.hpp"
+#include "backends/p2p/device.hpp"
 #include "backends/p2p/local_contexts.hpp"
 #include "backends/p2p/peer_access.hpp"
 #include "backends/p2p/peer_scratch.hpp"

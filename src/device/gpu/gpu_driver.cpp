@@ -35,13 +35,13 @@ std::string gpu_driver::version() {
 
 std::string gpu_driver::name(int device) {
   char text[256] = {};
-  check(m_api->get_name(text, sizeof text, device), ISTHMUS_HERE, "querying the name", device);
+  check(m_api->device_get_name(text, sizeof text, device), ISTHMUS_HERE, "querying the name", device);
   return text;
 }
 
 std::string gpu_driver::bus_id(int device) {
   char text[64] = {};
-  check(m_api->get_bus_id(text, sizeof text, device), ISTHMUS_HERE, "querying the bus id", device);
+  check(m_api->device_get_pci_bus_id(text, sizeof text, device), ISTHMUS_HERE, "querying the bus id", device);
   return text;
 }
 
@@ -56,7 +56,7 @@ device_memory_info gpu_driver::memory_info(int device) {
 bool gpu_driver::can_access_peer(int device, int peer) {
   if (device == peer) return true;
   int is_accessible = 0;
-  check(m_api->can_access_peer(&is_accessible, device, peer), ISTHMUS_HERE,
+  check(m_api->device_can_access_peer(&is_accessible, device, peer), ISTHMUS_HERE,
         fmt::format("querying access to device {}", peer), device);
   return is_accessible != 0;
 }
@@ -83,7 +83,7 @@ void* gpu_driver::allocate(int device, std::uint64_t bytes) {
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
   void* pointer = nullptr;
-  check(m_api->allocate(&pointer, bytes), ISTHMUS_HERE, fmt::format("allocating {} bytes", bytes), device);
+  check(m_api->malloc(&pointer, bytes), ISTHMUS_HERE, fmt::format("allocating {} bytes", bytes), device);
   return pointer;
 }
 
@@ -100,7 +100,7 @@ void* gpu_driver::allocate_host(std::uint64_t bytes) {
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
   void* pointer = nullptr;
-  check(m_api->allocate_host(&pointer, bytes, host_portable | host_mapped), ISTHMUS_HERE,
+  check(m_api->host_alloc(&pointer, bytes, host_portable | host_mapped), ISTHMUS_HERE,
         fmt::format("pinning {} bytes of host memory", bytes));
   return pointer;
 }
@@ -109,19 +109,20 @@ void gpu_driver::free_host(void* pointer) {
   const int device = m_api->recent_device;
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
-  check(m_api->free_host(pointer), ISTHMUS_HERE, fmt::format("freeing pinned memory at {}", pointer));
+  check(m_api->host_free(pointer), ISTHMUS_HERE, fmt::format("freeing pinned memory at {}", pointer));
 }
 
 native_stream gpu_driver::create_stream(int device, stream_priority priority) {
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
   int lowest = 0, highest = 0;  // on both platforms, 0 is the normal priority
-  check(m_api->stream_priorities(&lowest, &highest), ISTHMUS_HERE, "querying stream priorities", device);
+  check(m_api->stream_get_priorities(&lowest, &highest), ISTHMUS_HERE, "querying stream priorities", device);
   native_stream stream = nullptr;
   const int level = priority == stream_priority::high     ? highest
                     : priority == stream_priority::raised ? highest / 2
                                                           : 0;
-  check(m_api->stream_create(&stream, stream_non_blocking, level), ISTHMUS_HERE, "creating a stream", device);
+  check(m_api->stream_create_with_priority(&stream, non_blocking_stream, level), ISTHMUS_HERE,
+        "creating a stream", device);
   return stream;
 }
 
@@ -156,7 +157,7 @@ native_event gpu_driver::create_event(int device) {
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
   native_event event = nullptr;
-  check(m_api->event_create(&event, event_disable_timing), ISTHMUS_HERE, "creating an event", device);
+  check(m_api->event_create(&event, event_without_timing), ISTHMUS_HERE, "creating an event", device);
   return event;
 }
 
@@ -251,7 +252,7 @@ void gpu_driver::fill(int device, void* pointer, std::uint8_t value, std::uint64
 void gpu_driver::write_word(int device, std::uint32_t* word, std::uint32_t value, native_stream stream) {
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
-  check(m_api->write_word(stream, word, value, 0), ISTHMUS_HERE, "writing a word on a stream", device);
+  check(m_api->stream_write_word(stream, word, value, 0), ISTHMUS_HERE, "writing a word on a stream", device);
 }
 
 void gpu_driver::wait_word(int device, const std::uint32_t* word, std::uint32_t value, native_stream stream) {

@@ -16,25 +16,6 @@ constexpr std::uint64_t round_up(std::uint64_t bytes, std::uint64_t step) {
   return (bytes + step - 1) / step * step;
 }
 
-// Makes a device current for a scope and restores the previous state.
-class current_device {
- public:
-  current_device(gpu_api& api, int device) : m_api(api), m_code(api.enter(device, &m_previous)) {
-    if (m_code == success) api.recent_device.store(device, std::memory_order_relaxed);
-  }
-  ~current_device() {
-    if (m_code == success) m_api.leave(m_previous);
-  }
-  current_device(const current_device&) = delete;
-  current_device& operator=(const current_device&) = delete;
-  int code() const { return m_code; }
-
- private:
-  gpu_api& m_api;
-  std::intptr_t m_previous = 0;
-  int m_code;
-};
-
 class gpu_driver final : public device_driver {
  public:
   gpu_driver(std::unique_ptr<gpu_api> api, int devices);
@@ -50,35 +31,20 @@ class gpu_driver final : public device_driver {
 
   void* allocate(int device, std::uint64_t bytes) override;
   void free(int device, void* pointer) override;
-  void* allocate_mapped(int device, std::uint64_t bytes) override;
-  void* resize_mapped(int device, void* pointer, std::uint64_t bytes) override;
-  void free_mapped(int device, void* pointer) override;
   void* allocate_host(std::uint64_t bytes) override;
   void free_host(void* pointer) override;
-
-  std::uint64_t granularity(int device) override;
-  sharing_method preferred_sharing(int device) override;
-  using device_driver::allocate_shared;
-  void* allocate_shared(int device, std::uint64_t bytes, sharing_method method) override;
-  void free_shared(int device, void* pointer) override;
-  void enable_peer(int device, int peer) override;
-  void allow_access(void* pointer, int peer) override;
-  shared_handle export_shared(void* pointer) override;
-  void end_export(void* pointer) override;
-  void* import_shared(int device, const shared_handle& handle) override;
-  void release_import(int device, void* pointer) override;
 
   native_stream create_stream(int device, stream_priority priority) override;
   void destroy_stream(int device, native_stream stream) override;
   void synchronize(int device, native_stream stream) override;
   bool is_capturing(int device, native_stream stream) override;
   native_event create_event(int device) override;
+  native_event create_timed_event(int device) override;
+  double elapsed_us(native_event begin, native_event end) override;
   void destroy_event(native_event event) override;
   void record(int device, native_event event, native_stream stream) override;
   void wait(int device, native_stream stream, native_event event) override;
   bool is_done(native_event event) override;
-  native_event create_timed_event(int device) override;
-  double elapsed_us(native_event begin, native_event end) override;
   void run_on_device(int device, const std::function<void()>& work) override;
 
   void copy(int device, std::span<const device_copy> copies, native_stream stream) override;
@@ -92,6 +58,24 @@ class gpu_driver final : public device_driver {
   native_kernel load_kernel(int device, const std::string& code, const char* entry) override;
   void launch(int device, native_kernel kernel, unsigned blocks, unsigned threads, std::span<void*> arguments,
               native_stream stream) override;
+
+  // gpu_shared.cpp
+  std::uint64_t granularity(int device) override;
+  sharing_method preferred_sharing(int device) override;
+  using device_driver::allocate_shared;
+  void* allocate_shared(int device, std::uint64_t bytes, sharing_method method) override;
+  void free_shared(int device, void* pointer) override;
+  void enable_peer(int device, int peer) override;
+  void allow_access(void* pointer, int peer) override;
+  shared_handle export_shared(void* pointer) override;
+  void end_export(void* pointer) override;
+  void* import_shared(int device, const shared_handle& handle) override;
+  void release_import(int device, void* pointer) override;
+
+  // gpu_mapped.cpp
+  void* allocate_mapped(int device, std::uint64_t bytes) override;
+  void* resize_mapped(int device, void* pointer, std::uint64_t bytes) override;
+  void free_mapped(int device, void* pointer) override;
 
  private:
   struct shared_block {  // shared memory that this process owns or has imported

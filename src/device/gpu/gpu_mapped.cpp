@@ -16,8 +16,7 @@ int gpu_driver::grant_access(void* address, std::span<const page_run> runs, int 
   int code = success;
   std::uint64_t offset = 0;
   for (const page_run& run : runs) {
-    if (code == success)
-      code = m_api->memory.set_access(offset_pointer(address, offset), run.bytes, &access, 1);
+    if (code == success) code = m_api->mem_set_access(offset_pointer(address, offset), run.bytes, &access, 1);
     offset += run.bytes;
   }
   return code;
@@ -29,8 +28,8 @@ int gpu_driver::map_runs(void* address, std::span<const page_run> runs, int devi
   std::uint64_t offset = 0;
   std::size_t mapped_runs = 0;
   for (; mapped_runs < runs.size(); ++mapped_runs) {
-    code = m_api->memory.map(offset_pointer(address, offset), runs[mapped_runs].bytes, 0,
-                             runs[mapped_runs].physical, 0);
+    code = m_api->mem_map(offset_pointer(address, offset), runs[mapped_runs].bytes, 0,
+                          runs[mapped_runs].physical, 0);
     if (code != success) break;
     offset += runs[mapped_runs].bytes;
   }
@@ -45,7 +44,7 @@ int gpu_driver::unmap_runs(void* address, std::span<const page_run> runs) {
   int code = success;
   std::uint64_t offset = 0;
   for (const page_run& run : runs) {
-    const int unmap_code = m_api->memory.unmap(offset_pointer(address, offset), run.bytes);
+    const int unmap_code = m_api->mem_unmap(offset_pointer(address, offset), run.bytes);
     if (code == success) code = unmap_code;
     offset += run.bytes;
   }
@@ -59,23 +58,22 @@ void* gpu_driver::grow(void* pointer, mapped_block& block, std::uint64_t bytes) 
   const std::string action = fmt::format("growing a block from {} to {} bytes", block.bytes, bytes);
   const allocation_properties request = properties(block.device);
   page_run new_run{0, bytes - block.bytes};
-  check(m_api->memory.create(&new_run.physical, new_run.bytes, &request, 0), ISTHMUS_HERE, action,
-        block.device);
+  check(m_api->mem_create(&new_run.physical, new_run.bytes, &request, 0), ISTHMUS_HERE, action, block.device);
   const bool must_move = bytes > block.reserved;
   void* address = pointer;
   std::vector<page_run> runs = block.runs;
   runs.push_back(new_run);
-  int code = must_move ? m_api->memory.reserve(&address, 2 * bytes, 0, nullptr, 0) : success;
+  int code = must_move ? m_api->mem_reserve(&address, 2 * bytes, 0, nullptr, 0) : success;
   if (code == success) {
     code = must_move ? map_runs(address, runs, block.device)
                      : map_runs(offset_pointer(address, block.bytes), {&new_run, 1}, block.device);
-    if (code != success && must_move) (void)m_api->memory.unreserve(address, 2 * bytes);
+    if (code != success && must_move) (void)m_api->mem_unreserve(address, 2 * bytes);
   }
-  if (code != success) (void)m_api->memory.release(new_run.physical);
+  if (code != success) (void)m_api->mem_release(new_run.physical);
   check(code, ISTHMUS_HERE, action, block.device);
   if (must_move && pointer != nullptr) {
     code = unmap_runs(pointer, block.runs);
-    if (code == success) code = m_api->memory.unreserve(pointer, block.reserved);
+    if (code == success) code = m_api->mem_unreserve(pointer, block.reserved);
     if (code != success)  // the block itself remains valid
       log(log_level::warning, "{}: {}: cannot release {} bytes of addresses: {}", m_api->title(), action,
           block.reserved, m_api->text(code));
@@ -94,7 +92,7 @@ void gpu_driver::shrink(void* pointer, mapped_block& block, std::uint64_t bytes)
           "unmapping pages", block.device);
     block.runs.pop_back();
     block.bytes -= last.bytes;
-    check(m_api->memory.release(last.physical), ISTHMUS_HERE, "releasing pages", block.device);
+    check(m_api->mem_release(last.physical), ISTHMUS_HERE, "releasing pages", block.device);
   }
 }
 
@@ -149,9 +147,9 @@ void gpu_driver::free_mapped(int device, void* pointer) {
   const mapped_block freed_block = std::move(entry->second);
   m_mapped.erase(entry);
   check(unmap_runs(pointer, freed_block.runs), ISTHMUS_HERE, "unmapping a block", device);
-  check(m_api->memory.unreserve(pointer, freed_block.reserved), ISTHMUS_HERE, "releasing addresses", device);
+  check(m_api->mem_unreserve(pointer, freed_block.reserved), ISTHMUS_HERE, "releasing addresses", device);
   for (const page_run& run : freed_block.runs)
-    check(m_api->memory.release(run.physical), ISTHMUS_HERE, "releasing pages", device);
+    check(m_api->mem_release(run.physical), ISTHMUS_HERE, "releasing pages", device);
 }
 
 }  // namespace isthmus::gpu

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/error.hpp"
-#include "device/descriptor.hpp"
+#include "base/file_descriptor.hpp"
 #include "device/gpu/gpu_driver.hpp"
 
 namespace isthmus::gpu {
@@ -39,7 +39,7 @@ std::uint64_t gpu_driver::granularity(int device) {
   if (!m_api->has_virtual_memory(device)) return 2u << 20;  // the native allocators also round up to this size
   const allocation_properties request = properties(device);
   std::size_t bytes = 0;
-  check(m_api->memory.granularity(&bytes, &request, granularity_recommended), ISTHMUS_HERE,
+  check(m_api->mem_granularity(&bytes, &request, granularity_recommended), ISTHMUS_HERE,
         "querying the granularity", device);
   return bytes;
 }
@@ -73,33 +73,33 @@ gpu_driver::shared_block gpu_driver::remove_block(int device, void* pointer, con
 
 void* gpu_driver::map_physical(int device, allocation physical, std::uint64_t bytes) {
   void* address = nullptr;
-  check(m_api->memory.reserve(&address, bytes, 0, nullptr, 0), ISTHMUS_HERE,
+  check(m_api->mem_reserve(&address, bytes, 0, nullptr, 0), ISTHMUS_HERE,
         fmt::format("reserving {} bytes of addresses", bytes), device);
   const access_description access{{location_device, device}, access_read_write};
-  int code = m_api->memory.map(address, bytes, 0, physical, 0);
+  int code = m_api->mem_map(address, bytes, 0, physical, 0);
   if (code == success) {
-    code = m_api->memory.set_access(address, bytes, &access, 1);
-    if (code != success) (void)m_api->memory.unmap(address, bytes);
+    code = m_api->mem_set_access(address, bytes, &access, 1);
+    if (code != success) (void)m_api->mem_unmap(address, bytes);
   }
-  if (code != success) (void)m_api->memory.unreserve(address, bytes);
+  if (code != success) (void)m_api->mem_unreserve(address, bytes);
   check(code, ISTHMUS_HERE, fmt::format("mapping {} bytes", bytes), device);
   return address;
 }
 
 void gpu_driver::unmap_physical(void* pointer, const shared_block& mapped) {
-  check(m_api->memory.unmap(pointer, mapped.bytes), ISTHMUS_HERE, "unmapping a block", mapped.device);
-  check(m_api->memory.unreserve(pointer, mapped.bytes), ISTHMUS_HERE, "releasing addresses", mapped.device);
-  check(m_api->memory.release(mapped.physical), ISTHMUS_HERE, "releasing a block", mapped.device);
+  check(m_api->mem_unmap(pointer, mapped.bytes), ISTHMUS_HERE, "unmapping a block", mapped.device);
+  check(m_api->mem_unreserve(pointer, mapped.bytes), ISTHMUS_HERE, "releasing addresses", mapped.device);
+  check(m_api->mem_release(mapped.physical), ISTHMUS_HERE, "releasing a block", mapped.device);
 }
 
 void* gpu_driver::create_physical(int device, std::uint64_t bytes, allocation* physical) {
   const allocation_properties request = properties(device);
-  check(m_api->memory.create(physical, bytes, &request, 0), ISTHMUS_HERE,
-        fmt::format("creating {} bytes", bytes), device);
+  check(m_api->mem_create(physical, bytes, &request, 0), ISTHMUS_HERE, fmt::format("creating {} bytes", bytes),
+        device);
   try {
     return map_physical(device, *physical, bytes);
   } catch (const error&) {
-    (void)m_api->memory.release(*physical);
+    (void)m_api->mem_release(*physical);
     throw;
   }
 }
@@ -177,7 +177,7 @@ void gpu_driver::allow_access(void* pointer, int peer) {
   const current_device current(*m_api, peer);  // the peer's context must exist before it can get access
   check(current.code(), ISTHMUS_HERE, "making the device current", peer);
   const access_description access{{location_device, peer}, access_read_write};
-  check(m_api->memory.set_access(pointer, shared.bytes, &access, 1), ISTHMUS_HERE,
+  check(m_api->mem_set_access(pointer, shared.bytes, &access, 1), ISTHMUS_HERE,
         fmt::format("giving access to a block of device {}", shared.device), peer);
 }
 
@@ -192,8 +192,8 @@ shared_handle gpu_driver::export_shared(void* pointer) {
       break;
     case sharing_method::descriptor:
       if (shared.descriptor < 0) {
-        check(m_api->memory.export_descriptor(&shared.descriptor, shared.physical, handle_file_descriptor, 0),
-              ISTHMUS_HERE, "exporting a block", shared.device);
+        check(m_api->mem_export(&shared.descriptor, shared.physical, handle_file_descriptor, 0), ISTHMUS_HERE,
+              "exporting a block", shared.device);
         add_block(pointer, shared);
       }
       address.descriptor = shared.descriptor;
@@ -216,14 +216,14 @@ void* gpu_driver::import_descriptor(int device, std::int64_t pid, int descriptor
                                     allocation* physical) {
   const int own = duplicate_descriptor(pid, descriptor);
   // The driver expects the descriptor number itself, cast to a pointer.
-  const int code = m_api->memory.import_descriptor(
-      physical, reinterpret_cast<void*>(static_cast<std::intptr_t>(own)), handle_file_descriptor);
+  const int code = m_api->mem_import(physical, reinterpret_cast<void*>(static_cast<std::intptr_t>(own)),
+                                     handle_file_descriptor);
   ::close(own);
   check(code, ISTHMUS_HERE, fmt::format("importing a block of process {}", pid), device);
   try {
     return map_physical(device, *physical, bytes);
   } catch (const error&) {
-    (void)m_api->memory.release(*physical);
+    (void)m_api->mem_release(*physical);
     throw;
   }
 }

@@ -6,41 +6,6 @@
 namespace isthmus {
 namespace {
 
-void look_up(symbol_loader& loader, level_zero_api& api) {
-  loader.load_required(api.init, "Init");
-  loader.load_required(api.driver_get, "DriverGet");
-  loader.load_required(api.driver_get_api_version, "DriverGetApiVersion");
-  loader.load_required(api.driver_get_properties, "DriverGetProperties");
-  loader.load_required(api.device_get, "DeviceGet");
-  loader.load_required(api.device_get_properties, "DeviceGetProperties");
-  loader.load_required(api.device_get_command_queue_group_properties, "DeviceGetCommandQueueGroupProperties");
-  loader.load_required(api.device_can_access_peer, "DeviceCanAccessPeer");
-  loader.load_optional(api.device_pci_get_properties_ext, "DevicePciGetPropertiesExt");
-  loader.load_required(api.context_create, "ContextCreate");
-  loader.load_required(api.context_make_memory_resident, "ContextMakeMemoryResident");
-  loader.load_required(api.mem_alloc_device, "MemAllocDevice");
-  loader.load_required(api.mem_alloc_host, "MemAllocHost");
-  loader.load_required(api.mem_free, "MemFree");
-  loader.load_required(api.mem_get_alloc_properties, "MemGetAllocProperties");
-  loader.load_required(api.mem_get_address_range, "MemGetAddressRange");
-  loader.load_required(api.mem_get_ipc_handle, "MemGetIpcHandle");
-  loader.load_optional(api.mem_put_ipc_handle, "MemPutIpcHandle");
-  loader.load_required(api.mem_open_ipc_handle, "MemOpenIpcHandle");
-  loader.load_required(api.mem_close_ipc_handle, "MemCloseIpcHandle");
-  loader.load_required(api.command_list_create_immediate, "CommandListCreateImmediate");
-  loader.load_required(api.command_list_destroy, "CommandListDestroy");
-  loader.load_required(api.command_list_append_barrier, "CommandListAppendBarrier");
-  loader.load_required(api.command_list_append_memory_copy, "CommandListAppendMemoryCopy");
-  loader.load_required(api.command_list_append_memory_fill, "CommandListAppendMemoryFill");
-  loader.load_required(api.event_pool_create, "EventPoolCreate");
-  loader.load_required(api.event_pool_destroy, "EventPoolDestroy");
-  loader.load_required(api.event_create, "EventCreate");
-  loader.load_required(api.event_destroy, "EventDestroy");
-  loader.load_required(api.event_host_synchronize, "EventHostSynchronize");
-  loader.load_required(api.event_host_reset, "EventHostReset");
-  loader.load_required(api.event_query_status, "EventQueryStatus");
-}
-
 isthmus_status to_status(ze_result_t result) {
   switch (result) {
     case ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY:
@@ -64,7 +29,10 @@ std::unique_ptr<level_zero_api> level_zero_api::load(std::string& reason) {
   }
   auto api = std::make_unique<level_zero_api>();
   symbol_loader loader(library, "ze");
-  look_up(loader, *api);
+#define ISTHMUS_LEVEL_ZERO_FUNCTION(member, name) loader.load_required(api->member, #name);
+#define ISTHMUS_LEVEL_ZERO_OPTIONAL_FUNCTION(member, name) loader.load_optional(api->member, #name);
+#include "device/level_zero/functions.def"
+  loader.load_optional(api->mem_put_ipc_handle, "MemPutIpcHandle");
   if (loader.first_missing().empty()) return api;
   reason = library.path() + " lacks " + loader.first_missing() + "; install Level Zero 1.0 or newer";
   return nullptr;

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/error.hpp"
-#include "device/descriptor.hpp"
+#include "base/file_descriptor.hpp"
 #include "device/level_zero/level_zero_api.hpp"
 
 namespace isthmus {

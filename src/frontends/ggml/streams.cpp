@@ -1,6 +1,6 @@
 #include "frontends/ggml/streams.hpp"
 
-#include "device/libraries.hpp"
+#include "device/gpu/functions.hpp"
 #include "frontends/ggml/symbols.hpp"
 
 namespace isthmus::ggml {
@@ -45,7 +45,7 @@ int cuda_ordinal_of(void* stream) {
   int (*push)(void* context);
   int (*device)(int*);
   int (*pop)(void** context);
-  const loaded_library driver(cuda_driver_name);
+  const loaded_library driver(gpu::cuda_driver_name);
   if (!driver.find("cuStreamGetCtx", context_of) || !driver.find("cuCtxPushCurrent_v2", push) ||
       !driver.find("cuCtxGetDevice", device) || !driver.find("cuCtxPopCurrent_v2", pop))
     return -1;

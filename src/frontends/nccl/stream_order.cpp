@@ -3,77 +3,37 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
-#include "base/dynamic_library.hpp"
-#include "device/libraries.hpp"
+#include "device/gpu/gpu_api.hpp"
 #include "frontends/nccl/groups.hpp"
 #include "frontends/nccl/nccl_call_scope.hpp"
 
 namespace isthmus::nccl_shim {
 namespace {
 
-constexpr unsigned event_without_timing = 2;
-constexpr int capture_active = 1;  // CU_STREAM_CAPTURE_STATUS_ACTIVE
-
-// The CUDA driver functions that are used. Streams of the CUDA runtime are also streams of the driver.
-struct cuda_driver {
-  int (*retain_context)(void** context, int device) = nullptr;
-  int (*push_context)(void* context) = nullptr;
-  int (*pop_context)(void** context) = nullptr;
-  int (*event_create)(void** event, unsigned flags) = nullptr;
-  int (*event_destroy)(void* event) = nullptr;
-  int (*event_record)(void* event, nccl_stream stream) = nullptr;
-  int (*event_query)(void* event) = nullptr;
-  int (*stream_wait_event)(nccl_stream stream, void* event, unsigned flags) = nullptr;
-  int (*capture_info)(nccl_stream stream, int* status, std::uint64_t* id) = nullptr;
-  int (*memory_allocate)(void** memory, std::size_t bytes) = nullptr;
-
-  static const cuda_driver* get() {
-    static const std::unique_ptr<cuda_driver> instance = load();
-    return instance.get();
-  }
-
- private:
-  static std::unique_ptr<cuda_driver> load() {
+// The CUDA driver, or nullptr. Streams of the CUDA runtime are also streams of the driver. Never deleted.
+gpu::gpu_api* cuda_driver() {
+  static gpu::gpu_api* const instance = [] {
     std::string reason;
-    const dynamic_library library = dynamic_library::open(cuda_driver_library(), reason);
-    if (!library) return nullptr;
-    auto driver = std::make_unique<cuda_driver>();
-    symbol_loader loader(library, "cu");
-    loader.load_required(driver->retain_context, "DevicePrimaryCtxRetain");
-    loader.load_required(driver->push_context, "CtxPushCurrent_v2");
-    loader.load_required(driver->pop_context, "CtxPopCurrent_v2");
-    loader.load_required(driver->event_create, "EventCreate");
-    loader.load_required(driver->event_destroy, "EventDestroy_v2");
-    loader.load_required(driver->event_record, "EventRecord");
-    loader.load_required(driver->event_query, "EventQuery");
-    loader.load_required(driver->stream_wait_event, "StreamWaitEvent");
-    loader.load_required(driver->capture_info, "StreamGetCaptureInfo");
-    loader.load_required(driver->memory_allocate, "MemAlloc_v2");
-    return loader.first_missing().empty() ? std::move(driver) : nullptr;
-  }
-};
+    std::unique_ptr<gpu::gpu_api> driver = gpu::load_cuda(reason);
+    const bool is_usable = driver != nullptr && driver->stream_get_capture_info != nullptr;
+    return is_usable ? driver.release() : nullptr;
+  }();
+  return instance;
+}
 
 // Streams that the driver resolves with the current context: NULL, and the runtime's
 // legacy and per-thread streams.
 bool uses_current_context(nccl_stream stream) { return reinterpret_cast<std::uintptr_t>(stream) <= 2; }
 
-class context_guard {
- public:
-  context_guard(void* context, bool is_needed)
-      : m_is_pushed(is_needed && cuda_driver::get()->push_context(context) == 0) {}
-  ~context_guard() {
-    void* popped_context = nullptr;
-    if (m_is_pushed) cuda_driver::get()->pop_context(&popped_context);
-  }
-  context_guard(const context_guard&) = delete;
-  context_guard& operator=(const context_guard&) = delete;
-
- private:
-  bool m_is_pushed;
-};
+// Makes the context of `device` current if the driver needs it to resolve the stream.
+std::optional<gpu::current_device> context_for(nccl_stream stream, int device) {
+  if (!uses_current_context(stream)) return std::nullopt;
+  return std::optional<gpu::current_device>(std::in_place, *cuda_driver(), device);
+}
 
 // Returns the id of the capture that includes `stream`, or 0 if there is none. The legacy default stream is
 // never captured and must not be queried during a capture.
@@ -81,7 +41,8 @@ std::uint64_t capture_id_of(nccl_stream stream) {
   if (reinterpret_cast<std::uintptr_t>(stream) <= 1) return 0;
   int status = 0;
   std::uint64_t id = 0;
-  if (cuda_driver::get()->capture_info(stream, &status, &id) != 0 || status != capture_active) return 0;
+  if (cuda_driver()->stream_get_capture_info(stream, &status, &id) != 0 || status != gpu::capture_active)
+    return 0;
   return id;
 }
 
@@ -93,7 +54,7 @@ void* self_message_buffer(int device) {
   static auto* const buffers = new std::map<int, void*>;
   const std::lock_guard lock(mutex);
   void*& memory = (*buffers)[device];
-  if (memory == nullptr && cuda_driver::get()->memory_allocate(&memory, 2) != 0) memory = nullptr;
+  if (memory == nullptr && cuda_driver()->malloc(&memory, 2) != 0) memory = nullptr;
   return memory;
 }
 
@@ -116,16 +77,17 @@ int send_to_self(nccl_comm comm, int rank, void* buffer, nccl_stream stream) {
 }  // namespace
 
 bool stream_order::open(nccl_comm comm, int rank, int device) {
-  const cuda_driver* const driver = cuda_driver::get();
+  gpu::gpu_api* const driver = cuda_driver();
   const nccl_functions& nccl = real_nccl();
   m_comm = comm;
   m_rank = rank;
+  m_device = device;
   m_calls_on_stream = 0;
-  // The context is never released: it belongs to the CUDA runtime, which the program uses.
-  if (driver == nullptr || driver->retain_context(&m_context, device) != 0) return false;
-  const context_guard current(m_context, true);
+  if (driver == nullptr) return false;
+  const gpu::current_device current(*driver, device);
+  if (current.code() != gpu::success) return false;
   for (previous_call* const each : {&m_previous_call, &m_previous_captured_call})
-    if (driver->event_create(&each->event, event_without_timing) != 0) return false;
+    if (driver->event_create(&each->event, gpu::event_without_timing) != 0) return false;
   const bool has_messages =
       nccl.collectives[ISTHMUS_SEND] != nullptr && nccl.collectives[ISTHMUS_RECV] != nullptr;
   m_self_message = has_messages ? self_message_buffer(device) : nullptr;
@@ -134,7 +96,7 @@ bool stream_order::open(nccl_comm comm, int rank, int device) {
 
 void stream_order::close() {
   for (previous_call* const each : {&m_previous_call, &m_previous_captured_call}) {
-    if (each->event != nullptr) cuda_driver::get()->event_destroy(each->event);
+    if (each->event != nullptr) cuda_driver()->event_destroy(each->event);
     *each = {};
   }
 }
@@ -173,13 +135,13 @@ int stream_order::wait_for_nccl_calls(previous_call& last, nccl_stream stream) {
 }
 
 bool stream_order::make_stream_wait(const previous_call& last, nccl_stream stream) const {
-  const context_guard current(m_context, uses_current_context(stream));
-  return cuda_driver::get()->stream_wait_event(stream, last.event, 0) == 0;
+  const std::optional<gpu::current_device> context = context_for(stream, m_device);
+  return cuda_driver()->stream_wait_event(stream, last.event, 0) == 0;
 }
 
 void stream_order::record(previous_call& last, nccl_stream stream) {
-  const context_guard current(m_context, uses_current_context(stream));
-  last.is_recorded = cuda_driver::get()->event_record(last.event, stream) == 0;
+  const std::optional<gpu::current_device> context = context_for(stream, m_device);
+  last.is_recorded = cuda_driver()->event_record(last.event, stream) == 0;
   last.stream = stream;
 }
 
@@ -197,7 +159,7 @@ void stream_order::end_call(nccl_stream stream, call_owner owner) {
 }
 
 bool stream_order::is_idle() const {
-  return m_previous_call.event == nullptr || cuda_driver::get()->event_query(m_previous_call.event) == 0;
+  return m_previous_call.event == nullptr || cuda_driver()->event_query(m_previous_call.event) == 0;
 }
 
 }  // namespace isthmus::nccl_shim

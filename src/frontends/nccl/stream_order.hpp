@@ -57,8 +57,8 @@ class stream_order {
   static constexpr int calls_before_trust = 16;
 
   nccl_comm m_comm = nullptr;
-  int m_rank = -1;
-  void *m_context = nullptr, *m_self_message = nullptr;
+  int m_rank = -1, m_device = -1;
+  void* m_self_message = nullptr;
   int m_calls_on_stream = 0;  // outside of graphs; consecutive calls on one stream
   // The previous call outside of graphs, and the previous call in the current capture. Neither can wait for an
   // event of the other: the program orders graph launches and other calls.

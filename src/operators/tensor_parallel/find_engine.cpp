@@ -1,7 +1,6 @@
 #include "operators/tensor_parallel/find_engine.hpp"
 
-#include <dlfcn.h>
-
+#include "base/dynamic_library.hpp"
 #include "base/error.hpp"
 #include "core/plugin.hpp"
 #include "operators/tensor_parallel/host_engine.hpp"
@@ -9,13 +8,11 @@
 namespace isthmus::tensor_parallel {
 namespace {
 
-// load_backends keeps the file loaded, so the handle can be closed.
 const isthmus_tensor_parallel_engine* lookup_engine(const std::string& path) {
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
-  if (library == nullptr) return nullptr;
+  const dynamic_library plugin = dynamic_library::find_loaded(path.c_str());  // load_backends keeps it loaded
+  if (!plugin) return nullptr;
   using entry_point = const isthmus_tensor_parallel_engine* (*)();
-  const auto entry = reinterpret_cast<entry_point>(dlsym(library, ISTHMUS_TENSOR_PARALLEL_ENGINE_SYMBOL));
-  dlclose(library);
+  const auto entry = reinterpret_cast<entry_point>(plugin.symbol(ISTHMUS_TENSOR_PARALLEL_ENGINE_SYMBOL));
   return entry == nullptr ? nullptr : entry();
 }
 

@@ -1,4 +1,4 @@
-#include "device/descriptor.hpp"
+#include "base/file_descriptor.hpp"
 
 #include <fcntl.h>
 #include <sys/syscall.h>
