@@ -5,7 +5,6 @@
 #include <string>
 
 #include "backends/nccl_family/library.hpp"
-#include "backends/nccl_family/native_api.hpp"
 #include "backends/nccl_family/traits.hpp"
 
 namespace gpu_bench {
@@ -17,36 +16,34 @@ class bare_nccl {
     const auto library =
         isthmus::dynamic_library::open(isthmus::nccl_family::nccl_traits::library_search(), reason);
     if (!library) throw std::runtime_error("cannot load NCCL: " + reason);
-    if (const std::string load_error = m_functions.load(library, "nccl", true) + m_entry.load(library);
-        !load_error.empty())
-      throw std::runtime_error("NCCL has no function " + load_error);
+    const std::string missing =
+        m_functions.load("nccl", true, [&](const std::string& name) { return library.symbol(name); });
+    if (!missing.empty()) throw std::runtime_error("NCCL has no function " + missing);
   }
 
-  const isthmus::nccl_family::native_functions& functions() const { return m_functions; }
+  const isthmus::nccl::native_functions& functions() const { return m_functions; }
   std::string version() const {
     int number = 0;
     m_functions.get_version(&number);
-    return isthmus::nccl_family::format_version(number);
+    return isthmus::nccl::format_version(number);
   }
-  isthmus::nccl_family::native_unique_id unique_id() const {
-    isthmus::nccl_family::native_unique_id id{};
+  isthmus::nccl::native_unique_id unique_id() const {
+    isthmus::nccl::native_unique_id id{};
     m_functions.get_unique_id(&id);
     return id;
   }
   // Blocking: returns when all ranks have joined.
-  isthmus::nccl_family::native_comm join(const isthmus::nccl_family::native_unique_id& id, int rank,
-                                         int size) const {
-    isthmus::nccl_family::native_config config;
+  isthmus::nccl::native_comm join(const isthmus::nccl::native_unique_id& id, int rank, int size) const {
+    isthmus::nccl::native_config config;
     config.blocking = 1;
-    isthmus::nccl_family::native_comm communicator = nullptr;
-    if (m_entry.comm_init_rank_config(&communicator, size, id, rank, &config) != 0)
+    isthmus::nccl::native_comm communicator = nullptr;
+    if (m_functions.comm_init_rank_config(&communicator, size, id, rank, &config) != 0)
       throw std::runtime_error("ncclCommInitRankConfig failed");
     return communicator;
   }
 
  private:
-  isthmus::nccl_family::native_functions m_functions;
-  isthmus::nccl_family::native_entry_points m_entry;
+  isthmus::nccl::native_functions m_functions;
 };
 
 }  // namespace gpu_bench

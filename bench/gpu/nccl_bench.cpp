@@ -47,7 +47,7 @@ class nccl_comparison {
   std::string nccl_version() const { return m_nccl.version(); }
 
  private:
-  void start_rank(rank_state& rank, const isthmus::nccl_family::native_unique_id& id);
+  void start_rank(rank_state& rank, const isthmus::nccl::native_unique_id& id);
   void run_rank(const bench_case& test_case, rank_state& rank, case_result& result);
   std::vector<std::byte> output_of(const bench_case& test_case, rank_state& rank,
                                    const std::function<int()>& call);
@@ -81,7 +81,7 @@ nccl_comparison::nccl_comparison(int ranks, std::uint64_t largest, int repetitio
   options.struct_bytes = sizeof(options);
   options.timeout_s = 60;
   check(isthmus_communicator_create_all(ranks, devices.data(), &options, communicators.data()));
-  const isthmus::nccl_family::native_unique_id id = m_nccl.unique_id();
+  const isthmus::nccl::native_unique_id id = m_nccl.unique_id();
   for (int rank = 0; rank < ranks; ++rank) {
     rank_state& state = m_ranks[static_cast<std::size_t>(rank)];
     state.rank = state.device = rank;
@@ -92,7 +92,7 @@ nccl_comparison::nccl_comparison(int ranks, std::uint64_t largest, int repetitio
   each([&](rank_state& rank) { start_rank(rank, id); });
 }
 
-void nccl_comparison::start_rank(rank_state& rank, const isthmus::nccl_family::native_unique_id& id) {
+void nccl_comparison::start_rank(rank_state& rank, const isthmus::nccl::native_unique_id& id) {
   check(cudaStreamCreateWithFlags(&rank.stream, cudaStreamNonBlocking));
   rank.raw = m_nccl.join(id, rank.rank, rank.size);
   const std::uint64_t send_bytes = largest_send(m_largest, rank.size),

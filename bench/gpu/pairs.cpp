@@ -7,9 +7,9 @@
 namespace gpu_bench {
 namespace {
 
-using isthmus::nccl_family::native_float32;
-using isthmus::nccl_family::native_functions;
-using isthmus::nccl_family::native_sum;
+using isthmus::nccl::native_float32;
+using isthmus::nccl::native_functions;
+using isthmus::nccl::native_sum;
 
 // Elements of one block, which is `count` of isthmus_operation.
 std::uint64_t block_elements(const bench_case& test_case, int size) {
@@ -116,8 +116,8 @@ int library_call(isthmus_collective collective, const rank_state& rank, std::uin
     case ISTHMUS_SCATTER: return native.scatter(rank.send, rank.recv, count, f32, 0, rank.raw, rank.stream);
     case ISTHMUS_ALLTOALL: return native.all_to_all(rank.send, rank.recv, count, f32, rank.raw, rank.stream);
     case ISTHMUS_BARRIER:
-      return native.all_reduce(rank.byte, rank.byte, 1, isthmus::nccl_family::native_uint8,
-                               isthmus::nccl_family::native_max, rank.raw, rank.stream);
+      return native.all_reduce(rank.byte, rank.byte, 1, isthmus::nccl::native_uint8, isthmus::nccl::native_max,
+                               rank.raw, rank.stream);
     default: return -1;
   }
 }

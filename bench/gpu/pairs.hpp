@@ -9,7 +9,7 @@
 #include <functional>
 #include <vector>
 
-#include "backends/nccl_family/native_api.hpp"
+#include "nccl/api.hpp"
 
 namespace gpu_bench {
 
@@ -18,8 +18,8 @@ struct rank_state {
   int rank = 0, size = 1, device = 0;
   cudaStream_t stream = nullptr;
   isthmus_communicator communicator = nullptr;
-  isthmus::nccl_family::native_comm raw = nullptr;
-  const isthmus::nccl_family::native_functions* native = nullptr;
+  isthmus::nccl::native_comm raw = nullptr;
+  const isthmus::nccl::native_functions* native = nullptr;
   std::byte* send = nullptr;
   std::byte* recv = nullptr;
   std::byte* byte = nullptr;  // for raw barriers

@@ -58,7 +58,7 @@ class rank_bench {
         m_stream(sycl::get_native<cuda>(m_queue)),
         m_isthmus(make_communicator(device)) {
     check(cudaSetDevice(static_cast<int>(sycl::get_native<cuda>(device))));
-    isthmus::nccl_family::native_unique_id raw{};
+    isthmus::nccl::native_unique_id raw{};
     if (m_rank == 0) raw = m_nccl.unique_id();
     ranks.share(raw);
     m_raw = m_nccl.join(raw, m_rank, arguments.ranks);
@@ -118,7 +118,7 @@ class rank_bench {
   sycl::queue m_queue;
   cudaStream_t m_stream;
   isthmus::communicator m_isthmus;
-  isthmus::nccl_family::native_comm m_raw = nullptr;
+  isthmus::nccl::native_comm m_raw = nullptr;
   float* m_send = nullptr;
   float* m_recv = nullptr;
   std::atomic<bool> m_produced{false};

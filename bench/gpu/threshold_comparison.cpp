@@ -41,7 +41,7 @@ threshold_comparison::threshold_comparison(std::uint64_t largest, int samples) :
   m_self.native = &m_nccl.functions();
   check(cudaSetDevice(m_self.device));
   check(cudaStreamCreateWithFlags(&m_self.stream, cudaStreamNonBlocking));
-  isthmus::nccl_family::native_unique_id id{};
+  isthmus::nccl::native_unique_id id{};
   if (m_self.rank == 0) id = m_nccl.unique_id();
   check_mpi(MPI_Bcast(&id, sizeof(id), MPI_BYTE, 0, MPI_COMM_WORLD));
   m_self.raw = m_nccl.join(id, m_self.rank, m_self.size);

@@ -62,7 +62,7 @@ class pattern_bench {
   memory_place m_place;
   isthmus_communicator m_communicator = nullptr;
   std::optional<gpu_bench::bare_nccl> m_nccl;
-  isthmus::nccl_family::native_comm m_raw = nullptr;
+  isthmus::nccl::native_comm m_raw = nullptr;
   std::uint64_t m_wrong = 0;
 };
 
@@ -80,7 +80,7 @@ pattern_bench::pattern_bench(const settings& arguments, const bench::team& ranks
   m_communicator = isthmus::mpi::create(MPI_COMM_WORLD, &options);
   if (m_place.is_host() || !arguments.nccl) return;
   m_nccl.emplace();
-  isthmus::nccl_family::native_unique_id id{};
+  isthmus::nccl::native_unique_id id{};
   if (ranks.rank() == 0) id = m_nccl->unique_id();
   ranks.share(id);
   m_raw = m_nccl->join(id, ranks.rank(), ranks.size());

@@ -128,10 +128,10 @@ exchange_method make_isthmus_method(const exchange_plan& plan, const memory_plac
 }
 
 exchange_method make_nccl_method(const exchange_plan& plan, const memory_place& place, buffers in,
-                                 const isthmus::nccl_family::native_functions& native,
-                                 isthmus::nccl_family::native_comm ranks) {
+                                 const isthmus::nccl::native_functions& native,
+                                 isthmus::nccl::native_comm ranks) {
   const auto run = [&plan, &place, in, &native, ranks] {
-    constexpr int uint32 = isthmus::nccl_family::native_uint32;
+    constexpr int uint32 = isthmus::nccl::native_uint32;
     check_native(native.group_start(), "NCCL");
     for (std::size_t i = 0; i < plan.sends.size(); ++i) {
       const segment &send = plan.sends[i], &receive = plan.receives[i];

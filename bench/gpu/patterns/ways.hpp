@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/nccl_family/native_api.hpp"
+#include "nccl/api.hpp"
 #include "place.hpp"
 #include "plan.hpp"
 
@@ -32,8 +32,8 @@ exchange_method make_isthmus_method(const exchange_plan& plan, const memory_plac
 
 // Direct use of NCCL: sends and receives in one group, as in its manual.
 exchange_method make_nccl_method(const exchange_plan& plan, const memory_place& place, buffers in,
-                                 const isthmus::nccl_family::native_functions& native,
-                                 isthmus::nccl_family::native_comm ranks);
+                                 const isthmus::nccl::native_functions& native,
+                                 isthmus::nccl::native_comm ranks);
 
 // MPI on the buffers, or with `staged` on copies in pinned memory, as in a program whose MPI does
 // not support devices.

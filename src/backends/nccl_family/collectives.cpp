@@ -3,7 +3,6 @@
 #include <cstdint>
 
 #include "base/block_map.hpp"
-#include "native_enums.hpp"
 
 namespace isthmus::nccl_family {
 namespace {

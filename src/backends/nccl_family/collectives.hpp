@@ -5,9 +5,18 @@
 #include <isthmus/types.h>
 
 #include "device/runtime.hpp"
-#include "native_api.hpp"
+#include "nccl/api.hpp"
 
 namespace isthmus::nccl_family {
+
+using namespace nccl;
+
+// Isthmus status, name and hint for a native result code.
+struct result_info {
+  isthmus_status status;
+  const char* name;
+  const char* hint;
+};
 
 // The first native function that failed, and its result code.
 struct enqueue_result {

@@ -7,8 +7,9 @@
 #include <mutex>
 #include <string>
 
+#include "backends/nccl_family/collectives.hpp"
+#include "base/dynamic_library.hpp"
 #include "device/runtime.hpp"
-#include "native_api.hpp"
 
 namespace isthmus::nccl_family {
 
@@ -20,7 +21,6 @@ inline const char* option_of(const isthmus_backend_context& context, const char*
 template <typename Traits>
 struct native_library {
   native_functions functions;
-  typename Traits::entry_points entries;  // functions whose signature differs between vendors
   device_runtime device;
   int version = 0;
   std::string path, version_text;
@@ -63,16 +63,16 @@ std::string native_library<Traits>::load(const isthmus_backend_context& context)
   if (!library) return std::string("no ") + Traits::display_name + " library could be loaded: " + reason;
   path = library.path();
 
-  std::string missing = functions.load(library, Traits::symbol_prefix, Traits::has_abort);
-  if (missing.empty()) missing = entries.load(library);
+  const std::string missing =
+      functions.load("nccl", true, [&](const std::string& name) { return library.symbol(name); });
   // Check the version first: a missing function usually means that the library is too old.
   if (functions.get_version == nullptr || functions.get_version(&version) != native_success)
     return path + " is not " + Traits::display_name + ": it has no usable " + Traits::symbol_prefix +
            "GetVersion";
-  version_text = Traits::format_version(version);
+  version_text = format_version(version);
   if (version < Traits::minimum_version)
     return path + " is " + Traits::display_name + " " + version_text + "; " +
-           Traits::format_version(Traits::minimum_version) + " or newer is needed";
+           format_version(Traits::minimum_version) + " or newer is needed";
   if (!missing.empty()) return path + " (" + Traits::display_name + " " + version_text + ") lacks " + missing;
 
   return device.load(Traits::platform, option_of(context, "runtime_library"), search.site_packages);

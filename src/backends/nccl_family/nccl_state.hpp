@@ -19,7 +19,6 @@
 #include "backends/nccl_family/bounded_call.hpp"
 #include "backends/nccl_family/collectives.hpp"
 #include "backends/nccl_family/library.hpp"
-#include "backends/nccl_family/native_enums.hpp"
 #include "backends/nccl_family/traits.hpp"
 #include "base/location.hpp"
 #include "base/tables.hpp"
@@ -143,7 +142,7 @@ template <typename Traits>
 isthmus_status nccl_state<Traits>::create_setup_comm(const typename Traits::unique_id& id) {
   auto config = Traits::setup_config();
   const int result =
-      m_library.entries.comm_init_rank_config(&m_setup_comm, m_context.size, id, m_context.rank, &config);
+      m_library.functions.comm_init_rank_config(&m_setup_comm, m_context.size, id, m_context.rank, &config);
   if (result != native_success && result != native_in_progress)
     return fail(ISTHMUS_HERE, result, "CommInitRankConfig", nullptr);
   return wait_for(m_setup_comm, "CommInitRankConfig");

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "backends/nccl_family/native_api.hpp"
+#include "backends/nccl_family/collectives.hpp"
 
 namespace isthmus::nccl_family {
 

@@ -3,43 +3,12 @@
 
 #include <isthmus/backend.h>
 
-#include <climits>
-
+#include "backends/nccl_family/collectives.hpp"
+#include "base/dynamic_library.hpp"
 #include "device/runtime.hpp"
-#include "native_api.hpp"
-#include "native_enums.hpp"
+#include "nccl/api.hpp"
 
 namespace isthmus::nccl_family {
-
-struct native_unique_id {
-  char internal[128];
-};
-
-// ncclConfig_t as of version 2.18. Later versions only append fields and use `size` to determine which fields
-// are present, so this layout works with all of them.
-struct native_config {
-  std::size_t size = sizeof(native_config);
-  unsigned magic = 0xcafebeef;
-  unsigned version = 21801;
-  int blocking = INT_MIN;  // INT_MIN selects the library's default
-  int cga_cluster_size = INT_MIN;
-  int min_ctas = INT_MIN;
-  int max_ctas = INT_MIN;
-  const char* net_name = nullptr;
-  int split_share = INT_MIN;
-};
-
-// Functions that take the unique id by value.
-struct native_entry_points {
-  int (*comm_init_rank_config)(native_comm* comm, int size, native_unique_id id, int rank,
-                               native_config* config) = nullptr;
-
-  std::string load(const dynamic_library& library) {
-    comm_init_rank_config =
-        reinterpret_cast<decltype(comm_init_rank_config)>(library.symbol("ncclCommInitRankConfig"));
-    return comm_init_rank_config == nullptr ? "ncclCommInitRankConfig" : "";
-  }
-};
 
 // RCCL uses the same symbols and result codes.
 constexpr result_info nccl_result_info(int result) {
@@ -71,12 +40,9 @@ constexpr result_info nccl_result_info(int result) {
 
 struct common_traits {
   using unique_id = native_unique_id;
-  using entry_points = native_entry_points;
   static constexpr const char* symbol_prefix = "nccl";
-  static constexpr bool has_abort = true;
   static constexpr int minimum_version = 21801;  // first version with ncclCommSplit and a shared abort flag
   static constexpr int float8_version = 22400;
-  static std::string format_version(int version) { return nccl_family::format_version(version); }
   static constexpr result_info result_info_of(int result) { return nccl_result_info(result); }
 
   // Non-blocking; children share resources and the abort flag. nccl_state.hpp explains why.

@@ -5,7 +5,6 @@
 #include <mutex>
 
 #include "backends/nccl_family/bounded_call.hpp"
-#include "backends/nccl_family/native_enums.hpp"
 #include "base/location.hpp"
 #include "base/tables.hpp"
 
@@ -48,7 +47,8 @@ std::string load(const isthmus_backend_context& context, oneccl_library& lib) {
   const auto file = dynamic_library::open(search, reason);
   if (!file) return "no oneCCL library could be loaded: " + reason;
   lib.path = file.path();
-  const std::string missing = lib.functions.load(file, "oneccl", false);
+  const std::string missing =
+      lib.functions.load("oneccl", false, [&](const std::string& name) { return file.symbol(name); });
   lib.comm_init_rank = reinterpret_cast<decltype(lib.comm_init_rank)>(file.symbol("onecclCommInitRank"));
   if (!missing.empty() || lib.comm_init_rank == nullptr)
     return lib.path + " lacks " + (missing.empty() ? "onecclCommInitRank" : missing);

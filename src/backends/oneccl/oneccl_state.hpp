@@ -11,7 +11,6 @@
 
 #include "backends/nccl_family/agreement.hpp"
 #include "backends/nccl_family/collectives.hpp"
-#include "backends/nccl_family/native_api.hpp"
 #include "base/dynamic_library.hpp"
 
 namespace isthmus::oneccl {
