@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <isthmus/mpi/native.hpp>
+#include <limits>
+#include <type_traits>
 #include <vector>
 
 namespace isthmus::mpi::detail {
@@ -98,12 +100,21 @@ class counted_block {
   int m_error = MPI_SUCCESS;
 };
 
+/// Returns whether a count or displacement fits MPI's type.
+template <typename Native, typename Number>
+bool fits_native(Number value) {
+  if constexpr (std::is_signed_v<Number>)
+    if (value < 0) return value >= std::numeric_limits<Native>::min();
+  return static_cast<std::uint64_t>(value) <= native::count_limit;
+}
+
 // Converts counts or displacements to MPI's type, without a heap allocation for up to 64 ranks. `values` may be
 // null if MPI does not read it.
 template <typename Native>
 class converted_array {
  public:
-  converted_array(const std::uint64_t* values, int size) : m_is_present(values != nullptr) {
+  template <typename Number>
+  converted_array(const Number* values, int size) : m_is_present(values != nullptr) {
     if (!m_is_present) return;
     Native* destination = m_inline.data();
     if (static_cast<std::size_t>(size) > m_inline.size()) {
@@ -111,7 +122,7 @@ class converted_array {
       destination = m_heap.data();
     }
     for (int i = 0; i < size; ++i) {
-      m_fits = m_fits && values[i] <= native::count_limit;
+      m_fits = m_fits && fits_native<Native>(values[i]);
       destination[i] = static_cast<Native>(values[i]);
     }
   }

@@ -32,63 +32,54 @@
 
 namespace isthmus::mpi::detail {
 
-// One name for each MPI function in both versions. Tests define ISTHMUS_MPI_COUNT_LIMIT. It selects the older
-// functions and splits at that many elements, so that tests of splitting do not need gigabytes of data.
+// One name for each MPI function: the members of a struct that calls the functions PREFIX_NameSUFFIX. Prefix: MPI, or
+// PMPI for MPI's own functions in a library that intercepts the others. Suffix: _c for the functions with 64-bit counts
+// of MPI 4, or nothing.
+#define ISTHMUS_MPI_FUNCTIONS(prefix, suffix)                                    \
+  static constexpr auto& broadcast = prefix##_Bcast##suffix;                     \
+  static constexpr auto& reduce = prefix##_Reduce##suffix;                       \
+  static constexpr auto& allreduce = prefix##_Allreduce##suffix;                 \
+  static constexpr auto& reduce_scatter = prefix##_Reduce_scatter_block##suffix; \
+  static constexpr auto& reduce_scatterv = prefix##_Reduce_scatter##suffix;      \
+  static constexpr auto& allgather = prefix##_Allgather##suffix;                 \
+  static constexpr auto& allgatherv = prefix##_Allgatherv##suffix;               \
+  static constexpr auto& gather = prefix##_Gather##suffix;                       \
+  static constexpr auto& gatherv = prefix##_Gatherv##suffix;                     \
+  static constexpr auto& scatter = prefix##_Scatter##suffix;                     \
+  static constexpr auto& scatterv = prefix##_Scatterv##suffix;                   \
+  static constexpr auto& alltoall = prefix##_Alltoall##suffix;                   \
+  static constexpr auto& alltoallv = prefix##_Alltoallv##suffix;                 \
+  static constexpr auto& send = prefix##_Send##suffix;                           \
+  static constexpr auto& recv = prefix##_Recv##suffix;                           \
+  static constexpr auto& start_send = prefix##_Isend##suffix;                    \
+  static constexpr auto& start_recv = prefix##_Irecv##suffix;                    \
+  static constexpr auto& pack = prefix##_Pack##suffix;                           \
+  static constexpr auto& unpack = prefix##_Unpack##suffix;                       \
+  static constexpr auto& create_op = prefix##_Op_create##suffix;
+
+// Tests define ISTHMUS_MPI_COUNT_LIMIT. It selects the older functions and splits at that many elements, so that tests
+// of splitting do not need gigabytes of data.
 #if MPI_VERSION >= 4 && !defined(ISTHMUS_MPI_COUNT_LIMIT)
-namespace native {
 /// MPI 4: counts and displacements are 64-bit, so nothing is split.
-using count = MPI_Count;
-using displacement = MPI_Aint;
-inline constexpr std::uint64_t count_limit = INT64_MAX;
-inline constexpr int large_counts = 1;
-inline constexpr auto& broadcast = MPI_Bcast_c;
-inline constexpr auto& reduce = MPI_Reduce_c;
-inline constexpr auto& allreduce = MPI_Allreduce_c;
-inline constexpr auto& reduce_scatter = MPI_Reduce_scatter_block_c;
-inline constexpr auto& reduce_scatterv = MPI_Reduce_scatter_c;
-inline constexpr auto& allgather = MPI_Allgather_c;
-inline constexpr auto& allgatherv = MPI_Allgatherv_c;
-inline constexpr auto& gather = MPI_Gather_c;
-inline constexpr auto& gatherv = MPI_Gatherv_c;
-inline constexpr auto& scatter = MPI_Scatter_c;
-inline constexpr auto& scatterv = MPI_Scatterv_c;
-inline constexpr auto& alltoall = MPI_Alltoall_c;
-inline constexpr auto& alltoallv = MPI_Alltoallv_c;
-inline constexpr auto& send = MPI_Send_c;
-inline constexpr auto& recv = MPI_Recv_c;
-inline constexpr auto& start_send = MPI_Isend_c;
-inline constexpr auto& start_recv = MPI_Irecv_c;
-inline constexpr auto& create_op = MPI_Op_create_c;
-}  // namespace native
+struct native {
+  using count = MPI_Count;
+  using displacement = MPI_Aint;
+  static constexpr std::uint64_t count_limit = INT64_MAX;
+  static constexpr int large_counts = 1;
+  ISTHMUS_MPI_FUNCTIONS(MPI, _c)
+};
 #else
 #if !defined(ISTHMUS_MPI_COUNT_LIMIT)
 #define ISTHMUS_MPI_COUNT_LIMIT INT_MAX
 #endif
-namespace native {
 /// Before MPI 4: collectives.hpp splits counts that do not fit, or describes them by a derived type.
-using count = int;
-using displacement = int;
-inline constexpr std::uint64_t count_limit = ISTHMUS_MPI_COUNT_LIMIT;
-inline constexpr int large_counts = 0;
-inline constexpr auto& broadcast = MPI_Bcast;
-inline constexpr auto& reduce = MPI_Reduce;
-inline constexpr auto& allreduce = MPI_Allreduce;
-inline constexpr auto& reduce_scatter = MPI_Reduce_scatter_block;
-inline constexpr auto& reduce_scatterv = MPI_Reduce_scatter;
-inline constexpr auto& allgather = MPI_Allgather;
-inline constexpr auto& allgatherv = MPI_Allgatherv;
-inline constexpr auto& gather = MPI_Gather;
-inline constexpr auto& gatherv = MPI_Gatherv;
-inline constexpr auto& scatter = MPI_Scatter;
-inline constexpr auto& scatterv = MPI_Scatterv;
-inline constexpr auto& alltoall = MPI_Alltoall;
-inline constexpr auto& alltoallv = MPI_Alltoallv;
-inline constexpr auto& send = MPI_Send;
-inline constexpr auto& recv = MPI_Recv;
-inline constexpr auto& start_send = MPI_Isend;
-inline constexpr auto& start_recv = MPI_Irecv;
-inline constexpr auto& create_op = MPI_Op_create;
-}  // namespace native
+struct native {
+  using count = int;
+  using displacement = int;
+  static constexpr std::uint64_t count_limit = ISTHMUS_MPI_COUNT_LIMIT;
+  static constexpr int large_counts = 0;
+  ISTHMUS_MPI_FUNCTIONS(MPI, )
+};
 #endif
 
 /// Returns the size of one element in bytes; 0 for an invalid datatype.

@@ -3,21 +3,25 @@
 #include <isthmus/interrupt.h>
 #include <isthmus/tools.h>
 
+#include <array>
+#include <atomic>
 #include <cstdlib>
-#include <cstring>
-#include <isthmus/mpi/native.hpp>
 #include <mutex>
 #include <string>
-#include <vector>
 
 #include "frontends/mpi/native.hpp"
-#include "frontends/preload/handle_cache.hpp"
 
 namespace isthmus::mpi_shim {
 namespace {
 
-// The largest timeout that the core accepts. MPI has no timeouts, so the engine must not add any.
-constexpr double unlimited_timeout_s = 1e9;
+constexpr std::array reason_texts = {MPI_PASS_REASONS(ISTHMUS_PASS_REASON_TEXT)};
+constexpr preload::statistics_labels labels = {"mpi",
+                                               "MPI",
+                                               "ISTHMUS_MPI_REPORT",
+                                               mpi_function_names,
+                                               mpi_function_count,
+                                               reason_texts.data(),
+                                               static_cast<int>(reason_texts.size())};
 
 // Backends that gain nothing over the program's MPI between nodes.
 constexpr const char* mpi_equivalent_backends = "mpi,ucx";
@@ -59,7 +63,25 @@ bool spans_nodes(isthmus_communicator handle) {
   return isthmus_communicator_nodes(handle, &nodes) != ISTHMUS_SUCCESS || nodes != 1;
 }
 
+outcome handle_failure(attached_communicator& communicator, MPI_Comm comm, mpi_function function,
+                       isthmus_status status) {
+  if (preload::is_rank_lost(status)) {
+    communicator.pass_all_calls(pass_reason_code::rank_lost);
+    return pass_through(pass_reason_code::rank_lost);
+  }
+  if (status == ISTHMUS_ERROR_INVALID_ARGUMENT) return {outcome::result_kind::refused};
+  if (status == ISTHMUS_ERROR_UNSUPPORTED) return pass_through(pass_reason_code::no_backend);
+  const std::string name = mpi_function_names[static_cast<int>(function)];
+  statistics().warn_once((name + " failed: " + preload::last_error_message()).c_str());
+  return completed(raise_error(comm, status == ISTHMUS_ERROR_OUT_OF_MEMORY ? MPI_ERR_NO_MEM : MPI_ERR_INTERN));
+}
+
 }  // namespace
+
+preload::call_statistics& statistics() {
+  static auto* const instance = new preload::call_statistics(labels);
+  return *instance;
+}
 
 // All attached communicators of the process.
 class communicator_registry {
@@ -71,11 +93,11 @@ class communicator_registry {
 
   attached_communicator* find(MPI_Comm comm) {
     const std::uintptr_t key = key_of(comm);
-    if (attached_communicator* const cached = m_handle_cache.find(key)) [[likely]]
+    if (attached_communicator* const cached = m_pool.find_cached(key)) [[likely]]
       return cached;
     if (comm == MPI_COMM_NULL || !is_running()) return nullptr;
     attached_communicator* const result = find_or_create(comm);
-    if (result != nullptr) m_handle_cache.insert(key, result);
+    if (result != nullptr) m_pool.cache(key, result);
     return result;
   }
 
@@ -123,26 +145,16 @@ class communicator_registry {
     if (PMPI_Comm_get_attr(comm, m_keyval, static_cast<void*>(&value), &has_attribute) != MPI_SUCCESS)
       return nullptr;
     if (has_attribute) return static_cast<attached_communicator*>(value);
-    attached_communicator* const created = acquire();
+    attached_communicator* const created = m_pool.acquire();
     created->reset(comm);
     if (PMPI_Comm_set_attr(comm, m_keyval, created) == MPI_SUCCESS) return created;
     release(created);
     return nullptr;
   }
 
-  attached_communicator* acquire() {
-    const std::lock_guard lock(m_mutex);
-    if (m_free_list.empty())
-      return m_communicators.emplace_back(std::make_unique<attached_communicator>()).get();
-    attached_communicator* const result = m_free_list.back();
-    m_free_list.pop_back();
-    return result;
-  }
-
   void release(attached_communicator* communicator) {
     communicator->release();
-    const std::lock_guard lock(m_mutex);
-    m_free_list.push_back(communicator);
+    m_pool.recycle(communicator);
   }
 
   static int handle_comm_free(MPI_Comm, int, void* value, void*) {
@@ -156,24 +168,20 @@ class communicator_registry {
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     PMPI_Comm_size(MPI_COMM_WORLD, &size);
     if (statistics().is_reporting() && rank == 0) statistics().print(rank, size);
-    std::vector<attached_communicator*> communicators;
     {
       const std::lock_guard lock(all.m_mutex);
       all.m_has_ended = true;
       all.m_is_running.store(false, std::memory_order_release);
-      for (const auto& each : all.m_communicators) communicators.push_back(each.get());
     }
-    for (attached_communicator* const each : communicators) each->release();
+    for (attached_communicator* const each : all.m_pool.all()) each->release();
     if (all.m_progress_comm != MPI_COMM_NULL) PMPI_Comm_free(&all.m_progress_comm);
     return MPI_SUCCESS;
   }
 
-  preload::handle_cache<attached_communicator> m_handle_cache;
+  preload::communicator_pool<attached_communicator> m_pool;
   std::atomic<bool> m_is_running{false};
   std::mutex m_mutex;
   bool m_has_ended = false;
-  std::vector<std::unique_ptr<attached_communicator>> m_communicators;
-  std::vector<attached_communicator*> m_free_list;
   int m_keyval = MPI_KEYVAL_INVALID, m_finalize_keyval = MPI_KEYVAL_INVALID;
   MPI_Comm m_progress_comm = MPI_COMM_NULL;
   bool m_supports_device_memory = false;
@@ -197,11 +205,11 @@ void attached_communicator::reset(MPI_Comm comm) {
   m_call_count = 0;
   PMPI_Comm_rank(comm, &m_rank);
   PMPI_Comm_size(comm, &m_size);
-  m_key.store(key_of(comm), std::memory_order_release);
+  publish(key_of(comm));
 }
 
 void attached_communicator::release() {
-  m_key.store(0, std::memory_order_release);
+  retract();
   m_state = attach_state::pass_through;
   m_pass_reason = pass_reason_code::mpi_not_running;
   if (m_handle != nullptr) isthmus_communicator_destroy(m_handle);
@@ -263,19 +271,13 @@ bool attached_communicator::create() {
 
 bool attached_communicator::create_communicator(MPI_Comm copy) {
   m_store = std::make_unique<message_store>(copy, m_rank, m_size);
-  isthmus_communicator_options options{};
-  options.struct_bytes = sizeof options;
-  options.timeout_s = unlimited_timeout_s;
+  isthmus_communicator_options options = preload::attach_options(mpi_equivalent_backends);
   options.collectives = supported_collectives;
-  options.external_backends = mpi_equivalent_backends;
   const isthmus_store_table table = m_store->table();
   const isthmus_status status = isthmus_communicator_create_store(&table, m_rank, m_size, &options, &m_handle);
-  if (status != ISTHMUS_SUCCESS && m_rank == 0) {
-    isthmus_error_info failure;
-    isthmus_last_error(&failure);
+  if (status != ISTHMUS_SUCCESS && m_rank == 0)
     statistics().warn_once(
-        (std::string("cannot create a communicator; its calls go to MPI: ") + failure.message).c_str());
-  }
+        ("cannot create a communicator; its calls go to MPI: " + preload::last_error_message()).c_str());
   if (status == ISTHMUS_SUCCESS) m_spans_nodes = spans_nodes(m_handle);
   return m_store->finish(status == ISTHMUS_SUCCESS);
 }
@@ -284,24 +286,39 @@ bool attached_communicator::create_communicator(MPI_Comm copy) {
 // on the mean of the counts.
 bool attached_communicator::is_better_than_mpi(const isthmus_operation& operation) {
   const auto select = [&] {
-    char path[96] = "";
-    if (isthmus_communicator_path(m_handle, &operation, path, sizeof path) != ISTHMUS_SUCCESS) return false;
-    return path[0] != '\0' && std::strcmp(path, "mpi") != 0 && std::strncmp(path, "ucx", 3) != 0;
+    const std::string path = preload::select_path(m_handle, operation);
+    return !path.empty() && path != "mpi" && !path.starts_with("ucx");
   };
   if (operation.send_counts != nullptr || operation.recv_counts != nullptr) return select();
-  const auto [decision, is_new] = m_decisions.try_emplace(
-      {operation.collective, operation.datatype, operation.op, operation.root, operation.count}, false);
-  if (is_new) decision->second = select();
-  return decision->second;
+  return m_decisions.find(operation, select);
 }
 
 call_counter& attached_communicator::counter_for(mpi_function function, const isthmus_operation& operation,
                                                  std::uint64_t bytes) {
   call_counter*& counter = m_counters[{function, operation.datatype, bytes}];
   if (counter != nullptr) return *counter;
-  char path[96] = "";
-  if (isthmus_communicator_path(m_handle, &operation, path, sizeof path) != ISTHMUS_SUCCESS) path[0] = '\0';
-  return *(counter = &statistics().counter_of(static_cast<int>(function), path[0] == '\0' ? "isthmus" : path));
+  const std::string path = preload::select_path(m_handle, operation);
+  counter = &statistics().counter_of(static_cast<int>(function), path.empty() ? "isthmus" : path.c_str());
+  return *counter;
+}
+
+int raise_error(MPI_Comm comm, int code) {
+  PMPI_Comm_call_errhandler(comm, code);
+  return code;
+}
+
+outcome execute(attached_communicator& communicator, MPI_Comm comm, mpi_function function,
+                const isthmus_operation& operation, std::uint64_t bytes) {
+  if (!communicator.handles(operation)) return pass_through(pass_reason_code::no_rule_between_nodes);
+  const preload::stopwatch timer(statistics());
+  const isthmus_status status = isthmus_enqueue(communicator.handle(), &operation);
+  if (status != ISTHMUS_SUCCESS) [[unlikely]]
+    return handle_failure(communicator, comm, function, status);
+  if (statistics().is_reporting()) {
+    const std::int64_t elapsed_ns = timer.nanoseconds();
+    communicator.counter_for(function, operation, bytes).add(bytes, elapsed_ns);
+  }
+  return completed(MPI_SUCCESS);
 }
 
 }  // namespace isthmus::mpi_shim

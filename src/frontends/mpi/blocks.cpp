@@ -4,46 +4,31 @@
 #include <cstring>
 #include <limits>
 
+#include "frontends/mpi/native.hpp"
+
 namespace isthmus::mpi_shim {
 namespace {
 
-#if MPI_VERSION >= 4
-MPI_Count packed_bytes(std::uint64_t count, const datatype_layout& layout) {
-  const std::uint64_t bytes = count * layout.bytes;
-  return static_cast<MPI_Count>(bytes);
-}
+// Counts of elements and packed bytes are limited by MPI's type for them. With int counts, a single element of 2 GiB or
+// more cannot be packed.
+using count_type = native_counts::count;
+
 int pack_chunk(const void* source, std::uint64_t count, const datatype_layout& layout, char* destination,
                MPI_Comm comm) {
-  MPI_Count position = 0;
-  return PMPI_Pack_c(source, static_cast<MPI_Count>(count), layout.type, destination,
-                     packed_bytes(count, layout), &position, comm);
+  count_type position = 0;
+  return native_counts::pack(source, static_cast<count_type>(count), layout.type, destination,
+                             static_cast<count_type>(count * layout.bytes), &position, comm);
 }
 int unpack_chunk(const char* source, void* destination, std::uint64_t count, const datatype_layout& layout,
                  MPI_Comm comm) {
-  MPI_Count position = 0;
-  return PMPI_Unpack_c(source, packed_bytes(count, layout), &position, destination,
-                       static_cast<MPI_Count>(count), layout.type, comm);
-}
-std::uint64_t max_elements_per_call(const datatype_layout&) { return std::numeric_limits<std::int64_t>::max(); }
-#else
-// MPI 3 counts packed bytes in an int, so a single element of 2 GiB or more cannot be packed.
-int pack_chunk(const void* source, std::uint64_t count, const datatype_layout& layout, char* destination,
-               MPI_Comm comm) {
-  int position = 0;
-  return PMPI_Pack(source, static_cast<int>(count), layout.type, destination,
-                   static_cast<int>(count * layout.bytes), &position, comm);
-}
-int unpack_chunk(const char* source, void* destination, std::uint64_t count, const datatype_layout& layout,
-                 MPI_Comm comm) {
-  int position = 0;
-  return PMPI_Unpack(source, static_cast<int>(count * layout.bytes), &position, destination,
-                     static_cast<int>(count), layout.type, comm);
+  count_type position = 0;
+  return native_counts::unpack(source, static_cast<count_type>(count * layout.bytes), &position, destination,
+                               static_cast<count_type>(count), layout.type, comm);
 }
 std::uint64_t max_elements_per_call(const datatype_layout& layout) {
-  constexpr std::uint64_t max_int = std::numeric_limits<int>::max();
-  return std::max<std::uint64_t>(1, max_int / std::max<std::uint64_t>(1, layout.bytes));
+  constexpr auto max_count = static_cast<std::uint64_t>(std::numeric_limits<count_type>::max());
+  return std::max<std::uint64_t>(1, max_count / std::max<std::uint64_t>(1, layout.bytes));
 }
-#endif
 
 }  // namespace
 

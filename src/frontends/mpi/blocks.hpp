@@ -3,6 +3,7 @@
 // are packed instead.
 #pragma once
 
+#include <isthmus/isthmus.h>
 #include <mpi.h>
 
 #include <array>
@@ -53,6 +54,35 @@ class packed_buffer {
   std::unique_ptr<char[]> m_staging;
 };
 
+// A user buffer with blocks of equal size, one for each of `ranks` ranks.
+class packed_equal_blocks : public packed_buffer {
+ public:
+  packed_equal_blocks(const void* buffer, std::uint64_t count, int ranks, const datatype_layout& layout,
+                      bool use_staging)
+      : packed_buffer(buffer, count * static_cast<std::uint64_t>(ranks), layout, use_staging),
+        m_buffer(buffer),
+        m_ranks(ranks),
+        m_block_bytes(count * layout.bytes),
+        m_block_extent(static_cast<std::int64_t>(count) * layout.extent) {}
+
+  // The interface of packed_blocks. The caller has checked the arguments.
+  static bool is_valid() { return true; }
+  static bool is_missing() { return false; }
+  static void set_counts(isthmus_operation&, bool) {}
+  int ranks() const { return m_ranks; }
+  std::uint64_t total() const { return packed_buffer::bytes(); }
+  std::uint64_t bytes(int) const { return m_block_bytes; }
+  using packed_buffer::data;
+  char* data(int rank) const { return data() + static_cast<std::uint64_t>(rank) * m_block_bytes; }
+  const void* user_data(int rank) const { return offset(m_buffer, rank * m_block_extent); }
+
+ private:
+  const void* m_buffer;
+  int m_ranks;
+  std::uint64_t m_block_bytes;
+  std::int64_t m_block_extent;
+};
+
 // A user buffer with one block per rank, each with its own count and displacement.
 class packed_blocks {
  public:
@@ -67,12 +97,16 @@ class packed_blocks {
 
   bool is_valid() const { return m_is_valid; }  // no negative counts
   bool is_missing() const { return m_buffer == nullptr && m_layout.is_dense && m_total > 0; }
+  int ranks() const { return static_cast<int>(m_bytes.size()); }
   std::uint64_t total() const { return m_total; }  // bytes
   std::uint64_t bytes(int rank) const { return m_bytes[static_cast<std::size_t>(rank)]; }
   char* data() const { return m_staging ? m_staging.get() : m_base; }
   char* data(int rank) const { return data() + m_offsets[static_cast<std::size_t>(rank)]; }
-  const std::uint64_t* counts() const { return m_bytes.data(); }
-  const std::uint64_t* displs() const { return m_offsets.data(); }
+  // Sets the counts and displacements of the send side or the receive side, in bytes.
+  void set_counts(isthmus_operation& operation, bool is_send) const {
+    (is_send ? operation.send_counts : operation.recv_counts) = m_bytes.data();
+    (is_send ? operation.send_displs : operation.recv_displs) = m_offsets.data();
+  }
   int pack(MPI_Comm comm) const;
   int unpack(MPI_Comm comm) const;
   // Packs the block of one rank into `destination`.

@@ -2,37 +2,45 @@
 #pragma once
 
 #include <cstddef>
+#include <iterator>
+
+#include "frontends/preload/engine_abi.hpp"
 
 namespace isthmus::mpi_shim {
 
+// The intercepted functions that also have a variant with MPI_Count counts: X(name, Name, parameters).
+#define ISTHMUS_MPI_COUNTED_FUNCTIONS(X)           \
+  X(bcast, Bcast, 5)                               \
+  X(reduce, Reduce, 7)                             \
+  X(allreduce, Allreduce, 6)                       \
+  X(reduce_scatter, Reduce_scatter, 6)             \
+  X(reduce_scatter_block, Reduce_scatter_block, 6) \
+  X(allgather, Allgather, 7)                       \
+  X(allgatherv, Allgatherv, 8)                     \
+  X(gather, Gather, 8)                             \
+  X(gatherv, Gatherv, 9)                           \
+  X(scatter, Scatter, 8)                           \
+  X(scatterv, Scatterv, 9)                         \
+  X(alltoall, Alltoall, 7)                         \
+  X(alltoallv, Alltoallv, 9)
+
 enum class mpi_function {
   mpi_barrier,
-  mpi_bcast,
-  mpi_reduce,
-  mpi_allreduce,
-  mpi_reduce_scatter,
-  mpi_reduce_scatter_block,
-  mpi_allgather,
-  mpi_allgatherv,
-  mpi_gather,
-  mpi_gatherv,
-  mpi_scatter,
-  mpi_scatterv,
-  mpi_alltoall,
-  mpi_alltoallv
+#define MPI_FUNCTION(name, Name, parameters) mpi_##name,
+  ISTHMUS_MPI_COUNTED_FUNCTIONS(MPI_FUNCTION)
+#undef MPI_FUNCTION
 };
-inline constexpr int mpi_function_count = 14;
 
 // Names of the MPI functions. The prefix P denotes MPI's own function. The suffix _c denotes the variant
 // with MPI_Count counts.
-inline constexpr const char* mpi_function_names[mpi_function_count] = {
-    "MPI_Barrier",   "MPI_Bcast",          "MPI_Reduce",
-    "MPI_Allreduce", "MPI_Reduce_scatter", "MPI_Reduce_scatter_block",
-    "MPI_Allgather", "MPI_Allgatherv",     "MPI_Gather",
-    "MPI_Gatherv",   "MPI_Scatter",        "MPI_Scatterv",
-    "MPI_Alltoall",  "MPI_Alltoallv"};
+inline constexpr const char* mpi_function_names[] = {"MPI_Barrier",
+#define MPI_FUNCTION(name, Name, parameters) "MPI_" #Name,
+                                                     ISTHMUS_MPI_COUNTED_FUNCTIONS(MPI_FUNCTION)
+#undef MPI_FUNCTION
+};
+inline constexpr int mpi_function_count = static_cast<int>(std::size(mpi_function_names));
 
-using any_function = void (*)();
+using preload::any_function;
 
 // Indexed by mpi_function. NULL if the function does not exist (MPI_Barrier_c).
 struct engine_table {

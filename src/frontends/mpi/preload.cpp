@@ -28,30 +28,16 @@ static_assert(sizeof(word) == 8, "the argument above is about 64-bit machines");
 
 std::atomic<any_function> targets[2][mpi_function_count];
 
-struct loaded_objects {
-  static constexpr int max_names = 1024;
-  const char* names[max_names];
-  int count;
-};
-
-int collect_object_name(dl_phdr_info* info, std::size_t, void* context) {
-  auto& objects = *static_cast<loaded_objects*>(context);
-  if (objects.count < loaded_objects::max_names && info->dlpi_name != nullptr && info->dlpi_name[0] != '\0')
-    objects.names[objects.count++] = info->dlpi_name;
-  return 0;
-}
-
 // Searches the global scope first and then every loaded library, because Python loads MPI with local scope.
 void* find_barrier() {
-  if (void* const function_address = dlsym(RTLD_DEFAULT, "PMPI_Barrier")) return function_address;
-  loaded_objects objects{};
-  dl_iterate_phdr(collect_object_name, &objects);
-  for (int i = 0; i < objects.count; ++i) {
-    void* const library = dlopen(objects.names[i], RTLD_LAZY | RTLD_NOLOAD);
+  if (void* const barrier = dlsym(RTLD_DEFAULT, "PMPI_Barrier")) return barrier;
+  for (const link_map* object = isthmus::preload::first_loaded_library(); object != nullptr;
+       object = object->l_next) {
+    void* const library = *object->l_name == '\0' ? nullptr : dlopen(object->l_name, RTLD_LAZY | RTLD_NOLOAD);
     if (library == nullptr) continue;
-    void* const function_address = dlsym(library, "PMPI_Barrier");
+    void* const barrier = dlsym(library, "PMPI_Barrier");
     dlclose(library);
-    if (function_address != nullptr) return function_address;
+    if (barrier != nullptr) return barrier;
   }
   return nullptr;
 }
@@ -71,12 +57,11 @@ const char* detect_family(void* mpi) {
   Dl_info info{};
   void* const barrier = dlsym(mpi, "PMPI_Barrier");
   if (barrier == nullptr || dladdr(barrier, &info) == 0) return nullptr;
-  const char* const slash = std::strrchr(info.dli_fname, '/');
-  const char* const name = slash == nullptr ? info.dli_fname : slash + 1;
-  if (std::strncmp(name, "libmpi_abi.so", 13) == 0) return "abi";
+  const char* const name = isthmus::preload::file_name_of(info.dli_fname);
+  if (isthmus::preload::starts_with(name, "libmpi_abi.so")) return "abi";
   // MPICH, Intel MPI, MVAPICH and Cray MPI share the first soname. Debian's MPICH uses its own.
   for (const char* const soname : {"libmpi.so.12", "libmpich.so", "libmpifort.so"})
-    if (std::strncmp(name, soname, std::strlen(soname)) == 0) return "mpich";
+    if (isthmus::preload::starts_with(name, soname)) return "mpich";
   return nullptr;
 }
 
@@ -148,84 +133,21 @@ extern "C" {
 // NOLINTBEGIN(readability-identifier-naming): names of MPI functions
 
 word MPI_Barrier(word comm) { return forward<mpi_function::mpi_barrier>(comm); }
-word MPI_Bcast(word a, word b, word c, word d, word e) {
-  return forward<mpi_function::mpi_bcast>(a, b, c, d, e);
-}
-word MPI_Bcast_c(word a, word b, word c, word d, word e) {
-  return forward<mpi_function::mpi_bcast, true>(a, b, c, d, e);
-}
-word MPI_Reduce(word a, word b, word c, word d, word e, word f, word g) {
-  return forward<mpi_function::mpi_reduce>(a, b, c, d, e, f, g);
-}
-word MPI_Reduce_c(word a, word b, word c, word d, word e, word f, word g) {
-  return forward<mpi_function::mpi_reduce, true>(a, b, c, d, e, f, g);
-}
-word MPI_Allreduce(word a, word b, word c, word d, word e, word f) {
-  return forward<mpi_function::mpi_allreduce>(a, b, c, d, e, f);
-}
-word MPI_Allreduce_c(word a, word b, word c, word d, word e, word f) {
-  return forward<mpi_function::mpi_allreduce, true>(a, b, c, d, e, f);
-}
-word MPI_Reduce_scatter(word a, word b, word c, word d, word e, word f) {
-  return forward<mpi_function::mpi_reduce_scatter>(a, b, c, d, e, f);
-}
-word MPI_Reduce_scatter_c(word a, word b, word c, word d, word e, word f) {
-  return forward<mpi_function::mpi_reduce_scatter, true>(a, b, c, d, e, f);
-}
-word MPI_Reduce_scatter_block(word a, word b, word c, word d, word e, word f) {
-  return forward<mpi_function::mpi_reduce_scatter_block>(a, b, c, d, e, f);
-}
-word MPI_Reduce_scatter_block_c(word a, word b, word c, word d, word e, word f) {
-  return forward<mpi_function::mpi_reduce_scatter_block, true>(a, b, c, d, e, f);
-}
-word MPI_Allgather(word a, word b, word c, word d, word e, word f, word g) {
-  return forward<mpi_function::mpi_allgather>(a, b, c, d, e, f, g);
-}
-word MPI_Allgather_c(word a, word b, word c, word d, word e, word f, word g) {
-  return forward<mpi_function::mpi_allgather, true>(a, b, c, d, e, f, g);
-}
-word MPI_Allgatherv(word a, word b, word c, word d, word e, word f, word g, word h) {
-  return forward<mpi_function::mpi_allgatherv>(a, b, c, d, e, f, g, h);
-}
-word MPI_Allgatherv_c(word a, word b, word c, word d, word e, word f, word g, word h) {
-  return forward<mpi_function::mpi_allgatherv, true>(a, b, c, d, e, f, g, h);
-}
-word MPI_Gather(word a, word b, word c, word d, word e, word f, word g, word h) {
-  return forward<mpi_function::mpi_gather>(a, b, c, d, e, f, g, h);
-}
-word MPI_Gather_c(word a, word b, word c, word d, word e, word f, word g, word h) {
-  return forward<mpi_function::mpi_gather, true>(a, b, c, d, e, f, g, h);
-}
-word MPI_Gatherv(word a, word b, word c, word d, word e, word f, word g, word h, word i) {
-  return forward<mpi_function::mpi_gatherv>(a, b, c, d, e, f, g, h, i);
-}
-word MPI_Gatherv_c(word a, word b, word c, word d, word e, word f, word g, word h, word i) {
-  return forward<mpi_function::mpi_gatherv, true>(a, b, c, d, e, f, g, h, i);
-}
-word MPI_Scatter(word a, word b, word c, word d, word e, word f, word g, word h) {
-  return forward<mpi_function::mpi_scatter>(a, b, c, d, e, f, g, h);
-}
-word MPI_Scatter_c(word a, word b, word c, word d, word e, word f, word g, word h) {
-  return forward<mpi_function::mpi_scatter, true>(a, b, c, d, e, f, g, h);
-}
-word MPI_Scatterv(word a, word b, word c, word d, word e, word f, word g, word h, word i) {
-  return forward<mpi_function::mpi_scatterv>(a, b, c, d, e, f, g, h, i);
-}
-word MPI_Scatterv_c(word a, word b, word c, word d, word e, word f, word g, word h, word i) {
-  return forward<mpi_function::mpi_scatterv, true>(a, b, c, d, e, f, g, h, i);
-}
-word MPI_Alltoall(word a, word b, word c, word d, word e, word f, word g) {
-  return forward<mpi_function::mpi_alltoall>(a, b, c, d, e, f, g);
-}
-word MPI_Alltoall_c(word a, word b, word c, word d, word e, word f, word g) {
-  return forward<mpi_function::mpi_alltoall, true>(a, b, c, d, e, f, g);
-}
-word MPI_Alltoallv(word a, word b, word c, word d, word e, word f, word g, word h, word i) {
-  return forward<mpi_function::mpi_alltoallv>(a, b, c, d, e, f, g, h, i);
-}
-word MPI_Alltoallv_c(word a, word b, word c, word d, word e, word f, word g, word h, word i) {
-  return forward<mpi_function::mpi_alltoallv, true>(a, b, c, d, e, f, g, h, i);
-}
+
+// The functions take and pass on 5 to 9 words.
+#define WORDS_5(prefix) prefix a, prefix b, prefix c, prefix d, prefix e
+#define WORDS_6(prefix) WORDS_5(prefix), prefix f
+#define WORDS_7(prefix) WORDS_6(prefix), prefix g
+#define WORDS_8(prefix) WORDS_7(prefix), prefix h
+#define WORDS_9(prefix) WORDS_8(prefix), prefix i
+#define MPI_FUNCTION(name, Name, parameters)                              \
+  word MPI_##Name(WORDS_##parameters(word)) {                             \
+    return forward<mpi_function::mpi_##name>(WORDS_##parameters());       \
+  }                                                                       \
+  word MPI_##Name##_c(WORDS_##parameters(word)) {                         \
+    return forward<mpi_function::mpi_##name, true>(WORDS_##parameters()); \
+  }
+ISTHMUS_MPI_COUNTED_FUNCTIONS(MPI_FUNCTION)
 
 // NOLINTEND(readability-identifier-naming)
 }  // extern "C"

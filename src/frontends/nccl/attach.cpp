@@ -1,5 +1,3 @@
-#include "frontends/nccl/attach.hpp"
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -8,11 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "frontends/nccl/engine.hpp"
+
 namespace isthmus::nccl_shim {
 namespace {
-
-// The longest timeout that the core accepts. NCCL waits forever, so its calls must too.
-constexpr double no_timeout_s = 1e9;
 
 // Time for which ranks wait for peers that may never attach because they run without this library
 // or on another machine.
@@ -23,12 +20,9 @@ double attach_timeout_s() {
 }
 
 isthmus_communicator_options options_for(int device) {
-  isthmus_communicator_options options{};
-  options.struct_bytes = sizeof options;
+  isthmus_communicator_options options = preload::attach_options(external_backend_names);
   options.device = {ISTHMUS_PLATFORM_CUDA, device};
-  options.timeout_s = no_timeout_s;
   options.setup_timeout_s = attach_timeout_s();
-  options.external_backends = external_backend_names;
   return options;
 }
 
@@ -42,7 +36,7 @@ struct trailer {
 };
 constexpr char magic[4] = {'I', 'S', 'N', '1'};
 constexpr std::size_t id_bytes = sizeof(isthmus_unique_id);
-static_assert(id_bytes == sizeof(nccl_unique_id));
+static_assert(id_bytes == sizeof(native_unique_id));
 
 std::pair<std::size_t, std::size_t> longest_zero_run(const unsigned char* bytes) {
   std::pair<std::size_t, std::size_t> longest_run{0, 0};  // begin, length
@@ -55,7 +49,7 @@ std::pair<std::size_t, std::size_t> longest_zero_run(const unsigned char* bytes)
   return longest_run;
 }
 
-bool extract_id(const nccl_unique_id& from, isthmus_unique_id& id) {
+bool extract_id(const native_unique_id& from, isthmus_unique_id& id) {
   trailer last;
   std::memcpy(&last, from.internal + id_bytes - sizeof last, sizeof last);
   const std::size_t stored_bytes = id_bytes - last.zero_count;
@@ -79,12 +73,6 @@ void warn_not_attached(const attached_communicator& communicator, const std::str
                                .c_str());
 }
 
-std::string last_error_message() {
-  isthmus_error_info failure;
-  isthmus_last_error(&failure);
-  return failure.message;
-}
-
 void finish_attach(attached_communicator& communicator, isthmus_status status, isthmus_communicator handle) {
   if (communicator.size() == 1) {  // a subcommunicator of one rank
     communicator.set_pass_reason(pass_reason_code::one_rank);
@@ -95,7 +83,7 @@ void finish_attach(attached_communicator& communicator, isthmus_status status, i
     communicator.attach(handle);
   else
     warn_not_attached(communicator, status == ISTHMUS_SUCCESS ? reason_text(communicator.pass_reason())
-                                                              : last_error_message());
+                                                              : preload::last_error_message());
 }
 
 void attach_by_id(const pending_communicator& pending, attached_communicator& communicator) {
@@ -122,7 +110,7 @@ pass_reason_code find_attach_failure(const pending_communicator& pending,
 }
 
 void attach(const pending_communicator& pending) {
-  nccl_comm const comm = *pending.handle;
+  native_comm const comm = *pending.handle;
   attached_communicator* const communicator =
       comm == nullptr ? nullptr : &attached_communicator::add(comm, pass_reason_code::not_attached);
   if (communicator != nullptr && !pending.is_blocking)
@@ -144,11 +132,11 @@ void attach(const pending_communicator& pending) {
     warn_not_attached(*communicator, reason_text(reason));
 }
 
-bool is_blocking(const nccl_config* config) { return config == nullptr || config->blocking != 0; }
+bool is_blocking(const native_config* config) { return config == nullptr || config->blocking != 0; }
 
 }  // namespace
 
-void embed_id(nccl_unique_id& id) {
+void embed_id(native_unique_id& id) {
   isthmus_unique_id isthmus_id;
   if (isthmus_unique_id_create(nullptr, &isthmus_id) != ISTHMUS_SUCCESS) return;
   const auto [zero_begin, zero_count] = longest_zero_run(isthmus_id.bytes);
@@ -164,15 +152,16 @@ void embed_id(nccl_unique_id& id) {
   std::memcpy(id.internal + id_bytes - sizeof last, &last, sizeof last);
 }
 
-pending_communicator describe_init(nccl_comm* handle, const nccl_unique_id* id, const nccl_config* config) {
+pending_communicator describe_init(native_comm* handle, const native_unique_id* id,
+                                   const native_config* config) {
   pending_communicator pending{pending_communicator::creation_kind::init, handle};
   pending.has_id = id != nullptr && extract_id(*id, pending.id);
   pending.is_blocking = is_blocking(config);
   return pending;
 }
 
-pending_communicator describe_split(nccl_comm* handle, nccl_comm parent, int color, int key,
-                                    const nccl_config* config) {
+pending_communicator describe_split(native_comm* handle, native_comm parent, int color, int key,
+                                    const native_config* config) {
   pending_communicator pending{pending_communicator::creation_kind::split, handle};
   pending.parent = attached_communicator::find(parent);
   pending.color = color;
@@ -188,7 +177,7 @@ void attach_all(const pending_communicator* creations, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) threads.emplace_back([&, i] { attach(creations[i]); });
 }
 
-void attach_init_all(nccl_comm* handle, int n) {
+void attach_init_all(native_comm* handle, int n) {
   std::vector<attached_communicator*> ranks;
   std::vector<isthmus_device> devices;
   for (int i = 0; i < n; ++i) {

@@ -2,20 +2,37 @@
 
 #include <isthmus/tools.h>
 
+#include <array>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <map>
-#include <memory>
 #include <string>
 #include <thread>
-#include <vector>
 
 namespace isthmus::nccl_shim {
 
 namespace {
 
-std::uintptr_t key_of(nccl_comm comm) { return reinterpret_cast<std::uintptr_t>(comm); }
+std::uintptr_t key_of(native_comm comm) { return reinterpret_cast<std::uintptr_t>(comm); }
+
+constexpr std::array reason_texts = {NCCL_PASS_REASONS(ISTHMUS_PASS_REASON_TEXT)};
+
+constexpr auto call_names = [] {
+  std::array<const char*, ISTHMUS_COLLECTIVE_COUNT> names{};
+#define NATIVE_COLLECTIVE(Name, member, requirement, COLLECTIVE, shape) \
+  names[ISTHMUS_##COLLECTIVE] = "nccl" #Name;
+#define NATIVE_MESSAGE NATIVE_COLLECTIVE
+#include "nccl/functions.def"
+  return names;
+}();
+
+constexpr preload::statistics_labels labels = {"nccl",
+                                               "NCCL",
+                                               "ISTHMUS_NCCL_REPORT",
+                                               call_names.data(),
+                                               ISTHMUS_COLLECTIVE_COUNT,
+                                               reason_texts.data(),
+                                               static_cast<int>(reason_texts.size())};
 
 }  // namespace
 
@@ -27,25 +44,21 @@ class communicator_registry {
     return *instance;
   }
 
-  attached_communicator* find(nccl_comm comm) {
-    if (attached_communicator* const entry = m_handle_cache.find(key_of(comm))) [[likely]]
+  attached_communicator* find(native_comm comm) {
+    if (attached_communicator* const entry = m_pool.find_cached(key_of(comm))) [[likely]]
       return entry;
     if (comm == nullptr) return nullptr;
     const std::lock_guard lock(m_mutex);
     const auto position = m_live.find(comm);
     if (position == m_live.end()) return nullptr;
-    m_handle_cache.insert(key_of(comm), position->second);
+    m_pool.cache(key_of(comm), position->second);
     return position->second;
   }
 
-  attached_communicator& add(nccl_comm comm, pass_reason_code reason) {
+  attached_communicator& add(native_comm comm, pass_reason_code reason) {
     const std::lock_guard lock(m_mutex);
     attached_communicator*& slot = m_live[comm];
-    if (slot == nullptr) {
-      if (m_spare.empty()) m_spare.push_back(new attached_communicator);
-      slot = m_spare.back();
-      m_spare.pop_back();
-    }
+    if (slot == nullptr) slot = m_pool.acquire();
     slot->reset(comm, reason);
     return *slot;
   }
@@ -53,8 +66,8 @@ class communicator_registry {
   void remove(attached_communicator& communicator) {
     const std::lock_guard lock(m_mutex);
     m_live.erase(communicator.m_comm);
-    communicator.m_key.store(0, std::memory_order_release);
-    m_spare.push_back(&communicator);
+    communicator.retract();
+    m_pool.recycle(&communicator);
   }
 
   // The report uses the lowest rank in the largest communicator as the rank of the process.
@@ -72,38 +85,44 @@ class communicator_registry {
   }
 
   std::mutex m_mutex;
-  std::map<nccl_comm, attached_communicator*> m_live;
-  std::vector<attached_communicator*> m_spare;
-  preload::handle_cache<attached_communicator> m_handle_cache;
+  std::map<native_comm, attached_communicator*> m_live;
+  preload::communicator_pool<attached_communicator> m_pool;
   int m_rank = 0, m_size = 0;
 };
+
+preload::call_statistics& statistics() {
+  static auto* const instance = new preload::call_statistics(labels);
+  return *instance;
+}
+
+const char* reason_text(pass_reason_code reason) { return reason_texts[static_cast<std::size_t>(reason)]; }
 
 std::uint64_t bytes_of(const isthmus_operation& operation) {
   return operation.count * isthmus_datatype_bytes(operation.datatype);
 }
 
-attached_communicator* attached_communicator::find(nccl_comm comm) {
+attached_communicator* attached_communicator::find(native_comm comm) {
   return communicator_registry::get().find(comm);
 }
 
-attached_communicator& attached_communicator::add(nccl_comm comm, pass_reason_code reason) {
+attached_communicator& attached_communicator::add(native_comm comm, pass_reason_code reason) {
   return communicator_registry::get().add(comm, reason);
 }
 
-void attached_communicator::reset(nccl_comm comm, pass_reason_code reason) {
+void attached_communicator::reset(native_comm comm, pass_reason_code reason) {
   m_comm = comm;
   m_pass_reason = reason;
   m_rank = m_device = -1;
   m_size = 0;
-  m_decisions.fill({});
-  m_key.store(key_of(comm), std::memory_order_release);
+  m_decisions.clear();
+  publish(key_of(comm));
 }
 
 bool attached_communicator::query_properties() {
-  const nccl_functions& nccl = real_nccl();
-  if (nccl.comm_count(m_comm, &m_size) != nccl_success ||
-      nccl.comm_user_rank(m_comm, &m_rank) != nccl_success ||
-      nccl.comm_device(m_comm, &m_device) != nccl_success)
+  const native_functions& nccl = real_nccl();
+  if (nccl.comm_count(m_comm, &m_size) != native_success ||
+      nccl.comm_user_rank(m_comm, &m_rank) != native_success ||
+      nccl.comm_device(m_comm, &m_device) != native_success)
     return false;
   communicator_registry::get().record_rank(m_rank, m_size);
   return m_order.open(m_comm, m_rank, m_device);
@@ -136,10 +155,11 @@ void attached_communicator::release() {
   communicator_registry::get().remove(*this);
 }
 
-nccl_result attached_communicator::async_error() {
+native_result attached_communicator::async_error() {
   const std::lock_guard lock(m_mutex);
-  if (m_handle == nullptr || isthmus_communicator_async_error(m_handle) == ISTHMUS_SUCCESS) return nccl_success;
-  return nccl_remote_error;
+  if (m_handle == nullptr || isthmus_communicator_async_error(m_handle) == ISTHMUS_SUCCESS)
+    return native_success;
+  return native_remote_error;
 }
 
 bool attached_communicator::wait_until_idle() const {
@@ -151,57 +171,34 @@ bool attached_communicator::wait_until_idle() const {
   return false;
 }
 
-attached_communicator::call_decision attached_communicator::decide(const isthmus_operation& operation) {
-  const std::uint64_t signature =
-      static_cast<std::uint64_t>(operation.collective) | static_cast<std::uint64_t>(operation.datatype) << 8 |
-      static_cast<std::uint64_t>(operation.op) << 16 | static_cast<std::uint64_t>(operation.root) << 32;
-  const std::uint64_t hash = (signature * 0x9e3779b97f4a7c15u) ^ (operation.count * 0xc2b2ae3d27d4eb4fu);
-  cached_decision& entry = m_decisions[(hash >> 32) % m_decisions.size()];
-  if (entry.signature != signature || entry.count != operation.count) [[unlikely]]
-    entry = {signature, operation.count, query_decision(operation)};
-  return entry.decision;
-}
-
 attached_communicator::call_decision attached_communicator::query_decision(const isthmus_operation& operation) {
-  char path[96] = "";
-  if (isthmus_communicator_path(m_handle, &operation, path, sizeof path) != ISTHMUS_SUCCESS)
-    return {false, pass_reason_code::checked_by_nccl, nullptr};
-  if (*path == '\0') return {false, pass_reason_code::no_backend, nullptr};
-  for (const char* const nccl : {"nccl", "rccl"})
-    if (std::strcmp(path, nccl) == 0) return {false, pass_reason_code::rule, nullptr};
+  const std::string path = preload::select_path(m_handle, operation);
+  if (path.empty()) return {false, pass_reason_code::no_backend, nullptr};
+  if (path == "nccl" || path == "rccl") return {false, pass_reason_code::rule, nullptr};
   return {true, pass_reason_code::rule,
-          statistics().is_reporting() ? &statistics().counter_of(static_cast<int>(operation.collective), path)
-                                      : nullptr};
+          statistics().is_reporting()
+              ? &statistics().counter_of(static_cast<int>(operation.collective), path.c_str())
+              : nullptr};
 }
 
 int attached_communicator::execute(const isthmus_operation& operation, preload::call_counter* counter) {
   const std::lock_guard lock(m_mutex);
   const preload::stopwatch timer(statistics());
-  if (const int code = m_order.begin_call(operation.stream, call_owner::isthmus); code != nccl_success)
+  if (const int code = m_order.begin_call(operation.stream, call_owner::isthmus); code != native_success)
     return code;
   const isthmus_status status = isthmus_enqueue(m_handle, &operation);
   if (status != ISTHMUS_SUCCESS) return handle_failure(status);
   m_order.end_call(operation.stream, call_owner::isthmus);
   if (counter != nullptr) counter->add(bytes_of(operation), timer.nanoseconds());
-  return nccl_success;
+  return native_success;
 }
 
-// After the loss of a rank, NCCL determines what the program sees: it executes this call and all later calls,
-// and waits or reports an error as it would without Isthmus.
 int attached_communicator::handle_failure(isthmus_status status) {
-  switch (status) {
-    case ISTHMUS_SUCCESS: return nccl_success;
-    case ISTHMUS_ERROR_UNSUPPORTED: return pass_to_nccl;
-    case ISTHMUS_ERROR_REMOTE:
-    case ISTHMUS_ERROR_ABORTED:
-    case ISTHMUS_ERROR_TIMEOUT:
-    case ISTHMUS_ERROR_INVALID_USAGE: detach(); return pass_to_nccl;
-    default: break;
-  }
-  isthmus_error_info failure;
-  isthmus_last_error(&failure);
-  statistics().warn_once((std::string("an NCCL call handled by Isthmus failed: ") + failure.message).c_str());
-  return status == ISTHMUS_ERROR_INVALID_ARGUMENT ? nccl_invalid_argument : nccl_internal_error;
+  if (status == ISTHMUS_SUCCESS) return native_success;
+  if (preload::is_rank_lost(status)) detach();
+  if (preload::is_rank_lost(status) || status == ISTHMUS_ERROR_UNSUPPORTED) return pass_to_nccl;
+  statistics().warn_once(("an NCCL call handled by Isthmus failed: " + preload::last_error_message()).c_str());
+  return status == ISTHMUS_ERROR_INVALID_ARGUMENT ? native_invalid_argument : native_internal_error;
 }
 
 }  // namespace isthmus::nccl_shim

@@ -1,38 +1,55 @@
-// Maps each NCCL communicator to its attached Isthmus communicator and decides which library
-// executes a call.
+// Maps each NCCL communicator to its attached Isthmus communicator, decides which library executes a call, and counts
+// the decisions.
 #pragma once
 
 #include <isthmus/isthmus.h>
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
 
-#include "frontends/nccl/nccl_api.hpp"
-#include "frontends/nccl/pass_reasons.hpp"
+#include "frontends/nccl/native.hpp"
 #include "frontends/nccl/stream_order.hpp"
-#include "frontends/preload/handle_cache.hpp"
+#include "frontends/preload/call_statistics.hpp"
+#include "frontends/preload/communicators.hpp"
 
 namespace isthmus::nccl_shim {
+
+// Reasons for passing a call through to NCCL.
+#define NCCL_PASS_REASONS(X)                                                                            \
+  ISTHMUS_PASS_REASONS(X)                                                                               \
+  X(checked_by_nccl, "invalid argument, to be reported by NCCL")                                        \
+  X(operation, "user-defined reduction (PreMulSum)")                                                    \
+  X(configuration, "per-call configuration (ncclAllReduceConfig etc.)")                                 \
+  X(rule, "selected by a rule")                                                                         \
+  X(message, "point-to-point message")                                                                  \
+  X(unknown_communicator, "communicator created by an unsupported call (ncclCommShrink, ncclCommGrow)") \
+  X(non_blocking, "non-blocking communicator")                                                          \
+  X(no_id, "unique id without an Isthmus id (not seen, or no room)")                                    \
+  X(not_attached, "communicator not attached to Isthmus")
+enum class pass_reason_code { NCCL_PASS_REASONS(ISTHMUS_PASS_REASON_CODE) };
+const char* reason_text(pass_reason_code reason);
+
+// The statistics of this process, by isthmus_collective. ISTHMUS_NCCL_REPORT enables the report.
+preload::call_statistics& statistics();
+
+inline void count_passed_through(isthmus_collective collective, pass_reason_code reason) noexcept {
+  statistics().count_passed_through(static_cast<int>(collective), static_cast<int>(reason));
+}
 
 // Bytes of this rank's contribution.
 std::uint64_t bytes_of(const isthmus_operation& operation);
 
-class attached_communicator {
+class attached_communicator : public preload::communicator_base {
  public:
   // Returns the object of an NCCL handle, or NULL if the engine did not see its creation.
   // Takes a few nanoseconds.
-  static attached_communicator* find(nccl_comm comm);
+  static attached_communicator* find(native_comm comm);
   // Adds a new handle. Its calls are passed through with this reason until it is attached, if ever.
-  static attached_communicator& add(nccl_comm comm, pass_reason_code reason);
+  static attached_communicator& add(native_comm comm, pass_reason_code reason);
 
-  std::uintptr_t key() const { return m_key.load(std::memory_order_acquire); }
   bool is_attached() const { return m_is_attached.load(std::memory_order_acquire); }
   pass_reason_code pass_reason() const { return m_pass_reason; }
-  isthmus_communicator handle() const { return m_handle; }
-  int rank() const { return m_rank; }
-  int size() const { return m_size; }
   int device() const { return m_device; }
 
   // Queries rank, size and device from NCCL. Returns false if NCCL fails or if there is no CUDA driver, which
@@ -49,7 +66,7 @@ class attached_communicator {
   // NCCL handle is destroyed.
   void release();
   // Returns the failure that Isthmus has detected, as an NCCL result code. Any thread.
-  nccl_result async_error();
+  native_result async_error();
   // Waits briefly for the last call. Returns whether it has completed.
   bool wait_until_idle() const;
 
@@ -60,7 +77,9 @@ class attached_communicator {
     pass_reason_code reason;
     preload::call_counter* counter;  // NULL if no report was requested
   };
-  call_decision decide(const isthmus_operation& operation);
+  call_decision decide(const isthmus_operation& operation) {
+    return m_decisions.find(operation, [&] { return query_decision(operation); });
+  }
 
   // Executes a call that Isthmus handles, in order. Returns an NCCL result code.
   int execute(const isthmus_operation& operation, preload::call_counter* counter);
@@ -73,22 +92,16 @@ class attached_communicator {
 
  private:
   friend class communicator_registry;
-  struct cached_decision {
-    std::uint64_t signature = ~std::uint64_t{0}, count = 0;
-    call_decision decision{};
-  };
   call_decision query_decision(const isthmus_operation& operation);
-  void reset(nccl_comm comm, pass_reason_code reason);
+  void reset(native_comm comm, pass_reason_code reason);
 
-  std::atomic<std::uintptr_t> m_key{0};
-  nccl_comm m_comm = nullptr;
+  native_comm m_comm = nullptr;
   std::atomic<bool> m_is_attached{false};
   pass_reason_code m_pass_reason = pass_reason_code::not_attached;
-  int m_rank = -1, m_size = 0, m_device = -1;
-  isthmus_communicator m_handle = nullptr;
+  int m_device = -1;
   std::mutex m_mutex;  // serializes the program's calls and the queries of its watchdog
   stream_order m_order;
-  std::array<cached_decision, 128> m_decisions{};
+  preload::decision_cache<call_decision> m_decisions;
 };
 
 // The backends that are equivalent to NCCL itself, for isthmus_communicator_options::external_backends.

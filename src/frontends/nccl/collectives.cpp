@@ -1,12 +1,9 @@
-#include "frontends/nccl/collectives.hpp"
-
+// Entry points for NCCL's collectives and messages. Each call is handled by Isthmus or passed through.
 #include <climits>
 #include <cstring>
 #include <tuple>
 
-#include "frontends/nccl/exception_guard.hpp"
-#include "frontends/nccl/groups.hpp"
-#include "frontends/nccl/nccl_call_scope.hpp"
+#include "frontends/nccl/engine.hpp"
 
 namespace isthmus::nccl_shim {
 namespace {
@@ -20,7 +17,7 @@ struct call_arguments {
   int datatype;
   int op;    // no_op if the call has none
   int root;  // no_root
-  nccl_stream stream;
+  native_stream stream;
 };
 constexpr int no_op = INT_MIN, no_root = INT_MIN;
 
@@ -58,8 +55,8 @@ bool writes_recv_buffer(const call_arguments& arguments, const attached_communic
 isthmus_operation to_operation(const call_arguments& arguments) {
   isthmus_operation operation{};
   operation.collective = arguments.collective;
-  operation.datatype = datatypes[arguments.datatype];
-  operation.op = arguments.op == no_op ? ISTHMUS_SUM : reductions[arguments.op];
+  operation.datatype = isthmus_datatypes[static_cast<std::size_t>(arguments.datatype)];
+  operation.op = arguments.op == no_op ? ISTHMUS_SUM : isthmus_ops[static_cast<std::size_t>(arguments.op)];
   operation.root = arguments.root == no_root ? 0 : arguments.root;
   operation.count = arguments.count;
   operation.send_buf = arguments.send;
@@ -79,15 +76,15 @@ int pass_in_order(attached_communicator& communicator, const call_arguments& arg
     return call_nccl(real_call);
   }
   if (const int code = communicator.order().begin_call(arguments.stream, call_owner::nccl);
-      code != nccl_success)
+      code != native_success)
     return code;
   const int code = call_nccl(real_call);
-  if (code == nccl_success) communicator.order().end_call(arguments.stream, call_owner::nccl);
+  if (code == native_success) communicator.order().end_call(arguments.stream, call_owner::nccl);
   return code;
 }
 
 template <typename Pass>
-int handle_call(const call_arguments& arguments, nccl_comm comm, Pass&& real_call) {
+int handle_call(const call_arguments& arguments, native_comm comm, Pass&& real_call) {
   attached_communicator* const communicator = attached_communicator::find(comm);
   if (communicator == nullptr || !communicator->is_attached()) {
     count_passed_through(arguments.collective, communicator == nullptr ? pass_reason_code::unknown_communicator
@@ -98,7 +95,7 @@ int handle_call(const call_arguments& arguments, nccl_comm comm, Pass&& real_cal
   // or none does.
   if (arguments.count == 0)
     return pass_in_order(*communicator, arguments, pass_reason_code::no_data, real_call);
-  if (arguments.op >= reduction_count)
+  if (arguments.op >= op_count)
     return pass_in_order(*communicator, arguments, pass_reason_code::operation, real_call);
   if (requires_nccl_check(arguments, *communicator, reads_send_buffer(arguments, *communicator),
                           writes_recv_buffer(arguments, *communicator)))
@@ -115,7 +112,7 @@ int handle_call(const call_arguments& arguments, nccl_comm comm, Pass&& real_cal
 
 // Calls that always go to NCCL but must stay in order with Isthmus calls.
 template <typename Pass>
-int pass_through(isthmus_collective collective, nccl_comm comm, nccl_stream stream, pass_reason_code reason,
+int pass_through(isthmus_collective collective, native_comm comm, native_stream stream, pass_reason_code reason,
                  Pass&& real_call) {
   attached_communicator* const communicator = attached_communicator::find(comm);
   if (communicator == nullptr || !communicator->is_attached()) return call_nccl(real_call);
@@ -123,99 +120,75 @@ int pass_through(isthmus_collective collective, nccl_comm comm, nccl_stream stre
                        real_call);
 }
 
-// Returns the function of the program's own NCCL.
-template <typename Signature>
-Signature* native_function(isthmus_collective collective) {
-  return reinterpret_cast<Signature*>(real_nccl().collectives[collective]);
+// One handler for each function shape of nccl/api.hpp. Member: the function of the program's own NCCL.
+template <isthmus_collective Collective, auto Member>
+int handle_data_movement(const void* send, void* recv, std::size_t count, int datatype, native_comm comm,
+                         native_stream stream) {
+  return handle_call({Collective, send, recv, count, datatype, no_op, no_root, stream}, comm,
+                     [&] { return (real_nccl().*Member)(send, recv, count, datatype, comm, stream); });
 }
 
-template <isthmus_collective Collective>
-int handle_data_movement(const void* send, void* recv, std::size_t count, int datatype, nccl_comm comm,
-                         nccl_stream stream) {
-  return handle_call({Collective, send, recv, count, datatype, no_op, no_root, stream}, comm, [&] {
-    return native_function<data_movement>(Collective)(send, recv, count, datatype, comm, stream);
-  });
-}
-
-template <isthmus_collective Collective>
+template <isthmus_collective Collective, auto Member>
 int handle_rooted_data_movement(const void* send, void* recv, std::size_t count, int datatype, int root,
-                                nccl_comm comm, nccl_stream stream) {
-  return handle_call({Collective, send, recv, count, datatype, no_op, root, stream}, comm, [&] {
-    return native_function<rooted_data_movement>(Collective)(send, recv, count, datatype, root, comm, stream);
-  });
+                                native_comm comm, native_stream stream) {
+  return handle_call({Collective, send, recv, count, datatype, no_op, root, stream}, comm,
+                     [&] { return (real_nccl().*Member)(send, recv, count, datatype, root, comm, stream); });
 }
 
-template <isthmus_collective Collective>
-int handle_reduction(const void* send, void* recv, std::size_t count, int datatype, int op, nccl_comm comm,
-                     nccl_stream stream) {
-  return handle_call({Collective, send, recv, count, datatype, op, no_root, stream}, comm, [&] {
-    return native_function<reduction>(Collective)(send, recv, count, datatype, op, comm, stream);
-  });
+template <isthmus_collective Collective, auto Member>
+int handle_reduction(const void* send, void* recv, std::size_t count, int datatype, int op, native_comm comm,
+                     native_stream stream) {
+  return handle_call({Collective, send, recv, count, datatype, op, no_root, stream}, comm,
+                     [&] { return (real_nccl().*Member)(send, recv, count, datatype, op, comm, stream); });
 }
 
-template <isthmus_collective Collective>
+template <isthmus_collective Collective, auto Member>
 int handle_rooted_reduction(const void* send, void* recv, std::size_t count, int datatype, int op, int root,
-                            nccl_comm comm, nccl_stream stream) {
+                            native_comm comm, native_stream stream) {
   return handle_call({Collective, send, recv, count, datatype, op, root, stream}, comm, [&] {
-    return native_function<rooted_reduction>(Collective)(send, recv, count, datatype, op, root, comm, stream);
+    return (real_nccl().*Member)(send, recv, count, datatype, op, root, comm, stream);
   });
 }
 
-template <isthmus_collective Collective>
-int handle_send_message(const void* buffer, std::size_t count, int datatype, int peer, nccl_comm comm,
-                        nccl_stream stream) {
-  return pass_through(Collective, comm, stream, pass_reason_code::message, [&] {
-    return native_function<send_message>(Collective)(buffer, count, datatype, peer, comm, stream);
-  });
-}
-
-template <isthmus_collective Collective>
-int handle_recv_message(void* buffer, std::size_t count, int datatype, int peer, nccl_comm comm,
-                        nccl_stream stream) {
-  return pass_through(Collective, comm, stream, pass_reason_code::message, [&] {
-    return native_function<recv_message>(Collective)(buffer, count, datatype, peer, comm, stream);
-  });
-}
-
-template <isthmus_collective Collective>
-int handle_in_place(void* buffer, std::size_t count, int datatype, int root, nccl_comm comm,
-                    nccl_stream stream) {
-  return handle_call({Collective, buffer, buffer, count, datatype, no_op, root, stream}, comm,
-                     [&] { return real_nccl().bcast(buffer, count, datatype, root, comm, stream); });
-}
-
-template <isthmus_collective Collective, typename Signature>
-struct configured;
-template <isthmus_collective Collective, typename... Arguments>
-struct configured<Collective, int(Arguments...)> {
-  static int handle_call(Arguments... arguments, const void* configuration) {
-    const auto all = std::tie(arguments...);  // the last two are the communicator and the stream
-    constexpr std::size_t count = sizeof...(Arguments);
-    const pass_reason_code reason =
-        std::get<std::size_t&>(all) == 0 ? pass_reason_code::no_data : pass_reason_code::configuration;
-    return pass_through(Collective, std::get<count - 2>(all), std::get<count - 1>(all), reason, [&] {
-      using function = int(Arguments..., const void*);
-      return reinterpret_cast<function*>(real_nccl().configured[Collective])(arguments..., configuration);
-    });
+// Functions that are always passed through: messages, and the variants with per-call configuration.
+template <isthmus_collective Collective, auto Member, typename Function>
+struct passed_through;
+template <isthmus_collective Collective, auto Member, typename... Arguments>
+struct passed_through<Collective, Member, int(Arguments...)> {
+  static constexpr bool is_message = Collective == ISTHMUS_SEND || Collective == ISTHMUS_RECV;
+  static int call(Arguments... arguments) {
+    const auto all = std::tie(arguments...);
+    // The communicator and the stream are the last arguments before the configuration.
+    constexpr std::size_t end = sizeof...(Arguments) - (is_message ? 0 : 1);
+    const pass_reason_code reason = is_message                         ? pass_reason_code::message
+                                    : std::get<std::size_t&>(all) == 0 ? pass_reason_code::no_data
+                                                                       : pass_reason_code::configuration;
+    return pass_through(Collective, std::get<end - 2>(all), std::get<end - 1>(all), reason,
+                        [&] { return (real_nccl().*Member)(arguments...); });
   }
 };
 
 }  // namespace
 
+int handle_bcast(void* buffer, std::size_t count, int datatype, int root, native_comm comm,
+                 native_stream stream) {
+  return handle_call({ISTHMUS_BROADCAST, buffer, buffer, count, datatype, no_op, root, stream}, comm,
+                     [&] { return real_nccl().bcast(buffer, count, datatype, root, comm, stream); });
+}
+
 any_function find_collective(const char* name) {
-#define NCCL_COLLECTIVE(NAME, Function, shape)                      \
-  if (std::strcmp(name, "nccl" #Function) == 0)                     \
-    return real_nccl().collectives[ISTHMUS_##NAME] == nullptr       \
-               ? nullptr                                            \
-               : entry_point_of<&handle_##shape<ISTHMUS_##NAME>>(); \
-  if (std::strcmp(name, "nccl" #Function "Config") == 0)            \
-    return real_nccl().configured[ISTHMUS_##NAME] == nullptr        \
-               ? nullptr                                            \
-               : entry_point_of<&configured<ISTHMUS_##NAME, shape>::handle_call>();
-#define NCCL_IN_PLACE(NAME, Function)           \
-  if (std::strcmp(name, "nccl" #Function) == 0) \
-    return real_nccl().bcast == nullptr ? nullptr : entry_point_of<&handle_in_place<ISTHMUS_##NAME>>();
-#include "frontends/nccl/collectives.def"
+  const native_functions& nccl = real_nccl();
+#define NATIVE_COLLECTIVE(Name, member, requirement, COLLECTIVE, shape)                                   \
+  if (std::strcmp(name, "nccl" #Name) == 0)                                                               \
+    return replacement_of<&handle_##shape<ISTHMUS_##COLLECTIVE, &native_functions::member>>(nccl.member); \
+  if (std::strcmp(name, "nccl" #Name "Config") == 0)                                                      \
+    return replacement_of<&passed_through<ISTHMUS_##COLLECTIVE, &native_functions::member##_configured,   \
+                                          configured<shape>>::call>(nccl.member##_configured);
+#define NATIVE_MESSAGE(Name, member, requirement, COLLECTIVE, shape)                                      \
+  if (std::strcmp(name, "nccl" #Name) == 0)                                                               \
+    return replacement_of<&passed_through<ISTHMUS_##COLLECTIVE, &native_functions::member, shape>::call>( \
+        nccl.member);
+#include "nccl/functions.def"
   return nullptr;
 }
 

@@ -3,9 +3,29 @@
 
 #include <cstddef>
 
+#include "frontends/preload/engine_abi.hpp"
+
 namespace isthmus::nccl_shim {
 
-using any_function = void (*)();
+using preload::any_function;
+
+// The functions that the engine handles in addition to the collectives and messages: X(Name, member, handler), where
+// member is the name in native_functions and handler is the engine's function.
+#define NCCL_HANDLED_FUNCTIONS(X)                                             \
+  X(GetUniqueId, get_unique_id, handle_unique_id)                             \
+  X(CommInitRank, comm_init_rank, handle_init_rank)                           \
+  X(CommInitRankConfig, comm_init_rank_config, handle_init_rank_config)       \
+  X(CommInitRankScalable, comm_init_rank_scalable, handle_init_rank_scalable) \
+  X(CommInitAll, comm_init_all, handle_init_all)                              \
+  X(CommSplit, comm_split, handle_split)                                      \
+  X(CommDestroy, comm_destroy, handle_destroy)                                \
+  X(CommAbort, comm_abort, handle_abort)                                      \
+  X(CommRevoke, comm_revoke, handle_revoke)                                   \
+  X(CommGetAsyncError, comm_get_async_error, handle_async_error)              \
+  X(GroupStart, group_start, start_group)                                     \
+  X(GroupEnd, group_end, end_group)                                           \
+  X(GroupSimulateEnd, group_simulate_end, simulate_group_end)                 \
+  X(Bcast, bcast, handle_bcast)
 
 // Functions that the preloaded library provides: lookup in the program's own NCCL. Returns NULL if that version
 // does not have the function.

@@ -1,10 +1,8 @@
-#include "frontends/nccl/groups.hpp"
-
 #include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "frontends/nccl/nccl_call_scope.hpp"
+#include "frontends/nccl/engine.hpp"
 
 namespace isthmus::nccl_shim {
 namespace {
@@ -17,7 +15,7 @@ struct deferred_call {
 
 struct nccl_call {
   attached_communicator* communicator;
-  nccl_stream stream;
+  native_stream stream;
   std::size_t deferred_before;  // number of Isthmus calls issued before it in the group
   bool operator==(const nccl_call&) const = default;
 };
@@ -41,7 +39,7 @@ int run_as_group(const deferred_calls& calls) {
   const preload::stopwatch timer(statistics());
   for (const deferred_call& call : calls)
     if (const int code = call.communicator->order().begin_call(call.operation.stream, call_owner::isthmus);
-        code != nccl_success)
+        code != native_success)
       return code;
   isthmus_status status = isthmus_group_start();
   for (const deferred_call& call : calls)
@@ -50,7 +48,7 @@ int run_as_group(const deferred_calls& calls) {
   if (status == ISTHMUS_SUCCESS) status = end_status;
   if (status != ISTHMUS_SUCCESS) {
     const int code = calls.front().communicator->handle_failure(status);
-    return code == attached_communicator::pass_to_nccl ? static_cast<int>(nccl_remote_error) : code;
+    return code == attached_communicator::pass_to_nccl ? static_cast<int>(native_remote_error) : code;
   }
   for (const deferred_call& call : calls) {
     call.communicator->order().end_call(call.operation.stream, call_owner::isthmus);
@@ -58,16 +56,16 @@ int run_as_group(const deferred_calls& calls) {
       call.counter->add(bytes_of(call.operation),
                         timer.nanoseconds() / static_cast<std::int64_t>(calls.size()));
   }
-  return nccl_success;
+  return native_success;
 }
 
 // Executes calls in order. Starts a new Isthmus group whenever a communicator changes streams.
 int run_in_order(const deferred_calls& all) {
   deferred_calls batch;
-  int first = nccl_success;
+  int first = native_success;
   const auto run = [&] {
-    const int code = batch.empty() ? static_cast<int>(nccl_success) : run_as_group(batch);
-    if (first == nccl_success) first = code;
+    const int code = batch.empty() ? static_cast<int>(native_success) : run_as_group(batch);
+    if (first == native_success) first = code;
     batch.clear();
   };
   for (const deferred_call& call : all) {
@@ -85,7 +83,7 @@ int run_in_order(const deferred_calls& all) {
 // stream. Streams are compared together with the device, because NULL means a different stream on each device.
 struct dependency {
   const attached_communicator* communicator;
-  nccl_stream stream;
+  native_stream stream;
   bool conflicts_with(const dependency& other) const {
     return communicator == other.communicator ||
            (stream == other.stream && communicator->device() == other.communicator->device());
@@ -133,12 +131,12 @@ int add_to_group(attached_communicator& communicator, const isthmus_operation& o
   const bool is_late = std::ranges::any_of(
       group.nccl_calls, [&](const nccl_call& call) { return call.communicator == &communicator; });
   const int code =
-      is_late ? nccl_success : communicator.order().begin_call(operation.stream, call_owner::isthmus);
-  if (code == nccl_success) group.deferred.push_back({&communicator, operation, counter});
+      is_late ? native_success : communicator.order().begin_call(operation.stream, call_owner::isthmus);
+  if (code == native_success) group.deferred.push_back({&communicator, operation, counter});
   return code;
 }
 
-void record_nccl_call(attached_communicator& communicator, nccl_stream stream) {
+void record_nccl_call(attached_communicator& communicator, native_stream stream) {
   group_state& group = current_group();
   const nccl_call added{&communicator, stream, group.deferred.size()};
   // An alltoall composed of messages has two calls per rank; one event after all of them is enough.
@@ -149,7 +147,7 @@ void add_to_group(const pending_communicator& pending) { current_group().creatio
 
 int start_group() {
   const int code = real_nccl().group_start();
-  if (code == nccl_success) ++current_group().depth;
+  if (code == native_success) ++current_group().depth;
   return code;
 }
 
@@ -161,20 +159,20 @@ int end_group() {
   auto nccl_calls = std::exchange(group.nccl_calls, {});
   const auto creations = std::exchange(group.creations, {});
   const int early = run_in_order(extract_calls_before_nccl(nccl_calls, deferred));
-  int order_status = nccl_success;
+  int order_status = native_success;
   for (const nccl_call& call : nccl_calls)
-    if (order_status == nccl_success)
+    if (order_status == native_success)
       order_status = call.communicator->order().begin_call(call.stream, call_owner::nccl);
   const int end_status = call_nccl(real_nccl().group_end);
-  const int code = order_status != nccl_success ? order_status : end_status;
-  if (end_status == nccl_success)
+  const int code = order_status != native_success ? order_status : end_status;
+  if (end_status == native_success)
     for (const nccl_call& call : nccl_calls) call.communicator->order().end_call(call.stream, call_owner::nccl);
   nccl_calls.clear();
   group.nccl_calls = std::move(nccl_calls);  // reuse the memory in the next group
-  if (code != nccl_success) return code;
+  if (code != native_success) return code;
   if (!creations.empty()) attach_all(creations.data(), creations.size());
   const int late = run_in_order(deferred);
-  return early != nccl_success ? early : late;
+  return early != native_success ? early : late;
 }
 
 int simulate_group_end(void* estimate) {

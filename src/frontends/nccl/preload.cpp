@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
 
 #include "frontends/nccl/engine_abi.hpp"
 #include "frontends/nccl/real_library.hpp"
@@ -29,6 +30,15 @@ struct jump_entry {
   const char* name;
   bool is_handled;
 };
+
+// Returns whether the engine handles a function that is not a collective or message.
+constexpr bool is_handled_function(std::string_view name) {
+#define NCCL_IS_HANDLED(Name, member, handler) \
+  if (name == "nccl" #Name) return true;
+  NCCL_HANDLED_FUNCTIONS(NCCL_IS_HANDLED)
+#undef NCCL_IS_HANDLED
+  return false;
+}
 
 int fail_without_nccl() { return system_error; }
 int fail_missing_function() { return invalid_usage; }
@@ -80,12 +90,14 @@ const engine_table* loaded_engine() {
 
 extern "C" {
 // Used only by the jumps below.
-#define NCCL_ENTRY(function, is_handled)                                                                   \
-  [[gnu::visibility("hidden"), gnu::used]] jump_entry isthmus_nccl_entry_##function = {nullptr, #function, \
-                                                                                       is_handled};
-#define NCCL_PASSED_THROUGH(function) NCCL_ENTRY(function, false)
-#define NCCL_HANDLED(function) NCCL_ENTRY(function, true)
-#include "frontends/nccl/names.def"
+#define NCCL_ENTRY(function, is_handled)                                                          \
+  [[gnu::visibility("hidden"), gnu::used]] constinit jump_entry isthmus_nccl_entry_##function = { \
+      nullptr, #function, is_handled};
+#define NATIVE_FUNCTION(Name, ...) NCCL_ENTRY(nccl##Name, is_handled_function("nccl" #Name))
+#define NATIVE_COLLECTIVE(Name, ...) NCCL_ENTRY(nccl##Name, true) NCCL_ENTRY(nccl##Name##Config, true)
+#define NATIVE_MESSAGE(Name, ...) NCCL_ENTRY(nccl##Name, true)
+#define NATIVE_NAME(Name) NCCL_ENTRY(nccl##Name, false)
+#include "nccl/functions.def"
 
 // Called on the first call of each function. Two threads may get here at the same time; both
 // find the same target.
@@ -179,6 +191,8 @@ isthmus_nccl_first_call:
       "\n"                                            \
       "  .size p" #function ", .-p" #function "\n");
 // clang-format on
-#define NCCL_PASSED_THROUGH(function) NCCL_JUMP(function)
-#define NCCL_HANDLED(function) NCCL_JUMP(function)
-#include "frontends/nccl/names.def"
+#define NATIVE_FUNCTION(Name, ...) NCCL_JUMP(nccl##Name)
+#define NATIVE_COLLECTIVE(Name, ...) NCCL_JUMP(nccl##Name) NCCL_JUMP(nccl##Name##Config)
+#define NATIVE_MESSAGE(Name, ...) NCCL_JUMP(nccl##Name)
+#define NATIVE_NAME(Name) NCCL_JUMP(nccl##Name)
+#include "nccl/functions.def"

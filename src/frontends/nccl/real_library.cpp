@@ -10,6 +10,8 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "frontends/preload/engine_loader.hpp"
+
 namespace isthmus::nccl_shim {
 namespace {
 
@@ -83,19 +85,11 @@ bool search_run_path(const link_map& object, real_nccl& result) {
   return false;
 }
 
-const link_map* loaded_objects() {
-  link_map* map = nullptr;
-  void* const program = dlopen(nullptr, RTLD_LAZY);
-  if (program == nullptr || dlinfo(program, RTLD_DI_LINKMAP, static_cast<void*>(&map)) != 0) return nullptr;
-  while (map != nullptr && map->l_prev != nullptr) map = map->l_prev;
-  return map;
-}
-
 bool try_loaded(real_nccl& result) {
-  for (const link_map* object = loaded_objects(); object != nullptr; object = object->l_next) {
-    const char* const slash = std::strrchr(object->l_name, '/');
-    const char* const name = slash == nullptr ? object->l_name : slash + 1;
-    if (std::strncmp(name, "libnccl.so", 10) == 0 && try_path(object->l_name, RTLD_NOLOAD, result)) return true;
+  for (const link_map* object = preload::first_loaded_library(); object != nullptr; object = object->l_next) {
+    if (preload::starts_with(preload::file_name_of(object->l_name), "libnccl.so") &&
+        try_path(object->l_name, RTLD_NOLOAD, result))
+      return true;
   }
   return false;
 }
@@ -108,7 +102,7 @@ bool try_next(real_nccl& result) {
 }
 
 bool try_run_paths(real_nccl& result) {
-  for (const link_map* object = loaded_objects(); object != nullptr; object = object->l_next)
+  for (const link_map* object = preload::first_loaded_library(); object != nullptr; object = object->l_next)
     if (search_run_path(*object, result)) return true;
   return false;
 }

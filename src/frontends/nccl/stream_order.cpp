@@ -8,8 +8,7 @@
 #include <thread>
 
 #include "device/gpu/gpu_api.hpp"
-#include "frontends/nccl/groups.hpp"
-#include "frontends/nccl/nccl_call_scope.hpp"
+#include "frontends/nccl/engine.hpp"
 
 namespace isthmus::nccl_shim {
 namespace {
@@ -27,17 +26,17 @@ gpu::gpu_api* cuda_driver() {
 
 // Streams that the driver resolves with the current context: NULL, and the runtime's
 // legacy and per-thread streams.
-bool uses_current_context(nccl_stream stream) { return reinterpret_cast<std::uintptr_t>(stream) <= 2; }
+bool uses_current_context(native_stream stream) { return reinterpret_cast<std::uintptr_t>(stream) <= 2; }
 
 // Makes the context of `device` current if the driver needs it to resolve the stream.
-std::optional<gpu::current_device> context_for(nccl_stream stream, int device) {
+std::optional<gpu::current_device> context_for(native_stream stream, int device) {
   if (!uses_current_context(stream)) return std::nullopt;
   return std::optional<gpu::current_device>(std::in_place, *cuda_driver(), device);
 }
 
 // Returns the id of the capture that includes `stream`, or 0 if there is none. The legacy default stream is
 // never captured and must not be queried during a capture.
-std::uint64_t capture_id_of(nccl_stream stream) {
+std::uint64_t capture_id_of(native_stream stream) {
   if (reinterpret_cast<std::uintptr_t>(stream) <= 1) return 0;
   int status = 0;
   std::uint64_t id = 0;
@@ -60,25 +59,22 @@ void* self_message_buffer(int device) {
 
 // Sends a message from this rank to itself on `stream`. NCCL executes a communicator's calls in order, whatever
 // their streams, so the message completes after all earlier NCCL calls. No other rank is involved.
-int send_to_self(nccl_comm comm, int rank, void* buffer, nccl_stream stream) {
-  constexpr int int8_type = 0;  // ncclInt8
+int send_to_self(native_comm comm, int rank, void* buffer, native_stream stream) {
   const nccl_call_scope scope;
-  const nccl_functions& nccl = real_nccl();
+  const native_functions& nccl = real_nccl();
   char* const bytes = static_cast<char*>(buffer);
-  if (const int code = nccl.group_start(); code != nccl_success) return code;
-  const int out =
-      reinterpret_cast<send_message*>(nccl.collectives[ISTHMUS_SEND])(bytes, 1, int8_type, rank, comm, stream);
-  const int in = reinterpret_cast<recv_message*>(nccl.collectives[ISTHMUS_RECV])(bytes + 1, 1, int8_type, rank,
-                                                                                 comm, stream);
+  if (const int code = nccl.group_start(); code != native_success) return code;
+  const int out = nccl.send(bytes, 1, native_int8, rank, comm, stream);
+  const int in = nccl.recv(bytes + 1, 1, native_int8, rank, comm, stream);
   const int end = nccl.group_end();
-  return out != nccl_success ? out : in != nccl_success ? in : end;
+  return out != native_success ? out : in != native_success ? in : end;
 }
 
 }  // namespace
 
-bool stream_order::open(nccl_comm comm, int rank, int device) {
+bool stream_order::open(native_comm comm, int rank, int device) {
   gpu::gpu_api* const driver = cuda_driver();
-  const nccl_functions& nccl = real_nccl();
+  const native_functions& nccl = real_nccl();
   m_comm = comm;
   m_rank = rank;
   m_device = device;
@@ -88,8 +84,7 @@ bool stream_order::open(nccl_comm comm, int rank, int device) {
   if (current.code() != gpu::success) return false;
   for (previous_call* const each : {&m_previous_call, &m_previous_captured_call})
     if (driver->event_create(&each->event, gpu::event_without_timing) != 0) return false;
-  const bool has_messages =
-      nccl.collectives[ISTHMUS_SEND] != nullptr && nccl.collectives[ISTHMUS_RECV] != nullptr;
+  const bool has_messages = nccl.send != nullptr && nccl.recv != nullptr;
   m_self_message = has_messages ? self_message_buffer(device) : nullptr;
   return true;
 }
@@ -101,16 +96,16 @@ void stream_order::close() {
   }
 }
 
-int stream_order::begin_call(nccl_stream stream, call_owner owner) {
+int stream_order::begin_call(native_stream stream, call_owner owner) {
   if (m_previous_call.is_unset_or_on(stream) && m_previous_captured_call.is_unset_or_on(stream))
-    return nccl_success;  // no driver call
+    return native_success;  // no driver call
   const std::uint64_t capture = capture_id_of(stream);
   previous_call& last = previous_call_of(capture);
-  if (!last.is_set || last.capture != capture || last.stream == stream) return nccl_success;
-  if (last.owner == call_owner::nccl && owner == call_owner::nccl) return nccl_success;
+  if (!last.is_set || last.capture != capture || last.stream == stream) return native_success;
+  if (last.owner == call_owner::nccl && owner == call_owner::nccl) return native_success;
   if (!last.is_recorded && last.owner == call_owner::nccl && m_self_message != nullptr)
-    if (const int code = wait_for_nccl_calls(last, stream); code != nccl_success) return code;
-  return last.is_recorded && make_stream_wait(last, stream) ? nccl_success : nccl_unhandled_cuda_error;
+    if (const int code = wait_for_nccl_calls(last, stream); code != native_success) return code;
+  return last.is_recorded && make_stream_wait(last, stream) ? native_success : native_unhandled_device_error;
 }
 
 // Inside a group of this thread, NCCL would defer the message to the end of the group, after the Isthmus
@@ -120,32 +115,32 @@ int stream_order::begin_call(nccl_stream stream, call_owner owner) {
 //
 // The event still marks the last Isthmus call. The message waits for it as well, because the NCCL calls since
 // then may not have been ordered after it.
-int stream_order::wait_for_nccl_calls(previous_call& last, nccl_stream stream) {
-  int code = nccl_unhandled_cuda_error;
+int stream_order::wait_for_nccl_calls(previous_call& last, native_stream stream) {
+  int code = native_unhandled_device_error;
   const auto send = [&] {
     if (make_stream_wait(last, stream)) code = send_to_self(m_comm, m_rank, m_self_message, stream);
-    if (code == nccl_success) record(last, stream);
+    if (code == native_success) record(last, stream);
   };
   if (is_in_group())
     std::jthread(send).join();
   else
     send();
-  if (code == nccl_success) m_calls_on_stream = 0;
+  if (code == native_success) m_calls_on_stream = 0;
   return code;
 }
 
-bool stream_order::make_stream_wait(const previous_call& last, nccl_stream stream) const {
+bool stream_order::make_stream_wait(const previous_call& last, native_stream stream) const {
   const std::optional<gpu::current_device> context = context_for(stream, m_device);
   return cuda_driver()->stream_wait_event(stream, last.event, 0) == 0;
 }
 
-void stream_order::record(previous_call& last, nccl_stream stream) {
+void stream_order::record(previous_call& last, native_stream stream) {
   const std::optional<gpu::current_device> context = context_for(stream, m_device);
   last.is_recorded = cuda_driver()->event_record(last.event, stream) == 0;
   last.stream = stream;
 }
 
-void stream_order::end_call(nccl_stream stream, call_owner owner) {
+void stream_order::end_call(native_stream stream, call_owner owner) {
   const std::uint64_t capture = capture_id_of(stream);
   previous_call& last = previous_call_of(capture);
   if (capture == 0) m_calls_on_stream = last.is_set && last.stream == stream ? m_calls_on_stream + 1 : 0;

@@ -13,7 +13,7 @@
 
 #include <cstdint>
 
-#include "frontends/nccl/nccl_api.hpp"
+#include "frontends/nccl/native.hpp"
 
 namespace isthmus::nccl_shim {
 
@@ -24,13 +24,13 @@ class stream_order {
   ~stream_order() { close(); }
 
   // Returns false if the CUDA driver cannot be used. Isthmus then handles no calls.
-  bool open(nccl_comm comm, int rank, int device);
+  bool open(native_comm comm, int rank, int device);
   void close();
 
   // Must enclose each call that `owner` executes on `stream`. Skip end_call if the call was refused, because
   // such a call was not ordered after anything. begin_call may launch work, so it returns an NCCL result code.
-  int begin_call(nccl_stream stream, call_owner owner);
-  void end_call(nccl_stream stream, call_owner owner);
+  int begin_call(native_stream stream, call_owner owner);
+  void end_call(native_stream stream, call_owner owner);
 
   // True if the last Isthmus call outside of graphs has completed.
   bool is_idle() const;
@@ -38,25 +38,25 @@ class stream_order {
  private:
   struct previous_call {
     void* event = nullptr;
-    nccl_stream stream = nullptr;
+    native_stream stream = nullptr;
     call_owner owner = call_owner::nccl;
     std::uint64_t capture = 0;
     bool is_set = false, is_recorded = false;
-    bool is_unset_or_on(nccl_stream other) const { return !is_set || stream == other; }
+    bool is_unset_or_on(native_stream other) const { return !is_set || stream == other; }
   };
 
   previous_call& previous_call_of(std::uint64_t capture) {
     return capture == 0 ? m_previous_call : m_previous_captured_call;
   }
 
-  void record(previous_call& last, nccl_stream stream);
-  int wait_for_nccl_calls(previous_call& last, nccl_stream stream);
-  bool make_stream_wait(const previous_call& last, nccl_stream stream) const;
+  void record(previous_call& last, native_stream stream);
+  int wait_for_nccl_calls(previous_call& last, native_stream stream);
+  bool make_stream_wait(const previous_call& last, native_stream stream) const;
 
   // One message of a rank to itself costs about as much as this many events.
   static constexpr int calls_before_trust = 16;
 
-  nccl_comm m_comm = nullptr;
+  native_comm m_comm = nullptr;
   int m_rank = -1, m_device = -1;
   void* m_self_message = nullptr;
   int m_calls_on_stream = 0;  // outside of graphs; consecutive calls on one stream

@@ -4,17 +4,14 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "frontends/preload/engine_loader.hpp"
+
 namespace isthmus::preload {
 namespace {
 
 bool is_set(const char* variable) {
   const char* const value = std::getenv(variable);
   return value != nullptr && *value != '\0' && std::string_view(value) != "0";
-}
-
-bool is_logging_silenced() {
-  const char* const level = std::getenv("ISTHMUS_LOG");
-  return level != nullptr && (std::string_view(level) == "off" || std::string_view(level) == "error");
 }
 
 }  // namespace

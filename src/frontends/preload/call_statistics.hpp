@@ -26,6 +26,15 @@ struct call_counter {
   }
 };
 
+// The reasons for passing a call through that all front ends have: X(code, text). Each front end adds its own.
+#define ISTHMUS_PASS_REASONS(X)                         \
+  X(no_data, "no data")                                 \
+  X(one_rank, "communicator with one rank")             \
+  X(no_backend, "not supported by any Isthmus backend") \
+  X(rank_lost, "a rank failed or aborted")
+#define ISTHMUS_PASS_REASON_CODE(code, text) code,
+#define ISTHMUS_PASS_REASON_TEXT(code, text) text,
+
 // Labels of one front end. Calls and reasons are plain numbers here.
 struct statistics_labels {
   const char* front_end;  // "mpi", as used in messages

@@ -1,14 +1,17 @@
-// Opens the engine of a preloaded library, which is installed in the same folder. Shared by the
-// MPI and NCCL front ends. Uses only the C library, because every process that the program starts
-// loads the preloaded library.
+// Loads libraries from inside a preloaded library: its engine, which is installed in the same folder, and libraries
+// that the process has loaded. Shared by the MPI and NCCL front ends. Uses only the C library, because every process
+// that the program starts loads the preloaded library.
 #pragma once
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+
+#include "frontends/preload/engine_abi.hpp"
 
 namespace isthmus::preload {
 
@@ -19,12 +22,35 @@ struct preload_labels {
   const char* engine;      // "the engine of this MPI family"
 };
 
-// Prints a line to standard error unless ISTHMUS_LOG is "off" or "error".
-inline void warn(const preload_labels& labels, const char* problem, const char* detail) {
+// Returns whether ISTHMUS_LOG is "off" or "error".
+inline bool is_logging_silenced() {
   const char* const level = std::getenv("ISTHMUS_LOG");
-  if (level != nullptr && (std::strcmp(level, "off") == 0 || std::strcmp(level, "error") == 0)) return;
+  return level != nullptr && (std::strcmp(level, "off") == 0 || std::strcmp(level, "error") == 0);
+}
+
+// Prints a line to standard error unless logging is silenced.
+inline void warn(const preload_labels& labels, const char* problem, const char* detail) {
+  if (is_logging_silenced()) return;
   std::fprintf(stderr, "isthmus: %s: warning: %s%s; all calls go to %s\n", labels.short_name, problem, detail,
                labels.name);
+}
+
+inline const char* file_name_of(const char* path) {
+  const char* const slash = std::strrchr(path, '/');
+  return slash == nullptr ? path : slash + 1;
+}
+
+inline bool starts_with(const char* text, const char* prefix) {
+  return std::strncmp(text, prefix, std::strlen(prefix)) == 0;
+}
+
+// The first element of the list of loaded libraries: the program, without a name. NULL on failure.
+inline const link_map* first_loaded_library() {
+  link_map* map = nullptr;
+  void* const program = dlopen(nullptr, RTLD_LAZY);
+  if (program == nullptr || dlinfo(program, RTLD_DI_LINKMAP, static_cast<void*>(&map)) != 0) return nullptr;
+  while (map != nullptr && map->l_prev != nullptr) map = map->l_prev;
+  return map;
 }
 
 // Writes the path of `file` in the folder of the library that contains `address`. Returns false if that folder
@@ -32,8 +58,7 @@ inline void warn(const preload_labels& labels, const char* problem, const char* 
 inline bool path_in_own_folder(const void* address, const char* file, char* path, std::size_t capacity) {
   Dl_info self{};
   if (dladdr(address, &self) == 0) return false;
-  const char* const slash = std::strrchr(self.dli_fname, '/');
-  const int folder = slash == nullptr ? 0 : static_cast<int>(slash + 1 - self.dli_fname);
+  const int folder = static_cast<int>(file_name_of(self.dli_fname) - self.dli_fname);
   return std::snprintf(path, capacity, "%.*s%s", folder, self.dli_fname, file) < static_cast<int>(capacity);
 }
 

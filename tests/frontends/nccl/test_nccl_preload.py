@@ -22,7 +22,7 @@ LIBRARIES = layout.library_folder()
 PRELOAD = LIBRARIES / "libisthmus_nccl_preload.so"
 PROGRAM = BUILD / "bin" / "nccl_program"
 STANDINS = LIBRARIES / "standins"
-NAMES = HERE.parents[2] / "src" / "frontends" / "nccl" / "names.def"
+FUNCTIONS = HERE.parents[2] / "src" / "nccl" / "functions.def"
 
 pytestmark = pytest.mark.skipif(not PROGRAM.is_file(), reason="not built on this processor")
 
@@ -246,8 +246,14 @@ print(status, nccl.ncclGetErrorString(2), nccl.ncclGetLastError(None))
     assert "ISTHMUS_NCCL_LIBRARY=/nonexistent is not an NCCL library" in done.stderr, output_of(done)
 
 
+def listed_names() -> set[str]:
+    rows = re.findall(r"^NATIVE_(\w+)\((\w+)", FUNCTIONS.read_text(), re.MULTILINE)
+    configured = {f"nccl{name}Config" for kind, name in rows if kind == "COLLECTIVE"}
+    return {f"nccl{name}" for _, name in rows} | configured
+
+
 def test_exports_match_nccl() -> None:
-    listed = set(re.findall(r"^NCCL_(?:PASSED_THROUGH|HANDLED)\((\w+)\)", NAMES.read_text(), re.MULTILINE))
+    listed = listed_names()
     command = ["nm", "-D", "--defined-only", str(PRELOAD)]
     report = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     exported = set(re.findall(r" T (\w+)$", report, re.MULTILINE))
@@ -260,7 +266,7 @@ def test_name_list_covers_the_nccl_header() -> None:
     found = next((each for each in headers if each.is_file()), None)
     if found is None:
         pytest.skip("no nccl.h in this environment")
-    listed = set(re.findall(r"^NCCL_(?:PASSED_THROUGH|HANDLED)\((\w+)\)", NAMES.read_text(), re.MULTILINE))
+    listed = listed_names()
     declared = set(re.findall(r"^\S.*?\b(nccl[A-Z]\w+)\s*\(", found.read_text(), re.MULTILINE))
     assert declared <= listed, declared - listed
 
