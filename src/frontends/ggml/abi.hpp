@@ -1,5 +1,5 @@
 // The part of ggml's C interface that this library uses: opaque types and function types. No layout of a ggml
-// structure is declared here. tensor_layout.hpp finds the two tensor fields without accessors at run time, so
+// structure is declared here. tensor_layout finds the two tensor fields without accessors at run time, so
 // another ggml release either works or is not used.
 #pragma once
 

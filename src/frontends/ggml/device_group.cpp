@@ -6,7 +6,6 @@
 
 #include "frontends/ggml/log.hpp"
 #include "frontends/ggml/streams.hpp"
-#include "frontends/ggml/sycl_runtime.hpp"
 
 namespace isthmus::ggml {
 namespace {

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "frontends/ggml/abi.hpp"
 #include "frontends/ggml/core.hpp"
 #include "frontends/ggml/ggml_library.hpp"
 #include "frontends/ggml/streams.hpp"

@@ -1,7 +1,7 @@
-#include "frontends/ggml/tensor_layout.hpp"
-
 #include <string_view>
 #include <vector>
+
+#include "frontends/ggml/ggml_library.hpp"
 
 namespace isthmus::ggml {
 namespace {
