@@ -125,6 +125,29 @@ void add_operation(collective_task& task, const isthmus_operation& operation) {
   task.operations.emplace_back().operation = operation;
 }
 
+struct rooted_call_names {
+  const char *call, *tensor, *list;
+};
+
+// Checks the tensors of gather or scatter, where the root has a list with one tensor per rank, and returns the operation
+// without buffers.
+isthmus_operation rooted_movement(const rank_position& self, isthmus_collective collective,
+                                  const rooted_call_names& names, const at::Tensor& tensor, const tensors& list,
+                                  int root) {
+  check_dense(names.call, tensor);
+  if (self.rank == root) {
+    check_list(names.call, list, static_cast<std::size_t>(self.size), tensor);
+    TORCH_CHECK_VALUE(has_equal_sizes(list, tensor), names.call, ": all ", names.list, " must have the ",
+                      names.tensor, "'s ", tensor.numel(), " elements");
+  } else {
+    TORCH_CHECK_VALUE(list.empty(), names.call, ": rank ", self.rank, " is not the root and must pass no ",
+                      names.list);
+  }
+  isthmus_operation operation = movement_operation(collective, tensor.scalar_type(), elements(tensor));
+  operation.root = root;
+  return operation;
+}
+
 }  // namespace
 
 void check_dense(const char* call, const at::Tensor& tensor) {
@@ -204,37 +227,21 @@ collective_task allgather_base(const rank_position& self, const at::Tensor& outp
 }
 
 collective_task gather(const rank_position& self, const tensors& outputs, const at::Tensor& input, int root) {
-  check_dense("gather", input);
+  isthmus_operation operation =
+      rooted_movement(self, ISTHMUS_GATHER, {"gather", "input", "outputs"}, input, outputs, root);
   collective_task task = make_task(OpType::GATHER, "isthmus:gather", {input}, outputs);
-  isthmus_operation operation = movement_operation(ISTHMUS_GATHER, input.scalar_type(), elements(input));
-  operation.root = root;
   operation.send_buf = input.const_data_ptr();
-  if (self.rank == root) {
-    check_list("gather", outputs, static_cast<std::size_t>(self.size), input);
-    TORCH_CHECK_VALUE(has_equal_sizes(outputs, input), "gather: all outputs must have the input's ",
-                      input.numel(), " elements");
-    operation.recv_buf = flat_buffer(task, outputs, copy_direction::out);
-  } else {
-    TORCH_CHECK_VALUE(outputs.empty(), "gather: rank ", self.rank, " is not the root and must pass no outputs");
-  }
+  if (self.rank == root) operation.recv_buf = flat_buffer(task, outputs, copy_direction::out);
   add_operation(task, operation);
   return task;
 }
 
 collective_task scatter(const rank_position& self, const at::Tensor& output, const tensors& inputs, int root) {
-  check_dense("scatter", output);
+  isthmus_operation operation =
+      rooted_movement(self, ISTHMUS_SCATTER, {"scatter", "output", "inputs"}, output, inputs, root);
   collective_task task = make_task(OpType::SCATTER, "isthmus:scatter", inputs, {output});
-  isthmus_operation operation = movement_operation(ISTHMUS_SCATTER, output.scalar_type(), elements(output));
-  operation.root = root;
   operation.recv_buf = output.data_ptr();
-  if (self.rank == root) {
-    check_list("scatter", inputs, static_cast<std::size_t>(self.size), output);
-    TORCH_CHECK_VALUE(has_equal_sizes(inputs, output), "scatter: all inputs must have the output's ",
-                      output.numel(), " elements");
-    operation.send_buf = flat_buffer(task, inputs, copy_direction::in);
-  } else {
-    TORCH_CHECK_VALUE(inputs.empty(), "scatter: rank ", self.rank, " is not the root and must pass no inputs");
-  }
+  if (self.rank == root) operation.send_buf = flat_buffer(task, inputs, copy_direction::in);
   add_operation(task, operation);
   return task;
 }
