@@ -3,26 +3,40 @@
 #include <isthmus/isthmus.h>
 #include <sched.h>
 
+#include <chrono>
+#include <thread>
+
 #include "base/error.hpp"
 
 namespace isthmus {
+namespace {
+
+// The platforms whose streams the core can wait for.
+bool has_native_streams(isthmus_platform platform) {
+  return platform == ISTHMUS_PLATFORM_CUDA || platform == ISTHMUS_PLATFORM_HIP;
+}
+
+}  // namespace
 
 stream_gate::stream_gate(const isthmus_backend_context& context, device_driver& driver, const char* backend)
     : m_context(context), m_driver(driver), m_backend(backend), m_entry_event(driver, context.device.ordinal) {}
 
 void stream_gate::wait_for(native_event event) const {
-  constexpr int spins_per_check = 64;
+  constexpr int spins_per_check = 64, spins_before_sleep = 2000;
   for (int spins = 1; !m_driver.is_done(event); ++spins) {
     if (spins % spins_per_check == 0 && m_context.is_aborted(m_context.runtime) != 0)
       throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE, "the communicator was aborted",
                        "destroy it on every rank and create a new one");
-    ::sched_yield();
+    if (spins < spins_before_sleep)
+      ::sched_yield();
+    else
+      std::this_thread::sleep_for(std::chrono::microseconds(5));
   }
 }
 
-void stream_gate::enter(isthmus_stream stream) {
+void stream_gate::check(isthmus_stream stream) const {
   const isthmus_device device = m_context.device;
-  if (device.platform != ISTHMUS_PLATFORM_CUDA && device.platform != ISTHMUS_PLATFORM_HIP) {
+  if (!has_native_streams(device.platform)) {
     if (stream == nullptr) return;
     throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
                      fmt::format("{} cannot wait for a queue of platform {}", m_backend,
@@ -34,7 +48,12 @@ void stream_gate::enter(isthmus_stream stream) {
         ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
         fmt::format("{} cannot be captured into a graph: its calls wait for the stream", m_backend),
         "call it outside of a capture");
-  m_driver.record(device.ordinal, m_entry_event, stream);
+}
+
+void stream_gate::enter(isthmus_stream stream) {
+  check(stream);
+  if (!has_native_streams(m_context.device.platform)) return;
+  m_driver.record(m_context.device.ordinal, m_entry_event, stream);
   wait_for(m_entry_event);
 }
 

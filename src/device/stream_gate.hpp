@@ -15,9 +15,10 @@ class stream_gate {
   // `backend`: name for error messages.
   stream_gate(const isthmus_backend_context& context, device_driver& driver, const char* backend);
 
-  // Blocking: waits for the work that is on the stream.
   // Errors: INVALID_USAGE for a captured stream, and for streams of platforms other than CUDA and HIP. Those
   //   are queues of a SYCL program, which the core cannot wait for.
+  void check(isthmus_stream stream) const;
+  // Blocking: waits for the work that is on the stream. Errors: those of check.
   void enter(isthmus_stream stream);
   // Blocking: waits for the event. There is no timeout, because earlier work of the application may take a long
   // time. Only an abort ends the wait early.

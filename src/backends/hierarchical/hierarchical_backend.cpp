@@ -1,10 +1,8 @@
 #include "backends/hierarchical/hierarchical_backend.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <memory>
 #include <new>
-#include <string_view>
 
 #include "backends/hierarchical/collectives.hpp"
 #include "backends/hierarchical/host_staging.hpp"
@@ -29,19 +27,6 @@ isthmus_status refuse(const isthmus_backend_context& context, isthmus_status sta
   return context.fail(context.runtime, status, 0, ISTHMUS_HERE, hint, "%s", text);
 }
 
-// The value is equal on all ranks, because the runtime compares the options of all ranks.
-isthmus_status read_chunk_bytes(const isthmus_backend_context& context, std::uint64_t& bytes) {
-  const char* const text = context.option(context.runtime, "chunk_bytes");
-  bytes = default_chunk_bytes;
-  if (text == nullptr) return ISTHMUS_SUCCESS;
-  const std::string_view digits(text);
-  const auto [end, failure] = std::from_chars(digits.begin(), digits.end(), bytes);
-  if (failure == std::errc{} && end == digits.end() && bytes >= min_chunk_bytes) return ISTHMUS_SUCCESS;
-  return context.fail(context.runtime, ISTHMUS_ERROR_CONFIG, 0, ISTHMUS_HERE,
-                      "write a number of bytes, 64 or more",
-                      "backend.hierarchical.chunk_bytes = \"%s\" is not a valid size", text);
-}
-
 // The state of one rank. It uses `hierarchy` if all ranks are on the host, and `host_path` if some rank
 // has a device.
 struct hierarchical_state {
@@ -57,7 +42,9 @@ isthmus_status initialize(const isthmus_backend_context& context, hierarchical_s
   if (hierarchy.layout.nodes() == 1 && !platforms.is_mixed)
     return refuse(context, ISTHMUS_ERROR_UNSUPPORTED, "all ranks are on one node, and on one platform",
                   nullptr);
-  if (const auto status = read_chunk_bytes(context, hierarchy.chunk_bytes)) return status;
+  if (const auto status = read_chunk_bytes(context, "hierarchical", default_chunk_bytes, min_chunk_bytes,
+                                           hierarchy.chunk_bytes))
+    return status;
   if (platforms.has_devices) {
     state.host_path = std::make_unique<host_staging>(context, shard_mode_of);
     return state.host_path->create(hierarchy.chunk_bytes);

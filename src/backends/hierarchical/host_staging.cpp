@@ -10,15 +10,6 @@
 namespace isthmus::hierarchical {
 namespace {
 
-// True if the collective can be divided into chunks of elements, each a separate call.
-bool is_elementwise(const collective_row& row) {
-  return row.send_extent == extent::count && row.recv_extent == extent::count && row.peer != peer_kind::peer;
-}
-
-const void* add_offset(const void* buffer, std::uint64_t bytes) {
-  return buffer == nullptr ? nullptr : static_cast<const std::byte*>(buffer) + bytes;
-}
-
 constexpr std::array all_collectives = {
 #define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, \
                            in_place)                                                                    \
@@ -37,26 +28,19 @@ isthmus_status host_staging::detect_platforms(const isthmus_backend_context& con
   return ISTHMUS_SUCCESS;
 }
 
-host_staging::device_lane::device_lane(const isthmus_backend_context& context, device_driver& platform_driver)
-    : driver(platform_driver),
-      ordinal(context.device.ordinal),
-      in_stream(driver, ordinal),
-      out_stream(driver, ordinal),
-      copy_in_event(driver, ordinal),
-      gate(context, driver, "hierarchical"),
-      copy_out_events{owned_event(driver, ordinal), owned_event(driver, ordinal)} {}
-
 isthmus_status host_staging::open_device() {
   vote<> own_vote;
   try {
     std::string reason;
+    device_driver* driver = nullptr;
     if (m_context.device.platform != ISTHMUS_PLATFORM_HOST) {
-      if (device_driver* const driver = device_driver::get(m_context.device.platform, reason))
-        m_device = std::make_unique<device_lane>(m_context, *driver);
-      else
+      driver = device_driver::get(m_context.device.platform, reason);
+      if (driver == nullptr)
         own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, reason,
                         "install the driver of the device, which copies to and from the host need");
     }
+    staging_transport& transport = *this;
+    m_pipeline.emplace(m_context, driver, "hierarchical", transport, pinned_growth::on_demand, m_chunk_bytes);
   } catch (const error& failure) {
     own_vote.refuse(failure.info().status, failure.info().message, failure.info().hint,
                     failure.info().native_code);
@@ -84,134 +68,24 @@ void host_staging::abort() const noexcept {
   if (m_reducer) m_reducer->abort();
 }
 
-std::byte* host_staging::reserve(owned_pinned& memory, std::uint64_t bytes) {
-  if (memory.bytes() < bytes) memory = owned_pinned(m_device->driver, std::max(bytes, 2 * memory.bytes()));
-  return static_cast<std::byte*>(memory.get());
-}
-
-void host_staging::copy(void* to, const void* from, std::uint64_t bytes, native_stream stream) {
-  if (bytes == 0) return;
-  const device_copy copies[] = {{to, from, bytes}};
-  m_device->driver.copy_each(m_device->ordinal, copies, stream);
-}
-
-std::vector<host_staging::host_step> host_staging::split_into_steps(const isthmus_operation& operation) const {
-  const auto step_of = [this](isthmus_operation host_operation) -> host_step {
-    host_operation.stream = nullptr;
-    return {host_operation, block_map(host_operation, m_context.rank, m_context.size)};
-  };
-  const collective_row& row = row_of(operation.collective);
-  if (operation.count == 0 && has_equal_count(row)) return {};
-  if (!is_elementwise(row)) return {step_of(operation)};
-  const std::uint64_t width = bytes_of(operation.datatype);
-  const std::uint64_t max_elements = chunk_elements(operation.count, width, m_chunk_bytes);
-  std::vector<host_step> steps;
-  for (std::uint64_t begin = 0; begin < operation.count; begin += max_elements) {
-    isthmus_operation chunk = operation;
-    chunk.count = std::min(max_elements, operation.count - begin);
-    chunk.send_buf = add_offset(operation.send_buf, begin * width);
-    chunk.recv_buf = const_cast<void*>(add_offset(operation.recv_buf, begin * width));
-    steps.push_back(step_of(chunk));
-  }
-  return steps;
-}
-
-void host_staging::copy_in(const host_step& step, std::size_t slot) {
-  const std::uint64_t bytes = step.blocks.send_bytes();
-  copy(reserve(m_device->send[slot], bytes), step.operation.send_buf, bytes, m_device->in_stream);
-  m_device->driver.record(m_device->ordinal, m_device->copy_in_event, m_device->in_stream);
-}
-
-void host_staging::run_on_host(const host_step& step, std::size_t slot) {
-  isthmus_operation operation = step.operation;
-  operation.send_buf = m_device->send[slot].get();
-  operation.recv_buf = reserve(m_device->recv[slot], step.blocks.recv_bytes());
-  m_host_comm.run(operation);
-}
-
-// Gaps between the blocks of a v-collective are not written.
-void host_staging::copy_out(const host_step& step, std::size_t slot) {
-  const auto* const from = static_cast<const std::byte*>(m_device->recv[slot].get());
-  const auto copy_block = [&](const block& source) {
-    copy(static_cast<std::byte*>(step.operation.recv_buf) + source.offset, from + source.offset, source.bytes,
-         m_device->out_stream);
-  };
-  if (step.blocks.recv.shape != extent::counts)
-    copy_block({0, step.blocks.recv_bytes()});
-  else
-    for (int peer = 0; peer < m_context.size; ++peer) copy_block(step.blocks.incoming_block(peer));
-  m_device->driver.record(m_device->ordinal, m_device->copy_out_events[slot], m_device->out_stream);
-}
-
-void host_staging::run_collective(const isthmus_operation& operation) {
-  const std::vector<host_step> steps = split_into_steps(operation);
-  if (!m_device) {
-    for (const host_step& step : steps) m_host_comm.run(step.operation);
-    return;
-  }
-  if (steps.empty()) return;
-  copy_in(steps[0], 0);
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    m_device->gate.wait_for(m_device->copy_in_event);
-    if (i + 1 < steps.size()) copy_in(steps[i + 1], (i + 1) % 2);
-    if (i >= 2) m_device->gate.wait_for(m_device->copy_out_events[i % 2]);
-    run_on_host(steps[i], i % 2);
-    copy_out(steps[i], i % 2);
-  }
-  for (std::size_t slot = 0; slot < std::min<std::size_t>(2, steps.size()); ++slot)
-    m_device->gate.wait_for(m_device->copy_out_events[slot]);
-}
-
-void host_staging::run_messages(const isthmus_operation* operations, std::size_t n) {
-  std::vector<host_step> messages;
-  std::uint64_t in = 0, out = 0;
-  for (std::size_t i = 0; i < n; ++i)
-    if (is_point_to_point(operations[i].collective)) {
-      messages.push_back({operations[i], block_map(operations[i], m_context.rank, m_context.size)});
-      messages.back().operation.stream = nullptr;
-      in += messages.back().blocks.send_bytes();
-      out += messages.back().blocks.recv_bytes();
-    }
-  std::vector<void*> results;
-  if (m_device) {
-    std::byte* send = reserve(m_device->send[0], in);
-    std::byte* recv = reserve(m_device->recv[0], out);
-    for (host_step& message : messages) {
-      copy(send, message.operation.send_buf, message.blocks.send_bytes(), m_device->in_stream);
-      results.push_back(message.operation.recv_buf);
-      message.operation.send_buf = send;
-      message.operation.recv_buf = recv;
-      send += message.blocks.send_bytes();
-      recv += message.blocks.recv_bytes();
-    }
-    m_device->driver.record(m_device->ordinal, m_device->copy_in_event, m_device->in_stream);
-    m_device->gate.wait_for(m_device->copy_in_event);
-  }
+void host_staging::start_messages(std::span<const isthmus_operation> messages) {
   message_batch group;
-  for (const host_step& message : messages) m_host_comm.run(message.operation);
+  for (const isthmus_operation& message : messages) m_host_comm.run(message);
   group.finish();
-  if (!m_device) return;
-  for (std::size_t i = 0; i < messages.size(); ++i)
-    copy(results[i], messages[i].operation.recv_buf, messages[i].blocks.recv_bytes(), m_device->out_stream);
-  m_device->driver.record(m_device->ordinal, m_device->copy_out_events[0], m_device->out_stream);
-  m_device->gate.wait_for(m_device->copy_out_events[0]);
 }
 
 void host_staging::run(const isthmus_operation* operations, const int* algorithms, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i)
-    if (m_device && (i == 0 || operations[i].stream != operations[i - 1].stream))
-      m_device->gate.enter(operations[i].stream);
-  const auto is_message_operation = [](const isthmus_operation& each) {
-    return is_point_to_point(each.collective);
-  };
+    if (i == 0 || operations[i].stream != operations[i - 1].stream) m_pipeline->enter(operations[i].stream);
   // On all ranks, the messages of a group run before its collectives.
-  if (std::any_of(operations, operations + n, is_message_operation)) run_messages(operations, n);
+  m_pipeline->start_messages({operations, n});
+  m_pipeline->finish_messages();
   for (std::size_t i = 0; i < n; ++i) {
-    if (is_message_operation(operations[i])) continue;
+    if (is_point_to_point(operations[i].collective)) continue;
     if (m_reducer && m_reducer->supports(operations[i]))
       m_reducer->run(operations[i], m_shard_mode_of(algorithms[i]));
     else
-      run_collective(operations[i]);
+      m_pipeline->run_collective(operations[i]);
   }
 }
 

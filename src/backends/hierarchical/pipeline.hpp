@@ -4,7 +4,6 @@
 
 #include <isthmus/backend.h>
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +16,7 @@
 #include "backends/hierarchical/device_staging.hpp"
 #include "backends/hierarchical/rank_layout.hpp"
 #include "backends/hierarchical/subcommunicators.hpp"
+#include "device/staging_pipeline.hpp"
 
 namespace isthmus::hierarchical {
 
@@ -53,16 +53,6 @@ struct stages {
 inline bool can_overlap(const isthmus_backend_context& context) {
   constexpr int thread_multiple = 3;  // of MPI
   return context.mpi == nullptr || context.mpi->thread_level >= thread_multiple;
-}
-
-// Elements per chunk. `bytes_per_element` counts the bytes of all blocks together. A sufficiently large message
-// is divided into several chunks, because a single chunk overlaps with nothing.
-inline std::uint64_t chunk_elements(std::uint64_t count, std::uint64_t bytes_per_element,
-                                    std::uint64_t chunk_bytes) {
-  constexpr std::uint64_t min_chunks = 4,
-                          min_bytes = 1 << 20;  // with smaller chunks, the overhead exceeds the gain
-  const std::uint64_t bytes = std::max(min_bytes, count * bytes_per_element / min_chunks);
-  return std::max<std::uint64_t>(1, std::min(chunk_bytes, bytes) / bytes_per_element);
 }
 
 // State that all calls of one communicator share.
