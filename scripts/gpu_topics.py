@@ -195,9 +195,9 @@ TOPICS = (
         ),
     ),
     Topic(
-        "hybrid",
-        ("gpu_hybrid_test",),
-        (Step("MPI on device buffers and NCCL", "{mpiexec} -n {ranks} {bin}/gpu_hybrid_test", 90, gpus=2),),
+        "mpi",
+        ("gpu_mpi_test",),
+        (Step("MPI on device buffers and NCCL", "{mpiexec} -n {ranks} {bin}/gpu_mpi_test", 90, gpus=2),),
         needs=("mpi",),
     ),
     Topic(
@@ -550,10 +550,10 @@ TOPICS = (
                 env=SYCL_RUNTIME,
             ),
             Step(
-                "every collective through SYCL with the hybrid backend",
+                "every collective through SYCL with the mpi backend",
                 "{mpiexec} -n 2 {bin}/sycl_collectives --quick --sizes 1000,64K --thread-multiple",
                 90,
-                env=SYCL_RUNTIME | {"ISTHMUS_BACKEND": "hybrid"},
+                env=SYCL_RUNTIME | {"ISTHMUS_BACKEND": "mpi"},
             ),
             *(
                 Step(

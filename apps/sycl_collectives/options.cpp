@@ -27,7 +27,7 @@ program_options parse(int argc, char** argv) {
       ->check(CLI::IsMember(names));
   app.add_option("--out", options.out, "write the records to this JSON file");
   app.add_flag("--thread-multiple", options.thread_multiple,
-               "use MPI_THREAD_MULTIPLE, which the backend hybrid needs but which makes MPI slower");
+               "use MPI_THREAD_MULTIPLE, which mpi needs for device buffers but which makes MPI slower");
   app.add_flag("--host-task", options.host_task,
                "run calls on CPU devices in host tasks, for which the program does not wait");
   app.add_option("--config", options.config, "Isthmus configuration file");

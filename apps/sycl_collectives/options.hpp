@@ -18,7 +18,7 @@ struct program_options {
   int max_samples = 400;
   double longest_call_s = 0.5;  // a slower plain MPI path is skipped at larger sizes
   double timeout_s = 60;
-  bool thread_multiple = false;  // for the backend `hybrid`, which calls MPI from its own thread
+  bool thread_multiple = false;  // for `mpi` on device buffers, which calls MPI from its own thread
   bool host_task = false;        // run calls on CPU devices in host tasks
   std::string command;
 };

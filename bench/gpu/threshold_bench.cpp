@@ -1,7 +1,7 @@
 // The threshold between MPI and NCCL of the paper, determined and verified on devices. One rank per
 // process, under mpiexec.
 //
-// First it times each collective and size over MPI (the hybrid backend of Isthmus) and over NCCL. It writes the
+// First it times each collective and size over MPI (the mpi backend of Isthmus) and over NCCL. It writes the
 // sizes below which MPI was faster as a profile for selection (ISTHMUS_PROFILE). Then it runs with that
 // profile, interleaved with what a program without Isthmus has: NCCL, MPI with copies to pinned memory, and MPI
 // on the device buffers if the library supports them. A time is from the call until the stream is idle; a
@@ -51,7 +51,7 @@ std::string profile_text(const thresholds& tuned_thresholds, int ranks) {
     text += "\n[[rule]]\ncollective = [\"" + collective + "\"]\nplatform = [\"cuda\"]\nranks = \"" +
             std::to_string(ranks) + "\"\n";
     if (size) text += "bytes = \"0.." + std::to_string(*size) + "\"\n";
-    text += "use = \"hybrid\"\n";
+    text += "use = \"mpi\"\n";
   }
   return text;
 }
@@ -79,7 +79,7 @@ std::vector<bench_case> cases_of(std::uint64_t bytes) {
 }
 
 thresholds tune(threshold_comparison& comparison, const settings& arguments, nlohmann::json& records) {
-  const isthmus_communicator mpi_communicator = comparison.create_communicator("platform=cuda use=hybrid");
+  const isthmus_communicator mpi_communicator = comparison.create_communicator("platform=cuda use=mpi");
   const isthmus_communicator nccl_communicator = comparison.create_communicator("platform=cuda use=nccl");
   thresholds tuned_thresholds;
   for (auto bytes = arguments.sizes.rbegin(); bytes != arguments.sizes.rend(); ++bytes)

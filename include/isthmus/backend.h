@@ -81,7 +81,9 @@ enum {
   // that. With `deterministic`, only such backends run floating-point reductions.
   ISTHMUS_BACKEND_RANK_ORDER = 1u << 5,
   // The devices of the ranks may belong to different platforms if the backend supports each platform.
-  ISTHMUS_BACKEND_MIXED_PLATFORMS = 1u << 6
+  ISTHMUS_BACKEND_MIXED_PLATFORMS = 1u << 6,
+  // As BLOCKING, but only on the platform `host`. On devices, enqueue is ordered by the stream.
+  ISTHMUS_BACKEND_BLOCKING_ON_HOST = 1u << 7
 };
 
 // A block of the symmetric heap in the address space of this rank.
@@ -158,8 +160,8 @@ typedef struct isthmus_backend_context {
   isthmus_status (*create_subcommunicator_on)(void* runtime, isthmus_device device, int color, int key,
                                               const char* preferred_path,
                                               isthmus_communicator* subcommunicator);
-  // 1 if only built-in rules name the backend and it is a last resort. create may then return UNSUPPORTED if
-  // the backend would work but has no benefit. The value is equal on all ranks.
+  // 1 if only built-in rules name the backend. create may then return UNSUPPORTED if the backend would work but
+  // has no benefit. The value is equal on all ranks.
   int is_chosen_by_default;
   // Like fail, but also records the ranks that caused the failure: exited or unresponsive (the first 16 only).
   // A composite backend passes the result of isthmus_last_error_ranks() for a subcommunicator.

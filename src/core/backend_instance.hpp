@@ -63,7 +63,11 @@ class backend_instance {
   void unregister_block(const isthmus_heap_block& block);
   bool is_present() const { return m_entry.backend != nullptr; }  // on this rank
   bool is_usable() const { return m_is_created; }                 // on all ranks
-  bool is_blocking() const { return (m_capabilities & ISTHMUS_BACKEND_BLOCKING) != 0; }
+  bool is_blocking() const {
+    const std::uint32_t on_host =
+        m_context.device.platform == ISTHMUS_PLATFORM_HOST ? ISTHMUS_BACKEND_BLOCKING_ON_HOST : 0;
+    return (m_capabilities & (ISTHMUS_BACKEND_BLOCKING | on_host)) != 0;
+  }
   // Returns why the backend cannot be used, or "" if it can.
   const std::string& reason() const { return m_reason; }
   std::uint32_t capabilities() const { return m_capabilities; }  // ANDed over all ranks

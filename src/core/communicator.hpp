@@ -183,6 +183,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   void create_backends(split_states parent_states);
   void agree_on_backends();
   void create_backend(backend_instance& backend);
+  bool is_chosen_by_default(const backend_instance& backend) const;
   bool is_last_resort(const backend_instance& backend) const;
   bool make_parent_progress() const;
   void throw_if_no_backend() const;

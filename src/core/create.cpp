@@ -195,12 +195,16 @@ void communicator::create_backends(split_states parent_states) {
   throw_if_no_backend();
 }
 
-// The result is equal on all ranks, because they have the same rules and combined capabilities.
+// Equal on all ranks, because they have the same rules.
+bool communicator::is_chosen_by_default(const backend_instance& backend) const {
+  return std::ranges::all_of(m_setup.rules->rules, [&](const auto& rule) {
+    return rule.backend != backend.name() || selection::is_built_in(rule);
+  });
+}
+
+// Equal on all ranks, because they have the same combined capabilities.
 bool communicator::is_last_resort(const backend_instance& backend) const {
-  return (backend.capabilities() & ISTHMUS_BACKEND_LAST_RESORT) != 0 &&
-         std::ranges::all_of(m_setup.rules->rules, [&](const auto& rule) {
-           return rule.backend != backend.name() || selection::is_built_in(rule);
-         });
+  return (backend.capabilities() & ISTHMUS_BACKEND_LAST_RESORT) != 0 && is_chosen_by_default(backend);
 }
 
 // Throws if no backend is usable. On several nodes, the message lists the ranks of each node.
@@ -264,7 +268,7 @@ void communicator::agree_on_backends() {
 // If the backend is UNSUPPORTED on any rank, no rank uses it. Any other failure makes the creation fail
 // on all ranks.
 void communicator::create_backend(backend_instance& backend) {
-  backend.set_by_default(is_last_resort(backend));
+  backend.set_by_default(is_chosen_by_default(backend));
   std::optional<error> failure;
   if (const isthmus_status status = backend.create(); status != ISTHMUS_SUCCESS)
     failure = error(backend.take_failure(status, "create"));

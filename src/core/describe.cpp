@@ -14,6 +14,7 @@ using json = nlohmann::json;
 json capability_names(std::uint32_t capabilities) {
   json names = json::array();
   if (capabilities & ISTHMUS_BACKEND_BLOCKING) names.push_back("blocking");
+  if (capabilities & ISTHMUS_BACKEND_BLOCKING_ON_HOST) names.push_back("blocking_on_host");
   if (capabilities & ISTHMUS_BACKEND_ONE_RANK_PER_PROCESS) names.push_back("one_rank_per_process");
   if (capabilities & ISTHMUS_BACKEND_GRAPH_CAPTURE) names.push_back("graph_capture");
   if (capabilities & ISTHMUS_BACKEND_MULTI_NODE) names.push_back("multi_node");

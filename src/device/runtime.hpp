@@ -17,16 +17,6 @@ struct device_runtime : gpu::gpu_functions {
   // Returns "", or the reason why this machine has no such runtime. `library`: a path that replaces the search.
   // `site_packages`: a folder that is searched first. Both may be null.
   std::string load(isthmus_platform platform, const char* library, const char* site_packages);
-
-  // ---- streams that wait for a word ---------------------------------------------------------------------
-  // Must be called before the functions below. Returns "", or the reason why streams cannot wait for words on
-  // this machine. `driver` replaces the search for the CUDA driver; may be null.
-  std::string load_wait_functions(isthmus_platform platform, const char* driver);
-  // Makes the stream wait, on the device, until *word >= value. `word` is pinned host memory. Does not block
-  // the host. With `flush`, later work of the stream sees what a network adapter wrote to device memory before.
-  int wait_value(void* stream, std::uint32_t* word, std::uint32_t value, bool flush) const;
-  // True if the device supports such flushes. Other devices do not need flushes or do not support them.
-  bool can_flush(int device) const;
 };
 
 // Makes a device current for the calling thread and restores the previous device in the destructor. A template,

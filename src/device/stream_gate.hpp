@@ -9,7 +9,7 @@
 namespace isthmus {
 
 // Errors: functions throw isthmus::error.
-// Thread safety: none.
+// Thread safety: one thread at a time. check may be called at any time from any thread.
 class stream_gate {
  public:
   // `backend`: name for error messages.

@@ -39,15 +39,11 @@ void append(std::vector<selection_rule>& rules, selection_rule rule) {
 // and the last vendor backend apply, even if different layers set them.
 class threshold_expansion {
  public:
-  threshold_expansion() {
-    for (const auto& [platform, backend] : built_in_defaults().mpi_backends) m_mpi_backends[platform] = backend;
-  }
-
   void add(const config_layer& layer, std::vector<selection_rule>& rules) {
     for (const auto& [platform, backend] : layer.vendor_backends) m_vendor_backends[platform] = backend;
     if (layer.threshold) {
       m_threshold = *layer.threshold;
-      if (m_threshold.value < 0) append_mpi_rules(rules);
+      if (m_threshold.value < 0) append(rules, make_rule(m_threshold.source, built_in_defaults().mpi_backend));
       for (const auto& [platform, backend] : m_vendor_backends)
         append_platform_rules(platform, m_threshold.source, rules);
       return;
@@ -57,22 +53,6 @@ class threshold_expansion {
   }
 
  private:
-  const std::string& mpi_backend_for(isthmus_platform platform) const {
-    const auto platform_rule = m_mpi_backends.find(platform);
-    return platform_rule != m_mpi_backends.end() ? platform_rule->second
-                                                 : m_mpi_backends.at(ISTHMUS_PLATFORM_COUNT);
-  }
-  void append_mpi_rules(std::vector<selection_rule>& rules) const {
-    append(rules, make_rule(m_threshold.source, m_mpi_backends.at(ISTHMUS_PLATFORM_COUNT)));
-    std::map<std::string, std::vector<isthmus_platform>> other_backends;
-    for (const auto& [platform, backend] : m_mpi_backends)
-      if (platform != ISTHMUS_PLATFORM_COUNT) other_backends[backend].push_back(platform);
-    for (const auto& [backend, platforms] : other_backends) {
-      selection_rule platform_rule = make_rule(m_threshold.source, backend);
-      platform_rule.platforms = platforms;
-      append(rules, platform_rule);
-    }
-  }
   void append_platform_rules(isthmus_platform platform, const std::string& source,
                              std::vector<selection_rule>& rules) const {
     if (m_threshold.value < 0) return;  // MPI for all sizes
@@ -80,7 +60,7 @@ class threshold_expansion {
     vendor_rule.platforms = {platform};
     append(rules, vendor_rule);
     if (m_threshold.value == 0) return;  // the vendor backend for all sizes
-    selection_rule mpi_rule = make_rule(source, mpi_backend_for(platform));
+    selection_rule mpi_rule = make_rule(source, built_in_defaults().mpi_backend);
     mpi_rule.platforms = {platform};
     mpi_rule.has_byte_range = true;
     mpi_rule.end_bytes = static_cast<std::uint64_t>(m_threshold.value);
@@ -88,7 +68,6 @@ class threshold_expansion {
   }
 
   std::map<isthmus_platform, config_setting<std::string>> m_vendor_backends;
-  std::map<isthmus_platform, std::string> m_mpi_backends;
   config_setting<std::int64_t> m_threshold{0, ""};
 };
 

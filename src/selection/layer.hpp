@@ -38,10 +38,9 @@ struct config_layer {
   std::optional<double> timeout_s;
   std::optional<bool> check, deterministic;
   std::vector<std::pair<isthmus_platform, config_setting<std::string>>> vendor_backends;  // [platform.<name>]
-  // Only the built-in defaults set the next three members: the backends that represent MPI in the
-  // threshold shorthand (ISTHMUS_PLATFORM_COUNT: on any platform), configuration::tensor_parallel_backend,
-  // and the option declarations.
-  std::vector<std::pair<isthmus_platform, std::string>> mpi_backends;
+  // Only the built-in defaults set the next three members: the backend that represents MPI in the threshold
+  // shorthand, configuration::tensor_parallel_backend, and the option declarations.
+  std::string mpi_backend;
   std::string tensor_parallel_backend;
   std::vector<option_declaration> declared_options;
   std::vector<selection_rule> rules;          // in order

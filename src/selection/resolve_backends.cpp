@@ -44,7 +44,6 @@ std::string_view backend_name_of(std::string_view key) {
 void check_option(std::string_view backend, std::string_view option) {
   const auto names = options_of(backend);
   if (!names || is_option(*names, option)) return;
-  if (names->empty()) throw grammar_error{fmt::format("backend {} has no options", backend), "remove it"};
   throw unknown_name(fmt::format("option of backend {}", backend), *names, option);
 }
 
@@ -54,13 +53,6 @@ void check_option(std::string_view backend, std::string_view option) {
 bool is_configured_by_defaults(std::string_view backend) {
   return std::ranges::any_of(built_in_defaults().options,
                              [&](const auto& option) { return backend_name_of(option.first) == backend; });
-}
-
-// Returns true for backends that represent MPI in the `threshold` shorthand. They may be missing; the vendor
-// backend is then used for all sizes.
-bool is_mpi_substitute(const std::string& backend) {
-  return std::ranges::any_of(built_in_defaults().mpi_backends,
-                             [&](const auto& entry) { return entry.second == backend; });
 }
 
 }  // namespace
@@ -76,7 +68,7 @@ void resolve_backends(configuration& config, const std::vector<known_backend>& b
 
   for (selection_rule& rule : config.rules) {
     check_with_source(rule.source, [&] {
-      if (!is_mpi_substitute(rule.backend)) parse_name("backend", names, rule.backend);
+      parse_name("backend", names, rule.backend);
       const auto backend = std::find_if(backends.begin(), backends.end(),
                                         [&](const known_backend& item) { return item.name == rule.backend; });
       if (backend != backends.end()) rule.algorithm_index = find_algorithm(rule, *backend);

@@ -129,8 +129,8 @@ class toml_reader {
       read_sycl_backends(as_table(name, node, "[sycl_backends]"));
     } else if (name == "platform") {
       read_platforms(as_table(name, node, "[platform.cuda]"));
-    } else if (name == "mpi_backends" && m_kind == "default") {  // three keys that describe the backends
-      read_mpi_backends(as_table(name, node, "[mpi_backends]"));
+    } else if (name == "mpi_backend" && m_kind == "default") {  // three keys that describe the backends
+      m_layer.mpi_backend = as_string(name, node);
     } else if (name == "tensor_parallel_backend" && m_kind == "default") {
       m_layer.tensor_parallel_backend = as_string(name, node);
     } else if (name == "options" && m_kind == "default") {
@@ -180,17 +180,6 @@ class toml_reader {
                                             }),
                           source(value.source(), fmt::format("platform.{}", key.str()))});
       }
-    }
-  }
-
-  void read_mpi_backends(const toml::table& table) {
-    for (auto&& [key, node] : table) {
-      const auto platform = key.str() == "any"
-                                ? ISTHMUS_PLATFORM_COUNT
-                                : run_with_location(key.source(), [&] { return parse_platform(key.str()); });
-      m_layer.mpi_backends.emplace_back(platform, run_with_location(node.source(), [&, &value = node] {
-                                          return parse_identifier("backend", as_string(key.str(), value));
-                                        }));
     }
   }
 

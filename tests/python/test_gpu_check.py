@@ -70,15 +70,15 @@ def test_steps_without_enough_gpus_are_skipped(tmp_path, gpus):
 
 
 def test_topic_without_requirements_is_not_built(tmp_path):
-    completed, results, calls = run_gpu_check(tmp_path, 2, "hybrid")
+    completed, results, calls = run_gpu_check(tmp_path, 2, "mpi")
     assert completed.returncode == 0
-    assert results["hybrid"] == {
-        "step": "hybrid",
+    assert results["mpi"] == {
+        "step": "mpi",
         "result": "skipped",
         "reason": "no mpicc and mpiexec",
         "seconds": 0,
     }
-    assert "gpu_hybrid_test" not in calls
+    assert "gpu_mpi_test" not in calls
 
 
 def test_failed_build_does_not_stop_other_topics(tmp_path):

@@ -16,7 +16,7 @@ from isthmus import layout
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "tests" / "install" / "project"
-PLUGINS = {"hybrid", "nccl", "rccl"}  # always built
+PLUGINS = {"nccl", "rccl"}  # always built
 PIP = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
 
 

@@ -54,8 +54,9 @@ TEST(resolve_backends, rejects_unknown_options) {
       << unknown;
   EXPECT_TRUE(unknown.ends_with("| did you mean \"slot_bytes\"?")) << unknown;
   EXPECT_EQ(check("[backend.shm]\nslot_bytes = 4096\nspins = 3"), "no error");
-  EXPECT_EQ(check("[backend.mpi]\nspeed = 1"),
-            "option backend.mpi.speed: backend mpi has no options | remove it");
+  EXPECT_EQ(
+      check("[backend.mpi]\nspeed = 1"),
+      "option backend.mpi.speed: unknown option of backend mpi \"speed\"; allowed: buffers, chunk_bytes | ");
   EXPECT_NE(check("[backend.fused]\nchunks_us = 3").find("did you mean \"chunk_us\"?"), std::string::npos);
   EXPECT_NE(check("[backend.p2p]\nbf16_element = 3").find("did you mean \"bf16_elements\"?"), std::string::npos)
       << "a backend of the default rules that this build may lack";

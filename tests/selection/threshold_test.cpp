@@ -23,8 +23,8 @@ configuration parse_configuration(const std::string& text) {
 
 TEST(threshold, positive_splits_by_size) {
   const configuration split = parse_configuration("threshold = 4096");
-  EXPECT_EQ(selected_backend(split, ISTHMUS_PLATFORM_CUDA, 0), "hybrid");
-  EXPECT_EQ(selected_backend(split, ISTHMUS_PLATFORM_CUDA, 4095), "hybrid");
+  EXPECT_EQ(selected_backend(split, ISTHMUS_PLATFORM_CUDA, 0), "mpi");
+  EXPECT_EQ(selected_backend(split, ISTHMUS_PLATFORM_CUDA, 4095), "mpi");
   EXPECT_EQ(selected_backend(split, ISTHMUS_PLATFORM_CUDA, 4096), "nccl");
   EXPECT_EQ(selected_backend(split, ISTHMUS_PLATFORM_CUDA, std::numeric_limits<std::uint64_t>::max()), "nccl");
   EXPECT_EQ(selected_backend(split, ISTHMUS_PLATFORM_HOST, 1 << 20), "mpi");  // no vendor backend
@@ -45,10 +45,9 @@ TEST(threshold, negative_always_uses_mpi) {
   const configuration never = parse_configuration("threshold = -1\n[platform.host]\nbackend = \"shm\"");
   for (const isthmus_platform platform :
        {ISTHMUS_PLATFORM_CUDA, ISTHMUS_PLATFORM_HOST, ISTHMUS_PLATFORM_OPENCL}) {
-    const char* mpi = platform == ISTHMUS_PLATFORM_CUDA ? "hybrid" : "mpi";
-    EXPECT_EQ(selected_backend(never, platform, 0), mpi);
-    EXPECT_EQ(selected_backend(never, platform, 1 << 30), mpi);
-    EXPECT_EQ(selected_backend(never, platform, std::nullopt), mpi);
+    EXPECT_EQ(selected_backend(never, platform, 0), "mpi");
+    EXPECT_EQ(selected_backend(never, platform, 1 << 30), "mpi");
+    EXPECT_EQ(selected_backend(never, platform, std::nullopt), "mpi");
   }
 }
 
@@ -56,7 +55,7 @@ TEST(threshold, expands_to_rules_with_their_source) {
   const configuration split = parse_configuration("timeout_s = 1\nthreshold = \"64K\"\n[[rule]]\nuse = \"x\"");
   EXPECT_EQ(texts(split.rules),
             (std::vector<std::string>{"use=mpi", "platform=cuda use=nccl", "platform=cuda use=nccl",
-                                      "platform=cuda bytes=0..64K use=hybrid", "use=x"}));
+                                      "platform=cuda bytes=0..64K use=mpi", "use=x"}));
   EXPECT_EQ(sources(split.rules),
             (std::vector<std::string>{"default, default_backend", "default, platform.cuda",
                                       "config f.toml:2, threshold", "config f.toml:2, threshold",
@@ -67,7 +66,7 @@ TEST(threshold, later_vendor_backend_keeps_the_threshold) {
   const configuration merged = merge({read_toml("threshold = 1024", "d", "default"),
                                       read_toml("[platform.hip]\nbackend = \"rccl\"", "f.toml", "config")});
   EXPECT_EQ(texts(merged.rules),
-            (std::vector<std::string>{"platform=hip use=rccl", "platform=hip bytes=0..1K use=hybrid"}));
+            (std::vector<std::string>{"platform=hip use=rccl", "platform=hip bytes=0..1K use=mpi"}));
   EXPECT_EQ(merged.rules[0].source, "config f.toml:2, platform.hip");
 }
 
@@ -79,13 +78,13 @@ TEST(threshold, later_threshold_keeps_the_vendor_backends) {
 
 TEST(threshold, accepts_the_largest_value) {
   const configuration merged = parse_configuration("threshold = 9223372036854775807");
-  EXPECT_EQ(selected_backend(merged, ISTHMUS_PLATFORM_CUDA, (std::uint64_t{1} << 63) - 2), "hybrid");
+  EXPECT_EQ(selected_backend(merged, ISTHMUS_PLATFORM_CUDA, (std::uint64_t{1} << 63) - 2), "mpi");
   EXPECT_EQ(selected_backend(merged, ISTHMUS_PLATFORM_CUDA, (std::uint64_t{1} << 63) - 1), "nccl");
 }
 
 TEST(threshold, missing_backend_falls_back_to_the_other_side) {
   const configuration split = parse_configuration("threshold = 4096");
-  EXPECT_EQ(selected_backend(split, ISTHMUS_PLATFORM_CUDA, 1, "hybrid"), "nccl");
+  EXPECT_EQ(selected_backend(split, ISTHMUS_PLATFORM_CUDA, 1, "mpi"), "nccl");
   EXPECT_EQ(selected_backend(split, ISTHMUS_PLATFORM_CUDA, 4096, "nccl"), "mpi");
 }
 

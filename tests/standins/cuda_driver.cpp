@@ -173,6 +173,9 @@ STANDIN_API int cuMemSetAccess(void* address, std::size_t bytes, const access_de
 STANDIN_API int cuStreamCreateWithPriority(void** stream, unsigned flags, int) {
   return call(__func__, [=] { return standin::stream_create(stream, flags); });
 }
+STANDIN_API int cuStreamGetFlags(void* stream, unsigned* flags) {
+  return standin::stream_get_flags(stream, flags);
+}
 STANDIN_API int cuStreamDestroy_v2(void* stream) { return standin::stream_destroy(stream); }
 STANDIN_API int cuStreamSynchronize(void* stream) { return standin::stream_synchronize(stream); }
 STANDIN_API int cuStreamIsCapturing(void* stream, int* status) {

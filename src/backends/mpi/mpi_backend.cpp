@@ -1,190 +1,164 @@
 #include "backends/mpi/mpi_backend.hpp"
 
-#include <isthmus/isthmus.h>
-#include <sched.h>
-
-#include <atomic>
-#include <chrono>
+#include <algorithm>
 #include <isthmus/plugin.hpp>
-#include <new>
-#include <thread>
-#include <vector>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
 
-#include "backends/mpi/divide.hpp"
+#include "backends/mpi/device_queue.hpp"
+#include "backends/mpi/mpi_calls.hpp"
 #include "base/error.hpp"
 #include "base/tables.hpp"
 #include "bootstrap/mpi_thread_guard.hpp"
 
 namespace isthmus {
+namespace mpi {
 namespace {
 
-using clock = std::chrono::steady_clock;
+constexpr std::uint64_t default_chunk_bytes = 512 << 10, min_chunk_bytes = 4096;
+constexpr int thread_multiple = 3;
 
-// Returns true if no rank has data in this operation.
-bool is_empty(const isthmus_operation& operation) {
-  return operation.count == 0 && has_equal_count(row_of(operation.collective));
+// Values of the option `buffers`, which is equal on all ranks.
+constexpr std::string_view auto_mode = "auto", staged_mode = "staged", device_mode = "device";
+
+// The state of one rank. It uses `calls` on the host and `queue` on devices.
+struct mpi_state {
+  explicit mpi_state(const isthmus_backend_context& backend_context)
+      : context(backend_context), calls(backend_context, backend_context.mpi_comm) {}
+  mpi_state(const mpi_state&) = delete;
+  mpi_state& operator=(const mpi_state&) = delete;
+  ~mpi_state() {
+    queue.reset();
+    if (device_comm != nullptr) context.mpi->comm_free(device_comm);
+  }
+
+  const isthmus_backend_context& context;
+  mpi_calls calls;
+  isthmus_mpi_comm device_comm = nullptr;
+  std::unique_ptr<device_queue> queue;
+  std::string version;
+};
+
+mpi_state& state_of(void* state) { return *static_cast<mpi_state*>(state); }
+
+isthmus_status report(const isthmus_backend_context& context, const error& failure) {
+  const failure_info& info = failure.info();
+  return fail_with_ranks(context, {info.failed_ranks().begin(), info.failed_ranks().end()}, info.status,
+                         info.native_code, info.location, info.hint[0] != '\0' ? info.hint : nullptr,
+                         info.message);
 }
 
-// The state of one rank.
-class mpi_state {
- public:
-  explicit mpi_state(const isthmus_backend_context& context) : m_context(context), m_mpi(*context.mpi) {}
-
-  isthmus_status enqueue(const isthmus_operation* operations, std::size_t n) {
-    const mpi_thread_guard guard(m_mpi);
-    if (guard.violation() != nullptr)
-      return m_context.fail(m_context.runtime, ISTHMUS_ERROR_INVALID_USAGE, 0, ISTHMUS_HERE,
-                            mpi_thread_guard::hint, "%s", guard.violation());
-    if (n == 1 && !is_point_to_point(operations[0].collective)) return run_collective(operations[0]);
-    return run_group(operations, n);
-  }
-
-  void abort() {
-    const bool is_mpi_affected = m_has_failed || m_is_inside_mpi.load(std::memory_order_acquire);
-    if (is_mpi_affected && can_revoke() && m_mpi.comm_revoke(m_context.mpi_comm) == 0 &&
-        wait_until_outside_mpi())
-      return;
-    // Waits in this backend poll context->is_aborted and end by themselves. Before MPI_Abort kills the other
-    // ranks, they get time to report their errors.
-    const auto grace_deadline = clock::now() + std::chrono::seconds(1);
-    while (m_is_inside_mpi.load(std::memory_order_acquire) && clock::now() < grace_deadline)
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    if (!m_is_inside_mpi.load(std::memory_order_acquire)) return;
-    m_context.log(m_context.runtime, 2,
-                  "rank %d is inside an MPI collective, which MPI cannot cancel: ending the job with MPI_Abort",
-                  m_context.rank);
-    m_mpi.comm_abort(m_context.mpi_comm, ISTHMUS_ERROR_ABORTED);
-  }
-
-  const char* version() const { return m_mpi.library; }
-
- private:
-  // ULFM: operations on a revoked communicator fail on all ranks, which can then shrink it.
-  bool can_revoke() const {
-    constexpr int thread_multiple = 3;
-    return m_mpi.struct_bytes >= sizeof m_mpi && m_mpi.comm_revoke != nullptr &&
-           m_mpi.thread_level >= thread_multiple;
-  }
-
-  bool wait_until_outside_mpi() const {
-    const auto deadline = clock::now() + std::chrono::seconds(5);
-    while (m_is_inside_mpi.load(std::memory_order_acquire)) {
-      if (clock::now() > deadline) return false;
-      sched_yield();
-    }
-    return true;
-  }
-
-  isthmus_status run_collective(const isthmus_operation& requested) {
-    if (is_empty(requested)) return ISTHMUS_SUCCESS;
-    const collective_row& row = row_of(requested.collective);
-    if (!row.is_reduction || requested.op != ISTHMUS_AVG) return call(requested);
-    isthmus_operation sum = requested;
-    sum.op = ISTHMUS_SUM;
-    const isthmus_status status = call(sum);
-    const bool is_receiver = uses_buffer(row.recv_ranks, requested.root == m_context.rank);
-    if (status == ISTHMUS_SUCCESS && is_receiver)
-      mpi::divide(requested.recv_buf, requested.count, requested.datatype, m_context.size);
-    return status;
-  }
-
-  isthmus_status call(const isthmus_operation& operation) {
-    m_is_inside_mpi.store(true, std::memory_order_release);
-    const int code = m_mpi.collective(m_context.mpi_comm, &operation);
-    m_is_inside_mpi.store(false, std::memory_order_release);
-    return code == 0 ? ISTHMUS_SUCCESS : report_native_failure(code, operation);
-  }
-
-  isthmus_status run_group(const isthmus_operation* operations, std::size_t n) {
-    m_open_requests.clear();
-    const isthmus_status status = start_and_finish(operations, n);
-    for (open_request& pending : m_open_requests)  // nothing may write to the buffers after a failure
-      if (pending.request != nullptr) m_mpi.cancel(&pending.request);
-    return status;
-  }
-
-  // Point-to-point operations start immediately and progress while the collectives run in order.
-  isthmus_status start_and_finish(const isthmus_operation* operations, std::size_t n) {
-    for (std::size_t i = 0; i < n; ++i)
-      if (is_point_to_point(operations[i].collective) && !is_empty(operations[i]))
-        if (const isthmus_status status = start(operations[i]); status != ISTHMUS_SUCCESS) return status;
-    for (std::size_t i = 0; i < n; ++i)
-      if (!is_point_to_point(operations[i].collective))
-        if (const isthmus_status status = run_collective(operations[i]); status != ISTHMUS_SUCCESS)
-          return status;
-    return finish();
-  }
-
-  isthmus_status start(const isthmus_operation& operation) {
-    void* request = nullptr;
-    const int code = m_mpi.start(m_context.mpi_comm, &operation, &request);
-    if (code != 0) return report_native_failure(code, operation);
-    m_open_requests.push_back({request, &operation});
+// Runs `function` and reports its exception to the runtime.
+template <typename Function>
+isthmus_status guarded(const isthmus_backend_context& context, Function&& function) {
+  try {
+    function();
     return ISTHMUS_SUCCESS;
+  } catch (...) {
+    return report(context, current_error());
   }
+}
 
-  isthmus_status finish() {
-    clock::time_point deadline{};
-    for (std::uint64_t rounds = 1; !m_open_requests.empty(); ++rounds) {
-      for (std::size_t i = 0; i < m_open_requests.size();) {
-        int done = 0;
-        const int code = m_mpi.test(&m_open_requests[i].request, &done);
-        if (code != 0) return report_native_failure(code, *m_open_requests[i].operation);
-        if (done == 0) {
-          ++i;
-        } else {
-          m_open_requests[i] = m_open_requests.back();
-          m_open_requests.pop_back();
-        }
-      }
-      if (rounds % rounds_between_checks != 0) continue;
-      if (deadline == clock::time_point{}) deadline = clock::now() + to_duration(m_context.timeout_s);
-      if (const isthmus_status status = check_wait(deadline); status != ISTHMUS_SUCCESS) return status;
-      sched_yield();
-    }
-    return ISTHMUS_SUCCESS;
+// ---- host -------------------------------------------------------------------------------------------------
+
+// Point-to-point operations start immediately and progress while the collectives run in order.
+void run_group(mpi_calls& calls, const isthmus_operation* operations, std::size_t n) {
+  try {
+    for (std::size_t i = 0; i < n; ++i)
+      if (is_point_to_point(operations[i].collective)) calls.start(operations[i]);
+    for (std::size_t i = 0; i < n; ++i)
+      if (!is_point_to_point(operations[i].collective)) calls.run(operations[i]);
+    calls.finish();
+  } catch (...) {
+    calls.cancel();
+    throw;
   }
+}
 
-  static clock::duration to_duration(double seconds) {
-    return std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>(seconds));
-  }
+isthmus_status enqueue_on_host(mpi_state& state, const isthmus_operation* operations, std::size_t n) {
+  const isthmus_backend_context& context = state.context;
+  const mpi_thread_guard guard(*context.mpi);
+  if (guard.violation() != nullptr)
+    return context.fail(context.runtime, ISTHMUS_ERROR_INVALID_USAGE, 0, ISTHMUS_HERE, mpi_thread_guard::hint,
+                        "%s", guard.violation());
+  return guarded(context, [&] {
+    if (n == 1 && !is_point_to_point(operations[0].collective)) return state.calls.run(operations[0]);
+    run_group(state.calls, operations, n);
+  });
+}
 
-  isthmus_status check_wait(clock::time_point deadline) {
-    if (m_context.is_aborted(m_context.runtime)) return ISTHMUS_ERROR_ABORTED;
-    if (clock::now() < deadline) return ISTHMUS_SUCCESS;
-    const isthmus_operation& oldest = *m_open_requests.front().operation;
-    return fail_with_ranks(
-        m_context, {oldest.root}, ISTHMUS_ERROR_TIMEOUT, 0, ISTHMUS_HERE,
-        "make sure that the peer posts the matching operation on this communicator, and that it is still "
-        "running",
-        fmt::format("{}: rank {} timed out after {} s; rank {} did not {}",
-                    isthmus_collective_name(oldest.collective), m_context.rank, m_context.timeout_s,
-                    oldest.root, oldest.collective == ISTHMUS_SEND ? "receive" : "send"));
-  }
+// ---- devices ----------------------------------------------------------------------------------------------
 
-  isthmus_status report_native_failure(int code, const isthmus_operation& operation) {
-    m_has_failed = true;
-    char text[512] = "";
-    m_mpi.error_string(code, text, sizeof text);
-    return m_context.fail(m_context.runtime, ISTHMUS_ERROR_BACKEND, code, ISTHMUS_HERE,
-                          "see MPI's error text; make sure that all ranks pass the same count and datatype",
-                          "%s failed in %s: %s", isthmus_collective_name(operation.collective), m_mpi.library,
-                          text);
-  }
+// The vote of one rank on the creation of a queue. Its value states whether MPI gets device buffers.
+using queue_vote = vote<bool>;
 
-  struct open_request {
-    void* request;
-    const isthmus_operation* operation;
-  };
+// Returns "", or the reason why MPI cannot get device buffers on this rank.
+std::string load_device_buffers(const isthmus_backend_context& context, stream_functions& functions) {
+  if ((context.mpi->device_platforms >> context.device.platform & 1U) == 0)
+    return fmt::format("{} does not report support for device buffers of this platform", context.mpi->library);
+  return functions.load(context.device.platform);
+}
 
-  static constexpr std::uint64_t rounds_between_checks = 256;
+queue_vote check_device(const isthmus_backend_context& context, std::string_view mode,
+                        stream_functions& functions) {
+  queue_vote own;
+  std::string reason;
+  if (context.mpi->thread_level < thread_multiple)
+    own.refuse(
+        ISTHMUS_ERROR_UNSUPPORTED,
+        "MPI was not initialized with MPI_THREAD_MULTIPLE, and for device buffers this backend calls MPI "
+        "from its own thread",
+        mpi_thread_guard::hint);
+  else if (device_driver::get(context.device.platform, reason) == nullptr)
+    own.refuse(ISTHMUS_ERROR_UNSUPPORTED, reason, "install the driver of the device");
+  if (own.is_refusal() || mode == staged_mode) return own;
+  const std::string missing = load_device_buffers(context, functions);
+  own.value = missing.empty();
+  if (!own.value && mode == device_mode)
+    own.refuse(ISTHMUS_ERROR_UNSUPPORTED, "backend.mpi.buffers = 'device', and " + missing,
+               "set backend.mpi.buffers = 'staged'");
+  return own;
+}
 
-  const isthmus_backend_context& m_context;
-  const isthmus_mpi_table& m_mpi;
-  std::vector<open_request> m_open_requests;
-  std::atomic<bool> m_has_failed{false};     // an MPI call failed; other ranks may be stuck in MPI
-  std::atomic<bool> m_is_inside_mpi{false};  // a blocking MPI call is in progress; read by abort
-};
+// Uses a private MPI communicator: the calls of the queue's thread must not match those of the setup.
+void start_queue(mpi_state& state, std::uint64_t chunk_bytes, std::optional<stream_functions> device_buffers) {
+  const isthmus_backend_context& context = state.context;
+  if (const int code = context.mpi->comm_dup(context.mpi_comm, &state.device_comm); code != 0)
+    throw make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE, "MPI_Comm_dup failed", {}, code);
+  state.version = std::string(context.mpi->library) +
+                  (device_buffers ? ", on device buffers" : ", on copies in pinned memory");
+  context.log(context.runtime, 1, "%s", state.version.c_str());
+  std::string reason;
+  state.queue = std::make_unique<device_queue>(context, *device_driver::get(context.device.platform, reason),
+                                               state.device_comm, chunk_bytes, std::move(device_buffers));
+}
+
+isthmus_status create_queue(mpi_state& state) {
+  const isthmus_backend_context& context = state.context;
+  if (context.is_chosen_by_default != 0)
+    return context.fail(context.runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, ISTHMUS_HERE,
+                        "add a rule such as platform=cuda bytes=..16K use=mpi",
+                        "MPI gets device buffers only if a rule of the configuration names mpi");
+  const char* const text = context.option(context.runtime, "buffers");
+  const std::string_view mode = text != nullptr ? std::string_view(text) : auto_mode;
+  if (mode != auto_mode && mode != staged_mode && mode != device_mode)
+    return context.fail(context.runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, ISTHMUS_HERE, "leave the option out",
+                        "backend.mpi.buffers = '%s' must be 'auto', 'staged' or 'device'", text);
+  std::uint64_t chunk_bytes = 0;
+  if (const auto status = read_chunk_bytes(context, "mpi", default_chunk_bytes, min_chunk_bytes, chunk_bytes))
+    return status;
+  std::optional<stream_functions> functions(std::in_place);
+  votes<bool> all;
+  if (const auto status = agree(context, ISTHMUS_HERE, check_device(context, mode, *functions), all))
+    return status;
+  if (!std::ranges::all_of(all, [](const queue_vote& each) { return each.value; })) functions.reset();
+  return guarded(context, [&] { start_queue(state, chunk_bytes, std::move(functions)); });
+}
+
+// ---- both -------------------------------------------------------------------------------------------------
 
 isthmus_status create(const isthmus_backend_context* context, void** state) {
   *state = nullptr;
@@ -192,26 +166,50 @@ isthmus_status create(const isthmus_backend_context* context, void** state) {
     return context->fail(context->runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, ISTHMUS_HERE,
                          "create the communicator with isthmus::mpi::create",
                          "the communicator was not created from MPI");
-  *state = new (std::nothrow) mpi_state(*context);
-  if (*state == nullptr)
-    return context->fail(context->runtime, ISTHMUS_ERROR_OUT_OF_MEMORY, 0, ISTHMUS_HERE, nullptr,
-                         "host memory exhausted");
+  std::unique_ptr<mpi_state> new_state;
+  if (const auto status = guarded(*context, [&] { new_state = std::make_unique<mpi_state>(*context); }))
+    return status;
+  if (context->device.platform != ISTHMUS_PLATFORM_HOST)
+    if (const auto status = create_queue(*new_state)) return status;
+  *state = new_state.release();
   return ISTHMUS_SUCCESS;
 }
 
-void destroy(void* state) { delete static_cast<mpi_state*>(state); }
+void destroy(void* state) {
+  const std::unique_ptr<mpi_state> own(&state_of(state));
+  if (own->queue) guarded(own->context, [&] { own->queue->synchronize(); });
+}
 
 const char* supports(void*, const isthmus_operation*, int) { return nullptr; }
 
 isthmus_status enqueue(void* state, const isthmus_operation* operations, const int*, std::size_t n) {
-  return static_cast<mpi_state*>(state)->enqueue(operations, n);
+  mpi_state& own = state_of(state);
+  if (!own.queue) return enqueue_on_host(own, operations, n);
+  return guarded(own.context, [&] { own.queue->enqueue(operations, n); });
 }
 
-void abort_operations(void* state) { static_cast<mpi_state*>(state)->abort(); }
+isthmus_status poll(void* state) {
+  mpi_state& own = state_of(state);
+  return own.queue ? guarded(own.context, [&] { own.queue->check(); }) : ISTHMUS_SUCCESS;
+}
 
-const char* version(void* state) { return static_cast<mpi_state*>(state)->version(); }
+isthmus_status synchronize(void* state) {
+  mpi_state& own = state_of(state);
+  return own.queue ? guarded(own.context, [&] { own.queue->synchronize(); }) : ISTHMUS_SUCCESS;
+}
+
+void abort_operations(void* state) {
+  mpi_state& own = state_of(state);
+  own.queue ? own.queue->abort() : own.calls.abort();
+}
+
+const char* version(void* state) {
+  const mpi_state& own = state_of(state);
+  return own.queue ? own.version.c_str() : own.context.mpi->library;
+}
 
 }  // namespace
+}  // namespace mpi
 
 const isthmus_backend* mpi_backend() noexcept {
   static const isthmus_backend backend = [] {
@@ -220,16 +218,19 @@ const isthmus_backend* mpi_backend() noexcept {
     functions.magic = ISTHMUS_BACKEND_MAGIC;
     functions.abi_version = ISTHMUS_BACKEND_ABI;
     functions.name = "mpi";
-    functions.description = "the MPI library of the program, on host buffers";
+    functions.description = "the MPI library of the program";
     functions.capabilities =
-        ISTHMUS_BACKEND_BLOCKING | ISTHMUS_BACKEND_ONE_RANK_PER_PROCESS | ISTHMUS_BACKEND_MULTI_NODE;
-    functions.platforms = 1u << ISTHMUS_PLATFORM_HOST;
-    functions.create = create;
-    functions.destroy = destroy;
-    functions.supports = supports;
-    functions.enqueue = enqueue;
-    functions.abort = abort_operations;
-    functions.version = version;
+        ISTHMUS_BACKEND_BLOCKING_ON_HOST | ISTHMUS_BACKEND_ONE_RANK_PER_PROCESS | ISTHMUS_BACKEND_MULTI_NODE;
+    functions.platforms =
+        1u << ISTHMUS_PLATFORM_HOST | 1u << ISTHMUS_PLATFORM_CUDA | 1u << ISTHMUS_PLATFORM_HIP;
+    functions.create = mpi::create;
+    functions.destroy = mpi::destroy;
+    functions.supports = mpi::supports;
+    functions.enqueue = mpi::enqueue;
+    functions.poll = mpi::poll;
+    functions.abort = mpi::abort_operations;
+    functions.synchronize = mpi::synchronize;
+    functions.version = mpi::version;
     return functions;
   }();
   return &backend;

@@ -1,12 +1,15 @@
-// The mpi backend: collectives on host buffers through the MPI library of the program. The default
-// for host buffers.
+// The mpi backend: collectives through the MPI library of the program, on host buffers and on buffers of CUDA and
+// HIP devices. The default for host buffers.
 #pragma once
 
 #include <isthmus/backend.h>
 
 namespace isthmus {
 
-// Blocking: yes. One rank per process. Available if the communicator was created from MPI.
+// One rank per process. Available if the communicator was created from MPI.
+//
+// Blocking: on the host only. On devices, a thread of the backend calls MPI (device_queue.hpp). Devices need
+// MPI_THREAD_MULTIPLE and a rule of the configuration that names the backend.
 //
 // Errors: sends and receives end at the timeout or at an abort. MPI cannot cancel a collective that has
 // started. If the communicator is aborted while this rank is inside one (the watchdog aborts at the timeout),

@@ -73,7 +73,7 @@ class mpi_backend_test : public ::testing::Test {
 TEST_F(mpi_backend_test, fulfills_the_backend_contract) {
   EXPECT_EQ(m_backend->magic, ISTHMUS_BACKEND_MAGIC);
   EXPECT_STREQ(m_backend->name, "mpi");
-  EXPECT_TRUE(m_backend->capabilities & ISTHMUS_BACKEND_BLOCKING);
+  EXPECT_TRUE(m_backend->capabilities & ISTHMUS_BACKEND_BLOCKING_ON_HOST);
   const isthmus_operation barrier = operation_of(ISTHMUS_BARRIER, ISTHMUS_INT8, 0, nullptr, nullptr);
   EXPECT_EQ(m_backend->supports(m_state, &barrier, ISTHMUS_ANY_ALGORITHM), nullptr);
   EXPECT_EQ(m_backend->algorithms, nullptr) << "MPI selects its own algorithms";

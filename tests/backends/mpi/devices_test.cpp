@@ -12,36 +12,49 @@
 #include <thread>
 #include <vector>
 
+#include "device_rank.hpp"
 #include "gpu/device.hpp"
 #include "gpu/scenario.hpp"
-#include "hybrid_rank.hpp"
 
 namespace {
 
 using gpu::member;
 using gpu::rank_call;
 using gpu::scenario;
-using hybrid_test::backend_for;
-using hybrid_test::chunk_bytes;
-using hybrid_test::release;
-using hybrid_test::threshold;
-using hybrid_test::world_size;
+using mpi_device_test::all_over_mpi;
+using mpi_device_test::backend_for;
+using mpi_device_test::chunk_bytes;
+using mpi_device_test::release;
+using mpi_device_test::shorthand;
+using mpi_device_test::threshold;
+using mpi_device_test::two_rules;
+using mpi_device_test::world_size;
 
-member make_member(bool all_over_mpi) {
-  return hybrid_test::make_member({.all_over_mpi = all_over_mpi},
-                                  isthmus::mpi::persistent_table(MPI_COMM_WORLD));
+member make_member(const std::string& rules) {
+  return mpi_device_test::make_member({.rules = rules}, isthmus::mpi::persistent_table(MPI_COMM_WORLD));
 }
 
-TEST(hybrid, threshold_selects_between_mpi_and_nccl) {
-  member self = make_member(false);
-  EXPECT_EQ(backend_for(self, threshold - 1), "hybrid");
-  EXPECT_EQ(backend_for(self, threshold), "nccl");
+TEST(mpi_devices, two_rules_select_between_mpi_and_nccl) {
+  for (const std::string& rules : {two_rules, shorthand}) {
+    member self = make_member(rules);
+    EXPECT_EQ(backend_for(self, threshold - 1), "mpi") << rules;
+    EXPECT_EQ(backend_for(self, threshold), "nccl") << rules;
+    release(self);
+  }
+}
+
+TEST(mpi_devices, built_in_rules_do_not_select_mpi) {
+  member self = make_member("");
+  EXPECT_EQ(backend_for(self, 8), "nccl");
+  EXPECT_NE(mpi_device_test::explain_call(self, 8).find("only if a rule of the configuration names mpi"),
+            std::string::npos)
+      << mpi_device_test::explain_call(self, 8);
   release(self);
 }
 
-TEST(hybrid, every_collective_matches_the_oracle) {
-  member self = make_member(true);
-  EXPECT_EQ(backend_for(self, 1 << 20), "hybrid");
+TEST(mpi_devices, every_collective_matches_the_oracle) {
+  member self = make_member(all_over_mpi);
+  EXPECT_EQ(backend_for(self, 1 << 20), "mpi");
   for (const gpu::table_row& row : gpu::table())
     for (const std::uint64_t count : {0, 1, 1003, 30000})  // below and above chunk_bytes
       for (const auto type : {ISTHMUS_FLOAT32, ISTHMUS_BFLOAT16, ISTHMUS_INT16})
@@ -61,8 +74,8 @@ TEST(hybrid, every_collective_matches_the_oracle) {
 
 // A rank with additional operations in its group must issue the same MPI calls for the collective as
 // the other ranks.
-TEST(hybrid, chunks_are_equal_inside_and_outside_groups) {
-  member self = make_member(true);
+TEST(mpi_devices, chunks_are_equal_inside_and_outside_groups) {
+  member self = make_member(all_over_mpi);
   const std::size_t count = 5 * chunk_bytes / sizeof(float);
   const int size = world_size();
   gpu::buffer sum(count * sizeof(float)), message(4);
@@ -99,8 +112,8 @@ TEST(hybrid, chunks_are_equal_inside_and_outside_groups) {
 // Small messages use MPI and large ones NCCL, in a random order that is equal on all ranks, while each rank is
 // delayed at random times. The sums are integers, so a lost or duplicated contribution is visible. With more
 // ranks than cores, the scheduler adds skew to every iteration, so a fifth of the iterations is enough.
-TEST(hybrid, alternates_with_nccl_under_skew) {
-  member self = make_member(false);
+TEST(mpi_devices, alternates_with_nccl_under_skew) {
+  member self = make_member(two_rules);
   const int size = world_size();
   const int iterations = size > static_cast<int>(std::thread::hardware_concurrency()) ? 2000 : 10000;
   const std::size_t small = 64, large = threshold / sizeof(std::int32_t);

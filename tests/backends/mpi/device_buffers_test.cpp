@@ -3,21 +3,24 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <isthmus/mpi.hpp>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "device_rank.hpp"
 #include "gpu/scenario.hpp"
-#include "hybrid_rank.hpp"
+#include "standin.h"
 
 namespace {
 
 using gpu::member;
 using gpu::rank_call;
 using gpu::scenario;
-using hybrid_test::world_size;
+using mpi_device_test::world_size;
 
 // The pointers that the backend's thread passed to MPI since the last `clear`.
 struct record {
@@ -62,6 +65,16 @@ const isthmus_mpi_table* recording_table() {
   return &table;
 }
 
+// The table of an MPI without support for device buffers.
+const isthmus_mpi_table* no_devices_table() {
+  static const isthmus_mpi_table table = [] {
+    isthmus_mpi_table result = *recording_table();
+    result.device_platforms = 0;
+    return result;
+  }();
+  return &table;
+}
+
 // False if Isthmus reduces or divides on the host, or if the MPI table would copy there.
 bool passes_device_buffers(const gpu::table_row& row, const scenario& test_case) {
   if (row.reduces && (test_case.datatype != ISTHMUS_FLOAT32 || test_case.op != ISTHMUS_SUM)) return false;
@@ -80,7 +93,7 @@ std::optional<bool> passed_own_buffers(const rank_call& call) {
 }
 
 TEST(device_buffers, are_passed_to_mpi_if_it_can_reduce_them) {
-  member self = hybrid_test::make_member({.buffers = "device"}, recording_table());
+  member self = mpi_device_test::make_member({.buffers = "device"}, recording_table());
   int checked = 0;
   for (const gpu::table_row& row : gpu::table())
     for (const std::uint64_t count : {1, 1003, 30000})
@@ -103,48 +116,87 @@ TEST(device_buffers, are_passed_to_mpi_if_it_can_reduce_them) {
             checked += has_own_buffer ? 1 : 0;
           }
   EXPECT_GT(checked, 200);
-  hybrid_test::release(self);
+  mpi_device_test::release(self);
 }
 
 TEST(device_buffers, explain_reports_the_buffer_mode) {
-  for (const char* buffers : {"device", "staged"}) {
-    member self = hybrid_test::make_member({.buffers = buffers}, recording_table());
-    const std::string text = hybrid_test::explain_call(self, 64);
-    EXPECT_EQ(text.find(", on device buffers") != std::string::npos, std::string(buffers) == "device") << text;
+  for (const char* buffers : {"device", "staged", "auto"}) {
+    member self = mpi_device_test::make_member({.buffers = buffers}, recording_table());
+    const std::string text = mpi_device_test::explain_call(self, 64);
+    EXPECT_EQ(text.find(", on device buffers") != std::string::npos, std::string(buffers) != "staged") << text;
     EXPECT_EQ(text.find(", on copies in pinned memory") != std::string::npos, std::string(buffers) == "staged")
         << text;
-    hybrid_test::release(self);
+    mpi_device_test::release(self);
   }
+}
+
+TEST(device_buffers, auto_mode_stages_without_mpi_support) {
+  member self = mpi_device_test::make_member({.buffers = "auto"}, no_devices_table());
+  EXPECT_EQ(mpi_device_test::backend_for(self, 64), "mpi");
+  const std::string text = mpi_device_test::explain_call(self, 64);
+  EXPECT_NE(text.find(", on copies in pinned memory"), std::string::npos) << text;
+  mpi_device_test::release(self);
 }
 
 // MPI's copies may wait for such streams, and therefore for the stream that waits for MPI.
 TEST(device_buffers, default_stream_is_refused) {
-  member self = hybrid_test::make_member({.buffers = "device"}, recording_table());
+  member self = mpi_device_test::make_member({.buffers = "device"}, recording_table());
   gpu::buffer data(4);
   EXPECT_EQ(
       isthmus_allreduce(data.data(), data.data(), 1, ISTHMUS_FLOAT32, ISTHMUS_SUM, self.communicator, nullptr),
       ISTHMUS_ERROR_INVALID_USAGE);
   EXPECT_NE(gpu::last_error().find("legacy default stream"), std::string::npos) << gpu::last_error();
-  hybrid_test::release(self);
+  mpi_device_test::release(self);
 }
 
 TEST(device_buffers, are_refused_without_mpi_support) {
-  static isthmus_mpi_table no_devices_table = *recording_table();
-  no_devices_table.device_platforms = 0;
-  member self = hybrid_test::make_member({.buffers = "device"}, &no_devices_table);
-  const std::string text = hybrid_test::explain_call(self, 64);
+  member self = mpi_device_test::make_member({.buffers = "device"}, no_devices_table());
+  const std::string text = mpi_device_test::explain_call(self, 64);
   EXPECT_NE(text.find("does not report support for device buffers of this platform"), std::string::npos)
       << text;
-  EXPECT_EQ(hybrid_test::backend_for(self, 64), "nccl");
-  hybrid_test::release(self);
+  EXPECT_EQ(mpi_device_test::backend_for(self, 64), "nccl");
+  mpi_device_test::release(self);
 }
 
 TEST(device_buffers, unknown_mode_is_refused) {
-  member self = hybrid_test::make_member({.buffers = "gpu"}, recording_table());
-  const std::string text = hybrid_test::explain_call(self, 64);
-  EXPECT_NE(text.find("backend.hybrid.buffers = 'gpu' must be 'staged' or 'device'"), std::string::npos)
+  member self = mpi_device_test::make_member({.buffers = "gpu"}, recording_table());
+  const std::string text = mpi_device_test::explain_call(self, 64);
+  EXPECT_NE(text.find("backend.mpi.buffers = 'gpu' must be 'auto', 'staged' or 'device'"), std::string::npos)
       << text;
-  hybrid_test::release(self);
+  mpi_device_test::release(self);
+}
+
+TEST(device_buffers, captured_stream_is_refused) {
+  member self = mpi_device_test::make_member({}, recording_table());
+  gpu::buffer data(4);
+  standin_set_capturing(self.queue->native(), 1);
+  EXPECT_EQ(isthmus_allreduce(data.data(), data.data(), 1, ISTHMUS_FLOAT32, ISTHMUS_SUM, self.communicator,
+                              self.queue->native()),
+            ISTHMUS_ERROR_INVALID_USAGE);
+  EXPECT_NE(gpu::last_error().find("mpi cannot be captured"), std::string::npos) << gpu::last_error();
+  standin_set_capturing(self.queue->native(), 0);
+  mpi_device_test::release(self);
+}
+
+// The thread of the backend calls MPI after the call has returned. A failure releases the stream.
+TEST(device_buffers, failure_in_mpi_is_an_asynchronous_error) {
+  static isthmus_mpi_table failing_table = *recording_table();
+  failing_table.collective = [](isthmus_mpi_comm, const isthmus_operation*) { return int{MPI_ERR_OTHER}; };
+  member self = mpi_device_test::make_member({.buffers = "staged"}, &failing_table);
+  gpu::buffer data(4);
+  ASSERT_EQ(isthmus_allreduce(data.data(), data.data(), 1, ISTHMUS_FLOAT32, ISTHMUS_SUM, self.communicator,
+                              self.queue->native()),
+            ISTHMUS_SUCCESS)
+      << gpu::last_error();
+  self.queue->synchronize();
+  isthmus_status status = ISTHMUS_SUCCESS;
+  for (int i = 0; i < 1000 && status == ISTHMUS_SUCCESS; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    status = isthmus_communicator_async_error(self.communicator);
+  }
+  EXPECT_NE(status, ISTHMUS_SUCCESS);  // the failure of this rank or of another one
+  EXPECT_NE(gpu::last_error().find("allreduce failed in"), std::string::npos) << gpu::last_error();
+  mpi_device_test::release(self);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// One rank of an MPI program, with a communicator that uses `hybrid` for all messages or for the small ones.
+// One rank of an MPI program on a device, with a communicator whose rules name `mpi`.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,13 +16,21 @@
 #include "gpu/device.hpp"
 #include "gpu/test_ranks.hpp"
 
-namespace hybrid_test {
+namespace mpi_device_test {
 
 constexpr std::uint64_t threshold = 32 << 10;
 constexpr std::uint64_t chunk_bytes = 8 << 10;  // small, so that the tests need several chunks
 
+// Configurations: all messages over MPI; MPI below the threshold and NCCL above, as two rules; the shorthand for
+// these rules.
+inline const std::string all_over_mpi = "[[rule]]\nuse = \"mpi\"\n";
+inline const std::string two_rules =
+    "[[rule]]\nplatform = \"cuda\"\nuse = \"nccl\"\n"
+    "[[rule]]\nplatform = \"cuda\"\nbytes = \"..32K\"\nuse = \"mpi\"\n";
+inline const std::string shorthand = "threshold = \"32K\"\n";
+
 struct settings {
-  bool all_over_mpi = true;  // all messages over MPI, not only those below the threshold
+  std::string rules = all_over_mpi;
   std::string buffers = "staged";
 };
 
@@ -35,11 +43,9 @@ inline int world_size() {
 inline gpu::member make_member(const settings& options_of_test, const isthmus_mpi_table* table) {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  const std::string config = ::testing::TempDir() + "hybrid" + std::to_string(getpid()) + ".toml";
-  std::ofstream(config) << "threshold = "
-                        << (options_of_test.all_over_mpi ? -1 : static_cast<long long>(threshold))
-                        << "\n[backend.hybrid]\nchunk_bytes = " << chunk_bytes << "\nbuffers = \""
-                        << options_of_test.buffers << "\"\n";
+  const std::string config = ::testing::TempDir() + "mpi_device" + std::to_string(getpid()) + ".toml";
+  std::ofstream(config) << options_of_test.rules << "[backend.mpi]\nchunk_bytes = " << chunk_bytes
+                        << "\nbuffers = \"" << options_of_test.buffers << "\"\n";
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof(options);
   options.device = {ISTHMUS_PLATFORM_CUDA, rank};
@@ -75,4 +81,4 @@ inline std::string backend_for(const gpu::member& self, std::uint64_t bytes) {
   return json.substr(start, json.find('"', start) - start);
 }
 
-}  // namespace hybrid_test
+}  // namespace mpi_device_test

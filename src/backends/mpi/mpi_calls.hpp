@@ -1,0 +1,55 @@
+// The calls of one communicator on the program's MPI: collectives, messages that progress together, and the abort.
+#pragma once
+
+#include <isthmus/backend.h>
+
+#include <atomic>
+#include <chrono>
+#include <vector>
+
+namespace isthmus::mpi {
+
+// Preconditions: the calling thread may call MPI (mpi_thread_guard), and the buffers are memory that MPI accepts.
+// Errors: functions throw isthmus::error. Messages end at the timeout or at an abort.
+// Thread safety: one thread at a time. abort may be called at any time from any thread.
+class mpi_calls {
+ public:
+  // `comm` is not owned.
+  mpi_calls(const isthmus_backend_context& context, isthmus_mpi_comm comm)
+      : m_context(context), m_mpi(*context.mpi), m_comm(comm) {}
+
+  // Blocking: runs a collective. MPI cannot cancel a collective that has started.
+  void run(const isthmus_operation& operation);
+  // Starts a send or recv, which progresses while collectives run. finish blocks until all are complete.
+  void start(const isthmus_operation& operation);
+  void finish();
+  // Cancels the messages that are not complete. After a failure, nothing may write to their buffers.
+  void cancel() noexcept;
+  // Releases the ranks that are in an MPI call of this communicator. Revokes the communicator if MPI has ULFM.
+  // Otherwise ends the job if this rank stays inside a collective.
+  void abort();
+
+ private:
+  using clock = std::chrono::steady_clock;
+
+  struct open_request {
+    void* request;
+    isthmus_collective collective;
+    int peer;
+  };
+
+  bool can_revoke() const;
+  bool wait_until_outside_mpi() const;
+  void call(const isthmus_operation& operation);
+  void check_wait(clock::time_point deadline) const;
+  [[noreturn]] void fail(int code, isthmus_collective collective);
+
+  const isthmus_backend_context& m_context;
+  const isthmus_mpi_table& m_mpi;
+  isthmus_mpi_comm m_comm;
+  std::vector<open_request> m_open_requests;
+  std::atomic<bool> m_has_failed{false};     // an MPI call failed; other ranks may be stuck in MPI
+  std::atomic<bool> m_is_inside_mpi{false};  // a blocking MPI call is in progress; read by abort
+};
+
+}  // namespace isthmus::mpi
