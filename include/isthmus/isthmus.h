@@ -197,18 +197,6 @@ ISTHMUS_API isthmus_status isthmus_communicator_local_size(isthmus_communicator 
 // ISTHMUS_NODE to divide a machine into several nodes.
 ISTHMUS_API isthmus_status isthmus_communicator_nodes(isthmus_communicator communicator, int* nodes);
 
-// Merges the traces that the ranks of a job wrote to `folder` (ISTHMUS_TRACE, docs/guide/diagnosis.md). Aligns
-// the clocks and matches the calls of a communicator by number. Also works for jobs that died. For running
-// jobs, it covers what they have written so far.
-// Output: `path` (NULL: none) is a new file that receives the timeline in Chrome's trace event format. `json`,
-// `capacity` and `required_bytes` are as in isthmus_communicator_info(). For each communicator, the summary
-// lists how often each rank arrived last, how long the others waited for it (in us), and how the communicator
-// ended. It also lists skipped files with the reasons. All times refer to the calls on the host.
-// Errors: ISTHMUS_ERROR_INVALID_ARGUMENT if no trace can be read, or if `path` exists or cannot be written.
-// Thread safety: any thread. Needs no communicator. Reads all files into memory (about 200 bytes per call).
-ISTHMUS_API isthmus_status isthmus_trace_merge(const char* folder, const char* path, char* json,
-                                               size_t capacity, size_t* required_bytes);
-
 // ---- operations -------------------------------------------------------------------------------------
 
 // Starts one operation. All of the collectives below call this function.

@@ -38,11 +38,13 @@ ISTHMUS_API isthmus_status isthmus_communicator_path(isthmus_communicator commun
 // Diagnoses this user's jobs on this machine from the flight recorders of their ranks, as JSON
 // (docs/guide/diagnosis.md). For each communicator, one sentence says which rank keeps the others waiting, and
 // for how long. Selects the jobs of process `pid` (0: any) whose name starts with `job` (NULL: any). Includes
-// ranks that have died. `json`, `capacity` and `required_bytes` are as in isthmus_communicator_info(). The
-// length can change between two calls, so allocate some extra space. Needs no communicator and does not wait.
+// ranks that have died. With `trace_folder` (NULL: none), diagnoses the state at the end of the traces in that
+// folder (ISTHMUS_TRACE) instead. `json`, `capacity` and `required_bytes` are as in isthmus_communicator_info().
+// The length can change between two calls: allocate extra space. Needs no communicator and does not wait.
+// Errors: ISTHMUS_ERROR_INVALID_ARGUMENT if `trace_folder` cannot be read.
 // Thread safety: any thread.
-ISTHMUS_API isthmus_status isthmus_diagnose(int64_t pid, const char* job, char* json, size_t capacity,
-                                            size_t* required_bytes);
+ISTHMUS_API isthmus_status isthmus_diagnose(int64_t pid, const char* job, const char* trace_folder, char* json,
+                                            size_t capacity, size_t* required_bytes);
 
 // Describes `device` as JSON: its providers in order, each with its state or the reason why it is
 // unavailable, the pool, and the live blocks. The call opens the providers. `json`, `capacity` and

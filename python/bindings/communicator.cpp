@@ -122,33 +122,16 @@ std::string info(const python_communicator& self) {
 }
 
 // The text can grow between two calls, so retry until it fits.
-std::string diagnose(std::int64_t pid, const std::string& job) {
+std::string diagnose(std::int64_t pid, const std::string& job, const std::string& trace_folder) {
   constexpr size_t spare_bytes = 1 << 16;
   std::string json(spare_bytes, '\0');
   size_t required_bytes = 0;
   const auto write_json = [&] {
-    return isthmus_diagnose(pid, job.c_str(), json.data(), json.size(), &required_bytes);
+    return isthmus_diagnose(pid, job.c_str(), trace_folder.empty() ? nullptr : trace_folder.c_str(),
+                            json.data(), json.size(), &required_bytes);
   };
   for (check_without_gil(write_json); required_bytes > json.size(); check_without_gil(write_json))
     json.resize(required_bytes + spare_bytes);
-  json.resize(required_bytes - 1);
-  return json;
-}
-
-// If the summary does not fit, repeat the call without a path, because the first call has already
-// written the file.
-std::string trace_merge(const std::string& folder, const std::string& path) {
-  std::string json(1 << 16, '\0');
-  size_t required_bytes = 0;
-  const auto merge = [&](const char* file) {
-    check_without_gil(
-        [&] { return isthmus_trace_merge(folder.c_str(), file, json.data(), json.size(), &required_bytes); });
-  };
-  merge(path.c_str());
-  while (required_bytes > json.size()) {
-    json.resize(required_bytes);
-    merge(nullptr);
-  }
   json.resize(required_bytes - 1);
   return json;
 }
@@ -165,8 +148,7 @@ void bind_communicator(nb::module_& module) {
   module.def("create_all", &create_all, nb::arg("devices"), nb::arg("config_path").none(),
              nb::arg("timeout_s"));
 
-  module.def("diagnose", &diagnose, nb::arg("pid"), nb::arg("job"));
-  module.def("trace_merge", &trace_merge, nb::arg("folder"), nb::arg("path"));
+  module.def("diagnose", &diagnose, nb::arg("pid"), nb::arg("job"), nb::arg("trace_folder") = "");
 
   nb::class_<python_communicator>(module, "Communicator")
       .def_static("pending", [] { return python_communicator(std::make_shared<native_communicator>()); })

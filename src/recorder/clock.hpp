@@ -12,18 +12,6 @@ namespace isthmus::recorder {
 // Reads all three clocks. Takes about 100 ns.
 clock_sample sample_clocks(bool has_counter) noexcept;
 
-// Saturating arithmetic: a damaged file can contain arbitrary times.
-inline std::int64_t saturating_add(std::int64_t a, std::int64_t b) noexcept {
-  std::int64_t sum = 0;
-  if (!__builtin_add_overflow(a, b, &sum)) return sum;
-  return b < 0 ? std::numeric_limits<std::int64_t>::min() : std::numeric_limits<std::int64_t>::max();
-}
-inline std::int64_t saturating_subtract(std::int64_t a, std::int64_t b) noexcept {
-  std::int64_t difference = 0;
-  if (!__builtin_sub_overflow(a, b, &difference)) return difference;
-  return b > 0 ? std::numeric_limits<std::int64_t>::min() : std::numeric_limits<std::int64_t>::max();
-}
-
 class tick_scale {
  public:
   tick_scale(const clock_sample& first, const clock_sample& second, bool has_counter) : m_first(first) {

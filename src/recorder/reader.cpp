@@ -1,13 +1,11 @@
 #include "recorder/reader.hpp"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 
 #include "base/file_descriptor.hpp"
@@ -78,14 +76,11 @@ recorded_call decode_call(const entry_copy& source, const header& head, const ti
   call.signature = unpack(source.signature);
   call.count = source.count;
   call.state = static_cast<entry_state>(source.state);
-  const call_origin origin = origin_of(source.path);
-  call.requested_ns = scale.ns_of(source.begin_ticks - origin.queued_ticks);
   call.begin_ns = scale.ns_of(source.begin_ticks);
   call.end_ns = scale.ns_of(source.end_ticks);
   call.begin_age_s = age_in_s(call.begin_ns, now_ns);
   if (source.end_ticks != 0) call.end_age_s = age_in_s(call.end_ns, now_ns);
-  call.reason = origin.reason;
-  const std::uint32_t path = origin.path;
+  const std::uint32_t path = origin_of(source.path).path;
   if (path == 0 || path >= max_paths) {
     call.has_ended = call.state == entry_state::returned;
     return call;
@@ -124,18 +119,6 @@ std::vector<recorded_call> decode_calls(const copy_list& file_copies, const head
   return calls;
 }
 
-std::vector<std::string> decode_reasons(const std::vector<std::byte>& bytes, const header& head) {
-  std::vector<std::string> reasons;
-  const std::uint64_t count =
-      std::min<std::uint64_t>(head.reasons.load(std::memory_order_relaxed), head.reason_capacity);
-  for (std::uint64_t index = 0; index < count; ++index) {
-    const auto* const text =
-        reinterpret_cast<const char*>(bytes.data()) + layout_of(head).reasons_offset() + index * reason_bytes;
-    reasons.emplace_back(text, ::strnlen(text, reason_bytes));
-  }
-  return reasons;
-}
-
 void check_process(const header& head, recorded_rank& record) {
   record.is_remote = head.pid_namespace != current_pid_namespace() || record.boot != current_boot_id();
   if (!record.is_remote) record.process = read_process_state(head.pid, head.start);
@@ -143,28 +126,15 @@ void check_process(const header& head, recorded_rank& record) {
 
 std::string text_of(const char* text, std::size_t capacity) { return {text, ::strnlen(text, capacity)}; }
 
-// Returns why the file cannot be read, or "" if it can.
-std::string unreadable_reason(const file_descriptor& file, int open_error, std::uint64_t bytes) {
-  if (file.get() < 0) return std::strerror(open_error);
-  if (bytes == 0) return "it is empty, or it belongs to another user";
-  if (bytes < sizeof file_magic) return fmt::format("it is truncated: {} bytes", bytes);
-  std::uint64_t magic = 0;
-  if (::pread(file.get(), &magic, sizeof magic, 0) != sizeof magic) return std::strerror(errno);
-  constexpr std::uint64_t name = 0xffff'ffff'ffff;  // the digit after it is the layout version
-  if ((magic & name) != (file_magic & name)) return "it was not written by a flight recorder";
-  if (magic != file_magic)
-    return fmt::format("it was written by another version of Isthmus: layout {}, this version reads {}",
-                       static_cast<char>(magic >> 48), static_cast<char>(file_magic >> 48));
+bool is_readable(const file_descriptor& file, std::uint64_t bytes) {
   std::vector<std::byte> header_bytes_read(sizeof(header));
-  if (!read(file, header_bytes_read)) return fmt::format("it is truncated: {} bytes", bytes);
+  if (bytes < sizeof(header) || !read(file, header_bytes_read)) return false;
   const header_copy copy(header_bytes_read);
   const header& head = copy.get();
-  if (head.header_bytes != sizeof(header) || head.entry_bytes != sizeof(entry) || head.size <= 0 ||
-      head.size > max_ranks || head.rank < 0 || head.rank >= head.size || !std::has_single_bit(head.entries) ||
-      head.entries > max_entries || head.reason_capacity > max_reasons)
-    return "its header is damaged";
-  const std::uint64_t expected_bytes = layout_of(head).bytes();
-  return bytes == expected_bytes ? "" : fmt::format("it is truncated: {} of {} bytes", bytes, expected_bytes);
+  return head.magic == file_magic && head.header_bytes == sizeof(header) && head.entry_bytes == sizeof(entry) &&
+         head.size > 0 && head.size <= max_ranks && head.rank >= 0 && head.rank < head.size &&
+         std::has_single_bit(head.entries) && head.entries <= max_entries &&
+         head.reason_capacity <= max_reasons && bytes == layout_of(head).bytes();
 }
 
 // Reads a file once if its writer has closed it, otherwise three times.
@@ -195,7 +165,6 @@ recorded_rank decode_rank(const copy_list& file_copies, std::uint64_t now_ns) {
   record.is_closed = head.is_closed.load(std::memory_order_relaxed) != 0;
   record.call_count = head.call_count.load(std::memory_order_relaxed);
   record.clocks = head.clock_samples[sample_count > 0 ? sample_count % 2 + 1 : 0];
-  record.reasons = decode_reasons(bytes, head);
   if (head.state.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(health::failed))
     record.failure = text_of(head.failure, sizeof head.failure);
   for (std::int32_t rank = 0; rank < head.size; ++rank)
@@ -213,16 +182,12 @@ recorded_rank decode_rank(const copy_list& file_copies, std::uint64_t now_ns) {
 
 }  // namespace
 
-std::optional<recorded_rank> read_file(const std::string& path, std::uint64_t now_ns, std::string* problem) {
+std::optional<recorded_rank> read_file(const std::string& path, std::uint64_t now_ns) {
   const file_descriptor file = open_file(path);
-  const int open_error = errno;
   const std::uint64_t bytes = file_bytes(file);
-  std::string problem_text = unreadable_reason(file, open_error, bytes);
-  copy_list file_copies;
-  if (problem_text.empty()) file_copies = read_copies(file, bytes);
-  if (problem_text.empty() && file_copies.empty()) problem_text = "it is truncated";
-  if (problem != nullptr) *problem = problem_text;
-  if (!problem_text.empty()) return std::nullopt;
+  if (!is_readable(file, bytes)) return std::nullopt;
+  const copy_list file_copies = read_copies(file, bytes);
+  if (file_copies.empty()) return std::nullopt;
   return decode_rank(file_copies, now_ns);
 }
 

@@ -22,9 +22,8 @@ struct recorded_call {
   // has_ended: the operation is known to be complete. With a blocking backend that is the end of the call.
   bool is_blocking = true, has_ended = false;
   double begin_age_s = 0, end_age_s = 0;  // seconds since the call started and returned
-  // Monotonic clock of the rank's machine: requested, passed to the backend, returned. 0: not yet, or unknown.
-  std::uint64_t requested_ns = 0, begin_ns = 0, end_ns = 0;
-  std::uint32_t reason = 0;  // index into the rank's reasons
+  // Monotonic clock of the rank's machine: passed to the backend, returned. 0: not yet.
+  std::uint64_t begin_ns = 0, end_ns = 0;
 
   bool is_message() const {
     return signature.collective == ISTHMUS_SEND || signature.collective == ISTHMUS_RECV;
@@ -42,10 +41,9 @@ struct recorded_rank {
   process_state process = process_state::alive;
   bool is_remote = false;  // other machine or pid namespace: the state of the process is unknown
   std::string program, machine, boot;
-  bool is_closed = false;        // the rank has destroyed the communicator
-  std::uint64_t call_count = 0;  // number of recorded calls; `calls` has the ones that are kept
-  clock_sample clocks{};         // latest sample of all clocks
-  std::vector<std::string> reasons;
+  bool is_closed = false;           // the rank has destroyed the communicator
+  std::uint64_t call_count = 0;     // number of recorded calls; `calls` has the ones that are kept
+  clock_sample clocks{};            // latest sample of all clocks
   double age_s = 0, created_s = 0;  // seconds since the last entry and since the file was created
   double timeout_s = 0;
   std::string failure;               // "": healthy
@@ -58,11 +56,9 @@ struct recorded_rank {
   std::uint64_t collectives() const;                            // number of collectives so far
 };
 
-// Reads one file. Returns nullopt if the file does not exist or cannot be read; `problem`, unless NULL,
-// receives the reason. Ages are relative to `now_ns` of the monotonic clock: use one value for all files whose
-// times are compared.
-std::optional<recorded_rank> read_file(const std::string& path, std::uint64_t now_ns = monotonic_ns(),
-                                       std::string* problem = nullptr);
+// Reads one file. Returns nullopt if the file does not exist or cannot be read. Ages are relative to `now_ns` of
+// the monotonic clock: use one value for all files whose times are compared.
+std::optional<recorded_rank> read_file(const std::string& path, std::uint64_t now_ns = monotonic_ns());
 
 // Reads the ranks of a communicator whose files are on this machine, in rank order.
 std::vector<recorded_rank> read_communicator(const token& communicator, int size);

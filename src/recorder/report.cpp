@@ -10,6 +10,7 @@
 
 #include "recorder/diagnosis.hpp"
 #include "recorder/format.hpp"
+#include "recorder/trace_folder.hpp"
 
 namespace isthmus::recorder {
 namespace {
@@ -102,15 +103,58 @@ double creation_age_s(const rank_records& ranks) {
   return age;
 }
 
-}  // namespace
+// Rejects copies of a rank's file, and files of another communicator that has the same token.
+bool is_consistent(const rank_records& ranks, const recorded_rank& record) {
+  return std::all_of(ranks.begin(), ranks.end(), [&](const recorded_rank& each) {
+    return each.size == record.size && each.rank != record.rank;
+  });
+}
 
-std::string report(std::int64_t pid, const std::string& name_prefix) {
+std::map<token, rank_records> read_all(const std::vector<std::string>& paths) {
   std::map<token, rank_records> communicators;
   const std::uint64_t now = monotonic_ns();
-  for (const std::string& path : list_files())
-    if (auto record = read_file(path, now)) communicators[record->communicator].push_back(std::move(*record));
+  for (const std::string& path : paths)
+    if (auto record = read_file(path, now))
+      if (auto& ranks = communicators[record->communicator]; is_consistent(ranks, *record))
+        ranks.push_back(std::move(*record));
   for (auto& [name, ranks] : communicators)
     std::sort(ranks.begin(), ranks.end(), [](auto& a, auto& b) { return a.rank < b.rank; });
+  return communicators;
+}
+
+// Replaces the ages of calls by their ages at the end of the trace. Uses the real-time clock because the ranks
+// of a trace can come from several machines. Keeps as many calls as a flight recorder. Ranks that have
+// destroyed the communicator are treated as alive.
+void rewind_to_end(rank_records& ranks) {
+  std::map<std::string, std::uint64_t> realtime_offset;  // by boot: processes of one boot share a clock
+  std::uint64_t end = 0;
+  const auto realtime_of = [&](const recorded_rank& rank, std::uint64_t ns) {
+    return ns + realtime_offset.try_emplace(rank.boot, rank.clocks.realtime_ns - rank.clocks.monotonic_ns)
+                    .first->second;
+  };
+  for (recorded_rank& rank : ranks) {
+    if (rank.calls.size() > ring_entries)
+      rank.calls.erase(rank.calls.begin(), rank.calls.end() - static_cast<std::ptrdiff_t>(ring_entries));
+    if (rank.is_closed) rank.process = process_state::alive;
+    end = std::max(end, realtime_of(rank, rank.clocks.monotonic_ns));
+    if (!rank.calls.empty())
+      end = std::max(end, realtime_of(rank, std::max(rank.calls.back().begin_ns, rank.calls.back().end_ns)));
+  }
+  for (recorded_rank& rank : ranks) {
+    for (recorded_call& call : rank.calls) {
+      call.begin_age_s = static_cast<double>(end - realtime_of(rank, call.begin_ns)) * 1e-9;
+      if (call.end_ns != 0) call.end_age_s = static_cast<double>(end - realtime_of(rank, call.end_ns)) * 1e-9;
+    }
+    for (const recorded_rank& other : ranks) rank.pids[static_cast<std::size_t>(other.rank)] = other.pid;
+  }
+}
+
+}  // namespace
+
+std::string report(std::int64_t pid, const std::string& name_prefix, const std::string& trace_folder) {
+  auto communicators = read_all(trace_folder.empty() ? list_files() : list_traces(trace_folder));
+  if (!trace_folder.empty())
+    for (auto& [name, ranks] : communicators) rewind_to_end(ranks);
   json document = json::array();
   for (job& each : group_into_jobs(std::move(communicators))) {
     std::sort(each.communicators.begin(), each.communicators.end(),

@@ -1,6 +1,4 @@
-// Traces: contents, stragglers, clocks of two machines and invalid files.
-#include "recorder/trace.hpp"
-
+// Traces: files, the diagnosis of their end, and settings. tests/python/test_traces.py covers merging.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -10,10 +8,11 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <thread>
 
 #include "ranks.hpp"
+#include "recorder/reader.hpp"
+#include "recorder/report.hpp"
 #include "recorder/trace_folder.hpp"
 
 namespace {
@@ -61,176 +60,42 @@ TEST_F(traces, keep_more_calls_than_the_ring_and_persist) {
   struct stat status{};
   ASSERT_EQ(::stat(file_of(ranks, 0).c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0600u);
-  const auto summary = json::parse(summary_of(read_traces(m_folder)));
-  const auto& rank = summary["communicators"][0]["ranks"][0];
-  EXPECT_EQ(rank["calls"], 1100);
-  EXPECT_EQ(rank["overwritten"], 1100 - 1024);
-  EXPECT_EQ(rank["state"], "ended");
-}
-
-TEST_F(traces, contain_selection_reason_and_request_time) {
-  const membership ranks = ranks_of_this_process(1);
-  const auto recorder = recorder_of(ranks, 0);
-  const isthmus_operation operation = allreduce_of(4);
-  const request_info requested{recorder->trace_ticks(), recorder->reason_index("a rule")};
-  EXPECT_EQ(requested.reason, recorder->reason_index("a rule"));
-  pause();
-  recorder->begin(0, &operation, nullptr, 1, &requested);
-  recorder->end(true);
   const auto record = read_file(file_of(ranks, 0));
   ASSERT_TRUE(record);
-  EXPECT_EQ(record->reasons.at(record->calls[0].reason), "a rule");
-  EXPECT_GE(record->calls[0].begin_ns - record->calls[0].requested_ns, 19'000'000u);
-  EXPECT_GE(record->calls[0].end_ns, record->calls[0].begin_ns);
+  EXPECT_EQ(record->call_count, 1100u);
+  EXPECT_EQ(record->calls.size(), 1024u);
+  EXPECT_TRUE(record->is_closed);
 }
 
-TEST_F(traces, identify_the_last_rank) {
+TEST_F(traces, store_each_selection_reason_once) {
+  const membership ranks = ranks_of_this_process(1);
+  const auto recorder = recorder_of(ranks, 0);
+  EXPECT_NE(recorder->trace_ticks(), 0u);
+  const std::uint32_t reason = recorder->reason_index("a rule");
+  EXPECT_NE(reason, 0u);
+  EXPECT_EQ(recorder->reason_index("another rule"), reason + 1);
+  EXPECT_EQ(recorder->reason_index("a rule"), reason);
+}
+
+TEST_F(traces, are_diagnosed_at_their_end) {
   const membership ranks = ranks_of_this_process(2);
   const auto first = recorder_of(ranks, 0), second = recorder_of(ranks, 1);
   const isthmus_operation operation = allreduce_of(4);
   first->begin(0, &operation, nullptr, 1);
   pause();
-  second->begin(0, &operation, nullptr, 1);
-  first->end(true);
-  second->end(true);
-  record_call(*second, 8);  // the first rank does not make this call
-  const trace merged = read_traces(m_folder);
-  const auto summary = json::parse(summary_of(merged))["communicators"][0];
-  EXPECT_EQ(summary["matched"], 1);
-  EXPECT_EQ(summary["ranks"][1]["last_arrivals"], 1);
-  EXPECT_GE(summary["ranks"][1]["others_waited_us"], 19'000);
-  EXPECT_EQ(summary["ranks"][1]["others_waited_us"], summary["ranks"][0]["waited_us"]);
-  EXPECT_EQ(summary["ranks"][1]["waited_us"], 0);
-  EXPECT_EQ(summary["worst"][0]["last"], 1);
-  EXPECT_EQ(summary["state"], "running");
-
-  const std::string path = m_folder + "/timeline.json";
-  write_timeline(merged, path);
-  std::ifstream file(path);
-  const auto events = json::parse(file)["traceEvents"];
-  EXPECT_EQ(std::count_if(events.begin(), events.end(), [](auto& each) { return each["ph"] == "X"; }), 3);
-  EXPECT_EQ(events.back()["args"]["call"], "allreduce #2 (float32 x 8, sum)");
-  EXPECT_EQ(events.back()["args"]["bytes"], 32);
-  EXPECT_EQ(events.back()["args"]["path"], "shm");
-  EXPECT_THROW(write_timeline(merged, path), error) << "existing files are not overwritten";
-}
-
-// Changes the file as if another machine had written it, whose clocks are ahead by these values.
-void move_to_another_machine(const std::string& path, std::int64_t monotonic_ns, std::int64_t realtime_ns) {
-  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-  for (int i = 0; i < 3; ++i) {
-    const auto offset = static_cast<std::streamoff>(offsetof(header, clock_samples) +
-                                                    sizeof(clock_sample) * static_cast<std::size_t>(i));
-    clock_sample read{};
-    file.seekg(offset).read(reinterpret_cast<char*>(&read), sizeof read);
-    read.monotonic_ns += static_cast<std::uint64_t>(monotonic_ns);
-    read.realtime_ns += static_cast<std::uint64_t>(realtime_ns);
-    file.seekp(offset).write(reinterpret_cast<const char*>(&read), sizeof read);
-  }
-  file.seekp(offsetof(header, boot)).write("elsewhere", 10);
-}
-
-TEST_F(traces, of_two_machines_are_aligned_by_calls) {
-  const membership ranks = ranks_of_this_process(2);
-  {
-    const auto first = recorder_of(ranks, 0), second = recorder_of(ranks, 1);
-    const isthmus_operation operation = allreduce_of(4);
-    for (int i = 0; i < 50; ++i) {
-      flight_recorder& early = i % 2 == 0 ? *first : *second;
-      flight_recorder& late = i % 2 == 0 ? *second : *first;
-      early.begin(0, &operation, nullptr, 1);
-      late.begin(0, &operation, nullptr, 1);
-      late.end(true);
-      early.end(true);
-    }
-    first->begin(0, &operation, nullptr, 1);
-    pause();
-    second->begin(0, &operation, nullptr, 1);
-    second->end(true);
-    first->end(true);
-  }
-  constexpr std::int64_t hour_ns = 3'600'000'000'000, second_ns = 1'000'000'000;
-  move_to_another_machine(file_of(ranks, 1), hour_ns, second_ns);
-  const trace merged = read_traces(m_folder);
-  ASSERT_EQ(merged.machines.size(), 2u);
-  const auto& other = merged.machines[1];
-  EXPECT_EQ(other.alignment_source, "the ends of collectives");
-  EXPECT_LE(std::abs(other.offset_ns + hour_ns), other.uncertainty_ns);
-  EXPECT_LT(other.uncertainty_ns, 20'000'000);
-  const matched_call& last = merged.communicators[0].calls.back();
-  EXPECT_EQ(last.last, 1u);
-  EXPECT_GE(last.delay_ns, 19'000'000 - other.uncertainty_ns);
-}
-
-std::string refusal(const std::string& folder) {
-  try {
-    read_traces(folder);
-  } catch (const error& failure) {
-    return failure.what();
-  }
-  return "";
-}
-
-TEST_F(traces, that_are_unreadable_are_reported) {
-  EXPECT_NE(refusal(m_folder).find("contains no trace"), std::string::npos);
-  EXPECT_NE(refusal(m_folder + "/nowhere").find("No such file"), std::string::npos);
-  const membership ranks = ranks_of_this_process(1);
-  const std::string path = file_of(ranks, 0);
-  const auto refusal_of_contents = [&](const std::string& bytes) {
-    std::ofstream(path) << bytes;
-    return refusal(m_folder);
-  };
-  EXPECT_NE(refusal_of_contents("").find("it is empty"), std::string::npos);
-  EXPECT_NE(refusal_of_contents("abc").find("truncated: 3 bytes"), std::string::npos);
-  EXPECT_NE(refusal_of_contents(std::string(9000, 'x')).find("not written by a flight recorder"),
-            std::string::npos);
-  EXPECT_NE(refusal_of_contents("ITRECO1" + std::string(9000, '\0')).find("layout 1, this version reads 2"),
-            std::string::npos);
-  std::filesystem::remove(path);
-  {
-    const auto recorder = recorder_of(ranks, 0);
-  }
-  const auto full_size = std::filesystem::file_size(path);
-  std::filesystem::resize_file(path, full_size - 64);
-  EXPECT_NE(refusal(m_folder).find(fmt::format("truncated: {} of {} bytes", full_size - 64, full_size)),
-            std::string::npos);
-  std::filesystem::resize_file(path, 100);
-  EXPECT_NE(refusal(m_folder).find("truncated: 100 bytes"), std::string::npos);
-  std::filesystem::remove(path);
-  std::filesystem::create_symlink("/dev/zero", path);
-  EXPECT_NE(refusal(m_folder).find("symbolic links"), std::string::npos) << refusal(m_folder);
-  std::filesystem::remove(path);
-  // If another trace is readable, they are only reported.
-  const auto recorder = recorder_of(ranks, 0);
   std::ofstream(m_folder + "/other.trace") << "abc";
-  EXPECT_EQ(read_traces(m_folder).skipped_files.size(), 1u);
-}
-
-TEST_F(traces, that_are_copied_or_damaged_do_no_harm) {
-  const membership ranks = ranks_of_this_process(2);
-  for (const int rank : {0, 1}) {
-    const auto recorder = recorder_of(ranks, rank, 256);
-    for (std::uint64_t i = 1; i <= 20; ++i) record_call(*recorder, i);
-  }
-  const std::string path = file_of(ranks, 1), copy = m_folder + "/copy.trace";
-  std::filesystem::copy_file(path, copy);
-  EXPECT_EQ(read_traces(m_folder).skipped_files.size(), 1u);
-  std::mt19937_64 random(1);  // NOLINT(cert-msc32-c,cert-msc51-cpp): the same bytes every time
-  for (int i = 0; i < 300; ++i) {
-    std::filesystem::copy_file(copy, path, std::filesystem::copy_options::overwrite_existing);
-    {
-      std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-      for (int byte = 0; byte < 4; ++byte) {
-        const auto offset = random() % (i % 2 == 0 ? 256 : sizeof(header) + 14'000);
-        file.seekp(static_cast<std::streamoff>(offset)).put(static_cast<char>(random()));
-      }
-    }
-    const trace merged = read_traces(m_folder);
-    EXPECT_FALSE(summary_of(merged).empty());
-    const std::string timeline = m_folder + "/timeline.json";
-    std::filesystem::remove(timeline);
-    write_timeline(merged, timeline);
-  }
+  std::filesystem::copy_file(file_of(ranks, 1), m_folder + "/copy.trace");
+  const auto jobs = json::parse(report(0, "", m_folder))["jobs"];
+  ASSERT_EQ(jobs.size(), 1u);
+  const auto& communicator = jobs[0]["communicators"][0];
+  EXPECT_EQ(communicator["ranks"].size(), 2u);
+  EXPECT_EQ(communicator["diagnosis"], "missing");
+  EXPECT_EQ(communicator["responsible_ranks"], json({1}));
+  EXPECT_NE(communicator["sentence"].get<std::string>().find("has not entered allreduce #1"),
+            std::string::npos);
+  // The trace ends with the call, so its age does not include the pause.
+  EXPECT_LT(communicator["waiting_s"], 0.02);
+  EXPECT_THROW(report(0, "", m_folder + "/nowhere"), error);
 }
 
 TEST_F(traces, never_replace_existing_files) {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from .._isthmus import trace_merge
 from ..sizes import format_us
+from ..traces import merge as merge_traces
+from ..traces import summarize, write_timeline
 from .console import BAD_ARGUMENT, CommandError, note, out, print_json
 
 app = typer.Typer(help="Processes the traces of a job (ISTHMUS_TRACE=FOLDER).", no_args_is_help=True)
@@ -43,17 +43,19 @@ def merge(
         raise CommandError(
             f"{folder} is not a folder; pass the folder that ISTHMUS_TRACE was set to", BAD_ARGUMENT
         )
+    trace = merge_traces(folder)
     # Write a temporary file first, so that the target is always complete.
     temporary = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        summary = json.loads(trace_merge(str(folder), str(temporary)))
+        write_timeline(trace, temporary)
         temporary.replace(target)
     except OSError as failure:
         raise CommandError(f"cannot write {target}: {failure.strerror}", BAD_ARGUMENT) from None
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+    summary = summarize(trace)
     if as_json:
         print_json(summary)
         return
