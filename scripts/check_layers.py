@@ -4,7 +4,8 @@
 A row names a component, its files (glob patterns; the first row that matches a file wins), the components whose
 headers it may include, and the foreign headers that it may use. Everything else is an error. In addition, each
 folder of src has one row, components do not form include cycles, every ISTHMUS_API function of the public
-headers is defined in src/api, and no string in src/core or src/selection names a backend.
+headers is defined in src/api, no string in src/core or src/selection names a backend, and only
+src/failure/wait.hpp sleeps or yields a core.
 """
 
 from __future__ import annotations
@@ -220,6 +221,32 @@ def check_backend_names(files: list[str]) -> list[str]:
     return problems
 
 
+# Waits have one policy. These files may sleep or yield a core:
+WAITING_FILES = {
+    "src/failure/wait.hpp": "the policy",
+    "python/bindings/common.hpp": "the bindings use only the public C ABI",
+}
+PAUSE = re.compile(
+    r"\b(?:sleep_for|u?sleep|(?:clock_)?nanosleep|sched_yield|pthread_yield)\s*\(|this_thread::(?:sleep_|yield)"
+)
+
+
+def check_pauses(files: list[str]) -> list[str]:
+    """Checks that wait loops of the library use failure/wait.hpp."""
+    problems = []
+    for path in files:
+        if not path.startswith(("src/", "include/", "python/")) or path in WAITING_FILES:
+            continue
+        for number, line in enumerate((ROOT / path).read_text().splitlines(), 1):
+            match = PAUSE.search(line.split("//")[0])
+            if match:
+                problems.append(
+                    f"{path}:{number}: {match.group().strip('( ')} outside of src/failure/wait.hpp; use "
+                    "poll_until or backoff"
+                )
+    return problems
+
+
 def check_file(path: str, components: list[Component], known: set[str]) -> list[str]:
     own = find_owner(path, components)
     if own is None:
@@ -251,6 +278,7 @@ def main() -> int:
         if not any(component.owns(path) for path in files):
             problems.append(f"docs/internals/architecture.md: component {component.name} owns no file")
     problems += check_folders(components) + check_entry_points(files) + check_backend_names(files)
+    problems += check_pauses(files)
     cycles = count_cycles(files, components)
     problems += [f"components form an include cycle: {' '.join(cycle)}" for cycle in cycles]
     print(*problems, sep="\n", end="\n" if problems else "")

@@ -1,7 +1,5 @@
 #include "bootstrap/mpi_bootstrap.hpp"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -14,6 +12,7 @@
 #include "bootstrap/mpi_thread_guard.hpp"
 #include "bootstrap/peer_monitor.hpp"
 #include "device/watchdog.hpp"
+#include "failure/wait.hpp"
 
 namespace isthmus {
 namespace {
@@ -212,9 +211,10 @@ class mpi_bootstrap final : public bootstrap {
   }
 
   void finish(pending_allgather& pending) {
-    const auto deadline = clock::now() + std::chrono::duration<double>(m_timeout_s);
+    const auto deadline = deadline_after(m_timeout_s);
     auto next_poll = clock::now() + poll_interval;
-    while (!test_requests(pending)) {
+    const auto is_finished = [&] {
+      if (test_requests(pending)) return true;
       if (m_is_cancelled.load(std::memory_order_acquire))
         throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE,
                          "the communicator was aborted during an exchange over MPI");
@@ -224,8 +224,9 @@ class mpi_bootstrap final : public bootstrap {
         next_poll = clock::now() + poll_interval;
         check_peers(pending);
       }
-      sched_yield();
-    }
+      return false;
+    };
+    poll_until_done(is_finished, yielding);
   }
 
   void check_peers(pending_allgather& pending) {

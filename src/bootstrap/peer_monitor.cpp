@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <thread>
+
+#include "failure/wait.hpp"
 
 namespace isthmus {
 namespace {
-
-using clock = std::chrono::steady_clock;
 
 const char* state_suffix(process_state state) {
   switch (state) {
@@ -68,12 +67,10 @@ std::optional<failure_info> peer_monitor::try_read_failure() const noexcept {
 }
 
 std::optional<failure_info> peer_monitor::read_failure(double wait_s) const noexcept {
-  const auto deadline = clock::now() + std::chrono::duration<double>(wait_s);
-  while (true) {
-    auto failure = try_read_failure();
-    if (failure || clock::now() >= deadline) return failure;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  std::optional<failure_info> failure;
+  const auto has_failure = [&] { return (failure = try_read_failure()).has_value(); };
+  poll_until(has_failure, deadline_after(wait_s), std::chrono::milliseconds(1));
+  return failure;
 }
 
 void peer_monitor::mark_aborted() noexcept {
@@ -84,12 +81,8 @@ void peer_monitor::mark_aborted() noexcept {
 std::optional<bool> peer_monitor::has_aborted(int rank, double wait_s) const noexcept {
   const failure_record* const record = process(rank).record;
   if (record == nullptr) return std::nullopt;
-  const auto deadline = clock::now() + std::chrono::duration<double>(wait_s);
-  while (record->has_aborted.load(std::memory_order_acquire) == 0) {
-    if (clock::now() >= deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
+  return poll_until([&] { return record->has_aborted.load(std::memory_order_acquire) != 0; },
+                    deadline_after(wait_s), std::chrono::milliseconds(1));
 }
 
 void peer_monitor::throw_if_peer_failed() const {

@@ -8,14 +8,11 @@
 #include <string>
 
 #include "base/file_descriptor.hpp"
+#include "failure/wait.hpp"
 
 namespace isthmus::tcp {
 
 using clock = std::chrono::steady_clock;
-
-inline clock::time_point deadline_after(double seconds) {
-  return clock::now() + std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>(seconds));
-}
 
 struct endpoint {
   std::string host;

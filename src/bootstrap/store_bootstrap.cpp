@@ -5,7 +5,6 @@
 #include <chrono>
 #include <functional>
 #include <numeric>
-#include <thread>
 #include <tuple>
 #include <utility>
 
@@ -16,6 +15,7 @@
 #include "bootstrap/fallback_store.hpp"
 #include "bootstrap/rendezvous.hpp"
 #include "bootstrap/survivor_protocol.hpp"
+#include "failure/wait.hpp"
 
 namespace isthmus {
 namespace {
@@ -104,18 +104,16 @@ class store_bootstrap final : public bootstrap {
   }
 
   bool has_lost_any_of(std::span<const int> ranks) override {
-    constexpr int max_polls = 10;
-    for (int i = 0; i < max_polls; ++i) {
+    const auto has_lost_any = [&] {
       try {
-        for (const int rank : ranks)
-          if (rank != m_rank && m_rendezvous->peer_state_of(rendezvous_rank(rank)) != peer_state::unknown)
-            return true;
+        return std::ranges::any_of(ranks, [&](int rank) {
+          return rank != m_rank && m_rendezvous->peer_state_of(rendezvous_rank(rank)) != peer_state::unknown;
+        });
       } catch (const error&) {  // the store is lost
         return true;
       }
-      std::this_thread::sleep_for(poll_interval / max_polls);
-    }
-    return false;
+    };
+    return poll_until(has_lost_any, deadline_after(poll_interval), poll_interval / 10);
   }
 
   fallback_address own_fallback_address() override {
@@ -151,7 +149,8 @@ class store_bootstrap final : public bootstrap {
       const auto stored_failure = failure_in_store(local_failure ? 0 : slice);
       if (stored_failure || local_failure || remaining_s <= slice_s)
         return stored_failure ? stored_failure : local_failure;
-      std::this_thread::sleep_until(begin + seconds(slice));  // a lost store fails immediately
+      // A lost store fails immediately.
+      sleep_until(begin + std::chrono::duration_cast<clock::duration>(seconds(slice)));
     }
   }
   std::optional<failure_info> poll_local_failure() const noexcept override { return m_peers.read_failure(); }
@@ -342,14 +341,19 @@ class store_bootstrap final : public bootstrap {
   // Attributes the loss of the store to a rank if that rank's process served it. The exit of a process becomes
   // visible shortly after its connections have closed.
   error attribute_loss(const error& failure) const {
-    constexpr int max_polls = 10;
     if (failure.info().status != ISTHMUS_ERROR_REMOTE) return failure;
-    for (int i = 0; i < max_polls; ++i) {
-      if (const auto result = m_peers.read_failure()) return remote_failure(*result);
-      if (const auto rank = m_peers.find_exited()) return m_peers.exited_error(*rank);
-      std::this_thread::sleep_for(poll_interval / max_polls);
-    }
-    return failure;
+    error cause = failure;
+    const auto has_cause = [&] {
+      if (const auto result = m_peers.read_failure())
+        cause = remote_failure(*result);
+      else if (const auto rank = m_peers.find_exited())
+        cause = m_peers.exited_error(*rank);
+      else
+        return false;
+      return true;
+    };
+    poll_until(has_cause, deadline_after(poll_interval), poll_interval / 10);
+    return cause;
   }
 
   void throw_if_failure_published() {

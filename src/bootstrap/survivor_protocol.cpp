@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <thread>
 
 #include "base/interrupt.hpp"
+#include "failure/wait.hpp"
 
 namespace isthmus {
 namespace {
@@ -59,23 +59,21 @@ class survivor_protocol {
 
  private:
   std::vector<int> run() {
-    const auto deadline = clock::now() + std::chrono::duration<double>(m_round.wait_s);
+    const auto deadline = deadline_after(m_round.wait_s);
     query_store([&] { m_keys.set(presence_key(m_round.rank), std::as_bytes(std::span(m_members))); });
     m_has_joined[static_cast<std::size_t>(m_round.rank)] = present;
-    auto pause = 1ms;
-    while (true) {
+    const auto has_decision = [&] {
       throw_if_interrupted("the agreement on the surviving ranks");
-      if (read(decision_key(), std::as_writable_bytes(std::span(m_decision)))) return survivors_of_decision();
+      if (read(decision_key(), std::as_writable_bytes(std::span(m_decision)))) return poll_result::done;
       poll_ranks();
       if (!may_participate(static_cast<std::size_t>(m_round.rank))) throw exclusion_error();
-      if (is_every_rank_resolved() || clock::now() >= deadline) {
-        check_majority();
-        propose();
-        continue;
-      }
-      std::this_thread::sleep_for(pause);
-      pause = std::min<std::chrono::milliseconds>(2 * pause, max_pause);
-    }
+      if (!is_every_rank_resolved() && clock::now() < deadline) return poll_result::pending;
+      check_majority();
+      propose();
+      return poll_result::progress;
+    };
+    poll_until_done(has_decision, poll_pause(1ms, max_pause));
+    return survivors_of_decision();
   }
 
   static constexpr std::uint8_t present = 1;

@@ -10,7 +10,6 @@
 #include <map>
 #include <mutex>
 #include <random>
-#include <thread>
 #include <vector>
 
 #include "base/error.hpp"
@@ -18,6 +17,7 @@
 #include "bootstrap/fallback_store.hpp"
 #include "bootstrap/store_service.hpp"
 #include "bootstrap/tcp_protocol.hpp"
+#include "failure/wait.hpp"
 
 namespace isthmus {
 namespace {
@@ -225,7 +225,7 @@ void pause_before_retry(int attempt, clock::time_point deadline) {
   const double max_pause_s = std::min(0.2, 0.005 * (1 << std::min(attempt, 6)));
   const double pause = std::uniform_real_distribution<double>(max_pause_s / 2, max_pause_s)(random);
   throw_if_interrupted("the connection to the store");
-  std::this_thread::sleep_until(std::min(deadline, deadline_after(pause)));
+  sleep_until(std::min(deadline, deadline_after(pause)));
 }
 
 // Connects one rank to the store and authenticates both sides.

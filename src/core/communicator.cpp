@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <thread>
 #include <utility>
 
 #include "base/interrupt.hpp"
@@ -14,6 +13,7 @@
 #include "core/local_ranks.hpp"
 #include "core/watchdog.hpp"
 #include "core/worker.hpp"
+#include "failure/wait.hpp"
 #include "recorder/format.hpp"
 
 namespace isthmus {
@@ -240,12 +240,13 @@ failure_info communicator::with_diagnosis(failure_info failure) const noexcept {
   if (!is_wait_failure && failure.status != ISTHMUS_ERROR_BACKEND) return failure;
   recorder::diagnosis findings = diagnose();
   // The memory of an exiting process is released before the process disappears, so retry for up to 100 ms.
-  for (int attempt = 0; !is_wait_failure && findings.kind != recorder::diagnosis_kind::exited && attempt < 5;
-       ++attempt) {
-    if (m_ranks.process_size == m_ranks.size) break;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const auto is_exit_visible = [&] {
     findings = diagnose();
-  }
+    return findings.kind == recorder::diagnosis_kind::exited;
+  };
+  const bool may_become_visible = !is_wait_failure && m_ranks.process_size != m_ranks.size;
+  if (may_become_visible && findings.kind != recorder::diagnosis_kind::exited)
+    poll_until(is_exit_visible, deadline_after(std::chrono::milliseconds(100)), std::chrono::milliseconds(20));
   try {
     if (is_wait_failure || findings.kind == recorder::diagnosis_kind::exited)
       attribute_diagnosis(failure, findings);

@@ -7,6 +7,7 @@
 
 #include "core/communicator.hpp"
 #include "core/local_ranks.hpp"
+#include "failure/wait.hpp"
 #include "recorder/format.hpp"
 
 namespace isthmus {
@@ -30,11 +31,6 @@ constexpr double max_overdue_s = 0.3;
 double report_wait_s(double timeout_s) {
   constexpr double max_wait_s = 1, timeout_share = 0.05;
   return std::clamp(timeout_share * timeout_s, min_report_wait_s, max_wait_s);
-}
-
-steady_clock::time_point deadline_after(double seconds) {
-  return steady_clock::now() +
-         std::chrono::duration_cast<steady_clock::duration>(std::chrono::duration<double>(seconds));
 }
 
 double seconds_until(steady_clock::time_point deadline) {

@@ -1,7 +1,8 @@
 #include "device/signal_channel.hpp"
 
 #include <chrono>
-#include <thread>
+
+#include "failure/wait.hpp"
 
 namespace isthmus {
 namespace {
@@ -64,12 +65,7 @@ void signal_monitor::notify_abort() {
 
 bool signal_monitor::wait_briefly() {
   m_driver.record(m_device, m_done, m_streams.front());
-  const auto end = std::chrono::steady_clock::now() + brief_wait;
-  while (!m_driver.is_done(m_done)) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(poll_interval);
-  }
-  return true;
+  return poll_until([&] { return m_driver.is_done(m_done); }, deadline_after(brief_wait), poll_interval);
 }
 
 }  // namespace isthmus

@@ -1,12 +1,9 @@
 #include "device/stream_gate.hpp"
 
 #include <isthmus/isthmus.h>
-#include <sched.h>
-
-#include <chrono>
-#include <thread>
 
 #include "base/error.hpp"
+#include "failure/wait.hpp"
 
 namespace isthmus {
 namespace {
@@ -22,16 +19,17 @@ stream_gate::stream_gate(const isthmus_backend_context& context, device_driver& 
     : m_context(context), m_driver(driver), m_backend(backend), m_entry_event(driver, context.device.ordinal) {}
 
 void stream_gate::wait_for(native_event event) const {
-  constexpr int spins_per_check = 64, spins_before_sleep = 2000;
-  for (int spins = 1; !m_driver.is_done(event); ++spins) {
-    if (spins % spins_per_check == 0 && m_context.is_aborted(m_context.runtime) != 0)
+  constexpr int polls_per_check = 64, polls_before_sleep = 2000;
+  int polls = 0;
+  const auto is_done = [&] {
+    if (m_driver.is_done(event)) return true;
+    if (++polls % polls_per_check == 0 && m_context.is_aborted(m_context.runtime) != 0)
       throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE, "the communicator was aborted",
                        "destroy it on every rank and create a new one");
-    if (spins < spins_before_sleep)
-      ::sched_yield();
-    else
-      std::this_thread::sleep_for(std::chrono::microseconds(5));
-  }
+    if (polls >= polls_before_sleep) sleep_briefly(std::chrono::microseconds(5));
+    return false;
+  };
+  poll_until_done(is_done, yielding);
 }
 
 void stream_gate::check(isthmus_stream stream) const {

@@ -19,12 +19,12 @@ using namespace isthmus;
 class tcp_store : public testing::Test {
  protected:
   file_descriptor connect_client() const {
-    return tcp::connect_to({address.host, address.port}, tcp::deadline_after(5));
+    return tcp::connect_to({address.host, address.port}, deadline_after(5));
   }
 
   static bool closed_by_peer(const file_descriptor& socket, double limit_s) {
     std::byte ignored[256];
-    const auto deadline = tcp::deadline_after(limit_s);
+    const auto deadline = deadline_after(limit_s);
     while (tcp::clock::now() < deadline) {
       if (!tcp::wait_readable(socket.get(), deadline)) return false;
       if (recv(socket.get(), ignored, sizeof ignored, 0) <= 0) return true;
@@ -33,7 +33,7 @@ class tcp_store : public testing::Test {
   }
 
   static void send(const file_descriptor& socket, std::span<const std::byte> bytes) {
-    tcp::send_all(socket.get(), bytes, tcp::deadline_after(5));
+    tcp::send_all(socket.get(), bytes, deadline_after(5));
   }
 
   static tcp::hello hello_of(int rank, int size) {
@@ -44,7 +44,7 @@ class tcp_store : public testing::Test {
   static std::optional<Message> receive(const file_descriptor& socket) {
     Message message;
     const auto bytes = std::as_writable_bytes(std::span(&message, 1));
-    if (!tcp::receive_all(socket.get(), bytes, tcp::deadline_after(5))) return std::nullopt;
+    if (!tcp::receive_all(socket.get(), bytes, deadline_after(5))) return std::nullopt;
     return message;
   }
 
@@ -159,7 +159,7 @@ TEST_F(tcp_store, evicted_rank_connects_again) {
   auto listener = tcp::listen_on(target);
   std::jthread server([&] {
     for (int i = 0; i < 3; ++i) {
-      ASSERT_TRUE(tcp::wait_readable(listener.get(), tcp::deadline_after(5)));
+      ASSERT_TRUE(tcp::wait_readable(listener.get(), deadline_after(5)));
       const file_descriptor dropped(accept(listener.get(), nullptr, nullptr));
       ASSERT_TRUE(receive<tcp::hello>(dropped));
     }
@@ -273,10 +273,10 @@ TEST(tcp_client, sends_no_proof_to_server_without_secret) {
   const store_secret shared_secret = make_secret();
   std::vector<std::byte> received;
   std::jthread server([&] {
-    ASSERT_TRUE(tcp::wait_readable(listener.get(), tcp::deadline_after(5)));
+    ASSERT_TRUE(tcp::wait_readable(listener.get(), deadline_after(5)));
     const file_descriptor accepted_socket(accept(listener.get(), nullptr, nullptr));
     const tcp::challenge answer{{tcp::protocol_magic, tcp::protocol_version}, tcp::make_nonce(), {}};
-    tcp::send_all(accepted_socket.get(), std::as_bytes(std::span(&answer, 1)), tcp::deadline_after(5));
+    tcp::send_all(accepted_socket.get(), std::as_bytes(std::span(&answer, 1)), deadline_after(5));
     std::byte chunk[512];
     for (ssize_t count = 1; count > 0;
          received.insert(received.end(), chunk, chunk + std::max<ssize_t>(count, 0)))
@@ -294,10 +294,10 @@ TEST(tcp_client, reports_other_protocol_version) {
   tcp::endpoint target{"127.0.0.1", 0};
   const auto listener = tcp::listen_on(target);
   std::jthread server([&] {
-    ASSERT_TRUE(tcp::wait_readable(listener.get(), tcp::deadline_after(5)));
+    ASSERT_TRUE(tcp::wait_readable(listener.get(), deadline_after(5)));
     const file_descriptor accepted_socket(accept(listener.get(), nullptr, nullptr));
     const tcp::challenge answer{{tcp::protocol_magic, 7}, {}, {}};
-    tcp::send_all(accepted_socket.get(), std::as_bytes(std::span(&answer, 1)), tcp::deadline_after(5));
+    tcp::send_all(accepted_socket.get(), std::as_bytes(std::span(&answer, 1)), deadline_after(5));
     std::byte ignored[512];
     while (recv(accepted_socket.get(), ignored, sizeof ignored, 0) > 0) continue;
   });
@@ -314,21 +314,21 @@ TEST(tcp_client, wait_fails_when_server_exits) {
   tcp::endpoint target{"127.0.0.1", 0};
   auto listener = tcp::listen_on(target);
   std::jthread server([&] {
-    ASSERT_TRUE(tcp::wait_readable(listener.get(), tcp::deadline_after(5)));
+    ASSERT_TRUE(tcp::wait_readable(listener.get(), deadline_after(5)));
     file_descriptor accepted_socket(accept(listener.get(), nullptr, nullptr));
     tcp::hello greeting;
     ASSERT_TRUE(tcp::receive_all(accepted_socket.get(), std::as_writable_bytes(std::span(&greeting, 1)),
-                                 tcp::deadline_after(5)));
+                                 deadline_after(5)));
     tcp::challenge store_challenge{{tcp::protocol_magic, tcp::protocol_version}, tcp::make_nonce(), {}};
     store_challenge.store_proof = tcp::proof_of_store({}, greeting, store_challenge.store_nonce);
-    tcp::send_all(accepted_socket.get(), std::as_bytes(std::span(&store_challenge, 1)), tcp::deadline_after(5));
+    tcp::send_all(accepted_socket.get(), std::as_bytes(std::span(&store_challenge, 1)), deadline_after(5));
     tcp::proof client_proof;
     ASSERT_TRUE(tcp::receive_all(accepted_socket.get(), std::as_writable_bytes(std::span(&client_proof, 1)),
-                                 tcp::deadline_after(5)));
+                                 deadline_after(5)));
     EXPECT_EQ(client_proof, tcp::proof_of_rank({}, greeting, store_challenge.store_nonce));
     tcp::welcome answer{};
     answer.accepted = 1;
-    tcp::send_all(accepted_socket.get(), std::as_bytes(std::span(&answer, 1)), tcp::deadline_after(5));
+    tcp::send_all(accepted_socket.get(), std::as_bytes(std::span(&answer, 1)), deadline_after(5));
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   });
   const auto rank = connect_tcp_store({target.host, target.port, {}}, 0, 1, 5);

@@ -155,7 +155,7 @@ def test_different_calls_are_not_matched(tmp_path: Path) -> None:
     assert communicator.matched.index.tolist() == [[0], [0]] and communicator.mismatched_calls == 1
 
 
-def test_missing_ranks_and_overwritten_calls_are_reported(tmp_path: Path) -> None:
+def test_missing_ranks_and_lost_calls_are_reported(tmp_path: Path) -> None:
     write_traces(tmp_path, make_trace(2, [(1, 2)], size=4, call_count=1100))
     (communicator,) = summarize(merge(tmp_path))["communicators"]
     assert communicator["absent"] == [0, 1, 3]
@@ -229,8 +229,7 @@ def test_copied_and_damaged_files_do_no_harm(tmp_path: Path) -> None:
     write_traces(folder, *originals)
     (folder / "y.trace").write_bytes(originals[1])
     assert len(merge(folder).skipped_files) == 1
-    # The same bytes every time.
-    generator = random.Random(1)
+    generator = random.Random(1)  # reproducible
     for attempt in range(300):
         damaged = bytearray(originals[1])
         for _ in range(4):

@@ -6,10 +6,10 @@
 #include <chrono>
 #include <mutex>
 #include <set>
-#include <thread>
 
 #include "base/error.hpp"
 #include "base/tables.hpp"
+#include "failure/wait.hpp"
 
 namespace isthmus::copy_engine {
 namespace {
@@ -93,15 +93,17 @@ void copy_engine_state::refuse_reductions(const std::string& reason) {
 
 copy_engine_state::~copy_engine_state() {
   if (!m_resources.memory.is_open()) return;
-  const auto deadline = watchdog_clock::now() + seconds(std::min(m_context.timeout_s, 30.0));
+  const auto deadline = deadline_after(std::min(m_context.timeout_s, 30.0));
   // The watchdog may still have to release the stream, so it must run until the stream has finished.
-  while (m_watchdog.current_call() != 0 && watchdog_clock::now() < deadline) std::this_thread::sleep_for(1ms);
+  poll_until([&] { return m_watchdog.current_call() == 0; }, deadline, 1ms);
   m_watchdog.end();
   bool is_idle_now = false;
   try {
-    while (!m_watchdog.has_failed() && m_context.is_aborted(m_context.runtime) == 0 &&
-           !m_watchdog.are_all_acknowledged() && watchdog_clock::now() < deadline)
-      std::this_thread::sleep_for(100us);
+    const auto has_ended = [&] {
+      return m_watchdog.has_failed() || m_context.is_aborted(m_context.runtime) != 0 ||
+             m_watchdog.are_all_acknowledged();
+    };
+    poll_until(has_ended, deadline, 100us);
     is_idle_now = m_watchdog.current_call() == 0 && m_watchdog.wait_briefly();
   } catch (const error& exception) {
     m_context.log(m_context.runtime, 1, "destroy: %s", exception.what());
@@ -238,17 +240,15 @@ bool copy_engine_state::is_idle() {
 }
 
 isthmus_status copy_engine_state::synchronize() {
-  const auto deadline = watchdog_clock::now() + seconds(m_context.timeout_s);
   try {
-    for (auto pause = 10us; !is_idle(); pause = std::min(pause * 2, decltype(pause)(1000us))) {
-      if (m_watchdog.has_failed()) return poll();
-      if (m_context.is_aborted(m_context.runtime) != 0)
-        return report({ISTHMUS_ERROR_ABORTED, "the communicator was aborted", ""});
-      if (watchdog_clock::now() > deadline)
-        return report({ISTHMUS_ERROR_TIMEOUT, "synchronize: the streams did not finish within the timeout",
-                       "check for long kernels before or between the collectives, and for a stuck peer"});
-      std::this_thread::sleep_for(pause);
-    }
+    const auto has_ended = [&] {
+      return is_idle() || m_watchdog.has_failed() || m_context.is_aborted(m_context.runtime) != 0;
+    };
+    if (!poll_until(has_ended, deadline_after(m_context.timeout_s), poll_pause(10us, 1000us)))
+      return report({ISTHMUS_ERROR_TIMEOUT, "synchronize: the streams did not finish within the timeout",
+                     "check for long kernels before or between the collectives, and for a stuck peer"});
+    if (!is_idle() && !m_watchdog.has_failed())
+      return report({ISTHMUS_ERROR_ABORTED, "the communicator was aborted", ""});
   } catch (const error& exception) {
     return report_driver_error("synchronize", exception.info());
   }

@@ -1,11 +1,9 @@
 #include "backends/hierarchical/device_staging.hpp"
 
-#include <sched.h>
-
 #include <algorithm>
-#include <chrono>
 
 #include "base/error.hpp"
+#include "failure/wait.hpp"
 
 namespace isthmus::hierarchical {
 
@@ -45,23 +43,23 @@ void device_staging::upload(std::byte* destination, const std::byte* from_pinned
 void device_staging::finish() { wait(); }
 
 void device_staging::wait() {
-  constexpr int poll_interval = 64;
-  using clock = std::chrono::steady_clock;
-  const auto deadline = clock::now() + std::chrono::duration<double>(m_context.timeout_s);
+  constexpr int polls_per_check = 64;
   m_driver.record(m_context.device.ordinal, m_done, m_stream);
-  for (int spins = 1; !m_driver.is_done(m_done); ++spins) {
-    ::sched_yield();
-    if (spins % poll_interval != 0) continue;
+  int polls = 0;
+  const auto is_done = [&] {
+    if (m_driver.is_done(m_done)) return true;
+    if (++polls % polls_per_check != 0) return false;
     if (m_context.is_aborted(m_context.runtime) != 0)
       throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE, "the communicator was aborted",
                        "destroy it on every rank and create a new one");
     m_intra_node.check();
-    if (clock::now() > deadline)
-      throw make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
-                       fmt::format("{}: reductions on the device exceeded the timeout of {:g} s",
-                                   m_intra_node.name(), m_context.timeout_s),
-                       "look for a missing or stuck rank; raise timeout_s if the ranks are only slow");
-  }
+    return false;
+  };
+  if (!poll_until(is_done, deadline_after(m_context.timeout_s), yielding))
+    throw make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
+                     fmt::format("{}: reductions on the device exceeded the timeout of {:g} s",
+                                 m_intra_node.name(), m_context.timeout_s),
+                     "look for a missing or stuck rank; raise timeout_s if the ranks are only slow");
   m_intra_node.check();  // an abort also ends the kernels, so completion does not imply success
 }
 

@@ -13,6 +13,7 @@
 #include "base/error.hpp"
 #include "base/tables.hpp"
 #include "bootstrap/mpi_thread_guard.hpp"
+#include "failure/wait.hpp"
 
 namespace isthmus {
 namespace mpi {

@@ -1,10 +1,8 @@
 #include "backends/mpi/mpi_calls.hpp"
 
 #include <isthmus/isthmus.h>
-#include <sched.h>
 
 #include <array>
-#include <thread>
 
 #include "backends/mpi/divide.hpp"
 #include "base/error.hpp"
@@ -64,10 +62,9 @@ void mpi_calls::finish() {
     }
     if (rounds % rounds_between_checks != 0) continue;
     if (deadline == clock::time_point{})
-      deadline = clock::now() + std::chrono::duration_cast<clock::duration>(
-                                    std::chrono::duration<double>(m_context.timeout_s));
+      deadline = deadline_after(m_context.timeout_s);
     check_wait(deadline);
-    sched_yield();
+    yield_core();
   }
 }
 
@@ -103,13 +100,12 @@ void mpi_calls::fail(int code, isthmus_collective collective) {
 
 void mpi_calls::abort() {
   const bool is_mpi_affected = m_has_failed || m_is_inside_mpi.load(std::memory_order_acquire);
-  if (is_mpi_affected && can_revoke() && m_mpi.comm_revoke(m_comm) == 0 && wait_until_outside_mpi()) return;
+  if (is_mpi_affected && can_revoke() && m_mpi.comm_revoke(m_comm) == 0 &&
+      wait_until_outside_mpi(std::chrono::seconds(5), yielding))
+    return;
   // Waits in this backend poll context->is_aborted and end by themselves. Before MPI_Abort kills the other
   // ranks, they get time to report their errors.
-  const auto grace_deadline = clock::now() + std::chrono::seconds(1);
-  while (m_is_inside_mpi.load(std::memory_order_acquire) && clock::now() < grace_deadline)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  if (!m_is_inside_mpi.load(std::memory_order_acquire)) return;
+  if (wait_until_outside_mpi(std::chrono::seconds(1), std::chrono::milliseconds(10))) return;
   m_context.log(m_context.runtime, 2,
                 "rank %d is inside an MPI collective, which MPI cannot cancel: ending the job with MPI_Abort",
                 m_context.rank);
@@ -123,13 +119,9 @@ bool mpi_calls::can_revoke() const {
          m_mpi.thread_level >= thread_multiple;
 }
 
-bool mpi_calls::wait_until_outside_mpi() const {
-  const auto deadline = clock::now() + std::chrono::seconds(5);
-  while (m_is_inside_mpi.load(std::memory_order_acquire)) {
-    if (clock::now() > deadline) return false;
-    sched_yield();
-  }
-  return true;
+bool mpi_calls::wait_until_outside_mpi(std::chrono::seconds limit, poll_pause pause) const {
+  return poll_until([&] { return !m_is_inside_mpi.load(std::memory_order_acquire); }, deadline_after(limit),
+                    pause);
 }
 
 }  // namespace isthmus::mpi

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <vector>
 
+#include "failure/wait.hpp"
+
 namespace isthmus::mpi {
 
 // Preconditions: the calling thread may call MPI (mpi_thread_guard), and the buffers are memory that MPI accepts.
@@ -30,7 +32,7 @@ class mpi_calls {
   void abort();
 
  private:
-  using clock = std::chrono::steady_clock;
+  using clock = wait_clock;
 
   struct open_request {
     void* request;
@@ -39,7 +41,7 @@ class mpi_calls {
   };
 
   bool can_revoke() const;
-  bool wait_until_outside_mpi() const;
+  bool wait_until_outside_mpi(std::chrono::seconds limit, poll_pause pause) const;
   void call(const isthmus_operation& operation);
   void check_wait(clock::time_point deadline) const;
   [[noreturn]] void fail(int code, isthmus_collective collective);

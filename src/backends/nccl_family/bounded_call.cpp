@@ -5,17 +5,10 @@
 #include <mutex>
 #include <thread>
 
+#include "failure/wait.hpp"
+
 namespace isthmus::nccl_family {
 namespace {
-
-using steady_clock = std::chrono::steady_clock;
-
-// Limits very large timeouts, which would overflow the clock.
-steady_clock::time_point deadline_after(std::chrono::duration<double> timeout) {
-  constexpr std::chrono::duration<double> max_timeout = std::chrono::hours(24 * 365);
-  return steady_clock::now() +
-         std::chrono::duration_cast<steady_clock::duration>(timeout < max_timeout ? timeout : max_timeout);
-}
 
 struct shared_result {
   std::mutex mutex;
@@ -39,21 +32,21 @@ std::optional<int> run_with_timeout(std::function<int()> function, std::chrono::
   }).detach();
   const auto deadline = deadline_after(timeout);
   std::unique_lock lock(state->mutex);
-  while (!state->result && steady_clock::now() < deadline && !(is_canceled && is_canceled()))
+  while (!state->result && wait_clock::now() < deadline && !(is_canceled && is_canceled()))
     state->result_ready.wait_for(lock, std::chrono::milliseconds(20));
   return state->result;
 }
 
 bool wait_until(const std::function<bool()>& is_done, std::chrono::duration<double> timeout,
                 const std::function<bool()>& is_canceled) {
-  const auto deadline = deadline_after(timeout);
-  auto pause = std::chrono::microseconds(20);
-  while (!is_done()) {
-    if (steady_clock::now() >= deadline || (is_canceled && is_canceled())) return false;
-    std::this_thread::sleep_for(pause);
-    if (pause < std::chrono::milliseconds(2)) pause *= 2;
-  }
-  return true;
+  constexpr poll_pause pause{std::chrono::microseconds(20), std::chrono::milliseconds(2)};
+  bool has_finished = false;
+  const auto has_ended = [&] {
+    has_finished = is_done();
+    return has_finished || (is_canceled && is_canceled());
+  };
+  poll_until(has_ended, deadline_after(timeout), pause);
+  return has_finished;
 }
 
 }  // namespace isthmus::nccl_family

@@ -11,7 +11,6 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 #include <isthmus/plugin.hpp>
 #include <system_error>
 
@@ -27,8 +26,6 @@ constexpr std::uint64_t word_unresponsive = std::uint64_t{4} << 32;
 
 using namespace std::chrono_literals;
 constexpr auto check_interval = 50ms;  // interval at which a long wait checks that its peers are alive
-constexpr auto yield_time = 5ms;       // time during which a wait only yields, before it sleeps between checks
-constexpr timespec sleep_time{0, 50'000};
 
 }  // namespace
 
@@ -112,12 +109,12 @@ void node_group::copy_through_kernel(int peer, kernel_copy_function* copy, std::
 
 // The peer has aborted or exited. A process loses its memory slightly before its exit becomes visible.
 void node_group::fail_copy(int peer, const char* direction, std::uint64_t bytes, int code) const {
-  constexpr int attempts = 1000;
-  for (int i = 0; i < attempts && !has_exited(peer); ++i) {
+  const auto is_exit_visible = [&] {
+    if (has_exited(peer)) return true;
     check_abort();
-    ::nanosleep(&sleep_time, nullptr);
-  }
-  const bool has_ended = has_exited(peer);
+    return false;
+  };
+  const bool has_ended = poll_until(is_exit_visible, deadline_after(100ms), 50us);
   if (has_ended) publish_failed_rank(peer);
   throw operation_failure{fail_with_ranks(
       m_context, has_ended ? std::vector{peer} : std::vector<int>(),
@@ -203,14 +200,16 @@ node_group::writer_state node_group::wait_for_writer(int peer) const noexcept {
                          ? std::max<std::chrono::duration<double>>(
                                grace_period, std::chrono::duration<double>(m_context.timeout_s))
                          : std::chrono::duration<double>(grace_period);
-  const auto begin = std::chrono::steady_clock::now();
-  while (write_flag.load(std::memory_order_seq_cst) != 0) {
-    if (has_exited(peer)) return writer_state::finished;
-    if (check_process(peer) == process_state::stopped) return writer_state::stopped;
-    if (std::chrono::steady_clock::now() - begin > limit) return writer_state::unknown;
-    ::nanosleep(&sleep_time, nullptr);
-  }
-  return writer_state::finished;
+  auto state = writer_state::unknown;
+  const auto is_known = [&] {
+    if (write_flag.load(std::memory_order_seq_cst) == 0 || has_exited(peer))
+      state = writer_state::finished;
+    else if (check_process(peer) == process_state::stopped)
+      state = writer_state::stopped;
+    return state != writer_state::unknown;
+  };
+  poll_until(is_known, deadline_after(limit), 50us);
+  return state;
 }
 
 process_state node_group::check_process(int peer) const {
@@ -264,28 +263,22 @@ bool waiter::shares_core(std::span<const int> peers) const {
 
 void waiter::poll(std::span<const int> peers) {
   m_group.make_progress();
-  if (m_rounds == spins_before_core_check && shares_core(peers)) m_rounds = m_group.m_parameters.spins;
+  if (m_backoff.rounds() == spins_before_core_check && shares_core(peers)) m_backoff.stop_spinning();
 }
 
 void waiter::pause_long(std::span<const int> peers) {
   m_group.check_abort();
-  const auto now = clock::now();
-  if (!m_is_long_wait) {
-    m_is_long_wait = true;
+  if (!m_backoff.is_long()) {
     publish_awaited(static_cast<std::uint64_t>(peers.front()) + 1);
-    m_begin = now;
-    m_next_check = now + check_interval;
+    m_next_check = check_interval;
   }
-  if (now >= m_next_check) {
-    m_next_check = now + check_interval;
+  const wait_clock::duration waited = m_backoff.measure();
+  if (waited >= m_next_check) {
+    m_next_check = waited + check_interval;
     check_peers(peers);
   }
-  if (std::chrono::duration<double>(now - m_begin).count() > m_group.m_context.timeout_s)
-    fail_with_timeout(peers);
-  if (m_group.make_progress() || now - m_begin < yield_time)
-    ::sched_yield();
-  else
-    ::nanosleep(&sleep_time, nullptr);
+  if (std::chrono::duration<double>(waited).count() > m_group.m_context.timeout_s) fail_with_timeout(peers);
+  m_backoff.pause(m_group.make_progress());
 }
 
 void waiter::check_peers(std::span<const int> peers) {
@@ -293,7 +286,7 @@ void waiter::check_peers(std::span<const int> peers) {
     if (!m_group.has_exited(peer)) continue;
     if (m_exited_peer != peer) {
       m_exited_peer = peer;  // the peer may have finished its part before it exited, so the caller checks again
-      m_next_check = clock::now();
+      m_next_check = {};
       return;
     }
     m_group.publish_failed_rank(peer);

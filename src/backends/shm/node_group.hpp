@@ -19,7 +19,6 @@
 #include <isthmus/backend.h>
 #include <sys/uio.h>
 
-#include <chrono>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,6 +26,7 @@
 #include "backends/shm/connect.hpp"
 #include "base/file_descriptor.hpp"
 #include "base/process.hpp"
+#include "failure/wait.hpp"
 #include "kernels/kernels.hpp"
 
 namespace isthmus::shm {
@@ -227,38 +227,33 @@ class node_group {
   const char* m_activity = "";
 };
 
-// One wait: `while (!ready()) wait.pause(peer);`. It first spins, then yields its core, and finally sleeps. It
-// detects aborts, exited peers and the timeout.
+// One wait: `while (!ready()) wait.pause(peer);`. It detects aborts, exited peers and the timeout.
 class waiter {
  public:
-  explicit waiter(node_group& group) : m_group(group) {}
+  explicit waiter(node_group& group) : m_group(group), m_backoff(group.m_parameters.spins) {}
   waiter(const waiter&) = delete;
   waiter& operator=(const waiter&) = delete;
   ~waiter() {
-    if (m_is_long_wait) publish_awaited(0);
+    if (m_backoff.is_long()) publish_awaited(0);
   }
 
   void pause(int peer) { pause({&peer, 1}); }
   // For waits that any of several peers can end.
   void pause(std::span<const int> peers) {
-    if (++m_rounds >= m_group.m_parameters.spins) return pause_long(peers);
-    relax();
-    if (m_rounds % spins_per_progress == 0) poll(peers);
+    if (!m_backoff.spin()) return pause_long(peers);
+    relax_core();
+    if (m_backoff.is_progress_due()) poll(peers);
   }
   // Restarts the wait and its timeout after progress.
   void reset() {
-    m_rounds = 0;
-    if (m_is_long_wait) publish_awaited(0);
-    m_is_long_wait = false;
+    if (m_backoff.is_long()) publish_awaited(0);
+    m_backoff.reset();
     m_exited_peer = -1;
   }
 
  private:
-  using clock = std::chrono::steady_clock;
-  static constexpr std::uint64_t spins_per_progress = 64;  // some microseconds
-  static constexpr std::uint64_t spins_before_core_check = 4 * spins_per_progress;
+  static constexpr std::uint64_t spins_before_core_check = 4 * backoff::spins_per_progress;
 
-  static void relax();
   void poll(std::span<const int> peers);
   bool shares_core(std::span<const int> peers) const;
   void pause_long(std::span<const int> peers);
@@ -271,19 +266,10 @@ class waiter {
   [[noreturn]] void fail_with_timeout(std::span<const int> peers);
 
   node_group& m_group;
-  std::uint64_t m_rounds = 0;
-  bool m_is_long_wait = false;
+  backoff m_backoff;
   int m_exited_peer = -1;
-  clock::time_point m_begin, m_next_check;
+  wait_clock::duration m_next_check{};  // since the long wait began
 };
-
-#if defined(__x86_64__)
-inline void waiter::relax() { __builtin_ia32_pause(); }
-#elif defined(__aarch64__)
-inline void waiter::relax() { __asm__ __volatile__("isb" ::: "memory"); }
-#else
-inline void waiter::relax() {}
-#endif
 
 inline void node_group::wait_for(int peer, const flag& ready, std::uint64_t sequence) {
   if (ready.load(std::memory_order_acquire) <= sequence) {

@@ -2,24 +2,19 @@
 // and reports failures.
 #include <fmt/format.h>
 #include <isthmus/isthmus.h>
-#include <sched.h>
 
 #include <algorithm>
-#include <ctime>
 #include <isthmus/plugin.hpp>
-#include <thread>
 
 #include "backends/ucx/ucx_state.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "failure/wait.hpp"
 
 namespace isthmus::ucx {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr std::uint64_t rounds_per_progress = 64;
-constexpr auto yield_time = 5ms;  // time for which a wait yields before it sleeps between polls
-constexpr timespec sleep_time{0, 50'000};
 constexpr int all_nodes = -1;
 
 std::string ranks_text(const std::vector<int>& ranks) {
@@ -29,22 +24,17 @@ std::string ranks_text(const std::vector<int>& ranks) {
 }  // namespace
 
 void ucx_state::begin_wait() {
-  m_wait_rounds = 0;
-  m_is_long_wait = m_has_queried = false;
+  m_backoff.reset();
+  m_has_queried = false;
 }
 
 void ucx_state::back_off() {
-  if (++m_wait_rounds < m_settings.spin_limit) {
-    if (m_wait_rounds % rounds_per_progress == 0) m_context.progress(m_context.runtime);
+  if (m_backoff.spin()) {
+    if (m_backoff.is_progress_due()) m_context.progress(m_context.runtime);
     return;
   }
   poll_failures();
-  const auto now = clock::now();
-  if (!m_is_long_wait) {
-    m_is_long_wait = true;
-    m_wait_begin = now;
-  }
-  const double wait_s = std::chrono::duration<double>(now - m_wait_begin).count();
+  const double wait_s = std::chrono::duration<double>(m_backoff.measure()).count();
   // Query all ranks after half the timeout, so that the unresponsive ones are known at its end.
   if (wait_s > m_context.timeout_s / 2 && !m_has_queried) {
     m_has_queried = true;
@@ -52,10 +42,7 @@ void ucx_state::back_off() {
   }
   if (wait_s > m_context.timeout_s) fail_timeout();
   const bool has_work = m_context.progress(m_context.runtime) != 0;
-  if (has_work || now - m_wait_begin < yield_time)
-    ::sched_yield();
-  else
-    ::nanosleep(&sleep_time, nullptr);
+  m_backoff.pause(has_work);
 }
 
 void ucx_state::poll_failures() {
@@ -157,13 +144,14 @@ void ucx_state::fail_lost_peer(int peer, native_status status) {
   const int node = m_context.node_of[peer];
   m_failed_ranks.assign(1, peer);
   query_ranks(node);
-  const auto deadline = clock::now() + std::chrono::duration<double>(std::min(1.0, m_context.timeout_s / 10));
   const bool has_others = std::count(m_context.node_of, m_context.node_of + m_context.size, node) > 1;
-  while (has_others && node != m_context.node_of[m_context.rank] && clock::now() < deadline) {
+  const auto have_others_replied = [&] {
     poll_control_messages();
-    if (unresponsive_ranks(node).size() <= 1) break;
-    if (!m_worker.progress()) ::nanosleep(&sleep_time, nullptr);
-  }
+    if (unresponsive_ranks(node).size() <= 1) return poll_result::done;
+    return m_worker.progress() ? poll_result::progress : poll_result::pending;
+  };
+  if (has_others && node != m_context.node_of[m_context.rank])
+    poll_until(have_others_replied, deadline_after(std::min(1.0, m_context.timeout_s / 10)), 50us);
   std::string others;
   if (node != m_context.node_of[m_context.rank]) {
     std::vector<int> unresponsive = unresponsive_ranks(node);
@@ -220,16 +208,18 @@ void ucx_state::shut_down() noexcept {
         std::min<std::size_t>(m_failed_ranks.size(), control_message::max_reported_ranks));
     std::copy_n(m_failed_ranks.begin(), report.failed_count, report.failed_ranks);
     for (int peer = 0; peer < m_context.size; ++peer) notify(peer, report);
-    const auto deadline = clock::now() + 200ms;
     const auto is_sent = [&] {
       return std::ranges::all_of(m_outgoing, [](const auto& each) { return each.transfer.is_done; });
     };
-    for (bool is_flushing = false, is_flushed = false; !is_flushed && clock::now() < deadline;) {
-      if (!m_worker.progress()) std::this_thread::yield();
-      if (!is_sent()) continue;
-      is_flushed = is_flushing ? m_worker.is_flushed() : !m_worker.start_flush();
+    bool is_flushing = false;
+    const auto is_flushed = [&] {
+      const auto pending = m_worker.progress() ? poll_result::progress : poll_result::pending;
+      if (!is_sent()) return pending;
+      const bool has_flushed = is_flushing ? m_worker.is_flushed() : !m_worker.start_flush();
       is_flushing = true;
-    }
+      return has_flushed ? poll_result::done : pending;
+    };
+    poll_until(is_flushed, deadline_after(200ms), yielding);
   } catch (...) {
     m_failed_ranks.clear();  // out of memory: the peers will detect that this rank has exited
   }

@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "failure/wait.hpp"
 
 namespace isthmus::ucx {
 
@@ -94,19 +94,21 @@ std::string ucx_state::exchange_hellos() {
   }
   // Half the timeout, so that the subsequent agreement also ends within the timeout.
   const double hello_timeout_s = m_context.timeout_s / 2;
-  const auto begin = clock::now();
   std::vector<int> missing;
-  do {
+  const auto are_all_connected = [&] {
     missing.clear();
     for (int peer = 0; peer < size(); ++peer) {
       const auto index = static_cast<std::size_t>(peer);
       if (!receives[index].is_done || !sends[index].is_done || sends[index].status != native_status::ok)
         missing.push_back(peer);
     }
-    if (missing.empty()) return {};
-    if (!m_worker.progress()) std::this_thread::yield();
-  } while (std::chrono::duration<double>(clock::now() - begin).count() < hello_timeout_s &&
-           m_context.is_aborted(m_context.runtime) == 0);
+    if (missing.empty()) return poll_result::done;
+    const bool has_progressed = m_worker.progress();
+    if (m_context.is_aborted(m_context.runtime) != 0) return poll_result::done;
+    return has_progressed ? poll_result::progress : poll_result::pending;
+  };
+  poll_until(are_all_connected, deadline_after(hello_timeout_s), yielding);
+  if (missing.empty()) return {};
   for (ucx_transfer& each : receives) m_worker.cancel(each);
   m_is_shut_down = true;
   m_worker.close(2);

@@ -17,6 +17,7 @@
 
 #include "backends/ucx/device_access.hpp"
 #include "backends/ucx/worker.hpp"
+#include "failure/wait.hpp"
 #include "kernels/kernels.hpp"
 
 namespace isthmus::ucx {
@@ -203,10 +204,9 @@ class ucx_state {
   std::vector<std::uint64_t> m_last_reply;  // by rank: the latest query that it replied to
   std::vector<int> m_failed_ranks;          // that caused this rank's failure
   bool m_was_aborted = false;
-  std::uint64_t m_wait_rounds = 0;
-  bool m_is_long_wait = false, m_has_queried = false;
+  backoff m_backoff{m_settings.spin_limit};
+  bool m_has_queried = false;
   std::size_t m_known_failures = 0;
-  clock::time_point m_wait_begin;
 };
 
 }  // namespace isthmus::ucx

@@ -9,12 +9,11 @@
 #include <cstdlib>
 #include <sstream>
 #include <string_view>
-#include <thread>
+
+#include "failure/wait.hpp"
 
 namespace isthmus::ucx {
 namespace {
-
-using clock = std::chrono::steady_clock;
 
 std::vector<std::string> split_list(const std::string& list) {
   std::vector<std::string> items;
@@ -287,16 +286,16 @@ void worker::close(double seconds) {
     if (result != nullptr && !is_error(result)) close_requests.push_back(result);
     each.endpoint = nullptr;
   }
-  const auto deadline =
-      clock::now() + std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>(seconds));
-  while ((!close_requests.empty() || m_open_transfers > 0) && clock::now() < deadline) {
+  const auto are_all_closed = [&] {
     std::erase_if(close_requests, [&](void* request) {
       if (m_api.request_check_status(request) == native_status::in_progress) return false;
       m_api.request_free(request);
       return true;
     });
-    if (!progress()) std::this_thread::yield();
-  }
+    if (close_requests.empty() && m_open_transfers == 0) return poll_result::done;
+    return progress() ? poll_result::progress : poll_result::pending;
+  };
+  poll_until(are_all_closed, deadline_after(seconds), yielding);
   for (void* request : close_requests) m_api.request_free(request);
 }
 

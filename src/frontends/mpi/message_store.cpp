@@ -1,10 +1,9 @@
 #include "frontends/mpi/message_store.hpp"
 
-#include <sched.h>
-
-#include <chrono>
 #include <cstring>
 #include <exception>
+
+#include "failure/wait.hpp"
 
 namespace isthmus::mpi_shim {
 namespace {
@@ -69,18 +68,17 @@ int message_store::send_to_all(std::string_view key, const void* value, std::siz
 
 int message_store::get(const std::string& key, void* value, std::size_t bytes, double timeout_s) {
   if (m_is_finished) return status_timed_out;
-  using clock = std::chrono::steady_clock;
-  const auto begin = clock::now();
-  while (true) {
-    if (const auto entry = m_values.find(key); entry != m_values.end()) {
-      if (entry->second.size() != bytes) return status_failed;
-      if (bytes > 0) std::memcpy(value, entry->second.data(), bytes);
-      return 0;
-    }
-    if (m_has_failed_peer || receive_pending() != 0) return status_failed;
-    if (std::chrono::duration<double>(clock::now() - begin).count() > timeout_s) return status_timed_out;
-    ::sched_yield();
-  }
+  auto entry = m_values.end();
+  bool has_failed = false;
+  const auto has_arrived = [&] {
+    entry = m_values.find(key);
+    has_failed = entry == m_values.end() && (m_has_failed_peer || receive_pending() != 0);
+    return entry != m_values.end() || has_failed;
+  };
+  if (!poll_until(has_arrived, deadline_after(timeout_s), yielding)) return status_timed_out;
+  if (has_failed || entry->second.size() != bytes) return status_failed;
+  if (bytes > 0) std::memcpy(value, entry->second.data(), bytes);
+  return 0;
 }
 
 // Receives all messages that have arrived. Does not block.

@@ -7,7 +7,8 @@
 #include <cstdlib>
 #include <map>
 #include <string>
-#include <thread>
+
+#include "failure/wait.hpp"
 
 namespace isthmus::nccl_shim {
 
@@ -163,12 +164,8 @@ native_result attached_communicator::async_error() {
 }
 
 bool attached_communicator::wait_until_idle() const {
-  constexpr int max_polls = 500;
-  for (int i = 0; i < max_polls; ++i) {
-    if (m_order.is_idle()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return false;
+  return poll_until([&] { return m_order.is_idle(); }, deadline_after(std::chrono::milliseconds(500)),
+                    std::chrono::milliseconds(1));
 }
 
 attached_communicator::call_decision attached_communicator::query_decision(const isthmus_operation& operation) {

@@ -6,7 +6,7 @@
 // races with the reuse of an object only misses.
 #pragma once
 
-#include <isthmus/isthmus.h>
+#include <isthmus/tools.h>
 
 #include <array>
 #include <atomic>

@@ -1,8 +1,9 @@
 #include "monitored_barrier.hpp"
 
 #include <algorithm>
-#include <thread>
 #include <vector>
+
+#include "failure/wait.hpp"
 
 namespace isthmus::torch_backend {
 
@@ -12,12 +13,8 @@ void monitored_barrier(const c10::intrusive_ptr<c10d::Store>& store, const std::
                        const tasks::rank_position& self, milliseconds timeout, bool wait_all_ranks) {
   const auto own_store = store->clone();
   const auto wait_for_rank = [&](int rank, milliseconds limit) {
-    const auto deadline = std::chrono::steady_clock::now() + limit;
-    while (!own_store->check({key_prefix + std::to_string(rank)})) {
-      if (std::chrono::steady_clock::now() >= deadline) return false;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return true;
+    return poll_until([&] { return own_store->check({key_prefix + std::to_string(rank)}); },
+                      deadline_after(limit), milliseconds(1));
   };
   const std::vector<uint8_t> arrival_value{1};
   if (self.rank != 0) {

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "failure/wait.hpp"
+
 namespace isthmus::torch_backend {
 
 class store_rendezvous {
@@ -79,14 +81,14 @@ class store_rendezvous {
 
   // Polls, because a timeout in the store's own wait() throws an exception with a stack trace.
   bool wait_for_key(const std::string& key, double timeout_s) {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_s);
-    auto poll_interval = std::chrono::microseconds(200);
-    while (!m_store->check({key})) {
-      if (m_is_cancelled || std::chrono::steady_clock::now() >= deadline) return false;
-      std::this_thread::sleep_for(poll_interval);
-      poll_interval = std::min(2 * poll_interval, std::chrono::microseconds(10000));
-    }
-    return true;
+    constexpr poll_pause pause{std::chrono::microseconds(200), std::chrono::milliseconds(10)};
+    bool has_key = false;
+    const auto has_ended = [&] {
+      has_key = m_store->check({key});
+      return has_key || m_is_cancelled;
+    };
+    poll_until(has_ended, deadline_after(timeout_s), pause);
+    return has_key;
   }
 
   c10::intrusive_ptr<c10d::Store> m_store;

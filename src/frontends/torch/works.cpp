@@ -4,8 +4,7 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <thread>
-
+#include "failure/wait.hpp"
 #include "status.hpp"
 
 namespace isthmus::torch_backend {
@@ -140,13 +139,9 @@ void device_work::synchronize() {
 }
 
 void device_work::wait_on_host(milliseconds timeout) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  while (!m_completion->query()) {
-    if (std::chrono::steady_clock::now() > deadline) {
-      m_endpoint->abort();
-      throw_timeout(c10d::opTypeToString(opType_).c_str(), timeout);
-    }
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  if (!poll_until([&] { return m_completion->query(); }, deadline_after(timeout), 20us)) {
+    m_endpoint->abort();
+    throw_timeout(c10d::opTypeToString(opType_).c_str(), timeout);
   }
   m_endpoint->check_health();
 }

@@ -7,12 +7,12 @@
 #include <cstring>
 #include <map>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "bootstrap/exchange.hpp"
+#include "failure/wait.hpp"
 #include "memory/heap/live_heap_blocks.hpp"
 #include "memory/heap/offset_allocator.hpp"
 
@@ -75,11 +75,9 @@ void check_reports(const votes<Report>& all, const std::optional<error>& own_fai
 // Adds to a mapping error the owner of the memory and whether its process has exited. The kernel reports the
 // exit shortly after the memory disappears, hence the retries.
 error mapping_error(const membership& ranks, std::size_t rank, const error& failure) {
-  bool has_ended = false;
-  for (int attempt = 0; attempt < 20 && !has_ended; ++attempt) {
-    has_ended = ranks.rank_processes[rank].state() == process_state::exited;
-    if (!has_ended) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
+  const auto has_exited = [&] { return ranks.rank_processes[rank].state() == process_state::exited; };
+  const bool has_ended =
+      poll_until(has_exited, deadline_after(std::chrono::milliseconds(200)), std::chrono::milliseconds(10));
   const isthmus_error_info& info = failure.info();
   return make_error(
       has_ended ? ISTHMUS_ERROR_REMOTE : info.status, ISTHMUS_HERE,

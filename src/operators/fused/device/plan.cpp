@@ -4,10 +4,10 @@
 #include <chrono>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "base/error.hpp"
 #include "bootstrap/exchange.hpp"
+#include "failure/wait.hpp"
 
 namespace isthmus::fused {
 
@@ -102,17 +102,14 @@ device_plan::~device_plan() {
 }
 
 void device_plan::synchronize() {
-  const auto begin = std::chrono::steady_clock::now();
-  while (m_has_run && !m_driver.is_done(m_finished)) {
-    const double wait_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    // The watchdog ends late runs, so twice the timeout means that the device itself hangs.
-    if (wait_s > 2 * m_owner->timeout_s() + 10)
-      throw make_error(
-          ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
-          fmt::format("fused: a run did not end in {:.0f} s, even after its waits were released", wait_s),
-          "the device hangs; terminate the process");
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
+  // The watchdog ends late runs, so twice the timeout means that the device itself hangs.
+  const double limit_s = 2 * m_owner->timeout_s() + 10;
+  const auto is_finished = [&] { return !m_has_run || m_driver.is_done(m_finished); };
+  if (!poll_until(is_finished, deadline_after(limit_s), std::chrono::microseconds(50)))
+    throw make_error(
+        ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
+        fmt::format("fused: a run did not end in {:.0f} s, even after its waits were released", limit_s),
+        "the device hangs; terminate the process");
   if (m_has_run && !m_has_collected_times) collect_times();
 }
 

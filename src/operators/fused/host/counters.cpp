@@ -2,16 +2,11 @@
 
 #include <cstring>
 #include <new>
-#include <thread>
 
 #include "base/error.hpp"
 
 namespace isthmus::fused {
 namespace {
-
-constexpr unsigned max_spins = 200,
-                   max_yields = 2000;  // then it sleeps, because copies and products need the cores
-constexpr std::chrono::microseconds sleep_time{50};
 
 std::vector<void*> peers_of(communicator& owner, void* block) {
   isthmus_heap_block heap_block{};
@@ -57,19 +52,15 @@ void host_counters::fail() const noexcept {
 }
 
 void host_counters::bounded_wait::pause() {
-  if (++m_rounds < max_spins) return;
-  if (m_rounds == max_spins) m_begin = clock::now();
-  if (m_rounds < max_yields)
-    std::this_thread::yield();
-  else
-    std::this_thread::sleep_for(sleep_time);
+  if (m_backoff.spin()) return;
+  const double waited_s = std::chrono::duration<double>(m_backoff.measure()).count();
+  m_backoff.pause();
   m_counters.m_owner.check_alive();
   if (m_counters.line(m_peer).failed.load(std::memory_order_acquire) != 0)
     throw make_error(
         ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
         fmt::format("fused_run: rank {} failed while this rank waited for it {}", m_peer, m_purpose),
         "see the error that rank reported");
-  const double waited_s = std::chrono::duration<double>(clock::now() - m_begin).count();
   if (waited_s > m_counters.m_owner.timeout_s())
     throw make_error(
         ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/communicator.hpp"
+#include "failure/wait.hpp"
 
 namespace isthmus::fused {
 
@@ -55,12 +56,10 @@ class host_counters {
     void pause();
 
    private:
-    using clock = std::chrono::steady_clock;
     const host_counters& m_counters;
     int m_peer;
     const char* m_purpose;
-    unsigned m_rounds = 0;
-    clock::time_point m_begin;
+    backoff m_backoff{200, std::chrono::milliseconds(1)};  // yields briefly: products need the cores
   };
 
   communicator& m_owner;
