@@ -168,6 +168,9 @@ typedef struct isthmus_backend_context {
   isthmus_status (*fail_with_ranks)(void* runtime, const int* ranks, size_t n, isthmus_status status,
                                     int64_t native_code, const char* location, const char* hint,
                                     const char* format, ...);
+  // Publishes the rank that this one waits for; -1: none. `isthmus doctor` and the failures of other ranks use it
+  // to find the rank that blocks all others. Call it only if a wait is long. After a failure, leave it set.
+  void (*set_awaited_rank)(void* runtime, int rank);
 } isthmus_backend_context;
 
 // The functions and properties of a backend.

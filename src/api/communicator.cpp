@@ -263,7 +263,7 @@ isthmus_status isthmus_communicator_destroy(isthmus_communicator communicator) {
 isthmus_status isthmus_communicator_abort(isthmus_communicator communicator) {
   return guard([&] {
     const auto member = handle_table::instance().share(communicator);
-    member->abort(member->with_abort_diagnosis(
+    member->abort(member->failures().causes().with_abort_diagnosis(
         isthmus::make_abort_failure("isthmus_communicator_abort", member->ranks().rank)));
   });
 }
@@ -271,7 +271,8 @@ isthmus_status isthmus_communicator_abort(isthmus_communicator communicator) {
 isthmus_status isthmus_communicator_abort_local(isthmus_communicator communicator) {
   return guard([&] {
     const auto member = handle_table::instance().share(communicator);
-    member->abort_local(isthmus::make_abort_failure("isthmus_communicator_abort_local", member->ranks().rank));
+    member->failures().abort_local(
+        isthmus::make_abort_failure("isthmus_communicator_abort_local", member->ranks().rank));
   });
 }
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "bootstrap/peer_monitor.hpp"
+#include "failure/health.hpp"
 
 namespace isthmus {
 

@@ -10,9 +10,9 @@
 #include "base/interrupt.hpp"
 #include "base/log.hpp"
 #include "bootstrap/mpi_thread_guard.hpp"
-#include "bootstrap/peer_monitor.hpp"
-#include "device/watchdog.hpp"
+#include "failure/health.hpp"
 #include "failure/wait.hpp"
+#include "failure/watchdog.hpp"
 
 namespace isthmus {
 namespace {

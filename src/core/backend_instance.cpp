@@ -86,6 +86,7 @@ backend_instance::backend_instance(communicator& owner, backend_entry entry, std
   m_context.create_subcommunicator = on_create_subcommunicator;
   m_context.abort_communicator = on_abort_communicator;
   m_context.create_subcommunicator_on = on_create_subcommunicator_on;
+  m_context.set_awaited_rank = on_set_awaited_rank;
 }
 
 const char* backend_instance::version() const noexcept {
@@ -231,7 +232,8 @@ failure_info backend_instance::take_failure(isthmus_status status, const char* a
   info.rank = m_context.rank;
   copy_text(info.backend, sizeof info.backend, name());
   // The backend reports a mismatch of byte counts; the recorder knows which calls differ.
-  return status == ISTHMUS_ERROR_MISMATCH ? m_owner.with_abort_diagnosis(info) : m_owner.with_diagnosis(info);
+  const resolver& causes = m_owner.failures().causes();
+  return status == ISTHMUS_ERROR_MISMATCH ? causes.with_abort_diagnosis(info) : causes.with_diagnosis(info);
 }
 
 void backend_instance::report(const failure_info& info) {
@@ -276,7 +278,7 @@ isthmus_status backend_instance::on_fail_with_ranks(void* runtime, const int* ra
       make_backend_failure(status, native_code, location, hint, format_text(format, arguments));
   va_end(arguments);
   backend_instance& backend = self(runtime);
-  backend.m_owner.attribute_failure(failure, {ranks, n});
+  backend.m_owner.failures().causes().attribute(failure, {ranks, n});
   backend.report(failure);
   return status;
 }
@@ -297,10 +299,14 @@ void backend_instance::on_log(void* runtime, int level, const char* format, ...)
 
 // Polled by every wait of a backend, on the waiting thread.
 int backend_instance::on_aborted(void* runtime) {
-  communicator& owner = self(runtime).m_owner;
-  if (is_interrupted()) owner.abort_on_interrupt();
-  owner.poll_failures();
-  return owner.is_aborted() ? 1 : 0;
+  failure_state& failures = self(runtime).m_owner.failures();
+  if (is_interrupted()) failures.abort_on_interrupt();
+  failures.poll();
+  return failures.is_aborted() ? 1 : 0;
+}
+
+void backend_instance::on_set_awaited_rank(void* runtime, int rank) {
+  self(runtime).m_owner.own_recorder().set_awaited_rank(rank);
 }
 
 int backend_instance::on_progress(void* runtime) { return self(runtime).m_owner.make_progress() ? 1 : 0; }
@@ -351,7 +357,7 @@ isthmus_status backend_instance::on_create_subcommunicator_on(void* runtime, ist
 void backend_instance::on_abort_communicator(void* runtime, isthmus_status status) {
   backend_instance& backend = self(runtime);
   failure_info failure = backend.take_failure(status, "part of an operation");
-  backend.m_owner.abort_on_backend_failure(failure);
+  backend.m_owner.failures().abort_on_backend_failure(failure);
 }
 
 }  // namespace isthmus

@@ -105,6 +105,7 @@ class backend_instance {
                                            const char* format, ...);
   static void on_log(void* runtime, int level, const char* format, ...);
   static int on_aborted(void* runtime);
+  static void on_set_awaited_rank(void* runtime, int rank);
   static int on_progress(void* runtime);
   static int on_heap_find(void* runtime, const void* pointer, uint64_t bytes, isthmus_heap_block* block,
                           uint64_t* offset);

@@ -10,8 +10,6 @@
 #include "base/log.hpp"
 #include "bootstrap/exchange.hpp"
 #include "core/check.hpp"
-#include "core/local_ranks.hpp"
-#include "core/watchdog.hpp"
 #include "core/worker.hpp"
 #include "failure/wait.hpp"
 #include "recorder/format.hpp"
@@ -24,12 +22,16 @@ communicator::communicator(std::unique_ptr<bootstrap> control, communicator_setu
       m_ranks(exchange_membership(
           *m_control, {m_setup.device, m_setup.rules_text(), m_setup.failure, m_setup.parent_rank})),
       m_recorder(m_ranks, m_setup.timeout_s, m_setup.trace),
+      m_failures(*m_control, m_ranks, m_recorder, m_setup.timeout_s,
+                 [this] {
+                   for (const auto& backend : m_backends) backend->abort();
+                 }),
       m_dispatcher(*m_setup.rules, m_ranks, m_heap, m_backends, m_setup.external_backends, m_recorder),
       m_scope{m_ranks.rank, m_ranks.size, m_ranks.device.platform, false, m_setup.collectives},
       m_has_mismatch_check(m_setup.rules->check && m_ranks.size > 1) {}
 
 communicator::~communicator() {
-  m_watch.reset();
+  m_failures.end_watch();
   try {
     close();
   } catch (const error& failure) {
@@ -58,14 +60,18 @@ std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> co
     const error reported_failure = has_root_cause ? error(*created->failure()) : failure;
     if (!is_derived) throw reported_failure;
     throw reported_failure.with_failed_ranks(
-        created ? created->to_parent_ranks(reported_failure.info().failed_ranks()) : std::vector<int>());
+        created ? created->m_failures.causes().to_parent_ranks(reported_failure.info().failed_ranks())
+                : std::vector<int>());
   }
   created->m_parent = parent;
   created->m_is_subcommunicator = parent != nullptr;
-  add_local_rank(created->m_ranks.token, created);
+  const auto failures_of = [](const std::shared_ptr<communicator>& rank) {
+    return rank ? std::shared_ptr<failure_state>(rank, &rank->m_failures) : nullptr;
+  };
+  failure_state::join(failures_of(created), failures_of(parent));
   // Only calls into the user's MPI and into device libraries can block without a timeout.
   if (created->m_control->mpi_table() != nullptr || created->m_ranks.device.platform != ISTHMUS_PLATFORM_HOST)
-    created->m_watch = watch_calls(*created);
+    created->m_failures.watch_calls();
   return created;
 }
 
@@ -172,23 +178,14 @@ void communicator::run(backend_instance& backend, const isthmus_operation* opera
   m_recorder.end(true);
 }
 
-recorder::diagnosis communicator::diagnose() const noexcept {
-  try {
-    const auto ranks = recorder::read_communicator(m_ranks.token, m_ranks.size);
-    return ranks.empty() ? recorder::diagnosis{} : recorder::diagnose(ranks);
-  } catch (...) {  // no memory or file descriptor: report the failure without a diagnosis
-    return {};
-  }
-}
-
 void communicator::fail_batch(backend_instance& backend, isthmus_status status,
                               const isthmus_operation& first) {
   failure_info failure = backend.take_failure(status, row_of(first.collective).name);
   m_recorder.end(false);
   if (failure.collective < 0) failure.collective = first.collective;
-  if (const auto reported_failure = find_earlier_report(failure)) throw error(*reported_failure);
+  if (const auto reported_failure = m_failures.find_earlier_report(failure)) throw error(*reported_failure);
   // If another rank's failure aborted this rank, report that failure, because it is the root cause.
-  if (!abort_on_backend_failure(failure)) check_alive();
+  if (!m_failures.abort_on_backend_failure(failure)) check_alive();
   throw error(failure);
 }
 
@@ -216,13 +213,13 @@ void communicator::run_recorded(Work&& work) {
     work();
     m_recorder.end(true);
   } catch (const error& failure) {
-    const failure_info reported_failure = with_diagnosis(failure.info());
+    const failure_info reported_failure = m_failures.causes().with_diagnosis(failure.info());
     m_recorder.end(false);
     if (is_secondary_status(reported_failure.status)) {
-      wait_for_failures(0);
+      m_failures.wait_for_failures(0);
       check_alive();
     }
-    if (m_control->is_out_of_sync()) abort_out_of_sync(reported_failure);
+    if (m_control->is_out_of_sync()) m_failures.abort_out_of_sync(reported_failure);
     throw error(reported_failure);
   } catch (...) {
     m_recorder.end(false);
@@ -234,56 +231,6 @@ void communicator::compare_texts(const std::string& contribution) {
   run_recorded([&] { compare_calls(*m_control, contribution); });
 }
 
-failure_info communicator::with_diagnosis(failure_info failure) const noexcept {
-  const bool is_wait_failure =
-      failure.status == ISTHMUS_ERROR_TIMEOUT || failure.status == ISTHMUS_ERROR_REMOTE;
-  if (!is_wait_failure && failure.status != ISTHMUS_ERROR_BACKEND) return failure;
-  recorder::diagnosis findings = diagnose();
-  // The memory of an exiting process is released before the process disappears, so retry for up to 100 ms.
-  const auto is_exit_visible = [&] {
-    findings = diagnose();
-    return findings.kind == recorder::diagnosis_kind::exited;
-  };
-  const bool may_become_visible = !is_wait_failure && m_ranks.process_size != m_ranks.size;
-  if (may_become_visible && findings.kind != recorder::diagnosis_kind::exited)
-    poll_until(is_exit_visible, deadline_after(std::chrono::milliseconds(100)), std::chrono::milliseconds(20));
-  try {
-    if (is_wait_failure || findings.kind == recorder::diagnosis_kind::exited)
-      attribute_diagnosis(failure, findings);
-    // The message of a native library may be long and does not name the exited rank, so put
-    // the diagnosis first.
-    if (!is_wait_failure && findings.kind == recorder::diagnosis_kind::exited)
-      copy_text(failure.message, sizeof failure.message,
-                fmt::format("{}: {}", findings.sentence, failure.message));
-    if (is_wait_failure && findings.kind != recorder::diagnosis_kind::none)
-      copy_text(failure.message, sizeof failure.message,
-                fmt::format("{}; {}", failure.message, findings.sentence));
-  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory: keep the message without a diagnosis
-  }
-  return failure;
-}
-
-failure_info communicator::with_abort_diagnosis(failure_info failure) const noexcept {
-  using recorder::diagnosis_kind;
-  const recorder::diagnosis findings = diagnose();
-  const auto reported_kinds = {diagnosis_kind::mismatch, diagnosis_kind::exited, diagnosis_kind::stopped,
-                               diagnosis_kind::missing};
-  if (std::ranges::find(reported_kinds, findings.kind) == reported_kinds.end()) return failure;
-  try {
-    if (failure.status == ISTHMUS_ERROR_ABORTED) attribute_diagnosis(failure, findings);
-    copy_text(failure.message, sizeof failure.message,
-              fmt::format("{}; {}", failure.message, findings.sentence));
-  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory: keep the message without a diagnosis
-  }
-  return failure;
-}
-
-// Notifies only the ranks of this process; the bootstrap has notified the others.
-void communicator::abort_out_of_sync(failure_info failure) noexcept {
-  failure.rank = m_ranks.rank;
-  abort(failure, notification_scope::this_process);
-}
-
 // A wait inside a subcommunicator is part of a call on the parent.
 bool communicator::make_parent_progress() const {
   if (progress_suspension::is_active()) return false;
@@ -291,47 +238,17 @@ bool communicator::make_parent_progress() const {
   return parent && parent->make_progress();
 }
 
-void communicator::abort_on_interrupt() noexcept {
-  failure_info failure =
-      make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE,
-                 fmt::format("rank {} was interrupted while it waited for other ranks", m_ranks.rank),
-                 "destroy the communicator on every rank and create a new one")
-          .info();
-  failure.rank = m_ranks.rank;
-  abort(failure);
-}
-
-void communicator::throw_aborted() const {
-  const std::lock_guard lock(m_failure_mutex);
-  failure_info info = *m_failure;
-  info.status = ISTHMUS_ERROR_ABORTED;
-  copy_text(info.message, sizeof info.message,
-            fmt::format("the communicator was aborted by an earlier failure ({}{}): {}",
-                        isthmus_status_name(m_failure->status),
-                        m_failure->rank >= 0 ? fmt::format(" on rank {}", m_failure->rank) : std::string(),
-                        m_failure->message));
-  info.rank = m_ranks.rank;
-  if (info.hint[0] == '\0')
-    copy_text(info.hint, sizeof info.hint, "destroy the communicator on every rank and create a new one");
-  throw error(info);
-}
-
 std::optional<failure_info> communicator::failure() {
-  poll_failures();
-  poll_failure_board();
+  m_failures.poll();
+  m_failures.poll_node();
   for (const auto& backend : m_backends) {
     if (is_aborted()) break;
     if (const isthmus_status status = backend->poll(); status != ISTHMUS_SUCCESS) {
       failure_info failure = backend->take_failure(status, "a pending operation");
-      abort_on_backend_failure(failure);
+      m_failures.abort_on_backend_failure(failure);
     }
   }
-  if (!is_aborted()) return std::nullopt;
-  // The caller may reuse its buffers once it has the error, so wait until another thread
-  // has released the backends.
-  const std::lock_guard abort_lock(m_abort_mutex);
-  const std::lock_guard lock(m_failure_mutex);
-  return m_failure;
+  return m_failures.failure();
 }
 
 void communicator::synchronize() {
@@ -340,26 +257,25 @@ void communicator::synchronize() {
     const isthmus_status status = backend->synchronize();
     if (status == ISTHMUS_SUCCESS) continue;
     failure_info failure = backend->take_failure(status, "synchronize");
-    if (!abort_on_backend_failure(failure)) check_alive();
+    if (!m_failures.abort_on_backend_failure(failure)) check_alive();
     throw error(failure);
   }
 }
 
 void communicator::close() {
   std::optional<error> failure;
-  if (!m_is_closed) {
+  if (!m_failures.is_closed()) {
     try {
       synchronize();
     } catch (const error& synchronize_error) {
       failure = synchronize_error;
     }
   }
-  const std::lock_guard lock(m_abort_mutex);
-  if (m_is_closed.exchange(true)) return;
-  remove_local_rank(m_ranks.token, this);
-  m_worker.reset();
-  for (const auto& backend : m_backends) backend->destroy();
-  m_failure_board.leave();
+  const auto destroy = [this] {
+    m_worker.reset();
+    for (const auto& backend : m_backends) backend->destroy();
+  };
+  if (!m_failures.close(destroy)) return;
   if (const std::size_t live_blocks = m_heap.clear(); live_blocks > 0)
     log(log_level::warning,
         "rank {}: {} block(s) of the symmetric heap were not freed before the communicator was destroyed",

@@ -5,11 +5,8 @@
 #include <isthmus/interrupt.h>
 #include <isthmus/isthmus.h>
 
-#include <atomic>
-#include <chrono>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
@@ -21,16 +18,14 @@
 #include "bootstrap/membership.hpp"
 #include "core/backend_instance.hpp"
 #include "core/dispatcher.hpp"
-#include "core/failure_board.hpp"
+#include "core/failure_state.hpp"
 #include "core/validate.hpp"
 #include "memory/heap/symmetric_heap.hpp"
-#include "recorder/diagnosis.hpp"
 #include "recorder/flight_recorder.hpp"
 #include "selection/selection.hpp"
 
 namespace isthmus {
 
-class watch;
 class worker_thread;
 
 // The settings that a rank determines before the ranks connect.
@@ -80,10 +75,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   void enqueue(const isthmus_operation& operation);
 
   // The individual steps of enqueue, for use by groups.
-  void check_alive() const {
-    if (is_aborted()) [[unlikely]]
-      throw_aborted();
-  }
+  void check_alive() const { m_failures.check_alive(); }
   void check(const isthmus_operation& operation, bool is_grouped) const;
   backend_choice choose(const isthmus_operation& operation);
   bool has_mismatch_check() const { return m_has_mismatch_check; }
@@ -99,23 +91,9 @@ class communicator : public std::enable_shared_from_this<communicator> {
   worker_thread& own_worker();  // runs this rank's blocking operations in groups of several ranks
 
   // Aborts the communicator on all ranks. Later calls report `failure`. Any thread, at any time.
-  void abort(const failure_info& failure) noexcept { abort(failure, notification_scope::all_ranks); }
-  // Aborts because of a failure that a backend reported. Waits briefly for the root cause from another rank,
-  // which takes precedence. Returns false if the communicator has been aborted with that cause. Otherwise,
-  // removes the ranks that reported from the failed ranks of `failure`.
-  bool abort_on_backend_failure(failure_info& failure) noexcept;
-  // Takes over a failure that a rank in another process has published. Cheap, because every wait calls
-  // it. Any thread.
-  void poll_failures() noexcept;
-  // Takes over a failure that a rank on this node has published, without rate limit.
-  // Ordering: a failed rank may overwrite buffers that it shares with peers, but publishes its failure first.
-  // If a caller sees no failure here, it can therefore trust results that it has already read.
-  void poll_failure_board() noexcept;
-  // Takes over a failure that any rank has published, without rate limit. `on_failure` is called before the
-  // backends release blocked ranks or, like the mpi backend, end the job.
-  // Blocking: waits at most `wait_s`.
-  void wait_for_failures(double wait_s, void (*on_failure)(const communicator& rank,
-                                                           const failure_info& cause) = nullptr) noexcept;
+  void abort(const failure_info& failure) noexcept { m_failures.abort(failure); }
+  bool is_aborted() const noexcept { return m_failures.is_aborted(); }
+  failure_state& failures() { return m_failures; }
   // Runs the progress function (isthmus/interrupt.h). Blocked calls of this communicator run it periodically.
   // Returns false if no progress function is set.
   bool make_progress() const {
@@ -126,8 +104,6 @@ class communicator : public std::enable_shared_from_this<communicator> {
     m_progress = progress;
     m_progress_context = context;
   }
-  void abort_on_interrupt() noexcept;  // the calling thread was interrupted while it waited
-  bool is_aborted() const noexcept { return m_is_aborted.load(std::memory_order_acquire); }
   // Returns the failure that aborted the communicator, which may be asynchronous, or nullopt if there is none.
   std::optional<failure_info> failure();
 
@@ -149,24 +125,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   symmetric_heap& heap() { return m_heap; }
   double timeout_s() const { return m_setup.timeout_s; }
   const char* option(const std::string& key) const;  // NULL if not configured
-  // This rank's current operation, for the watchdog. Any thread.
-  recorder::latest_operation in_flight() const { return m_recorder.latest(); }
   recorder::flight_recorder& own_recorder() { return m_recorder; }
-  // Finds the ranks that block this communicator. Uses only information of this node. Does not
-  // throw. Any thread.
-  recorder::diagnosis diagnose() const noexcept;
-  // Adds the diagnosis to the message of a timeout or a lost rank. If a rank has exited, also adds it to the
-  // message of a native library. Other failures are returned unchanged.
-  failure_info with_diagnosis(failure_info failure) const noexcept;
-  // Sets the failed ranks of `failure` to `ranks` of this communicator.
-  void attribute_failure(failure_info& failure, std::span<const int> ranks) const;
-  // Aborts this rank only; no peer is notified. Any thread.
-  void abort_local(const failure_info& failure) noexcept {
-    abort_this_rank(failure, notification_scope::this_process);
-  }
-  // Adds the rank that this one is blocked on, if any, to the message of an abort. Without it, the error of an
-  // external watchdog that times out would not name that rank.
-  failure_info with_abort_diagnosis(failure_info failure) const noexcept;
 
  private:
   communicator(std::unique_ptr<bootstrap> control, communicator_setup setup);
@@ -177,7 +136,6 @@ class communicator : public std::enable_shared_from_this<communicator> {
   static std::shared_ptr<communicator> create(std::unique_ptr<bootstrap> control, communicator_setup setup,
                                               split_states parent_states,
                                               const std::shared_ptr<communicator>& parent);
-  std::vector<int> to_parent_ranks(std::span<const int> ranks) const;
   communicator_setup derived_setup() const;
   split_states split_backends(int color, int key);
   void create_backends(split_states parent_states);
@@ -187,31 +145,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   bool is_last_resort(const backend_instance& backend) const;
   bool make_parent_progress() const;
   void throw_if_no_backend() const;
-  [[noreturn, gnu::cold]] void throw_aborted() const;
   void synchronize();
-  // Selects which ranks to notify. A failure that another process has published is not published again.
-  enum class notification_scope { all_ranks, this_process };
-  void abort(const failure_info& failure, notification_scope scope) noexcept;
-  void abort_this_rank(const failure_info& failure, notification_scope scope) noexcept;
-  // Returns how long to wait for the root cause. If the backend's own signals are faster than the bootstrap,
-  // the root cause arrives after its consequences.
-  double root_cause_wait_s() const noexcept;
-  void abort_out_of_sync(failure_info failure) noexcept;
-  void abort_on_lost_peer(int lost_rank) noexcept;
-  void attribute_diagnosis(failure_info& failure, const recorder::diagnosis& findings) const;
-  bool should_query_peers() const noexcept;
-  bool attribute_missing_ranks(failure_info& failure) const noexcept;
-  std::vector<int> unresponsive_node_peers(const std::vector<int>& missing_ranks, isthmus_status status) const;
-  enum class peer_status { aborted, present };  // expected from a peer
-  std::vector<int> find_unresponsive(const std::vector<int>& ranks, peer_status expected_status,
-                                     std::chrono::steady_clock::time_point deadline, bool& can_query) const;
-  std::vector<int> ranks_except(const std::vector<int>& ranks) const;  // this rank is also excluded
-  bool is_on_this_node(int rank) const {
-    return m_ranks.rank_processes[static_cast<std::size_t>(rank)].pid != 0;
-  }
-  bool has_arrived_late() const noexcept;
-  std::optional<bool> has_reported(int rank, peer_status expected_status, double wait_s) const noexcept;
-  std::optional<failure_info> find_earlier_report(const failure_info& failure) const;
   template <typename Work>
   void exchange(recorder::setup_step kind, std::uint64_t count, Work&& work);
   template <typename Work>
@@ -223,12 +157,12 @@ class communicator : public std::enable_shared_from_this<communicator> {
   communicator_setup m_setup;
   std::weak_ptr<communicator> m_parent;  // set if its backend created this one
   bool m_is_subcommunicator = false;     // a backend created it; the parent may be gone
-  failure_board m_failure_board;         // outlives the bootstrap, which reads it
   std::unique_ptr<bootstrap> m_control;
   membership m_ranks;
   recorder::flight_recorder m_recorder;
   symmetric_heap m_heap;
   std::vector<std::unique_ptr<backend_instance>> m_backends;
+  failure_state m_failures;  // after the objects that it refers to
   dispatcher m_dispatcher;
   validation_scope m_scope{};
   bool m_has_mismatch_check = false;  // `check` is configured and there are peers
@@ -236,16 +170,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   isthmus_progress m_progress = nullptr;
   void* m_progress_context = nullptr;
 
-  std::atomic<bool> m_is_aborted{false};
-  std::atomic<std::uint64_t> m_waiting_operation{~std::uint64_t{0}};  // operation of the last poll_failures()
-  std::atomic<std::int64_t> m_wait_begin{0}, m_next_poll{0};          // ticks of the steady clock
-  mutable std::mutex m_failure_mutex;
-  std::optional<failure_info> m_failure;
-
-  std::mutex m_abort_mutex;  // abort can race with the destruction of the backends
-  std::atomic<bool> m_is_closed{false};
   std::unique_ptr<worker_thread> m_worker;
-  std::unique_ptr<watch> m_watch;  // for calls into native libraries
 };
 
 }  // namespace isthmus

@@ -170,9 +170,8 @@ std::shared_ptr<communicator> communicator::create_subcommunicator(isthmus_devic
 }
 
 void communicator::create_backends(split_states parent_states) {
-  m_failure_board.share(*m_control, m_ranks);
   agree_on_backends();
-  m_failure_board.end_sharing();
+  m_failures.map_records();
   for (const auto& backend : m_backends)
     if (const auto state = parent_states.find(backend->name());
         state != parent_states.end() && backend->reason().empty())

@@ -177,7 +177,7 @@ void run_blocking(const std::vector<batch>& batches, std::optional<error>& first
   // Only the calling thread can be interrupted. It passes the interrupt to the ranks on worker threads.
   for (std::size_t index = 1; index < ranks.size(); ++index)
     while (!ranks[index]->own_worker().wait_for(0.05))
-      if (is_interrupted()) ranks[index]->abort_on_interrupt();
+      if (is_interrupted()) ranks[index]->failures().abort_on_interrupt();
   for (const auto& failure : failures)
     if (failure && (!first_error || is_secondary_status(first_error->info().status))) first_error = failure;
 }

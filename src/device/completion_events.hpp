@@ -6,7 +6,7 @@
 #include <deque>
 #include <utility>
 
-#include "device/watchdog.hpp"
+#include "failure/watchdog.hpp"
 
 namespace isthmus {
 

@@ -101,7 +101,7 @@ class analyzer {
 
   diagnosis make_diagnosis(diagnosis_kind kind, const rank_group& responsible, double waiting_s,
                            const std::string& sentence) const {
-    return {kind, numbers_of(responsible), waiting_s, sentence + remote_clause()};
+    return {kind, numbers_of(responsible), false, waiting_s, sentence + remote_clause()};
   }
 
   std::vector<int> remote_ranks() const {
@@ -193,37 +193,24 @@ class analyzer {
                                       text_of(call_of(all[0]), has_same_text), duration));
   }
 
-  // If all processes have exited, the exit alone does not identify the cause. Only ranks without a reported
-  // failure can be the cause.
-  rank_group ranks_in_state(process_state state) const {
-    rank_group result, healthy_ranks;
-    for (const recorded_rank& rank : m_ranks) {
-      if (rank.is_remote || rank.process != state) continue;
-      result.push_back(&rank);
-      if (rank.failure.empty()) healthy_ranks.push_back(&rank);
-    }
-    if (result.size() < m_ranks.size()) return result;
-    return healthy_ranks.size() < m_ranks.size() || m_ranks.size() == 1 ? healthy_ranks : rank_group();
-  }
-
   std::optional<diagnosis> find_process_failure() const {
-    for (const auto state : {process_state::exited, process_state::stopped}) {
-      const rank_group all = ranks_in_state(state);
-      if (all.empty()) continue;
-      const bool has_exited = state == process_state::exited;
-      const char* const state_word = has_exited ? "exited" : "stopped";
-      const std::string verb = fmt::format("{} {}",
-                                           has_exited        ? have_or_has(all)
-                                           : all.size() == 1 ? "is"
-                                                             : "are",
-                                           state_word);
-      waiting_ranks others;
-      const std::string clause = absence_clause(all, others);
-      const char* const separator = clause.starts_with("in ") ? " " : clause.starts_with("ha") ? " and " : "; ";
-      return make_diagnosis(has_exited ? diagnosis_kind::exited : diagnosis_kind::stopped, all,
-                            others.waiting_s, fmt::format("{} {}{}{}", list_of(all), verb, separator, clause));
-    }
-    return std::nullopt;
+    std::vector<process_report> reports;
+    for (const recorded_rank& rank : m_ranks)
+      reports.push_back({rank.is_remote ? process_state::alive : rank.process, !rank.failure.empty()});
+    const process_failure cause = isthmus::find_process_failure(reports);
+    rank_group all;
+    for (const std::size_t index : cause.processes) all.push_back(&m_ranks[index]);
+    // If all processes are in the same state, the state alone does not identify the cause.
+    const bool has_exited = cause.state == process_state::exited;
+    const bool are_equal = all.size() == m_ranks.size() && (m_ranks.size() > 1 || !m_ranks[0].failure.empty());
+    if (all.empty() || are_equal) return std::nullopt;
+    const char* const is_or_are = all.size() == 1 ? "is" : "are";
+    waiting_ranks others;
+    const std::string clause = absence_clause(all, others);
+    const char* const separator = clause.starts_with("in ") ? " " : clause.starts_with("ha") ? " and " : "; ";
+    return make_diagnosis(has_exited ? diagnosis_kind::exited : diagnosis_kind::stopped, all, others.waiting_s,
+                          fmt::format("{} {} {}{}{}", list_of(all), has_exited ? have_or_has(all) : is_or_are,
+                                      has_exited ? "exited" : "stopped", separator, clause));
   }
 
   // If a rank of this machine has no file, the rank removed it when it destroyed the communicator.
@@ -239,7 +226,7 @@ class analyzer {
     if (destroyed_ranks.empty()) return std::nullopt;
     const recorded_rank* const first = longest_waiting();
     return diagnosis{
-        diagnosis_kind::destroyed, destroyed_ranks, first->calls.back().begin_age_s,
+        diagnosis_kind::destroyed, destroyed_ranks, false, first->calls.back().begin_age_s,
         fmt::format(
             "{} destroyed the communicator, or could not create its recorder file, while rank {} has waited "
             "in {} for {}",
@@ -263,21 +250,37 @@ class analyzer {
     return nullptr;
   }
 
-  // Follows the chain of ranks that each wait for a message from one peer. The chain ends at a rank that does
-  // not wait for a message.
+  // Ranks that each wait for the next one.
+  struct wait_chain {
+    const recorded_rank* last = nullptr;  // NULL: not visible on this machine
+    bool is_cycle = false;                // the ranks wait for each other
+  };
+  // `next_rank` returns the rank that a rank waits for; -1: none.
+  template <typename NextRank>
+  wait_chain follow(const recorded_rank& first, NextRank&& next_rank) const {
+    wait_chain chain{&first};
+    for (std::size_t steps = 0; chain.last != nullptr; ++steps) {
+      const int next = next_rank(*chain.last);
+      if (next < 0) break;
+      chain.is_cycle = steps == m_ranks.size();
+      if (chain.is_cycle) break;
+      chain.last = find_rank(next);
+    }
+    return chain;
+  }
+
+  // The chain ends at a rank that does not wait for a message.
   std::optional<diagnosis> find_blocked_message() const {
     const recorded_rank* const first = longest_waiting();
     if (first == nullptr || !first->calls.back().is_message()) return std::nullopt;
-    const recorded_rank* current = first;
-    std::size_t steps = 0;
-    while (current != nullptr && is_waiting(*current) && current->calls.back().is_message() &&
-           ++steps <= m_ranks.size())
-      current = find_rank(current->calls.back().signature.root);
+    const auto [current, is_cycle] = follow(*first, [](const recorded_rank& rank) {
+      return is_waiting(rank) && rank.calls.back().is_message() ? rank.calls.back().signature.root : -1;
+    });
     const recorded_call& call = first->calls.back();
     const std::string wait = fmt::format("rank {} has waited in {} for {}", first->rank, text_of(call, false),
                                          format_seconds(call.begin_age_s));
     if (current == nullptr) return make_diagnosis(diagnosis_kind::remote, {}, call.begin_age_s, wait);
-    if (steps > m_ranks.size())
+    if (is_cycle)
       return make_diagnosis(diagnosis_kind::mismatch, {first, current}, call.begin_age_s,
                             fmt::format("ranks wait for each other: {}, rank {} in {}", wait, current->rank,
                                         text_of(current->calls.back(), false)));
@@ -314,6 +317,7 @@ class analyzer {
     if (!remote.empty())
       return diagnosis{diagnosis_kind::remote,
                        {},
+                       false,
                        call.begin_age_s,
                        fmt::format("{} {} waited in {} for {}; {} cannot be seen from this machine",
                                    list_of(others.ranks), others.ranks.size() == 1 ? "has" : "have",
@@ -324,11 +328,24 @@ class analyzer {
           own_call != nullptr && own_call->begin_age_s < latest->collective(call.number)->begin_age_s)
         latest = &rank;
     const double delay_s = call.begin_age_s - latest->collective(call.number)->begin_age_s;
-    return make_diagnosis(
-        diagnosis_kind::slow, {latest}, call.begin_age_s,
-        fmt::format("all {} ranks have entered {}, the first {} ago; {} arrived last, {} later", m_ranks.size(),
-                    text_of(call, false), format_seconds(call.begin_age_s), list_of(rank_group{latest}),
-                    format_seconds(delay_s)));
+    diagnosis result =
+        make_diagnosis(diagnosis_kind::slow, {latest}, call.begin_age_s,
+                       fmt::format("all {} ranks have entered {}, the first {} ago; {} arrived last, {} later",
+                                   m_ranks.size(), text_of(call, false), format_seconds(call.begin_age_s),
+                                   list_of(rank_group{latest}), format_seconds(delay_s)));
+    add_blocking_rank(*first, result);
+    return result;
+  }
+
+  // Backends publish the rank that a long wait is blocked on.
+  void add_blocking_rank(const recorded_rank& first, diagnosis& result) const {
+    const auto [last, is_cycle] = follow(first, [](const recorded_rank& rank) { return rank.awaited_rank; });
+    if (is_cycle) result.sentence += "; the ranks wait for each other, so they are in different steps of calls";
+    if (is_cycle || last == nullptr || last == &first) return;
+    result.is_awaited = true;
+    result.responsible_ranks = {last->rank};
+    result.sentence +=
+        fmt::format("; ranks wait for {}, which waits for no rank: it is slow", list_of(rank_group{last}));
   }
 
   diagnosis no_rank_waits() const {
@@ -336,6 +353,7 @@ class analyzer {
     const recorded_call* const last = first.last_collective();
     return {diagnosis_kind::none,
             {},
+            false,
             0,
             fmt::format("no rank waits; the last collective is {}",
                         last == nullptr ? "none" : text_of(*last, false)) +

@@ -24,6 +24,7 @@ const char* name_of(diagnosis_kind kind);
 struct diagnosis {
   diagnosis_kind kind = diagnosis_kind::none;
   std::vector<int> responsible_ranks;  // both ranks if two ranks disagree
+  bool is_awaited = false;             // other ranks are known to wait for the responsible rank
   double waiting_s = 0;                // time that the other ranks have waited
   std::string sentence;
 };

@@ -76,20 +76,15 @@ void flight_recorder::begin_check(const isthmus_operation& operation) {
   write(++m_collectives, signature, operation.count, 0, read_ticks(m_has_counter), {});
 }
 
-void flight_recorder::fail(const char* message) noexcept {
-  const auto record_failure = [&](header& file_header) {
-    if (file_header.state.load(std::memory_order_relaxed) != static_cast<std::uint32_t>(health::healthy))
-      return;
-    std::strncpy(file_header.failure, message, sizeof file_header.failure - 1);
-    file_header.state.store(static_cast<std::uint32_t>(health::failed), std::memory_order_release);
-  };
-  record_failure(m_shared_recording.head());
-  if (m_trace) record_failure(m_trace.head());
+void flight_recorder::fail(const failure_info& failure) noexcept {
+  m_shared_recording.head().health.set_failure(failure, health_record::local);
+  if (m_trace) m_trace.head().health.set_failure(failure, health_record::local);
 }
 
 latest_operation flight_recorder::latest() const noexcept {
   for (;;) {
-    const std::uint64_t call_count = m_shared_recording.head().call_count.load(std::memory_order_acquire);
+    const std::uint64_t call_count =
+        m_shared_recording.head().health.call_count.load(std::memory_order_acquire);
     if (call_count == 0) return {};
     const entry& slot = m_shared_recording.entry_at(call_count - 1);
     const std::uint64_t version = slot.version.load(std::memory_order_acquire);

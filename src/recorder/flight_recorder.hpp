@@ -85,13 +85,22 @@ class flight_recorder {
   // start the call.
   void begin_check(const isthmus_operation& operation);
 
-  // Records the first failure. Later calls have no effect.
-  void fail(const char* message) noexcept;
+  // Records the first failure, which is not published to peers. Has no effect after another failure.
+  void fail(const failure_info& failure) noexcept;
+  // This rank's record, or NULL if other processes cannot see it.
+  health_record* shared_health() noexcept {
+    return m_shared_recording.is_shared() ? &m_shared_recording.head().health : nullptr;
+  }
+  // Records the rank that a long wait is blocked on; -1: none. Any thread.
+  void set_awaited_rank(int rank) noexcept {
+    m_shared_recording.head().health.awaited_rank.store(static_cast<std::uint32_t>(rank + 1),
+                                                        std::memory_order_relaxed);
+  }
 
   // Any thread.
   latest_operation latest() const noexcept;
   std::uint64_t call_count() const noexcept {
-    return m_shared_recording.head().call_count.load(std::memory_order_relaxed);
+    return m_shared_recording.head().health.call_count.load(std::memory_order_relaxed);
   }
 
  private:

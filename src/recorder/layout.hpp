@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "failure/health.hpp"
+
 namespace isthmus::recorder {
 
 inline constexpr std::uint64_t file_magic = 0x32'4f43'4552'5449;  // "ITRECO2": 2 is the layout version
@@ -42,8 +44,6 @@ struct alignas(64) entry {
 };
 static_assert(sizeof(entry) == 64);
 
-enum class health : std::uint32_t { healthy, failed };
-
 // Sample of three clocks, taken at the same time. All processes share the kernel's monotonic clock until
 // the machine reboots.
 struct clock_sample {
@@ -61,12 +61,9 @@ struct alignas(64) header {
   std::uint64_t has_counter;               // 1: ticks come from the processor's counter; 0: nanoseconds
   std::uint64_t entries, reason_capacity;  // of this file: a power of two; 0 or max_reasons
   double timeout_s;
-  std::uint64_t blocking_backends;  // bit per backend: its calls return only when the operation is complete
-  std::atomic<std::uint64_t> call_count;
-  std::atomic<std::uint32_t> state;  // health
+  std::uint64_t blocking_backends;   // bit per backend: its calls return only when the operation is complete
   std::atomic<std::uint32_t> paths;  // number of complete names
   std::atomic<std::uint32_t> reasons;
-  std::atomic<std::uint32_t> is_closed;  // 1: the rank has destroyed the communicator
   std::atomic<std::uint64_t>
       clock_sample_count;         // the latest sample is clock_samples[clock_sample_count % 2 + 1]
   clock_sample clock_samples[3];  // [0]: creation of the file
@@ -74,7 +71,7 @@ struct alignas(64) header {
   char path[max_paths][path_bytes];
   char program[64];
   char machine[64], boot[64];  // host name and boot id of the kernel
-  char failure[1024];          // valid once state is `failed`
+  health_record health;        // peers map it (map_health in recording.hpp)
 };
 
 inline constexpr std::uint64_t pids_offset = sizeof(header);

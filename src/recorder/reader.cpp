@@ -141,7 +141,7 @@ bool is_readable(const file_descriptor& file, std::uint64_t bytes) {
 copy_list read_copies(const file_descriptor& file, std::uint64_t bytes) {
   copy_list result(1, std::vector<std::byte>(bytes));
   if (!read(file, result[0])) return {};
-  if (header_copy(result[0]).get().is_closed.load(std::memory_order_relaxed) != 0) return result;
+  if (header_copy(result[0]).get().health.is_closed.load(std::memory_order_relaxed) != 0) return result;
   for (int attempt = 0; attempt < 2; ++attempt)
     if (!read(file, result.emplace_back(bytes))) return {};
   return result;
@@ -162,11 +162,12 @@ recorded_rank decode_rank(const copy_list& file_copies, std::uint64_t now_ns) {
   record.program = text_of(head.program, sizeof head.program);
   record.machine = text_of(head.machine, sizeof head.machine);
   record.boot = text_of(head.boot, sizeof head.boot);
-  record.is_closed = head.is_closed.load(std::memory_order_relaxed) != 0;
-  record.call_count = head.call_count.load(std::memory_order_relaxed);
+  record.is_closed = head.health.is_closed.load(std::memory_order_relaxed) != 0;
+  record.call_count = head.health.call_count.load(std::memory_order_relaxed);
   record.clocks = head.clock_samples[sample_count > 0 ? sample_count % 2 + 1 : 0];
-  if (head.state.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(health::failed))
-    record.failure = text_of(head.failure, sizeof head.failure);
+  if (head.health.has_failed())
+    record.failure = text_of(head.health.failure.message, sizeof head.health.failure.message);
+  record.awaited_rank = static_cast<int>(head.health.awaited_rank.load(std::memory_order_relaxed)) - 1;
   for (std::int32_t rank = 0; rank < head.size; ++rank)
     record.pids.push_back(
         value_at<std::int64_t>(bytes, pids_offset + static_cast<std::uint64_t>(rank) * sizeof(std::int64_t)));

@@ -47,6 +47,7 @@ struct recorded_rank {
   double age_s = 0, created_s = 0;  // seconds since the last entry and since the file was created
   double timeout_s = 0;
   std::string failure;               // "": healthy
+  int awaited_rank = -1;             // that a long wait is blocked on; -1: none
   std::vector<std::int64_t> pids;    // by rank; 0: other machine
   std::vector<recorded_call> calls;  // oldest first
 

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,6 +11,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "base/file_descriptor.hpp"
 #include "base/process.hpp"
 #include "recorder/clock.hpp"
 
@@ -57,20 +59,45 @@ struct recording::memory {
   std::uint64_t bytes;
   void* mapping = nullptr;
   std::string path;
+  bool is_shared = false;
   const pid_t creator_pid = ::getpid();  // a forked child shares the mapping but does not own the file
 };
 
+std::shared_ptr<health_record> map_health(const token& communicator, int rank) noexcept {
+  try {
+    const std::string path = path_of_file(communicator, rank);
+    const file_descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    struct stat status{};
+    if (file.get() < 0 || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
+        status.st_size < static_cast<off_t>(sizeof(header)))
+      return nullptr;
+    void* const address = ::mmap(nullptr, sizeof(header), PROT_READ, MAP_SHARED, file.get(), 0);
+    if (address == MAP_FAILED) return nullptr;
+    const std::shared_ptr<header> mapping(static_cast<header*>(address),
+                                          [](header* mapped) { ::munmap(mapped, sizeof(header)); });
+    if (std::atomic_ref(mapping->magic).load(std::memory_order_acquire) != file_magic ||
+        mapping->token != communicator || mapping->rank != rank)
+      return nullptr;
+    return {mapping, &mapping->health};
+  } catch (...) {  // no memory
+    return nullptr;
+  }
+}
+
 recording::recording() = default;
+
+bool recording::is_shared() const noexcept { return m_memory && m_memory->is_shared; }
 
 recording::~recording() {
   if (m_header == nullptr || m_memory->creator_pid != ::getpid()) return;
   add_clock_sample(sample_clocks(m_header->has_counter != 0).ticks);
-  m_header->is_closed.store(1, std::memory_order_release);
+  m_header->health.is_closed.store(1, std::memory_order_release);
 }
 
 int recording::open(const std::string& path, bool is_persistent, const file_layout& layout) {
   auto target = std::make_unique<memory>(layout.bytes());
   if (const int problem = target->map_file(path); problem != 0) return problem;
+  target->is_shared = true;
   if (is_persistent) target->path.clear();
   m_memory = std::move(target);
   attach(layout);

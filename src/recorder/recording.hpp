@@ -6,9 +6,13 @@
 #include <string>
 
 #include "bootstrap/membership.hpp"
+#include "recorder/files.hpp"
 #include "recorder/layout.hpp"
 
 namespace isthmus::recorder {
+
+// Maps the health record in the file of another rank of this machine. Returns nullptr if the rank has no file.
+std::shared_ptr<health_record> map_health(const token& communicator, int rank) noexcept;
 
 // A default-constructed recording has no file; only operator bool may be called.
 class recording {
@@ -26,6 +30,8 @@ class recording {
   void publish(const membership& ranks, double timeout_s, bool has_counter);
 
   explicit operator bool() const noexcept { return m_header != nullptr; }
+  // Returns true if other processes can read this recording.
+  bool is_shared() const noexcept;
   header& head() noexcept { return *m_header; }
   const header& head() const noexcept { return *m_header; }
   const entry& entry_at(std::uint64_t position) const noexcept { return m_ring[position & m_mask]; }
@@ -33,7 +39,7 @@ class recording {
   // Every field is stored with release order, so a reader that sees a new field also sees the odd version.
   void write(std::uint64_t number, const call_signature& signature, std::uint64_t count, std::uint64_t path,
              std::uint64_t now) noexcept {
-    const std::uint64_t position = m_header->call_count.load(std::memory_order_relaxed);
+    const std::uint64_t position = m_header->health.call_count.load(std::memory_order_relaxed);
     entry& slot = m_ring[position & m_mask];
     slot.version.store(2 * position + 1, std::memory_order_relaxed);
     slot.number.store(number, std::memory_order_release);
@@ -44,11 +50,11 @@ class recording {
     slot.end_ticks.store(0, std::memory_order_release);
     slot.state.store(static_cast<std::uint64_t>(entry_state::inside), std::memory_order_release);
     slot.version.store(2 * position + 2, std::memory_order_release);
-    m_header->call_count.store(position + 1, std::memory_order_release);
+    m_header->health.call_count.store(position + 1, std::memory_order_release);
   }
   // Ends the latest `n` entries.
   void end(std::uint64_t n, std::uint64_t now, entry_state state) noexcept {
-    const std::uint64_t last = m_header->call_count.load(std::memory_order_relaxed);
+    const std::uint64_t last = m_header->health.call_count.load(std::memory_order_relaxed);
     for (std::uint64_t position = last - std::min(n, m_mask + 1); position < last; ++position) {
       entry& slot = m_ring[position & m_mask];
       slot.end_ticks.store(now, std::memory_order_relaxed);

@@ -8,10 +8,10 @@
 #include <future>
 #include <latch>
 
-#include "bootstrap/peer_monitor.hpp"
+#include "core/communicator.hpp"
 #include "core/handles.hpp"
 #include "core/support.hpp"
-#include "core/watchdog.hpp"
+#include "failure/health.hpp"
 
 namespace {
 
@@ -337,7 +337,7 @@ TEST(timeout, ends_a_native_call_that_does_not_return) {
   standin::reset(script);
   test::ranks ranks(1, standin::configuration(), ISTHMUS_PLATFORM_HOST, 0.3);
   const auto watched = isthmus::handle_table::instance().share(ranks[0]);
-  const auto watching = isthmus::watch_calls(*watched);
+  watched->failures().watch_calls();
   testing::internal::CaptureStderr();
   const auto start = std::chrono::steady_clock::now();
   EXPECT_EQ(allreduce(ranks[0]), ISTHMUS_ERROR_ABORTED);
@@ -354,7 +354,7 @@ TEST(timeout, watchdog_ignores_quick_calls) {
   standin::reset(script);
   test::ranks ranks(1, standin::configuration(), ISTHMUS_PLATFORM_HOST, 0.05);
   const auto watched = isthmus::handle_table::instance().share(ranks[0]);
-  const auto watching = isthmus::watch_calls(*watched);
+  watched->failures().watch_calls();
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(900);
   while (std::chrono::steady_clock::now() < end)
     ASSERT_EQ(allreduce(ranks[0]), ISTHMUS_SUCCESS) << last_error().message;

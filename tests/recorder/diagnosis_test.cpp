@@ -105,6 +105,34 @@ TEST(diagnosis, rank_with_reported_failure_is_not_the_cause) {
   EXPECT_EQ(diagnose({first, second}).responsible_ranks, rank_list{1});
 }
 
+// The survivor reported a timeout and exited before the other one looked for the cause.
+TEST(diagnosis, names_stopped_rank_after_a_survivor_exited) {
+  auto survivor = make_rank(0, 3, 3, false), stopped = make_rank(2, 3, 2, true);
+  survivor.process = process_state::exited;
+  survivor.failure = "rank 0 waited";
+  stopped.process = process_state::stopped;
+  const auto result = diagnose({survivor, make_rank(1, 3, 3, false), stopped});
+  EXPECT_EQ(result.kind, diagnosis_kind::stopped) << result.sentence;
+  EXPECT_EQ(result.responsible_ranks, rank_list{2});
+}
+
+TEST(diagnosis, names_rank_at_the_end_of_a_chain_of_waits) {
+  auto first = make_rank(0, 3, 3, false), second = make_rank(1, 3, 3, false);
+  auto last = make_rank(2, 3, 3, false);
+  first.calls.back().begin_age_s = 4;
+  second.calls.back().begin_age_s = 1;  // arrived last, but waits for another rank
+  first.awaited_rank = 1;
+  second.awaited_rank = 2;
+  const auto result = diagnose({first, second, last});
+  EXPECT_EQ(result.kind, diagnosis_kind::slow) << result.sentence;
+  EXPECT_TRUE(result.is_awaited);
+  EXPECT_EQ(result.responsible_ranks, rank_list{2}) << result.sentence;
+  last.awaited_rank = 0;
+  const auto cycle = diagnose({first, second, last});
+  EXPECT_FALSE(cycle.is_awaited);
+  EXPECT_NE(cycle.sentence.find("wait for each other"), std::string::npos) << cycle.sentence;
+}
+
 TEST(diagnosis, rank_without_file_destroyed_communicator) {
   const auto result = diagnose({make_rank(0, 3, 3, false), make_rank(2, 3, 3, false)});
   EXPECT_EQ(result.kind, diagnosis_kind::destroyed);

@@ -1,6 +1,7 @@
 #include "backends/copy_engine/call_watchdog.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <isthmus/isthmus.h>
 
 #include <algorithm>
@@ -49,7 +50,11 @@ void call_watchdog::begin() {
   watch_options options;
   options.timeout = seconds(m_context.timeout_s);
   options.interval = poll_interval;
-  options.operation = [this]() -> watched_operation { return {current_call(), {}}; };
+  options.operation = [this]() -> watched_operation {
+    const std::uint32_t id = current_call();
+    if (id != m_inspected_call && !has_failed()) publish_awaited(-1);
+    return {id, {}};
+  };
   options.on_wait = [this](std::uint64_t id) { inspect(static_cast<std::uint32_t>(id)); };
   options.on_stuck = [this](std::uint64_t id) {
     if (!is_still_stuck(static_cast<std::uint32_t>(id))) return false;
@@ -100,10 +105,12 @@ bool call_watchdog::are_all_acknowledged() {
 void call_watchdog::inspect(std::uint32_t id) {
   if (!m_monitor.read()) return;
   if (const std::uint32_t peer = m_monitor.aborted_peer(); peer != 0)
-    return fail(
-        {ISTHMUS_ERROR_REMOTE,
-         fmt::format("rank {} aborted while {}{}", peer - 1, describe_call(id), describe_missing_ranks(id)),
-         "see the error that rank reports"});
+    return fail({ISTHMUS_ERROR_REMOTE,
+                 fmt::format("rank {} aborted while {}{}", peer - 1, describe_call(id), describe_awaited(id)),
+                 "see the error that rank reports"});
+  const std::vector<int> awaited = awaited_ranks(id);
+  m_inspected_call = id;
+  publish_awaited(awaited.empty() ? -1 : awaited.front());
   const auto record = m_log.find(id);
   if (!record || !is_mismatch(*record)) {
     m_mismatch_candidate = 0;
@@ -150,32 +157,38 @@ std::string call_watchdog::describe_call(std::uint32_t id) {
                      record->is_staged ? "staged" : "in the symmetric heap");
 }
 
-// Names the peers that have not signaled and have not fetched the data offered by this rank. If it offers no
-// data, names the sources that have not signaled.
-std::string call_watchdog::describe_missing_ranks(std::uint32_t id) {
+// Returns the peers that have not signaled and have not fetched the data offered by this rank. If it offers no
+// data, returns the sources that have not signaled.
+std::vector<int> call_watchdog::awaited_ranks(std::uint32_t id) {
   const auto record = m_log.find(id);
-  if (!record || !m_monitor.read()) return "";
-  std::string unsignaled_ranks, inactive_ranks;
+  std::vector<int> unsignaled_ranks, inactive_ranks;
+  if (!record || !m_monitor.read()) return {};
   for (int peer = 0; peer < m_resources.size; ++peer) {
-    const bool is_source = record->tags[static_cast<std::size_t>(peer)] != 0;
     std::uint32_t signal = 0, pending = 0;
     for (const transfer_slot slot : all_slots) {
       signal |= ready(slot, peer);
       pending |= m_monitor.acknowledgement(static_cast<std::size_t>(slot), peer);
     }
-    if (is_source && signal == 0)
-      unsignaled_ranks += fmt::format("{}{}", unsignaled_ranks.empty() ? "" : ", ", peer);
-    if (pending != 0 && signal == 0)
-      inactive_ranks += fmt::format("{}{}", inactive_ranks.empty() ? "" : ", ", peer);
+    if (signal != 0) continue;
+    if (record->tags[static_cast<std::size_t>(peer)] != 0) unsignaled_ranks.push_back(peer);
+    if (pending != 0) inactive_ranks.push_back(peer);
   }
-  const std::string& ranks = inactive_ranks.empty() ? unsignaled_ranks : inactive_ranks;
-  return ranks.empty() ? "" : fmt::format("; no signal from rank(s) {}", ranks);
+  return inactive_ranks.empty() ? unsignaled_ranks : inactive_ranks;
+}
+
+void call_watchdog::publish_awaited(int rank) {
+  if (rank != std::exchange(m_published_rank, rank)) m_context.set_awaited_rank(m_context.runtime, rank);
+}
+
+std::string call_watchdog::describe_awaited(std::uint32_t id) {
+  const std::vector<int> ranks = awaited_ranks(id);
+  return ranks.empty() ? "" : fmt::format("; no signal from rank(s) {}", fmt::join(ranks, ", "));
 }
 
 void call_watchdog::report_timeout(std::uint32_t id) {
   fail({ISTHMUS_ERROR_TIMEOUT,
         fmt::format("{} for longer than the timeout of {:g} s{}", describe_call(id), m_context.timeout_s,
-                    describe_missing_ranks(id)),
+                    describe_awaited(id)),
         "check that every rank calls the same collective, or raise timeout_s in the configuration"});
 }
 

@@ -18,11 +18,12 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "backends/copy_engine/call_log.hpp"
 #include "backends/copy_engine/resources.hpp"
 #include "device/signal_channel.hpp"
-#include "device/watchdog.hpp"
+#include "failure/watchdog.hpp"
 
 namespace isthmus::copy_engine {
 
@@ -70,7 +71,9 @@ class call_watchdog {
   bool is_still_stuck(std::uint32_t id) const;
   void report_timeout(std::uint32_t id);
   std::string describe_call(std::uint32_t id);
-  std::string describe_missing_ranks(std::uint32_t id);
+  std::vector<int> awaited_ranks(std::uint32_t id);
+  std::string describe_awaited(std::uint32_t id);
+  void publish_awaited(int rank);  // -1: none
   void fence_late_ranks();
   void publish_reason_when_safe();
   void release();
@@ -85,6 +88,8 @@ class call_watchdog {
   signal_monitor m_monitor;
 
   std::uint32_t m_mismatch_candidate = 0;  // call with a mismatch at the previous check
+  std::uint32_t m_inspected_call = 0;      // call for which the awaited rank was published
+  int m_published_rank = -1;
   std::optional<clock::time_point> m_release_since;
   bool m_has_warned = false;
 

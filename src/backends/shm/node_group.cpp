@@ -19,10 +19,11 @@
 namespace isthmus::shm {
 namespace {
 
-// The abort word holds the kind of failure in its upper half and the rank in its lower half.
+// The abort word holds the kind of failure in its upper half and a rank in its lower half: the failed one, or the
+// one that timed out or aborted.
 constexpr std::uint64_t word_failed = std::uint64_t{1} << 32;
 constexpr std::uint64_t word_aborted = std::uint64_t{2} << 32;
-constexpr std::uint64_t word_unresponsive = std::uint64_t{4} << 32;
+constexpr std::uint64_t word_timed_out = std::uint64_t{4} << 32;
 
 using namespace std::chrono_literals;
 constexpr auto check_interval = 50ms;  // interval at which a long wait checks that its peers are alive
@@ -134,12 +135,11 @@ void node_group::check_abort() const {
   const std::uint64_t word = header(rank()).abort_word.load(std::memory_order_acquire);
   if (word != 0) {
     const int failed_rank = static_cast<int>(word & 0xffffffffu);
-    if ((word & word_unresponsive) != 0)
-      fail_with_rank(failed_rank, ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
-                     "find out whether that rank hangs, is slow or makes different calls; raise timeout_s if "
-                     "it needs more time",
-                     fmt::format("the ranks waited for rank {} past the timeout of {} s; rank {} aborted {}",
-                                 failed_rank, m_context.timeout_s, rank(), m_activity));
+    if ((word & word_timed_out) != 0)
+      throw operation_failure{
+          m_context.fail(m_context.runtime, ISTHMUS_ERROR_REMOTE, 0, ISTHMUS_HERE, "see the error of that rank",
+                         "a wait of rank %d exceeded the timeout of %g s; rank %d aborted %s", failed_rank,
+                         m_context.timeout_s, rank(), m_activity)};
     if ((word & word_failed) != 0)
       fail_with_rank(
           failed_rank, ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE, "see the first error of that rank",
@@ -157,8 +157,8 @@ void node_group::check_abort() const {
 void node_group::publish_failed_rank(int failed_rank) const noexcept {
   publish_abort_word(word_failed | static_cast<std::uint64_t>(failed_rank));
 }
-void node_group::publish_unresponsive_rank(int failed_rank) const noexcept {
-  publish_abort_word(word_unresponsive | static_cast<std::uint64_t>(failed_rank));
+void node_group::publish_timeout() const noexcept {
+  publish_abort_word(word_timed_out | static_cast<std::uint64_t>(rank()));
 }
 void node_group::publish_abort() const noexcept {
   publish_abort_word(word_aborted | static_cast<std::uint64_t>(rank()));
@@ -204,39 +204,13 @@ node_group::writer_state node_group::wait_for_writer(int peer) const noexcept {
   const auto is_known = [&] {
     if (write_flag.load(std::memory_order_seq_cst) == 0 || has_exited(peer))
       state = writer_state::finished;
-    else if (check_process(peer) == process_state::stopped)
+    else if (!is_same_process(peer) && read_process_state(m_segments[static_cast<std::size_t>(peer)]->address().pid) ==
+                                          process_state::stopped)
       state = writer_state::stopped;
     return state != writer_state::unknown;
   };
   poll_until(is_known, deadline_after(limit), 50us);
   return state;
-}
-
-process_state node_group::check_process(int peer) const {
-  if (is_same_process(peer)) return process_state::alive;
-  return read_process_state(m_segments[static_cast<std::size_t>(peer)]->address().pid);
-}
-
-// Waiting ranks publish the rank that they wait for. The chain ends at the rank that blocks the others.
-node_group::unresponsive_rank node_group::find_unresponsive(std::span<const int> awaited_ranks) const {
-  for (int r = 0; r < size(); ++r) {
-    if (r == rank()) continue;
-    const process_state state = check_process(r);
-    if (state == process_state::stopped) return {r, "its process is stopped"};
-    if (state == process_state::exited) return {r, "its process has exited"};
-  }
-  for (const int first : awaited_ranks) {
-    int current = first;
-    for (int steps = 0; steps < size() && current != rank(); ++steps) {
-      const std::uint64_t next = header(current).awaited_rank.load(std::memory_order_relaxed);
-      if (next == 0)
-        return {current, header(current).allocated_sequences.load(std::memory_order_relaxed) < m_sequence
-                             ? "it has not entered this call"
-                             : "it waits for no rank: it is slow or not in a call"};
-      current = static_cast<int>(next - 1);
-    }
-  }
-  return {awaited_ranks.front(), "it waits for other ranks as well: the ranks make different calls"};
 }
 
 bool node_group::has_exited(int peer) const {
@@ -269,7 +243,7 @@ void waiter::poll(std::span<const int> peers) {
 void waiter::pause_long(std::span<const int> peers) {
   m_group.check_abort();
   if (!m_backoff.is_long()) {
-    publish_awaited(static_cast<std::uint64_t>(peers.front()) + 1);
+    publish_awaited(peers.front());
     m_next_check = check_interval;
   }
   const wait_clock::duration waited = m_backoff.measure();
@@ -297,16 +271,16 @@ void waiter::check_peers(std::span<const int> peers) {
   }
 }
 
+// The runtime finds out whether the awaited rank itself waits for another one.
 void waiter::fail_with_timeout(std::span<const int> peers) {
-  const node_group::unresponsive_rank unresponsive = m_group.find_unresponsive(peers);
-  m_group.publish_unresponsive_rank(unresponsive.rank);
+  m_group.publish_timeout();
   m_group.fail_with_rank(
-      unresponsive.rank, ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
+      peers.front(), ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
       "check whether that rank hangs, is slow or is in another call (the backend may differ if the ranks' "
       "sizes "
       "or memory differ); raise timeout_s if it needs more time",
-      fmt::format("rank {} waited more than {} s for rank {} in {}; {}", m_group.rank(),
-                  m_group.m_context.timeout_s, unresponsive.rank, m_group.m_activity, unresponsive.reason));
+      fmt::format("rank {} waited more than {} s for rank {} in {}", m_group.rank(),
+                  m_group.m_context.timeout_s, peers.front(), m_group.m_activity));
 }
 
 }  // namespace isthmus::shm

@@ -19,6 +19,7 @@
 #include <isthmus/backend.h>
 #include <sys/uio.h>
 
+#include <exception>
 #include <span>
 #include <string>
 #include <vector>
@@ -117,7 +118,6 @@ class node_group {
   std::uint64_t next_sequence_number() const { return m_sequence; }
   std::uint64_t allocate_sequence_numbers(std::uint64_t n) {
     m_sequence += n;
-    header(rank()).allocated_sequences.store(m_sequence, std::memory_order_relaxed);
     return m_sequence - n;
   }
   // Waits until this rank's slot of the sequence number can be written.
@@ -159,9 +159,10 @@ class node_group {
       check_abort();
   }
   write_scope begin_remote_writes() const { return write_scope(header(rank()).write_flag); }
-  // Notifies all ranks of a failed or unresponsive rank, or of an abort request. Thread safety: any thread.
+  // Notifies all ranks of a failed rank, of a timeout of this rank, or of an abort request. Thread safety: any
+  // thread.
   void publish_failed_rank(int failed_rank) const noexcept;
-  void publish_unresponsive_rank(int failed_rank) const noexcept;  // after the timeout
+  void publish_timeout() const noexcept;
   void publish_abort() const noexcept;
 
  private:
@@ -198,15 +199,8 @@ class node_group {
                                    const char* hint, const std::string& text) const;
   [[noreturn]] void fail_copy(int peer, const char* direction, std::uint64_t bytes, int code) const;
   bool has_exited(int peer) const;
-  process_state check_process(int peer) const;
   enum class writer_state { finished, stopped, unknown };
   writer_state wait_for_writer(int peer) const noexcept;
-  // Rank that most likely blocks the others, and the evidence.
-  struct unresponsive_rank {
-    int rank;
-    const char* reason;
-  };
-  unresponsive_rank find_unresponsive(std::span<const int> awaited_ranks) const;
   void publish_abort_word(std::uint64_t word) const noexcept;
 
   isthmus_backend_context m_context;
@@ -233,8 +227,9 @@ class waiter {
   explicit waiter(node_group& group) : m_group(group), m_backoff(group.m_parameters.spins) {}
   waiter(const waiter&) = delete;
   waiter& operator=(const waiter&) = delete;
+  // After a failure, the awaited rank stays published, so that the chain of waits can still be followed.
   ~waiter() {
-    if (m_backoff.is_long()) publish_awaited(0);
+    if (m_backoff.is_long() && std::uncaught_exceptions() == 0) publish_awaited(-1);
   }
 
   void pause(int peer) { pause({&peer, 1}); }
@@ -246,7 +241,7 @@ class waiter {
   }
   // Restarts the wait and its timeout after progress.
   void reset() {
-    if (m_backoff.is_long()) publish_awaited(0);
+    if (m_backoff.is_long()) publish_awaited(-1);
     m_backoff.reset();
     m_exited_peer = -1;
   }
@@ -258,11 +253,7 @@ class waiter {
   bool shares_core(std::span<const int> peers) const;
   void pause_long(std::span<const int> peers);
   void check_peers(std::span<const int> peers);
-  // Publishes the awaited rank, so that other ranks can follow the chain of waits to the rank that blocks
-  // all of them.
-  void publish_awaited(std::uint64_t peer_plus_one) const {
-    m_group.header(m_group.rank()).awaited_rank.store(peer_plus_one, std::memory_order_relaxed);
-  }
+  void publish_awaited(int peer) const { m_group.m_context.set_awaited_rank(m_group.m_context.runtime, peer); }
   [[noreturn]] void fail_with_timeout(std::span<const int> peers);
 
   node_group& m_group;

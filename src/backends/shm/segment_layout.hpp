@@ -54,8 +54,6 @@ struct alignas(line_bytes) segment_header {
   flag abort_word;                        // 0, or the failed rank and the kind of failure; any rank writes it
   alignas(line_bytes) flag has_departed;  // 1 once the rank has destroyed its communicator
   flag write_flag;                        // 1 while the rank may write into memory of peers (write_gate.hpp)
-  flag allocated_sequences;               // number of sequence numbers that the rank has allocated
-  flag awaited_rank;                      // 1 + rank that a long wait is blocked on; 0: none
   flag last_core;                         // 1 + core on which the rank last waited; 0: unknown
   alignas(line_bytes) flag completed_sequence;  // all lower sequence numbers are complete on this rank
   alignas(line_bytes) store_hint store_hints[hint_count];

@@ -15,7 +15,6 @@ namespace isthmus::ucx {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr int all_nodes = -1;
 
 std::string ranks_text(const std::vector<int>& ranks) {
   return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", format_list(ranks));
@@ -24,6 +23,7 @@ std::string ranks_text(const std::vector<int>& ranks) {
 }  // namespace
 
 void ucx_state::begin_wait() {
+  if (m_backoff.is_long()) m_context.set_awaited_rank(m_context.runtime, -1);
   m_backoff.reset();
   m_has_queried = false;
 }
@@ -34,11 +34,12 @@ void ucx_state::back_off() {
     return;
   }
   poll_failures();
+  if (!m_backoff.is_long()) m_context.set_awaited_rank(m_context.runtime, awaited_peer());
   const double wait_s = std::chrono::duration<double>(m_backoff.measure()).count();
   // Query all ranks after half the timeout, so that the unresponsive ones are known at its end.
   if (wait_s > m_context.timeout_s / 2 && !m_has_queried) {
     m_has_queried = true;
-    query_ranks(all_nodes);
+    query_ranks();
   }
   if (wait_s > m_context.timeout_s) fail_timeout();
   const bool has_work = m_context.progress(m_context.runtime) != 0;
@@ -82,7 +83,6 @@ void ucx_state::handle_control_message(const control_message& message) {
     control_message reply;
     reply.type = control_message::reply;
     reply.query_id = message.query_id;
-    reply.awaited_peer = awaited_peer();
     return notify(message.sender, reply);
   }
   if (message.type == control_message::reply) {
@@ -115,19 +115,16 @@ void ucx_state::notify(int peer, const control_message& message) {
                 sizeof outgoing.message);
 }
 
-// Queries all ranks, or the ranks of one node.
-void ucx_state::query_ranks(int node) {
+void ucx_state::query_ranks() {
   control_message query;
   query.query_id = ++m_query_id;
-  for (int peer = 0; peer < m_context.size; ++peer)
-    if (node == all_nodes || m_context.node_of[peer] == node) notify(peer, query);
+  for (int peer = 0; peer < m_context.size; ++peer) notify(peer, query);
 }
 
-std::vector<int> ucx_state::unresponsive_ranks(int node) const {
+std::vector<int> ucx_state::unresponsive_ranks() const {
   std::vector<int> unresponsive;
   for (int peer = 0; peer < m_context.size; ++peer)
-    if (peer != m_context.rank && (node == all_nodes || m_context.node_of[peer] == node) &&
-        m_last_reply[static_cast<std::size_t>(peer)] != m_query_id)
+    if (peer != m_context.rank && m_last_reply[static_cast<std::size_t>(peer)] != m_query_id)
       unresponsive.push_back(peer);
   return unresponsive;
 }
@@ -138,37 +135,17 @@ int ucx_state::awaited_peer() const {
   return -1;
 }
 
-// Reports the failure of an endpoint. Either the peer or its whole node has failed, so query the other ranks
-// of the node.
+// Reports the failure of an endpoint. The runtime checks whether the whole node of the peer has failed.
 void ucx_state::fail_lost_peer(int peer, native_status status) {
-  const int node = m_context.node_of[peer];
   m_failed_ranks.assign(1, peer);
-  query_ranks(node);
-  const bool has_others = std::count(m_context.node_of, m_context.node_of + m_context.size, node) > 1;
-  const auto have_others_replied = [&] {
-    poll_control_messages();
-    if (unresponsive_ranks(node).size() <= 1) return poll_result::done;
-    return m_worker.progress() ? poll_result::progress : poll_result::pending;
-  };
-  if (has_others && node != m_context.node_of[m_context.rank])
-    poll_until(have_others_replied, deadline_after(std::min(1.0, m_context.timeout_s / 10)), 50us);
-  std::string others;
-  if (node != m_context.node_of[m_context.rank]) {
-    std::vector<int> unresponsive = unresponsive_ranks(node);
-    std::erase(unresponsive, peer);
-    if (!unresponsive.empty())
-      others = fmt::format("; {} of the same node did not respond either", ranks_text(unresponsive));
-    m_failed_ranks.insert(m_failed_ranks.end(), unresponsive.begin(), unresponsive.end());
-    std::ranges::sort(m_failed_ranks);
-  }
   fail(ISTHMUS_ERROR_REMOTE,
-       fmt::format("{}: rank {} exited, destroyed its communicator or is unreachable; rank {} aborted ({}){}",
-                   m_activity, peer, m_context.rank, m_worker.status_text(status), others),
+       fmt::format("{}: rank {} exited, destroyed its communicator or is unreachable; rank {} aborted ({})",
+                   m_activity, peer, m_context.rank, m_worker.status_text(status)),
        "check that rank for a crash or an early exit, and check its node", ISTHMUS_HERE);
 }
 
 void ucx_state::fail_timeout() {
-  m_failed_ranks = unresponsive_ranks(all_nodes);
+  m_failed_ranks = unresponsive_ranks();
   if (!m_failed_ranks.empty())
     fail(ISTHMUS_ERROR_TIMEOUT,
          fmt::format("{}: rank {} timed out after {} s; {} did not respond (not in a call, stuck, or exited)",

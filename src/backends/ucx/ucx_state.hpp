@@ -59,7 +59,6 @@ struct control_message {
   enum : std::int32_t { query, reply, failure };
   std::int32_t type = query;
   std::int32_t sender = 0;
-  std::int32_t awaited_peer = -1;  // of a reply
   std::int32_t is_abort = 0;
   std::uint64_t query_id = 0;
   std::int32_t failed_count = 0;
@@ -167,9 +166,9 @@ class ucx_state {
   void poll_control_messages();
   void handle_control_message(const control_message& message);
   void notify(int peer, const control_message& message);
-  void query_ranks(int node);
+  void query_ranks();
   int awaited_peer() const;
-  std::vector<int> unresponsive_ranks(int node) const;
+  std::vector<int> unresponsive_ranks() const;
   [[noreturn]] void fail_lost_peer(int peer, native_status status);
   [[noreturn]] void fail_timeout();
   [[noreturn]] void fail_aborted();

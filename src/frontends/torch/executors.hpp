@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "device/completion_events.hpp"
-#include "device/watchdog.hpp"
 #include "device_endpoint.hpp"
+#include "failure/watchdog.hpp"
 #include "works.hpp"
 
 namespace isthmus::torch_backend {

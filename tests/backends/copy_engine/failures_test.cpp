@@ -199,6 +199,7 @@ TEST(copy_engine_failures, failed_constructor_leaks_nothing) {
   isthmus_backend_context context{};
   context.size = 2;
   context.timeout_s = 1;
+  context.set_awaited_rank = [](void*, int) {};
   for (int calls = 0; calls < 4; ++calls) {
     standin_driver driver(1, {});
     driver.fail_after(calls);

@@ -55,6 +55,7 @@ rank_runner::rank_runner(topology& owner, int number) : m_topology(owner), m_num
   m_context.timeout_s = owner.m_setup.timeout_s;
   m_context.fail = on_fail;
   m_context.log = on_log;
+  m_context.set_awaited_rank = [](void*, int) {};
   m_context.is_aborted = [](void* runtime) { return self(runtime).aborted.load(); };
   m_context.heap_find = [](void* runtime, const void* pointer, uint64_t bytes, isthmus_heap_block* block,
                            uint64_t* offset) {

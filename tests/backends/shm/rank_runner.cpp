@@ -2,6 +2,7 @@
 
 #include <sched.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
@@ -11,6 +12,7 @@
 #include <thread>
 
 #include "backends/shm/shm_backend.hpp"
+#include "base/process.hpp"
 #include "base/tables.hpp"
 #include "topology/algorithms.hpp"
 #include "topology/topology.hpp"
@@ -27,6 +29,7 @@ struct shared_area {
   std::atomic<int> arrivals{0}, round{0};
   std::byte exchange[max_ranks][exchange_bytes];
   char failure_text[max_ranks][1024];
+  std::int64_t pid[max_ranks];
   std::byte* heap;  // same address in all processes, because it is mapped before the forks
 };
 
@@ -70,6 +73,8 @@ rank::rank(shared_area& area, const run_setup& setup, int number) : m_area(area)
   m_context.is_aborted = is_aborted;
   m_context.heap_find = heap_find;
   m_context.progress = [](void*) { return 0; };
+  m_context.set_awaited_rank = set_awaited_rank;
+  area.pid[number] = ::getpid();
 }
 
 rank::~rank() { destroy(); }
@@ -146,9 +151,17 @@ void rank::store_failure(isthmus_status status, const char* format, va_list argu
   std::vsnprintf(text, sizeof(text), format, arguments);
   m_failure_status = status;
   m_failure = text;
+  // Like the runtime, adds the state of the awaited process.
+  if (const int awaited = m_awaited_rank; status == ISTHMUS_ERROR_TIMEOUT && awaited >= 0)
+    if (isthmus::read_process_state(m_area.pid[awaited]) == isthmus::process_state::stopped)
+      m_failure += "; rank " + std::to_string(awaited) + " is stopped";
 }
 
 void rank::log(void*, int, const char*, ...) {}
+
+void rank::set_awaited_rank(void* runtime, int rank) {
+  static_cast<shm_test::rank*>(runtime)->m_awaited_rank = rank;
+}
 
 int rank::is_aborted(void* runtime) { return static_cast<rank*>(runtime)->m_aborted ? 1 : 0; }
 

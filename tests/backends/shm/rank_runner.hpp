@@ -66,6 +66,7 @@ class rank {
                                         const char* format, ...);
   void store_failure(isthmus_status status, const char* format, va_list arguments);
   static void log(void* runtime, int level, const char* format, ...);
+  static void set_awaited_rank(void* runtime, int rank);
   static int is_aborted(void* runtime);
   static int heap_find(void* runtime, const void* pointer, std::uint64_t bytes, isthmus_heap_block* block,
                        std::uint64_t* offset);
@@ -78,6 +79,7 @@ class rank {
   std::vector<void*> m_peers[heap_blocks];
   void* m_state = nullptr;
   std::atomic<bool> m_aborted{false};
+  std::atomic<int> m_awaited_rank{-1};
   isthmus_status m_failure_status = ISTHMUS_SUCCESS;
   std::string m_failure;
 };

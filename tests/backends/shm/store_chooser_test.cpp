@@ -47,6 +47,7 @@ class machine {
       context.rank = r;
       context.size = context.process_size = ranks;
       context.process_of = m_process_of.data();
+      context.set_awaited_rank = [](void*, int) {};
       segment_connection connection;
       connection.sizes = slot_geometry;
       connection.segments = segments;

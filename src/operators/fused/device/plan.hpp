@@ -11,7 +11,7 @@
 
 #include "core/communicator.hpp"
 #include "device/owned.hpp"
-#include "device/watchdog.hpp"
+#include "failure/watchdog.hpp"
 #include "operators/fused/device/product.hpp"
 #include "operators/fused/device/shared_memory.hpp"
 #include "operators/fused/model/plan.hpp"

@@ -1,5 +1,6 @@
-// Monitor of the other ranks' processes: whether they run, and which failures they have published in memory
-// that the ranks of a node share. It needs neither a store nor messages, so it works even if both have failed.
+// Health of the ranks of a communicator, as far as it is visible from this node: one record per rank in shared
+// memory, and the state of its process. It needs neither a store nor messages, so it works even if both have
+// failed.
 #pragma once
 
 #include <isthmus/types.h>
@@ -22,17 +23,26 @@ constexpr bool is_secondary_status(isthmus_status status) {
   return status == ISTHMUS_ERROR_ABORTED || status == ISTHMUS_ERROR_REMOTE;
 }
 
-// Shared-memory record that one rank writes and its peers read: the first failure that it detected (written
-// once), whether it has aborted, and finally whether it has destroyed its communicator.
-struct failure_record {
-  static constexpr std::uint32_t empty = 0, unfinished = 1, written = 2;
+// Health of one rank. The rank writes it, and its peers and `isthmus doctor` read it: it is part of the file of
+// the rank's flight recorder (recorder/layout.hpp). All-zero memory is a healthy rank.
+struct alignas(64) health_record {
+  // local: the rank failed, but peers must not take over the failure. published: peers take it over.
+  static constexpr std::uint32_t healthy = 0, unfinished = 1, local = 2, published = 3;
+
   std::atomic<std::uint32_t> state;
-  failure_info failure;
-  std::atomic<std::uint32_t> has_aborted;
-  std::atomic<std::uint32_t> has_destroyed_communicator;
+  std::atomic<std::uint32_t> has_aborted;   // 1: the rank no longer waits for its peers
+  std::atomic<std::uint32_t> is_closed;     // 1: the rank has destroyed its communicator
+  std::atomic<std::uint32_t> awaited_rank;  // 1 + rank that a long wait is blocked on; 0: none
+  failure_info failure;                     // the first failure; valid in the states local and published
+  alignas(
+      64) std::atomic<std::uint64_t> call_count;  // recorded calls; the latest one is in the recorder's ring
+
+  // Stores the failure if it is the first one.
+  void set_failure(const failure_info& first_failure, std::uint32_t new_state) noexcept;
+  bool has_failed() const noexcept { return state.load(std::memory_order_acquire) >= local; }
 };
 
-// Address at which a rank can serve a fallback store (fallback_store.hpp). Plain bytes.
+// Address at which a rank can serve a fallback store (bootstrap/fallback_store.hpp). Plain bytes.
 struct fallback_address {
   char host[62] = "";  // numeric; "": none
   std::uint16_t port = 0;
@@ -42,7 +52,7 @@ struct fallback_address {
 struct rank_process {
   std::int64_t pid = 0;  // 0: not visible
   std::uint64_t start = 0;
-  failure_record* record = nullptr;  // zeroed shared memory, or NULL
+  health_record* record = nullptr;  // read-only for peers; NULL if it is not visible
   fallback_address fallback{};
 
   process_state state() const noexcept;  // alive if it is not visible
@@ -51,10 +61,26 @@ struct rank_process {
   bool has_destroyed_communicator() const noexcept;
 };
 
+// State of a rank's process, and whether the rank may have reported a failure before.
+struct process_report {
+  process_state state = process_state::alive;
+  bool may_have_failed = false;
+};
+// The processes that explain a failure, and their common state.
+struct process_failure {
+  process_state state = process_state::alive;
+  std::vector<std::size_t> processes;  // indices; empty if all processes are alive
+};
+// Finds the processes that explain a failure, in this order: exited without a report, stopped, exited after a
+// report. A rank that times out because of a stopped rank reports that and then usually exits, so its exit
+// explains nothing while a process is stopped.
+process_failure find_process_failure(std::span<const process_report> reports);
+
 // Returns the lowest rank >= `first`, except `own_rank`, whose process is in this state.
 std::optional<int> find_in_state(std::span<const rank_process> processes, process_state state, int own_rank,
                                  int first = 0) noexcept;
 
+// One rank's view of its peers' health.
 class peer_monitor {
  public:
   peer_monitor(int rank, int size) : m_rank(rank), m_processes(static_cast<std::size_t>(size)) {}
@@ -67,7 +93,7 @@ class peer_monitor {
   // Returns true if the records of all ranks are visible, so no other channel is needed for failures.
   bool has_all_records() const noexcept;
 
-  // Publishes a failure unless this rank has published one before. False if this rank has no record.
+  // Publishes a failure unless this rank has failed before. False if peers cannot see this rank's record.
   bool publish(const failure_info& failure) noexcept;
   // Converts a failure of this rank to the form in which it is published.
   failure_info make_failure_info(const error& failure) const;
@@ -86,6 +112,8 @@ class peer_monitor {
   // Returns the lowest peer that exited before it destroyed its communicator.
   std::optional<int> find_lost() const noexcept;
   error exited_error(int rank) const;
+  // Finds the ranks whose processes explain a failure.
+  process_failure find_process_failure() const;
   // "1, 2 (its process is stopped)": the missing ranks and other ranks whose process has exited or is stopped.
   // If it is uncertain which ranks are missing, lists only the latter.
   std::string describe(const std::vector<int>& missing_ranks, bool is_certain = true) const;

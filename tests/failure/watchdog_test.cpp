@@ -1,5 +1,5 @@
 // Tests the watchdog with simulated streams.
-#include "device/watchdog.hpp"
+#include "failure/watchdog.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

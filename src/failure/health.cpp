@@ -1,4 +1,4 @@
-#include "bootstrap/peer_monitor.hpp"
+#include "failure/health.hpp"
 
 #include <algorithm>
 #include <array>
@@ -24,7 +24,28 @@ process_state rank_process::state() const noexcept {
 }
 
 bool rank_process::has_destroyed_communicator() const noexcept {
-  return record != nullptr && record->has_destroyed_communicator.load(std::memory_order_acquire) != 0;
+  return record != nullptr && record->is_closed.load(std::memory_order_acquire) != 0;
+}
+
+void health_record::set_failure(const failure_info& first_failure, std::uint32_t new_state) noexcept {
+  std::uint32_t current = healthy;
+  if (!state.compare_exchange_strong(current, unfinished)) return;
+  failure = first_failure;
+  state.store(new_state, std::memory_order_release);
+}
+
+process_failure find_process_failure(std::span<const process_report> reports) {
+  process_failure lost{process_state::exited, {}}, stopped{process_state::stopped, {}};
+  process_failure exited{process_state::exited, {}};
+  for (std::size_t i = 0; i < reports.size(); ++i) {
+    if (reports[i].state == process_state::stopped) stopped.processes.push_back(i);
+    if (reports[i].state != process_state::exited) continue;
+    exited.processes.push_back(i);
+    if (!reports[i].may_have_failed) lost.processes.push_back(i);
+  }
+  for (const process_failure* const each : {&lost, &stopped, &exited})
+    if (!each->processes.empty()) return *each;
+  return {};
 }
 
 std::optional<int> find_in_state(std::span<const rank_process> processes, process_state state, int own_rank,
@@ -39,14 +60,9 @@ bool peer_monitor::has_all_records() const noexcept {
 }
 
 bool peer_monitor::publish(const failure_info& failure) noexcept {
-  failure_record* const record = process(m_rank).record;
-  if (record == nullptr) return false;
-  std::uint32_t state = failure_record::empty;
-  if (record->state.compare_exchange_strong(state, failure_record::unfinished)) {
-    record->failure = failure;
-    record->state.store(failure_record::written, std::memory_order_release);
-  }
-  return true;
+  health_record* const record = process(m_rank).record;
+  if (record != nullptr) record->set_failure(failure, health_record::published);
+  return record != nullptr;
 }
 
 failure_info peer_monitor::make_failure_info(const error& failure) const {
@@ -58,7 +74,8 @@ failure_info peer_monitor::make_failure_info(const error& failure) const {
 std::optional<failure_info> peer_monitor::try_read_failure() const noexcept {
   std::optional<failure_info> secondary_failure;
   for (const rank_process& each : m_processes) {
-    if (each.record == nullptr || each.record->state.load(std::memory_order_acquire) != failure_record::written)
+    if (each.record == nullptr ||
+        each.record->state.load(std::memory_order_acquire) != health_record::published)
       continue;
     if (!is_secondary_status(each.record->failure.status)) return each.record->failure;
     if (!secondary_failure) secondary_failure = each.record->failure;
@@ -74,12 +91,12 @@ std::optional<failure_info> peer_monitor::read_failure(double wait_s) const noex
 }
 
 void peer_monitor::mark_aborted() noexcept {
-  if (failure_record* const record = process(m_rank).record)
+  if (health_record* const record = process(m_rank).record)
     record->has_aborted.store(1, std::memory_order_release);
 }
 
 std::optional<bool> peer_monitor::has_aborted(int rank, double wait_s) const noexcept {
-  const failure_record* const record = process(rank).record;
+  const health_record* const record = process(rank).record;
   if (record == nullptr) return std::nullopt;
   return poll_until([&] { return record->has_aborted.load(std::memory_order_acquire) != 0; },
                     deadline_after(wait_s), std::chrono::milliseconds(1));
@@ -106,25 +123,27 @@ error peer_monitor::exited_error(int rank) const {
       .with_failed_ranks(std::array{rank});
 }
 
-// If a rank is stopped, ranks that have exited since then probably timed out because of it, so report only
-// the stopped ranks.
+process_failure peer_monitor::find_process_failure() const {
+  std::vector<process_report> reports;
+  for (const rank_process& each : m_processes)
+    reports.push_back({each.state(), each.record == nullptr || each.record->has_failed() ||
+                                         each.has_destroyed_communicator()});
+  return isthmus::find_process_failure(reports);
+}
+
 std::string peer_monitor::describe(const std::vector<int>& missing_ranks, bool is_certain) const {
-  std::vector<process_state> states;
-  for (const rank_process& each : m_processes) states.push_back(each.state());
-  const bool has_stopped_rank = std::ranges::find(states, process_state::stopped) != states.end();
-  const process_state blocking_state = has_stopped_rank ? process_state::stopped : process_state::exited;
-  const bool has_blocking_rank = std::ranges::find(states, blocking_state) != states.end();
+  const process_failure blocking = find_process_failure();
   std::string text, others;
-  for (int rank = 0; rank < static_cast<int>(states.size()); ++rank) {
-    const bool is_blocking = states[static_cast<std::size_t>(rank)] == blocking_state;
+  for (int rank = 0; rank < static_cast<int>(m_processes.size()); ++rank) {
+    const bool is_blocking = std::ranges::binary_search(blocking.processes, static_cast<std::size_t>(rank));
+    const char* const suffix = is_blocking ? state_suffix(blocking.state) : "";
     if (rank == m_rank) continue;
     if (std::ranges::find(missing_ranks, rank) != missing_ranks.end() &&
-        (is_blocking || is_certain || !has_blocking_rank))
-      text += fmt::format("{}{}{}", text.empty() ? "" : ", ", rank,
-                          is_blocking ? state_suffix(blocking_state) : "");
+        (is_blocking || is_certain || blocking.processes.empty()))
+      text += fmt::format("{}{}{}", text.empty() ? "" : ", ", rank, suffix);
     else if (is_blocking)
       others += fmt::format("{}rank {}{}", text.empty() && others.empty() ? "" : "; peers may wait for ", rank,
-                            state_suffix(blocking_state));
+                            suffix);
   }
   return text + others;
 }

@@ -1,4 +1,4 @@
-#include "device/watchdog.hpp"
+#include "failure/watchdog.hpp"
 
 #include <unistd.h>
 
