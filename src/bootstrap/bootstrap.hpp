@@ -72,12 +72,8 @@ class bootstrap {
   virtual bool publish_failure(const failure_info&) noexcept { return false; }
   // Returns a failure that some rank has published. Blocking: at most `wait_s`. Any thread.
   virtual std::optional<failure_info> wait_for_failure(double /*wait_s*/) noexcept { return std::nullopt; }
-  // Returns a failure published by a rank that shares memory with this one. Reads only memory, so it is cheap
-  // enough for every call.
-  virtual std::optional<failure_info> poll_local_failure() const noexcept { return std::nullopt; }
-
-  // Declares that this rank has aborted and no longer waits for its peers. A rank that waits for this one must
-  // look for the cause elsewhere. Any thread.
+  // Declares to ranks of other nodes that this rank has aborted and no longer waits for its peers. A rank that
+  // waits for this one must look for the cause elsewhere. Any thread.
   virtual void mark_aborted() noexcept {}
   // Returns whether `rank` has aborted or aborts within `wait_s`; nullopt if unknown. Only valid after this
   // rank has aborted itself. Any thread.

@@ -116,11 +116,6 @@ class mpi_bootstrap final : public bootstrap {
     return m_peers.read_failure(m_peers.has_all_records() ? wait_s
                                                           : 0);  // a rank without a record cannot publish
   }
-  std::optional<failure_info> poll_local_failure() const noexcept override { return m_peers.read_failure(); }
-  void mark_aborted() noexcept override { m_peers.mark_aborted(); }
-  std::optional<bool> has_aborted(int rank, double wait_s) noexcept override {
-    return m_peers.has_aborted(rank, wait_s);
-  }
 
   void allgather(std::span<const std::byte> contribution, std::span<std::byte> all) override {
     const mpi_thread_guard thread_guard(m_mpi);

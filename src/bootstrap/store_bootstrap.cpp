@@ -153,12 +153,9 @@ class store_bootstrap final : public bootstrap {
       sleep_until(begin + std::chrono::duration_cast<clock::duration>(seconds(slice)));
     }
   }
-  std::optional<failure_info> poll_local_failure() const noexcept override { return m_peers.read_failure(); }
 
   void mark_aborted() noexcept override {
     if (m_has_aborted.exchange(true)) return;
-    m_peers.mark_aborted();
-    if (m_peers.has_all_records()) return;
     try {
       m_store->set(fmt::format("{}{}{}", m_scope, abort_key, m_rank), std::array{std::byte{1}});
     } catch (...) {  // NOLINT(bugprone-empty-catch): the store is lost, and there is no other channel
@@ -166,7 +163,6 @@ class store_bootstrap final : public bootstrap {
   }
 
   std::optional<bool> has_aborted(int rank, double wait_s) noexcept override {
-    if (const auto result = m_peers.has_aborted(rank, wait_s)) return result;
     if (wait_s > 0 && has_abort_key(rank, wait_s)) return true;
     if (!is_store_responsive()) return std::nullopt;
     return has_abort_key(rank, 0);  // a slow store may have received the key in time

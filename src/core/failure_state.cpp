@@ -67,7 +67,10 @@ failure_state::failure_state(bootstrap& control, const membership& ranks, record
       m_recorder(recorder),
       m_timeout_s(timeout_s),
       m_abort_backends(std::move(abort_backends)),
-      m_causes(control, ranks, m_peers, timeout_s) {}
+      m_peers(ranks.rank, ranks.size),
+      m_causes(control, ranks, m_peers, timeout_s) {
+  m_peers.watch(ranks.rank_processes);
+}
 
 // ---- life cycle --------------------------------------------------------------------------------------
 
@@ -89,7 +92,6 @@ void failure_state::map_records() {
           m_ranks.rank, rank);
   }
   m_control.watch_processes(processes);
-  m_peers = peer_monitor(m_ranks.rank, m_ranks.size);
   m_peers.watch(processes);
 }
 
@@ -119,7 +121,7 @@ void failure_state::abort_this_rank(const failure_info& failure, notification_sc
     if (m_failure) return;
     m_failure = failure;
   }
-  if (m_causes.should_query_peers()) m_control.mark_aborted();
+  if (m_causes.should_query_peers()) mark_aborted();
   // Publish the failure before the backends release blocked ranks, so that a released rank
   // finds the root cause.
   if (scope == notification_scope::all_ranks && !is_one_process()) m_control.publish_failure(failure);
@@ -134,6 +136,11 @@ void failure_state::abort(const failure_info& failure, notification_scope scope)
   abort_this_rank(failure, scope);
   for (const auto& local_rank : other_local_ranks(m_ranks.token, this))
     local_rank->abort_this_rank(failure, notification_scope::this_process);
+}
+
+void failure_state::mark_aborted() noexcept {
+  m_peers.mark_aborted();
+  if (!m_peers.has_all_records()) m_control.mark_aborted();
 }
 
 // On one node, causes are read from shared memory, and the exit of a process is visible without a report.
@@ -151,7 +158,7 @@ bool failure_state::abort_on_backend_failure(failure_info& failure) noexcept {
   const auto failed_ranks = failure.failed_ranks();
   const bool is_blamed = std::ranges::find(failed_ranks, m_ranks.rank) != failed_ranks.end();
   const bool queries_peers = m_causes.should_query_peers() && !(is_blamed && has_arrived_late());
-  if (queries_peers) m_control.mark_aborted();
+  if (queries_peers) mark_aborted();
   if (is_secondary_status(failure.status)) {
     wait_for_failures(root_cause_wait_s());
     if (is_aborted()) return false;
@@ -251,7 +258,7 @@ void failure_state::wait_for_failures(double wait_s, void (*on_failure)(const me
 void failure_state::poll_node() noexcept {
   if (const auto parent = m_parent.lock(); parent && !parent->m_is_closed) parent->poll_node();
   if (is_aborted() || is_one_process()) return;
-  if (const auto cause = m_control.poll_local_failure()) abort(*cause, notification_scope::this_process);
+  if (const auto cause = m_peers.read_failure()) abort(*cause, notification_scope::this_process);
 }
 
 void failure_state::poll() noexcept {

@@ -95,6 +95,7 @@ class failure_state {
   enum class notification_scope { all_ranks, this_process };
   void abort(const failure_info& failure, notification_scope scope) noexcept;
   void abort_this_rank(const failure_info& failure, notification_scope scope) noexcept;
+  void mark_aborted() noexcept;
   [[noreturn, gnu::cold]] void throw_aborted() const;
   bool is_one_process() const noexcept { return m_ranks.process_size == m_ranks.size; }
   // Returns how long to wait for the root cause. If the backend's own signals are faster than the bootstrap,
@@ -114,7 +115,7 @@ class failure_state {
   const std::function<void()> m_abort_backends;
   std::weak_ptr<failure_state> m_parent;                  // set if its backend created this communicator
   std::vector<std::shared_ptr<health_record>> m_records;  // by rank; empty if not visible
-  peer_monitor m_peers{0, 0};                             // empty if all ranks are in one process
+  peer_monitor m_peers;
   resolver m_causes;
 
   std::atomic<bool> m_is_aborted{false};

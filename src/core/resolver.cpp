@@ -110,7 +110,7 @@ failure_info resolver::with_abort_diagnosis(failure_info failure) const noexcept
 // A stopped or exited process explains a timeout even if ranks make different calls or have no recorder file.
 void resolver::add_process_failure(failure_info& failure) const {
   const process_failure cause = m_peers.find_process_failure();
-  if (cause.processes.empty()) return;
+  if (cause.processes.empty() || cause.may_be_consequence) return;
   attribute(failure, std::vector<int>(cause.processes.begin(), cause.processes.end()));
   copy_text(failure.message, sizeof failure.message,
             fmt::format("{}; {}", failure.message, m_peers.describe({}, false)));
@@ -225,6 +225,11 @@ std::vector<int> resolver::find_unresponsive(const std::vector<int>& ranks, peer
   return unresponsive_ranks;
 }
 
+std::optional<bool> resolver::has_aborted(int rank, double wait_s) const noexcept {
+  const auto result = m_peers.has_aborted(rank, wait_s);  // nullopt if the record is not visible
+  return result ? result : m_control.has_aborted(rank, wait_s);
+}
+
 // Returns true if the rank reports `expected_status` within `wait_s`, and nullopt if it cannot be queried. Does
 // not wait for an exited process.
 std::optional<bool> resolver::has_reported(int rank, peer_status expected_status,
@@ -232,12 +237,11 @@ std::optional<bool> resolver::has_reported(int rank, peer_status expected_status
   if (rank == m_ranks.rank) return true;
   if (expected_status == peer_status::present) {
     const auto has_disconnected = m_control.is_disconnected(rank);
-    if (has_disconnected.value_or(false))
-      return m_control.has_aborted(rank, 0);  // programs exit at their first error
+    if (has_disconnected.value_or(false)) return has_aborted(rank, 0);  // programs exit at their first error
     return has_disconnected ? std::optional(true) : std::nullopt;
   }
   const process_state state = m_ranks.rank_processes[static_cast<std::size_t>(rank)].state();
-  const auto has_rank_reported = m_control.has_aborted(rank, state == process_state::alive ? wait_s : 0);
+  const auto has_rank_reported = has_aborted(rank, state == process_state::alive ? wait_s : 0);
   return !has_rank_reported && state != process_state::alive ? false : has_rank_reported;
 }
 

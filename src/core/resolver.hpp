@@ -64,6 +64,7 @@ class resolver {
   bool is_on_this_node(int rank) const {
     return m_ranks.rank_processes[static_cast<std::size_t>(rank)].pid != 0;
   }
+  std::optional<bool> has_aborted(int rank, double wait_s) const noexcept;
   std::optional<bool> has_reported(int rank, peer_status expected_status, double wait_s) const noexcept;
 
   bootstrap& m_control;

@@ -35,8 +35,8 @@ void health_record::set_failure(const failure_info& first_failure, std::uint32_t
 }
 
 process_failure find_process_failure(std::span<const process_report> reports) {
-  process_failure lost{process_state::exited, {}}, stopped{process_state::stopped, {}};
-  process_failure exited{process_state::exited, {}};
+  process_failure lost{process_state::exited, false, {}}, stopped{process_state::stopped, false, {}};
+  process_failure exited{process_state::exited, true, {}};
   for (std::size_t i = 0; i < reports.size(); ++i) {
     if (reports[i].state == process_state::stopped) stopped.processes.push_back(i);
     if (reports[i].state != process_state::exited) continue;

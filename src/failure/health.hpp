@@ -69,6 +69,7 @@ struct process_report {
 // The processes that explain a failure, and their common state.
 struct process_failure {
   process_state state = process_state::alive;
+  bool may_be_consequence = false;     // they may have exited because of a failure of another rank
   std::vector<std::size_t> processes;  // indices; empty if all processes are alive
 };
 // Finds the processes that explain a failure, in this order: exited without a report, stopped, exited after a

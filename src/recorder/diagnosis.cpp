@@ -37,13 +37,13 @@ class analyzer {
   diagnosis analyze() const {
     const auto mismatch = find_mismatch();
     if (mismatch && !is_completed_everywhere(mismatch->number)) return mismatch->result;
-    for (const auto find_cause : {&analyzer::find_process_failure, &analyzer::find_destroyed})
+    for (const auto find_cause : {&analyzer::find_lost_process, &analyzer::find_destroyed})
       if (auto result = (this->*find_cause)()) {
         if (mismatch) result->sentence += "; earlier, " + mismatch->result.sentence;
         return *result;
       }
-    for (const auto find_cause :
-         {&analyzer::find_blocked_message, &analyzer::find_missing, &analyzer::find_straggler})
+    for (const auto find_cause : {&analyzer::find_blocked_message, &analyzer::find_missing,
+                                  &analyzer::find_left_process, &analyzer::find_straggler})
       if (const auto result = (this->*find_cause)())
         return mismatch ? with_current_state(*mismatch, *result) : *result;
     return mismatch ? mismatch->result : no_rank_waits();
@@ -193,7 +193,14 @@ class analyzer {
                                       text_of(call_of(all[0]), has_same_text), duration));
   }
 
-  std::optional<diagnosis> find_process_failure() const {
+  // A rank that reported a failure and exited usually waited for another rank.
+  static bool has_left(const recorded_rank& rank) {
+    return !rank.is_remote && rank.process == process_state::exited && !rank.failure.empty();
+  }
+  std::optional<diagnosis> find_lost_process() const { return find_process_failure(false); }
+  std::optional<diagnosis> find_left_process() const { return find_process_failure(true); }
+
+  std::optional<diagnosis> find_process_failure(bool may_be_consequence) const {
     std::vector<process_report> reports;
     for (const recorded_rank& rank : m_ranks)
       reports.push_back({rank.is_remote ? process_state::alive : rank.process, !rank.failure.empty()});
@@ -202,8 +209,8 @@ class analyzer {
     for (const std::size_t index : cause.processes) all.push_back(&m_ranks[index]);
     // If all processes are in the same state, the state alone does not identify the cause.
     const bool has_exited = cause.state == process_state::exited;
-    const bool are_equal = all.size() == m_ranks.size() && (m_ranks.size() > 1 || !m_ranks[0].failure.empty());
-    if (all.empty() || are_equal) return std::nullopt;
+    const bool are_equal = all.size() == m_ranks.size() && (all.size() > 1 || cause.may_be_consequence);
+    if (all.empty() || are_equal || cause.may_be_consequence != may_be_consequence) return std::nullopt;
     const char* const is_or_are = all.size() == 1 ? "is" : "are";
     waiting_ranks others;
     const std::string clause = absence_clause(all, others);
@@ -293,12 +300,12 @@ class analyzer {
     std::uint64_t max_calls = 0, min_calls = std::numeric_limits<std::uint64_t>::max();
     for (const recorded_rank& rank : m_ranks) {
       max_calls = std::max(max_calls, rank.collectives());
-      min_calls = std::min(min_calls, rank.collectives());
+      if (!has_left(rank)) min_calls = std::min(min_calls, rank.collectives());
     }
-    if (max_calls == min_calls) return std::nullopt;
+    if (max_calls <= min_calls) return std::nullopt;
     rank_group missing_ranks;
     for (const recorded_rank& rank : m_ranks)
-      if (rank.collectives() == min_calls) missing_ranks.push_back(&rank);
+      if (!has_left(rank) && rank.collectives() == min_calls) missing_ranks.push_back(&rank);
     waiting_ranks others;
     const std::string clause = absence_clause(missing_ranks, others);
     return make_diagnosis(

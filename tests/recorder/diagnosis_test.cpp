@@ -116,6 +116,18 @@ TEST(diagnosis, names_stopped_rank_after_a_survivor_exited) {
   EXPECT_EQ(result.responsible_ranks, rank_list{2});
 }
 
+TEST(diagnosis, names_missing_rank_after_a_survivor_exited) {
+  auto survivor = make_rank(0, 3, 3, false), late = make_rank(2, 3, 2, true);
+  survivor.process = process_state::exited;
+  survivor.failure = "rank 0 waited";
+  const auto result = diagnose({survivor, make_rank(1, 3, 3, false), late});
+  EXPECT_EQ(result.kind, diagnosis_kind::missing) << result.sentence;
+  EXPECT_EQ(result.responsible_ranks, rank_list{2});
+  const auto failed_alone = diagnose({survivor, make_rank(1, 3, 3, false), make_rank(2, 3, 3, false)});
+  EXPECT_EQ(failed_alone.kind, diagnosis_kind::exited) << failed_alone.sentence;
+  EXPECT_EQ(failed_alone.responsible_ranks, rank_list{0});
+}
+
 TEST(diagnosis, names_rank_at_the_end_of_a_chain_of_waits) {
   auto first = make_rank(0, 3, 3, false), second = make_rank(1, 3, 3, false);
   auto last = make_rank(2, 3, 3, false);
