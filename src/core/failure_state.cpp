@@ -6,7 +6,6 @@
 #include <array>
 #include <cstring>
 #include <limits>
-#include <map>
 #include <utility>
 
 #include "base/log.hpp"
@@ -27,35 +26,16 @@ constexpr int poll_pause_factor = 20;
 // errors contain more details.
 constexpr double watch_grace_factor = 1.05, watch_grace_s = 0.5;
 
-// The ranks of each communicator in this process. Through it, a failed rank notifies the other ranks of its
-// process.
+// The ranks of this process and the tokens of their communicators. Through it, a failed rank notifies the other
+// ranks of its process.
 struct rank_directory {
   std::mutex mutex;
-  std::multimap<std::array<std::uint64_t, 2>, std::pair<const failure_state*, std::weak_ptr<failure_state>>>
-      ranks;
+  std::vector<std::pair<std::array<std::uint64_t, 2>, std::weak_ptr<failure_state>>> ranks;
 };
 
 rank_directory& local_directory() {
   static auto* process_directory = new rank_directory;
   return *process_directory;
-}
-
-std::vector<std::shared_ptr<failure_state>> other_local_ranks(const std::array<std::uint64_t, 2>& token,
-                                                              const failure_state* rank) {
-  const std::lock_guard lock(local_directory().mutex);
-  std::vector<std::shared_ptr<failure_state>> live_ranks;
-  const auto [begin, end] = local_directory().ranks.equal_range(token);
-  for (auto entry = begin; entry != end; ++entry)
-    if (entry->second.first != rank)
-      if (auto local_rank = entry->second.second.lock()) live_ranks.push_back(std::move(local_rank));
-  return live_ranks;
-}
-
-void remove_local_rank(const std::array<std::uint64_t, 2>& token, const failure_state* rank) {
-  const std::lock_guard lock(local_directory().mutex);
-  auto [entry, end] = local_directory().ranks.equal_range(token);
-  while (entry != end && entry->second.first != rank) ++entry;
-  if (entry != end) local_directory().ranks.erase(entry);
 }
 
 }  // namespace
@@ -100,13 +80,23 @@ void failure_state::join(const std::shared_ptr<failure_state>& rank,
   rank->m_parent = parent;
   if (parent) rank->m_causes.set_subcommunicator();
   const std::lock_guard lock(local_directory().mutex);
-  local_directory().ranks.emplace(rank->m_ranks.token, std::pair(rank.get(), std::weak_ptr(rank)));
+  std::erase_if(local_directory().ranks, [](const auto& each) { return each.second.expired(); });
+  local_directory().ranks.emplace_back(rank->m_ranks.token, rank);
+}
+
+// The other ranks of this communicator in this process.
+std::vector<std::shared_ptr<failure_state>> failure_state::other_local_ranks() const {
+  const std::lock_guard lock(local_directory().mutex);
+  std::vector<std::shared_ptr<failure_state>> live_ranks;
+  for (const auto& [token, weak_rank] : local_directory().ranks)
+    if (token == m_ranks.token)
+      if (auto rank = weak_rank.lock(); rank && rank.get() != this) live_ranks.push_back(std::move(rank));
+  return live_ranks;
 }
 
 bool failure_state::close(const std::function<void()>& destroy) {
   const std::lock_guard lock(m_abort_mutex);
   if (m_is_closed.exchange(true)) return false;
-  remove_local_rank(m_ranks.token, this);
   destroy();
   if (health_record* const record = m_recorder.shared_health())
     record->is_closed.store(1, std::memory_order_release);
@@ -134,7 +124,7 @@ void failure_state::abort_this_rank(const failure_info& failure, notification_sc
 
 void failure_state::abort(const failure_info& failure, notification_scope scope) noexcept {
   abort_this_rank(failure, scope);
-  for (const auto& local_rank : other_local_ranks(m_ranks.token, this))
+  for (const auto& local_rank : other_local_ranks())
     local_rank->abort_this_rank(failure, notification_scope::this_process);
 }
 
@@ -316,15 +306,12 @@ void failure_state::abort_watched_call(std::optional<int> failed_rank, isthmus_s
 
 void failure_state::fail_stuck_call() {
   const recorder::latest_operation stuck_call = m_recorder.latest();
-  const auto stopped_rank = find_in_state(m_ranks.rank_processes, process_state::stopped, m_ranks.rank);
   abort_watched_call(
-      stopped_rank, ISTHMUS_ERROR_TIMEOUT,
+      std::nullopt, ISTHMUS_ERROR_TIMEOUT,
       fmt::format("rank {} of {} has been inside {} of {} x {} for longer than the timeout of {} s (operation "
-                  "{} of this communicator): {}",
+                  "{} of this communicator): the native library has not returned",
                   m_ranks.rank, m_ranks.size, isthmus_collective_name(stuck_call.collective), stuck_call.count,
-                  isthmus_datatype_name(stuck_call.datatype), m_timeout_s, stuck_call.sequence,
-                  stopped_rank ? fmt::format("the process of rank {} is stopped", *stopped_rank)
-                               : "the native library has not returned"),
+                  isthmus_datatype_name(stuck_call.datatype), m_timeout_s, stuck_call.sequence),
       "check that every rank runs and called the same collective, or raise timeout_s in the config file");
 }
 

@@ -96,6 +96,7 @@ class failure_state {
   void abort(const failure_info& failure, notification_scope scope) noexcept;
   void abort_this_rank(const failure_info& failure, notification_scope scope) noexcept;
   void mark_aborted() noexcept;
+  std::vector<std::shared_ptr<failure_state>> other_local_ranks() const;
   [[noreturn, gnu::cold]] void throw_aborted() const;
   bool is_one_process() const noexcept { return m_ranks.process_size == m_ranks.size; }
   // Returns how long to wait for the root cause. If the backend's own signals are faster than the bootstrap,
