@@ -3,7 +3,6 @@
 #include <isthmus/isthmus.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "base/interrupt.hpp"

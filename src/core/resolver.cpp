@@ -1,6 +1,7 @@
 #include "core/resolver.hpp"
 
 #include <algorithm>
+#include <string_view>
 #include <thread>
 
 #include "recorder/format.hpp"
@@ -112,8 +113,10 @@ void resolver::add_process_failure(failure_info& failure) const {
   const process_failure cause = m_peers.find_process_failure();
   if (cause.processes.empty() || cause.may_be_consequence) return;
   attribute(failure, std::vector<int>(cause.processes.begin(), cause.processes.end()));
-  copy_text(failure.message, sizeof failure.message,
-            fmt::format("{}; {}", failure.message, m_peers.describe({}, false)));
+  const bool is_described = std::string_view(failure.message).find("(its process") != std::string_view::npos;
+  if (!is_described)  // a timeout of an exchange already contains it
+    copy_text(failure.message, sizeof failure.message,
+              fmt::format("{}; {}", failure.message, m_peers.describe({}, false)));
 }
 
 // If a process has exited or is stopped, the diagnosis is certain. Otherwise, the backend's own list is more

@@ -171,6 +171,33 @@ TEST(failed_ranks, of_a_message_chain_are_its_last_rank) {
   EXPECT_EQ(receiver.get(), ISTHMUS_SUCCESS);
 }
 
+// All ranks are inside the call. Rank 1 waits for rank 0, which waits for rank 2.
+TEST(failed_ranks, of_a_chain_of_waits_are_its_last_rank) {
+  std::atomic<bool> is_over{false};
+  std::atomic<int> ranks_inside{0};
+  standin::script script;
+  script.failure = "";
+  script.enqueue = [&](int rank, const isthmus_operation&) {
+    const isthmus_backend_context& context = *standin::context_of(rank);
+    if (rank != 2) context.set_awaited_rank(context.runtime, rank == 1 ? 0 : 2);
+    ++ranks_inside;
+    while (rank != 1 ? !is_over : ranks_inside < 3) std::this_thread::yield();
+    if (rank != 1) return ISTHMUS_SUCCESS;
+    constexpr int peer = 0;
+    return context.fail_with_ranks(context.runtime, &peer, 1, ISTHMUS_ERROR_TIMEOUT, 0, "standin:1", nullptr,
+                                   "rank 1 waited 10 s for rank 0");
+  };
+  standin::reset(script);
+  test::ranks ranks(3, standin::configuration());
+  test::run_on_each_rank(3, [&](int rank) {
+    const isthmus_status status = allreduce(ranks[rank]);
+    if (rank != 1) return;
+    EXPECT_EQ(status, ISTHMUS_ERROR_TIMEOUT);
+    EXPECT_EQ(failed_ranks(), std::vector{2}) << last_error().message;
+    is_over = true;
+  });
+}
+
 // The subcommunicator of the parent's ranks 1 and 3 fails on its first rank because of its second.
 TEST(failed_ranks, of_a_failed_split_are_parent_ranks) {
   static thread_local bool must_fail = false;

@@ -40,10 +40,10 @@ std::vector<char> make_trace(int rank) {
   head->reason_capacity = 2;
   head->timeout_s = 30;
   head->blocking_backends = 1;
-  head->call_count = call_count;
+  head->health.call_count = call_count;
   head->paths = 2;
   head->reasons = 2;
-  head->is_closed = 1;
+  head->health.is_closed = 1;
   head->clock_sample_count = 1;
   head->clock_samples[0] = {1000, 1'000'000, 5'000'000};
   head->clock_samples[2] = {3000, 3'000'000, 7'000'000};
