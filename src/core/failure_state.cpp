@@ -38,6 +38,15 @@ rank_directory& local_directory() {
   return *process_directory;
 }
 
+failure_info make_peer_failure(const resolver& causes, int own_rank, std::optional<int> failed_rank,
+                               isthmus_status status, const std::string& message, const char* hint) {
+  failure_info failure = make_error(status, ISTHMUS_HERE, message, hint).info();
+  if (failed_rank) causes.attribute(failure, std::array{*failed_rank});
+  failure = causes.with_diagnosis(failure);
+  failure.rank = own_rank;
+  return failure;
+}
+
 }  // namespace
 
 failure_state::failure_state(bootstrap& control, const membership& ranks, recorder::flight_recorder& recorder,
@@ -181,16 +190,11 @@ std::optional<failure_info> failure_state::find_earlier_report(const failure_inf
 }
 
 void failure_state::abort_on_lost_peer(int lost_rank) noexcept {
-  failure_info failure =
-      make_error(ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
-                 fmt::format("rank {} exited before it destroyed its communicator, which rank {} still uses",
-                             lost_rank, m_ranks.rank),
-                 "check that rank for a crash or an early exit")
-          .info();
-  m_causes.attribute(failure, std::array{lost_rank});
-  failure = m_causes.with_diagnosis(failure);
-  failure.rank = m_ranks.rank;
-  abort(failure);
+  abort(make_peer_failure(
+      m_causes, m_ranks.rank, lost_rank, ISTHMUS_ERROR_REMOTE,
+      fmt::format("rank {} exited before it destroyed its communicator, which rank {} still uses", lost_rank,
+                  m_ranks.rank),
+      "check that rank for a crash or an early exit"));
 }
 
 void failure_state::abort_out_of_sync(failure_info failure) noexcept {
@@ -295,10 +299,7 @@ void failure_state::watch_calls() {
 
 void failure_state::abort_watched_call(std::optional<int> failed_rank, isthmus_status status,
                                        const std::string& message, const char* hint) {
-  failure_info failure = make_error(status, ISTHMUS_HERE, message, hint).info();
-  if (failed_rank) m_causes.attribute(failure, std::array{*failed_rank});
-  failure = m_causes.with_diagnosis(failure);
-  failure.rank = m_ranks.rank;
+  failure_info failure = make_peer_failure(m_causes, m_ranks.rank, failed_rank, status, message, hint);
   failure.collective = m_recorder.latest().collective;
   log(log_level::error, "{}; {}", failure.message, failure.hint);
   abort(failure);

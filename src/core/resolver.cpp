@@ -25,6 +25,10 @@ double seconds_until(std::chrono::steady_clock::time_point deadline) {
 
 bool is_among(int rank, std::span<const int> ranks) { return std::ranges::find(ranks, rank) != ranks.end(); }
 
+void append(failure_info& failure, const std::string& text) {
+  copy_text(failure.message, sizeof failure.message, fmt::format("{}; {}", failure.message, text));
+}
+
 bool is_certain(recorder::diagnosis_kind kind) {
   return kind == recorder::diagnosis_kind::exited || kind == recorder::diagnosis_kind::stopped;
 }
@@ -65,29 +69,26 @@ recorder::diagnosis resolver::diagnose() const noexcept {
 }
 
 failure_info resolver::with_diagnosis(failure_info failure) const noexcept {
+  using recorder::diagnosis_kind;
   const bool is_wait_failure =
       failure.status == ISTHMUS_ERROR_TIMEOUT || failure.status == ISTHMUS_ERROR_REMOTE;
   if (!is_wait_failure && failure.status != ISTHMUS_ERROR_BACKEND) return failure;
   recorder::diagnosis findings = diagnose();
   // The memory of an exiting process is released before the process disappears, so retry for up to 100 ms.
-  for (int attempt = 0; !is_wait_failure && findings.kind != recorder::diagnosis_kind::exited && attempt < 5;
-       ++attempt) {
-    if (m_ranks.process_size == m_ranks.size) break;
+  const int attempts = is_wait_failure || m_ranks.process_size == m_ranks.size ? 0 : 5;
+  for (int i = 0; i < attempts && findings.kind != diagnosis_kind::exited; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     findings = diagnose();
   }
+  if (!is_wait_failure && findings.kind != diagnosis_kind::exited) return failure;
   try {
-    if (is_wait_failure || findings.kind == recorder::diagnosis_kind::exited)
-      attribute_diagnosis(failure, findings);
-    // The message of a native library may be long and does not name the exited rank, so put
-    // the diagnosis first.
-    if (!is_wait_failure && findings.kind == recorder::diagnosis_kind::exited)
+    attribute_diagnosis(failure, findings);
+    // The message of a native library may be long and does not name the exited rank, so put the diagnosis first.
+    if (!is_wait_failure)
       copy_text(failure.message, sizeof failure.message,
                 fmt::format("{}: {}", findings.sentence, failure.message));
     if (is_wait_failure && !is_certain(findings.kind)) add_process_failure(failure);
-    if (is_wait_failure && findings.kind != recorder::diagnosis_kind::none)
-      copy_text(failure.message, sizeof failure.message,
-                fmt::format("{}; {}", failure.message, findings.sentence));
+    if (is_wait_failure && findings.kind != diagnosis_kind::none) append(failure, findings.sentence);
   } catch (...) {  // NOLINT(bugprone-empty-catch): no memory: keep the message without a diagnosis
   }
   return failure;
@@ -101,8 +102,7 @@ failure_info resolver::with_abort_diagnosis(failure_info failure) const noexcept
   if (std::ranges::find(reported_kinds, findings.kind) == reported_kinds.end()) return failure;
   try {
     if (failure.status == ISTHMUS_ERROR_ABORTED) attribute_diagnosis(failure, findings);
-    copy_text(failure.message, sizeof failure.message,
-              fmt::format("{}; {}", failure.message, findings.sentence));
+    append(failure, findings.sentence);
   } catch (...) {  // NOLINT(bugprone-empty-catch): no memory: keep the message without a diagnosis
   }
   return failure;
@@ -114,9 +114,7 @@ void resolver::add_process_failure(failure_info& failure) const {
   if (cause.processes.empty() || cause.may_be_consequence) return;
   attribute(failure, std::vector<int>(cause.processes.begin(), cause.processes.end()));
   const bool is_described = std::string_view(failure.message).find("(its process") != std::string_view::npos;
-  if (!is_described)  // a timeout of an exchange already contains it
-    copy_text(failure.message, sizeof failure.message,
-              fmt::format("{}; {}", failure.message, m_peers.describe({}, false)));
+  if (!is_described) append(failure, m_peers.describe({}, false));  // a timeout of an exchange contains it
 }
 
 // If a process has exited or is stopped, the diagnosis is certain. Otherwise, the backend's own list is more
