@@ -21,10 +21,8 @@ communicator::communicator(std::unique_ptr<bootstrap> control, communicator_setu
       m_ranks(exchange_membership(
           *m_control, {m_setup.device, m_setup.rules_text(), m_setup.failure, m_setup.parent_rank})),
       m_recorder(m_ranks, m_setup.timeout_s, m_setup.trace),
-      m_failures(*m_control, m_ranks, m_recorder, m_setup.timeout_s,
-                 [this] {
-                   for (const auto& backend : m_backends) backend->abort();
-                 }),
+      m_backends(*this, m_ranks, m_setup),
+      m_failures(*m_control, m_ranks, m_recorder, m_setup.timeout_s, [this] { m_backends.abort(); }),
       m_dispatcher(*m_setup.rules, m_ranks, m_heap, m_backends, m_setup.external_backends, m_recorder),
       m_scope{m_ranks.rank, m_ranks.size, m_ranks.device.platform, false, m_setup.collectives},
       m_has_mismatch_check(m_setup.rules->check && m_ranks.size > 1) {}
@@ -52,7 +50,9 @@ std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> co
   std::shared_ptr<communicator> created;
   try {
     created.reset(new communicator(std::move(control), std::move(setup)));
-    created->create_backends(std::move(parent_states));
+    created->m_backends.agree(*created->m_control, created->m_recorder);
+    created->m_failures.map_records();
+    created->m_backends.create(*created->m_control, std::move(parent_states));
   } catch (const error& failure) {
     // A rank that is blocked in a backend already knows the root cause, but the interrupted exchange does not.
     const bool has_root_cause = is_secondary_status(failure.info().status) && created && created->is_aborted();
@@ -84,7 +84,7 @@ std::shared_ptr<communicator> communicator::split(int color, int key) {
   split_states states;
   exchange(recorder::setup_step::split, 0, [&] {
     control = m_control->split(color, key);
-    states = split_backends(color, key);
+    states = m_backends.split(color, key);
     gather_votes(*m_control, no_value{}, std::nullopt);  // skipped by a rank whose backend threw
   });
   if (!control) return nullptr;
@@ -117,14 +117,6 @@ std::shared_ptr<communicator> communicator::shrink(double wait_s) {
           m_ranks.rank, failure.what());
     }
   }
-}
-
-// All ranks call the backends in the same order, including ranks that get no subcommunicator.
-communicator::split_states communicator::split_backends(int color, int key) {
-  split_states states;
-  for (const auto& backend : m_backends)
-    if (split_state state = backend->split(color, key)) states.emplace(backend->name(), std::move(state));
-  return states;
 }
 
 error communicator::annotate(const error& failure, const isthmus_operation& operation) const {
@@ -272,7 +264,7 @@ void communicator::close() {
   }
   const auto destroy = [this] {
     m_worker.reset();
-    for (const auto& backend : m_backends) backend->destroy();
+    m_backends.destroy();
   };
   if (!m_failures.close(destroy)) return;
   if (const std::size_t live_blocks = m_heap.clear(); live_blocks > 0)
@@ -294,7 +286,7 @@ void* communicator::allocate_symmetric(std::uint64_t bytes) {
            [&] { pointer = m_heap.allocate(*m_control, m_ranks, bytes); });
   isthmus_heap_block block;
   if (m_heap.find(pointer, 1, &block, nullptr))
-    for (const auto& backend : m_backends) backend->register_block(block);
+    m_backends.register_block(block);
   return pointer;
 }
 
@@ -302,7 +294,7 @@ void communicator::free_symmetric(void* pointer) {
   isthmus_heap_block block;
   std::uint64_t offset = 0;
   if (m_heap.find(pointer, 1, &block, &offset) && offset == 0)
-    for (const auto& backend : m_backends) backend->unregister_block(block);
+    m_backends.unregister_block(block);
   m_heap.free(pointer);
 }
 

@@ -5,7 +5,6 @@
 #include <isthmus/interrupt.h>
 #include <isthmus/isthmus.h>
 
-#include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -16,7 +15,7 @@
 #include "base/error.hpp"
 #include "bootstrap/bootstrap.hpp"
 #include "bootstrap/membership.hpp"
-#include "core/backend_instance.hpp"
+#include "core/backend_set.hpp"
 #include "core/dispatcher.hpp"
 #include "core/failure_state.hpp"
 #include "core/validate.hpp"
@@ -129,22 +128,13 @@ class communicator : public std::enable_shared_from_this<communicator> {
 
  private:
   communicator(std::unique_ptr<bootstrap> control, communicator_setup setup);
-  // The split states of the parent's backends, by backend name.
-  using split_states = std::map<std::string, split_state>;
   // `parent`: set if a backend of that communicator creates this one for internal use. Failed ranks are
   // reported as ranks of the parent, even after a split.
   static std::shared_ptr<communicator> create(std::unique_ptr<bootstrap> control, communicator_setup setup,
                                               split_states parent_states,
                                               const std::shared_ptr<communicator>& parent);
   communicator_setup derived_setup() const;
-  split_states split_backends(int color, int key);
-  void create_backends(split_states parent_states);
-  void agree_on_backends();
-  void create_backend(backend_instance& backend);
-  bool is_chosen_by_default(const backend_instance& backend) const;
-  bool is_last_resort(const backend_instance& backend) const;
   bool make_parent_progress() const;
-  void throw_if_no_backend() const;
   void synchronize();
   template <typename Work>
   void exchange(recorder::setup_step kind, std::uint64_t count, Work&& work);
@@ -161,7 +151,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   membership m_ranks;
   recorder::flight_recorder m_recorder;
   symmetric_heap m_heap;
-  std::vector<std::unique_ptr<backend_instance>> m_backends;
+  backend_set m_backends;
   failure_state m_failures;  // after the objects that it refers to
   dispatcher m_dispatcher;
   validation_scope m_scope{};

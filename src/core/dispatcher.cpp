@@ -27,7 +27,7 @@ bool depends_on_order(const isthmus_operation& operation) {
 
 dispatcher::dispatcher(const selection::configuration& rules, const membership& ranks,
                        const symmetric_heap& heap,
-                       const std::vector<std::unique_ptr<backend_instance>>& backends,
+                       const backend_set& backends,
                        const std::vector<std::string>& external_backends, recorder::flight_recorder& recorder)
     : m_rules(rules),
       m_ranks(ranks),
@@ -57,12 +57,6 @@ selection::selection_query dispatcher::make_query(const isthmus_operation& opera
           .bytes = selection_bytes(operation, m_ranks.size)};
 }
 
-backend_instance* dispatcher::find(const std::string& name) const {
-  for (const auto& backend : m_backends)
-    if (backend->name() == name) return backend.get();
-  return nullptr;
-}
-
 bool dispatcher::is_external(const std::string& name) const {
   return std::ranges::find(m_external_backends, name) != m_external_backends.end();
 }
@@ -70,7 +64,7 @@ bool dispatcher::is_external(const std::string& name) const {
 const char* dispatcher::find_obstacle(const std::string& name, int algorithm,
                                       const isthmus_operation& common_operation) const {
   if (is_external(name)) return nullptr;
-  backend_instance* const backend = find(name);
+  backend_instance* const backend = m_backends.find(name);
   if (backend == nullptr) return "there is no backend of this name";
   if (!backend->is_usable()) return backend->reason().c_str();
   if (m_rules.deterministic && depends_on_order(common_operation) &&
@@ -129,7 +123,7 @@ backend_choice dispatcher::select_backend(const isthmus_operation& operation) {
   log(log_level::debug, "rank {}: {} of {} takes {}{}{}: {}", m_ranks.rank,
       isthmus_collective_name(operation.collective), isthmus_datatype_name(operation.datatype),
       decision.winner->backend, algorithm.empty() ? "" : ":", algorithm, decision.reason);
-  return {find(decision.winner->backend), decision.winner->algorithm_index,
+  return {m_backends.find(decision.winner->backend), decision.winner->algorithm_index,
           m_recorder.reason_index(decision.reason)};
 }
 
@@ -150,7 +144,7 @@ nlohmann::json dispatcher::plan_json(const selection::selection_decision& decisi
   if (decision.winner == nullptr) return {};
   if (is_external(decision.winner->backend)) return {};
   const char* const text =
-      find(decision.winner->backend)->plan(common_operation, decision.winner->algorithm_index);
+      m_backends.find(decision.winner->backend)->plan(common_operation, decision.winner->algorithm_index);
   return text == nullptr ? nlohmann::json() : nlohmann::json::parse(text);
 }
 
@@ -179,7 +173,7 @@ nlohmann::json dispatcher::explain(const isthmus_operation& operation) {
     result["supports"][backend->name()] = reason == nullptr ? nlohmann::json() : nlohmann::json(reason);
   }
   const bool has_no_local_backend = decision.winner == nullptr || is_external(decision.winner->backend);
-  const backend_instance* backend = has_no_local_backend ? nullptr : find(decision.winner->backend);
+  const backend_instance* backend = has_no_local_backend ? nullptr : m_backends.find(decision.winner->backend);
   result["version"] = backend == nullptr ? nlohmann::json() : nlohmann::json(backend->version());
   result["plan"] = plan_json(decision, common_operation);
   result["notes"] = backend == nullptr ? std::vector<std::string>{} : backend->notes();

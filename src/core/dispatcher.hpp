@@ -15,7 +15,7 @@
 
 #include "base/tables.hpp"
 #include "bootstrap/membership.hpp"
-#include "core/backend_instance.hpp"
+#include "core/backend_set.hpp"
 #include "memory/heap/symmetric_heap.hpp"
 #include "recorder/flight_recorder.hpp"
 #include "selection/selection.hpp"
@@ -32,7 +32,7 @@ class dispatcher {
  public:
   // Lifetime: the referenced objects outlive the dispatcher. `backends` is complete before the first call.
   dispatcher(const selection::configuration& rules, const membership& ranks, const symmetric_heap& heap,
-             const std::vector<std::unique_ptr<backend_instance>>& backends,
+             const backend_set& backends,
              const std::vector<std::string>& external_backends, recorder::flight_recorder& recorder);
 
   // Precondition: the operation is validated. Errors: throws error (UNSUPPORTED) if no backend can run it.
@@ -89,7 +89,6 @@ class dispatcher {
   const char* find_obstacle(const std::string& name, int algorithm,
                             const isthmus_operation& common_operation) const;
   selection::availability make_availability(const isthmus_operation& common_operation) const;
-  backend_instance* find(const std::string& name) const;
   bool is_external(const std::string& name) const;
   nlohmann::json plan_json(const selection::selection_decision& decision,
                            const isthmus_operation& common_operation) const;
@@ -100,7 +99,7 @@ class dispatcher {
   const selection::configuration& m_rules;
   const membership& m_ranks;
   const symmetric_heap& m_heap;
-  const std::vector<std::unique_ptr<backend_instance>>& m_backends;
+  const backend_set& m_backends;
   const std::vector<std::string>& m_external_backends;
   recorder::flight_recorder& m_recorder;
   std::set<std::string> m_logged_rules;

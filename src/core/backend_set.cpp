@@ -1,5 +1,5 @@
-// Creation of a communicator's backends: each rank prepares its setup alone, then all ranks agree.
-#include <fmt/ranges.h>
+#include "core/backend_set.hpp"
+
 #include <isthmus/isthmus.h>
 
 #include <algorithm>
@@ -12,18 +12,6 @@
 
 namespace isthmus {
 namespace {
-
-std::vector<selection::known_backend> known_backends(const std::vector<backend_entry>& entries) {
-  std::vector<selection::known_backend> backends;
-  for (const backend_entry& entry : entries) {
-    if (entry.backend == nullptr) continue;
-    std::vector<std::string> algorithms;
-    for (const char* const* name = entry.backend->algorithms; name != nullptr && *name != nullptr; ++name)
-      algorithms.emplace_back(*name);
-    backends.push_back({entry.name, std::move(algorithms)});
-  }
-  return backends;
-}
 
 // Returns whether the rule applies to any of these collectives (one bit each; 0: all).
 bool covers_any(const selection::selection_rule& rule, std::uint32_t collectives) {
@@ -117,98 +105,74 @@ const advertisement* find_advertisement(
 
 }  // namespace
 
-std::string communicator_setup::rules_text() const {
-  if (!rules) return "";
-  return rules->canonical() + (collectives == 0 ? "" : fmt::format("collectives {:#x}\n", collectives)) +
-         (external_backends.empty() ? ""
-                                    : fmt::format("external backends {}\n", fmt::join(external_backends, ",")));
+backend_instance* backend_set::find(const std::string& name) const {
+  for (const auto& backend : m_backends)
+    if (backend->name() == name) return backend.get();
+  return nullptr;
 }
 
-communicator_setup prepare(isthmus_device device, const isthmus_communicator_options& options) {
-  communicator_setup setup;
-  setup.device = device;
-  setup.collectives = options.collectives;
-  setup.setup_timeout_s = options.setup_timeout_s;
-  if (options.external_backends != nullptr) {
-    std::istringstream names(options.external_backends);
-    for (std::string name; std::getline(names, name, ',');) setup.external_backends.push_back(name);
-  }
-  try {
-    auto rules = std::make_shared<selection::configuration>(selection::load_configuration(options.config_path));
-    setup.timeout_s = options.timeout_s > 0 ? options.timeout_s : rules->timeout_s;
-    setup.rules = rules;
-    setup.trace = recorder::read_trace_options();
-    setup.backends = load_backends(rules->plugins);
-    selection::resolve_backends(*rules, known_backends(setup.backends));
-  } catch (const error& failure) {
-    if (options.timeout_s > 0) setup.timeout_s = options.timeout_s;
-    setup.failure = failure;
-  }
-  return setup;
+bool backend_set::is_any_usable() const {
+  return std::ranges::any_of(m_backends, [](const auto& backend) { return backend->is_usable(); });
 }
 
-std::shared_ptr<communicator> communicator::create_subcommunicator(isthmus_device device, int color, int key,
-                                                                   const std::string& creator,
-                                                                   const char* use) {
-  std::unique_ptr<bootstrap> control = m_control->split(color, key);
-  if (!control) return nullptr;
-  // The creator may be used again inside the subcommunicator if the platform differs or there are several
-  // nodes. Equal on all ranks.
-  const bool is_other_platform = m_ranks.has_mixed_platforms || device.platform != m_ranks.device.platform;
-  const bool excludes_creator = !is_other_platform || m_ranks.nodes == 1;
-  communicator_setup setup = derived_setup();
-  setup.device = device;
-  setup.external_backends.clear();  // they belong to the caller of the parent
-  setup.collectives = 0;            // the backend may call any collective
-  setup.failure = capture_error([&] {
-    auto rules = std::make_shared<selection::configuration>(
-        selection::subcommunicator_configuration(*m_setup.rules, excludes_creator ? creator : "", use));
-    selection::resolve_backends(*rules, known_backends(setup.backends));
-    setup.rules = std::move(rules);
-  });
-  return create(std::move(control), std::move(setup), {}, shared_from_this());
+void backend_set::abort() noexcept {
+  for (const auto& backend : m_backends) backend->abort();
 }
 
-void communicator::create_backends(split_states parent_states) {
-  agree_on_backends();
-  m_failures.map_records();
+void backend_set::destroy() noexcept {
+  for (const auto& backend : m_backends) backend->destroy();
+}
+
+void backend_set::register_block(const isthmus_heap_block& block) {
+  for (const auto& backend : m_backends) backend->register_block(block);
+}
+
+void backend_set::unregister_block(const isthmus_heap_block& block) {
+  for (const auto& backend : m_backends) backend->unregister_block(block);
+}
+
+split_states backend_set::split(int color, int key) {
+  split_states states;
+  for (const auto& backend : m_backends)
+    if (split_state state = backend->split(color, key)) states.emplace(backend->name(), std::move(state));
+  return states;
+}
+
+void backend_set::create(bootstrap& control, split_states parent_states) {
   for (const auto& backend : m_backends)
     if (const auto state = parent_states.find(backend->name());
         state != parent_states.end() && backend->reason().empty())
       backend->adopt(std::move(state->second));
-  const auto create_matching = [this](bool is_last_resort_pass, bool has_other_backend) {
+  const auto create_matching = [&](bool is_last_resort_pass, bool has_other_backend) {
     for (const auto& backend : m_backends) {
       if (!backend->reason().empty() || is_last_resort(*backend) != is_last_resort_pass) continue;
       if (is_last_resort_pass && has_other_backend)
         backend->reject("no rule names it except a built-in one, and other backends are available");
       else
-        create_backend(*backend);
+        create_one(control, *backend);
     }
   };
   create_matching(false, false);
   // Evaluate this once, because a last resort must not exclude a composite backend that uses it. A caller with
   // external backends needs no last resort.
-  create_matching(
-      true, !m_setup.external_backends.empty() ||
-                std::ranges::any_of(m_backends, [](const auto& backend) { return backend->is_usable(); }));
-  throw_if_no_backend();
+  create_matching(true, !m_setup.external_backends.empty() || is_any_usable());
+  if (!is_any_usable()) throw_no_backend(control);
 }
 
 // Equal on all ranks, because they have the same rules.
-bool communicator::is_chosen_by_default(const backend_instance& backend) const {
+bool backend_set::is_chosen_by_default(const backend_instance& backend) const {
   return std::ranges::all_of(m_setup.rules->rules, [&](const auto& rule) {
     return rule.backend != backend.name() || selection::is_built_in(rule);
   });
 }
 
 // Equal on all ranks, because they have the same combined capabilities.
-bool communicator::is_last_resort(const backend_instance& backend) const {
+bool backend_set::is_last_resort(const backend_instance& backend) const {
   return (backend.capabilities() & ISTHMUS_BACKEND_LAST_RESORT) != 0 && is_chosen_by_default(backend);
 }
 
-// Throws if no backend is usable. On several nodes, the message lists the ranks of each node.
-void communicator::throw_if_no_backend() const {
-  if (std::ranges::any_of(m_backends, [](const auto& backend) { return backend->is_usable(); })) return;
+// On several nodes, the message lists the ranks of each node.
+void backend_set::throw_no_backend(bootstrap& control) const {
   std::string reasons;
   for (const auto& backend : m_backends)
     reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", backend->name(), backend->reason());
@@ -224,15 +188,13 @@ void communicator::throw_if_no_backend() const {
   throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
                    fmt::format("no backend crosses between the {} nodes of these ranks ({}): {}", m_ranks.nodes,
                                nodes_text(m_ranks), reasons),
-                   m_control->mpi_table() == nullptr
+                   control.mpi_table() == nullptr
                        ? "create the communicator from MPI, or configure a backend that supports several nodes"
                        : hint);
 }
 
-// All ranks get the same list in the same order: the backends of rank 0, then the backends that only other
-// ranks have. If a rank cannot use a backend, no rank uses it.
-void communicator::agree_on_backends() {
-  const auto texts = gather_texts(*m_control, advertise(m_ranks, m_setup));
+void backend_set::agree(bootstrap& control, recorder::flight_recorder& recorder) {
+  const auto texts = gather_texts(control, advertise(m_ranks, m_setup));
   std::vector<std::vector<std::pair<std::string, advertisement>>> advertisements;
   for (const std::string& text : texts) advertisements.push_back(parse_advertisements(text));
   std::vector<std::string> names;
@@ -255,10 +217,10 @@ void communicator::agree_on_backends() {
                                           [&](const backend_entry& entry) { return entry.name == name; });
     backend_entry entry =
         local_entry != m_setup.backends.end() ? *local_entry : backend_entry{name, nullptr, "", ""};
-    m_backends.push_back(std::make_unique<backend_instance>(*this, std::move(entry), m_backends.size()));
+    m_backends.push_back(std::make_unique<backend_instance>(m_owner, std::move(entry), m_backends.size()));
     m_backends.back()->set_capabilities(shared_capabilities);
     const backend_instance& backend = *m_backends.back();
-    m_recorder.add_backend(backend.index(), name, backend.is_blocking(),
+    recorder.add_backend(backend.index(), name, backend.is_blocking(),
                            backend.is_present() ? backend.functions().algorithms : nullptr);
     if (!reason.empty()) m_backends.back()->reject(reason);
   }
@@ -266,15 +228,15 @@ void communicator::agree_on_backends() {
 
 // If the backend is UNSUPPORTED on any rank, no rank uses it. Any other failure makes the creation fail
 // on all ranks.
-void communicator::create_backend(backend_instance& backend) {
+void backend_set::create_one(bootstrap& control, backend_instance& backend) {
   backend.set_by_default(is_chosen_by_default(backend));
   std::optional<error> failure;
   if (const isthmus_status status = backend.create(); status != ISTHMUS_SUCCESS)
     failure = error(backend.take_failure(status, "create"));
   // The other ranks may be blocked in an exchange inside create, where they would interpret a vote as data
   // of that exchange.
-  if (backend.did_create_throw() && m_control->publish_failure(failure->info())) throw error(*failure);
-  const auto all = gather_votes(*m_control, no_value{}, failure);
+  if (backend.did_create_throw() && control.publish_failure(failure->info())) throw error(*failure);
+  const auto all = gather_votes(control, no_value{}, failure);
   if (first_refusal(all, ISTHMUS_ERROR_UNSUPPORTED) >= 0) backend.destroy();
   check_votes(all, failure, fmt::format("creating backend {} failed", backend.name()), ISTHMUS_ERROR_REMOTE,
               ISTHMUS_ERROR_UNSUPPORTED);
