@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <string_view>
-#include <thread>
 
+#include "failure/wait.hpp"
 #include "recorder/format.hpp"
 
 namespace isthmus {
@@ -13,11 +13,6 @@ namespace {
 constexpr double min_report_wait_s = 0.02;
 // If all queries together exceed their deadline by this much, the store is too slow for the remaining queries.
 constexpr double max_overdue_s = 0.3;
-
-std::chrono::steady_clock::time_point deadline_after(double seconds) {
-  return std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-                                                std::chrono::duration<double>(seconds));
-}
 
 double seconds_until(std::chrono::steady_clock::time_point deadline) {
   return std::chrono::duration<double>(deadline - std::chrono::steady_clock::now()).count();
@@ -77,7 +72,7 @@ failure_info resolver::with_diagnosis(failure_info failure) const noexcept {
   // The memory of an exiting process is released before the process disappears, so retry for up to 100 ms.
   const int attempts = is_wait_failure || m_ranks.process_size == m_ranks.size ? 0 : 5;
   for (int i = 0; i < attempts && findings.kind != diagnosis_kind::exited; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    sleep_briefly(std::chrono::milliseconds(20));
     findings = diagnose();
   }
   if (!is_wait_failure && findings.kind != diagnosis_kind::exited) return failure;
