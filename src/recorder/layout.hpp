@@ -14,7 +14,7 @@
 
 namespace isthmus::recorder {
 
-inline constexpr std::uint64_t file_magic = 0x32'4f43'4552'5449;  // "ITRECO2": 2 is the layout version
+inline constexpr std::uint64_t file_magic = 0x33'4f43'4552'5449;  // "ITRECO3": 3 is the layout version
 inline constexpr std::uint64_t ring_entries = 256;                // in the file in shared memory
 inline constexpr std::uint64_t max_entries = 1u << 24;
 inline constexpr std::uint32_t max_reasons = 64;  // in a trace; the file in shared memory has none

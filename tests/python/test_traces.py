@@ -43,7 +43,7 @@ def make_trace(
     """
     head = np.zeros(1, HEADER)
     values = {
-        "magic": b"ITRECO2",
+        "magic": b"ITRECO3",
         "header_bytes": HEADER.itemsize,
         "entry_bytes": ENTRY.itemsize,
         "token": (1, 2),
@@ -206,7 +206,7 @@ def test_unreadable_files_are_reported(tmp_path: Path) -> None:
     assert "it is empty" in refusal_of_contents(b"")
     assert "truncated: 3 bytes" in refusal_of_contents(b"abc")
     assert "not written by a flight recorder" in refusal_of_contents(b"x" * 9000)
-    assert "layout 1, this version reads 2" in refusal_of_contents(b"ITRECO1" + bytes(9000))
+    assert "layout 1, this version reads 3" in refusal_of_contents(b"ITRECO1" + bytes(9000))
     assert "truncated: 100 bytes" in refusal_of_contents(valid[:100])
     expected = f"truncated: {len(valid) - 64} of {len(valid)} bytes"
     assert expected in refusal_of_contents(valid[:-64])

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..table import COLLECTIVES, DATATYPES, CollectiveRow, ReductionOp, has_rank_blocks
 
-_MAGIC, _LAYOUT_VERSION = b"ITRECO", b"2"
+_MAGIC, _LAYOUT_VERSION = b"ITRECO", b"3"
 _MAX_ENTRIES, _MAX_REASONS, _MAX_RANKS = 1 << 24, 64, 1 << 20
 _REASON_BYTES, _PID_BYTES = 192, 8
 _MAX_PATHS, _MAX_BACKENDS = 48, 16
@@ -34,11 +34,8 @@ HEADER = np.dtype(
         ("reason_capacity", "<u8"),
         ("timeout_s", "<f8"),
         ("blocking_backends", "<u8"),
-        ("call_count", "<u8"),
-        ("state", "<u4"),
         ("paths", "<u4"),
         ("reasons", "<u4"),
-        ("is_closed", "<u4"),
         ("clock_sample_count", "<u8"),
         ("clock_samples", _CLOCK_SAMPLE, 3),
         ("backend_of_path", "u1", _MAX_PATHS),
@@ -46,7 +43,17 @@ HEADER = np.dtype(
         ("program", "S64"),
         ("machine", "S64"),
         ("boot", "S64"),
+        ("alignment", "V16"),
+        # health_record of src/failure/health.hpp
+        ("state", "<u4"),
+        ("has_aborted", "<u4"),
+        ("is_closed", "<u4"),
+        ("awaited_rank", "<u4"),
+        ("failure_details", "V184"),
         ("failure", "S1024"),
+        ("failure_rest", "V632"),
+        ("call_count", "<u8"),
+        ("padding", "V56"),
     ]
 )
 ENTRY = np.dtype(
@@ -55,7 +62,7 @@ ENTRY = np.dtype(
         for name in ("version", "number", "signature", "count", "origin", "begin_ticks", "end_ticks", "state")
     ]
 )
-_FAILED = 1  # header.state
+_FAILED_STATES = (2, 3)  # health_record: local, published
 
 # entry.state
 _RETURNED, FAILED_CALL = 1, 2
@@ -239,7 +246,7 @@ def _decode(copies: list[bytes]) -> Record:
         boot=_text(head["boot"]),
         is_closed=bool(head["is_closed"]),
         call_count=int(head["call_count"]),
-        failure=_text(head["failure"]) if head["state"] == _FAILED else "",
+        failure=_text(head["failure"]) if head["state"] in _FAILED_STATES else "",
         created_ns=int(head["clock_samples"][0]["realtime_ns"]),
         monotonic_ns=int(latest["monotonic_ns"]),
         realtime_ns=int(latest["realtime_ns"]),
