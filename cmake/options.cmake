@@ -1,6 +1,11 @@
 option(ISTHMUS_TESTS "Build the tests" ON)
 option(ISTHMUS_APPS "Build the apps, benchmarks and examples" ON)
 option(ISTHMUS_PYTHON "Build the Python module" ON)
+# Optional parts of the library. A build without one keeps its C functions, which then fail with
+# ISTHMUS_ERROR_UNSUPPORTED (src/api/disabled.cpp), so the ABI does not depend on the options.
+option(ISTHMUS_FUSED "Build the fused operators of fused.h" ON)
+option(ISTHMUS_DEVICE_MEMORY "Build the allocator for device memory of memory.h (needs the headers of UMF)" ON)
+option(ISTHMUS_GGML "Build the library that is preloaded into programs that use ggml, such as llama.cpp" ON)
 option(ISTHMUS_SYCL "Build the SYCL programs (needs a SYCL runtime)" ON)
 option(ISTHMUS_GPU "Build the tests and benchmarks that run on NVIDIA devices (needs nvcc)" OFF)
 set(ISTHMUS_DEPS_DIR "" CACHE PATH "Folder whose include/ holds toml++, spdlog, fmt, nlohmann and gtest if the system lacks them")
