@@ -1,6 +1,6 @@
-// Health of the ranks of a communicator, as far as it is visible from this node: one record per rank in shared
-// memory, and the state of its process. It needs neither a store nor messages, so it works even if both have
-// failed.
+// Health of the ranks of a communicator: one record per rank in shared memory, and the state of its process. Only
+// ranks of this node are visible. Reading their health needs neither a store nor messages, so failures are found
+// even if both the store and the messages of the backends have failed.
 #pragma once
 
 #include <isthmus/types.h>

@@ -159,8 +159,8 @@ class node_group {
       check_abort();
   }
   write_scope begin_remote_writes() const { return write_scope(header(rank()).write_flag); }
-  // Notifies all ranks of a failed rank, of a timeout of this rank, or of an abort request. Thread safety: any
-  // thread.
+  // Notifies all ranks of a failed rank, of a timeout of this rank, or of an abort request.
+  // Thread safety: any thread may call these functions.
   void publish_failed_rank(int failed_rank) const noexcept;
   void publish_timeout() const noexcept;
   void publish_abort() const noexcept;
