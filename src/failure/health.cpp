@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "failure/wait.hpp"
 
@@ -30,8 +31,14 @@ bool rank_process::has_destroyed_communicator() const noexcept {
 void health_record::set_failure(const failure_info& first_failure, std::uint32_t new_state) noexcept {
   std::uint32_t current = healthy;
   if (!state.compare_exchange_strong(current, unfinished)) return;
-  failure = first_failure;
+  std::memcpy(failure_bytes.data(), &first_failure, sizeof first_failure);
   state.store(new_state, std::memory_order_release);
+}
+
+failure_info health_record::failure() const noexcept {
+  failure_info result;
+  std::memcpy(static_cast<void*>(&result), failure_bytes.data(), sizeof result);
+  return result;
 }
 
 process_failure find_process_failure(std::span<const process_report> reports) {
@@ -77,8 +84,9 @@ std::optional<failure_info> peer_monitor::try_read_failure() const noexcept {
     if (each.record == nullptr ||
         each.record->state.load(std::memory_order_acquire) != health_record::published)
       continue;
-    if (!is_secondary_status(each.record->failure.status)) return each.record->failure;
-    if (!secondary_failure) secondary_failure = each.record->failure;
+    const failure_info failure = each.record->failure();
+    if (!is_secondary_status(failure.status)) return failure;
+    if (!secondary_failure) secondary_failure = failure;
   }
   return secondary_failure;
 }

@@ -5,8 +5,10 @@
 
 #include <isthmus/types.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -33,12 +35,14 @@ struct alignas(64) health_record {
   std::atomic<std::uint32_t> has_aborted;   // 1: the rank no longer waits for its peers
   std::atomic<std::uint32_t> is_closed;     // 1: the rank has destroyed its communicator
   std::atomic<std::uint32_t> awaited_rank;  // 1 + rank that a long wait is blocked on; 0: none
-  failure_info failure;                     // the first failure; valid in the states local and published
+  std::array<std::byte, sizeof(failure_info)> failure_bytes;  // valid in the states local and published
   alignas(
       64) std::atomic<std::uint64_t> call_count;  // recorded calls; the latest one is in the recorder's ring
 
   // Stores the failure if it is the first one.
   void set_failure(const failure_info& first_failure, std::uint32_t new_state) noexcept;
+  // Returns the first failure. Precondition: has_failed().
+  failure_info failure() const noexcept;
   bool has_failed() const noexcept { return state.load(std::memory_order_acquire) >= local; }
 };
 

@@ -165,8 +165,10 @@ recorded_rank decode_rank(const copy_list& file_copies, std::uint64_t now_ns) {
   record.is_closed = head.health.is_closed.load(std::memory_order_relaxed) != 0;
   record.call_count = head.health.call_count.load(std::memory_order_relaxed);
   record.clocks = head.clock_samples[sample_count > 0 ? sample_count % 2 + 1 : 0];
-  if (head.health.has_failed())
-    record.failure = text_of(head.health.failure.message, sizeof head.health.failure.message);
+  if (head.health.has_failed()) {
+    const failure_info failure = head.health.failure();
+    record.failure = text_of(failure.message, sizeof failure.message);
+  }
   record.awaited_rank = static_cast<int>(head.health.awaited_rank.load(std::memory_order_relaxed)) - 1;
   for (std::int32_t rank = 0; rank < head.size; ++rank)
     record.pids.push_back(

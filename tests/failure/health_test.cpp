@@ -24,7 +24,7 @@ TEST(health, first_failure_is_kept) {
   record->set_failure(failure_with(ISTHMUS_ERROR_TIMEOUT, "first"), health_record::published);
   record->set_failure(failure_with(ISTHMUS_ERROR_BACKEND, "second"), health_record::local);
   EXPECT_EQ(record->state.load(), health_record::published);
-  EXPECT_STREQ(record->failure.message, "first");
+  EXPECT_STREQ(record->failure().message, "first");
 }
 
 TEST(health, peers_do_not_take_over_a_local_failure) {
