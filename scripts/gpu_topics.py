@@ -476,7 +476,7 @@ TOPICS = (
             Step(
                 "FSDP2 with and without the copy engines",
                 "{python} bench/gpu/torch_train.py --ranks {ranks} --model gpt-175b --layers 4"
-                " --ways off,on,symmetric,all --steps 8 --loss-steps 200 --limit 90 --memory-gib 100"
+                " --variants off,on,symmetric,all --steps 8 --loss-steps 200 --limit 90 --memory-gib 100"
                 " --out {out}/fsdp2.json",
                 190,
                 gpus=2,
@@ -485,7 +485,7 @@ TOPICS = (
             ),
             Step(
                 "DeepSpeed's ZeRO-3 with and without the copy engines",
-                "{python} bench/gpu/torch_train.py --framework zero3 --ways off,on,both"
+                "{python} bench/gpu/torch_train.py --framework zero3 --variants off,on,both"
                 " --wheels {carry}/deepspeed --ranks {ranks} --model gpt-175b --layers 4 --steps 8"
                 " --loss-steps 200 --limit 90 --memory-gib 100 --out {out}/zero3.json",
                 190,

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Effect of copy-engine all-gathers on sharded training: examples/zero3 with interleaved variants.
 
-    torch_train.py --out FILE [--framework fsdp2|zero3] [--ways off,on,symmetric,both,all] [--layers N] ...
+    torch_train.py --out FILE [--framework fsdp2|zero3] [--variants off,on,symmetric,both,all] [--layers N] ...
 
-Variants (--ways):
+Variants (--variants):
     off        Isthmus without ISTHMUS_DMA_ALLGATHER
     on         with ISTHMUS_DMA_ALLGATHER
     symmetric  also with the buffers of FSDP2 in the symmetric heap
@@ -298,7 +298,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--framework", choices=("fsdp2", "zero3"), default="fsdp2")
-    parser.add_argument("--ways", default="off,on,symmetric", help="variants; the first is the baseline")
+    parser.add_argument("--variants", default="off,on,symmetric", help="variants; the first is the baseline")
     parser.add_argument("--turns", type=int, default=3, help="turns of each variant in a round")
     parser.add_argument("--model", default="gpt-7b")
     parser.add_argument("--device", default="cuda")
@@ -312,12 +312,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--memory-gib", type=float, default=0, help="exit with 77 if a device has less memory")
     parser.add_argument("--wheels", type=Path, help="folder of wheels to unpack and use")
     options = parser.parse_args()
-    if unknown := [name for name in options.ways.split(",") if name not in VARIANTS]:
-        parser.error(f"--ways {unknown[0]}: unknown variant; use {', '.join(VARIANTS)}")
-    heap = [name for name in options.ways.split(",") if VARIANTS[name].symmetric]
+    if unknown := [name for name in options.variants.split(",") if name not in VARIANTS]:
+        parser.error(f"--variants {unknown[0]}: unknown variant; use {', '.join(VARIANTS)}")
+    heap = [name for name in options.variants.split(",") if VARIANTS[name].symmetric]
     if options.framework == "zero3" and heap:
         parser.error(
-            f"--ways {heap[0]} requires --framework fsdp2, because DeepSpeed allocates its own buffers"
+            f"--variants {heap[0]} requires --framework fsdp2, because DeepSpeed allocates its own buffers"
         )
     return options
 
@@ -340,7 +340,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as packages:
         for wheel in options.wheels.glob("*.whl") if options.wheels else ():
             zipfile.ZipFile(wheel).extractall(packages)
-        run = Run(options, tuple(options.ways.split(",")), packages)
+        run = Run(options, tuple(options.variants.split(",")), packages)
         results = measure(run)
         write(run, results, {})  # keeps the times if the comparison fails
         differ = compare_losses(run) if options.loss_steps else {}
