@@ -2,40 +2,34 @@
 // interleaved in one process. Platforms: cuda, and host (whose native call is mmap).
 //
 //   allocation_bench --platform cuda --largest 4M,16M --out out.json
-#include <dlfcn.h>
 #include <isthmus/memory.h>
 #include <isthmus/tools.h>
 #include <sys/mman.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <isthmus/error.hpp>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "harness/clock.hpp"
 #include "harness/command.hpp"
+#include "harness/cuda_driver.hpp"
 #include "harness/document.hpp"
+#include "harness/methods.hpp"
 
 namespace {
 
-using steady = std::chrono::steady_clock;
+using isthmus::detail::check;
 
 [[noreturn]] void fail(const std::string& message) { throw std::runtime_error(message); }
-
-void check(isthmus_status status) {
-  if (status == ISTHMUS_SUCCESS) return;
-  isthmus_error_info info{};
-  isthmus_last_error(&info);
-  fail(std::string(info.message) + " (" + info.hint + ")");
-}
 
 // The native allocator of the platform, without Isthmus.
 struct native_memory {
@@ -58,52 +52,29 @@ struct host_memory final : native_memory {
   unsigned char read(const void* pointer) override { return *static_cast<const unsigned char*>(pointer); }
 };
 
-// The CUDA driver, loaded at run time, so that building the program needs no CUDA.
 struct cuda_memory final : native_memory {
-  explicit cuda_memory(int ordinal) {
-    m_library = dlopen("libcuda.so.1", RTLD_NOW);
-    if (m_library == nullptr) fail(dlerror());
-    void* context = nullptr;
-    int device = 0;
-    call<int(unsigned)>("cuInit", 0U);
-    call<int(int*, int)>("cuDeviceGet", &device, ordinal);
-    call<int(void**, int)>("cuDevicePrimaryCtxRetain", &context, device);
-    call<int(void*)>("cuCtxSetCurrent", context);
-    m_allocate = find<int(unsigned long long*, std::size_t)>("cuMemAlloc_v2");
-    m_free = find<int(unsigned long long)>("cuMemFree_v2");
-  }
+  explicit cuda_memory(int ordinal) : m_driver(ordinal) {}
   void* allocate(std::size_t bytes) override {
     unsigned long long pointer = 0;
     return m_allocate(&pointer, bytes) == 0 ? reinterpret_cast<void*>(pointer) : nullptr;
   }
   void free(void* pointer, std::size_t) override { m_free(reinterpret_cast<unsigned long long>(pointer)); }
   void fill(void* pointer, unsigned char value, std::size_t bytes) override {
-    call<int(unsigned long long, unsigned char, std::size_t)>(
+    m_driver.call<int(unsigned long long, unsigned char, std::size_t)>(
         "cuMemsetD8_v2", reinterpret_cast<unsigned long long>(pointer), value, bytes);
   }
   unsigned char read(const void* pointer) override {
     unsigned char value = 0;
-    call<int(void*, unsigned long long, std::size_t)>("cuMemcpyDtoH_v2", &value,
-                                                      reinterpret_cast<unsigned long long>(pointer), 1);
+    m_driver.call<int(void*, unsigned long long, std::size_t)>(
+        "cuMemcpyDtoH_v2", &value, reinterpret_cast<unsigned long long>(pointer), 1);
     return value;
   }
 
  private:
-  template <typename Function>
-  Function* find(const char* name) {
-    auto* function = reinterpret_cast<Function*>(dlsym(m_library, name));
-    if (function == nullptr) fail(std::string("libcuda.so.1 lacks ") + name);
-    return function;
-  }
-  template <typename Function, typename... Arguments>
-  void call(const char* name, Arguments... arguments) {
-    const int code = find<Function>(name)(arguments...);
-    if (code != 0) fail(std::string(name) + " failed with code " + std::to_string(code));
-  }
-
-  void* m_library;
-  int (*m_allocate)(unsigned long long*, std::size_t);
-  int (*m_free)(unsigned long long);
+  bench::cuda_driver m_driver;
+  int (*m_allocate)(unsigned long long*,
+                    std::size_t) = m_driver.find<int(unsigned long long*, std::size_t)>("cuMemAlloc_v2");
+  int (*m_free)(unsigned long long) = m_driver.find<int(unsigned long long)>("cuMemFree_v2");
 };
 
 // One way to allocate device memory.
@@ -145,21 +116,19 @@ std::vector<std::size_t> make_random_sizes(std::size_t count, std::size_t larges
   return sizes;
 }
 
-double seconds(steady::time_point from) { return std::chrono::duration<double>(steady::now() - from).count(); }
-
-// Pattern "each": every block is freed before the next is allocated. Pattern "all": all blocks are alive at the
+// The time of a call in microseconds. Pattern "each": every block is freed before the next is allocated. Pattern "all": all blocks are alive at the
 // same time and are freed in another order.
-double time_round(const allocation_method& method, const std::vector<std::size_t>& sizes,
-                  bool frees_immediately, const std::vector<std::size_t>& order) {
+double call_us(const allocation_method& method, const std::vector<std::size_t>& sizes, bool frees_immediately,
+               const std::vector<std::size_t>& order) {
   std::vector<void*> blocks(sizes.size());
-  const auto start = steady::now();
+  const std::uint64_t start = bench::steady_ns();
   if (frees_immediately) {
     for (std::size_t size : sizes) method.free(method.allocate(size), size);
   } else {
     for (std::size_t i = 0; i < sizes.size(); ++i) blocks[i] = method.allocate(sizes[i]);
     for (std::size_t i : order) method.free(blocks[i], sizes[i]);
   }
-  return seconds(start);
+  return static_cast<double>(bench::steady_ns() - start) / 1e3 / static_cast<double>(sizes.size());
 }
 
 // Counts blocks that overlap: fills each live block with its own value, then reads both ends of all blocks.
@@ -200,13 +169,10 @@ void measure_sizes(const std::vector<allocation_method>& methods, native_memory&
   for (std::size_t size : sizes) bytes += size;
   for (const bool frees_immediately : {true, false}) {
     std::vector<std::vector<double>> us(methods.size());
-    for (int round = -1; round < rounds; ++round) {  // the first round warms up: pools start empty
-      for (std::size_t i = 0; i < methods.size(); ++i) {
-        const double us_per_call =
-            time_round(methods[i], sizes, frees_immediately, order) * 1e6 / static_cast<double>(sizes.size());
-        if (round >= 0) us[i].push_back(us_per_call);
-      }
-    }
+    bench::interleave(methods.size(), 1, rounds, [&](std::size_t i, int round) {  // pools start empty
+      const double call = call_us(methods[i], sizes, frees_immediately, order);
+      if (round >= 0) us[i].push_back(call);
+    });
     for (std::size_t i = 0; i < methods.size(); ++i) {
       records.push_back(record("allocate_free", methods[i], frees_immediately ? "each" : "all", us[i], bytes));
       if (!frees_immediately) records.back()["wrong"] = count_wrong(methods[i], native, sizes);

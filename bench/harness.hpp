@@ -144,7 +144,7 @@ class measurement {
     std::uint64_t wrong = checked_call(call);
     const std::vector<double> samples = timed_calls(call);
     wrong += checked_call(call);
-    wrong = sum_over_ranks(wrong);
+    wrong = m_team.sum(wrong);
     if (m_team.rank() == 0) m_report.add(call.count * bytes_per_count(), samples, wrong, m_library.path(call));
     return wrong;
   }
@@ -217,16 +217,6 @@ class measurement {
     }
     m_team.barrier();
     return result;
-  }
-
-  std::uint64_t sum_over_ranks(std::uint64_t value) {
-    shared_block& block = m_team.block();
-    block.wrong[m_team.rank()] = value;
-    m_team.barrier();
-    std::uint64_t sum = 0;
-    for (int r = 0; r < m_team.size(); ++r) sum += block.wrong[r];
-    m_team.barrier();
-    return sum;
   }
 
   const options& m_settings;

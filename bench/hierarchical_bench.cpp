@@ -16,8 +16,9 @@
 
 #include "harness/clock.hpp"
 #include "harness/command.hpp"
-#include "harness/document.hpp"
+#include "harness/explain.hpp"
 #include "harness/fork.hpp"
+#include "harness/methods.hpp"
 
 namespace {
 
@@ -87,9 +88,7 @@ class communicator_side {
     return count;
   }
   std::string backend() const {
-    std::string json(1 << 16, '\0');
-    check(isthmus_communicator_explain(m_communicator, &m_operation, json.data(), json.size(), nullptr));
-    const auto explanation = nlohmann::json::parse(json.c_str());
+    const nlohmann::json explanation = bench::explain(m_communicator, m_operation);
     std::string text = explanation.at("backend");
     if (!explanation.at("plan").is_null())
       for (const auto& step : explanation.at("plan")) text += ", " + step.at("backend").get<std::string>();
@@ -129,20 +128,7 @@ double time_us(const bench::team& ranks, const communicator_side& side) {
   ranks.barrier();
   const std::uint64_t begin = bench::steady_ns();
   side.call();
-  ranks.block().values[ranks.rank()] = static_cast<double>(bench::steady_ns() - begin) / 1000;
-  ranks.barrier();
-  double slowest = 0;
-  for (int rank = 0; rank < ranks.size(); ++rank) slowest = std::max(slowest, ranks.block().values[rank]);
-  return slowest;
-}
-
-std::uint64_t count_wrong_on_all_ranks(const bench::team& ranks, const communicator_side& side) {
-  ranks.block().wrong[ranks.rank()] = side.count_wrong(ranks.size());
-  ranks.barrier();
-  std::uint64_t all = 0;
-  for (int rank = 0; rank < ranks.size(); ++rank) all += ranks.block().wrong[rank];
-  ranks.barrier();
-  return all;
+  return ranks.slowest(static_cast<double>(bench::steady_ns() - begin) / 1000);
 }
 
 std::string mode_of(const bench_settings& settings) {
@@ -157,33 +143,30 @@ void measure(const bench::team& ranks, const bench_settings& settings, std::uint
   const communicator_side mixed_side(ranks, find_device(settings.platforms[index], ordinal), bytes,
                                      settings.collective);
   const communicator_side host_side(ranks, {ISTHMUS_PLATFORM_HOST, 0}, bytes, settings.collective);
-  for (int i = 0; i < 3; ++i) {
-    time_us(ranks, mixed_side);
-    time_us(ranks, host_side);
-  }
-  std::vector<double> mixed_samples, host_samples;
-  for (int round = 0; round < settings.rounds; ++round) {
-    mixed_samples.push_back(time_us(ranks, mixed_side));
-    host_samples.push_back(time_us(ranks, host_side));
-  }
+  const communicator_side* const sides[] = {&mixed_side, &host_side};
+  std::vector<double> samples[2];
+  bench::interleave(2, 3, settings.rounds, [&](std::size_t i, int round) {
+    const double us = time_us(ranks, *sides[i]);
+    if (round >= 0) samples[i].push_back(us);
+  });
   const double n = ranks.size();
-  const auto add = [&](const communicator_side& side, const std::vector<double>& samples,
-                       const std::string& mode) {
-    const std::uint64_t wrong = count_wrong_on_all_ranks(ranks, side);
-    if (ranks.rank() != 0) return;
-    const double rate = static_cast<double>(bytes) / bench::median(samples) / 1000;
+  for (const int i : {0, 1}) {
+    const communicator_side& side = *sides[i];
+    const bench::method method{
+        "isthmus", side.backend(), i == 0 ? mode_of(settings) : "all on the host", {}, samples[i]};
+    const std::uint64_t wrong = ranks.sum(side.count_wrong(ranks.size()));
+    if (ranks.rank() != 0) continue;
+    const double rate = static_cast<double>(bytes) / bench::median(method.us) / 1000;
     nlohmann::json record =
-        bench::record_of({settings.collective, "float32", bytes, ranks.size(), "isthmus", side.backend(), mode},
-                         samples, {rate, rate * (settings.collective == "allreduce" ? 2 : 1) * (n - 1) / n});
+        bench::record_of({settings.collective, "float32", bytes, ranks.size()}, method,
+                         {rate, rate * (settings.collective == "allreduce" ? 2 : 1) * (n - 1) / n});
     if (settings.collective == "allreduce") record["op"] = "sum";
     record["wrong"] = wrong;
     records.push_back(record);
-    std::printf("%-9s %-34s %9llu B %10.1f us  %llu wrong  by %s\n", settings.collective.c_str(), mode.c_str(),
-                static_cast<unsigned long long>(bytes), bench::median(samples),
-                static_cast<unsigned long long>(wrong), side.backend().c_str());
-  };
-  add(mixed_side, mixed_samples, mode_of(settings));
-  add(host_side, host_samples, "all on the host");
+    std::printf("%-9s %-34s %9llu B %10.1f us  %llu wrong  by %s\n", settings.collective.c_str(),
+                method.mode.c_str(), static_cast<unsigned long long>(bytes), bench::median(method.us),
+                static_cast<unsigned long long>(wrong), method.backend.c_str());
+  }
 }
 
 int run_rank(const bench::team& ranks, const bench_settings& settings, const std::string& command) {

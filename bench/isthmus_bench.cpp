@@ -10,6 +10,7 @@
 #include <isthmus/mpi.hpp>
 
 #include "harness.hpp"
+#include "harness/explain.hpp"
 #include "harness/fork.hpp"
 #include "harness/mpi_team.hpp"
 #include "harness/threads.hpp"
@@ -101,11 +102,7 @@ class isthmus_provider : public bench::provider {
     operation.count = call.count;
     operation.send_buf = call.send;
     operation.recv_buf = operation.collective == ISTHMUS_SEND ? nullptr : call.recv;
-    std::size_t required_bytes = 0;
-    check(isthmus_communicator_explain(m_communicator, &operation, nullptr, 0, &required_bytes));
-    std::string text(required_bytes, '\0');
-    check(isthmus_communicator_explain(m_communicator, &operation, text.data(), text.size(), nullptr));
-    return nlohmann::json::parse(text.c_str());
+    return bench::explain(m_communicator, operation);
   }
 
   void sendrecv(const void* send, void* recv, std::uint64_t count, isthmus_datatype type) const {

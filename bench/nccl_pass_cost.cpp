@@ -7,135 +7,96 @@
 //
 // Calls between exported functions of NCCL reach the library only if it is preloaded. To measure them, compare
 // the same row of two runs: one under LD_PRELOAD, and one whose LIBRARY is NCCL itself.
-#include <dlfcn.h>
-
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
-#include <functional>
 #include <memory>
 #include <thread>
 
-#include "device/gpu/functions.hpp"
 #include "harness/clock.hpp"
-#include "harness/document.hpp"
+#include "harness/command.hpp"
+#include "harness/cuda_driver.hpp"
+#include "harness/methods.hpp"
+#include "harness/nccl.hpp"
 
 namespace {
+
+using bench::check_nccl;
 
 constexpr int batches = 400, calls = 500;
 constexpr int device_batches = 60, device_calls_per_batch = 200;
 constexpr std::size_t device_call_bytes = 1024;
-constexpr int int32 = 2;  // ncclInt32
+constexpr int int32 = bench::nccl::native_int32, sum = bench::nccl::native_sum;
 
-template <typename Function>
-Function function_of(void* library, const char* name) {
-  void* const symbol = dlsym(library, name);
-  if (symbol == nullptr) throw std::runtime_error(std::string("no function ") + name + " in the library");
-  return reinterpret_cast<Function>(symbol);
-}
-
-void* open(const char* path) {
-  void* const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) throw std::runtime_error(dlerror());
-  return library;
-}
-
-void check(int code, const char* function) {
-  if (code != 0) throw std::runtime_error(std::string(function) + " failed");
-}
-
-// A device through the CUDA driver: its context, current in this thread, a stream and some memory.
-class cuda_device {
+// A stream and some memory of a device.
+class device_work {
  public:
-  explicit cuda_device(int ordinal) {
-    const char* const replacement =
-        std::getenv(isthmus::gpu::library_search(isthmus::gpu::vendor_library::cuda_driver).variable);
-    m_driver = open(replacement != nullptr ? replacement : isthmus::gpu::cuda_driver_name);
-    void* context = nullptr;
-    check(function_of<int (*)(unsigned)>(m_driver, "cuInit")(0), "cuInit");
-    check(function_of<int (*)(void**, int)>(m_driver, "cuDevicePrimaryCtxRetain")(&context, ordinal),
-          "cuDevicePrimaryCtxRetain");
-    check(function_of<int (*)(void*)>(m_driver, "cuCtxPushCurrent_v2")(context), "cuCtxPushCurrent_v2");
-    check(function_of<int (*)(void**, unsigned, int)>(m_driver, "cuStreamCreateWithPriority")(&m_stream, 1, 0),
-          "cuStreamCreateWithPriority");
-    check(function_of<int (*)(void**, std::size_t)>(m_driver, "cuMemAlloc_v2")(&m_memory, 1 << 20),
-          "cuMemAlloc_v2");
-    m_synchronize = function_of<int (*)(void*)>(m_driver, "cuStreamSynchronize");
+  explicit device_work(int ordinal) : m_driver(ordinal) {
+    m_driver.call<int(void**, unsigned, int)>("cuStreamCreateWithPriority", &m_stream, 1U, 0);
+    m_driver.call<int(void**, std::size_t)>("cuMemAlloc_v2", &m_memory, std::size_t{1} << 20);
   }
   void* stream() const { return m_stream; }
   char* memory() const { return static_cast<char*>(m_memory); }
-  void synchronize() const { check(m_synchronize(m_stream), "cuStreamSynchronize"); }
+  void synchronize() const {
+    if (m_synchronize(m_stream) != 0) throw std::runtime_error("cuStreamSynchronize failed");
+  }
 
  private:
-  void *m_driver = nullptr, *m_stream = nullptr, *m_memory = nullptr;
-  int (*m_synchronize)(void*) = nullptr;
+  bench::cuda_driver m_driver;
+  void *m_stream = nullptr, *m_memory = nullptr;
+  int (*m_synchronize)(void*) = m_driver.find<int(void*)>("cuStreamSynchronize");
 };
 
-using sum_function = int (*)(const void*, void*, std::size_t, int, int, void*, void*);
-using group_function = int (*)();
 using named_calls = std::vector<std::pair<std::string, std::function<void()>>>;
 
 // Calls without work for a device: a query, a collective without elements, an empty group.
-named_calls host_calls(void* library, void* comm, int* answer) {
-  using count_function = int (*)(void*, int*);
-  const auto count = function_of<count_function>(library, "ncclCommCount");
-  const auto sum = function_of<sum_function>(library, "ncclAllReduce");
-  const auto start = function_of<group_function>(library, "ncclGroupStart");
-  const auto end = function_of<group_function>(library, "ncclGroupEnd");
-  return {{"ncclCommCount", [=] { count(comm, answer); }},
-          {"ncclAllReduce of nothing", [=] { sum(answer, answer, 0, 7, 0, comm, nullptr); }},
-          {"an empty group", [=] {
-             start();
-             end();
+named_calls host_calls(const bench::nccl_functions& nccl, bench::nccl_comm comm, int* answer) {
+  return {{"ncclCommCount", [&nccl, comm, answer] { nccl.comm_count(comm, answer); }},
+          {"ncclAllReduce of nothing",
+           [&nccl, comm, answer] {
+             nccl.all_reduce(answer, answer, 0, bench::nccl::native_float32, sum, comm, nullptr);
+           }},
+          {"an empty group", [&nccl] {
+             nccl.group_start();
+             nccl.group_end();
            }}};
 }
 
 // Calls with work for the device: one that no backend of Isthmus supports, messages in a group, and a
 // collective that NCCL has a function for since 2.28.
-named_calls device_calls(void* library, void* comm, const cuda_device& device, int ranks) {
-  using move_function = int (*)(const void*, void*, std::size_t, int, void*, void*);
-  using send_function = int (*)(const void*, std::size_t, int, int, void*, void*);
-  using receive_function = int (*)(void*, std::size_t, int, int, void*, void*);
-  const auto sum = function_of<sum_function>(library, "ncclAllReduce");
-  const auto send = function_of<send_function>(library, "ncclSend");
-  const auto receive = function_of<receive_function>(library, "ncclRecv");
-  const auto start = function_of<group_function>(library, "ncclGroupStart");
-  const auto end = function_of<group_function>(library, "ncclGroupEnd");
+named_calls device_calls(const bench::nccl_functions& nccl, bench::nccl_comm comm, const device_work& device,
+                         int ranks) {
+  constexpr std::size_t count = device_call_bytes / 4;
   char *const from = device.memory(), *const to = from + (1 << 19);
   void* const stream = device.stream();
   named_calls rows = {
-      {"ncclAllReduce of int32", [=] { sum(from, to, device_call_bytes / 4, int32, 0, comm, stream); }},
-      {"messages in a group", [=] {
-         start();
+      {"ncclAllReduce of int32", [=, &nccl] { nccl.all_reduce(from, to, count, int32, sum, comm, stream); }},
+      {"messages in a group", [=, &nccl] {
+         nccl.group_start();
          for (int peer = 0; peer < ranks; ++peer) {
            const std::size_t offset = static_cast<std::size_t>(peer) * device_call_bytes;
-           send(from + offset, device_call_bytes / 4, int32, peer, comm, stream);
-           receive(to + offset, device_call_bytes / 4, int32, peer, comm, stream);
+           nccl.send(from + offset, count, int32, peer, comm, stream);
+           nccl.recv(to + offset, count, int32, peer, comm, stream);
          }
-         end();
+         nccl.group_end();
        }}};
-  if (void* const symbol = dlsym(library, "ncclAlltoAll"))
-    rows.emplace_back("ncclAlltoAll", [=] {
-      reinterpret_cast<move_function>(symbol)(from, to, device_call_bytes / 4, int32, comm, stream);
-    });
+  if (nccl.all_to_all != nullptr)
+    rows.emplace_back("ncclAlltoAll", [=, &nccl] { nccl.all_to_all(from, to, count, int32, comm, stream); });
   return rows;
 }
-
-struct nccl_id {
-  char internal[128];
-};
 
 struct process_arguments {
   int rank = 0, ranks = 1, device = 0;
   std::string id_file;
 };
 
-nccl_id shared_id(void* shim, const process_arguments& arguments) {
-  nccl_id id{};
+bench::nccl_unique_id shared_id(const bench::nccl_library& shim, const process_arguments& arguments) {
+  bench::nccl_unique_id id{};
+  if (arguments.rank == 0) id = shim.unique_id();
+  if (arguments.ranks == 1) return id;
   if (arguments.rank == 0) {
-    check(function_of<int (*)(nccl_id*)>(shim, "ncclGetUniqueId")(&id), "ncclGetUniqueId");
     std::ofstream(arguments.id_file + ".new", std::ios::binary).write(id.internal, sizeof id.internal);
     std::rename((arguments.id_file + ".new").c_str(), arguments.id_file.c_str());
   }
@@ -144,22 +105,10 @@ nccl_id shared_id(void* shim, const process_arguments& arguments) {
   return id;
 }
 
-void* make_communicator(void* shim, const process_arguments& arguments) {
-  void* comm = nullptr;
-  if (arguments.ranks == 1)
-    check(function_of<int (*)(void**, int, const int*)>(shim, "ncclCommInitAll")(&comm, 1, nullptr),
-          "ncclCommInitAll");
-  else
-    check(function_of<int (*)(void**, int, nccl_id, int)>(shim, "ncclCommInitRank")(
-              &comm, arguments.ranks, shared_id(shim, arguments), arguments.rank),
-          "ncclCommInitRank");
-  return comm;
-}
-
 // Alternates batches of the same calls between the library and NCCL.
 void compare(const named_calls& isthmus_calls, const named_calls& nccl_calls, int batches, int n,
-             const bench::record_point& base, const process_arguments& arguments, const cuda_device* device,
-             nlohmann::json& records) {
+             const bench::measured_operation& base, const process_arguments& arguments,
+             const device_work* device, nlohmann::json& records) {
   const auto time_us = [&](const std::function<void()>& call) {
     const std::uint64_t start = bench::ticks();
     for (int i = 0; i < n; ++i) call();
@@ -174,11 +123,10 @@ void compare(const named_calls& isthmus_calls, const named_calls& nccl_calls, in
       nccl_us.push_back(time_us(nccl_calls[i].second));
     }
     const std::string& name = isthmus_calls[i].first;
-    bench::record_point point = base;
-    point.collective = name;
-    records.push_back(bench::record_of(point, nccl_us, {}));
-    point.provider = "nccl+shim";
-    records.push_back(bench::record_of(point, library_us, {}));
+    bench::measured_operation operation = base;
+    operation.collective = name;
+    records.push_back(bench::record_of(operation, {"nccl", "", "host", {}, nccl_us}, {}));
+    records.push_back(bench::record_of(operation, {"nccl+shim", "", "host", {}, library_us}, {}));
     if (arguments.rank == 0)
       std::printf("%-26s medians: %8.4f us, through the library %8.4f\n", name.c_str(), bench::median(nccl_us),
                   bench::median(library_us));
@@ -188,20 +136,20 @@ void compare(const named_calls& isthmus_calls, const named_calls& nccl_calls, in
 void measure(const char* shim_path, const char* nccl_path, const std::string& json,
              const process_arguments& arguments) {
   setenv("ISTHMUS_NCCL_LIBRARY", nccl_path, 1);
-  void *const shim = open(shim_path), *const nccl = open(nccl_path);
-  std::unique_ptr<cuda_device> device;
-  if (arguments.ranks > 1) device = std::make_unique<cuda_device>(arguments.device);
-  void* const comm = make_communicator(shim, arguments);
+  const bench::nccl_library shim(shim_path), nccl(nccl_path);
+  std::unique_ptr<device_work> device;
+  if (arguments.ranks > 1) device = std::make_unique<device_work>(arguments.device);
+  const bench::nccl_comm comm = shim.join(shared_id(shim, arguments), arguments.rank, arguments.ranks);
   int answer = 0;
   nlohmann::json records = nlohmann::json::array();
-  compare(host_calls(shim, comm, &answer), host_calls(nccl, comm, &answer), batches, calls,
-          {"", "float32", 0, arguments.ranks, "nccl", "", "host"}, arguments, nullptr, records);
+  compare(host_calls(shim.functions(), comm, &answer), host_calls(nccl.functions(), comm, &answer), batches,
+          calls, {"", "float32", 0, arguments.ranks}, arguments, nullptr, records);
   if (device)
-    compare(device_calls(shim, comm, *device, arguments.ranks),
-            device_calls(nccl, comm, *device, arguments.ranks), device_batches, device_calls_per_batch,
-            {"", "int32", device_call_bytes, arguments.ranks, "nccl", "", "host"}, arguments, device.get(),
+    compare(device_calls(shim.functions(), comm, *device, arguments.ranks),
+            device_calls(nccl.functions(), comm, *device, arguments.ranks), device_batches,
+            device_calls_per_batch, {"", "int32", device_call_bytes, arguments.ranks}, arguments, device.get(),
             records);
-  check(function_of<int (*)(void*)>(shim, "ncclCommDestroy")(comm), "ncclCommDestroy");
+  check_nccl(shim->comm_destroy(comm));
   if (arguments.rank != 0) return;
   const std::string file(nccl_path);
   bench::write_records(json, "nccl_pass_cost", {{"nccl", file.substr(file.rfind('/') + 1)}},
@@ -224,6 +172,8 @@ int main(int argc, char** argv) try {
       app.add_option("--device", arguments.device, "device ordinal (default: the rank)");
   CLI11_PARSE(app, argc, argv);
   if (device->count() == 0) arguments.device = arguments.rank;
+  for (std::string* const path : {&library, &nccl})  // Isthmus loads no library through a relative path
+    if (path->find('/') != std::string::npos) *path = std::filesystem::absolute(*path).string();
   measure(library.c_str(), nccl.c_str(), json, arguments);
   return 0;
 } catch (const std::exception& failure) {

@@ -149,7 +149,7 @@ TOPICS = (
     ),
     Topic(
         "memory",
-        ("gpu_memory_test", "memory_provider_test", "memory_bench", "allocation_bench"),
+        ("gpu_memory_test", "memory_provider_test", "gpu_bench", "allocation_bench"),
         (
             Step("symmetric heap and copies, ranks in threads", "{bin}/gpu_memory_test", 40),
             Step(
@@ -168,7 +168,7 @@ TOPICS = (
             ),
             Step(
                 "host cost of device memory; copies against raw copies",
-                "{bin}/memory_bench --out {out}/memory.json",
+                "{bin}/gpu_bench memory --out {out}/memory.json",
                 40,
                 records="{out}/memory.json",
                 env={"ISTHMUS_UMF_LIBRARY": "{carry}/lib/libumf.so.1"},
@@ -202,11 +202,11 @@ TOPICS = (
     ),
     Topic(
         "threshold",
-        ("threshold_bench",),
+        ("gpu_bench",),
         (
             Step(
                 "the threshold between MPI and NCCL",
-                "{mpiexec} -n {ranks} {bin}/threshold_bench --out {out}/threshold.json"
+                "{mpiexec} -n {ranks} {bin}/gpu_bench threshold --out {out}/threshold.json"
                 " --profile {out}/profile.toml",
                 120,
                 gpus=2,
@@ -239,12 +239,12 @@ TOPICS = (
     ),
     Topic(
         "p2p",
-        ("gpu_tensor_parallel_test", "p2p_bench"),
+        ("gpu_tensor_parallel_test", "gpu_bench"),
         (
             Step("tensor parallelism for every number of GPUs", "{bin}/gpu_tensor_parallel_test", 120, gpus=2),
             Step(
                 "peer-memory allreduce against NCCL",
-                "{bin}/p2p_bench --out {out}/p2p.json",
+                "{bin}/gpu_bench p2p --out {out}/p2p.json",
                 40,
                 gpus=2,
                 records="{out}/p2p.json",
@@ -259,11 +259,10 @@ TOPICS = (
             ),
         ),
         options=("-DISTHMUS_P2P=ON",),
-        needs=("nccl_header",),
     ),
     Topic(
         "copy_engine",
-        ("copy_engine_device_test", "copy_engine_bench"),
+        ("copy_engine_device_test", "gpu_bench"),
         (
             Step("copy engines, ranks in threads", "{bin}/copy_engine_device_test", 40, gpus=2),
             Step(
@@ -275,14 +274,14 @@ TOPICS = (
             ),
             Step(
                 "copy engines against NCCL",
-                "{bin}/copy_engine_bench --out {out}/copy_engine.json",
+                "{bin}/gpu_bench copy_engine --out {out}/copy_engine.json",
                 40,
                 gpus=2,
                 records="{out}/copy_engine.json",
             ),
             Step(
                 "matrix products concurrent with copy engines and NCCL",
-                "{bin}/copy_engine_bench --with-products 12 --out {out}/copy_engine_beside.json",
+                "{bin}/gpu_bench copy_engine --with-products 12 --out {out}/copy_engine_beside.json",
                 40,
                 gpus=2,
                 records="{out}/copy_engine_beside.json",
@@ -296,15 +295,14 @@ TOPICS = (
                 records="{out}/torch_low_contention.json",
             ),
         ),
-        needs=("nccl_header",),
     ),
     Topic(
         "nccl",
-        ("nccl_bench",),
+        ("gpu_bench",),
         (
             Step(
                 "Isthmus over NCCL against NCCL",
-                "{bin}/nccl_bench --out {out}/nccl.json",
+                "{bin}/gpu_bench nccl --out {out}/nccl.json",
                 180,
                 gpus=2,
                 records="{out}/nccl.json",

@@ -1,3 +1,5 @@
+// The slowdown of matrix products by concurrent copies. Clock drift exceeds the slowdown, so each measurement is
+// compared with idle runs just before and after it.
 #include <isthmus/fused.h>
 
 #include <algorithm>
@@ -5,11 +7,10 @@
 #include <cstdio>
 #include <stdexcept>
 
-#include "copy_engine_timer.hpp"
-#include "harness/document.hpp"
-#include "inputs.hpp"
+#include "copy_engine.hpp"
+#include "harness/gpu/check.hpp"
 
-namespace copy_bench {
+namespace gpu_bench {
 namespace {
 
 using bench::median;
@@ -21,7 +22,8 @@ constexpr int products = 20;
 // zeros are faster.
 class matrix_product {
  public:
-  explicit matrix_product(int rank) : m_communicator(communicators(rank, 1, "copy_engine", "").front()) {
+  explicit matrix_product(int rank)
+      : m_communicator(isthmus_communicators(rank, 1, "[[rule]]\nuse = \"copy_engine\"\n").front()) {
     isthmus_fused_description description{};
     description.struct_bytes = sizeof description;
     description.kind = ISTHMUS_FUSED_ALLGATHER_GEMM;
@@ -32,7 +34,7 @@ class matrix_product {
     constexpr std::uint64_t bytes = side * side * 2;
     for (std::byte** matrix : {&m_a, &m_b, &m_c}) {
       check(cudaMalloc(reinterpret_cast<void**>(matrix), bytes));
-      gpu_bench::fill_repeated(*matrix, bytes, rank, ISTHMUS_BFLOAT16);
+      fill_inputs(*matrix, bytes, rank, ISTHMUS_BFLOAT16);
     }
   }
   ~matrix_product() {
@@ -63,9 +65,8 @@ class matrix_product {
 constexpr int calls_per_graph = 8;  // plus two that align the ranks
 
 struct companion {  // runs concurrently with the products; without a provider: idle
-  const call_provider* provider = nullptr;
-  call_shape shape{};
-  std::vector<captured_graph> graphs{};  // one per rank
+  const copy_provider* provider = nullptr;
+  bench_case test_case{};
   std::uint64_t wrong = 0;
   int launches = 0;                          // of the graph; together they outlast the products
   int timed = 0;                             // timed launches, after the first; they end before the products
@@ -79,103 +80,105 @@ struct sample {
 // The work of one rank: its products and its part of every companion.
 class overlap_rank {
  public:
-  overlap_rank(const timer& timer, int rank)
-      : m_timer(timer), m_all(timer.all()), m_tools(timer.tools(rank)), m_rank(rank), m_product(rank) {}
+  overlap_rank(const copy_comparison& comparison, const device_thread& self, std::size_t companions)
+      : m_comparison(comparison), m_self(self), m_product(self.rank()), m_graphs(companions) {
+    check(cudaStreamCreateWithFlags(&m_compute, cudaStreamNonBlocking));
+    for (cudaEvent_t* event : {&m_compute_start, &m_compute_stop, &m_overlap_start, &m_overlap_stop})
+      check(cudaEventCreate(event));
+  }
 
-  void prepare(companion& entry, double alone_ms);
-  sample measure_once(companion& entry);
   void measure(std::vector<companion>& companions, int rounds);
 
  private:
-  int enqueue(companion& entry);
+  void prepare(companion& entry, cudaGraphExec_t& graph, double alone_ms);
+  int enqueue(const companion& entry, cudaGraphExec_t graph);
+  sample measure_once(companion& entry, cudaGraphExec_t graph);
 
-  const timer& m_timer;
-  device_ranks& m_all;
-  const rank_tools& m_tools;
-  int m_rank;
+  const copy_comparison& m_comparison;
+  const device_thread& m_self;
   matrix_product m_product;
+  std::vector<cudaGraphExec_t> m_graphs;  // of the companions
+  cudaStream_t m_compute = nullptr;
+  cudaEvent_t m_compute_start = nullptr, m_compute_stop = nullptr;
+  cudaEvent_t m_overlap_start = nullptr, m_overlap_stop = nullptr;
 };
 
-void overlap_rank::prepare(companion& entry, double alone_ms) {
-  constexpr int calls = calls_per_graph;
+void overlap_rank::prepare(companion& entry, cudaGraphExec_t& graph, double alone_ms) {
+  const device_call call = m_comparison.make_call(m_self, *entry.provider, entry.test_case);
   // The check also runs first-call setup of the libraries, which a capture may forbid.
-  const std::uint64_t wrong = m_timer.count_wrong_words(*entry.provider, entry.shape, m_rank);
-  const captured_graph new_graph = m_timer.capture(*entry.provider, entry.shape, m_rank, calls);
-  double each_us = m_timer.graph_us(new_graph, m_rank, calls) * (calls + 2);
-  for (int i = 0; i < 2; ++i)
-    each_us = std::min(each_us, m_timer.graph_us(new_graph, m_rank, calls) * (calls + 2));
-  entry.graphs[static_cast<std::size_t>(m_rank)] = new_graph;
-  if (m_rank == 0) {
+  const std::uint64_t wrong = count_wrong(m_self, call);
+  const captured_graph captured = capture(m_self, call, calls_per_graph);
+  double each_us = graph_us(m_self, call, captured);
+  for (int i = 0; i < 2; ++i) each_us = std::min(each_us, graph_us(m_self, call, captured));
+  each_us *= calls_per_graph + 2;
+  graph = captured.graphs.front();
+  if (m_self.is_first()) {
     entry.wrong = wrong;
     entry.launches = static_cast<int>(std::ceil(1.5 * alone_ms * 1e3 / each_us)) + 1;
     entry.timed = std::max(1, static_cast<int>(0.7 * alone_ms * 1e3 / each_us) - 1);
   }
-  m_all.sync_ranks(m_rank);
+  m_self.sync_threads();
 }
 
 // Enqueues the products, and the companion graphs on a separate stream. Returns the number of graph launches.
-int overlap_rank::enqueue(companion& entry) {
+int overlap_rank::enqueue(const companion& entry, cudaGraphExec_t graph) {
   const auto launch = [&](int i) {
-    check(cudaGraphLaunch(entry.graphs[static_cast<std::size_t>(m_rank)].graph, m_tools.stream));
-    if (i == 0) check(cudaEventRecord(m_tools.overlap_start, m_tools.stream));
-    if (i == entry.timed) check(cudaEventRecord(m_tools.overlap_stop, m_tools.stream));
+    check(cudaGraphLaunch(graph, m_self.stream()));
+    if (i == 0) check(cudaEventRecord(m_overlap_start, m_self.stream()));
+    if (i == entry.timed) check(cudaEventRecord(m_overlap_stop, m_self.stream()));
   };
   const int launched = entry.launches;
   if (launched > 0) launch(0);
-  check(cudaEventRecord(m_tools.compute_start, m_tools.compute));
-  for (int i = 0; i < products; ++i) m_product.enqueue(m_tools.compute);
-  check(cudaEventRecord(m_tools.compute_stop, m_tools.compute));
+  check(cudaEventRecord(m_compute_start, m_compute));
+  for (int i = 0; i < products; ++i) m_product.enqueue(m_compute);
+  check(cudaEventRecord(m_compute_stop, m_compute));
   // The driver queues a limited number of graphs; beyond that, a launch blocks the host until some have run.
   for (int i = 1; i < launched; ++i) launch(i);
   return launched;
 }
 
-sample overlap_rank::measure_once(companion& entry) {
+sample overlap_rank::measure_once(companion& entry, cudaGraphExec_t graph) {
   int launched = 0;
   for (int attempt = 0; attempt < 7; ++attempt) {
-    m_all.sync_ranks(m_rank);
-    launched = enqueue(entry);
-    check(cudaStreamSynchronize(m_tools.compute));
-    const bool covered = entry.launches == 0 || cudaStreamQuery(m_tools.stream) == cudaErrorNotReady;
-    check(cudaStreamSynchronize(m_tools.stream));
-    if (m_all.slowest(m_rank, covered ? 0 : 1) > 0) {  // the estimate was too low: retry with more launches
-      if (m_rank == 0) entry.launches *= 2;
+    m_self.sync_threads();
+    launched = enqueue(entry, graph);
+    check(cudaStreamSynchronize(m_compute));
+    const bool covered = entry.launches == 0 || cudaStreamQuery(m_self.stream()) == cudaErrorNotReady;
+    check(cudaStreamSynchronize(m_self.stream()));
+    if (m_self.slowest(covered ? 0 : 1) > 0) {  // the estimate was too low: retry with more launches
+      if (m_self.is_first()) entry.launches *= 2;
       continue;
     }
     sample result;
     if (entry.launches > 0)
-      result.us = m_all.slowest(m_rank, elapsed_us(m_tools.overlap_start, m_tools.overlap_stop) /
-                                            (entry.timed * (calls_per_graph + 2)));
-    result.ms = m_all.slowest(m_rank, elapsed_us(m_tools.compute_start, m_tools.compute_stop) / 1e3);
+      result.us =
+          m_self.slowest(elapsed_us(m_overlap_start, m_overlap_stop) / (entry.timed * (calls_per_graph + 2)));
+    result.ms = m_self.slowest(elapsed_us(m_compute_start, m_compute_stop) / 1e3);
     return result;
   }
-  throw std::runtime_error(std::to_string(launched) + " graphs of " + entry.shape.name() + " by " +
+  throw std::runtime_error(std::to_string(launched) + " graphs of " + label_of(entry.test_case) + " by " +
                            entry.provider->label() + " ended before the concurrent products");
 }
 
 // The first companion is idle. Each other companion is compared with idle runs just before and after it.
 void overlap_rank::measure(std::vector<companion>& companions, int rounds) {
   companion& idle = companions[0];
-  for (int i = 0; i < 3; ++i) measure_once(idle);
-  const double single_ms = measure_once(idle).ms;
-  for (companion& entry : companions)
-    if (entry.provider != nullptr) prepare(entry, single_ms);
+  for (int i = 0; i < 3; ++i) measure_once(idle, nullptr);
+  const double single_ms = measure_once(idle, nullptr).ms;
+  for (std::size_t i = 1; i < companions.size(); ++i) prepare(companions[i], m_graphs[i], single_ms);
   double previous_ms = single_ms;
-  for (int round = 0; round < rounds; ++round)
-    for (std::size_t position = 0; position < companions.size(); ++position) {
-      companion& entry = companions[(position + static_cast<std::size_t>(round)) % companions.size()];
-      const sample overlapped_sample = measure_once(entry);
-      const double next_ms = measure_once(idle).ms;
-      if (m_rank == 0) {
-        entry.ratios.push_back(2 * overlapped_sample.ms / (previous_ms + next_ms));
-        entry.us.push_back(overlapped_sample.us);
-        entry.ms.push_back(overlapped_sample.ms);
-      }
-      previous_ms = next_ms;
+  bench::interleave(companions.size(), 0, rounds, [&](std::size_t i, int) {
+    companion& entry = companions[i];
+    const sample overlapped_sample = measure_once(entry, m_graphs[i]);
+    const double next_ms = measure_once(idle, nullptr).ms;
+    if (m_self.is_first()) {
+      entry.ratios.push_back(2 * overlapped_sample.ms / (previous_ms + next_ms));
+      entry.us.push_back(overlapped_sample.us);
+      entry.ms.push_back(overlapped_sample.ms);
     }
-  for (companion& entry : companions)
-    if (entry.provider != nullptr)
-      check(cudaGraphExecDestroy(entry.graphs[static_cast<std::size_t>(m_rank)].graph));
+    previous_ms = next_ms;
+  });
+  for (std::size_t i = 1; i < companions.size(); ++i) check(cudaGraphExecDestroy(m_graphs[i]));
 }
 
 nlohmann::json records_of(const std::vector<companion>& companions, int ranks) {
@@ -186,7 +189,7 @@ nlohmann::json records_of(const std::vector<companion>& companions, int ranks) {
       std::printf("products alone: %.2f ms, against themselves %+.2f %%\n", median(entry.ms), slowdown);
       continue;
     }
-    nlohmann::json line = record(*entry.provider, entry.shape, ranks, "graph", entry.us);
+    nlohmann::json line = copy_record(*entry.provider, entry.test_case, ranks, "graph", entry.us);
     line["beside"] = "20 products 8192x8192x8192 bfloat16";
     line["wrong"] = entry.wrong;
     line["gemm_slowdown_pct"] = slowdown;
@@ -195,7 +198,7 @@ nlohmann::json records_of(const std::vector<companion>& companions, int ranks) {
     line["calls_beside"] = entry.launches * (calls_per_graph + 2);
     records.push_back(line);
     std::printf("products with %-19s %9llu by %-22s %+6.2f %%, %8.1f us per call %s\n",
-                entry.shape.name().c_str(), static_cast<unsigned long long>(entry.shape.bytes),
+                label_of(entry.test_case).c_str(), static_cast<unsigned long long>(entry.test_case.bytes),
                 entry.provider->label().c_str(), slowdown, median(entry.us), entry.provider->options.c_str());
   }
   std::fflush(stdout);
@@ -204,14 +207,16 @@ nlohmann::json records_of(const std::vector<companion>& companions, int ranks) {
 
 }  // namespace
 
-nlohmann::json measure_with_products(const timer& timer, const std::vector<call_shape>& shapes, int rounds) {
+nlohmann::json measure_with_products(const copy_comparison& comparison,
+                                     const std::vector<bench_case>& test_cases, int rounds) {
   std::vector<companion> companions(1);  // idle against idle, which shows the noise of the method
-  for (const call_shape& shape : shapes)
-    for (const call_provider& provider : timer.all().providers())
-      if (provider.runs(shape)) companions.push_back({&provider, shape});
-  for (companion& entry : companions) entry.graphs.resize(static_cast<std::size_t>(timer.all().size()));
-  timer.all().each([&](int rank) { overlap_rank(timer, rank).measure(companions, rounds); });
-  return records_of(companions, timer.all().size());
+  for (const bench_case& test_case : test_cases)
+    for (const copy_provider& provider : comparison.providers())
+      if (provider.runs(test_case)) companions.push_back({&provider, test_case});
+  comparison.ranks().each([&](const device_thread& self) {
+    overlap_rank(comparison, self, companions.size()).measure(companions, rounds);
+  });
+  return records_of(companions, comparison.ranks().size());
 }
 
-}  // namespace copy_bench
+}  // namespace gpu_bench

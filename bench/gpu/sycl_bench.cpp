@@ -11,21 +11,19 @@
 #include <cstdio>
 #include <cstdlib>
 #include <isthmus/sycl.hpp>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <thread>
 
-#include "bare_nccl.hpp"
-#include "check.hpp"
+#include "harness/clock.hpp"
 #include "harness/command.hpp"
 #include "harness/fork.hpp"
+#include "harness/gpu/device.hpp"
+#include "harness/methods.hpp"
 #include "harness/patterns.hpp"
-#include "harness/threads.hpp"
 #include "oracle/inputs.hpp"
 
 namespace {
 
-using steady = std::chrono::steady_clock;
 constexpr auto cuda = sycl::backend::ext_oneapi_cuda;
 
 // The measured calls. The last two show the cost of a native command without Isthmus: around NCCL, and empty.
@@ -33,9 +31,7 @@ enum provider { nccl, isthmus_call, bare_command, empty_command, providers };
 constexpr const char* provider_names[providers] = {"nccl", "isthmus", "nccl_in_native_command",
                                                    "empty_native_command"};
 
-double us_since(steady::time_point start) {
-  return std::chrono::duration<double, std::micro>(steady::now() - start).count();
-}
+double us_since(std::uint64_t start_ns) { return static_cast<double>(bench::steady_ns() - start_ns) / 1e3; }
 
 using bench::median;
 using gpu_bench::check;
@@ -58,7 +54,7 @@ class rank_bench {
         m_stream(sycl::get_native<cuda>(m_queue)),
         m_isthmus(make_communicator(device)) {
     check(cudaSetDevice(static_cast<int>(sycl::get_native<cuda>(device))));
-    isthmus::nccl::native_unique_id raw{};
+    bench::nccl_unique_id raw{};
     if (m_rank == 0) raw = m_nccl.unique_id();
     ranks.share(raw);
     m_raw = m_nccl.join(raw, m_rank, arguments.ranks);
@@ -97,9 +93,8 @@ class rank_bench {
     }
   }
   void all_reduce(std::size_t count, cudaStream_t stream) {
-    if (m_nccl.functions().all_reduce(m_send, m_recv, count, 7 /* ncclFloat32 */, 0 /* ncclSum */, m_raw,
-                                      stream))
-      throw std::runtime_error("ncclAllReduce failed");
+    bench::check_nccl(m_nccl->all_reduce(m_send, m_recv, count, bench::nccl::native_float32,
+                                         bench::nccl::native_sum, m_raw, stream));
   }
   // SYCL does not track the work that NCCL enqueued on its stream.
   void drain() {
@@ -114,16 +109,17 @@ class rank_bench {
   const settings& m_arguments;
   const bench::team& m_ranks;
   int m_rank;
-  gpu_bench::bare_nccl m_nccl;
+  bench::nccl_library m_nccl;
   sycl::queue m_queue;
   cudaStream_t m_stream;
   isthmus::communicator m_isthmus;
-  isthmus::nccl::native_comm m_raw = nullptr;
+  bench::nccl_comm m_raw = nullptr;
   float* m_send = nullptr;
   float* m_recv = nullptr;
   std::atomic<bool> m_produced{false};
-  std::vector<double> m_host[providers], m_completion[providers], m_difference[providers];
-  double m_overhead[providers] = {};  // over NCCL
+  std::vector<double> m_host[providers], m_completion[providers];
+  std::vector<double> m_calls[providers], m_difference[providers];  // of this rank; the difference to NCCL
+  double m_overhead[providers] = {};                                // over NCCL
   nlohmann::json m_records = nlohmann::json::array();
 };
 
@@ -166,38 +162,34 @@ std::uint64_t rank_bench::compare(std::size_t count) {
   }
   std::uint64_t differing = 0;
   for (std::size_t i = 0; i < count; ++i) differing += results[0][i] != results[1][i];
-  return static_cast<std::uint64_t>(m_ranks.slowest(static_cast<double>(differing)));
+  return m_ranks.sum(differing);
 }
 
 void rank_bench::measure(std::size_t bytes) {
-  for (auto* samples : {m_host, m_completion, m_difference})
+  for (auto* samples : {m_host, m_completion, m_calls, m_difference})
     for (int provider_index = 0; provider_index < providers; ++provider_index) samples[provider_index].clear();
   const int calls = bytes <= (1 << 20) ? 40 : 8;
-  for (int repetition = -2; repetition < m_arguments.repetitions; ++repetition) {  // below 0: warm-up
-    double per_call[providers], completion_us[providers];
-    for (int position = 0; position < providers; ++position) {
-      const int provider_index = (position + repetition + providers) % providers;
-      drain();
-      m_ranks.barrier();
-      std::vector<double> each_call;
-      const auto start = steady::now();
-      for (int i = 0; i < calls; ++i) {
-        const auto begin = steady::now();
-        call(provider_index, bytes / 4);
-        each_call.push_back(us_since(begin));
-      }
-      drain();
-      completion_us[provider_index] = m_ranks.slowest(us_since(start) / calls);
-      per_call[provider_index] = median(each_call);
+  bench::interleave(providers, 2, m_arguments.repetitions, [&](std::size_t i, int round) {
+    drain();
+    m_ranks.barrier();
+    std::vector<double> each_call;
+    const std::uint64_t start = bench::steady_ns();
+    for (int repeat = 0; repeat < calls; ++repeat) {
+      const std::uint64_t begin = bench::steady_ns();
+      call(static_cast<int>(i), bytes / 4);
+      each_call.push_back(us_since(begin));
     }
-    for (int provider_index = 0; provider_index < providers; ++provider_index) {
-      const double worst = m_ranks.slowest(per_call[provider_index]);
-      if (repetition < 0) continue;
-      m_host[provider_index].push_back(worst);
-      m_completion[provider_index].push_back(completion_us[provider_index]);
-      m_difference[provider_index].push_back(per_call[provider_index] - per_call[nccl]);
-    }
-  }
+    drain();
+    const double completion_us = m_ranks.slowest(us_since(start) / calls);
+    const double call_us = median(each_call), host_us = m_ranks.slowest(call_us);
+    if (round < 0) return;
+    m_completion[i].push_back(completion_us);
+    m_host[i].push_back(host_us);
+    m_calls[i].push_back(call_us);
+  });
+  for (int provider_index = 0; provider_index < providers; ++provider_index)
+    for (std::size_t round = 0; round < m_calls[nccl].size(); ++round)
+      m_difference[provider_index].push_back(m_calls[provider_index][round] - m_calls[nccl][round]);
   // The maximum over ranks of the median; a maximum over single samples would add the noise of the slower rank.
   for (int provider_index = 0; provider_index < providers; ++provider_index)
     m_overhead[provider_index] = m_ranks.slowest(median(m_difference[provider_index]));
@@ -210,10 +202,10 @@ void rank_bench::record(std::size_t bytes, std::uint64_t wrong) {
     for (const bool stream : {false, true}) {
       const std::vector<double>& us = stream ? m_completion[provider_index] : m_host[provider_index];
       const char* const mode = !stream ? "host" : provider_index == isthmus_call ? "sycl_usm" : "stream";
-      nlohmann::json line =
-          bench::record_of({"allreduce", "float32", bytes, m_arguments.ranks, provider_names[provider_index],
-                            provider_index == isthmus_call ? "nccl" : "", mode},
-                           us, bench::bandwidth_of(ISTHMUS_ALLREDUCE, bytes, m_arguments.ranks, median(us)));
+      nlohmann::json line = bench::record_of(
+          {"allreduce", "float32", bytes, m_arguments.ranks},
+          {provider_names[provider_index], provider_index == isthmus_call ? "nccl" : "", mode, {}, us},
+          bench::bandwidth_of(ISTHMUS_ALLREDUCE, bytes, m_arguments.ranks, median(us)));
       line["op"] = "sum";
       line["reason"] = "SYCL path " + path + placement;
       line["wrong"] = provider_index == isthmus_call ? wrong : 0;

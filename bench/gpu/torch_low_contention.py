@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""_low_contention_all_gather of PyTorch, for comparison with copy_engine_bench: one process per GPU.
+"""_low_contention_all_gather of PyTorch, for comparison with gpu_bench copy_engine: one process per GPU.
 
     torch_low_contention.py [--ranks N] [--samples N] [--rounds N] [--out FILE]
 

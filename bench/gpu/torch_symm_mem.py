@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Symmetric-memory allreduce of PyTorch, a peer of p2p_bench: one process per GPU, captured
+"""Symmetric-memory allreduce of PyTorch, a peer of gpu_bench p2p: one process per GPU, captured
 graphs, no multicast.
 
     torch_symm_mem.py [--ranks N] [--samples N] [--out FILE]

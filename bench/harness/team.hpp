@@ -116,6 +116,16 @@ class team {
     return worst;
   }
 
+  // The sum over the ranks. Collective.
+  std::uint64_t sum(std::uint64_t value) const {
+    m_block->wrong[m_rank] = value;
+    barrier();
+    std::uint64_t all = 0;
+    for (int rank = 0; rank < m_size; ++rank) all += m_block->wrong[rank];
+    barrier();
+    return all;
+  }
+
  private:
   void yield_or_throw(std::uint64_t spins) const {
     if (const std::uint32_t failed_rank = m_block->failed_rank.load())

@@ -5,24 +5,18 @@
 //
 //   mpiexec -n 8 patterns --sizes 1K:256K:4 --json out.json
 //   mpiexec -n 2 patterns --platform cuda --share-device
-#include <mpi.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <isthmus/mpi.hpp>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
-#include <stdexcept>
 
-#include "../bare_nccl.hpp"
 #include "harness/clock.hpp"
 #include "harness/command.hpp"
-#include "harness/document.hpp"
+#include "harness/mpi_library.hpp"
 #include "harness/mpi_team.hpp"
-#include "ways.hpp"
+#include "methods.hpp"
 
 namespace patterns {
 namespace {
@@ -50,19 +44,19 @@ class pattern_bench {
   std::uint64_t wrong() const { return m_wrong; }
 
  private:
-  std::vector<exchange_method> make_methods(const exchange_plan& plan, buffers in, const buffers& staged) const;
-  void time(std::vector<exchange_method>& methods);
-  double sample(const exchange_method& method) const;
-  std::uint64_t count_wrong(const exchange_plan& plan, const exchange_method& method, buffers in);
-  void report(const exchange_plan& plan, const exchange_method& method, std::uint64_t wrong,
+  std::vector<bench::method> make_methods(const exchange_plan& plan, buffers in, const buffers& staged) const;
+  void time(std::vector<bench::method>& methods);
+  double sample(const bench::method& method) const;
+  std::uint64_t count_wrong(const exchange_plan& plan, const bench::method& method, buffers in);
+  void report(const exchange_plan& plan, const bench::method& method, std::uint64_t wrong,
               nlohmann::json& records) const;
 
   const settings& m_arguments;
   const bench::team& m_ranks;
   memory_place m_place;
   isthmus_communicator m_communicator = nullptr;
-  std::optional<gpu_bench::bare_nccl> m_nccl;
-  isthmus::nccl::native_comm m_raw = nullptr;
+  std::optional<bench::nccl_library> m_nccl;
+  bench::nccl_comm m_raw = nullptr;
   std::uint64_t m_wrong = 0;
 };
 
@@ -80,32 +74,32 @@ pattern_bench::pattern_bench(const settings& arguments, const bench::team& ranks
   m_communicator = isthmus::mpi::create(MPI_COMM_WORLD, &options);
   if (m_place.is_host() || !arguments.nccl) return;
   m_nccl.emplace();
-  isthmus::nccl::native_unique_id id{};
+  bench::nccl_unique_id id{};
   if (ranks.rank() == 0) id = m_nccl->unique_id();
   ranks.share(id);
   m_raw = m_nccl->join(id, ranks.rank(), ranks.size());
 }
 
 nlohmann::json pattern_bench::versions() const {
-  nlohmann::json all{{"isthmus", isthmus_version()}, {mpi_family(), isthmus::mpi::detail::library()}};
+  nlohmann::json all{{"isthmus", isthmus_version()}, {bench::mpi_family(), isthmus::mpi::detail::library()}};
   if (m_nccl) all["nccl"] = m_nccl->version();
   return all;
 }
 
-std::vector<exchange_method> pattern_bench::make_methods(const exchange_plan& plan, buffers in,
-                                                         const buffers& staged) const {
-  std::vector<exchange_method> all{make_isthmus_method(plan, m_place, in, m_communicator, false)};
+std::vector<bench::method> pattern_bench::make_methods(const exchange_plan& plan, buffers in,
+                                                       const buffers& staged) const {
+  std::vector<bench::method> all{make_isthmus_method(plan, m_place, in, m_communicator, false)};
   if (plan.form == exchange_form::messages && m_arguments.is_ungrouped)
     all.push_back(make_isthmus_method(plan, m_place, in, m_communicator, true));
   if (m_nccl) all.push_back(make_nccl_method(plan, m_place, in, m_nccl->functions(), m_raw));
-  if (m_place.is_host() || mpi_supports_device_memory())
+  if (m_place.is_host() || bench::mpi_supports_device_memory())
     all.push_back(make_mpi_method(plan, m_place, in, nullptr));
   if (!m_place.is_host()) all.push_back(make_mpi_method(plan, m_place, in, &staged));
   return all;
 }
 
 // The first call is not timed: the previous variant leaves the device idle, or caches full of other data.
-double pattern_bench::sample(const exchange_method& method) const {
+double pattern_bench::sample(const bench::method& method) const {
   method.run();
   m_ranks.barrier();
   const std::uint64_t begin = bench::steady_ns();
@@ -113,17 +107,15 @@ double pattern_bench::sample(const exchange_method& method) const {
   return m_ranks.slowest(static_cast<double>(bench::steady_ns() - begin) / 1000 / m_arguments.calls);
 }
 
-void pattern_bench::time(std::vector<exchange_method>& methods) {
-  for (int round = -1; round < m_arguments.samples; ++round)
-    for (std::size_t position = 0; position < methods.size(); ++position) {
-      exchange_method& method = methods[(static_cast<std::size_t>(round + 1) + position) % methods.size()];
-      const double us = sample(method);
-      if (round >= 0) method.us.push_back(us);  // the first round warms up
-    }
+void pattern_bench::time(std::vector<bench::method>& methods) {
+  bench::interleave(methods.size(), 1, m_arguments.samples, [&](std::size_t i, int round) {
+    const double us = sample(methods[i]);
+    if (round >= 0) methods[i].us.push_back(us);
+  });
 }
 
 // Wrong words on all ranks: words that differ from what was sent, or that should be untouched.
-std::uint64_t pattern_bench::count_wrong(const exchange_plan& plan, const exchange_method& method, buffers in) {
+std::uint64_t pattern_bench::count_wrong(const exchange_plan& plan, const bench::method& method, buffers in) {
   std::vector<word> actual(plan.receive_words, poison);
   m_place.copy(in.receive, actual.data(), actual.size() * sizeof(word));
   m_place.wait();
@@ -134,16 +126,12 @@ std::uint64_t pattern_bench::count_wrong(const exchange_plan& plan, const exchan
   const std::vector<word> expected = incoming(plan, m_ranks.rank());
   std::uint64_t own_wrong = 0;
   for (std::size_t i = 0; i < actual.size(); ++i) own_wrong += actual[i] != expected[i] ? 1 : 0;
-  m_ranks.block().wrong[m_ranks.rank()] = own_wrong;
-  m_ranks.barrier();
-  std::uint64_t all = 0;
-  for (int rank = 0; rank < m_ranks.size(); ++rank) all += m_ranks.block().wrong[rank];
-  m_ranks.barrier();
+  const std::uint64_t all = m_ranks.sum(own_wrong);
   m_wrong += all;
   return all;
 }
 
-void pattern_bench::report(const exchange_plan& plan, const exchange_method& method, std::uint64_t wrong,
+void pattern_bench::report(const exchange_plan& plan, const bench::method& method, std::uint64_t wrong,
                            nlohmann::json& records) const {
   std::uint64_t words = 0, messages = 0;
   for (const segment& each : plan.sends) {
@@ -158,9 +146,9 @@ void pattern_bench::report(const exchange_plan& plan, const exchange_method& met
               method.mode.c_str(), median, static_cast<unsigned long long>(wrong), method.backend.c_str());
   std::fflush(stdout);
   if (method.us.empty()) return;
-  nlohmann::json record = bench::record_of({plan.name, "uint32", static_cast<std::uint64_t>(max_bytes),
-                                            m_ranks.size(), method.provider, method.backend, method.mode},
-                                           method.us, {max_bytes / median / 1000, 0});
+  nlohmann::json record =
+      bench::record_of({plan.name, "uint32", static_cast<std::uint64_t>(max_bytes), m_ranks.size()}, method,
+                       {max_bytes / median / 1000, 0});
   record["wrong"] = wrong;
   record["messages"] = messages;
   record["device"] = m_arguments.platform;
@@ -179,10 +167,10 @@ void pattern_bench::measure(const std::string& name, std::uint64_t bytes, nlohma
   m_place.copy(send.data(), sent.data(), send_bytes);
   m_place.wait();
   const buffers in{send.data(), receive.data()}, staged{send_copy.data(), receive_copy.data()};
-  std::vector<exchange_method> methods = make_methods(plan, in, staged);
+  std::vector<bench::method> methods = make_methods(plan, in, staged);
   std::vector<std::uint64_t> wrong;
   wrong.reserve(methods.size());
-  for (const exchange_method& each : methods) wrong.push_back(count_wrong(plan, each, in));
+  for (const bench::method& each : methods) wrong.push_back(count_wrong(plan, each, in));
   time(methods);
   for (std::size_t i = 0; i < methods.size(); ++i)
     report(plan, methods[i], wrong[i] + count_wrong(plan, methods[i], in), records);

@@ -1,27 +1,16 @@
-#include "ways.hpp"
+#include "methods.hpp"
 
-#include <isthmus/tools.h>
-#include <mpi.h>
-#if defined(OPEN_MPI) && __has_include(<mpi-ext.h>)
-#include <mpi-ext.h>
-#endif
-
-#include <algorithm>
-#include <isthmus/error.hpp>
-#include <isthmus/mpi.hpp>
 #include <memory>
-#include <nlohmann/json.hpp>
-#include <stdexcept>
-#include <string_view>
+
+#include "harness/explain.hpp"
+#include "harness/mpi_library.hpp"
 
 namespace patterns {
 namespace {
 
+using bench::check_mpi;
+using bench::check_nccl;
 using isthmus::detail::check;
-
-void check_native(int code, const char* library) {
-  if (code != 0) throw std::runtime_error(std::string(library) + " failed with code " + std::to_string(code));
-}
 
 std::byte* address_of(std::byte* buffer, const segment& each) { return buffer + each.offset * sizeof(word); }
 
@@ -52,9 +41,7 @@ std::string backend_of(const exchange_plan& plan, isthmus_communicator ranks, co
     operation.recv_counts = receive.counts.data();
     operation.recv_displs = receive.displs.data();
   }
-  std::string json(1 << 18, '\0');
-  check(isthmus_communicator_explain(ranks, &operation, json.data(), json.size(), nullptr));
-  return nlohmann::json::parse(json.c_str()).at("backend").get<std::string>();
+  return bench::selected_backend(ranks, operation);
 }
 
 void send_and_receive(const exchange_plan& plan, buffers in, isthmus_communicator ranks, void* stream,
@@ -76,15 +63,12 @@ std::vector<int> as_ints(const std::vector<std::uint64_t>& values) { return {val
 void exchange_by_mpi(const exchange_plan& plan, buffers in, std::vector<MPI_Request>& requests) {
   requests.clear();
   for (const segment& each : plan.receives)
-    check_native(MPI_Irecv(address_of(in.receive, each), static_cast<int>(each.count), MPI_UINT32_T, each.peer,
-                           0, MPI_COMM_WORLD, &requests.emplace_back()),
-                 "MPI_Irecv");
+    check_mpi(MPI_Irecv(address_of(in.receive, each), static_cast<int>(each.count), MPI_UINT32_T, each.peer, 0,
+                        MPI_COMM_WORLD, &requests.emplace_back()));
   for (const segment& each : plan.sends)
-    check_native(MPI_Isend(address_of(in.send, each), static_cast<int>(each.count), MPI_UINT32_T, each.peer, 0,
-                           MPI_COMM_WORLD, &requests.emplace_back()),
-                 "MPI_Isend");
-  check_native(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE),
-               "MPI_Waitall");
+    check_mpi(MPI_Isend(address_of(in.send, each), static_cast<int>(each.count), MPI_UINT32_T, each.peer, 0,
+                        MPI_COMM_WORLD, &requests.emplace_back()));
+  check_mpi(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE));
 }
 
 std::function<void()> mpi_call(const exchange_plan& plan, buffers in) {
@@ -93,26 +77,24 @@ std::function<void()> mpi_call(const exchange_plan& plan, buffers in) {
         [&plan, in, requests = std::vector<MPI_Request>()]() mutable { exchange_by_mpi(plan, in, requests); };
   if (plan.form == exchange_form::alltoall)
     return [in, count = static_cast<int>(plan.sends.front().count)] {
-      check_native(MPI_Alltoall(in.send, count, MPI_UINT32_T, in.receive, count, MPI_UINT32_T, MPI_COMM_WORLD),
-                   "MPI_Alltoall");
+      check_mpi(MPI_Alltoall(in.send, count, MPI_UINT32_T, in.receive, count, MPI_UINT32_T, MPI_COMM_WORLD));
     };
   const layout send(plan.sends), receive(plan.receives);
   return [in, sent = as_ints(send.counts), from = as_ints(send.displs), received = as_ints(receive.counts),
           to = as_ints(receive.displs)] {
-    check_native(MPI_Alltoallv(in.send, sent.data(), from.data(), MPI_UINT32_T, in.receive, received.data(),
-                               to.data(), MPI_UINT32_T, MPI_COMM_WORLD),
-                 "MPI_Alltoallv");
+    check_mpi(MPI_Alltoallv(in.send, sent.data(), from.data(), MPI_UINT32_T, in.receive, received.data(),
+                            to.data(), MPI_UINT32_T, MPI_COMM_WORLD));
   };
 }
 
 }  // namespace
 
-exchange_method make_isthmus_method(const exchange_plan& plan, const memory_place& place, buffers in,
-                                    isthmus_communicator ranks, bool is_ungrouped) {
+bench::method make_isthmus_method(const exchange_plan& plan, const memory_place& place, buffers in,
+                                  isthmus_communicator ranks, bool is_ungrouped) {
   const auto send = std::make_shared<layout>(plan.sends), receive = std::make_shared<layout>(plan.receives);
   const char* const provider = is_ungrouped ? "isthmus_ungrouped" : "isthmus";
   const char* const mode = place.is_host() ? "host" : "stream";
-  exchange_method result{provider, backend_of(plan, ranks, *send, *receive), mode, {}, {}};
+  bench::method result{provider, backend_of(plan, ranks, *send, *receive), mode, {}, {}};
   result.run = [&plan, &place, in, ranks, is_ungrouped, send, receive] {
     void* const stream = place.stream();
     if (plan.form == exchange_form::messages)
@@ -127,30 +109,27 @@ exchange_method make_isthmus_method(const exchange_plan& plan, const memory_plac
   return result;
 }
 
-exchange_method make_nccl_method(const exchange_plan& plan, const memory_place& place, buffers in,
-                                 const isthmus::nccl::native_functions& native,
-                                 isthmus::nccl::native_comm ranks) {
-  const auto run = [&plan, &place, in, &native, ranks] {
-    constexpr int uint32 = isthmus::nccl::native_uint32;
-    check_native(native.group_start(), "NCCL");
+bench::method make_nccl_method(const exchange_plan& plan, const memory_place& place, buffers in,
+                               const bench::nccl_functions& nccl, bench::nccl_comm ranks) {
+  const auto run = [&plan, &place, in, &nccl, ranks] {
+    constexpr int uint32 = bench::nccl::native_uint32;
+    check_nccl(nccl.group_start());
     for (std::size_t i = 0; i < plan.sends.size(); ++i) {
       const segment &send = plan.sends[i], &receive = plan.receives[i];
-      check_native(native.send(address_of(in.send, send), send.count, uint32, send.peer, ranks, place.stream()),
-                   "NCCL");
-      check_native(native.recv(address_of(in.receive, receive), receive.count, uint32, receive.peer, ranks,
-                               place.stream()),
-                   "NCCL");
+      check_nccl(nccl.send(address_of(in.send, send), send.count, uint32, send.peer, ranks, place.stream()));
+      check_nccl(nccl.recv(address_of(in.receive, receive), receive.count, uint32, receive.peer, ranks,
+                           place.stream()));
     }
-    check_native(native.group_end(), "NCCL");
+    check_nccl(nccl.group_end());
     place.wait();
   };
   return {"nccl", "", "stream", run, {}};
 }
 
-exchange_method make_mpi_method(const exchange_plan& plan, const memory_place& place, buffers in,
-                                const buffers* staged) {
+bench::method make_mpi_method(const exchange_plan& plan, const memory_place& place, buffers in,
+                              const buffers* staged) {
   const char* const mode = place.is_host() ? "host" : staged != nullptr ? "staged" : "gpu_aware";
-  exchange_method result{mpi_family(), "", mode, {}, {}};
+  bench::method result{bench::mpi_family(), "", mode, {}, {}};
   if (staged == nullptr) {
     result.run = mpi_call(plan, in);
     return result;
@@ -165,20 +144,6 @@ exchange_method make_mpi_method(const exchange_plan& plan, const memory_place& p
     place.wait();
   };
   return result;
-}
-
-bool mpi_supports_device_memory() {
-#ifdef MPIX_CUDA_AWARE_SUPPORT
-  return MPIX_Query_cuda_support() == 1;
-#else
-  return false;
-#endif
-}
-
-const char* mpi_family() {
-  static const std::string_view library = isthmus::mpi::detail::library();
-  if (library.find("Open MPI") != std::string_view::npos) return "openmpi";
-  return library.find("Intel") != std::string_view::npos ? "impi" : "mpich";
 }
 
 }  // namespace patterns

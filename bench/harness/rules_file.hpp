@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace gpu_bench {
+namespace bench {
 
 class rules_file {
  public:
@@ -29,4 +29,4 @@ class rules_file {
   char m_path[sizeof "/tmp/isthmus-XXXXXX"] = "/tmp/isthmus-XXXXXX";
 };
 
-}  // namespace gpu_bench
+}  // namespace bench

@@ -6,22 +6,16 @@
 // profile, interleaved with what a program without Isthmus has: NCCL, MPI with copies to pinned memory, and MPI
 // on the device buffers if the library supports them. A time is from the call until the stream is idle; a
 // sample is the median of several calls in a row on the slowest rank; a result is the median over samples.
-#include <mpi.h>
-
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <isthmus/mpi.hpp>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
-#include <string>
 
-#include "harness/command.hpp"
-#include "harness/patterns.hpp"
+#include "gpu_bench.hpp"
+#include "harness/mpi_library.hpp"
 #include "threshold_comparison.hpp"
 
 namespace gpu_bench {
@@ -31,10 +25,11 @@ using bench::median;
 
 constexpr double tolerance = 1.03;  // maximum relative cost of the tuned threshold
 
-nlohmann::json record(const bench_case& test_case, int ranks, const contender& entry, std::uint64_t wrong) {
-  nlohmann::json line = bench::record_of(
-      {test_case.name, "float32", test_case.bytes, ranks, entry.provider, entry.backend, entry.mode}, entry.us,
-      bench::bandwidth_of(test_case.collective, test_case.bytes, ranks, median(entry.us)));
+nlohmann::json record(int ranks, const device_call& entry, std::uint64_t wrong) {
+  const bench_case& test_case = entry.test_case;
+  nlohmann::json line =
+      bench::record_of(test_case.operation(ranks), entry,
+                       bench::bandwidth_of(test_case.collective, test_case.bytes, ranks, median(entry.us)));
   line["op"] = "sum";
   line["wrong"] = wrong;
   return line;
@@ -45,7 +40,7 @@ using thresholds = std::map<std::string, std::optional<std::uint64_t>>;
 
 std::string profile_text(const thresholds& tuned_thresholds, int ranks) {
   std::string text =
-      "# Written by threshold_bench: below these sizes MPI was faster than NCCL on device buffers.\n";
+      "# Written by gpu_bench threshold: below these sizes MPI was faster than NCCL on device buffers.\n";
   for (const auto& [collective, size] : tuned_thresholds) {
     if (size && *size == 0) continue;
     text += "\n[[rule]]\ncollective = [\"" + collective + "\"]\nplatform = [\"cuda\"]\nranks = \"" +
@@ -56,10 +51,8 @@ std::string profile_text(const thresholds& tuned_thresholds, int ranks) {
   return text;
 }
 
-struct settings {
-  std::vector<std::uint64_t> sizes{128, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20};
-  int samples = 15;
-  std::string out, profile = "threshold-profile.toml", command;
+struct settings : common_settings {
+  std::string profile = "threshold-profile.toml";
 };
 
 std::vector<bench_case> cases_of(std::uint64_t bytes) {
@@ -84,19 +77,14 @@ thresholds tune(threshold_comparison& comparison, const settings& arguments, nlo
   thresholds tuned_thresholds;
   for (auto bytes = arguments.sizes.rbegin(); bytes != arguments.sizes.rend(); ++bytes)
     for (const bench_case& test_case : cases_of(*bytes)) {
-      std::vector<contender> pair{
-          comparison.isthmus_contender(test_case, mpi_communicator,
-                                       comparison.selected_backend(mpi_communicator, test_case)),
-          comparison.isthmus_contender(test_case, nccl_communicator,
-                                       comparison.selected_backend(nccl_communicator, test_case))};
-      comparison.time(pair, *bytes);
-      const contender reference = comparison.nccl_contender(test_case);
-      for (const contender& entry : pair)
-        records.push_back(
-            record(test_case, comparison.size(), entry, comparison.wrong(test_case, entry, reference)));
+      std::vector<device_call> pair{comparison.isthmus_contender(test_case, mpi_communicator),
+                                    comparison.isthmus_contender(test_case, nccl_communicator)};
+      comparison.time(pair);
+      for (const device_call& entry : pair)
+        records.push_back(record(comparison.size(), entry, comparison.wrong(entry)));
       const bool mpi_is_faster = median(pair[0].us) < median(pair[1].us);
       // Goes down from the largest size while NCCL stays ahead.
-      auto& size = tuned_thresholds.try_emplace(test_case.name, std::nullopt).first->second;
+      auto& size = tuned_thresholds.try_emplace(test_case.name(), std::nullopt).first->second;
       const bool is_ahead = bytes == arguments.sizes.rbegin() || (size && *size == *std::prev(bytes));
       if (!mpi_is_faster && is_ahead) size = bytes + 1 == arguments.sizes.rend() ? 0 : *bytes;
     }
@@ -109,7 +97,7 @@ thresholds tune(threshold_comparison& comparison, const settings& arguments, nlo
 class threshold_summary {
  public:
   // `all`: Isthmus, NCCL, NCCL again, and one or two variants of MPI.
-  void add(const bench_case& test_case, const std::vector<contender>& all, bool is_verbose) {
+  void add(const bench_case& test_case, const std::vector<device_call>& all, bool is_verbose) {
     double best = median(all[1].us);
     for (std::size_t i = 3; i < all.size(); ++i) best = std::min(best, median(all[i].us));
     const double ratio = median(all[0].us) / best, repeated_ratio = median(all[2].us) / median(all[1].us);
@@ -118,7 +106,7 @@ class threshold_summary {
     m_outside_noise += repeated_ratio > tolerance || repeated_ratio < 1 / tolerance ? 1 : 0;
     m_worst = std::max(m_worst, ratio);
     if (is_verbose)
-      std::printf("%-15s %10llu | %8s | %9.2f %9.2f %9.2f %9.2f | %7.3f %7.3f\n", test_case.name,
+      std::printf("%-15s %10llu | %8s | %9.2f %9.2f %9.2f %9.2f | %7.3f %7.3f\n", test_case.name().c_str(),
                   static_cast<unsigned long long>(test_case.bytes), all[0].backend.c_str(), median(all[0].us),
                   median(all[1].us), median(all[3].us), all.size() > 4 ? median(all[4].us) : 0.0, ratio,
                   repeated_ratio);
@@ -145,23 +133,22 @@ void verify_threshold(threshold_comparison& comparison, const settings& argument
                 "nccl", "mpi", "mpi gpu", "ratio", "a/a");
   for (const std::uint64_t bytes : arguments.sizes)
     for (const bench_case& test_case : cases_of(bytes)) {
-      std::vector<contender> all{
-          comparison.isthmus_contender(test_case, tuned, comparison.selected_backend(tuned, test_case)),
-          comparison.nccl_contender(test_case), comparison.nccl_contender(test_case),
-          comparison.mpi_contender(test_case, false)};
-      if (mpi_supports_device_memory()) all.push_back(comparison.mpi_contender(test_case, true));
-      comparison.time(all, bytes);
-      const std::uint64_t wrong = comparison.wrong(test_case, all[0], all[1]);
+      std::vector<device_call> all{comparison.isthmus_contender(test_case, tuned),
+                                   comparison.nccl_contender(test_case), comparison.nccl_contender(test_case),
+                                   comparison.mpi_contender(test_case, false)};
+      if (bench::mpi_supports_device_memory()) all.push_back(comparison.mpi_contender(test_case, true));
+      comparison.time(all);
+      const std::uint64_t wrong = comparison.wrong(all[0]);
       for (std::size_t i = 0; i < all.size(); ++i)
-        if (i != 2) records.push_back(record(test_case, comparison.size(), all[i], i == 0 ? wrong : 0));
+        if (i != 2) records.push_back(record(comparison.size(), all[i], i == 0 ? wrong : 0));
       summary.add(test_case, all, is_verbose);
-      if (wrong != 0) throw std::runtime_error(std::string(test_case.name) + " returned wrong results");
+      if (wrong != 0) throw std::runtime_error(test_case.name() + " returned wrong results");
     }
   if (is_verbose) summary.print();
   isthmus_communicator_destroy(tuned);
 }
 
-void run(const settings& arguments) {
+int compare(const settings& arguments) {
   threshold_comparison comparison(arguments.sizes.back(), arguments.samples);
   nlohmann::json records = nlohmann::json::array();
   setenv("ISTHMUS_PROFILE", "none", 1);
@@ -172,46 +159,47 @@ void run(const settings& arguments) {
       std::printf("%-15s over MPI below %s\n", collective.c_str(),
                   size ? (std::to_string(*size) + " B").c_str() : "every size");
   }
-  check_mpi(MPI_Barrier(MPI_COMM_WORLD));
+  bench::check_mpi(MPI_Barrier(MPI_COMM_WORLD));
   setenv("ISTHMUS_PROFILE", arguments.profile.c_str(), 1);
   verify_threshold(comparison, arguments, records);
-  if (comparison.rank() == 0)
-    bench::write_records(arguments.out, arguments.command,
-                         {{"isthmus", isthmus_version()},
-                          {"nccl", comparison.nccl_version()},
-                          {"mpi", isthmus::mpi::detail::library()}},
-                         std::move(records));
+  if (comparison.rank() != 0) return 0;
+  return arguments.write(records,
+                         {{"nccl", comparison.nccl_version()}, {"mpi", isthmus::mpi::detail::library()}});
 }
 
-}  // namespace
-}  // namespace gpu_bench
-
-int main(int argc, char** argv) {
-  gpu_bench::settings arguments;
-  CLI::App app{"Finds and verifies the threshold between MPI and NCCL on device buffers"};
-  app.add_option("--bytes", arguments.sizes, "sizes in bytes, ascending");
-  app.add_option("--samples", arguments.samples, "samples per result")->check(CLI::Range(3, 10000));
-  app.add_option("--profile", arguments.profile, "profile to write and to verify");
-  app.add_option("--out", arguments.out, "JSON file with the records");
-  CLI11_PARSE(app, argc, argv);
-  arguments.command = bench::command_of(argc, argv);
+// One process per rank. On failure it ends the job, because the other ranks must not wait.
+int run(const settings& arguments) {
   int level = 0, ranks = 0, devices = 0;
-  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   if (cudaGetDeviceCount(&devices) != cudaSuccess) devices = 0;
   if (level < MPI_THREAD_MULTIPLE || ranks < 2 || devices < ranks) {
     std::puts("SKIPPED: needs MPI_THREAD_MULTIPLE, at least two ranks, and a device for each");
     MPI_Finalize();
-    return 77;
+    return exit_skipped;
   }
   try {
-    gpu_bench::run(arguments);
+    const int status = compare(arguments);
     std::fflush(stdout);
     MPI_Finalize();
-    std::_Exit(0);  // the measurement is complete; the process end frees the communicator
+    return status;
   } catch (const std::exception& failure) {
-    std::fprintf(stderr, "failed: %s\n", failure.what());
+    std::fprintf(stderr, "gpu_bench: %s\n", failure.what());
     MPI_Abort(MPI_COMM_WORLD, 1);
   }
   return 1;
 }
+
+}  // namespace
+
+void add_threshold(CLI::App& app, program& result) {
+  const auto arguments = std::make_shared<settings>();
+  arguments->samples = 15;
+  arguments->sizes = {128, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20};
+  result
+      .add(app, "threshold", "the threshold between MPI and NCCL; one rank per process, under mpiexec",
+           arguments, "--samples", "--bytes", [arguments] { return run(*arguments); })
+      ->add_option("--profile", arguments->profile, "profile to write and to verify");
+}
+
+}  // namespace gpu_bench
