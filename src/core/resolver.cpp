@@ -126,8 +126,12 @@ void resolver::attribute_diagnosis(failure_info& failure, const recorder::diagno
       failure.status == ISTHMUS_ERROR_TIMEOUT && m_ranks.nodes == 1 &&
       std::ranges::find_first_of(failure.failed_ranks(), diagnosed_failure.failed_ranks()) ==
           failure.failed_ranks().end();
-  if (is_certain(findings.kind) || failure.failed_ranks().empty() || names_waiting_ranks)
-    failure.set_failed_ranks(diagnosed_failure.failed_ranks());
+  if (!is_certain(findings.kind) && !failure.failed_ranks().empty() && !names_waiting_ranks) return;
+  // The message names the rank that the backend waited for.
+  if ((failure.status == ISTHMUS_ERROR_TIMEOUT || failure.status == ISTHMUS_ERROR_REMOTE) &&
+      !std::ranges::equal(failure.failed_ranks(), diagnosed_failure.failed_ranks()))
+    append(failure, fmt::format("the ranks wait for {}", recorder::list_of(findings.responsible_ranks)));
+  failure.set_failed_ranks(diagnosed_failure.failed_ranks());
 }
 
 void resolver::attribute(failure_info& failure, std::span<const int> ranks) const {

@@ -194,6 +194,8 @@ TEST(failed_ranks, of_a_chain_of_waits_are_its_last_rank) {
     if (rank != 1) return;
     EXPECT_EQ(status, ISTHMUS_ERROR_TIMEOUT);
     EXPECT_EQ(failed_ranks(), std::vector{2}) << last_error().message;
+    EXPECT_NE(std::string(last_error().message).find("wait for rank 2"), std::string::npos)
+        << last_error().message;
     is_over = true;
   });
 }
