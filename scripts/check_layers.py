@@ -5,7 +5,7 @@ A row names a component, its files (glob patterns; the first row that matches a 
 headers it may include, and the foreign headers that it may use. Everything else is an error. In addition, each
 folder of src has one row, components do not form include cycles, every ISTHMUS_API function of the public
 headers is defined in src/api, no string in src/core or src/selection names a backend, and only
-src/failure/wait.hpp sleeps or yields a core.
+the homes of HOMES use their mechanisms.
 """
 
 from __future__ import annotations
@@ -221,29 +221,56 @@ def check_backend_names(files: list[str]) -> list[str]:
     return problems
 
 
-# Waits have one policy. These files may sleep or yield a core:
-WAITING_FILES = {
-    "src/failure/wait.hpp": "the policy",
-    "python/bindings/common.hpp": "the bindings use only the public C ABI",
-}
-PAUSE = re.compile(
-    r"\b(?:sleep_for|u?sleep|(?:clock_)?nanosleep|sched_yield|pthread_yield)\s*\(|this_thread::(?:sleep_|yield)"
-)
+@dataclass
+class Home:
+    """A mechanism that only some files may use. The table "One home per concern" of the document lists them."""
+
+    mechanism: re.Pattern
+    files: dict[str, str]  # path or folder: the reason
+    advice: str
 
 
-def check_pauses(files: list[str]) -> list[str]:
-    """Checks that wait loops of the library use failure/wait.hpp."""
+HOMES = [
+    Home(
+        re.compile(
+            r"\b(?:sleep_for|u?sleep|(?:clock_)?nanosleep|sched_yield|pthread_yield)\s*\("
+            r"|this_thread::(?:sleep_|yield)"
+        ),
+        {
+            "src/failure/wait.hpp": "the policy",
+            "python/bindings/common.hpp": "the bindings use only the public C ABI",
+        },
+        "use poll_until or backoff of src/failure/wait.hpp",
+    ),
+    Home(
+        re.compile(r"\bdlm?open\s*\("),
+        {
+            "src/base/dynamic_library.cpp": "the loader",
+            "src/core/plugin.cpp": "plug-ins",
+            "src/frontends/": "preloaded libraries must load without the core",
+        },
+        "use dynamic_library of src/base",
+    ),
+    Home(
+        re.compile(r'"libcuda\.so'),
+        {"src/device/gpu/functions.hpp": "the search for the vendors' libraries"},
+        "use library_search of src/device/gpu/functions.hpp",
+    ),
+]
+
+
+def check_homes(files: list[str]) -> list[str]:
+    """Checks that only its home uses a mechanism."""
     problems = []
     for path in files:
-        if not path.startswith(("src/", "include/", "python/")) or path in WAITING_FILES:
+        if not path.startswith(("src/", "include/", "python/")):
             continue
         for number, line in enumerate((ROOT / path).read_text().splitlines(), 1):
-            match = PAUSE.search(line.split("//")[0])
-            if match:
-                problems.append(
-                    f"{path}:{number}: {match.group().strip('( ')} outside of src/failure/wait.hpp; use "
-                    "poll_until or backoff"
-                )
+            code = line.split("//")[0]
+            for home in HOMES:
+                match = home.mechanism.search(code)
+                if match and not path.startswith(tuple(home.files)):
+                    problems.append(f"{path}:{number}: {match.group().strip('( ')}: {home.advice}")
     return problems
 
 
@@ -278,7 +305,7 @@ def main() -> int:
         if not any(component.owns(path) for path in files):
             problems.append(f"docs/internals/architecture.md: component {component.name} owns no file")
     problems += check_folders(components) + check_entry_points(files) + check_backend_names(files)
-    problems += check_pauses(files)
+    problems += check_homes(files)
     cycles = count_cycles(files, components)
     problems += [f"components form an include cycle: {' '.join(cycle)}" for cycle in cycles]
     print(*problems, sep="\n", end="\n" if problems else "")

@@ -15,8 +15,10 @@ class cuda_driver {
  public:
   // Makes the primary context of the device current in this thread.
   explicit cuda_driver(int ordinal) {
-    const char* const replacement = std::getenv(isthmus::gpu::library_search(isthmus::gpu::vendor_library::cuda_driver).variable);
-    m_library = dlopen(replacement != nullptr ? replacement : isthmus::gpu::cuda_driver_name, RTLD_NOW | RTLD_LOCAL);
+    const char* const replacement =
+        std::getenv(isthmus::gpu::library_search(isthmus::gpu::vendor_library::cuda_driver).variable);
+    m_library =
+        dlopen(replacement != nullptr ? replacement : isthmus::gpu::cuda_driver_name, RTLD_NOW | RTLD_LOCAL);
     if (m_library == nullptr) throw std::runtime_error(dlerror());
     void* context = nullptr;
     call<int(unsigned)>("cuInit", 0U);

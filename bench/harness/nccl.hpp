@@ -32,8 +32,7 @@ class nccl_library {
     if (!m_library) throw std::runtime_error("cannot load NCCL: " + reason);
     const std::string missing =
         m_functions.load("nccl", true, [&](const std::string& name) { return m_library.symbol(name.c_str()); });
-    if (!missing.empty())
-      throw std::runtime_error("NCCL has no function " + missing);
+    if (!missing.empty()) throw std::runtime_error("NCCL has no function " + missing);
   }
 
   const nccl_functions& functions() const { return m_functions; }
@@ -59,7 +58,8 @@ class nccl_library {
   nccl_comm join(const nccl_unique_id& id, int rank, int size, nccl_config* config = nullptr) const {
     nccl_config default_config = isthmus::nccl_family::nccl_traits::blocking_config();
     nccl_comm communicator = nullptr;
-    check_nccl(m_functions.comm_init_rank_config(&communicator, size, id, rank, config ? config : &default_config));
+    check_nccl(
+        m_functions.comm_init_rank_config(&communicator, size, id, rank, config ? config : &default_config));
     return communicator;
   }
 

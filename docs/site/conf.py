@@ -43,7 +43,7 @@ autodoc_member_order = "bysource"
 LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 
 
-def link_out_of_docs(_app, page: str, source: list[str]) -> None:
+def rewrite_external_links(_app, page: str, source: list[str]) -> None:
     """Replaces links to folders and pages outside the site with names. Links to files become downloads."""
     folder = (ROOT / "docs" / page).parent
 
@@ -59,4 +59,4 @@ def link_out_of_docs(_app, page: str, source: list[str]) -> None:
 
 
 def setup(app) -> None:
-    app.connect("source-read", link_out_of_docs)
+    app.connect("source-read", rewrite_external_links)

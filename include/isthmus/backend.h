@@ -147,7 +147,8 @@ typedef struct isthmus_backend_context {
   // Lifetime: aborting this communicator ends all waits in the subcommunicator. The backend must abort the
   // subcommunicator in `abort`, and destroy it in `destroy` or before create fails.
   // Errors: the call fails on all ranks of a subcommunicator or on none; other subcommunicators are not
-  // affected. The backend must report later failures. Their messages contain ranks of the subcommunicator, but
+  // affected. If a call on the subcommunicator fails later, the backend must report that failure on this communicator
+  // (fail, and the status of enqueue or poll). The message then contains ranks of the subcommunicator, but
   // isthmus_last_error_ranks() returns ranks of this communicator.
   isthmus_status (*create_subcommunicator)(void* runtime, int color, int key, const char* preferred_path,
                                            isthmus_communicator* subcommunicator);

@@ -35,7 +35,9 @@ isthmus_status isthmus_fused_plan_create(isthmus_communicator, const isthmus_fus
   if (plan != nullptr) *plan = nullptr;
   return fail_fused("fused_plan_create");
 }
-isthmus_status isthmus_fused_run(isthmus_fused_plan, const isthmus_fused_arguments*) { return fail_fused("fused_run"); }
+isthmus_status isthmus_fused_run(isthmus_fused_plan, const isthmus_fused_arguments*) {
+  return fail_fused("fused_run");
+}
 isthmus_status isthmus_fused_plan_info(isthmus_fused_plan, char*, size_t, size_t*) {
   return fail_fused("fused_plan_info");
 }

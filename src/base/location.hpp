@@ -1,5 +1,4 @@
-// Location of an error in the source code, as "file:line". The core strips the folders of the build machine
-// (make_error).
+// Location of an error in the source code, as "file:line". make_error strips the folders of the build machine.
 #pragma once
 
 #define ISTHMUS_STRING_(x) #x

@@ -221,7 +221,7 @@ void backend_set::agree(bootstrap& control, recorder::flight_recorder& recorder)
     m_backends.back()->set_capabilities(shared_capabilities);
     const backend_instance& backend = *m_backends.back();
     recorder.add_backend(backend.index(), name, backend.is_blocking(),
-                           backend.is_present() ? backend.functions().algorithms : nullptr);
+                         backend.is_present() ? backend.functions().algorithms : nullptr);
     if (!reason.empty()) m_backends.back()->reject(reason);
   }
 }

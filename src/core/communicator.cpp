@@ -285,16 +285,14 @@ void* communicator::allocate_symmetric(std::uint64_t bytes) {
   exchange(recorder::setup_step::heap_allocate, bytes,
            [&] { pointer = m_heap.allocate(*m_control, m_ranks, bytes); });
   isthmus_heap_block block;
-  if (m_heap.find(pointer, 1, &block, nullptr))
-    m_backends.register_block(block);
+  if (m_heap.find(pointer, 1, &block, nullptr)) m_backends.register_block(block);
   return pointer;
 }
 
 void communicator::free_symmetric(void* pointer) {
   isthmus_heap_block block;
   std::uint64_t offset = 0;
-  if (m_heap.find(pointer, 1, &block, &offset) && offset == 0)
-    m_backends.unregister_block(block);
+  if (m_heap.find(pointer, 1, &block, &offset) && offset == 0) m_backends.unregister_block(block);
   m_heap.free(pointer);
 }
 

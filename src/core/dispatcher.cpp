@@ -26,8 +26,7 @@ bool depends_on_order(const isthmus_operation& operation) {
 }  // namespace
 
 dispatcher::dispatcher(const selection::configuration& rules, const membership& ranks,
-                       const symmetric_heap& heap,
-                       const backend_set& backends,
+                       const symmetric_heap& heap, const backend_set& backends,
                        const std::vector<std::string>& external_backends, recorder::flight_recorder& recorder)
     : m_rules(rules),
       m_ranks(ranks),

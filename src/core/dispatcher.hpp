@@ -32,8 +32,8 @@ class dispatcher {
  public:
   // Lifetime: the referenced objects outlive the dispatcher. `backends` is complete before the first call.
   dispatcher(const selection::configuration& rules, const membership& ranks, const symmetric_heap& heap,
-             const backend_set& backends,
-             const std::vector<std::string>& external_backends, recorder::flight_recorder& recorder);
+             const backend_set& backends, const std::vector<std::string>& external_backends,
+             recorder::flight_recorder& recorder);
 
   // Precondition: the operation is validated. Errors: throws error (UNSUPPORTED) if no backend can run it.
   backend_choice choose(const isthmus_operation& operation) {

@@ -95,8 +95,9 @@ staging_pipeline::staging_step staging_pipeline::make_step(const isthmus_operati
   step.is_staged =
       !m_transport.accepts_device_buffers(operation) || m_transport.needs_staging(operation, step.blocks);
   // A broadcast of device buffers runs in place, so the root first copies its data to the result.
-  const bool copies_root =
-      operation.collective == ISTHMUS_BROADCAST && operation.send_buf != operation.recv_buf;
+  const collective_row& row = row_of(operation.collective);
+  const bool is_broadcast = row.send_ranks == buffer_ranks::root && row.send_extent == row.recv_extent;
+  const bool copies_root = is_broadcast && operation.send_buf != operation.recv_buf;
   if (step.is_staged || copies_root) step.in_bytes = step.blocks.send_bytes();
   if (step.is_staged) step.out_bytes = step.blocks.recv_bytes();
   return step;

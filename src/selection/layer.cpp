@@ -83,7 +83,7 @@ void apply(const memory_layer& layer, memory_settings& settings) {
     settings.providers_source = layer.providers->source;
   }
   settings.pool = layer.pool.value_or(settings.pool);
-  settings.pool_max_bytes = layer.pool_max_bytes.value_or(settings.pool_max_bytes);
+  settings.pool_max_block_bytes = layer.pool_max_block_bytes.value_or(settings.pool_max_block_bytes);
   if (layer.pool_keep_bytes) settings.pool_keep_bytes = layer.pool_keep_bytes;
 }
 

@@ -21,7 +21,7 @@ struct memory_layer {
   // Either plain names, which replace the list, or names with a "-" prefix, which are removed from the list.
   std::optional<config_setting<std::vector<std::string>>> providers;
   std::optional<bool> pool;
-  std::optional<std::uint64_t> pool_max_bytes, pool_keep_bytes;
+  std::optional<std::uint64_t> pool_max_block_bytes, pool_keep_bytes;
 };
 
 // The option names of the sections [backend.X], for each X in `sections`. Declared as [[options]] in the

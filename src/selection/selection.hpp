@@ -55,7 +55,7 @@ struct memory_settings {
   std::vector<std::string> providers;  // in the order in which they are tried
   std::string providers_source;        // the source that set them, in the format of selection_rule::source
   bool pool = true;
-  std::uint64_t pool_max_bytes = 0;  // larger blocks do not come from a pool
+  std::uint64_t pool_max_block_bytes = 0;  // larger blocks do not come from a pool
   // Bytes of unused driver blocks that the pool of a device keeps. nullopt: depends on the memory size
   // of the device.
   std::optional<std::uint64_t> pool_keep_bytes;

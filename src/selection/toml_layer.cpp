@@ -33,7 +33,7 @@ constexpr std::array top_level_keys = {
     "default_backend"sv, "threshold"sv, "timeout_s"sv, "sycl_backends"sv, "platform"sv,     "plugins"sv,
     "backend"sv,         "memory"sv,    "rule"sv,      "check"sv,         "deterministic"sv};
 constexpr std::array platform_keys = {"backend"sv};
-constexpr std::array memory_keys = {"provider"sv, "pool"sv, "pool_max_bytes"sv, "pool_keep_bytes"sv};
+constexpr std::array memory_keys = {"provider"sv, "pool"sv, "pool_max_block_bytes"sv, "pool_keep_bytes"sv};
 
 const char* type_name(const toml::node& node) {
   switch (node.type()) {
@@ -237,8 +237,8 @@ class toml_reader {
         const auto* flag = node.as_boolean();
         if (flag == nullptr) fail(node.source(), fmt::format("pool is {}, must be a boolean", type_name(node)));
         m_layer.memory.pool = flag->get();
-      } else if (name == "pool_max_bytes") {
-        m_layer.memory.pool_max_bytes = bytes();
+      } else if (name == "pool_max_block_bytes") {
+        m_layer.memory.pool_max_block_bytes = bytes();
       } else if (name == "pool_keep_bytes") {
         m_layer.memory.pool_keep_bytes = bytes();
       } else {

@@ -62,10 +62,12 @@ INSTANTIATE_TEST_SUITE_P(
     memory, errors,
     ::testing::Values(
         bad_file{"memory = true", expected("1:10", "memory is a boolean, must be a table", "write [memory]")},
-        bad_file{"[memory]\nproviders = \"umf\"",
-                 expected("2:1",
-                          "unknown key \"providers\"; allowed: provider, pool, pool_max_bytes, pool_keep_bytes",
-                          "did you mean \"provider\"?")},
+        bad_file{
+            "[memory]\nproviders = \"umf\"",
+            expected(
+                "2:1",
+                "unknown key \"providers\"; allowed: provider, pool, pool_max_block_bytes, pool_keep_bytes",
+                "did you mean \"provider\"?")},
         bad_file{"[memory]\nprovider = [\"direct\", \"usm\"]",
                  expected("2:23", "unknown memory provider \"usm\"; allowed: umf, direct, sycl",
                           "did you mean \"umf\"?")},

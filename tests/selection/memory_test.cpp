@@ -13,14 +13,14 @@ TEST_F(memory, defaults_try_the_driver_before_sycl) {
   EXPECT_EQ(settings.providers, (names{"umf", "direct", "sycl"}));
   EXPECT_EQ(settings.providers_source, "default, memory.provider");
   EXPECT_TRUE(settings.pool);
-  EXPECT_EQ(settings.pool_max_bytes, std::uint64_t{64} << 20U);
+  EXPECT_EQ(settings.pool_max_block_bytes, std::uint64_t{64} << 20U);
   EXPECT_FALSE(settings.pool_keep_bytes.has_value()) << "depends on the memory of the device";
 }
 
 TEST_F(memory, names_replace_the_order_and_minus_removes) {
-  write("isthmus.toml", "[memory]\nprovider = [\"sycl\", \"direct\"]\npool_max_bytes = \"1M\"\n");
+  write("isthmus.toml", "[memory]\nprovider = [\"sycl\", \"direct\"]\npool_max_block_bytes = \"1M\"\n");
   EXPECT_EQ(load_configuration(nullptr).memory.providers, (names{"sycl", "direct"}));
-  EXPECT_EQ(load_configuration(nullptr).memory.pool_max_bytes, std::uint64_t{1} << 20U);
+  EXPECT_EQ(load_configuration(nullptr).memory.pool_max_block_bytes, std::uint64_t{1} << 20U);
   set("ISTHMUS_MEMORY_PROVIDER", "-sycl");
   const memory_settings forbidden = load_configuration(nullptr).memory;
   EXPECT_EQ(forbidden.providers, names{"direct"});

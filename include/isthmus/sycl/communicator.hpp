@@ -261,8 +261,8 @@ class communicator : public collectives {
   /// @param colors One color per rank, in the same order.
   /// @param keys One key per rank.
   /// @return The subcommunicators, in the order of `ranks`.
-  /// @throws isthmus::exception ISTHMUS_ERROR_INVALID_ARGUMENT if the three lengths differ;
-  ///   otherwise as split().
+  /// @throws isthmus::exception ISTHMUS_ERROR_INVALID_ARGUMENT if the three lengths differ. Also throws the
+  ///   exceptions of split().
   static std::vector<std::optional<communicator>> split_all(std::span<const communicator> ranks,
                                                             std::span<const int> colors,
                                                             std::span<const int> keys) {

@@ -22,8 +22,8 @@ namespace isthmus {
 /// @param device The device of this rank's memory.
 /// @param options Configuration, timeout and the execution of host operations.
 /// @return This rank's communicator. MPI's thread level limits which threads can use it (mpi.hpp).
-/// @throws isthmus::exception ISTHMUS_ERROR_INVALID_USAGE if MPI is not initialized; otherwise
-///   as the constructor.
+/// @throws isthmus::exception ISTHMUS_ERROR_INVALID_USAGE if MPI is not initialized. Also throws the
+///   exceptions of the constructor.
 inline communicator make_communicator(MPI_Comm comm, const sycl::device& device,
                                       const communicator_options& options = {}) {
   return communicator(

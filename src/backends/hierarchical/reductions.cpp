@@ -30,7 +30,7 @@ class reduction {
 
  private:
   bool is_widened() const { return m_accumulation_type != m_operation.datatype; }
-  // Returns the number of elements per chunk of `blocks` blocks with `count` elements each.
+  // Returns the number of elements of each block that one chunk contains. `count`: elements per block.
   std::uint64_t step(std::uint64_t count, std::uint64_t blocks = 1) const {
     return m_hierarchy.step(count, blocks * m_accumulation_bytes);
   }

@@ -61,8 +61,7 @@ void mpi_calls::finish() {
       }
     }
     if (rounds % rounds_between_checks != 0) continue;
-    if (deadline == clock::time_point{})
-      deadline = deadline_after(m_context.timeout_s);
+    if (deadline == clock::time_point{}) deadline = deadline_after(m_context.timeout_s);
     check_wait(deadline);
     yield_core();
   }

@@ -204,8 +204,9 @@ node_group::writer_state node_group::wait_for_writer(int peer) const noexcept {
   const auto is_known = [&] {
     if (write_flag.load(std::memory_order_seq_cst) == 0 || has_exited(peer))
       state = writer_state::finished;
-    else if (!is_same_process(peer) && read_process_state(m_segments[static_cast<std::size_t>(peer)]->address().pid) ==
-                                          process_state::stopped)
+    else if (!is_same_process(peer) &&
+             read_process_state(m_segments[static_cast<std::size_t>(peer)]->address().pid) ==
+                 process_state::stopped)
       state = writer_state::stopped;
     return state != writer_state::unknown;
   };

@@ -37,13 +37,13 @@ static_assert(sizeof(worker_params::thread_mode) == sizeof(ucp_worker_params_t::
 static_assert(worker_has_thread_mode == UCP_WORKER_PARAM_FIELD_THREAD_MODE);
 static_assert(thread_mode_serialized == int{UCS_THREAD_MODE_SERIALIZED});
 static_assert(offsetof(endpoint_params, address) == offsetof(ucp_ep_params_t, address));
-static_assert(offsetof(endpoint_params, failure_mode) == offsetof(ucp_ep_params_t, err_mode));
+static_assert(offsetof(endpoint_params, err_handling_mode) == offsetof(ucp_ep_params_t, err_mode));
 static_assert(offsetof(endpoint_params, handler) == offsetof(ucp_ep_params_t, err_handler));
 static_assert(sizeof(endpoint_params::handler) == sizeof(ucp_err_handler_t));
 static_assert(endpoint_has_address == UCP_EP_PARAM_FIELD_REMOTE_ADDRESS);
 static_assert(endpoint_has_mode == UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE);
 static_assert(endpoint_has_handler == UCP_EP_PARAM_FIELD_ERR_HANDLER);
-static_assert(failure_mode_peer == int{UCP_ERR_HANDLING_MODE_PEER});
+static_assert(err_handling_mode_peer == int{UCP_ERR_HANDLING_MODE_PEER});
 static_assert(sizeof(receive_info) == sizeof(ucp_tag_recv_info_t));
 static_assert(offsetof(receive_info, length) == offsetof(ucp_tag_recv_info_t, length));
 static_assert(offsetof(request_params, callback) == offsetof(ucp_request_param_t, cb));

@@ -69,7 +69,7 @@ using failure_handler = void (*)(void* argument, void* endpoint, native_status s
 struct endpoint_params {
   std::uint64_t field_mask;
   const void* address;
-  int failure_mode;
+  int err_handling_mode;
   struct {
     failure_handler function;
     void* argument;
@@ -77,7 +77,7 @@ struct endpoint_params {
 };
 inline constexpr std::uint64_t endpoint_has_address = 1u << 0, endpoint_has_mode = 1u << 1,
                                endpoint_has_handler = 1u << 2;
-inline constexpr int failure_mode_peer = 1;
+inline constexpr int err_handling_mode_peer = 1;
 
 struct receive_info {
   std::uint64_t sender_tag;

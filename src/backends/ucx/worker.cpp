@@ -172,7 +172,7 @@ std::string worker::connect(int to, const std::byte* address) {
   endpoint_params params{};
   params.field_mask = endpoint_has_address | endpoint_has_mode | endpoint_has_handler;
   params.address = address;
-  params.failure_mode = failure_mode_peer;
+  params.err_handling_mode = err_handling_mode_peer;
   params.handler = {on_failure, &remote};
   const auto status = m_api.ep_create(m_worker, &params, &remote.endpoint);
   if (status == native_status::ok) return {};

@@ -22,7 +22,7 @@ struct context_parameters {
   bool no_alloc;  // if true, tensors get no data
 };
 
-using find_procedure = void*(ggml_registry*, const char* name);
+using proc_address_function = void*(ggml_registry*, const char* name);
 
 // The three functions that the meta backend looks up in the registry of its first device. comm_init gets a
 // temporary array and returns NULL if unsupported. comm_allreduce gets one tensor per backend and returns false

@@ -132,9 +132,9 @@ std::string device_group::open(const stream_plan& plan) {
 
 bool device_group::open_native() {
   ggml_registry* registry = m_ggml.registry_of(m_ggml.get_device(m_backends[0]));
-  const auto make = reinterpret_cast<comm_init*>(m_ggml.procedure(registry, init_name));
-  m_native.free = reinterpret_cast<comm_free*>(m_ggml.procedure(registry, free_name));
-  m_native.allreduce = reinterpret_cast<comm_allreduce*>(m_ggml.procedure(registry, allreduce_name));
+  const auto make = reinterpret_cast<comm_init*>(m_ggml.get_proc_address(registry, init_name));
+  m_native.free = reinterpret_cast<comm_free*>(m_ggml.get_proc_address(registry, free_name));
+  m_native.allreduce = reinterpret_cast<comm_allreduce*>(m_ggml.get_proc_address(registry, allreduce_name));
   if (make == nullptr || m_native.free == nullptr || m_native.allreduce == nullptr) return false;
   m_native.comm = make(m_backends.data(), m_backends.size());
   return m_native.comm != nullptr;

@@ -10,13 +10,13 @@ namespace isthmus::ggml {
 namespace {
 
 std::mutex mutex;
-find_procedure* known_procedure = nullptr;
+proc_address_function* known_get_proc_address = nullptr;
 const ggml_library* instance = nullptr;  // lives as long as the process, like ggml itself
 
 }  // namespace
 
-ggml_library::ggml_library(find_procedure* look_up, const loaded_library& file)
-    : procedure(look_up), m_layout(file) {}
+ggml_library::ggml_library(proc_address_function* look_up, const loaded_library& file)
+    : get_proc_address(look_up), m_layout(file) {}
 
 // Returns "" or the name of a missing function.
 std::string ggml_library::find_functions(const loaded_library& file) {
@@ -45,14 +45,14 @@ const ggml_library* ggml_library::current() noexcept {
   return instance;
 }
 
-const ggml_library* ggml_library::find(find_procedure* look_up) noexcept try {
+const ggml_library* ggml_library::find(proc_address_function* look_up) noexcept try {
   const std::lock_guard lock(mutex);
-  if (known_procedure == look_up) return instance;
-  if (known_procedure != nullptr) {
+  if (known_get_proc_address == look_up) return instance;
+  if (known_get_proc_address != nullptr) {
     warn_once("a second copy of ggml in this process is not used");
     return nullptr;
   }
-  known_procedure = look_up;
+  known_get_proc_address = look_up;
   const auto file = loaded_library::containing(reinterpret_cast<const void*>(look_up));
   std::unique_ptr<ggml_library> new_library(new ggml_library(look_up, file));
   const std::string missing = new_library->find_functions(file);

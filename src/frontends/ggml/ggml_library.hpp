@@ -54,11 +54,11 @@ class ggml_library {
   // Returns the ggml library whose registry lookup function is `look_up`. Returns NULL and prints a warning if
   // that library is not supported or if the process already uses another copy.
   // Thread safety: any thread may call this. Lifetime: the object is never freed.
-  static const ggml_library* find(find_procedure* look_up) noexcept;
+  static const ggml_library* find(proc_address_function* look_up) noexcept;
   // Returns the object that find() created, or NULL.
   static const ggml_library* current() noexcept;
 
-  find_procedure* procedure;  // ggml_backend_reg_get_proc_address
+  proc_address_function* get_proc_address;  // ggml_backend_reg_get_proc_address
   ggml_device* (*get_device)(ggml_backend*);
   void (*synchronize)(ggml_backend*);
   ggml_registry* (*registry_of)(ggml_device*);
@@ -77,7 +77,7 @@ class ggml_library {
   const tensor_layout& layout() const { return m_layout; }
 
  private:
-  ggml_library(find_procedure* look_up, const loaded_library& file);
+  ggml_library(proc_address_function* look_up, const loaded_library& file);
   std::string find_functions(const loaded_library& file);
 
   tensor_layout m_layout;

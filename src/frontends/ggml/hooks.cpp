@@ -50,7 +50,7 @@ extern "C" [[gnu::visibility("default")]] void* ggml_backend_reg_get_proc_addres
     isthmus::ggml::ggml_registry* registry, const char* name) {
   using namespace isthmus::ggml;
   // Not cached: a process can contain several copies of ggml, each with its own callers.
-  const auto next = reinterpret_cast<find_procedure*>(
+  const auto next = reinterpret_cast<proc_address_function*>(
       next_definition("ggml_backend_reg_get_proc_address", __builtin_return_address(0),
                       reinterpret_cast<const void*>(&ggml_backend_reg_get_proc_address)));
   if (next == nullptr) return nullptr;

@@ -93,7 +93,7 @@ void device_memory::open_pool(provider& entry) {
     return;
   }
   const auto& keep_bytes = m_settings.pool_keep_bytes;
-  entry.pool = memory_pool::create(*entry.source, m_settings.pool_max_bytes,
+  entry.pool = memory_pool::create(*entry.source, m_settings.pool_max_block_bytes,
                                    keep_bytes ? *keep_bytes : default_keep_bytes(m_device), entry.pool_reason);
   if (!entry.pool)
     log(log_level::warning, "memory: {} has no pool, every block is allocated by the driver: {}",
@@ -287,7 +287,7 @@ nlohmann::json device_memory::explain() {
       const auto pool_usage = entry->pool->current_usage();
       entry_json["pool"] = {{"reserved_bytes", pool_usage.reserved_bytes},
                             {"unused_bytes", pool_usage.unused_bytes},
-                            {"max_bytes", m_settings.pool_max_bytes},
+                            {"max_bytes", m_settings.pool_max_block_bytes},
                             {"keep_bytes", entry->pool->keep_bytes()}};
     } else {
       entry_json["pool"] = entry->open ? entry->pool_reason : "";

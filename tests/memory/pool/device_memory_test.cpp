@@ -111,7 +111,7 @@ TEST_F(device_memory_test, only_small_blocks_share_slabs) {
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block) % 256, 0U);
   }
   const int before = m_umf.allocations;
-  blocks.push_back(memory.allocate(4 * mebi + 1, false));  // above pool_max_bytes
+  blocks.push_back(memory.allocate(4 * mebi + 1, false));  // above pool_max_block_bytes
   blocks.push_back(memory.allocate(1000, true));
   EXPECT_EQ(m_umf.allocations, before + 2);
   EXPECT_FALSE(block_of(blocks.back()).is_pooled);
