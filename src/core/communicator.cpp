@@ -50,8 +50,8 @@ std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> co
   std::shared_ptr<communicator> created;
   try {
     created.reset(new communicator(std::move(control), std::move(setup)));
-    created->m_backends.agree(*created->m_control, created->m_recorder);
     created->m_failures.map_records();
+    created->m_backends.agree(*created->m_control, created->m_recorder);
     created->m_backends.create(*created->m_control, std::move(parent_states));
   } catch (const error& failure) {
     // A rank that is blocked in a backend already knows the root cause, but the interrupted exchange does not.

@@ -10,6 +10,7 @@
 
 #include "base/log.hpp"
 #include "base/process.hpp"
+#include "bootstrap/exchange.hpp"
 
 namespace isthmus {
 namespace {
@@ -26,11 +27,15 @@ constexpr int poll_pause_factor = 20;
 // errors contain more details.
 constexpr double watch_grace_factor = 1.05, watch_grace_s = 0.5;
 
-// The ranks of this process and the tokens of their communicators. Through it, a failed rank notifies the other
-// ranks of its process.
+// The open ranks of this process. Through it, a failed rank notifies the other ranks of its process.
+struct local_rank {
+  std::array<std::uint64_t, 2> token;  // of its communicator
+  const failure_state* state;
+  std::weak_ptr<failure_state> owner;
+};
 struct rank_directory {
   std::mutex mutex;
-  std::vector<std::pair<std::array<std::uint64_t, 2>, std::weak_ptr<failure_state>>> ranks;
+  std::vector<local_rank> ranks;
 };
 
 rank_directory& local_directory() {
@@ -63,17 +68,20 @@ failure_state::failure_state(bootstrap& control, const membership& ranks, record
 
 // ---- life cycle --------------------------------------------------------------------------------------
 
+failure_state::~failure_state() {
+  m_control.watch_processes(m_ranks.rank_processes);  // the records are about to be unmapped
+}
+
 void failure_state::map_records() {
-  if (is_one_process()) return;  // the ranks notify each other directly
+  if (is_one_process()) return;          // the ranks notify each other directly
+  gather_values(m_control, no_value{});  // all ranks have created their flight recorders
   auto processes = m_ranks.rank_processes;
   m_records.resize(processes.size());
   for (std::size_t rank = 0; rank < processes.size(); ++rank) {
     const int number = static_cast<int>(rank);
     if (processes[rank].pid == 0) continue;
-    if (number == m_ranks.rank)
-      processes[rank].record = m_recorder.shared_health();
-    else if ((m_records[rank] = recorder::map_health(m_ranks.token, number)))
-      processes[rank].record = m_records[rank].get();
+    if (number != m_ranks.rank) m_records[rank] = recorder::map_health(m_ranks.token, number);
+    processes[rank].record = number == m_ranks.rank ? m_recorder.shared_health() : m_records[rank].get();
     if (processes[rank].record == nullptr)
       log(log_level::info,
           "rank {}: the flight recorder file of rank {} cannot be read, so its failures arrive through the "
@@ -89,21 +97,26 @@ void failure_state::join(const std::shared_ptr<failure_state>& rank,
   rank->m_parent = parent;
   if (parent) rank->m_causes.set_subcommunicator();
   const std::lock_guard lock(local_directory().mutex);
-  std::erase_if(local_directory().ranks, [](const auto& each) { return each.second.expired(); });
-  local_directory().ranks.emplace_back(rank->m_ranks.token, rank);
+  local_directory().ranks.push_back({rank->m_ranks.token, rank.get(), rank});
 }
 
-// The other ranks of this communicator in this process.
+// Returns the other ranks of this communicator in this process. Takes no reference to this rank: if it were the last
+// one, the calling thread would destroy the rank.
 std::vector<std::shared_ptr<failure_state>> failure_state::other_local_ranks() const {
   const std::lock_guard lock(local_directory().mutex);
   std::vector<std::shared_ptr<failure_state>> live_ranks;
-  for (const auto& [token, weak_rank] : local_directory().ranks)
-    if (token == m_ranks.token)
-      if (auto rank = weak_rank.lock(); rank && rank.get() != this) live_ranks.push_back(std::move(rank));
+  for (const local_rank& each : local_directory().ranks)
+    if (each.token == m_ranks.token && each.state != this)
+      if (auto rank = each.owner.lock()) live_ranks.push_back(std::move(rank));
   return live_ranks;
 }
 
 bool failure_state::close(const std::function<void()>& destroy) {
+  {
+    // A failed rank of this process would wait until `destroy` returns.
+    const std::lock_guard directory_lock(local_directory().mutex);
+    std::erase_if(local_directory().ranks, [this](const local_rank& each) { return each.state == this; });
+  }
   const std::lock_guard lock(m_abort_mutex);
   if (m_is_closed.exchange(true)) return false;
   destroy();

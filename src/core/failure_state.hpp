@@ -30,6 +30,7 @@ class failure_state {
                 double timeout_s, std::function<void()> abort_backends);
   failure_state(const failure_state&) = delete;
   failure_state& operator=(const failure_state&) = delete;
+  ~failure_state();
 
   // Maps the health records of the other ranks. Ranks without a reachable record publish failures only through
   // the bootstrap. Ordering: call it after all ranks have created their flight recorders. One thread.

@@ -114,10 +114,12 @@ void peer_monitor::throw_if_peer_failed() const {
   if (const auto failure = read_failure()) throw remote_failure(*failure);
 }
 
-// A rank sets its flag before it exits, so a flag that is read after the exit was detected is final.
+// A rank sets its flag before it exits, so a flag that is read after the exit was detected is final. Without its
+// record, it is unknown whether the rank has destroyed its communicator.
 std::optional<int> peer_monitor::find_lost() const noexcept {
   auto exited_rank = find_exited();
-  while (exited_rank && process(*exited_rank).has_destroyed_communicator())
+  while (exited_rank &&
+         (process(*exited_rank).record == nullptr || process(*exited_rank).has_destroyed_communicator()))
     exited_rank = find_exited(*exited_rank + 1);
   return exited_rank;
 }

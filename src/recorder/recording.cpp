@@ -69,7 +69,7 @@ std::shared_ptr<health_record> map_health(const token& communicator, int rank) n
     const file_descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
     struct stat status{};
     if (file.get() < 0 || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
-        status.st_size < static_cast<off_t>(sizeof(header)))
+        status.st_uid != ::geteuid() || status.st_size < static_cast<off_t>(sizeof(header)))
       return nullptr;
     void* const address = ::mmap(nullptr, sizeof(header), PROT_READ, MAP_SHARED, file.get(), 0);
     if (address == MAP_FAILED) return nullptr;

@@ -154,6 +154,7 @@ void ucx_state::run_all(const isthmus_operation* operations, const int* algorith
   }
   finish_messages();
   flush();
+  if (m_backoff.is_long()) begin_wait();  // this rank no longer waits for a peer
 }
 
 // Sent data must leave this process before the call returns, because a peer may need it before this
