@@ -217,4 +217,12 @@ void staging_pipeline::finish_messages() {
     m_device->gate.wait_for(m_device->copy_out_events[0]);
 }
 
+void staging_pipeline::drain() noexcept {
+  if (!m_device) return;
+  for (const native_stream stream : {m_device->in_stream.get(), m_device->out_stream.get()}) try {
+      m_device->driver.synchronize(m_device->ordinal, stream);
+    } catch (...) {  // NOLINT(bugprone-empty-catch): after a fault of the device, no copy runs
+    }
+}
+
 }  // namespace isthmus

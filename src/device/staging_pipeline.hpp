@@ -75,6 +75,10 @@ class staging_pipeline {
   staging_pipeline(const isthmus_backend_context& context, device_driver* driver, const char* backend,
                    staging_transport& transport, pinned_growth growth, std::uint64_t chunk_bytes);
 
+  ~staging_pipeline() { drain(); }
+  staging_pipeline(const staging_pipeline&) = delete;
+  staging_pipeline& operator=(const staging_pipeline&) = delete;
+
   // Precondition: there is a device.
   stream_gate& gate() { return m_device->gate; }
   // Blocking: waits for the earlier work of the stream. Does nothing without a device.
@@ -87,6 +91,8 @@ class staging_pipeline {
   // finish_messages, which blocks until the results are complete.
   void start_messages(std::span<const isthmus_operation> operations);
   void finish_messages();
+  // After a failure: waits for the copies that have started, because they access the caller's buffers.
+  void drain() noexcept;
 
  private:
   static constexpr std::size_t slots = 2;

@@ -51,13 +51,16 @@ release_word::~release_word() {
 }
 
 device_queue::device_queue(const isthmus_backend_context& context, device_driver& driver, isthmus_mpi_comm comm,
-                           std::uint64_t chunk_bytes, std::optional<stream_functions> device_buffers)
+                           std::uint64_t chunk_bytes, std::optional<stream_functions> device_buffers,
+                           bool requires_device_buffers)
     : m_context(context),
       m_driver(driver),
       m_calls(context, comm),
-      m_device_buffers(std::move(device_buffers)),
+      m_device_buffers(device_buffers),
+      m_requires_device_buffers(requires_device_buffers),
       m_needs_flush(m_device_buffers && m_device_buffers->can_flush(context.device.ordinal)),
       m_pipeline(context, &driver, "mpi", *this, pinned_growth::never, chunk_bytes),
+      m_join_event(driver, context.device.ordinal),
       m_word(driver),
       m_issued_sequence(m_word.value()),
       m_finished_sequence(m_issued_sequence) {
@@ -74,17 +77,18 @@ device_queue::~device_queue() {
   m_thread.join();
 }
 
-void device_queue::check_stream(native_stream stream) {
+bool device_queue::check_stream(native_stream stream) {
   m_pipeline.gate().check(stream);
-  if (!m_device_buffers) return;
+  if (!m_device_buffers) return true;
   bool is_blocking = false;
   m_driver.run_on_device(m_context.device.ordinal,
                          [&] { is_blocking = m_device_buffers->is_blocking(stream); });
-  if (is_blocking)
+  if (is_blocking && m_requires_device_buffers)
     throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
                      "stream must be non-blocking if MPI gets device buffers: the legacy default stream and "
                      "streams that wait for it deadlock with MPI's copies of device buffers",
-                     "create the stream with StreamNonBlocking, or set backend.mpi.buffers = 'staged'");
+                     "create the stream with StreamNonBlocking, or set backend.mpi.buffers = 'auto'");
+  return is_blocking;
 }
 
 void device_queue::make_stream_wait(native_stream stream, std::uint32_t sequence) {
@@ -94,16 +98,21 @@ void device_queue::make_stream_wait(native_stream stream, std::uint32_t sequence
                          [&] { m_device_buffers->wait_word_and_flush(m_word.address(), sequence, stream); });
 }
 
+// Copies only the arrays that this rank uses, because the other pointers may be invalid.
 device_queue::task device_queue::make_task(const isthmus_operation* operations, std::size_t n) const {
   task work;
   for (std::size_t i = 0; i < n; ++i) {
     isthmus_operation& copy = work.operations.emplace_back(operations[i]);
-    for (const std::uint64_t* isthmus_operation::* array :
-         {&isthmus_operation::send_counts, &isthmus_operation::send_displs, &isthmus_operation::recv_counts,
-          &isthmus_operation::recv_displs}) {
-      const std::uint64_t*& pointer = copy.*array;
-      if (pointer != nullptr) pointer = work.arrays.emplace_back(pointer, pointer + m_context.size).data();
-    }
+    const block_map blocks(copy, m_context.rank, m_context.size);
+    const bool uses_send_counts = blocks.send.shape == extent::counts && blocks.is_source(m_context.rank);
+    const bool uses_recv_counts = blocks.recv.shape == extent::counts && blocks.is_receiver(m_context.rank);
+    const auto store = [&](const std::uint64_t*& array, bool is_used) {
+      array = is_used ? work.arrays.emplace_back(array, array + m_context.size).data() : nullptr;
+    };
+    store(copy.send_counts, uses_send_counts);
+    store(copy.send_displs, uses_send_counts);
+    store(copy.recv_counts, uses_recv_counts);
+    store(copy.recv_displs, uses_recv_counts);
   }
   return work;
 }
@@ -114,16 +123,23 @@ void device_queue::check_failure() const {
 }
 
 void device_queue::enqueue(const isthmus_operation* operations, std::size_t n) {
-  void* const stream = operations[0].stream;
-  check_stream(stream);
   task work = make_task(operations, n);
+  std::vector<native_stream> streams;
+  for (const isthmus_operation& operation : work.operations)
+    if (std::ranges::find(streams, operation.stream) == streams.end()) streams.push_back(operation.stream);
+  for (const native_stream stream : streams) work.is_staged = check_stream(stream) || work.is_staged;
   std::unique_lock lock(m_mutex);
   check_failure();
-  m_changed.wait(lock, [this] { return !m_free_events.empty() || is_aborted(); });
+  while (m_free_events.empty() && !is_aborted()) m_changed.wait_for(lock, std::chrono::milliseconds(20));
   if (m_free_events.empty()) throw aborted_error();
   work.sequence = m_issued_sequence + 1;
-  m_driver.record(m_context.device.ordinal, m_free_events.back(), stream);
-  make_stream_wait(stream, work.sequence);
+  // The first stream joins the others, so one event covers the earlier work of all streams of a group.
+  for (std::size_t i = 1; i < streams.size(); ++i) {
+    m_driver.record(m_context.device.ordinal, m_join_event, streams[i]);
+    m_driver.wait(m_context.device.ordinal, streams.front(), m_join_event);
+  }
+  m_driver.record(m_context.device.ordinal, m_free_events.back(), streams.front());
+  for (const native_stream stream : streams) make_stream_wait(stream, work.sequence);
   work.event = std::move(m_free_events.back());
   m_free_events.pop_back();
   ++m_issued_sequence;
@@ -193,14 +209,17 @@ std::optional<error> device_queue::try_execute(const task& work) {
     execute(work);
     return std::nullopt;
   } catch (...) {
+    std::optional<error> failure = current_error();
     m_calls.cancel();
-    return current_error();
+    m_pipeline.drain();  // after the error, no copy accesses the caller's buffers
+    return failure;
   }
 }
 
 // The point-to-point operations of a group start first and progress while the collectives run in order.
 void device_queue::execute(const task& work) {
   m_pipeline.gate().wait_for(work.event);
+  m_stages_task = work.is_staged;
   m_pipeline.start_messages(work.operations);
   for (const isthmus_operation& operation : work.operations)
     if (!is_point_to_point(operation.collective)) m_pipeline.run_collective(operation);
@@ -216,10 +235,10 @@ bool device_queue::accepts_device_buffers(const isthmus_operation& operation) co
                               m_context.mpi->has_native_reduction(operation.datatype, operation.op) != 0);
 }
 
-// The function table would copy these buffers on the host, because MPI has no matching in-place form.
+// Streams that wait for the default stream need staging. The function table would copy the other buffers on the host, because MPI has no matching in-place form.
 bool device_queue::needs_staging(const isthmus_operation& operation, const block_map& blocks) const {
   const collective_row& row = row_of(operation.collective);
-  return overwrites_unsent_data(operation) ||
+  return m_stages_task || overwrites_unsent_data(operation) ||
          (row.is_reduction && row.in_place == alias_rule::send_block && is_in_place(operation, blocks));
 }
 

@@ -54,9 +54,11 @@ class release_word {
 // Thread safety: as isthmus_backend.
 class device_queue final : private staging_transport {
  public:
-  // `comm` is not owned. `device_buffers` is set if MPI gets device buffers.
+  // `comm` is not owned. `device_buffers` is set if MPI gets device buffers. `requires_device_buffers`: a stream on
+  // which MPI cannot get them is an error; otherwise its calls are staged.
   device_queue(const isthmus_backend_context& context, device_driver& driver, isthmus_mpi_comm comm,
-               std::uint64_t chunk_bytes, std::optional<stream_functions> device_buffers);
+               std::uint64_t chunk_bytes, std::optional<stream_functions> device_buffers,
+               bool requires_device_buffers);
   ~device_queue() override;
 
   void enqueue(const isthmus_operation* operations, std::size_t n);
@@ -72,6 +74,7 @@ class device_queue final : private staging_transport {
     std::deque<std::vector<std::uint64_t>> arrays;
     owned_event event;
     std::uint32_t sequence = 0;
+    bool is_staged = false;
   };
 
   void run(const isthmus_operation& step) override { m_calls.run(step); }
@@ -81,7 +84,8 @@ class device_queue final : private staging_transport {
   bool needs_staging(const isthmus_operation& operation, const block_map& blocks) const override;
 
   task make_task(const isthmus_operation* operations, std::size_t n) const;
-  void check_stream(native_stream stream);
+  // Returns true if calls on this stream must be staged.
+  bool check_stream(native_stream stream);
   void make_stream_wait(native_stream stream, std::uint32_t sequence);
   void check_failure() const;
   void run_thread();
@@ -93,8 +97,11 @@ class device_queue final : private staging_transport {
   device_driver& m_driver;
   mpi_calls m_calls;
   const std::optional<stream_functions> m_device_buffers;
+  const bool m_requires_device_buffers;
   const bool m_needs_flush;
   staging_pipeline m_pipeline;
+  bool m_stages_task = false;  // used by the thread only
+  owned_event m_join_event;
   release_word m_word;  // the streams may pass all sequence numbers up to its value
 
   std::mutex m_mutex;

@@ -125,7 +125,8 @@ queue_vote check_device(const isthmus_backend_context& context, std::string_view
 }
 
 // Uses a private MPI communicator: the calls of the queue's thread must not match those of the setup.
-void start_queue(mpi_state& state, std::uint64_t chunk_bytes, std::optional<stream_functions> device_buffers) {
+void start_queue(mpi_state& state, std::uint64_t chunk_bytes, std::optional<stream_functions> device_buffers,
+                 bool requires_device_buffers) {
   const isthmus_backend_context& context = state.context;
   if (const int code = context.mpi->comm_dup(context.mpi_comm, &state.device_comm); code != 0)
     throw make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE, "MPI_Comm_dup failed", {}, code);
@@ -133,8 +134,9 @@ void start_queue(mpi_state& state, std::uint64_t chunk_bytes, std::optional<stre
                   (device_buffers ? ", on device buffers" : ", on copies in pinned memory");
   context.log(context.runtime, 1, "%s", state.version.c_str());
   std::string reason;
-  state.queue = std::make_unique<device_queue>(context, *device_driver::get(context.device.platform, reason),
-                                               state.device_comm, chunk_bytes, std::move(device_buffers));
+  state.queue =
+      std::make_unique<device_queue>(context, *device_driver::get(context.device.platform, reason),
+                                     state.device_comm, chunk_bytes, device_buffers, requires_device_buffers);
 }
 
 isthmus_status create_queue(mpi_state& state) {
@@ -156,7 +158,7 @@ isthmus_status create_queue(mpi_state& state) {
   if (const auto status = agree(context, ISTHMUS_HERE, check_device(context, mode, *functions), all))
     return status;
   if (!std::ranges::all_of(all, [](const queue_vote& each) { return each.value; })) functions.reset();
-  return guarded(context, [&] { start_queue(state, chunk_bytes, std::move(functions)); });
+  return guarded(context, [&] { start_queue(state, chunk_bytes, functions, mode == device_mode); });
 }
 
 // ---- both -------------------------------------------------------------------------------------------------

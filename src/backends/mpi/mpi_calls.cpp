@@ -31,8 +31,15 @@ void mpi_calls::run(const isthmus_operation& requested) {
     divide(requested.recv_buf, requested.count, requested.datatype, m_context.size);
 }
 
+// Either abort() sees that this rank is inside MPI, or this rank sees the abort and does not enter a collective that
+// its peers never join.
 void mpi_calls::call(const isthmus_operation& operation) {
-  m_is_inside_mpi.store(true, std::memory_order_release);
+  m_is_inside_mpi.store(true, std::memory_order_seq_cst);
+  if (m_is_aborted.load(std::memory_order_seq_cst)) {
+    m_is_inside_mpi.store(false, std::memory_order_release);
+    throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE, "the communicator was aborted",
+                     "destroy it on every rank and create a new one");
+  }
   const int code = m_mpi.collective(m_comm, &operation);
   m_is_inside_mpi.store(false, std::memory_order_release);
   if (code != 0) fail(code, operation.collective);
@@ -98,6 +105,7 @@ void mpi_calls::fail(int code, isthmus_collective collective) {
 }
 
 void mpi_calls::abort() {
+  m_is_aborted.store(true, std::memory_order_seq_cst);
   const bool is_mpi_affected = m_has_failed || m_is_inside_mpi.load(std::memory_order_acquire);
   if (is_mpi_affected && can_revoke() && m_mpi.comm_revoke(m_comm) == 0 &&
       wait_until_outside_mpi(std::chrono::seconds(5), yielding))

@@ -50,7 +50,8 @@ class mpi_calls {
   const isthmus_mpi_table& m_mpi;
   isthmus_mpi_comm m_comm;
   std::vector<open_request> m_open_requests;
-  std::atomic<bool> m_has_failed{false};     // an MPI call failed; other ranks may be stuck in MPI
+  std::atomic<bool> m_has_failed{false};  // an MPI call failed; other ranks may be stuck in MPI
+  std::atomic<bool> m_is_aborted{false};
   std::atomic<bool> m_is_inside_mpi{false};  // a blocking MPI call is in progress; read by abort
 };
 

@@ -16,13 +16,15 @@ using count_type = native_counts::count;
 int pack_chunk(const void* source, std::uint64_t count, const datatype_layout& layout, char* destination,
                MPI_Comm comm) {
   count_type position = 0;
+  const std::uint64_t bytes = count * layout.bytes;
   return native_counts::pack(source, static_cast<count_type>(count), layout.type, destination,
-                             static_cast<count_type>(count * layout.bytes), &position, comm);
+                             static_cast<count_type>(bytes), &position, comm);
 }
 int unpack_chunk(const char* source, void* destination, std::uint64_t count, const datatype_layout& layout,
                  MPI_Comm comm) {
   count_type position = 0;
-  return native_counts::unpack(source, static_cast<count_type>(count * layout.bytes), &position, destination,
+  const std::uint64_t bytes = count * layout.bytes;
+  return native_counts::unpack(source, static_cast<count_type>(bytes), &position, destination,
                                static_cast<count_type>(count), layout.type, comm);
 }
 std::uint64_t max_elements_per_call(const datatype_layout& layout) {

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <isthmus/mpi.hpp>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -146,6 +148,42 @@ TEST(device_buffers, default_stream_is_refused) {
       isthmus_allreduce(data.data(), data.data(), 1, ISTHMUS_FLOAT32, ISTHMUS_SUM, self.communicator, nullptr),
       ISTHMUS_ERROR_INVALID_USAGE);
   EXPECT_NE(gpu::last_error().find("legacy default stream"), std::string::npos) << gpu::last_error();
+  mpi_device_test::release(self);
+}
+
+TEST(device_buffers, default_stream_is_staged_in_auto_mode) {
+  member self = mpi_device_test::make_member({.buffers = "auto"}, recording_table());
+  gpu::buffer data(sizeof(float));
+  const float own = static_cast<float>(self.rank + 1);
+  data.write(std::as_bytes(std::span(&own, 1)), *self.queue);
+  record::get().clear();
+  ASSERT_EQ(
+      isthmus_allreduce(data.data(), data.data(), 1, ISTHMUS_FLOAT32, ISTHMUS_SUM, self.communicator, nullptr),
+      ISTHMUS_SUCCESS)
+      << gpu::last_error();
+  EXPECT_EQ(isthmus_communicator_destroy(self.communicator), ISTHMUS_SUCCESS);  // completes the operation
+  self.communicator = nullptr;
+  EXPECT_FALSE(record::get().has(data.data()));
+  float result = 0;
+  std::memcpy(&result, data.read(*self.queue).data(), sizeof result);
+  EXPECT_EQ(result, static_cast<float>(world_size() * (world_size() + 1) / 2));
+}
+
+// A rank that does not use the counts of a collective may pass any pointer.
+TEST(device_buffers, unused_counts_are_not_read) {
+  member self = mpi_device_test::make_member({.buffers = "staged"}, recording_table());
+  const auto size = static_cast<std::size_t>(world_size());
+  gpu::buffer send(sizeof(float)), recv(size * sizeof(float));
+  std::vector<std::uint64_t> counts(size, 1), displs(size);
+  for (std::size_t i = 0; i < size; ++i) displs[i] = i;
+  const auto* const invalid = reinterpret_cast<const std::uint64_t*>(sizeof(std::uint64_t));
+  const bool is_root = self.rank == 0;
+  ASSERT_EQ(isthmus_gatherv(send.data(), 1, recv.data(), is_root ? counts.data() : invalid,
+                            is_root ? displs.data() : invalid, ISTHMUS_FLOAT32, 0, self.communicator,
+                            self.queue->native()),
+            ISTHMUS_SUCCESS)
+      << gpu::last_error();
+  self.queue->synchronize();
   mpi_device_test::release(self);
 }
 
