@@ -40,7 +40,7 @@ constexpr bool is_same = std::is_same_v<typename as_ggml<Ours>::type*, Pointer>;
 static_assert(is_same<isthmus::ggml::comm_init, ggml_backend_comm_init_t>);
 static_assert(is_same<isthmus::ggml::comm_free, ggml_backend_comm_free_t>);
 static_assert(is_same<isthmus::ggml::comm_allreduce, ggml_backend_comm_allreduce_tensor_t>);
-static_assert(is_same<isthmus::ggml::find_procedure, decltype(&ggml_backend_reg_get_proc_address)>);
+static_assert(is_same<isthmus::ggml::proc_address_function, decltype(&ggml_backend_reg_get_proc_address)>);
 
 using ours = isthmus::ggml::context_parameters;
 static_assert(sizeof(ours) == sizeof(ggml_init_params));
