@@ -143,4 +143,24 @@ inline bool overwrites_unsent_data(const isthmus_operation& operation) {
          row.send_extent != extent::count;
 }
 
+// Returns a copy of an operation that outlives the call, with copies of its counts and displacements in `arrays`.
+// Copies only the arrays that this rank uses, because the other pointers may be invalid.
+//
+// Arrays: a container of std::vector<std::uint64_t>.
+template <typename Arrays>
+isthmus_operation copy_operation(const isthmus_operation& operation, int rank, int size, Arrays& arrays) {
+  const block_map blocks(operation, rank, size);
+  const bool uses_send_counts = blocks.send.shape == extent::counts && blocks.is_source(rank);
+  const bool uses_recv_counts = blocks.recv.shape == extent::counts && blocks.is_receiver(rank);
+  const auto copy_array = [&](const std::uint64_t* array, bool is_used) -> const std::uint64_t* {
+    return is_used ? arrays.emplace_back(array, array + size).data() : nullptr;
+  };
+  isthmus_operation copy = operation;
+  copy.send_counts = copy_array(operation.send_counts, uses_send_counts);
+  copy.send_displs = copy_array(operation.send_displs, uses_send_counts);
+  copy.recv_counts = copy_array(operation.recv_counts, uses_recv_counts);
+  copy.recv_displs = copy_array(operation.recv_displs, uses_recv_counts);
+  return copy;
+}
+
 }  // namespace isthmus

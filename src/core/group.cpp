@@ -78,24 +78,6 @@ group_state& state() {
   return *groups.open_group;
 }
 
-const std::uint64_t* store_copy(group_state& group, const std::uint64_t* array, int size) {
-  return group.arrays.emplace_back(array, array + size).data();
-}
-
-// Returns a copy that outlives the call. Copies only the arrays that this rank uses, because the other pointers
-// may be invalid.
-isthmus_operation store_copy(group_state& group, const isthmus_operation& operation, const membership& ranks) {
-  const block_map blocks(operation, ranks.rank, ranks.size);
-  const bool uses_send_counts = blocks.send.shape == extent::counts && blocks.is_source(ranks.rank);
-  const bool uses_recv_counts = blocks.recv.shape == extent::counts && blocks.is_receiver(ranks.rank);
-  isthmus_operation copy = operation;
-  copy.send_counts = uses_send_counts ? store_copy(group, operation.send_counts, ranks.size) : nullptr;
-  copy.send_displs = uses_send_counts ? store_copy(group, operation.send_displs, ranks.size) : nullptr;
-  copy.recv_counts = uses_recv_counts ? store_copy(group, operation.recv_counts, ranks.size) : nullptr;
-  copy.recv_displs = uses_recv_counts ? store_copy(group, operation.recv_displs, ranks.size) : nullptr;
-  return copy;
-}
-
 // Collects batches in the same order on every rank: by first use of the communicator, then by backend.
 std::vector<batch> make_batches(const group_state& group) {
   std::vector<batch> batches;
@@ -301,7 +283,7 @@ void add(isthmus_communicator handle, const isthmus_operation& operation) {
     rank.check_alive();
     rank.check(operation, true);
     group_state& group = state();
-    group.operations.push_back(store_copy(group, operation, rank.ranks()));
+    group.operations.push_back(copy_operation(operation, rank.ranks().rank, rank.ranks().size, group.arrays));
     group.ranks.push_back(&rank);
     group.requests.push_back({rank.own_recorder().trace_ticks()});
   });

@@ -98,22 +98,10 @@ void device_queue::make_stream_wait(native_stream stream, std::uint32_t sequence
                          [&] { m_device_buffers->wait_word_and_flush(m_word.address(), sequence, stream); });
 }
 
-// Copies only the arrays that this rank uses, because the other pointers may be invalid.
 device_queue::task device_queue::make_task(const isthmus_operation* operations, std::size_t n) const {
   task work;
-  for (std::size_t i = 0; i < n; ++i) {
-    isthmus_operation& copy = work.operations.emplace_back(operations[i]);
-    const block_map blocks(copy, m_context.rank, m_context.size);
-    const bool uses_send_counts = blocks.send.shape == extent::counts && blocks.is_source(m_context.rank);
-    const bool uses_recv_counts = blocks.recv.shape == extent::counts && blocks.is_receiver(m_context.rank);
-    const auto store = [&](const std::uint64_t*& array, bool is_used) {
-      array = is_used ? work.arrays.emplace_back(array, array + m_context.size).data() : nullptr;
-    };
-    store(copy.send_counts, uses_send_counts);
-    store(copy.send_displs, uses_send_counts);
-    store(copy.recv_counts, uses_recv_counts);
-    store(copy.recv_displs, uses_recv_counts);
-  }
+  for (std::size_t i = 0; i < n; ++i)
+    work.operations.push_back(copy_operation(operations[i], m_context.rank, m_context.size, work.arrays));
   return work;
 }
 
