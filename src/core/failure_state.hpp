@@ -32,8 +32,9 @@ class failure_state {
   failure_state& operator=(const failure_state&) = delete;
   ~failure_state();
 
-  // Maps the health records of the other ranks. Ranks without a reachable record publish failures only through
-  // the bootstrap. Ordering: call it after all ranks have created their flight recorders. One thread.
+  // Collective. Maps the health records of the other ranks. Ranks without a reachable record publish failures only
+  // through the bootstrap. Ordering: another exchange must follow, so that no rank removes its record before its
+  // peers have mapped it. One thread.
   void map_records();
   // Registers this rank, so that the other ranks of its process notify it. `parent` is set if a backend of that
   // communicator created this one.
