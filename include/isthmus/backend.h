@@ -42,17 +42,10 @@ extern "C" {
 #endif
 
 #define ISTHMUS_BACKEND_MAGIC 0x49534d42u  // "ISMB"
-#define ISTHMUS_BACKEND_ABI 1u
-#define ISTHMUS_BACKEND_SYMBOL "isthmus_backend_v1"
-
-// Compatibility:
-//   Within one ABI version, members are only appended to the structs below. The runtime accepts an
-//   isthmus_backend of any struct_bytes >= ISTHMUS_BACKEND_MIN_BYTES. Members that a plug-in lacks count as NULL;
-//   additional members of a newer plug-in are ignored. Before a plug-in uses a context member that a later
-//   version appended, it compares context->struct_bytes with the end of that member. Any other change raises
-//   ISTHMUS_BACKEND_ABI; the runtime then also accepts the previous ABI version.
-#define ISTHMUS_BACKEND_MIN_ABI 1u
-#define ISTHMUS_BACKEND_MIN_BYTES offsetof(isthmus_backend, group_start)
+// Every change of the structs below raises ISTHMUS_BACKEND_ABI. The runtime loads a plug-in only if the abi_version
+// and the struct_bytes of its isthmus_backend are equal to its own.
+#define ISTHMUS_BACKEND_ABI 2u
+#define ISTHMUS_BACKEND_SYMBOL "isthmus_backend_v1"  // the same in every ABI, so that old plug-ins are recognized
 
 // The algorithm of an operation if no rule names one: the backend chooses.
 #define ISTHMUS_ANY_ALGORITHM (-1)
@@ -96,7 +89,7 @@ typedef struct isthmus_heap_block {
 // The runtime's services for a backend on one rank.
 // Lifetime: valid until destroy returns.
 typedef struct isthmus_backend_context {
-  size_t struct_bytes;  // size in the runtime; members beyond it do not exist
+  size_t struct_bytes;  // size in the runtime
   void* runtime;        // first argument of the functions below
   int rank, size;
   int node_rank, node_size;  // among the ranks of this node
@@ -139,10 +132,12 @@ typedef struct isthmus_backend_context {
   // on a thread inside enqueue.
   int (*progress)(void* runtime);
   // Creates a communicator of some of these ranks. Composite backends use it through isthmus/isthmus.h.
+  // `device`: of this rank in the subcommunicator. A backend that copies data to host memory itself uses the host.
   // Collective over the ranks; may only be called in create.
   // Membership: ranks with the same color >= 0 form a communicator, ordered by (key, rank). Ranks with color
   // ISTHMUS_NO_COLOR (-1) get NULL.
   // Selection: the subcommunicator uses the rules of this communicator, except those that name this backend.
+  // These stay in effect on several nodes if `device` is of another platform or the ranks' platforms differ.
   // `preferred_path` ("backend" or "backend:algorithm"; NULL: none) takes precedence over the rules.
   // Lifetime: aborting this communicator ends all waits in the subcommunicator. The backend must abort the
   // subcommunicator in `abort`, and destroy it in `destroy` or before create fails.
@@ -150,17 +145,12 @@ typedef struct isthmus_backend_context {
   // affected. If a call on the subcommunicator fails later, the backend must report that failure on this communicator
   // (fail, and the status of enqueue or poll). The message then contains ranks of the subcommunicator, but
   // isthmus_last_error_ranks() returns ranks of this communicator.
-  isthmus_status (*create_subcommunicator)(void* runtime, int color, int key, const char* preferred_path,
-                                           isthmus_communicator* subcommunicator);
+  isthmus_status (*create_subcommunicator)(void* runtime, isthmus_device device, int color, int key,
+                                           const char* preferred_path, isthmus_communicator* subcommunicator);
   // Aborts this communicator on all ranks immediately, instead of when the function returns. The failure is the
   // last one that `fail` recorded with this status. Needed if one thread inside enqueue must release another.
   // The runtime calls `abort` before this function returns.
   void (*abort_communicator)(void* runtime, isthmus_status status);
-  // Like create_subcommunicator, but on a device that the backend chooses. For example, a backend that copies
-  // data to host memory itself uses the host. On several nodes, rules that name this backend stay in effect.
-  isthmus_status (*create_subcommunicator_on)(void* runtime, isthmus_device device, int color, int key,
-                                              const char* preferred_path,
-                                              isthmus_communicator* subcommunicator);
   // 1 if only built-in rules name the backend. create may then return UNSUPPORTED if the backend would work but
   // has no benefit. The value is equal on all ranks.
   int is_chosen_by_default;

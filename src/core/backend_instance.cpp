@@ -85,7 +85,6 @@ backend_instance::backend_instance(communicator& owner, backend_entry entry, std
   m_context.progress = on_progress;
   m_context.create_subcommunicator = on_create_subcommunicator;
   m_context.abort_communicator = on_abort_communicator;
-  m_context.create_subcommunicator_on = on_create_subcommunicator_on;
   m_context.set_awaited_rank = on_set_awaited_rank;
 }
 
@@ -336,14 +335,9 @@ isthmus_status backend_instance::on_heap_free(void* runtime, uint64_t id) {
   return status;
 }
 
-isthmus_status backend_instance::on_create_subcommunicator(void* runtime, int color, int key, const char* use,
+isthmus_status backend_instance::on_create_subcommunicator(void* runtime, isthmus_device device, int color,
+                                                           int key, const char* use,
                                                            isthmus_communicator* result) {
-  return on_create_subcommunicator_on(runtime, self(runtime).m_context.device, color, key, use, result);
-}
-
-isthmus_status backend_instance::on_create_subcommunicator_on(void* runtime, isthmus_device device, int color,
-                                                              int key, const char* use,
-                                                              isthmus_communicator* result) {
   backend_instance& backend = self(runtime);
   *result = nullptr;
   const isthmus_status status = guard([&] {

@@ -111,10 +111,8 @@ class backend_instance {
                           uint64_t* offset);
   static isthmus_status on_heap_allocate(void* runtime, uint64_t bytes, isthmus_heap_block* block);
   static isthmus_status on_heap_free(void* runtime, uint64_t id);
-  static isthmus_status on_create_subcommunicator(void* runtime, int color, int key, const char* use,
-                                                  isthmus_communicator* result);
-  static isthmus_status on_create_subcommunicator_on(void* runtime, isthmus_device device, int color, int key,
-                                                     const char* use, isthmus_communicator* result);
+  static isthmus_status on_create_subcommunicator(void* runtime, isthmus_device device, int color, int key,
+                                                  const char* use, isthmus_communicator* result);
   static void on_abort_communicator(void* runtime, isthmus_status status);
 
   void report(const failure_info& info);

@@ -62,7 +62,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   std::shared_ptr<communicator> split(int color, int key);
 
   // Collective; nullptr for color < 0. Creates a communicator for the internal use of the backend `creator`
-  // (isthmus_backend_context::create_subcommunicator_on). This communicator outlives it.
+  // (isthmus_backend_context::create_subcommunicator). This communicator outlives it.
   std::shared_ptr<communicator> create_subcommunicator(isthmus_device device, int color, int key,
                                                        const std::string& creator, const char* use);
 

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -16,7 +15,6 @@
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "base/trust.hpp"
-#include "core/builtin_backends.hpp"
 
 namespace isthmus {
 namespace {
@@ -27,14 +25,6 @@ constexpr const char* rebuild_hint = "rebuild the plug-in against the isthmus/ba
 
 error plugin_error(const std::string& path, const std::string& problem, const char* hint) {
   return make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE, fmt::format("plug-in {}: {}", path, problem), hint);
-}
-
-using entry_point = const isthmus_backend* (*)();
-
-entry_point find_entry_point(void* library) {
-  for (const plugin_abi& abi : known_abis())
-    if (void* const symbol = dlsym(library, abi.symbol)) return reinterpret_cast<entry_point>(symbol);
-  throw std::invalid_argument("it does not export " ISTHMUS_BACKEND_SYMBOL);
 }
 
 const isthmus_backend* open_plugin(const std::string& path) {
@@ -50,7 +40,11 @@ const isthmus_backend* open_plugin(const std::string& path) {
   if (library == nullptr)
     throw plugin_error(path, dlerror(), "pass a shared library whose dependencies the loader can find");
   try {
-    return adopt_backend(find_entry_point(library)());  // keep the library open: see the header
+    void* const entry_point = dlsym(library, ISTHMUS_BACKEND_SYMBOL);
+    if (entry_point == nullptr) throw std::invalid_argument("it does not export " ISTHMUS_BACKEND_SYMBOL);
+    const isthmus_backend* const backend = reinterpret_cast<const isthmus_backend* (*)()>(entry_point)();
+    check_backend(backend);
+    return backend;  // keep the library open: see the header
   } catch (...) {
     const std::string problem = current_error().what();
     dlclose(library);
@@ -129,38 +123,19 @@ bool is_backend_name(std::string_view name) {
 }
 
 // The first three fields have the same offsets in every ABI.
-const plugin_abi& find_abi(const isthmus_backend* plugin_backend, std::span<const plugin_abi> abis) {
-  if (plugin_backend == nullptr) throw std::invalid_argument("it gave NULL instead of an isthmus_backend");
-  if (plugin_backend->magic != ISTHMUS_BACKEND_MAGIC)
+void check_version(const isthmus_backend* backend) {
+  if (backend == nullptr) throw std::invalid_argument("it gave NULL instead of an isthmus_backend");
+  if (backend->magic != ISTHMUS_BACKEND_MAGIC)
     throw std::invalid_argument(fmt::format("magic is {:#x}, not {:#x}: this is no Isthmus backend",
-                                            plugin_backend->magic, ISTHMUS_BACKEND_MAGIC));
-  const auto abi = std::ranges::find(abis, plugin_backend->abi_version, &plugin_abi::version);
-  if (abi == abis.end()) {
-    const bool is_older = plugin_backend->abi_version < abis.back().version;
-    throw std::invalid_argument(fmt::format("it was built for backend ABI {}, {} than this library's {}",
-                                            plugin_backend->abi_version, is_older ? "older" : "newer",
-                                            is_older ? abis.back().version : abis.front().version));
-  }
-  if (plugin_backend->struct_bytes < abi->min_bytes)
-    throw std::invalid_argument(fmt::format("its isthmus_backend has {} bytes, at least {} are required",
-                                            plugin_backend->struct_bytes, abi->min_bytes));
-  return *abi;
-}
-
-// All fields beyond the minimum size are pointers. A truncated pointer is treated as missing.
-const isthmus_backend* complete_backend(const isthmus_backend& plugin_backend, const plugin_abi& abi,
-                                        const plugin_abi& current_abi) {
-  static std::mutex mutex;
-  static auto* const complete_backends =
-      new std::map<const isthmus_backend*, isthmus_backend>;  // outlives static objects
-  const std::size_t bytes = plugin_backend.struct_bytes - plugin_backend.struct_bytes % sizeof(void*);
-  isthmus_backend complete{};
-  std::memcpy(&complete, &plugin_backend, std::min(bytes, sizeof complete));
-  complete.struct_bytes = sizeof complete;
-  if (abi.translate != nullptr) abi.translate(complete);
-  complete.abi_version = current_abi.version;
-  const std::lock_guard lock(mutex);
-  return &complete_backends->insert_or_assign(&plugin_backend, complete).first->second;
+                                            backend->magic, ISTHMUS_BACKEND_MAGIC));
+  if (backend->abi_version != ISTHMUS_BACKEND_ABI)
+    throw std::invalid_argument(
+        fmt::format("it was built for backend ABI {}, {} than this library's {}", backend->abi_version,
+                    backend->abi_version < ISTHMUS_BACKEND_ABI ? "older" : "newer", ISTHMUS_BACKEND_ABI));
+  if (backend->struct_bytes != sizeof *backend)
+    throw std::invalid_argument(
+        fmt::format("its isthmus_backend has {} bytes, but backend ABI {} of this library has {}",
+                    backend->struct_bytes, ISTHMUS_BACKEND_ABI, sizeof *backend));
 }
 
 void check_fields(const isthmus_backend& backend) {
@@ -186,22 +161,9 @@ void check_fields(const isthmus_backend& backend) {
 
 }  // namespace
 
-std::span<const plugin_abi> known_abis() {
-  // To add an ABI, insert it at the front, add a translation to the previous ABI and remove the oldest ABI.
-  static constexpr plugin_abi known[] = {
-      {ISTHMUS_BACKEND_ABI, ISTHMUS_BACKEND_SYMBOL, ISTHMUS_BACKEND_MIN_BYTES, nullptr}};
-  static_assert(std::size(known) == ISTHMUS_BACKEND_ABI - ISTHMUS_BACKEND_MIN_ABI + 1);
-  return known;
-}
-
-const isthmus_backend* adopt_backend(const isthmus_backend* plugin_backend, std::span<const plugin_abi> abis) {
-  const plugin_abi& abi = find_abi(plugin_backend, abis);
-  const isthmus_backend* const complete =
-      plugin_backend->struct_bytes >= sizeof *plugin_backend && abi.translate == nullptr
-          ? plugin_backend
-          : complete_backend(*plugin_backend, abi, abis.front());
-  check_fields(*complete);
-  return complete;
+void check_backend(const isthmus_backend* backend) {
+  check_version(backend);
+  check_fields(*backend);
 }
 
 const isthmus_backend* load_plugin(const std::string& path) {

@@ -5,8 +5,6 @@
 
 #include <isthmus/backend.h>
 
-#include <cstdint>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,20 +31,12 @@ const isthmus_backend* load_plugin(const std::string& path);
 std::vector<backend_entry> load_backends(
     const std::vector<std::pair<std::string, std::string>>& configured_plugins);
 
-// A version of isthmus/backend.h that a plug-in may be built for.
-struct plugin_abi {
-  std::uint32_t version;
-  const char* symbol;                   // symbol that such a plug-in exports
-  std::size_t min_bytes;                // minimum size of its isthmus_backend
-  void (*translate)(isthmus_backend&);  // converts the fields to their current meaning; NULL: unchanged
-};
-// Returns the ABI versions that this library accepts, newest first.
-std::span<const plugin_abi> known_abis();
-
-// Converts a plug-in's backend table for use by the runtime. Returns `plugin_backend` itself, or a complete
-// copy with process lifetime if the table is shorter or has an older ABI. Reads no byte beyond struct_bytes.
+// Checks a plug-in's backend. Reads no byte beyond its struct_bytes.
 // Errors: throws std::invalid_argument with the defect.
-const isthmus_backend* adopt_backend(const isthmus_backend* plugin_backend,
-                                     std::span<const plugin_abi> abis = known_abis());
+void check_backend(const isthmus_backend* backend);
+
+// Returns the built-in backends in the order in which info lists them. The definition is generated from the list
+// in src/CMakeLists.txt, so the core does not depend on any backend.
+std::vector<const isthmus_backend*> builtin_backends();
 
 }  // namespace isthmus

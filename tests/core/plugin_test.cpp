@@ -40,9 +40,10 @@ const bad_plugin bad_plugins[] = {
     {"plugin_no_symbol", "does not export isthmus_backend_v1"},
     {"plugin_null", "gave NULL"},
     {"plugin_magic", "no Isthmus backend"},
-    {"plugin_older", "built for backend ABI 0, older than this library's 1"},
-    {"plugin_newer", "built for backend ABI 2, newer than this library's 1"},
-    {"plugin_short", "its isthmus_backend has 16 bytes"},
+    {"plugin_older", "built for backend ABI 1, older than this library's 2"},
+    {"plugin_newer", "built for backend ABI 3, newer than this library's 2"},
+    {"plugin_short", "its isthmus_backend has 16 bytes, but backend ABI 2 of this library has "},
+    {"plugin_long", " bytes, but backend ABI 2 of this library has "},
     {"plugin_name", "its name \"Bad Name\" does not match"},
     {"plugin_no_name", "its name \"\" does not match"},
     {"plugin_platforms", "platform mask 0x80000000"},
@@ -70,34 +71,17 @@ TEST(plugin, valid_plugin_is_loaded_once) {
   EXPECT_EQ(isthmus::load_plugin(standin::path()), first);
 }
 
-TEST(plugin, shorter_and_longer_tables_are_accepted) {
-  const isthmus_backend* const shorter = isthmus::load_plugin(plugin_path("plugin_older_runtime"));
-  EXPECT_STREQ(shorter->name, "shorter");
-  EXPECT_EQ(shorter->struct_bytes, sizeof(isthmus_backend));
-  EXPECT_EQ(shorter->group_start, nullptr) << "it lies beyond the plug-in's struct_bytes";
-  EXPECT_EQ(shorter->unregister_block, nullptr);
-  EXPECT_NE(shorter->enqueue, nullptr);
-  EXPECT_STREQ(isthmus::load_plugin(plugin_path("plugin_newer_runtime"))->name, "longer");
-}
-
 // The struct ends at the end of mapped memory.
 TEST(plugin, bytes_beyond_struct_bytes_are_not_read) {
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   void* const pages = mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(pages, MAP_FAILED);
   ASSERT_EQ(mprotect(static_cast<char*>(pages) + page, page, PROT_NONE), 0);
-  for (const std::size_t bytes : {ISTHMUS_BACKEND_MIN_BYTES, offsetof(isthmus_backend, synchronize)}) {
+  for (const std::size_t bytes : {offsetof(isthmus_backend, name), sizeof(isthmus_backend) - 1}) {
     auto* const plugin = reinterpret_cast<isthmus_backend*>(static_cast<char*>(pages) + page - bytes);
-    std::memcpy(plugin, isthmus::load_plugin(standin::path()), bytes);
+    std::memcpy(static_cast<void*>(plugin), isthmus::load_plugin(standin::path()), bytes);
     plugin->struct_bytes = bytes;
-    const isthmus_backend* const complete = isthmus::adopt_backend(plugin);
-    EXPECT_EQ(complete->enqueue, plugin->enqueue);
-    EXPECT_EQ(complete->poll == nullptr, bytes == ISTHMUS_BACKEND_MIN_BYTES);
-    EXPECT_EQ(complete->synchronize, nullptr);
-    plugin->struct_bytes = bytes - sizeof(void*) / 2;  // a truncated pointer counts as missing
-    if (bytes > ISTHMUS_BACKEND_MIN_BYTES) {
-      EXPECT_EQ(isthmus::adopt_backend(plugin)->abort, nullptr);
-    }
+    EXPECT_THROW(isthmus::check_backend(plugin), std::invalid_argument);
   }
   munmap(pages, 2 * page);
 }
@@ -116,27 +100,6 @@ TEST(plugin, fail_with_ranks_reports_all_ranks) {
   EXPECT_EQ(isthmus::fail_with_ranks(context, {1, 4}, ISTHMUS_ERROR_TIMEOUT, 0, "here", nullptr, "text"),
             ISTHMUS_ERROR_TIMEOUT);
   EXPECT_EQ(reported_ranks, (std::vector{1, 4}));
-}
-
-// A hypothetical previous ABI whose plug-ins count platforms from 1.
-TEST(plugin, previous_abi_is_translated) {
-  constexpr std::uint32_t current_abi = ISTHMUS_BACKEND_ABI + 7, previous_abi = current_abi - 1;
-  const isthmus::plugin_abi abis[] = {{current_abi, "isthmus_backend_now", sizeof(isthmus_backend), nullptr},
-                                      {previous_abi, "isthmus_backend_before", ISTHMUS_BACKEND_MIN_BYTES,
-                                       [](isthmus_backend& backend) { backend.platforms >>= 1; }}};
-  isthmus_backend plugin = *isthmus::load_plugin(standin::path());
-  plugin.platforms = 1u << (ISTHMUS_PLATFORM_CUDA + 1);
-  plugin.abi_version = previous_abi;
-  const isthmus_backend* const translated = isthmus::adopt_backend(&plugin, abis);
-  EXPECT_EQ(translated->platforms, 1u << ISTHMUS_PLATFORM_CUDA);
-  EXPECT_EQ(translated->abi_version, current_abi);
-  EXPECT_EQ(translated->enqueue, plugin.enqueue);
-  plugin.abi_version = current_abi;
-  EXPECT_EQ(isthmus::adopt_backend(&plugin, abis), &plugin) << "nothing to translate";
-  for (const std::uint32_t foreign : {previous_abi - 1, current_abi + 1}) {
-    plugin.abi_version = foreign;
-    EXPECT_THROW(isthmus::adopt_backend(&plugin, abis), std::invalid_argument);
-  }
 }
 
 TEST(plugin, configured_name_must_match) {

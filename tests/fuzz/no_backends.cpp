@@ -1,4 +1,4 @@
 // The fuzz targets are built without backends.
-#include "core/builtin_backends.hpp"
+#include "core/plugin.hpp"
 
 std::vector<const isthmus_backend*> isthmus::builtin_backends() { return {}; }

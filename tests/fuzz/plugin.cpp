@@ -49,8 +49,9 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   memory = std::realloc(memory, bytes);
   std::memcpy(memory, &backend, bytes < sizeof backend ? bytes : sizeof backend);
   try {
-    const isthmus_backend* const adopted = isthmus::adopt_backend(static_cast<const isthmus_backend*>(memory));
-    fuzz::require(adopted->struct_bytes >= sizeof backend && adopted->enqueue != nullptr,
+    const auto* const accepted = static_cast<const isthmus_backend*>(memory);
+    isthmus::check_backend(accepted);
+    fuzz::require(accepted->struct_bytes == sizeof backend && accepted->enqueue != nullptr,
                   "an incomplete backend was accepted");
   } catch (const std::invalid_argument& rejection) {
     fuzz::require(rejection.what()[0] != '\0', "a rejection without a reason");

@@ -75,7 +75,7 @@ isthmus_status subcommunicator::create(const isthmus_backend_context& context, i
   const char* const backend = context.option(context.runtime, option);
   vote<> own_vote;
   const isthmus_status status =
-      context.create_subcommunicator_on(context.runtime, device, color, key, backend, &m_handle);
+      context.create_subcommunicator(context.runtime, device, color, key, backend, &m_handle);
   if (status != ISTHMUS_SUCCESS) {
     const isthmus_error_info info = latest_failure();
     own_vote.refuse(status, fmt::format("{}: {}", m_name, info.message), info.hint, info.native_code);
