@@ -36,8 +36,6 @@ struct kernel_table {
   reduce_function reduce[ISTHMUS_DATATYPE_COUNT][ISTHMUS_REDUCTION_OP_COUNT];
 };
 
-extern const kernel_table baseline_kernels;
-
 // Returns the best table that this processor supports.
 const kernel_table& kernels() noexcept;
 

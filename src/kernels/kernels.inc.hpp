@@ -1,87 +1,171 @@
 // The kernels, written as plain loops that GCC vectorizes for the instruction set of the including translation
 // unit. Everything has internal linkage; see base/formats.inc.hpp.
+#include <type_traits>
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
 #include "base/formats.inc.hpp"
-#include "kernels/copy.inc.hpp"
-#include "kernels/interleave.inc.hpp"
 #include "kernels/kernels.hpp"
 
 namespace isthmus::cpu {
 namespace {
 
-// Integers wrap: they are computed as unsigned and converted back, which C++20 defines modulo 2^n.
+// ---- order of memory accesses ------------------------------------------------------------------------------
+
+// Hardware prefetchers follow sequential reads only within a page. Kernels therefore interleave blocks of
+// several pages.
+inline constexpr std::size_t interleaved_block_bytes = 512, page_bytes = 4096;
+inline constexpr std::size_t concurrent_pages = 4;  // total over all streams
+
+// Calls visit(begin, end, prefetch_distance) for all blocks. The block to prefetch starts `prefetch_distance`
+// bytes after `begin`. It is the next block of the same page, or of the page after the current group of pages.
+template <std::size_t Streams, typename Visit>
+inline __attribute__((always_inline)) void interleave(std::size_t bytes, Visit visit) {
+  constexpr std::size_t pages = Streams < concurrent_pages ? concurrent_pages / Streams : 1;
+  for (std::size_t group_begin = 0; group_begin < bytes; group_begin += pages * page_bytes)
+    for (std::size_t page_offset = 0; page_offset < page_bytes; page_offset += interleaved_block_bytes) {
+      if (group_begin + page_offset >= bytes) break;
+      const bool is_last = page_offset + interleaved_block_bytes == page_bytes;
+      const std::size_t prefetch_distance = interleaved_block_bytes + (is_last ? (pages - 1) * page_bytes : 0);
+      for (std::size_t page = 0; page < pages; ++page) {
+        const std::size_t begin = group_begin + page * page_bytes + page_offset;
+        if (begin >= bytes) break;
+        visit(begin, bytes - begin < interleaved_block_bytes ? bytes : begin + interleaved_block_bytes,
+              prefetch_distance);
+      }
+    }
+}
+
+// ---- copies of whole cache lines ---------------------------------------------------------------------------
+
+// With the widest registers of the instruction set, and so few instructions per line, a core keeps more lines in flight.
+inline constexpr std::size_t copy_line_bytes = 64;
+
+#if defined(__AVX512F__)
+template <store_mode Mode>
+void copy_line(std::byte* to, const std::byte* from) {
+  const __m512i line = _mm512_loadu_si512(from);
+  if constexpr (Mode == store_mode::streaming)
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), line);
+  else
+    _mm512_storeu_si512(to, line);
+}
+#elif defined(__AVX__)
+template <store_mode Mode>
+void copy_line(std::byte* to, const std::byte* from) {
+  const auto* source = reinterpret_cast<const __m256i*>(from);
+  auto* destination = reinterpret_cast<__m256i*>(to);
+  const __m256i a = _mm256_loadu_si256(source), b = _mm256_loadu_si256(source + 1);
+  if constexpr (Mode == store_mode::streaming)
+    _mm256_stream_si256(destination, a), _mm256_stream_si256(destination + 1, b);
+  else
+    _mm256_storeu_si256(destination, a), _mm256_storeu_si256(destination + 1, b);
+}
+#elif defined(__SSE2__)
+template <store_mode Mode>
+void copy_line(std::byte* to, const std::byte* from) {
+  const auto* source = reinterpret_cast<const __m128i*>(from);
+  auto* destination = reinterpret_cast<__m128i*>(to);
+  const __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1);
+  const __m128i c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
+  if constexpr (Mode == store_mode::streaming) {
+    // Write whole lines, so that each write-combining buffer is flushed at once.
+    _mm_stream_si128(destination, a), _mm_stream_si128(destination + 1, b);
+    _mm_stream_si128(destination + 2, c), _mm_stream_si128(destination + 3, d);
+  } else {
+    _mm_storeu_si128(destination, a), _mm_storeu_si128(destination + 1, b);
+    _mm_storeu_si128(destination + 2, c), _mm_storeu_si128(destination + 3, d);
+  }
+}
+#else
+template <store_mode Mode>
+void copy_line(std::byte* to, const std::byte* from) {
+  __builtin_memcpy(to, from, copy_line_bytes);
+}
+#endif
+
+template <store_mode Mode, std::size_t Streams>
+void copy_streams(const copy_range* ranges, std::size_t bytes) {
+  interleave<Streams>(bytes,
+                      [=](std::size_t begin, std::size_t end, [[maybe_unused]] std::size_t prefetch_distance) {
+                        for (std::size_t s = 0; s < Streams; ++s)
+                          for (std::size_t offset = begin; offset < end; offset += copy_line_bytes) {
+#if defined(__PRFCHW__)
+                            // Request lines that another core owns before they are written, so that several
+                            // requests are in flight. Do not prefetch beyond the range: flags that peers poll
+                            // follow it.
+                            if (Mode == store_mode::cached && offset + prefetch_distance < bytes)
+                              __builtin_prefetch(ranges[s].destination + offset + prefetch_distance, 1);
+#endif
+                            copy_line<Mode>(ranges[s].destination + offset, ranges[s].source + offset);
+                          }
+                      });
+}
+
+template <store_mode Mode>
+void copy_by_stream_count(const copy_range* ranges, std::size_t streams, std::size_t bytes) {
+  switch (streams) {
+    case 3: copy_streams<Mode, 3>(ranges, bytes); break;
+    case 2: copy_streams<Mode, 2>(ranges, bytes); break;
+    default: copy_streams<Mode, 1>(ranges, bytes); break;
+  }
+}
+
+void copy_lines(const copy_range* ranges, std::size_t streams, std::size_t bytes, store_mode mode) {
+  if (mode == store_mode::streaming)
+    copy_by_stream_count<store_mode::streaming>(ranges, streams, bytes);
+  else
+    copy_by_stream_count<store_mode::cached>(ranges, streams, bytes);
+}
+
+// ---- reductions --------------------------------------------------------------------------------------------
+
+// Integers wrap: they are computed as unsigned, in at least 32 bits, and converted back, which C++20 defines
+// modulo 2^n.
 template <typename Type>
-struct unsigned_of {
-  using type = Type;
-};
-template <>
-struct unsigned_of<std::int8_t> {
-  using type = std::uint32_t;
-};
-template <>
-struct unsigned_of<std::int16_t> {
-  using type = std::uint32_t;
-};
-template <>
-struct unsigned_of<std::int32_t> {
-  using type = std::uint32_t;
-};
-template <>
-struct unsigned_of<std::int64_t> {
-  using type = std::uint64_t;
-};
-template <>
-struct unsigned_of<std::uint8_t> {
-  using type = std::uint32_t;
-};
-template <>
-struct unsigned_of<std::uint16_t> {
-  using type = std::uint32_t;
-};
+auto to_wrapping(Type value) {
+  if constexpr (std::is_integral_v<Type>)
+    return static_cast<std::conditional_t<sizeof(Type) == 8, std::uint64_t, std::uint32_t>>(value);
+  else
+    return value;
+}
 
-struct sum {
-  template <typename Type>
-  static Type apply(Type a, Type b) {
-    using wide = typename unsigned_of<Type>::type;
-    return static_cast<Type>(static_cast<wide>(a) + static_cast<wide>(b));
-  }
+// The part that all operations except avg share.
+struct plain_operation {
   template <typename Type>
   static Type finish(Type value, int) {
     return value;
   }
 };
 
-struct prod {
+struct sum : plain_operation {
   template <typename Type>
   static Type apply(Type a, Type b) {
-    using wide = typename unsigned_of<Type>::type;
-    return static_cast<Type>(static_cast<wide>(a) * static_cast<wide>(b));
+    return static_cast<Type>(to_wrapping(a) + to_wrapping(b));
   }
+};
+
+struct prod : plain_operation {
   template <typename Type>
-  static Type finish(Type value, int) {
-    return value;
+  static Type apply(Type a, Type b) {
+    return static_cast<Type>(to_wrapping(a) * to_wrapping(b));
   }
 };
 
 // The condition `b != b` selects b if it is a NaN. If a is a NaN, the comparison is false and a is kept.
-struct min {
+struct min : plain_operation {
   template <typename Type>
   static Type apply(Type a, Type b) {
     return (b < a || b != b) ? b : a;
   }
-  template <typename Type>
-  static Type finish(Type value, int) {
-    return value;
-  }
 };
 
-struct max {
+struct max : plain_operation {
   template <typename Type>
   static Type apply(Type a, Type b) {
     return (b > a || b != b) ? b : a;
-  }
-  template <typename Type>
-  static Type finish(Type value, int) {
-    return value;
   }
 };
 
