@@ -256,6 +256,45 @@ HOMES = [
         {"src/device/gpu/functions.hpp": "the search for the vendors' libraries"},
         "use library_search of src/device/gpu/functions.hpp",
     ),
+    # The standard library, or a library that is linked anyway, has these.
+    Home(
+        re.compile(r"\.empty\(\) \? \"\" : \"[,;] \""),
+        {
+            "src/frontends/": "preloaded libraries do not link fmt",
+            "src/backends/copy_engine/copy_engine_state.cpp": "a list of views",
+            "src/failure/health.cpp": "two lists with one separator",
+            "src/memory/pool/device_memory.cpp": "grows over several calls",
+        },
+        "collect the items and use fmt::join, or format_list of src/base/text.hpp",
+    ),
+    Home(
+        re.compile(r"\brfind\([^()]*, 0\)|\.compare\(0,|\.substr\(0, [^()]*\) [!=]= "),
+        {},
+        "use starts_with or ends_with",
+    ),
+    Home(
+        re.compile(r"\bs[tn]*printf\s*\("),
+        {
+            "src/base/trust.cpp": "plug-ins compile it without fmt",
+            "src/backends/p2p/tensor_engine.cpp": "fills the buffer of a C interface",
+            "src/operators/tensor_parallel/host_engine.cpp": "fills the buffer of a C interface",
+            "src/frontends/": "preloaded libraries do not link fmt",
+            "include/": "programs do not need fmt",
+            "python/": "the bindings use only the public C ABI",
+        },
+        "use fmt::format",
+    ),
+    Home(
+        re.compile(r"\b(?:strto(?:l|ll|ul|ull|d|f)|ato[ifl]+|sto(?:i|l|ul|ll|ull|d|f))\s*\("),
+        {"src/frontends/": "an invalid value counts as the default"},
+        "use std::from_chars and report what cannot be parsed",
+    ),
+    Home(re.compile(r"\benable_if"), {}, "use requires"),
+    Home(
+        re.compile(r"\b(?:1099511628211|16777619|14695981039346656037)\b"),
+        {"src/base/text.hpp": "FNV-1a"},
+        "use fnv1a of src/base/text.hpp",
+    ),
 ]
 
 

@@ -45,7 +45,8 @@ extern "C" {
 // Every change of the structs below raises ISTHMUS_BACKEND_ABI. The runtime loads a plug-in only if the abi_version
 // and the struct_bytes of its isthmus_backend are equal to its own.
 #define ISTHMUS_BACKEND_ABI 2u
-#define ISTHMUS_BACKEND_SYMBOL "isthmus_backend_v1"  // the same in every ABI, so that old plug-ins are recognized
+#define ISTHMUS_BACKEND_SYMBOL \
+  "isthmus_backend_v1"  // the same in every ABI, so that old plug-ins are recognized
 
 // The algorithm of an operation if no rule names one: the backend chooses.
 #define ISTHMUS_ANY_ALGORITHM (-1)

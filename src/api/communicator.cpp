@@ -9,18 +9,15 @@
 #include <cstddef>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "base/arguments.hpp"
-#include "bootstrap/local_store.hpp"
-#include "bootstrap/mpi_bootstrap.hpp"
+#include "base/error.hpp"
+#include "bootstrap/bootstrap.hpp"
 #include "bootstrap/tcp_store.hpp"
-#include "bootstrap/unique_id.hpp"
-#include "bootstrap/user_store.hpp"
 #include "core/group.hpp"
 #include "core/handles.hpp"
+#include "core/worker.hpp"
 
 namespace isthmus {
 
@@ -44,22 +41,19 @@ isthmus_communicator_options read_options(const char* function,
   std::memcpy(&options, user_options, std::min(user_options->struct_bytes, sizeof options));
   options.struct_bytes = sizeof options;
   check_device(ISTHMUS_HERE, function, options.device);
-  if (!(options.timeout_s >= 0) || options.timeout_s > 1e9)
-    throw invalid_argument(
-        ISTHMUS_HERE,
-        fmt::format("{}: options->timeout_s = {} must be in [0, 1e9]", function, options.timeout_s),
-        "pass 0 to use the configured timeout");
+  const auto check_timeout = [function](const char* member, double value, const char* hint) {
+    if (!(value >= 0) || value > 1e9)
+      throw invalid_argument(
+          ISTHMUS_HERE, fmt::format("{}: options->{} = {} must be in [0, 1e9]", function, member, value), hint);
+  };
+  check_timeout("timeout_s", options.timeout_s, "pass 0 to use the configured timeout");
+  check_timeout("setup_timeout_s", options.setup_timeout_s, "pass 0 to use timeout_s");
   if (options.collectives >> ISTHMUS_COLLECTIVE_COUNT != 0)
     throw invalid_argument(
         ISTHMUS_HERE,
         fmt::format("{}: options->collectives = {:#x} must only have bits of the {} collectives", function,
                     options.collectives, static_cast<int>(ISTHMUS_COLLECTIVE_COUNT)),
         "combine values of 1u << isthmus_collective, or pass 0 to allow all collectives");
-  if (!(options.setup_timeout_s >= 0) || options.setup_timeout_s > 1e9)
-    throw invalid_argument(
-        ISTHMUS_HERE,
-        fmt::format("{}: options->setup_timeout_s = {} must be in [0, 1e9]", function, options.setup_timeout_s),
-        "pass 0 to use timeout_s");
   return options;
 }
 
@@ -77,17 +71,42 @@ void check_rank(const char* function, int rank, int size) {
     throw invalid_argument(ISTHMUS_HERE, fmt::format("{}: size = {} must be at least 1", function, size),
                            "pass the number of ranks of the communicator");
   if (rank < 0 || rank >= size)
-    throw invalid_argument(
-        ISTHMUS_HERE, fmt::format("{}: rank = {} is out of range: must be in [0, {})", function, rank, size),
-        "number the ranks from 0 to size - 1");
-}
-
-communicator_setup prepare_communicator(const isthmus_communicator_options& options) {
-  return prepare(options.device, options);
+    throw out_of_range(ISTHMUS_HERE, fmt::format("{}: rank", function), rank, size,
+                       "number the ranks from 0 to size - 1");
 }
 
 isthmus_communicator insert_handle(std::shared_ptr<communicator> new_communicator) {
   return handle_table::instance().insert(std::move(new_communicator));
+}
+
+// Creates the communicator of one rank. `make_bootstrap`: gets the timeout of the exchanges.
+template <typename MakeBootstrap>
+isthmus_communicator create_rank(const char* function, const isthmus_communicator_options* user_options,
+                                 MakeBootstrap&& make_bootstrap) {
+  const isthmus_communicator_options options = read_options(function, user_options);
+  communicator_setup setup = prepare(options.device, options);
+  auto rank_bootstrap = make_bootstrap(setup.exchange_timeout_s());
+  return insert_handle(communicator::create(std::move(rank_bootstrap), std::move(setup)));
+}
+
+// Runs the body of an entry point that writes to `*communicator`, which is NULL if it fails.
+template <typename Make>
+isthmus_status make_handle(const char* function, isthmus_communicator* result, Make&& make) {
+  return guard([&] {
+    require_not_null(ISTHMUS_HERE, function, "communicator", result);
+    *result = nullptr;
+    make();
+  });
+}
+
+// Writes one property of a communicator to `*result`.
+template <typename Result, typename Property>
+isthmus_status query(const char* function, const char* argument, isthmus_communicator handle, Result* result,
+                     Property membership::* property) {
+  return guard([&] {
+    require_not_null(ISTHMUS_HERE, function, argument, result);
+    *result = handle_table::instance().find(handle).ranks().*property;
+  });
 }
 
 // Replaces invalid UTF-8, because names from the system may have any encoding and the result must
@@ -101,24 +120,13 @@ void create_all(int size, const isthmus_device* devices, const isthmus_communica
                 isthmus_communicator* communicators) {
   const auto store = make_local_store();
   std::vector<std::shared_ptr<communicator>> new_communicators(static_cast<std::size_t>(size));
-  std::vector<std::optional<error>> failures(new_communicators.size());
-  std::vector<std::jthread> threads;
-  for (std::size_t rank = 0; rank < new_communicators.size(); ++rank)
-    threads.emplace_back([&, rank] {
-      const isthmus_status status = guard([&] {
-        auto setup = prepare(devices[rank], options);
-        auto rank_bootstrap =
-            make_store_bootstrap(store, "isthmus", static_cast<int>(rank), size, setup.exchange_timeout_s());
-        new_communicators[rank] = communicator::create(std::move(rank_bootstrap), std::move(setup));
-      });
-      if (status != ISTHMUS_SUCCESS) failures[rank] = error(last_error());
-    });
-  for (auto& thread : threads) thread.join();
-  // Prefer the failure of the rank that failed first over the failures of ranks that were notified of it.
-  const error* first = nullptr;
-  for (const auto& failure : failures)
-    if (failure && (first == nullptr || is_secondary_status(first->info().status))) first = &*failure;
-  if (first != nullptr) throw error(*first);
+  const auto failure = run_concurrently(new_communicators.size(), [&](std::size_t rank) {
+    auto setup = prepare(devices[rank], options);
+    auto rank_bootstrap =
+        make_store_bootstrap(store, "isthmus", static_cast<int>(rank), size, setup.exchange_timeout_s());
+    new_communicators[rank] = communicator::create(std::move(rank_bootstrap), std::move(setup));
+  });
+  if (failure) throw error(*failure);
   for (std::size_t rank = 0; rank < new_communicators.size(); ++rank)
     communicators[rank] = insert_handle(std::move(new_communicators[rank]));
 }
@@ -144,51 +152,39 @@ isthmus_status isthmus_unique_id_create(const char* address, isthmus_unique_id* 
 isthmus_status isthmus_communicator_create(const isthmus_unique_id* id, int rank, int size,
                                            const isthmus_communicator_options* options,
                                            isthmus_communicator* communicator) {
-  return guard([&] {
-    constexpr const char* function = "communicator_create";
-    isthmus::require_not_null(ISTHMUS_HERE, function, "communicator", communicator);
-    *communicator = nullptr;
+  constexpr const char* function = "communicator_create";
+  return isthmus::make_handle(function, communicator, [&] {
     isthmus::require_not_null(ISTHMUS_HERE, function, "id", id);
     isthmus::check_rank(function, rank, size);
-    auto setup = isthmus::prepare_communicator(isthmus::read_options(function, options));
-    auto store =
-        isthmus::connect_tcp_store(isthmus::parse_unique_id(*id), rank, size, setup.exchange_timeout_s());
-    auto rank_bootstrap =
-        isthmus::make_store_bootstrap(std::move(store), "isthmus", rank, size, setup.exchange_timeout_s());
-    *communicator =
-        isthmus::insert_handle(isthmus::communicator::create(std::move(rank_bootstrap), std::move(setup)));
+    *communicator = isthmus::create_rank(function, options, [&](double timeout_s) {
+      return isthmus::make_store_bootstrap(
+          isthmus::connect_tcp_store(isthmus::parse_unique_id(*id), rank, size, timeout_s), "isthmus", rank,
+          size, timeout_s);
+    });
   });
 }
 
 isthmus_status isthmus_communicator_create_mpi(const isthmus_mpi_table* mpi,
                                                const isthmus_communicator_options* options,
                                                isthmus_communicator* communicator) {
-  return guard([&] {
-    constexpr const char* function = "communicator_create_mpi";
-    isthmus::require_not_null(ISTHMUS_HERE, function, "communicator", communicator);
-    *communicator = nullptr;
+  constexpr const char* function = "communicator_create_mpi";
+  return isthmus::make_handle(function, communicator, [&] {
     isthmus::require_not_null(ISTHMUS_HERE, function, "mpi", mpi);
-    auto setup = isthmus::prepare_communicator(isthmus::read_options(function, options));
-    auto rank_bootstrap = isthmus::make_mpi_bootstrap(mpi, setup.exchange_timeout_s());
-    *communicator =
-        isthmus::insert_handle(isthmus::communicator::create(std::move(rank_bootstrap), std::move(setup)));
+    *communicator = isthmus::create_rank(
+        function, options, [&](double timeout_s) { return isthmus::make_mpi_bootstrap(mpi, timeout_s); });
   });
 }
 
 isthmus_status isthmus_communicator_create_store(const isthmus_store_table* store, int rank, int size,
                                                  const isthmus_communicator_options* options,
                                                  isthmus_communicator* communicator) {
-  return guard([&] {
-    constexpr const char* function = "communicator_create_store";
-    isthmus::require_not_null(ISTHMUS_HERE, function, "communicator", communicator);
-    *communicator = nullptr;
+  constexpr const char* function = "communicator_create_store";
+  return isthmus::make_handle(function, communicator, [&] {
     isthmus::require_not_null(ISTHMUS_HERE, function, "store", store);
     isthmus::check_rank(function, rank, size);
-    auto setup = isthmus::prepare_communicator(isthmus::read_options(function, options));
-    auto rank_bootstrap = isthmus::make_store_bootstrap(isthmus::make_user_store(store), "isthmus", rank, size,
-                                                        setup.exchange_timeout_s());
-    *communicator =
-        isthmus::insert_handle(isthmus::communicator::create(std::move(rank_bootstrap), std::move(setup)));
+    *communicator = isthmus::create_rank(function, options, [&](double timeout_s) {
+      return isthmus::make_store_bootstrap(isthmus::make_user_store(store), "isthmus", rank, size, timeout_s);
+    });
   });
 }
 
@@ -208,13 +204,8 @@ isthmus_status isthmus_communicator_create_all(int size, const isthmus_device* d
 
 isthmus_status isthmus_communicator_split(isthmus_communicator parent, int color, int key,
                                           isthmus_communicator* communicator) {
-  return guard([&] {
-    isthmus::require_not_null(ISTHMUS_HERE, "communicator_split", "communicator", communicator);
-    *communicator = nullptr;
-    if (isthmus::group::is_active()) {
-      isthmus::group::add_split(parent, color, key, communicator);
-      return;
-    }
+  return isthmus::make_handle("communicator_split", communicator, [&] {
+    if (isthmus::group::is_active()) return isthmus::group::add_split(parent, color, key, communicator);
     auto subcommunicator = handle_table::instance().find(parent).split(color, key);
     if (subcommunicator) *communicator = isthmus::insert_handle(std::move(subcommunicator));
   });
@@ -222,18 +213,13 @@ isthmus_status isthmus_communicator_split(isthmus_communicator parent, int color
 
 isthmus_status isthmus_communicator_shrink(isthmus_communicator parent, double wait_s,
                                            isthmus_communicator* communicator) {
-  return guard([&] {
-    constexpr const char* function = "communicator_shrink";
-    isthmus::require_not_null(ISTHMUS_HERE, function, "communicator", communicator);
-    *communicator = nullptr;
+  constexpr const char* function = "communicator_shrink";
+  return isthmus::make_handle(function, communicator, [&] {
     if (!(wait_s >= 0) || wait_s > 1e9)
       throw isthmus::invalid_argument(ISTHMUS_HERE,
                                       fmt::format("{}: wait_s = {} must be in [0, 1e9]", function, wait_s),
                                       "pass 0 to use the communicator's timeout");
-    if (isthmus::group::is_active()) {
-      isthmus::group::add_shrink(parent, wait_s, communicator);
-      return;
-    }
+    if (isthmus::group::is_active()) return isthmus::group::add_shrink(parent, wait_s, communicator);
     *communicator = isthmus::insert_handle(handle_table::instance().find(parent).shrink(wait_s));
   });
 }
@@ -284,38 +270,24 @@ isthmus_status isthmus_communicator_async_error(isthmus_communicator communicato
 }
 
 isthmus_status isthmus_communicator_rank(isthmus_communicator communicator, int* rank) {
-  return guard([&] {
-    isthmus::require_not_null(ISTHMUS_HERE, "communicator_rank", "rank", rank);
-    *rank = handle_table::instance().find(communicator).ranks().rank;
-  });
+  return isthmus::query("communicator_rank", "rank", communicator, rank, &isthmus::membership::rank);
 }
 
 isthmus_status isthmus_communicator_size(isthmus_communicator communicator, int* size) {
-  return guard([&] {
-    isthmus::require_not_null(ISTHMUS_HERE, "communicator_size", "size", size);
-    *size = handle_table::instance().find(communicator).ranks().size;
-  });
+  return isthmus::query("communicator_size", "size", communicator, size, &isthmus::membership::size);
 }
 
 isthmus_status isthmus_communicator_device(isthmus_communicator communicator, isthmus_device* device) {
-  return guard([&] {
-    isthmus::require_not_null(ISTHMUS_HERE, "communicator_device", "device", device);
-    *device = handle_table::instance().find(communicator).ranks().device;
-  });
+  return isthmus::query("communicator_device", "device", communicator, device, &isthmus::membership::device);
 }
 
 isthmus_status isthmus_communicator_local_size(isthmus_communicator communicator, int* local_size) {
-  return guard([&] {
-    isthmus::require_not_null(ISTHMUS_HERE, "communicator_local_size", "local_size", local_size);
-    *local_size = handle_table::instance().find(communicator).ranks().process_size;
-  });
+  return isthmus::query("communicator_local_size", "local_size", communicator, local_size,
+                        &isthmus::membership::process_size);
 }
 
 isthmus_status isthmus_communicator_nodes(isthmus_communicator communicator, int* nodes) {
-  return guard([&] {
-    isthmus::require_not_null(ISTHMUS_HERE, "communicator_nodes", "nodes", nodes);
-    *nodes = handle_table::instance().find(communicator).ranks().nodes;
-  });
+  return isthmus::query("communicator_nodes", "nodes", communicator, nodes, &isthmus::membership::nodes);
 }
 
 isthmus_status isthmus_communicator_info(isthmus_communicator communicator, char* json, size_t capacity,

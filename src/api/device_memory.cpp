@@ -10,7 +10,7 @@
 #include <string>
 #include <tuple>
 
-#include "base/arguments.hpp"
+#include "base/error.hpp"
 #include "memory/heap/live_heap_blocks.hpp"
 #include "memory/pool/block_table.hpp"
 #include "selection/selection.hpp"

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "base/arguments.hpp"
+#include "base/error.hpp"
 #include "core/group.hpp"
 #include "core/handles.hpp"
 #include "operators/fused/device/blaslt.hpp"

@@ -1,9 +1,42 @@
-// C entry points of memory.h for the symmetric heap.
+// C entry points of memory.h for the symmetric heap and for copies.
 #include <isthmus/memory.h>
 
-#include "base/arguments.hpp"
+#include "base/error.hpp"
 #include "core/communicator.hpp"
 #include "core/handles.hpp"
+#include "memory/copy/copy.hpp"
+
+namespace isthmus {
+namespace {
+
+void check_platform(const char* argument, isthmus_device device) {
+  if (device.platform < 0 || device.platform >= ISTHMUS_PLATFORM_COUNT)
+    throw out_of_range(ISTHMUS_HERE, fmt::format("memory_copy: {}.platform", argument), device.platform,
+                       ISTHMUS_PLATFORM_COUNT, "use an ISTHMUS_PLATFORM_ value of isthmus/types.h");
+}
+
+void add_options(copy_request& request, const isthmus_copy_options& options) {
+  if (options.struct_bytes != sizeof options)
+    throw make_error(
+        ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+        fmt::format("memory_copy: options->struct_bytes = {} must be {}", options.struct_bytes, sizeof options),
+        "zero-initialize the options and set struct_bytes = sizeof(isthmus_copy_options)");
+  if (options.path < ISTHMUS_COPY_AUTO || options.path > ISTHMUS_COPY_STAGED)
+    throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+                     fmt::format("memory_copy: options->path = {} must be 0 (auto), 1 (direct) or 2 (staged)",
+                                 static_cast<int>(options.path)));
+  if (options.wait_count > 0 && options.wait_events == nullptr)
+    throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+                     fmt::format("memory_copy: options->wait_events is NULL, but options->wait_count = {}",
+                                 options.wait_count));
+  request.path = options.path;
+  request.push = options.push != 0;
+  request.wait_events = {options.wait_events, options.wait_count};
+  request.done_event = options.done_event;
+}
+
+}  // namespace
+}  // namespace isthmus
 
 isthmus_status isthmus_memory_allocate_symmetric(isthmus_communicator communicator, uint64_t bytes,
                                                  void** pointer) {
@@ -44,5 +77,34 @@ isthmus_status isthmus_memory_free_symmetric(isthmus_communicator communicator, 
   return isthmus::guard([&] {
     isthmus::communicator& owner = isthmus::handle_table::instance().find(communicator);
     if (pointer != nullptr) owner.free_symmetric(pointer);
+  });
+}
+
+isthmus_status isthmus_memory_copy(void* destination, isthmus_device destination_device, const void* source,
+                                   isthmus_device source_device, uint64_t bytes,
+                                   const isthmus_copy_options* options, isthmus_stream stream) {
+  return isthmus::guard([&] {
+    isthmus::check_platform("destination_device", destination_device);
+    isthmus::check_platform("source_device", source_device);
+    isthmus::copy_request request{.destination = destination,
+                                  .destination_device = destination_device,
+                                  .source = source,
+                                  .source_device = source_device,
+                                  .bytes = bytes,
+                                  .wait_events = {},
+                                  .stream = stream};
+    if (options != nullptr) isthmus::add_options(request, *options);
+    isthmus::copy_memory(request);
+  });
+}
+
+isthmus_status isthmus_memory_copy_path(isthmus_device destination_device, isthmus_device source_device,
+                                        isthmus_copy_path* path) {
+  return isthmus::guard([&] {
+    isthmus::require_not_null(ISTHMUS_HERE, "memory_copy_path", "path", path,
+                              "pass the address of the variable that receives the path");
+    isthmus::check_platform("destination_device", destination_device);
+    isthmus::check_platform("source_device", source_device);
+    *path = isthmus::automatic_path(destination_device, source_device);
   });
 }

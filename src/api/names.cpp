@@ -3,7 +3,6 @@
 #include <isthmus/isthmus.h>
 
 #include <algorithm>
-#include <array>
 
 #include "base/error.hpp"
 #include "base/interrupt.hpp"
@@ -11,22 +10,14 @@
 
 namespace {
 
-template <std::size_t Size>
-constexpr const char* lookup(const std::array<const char*, Size>& names, int value) {
-  return value >= 0 && static_cast<std::size_t>(value) < Size ? names[static_cast<std::size_t>(value)]
-                                                              : nullptr;
-}
-
-#define VERSION_TEXT_(x) #x
-#define VERSION_TEXT(x) VERSION_TEXT_(x)
-constexpr const char* version_text = VERSION_TEXT(ISTHMUS_VERSION_MAJOR) "." VERSION_TEXT(
-    ISTHMUS_VERSION_MINOR) "." VERSION_TEXT(ISTHMUS_VERSION_PATCH);
-
 bool in_range(int value, int count) { return value >= 0 && value < count; }
 
 }  // namespace
 
-const char* isthmus_version(void) { return version_text; }
+const char* isthmus_version(void) {
+  return ISTHMUS_STRING(ISTHMUS_VERSION_MAJOR) "." ISTHMUS_STRING(ISTHMUS_VERSION_MINOR) "." ISTHMUS_STRING(
+      ISTHMUS_VERSION_PATCH);
+}
 
 const char* isthmus_collective_name(isthmus_collective collective) {
   return in_range(collective, ISTHMUS_COLLECTIVE_COUNT) ? isthmus::row_of(collective).name : nullptr;
@@ -42,11 +33,12 @@ size_t isthmus_datatype_bytes(isthmus_datatype datatype) {
 }
 
 const char* isthmus_reduction_op_name(isthmus_reduction_op op) {
-  return lookup(isthmus::collective_table::op_names, op);
+  return in_range(op, ISTHMUS_REDUCTION_OP_COUNT) ? isthmus::collective_table::op_names[op] : nullptr;
 }
 
 const char* isthmus_platform_name(isthmus_platform platform) {
-  return lookup(isthmus::collective_table::platform_names, platform);
+  return in_range(platform, ISTHMUS_PLATFORM_COUNT) ? isthmus::collective_table::platform_names[platform]
+                                                    : nullptr;
 }
 
 const char* isthmus_status_name(isthmus_status status) {
@@ -79,6 +71,6 @@ size_t isthmus_last_error_ranks(int* ranks, size_t capacity) {
 }
 
 isthmus_status isthmus_set_interrupt_check(isthmus_interrupt_check check, void* context) {
-  isthmus::set_interrupt_check(check, context);
+  isthmus::own_interrupt = {check, context, {}};
   return ISTHMUS_SUCCESS;
 }

@@ -1,7 +1,7 @@
 // C entry points of operations and groups. Each named collective fills one descriptor and submits it.
 #include <isthmus/isthmus.h>
 
-#include "base/arguments.hpp"
+#include "base/error.hpp"
 #include "core/communicator.hpp"
 #include "core/group.hpp"
 #include "core/handles.hpp"

@@ -1,7 +1,7 @@
 // C entry points of tensor_parallel.h.
 #include "operators/tensor_parallel/tensor_parallel.hpp"
 
-#include "base/arguments.hpp"
+#include "base/error.hpp"
 
 namespace engines = isthmus::tensor_parallel;
 

@@ -18,7 +18,7 @@ void add_site_packages(const fs::path& prefix, std::vector<fs::path>& folders) {
   std::error_code ignored;
   for (const char* lib : {"lib", "lib64"}) {
     for (const auto& entry : fs::directory_iterator(prefix / lib, ignored)) {
-      if (entry.path().filename().string().rfind("python3", 0) != 0) continue;
+      if (!entry.path().filename().string().starts_with("python3")) continue;
       const fs::path packages = entry.path() / "site-packages";
       if (fs::is_directory(packages, ignored)) folders.push_back(packages);
     }

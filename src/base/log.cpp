@@ -34,13 +34,8 @@ spdlog::logger& logger() {
 }
 
 spdlog::level::level_enum native_level(log_level level) noexcept {
-  switch (level) {
-    case log_level::debug: return spdlog::level::debug;
-    case log_level::info: return spdlog::level::info;
-    case log_level::warning: return spdlog::level::warn;
-    case log_level::error: return spdlog::level::err;
-  }
-  return spdlog::level::err;
+  static_assert(static_cast<int>(log_level::error) == spdlog::level::err);
+  return static_cast<spdlog::level::level_enum>(level);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 
 namespace isthmus {
 
-enum class log_level { debug, info, warning, error };
+enum class log_level { debug = 1, info, warning, error };  // the values of spdlog
 
 bool is_logged(log_level level) noexcept;
 void write_log(log_level level, const std::string& line);

@@ -121,7 +121,14 @@ constexpr std::optional<std::uint64_t> checked_product(std::uint64_t a, std::uin
 
 // Returns the mean block length in elements, rounded up. The result is the same on all ranks, because all ranks
 // know all counts.
-std::uint64_t mean_count(const isthmus_operation& operation, int size);
+inline std::uint64_t mean_count(const isthmus_operation& operation, int size) {
+  const std::uint64_t* const counts = shared_counts(operation);
+  if (counts == nullptr) return operation.count;  // explain() was called without count arrays
+  std::uint64_t total = 0;
+  for (int rank = 0; rank < size; ++rank) total += counts[rank];
+  const auto ranks = static_cast<std::uint64_t>(size);
+  return total / ranks + (total % ranks != 0 ? 1 : 0);
+}
 
 // Returns the size in bytes that rules match: the size as defined by nccl-tests, except that allgather counts
 // the bytes per rank (allgatherv: their mean). Returns nullopt if only some ranks know the size. Precondition:
@@ -141,6 +148,16 @@ inline std::optional<std::uint64_t> selection_bytes(const isthmus_operation& ope
 
 // Returns the part of the operation that is identical on all ranks, without pointers and private counts.
 // Backends use it to decide whether they support the operation.
-isthmus_operation agreed_operation(const isthmus_operation& operation, int size);
+inline isthmus_operation agreed_operation(const isthmus_operation& operation, int size) {
+  isthmus_operation result{};
+  result.collective = operation.collective;
+  result.datatype = operation.datatype;
+  const collective_row& row = row_of(operation.collective);
+  if (row.is_reduction) result.op = operation.op;
+  if (row.peer != peer_kind::none) result.root = operation.root;
+  if (!has_counts(row)) result.count = operation.count;
+  if (has_counts(row) && !has_private_counts(row)) result.count = mean_count(operation, size);
+  return result;
+}
 
 }  // namespace isthmus

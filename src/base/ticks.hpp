@@ -6,6 +6,7 @@
 #include <ctime>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <x86intrin.h>
 #endif
 
@@ -19,7 +20,14 @@ inline std::uint64_t monotonic_ns() noexcept {
 }
 
 #if defined(__x86_64__)
-bool has_invariant_counter() noexcept;
+inline bool has_invariant_counter() noexcept {
+  static const bool is_supported = [] {
+    constexpr unsigned leaf = 0x80000007, invariant_bit = 1u << 8;  // in edx
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    return __get_cpuid(leaf, &eax, &ebx, &ecx, &edx) != 0 && (edx & invariant_bit) != 0;
+  }();
+  return is_supported;
+}
 
 inline std::uint64_t read_ticks(bool use_counter) noexcept { return use_counter ? __rdtsc() : monotonic_ns(); }
 #else

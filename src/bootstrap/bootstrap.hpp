@@ -2,6 +2,7 @@
 // never payload data.
 #pragma once
 
+#include <isthmus/isthmus.h>
 #include <isthmus/mpi_table.h>
 
 #include <cstddef>
@@ -120,5 +121,21 @@ class store {
 // Creates a bootstrap on a store. `scope` is the prefix of its keys and separates communicators.
 std::unique_ptr<bootstrap> make_store_bootstrap(std::shared_ptr<store> store, std::string scope, int rank,
                                                 int size, double timeout_s);
+
+// Collective over table->comm, which is duplicated twice: for control messages and, as mpi_comm(), for payload.
+// Blocking: waits for all ranks to duplicate the communicator. If this takes longer than the timeout, MPI_Abort
+// ends the job.
+// Lifetime: `table` must not be NULL and must outlive the bootstrap.
+// Errors: INVALID_ARGUMENT for a table of another version, INVALID_USAGE on a thread that must not call MPI,
+// BACKEND with MPI's code and text.
+std::unique_ptr<bootstrap> make_mpi_bootstrap(const isthmus_mpi_table* table, double timeout_s);
+
+// ---- stores ------------------------------------------------------------------------------------------------
+
+std::shared_ptr<store> make_local_store();
+
+// Adapter that presents the store of the caller as a store of the core.
+// Lifetime: `table` must outlive the store. Errors: INVALID_ARGUMENT if the table is incomplete.
+std::shared_ptr<store> make_user_store(const isthmus_store_table* table);
 
 }  // namespace isthmus

@@ -1,6 +1,9 @@
 // Typed and text forms of bootstrap::allgather for set-up. They are collective and throw the same errors.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
 #include <isthmus/plugin.hpp>
 #include <optional>
 #include <string>
@@ -21,7 +24,18 @@ std::vector<Value> gather_values(bootstrap& ranks, const Value& contribution) {
 }
 
 // Gathers one text of any length from each rank.
-std::vector<std::string> gather_texts(bootstrap& ranks, const std::string& contribution);
+inline std::vector<std::string> gather_texts(bootstrap& ranks, const std::string& contribution) {
+  const auto lengths = gather_values<std::uint64_t>(ranks, contribution.size());
+  const std::uint64_t max_length = *std::max_element(lengths.begin(), lengths.end());
+  std::vector<std::string> texts(lengths.size());
+  if (max_length == 0) return texts;
+  std::vector<std::byte> padded_text(max_length), all(max_length * lengths.size());
+  std::memcpy(padded_text.data(), contribution.data(), contribution.size());
+  ranks.allgather(padded_text, all);
+  for (std::size_t rank = 0; rank < texts.size(); ++rank)
+    texts[rank].assign(reinterpret_cast<const char*>(all.data() + rank * max_length), lengths[rank]);
+  return texts;
+}
 
 // ---- agreement: all ranks continue, or none does (see isthmus/plugin.hpp) ----------------------------------
 

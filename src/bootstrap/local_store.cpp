@@ -1,5 +1,3 @@
-#include "bootstrap/local_store.hpp"
-
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -7,6 +5,7 @@
 #include <mutex>
 
 #include "base/error.hpp"
+#include "bootstrap/bootstrap.hpp"
 
 namespace isthmus {
 namespace {

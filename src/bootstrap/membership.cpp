@@ -2,22 +2,67 @@
 
 #include <isthmus/backend.h>
 #include <isthmus/isthmus.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <functional>
 #include <map>
 #include <string_view>
 #include <tuple>
 
-#include "base/hash.hpp"
 #include "base/process.hpp"
-#include "base/random.hpp"
 #include "base/text.hpp"
+#include "base/trust.hpp"
 #include "bootstrap/exchange.hpp"
-#include "bootstrap/node.hpp"
+#include "bootstrap/tcp_protocol.hpp"
 
 namespace isthmus {
 namespace {
+
+template <typename Value>
+Value random_value() {
+  static_assert(std::is_trivially_copyable_v<Value> && sizeof(Value) <= sizeof(store_secret));
+  const store_secret bytes = make_secret();
+  Value value;
+  std::memcpy(&value, bytes.data(), sizeof value);
+  return value;
+}
+
+// Returns "" if the file does not exist. Throws if descriptors or memory are exhausted, because that condition
+// must not look like another node.
+std::string boot_id() {
+  errno = 0;
+  const std::string id = current_boot_id();
+  const int code = errno;
+  if (id.empty() && (code == EMFILE || code == ENFILE || code == ENOMEM))
+    throw make_error(ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE,
+                     fmt::format("communicator_create: cannot read /proc/sys/kernel/random/boot_id: {}",
+                                 std::strerror(code)),
+                     "raise the limit of open files (ulimit -n)", code);
+  return id;
+}
+
+// Returns 0 if the kernel has no user namespaces, because then there is only one.
+std::uint64_t own_user_namespace() {
+  struct stat status{};
+  return ::stat("/proc/self/ns/user", &status) == 0 ? status.st_ino : 0;
+}
+
+// Value of ISTHMUS_NODE; "" if it is not set.
+std::string configured_name() {
+  constexpr const char* variable = "ISTHMUS_NODE";
+  const char* const text = environment_variable(variable);
+  const std::string name = text == nullptr ? "" : text;
+  if (name.size() > max_node_name_bytes)
+    throw make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE,
+                     fmt::format("environment {}: the name has {} bytes, must have at most {}", variable,
+                                 name.size(), max_node_name_bytes),
+                     "use a short name that differs between nodes");
+  return name;
+}
 
 // Wire form of a rank_info: plain bytes. All ranks with the same ABI version use the same layout.
 struct membership_record {
@@ -52,13 +97,20 @@ void fill_record(membership_record& record, const rank_info& contribution, const
   record.fallback = fallback;
 }
 
+// Returns the ranks whose `field` differs from that of rank 0.
+template <typename Record, typename Field>
+std::vector<int> ranks_unlike_first(const std::vector<Record>& all, Field field) {
+  std::vector<int> ranks;
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    if (field(all[rank]) != field(all[0])) ranks.push_back(static_cast<int>(rank));
+  return ranks;
+}
+
 // Throws an error if `field` differs between ranks. The error names the ranks that differ from rank 0.
 template <typename Field, typename Format>
 void check_equal(const std::vector<membership_record>& all, const char* subject, Field field, Format format,
                  const char* hint) {
-  std::vector<int> other_ranks;
-  for (std::size_t rank = 1; rank < all.size(); ++rank)
-    if (field(all[rank]) != field(all[0])) other_ranks.push_back(static_cast<int>(rank));
+  const std::vector<int> other_ranks = ranks_unlike_first(all, field);
   if (other_ranks.empty()) return;
   const auto first = static_cast<std::size_t>(other_ranks.front());
   throw make_error(ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
@@ -74,14 +126,9 @@ std::string quote_line(const std::vector<std::string>& lines, std::size_t index)
 
 // Collective if the hashes differ. All ranks make the same decision because they see the same hashes.
 void check_rules(bootstrap& ranks, const std::vector<membership_record>& all, const std::string& rules) {
-  const auto has_other_rules = [&](const membership_record& record) {
-    return record.rules_hash != all[0].rules_hash;
-  };
-  if (std::none_of(all.begin(), all.end(), has_other_rules)) return;
+  if (ranks_unlike_first(all, std::mem_fn(&membership_record::rules_hash)).empty()) return;
   const auto texts = gather_texts(ranks, rules);
-  std::vector<int> other_ranks;
-  for (std::size_t rank = 1; rank < texts.size(); ++rank)
-    if (texts[rank] != texts[0]) other_ranks.push_back(static_cast<int>(rank));
+  const std::vector<int> other_ranks = ranks_unlike_first(texts, std::identity());
   const auto first = other_ranks.empty() ? 0 : static_cast<std::size_t>(other_ranks.front());
   const auto first_lines = split_lines(texts[0]), other_lines = split_lines(texts[first]);
   std::size_t line = 0;
@@ -107,6 +154,16 @@ std::vector<int> number_by_first_appearance(const std::vector<Key>& keys) {
 }
 
 }  // namespace
+
+std::string own_node_id() {
+  const std::string id = boot_id();
+  const std::uint64_t pid_namespace = current_pid_namespace();
+  if (id.empty() || pid_namespace == 0) {  // shares memory with no other process
+    static const auto suffix = random_value<std::uint64_t>();
+    return fmt::format("unknown/{}/{}", getpid(), suffix);
+  }
+  return fmt::format("{}/{}/{}/{}/{}", id, pid_namespace, own_user_namespace(), getuid(), configured_name());
+}
 
 membership exchange_membership(bootstrap& ranks, const rank_info& contribution) {
   membership_record own_record{};

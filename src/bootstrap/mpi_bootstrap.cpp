@@ -1,5 +1,3 @@
-#include "bootstrap/mpi_bootstrap.hpp"
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -9,6 +7,7 @@
 #include "base/error.hpp"
 #include "base/interrupt.hpp"
 #include "base/log.hpp"
+#include "bootstrap/bootstrap.hpp"
 #include "bootstrap/mpi_thread_guard.hpp"
 #include "failure/health.hpp"
 #include "failure/wait.hpp"

@@ -12,9 +12,8 @@
 #include "base/interrupt.hpp"
 #include "base/log.hpp"
 #include "bootstrap/bootstrap.hpp"
-#include "bootstrap/fallback_store.hpp"
 #include "bootstrap/rendezvous.hpp"
-#include "bootstrap/survivor_protocol.hpp"
+#include "bootstrap/tcp_store.hpp"
 #include "failure/wait.hpp"
 
 namespace isthmus {

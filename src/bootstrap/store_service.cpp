@@ -1,5 +1,3 @@
-#include "bootstrap/store_service.hpp"
-
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -12,6 +10,7 @@
 #include <thread>
 
 #include "base/error.hpp"
+#include "bootstrap/tcp_server.hpp"
 
 namespace isthmus::tcp {
 namespace {

@@ -140,19 +140,19 @@ void server::receive(connection& client) {
 
 // Replies to a hello with the store's proof and the nonce for the rank's proof.
 void server::answer_hello(connection& client) {
-  const auto header = parse_header(client.input);
+  const auto header = tcp::parse<protocol_header>(client.input);
   if (header && header->magic != protocol_magic) {
     client.state = connection_state::closed;
     return;
   }
-  const auto greeting = parse_hello(client.input);
+  const auto greeting = tcp::parse<hello>(client.input);
   if (!greeting) return;
   client.input.clear();
   challenge message{{protocol_magic, protocol_version}, {}, {}};
   const bool is_known_version = greeting->header.version == protocol_version;
   if (is_known_version) {
     client.greeting = *greeting;
-    client.store_nonce = message.store_nonce = make_nonce();
+    client.store_nonce = message.store_nonce = make_secret();
     message.store_proof = proof_of_store(m_secret, *greeting, client.store_nonce);
   }
   append(client.output, bytes_of(message));
@@ -163,7 +163,7 @@ void server::answer_hello(connection& client) {
 }
 
 void server::check_proof(connection& client) {
-  const auto client_proof = parse_proof(client.input);
+  const auto client_proof = tcp::parse<proof>(client.input);
   if (!client_proof) return;
   client.input.clear();
   if (!equal_proofs(*client_proof, proof_of_rank(m_secret, client.greeting, client.store_nonce))) {
@@ -259,13 +259,11 @@ void server::handle(connection& client, const request& message) {
 void server::publish(const std::string& key, std::span<const std::byte> value) {
   m_values[key].assign(value.begin(), value.end());
   for (const auto& each : m_connections) {
-    const auto is_waiting_for_key = [&](const auto& entry) { return entry.second == key; };
-    for (auto entry = std::find_if(each->pending_gets.begin(), each->pending_gets.end(), is_waiting_for_key);
-         entry != each->pending_gets.end();
-         entry = std::find_if(each->pending_gets.begin(), each->pending_gets.end(), is_waiting_for_key)) {
-      reply(*each, reply_kind::present, entry->first, value);
-      each->pending_gets.erase(entry);
-    }
+    std::erase_if(each->pending_gets, [&](const auto& request_and_key) {
+      if (request_and_key.second != key) return false;
+      reply(*each, reply_kind::present, request_and_key.first, value);
+      return true;
+    });
     if (each->state == connection_state::joined) flush(*each);
   }
 }

@@ -85,4 +85,11 @@ class server {
   std::map<std::string, std::vector<std::byte>, std::less<>> m_values;
 };
 
+// Adds a store to the service of this process: one thread for all TCP stores, including stores whose id no rank has
+// used. It starts with the first store and ends with the last.
+// Lifetime: at process exit, connected ranks have a few seconds to finish. A forked child serves no stores.
+// Thread safety: any thread.
+// Errors: SYSTEM.
+void serve_store(std::unique_ptr<server> store);
+
 }  // namespace isthmus::tcp

@@ -1,5 +1,6 @@
 #include "bootstrap/tcp_store.hpp"
 
+#include <netdb.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -14,9 +15,7 @@
 
 #include "base/error.hpp"
 #include "base/interrupt.hpp"
-#include "bootstrap/fallback_store.hpp"
-#include "bootstrap/store_service.hpp"
-#include "bootstrap/tcp_protocol.hpp"
+#include "base/log.hpp"
 #include "failure/wait.hpp"
 
 namespace isthmus {
@@ -35,6 +34,18 @@ constexpr double unresponsive_retry_s = 0.05;
 error connection_lost() {
   return make_error(ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE, "the connection to the store was lost",
                     "check whether the process that created the id has exited or crashed");
+}
+
+std::string local_host(int connected_socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  char host[NI_MAXHOST] = "";
+  if (getsockname(connected_socket, reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
+      getnameinfo(reinterpret_cast<const sockaddr*>(&address), length, host, sizeof host, nullptr, 0,
+                  NI_NUMERICHOST) != 0)
+    throw make_error(ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE,
+                     "communicator_create: the local address of the store connection is unknown");
+  return host;
 }
 
 // Client of a TCP store. Several threads can wait for different keys on the same connection. A thread that
@@ -261,7 +272,7 @@ class store_connector {
 
   // Returns false if the store closed the connection before it accepted or refused the rank.
   bool authenticate(int fd) const {
-    const hello own_hello{{protocol_magic, protocol_version}, m_rank, m_size, make_nonce()};
+    const hello own_hello{{protocol_magic, protocol_version}, m_rank, m_size, make_secret()};
     challenge store_challenge{};
     if (!send(fd, own_hello) || !receive(fd, store_challenge)) return false;
     check(own_hello, store_challenge);
@@ -326,6 +337,36 @@ isthmus_unique_id start_tcp_store(const char* address, const server_limits& limi
 std::shared_ptr<store> connect_tcp_store(const store_address& address, int rank, int size, double timeout_s) {
   return std::make_shared<tcp_client>(store_connector(address, rank, size, timeout_s).connect(), address.secret,
                                       timeout_s);
+}
+
+fallback_store::fallback_store(file_descriptor listener, const tcp::endpoint& address,
+                               const store_secret& secret)
+    : m_listener(std::move(listener)), m_secret(secret) {
+  copy_text(m_address.host, sizeof m_address.host, address.host);
+  m_address.port = address.port;
+}
+
+std::unique_ptr<fallback_store> fallback_store::create(int connected_socket, const store_secret& secret) {
+  try {
+    tcp::endpoint address{local_host(connected_socket), 0};
+    file_descriptor listener = tcp::listen_on(address);
+    return std::unique_ptr<fallback_store>(new fallback_store(std::move(listener), address, secret));
+  } catch (const error& failure) {
+    log(log_level::warning, "this rank cannot serve a fallback store if the store is lost: {}", failure.what());
+    return nullptr;
+  }
+}
+
+std::unique_ptr<fallback_store> store::make_fallback_store() { return nullptr; }
+
+std::shared_ptr<store> store::connect_fallback_store(const fallback_address&, int, int, double) {
+  return nullptr;
+}
+
+void fallback_store::serve(double idle_timeout_s) {
+  tcp::server_limits limits;
+  limits.idle_timeout_s = idle_timeout_s;
+  tcp::serve_store(std::make_unique<tcp::server>(std::move(m_listener), m_secret, limits));
 }
 
 }  // namespace isthmus

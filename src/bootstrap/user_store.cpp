@@ -1,10 +1,9 @@
-#include "bootstrap/user_store.hpp"
-
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
 
 #include "base/error.hpp"
+#include "bootstrap/bootstrap.hpp"
 
 namespace isthmus {
 namespace {

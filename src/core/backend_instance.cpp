@@ -240,16 +240,22 @@ void backend_instance::report(const failure_info& info) {
   m_failure = info;
 }
 
+// Runs a service of the context and records its failure.
+template <typename Work>
+isthmus_status backend_instance::serve(Work&& work) noexcept {
+  const isthmus_status status = guard(work);
+  if (status != ISTHMUS_SUCCESS) report(last_error());
+  return status;
+}
+
 isthmus_status backend_instance::on_allgather(void* runtime, const void* contribution, void* all,
                                               size_t bytes) {
   backend_instance& backend = self(runtime);
-  const isthmus_status status = guard([&] {
+  return backend.serve([&] {
     bootstrap& control = backend.m_owner.control();
     control.allgather({static_cast<const std::byte*>(contribution), bytes},
                       {static_cast<std::byte*>(all), bytes * static_cast<std::size_t>(control.size())});
   });
-  if (status != ISTHMUS_SUCCESS) backend.report(last_error());
-  return status;
 }
 
 const char* backend_instance::on_option(void* runtime, const char* key) {
@@ -318,21 +324,17 @@ int backend_instance::on_heap_find(void* runtime, const void* pointer, uint64_t 
 isthmus_status backend_instance::on_heap_allocate(void* runtime, uint64_t bytes, isthmus_heap_block* block) {
   backend_instance& backend = self(runtime);
   *block = {};
-  const isthmus_status status = guard([&] {
+  return backend.serve([&] {
     communicator& owner = backend.m_owner;
     const void* const pointer =
         owner.heap().allocate(owner.control(), owner.ranks(), bytes, symmetric_heap::block_owner::backend);
     owner.heap().find(pointer, bytes, block, nullptr);
   });
-  if (status != ISTHMUS_SUCCESS) backend.report(last_error());
-  return status;
 }
 
 isthmus_status backend_instance::on_heap_free(void* runtime, uint64_t id) {
   backend_instance& backend = self(runtime);
-  const isthmus_status status = guard([&] { backend.m_owner.heap().free_backend_block(id); });
-  if (status != ISTHMUS_SUCCESS) backend.report(last_error());
-  return status;
+  return backend.serve([&] { backend.m_owner.heap().free_backend_block(id); });
 }
 
 isthmus_status backend_instance::on_create_subcommunicator(void* runtime, isthmus_device device, int color,
@@ -340,12 +342,10 @@ isthmus_status backend_instance::on_create_subcommunicator(void* runtime, isthmu
                                                            isthmus_communicator* result) {
   backend_instance& backend = self(runtime);
   *result = nullptr;
-  const isthmus_status status = guard([&] {
+  return backend.serve([&] {
     if (auto subcommunicator = backend.m_owner.create_subcommunicator(device, color, key, backend.name(), use))
       *result = handle_table::instance().insert(std::move(subcommunicator));
   });
-  if (status != ISTHMUS_SUCCESS) backend.report(last_error());
-  return status;
 }
 
 void backend_instance::on_abort_communicator(void* runtime, isthmus_status status) {

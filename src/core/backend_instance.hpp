@@ -117,6 +117,8 @@ class backend_instance {
 
   void report(const failure_info& info);
   [[gnu::cold]] isthmus_status report_exception(const char* function) noexcept;  // in a catch block
+  template <typename Work>
+  isthmus_status serve(Work&& work) noexcept;
   template <typename Call>
   isthmus_status guard_call(const char* function, Call&& call) noexcept;
   template <typename Call>

@@ -1,5 +1,6 @@
 #include "core/backend_set.hpp"
 
+#include <fmt/ranges.h>
 #include <isthmus/isthmus.h>
 
 #include <algorithm>
@@ -66,41 +67,30 @@ std::string advertise(const membership& ranks, const communicator_setup& setup) 
 
 // Lists the ranks of each node: "ranks 0, 1; 2, 3".
 std::string nodes_text(const membership& ranks) {
-  std::string text = "ranks ";
-  for (int node = 0; node < ranks.nodes; ++node) {
-    std::vector<int> node_ranks;
-    for (int rank = 0; rank < ranks.size; ++rank)
-      if (ranks.node_of[static_cast<std::size_t>(rank)] == node) node_ranks.push_back(rank);
-    text += (node == 0 ? "" : "; ") + format_list(node_ranks);
-  }
-  return text;
+  std::vector<std::vector<int>> ranks_of(static_cast<std::size_t>(ranks.nodes));
+  for (int rank = 0; rank < ranks.size; ++rank)
+    ranks_of[static_cast<std::size_t>(ranks.node_of[static_cast<std::size_t>(rank)])].push_back(rank);
+  std::vector<std::string> texts;
+  for (const auto& node_ranks : ranks_of) texts.push_back(format_list(node_ranks));
+  return fmt::format("ranks {}", fmt::join(texts, "; "));
 }
 
 struct advertisement {
+  std::string name;
   std::uint32_t capabilities;
   std::string reason;
 };
 
-std::vector<std::pair<std::string, advertisement>> parse_advertisements(const std::string& text) {
-  std::vector<std::pair<std::string, advertisement>> advertisements;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
+std::vector<advertisement> parse_advertisements(const std::string& text) {
+  std::vector<advertisement> advertisements;
+  for (const std::string& line : split_lines(text)) {
+    advertisement& each = advertisements.emplace_back();
     std::istringstream fields(line);
-    std::string name, reason;
-    std::uint32_t capabilities = 0;
-    fields >> name >> capabilities;
+    fields >> each.name >> each.capabilities;
     fields.ignore(1);
-    std::getline(fields, reason);
-    advertisements.emplace_back(name, advertisement{capabilities, reason});
+    std::getline(fields, each.reason);
   }
   return advertisements;
-}
-
-const advertisement* find_advertisement(
-    const std::vector<std::pair<std::string, advertisement>>& advertisements, const std::string& name) {
-  for (const auto& [candidate, value] : advertisements)
-    if (candidate == name) return &value;
-  return nullptr;
 }
 
 }  // namespace
@@ -173,10 +163,10 @@ bool backend_set::is_last_resort(const backend_instance& backend) const {
 
 // On several nodes, the message lists the ranks of each node.
 void backend_set::throw_no_backend(bootstrap& control) const {
-  std::string reasons;
-  for (const auto& backend : m_backends)
-    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", backend->name(), backend->reason());
-  if (reasons.empty()) reasons = "none is built in";
+  std::vector<std::string> texts;
+  for (const auto& backend : m_backends) texts.push_back(backend->name() + ": " + backend->reason());
+  if (texts.empty()) texts.emplace_back("none is built in");
+  const std::string reasons = fmt::format("{}", fmt::join(texts, "; "));
   const char* const hint =
       m_ranks.has_mixed_platforms
           ? "use devices of one platform on all ranks, or add a rule for platform = \"mixed\" that "
@@ -195,26 +185,23 @@ void backend_set::throw_no_backend(bootstrap& control) const {
 
 void backend_set::agree(bootstrap& control, recorder::flight_recorder& recorder) {
   const auto texts = gather_texts(control, advertise(m_ranks, m_setup));
-  std::vector<std::vector<std::pair<std::string, advertisement>>> advertisements;
+  std::vector<std::vector<advertisement>> advertisements;
   for (const std::string& text : texts) advertisements.push_back(parse_advertisements(text));
   std::vector<std::string> names;
   for (const auto& rank_advertisements : advertisements)
-    for (const auto& [name, value] : rank_advertisements)
-      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    for (const advertisement& each : rank_advertisements)
+      if (std::ranges::find(names, each.name) == names.end()) names.push_back(each.name);
 
   for (const std::string& name : names) {
     std::uint32_t shared_capabilities = ~0u;
     std::string reason;
     for (std::size_t rank = 0; rank < advertisements.size() && reason.empty(); ++rank) {
-      const advertisement* match = find_advertisement(advertisements[rank], name);
-      shared_capabilities &= match == nullptr ? 0 : match->capabilities;
-      if (match == nullptr)
-        reason = fmt::format("rank {} does not have it", rank);
-      else
-        reason = match->reason;
+      const auto match = std::ranges::find(advertisements[rank], name, &advertisement::name);
+      const bool has_it = match != advertisements[rank].end();
+      shared_capabilities &= has_it ? match->capabilities : 0;
+      reason = has_it ? match->reason : fmt::format("rank {} does not have it", rank);
     }
-    const auto local_entry = std::find_if(m_setup.backends.begin(), m_setup.backends.end(),
-                                          [&](const backend_entry& entry) { return entry.name == name; });
+    const auto local_entry = std::ranges::find(m_setup.backends, name, &backend_entry::name);
     backend_entry entry =
         local_entry != m_setup.backends.end() ? *local_entry : backend_entry{name, nullptr, "", ""};
     m_backends.push_back(std::make_unique<backend_instance>(m_owner, std::move(entry), m_backends.size()));

@@ -1,5 +1,5 @@
-#include "core/check.hpp"
-
+// The mismatch check (`check = true`, ISTHMUS_CHECK=1): before a call starts, the ranks compare their calls, so
+// that no data moves between calls that do not match.
 #include <isthmus/isthmus.h>
 
 #include <algorithm>
@@ -32,8 +32,8 @@ text_groups group_by_text(const std::vector<std::vector<std::string>>& calls, st
   return all;
 }
 
-}  // namespace
-
+// Returns the properties of a call that must be equal on all ranks, as text for error messages. `path` has
+// the form "backend:algorithm".
 std::string signature_text(const isthmus_operation& operation, int size, const std::string& path) {
   const collective_row& row = row_of(operation.collective);
   std::string count;
@@ -45,8 +45,10 @@ std::string signature_text(const isthmus_operation& operation, int size, const s
   return row.name + (arguments.empty() ? "" : fmt::format(" ({})", arguments)) + " by " + path;
 }
 
-void compare_calls(bootstrap& ranks, const std::string& contribution) {
-  const auto texts = gather_texts(ranks, contribution);
+}  // namespace
+
+void communicator::compare_calls(const std::string& contribution) {
+  const auto texts = gather_texts(*m_control, contribution);
   if (std::all_of(texts.begin(), texts.end(), [&](const std::string& each) { return each == contribution; }))
     return;
   std::vector<std::vector<std::string>> calls;

@@ -8,7 +8,6 @@
 #include "base/interrupt.hpp"
 #include "base/log.hpp"
 #include "bootstrap/exchange.hpp"
-#include "core/check.hpp"
 #include "core/worker.hpp"
 #include "failure/wait.hpp"
 #include "recorder/format.hpp"
@@ -219,7 +218,7 @@ void communicator::run_recorded(Work&& work) {
 }
 
 void communicator::compare_texts(const std::string& contribution) {
-  run_recorded([&] { compare_calls(*m_control, contribution); });
+  run_recorded([&] { compare_calls(contribution); });
 }
 
 // A wait inside a subcommunicator is part of a call on the parent.

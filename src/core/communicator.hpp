@@ -142,6 +142,10 @@ class communicator : public std::enable_shared_from_this<communicator> {
   void run_recorded(Work&& work);
   void check_shape(const isthmus_operation& operation) const;
   void compare_texts(const std::string& contribution);
+  // Collective. Each line of `contribution` is one call of a group.
+  // Errors: if the texts differ, throws error (MISMATCH) on every rank. It reports the first line that differs,
+  // with the text of each rank.
+  void compare_calls(const std::string& contribution);
   error annotate(const error& failure, const isthmus_operation& operation) const;
 
   communicator_setup m_setup;

@@ -1,5 +1,6 @@
 #include "core/dispatcher.hpp"
 
+#include <fmt/ranges.h>
 #include <isthmus/isthmus.h>
 
 #include <algorithm>
@@ -7,7 +8,6 @@
 
 #include "base/error.hpp"
 #include "base/log.hpp"
-#include "selection/explain.hpp"
 
 namespace isthmus {
 namespace {
@@ -98,13 +98,14 @@ backend_choice dispatcher::select_backend(const isthmus_operation& operation) {
   const auto decision =
       selection::select(m_rules, make_query(operation), make_availability(common_operation), true);
   if (decision.winner == nullptr) {
-    std::string reasons;
+    std::vector<std::string> reasons;
     for (const auto& rejection : decision.rejections)
-      if (rejection.is_unavailable) reasons += (reasons.empty() ? "" : "; ") + rejection.reason;
+      if (rejection.is_unavailable) reasons.push_back(rejection.reason);
+    if (reasons.empty()) reasons.push_back(decision.reason);
     throw make_error(
         ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
         fmt::format("no backend can run {} of {}: {}", isthmus_collective_name(operation.collective),
-                    isthmus_datatype_name(operation.datatype), reasons.empty() ? decision.reason : reasons),
+                    isthmus_datatype_name(operation.datatype), fmt::join(reasons, "; ")),
         "run isthmus explain to see every rule and backend for this call");
   }
   if (is_external(decision.winner->backend))

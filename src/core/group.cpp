@@ -109,12 +109,9 @@ void run_batch(const batch& work) {
 
 // Runs `job` and stores its failure in `first_error`, unless that already holds an error.
 template <typename Job>
-void capture_error(std::optional<error>& first_error, Job&& job) noexcept {
-  try {
-    job();
-  } catch (...) {
-    if (!first_error) first_error = current_error();
-  }
+void keep_first_error(std::optional<error>& first_error, Job&& job) {
+  auto failure = capture_error(job);
+  if (!first_error) first_error = std::move(failure);
 }
 
 // Nonblocking backends: runs all states of one backend between its group_start and group_end.
@@ -129,14 +126,14 @@ void run_native(const std::vector<batch>& batches, std::optional<error>& first_e
     isthmus_status status = representative.backend->group_start();
     if (status == ISTHMUS_SUCCESS) {
       for (const batch& work : batches)
-        if (&work.backend->functions() == &functions) capture_error(first_error, [&] { run_batch(work); });
+        if (&work.backend->functions() == &functions) keep_first_error(first_error, [&] { run_batch(work); });
       status = representative.backend->group_end();
     }
     if (status == ISTHMUS_SUCCESS) continue;
     for (const batch& work : batches)
       if (&work.backend->functions() == &functions)
-        capture_error(first_error,
-                      [&] { work.rank->fail_batch(*work.backend, status, work.operations.front()); });
+        keep_first_error(first_error,
+                         [&] { work.rank->fail_batch(*work.backend, status, work.operations.front()); });
   }
 }
 
@@ -151,7 +148,7 @@ void run_blocking(const std::vector<batch>& batches, std::optional<error>& first
   const auto run_rank = [&](std::size_t index) {
     for (const batch& work : batches)
       if (work.rank == ranks[index] && work.backend->is_blocking())
-        capture_error(failures[index], [&] { run_batch(work); });
+        keep_first_error(failures[index], [&] { run_batch(work); });
   };
   for (std::size_t index = 1; index < ranks.size(); ++index)
     ranks[index]->own_worker().start([&run_rank, index] { run_rank(index); });
@@ -160,29 +157,15 @@ void run_blocking(const std::vector<batch>& batches, std::optional<error>& first
   for (std::size_t index = 1; index < ranks.size(); ++index)
     while (!ranks[index]->own_worker().wait_for(0.05))
       if (is_interrupted()) ranks[index]->failures().abort_on_interrupt();
-  for (const auto& failure : failures)
-    if (failure && (!first_error || is_secondary_status(first_error->info().status))) first_error = failure;
-}
-
-// Runs work(0) to work(n - 1) concurrently, each in its own thread, and returns their failures. The threads are
-// required because each function waits for other ranks, which may belong to the same calling thread.
-template <typename Work>
-std::vector<std::optional<error>> run_concurrently(std::size_t n, Work&& work) {
-  std::vector<std::optional<error>> failures(n);
-  std::vector<std::jthread> threads;
-  for (std::size_t index = 0; index < n; ++index)
-    threads.emplace_back([&, index] { capture_error(failures[index], [&] { work(index); }); });
-  for (auto& thread : threads) thread.join();
-  return failures;
+  for (const auto& failure : failures) keep_root_cause(first_error, failure);
 }
 
 void create_pending(const std::vector<pending_communicator>& pending, std::optional<error>& first_error) {
-  const auto failures = run_concurrently(pending.size(), [&](std::size_t index) {
+  const auto failure = run_concurrently(pending.size(), [&](std::size_t index) {
     auto new_communicator = pending[index].make(*pending[index].parent);
     if (new_communicator) *pending[index].result = handle_table::instance().insert(std::move(new_communicator));
   });
-  for (const auto& failure : failures)
-    if (failure && (!first_error || is_secondary_status(first_error->info().status))) first_error = failure;
+  keep_root_cause(first_error, failure);
 }
 
 // Runs the mismatch check on every communicator for which the check is enabled.
@@ -191,14 +174,13 @@ void run_checks(const std::vector<batch>& batches) {
   for (const batch& work : batches)
     if (work.rank->has_mismatch_check() && std::find(ranks.begin(), ranks.end(), work.rank) == ranks.end())
       ranks.push_back(work.rank);
-  const auto failures = run_concurrently(ranks.size(), [&](std::size_t index) {
+  const auto failure = run_concurrently(ranks.size(), [&](std::size_t index) {
     for (const batch& work : batches)
       if (work.rank == ranks[index])
         work.rank->compare(*work.backend, work.operations.data(), work.algorithms.data(),
                            work.operations.size());
   });
-  for (const auto& failure : failures)
-    if (failure) throw error(*failure);
+  if (failure) throw error(*failure);
 }
 
 bool is_one_batch(const group_state& group) {

@@ -10,10 +10,10 @@
 #include <mutex>
 #include <sstream>
 #include <stdexcept>
-#include <string_view>
 
 #include "base/error.hpp"
 #include "base/log.hpp"
+#include "base/text.hpp"
 #include "base/trust.hpp"
 
 namespace isthmus {
@@ -115,13 +115,6 @@ void add_scanned(std::vector<backend_entry>& entries, const std::string& path) {
   }
 }
 
-bool is_backend_name(std::string_view name) {
-  const auto is_letter = [](char c) { return c >= 'a' && c <= 'z'; };
-  return !name.empty() && is_letter(name[0]) && std::all_of(name.begin(), name.end(), [&](char c) {
-    return is_letter(c) || (c >= '0' && c <= '9') || c == '_';
-  });
-}
-
 // The first three fields have the same offsets in every ABI.
 void check_version(const isthmus_backend* backend) {
   if (backend == nullptr) throw std::invalid_argument("it gave NULL instead of an isthmus_backend");
@@ -144,7 +137,7 @@ void check_fields(const isthmus_backend& backend) {
   };
   const auto are_paired = [](auto* a, auto* b) { return (a == nullptr) == (b == nullptr); };
   const char* const name = backend.name == nullptr ? "" : backend.name;
-  require(is_backend_name(name), fmt::format("its name \"{}\" does not match [a-z][a-z0-9_]*", name));
+  require(is_identifier(name), fmt::format("its name \"{}\" does not match [a-z][a-z0-9_]*", name));
   constexpr std::uint32_t all_platforms = (1u << ISTHMUS_PLATFORM_COUNT) - 1;
   require(backend.platforms != 0 && (backend.platforms & ~all_platforms) == 0,
           fmt::format("its platform mask {:#x} contains no platform or an unknown one", backend.platforms));

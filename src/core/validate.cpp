@@ -44,22 +44,13 @@ struct buffer_side : block_list {
   byte_range span() const { return {reinterpret_cast<std::uintptr_t>(buf), bytes}; }
 };
 
-[[noreturn, gnu::cold]] void throw_invalid(const char* location, const std::string& message,
-                                           const std::string& hint) {
-  throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, location, message, hint);
-}
-
 [[noreturn, gnu::cold]] void throw_too_large(const isthmus_operation& operation, const char* argument,
                                              std::uint64_t value) {
-  throw_invalid(
+  throw invalid_argument(
       ISTHMUS_HERE,
       fmt::format("{}: {} = {} elements of {} do not fit the address space", row_of(operation.collective).name,
                   argument, value, collective_table::datatypes[operation.datatype].name),
       "counts and displacements are elements, not bytes; check for a negative value that became unsigned");
-}
-
-[[gnu::cold]] std::string out_of_range_text(const char* argument, long long value, long long count) {
-  return fmt::format("{} = {} is out of range: must be in [0, {})", argument, value, count);
 }
 
 [[noreturn, gnu::cold]] void throw_refused_collective(const collective_row& row) {
@@ -71,34 +62,26 @@ struct buffer_side : block_list {
 
 void check_enumerations(const isthmus_operation& operation, const validation_scope& scope) {
   if (operation.collective < 0 || operation.collective >= ISTHMUS_COLLECTIVE_COUNT)
-    throw_invalid(
-        ISTHMUS_HERE,
-        out_of_range_text("collective", static_cast<int>(operation.collective), ISTHMUS_COLLECTIVE_COUNT),
-        "use an ISTHMUS_ collective of types.h");
+    throw out_of_range(ISTHMUS_HERE, "collective", operation.collective, ISTHMUS_COLLECTIVE_COUNT,
+                       "use an ISTHMUS_ collective of types.h");
   const collective_row& row = row_of(operation.collective);
   if (scope.collectives != 0 && (scope.collectives >> operation.collective & 1) == 0)
     throw_refused_collective(row);
   if (operation.datatype < 0 || operation.datatype >= ISTHMUS_DATATYPE_COUNT)
-    throw_invalid(ISTHMUS_HERE,
-                  fmt::format("{}: {}", row.name,
-                              out_of_range_text("datatype", static_cast<int>(operation.datatype),
-                                                ISTHMUS_DATATYPE_COUNT)),
-                  "use an ISTHMUS_ datatype of types.h");
+    throw out_of_range(ISTHMUS_HERE, fmt::format("{}: datatype", row.name), operation.datatype,
+                       ISTHMUS_DATATYPE_COUNT, "use an ISTHMUS_ datatype of types.h");
   if (row.is_reduction && (operation.op < 0 || operation.op >= ISTHMUS_REDUCTION_OP_COUNT))
-    throw_invalid(
-        ISTHMUS_HERE,
-        fmt::format("{}: {}", row.name,
-                    out_of_range_text("op", static_cast<int>(operation.op), ISTHMUS_REDUCTION_OP_COUNT)),
-        "use ISTHMUS_SUM, PROD, MIN, MAX or AVG");
+    throw out_of_range(ISTHMUS_HERE, fmt::format("{}: op", row.name), operation.op, ISTHMUS_REDUCTION_OP_COUNT,
+                       "use ISTHMUS_SUM, PROD, MIN, MAX or AVG");
 }
 
 void check_root(const isthmus_operation& operation, const collective_row& row, const validation_scope& scope) {
   if (row.peer == peer_kind::none) return;
   const char* argument = row.peer == peer_kind::root ? "root" : "peer";
   if (operation.root < 0 || operation.root >= scope.size)
-    throw_invalid(ISTHMUS_HERE,
-                  fmt::format("{}: {}", row.name, out_of_range_text(argument, operation.root, scope.size)),
-                  fmt::format("{} is a rank of this communicator, which has {} ranks", argument, scope.size));
+    throw out_of_range(
+        ISTHMUS_HERE, fmt::format("{}: {}", row.name, argument), operation.root, scope.size,
+        fmt::format("{} is a rank of this communicator, which has {} ranks", argument, scope.size));
   if (row.peer == peer_kind::peer && operation.root == scope.rank && !scope.is_grouped)
     throw make_error(
         ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
@@ -111,8 +94,9 @@ void check_arrays(const isthmus_operation& operation, const buffer_side& side) {
                               : side.displs == nullptr ? side.names.displs
                                                        : nullptr;
   if (missing_array != nullptr)
-    throw_invalid(ISTHMUS_HERE, fmt::format("{}: {} is NULL", row_of(operation.collective).name, missing_array),
-                  "it must point to one entry for each rank of the communicator");
+    throw invalid_argument(ISTHMUS_HERE,
+                           fmt::format("{}: {} is NULL", row_of(operation.collective).name, missing_array),
+                           "it must point to one entry for each rank of the communicator");
 }
 
 // Returns the bytes from the start of the buffer to the end of its last non-empty block.
@@ -153,10 +137,10 @@ void measure_side(const isthmus_operation& operation, buffer_side& side, int siz
   }
   if (!side.is_significant) side.bytes = 0;
   if (side.bytes > 0 && side.buf == nullptr)
-    throw_invalid(ISTHMUS_HERE,
-                  fmt::format("{}: {} is NULL but {} bytes of it are used on this rank",
-                              row_of(operation.collective).name, side.names.buf, side.bytes),
-                  "pass a buffer, or a count of 0");
+    throw invalid_argument(ISTHMUS_HERE,
+                           fmt::format("{}: {} is NULL but {} bytes of it are used on this rank",
+                                       row_of(operation.collective).name, side.names.buf, side.bytes),
+                           "pass a buffer, or a count of 0");
   if (side.bytes > 0 && side.span().begin > std::numeric_limits<std::uintptr_t>::max() - side.bytes)
     throw_too_large(operation, side.names.buf, side.bytes);
 }
@@ -186,10 +170,11 @@ void check_receive_blocks(const isthmus_operation& operation, const buffer_side&
   const auto blocks = block_ranges(operation, recv, size);
   for (std::size_t i = 1; i < blocks.size(); ++i)
     if (overlap(blocks[i - 1], blocks[i]))
-      throw_invalid(ISTHMUS_HERE,
-                    fmt::format("{}: two receive blocks overlap at byte {} of recv_buf",
-                                row_of(operation.collective).name, blocks[i].begin - recv.span().begin),
-                    "choose recv_displs so that no two blocks of recv_counts[r] elements overlap");
+      throw invalid_argument(
+          ISTHMUS_HERE,
+          fmt::format("{}: two receive blocks overlap at byte {} of recv_buf",
+                      row_of(operation.collective).name, blocks[i].begin - recv.span().begin),
+          "choose recv_displs so that no two blocks of recv_counts[r] elements overlap");
 }
 
 // A rank specifies its own block twice (by count and counts[rank], or by two arrays), and both
@@ -199,7 +184,7 @@ void check_own_block(const isthmus_operation& operation, const buffer_side& send
   const char* name = row_of(operation.collective).name;
   const auto compare = [&](const char* array, std::uint64_t in_array, const char* other, std::uint64_t value) {
     if (in_array != value)
-      throw_invalid(
+      throw invalid_argument(
           ISTHMUS_HERE,
           fmt::format("{}: {}[{}] = {} differs from {} = {}", name, array, rank, in_array, other, value),
           "both describe this rank's own block and must be equal");
@@ -242,16 +227,16 @@ void check_overlap(const isthmus_operation& operation, const buffer_side& send, 
   if (has_counts(row) &&
       !has_overlap(block_ranges(operation, send, scope.size), block_ranges(operation, recv, scope.size)))
     return;
-  throw_invalid(ISTHMUS_HERE,
-                fmt::format("{}: send_buf [{}, +{} bytes) and recv_buf [{}, +{} bytes) overlap", row.name,
-                            send.buf, send.bytes, recv.buf, recv.bytes),
-                fmt::format("{}; any other overlap is an error", alias_text(row)));
+  throw invalid_argument(ISTHMUS_HERE,
+                         fmt::format("{}: send_buf [{}, +{} bytes) and recv_buf [{}, +{} bytes) overlap",
+                                     row.name, send.buf, send.bytes, recv.buf, recv.bytes),
+                         fmt::format("{}; any other overlap is an error", alias_text(row)));
 }
 
 void check_stream(const isthmus_operation& operation, const collective_row& row,
                   const validation_scope& scope) {
   if (scope.platform == ISTHMUS_PLATFORM_HOST && operation.stream != nullptr)
-    throw_invalid(
+    throw invalid_argument(
         ISTHMUS_HERE,
         fmt::format("{}: stream = {} must be NULL on the host platform", row.name, operation.stream),
         "host calls block until this rank's part is complete; create the communicator on a device to use "

@@ -46,7 +46,7 @@ struct alignas(64) health_record {
   bool has_failed() const noexcept { return state.load(std::memory_order_acquire) >= local; }
 };
 
-// Address at which a rank can serve a fallback store (bootstrap/fallback_store.hpp). Plain bytes.
+// Address at which a rank can serve a fallback store (bootstrap/tcp_store.hpp). Plain bytes.
 struct fallback_address {
   char host[62] = "";  // numeric; "": none
   std::uint16_t port = 0;

@@ -1,14 +1,49 @@
-// Parsing and formatting of configuration values (docs/reference/configuration.md). All sources of rules
-// use these functions, so that a rule has the same meaning in files, in environment variables and in the
-// output of explain.
+// Parsing and formatting of configuration values (docs/reference/configuration.md), including the names of the
+// collective table and suggestions for misspelled names. All sources of rules use these functions, so that a rule has
+// the same meaning in files, in environment variables and in the output of explain.
 //
 // Errors: all functions throw grammar_error.
 #pragma once
 
-#include "selection/names.hpp"
+#include <isthmus/types.h>
+
+#include <cstdint>
+#include <exception>
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
 #include "selection/selection.hpp"
 
 namespace isthmus::selection {
+
+// A syntax error without a location. The code that reads the TOML file or environment variable catches it and
+// throws error (CONFIG), with the location prepended.
+struct grammar_error : std::exception {
+  explicit grammar_error(std::string message_text, std::string hint_text = {})
+      : message(std::move(message_text)), hint(std::move(hint_text)) {}
+  const char* what() const noexcept override { return message.c_str(); }
+
+  std::string message;
+  std::string hint;
+};
+
+// Returns all names of one enumeration, indexed by value.
+std::span<const std::string_view> collective_names() noexcept;
+std::span<const std::string_view> datatype_names() noexcept;
+std::span<const std::string_view> platform_names() noexcept;
+
+// Returns the index of a name. Throws grammar_error with the allowed names and the closest name. `subject` is
+// what the names denote ("collective").
+std::size_t parse_name(std::string_view subject, std::span<const std::string_view> names,
+                       std::string_view text);
+
+// Creates the grammar_error that parse_name throws. Use it for lists that are not enumerations.
+grammar_error unknown_name(std::string_view subject, std::span<const std::string_view> names,
+                           std::string_view text);
 
 // Upper end of an open range ("1M..").
 inline constexpr std::uint64_t unbounded_bytes = std::numeric_limits<std::uint64_t>::max();
@@ -43,9 +78,8 @@ void set_field(selection_rule& target, std::string_view field, std::string_view 
 // Checks that the rule names a backend, and sets its text.
 void finish_rule(selection_rule& target);
 
-// Returns the filters of a rule as (field, value) pairs. Filters that match everything are omitted. Lists are
-// joined with ",". The last pair is "use".
-std::vector<std::pair<std::string, std::string>> fields_of(const selection_rule& rule);
+// Returns the rule as text in the syntax of ISTHMUS_RULE: FIELD=VALUE pairs, the last one is use. Filters that match
+// everything are omitted.
 std::string describe(const selection_rule& rule);
 
 // Returns "4..8", "4.." or "4", in the format that set_field parses for ranks and nodes.

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <map>
 
-#include "selection/defaults.hpp"
+#include "base/error.hpp"
 #include "selection/grammar.hpp"
 
 namespace isthmus::selection {
@@ -87,6 +87,19 @@ void apply(const memory_layer& layer, memory_settings& settings) {
   if (layer.pool_keep_bytes) settings.pool_keep_bytes = layer.pool_keep_bytes;
 }
 
+selection_rule make_override_rule(const std::string& creator, const char* use) {
+  selection_rule result;
+  result.source = fmt::format("options of backend {}", creator);
+  try {
+    set_field(result, "use", use);
+    finish_rule(result);
+  } catch (const grammar_error& failure) {
+    throw make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE, fmt::format("{}: {}", result.source, failure.message),
+                     failure.hint);
+  }
+  return result;
+}
+
 }  // namespace
 
 const config_layer& built_in_defaults() {
@@ -119,6 +132,20 @@ configuration merge(const std::vector<config_layer>& layers) {
   for (const config_layer& layer : layers) {
     if (layer.forced_rule) result.rules = {*layer.forced_rule};
   }
+  return result;
+}
+
+configuration subcommunicator_configuration(const configuration& parent, const std::string& creator,
+                                            const char* use) {
+  const auto uses_creator = [&](const selection_rule& each) { return each.backend == creator; };
+  configuration result = parent;
+  result.check = false;
+  std::erase_if(result.rules, uses_creator);
+  if (result.rules.empty()) {
+    result.rules = merge({built_in_defaults()}).rules;
+    std::erase_if(result.rules, uses_creator);
+  }
+  if (use != nullptr) result.rules.push_back(make_override_rule(creator, use));
   return result;
 }
 

@@ -4,7 +4,6 @@
 #include <string_view>
 #include <utility>
 
-#include "selection/names.hpp"
 #include "selection/selection.hpp"
 
 namespace isthmus::selection {
@@ -61,7 +60,10 @@ config_layer read_toml(std::string_view text, const std::string& name, std::stri
 // name of the variable.
 config_layer read_environment();
 
-// Returns the parsed contents of defaults.toml and of the options.toml files.
+// defaults.toml and the options.toml files of backends and operators, embedded at build time so that the library
+// needs no configuration file. The definition is generated.
+extern const std::string_view default_configuration;
+// Returns its parsed contents.
 const config_layer& built_in_defaults();
 
 // Merges layers and expands thresholds and default backends to rules. Later layers take precedence.

@@ -9,10 +9,10 @@
 #include <filesystem>
 
 #include "base/error.hpp"
+#include "base/file_descriptor.hpp"
 #include "base/log.hpp"
 #include "base/trust.hpp"
 #include "selection/layer.hpp"
-#include "selection/options.hpp"
 #include "selection/profile.hpp"
 
 namespace isthmus::selection {
@@ -61,17 +61,13 @@ std::string read_descriptor(const config_file& file, int descriptor) {
 
 // Returns nullopt if a file at a default location does not exist. Every other failure is an error.
 std::optional<std::string> read_file(const config_file& file) {
-  const int descriptor = open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (descriptor < 0) {
+  const file_descriptor descriptor(open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (descriptor.get() < 0) {
     const int code = errno;
     if (file.setting.empty() && (code == ENOENT || code == ENOTDIR)) return std::nullopt;
     throw read_error(file, std::strerror(code), code);
   }
-  struct descriptor_closer {
-    int descriptor;
-    ~descriptor_closer() { close(descriptor); }
-  } const closer{descriptor};
-  return read_descriptor(file, descriptor);
+  return read_descriptor(file, descriptor.get());
 }
 
 // Returns the value of an environment variable, or "" if it is not set.
@@ -79,6 +75,9 @@ std::string variable(const char* name) {
   const char* value = environment_variable(name);
   return value == nullptr ? "" : value;
 }
+
+// Returns true if the option "backend.<name>.<option>" causes code to be loaded.
+bool is_code_option(std::string_view key) { return key.ends_with("library") || key.ends_with("site_packages"); }
 
 // Returns the first setting of a source that causes code to be loaded, or "" if there is none.
 std::string find_code_setting(const config_layer& source) {

@@ -1,15 +1,16 @@
 #include "selection/profile.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <set>
 
-#include "base/hash.hpp"
+#include "base/text.hpp"
 #include "base/trust.hpp"
-#include "selection/grammar.hpp"
 
 namespace isthmus::selection {
 namespace {
@@ -44,7 +45,7 @@ void read_cpu(machine_description& result) {
       if (const auto value = value_of(line, key)) models.insert(*value);
     }
   }
-  for (const std::string& model : models) result.cpu_model += (result.cpu_model.empty() ? "" : ", ") + model;
+  result.cpu_model = fmt::format("{}", fmt::join(models, ", "));
 }
 
 // Reads the models from NVIDIA's driver, which works even if /sys shows no PCI devices (containers).
@@ -70,16 +71,6 @@ void read_pci(machine_description& result) {
         vendor == "0x1002" || vendor == "0x8086" || (vendor == "0x10de" && !has_nvidia_models);
     if (is_gpu && has_backend) result.gpus.push_back(vendor + ":" + first_line(device.path() / "device"));
   }
-}
-
-std::string quoted_list(const std::string& values) {
-  std::string text;
-  for (std::size_t begin = 0; begin <= values.size();) {
-    const std::size_t end = std::min(values.find(',', begin), values.size());
-    text += fmt::format("{}\"{}\"", begin == 0 ? "" : ", ", values.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return "[" + text + "]";
 }
 
 }  // namespace
@@ -110,30 +101,6 @@ std::string user_config_folder() {
 std::string profile_path(const machine_description& machine) {
   const std::string folder = user_config_folder();
   return folder.empty() ? "" : fmt::format("{}/profile-{}.toml", folder, machine_id(machine));
-}
-
-std::string write_profile(const std::vector<selection_rule>& rules, std::string_view comment) {
-  std::string text;
-  std::string line;
-  const auto flush = [&] {
-    text += line.empty() ? "#\n" : fmt::format("# {}\n", line);
-    line.clear();
-  };
-  for (const char c : comment) {
-    // TOML forbids control characters in comments.
-    if (c == '\n')
-      flush();
-    else
-      line += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c;
-  }
-  if (!line.empty()) flush();
-  for (const selection_rule& rule : rules) {
-    text += "\n[[rule]]\n";
-    // Values of the grammar contain no characters that must be escaped in TOML.
-    for (const auto& [field, value] : fields_of(rule))
-      text += fmt::format("{} = {}\n", field, is_list_field(field) ? quoted_list(value) : "\"" + value + "\"");
-  }
-  return text;
 }
 
 }  // namespace isthmus::selection

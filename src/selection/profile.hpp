@@ -1,9 +1,8 @@
-// Tuning profile of a machine: location, name and file format.
+// Location and name of the tuning profile of a machine.
 #pragma once
 
-#include <string_view>
-
-#include "selection/selection.hpp"
+#include <string>
+#include <vector>
 
 namespace isthmus::selection {
 
@@ -27,9 +26,5 @@ std::string user_config_folder();
 // Returns user_config_folder()/profile-<machine_id>.toml, or "" if there is no such folder. load_configuration
 // reads this file if ISTHMUS_PROFILE is not set, and `isthmus tune` writes it.
 std::string profile_path(const machine_description& machine);
-
-// Formats a profile as TOML text: `comment` (any number of lines) and one [[rule]] per rule, in order. Parsing
-// it returns rules with the same text. The sources of the rules are not written.
-std::string write_profile(const std::vector<selection_rule>& rules, std::string_view comment);
 
 }  // namespace isthmus::selection

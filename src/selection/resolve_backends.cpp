@@ -4,10 +4,8 @@
 #include <set>
 
 #include "base/error.hpp"
+#include "selection/grammar.hpp"
 #include "selection/layer.hpp"
-#include "selection/names.hpp"
-#include "selection/options.hpp"
-#include "selection/selection.hpp"
 
 namespace isthmus::selection {
 namespace {
@@ -39,6 +37,27 @@ int find_algorithm(const selection_rule& rule, const known_backend& backend) {
 std::string_view backend_name_of(std::string_view key) {
   const auto first = key.find('.') + 1;
   return key.substr(first, key.find('.', first) - first);
+}
+
+// Returns the option names of a backend, or nullopt if the backend has no declaration. Each backend of this project
+// declares its options in options.toml, so that a misspelled option is an error, even if the build lacks the
+// backend. Third-party plug-ins check their own options.
+std::optional<std::vector<std::string_view>> options_of(std::string_view backend) {
+  for (const option_declaration& declaration : built_in_defaults().declared_options)
+    if (std::ranges::find(declaration.sections, backend) != declaration.sections.end())
+      return std::vector<std::string_view>(declaration.names.begin(), declaration.names.end());
+  return std::nullopt;
+}
+
+// Returns true if `name` is one of `names`. A trailing '#' in `names` matches a number ("bf16_elements_4").
+bool is_option(std::span<const std::string_view> names, std::string_view name) {
+  return std::ranges::any_of(names, [&](std::string_view pattern) {
+    if (!pattern.ends_with('#')) return pattern == name;
+    const std::string_view stem = pattern.substr(0, pattern.size() - 1);
+    if (!name.starts_with(stem) || name.size() == stem.size()) return false;
+    const std::string_view number = name.substr(stem.size());
+    return std::ranges::all_of(number, [](char c) { return c >= '0' && c <= '9'; });
+  });
 }
 
 void check_option(std::string_view backend, std::string_view option) {

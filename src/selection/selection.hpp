@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -133,5 +134,12 @@ bool is_relevant(const selection_rule& rule, isthmus_platform platform, int rank
 // Checks the rules from last to first and returns the first rule that matches and whose backend is available.
 selection_decision select(const configuration& config, const selection_query& query,
                           const availability& find_obstacle, bool trace);
+
+// JSON of the decision for `isthmus explain`: the winning rule's "backend", "algorithm" ("" if the backend chooses
+// it), "rule" and "source" (null if no backend supports the call), and "query", "reason" and "rejected". Each
+// rejected rule has the same four members, "reason", "is_relevant" (see is_relevant) and "unavailable": true if the
+// rule matched but its backend does not support the call. "rejected" is empty unless select() was called with
+// `trace`. In the query, "bytes" is null if only some ranks know it.
+nlohmann::json to_json(const selection_query& query, const selection_decision& decision);
 
 }  // namespace isthmus::selection

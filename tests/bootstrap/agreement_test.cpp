@@ -4,8 +4,8 @@
 #include <future>
 #include <isthmus/plugin.hpp>
 
+#include "bootstrap/bootstrap.hpp"
 #include "bootstrap/exchange.hpp"
-#include "bootstrap/local_store.hpp"
 #include "bootstrap/support.hpp"
 
 namespace {

@@ -1,12 +1,11 @@
 // Assignment of ranks to nodes: the node id of a process, and communicators across nodes.
-#include "bootstrap/node.hpp"
-
 #include <isthmus/tools.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
+#include "bootstrap/membership.hpp"
 #include "bootstrap/support.hpp"
 #include "topology/topology.hpp"
 

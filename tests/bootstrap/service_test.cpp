@@ -10,7 +10,6 @@
 #include "bootstrap/socket.hpp"
 #include "bootstrap/support.hpp"
 #include "bootstrap/tcp_store.hpp"
-#include "bootstrap/unique_id.hpp"
 
 namespace {
 bool is_forked = false;

@@ -11,11 +11,9 @@
 #include <thread>
 
 #include "base/process.hpp"
-#include "bootstrap/local_store.hpp"
+#include "bootstrap/bootstrap.hpp"
 #include "bootstrap/support.hpp"
 #include "bootstrap/tcp_store.hpp"
-#include "bootstrap/unique_id.hpp"
-#include "bootstrap/user_store.hpp"
 
 namespace {
 

@@ -1,6 +1,4 @@
 // Survivor protocol: agreement, excluded ranks, refusals without a majority, and the fallback store.
-#include "bootstrap/survivor_protocol.hpp"
-
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -13,12 +11,10 @@
 #include <thread>
 #include <utility>
 
-#include "bootstrap/fallback_store.hpp"
-#include "bootstrap/local_store.hpp"
+#include "bootstrap/bootstrap.hpp"
+#include "bootstrap/rendezvous.hpp"
 #include "bootstrap/support.hpp"
 #include "bootstrap/tcp_store.hpp"
-#include "bootstrap/unique_id.hpp"
-#include "bootstrap/user_store.hpp"
 
 namespace {
 

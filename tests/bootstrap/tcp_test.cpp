@@ -6,11 +6,10 @@
 #include <random>
 
 #include "bootstrap/socket.hpp"
-#include "bootstrap/store_service.hpp"
 #include "bootstrap/support.hpp"
 #include "bootstrap/tcp_protocol.hpp"
+#include "bootstrap/tcp_server.hpp"
 #include "bootstrap/tcp_store.hpp"
-#include "bootstrap/unique_id.hpp"
 
 namespace {
 
@@ -37,7 +36,7 @@ class tcp_store : public testing::Test {
   }
 
   static tcp::hello hello_of(int rank, int size) {
-    return {{tcp::protocol_magic, tcp::protocol_version}, rank, size, tcp::make_nonce()};
+    return {{tcp::protocol_magic, tcp::protocol_version}, rank, size, isthmus::make_secret()};
   }
 
   template <typename Message>
@@ -275,7 +274,7 @@ TEST(tcp_client, sends_no_proof_to_server_without_secret) {
   std::jthread server([&] {
     ASSERT_TRUE(tcp::wait_readable(listener.get(), deadline_after(5)));
     const file_descriptor accepted_socket(accept(listener.get(), nullptr, nullptr));
-    const tcp::challenge answer{{tcp::protocol_magic, tcp::protocol_version}, tcp::make_nonce(), {}};
+    const tcp::challenge answer{{tcp::protocol_magic, tcp::protocol_version}, isthmus::make_secret(), {}};
     tcp::send_all(accepted_socket.get(), std::as_bytes(std::span(&answer, 1)), deadline_after(5));
     std::byte chunk[512];
     for (ssize_t count = 1; count > 0;
@@ -319,7 +318,7 @@ TEST(tcp_client, wait_fails_when_server_exits) {
     tcp::hello greeting;
     ASSERT_TRUE(tcp::receive_all(accepted_socket.get(), std::as_writable_bytes(std::span(&greeting, 1)),
                                  deadline_after(5)));
-    tcp::challenge store_challenge{{tcp::protocol_magic, tcp::protocol_version}, tcp::make_nonce(), {}};
+    tcp::challenge store_challenge{{tcp::protocol_magic, tcp::protocol_version}, isthmus::make_secret(), {}};
     store_challenge.store_proof = tcp::proof_of_store({}, greeting, store_challenge.store_nonce);
     tcp::send_all(accepted_socket.get(), std::as_bytes(std::span(&store_challenge, 1)), deadline_after(5));
     tcp::proof client_proof;

@@ -25,9 +25,9 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::span bytes(reinterpret_cast<const std::byte*>(data), size);
   walk<tcp::request>(bytes, tcp::parse_request);
   walk<tcp::reply>(bytes, tcp::parse_reply);
-  static_cast<void>(tcp::parse_header(bytes));
-  static_cast<void>(tcp::parse_hello(bytes));
-  static_cast<void>(tcp::parse_proof(bytes));
+  static_cast<void>(tcp::parse<tcp::protocol_header>(bytes));
+  static_cast<void>(tcp::parse<tcp::hello>(bytes));
+  static_cast<void>(tcp::parse<tcp::proof>(bytes));
   isthmus_unique_id id{};
   std::memcpy(&id, data, size < sizeof id ? size : sizeof id);
   try {

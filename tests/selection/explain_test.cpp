@@ -1,8 +1,7 @@
-#include "selection/explain.hpp"
-
 #include <nlohmann/json.hpp>
 
 #include "selection/layer.hpp"
+#include "selection/selection.hpp"
 #include "selection/support.hpp"
 
 namespace isthmus::selection {

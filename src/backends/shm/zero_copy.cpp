@@ -4,7 +4,7 @@
 
 #include "backends/shm/algorithms.hpp"
 #include "base/error.hpp"
-#include "base/hash.hpp"
+#include "base/text.hpp"
 
 namespace isthmus::shm {
 namespace {

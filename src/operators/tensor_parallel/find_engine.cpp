@@ -31,16 +31,17 @@ std::string check_engine(const isthmus_tensor_parallel_engine* engine, isthmus_p
 const isthmus_tensor_parallel_engine& find_engine(isthmus_platform platform,
                                                   const selection::configuration& rules) {
   if (platform == ISTHMUS_PLATFORM_HOST) return host_engine();
-  std::string plugin_names;
+  std::vector<std::string> plugin_names;
   for (const backend_entry& entry : load_backends(rules.plugins)) {
     if (entry.backend == nullptr || entry.source == "built-in") continue;
     const auto* engine = lookup_engine(entry.source);
     if (engine != nullptr && check_engine(engine, platform).empty()) return *engine;
-    plugin_names += (plugin_names.empty() ? "" : ", ") + entry.name;
+    plugin_names.push_back(entry.name);
   }
+  if (plugin_names.empty()) plugin_names.emplace_back("none");
   throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
                    fmt::format("tensor_parallel: no engine for platform {}; available plug-ins: {}",
-                               isthmus_platform_name(platform), plugin_names.empty() ? "none" : plugin_names),
+                               isthmus_platform_name(platform), fmt::join(plugin_names, ", ")),
                    "CUDA and HIP: install the p2p plug-in; SYCL queues: set options->engine, see "
                    "isthmus/sycl/tensor_parallel.hpp");
 }

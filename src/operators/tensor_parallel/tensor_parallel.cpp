@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "base/arguments.hpp"
+#include "base/error.hpp"
 #include "operators/tensor_parallel/find_engine.hpp"
 #include "operators/tensor_parallel/tuning.hpp"
 #include "selection/selection.hpp"

@@ -11,7 +11,7 @@
 
 #include "backends/mpi/standin_context.hpp"
 #include "base/error.hpp"
-#include "bootstrap/mpi_bootstrap.hpp"
+#include "bootstrap/bootstrap.hpp"
 #include "mpi/all_ranks.hpp"
 
 namespace {

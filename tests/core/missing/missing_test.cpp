@@ -16,7 +16,6 @@
 #include "base/error.hpp"
 #include "bootstrap/bootstrap.hpp"
 #include "bootstrap/tcp_store.hpp"
-#include "bootstrap/unique_id.hpp"
 #include "core/support.hpp"
 #include "topology/topology.hpp"
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "base/arguments.hpp"
+#include "base/error.hpp"
 #include "base/tables.hpp"
 #include "bootstrap/exchange.hpp"
 
