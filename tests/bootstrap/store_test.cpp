@@ -388,7 +388,7 @@ TEST(unique_id, other_version_is_reported) {
   old.bytes[4] = 1;  // the version follows the magic, little-endian
   const auto error = test::error_of([&] { parse_unique_id(old); });
   EXPECT_EQ(error.status, ISTHMUS_ERROR_INVALID_ARGUMENT);
-  EXPECT_NE(std::string(error.message).find("its format is 1, this library uses 2"), std::string::npos)
+  EXPECT_NE(std::string(error.message).find("its format is 1, this library uses 3"), std::string::npos)
       << error.message;
 }
 
