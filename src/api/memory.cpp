@@ -11,8 +11,9 @@ namespace {
 
 void check_platform(const char* argument, isthmus_device device) {
   if (device.platform < 0 || device.platform >= ISTHMUS_PLATFORM_COUNT)
-    throw out_of_range(ISTHMUS_HERE, fmt::format("memory_copy: {}.platform", argument), device.platform,
-                       ISTHMUS_PLATFORM_COUNT, "use an ISTHMUS_PLATFORM_ value of isthmus/types.h");
+    throw out_of_range(ISTHMUS_HERE, fmt::format("memory_copy: {}.platform", argument),
+                       static_cast<int>(device.platform), ISTHMUS_PLATFORM_COUNT,
+                       "use an ISTHMUS_PLATFORM_ value of isthmus/types.h");
 }
 
 void add_options(copy_request& request, const isthmus_copy_options& options) {

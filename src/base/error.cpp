@@ -97,8 +97,9 @@ void throw_null_argument(const char* location, const char* function, const char*
 
 void check_device(const char* location, const char* function, isthmus_device device) {
   if (device.platform < 0 || device.platform >= ISTHMUS_PLATFORM_COUNT)
-    throw out_of_range(location, fmt::format("{}: device.platform", function), device.platform,
-                       ISTHMUS_PLATFORM_COUNT, "use an ISTHMUS_PLATFORM_ constant from types.h");
+    throw out_of_range(location, fmt::format("{}: device.platform", function),
+                       static_cast<int>(device.platform), ISTHMUS_PLATFORM_COUNT,
+                       "use an ISTHMUS_PLATFORM_ constant from types.h");
   if (device.ordinal < 0)
     throw invalid_argument(location,
                            fmt::format("{}: device.ordinal = {} must be >= 0", function, device.ordinal),

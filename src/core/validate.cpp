@@ -62,17 +62,18 @@ struct buffer_side : block_list {
 
 void check_enumerations(const isthmus_operation& operation, const validation_scope& scope) {
   if (operation.collective < 0 || operation.collective >= ISTHMUS_COLLECTIVE_COUNT)
-    throw out_of_range(ISTHMUS_HERE, "collective", operation.collective, ISTHMUS_COLLECTIVE_COUNT,
-                       "use an ISTHMUS_ collective of types.h");
+    throw out_of_range(ISTHMUS_HERE, "collective", static_cast<int>(operation.collective),
+                       ISTHMUS_COLLECTIVE_COUNT, "use an ISTHMUS_ collective of types.h");
   const collective_row& row = row_of(operation.collective);
   if (scope.collectives != 0 && (scope.collectives >> operation.collective & 1) == 0)
     throw_refused_collective(row);
   if (operation.datatype < 0 || operation.datatype >= ISTHMUS_DATATYPE_COUNT)
-    throw out_of_range(ISTHMUS_HERE, fmt::format("{}: datatype", row.name), operation.datatype,
-                       ISTHMUS_DATATYPE_COUNT, "use an ISTHMUS_ datatype of types.h");
+    throw out_of_range(ISTHMUS_HERE, fmt::format("{}: datatype", row.name),
+                       static_cast<int>(operation.datatype), ISTHMUS_DATATYPE_COUNT,
+                       "use an ISTHMUS_ datatype of types.h");
   if (row.is_reduction && (operation.op < 0 || operation.op >= ISTHMUS_REDUCTION_OP_COUNT))
-    throw out_of_range(ISTHMUS_HERE, fmt::format("{}: op", row.name), operation.op, ISTHMUS_REDUCTION_OP_COUNT,
-                       "use ISTHMUS_SUM, PROD, MIN, MAX or AVG");
+    throw out_of_range(ISTHMUS_HERE, fmt::format("{}: op", row.name), static_cast<int>(operation.op),
+                       ISTHMUS_REDUCTION_OP_COUNT, "use ISTHMUS_SUM, PROD, MIN, MAX or AVG");
 }
 
 void check_root(const isthmus_operation& operation, const collective_row& row, const validation_scope& scope) {
