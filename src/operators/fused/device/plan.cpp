@@ -11,22 +11,21 @@
 
 namespace isthmus::fused {
 
-device_plan::device_plan(std::shared_ptr<communicator> owner, const fused_problem& problem,
-                         device_driver& driver, const blaslt& library)
+device_plan::device_plan(std::shared_ptr<communicator> owner, const fused_problem& problem)
     : plan(std::move(owner), problem),
-      m_driver(driver),
+      m_libraries(find_libraries(*m_owner)),
+      m_driver(m_libraries.driver),
       m_device(m_owner->ranks().device.ordinal),
-      m_product(m_problem, driver, m_device, library),
-      m_copy{owned_stream(driver, m_device, stream_priority::high), owned_event(driver, m_device)},
-      m_signal{owned_stream(driver, m_device, stream_priority::normal), owned_event(driver, m_device)} {
+      m_product(m_problem, m_driver, m_device, m_libraries.blas),
+      m_copy{owned_stream(m_driver, m_device, stream_priority::high), owned_event(m_driver, m_device)},
+      m_signal{owned_stream(m_driver, m_device, stream_priority::normal), owned_event(m_driver, m_device)} {
   if (!m_problem.is_traced()) return;
-  m_run_start = owned_event(driver, m_device, event_timing::on);
-  m_probe = owned_event(driver, m_device, event_timing::on);
+  m_run_start = owned_event(m_driver, m_device, event_timing::on);
+  m_probe = owned_event(m_driver, m_device, event_timing::on);
 }
 
 void device_plan::finish_setup(std::uint64_t stage_bytes) {
-  const int nodes = m_owner->ranks().nodes;
-  const bool can_pipeline = m_problem.size > 1 && m_problem.moved_bytes() > 0 && nodes == 1 &&
+  const bool can_pipeline = m_problem.size > 1 && m_problem.moved_bytes() > 0 && m_owner->ranks().nodes == 1 &&
                             m_problem.description.mode != ISTHMUS_FUSED_SEQUENTIAL;
   if (can_pipeline) {
     m_shared.emplace(*m_owner, m_driver, stage_bytes);
@@ -35,9 +34,7 @@ void device_plan::finish_setup(std::uint64_t stage_bytes) {
     m_costs.product_us = [](std::uint64_t rows) { return static_cast<double>(rows); };
     m_costs.source = "not measured";
   }
-  m_schedule = make_schedule(m_problem, m_costs);
-  if (nodes > 1) m_schedule = sequential_fallback(m_problem, m_schedule, nodes);
-  agree_on_schedule(*m_owner, m_problem, m_schedule);
+  choose_schedule();
   if (!m_schedule.is_pipelined) {
     m_shared.reset();
     return;
@@ -120,12 +117,11 @@ void device_plan::close() {
 }
 
 void device_plan::describe(nlohmann::json& info) const {
+  plan::describe(info);
   info["libraries"]["blas"] = m_product.library_text();
   info["libraries"]["driver"] = m_driver.version();
   info["workspace_bytes"] =
       m_workspace.bytes() + m_product.workspace_bytes() + (m_shared ? m_shared->stage_bytes() : 0);
-  if (m_is_staged)
-    info["notes"].push_back("A was outside the symmetric heap: its rows were first copied to the plan's stage");
 }
 
 void device_plan::run(const isthmus_fused_arguments& arguments) {
@@ -143,7 +139,7 @@ void device_plan::run(const isthmus_fused_arguments& arguments) {
     enqueue_pipelined(arguments);
     end_run(arguments.stream);
   } catch (const error& failure) {
-    if (!m_owner->is_aborted()) m_owner->abort(failure.info());
+    abort(failure);
     throw;
   }
 }
@@ -186,10 +182,8 @@ void device_plan::acquire_events() {
 
 std::byte* device_plan::workspace() {
   if (m_workspace == nullptr) {
-    const auto& description = m_problem.description;
-    const std::uint64_t row_bytes = m_problem.is_gather() ? description.k * m_problem.input_bytes()
-                                                          : description.n * m_problem.output_bytes();
-    m_workspace = owned_memory(m_driver, m_device, std::max<std::uint64_t>(description.m * row_bytes, 1));
+    const std::uint64_t bytes = m_problem.description.m * m_problem.moved_row_bytes();
+    m_workspace = owned_memory(m_driver, m_device, std::max<std::uint64_t>(bytes, 1));
   }
   return static_cast<std::byte*>(m_workspace.get());
 }
@@ -245,7 +239,7 @@ void device_plan::collect_times() {
   }
 }
 
-device_libraries find_device_libraries(communicator& owner) {
+device_plan::device_libraries device_plan::find_libraries(communicator& owner) {
   const isthmus_platform platform = owner.ranks().device.platform;
   const lt_traits& traits = *blaslt::traits_of(platform);
   std::string reason;

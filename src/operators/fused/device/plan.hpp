@@ -36,14 +36,13 @@ class device_plan : public plan {
     owned_event copy_begin, copy_end, product_begin, product_end;
   };
 
-  device_plan(std::shared_ptr<communicator> owner, const fused_problem& problem, device_driver& driver,
-              const blaslt& library);
+  // Collective.
+  // Errors: all ranks throw error (UNSUPPORTED) if a library is missing on any rank.
+  device_plan(std::shared_ptr<communicator> owner, const fused_problem& problem);
   // Completes the construction of a derived class. Collective: creates the shared memory, with a stage of
   // `stage_bytes` on every rank, measures costs, and determines the schedule.
   void finish_setup(std::uint64_t stage_bytes);
 
-  // Enqueues the communicator's collective for buffers of the problem's sizes.
-  virtual void enqueue_collective(const void* send, void* recv, native_stream stream) = 0;
   virtual void enqueue_sequential(const isthmus_fused_arguments& arguments) = 0;
   // Enqueues everything between the start of a run, at m_start, and its end on arguments.stream. m_run_number
   // counts the runs that communicate, including this one.
@@ -56,6 +55,14 @@ class device_plan : public plan {
   void join_side_streams(native_stream stream);
   void record_time(owned_event group_times::* event, std::size_t group, native_stream stream);
 
+  // Driver and BLAS library, loaded at run time.
+  struct device_libraries {
+    device_driver& driver;
+    const blaslt& blas;
+  };
+  static device_libraries find_libraries(communicator& owner);
+
+  const device_libraries m_libraries;
   device_driver& m_driver;
   int m_device;
   device_product m_product;
@@ -64,7 +71,6 @@ class device_plan : public plan {
   native_event m_start = nullptr;           // of the current run's events
   std::uint32_t m_run_number = 0;           // wraps
   std::vector<owned_event> m_group_events;  // by group
-  bool m_is_staged = false;
 
  private:
   struct run_events {
@@ -106,15 +112,5 @@ class device_plan : public plan {
   std::vector<run_events> m_spare_events;
   std::optional<watch> m_watch;  // declared last, because it uses the other members
 };
-
-// Driver and BLAS library of a device plan, loaded at run time.
-struct device_libraries {
-  device_driver& driver;
-  const blaslt& blas;
-};
-
-// Collective, for CUDA and HIP.
-// Errors: all ranks throw error (UNSUPPORTED) if a library is missing on any rank.
-device_libraries find_device_libraries(communicator& owner);
 
 }  // namespace isthmus::fused

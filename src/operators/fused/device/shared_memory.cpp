@@ -1,6 +1,6 @@
 #include "operators/fused/device/shared_memory.hpp"
 
-#include "base/error.hpp"
+#include <vector>
 
 namespace isthmus::fused {
 namespace {
@@ -9,27 +9,6 @@ namespace {
 signal_channel::layout layout_for(int size) { return {1, static_cast<std::size_t>(size), 32}; }
 
 }  // namespace
-
-void peer_block::release::operator()(void* block) const noexcept {
-  try {
-    owner->heap().free(block);
-  } catch (const error&) {  // NOLINT(bugprone-empty-catch)
-    // The communicator was destroyed first, together with its heap.
-  }
-}
-
-peer_block::peer_block(communicator& owner, std::uint64_t bytes)
-    : m_own(owner.allocate_symmetric(bytes), {&owner}) {
-  isthmus_heap_block block{};
-  owner.heap().find(m_own.get(), 1, &block, nullptr);
-  m_peers.assign(block.peers, block.peers + owner.ranks().size);
-  for (std::size_t rank = 0; rank < m_peers.size(); ++rank)
-    if (m_peers[rank] == nullptr)
-      throw make_error(
-          ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-          fmt::format("fused_plan_create: this rank's device cannot reach memory of rank {}", rank),
-          "use ISTHMUS_FUSED_SEQUENTIAL, which needs no peer access");
-}
 
 shared_memory::shared_memory(communicator& owner, device_driver& driver, std::uint64_t stage_bytes)
     : m_rank(owner.ranks().rank),

@@ -4,33 +4,12 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
-#include <vector>
 
-#include "core/communicator.hpp"
 #include "device/signal_channel.hpp"
+#include "operators/fused/model/plan.hpp"
 
 namespace isthmus::fused {
-
-// A block of the symmetric heap, with its address on every rank.
-class peer_block {
- public:
-  // Collective.
-  // Errors: throws UNSUPPORTED if this rank's device cannot access a peer's device.
-  peer_block(communicator& owner, std::uint64_t bytes);
-
-  void* own() const { return m_own.get(); }
-  const std::vector<void*>& peers() const { return m_peers; }
-
- private:
-  struct release {
-    communicator* owner;
-    void operator()(void* block) const noexcept;
-  };
-  std::unique_ptr<void, release> m_own;
-  std::vector<void*> m_peers;  // addresses in this process
-};
 
 class shared_memory {
  public:
@@ -41,9 +20,7 @@ class shared_memory {
   std::uint32_t* ready(int owner, int writer) const { return m_channel.ready(owner, 0, writer); }
   // Returns the flag of `owner` in which `reader` counts the runs whose data it has fetched completely.
   std::uint32_t* done(int owner, int reader) const { return m_channel.acknowledgement(owner, 0, reader); }
-  std::byte* stage(int rank) const {
-    return static_cast<std::byte*>(m_stage->peers()[static_cast<std::size_t>(rank)]);
-  }
+  std::byte* stage(int rank) const { return static_cast<std::byte*>(m_stage->address(rank)); }
 
   std::uint64_t stage_bytes() const { return m_stage_bytes; }
 

@@ -1,40 +1,16 @@
 #include "operators/fused/host/counters.hpp"
 
-#include <cstring>
 #include <new>
 
 #include "base/error.hpp"
 
 namespace isthmus::fused {
-namespace {
 
-std::vector<void*> peers_of(communicator& owner, void* block) {
-  isthmus_heap_block heap_block{};
-  owner.heap().find(block, 1, &heap_block, nullptr);
-  return {heap_block.peers, heap_block.peers + owner.ranks().size};
-}
-
-}  // namespace
-
-host_counters::host_counters(communicator& owner, std::uint64_t stage_bytes) : m_owner(owner) {
-  m_own_lines = owner.allocate_symmetric(sizeof(counter_line));
-  m_lines = peers_of(owner, m_own_lines);
-  new (m_own_lines) counter_line{};
-  if (stage_bytes > 0) {
-    m_own_stage = owner.allocate_symmetric(
-        stage_bytes);  // collective: every line is initialized before any rank reads it
-    m_stages = peers_of(owner, m_own_stage);
-  }
-}
-
-host_counters::~host_counters() {
-  for (void* block : {m_own_stage, m_own_lines}) {
-    try {
-      if (block != nullptr) m_owner.heap().free(block);
-    } catch (const error&) {  // NOLINT(bugprone-empty-catch)
-      // The communicator was destroyed first, together with its heap.
-    }
-  }
+host_counters::host_counters(communicator& owner, std::uint64_t stage_bytes)
+    : m_owner(owner), m_lines(owner, sizeof(counter_line)) {
+  new (m_lines.own()) counter_line{};
+  // Collective: every line is initialized before any rank reads it.
+  if (stage_bytes > 0) m_stage.emplace(owner, stage_bytes);
 }
 
 void host_counters::wait(int peer, const std::atomic<std::uint64_t>& counter, std::uint64_t value,

@@ -5,10 +5,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <vector>
+#include <optional>
 
-#include "core/communicator.hpp"
 #include "failure/wait.hpp"
+#include "operators/fused/model/plan.hpp"
 
 namespace isthmus::fused {
 
@@ -26,14 +26,9 @@ class host_counters {
  public:
   // Collective. Allocates the lines and, if stage_bytes > 0, a stage of that size on every rank.
   host_counters(communicator& owner, std::uint64_t stage_bytes);
-  ~host_counters();
-  host_counters(const host_counters&) = delete;
-  host_counters& operator=(const host_counters&) = delete;
 
-  counter_line& line(int rank) const {
-    return *static_cast<counter_line*>(m_lines[static_cast<std::size_t>(rank)]);
-  }
-  std::byte* stage(int rank) const { return static_cast<std::byte*>(m_stages[static_cast<std::size_t>(rank)]); }
+  counter_line& line(int rank) const { return *static_cast<counter_line*>(m_lines.address(rank)); }
+  std::byte* stage(int rank) const { return static_cast<std::byte*>(m_stage->address(rank)); }
 
   // Waits until `counter` of `peer` is at least `value`.
   // Errors: throws error (TIMEOUT, REMOTE, ABORTED).
@@ -63,9 +58,8 @@ class host_counters {
   };
 
   communicator& m_owner;
-  std::vector<void*> m_lines, m_stages;
-  void* m_own_lines = nullptr;
-  void* m_own_stage = nullptr;
+  peer_block m_lines;
+  std::optional<peer_block> m_stage;
 };
 
 }  // namespace isthmus::fused

@@ -19,7 +19,9 @@ class host_plan : public plan {
   void close() override;
 
  protected:
-  host_plan(std::shared_ptr<communicator> owner, const fused_problem& problem, const blas& library);
+  // Collective.
+  // Errors: all ranks throw error (UNSUPPORTED) if any rank has no BLAS.
+  host_plan(std::shared_ptr<communicator> owner, const fused_problem& problem);
   // Completes the construction of a derived class. Collective: measures costs, determines the schedule, and
   // allocates the counters and a stage of `stage_bytes` on every rank.
   void finish_setup(std::uint64_t stage_bytes);
@@ -41,7 +43,6 @@ class host_plan : public plan {
   host_product m_product;
   std::optional<host_counters> m_counters;  // pipelined plans
   std::vector<std::byte> m_workspace, m_packed;
-  bool m_is_staged = false;
   std::uint64_t m_run_number = 0;  // number of pipelined runs that communicated
 
  private:
