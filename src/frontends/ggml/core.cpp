@@ -8,7 +8,7 @@
 #include <set>
 #include <string_view>
 
-#include "frontends/ggml/symbols.hpp"
+#include "frontends/ggml/ggml_library.hpp"
 
 namespace isthmus::ggml {
 namespace {

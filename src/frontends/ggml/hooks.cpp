@@ -8,7 +8,6 @@
 #include "frontends/ggml/device_group.hpp"
 #include "frontends/ggml/ggml_library.hpp"
 #include "frontends/ggml/streams.hpp"
-#include "frontends/ggml/symbols.hpp"
 
 namespace isthmus::ggml {
 namespace {

@@ -1,7 +1,6 @@
 #include "frontends/ggml/streams.hpp"
 
 #include "device/gpu/functions.hpp"
-#include "frontends/ggml/symbols.hpp"
 
 namespace isthmus::ggml {
 namespace {

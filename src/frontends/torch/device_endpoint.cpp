@@ -6,8 +6,6 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
-#include "status.hpp"
-
 namespace isthmus::torch_backend {
 namespace {
 
