@@ -210,58 +210,48 @@ namespace {
 // more cannot be packed.
 using count_type = native_counts::count;
 
-int pack_chunk(const void* source, std::uint64_t count, const datatype_layout& layout, char* destination,
-               MPI_Comm comm) {
-  count_type position = 0;
-  const std::uint64_t bytes = count * layout.bytes;
-  return native_counts::pack(source, static_cast<count_type>(count), layout.type, destination,
-                             static_cast<count_type>(bytes), &position, comm);
-}
-int unpack_chunk(const char* source, void* destination, std::uint64_t count, const datatype_layout& layout,
-                 MPI_Comm comm) {
-  count_type position = 0;
-  const std::uint64_t bytes = count * layout.bytes;
-  return native_counts::unpack(source, static_cast<count_type>(bytes), &position, destination,
-                               static_cast<count_type>(count), layout.type, comm);
-}
 std::uint64_t max_elements_per_call(const datatype_layout& layout) {
   constexpr auto max_count = static_cast<std::uint64_t>(std::numeric_limits<count_type>::max());
   return std::max<std::uint64_t>(1, max_count / std::max<std::uint64_t>(1, layout.bytes));
+}
+
+// Copies dense elements. Otherwise, calls convert(first, n), which returns an MPI code, for as many elements as one
+// call can convert.
+template <typename Convert>
+int copy_elements(void* destination, const void* source, std::uint64_t count, const datatype_layout& layout,
+                  Convert&& convert) {
+  if (layout.is_dense) {
+    if (count > 0) std::memcpy(destination, source, count * layout.bytes);
+    return MPI_SUCCESS;
+  }
+  const std::uint64_t max_elements = max_elements_per_call(layout);
+  for (std::uint64_t first = 0; first < count; first += max_elements)
+    if (const int code = convert(first, std::min(max_elements, count - first)); code != MPI_SUCCESS)
+      return code;
+  return MPI_SUCCESS;
 }
 
 }  // namespace
 
 int pack_elements(const void* source, std::uint64_t count, const datatype_layout& layout, char* destination,
                   MPI_Comm comm) {
-  if (layout.is_dense) {
-    if (count > 0) std::memcpy(destination, source, count * layout.bytes);
-    return MPI_SUCCESS;
-  }
-  const std::uint64_t max_elements = max_elements_per_call(layout);
-  for (std::uint64_t first = 0; first < count; first += max_elements) {
-    const std::uint64_t n = std::min(max_elements, count - first);
-    const int code = pack_chunk(offset(source, static_cast<std::int64_t>(first) * layout.extent), n, layout,
-                                destination + first * layout.bytes, comm);
-    if (code != MPI_SUCCESS) return code;
-  }
-  return MPI_SUCCESS;
+  return copy_elements(destination, source, count, layout, [&](std::uint64_t first, std::uint64_t n) {
+    count_type position = 0;
+    return native_counts::pack(offset(source, static_cast<std::int64_t>(first) * layout.extent),
+                               static_cast<count_type>(n), layout.type, destination + first * layout.bytes,
+                               static_cast<count_type>(n * layout.bytes), &position, comm);
+  });
 }
 
 int unpack_elements(const char* source, void* destination, std::uint64_t count, const datatype_layout& layout,
                     MPI_Comm comm) {
-  if (layout.is_dense) {
-    if (count > 0) std::memcpy(destination, source, count * layout.bytes);
-    return MPI_SUCCESS;
-  }
-  const std::uint64_t max_elements = max_elements_per_call(layout);
-  for (std::uint64_t first = 0; first < count; first += max_elements) {
-    const std::uint64_t n = std::min(max_elements, count - first);
-    const int code =
-        unpack_chunk(source + first * layout.bytes,
-                     offset(destination, static_cast<std::int64_t>(first) * layout.extent), n, layout, comm);
-    if (code != MPI_SUCCESS) return code;
-  }
-  return MPI_SUCCESS;
+  return copy_elements(destination, source, count, layout, [&](std::uint64_t first, std::uint64_t n) {
+    count_type position = 0;
+    return native_counts::unpack(source + first * layout.bytes, static_cast<count_type>(n * layout.bytes),
+                                 &position,
+                                 offset(destination, static_cast<std::int64_t>(first) * layout.extent),
+                                 static_cast<count_type>(n), layout.type, comm);
+  });
 }
 
 void packed_blocks::reserve(std::size_t ranks) {

@@ -194,7 +194,7 @@ c10d::Backend& process_group::fallback(c10::Device device, const char* collectiv
   }
   const call_path path{m_settings.name, name_of(resolve(device)), collective,
                        "torch:" + other->getBackendName(), reason};
-  path_report::instance().counter_for(path).add(data.is_sparse() ? 0 : data.nbytes());
+  path_report::instance().counter_for(path).add(data.is_sparse() ? 0 : data.nbytes(), 0);
   return *other;
 }
 

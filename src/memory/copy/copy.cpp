@@ -249,19 +249,6 @@ isthmus_copy_path path_of(device_driver& driver, const copy_request& request, in
 
 }  // namespace
 
-isthmus_copy_path automatic_path(isthmus_device destination_device, isthmus_device source_device) {
-  if (is_host(destination_device) || is_host(source_device)) return ISTHMUS_COPY_DIRECT;
-  check_platforms(destination_device, source_device);
-  device_driver& driver = driver_of(destination_device.platform);
-  check_ordinal(driver, "destination_device", destination_device);
-  check_ordinal(driver, "source_device", source_device);
-  const bool is_same_device = destination_device.ordinal == source_device.ordinal;
-  return is_same_device || access_table().can_copy_directly(driver, destination_device.platform,
-                                                            destination_device.ordinal, source_device.ordinal)
-             ? ISTHMUS_COPY_DIRECT
-             : ISTHMUS_COPY_STAGED;
-}
-
 void copy_memory(const copy_request& request) {
   if (request.bytes > 0) check_ranges(request);
   if (is_host(request.destination_device) && is_host(request.source_device)) return copy_on_host(request);
