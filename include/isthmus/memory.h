@@ -150,10 +150,6 @@ ISTHMUS_API isthmus_status isthmus_memory_copy(void* destination, isthmus_device
                                                const void* source, isthmus_device source_device, uint64_t bytes,
                                                const isthmus_copy_options* options, isthmus_stream stream);
 
-// Returns the path that ISTHMUS_COPY_AUTO takes between these devices: DIRECT or STAGED.
-ISTHMUS_API isthmus_status isthmus_memory_copy_path(isthmus_device destination_device,
-                                                    isthmus_device source_device, isthmus_copy_path* path);
-
 #ifdef __cplusplus
 }
 #endif

@@ -11,7 +11,7 @@
 #include <tuple>
 
 #include "base/error.hpp"
-#include "memory/heap/live_heap_blocks.hpp"
+#include "memory/heap/symmetric_heap.hpp"
 #include "memory/pool/block_table.hpp"
 #include "selection/selection.hpp"
 
@@ -123,7 +123,7 @@ isthmus_status isthmus_memory_explain(isthmus_device device, char* json, size_t 
 }
 
 uint64_t isthmus_memory_live_blocks(void) {
-  return isthmus::block_table::instance().live_totals().blocks + isthmus::live_heap_blocks::count();
+  return isthmus::block_table::instance().live_totals().blocks + isthmus::symmetric_heap::live_blocks();
 }
 
 isthmus_status isthmus_memory_register(isthmus_device device, const isthmus_memory_provider* provider) {

@@ -5,7 +5,7 @@
 #include <isthmus/tools.h>
 
 #include "base/error.hpp"
-#include "memory/heap/live_heap_blocks.hpp"
+#include "memory/heap/symmetric_heap.hpp"
 
 namespace isthmus {
 namespace {
@@ -77,5 +77,5 @@ isthmus_status isthmus_memory_explain(isthmus_device, char*, size_t, size_t*) {
 isthmus_status isthmus_memory_register(isthmus_device, const isthmus_memory_provider*) {
   return fail_memory("memory_register");
 }
-uint64_t isthmus_memory_live_blocks(void) { return isthmus::live_heap_blocks::count(); }
+uint64_t isthmus_memory_live_blocks(void) { return isthmus::symmetric_heap::live_blocks(); }
 #endif

@@ -98,14 +98,3 @@ isthmus_status isthmus_memory_copy(void* destination, isthmus_device destination
     isthmus::copy_memory(request);
   });
 }
-
-isthmus_status isthmus_memory_copy_path(isthmus_device destination_device, isthmus_device source_device,
-                                        isthmus_copy_path* path) {
-  return isthmus::guard([&] {
-    isthmus::require_not_null(ISTHMUS_HERE, "memory_copy_path", "path", path,
-                              "pass the address of the variable that receives the path");
-    isthmus::check_platform("destination_device", destination_device);
-    isthmus::check_platform("source_device", source_device);
-    *path = isthmus::automatic_path(destination_device, source_device);
-  });
-}

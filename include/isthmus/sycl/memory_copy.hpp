@@ -264,22 +264,6 @@ inline sycl::event copy(const sycl::queue& destination_queue, void* destination,
   return copy_event;
 }
 
-/// Returns the path that copy() selects automatically; enqueues nothing.
-/// @param destination_queue As for copy().
-/// @param destination As for copy().
-/// @param source_queue As for copy().
-/// @param source As for copy().
-/// @param bytes As for copy().
-/// @return host, direct or staged.
-inline path copy_path(const sycl::queue& destination_queue, const void* destination,
-                      const sycl::queue& source_queue, const void* source, std::size_t bytes) {
-  const auto pointer = [](const void* address) {
-    return static_cast<unsigned char*>(const_cast<void*>(address));
-  };
-  return detail::choose_path({destination_queue, pointer(destination)}, {source_queue, pointer(source)}, bytes,
-                             path::automatic);
-}
-
 }  // namespace isthmus::memory
 
 #endif

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "frontends/ggml/log.hpp"
-#include "frontends/ggml/streams.hpp"
+#include "frontends/ggml/runtime.hpp"
 
 namespace isthmus::ggml {
 namespace {

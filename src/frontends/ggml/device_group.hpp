@@ -7,9 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "frontends/ggml/core.hpp"
 #include "frontends/ggml/ggml_library.hpp"
-#include "frontends/ggml/streams.hpp"
+#include "frontends/ggml/runtime.hpp"
 
 namespace isthmus::ggml {
 

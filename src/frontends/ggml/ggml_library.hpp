@@ -9,10 +9,66 @@
 #include <optional>
 #include <string>
 
-#include "frontends/ggml/abi.hpp"
-#include "frontends/ggml/symbols.hpp"
-
 namespace isthmus::ggml {
+
+// ---- C interface ----
+//
+// The part of ggml's C interface that this library uses: opaque types and function types. No layout of a ggml
+// structure is declared here. tensor_layout finds the two tensor fields without accessors at run time, so
+// another ggml release either works or is not used.
+
+struct ggml_backend;
+struct ggml_context;
+struct ggml_device;
+struct ggml_event;
+struct ggml_graph;
+struct ggml_registry;
+struct ggml_tensor;
+
+struct context_parameters {
+  std::size_t pool_bytes;
+  void* pool;     // NULL if ggml allocates it
+  bool no_alloc;  // if true, tensors get no data
+};
+
+using proc_address_function = void*(ggml_registry*, const char* name);
+
+// The three functions that the meta backend looks up in the registry of its first device. comm_init gets a
+// temporary array and returns NULL if unsupported. comm_allreduce gets one tensor per backend and returns false
+// if it did nothing.
+using comm_init = void*(ggml_backend** backends, std::size_t n);
+using comm_free = void(void* comm);
+using comm_allreduce = bool(void* comm, ggml_tensor** tensors);
+
+// ---- lookup of functions ----
+
+// Returns the definition of `name` that the library containing `caller` would have called without this library,
+// or else the next definition in the process. Returns NULL if there is none. `caller` is an address inside the
+// calling code; `own_definition` is this library's definition.
+void* next_definition(const char* name, const void* caller, const void* own_definition);
+
+// Looks up names in a loaded library and its dependencies. Never loads or unloads a library: it
+// belongs to the caller.
+class loaded_library {
+ public:
+  // Finds the library by soname, or by an address inside it. The object is empty if the library is not loaded.
+  explicit loaded_library(const char* soname);
+  static loaded_library containing(const void* address);
+
+  explicit operator bool() const { return m_handle != nullptr; }
+  void* find(const char* name) const;
+
+  template <typename Function>
+  bool find(const char* name, Function*& function) const {
+    function = reinterpret_cast<Function*>(find(name));
+    return function != nullptr;
+  }
+
+ private:
+  void* m_handle;
+};
+
+// ---- the library ----
 
 // Reads the two fields of a ggml_tensor that have no accessor: type and flags.
 class tensor_layout {

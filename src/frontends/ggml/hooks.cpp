@@ -4,11 +4,9 @@
 #include <atomic>
 #include <new>
 
-#include "frontends/ggml/core.hpp"
 #include "frontends/ggml/device_group.hpp"
 #include "frontends/ggml/ggml_library.hpp"
-#include "frontends/ggml/streams.hpp"
-#include "frontends/ggml/symbols.hpp"
+#include "frontends/ggml/runtime.hpp"
 
 namespace isthmus::ggml {
 namespace {

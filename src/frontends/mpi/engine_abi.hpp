@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <iterator>
 
-#include "frontends/preload/engine_abi.hpp"
+#include "frontends/preload/engine_loader.hpp"
 
 namespace isthmus::mpi_shim {
 

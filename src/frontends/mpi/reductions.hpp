@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "frontends/mpi/attached_communicator.hpp"
+#include "frontends/mpi/blocks.hpp"
 #include "frontends/mpi/native.hpp"
-#include "frontends/mpi/types.hpp"
 
 namespace isthmus::mpi_shim {
 

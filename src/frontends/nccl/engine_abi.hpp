@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "frontends/preload/engine_abi.hpp"
+#include "frontends/preload/engine_loader.hpp"
 
 namespace isthmus::nccl_shim {
 

@@ -6,8 +6,6 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
-#include "status.hpp"
-
 namespace isthmus::torch_backend {
 namespace {
 
@@ -79,9 +77,10 @@ void device_endpoint::launch(const std::vector<owned_operation>& operations, ist
   }
   if (!error.empty()) C10_THROW_ERROR(DistBackendError, error);
   const auto elapsed = std::chrono::steady_clock::now() - start;
+  const auto n = static_cast<std::int64_t>(operations.size());
   for (const owned_operation& each : operations) {  // the operations of a group share its time
     const isthmus_operation operation = each.operation_for(stream);
-    counter_for(operation).add(own_bytes(operation), elapsed / operations.size());
+    counter_for(operation).add(own_bytes(operation), std::chrono::nanoseconds(elapsed).count() / n);
   }
 }
 

@@ -1,6 +1,7 @@
 // One rank's communicator on one device, created at first use, with the statistics of its calls.
 #pragma once
 
+#include <c10/util/Exception.h>
 #include <isthmus/isthmus.h>
 
 #include <memory>
@@ -11,9 +12,34 @@
 
 #include "rendezvous.hpp"
 #include "report.hpp"
-#include "task.hpp"
+#include "tasks.hpp"
 
 namespace isthmus::torch_backend {
+
+// ---- failures of the C API as exceptions of torch.distributed ----
+
+// Returns the information of isthmus_last_error in one line.
+inline std::string describe_last_error() {
+  isthmus_error_info info{};
+  isthmus_last_error(&info);
+  // Scripts recognize timeouts of torch.distributed by the words "Timed out".
+  std::string text = c10::str(
+      info.status == ISTHMUS_ERROR_TIMEOUT ? "isthmus: Timed out waiting: " : "isthmus: ", info.message);
+  if (info.collective >= 0)
+    text += c10::str("; in ", isthmus_collective_name(static_cast<isthmus_collective>(info.collective)),
+                     " on rank ", info.rank);
+  if (info.backend[0] != '\0') text += c10::str(", backend ", info.backend);
+  if (info.native_code != 0) text += c10::str(", native code ", info.native_code);
+  if (info.hint[0] != '\0') text += c10::str(" (", info.hint, ")");
+  return text;
+}
+
+// Throws c10::DistBackendError (torch.distributed.DistBackendError) for anything but success.
+inline void check(isthmus_status status) {
+  if (status != ISTHMUS_SUCCESS) C10_THROW_ERROR(DistBackendError, describe_last_error());
+}
+
+// ---- the communicator ----
 
 struct endpoint_settings {
   int rank = 0, size = 1;

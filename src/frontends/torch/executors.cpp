@@ -7,8 +7,6 @@
 
 #include <utility>
 
-#include "status.hpp"
-
 namespace isthmus::torch_backend {
 namespace {
 

@@ -3,14 +3,23 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "monitored_barrier.hpp"
-#include "status.hpp"
+#include <algorithm>
+#include <numeric>
+
+#include "failure/wait.hpp"
 #include "tasks.hpp"
 
 namespace isthmus::torch_backend {
 namespace {
 
 std::string name_of(c10::Device device) { return device.is_cpu() ? "cpu" : device.str(); }
+
+std::vector<int64_t> missing_ranks(int size, const std::vector<int>& ranks) {
+  std::vector<int64_t> all(static_cast<std::size_t>(size)), missing;
+  std::iota(all.begin(), all.end(), 0);
+  std::set_difference(all.begin(), all.end(), ranks.begin(), ranks.end(), std::back_inserter(missing));
+  return missing;
+}
 
 }  // namespace
 
@@ -185,7 +194,7 @@ c10d::Backend& process_group::fallback(c10::Device device, const char* collectiv
   }
   const call_path path{m_settings.name, name_of(resolve(device)), collective,
                        "torch:" + other->getBackendName(), reason};
-  path_report::instance().counter_for(path).add(data.is_sparse() ? 0 : data.nbytes());
+  path_report::instance().counter_for(path).add(data.is_sparse() ? 0 : data.nbytes(), 0);
   return *other;
 }
 
@@ -206,10 +215,35 @@ work_ptr process_group::barrier(const c10d::BarrierOptions& options) {
   return submit(barrier_device(options), wait_options_from(options), [] { return tasks::barrier(); });
 }
 
+// Every rank notifies rank 0 through the group's store and waits for its reply.
 void process_group::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
   const milliseconds timeout = options.timeout == c10d::kUnsetTimeout ? m_settings.timeout : options.timeout;
-  const std::string round = c10::str("isthmus_monitored_barrier/", m_monitored_barrier_count++, "/");
-  monitored_barrier(m_store, round, self(), timeout, wait_all_ranks);
+  const std::string key_prefix = c10::str("isthmus_monitored_barrier/", m_monitored_barrier_count++, "/");
+  const store_ptr own_store = m_store->clone();
+  const auto deadline = deadline_after(timeout);
+  const auto wait_for_rank = [&](int rank) {
+    return poll_until([&] { return own_store->check({key_prefix + std::to_string(rank)}); }, deadline,
+                      milliseconds(1));
+  };
+  const std::vector<uint8_t> arrival_value{1};
+  if (getRank() != 0) {
+    own_store->set(key_prefix + std::to_string(getRank()), arrival_value);
+    if (!wait_for_rank(0))
+      C10_THROW_ERROR(DistBackendError,
+                      c10::str("isthmus: monitored_barrier: rank ", getRank(), " waited ", timeout.count(),
+                               " ms for rank 0 to report that all ranks arrived"));
+    return;
+  }
+  std::string missing;
+  for (int rank = 1; rank < getSize(); ++rank) {
+    if (wait_for_rank(rank)) continue;
+    missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+    if (!wait_all_ranks) break;
+  }
+  if (!missing.empty())
+    C10_THROW_ERROR(DistBackendError, c10::str("isthmus: monitored_barrier: ranks that did not arrive within ",
+                                               timeout.count(), " ms: ", missing));
+  own_store->set(key_prefix + "0", arrival_value);
 }
 
 c10d::ErrorType process_group::getError() {
@@ -261,6 +295,61 @@ void process_group::shutdown() {
   }
   old.close();
   for (const auto& [type, other] : old_fallbacks) other->shutdown();
+}
+
+// ---- shrinking to the survivors of a failure (docs/guide/failures.md) ----------------------------------------
+
+c10::Device process_group::used_device() {
+  const std::lock_guard lock(m_mutex);
+  for (const auto& [key, entry] : m_communicators.executors) {
+    const auto& [type, index, channel] = key;
+    if (channel == message_channel{}) return {type, index};
+  }
+  C10_THROW_ERROR(DistBackendError, c10::str("isthmus: shrink: process group ", m_settings.name,
+                                             " has made no collective call yet; there is nothing to shrink"));
+}
+
+std::vector<int64_t> process_group::agree_on_lost_ranks(double wait_s) {
+  const c10::Device device = used_device();
+  shrink_result result = executor_for(device)->endpoint()->shrink(wait_s);
+  const std::vector<int64_t> lost_ranks = missing_ranks(getSize(), result.ranks);
+  c10::intrusive_ptr<process_group> survivor_group;
+  if (!lost_ranks.empty()) {
+    // The store still holds the keys of this group, so the new group uses a different prefix.
+    const std::string prefix = c10::str("isthmus_without_", c10::Join("_", lost_ranks));
+    group_settings settings = m_settings;
+    settings.name += "_shrunk";
+    const auto own_rank = std::find(result.ranks.begin(), result.ranks.end(), getRank()) - result.ranks.begin();
+    survivor_group = c10::make_intrusive<process_group>(
+        c10::make_intrusive<c10d::PrefixStore>(prefix, m_store), static_cast<int>(own_rank),
+        static_cast<int>(result.ranks.size()), std::move(settings));
+  } else {
+    renew();
+  }
+  process_group& next_group = lost_ranks.empty() ? *this : *survivor_group;
+  auto endpoint = std::make_shared<device_endpoint>(
+      next_group.m_store, next_group.endpoint_settings_for(device), std::move(result));
+  {
+    const std::lock_guard lock(next_group.m_mutex);
+    next_group.m_communicators.executors[{device.type(), device.index(), message_channel{}}] =
+        next_group.make_executor(device, std::move(endpoint));
+  }
+  const std::lock_guard lock(m_mutex);
+  m_survivor_group = std::move(survivor_group);
+  m_lost_ranks = lost_ranks;
+  return lost_ranks;
+}
+
+process_group::backend_ptr process_group::shrink(const std::vector<int64_t>& excluded, int /*flags*/,
+                                                 const c10::intrusive_ptr<Options>& /*new_options*/) {
+  if (!m_survivor_group) agree_on_lost_ranks(0);
+  const std::lock_guard lock(m_mutex);
+  if (m_lost_ranks != excluded)
+    C10_THROW_ERROR(
+        DistBackendError,
+        c10::str("isthmus: shrink: process group ", m_settings.name, ": excluded ranks are ",
+                 c10::Join(", ", excluded), "; they must be the lost ranks: ", c10::Join(", ", m_lost_ranks)));
+  return std::exchange(m_survivor_group, nullptr);
 }
 
 }  // namespace isthmus::torch_backend

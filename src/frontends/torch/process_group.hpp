@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "executors.hpp"
-#include "tasks.hpp"
 #include "tensor_pool.hpp"
 
 namespace isthmus::torch_backend {

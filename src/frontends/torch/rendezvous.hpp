@@ -38,29 +38,27 @@ class store_rendezvous {
  private:
   static constexpr int ok = 0, timed_out = 1, failed = 2;
 
-  static int set(void* context, const char* key, const void* value, std::size_t bytes) {
-    auto& self = *static_cast<store_rendezvous*>(context);
+  // Calls write_value(store, content). Returns `failed` if it throws.
+  template <typename Write>
+  static int write(void* context, const char* key, const void* value, std::size_t bytes, Write&& write_value) {
+    const auto* first = static_cast<const std::uint8_t*>(value);
     try {
-      const auto* first = static_cast<const std::uint8_t*>(value);
-      self.m_store->set(key, std::vector<std::uint8_t>(first, first + bytes));
+      write_value(*static_cast<store_rendezvous*>(context)->m_store,
+                  std::vector<std::uint8_t>(first, first + bytes));
       return ok;
     } catch (const std::exception& failure) {
       TORCH_WARN("isthmus: writing key ", key, " to the store failed: ", failure.what());
       return failed;
     }
   }
-
+  static int set(void* context, const char* key, const void* value, std::size_t bytes) {
+    return write(context, key, value, bytes,
+                 [&](auto& store, const auto& content) { store.set(key, content); });
+  }
   // All stores of PyTorch treat an empty expected value as "no value yet".
   static int set_if_absent(void* context, const char* key, const void* value, std::size_t bytes) {
-    auto& self = *static_cast<store_rendezvous*>(context);
-    try {
-      const auto* first = static_cast<const std::uint8_t*>(value);
-      self.m_store->compareSet(key, {}, std::vector<std::uint8_t>(first, first + bytes));
-      return ok;
-    } catch (const std::exception& failure) {
-      TORCH_WARN("isthmus: writing key ", key, " to the store failed: ", failure.what());
-      return failed;
-    }
+    return write(context, key, value, bytes,
+                 [&](auto& store, const auto& content) { store.compareSet(key, {}, content); });
   }
 
   // The bootstrap calls get() with timeouts of a fraction of a second, so it notices a cancellation.

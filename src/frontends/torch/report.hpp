@@ -1,8 +1,6 @@
 // Counts the operations of this process by path, for isthmus.torch.report().
 #pragma once
 
-#include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -10,6 +8,8 @@
 #include <string>
 #include <tuple>
 #include <vector>
+
+#include "frontends/preload/call_statistics.hpp"
 
 namespace isthmus::torch_backend {
 
@@ -22,17 +22,7 @@ struct call_path {
   auto operator<=>(const call_path&) const = default;
 };
 
-struct call_counter {
-  std::atomic<std::uint64_t> calls{0};
-  std::atomic<std::uint64_t> bytes{0};
-  std::atomic<std::int64_t> nanoseconds{0};  // host time inside Isthmus
-
-  void add(std::uint64_t more_bytes, std::chrono::nanoseconds elapsed = {}) {
-    calls.fetch_add(1, std::memory_order_relaxed);
-    bytes.fetch_add(more_bytes, std::memory_order_relaxed);
-    nanoseconds.fetch_add(elapsed.count(), std::memory_order_relaxed);
-  }
-};
+using preload::call_counter;
 
 // The report of this process.
 // Thread safety: all functions may be called from any thread.

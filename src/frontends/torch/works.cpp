@@ -5,7 +5,6 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "failure/wait.hpp"
-#include "status.hpp"
 
 namespace isthmus::torch_backend {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "device_endpoint.hpp"
-#include "task.hpp"
+#include "tasks.hpp"
 
 namespace isthmus::torch_backend {
 

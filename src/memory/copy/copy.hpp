@@ -24,7 +24,4 @@ struct copy_request {
 // Implements isthmus_memory_copy. Throws error (INVALID_ARGUMENT, UNSUPPORTED, or an error of the driver).
 void copy_memory(const copy_request& request);
 
-// Returns the path that ISTHMUS_COPY_AUTO selects for these devices: DIRECT or STAGED.
-isthmus_copy_path automatic_path(isthmus_device destination_device, isthmus_device source_device);
-
 }  // namespace isthmus

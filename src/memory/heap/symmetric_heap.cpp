@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <utility>
@@ -13,10 +15,57 @@
 #include "base/log.hpp"
 #include "bootstrap/exchange.hpp"
 #include "failure/wait.hpp"
-#include "memory/heap/live_heap_blocks.hpp"
-#include "memory/heap/offset_allocator.hpp"
 
 namespace isthmus {
+
+// Allocator for offsets within one segment. Deterministic: equal sequences of calls return equal offsets, which
+// keeps the symmetric heaps of all ranks identical.
+class offset_allocator {
+ public:
+  explicit offset_allocator(std::uint64_t bytes) { m_free_ranges[0] = bytes; }
+
+  // Allocates the lowest free range that fits. Returns nullopt if there is none. Offsets are
+  // multiples of `alignment`.
+  std::optional<std::uint64_t> allocate(std::uint64_t bytes);
+  // Releases a range and merges it with adjacent free ranges.
+  void release(std::uint64_t offset);
+
+  static constexpr std::uint64_t alignment = 4096;  // required by NCCL windows
+
+ private:
+  std::map<std::uint64_t, std::uint64_t> m_free_ranges, m_allocated_ranges;  // offset -> bytes
+};
+
+std::optional<std::uint64_t> offset_allocator::allocate(std::uint64_t bytes) {
+  const std::uint64_t aligned_bytes = (bytes + alignment - 1) / alignment * alignment;
+  for (auto free_range = m_free_ranges.begin(); free_range != m_free_ranges.end(); ++free_range) {
+    const auto [offset, free_bytes] = *free_range;
+    if (free_bytes < aligned_bytes) continue;
+    m_free_ranges.erase(free_range);
+    if (free_bytes > aligned_bytes) m_free_ranges[offset + aligned_bytes] = free_bytes - aligned_bytes;
+    m_allocated_ranges[offset] = aligned_bytes;
+    return offset;
+  }
+  return std::nullopt;
+}
+
+void offset_allocator::release(std::uint64_t offset) {
+  const auto allocation = m_allocated_ranges.find(offset);
+  if (allocation == m_allocated_ranges.end()) return;
+  auto free_range = m_free_ranges.emplace(offset, allocation->second).first;
+  m_allocated_ranges.erase(allocation);
+  if (const auto next = std::next(free_range);
+      next != m_free_ranges.end() && free_range->first + free_range->second == next->first) {
+    free_range->second += next->second;
+    m_free_ranges.erase(next);
+  }
+  if (free_range != m_free_ranges.begin())
+    if (const auto previous = std::prev(free_range); previous->first + previous->second == free_range->first) {
+      previous->second += free_range->second;
+      m_free_ranges.erase(free_range);
+    }
+}
+
 namespace {
 
 constexpr std::uint64_t pool_granules = 4;  // size of a pool
@@ -249,14 +298,14 @@ void* symmetric_heap::add(std::shared_ptr<shared_region> memory, std::uint64_t o
   m_blocks.insert(m_blocks.begin() + (next_range - m_ranges.begin()), std::move(new_block));
   m_ranges.insert(next_range, new_range);
   m_count.store(m_blocks.size(), std::memory_order_relaxed);
-  if (owned_by == block_owner::program) live_heap_blocks::add();
+  if (owned_by == block_owner::program) m_live_blocks.fetch_add(1, std::memory_order_relaxed);
   return own_block;
 }
 
 void symmetric_heap::remove(std::size_t index) {
   const auto position = static_cast<std::ptrdiff_t>(index);
   auto freed_block = std::move(m_blocks[index]);
-  if (freed_block->owned_by == block_owner::program) live_heap_blocks::remove(1);
+  if (freed_block->owned_by == block_owner::program) m_live_blocks.fetch_sub(1, std::memory_order_relaxed);
   m_blocks.erase(m_blocks.begin() + position);
   m_ranges.erase(m_ranges.begin() + position);
   m_count.store(m_blocks.size(), std::memory_order_relaxed);
@@ -297,7 +346,7 @@ void symmetric_heap::free_backend_block(std::uint64_t id) {
 
 std::size_t symmetric_heap::clear() {
   const std::size_t live_count = blocks();
-  live_heap_blocks::remove(live_count);
+  m_live_blocks.fetch_sub(live_count, std::memory_order_relaxed);
   m_count.store(0, std::memory_order_relaxed);
   m_ranges.clear();
   m_blocks.clear();

@@ -45,6 +45,9 @@ class symmetric_heap {
   // Number of live program blocks, and their total size as requested.
   std::size_t blocks() const noexcept;
   std::uint64_t bytes() const noexcept;
+  // Number of live program blocks in all heaps of the process, for isthmus_memory_live_blocks. block_table counts plain
+  // device blocks.
+  static std::uint64_t live_blocks() noexcept { return m_live_blocks.load(std::memory_order_relaxed); }
 
   // Finds the block that contains [pointer, pointer + bytes). `block` and `offset` can be nullptr.
   bool find(const void* pointer, std::uint64_t bytes, isthmus_heap_block* block,
@@ -80,6 +83,7 @@ class symmetric_heap {
   void remove(std::size_t index);
   void warn_once(const std::string& text);
 
+  static inline std::atomic<std::uint64_t> m_live_blocks{0};
   std::unique_ptr<heap_source> m_source;
   std::uint64_t m_granularity = 0;  // the maximum over all ranks
   std::vector<std::shared_ptr<shared_region>> m_pools;

@@ -1,5 +1,3 @@
-#include "operators/tensor_parallel/host_engine.hpp"
-
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -9,6 +7,7 @@
 
 #include "base/formats.inc.hpp"
 #include "kernels/kernels.hpp"
+#include "operators/tensor_parallel/tensor_parallel.hpp"
 
 namespace isthmus::tensor_parallel {
 namespace {

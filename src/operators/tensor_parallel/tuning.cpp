@@ -1,5 +1,3 @@
-#include "operators/tensor_parallel/tuning.hpp"
-
 #include <algorithm>
 #include <charconv>
 #include <limits>
@@ -7,6 +5,7 @@
 #include <string>
 
 #include "base/error.hpp"
+#include "operators/tensor_parallel/tensor_parallel.hpp"
 
 namespace isthmus::tensor_parallel {
 namespace {

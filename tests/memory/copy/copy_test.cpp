@@ -113,17 +113,16 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(copy_test, devices_without_peer_access_are_staged) {
   standin_connect(4, 5, 0);
-  isthmus_copy_path path{};
-  ASSERT_EQ(isthmus_memory_copy_path(device(4), device(5), &path), ISTHMUS_SUCCESS);
-  EXPECT_EQ(path, ISTHMUS_COPY_STAGED);
-  ASSERT_EQ(isthmus_memory_copy_path(device(5), device(4), &path), ISTHMUS_SUCCESS);
-  EXPECT_EQ(path, ISTHMUS_COPY_DIRECT);
   const block from(5, 1 << 20), to(4, 1 << 20);
   const scoped_stream test_stream(4);
   const auto direct = options(ISTHMUS_COPY_DIRECT);
   EXPECT_EQ(isthmus_memory_copy(to.data(), device(4), from.data(), device(5), 64, &direct, test_stream.stream),
             ISTHMUS_ERROR_UNSUPPORTED);
   EXPECT_NE(std::string(last_error().hint).find("AUTO"), std::string::npos);
+  const scoped_stream other_stream(5);
+  EXPECT_EQ(isthmus_memory_copy(from.data(), device(5), to.data(), device(4), 64, &direct, other_stream.stream),
+            ISTHMUS_SUCCESS);
+  other_stream.finish();
   fill_randomly(from.data(), 1 << 20, 9);
   ASSERT_EQ(
       isthmus_memory_copy(to.data(), device(4), from.data(), device(5), 1 << 20, nullptr, test_stream.stream),

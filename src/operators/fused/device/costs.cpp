@@ -70,9 +70,7 @@ double device_plan::measure_product_us(std::uint64_t rows, std::byte* a, std::by
 double device_plan::measure_link(std::byte* to) {
   const std::uint64_t bytes = m_problem.moved_bytes();
   const native_stream stream = m_copy.stream;
-  const auto pull_next = [&] {
-    copy(to, m_shared->stage((m_problem.rank + 1) % m_problem.size), bytes, stream);
-  };
+  const auto pull_next = [&] { copy(to, m_shared->stage(m_problem.next()), bytes, stream); };
   gather_values(m_owner->control(), 0);
   const double sample_us = time_us(1, stream, pull_next);
   const double pull_us = min_time_us(std::clamp(static_cast<int>(1000 / sample_us), 2, 50), stream, pull_next);

@@ -1,6 +1,8 @@
-#include "operators/fused/device/gather_plan.hpp"
+// ALLGATHER_GEMM on devices. Copy engines pull the peers' rows in chunks from the symmetric heap, while the
+// rank multiplies its own rows.
 
 #include "base/error.hpp"
+#include "operators/fused/device/plan.hpp"
 
 namespace isthmus::fused {
 namespace {
@@ -10,15 +12,34 @@ constexpr std::uint32_t stage_steps = 4;
 
 }  // namespace
 
-device_gather_plan::device_gather_plan(std::shared_ptr<communicator> owner, const fused_problem& problem,
-                                       device_driver& driver, const blaslt& library)
-    : device_plan(std::move(owner), problem, driver, library) {
+class device_gather_plan : public device_plan {
+ public:
+  device_gather_plan(std::shared_ptr<communicator> owner, const fused_problem& problem);
+
+ private:
+  void enqueue_sequential(const isthmus_fused_arguments& arguments) override;
+  void enqueue_pipelined(const isthmus_fused_arguments& arguments) override;
+  void publish(const isthmus_fused_arguments& arguments);
+  void pull(const isthmus_fused_arguments& arguments);
+  void pull_group(std::size_t index, const std::byte* base);
+  void compute(const isthmus_fused_arguments& arguments);
+  void multiply(const void* a, std::uint64_t first_row, std::uint64_t rows,
+                const isthmus_fused_arguments& arguments);
+  std::byte* gathered(const isthmus_fused_arguments& arguments);
+  std::uint64_t row_bytes() const { return m_problem.moved_row_bytes(); }
+  std::uint64_t stage_step_end(std::uint32_t step) const;
+
+  std::byte* m_gathered = nullptr;
+};
+
+device_gather_plan::device_gather_plan(std::shared_ptr<communicator> owner, const fused_problem& problem)
+    : device_plan(std::move(owner), problem) {
   if (m_problem.description.lda != m_problem.description.k)
     throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
                      fmt::format("fused_plan_create: lda = {} differs from k = {}", m_problem.description.lda,
                                  m_problem.description.k),
                      "set lda = k: the gathered A is dense on devices");
-  finish_setup(m_problem.shard_bytes());
+  finish_setup(m_problem.moved_bytes());
 }
 
 std::byte* device_gather_plan::gathered(const isthmus_fused_arguments& arguments) {
@@ -34,17 +55,6 @@ void device_gather_plan::multiply(const void* a, std::uint64_t first_row, std::u
       arguments.stream);
 }
 
-void device_gather_plan::enqueue_collective(const void* send, void* recv, native_stream stream) {
-  isthmus_operation operation{};
-  operation.collective = m_problem.collective();
-  operation.datatype = m_problem.description.input;
-  operation.count = m_problem.shard_rows * m_problem.description.k;
-  operation.send_buf = send;
-  operation.recv_buf = recv;
-  operation.stream = stream;
-  m_owner->enqueue(operation);
-}
-
 // Runs the communicator's allgather, then one product.
 void device_gather_plan::enqueue_sequential(const isthmus_fused_arguments& arguments) {
   const void* a = arguments.a;
@@ -53,7 +63,7 @@ void device_gather_plan::enqueue_sequential(const isthmus_fused_arguments& argum
     a = m_gathered;
     if (arguments.view != ISTHMUS_FUSED_COMPUTE_ONLY && m_problem.size == 1) {
       if (arguments.a != arguments.gathered_a)
-        copy(m_gathered, arguments.a, m_problem.shard_bytes(), arguments.stream);
+        copy(m_gathered, arguments.a, m_problem.moved_bytes(), arguments.stream);
     } else if (arguments.view != ISTHMUS_FUSED_COMPUTE_ONLY) {
       enqueue_collective(arguments.a, m_gathered, arguments.stream);
     }
@@ -87,7 +97,7 @@ std::uint64_t device_gather_plan::stage_step_end(std::uint32_t step) const {
 void device_gather_plan::publish(const isthmus_fused_arguments& arguments) {
   m_driver.wait(m_device, m_signal.stream, m_start);
   isthmus_heap_block block{};
-  m_is_staged = !m_owner->heap().find(arguments.a, m_problem.shard_bytes(), &block, nullptr);
+  m_is_staged = !m_owner->heap().find(arguments.a, m_problem.moved_bytes(), &block, nullptr);
   const std::uint32_t first_step = (m_run_number - 1) * stage_steps;
   const auto publish_steps = [&](std::uint32_t steps) {
     for (int step = 1; step < m_problem.size; ++step) {
@@ -111,7 +121,7 @@ void device_gather_plan::pull(const isthmus_fused_arguments& arguments) {
   m_driver.wait(m_device, m_copy.stream, m_start);
   isthmus_heap_block block{};
   std::uint64_t offset = 0;
-  if (!m_is_staged) m_owner->heap().find(arguments.a, m_problem.shard_bytes(), &block, &offset);
+  if (!m_is_staged) m_owner->heap().find(arguments.a, m_problem.moved_bytes(), &block, &offset);
   // All ranks start together, so that each source has one reader at a time. Two readers of one source would
   // share its port, and ranks that are out of step stay out of step.
   for (int peer = 0; peer < m_problem.size; ++peer)
@@ -127,9 +137,9 @@ void device_gather_plan::pull(const isthmus_fused_arguments& arguments) {
     if (is_last_group)
       m_driver.write_word(m_device, m_shared->done(source, m_problem.rank), m_run_number, m_copy.stream);
   }
-  std::byte* own_rows = m_gathered + static_cast<std::uint64_t>(m_problem.rank) * m_problem.shard_bytes();
+  std::byte* own_rows = m_gathered + static_cast<std::uint64_t>(m_problem.rank) * m_problem.moved_bytes();
   if (arguments.gathered_a != nullptr && arguments.a != own_rows)
-    copy(own_rows, arguments.a, m_problem.shard_bytes(), m_copy.stream);
+    copy(own_rows, arguments.a, m_problem.moved_bytes(), m_copy.stream);
 }
 
 void device_gather_plan::pull_group(std::size_t index, const std::byte* base) {
@@ -161,8 +171,7 @@ void device_gather_plan::compute(const isthmus_fused_arguments& arguments) {
 
 std::unique_ptr<plan> make_device_gather_plan(std::shared_ptr<communicator> owner,
                                               const fused_problem& problem) {
-  const device_libraries libraries = find_device_libraries(*owner);
-  return std::make_unique<device_gather_plan>(std::move(owner), problem, libraries.driver, libraries.blas);
+  return std::make_unique<device_gather_plan>(std::move(owner), problem);
 }
 
 }  // namespace isthmus::fused

@@ -4,29 +4,61 @@
 #include <chrono>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "base/error.hpp"
 #include "bootstrap/exchange.hpp"
 #include "failure/wait.hpp"
 
 namespace isthmus::fused {
+namespace {
 
-device_plan::device_plan(std::shared_ptr<communicator> owner, const fused_problem& problem,
-                         device_driver& driver, const blaslt& library)
+// Flags of different writers do not share cache lines.
+signal_channel::layout layout_for(int size) { return {1, static_cast<std::size_t>(size), 32}; }
+
+}  // namespace
+
+shared_memory::shared_memory(communicator& owner, device_driver& driver, std::uint64_t stage_bytes)
+    : m_rank(owner.ranks().rank),
+      m_size(owner.ranks().size),
+      m_stage_bytes(stage_bytes),
+      m_flags(owner, layout_for(m_size).words() * sizeof(std::uint32_t)),
+      m_channel(m_flags.peers(), layout_for(m_size)),
+      m_monitor(driver, owner.ranks().device.ordinal, m_channel.words(),
+                {stream_priority::high, stream_priority::normal}) {
+  const int device = owner.ranks().device.ordinal;
+  m_monitor.attach(m_channel, m_rank);
+  const owned_stream stream(driver, device, stream_priority::high);
+  driver.fill(device, m_flags.own(), 0, m_channel.words() * sizeof(std::uint32_t), stream);
+  driver.synchronize(device, stream);
+  m_stage.emplace(owner, stage_bytes);  // collective: all flags are zero before any rank writes them
+}
+
+void shared_memory::release_all() {
+  // Larger than every number that a run still waits for, but small enough that the difference does not wrap.
+  constexpr std::uint32_t ahead = std::uint32_t{1} << 30;
+  std::vector<word_step> flags;
+  for (int peer = 0; peer < m_size; ++peer)
+    for (std::uint32_t* flag : {ready(m_rank, peer), done(m_rank, peer)})
+      flags.push_back({word_action::write, flag, ahead});
+  m_monitor.write(flags);
+}
+
+device_plan::device_plan(std::shared_ptr<communicator> owner, const fused_problem& problem)
     : plan(std::move(owner), problem),
-      m_driver(driver),
+      m_libraries(find_libraries(*m_owner)),
+      m_driver(m_libraries.driver),
       m_device(m_owner->ranks().device.ordinal),
-      m_product(m_problem, driver, m_device, library),
-      m_copy{owned_stream(driver, m_device, stream_priority::high), owned_event(driver, m_device)},
-      m_signal{owned_stream(driver, m_device, stream_priority::normal), owned_event(driver, m_device)} {
+      m_product(m_problem, m_driver, m_device, m_libraries.blas),
+      m_copy{owned_stream(m_driver, m_device, stream_priority::high), owned_event(m_driver, m_device)},
+      m_signal{owned_stream(m_driver, m_device, stream_priority::normal), owned_event(m_driver, m_device)} {
   if (!m_problem.is_traced()) return;
-  m_run_start = owned_event(driver, m_device, event_timing::on);
-  m_probe = owned_event(driver, m_device, event_timing::on);
+  m_run_start = owned_event(m_driver, m_device, event_timing::on);
+  m_probe = owned_event(m_driver, m_device, event_timing::on);
 }
 
 void device_plan::finish_setup(std::uint64_t stage_bytes) {
-  const int nodes = m_owner->ranks().nodes;
-  const bool can_pipeline = m_problem.size > 1 && m_problem.moved_bytes() > 0 && nodes == 1 &&
+  const bool can_pipeline = m_problem.size > 1 && m_problem.moved_bytes() > 0 && m_owner->ranks().nodes == 1 &&
                             m_problem.description.mode != ISTHMUS_FUSED_SEQUENTIAL;
   if (can_pipeline) {
     m_shared.emplace(*m_owner, m_driver, stage_bytes);
@@ -35,9 +67,7 @@ void device_plan::finish_setup(std::uint64_t stage_bytes) {
     m_costs.product_us = [](std::uint64_t rows) { return static_cast<double>(rows); };
     m_costs.source = "not measured";
   }
-  m_schedule = make_schedule(m_problem, m_costs);
-  if (nodes > 1) m_schedule = sequential_fallback(m_problem, m_schedule, nodes);
-  agree_on_schedule(*m_owner, m_problem, m_schedule);
+  choose_schedule();
   if (!m_schedule.is_pipelined) {
     m_shared.reset();
     return;
@@ -120,12 +150,11 @@ void device_plan::close() {
 }
 
 void device_plan::describe(nlohmann::json& info) const {
+  plan::describe(info);
   info["libraries"]["blas"] = m_product.library_text();
   info["libraries"]["driver"] = m_driver.version();
   info["workspace_bytes"] =
       m_workspace.bytes() + m_product.workspace_bytes() + (m_shared ? m_shared->stage_bytes() : 0);
-  if (m_is_staged)
-    info["notes"].push_back("A was outside the symmetric heap: its rows were first copied to the plan's stage");
 }
 
 void device_plan::run(const isthmus_fused_arguments& arguments) {
@@ -143,7 +172,7 @@ void device_plan::run(const isthmus_fused_arguments& arguments) {
     enqueue_pipelined(arguments);
     end_run(arguments.stream);
   } catch (const error& failure) {
-    if (!m_owner->is_aborted()) m_owner->abort(failure.info());
+    abort(failure);
     throw;
   }
 }
@@ -186,10 +215,8 @@ void device_plan::acquire_events() {
 
 std::byte* device_plan::workspace() {
   if (m_workspace == nullptr) {
-    const auto& description = m_problem.description;
-    const std::uint64_t row_bytes = m_problem.is_gather() ? description.k * m_problem.input_bytes()
-                                                          : description.n * m_problem.output_bytes();
-    m_workspace = owned_memory(m_driver, m_device, std::max<std::uint64_t>(description.m * row_bytes, 1));
+    const std::uint64_t bytes = m_problem.description.m * m_problem.moved_row_bytes();
+    m_workspace = owned_memory(m_driver, m_device, std::max<std::uint64_t>(bytes, 1));
   }
   return static_cast<std::byte*>(m_workspace.get());
 }
@@ -245,7 +272,7 @@ void device_plan::collect_times() {
   }
 }
 
-device_libraries find_device_libraries(communicator& owner) {
+device_plan::device_libraries device_plan::find_libraries(communicator& owner) {
   const isthmus_platform platform = owner.ranks().device.platform;
   const lt_traits& traits = *blaslt::traits_of(platform);
   std::string reason;

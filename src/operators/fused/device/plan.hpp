@@ -1,9 +1,7 @@
-// Base class of device plans. It owns the streams and events, the flags that synchronize the ranks, the matrix
-// product with its measured costs, and the watch that supervises runs.
-//
-// Blocking: copy engines transfer chunks on a separate stream; the host never waits.
+// Device plans: memory that the ranks share, and the base class.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <mutex>
 #include <optional>
@@ -11,13 +9,46 @@
 
 #include "core/communicator.hpp"
 #include "device/owned.hpp"
+#include "device/signal_channel.hpp"
 #include "failure/watchdog.hpp"
 #include "operators/fused/device/product.hpp"
-#include "operators/fused/device/shared_memory.hpp"
 #include "operators/fused/model/plan.hpp"
 
 namespace isthmus::fused {
 
+// Memory that the ranks of a device plan share in the symmetric heap: flags that their streams use to wait for
+// each other, used as sequence numbers (device/signal_channel.hpp), and a stage for rows outside the symmetric
+// heap or for partial sums.
+class shared_memory {
+ public:
+  // Collective. Flags are initialized to 0.
+  shared_memory(communicator& owner, device_driver& driver, std::uint64_t stage_bytes);
+
+  // Returns the flag of `owner` in which `writer` counts the steps of its rows or sums that can be fetched.
+  std::uint32_t* ready(int owner, int writer) const { return m_channel.ready(owner, 0, writer); }
+  // Returns the flag of `owner` in which `reader` counts the runs whose data it has fetched completely.
+  std::uint32_t* done(int owner, int reader) const { return m_channel.acknowledgement(owner, 0, reader); }
+  std::byte* stage(int rank) const { return static_cast<std::byte*>(m_stage->address(rank)); }
+
+  std::uint64_t stage_bytes() const { return m_stage_bytes; }
+
+  // Releases all waits of this rank's streams after the communicator has failed. The data that they fetch is
+  // not used.
+  void release_all();
+
+ private:
+  int m_rank, m_size;
+  std::uint64_t m_stage_bytes;
+  peer_block m_flags;
+  signal_channel m_channel;
+  signal_monitor m_monitor;
+  std::optional<peer_block> m_stage;
+};
+
+// Base class of device plans. It owns the streams and events, the flags that synchronize the ranks, the matrix
+// product with its measured costs, and the watch that supervises runs.
+//
+// Blocking: copy engines transfer chunks on a separate stream; the host never waits.
 class device_plan : public plan {
  public:
   ~device_plan() override;
@@ -36,14 +67,13 @@ class device_plan : public plan {
     owned_event copy_begin, copy_end, product_begin, product_end;
   };
 
-  device_plan(std::shared_ptr<communicator> owner, const fused_problem& problem, device_driver& driver,
-              const blaslt& library);
+  // Collective.
+  // Errors: all ranks throw error (UNSUPPORTED) if a library is missing on any rank.
+  device_plan(std::shared_ptr<communicator> owner, const fused_problem& problem);
   // Completes the construction of a derived class. Collective: creates the shared memory, with a stage of
   // `stage_bytes` on every rank, measures costs, and determines the schedule.
   void finish_setup(std::uint64_t stage_bytes);
 
-  // Enqueues the communicator's collective for buffers of the problem's sizes.
-  virtual void enqueue_collective(const void* send, void* recv, native_stream stream) = 0;
   virtual void enqueue_sequential(const isthmus_fused_arguments& arguments) = 0;
   // Enqueues everything between the start of a run, at m_start, and its end on arguments.stream. m_run_number
   // counts the runs that communicate, including this one.
@@ -56,6 +86,14 @@ class device_plan : public plan {
   void join_side_streams(native_stream stream);
   void record_time(owned_event group_times::* event, std::size_t group, native_stream stream);
 
+  // Driver and BLAS library, loaded at run time.
+  struct device_libraries {
+    device_driver& driver;
+    const blaslt& blas;
+  };
+  static device_libraries find_libraries(communicator& owner);
+
+  const device_libraries m_libraries;
   device_driver& m_driver;
   int m_device;
   device_product m_product;
@@ -64,7 +102,6 @@ class device_plan : public plan {
   native_event m_start = nullptr;           // of the current run's events
   std::uint32_t m_run_number = 0;           // wraps
   std::vector<owned_event> m_group_events;  // by group
-  bool m_is_staged = false;
 
  private:
   struct run_events {
@@ -106,15 +143,5 @@ class device_plan : public plan {
   std::vector<run_events> m_spare_events;
   std::optional<watch> m_watch;  // declared last, because it uses the other members
 };
-
-// Driver and BLAS library of a device plan, loaded at run time.
-struct device_libraries {
-  device_driver& driver;
-  const blaslt& blas;
-};
-
-// Collective, for CUDA and HIP.
-// Errors: all ranks throw error (UNSUPPORTED) if a library is missing on any rank.
-device_libraries find_device_libraries(communicator& owner);
 
 }  // namespace isthmus::fused

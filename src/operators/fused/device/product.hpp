@@ -17,11 +17,6 @@ namespace isthmus::fused {
 
 class device_product {
  public:
-  struct product_scalars {
-    float alpha, beta;
-    const void* bias;  // may be null
-  };
-
   // Errors: throws error (UNSUPPORTED, BACKEND, OUT_OF_MEMORY).
   // Lifetime: `driver` and `library` must outlive the product.
   device_product(const fused_problem& problem, device_driver& driver, int device, const blaslt& library);

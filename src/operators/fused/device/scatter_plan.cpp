@@ -1,12 +1,36 @@
-#include "operators/fused/device/scatter_plan.hpp"
+// GEMM_REDUCE_SCATTER on devices. The partial sum of each rank's rows travels around the ring, from the next
+// rank to the rank itself. Every rank adds its product to the partial sums that copy engines have pulled from
+// the previous rank. A chunk is copied while the previous chunk is multiplied.
 
 #include "base/error.hpp"
+#include "operators/fused/device/plan.hpp"
 
 namespace isthmus::fused {
 
-device_scatter_plan::device_scatter_plan(std::shared_ptr<communicator> owner, const fused_problem& problem,
-                                         device_driver& driver, const blaslt& library)
-    : device_plan(std::move(owner), problem, driver, library) {
+class device_scatter_plan : public device_plan {
+ public:
+  device_scatter_plan(std::shared_ptr<communicator> owner, const fused_problem& problem);
+
+ private:
+  void enqueue_sequential(const isthmus_fused_arguments& arguments) override;
+  void enqueue_pipelined(const isthmus_fused_arguments& arguments) override;
+  void enqueue_products(const isthmus_fused_arguments& arguments);
+  void pull_step(int step, const isthmus_fused_arguments& arguments);
+  void compute_step(int step, const isthmus_fused_arguments& arguments);
+  void publish_chunks(std::uint32_t chunks);
+  void publish_group(std::size_t group);
+  void multiply(std::uint64_t first_row, std::uint64_t rows, std::byte* c, float beta, const void* bias,
+                const isthmus_fused_arguments& arguments);
+  std::size_t first_group(int step) const { return static_cast<std::size_t>(step) * m_schedule.chunks; }
+  // This rank's partial sums of a step: on its stage, which the next rank reads, or in C in the last step.
+  std::byte* sums(int step, const isthmus_fused_arguments& arguments) const;
+  std::uint64_t row_bytes() const { return m_problem.moved_row_bytes(); }
+  // Number of chunks that a rank has published in earlier runs.
+  std::uint32_t chunks_before() const;
+};
+
+device_scatter_plan::device_scatter_plan(std::shared_ptr<communicator> owner, const fused_problem& problem)
+    : device_plan(std::move(owner), problem) {
   if (m_problem.description.ldc != m_problem.description.n)
     throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
                      fmt::format("fused_plan_create: ldc = {} differs from n = {}", m_problem.description.ldc,
@@ -20,18 +44,6 @@ void device_scatter_plan::multiply(std::uint64_t first_row, std::uint64_t rows, 
   const std::uint64_t lda = m_problem.description.lda;
   m_product.enqueue(static_cast<const std::byte*>(arguments.a) + first_row * lda * m_problem.input_bytes(), lda,
                     rows, arguments.b, c, {static_cast<float>(arguments.alpha), beta, bias}, arguments.stream);
-}
-
-void device_scatter_plan::enqueue_collective(const void* send, void* recv, native_stream stream) {
-  isthmus_operation operation{};
-  operation.collective = m_problem.collective();
-  operation.datatype = m_problem.description.output;
-  operation.op = ISTHMUS_SUM;
-  operation.count = m_problem.shard_rows * m_problem.description.n;
-  operation.send_buf = send;
-  operation.recv_buf = recv;
-  operation.stream = stream;
-  m_owner->enqueue(operation);
 }
 
 // Computes the products of all rows, then runs the communicator's reduce_scatter.
@@ -72,10 +84,12 @@ void device_scatter_plan::enqueue_pipelined(const isthmus_fused_arguments& argum
     if (!is_communication_only) compute_step(step, arguments);
   }
   if (!is_communicating) return;
-  m_driver.write_word(m_device, m_shared->done(previous(), m_problem.rank), m_run_number, m_copy.stream);
+  m_driver.write_word(m_device, m_shared->done(m_problem.previous(), m_problem.rank), m_run_number,
+                      m_copy.stream);
   join_side_streams(arguments.stream);
   // The next run overwrites memory that the next rank reads in this run.
-  m_driver.wait_word(m_device, m_shared->done(m_problem.rank, next()), m_run_number, arguments.stream);
+  m_driver.wait_word(m_device, m_shared->done(m_problem.rank, m_problem.next()), m_run_number,
+                     arguments.stream);
 }
 
 std::uint32_t device_scatter_plan::chunks_before() const {
@@ -83,7 +97,7 @@ std::uint32_t device_scatter_plan::chunks_before() const {
 }
 
 void device_scatter_plan::publish_chunks(std::uint32_t chunks) {
-  m_driver.write_word(m_device, m_shared->ready(next(), m_problem.rank), chunks_before() + chunks,
+  m_driver.write_word(m_device, m_shared->ready(m_problem.next(), m_problem.rank), chunks_before() + chunks,
                       m_signal.stream);
 }
 
@@ -100,11 +114,11 @@ std::byte* device_scatter_plan::sums(int step, const isthmus_fused_arguments& ar
 
 void device_scatter_plan::pull_step(int step, const isthmus_fused_arguments& arguments) {
   const std::byte* from =
-      m_shared->stage(previous()) + static_cast<std::uint64_t>(step - 1) * m_problem.moved_bytes();
+      m_shared->stage(m_problem.previous()) + static_cast<std::uint64_t>(step - 1) * m_problem.moved_bytes();
   for (std::uint32_t chunk = 0; chunk < m_schedule.chunks; ++chunk) {
     const std::size_t index = first_group(step) + chunk;
     const row_group& group = m_schedule.groups[index];
-    m_driver.wait_word(m_device, m_shared->ready(m_problem.rank, previous()),
+    m_driver.wait_word(m_device, m_shared->ready(m_problem.rank, m_problem.previous()),
                        chunks_before() + static_cast<std::uint32_t>(step - 1) * m_schedule.chunks + chunk + 1,
                        m_copy.stream);
     record_time(&group_times::copy_begin, index, m_copy.stream);
@@ -136,8 +150,7 @@ void device_scatter_plan::compute_step(int step, const isthmus_fused_arguments& 
 
 std::unique_ptr<plan> make_device_scatter_plan(std::shared_ptr<communicator> owner,
                                                const fused_problem& problem) {
-  const device_libraries libraries = find_device_libraries(*owner);
-  return std::make_unique<device_scatter_plan>(std::move(owner), problem, libraries.driver, libraries.blas);
+  return std::make_unique<device_scatter_plan>(std::move(owner), problem);
 }
 
 }  // namespace isthmus::fused

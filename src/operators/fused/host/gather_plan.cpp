@@ -1,10 +1,11 @@
-#include "operators/fused/host/gather_plan.hpp"
+// ALLGATHER_GEMM on the host. The copy thread fetches the peers' rows in chunks from shared memory while the
+// caller multiplies, starting with its own rows.
 
 #include <algorithm>
 #include <utility>
 
 #include "base/error.hpp"
-#include "operators/fused/host/costs.hpp"
+#include "operators/fused/host/plan.hpp"
 
 namespace isthmus::fused {
 namespace {
@@ -14,10 +15,41 @@ constexpr std::uint64_t stage_step_bytes = std::uint64_t{256}
 
 }  // namespace
 
-host_gather_plan::host_gather_plan(std::shared_ptr<communicator> owner, const fused_problem& problem,
-                                   const blas& library)
-    : host_plan(std::move(owner), problem, library) {
-  finish_setup(m_problem.shard_bytes());
+class host_gather_plan : public host_plan {
+ public:
+  host_gather_plan(std::shared_ptr<communicator> owner, const fused_problem& problem);
+
+ private:
+  struct shard_location {
+    std::uint64_t block = 0;  // 0: outside the heap
+    std::uint64_t offset = 0;
+    void* const* peers = nullptr;
+  };
+
+  void run_sequential(const isthmus_fused_arguments& arguments) override;
+  void run_copies(const isthmus_fused_arguments& arguments) override;
+  void compute_group(std::size_t index, const isthmus_fused_arguments& arguments) override;
+  void finish() override;
+
+  std::byte* gathered(const isthmus_fused_arguments& arguments);
+  void gather_all(const isthmus_fused_arguments& arguments);
+  void publish(const isthmus_fused_arguments& arguments);
+  void stage_own(const isthmus_fused_arguments& arguments);
+  void fetch(const row_group& group, std::byte* to);
+  const std::byte* address_of(int source) const;
+  shard_location find(const void* a) const;
+  void copy_dense(const std::byte* from, std::uint64_t lda, std::byte* to, std::uint64_t rows) const;
+  std::uint64_t row_of(const row_group& group) const {
+    return static_cast<std::uint64_t>(group.source) * m_problem.shard_rows + group.begin;
+  }
+  std::uint64_t row_bytes() const { return m_problem.moved_row_bytes(); }
+
+  shard_location m_own_shard;
+};
+
+host_gather_plan::host_gather_plan(std::shared_ptr<communicator> owner, const fused_problem& problem)
+    : host_plan(std::move(owner), problem) {
+  finish_setup(m_problem.moved_bytes());
   if (m_problem.size > 1) m_workspace.resize(m_problem.description.m * row_bytes());
 }
 
@@ -50,17 +82,11 @@ void host_gather_plan::gather_all(const isthmus_fused_arguments& arguments) {
   const scoped_trace slice(m_timeline, trace_track::copy,
                            [&] { return std::string(isthmus_collective_name(m_problem.collective())); });
   if (m_problem.description.lda != m_problem.description.k) {
-    m_packed.resize(m_problem.shard_bytes());
+    m_packed.resize(m_problem.moved_bytes());
     copy_dense(a, m_problem.description.lda, m_packed.data(), m_problem.shard_rows);
     a = m_packed.data();
   }
-  isthmus_operation operation{};
-  operation.collective = m_problem.collective();
-  operation.datatype = m_problem.description.input;
-  operation.count = m_problem.shard_rows * m_problem.description.k;
-  operation.send_buf = a;
-  operation.recv_buf = gathered(arguments);
-  m_owner->enqueue(operation);
+  enqueue_collective(a, gathered(arguments), nullptr);
 }
 
 // ---- pipelined ----------------------------------------------------------------------------------------
@@ -86,7 +112,7 @@ void host_gather_plan::run_copies(const isthmus_fused_arguments& arguments) {
   }
   m_counters->line(m_problem.rank).consumed_runs.store(m_run_number, std::memory_order_release);
   std::byte* own_rows =
-      gathered(arguments) + static_cast<std::uint64_t>(m_problem.rank) * m_problem.shard_bytes();
+      gathered(arguments) + static_cast<std::uint64_t>(m_problem.rank) * m_problem.moved_bytes();
   if (arguments.gathered_a != nullptr && arguments.a != own_rows)
     copy_dense(static_cast<const std::byte*>(arguments.a), m_problem.description.lda, own_rows,
                m_problem.shard_rows);
@@ -163,8 +189,7 @@ void host_gather_plan::copy_dense(const std::byte* from, std::uint64_t lda, std:
 }
 
 std::unique_ptr<plan> make_host_gather_plan(std::shared_ptr<communicator> owner, const fused_problem& problem) {
-  const blas& library = require_blas(*owner);
-  return std::make_unique<host_gather_plan>(std::move(owner), problem, library);
+  return std::make_unique<host_gather_plan>(std::move(owner), problem);
 }
 
 }  // namespace isthmus::fused

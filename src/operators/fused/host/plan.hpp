@@ -1,16 +1,71 @@
-// Base class of host plans: a thread copies chunks through shared memory while the caller computes.
+// Host plans: counters that the ranks share, and the base class.
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <optional>
 
 #include "core/worker.hpp"
-#include "operators/fused/host/counters.hpp"
+#include "failure/wait.hpp"
 #include "operators/fused/host/product.hpp"
 #include "operators/fused/model/plan.hpp"
 
 namespace isthmus::fused {
 
+// The counters of one rank. Only this rank writes them.
+struct alignas(64) counter_line {
+  std::atomic<std::uint64_t> ready;          // rows published since the plan was created
+  std::atomic<std::uint64_t> block;          // id of the heap block that holds them, or 0 for the plan's stage
+  std::atomic<std::uint64_t> offset;         // in bytes, from the start of that block
+  std::atomic<std::uint64_t> consumed_runs;  // runs for which this rank has read all rows of its peers
+  std::atomic<std::uint64_t> failed;
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "ranks of other processes read them");
+
+// Counters that the ranks of a host plan use to synchronize: one line of monotonic counters per rank in the
+// symmetric heap. Waits on them are bounded and detect failures.
+class host_counters {
+ public:
+  // Collective. Allocates the lines and, if stage_bytes > 0, a stage of that size on every rank.
+  host_counters(communicator& owner, std::uint64_t stage_bytes);
+
+  counter_line& line(int rank) const { return *static_cast<counter_line*>(m_lines.address(rank)); }
+  std::byte* stage(int rank) const { return static_cast<std::byte*>(m_stage->address(rank)); }
+
+  // Waits until `counter` of `peer` is at least `value`.
+  // Errors: throws error (TIMEOUT, REMOTE, ABORTED).
+  void wait(int peer, const std::atomic<std::uint64_t>& counter, std::uint64_t value,
+            const char* purpose) const;
+  // Waits until `ready` returns true. `peer` and `purpose` are used in error messages.
+  template <typename Ready>
+  void wait_until(Ready&& ready, int peer, const char* purpose) const {
+    for (bounded_wait wait_loop(*this, peer, purpose); !ready();) wait_loop.pause();
+  }
+  void wait_until_consumed(std::uint64_t run) const;
+  // Makes the waits of all other ranks fail.
+  void fail() const noexcept;
+
+ private:
+  class bounded_wait {
+   public:
+    bounded_wait(const host_counters& counters, int peer, const char* purpose)
+        : m_counters(counters), m_peer(peer), m_purpose(purpose) {}
+    void pause();
+
+   private:
+    const host_counters& m_counters;
+    int m_peer;
+    const char* m_purpose;
+    backoff m_backoff{200, std::chrono::milliseconds(1)};  // yields briefly: products need the cores
+  };
+
+  communicator& m_owner;
+  peer_block m_lines;
+  std::optional<peer_block> m_stage;
+};
+
+// Base class of host plans: a thread copies chunks through shared memory while the caller computes.
 class host_plan : public plan {
  public:
   void run(const isthmus_fused_arguments& arguments) override;
@@ -19,7 +74,9 @@ class host_plan : public plan {
   void close() override;
 
  protected:
-  host_plan(std::shared_ptr<communicator> owner, const fused_problem& problem, const blas& library);
+  // Collective.
+  // Errors: all ranks throw error (UNSUPPORTED) if any rank has no BLAS.
+  host_plan(std::shared_ptr<communicator> owner, const fused_problem& problem);
   // Completes the construction of a derived class. Collective: measures costs, determines the schedule, and
   // allocates the counters and a stage of `stage_bytes` on every rank.
   void finish_setup(std::uint64_t stage_bytes);
@@ -41,7 +98,6 @@ class host_plan : public plan {
   host_product m_product;
   std::optional<host_counters> m_counters;  // pipelined plans
   std::vector<std::byte> m_workspace, m_packed;
-  bool m_is_staged = false;
   std::uint64_t m_run_number = 0;  // number of pipelined runs that communicated
 
  private:

@@ -1,14 +1,45 @@
-#include "operators/fused/host/scatter_plan.hpp"
+// GEMM_REDUCE_SCATTER on the host. The partial sum of each rank's rows travels around the ring, from the next
+// rank to the rank itself. The copy thread fetches the partial sums of the previous rank in chunks. The calling
+// thread adds its products to them.
 
 #include <utility>
 
-#include "operators/fused/host/costs.hpp"
+#include "operators/fused/host/plan.hpp"
 
 namespace isthmus::fused {
 
-host_scatter_plan::host_scatter_plan(std::shared_ptr<communicator> owner, const fused_problem& problem,
-                                     const blas& library)
-    : host_plan(std::move(owner), problem, library) {
+class host_scatter_plan : public host_plan {
+ public:
+  host_scatter_plan(std::shared_ptr<communicator> owner, const fused_problem& problem);
+
+ private:
+  struct matrix_rows {
+    std::byte* first;
+    std::uint64_t leading;  // elements between rows
+  };
+
+  void run_sequential(const isthmus_fused_arguments& arguments) override;
+  void run_copies(const isthmus_fused_arguments& arguments) override;
+  void compute_group(std::size_t index, const isthmus_fused_arguments& arguments) override;
+  void finish() override {}  // no peer reads A or B
+
+  void multiply(std::uint64_t first_row, std::uint64_t rows, const matrix_rows& to, float beta,
+                const void* bias, const isthmus_fused_arguments& arguments);
+  void compute_all(const isthmus_fused_arguments& arguments);
+  void reduce_all(const isthmus_fused_arguments& arguments);
+  void wait_for_stage();
+  void publish_groups(std::uint64_t groups);
+  // Partial sums of a group: on this rank's stage, which the next rank reads, or in C in the last step.
+  matrix_rows sums(std::size_t index, const isthmus_fused_arguments& arguments) const;
+  std::byte* staged_sums(int rank, std::size_t index) const;
+  // A rank publishes all groups of a run except those of its last step.
+  std::uint64_t published_before_run() const { return (m_run_number - 1) * published_per_run(); }
+  std::uint64_t published_per_run() const { return m_schedule.groups.size() - m_schedule.chunks; }
+  std::uint64_t row_bytes() const { return m_problem.moved_row_bytes(); }
+};
+
+host_scatter_plan::host_scatter_plan(std::shared_ptr<communicator> owner, const fused_problem& problem)
+    : host_plan(std::move(owner), problem) {
   finish_setup(m_problem.moved_bytes() * static_cast<std::uint64_t>(m_problem.size - 1));
   if (m_problem.size > 1 && !m_schedule.is_pipelined) m_workspace.resize(m_problem.description.m * row_bytes());
 }
@@ -48,14 +79,7 @@ void host_scatter_plan::reduce_all(const isthmus_fused_arguments& arguments) {
                            [&] { return std::string(isthmus_collective_name(m_problem.collective())); });
   const bool is_dense = m_problem.description.ldc == m_problem.description.n;
   if (!is_dense) m_packed.resize(m_problem.moved_bytes());
-  isthmus_operation operation{};
-  operation.collective = m_problem.collective();
-  operation.datatype = m_problem.description.output;
-  operation.op = ISTHMUS_SUM;
-  operation.count = m_problem.shard_rows * m_problem.description.n;
-  operation.send_buf = m_workspace.data();
-  operation.recv_buf = is_dense ? arguments.c : m_packed.data();
-  m_owner->enqueue(operation);
+  enqueue_collective(m_workspace.data(), is_dense ? arguments.c : m_packed.data(), nullptr);
   if (!is_dense)
     copy_rows(m_packed.data(), row_bytes(), static_cast<std::byte*>(arguments.c),
               m_problem.description.ldc * m_problem.output_bytes(), row_bytes(), m_problem.shard_rows);
@@ -104,11 +128,11 @@ void host_scatter_plan::run_copies(const isthmus_fused_arguments& arguments) {
     // the same rows in the previous step, on the previous rank
     const std::size_t source_index = index - m_schedule.chunks;
     const row_group& group = m_schedule.groups[index];
-    m_counters->wait(previous(), m_counters->line(previous()).ready, published_before_run() + source_index + 1,
-                     "to add its part");
+    m_counters->wait(m_problem.previous(), m_counters->line(m_problem.previous()).ready,
+                     published_before_run() + source_index + 1, "to add its part");
     const scoped_trace slice(m_timeline, trace_track::copy, [&] { return name_of(group); });
     const matrix_rows to = sums(index, arguments);
-    copy_rows(staged_sums(previous(), source_index), row_bytes(), to.first,
+    copy_rows(staged_sums(m_problem.previous(), source_index), row_bytes(), to.first,
               to.leading * m_problem.output_bytes(), row_bytes(), group.rows);
     set_arrived_groups(index + 1);
     if (is_communication_only && index < published_per_run()) publish_groups(index + 1);
@@ -118,8 +142,7 @@ void host_scatter_plan::run_copies(const isthmus_fused_arguments& arguments) {
 
 std::unique_ptr<plan> make_host_scatter_plan(std::shared_ptr<communicator> owner,
                                              const fused_problem& problem) {
-  const blas& library = require_blas(*owner);
-  return std::make_unique<host_scatter_plan>(std::move(owner), problem, library);
+  return std::make_unique<host_scatter_plan>(std::move(owner), problem);
 }
 
 }  // namespace isthmus::fused

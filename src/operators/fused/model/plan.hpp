@@ -1,14 +1,91 @@
-// Platform-independent interface of a plan, called by the C entry points.
+// Platform-independent interface of a plan, called by the C entry points, and what the plans of all platforms share.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
 
 #include "operators/fused/model/problem.hpp"
 #include "operators/fused/model/schedule.hpp"
-#include "operators/fused/model/trace.hpp"
 
 namespace isthmus::fused {
+
+enum class trace_track { compute, copy, stage };
+
+struct trace_slice {
+  trace_track track;
+  std::string name;
+  std::int64_t begin_ns, end_ns;  // on the steady clock, which all processes of a machine share
+};
+
+// The timeline of one run: when data was copied and when products were computed.
+class timeline {
+ public:
+  using clock = std::chrono::steady_clock;
+
+  explicit timeline(bool is_enabled) : m_is_enabled(is_enabled) {}
+  bool is_enabled() const { return m_is_enabled; }
+  void clear();
+  // Thread safety: any thread.
+  void add(trace_slice slice);
+  // Returns the Chrome trace format: process = rank, thread = track.
+  nlohmann::json chrome(int rank) const;
+
+  static std::int64_t now_ns() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(clock::now().time_since_epoch()).count();
+  }
+
+ private:
+  bool m_is_enabled;
+  mutable std::mutex m_mutex;
+  std::vector<trace_slice> m_slices;
+};
+
+// Adds the lifetime of this object to a timeline, if the timeline is enabled.
+class scoped_trace {
+ public:
+  template <typename Name>
+  scoped_trace(timeline& target, trace_track track, Name&& name) : m_timeline(target), m_track(track) {
+    if (!target.is_enabled()) return;
+    m_name = name();
+    m_begin_ns = timeline::now_ns();
+  }
+  ~scoped_trace() {
+    if (m_timeline.is_enabled()) m_timeline.add({m_track, std::move(m_name), m_begin_ns, timeline::now_ns()});
+  }
+  scoped_trace(const scoped_trace&) = delete;
+  scoped_trace& operator=(const scoped_trace&) = delete;
+
+ private:
+  timeline& m_timeline;
+  trace_track m_track;
+  std::string m_name;
+  std::int64_t m_begin_ns = 0;
+};
+
+// A block of the symmetric heap, with its address on every rank.
+class peer_block {
+ public:
+  // Collective.
+  // Errors: throws UNSUPPORTED if this rank's device cannot access a peer's device.
+  peer_block(communicator& owner, std::uint64_t bytes);
+
+  void* own() const { return m_own.get(); }
+  void* address(int rank) const { return m_peers[static_cast<std::size_t>(rank)]; }
+  const std::vector<void*>& peers() const { return m_peers; }
+
+ private:
+  struct release {
+    communicator* owner;
+    void operator()(void* block) const noexcept;
+  };
+  std::unique_ptr<void, release> m_own;
+  std::vector<void*> m_peers;  // addresses in this process
+};
 
 class plan {
  public:
@@ -21,8 +98,8 @@ class plan {
   // Runs the plan. Precondition: the arguments have been checked.
   // Errors: throws error. A failure after the run started aborts the communicator.
   virtual void run(const isthmus_fused_arguments& arguments) = 0;
-  // Adds platform-specific entries to `info`: libraries, workspace, notes.
-  virtual void describe(nlohmann::json& info) const = 0;
+  // Adds entries that depend on the platform and on the latest run to `info`: libraries, workspace, notes.
+  virtual void describe(nlohmann::json& info) const;
   // Waits for this rank's latest run.
   // Blocking: up to the timeout.
   virtual void synchronize() = 0;
@@ -37,11 +114,19 @@ class plan {
   communicator& owner() const { return *m_owner; }
 
  protected:
+  // Collective. Determines the schedule that all ranks use from the costs.
+  void choose_schedule();
+  // Runs the communicator's collective for the shards of all ranks. `stream`: NULL on the host.
+  void enqueue_collective(const void* send, void* recv, isthmus_stream stream);
+  // Aborts the communicator after a failure of a run.
+  void abort(const error& failure);
+
   std::shared_ptr<communicator> m_owner;
   fused_problem m_problem;
   cost_model m_costs;
   fused_schedule m_schedule;
   timeline m_timeline;
+  bool m_is_staged = false;  // the latest run copied A to the plan's stage
 };
 
 // Collective.

@@ -280,7 +280,7 @@ void check_arguments(const fused_problem& problem, isthmus_platform platform,
   for (const memory_range& other : {a, b, bias, gathered}) check_overlap(c, other);
   for (const memory_range& other : {b, bias}) check_overlap(gathered, other);
   const auto* own = static_cast<const std::byte*>(arguments->gathered_a) +
-                    static_cast<std::uint64_t>(problem.rank) * problem.shard_bytes();
+                    static_cast<std::uint64_t>(problem.rank) * problem.moved_bytes();
   const bool is_in_place =
       gathered.begin != nullptr && arguments->a == own && problem.description.lda == problem.description.k;
   if (!is_in_place) check_overlap(gathered, a);

@@ -18,6 +18,8 @@ struct fused_problem {
   bool is_gather() const { return description.kind == ISTHMUS_FUSED_ALLGATHER_GEMM; }
   // The collective that transfers the rows in sequential mode.
   isthmus_collective collective() const { return is_gather() ? ISTHMUS_ALLGATHER : ISTHMUS_REDUCE_SCATTER; }
+  int previous() const { return (rank - 1 + size) % size; }
+  int next() const { return (rank + 1) % size; }
   bool is_traced() const { return (description.flags & ISTHMUS_FUSED_TRACE) != 0; }
   std::uint64_t input_bytes() const { return isthmus_datatype_bytes(description.input); }
   std::uint64_t output_bytes() const { return isthmus_datatype_bytes(description.output); }
@@ -27,13 +29,18 @@ struct fused_problem {
   std::uint64_t a_extent() const;
   std::uint64_t b_extent() const;
   std::uint64_t c_extent() const;
-  std::uint64_t shard_bytes() const { return shard_rows * description.k * input_bytes(); }
   // Bytes of one transferred row (A, or partial sums of C), and of all transferred rows of one rank.
   std::uint64_t moved_row_bytes() const {
     return is_gather() ? description.k * input_bytes() : description.n * output_bytes();
   }
   std::uint64_t moved_bytes() const { return shard_rows * moved_row_bytes(); }
   double flops(std::uint64_t rows) const;
+};
+
+// Factors of a product C = alpha * A * B + beta * C + bias.
+struct product_scalars {
+  float alpha, beta;
+  const void* bias;  // may be null
 };
 
 // Collective.

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <type_traits>
 
-#include "frontends/ggml/abi.hpp"
+#include "frontends/ggml/ggml_library.hpp"
 #include "ggml-backend.h"
 #include "ggml.h"
 
