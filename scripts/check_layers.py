@@ -256,6 +256,11 @@ HOMES = [
         {"src/device/gpu/functions.hpp": "the search for the vendors' libraries"},
         "use library_search of src/device/gpu/functions.hpp",
     ),
+    Home(
+        re.compile(r"library_search\((?:gpu::)?vendor_library::cuda_driver"),
+        {"src/device/cuda/cuda_api.cpp": "the device driver"},
+        "use device_driver, which opens libcuda once",
+    ),
 ]
 
 

@@ -2,10 +2,12 @@
 
 #include <isthmus/isthmus.h>
 
+#include <algorithm>
 #include <array>
 
 #include "backends/mpi/divide.hpp"
 #include "base/error.hpp"
+#include "base/process.hpp"
 #include "base/tables.hpp"
 
 namespace isthmus::mpi {
@@ -72,21 +74,36 @@ void mpi_calls::finish() {
     check_wait(deadline);
     yield_core();
   }
+  if (m_has_awaited_rank) m_context.set_awaited_rank(m_context.runtime, -1);
+  m_has_awaited_rank = false;
 }
 
-void mpi_calls::check_wait(clock::time_point deadline) const {
-  if (m_context.is_aborted(m_context.runtime))
+// Only processes of this node are visible. The runtime finds the ranks that exited, also on other nodes.
+bool mpi_calls::may_be_busy(int peer) const {
+  if (m_context.device.platform == ISTHMUS_PLATFORM_HOST) return false;
+  const bool is_visible = m_context.node_of[peer] == m_context.node_of[m_context.rank];
+  return !is_visible || read_process_state(m_context.pid_of[peer]) == process_state::alive;
+}
+
+void mpi_calls::check_wait(clock::time_point& deadline) {
+  if (m_is_aborted.load(std::memory_order_relaxed) || m_context.is_aborted(m_context.runtime))
     throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE, "the communicator was aborted",
                      "destroy it on every rank and create a new one");
   if (clock::now() < deadline) return;
-  const open_request& oldest = m_open_requests.front();
+  const auto failed = std::ranges::find_if_not(
+      m_open_requests, [this](const open_request& request) { return may_be_busy(request.peer); });
+  if (failed == m_open_requests.end()) {
+    deadline = deadline_after(m_context.timeout_s);
+    m_has_awaited_rank = true;
+    return m_context.set_awaited_rank(m_context.runtime, m_open_requests.front().peer);
+  }
   throw make_error(
       ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
       fmt::format("{}: rank {} timed out after {} s; rank {} did not {}",
-                  isthmus_collective_name(oldest.collective), m_context.rank, m_context.timeout_s, oldest.peer,
-                  oldest.collective == ISTHMUS_SEND ? "receive" : "send"),
+                  isthmus_collective_name(failed->collective), m_context.rank, m_context.timeout_s,
+                  failed->peer, failed->collective == ISTHMUS_SEND ? "receive" : "send"),
       "make sure that the peer posts the matching operation on this communicator, and that it is still running")
-      .with_failed_ranks(std::array{oldest.peer});
+      .with_failed_ranks(std::array{failed->peer});
 }
 
 void mpi_calls::cancel() noexcept {

@@ -22,7 +22,9 @@ class mpi_calls {
 
   // Blocking: runs a collective. MPI cannot cancel a collective that has started.
   void run(const isthmus_operation& operation);
-  // Starts a send or recv, which progresses while collectives run. finish blocks until all are complete.
+  // Starts a send or recv, which progresses while collectives run. finish blocks until all are complete. On a device,
+  // the stream of a peer may execute earlier work of the application for any time, so the timeout only ends a wait for
+  // a peer whose process has exited or is stopped.
   void start(const isthmus_operation& operation);
   void finish();
   // Cancels the messages that are not complete. After a failure, nothing may write to their buffers.
@@ -43,13 +45,15 @@ class mpi_calls {
   bool can_revoke() const;
   bool wait_until_outside_mpi(std::chrono::seconds limit, poll_pause pause) const;
   void call(const isthmus_operation& operation);
-  void check_wait(clock::time_point deadline) const;
+  bool may_be_busy(int peer) const;
+  void check_wait(clock::time_point& deadline);
   [[noreturn]] void fail(int code, isthmus_collective collective);
 
   const isthmus_backend_context& m_context;
   const isthmus_mpi_table& m_mpi;
   isthmus_mpi_comm m_comm;
   std::vector<open_request> m_open_requests;
+  bool m_has_awaited_rank = false;        // the rank that finish waits for was published
   std::atomic<bool> m_has_failed{false};  // an MPI call failed; other ranks may be stuck in MPI
   std::atomic<bool> m_is_aborted{false};
   std::atomic<bool> m_is_inside_mpi{false};  // a blocking MPI call is in progress; read by abort

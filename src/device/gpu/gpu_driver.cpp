@@ -153,6 +153,15 @@ bool gpu_driver::is_captured(int device, native_stream stream) {
   return status != 0;
 }
 
+bool gpu_driver::is_blocking(int device, native_stream stream) {
+  if (is_null_stream(stream)) return true;
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  unsigned flags = 0;
+  check(m_api->stream_get_flags(stream, &flags), ISTHMUS_HERE, "querying the flags of a stream", device);
+  return (flags & non_blocking_stream) == 0;
+}
+
 native_event gpu_driver::create_event(int device) {
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
@@ -260,6 +269,23 @@ void gpu_driver::wait_word(int device, const std::uint32_t* word, std::uint32_t 
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
   check(m_api->wait_word(stream, const_cast<std::uint32_t*>(word), value), ISTHMUS_HERE,
         "making a stream wait for a word", device);
+}
+
+// HIP has no such flush.
+bool gpu_driver::needs_flush(int device) {
+  int is_supported = 0;
+  return m_api->stream_wait_word != nullptr &&
+         m_api->device_get_attribute(&is_supported, attribute_flush_remote_writes, device) == success &&
+         is_supported != 0;
+}
+
+void gpu_driver::wait_word_and_flush(int device, const std::uint32_t* word, std::uint32_t value,
+                                     native_stream stream) {
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  check(m_api->stream_wait_word(stream, const_cast<std::uint32_t*>(word), value,
+                                wait_until_reached | wait_then_flush),
+        ISTHMUS_HERE, "making a stream wait for a word", device);
 }
 
 void gpu_driver::enqueue_words(int device, std::span<const word_step> steps, native_stream stream) {
