@@ -1,5 +1,3 @@
-#include "backends/hierarchical/device_reducer.hpp"
-
 #include <algorithm>
 #include <cstring>
 #include <isthmus/plugin.hpp>
@@ -7,8 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "backends/hierarchical/convert.hpp"
-#include "backends/hierarchical/phases.hpp"
+#include "backends/hierarchical/collectives.hpp"
+#include "backends/hierarchical/host_staging.hpp"
+#include "base/elements.hpp"
 #include "base/error.hpp"
 #include "base/tables.hpp"
 

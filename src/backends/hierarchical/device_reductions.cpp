@@ -4,10 +4,9 @@
 #include <algorithm>
 
 #include "backends/hierarchical/collectives.hpp"
-#include "backends/hierarchical/phases.hpp"
 #include "backends/hierarchical/shards.hpp"
-#include "backends/mpi/divide.hpp"
 #include "base/block_map.hpp"
+#include "base/elements.hpp"
 #include "base/tables.hpp"
 
 namespace isthmus::hierarchical {
@@ -68,7 +67,7 @@ class device_reduction {
     if (count > 0) m_hierarchy.comms.inter_node.run(call(collective, source, destination, count, root));
   }
   void divide(std::byte* sums, std::uint64_t count) const {
-    if (m_operation.op == ISTHMUS_AVG) mpi::divide(sums, count, m_operation.datatype, m_layout.size());
+    if (m_operation.op == ISTHMUS_AVG) isthmus::divide(sums, count, m_operation.datatype, m_layout.size());
   }
 
   void reduce_to_shards(const shard_map& shards, const std::byte* source, std::byte* destination) const;

@@ -5,9 +5,8 @@
 #include <string>
 
 #include "backends/hierarchical/collectives.hpp"
-#include "backends/hierarchical/convert.hpp"
-#include "backends/hierarchical/phases.hpp"
 #include "backends/hierarchical/shards.hpp"
+#include "base/elements.hpp"
 #include "base/tables.hpp"
 
 namespace isthmus::hierarchical {

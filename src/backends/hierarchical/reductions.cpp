@@ -2,11 +2,9 @@
 #include <cstring>
 
 #include "backends/hierarchical/collectives.hpp"
-#include "backends/hierarchical/convert.hpp"
-#include "backends/hierarchical/phases.hpp"
 #include "backends/hierarchical/shards.hpp"
-#include "backends/mpi/divide.hpp"
 #include "base/block_map.hpp"
+#include "base/elements.hpp"
 #include "base/tables.hpp"
 
 namespace isthmus::hierarchical {
@@ -75,7 +73,7 @@ class reduction {
   // Converts the total over all nodes to the result: divides it (for an average) and narrows it. `to` may be
   // equal to `from` unless the data was widened.
   void finish(std::byte* from, std::byte* to, std::uint64_t count) const {
-    if (m_operation.op == ISTHMUS_AVG) mpi::divide(from, count, m_accumulation_type, m_layout.size());
+    if (m_operation.op == ISTHMUS_AVG) isthmus::divide(from, count, m_accumulation_type, m_layout.size());
     if (is_widened())
       narrow(from, m_operation.datatype, to, count);
     else if (from != to)
@@ -258,16 +256,8 @@ void reduction::distribute(const packed_blocks& blocks, const chunk_range& chunk
     in.add(0, is_sender ? length(m_layout.rank(), chunk) : 0);
     next += out.counts.back();
   }
-  isthmus_operation operation{};
-  operation.collective = alltoallv_phase;
-  operation.datatype = m_operation.datatype;
-  operation.send_buf = m_layout.is_leader() ? result : nullptr;
-  operation.recv_buf = recv(chunk.begin);
-  operation.send_counts = out.counts.data();
-  operation.send_displs = out.displs.data();
-  operation.recv_counts = in.counts.data();
-  operation.recv_displs = in.displs.data();
-  m_hierarchy.comms.intra_node.run(operation);
+  exchange_blocks(m_hierarchy.comms.intra_node, m_operation.datatype, m_layout.is_leader() ? result : nullptr,
+                  out, recv(chunk.begin), in);
 }
 
 void reduction::run_reduce_scatter() {

@@ -1,4 +1,3 @@
-#include "backends/mpi/mpi_backend.hpp"
 
 #include <algorithm>
 #include <isthmus/plugin.hpp>

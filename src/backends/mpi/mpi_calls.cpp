@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "backends/mpi/divide.hpp"
+#include "base/elements.hpp"
 #include "base/error.hpp"
 #include "base/process.hpp"
 #include "base/tables.hpp"

@@ -1,5 +1,5 @@
 // The mpi backend and the MPI bootstrap over a real MPI, without the rest of the runtime.
-#include "backends/mpi/mpi_backend.hpp"
+#include "backends/mpi/mpi_calls.hpp"
 
 #include <isthmus/isthmus.h>
 
