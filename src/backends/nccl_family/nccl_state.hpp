@@ -15,10 +15,9 @@
 #include <string>
 #include <vector>
 
-#include "backends/nccl_family/agreement.hpp"
-#include "backends/nccl_family/bounded_call.hpp"
 #include "backends/nccl_family/collectives.hpp"
 #include "backends/nccl_family/library.hpp"
+#include "backends/nccl_family/native_calls.hpp"
 #include "backends/nccl_family/traits.hpp"
 #include "base/location.hpp"
 #include "base/tables.hpp"

@@ -5,7 +5,7 @@
 
 #include "backends/nccl_family/collectives.hpp"
 #include "base/dynamic_library.hpp"
-#include "device/runtime.hpp"
+#include "device/gpu/functions.hpp"
 #include "nccl/api.hpp"
 
 namespace isthmus::nccl_family {
