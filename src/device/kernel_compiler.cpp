@@ -12,6 +12,28 @@ namespace {
 
 constexpr int compiler_success = 0;
 
+// Function table of NVRTC or HIPRTC.
+struct runtime_compiler_functions {
+#define ISTHMUS_COMPILER_FUNCTION(member, result, arguments, cuda, hip) result(*member) arguments = nullptr;
+#include "device/gpu/functions.def"
+};
+
+class runtime_compiler final : public kernel_compiler {
+ public:
+  static std::unique_ptr<kernel_compiler> load(bool is_cuda, int driver_major, const char* option,
+                                               std::string& reason);
+
+ private:
+  std::string compile(device_driver& driver, int device, const kernel_source& source) override;
+  void check(int code, const char* location, const std::string& action) const;
+  std::string compile_log(void* program) const;
+  std::vector<int> known_architectures() const;
+
+  bool m_is_cuda = false;
+  std::string m_title;
+  runtime_compiler_functions m_api;
+};
+
 // A driver can run code from compilers of its own major version and of older major versions.
 library_search_request library_search(bool is_cuda, int driver_major, const char* option) {
   library_search_request search;
@@ -44,6 +66,56 @@ void load_builtins(const std::string& path, int major, int minor) {
   dynamic_library::open(search, ignored);
 }
 
+std::unique_ptr<kernel_compiler> runtime_compiler::load(bool is_cuda, int driver_major, const char* option,
+                                                        std::string& reason) {
+  const char* name = is_cuda ? "NVRTC" : "HIPRTC";
+  const dynamic_library library = dynamic_library::open(library_search(is_cuda, driver_major, option), reason);
+  if (!library) {
+    reason = fmt::format("no {} library could be loaded: {}", name, reason);
+    return nullptr;
+  }
+  auto compiler = std::make_unique<runtime_compiler>();
+  runtime_compiler_functions& api = compiler->m_api;
+  symbol_loader loader(library, is_cuda ? "nvrtc" : "hiprtc");
+#define ISTHMUS_COMPILER_FUNCTION(member, result, arguments, cuda, hip) \
+  loader.load_required(api.member, is_cuda ? #cuda : #hip);
+#include "device/gpu/functions.def"
+  if (!loader.first_missing().empty()) {
+    reason = fmt::format("{} lacks {}", library.path(), loader.first_missing());
+    return nullptr;
+  }
+  int major = 0, minor = 0;
+  api.version(&major, &minor);
+  if (is_cuda) load_builtins(library.path(), major, minor);
+  compiler->m_is_cuda = is_cuda;
+  compiler->m_title = fmt::format("{} {}.{} ({})", name, major, minor, library.path());
+  return compiler;
+}
+
+void runtime_compiler::check(int code, const char* location, const std::string& action) const {
+  if (code == compiler_success) return;
+  throw make_error(
+      ISTHMUS_ERROR_BACKEND, location, fmt::format("{}: {}: {}", m_title, action, m_api.error_string(code)),
+      fmt::format("set {} to another library", m_is_cuda ? "ISTHMUS_NVRTC_LIBRARY" : "ISTHMUS_HIPRTC_LIBRARY"),
+      code);
+}
+
+std::string runtime_compiler::compile_log(void* program) const {
+  std::size_t bytes = 0;
+  if (m_api.log_bytes(program, &bytes) != compiler_success) return "no log";
+  std::string text(bytes, '\0');
+  if (bytes > 0) m_api.log(program, text.data());
+  return text.c_str();
+}
+
+std::vector<int> runtime_compiler::known_architectures() const {
+  int count = 0;
+  check(m_api.count_architectures(&count), ISTHMUS_HERE, "querying the number of architectures");
+  std::vector<int> numbers(static_cast<std::size_t>(count));
+  check(m_api.architectures(numbers.data()), ISTHMUS_HERE, "querying the architectures");
+  return numbers;
+}
+
 // The compilation target: the device's architecture, or the nearest older architecture that the compiler
 // supports. In the latter case, the compiler generates PTX, which the driver translates.
 struct compile_target {
@@ -66,59 +138,7 @@ compile_target select_target(const std::string& architecture, const std::vector<
   return {fmt::format("--gpu-architecture={}_{}", is_exact ? "sm" : "compute", nearest), is_exact};
 }
 
-}  // namespace
-
-std::unique_ptr<kernel_compiler> kernel_compiler::load(bool is_cuda, int driver_major, const char* option,
-                                                       std::string& reason) {
-  const char* name = is_cuda ? "NVRTC" : "HIPRTC";
-  const dynamic_library library = dynamic_library::open(library_search(is_cuda, driver_major, option), reason);
-  if (!library) {
-    reason = fmt::format("no {} library could be loaded: {}", name, reason);
-    return nullptr;
-  }
-  auto compiler = std::make_unique<kernel_compiler>();
-  functions& api = compiler->m_api;
-  symbol_loader loader(library, is_cuda ? "nvrtc" : "hiprtc");
-#define ISTHMUS_COMPILER_FUNCTION(member, result, arguments, cuda, hip) \
-  loader.load_required(api.member, is_cuda ? #cuda : #hip);
-#include "device/gpu/functions.def"
-  if (!loader.first_missing().empty()) {
-    reason = fmt::format("{} lacks {}", library.path(), loader.first_missing());
-    return nullptr;
-  }
-  int major = 0, minor = 0;
-  api.version(&major, &minor);
-  if (is_cuda) load_builtins(library.path(), major, minor);
-  compiler->m_is_cuda = is_cuda;
-  compiler->m_title = fmt::format("{} {}.{} ({})", name, major, minor, library.path());
-  return compiler;
-}
-
-void kernel_compiler::check(int code, const char* location, const std::string& action) const {
-  if (code == compiler_success) return;
-  throw make_error(
-      ISTHMUS_ERROR_BACKEND, location, fmt::format("{}: {}: {}", m_title, action, m_api.error_string(code)),
-      fmt::format("set {} to another library", m_is_cuda ? "ISTHMUS_NVRTC_LIBRARY" : "ISTHMUS_HIPRTC_LIBRARY"),
-      code);
-}
-
-std::string kernel_compiler::compile_log(void* program) const {
-  std::size_t bytes = 0;
-  if (m_api.log_bytes(program, &bytes) != compiler_success) return "no log";
-  std::string text(bytes, '\0');
-  if (bytes > 0) m_api.log(program, text.data());
-  return text.c_str();
-}
-
-std::vector<int> kernel_compiler::known_architectures() const {
-  int count = 0;
-  check(m_api.count_architectures(&count), ISTHMUS_HERE, "querying the number of architectures");
-  std::vector<int> numbers(static_cast<std::size_t>(count));
-  check(m_api.architectures(numbers.data()), ISTHMUS_HERE, "querying the architectures");
-  return numbers;
-}
-
-std::string kernel_compiler::compile(device_driver& driver, int device, const kernel_source& source) {
+std::string runtime_compiler::compile(device_driver& driver, int device, const kernel_source& source) {
   std::vector<std::string> options = {"--std=c++17"};
   compile_target target;
   if (m_is_cuda) {
@@ -150,6 +170,8 @@ std::string kernel_compiler::compile(device_driver& driver, int device, const ke
   return result;
 }
 
+}  // namespace
+
 kernel_compiler* kernel_compiler::get(isthmus_platform platform, device_driver& driver, const char* option,
                                       std::string& reason) {
   static std::mutex mutex;
@@ -162,7 +184,7 @@ kernel_compiler* kernel_compiler::get(isthmus_platform platform, device_driver& 
   }
   const std::lock_guard lock(mutex);
   auto& instance = (*instances)[is_cuda ? 0 : 1];
-  if (instance == nullptr) instance = kernel_compiler::load(is_cuda, driver.major_version(), option, reason);
+  if (instance == nullptr) instance = runtime_compiler::load(is_cuda, driver.major_version(), option, reason);
   return instance.get();
 }
 

@@ -34,6 +34,8 @@ class kernel_compiler {
   static kernel_compiler* get(isthmus_platform platform, device_driver& driver, const char* option,
                               std::string& reason);
 
+  virtual ~kernel_compiler() = default;
+
   // Returns the kernel for a device. The first call compiles and loads it, which takes a few tenths
   // of a second.
   // Blocking: as device_driver::load_kernel.
@@ -42,27 +44,13 @@ class kernel_compiler {
   native_kernel kernel(device_driver& driver, int device, const kernel_source& source);
 
  private:
-  // Function table of NVRTC or HIPRTC.
-  struct functions {
-#define ISTHMUS_COMPILER_FUNCTION(member, result, arguments, cuda, hip) result(*member) arguments = nullptr;
-#include "device/gpu/functions.def"
-  };
-
-  static std::unique_ptr<kernel_compiler> load(bool is_cuda, int driver_major, const char* option,
-                                               std::string& reason);
   // Returns machine code or PTX for the device.
-  std::string compile(device_driver& driver, int device, const kernel_source& source);
-  void check(int code, const char* location, const std::string& action) const;
-  std::string compile_log(void* program) const;
-  std::vector<int> known_architectures() const;
+  virtual std::string compile(device_driver& driver, int device, const kernel_source& source) = 0;
 
   struct kernel_slot {
     std::mutex mutex;
     native_kernel kernel = nullptr;
   };
-  bool m_is_cuda = false;
-  std::string m_title;
-  functions m_api;
   std::mutex m_mutex;  // guards the map; each slot has its own mutex, so that devices do not block each other
   std::map<std::pair<int, std::string>, std::unique_ptr<kernel_slot>> m_kernels;  // by device and source
 };

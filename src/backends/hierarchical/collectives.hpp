@@ -1,5 +1,5 @@
-// The hierarchical backend: collectives across nodes, composed of intra-node and inter-node collectives of other
-// backends.
+// The hierarchical backend: collectives across nodes, composed of the collectives of other backends within and between
+// nodes.
 #pragma once
 
 #include <isthmus/backend.h>

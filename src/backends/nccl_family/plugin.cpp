@@ -1,6 +1,5 @@
-// libisthmus_nccl.so, the plug-in for NVIDIA devices, and libisthmus_rccl.so, the one for AMD devices.
-#include "nccl_backend.hpp"
+// The difference between libisthmus_nccl.so, the plug-in for NVIDIA devices, and libisthmus_rccl.so, the one for AMD
+// devices.
+#include "backends/nccl_family/nccl_state.hpp"
 
-extern "C" __attribute__((visibility("default"))) const isthmus_backend* isthmus_backend_v1(void) {
-  return isthmus::nccl_family::nccl_backend<isthmus::nccl_family::ISTHMUS_NCCL_TRAITS>::get();
-}
+const isthmus::nccl_family::vendor_traits& isthmus::nccl_family::plugin_traits = ISTHMUS_NCCL_TRAITS;
