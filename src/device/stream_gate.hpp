@@ -16,6 +16,12 @@ constexpr bool has_native_streams(isthmus_platform platform) {
   return platform == ISTHMUS_PLATFORM_CUDA || platform == ISTHMUS_PLATFORM_HIP;
 }
 
+// The error of a wait that ends because the communicator was aborted.
+inline error aborted_error(const char* location) {
+  return make_error(ISTHMUS_ERROR_ABORTED, location, "the communicator was aborted",
+                    "destroy it on every rank and create a new one");
+}
+
 // Errors: functions throw isthmus::error.
 // Thread safety: one thread at a time. check may be called at any time from any thread.
 class stream_gate {
@@ -49,8 +55,7 @@ inline void stream_gate::wait_for(native_event event) const {
   const auto is_done = [&] {
     if (m_driver.is_done(event)) return true;
     if (++polls % polls_per_check == 0 && m_context.is_aborted(m_context.runtime) != 0)
-      throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE, "the communicator was aborted",
-                       "destroy it on every rank and create a new one");
+      throw aborted_error(ISTHMUS_HERE);
     if (polls >= polls_before_sleep) sleep_briefly(std::chrono::microseconds(5));
     return false;
   };

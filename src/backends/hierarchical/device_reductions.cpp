@@ -78,8 +78,8 @@ class device_reduction {
   }
   void upload_own_shard(const chunk_range& chunk, std::byte* results) const {
     if (m_layout.is_leader())
-      m_device.upload(results + own(chunk).begin * m_element_bytes, m_device.pinned(chunk.slot),
-                      own(chunk).count * m_element_bytes);
+      m_device.move(results + own(chunk).begin * m_element_bytes, m_device.pinned(chunk.slot),
+                    own(chunk).count * m_element_bytes);
   }
   void run_in_chunks(std::uint64_t count, std::uint64_t step, const stages& work) const {
     m_hierarchy.run_in_chunks(count, step, work);
@@ -200,7 +200,7 @@ void device_reduction::run_reduce_scatter() {
     divide(own_block(chunk), chunk.count);
   };
   work.scatter = [&](const chunk_range& chunk) {
-    m_device.upload(recv(chunk.begin), own_block(chunk), chunk.count * m_element_bytes);
+    m_device.move(recv(chunk.begin), own_block(chunk), chunk.count * m_element_bytes);
   };
   const auto size = static_cast<std::uint64_t>(m_layout.size());
   const std::uint64_t max_elements = std::min(step(m_operation.count, size), m_operation.count);

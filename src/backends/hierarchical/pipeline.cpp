@@ -151,25 +151,17 @@ void device_staging::move(std::byte* destination, const std::byte* source, std::
 
 void device_staging::fetch(int slot, const std::byte* source, std::uint64_t bytes) {
   move(pinned(slot), source, bytes);
-  wait();
+  finish();
 }
 
-void device_staging::upload(std::byte* destination, const std::byte* from_pinned, std::uint64_t bytes) {
-  move(destination, from_pinned, bytes);
-}
-
-void device_staging::finish() { wait(); }
-
-void device_staging::wait() {
+void device_staging::finish() {
   constexpr int polls_per_check = 64;
   m_driver.record(m_context.device.ordinal, m_done, m_stream);
   int polls = 0;
   const auto is_done = [&] {
     if (m_driver.is_done(m_done)) return true;
     if (++polls % polls_per_check != 0) return false;
-    if (m_context.is_aborted(m_context.runtime) != 0)
-      throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE, "the communicator was aborted",
-                       "destroy it on every rank and create a new one");
+    if (m_context.is_aborted(m_context.runtime) != 0) throw aborted_error(ISTHMUS_HERE);
     m_intra_node.check();
     return false;
   };

@@ -58,14 +58,12 @@ class device_staging {
   void reserve(std::uint64_t scratch_bytes, std::uint64_t pinned_bytes);
   // These copies are stream-ordered. fetch() also blocks until its copy is complete.
   void fetch(int slot, const std::byte* source, std::uint64_t bytes);
-  void upload(std::byte* destination, const std::byte* from_pinned, std::uint64_t bytes);
   void move(std::byte* destination, const std::byte* source, std::uint64_t bytes);
   // Waits up to the timeout until all work is complete.
   void finish();
 
  private:
   static std::size_t index_of(int slot) { return static_cast<std::size_t>(slot); }
-  void wait();
 
   const isthmus_backend_context& m_context;
   device_driver& m_driver;

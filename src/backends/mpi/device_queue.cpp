@@ -22,11 +22,6 @@ struct word_pool {
   }
 };
 
-error aborted_error() {
-  return make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE, "the communicator was aborted",
-                    "destroy it on every rank and create a new one");
-}
-
 }  // namespace
 
 release_word::release_word(device_driver& driver) : m_driver(driver) {
@@ -101,7 +96,7 @@ device_queue::task device_queue::make_task(const isthmus_operation* operations, 
 }
 
 void device_queue::check_failure() const {
-  if (is_aborted()) throw aborted_error();
+  if (is_aborted()) throw aborted_error(ISTHMUS_HERE);
   if (m_failure) throw error(*m_failure);
 }
 
@@ -114,7 +109,7 @@ void device_queue::enqueue(const isthmus_operation* operations, std::size_t n) {
   std::unique_lock lock(m_mutex);
   check_failure();
   while (m_free_events.empty() && !is_aborted()) m_changed.wait_for(lock, std::chrono::milliseconds(20));
-  if (m_free_events.empty()) throw aborted_error();
+  if (m_free_events.empty()) throw aborted_error(ISTHMUS_HERE);
   work.sequence = m_issued_sequence + 1;
   // The first stream joins the others, so one event covers the earlier work of all streams of a group.
   for (std::size_t i = 1; i < streams.size(); ++i) {
@@ -144,7 +139,7 @@ void device_queue::synchronize() {
          std::chrono::steady_clock::now() < deadline)
     m_changed.wait_for(lock, std::chrono::milliseconds(20));
   if (m_finished_sequence != m_issued_sequence) {
-    if (is_aborted()) throw aborted_error();
+    if (is_aborted()) throw aborted_error(ISTHMUS_HERE);
     throw make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
                      fmt::format("operations over MPI did not complete within {} s", m_context.timeout_s),
                      "look for a missing or stuck rank; raise timeout_s if the ranks are only slow");

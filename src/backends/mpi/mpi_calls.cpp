@@ -9,6 +9,7 @@
 #include "base/error.hpp"
 #include "base/process.hpp"
 #include "base/tables.hpp"
+#include "device/stream_gate.hpp"
 
 namespace isthmus::mpi {
 namespace {
@@ -39,8 +40,7 @@ void mpi_calls::call(const isthmus_operation& operation) {
   m_is_inside_mpi.store(true, std::memory_order_seq_cst);
   if (m_is_aborted.load(std::memory_order_seq_cst)) {
     m_is_inside_mpi.store(false, std::memory_order_release);
-    throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE, "the communicator was aborted",
-                     "destroy it on every rank and create a new one");
+    throw aborted_error(ISTHMUS_HERE);
   }
   const int code = m_mpi.collective(m_comm, &operation);
   m_is_inside_mpi.store(false, std::memory_order_release);
@@ -87,8 +87,7 @@ bool mpi_calls::may_be_busy(int peer) const {
 
 void mpi_calls::check_wait(clock::time_point& deadline) {
   if (m_is_aborted.load(std::memory_order_relaxed) || m_context.is_aborted(m_context.runtime))
-    throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE, "the communicator was aborted",
-                     "destroy it on every rank and create a new one");
+    throw aborted_error(ISTHMUS_HERE);
   if (clock::now() < deadline) return;
   const auto failed = std::ranges::find_if_not(
       m_open_requests, [this](const open_request& request) { return may_be_busy(request.peer); });

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/location.hpp"
 #include "device/gpu/gpu_api.hpp"
 
 namespace isthmus::gpu {
@@ -82,6 +83,14 @@ class gpu_driver final : public device_driver {
   void free_mapped(int device, void* pointer) override;
 
  private:
+  // Errors: the constructor throws if the device cannot be made current.
+  class current_device : gpu::current_device {
+   public:
+    current_device(gpu_driver& driver, int device) : gpu::current_device(*driver.m_api, device) {
+      driver.check(code(), ISTHMUS_HERE, "making the device current", device);
+    }
+  };
+
   struct shared_block {  // shared memory that this process owns or has imported
     int device;
     std::uint64_t bytes;
