@@ -1,5 +1,4 @@
-// The hierarchical backend: collectives across nodes, composed of the collectives of other backends within and between
-// nodes.
+// The hierarchical backend: collectives across nodes, composed of collectives of other backends.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -52,6 +51,25 @@ inline constexpr auto alltoallv_phase =
     find_phase(false, buffer_ranks::all, extent::counts, buffer_ranks::all, extent::counts);
 inline constexpr auto barrier_phase =
     find_phase(false, buffer_ranks::none, extent::nothing, buffer_ranks::none, extent::nothing);
+
+// An operation with one message or block per rank.
+inline isthmus_operation make_operation(isthmus_collective collective, isthmus_datatype datatype,
+                                        const void* source, void* destination, std::uint64_t count,
+                                        int root = 0, isthmus_reduction_op op = ISTHMUS_SUM) {
+  isthmus_operation operation{};
+  operation.collective = collective;
+  operation.datatype = datatype;
+  operation.op = op;
+  operation.count = count;
+  operation.root = root;
+  operation.send_buf = source;
+  operation.recv_buf = destination;
+  return operation;
+}
+// The operation of partial results: the total of an average is divided at the end.
+constexpr isthmus_reduction_op partial_op(isthmus_reduction_op op) {
+  return op == ISTHMUS_AVG ? ISTHMUS_SUM : op;
+}
 
 // ---- collectives of the backend --------------------------------------------------------------------------
 

@@ -13,14 +13,11 @@ namespace {
 void allgather_in_place(const subcommunicator& comm, isthmus_datatype datatype, std::byte* buffer,
                         const block_counts& blocks, int own_rank) {
   const auto own = static_cast<std::size_t>(own_rank);
-  isthmus_operation operation{};
-  operation.datatype = datatype;
-  operation.count = blocks.counts[own];
-  operation.send_buf = buffer + blocks.displs[own] * bytes_of(datatype);
-  operation.recv_buf = buffer;
   const bool is_uniform =
-      std::ranges::all_of(blocks.counts, [&](auto count) { return count == operation.count; });
-  operation.collective = is_uniform ? allgather_phase : allgatherv_phase;
+      std::ranges::all_of(blocks.counts, [&](auto count) { return count == blocks.counts[own]; });
+  isthmus_operation operation =
+      make_operation(is_uniform ? allgather_phase : allgatherv_phase, datatype,
+                     buffer + blocks.displs[own] * bytes_of(datatype), buffer, blocks.counts[own]);
   if (!is_uniform) {
     operation.recv_counts = blocks.counts.data();
     operation.recv_displs = blocks.displs.data();
@@ -30,14 +27,7 @@ void allgather_in_place(const subcommunicator& comm, isthmus_datatype datatype, 
 
 void run_broadcast_phase(const subcommunicator& comm, isthmus_datatype datatype, const std::byte* from,
                          std::byte* to, std::uint64_t count, int root) {
-  isthmus_operation operation{};
-  operation.collective = broadcast_phase;
-  operation.datatype = datatype;
-  operation.count = count;
-  operation.root = root;
-  operation.send_buf = from;
-  operation.recv_buf = to;
-  if (count > 0) comm.run(operation);
+  if (count > 0) comm.run(make_operation(broadcast_phase, datatype, from, to, count, root));
 }
 
 // Counts and displacements of one side of an alltoallv on a subcommunicator of `members`. They exclude this
@@ -164,11 +154,7 @@ void allgather_call::run() {
 
 void exchange_blocks(const subcommunicator& comm, isthmus_datatype datatype, const void* from,
                      const block_counts& sends, void* to, const block_counts& receives) {
-  isthmus_operation operation{};
-  operation.collective = alltoallv_phase;
-  operation.datatype = datatype;
-  operation.send_buf = from;
-  operation.recv_buf = to;
+  isthmus_operation operation = make_operation(alltoallv_phase, datatype, from, to, 0);
   operation.send_counts = sends.counts.data();
   operation.send_displs = sends.displs.data();
   operation.recv_counts = receives.counts.data();

@@ -45,16 +45,8 @@ class device_reduction {
 
   isthmus_operation call(isthmus_collective collective, const std::byte* source, std::byte* destination,
                          std::uint64_t count, int root) const {
-    isthmus_operation operation{};
-    operation.collective = collective;
-    operation.datatype = m_operation.datatype;
-    // For an average, the total is divided on the host.
-    operation.op = m_operation.op == ISTHMUS_AVG ? ISTHMUS_SUM : m_operation.op;
-    operation.count = count;
-    operation.root = root;
-    operation.send_buf = source;
-    operation.recv_buf = destination;
-    return operation;
+    return make_operation(collective, m_operation.datatype, source, destination, count, root,
+                          partial_op(m_operation.op));
   }
   void intra_node(isthmus_collective collective, const std::byte* source, std::byte* destination,
                   std::uint64_t count, int root = 0) const {

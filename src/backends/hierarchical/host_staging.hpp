@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -53,7 +54,6 @@ class device_reducer {
   device_reducer(const isthmus_backend_context& context, std::vector<int> node_of)
       : m_hierarchy(context, std::move(node_of)) {}
   isthmus_status create_parts();
-  isthmus_status open_device();
   isthmus_status agree_on_support();
   support_table local_support() const;
   bool is_supported_locally(isthmus_datatype datatype, isthmus_reduction_op op) const;
@@ -61,6 +61,11 @@ class device_reducer {
   node_hierarchy m_hierarchy;
   support_table m_supported{};
 };
+
+// Collective. Calls `use` with the driver of this rank's device, or with NULL if the rank is on the host.
+// Errors: returns the status of a failure that has been reported.
+isthmus_status with_driver(const isthmus_backend_context& context,
+                           const std::function<void(device_driver* driver)>& use);
 
 class host_staging final : private staging_transport {
  public:
@@ -83,7 +88,6 @@ class host_staging final : private staging_transport {
   void abort() const noexcept;
 
  private:
-  isthmus_status open_device();
   void run(const isthmus_operation& step) override { m_host_comm.run(step); }
   void start_messages(std::span<const isthmus_operation> messages) override;
   void finish_messages() override {}  // start_messages runs them to completion

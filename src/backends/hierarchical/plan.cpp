@@ -25,7 +25,7 @@ class plan_writer {
     isthmus_operation step{};
     step.collective = collective;
     step.datatype = datatype;
-    step.op = m_operation.op == ISTHMUS_AVG ? ISTHMUS_SUM : m_operation.op;
+    step.op = partial_op(m_operation.op);
     step.count = has_private_counts(row_of(collective)) ? 0 : count;
     std::string text;
     comm.explain(step, text);

@@ -47,16 +47,9 @@ class reduction {
 
   void sum(const subcommunicator& comm, isthmus_collective collective, const void* from, void* to,
            std::uint64_t count, int root = 0) const {
-    isthmus_operation operation{};
-    operation.collective = collective;
-    operation.datatype = m_accumulation_type;
-    // For an average, the total is divided at the end.
-    operation.op = m_operation.op == ISTHMUS_AVG ? ISTHMUS_SUM : m_operation.op;
-    operation.count = count;
-    operation.root = root;
-    operation.send_buf = from;
-    operation.recv_buf = to;
-    if (count > 0) comm.run(operation);
+    if (count > 0)
+      comm.run(
+          make_operation(collective, m_accumulation_type, from, to, count, root, partial_op(m_operation.op)));
   }
 
   // Reduces `in` in place: each rank of `comm` gets the sums of its block at the position of that block.
@@ -103,13 +96,9 @@ void reduction::reduce_blocks(const subcommunicator& comm, const std::byte* from
                               const block_counts& runs, int own_rank) const {
   if (std::ranges::all_of(runs.counts, [](std::uint64_t count) { return count == 0; })) return;
   const auto own = static_cast<std::size_t>(own_rank);
-  isthmus_operation operation{};
-  operation.collective = reduce_scatterv_phase;
-  operation.datatype = m_accumulation_type;
-  operation.op = m_operation.op == ISTHMUS_AVG ? ISTHMUS_SUM : m_operation.op;
-  operation.count = runs.counts[own];
-  operation.send_buf = from;
-  operation.recv_buf = to + runs.displs[own] * m_accumulation_bytes;
+  isthmus_operation operation = make_operation(reduce_scatterv_phase, m_accumulation_type, from,
+                                               to + runs.displs[own] * m_accumulation_bytes, runs.counts[own],
+                                               0, partial_op(m_operation.op));
   operation.send_counts = runs.counts.data();
   operation.send_displs = runs.displs.data();
   comm.run(operation);
@@ -176,13 +165,10 @@ void reduction::run_reduce(shard_mode mode) {
   work.scatter = [&](const chunk_range& chunk) {
     if (m_layout.own_node() != root_node) return;
     const block_counts blocks = shard_counts(shards(chunk), m_layout.own_node_size());
-    isthmus_operation operation{};
-    operation.collective = gatherv_phase;
-    operation.datatype = m_operation.datatype;
-    operation.root = m_layout.index_of(m_operation.root);
-    operation.count = blocks.counts[static_cast<std::size_t>(m_layout.own_index())];
-    operation.send_buf = results(chunk, chunk.count);
-    operation.recv_buf = m_layout.rank() == m_operation.root ? recv(chunk.begin) : nullptr;
+    isthmus_operation operation = make_operation(
+        gatherv_phase, m_operation.datatype, results(chunk, chunk.count),
+        m_layout.rank() == m_operation.root ? recv(chunk.begin) : nullptr,
+        blocks.counts[static_cast<std::size_t>(m_layout.own_index())], m_layout.index_of(m_operation.root));
     operation.recv_counts = blocks.counts.data();
     operation.recv_displs = blocks.displs.data();
     m_hierarchy.comms.intra_node.run(operation);

@@ -1,5 +1,5 @@
-// What surrounds the calls of a native library: the agreement of all ranks before a native communicator is created, which
-// detects mismatches that would hang inside the library, and time limits for calls that can block forever.
+// Protection against calls of a native library that hang: the agreement of all ranks before a native communicator is
+// created, which detects mismatches, and time limits for calls that can block forever.
 #pragma once
 
 #include <isthmus/backend.h>

@@ -1,5 +1,4 @@
-// The difference between libisthmus_nccl.so, the plug-in for NVIDIA devices, and libisthmus_rccl.so, the one for AMD
-// devices.
+// Defines whether the plug-in is libisthmus_nccl.so, for NVIDIA devices, or libisthmus_rccl.so, for AMD devices.
 #include "backends/nccl_family/nccl_state.hpp"
 
 const isthmus::nccl_family::vendor_traits& isthmus::nccl_family::plugin_traits = ISTHMUS_NCCL_TRAITS;
