@@ -295,6 +295,11 @@ HOMES = [
         {"src/base/text.hpp": "FNV-1a"},
         "use fnv1a of src/base/text.hpp",
     ),
+    Home(
+        re.compile(r"library_search\((?:gpu::)?vendor_library::cuda_driver"),
+        {"src/device/cuda/cuda_api.cpp": "the device driver"},
+        "use device_driver, which opens libcuda once",
+    ),
 ]
 
 

@@ -25,7 +25,7 @@ class nccl_library {
   // `path`: a file to load instead of the installed NCCL, even if it is an interposer.
   explicit nccl_library(const char* path = nullptr) {
     std::string reason;
-    isthmus::library_search_request search = isthmus::nccl_family::nccl_traits::library_search();
+    isthmus::library_search_request search = isthmus::nccl_family::nccl_traits.library_search;
     search.option = path;
     if (path != nullptr) search.real_path_symbol = nullptr;
     m_library = isthmus::dynamic_library::open(search, reason);
@@ -56,7 +56,7 @@ class nccl_library {
   }
   // Blocking: returns when all ranks have joined.
   nccl_comm join(const nccl_unique_id& id, int rank, int size, nccl_config* config = nullptr) const {
-    nccl_config default_config = isthmus::nccl_family::nccl_traits::blocking_config();
+    nccl_config default_config = isthmus::nccl_family::blocking_config();
     nccl_comm communicator = nullptr;
     check_nccl(
         m_functions.comm_init_rank_config(&communicator, size, id, rank, config ? config : &default_config));

@@ -149,10 +149,12 @@ void backend_set::create(bootstrap& control, split_states parent_states) {
   if (!is_any_usable()) throw_no_backend(control);
 }
 
-// Equal on all ranks, because they have the same rules.
+// Equal on all ranks, because they have the same rules. A rule for other platforms or numbers of ranks does not choose
+// the backend.
 bool backend_set::is_chosen_by_default(const backend_instance& backend) const {
-  return std::ranges::all_of(m_setup.rules->rules, [&](const auto& rule) {
-    return rule.backend != backend.name() || selection::is_built_in(rule);
+  return std::ranges::none_of(m_setup.rules->rules, [&](const auto& rule) {
+    return rule.backend == backend.name() && !selection::is_built_in(rule) &&
+           selection::is_relevant(rule, m_ranks.selection_platform(), m_ranks.size, m_ranks.nodes);
   });
 }
 

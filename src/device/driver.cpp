@@ -68,6 +68,15 @@ void device_driver::enqueue_words(int device, std::span<const word_step>, native
       "choose a backend that needs no stream memory operations");
 }
 
+bool device_driver::is_blocking(int, native_stream stream) { return is_null_stream(stream); }
+
+bool device_driver::needs_flush(int) { return false; }
+
+void device_driver::wait_word_and_flush(int device, const std::uint32_t* word, std::uint32_t value,
+                                        native_stream stream) {
+  wait_word(device, word, value, stream);
+}
+
 std::string device_driver::architecture(int device) { fail_kernels(device); }
 int device_driver::major_version() { return 0; }
 native_kernel device_driver::load_kernel(int device, const std::string&, const char*) { fail_kernels(device); }

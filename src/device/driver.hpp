@@ -126,7 +126,9 @@ class device_driver {
   virtual void destroy_stream(int device, native_stream stream) = 0;
   virtual void synchronize(int device, native_stream stream) = 0;
   virtual bool is_capturing(int device, native_stream stream) = 0;  // always false for NULL streams
-  virtual native_event create_event(int device) = 0;                // no timing
+  // Returns true if the stream and the legacy default stream wait for each other. Always true for NULL streams.
+  virtual bool is_blocking(int device, native_stream stream);
+  virtual native_event create_event(int device) = 0;  // no timing
   virtual void destroy_event(native_event event) = 0;
   // `device` is the stream's device. The NULL stream is allowed; each device has its own NULL stream.
   virtual void record(int device, native_event event, native_stream stream) = 0;
@@ -157,6 +159,12 @@ class device_driver {
   virtual void write_word(int device, std::uint32_t* word, std::uint32_t value, native_stream stream) = 0;
   // The stream waits until std::int32_t(*word - value) >= 0, so counters may wrap.
   virtual void wait_word(int device, const std::uint32_t* word, std::uint32_t value, native_stream stream) = 0;
+  // Returns true if later work of a stream may miss what a network adapter wrote to device memory before the stream
+  // waited for a word, unless the wait flushes.
+  virtual bool needs_flush(int device);
+  // As wait_word, followed by the flush. Precondition: needs_flush.
+  virtual void wait_word_and_flush(int device, const std::uint32_t* word, std::uint32_t value,
+                                   native_stream stream);
   // Executes word operations in order, as one command if the driver supports it. `write` is the same as
   // write_word; `wait_equal` makes the stream wait until *word == value. May be captured.
   virtual void enqueue_words(int device, std::span<const word_step> steps, native_stream stream);

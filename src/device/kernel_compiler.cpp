@@ -15,7 +15,7 @@ constexpr int compiler_success = 0;
 // Function table of NVRTC or HIPRTC.
 struct runtime_compiler_functions {
 #define ISTHMUS_COMPILER_FUNCTION(member, result, arguments, cuda, hip) result(*member) arguments = nullptr;
-#include "device/runtime_compiler.def"
+#include "device/gpu/functions.def"
 };
 
 class runtime_compiler final : public kernel_compiler {
@@ -79,7 +79,7 @@ std::unique_ptr<kernel_compiler> runtime_compiler::load(bool is_cuda, int driver
   symbol_loader loader(library, is_cuda ? "nvrtc" : "hiprtc");
 #define ISTHMUS_COMPILER_FUNCTION(member, result, arguments, cuda, hip) \
   loader.load_required(api.member, is_cuda ? #cuda : #hip);
-#include "device/runtime_compiler.def"
+#include "device/gpu/functions.def"
   if (!loader.first_missing().empty()) {
     reason = fmt::format("{} lacks {}", library.path(), loader.first_missing());
     return nullptr;

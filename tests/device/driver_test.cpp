@@ -335,6 +335,26 @@ TEST_F(driver_test, counters_may_wrap_around) {
   driver().free_host(word);
 }
 
+TEST_F(driver_test, only_created_streams_are_non_blocking) {
+  const scoped_stream own(0);
+  EXPECT_FALSE(driver().is_blocking(0, own.stream));
+  EXPECT_TRUE(driver().is_blocking(0, nullptr));
+}
+
+TEST_F(driver_test, waits_for_words_can_flush) {
+  EXPECT_EQ(driver().needs_flush(0), !is_hip());  // as the stand-in reports
+  if (!driver().needs_flush(0)) return;
+  const scoped_stream own(0);
+  auto* const word = static_cast<std::uint32_t*>(driver().allocate_host(sizeof(std::uint32_t)));
+  *word = 6;
+  driver().wait_word_and_flush(0, word, 7, own.stream);
+  driver().write_word(0, word, 9, own.stream);
+  std::atomic_ref<std::uint32_t>(*word).store(7);
+  own.finish();
+  EXPECT_EQ(*word, 9U);
+  driver().free_host(word);
+}
+
 TEST_F(driver_test, words_wait_for_an_exact_value) {
   const scoped_stream own(0);
   auto* const word = static_cast<std::uint32_t*>(driver().allocate_host(64));

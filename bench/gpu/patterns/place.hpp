@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "device/runtime.hpp"
+#include "device/gpu/functions.hpp"
 
 namespace patterns {
 

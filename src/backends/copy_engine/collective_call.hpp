@@ -1,4 +1,5 @@
-// Base class of the algorithms: signals through the channel's flags and assigns copies to streams.
+// The algorithms of the copy_engine backend, and their base class, which signals through the channel's flags and assigns
+// copies to streams. Rules name the algorithms after "copy_engine:".
 //
 // Ordering: A call completes even if each rank executes its commands strictly in the order of issue. This
 //   matters because a driver may map streams that appear independent to one hardware queue.
@@ -10,12 +11,36 @@
 #include <vector>
 
 #include "backends/copy_engine/call_log.hpp"
-#include "backends/copy_engine/copy_algorithm.hpp"
-#include "backends/copy_engine/direct_buffers.hpp"
 #include "backends/copy_engine/resources.hpp"
 #include "base/block_map.hpp"
 
 namespace isthmus::copy_engine {
+
+// Each algorithm defines which rank copies, and between which buffers:
+//   staged: readers fetch from the staging slots of the sources
+//   zero_copy: readers fetch from the user buffers of the sources
+//   push: sources write to the user buffers of the readers
+//   reduce: sources write to the staging slots of the readers, where a kernel combines the data. It has no name
+//     for rules because it is the only algorithm of reduce_scatter.
+enum class copy_algorithm : std::uint8_t { staged, zero_copy, push, reduce };
+
+// Addresses of the peers' user buffers, if all of them are in the symmetric heap.
+struct direct_buffers {
+  bool is_valid = false;               // if false, the other members are undefined
+  std::vector<std::byte*> addresses;   // by peer: the part of its buffer that this rank reads or writes
+  bool needs_own_block_first = false;  // this rank first copies its block to its receive buffer
+  std::uint64_t heap_position = 0;     // identifies block and offset; equal on all ranks
+};
+
+// Returns the reason why a collective can never access user buffers directly (zero_copy or push), or nullptr if
+// it depends on the buffers.
+const char* unsupported_direct_reason(isthmus_collective collective);
+
+// Fills `buffers` in for algorithm zero_copy or push. buffers.is_valid is false if this rank's buffers are not
+// in the symmetric heap. A rank computes its peers' addresses from its own, so every rank must use the same
+// offset of the same block; the tags of the signals verify it.
+void find_direct_buffers(const isthmus_backend_context& context, const isthmus_operation& operation,
+                         const block_map& blocks, copy_algorithm algorithm, direct_buffers& buffers);
 
 // One call to issue. `record` contains the call's id. The algorithm fills in the other members and adds the
 // record to `log` before it issues any command.

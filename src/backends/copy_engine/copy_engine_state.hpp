@@ -1,4 +1,5 @@
-// State of the copy_engine backend for one rank of one communicator.
+// Backend copy_engine: collectives with the devices' copy engines. Transfers between peers use no kernel on the
+// compute units; only reduce_scatter launches a kernel, for the reduction.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -11,12 +12,19 @@
 #include "backends/copy_engine/call_watchdog.hpp"
 #include "backends/copy_engine/collective_call.hpp"
 
-namespace isthmus::copy_engine {
+namespace isthmus {
+
+// Asynchronous. Supports devices of one node that can map each other's memory. Built into the core, because it
+// only needs the platform's driver, which is loaded at run time.
+const isthmus_backend* copy_engine_backend() noexcept;
+
+namespace copy_engine {
 
 // The algorithm names that a rule can give after "copy_engine:". Without a name: push, then zero_copy, if the
 // required buffers are in the symmetric heap; otherwise staged.
 extern const char* const algorithm_names[];  // in the order of copy_algorithm
 
+// The state of one rank of one communicator.
 class copy_engine_state {
  public:
   // Not collective.
@@ -73,4 +81,5 @@ class copy_engine_state {
   call_record m_record;
 };
 
-}  // namespace isthmus::copy_engine
+}  // namespace copy_engine
+}  // namespace isthmus

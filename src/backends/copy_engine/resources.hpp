@@ -1,15 +1,27 @@
 // Streams, events and memory that all calls of one rank share.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "backends/copy_engine/command_batch.hpp"
 #include "backends/copy_engine/peer_memory.hpp"
 #include "backends/copy_engine/reduction.hpp"
-#include "backends/copy_engine/settings.hpp"
 #include "device/owned.hpp"
 
 namespace isthmus::copy_engine {
+
+// The configuration options backend.copy_engine.*. They must be equal on all ranks.
+struct settings {
+  std::uint64_t staging_bytes =
+      0;  // size of a rank's staging area, both slots together; 0: staging is disabled
+  std::uint64_t wait_all_bytes =
+      0;                          // up to this total size, a rank waits for all peers before it copies from any
+  int streams = 1;                // number of streams over which the peers are distributed; 0: one per peer
+  std::uint64_t batch_bytes = 0;  // minimum total size for which copies between devices are issued as a batch
+  bool can_share_device = false;  // allow ranks of several processes on one device
+  int reduction_blocks = 1024;    // maximum number of thread blocks of the reduce_scatter kernel
+};
 
 // An additional stream of the rank and its command batch.
 struct side_stream {

@@ -2,7 +2,6 @@
 #include <cstring>
 
 #include "backends/hierarchical/collectives.hpp"
-#include "backends/hierarchical/phases.hpp"
 #include "backends/hierarchical/shards.hpp"
 #include "base/block_map.hpp"
 #include "base/tables.hpp"
@@ -14,14 +13,11 @@ namespace {
 void allgather_in_place(const subcommunicator& comm, isthmus_datatype datatype, std::byte* buffer,
                         const block_counts& blocks, int own_rank) {
   const auto own = static_cast<std::size_t>(own_rank);
-  isthmus_operation operation{};
-  operation.datatype = datatype;
-  operation.count = blocks.counts[own];
-  operation.send_buf = buffer + blocks.displs[own] * bytes_of(datatype);
-  operation.recv_buf = buffer;
   const bool is_uniform =
-      std::ranges::all_of(blocks.counts, [&](auto count) { return count == operation.count; });
-  operation.collective = is_uniform ? allgather_phase : allgatherv_phase;
+      std::ranges::all_of(blocks.counts, [&](auto count) { return count == blocks.counts[own]; });
+  isthmus_operation operation =
+      make_operation(is_uniform ? allgather_phase : allgatherv_phase, datatype,
+                     buffer + blocks.displs[own] * bytes_of(datatype), buffer, blocks.counts[own]);
   if (!is_uniform) {
     operation.recv_counts = blocks.counts.data();
     operation.recv_displs = blocks.displs.data();
@@ -31,14 +27,19 @@ void allgather_in_place(const subcommunicator& comm, isthmus_datatype datatype, 
 
 void run_broadcast_phase(const subcommunicator& comm, isthmus_datatype datatype, const std::byte* from,
                          std::byte* to, std::uint64_t count, int root) {
-  isthmus_operation operation{};
-  operation.collective = broadcast_phase;
-  operation.datatype = datatype;
-  operation.count = count;
-  operation.root = root;
-  operation.send_buf = from;
-  operation.recv_buf = to;
-  if (count > 0) comm.run(operation);
+  if (count > 0) comm.run(make_operation(broadcast_phase, datatype, from, to, count, root));
+}
+
+// Counts and displacements of one side of an alltoallv on a subcommunicator of `members`. They exclude this
+// rank's own block, which is copied separately.
+template <typename Length>
+block_counts counts_without_self(const std::vector<int>& members, const block_list& list, Length&& length) {
+  block_counts result;
+  for (const int rank : members) {
+    const std::uint64_t count = length(rank);
+    result.add(count > 0 ? list.begin(rank) : 0, count);
+  }
+  return result;
 }
 
 // Runs allgather and allgatherv through the leaders.
@@ -100,16 +101,7 @@ void allgather_call::gather_to_leaders(const chunk_range& chunk) const {
     in.add(packing.block(static_cast<std::size_t>(m_layout.position_of(rank))).begin,
            is_receiver ? length(rank, chunk) : 0);
   }
-  isthmus_operation operation{};
-  operation.collective = alltoallv_phase;
-  operation.datatype = m_operation.datatype;
-  operation.send_buf = own;
-  operation.recv_buf = to;
-  operation.send_counts = out.counts.data();
-  operation.send_displs = out.displs.data();
-  operation.recv_counts = in.counts.data();
-  operation.recv_displs = in.displs.data();
-  m_hierarchy.comms.intra_node.run(operation);
+  exchange_blocks(m_hierarchy.comms.intra_node, m_operation.datatype, own, out, to, in);
 }
 
 void allgather_call::inter_node(const chunk_range& chunk) const {
@@ -160,6 +152,16 @@ void allgather_call::run() {
 
 }  // namespace
 
+void exchange_blocks(const subcommunicator& comm, isthmus_datatype datatype, const void* from,
+                     const block_counts& sends, void* to, const block_counts& receives) {
+  isthmus_operation operation = make_operation(alltoallv_phase, datatype, from, to, 0);
+  operation.send_counts = sends.counts.data();
+  operation.send_displs = sends.displs.data();
+  operation.recv_counts = receives.counts.data();
+  operation.recv_displs = receives.displs.data();
+  comm.run(operation);
+}
+
 void allgather_intra_node(const node_hierarchy& hierarchy, const shard_map& shards, isthmus_datatype datatype,
                           std::byte* buffer) {
   const rank_layout& layout = hierarchy.layout;
@@ -207,6 +209,54 @@ void run_barrier(const node_hierarchy& hierarchy) {
   hierarchy.comms.intra_node.run(operation);
   if (hierarchy.layout.own_index() == 0) hierarchy.comms.inter_node.run(operation);
   hierarchy.comms.intra_node.run(operation);
+}
+
+void run_alltoall(node_hierarchy& hierarchy, const isthmus_operation& operation) {
+  const rank_layout& layout = hierarchy.layout;
+  const block_map blocks(operation, layout.rank(), layout.size());
+  const void* from = operation.send_buf;
+  if (overwrites_unsent_data(operation)) {
+    std::byte* const copy = hierarchy.sums[0].reserve(blocks.send_bytes());
+    if (blocks.send_bytes() > 0) std::memcpy(copy, from, blocks.send_bytes());
+    from = copy;
+  }
+  const block out = blocks.outgoing_block(layout.rank()), in = blocks.incoming_block(layout.rank());
+  const std::byte* const own = static_cast<const std::byte*>(from) + out.offset;
+  std::byte* const destination = static_cast<std::byte*>(operation.recv_buf) + in.offset;
+  if (out.bytes > 0 && own != destination) std::memmove(destination, own, out.bytes);
+
+  const auto exchange = [&](const subcommunicator& comm, const std::vector<int>& members, auto&& includes) {
+    const block_counts sends = counts_without_self(members, blocks.send, [&](int rank) {
+      return includes(rank) ? blocks.outgoing_block(rank).bytes / blocks.element_bytes : 0;
+    });
+    const block_counts receives = counts_without_self(members, blocks.recv, [&](int rank) {
+      return includes(rank) ? blocks.incoming_block(rank).bytes / blocks.element_bytes : 0;
+    });
+    exchange_blocks(comm, operation.datatype, from, sends, operation.recv_buf, receives);
+  };
+  const auto is_intra_node = [&](int rank) { return layout.node_of(rank) == layout.own_node(); };
+  const auto& node = layout.members(layout.own_node());
+  exchange(hierarchy.comms.intra_node, node, [&](int rank) { return rank != layout.rank(); });
+  std::vector<int> all_members;
+  for (int rank = 0; rank < layout.size(); ++rank) all_members.push_back(rank);
+  exchange(hierarchy.comms.all_ranks_comm, all_members, [&](int rank) { return !is_intra_node(rank); });
+}
+
+void run_messages(const node_hierarchy& hierarchy, const isthmus_operation* operations, std::size_t n) {
+  const rank_layout& layout = hierarchy.layout;
+  message_batch group;
+  // Run inter-node messages first, on the calling thread, because it might be the only thread that
+  // may call MPI.
+  for (const bool is_near : {false, true})
+    for (std::size_t i = 0; i < n; ++i) {
+      isthmus_operation message = operations[i];
+      if (!is_point_to_point(message.collective) ||
+          (layout.node_of(message.root) == layout.own_node()) != is_near)
+        continue;
+      if (is_near) message.root = layout.index_of(message.root);
+      (is_near ? hierarchy.comms.intra_node : hierarchy.comms.all_ranks_comm).run(message);
+    }
+  group.finish();
 }
 
 }  // namespace isthmus::hierarchical

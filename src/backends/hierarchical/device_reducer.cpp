@@ -1,5 +1,3 @@
-#include "backends/hierarchical/device_reducer.hpp"
-
 #include <algorithm>
 #include <cstring>
 #include <isthmus/plugin.hpp>
@@ -7,8 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "backends/hierarchical/convert.hpp"
-#include "backends/hierarchical/phases.hpp"
+#include "backends/hierarchical/collectives.hpp"
+#include "backends/hierarchical/host_staging.hpp"
+#include "base/elements.hpp"
 #include "base/error.hpp"
 #include "base/tables.hpp"
 
@@ -104,28 +103,13 @@ isthmus_status device_reducer::create(const isthmus_backend_context& context, st
 isthmus_status device_reducer::create_parts() {
   if (const auto status = m_hierarchy.comms.create_for_devices(*m_hierarchy.context, m_hierarchy.layout))
     return status;
-  if (const auto status = open_device()) return status;
+  if (const auto status = with_driver(*m_hierarchy.context, [this](device_driver* driver) {
+        if (driver != nullptr)
+          m_hierarchy.device =
+              std::make_unique<device_staging>(*m_hierarchy.context, *driver, m_hierarchy.comms.intra_node);
+      }))
+    return status;
   return agree_on_support();
-}
-
-isthmus_status device_reducer::open_device() {
-  const isthmus_device device = m_hierarchy.context->device;
-  vote<> own_vote;
-  try {
-    std::string reason;
-    if (device.platform == ISTHMUS_PLATFORM_HOST) {
-    } else if (device_driver* const driver = device_driver::get(device.platform, reason)) {
-      m_hierarchy.device =
-          std::make_unique<device_staging>(*m_hierarchy.context, *driver, m_hierarchy.comms.intra_node);
-    } else {
-      own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, reason, "");
-    }
-  } catch (const error& failure) {
-    own_vote.refuse(failure.info().status, failure.info().message, failure.info().hint,
-                    failure.info().native_code);
-  }
-  votes<> all;
-  return agree(*m_hierarchy.context, ISTHMUS_HERE, own_vote, all);
 }
 
 // A subcommunicator on the host supports all reductions or none. Without an inter-node subcommunicator, only
@@ -173,7 +157,7 @@ bool device_reducer::is_supported_locally(isthmus_datatype datatype, isthmus_red
       isthmus_operation operation{};
       operation.collective = collective;
       operation.datatype = datatype;
-      operation.op = op == ISTHMUS_AVG ? ISTHMUS_SUM : op;
+      operation.op = partial_op(op);
       const bool has_blocks = collective == reduce_scatter_phase || collective == allgather_phase;
       operation.count = std::max<std::uint64_t>(1, has_blocks ? count / node_size : count);
       if (!m_hierarchy.comms.intra_node.supports(operation)) return false;

@@ -4,10 +4,9 @@
 #include <algorithm>
 
 #include "backends/hierarchical/collectives.hpp"
-#include "backends/hierarchical/phases.hpp"
 #include "backends/hierarchical/shards.hpp"
-#include "backends/mpi/divide.hpp"
 #include "base/block_map.hpp"
+#include "base/elements.hpp"
 #include "base/tables.hpp"
 
 namespace isthmus::hierarchical {
@@ -46,16 +45,8 @@ class device_reduction {
 
   isthmus_operation call(isthmus_collective collective, const std::byte* source, std::byte* destination,
                          std::uint64_t count, int root) const {
-    isthmus_operation operation{};
-    operation.collective = collective;
-    operation.datatype = m_operation.datatype;
-    // For an average, the total is divided on the host.
-    operation.op = m_operation.op == ISTHMUS_AVG ? ISTHMUS_SUM : m_operation.op;
-    operation.count = count;
-    operation.root = root;
-    operation.send_buf = source;
-    operation.recv_buf = destination;
-    return operation;
+    return make_operation(collective, m_operation.datatype, source, destination, count, root,
+                          partial_op(m_operation.op));
   }
   void intra_node(isthmus_collective collective, const std::byte* source, std::byte* destination,
                   std::uint64_t count, int root = 0) const {
@@ -68,7 +59,7 @@ class device_reduction {
     if (count > 0) m_hierarchy.comms.inter_node.run(call(collective, source, destination, count, root));
   }
   void divide(std::byte* sums, std::uint64_t count) const {
-    if (m_operation.op == ISTHMUS_AVG) mpi::divide(sums, count, m_operation.datatype, m_layout.size());
+    if (m_operation.op == ISTHMUS_AVG) isthmus::divide(sums, count, m_operation.datatype, m_layout.size());
   }
 
   void reduce_to_shards(const shard_map& shards, const std::byte* source, std::byte* destination) const;
@@ -79,8 +70,8 @@ class device_reduction {
   }
   void upload_own_shard(const chunk_range& chunk, std::byte* results) const {
     if (m_layout.is_leader())
-      m_device.upload(results + own(chunk).begin * m_element_bytes, m_device.pinned(chunk.slot),
-                      own(chunk).count * m_element_bytes);
+      m_device.move(results + own(chunk).begin * m_element_bytes, m_device.pinned(chunk.slot),
+                    own(chunk).count * m_element_bytes);
   }
   void run_in_chunks(std::uint64_t count, std::uint64_t step, const stages& work) const {
     m_hierarchy.run_in_chunks(count, step, work);
@@ -201,7 +192,7 @@ void device_reduction::run_reduce_scatter() {
     divide(own_block(chunk), chunk.count);
   };
   work.scatter = [&](const chunk_range& chunk) {
-    m_device.upload(recv(chunk.begin), own_block(chunk), chunk.count * m_element_bytes);
+    m_device.move(recv(chunk.begin), own_block(chunk), chunk.count * m_element_bytes);
   };
   const auto size = static_cast<std::uint64_t>(m_layout.size());
   const std::uint64_t max_elements = std::min(step(m_operation.count, size), m_operation.count);

@@ -1,4 +1,3 @@
-#include "backends/hierarchical/hierarchical_backend.hpp"
 
 #include <algorithm>
 #include <memory>

@@ -28,30 +28,34 @@ isthmus_status host_staging::detect_platforms(const isthmus_backend_context& con
   return ISTHMUS_SUCCESS;
 }
 
-isthmus_status host_staging::open_device() {
+isthmus_status with_driver(const isthmus_backend_context& context,
+                           const std::function<void(device_driver* driver)>& use) {
   vote<> own_vote;
   try {
     std::string reason;
-    device_driver* driver = nullptr;
-    if (m_context.device.platform != ISTHMUS_PLATFORM_HOST) {
-      driver = device_driver::get(m_context.device.platform, reason);
-      if (driver == nullptr)
-        own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, reason,
-                        "install the driver of the device, which copies to and from the host need");
-    }
-    staging_transport& transport = *this;
-    m_pipeline.emplace(m_context, driver, "hierarchical", transport, pinned_growth::on_demand, m_chunk_bytes);
+    const bool is_on_host = context.device.platform == ISTHMUS_PLATFORM_HOST;
+    device_driver* const driver = is_on_host ? nullptr : device_driver::get(context.device.platform, reason);
+    if (is_on_host || driver != nullptr)
+      use(driver);
+    else
+      own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, reason,
+                      "install the driver of the device, which copies to and from the host need");
   } catch (const error& failure) {
     own_vote.refuse(failure.info().status, failure.info().message, failure.info().hint,
                     failure.info().native_code);
   }
   votes<> all;
-  return agree(m_context, ISTHMUS_HERE, own_vote, all);
+  return agree(context, ISTHMUS_HERE, own_vote, all);
 }
 
 isthmus_status host_staging::create(std::uint64_t chunk_bytes) {
   m_chunk_bytes = chunk_bytes;
-  if (const auto status = open_device()) return status;
+  if (const auto status = with_driver(m_context, [this](device_driver* driver) {
+        staging_transport& transport = *this;
+        m_pipeline.emplace(m_context, driver, "hierarchical", transport, pinned_growth::on_demand,
+                           m_chunk_bytes);
+      }))
+    return status;
   if (const auto status = m_host_comm.create(m_context, isthmus_device{ISTHMUS_PLATFORM_HOST, 0}, 0,
                                              m_context.rank, "inter_node", "host staging"))
     return status;

@@ -5,9 +5,8 @@
 #include <string>
 
 #include "backends/hierarchical/collectives.hpp"
-#include "backends/hierarchical/convert.hpp"
-#include "backends/hierarchical/phases.hpp"
 #include "backends/hierarchical/shards.hpp"
+#include "base/elements.hpp"
 #include "base/tables.hpp"
 
 namespace isthmus::hierarchical {
@@ -26,7 +25,7 @@ class plan_writer {
     isthmus_operation step{};
     step.collective = collective;
     step.datatype = datatype;
-    step.op = m_operation.op == ISTHMUS_AVG ? ISTHMUS_SUM : m_operation.op;
+    step.op = partial_op(m_operation.op);
     step.count = has_private_counts(row_of(collective)) ? 0 : count;
     std::string text;
     comm.explain(step, text);

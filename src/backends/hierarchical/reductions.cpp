@@ -2,11 +2,9 @@
 #include <cstring>
 
 #include "backends/hierarchical/collectives.hpp"
-#include "backends/hierarchical/convert.hpp"
-#include "backends/hierarchical/phases.hpp"
 #include "backends/hierarchical/shards.hpp"
-#include "backends/mpi/divide.hpp"
 #include "base/block_map.hpp"
+#include "base/elements.hpp"
 #include "base/tables.hpp"
 
 namespace isthmus::hierarchical {
@@ -49,16 +47,9 @@ class reduction {
 
   void sum(const subcommunicator& comm, isthmus_collective collective, const void* from, void* to,
            std::uint64_t count, int root = 0) const {
-    isthmus_operation operation{};
-    operation.collective = collective;
-    operation.datatype = m_accumulation_type;
-    // For an average, the total is divided at the end.
-    operation.op = m_operation.op == ISTHMUS_AVG ? ISTHMUS_SUM : m_operation.op;
-    operation.count = count;
-    operation.root = root;
-    operation.send_buf = from;
-    operation.recv_buf = to;
-    if (count > 0) comm.run(operation);
+    if (count > 0)
+      comm.run(
+          make_operation(collective, m_accumulation_type, from, to, count, root, partial_op(m_operation.op)));
   }
 
   // Reduces `in` in place: each rank of `comm` gets the sums of its block at the position of that block.
@@ -75,7 +66,7 @@ class reduction {
   // Converts the total over all nodes to the result: divides it (for an average) and narrows it. `to` may be
   // equal to `from` unless the data was widened.
   void finish(std::byte* from, std::byte* to, std::uint64_t count) const {
-    if (m_operation.op == ISTHMUS_AVG) mpi::divide(from, count, m_accumulation_type, m_layout.size());
+    if (m_operation.op == ISTHMUS_AVG) isthmus::divide(from, count, m_accumulation_type, m_layout.size());
     if (is_widened())
       narrow(from, m_operation.datatype, to, count);
     else if (from != to)
@@ -105,13 +96,9 @@ void reduction::reduce_blocks(const subcommunicator& comm, const std::byte* from
                               const block_counts& runs, int own_rank) const {
   if (std::ranges::all_of(runs.counts, [](std::uint64_t count) { return count == 0; })) return;
   const auto own = static_cast<std::size_t>(own_rank);
-  isthmus_operation operation{};
-  operation.collective = reduce_scatterv_phase;
-  operation.datatype = m_accumulation_type;
-  operation.op = m_operation.op == ISTHMUS_AVG ? ISTHMUS_SUM : m_operation.op;
-  operation.count = runs.counts[own];
-  operation.send_buf = from;
-  operation.recv_buf = to + runs.displs[own] * m_accumulation_bytes;
+  isthmus_operation operation = make_operation(reduce_scatterv_phase, m_accumulation_type, from,
+                                               to + runs.displs[own] * m_accumulation_bytes, runs.counts[own],
+                                               0, partial_op(m_operation.op));
   operation.send_counts = runs.counts.data();
   operation.send_displs = runs.displs.data();
   comm.run(operation);
@@ -178,13 +165,10 @@ void reduction::run_reduce(shard_mode mode) {
   work.scatter = [&](const chunk_range& chunk) {
     if (m_layout.own_node() != root_node) return;
     const block_counts blocks = shard_counts(shards(chunk), m_layout.own_node_size());
-    isthmus_operation operation{};
-    operation.collective = gatherv_phase;
-    operation.datatype = m_operation.datatype;
-    operation.root = m_layout.index_of(m_operation.root);
-    operation.count = blocks.counts[static_cast<std::size_t>(m_layout.own_index())];
-    operation.send_buf = results(chunk, chunk.count);
-    operation.recv_buf = m_layout.rank() == m_operation.root ? recv(chunk.begin) : nullptr;
+    isthmus_operation operation = make_operation(
+        gatherv_phase, m_operation.datatype, results(chunk, chunk.count),
+        m_layout.rank() == m_operation.root ? recv(chunk.begin) : nullptr,
+        blocks.counts[static_cast<std::size_t>(m_layout.own_index())], m_layout.index_of(m_operation.root));
     operation.recv_counts = blocks.counts.data();
     operation.recv_displs = blocks.displs.data();
     m_hierarchy.comms.intra_node.run(operation);
@@ -258,16 +242,8 @@ void reduction::distribute(const packed_blocks& blocks, const chunk_range& chunk
     in.add(0, is_sender ? length(m_layout.rank(), chunk) : 0);
     next += out.counts.back();
   }
-  isthmus_operation operation{};
-  operation.collective = alltoallv_phase;
-  operation.datatype = m_operation.datatype;
-  operation.send_buf = m_layout.is_leader() ? result : nullptr;
-  operation.recv_buf = recv(chunk.begin);
-  operation.send_counts = out.counts.data();
-  operation.send_displs = out.displs.data();
-  operation.recv_counts = in.counts.data();
-  operation.recv_displs = in.displs.data();
-  m_hierarchy.comms.intra_node.run(operation);
+  exchange_blocks(m_hierarchy.comms.intra_node, m_operation.datatype, m_layout.is_leader() ? result : nullptr,
+                  out, recv(chunk.begin), in);
 }
 
 void reduction::run_reduce_scatter() {

@@ -85,4 +85,8 @@ class packed_blocks {
 void allgather_intra_node(const node_hierarchy& hierarchy, const shard_map& shards, isthmus_datatype datatype,
                           std::byte* buffer);
 
+// Sends blocks of `from` to all ranks of `comm`, and receives blocks of all ranks in `to`.
+void exchange_blocks(const subcommunicator& comm, isthmus_datatype datatype, const void* from,
+                     const block_counts& sends, void* to, const block_counts& receives);
+
 }  // namespace isthmus::hierarchical

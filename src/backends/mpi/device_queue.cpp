@@ -22,11 +22,6 @@ struct word_pool {
   }
 };
 
-error aborted_error() {
-  return make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE, "the communicator was aborted",
-                    "destroy it on every rank and create a new one");
-}
-
 }  // namespace
 
 release_word::release_word(device_driver& driver) : m_driver(driver) {
@@ -51,14 +46,12 @@ release_word::~release_word() {
 }
 
 device_queue::device_queue(const isthmus_backend_context& context, device_driver& driver, isthmus_mpi_comm comm,
-                           std::uint64_t chunk_bytes, std::optional<stream_functions> device_buffers,
-                           bool requires_device_buffers)
+                           std::uint64_t chunk_bytes, device_buffers buffers)
     : m_context(context),
       m_driver(driver),
       m_calls(context, comm),
-      m_device_buffers(device_buffers),
-      m_requires_device_buffers(requires_device_buffers),
-      m_needs_flush(m_device_buffers && m_device_buffers->can_flush(context.device.ordinal)),
+      m_buffers(buffers),
+      m_needs_flush(buffers != device_buffers::never && driver.needs_flush(context.device.ordinal)),
       m_pipeline(context, &driver, "mpi", *this, pinned_growth::never, chunk_bytes),
       m_join_event(driver, context.device.ordinal),
       m_word(driver),
@@ -79,11 +72,9 @@ device_queue::~device_queue() {
 
 bool device_queue::check_stream(native_stream stream) {
   m_pipeline.gate().check(stream);
-  if (!m_device_buffers) return true;
-  bool is_blocking = false;
-  m_driver.run_on_device(m_context.device.ordinal,
-                         [&] { is_blocking = m_device_buffers->is_blocking(stream); });
-  if (is_blocking && m_requires_device_buffers)
+  if (m_buffers == device_buffers::never) return true;
+  const bool is_blocking = m_driver.is_blocking(m_context.device.ordinal, stream);
+  if (is_blocking && m_buffers == device_buffers::always)
     throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
                      "stream must be non-blocking if MPI gets device buffers: the legacy default stream and "
                      "streams that wait for it deadlock with MPI's copies of device buffers",
@@ -93,9 +84,8 @@ bool device_queue::check_stream(native_stream stream) {
 
 void device_queue::make_stream_wait(native_stream stream, std::uint32_t sequence) {
   const int device = m_context.device.ordinal;
-  if (!m_needs_flush) return m_driver.wait_word(device, m_word.address(), sequence, stream);
-  m_driver.run_on_device(device,
-                         [&] { m_device_buffers->wait_word_and_flush(m_word.address(), sequence, stream); });
+  if (m_needs_flush) return m_driver.wait_word_and_flush(device, m_word.address(), sequence, stream);
+  m_driver.wait_word(device, m_word.address(), sequence, stream);
 }
 
 device_queue::task device_queue::make_task(const isthmus_operation* operations, std::size_t n) const {
@@ -106,7 +96,7 @@ device_queue::task device_queue::make_task(const isthmus_operation* operations, 
 }
 
 void device_queue::check_failure() const {
-  if (is_aborted()) throw aborted_error();
+  if (is_aborted()) throw aborted_error(ISTHMUS_HERE);
   if (m_failure) throw error(*m_failure);
 }
 
@@ -119,7 +109,7 @@ void device_queue::enqueue(const isthmus_operation* operations, std::size_t n) {
   std::unique_lock lock(m_mutex);
   check_failure();
   while (m_free_events.empty() && !is_aborted()) m_changed.wait_for(lock, std::chrono::milliseconds(20));
-  if (m_free_events.empty()) throw aborted_error();
+  if (m_free_events.empty()) throw aborted_error(ISTHMUS_HERE);
   work.sequence = m_issued_sequence + 1;
   // The first stream joins the others, so one event covers the earlier work of all streams of a group.
   for (std::size_t i = 1; i < streams.size(); ++i) {
@@ -149,7 +139,7 @@ void device_queue::synchronize() {
          std::chrono::steady_clock::now() < deadline)
     m_changed.wait_for(lock, std::chrono::milliseconds(20));
   if (m_finished_sequence != m_issued_sequence) {
-    if (is_aborted()) throw aborted_error();
+    if (is_aborted()) throw aborted_error(ISTHMUS_HERE);
     throw make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
                      fmt::format("operations over MPI did not complete within {} s", m_context.timeout_s),
                      "look for a missing or stuck rank; raise timeout_s if the ranks are only slow");
@@ -219,8 +209,9 @@ void device_queue::start_messages(std::span<const isthmus_operation> messages) {
 }
 
 bool device_queue::accepts_device_buffers(const isthmus_operation& operation) const {
-  return m_device_buffers && (!row_of(operation.collective).is_reduction ||
-                              m_context.mpi->has_native_reduction(operation.datatype, operation.op) != 0);
+  return m_buffers != device_buffers::never &&
+         (!row_of(operation.collective).is_reduction ||
+          m_context.mpi->has_native_reduction(operation.datatype, operation.op) != 0);
 }
 
 // Streams that wait for the default stream need staging. The function table would copy the other buffers on the host, because MPI has no matching in-place form.

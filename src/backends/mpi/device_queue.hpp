@@ -26,7 +26,6 @@
 #include "backends/mpi/mpi_calls.hpp"
 #include "base/error.hpp"
 #include "device/staging_pipeline.hpp"
-#include "device/stream_functions.hpp"
 
 namespace isthmus::mpi {
 
@@ -50,15 +49,17 @@ class release_word {
   std::uint32_t* m_word;
 };
 
+// The buffers that MPI gets. where_possible: copies on streams on which device buffers could deadlock. always: such
+// streams are an error.
+enum class device_buffers : std::uint8_t { never, where_possible, always };
+
 // Errors: functions throw isthmus::error.
 // Thread safety: as isthmus_backend.
 class device_queue final : private staging_transport {
  public:
-  // `comm` is not owned. `device_buffers` is set if MPI gets device buffers. `requires_device_buffers`: a stream on
-  // which MPI cannot get them is an error; otherwise its calls are staged.
+  // `comm` is not owned.
   device_queue(const isthmus_backend_context& context, device_driver& driver, isthmus_mpi_comm comm,
-               std::uint64_t chunk_bytes, std::optional<stream_functions> device_buffers,
-               bool requires_device_buffers);
+               std::uint64_t chunk_bytes, device_buffers buffers);
   ~device_queue() override;
 
   void enqueue(const isthmus_operation* operations, std::size_t n);
@@ -96,8 +97,7 @@ class device_queue final : private staging_transport {
   const isthmus_backend_context& m_context;
   device_driver& m_driver;
   mpi_calls m_calls;
-  const std::optional<stream_functions> m_device_buffers;
-  const bool m_requires_device_buffers;
+  const device_buffers m_buffers;
   const bool m_needs_flush;
   staging_pipeline m_pipeline;
   bool m_stages_task = false;  // used by the thread only

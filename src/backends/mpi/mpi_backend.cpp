@@ -1,9 +1,7 @@
-#include "backends/mpi/mpi_backend.hpp"
 
 #include <algorithm>
 #include <isthmus/plugin.hpp>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -96,15 +94,7 @@ isthmus_status enqueue_on_host(mpi_state& state, const isthmus_operation* operat
 // The vote of one rank on the creation of a queue. Its value states whether MPI gets device buffers.
 using queue_vote = vote<bool>;
 
-// Returns "", or the reason why MPI cannot get device buffers on this rank.
-std::string load_device_buffers(const isthmus_backend_context& context, stream_functions& functions) {
-  if ((context.mpi->device_platforms >> context.device.platform & 1U) == 0)
-    return fmt::format("{} does not report support for device buffers of this platform", context.mpi->library);
-  return functions.load(context.device.platform);
-}
-
-queue_vote check_device(const isthmus_backend_context& context, std::string_view mode,
-                        stream_functions& functions) {
+queue_vote check_device(const isthmus_backend_context& context, std::string_view mode) {
   queue_vote own;
   std::string reason;
   if (context.mpi->thread_level < thread_multiple)
@@ -116,27 +106,28 @@ queue_vote check_device(const isthmus_backend_context& context, std::string_view
   else if (device_driver::get(context.device.platform, reason) == nullptr)
     own.refuse(ISTHMUS_ERROR_UNSUPPORTED, reason, "install the driver of the device");
   if (own.is_refusal() || mode == staged_mode) return own;
-  const std::string missing = load_device_buffers(context, functions);
-  own.value = missing.empty();
+  own.value = (context.mpi->device_platforms >> context.device.platform & 1U) != 0;
   if (!own.value && mode == device_mode)
-    own.refuse(ISTHMUS_ERROR_UNSUPPORTED, "backend.mpi.buffers = 'device', and " + missing,
-               "set backend.mpi.buffers = 'staged'");
+    own.refuse(
+        ISTHMUS_ERROR_UNSUPPORTED,
+        fmt::format("backend.mpi.buffers = 'device', and {} does not report support for device buffers of this "
+                    "platform",
+                    context.mpi->library),
+        "set backend.mpi.buffers = 'staged'");
   return own;
 }
 
 // Uses a private MPI communicator: the calls of the queue's thread must not match those of the setup.
-void start_queue(mpi_state& state, std::uint64_t chunk_bytes, std::optional<stream_functions> device_buffers,
-                 bool requires_device_buffers) {
+void start_queue(mpi_state& state, std::uint64_t chunk_bytes, device_buffers buffers) {
   const isthmus_backend_context& context = state.context;
   if (const int code = context.mpi->comm_dup(context.mpi_comm, &state.device_comm); code != 0)
     throw make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE, "MPI_Comm_dup failed", {}, code);
   state.version = std::string(context.mpi->library) +
-                  (device_buffers ? ", on device buffers" : ", on copies in pinned memory");
+                  (buffers != device_buffers::never ? ", on device buffers" : ", on copies in pinned memory");
   context.log(context.runtime, 1, "%s", state.version.c_str());
   std::string reason;
-  state.queue =
-      std::make_unique<device_queue>(context, *device_driver::get(context.device.platform, reason),
-                                     state.device_comm, chunk_bytes, device_buffers, requires_device_buffers);
+  state.queue = std::make_unique<device_queue>(context, *device_driver::get(context.device.platform, reason),
+                                               state.device_comm, chunk_bytes, buffers);
 }
 
 isthmus_status create_queue(mpi_state& state) {
@@ -153,12 +144,13 @@ isthmus_status create_queue(mpi_state& state) {
   std::uint64_t chunk_bytes = 0;
   if (const auto status = read_chunk_bytes(context, "mpi", default_chunk_bytes, min_chunk_bytes, chunk_bytes))
     return status;
-  std::optional<stream_functions> functions(std::in_place);
   votes<bool> all;
-  if (const auto status = agree(context, ISTHMUS_HERE, check_device(context, mode, *functions), all))
-    return status;
-  if (!std::ranges::all_of(all, [](const queue_vote& each) { return each.value; })) functions.reset();
-  return guarded(context, [&] { start_queue(state, chunk_bytes, functions, mode == device_mode); });
+  if (const auto status = agree(context, ISTHMUS_HERE, check_device(context, mode), all)) return status;
+  const bool has_support = std::ranges::all_of(all, [](const queue_vote& each) { return each.value; });
+  const device_buffers buffers = !has_support          ? device_buffers::never
+                                 : mode == device_mode ? device_buffers::always
+                                                       : device_buffers::where_possible;
+  return guarded(context, [&] { start_queue(state, chunk_bytes, buffers); });
 }
 
 // ---- both -------------------------------------------------------------------------------------------------
@@ -178,10 +170,8 @@ isthmus_status create(const isthmus_backend_context* context, void** state) {
   return ISTHMUS_SUCCESS;
 }
 
-void destroy(void* state) {
-  const std::unique_ptr<mpi_state> own(&state_of(state));
-  if (own->queue) guarded(own->context, [&] { own->queue->synchronize(); });
-}
+// The runtime has synchronized the queue. If that failed, it has aborted the queue, so its thread does not wait.
+void destroy(void* state) { delete &state_of(state); }
 
 const char* supports(void*, const isthmus_operation*, int) { return nullptr; }
 

@@ -2,11 +2,14 @@
 
 #include <isthmus/isthmus.h>
 
+#include <algorithm>
 #include <array>
 
-#include "backends/mpi/divide.hpp"
+#include "base/elements.hpp"
 #include "base/error.hpp"
+#include "base/process.hpp"
 #include "base/tables.hpp"
+#include "device/stream_gate.hpp"
 
 namespace isthmus::mpi {
 namespace {
@@ -37,8 +40,7 @@ void mpi_calls::call(const isthmus_operation& operation) {
   m_is_inside_mpi.store(true, std::memory_order_seq_cst);
   if (m_is_aborted.load(std::memory_order_seq_cst)) {
     m_is_inside_mpi.store(false, std::memory_order_release);
-    throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE, "the communicator was aborted",
-                     "destroy it on every rank and create a new one");
+    throw aborted_error(ISTHMUS_HERE);
   }
   const int code = m_mpi.collective(m_comm, &operation);
   m_is_inside_mpi.store(false, std::memory_order_release);
@@ -75,16 +77,15 @@ void mpi_calls::finish() {
 }
 
 void mpi_calls::check_wait(clock::time_point deadline) const {
-  if (m_context.is_aborted(m_context.runtime))
-    throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE, "the communicator was aborted",
-                     "destroy it on every rank and create a new one");
+  if (m_is_aborted.load(std::memory_order_relaxed) || m_context.is_aborted(m_context.runtime))
+    throw aborted_error(ISTHMUS_HERE);
   if (clock::now() < deadline) return;
   const open_request& oldest = m_open_requests.front();
   throw make_error(
       ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
       fmt::format("{}: rank {} timed out after {} s; rank {} did not {}",
-                  isthmus_collective_name(oldest.collective), m_context.rank, m_context.timeout_s, oldest.peer,
-                  oldest.collective == ISTHMUS_SEND ? "receive" : "send"),
+                  isthmus_collective_name(oldest.collective), m_context.rank, m_context.timeout_s,
+                  oldest.peer, oldest.collective == ISTHMUS_SEND ? "receive" : "send"),
       "make sure that the peer posts the matching operation on this communicator, and that it is still running")
       .with_failed_ranks(std::array{oldest.peer});
 }

@@ -1,4 +1,5 @@
-// The calls of one communicator on the program's MPI: collectives, messages that progress together, and the abort.
+// The mpi backend: collectives through the MPI library of the program, on host buffers and on buffers of CUDA and HIP
+// devices. The default for host buffers.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -9,8 +10,24 @@
 
 #include "failure/wait.hpp"
 
-namespace isthmus::mpi {
+namespace isthmus {
 
+// One rank per process. Available if the communicator was created from MPI.
+//
+// Blocking: on the host only. On devices, a thread of the backend calls MPI (device_queue.hpp). Devices need
+// MPI_THREAD_MULTIPLE and a rule of the configuration that names the backend.
+//
+// Errors: sends and receives end at an abort. On the host, they also end at the timeout; on devices, only if the
+// process of the peer is stopped then, because the stream of a live peer may be busy. MPI cannot cancel a collective
+// that has started. If the communicator is aborted while this rank is inside one (the watchdog aborts at the timeout),
+// the backend revokes the MPI communicator if MPI has ULFM. Otherwise it ends the job with MPI_Abort, because
+// nothing else releases the ranks.
+const isthmus_backend* mpi_backend() noexcept;
+
+namespace mpi {
+
+// The calls of one communicator on the program's MPI: collectives, messages that progress together, and the abort.
+//
 // Preconditions: the calling thread may call MPI (mpi_thread_guard), and the buffers are memory that MPI accepts.
 // Errors: functions throw isthmus::error. Messages end at the timeout or at an abort.
 // Thread safety: one thread at a time. abort may be called at any time from any thread.
@@ -22,7 +39,9 @@ class mpi_calls {
 
   // Blocking: runs a collective. MPI cannot cancel a collective that has started.
   void run(const isthmus_operation& operation);
-  // Starts a send or recv, which progresses while collectives run. finish blocks until all are complete.
+  // Starts a send or recv, which progresses while collectives run. finish blocks until all are complete. On a device,
+  // the stream of a peer may execute earlier work of the application for any time, so the timeout only ends a wait for
+  // a peer whose process has exited or is stopped.
   void start(const isthmus_operation& operation);
   void finish();
   // Cancels the messages that are not complete. After a failure, nothing may write to their buffers.
@@ -55,4 +74,5 @@ class mpi_calls {
   std::atomic<bool> m_is_inside_mpi{false};  // a blocking MPI call is in progress; read by abort
 };
 
-}  // namespace isthmus::mpi
+}  // namespace mpi
+}  // namespace isthmus

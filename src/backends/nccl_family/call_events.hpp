@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "device/completion_events.hpp"
-#include "device/runtime.hpp"
+#include "device/gpu/functions.hpp"
 
 namespace isthmus::nccl_family {
 

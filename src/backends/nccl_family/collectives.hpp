@@ -4,7 +4,7 @@
 
 #include <isthmus/types.h>
 
-#include "device/runtime.hpp"
+#include "device/gpu/functions.hpp"
 #include "nccl/api.hpp"
 
 namespace isthmus::nccl_family {

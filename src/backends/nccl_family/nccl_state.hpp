@@ -1,3 +1,52 @@
+// The backend for NCCL and RCCL: the native library of the plug-in and the native communicators of one rank.
+#pragma once
+
+#include <isthmus/backend.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "backends/nccl_family/call_events.hpp"
+#include "backends/nccl_family/collectives.hpp"
+#include "backends/nccl_family/native_calls.hpp"
+#include "backends/nccl_family/registration.hpp"
+#include "backends/nccl_family/traits.hpp"
+
+namespace isthmus::nccl_family {
+
+// Defined by each plug-in.
+extern const vendor_traits& plugin_traits;
+
+// Returns the value of the backend option `key`; null if it is not set.
+inline const char* option_of(const isthmus_backend_context& context, const char* key) {
+  return context.option != nullptr ? context.option(context.runtime, key) : nullptr;
+}
+
+// The native library and device runtime of the plug-in, loaded once per process.
+struct native_library {
+  native_functions functions;
+  device_runtime device;
+  int version = 0;
+  std::string path, version_text;
+
+  // Returns the library of this process. The first successful call loads it. Returns null and sets
+  // `reason` if this machine has no usable library. There is one library per process because native group
+  // calls take no communicator.
+  static native_library* get(const isthmus_backend_context& context, std::string& reason);
+  // Returns the library that get() has loaded, or null.
+  static native_library* current() { return instance().get(); }
+
+ private:
+  static std::unique_ptr<native_library>& instance() {
+    static std::unique_ptr<native_library> library;
+    return library;
+  }
+  std::string load(const isthmus_backend_context& context);
+};
+
 // The native communicators of one rank.
 //
 // Each Isthmus communicator uses two native ones. `m_setup_comm` is created in the library's non-blocking mode,
@@ -6,34 +55,11 @@
 // therefore split `m_comm` to create a blocking communicator, `m_setup_comm`, and enqueue all operations on the
 // latter. `m_comm` shares the resources and the abort flag of `m_setup_comm`: aborting `m_setup_comm` releases
 // all waits in `m_comm`, but does not free it while a thread is still inside.
-#pragma once
-
-#include <isthmus/backend.h>
-
-#include <atomic>
-#include <mutex>
-#include <string>
-#include <vector>
-
-#include "backends/nccl_family/agreement.hpp"
-#include "backends/nccl_family/bounded_call.hpp"
-#include "backends/nccl_family/collectives.hpp"
-#include "backends/nccl_family/library.hpp"
-#include "backends/nccl_family/traits.hpp"
-#include "base/location.hpp"
-#include "base/tables.hpp"
-#include "call_events.hpp"
-#include "registration.hpp"
-
-namespace isthmus::nccl_family {
-
-template <typename Traits>
 class nccl_state {
  public:
-  using library = native_library<Traits>;
-  using probe_record = probe<sizeof(typename Traits::unique_id)>;
+  using probe_record = probe<sizeof(native_unique_id)>;
 
-  nccl_state(const isthmus_backend_context& context, library& lib, registration_mode mode)
+  nccl_state(const isthmus_backend_context& context, native_library& lib, registration_mode mode)
       : m_context(context),
         m_library(lib),
         m_call_events(lib.device),
@@ -68,7 +94,7 @@ class nccl_state {
   isthmus_status fail_device(const char* location, int error, const char* function);
   isthmus_status fail_interrupted(const char* location, const char* activity);
   isthmus_status wait_for(native_comm comm, const char* function);
-  isthmus_status create_setup_comm(const typename Traits::unique_id& id);
+  isthmus_status create_setup_comm(const native_unique_id& id);
   isthmus_status create_working_comm();
   isthmus_status enqueue_one(const isthmus_operation& operation);
   int register_with_library(const isthmus_heap_block& block);
@@ -77,7 +103,7 @@ class nccl_state {
   }
 
   const isthmus_backend_context& m_context;
-  library& m_library;
+  native_library& m_library;
   native_comm m_setup_comm = nullptr;
   native_comm m_comm = nullptr;
   void* m_barrier_byte = nullptr;
@@ -89,309 +115,5 @@ class nccl_state {
   void* m_last_stream = nullptr;
   registered_blocks m_registered_blocks;
 };
-
-template <typename Traits>
-isthmus_status nccl_state<Traits>::fail(const char* location, int result, const char* function,
-                                        const isthmus_operation* operation) {
-  const result_info info = Traits::result_info_of(result);
-  const char* text = m_library.functions.get_last_error(m_comm != nullptr ? m_comm : m_setup_comm);
-  const char* error_text = m_library.functions.get_error_string(result);
-  const bool has_details = text != nullptr && *text != '\0';
-  return m_context.fail(m_context.runtime, info.status, result, location, info.hint, "%s%s%s: %s (%s)%s%s",
-                        Traits::symbol_prefix, function, operation != nullptr ? " for one operation" : "",
-                        info.name, error_text != nullptr ? error_text : "no details", has_details ? ": " : "",
-                        has_details ? text : "");
-}
-
-template <typename Traits>
-isthmus_status nccl_state<Traits>::fail_device(const char* location, int error, const char* function) {
-  return m_context.fail(m_context.runtime, ISTHMUS_ERROR_BACKEND, error, location,
-                        "check the device for earlier faults and for free memory", "%s%s on device %d: %s",
-                        Traits::device_prefix, function, m_context.device.ordinal,
-                        m_library.device.get_error_string(error));
-}
-
-template <typename Traits>
-isthmus_status nccl_state<Traits>::fail_interrupted(const char* location, const char* activity) {
-  if (is_aborted())
-    return m_context.fail(m_context.runtime, ISTHMUS_ERROR_ABORTED, 0, location, nullptr,
-                          "the communicator was aborted during %s", activity);
-  return m_context.fail(m_context.runtime, ISTHMUS_ERROR_TIMEOUT, 0, location,
-                        "check for missing or stuck ranks; increase the timeout if they are only slow",
-                        "%s took longer than the timeout of %.3g s", activity, m_context.timeout_s);
-}
-
-// Waits with a timeout for a call that a non-blocking communicator completes in the background.
-template <typename Traits>
-isthmus_status nccl_state<Traits>::wait_for(native_comm comm, const char* function) {
-  int progress = native_in_progress;
-  int query_code = native_success;
-  const bool is_done = wait_until(
-      [&] {
-        query_code = m_library.functions.comm_get_async_error(comm, &progress);
-        return query_code != native_success || progress != native_in_progress;
-      },
-      std::chrono::duration<double>(m_context.timeout_s), [this] { return is_aborted(); });
-  if (!is_done) return fail_interrupted(ISTHMUS_HERE, function);
-  if (query_code != native_success) return fail(ISTHMUS_HERE, query_code, "CommGetAsyncError", nullptr);
-  if (progress != native_success) return fail(ISTHMUS_HERE, progress, function, nullptr);
-  return ISTHMUS_SUCCESS;
-}
-
-template <typename Traits>
-isthmus_status nccl_state<Traits>::create_setup_comm(const typename Traits::unique_id& id) {
-  auto config = Traits::setup_config();
-  const int result =
-      m_library.functions.comm_init_rank_config(&m_setup_comm, m_context.size, id, m_context.rank, &config);
-  if (result != native_success && result != native_in_progress)
-    return fail(ISTHMUS_HERE, result, "CommInitRankConfig", nullptr);
-  return wait_for(m_setup_comm, "CommInitRankConfig");
-}
-
-template <typename Traits>
-isthmus_status nccl_state<Traits>::create_working_comm() {
-  auto config = Traits::blocking_config();
-  const int result = m_library.functions.comm_split(m_setup_comm, 0, m_context.rank, &m_comm, &config);
-  if (result != native_success && result != native_in_progress)
-    return fail(ISTHMUS_HERE, result, "CommSplit", nullptr);
-  return wait_for(m_setup_comm, "CommSplit");
-}
-
-template <typename Traits>
-isthmus_status nccl_state<Traits>::connect(const votes<probe_record>& all, native_comm split_comm) {
-  m_setup_comm = split_comm;
-  const scoped_device guard(m_library.device, m_context.device.ordinal);
-  if (guard.code() != 0) return fail_device(ISTHMUS_HERE, guard.code(), "SetDevice");
-  m_capability = all[0].value.capability;
-  for (const auto& each : all) m_capability = std::min(m_capability, each.value.capability);
-  if (split_comm == nullptr) {
-    typename Traits::unique_id id;
-    std::memcpy(&id, all[0].value.id, sizeof(id));
-    if (const isthmus_status status = create_setup_comm(id); status != ISTHMUS_SUCCESS) return status;
-  }
-  if (const isthmus_status status = create_working_comm(); status != ISTHMUS_SUCCESS) return status;
-  if (const int error = m_library.device.malloc(&m_barrier_byte, 1); error != 0)
-    return fail_device(ISTHMUS_HERE, error, "Malloc");
-  return ISTHMUS_SUCCESS;
-}
-
-template <typename Traits>
-const char* nccl_state<Traits>::supports(const isthmus_operation& operation) const {
-  if (!row_of(operation.collective).is_reduction) return nullptr;
-  if (!native_datatype_of(operation.datatype)) return "the library cannot reduce 16-bit integers";
-  if (!native_op_of(operation.op)) return "the library has no native counterpart of this reduction operation";
-  if (is_float8(operation.datatype)) {
-    if (m_library.version < Traits::float8_version)
-      return "fp8 reductions require library version 2.24 or newer";
-    if (m_capability < Traits::float8_capability)
-      return "fp8 reductions require compute capability 9.0 or newer on all devices";
-  }
-  return nullptr;
-}
-
-template <typename Traits>
-isthmus_status nccl_state<Traits>::enqueue_one(const isthmus_operation& operation) {
-  const enqueue_target target{m_library.functions,     &m_library.device, m_comm,
-                              m_context.rank,          m_context.size,    m_barrier_byte,
-                              m_context.device.ordinal};
-  scratch_memory scratch;
-  const enqueue_result result = enqueue_collective(target, operation, scratch);
-  if (scratch.pointer != nullptr) m_scratch.push_back(scratch);
-  if (result.ok()) return ISTHMUS_SUCCESS;
-  return result.is_device_error ? fail_device(ISTHMUS_HERE, result.result, result.function)
-                                : fail(ISTHMUS_HERE, result.result, result.function, &operation);
-}
-
-template <typename Traits>
-isthmus_status nccl_state<Traits>::enqueue(const isthmus_operation* operations, std::size_t n) {
-  if (m_aborted.load(std::memory_order_acquire)) return fail_interrupted(ISTHMUS_HERE, "enqueue");
-  m_last_stream = operations[n - 1].stream;
-  if (n == 1) return enqueue_one(operations[0]);
-  if (const int result = m_library.functions.group_start(); result != native_success)
-    return fail(ISTHMUS_HERE, result, "GroupStart", nullptr);
-  isthmus_status status = ISTHMUS_SUCCESS;
-  for (std::size_t i = 0; i < n && status == ISTHMUS_SUCCESS; ++i) status = enqueue_one(operations[i]);
-  const int result = m_library.functions.group_end();
-  return status == ISTHMUS_SUCCESS && result != native_success ? fail(ISTHMUS_HERE, result, "GroupEnd", nullptr)
-                                                               : status;
-}
-
-template <typename Traits>
-isthmus_status nccl_state<Traits>::finish_group(int result) {
-  after_launch();
-  return result == native_success ? ISTHMUS_SUCCESS : fail(ISTHMUS_HERE, result, "GroupEnd", nullptr);
-}
-
-template <typename Traits>
-void nccl_state<Traits>::after_launch() {
-  // Stream-ordered free: the memory is released after the operation that uses it.
-  for (const scratch_memory& scratch : m_scratch) m_library.device.free_async(scratch.pointer, scratch.stream);
-  m_scratch.clear();
-  if (!m_call_events.should_record()) return;
-  const scoped_device guard(m_library.device, m_context.device.ordinal);
-  if (guard.code() == 0) m_call_events.add(m_last_stream);
-}
-
-template <typename Traits>
-isthmus_status nccl_state<Traits>::poll() {
-  if (m_aborted.load(std::memory_order_acquire)) return fail_interrupted(ISTHMUS_HERE, "poll");
-  int async_result = native_success;
-  const int result = m_library.functions.comm_get_async_error(m_comm, &async_result);
-  if (result != native_success) return fail(ISTHMUS_HERE, result, "CommGetAsyncError", nullptr);
-  if (async_result == native_success || async_result == native_in_progress)
-    return m_call_events.has_timed_out(std::chrono::duration<double>(m_context.timeout_s))
-               ? fail_interrupted(ISTHMUS_HERE, "a call on a stream")
-               : ISTHMUS_SUCCESS;
-  return fail(ISTHMUS_HERE, async_result, "CommGetAsyncError", nullptr);
-}
-
-// Synchronizes the whole device, because the streams that were used may have been destroyed.
-template <typename Traits>
-isthmus_status nccl_state<Traits>::synchronize() {
-  const device_runtime device = m_library.device;
-  const int ordinal = m_context.device.ordinal;
-  const auto result = run_with_timeout(
-      [device, ordinal] {
-        const scoped_device guard(device, ordinal);
-        return guard.code() != 0 ? guard.code() : device.device_synchronize();
-      },
-      std::chrono::duration<double>(m_context.timeout_s), [this] { return is_aborted(); });
-  if (!result) return fail_interrupted(ISTHMUS_HERE, "device synchronization");
-  return *result == 0 ? ISTHMUS_SUCCESS : fail_device(ISTHMUS_HERE, *result, "DeviceSynchronize");
-}
-
-template <typename Traits>
-void nccl_state<Traits>::abort() {
-  const std::lock_guard lock(m_abort_mutex);
-  if (m_aborted.exchange(true) || m_setup_comm == nullptr) return;
-  // ncclCommAbort may wait for kernels to exit. If they do not exit, nothing else can be done here.
-  const auto comm_abort = m_library.functions.comm_abort;
-  const native_comm setup_comm = std::exchange(m_setup_comm, nullptr);
-  run_with_timeout([comm_abort, setup_comm] { return comm_abort(setup_comm); }, std::chrono::seconds(10));
-}
-
-template <typename Traits>
-void nccl_state<Traits>::release() {
-  const bool is_healthy =
-      !is_aborted() && m_comm != nullptr && synchronize() == ISTHMUS_SUCCESS && poll() == ISTHMUS_SUCCESS;
-  if (!is_healthy) abort();
-  const native_functions functions = m_library.functions;
-  const device_runtime device = m_library.device;
-  m_call_events.clear();
-  const native_comm comm = std::exchange(m_comm, nullptr), setup_comm = std::exchange(m_setup_comm, nullptr);
-  void* const barrier_byte = std::exchange(m_barrier_byte, nullptr);
-  const int ordinal = m_context.device.ordinal;
-  registered_blocks blocks = m_registered_blocks;
-  const auto result = run_with_timeout(
-      [=]() mutable {
-        const scoped_device guard(device, ordinal);
-        if (barrier_byte != nullptr) device.free(barrier_byte);
-        if (comm != nullptr && is_healthy) blocks.clear(comm);
-        int destroy_result = native_success;
-        if (comm != nullptr)
-          destroy_result = is_healthy ? functions.comm_destroy(comm) : functions.comm_abort(comm);
-        if (setup_comm != nullptr) functions.comm_destroy(setup_comm);
-        return destroy_result;
-      },
-      std::chrono::seconds(30));
-  if (!result)
-    m_context.log(
-        m_context.runtime, 2,
-        "%s did not release a communicator within 30 s; it is leaked. The usual cause is a captured graph "
-        "that still refers to it",
-        Traits::display_name);
-}
-
-template <typename Traits>
-native_comm nccl_state<Traits>::split(int color, int key) {
-  if (m_aborted.load(std::memory_order_acquire)) return nullptr;
-  // Use half of the timeout, because the ranks synchronize again after the split. In total, a stopped rank must
-  // not delay them for longer than the timeout.
-  const std::chrono::duration<double> split_timeout(m_context.timeout_s / 2);
-  const auto begin = std::chrono::steady_clock::now();
-  // ncclCommSplit on the blocking communicator returns only after all ranks have called it.
-  const auto child = std::make_shared<native_comm>(nullptr);
-  const auto comm_split = m_library.functions.comm_split;
-  const device_runtime device = m_library.device;
-  const int ordinal = m_context.device.ordinal;
-  const native_comm parent = m_comm;
-  const auto result = run_with_timeout(
-      [=] {
-        const scoped_device guard(device, ordinal);
-        auto config = Traits::setup_config();
-        return comm_split(parent, color < 0 ? split_no_color : color, key, child.get(), &config);
-      },
-      split_timeout, [this] { return is_aborted(); });
-  if (!result || (*result != native_success && *result != native_in_progress)) {
-    m_context.log(m_context.runtime, 2, "%sCommSplit %s: a new communicator is created instead",
-                  Traits::symbol_prefix, result ? Traits::result_info_of(*result).name : "did not return");
-    return nullptr;
-  }
-  if (*child == nullptr) return nullptr;
-  int progress = native_in_progress;
-  const bool is_done = wait_until(
-      [&] {
-        return m_library.functions.comm_get_async_error(*child, &progress) != native_success ||
-               progress != native_in_progress;
-      },
-      split_timeout - (std::chrono::steady_clock::now() - begin), [this] { return is_aborted(); });
-  if (is_done && progress == native_success) return *child;
-  m_library.functions.comm_abort(*child);
-  return nullptr;
-}
-
-template <typename Traits>
-void nccl_state<Traits>::register_block(const isthmus_heap_block& block) {
-  if (m_registered_blocks.mode() == registration_mode::off || m_aborted.load(std::memory_order_acquire)) return;
-  vote<> local_vote;
-  if (const std::string missing = m_registered_blocks.missing_function(); !missing.empty())
-    local_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED,
-                      m_library.version_text + " lacks " + Traits::symbol_prefix + missing);
-  const auto all_ranks_agree = [&] {
-    votes<> all;
-    if (gather_votes(m_context, local_vote, all) != ISTHMUS_SUCCESS) return false;
-    // Warn only if the user requested this mode explicitly.
-    if (first_refusal(all) >= 0)
-      m_context.log(m_context.runtime, m_registered_blocks.mode() == registration_mode::windows ? 2 : 1,
-                    "symmetric heap blocks are not registered with %s: %s", Traits::display_name,
-                    refusal_text(all).c_str());
-    return first_refusal(all) < 0;
-  };
-  // The ranks agree before registration, because creating a window waits for every rank. They agree again
-  // afterwards, because registration can fail on a single rank.
-  if (!all_ranks_agree()) return;
-  if (const int result = register_with_library(block); result != native_success)
-    local_vote.refuse(ISTHMUS_ERROR_BACKEND,
-                      Traits::symbol_prefix + std::string(m_registered_blocks.register_function()) + ": " +
-                          Traits::result_info_of(result).name,
-                      {}, result);
-  if (!all_ranks_agree()) unregister_block(block);
-}
-
-template <typename Traits>
-int nccl_state<Traits>::register_with_library(const isthmus_heap_block& block) {
-  void* const local_buffer = block.peers[m_context.rank];
-  const device_runtime device = m_library.device;
-  const int ordinal = m_context.device.ordinal;
-  const native_comm comm = m_comm;
-  // The copy must remain valid for a call that does not return in time.
-  const auto blocks = std::make_shared<registered_blocks>(m_registered_blocks);
-  const auto result = run_with_timeout(
-      [=, id = block.id, bytes = block.bytes] {
-        const scoped_device guard(device, ordinal);
-        return blocks->add(comm, id, local_buffer, bytes);
-      },
-      std::chrono::duration<double>(m_context.timeout_s), [this] { return is_aborted(); });
-  if (!result) return native_internal_error;
-  m_registered_blocks = *blocks;
-  return *result;
-}
-
-template <typename Traits>
-void nccl_state<Traits>::unregister_block(const isthmus_heap_block& block) {
-  if (m_aborted.load(std::memory_order_acquire)) return;  // the library releases it with the communicator
-  const scoped_device guard(m_library.device, m_context.device.ordinal);
-  m_registered_blocks.remove(m_comm, block.id);
-}
 
 }  // namespace isthmus::nccl_family

@@ -5,7 +5,7 @@
 
 #include "backends/nccl_family/collectives.hpp"
 #include "base/dynamic_library.hpp"
-#include "device/runtime.hpp"
+#include "device/gpu/functions.hpp"
 #include "nccl/api.hpp"
 
 namespace isthmus::nccl_family {
@@ -38,70 +38,66 @@ constexpr result_info nccl_result_info(int result) {
   return {ISTHMUS_ERROR_BACKEND, "unknown result code", nullptr};
 }
 
-struct common_traits {
-  using unique_id = native_unique_id;
-  static constexpr const char* symbol_prefix = "nccl";
-  static constexpr int minimum_version = 21801;  // first version with ncclCommSplit and a shared abort flag
-  static constexpr int float8_version = 22400;
-  static constexpr result_info result_info_of(int result) { return nccl_result_info(result); }
+inline constexpr const char* symbol_prefix = "nccl";
+inline constexpr int minimum_version = 21801;  // first version with ncclCommSplit and a shared abort flag
+inline constexpr int float8_version = 22400;
 
-  // Non-blocking; children share resources and the abort flag. nccl_state.hpp explains why.
-  static native_config setup_config() {
-    native_config config;
-    config.blocking = 0;
-    config.split_share = 1;
-    return config;
-  }
-  static native_config blocking_config() {
-    native_config config;
-    config.blocking = 1;
-    return config;
-  }
+// Non-blocking; children share resources and the abort flag. nccl_state.hpp explains why.
+inline native_config setup_config() {
+  native_config config;
+  config.blocking = 0;
+  config.split_share = 1;
+  return config;
+}
+inline native_config blocking_config() {
+  native_config config;
+  config.blocking = 1;
+  return config;
+}
+
+struct vendor_traits {
+  const char* name;
+  const char* display_name;
+  const char* description;
+  const char* device_prefix;
+  const char* install_hint;
+  const char* runtime_name;
+  isthmus_platform platform;
+  int capability_attribute;  // -1: none; HIP's attribute numbers differ between versions
+  int float8_capability;     // the library reduces fp8 on devices of this capability and newer
+  library_search_request library_search;
 };
 
-struct nccl_traits : common_traits {
-  static constexpr const char* name = "nccl";
-  static constexpr const char* display_name = "NCCL";
-  static constexpr const char* description = "NVIDIA's collective communication library on CUDA streams";
-  static constexpr const char* device_prefix = "cuda";
-  static constexpr const char* install_hint =
-      "pip install nvidia-nccl-cu13, or name the file in backend.nccl.library or ISTHMUS_NCCL_LIBRARY";
-  static constexpr const char* runtime_name = "CUDA runtime";
-  static constexpr isthmus_platform platform = ISTHMUS_PLATFORM_CUDA;
-  static constexpr int capability_attribute = gpu::attribute_capability_major;
-  static constexpr int float8_capability = 9;  // NCCL reduces fp8 only on Hopper and newer
+inline const vendor_traits nccl_traits{
+    .name = "nccl",
+    .display_name = "NCCL",
+    .description = "NVIDIA's collective communication library on CUDA streams",
+    .device_prefix = "cuda",
+    .install_hint =
+        "pip install nvidia-nccl-cu13, or name the file in backend.nccl.library or ISTHMUS_NCCL_LIBRARY",
+    .runtime_name = "CUDA runtime",
+    .platform = ISTHMUS_PLATFORM_CUDA,
+    .capability_attribute = gpu::attribute_capability_major,
+    .float8_capability = 9,  // Hopper
+    .library_search = {.variable = "ISTHMUS_NCCL_LIBRARY",
+                       .names = {"libnccl.so.2"},
+                       .wheel_folders = {"nvidia/nccl/lib"},
+                       .system_folders = {"/usr/local/cuda/lib64", "/usr/local/lib", "/opt/nvidia/nccl/lib"},
+                       .real_path_symbol = "isthmus_nccl_library"}};  // src/frontends/nccl
 
-  static library_search_request library_search() {
-    library_search_request search;
-    search.variable = "ISTHMUS_NCCL_LIBRARY";
-    search.real_path_symbol = "isthmus_nccl_library";  // src/frontends/nccl
-    search.names = {"libnccl.so.2"};
-    search.wheel_folders = {"nvidia/nccl/lib"};
-    search.system_folders = {"/usr/local/cuda/lib64", "/usr/local/lib", "/opt/nvidia/nccl/lib"};
-    return search;
-  }
-};
-
-struct rccl_traits : common_traits {
-  static constexpr const char* name = "rccl";
-  static constexpr const char* display_name = "RCCL";
-  static constexpr const char* description = "AMD's collective communication library on HIP streams";
-  static constexpr const char* device_prefix = "hip";
-  static constexpr const char* install_hint =
-      "install ROCm's rccl, or name the file in backend.rccl.library or ISTHMUS_RCCL_LIBRARY";
-  static constexpr const char* runtime_name = "HIP runtime";
-  static constexpr isthmus_platform platform = ISTHMUS_PLATFORM_HIP;
-  static constexpr int capability_attribute = -1;  // HIP's attribute numbers differ between versions
-  static constexpr int float8_capability = 0;
-
-  static library_search_request library_search() {
-    library_search_request search;
-    search.variable = "ISTHMUS_RCCL_LIBRARY";
-    search.names = {"librccl.so.1"};
-    search.wheel_folders = {"torch/lib", "_rocm_sdk_libraries/lib"};
-    search.system_folders = {"/opt/rocm/lib"};
-    return search;
-  }
-};
+inline const vendor_traits rccl_traits{
+    .name = "rccl",
+    .display_name = "RCCL",
+    .description = "AMD's collective communication library on HIP streams",
+    .device_prefix = "hip",
+    .install_hint = "install ROCm's rccl, or name the file in backend.rccl.library or ISTHMUS_RCCL_LIBRARY",
+    .runtime_name = "HIP runtime",
+    .platform = ISTHMUS_PLATFORM_HIP,
+    .capability_attribute = -1,
+    .float8_capability = 0,
+    .library_search = {.variable = "ISTHMUS_RCCL_LIBRARY",
+                       .names = {"librccl.so.1"},
+                       .wheel_folders = {"torch/lib", "_rocm_sdk_libraries/lib"},
+                       .system_folders = {"/opt/rocm/lib"}}};
 
 }  // namespace isthmus::nccl_family

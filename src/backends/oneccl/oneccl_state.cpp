@@ -4,7 +4,7 @@
 #include <cstring>
 #include <mutex>
 
-#include "backends/nccl_family/bounded_call.hpp"
+#include "backends/nccl_family/native_calls.hpp"
 #include "base/location.hpp"
 #include "base/tables.hpp"
 

@@ -9,8 +9,8 @@
 #include <sycl/sycl.hpp>
 #include <vector>
 
-#include "backends/nccl_family/agreement.hpp"
 #include "backends/nccl_family/collectives.hpp"
+#include "backends/nccl_family/native_calls.hpp"
 #include "base/dynamic_library.hpp"
 
 namespace isthmus::oneccl {

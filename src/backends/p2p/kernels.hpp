@@ -12,8 +12,11 @@
 //   (docs/internals/p2p.md). This makes back-to-back calls safe even if ranks are skewed.
 #pragma once
 
+#include <isthmus/types.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "backends/p2p/device.hpp"
 
@@ -27,6 +30,30 @@ constexpr int packet_vectors = 512;  // the same for the packet inbox, which has
 constexpr int packet_depth = 2;
 
 enum class element_type { float32, float16, bfloat16 };
+// Returns nothing if the kernels do not reduce the datatype.
+inline std::optional<element_type> element_of(isthmus_datatype datatype) {
+  switch (datatype) {
+    case ISTHMUS_FLOAT32: return element_type::float32;
+    case ISTHMUS_FLOAT16: return element_type::float16;
+    case ISTHMUS_BFLOAT16: return element_type::bfloat16;
+    case ISTHMUS_INT8:
+    case ISTHMUS_INT16:
+    case ISTHMUS_INT32:
+    case ISTHMUS_INT64:
+    case ISTHMUS_UINT8:
+    case ISTHMUS_UINT16:
+    case ISTHMUS_UINT32:
+    case ISTHMUS_UINT64:
+    case ISTHMUS_FLOAT64:
+    case ISTHMUS_FLOAT8_E4M3:
+    case ISTHMUS_FLOAT8_E5M2:
+    case ISTHMUS_DATATYPE_COUNT: break;
+  }
+  return std::nullopt;
+}
+
+constexpr std::size_t element_bytes(element_type type) { return type == element_type::float32 ? 4 : 2; }
+
 enum class reduction_algorithm { one_shot, two_shot, two_shot_zero_copy };
 
 // The first bytes of the scratch. Only the owner accesses them, except for `done`.

@@ -1,9 +1,10 @@
-#include "backends/p2p/p2p_backend.hpp"
+// Backend p2p: collectives with kernels that store directly into peer memory. It has the lowest latency for the short
+// messages of LLM decoding.
+#include <isthmus/backend.h>
 
 #include <algorithm>
 #include <iterator>
 #include <new>
-#include <optional>
 
 #include "backends/p2p/device.hpp"
 #include "backends/p2p/peer_scratch.hpp"
@@ -40,29 +41,6 @@ struct p2p_state {
   explicit p2p_state(const isthmus_backend_context* backend_context)
       : context(backend_context), scratch(*backend_context) {}
 };
-
-std::optional<element_type> element_of(isthmus_datatype datatype) {
-  switch (datatype) {
-    case ISTHMUS_FLOAT32: return element_type::float32;
-    case ISTHMUS_FLOAT16: return element_type::float16;
-    case ISTHMUS_BFLOAT16: return element_type::bfloat16;
-    case ISTHMUS_INT8:
-    case ISTHMUS_INT16:
-    case ISTHMUS_INT32:
-    case ISTHMUS_INT64:
-    case ISTHMUS_UINT8:
-    case ISTHMUS_UINT16:
-    case ISTHMUS_UINT32:
-    case ISTHMUS_UINT64:
-    case ISTHMUS_FLOAT64:
-    case ISTHMUS_FLOAT8_E4M3:
-    case ISTHMUS_FLOAT8_E5M2:
-    case ISTHMUS_DATATYPE_COUNT: break;
-  }
-  return std::nullopt;
-}
-
-std::size_t element_bytes(element_type type) { return type == element_type::float32 ? 4 : 2; }
 
 const char* unsupported_reduction_reason(const isthmus_operation& operation, const named_algorithm& algorithm) {
   const auto type = element_of(operation.datatype);
@@ -239,11 +217,8 @@ const isthmus_backend backend = {
 };
 
 }  // namespace
-
-const isthmus_backend* p2p_backend() noexcept { return &backend; }
-
 }  // namespace isthmus::p2p
 
 extern "C" __attribute__((visibility("default"))) const isthmus_backend* isthmus_backend_v1(void) {
-  return isthmus::p2p::p2p_backend();
+  return &isthmus::p2p::backend;
 }

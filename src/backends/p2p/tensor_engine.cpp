@@ -6,17 +6,46 @@
 #include <cstdio>
 #include <exception>
 #include <memory>
-#include <optional>
 #include <thread>
 #include <vector>
 
 #include "backends/p2p/device.hpp"
 #include "backends/p2p/local_contexts.hpp"
-#include "backends/p2p/peer_access.hpp"
 #include "backends/p2p/peer_scratch.hpp"
 
 namespace isthmus::p2p {
 namespace {
+
+// The CUDA driver, which the CUDA runtime has already loaded. The runtime does not offer these queries.
+struct driver_functions : gpu::gpu_functions {
+  driver_functions() {
+    if (const auto driver = dynamic_library::find_loaded(gpu::cuda_driver_name); driver)
+      (void)look_up(gpu::vendor_library::cuda_driver, driver);
+  }
+};
+
+bool is_plain_memory_of(const driver_functions& functions, const void* pointer, int owner) {
+  int attributes[] = {gpu::attribute_is_ipc_capable, gpu::attribute_ordinal};
+  int is_plain = 0, ordinal = -1;
+  void* values[] = {&is_plain, &ordinal};
+  return functions.get_pointer_attributes(2, attributes, values, pointer) == gpu::success && is_plain != 0 &&
+         ordinal == owner;
+}
+
+// Returns true if the driver reports that device `peer`, which has peer access to device `owner`, can write
+// `pointer`. This holds for plain allocations of `owner` and for mapped allocations that were made accessible
+// to `peer`. It does not hold for stream-ordered pools or for memory unknown to the driver. The check takes
+// less than a microsecond.
+bool is_writable_by(const void* pointer, int owner, int peer) {
+  if (ISTHMUS_P2P_HIP) return false;  // HIP has no such query, so results are sent through the inboxes
+  static const driver_functions functions;
+  if (functions.get_pointer_attributes == nullptr || functions.mem_get_access == nullptr) return false;
+  if (is_plain_memory_of(functions, pointer, owner)) return true;
+  const gpu::memory_location location{gpu::location_device, peer};
+  unsigned long long flags = 0;
+  return functions.mem_get_access(&flags, &location, pointer) == gpu::success &&
+         (flags & gpu::access_read_write) == gpu::access_read_write;
+}
 
 struct device_rank {
   int device;
@@ -47,7 +76,7 @@ class tensor_engine {
     if (m_ranks.size() == 1) return sum_single_device(pointers[0], count, type, active);
 
     const element_type wire = bfloat16_wire ? element_type::bfloat16 : type;
-    const std::uint64_t wire_bytes = count * (wire == element_type::float32 ? 4 : 2);
+    const std::uint64_t wire_bytes = count * element_bytes(wire);
     const reduction_algorithm algorithm = choose(requested_algorithm, pointers, wire == type, wire_bytes);
     for (std::size_t rank = 0; rank < m_ranks.size(); ++rank) {
       device_rank& rank_state = m_ranks[rank];
@@ -124,8 +153,7 @@ class tensor_engine {
   // With one device, nothing is sent, so nothing is rounded.
   bool sum_single_device(void* pointer, std::uint64_t count, element_type type, std::uint64_t active) {
     if ((active & 1u) != 0) return true;
-    return gpu_memset_async(pointer, 0, count * (type == element_type::float32 ? 4 : 2), m_ranks[0].stream) ==
-           gpu_success;
+    return gpu_memset_async(pointer, 0, count * element_bytes(type), m_ranks[0].stream) == gpu_success;
   }
 
   // The launch failed on `first_failed_rank`, and later ranks were not launched. The kernels of earlier ranks
@@ -163,10 +191,7 @@ void* open(int n, const isthmus_device* devices, const isthmus_stream* streams, 
 bool allreduce(void* state, void* const* pointers, std::uint64_t count, isthmus_datatype datatype,
                std::uint64_t active, isthmus_tensor_parallel_algorithm requested_algorithm,
                bool bfloat16_wire) {
-  const auto type = datatype == ISTHMUS_FLOAT32    ? std::optional(element_type::float32)
-                    : datatype == ISTHMUS_FLOAT16  ? std::optional(element_type::float16)
-                    : datatype == ISTHMUS_BFLOAT16 ? std::optional(element_type::bfloat16)
-                                                   : std::nullopt;
+  const auto type = element_of(datatype);
   if (!type) return false;
   return static_cast<tensor_engine*>(state)->allreduce(pointers, count, *type, active, requested_algorithm,
                                                        bfloat16_wire && *type == element_type::float32);

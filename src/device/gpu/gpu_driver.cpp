@@ -46,8 +46,7 @@ std::string gpu_driver::bus_id(int device) {
 }
 
 device_memory_info gpu_driver::memory_info(int device) {
-  const current_device current(*m_api, device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const current_device current(*this, device);
   std::size_t free_bytes = 0, total_bytes = 0;
   check(m_api->get_memory_info(&free_bytes, &total_bytes), ISTHMUS_HERE, "querying free memory", device);
   return {free_bytes, total_bytes};
@@ -80,16 +79,14 @@ int gpu_driver::owner_of(const void* pointer) {
 }
 
 void* gpu_driver::allocate(int device, std::uint64_t bytes) {
-  const current_device current(*m_api, device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const current_device current(*this, device);
   void* pointer = nullptr;
   check(m_api->malloc(&pointer, bytes), ISTHMUS_HERE, fmt::format("allocating {} bytes", bytes), device);
   return pointer;
 }
 
 void gpu_driver::free(int device, void* pointer) {
-  const current_device current(*m_api, device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const current_device current(*this, device);
   check(m_api->free(pointer), ISTHMUS_HERE, fmt::format("freeing {}", pointer), device);
 }
 
@@ -97,8 +94,7 @@ void gpu_driver::free(int device, void* pointer) {
 // would create a context on an otherwise unused device.
 void* gpu_driver::allocate_host(std::uint64_t bytes) {
   const int device = m_api->recent_device;
-  const current_device current(*m_api, device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const current_device current(*this, device);
   void* pointer = nullptr;
   check(m_api->host_alloc(&pointer, bytes, host_portable | host_mapped), ISTHMUS_HERE,
         fmt::format("pinning {} bytes of host memory", bytes));
@@ -107,14 +103,12 @@ void* gpu_driver::allocate_host(std::uint64_t bytes) {
 
 void gpu_driver::free_host(void* pointer) {
   const int device = m_api->recent_device;
-  const current_device current(*m_api, device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const current_device current(*this, device);
   check(m_api->host_free(pointer), ISTHMUS_HERE, fmt::format("freeing pinned memory at {}", pointer));
 }
 
 native_stream gpu_driver::create_stream(int device, stream_priority priority) {
-  const current_device current(*m_api, device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const current_device current(*this, device);
   int lowest = 0, highest = 0;  // on both platforms, 0 is the normal priority
   check(m_api->stream_get_priorities(&lowest, &highest), ISTHMUS_HERE, "querying stream priorities", device);
   native_stream stream = nullptr;
@@ -127,21 +121,18 @@ native_stream gpu_driver::create_stream(int device, stream_priority priority) {
 }
 
 void gpu_driver::destroy_stream(int device, native_stream stream) {
-  const current_device current(*m_api, device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const current_device current(*this, device);
   check(m_api->stream_destroy(stream), ISTHMUS_HERE, "destroying a stream", device);
 }
 
 void gpu_driver::synchronize(int device, native_stream stream) {
-  const current_device current(*m_api, device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const current_device current(*this, device);
   check(m_api->stream_synchronize(stream), ISTHMUS_HERE, "waiting for a stream", device);
 }
 
 bool gpu_driver::is_capturing(int device, native_stream stream) {
   if (is_null_stream(stream)) return false;
-  const current_device current(*m_api, device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const current_device current(*this, device);
   return is_captured(device, stream);
 }
 
@@ -153,9 +144,16 @@ bool gpu_driver::is_captured(int device, native_stream stream) {
   return status != 0;
 }
 
+bool gpu_driver::is_blocking(int device, native_stream stream) {
+  if (is_null_stream(stream)) return true;
+  const current_device current(*this, device);
+  unsigned flags = 0;
+  check(m_api->stream_get_flags(stream, &flags), ISTHMUS_HERE, "querying the flags of a stream", device);
+  return (flags & non_blocking_stream) == 0;
+}
+
 native_event gpu_driver::create_event(int device) {
-  const current_device current(*m_api, device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const current_device current(*this, device);
   native_event event = nullptr;
   check(m_api->event_create(&event, event_without_timing), ISTHMUS_HERE, "creating an event", device);
   return event;
@@ -163,8 +161,7 @@ native_event gpu_driver::create_event(int device) {
 
 native_event gpu_driver::create_timed_event(int device) {
   if (m_api->event_elapsed == nullptr) return device_driver::create_timed_event(device);
-  const current_device current(*m_api, device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const current_device current(*this, device);
   native_event event = nullptr;
   check(m_api->event_create(&event, 0), ISTHMUS_HERE, "creating a timed event", device);
   return event;
@@ -177,8 +174,7 @@ double gpu_driver::elapsed_us(native_event begin, native_event end) {
 }
 
 void gpu_driver::run_on_device(int device, const std::function<void()>& work) {
-  const current_device current(*m_api, device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const current_device current(*this, device);
   work();
 }
 
@@ -187,14 +183,12 @@ void gpu_driver::destroy_event(native_event event) {
 }
 
 void gpu_driver::record(int device, native_event event, native_stream stream) {
-  const current_device current(*m_api, device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const current_device current(*this, device);
   check(m_api->event_record(event, stream), ISTHMUS_HERE, "recording an event", device);
 }
 
 void gpu_driver::wait(int device, native_stream stream, native_event event) {
-  const current_device current(*m_api, device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const current_device current(*this, device);
   check(m_api->stream_wait_event(stream, event, 0), ISTHMUS_HERE, "making a stream wait for an event", device);
 }
 
@@ -211,8 +205,7 @@ bool gpu_driver::can_batch(int device, std::span<const device_copy> copies, nati
 }
 
 void gpu_driver::copy(int device, std::span<const device_copy> copies, native_stream stream) {
-  const current_device current(*m_api, device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const current_device current(*this, device);
   if (!can_batch(device, copies, stream)) return copy_each(device, copies, stream);
   constexpr std::size_t max_batch = 32;  // per driver call
   std::array<void*, max_batch> destination{}, source{};
@@ -233,8 +226,7 @@ void gpu_driver::copy(int device, std::span<const device_copy> copies, native_st
 }
 
 void gpu_driver::copy_each(int device, std::span<const device_copy> copies, native_stream stream) {
-  const current_device current(*m_api, device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const current_device current(*this, device);
   for (const device_copy& item : copies)
     if (item.bytes > 0)
       check(m_api->copy(item, stream), ISTHMUS_HERE, fmt::format("copying {} bytes", item.bytes), device);
@@ -243,29 +235,41 @@ void gpu_driver::copy_each(int device, std::span<const device_copy> copies, nati
 void gpu_driver::fill(int device, void* pointer, std::uint8_t value, std::uint64_t bytes,
                       native_stream stream) {
   if (bytes == 0) return;
-  const current_device current(*m_api, device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const current_device current(*this, device);
   check(m_api->fill(pointer, value, bytes, stream), ISTHMUS_HERE, fmt::format("filling {} bytes", bytes),
         device);
 }
 
 void gpu_driver::write_word(int device, std::uint32_t* word, std::uint32_t value, native_stream stream) {
-  const current_device current(*m_api, device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const current_device current(*this, device);
   check(m_api->stream_write_word(stream, word, value, 0), ISTHMUS_HERE, "writing a word on a stream", device);
 }
 
 void gpu_driver::wait_word(int device, const std::uint32_t* word, std::uint32_t value, native_stream stream) {
-  const current_device current(*m_api, device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const current_device current(*this, device);
   check(m_api->wait_word(stream, const_cast<std::uint32_t*>(word), value), ISTHMUS_HERE,
         "making a stream wait for a word", device);
 }
 
+// HIP has no such flush.
+bool gpu_driver::needs_flush(int device) {
+  int is_supported = 0;
+  return m_api->stream_wait_word != nullptr &&
+         m_api->device_get_attribute(&is_supported, attribute_flush_remote_writes, device) == success &&
+         is_supported != 0;
+}
+
+void gpu_driver::wait_word_and_flush(int device, const std::uint32_t* word, std::uint32_t value,
+                                     native_stream stream) {
+  const current_device current(*this, device);
+  check(m_api->stream_wait_word(stream, const_cast<std::uint32_t*>(word), value,
+                                wait_until_reached | wait_then_flush),
+        ISTHMUS_HERE, "making a stream wait for a word", device);
+}
+
 void gpu_driver::enqueue_words(int device, std::span<const word_step> steps, native_stream stream) {
   if (steps.empty()) return;
-  const current_device current(*m_api, device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const current_device current(*this, device);
   check(m_api->enqueue_words(stream, steps), ISTHMUS_HERE,
         fmt::format("issuing {} word operations on a stream", steps.size()), device);
 }
@@ -284,8 +288,7 @@ int gpu_driver::major_version() {
 
 // Loading does not use a stream, but a thread that captures a stream may load kernels only in relaxed mode.
 native_kernel gpu_driver::load_kernel(int device, const std::string& code, const char* entry) {
-  const current_device current(*m_api, device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const current_device current(*this, device);
   const auto exchange = m_api->exchange_capture_mode;
   int mode = capture_mode_relaxed;
   if (exchange != nullptr) check(exchange(&mode), ISTHMUS_HERE, "setting the relaxed capture mode", device);
@@ -302,8 +305,7 @@ native_kernel gpu_driver::load_kernel(int device, const std::string& code, const
 
 void gpu_driver::launch(int device, native_kernel kernel, unsigned blocks, unsigned threads,
                         std::span<void*> arguments, native_stream stream) {
-  const current_device current(*m_api, device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const current_device current(*this, device);
   check(m_api->launch(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, arguments.data(), nullptr), ISTHMUS_HERE,
         fmt::format("launching a kernel with {} x {} threads", blocks, threads), device);
 }

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/location.hpp"
 #include "device/gpu/gpu_api.hpp"
 
 namespace isthmus::gpu {
@@ -38,6 +39,7 @@ class gpu_driver final : public device_driver {
   void destroy_stream(int device, native_stream stream) override;
   void synchronize(int device, native_stream stream) override;
   bool is_capturing(int device, native_stream stream) override;
+  bool is_blocking(int device, native_stream stream) override;
   native_event create_event(int device) override;
   native_event create_timed_event(int device) override;
   double elapsed_us(native_event begin, native_event end) override;
@@ -52,6 +54,9 @@ class gpu_driver final : public device_driver {
   void fill(int device, void* pointer, std::uint8_t value, std::uint64_t bytes, native_stream stream) override;
   void write_word(int device, std::uint32_t* word, std::uint32_t value, native_stream stream) override;
   void wait_word(int device, const std::uint32_t* word, std::uint32_t value, native_stream stream) override;
+  bool needs_flush(int device) override;
+  void wait_word_and_flush(int device, const std::uint32_t* word, std::uint32_t value,
+                           native_stream stream) override;
   void enqueue_words(int device, std::span<const word_step> steps, native_stream stream) override;
   std::string architecture(int device) override;
   int major_version() override;
@@ -78,6 +83,14 @@ class gpu_driver final : public device_driver {
   void free_mapped(int device, void* pointer) override;
 
  private:
+  // Errors: the constructor throws if the device cannot be made current.
+  class current_device : gpu::current_device {
+   public:
+    current_device(gpu_driver& driver, int device) : gpu::current_device(*driver.m_api, device) {
+      driver.check(code(), ISTHMUS_HERE, "making the device current", device);
+    }
+  };
+
   struct shared_block {  // shared memory that this process owns or has imported
     int device;
     std::uint64_t bytes;

@@ -109,8 +109,7 @@ std::map<void*, gpu_driver::mapped_block>::iterator gpu_driver::find_mapped(int 
 
 void* gpu_driver::allocate_mapped(int device, std::uint64_t bytes) {
   if (!m_api->has_virtual_memory(device)) return device_driver::allocate_mapped(device, bytes);
-  const current_device current(*m_api, device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const current_device current(*this, device);
   if (bytes > ~std::uint64_t{0} / 4)
     check(out_of_memory, ISTHMUS_HERE, fmt::format("allocating {} bytes", bytes), device);
   mapped_block block{device, 0, 0, {}};
@@ -122,8 +121,7 @@ void* gpu_driver::allocate_mapped(int device, std::uint64_t bytes) {
 }
 
 void* gpu_driver::resize_mapped(int device, void* pointer, std::uint64_t bytes) {
-  const current_device current(*m_api, device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const current_device current(*this, device);
   if (bytes > ~std::uint64_t{0} / 4)
     check(out_of_memory, ISTHMUS_HERE, fmt::format("growing a block to {} bytes", bytes), device);
   const std::uint64_t rounded_bytes = round_up(bytes, granularity(device));
@@ -140,8 +138,7 @@ void* gpu_driver::resize_mapped(int device, void* pointer, std::uint64_t bytes) 
 }
 
 void gpu_driver::free_mapped(int device, void* pointer) {
-  const current_device current(*m_api, device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const current_device current(*this, device);
   const std::lock_guard lock(m_mapped_mutex);
   const auto entry = find_mapped(device, pointer, ISTHMUS_HERE);
   const mapped_block freed_block = std::move(entry->second);

@@ -117,8 +117,7 @@ void gpu_driver::clear(int device, void* pointer, std::uint64_t bytes) {
 }
 
 void* gpu_driver::allocate_shared(int device, std::uint64_t bytes, sharing_method method) {
-  const current_device current(*m_api, device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const current_device current(*this, device);
   const std::uint64_t step = granularity(device);
   if (bytes > ~std::uint64_t{0} - step)
     check(out_of_memory, ISTHMUS_HERE, fmt::format("allocating {} bytes", bytes), device);
@@ -142,8 +141,7 @@ void* gpu_driver::allocate_shared(int device, std::uint64_t bytes, sharing_metho
 }
 
 void gpu_driver::free_shared(int device, void* pointer) {
-  const current_device current(*m_api, device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const current_device current(*this, device);
   const shared_block freed_block = remove_block(device, pointer, ISTHMUS_HERE, "freeing a shared block");
   if (freed_block.descriptor >= 0) ::close(freed_block.descriptor);
   switch (freed_block.method) {
@@ -155,8 +153,7 @@ void gpu_driver::free_shared(int device, void* pointer) {
 
 void gpu_driver::enable_peer(int device, int peer) {
   if (device == peer) return;
-  const current_device current(*m_api, device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const current_device current(*this, device);
   const int code = m_api->enable_peer(peer);
   if (code != peer_already_enabled)
     check(code, ISTHMUS_HERE, fmt::format("enabling access to device {}", peer), device);
@@ -174,8 +171,7 @@ void gpu_driver::allow_access(void* pointer, int peer) {
     case sharing_method::handle: return enable_peer(peer, shared.device);
     case sharing_method::descriptor: break;
   }
-  const current_device current(*m_api, peer);  // the peer's context must exist before it can get access
-  check(current.code(), ISTHMUS_HERE, "making the device current", peer);
+  const current_device current(*this, peer);  // the peer's context must exist before it can get access
   const access_description access{{location_device, peer}, access_read_write};
   check(m_api->mem_set_access(pointer, shared.bytes, &access, 1), ISTHMUS_HERE,
         fmt::format("giving access to a block of device {}", shared.device), peer);
@@ -183,8 +179,7 @@ void gpu_driver::allow_access(void* pointer, int peer) {
 
 shared_handle gpu_driver::export_shared(void* pointer) {
   shared_block shared = find_block(pointer, ISTHMUS_HERE, "exporting a block");
-  const current_device current(*m_api, shared.device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", shared.device);
+  const current_device current(*this, shared.device);
   block_address address{shared.method, -1, getpid(), shared.bytes, {}};
   switch (shared.method) {
     case sharing_method::handle:
@@ -231,8 +226,7 @@ void* gpu_driver::import_descriptor(int device, std::int64_t pid, int descriptor
 void* gpu_driver::import_shared(int device, const shared_handle& handle) {
   block_address address{};
   std::memcpy(&address, handle.bytes.data(), sizeof address);
-  const current_device current(*m_api, device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const current_device current(*this, device);
   shared_block block{device, address.bytes, address.method, true, 0, -1};
   void* pointer = nullptr;
   switch (address.method) {
@@ -249,8 +243,7 @@ void* gpu_driver::import_shared(int device, const shared_handle& handle) {
 }
 
 void gpu_driver::release_import(int device, void* pointer) {
-  const current_device current(*m_api, device);
-  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const current_device current(*this, device);
   const shared_block freed_block = remove_block(device, pointer, ISTHMUS_HERE, "releasing an imported block");
   switch (freed_block.method) {
     case sharing_method::descriptor: return unmap_physical(pointer, freed_block);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstring>
 #include <isthmus/mpi.hpp>
 #include <mutex>
@@ -214,6 +215,61 @@ TEST(device_buffers, captured_stream_is_refused) {
   EXPECT_NE(gpu::last_error().find("mpi cannot be captured"), std::string::npos) << gpu::last_error();
   standin_set_capturing(self.queue->native(), 0);
   mpi_device_test::release(self);
+}
+
+// Sends one number from rank 1 to rank 0. The other ranks do nothing.
+isthmus_status pass_number(const member& self, gpu::buffer& data) {
+  if (self.rank > 1) return ISTHMUS_SUCCESS;
+  const auto communicator = self.communicator;
+  return self.rank == 1 ? isthmus_send(data.data(), 1, ISTHMUS_INT32, 0, communicator, self.queue->native())
+                        : isthmus_recv(data.data(), 1, ISTHMUS_INT32, 1, communicator, self.queue->native());
+}
+
+TEST(device_buffers, message_waits_for_a_busy_peer) {
+  using namespace std::chrono_literals;
+  member self = mpi_device_test::make_member({.timeout_s = 2}, recording_table());
+  gpu::buffer data(sizeof(std::int32_t));
+  const std::int32_t number = 100 + self.rank;
+  data.write(std::as_bytes(std::span(&number, 1)), *self.queue);
+  if (self.rank == 1)
+    standin_stream_submit(self.queue->native(), [](void*) { std::this_thread::sleep_for(5s); }, nullptr);
+  ASSERT_EQ(pass_number(self, data), ISTHMUS_SUCCESS) << gpu::last_error();
+  self.queue->synchronize();
+  EXPECT_EQ(isthmus_communicator_async_error(self.communicator), ISTHMUS_SUCCESS) << gpu::last_error();
+  std::int32_t result = 0;
+  std::memcpy(&result, data.read(*self.queue).data(), sizeof result);
+  EXPECT_EQ(result, self.rank == 0 ? 101 : number);
+  mpi_device_test::release(self);
+  MPI_Barrier(MPI_COMM_WORLD);
+}
+
+// The peer's process is not alive as long as a signal stops it, so the message ends at the timeout.
+TEST(device_buffers, message_ends_if_the_peer_is_stopped) {
+  using namespace std::chrono_literals;
+  member self = mpi_device_test::make_member({.timeout_s = 2}, recording_table());
+  gpu::buffer data(sizeof(std::int32_t));
+  pid_t peer = getpid();
+  if (self.rank == 1) {
+    MPI_Send(&peer, sizeof peer, MPI_BYTE, 0, 7, MPI_COMM_WORLD);
+    raise(SIGSTOP);
+  } else if (self.rank == 0) {
+    MPI_Recv(&peer, sizeof peer, MPI_BYTE, 1, 7, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    ASSERT_EQ(pass_number(self, data), ISTHMUS_SUCCESS) << gpu::last_error();
+    isthmus_status status = ISTHMUS_SUCCESS;
+    const auto end = std::chrono::steady_clock::now() + 20s;
+    while (status == ISTHMUS_SUCCESS && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(10ms);
+      status = isthmus_communicator_async_error(self.communicator);
+    }
+    EXPECT_EQ(status, ISTHMUS_ERROR_TIMEOUT) << gpu::last_error();
+    int failed_rank = -1;
+    EXPECT_EQ(isthmus_last_error_ranks(&failed_rank, 1), 1U) << gpu::last_error();
+    EXPECT_EQ(failed_rank, 1) << gpu::last_error();
+    kill(peer, SIGCONT);
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (self.rank == 0) return mpi_device_test::release(self);
+  isthmus_communicator_destroy(self.communicator);  // may report the failure of rank 0
 }
 
 // The thread of the backend calls MPI after the call has returned. A failure releases the stream.

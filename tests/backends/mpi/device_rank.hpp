@@ -32,6 +32,7 @@ inline const std::string shorthand = "threshold = \"32K\"\n";
 struct settings {
   std::string rules = all_over_mpi;
   std::string buffers = "staged";
+  double timeout_s = 60;
 };
 
 inline int world_size() {
@@ -50,7 +51,7 @@ inline gpu::member make_member(const settings& options_of_test, const isthmus_mp
   options.struct_bytes = sizeof(options);
   options.device = {ISTHMUS_PLATFORM_CUDA, rank};
   options.config_path = config.c_str();
-  options.timeout_s = 60;
+  options.timeout_s = options_of_test.timeout_s;
   gpu::member self({rank, world_size(), rank});
   EXPECT_EQ(isthmus_communicator_create_mpi(table, &options, &self.communicator), ISTHMUS_SUCCESS)
       << gpu::last_error();

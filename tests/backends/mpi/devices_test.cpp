@@ -43,13 +43,15 @@ TEST(mpi_devices, two_rules_select_between_mpi_and_nccl) {
   }
 }
 
-TEST(mpi_devices, built_in_rules_do_not_select_mpi) {
-  member self = make_member("");
-  EXPECT_EQ(backend_for(self, 8), "nccl");
-  EXPECT_NE(mpi_device_test::explain_call(self, 8).find("only if a rule of the configuration names mpi"),
-            std::string::npos)
-      << mpi_device_test::explain_call(self, 8);
-  release(self);
+// A rule for the host does not choose the backend for devices, where it would cost a stream and buffers.
+TEST(mpi_devices, other_rules_do_not_select_mpi) {
+  for (const std::string rules : {"", "[[rule]]\nplatform = \"host\"\nuse = \"mpi\"\n"}) {
+    member self = make_member(rules);
+    EXPECT_EQ(backend_for(self, 8), "nccl") << rules;
+    const std::string text = mpi_device_test::explain_call(self, 8);
+    EXPECT_NE(text.find("only if a rule of the configuration names mpi"), std::string::npos) << rules << text;
+    release(self);
+  }
 }
 
 TEST(mpi_devices, every_collective_matches_the_oracle) {

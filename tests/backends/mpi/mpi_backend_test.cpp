@@ -1,6 +1,4 @@
 // The mpi backend and the MPI bootstrap over a real MPI, without the rest of the runtime.
-#include "backends/mpi/mpi_backend.hpp"
-
 #include <isthmus/isthmus.h>
 
 #include <chrono>
@@ -9,6 +7,7 @@
 #include <numeric>
 #include <thread>
 
+#include "backends/mpi/mpi_calls.hpp"
 #include "backends/mpi/standin_context.hpp"
 #include "base/error.hpp"
 #include "bootstrap/bootstrap.hpp"

@@ -299,7 +299,7 @@ TEST(failure, native_failure_keeps_code_text_and_hint) {
   EXPECT_NE(error.message.find("ncclInvalidUsage"), std::string::npos);
   EXPECT_NE(error.message.find("the test asked for this failure"), std::string::npos);
   EXPECT_NE(error.hint.find("order of calls"), std::string::npos);
-  EXPECT_NE(error.location.find("src/backends/nccl_family/nccl_state.hpp:"), std::string::npos)
+  EXPECT_NE(error.location.find("src/backends/nccl_family/nccl_state.cpp:"), std::string::npos)
       << error.location;
   EXPECT_EQ(value, 7);
 }

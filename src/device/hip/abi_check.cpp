@@ -1,12 +1,14 @@
-// Checks functions.def and functions.hpp against HIP's header, if it is installed. Generates no code.
-#include <hip/hip_runtime_api.h>
-
+// Checks functions.def and functions.hpp against the headers of HIP and HIPRTC, if they are installed. Generates no code.
 #include "base/abi_check.hpp"
+
+#include <hip/hip_runtime_api.h>
+#include <hip/hiprtc.h>
+
 #include "device/gpu/functions.hpp"
 
 namespace isthmus::gpu {
 
-constexpr undeclared none, hipnone;
+constexpr undeclared none, hipnone, hiprtcnone;
 // The header overloads these functions with templates.
 constexpr auto hipMalloc = static_cast<hipError_t (*)(void**, size_t)>(&::hipMalloc);
 constexpr auto hipMallocAsync = static_cast<hipError_t (*)(void**, size_t, hipStream_t)>(&::hipMallocAsync);
@@ -19,5 +21,10 @@ constexpr auto hipEventRecord = static_cast<hipError_t (*)(hipEvent_t, hipStream
 #include "device/gpu/functions.def"
 
 static_assert(sizeof(ipc_handle) == sizeof(hipIpcMemHandle_t));
+
+#define ISTHMUS_COMPILER_FUNCTION(member, result, arguments, cuda, amd) \
+  static_assert(matches_abi<result(*) arguments>(hiprtc##amd));
+#include "device/gpu/functions.def"
+static_assert(HIPRTC_SUCCESS == 0);
 
 }  // namespace isthmus::gpu

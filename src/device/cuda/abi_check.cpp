@@ -1,8 +1,13 @@
-// Checks functions.def and functions.hpp against the header of the CUDA driver. Built only if the header is
-// installed, and generates no code.
-#include <cuda.h>
-
+// Checks functions.def and functions.hpp against the headers of the CUDA driver, the CUDA runtime and NVRTC. Built only if
+// the headers are installed, and generates no code.
 #include "base/abi_check.hpp"
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#if __has_include(<nvrtc.h>)  // may be installed separately
+#include <nvrtc.h>
+#endif
+
 #include "device/gpu/functions.hpp"
 
 // The header replaces these names by those of newer versions with other signatures.
@@ -43,6 +48,20 @@ static_assert(sizeof(access_description) == sizeof(CUmemAccessDesc) &&
 static_assert(sizeof(copy_attributes) == sizeof(CUmemcpyAttributes) &&
               offsetof(copy_attributes, source_hint) == offsetof(CUmemcpyAttributes, srcLocHint) &&
               offsetof(copy_attributes, flags) == offsetof(CUmemcpyAttributes, flags));
+#endif
+
+constexpr undeclared cudanone;
+
+#define ISTHMUS_GPU_FUNCTION(member, result, arguments, driver, runtime, hip) \
+  static_assert(matches_abi<decltype(gpu_functions::member)>(cuda##runtime));
+#define ISTHMUS_GPU_CONSTANT(type, name, value, driver, runtime, hip) static_assert(name == runtime);
+#include "device/gpu/functions.def"
+
+#if __has_include(<nvrtc.h>)
+#define ISTHMUS_COMPILER_FUNCTION(member, result, arguments, cuda, hip) \
+  static_assert(matches_abi<result(*) arguments>(nvrtc##cuda));
+#include "device/gpu/functions.def"
+static_assert(NVRTC_SUCCESS == 0);
 #endif
 
 }  // namespace isthmus::gpu

@@ -1,15 +1,26 @@
-// Agreement of all ranks before a native communicator is created. It detects mismatches that would
-// hang inside the library.
+// Protection against calls of a native library that hang: the agreement of all ranks before a native communicator is
+// created, which detects mismatches, and time limits for calls that can block forever.
 #pragma once
 
 #include <isthmus/backend.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <isthmus/plugin.hpp>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
+#include <thread>
+
+#include "failure/wait.hpp"
 
 namespace isthmus::nccl_family {
+
+// ---- agreement ----------------------------------------------------------------------------------------
 
 // The contribution of one rank. Trivially copyable, because it is exchanged as bytes.
 template <std::size_t IdBytes>
@@ -53,6 +64,48 @@ isthmus_status agree_on_probes(const isthmus_backend_context& context, const cha
   const std::string problem = find_mismatch(all, context.node_of, may_share_device);
   if (problem.empty()) return ISTHMUS_SUCCESS;
   return context.fail(context.runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, location, hint, "%s", problem.c_str());
+}
+
+// ---- time limits --------------------------------------------------------------------------------------
+
+// Runs `function` in a new thread and waits for its result until `timeout` expires or `is_canceled` (optional)
+// returns true. Returns nothing if the call has not finished by then. The thread keeps running in that case, so
+// `function` must own everything it uses. It must not throw.
+inline std::optional<int> run_with_timeout(std::function<int()> function, std::chrono::duration<double> timeout,
+                                           const std::function<bool()>& is_canceled = {}) {
+  // Do not start the call after a cancellation, because a detached thread can outlive the library whose
+  // code it runs.
+  if (is_canceled && is_canceled()) return std::nullopt;
+  struct shared_result {
+    std::mutex mutex;
+    std::condition_variable result_ready;
+    std::optional<int> result;
+  };
+  const auto state = std::make_shared<shared_result>();
+  std::thread([state, function = std::move(function)] {
+    const int result = function();
+    const std::lock_guard lock(state->mutex);
+    state->result = result;
+    state->result_ready.notify_all();
+  }).detach();
+  const auto deadline = deadline_after(timeout);
+  std::unique_lock lock(state->mutex);
+  while (!state->result && wait_clock::now() < deadline && !(is_canceled && is_canceled()))
+    state->result_ready.wait_for(lock, std::chrono::milliseconds(20));
+  return state->result;
+}
+
+// Polls until `is_done` returns true. Returns false if `timeout` expires or `is_canceled` returns true first.
+inline bool wait_until(const std::function<bool()>& is_done, std::chrono::duration<double> timeout,
+                       const std::function<bool()>& is_canceled) {
+  constexpr poll_pause pause{std::chrono::microseconds(20), std::chrono::milliseconds(2)};
+  bool has_finished = false;
+  const auto has_ended = [&] {
+    has_finished = is_done();
+    return has_finished || (is_canceled && is_canceled());
+  };
+  poll_until(has_ended, deadline_after(timeout), pause);
+  return has_finished;
 }
 
 }  // namespace isthmus::nccl_family
