@@ -4,12 +4,10 @@
 #include <isthmus/tools.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
-#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -98,13 +96,10 @@ nb::tuple query(uint64_t address) {
                         info.bytes, info.provider, info.pooled != 0);
 }
 
-std::string explain_memory(const device_pair& device) {
-  size_t required_bytes = 0;
-  check_without_gil([&] { return isthmus_memory_explain(native_device(device), nullptr, 0, &required_bytes); });
-  std::string text(required_bytes, '\0');
-  check(isthmus_memory_explain(native_device(device), text.data(), text.size(), nullptr));
-  text.resize(text.find('\0') == std::string::npos ? text.size() : text.find('\0'));
-  return text;
+text explain_memory(const device_pair& device) {
+  return read_text([&](char* buffer, size_t capacity, size_t* required_bytes) {
+    return isthmus_memory_explain(native_device(device), buffer, capacity, required_bytes);
+  });
 }
 
 }  // namespace

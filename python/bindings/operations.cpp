@@ -1,12 +1,10 @@
 // Bindings of isthmus.h, part 2: collectives, explain, partition and groups.
 #include <isthmus/tools.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "common.hpp"
@@ -92,14 +90,12 @@ void end_group() {
                     });
 }
 
-std::string explain(const python_communicator& self, operation_storage& operation) {
+text explain(const python_communicator& self, operation_storage& operation) {
   const isthmus_operation& value = bind_counts(operation);
-  size_t required_bytes = 0;
-  check(isthmus_communicator_explain(self.handle(), &value, nullptr, 0, &required_bytes));
-  std::string json(required_bytes, '\0');
-  check(isthmus_communicator_explain(self.handle(), &value, json.data(), json.size(), nullptr));
-  json.resize(required_bytes - 1);
-  return json;
+  const std::shared_ptr<native_communicator> native = self.native();
+  return read_text([&](char* buffer, size_t capacity, size_t* required_bytes) {
+    return isthmus_communicator_explain(native->handle(), &value, buffer, capacity, required_bytes);
+  });
 }
 
 nb::tuple partition(const std::vector<double>& speeds, uint64_t count, uint64_t granularity) {

@@ -5,23 +5,6 @@
 namespace isthmus::python {
 namespace {
 
-// Raises isthmus.errors.Error. The class is implemented in Python, so that it can be pickled.
-void raise_error(const core_error& error) {
-  const isthmus_error_info& info = error.info;
-  nb::object type = nb::module_::import_("isthmus.errors").attr("Error");
-  const char* collective =
-      info.collective < 0 ? nullptr : isthmus_collective_name(static_cast<isthmus_collective>(info.collective));
-  nb::list ranks;
-  for (const int rank : error.ranks) {
-    ranks.append(rank);
-  }
-  nb::object value = type(
-      nb::arg("message") = info.message, nb::arg("code") = info.status, nb::arg("collective") = collective,
-      nb::arg("rank") = info.rank, nb::arg("backend") = info.backend, nb::arg("native_code") = info.native_code,
-      nb::arg("location") = info.location, nb::arg("hint") = info.hint, nb::arg("ranks") = nb::tuple(ranks));
-  PyErr_SetObject(type.ptr(), value.ptr());
-}
-
 void bind_status(nb::module_& module) {
   nb::enum_<isthmus_status> status(module, "Status", nb::is_arithmetic());
   for (int value = ISTHMUS_SUCCESS; value <= ISTHMUS_ERROR_INTERNAL; ++value) {
@@ -69,7 +52,7 @@ void bind_types(nb::module_& module) {
     try {
       std::rethrow_exception(exception);
     } catch (const core_error& error) {
-      raise_error(error);
+      set_error(error.info, error.ranks);
     }
   });
 }

@@ -83,7 +83,9 @@ def ensure_peer_installed(family: str, report_progress) -> None:
     if (peer_folder(family) / "peer_mpi").is_file() and (peer_folder(family) / "launch").is_file():
         return
     report_progress(f"installing {family} in .peers/{family} (only once, takes about a minute)")
-    completed = subprocess.run([str(root / "scripts" / "setup_peers"), family], capture_output=True, text=True)
+    completed = subprocess.run(
+        [str(root / "scripts" / "setup_peers"), family], capture_output=True, text=True, errors="replace"
+    )
     if completed.returncode:
         output_lines = (completed.stderr or completed.stdout).strip().splitlines()
         raise MissingError(output_lines[-1] if output_lines else f"scripts/setup_peers {family} failed")
@@ -166,7 +168,9 @@ def linked_mpi_family(program: str, environment: dict[str, str]) -> str | None:
 
     Returns None for a script or for a program that loads MPI later. Raises MissingError for an unknown MPI.
     """
-    listing = subprocess.run(["ldd", program], env=environment, capture_output=True, text=True)
+    listing = subprocess.run(
+        ["ldd", program], env=environment, capture_output=True, text=True, errors="replace"
+    )
     names = [line.split()[0] for line in listing.stdout.splitlines() if line.split()]
     for name in names:
         if name.startswith(_MPI_ABI_LIBRARY):

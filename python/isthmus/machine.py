@@ -65,7 +65,9 @@ def commit() -> str:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    completed = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
+    completed = subprocess.run(
+        ["git", *arguments], cwd=root, capture_output=True, text=True, errors="replace", check=True
+    )
     return completed.stdout.strip()
 
 

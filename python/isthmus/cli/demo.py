@@ -11,8 +11,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from .. import launch, layout
+from .._console import styled
 from ..records import Record, Report
 from ..sizes import format_size, format_us
 from .bench import reasons_of
@@ -57,7 +59,7 @@ def demo(
     command += ["--collectives", collectives] if collectives else []
     if not as_json:
         for line in introduction(ranks, folder):
-            out.print(line, markup=False, soft_wrap=True)
+            out.print(line, soft_wrap=True)
     _run(command, launch.environment(launcher, ranks) | measured_variables(), is_printed=not as_json)
     report = Report.load(file)
     picture = folder / "results.png"
@@ -67,8 +69,10 @@ def demo(
     else:
         out.print()
         for sentence in summary(report.records):
-            out.print(sentence, markup=False, soft_wrap=True)
-        out.print(f"\nRecords: {file}\nPicture: {picture}", markup=False)
+            out.print(sentence, soft_wrap=True)
+        out.print()
+        out.print(f"Records: {file}", soft_wrap=True)
+        out.print(f"Picture: {picture}", soft_wrap=True)
     wrong = sum(record.wrong or 0 for record in report.records)
     if wrong:
         raise CommandError(f"{wrong} elements are wrong", FAILED)
@@ -97,7 +101,8 @@ def _run(command: list[str], environment: dict[str, str], *, is_printed: bool) -
                 break
             if event["event"] == "start":
                 progress_display.update(task, total=event["cells"])
-                note(_job_description(event))
+                for line in _job_description(event):
+                    note(line)
             elif event["event"] in ("cell", "skipped"):
                 label = f"{event['collective']} {format_size(event['bytes'])}"
                 progress_display.update(task, completed=event["done"], description=label)
@@ -132,16 +137,16 @@ def _event(line: str) -> dict[str, Any]:
     return {"event": "output"}
 
 
-def _job_description(event: dict[str, Any]) -> str:
+def _job_description(event: dict[str, Any]) -> list[str]:
     reason = event.get("sycl", {}).get("reason", "")
     cores = len(os.sched_getaffinity(0))
-    description = (
+    description = [
         f"{event['ranks']} ranks on {event['device']} ({cores} cores); kernels by {event['kernels']}"
         f"{'; calls: ' + reason if reason else ''}"
-    )
+    ]
     if event["ranks"] > cores:
-        description += (
-            f"\n{event['ranks']} ranks share {cores} cores. A waiting rank takes CPU time from the rank it "
+        description.append(
+            f"{event['ranks']} ranks share {cores} cores. A waiting rank takes CPU time from the rank it "
             "waits for, so the times depend mostly on the scheduler"
         )
     return description
@@ -151,7 +156,7 @@ def _print_collective(records: list[Record], is_printed: bool) -> None:
     if is_printed:
         out.print(table_of(records))
         for reason in reasons_of([record for record in records if record.path == USM]):
-            out.print(f"  {reason}", markup=False)
+            out.print(f"  {reason}")
         out.print()
 
 
@@ -180,7 +185,7 @@ def table_of(records: list[Record]) -> Table:
     return table
 
 
-def _row(paths: dict[tuple[str, str], Record], plain_provider: tuple[str, str]) -> list[str]:
+def _row(paths: dict[tuple[str, str], Record], plain_provider: tuple[str, str]) -> list[str | Text]:
     own = paths[USM]
     time = own.time_us
     wrong = sum(record.wrong or 0 for record in paths.values())
@@ -188,11 +193,11 @@ def _row(paths: dict[tuple[str, str], Record], plain_provider: tuple[str, str]) 
     def median(path: tuple[str, str]) -> str:
         return format_us(paths[path].time_us.median) if path in paths else ""
 
-    def ratio(path: tuple[str, str]) -> str:
+    def ratio(path: tuple[str, str]) -> str | Text:
         if path not in paths or not time.median:
             return ""
         value = paths[path].time_us.median / time.median
-        return f"[{'green' if value >= 1 else 'red'}]{value:.2f}x[/]"
+        return styled(f"{value:.2f}x", "green" if value >= 1 else "red")
 
     return [
         format_size(own.bytes),
@@ -202,7 +207,7 @@ def _row(paths: dict[tuple[str, str], Record], plain_provider: tuple[str, str]) 
         *(median(path) for path in (BUFFER, HOST, LISTING1, plain_provider)),
         ratio(LISTING1),
         ratio(plain_provider),
-        "[green]yes[/]" if wrong == 0 else f"[red]{wrong} wrong[/]",
+        styled("yes", "green") if wrong == 0 else styled(f"{wrong} wrong", "red"),
     ]
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from .._console import styled
 from .checks import CHECKS
 from .console import BAD_ARGUMENT, FAILED, CommandError, note, notes, out, print_json
 from .diagnosis import diagnose_jobs
@@ -122,11 +123,10 @@ def _environment(check: str) -> dict[str, str]:
 def _print(results: list[Result]) -> None:
     table = Table("check", "", "s", "details", box=None, pad_edge=False)
     for result in results:
-        state = f"[{_STYLE[result.result]}]{result.result}[/]"
+        state = styled(result.result, _STYLE[result.result])
         table.add_row(result.check, state, f"{result.seconds:.1f}", result.details)
     out.print(table)
     for result in results:
         if result.result == "failed":
-            out.print(
-                f"\n{result.check}: {result.hint or 'no hint for this one; please report it'}", markup=False
-            )
+            out.print()
+            out.print(f"{result.check}: {result.hint or 'no hint for this one; please report it'}")

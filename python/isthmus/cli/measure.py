@@ -7,7 +7,6 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -19,7 +18,7 @@ from ..communicator import Communicator
 from ..errors import Error
 from ..records import Record, Report, merge_rounds, report_from
 from ..table import Status
-from .console import BAD_ARGUMENT, CommandError, note, progress
+from .console import BAD_ARGUMENT, CommandError, command_line, note, progress
 
 # Exit code of a measurement program that does not support the request (see bench/peer_mpi.cpp).
 _EXIT_UNSUPPORTED = 3
@@ -232,7 +231,7 @@ def measured_variables() -> dict[str, str]:
     return {
         "ISTHMUS_BENCH_COMMIT": machine.commit(),
         "ISTHMUS_BENCH_MACHINE": machine.describe()["name"],
-        "ISTHMUS_BENCH_COMMAND": shlex.join(["isthmus", *sys.argv[1:]]),
+        "ISTHMUS_BENCH_COMMAND": command_line(),
     }
 
 
@@ -260,9 +259,15 @@ def stream_lines(
 
     The program has its own process group. The group is terminated if the generator is closed early.
     """
-    with tempfile.TemporaryFile("w+") as errors:
+    with tempfile.TemporaryFile("w+", errors="replace") as errors:
         process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            errors="replace",
+            start_new_session=True,
         )
         try:
             yield from process.stdout
