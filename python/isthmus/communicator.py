@@ -113,13 +113,14 @@ class Communicator(Collectives):
         config: str | None = None,
         timeout: float = 0.0,
     ) -> Communicator:
-        """Creates a communicator from an mpi4py communicator, which is duplicated. Collective.
+        """Creates a communicator from an mpi4py intracommunicator, which is duplicated. Collective.
 
         None means MPI_COMM_WORLD and does not require mpi4py. In this case MPI is initialized if necessary,
         and finalized at exit.
 
         Raises:
             RuntimeError: mpi4py uses a different MPI library than `isthmus` was built with.
+            isthmus.Error: `comm` is MPI.COMM_NULL or an intercommunicator, which has two groups of ranks.
         """
         from .mpi import function_table
 

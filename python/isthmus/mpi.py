@@ -14,6 +14,8 @@ def function_table(comm: Any) -> Any:
 
     Raises:
         RuntimeError: Isthmus was built without MPI, or mpi4py uses another MPI.
+        TypeError: `comm` is not an mpi4py communicator.
+        isthmus.Error: `comm` is MPI.COMM_NULL or an intercommunicator.
     """
     try:
         from . import _mpi
@@ -28,6 +30,8 @@ def function_table(comm: Any) -> Any:
         return _mpi.world_table()
     from mpi4py import MPI
 
+    if not isinstance(comm, MPI.Comm):
+        raise TypeError(f"comm is a {type(comm).__name__}, must be an mpi4py communicator or None")
     mpi4py_version, own_version = MPI.Get_library_version(), _mpi.library_version()
     if mpi4py_version != own_version or not _mpi.is_initialized():
         raise RuntimeError(
