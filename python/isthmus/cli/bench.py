@@ -8,13 +8,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from .. import layout
+from .. import layout, machine
 from .._console import lines, styled
 from ..analysis import speedup
 from ..records import Record, best_peers
 from ..sizes import format_size, format_us, parse_sizes
 from ..table import datatype, reduction_op
-from .console import BAD_ARGUMENT, FAILED, CommandError, command_line, note, out, write_output
+from .console import BAD_ARGUMENT, FAILED, CommandError, command_line, note, out, print_warning, write_output
 from .measure import (
     SHIM,
     Provider,
@@ -87,25 +87,27 @@ def bench(
         if dtype == "float32" and output == "float32":
             note("the input is float32; pass --dtype float16 or bfloat16 to use the matrix units")
         products = layout.import_bench_module("fused_products.command")
-        products.bench_fused(
-            products.Request(
-                kind=collective,
-                ranks=ranks,
-                m=m,
-                k=k,
-                n=n,
-                dtype=dtype,
-                output=output,
-                device=device,
-                chunks=chunks,
-                peers=bool(peers),
-                trace=trace,
-                plot=plot,
-                json_file=json_file,
-                command=command_line(),
-                timeout=timeout,
-            )
+        request = products.Request(
+            kind=collective,
+            ranks=ranks,
+            m=m,
+            k=k,
+            n=n,
+            dtype=dtype,
+            output=output,
+            device=device,
+            chunks=chunks,
+            peers=bool(peers),
+            trace=trace,
+            plot=plot,
+            json_file=json_file,
+            command=command_line(),
+            timeout=timeout,
         )
+        with machine.OtherLoad() as load:
+            products.bench_fused(request)
+        if json_file != "-":
+            print_warning(machine.unreliable_reason(ranks if device == "host" else 1, load.cores))
         return
     if trace:
         raise CommandError(
@@ -134,6 +136,7 @@ def bench(
         out.print(table_of(outcome.records))
         for line in reasons_of(outcome.records):
             out.print(line)
+        print_warning(machine.unreliable_reason(ranks, outcome.other_cores))
         for name, reason in outcome.skipped.items():
             note(f"{name} was skipped: {reason}")
     wrong = sum(record.wrong or 0 for record in report.records)

@@ -33,6 +33,12 @@ def note(text: str) -> None:
     notes.print(text, style="dim", soft_wrap=True)
 
 
+def print_warning(text: str) -> None:
+    """Prints a warning about the results on standard output, so that it stays with them. "" prints nothing."""
+    if text:
+        out.print(text, style="yellow", soft_wrap=True)
+
+
 def command_line() -> str:
     """Returns the command line of this process, for reports."""
     return printable(shlex.join(["isthmus", *sys.argv[1:]]))

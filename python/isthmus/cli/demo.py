@@ -13,12 +13,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from .. import launch, layout
+from .. import launch, layout, machine
 from .._console import styled
 from ..records import Record, Report
 from ..sizes import format_size, format_us
 from .bench import reasons_of
-from .console import FAILED, CommandError, note, out, print_json, progress
+from .console import FAILED, CommandError, note, out, print_json, print_warning, progress
 from .measure import main_error_line, measured_variables, stream_lines
 from .plot import draw_all
 
@@ -49,9 +49,7 @@ def demo(
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "results.json"
     file.unlink(missing_ok=True)
-    program = layout.program(
-        "sycl_collectives"
-    )  # check this before MPI, because an installed package has no such program
+    program = layout.program("sycl_collectives")  # before MPI: an installed package has no such program
     launcher = launch.launcher("mpich")
     command = [*launcher.command(ranks), str(program)]
     command += ["--progress", "json", "--out", str(file)]
@@ -60,7 +58,8 @@ def demo(
     if not as_json:
         for line in introduction(ranks, folder):
             out.print(line, soft_wrap=True)
-    _run(command, launch.environment(launcher, ranks) | measured_variables(), is_printed=not as_json)
+    with machine.OtherLoad() as load:
+        _run(command, launch.environment(launcher, ranks) | measured_variables(), is_printed=not as_json)
     report = Report.load(file)
     picture = folder / "results.png"
     draw_all(report.records, picture, f"Isthmus: {ranks} ranks on SYCL, {report.machine.cpu}")
@@ -70,6 +69,7 @@ def demo(
         out.print()
         for sentence in summary(report.records):
             out.print(sentence, soft_wrap=True)
+        print_warning(machine.unreliable_reason(ranks, load.cores))
         out.print()
         out.print(f"Records: {file}", soft_wrap=True)
         out.print(f"Picture: {picture}", soft_wrap=True)
@@ -101,8 +101,7 @@ def _run(command: list[str], environment: dict[str, str], *, is_printed: bool) -
                 break
             if event["event"] == "start":
                 progress_display.update(task, total=event["cells"])
-                for line in _job_description(event):
-                    note(line)
+                note(_job_description(event))
             elif event["event"] in ("cell", "skipped"):
                 label = f"{event['collective']} {format_size(event['bytes'])}"
                 progress_display.update(task, completed=event["done"], description=label)
@@ -137,19 +136,13 @@ def _event(line: str) -> dict[str, Any]:
     return {"event": "output"}
 
 
-def _job_description(event: dict[str, Any]) -> list[str]:
+def _job_description(event: dict[str, Any]) -> str:
     reason = event.get("sycl", {}).get("reason", "")
     cores = len(os.sched_getaffinity(0))
-    description = [
+    return (
         f"{event['ranks']} ranks on {event['device']} ({cores} cores); kernels by {event['kernels']}"
         f"{'; calls: ' + reason if reason else ''}"
-    ]
-    if event["ranks"] > cores:
-        description.append(
-            f"{event['ranks']} ranks share {cores} cores. A waiting rank takes CPU time from the rank it "
-            "waits for, so the times depend mostly on the scheduler"
-        )
-    return description
+    )
 
 
 def _print_collective(records: list[Record], is_printed: bool) -> None:

@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 
 from .._console import styled
+from .._names import unknown_name
 from .checks import CHECKS
 from .console import BAD_ARGUMENT, FAILED, CommandError, note, notes, out, print_json
 from .diagnosis import diagnose_jobs
@@ -83,7 +84,7 @@ def doctor(
         raise CommandError("--stacks requires a process or --job", BAD_ARGUMENT)
     for name in only or ():
         if name not in CHECKS:
-            raise CommandError(f"--only {name!r} is unknown; allowed: {', '.join(CHECKS)}", BAD_ARGUMENT)
+            raise CommandError(unknown_name("--only", name, CHECKS), BAD_ARGUMENT)
     names = [name for name in CHECKS if not only or name in only]
     results = []
     for name in names:

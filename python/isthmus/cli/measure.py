@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .. import launch, layout, machine
+from .._names import unknown_name
 from ..communicator import Communicator
 from ..errors import Error
 from ..records import Record, Report, merge_rounds, report_from
@@ -74,11 +75,15 @@ class Provider:
 
 @dataclass
 class Outcome:
-    """Result of all rounds: merged records, reported versions, and the reason for each skipped provider."""
+    """Result of all rounds: merged records, reported versions, and the reason for each skipped provider.
+
+    `other_cores` is the number of cores that other processes used on average.
+    """
 
     records: list[Record]
     versions: dict[str, str]
     skipped: dict[str, str]
+    other_cores: float
 
 
 def isthmus_provider(ranks: int, *, backend: str = "", heap: bool = False) -> Provider:
@@ -128,7 +133,7 @@ def peer_provider(name: str, ranks: int) -> Provider:
         launch.ensure_peer_installed(name, note)
         program = launch.peer_folder(name) / "peer_mpi"
         return Provider(name, (*launch.launcher(name).command(ranks), str(program)))
-    raise ValueError(f"peer {name!r} is unknown; allowed: mpich, {', '.join(launch.PEERS)}, listing1")
+    raise ValueError(unknown_name("peer", name, ("mpich", *launch.PEERS, "listing1")))
 
 
 def shim_provider(peer: Provider) -> Provider:
@@ -174,7 +179,7 @@ def measure(providers: Sequence[Provider], sweep: Sweep, rounds: int, deadline: 
     results: list[list[Record]] = []
     versions: dict[str, str] = {}
     skipped: dict[str, str] = {}
-    with progress() as progress_display:
+    with machine.OtherLoad() as load, progress() as progress_display:
         task = progress_display.add_task("", total=rounds * len(providers) * len(sweep.sizes))
         for index, provider in _alternating_order(providers, rounds):
             if results and time.monotonic() > deadline:
@@ -189,7 +194,7 @@ def measure(providers: Sequence[Provider], sweep: Sweep, rounds: int, deadline: 
             if report is not None:
                 results.append([record for record in report.records if provider.selects(record)])
                 versions |= report.versions
-    return Outcome(merge_rounds(results), versions, skipped)
+    return Outcome(merge_rounds(results), versions, skipped, load.cores)
 
 
 def _alternating_order(providers: Sequence[Provider], rounds: int) -> Iterator[tuple[int, Provider]]:
@@ -286,6 +291,6 @@ def report_of(outcome: Outcome, command: str) -> Report:
         outcome.records,
         command=command,
         commit=machine.commit(),
-        machine=machine.describe(),
+        machine=machine.describe() | {"other_load_cores": round(outcome.other_cores, 2)},
         versions=machine.versions() | outcome.versions,
     )

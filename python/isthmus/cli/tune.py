@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from .. import layout
+from .. import layout, machine
 from .._console import lines
 from ..communicator import Communicator
 from ..records import Record, utc_now
@@ -141,6 +141,8 @@ def _measure(
         for candidate, provider in providers.items()
     ]
     outcome = measure.measure(labeled, measure.Sweep(name, sizes, min_time_s=min_time), rounds, deadline)
+    if reason := machine.unreliable_reason(ranks, outcome.other_cores):
+        note(f"{name}: {reason}")
     for candidate, reason in outcome.skipped.items():
         note(f"{name}: {candidate} was skipped: {reason}")
     wrong = [record for record in outcome.records if record.wrong]
