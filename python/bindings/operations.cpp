@@ -1,10 +1,12 @@
 // Bindings of isthmus.h, part 2: collectives, explain, partition and groups.
 #include <isthmus/tools.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "common.hpp"
@@ -98,11 +100,12 @@ text explain(const python_communicator& self, operation_storage& operation) {
   });
 }
 
-nb::tuple partition(const std::vector<double>& speeds, uint64_t count, uint64_t granularity) {
+std::pair<std::vector<uint64_t>, std::vector<uint64_t>> partition(const std::vector<double>& speeds,
+                                                                  uint64_t count, uint64_t granularity) {
   std::vector<uint64_t> counts(speeds.size()), displs(speeds.size());
   check(isthmus_partition(speeds.data(), static_cast<int>(speeds.size()), count, granularity, counts.data(),
                           displs.data()));
-  return nb::make_tuple(std::move(counts), std::move(displs));
+  return {std::move(counts), std::move(displs)};
 }
 
 }  // namespace

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import atexit
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 
-def function_table(comm: Any) -> Any:
+def function_table(comm: MPI.Comm | None) -> Any:
     """Returns the table for `comm`, an mpi4py communicator, or for MPI_COMM_WORLD if it is None.
 
     The functions come from `isthmus._mpi`, which is compiled for one MPI. An MPI communicator is valid only in
