@@ -276,7 +276,7 @@ def busy_process() -> Iterator[None]:
         process.wait()
 
 
-def test_load_of_other_processes_makes_ratios_unreliable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_load_makes_ratios_unreliable(monkeypatch: pytest.MonkeyPatch) -> None:
     with busy_process(), machine.OtherLoad() as load:
         time.sleep(0.5)
     assert load.cores >= 0.25
@@ -297,7 +297,7 @@ def test_load_of_other_processes_makes_ratios_unreliable(monkeypatch: pytest.Mon
 
 
 @in_checkout
-def test_bench_on_loaded_machine_says_that_ratios_are_unreliable() -> None:
+def test_bench_reports_load_of_other_processes() -> None:
     arguments = ("--ranks", "2", "--sizes", "1K", "--rounds", "1", "--min-time", "0.5")
     with busy_process():
         completed = run_cli("bench", "allreduce", *arguments)

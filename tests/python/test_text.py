@@ -27,14 +27,14 @@ def assert_no_control_characters(text: str) -> None:
 # ---- errors of the core -----------------------------------------------------------------------------------
 
 
-def test_setting_that_is_not_utf8_raises_its_own_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_setting_that_is_not_utf8_raises_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ISTHMUS_RULE", "use=\udcff")
     with pytest.raises(isthmus.Error, match=r'ISTHMUS_RULE: rule 1 "use=\ufffd": .* is not a name') as failure:
         isthmus.Communicator.create_all(1)
     assert failure.value.code == Status.config
 
 
-def test_configuration_file_that_is_not_utf8_is_read(tmp_path: Path) -> None:
+def test_configuration_path_may_not_be_utf8(tmp_path: Path) -> None:
     file = tmp_path / "\udcff.toml"
     file.write_text("timeout_s = 7.0\n")
     with isthmus.Communicator.create_all(1, config=str(file))[0] as communicator:
@@ -46,7 +46,7 @@ def test_configuration_file_that_is_not_utf8_is_read(tmp_path: Path) -> None:
     assert failure.value.code == Status.config
 
 
-def test_address_that_is_not_utf8_raises_its_own_error() -> None:
+def test_address_that_is_not_utf8_raises_isthmus_error() -> None:
     with pytest.raises(isthmus.Error, match='host "\ufffd" cannot be resolved'):
         isthmus.UniqueId.create("\udcff")
 
@@ -54,13 +54,13 @@ def test_address_that_is_not_utf8_raises_its_own_error() -> None:
 # ---- output -----------------------------------------------------------------------------------------------
 
 
-def test_printable_escapes_everything_that_can_forge_output() -> None:
+def test_printable_escapes_control_characters() -> None:
     assert printable(FORGED) == ESCAPED
     assert printable("\r\x08\x9b1m\u2028\u202e\0") == r"\r\x08\x9b1m\u2028\u202e\x00"
     assert printable("Größe 1 µs 日本") == "Größe 1 µs 日本"
 
 
-def test_console_prints_text_as_is_in_lines_and_cells(capsys: pytest.CaptureFixture[str]) -> None:
+def test_console_escapes_lines_and_cells(capsys: pytest.CaptureFixture[str]) -> None:
     from rich.table import Table
 
     safe = SafeConsole(file=sys.stdout, width=200)
