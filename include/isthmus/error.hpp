@@ -2,6 +2,10 @@
 #ifndef ISTHMUS_ERROR_HPP
 #define ISTHMUS_ERROR_HPP
 
+#if __cplusplus < 202002L
+#error "The C++ headers of Isthmus need C++20: compile with -std=c++20, or use the C header isthmus/isthmus.h"
+#else
+
 #include <isthmus/isthmus.h>
 
 #include <cstdint>
@@ -146,4 +150,5 @@ inline void check(isthmus_status status) {
 }  // namespace detail
 }  // namespace isthmus
 
+#endif
 #endif

@@ -239,6 +239,18 @@ inline int thread_level_number(int native_level) {
   return native_level == MPI_THREAD_FUNNELED ? 1 : 0;
 }
 
+// Throws INVALID_ARGUMENT unless `comm` is an intracommunicator.
+inline void check_communicator(MPI_Comm comm) {
+  if (comm == MPI_COMM_NULL)
+    raise(ISTHMUS_ERROR_INVALID_ARGUMENT, "comm = MPI_COMM_NULL must be a communicator",
+          "pass a communicator that contains this rank");
+  int is_inter = 0;
+  MPI_Comm_test_inter(comm, &is_inter);
+  if (is_inter)
+    raise(ISTHMUS_ERROR_INVALID_ARGUMENT, "comm is an intercommunicator, must be an intracommunicator",
+          "merge its groups with MPI_Intercomm_merge, or pass the communicator of one group");
+}
+
 }  // namespace detail
 
 /// Creates the table of MPI functions for the core, compiled against this program's mpi.h. For programs that
@@ -247,8 +259,8 @@ inline int thread_level_number(int native_level) {
 /// @param comm Not owned; used only to create duplicates.
 /// @return The table, by value. It must outlive every communicator that is created with it.
 /// @throws isthmus::exception (before C++20: std::runtime_error) ISTHMUS_ERROR_INVALID_USAGE if MPI is
-///   not running, _INVALID_ARGUMENT for MPI_COMM_NULL, _BACKEND if MPI cannot create Isthmus'
-///   datatypes and operations.
+///   not running, _INVALID_ARGUMENT for MPI_COMM_NULL and for intercommunicators, _BACKEND if MPI cannot
+///   create Isthmus' datatypes and operations.
 inline isthmus_mpi_table table(MPI_Comm comm) {
   int initialized = 0, finalized = 0, level = MPI_THREAD_SINGLE;
   MPI_Initialized(&initialized);
@@ -258,9 +270,7 @@ inline isthmus_mpi_table table(MPI_Comm comm) {
   if (finalized)
     detail::raise(ISTHMUS_ERROR_INVALID_USAGE, "MPI has been finalized",
                   "create communicators before MPI_Finalize");
-  if (comm == MPI_COMM_NULL)
-    detail::raise(ISTHMUS_ERROR_INVALID_ARGUMENT, "comm = MPI_COMM_NULL must be a communicator",
-                  "pass a communicator that contains this rank");
+  detail::check_communicator(comm);
   if (const int code = detail::native_types::get().error(); code != MPI_SUCCESS)
     detail::raise(ISTHMUS_ERROR_BACKEND,
                   "MPI cannot create Isthmus' datatypes and operations: " + detail::error_text(code),

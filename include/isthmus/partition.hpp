@@ -2,11 +2,12 @@
 #ifndef ISTHMUS_PARTITION_HPP
 #define ISTHMUS_PARTITION_HPP
 
+#include <isthmus/error.hpp>  // fails before C++20
+#if __cplusplus >= 202002L
 #include <isthmus/isthmus.h>
 #include <isthmus/tools.h>
 
 #include <cstdint>
-#include <isthmus/error.hpp>
 #include <span>
 #include <vector>
 
@@ -40,4 +41,5 @@ inline shares partition(std::span<const double> speeds, std::uint64_t count, std
 
 }  // namespace isthmus
 
+#endif
 #endif

@@ -56,6 +56,9 @@
 #ifndef ISTHMUS_SYCL_HPP
 #define ISTHMUS_SYCL_HPP
 
+#include <isthmus/error.hpp>  // fails before C++20
+#if __cplusplus >= 202002L
 #include <isthmus/sycl/communicator.hpp>
+#endif
 
 #endif

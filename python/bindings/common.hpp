@@ -1,4 +1,4 @@
-// Shared by all binding files: the error that is passed to Python, and ownership of communicators.
+// Shared by all binding files: text and errors that are passed to Python, and ownership of communicators.
 #pragma once
 
 #include <isthmus/interrupt.h>
@@ -9,6 +9,7 @@
 #include <chrono>
 #include <isthmus/error.hpp>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -16,6 +17,34 @@
 namespace isthmus::python {
 
 namespace nb = nanobind;
+
+// Text of the C ABI, which can be any bytes: paths and variables of the environment are not always UTF-8.
+// Bytes that are not UTF-8 become U+FFFD in Python. A str with surrogates for such bytes (os.fsdecode) becomes the
+// original bytes.
+struct text : std::string {
+  using std::string::string;
+  nb::str decoded() const {
+    return nb::steal<nb::str>(PyUnicode_DecodeUTF8(data(), static_cast<Py_ssize_t>(size()), "replace"));
+  }
+};
+
+// Sets the Python exception isthmus.errors.Error. The class is implemented in Python, so that it can be pickled.
+inline void set_error(const isthmus_error_info& info, const std::vector<int>& failed_ranks) {
+  nb::object type = nb::module_::import_("isthmus.errors").attr("Error");
+  const char* collective =
+      info.collective < 0 ? nullptr : isthmus_collective_name(static_cast<isthmus_collective>(info.collective));
+  nb::list ranks;
+  for (const int rank : failed_ranks) {
+    ranks.append(rank);
+  }
+  nb::object value =
+      type(nb::arg("message") = text(info.message).decoded(), nb::arg("code") = info.status,
+           nb::arg("collective") = collective, nb::arg("rank") = info.rank,
+           nb::arg("backend") = text(info.backend).decoded(), nb::arg("native_code") = info.native_code,
+           nb::arg("location") = text(info.location).decoded(), nb::arg("hint") = text(info.hint).decoded(),
+           nb::arg("ranks") = nb::tuple(ranks));
+  PyErr_SetObject(type.ptr(), value.ptr());
+}
 
 // Exception thrown by check(). The translator in types.cpp converts it to isthmus.Error with all fields.
 struct core_error {
@@ -76,6 +105,21 @@ void check_without_gil(Function&& function, AbortCalls&& abort_calls) {
 template <typename Function>
 void check_without_gil(Function&& function) {
   check_without_gil(std::forward<Function>(function), [] {});
+}
+
+// Reads a text from a function of the C ABI with the signature (buffer, capacity, required bytes), without the
+// GIL. Retries until the text fits, because it can grow between two calls.
+template <typename Query>
+text read_text(Query&& query) {
+  constexpr size_t spare_bytes = 1 << 16;
+  text result;
+  size_t required_bytes = 0;
+  do {
+    result.resize(required_bytes + spare_bytes);
+    check_without_gil([&] { return query(result.data(), result.size(), &required_bytes); });
+  } while (required_bytes > result.size());
+  result.resize(required_bytes - 1);
+  return result;
 }
 
 // Handle of a communicator with shared ownership. Its owners are the Python object, active calls, and arrays in
@@ -177,3 +221,25 @@ void bind_memory(nb::module_& module);
 void bind_fused(nb::module_& module);
 
 }  // namespace isthmus::python
+
+// Converts text in both directions. Conversion fails for objects that are not str and for other surrogates.
+template <>
+struct nanobind::detail::type_caster<isthmus::python::text> {
+  NB_TYPE_CASTER(isthmus::python::text, const_name("str"))
+
+  bool from_python(handle source, uint8_t, cleanup_list*) noexcept {
+    if (!PyUnicode_Check(source.ptr())) {
+      return false;
+    }
+    const object bytes = steal(PyUnicode_AsEncodedString(source.ptr(), "utf-8", "surrogateescape"));
+    if (!bytes.is_valid()) {
+      PyErr_Clear();
+      return false;
+    }
+    value.assign(PyBytes_AS_STRING(bytes.ptr()), static_cast<size_t>(PyBytes_GET_SIZE(bytes.ptr())));
+    return true;
+  }
+  static handle from_cpp(const isthmus::python::text& source, rv_policy, cleanup_list*) noexcept {
+    return PyUnicode_DecodeUTF8(source.data(), static_cast<Py_ssize_t>(source.size()), "replace");
+  }
+};

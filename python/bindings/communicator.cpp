@@ -4,12 +4,10 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
-#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "common.hpp"
@@ -21,25 +19,25 @@ using device_pair = std::pair<isthmus_platform, int>;
 
 // Communicator options with the storage that they point to.
 struct options_storage {
-  options_storage(const device_pair& device, const std::optional<std::string>& config_path, double timeout_s)
+  options_storage(const device_pair& device, const std::optional<text>& config_path, double timeout_s)
       : path(config_path) {
     value.struct_bytes = sizeof(value);
     value.device = {device.first, device.second};
     value.config_path = path ? path->c_str() : nullptr;
     value.timeout_s = timeout_s;
   }
-  std::optional<std::string> path;
+  std::optional<text> path;
   isthmus_communicator_options value{};
 };
 
-nb::bytes create_unique_id(const std::optional<std::string>& address) {
+nb::bytes create_unique_id(const std::optional<text>& address) {
   isthmus_unique_id id{};
   check(isthmus_unique_id_create(address ? address->c_str() : nullptr, &id));
   return nb::bytes(id.bytes, sizeof(id.bytes));
 }
 
 python_communicator create(nb::bytes id, int rank, int size, const device_pair& device,
-                           const std::optional<std::string>& config_path, double timeout_s) {
+                           const std::optional<text>& config_path, double timeout_s) {
   isthmus_unique_id raw{};
   if (id.size() != sizeof(raw.bytes)) {
     throw nb::value_error("the size of id must be 128 bytes; create it with isthmus.UniqueId.create()");
@@ -53,7 +51,7 @@ python_communicator create(nb::bytes id, int rank, int size, const device_pair& 
 }
 
 python_communicator create_mpi(nb::capsule table, const device_pair& device,
-                               const std::optional<std::string>& config_path, double timeout_s) {
+                               const std::optional<text>& config_path, double timeout_s) {
   const auto* functions = static_cast<const isthmus_mpi_table*>(table.data("isthmus_mpi_table"));
   const options_storage options(device, config_path, timeout_s);
   auto native = std::make_shared<native_communicator>();
@@ -63,7 +61,7 @@ python_communicator create_mpi(nb::capsule table, const device_pair& device,
 }
 
 std::vector<python_communicator> create_all(const std::vector<device_pair>& devices,
-                                            const std::optional<std::string>& config_path, double timeout_s) {
+                                            const std::optional<text>& config_path, double timeout_s) {
   std::vector<isthmus_device> native_devices;
   for (const device_pair& device : devices) {
     native_devices.push_back({device.first, device.second});
@@ -112,28 +110,18 @@ Value query_value(const python_communicator& self, Query query) {
   return value;
 }
 
-std::string info(const python_communicator& self) {
-  size_t required_bytes = 0;
-  check(isthmus_communicator_info(self.handle(), nullptr, 0, &required_bytes));
-  std::string json(required_bytes, '\0');
-  check(isthmus_communicator_info(self.handle(), json.data(), json.size(), nullptr));
-  json.resize(required_bytes - 1);
-  return json;
+text info(const python_communicator& self) {
+  const std::shared_ptr<native_communicator> native = self.native();
+  return read_text([&](char* buffer, size_t capacity, size_t* required_bytes) {
+    return isthmus_communicator_info(native->handle(), buffer, capacity, required_bytes);
+  });
 }
 
-// The text can grow between two calls, so retry until it fits.
-std::string diagnose(std::int64_t pid, const std::string& job, const std::string& trace_folder) {
-  constexpr size_t spare_bytes = 1 << 16;
-  std::string json(spare_bytes, '\0');
-  size_t required_bytes = 0;
-  const auto write_json = [&] {
-    return isthmus_diagnose(pid, job.c_str(), trace_folder.empty() ? nullptr : trace_folder.c_str(),
-                            json.data(), json.size(), &required_bytes);
-  };
-  for (check_without_gil(write_json); required_bytes > json.size(); check_without_gil(write_json))
-    json.resize(required_bytes + spare_bytes);
-  json.resize(required_bytes - 1);
-  return json;
+text diagnose(std::int64_t pid, const text& job, const text& trace_folder) {
+  return read_text([&](char* buffer, size_t capacity, size_t* required_bytes) {
+    return isthmus_diagnose(pid, job.c_str(), trace_folder.empty() ? nullptr : trace_folder.c_str(), buffer,
+                            capacity, required_bytes);
+  });
 }
 
 }  // namespace
@@ -148,7 +136,7 @@ void bind_communicator(nb::module_& module) {
   module.def("create_all", &create_all, nb::arg("devices"), nb::arg("config_path").none(),
              nb::arg("timeout_s"));
 
-  module.def("diagnose", &diagnose, nb::arg("pid"), nb::arg("job"), nb::arg("trace_folder") = "");
+  module.def("diagnose", &diagnose, nb::arg("pid"), nb::arg("job"), nb::arg("trace_folder") = text());
 
   nb::class_<python_communicator>(module, "Communicator")
       .def_static("pending", [] { return python_communicator(std::make_shared<native_communicator>()); })

@@ -1,10 +1,8 @@
 // Bindings of fused.h: plans. The Python code checks the arrays and passes their addresses, types and shapes.
 #include <isthmus/fused.h>
-#include <nanobind/stl/string.h>
 
 #include <cstdint>
 #include <memory>
-#include <string>
 
 #include "common.hpp"
 
@@ -56,8 +54,8 @@ class fused_plan {
     call.run([&] { return isthmus_fused_run(m_plan, &arguments); });
   }
 
-  std::string info() const { return read_text(isthmus_fused_plan_info); }
-  std::string trace() const { return read_text(isthmus_fused_plan_trace); }
+  text info() const { return read_with(isthmus_fused_plan_info); }
+  text trace() const { return read_with(isthmus_fused_plan_trace); }
 
   void close() {
     const isthmus_fused_plan plan = std::exchange(m_plan, nullptr);
@@ -66,13 +64,10 @@ class fused_plan {
 
  private:
   template <typename Query>
-  std::string read_text(Query query) const {
-    size_t required_bytes = 0;
-    check_without_gil([&] { return query(m_plan, nullptr, 0, &required_bytes); });
-    std::string json(required_bytes, '\0');
-    check(query(m_plan, json.data(), json.size(), nullptr));
-    json.resize(required_bytes - 1);
-    return json;
+  text read_with(Query query) const {
+    return read_text([&](char* buffer, size_t capacity, size_t* required_bytes) {
+      return query(m_plan, buffer, capacity, required_bytes);
+    });
   }
 
   python_communicator m_owner;

@@ -4,12 +4,12 @@
 #include <isthmus/tools.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
-#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <memory>
-#include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -91,20 +91,17 @@ nb::ndarray<nb::array_api, uint8_t> allocate_device(const device_pair& device, u
 }
 
 // Returns (platform, ordinal, block address, bytes, provider, pooled) of the block that contains an address.
-nb::tuple query(uint64_t address) {
+std::tuple<isthmus_platform, int, uint64_t, uint64_t, text, bool> query(uint64_t address) {
   isthmus_memory_info info{};
   check(isthmus_memory_query(reinterpret_cast<const void*>(address), &info));
-  return nb::make_tuple(info.device.platform, info.device.ordinal, reinterpret_cast<uint64_t>(info.begin),
-                        info.bytes, info.provider, info.pooled != 0);
+  return {info.device.platform, info.device.ordinal, reinterpret_cast<uint64_t>(info.begin),
+          info.bytes,           text(info.provider), info.pooled != 0};
 }
 
-std::string explain_memory(const device_pair& device) {
-  size_t required_bytes = 0;
-  check_without_gil([&] { return isthmus_memory_explain(native_device(device), nullptr, 0, &required_bytes); });
-  std::string text(required_bytes, '\0');
-  check(isthmus_memory_explain(native_device(device), text.data(), text.size(), nullptr));
-  text.resize(text.find('\0') == std::string::npos ? text.size() : text.find('\0'));
-  return text;
+text explain_memory(const device_pair& device) {
+  return read_text([&](char* buffer, size_t capacity, size_t* required_bytes) {
+    return isthmus_memory_explain(native_device(device), buffer, capacity, required_bytes);
+  });
 }
 
 }  // namespace

@@ -1,20 +1,19 @@
 // The extension module isthmus._mpi: mpi.hpp compiled with the mpi.h of one MPI library and linked with that
 // library. isthmus/mpi.py checks that mpi4py uses the same MPI before it passes a communicator.
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
-
 #include <isthmus/mpi.hpp>
-#include <string>
+
+#include "common.hpp"
 
 namespace nb = nanobind;
+using isthmus::python::text;
 
 namespace {
 
-std::string library_version() {
-  char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+text library_version() {
+  char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int length = 0;
-  MPI_Get_library_version(text, &length);
-  return std::string(text, static_cast<std::size_t>(length));
+  MPI_Get_library_version(version, &length);
+  return text(version, static_cast<std::size_t>(length));
 }
 
 bool is_initialized() {
@@ -44,9 +43,14 @@ void finalize() {
   }
 }
 
-// The table lives until the process exits, so the capsule has no deleter.
+// The table lives until the process exits, so the capsule has no deleter. Raises isthmus.Error.
 nb::capsule table_of(MPI_Comm comm) {
-  return nb::capsule(isthmus::mpi::persistent_table(comm), "isthmus_mpi_table");
+  try {
+    return nb::capsule(isthmus::mpi::persistent_table(comm), "isthmus_mpi_table");
+  } catch (const isthmus::exception& failure) {
+    isthmus::python::set_error(failure.info(), failure.ranks());
+    throw nb::python_error();
+  }
 }
 
 }  // namespace

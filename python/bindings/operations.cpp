@@ -1,12 +1,12 @@
 // Bindings of isthmus.h, part 2: collectives, explain, partition and groups.
 #include <isthmus/tools.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <optional>
-#include <string>
+#include <utility>
 #include <vector>
 
 #include "common.hpp"
@@ -92,21 +92,20 @@ void end_group() {
                     });
 }
 
-std::string explain(const python_communicator& self, operation_storage& operation) {
+text explain(const python_communicator& self, operation_storage& operation) {
   const isthmus_operation& value = bind_counts(operation);
-  size_t required_bytes = 0;
-  check(isthmus_communicator_explain(self.handle(), &value, nullptr, 0, &required_bytes));
-  std::string json(required_bytes, '\0');
-  check(isthmus_communicator_explain(self.handle(), &value, json.data(), json.size(), nullptr));
-  json.resize(required_bytes - 1);
-  return json;
+  const std::shared_ptr<native_communicator> native = self.native();
+  return read_text([&](char* buffer, size_t capacity, size_t* required_bytes) {
+    return isthmus_communicator_explain(native->handle(), &value, buffer, capacity, required_bytes);
+  });
 }
 
-nb::tuple partition(const std::vector<double>& speeds, uint64_t count, uint64_t granularity) {
+std::pair<std::vector<uint64_t>, std::vector<uint64_t>> partition(const std::vector<double>& speeds,
+                                                                  uint64_t count, uint64_t granularity) {
   std::vector<uint64_t> counts(speeds.size()), displs(speeds.size());
   check(isthmus_partition(speeds.data(), static_cast<int>(speeds.size()), count, granularity, counts.data(),
                           displs.data()));
-  return nb::make_tuple(std::move(counts), std::move(displs));
+  return {std::move(counts), std::move(displs)};
 }
 
 }  // namespace

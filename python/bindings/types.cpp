@@ -1,26 +1,17 @@
 // Bindings of types.h: enumerations and the collective table (generated from collectives.def),
 // and the exception.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
+
 #include "common.hpp"
 
 namespace isthmus::python {
 namespace {
-
-// Raises isthmus.errors.Error. The class is implemented in Python, so that it can be pickled.
-void raise_error(const core_error& error) {
-  const isthmus_error_info& info = error.info;
-  nb::object type = nb::module_::import_("isthmus.errors").attr("Error");
-  const char* collective =
-      info.collective < 0 ? nullptr : isthmus_collective_name(static_cast<isthmus_collective>(info.collective));
-  nb::list ranks;
-  for (const int rank : error.ranks) {
-    ranks.append(rank);
-  }
-  nb::object value = type(
-      nb::arg("message") = info.message, nb::arg("code") = info.status, nb::arg("collective") = collective,
-      nb::arg("rank") = info.rank, nb::arg("backend") = info.backend, nb::arg("native_code") = info.native_code,
-      nb::arg("location") = info.location, nb::arg("hint") = info.hint, nb::arg("ranks") = nb::tuple(ranks));
-  PyErr_SetObject(type.ptr(), value.ptr());
-}
 
 void bind_status(nb::module_& module) {
   nb::enum_<isthmus_status> status(module, "Status", nb::is_arithmetic());
@@ -41,6 +32,27 @@ void bind_names(nb::module_& module, const char* name, Enumeration end,
   }
 }
 
+// The rows of the collective table, in column order. isthmus.table defines the column names.
+using collective_row = std::tuple<isthmus_collective, std::string, bool, std::string, std::string, std::string,
+                                  std::string, std::string>;
+std::vector<collective_row> collective_rows() {
+  return {
+#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, \
+                           in_place)                                                                    \
+  {ISTHMUS_##NAME, #peer,    static_cast<bool>(reduces), #send_ranks, #send_extent, #recv_ranks,        \
+   #recv_extent,   #in_place},
+#include <isthmus/collectives.def>
+  };
+}
+
+using datatype_row = std::tuple<isthmus_datatype, int, std::string>;
+std::vector<datatype_row> datatype_rows() {
+  return {
+#define ISTHMUS_DATATYPE(name, NAME, bytes, kind) {ISTHMUS_##NAME, bytes, #kind},
+#include <isthmus/collectives.def>
+  };
+}
+
 }  // namespace
 
 void bind_types(nb::module_& module) {
@@ -50,26 +62,14 @@ void bind_types(nb::module_& module) {
   bind_names(module, "Platform", ISTHMUS_PLATFORM_COUNT, &isthmus_platform_name);
   bind_status(module);
 
-  // The rows of the collective table as tuples, in column order. isthmus.table defines the column names.
-  nb::list collectives;
-#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, \
-                           in_place)                                                                    \
-  collectives.append(nb::make_tuple(ISTHMUS_##NAME, #peer, static_cast<bool>(reduces), #send_ranks,     \
-                                    #send_extent, #recv_ranks, #recv_extent, #in_place));
-#include <isthmus/collectives.def>
-  module.attr("COLLECTIVE_ROWS") = collectives;
-  nb::list datatypes;
-#define ISTHMUS_DATATYPE(name, NAME, bytes, kind) \
-  datatypes.append(nb::make_tuple(ISTHMUS_##NAME, bytes, #kind));
-#include <isthmus/collectives.def>
-  module.attr("DATATYPE_ROWS") = datatypes;
-
+  module.def("collective_rows", &collective_rows);
+  module.def("datatype_rows", &datatype_rows);
   module.def("version", &isthmus_version);
   nb::register_exception_translator([](const std::exception_ptr& exception, void*) {
     try {
       std::rethrow_exception(exception);
     } catch (const core_error& error) {
-      raise_error(error);
+      set_error(error.info, error.ranks);
     }
   });
 }

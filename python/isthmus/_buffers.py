@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from . import _isthmus
-from .table import DATATYPES, Datatype, Platform
+from .table import DATATYPES, Datatype, DatatypeName, Platform
 from .table import datatype as find_datatype
+
+
+class SupportsDLPack(Protocol):
+    """An array of NumPy, torch, JAX, CuPy, ..."""
+
+    def __dlpack__(self, *arguments: Any, **options: Any) -> Any: ...
+
+
+class SupportsBuffer(Protocol):
+    """An object with the buffer protocol, such as bytearray, memoryview or array.array."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+
+Array = SupportsDLPack | SupportsBuffer
+# A method returns the type of the array that it gets.
+ArrayT = TypeVar("ArrayT", bound=Array)
+
+
+# Datatypes that `empty` accepts.
+DtypeLike = Datatype | DatatypeName | np.dtype[Any] | type[Any]
 
 
 class InPlace:
@@ -58,7 +80,9 @@ class View:
         return View(self.source, address, elements, self.datatype)
 
 
-def view(array: Any, name: str, dtype: Datatype | str | None, platform: Platform, *, writable: bool) -> View:
+def view(
+    array: Any, name: str, dtype: Datatype | DatatypeName | None, platform: Platform, *, writable: bool
+) -> View:
     """Returns a view of the memory of `array`, an object with DLPack or the buffer protocol.
 
     `dtype` can reinterpret unsigned integers or bytes as that datatype. Otherwise it must match the array.
@@ -74,7 +98,7 @@ def view(array: Any, name: str, dtype: Datatype | str | None, platform: Platform
         exporter = array.view(_STORAGE_DTYPES[array.dtype.itemsize])
     buffer = _isthmus.import_buffer(exporter)
     if buffer is None:
-        raise TypeError(_unsupported_array_message(array, name))
+        raise TypeError(unsupported_array_message(array, name))
     if not buffer.contiguous:
         raise ValueError(
             f"{name} must be C-contiguous; pass numpy.ascontiguousarray(...) or a contiguous block"
@@ -113,12 +137,13 @@ def _reinterpret(buffer: _isthmus.Buffer, name: str, ml_datatype: Datatype | Non
     return View(buffer, buffer.address, total // item_bytes, requested)
 
 
-def _unsupported_array_message(array: Any, name: str) -> str:
+def unsupported_array_message(array: Any, name: str) -> str:
     if isinstance(array, np.ndarray):
         return _unsupported_dtype_message(array, name)
+    hint = f"; pass numpy.array({name})" if isinstance(array, (list, tuple, int, float)) else ""
     return (
         f"{name} is a {type(array).__name__}, must be a NumPy array or an object with DLPack or the buffer "
-        f"protocol"
+        f"protocol{hint}"
     )
 
 
@@ -127,15 +152,21 @@ def _unsupported_dtype_message(array: Any, name: str) -> str:
     return f"{name} has dtype {actual}; allowed: {', '.join(DATATYPES)} (native byte order)"
 
 
-def allocate_like(array: Any, shape: tuple[int, ...], name: str) -> Any:
-    """Returns an uninitialized array of `shape` with the library, dtype and device of `array`."""
+def allocate_like(array: Any, output_shape: Callable[[tuple[int, ...]], tuple[int, ...]], name: str) -> Any:
+    """Returns an uninitialized array like `array`: of its library, dtype and device.
+
+    `output_shape` returns its shape from the shape of `array`.
+    """
     if isinstance(array, np.ndarray):
-        return np.empty(shape, array.dtype)
+        return np.empty(output_shape(array.shape), array.dtype)
     if hasattr(array, "new_empty"):  # torch
-        return array.new_empty(shape)
+        return array.new_empty(output_shape(tuple(array.shape)))
     if hasattr(array, "__array_namespace__"):
+        shape = output_shape(tuple(array.shape))
         return array.__array_namespace__().empty(shape, dtype=array.dtype, device=array.device)
-    raise TypeError(f"cannot allocate a result like {name}, a {type(array).__name__}; pass out")
+    if _isthmus.import_buffer(array) is None:
+        raise TypeError(unsupported_array_message(array, name))
+    raise TypeError(f"cannot allocate a result like {name} ({type(array).__name__}); pass out")
 
 
 def extents_of(shape: Any) -> tuple[int, ...]:
@@ -157,7 +188,7 @@ def array_bytes(extents: tuple[int, ...], item_bytes: int) -> int:
     return total
 
 
-def numpy_dtype(dtype: Any) -> np.dtype:
+def numpy_dtype(dtype: DtypeLike) -> np.dtype[Any]:
     """Returns the NumPy dtype of a datatype name. bfloat16 and fp8 require the package ml_dtypes."""
     name = dtype.name if isinstance(dtype, Datatype) else dtype
     ml_name = {value.name: key for key, value in _ML_DTYPES.items()}.get(name)

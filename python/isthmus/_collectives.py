@@ -10,6 +10,7 @@ Conventions of all methods:
   returned. n is the number of ranks, and "blocks" are n equal blocks in rank order.
 - `IN_PLACE` as `send_buf` or `out` means this rank's block of the other buffer.
 - `dtype` reinterprets unsigned integers or bytes as that datatype (bfloat16 and fp8 without ml_dtypes).
+- A type checker gets the type of the result from the arrays, and rejects unknown names of `op` and `dtype`.
 - `stream` is the native stream of the platform (an integer or an object with `cuda_stream`). Host: None.
 
 Blocking:
@@ -23,11 +24,9 @@ Errors:
 
 from __future__ import annotations
 
-from typing import Any
-
-from ._buffers import IN_PLACE
-from ._operations import Array, Counts, Operations
-from .table import Collective, Datatype, ReductionOp
+from ._buffers import IN_PLACE, Array, ArrayT, InPlace
+from ._operations import Counts, Operations, Stream
+from .table import Collective, Datatype, DatatypeName, ReductionOp, ReductionOpName
 
 
 class Collectives(Operations):
@@ -37,13 +36,13 @@ class Collectives(Operations):
 
     def broadcast(
         self,
-        send_buf: Array,
-        out: Array = IN_PLACE,
+        send_buf: ArrayT,
+        out: ArrayT | InPlace = IN_PLACE,
         root: int = 0,
         *,
-        dtype: Datatype | str | None = None,
-        stream: Any = None,
-    ) -> Array:
+        dtype: Datatype | DatatypeName | None = None,
+        stream: Stream | None = None,
+    ) -> ArrayT:
         """out on every rank = send_buf of `root`. In place by default. send_buf is read on root only."""
         if out is IN_PLACE:
             out = send_buf
@@ -53,14 +52,14 @@ class Collectives(Operations):
 
     def reduce(
         self,
-        send_buf: Array,
-        out: Array | None = None,
-        op: ReductionOp | str = "sum",
+        send_buf: ArrayT | InPlace,
+        out: ArrayT | InPlace | None = None,
+        op: ReductionOp | ReductionOpName = "sum",
         root: int = 0,
         *,
-        dtype: Datatype | str | None = None,
-        stream: Any = None,
-    ) -> Array | None:
+        dtype: Datatype | DatatypeName | None = None,
+        stream: Stream | None = None,
+    ) -> ArrayT | None:
         """out on root = reduction of send_buf over all ranks. Returns None on other ranks."""
         out = self._allocate_output(send_buf, out, lambda shape: shape) if self.rank == root else None
         self._run(Collective.reduce, send_buf, out, op=op, root=root, dtype=dtype, stream=stream)
@@ -68,13 +67,13 @@ class Collectives(Operations):
 
     def gather(
         self,
-        send_buf: Array,
-        out: Array | None = None,
+        send_buf: ArrayT | InPlace,
+        out: ArrayT | InPlace | None = None,
         root: int = 0,
         *,
-        dtype: Datatype | str | None = None,
-        stream: Any = None,
-    ) -> Array | None:
+        dtype: Datatype | DatatypeName | None = None,
+        stream: Stream | None = None,
+    ) -> ArrayT | None:
         """Block r of out on root = send_buf of rank r. Allocated as ``(n, *shape)``. Returns None
         on other ranks."""
         out = (
@@ -87,15 +86,15 @@ class Collectives(Operations):
 
     def gatherv(
         self,
-        send_buf: Array,
-        out: Array | None = None,
+        send_buf: ArrayT | InPlace,
+        out: ArrayT | InPlace | None = None,
         root: int = 0,
         *,
         recv_counts: Counts | None = None,
         recv_displs: Counts | None = None,
-        dtype: Datatype | str | None = None,
-        stream: Any = None,
-    ) -> Array | None:
+        dtype: Datatype | DatatypeName | None = None,
+        stream: Stream | None = None,
+    ) -> ArrayT | None:
         """recv_counts[r] elements at recv_displs[r] of out on root = send_buf of rank r.
 
         Counts are required on root only. Without displacements the blocks are contiguous. An allocated result
@@ -121,13 +120,13 @@ class Collectives(Operations):
 
     def scatter(
         self,
-        send_buf: Array | None,
-        out: Array | None = None,
+        send_buf: ArrayT | None,
+        out: ArrayT | InPlace | None = None,
         root: int = 0,
         *,
-        dtype: Datatype | str | None = None,
-        stream: Any = None,
-    ) -> Array:
+        dtype: Datatype | DatatypeName | None = None,
+        stream: Stream | None = None,
+    ) -> ArrayT:
         """out on rank r = block r of send_buf of root. Ranks other than root must pass `out`."""
         if self.rank == root:
             out = self._allocate_output(send_buf, out, self._block_shape)
@@ -138,15 +137,15 @@ class Collectives(Operations):
 
     def scatterv(
         self,
-        send_buf: Array | None,
-        out: Array | None = None,
+        send_buf: ArrayT | None,
+        out: ArrayT | InPlace | None = None,
         root: int = 0,
         *,
         send_counts: Counts | None = None,
         send_displs: Counts | None = None,
-        dtype: Datatype | str | None = None,
-        stream: Any = None,
-    ) -> Array:
+        dtype: Datatype | DatatypeName | None = None,
+        stream: Stream | None = None,
+    ) -> ArrayT:
         """out on rank r = send_counts[r] elements at send_displs[r] of send_buf of root.
 
         Counts are required on root only. Ranks other than root must pass `out`.
@@ -173,13 +172,13 @@ class Collectives(Operations):
 
     def allreduce(
         self,
-        send_buf: Array,
-        out: Array | None = None,
-        op: ReductionOp | str = "sum",
+        send_buf: ArrayT | InPlace,
+        out: ArrayT | InPlace | None = None,
+        op: ReductionOp | ReductionOpName = "sum",
         *,
-        dtype: Datatype | str | None = None,
-        stream: Any = None,
-    ) -> Array:
+        dtype: Datatype | DatatypeName | None = None,
+        stream: Stream | None = None,
+    ) -> ArrayT:
         """out on every rank = reduction of send_buf over all ranks, bit-identical on all ranks."""
         out = self._allocate_output(send_buf, out, lambda shape: shape)
         self._run(Collective.allreduce, send_buf, out, op=op, dtype=dtype, stream=stream)
@@ -187,13 +186,13 @@ class Collectives(Operations):
 
     def reduce_scatter(
         self,
-        send_buf: Array,
-        out: Array | None = None,
-        op: ReductionOp | str = "sum",
+        send_buf: ArrayT | InPlace,
+        out: ArrayT | InPlace | None = None,
+        op: ReductionOp | ReductionOpName = "sum",
         *,
-        dtype: Datatype | str | None = None,
-        stream: Any = None,
-    ) -> Array:
+        dtype: Datatype | DatatypeName | None = None,
+        stream: Stream | None = None,
+    ) -> ArrayT:
         """out on rank r = reduction of block r of send_buf over all ranks."""
         out = self._allocate_output(send_buf, out, self._block_shape)
         self._run(Collective.reduce_scatter, send_buf, out, op=op, dtype=dtype, stream=stream)
@@ -201,15 +200,15 @@ class Collectives(Operations):
 
     def reduce_scatterv(
         self,
-        send_buf: Array,
-        out: Array | None = None,
-        op: ReductionOp | str = "sum",
+        send_buf: ArrayT | InPlace,
+        out: ArrayT | InPlace | None = None,
+        op: ReductionOp | ReductionOpName = "sum",
         *,
         send_counts: Counts,
         send_displs: Counts | None = None,
-        dtype: Datatype | str | None = None,
-        stream: Any = None,
-    ) -> Array:
+        dtype: Datatype | DatatypeName | None = None,
+        stream: Stream | None = None,
+    ) -> ArrayT:
         """out on rank r = reduction of send_counts[r] elements at send_displs[r] of send_buf over all ranks.
 
         Counts and displacements must be equal on all ranks. Without displacements the blocks are contiguous.
@@ -231,12 +230,12 @@ class Collectives(Operations):
 
     def allgather(
         self,
-        send_buf: Array,
-        out: Array | None = None,
+        send_buf: ArrayT | InPlace,
+        out: ArrayT | InPlace | None = None,
         *,
-        dtype: Datatype | str | None = None,
-        stream: Any = None,
-    ) -> Array:
+        dtype: Datatype | DatatypeName | None = None,
+        stream: Stream | None = None,
+    ) -> ArrayT:
         """Block r of out on every rank = send_buf of rank r. Allocated as ``(n, *shape)``."""
         out = self._allocate_output(send_buf, out, lambda shape: (self.size, *shape))
         self._run(Collective.allgather, send_buf, out, dtype=dtype, stream=stream)
@@ -244,14 +243,14 @@ class Collectives(Operations):
 
     def allgatherv(
         self,
-        send_buf: Array,
-        out: Array | None = None,
+        send_buf: ArrayT | InPlace,
+        out: ArrayT | InPlace | None = None,
         *,
         recv_counts: Counts,
         recv_displs: Counts | None = None,
-        dtype: Datatype | str | None = None,
-        stream: Any = None,
-    ) -> Array:
+        dtype: Datatype | DatatypeName | None = None,
+        stream: Stream | None = None,
+    ) -> ArrayT:
         """recv_counts[r] elements at recv_displs[r] of out = send_buf of rank r. Allocated one-dimensional."""
         counts, displs = self._check_blocks("recv_counts", recv_counts, recv_displs)
         out = self._allocate_output(send_buf, out, lambda _: (sum(counts),))
@@ -268,12 +267,12 @@ class Collectives(Operations):
 
     def alltoall(
         self,
-        send_buf: Array,
-        out: Array | None = None,
+        send_buf: ArrayT | InPlace,
+        out: ArrayT | InPlace | None = None,
         *,
-        dtype: Datatype | str | None = None,
-        stream: Any = None,
-    ) -> Array:
+        dtype: Datatype | DatatypeName | None = None,
+        stream: Stream | None = None,
+    ) -> ArrayT:
         """Block s of out on rank r = block r of send_buf of rank s."""
         out = self._allocate_output(send_buf, out, lambda shape: shape)
         self._run(Collective.alltoall, send_buf, out, dtype=dtype, stream=stream)
@@ -281,16 +280,16 @@ class Collectives(Operations):
 
     def alltoallv(
         self,
-        send_buf: Array,
-        out: Array | None = None,
+        send_buf: ArrayT | InPlace,
+        out: ArrayT | InPlace | None = None,
         *,
         send_counts: Counts,
         recv_counts: Counts,
         send_displs: Counts | None = None,
         recv_displs: Counts | None = None,
-        dtype: Datatype | str | None = None,
-        stream: Any = None,
-    ) -> Array:
+        dtype: Datatype | DatatypeName | None = None,
+        stream: Stream | None = None,
+    ) -> ArrayT:
         """recv_counts[s] elements at recv_displs[s] of out on rank r = the block sent by rank s to rank r."""
         checked_send_counts, checked_send_displs = self._check_blocks("send_counts", send_counts, send_displs)
         checked_recv_counts, checked_recv_displs = self._check_blocks("recv_counts", recv_counts, recv_displs)
@@ -311,16 +310,28 @@ class Collectives(Operations):
     # ---- point to point, barrier ---------------------------------------------------------------------------
 
     def send(
-        self, send_buf: Array, peer: int, *, dtype: Datatype | str | None = None, stream: Any = None
+        self,
+        send_buf: Array,
+        peer: int,
+        *,
+        dtype: Datatype | DatatypeName | None = None,
+        stream: Stream | None = None,
     ) -> None:
         """Sends send_buf to rank `peer`, which must call `recv`. Can block until the message is received."""
         self._run(Collective.send, send_buf, None, root=peer, dtype=dtype, stream=stream)
 
-    def recv(self, out: Array, peer: int, *, dtype: Datatype | str | None = None, stream: Any = None) -> Array:
+    def recv(
+        self,
+        out: ArrayT,
+        peer: int,
+        *,
+        dtype: Datatype | DatatypeName | None = None,
+        stream: Stream | None = None,
+    ) -> ArrayT:
         """Receives `out` from rank `peer`, which must call `send` with the same count and datatype."""
         self._run(Collective.recv, None, out, root=peer, dtype=dtype, stream=stream)
         return out
 
-    def barrier(self, *, stream: Any = None) -> None:
+    def barrier(self, *, stream: Stream | None = None) -> None:
         """Host: blocks until all ranks have entered. Devices: blocks the stream until then."""
         self._run(Collective.barrier, None, None, stream=stream)

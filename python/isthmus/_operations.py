@@ -4,21 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from . import _isthmus
 from ._buffers import IN_PLACE, View, allocate_like, view
 from ._groups import run_or_defer
-from .table import COLLECTIVES, DATATYPES, Collective, CollectiveRow, Datatype, Platform, ReductionOp
+from .table import (
+    COLLECTIVES,
+    DATATYPES,
+    Collective,
+    CollectiveRow,
+    Datatype,
+    DatatypeName,
+    Platform,
+    ReductionOp,
+    ReductionOpName,
+)
 from .table import reduction_op as find_reduction_op
 
-Array = Any
 Counts = Sequence[int]
 
 
-def native_stream(stream: Any) -> int:
+class TorchStream(Protocol):
+    """A torch.cuda.Stream."""
+
+    @property
+    def cuda_stream(self) -> int: ...
+
+
+class CupyStream(Protocol):
+    """A cupy.cuda.Stream."""
+
+    @property
+    def ptr(self) -> int: ...
+
+
+Stream = int | TorchStream | CupyStream
+
+
+def native_stream(stream: Stream | None) -> int:
     """Returns the native handle of a stream: an integer, None, or an object with a handle attribute."""
     if stream is None:
         return 0
@@ -57,21 +83,13 @@ class Operations:
     _platform: Platform
     _native: _isthmus.Communicator
 
-    def _allocate_output(self, send_buf: Array, out: Array | None, output_shape: Any) -> Array:
+    def _allocate_output(self, send_buf: Any, out: Any, output_shape: Any) -> Any:
         """Returns `out`, or a new array like send_buf with the shape `output_shape(send_buf.shape)`."""
         if out is not None:
             return out
         if send_buf is None or send_buf is IN_PLACE:
             raise TypeError("out is required if send_buf is None or IN_PLACE; pass an array")
-        shape = getattr(send_buf, "shape", None)
-        if shape is None:
-            if not hasattr(send_buf, "__len__"):
-                raise TypeError(
-                    f"send_buf is a {type(send_buf).__name__}, must be an array; pass numpy.array(...) for a "
-                    f"scalar"
-                )
-            shape = (len(send_buf),)
-        return allocate_like(send_buf, output_shape(tuple(shape)), "send_buf")
+        return allocate_like(send_buf, output_shape, "send_buf")
 
     def _block_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         if not shape or shape[0] % self.size:
@@ -90,17 +108,17 @@ class Operations:
             name.replace("counts", "displs"), displacements(checked, displs), self.size
         )
 
-    def _result(self, send_buf: Array, out: Array | None) -> Array | None:
+    def _result(self, send_buf: Any, out: Any) -> Any:
         return send_buf if out is IN_PLACE else out
 
-    def _own_block(self, send_buf: Array | None, out: Array) -> Array:
+    def _own_block(self, send_buf: Any, out: Any) -> Any:
         """Returns `out`, or this rank's block of send_buf for an in-place call."""
         if out is not IN_PLACE:
             return out
         blocks = send_buf if hasattr(send_buf, "reshape") else np.asarray(send_buf)
         return blocks.reshape(self.size, -1)[self.rank].reshape(self._block_shape(tuple(blocks.shape)))
 
-    def _own_varying_block(self, send_buf: Array | None, out: Array, counts: Any, displs: Any) -> Array:
+    def _own_varying_block(self, send_buf: Any, out: Any, counts: Any, displs: Any) -> Any:
         """Returns `out`, or this rank's block of send_buf for an in-place call of a v-collective."""
         if out is not IN_PLACE:
             return out
@@ -110,13 +128,13 @@ class Operations:
     def _run(
         self,
         collective: Collective,
-        send_buf: Array | None,
-        out: Array | None,
+        send_buf: Any,
+        out: Any,
         *,
-        op: ReductionOp | str = ReductionOp.sum,
+        op: ReductionOp | ReductionOpName = ReductionOp.sum,
         root: int = 0,
-        dtype: Datatype | str | None = None,
-        stream: Any = None,
+        dtype: Datatype | DatatypeName | None = None,
+        stream: Stream | None = None,
         **counts: list[int] | None,
     ) -> None:
         row = COLLECTIVES[collective.name]
@@ -140,7 +158,7 @@ class Operations:
         run_or_defer(partial(_enqueue, self._native, operation, send, recv))
 
     def _resolve_views(
-        self, row: CollectiveRow, send_buf: Array, out: Array, dtype: Any, counts: dict[str, Any]
+        self, row: CollectiveRow, send_buf: Any, out: Any, dtype: Any, counts: dict[str, Any]
     ) -> tuple[View | None, View | None]:
         """Returns views of both buffers. IN_PLACE is resolved as defined by the collective table."""
         send_in_place, recv_in_place = send_buf is IN_PLACE, out is IN_PLACE

@@ -8,20 +8,34 @@ import weakref
 from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from . import _isthmus
-from ._buffers import array_bytes, extents_of, numpy_dtype
+from ._buffers import DtypeLike, array_bytes, extents_of, numpy_dtype
 from ._collectives import Collectives
 from ._groups import run_or_defer
-from ._operations import native_stream
-from .table import COLLECTIVES, DATATYPES, Datatype, Platform, ReductionOp
+from ._operations import Stream, native_stream
+from .table import (
+    COLLECTIVES,
+    DATATYPES,
+    Collective,
+    CollectiveName,
+    Datatype,
+    DatatypeName,
+    Platform,
+    PlatformName,
+    ReductionOp,
+    ReductionOpName,
+)
 from .table import collective as find_collective
 from .table import datatype as find_datatype
 from .table import platform as find_platform
 from .table import reduction_op as find_reduction_op
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 
 class Device(NamedTuple):
@@ -31,7 +45,7 @@ class Device(NamedTuple):
     ordinal: int = 0
 
     @classmethod
-    def parse(cls, value: Device | str | tuple[Any, int]) -> Device:
+    def parse(cls, value: Device | str | tuple[Platform | PlatformName, int]) -> Device:
         """Parses a device, a pair, or text such as "host" or "cuda:1"."""
         if isinstance(value, str):
             name, _, ordinal = value.partition(":")
@@ -107,19 +121,20 @@ class Communicator(Collectives):
     @classmethod
     def from_mpi(
         cls,
-        comm: Any = None,
+        comm: MPI.Comm | None = None,
         *,
         device: Device | str = "host",
         config: str | None = None,
         timeout: float = 0.0,
     ) -> Communicator:
-        """Creates a communicator from an mpi4py communicator, which is duplicated. Collective.
+        """Creates a communicator from an mpi4py intracommunicator, which is duplicated. Collective.
 
         None means MPI_COMM_WORLD and does not require mpi4py. In this case MPI is initialized if necessary,
         and finalized at exit.
 
         Raises:
             RuntimeError: mpi4py uses a different MPI library than `isthmus` was built with.
+            isthmus.Error: `comm` is MPI.COMM_NULL or an intercommunicator, which has two groups of ranks.
         """
         from .mpi import function_table
 
@@ -246,13 +261,13 @@ class Communicator(Collectives):
 
     def explain(
         self,
-        collective: str,
+        collective: Collective | CollectiveName,
         *,
         count: int = 0,
-        dtype: Datatype | str = "float32",
-        op: ReductionOp | str = "sum",
+        dtype: Datatype | DatatypeName = "float32",
+        op: ReductionOp | ReductionOpName = "sum",
         root: int = 0,
-        stream: Any = None,
+        stream: Stream | None = None,
     ) -> dict[str, Any]:
         """Returns the backend, algorithm and rule that a call would use, and why other rules were rejected.
 
@@ -281,11 +296,12 @@ class Communicator(Collectives):
 
     # ---- memory --------------------------------------------------------------------------------------
 
-    def empty(self, shape: int | Sequence[int], dtype: Any = "float32") -> Any:
+    def empty(self, shape: int | Sequence[int], dtype: DtypeLike = "float32") -> Any:
         """Allocates an uninitialized array in the symmetric heap. Collective, with the same size on every rank.
 
         Collectives do not stage buffers in the symmetric heap. On the host the result is a NumPy array. On
-        devices it is an object that exports bytes through `__dlpack__` (use `torch.from_dlpack`).
+        devices it is an object that exports bytes through `__dlpack__` (use `torch.from_dlpack`). The return
+        type is Any, because it depends on the device.
 
         Lifetime:
             The memory lives as long as any view of the array. The communicator is released after the last view.

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._isthmus import Status
 
 
 class Error(RuntimeError):
@@ -27,7 +30,7 @@ class Error(RuntimeError):
         self,
         message: str,
         *,
-        code: Any,
+        code: Status,
         collective: str | None = None,
         rank: int = -1,
         backend: str = "",

@@ -19,20 +19,22 @@ import json
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from . import _isthmus
-from ._buffers import numpy_dtype, view
-from ._operations import native_stream
+from ._buffers import Array, ArrayT, numpy_dtype, unsupported_array_message, view
+from ._names import unknown_name
+from ._operations import Stream, native_stream
+from .communicator import Communicator
 from .layout import preload
-from .table import DATATYPES, Datatype, Platform
+from .table import DATATYPES, Datatype, DatatypeName, Platform
 from .table import datatype as find_datatype
 
-KINDS = ("allgather_gemm", "gemm_reduce_scatter")
-MODES = ("model", "sequential", "pipelined")
-VIEWS = ("whole", "compute_only", "communication_only")
+KindName = Literal["allgather_gemm", "gemm_reduce_scatter"]
+ModeName = Literal["model", "sequential", "pipelined"]
+ViewName = Literal["whole", "compute_only", "communication_only"]
 _TORCH_DEVICES = {"cpu": Platform.host, "cuda": Platform.cuda}
 
 
@@ -53,6 +55,8 @@ def matrix(array: Any, name: str, platform: Platform, *, writable: bool = False)
     Raises:
         TypeError, ValueError: the array is not supported. The message contains its name.
     """
+    if not hasattr(array, "shape"):
+        raise TypeError(unsupported_array_message(array, name))
     shape, strides = tuple(int(size) for size in array.shape), _element_strides(array)
     if len(shape) != 2:
         raise ValueError(f"{name} has shape {shape}, must be two-dimensional")
@@ -83,6 +87,11 @@ def _element_strides(array: Any) -> tuple[int, ...]:
     return tuple(int(stride) // array.dtype.itemsize for stride in array.strides)
 
 
+def _check_name(label: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(unknown_name(label, value, allowed))
+
+
 @cache
 def _find_blas() -> None:
     package = importlib.util.find_spec("scipy_openblas32")
@@ -110,21 +119,19 @@ class Plan:
 
     def __init__(
         self,
-        communicator: Any,
-        a: Any,
-        b: Any,
+        communicator: Communicator,
+        a: Array,
+        b: Array,
         *,
-        kind: str = "allgather_gemm",
-        output: Datatype | str | None = None,
-        mode: str = "model",
+        kind: KindName = "allgather_gemm",
+        output: Datatype | DatatypeName | None = None,
+        mode: ModeName = "model",
         chunks: int = 0,
         sharded_b: bool = False,
         trace: bool = False,
     ) -> None:
-        if kind not in KINDS:
-            raise ValueError(f"kind {kind!r} is unknown; allowed: {', '.join(KINDS)}")
-        if mode not in MODES:
-            raise ValueError(f"mode {mode!r} is unknown; allowed: {', '.join(MODES)}")
+        _check_name("kind", kind, get_args(KindName))
+        _check_name("mode", mode, get_args(ModeName))
         _find_blas()
         self._communicator = communicator
         self._platform = communicator.device.platform
@@ -161,17 +168,17 @@ class Plan:
 
     def __call__(
         self,
-        a: Any,
-        b: Any,
+        a: ArrayT,
+        b: ArrayT,
         *,
-        out: Any = None,
-        bias: Any = None,
-        gathered_a: Any = None,
+        out: ArrayT | None = None,
+        bias: ArrayT | None = None,
+        gathered_a: ArrayT | None = None,
         alpha: float = 1.0,
         beta: float = 0.0,
-        view: str = "whole",
-        stream: Any = None,
-    ) -> Any:
+        view: ViewName = "whole",
+        stream: Stream | None = None,
+    ) -> ArrayT:
         """Computes out = alpha * allgather(a) @ b + beta * out + bias and returns `out` (None: a new array).
 
         For gemm_reduce_scatter, out is this rank's rows of the sum and beta must be 0. `gathered_a` receives
@@ -181,8 +188,7 @@ class Plan:
             Host: returns when this rank's part is complete. Devices: enqueues on `stream` (default for torch
             tensors: the current stream). The arrays must live until the stream has completed the product.
         """
-        if view not in VIEWS:
-            raise ValueError(f"view {view!r} is unknown; allowed: {', '.join(VIEWS)}")
+        _check_name("view", view, get_args(ViewName))
         left, right = matrix(a, "a", self._platform), matrix(b, "b", self._platform)
         if (left._replace(address=0), right._replace(address=0)) != self._shapes:
             raise ValueError(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import layout
+from ._names import unknown_name
 from .layout import MissingError
 
 # MPI families that scripts/setup_peers installs in .peers. mpich is part of the Python environment.
@@ -59,7 +61,7 @@ def launcher(family: str) -> Launcher:
         if executable is None:
             raise MissingError("mpiexec is not in PATH; install an MPI, or use --mpi mpich")
         return Launcher(family, Path(executable), None)
-    raise ValueError(f"--mpi {family!r} is unknown; allowed: {', '.join(FAMILIES)}")
+    raise ValueError(unknown_name("--mpi", family, FAMILIES))
 
 
 def peer_folder(family: str) -> Path:
@@ -77,13 +79,15 @@ def _require_file(path: Path, hint: str) -> Path:
     return path
 
 
-def ensure_peer_installed(family: str, report_progress) -> None:
+def ensure_peer_installed(family: str, report_progress: Callable[[str], None]) -> None:
     """Installs a peer MPI if it is missing. Calls `report_progress` before it starts. Raises MissingError."""
     root = layout.checkout()
     if (peer_folder(family) / "peer_mpi").is_file() and (peer_folder(family) / "launch").is_file():
         return
     report_progress(f"installing {family} in .peers/{family} (only once, takes about a minute)")
-    completed = subprocess.run([str(root / "scripts" / "setup_peers"), family], capture_output=True, text=True)
+    completed = subprocess.run(
+        [str(root / "scripts" / "setup_peers"), family], capture_output=True, text=True, errors="replace"
+    )
     if completed.returncode:
         output_lines = (completed.stderr or completed.stdout).strip().splitlines()
         raise MissingError(output_lines[-1] if output_lines else f"scripts/setup_peers {family} failed")
@@ -166,7 +170,9 @@ def linked_mpi_family(program: str, environment: dict[str, str]) -> str | None:
 
     Returns None for a script or for a program that loads MPI later. Raises MissingError for an unknown MPI.
     """
-    listing = subprocess.run(["ldd", program], env=environment, capture_output=True, text=True)
+    listing = subprocess.run(
+        ["ldd", program], env=environment, capture_output=True, text=True, errors="replace"
+    )
     names = [line.split()[0] for line in listing.stdout.splitlines() if line.split()]
     for name in names:
         if name.startswith(_MPI_ABI_LIBRARY):

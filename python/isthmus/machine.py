@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,62 @@ def describe() -> dict[str, Any]:
     return {"name": machine_name(cores, gpus), "cpu": cpu_model(), "cores": cores, "gpus": gpus}
 
 
+class OtherLoad:
+    """The cores that other processes of the machine used while the block ran, on average.
+
+    The kernel counts all processes, also those outside of a container. Time that the hypervisor took counts as
+    well. `cores` is set when the block ends, and is 0 if the kernel does not count.
+    """
+
+    cores = 0.0
+
+    def __enter__(self) -> OtherLoad:
+        self._start_s = time.monotonic()
+        self._start_busy_s = _machine_busy_s() - _own_busy_s()
+        return self
+
+    def __exit__(self, *_failure: object) -> None:
+        busy_s = _machine_busy_s() - _own_busy_s() - self._start_busy_s
+        self.cores = max(0.0, busy_s / max(time.monotonic() - self._start_s, 1e-3))
+
+
+# Less load comes from the background services of an idle machine.
+_MIN_OTHER_CORES, _MIN_OTHER_SHARE = 0.25, 0.05
+
+
+def unreliable_reason(ranks: int, other_cores: float) -> str:
+    """Returns why measured times and ratios of `ranks` ranks are unreliable, or ""."""
+    cores = os.cpu_count() or 1
+    if other_cores >= max(_MIN_OTHER_CORES, _MIN_OTHER_SHARE * cores):
+        return (
+            f"Times and ratios are unreliable: other processes used {other_cores:.1f} of {cores} cores. "
+            "Repeat the measurement on an idle machine."
+        )
+    own_cores = len(os.sched_getaffinity(0))
+    if ranks > own_cores:
+        return (
+            f"Times and ratios are unreliable: {ranks} ranks share {own_cores} cores. A waiting rank takes CPU "
+            "time from the rank it waits for, so the times depend mostly on the scheduler."
+        )
+    return ""
+
+
+def _machine_busy_s() -> float:
+    """Returns the CPU seconds of all processes since the machine started, or 0 if they are unknown."""
+    try:
+        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    except OSError:
+        return 0.0
+    user, nice, system, _idle, _waiting, interrupts, soft_interrupts, stolen = map(int, fields[:8])
+    return (user + nice + system + interrupts + soft_interrupts + stolen) / os.sysconf("SC_CLK_TCK")
+
+
+def _own_busy_s() -> float:
+    """Returns the CPU seconds of this process and of its descendants that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
 def commit() -> str:
     """Returns the commit of the checkout, with "-dirty" if tracked files changed, or "" outside a checkout.
 
@@ -65,7 +122,9 @@ def commit() -> str:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    completed = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
+    completed = subprocess.run(
+        ["git", *arguments], cwd=root, capture_output=True, text=True, errors="replace", check=True
+    )
     return completed.stdout.strip()
 
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from . import _isthmus
-from ._buffers import array_bytes, extents_of, numpy_dtype
+from ._buffers import Array, DtypeLike, array_bytes, extents_of, numpy_dtype
 from .communicator import Communicator, Device
 from .layout import environment_folder, preload
 from .table import DATATYPES, Platform
@@ -33,9 +34,31 @@ class Block(NamedTuple):
     pooled: bool
 
 
+@overload
 def empty(
     shape: int | Sequence[int],
-    dtype: Any = "float32",
+    dtype: DtypeLike = ...,
+    device: Literal["host"] = ...,
+    *,
+    unpooled: bool = ...,
+) -> NDArray[Any]: ...
+
+
+@overload
+def empty(
+    shape: int | Sequence[int], dtype: DtypeLike = ..., *, device: Device | str, unpooled: bool = ...
+) -> Any: ...
+
+
+@overload
+def empty(
+    shape: int | Sequence[int], dtype: DtypeLike, device: Device | str, *, unpooled: bool = ...
+) -> Any: ...
+
+
+def empty(
+    shape: int | Sequence[int],
+    dtype: DtypeLike = "float32",
     device: Device | str = "host",
     *,
     unpooled: bool = False,
@@ -59,12 +82,12 @@ def empty(
     return np.from_dlpack(allocation).view(numpy_dtype(dtype)).reshape(extents) if is_host else allocation
 
 
-def symmetric(communicator: Communicator, shape: int | Sequence[int], dtype: Any = "float32") -> Any:
+def symmetric(communicator: Communicator, shape: int | Sequence[int], dtype: DtypeLike = "float32") -> Any:
     """Allocates an uninitialized array in the symmetric heap of a communicator, like `Communicator.empty`."""
     return communicator.empty(shape, dtype)
 
 
-def query(array: Any) -> Block:
+def query(array: Array | int) -> Block:
     """Returns the plain block that contains an array or an address. Raises `isthmus.Error` if there is none."""
     platform, ordinal, begin, size_bytes, provider, pooled = _isthmus.query_memory(_address(array))
     return Block(Device(Platform(platform), ordinal), begin, size_bytes, provider, pooled)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import atexit
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 
-def function_table(comm: Any) -> Any:
+def function_table(comm: MPI.Comm | None) -> Any:
     """Returns the table for `comm`, an mpi4py communicator, or for MPI_COMM_WORLD if it is None.
 
     The functions come from `isthmus._mpi`, which is compiled for one MPI. An MPI communicator is valid only in
@@ -14,6 +17,8 @@ def function_table(comm: Any) -> Any:
 
     Raises:
         RuntimeError: Isthmus was built without MPI, or mpi4py uses another MPI.
+        TypeError: `comm` is not an mpi4py communicator.
+        isthmus.Error: `comm` is MPI.COMM_NULL or an intercommunicator.
     """
     try:
         from . import _mpi
@@ -28,6 +33,8 @@ def function_table(comm: Any) -> Any:
         return _mpi.world_table()
     from mpi4py import MPI
 
+    if not isinstance(comm, MPI.Comm):
+        raise TypeError(f"comm is a {type(comm).__name__}, must be an mpi4py communicator or None")
     mpi4py_version, own_version = MPI.Get_library_version(), _mpi.library_version()
     if mpi4py_version != own_version or not _mpi.is_initialized():
         raise RuntimeError(

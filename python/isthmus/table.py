@@ -5,20 +5,26 @@ The enumerations and rows come from the compiled module, which is generated from
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from enum import IntEnum
+from typing import Literal, NamedTuple, TypeVar
 
 from . import _isthmus
 from ._isthmus import Collective, Datatype, Platform, ReductionOp, Status
+from ._names import unknown_name
 
 __all__ = [
     "COLLECTIVES",
     "DATATYPES",
     "Collective",
+    "CollectiveName",
     "CollectiveRow",
     "Datatype",
+    "DatatypeName",
     "DatatypeRow",
     "Platform",
+    "PlatformName",
     "ReductionOp",
+    "ReductionOpName",
     "Status",
     "collective",
     "count_of_bytes",
@@ -27,6 +33,46 @@ __all__ = [
     "platform",
     "reduction_op",
 ]
+
+# The names of the enumerations, for type checkers. A test compares them.
+CollectiveName = Literal[
+    "broadcast",
+    "reduce",
+    "allreduce",
+    "reduce_scatter",
+    "allgather",
+    "allgatherv",
+    "gather",
+    "gatherv",
+    "scatter",
+    "scatterv",
+    "alltoall",
+    "alltoallv",
+    "send",
+    "recv",
+    "barrier",
+    "reduce_scatterv",
+]
+DatatypeName = Literal[
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "float8_e4m3",
+    "float8_e5m2",
+]
+PlatformName = Literal["host", "cuda", "hip", "level_zero", "opencl"]
+ReductionOpName = Literal["sum", "prod", "min", "max", "avg"]
+
+_Member = TypeVar("_Member", bound=IntEnum)
 
 
 class CollectiveRow(NamedTuple):
@@ -64,19 +110,19 @@ class DatatypeRow(NamedTuple):
         return self.datatype.name
 
 
-COLLECTIVES = {row.name: row for row in (CollectiveRow(*columns) for columns in _isthmus.COLLECTIVE_ROWS)}
-DATATYPES = {row.name: row for row in (DatatypeRow(*columns) for columns in _isthmus.DATATYPE_ROWS)}
+COLLECTIVES = {row.name: row for row in (CollectiveRow(*columns) for columns in _isthmus.collective_rows())}
+DATATYPES = {row.name: row for row in (DatatypeRow(*columns) for columns in _isthmus.datatype_rows())}
 
 
-def _find_member(enumeration: type, label: str, value):
+def _find_member(enumeration: type[_Member], label: str, value: _Member | str) -> _Member:
     """Returns `value` if it is a member of the enumeration, or the member with that name."""
     if isinstance(value, enumeration):
         return value
     try:
         return enumeration[str(value)]
     except KeyError:
-        allowed = ", ".join(member.name for member in enumeration)
-        raise ValueError(f"{label} {value!r} is unknown; allowed: {allowed}") from None
+        names = [member.name for member in enumeration]
+        raise ValueError(unknown_name(label, value, names)) from None
 
 
 def collective(value: Collective | str) -> Collective:

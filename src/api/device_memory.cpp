@@ -117,7 +117,9 @@ isthmus_status isthmus_memory_explain(isthmus_device device, char* json, size_t 
                                       size_t* required_bytes) {
   constexpr const char* function = "memory_explain";
   return isthmus::guard([&] {
-    const std::string text = isthmus::find_or_create_device_memory(function, device).explain().dump();
+    const std::string text = isthmus::find_or_create_device_memory(function, device)
+                                 .explain()
+                                 .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     isthmus::write_json(ISTHMUS_HERE, function, text, json, capacity, required_bytes);
   });
 }

@@ -156,7 +156,8 @@ isthmus_status isthmus_fused_plan_info(isthmus_fused_plan plan, char* json, size
                                        size_t* required_bytes) {
   return isthmus::guard([&] {
     constexpr const char* function = "fused_plan_info";
-    const std::string text = make_info(*plan_table::instance().find(function, plan).object).dump();
+    const std::string text = make_info(*plan_table::instance().find(function, plan).object)
+                                 .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     isthmus::write_json(ISTHMUS_HERE, function, text, json, capacity, required_bytes);
   });
 }
@@ -170,7 +171,10 @@ isthmus_status isthmus_fused_plan_trace(isthmus_fused_plan plan, char* json, siz
                                 "fused_plan_trace: plan must be created with ISTHMUS_FUSED_TRACE",
                                 "set the flag in isthmus_fused_description.flags");
     object.synchronize();
-    isthmus::write_json(ISTHMUS_HERE, "fused_plan_trace", object.trace().chrome(object.problem().rank).dump(),
+    isthmus::write_json(ISTHMUS_HERE, "fused_plan_trace",
+                        object.trace()
+                            .chrome(object.problem().rank)
+                            .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
                         json, capacity, required_bytes);
   });
 }

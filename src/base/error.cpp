@@ -9,6 +9,8 @@
 #include <string_view>
 #include <system_error>
 
+#include "base/text.hpp"
+
 namespace isthmus {
 namespace {
 
@@ -35,7 +37,7 @@ void failure_info::set_failed_ranks(std::span<const int> ranks) {
 
 void copy_text(char* destination, std::size_t capacity, const std::string& text) noexcept {
   if (capacity == 0) return;
-  destination[text.copy(destination, capacity - 1)] = '\0';
+  destination[text.copy(destination, truncated_length(text, capacity - 1))] = '\0';
 }
 
 error make_error(isthmus_status status, const char* location, const std::string& message,
@@ -46,8 +48,8 @@ error make_error(isthmus_status status, const char* location, const std::string&
   info.rank = -1;
   info.native_code = native_code;
   copy_text(info.location, sizeof info.location, project_path(location));
-  copy_text(info.message, sizeof info.message, message);
-  copy_text(info.hint, sizeof info.hint, hint);
+  copy_text(info.message, sizeof info.message, printable(message));
+  copy_text(info.hint, sizeof info.hint, printable(hint));
   return error(info);
 }
 

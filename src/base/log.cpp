@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "base/text.hpp"
 #include "base/trust.hpp"
 
 namespace isthmus {
@@ -23,7 +24,8 @@ spdlog::logger* make_logger() {
     if (is_known)
       logger->set_level(level);
     else
-      logger->warn("ISTHMUS_LOG={} is not a log level; use trace, debug, info, warn, error or off", level_name);
+      logger->warn("ISTHMUS_LOG={} is not a log level; use trace, debug, info, warn, error or off",
+                   printable(level_name));
   }
   return logger;
 }
@@ -43,7 +45,8 @@ spdlog::level::level_enum native_level(log_level level) noexcept {
 bool is_logged(log_level level) noexcept { return logger().should_log(native_level(level)); }
 
 void write_log(log_level level, const std::string& line) {
-  logger().log(native_level(level), spdlog::string_view_t(line));
+  const std::string text = printable(line);
+  logger().log(native_level(level), spdlog::string_view_t(text));
 }
 
 }  // namespace isthmus

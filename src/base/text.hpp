@@ -26,6 +26,13 @@ std::string format_list(const std::vector<Item>& items) {
   return text;
 }
 
+// Escapes control characters and bytes that are not UTF-8 as \n, \x1b, ..., so that a name of a file, host or program
+// cannot forge lines of a log, and every message is one line of UTF-8.
+std::string printable(std::string_view text);
+
+// Returns the length of `text` cut to at most `max_bytes`, without cutting a UTF-8 character.
+std::size_t truncated_length(std::string_view text, std::size_t max_bytes) noexcept;
+
 // Returns true for names of backends, algorithms and options: [a-z][a-z0-9_]*.
 constexpr bool is_identifier(std::string_view text) {
   const auto is_lower = [](char c) { return c >= 'a' && c <= 'z'; };

@@ -16,7 +16,9 @@ device_driver* start_driver(std::unique_ptr<gpu::gpu_api> api, std::string& reas
   int code = api->init(0);
   if (code == gpu::success) code = api->get_device_count(&devices);
   if (code != gpu::success || devices == 0) {
-    reason = fmt::format("{}: {}", api->title(), code == gpu::success ? "no device" : api->text(code));
+    // HIP without a GPU returns hipErrorInvalidDevice.
+    const bool has_no_device = code == gpu::success || code == gpu::no_device || code == gpu::invalid_device;
+    reason = fmt::format("{}: {}", api->title(), has_no_device ? "no device" : api->text(code));
     return nullptr;
   }
   // Never deleted: the driver must outlive all static objects that may still free blocks.

@@ -227,6 +227,23 @@ TEST_F(table_test, several_threads_abort_once) {
   EXPECT_EQ(aborts, 1);
 }
 
+TEST_F(table_test, intercommunicators_are_rejected) {
+  if (mpi_test::size() < 2) GTEST_SKIP() << "needs two ranks";
+  MPI_Comm group = MPI_COMM_NULL, between_groups = MPI_COMM_NULL;
+  const int color = mpi_test::rank() % 2;
+  ASSERT_EQ(MPI_Comm_split(MPI_COMM_WORLD, color, mpi_test::rank(), &group), MPI_SUCCESS);
+  ASSERT_EQ(MPI_Intercomm_create(group, 0, MPI_COMM_WORLD, 1 - color, /*tag*/ 0, &between_groups), MPI_SUCCESS);
+  try {
+    isthmus::mpi::create(between_groups);
+    ADD_FAILURE() << "no exception";
+  } catch (const isthmus::exception& failure) {
+    EXPECT_EQ(failure.code(), ISTHMUS_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(failure.message(), "comm is an intercommunicator, must be an intracommunicator");
+  }
+  MPI_Comm_free(&between_groups);
+  MPI_Comm_free(&group);
+}
+
 TEST_F(table_test, persistent_tables_are_shared) {
   EXPECT_EQ(isthmus::mpi::persistent_table(MPI_COMM_WORLD), isthmus::mpi::persistent_table(MPI_COMM_WORLD));
   EXPECT_NE(isthmus::mpi::persistent_table(MPI_COMM_WORLD), isthmus::mpi::persistent_table(MPI_COMM_SELF));

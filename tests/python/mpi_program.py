@@ -54,6 +54,25 @@ def other_library() -> dict:
     return {"error": ""}
 
 
+def unsupported_communicators() -> dict:
+    """Every rank gets the same errors, and MPI works afterwards."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    group = world.Split(world.rank % 2, world.rank)
+    between_groups = group.Create_intercomm(0, world, 1 - world.rank % 2)
+    errors = {}
+    for name, comm in {"inter": between_groups, "null": MPI.COMM_NULL, "number": 7}.items():
+        try:
+            isthmus.Communicator.from_mpi(comm, timeout=20)
+        except (isthmus.Error, TypeError) as failure:
+            code = failure.code.name if isinstance(failure, isthmus.Error) else type(failure).__name__
+            errors[name] = [code, str(failure)]
+    with isthmus.Communicator.from_mpi(between_groups.Merge(), timeout=20) as comm:
+        merged = comm.allreduce(np.ones(1, np.int64)).tolist()
+    return {"errors": errors, "merged": merged}
+
+
 def run_collectives(comm: isthmus.Communicator) -> dict:
     array = np.full(1000, comm.rank + 1, np.int64)
     total = comm.allreduce(array)

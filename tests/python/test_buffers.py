@@ -89,6 +89,12 @@ def test_unsupported_dtypes_are_rejected(single_rank, dtype) -> None:
 def test_objects_without_buffer_are_rejected(single_rank) -> None:
     with pytest.raises(TypeError, match=r"^send_buf is a list, must be a NumPy array or an object with DLPack"):
         single_rank.allreduce([1.0, 2.0], np.zeros(2))
+    for value, kind in (([1.0, 2.0], "list"), ((1, 2), "tuple"), (3.0, "float")):
+        message = rf"^send_buf is a {kind}, must be a NumPy array .*; pass numpy\.array\(send_buf\)$"
+        with pytest.raises(TypeError, match=message):
+            single_rank.allreduce(value)
+    with pytest.raises(TypeError, match=r"^cannot allocate a result like send_buf \(bytes\); pass out$"):
+        single_rank.gather(b"text")
 
 
 def test_mismatched_sizes_are_rejected_before_writing(pair) -> None:
@@ -183,7 +189,7 @@ def test_zero_dimensional_arrays_hold_one_element(pair) -> None:
     for name in ("reduce_scatter", "alltoall"):
         with pytest.raises(ValueError, match="multiple of 2"):
             getattr(pair[0], name)(number)
-    with pytest.raises(TypeError, match="send_buf is a float, must be an array"):
+    with pytest.raises(TypeError, match="send_buf is a float, must be a NumPy array"):
         pair[0].allreduce(3.5)
 
 

@@ -9,13 +9,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from conftest import run_cli
 
 import isthmus
-from isthmus import layout
+from isthmus import layout, machine
 from isthmus.cli import main
 from isthmus.records import Report
 from isthmus.sizes import format_size, parse_size, parse_sizes
@@ -174,10 +176,14 @@ def test_explain_matches_logged_selection(tmp_path) -> None:
 
 def test_bad_arguments_print_one_error_line() -> None:
     assert_one_line_error(
-        run_cli("explain", "alreduce"), 2, r"isthmus: collective 'alreduce' is unknown; allowed: broad"
+        run_cli("explain", "alreduce"),
+        2,
+        r"isthmus: collective 'alreduce' is unknown; allowed: broad.*; did you mean \"allreduce\"\?",
     )
     assert_one_line_error(run_cli("explain", "allreduce", "--bytes", "64k"), 2, r"size '64k' must be bytes")
-    assert_one_line_error(run_cli("explain", "allreduce", "--dtype", "f32"), 2, r"dtype 'f32' is unknown")
+    assert_one_line_error(
+        run_cli("explain", "allreduce", "--dtype", "f32"), 2, r"dtype 'f32' is unknown.*\"float32\"\?"
+    )
     assert_one_line_error(run_cli("bench", "allreduce", "--sizes", "x"), 2, r"size 'x'")
     assert_one_line_error(
         run_cli("bench", "allreduce", "--sizes", "8", "--peers", "nompi"), 2, r"peer 'nompi' is unknown"
@@ -257,6 +263,47 @@ def test_bench_writes_valid_records(tmp_path) -> None:
     assert report.machine.name.startswith(("cpu", "h"))
     assert plot_file.read_bytes().startswith(b"\x89PNG")
     assert "vs best peer" in completed.stdout
+
+
+@contextmanager
+def busy_process() -> Iterator[None]:
+    """A process that uses a core."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_other_load_makes_ratios_unreliable(monkeypatch: pytest.MonkeyPatch) -> None:
+    with busy_process(), machine.OtherLoad() as load:
+        time.sleep(0.5)
+    assert load.cores >= 0.25
+    # 6 s of 10 s of the machine are not from this process and its children, within 4 s.
+    for name, values in (("_machine_busy_s", (100, 110)), ("_own_busy_s", (3, 7))):
+        monkeypatch.setattr(machine, name, iter(values).__next__)
+    monkeypatch.setattr(time, "monotonic", iter((1.0, 5.0)).__next__)
+    with machine.OtherLoad() as load:
+        pass
+    assert load.cores == 1.5
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    assert "other processes used 1.5 of 4 cores" in machine.unreliable_reason(4, 1.5)
+    assert machine.unreliable_reason(4, 0.2) == ""
+    assert "5 ranks share 4 cores" in machine.unreliable_reason(5, 0.0)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert machine.unreliable_reason(4, 1.5) == ""
+
+
+@in_checkout
+def test_bench_reports_load_of_other_processes() -> None:
+    arguments = ("--ranks", "2", "--sizes", "1K", "--rounds", "1", "--min-time", "0.5")
+    with busy_process():
+        completed = run_cli("bench", "allreduce", *arguments)
+    assert completed.returncode == 0, completed.stderr
+    assert "vs best peer" in completed.stdout
+    assert "Times and ratios are unreliable: other processes used " in completed.stdout
 
 
 @in_checkout

@@ -15,6 +15,7 @@ import pytest
 from conftest import run_cli
 
 from isthmus import launch, layout
+from isthmus.cli import gpus
 from isthmus.cli.checks import CHECKS
 from isthmus.cli.doctor import Result, run_check
 
@@ -126,6 +127,15 @@ def test_hanging_or_crashing_check_is_isolated(
     monkeypatch.setenv("ISTHMUS_PLUGIN_PATH", str(tmp_path))
     result = run_check("plug-ins", timeout)
     assert_failed(result, details, hint)
+
+
+def test_missing_gpus_are_named_as_such(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    reason = {"providers": [{"name": "direct", "available": False, "reason": "HIP: hipErrorInvalidDevice"}]}
+    monkeypatch.setattr(gpus.memory, "explain", lambda _: reason)
+    monkeypatch.setattr(gpus, "_AMD_DRIVER", tmp_path / "kfd")
+    assert gpus.devices()[1].endswith(f"; hip: no AMD GPU driver ({tmp_path / 'kfd'} does not exist)")
+    (tmp_path / "kfd").touch()
+    assert gpus.devices()[1].endswith("; hip: HIP: hipErrorInvalidDevice")
 
 
 def test_missing_pytorch_is_not_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

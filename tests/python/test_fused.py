@@ -131,6 +131,8 @@ def test_invalid_plans_and_arguments_are_rejected(pair: list[isthmus.Communicato
             Plan(communicator, a, b.T)
         with pytest.raises(ValueError, match="rows or columns must be contiguous"):
             Plan(communicator, np.zeros((8, 6), np.float32)[::2, ::2], b)
+        with pytest.raises(TypeError, match=r"^a is a list, must be a NumPy array"):
+            Plan(communicator, [[1.0]], b)
         with pytest.raises(ValueError, match="kind 'gemm' is unknown"):
             Plan(communicator, a, b, kind="gemm")
         with pytest.raises(ValueError, match="mode 'fast' is unknown"):

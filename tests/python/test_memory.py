@@ -123,3 +123,14 @@ def test_info_shows_the_providers() -> None:
     )
     host = json.loads(completed.stdout)["memory"]["host:0"]
     assert [provider["name"] for provider in host["providers"]] == ["umf", "direct", "sycl"]
+
+
+def test_info_without_umf_prints_no_warning() -> None:
+    completed = subprocess.run(
+        [sys.executable, "-m", "isthmus", "info"],
+        env=os.environ | {"ISTHMUS_UMF_LIBRARY": "/nowhere/libumf.so", "COLUMNS": "300"},
+        capture_output=True,
+        text=True,
+    )
+    assert completed.returncode == 0 and completed.stderr == ""
+    assert "UMF could not be loaded" in completed.stdout

@@ -63,3 +63,17 @@ def test_other_mpi_library_is_rejected() -> None:
     (reply,) = run_mode(1, "other_library")
     assert "mpi4py uses MPICH" in reply["error"]
     assert "isthmus was built with Some other MPI" in reply["error"]
+
+
+def test_intercommunicator_and_null_are_rejected() -> None:
+    pytest.importorskip("mpi4py")
+    for reply in run_mode(2, "unsupported_communicators"):
+        errors = reply["errors"]
+        code, message = errors["inter"]
+        assert code == "invalid_argument"
+        assert "comm is an intercommunicator, must be an intracommunicator" in message
+        assert "MPI_Intercomm_merge" in message
+        code, message = errors["null"]
+        assert code == "invalid_argument" and "MPI_COMM_NULL" in message
+        assert errors["number"] == ["TypeError", "comm is a int, must be an mpi4py communicator or None"]
+        assert reply["merged"] == [2]

@@ -69,7 +69,7 @@ def bench_fused(request: Request) -> None:
     if request.json_file != "-":
         out.print(table_of(shape, request.output))
         for line in summary_of(shape):
-            out.print(line, markup=False)
+            out.print(line)
     if result["failed"]:
         raise CommandError(result["failed"], FAILED)
     if wrong := figures.wrong(shape):

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
+from .._console import printable
 from ..errors import Error
 from ..layout import MissingError
 from ..table import Status
@@ -74,5 +75,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _fail(message: str, exit_code: int) -> int:
-    print(f"isthmus: {message}", file=sys.stderr)
+    print(f"isthmus: {printable(message)}", file=sys.stderr)
     return exit_code

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from typing import Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
-from .. import layout
+from .. import layout, machine
+from .._console import lines, styled
 from ..analysis import speedup
 from ..records import Record, best_peers
 from ..sizes import format_size, format_us, parse_sizes
 from ..table import datatype, reduction_op
-from .console import BAD_ARGUMENT, FAILED, CommandError, note, out, write_output
+from .console import BAD_ARGUMENT, FAILED, CommandError, command_line, note, out, print_warning, write_output
 from .measure import (
     SHIM,
     Provider,
@@ -87,25 +87,27 @@ def bench(
         if dtype == "float32" and output == "float32":
             note("the input is float32; pass --dtype float16 or bfloat16 to use the matrix units")
         products = layout.import_bench_module("fused_products.command")
-        products.bench_fused(
-            products.Request(
-                kind=collective,
-                ranks=ranks,
-                m=m,
-                k=k,
-                n=n,
-                dtype=dtype,
-                output=output,
-                device=device,
-                chunks=chunks,
-                peers=bool(peers),
-                trace=trace,
-                plot=plot,
-                json_file=json_file,
-                command=shlex.join(["isthmus", *sys.argv[1:]]),
-                timeout=timeout,
-            )
+        request = products.Request(
+            kind=collective,
+            ranks=ranks,
+            m=m,
+            k=k,
+            n=n,
+            dtype=dtype,
+            output=output,
+            device=device,
+            chunks=chunks,
+            peers=bool(peers),
+            trace=trace,
+            plot=plot,
+            json_file=json_file,
+            command=command_line(),
+            timeout=timeout,
         )
+        with machine.OtherLoad() as load:
+            products.bench_fused(request)
+        if json_file != "-":
+            print_warning(machine.unreliable_reason(ranks if device == "host" else 1, load.cores))
         return
     if trace:
         raise CommandError(
@@ -125,7 +127,7 @@ def bench(
     _check_shim(mpi_shim, peer_names, backend, heap)
     providers = _shim_providers(ranks, peer_names) if mpi_shim else _providers(ranks, backend, heap, peer_names)
     outcome = measure(providers, sweep, rounds)
-    report = report_of(outcome, shlex.join(["isthmus", *sys.argv[1:]]))
+    report = report_of(outcome, command_line())
     if json_file:
         write_output(json_file, report.to_json())
     if plot:
@@ -133,7 +135,8 @@ def bench(
     if json_file != "-":
         out.print(table_of(outcome.records))
         for line in reasons_of(outcome.records):
-            out.print(line, markup=False)
+            out.print(line)
+        print_warning(machine.unreliable_reason(ranks, outcome.other_cores))
         for name, reason in outcome.skipped.items():
             note(f"{name} was skipped: {reason}")
     wrong = sum(record.wrong or 0 for record in report.records)
@@ -181,18 +184,18 @@ def table_of(records: list[Record]) -> Table:
     own_paths = list(dict.fromkeys(path_name(record) for record in own))
     references = {path: _reference_records(path, records) for path in own_paths}
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("\nbytes", justify="right")
+    table.add_column(lines("", "bytes"), justify="right")
     for path in paths:
-        table.add_column(f"{path}\nus", justify="right")
+        table.add_column(lines(path, "us"), justify="right")
     for path in own_paths:
-        table.add_column(f"{path}\nbus GB/s", justify="right")
+        table.add_column(lines(path, "bus GB/s"), justify="right")
         reference_name, peers = references[path]
         if peers:
-            table.add_column(f"{path}\nvs {reference_name}", justify="right")
-    table.add_column("\nbackend")
+            table.add_column(lines(path, f"vs {reference_name}"), justify="right")
+    table.add_column(lines("", "backend"))
     for size in dict.fromkeys(record.bytes for record in records):
         row = {path_name(record): record for record in records if record.bytes == size}
-        cells = [format_size(size)]
+        cells: list[str | Text] = [format_size(size)]
         cells += [format_us(row[path].time_us.median) if path in row else "" for path in paths]
         for path in own_paths:
             cells += _own_cells(row.get(path), references[path][1])
@@ -201,14 +204,14 @@ def table_of(records: list[Record]) -> Table:
     return table
 
 
-def _own_cells(record: Record | None, peers: dict) -> list[str]:
+def _own_cells(record: Record | None, peers: dict) -> list[str | Text]:
     if record is None:
         return ["", ""] if peers else [""]
-    cells = [f"{record.busbw_gbs:.2f}"]
+    cells: list[str | Text] = [f"{record.busbw_gbs:.2f}"]
     if peers:
         ratio = speedup(record, peers.get(record.point))
         style = "green" if ratio and ratio >= 1 else "red"
-        cells.append(f"[{style}]{ratio:.2f}x[/]" if ratio else "")
+        cells.append(styled(f"{ratio:.2f}x", style) if ratio else "")
     return cells
 
 

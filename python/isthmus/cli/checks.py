@@ -141,7 +141,12 @@ def ranks() -> str:
     unique_id = UniqueId.create()
     command = [sys.executable, "-m", CHECK_MODULE, "--pair-rank"]
     other = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
     )
     other.stdin.write(
         unique_id.hex() + "\n"
@@ -241,6 +246,7 @@ def mpi() -> str:
         env=launch.environment(launcher, 2),
         capture_output=True,
         text=True,
+        errors="replace",
         timeout=2 * _TIMEOUT_S,
         check=False,
     )

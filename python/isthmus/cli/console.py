@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from .._console import SafeConsole, printable
 
 FAILED, BAD_ARGUMENT, NOT_AVAILABLE = 1, 2, 3
 
 # Results go to standard output. Progress, notes and errors go to standard error, so that output can be piped.
-out = Console(width=None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "140")), highlight=False)
-notes = Console(stderr=True, highlight=False)
+out = SafeConsole(width=None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "140")))
+notes = SafeConsole(stderr=True)
 
 
 class CommandError(Exception):
@@ -28,7 +30,18 @@ class CommandError(Exception):
 
 def note(text: str) -> None:
     """Prints one line on standard error."""
-    notes.print(text, style="dim", markup=False, soft_wrap=True)
+    notes.print(text, style="dim", soft_wrap=True)
+
+
+def print_warning(text: str) -> None:
+    """Prints a warning about the results on standard output, so that it stays with them. "" prints nothing."""
+    if text:
+        out.print(text, style="yellow", soft_wrap=True)
+
+
+def command_line() -> str:
+    """Returns the command line of this process, for reports."""
+    return printable(shlex.join(["isthmus", *sys.argv[1:]]))
 
 
 def print_json(value: Any) -> None:
@@ -53,7 +66,7 @@ def progress() -> Progress:
     """Returns a progress display on standard error. Uses plain text if standard error is not a terminal."""
     return Progress(
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),

@@ -11,12 +11,14 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
-from .. import launch, layout
+from .. import launch, layout, machine
+from .._console import styled
 from ..records import Record, Report
 from ..sizes import format_size, format_us
 from .bench import reasons_of
-from .console import FAILED, CommandError, note, out, print_json, progress
+from .console import FAILED, CommandError, note, out, print_json, print_warning, progress
 from .measure import main_error_line, measured_variables, stream_lines
 from .plot import draw_all
 
@@ -47,9 +49,7 @@ def demo(
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "results.json"
     file.unlink(missing_ok=True)
-    program = layout.program(
-        "sycl_collectives"
-    )  # check this before MPI, because an installed package has no such program
+    program = layout.program("sycl_collectives")  # before MPI: an installed package has no such program
     launcher = launch.launcher("mpich")
     command = [*launcher.command(ranks), str(program)]
     command += ["--progress", "json", "--out", str(file)]
@@ -57,8 +57,9 @@ def demo(
     command += ["--collectives", collectives] if collectives else []
     if not as_json:
         for line in introduction(ranks, folder):
-            out.print(line, markup=False, soft_wrap=True)
-    _run(command, launch.environment(launcher, ranks) | measured_variables(), is_printed=not as_json)
+            out.print(line, soft_wrap=True)
+    with machine.OtherLoad() as load:
+        _run(command, launch.environment(launcher, ranks) | measured_variables(), is_printed=not as_json)
     report = Report.load(file)
     picture = folder / "results.png"
     draw_all(report.records, picture, f"Isthmus: {ranks} ranks on SYCL, {report.machine.cpu}")
@@ -67,8 +68,11 @@ def demo(
     else:
         out.print()
         for sentence in summary(report.records):
-            out.print(sentence, markup=False, soft_wrap=True)
-        out.print(f"\nRecords: {file}\nPicture: {picture}", markup=False)
+            out.print(sentence, soft_wrap=True)
+        print_warning(machine.unreliable_reason(ranks, load.cores))
+        out.print()
+        out.print(f"Records: {file}", soft_wrap=True)
+        out.print(f"Picture: {picture}", soft_wrap=True)
     wrong = sum(record.wrong or 0 for record in report.records)
     if wrong:
         raise CommandError(f"{wrong} elements are wrong", FAILED)
@@ -135,23 +139,17 @@ def _event(line: str) -> dict[str, Any]:
 def _job_description(event: dict[str, Any]) -> str:
     reason = event.get("sycl", {}).get("reason", "")
     cores = len(os.sched_getaffinity(0))
-    description = (
+    return (
         f"{event['ranks']} ranks on {event['device']} ({cores} cores); kernels by {event['kernels']}"
         f"{'; calls: ' + reason if reason else ''}"
     )
-    if event["ranks"] > cores:
-        description += (
-            f"\n{event['ranks']} ranks share {cores} cores. A waiting rank takes CPU time from the rank it "
-            "waits for, so the times depend mostly on the scheduler"
-        )
-    return description
 
 
 def _print_collective(records: list[Record], is_printed: bool) -> None:
     if is_printed:
         out.print(table_of(records))
         for reason in reasons_of([record for record in records if record.path == USM]):
-            out.print(f"  {reason}", markup=False)
+            out.print(f"  {reason}")
         out.print()
 
 
@@ -180,7 +178,7 @@ def table_of(records: list[Record]) -> Table:
     return table
 
 
-def _row(paths: dict[tuple[str, str], Record], plain_provider: tuple[str, str]) -> list[str]:
+def _row(paths: dict[tuple[str, str], Record], plain_provider: tuple[str, str]) -> list[str | Text]:
     own = paths[USM]
     time = own.time_us
     wrong = sum(record.wrong or 0 for record in paths.values())
@@ -188,11 +186,11 @@ def _row(paths: dict[tuple[str, str], Record], plain_provider: tuple[str, str]) 
     def median(path: tuple[str, str]) -> str:
         return format_us(paths[path].time_us.median) if path in paths else ""
 
-    def ratio(path: tuple[str, str]) -> str:
+    def ratio(path: tuple[str, str]) -> str | Text:
         if path not in paths or not time.median:
             return ""
         value = paths[path].time_us.median / time.median
-        return f"[{'green' if value >= 1 else 'red'}]{value:.2f}x[/]"
+        return styled(f"{value:.2f}x", "green" if value >= 1 else "red")
 
     return [
         format_size(own.bytes),
@@ -202,7 +200,7 @@ def _row(paths: dict[tuple[str, str], Record], plain_provider: tuple[str, str]) 
         *(median(path) for path in (BUFFER, HOST, LISTING1, plain_provider)),
         ratio(LISTING1),
         ratio(plain_provider),
-        "[green]yes[/]" if wrong == 0 else f"[red]{wrong} wrong[/]",
+        styled("yes", "green") if wrong == 0 else styled(f"{wrong} wrong", "red"),
     ]
 
 

@@ -32,7 +32,9 @@ def diagnose_jobs(pid: int, job: str, *, stacks: bool, as_json: bool) -> int:
         for entry in jobs:
             _print(entry)
         for process, stack_text in stacks_by_process.items():
-            out.print(f"\nprocess {process}\n{stack_text}", markup=False)
+            out.print()
+            for line in (f"process {process}", *stack_text.expandtabs().split("\n")):
+                out.print(line, soft_wrap=True)
     has_problem = any(_has_problem(communicator) for entry in jobs for communicator in entry["communicators"])
     return FAILED if has_problem else 0
 
@@ -52,7 +54,9 @@ def read_stacks(process: int) -> str:
             continue
         command, limit = [program, *arguments], _STACK_TIMEOUT_S
         try:
-            completed = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
+            completed = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", timeout=limit, check=False
+            )
         except subprocess.TimeoutExpired:
             problems.append(f"{name} took longer than {_STACK_TIMEOUT_S} s")
             continue
@@ -82,14 +86,14 @@ def _live_processes(jobs: list[dict[str, Any]]) -> list[int]:
 
 
 def _print(job: dict[str, Any]) -> None:
-    out.print(f"job {job['job']}, processes {', '.join(map(str, job['pids']))}", markup=False, soft_wrap=True)
+    out.print(f"job {job['job']}, processes {', '.join(map(str, job['pids']))}", soft_wrap=True)
     for communicator in job["communicators"]:
         head = f"communicator {communicator['communicator'][:8]}, {communicator['size']} ranks"
         state = "" if _has_problem(communicator) else "running: "
-        out.print(f"{head}: {state}{communicator['sentence']}", markup=False, soft_wrap=True)
+        out.print(f"{head}: {state}{communicator['sentence']}", soft_wrap=True)
         ranks = [rank for rank in reversed(communicator["ranks"]) if rank["failure"]]
         for failure, rank in {rank["failure"]: rank["rank"] for rank in ranks}.items():
-            out.print(f"  failed (reported by rank {rank}): {failure}", markup=False, soft_wrap=True)
+            out.print(f"  failed (reported by rank {rank}): {failure}", soft_wrap=True)
 
 
 def _no_job_message(pid: int, job: str) -> str:

@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from .._console import styled
+from .._names import unknown_name
 from .checks import CHECKS
 from .console import BAD_ARGUMENT, FAILED, CommandError, note, notes, out, print_json
 from .diagnosis import diagnose_jobs
@@ -82,7 +84,7 @@ def doctor(
         raise CommandError("--stacks requires a process or --job", BAD_ARGUMENT)
     for name in only or ():
         if name not in CHECKS:
-            raise CommandError(f"--only {name!r} is unknown; allowed: {', '.join(CHECKS)}", BAD_ARGUMENT)
+            raise CommandError(unknown_name("--only", name, CHECKS), BAD_ARGUMENT)
     names = [name for name in CHECKS if not only or name in only]
     results = []
     for name in names:
@@ -122,11 +124,10 @@ def _environment(check: str) -> dict[str, str]:
 def _print(results: list[Result]) -> None:
     table = Table("check", "", "s", "details", box=None, pad_edge=False)
     for result in results:
-        state = f"[{_STYLE[result.result]}]{result.result}[/]"
+        state = styled(result.result, _STYLE[result.result])
         table.add_row(result.check, state, f"{result.seconds:.1f}", result.details)
     out.print(table)
     for result in results:
         if result.result == "failed":
-            out.print(
-                f"\n{result.check}: {result.hint or 'no hint for this one; please report it'}", markup=False
-            )
+            out.print()
+            out.print(f"{result.check}: {result.hint or 'no hint for this one; please report it'}")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from .._console import styled
 from ..communicator import Communicator, Device
 from ..sizes import format_size, parse_size
 from ..table import collective as find_collective
@@ -94,25 +95,29 @@ def _print(explanation: dict[str, Any], all_rules: bool) -> None:
     out.print(
         f"{query['collective']}{size}, {query['datatype']}, {query['ranks']} ranks, {query['nodes']} node(s), "
         f"{query['platform']}",
-        markup=False,
     )
     table = Table("", "use", "rule", "source", "reason", box=None, pad_edge=False)
     if explanation["backend"] is not None:
         table.add_row(
-            "[green]selected[/]", format_use(explanation), explanation["rule"], explanation["source"], ""
+            styled("selected", "green"), format_use(explanation), explanation["rule"], explanation["source"], ""
         )
     visible_rules = [rejected for rejected in explanation["rejected"] if all_rules or rejected["is_relevant"]]
     for rejected in visible_rules:
         table.add_row(
-            "[dim]rejected[/]", format_use(rejected), rejected["rule"], rejected["source"], rejected["reason"]
+            styled("rejected", "dim"),
+            format_use(rejected),
+            rejected["rule"],
+            rejected["source"],
+            rejected["reason"],
         )
     out.print(table)
     hidden_count = len(explanation["rejected"]) - len(visible_rules)
     if hidden_count:
         out.print(
-            f"[dim]{hidden_count} rules for other collectives or platforms are hidden (--all shows them)[/]"
+            f"{hidden_count} rules for other collectives or platforms are hidden (--all shows them)",
+            style="dim",
         )
-    out.print(explanation["reason"], markup=False)
+    out.print(explanation["reason"])
     if explanation["plan"]:
         _print_plan(explanation["plan"])
 

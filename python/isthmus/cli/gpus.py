@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from ..communicator import Communicator
 from ..errors import Error
 
 _PLATFORMS = ("cuda", "hip")
+_AMD_DRIVER = Path("/dev/kfd")
 _MAX_DEVICES = 64
 _MATRIX_SIZE = 16  # rows and columns of the matrices of the test plan
 
@@ -32,9 +34,16 @@ def _devices_of(platform: str) -> tuple[list[str], str]:
         device = f"{platform}:{len(names)}"
         provider = next(entry for entry in memory.explain(device)["providers"] if entry["name"] == "direct")
         if not provider["available"]:
-            return names, provider["reason"]
+            return names, _reason(platform, provider["reason"])
         names.append(device)
     return names, ""
+
+
+def _reason(platform: str, core_reason: str) -> str:
+    """Returns why there is no device. ROCm can be installed without a GPU, and returns odd errors."""
+    if platform == "hip" and not _AMD_DRIVER.exists():
+        return f"no AMD GPU driver ({_AMD_DRIVER} does not exist)"
+    return core_reason
 
 
 def backend_status(device_names: list[str], timeout: float) -> dict[str, str]:

@@ -10,8 +10,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from .. import __version__, launch, layout, machine, memory
+from .._console import styled
 from ..communicator import Communicator
 from . import gpus
 from .console import out, print_json
@@ -97,7 +99,13 @@ def sycl_devices() -> dict[str, Any]:
     except layout.MissingError as error:
         return {"devices": [], "reason": str(error)}
     completed = subprocess.run(
-        [str(program)], env=launch.environment(), capture_output=True, text=True, timeout=60, check=False
+        [str(program)],
+        env=launch.environment(),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=60,
+        check=False,
     )
     if completed.returncode:
         lines = completed.stderr.strip().splitlines()
@@ -108,18 +116,18 @@ def sycl_devices() -> dict[str, Any]:
     return {"devices": json.loads(completed.stdout), "reason": ""}
 
 
+def _state(is_available: bool) -> Text:
+    return styled("available", "green") if is_available else styled("unavailable", "red")
+
+
 def _print(data: dict[str, Any]) -> None:
     machine_info = data["machine"]
-    out.print(f"[bold]Isthmus {data['version']}[/] {data['commit'][:12]}", markup=True)
-    out.print(
-        f"machine   {machine_info['name']}: {machine_info['cpu']}, {machine_info['cores']} cores", markup=False
-    )
+    out.print(styled(f"Isthmus {data['version']}", "bold"), data["commit"][:12])
+    out.print(f"machine   {machine_info['name']}: {machine_info['cpu']}, {machine_info['cores']} cores")
     for gpu in machine_info["gpus"]:
-        out.print(f"          {gpu}", markup=False)
-    out.print(
-        "versions  " + ", ".join(f"{key} {value}" for key, value in data["versions"].items()), markup=False
-    )
-    out.print(f"python    {sys.executable}", markup=False)
+        out.print(f"          {gpu}")
+    out.print("versions  " + ", ".join(f"{key} {value}" for key, value in data["versions"].items()))
+    out.print(f"python    {sys.executable}")
     _print_core(data["core"])
     _print_devices(data["gpus"], data["fused_host"])
     _print_memory(data["memory"])
@@ -131,7 +139,7 @@ def _print_core(core: dict[str, Any]) -> None:
         "backend", "", "algorithms", "description", "reason", title="Backends of a host communicator", **_STYLE
     )
     for backend in core["backends"]:
-        state = "[green]available[/]" if backend["available"] else "[red]unavailable[/]"
+        state = _state(backend["available"])
         name = " ".join(part for part in (backend["name"], backend["version"]) if part)
         reason = "; ".join(part for part in (backend["reason"], *backend["notes"]) if part)
         table.add_row(name, state, " ".join(backend["algorithms"]), backend["description"], reason)
@@ -141,9 +149,9 @@ def _print_core(core: dict[str, Any]) -> None:
         rules.add_row(rule["rule"], rule["source"])
     out.print(rules)
     files = ", ".join(core["config_files"]) or "none"
-    out.print(f"Configuration files read: {files}", markup=False)
-    out.print(f"Profile of this machine: {core['profile_path'] or 'none (no user folder)'}", markup=False)
-    out.print(f"Timeout: {core['timeout_s']:g} s", markup=False)
+    out.print(f"Configuration files read: {files}")
+    out.print(f"Profile of this machine: {core['profile_path'] or 'none (no user folder)'}")
+    out.print(f"Timeout: {core['timeout_s']:g} s")
 
 
 def _print_devices(data: dict[str, Any], fused_host: dict[str, Any]) -> None:
@@ -151,10 +159,10 @@ def _print_devices(data: dict[str, Any], fused_host: dict[str, Any]) -> None:
     rows = {name: {"available": not reason, "reason": reason} for name, reason in data["backends"].items()}
     rows |= {"fused, host": fused_host, "fused, device": data["fused"]}
     for name, status in rows.items():
-        state = "[green]available[/]" if status["available"] else "[red]unavailable[/]"
+        state = _state(status["available"])
         table.add_row(name, state, status["reason"] or status.get("library", ""))
     out.print(table)
-    out.print(f"Devices: {', '.join(data['devices']) or data['reason']}", markup=False)
+    out.print(f"Devices: {', '.join(data['devices']) or data['reason']}")
 
 
 def _print_memory(devices: dict[str, Any]) -> None:
@@ -163,13 +171,13 @@ def _print_memory(devices: dict[str, Any]) -> None:
     )
     for device, explanation in devices.items():
         for provider in explanation["providers"]:
-            state = "[green]available[/]" if provider["available"] else "[red]unavailable[/]"
+            state = _state(provider["available"])
             pool = provider["pool"]
             pool_text = f"blocks up to {pool['max_bytes'] >> 20} MiB" if isinstance(pool, dict) else pool
             table.add_row(device, provider["name"], state, pool_text, provider["reason"])
     out.print(table)
     sources = sorted({explanation["order_source"] for explanation in devices.values()})
-    out.print(f"Order of providers: {', '.join(sources)}", markup=False)
+    out.print(f"Order of providers: {', '.join(sources)}")
 
 
 def _print_environment(data: dict[str, Any]) -> None:
@@ -183,8 +191,11 @@ def _print_environment(data: dict[str, Any]) -> None:
         devices.add_row(
             device["name"], device["kind"], str(device["compute_units"]), device["platform"], device["driver"]
         )
-    out.print(devices if sycl_info["devices"] else f"\nNo SYCL devices: {sycl_info['reason']}")
+    if not sycl_info["devices"]:
+        out.print()
+    out.print(devices if sycl_info["devices"] else f"No SYCL devices: {sycl_info['reason']}")
     if data["environment"]:
-        out.print("\nEnvironment", style="italic")
+        out.print()
+        out.print("Environment", style="italic")
     for key, value in data["environment"].items():
-        out.print(f"{key}={value}", markup=False)
+        out.print(f"{key}={value}")

@@ -26,6 +26,7 @@ def run_isolated(check: str, environment: dict[str, str], timeout: float) -> dic
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        errors="replace",
         start_new_session=True,  # so that its child processes can also be killed
     )
     try:

@@ -39,6 +39,7 @@ def query_job(ranks: int, request: dict[str, Any], variables: dict[str, str] | N
             env=launch.environment(launcher, ranks) | (variables or {}),
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=_TIMEOUT_S,
             check=False,
         )

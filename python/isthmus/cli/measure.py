@@ -7,7 +7,6 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -15,11 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .. import launch, layout, machine
+from .._names import unknown_name
 from ..communicator import Communicator
 from ..errors import Error
 from ..records import Record, Report, merge_rounds, report_from
 from ..table import Status
-from .console import BAD_ARGUMENT, CommandError, note, progress
+from .console import BAD_ARGUMENT, CommandError, command_line, note, progress
 
 # Exit code of a measurement program that does not support the request (see bench/peer_mpi.cpp).
 _EXIT_UNSUPPORTED = 3
@@ -75,11 +75,15 @@ class Provider:
 
 @dataclass
 class Outcome:
-    """Result of all rounds: merged records, reported versions, and the reason for each skipped provider."""
+    """Result of all rounds: merged records, reported versions, and the reason for each skipped provider.
+
+    `other_cores` is the number of cores that other processes used on average.
+    """
 
     records: list[Record]
     versions: dict[str, str]
     skipped: dict[str, str]
+    other_cores: float
 
 
 def isthmus_provider(ranks: int, *, backend: str = "", heap: bool = False) -> Provider:
@@ -129,7 +133,7 @@ def peer_provider(name: str, ranks: int) -> Provider:
         launch.ensure_peer_installed(name, note)
         program = launch.peer_folder(name) / "peer_mpi"
         return Provider(name, (*launch.launcher(name).command(ranks), str(program)))
-    raise ValueError(f"peer {name!r} is unknown; allowed: mpich, {', '.join(launch.PEERS)}, listing1")
+    raise ValueError(unknown_name("peer", name, ("mpich", *launch.PEERS, "listing1")))
 
 
 def shim_provider(peer: Provider) -> Provider:
@@ -175,7 +179,7 @@ def measure(providers: Sequence[Provider], sweep: Sweep, rounds: int, deadline: 
     results: list[list[Record]] = []
     versions: dict[str, str] = {}
     skipped: dict[str, str] = {}
-    with progress() as progress_display:
+    with machine.OtherLoad() as load, progress() as progress_display:
         task = progress_display.add_task("", total=rounds * len(providers) * len(sweep.sizes))
         for index, provider in _alternating_order(providers, rounds):
             if results and time.monotonic() > deadline:
@@ -190,7 +194,7 @@ def measure(providers: Sequence[Provider], sweep: Sweep, rounds: int, deadline: 
             if report is not None:
                 results.append([record for record in report.records if provider.selects(record)])
                 versions |= report.versions
-    return Outcome(merge_rounds(results), versions, skipped)
+    return Outcome(merge_rounds(results), versions, skipped, load.cores)
 
 
 def _alternating_order(providers: Sequence[Provider], rounds: int) -> Iterator[tuple[int, Provider]]:
@@ -232,7 +236,7 @@ def measured_variables() -> dict[str, str]:
     return {
         "ISTHMUS_BENCH_COMMIT": machine.commit(),
         "ISTHMUS_BENCH_MACHINE": machine.describe()["name"],
-        "ISTHMUS_BENCH_COMMAND": shlex.join(["isthmus", *sys.argv[1:]]),
+        "ISTHMUS_BENCH_COMMAND": command_line(),
     }
 
 
@@ -260,9 +264,15 @@ def stream_lines(
 
     The program has its own process group. The group is terminated if the generator is closed early.
     """
-    with tempfile.TemporaryFile("w+") as errors:
+    with tempfile.TemporaryFile("w+", errors="replace") as errors:
         process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            errors="replace",
+            start_new_session=True,
         )
         try:
             yield from process.stdout
@@ -281,6 +291,6 @@ def report_of(outcome: Outcome, command: str) -> Report:
         outcome.records,
         command=command,
         commit=machine.commit(),
-        machine=machine.describe(),
+        machine=machine.describe() | {"other_load_cores": round(outcome.other_cores, 2)},
         versions=machine.versions() | outcome.versions,
     )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ..records import Report
-from .console import BAD_ARGUMENT, CommandError, note, out
+from .console import BAD_ARGUMENT, CommandError, command_line, note, out
 from .page import Source, page
 
 
@@ -39,7 +37,7 @@ def report(
         )
     for reason in unreadable.values():
         note(f"skipped {reason}")
-    text = page(loaded, unreadable, shlex.join(["isthmus", *sys.argv[1:]]))
+    text = page(loaded, unreadable, command_line())
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
@@ -47,9 +45,7 @@ def report(
         raise CommandError(f"cannot write {target}: {failure.strerror}", BAD_ARGUMENT) from None
     record_count = sum(len(source.report.records) for source in loaded)
     suffix = f", {len(unreadable)} skipped" if unreadable else ""
-    out.print(
-        f"{target}: {record_count} records from {len(loaded)} files{suffix}", markup=False, soft_wrap=True
-    )
+    out.print(f"{target}: {record_count} records from {len(loaded)} files{suffix}", soft_wrap=True)
 
 
 def _read(sources: list[Path]) -> tuple[list[Source], dict[str, str]]:

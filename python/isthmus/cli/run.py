@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from .. import launch
+from .._names import unknown_name
 from ..layout import MissingError
 from .console import BAD_ARGUMENT, CommandError, print_json
 
@@ -159,7 +160,7 @@ def _check_ggml(ranks: int, wire: str) -> None:
     if ranks != 1:
         raise CommandError("--ggml starts one process that uses all devices; remove --ranks", BAD_ARGUMENT)
     if wire not in WIRES:
-        raise CommandError(f"--wire {wire!r} is unknown; allowed: {', '.join(WIRES)}", BAD_ARGUMENT)
+        raise CommandError(unknown_name("--wire", wire, WIRES), BAD_ARGUMENT)
 
 
 def _supervise(command: list[str], environment: dict[str, str]) -> int:

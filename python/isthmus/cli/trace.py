@@ -60,7 +60,7 @@ def merge(
         print_json(summary)
         return
     _print(summary)
-    out.print(f"{target}: open it at https://ui.perfetto.dev", markup=False, soft_wrap=True)
+    out.print(f"{target}: open it at https://ui.perfetto.dev", soft_wrap=True)
 
 
 def _print(summary: dict[str, Any]) -> None:
@@ -78,9 +78,9 @@ def _print(summary: dict[str, Any]) -> None:
 def _print_communicator(summary: dict[str, Any]) -> None:
     size, ranks = summary["size"], summary["ranks"]
     heading = f"communicator {summary['communicator'][:8]}, {size} rank{'s'[: size != 1]}: "
-    out.print(f"{heading}{summary['matched']} calls matched", markup=False, soft_wrap=True)
+    out.print(f"{heading}{summary['matched']} calls matched", soft_wrap=True)
     for line in _notes_for(summary):
-        out.print(f"  {line}", markup=False, soft_wrap=True)
+        out.print(f"  {line}", soft_wrap=True)
     if size == 1:
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -95,7 +95,6 @@ def _print_communicator(summary: dict[str, Any]) -> None:
         out.print(
             f"  {call['call']}: rank {call['last']} arrived last, {format_us(call['delay_us'])} us after the "
             f"first; the other ranks waited {format_us(call['others_waited_us'])} us",
-            markup=False,
             soft_wrap=True,
         )
     out.print()

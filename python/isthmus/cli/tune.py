@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,14 +10,15 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from .. import layout
+from .. import layout, machine
+from .._console import lines
 from ..communicator import Communicator
 from ..records import Record, utc_now
 from ..sizes import format_size, format_us, parse_sizes
 from ..table import COLLECTIVES
 from ..table import collective as find_collective
 from . import job_query, measure
-from .console import NOT_AVAILABLE, CommandError, note, out, print_json, write_output
+from .console import NOT_AVAILABLE, CommandError, command_line, note, out, print_json, write_output
 
 # Minimum speedup over the baseline for a rule. Smaller differences are noise, and few rules keep
 # the profile readable.
@@ -71,7 +70,7 @@ def tune(
             name, candidate_names, ranks, size_list, rounds, min_time, deadline
         )
     rules = [rule for name in names for rule in rules_of(name, records_by_candidate[name], ranks)]
-    text = profile_text(rules, shlex.join(["isthmus", *sys.argv[1:]]))
+    text = profile_text(rules, command_line())
     if not dry_run:
         write_output(str(target), text)
     if as_json:
@@ -90,7 +89,8 @@ def tune(
         return
     for name in names:
         out.print(_table(name, records_by_candidate[name]))
-    out.print(text, markup=False)
+    for line in text.split("\n"):
+        out.print(line, soft_wrap=True)
     note(f"--dry-run: {target} was not written" if dry_run else f"wrote {target}")
 
 
@@ -141,6 +141,8 @@ def _measure(
         for candidate, provider in providers.items()
     ]
     outcome = measure.measure(labeled, measure.Sweep(name, sizes, min_time_s=min_time), rounds, deadline)
+    if reason := machine.unreliable_reason(ranks, outcome.other_cores):
+        note(f"{name}: {reason}")
     for candidate, reason in outcome.skipped.items():
         note(f"{name}: {candidate} was skipped: {reason}")
     wrong = [record for record in outcome.records if record.wrong]
@@ -211,7 +213,7 @@ def _table(name: str, records_by_candidate: dict[str, list[Record]]) -> Table:
     table = Table(title=name, title_justify="left", box=None, pad_edge=False, header_style="bold")
     table.add_column("bytes", justify="right")
     for candidate in records_by_candidate:
-        table.add_column(f"{candidate or 'rules'}\nmedian us", justify="right")
+        table.add_column(lines(candidate or "rules", "median us"), justify="right")
     table.add_column("fastest")
     for size in sorted({record.bytes for record in records_by_candidate[""]}):
         times = {

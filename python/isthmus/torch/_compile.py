@@ -70,7 +70,9 @@ def _run_builder(torch_version: str, target: Path) -> None:
     notice = f"isthmus.torch: compiling for PyTorch {torch_version} (about a minute, once)"
     print(notice, file=sys.stderr, flush=True)
     command = [sys.executable, __file__, str(target)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    result = subprocess.run(
+        command, capture_output=True, text=True, errors="replace", check=False, stdin=subprocess.DEVNULL
+    )
     if result.returncode != 0 or not target.exists():
         last_lines = "\n".join((result.stdout + result.stderr).strip().splitlines()[-15:])
         raise ImportError(

@@ -6,9 +6,9 @@ import sys
 from dataclasses import dataclass
 from typing import TextIO
 
-from rich.console import Console
 from rich.table import Table
 
+from .._console import SafeConsole
 from . import _extension
 
 
@@ -58,7 +58,7 @@ def print_report(file: TextIO | None = None) -> None:
     """Prints the report as a table for all groups together, to standard error by default."""
     rows = report()
     own_calls = sum(row.calls for row in rows if not row.is_torch_fallback)
-    console = Console(file=file or sys.stderr, width=110, highlight=False)
+    console = SafeConsole(file=file or sys.stderr, width=110)
     console.print(
         f"isthmus: {own_calls} of {sum(row.calls for row in rows)} calls of this rank took Isthmus' paths"
     )
@@ -83,4 +83,4 @@ def print_report(file: TextIO | None = None) -> None:
     for reason in sorted(
         {f"{row.collective} by {row.path}: {row.reason}" for row in rows if row.is_torch_fallback}
     ):
-        console.print(reason, markup=False)
+        console.print(reason)

@@ -2,12 +2,10 @@
 
 #include <isthmus/isthmus.h>
 
-#include <algorithm>
 #include <array>
 
 #include "base/elements.hpp"
 #include "base/error.hpp"
-#include "base/process.hpp"
 #include "base/tables.hpp"
 #include "device/stream_gate.hpp"
 

@@ -95,8 +95,9 @@ void device_memory::open_pool(provider& entry) {
   const auto& keep_bytes = m_settings.pool_keep_bytes;
   entry.pool = memory_pool::create(*entry.source, m_settings.pool_max_block_bytes,
                                    keep_bytes ? *keep_bytes : default_keep_bytes(m_device), entry.pool_reason);
+  // The pool is on by default and explain() reports the reason, so a machine without UMF needs no warning.
   if (!entry.pool)
-    log(log_level::warning, "memory: {} has no pool, every block is allocated by the driver: {}",
+    log(log_level::info, "memory: {} has no pool, every block is allocated by the driver: {}",
         format_device(m_device), entry.pool_reason);
 }
 
