@@ -225,25 +225,6 @@ isthmus_status pass_number(const member& self, gpu::buffer& data) {
                         : isthmus_recv(data.data(), 1, ISTHMUS_INT32, 1, communicator, self.queue->native());
 }
 
-TEST(device_buffers, message_waits_for_a_busy_peer) {
-  using namespace std::chrono_literals;
-  member self = mpi_device_test::make_member({.timeout_s = 2}, recording_table());
-  gpu::buffer data(sizeof(std::int32_t));
-  const std::int32_t number = 100 + self.rank;
-  data.write(std::as_bytes(std::span(&number, 1)), *self.queue);
-  if (self.rank == 1)
-    standin_stream_submit(self.queue->native(), [](void*) { std::this_thread::sleep_for(5s); }, nullptr);
-  ASSERT_EQ(pass_number(self, data), ISTHMUS_SUCCESS) << gpu::last_error();
-  self.queue->synchronize();
-  EXPECT_EQ(isthmus_communicator_async_error(self.communicator), ISTHMUS_SUCCESS) << gpu::last_error();
-  std::int32_t result = 0;
-  std::memcpy(&result, data.read(*self.queue).data(), sizeof result);
-  EXPECT_EQ(result, self.rank == 0 ? 101 : number);
-  mpi_device_test::release(self);
-  MPI_Barrier(MPI_COMM_WORLD);
-}
-
-// The peer's process is not alive as long as a signal stops it, so the message ends at the timeout.
 TEST(device_buffers, message_ends_if_the_peer_is_stopped) {
   using namespace std::chrono_literals;
   member self = mpi_device_test::make_member({.timeout_s = 2}, recording_table());
