@@ -1,25 +1,43 @@
 #include "base/process.hpp"
 
 #include <fmt/format.h>
+#include <signal.h>
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <system_error>
 
 namespace isthmus {
 namespace {
 
 // Returns the fields of /proc/<task>/stat that follow the process name, because the name can contain any
-// character. The first field is the state. Returns "" if the task does not exist.
+// character. The first field is the state. Returns "" if the task does not exist, and throws if it is unknown
+// whether the task exists, for example because file descriptors are exhausted.
 std::string read_stat_fields(const std::string& task) {
+  errno = 0;
   std::ifstream file(task + "/stat");
+  if (!file.is_open() && errno != ENOENT && errno != ESRCH)
+    throw std::system_error(errno, std::generic_category());
   std::string line;
   std::getline(file, line);
   const std::size_t name_end = line.rfind(')');
   return name_end == std::string::npos || name_end + 2 > line.size() ? "" : line.substr(name_end + 2);
+}
+
+// Returns 0 if the fields contain no start time.
+std::uint64_t start_time_in(const std::string& stat_fields) {
+  constexpr int skipped_fields = 19;  // in proc(5), the state is field 3 and the start time is field 22
+  std::istringstream fields(stat_fields);
+  std::string field;
+  for (int i = 0; i < skipped_fields; ++i) fields >> field;
+  std::uint64_t start = 0;
+  fields >> start;
+  return fields ? start : 0;
 }
 
 process_state read_task_states(std::int64_t pid) noexcept {
@@ -48,23 +66,28 @@ process_state read_task_states(std::int64_t pid) noexcept {
 
 std::uint64_t process_start_time(std::int64_t pid) noexcept {
   try {
-    constexpr int skipped_fields = 19;  // in proc(5), the state is field 3 and the start time is field 22
-    std::istringstream fields(read_stat_fields(fmt::format("/proc/{}", pid)));
-    std::string field;
-    for (int i = 0; i < skipped_fields; ++i) fields >> field;
-    std::uint64_t start = 0;
-    fields >> start;
-    return fields ? start : 0;
+    return start_time_in(read_stat_fields(fmt::format("/proc/{}", pid)));
   } catch (...) {
     return 0;
   }
 }
 
+bool has_process_exited(std::int64_t pid, std::uint64_t start) noexcept {
+  if (::kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH) return true;
+  try {
+    const std::string fields = read_stat_fields(fmt::format("/proc/{}", pid));
+    if (fields.empty()) return true;
+    const std::uint64_t current_start = start == 0 ? 0 : start_time_in(fields);
+    if (current_start != start && current_start != 0) return true;
+    const bool has_first_thread_ended = fields[0] == 'Z' || fields[0] == 'X';  // others may still run
+    return has_first_thread_ended && read_task_states(pid) == process_state::exited;
+  } catch (...) {
+    return false;
+  }
+}
+
 process_state read_process_state(std::int64_t pid, std::uint64_t start) noexcept {
-  const process_state state = read_task_states(pid);
-  if (state == process_state::exited || start == 0) return state;
-  const std::uint64_t now = process_start_time(pid);
-  return now != 0 && now != start ? process_state::exited : state;
+  return has_process_exited(pid, start) ? process_state::exited : read_task_states(pid);
 }
 
 std::uint64_t current_pid_namespace() noexcept {

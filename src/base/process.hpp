@@ -16,8 +16,12 @@ enum class process_state : std::uint8_t {
 // the same pid.
 std::uint64_t process_start_time(std::int64_t pid) noexcept;
 
-// Makes several system calls, so use it for failure handling and not on the call path. If `start` is given, a
-// later process with the same pid is reported as exited.
+// Returns true if the process has exited, whether or not its parent has reaped it. If `start` is not 0, a later
+// process with the same pid counts as exited. Needs no descriptor between two calls, so waits can check any
+// number of peers.
+bool has_process_exited(std::int64_t pid, std::uint64_t start = 0) noexcept;
+
+// Makes several system calls per thread of the process, so use it to report a failure.
 process_state read_process_state(std::int64_t pid, std::uint64_t start = 0) noexcept;
 
 // Returns the pid namespace of this process, or 0 if unknown. Pids are only comparable within one namespace.

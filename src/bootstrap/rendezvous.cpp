@@ -266,7 +266,7 @@ int rendezvous::store_number(int rank) const {
 
 peer_state rendezvous::probe_peer(int rank) const {
   const rank_process& peer_process = process(rank);
-  if (peer_process.state() == process_state::exited) return peer_state::exited;
+  if (peer_process.has_exited()) return peer_state::exited;
   if (!m_store->is_disconnected(m_store_numbers[static_cast<std::size_t>(rank)])) return peer_state::unknown;
   // A rank of this machine has closed its connection. For a rank of another machine, the network may
   // be down instead.

@@ -55,13 +55,6 @@ process_failure find_process_failure(std::span<const process_report> reports) {
   return {};
 }
 
-std::optional<int> find_in_state(std::span<const rank_process> processes, process_state state, int own_rank,
-                                 int first) noexcept {
-  for (int rank = first; rank < static_cast<int>(processes.size()); ++rank)
-    if (rank != own_rank && processes[static_cast<std::size_t>(rank)].state() == state) return rank;
-  return std::nullopt;
-}
-
 bool peer_monitor::has_all_records() const noexcept {
   return std::ranges::all_of(m_processes, [](const auto& each) { return each.record != nullptr; });
 }
@@ -112,6 +105,12 @@ std::optional<bool> peer_monitor::has_aborted(int rank, double wait_s) const noe
 
 void peer_monitor::throw_if_peer_failed() const {
   if (const auto failure = read_failure()) throw remote_failure(*failure);
+}
+
+std::optional<int> peer_monitor::find_exited(int first) const noexcept {
+  for (int rank = first; rank < static_cast<int>(m_processes.size()); ++rank)
+    if (rank != m_rank && process(rank).has_exited()) return rank;
+  return std::nullopt;
 }
 
 // A rank sets its flag before it exits, so a flag that is read after the exit was detected is final. Without its

@@ -60,6 +60,7 @@ struct rank_process {
   fallback_address fallback{};
 
   process_state state() const noexcept;  // alive if it is not visible
+  bool has_exited() const noexcept { return pid != 0 && has_process_exited(pid, start); }
   // Returns true if the rank has destroyed its communicator. Its process may then exit without causing a
   // failure of its peers.
   bool has_destroyed_communicator() const noexcept;
@@ -80,10 +81,6 @@ struct process_failure {
 // report. A rank that times out because of a stopped rank reports that and then usually exits, so its exit
 // explains nothing while a process is stopped.
 process_failure find_process_failure(std::span<const process_report> reports);
-
-// Returns the lowest rank >= `first`, except `own_rank`, whose process is in this state.
-std::optional<int> find_in_state(std::span<const rank_process> processes, process_state state, int own_rank,
-                                 int first = 0) noexcept;
 
 // One rank's view of its peers' health.
 class peer_monitor {
@@ -111,9 +108,7 @@ class peer_monitor {
   std::optional<bool> has_aborted(int rank, double wait_s) const noexcept;
 
   // Returns the lowest peer >= `first` whose process has exited.
-  std::optional<int> find_exited(int first = 0) const noexcept {
-    return find_in_state(m_processes, process_state::exited, m_rank, first);
-  }
+  std::optional<int> find_exited(int first = 0) const noexcept;
   // Returns the lowest peer that exited before it destroyed its communicator.
   std::optional<int> find_lost() const noexcept;
   error exited_error(int rank) const;

@@ -124,7 +124,7 @@ void check_reports(const votes<Report>& all, const std::optional<error>& own_fai
 // Adds to a mapping error the owner of the memory and whether its process has exited. The kernel reports the
 // exit shortly after the memory disappears, hence the retries.
 error mapping_error(const membership& ranks, std::size_t rank, const error& failure) {
-  const auto has_exited = [&] { return ranks.rank_processes[rank].state() == process_state::exited; };
+  const auto has_exited = [&] { return ranks.rank_processes[rank].has_exited(); };
   const bool has_ended =
       poll_until(has_exited, deadline_after(std::chrono::milliseconds(200)), std::chrono::milliseconds(10));
   const isthmus_error_info& info = failure.info();
