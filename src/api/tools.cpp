@@ -12,7 +12,7 @@
 #include "base/error.hpp"
 #include "device/driver.hpp"
 #include "kernels/kernels.hpp"
-#include "recorder/report.hpp"
+#include "recorder/diagnosis.hpp"
 #include "selection/selection.hpp"
 
 namespace {

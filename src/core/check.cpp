@@ -11,7 +11,7 @@
 #include "base/text.hpp"
 #include "bootstrap/exchange.hpp"
 #include "core/communicator.hpp"
-#include "recorder/format.hpp"
+#include "recorder/diagnosis.hpp"
 
 namespace isthmus {
 namespace {

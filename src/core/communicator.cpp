@@ -10,7 +10,7 @@
 #include "bootstrap/exchange.hpp"
 #include "core/worker.hpp"
 #include "failure/wait.hpp"
-#include "recorder/format.hpp"
+#include "recorder/diagnosis.hpp"
 
 namespace isthmus {
 

@@ -73,19 +73,21 @@ failure_state::~failure_state() {
 }
 
 void failure_state::map_records() {
-  if (is_one_process()) return;          // the ranks notify each other directly
-  gather_values(m_control, no_value{});  // all ranks have created their flight recorders
+  if (is_one_process()) return;  // the ranks notify each other directly
+  const auto addresses = gather_values(m_control, m_recorder.address());
   auto processes = m_ranks.rank_processes;
   m_records.resize(processes.size());
   for (std::size_t rank = 0; rank < processes.size(); ++rank) {
     const int number = static_cast<int>(rank);
     if (processes[rank].pid == 0) continue;
-    if (number != m_ranks.rank) m_records[rank] = recorder::map_health(m_ranks.token, number);
-    processes[rank].record = number == m_ranks.rank ? m_recorder.shared_health() : m_records[rank].get();
+    if (number == m_ranks.rank)
+      processes[rank].record = m_recorder.shared_health();
+    else if ((m_records[rank] = recorder::peer_recording::open(m_ranks.token, number, addresses[rank])) != nullptr)
+      processes[rank].record = m_records[rank]->health();
     if (processes[rank].record == nullptr)
       log(log_level::info,
-          "rank {}: the flight recorder file of rank {} cannot be read, so its failures arrive through the "
-          "bootstrap instead of shared memory",
+          "rank {}: the flight recorder of rank {} cannot be read, so its failures arrive through the bootstrap "
+          "instead of shared memory",
           m_ranks.rank, rank);
   }
   m_control.watch_processes(processes);
@@ -120,8 +122,7 @@ bool failure_state::close(const std::function<void()>& destroy) {
   const std::lock_guard lock(m_abort_mutex);
   if (m_is_closed.exchange(true)) return false;
   destroy();
-  if (health_record* const record = m_recorder.shared_health())
-    record->is_closed.store(1, std::memory_order_release);
+  m_recorder.mark_closed();
   return true;
 }
 
@@ -194,9 +195,11 @@ bool failure_state::has_arrived_late() const noexcept {
 
 std::optional<failure_info> failure_state::find_earlier_report(const failure_info& failure) const {
   const std::lock_guard lock(m_failure_mutex);
-  if (!m_failure || is_secondary_status(failure.status) || m_failure->status != failure.status ||
-      m_failure->rank != failure.rank || std::strcmp(m_failure->backend, failure.backend) != 0)
-    return std::nullopt;
+  if (!m_failure || m_failure->rank != failure.rank) return std::nullopt;
+  const bool is_from_backend = !is_secondary_status(failure.status) && m_failure->status == failure.status &&
+                               std::strcmp(m_failure->backend, failure.backend) == 0;
+  const bool is_from_wait = failure.status == ISTHMUS_ERROR_ABORTED && m_failure->status == ISTHMUS_ERROR_REMOTE;
+  if (!is_from_backend && !is_from_wait) return std::nullopt;
   failure_info earlier_failure = *m_failure;
   earlier_failure.collective = failure.collective;
   return earlier_failure;
@@ -256,10 +259,25 @@ void failure_state::wait_for_failures(double wait_s, void (*on_failure)(const me
     if (on_failure != nullptr) on_failure(m_ranks, *cause);
     return abort(*cause, notification_scope::this_process);
   }
-  // A wait on a device cannot detect the exit of a process. On the host platform, the wait itself decides
-  // whether it needs the lost rank.
-  if (m_ranks.device.platform != ISTHMUS_PLATFORM_HOST)
-    if (const auto lost_rank = m_peers.find_lost()) abort_on_lost_peer(*lost_rank);
+  // On a device, the host does not know which ranks a wait needs.
+  const auto lost_rank =
+      m_ranks.device.platform == ISTHMUS_PLATFORM_HOST ? find_lost_participant() : m_peers.find_lost();
+  if (lost_rank) abort_on_lost_peer(*lost_rank);
+}
+
+// A backend checks only the ranks that it waits for. These may be late, so that no rank would wait for the lost
+// one. A rank that exits after its part of the collective is no failure, because the others can complete the call.
+// Messages involve only two ranks, and a rank whose record is not visible may have completed its part.
+std::optional<int> failure_state::find_lost_participant() const noexcept {
+  const std::uint64_t number = m_recorder.latest().collective_number;
+  for (std::size_t rank = 0; number != 0 && rank < m_records.size(); ++rank) {
+    const rank_process& peer = m_peers.process(static_cast<int>(rank));
+    // The flag is final if it is read after the exit.
+    if (m_records[rank] != nullptr && peer.has_exited() && !peer.has_destroyed_communicator() &&
+        !m_records[rank]->has_completed(number))
+      return static_cast<int>(rank);
+  }
+  return std::nullopt;
 }
 
 void failure_state::poll_node() noexcept {
@@ -335,7 +353,7 @@ void failure_state::check_long_call(std::uint64_t operation) {
     log(log_level::error, "rank {}: rank {} failed: {}", ranks.rank, cause.rank, cause.message);
   });
   if (is_aborted()) return;
-  const auto exited_rank = find_in_state(m_ranks.rank_processes, process_state::exited, m_ranks.rank);
+  const auto exited_rank = m_peers.find_exited();
   // The last messages of the exited rank may still be in flight, so report the exit only if the operation
   // still runs at the second check.
   if (exited_rank && operation == std::exchange(m_suspect_operation, operation))

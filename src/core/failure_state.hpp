@@ -75,9 +75,9 @@ class failure_state {
   // An exchange failed, so no other one may follow. Notifies only the ranks of this process; the bootstrap has
   // notified the others.
   void abort_out_of_sync(failure_info failure) noexcept;
-  // Finds the failure with which a backend has already aborted the communicator
-  // (isthmus_backend_context::abort_communicator). The backend then returns the same failure, and it must not be
-  // reported as a consequence of itself.
+  // Finds the failure of this rank that ended the call of a backend, which must not be reported as a consequence of
+  // itself: a wait detected a lost rank, or the backend has already aborted the communicator
+  // (isthmus_backend_context::abort_communicator) and returns the same failure.
   std::optional<failure_info> find_earlier_report(const failure_info& failure) const;
 
   // Takes over a failure that a rank in another process has published. Cheap, because every wait calls it.
@@ -105,6 +105,8 @@ class failure_state {
   // the root cause arrives after its consequences.
   double root_cause_wait_s() const noexcept;
   bool has_arrived_late() const noexcept;
+  // Returns a rank of this node that exited and without which the current collective cannot complete.
+  std::optional<int> find_lost_participant() const noexcept;
   void abort_on_lost_peer(int lost_rank) noexcept;
   void abort_watched_call(std::optional<int> failed_rank, isthmus_status status, const std::string& message,
                           const char* hint);
@@ -117,7 +119,7 @@ class failure_state {
   const double m_timeout_s;
   const std::function<void()> m_abort_backends;
   std::weak_ptr<failure_state> m_parent;                  // set if its backend created this communicator
-  std::vector<std::shared_ptr<health_record>> m_records;  // by rank; empty if not visible
+  std::vector<std::shared_ptr<const recorder::peer_recording>> m_records;  // by rank; NULL if not visible
   peer_monitor m_peers;
   resolver m_causes;
 

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "failure/wait.hpp"
-#include "recorder/format.hpp"
+#include "recorder/diagnosis.hpp"
 
 namespace isthmus {
 namespace {

@@ -6,8 +6,6 @@
 #include <limits>
 #include <optional>
 
-#include "recorder/format.hpp"
-
 namespace isthmus::recorder {
 namespace {
 

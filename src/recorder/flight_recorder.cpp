@@ -15,9 +15,9 @@ flight_recorder::flight_recorder(const membership& ranks, double timeout_s, cons
       problem != 0) {
     log(log_level::warning,
         "rank {}: cannot create the flight recorder file in {}: {}; isthmus doctor and timeouts of other ranks "
-        "do not see this rank",
+        "do not show the calls of this rank",
         ranks.rank, shared_memory_folder, std::strerror(problem));
-    m_shared_recording.open_anonymous(layout);
+    m_shared_recording.open_unnamed(layout);
   }
   m_shared_recording.publish(ranks, timeout_s, m_has_counter);
   if (!trace) return;
@@ -95,6 +95,8 @@ latest_operation flight_recorder::latest() const noexcept {
         slot.state.load(std::memory_order_acquire) == static_cast<std::uint64_t>(entry_state::inside)};
     // Set-up steps and checks wait in the bootstrap, which has its own timeout.
     if (signature.collective >= ISTHMUS_COLLECTIVE_COUNT || signature.is_check) result.is_busy = false;
+    if (result.is_busy && !is_point_to_point(result.collective))
+      result.collective_number = slot.number.load(std::memory_order_acquire);
     if (version == 2 * call_count && slot.version.load(std::memory_order_relaxed) == version) return result;
   }
 }

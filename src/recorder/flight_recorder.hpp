@@ -1,6 +1,7 @@
 // Flight recorder of one rank of one communicator: records its latest calls and is always on. It writes to a
 // file in shared memory (layout.hpp) that other processes of this machine can read (reader.hpp), even after the
-// writing process has died. If the file cannot be created, it uses private memory and logs a warning. With
+// writing process has died. If the file cannot be created, it uses memory without a name, which only the peers can
+// find, and logs a warning. With
 // ISTHMUS_TRACE, every call is also written to a second, longer file.
 //
 // Cost: two clock readings and two cache lines per call.
@@ -17,7 +18,6 @@
 #include "base/ticks.hpp"
 #include "bootstrap/membership.hpp"
 #include "recorder/recording.hpp"
-#include "recorder/trace_folder.hpp"
 
 namespace isthmus::recorder {
 
@@ -28,6 +28,7 @@ struct latest_operation {
   isthmus_datatype datatype{};
   std::uint64_t count = 0;
   bool is_busy = false;
+  std::uint64_t collective_number = 0;  // of a busy collective: equal on all ranks of the communicator; otherwise 0
 };
 
 // Data of a call that only a trace stores.
@@ -91,6 +92,13 @@ class flight_recorder {
   health_record* shared_health() noexcept {
     return m_shared_recording.is_shared() ? &m_shared_recording.head().health : nullptr;
   }
+  // The ranks exchange these addresses to map each other's records.
+  recording_address address() const noexcept {
+    const header& head = m_shared_recording.head();
+    return {head.pid, m_shared_recording.descriptor()};
+  }
+  // This rank has destroyed its communicator.
+  void mark_closed() noexcept { m_shared_recording.mark_closed(); }
   // Records the rank that a long wait is blocked on; -1: none. Any thread.
   void set_awaited_rank(int rank) noexcept {
     m_shared_recording.head().health.awaited_rank.store(static_cast<std::uint32_t>(rank + 1),

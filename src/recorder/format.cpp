@@ -1,4 +1,4 @@
-#include "recorder/format.hpp"
+#include "recorder/diagnosis.hpp"
 
 #include <fmt/format.h>
 #include <isthmus/isthmus.h>

@@ -10,7 +10,6 @@
 
 #include "base/file_descriptor.hpp"
 #include "base/ticks.hpp"
-#include "recorder/clock.hpp"
 
 namespace isthmus::recorder {
 namespace {

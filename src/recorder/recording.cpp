@@ -1,11 +1,13 @@
 #include "recorder/recording.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <ctime>
 #include <fstream>
 #include <new>
 #include <utility>
@@ -13,7 +15,7 @@
 #include "base/error.hpp"
 #include "base/file_descriptor.hpp"
 #include "base/process.hpp"
-#include "recorder/clock.hpp"
+#include "base/ticks.hpp"
 
 namespace isthmus::recorder {
 namespace {
@@ -25,7 +27,31 @@ std::string first_line_of(const char* path) {
   return line;
 }
 
+std::uint64_t realtime_ns() noexcept {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(now.tv_nsec);
+}
+
 }  // namespace
+
+// The thread may be preempted between two readings, so use the shortest of several tries.
+clock_sample sample_clocks(bool has_counter) noexcept {
+  constexpr int max_tries = 3;
+  constexpr std::uint64_t short_ticks = 1000;
+  clock_sample best{};
+  std::uint64_t min_ticks = ~std::uint64_t{0};
+  for (int i = 0; i < max_tries && min_ticks > short_ticks; ++i) {
+    const std::uint64_t before = read_ticks(has_counter);
+    const std::uint64_t monotonic = monotonic_ns();
+    const std::uint64_t after = read_ticks(has_counter);
+    if (after - before >= min_ticks) continue;
+    min_ticks = after - before;
+    best = {before + min_ticks / 2, monotonic, 0};
+  }
+  best.realtime_ns = realtime_ns() - (monotonic_ns() - best.monotonic_ns);
+  return best;
+}
 
 // Owner of the mapping. Also owns the file, unless the file is persistent.
 struct recording::memory {
@@ -49,6 +75,12 @@ struct recording::memory {
     if (problem != 0) ::unlink(std::exchange(path, {}).c_str());
     return problem;
   }
+  // Memory without a name, which needs no space in a file system. Peers open it through /proc. Returns 0 or errno.
+  int map_unnamed() {
+    unnamed_file = file_descriptor(::memfd_create("isthmus-recorder", MFD_CLOEXEC));
+    if (unnamed_file.get() < 0 || ::ftruncate(unnamed_file.get(), static_cast<off_t>(bytes)) != 0) return errno;
+    return map(MAP_SHARED, unnamed_file.get());
+  }
   int map(int flags, int fd) {
     void* const address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags | MAP_POPULATE, fd, 0);
     if (address == MAP_FAILED) return errno;
@@ -59,39 +91,78 @@ struct recording::memory {
   std::uint64_t bytes;
   void* mapping = nullptr;
   std::string path;
+  file_descriptor unnamed_file;  // stays open, so that peers can map it at any time
   bool is_shared = false;
   const pid_t creator_pid = ::getpid();  // a forked child shares the mapping but does not own the file
 };
 
-std::shared_ptr<health_record> map_health(const token& communicator, int rank) noexcept {
+std::shared_ptr<const peer_recording> peer_recording::open(const token& communicator, int rank,
+                                                           const recording_address& address) noexcept {
   try {
-    const std::string path = path_of_file(communicator, rank);
-    const file_descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    const bool is_named = address.descriptor < 0;
+    const std::string path = is_named ? path_of_file(communicator, rank)
+                                      : fmt::format("/proc/{}/fd/{}", address.pid, address.descriptor);
+    const file_descriptor file(
+        ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | (is_named ? O_NOFOLLOW : 0)));
     struct stat status{};
     if (file.get() < 0 || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
         status.st_uid != ::geteuid() || status.st_size < static_cast<off_t>(sizeof(header)))
       return nullptr;
-    void* const address = ::mmap(nullptr, sizeof(header), PROT_READ, MAP_SHARED, file.get(), 0);
-    if (address == MAP_FAILED) return nullptr;
-    const std::shared_ptr<header> mapping(static_cast<header*>(address),
-                                          [](header* mapped) { ::munmap(mapped, sizeof(header)); });
-    if (std::atomic_ref(mapping->magic).load(std::memory_order_acquire) != file_magic ||
-        mapping->token != communicator || mapping->rank != rank)
+    std::shared_ptr<peer_recording> result(new peer_recording);
+    const auto bytes = static_cast<std::size_t>(status.st_size);
+    void* const mapping = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.get(), 0);
+    if (mapping == MAP_FAILED) return nullptr;
+    result->m_header = static_cast<header*>(mapping);
+    result->m_bytes = bytes;
+    const header& head = *result->m_header;
+    if (std::atomic_ref(result->m_header->magic).load(std::memory_order_acquire) != file_magic ||
+        head.token != communicator || head.rank != rank || head.entries != ring_entries ||
+        file_layout{static_cast<std::uint64_t>(head.size)}.bytes() != bytes)
       return nullptr;
-    return {mapping, &mapping->health};
+    return result;
   } catch (...) {  // no memory
     return nullptr;
   }
 }
 
+peer_recording::~peer_recording() {
+  if (m_header != nullptr) ::munmap(m_header, m_bytes);
+}
+
+bool peer_recording::has_completed(std::uint64_t number) const noexcept {
+  const file_layout layout{static_cast<std::uint64_t>(m_header->size)};
+  const auto* const ring =
+      reinterpret_cast<const entry*>(reinterpret_cast<const std::byte*>(m_header) + layout.ring_offset());
+  bool has_collective = false;
+  for (std::uint64_t i = 0; i < layout.entries; ++i) {
+    const call_signature signature = unpack(ring[i].signature.load(std::memory_order_acquire));
+    const std::uint64_t version = ring[i].version.load(std::memory_order_acquire);
+    const bool is_message = signature.collective == ISTHMUS_SEND || signature.collective == ISTHMUS_RECV;
+    if (version == 0 || version % 2 != 0 || is_message) continue;
+    has_collective = true;
+    const std::uint64_t each = ring[i].number.load(std::memory_order_acquire);
+    const bool is_inside =
+        ring[i].state.load(std::memory_order_acquire) == static_cast<std::uint64_t>(entry_state::inside);
+    if (each > number || (each == number && !is_inside)) return true;
+  }
+  const bool has_overwritten_entries =
+      m_header->health.call_count.load(std::memory_order_acquire) > layout.entries;
+  return !has_collective && has_overwritten_entries;  // unknown
+}
+
 recording::recording() = default;
 
 bool recording::is_shared() const noexcept { return m_memory && m_memory->is_shared; }
+int recording::descriptor() const noexcept { return m_memory->unnamed_file.get(); }
+bool recording::is_own() const noexcept { return m_header != nullptr && m_memory->creator_pid == ::getpid(); }
 
 recording::~recording() {
-  if (m_header == nullptr || m_memory->creator_pid != ::getpid()) return;
-  add_clock_sample(sample_clocks(m_header->has_counter != 0).ticks);
-  m_header->health.is_closed.store(1, std::memory_order_release);
+  if (is_own()) add_clock_sample(sample_clocks(m_header->has_counter != 0).ticks);
+  mark_closed();
+}
+
+void recording::mark_closed() noexcept {
+  if (is_own()) m_header->health.is_closed.store(1, std::memory_order_release);
 }
 
 int recording::open(const std::string& path, bool is_persistent, const file_layout& layout) {
@@ -104,9 +175,10 @@ int recording::open(const std::string& path, bool is_persistent, const file_layo
   return 0;
 }
 
-void recording::open_anonymous(const file_layout& layout) {
+void recording::open_unnamed(const file_layout& layout) {
   auto target = std::make_unique<memory>(layout.bytes());
-  if (target->map(MAP_PRIVATE | MAP_ANONYMOUS, -1) != 0) throw std::bad_alloc();
+  target->is_shared = target->map_unnamed() == 0;
+  if (!target->is_shared && target->map(MAP_PRIVATE | MAP_ANONYMOUS, -1) != 0) throw std::bad_alloc();
   m_memory = std::move(target);
   attach(layout);
 }

@@ -11,8 +11,32 @@
 
 namespace isthmus::recorder {
 
-// Maps the health record in the file of another rank of this machine. Returns nullptr if the rank has no file.
-std::shared_ptr<health_record> map_health(const token& communicator, int rank) noexcept;
+// Where the peers of a rank find its recording.
+struct recording_address {
+  std::int64_t pid = 0;
+  std::int64_t descriptor = -1;  // of memory without a name in process `pid`; -1: the file at path_of_file()
+};
+
+// Read-only view of the recording of another rank of this machine.
+class peer_recording {
+ public:
+  // Returns nullptr if the rank has no recording that this process can read.
+  static std::shared_ptr<const peer_recording> open(const token& communicator, int rank,
+                                                    const recording_address& address) noexcept;
+  ~peer_recording();
+  peer_recording(const peer_recording&) = delete;
+  peer_recording& operator=(const peer_recording&) = delete;
+
+  health_record* health() const noexcept { return &m_header->health; }
+  // Returns true if the rank's call of that collective has ended, or if the recording no longer shows it.
+  bool has_completed(std::uint64_t number) const noexcept;
+
+ private:
+  peer_recording() = default;
+
+  header* m_header = nullptr;
+  std::size_t m_bytes = 0;
+};
 
 // A default-constructed recording has no file; only operator bool may be called.
 class recording {
@@ -24,14 +48,18 @@ class recording {
 
   // Creates a new file that only its user can access. Returns 0, or errno if it cannot be created.
   int open(const std::string& path, bool is_persistent, const file_layout& layout);
-  // Uses private memory instead of a file. Throws std::bad_alloc.
-  void open_anonymous(const file_layout& layout);
+  // Uses memory without a name instead of a file. It is private if the kernel has no shared memory without a name,
+  // or if the process has no descriptor left. Throws std::bad_alloc.
+  void open_unnamed(const file_layout& layout);
   // Completes the header. Until then readers reject the file.
   void publish(const membership& ranks, double timeout_s, bool has_counter);
 
   explicit operator bool() const noexcept { return m_header != nullptr; }
   // Returns true if other processes can read this recording.
   bool is_shared() const noexcept;
+  int descriptor() const noexcept;  // of shared memory without a name; -1: none
+  // Declares that the rank has destroyed its communicator. Has no effect in a forked child, which shares the memory.
+  void mark_closed() noexcept;
   header& head() noexcept { return *m_header; }
   const header& head() const noexcept { return *m_header; }
   const entry& entry_at(std::uint64_t position) const noexcept { return m_ring[position & m_mask]; }
@@ -75,6 +103,7 @@ class recording {
  private:
   struct memory;
 
+  bool is_own() const noexcept;  // false in a forked child of the process that created it
   void attach(const file_layout& layout);
   void add_clock_sample(std::uint64_t now) noexcept;
 

@@ -1,4 +1,4 @@
-#include "recorder/report.hpp"
+#include "recorder/diagnosis.hpp"
 
 #include <fmt/format.h>
 
@@ -7,10 +7,6 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
-
-#include "recorder/diagnosis.hpp"
-#include "recorder/format.hpp"
-#include "recorder/trace_folder.hpp"
 
 namespace isthmus::recorder {
 namespace {

@@ -209,6 +209,64 @@ TEST(failure_attribution, async_error_sees_earlier_peer_failures) {
     EXPECT_EQ(exit_report.failures(), 0) << "rank " << exit_report.process;
 }
 
+// Runs `action` on three ranks, each in its own process, after all of them have created the communicator. Rank 0
+// serves the store. Rank 2 may be killed.
+void run_three_ranks(const std::function<void(isthmus_communicator, int rank)>& action) {
+  topology::rendezvous& barrier = topology::rendezvous::create(3);
+  topology::child_processes processes;
+  for (int rank = 0; rank < 3; ++rank)
+    processes.start(rank, [&, rank] {
+      const isthmus_unique_id id = barrier.new_unique_id(rank);
+      test::scoped_file file(test::host_config);
+      const auto options = test::options_for(file, 60);
+      isthmus_communicator communicator = nullptr;
+      EXPECT_EQ(isthmus_communicator_create(&id, rank, 3, &options, &communicator), ISTHMUS_SUCCESS);
+      EXPECT_EQ(sum(communicator), ISTHMUS_SUCCESS);
+      barrier.wait();
+      action(communicator, rank);
+      isthmus_communicator_destroy(communicator);
+      return testing::Test::HasFailure() ? 1 : 0;
+    });
+  for (const auto& exit_report : processes.join())
+    if (exit_report.process != 2) {
+      EXPECT_EQ(exit_report.failures(), 0) << "rank " << exit_report.process;
+    }
+}
+
+// Rank 0 waits for rank 1, which is alive and late. No rank waits for the killed one.
+TEST(failure_attribution, killed_rank_is_named_while_another_is_late) {
+  auto& is_reported = *new (topology::map_shared(sizeof(std::atomic<bool>))) std::atomic<bool>{false};
+  run_three_ranks([&](isthmus_communicator communicator, int rank) {
+    if (rank == 2) raise(SIGKILL);
+    const auto start = std::chrono::steady_clock::now();
+    if (rank == 1) {
+      while (!is_reported && std::chrono::steady_clock::now() < start + 20s) std::this_thread::sleep_for(10ms);
+      return;
+    }
+    EXPECT_EQ(sum(communicator), ISTHMUS_ERROR_REMOTE);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, 10s) << "it waited for the late rank";
+    EXPECT_THAT(last_error().message, HasSubstr("rank 2 exited"));
+    int failed_rank = -1;
+    EXPECT_EQ(isthmus_last_error_ranks(&failed_rank, 1), 1u);
+    EXPECT_EQ(failed_rank, 2);
+    EXPECT_EQ(sum(communicator), ISTHMUS_ERROR_ABORTED);
+    is_reported = true;
+  });
+}
+
+TEST(failure_attribution, exit_after_its_part_is_no_failure_of_a_rank) {
+  run_three_ranks([](isthmus_communicator communicator, int rank) {
+    float send[4]{1, 2, 3, 4}, recv[12]{};
+    if (rank == 1) std::this_thread::sleep_for(2s);
+    EXPECT_EQ(isthmus_gather(send, recv, 4, ISTHMUS_FLOAT32, 0, communicator, nullptr), ISTHMUS_SUCCESS)
+        << last_error().message;
+    if (rank == 2) _exit(0);  // without destroying its communicator
+    if (rank == 0) {
+      EXPECT_EQ(recv[11], 4);
+    }
+  });
+}
+
 TEST(failure_attribution, ranks_in_different_calls_report_it) {
   test::ranks ranks(2, test::host_config);
   test::run_on_each_rank(2, [&](int rank) {

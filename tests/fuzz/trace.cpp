@@ -16,9 +16,8 @@
 #include "base/process.hpp"
 #include "base/ticks.hpp"
 #include "fuzz/target.hpp"
-#include "recorder/layout.hpp"
-#include "recorder/report.hpp"
-#include "recorder/trace_folder.hpp"
+#include "recorder/diagnosis.hpp"
+#include "recorder/files.hpp"
 
 namespace {
 

@@ -1,6 +1,7 @@
 // The ring and its file: kept entries, concurrent readers, invalid files and files of dead processes.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -96,6 +97,57 @@ TEST(file, is_private_and_removed_with_the_recorder) {
     EXPECT_EQ(status.st_mode & 0777, 0600u);
   }
   EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+// A name that exists makes the creation of the file fail, like a full /dev/shm.
+TEST(file, health_is_visible_without_a_file) {
+  const membership ranks = ranks_of_this_process(2);
+  const std::string path = path_of_file(ranks.token, 0);
+  std::ofstream(path) << "occupied";
+  {
+    flight_recorder recorder(ranks, 10);
+    recorder.add_backend(0, "shm", true);
+    record_call(recorder, 1);
+    ASSERT_GE(recorder.address().descriptor, 0);
+    const auto peer = peer_recording::open(ranks.token, 0, recorder.address());
+    ASSERT_TRUE(peer);
+    recorder.shared_health()->set_failure(make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE, "broken").info(),
+                                          health_record::published);
+    EXPECT_STREQ(peer->health()->failure().message, "broken");
+    EXPECT_TRUE(peer->has_completed(1));
+    EXPECT_FALSE(peer->has_completed(2));
+    EXPECT_FALSE(peer_recording::open(ranks.token, 1, recorder.address())) << "the recording of another rank";
+  }
+  EXPECT_TRUE(std::filesystem::remove(path)) << "the file of another program was removed";
+}
+
+TEST(file, peers_see_which_collectives_have_ended) {
+  const membership ranks = ranks_of_this_process(1);
+  flight_recorder recorder(ranks, 10);
+  recorder.add_backend(0, "shm", true);
+  const auto peer = peer_recording::open(ranks.token, 0, {});
+  ASSERT_TRUE(peer);
+  EXPECT_FALSE(peer->has_completed(1));
+  const isthmus_operation operation = allreduce_of(1);
+  recorder.begin(0, &operation, nullptr, 1);
+  EXPECT_FALSE(peer->has_completed(1));
+  recorder.end(true);
+  EXPECT_TRUE(peer->has_completed(1));
+}
+
+// A child shares the memory of its parent. Its copy of the communicator is not the one that peers use.
+TEST(file, forked_child_does_not_close_it) {
+  const membership ranks = ranks_of_this_process(1);
+  flight_recorder recorder(ranks, 10);
+  if (const pid_t child = ::fork(); child == 0) {
+    recorder.mark_closed();
+    ::_exit(0);
+  } else {
+    ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  }
+  EXPECT_EQ(recorder.shared_health()->is_closed.load(), 0u);
+  recorder.mark_closed();
+  EXPECT_EQ(recorder.shared_health()->is_closed.load(), 1u);
 }
 
 TEST(file, invalid_files_are_not_read) {

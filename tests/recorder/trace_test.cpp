@@ -11,9 +11,7 @@
 #include <thread>
 
 #include "ranks.hpp"
-#include "recorder/reader.hpp"
-#include "recorder/report.hpp"
-#include "recorder/trace_folder.hpp"
+#include "recorder/diagnosis.hpp"
 
 namespace {
 
