@@ -187,7 +187,7 @@ bool channels::send_cells(channel_kind kind, message_queue& queue) {
     // a long message is copied once, directly from the user's buffer
     transfer.is_by_address = !transfer.is_in_place && transfer.transferred_bytes == 0 &&
                              transfer.bytes > m_group.parameters().address_bytes &&
-                             m_group.is_accessible_by(transfer.peer, transfer.buffer);
+                             m_group.memory().is_accessible_by(transfer.peer, transfer.buffer);
     if (transfer.is_by_address)
       send_address(cell, transfer);
     else if (!send_packed(cell, queue))
@@ -259,7 +259,7 @@ bool channels::push_fragment(channel_kind kind, message_transfer& transfer) {
   if (receiver.bytes != transfer.bytes) return false;
   const write_scope scope = m_group.begin_remote_writes();
   m_group.poll_abort();
-  m_group.write_to(transfer.peer, transfer.buffer + next_fragment->begin,
+  m_group.memory().write_to(transfer.peer, transfer.buffer + next_fragment->begin,
                    receiver.buffer + next_fragment->begin, next_fragment->bytes);
   cell.pushed_fragments.fetch_add(1, std::memory_order_release);
   return true;
@@ -272,12 +272,12 @@ void channels::offer_buffer(channel_kind kind, message_transfer& transfer) {
   transfer.is_offered = true;
   if (transfer.bytes < 2 * cell_header::fragment_bytes ||
       transfer.prerequisite != message_transfer::no_prerequisite || m_group.parameters().spins == 0 ||
-      !m_group.is_accessible_by(transfer.peer, transfer.buffer))
+      !m_group.memory().is_accessible_by(transfer.peer, transfer.buffer))
     return;
   receiver_state& receiver = m_group.receiver(m_group.rank(), kind, transfer.peer);
   receiver.buffer = transfer.buffer;
   receiver.bytes = transfer.bytes;
-  m_group.expose({transfer.buffer, transfer.bytes, false});
+  m_group.memory().expose({transfer.buffer, transfer.bytes, false});
   receiver.offered_cell.store(ends_of(kind, transfer.peer).received_cells + 1, std::memory_order_release);
 }
 
@@ -286,7 +286,7 @@ void channels::offer_buffer(channel_kind kind, message_transfer& transfer) {
 bool channels::pull_fragment(message_transfer& transfer, cell_header& cell) {
   const auto next_fragment = claim_fragment(cell);
   if (next_fragment) {
-    m_group.read_from(transfer.peer, transfer.buffer + next_fragment->begin,
+    m_group.memory().read_from(transfer.peer, transfer.buffer + next_fragment->begin,
                       cell.address + next_fragment->begin, next_fragment->bytes);
     transfer.transferred_bytes += next_fragment->bytes;
     ++transfer.pulled_fragments;

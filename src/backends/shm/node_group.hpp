@@ -7,28 +7,18 @@
 //   up to t stores t + 1 into its `completed_sequence`. A rank that stages t has completed all sequence numbers
 //   below t - lookahead. A rank that sees `staged` therefore usually knows that the next slot is free, so
 //   back-to-back collectives wait only for their data.
-//
-// Segment rotation: In small groups the segments rotate with every round of the ring (t / depth), so that a
-//   rank writes where it read in the previous round. A line that a peer has read since then is more than twice
-//   as expensive to acquire. A block for a single rank alternates between the writer's and the reader's
-//   segment. All other segments pass to the rank that reads them last: it writes there in the next round. Large
-//   groups do not rotate: visiting every page would take as many rounds as there are ranks, and by then all other
-//   ranks would have read the lines.
 #pragma once
 
 #include <isthmus/backend.h>
-#include <sys/uio.h>
 
 #include <exception>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "backends/shm/connect.hpp"
-#include "base/file_descriptor.hpp"
-#include "base/process.hpp"
+#include "backends/shm/peer_memory.hpp"
+#include "backends/shm/segments.hpp"
 #include "failure/wait.hpp"
-#include "kernels/kernels.hpp"
 
 namespace isthmus::shm {
 
@@ -43,76 +33,15 @@ struct operation_failure {
   isthmus_status status;
 };
 
-class node_group {
+class node_group : public node_segments {
  public:
   node_group(const isthmus_backend_context& context, segment_connection connected);
   node_group(const node_group&) = delete;
   node_group& operator=(const node_group&) = delete;
   ~node_group();
 
-  int rank() const { return m_context.rank; }
-  int size() const { return m_context.size; }
-  const isthmus_backend_context& context() const { return m_context; }
-  const geometry& sizes() const { return m_sizes; }
-  const tuning_parameters& parameters() const { return m_parameters; }
-  const cpu::kernel_table& kernels() const { return m_kernels; }
-  bool is_same_process(int peer) const {
-    return m_context.process_of[peer] == m_context.process_of[m_context.rank];
-  }
-  // Returns true if the kernel can copy between the processes of all ranks.
-  bool can_kernel_copy() const { return m_can_kernel_copy; }
-  // Returns true if `peer` can copy from and to this rank's memory at `address`.
-  bool is_accessible_by(int peer, const std::byte* address) const {
-    return is_same_process(peer) || (m_can_kernel_copy && is_ordinary(address));
-  }
-  // Returns true if every peer can copy from and to this rank's memory at `address`.
-  bool is_accessible_by_all(const std::byte* address) const {
-    return is_one_process() || (m_can_kernel_copy && is_ordinary(address));
-  }
-  // Copies from or to a buffer of `peer` at an address that the peer has published.
-  // Precondition of write_to: a write_scope exists.
-  void read_from(int peer, std::byte* to, const std::byte* address, std::uint64_t bytes) const;
-  void write_to(int peer, const std::byte* from, std::byte* address, std::uint64_t bytes) const;
-  bool is_one_process() const { return m_context.process_size == m_context.size; }
-
-  segment_header& header(int rank) const { return locate<segment_header>(rank, 0); }
-  // Data that `rank` publishes under a sequence number.
-  slot_header& slot(int rank, std::uint64_t sequence) const {
-    return locate<slot_header>(home_segment(rank, sequence), slot_offset(sequence));
-  }
-  packet_line* packets(int rank, std::uint64_t sequence) const {
-    return &locate<packet_line>(home_segment(rank, sequence), slot_offset(sequence) + m_layout.slot_packets());
-  }
-  // Packets of a call in which only `root` publishes. The root reads nothing, so they are always in
-  // its own segment.
-  packet_line* root_packets(int root, std::uint64_t sequence) const {
-    return &locate<packet_line>(root, slot_offset(sequence) + m_layout.slot_packets());
-  }
-  std::byte* data(int rank, std::uint64_t sequence) const {
-    return &locate<std::byte>(home_segment(rank, sequence), slot_offset(sequence) + m_layout.slot_data());
-  }
-  std::byte* result(int rank, std::uint64_t sequence) const {
-    return &locate<std::byte>(home_segment(rank, sequence), slot_offset(sequence) + m_layout.slot_result());
-  }
-  // Block of a slot that only `to` reads.
-  packet_line* packets_for(int to, int from, std::uint64_t sequence) const {
-    const auto [segment, block] = locate_block(from, to, sequence);
-    return &locate<packet_line>(segment, slot_offset(sequence) + m_layout.slot_packets()) +
-           static_cast<std::uint64_t>(block) * m_sizes.packet_block_lines(size());
-  }
-  std::byte* data_for(int to, int from, std::uint64_t sequence) const {
-    const auto [segment, block] = locate_block(from, to, sequence);
-    return &locate<std::byte>(segment, slot_offset(sequence) + m_layout.slot_data()) +
-           static_cast<std::uint64_t>(block) * m_sizes.slot_block_bytes(size());
-  }
-  cell_header& cell(int owner, channel_kind kind, int destination, std::uint64_t sequence) const {
-    return locate<cell_header>(
-        owner, m_layout.cell(kind, static_cast<std::uint64_t>(destination), sequence % m_sizes.cells));
-  }
-  // State of `owner` as the receiver of its channel from `source`.
-  receiver_state& receiver(int owner, channel_kind kind, int source) const {
-    return locate<receiver_state>(owner, m_layout.receiver_state(kind, static_cast<std::uint64_t>(source)));
-  }
+  peer_memory& memory() { return m_memory; }
+  const peer_memory& memory() const { return m_memory; }
 
   // Sequence numbers allocated so far.
   std::uint64_t next_sequence_number() const { return m_sequence; }
@@ -122,8 +51,8 @@ class node_group {
   }
   // Waits until this rank's slot of the sequence number can be written.
   void reserve_slot(std::uint64_t sequence) {
-    if (sequence < m_sizes.depth) return;
-    const std::uint64_t needed = sequence - m_sizes.depth + 1;
+    if (sequence < sizes().depth) return;
+    const std::uint64_t needed = sequence - sizes().depth + 1;
     for (int r = 0; r < size(); ++r)
       if (m_completed_sequences[static_cast<std::size_t>(r)] < needed && r != rank())
         wait_until_completed(r, needed);
@@ -136,18 +65,13 @@ class node_group {
   // Waits until all ranks have completed the sequence number.
   void wait_until_all_complete(std::uint64_t sequence);
 
-  // Registers memory that peers may write until this call ends. Writes into memory exposed by earlier
-  // calls are complete.
-  void expose(const exposed_range& memory) { m_exposed_ranges.push_back(memory); }
-  void clear_exposed_ranges() { m_exposed_ranges.clear(); }
-  // Blocks late peers from writing into exposed memory. Called before a failed call returns; all ranks must
-  // have been notified of the failure.
-  void revoke_write_access() noexcept;
-
   // Name of the current operation, for error messages.
   void set_activity(const char* name) { m_activity = name; }
+  const char* activity() const { return m_activity; }
+  // Returns true if the rank has destroyed its communicator or its process has exited.
+  bool has_exited(int peer) const noexcept;
   // Runs the progress callback of the communicator's user during a wait. False: there was nothing to do.
-  bool make_progress() const { return m_context.progress(m_context.runtime) != 0; }
+  bool make_progress() const { return context().progress(context().runtime) != 0; }
   // Throws operation_failure if the communicator has been aborted.
   void check_abort() const;
   // Checks only for aborts by other ranks, with one load from a line of this rank. If it returns, all earlier
@@ -168,54 +92,13 @@ class node_group {
  private:
   friend class waiter;
 
-  template <typename Type>
-  Type& locate(int rank, std::uint64_t offset) const {
-    return *reinterpret_cast<Type*>(m_bases[static_cast<std::size_t>(rank)] + offset);
-  }
-  std::uint64_t slot_offset(std::uint64_t sequence) const {
-    return m_layout.slot(sequence & (m_sizes.depth - 1));
-  }
-  std::uint64_t ring_round(std::uint64_t sequence) const { return sequence >> m_depth_bits; }
-  // Segment in which `rank` publishes. In the next round, the rank that reads it last publishes there.
-  int home_segment(int rank, std::uint64_t sequence) const {
-    const auto ranks = static_cast<std::uint32_t>(size());
-    if (ranks > max_rotating_ranks) return rank;
-    const std::uint32_t shift = static_cast<std::uint32_t>(ring_round(sequence)) % ranks;
-    return static_cast<int>((static_cast<std::uint32_t>(rank) + ranks - shift) % ranks);
-  }
-  struct slot_block {
-    int segment, block;
-  };
-  slot_block locate_block(int from, int to, std::uint64_t sequence) const {
-    return ring_round(sequence) % 2 == 0 ? slot_block{from, to} : slot_block{to, from};
-  }
   void wait_until_completed(int peer, std::uint64_t sequence_numbers);
-  static bool is_ordinary(const std::byte* address);
-  using kernel_copy_function = ssize_t(pid_t, const iovec*, unsigned long, const iovec*, unsigned long,
-                                       unsigned long);
-  void copy_through_kernel(int peer, kernel_copy_function* copy, std::byte* local, std::byte* remote,
-                           std::uint64_t bytes) const;
   [[noreturn]] void fail_with_rank(int failed_rank, isthmus_status status, const char* location,
                                    const char* hint, const std::string& text) const;
-  [[noreturn]] void fail_copy(int peer, const char* direction, std::uint64_t bytes, int code) const;
-  bool has_exited(int peer) const;
-  enum class writer_state { finished, stopped, unknown };
-  writer_state wait_for_writer(int peer) const noexcept;
   void publish_abort_word(std::uint64_t word) const noexcept;
 
-  isthmus_backend_context m_context;
-  geometry m_sizes;
-  tuning_parameters m_parameters;
-  const cpu::kernel_table& m_kernels = cpu::kernels();
-  segment_layout m_layout;
-  int m_depth_bits;
-  bool m_can_kernel_copy;
-  std::vector<std::shared_ptr<shared_segment>> m_segments;
-  std::vector<std::byte*> m_bases;
-  std::vector<file_descriptor> m_process_descriptors;  // by rank; none for ranks of this process
-  std::unique_ptr<write_gate> m_gate;
-  std::vector<std::byte*> m_gate_addresses;  // by rank, in that rank's process
-  std::vector<exposed_range> m_exposed_ranges;
+  peer_memory m_memory;
+  std::vector<std::uint64_t> m_process_starts;       // by rank; 0 for ranks of this process
   std::vector<std::uint64_t> m_completed_sequences;  // by rank: latest known completed_sequence
   std::uint64_t m_sequence = 0;
   const char* m_activity = "";
@@ -224,7 +107,7 @@ class node_group {
 // One wait: `while (!ready()) wait.pause(peer);`. It detects aborts, exited peers and the timeout.
 class waiter {
  public:
-  explicit waiter(node_group& group) : m_group(group), m_backoff(group.m_parameters.spins) {}
+  explicit waiter(node_group& group) : m_group(group), m_backoff(group.parameters().spins) {}
   waiter(const waiter&) = delete;
   waiter& operator=(const waiter&) = delete;
   // After a failure, the awaited rank stays published, so that the chain of waits can still be followed.
@@ -253,7 +136,8 @@ class waiter {
   bool shares_core(std::span<const int> peers) const;
   void pause_long(std::span<const int> peers);
   void check_peers(std::span<const int> peers);
-  void publish_awaited(int peer) const { m_group.m_context.set_awaited_rank(m_group.m_context.runtime, peer); }
+  int find_blocking_peer(std::span<const int> peers) const;
+  void publish_awaited(int peer) const;
   [[noreturn]] void fail_with_timeout(std::span<const int> peers);
 
   node_group& m_group;

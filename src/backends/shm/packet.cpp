@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "backends/shm/algorithms.hpp"
-#include "backends/shm/copy.hpp"
 
 namespace isthmus::shm {
 

@@ -1,13 +1,25 @@
-#include "backends/shm/write_gate.hpp"
+#include "backends/shm/peer_memory.hpp"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <isthmus/plugin.hpp>
 #include <new>
+#include <system_error>
+
+#include "backends/shm/node_group.hpp"
+#include "base/error.hpp"
+#include "base/process.hpp"
+#include "failure/wait.hpp"
 
 namespace isthmus::shm {
 namespace {
+
+using namespace std::chrono_literals;
 
 std::byte* allocate_pages(std::uint64_t bytes) noexcept {
   void* const pages = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -22,6 +34,14 @@ bool replace_pages(std::byte* begin, std::uint64_t bytes) noexcept {
   if (::mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, begin) != MAP_FAILED) return true;
   ::munmap(copy, bytes);
   return false;
+}
+
+// The kernel cannot copy memory that a driver has mapped, for example memory pinned for a device. The test
+// copies the first byte within this process, which takes about a microsecond.
+bool is_ordinary(const std::byte* address) {
+  std::byte probe;
+  const iovec local_iovec{&probe, 1}, remote_iovec{const_cast<std::byte*>(address), 1};
+  return ::process_vm_readv(::getpid(), &local_iovec, 1, &remote_iovec, 1, 0) == 1;
 }
 
 }  // namespace
@@ -51,6 +71,113 @@ bool make_private(const exposed_range& memory) noexcept {
   const std::uint64_t last = bytes > first ? page_bytes : 0;
   return replace_pages(begin, first) && replace_pages(begin + first, bytes - first - last) &&
          replace_pages(begin + (bytes - last), last);
+}
+
+// ---- copies between processes -------------------------------------------------------------------------
+
+bool peer_memory::is_accessible_by(int peer, const std::byte* address) const {
+  return m_group.is_same_process(peer) || (m_can_kernel_copy && is_ordinary(address));
+}
+
+bool peer_memory::is_accessible_by_all(const std::byte* address) const {
+  return m_group.is_one_process() || (m_can_kernel_copy && is_ordinary(address));
+}
+
+void peer_memory::read_from(int peer, std::byte* to, const std::byte* address, std::uint64_t bytes) const {
+  if (m_group.is_same_process(peer))
+    std::memcpy(to, address, bytes);
+  else
+    copy_through_kernel(peer, ::process_vm_readv, to, const_cast<std::byte*>(address), bytes);
+}
+
+void peer_memory::write_to(int peer, const std::byte* from, std::byte* address, std::uint64_t bytes) const {
+  if (m_group.is_same_process(peer))
+    std::memcpy(address, from, bytes);
+  else
+    copy_through_kernel(peer, ::process_vm_writev, const_cast<std::byte*>(from), address, bytes);
+}
+
+// Copies in chunks, so that an abort is detected during a long message. A copy into a peer's memory first
+// writes to the peer's write gate.
+void peer_memory::copy_through_kernel(int peer, kernel_copy_function* copy, std::byte* local, std::byte* remote,
+                                     std::uint64_t bytes) const {
+  constexpr std::uint64_t max_chunk_bytes = 4 << 20;
+  const auto process = m_group.pid_of(peer);
+  const bool is_write = copy == ::process_vm_writev;
+  const int first = is_write ? 0 : 1;
+  const ssize_t key_bytes = is_write ? 1 : 0;
+  std::byte key{};
+  for (std::uint64_t copied_bytes = 0; copied_bytes < bytes;) {
+    m_group.poll_abort();
+    const std::uint64_t chunk_bytes = std::min(max_chunk_bytes, bytes - copied_bytes);
+    const iovec local_iovec[] = {{&key, 1}, {local + copied_bytes, chunk_bytes}};
+    const iovec remote_iovec[] = {{m_gate_addresses[static_cast<std::size_t>(peer)], 1},
+                                  {remote + copied_bytes, chunk_bytes}};
+    const auto n = static_cast<unsigned long>(2 - first);
+    const ssize_t result = copy(process, local_iovec + first, n, remote_iovec + first, n, 0);
+    if (result <= key_bytes) fail_copy(peer, is_write ? "into" : "out of", bytes, result < 0 ? errno : EFAULT);
+    copied_bytes += static_cast<std::uint64_t>(result - key_bytes);
+  }
+}
+
+// The peer has aborted or exited. A process loses its memory slightly before its exit becomes visible.
+void peer_memory::fail_copy(int peer, const char* direction, std::uint64_t bytes, int code) const {
+  const auto is_exit_visible = [&] {
+    if (m_group.has_exited(peer)) return true;
+    m_group.check_abort();
+    return false;
+  };
+  const bool has_ended = poll_until(is_exit_visible, deadline_after(100ms), 50us);
+  if (has_ended) m_group.publish_failed_rank(peer);
+  throw operation_failure{fail_with_ranks(
+      m_group.context(), has_ended ? std::vector{peer} : std::vector<int>(),
+      has_ended ? ISTHMUS_ERROR_REMOTE : ISTHMUS_ERROR_SYSTEM, code, ISTHMUS_HERE,
+      has_ended ? "look for a crash or an early exit of that rank"
+                : "check that the buffers of both ranks are as long as their calls say",
+      fmt::format("copying {} bytes {} a buffer of rank {} failed{}: {}", bytes, direction, peer,
+                  has_ended ? ", because that rank exited" : "", std::generic_category().message(code)))};
+}
+
+void peer_memory::revoke_write_access() noexcept {
+  if (m_exposed_ranges.empty()) return;
+  m_gate->close();
+  bool is_peer_late = false, is_protected = true;
+  for (int r = 0; r < m_group.size(); ++r) {
+    if (r == m_group.rank()) continue;
+    const writer_state state = wait_for_writer(r);
+    is_peer_late |= state != writer_state::finished && !m_group.is_same_process(r);
+    is_protected &= state != writer_state::unknown;
+  }
+  for (const exposed_range& each : m_exposed_ranges)
+    if (is_peer_late && each.is_mapped) is_protected &= make_private(each);
+  m_exposed_ranges.clear();
+  if (!is_protected)
+    m_group.context().log(
+        m_group.context().runtime, 2,
+        "rank %d could not block writes of a late rank after %s failed: that rank may still write into its "
+        "buffers until it detects the failure",
+        m_group.rank(), m_group.activity());
+}
+
+// finished: the peer does not write to other ranks. stopped: it can write only to memory that it has mapped.
+peer_memory::writer_state peer_memory::wait_for_writer(int peer) const noexcept {
+  constexpr auto grace_period = 2s;  // a chunk takes milliseconds, longer on an oversubscribed machine
+  const flag& write_flag = m_group.header(peer).write_flag;
+  const auto limit = m_group.is_same_process(peer)
+                         ? std::max<std::chrono::duration<double>>(
+                               grace_period, std::chrono::duration<double>(m_group.context().timeout_s))
+                         : std::chrono::duration<double>(grace_period);
+  auto state = writer_state::unknown;
+  const auto is_known = [&] {
+    if (write_flag.load(std::memory_order_seq_cst) == 0 || m_group.has_exited(peer))
+      state = writer_state::finished;
+    else if (!m_group.is_same_process(peer) &&
+             read_process_state(m_group.pid_of(peer)) == process_state::stopped)
+      state = writer_state::stopped;
+    return state != writer_state::unknown;
+  };
+  poll_until(is_known, deadline_after(limit), 50us);
+  return state;
 }
 
 }  // namespace isthmus::shm

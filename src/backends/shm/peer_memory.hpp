@@ -1,4 +1,5 @@
-// Write gates prevent late ranks from writing into the memory of a rank whose call has failed.
+// Direct copies between the buffers of ranks, and write gates, which prevent late ranks from writing into the memory
+// of a rank whose call has failed.
 //
 // A rank may be stopped between its abort check and its write, and resume after its peers have aborted. A rank
 // that aborts therefore blocks every path into its memory:
@@ -12,8 +13,14 @@
 // calls that succeed.
 #pragma once
 
+#include <isthmus/backend.h>
+#include <sys/uio.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "backends/shm/segment_layout.hpp"
 
@@ -59,5 +66,53 @@ class write_scope {
 
 // Replaces the pages by a private copy. False: out of memory.
 bool make_private(const exposed_range& memory) noexcept;
+
+class node_group;
+
+// Access of a rank to the buffers of its peers, and of the peers to its buffers.
+class peer_memory {
+ public:
+  // `gate_addresses`: by rank, in that rank's process. `can_kernel_copy`: the kernel copies between all processes.
+  peer_memory(const node_group& group, std::unique_ptr<write_gate> gate, std::vector<std::byte*> gate_addresses,
+              bool can_kernel_copy)
+      : m_group(group),
+        m_gate(std::move(gate)),
+        m_gate_addresses(std::move(gate_addresses)),
+        m_can_kernel_copy(can_kernel_copy) {}
+
+  // Returns true if the kernel can copy between the processes of all ranks.
+  bool can_kernel_copy() const { return m_can_kernel_copy; }
+  // Returns true if `peer` can copy from and to this rank's memory at `address`.
+  bool is_accessible_by(int peer, const std::byte* address) const;
+  // Returns true if every peer can copy from and to this rank's memory at `address`.
+  bool is_accessible_by_all(const std::byte* address) const;
+  // Copies from or to a buffer of `peer` at an address that the peer has published.
+  // Precondition of write_to: a write_scope exists.
+  void read_from(int peer, std::byte* to, const std::byte* address, std::uint64_t bytes) const;
+  void write_to(int peer, const std::byte* from, std::byte* address, std::uint64_t bytes) const;
+
+  // Registers memory that peers may write until this call ends. Writes into memory exposed by earlier
+  // calls are complete.
+  void expose(const exposed_range& memory) { m_exposed_ranges.push_back(memory); }
+  void clear_exposed_ranges() { m_exposed_ranges.clear(); }
+  // Blocks late peers from writing into exposed memory. Called before a failed call returns; all ranks must
+  // have been notified of the failure.
+  void revoke_write_access() noexcept;
+
+ private:
+  using kernel_copy_function = ssize_t(pid_t, const iovec*, unsigned long, const iovec*, unsigned long,
+                                       unsigned long);
+  void copy_through_kernel(int peer, kernel_copy_function* copy, std::byte* local, std::byte* remote,
+                           std::uint64_t bytes) const;
+  [[noreturn]] void fail_copy(int peer, const char* direction, std::uint64_t bytes, int code) const;
+  enum class writer_state { finished, stopped, unknown };
+  writer_state wait_for_writer(int peer) const noexcept;
+
+  const node_group& m_group;
+  std::unique_ptr<write_gate> m_gate;
+  std::vector<std::byte*> m_gate_addresses;
+  bool m_can_kernel_copy;
+  std::vector<exposed_range> m_exposed_ranges;
+};
 
 }  // namespace isthmus::shm

@@ -40,7 +40,7 @@ struct geometry {
   bool operator==(const geometry&) const = default;
 };
 
-// Store mode that the timing rank recommends for one kind of call (store_chooser.hpp). It is only a hint: any
+// Store mode that the timing rank recommends for one kind of call (stores.hpp). It is only a hint: any
 // mode is correct.
 using store_hint = std::atomic<std::uint8_t>;
 inline constexpr std::uint8_t hint_cached = 0, hint_streaming = 1;
@@ -53,8 +53,9 @@ constexpr std::size_t hint_index(std::size_t collective, int size_bits) {
 struct alignas(line_bytes) segment_header {
   flag abort_word;                        // 0, or the failed rank and the kind of failure; any rank writes it
   alignas(line_bytes) flag has_departed;  // 1 once the rank has destroyed its communicator
-  flag write_flag;                        // 1 while the rank may write into memory of peers (write_gate.hpp)
+  flag write_flag;                        // 1 while the rank may write into memory of peers (peer_memory.hpp)
   flag last_core;                         // 1 + core on which the rank last waited; 0: unknown
+  flag is_waiting;                        // 1 while the rank is in a long wait
   alignas(line_bytes) flag completed_sequence;  // all lower sequence numbers are complete on this rank
   alignas(line_bytes) store_hint store_hints[hint_count];
 };

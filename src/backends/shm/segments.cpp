@@ -1,4 +1,4 @@
-#include "backends/shm/connect.hpp"
+#include "backends/shm/segments.hpp"
 
 #include <sched.h>
 #include <sys/uio.h>
@@ -165,6 +165,16 @@ isthmus_status connect(const isthmus_backend_context& context, segment_connectio
       std::all_of(access_votes.begin(), access_votes.end(), [](auto& each) { return each.value; });
   if (is_oversubscribed(records)) result.parameters.spins = 0;
   return ISTHMUS_SUCCESS;
+}
+
+node_segments::node_segments(const isthmus_backend_context& context, const segment_connection& connected)
+    : m_context(context),
+      m_sizes(connected.sizes),
+      m_parameters(connected.parameters),
+      m_layout(connected.sizes, static_cast<std::uint64_t>(context.size)),
+      m_depth_bits(std::countr_zero(connected.sizes.depth)),
+      m_segments(connected.segments) {
+  for (const auto& segment : m_segments) m_bases.push_back(segment->data());
 }
 
 }  // namespace isthmus::shm

@@ -1,5 +1,3 @@
-#include "backends/shm/shm_backend.hpp"
-
 #include <isthmus/isthmus.h>
 
 #include <algorithm>
@@ -11,7 +9,6 @@
 
 #include "backends/shm/algorithms.hpp"
 #include "backends/shm/channel.hpp"
-#include "backends/shm/store_chooser.hpp"
 #include "base/error.hpp"
 #include "base/tables.hpp"
 
@@ -97,7 +94,7 @@ class shm_state {
   }
 
   isthmus_status enqueue(std::span<const isthmus_operation> operations, const int* requested) noexcept {
-    m_group.clear_exposed_ranges();
+    m_group.memory().clear_exposed_ranges();
     try {
       // The runtime has checked its own abort flag before the call. Every wait checks both flags.
       m_group.poll_abort();
@@ -129,7 +126,7 @@ class shm_state {
   // The caller reuses its buffers after the call returns, so peers must no longer write into them.
   void abort_after_failure() noexcept {
     m_group.publish_failed_rank(m_group.rank());
-    m_group.revoke_write_access();
+    m_group.memory().revoke_write_access();
   }
 
   const char* packet_unsupported_reason(const isthmus_operation& operation) const {

@@ -26,7 +26,7 @@ local_buffer locate_buffer(const node_group& group, const std::byte* pointer, st
     located.location.block_id = located.block.id + 1;
     located.location.offset = offset;
   }
-  if (located.location.block_id != 0 ? group.can_kernel_copy() : group.is_accessible_by_all(pointer))
+  if (located.location.block_id != 0 ? group.memory().can_kernel_copy() : group.memory().is_accessible_by_all(pointer))
     located.location.address = const_cast<std::byte*>(pointer);
   return located;
 }
@@ -74,7 +74,7 @@ class zero_copy {
     }
     if (m_recv.location.address != nullptr || m_recv.location.block_id != 0)
       if (m_shape.is_receiver(m_group.rank()) && (is_push() || splits_reduction()))
-        m_group.expose({m_shape.recv_buf, m_shape.recv_bytes(), m_recv.location.block_id != 0});
+        m_group.memory().expose({m_shape.recv_buf, m_shape.recv_bytes(), m_recv.location.block_id != 0});
     m_group.reserve_slot(m_sequence);
     slot_header& own_header = m_group.slot(m_group.rank(), m_sequence);
     own_header.send = m_send.location;
@@ -157,7 +157,7 @@ class zero_copy {
     if (from.is_mapped)
       copy_with_abort_checks(to, from.begin + offset, bytes, m_result_mode);
     else
-      m_group.read_from(from.owner, to, from.begin + offset, bytes);
+      m_group.memory().read_from(from.owner, to, from.begin + offset, bytes);
   }
   void write_block(const accessible_buffer& to, std::uint64_t offset, const std::byte* from,
                    std::uint64_t bytes) {
@@ -166,7 +166,7 @@ class zero_copy {
       copy_with_abort_checks(to.begin + offset, from, bytes,
                              to.owner == m_group.rank() ? m_result_mode : m_staging_mode);
     else
-      m_group.write_to(to.owner, from, to.begin + offset, bytes);
+      m_group.memory().write_to(to.owner, from, to.begin + offset, bytes);
   }
   void copy_with_abort_checks(std::byte* to, const std::byte* from, std::uint64_t bytes, store_mode mode) {
     for (std::uint64_t position = 0; position < bytes; position += abort_check_bytes) {
@@ -259,7 +259,7 @@ class zero_copy {
       m_work.sources[r] = from.begin + position * bytes;
       if (from.is_mapped) continue;
       std::byte* local_copy = scratch(kernel_block_bytes) + (r + 1) * kernel_block_bytes;
-      m_group.read_from(from.owner, local_copy, from.begin + position * bytes, length * bytes);
+      m_group.memory().read_from(from.owner, local_copy, from.begin + position * bytes, length * bytes);
       m_work.sources[r] = local_copy;
     }
     m_shape.reduce(to, m_work.sources.data(), m_group.size(), length);

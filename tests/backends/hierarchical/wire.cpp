@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/shm/shm_backend.hpp"
+#include "backends/shm/algorithms.hpp"
 #include "base/block_map.hpp"
 
 namespace {

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include "backends/shm/algorithms.hpp"
-#include "backends/shm/connect.hpp"
 
 namespace isthmus::shm {
 namespace {

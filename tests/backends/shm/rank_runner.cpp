@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "backends/shm/shm_backend.hpp"
+#include "backends/shm/algorithms.hpp"
 #include "base/process.hpp"
 #include "base/tables.hpp"
 #include "topology/algorithms.hpp"
@@ -65,6 +65,8 @@ rank::rank(shared_area& area, const run_setup& setup, int number) : m_area(area)
   m_context.process_of = m_process_of.data();
   m_context.pid_of = m_pid_of.data();
   m_context.timeout_s = setup.timeout_s;
+  static constexpr isthmus_mpi_table no_functions{};
+  m_context.mpi = setup.has_mpi_bootstrap ? &no_functions : nullptr;
   m_context.allgather = allgather;
   m_context.option = option;
   m_context.fail = fail;

@@ -24,6 +24,7 @@ struct run_setup {
   std::map<std::string, std::string> options;
   std::vector<int> node_of;                  // empty: one machine
   const isthmus_backend* backend = nullptr;  // null: the shm backend
+  bool has_mpi_bootstrap = false;            // the context has a table of MPI functions, which must not be called
 };
 
 struct shared_area;
@@ -54,6 +55,8 @@ class rank {
   // The backend's last report through context->fail.
   isthmus_status failure_status() const { return m_failure_status; }
   const std::string& failure() const { return m_failure; }
+  // The rank that the backend's latest long wait is blocked on; -1: none.
+  int awaited_rank() const { return m_awaited_rank; }
 
  private:
   const isthmus_backend& functions() const;

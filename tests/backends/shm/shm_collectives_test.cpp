@@ -6,7 +6,7 @@
 #include <cstring>
 #include <thread>
 
-#include "backends/shm/shm_backend.hpp"
+#include "backends/shm/algorithms.hpp"
 #include "collective_case.hpp"
 
 namespace shm_test {

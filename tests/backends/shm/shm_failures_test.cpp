@@ -1,6 +1,7 @@
 // Injected failures: exit, abort, timeout, mismatched calls, ranks without shared memory.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -143,6 +144,52 @@ TEST(shm_failures, timeout_names_late_rank_and_later_calls_fail) {
                   check(seconds_since(begin) < 0.3, "a call on an aborted communicator waited");
                 }),
       failures{});
+}
+
+// Ranks 0 and 1 each wait for a message of the other, which it sends later, and for rank 2, which does not call.
+TEST(shm_failures, waits_for_several_peers_name_the_late_one) {
+  EXPECT_EQ(run_ranks(processes(3, 1),
+                      [&](rank& self) {
+                        create(self);
+                        if (self.number() == 2) return self.barrier();
+                        std::vector<float> data(20, 1);
+                        std::vector<isthmus_operation> receives;
+                        for (const int source : {1 - self.number(), 2}) {
+                          receives.push_back(allreduce(data.data() + 10 * receives.size(), 10));
+                          receives.back().collective = ISTHMUS_RECV;
+                          receives.back().root = source;
+                        }
+                        const auto status = self.run(receives);
+                        check(status == ISTHMUS_ERROR_TIMEOUT || status == ISTHMUS_ERROR_REMOTE, self.failure());
+                        check(self.awaited_rank() == 2, "it waits for " + std::to_string(self.awaited_rank()));
+                        if (status == ISTHMUS_ERROR_TIMEOUT)
+                          check(contains(self.failure(), "for rank 2"), self.failure());
+                        self.barrier();
+                      }),
+            failures{});
+}
+
+TEST(shm_failures, forked_child_does_not_leave_the_communicator) {
+  EXPECT_EQ(run_ranks(processes(2, 60),
+                      [&](rank& self) {
+                        create(self);
+                        if (self.number() == 1) {
+                          const pid_t child = ::fork();
+                          if (child == 0) {
+                            self.destroy();
+                            ::_exit(0);
+                          }
+                          check(::waitpid(child, nullptr, 0) == child, "waitpid");
+                          self.barrier();
+                          std::this_thread::sleep_for(500ms);  // rank 0 checks this rank
+                        } else {
+                          self.barrier();
+                        }
+                        std::vector<float> data(100, 1);
+                        check(self.run(allreduce(data.data(), 100)) == ISTHMUS_SUCCESS, self.failure());
+                        self.barrier();
+                      }),
+            failures{});
 }
 
 TEST(shm_failures, abort_on_one_rank_releases_all_ranks) {

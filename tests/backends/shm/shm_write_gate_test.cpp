@@ -13,7 +13,7 @@
 #include <random>
 #include <thread>
 
-#include "backends/shm/write_gate.hpp"
+#include "backends/shm/peer_memory.hpp"
 #include "rank_runner.hpp"
 
 namespace shm_test {

@@ -1,5 +1,5 @@
 // The store chooser with a simulated clock: the test defines the cost of each mode, and no time passes.
-#include "backends/shm/store_chooser.hpp"
+#include "backends/shm/stores.hpp"
 
 #include <gtest/gtest.h>
 
