@@ -1,10 +1,23 @@
-// The algorithms of the collectives, expressed as flows.
+// The ucx backend, and the algorithms of its collectives, expressed as flows.
 #pragma once
 
 #include <isthmus/backend.h>
 
+#include <cstdint>
+#include <vector>
+
 #include "backends/ucx/ucx_state.hpp"
 #include "base/block_map.hpp"
+
+namespace isthmus {
+
+// Collectives between nodes over UCX (TCP, InfiniBand, shared memory), on host or device buffers.
+//
+// Blocking: each call returns when this rank's part is complete.
+// The ranks exchange UCX addresses through the communicator's bootstrap.
+const isthmus_backend* ucx_backend() noexcept;
+
+}  // namespace isthmus
 
 namespace isthmus::ucx {
 
@@ -26,6 +39,36 @@ void reduce_direct(ucx_state& state, const isthmus_operation& operation, const b
 void reduce_two_shot(ucx_state& state, const isthmus_operation& operation, const block_map& blocks,
                      bool uses_ring);
 void reduce_tree(ucx_state& state, const isthmus_operation& operation);
+
+// Pairwise schedule for exchanges in which every rank has data for every other rank.
+//
+// In step k of 1 to n - 1, a rank sends to rank r + k and receives from rank r - k. Each link then carries one
+// flow at a time; if the flows of all peers shared a link, some of them would fall behind.
+//
+// A step transfers one window of chunks per block. The schedule repeats in rounds, so that all blocks progress
+// together. Reductions require this. The next step starts when part of the incoming data of this step has
+// arrived. Sent data is not a suitable criterion, because the kernel buffers it long before it is on the wire.
+// Data that is still in transit hides the network latency.
+class pairwise_schedule {
+ public:
+  explicit pairwise_schedule(const ucx_state& state);
+  // Adds the flow of a step in 1 to size - 1, if that step has a block. A send flow is blocked until
+  // its step starts.
+  void add_send(int step, peer_flow& send_flow);
+  void add_receive(int step, const peer_flow& recv_flow);
+  // Starts the steps that are due. Returns true if more data may be sent.
+  bool advance();
+
+ private:
+  std::uint64_t end_of_round(const peer_flow& step_flow, std::uint64_t round) const;
+  bool has_arrived(std::uint64_t step) const;
+
+  std::uint64_t m_step_bytes,
+      m_slack_bytes;  // bytes of a step, and those that may still be in transit when the next step starts
+  std::vector<peer_flow*> m_send_flows;
+  std::vector<const peer_flow*> m_recv_flows;
+  std::uint64_t m_next_step = 0, m_end_step = 0;  // steps, counted across all rounds
+};
 
 // Allgather around the ring of ranks: each rank forwards the received part of a block.
 class ring_exchange {

@@ -1,4 +1,4 @@
-#include "backends/ucx/library.hpp"
+#include "backends/ucx/worker.hpp"
 
 #include <fmt/format.h>
 #include <signal.h>

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "backends/ucx/algorithms.hpp"
-#include "backends/ucx/pairwise_schedule.hpp"
 
 namespace isthmus::ucx {
 namespace {

@@ -1,5 +1,3 @@
-#include "backends/ucx/ucx_backend.hpp"
-
 #include <sched.h>
 
 #include <algorithm>
@@ -7,7 +5,6 @@
 #include <memory>
 
 #include "backends/ucx/algorithms.hpp"
-#include "backends/ucx/ucx_state.hpp"
 #include "base/backend_option.hpp"
 #include "base/error.hpp"
 

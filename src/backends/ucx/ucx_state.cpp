@@ -1,4 +1,4 @@
-// Connection setup and teardown.
+// Access to the device, and setup and teardown of the connections.
 #include "backends/ucx/ucx_state.hpp"
 
 #include <fmt/format.h>
@@ -11,6 +11,44 @@
 
 namespace isthmus::ucx {
 
+// ---- device -------------------------------------------------------------------------------------------
+
+std::unique_ptr<device_access> device_access::make(const isthmus_backend_context& context,
+                                                   std::string& reason) {
+  if (context.device.platform == ISTHMUS_PLATFORM_HOST) return nullptr;
+  device_driver* const driver = device_driver::get(context.device.platform, reason);
+  return driver == nullptr ? nullptr : std::make_unique<device_access>(context, *driver);
+}
+
+device_access::device_access(const isthmus_backend_context& context, device_driver& driver)
+    : m_device(context.device),
+      m_driver(driver),
+      m_gate(context, driver, "ucx"),
+      m_stream(driver, m_device.ordinal),
+      m_copied(driver, m_device.ordinal) {}
+
+int device_access::memory_type() const {
+  return m_device.platform == ISTHMUS_PLATFORM_HIP ? rocm_memory : cuda_memory;
+}
+
+const char* device_access::memory_name() const {
+  return m_device.platform == ISTHMUS_PLATFORM_HIP ? "rocm" : "cuda";
+}
+
+int device_access::memory_type_of(const void* pointer) const {
+  return m_driver.owner_of(pointer) < 0 ? host_memory : memory_type();
+}
+
+void device_access::copy(void* destination, const void* source, std::uint64_t bytes) {
+  if (bytes == 0) return;
+  const device_copy copies[] = {{destination, source, bytes}};
+  m_driver.copy_each(m_device.ordinal, copies, m_stream);
+  m_driver.record(m_device.ordinal, m_copied, m_stream);
+  m_gate.wait_for(m_copied);
+}
+
+// ---- set-up -------------------------------------------------------------------------------------------
+
 ucx_state::ucx_state(const isthmus_backend_context& context, const library& ucx, ucx_settings settings,
                      std::unique_ptr<device_access> device)
     : m_context(context),
@@ -18,7 +56,7 @@ ucx_state::ucx_state(const isthmus_backend_context& context, const library& ucx,
       m_settings(std::move(settings)),
       m_device(std::move(device)),
       m_worker(ucx, context.size),
-      m_last_reply(static_cast<std::size_t>(context.size), 0) {
+      m_control(m_worker, context.rank, context.size) {
   m_settings.network.uses_device_memory = is_on_devices();
   for (int each = 0; each < context.size; ++each) m_ring.push_back(each);
   std::ranges::stable_sort(m_ring, {}, [&](int each) { return context.node_of[each]; });
@@ -29,7 +67,7 @@ ucx_state::ucx_state(const isthmus_backend_context& context, const library& ucx,
 ucx_state::~ucx_state() {
   const auto disconnect = [this] {
     if (!m_is_shut_down) {
-      m_worker.cancel(m_incoming_transfer);
+      m_control.cancel();
       m_worker.close(2);  // short, because every call ends with a flush
     }
     m_worker.destroy();

@@ -10,13 +10,15 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
-#include <span>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "backends/ucx/device_access.hpp"
 #include "backends/ucx/worker.hpp"
+#include "device/owned.hpp"
+#include "device/stream_gate.hpp"
 #include "failure/wait.hpp"
 #include "kernels/kernels.hpp"
 
@@ -28,6 +30,38 @@ struct reported_failure {
 };
 
 inline constexpr std::size_t max_window = 16;
+
+// Access to the device of a rank: orders calls after the caller's stream, and copies within the device. UCX
+// transfers the data between ranks.
+//
+// Errors: functions throw isthmus::error.
+// Thread safety: one thread at a time.
+class device_access {
+ public:
+  // Returns null on the host platform. Returns null and sets `reason` if the device driver is missing.
+  static std::unique_ptr<device_access> make(const isthmus_backend_context& context, std::string& reason);
+  device_access(const isthmus_backend_context& context, device_driver& driver);
+
+  // UCX's number and name of this platform's device memory.
+  int memory_type() const;
+  const char* memory_name() const;
+  // Returns the memory type of a pointer. Host memory, pinned or not, is host_memory.
+  int memory_type_of(const void* pointer) const;
+
+  void enter(isthmus_stream stream) { m_gate.enter(stream); }
+  // Blocking. Source and destination may be host memory.
+  void copy(void* destination, const void* source, std::uint64_t bytes);
+  owned_memory allocate(std::uint64_t bytes) { return {m_driver, m_device.ordinal, bytes}; }
+  // Runs `work` with the device current, because UCX uses the device context of the calling thread.
+  void on_device(const std::function<void()>& work) { m_driver.run_on_device(m_device.ordinal, work); }
+
+ private:
+  isthmus_device m_device;
+  device_driver& m_driver;
+  stream_gate m_gate;
+  owned_stream m_stream;
+  owned_event m_copied;
+};
 
 // Bytes sent to or received from one peer, in chunks and in order.
 //
@@ -63,6 +97,42 @@ struct control_message {
   std::uint64_t query_id = 0;
   std::int32_t failed_count = 0;
   std::int32_t failed_ranks[max_reported_ranks] = {};
+};
+
+// Sends and receives control messages. It answers the queries of other ranks.
+class control_channel {
+ public:
+  control_channel(worker& transport, int rank, int size)
+      : m_worker(transport), m_rank(rank), m_last_reply(static_cast<std::size_t>(size), 0) {}
+
+  // Receives all messages that have arrived. Returns the first failure that another rank reports.
+  std::optional<control_message> poll();
+  // Starts to send the message to a rank, unless its endpoint has failed.
+  void notify(int peer, const control_message& message);
+  void notify_all(const control_message& message);
+  bool is_sent() const;
+  // Asks all ranks to reply.
+  void query_ranks();
+  // Returns the ranks that have not replied to the latest query.
+  std::vector<int> unresponsive_ranks() const;
+  void cancel() { m_worker.cancel(m_incoming_transfer); }
+
+ private:
+  struct outgoing_message {
+    control_message message;
+    ucx_transfer transfer;
+  };
+
+  void receive_next();
+
+  worker& m_worker;
+  int m_rank;
+  std::deque<outgoing_message> m_outgoing;
+  control_message m_incoming;
+  ucx_transfer m_incoming_transfer;
+  bool m_is_receiving = false;
+  std::uint64_t m_query_id = 0;             // of the latest query
+  std::vector<std::uint64_t> m_last_reply;  // by rank: the latest query that it replied to
 };
 
 struct ucx_settings {
@@ -163,12 +233,9 @@ class ucx_state {
   void begin_wait();
   void back_off();
   void poll_failures();
-  void poll_control_messages();
-  void handle_control_message(const control_message& message);
-  void notify(int peer, const control_message& message);
-  void query_ranks();
   int awaited_peer() const;
-  std::vector<int> unresponsive_ranks() const;
+  std::string unresponsive_node_text(int lost_peer);
+  [[noreturn]] void fail_reported(const control_message& report);
   [[noreturn]] void fail_lost_peer(int peer, native_status status);
   [[noreturn]] void fail_timeout();
   [[noreturn]] void fail_aborted();
@@ -191,16 +258,7 @@ class ucx_state {
   bool m_is_shut_down = false;  // set by the first failure: no data moves afterwards
   std::atomic<bool> m_abort{false};
 
-  struct outgoing_control_message {
-    control_message message;
-    ucx_transfer transfer;
-  };
-  std::deque<outgoing_control_message> m_outgoing;
-  control_message m_incoming;
-  ucx_transfer m_incoming_transfer;
-  bool m_is_receiving = false;
-  std::uint64_t m_query_id = 0;             // of the latest query
-  std::vector<std::uint64_t> m_last_reply;  // by rank: the latest query that it replied to
+  control_channel m_control;
   std::vector<int> m_failed_ranks;          // that caused this rank's failure
   bool m_was_aborted = false;
   backoff m_backoff{m_settings.spin_limit};

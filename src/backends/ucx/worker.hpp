@@ -1,16 +1,30 @@
-// One rank's UCX objects: a context, a worker and an endpoint per peer.
+// The UCX library, and one rank's UCX objects: a context, a worker and an endpoint per peer.
 //
 // Thread safety: one thread at a time.
 #pragma once
+
+#include <isthmus/backend.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "backends/ucx/library.hpp"
+#include "backends/ucx/ucp_api.hpp"
 
 namespace isthmus::ucx {
+
+// The UCX library, loaded at run time, once per process.
+struct library {
+  ucp_functions api;
+  unsigned minor = 0;             // minor version
+  std::string path, description;  // "1.13.1 from /usr/lib/.../libucp.so.0"
+
+  // Returns the library, which the first successful call loads. Returns null and sets `reason` if there is
+  // no suitable library.
+  // Thread safety: any thread.
+  static const library* get(const isthmus_backend_context& context, std::string& reason);
+};
 
 // One posted send or receive.
 //

@@ -12,7 +12,7 @@
 #include <new>
 #include <thread>
 
-#include "backends/ucx/ucx_backend.hpp"
+#include "backends/ucx/algorithms.hpp"
 #include "rank_runner.hpp"
 #include "topology/topology.hpp"
 
@@ -107,6 +107,28 @@ TEST_F(ucx_failures, lost_node_names_all_of_its_ranks) {
     expect_failure(self, operation_of(ISTHMUS_ALLREDUCE, data), {"ranks 2 and 3"});
   };
   EXPECT_EQ(run_ranks(two_machines, body), failures{});
+}
+
+// An MPI bootstrap cannot query ranks of other nodes.
+TEST_F(ucx_failures, killed_node_is_listed_without_a_store) {
+  run_setup two_machines = ranks_of(4, 60);
+  two_machines.node_of = {0, 0, 1, 1};
+  two_machines.has_mpi_bootstrap = true;
+  std::atomic<int>& ranks_past_first_call = shared_counter();
+  std::atomic<int>& finished_ranks = shared_counter();
+  const auto body = [&](rank& self) {
+    create(self);
+    std::vector<float> data(1000, 1);
+    check(self.run(operation_of(ISTHMUS_ALLREDUCE, data)) == ISTHMUS_SUCCESS, self.failure());
+    ++ranks_past_first_call;
+    wait_for_finished_ranks(ranks_past_first_call, 4);
+    if (self.number() == 3) ::kill(::getpid(), SIGKILL);
+    if (self.number() != 0) return wait_for_finished_ranks(finished_ranks, 1);
+    const finish_guard guard{finished_ranks};
+    expect_failure(self, operation_of(ISTHMUS_RECV, data, 3),
+                   {"rank 3 exited", "rank 2 of the same node did not respond either"});
+  };
+  EXPECT_EQ(run_ranks(two_machines, body, 3), failures{});
 }
 
 TEST_F(ucx_failures, timeout_names_the_missing_rank) {
