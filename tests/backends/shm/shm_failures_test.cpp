@@ -160,11 +160,11 @@ TEST(shm_failures, waits_for_several_peers_name_the_late_one) {
                           receives.back().root = source;
                         }
                         const auto status = self.run(receives);
+                        self.barrier();
                         check(status == ISTHMUS_ERROR_TIMEOUT || status == ISTHMUS_ERROR_REMOTE, self.failure());
                         check(self.awaited_rank() == 2, "it waits for " + std::to_string(self.awaited_rank()));
                         if (status == ISTHMUS_ERROR_TIMEOUT)
                           check(contains(self.failure(), "for rank 2"), self.failure());
-                        self.barrier();
                       }),
             failures{});
 }
@@ -186,8 +186,9 @@ TEST(shm_failures, forked_child_does_not_leave_the_communicator) {
                           self.barrier();
                         }
                         std::vector<float> data(100, 1);
-                        check(self.run(allreduce(data.data(), 100)) == ISTHMUS_SUCCESS, self.failure());
+                        const auto status = self.run(allreduce(data.data(), 100));
                         self.barrier();
+                        check(status == ISTHMUS_SUCCESS, self.failure());
                       }),
             failures{});
 }
