@@ -82,11 +82,13 @@ void failure_state::map_records() {
     if (processes[rank].pid == 0) continue;
     if (number == m_ranks.rank)
       processes[rank].record = m_recorder.shared_health();
-    else if ((m_records[rank] = recorder::peer_recording::open(m_ranks.token, number, addresses[rank])) != nullptr)
+    else if ((m_records[rank] = recorder::peer_recording::open(m_ranks.token, number, addresses[rank])) !=
+             nullptr)
       processes[rank].record = m_records[rank]->health();
     if (processes[rank].record == nullptr)
       log(log_level::info,
-          "rank {}: the flight recorder of rank {} cannot be read, so its failures arrive through the bootstrap "
+          "rank {}: the flight recorder of rank {} cannot be read, so its failures arrive through the "
+          "bootstrap "
           "instead of shared memory",
           m_ranks.rank, rank);
   }
@@ -198,7 +200,8 @@ std::optional<failure_info> failure_state::find_earlier_report(const failure_inf
   if (!m_failure || m_failure->rank != failure.rank) return std::nullopt;
   const bool is_from_backend = !is_secondary_status(failure.status) && m_failure->status == failure.status &&
                                std::strcmp(m_failure->backend, failure.backend) == 0;
-  const bool is_from_wait = failure.status == ISTHMUS_ERROR_ABORTED && m_failure->status == ISTHMUS_ERROR_REMOTE;
+  const bool is_from_wait =
+      failure.status == ISTHMUS_ERROR_ABORTED && m_failure->status == ISTHMUS_ERROR_REMOTE;
   if (!is_from_backend && !is_from_wait) return std::nullopt;
   failure_info earlier_failure = *m_failure;
   earlier_failure.collective = failure.collective;

@@ -118,7 +118,7 @@ class failure_state {
   recorder::flight_recorder& m_recorder;
   const double m_timeout_s;
   const std::function<void()> m_abort_backends;
-  std::weak_ptr<failure_state> m_parent;                  // set if its backend created this communicator
+  std::weak_ptr<failure_state> m_parent;  // set if its backend created this communicator
   std::vector<std::shared_ptr<const recorder::peer_recording>> m_records;  // by rank; NULL if not visible
   peer_monitor m_peers;
   resolver m_causes;

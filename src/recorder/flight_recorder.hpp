@@ -28,7 +28,8 @@ struct latest_operation {
   isthmus_datatype datatype{};
   std::uint64_t count = 0;
   bool is_busy = false;
-  std::uint64_t collective_number = 0;  // of a busy collective: equal on all ranks of the communicator; otherwise 0
+  std::uint64_t collective_number =
+      0;  // of a busy collective: equal on all ranks of the communicator; otherwise 0
 };
 
 // Data of a call that only a trace stores.

@@ -1,9 +1,8 @@
-#include "recorder/diagnosis.hpp"
-
 #include <fmt/format.h>
 #include <isthmus/isthmus.h>
 
 #include "base/text.hpp"
+#include "recorder/diagnosis.hpp"
 
 namespace isthmus::recorder {
 namespace {

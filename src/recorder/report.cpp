@@ -1,5 +1,3 @@
-#include "recorder/diagnosis.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
+
+#include "recorder/diagnosis.hpp"
 
 namespace isthmus::recorder {
 namespace {

@@ -260,7 +260,7 @@ bool channels::push_fragment(channel_kind kind, message_transfer& transfer) {
   const write_scope scope = m_group.begin_remote_writes();
   m_group.poll_abort();
   m_group.memory().write_to(transfer.peer, transfer.buffer + next_fragment->begin,
-                   receiver.buffer + next_fragment->begin, next_fragment->bytes);
+                            receiver.buffer + next_fragment->begin, next_fragment->bytes);
   cell.pushed_fragments.fetch_add(1, std::memory_order_release);
   return true;
 }
@@ -287,7 +287,7 @@ bool channels::pull_fragment(message_transfer& transfer, cell_header& cell) {
   const auto next_fragment = claim_fragment(cell);
   if (next_fragment) {
     m_group.memory().read_from(transfer.peer, transfer.buffer + next_fragment->begin,
-                      cell.address + next_fragment->begin, next_fragment->bytes);
+                               cell.address + next_fragment->begin, next_fragment->bytes);
     transfer.transferred_bytes += next_fragment->bytes;
     ++transfer.pulled_fragments;
   }

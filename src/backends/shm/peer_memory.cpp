@@ -100,7 +100,7 @@ void peer_memory::write_to(int peer, const std::byte* from, std::byte* address, 
 // Copies in chunks, so that an abort is detected during a long message. A copy into a peer's memory first
 // writes to the peer's write gate.
 void peer_memory::copy_through_kernel(int peer, kernel_copy_function* copy, std::byte* local, std::byte* remote,
-                                     std::uint64_t bytes) const {
+                                      std::uint64_t bytes) const {
   constexpr std::uint64_t max_chunk_bytes = 4 << 20;
   const auto process = m_group.pid_of(peer);
   const bool is_write = copy == ::process_vm_writev;

@@ -26,7 +26,8 @@ local_buffer locate_buffer(const node_group& group, const std::byte* pointer, st
     located.location.block_id = located.block.id + 1;
     located.location.offset = offset;
   }
-  if (located.location.block_id != 0 ? group.memory().can_kernel_copy() : group.memory().is_accessible_by_all(pointer))
+  if (located.location.block_id != 0 ? group.memory().can_kernel_copy()
+                                     : group.memory().is_accessible_by_all(pointer))
     located.location.address = const_cast<std::byte*>(pointer);
   return located;
 }

@@ -172,11 +172,11 @@ std::string ucx_state::unresponsive_node_text(int lost_peer) {
 // Reports the failure of an endpoint. The runtime checks whether the whole node of the peer has failed.
 void ucx_state::fail_lost_peer(int peer, native_status status) {
   m_failed_ranks.assign(1, peer);
-  fail(ISTHMUS_ERROR_REMOTE,
-       fmt::format("{}: rank {} exited, destroyed its communicator or is unreachable; rank {} aborted ({}){}",
-                   m_activity, peer, m_context.rank, m_worker.status_text(status),
-                   unresponsive_node_text(peer)),
-       "check that rank for a crash or an early exit, and check its node", ISTHMUS_HERE);
+  fail(
+      ISTHMUS_ERROR_REMOTE,
+      fmt::format("{}: rank {} exited, destroyed its communicator or is unreachable; rank {} aborted ({}){}",
+                  m_activity, peer, m_context.rank, m_worker.status_text(status), unresponsive_node_text(peer)),
+      "check that rank for a crash or an early exit, and check its node", ISTHMUS_HERE);
 }
 
 void ucx_state::fail_timeout() {

@@ -1,5 +1,3 @@
-#include "backends/ucx/worker.hpp"
-
 #include <fmt/format.h>
 #include <signal.h>
 
@@ -7,6 +5,7 @@
 #include <memory>
 #include <mutex>
 
+#include "backends/ucx/worker.hpp"
 #include "base/dynamic_library.hpp"
 
 namespace isthmus::ucx {

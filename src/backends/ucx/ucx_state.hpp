@@ -259,7 +259,7 @@ class ucx_state {
   std::atomic<bool> m_abort{false};
 
   control_channel m_control;
-  std::vector<int> m_failed_ranks;          // that caused this rank's failure
+  std::vector<int> m_failed_ranks;  // that caused this rank's failure
   bool m_was_aborted = false;
   backoff m_backoff{m_settings.spin_limit};
   bool m_has_queried = false;

@@ -24,7 +24,7 @@ struct run_setup {
   std::map<std::string, std::string> options;
   std::vector<int> node_of;                  // empty: one machine
   const isthmus_backend* backend = nullptr;  // null: the shm backend
-  bool has_mpi_bootstrap = false;            // the context has a table of MPI functions, which must not be called
+  bool has_mpi_bootstrap = false;  // the context has a table of MPI functions, which must not be called
 };
 
 struct shared_area;

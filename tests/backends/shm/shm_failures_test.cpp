@@ -161,10 +161,31 @@ TEST(shm_failures, waits_for_several_peers_name_the_late_one) {
                         }
                         const auto status = self.run(receives);
                         self.barrier();
-                        check(status == ISTHMUS_ERROR_TIMEOUT || status == ISTHMUS_ERROR_REMOTE, self.failure());
+                        check(status == ISTHMUS_ERROR_TIMEOUT || status == ISTHMUS_ERROR_REMOTE,
+                              self.failure());
                         check(self.awaited_rank() == 2, "it waits for " + std::to_string(self.awaited_rank()));
                         if (status == ISTHMUS_ERROR_TIMEOUT)
                           check(contains(self.failure(), "for rank 2"), self.failure());
+                      }),
+            failures{});
+}
+
+std::ptrdiff_t count_descriptors() {
+  const std::filesystem::directory_iterator folder("/proc/self/fd");
+  return std::distance(std::filesystem::begin(folder), std::filesystem::end(folder));
+}
+
+// A program may have hundreds of communicators.
+TEST(shm_failures, communicator_holds_no_descriptors) {
+  EXPECT_EQ(run_ranks(processes(4, 60),
+                      [](rank& self) {
+                        const auto before = count_descriptors();
+                        create(self);
+                        std::vector<float> data(100, 1);
+                        check(self.run(allreduce(data.data(), 100)) == ISTHMUS_SUCCESS, self.failure());
+                        const auto after = count_descriptors();
+                        self.barrier();
+                        check(after == before, std::to_string(after - before) + " more descriptors");
                       }),
             failures{});
 }
@@ -344,17 +365,13 @@ TEST(shm_failures, kill_9_leaves_no_shared_memory) {
       return !file.path().filename().string().starts_with("isthmus-");
     });
   };
-  const auto descriptors = [] {
-    const std::filesystem::directory_iterator folder("/proc/self/fd");
-    return std::distance(std::filesystem::begin(folder), std::filesystem::end(folder));
-  };
   const auto maps = [] {
     std::ifstream file("/proc/self/maps");
     const std::string text(std::istreambuf_iterator<char>(file), {});
     return contains(text, "memfd:isthmus");
   };
   const auto files_before = count_files();
-  const auto descriptors_before = descriptors();
+  const auto descriptors_before = count_descriptors();
   EXPECT_EQ(run_ranks(
                 processes(3, 60),
                 [&](rank& self) {
@@ -366,7 +383,7 @@ TEST(shm_failures, kill_9_leaves_no_shared_memory) {
                 1),
             failures{});
   EXPECT_EQ(count_files(), files_before);
-  EXPECT_EQ(descriptors(), descriptors_before);
+  EXPECT_EQ(count_descriptors(), descriptors_before);
   EXPECT_FALSE(maps());
 }
 

@@ -1,6 +1,4 @@
 // The store chooser with a simulated clock: the test defines the cost of each mode, and no time passes.
-#include "backends/shm/stores.hpp"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +6,8 @@
 #include <memory>
 #include <random>
 #include <vector>
+
+#include "backends/shm/stores.hpp"
 
 namespace shm_test {
 namespace {
