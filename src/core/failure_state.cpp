@@ -208,14 +208,6 @@ std::optional<failure_info> failure_state::find_earlier_report(const failure_inf
   return earlier_failure;
 }
 
-void failure_state::abort_on_lost_peer(int lost_rank) noexcept {
-  abort(make_peer_failure(
-      m_causes, m_ranks.rank, lost_rank, ISTHMUS_ERROR_REMOTE,
-      fmt::format("rank {} exited before it destroyed its communicator, which rank {} still uses", lost_rank,
-                  m_ranks.rank),
-      "check that rank for a crash or an early exit"));
-}
-
 void failure_state::abort_out_of_sync(failure_info failure) noexcept {
   failure.rank = m_ranks.rank;
   abort(failure, notification_scope::this_process);
@@ -255,17 +247,24 @@ std::optional<failure_info> failure_state::failure() {
 
 // ---- failures of other ranks -------------------------------------------------------------------------
 
-void failure_state::wait_for_failures(double wait_s, void (*on_failure)(const membership& ranks,
-                                                                        const failure_info& cause)) noexcept {
+void failure_state::take_over_failures(double wait_s, bool is_logged) noexcept {
   if (is_aborted() || is_one_process()) return;
   if (const auto cause = m_control.wait_for_failure(wait_s)) {
-    if (on_failure != nullptr) on_failure(m_ranks, *cause);
+    if (is_logged)
+      log(log_level::error, "rank {}: rank {} failed: {}", m_ranks.rank, cause->rank, cause->message);
     return abort(*cause, notification_scope::this_process);
   }
   // On a device, the host does not know which ranks a wait needs.
   const auto lost_rank =
       m_ranks.device.platform == ISTHMUS_PLATFORM_HOST ? find_lost_participant() : m_peers.find_lost();
-  if (lost_rank) abort_on_lost_peer(*lost_rank);
+  if (!lost_rank) return;
+  const failure_info failure = make_peer_failure(
+      m_causes, m_ranks.rank, lost_rank, ISTHMUS_ERROR_REMOTE,
+      fmt::format("rank {} exited before it destroyed its communicator, which rank {} still uses", *lost_rank,
+                  m_ranks.rank),
+      "check that rank for a crash or an early exit");
+  if (is_logged) log(log_level::error, "{}; {}", failure.message, failure.hint);
+  abort(failure);
 }
 
 // A backend checks only the ranks that it waits for. These may be late, so that no rank would wait for the lost
@@ -352,9 +351,7 @@ void failure_state::fail_stuck_call() {
 
 // Checks for failed and exited ranks during a long operation, because native libraries do not check.
 void failure_state::check_long_call(std::uint64_t operation) {
-  wait_for_failures(0, [](const membership& ranks, const failure_info& cause) {
-    log(log_level::error, "rank {}: rank {} failed: {}", ranks.rank, cause.rank, cause.message);
-  });
+  take_over_failures(0, true);
   if (is_aborted()) return;
   const auto exited_rank = m_peers.find_exited();
   // The last messages of the exited rank may still be in flight, so report the exit only if the operation

@@ -86,11 +86,9 @@ class failure_state {
   // Ordering: a failed rank may overwrite buffers that it shares with peers, but publishes its failure first.
   // If a caller sees no failure here, it can therefore trust results that it has already read.
   void poll_node() noexcept;
-  // Takes over a failure that any rank has published, without rate limit. `on_failure` is called before the
-  // backends release blocked ranks or, like the mpi backend, end the job.
+  // Takes over a failure that any rank has published, or the loss of a rank, without rate limit.
   // Blocking: waits at most `wait_s`.
-  void wait_for_failures(double wait_s, void (*on_failure)(const membership& ranks,
-                                                           const failure_info& cause) = nullptr) noexcept;
+  void wait_for_failures(double wait_s) noexcept { take_over_failures(wait_s, false); }
 
  private:
   // Selects which ranks to notify. A failure that another process has published is not published again.
@@ -107,7 +105,8 @@ class failure_state {
   bool has_arrived_late() const noexcept;
   // Returns a rank of this node that exited and without which the current collective cannot complete.
   std::optional<int> find_lost_participant() const noexcept;
-  void abort_on_lost_peer(int lost_rank) noexcept;
+  // `is_logged`: logs the failure before the backends release blocked ranks or, like the mpi backend, end the job.
+  void take_over_failures(double wait_s, bool is_logged) noexcept;
   void abort_watched_call(std::optional<int> failed_rank, isthmus_status status, const std::string& message,
                           const char* hint);
   void fail_stuck_call();

@@ -1,4 +1,4 @@
-#include "faults/injection.hpp"
+#include "faults/worker.hpp"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "faults/injection.hpp"
 #include "faults/worker.hpp"
 #include "topology/rank_arguments.hpp"
 

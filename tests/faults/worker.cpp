@@ -15,8 +15,6 @@
 #include <string>
 #include <vector>
 
-#include "faults/injection.hpp"
-
 namespace faults {
 namespace {
 

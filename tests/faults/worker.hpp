@@ -27,6 +27,21 @@ struct trial {
 };
 trial trial_of_environment();
 
+// Faults that a rank injects into itself.
+class injection {
+ public:
+  injection(const trial& spec, int rank) : m_spec(spec), m_is_faulty(rank == spec.faulty_rank), m_rank(rank) {}
+  // Injects the fault now, or after the delay of the trial. Does nothing on other ranks.
+  void schedule();
+
+ private:
+  void inject() const;
+
+  const trial& m_spec;
+  bool m_is_faulty;
+  int m_rank;
+};
+
 // Buffers of a rank in memory of its platform, and its stream.
 inline constexpr std::size_t buffer_elements = 4u << 20;
 class trial_buffers {
