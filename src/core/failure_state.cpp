@@ -255,8 +255,8 @@ void failure_state::take_over_failures(double wait_s, bool is_logged) noexcept {
     return abort(*cause, notification_scope::this_process);
   }
   // On a device, the host does not know which ranks a wait needs.
-  const auto lost_rank =
-      m_ranks.device.platform == ISTHMUS_PLATFORM_HOST ? find_lost_participant() : m_peers.find_lost();
+  const bool is_on_host = m_ranks.device.platform == ISTHMUS_PLATFORM_HOST;
+  const auto lost_rank = is_on_host ? find_lost_participant() : m_peers.find_lost();
   if (!lost_rank) return;
   const failure_info failure = make_peer_failure(
       m_causes, m_ranks.rank, lost_rank, ISTHMUS_ERROR_REMOTE,
@@ -270,9 +270,13 @@ void failure_state::take_over_failures(double wait_s, bool is_logged) noexcept {
 // A backend checks only the ranks that it waits for. These may be late, so that no rank would wait for the lost
 // one. A rank that exits after its part of the collective is no failure, because the others can complete the call.
 // Messages involve only two ranks, and a rank whose record is not visible may have completed its part.
-std::optional<int> failure_state::find_lost_participant() const noexcept {
+std::optional<int> failure_state::find_lost_participant() noexcept {
   const std::uint64_t number = m_recorder.latest().collective_number;
-  for (std::size_t rank = 0; number != 0 && rank < m_records.size(); ++rank) {
+  const auto now = steady_clock::now();
+  if (number == 0 || now.time_since_epoch().count() < m_next_process_check.load(std::memory_order_relaxed))
+    return std::nullopt;
+  m_next_process_check.store((now + poll_interval).time_since_epoch().count(), std::memory_order_relaxed);
+  for (std::size_t rank = 0; rank < m_records.size(); ++rank) {
     const rank_process& peer = m_peers.process(static_cast<int>(rank));
     // The flag is final if it is read after the exit.
     if (m_records[rank] != nullptr && peer.has_exited() && !peer.has_destroyed_communicator() &&

@@ -104,7 +104,7 @@ class failure_state {
   double root_cause_wait_s() const noexcept;
   bool has_arrived_late() const noexcept;
   // Returns a rank of this node that exited and without which the current collective cannot complete.
-  std::optional<int> find_lost_participant() const noexcept;
+  std::optional<int> find_lost_participant() noexcept;
   // `is_logged`: logs the failure before the backends release blocked ranks or, like the mpi backend, end the job.
   void take_over_failures(double wait_s, bool is_logged) noexcept;
   void abort_watched_call(std::optional<int> failed_rank, isthmus_status status, const std::string& message,
@@ -129,7 +129,8 @@ class failure_state {
   std::atomic<bool> m_is_closed{false};
 
   std::atomic<std::uint64_t> m_waiting_operation{~std::uint64_t{0}};  // operation of the last poll()
-  std::atomic<std::int64_t> m_wait_begin{0}, m_next_poll{0};          // ticks of the steady clock
+  // Ticks of the steady clock.
+  std::atomic<std::int64_t> m_wait_begin{0}, m_next_poll{0}, m_next_process_check{0};
   std::uint64_t m_suspect_operation = 0;  // watched operation during which a rank was found to have exited
   std::unique_ptr<watch> m_watch;         // for calls into native libraries; last, because it uses the others
 };

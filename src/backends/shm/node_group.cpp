@@ -19,7 +19,11 @@ constexpr std::uint64_t word_aborted = std::uint64_t{2} << 32;
 constexpr std::uint64_t word_timed_out = std::uint64_t{4} << 32;
 
 using namespace std::chrono_literals;
-constexpr auto check_interval = 50ms;  // interval at which a long wait checks that its peers are alive
+// Interval at which a long wait checks that its peers are alive. It is longer for many peers, because each takes a
+// few system calls.
+constexpr wait_clock::duration check_interval(std::size_t peers) {
+  return 50ms * (1 + static_cast<int>(peers / 8));
+}
 
 }  // namespace
 
@@ -119,11 +123,11 @@ void waiter::pause_long(std::span<const int> peers) {
   m_group.check_abort();
   if (!m_backoff.is_long()) {
     publish_awaited(find_blocking_peer(peers));
-    m_next_check = check_interval;
+    m_next_check = check_interval(peers.size());
   }
   const wait_clock::duration waited = m_backoff.measure();
   if (waited >= m_next_check) {
-    m_next_check = waited + check_interval;
+    m_next_check = waited + check_interval(peers.size());
     check_peers(peers);
     if (peers.size() > 1) publish_awaited(find_blocking_peer(peers));
   }
