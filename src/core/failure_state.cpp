@@ -43,15 +43,6 @@ rank_directory& local_directory() {
   return *process_directory;
 }
 
-failure_info make_peer_failure(const resolver& causes, int own_rank, std::optional<int> failed_rank,
-                               isthmus_status status, const std::string& message, const char* hint) {
-  failure_info failure = make_error(status, ISTHMUS_HERE, message, hint).info();
-  if (failed_rank) causes.attribute(failure, std::array{*failed_rank});
-  failure = causes.with_diagnosis(failure);
-  failure.rank = own_rank;
-  return failure;
-}
-
 }  // namespace
 
 failure_state::failure_state(bootstrap& control, const membership& ranks, recorder::flight_recorder& recorder,
@@ -258,11 +249,20 @@ void failure_state::take_over_failures(double wait_s, bool is_logged) noexcept {
   const bool is_on_host = m_ranks.device.platform == ISTHMUS_PLATFORM_HOST;
   const auto lost_rank = is_on_host ? find_lost_participant() : m_peers.find_lost();
   if (!lost_rank) return;
-  const failure_info failure = make_peer_failure(
-      m_causes, m_ranks.rank, lost_rank, ISTHMUS_ERROR_REMOTE,
-      fmt::format("rank {} exited before it destroyed its communicator, which rank {} still uses", *lost_rank,
-                  m_ranks.rank),
-      "check that rank for a crash or an early exit");
+  abort_on_peer(lost_rank, ISTHMUS_ERROR_REMOTE,
+                fmt::format("rank {} exited before it destroyed its communicator, which rank {} still uses",
+                            *lost_rank, m_ranks.rank),
+                "check that rank for a crash or an early exit", is_logged);
+}
+
+void failure_state::abort_on_peer(std::optional<int> failed_rank, isthmus_status status,
+                                  const std::string& message, const char* hint, bool is_logged) noexcept {
+  failure_info failure = make_error(status, ISTHMUS_HERE, message, hint).info();
+  if (failed_rank) m_causes.attribute(failure, std::array{*failed_rank});
+  failure = m_causes.with_diagnosis(failure);
+  failure.rank = m_ranks.rank;
+  if (const recorder::latest_operation call = m_recorder.latest(); call.is_busy)
+    failure.collective = call.collective;
   if (is_logged) log(log_level::error, "{}; {}", failure.message, failure.hint);
   abort(failure);
 }
@@ -334,23 +334,15 @@ void failure_state::watch_calls() {
   m_watch = std::make_unique<watch>(std::move(rules));
 }
 
-void failure_state::abort_watched_call(std::optional<int> failed_rank, isthmus_status status,
-                                       const std::string& message, const char* hint) {
-  failure_info failure = make_peer_failure(m_causes, m_ranks.rank, failed_rank, status, message, hint);
-  failure.collective = m_recorder.latest().collective;
-  log(log_level::error, "{}; {}", failure.message, failure.hint);
-  abort(failure);
-}
-
 void failure_state::fail_stuck_call() {
   const recorder::latest_operation stuck_call = m_recorder.latest();
-  abort_watched_call(
+  abort_on_peer(
       std::nullopt, ISTHMUS_ERROR_TIMEOUT,
       fmt::format("rank {} of {} has been inside {} of {} x {} for longer than the timeout of {} s (operation "
                   "{} of this communicator): the native library has not returned",
                   m_ranks.rank, m_ranks.size, isthmus_collective_name(stuck_call.collective), stuck_call.count,
                   isthmus_datatype_name(stuck_call.datatype), m_timeout_s, stuck_call.sequence),
-      "check that every rank runs and called the same collective, or raise timeout_s in the config file");
+      "check that every rank runs and called the same collective, or raise timeout_s in the config file", true);
 }
 
 // Checks for failed and exited ranks during a long operation, because native libraries do not check.
@@ -361,11 +353,11 @@ void failure_state::check_long_call(std::uint64_t operation) {
   // The last messages of the exited rank may still be in flight, so report the exit only if the operation
   // still runs at the second check.
   if (exited_rank && operation == std::exchange(m_suspect_operation, operation))
-    abort_watched_call(
+    abort_on_peer(
         exited_rank, ISTHMUS_ERROR_REMOTE,
         fmt::format("rank {} exited while rank {} was inside {}, which cannot complete without it",
                     *exited_rank, m_ranks.rank, isthmus_collective_name(m_recorder.latest().collective)),
-        "check that rank for a crash or an early exit");
+        "check that rank for a crash or an early exit", true);
 }
 
 }  // namespace isthmus

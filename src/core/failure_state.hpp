@@ -107,8 +107,8 @@ class failure_state {
   std::optional<int> find_lost_participant() noexcept;
   // `is_logged`: logs the failure before the backends release blocked ranks or, like the mpi backend, end the job.
   void take_over_failures(double wait_s, bool is_logged) noexcept;
-  void abort_watched_call(std::optional<int> failed_rank, isthmus_status status, const std::string& message,
-                          const char* hint);
+  void abort_on_peer(std::optional<int> failed_rank, isthmus_status status, const std::string& message,
+                     const char* hint, bool is_logged) noexcept;
   void fail_stuck_call();
   void check_long_call(std::uint64_t operation);
 
