@@ -1,5 +1,3 @@
-#include "recorder/files.hpp"
-
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -16,6 +14,7 @@
 
 #include "base/error.hpp"
 #include "base/trust.hpp"
+#include "recorder/layout.hpp"
 #include "recorder/reader.hpp"
 
 namespace isthmus::recorder {

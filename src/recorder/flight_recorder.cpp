@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "base/log.hpp"
-#include "recorder/files.hpp"
 
 namespace isthmus::recorder {
 

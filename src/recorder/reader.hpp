@@ -7,7 +7,6 @@
 
 #include "base/process.hpp"
 #include "base/ticks.hpp"
-#include "recorder/files.hpp"
 #include "recorder/layout.hpp"
 
 namespace isthmus::recorder {

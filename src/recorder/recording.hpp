@@ -6,7 +6,6 @@
 #include <string>
 
 #include "bootstrap/membership.hpp"
-#include "recorder/files.hpp"
 #include "recorder/layout.hpp"
 
 namespace isthmus::recorder {

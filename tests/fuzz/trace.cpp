@@ -17,7 +17,6 @@
 #include "base/ticks.hpp"
 #include "fuzz/target.hpp"
 #include "recorder/diagnosis.hpp"
-#include "recorder/files.hpp"
 
 namespace {
 
