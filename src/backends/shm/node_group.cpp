@@ -168,6 +168,7 @@ void waiter::check_peers(std::span<const int> peers) {
 
 // The runtime finds out whether the awaited rank itself waits for another one.
 void waiter::fail_with_timeout(std::span<const int> peers) {
+  m_group.check_abort();  // this rank may have been stopped since the last check
   const int awaited_rank = find_blocking_peer(peers);
   publish_awaited(awaited_rank);
   m_group.publish_timeout();
