@@ -1,5 +1,3 @@
-#include "faults/worker.hpp"
-
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -12,6 +10,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
+
+#include "faults/worker.hpp"
 
 namespace faults {
 namespace {
