@@ -1,5 +1,5 @@
-// What the library uses besides ggml: the streams of ggml's backends, the engine for the program's SYCL runtime, and the
-// core.
+// Dependencies of the library other than ggml: streams of ggml's backends, the engine for the SYCL runtime of the
+// program, and the core library.
 #pragma once
 
 #include <isthmus/tensor_parallel.h>
