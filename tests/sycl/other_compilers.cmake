@@ -75,7 +75,7 @@ function(other_sycl implementation)
   other_sycl_program(
     sycl_device_test ${device_sources} ${CMAKE_SOURCE_DIR}/apps/sycl_collectives/shape.cpp
     ${CMAKE_SOURCE_DIR}/src/operators/fused/device/blaslt.cpp ${CMAKE_SOURCE_DIR}/src/base/dynamic_library.cpp
-    ${CMAKE_SOURCE_DIR}/src/base/error.cpp ${CMAKE_SOURCE_DIR}/src/base/trust.cpp -I${CMAKE_SOURCE_DIR}
+    ${CMAKE_SOURCE_DIR}/src/base/error.cpp ${CMAKE_SOURCE_DIR}/src/base/text.cpp ${CMAKE_SOURCE_DIR}/src/base/trust.cpp -I${CMAKE_SOURCE_DIR}
     -I${CMAKE_SOURCE_DIR}/apps -I${CMAKE_SOURCE_DIR}/apps/common/single_source -I${CMAKE_SOURCE_DIR}/src
     -I${CMAKE_CURRENT_BINARY_DIR}/device LINK $<TARGET_FILE:GTest::gtest> $<TARGET_FILE:oracle> -lfmt -ldl)
   other_sycl_test(device_threads ${sycl_device_test_by_other})
