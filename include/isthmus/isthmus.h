@@ -10,8 +10,10 @@
 // Ordering:
 //   Device platforms: an operation is ordered by its stream and does not block the host.
 //   Host platform: a call returns when this rank's part is complete and its buffers can be reused.
-//   All ranks must issue the collectives of a communicator in the same order. If they use several streams, each
-//   call must wait for the previous one (record an event), because the calls share signals and staging memory.
+//   All ranks must issue the collectives of a communicator in the same order, with the same arguments. The shared-memory
+//   backend reports different calls as MISMATCH. For all other paths, run the program once with ISTHMUS_CHECK=1.
+//   If they use several streams, each call must wait for the previous one (record an event), because the calls share
+//   signals and staging memory.
 //
 // Thread safety:
 //   Calls on different communicators may run concurrently. Calls on one communicator must not overlap.

@@ -8,6 +8,7 @@
 
 #include "base/error.hpp"
 #include "base/process.hpp"
+#include "base/tables.hpp"
 
 namespace isthmus::shm {
 namespace {
@@ -23,6 +24,11 @@ using namespace std::chrono_literals;
 // few system calls.
 constexpr wait_clock::duration check_interval(std::size_t peers) {
   return 50ms * (1 + static_cast<int>(peers / 8));
+}
+
+constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
+  hash = (hash ^ value) * 0x9e3779b97f4a7c15;
+  return hash ^ hash >> 32;
 }
 
 }  // namespace
@@ -46,6 +52,54 @@ void node_group::wait_until_completed(int peer, std::uint64_t sequence_numbers) 
   waiter wait(*this);
   while ((completed = header(peer).completed_sequence.load(std::memory_order_acquire)) < sequence_numbers)
     wait.pause(peer);
+}
+
+// Data movement compares bytes, because MPI programs may describe the same data with different types.
+void node_group::begin_call(const isthmus_operation& operation, int algorithm) {
+  const collective_row& row = row_of(operation.collective);
+  m_activity = row.name;
+  const auto word = [](auto value) { return static_cast<std::uint64_t>(static_cast<std::uint32_t>(value)); };
+  std::uint64_t unit = bytes_of(operation.datatype);
+  std::uint64_t arguments = word(operation.collective) | word(algorithm + 1) << 8;
+  if (row.is_reduction) {
+    arguments |= word(operation.datatype) << 16 | word(operation.op) << 24;
+    unit = 1;
+  }
+  if (row.peer == peer_kind::root) arguments |= word(operation.root) << 32;
+  std::uint64_t hash = mix(0, arguments);
+  if (has_equal_count(row)) hash = mix(hash, operation.count * unit);
+  if (const std::uint64_t* const counts = shared_counts(operation))
+    for (int r = 0; r < size(); ++r) hash = mix(hash, counts[r] * unit);
+  m_call_signature = hash;
+}
+
+void node_group::wait_for_flag(int peer, const flag& ready, std::uint64_t sequence) {
+  waiter wait(*this);
+  std::uint64_t value = 0;
+  while ((value = ready.load(std::memory_order_acquire)) >> signature_bits <= sequence) {
+    wait.pause(peer);
+    if (wait.is_long() && makes_different_call(peer, ready, sequence)) fail_with_mismatch(peer);
+  }
+  if (value != call_flag(sequence, m_call_signature)) fail_with_mismatch(peer);
+}
+
+// For calls that do not use the same flags. A peer that has allocated the same sequence numbers must have the same
+// signature, and a peer that has completed the sequence number must have set the flag.
+bool node_group::makes_different_call(int peer, const flag& ready, std::uint64_t sequence) const {
+  const std::uint64_t own = header(rank()).current_call.load(std::memory_order_relaxed),
+                      other = header(peer).current_call.load(std::memory_order_acquire);
+  if (own >> signature_bits == other >> signature_bits) return own != other;
+  return header(peer).completed_sequence.load(std::memory_order_acquire) > sequence &&
+         ready.load(std::memory_order_acquire) >> signature_bits <= sequence;
+}
+
+void node_group::fail_with_mismatch(int peer) const {
+  throw operation_failure{context().fail(context().runtime, ISTHMUS_ERROR_MISMATCH, 0, ISTHMUS_HERE,
+                                         "issue the same calls in the same order on every rank, with the same "
+                                         "collective, datatype, count, operation "
+                                         "and root; ISTHMUS_CHECK=1 names the calls of all ranks",
+                                         "rank %d makes a different call than rank %d, which calls %s", peer,
+                                         rank(), m_activity)};
 }
 
 void node_group::wait_until_all_complete(std::uint64_t sequence) {

@@ -46,6 +46,7 @@ class node_group : public node_segments {
   // Sequence numbers allocated so far.
   std::uint64_t next_sequence_number() const { return m_sequence; }
   std::uint64_t allocate_sequence_numbers(std::uint64_t n) {
+    header(rank()).current_call.store(call_flag(m_sequence, m_call_signature), std::memory_order_release);
     m_sequence += n;
     return m_sequence - n;
   }
@@ -57,8 +58,18 @@ class node_group : public node_segments {
       if (m_completed_sequences[static_cast<std::size_t>(r)] < needed && r != rank())
         wait_until_completed(r, needed);
   }
+  // Starts a collective. `algorithm`: the requested one. All ranks must pass the same arguments.
+  void begin_call(const isthmus_operation& operation, int algorithm);
+  // Hash of the arguments that must be equal on all ranks.
+  std::uint64_t call_signature() const { return m_call_signature; }
+  // Sets a flag of the current call that peers wait for.
+  void set_flag(flag& ready, std::uint64_t sequence) const {
+    ready.store(call_flag(sequence, m_call_signature), std::memory_order_release);
+  }
   // Waits for `ready`, a flag of `peer` for this sequence number set after the peer has staged its data.
+  // Errors: MISMATCH if the peer makes a different call.
   void wait_for(int peer, const flag& ready, std::uint64_t sequence);
+  [[noreturn]] void fail_with_mismatch(int peer) const;
   void complete(std::uint64_t sequence) {
     header(rank()).completed_sequence.store(sequence + 1, std::memory_order_release);
   }
@@ -93,6 +104,8 @@ class node_group : public node_segments {
   friend class waiter;
 
   void wait_until_completed(int peer, std::uint64_t sequence_numbers);
+  void wait_for_flag(int peer, const flag& ready, std::uint64_t sequence);
+  bool makes_different_call(int peer, const flag& ready, std::uint64_t sequence) const;
   [[noreturn]] void fail_with_rank(int failed_rank, isthmus_status status, const char* location,
                                    const char* hint, const std::string& text) const;
   void publish_abort_word(std::uint64_t word) const noexcept;
@@ -101,6 +114,7 @@ class node_group : public node_segments {
   std::vector<std::uint64_t> m_process_starts;       // by rank; 0 for ranks of this process
   std::vector<std::uint64_t> m_completed_sequences;  // by rank: latest known completed_sequence
   std::uint64_t m_sequence = 0;
+  std::uint64_t m_call_signature = 0;
   const char* m_activity = "";
 };
 
@@ -122,6 +136,7 @@ class waiter {
     relax_core();
     if (m_backoff.is_progress_due()) poll(peers);
   }
+  bool is_long() const { return m_backoff.is_long(); }
   // Restarts the wait and its timeout after progress.
   void reset() {
     if (m_backoff.is_long()) publish_awaited(-1);
@@ -147,10 +162,8 @@ class waiter {
 };
 
 inline void node_group::wait_for(int peer, const flag& ready, std::uint64_t sequence) {
-  if (ready.load(std::memory_order_acquire) <= sequence) {
-    waiter wait(*this);
-    while (ready.load(std::memory_order_acquire) <= sequence) wait.pause(peer);
-  }
+  if (ready.load(std::memory_order_acquire) != call_flag(sequence, m_call_signature))
+    wait_for_flag(peer, ready, sequence);
   // Before it wrote, the peer saw that all ranks had completed the slot. The thread sanitizer cannot track that
   // across processes, so this rank repeats the loads.
   if (is_thread_sanitized)

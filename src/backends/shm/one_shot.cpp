@@ -70,7 +70,7 @@ class one_shot {
           {m_group.data(m_rank, sequence), from, chunk_bytes(k, m_shape.send_elements(m_rank))});
     copy_staged(m_group, m_work.ranges, m_staging_mode);
     if (m_staging_mode == store_mode::streaming) streaming_fence();
-    m_group.slot(m_rank, sequence).staged.store(sequence + 1, std::memory_order_release);
+    m_group.set_flag(m_group.slot(m_rank, sequence).staged, sequence);
   }
 
   // Waits for the sources, and copies or reduces their staged chunks.

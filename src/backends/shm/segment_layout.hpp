@@ -16,6 +16,13 @@ inline constexpr std::size_t page_bytes = 4096;
 using flag = std::atomic<std::uint64_t>;
 static_assert(flag::is_always_lock_free, "flags are shared between processes");
 
+// Value of a flag that a collective waits for: the sequence number + 1, and in the lower bits a part of the call's
+// signature. A rank whose peer makes a different call detects that in the flag that it reads anyway.
+inline constexpr int signature_bits = 16;
+constexpr std::uint64_t call_flag(std::uint64_t sequence, std::uint64_t signature) {
+  return (sequence + 1) << signature_bits | (signature >> (64 - signature_bits));
+}
+
 // A rank that stages sequence number t has completed all sequence numbers below t - lookahead (node_group.hpp).
 // The ring must be deeper than that, so that a rank does not stage into a slot that it is still reading.
 inline constexpr std::uint64_t lookahead = 4, min_depth = 2 * lookahead;
@@ -56,6 +63,7 @@ struct alignas(line_bytes) segment_header {
   flag write_flag;                        // 1 while the rank may write into memory of peers (peer_memory.hpp)
   flag last_core;                         // 1 + core on which the rank last waited; 0: unknown
   flag is_waiting;                        // 1 while the rank is in a long wait
+  flag current_call;                      // call_flag of the first sequence number that was allocated last
   alignas(line_bytes) flag completed_sequence;  // all lower sequence numbers are complete on this rank
   alignas(line_bytes) store_hint store_hints[hint_count];
 };
@@ -71,16 +79,16 @@ struct buffer_location {
 // A line that contains its own flag, so that one cache miss transfers both.
 struct alignas(line_bytes) packet_line {
   static constexpr std::size_t capacity = line_bytes - sizeof(flag);
-  flag ready;  // sequence number + 1
+  flag ready;  // call_flag
   std::byte payload[capacity];
 };
 
 struct alignas(line_bytes) slot_header {
-  flag staged;  // sequence number + 1: the slot's data or locations can be read
+  flag staged;  // call_flag: the slot's data or locations can be read
   buffer_location send;
   buffer_location recv;
-  std::uint64_t call_signature;      // hash of the call that the locations belong to (zero_copy.cpp)
-  alignas(line_bytes) flag reduced;  // sequence number + 1: the slot's result can be read
+  std::uint64_t call_signature;      // of the call that the locations belong to
+  alignas(line_bytes) flag reduced;  // call_flag: the slot's result can be read
 };
 
 // One cell of a channel from the owner of the segment to one peer. It holds a chunk of a message, or several

@@ -156,7 +156,7 @@ class shm_state {
   }
 
   void run(const isthmus_operation& operation, int requested) {
-    m_group.set_activity(row_of(operation.collective).name);
+    m_group.begin_call(operation, requested);
     if (operation.collective == ISTHMUS_BARRIER) return run_barrier(m_group);
     // Default: zero_copy if possible, otherwise an algorithm that always works.
     constexpr algorithm_choice fallback{shm_algorithm::zero_copy, store_policy::adaptive};

@@ -101,10 +101,8 @@ class two_shot {
                const std::optional<vector_chunk>& gathered) {
     const int own_rank = m_group.rank();
     if (m_staging_mode == store_mode::streaming && (staged || reduced)) streaming_fence();
-    if (staged)
-      m_group.slot(own_rank, staged->sequence).staged.store(staged->sequence + 1, std::memory_order_release);
-    if (reduced)
-      m_group.slot(own_rank, reduced->sequence).reduced.store(reduced->sequence + 1, std::memory_order_release);
+    if (staged) m_group.set_flag(m_group.slot(own_rank, staged->sequence).staged, staged->sequence);
+    if (reduced) m_group.set_flag(m_group.slot(own_rank, reduced->sequence).reduced, reduced->sequence);
     if (gathered) m_group.complete(gathered->sequence);
   }
 

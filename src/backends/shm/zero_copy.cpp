@@ -4,7 +4,6 @@
 
 #include "backends/shm/algorithms.hpp"
 #include "base/error.hpp"
-#include "base/text.hpp"
 
 namespace isthmus::shm {
 namespace {
@@ -80,40 +79,15 @@ class zero_copy {
     slot_header& own_header = m_group.slot(m_group.rank(), m_sequence);
     own_header.send = m_send.location;
     own_header.recv = m_recv.location;
-    own_header.call_signature = call_signature();
-    own_header.staged.store(m_sequence + 1, std::memory_order_release);
+    own_header.call_signature = m_group.call_signature();
+    m_group.set_flag(own_header.staged, m_sequence);
     for (int i = 1; i < m_group.size(); ++i) {
       const int peer = (m_group.rank() + i) % m_group.size();
       m_group.wait_for(peer, m_group.slot(peer, m_sequence).staged, m_sequence);
+      // A rank in a different call could access memory past the end of a buffer, so the whole signature counts.
       if (m_group.slot(peer, m_sequence).call_signature != own_header.call_signature)
-        fail_signature_mismatch(peer);
+        m_group.fail_with_mismatch(peer);
     }
-  }
-
-  // Returns a hash of the values from which a rank computes its accesses to peers' buffers. A rank whose
-  // values differ could access memory past the end of a buffer, so all ranks compare the hashes before any
-  // of them copies.
-  std::uint64_t call_signature() const {
-    fnv1a_hash hash;
-    hash.add(m_shape.count * m_shape.element_bytes);
-    for (const int word : {m_shape.source, m_shape.receiver, m_shape.reduce != nullptr ? 1 : 0,
-                           static_cast<int>(m_shape.send.shape), static_cast<int>(m_shape.recv.shape)})
-      hash.add(static_cast<std::uint64_t>(word));
-    for (const block_list* blocks : {&m_shape.send, &m_shape.recv})
-      if (blocks->shape == extent::counts)
-        for (int r = 0; r < m_group.size(); ++r) hash.add(blocks->counts[r] * m_shape.element_bytes);
-    return hash.value();
-  }
-
-  [[noreturn, gnu::cold]] void fail_signature_mismatch(int peer) const {
-    const auto& context = m_group.context();
-    const unsigned long long bytes = m_shape.count * m_shape.element_bytes;
-    throw operation_failure{
-        context.fail(context.runtime, ISTHMUS_ERROR_MISMATCH, 0, ISTHMUS_HERE,
-                     "pass the same collective, count, datatype and root on every rank",
-                     "the call of rank %d differs in collective, bytes or root from that of rank %d, "
-                     "which has blocks of %llu bytes",
-                     peer, m_group.rank(), bytes)};
   }
 
   // A rank maps a heap block if one of its own buffers lies in the same block.

@@ -316,6 +316,63 @@ TEST(shm_failures, mismatched_zero_copy_calls_write_nothing) {
     }
 }
 
+// The calls of the ranks in a test of different calls, and the algorithm of rank 0 ("": the same).
+struct different_call {
+  const char* name;
+  void (*change)(isthmus_operation&);
+  const char* other_algorithm = nullptr;
+};
+constexpr different_call different_calls[] = {
+    {"count", [](isthmus_operation& operation) { operation.count += 1; }},
+    {"datatype", [](isthmus_operation& operation) { operation.datatype = ISTHMUS_INT32; }},
+    {"operation", [](isthmus_operation& operation) { operation.op = ISTHMUS_MAX; }},
+    {"root",
+     [](isthmus_operation& operation) {
+       operation.collective = ISTHMUS_REDUCE;
+       operation.root = 1;
+     }},
+    {"collective", [](isthmus_operation& operation) { operation.collective = ISTHMUS_BROADCAST; }},
+    {"barrier", [](isthmus_operation& operation) { operation.collective = ISTHMUS_BARRIER; }},
+    {"algorithm", [](isthmus_operation&) {}, "two_shot"},
+};
+
+TEST(shm_failures, different_calls_are_a_mismatch_on_every_path) {
+  for (const different_call& difference : different_calls)
+    for (const char* algorithm : {"packet", "two_shot_packet", "one_shot", "two_shot", "zero_copy"})
+      for (const int ranks : {2, 3}) {
+        if (difference.other_algorithm != nullptr && std::string(algorithm) == difference.other_algorithm)
+          continue;
+        EXPECT_EQ(run_ranks(processes(ranks, 20),
+                            [&](rank& self) {
+                              create(self);
+                              std::vector<float> data(100, 1);
+                              for (int i = 0; i < 3; ++i)
+                                check(self.run(allreduce(data.data(), 90), algorithm) == ISTHMUS_SUCCESS,
+                                      self.failure());
+                              isthmus_operation operation = allreduce(data.data(), 90);
+                              const char* own_algorithm = algorithm;
+                              if (self.number() == ranks - 1) {
+                                difference.change(operation);
+                                if (difference.other_algorithm != nullptr)
+                                  own_algorithm = difference.other_algorithm;
+                                if (operation.collective != ISTHMUS_ALLREDUCE) own_algorithm = "packet";
+                              }
+                              const auto begin = std::chrono::steady_clock::now();
+                              auto status = self.run(operation, own_algorithm);
+                              // A root that receives nothing has finished its part; its next call fails.
+                              if (status == ISTHMUS_SUCCESS)
+                                status = self.run(allreduce(data.data(), 90), algorithm);
+                              check(status == ISTHMUS_ERROR_MISMATCH || status == ISTHMUS_ERROR_REMOTE ||
+                                        status == ISTHMUS_ERROR_ABORTED,
+                                    "status " + std::to_string(status) + ": " + self.failure());
+                              check(seconds_since(begin) < 10, "detected only at the timeout");
+                              self.barrier();
+                            }),
+                  failures{})
+            << difference.name << " " << algorithm << " " << ranks;
+      }
+}
+
 TEST(shm_failures, unmatched_send_to_self_is_a_usage_error) {
   run_setup s;
   s.ranks = 2;
