@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <isthmus/isthmus.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <string_view>
 
