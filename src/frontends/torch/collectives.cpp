@@ -41,7 +41,7 @@ at::Tensor factor_of(const c10d::ReduceOp& op, at::ScalarType type) {
 work_ptr process_group::broadcast(tensors& data, const c10d::BroadcastOptions& options) {
   const at::Tensor& tensor = single_element("broadcast", data);
   return submit(tensor.device(), wait_options_from(options),
-                [&] { return tasks::broadcast(tensor, static_cast<int>(options.rootRank)); });
+                [&] { return tasks::broadcast(self(), tensor, static_cast<int>(options.rootRank)); });
 }
 
 work_ptr process_group::allreduce(tensors& data, const c10d::AllreduceOptions& options) {
@@ -99,7 +99,7 @@ work_ptr process_group::reduce(tensors& data, const c10d::ReduceOptions& options
   return submit_reduction(
       "reduce", tensor, options.reduceOp, wait_options_from(options),
       [&](const tasks::scaled_reduction& reduction) {
-        return tasks::reduce(tensor, static_cast<int>(options.rootRank), reduction);
+        return tasks::reduce(self(), tensor, static_cast<int>(options.rootRank), reduction);
       },
       [&](c10d::Backend& other) { return other.reduce(data, options); });
 }
