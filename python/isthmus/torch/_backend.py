@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import timedelta
 from typing import Any
 
@@ -107,8 +108,10 @@ def _create(options: Any, _backend_options: Any) -> dist.Backend:
     def fallback(store: dist.Store, rank: int, size: int, device: str) -> dist.Backend:
         return _torch_backend(store, rank, size, timeout, device)
 
+    # Ranks that have created different numbers of groups use the same name for different groups.
+    members = hashlib.sha1(repr(options.global_ranks_in_group).encode(), usedforsecurity=False).hexdigest()
     return _extension.ProcessGroupIsthmus(
-        options.store,
+        dist.PrefixStore(members[:16], options.store),
         options.group_rank,
         options.group_size,
         timeout.total_seconds(),
