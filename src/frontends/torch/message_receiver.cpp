@@ -2,6 +2,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <chrono>
@@ -50,7 +51,7 @@ work_ptr message_receiver::run(collective_task task) {
     }
   }
   if (arrived)
-    deliver(call, arrived->header, arrived->bytes);
+    deliver(call, arrived->header, arrived->content);
   else
     enqueue({collective_task{}, call.work});
   return call.work;
@@ -112,7 +113,7 @@ void message_receiver::receive_into(const request& call, const message_packet& h
                                     const at::Tensor& packet) {
   try {
     const bool is_direct = has_rest(header) && matches(call, header) && tasks::is_row_major(call.data);
-    if (!is_direct) return deliver(call, header, receive_rest(header, packet));
+    if (!is_direct) return deliver(call, header, receive_content(header, packet));
     m_endpoint->launch({receive_operation(call.data.data_ptr(), header.bytes)}, nullptr);
   } catch (...) {
     call.work->complete(std::current_exception());
@@ -121,38 +122,42 @@ void message_receiver::receive_into(const request& call, const message_packet& h
   call.work->complete(nullptr);
 }
 
-// Receives the rest of a message that no call has requested.
+// Receives a message that no call has requested yet.
 void message_receiver::complete(std::list<stored_message>::iterator stored) {
-  const at::Tensor bytes = receive_rest(stored->header, stored->bytes);
-  std::optional<request> call;
   const message_packet header = stored->header;
+  const at::Tensor content = receive_content(header, stored->content);
+  std::optional<request> call;
   {
     const std::lock_guard lock(m_match_mutex);
     call = std::move(stored->receiver);
-    stored->bytes = bytes;
+    stored->content = content;
     stored->is_complete = true;
     if (call) m_stored.erase(stored);
   }
-  if (call) deliver(*call, header, bytes);
+  if (call) deliver(*call, header, content);
 }
 
-// Returns the data of a message as bytes.
-at::Tensor message_receiver::receive_rest(const message_packet& header, const at::Tensor& packet) {
-  const auto bytes = static_cast<int64_t>(header.bytes);
-  if (!has_rest(header)) return packet.narrow(0, offsetof(message_packet, data), bytes);
-  const at::Tensor data = at::empty({bytes}, at::kByte);
+// Returns the tensor that holds the data of a message: its packet or, if the data did not fit, only the data.
+at::Tensor message_receiver::receive_content(const message_packet& header, const at::Tensor& packet) {
+  if (!has_rest(header)) return packet;
+  const at::Tensor data = at::empty({static_cast<int64_t>(header.bytes)}, at::kByte);
   m_endpoint->launch({receive_operation(data.data_ptr(), header.bytes)}, nullptr);
   return data;
 }
 
 void message_receiver::deliver(const request& call, const message_packet& header,
-                               const at::Tensor& bytes) const noexcept {
+                               const at::Tensor& content) const noexcept {
   std::exception_ptr failure;
   try {
     check_matches(call, header);
-    const at::AutoDispatchBelowADInplaceOrView no_autograd;
+    const std::size_t offset = has_rest(header) ? 0 : offsetof(message_packet, data);
+    std::byte* const source = static_cast<std::byte*>(content.data_ptr()) + offset;
     const at::Tensor target = call.data;
-    target.copy_(bytes.view(target.scalar_type()).view(target.sizes()));
+    const at::AutoDispatchBelowADInplaceOrView no_autograd;
+    if (tasks::is_row_major(target))
+      std::copy_n(source, header.bytes, static_cast<std::byte*>(target.data_ptr()));
+    else
+      target.copy_(at::from_blob(source, target.sizes(), target.options()));
   } catch (...) {
     failure = std::current_exception();
   }

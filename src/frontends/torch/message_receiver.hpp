@@ -30,7 +30,7 @@ class message_receiver final : public host_executor {
   // A message that arrived before its call.
   struct stored_message {
     message_packet header;
-    at::Tensor bytes;
+    at::Tensor content;  // see receive_content
     bool is_complete = false;
     std::optional<request> receiver;  // a call that waits until the message is complete
   };
@@ -41,8 +41,8 @@ class message_receiver final : public host_executor {
   std::optional<request> take_request(std::int64_t tag);
   void receive_into(const request& call, const message_packet& header, const at::Tensor& packet);
   void complete(std::list<stored_message>::iterator stored);
-  at::Tensor receive_rest(const message_packet& header, const at::Tensor& packet);
-  void deliver(const request& call, const message_packet& header, const at::Tensor& bytes) const noexcept;
+  at::Tensor receive_content(const message_packet& header, const at::Tensor& packet);
+  void deliver(const request& call, const message_packet& header, const at::Tensor& content) const noexcept;
   static bool matches(const request& call, const message_packet& header);
   void check_matches(const request& call, const message_packet& header) const;
   void fail_all(const std::exception_ptr& failure) noexcept;

@@ -2,6 +2,7 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/core/ScalarType.h>
 
 #include <cstring>
@@ -195,7 +196,8 @@ tensors scratch_parts(collective_task& task, const tensors& list) {
   tensors parts;
   int64_t start = 0;
   for (const at::Tensor& tensor : list) {
-    parts.push_back(scratch.narrow(0, start, tensor.numel()).view(tensor.sizes()));
+    const at::Tensor part = scratch.narrow(0, start, tensor.numel());
+    parts.push_back(tensor.dim() == 1 ? part : part.view(tensor.sizes()));
     start += tensor.numel();
   }
   return parts;
@@ -534,7 +536,11 @@ collective_task host_send(const at::Tensor& data, int tag) {
   owned_operation& first = task.operations.emplace_back();
   first.operation = operation;
   if (header.bytes <= message_packet::data_bytes) {
-    task.copies_in.push_back({message_packet::data_of(packet, data), data, {}});
+    std::byte* const target = static_cast<std::byte*>(packet.data_ptr()) + offsetof(message_packet, data);
+    if (is_row_major(data))
+      std::copy_n(static_cast<const std::byte*>(data.const_data_ptr()), header.bytes, target);
+    else
+      task.copies_in.push_back({at::from_blob(target, data.sizes(), data.options()), data, {}});
     first.reported_bytes = header.bytes;
     return task;
   }

@@ -100,9 +100,8 @@ struct collective_task {
 
 // ---- messages on the host ----
 
-// First part of a message on the host: its description and, if it is small, its data.
-// The messages of all tags between two ranks use one connection. A message that does not fit into the packet follows
-// it as a second operation.
+// First part of a message on the host: its description and, if the data fits, the data. Otherwise, the data follows as
+// a second operation.
 struct message_packet {
   static constexpr std::size_t data_bytes = 480;
 
@@ -111,13 +110,6 @@ struct message_packet {
   std::int32_t type;  // at::ScalarType
   std::int32_t reserved[3];
   std::byte data[data_bytes];
-
-  // Returns the data in a packet (uint8) as a tensor with the dtype and sizes of `like`.
-  static at::Tensor data_of(const at::Tensor& packet, const at::Tensor& like) {
-    return packet.narrow(0, offsetof(message_packet, data), static_cast<int64_t>(like.nbytes()))
-        .view(like.scalar_type())
-        .view(like.sizes());
-  }
 };
 static_assert(offsetof(message_packet, data) % 16 == 0, "the data of all types must be aligned");
 
