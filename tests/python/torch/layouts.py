@@ -85,10 +85,11 @@ def movements() -> None:
 
         received = blank(first)
         dist.all_to_all_single(received, second(values_of(rank)))
-        assert_values(received, torch.cat([values_of(source)[rank : rank + 1] for source in range(size)]))
+        rows = SIZES[0] // size
+        own_rows = slice(rank * rows, (rank + 1) * rows)
+        assert_values(received, torch.cat([values_of(source)[own_rows] for source in range(size)]))
 
-        rows = torch.full((size * SIZES[0], *SIZES[1:]), -1.0)
-        whole = first(rows)
+        whole = first(torch.full((size * SIZES[0], *SIZES[1:]), -1.0))
         dist.all_gather_into_tensor(whole, second(values_of(rank)))
         assert_values(whole, torch.cat([values_of(source) for source in range(size)]))
 
