@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ._coalescing import end_coalescing_after_exceptions
+from ._coalescing import replace_coalescing_manager
 from ._compile import load as load_extension
 from ._environment import apply_environment
 
@@ -20,7 +20,7 @@ _extension = load_extension()
 
 def register() -> None:
     """Registers "isthmus" with torch.distributed. Does nothing if it is already registered."""
-    end_coalescing_after_exceptions(_backends_of)
+    replace_coalescing_manager(_backends_of)
     if NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
 

@@ -1,7 +1,8 @@
-"""Ends coalescing after an exception.
+"""Coalescing of calls, as `batch_isend_irecv` and DeepSpeed use it.
 
-PyTorch's `_coalescing_manager`, which `batch_isend_irecv` uses, has no cleanup: after an exception in its
-body, the group keeps recording calls, so all later collectives of the group would return without any effect.
+PyTorch's `_coalescing_manager` has no cleanup: after an exception in its body, the group keeps recording calls,
+so all later collectives of the group would return without any effect. It also records the calls of other
+threads. If the body names a device, the manager of this module leaves the recording to Isthmus.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch.distributed import distributed_c10d as c10d
 
 _MANAGER = "_coalescing_manager"
 
 
-def end_coalescing_after_exceptions(backends_of: Callable[[Any], list[Any]]) -> None:
+def replace_coalescing_manager(backends_of: Callable[[Any], list[Any]]) -> None:
     """Replaces `_coalescing_manager`. `backends_of` returns the backends of a group that belong to Isthmus."""
     original = getattr(c10d, _MANAGER, None)
     if original is not None and not hasattr(original, "_isthmus"):
-        replace_everywhere(_MANAGER, original, _with_cleanup(original, backends_of))
+        replace_everywhere(_MANAGER, original, _make_manager(original, backends_of))
 
 
 def replace_everywhere(name: str, old: Any, new: Any) -> None:
@@ -32,13 +34,21 @@ def replace_everywhere(name: str, old: Any, new: Any) -> None:
             setattr(module, name, new)
 
 
-def _with_cleanup(original: Callable[..., Any], backends_of: Callable[[Any], list[Any]]) -> Callable[..., Any]:
+def _make_manager(original: Callable[..., Any], backends_of: Callable[[Any], list[Any]]) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
     @functools.wraps(original)
     @contextlib.contextmanager
     def manager(*arguments: Any, **named: Any) -> Iterator[Any]:
-        group = signature.bind(*arguments, **named).arguments.get("group") or c10d._get_default_group()
+        call = signature.bind(*arguments, **named)
+        call.apply_defaults()
+        group = call.arguments["group"] or c10d._get_default_group()
+        device = call.arguments.get("device")
+        backend = group._get_backend(torch.device(device)) if device else None
+        if getattr(backend, "wrapped_pg", backend) in backends_of(group):
+            with _isthmus_batch(group, device, call.arguments["async_ops"], backends_of) as works:
+                yield works
+            return
         is_active = False
         try:
             with original(*arguments, **named) as works:
@@ -47,9 +57,26 @@ def _with_cleanup(original: Callable[..., Any], backends_of: Callable[[Any], lis
         except BaseException:
             if is_active:
                 c10d._world.pg_coalesce_state.pop(group, None)
-                for backend in backends_of(group):
-                    backend.cancel_coalescing()
             raise
 
     manager._isthmus = True  # type: ignore[attr-defined]
     return manager
+
+
+@contextlib.contextmanager
+def _isthmus_batch(
+    group: Any, device: Any, is_asynchronous: bool, backends_of: Callable[[Any], list[Any]]
+) -> Iterator[Any]:
+    group._start_coalescing(device)
+    try:
+        works = c10d._CoalescingManager()
+        yield works
+        work = group._end_coalescing(device)
+    except BaseException:
+        for backend in backends_of(group):
+            backend.cancel_coalescing()
+        raise
+    if is_asynchronous:
+        works.append(work)
+    else:
+        work.wait()

@@ -173,24 +173,25 @@ work_ptr process_group::submit(c10::Device device, const wait_options& wait,
 
 process_group::coalesced_calls* process_group::current_batch() {
   const std::lock_guard lock(m_mutex);
-  if (!m_batch || m_batch->owner != std::this_thread::get_id()) return nullptr;
-  TORCH_CHECK(!m_batch->has_failed, "isthmus: a coalesced call of process group ", m_settings.name,
+  const auto batch = m_batches.find(std::this_thread::get_id());
+  if (batch == m_batches.end()) return nullptr;
+  TORCH_CHECK(!batch->second->has_failed, "isthmus: a coalesced call of process group ", m_settings.name,
               " failed; call endCoalescing before other calls");
-  return m_batch.get();
+  return batch->second.get();
 }
 
 void process_group::startCoalescing() {
   const std::lock_guard lock(m_mutex);
-  TORCH_CHECK(!m_batch, "isthmus: process group ", m_settings.name,
-              " is already coalescing; call endCoalescing first");
-  m_batch = std::make_unique<coalesced_calls>();
-  m_batch->owner = std::this_thread::get_id();
+  auto& batch = m_batches[std::this_thread::get_id()];
+  TORCH_CHECK(!batch, "isthmus: process group ", m_settings.name,
+              " is already coalescing in this thread; call endCoalescing first");
+  batch = std::make_unique<coalesced_calls>();
 }
 
 std::unique_ptr<process_group::coalesced_calls> process_group::take_batch() {
   const std::lock_guard lock(m_mutex);
-  if (!m_batch || m_batch->owner != std::this_thread::get_id()) return nullptr;
-  return std::move(m_batch);
+  auto batch = m_batches.extract(std::this_thread::get_id());
+  return batch ? std::move(batch.mapped()) : nullptr;
 }
 
 void process_group::cancel_coalescing() { take_batch(); }
@@ -298,7 +299,7 @@ void process_group::renew() {
   {
     const std::lock_guard lock(m_mutex);
     check_open();
-    TORCH_CHECK(!m_batch, "isthmus: process group ", m_settings.name,
+    TORCH_CHECK(m_batches.empty(), "isthmus: process group ", m_settings.name,
                 " is coalescing; call endCoalescing first");
     ++m_generation;
     old = std::exchange(m_communicators, {});

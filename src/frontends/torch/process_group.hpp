@@ -182,9 +182,8 @@ class process_group final : public c10d::Backend {
   c10::intrusive_ptr<process_group> m_survivor_group;  // created by agree_on_lost_ranks, without m_lost_ranks
   std::vector<int64_t> m_lost_ranks;
 
-  // Calls of the owner thread between startCoalescing and endCoalescing, which starts them.
+  // Calls of a thread between startCoalescing and endCoalescing, which starts them.
   struct coalesced_calls {
-    std::thread::id owner;
     bool has_failed = false;  // a call threw, so none is started
     std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, collective_task> tasks;
     std::vector<std::pair<std::shared_ptr<task_executor>, collective_task>> messages;  // on the host
@@ -207,7 +206,7 @@ class process_group final : public c10d::Backend {
   };
   coalesced_calls* current_batch();
   std::unique_ptr<coalesced_calls> take_batch();
-  std::unique_ptr<coalesced_calls> m_batch;
+  std::map<std::thread::id, std::unique_ptr<coalesced_calls>> m_batches;
   uint64_t m_monitored_barrier_count = 0;
 };
 

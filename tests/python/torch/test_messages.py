@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from pathlib import Path
 
 import pytest
@@ -249,3 +250,38 @@ def assert_group_works() -> None:
 
 def test_group_works_after_failed_batch(ranks: RankProcesses) -> None:
     ranks.run(failing_batches)
+
+
+def two_threads() -> None:
+    """One thread exchanges batches of messages while the other calls collectives."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    failures: list[BaseException] = []
+
+    def exchange(tag: int) -> None:
+        try:
+            for step in range(100):
+                received = torch.full((20,), -1.0)
+                operations = [
+                    dist.P2POp(dist.irecv, received, (rank + 1) % size, tag=tag),
+                    dist.P2POp(dist.isend, torch.full((20,), 100.0 * step + rank), (rank - 1) % size, tag=tag),
+                ]
+                for work in dist.batch_isend_irecv(operations):
+                    work.wait()
+                assert received.eq(100.0 * step + (rank + 1) % size).all(), received
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=exchange, args=(tag,)) for tag in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(200):
+        data = torch.full((3,), float(rank))
+        dist.all_reduce(data)
+        assert data.tolist() == [float(sum(range(size)))] * 3
+    for thread in threads:
+        thread.join()
+    assert not failures, failures[0]
+
+
+def test_batches_in_several_threads(ranks: RankProcesses) -> None:
+    ranks.run(two_threads)
