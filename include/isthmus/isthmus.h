@@ -125,6 +125,8 @@ typedef struct isthmus_store_table {
 } isthmus_store_table;
 
 // Creates a communicator through the caller's key-value store. Otherwise like isthmus_communicator_create().
+// A store can serve several communicators, also of earlier processes. They must have the same ranks and be created in
+// the same order on all ranks; otherwise pass a table that puts a prefix of your own before the keys.
 ISTHMUS_API isthmus_status isthmus_communicator_create_store(const isthmus_store_table* store, int rank,
                                                              int size,
                                                              const isthmus_communicator_options* options,

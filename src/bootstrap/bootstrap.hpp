@@ -138,4 +138,9 @@ std::shared_ptr<store> make_local_store();
 // Lifetime: `table` must outlive the store. Errors: INVALID_ARGUMENT if the table is incomplete.
 std::shared_ptr<store> make_user_store(const isthmus_store_table* table);
 
+// Creates a bootstrap on the store of the caller. Each creation uses new keys, so a store can serve several
+// communicators. Errors: those of make_user_store and of the store.
+std::unique_ptr<bootstrap> make_user_store_bootstrap(const isthmus_store_table* table, int rank, int size,
+                                                     double timeout_s);
+
 }  // namespace isthmus

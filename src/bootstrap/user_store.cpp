@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstring>
 
@@ -49,6 +50,23 @@ class user_store final : public store {
   isthmus_store_table m_table{};
 };
 
+// Returns the prefix of the keys of a new communicator. The store may hold the keys of earlier ones. All ranks create
+// them in the same order, so each rank takes the first number that it has not used.
+std::string claim_scope(store& keys, int rank) {
+  for (int number = 0;; ++number) {
+    std::string scope = fmt::format("isthmus/c{}", number);
+    const std::string key = fmt::format("{}/created/{}", scope, rank);
+    std::array<std::byte, 1> mark{};
+    try {
+      keys.get(key, mark, 0);
+    } catch (const error& failure) {
+      if (failure.info().status != ISTHMUS_ERROR_TIMEOUT) throw;
+      keys.set(key, mark);
+      return scope;
+    }
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<store> make_user_store(const isthmus_store_table* table) {
@@ -61,6 +79,13 @@ std::shared_ptr<store> make_user_store(const isthmus_store_table* table) {
                     table->struct_bytes, min_bytes),
         "fill the whole isthmus_store_table");
   return std::make_shared<user_store>(table);
+}
+
+std::unique_ptr<bootstrap> make_user_store_bootstrap(const isthmus_store_table* table, int rank, int size,
+                                                     double timeout_s) {
+  auto keys = make_user_store(table);
+  std::string scope = claim_scope(*keys, rank);
+  return make_store_bootstrap(std::move(keys), std::move(scope), rank, size, timeout_s);
 }
 
 }  // namespace isthmus

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from ._coalescing import replace_coalescing_manager
 from ._compile import load as load_extension
 from ._environment import apply_environment
 
@@ -18,6 +20,7 @@ _extension = load_extension()
 
 def register() -> None:
     """Registers "isthmus" with torch.distributed. Does nothing if it is already registered."""
+    replace_coalescing_manager(_backends_of)
     if NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
 
@@ -105,8 +108,10 @@ def _create(options: Any, _backend_options: Any) -> dist.Backend:
     def fallback(store: dist.Store, rank: int, size: int, device: str) -> dist.Backend:
         return _torch_backend(store, rank, size, timeout, device)
 
+    # Ranks that have created different numbers of groups use the same name for different groups.
+    members = hashlib.sha1(repr(options.global_ranks_in_group).encode(), usedforsecurity=False).hexdigest()
     return _extension.ProcessGroupIsthmus(
-        options.store,
+        dist.PrefixStore(members[:16], options.store),
         options.group_rank,
         options.group_size,
         timeout.total_seconds(),

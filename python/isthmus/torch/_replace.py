@@ -7,20 +7,23 @@ accelerate) with one function, `_new_process_group_helper`. replace_backends() w
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import multiprocessing.util
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.process import current_process
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from ._backend import NAME, is_isthmus
+from ._coalescing import replace_everywhere
 from ._report import print_report
 
 # Device types and backends that Isthmus replaces.
@@ -31,6 +34,8 @@ _CHILD_KEY = "isthmus.torch"
 _logged: set[str] = set()
 _settings: dict[str, bool] = {}
 _reporting: set[int] = set()  # ids of processes that will print a report
+# Number of splits of a group. All ranks of a group split it in the same order.
+_split_counts: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
 
 
 def replace_backends(report: bool = False) -> None:
@@ -57,7 +62,7 @@ def replace_backends(report: bool = False) -> None:
         )
     setattr(c10d, _HELPER, _wrapped_helper(original))
     if (split := getattr(c10d, _SPLIT, None)) is not None:
-        _replace_everywhere(split, _wrapped_split(split))
+        replace_everywhere(_SPLIT, split, _wrapped_split(split))
 
 
 class _ReplaceInChild:
@@ -74,13 +79,6 @@ def replace_backends_in_child(report: bool) -> _ReplaceInChild:
     """Called in a spawned process before its own function."""
     replace_backends(report)
     return _ReplaceInChild(report)
-
-
-def _replace_everywhere(old: Any, new: Any) -> None:
-    """Replaces split_group in the modules of PyTorch that import it by name."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith("torch.distributed") and getattr(module, _SPLIT, None) is old:
-            setattr(module, _SPLIT, new)
 
 
 # ---- choice of the backends -------------------------------------------------------------------------------
@@ -185,18 +183,34 @@ def _wrapped_split(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(*arguments, **named)
         if not (rank_lists := call.get("split_ranks")):
             raise ValueError("split_ranks cannot be None or empty")
+        split_number = _split_counts[parent] = _split_counts.get(parent, 0) + 1
         own_ranks = next((sorted(ranks) for ranks in rank_lists if dist.get_rank(parent) in ranks), None)
         if own_ranks is None:
             return None
-        return dist.new_group(
-            [dist.get_global_rank(parent, rank) for rank in own_ranks],
-            call.get("timeout"),
-            call.get("backend") or dist.get_backend(parent),
-            use_local_synchronization=True,
-            group_desc=call.get("group_desc"),
-        )
+        with _group_name(f"{parent.group_name}_split_{split_number}_{own_ranks[0]}"):
+            return dist.new_group(
+                [dist.get_global_rank(parent, rank) for rank in own_ranks],
+                call.get("timeout"),
+                call.get("backend") or dist.get_backend(parent),
+                use_local_synchronization=True,
+                group_desc=call.get("group_desc"),
+            )
 
     return split_group
+
+
+@contextlib.contextmanager
+def _group_name(name: str) -> Iterator[None]:
+    """Names the groups that are created meanwhile.
+
+    PyTorch's own name contains the number of groups of this rank, which can differ between ranks of a group.
+    """
+    original = c10d._process_group_name
+    c10d._process_group_name = lambda *_, **__: name
+    try:
+        yield
+    finally:
+        c10d._process_group_name = original
 
 
 # ---- the report -------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ at::Tensor factor_of(const c10d::ReduceOp& op, at::ScalarType type) {
 work_ptr process_group::broadcast(tensors& data, const c10d::BroadcastOptions& options) {
   const at::Tensor& tensor = single_element("broadcast", data);
   return submit(tensor.device(), wait_options_from(options),
-                [&] { return tasks::broadcast(tensor, static_cast<int>(options.rootRank)); });
+                [&] { return tasks::broadcast(self(), tensor, static_cast<int>(options.rootRank)); });
 }
 
 work_ptr process_group::allreduce(tensors& data, const c10d::AllreduceOptions& options) {
@@ -99,7 +99,7 @@ work_ptr process_group::reduce(tensors& data, const c10d::ReduceOptions& options
   return submit_reduction(
       "reduce", tensor, options.reduceOp, wait_options_from(options),
       [&](const tasks::scaled_reduction& reduction) {
-        return tasks::reduce(tensor, static_cast<int>(options.rootRank), reduction);
+        return tasks::reduce(self(), tensor, static_cast<int>(options.rootRank), reduction);
       },
       [&](c10d::Backend& other) { return other.reduce(data, options); });
 }
@@ -233,34 +233,33 @@ work_ptr process_group::submit_reduction(
 
 // ---- messages -----------------------------------------------------------------------------------------
 
-// On the host, each peer, direction and tag has its own communicator, so that messages wait neither for
-// collectives nor for messages with another tag. On a device, coalesced messages start together on the group's
-// communicator, as batch_isend_irecv requires. Other messages use one communicator per peer and direction.
-work_ptr process_group::message(at::Tensor data, isthmus_collective collective, const message_channel& channel,
-                                int peer) {
+// Each peer and direction has its own communicator, so that messages do not wait for collectives. On the host, it serves
+// all tags. On a device, coalesced messages start together on the group's communicator, as batch_isend_irecv requires.
+work_ptr process_group::message(const at::Tensor& data, isthmus_collective collective, int peer, int tag) {
+  const batch_call call(current_batch());
   TORCH_CHECK_VALUE(peer >= 0 && peer < getSize() && peer != getRank(), "isthmus: send/recv: peer is ", peer,
                     "; it must be another rank of the group of size ", getSize());
   const c10::Device device = resolve(data.device());
-  coalesced_calls* const batch = current_batch();
-  if (batch != nullptr && !device.is_cpu())
+  if (call.batch != nullptr && !device.is_cpu())
     return submit(device, {}, [&] { return tasks::message(data, collective, peer); });
-  message_channel own_channel = channel;
-  if (!device.is_cpu()) own_channel.tag = 0;
-  const std::shared_ptr<task_executor> executor = executor_for(device, own_channel);
-  const int other = collective == ISTHMUS_SEND ? 1 : 0;  // the sender is rank 0 of the pair
-  work_ptr work =
-      executor->run(executor->prepare(true, [&] { return tasks::message(data, collective, other); }));
-  if (batch == nullptr) return work;
-  batch->works.push_back(std::move(work));
+  const bool is_send = collective == ISTHMUS_SEND;
+  const std::shared_ptr<task_executor> executor =
+      executor_for(device, is_send ? message_channel{getRank(), peer} : message_channel{peer, getRank()});
+  collective_task task = executor->prepare(true, [&] {
+    if (device.is_cpu()) return is_send ? tasks::host_send(data, tag) : tasks::host_receive(data, tag);
+    return tasks::message(data, collective, is_send ? 1 : 0);  // the sender is rank 0 of the pair
+  });
+  if (call.batch == nullptr) return executor->run(std::move(task));
+  call.batch->messages.emplace_back(executor, std::move(task));
   return nullptr;
 }
 
 work_ptr process_group::send(tensors& data, int peer, int tag) {
-  return message(single_element("send", data), ISTHMUS_SEND, {getRank(), peer, tag}, peer);
+  return message(single_element("send", data), ISTHMUS_SEND, peer, tag);
 }
 
 work_ptr process_group::recv(tensors& data, int peer, int tag) {
-  return message(single_element("recv", data), ISTHMUS_RECV, {peer, getRank(), tag}, peer);
+  return message(single_element("recv", data), ISTHMUS_RECV, peer, tag);
 }
 
 work_ptr process_group::recvAnysource(tensors& /*data*/, int /*tag*/) {

@@ -77,11 +77,20 @@ void device_endpoint::launch(const std::vector<owned_operation>& operations, ist
   }
   if (!error.empty()) C10_THROW_ERROR(DistBackendError, error);
   const auto elapsed = std::chrono::steady_clock::now() - start;
-  const auto n = static_cast<std::int64_t>(operations.size());
-  for (const owned_operation& each : operations) {  // the operations of a group share its time
-    const isthmus_operation operation = each.operation_for(stream);
-    counter_for(operation).add(own_bytes(operation), std::chrono::nanoseconds(elapsed).count() / n);
-  }
+  for (const owned_operation& each : operations)  // the operations of a group share its time
+    if (each.is_reported)
+      report_locked(each.operation_for(stream), each.reported_bytes, elapsed / operations.size());
+}
+
+void device_endpoint::report(const owned_operation& operation, std::chrono::nanoseconds elapsed) {
+  const std::lock_guard lock(m_mutex);
+  report_locked(operation.operation_for(nullptr), operation.reported_bytes, elapsed);
+}
+
+void device_endpoint::report_locked(const isthmus_operation& operation,
+                                    const std::optional<std::uint64_t>& bytes,
+                                    std::chrono::nanoseconds elapsed) {
+  counter_for(operation).add(bytes.value_or(own_bytes(operation)), elapsed.count());
 }
 
 bool device_endpoint::is_capturing(isthmus_stream stream) const {
@@ -105,6 +114,7 @@ void* device_endpoint::allocate(std::uint64_t bytes) {
 }
 
 void device_endpoint::free(void* block) noexcept {
+  if (is_inherited()) return;
   const std::lock_guard lock(m_mutex);
   const std::lock_guard handle_lock(m_handle_mutex);
   if (isthmus_memory_free_symmetric(m_communicator, block) != ISTHMUS_SUCCESS)
@@ -140,6 +150,7 @@ shrink_result device_endpoint::shrink(double wait_s) {
 }
 
 void device_endpoint::abort() noexcept {
+  if (is_inherited()) return;
   const std::lock_guard lock(m_handle_mutex);
   m_is_aborted = true;
   if (m_rendezvous && !m_is_store_shared) m_rendezvous->cancel();
@@ -147,6 +158,7 @@ void device_endpoint::abort() noexcept {
 }
 
 void device_endpoint::close() noexcept {
+  if (is_inherited()) return;
   const std::lock_guard lock(m_mutex);
   const std::lock_guard handle_lock(m_handle_mutex);
   m_is_closed = true;

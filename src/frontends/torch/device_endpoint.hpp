@@ -3,7 +3,10 @@
 
 #include <c10/util/Exception.h>
 #include <isthmus/isthmus.h>
+#include <pthread.h>
 
+#include <atomic>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -39,6 +42,33 @@ inline void check(isthmus_status status) {
   if (status != ISTHMUS_SUCCESS) C10_THROW_ERROR(DistBackendError, describe_last_error());
 }
 
+// ---- forked children ----
+
+// Recognizes objects that a forked child inherited. Their threads and locks belong to the parent process, so the child
+// must neither use nor destroy them.
+class fork_guard {
+ public:
+  bool is_inherited() const noexcept { return m_generation != current_generation(); }
+
+ private:
+  static unsigned current_generation() noexcept {
+    static std::atomic<unsigned> generation{0};
+    [[maybe_unused]] static const int result = pthread_atfork(nullptr, nullptr, [] { ++generation; });
+    return generation.load(std::memory_order_relaxed);
+  }
+
+  const unsigned m_generation = current_generation();
+};
+
+// Throws the error of calls in a forked child on the parent process' group.
+[[noreturn]] inline void throw_inherited(const std::string& group) {
+  C10_THROW_ERROR(
+      DistBackendError,
+      c10::str("isthmus: process group ", group,
+               " belongs to the parent process, which was forked after its creation (create process "
+               "groups in the child, or start it with the method spawn or forkserver)"));
+}
+
 // ---- the communicator ----
 
 struct endpoint_settings {
@@ -72,12 +102,19 @@ class device_endpoint {
 
   const endpoint_settings& settings() const { return m_settings; }
 
+  // Returns whether this process is a forked child of the process that created the endpoint. Such a child must only
+  // call functions that are safe there: abort() and close(), which do nothing.
+  bool is_inherited() const noexcept { return m_fork.is_inherited(); }
+
   // Starts the operations together.
   // Ordering: operations run on `stream`; on the host, they are complete on return.
   // Blocking: the first call is collective and waits for the other ranks.
   // Errors: throws DistBackendError.
   // Thread safety: may be called from any thread.
   void launch(const std::vector<owned_operation>& operations, isthmus_stream stream);
+
+  // Counts a host operation in the report. launch() counts its operations, except those with `is_reported` = false.
+  void report(const owned_operation& operation, std::chrono::nanoseconds elapsed);
 
   // Returns whether a graph is being captured on the stream.
   bool is_capturing(isthmus_stream stream) const;
@@ -122,11 +159,14 @@ class device_endpoint {
 
   isthmus_communicator open_locked();
   void release() noexcept;
+  void report_locked(const isthmus_operation& operation, const std::optional<std::uint64_t>& bytes,
+                     std::chrono::nanoseconds elapsed);
   call_counter& counter_for(const isthmus_operation& operation);
   call_path explain_path(const isthmus_operation& operation);
 
   c10::intrusive_ptr<c10d::Store> m_store;
   const endpoint_settings m_settings;
+  const fork_guard m_fork;
   std::mutex m_mutex;         // serializes the calls on the communicator
   std::mutex m_handle_mutex;  // guards the following members, so that abort() does not wait for a call
   std::shared_ptr<store_rendezvous> m_rendezvous;

@@ -31,7 +31,7 @@ void run_task(device_endpoint& endpoint, const collective_task& task, isthmus_st
 
 // ---- host ---------------------------------------------------------------------------------------------
 
-host_executor::~host_executor() {
+void host_executor::end() noexcept {
   bool has_pending = false;
   {
     const std::lock_guard lock(m_mutex);
@@ -85,11 +85,15 @@ work_ptr host_executor::run(collective_task task) {
     finish();
     return work;
   }
+  enqueue(std::move(new_job));
+  return work;
+}
+
+void host_executor::enqueue(queued_task job) {
   const std::lock_guard lock(m_mutex);
-  m_queue.push_back(std::move(new_job));
+  m_queue.push_back(std::move(job));
   if (!m_thread.joinable()) m_thread = std::thread([this] { loop(); });
   m_changed.notify_all();
-  return work;
 }
 
 void host_executor::perform(const queued_task& job) noexcept {

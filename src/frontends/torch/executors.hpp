@@ -52,10 +52,10 @@ class task_executor {
 
 // Runs host collectives in a thread. If the executor is idle and the call is synchronous and has no timeout of
 // its own, the task runs in the caller's thread, which saves two thread switches.
-class host_executor final : public task_executor {
+class host_executor : public task_executor {
  public:
   using task_executor::task_executor;
-  ~host_executor() override;
+  ~host_executor() override { end(); }
 
   collective_task prepare(bool is_asynchronous, c10::function_ref<collective_task()> build) override;
   bool try_run_inline(c10::function_ref<collective_task()> build) override;
@@ -63,16 +63,21 @@ class host_executor final : public task_executor {
   std::vector<c10::Stream> streams() const override { return {}; }
   void shutdown() noexcept override;
 
- private:
+ protected:
   struct queued_task {
     collective_task task;
     c10::intrusive_ptr<host_work> work;
   };
 
+  void enqueue(queued_task job);
+  virtual void perform(const queued_task& job) noexcept;
+  // Ends the thread. The destructor of a derived class must call it, because the thread calls perform().
+  void end() noexcept;
+
+ private:
   bool try_begin_inline();
   void finish() noexcept;
   void loop();
-  void perform(const queued_task& job) noexcept;
 
   std::mutex m_mutex;
   std::condition_variable m_changed;

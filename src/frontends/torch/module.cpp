@@ -61,6 +61,9 @@ PYBIND11_MODULE(_extension, module) {
            py::arg("name"), py::arg("hip"), py::arg("fallback"))
       .def("renew", &backend::process_group::renew, py::call_guard<py::gil_scoped_release>(),
            "Closes all communicators. The next calls create new ones.")
+      .def("cancel_coalescing", &backend::process_group::cancel_coalescing,
+           py::call_guard<py::gil_scoped_release>(),
+           "Ends coalescing after an exception. The calls since its start are dropped.")
       .def("try_allreduce_inline", &backend::process_group::try_allreduce_inline, py::arg("data"),
            py::arg("op"), py::call_guard<py::gil_scoped_release>(),
            "Runs an in-place allreduce without a work object. Returns whether it ran.")

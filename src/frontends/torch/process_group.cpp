@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "failure/wait.hpp"
+#include "message_receiver.hpp"
 #include "tasks.hpp"
 
 namespace isthmus::torch_backend {
@@ -21,11 +22,19 @@ std::vector<int64_t> missing_ranks(int size, const std::vector<int>& ranks) {
   return missing;
 }
 
+// Returns a part of the store with the keys of this group only. A store still holds the keys of earlier groups with the
+// same name, for example those before destroy_process_group and another init_process_group. Every rank creates the
+// same groups, so the number of its creations identifies the group.
+process_group::store_ptr own_keys(const process_group::store_ptr& store, int rank) {
+  const int64_t creation = store->add(c10::str("isthmus_creations_", rank), 1);
+  return c10::make_intrusive<c10d::PrefixStore>(c10::str("isthmus_", creation), store);
+}
+
 }  // namespace
 
 process_group::process_group(store_ptr store, int rank, int size, group_settings settings)
     : Backend(rank, size),
-      m_store(std::move(store)),
+      m_store(own_keys(store, rank)),
       m_settings(std::move(settings)),
       m_options(c10::make_intrusive<Options>("isthmus", m_settings.timeout)) {
   m_options->group_name = m_settings.name;
@@ -34,6 +43,12 @@ process_group::process_group(store_ptr store, int rank, int size, group_settings
 
 // Releases the GIL, because the threads joined here may run callbacks of futures that wait for it.
 process_group::~process_group() {
+  if (m_fork.is_inherited()) {
+    // Keeps the objects of the parent process, because their destructors wait for its threads.
+    new communicator_set(std::move(m_communicators));
+    new std::map(std::move(m_fallbacks));
+    return;
+  }
   std::optional<pybind11::gil_scoped_release> gil_release;
   if (Py_IsInitialized() && PyGILState_Check()) gil_release.emplace();
   for (const auto& [key, entry] : m_communicators.pools) entry->close();  // tensors may outlive the group
@@ -61,6 +76,7 @@ c10::Device process_group::resolve(c10::Device device) const {
 }
 
 std::shared_ptr<task_executor> process_group::executor_for(c10::Device device, const message_channel& channel) {
+  check_process();
   const std::lock_guard lock(m_mutex);
   check_open();
   const executor_key key{device.type(), device.index(), channel};
@@ -74,6 +90,10 @@ void process_group::check_open() const {
     C10_THROW_ERROR(DistBackendError, c10::str("isthmus: process group ", m_settings.name, " was shut down"));
 }
 
+void process_group::check_process() const {
+  if (m_fork.is_inherited()) throw_inherited(m_settings.name);
+}
+
 std::unique_ptr<task_executor> process_group::make_executor(c10::Device device,
                                                             const message_channel& channel) const {
   const bool is_message = channel.source >= 0;
@@ -82,9 +102,12 @@ std::unique_ptr<task_executor> process_group::make_executor(c10::Device device,
     settings.rank = channel.source == getRank() ? 0 : 1;
     settings.size = 2;
     settings.collectives = 1u << ISTHMUS_SEND | 1u << ISTHMUS_RECV;
-    settings.scope += c10::str("_", channel.source, "_", channel.destination, "_", channel.tag);
+    settings.scope += c10::str("_", channel.source, "_", channel.destination);
   }
-  return make_executor(device, std::make_shared<device_endpoint>(m_store, std::move(settings)));
+  auto endpoint = std::make_shared<device_endpoint>(m_store, std::move(settings));
+  if (is_message && device.is_cpu() && channel.destination == getRank())
+    return std::make_unique<message_receiver>(std::move(endpoint), m_settings.timeout, channel.source);
+  return make_executor(device, std::move(endpoint));
 }
 
 std::unique_ptr<task_executor> process_group::make_executor(c10::Device device,
@@ -138,11 +161,11 @@ work_ptr process_group::submit(c10::Device device, const wait_options& wait,
                                c10::function_ref<collective_task()> build) {
   ++m_sequence;
   const std::shared_ptr<task_executor> executor = executor_for(resolve(device));
-  coalesced_calls* const batch = current_batch();
-  collective_task task = executor->prepare(wait.is_asynchronous || batch != nullptr, build);
+  const batch_call call(current_batch());
+  collective_task task = executor->prepare(wait.is_asynchronous || call.batch != nullptr, build);
   if (wait.timeout != c10d::kUnsetTimeout) task.timeout = wait.timeout;
-  if (batch == nullptr) return executor->run(std::move(task));
-  batch->tasks[{device.type(), resolve(device).index()}].append(std::move(task));
+  if (call.batch == nullptr) return executor->run(std::move(task));
+  call.batch->tasks[{device.type(), resolve(device).index()}].append(std::move(task));
   return nullptr;
 }
 
@@ -150,25 +173,35 @@ work_ptr process_group::submit(c10::Device device, const wait_options& wait,
 
 process_group::coalesced_calls* process_group::current_batch() {
   const std::lock_guard lock(m_mutex);
-  return m_batch && m_batch->owner == std::this_thread::get_id() ? m_batch.get() : nullptr;
+  const auto batch = m_batches.find(std::this_thread::get_id());
+  if (batch == m_batches.end()) return nullptr;
+  TORCH_CHECK(!batch->second->has_failed, "isthmus: a coalesced call of process group ", m_settings.name,
+              " failed; call endCoalescing before other calls");
+  return batch->second.get();
 }
 
 void process_group::startCoalescing() {
   const std::lock_guard lock(m_mutex);
-  TORCH_CHECK(!m_batch, "isthmus: process group ", m_settings.name,
-              " is already coalescing; call endCoalescing first");
-  m_batch = std::make_unique<coalesced_calls>();
-  m_batch->owner = std::this_thread::get_id();
+  auto& batch = m_batches[std::this_thread::get_id()];
+  TORCH_CHECK(!batch, "isthmus: process group ", m_settings.name,
+              " is already coalescing in this thread; call endCoalescing first");
+  batch = std::make_unique<coalesced_calls>();
 }
 
+std::unique_ptr<process_group::coalesced_calls> process_group::take_batch() {
+  const std::lock_guard lock(m_mutex);
+  auto batch = m_batches.extract(std::this_thread::get_id());
+  return batch ? std::move(batch.mapped()) : nullptr;
+}
+
+void process_group::cancel_coalescing() { take_batch(); }
+
 work_ptr process_group::endCoalescing() {
-  TORCH_CHECK(current_batch() != nullptr,
-              "isthmus: endCoalescing was called without startCoalescing in this thread");
-  std::unique_ptr<coalesced_calls> batch;
-  {
-    const std::lock_guard lock(m_mutex);
-    batch = std::move(m_batch);
-  }
+  const std::unique_ptr<coalesced_calls> batch = take_batch();
+  TORCH_CHECK(batch != nullptr, "isthmus: endCoalescing was called without startCoalescing in this thread");
+  TORCH_CHECK(!batch->has_failed, "isthmus: a coalesced call of process group ", m_settings.name,
+              " failed, so no call was started");
+  for (auto& [executor, message] : batch->messages) batch->works.push_back(executor->run(std::move(message)));
   for (auto& [device, batched_task] : batch->tasks) {
     batched_task.kind = c10d::OpType::COALESCED;
     batched_task.title = "isthmus:coalesced";
@@ -183,6 +216,7 @@ work_ptr process_group::endCoalescing() {
 
 c10d::Backend& process_group::fallback(c10::Device device, const char* collective, const std::string& reason,
                                        const at::Tensor& data) {
+  check_process();
   const std::lock_guard lock(m_mutex);
   auto& other = m_fallbacks[device.type()];
   if (!other) {
@@ -247,6 +281,7 @@ void process_group::monitoredBarrier(const c10d::BarrierOptions& options, bool w
 }
 
 c10d::ErrorType process_group::getError() {
+  if (m_fork.is_inherited()) return c10d::ErrorType::COMM_ERROR;
   const std::lock_guard lock(m_mutex);
   for (const auto& [key, entry] : m_communicators.executors) {
     try {
@@ -259,11 +294,12 @@ c10d::ErrorType process_group::getError() {
 }
 
 void process_group::renew() {
+  check_process();
   communicator_set old;
   {
     const std::lock_guard lock(m_mutex);
     check_open();
-    TORCH_CHECK(!m_batch, "isthmus: process group ", m_settings.name,
+    TORCH_CHECK(m_batches.empty(), "isthmus: process group ", m_settings.name,
                 " is coalescing; call endCoalescing first");
     ++m_generation;
     old = std::exchange(m_communicators, {});
@@ -278,6 +314,7 @@ void process_group::communicator_set::close() {
 }
 
 void process_group::abort() {
+  if (m_fork.is_inherited()) return;
   const std::lock_guard lock(m_mutex);
   for (const auto& [key, entry] : m_communicators.executors) entry->abort();
   for (const auto& [key, entry] : m_communicators.pools) entry->abort();
@@ -285,6 +322,7 @@ void process_group::abort() {
 }
 
 void process_group::shutdown() {
+  if (m_fork.is_inherited()) return;
   communicator_set old;
   std::map<c10::DeviceType, backend_ptr> old_fallbacks;
   {

@@ -3,11 +3,14 @@
 // Ordering: the collectives of a group on one device run in the order of the calls. send and recv run
 //   concurrently with them, in order for each peer, direction and tag. Tags are ignored on devices,
 //   as with NCCL.
+// Processes: a forked child cannot use the group. Its calls throw, and it leaves the group's threads and connections to
+//   the parent process.
 // Thread safety: calls may come from any thread, as torch.distributed allows. All ranks must make the same
 //   calls in the same order.
 // Blocking: a communicator is created at the first call that needs it, and that call waits for the other ranks.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -27,9 +30,9 @@ using tensors = std::vector<at::Tensor>;
 using tensor_lists = std::vector<std::vector<at::Tensor>>;
 using splits = std::vector<int64_t>;
 
-// Source, destination and tag of messages. Default values denote the collectives of the group.
+// Source and destination of messages. Default values denote the collectives of the group.
 struct message_channel {
-  int source = -1, destination = -1, tag = 0;
+  int source = -1, destination = -1;
   auto operator<=>(const message_channel&) const = default;
 };
 
@@ -60,6 +63,9 @@ class process_group final : public c10d::Backend {
 
   void startCoalescing() override;
   work_ptr endCoalescing() override;
+  // Drops the calls since startCoalescing of this thread, if any. None of them has started, except calls of PyTorch's
+  // own backends.
+  void cancel_coalescing();
 
   work_ptr broadcast(tensors& data, const c10d::BroadcastOptions& options) override;
   work_ptr allreduce(tensors& data, const c10d::AllreduceOptions& options) override;
@@ -125,6 +131,7 @@ class process_group final : public c10d::Backend {
 
   tasks::rank_position self() const { return {getRank(), getSize()}; }
   void check_open() const;
+  void check_process() const;  // throws in a forked child
   c10::Device resolve(c10::Device device) const;
   c10::Device used_device();  // a device with collective calls
   c10::Device barrier_device(const c10d::BarrierOptions& options);
@@ -151,11 +158,12 @@ class process_group final : public c10d::Backend {
                             const wait_options& wait,
                             c10::function_ref<collective_task(const tasks::scaled_reduction&)> build,
                             c10::function_ref<work_ptr(c10d::Backend&)> call_fallback);
-  work_ptr message(at::Tensor data, isthmus_collective collective, const message_channel& channel, int peer);
+  work_ptr message(const at::Tensor& data, isthmus_collective collective, int peer, int tag);
   // Returns PyTorch's own backend and records the reason in the log and in report().
   c10d::Backend& fallback(c10::Device device, const char* collective, const std::string& reason,
                           const at::Tensor& data);
 
+  const fork_guard m_fork;
   const store_ptr m_store;
   group_settings m_settings;
   const c10::intrusive_ptr<Options> m_options;
@@ -174,14 +182,31 @@ class process_group final : public c10d::Backend {
   c10::intrusive_ptr<process_group> m_survivor_group;  // created by agree_on_lost_ranks, without m_lost_ranks
   std::vector<int64_t> m_lost_ranks;
 
-  // Calls of the owner thread between startCoalescing and endCoalescing.
+  // Calls of a thread between startCoalescing and endCoalescing, which starts them.
   struct coalesced_calls {
-    std::thread::id owner;
+    bool has_failed = false;  // a call threw, so none is started
     std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, collective_task> tasks;
-    std::vector<work_ptr> works;  // messages and fallback calls, which are not part of `tasks`
+    std::vector<std::pair<std::shared_ptr<task_executor>, collective_task>> messages;  // on the host
+    std::vector<work_ptr> works;                                                       // of fallback calls
+  };
+  // A call that is part of a batch, if there is one. If the call throws, the batch fails.
+  class batch_call {
+   public:
+    explicit batch_call(coalesced_calls* current) : batch(current) {}
+    ~batch_call() {
+      if (batch != nullptr && std::uncaught_exceptions() > m_exceptions) batch->has_failed = true;
+    }
+    batch_call(const batch_call&) = delete;
+    batch_call& operator=(const batch_call&) = delete;
+
+    coalesced_calls* const batch;
+
+   private:
+    const int m_exceptions = std::uncaught_exceptions();
   };
   coalesced_calls* current_batch();
-  std::unique_ptr<coalesced_calls> m_batch;
+  std::unique_ptr<coalesced_calls> take_batch();
+  std::map<std::thread::id, std::unique_ptr<coalesced_calls>> m_batches;
   uint64_t m_monitored_barrier_count = 0;
 };
 

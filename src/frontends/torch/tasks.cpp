@@ -1,9 +1,11 @@
 #include "tasks.hpp"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/core/ScalarType.h>
 
+#include <cstring>
 #include <numeric>
 
 namespace isthmus::torch_backend {
@@ -137,8 +139,30 @@ void check_list(const char* call, const tensors& list, std::size_t size, const a
   }
 }
 
-// Returns whether the tensors are contiguous in memory, one after another.
+at::Tensor add_scratch(collective_task& task, at::IntArrayRef sizes, const at::Tensor& like) {
+  return task.scratch.emplace_back(at::empty(sizes, like.options().memory_format(std::nullopt)));
+}
+
+// Returns memory with the elements of an input in row-major order: the tensor's own memory if possible.
+const void* input_buffer(collective_task& task, const at::Tensor& input) {
+  if (is_row_major(input)) return input.const_data_ptr();
+  const at::Tensor scratch = add_scratch(task, input.sizes(), input);
+  task.copies_in.push_back({scratch, input, {}});
+  return scratch.const_data_ptr();
+}
+
+// Returns memory for the elements of an output in row-major order: the tensor's own memory if possible.
+void* output_buffer(collective_task& task, const char* call, const at::Tensor& output) {
+  if (is_row_major(output)) return output.data_ptr();
+  check_writable(call, output);
+  const at::Tensor scratch = add_scratch(task, output.sizes(), output);
+  task.copies_out.push_back({output, scratch, {}});
+  return scratch.data_ptr();
+}
+
+// Returns whether the tensors are in row-major order in memory, one after another.
 bool is_consecutive(const tensors& list) {
+  if (!std::all_of(list.begin(), list.end(), is_row_major)) return false;
   const auto* expected = static_cast<const char*>(list.front().const_data_ptr());
   for (const at::Tensor& tensor : list) {
     if (tensor.const_data_ptr() != expected && tensor.numel() > 0) return false;
@@ -164,34 +188,43 @@ std::vector<std::uint64_t> displacements_of(const std::vector<std::uint64_t>& co
   return displacements;
 }
 
-// Returns one buffer for a list: the memory of the list if it is contiguous, otherwise scratch memory with
-// copies in or out.
-enum class copy_direction { in, out };
-void* flat_buffer(collective_task& task, const tensors& list, copy_direction direction) {
-  if (is_consecutive(list)) return list.front().data_ptr();
+// Splits new scratch memory into parts of the list's sizes.
+tensors scratch_parts(collective_task& task, const tensors& list) {
   int64_t total = 0;
   for (const at::Tensor& tensor : list) total += tensor.numel();
-  const at::Tensor scratch = at::empty({total}, list.front().options().memory_format(std::nullopt));
+  const at::Tensor scratch = add_scratch(task, {total}, list.front());
+  tensors parts;
   int64_t start = 0;
   for (const at::Tensor& tensor : list) {
-    // Copies elements in memory order, so that the memory format does not matter.
     const at::Tensor part = scratch.narrow(0, start, tensor.numel());
-    const at::Tensor flat_view = tensor.as_strided({tensor.numel()}, {1});
-    task.scratch.push_back(scratch);
-    if (direction == copy_direction::in)
-      task.copies_in.push_back({part, flat_view, {}});
-    else
-      task.copies_out.push_back({flat_view, part, {}});
+    parts.push_back(tensor.dim() == 1 ? part : part.view(tensor.sizes()));
     start += tensor.numel();
   }
-  return scratch.data_ptr();
+  return parts;
+}
+
+// Like input_buffer and output_buffer, for a list whose elements must be consecutive.
+const void* input_buffer(collective_task& task, const tensors& list) {
+  if (is_consecutive(list)) return list.front().const_data_ptr();
+  const tensors parts = scratch_parts(task, list);
+  for (std::size_t index = 0; index < list.size(); ++index)
+    task.copies_in.push_back({parts[index], list[index], {}});
+  return parts.front().const_data_ptr();
+}
+
+void* output_buffer(collective_task& task, const char* call, const tensors& list) {
+  if (is_consecutive(list)) return list.front().data_ptr();
+  for (const at::Tensor& tensor : list) check_writable(call, tensor);
+  const tensors parts = scratch_parts(task, list);
+  for (std::size_t index = 0; index < list.size(); ++index)
+    task.copies_out.push_back({list[index], parts[index], {}});
+  return parts.front().data_ptr();
 }
 
 // Returns the input of a reduction, multiplied by the factor if there is one.
 at::Tensor reduced_input(collective_task& task, const at::Tensor& input, const scaled_reduction& reduction) {
   if (!reduction.factor.defined()) return input;
-  const at::Tensor scaled = at::empty_like(input);
-  task.scratch.push_back(scaled);
+  const at::Tensor scaled = add_scratch(task, input.sizes(), input);
   task.copies_in.push_back({scaled, input, reduction.factor});
   return scaled;
 }
@@ -213,6 +246,16 @@ collective_task make_task(OpType kind, const char* title, tensors inputs, tensor
 
 void add_operation(collective_task& task, const isthmus_operation& operation) {
   task.operations.emplace_back().operation = operation;
+}
+
+collective_task make_send(const at::Tensor& data) {
+  check_dense("send", data);
+  return make_task(OpType::SEND, "isthmus:send", {data}, {data});
+}
+
+collective_task make_receive(const at::Tensor& data) {
+  check_dense("recv", data);
+  return make_task(OpType::RECV, "isthmus:recv", {data}, {data});
 }
 
 struct rooted_call_names {
@@ -240,20 +283,30 @@ isthmus_operation rooted_movement(const rank_position& self, isthmus_collective 
 
 }  // namespace
 
+bool is_row_major(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg() && !tensor._is_zerotensor();
+}
+
 void check_dense(const char* call, const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, call, ": a tensor has layout ", tensor.layout(),
                     "; it must be dense (strided)");
-  TORCH_CHECK_VALUE(tensor.is_contiguous(tensor.suggest_memory_format()), call, ": a tensor of sizes ",
-                    tensor.sizes(), " and strides ", tensor.strides(),
-                    " is not contiguous; call .contiguous() first");
 }
 
-collective_task broadcast(const at::Tensor& data, int root) {
+void check_writable(const char* call, const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(at::has_internal_overlap(tensor) != at::MemOverlap::Yes && !tensor._is_zerotensor(), call,
+                    ": a tensor of sizes ", tensor.sizes(), " and strides ", tensor.strides(),
+                    " receives data, but several of its elements share memory; call .clone() first");
+}
+
+collective_task broadcast(const rank_position& self, const at::Tensor& data, int root) {
   check_dense("broadcast", data);
   collective_task task = make_task(OpType::BROADCAST, "isthmus:broadcast", {data}, {data});
   isthmus_operation operation = movement_operation(ISTHMUS_BROADCAST, data.scalar_type(), elements(data));
   operation.root = root;
-  operation.send_buf = operation.recv_buf = data.data_ptr();
+  if (self.rank == root)
+    operation.send_buf = operation.recv_buf = const_cast<void*>(input_buffer(task, data));
+  else
+    operation.send_buf = operation.recv_buf = output_buffer(task, "broadcast", data);
   add_operation(task, operation);
   return task;
 }
@@ -262,19 +315,20 @@ collective_task allreduce(const at::Tensor& data, const scaled_reduction& reduct
   check_dense("all_reduce", data);
   collective_task task = make_task(OpType::ALLREDUCE, "isthmus:all_reduce", {data}, {data});
   isthmus_operation operation = reduction_operation(ISTHMUS_ALLREDUCE, reduction, elements(data));
-  operation.send_buf = reduced_input(task, data, reduction).const_data_ptr();
-  operation.recv_buf = data.data_ptr();
+  operation.send_buf = input_buffer(task, reduced_input(task, data, reduction));
+  operation.recv_buf = output_buffer(task, "all_reduce", data);
   add_operation(task, operation);
   return task;
 }
 
-collective_task reduce(const at::Tensor& data, int root, const scaled_reduction& reduction) {
+collective_task reduce(const rank_position& self, const at::Tensor& data, int root,
+                       const scaled_reduction& reduction) {
   check_dense("reduce", data);
   collective_task task = make_task(OpType::REDUCE, "isthmus:reduce", {data}, {data});
   isthmus_operation operation = reduction_operation(ISTHMUS_REDUCE, reduction, elements(data));
   operation.root = root;
-  operation.send_buf = reduced_input(task, data, reduction).const_data_ptr();
-  operation.recv_buf = data.data_ptr();
+  operation.send_buf = input_buffer(task, reduced_input(task, data, reduction));
+  if (self.rank == root) operation.recv_buf = output_buffer(task, "reduce", data);
   add_operation(task, operation);
   return task;
 }
@@ -289,8 +343,8 @@ collective_task allgather(const rank_position& self, const tensors& outputs, con
   TORCH_CHECK_VALUE(outputs[static_cast<std::size_t>(self.rank)].numel() == input.numel(),
                     "all_gather: the input has ", input.numel(), " elements and the output for this rank has ",
                     outputs[static_cast<std::size_t>(self.rank)].numel(), "; they must be equal");
-  operation.send_buf = input.const_data_ptr();
-  operation.recv_buf = flat_buffer(task, outputs, copy_direction::out);
+  operation.send_buf = input_buffer(task, input);
+  operation.recv_buf = output_buffer(task, "all_gather", outputs);
   add_operation(task, operation);
   if (!is_uniform) {
     owned_operation& allgatherv = task.operations.back();
@@ -310,8 +364,8 @@ collective_task allgather_base(const rank_position& self, const at::Tensor& outp
   collective_task task =
       make_task(OpType::_ALLGATHER_BASE, "isthmus:all_gather_into_tensor", {input}, {output});
   isthmus_operation operation = movement_operation(ISTHMUS_ALLGATHER, input.scalar_type(), elements(input));
-  operation.send_buf = input.const_data_ptr();
-  operation.recv_buf = output.data_ptr();
+  operation.send_buf = input_buffer(task, input);
+  operation.recv_buf = output_buffer(task, call, output);
   add_operation(task, operation);
   return task;
 }
@@ -320,8 +374,8 @@ collective_task gather(const rank_position& self, const tensors& outputs, const 
   isthmus_operation operation =
       rooted_movement(self, ISTHMUS_GATHER, {"gather", "input", "outputs"}, input, outputs, root);
   collective_task task = make_task(OpType::GATHER, "isthmus:gather", {input}, outputs);
-  operation.send_buf = input.const_data_ptr();
-  if (self.rank == root) operation.recv_buf = flat_buffer(task, outputs, copy_direction::out);
+  operation.send_buf = input_buffer(task, input);
+  if (self.rank == root) operation.recv_buf = output_buffer(task, "gather", outputs);
   add_operation(task, operation);
   return task;
 }
@@ -330,8 +384,8 @@ collective_task scatter(const rank_position& self, const at::Tensor& output, con
   isthmus_operation operation =
       rooted_movement(self, ISTHMUS_SCATTER, {"scatter", "output", "inputs"}, output, inputs, root);
   collective_task task = make_task(OpType::SCATTER, "isthmus:scatter", inputs, {output});
-  operation.recv_buf = output.data_ptr();
-  if (self.rank == root) operation.send_buf = flat_buffer(task, inputs, copy_direction::in);
+  operation.recv_buf = output_buffer(task, "scatter", output);
+  if (self.rank == root) operation.send_buf = input_buffer(task, inputs);
   add_operation(task, operation);
   return task;
 }
@@ -347,8 +401,8 @@ collective_task reduce_scatter(const rank_position& self, const at::Tensor& outp
   collective_task task = make_task(OpType::REDUCE_SCATTER, "isthmus:reduce_scatter", inputs, {output});
   if (has_equal_sizes(inputs, output)) {
     isthmus_operation operation = reduction_operation(ISTHMUS_REDUCE_SCATTER, reduction, elements(output));
-    operation.send_buf = flat_buffer(task, reduced_inputs(task, inputs, reduction), copy_direction::in);
-    operation.recv_buf = output.data_ptr();
+    operation.send_buf = input_buffer(task, reduced_inputs(task, inputs, reduction));
+    operation.recv_buf = output_buffer(task, call, output);
     add_operation(task, operation);
     return task;
   }
@@ -356,8 +410,8 @@ collective_task reduce_scatter(const rank_position& self, const at::Tensor& outp
   for (std::size_t root = 0; root < inputs.size(); ++root) {
     isthmus_operation operation = reduction_operation(ISTHMUS_REDUCE, reduction, elements(scaled_inputs[root]));
     operation.root = static_cast<int>(root);
-    operation.send_buf = scaled_inputs[root].const_data_ptr();
-    operation.recv_buf = root == own ? output.data_ptr() : nullptr;
+    operation.send_buf = input_buffer(task, scaled_inputs[root]);
+    operation.recv_buf = root == own ? output_buffer(task, call, output) : nullptr;
     add_operation(task, operation);
   }
   return task;
@@ -374,8 +428,8 @@ collective_task reduce_scatter_base(const rank_position& self, const at::Tensor&
   collective_task task =
       make_task(OpType::_REDUCE_SCATTER_BASE, "isthmus:reduce_scatter_tensor", {input}, {output});
   isthmus_operation operation = reduction_operation(ISTHMUS_REDUCE_SCATTER, reduction, elements(output));
-  operation.send_buf = reduced_input(task, input, reduction).const_data_ptr();
-  operation.recv_buf = output.data_ptr();
+  operation.send_buf = input_buffer(task, reduced_input(task, input, reduction));
+  operation.recv_buf = output_buffer(task, call, output);
   add_operation(task, operation);
   return task;
 }
@@ -387,8 +441,8 @@ collective_task alltoall(const rank_position& self, const tensors& outputs, cons
   check_list("all_to_all", outputs, size, inputs.front());
   collective_task task = make_task(OpType::ALLTOALL, "isthmus:all_to_all", inputs, outputs);
   isthmus_operation operation = movement_operation(ISTHMUS_ALLTOALLV, inputs.front().scalar_type(), 0);
-  operation.send_buf = flat_buffer(task, inputs, copy_direction::in);
-  operation.recv_buf = flat_buffer(task, outputs, copy_direction::out);
+  operation.send_buf = input_buffer(task, inputs);
+  operation.recv_buf = output_buffer(task, "all_to_all", outputs);
   add_operation(task, operation);
   const std::uint64_t per_element = movement_type(inputs.front().scalar_type()).per_element;
   owned_operation& exchange = task.operations.back();
@@ -439,16 +493,14 @@ collective_task alltoall_base(const rank_position& self, const at::Tensor& outpu
   const std::uint64_t per_element = movement_type(input.scalar_type()).per_element;
   auto sent = split_counts("input", input, input_splits, self, per_element);
   auto received = split_counts("output", output, output_splits, self, per_element);
-  const bool is_uniform = input_splits.empty() && output_splits.empty();
-  TORCH_CHECK_VALUE(!is_uniform || input.numel() == output.numel(), call, ": the output has ", output.numel(),
-                    " elements and the input has ", input.numel(), "; without splits, they must be equal");
-  isthmus_operation operation =
-      movement_operation(is_uniform ? ISTHMUS_ALLTOALL : ISTHMUS_ALLTOALLV, input.scalar_type(), 0);
-  operation.count = is_uniform ? sent.front() : 0;
-  operation.send_buf = input.const_data_ptr();
-  operation.recv_buf = output.data_ptr();
+  TORCH_CHECK_VALUE(!input_splits.empty() || !output_splits.empty() || input.numel() == output.numel(), call,
+                    ": the output has ", output.numel(), " elements and the input has ", input.numel(),
+                    "; without splits, they must be equal");
+  // Always alltoallv: a rank without splits does not know whether other ranks pass some.
+  isthmus_operation operation = movement_operation(ISTHMUS_ALLTOALLV, input.scalar_type(), 0);
+  operation.send_buf = input_buffer(task, input);
+  operation.recv_buf = output_buffer(task, call, output);
   add_operation(task, operation);
-  if (is_uniform) return task;
   owned_operation& exchange = task.operations.back();
   exchange.send_displs = displacements_of(sent);
   exchange.recv_displs = displacements_of(received);
@@ -459,16 +511,50 @@ collective_task alltoall_base(const rank_position& self, const at::Tensor& outpu
 
 collective_task message(const at::Tensor& data, isthmus_collective collective, int peer) {
   const bool is_send = collective == ISTHMUS_SEND;
-  check_dense(is_send ? "send" : "recv", data);
-  collective_task task = make_task(is_send ? OpType::SEND : OpType::RECV,
-                                   is_send ? "isthmus:send" : "isthmus:recv", {data}, {data});
+  collective_task task = is_send ? make_send(data) : make_receive(data);
   isthmus_operation operation = movement_operation(collective, data.scalar_type(), elements(data));
   operation.root = peer;
   if (is_send)
-    operation.send_buf = data.const_data_ptr();
+    operation.send_buf = input_buffer(task, data);
   else
-    operation.recv_buf = data.data_ptr();
+    operation.recv_buf = output_buffer(task, "recv", data);
   add_operation(task, operation);
+  return task;
+}
+
+collective_task host_send(const at::Tensor& data, int tag) {
+  collective_task task = make_send(data);
+  message_packet header{};
+  header.tag = tag;
+  header.bytes = data.nbytes();
+  header.type = static_cast<std::int32_t>(data.scalar_type());
+  const at::Tensor packet = task.scratch.emplace_back(at::empty({sizeof header}, at::kByte));
+  std::memcpy(packet.data_ptr(), &header, sizeof header);
+  isthmus_operation operation = movement_operation(ISTHMUS_SEND, at::kByte, sizeof header);
+  operation.root = 1;
+  operation.send_buf = packet.const_data_ptr();
+  owned_operation& first = task.operations.emplace_back();
+  first.operation = operation;
+  if (header.bytes <= message_packet::data_bytes) {
+    std::byte* const target = static_cast<std::byte*>(packet.data_ptr()) + offsetof(message_packet, data);
+    if (is_row_major(data))
+      std::copy_n(static_cast<const std::byte*>(data.const_data_ptr()), header.bytes, target);
+    else
+      task.copies_in.push_back({at::from_blob(target, data.sizes(), data.options()), data, {}});
+    first.reported_bytes = header.bytes;
+    return task;
+  }
+  first.is_reported = false;
+  operation.count = header.bytes;
+  operation.send_buf = input_buffer(task, data);
+  add_operation(task, operation);
+  return task;
+}
+
+collective_task host_receive(const at::Tensor& data, int tag) {
+  check_writable("recv", data);
+  collective_task task = make_receive(data);
+  task.tag = tag;
   return task;
 }
 

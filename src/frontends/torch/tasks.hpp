@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <optional>
@@ -56,6 +57,8 @@ struct tensor_copy {
 struct owned_operation {
   isthmus_operation operation{};
   std::vector<std::uint64_t> send_counts, send_displs, recv_counts, recv_displs;
+  bool is_reported = true;                      // counts as a call in report()
+  std::optional<std::uint64_t> reported_bytes;  // empty: the size of the operation
 
   // Returns the operation for isthmus_enqueue. It points into this object, which must not be moved.
   isthmus_operation operation_for(isthmus_stream stream) const {
@@ -71,6 +74,7 @@ struct collective_task {
   c10d::OpType kind = c10d::OpType::UNKNOWN;
   const char* title = "isthmus";
   bool is_asynchronous = true;
+  int tag = 0;               // of a message on the host
   bool blocks_host = false;  // wait() returns after completion, also on devices (barrier)
   std::optional<std::chrono::milliseconds> timeout;  // of this call; empty: the group's timeout
   std::vector<at::Tensor> inputs;                    // of the caller; kept alive until completion
@@ -94,10 +98,25 @@ struct collective_task {
   }
 };
 
+// ---- messages on the host ----
+
+// First part of a message on the host: its description and, if the data fits, the data. Otherwise, the data follows as
+// a second operation.
+struct message_packet {
+  static constexpr std::size_t data_bytes = 480;
+
+  std::int64_t tag;
+  std::uint64_t bytes;
+  std::int32_t type;  // at::ScalarType
+  std::int32_t reserved[3];
+  std::byte data[data_bytes];
+};
+static_assert(offsetof(message_packet, data) % 16 == 0, "the data of all types must be aligned");
+
 // ---- construction ----
 //
-// Functions that create the task of each call from its tensors. They check the shapes and avoid copies
-// of contiguous memory.
+// Functions that create the task of each call from its tensors. They check the shapes. All calls send and store the
+// elements in row-major order, whatever the strides: other tensors get scratch memory with copies in or out.
 // Errors: c10::ValueError with the call, the tensor and the rule.
 
 namespace tasks {
@@ -116,12 +135,19 @@ struct scaled_reduction {
   at::Tensor factor;
 };
 
-// Checks that a tensor is dense and contiguous in its memory format, as torch.distributed requires.
+// Returns whether the elements are in the tensor's memory in row-major order, without gaps and lazy operations.
+bool is_row_major(const at::Tensor& tensor);
+
+// Checks that the tensor is not sparse.
 void check_dense(const char* call, const at::Tensor& tensor);
 
-collective_task broadcast(const at::Tensor& data, int root);
+// Checks that every element of the tensor has its own memory. An expanded tensor does not.
+void check_writable(const char* call, const at::Tensor& tensor);
+
+collective_task broadcast(const rank_position& self, const at::Tensor& data, int root);
 collective_task allreduce(const at::Tensor& data, const scaled_reduction& reduction);
-collective_task reduce(const at::Tensor& data, int root, const scaled_reduction& reduction);
+collective_task reduce(const rank_position& self, const at::Tensor& data, int root,
+                       const scaled_reduction& reduction);
 // Outputs may have different sizes if all ranks pass the same sizes.
 collective_task allgather(const rank_position& self, const tensors& outputs, const at::Tensor& input);
 collective_task allgather_base(const rank_position& self, const at::Tensor& output, const at::Tensor& input);
@@ -137,7 +163,11 @@ collective_task alltoall(const rank_position& self, const tensors& outputs, cons
 collective_task alltoall_base(const rank_position& self, const at::Tensor& output, const at::Tensor& input,
                               const std::vector<int64_t>& output_splits,
                               const std::vector<int64_t>& input_splits);
+// A message on a device. The peer passes the same number of elements, and tags do not exist.
 collective_task message(const at::Tensor& data, isthmus_collective collective, int peer);
+// Messages on the host, with a tag. message_receiver runs the receiver's task.
+collective_task host_send(const at::Tensor& data, int tag);
+collective_task host_receive(const at::Tensor& data, int tag);
 collective_task barrier();
 
 }  // namespace tasks

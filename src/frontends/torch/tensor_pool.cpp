@@ -68,6 +68,7 @@ tensor_pool::heap_block* tensor_pool::find_common_block(std::uint64_t bytes) {
 // Called when the last reference to a tensor is released, possibly at exit, when the device may
 // no longer exist.
 void tensor_pool::recycle(heap_block& block) noexcept {
+  if (m_endpoint->is_inherited()) return;
   const std::lock_guard lock(m_mutex);
   try {
     for (const c10::Stream& stream : block.streams) {

@@ -57,6 +57,7 @@ host_work::host_work(int rank, collective_task& task, std::shared_ptr<device_end
       m_timeout(task.timeout.value_or(add_grace_period(timeout))) {}
 
 bool host_work::wait(milliseconds timeout) {
+  if (m_endpoint->is_inherited() && !completed_) throw_inherited(m_endpoint->settings().group);
   const milliseconds limit = timeout == kNoTimeout ? m_timeout : timeout;
   std::unique_lock lock(mutex_);
   if (!cv_.wait_for(lock, limit, [this] { return completed_; })) {

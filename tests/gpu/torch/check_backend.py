@@ -9,6 +9,7 @@ host, events order streams, and memory is not reused too early.
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +20,9 @@ import torch
 import torch.distributed as dist
 
 import isthmus.torch
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "python/torch"))
+import layouts as layout_calls
 
 reference: Any = None  # the group of PyTorch's NCCL backend
 MOVED = [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int64, torch.bool, torch.complex64]
@@ -145,6 +149,74 @@ def messages() -> None:
         same(data, torch.zeros_like(data))
 
 
+def layouts() -> None:
+    """Tensors of other strides on every rank, with and without coalescing, and in a captured graph."""
+    with torch.device("cuda"):
+        layout_calls.movements()
+        layout_calls.sums()
+        layout_calls.messages()
+        data = layout_calls.transposed(torch.full(layout_calls.SIZES, float(dist.get_rank())))
+        dist.all_reduce(data.clone(memory_format=torch.preserve_format))
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            dist.all_reduce(data)
+        data.fill_(dist.get_rank() + 1.0)
+        graph.replay()
+        size = dist.get_world_size()
+        assert data.eq(size * (size + 1) / 2).all()
+
+
+def pinned_tensors() -> None:
+    """Tensors in pinned and shared memory of the host."""
+    size = dist.get_world_size()
+    for data in (torch.ones(3, 50000).pin_memory(), torch.ones(3, 50000).share_memory_()):
+        dist.all_reduce(data)
+        assert data.eq(size).all()
+        dist.all_reduce(data.t())
+        assert data.eq(size * size).all()
+
+
+def second_thread() -> None:
+    """A thread with its own stream makes calls while the main thread waits."""
+    size, totals = dist.get_world_size(), []
+
+    def run() -> None:
+        torch.cuda.set_device(device)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for step in range(20):
+                torch.cuda._sleep(int(1e6))
+                data = torch.full((1 << 18, 2), float(step), device="cuda")
+                work = dist.all_reduce(data[:, 1], async_op=step % 2 == 0)
+                if work is not None:
+                    work.wait()
+                totals.append(data.sum(dtype=torch.float64).item())
+
+    device = torch.cuda.current_device()
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert totals == [(1 << 18) * step * (size + 1.0) for step in range(20)], totals
+
+
+def failed_batch() -> None:
+    """After an exception in a batch, no call of it starts, and the group works as before."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    untouched = torch.full((3,), -1.0, device="cuda")
+    receive = dist.P2POp(dist.irecv, untouched, (rank + 1) % size)
+    overlapping = dist.P2POp(dist.irecv, torch.zeros(1, device="cuda").expand(3), (rank + 1) % size)
+    try:
+        dist.batch_isend_irecv([receive, overlapping])
+        raise AssertionError("no exception")
+    except ValueError as failure:
+        assert "share memory" in str(failure), failure
+    data = torch.full((2,), float(rank), device="cuda")
+    dist.all_reduce(data)
+    assert data.eq(size * (size - 1) / 2).all()
+    messages()
+    assert untouched.eq(-1.0).all()
+
+
 def host_does_not_wait() -> dict[str, float]:
     """Collectives after 200 ms of GPU work return at once, and their results are correct."""
     data = [random(1 << 20, torch.float32, seed) for seed in range(10)]
@@ -269,6 +341,10 @@ CHECKS = [
     reductions,
     coalescing,
     messages,
+    layouts,
+    pinned_tensors,
+    second_thread,
+    failed_batch,
     host_does_not_wait,
     streams_are_ordered,
     works_without_wait,

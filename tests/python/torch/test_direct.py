@@ -95,8 +95,11 @@ def values() -> None:
         data = torch.ones(3)
         isthmus.torch.all_reduce(data, group=pair)
         assert torch.equal(data, torch.full((3,), 2.0))
-    with pytest.raises(ValueError, match="not contiguous"):
-        isthmus.torch.all_reduce(torch.ones(4, 4)[:, ::2])
+    grid = torch.ones(4, 4)
+    isthmus.torch.all_reduce(grid[:, ::2])
+    assert torch.equal(grid, torch.tensor([[4.0, 1.0, 4.0, 1.0]] * 4))
+    with pytest.raises(ValueError, match="share memory"):
+        isthmus.torch.all_reduce(torch.ones(1).expand(4))
     complex_numbers()
     after_pending_work()
 
