@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -84,6 +85,38 @@ TEST_F(trust, links_are_checked_by_their_target) {
   EXPECT_EQ(path, m_file) << "the checked path is the one that is loaded";
   chmod(m_file.c_str(), 0666);
   EXPECT_TRUE(check_trusted_path(link).starts_with(m_file));
+}
+
+// Run by users_who_can_modify_this_library_are_trusted in a copy of this program.
+TEST(trust_probe, DISABLED_path_is_trusted) {
+  EXPECT_EQ(check_trusted_path(std::getenv("ISTHMUS_TEST_PATH")), "");
+}
+
+// The code under test is part of this program, so the test copies the program and changes the copy's owner and mode.
+TEST_F(trust, users_who_can_modify_this_library_are_trusted) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  const std::string copy = m_inner_folder + "/program";
+  fs::copy_file("/proc/self/exe", copy);
+  chmod(m_folder.c_str(), 0755);
+  const auto accepts_file = [&] {
+    const std::string command = "ISTHMUS_TEST_PATH='" + m_file + "' '" + copy +
+                                "' --gtest_filter=trust_probe.* --gtest_also_run_disabled_tests >/dev/null 2>&1";
+    return std::system(command.c_str()) == 0;
+  };
+  EXPECT_TRUE(accepts_file());
+  ASSERT_EQ(chown(m_file.c_str(), other_user, other_user), 0);
+  EXPECT_FALSE(accepts_file());
+  ASSERT_EQ(chown(copy.c_str(), other_user, other_user), 0);  // the other user can modify the program
+  EXPECT_TRUE(accepts_file());
+
+  ASSERT_EQ(chown(m_file.c_str(), 0, 0), 0);
+  chmod(m_file.c_str(), 0646);
+  EXPECT_FALSE(accepts_file());
+  chmod(copy.c_str(), 0757);  // everyone can modify the program
+  EXPECT_TRUE(accepts_file());
+  chmod(copy.c_str(), 0755);
+  chmod(m_inner_folder.c_str(), 01777);  // others cannot replace the program in a sticky folder
+  EXPECT_FALSE(accepts_file());
 }
 
 TEST_F(trust, relative_paths_are_rejected) {
