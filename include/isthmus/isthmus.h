@@ -125,6 +125,9 @@ typedef struct isthmus_store_table {
 } isthmus_store_table;
 
 // Creates a communicator through the caller's key-value store. Otherwise like isthmus_communicator_create().
+// Several communicators can be created through one store. Its n-th communicator of a size consists of the ranks that
+// create their n-th communicator of that size, so all ranks must create them in the same order. A rank that did not
+// take part in a failed creation fails in its own next one; create again on all ranks, or use another key prefix.
 ISTHMUS_API isthmus_status isthmus_communicator_create_store(const isthmus_store_table* store, int rank,
                                                              int size,
                                                              const isthmus_communicator_options* options,

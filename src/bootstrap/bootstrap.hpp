@@ -138,4 +138,11 @@ std::shared_ptr<store> make_local_store();
 // Lifetime: `table` must outlive the store. Errors: INVALID_ARGUMENT if the table is incomplete.
 std::shared_ptr<store> make_user_store(const isthmus_store_table* table);
 
+// Creates a bootstrap on the store of the caller. The store may contain the keys of earlier communicators, and
+// keys cannot be set twice. Therefore, each creation is a round with its own keys: the n-th creation of a rank
+// joins the n-th creations of the other ranks. Communicators of different sizes are counted separately.
+// Lifetime and errors: as of make_user_store, and BACKEND if the store fails.
+std::unique_ptr<bootstrap> make_user_bootstrap(const isthmus_store_table* table, int rank, int size,
+                                               double timeout_s);
+
 }  // namespace isthmus

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstring>
 
@@ -49,6 +50,33 @@ class user_store final : public store {
   isthmus_store_table m_table{};
 };
 
+// Claims the next round of this rank: returns the first number for which the rank has no key yet. The claimed
+// rounds are 0, 1, 2 and so on, so doubling steps and a bisection find the end with few queries.
+int claim_round(store& keys, const std::string& prefix, int rank) {
+  const auto key = [&](int round) { return fmt::format("{}/{}/claim/{}", prefix, round, rank); };
+  std::array<std::byte, 1> value{std::byte{1}};
+  const auto is_claimed = [&](int round) {
+    try {
+      keys.get(key(round), value, 0);
+      return true;
+    } catch (const error& failure) {
+      if (failure.info().status == ISTHMUS_ERROR_TIMEOUT) return false;
+      throw;
+    }
+  };
+  int claimed = -1, unclaimed = 0;  // the searched round is after `claimed`, at most `unclaimed`
+  while (is_claimed(unclaimed)) {
+    claimed = unclaimed;
+    unclaimed = 2 * unclaimed + 1;
+  }
+  while (unclaimed - claimed > 1) {
+    const int middle = claimed + (unclaimed - claimed) / 2;
+    (is_claimed(middle) ? claimed : unclaimed) = middle;
+  }
+  keys.set(key(unclaimed), value);
+  return unclaimed;
+}
+
 }  // namespace
 
 std::shared_ptr<store> make_user_store(const isthmus_store_table* table) {
@@ -61,6 +89,14 @@ std::shared_ptr<store> make_user_store(const isthmus_store_table* table) {
                     table->struct_bytes, min_bytes),
         "fill the whole isthmus_store_table");
   return std::make_shared<user_store>(table);
+}
+
+std::unique_ptr<bootstrap> make_user_bootstrap(const isthmus_store_table* table, int rank, int size,
+                                               double timeout_s) {
+  auto keys = make_user_store(table);
+  const std::string prefix = fmt::format("isthmus/{}", size);
+  std::string scope = fmt::format("{}/{}", prefix, claim_round(*keys, prefix, rank));
+  return make_store_bootstrap(std::move(keys), std::move(scope), rank, size, timeout_s);
 }
 
 }  // namespace isthmus
