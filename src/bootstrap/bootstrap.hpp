@@ -44,7 +44,9 @@ class bootstrap {
 
   // Collective over all ranks, including those with color < 0, which get nullptr. New ranks are ordered by
   // (key, old rank).
-  virtual std::unique_ptr<bootstrap> split(int color, int key) = 0;
+  std::unique_ptr<bootstrap> split(int color, int key);
+  // Ranks of the parent, by rank; empty if this bootstrap results from neither split nor shrink.
+  const std::vector<int>& parent_ranks() const { return m_parent_ranks; }
 
   // Makes every current and future wait of this bootstrap throw error (ABORTED). Any thread.
   virtual void cancel() noexcept {}
@@ -88,6 +90,12 @@ class bootstrap {
   // Lifetime: as long as the bootstrap. NULL without MPI.
   virtual const isthmus_mpi_table* mpi_table() const { return nullptr; }
   virtual isthmus_mpi_comm mpi_comm() const { return nullptr; }
+
+ protected:
+  // Creates the bootstrap of `ranks`, the ranks with this color in their new order. All ranks call it.
+  virtual std::unique_ptr<bootstrap> split_off(int color, int key, const std::vector<int>& ranks) = 0;
+
+  std::vector<int> m_parent_ranks;
 };
 
 class fallback_store;

@@ -10,6 +10,7 @@
 #include "base/error.hpp"
 #include "base/interrupt.hpp"
 #include "base/log.hpp"
+#include "bootstrap/exchange.hpp"
 #include "failure/wait.hpp"
 
 namespace isthmus {
@@ -195,6 +196,21 @@ class survivor_protocol {
 
 std::vector<int> agree_on_survivors(store& keys, const survivor_round& round) {
   return survivor_protocol(keys, round).run_or_withdraw();
+}
+
+std::unique_ptr<bootstrap> bootstrap::split(int color, int key) {
+  struct request {
+    int color, key;
+  };
+  const auto requests = gather_values(*this, request{color, key});
+  std::vector<std::pair<int, int>> members;  // (key, old rank)
+  for (int rank = 0; rank < size(); ++rank)
+    if (const request& other = requests[static_cast<std::size_t>(rank)]; color >= 0 && other.color == color)
+      members.emplace_back(other.key, rank);
+  std::ranges::sort(members);
+  std::vector<int> ranks;
+  for (const auto& member : members) ranks.push_back(member.second);
+  return split_off(color, key, ranks);
 }
 
 survivors bootstrap::shrink(double) {

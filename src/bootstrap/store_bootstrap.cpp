@@ -62,25 +62,6 @@ class store_bootstrap final : public bootstrap {
     }
   }
 
-  std::unique_ptr<bootstrap> split(int color, int key) override {
-    const std::uint64_t sequence = m_sequence;  // identifies this split; equal on all ranks
-    using split_request = std::pair<int, int>;
-    const split_request contribution{color, key};
-    std::vector<split_request> requests(static_cast<std::size_t>(m_size));
-    allgather(std::as_bytes(std::span(&contribution, 1)), std::as_writable_bytes(std::span(requests)));
-    if (color < 0) return nullptr;
-    std::vector<std::pair<int, int>> members;  // (key, old rank)
-    for (int rank = 0; rank < m_size; ++rank) {
-      const auto& [other_color, other_key] = requests[static_cast<std::size_t>(rank)];
-      if (other_color == color) members.emplace_back(other_key, rank);
-    }
-    std::sort(members.begin(), members.end());
-    std::vector<int> ranks;
-    for (const auto& member : members) ranks.push_back(member.second);
-    return make_child(m_store, fmt::format("{}/{}c{}", m_scope, sequence, color), ranks,
-                      [this](int rank) { return m_store_ranks[static_cast<std::size_t>(rank)]; });
-  }
-
   survivors shrink(double wait_s) override {
     if (!m_rendezvous) {
       std::vector<rank_process> processes;
@@ -177,6 +158,13 @@ class store_bootstrap final : public bootstrap {
   }
 
  private:
+  // The sequence number identifies the split and is equal on all ranks.
+  std::unique_ptr<bootstrap> split_off(int color, int, const std::vector<int>& ranks) override {
+    if (color < 0) return nullptr;
+    return make_child(m_store, fmt::format("{}/{}c{}", m_scope, m_sequence, color), ranks,
+                      [this](int rank) { return m_store_ranks[static_cast<std::size_t>(rank)]; });
+  }
+
   std::optional<failure_info> failure_in_store(double wait_s) noexcept {
     failure_info failure;
     try {
@@ -225,6 +213,7 @@ class store_bootstrap final : public bootstrap {
     auto child =
         std::make_unique<store_bootstrap>(std::move(keys), std::move(scope), static_cast<int>(own_index),
                                           static_cast<int>(ranks.size()), m_timeout_s);
+    child->m_parent_ranks = ranks;
     std::vector<rank_process> processes;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       child->m_store_ranks[rank] = store_number(ranks[rank]);

@@ -40,7 +40,6 @@ struct communicator_setup {
   std::uint32_t collectives = 0;               // collectives that the program may call, one bit each; 0: any
   std::vector<std::string> external_backends;  // backends that may be selected but are not created
   recorder::trace_options trace;
-  int parent_rank = -1;  // rank in the parent communicator; -1: no parent
 
   // Returns all inputs of selection, as text that the ranks compare.
   std::string rules_text() const;
@@ -133,7 +132,6 @@ class communicator : public std::enable_shared_from_this<communicator> {
   static std::shared_ptr<communicator> create(std::unique_ptr<bootstrap> control, communicator_setup setup,
                                               split_states parent_states,
                                               const std::shared_ptr<communicator>& parent);
-  communicator_setup derived_setup() const;
   bool make_parent_progress() const;
   void synchronize();
   template <typename Work>
