@@ -118,6 +118,9 @@ class store {
   virtual bool is_disconnected(int) { return false; }
   // Removes a key that no rank will read again. If the store does not support this operation, the key remains.
   virtual void erase(const std::string&) {}
+  // Removes all keys that start with `scope` and a colon after `size` ranks have called this function. If the store does
+  // not support this operation, the keys remain.
+  virtual void release(const std::string& /*scope*/, int /*size*/) {}
   // Prepares a store that this rank can serve if the current store is lost. Returns nullptr if the current
   // store does not depend on the process of a rank, or if that is unknown.
   virtual std::unique_ptr<fallback_store> make_fallback_store();

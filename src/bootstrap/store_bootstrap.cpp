@@ -25,13 +25,14 @@ using seconds = std::chrono::duration<double>;
 // Interval at which a wait checks for cancellation and interrupts.
 constexpr double slice_s = 0.1;
 
-// Key below a communicator's scope: the first published failure.
-constexpr const char* failure_key = "/failure";
-// Key below a communicator's scope, followed by a rank: that rank has aborted.
-constexpr const char* abort_key = "/given_up/";
+// Key of a communicator's scope: the first published failure.
+constexpr const char* failure_key = ":failure";
+// Key of a communicator's scope, followed by a rank: that rank has aborted.
+constexpr const char* abort_key = ":given_up/";
 
 // Bootstrap on a store. In an allgather each rank sets its own key and reads the keys of all ranks. Keys
-// contain a sequence number, so no key is set twice.
+// contain a sequence number, so no key is set twice. A colon follows the scope of a communicator in its keys,
+// and a slash in the scopes of communicators that result from it, so its keys can be released before theirs.
 class store_bootstrap final : public bootstrap {
  public:
   store_bootstrap(std::shared_ptr<store> keys, std::string scope, int rank, int size, double timeout_s)
@@ -44,6 +45,15 @@ class store_bootstrap final : public bootstrap {
         m_store_ranks(static_cast<std::size_t>(size)) {
     std::iota(m_store_ranks.begin(), m_store_ranks.end(), 0);
   }
+
+  ~store_bootstrap() override {
+    try {
+      m_store->release(m_scope, m_size);
+    } catch (...) {  // NOLINT(bugprone-empty-catch): the store is lost, and its keys with it
+    }
+  }
+  store_bootstrap(const store_bootstrap&) = delete;
+  store_bootstrap& operator=(const store_bootstrap&) = delete;
 
   int rank() const override { return m_rank; }
   int size() const override { return m_size; }
@@ -240,7 +250,7 @@ class store_bootstrap final : public bootstrap {
   int rendezvous_rank(int rank) const { return m_rendezvous_ranks[static_cast<std::size_t>(rank)]; }
 
   std::string key(std::uint64_t sequence, int rank) const {
-    return fmt::format("{}/{}/{}", m_scope, sequence, rank);
+    return fmt::format("{}:{}/{}", m_scope, sequence, rank);
   }
 
   void exchange(std::span<const std::byte> contribution, std::span<std::byte> all) {
