@@ -76,12 +76,22 @@ int first_refusal(const votes<Value>& all_votes, isthmus_status ignored_status =
   return -1;
 }
 
-// Returns "rank 2: no such device", for example, or "" if no rank refuses.
+// Returns true if the text begins with the rank that refused, like the results of refusal_text.
+inline bool names_refusing_rank(const std::string& text) {
+  constexpr std::size_t prefix_bytes = 5;
+  if (text.compare(0, prefix_bytes, "rank ") != 0) return false;
+  const std::size_t end = text.find_first_not_of("0123456789", prefix_bytes);
+  return end != std::string::npos && end > prefix_bytes && text[end] == ':';
+}
+
+// Returns "rank 2: no such device", for example, or "" if no rank refuses. If the rank only passes on the result of an
+// earlier vote, the text names the rank of that vote.
 template <typename Value>
 std::string refusal_text(const votes<Value>& all_votes) {
   const int rank = first_refusal(all_votes);
   if (rank < 0) return {};
-  return "rank " + std::to_string(rank) + ": " + all_votes[static_cast<std::size_t>(rank)].text;
+  const std::string text = all_votes[static_cast<std::size_t>(rank)].text;
+  return names_refusing_rank(text) ? text : "rank " + std::to_string(rank) + ": " + text;
 }
 
 // ---- for backends -------------------------------------------------------------------------------------

@@ -71,7 +71,8 @@ void check_votes(const votes<Value>& all, const std::optional<error>& failure, c
   if (rank < 0) return;
   if (failure && failure->info().status != ignored_status) throw error(*failure);
   const refusal& first = all[static_cast<std::size_t>(rank)];
-  throw make_error(remote_status, ISTHMUS_HERE, fmt::format("{} on rank {}: {}", context, rank, first.text),
+  const std::string origin = names_refusing_rank(first.text) ? "" : fmt::format(" on rank {}", rank);
+  throw make_error(remote_status, ISTHMUS_HERE, fmt::format("{}{}: {}", context, origin, first.text),
                    remote_status == ISTHMUS_ERROR_REMOTE ? "see the error reported by that rank" : first.hint,
                    first.native_code);
 }

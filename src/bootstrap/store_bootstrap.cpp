@@ -12,6 +12,7 @@
 #include "base/interrupt.hpp"
 #include "base/log.hpp"
 #include "bootstrap/bootstrap.hpp"
+#include "bootstrap/exchange.hpp"
 #include "bootstrap/rendezvous.hpp"
 #include "bootstrap/tcp_store.hpp"
 #include "failure/wait.hpp"
@@ -267,14 +268,15 @@ class store_bootstrap final : public bootstrap {
       if (rank == m_rank)
         std::copy(contribution.begin(), contribution.end(), block.begin());
       else
-        get(sequence, rank, block, deadline);
+        get(sequence, rank, contribution, block, deadline);
     }
     // All ranks have already set `sequence`, so all have read every key of the previous exchange. Erase
     // this rank's key.
     if (sequence > 0) m_store->erase(key(sequence - 1, m_rank));
   }
 
-  void get(std::uint64_t sequence, int rank, std::span<std::byte> block, clock::time_point deadline) {
+  void get(std::uint64_t sequence, int rank, std::span<const std::byte> contribution,
+           std::span<std::byte> block, clock::time_point deadline) {
     auto next_poll = clock::now() + poll_interval;
     std::optional<int> lost_rank;
     while (true) {
@@ -288,7 +290,8 @@ class store_bootstrap final : public bootstrap {
         m_store->get(key(sequence, rank), block, std::clamp(remaining_s, 0.0, slice_s));
         return;
       } catch (const error& failure) {
-        if (failure.info().status == ISTHMUS_ERROR_MISMATCH) throw mismatch_error(rank, failure);
+        if (failure.info().status == ISTHMUS_ERROR_MISMATCH)
+          throw mismatch_error(sequence, rank, contribution, failure);
         if (failure.info().status != ISTHMUS_ERROR_TIMEOUT) throw attribute_loss(failure);
         throw_if_failure_published();
         // The rank may have set its key just before it exited.
@@ -325,7 +328,22 @@ class store_bootstrap final : public bootstrap {
     }
   }
 
-  error mismatch_error(int rank, const error& failure) const {
+  // If one of the two ranks votes that it cannot continue, while the other one still exchanges data of the step
+  // that failed, the refusal is the cause.
+  error mismatch_error(std::uint64_t sequence, int rank, std::span<const std::byte> contribution,
+                       const error& failure) const {
+    vote<no_value> ballot;
+    const auto ballot_bytes = std::as_writable_bytes(std::span(&ballot, 1));
+    if (contribution.size() == ballot_bytes.size()) {
+      std::ranges::copy(contribution, ballot_bytes.begin());
+      if (ballot.is_refusal())
+        return make_error(isthmus_status(ballot.status), ISTHMUS_HERE, ballot.text, ballot.hint,
+                          ballot.native_code);
+    } else if (!capture_error([&] { m_store->get(key(sequence, rank), ballot_bytes, 0); }) &&
+               ballot.is_refusal()) {
+      return make_error(ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
+                        fmt::format("rank {} failed: {}", rank, ballot.text), ballot.hint, ballot.native_code);
+    }
     return make_error(
         ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
         fmt::format("rank {} made a different call than rank {}: {}", rank, m_rank, failure.what()),

@@ -63,6 +63,18 @@ TEST(agreement, first_of_several_failures_is_reported) {
   });
 }
 
+// The backends vote, then the core votes on their results.
+TEST(agreement, result_of_an_earlier_vote_is_not_prefixed) {
+  run_on_all_ranks([](bootstrap& ranks, int rank) {
+    const auto first = gather_votes(ranks, no_value{}, failure_on(rank, 2, ISTHMUS_ERROR_SYSTEM));
+    const std::optional<error> own = make_error(ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE, refusal_text(first));
+    const auto second = gather_votes(ranks, no_value{}, own);
+    EXPECT_EQ(refusal_text(second), "rank 2: no device here");
+    const auto failure = test::error_of([&] { check_votes(second, std::nullopt, "creating failed"); });
+    EXPECT_STREQ(failure.message, "creating failed: rank 2: no device here");
+  });
+}
+
 TEST(agreement, unsupported_can_be_ignored) {
   run_on_all_ranks([](bootstrap& ranks, int rank) {
     const auto unsupported = failure_on(rank, 0, ISTHMUS_ERROR_UNSUPPORTED);
