@@ -105,6 +105,11 @@ bool backend_set::is_any_usable() const {
   return std::ranges::any_of(m_backends, [](const auto& backend) { return backend->is_usable(); });
 }
 
+bool backend_set::is_any_usable_plugin() const {
+  return std::ranges::any_of(m_backends,
+                             [](const auto& backend) { return backend->is_usable() && backend->is_plugin(); });
+}
+
 void backend_set::abort() noexcept {
   for (const auto& backend : m_backends) backend->abort();
 }

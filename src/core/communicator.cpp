@@ -81,8 +81,9 @@ std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> co
     return rank ? std::shared_ptr<failure_state>(rank, &rank->m_failures) : nullptr;
   };
   failure_state::join(failures_of(created), failures_of(parent));
-  // Only calls into the user's MPI and into device libraries can block without a timeout.
-  if (created->m_control->mpi_table() != nullptr || created->m_ranks.device.platform != ISTHMUS_PLATFORM_HOST)
+  // Only calls into the user's MPI, into device libraries and into plug-ins can block without a timeout.
+  if (created->m_control->mpi_table() != nullptr || created->m_ranks.device.platform != ISTHMUS_PLATFORM_HOST ||
+      created->m_backends.is_any_usable_plugin())
     created->m_failures.watch_calls();
   return created;
 }

@@ -1,8 +1,10 @@
 // Exceptions of a backend: the runtime catches them and reports a failure on every rank, in this
 // process and in others.
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <stdexcept>
 #include <system_error>
@@ -16,6 +18,7 @@ using standin::event;
 using test::last_error;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr const char* cause = "the cable was pulled";
 
@@ -274,6 +277,95 @@ TEST(exception_in_a_process, from_create_reaches_other_processes) {
     EXPECT_THAT(outcomes[rank].error.message, HasSubstr(cause));
     if (rank != 1) {
       EXPECT_THAT(outcomes[rank].error.message, HasSubstr("rank 1"));
+    }
+  }
+}
+
+// Rank 1 skips an exchange in which the others are already blocked.
+void expect_create_failure(isthmus_status status, isthmus_status peer_status) {
+  standin::script script;
+  script.exchange_in_create = true;
+  script.failure = "no more endpoints";
+  script.create = [status](int rank) { return rank == 1 ? status : ISTHMUS_SUCCESS; };
+  const auto outcomes = in_processes(script);
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(outcomes[rank].create_status, rank == 1 ? status : peer_status) << outcomes[rank].error.message;
+    EXPECT_THAT(outcomes[rank].error.message, HasSubstr("no more endpoints"));
+    EXPECT_THAT(outcomes[rank].error.message, Not(HasSubstr("a different call")));
+    if (rank != 1) {
+      EXPECT_THAT(outcomes[rank].error.message, HasSubstr("rank 1"));
+    }
+  }
+}
+
+TEST(failure_in_create, is_the_reason_on_all_ranks) {
+  expect_create_failure(ISTHMUS_ERROR_SYSTEM, ISTHMUS_ERROR_REMOTE);
+}
+
+TEST(failure_in_create, of_an_unsupported_rank_is_the_reason) {
+  expect_create_failure(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_ERROR_REMOTE);
+}
+
+TEST(plugin_call, ends_soon_after_a_process_exits) {
+  standin::script script;
+  script.capabilities = ISTHMUS_BACKEND_BLOCKING;
+  script.enqueue = [](int rank, const isthmus_operation&) {
+    if (rank == 1) _exit(0);
+    const auto* context = standin::context_of(rank);
+    while (context->is_aborted(context->runtime) == 0) std::this_thread::yield();
+    return ISTHMUS_ERROR_ABORTED;
+  };
+  standin::reset(script);
+  topology::rendezvous& rendezvous_point = topology::rendezvous::create(3);
+  auto* const outcomes = reinterpret_cast<outcome*>(topology::map_shared(3 * sizeof(outcome)));
+  topology::child_processes processes;
+  const auto start = std::chrono::steady_clock::now();
+  for (int rank = 0; rank < 3; ++rank)
+    processes.start(rank, [&, rank] {
+      const isthmus_unique_id id = rendezvous_point.new_unique_id(rank);
+      outcomes[rank] = run_rank(id, rank, 3, false);
+      return 0;
+    });
+  processes.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30))
+      << "no rank waits for the timeout";
+  for (const std::size_t rank : {0u, 2u}) {
+    EXPECT_EQ(outcomes[rank].call_status, ISTHMUS_ERROR_ABORTED) << outcomes[rank].error.message;
+    EXPECT_THAT(outcomes[rank].error.message, HasSubstr("rank 1"));
+  }
+}
+
+TEST(plugin_call, that_ignores_the_timeout_is_aborted) {
+  std::atomic<bool> is_aborted = false;
+  standin::script script;
+  script.capabilities = ISTHMUS_BACKEND_BLOCKING;
+  script.abort = [&](int) { is_aborted = true; };
+  script.enqueue = [&](int, const isthmus_operation&) {
+    while (!is_aborted) std::this_thread::yield();
+    return ISTHMUS_ERROR_ABORTED;
+  };
+  standin::reset(script);
+  test::ranks ranks(2, standin::configuration(), ISTHMUS_PLATFORM_HOST, 0.3);
+  test::run_on_each_rank(2, [&](int rank) {
+    EXPECT_EQ(sum(ranks[rank]), ISTHMUS_ERROR_ABORTED);
+    EXPECT_THAT(last_error().message, HasSubstr("longer than the timeout of 0.3 s"));
+  });
+}
+
+TEST(plugin_call, with_an_unknown_status_names_the_backend) {
+  standin::script script;
+  script.enqueue = [](int rank, const isthmus_operation&) { return isthmus_status(rank == 0 ? 12345 : -2); };
+  standin::reset(script);
+  for (const std::string failure : {"", "scripted failure"}) {
+    script.failure = failure;
+    standin::reset(script);
+    for (int rank = 0; rank < 2; ++rank) {
+      test::ranks ranks(2, standin::configuration());
+      EXPECT_EQ(sum(ranks[rank]), ISTHMUS_ERROR_BACKEND);
+      EXPECT_THAT(last_error().message,
+                  AllOf(HasSubstr(rank == 0 ? "backend standin returned 12345" : "backend standin returned -2"),
+                        HasSubstr("allreduce"), HasSubstr(failure)));
+      EXPECT_EQ(last_error().native_code, rank == 0 ? 12345 : -2);
     }
   }
 }
