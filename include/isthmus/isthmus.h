@@ -18,7 +18,8 @@
 // Thread safety:
 //   Calls on different communicators may run concurrently. Calls on one communicator must not overlap.
 //   Exceptions: isthmus_communicator_abort() and isthmus_communicator_abort_local() may be called from any
-//   thread at any time. Queries of names, sizes and the last error are always safe.
+//   thread at any time. Queries of names, sizes and the last error are always safe. A thread must not be canceled or
+//   end inside a call (pthread_cancel, pthread_exit): the process would end in std::terminate.
 // Functions that only tools and front ends need are declared in tools.h.
 #ifndef ISTHMUS_ISTHMUS_H
 #define ISTHMUS_ISTHMUS_H
