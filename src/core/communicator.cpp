@@ -35,7 +35,7 @@ error with_parent_ranks(failure_info failure, const std::vector<int>& parent_ran
 
 }  // namespace
 
-communicator::communicator(std::unique_ptr<bootstrap> control, communicator_setup setup)
+communicator::communicator(std::shared_ptr<bootstrap> control, communicator_setup setup)
     : m_setup(std::move(setup)),
       m_control(std::move(control)),
       m_ranks(exchange_membership(*m_control, {m_setup.device, m_setup.rules_text(), m_setup.failure})),
@@ -60,20 +60,25 @@ std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> co
   return create(std::move(control), std::move(setup), {}, nullptr);
 }
 
-std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> control, communicator_setup setup,
-                                                   split_states parent_states,
+std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> new_control,
+                                                   communicator_setup setup, split_states parent_states,
                                                    const std::shared_ptr<communicator>& parent) {
-  const std::vector<int> parent_ranks = control->parent_ranks();
+  const std::shared_ptr<bootstrap> control = std::move(new_control);
   std::shared_ptr<communicator> created;
   try {
-    created.reset(new communicator(std::move(control), std::move(setup)));
+    created.reset(new communicator(control, std::move(setup)));
     created->m_failures.map_records();
     created->m_backends.agree(*created->m_control, created->m_recorder);
     created->m_backends.create(*created->m_control, std::move(parent_states));
   } catch (const error& failure) {
     // A rank that is blocked in a backend already knows the root cause, but the interrupted exchange does not.
     const bool has_root_cause = is_secondary_status(failure.info().status) && created && created->is_aborted();
-    throw with_parent_ranks(has_root_cause ? *created->failure() : failure.info(), parent_ranks);
+    throw with_parent_ranks(has_root_cause ? *created->failure() : failure.info(), control->parent_ranks());
+  } catch (...) {  // only on this rank, for example if there is no memory; the others wait in an exchange
+    failure_info failure = current_error().info();
+    failure.rank = control->rank();
+    control->publish_failure(failure);
+    throw with_parent_ranks(failure, control->parent_ranks());
   }
   created->m_parent = parent;
   created->m_is_subcommunicator = parent != nullptr;

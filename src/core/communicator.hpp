@@ -126,10 +126,10 @@ class communicator : public std::enable_shared_from_this<communicator> {
   recorder::flight_recorder& own_recorder() { return m_recorder; }
 
  private:
-  communicator(std::unique_ptr<bootstrap> control, communicator_setup setup);
+  communicator(std::shared_ptr<bootstrap> control, communicator_setup setup);
   // `parent`: set if a backend of that communicator creates this one for internal use. Failed ranks are
   // reported as ranks of the parent, even after a split.
-  static std::shared_ptr<communicator> create(std::unique_ptr<bootstrap> control, communicator_setup setup,
+  static std::shared_ptr<communicator> create(std::unique_ptr<bootstrap> new_control, communicator_setup setup,
                                               split_states parent_states,
                                               const std::shared_ptr<communicator>& parent);
   bool make_parent_progress() const;
@@ -149,7 +149,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   communicator_setup m_setup;
   std::weak_ptr<communicator> m_parent;  // set if its backend created this one
   bool m_is_subcommunicator = false;     // a backend created it; the parent may be gone
-  std::unique_ptr<bootstrap> m_control;
+  std::shared_ptr<bootstrap> m_control;
   membership m_ranks;
   recorder::flight_recorder m_recorder;
   symmetric_heap m_heap;

@@ -48,9 +48,9 @@ communicator_setup prepare(isthmus_device device, const isthmus_communicator_opt
     setup.trace = recorder::read_trace_options();
     setup.backends = load_backends(rules->plugins);
     selection::resolve_backends(*rules, known_backends(setup.backends));
-  } catch (const error& failure) {
+  } catch (...) {
     if (options.timeout_s > 0) setup.timeout_s = options.timeout_s;
-    setup.failure = failure;
+    setup.failure = current_error();
   }
   return setup;
 }
