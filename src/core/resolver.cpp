@@ -172,9 +172,13 @@ bool resolver::remove_reporting_ranks(failure_info& failure) const noexcept {
       missing_ranks = find_unresponsive(ranks_except(awaited_ranks), peer_status::aborted, deadline, can_query);
     failure.set_failed_ranks(missing_ranks);
     if (missing_ranks.empty()) return false;
+    const std::vector<int> node_peers =
+        can_query ? unresponsive_node_peers(missing_ranks, failure.status) : std::vector<int>();
     const std::string text =
-        can_query ? missing_text(missing_ranks, unresponsive_node_peers(missing_ranks, failure.status))
-                  : unanswered_text(missing_ranks);
+        can_query ? missing_text(missing_ranks, node_peers) : unanswered_text(missing_ranks);
+    missing_ranks.insert(missing_ranks.end(), node_peers.begin(), node_peers.end());
+    std::ranges::sort(missing_ranks);
+    failure.set_failed_ranks(missing_ranks);
     copy_text(failure.message, sizeof failure.message, fmt::format("{}: {}", text, failure.message));
   } catch (...) {  // NOLINT(bugprone-empty-catch): no memory: keep the message without the missing ranks
   }
