@@ -57,11 +57,11 @@ ISTHMUS_API size_t isthmus_datatype_bytes(isthmus_datatype datatype);
 // Describes the calling thread's most recent failure; the status is ISTHMUS_SUCCESS if there is
 // none. Never fails.
 ISTHMUS_API void isthmus_last_error(isthmus_error_info* info);
-// Reports the ranks that caused the most recent failure, if known: exited, stopped or unresponsive. Writes
-// at most `capacity` of them to `ranks`. Returns the number of failed ranks, at most 16, or 0 if no rank
-// caused the failure. Ranks are numbered as in the communicator that was called: in the parent for a split
-// or a shrink, and in the backend's communicator for a subcommunicator that a backend created
-// (isthmus/backend.h). Never fails.
+// Reports the ranks that caused the most recent failure, if known: ranks that exited, are stopped or did not respond,
+// that made a different call than most others, or that failed alone in a creation, split or allocation. Writes at most
+// `capacity` of them to `ranks`. Returns the number of failed ranks, at most 16, or 0 if no rank caused the failure.
+// Ranks are numbered as in the communicator that was called: in the parent for a split or a shrink, and in the
+// backend's communicator for a subcommunicator that a backend created (isthmus/backend.h). Never fails.
 ISTHMUS_API size_t isthmus_last_error_ranks(int* ranks, size_t capacity);
 
 // ---- life cycle -------------------------------------------------------------------------------------

@@ -76,12 +76,14 @@ int first_refusal(const votes<Value>& all_votes, isthmus_status ignored_status =
   return -1;
 }
 
-// Returns true if the text begins with the rank that refused, like the results of refusal_text.
-inline bool names_refusing_rank(const std::string& text) {
-  constexpr std::size_t prefix_bytes = 5;
-  if (text.compare(0, prefix_bytes, "rank ") != 0) return false;
+// Returns the rank with which the text begins, as in the results of refusal_text, or -1.
+inline int refusing_rank_in(const std::string& text) {
+  constexpr std::size_t prefix_bytes = 5, max_digits = 9;
+  if (text.compare(0, prefix_bytes, "rank ") != 0) return -1;
   const std::size_t end = text.find_first_not_of("0123456789", prefix_bytes);
-  return end != std::string::npos && end > prefix_bytes && text[end] == ':';
+  if (end == std::string::npos || end == prefix_bytes || end > prefix_bytes + max_digits || text[end] != ':')
+    return -1;
+  return std::stoi(text.substr(prefix_bytes, end - prefix_bytes));
 }
 
 // Returns "rank 2: no such device", for example, or "" if no rank refuses. If the rank only passes on the result of an
@@ -91,7 +93,7 @@ std::string refusal_text(const votes<Value>& all_votes) {
   const int rank = first_refusal(all_votes);
   if (rank < 0) return {};
   const std::string text = all_votes[static_cast<std::size_t>(rank)].text;
-  return names_refusing_rank(text) ? text : "rank " + std::to_string(rank) + ": " + text;
+  return refusing_rank_in(text) >= 0 ? text : "rank " + std::to_string(rank) + ": " + text;
 }
 
 // ---- for backends -------------------------------------------------------------------------------------
@@ -137,7 +139,7 @@ isthmus_status agree(const isthmus_backend_context& context, const char* locatio
   if (rank < 0) return ISTHMUS_SUCCESS;
   const refusal& first = all_votes[static_cast<std::size_t>(rank)];
   return context.fail(context.runtime, static_cast<isthmus_status>(first.status), first.native_code, location,
-                      first.hint[0] != '\0' ? first.hint : nullptr, "rank %d: %s", rank, first.text);
+                      first.hint[0] != '\0' ? first.hint : nullptr, "%s", refusal_text(all_votes).c_str());
 }
 
 }  // namespace isthmus

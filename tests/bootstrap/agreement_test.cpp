@@ -1,4 +1,6 @@
 // Agreement of the ranks: either all continue, or all report the same failure.
+#include <algorithm>
+#include <array>
 #include <cstdarg>
 #include <cstdio>
 #include <future>
@@ -48,6 +50,7 @@ TEST(agreement, one_failure_is_thrown_on_every_rank) {
     } else {
       EXPECT_EQ(failure.status, ISTHMUS_ERROR_REMOTE);
       EXPECT_STREQ(failure.message, "setting up failed on rank 1: no device here");
+      EXPECT_TRUE(std::ranges::equal(failure.failed_ranks(), std::array{1}));
     }
     EXPECT_EQ(failure.native_code, 42);
   });
@@ -72,6 +75,7 @@ TEST(agreement, result_of_an_earlier_vote_is_not_prefixed) {
     EXPECT_EQ(refusal_text(second), "rank 2: no device here");
     const auto failure = test::error_of([&] { check_votes(second, std::nullopt, "creating failed"); });
     EXPECT_STREQ(failure.message, "creating failed: rank 2: no device here");
+    EXPECT_TRUE(std::ranges::equal(failure.failed_ranks(), std::array{2}));
   });
 }
 
