@@ -131,7 +131,7 @@ class survivor_protocol {
   // the side with the lowest rank. Therefore, two disjoint groups can never both pass this check.
   void check_majority() const {
     std::size_t joined_ranks = 0;
-    std::vector<std::size_t> uncertain_ranks;
+    std::vector<int> uncertain_ranks;
     bool includes_lowest_rank = false, is_first = true;
     for (std::size_t rank = 0; rank < m_has_joined.size(); ++rank) {
       if (!may_participate(rank)) continue;
@@ -139,7 +139,7 @@ class survivor_protocol {
       if (has_joined(rank))
         ++joined_ranks;
       else
-        uncertain_ranks.push_back(rank);
+        uncertain_ranks.push_back(static_cast<int>(rank));
     }
     const std::size_t uncertain = uncertain_ranks.size();
     if (joined_ranks > uncertain || (joined_ranks == uncertain && includes_lowest_rank)) return;
@@ -149,7 +149,8 @@ class survivor_protocol {
                     "rank {} exited: "
                     "the other ranks may continue without rank {}",
                     joined_ranks, m_round.size, m_round.wait_s, fmt::join(uncertain_ranks, ", "), m_round.rank),
-        "kill the processes of these ranks and shrink again, or create a new communicator from a unique id");
+        "kill the processes of these ranks and shrink again, or create a new communicator from a unique id")
+        .with_failed_ranks(uncertain_ranks);
   }
 
   void propose() {

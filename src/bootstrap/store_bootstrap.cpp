@@ -90,6 +90,13 @@ class store_bootstrap final : public bootstrap {
         return make_survivors(m_rendezvous->agree(wait_s));
       } catch (const store_lost& lost_rank) {
         m_rendezvous->switch_store(attribute_loss(lost_rank.cause), wait_s);
+      } catch (const error& failure) {  // its failed ranks are numbered as in the rendezvous
+        std::vector<int> ranks;
+        for (const int failed_rank : failure.info().failed_ranks())
+          if (const auto own = std::ranges::find(m_rendezvous_ranks, failed_rank);
+              own != m_rendezvous_ranks.end())
+            ranks.push_back(static_cast<int>(own - m_rendezvous_ranks.begin()));
+        throw failure.with_failed_ranks(ranks);
       }
     }
   }
