@@ -20,10 +20,13 @@
 
 #include <isthmus/backend.h>
 
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <type_traits>
 #include <vector>
 
@@ -77,13 +80,13 @@ int first_refusal(const votes<Value>& all_votes, isthmus_status ignored_status =
 }
 
 // Returns the rank with which the text begins, as in the results of refusal_text, or -1.
-inline int refusing_rank_in(const std::string& text) {
-  constexpr std::size_t prefix_bytes = 5, max_digits = 9;
-  if (text.compare(0, prefix_bytes, "rank ") != 0) return -1;
-  const std::size_t end = text.find_first_not_of("0123456789", prefix_bytes);
-  if (end == std::string::npos || end == prefix_bytes || end > prefix_bytes + max_digits || text[end] != ':')
-    return -1;
-  return std::stoi(text.substr(prefix_bytes, end - prefix_bytes));
+inline int refusing_rank_in(std::string_view text) {
+  constexpr std::string_view prefix = "rank ";
+  if (!text.starts_with(prefix)) return -1;
+  const char* const end = text.data() + text.size();
+  int rank = -1;
+  const auto [position, problem] = std::from_chars(text.data() + prefix.size(), end, rank);
+  return problem == std::errc() && position != end && *position == ':' ? rank : -1;
 }
 
 // Returns "rank 2: no such device", for example, or "" if no rank refuses. If the rank only passes on the result of an

@@ -313,7 +313,7 @@ TEST(failure_in_create, of_an_unsupported_rank_is_the_reason) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// The store of the ranks. Rank 1 cannot map memory any more as soon as it knows the members.
+// The store of the ranks. Rank 1 can map no more memory as soon as it knows the members.
 class limiting_store {
  public:
   limiting_store(const isthmus_unique_id& id, int rank, int size)
