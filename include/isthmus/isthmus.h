@@ -18,7 +18,8 @@
 // Thread safety:
 //   Calls on different communicators may run concurrently. Calls on one communicator must not overlap.
 //   Exceptions: isthmus_communicator_abort() and isthmus_communicator_abort_local() may be called from any
-//   thread at any time. Queries of names, sizes and the last error are always safe.
+//   thread at any time. Queries of names, sizes and the last error are always safe. A thread must not be canceled or
+//   end inside a call (pthread_cancel, pthread_exit): the process would end in std::terminate.
 // Functions that only tools and front ends need are declared in tools.h.
 #ifndef ISTHMUS_ISTHMUS_H
 #define ISTHMUS_ISTHMUS_H
@@ -56,11 +57,11 @@ ISTHMUS_API size_t isthmus_datatype_bytes(isthmus_datatype datatype);
 // Describes the calling thread's most recent failure; the status is ISTHMUS_SUCCESS if there is
 // none. Never fails.
 ISTHMUS_API void isthmus_last_error(isthmus_error_info* info);
-// Reports the ranks that caused the most recent failure, if known: exited, stopped or unresponsive. Writes
-// at most `capacity` of them to `ranks`. Returns the number of failed ranks, at most 16, or 0 if no rank
-// caused the failure. Ranks are numbered as in the communicator that was called: in the parent for a split
-// or a shrink, and in the backend's communicator for a subcommunicator that a backend created
-// (isthmus/backend.h). Never fails.
+// Reports the ranks that caused the most recent failure, if known: ranks that exited, are stopped or did not respond,
+// that made a different call than most others, or that failed alone in a creation, split or allocation. Writes at most
+// `capacity` of them to `ranks`. Returns the number of failed ranks, at most 16, or 0 if no rank caused the failure.
+// Ranks are numbered as in the communicator that was called: in the parent for a split or a shrink, and in the
+// backend's communicator for a subcommunicator that a backend created (isthmus/backend.h). Never fails.
 ISTHMUS_API size_t isthmus_last_error_ranks(int* ranks, size_t capacity);
 
 // ---- life cycle -------------------------------------------------------------------------------------
@@ -125,8 +126,9 @@ typedef struct isthmus_store_table {
 } isthmus_store_table;
 
 // Creates a communicator through the caller's key-value store. Otherwise like isthmus_communicator_create().
-// A store can serve several communicators, also of earlier processes. They must have the same ranks and be created in
-// the same order on all ranks; otherwise pass a table that puts a prefix of your own before the keys.
+// Several communicators can be created through one store. Its n-th communicator of a size consists of the ranks that
+// create their n-th communicator of that size, so all ranks must create them in the same order. A rank that did not
+// take part in a failed creation fails in its own next one; create again on all ranks, or use another key prefix.
 ISTHMUS_API isthmus_status isthmus_communicator_create_store(const isthmus_store_table* store, int rank,
                                                              int size,
                                                              const isthmus_communicator_options* options,

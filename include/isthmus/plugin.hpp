@@ -20,10 +20,13 @@
 
 #include <isthmus/backend.h>
 
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <type_traits>
 #include <vector>
 
@@ -76,12 +79,24 @@ int first_refusal(const votes<Value>& all_votes, isthmus_status ignored_status =
   return -1;
 }
 
-// Returns "rank 2: no such device", for example, or "" if no rank refuses.
+// Returns the rank with which the text begins, as in the results of refusal_text, or -1.
+inline int refusing_rank_in(std::string_view text) {
+  constexpr std::string_view prefix = "rank ";
+  if (!text.starts_with(prefix)) return -1;
+  const char* const end = text.data() + text.size();
+  int rank = -1;
+  const auto [position, problem] = std::from_chars(text.data() + prefix.size(), end, rank);
+  return problem == std::errc() && position != end && *position == ':' ? rank : -1;
+}
+
+// Returns "rank 2: no such device", for example, or "" if no rank refuses. If the rank only passes on the result of an
+// earlier vote, the text names the rank of that vote.
 template <typename Value>
 std::string refusal_text(const votes<Value>& all_votes) {
   const int rank = first_refusal(all_votes);
   if (rank < 0) return {};
-  return "rank " + std::to_string(rank) + ": " + all_votes[static_cast<std::size_t>(rank)].text;
+  const std::string text = all_votes[static_cast<std::size_t>(rank)].text;
+  return refusing_rank_in(text) >= 0 ? text : "rank " + std::to_string(rank) + ": " + text;
 }
 
 // ---- for backends -------------------------------------------------------------------------------------
@@ -127,7 +142,7 @@ isthmus_status agree(const isthmus_backend_context& context, const char* locatio
   if (rank < 0) return ISTHMUS_SUCCESS;
   const refusal& first = all_votes[static_cast<std::size_t>(rank)];
   return context.fail(context.runtime, static_cast<isthmus_status>(first.status), first.native_code, location,
-                      first.hint[0] != '\0' ? first.hint : nullptr, "rank %d: %s", rank, first.text);
+                      first.hint[0] != '\0' ? first.hint : nullptr, "%s", refusal_text(all_votes).c_str());
 }
 
 }  // namespace isthmus

@@ -183,7 +183,7 @@ isthmus_status isthmus_communicator_create_store(const isthmus_store_table* stor
     isthmus::require_not_null(ISTHMUS_HERE, function, "store", store);
     isthmus::check_rank(function, rank, size);
     *communicator = isthmus::create_rank(function, options, [&](double timeout_s) {
-      return isthmus::make_user_store_bootstrap(store, rank, size, timeout_s);
+      return isthmus::make_user_bootstrap(store, rank, size, timeout_s);
     });
   });
 }

@@ -59,7 +59,8 @@ error current_error() {
   } catch (const error& failure) {
     return failure;
   } catch (const std::bad_alloc&) {
-    return make_error(ISTHMUS_ERROR_OUT_OF_MEMORY, ISTHMUS_HERE, "host memory exhausted");
+    return make_error(ISTHMUS_ERROR_OUT_OF_MEMORY, ISTHMUS_HERE, "host memory exhausted",
+                      "free memory, or raise the limits of the process (ulimit -v) or of its container");
   } catch (const std::system_error& failure) {
     return make_error(ISTHMUS_ERROR_INTERNAL, ISTHMUS_HERE, failure.what(), {}, failure.code().value());
   } catch (const std::exception& failure) {

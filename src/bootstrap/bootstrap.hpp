@@ -44,7 +44,9 @@ class bootstrap {
 
   // Collective over all ranks, including those with color < 0, which get nullptr. New ranks are ordered by
   // (key, old rank).
-  virtual std::unique_ptr<bootstrap> split(int color, int key) = 0;
+  std::unique_ptr<bootstrap> split(int color, int key);
+  // Ranks of the parent, by rank; empty if this bootstrap results from neither split nor shrink.
+  const std::vector<int>& parent_ranks() const { return m_parent_ranks; }
 
   // Makes every current and future wait of this bootstrap throw error (ABORTED). Any thread.
   virtual void cancel() noexcept {}
@@ -88,6 +90,12 @@ class bootstrap {
   // Lifetime: as long as the bootstrap. NULL without MPI.
   virtual const isthmus_mpi_table* mpi_table() const { return nullptr; }
   virtual isthmus_mpi_comm mpi_comm() const { return nullptr; }
+
+ protected:
+  // Creates the bootstrap of `ranks`, the ranks with this color in their new order. All ranks call it.
+  virtual std::unique_ptr<bootstrap> split_off(int color, int key, const std::vector<int>& ranks) = 0;
+
+  std::vector<int> m_parent_ranks;
 };
 
 class fallback_store;
@@ -110,6 +118,9 @@ class store {
   virtual bool is_disconnected(int) { return false; }
   // Removes a key that no rank will read again. If the store does not support this operation, the key remains.
   virtual void erase(const std::string&) {}
+  // Removes all keys that start with `scope` and a colon after `size` ranks have called this function. If the store does
+  // not support this operation, the keys remain.
+  virtual void release(const std::string& /*scope*/, int /*size*/) {}
   // Prepares a store that this rank can serve if the current store is lost. Returns nullptr if the current
   // store does not depend on the process of a rank, or if that is unknown.
   virtual std::unique_ptr<fallback_store> make_fallback_store();
@@ -138,9 +149,11 @@ std::shared_ptr<store> make_local_store();
 // Lifetime: `table` must outlive the store. Errors: INVALID_ARGUMENT if the table is incomplete.
 std::shared_ptr<store> make_user_store(const isthmus_store_table* table);
 
-// Creates a bootstrap on the store of the caller. Each creation uses new keys, so a store can serve several
-// communicators. Errors: those of make_user_store and of the store.
-std::unique_ptr<bootstrap> make_user_store_bootstrap(const isthmus_store_table* table, int rank, int size,
-                                                     double timeout_s);
+// Creates a bootstrap on the store of the caller. The store may contain the keys of earlier communicators, and
+// keys cannot be set twice. Therefore, each creation is a round with its own keys: the n-th creation of a rank
+// joins the n-th creations of the other ranks. Communicators of different sizes are counted separately.
+// Lifetime and errors: as of make_user_store, and BACKEND if the store fails.
+std::unique_ptr<bootstrap> make_user_bootstrap(const isthmus_store_table* table, int rank, int size,
+                                               double timeout_s);
 
 }  // namespace isthmus

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <isthmus/plugin.hpp>
@@ -62,7 +63,8 @@ votes<Value> gather_votes(bootstrap& ranks, const Value& contribution, const std
 }
 
 // Throws on every rank if any rank refused with a status other than `ignored_status`. A rank that failed throws
-// its own error. The others throw error (`remote_status`) "<context> on rank N: <text of that rank>".
+// its own error. The others throw error (`remote_status`) "<context> on rank N: <text of that rank>" with this rank as
+// the failed rank. If the text contains the result of an earlier vote, N is the rank of that vote.
 template <typename Value>
 void check_votes(const votes<Value>& all, const std::optional<error>& failure, const std::string& context,
                  isthmus_status remote_status = ISTHMUS_ERROR_REMOTE,
@@ -71,9 +73,13 @@ void check_votes(const votes<Value>& all, const std::optional<error>& failure, c
   if (rank < 0) return;
   if (failure && failure->info().status != ignored_status) throw error(*failure);
   const refusal& first = all[static_cast<std::size_t>(rank)];
-  throw make_error(remote_status, ISTHMUS_HERE, fmt::format("{} on rank {}: {}", context, rank, first.text),
+  const int text_rank = refusing_rank_in(first.text);
+  const std::string origin = text_rank >= 0 ? "" : fmt::format(" on rank {}", rank);
+  throw make_error(remote_status, ISTHMUS_HERE, fmt::format("{}{}: {}", context, origin, first.text),
                    remote_status == ISTHMUS_ERROR_REMOTE ? "see the error reported by that rank" : first.hint,
-                   first.native_code);
+                   first.native_code)
+      .with_failed_ranks(
+          std::array{text_rank >= 0 && text_rank < static_cast<int>(all.size()) ? text_rank : rank});
 }
 
 // Gathers the votes and checks them: returns every rank's value, or throws on every rank.

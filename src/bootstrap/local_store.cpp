@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <map>
 #include <mutex>
 
 #include "base/error.hpp"
 #include "bootstrap/bootstrap.hpp"
+#include "bootstrap/key_values.hpp"
 
 namespace isthmus {
 namespace {
@@ -47,10 +47,15 @@ class local_store final : public store {
     m_values.erase(key);
   }
 
+  void release(const std::string& scope, int size) override {
+    const std::lock_guard lock(m_mutex);
+    release_scope(m_values, scope, static_cast<std::uint32_t>(size));
+  }
+
  private:
   std::mutex m_mutex;
   std::condition_variable m_condition;
-  std::map<std::string, std::vector<std::byte>> m_values;
+  key_values m_values;
 };
 
 }  // namespace

@@ -69,7 +69,6 @@ struct membership_record {
   std::uint32_t version;  // major, minor and patch, one byte each
   std::uint32_t abi;
   std::int32_t platform;
-  std::int32_t parent_rank;
   std::int64_t pid;
   std::uint64_t start;    // start time of the process (base/process.hpp)
   std::uint64_t process;  // random id of the process: pids are not unique across machines
@@ -87,7 +86,6 @@ void fill_record(membership_record& record, const rank_info& contribution, const
   record.version = version_number;
   record.abi = ISTHMUS_BACKEND_ABI;
   record.platform = contribution.device.platform;
-  record.parent_rank = contribution.parent_rank;
   record.pid = getpid();
   record.start = process_start_time(record.pid);
   record.process = process;
@@ -191,13 +189,14 @@ membership exchange_membership(bootstrap& ranks, const rank_info& contribution) 
   result.has_mixed_platforms = std::ranges::any_of(
       all, [&](const membership_record& record) { return record.platform != all[0].platform; });
   result.token = all[0].token;
+  result.parent_rank_of = ranks.parent_ranks();
+  result.parent_rank_of.resize(all.size(), -1);
   std::vector<std::string> nodes;
   std::vector<std::tuple<std::string, std::int64_t, std::uint64_t>> processes;
   for (const membership_record& record : all) {
     nodes.emplace_back(record.node);
     processes.emplace_back(record.node, record.pid, record.process);
     result.pid_of.push_back(record.pid);
-    result.parent_rank_of.push_back(record.parent_rank);
   }
   result.node_of = number_by_first_appearance(nodes);
   result.process_of = number_by_first_appearance(processes);

@@ -50,7 +50,6 @@ struct rank_info {
   isthmus_device device{};
   std::string rules;             // canonical text of everything that affects selection
   std::optional<error> failure;  // set if this rank cannot participate; sent to the other ranks
-  int parent_rank = -1;
 };
 
 // Collective first exchange. Either all ranks throw or none.

@@ -137,18 +137,6 @@ class mpi_bootstrap final : public bootstrap {
     std::copy(pending->all.begin(), pending->all.end(), all.begin());
   }
 
-  std::unique_ptr<bootstrap> split(int color, int key) override {
-    barrier();  // MPI_Comm_split has no timeout and cannot name the missing ranks
-    const mpi_thread_guard thread_guard(m_mpi);
-    check(thread_guard);
-    isthmus_mpi_comm child = nullptr;
-    const watch timeout_watch(
-        make_watch_rules(m_mpi, m_control.get(), m_timeout_s, "MPI_Comm_split", &m_peers));
-    check(m_mpi, m_mpi.comm_split(m_control.get(), color, key, &child), "MPI_Comm_split");
-    if (child == nullptr) return nullptr;
-    return std::make_unique<mpi_bootstrap>(m_mpi, owned_comm(m_mpi, child), m_timeout_s);
-  }
-
   // MPI decides which ranks have failed and waits for the others without a timeout, as in split.
   survivors shrink(double) override {
     if (m_mpi.struct_bytes < sizeof m_mpi || m_mpi.comm_shrink == nullptr)
@@ -163,21 +151,30 @@ class mpi_bootstrap final : public bootstrap {
     auto control = std::make_unique<mpi_bootstrap>(m_mpi, owned_comm(m_mpi, remaining), m_timeout_s);
     std::vector<int> ranks(static_cast<std::size_t>(control->size()));
     control->allgather(std::as_bytes(std::span(&m_rank, 1)), std::as_writable_bytes(std::span(ranks)));
+    control->m_parent_ranks = ranks;
     return {std::move(ranks), std::move(control)};
   }
 
  private:
+  // MPI_Comm_split has no timeout and cannot name missing ranks. The exchange before it does both.
+  std::unique_ptr<bootstrap> split_off(int color, int key, const std::vector<int>& ranks) override {
+    const mpi_thread_guard thread_guard(m_mpi);
+    check(thread_guard);
+    isthmus_mpi_comm child = nullptr;
+    const watch timeout_watch(
+        make_watch_rules(m_mpi, m_control.get(), m_timeout_s, "MPI_Comm_split", &m_peers));
+    check(m_mpi, m_mpi.comm_split(m_control.get(), color, key, &child), "MPI_Comm_split");
+    if (child == nullptr) return nullptr;
+    auto control = std::make_unique<mpi_bootstrap>(m_mpi, owned_comm(m_mpi, child), m_timeout_s);
+    control->m_parent_ranks = ranks;
+    return control;
+  }
+
   template <typename Function>
   int query(Function* function, const char* name) const {
     int value = 0;
     check(m_mpi, function(m_control.get(), &value), name);
     return value;
-  }
-
-  void barrier() {
-    const std::byte byte{};
-    std::vector<std::byte> all(static_cast<std::size_t>(m_size));
-    allgather({&byte, 1}, all);
   }
 
   void start(pending_allgather& pending, std::span<const std::byte> contribution) {

@@ -10,6 +10,7 @@
 #include "base/error.hpp"
 #include "base/interrupt.hpp"
 #include "base/log.hpp"
+#include "bootstrap/exchange.hpp"
 #include "failure/wait.hpp"
 
 namespace isthmus {
@@ -130,7 +131,7 @@ class survivor_protocol {
   // the side with the lowest rank. Therefore, two disjoint groups can never both pass this check.
   void check_majority() const {
     std::size_t joined_ranks = 0;
-    std::vector<std::size_t> uncertain_ranks;
+    std::vector<int> uncertain_ranks;
     bool includes_lowest_rank = false, is_first = true;
     for (std::size_t rank = 0; rank < m_has_joined.size(); ++rank) {
       if (!may_participate(rank)) continue;
@@ -138,7 +139,7 @@ class survivor_protocol {
       if (has_joined(rank))
         ++joined_ranks;
       else
-        uncertain_ranks.push_back(rank);
+        uncertain_ranks.push_back(static_cast<int>(rank));
     }
     const std::size_t uncertain = uncertain_ranks.size();
     if (joined_ranks > uncertain || (joined_ranks == uncertain && includes_lowest_rank)) return;
@@ -148,7 +149,8 @@ class survivor_protocol {
                     "rank {} exited: "
                     "the other ranks may continue without rank {}",
                     joined_ranks, m_round.size, m_round.wait_s, fmt::join(uncertain_ranks, ", "), m_round.rank),
-        "kill the processes of these ranks and shrink again, or create a new communicator from a unique id");
+        "kill the processes of these ranks and shrink again, or create a new communicator from a unique id")
+        .with_failed_ranks(uncertain_ranks);
   }
 
   void propose() {
@@ -195,6 +197,21 @@ class survivor_protocol {
 
 std::vector<int> agree_on_survivors(store& keys, const survivor_round& round) {
   return survivor_protocol(keys, round).run_or_withdraw();
+}
+
+std::unique_ptr<bootstrap> bootstrap::split(int color, int key) {
+  struct request {
+    int color, key;
+  };
+  const auto requests = gather_values(*this, request{color, key});
+  std::vector<std::pair<int, int>> members;  // (key, old rank)
+  for (int rank = 0; rank < size(); ++rank)
+    if (const request& other = requests[static_cast<std::size_t>(rank)]; color >= 0 && other.color == color)
+      members.emplace_back(other.key, rank);
+  std::ranges::sort(members);
+  std::vector<int> ranks;
+  for (const auto& member : members) ranks.push_back(member.second);
+  return split_off(color, key, ranks);
 }
 
 survivors bootstrap::shrink(double) {

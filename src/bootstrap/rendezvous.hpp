@@ -41,7 +41,8 @@ struct store_lost {
 // that call it with the same scope. Each rank announces itself in the store. The first rank that knows the
 // state of all others, or that has waited long enough, proposes a list; the store keeps the first proposal. A
 // rank that some participant knows to be excluded stays excluded.
-// Errors: throws store_lost, or error: TIMEOUT (no majority), REMOTE (this rank is excluded).
+// Errors: throws store_lost, or error: TIMEOUT (no majority; the failed ranks are those whose state is unknown), REMOTE
+// (this rank is excluded).
 std::vector<int> agree_on_survivors(store& keys, const survivor_round& round);
 
 // Rendezvous of the ranks of a communicator after a failure. The communicator and all communicators that

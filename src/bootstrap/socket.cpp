@@ -153,11 +153,17 @@ file_descriptor connect_to(const endpoint& target, clock::time_point deadline) {
     setsockopt(connection.get(), IPPROTO_TCP, TCP_NODELAY, &enabled, sizeof enabled);
     return connection;
   }
+  const bool is_local = code == EMFILE || code == ENFILE || code == ENOBUFS || code == ENOMEM;
   throw make_error(
-      code == ETIMEDOUT ? ISTHMUS_ERROR_TIMEOUT : ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
+      is_local            ? ISTHMUS_ERROR_SYSTEM
+      : code == ETIMEDOUT ? ISTHMUS_ERROR_TIMEOUT
+                          : ISTHMUS_ERROR_REMOTE,
+      ISTHMUS_HERE,
       fmt::format("communicator_create: cannot connect to the store at {} port {}: {}", target.host,
                   target.port, std::strerror(code)),
-      "check that the process that created the id still runs and that this machine can reach its address",
+      is_local
+          ? "raise the limits of this process (ulimit -n, ulimit -v)"
+          : "check that the process that created the id still runs and that this machine can reach its address",
       code);
 }
 

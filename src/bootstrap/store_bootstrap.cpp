@@ -12,6 +12,7 @@
 #include "base/interrupt.hpp"
 #include "base/log.hpp"
 #include "bootstrap/bootstrap.hpp"
+#include "bootstrap/exchange.hpp"
 #include "bootstrap/rendezvous.hpp"
 #include "bootstrap/tcp_store.hpp"
 #include "failure/wait.hpp"
@@ -25,13 +26,14 @@ using seconds = std::chrono::duration<double>;
 // Interval at which a wait checks for cancellation and interrupts.
 constexpr double slice_s = 0.1;
 
-// Key below a communicator's scope: the first published failure.
-constexpr const char* failure_key = "/failure";
-// Key below a communicator's scope, followed by a rank: that rank has aborted.
-constexpr const char* abort_key = "/given_up/";
+// Key of a communicator's scope: the first published failure.
+constexpr const char* failure_key = ":failure";
+// Key of a communicator's scope, followed by a rank: that rank has aborted.
+constexpr const char* abort_key = ":given_up/";
 
 // Bootstrap on a store. In an allgather each rank sets its own key and reads the keys of all ranks. Keys
-// contain a sequence number, so no key is set twice.
+// contain a sequence number, so no key is set twice. A colon follows the scope of a communicator in its keys,
+// and a slash in the scopes of communicators that result from it, so its keys can be released before theirs.
 class store_bootstrap final : public bootstrap {
  public:
   store_bootstrap(std::shared_ptr<store> keys, std::string scope, int rank, int size, double timeout_s)
@@ -44,6 +46,15 @@ class store_bootstrap final : public bootstrap {
         m_store_ranks(static_cast<std::size_t>(size)) {
     std::iota(m_store_ranks.begin(), m_store_ranks.end(), 0);
   }
+
+  ~store_bootstrap() override {
+    try {
+      m_store->release(m_scope, m_size);
+    } catch (...) {  // NOLINT(bugprone-empty-catch): the store is lost, and its keys with it
+    }
+  }
+  store_bootstrap(const store_bootstrap&) = delete;
+  store_bootstrap& operator=(const store_bootstrap&) = delete;
 
   int rank() const override { return m_rank; }
   int size() const override { return m_size; }
@@ -60,25 +71,6 @@ class store_bootstrap final : public bootstrap {
         publish_failure(m_peers.make_failure_info(failure));
       throw;
     }
-  }
-
-  std::unique_ptr<bootstrap> split(int color, int key) override {
-    const std::uint64_t sequence = m_sequence;  // identifies this split; equal on all ranks
-    using split_request = std::pair<int, int>;
-    const split_request contribution{color, key};
-    std::vector<split_request> requests(static_cast<std::size_t>(m_size));
-    allgather(std::as_bytes(std::span(&contribution, 1)), std::as_writable_bytes(std::span(requests)));
-    if (color < 0) return nullptr;
-    std::vector<std::pair<int, int>> members;  // (key, old rank)
-    for (int rank = 0; rank < m_size; ++rank) {
-      const auto& [other_color, other_key] = requests[static_cast<std::size_t>(rank)];
-      if (other_color == color) members.emplace_back(other_key, rank);
-    }
-    std::sort(members.begin(), members.end());
-    std::vector<int> ranks;
-    for (const auto& member : members) ranks.push_back(member.second);
-    return make_child(m_store, fmt::format("{}/{}c{}", m_scope, sequence, color), ranks,
-                      [this](int rank) { return m_store_ranks[static_cast<std::size_t>(rank)]; });
   }
 
   survivors shrink(double wait_s) override {
@@ -98,6 +90,13 @@ class store_bootstrap final : public bootstrap {
         return make_survivors(m_rendezvous->agree(wait_s));
       } catch (const store_lost& lost_rank) {
         m_rendezvous->switch_store(attribute_loss(lost_rank.cause), wait_s);
+      } catch (const error& failure) {  // its failed ranks are numbered as in the rendezvous
+        std::vector<int> ranks;
+        for (const int failed_rank : failure.info().failed_ranks())
+          if (const auto own = std::ranges::find(m_rendezvous_ranks, failed_rank);
+              own != m_rendezvous_ranks.end())
+            ranks.push_back(static_cast<int>(own - m_rendezvous_ranks.begin()));
+        throw failure.with_failed_ranks(ranks);
       }
     }
   }
@@ -177,6 +176,13 @@ class store_bootstrap final : public bootstrap {
   }
 
  private:
+  // The sequence number identifies the split and is equal on all ranks.
+  std::unique_ptr<bootstrap> split_off(int color, int, const std::vector<int>& ranks) override {
+    if (color < 0) return nullptr;
+    return make_child(m_store, fmt::format("{}/{}c{}", m_scope, m_sequence, color), ranks,
+                      [this](int rank) { return m_store_ranks[static_cast<std::size_t>(rank)]; });
+  }
+
   std::optional<failure_info> failure_in_store(double wait_s) noexcept {
     failure_info failure;
     try {
@@ -225,6 +231,7 @@ class store_bootstrap final : public bootstrap {
     auto child =
         std::make_unique<store_bootstrap>(std::move(keys), std::move(scope), static_cast<int>(own_index),
                                           static_cast<int>(ranks.size()), m_timeout_s);
+    child->m_parent_ranks = ranks;
     std::vector<rank_process> processes;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       child->m_store_ranks[rank] = store_number(ranks[rank]);
@@ -251,7 +258,7 @@ class store_bootstrap final : public bootstrap {
   int rendezvous_rank(int rank) const { return m_rendezvous_ranks[static_cast<std::size_t>(rank)]; }
 
   std::string key(std::uint64_t sequence, int rank) const {
-    return fmt::format("{}/{}/{}", m_scope, sequence, rank);
+    return fmt::format("{}:{}/{}", m_scope, sequence, rank);
   }
 
   void exchange(std::span<const std::byte> contribution, std::span<std::byte> all) {
@@ -268,14 +275,15 @@ class store_bootstrap final : public bootstrap {
       if (rank == m_rank)
         std::copy(contribution.begin(), contribution.end(), block.begin());
       else
-        get(sequence, rank, block, deadline);
+        get(sequence, rank, contribution, block, deadline);
     }
     // All ranks have already set `sequence`, so all have read every key of the previous exchange. Erase
     // this rank's key.
     if (sequence > 0) m_store->erase(key(sequence - 1, m_rank));
   }
 
-  void get(std::uint64_t sequence, int rank, std::span<std::byte> block, clock::time_point deadline) {
+  void get(std::uint64_t sequence, int rank, std::span<const std::byte> contribution,
+           std::span<std::byte> block, clock::time_point deadline) {
     auto next_poll = clock::now() + poll_interval;
     std::optional<int> lost_rank;
     while (true) {
@@ -289,7 +297,8 @@ class store_bootstrap final : public bootstrap {
         m_store->get(key(sequence, rank), block, std::clamp(remaining_s, 0.0, slice_s));
         return;
       } catch (const error& failure) {
-        if (failure.info().status == ISTHMUS_ERROR_MISMATCH) throw mismatch_error(rank, failure);
+        if (failure.info().status == ISTHMUS_ERROR_MISMATCH)
+          throw mismatch_error(sequence, rank, contribution, failure);
         if (failure.info().status != ISTHMUS_ERROR_TIMEOUT) throw attribute_loss(failure);
         throw_if_failure_published();
         // The rank may have set its key just before it exited.
@@ -326,7 +335,22 @@ class store_bootstrap final : public bootstrap {
     }
   }
 
-  error mismatch_error(int rank, const error& failure) const {
+  // If one of the two ranks votes that it cannot continue, while the other one still exchanges data of the step
+  // that failed, the refusal is the cause.
+  error mismatch_error(std::uint64_t sequence, int rank, std::span<const std::byte> contribution,
+                       const error& failure) const {
+    vote<no_value> ballot;
+    const auto ballot_bytes = std::as_writable_bytes(std::span(&ballot, 1));
+    if (contribution.size() == ballot_bytes.size()) {
+      std::ranges::copy(contribution, ballot_bytes.begin());
+      if (ballot.is_refusal())
+        return make_error(isthmus_status(ballot.status), ISTHMUS_HERE, ballot.text, ballot.hint,
+                          ballot.native_code);
+    } else if (!capture_error([&] { m_store->get(key(sequence, rank), ballot_bytes, 0); }) &&
+               ballot.is_refusal()) {
+      return make_error(ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
+                        fmt::format("rank {} failed: {}", rank, ballot.text), ballot.hint, ballot.native_code);
+    }
     return make_error(
         ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
         fmt::format("rank {} made a different call than rank {}: {}", rank, m_rank, failure.what()),

@@ -15,6 +15,8 @@
 namespace isthmus::tcp {
 namespace {
 
+// Stores of failed creations that stay open for ranks that join late. Each one needs a descriptor.
+constexpr std::ptrdiff_t max_abandoned_stores = 16;
 constexpr double linger_s = 5;  // for ranks that are still reading when this process exits
 
 class service {
@@ -69,6 +71,11 @@ class service {
     std::ranges::move(m_new_stores, std::back_inserter(stores));
     m_new_stores.clear();
     std::erase_if(stores, [](const auto& store) { return store->is_done(); });
+    auto abandoned_stores =
+        std::ranges::count_if(stores, [](const auto& store) { return store->is_abandoned(); });
+    std::erase_if(stores, [&](const auto& store) {  // the oldest first
+      return store->is_abandoned() && abandoned_stores-- > max_abandoned_stores;
+    });
     if (m_is_stopping) {
       if (linger_deadline == clock::time_point::max()) linger_deadline = deadline_after(linger_s);
       const bool is_past_deadline = clock::now() >= linger_deadline;

@@ -125,8 +125,7 @@ parse_result parse_request(std::span<const std::byte> bytes, request& message) {
   request_header& header = message.header;
   if (bytes.size() < sizeof header) return parse_result::incomplete;
   std::memcpy(&header, bytes.data(), sizeof header);
-  if (header.kind < request_kind::set || header.kind > request_kind::set_if_absent)
-    return parse_result::malformed;
+  if (header.kind < request_kind::set || header.kind > request_kind::release) return parse_result::malformed;
   if (header.key_bytes > max_key_bytes || header.value_bytes > max_value_bytes) return parse_result::malformed;
   message.bytes = sizeof header + header.key_bytes + header.value_bytes;
   if (bytes.size() < message.bytes) return parse_result::incomplete;

@@ -117,7 +117,8 @@ enum class request_kind : std::uint32_t {
   try_get = 3,
   cancel = 4,
   erase = 5,
-  set_if_absent = 6
+  set_if_absent = 6,
+  release = 7  // the key is a scope, the value the number of ranks that release it (std::uint32_t)
 };
 
 struct request_header {

@@ -40,8 +40,11 @@ bool server::has_connected_ranks() const {
 
 bool server::is_done() const {
   if (has_connected_ranks()) return false;
-  const bool have_all_joined = m_size > 0 && m_joined_ranks.size() == static_cast<std::size_t>(m_size);
-  return have_all_joined || -seconds_until(m_last_connected) > m_limits.idle_timeout_s;
+  return have_all_joined() || -seconds_until(m_last_connected) > m_limits.idle_timeout_s;
+}
+
+bool server::is_abandoned() const {
+  return !m_joined_ranks.empty() && !have_all_joined() && !has_connected_ranks();
 }
 
 double server::add_entries(std::vector<pollfd>& entries) const {
@@ -242,6 +245,9 @@ void server::handle(connection& client, const request& message) {
       if (!m_values.contains(key)) publish(key, message.value);
       return;
     case request_kind::erase: m_values.erase(key); return;
+    case request_kind::release:
+      if (const auto size = tcp::parse<std::uint32_t>(message.value)) release_scope(m_values, key, *size);
+      return;
     case request_kind::cancel: client.pending_gets.erase(id); return;
     case request_kind::get:
     case request_kind::try_get: break;

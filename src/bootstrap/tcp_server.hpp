@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "bootstrap/key_values.hpp"
 #include "bootstrap/socket.hpp"
 #include "bootstrap/tcp_protocol.hpp"
 
@@ -41,9 +42,15 @@ class server {
   // Returns true if the store can be destroyed: all ranks have joined and left, or no rank has joined
   // for too long.
   bool is_done() const;
+  // Returns true if ranks have joined and left, but not all ranks have joined: the creation failed. Ranks that join
+  // later then get the reason from the store.
+  bool is_abandoned() const;
   bool has_connected_ranks() const;
 
  private:
+  bool have_all_joined() const {
+    return m_size > 0 && m_joined_ranks.size() == static_cast<std::size_t>(m_size);
+  }
   enum class connection_state { awaiting_hello, awaiting_proof, joined, closed };
   struct connection {
     file_descriptor socket;
@@ -82,7 +89,7 @@ class server {
   clock::time_point m_accept_after{};  // out of descriptors: accept no connection before this time
   clock::time_point m_last_connected = clock::now();
   std::vector<std::unique_ptr<connection>> m_connections;  // oldest first
-  std::map<std::string, std::vector<std::byte>, std::less<>> m_values;
+  key_values m_values;
 };
 
 // Adds a store to the service of this process: one thread for all TCP stores, including stores whose id no rank has

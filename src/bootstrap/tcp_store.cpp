@@ -79,6 +79,11 @@ class tcp_client final : public store {
 
   void erase(const std::string& key) override { send(request_kind::erase, 0, key, {}); }
 
+  void release(const std::string& scope, int size) override {
+    const auto ranks = static_cast<std::uint32_t>(size);
+    send(request_kind::release, 0, scope, std::as_bytes(std::span(&ranks, 1)));
+  }
+
   bool is_disconnected(int rank) override {
     try {
       get(fmt::format("{}{}", disconnected_prefix, rank), {}, 0);

@@ -50,21 +50,31 @@ class user_store final : public store {
   isthmus_store_table m_table{};
 };
 
-// Returns the prefix of the keys of a new communicator. The store may hold the keys of earlier ones. All ranks create
-// them in the same order, so each rank takes the first number that it has not used.
-std::string claim_scope(store& keys, int rank) {
-  for (int number = 0;; ++number) {
-    std::string scope = fmt::format("isthmus/c{}", number);
-    const std::string key = fmt::format("{}/created/{}", scope, rank);
-    std::array<std::byte, 1> mark{};
+// Claims the next round of this rank: returns the first number for which the rank has no key yet. The claimed
+// rounds are 0, 1, 2 and so on, so doubling steps and a bisection find the end with few queries.
+int claim_round(store& keys, const std::string& prefix, int rank) {
+  const auto key = [&](int round) { return fmt::format("{}/{}/claim/{}", prefix, round, rank); };
+  std::array<std::byte, 1> value{std::byte{1}};
+  const auto is_claimed = [&](int round) {
     try {
-      keys.get(key, mark, 0);
+      keys.get(key(round), value, 0);
+      return true;
     } catch (const error& failure) {
-      if (failure.info().status != ISTHMUS_ERROR_TIMEOUT) throw;
-      keys.set(key, mark);
-      return scope;
+      if (failure.info().status == ISTHMUS_ERROR_TIMEOUT) return false;
+      throw;
     }
+  };
+  int claimed = -1, unclaimed = 0;  // the searched round is after `claimed`, at most `unclaimed`
+  while (is_claimed(unclaimed)) {
+    claimed = unclaimed;
+    unclaimed = 2 * unclaimed + 1;
   }
+  while (unclaimed - claimed > 1) {
+    const int middle = claimed + (unclaimed - claimed) / 2;
+    (is_claimed(middle) ? claimed : unclaimed) = middle;
+  }
+  keys.set(key(unclaimed), value);
+  return unclaimed;
 }
 
 }  // namespace
@@ -81,10 +91,11 @@ std::shared_ptr<store> make_user_store(const isthmus_store_table* table) {
   return std::make_shared<user_store>(table);
 }
 
-std::unique_ptr<bootstrap> make_user_store_bootstrap(const isthmus_store_table* table, int rank, int size,
-                                                     double timeout_s) {
+std::unique_ptr<bootstrap> make_user_bootstrap(const isthmus_store_table* table, int rank, int size,
+                                               double timeout_s) {
   auto keys = make_user_store(table);
-  std::string scope = claim_scope(*keys, rank);
+  const std::string prefix = fmt::format("isthmus/{}", size);
+  std::string scope = fmt::format("{}/{}", prefix, claim_round(*keys, prefix, rank));
   return make_store_bootstrap(std::move(keys), std::move(scope), rank, size, timeout_s);
 }
 

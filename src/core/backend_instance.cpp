@@ -199,12 +199,7 @@ void backend_instance::reject(std::string reason) {
 
 isthmus_status backend_instance::create() noexcept {
   m_context.split_state = m_split_state.release();
-  const isthmus_status status = guard_call("create", [&] {
-    m_did_create_throw = true;
-    const isthmus_status create_status = functions().create(&m_context, &m_state);
-    m_did_create_throw = false;
-    return create_status;
-  });
+  const isthmus_status status = guard_call("create", [&] { return functions().create(&m_context, &m_state); });
   m_context.split_state = nullptr;
   m_is_created = status == ISTHMUS_SUCCESS;
   return status;
@@ -221,12 +216,23 @@ void backend_instance::destroy() noexcept {
 
 failure_info backend_instance::take_failure(isthmus_status status, const char* activity) {
   std::unique_lock lock(m_mutex);
-  failure_info info = m_failure.value_or(make_error(status, ISTHMUS_HERE,
-                                                    fmt::format("backend {} failed in {}", name(), activity),
-                                                    "set ISTHMUS_LOG=debug: the backend reported no details")
-                                             .info());
-  m_failure.reset();
+  std::optional<failure_info> reported_failure = std::exchange(m_failure, std::nullopt);
   lock.unlock();
+  const bool is_known_status = status > ISTHMUS_SUCCESS && status <= ISTHMUS_ERROR_INTERNAL;
+  if (!is_known_status)
+    reported_failure =
+        make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE,
+                   fmt::format("backend {} returned {} from {}, which is not the status of an error{}{}",
+                               name(), static_cast<int>(status), activity, reported_failure ? ": " : "",
+                               reported_failure ? reported_failure->message : ""),
+                   "return a status of isthmus/types.h from every function of the backend",
+                   static_cast<int>(status))
+            .info();
+  failure_info info = reported_failure.value_or(
+      make_error(status, ISTHMUS_HERE, fmt::format("backend {} failed in {}", name(), activity),
+                 "set ISTHMUS_LOG=debug: the backend reported no details")
+          .info());
+  if (!is_known_status) status = ISTHMUS_ERROR_BACKEND;
   info.status = status;
   info.rank = m_context.rank;
   copy_text(info.backend, sizeof info.backend, name());

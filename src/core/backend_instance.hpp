@@ -62,7 +62,8 @@ class backend_instance {
   void register_block(const isthmus_heap_block& block);
   void unregister_block(const isthmus_heap_block& block);
   bool is_present() const { return m_entry.backend != nullptr; }  // on this rank
-  bool is_usable() const { return m_is_created; }                 // on all ranks
+  bool is_plugin() const { return is_present() && m_entry.source != built_in_source; }
+  bool is_usable() const { return m_is_created; }  // on all ranks
   bool is_blocking() const {
     const std::uint32_t on_host =
         m_context.device.platform == ISTHMUS_PLATFORM_HOST ? ISTHMUS_BACKEND_BLOCKING_ON_HOST : 0;
@@ -86,13 +87,10 @@ class backend_instance {
   void adopt(split_state state) { m_split_state = std::move(state); }
   // Collective; does not throw. On failure, take_failure() returns the details.
   isthmus_status create() noexcept;
-  // Returns true if the backend's create function threw. The other ranks may be blocked in exchanges that
-  // this rank skipped.
-  bool did_create_throw() const { return m_did_create_throw; }
   void destroy() noexcept;
 
   // Returns the failure that the backend reported most recently. If it reported none, creates a
-  // failure from `status`.
+  // failure from `status`. If `status` is no error, the failure (BACKEND) says what the backend returned.
   failure_info take_failure(isthmus_status status, const char* activity);
 
  private:
@@ -134,7 +132,6 @@ class backend_instance {
   isthmus_backend_context m_context{};
   split_state m_split_state;
   bool m_is_created = false;
-  bool m_did_create_throw = false;
 
   mutable std::mutex m_mutex;  // backends may report and log from their own threads
   std::optional<failure_info> m_failure;

@@ -105,6 +105,11 @@ bool backend_set::is_any_usable() const {
   return std::ranges::any_of(m_backends, [](const auto& backend) { return backend->is_usable(); });
 }
 
+bool backend_set::is_any_usable_plugin() const {
+  return std::ranges::any_of(m_backends,
+                             [](const auto& backend) { return backend->is_usable() && backend->is_plugin(); });
+}
+
 void backend_set::abort() noexcept {
   for (const auto& backend : m_backends) backend->abort();
 }
@@ -224,7 +229,12 @@ void backend_set::create_one(bootstrap& control, backend_instance& backend) {
     failure = error(backend.take_failure(status, "create"));
   // The other ranks may be blocked in an exchange inside create, where they would interpret a vote as data
   // of that exchange.
-  if (backend.did_create_throw() && control.publish_failure(failure->info())) throw error(*failure);
+  if (failure && failure->info().status != ISTHMUS_ERROR_UNSUPPORTED) {
+    failure_info published = failure->info();
+    copy_text(published.message, sizeof published.message,
+              fmt::format("creating backend {} failed: {}", backend.name(), failure->what()));
+    if (control.publish_failure(published)) throw error(*failure);
+  }
   const auto all = gather_votes(control, no_value{}, failure);
   if (first_refusal(all, ISTHMUS_ERROR_UNSUPPORTED) >= 0) backend.destroy();
   check_votes(all, failure, fmt::format("creating backend {} failed", backend.name()), ISTHMUS_ERROR_REMOTE,

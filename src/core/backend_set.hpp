@@ -40,6 +40,7 @@ class backend_set {
   void unregister_block(const isthmus_heap_block& block);
 
   backend_instance* find(const std::string& name) const;  // nullptr if there is none
+  bool is_any_usable_plugin() const;
   auto begin() const { return m_backends.begin(); }
   auto end() const { return m_backends.end(); }
 

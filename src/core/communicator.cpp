@@ -13,12 +13,32 @@
 #include "recorder/diagnosis.hpp"
 
 namespace isthmus {
+namespace {
 
-communicator::communicator(std::unique_ptr<bootstrap> control, communicator_setup setup)
+// Converts the ranks of a failed creation to ranks of the parent, because callers know no others. The text may contain
+// ranks of the new communicator, so the message says which these are.
+error with_parent_ranks(failure_info failure, const std::vector<int>& parent_ranks) {
+  const auto is_same = [index = 0](int parent_rank) mutable { return parent_rank == index++; };
+  if (std::ranges::all_of(parent_ranks, is_same)) return error(failure);
+  std::vector<int> ranks(failure.failed_ranks().begin(), failure.failed_ranks().end());
+  if (ranks.empty())
+    for (std::size_t rank = 0; rank < parent_ranks.size(); ++rank) ranks.push_back(static_cast<int>(rank));
+  std::vector<int> old_ranks;
+  for (const int rank : ranks) old_ranks.push_back(parent_ranks[static_cast<std::size_t>(rank)]);
+  if (!failure.failed_ranks().empty()) failure.set_failed_ranks(old_ranks);
+  if (failure.rank >= 0) failure.rank = parent_ranks[static_cast<std::size_t>(failure.rank)];
+  copy_text(failure.message, sizeof failure.message,
+            fmt::format("{} of the parent {} {} in this text: {}", recorder::list_of(old_ranks),
+                        ranks.size() == 1 ? "is" : "are", recorder::list_of(ranks), failure.message));
+  return error(failure);
+}
+
+}  // namespace
+
+communicator::communicator(std::shared_ptr<bootstrap> control, communicator_setup setup)
     : m_setup(std::move(setup)),
       m_control(std::move(control)),
-      m_ranks(exchange_membership(
-          *m_control, {m_setup.device, m_setup.rules_text(), m_setup.failure, m_setup.parent_rank})),
+      m_ranks(exchange_membership(*m_control, {m_setup.device, m_setup.rules_text(), m_setup.failure})),
       m_recorder(m_ranks, m_setup.timeout_s, m_setup.trace),
       m_backends(*this, m_ranks, m_setup),
       m_failures(*m_control, m_ranks, m_recorder, m_setup.timeout_s, [this] { m_backends.abort(); }),
@@ -40,26 +60,25 @@ std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> co
   return create(std::move(control), std::move(setup), {}, nullptr);
 }
 
-// Callers only know the rank numbers of the parent. Before the first exchange, this rank does not know the
-// parent ranks of its peers, so earlier failures name no failed ranks.
-std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> control, communicator_setup setup,
-                                                   split_states parent_states,
+std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> new_control,
+                                                   communicator_setup setup, split_states parent_states,
                                                    const std::shared_ptr<communicator>& parent) {
-  const bool is_derived = setup.parent_rank >= 0;
+  const std::shared_ptr<bootstrap> control = std::move(new_control);
   std::shared_ptr<communicator> created;
   try {
-    created.reset(new communicator(std::move(control), std::move(setup)));
+    created.reset(new communicator(control, std::move(setup)));
     created->m_failures.map_records();
     created->m_backends.agree(*created->m_control, created->m_recorder);
     created->m_backends.create(*created->m_control, std::move(parent_states));
   } catch (const error& failure) {
     // A rank that is blocked in a backend already knows the root cause, but the interrupted exchange does not.
     const bool has_root_cause = is_secondary_status(failure.info().status) && created && created->is_aborted();
-    const error reported_failure = has_root_cause ? error(*created->failure()) : failure;
-    if (!is_derived) throw reported_failure;
-    throw reported_failure.with_failed_ranks(
-        created ? created->m_failures.causes().to_parent_ranks(reported_failure.info().failed_ranks())
-                : std::vector<int>());
+    throw with_parent_ranks(has_root_cause ? *created->failure() : failure.info(), control->parent_ranks());
+  } catch (...) {  // only on this rank, for example if there is no memory; the others wait in an exchange
+    failure_info failure = current_error().info();
+    failure.rank = control->rank();
+    control->publish_failure(failure);
+    throw with_parent_ranks(failure, control->parent_ranks());
   }
   created->m_parent = parent;
   created->m_is_subcommunicator = parent != nullptr;
@@ -67,8 +86,9 @@ std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> co
     return rank ? std::shared_ptr<failure_state>(rank, &rank->m_failures) : nullptr;
   };
   failure_state::join(failures_of(created), failures_of(parent));
-  // Only calls into the user's MPI and into device libraries can block without a timeout.
-  if (created->m_control->mpi_table() != nullptr || created->m_ranks.device.platform != ISTHMUS_PLATFORM_HOST)
+  // Only calls into the user's MPI, into device libraries and into plug-ins can block without a timeout.
+  if (created->m_control->mpi_table() != nullptr || created->m_ranks.device.platform != ISTHMUS_PLATFORM_HOST ||
+      created->m_backends.is_any_usable_plugin())
     created->m_failures.watch_calls();
   return created;
 }
@@ -87,13 +107,7 @@ std::shared_ptr<communicator> communicator::split(int color, int key) {
     gather_votes(*m_control, no_value{}, std::nullopt);  // skipped by a rank whose backend threw
   });
   if (!control) return nullptr;
-  return create(std::move(control), derived_setup(), std::move(states), nullptr);
-}
-
-communicator_setup communicator::derived_setup() const {
-  communicator_setup setup = m_setup;
-  setup.parent_rank = m_ranks.rank;
-  return setup;
+  return create(std::move(control), m_setup, std::move(states), nullptr);
 }
 
 // Abort first. This ends the waits of other ranks on this communicator, so that they can join the shrink.
@@ -108,7 +122,7 @@ std::shared_ptr<communicator> communicator::shrink(double wait_s) {
   for (int losses = 0;; ++losses) {
     survivors remaining = m_control->shrink(wait_s > 0 ? wait_s : timeout_s());
     try {
-      return create(std::move(remaining.control), derived_setup(), {}, nullptr);
+      return create(std::move(remaining.control), m_setup, {}, nullptr);
     } catch (const error& failure) {
       // Another rank was lost, so the remaining ranks agree again.
       if (losses == m_ranks.size || !m_control->has_lost_any_of(remaining.ranks)) throw;

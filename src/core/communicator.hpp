@@ -40,7 +40,6 @@ struct communicator_setup {
   std::uint32_t collectives = 0;               // collectives that the program may call, one bit each; 0: any
   std::vector<std::string> external_backends;  // backends that may be selected but are not created
   recorder::trace_options trace;
-  int parent_rank = -1;  // rank in the parent communicator; -1: no parent
 
   // Returns all inputs of selection, as text that the ranks compare.
   std::string rules_text() const;
@@ -127,13 +126,12 @@ class communicator : public std::enable_shared_from_this<communicator> {
   recorder::flight_recorder& own_recorder() { return m_recorder; }
 
  private:
-  communicator(std::unique_ptr<bootstrap> control, communicator_setup setup);
+  communicator(std::shared_ptr<bootstrap> control, communicator_setup setup);
   // `parent`: set if a backend of that communicator creates this one for internal use. Failed ranks are
   // reported as ranks of the parent, even after a split.
-  static std::shared_ptr<communicator> create(std::unique_ptr<bootstrap> control, communicator_setup setup,
+  static std::shared_ptr<communicator> create(std::unique_ptr<bootstrap> new_control, communicator_setup setup,
                                               split_states parent_states,
                                               const std::shared_ptr<communicator>& parent);
-  communicator_setup derived_setup() const;
   bool make_parent_progress() const;
   void synchronize();
   template <typename Work>
@@ -151,7 +149,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   communicator_setup m_setup;
   std::weak_ptr<communicator> m_parent;  // set if its backend created this one
   bool m_is_subcommunicator = false;     // a backend created it; the parent may be gone
-  std::unique_ptr<bootstrap> m_control;
+  std::shared_ptr<bootstrap> m_control;
   membership m_ranks;
   recorder::flight_recorder m_recorder;
   symmetric_heap m_heap;

@@ -178,7 +178,7 @@ std::vector<backend_entry> load_backends(
     const std::vector<std::pair<std::string, std::string>>& configured_plugins) {
   std::vector<backend_entry> entries;
   for (const isthmus_backend* backend : builtin_backends())
-    entries.push_back({backend->name, backend, "built-in", ""});
+    entries.push_back({backend->name, backend, built_in_source, ""});
   for (const auto& [name, path] : configured_plugins) add_configured(entries, name, path);
   for (const fs::path& file : plugin_files()) add_scanned(entries, file.string());
   return entries;

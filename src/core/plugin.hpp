@@ -11,11 +11,13 @@
 
 namespace isthmus {
 
+inline constexpr const char* built_in_source = "built-in";
+
 // A backend that this process can try, or the reason why it was skipped.
 struct backend_entry {
   std::string name;
   const isthmus_backend* backend = nullptr;  // nullptr: skipped
-  std::string source;                        // "built-in" or the plug-in's path
+  std::string source;                        // built_in_source or the plug-in's path
   std::string reason;                        // why it was skipped
 };
 

@@ -91,12 +91,20 @@ failure_info resolver::with_diagnosis(failure_info failure) const noexcept {
 
 failure_info resolver::with_abort_diagnosis(failure_info failure) const noexcept {
   using recorder::diagnosis_kind;
-  const recorder::diagnosis findings = diagnose();
+  recorder::diagnosis findings = diagnose();
+  // As long as some ranks have not entered the call, it is unknown which call most ranks make.
+  for (int i = 0; i < 5 && m_ranks.size > 2 && failure.status == ISTHMUS_ERROR_MISMATCH &&
+                  findings.kind == diagnosis_kind::mismatch && findings.responsible_ranks.size() > 1;
+       ++i) {
+    sleep_briefly(std::chrono::milliseconds(20));
+    findings = diagnose();
+  }
   const auto reported_kinds = {diagnosis_kind::mismatch, diagnosis_kind::exited, diagnosis_kind::stopped,
                                diagnosis_kind::missing};
   if (std::ranges::find(reported_kinds, findings.kind) == reported_kinds.end()) return failure;
   try {
-    if (failure.status == ISTHMUS_ERROR_ABORTED) attribute_diagnosis(failure, findings);
+    if (failure.status == ISTHMUS_ERROR_ABORTED || findings.kind == diagnosis_kind::mismatch)
+      attribute_diagnosis(failure, findings);
     append(failure, findings.sentence);
   } catch (...) {  // NOLINT(bugprone-empty-catch): no memory: keep the message without a diagnosis
   }
@@ -117,6 +125,15 @@ void resolver::add_process_failure(failure_info& failure) const {
 // that are not missing but blocked themselves.
 void resolver::attribute_diagnosis(failure_info& failure, const recorder::diagnosis& findings) const {
   using recorder::diagnosis_kind;
+  // A backend that times out because of different calls names the rank that it waited for, which may have made the
+  // same call as most others. Only on a single node are all calls known.
+  if (findings.kind == diagnosis_kind::mismatch) {
+    const bool is_explained = failure.status == ISTHMUS_ERROR_TIMEOUT ||
+                              failure.status == ISTHMUS_ERROR_MISMATCH ||
+                              failure.status == ISTHMUS_ERROR_ABORTED;
+    if (is_explained && m_ranks.nodes == 1) attribute(failure, findings.responsible_ranks);
+    return;
+  }
   const bool is_likely = findings.kind == diagnosis_kind::missing ||
                          findings.kind == diagnosis_kind::destroyed || findings.is_awaited;
   if (!is_certain(findings.kind) && !is_likely) return;
@@ -172,9 +189,13 @@ bool resolver::remove_reporting_ranks(failure_info& failure) const noexcept {
       missing_ranks = find_unresponsive(ranks_except(awaited_ranks), peer_status::aborted, deadline, can_query);
     failure.set_failed_ranks(missing_ranks);
     if (missing_ranks.empty()) return false;
+    const std::vector<int> node_peers =
+        can_query ? unresponsive_node_peers(missing_ranks, failure.status) : std::vector<int>();
     const std::string text =
-        can_query ? missing_text(missing_ranks, unresponsive_node_peers(missing_ranks, failure.status))
-                  : unanswered_text(missing_ranks);
+        can_query ? missing_text(missing_ranks, node_peers) : unanswered_text(missing_ranks);
+    missing_ranks.insert(missing_ranks.end(), node_peers.begin(), node_peers.end());
+    std::ranges::sort(missing_ranks);
+    failure.set_failed_ranks(missing_ranks);
     copy_text(failure.message, sizeof failure.message, fmt::format("{}: {}", text, failure.message));
   } catch (...) {  // NOLINT(bugprone-empty-catch): no memory: keep the message without the missing ranks
   }

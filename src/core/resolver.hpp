@@ -41,8 +41,8 @@ class resolver {
 
   // Returns true if failed ranks must be queried. On a single node, the flight recorders show which ranks wait.
   bool should_query_peers() const noexcept;
-  // Removes the ranks that report an abort from the failed ranks of `failure`, and puts the missing ranks into
-  // its message. Returns false if all ranks report, because another rank then knows the root cause.
+  // Removes the ranks that report an abort from the failed ranks of `failure`, adds the ranks on the nodes of the
+  // missing ranks that do not respond either, and puts both into its message. Returns false if all ranks report, because another rank then knows the root cause.
   // Precondition: should_query_peers(), and this rank has aborted.
   // Blocking: for a share of the timeout.
   bool remove_reporting_ranks(failure_info& failure) const noexcept;

@@ -48,9 +48,9 @@ communicator_setup prepare(isthmus_device device, const isthmus_communicator_opt
     setup.trace = recorder::read_trace_options();
     setup.backends = load_backends(rules->plugins);
     selection::resolve_backends(*rules, known_backends(setup.backends));
-  } catch (const error& failure) {
+  } catch (...) {
     if (options.timeout_s > 0) setup.timeout_s = options.timeout_s;
-    setup.failure = failure;
+    setup.failure = current_error();
   }
   return setup;
 }
@@ -64,7 +64,7 @@ std::shared_ptr<communicator> communicator::create_subcommunicator(isthmus_devic
   // nodes. Equal on all ranks.
   const bool is_other_platform = m_ranks.has_mixed_platforms || device.platform != m_ranks.device.platform;
   const bool excludes_creator = !is_other_platform || m_ranks.nodes == 1;
-  communicator_setup setup = derived_setup();
+  communicator_setup setup = m_setup;
   setup.device = device;
   setup.external_backends.clear();  // they belong to the caller of the parent
   setup.collectives = 0;            // the backend may call any collective

@@ -160,10 +160,14 @@ std::string peer_monitor::describe(const std::vector<int>& missing_ranks, bool i
 error remote_failure(const failure_info& failure) {
   // If a peer timed out, this rank would time out too, so it reports the same status.
   const bool is_late = failure.status == ISTHMUS_ERROR_TIMEOUT;
+  // Only the rank itself caused a failure in which it waited for no other rank.
+  const bool is_local = failure.failed_ranks().empty() && !is_late && !is_secondary_status(failure.status) &&
+                        failure.status != ISTHMUS_ERROR_MISMATCH && failure.rank >= 0;
+  const std::array own_rank{failure.rank};
   return make_error(is_late ? ISTHMUS_ERROR_TIMEOUT : ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
                     fmt::format("rank {} failed: {}", failure.rank, failure.message), failure.hint,
                     failure.native_code)
-      .with_failed_ranks(failure.failed_ranks());
+      .with_failed_ranks(is_local ? std::span<const int>(own_rank) : failure.failed_ranks());
 }
 
 }  // namespace isthmus

@@ -69,7 +69,7 @@ std::string describe_mismatch(const selection_rule& rule, const selection_query&
 }
 
 std::string describe_unavailable(const selection_rule& rule, const char* obstacle) {
-  return fmt::format("backend {}{}{} is not available: {}", rule.backend, rule.algorithm.empty() ? "" : ":",
+  return fmt::format("backend {}{}{} cannot run this call: {}", rule.backend, rule.algorithm.empty() ? "" : ":",
                      rule.algorithm, obstacle);
 }
 

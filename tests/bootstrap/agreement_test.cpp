@@ -1,4 +1,6 @@
 // Agreement of the ranks: either all continue, or all report the same failure.
+#include <algorithm>
+#include <array>
 #include <cstdarg>
 #include <cstdio>
 #include <future>
@@ -48,6 +50,7 @@ TEST(agreement, one_failure_is_thrown_on_every_rank) {
     } else {
       EXPECT_EQ(failure.status, ISTHMUS_ERROR_REMOTE);
       EXPECT_STREQ(failure.message, "setting up failed on rank 1: no device here");
+      EXPECT_TRUE(std::ranges::equal(failure.failed_ranks(), std::array{1}));
     }
     EXPECT_EQ(failure.native_code, 42);
   });
@@ -60,6 +63,19 @@ TEST(agreement, first_of_several_failures_is_reported) {
     const auto all = gather_votes(ranks, no_value{}, own);
     EXPECT_EQ(first_refusal(all), 1);
     EXPECT_EQ(refusal_text(all), "rank 1: trouble 1");
+  });
+}
+
+// The backends vote, then the core votes on their results.
+TEST(agreement, result_of_an_earlier_vote_is_not_prefixed) {
+  run_on_all_ranks([](bootstrap& ranks, int rank) {
+    const auto first = gather_votes(ranks, no_value{}, failure_on(rank, 2, ISTHMUS_ERROR_SYSTEM));
+    const std::optional<error> own = make_error(ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE, refusal_text(first));
+    const auto second = gather_votes(ranks, no_value{}, own);
+    EXPECT_EQ(refusal_text(second), "rank 2: no device here");
+    const auto failure = test::error_of([&] { check_votes(second, std::nullopt, "creating failed"); });
+    EXPECT_STREQ(failure.message, "creating failed: rank 2: no device here");
+    EXPECT_TRUE(std::ranges::equal(failure.failed_ranks(), std::array{2}));
   });
 }
 

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+#include <array>
 #include <cmath>
 #include <filesystem>
 
@@ -64,6 +65,19 @@ TEST(store_service, unused_ids_share_one_thread_and_expire) {
   const auto rank = connect_tcp_store(parse_unique_id(start_tcp_store(nullptr)), 0, 1, 5);
   rank->set("a", test::bytes("b"));
   EXPECT_EQ(test::get(*rank, "a", 1, 5), "b");
+}
+
+// Rank 1 never joins.
+TEST(store_service, stores_of_failed_creations_are_limited) {
+  const std::size_t descriptors_before = descriptors();
+  for (int i = 0; i < 100; ++i) {
+    const auto store = connect_tcp_store(parse_unique_id(start_tcp_store(nullptr)), 0, 2, 5);
+    const auto rank = make_store_bootstrap(store, "isthmus", 0, 2, 0.001);
+    std::vector<std::byte> all(2);
+    EXPECT_EQ(test::error_of([&] { rank->allgather(std::array{std::byte{1}}, all); }).status,
+              ISTHMUS_ERROR_TIMEOUT);
+  }
+  EXPECT_TRUE(becomes_true([&] { return descriptors() <= descriptors_before + 20; })) << descriptors();
 }
 
 TEST(store_service, connected_rank_keeps_its_store_alive) {

@@ -322,6 +322,42 @@ TEST_P(store_test, split_orders_by_key_and_rank) {
   });
 }
 
+TEST_P(store_test, released_scope_is_removed) {
+  const auto all = make(2);
+  for (const char* key : {"a:0", "a:1/2", "a/b:0", "ab:0"}) all[0]->set(key, test::bytes("x"));
+  const auto has_key = [&](const char* key) {
+    return test::error_of([&] { test::get(*all[0], key, 1, 0); }).status == ISTHMUS_SUCCESS;
+  };
+  all[0]->release("a", 2);
+  EXPECT_TRUE(has_key("a:0")) << "one rank may still read it";
+  all[0]->release("a", 2);
+  EXPECT_FALSE(has_key("a:0"));
+  EXPECT_FALSE(has_key("a:1/2"));
+  EXPECT_FALSE(has_key("a:released"));
+  EXPECT_TRUE(has_key("a/b:0"));
+  EXPECT_TRUE(has_key("ab:0"));
+}
+
+TEST_P(store_test, ranks_release_the_keys_of_a_split) {
+  const auto all = make(2);
+  std::vector<std::unique_ptr<bootstrap>> ranks, children(2);
+  for (int rank = 0; rank < 2; ++rank)
+    ranks.push_back(make_store_bootstrap(all[static_cast<std::size_t>(rank)], "a", rank, 2, 10));
+  test::run_on_each_rank(2, [&](int rank) {
+    const auto index = static_cast<std::size_t>(rank);
+    children[index] = ranks[index]->split(0, 0);
+    std::vector<std::byte> values(2);
+    children[index]->allgather(std::array{std::byte{1}}, values);
+  });
+  const auto has_key = [&] {
+    return test::error_of([&] { test::get(*all[0], "a/1c0:0/0", 1, 0); }).status == ISTHMUS_SUCCESS;
+  };
+  EXPECT_TRUE(has_key());
+  children.clear();
+  for (int i = 0; i < 100 && has_key(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_FALSE(has_key());
+}
+
 TEST_P(store_test, missing_ranks_are_named) {
   const auto ranks = make_bootstraps(4, 0.4);
   const auto start = std::chrono::steady_clock::now();

@@ -1,12 +1,19 @@
 // Exceptions of a backend: the runtime catches them and reports a failure on every rank, in this
 // process and in others.
 #include <gmock/gmock.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
+#include <cstring>
+#include <memory>
 #include <stdexcept>
 #include <system_error>
 
+#include "base/error.hpp"
+#include "bootstrap/tcp_store.hpp"
 #include "core/support.hpp"
 #include "topology/topology.hpp"
 
@@ -15,7 +22,9 @@ namespace {
 using standin::event;
 using test::last_error;
 using testing::AllOf;
+using testing::AnyOf;
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr const char* cause = "the cable was pulled";
 
@@ -274,6 +283,166 @@ TEST(exception_in_a_process, from_create_reaches_other_processes) {
     EXPECT_THAT(outcomes[rank].error.message, HasSubstr(cause));
     if (rank != 1) {
       EXPECT_THAT(outcomes[rank].error.message, HasSubstr("rank 1"));
+    }
+  }
+}
+
+// Rank 1 skips an exchange in which the others are already blocked.
+void expect_create_failure(isthmus_status status, isthmus_status peer_status) {
+  standin::script script;
+  script.exchange_in_create = true;
+  script.failure = "no more endpoints";
+  script.create = [status](int rank) { return rank == 1 ? status : ISTHMUS_SUCCESS; };
+  const auto outcomes = in_processes(script);
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(outcomes[rank].create_status, rank == 1 ? status : peer_status) << outcomes[rank].error.message;
+    EXPECT_THAT(outcomes[rank].error.message, HasSubstr("no more endpoints"));
+    EXPECT_THAT(outcomes[rank].error.message, Not(HasSubstr("a different call")));
+    if (rank != 1) {
+      EXPECT_THAT(outcomes[rank].error.message, HasSubstr("rank 1"));
+    }
+  }
+}
+
+TEST(failure_in_create, is_the_reason_on_all_ranks) {
+  expect_create_failure(ISTHMUS_ERROR_SYSTEM, ISTHMUS_ERROR_REMOTE);
+}
+
+TEST(failure_in_create, of_an_unsupported_rank_is_the_reason) {
+  expect_create_failure(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_ERROR_REMOTE);
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// The store of the ranks. Rank 1 can map no more memory as soon as it knows the members.
+class limiting_store {
+ public:
+  limiting_store(const isthmus_unique_id& id, int rank, int size)
+      : m_keys(isthmus::connect_tcp_store(isthmus::parse_unique_id(id), rank, size, 60)),
+        m_is_limited(rank == 1) {
+    m_table.struct_bytes = sizeof m_table;
+    m_table.context = this;
+    m_table.set = [](void* self, const char* key, const void* value, std::size_t bytes) {
+      return use(self,
+                 [&](isthmus::store& keys) { keys.set(key, {static_cast<const std::byte*>(value), bytes}); });
+    };
+    m_table.get = [](void* self, const char* key, void* value, std::size_t bytes, double wait_s) {
+      const int result = use(
+          self, [&](isthmus::store& keys) { keys.get(key, {static_cast<std::byte*>(value), bytes}, wait_s); });
+      if (result == 0 && static_cast<limiting_store*>(self)->m_is_limited &&
+          std::strstr(key, ":0/2") != nullptr) {
+        const rlimit limit{1, RLIM_INFINITY};
+        setrlimit(RLIMIT_AS, &limit);
+      }
+      return result;
+    };
+  }
+  const isthmus_store_table* table() const { return &m_table; }
+
+ private:
+  template <typename Use>
+  static int use(void* self, Use&& function) {
+    try {
+      function(*static_cast<limiting_store*>(self)->m_keys);
+      return 0;
+    } catch (const isthmus::error& failure) {
+      return failure.info().status == ISTHMUS_ERROR_TIMEOUT ? 1 : 2;
+    }
+  }
+
+  std::shared_ptr<isthmus::store> m_keys;
+  const bool m_is_limited;
+  isthmus_store_table m_table{};
+};
+
+TEST(failure_in_create, of_a_rank_without_memory_is_the_reason) {
+  topology::rendezvous& rendezvous_point = topology::rendezvous::create(3);
+  auto* const outcomes = reinterpret_cast<outcome*>(topology::map_shared(3 * sizeof(outcome)));
+  topology::child_processes processes;
+  for (int rank = 0; rank < 3; ++rank)
+    processes.start(rank, [&, rank] {
+      limiting_store store(rendezvous_point.new_unique_id(rank), rank, 3);
+      test::scoped_file file(test::host_config);
+      const auto options = test::options_for(file, 60);
+      isthmus_communicator communicator = nullptr;
+      outcomes[rank].create_status =
+          isthmus_communicator_create_store(store.table(), rank, 3, &options, &communicator);
+      outcomes[rank].error = last_error();
+      rendezvous_point.wait();  // rank 0's process serves the store
+      isthmus_communicator_destroy(communicator);
+      return 0;
+    });
+  processes.join();
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(outcomes[rank].create_status, rank == 1 ? ISTHMUS_ERROR_OUT_OF_MEMORY : ISTHMUS_ERROR_REMOTE);
+    EXPECT_THAT(outcomes[rank].error.message, HasSubstr("memory exhausted"));
+    if (rank != 1) {
+      EXPECT_THAT(outcomes[rank].error.message, HasSubstr("rank 1"));
+    }
+  }
+}
+#endif
+
+TEST(plugin_call, ends_soon_after_a_process_exits) {
+  standin::script script;
+  script.capabilities = ISTHMUS_BACKEND_BLOCKING;
+  script.enqueue = [](int rank, const isthmus_operation&) {
+    if (rank == 1) _exit(0);
+    const auto* context = standin::context_of(rank);
+    while (context->is_aborted(context->runtime) == 0) std::this_thread::yield();
+    return ISTHMUS_ERROR_ABORTED;
+  };
+  standin::reset(script);
+  topology::rendezvous& rendezvous_point = topology::rendezvous::create(3);
+  auto* const outcomes = reinterpret_cast<outcome*>(topology::map_shared(3 * sizeof(outcome)));
+  topology::child_processes processes;
+  const auto start = std::chrono::steady_clock::now();
+  for (int rank = 0; rank < 3; ++rank)
+    processes.start(rank, [&, rank] {
+      const isthmus_unique_id id = rendezvous_point.new_unique_id(rank);
+      outcomes[rank] = run_rank(id, rank, 3, false);
+      return 0;
+    });
+  processes.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30))
+      << "no rank waits for the timeout";
+  for (const std::size_t rank : {0u, 2u}) {
+    EXPECT_THAT(outcomes[rank].call_status, AnyOf(ISTHMUS_ERROR_REMOTE, ISTHMUS_ERROR_ABORTED))
+        << outcomes[rank].error.message;
+    EXPECT_THAT(outcomes[rank].error.message, HasSubstr("rank 1"));
+  }
+}
+
+TEST(plugin_call, that_ignores_the_timeout_is_aborted) {
+  std::atomic<bool> is_aborted = false;
+  standin::script script;
+  script.capabilities = ISTHMUS_BACKEND_BLOCKING;
+  script.abort = [&](int) { is_aborted = true; };
+  script.enqueue = [&](int, const isthmus_operation&) {
+    while (!is_aborted) std::this_thread::yield();
+    return ISTHMUS_ERROR_ABORTED;
+  };
+  standin::reset(script);
+  test::ranks ranks(2, standin::configuration(), ISTHMUS_PLATFORM_HOST, 0.3);
+  test::run_on_each_rank(2, [&](int rank) {
+    EXPECT_EQ(sum(ranks[rank]), ISTHMUS_ERROR_ABORTED);
+    EXPECT_THAT(last_error().message, HasSubstr("longer than the timeout of 0.3 s"));
+  });
+}
+
+TEST(plugin_call, with_an_unknown_status_names_the_backend) {
+  standin::script script;
+  script.enqueue = [](int rank, const isthmus_operation&) { return isthmus_status(rank == 0 ? 12345 : -2); };
+  standin::reset(script);
+  for (const std::string failure : {"", "scripted failure"}) {
+    script.failure = failure;
+    standin::reset(script);
+    for (int rank = 0; rank < 2; ++rank) {
+      test::ranks ranks(2, standin::configuration());
+      EXPECT_EQ(sum(ranks[rank]), ISTHMUS_ERROR_BACKEND);
+      EXPECT_THAT(last_error().message,
+                  AllOf(HasSubstr(rank == 0 ? "backend standin returned 12345" : "backend standin returned -2"),
+                        HasSubstr("allreduce"), HasSubstr(failure)));
+      EXPECT_EQ(last_error().native_code, rank == 0 ? 12345 : -2);
     }
   }
 }

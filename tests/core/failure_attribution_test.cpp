@@ -23,6 +23,7 @@ namespace {
 using namespace std::chrono_literals;
 using test::last_error;
 using testing::AnyOf;
+using testing::Contains;
 using testing::HasSubstr;
 
 constexpr int size = 4;
@@ -224,7 +225,7 @@ bool fill_shared_memory_folder() {
 // Runs `action` on three ranks, each in its own process, after all of them have created the communicator. Rank 0
 // serves the store. Rank 2 may be killed.
 void run_three_ranks(bool has_shared_memory_folder,
-                     const std::function<void(isthmus_communicator, int rank)>& action) {
+                     const std::function<void(isthmus_communicator, int rank)>& action, double timeout_s = 60) {
   auto& is_permitted = *new (topology::map_shared(sizeof(std::atomic<bool>))) std::atomic<bool>{true};
   topology::rendezvous& barrier = topology::rendezvous::create(3);
   topology::child_processes processes;
@@ -236,7 +237,7 @@ void run_three_ranks(bool has_shared_memory_folder,
       }
       const isthmus_unique_id id = barrier.new_unique_id(rank);
       test::scoped_file file(test::host_config);
-      const auto options = test::options_for(file, 60);
+      const auto options = test::options_for(file, timeout_s);
       isthmus_communicator communicator = nullptr;
       EXPECT_EQ(isthmus_communicator_create(&id, rank, 3, &options, &communicator), ISTHMUS_SUCCESS);
       EXPECT_EQ(sum(communicator), ISTHMUS_SUCCESS);
@@ -280,6 +281,32 @@ TEST(failure_attribution, killed_rank_is_named_while_another_is_late) {
 // Without files of the flight recorders, the ranks see each other's records through memory without a name.
 TEST(failure_attribution, killed_rank_is_named_with_a_full_dev_shm) {
   expect_killed_rank_is_named_while_another_is_late(false);
+}
+
+// Some ranks wait for, or compare their call with, a rank that has the same count as themselves. If a rank notices the
+// mismatch before all ranks have entered the call, it names both sides.
+TEST(failure_attribution, rank_with_a_different_count_is_named) {
+  auto& right_ranks = *new (topology::map_shared(sizeof(std::atomic<int>))) std::atomic<int>{0};
+  topology::rendezvous& barrier = topology::rendezvous::create(3);
+  for (const int odd_rank : {0, 1, 2})
+    for (const std::uint64_t odd_count : {3u, 100'000u}) {
+      const auto run = [&](isthmus_communicator communicator, int rank) {
+        const std::uint64_t count = (rank == odd_rank) == (odd_count == 3) ? 3 : 100'000;
+        std::vector<float> send(count), recv(count);
+        EXPECT_NE(isthmus_allreduce(send.data(), recv.data(), count, ISTHMUS_FLOAT32, ISTHMUS_SUM, communicator,
+                                    nullptr),
+                  ISTHMUS_SUCCESS);
+        std::vector<int> ranks(isthmus_last_error_ranks(nullptr, 0));
+        isthmus_last_error_ranks(ranks.data(), ranks.size());
+        EXPECT_THAT(ranks, Contains(odd_rank)) << odd_count << ": " << last_error().message;
+        EXPECT_LE(ranks.size(), 2u);
+        right_ranks += std::ranges::count(ranks, odd_rank);
+        barrier.wait();  // no rank destroys its communicator while others still wait
+      };
+      right_ranks = 0;
+      run_three_ranks(true, run, 0.5);
+      EXPECT_EQ(right_ranks, 3) << odd_rank << ", " << odd_count;
+    }
 }
 
 TEST(failure_attribution, exit_after_its_part_is_no_failure_of_a_rank) {

@@ -8,6 +8,7 @@
 #include <future>
 #include <latch>
 
+#include "bootstrap/exchange.hpp"
 #include "core/communicator.hpp"
 #include "core/handles.hpp"
 #include "core/support.hpp"
@@ -225,6 +226,29 @@ TEST(failed_ranks, of_a_failed_split_are_parent_ranks) {
       EXPECT_EQ(failed_ranks(), std::vector{3}) << last_error().message;
     }
     isthmus_communicator_destroy(subcommunicator);
+  });
+}
+
+// Rank 3 takes part in the split, but not in the first exchange of the subcommunicator of ranks 1 and 3.
+TEST(failed_ranks, of_a_split_without_membership_are_parent_ranks) {
+  standin::reset();
+  test::ranks ranks(4, standin::configuration(), ISTHMUS_PLATFORM_HOST, 0.5);
+  ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
+  test::run_on_each_rank(4, [&](int rank) {
+    if (rank == 3) {
+      isthmus::bootstrap& control = isthmus::handle_table::instance().find(ranks[rank]).control();
+      const auto unused = control.split(1, 0);
+      isthmus::gather_votes(control, isthmus::no_value{}, std::nullopt);
+      return;
+    }
+    isthmus_communicator subcommunicator = nullptr;
+    const auto status = isthmus_communicator_split(ranks[rank], rank == 1 ? 1 : -1, 0, &subcommunicator);
+    EXPECT_EQ(status, rank == 1 ? ISTHMUS_ERROR_TIMEOUT : ISTHMUS_SUCCESS);
+    if (rank != 1) return;
+    EXPECT_EQ(failed_ranks(), std::vector{3});
+    EXPECT_NE(std::string(last_error().message).find("rank 3 of the parent is rank 1 in this text"),
+              std::string::npos)
+        << last_error().message;
   });
 }
 

@@ -166,6 +166,41 @@ TEST(life_cycle, ranks_connect_through_a_user_store) {
   });
 }
 
+TEST(life_cycle, user_store_serves_several_communicators) {
+  user_store store;
+  const auto table = store.table();
+  test::scoped_file config(test::host_config);
+  for (const int size : {2, 3, 2, 2, 3, 2, 2, 2, 2, 2})
+    test::run_on_each_rank(size, [&](int rank) {
+      const auto options = test::options_for(config);
+      isthmus_communicator communicator;
+      ASSERT_EQ(isthmus_communicator_create_store(&table, rank, size, &options, &communicator), ISTHMUS_SUCCESS)
+          << test::last_error().message;
+      EXPECT_EQ(sum_of_ranks(communicator), size * (size + 1) / 2);
+      isthmus_communicator_destroy(communicator);
+    });
+}
+
+// The keys of the failed creation remain in the store.
+TEST(life_cycle, user_store_serves_after_a_failed_creation) {
+  user_store store;
+  const auto table = store.table();
+  test::scoped_file config(test::host_config);
+  const auto create = [&](int rank, double timeout_s) {
+    const auto options = test::options_for(config, timeout_s);
+    isthmus_communicator communicator;
+    const auto status = isthmus_communicator_create_store(&table, rank, 2, &options, &communicator);
+    isthmus_communicator_destroy(communicator);
+    return status;
+  };
+  EXPECT_EQ(create(0, 0.2), ISTHMUS_ERROR_TIMEOUT);
+  EXPECT_EQ(create(1, 10), ISTHMUS_ERROR_TIMEOUT) << "rank 1 reports that rank 0 waited for it";
+  EXPECT_NE(std::string(test::last_error().message).find("rank 0 failed"), std::string::npos)
+      << test::last_error().message;
+  test::run_on_each_rank(
+      2, [&](int rank) { EXPECT_EQ(create(rank, 10), ISTHMUS_SUCCESS) << test::last_error().message; });
+}
+
 TEST(life_cycle, broken_and_incomplete_stores_are_reported) {
   user_store store;
   store.is_broken = true;

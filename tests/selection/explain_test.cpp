@@ -25,7 +25,7 @@ TEST(explain, decision_as_json) {
                   "reason": "platform host is not cuda", "unavailable": false, "is_relevant": false},
                  {"backend": "shm", "algorithm": "packet", "rule": "bytes=0..1K use=shm:packet",
                   "source": "config f.toml:3",
-                  "reason": "backend shm:packet is not available: no such library", "unavailable": true,
+                  "reason": "backend shm:packet cannot run this call: no such library", "unavailable": true,
                   "is_relevant": true}]})json");
   EXPECT_EQ(to_json(query, select(rules, query, only_mpi, true)), expected);
 }

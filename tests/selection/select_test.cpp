@@ -86,7 +86,7 @@ TEST(select, trace_explains_all_other_rules) {
   EXPECT_EQ(result.rejections[0].candidate, &config.rules[4]);
   EXPECT_EQ(result.rejections[0].reason, "platform host is not cuda");
   EXPECT_EQ(result.rejections[1].candidate, &config.rules[3]);
-  EXPECT_EQ(result.rejections[1].reason, "backend p2p:one_shot is not available: no peer access");
+  EXPECT_EQ(result.rejections[1].reason, "backend p2p:one_shot cannot run this call: no peer access");
   EXPECT_EQ(result.rejections[2].reason, "platform host is not hip");
   for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(result.rejections[i].is_unavailable, i == 1) << i;
   EXPECT_EQ(result.rejections[3].reason, "matches, but a later rule takes precedence");

@@ -102,8 +102,7 @@ void expect_last_node_missing(const test_rank& self, const std::string& text) {
                   std::string::npos ||
               text.find("rank 7 is missing, and rank 6 of the same node does not respond") != std::string::npos)
       << self.number << ": " << text;
-  const auto failed = failed_ranks();
-  EXPECT_TRUE(failed == std::vector{6} || failed == std::vector{7}) << self.number << ": " << text;
+  EXPECT_EQ(failed_ranks(), (std::vector{6, 7})) << self.number << ": " << text;
 }
 
 // Runs `work` after a first allreduce of n elements, on four nodes of two ranks that cannot see

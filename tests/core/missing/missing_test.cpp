@@ -210,7 +210,7 @@ void expect_message(const std::vector<int>& dead, const std::string& text) {
     std::this_thread::sleep_for(500ms);  // until the store has detected the lost ranks
     EXPECT_EQ(sum(local.ranks[0]), ISTHMUS_ERROR_REMOTE);
     EXPECT_EQ(std::string(test::last_error().message).find(text), 0U) << test::last_error().message;
-    EXPECT_EQ(failed_ranks(), std::vector{3});
+    EXPECT_EQ(failed_ranks(), dead);
   });
 }
 

@@ -236,6 +236,9 @@ TEST(shrink, fails_until_a_majority_participates) {
         EXPECT_EQ(old_rank.shrink(0.2, result), ISTHMUS_ERROR_TIMEOUT);
         const std::string message = topology::last_error().message;
         EXPECT_NE(message.find("it is unknown whether rank 0 exited"), std::string::npos) << message;
+        int failed_rank = -1;
+        EXPECT_EQ(isthmus_last_error_ranks(&failed_rank, 1), 1u);
+        EXPECT_EQ(failed_rank, 0);
         shared.step = 1;
       }
       ASSERT_TRUE(wait_until([&] { return shared.step == 1; }));
