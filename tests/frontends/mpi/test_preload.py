@@ -81,6 +81,19 @@ def handled_calls(output: str) -> dict[str, int]:
     return calls
 
 
+@pytest.mark.parametrize("family", families(), ids=lambda family: family.name)
+def test_program_with_own_operators(family: Family, tmp_path: Path) -> None:
+    """Neither library may free what the program's operator new has allocated, or the other way round."""
+    built = tmp_path / "program"
+    compiler = family.compiler.with_name(family.compiler.name.replace("mpicc", "mpicxx"))
+    flags = ["-std=c++20", "-O1", "-Wall", "-Werror", "-rdynamic", "-DMPICH_SKIP_MPICXX", "-DOMPI_SKIP_MPICXX"]
+    command = [str(compiler), str(HERE / "own_operators.cpp"), "-o", str(built), *flags]
+    subprocess.run(command, env=os.environ | family.variables, check=True, timeout=120)
+    result = start((built, family), 2)
+    assert result.returncode == 0 and result.stdout.strip() == "0 wrong", result.stdout + result.stderr
+    assert handled_calls(result.stderr)
+
+
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_every_collective(program: tuple[Path, Family], ranks: int) -> None:
     result = start(program, ranks, "collectives")

@@ -93,6 +93,13 @@ def test_every_collective(world: str, ranks: int) -> None:
     assert reasons(done.stderr) <= {"no data", "communicator with one rank"}, output_of(done)
 
 
+def test_program_with_own_operators() -> None:
+    """Neither library may free what the program's operator new has allocated, or the other way round."""
+    command = [str(PROGRAM.with_name("nccl_program_own_operators")), "threads", "2", "100", "11"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300, check=False)
+    assert has_passed(done) and handled_calls(done.stderr), output_of(done)
+
+
 def test_program_without_the_library() -> None:
     done = start("threads", "2", "40", "11", preload=False)
     assert has_passed(done) and not handled_calls(done.stderr), output_of(done)
