@@ -247,9 +247,14 @@ HOMES = [
         {
             "src/base/dynamic_library.cpp": "the loader",
             "src/core/plugin.cpp": "plug-ins",
-            "src/frontends/": "preloaded libraries must load without the core",
+            "src/frontends/preload/engine_loader.hpp": "preloaded libraries must load without the core",
         },
-        "use dynamic_library of src/base",
+        "use dynamic_library of src/base, or engine_loader.hpp in a preloaded library",
+    ),
+    Home(
+        re.compile(r"\b(?:secure_)?getenv\s*\("),
+        {"src/base/trust.hpp": "environment_variable", "include/": "programs do not include src"},
+        "use environment_variable of src/base/trust.hpp, which ignores the variables of setuid programs",
     ),
     Home(
         re.compile(r'"libcuda\.so'),

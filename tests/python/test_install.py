@@ -63,7 +63,7 @@ def test_installation_contains_all_files(prefix: Path) -> None:
 
 
 def test_no_allocation_crosses_libraries(prefix: Path) -> None:
-    """An object with its own C++ runtime exchanges no C++ objects: it needs no C++ library and exports C functions."""
+    """An object with its own C++ runtime needs no C++ library and exports C functions only."""
     lib = library_folder(prefix)
     checked = set()
     for file in [*lib.glob("*.so"), *(lib / "isthmus").iterdir()]:

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 
+#include "base/trust.hpp"
 #include "frontends/mpi/native.hpp"
 
 namespace isthmus::mpi_shim {
@@ -34,7 +35,7 @@ constexpr std::uint32_t supported_collectives =
 // the same value on all ranks.
 std::uint64_t calls_before_attach() {
   static const std::uint64_t calls = [] {
-    const char* const value = std::getenv("ISTHMUS_MPI_FIRST_CALLS");
+    const char* const value = environment_variable("ISTHMUS_MPI_FIRST_CALLS");
     return value == nullptr ? std::uint64_t{16} : std::strtoull(value, nullptr, 10);
   }();
   return calls;
