@@ -2,6 +2,7 @@
    Usage: program MODE
    Modes: collectives, mixed, progress, threads, errors, aborts, killed, forks, large, freed */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <mpi.h>
 #include <pthread.h>
 #include <signal.h>
@@ -19,6 +20,30 @@ static void expect(int condition, const char* description) {
   ++failures;
   printf("rank %d: wrong: %s\n", rank, description);
 }
+
+/* MPICH 4.0 rejects MPI_BOTTOM in these functions. The preloaded library calls these definitions. */
+#define REJECT_BOTTOM(name, buffer, parameters, arguments)              \
+  int name parameters {                                                 \
+    int(*next) parameters = (int(*) parameters)dlsym(RTLD_NEXT, #name); \
+    if (buffer == MPI_BOTTOM) abort();                                  \
+    return next arguments;                                              \
+  }
+#define PACK(name, Count)                                                                                   \
+  REJECT_BOTTOM(                                                                                            \
+      name, in,                                                                                             \
+      (const void* in, Count n, MPI_Datatype type, void* out, Count bytes, Count* position, MPI_Comm comm), \
+      (in, n, type, out, bytes, position, comm))
+#define UNPACK(name, Count)                                                                                 \
+  REJECT_BOTTOM(                                                                                            \
+      name, out,                                                                                            \
+      (const void* in, Count bytes, Count* position, void* out, Count n, MPI_Datatype type, MPI_Comm comm), \
+      (in, bytes, position, out, n, type, comm))
+PACK(PMPI_Pack, int)
+UNPACK(PMPI_Unpack, int)
+#if MPI_VERSION >= 4
+PACK(PMPI_Pack_c, MPI_Count)
+UNPACK(PMPI_Unpack_c, MPI_Count)
+#endif
 
 static void expect_sum(const double* result, int count, const char* description) {
   for (int i = 0; i < count; ++i)

@@ -50,7 +50,7 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """Compiles program.c for one family."""
     family: Family = request.param
     built = tmp_path_factory.mktemp(family.name) / "program"
-    flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-lpthread"]
+    flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-rdynamic", "-lpthread", "-ldl"]
     command = [str(family.compiler), str(HERE / "program.c"), "-o", str(built), *flags]
     subprocess.run(command, env=os.environ | family.variables, check=True, timeout=120)
     return built, family
@@ -209,7 +209,7 @@ def test_spawned_processes(family: Family, tmp_path: Path) -> None:
     built = tmp_path / "spawner"
     command = [str(family.compiler), str(HERE / "spawner.c"), "-o", str(built), "-Wall", "-Wextra", "-Werror"]
     subprocess.run(command, env=os.environ | family.variables, check=True, timeout=120)
-    # The launchers cannot spawn processes if they bind ranks to cores. That of Open MPI binds unless cores are scarce.
+    # The launchers cannot spawn processes if they bind ranks. That of Open MPI binds unless cores are scarce.
     ranks = 2 if family.name != "openmpi" else len(os.sched_getaffinity(0)) + 1
     if ranks > 8 or start((built, family), ranks, shim=False, bind=False).returncode != 0:
         pytest.skip("this MPI cannot spawn processes here")
