@@ -238,7 +238,8 @@ HOMES = [
         ),
         {
             "src/failure/wait.hpp": "the policy",
-            "python/bindings/common.hpp": "the bindings use only the public C ABI",
+            "python/bindings/": "the bindings use only the public C ABI",
+            "include/isthmus/mpi.hpp": "programs do not include src",
         },
         "use poll_until or backoff of src/failure/wait.hpp",
     ),
