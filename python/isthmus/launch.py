@@ -194,12 +194,14 @@ def shim_variables(family: str | None, report: bool) -> dict[str, str]:
     Raises MissingError if the preloaded library, or its engine for this family, was not built.
     """
     library = layout.library_folder() / "libisthmus_mpi_preload.so"
-    for required_file in (library, *([library.with_name(f"libisthmus_mpi_{family}.so")] if family else [])):
-        if not required_file.is_file():
-            raise MissingError(
-                f"{required_file} is not built; run make build "
-                f"(for Open MPI, run scripts/setup_peers openmpi first)"
-            )
+    if not library.is_file():
+        raise MissingError(f"{library} is not built; run make build")
+    if family and not library.with_name(f"libisthmus_mpi_{family}.so").is_file():
+        install = "run scripts/setup_peers openmpi" if family == "openmpi" else "pip install mpich"
+        raise MissingError(
+            f"this Isthmus was built without the headers of {SHIM_FAMILIES[family]}, so it cannot replace the "
+            f"collectives of the program; {install}, and run make build again"
+        )
     report_variables = {"ISTHMUS_MPI_REPORT": "1"} if report else {}
     return _preload_variables(library) | {"ISTHMUS_MPI_ALL_RANKS": "1"} | report_variables
 

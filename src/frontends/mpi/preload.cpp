@@ -65,7 +65,8 @@ const char* detect_family(void* mpi) {
   return nullptr;
 }
 
-constexpr isthmus::preload::preload_labels labels = {"mpi", "MPI", "the engine of this MPI family"};
+constexpr isthmus::preload::preload_labels labels = {
+    "mpi", "MPI", "Isthmus was built without the headers of this MPI (mpi.h), or its engine"};
 
 const engine_table* open_engine(const char* family) {
   char file[64];
