@@ -8,8 +8,8 @@
 
 namespace isthmus {
 
-// Returns the bytes of the UTF-8 character at the start of `text`, which is not empty, or 0 if it is invalid or a control
-// character.
+// Returns the number of bytes of the UTF-8 character at the start of `text`, or 0 if it is invalid or a control character.
+// Precondition: `text` is not empty.
 inline std::size_t printable_length(std::string_view text) noexcept {
   const auto byte_at = [text](std::size_t index) {
     return static_cast<std::uint32_t>(static_cast<unsigned char>(text.data()[index]));

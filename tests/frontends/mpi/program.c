@@ -1,6 +1,6 @@
 /* An MPI program without any use of Isthmus. test_preload.py runs it with and without the preloaded library.
    Usage: program MODE
-   Modes: collectives, mixed, progress, threads, errors, aborts, killed, forks, large, freed */
+   Modes: collectives, mixed, progress, threads, errors, aborts, killed, forks, large, user, freed */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <mpi.h>
@@ -435,6 +435,13 @@ static void forks(void) {
   expect(status == 0, "exit status of the child");
 }
 
+/* The kernel copies nothing between processes of different users. */
+static void changed_user(void) {
+  if (rank == 1 && setresuid(12345, 12345, 12345) != 0) exit(7);
+  reductions(100000, MPI_COMM_WORLD);
+  data_movement(100000, MPI_COMM_WORLD);
+}
+
 /* Covers all thread levels. */
 static int thread_level_of(const char* mode) {
   if (strcmp(mode, "collectives") == 0) return MPI_THREAD_SINGLE;
@@ -463,6 +470,7 @@ int main(int argc, char** argv) {
   if (strcmp(mode, "errors") == 0) errors();
   if (strcmp(mode, "forks") == 0) forks();
   if (strcmp(mode, "large") == 0) large();
+  if (strcmp(mode, "user") == 0) changed_user();
   if (strcmp(mode, "aborts") == 0 && rank == 0) MPI_Abort(MPI_COMM_WORLD, 23);
   if (strcmp(mode, "killed") == 0 && rank == 0) raise(SIGKILL);
   int total = 0;

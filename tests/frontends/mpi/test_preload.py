@@ -146,6 +146,14 @@ def test_more_than_2_gib(program: tuple[Path, Family]) -> None:
     )
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its user id")
+def test_rank_that_changes_its_user(program: tuple[Path, Family]) -> None:
+    """The kernel refuses copies to and from this rank, so large calls are staged."""
+    result = start(program, 2, "user", ISTHMUS_RULE="use=shm:zero_copy")
+    assert result.returncode == 0 and result.stdout.strip() == "0 wrong", result.stdout + result.stderr
+    assert handled_calls(result.stderr)
+
+
 @pytest.mark.parametrize("mode", ["aborts", "killed"])
 def test_launcher_reports_exit_of_a_rank(program: tuple[Path, Family], mode: str) -> None:
     preloaded, plain = start(program, 2, mode), start(program, 2, mode, shim=False)
