@@ -20,9 +20,19 @@ if(missing_packages)
 endif()
 add_library(isthmus_deps INTERFACE)
 target_compile_definitions(isthmus_deps INTERFACE SPDLOG_FMT_EXTERNAL)
-if(ISTHMUS_LINK_FMT)
-  target_link_libraries(isthmus_deps INTERFACE fmt)
+# fmt is compiled once. Compiling it in every file takes half as long again as the rest of the core. That is the fallback
+# for compilers and versions of fmt with which fmt.cpp does not contain everything.
+try_compile(ISTHMUS_COMPILES_FMT_ONCE ${CMAKE_BINARY_DIR}/fmt_check
+  SOURCES ${CMAKE_SOURCE_DIR}/src/base/fmt.cpp ${CMAKE_SOURCE_DIR}/src/base/fmt_check.cpp
+  CMAKE_FLAGS -DINCLUDE_DIRECTORIES=${ISTHMUS_FMT_INCLUDE}
+  COMPILE_DEFINITIONS -fkeep-inline-functions CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON)
+if(ISTHMUS_COMPILES_FMT_ONCE)
+  add_library(isthmus_fmt STATIC ${CMAKE_SOURCE_DIR}/src/base/fmt.cpp)
+  target_compile_options(isthmus_fmt PRIVATE -fkeep-inline-functions)
+  target_include_directories(isthmus_fmt SYSTEM PRIVATE ${ISTHMUS_FMT_INCLUDE})
+  target_link_libraries(isthmus_deps INTERFACE isthmus_fmt)
 else()
+  message(STATUS "fmt is compiled in every file, because src/base/fmt.cpp does not provide all of it with this compiler")
   target_compile_definitions(isthmus_deps INTERFACE FMT_HEADER_ONLY)
 endif()
 if(ISTHMUS_DEPS_DIR)

@@ -37,15 +37,6 @@ if(ISTHMUS_NVCC AND NOT ISTHMUS_SANITIZE)
   set(p2p_default ON)
 endif()
 option(ISTHMUS_P2P "Build the peer-memory kernels for CUDA devices (needs nvcc: a minute on two cores)" ${p2p_default})
-# Compiling fmt in every file takes more time than everything else, so it is linked if possible.
-# Machines without the library (out of reach of scripts/setup) use the headers; auditwheel copies the
-# library into a wheel.
-find_library(ISTHMUS_FMT_LIBRARY fmt)
-set(link_fmt_default OFF)
-if(ISTHMUS_FMT_LIBRARY AND NOT ISTHMUS_DEPS_DIR)
-  set(link_fmt_default ON)
-endif()
-option(ISTHMUS_LINK_FMT "Link the system's fmt instead of compiling it in" ${link_fmt_default})
 set(ISTHMUS_UNITY 6 CACHE STRING "Number of source files compiled as one; use 1 while working on a few files")
 option(ISTHMUS_CONFORMANCE_FULL "Run the full product of cases on every topology of the conformance suite (an hour)" OFF)
 

@@ -238,7 +238,8 @@ HOMES = [
         ),
         {
             "src/failure/wait.hpp": "the policy",
-            "python/bindings/common.hpp": "the bindings use only the public C ABI",
+            "python/bindings/": "the bindings use only the public C ABI",
+            "include/isthmus/mpi.hpp": "programs do not include src",
         },
         "use poll_until or backoff of src/failure/wait.hpp",
     ),
@@ -247,9 +248,14 @@ HOMES = [
         {
             "src/base/dynamic_library.cpp": "the loader",
             "src/core/plugin.cpp": "plug-ins",
-            "src/frontends/": "preloaded libraries must load without the core",
+            "src/frontends/preload/engine_loader.hpp": "preloaded libraries must load without the core",
         },
-        "use dynamic_library of src/base",
+        "use dynamic_library of src/base, or engine_loader.hpp in a preloaded library",
+    ),
+    Home(
+        re.compile(r"\b(?:secure_)?getenv\s*\("),
+        {"src/base/trust.hpp": "environment_variable", "include/": "programs do not include src"},
+        "use environment_variable of src/base/trust.hpp, which ignores the variables of setuid programs",
     ),
     Home(
         re.compile(r'"libcuda\.so'),
@@ -276,6 +282,7 @@ HOMES = [
         re.compile(r"\bs[tn]*printf\s*\("),
         {
             "src/base/trust.cpp": "plug-ins compile it without fmt",
+            "src/base/characters.hpp": "preloaded libraries do not link fmt",
             "src/backends/p2p/tensor_engine.cpp": "fills the buffer of a C interface",
             "src/operators/tensor_parallel/host_engine.cpp": "fills the buffer of a C interface",
             "src/frontends/": "preloaded libraries do not link fmt",

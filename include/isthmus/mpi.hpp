@@ -26,10 +26,14 @@
 #include <isthmus/mpi_table.h>
 
 #include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <exception>
 #include <isthmus/mpi/collectives.hpp>
 #include <list>
 #include <mutex>
 #include <string>
+#include <thread>
 #if __cplusplus >= 202002L
 #include <isthmus/error.hpp>
 #else
@@ -132,9 +136,24 @@ inline int comm_free(isthmus_mpi_comm comm) {
 
 // For the table: aborts the job, once per process. Several watchdogs may call it concurrently. If two threads
 // call MPI_Abort, the process can crash and leave the job hanging.
+//
+// If a host does not answer, MPICH can block in MPI_Abort of any communicator except MPI_COMM_WORLD. The process exits
+// if MPI_Abort does not end it.
 inline int comm_abort(isthmus_mpi_comm comm, int code) {
-  static std::atomic<bool> is_aborting = false;
-  return is_aborting.exchange(true) ? MPI_SUCCESS : MPI_Abort(to_comm(comm), code);
+  static std::atomic<bool> is_aborting = false, has_returned = false;
+  if (is_aborting.exchange(true)) return MPI_SUCCESS;
+  try {
+    std::thread([code] {
+      std::this_thread::sleep_for(std::chrono::seconds(5));
+      if (!has_returned) std::_Exit(code);
+    }).detach();
+  } catch (const std::exception&) {  // no thread: MPI_Abort has no time limit
+  }
+  int has_world = 0;  // false in programs that use only MPI sessions
+  MPI_Initialized(&has_world);
+  const int result = MPI_Abort(has_world ? MPI_COMM_WORLD : to_comm(comm), code);
+  has_returned = true;
+  return result;
 }
 
 // A send or receive that has been started. It has several requests if its count had to be split.

@@ -1,6 +1,10 @@
 // The extension module isthmus._mpi: mpi.hpp compiled with the mpi.h of one MPI library and linked with that
 // library. isthmus/mpi.py checks that mpi4py uses the same MPI before it passes a communicator.
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
 #include <isthmus/mpi.hpp>
+#include <thread>
 
 #include "common.hpp"
 
@@ -37,10 +41,22 @@ bool initialize() {
   return MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided) == MPI_SUCCESS;
 }
 
-void finalize() {
-  if (is_initialized() && !is_finalized()) {
-    MPI_Finalize();
+// Finalizes MPI. After `limit_s` seconds the process exits with code 1, unless `limit_s` is 0.
+void finalize(double limit_s) {
+  static std::atomic<bool> has_ended = false;
+  if (!is_initialized() || is_finalized()) {
+    return;
   }
+  if (limit_s > 0) {
+    std::thread([limit_s] {
+      std::this_thread::sleep_for(std::chrono::duration<double>(limit_s));
+      if (!has_ended) {
+        std::_Exit(1);
+      }
+    }).detach();
+  }
+  MPI_Finalize();
+  has_ended = true;
 }
 
 // The table lives until the process exits, so the capsule has no deleter. Raises isthmus.Error.
@@ -60,7 +76,7 @@ NB_MODULE(_mpi, module) {
   module.def("library_version", &library_version);
   module.def("is_initialized", &is_initialized);
   module.def("initialize", &initialize);
-  module.def("finalize", &finalize, nb::call_guard<nb::gil_scoped_release>());
+  module.def("finalize", &finalize, nb::arg("limit_s"), nb::call_guard<nb::gil_scoped_release>());
   module.def("world_table", [] { return table_of(MPI_COMM_WORLD); });
   // Fortran handles are integers in every MPI and valid in all modules that use the same library.
   module.def(

@@ -9,6 +9,15 @@ if TYPE_CHECKING:
     from ._isthmus import Status
 
 
+_LOSS_CODES = ("remote", "timeout", "aborted")
+_was_raised: set[str] = set()
+
+
+def ranks_were_lost() -> bool:
+    """Returns whether a call of this process has failed because of other ranks."""
+    return not _was_raised.isdisjoint(_LOSS_CODES)
+
+
 class Error(RuntimeError):
     """A failed call of the core.
 
@@ -40,6 +49,7 @@ class Error(RuntimeError):
         ranks: tuple[int, ...] = (),
     ) -> None:
         super().__init__(message)
+        _was_raised.add(code.name)
         self.message = message
         self.code = code
         self.collective = collective

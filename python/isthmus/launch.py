@@ -194,13 +194,16 @@ def shim_variables(family: str | None, report: bool) -> dict[str, str]:
     Raises MissingError if the preloaded library, or its engine for this family, was not built.
     """
     library = layout.library_folder() / "libisthmus_mpi_preload.so"
-    for required_file in (library, *([library.with_name(f"libisthmus_mpi_{family}.so")] if family else [])):
-        if not required_file.is_file():
-            raise MissingError(
-                f"{required_file} is not built; run make build "
-                f"(for Open MPI, run scripts/setup_peers openmpi first)"
-            )
-    return _preload_variables(library) | ({"ISTHMUS_MPI_REPORT": "1"} if report else {})
+    if not library.is_file():
+        raise MissingError(f"{library} is not built; run make build")
+    if family and not library.with_name(f"libisthmus_mpi_{family}.so").is_file():
+        install = "run scripts/setup_peers openmpi" if family == "openmpi" else "pip install mpich"
+        raise MissingError(
+            f"this Isthmus was built without the headers of {SHIM_FAMILIES[family]}, so it cannot replace the "
+            f"collectives of the program; {install}, and run make build again"
+        )
+    report_variables = {"ISTHMUS_MPI_REPORT": "1"} if report else {}
+    return _preload_variables(library) | {"ISTHMUS_MPI_ALL_RANKS": "1"} | report_variables
 
 
 def nccl_variables(report: bool) -> dict[str, str]:
@@ -219,6 +222,14 @@ def _preload_variables(library: Path) -> dict[str, str]:
     return {"LD_PRELOAD": os.pathsep.join([str(library), *([previous] if previous else [])])}
 
 
-def shim_prefix(family: str | None, report: bool) -> list[str]:
-    """Returns `shim_variables` as a command prefix of the program, so that the launcher is not affected."""
-    return ["env", *(f"{name}={value}" for name, value in shim_variables(family, report).items())]
+def shim_prefix(mpi: str, family: str | None, report: bool) -> list[str]:
+    """Returns `shim_variables` as a command prefix of the program, so that the launcher is not affected.
+
+    The launcher of mpich also hands them to processes that the program spawns.
+    """
+    variables_added = shim_variables(family, report)
+    if mpi == "mpich":
+        return [word for name, value in variables_added.items() for word in ("-genv", name, value)]
+    if mpi == "openmpi":
+        return [word for name, value in variables_added.items() for word in ("-x", f"{name}={value}")]
+    return ["env", *(f"{name}={value}" for name, value in variables_added.items())]

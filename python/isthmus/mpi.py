@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import atexit
+import sys
 from typing import TYPE_CHECKING, Any
+
+from . import errors
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+
+def _finalize() -> None:
+    """Finalizes MPI. MPI waits for all ranks, so the wait is limited if a rank was lost."""
+    from . import _mpi
+
+    sys.stdout.flush()
+    sys.stderr.flush()
+    _mpi.finalize(limit_s=5.0 if errors.ranks_were_lost() else 0.0)
 
 
 def function_table(comm: MPI.Comm | None) -> Any:
@@ -29,7 +41,7 @@ def function_table(comm: MPI.Comm | None) -> Any:
         ) from error
     if comm is None:
         if _mpi.initialize():
-            atexit.register(_mpi.finalize)
+            atexit.register(_finalize)
         return _mpi.world_table()
     from mpi4py import MPI
 

@@ -14,12 +14,15 @@
 namespace {
 
 std::atomic<int> aborts = 0;
+std::atomic<bool> abort_blocks = false, aborts_world = true;
 
 }  // namespace
 
 // Replaces MPI's function, which would end these ranks.
-extern "C" int MPI_Abort(MPI_Comm, int) {
+extern "C" int MPI_Abort(MPI_Comm comm, int) {
   ++aborts;
+  if (comm != MPI_COMM_WORLD) aborts_world = false;
+  while (abort_blocks) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   return MPI_SUCCESS;
 }
 
@@ -220,11 +223,26 @@ TEST_F(table_test, splits_by_color_and_key) {
   EXPECT_EQ(m_table.comm_free(part), 0);
 }
 
+// Runs before the next test, because a process aborts once.
+TEST_F(table_test, process_exits_if_abort_blocks) {
+  if (mpi_test::rank() != 0) return;
+  const pid_t child = fork();
+  if (child == 0) {
+    abort_blocks = true;
+    m_table.comm_abort(m_comm, 3);
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 3) << status;
+}
+
 TEST_F(table_test, several_threads_abort_once) {
   std::thread other([&] { m_table.comm_abort(m_comm, 3); });
   m_table.comm_abort(m_comm, 4);
   other.join();
   EXPECT_EQ(aborts, 1);
+  EXPECT_TRUE(aborts_world) << "MPICH can block in MPI_Abort of another communicator";
 }
 
 TEST_F(table_test, intercommunicators_are_rejected) {

@@ -62,6 +62,22 @@ def test_installation_contains_all_files(prefix: Path) -> None:
         )
 
 
+def test_no_allocation_crosses_libraries(prefix: Path) -> None:
+    """An object with its own C++ runtime needs no C++ library and exports C functions only."""
+    lib = library_folder(prefix)
+    checked = set()
+    for file in [*lib.glob("*.so"), *(lib / "isthmus").iterdir()]:
+        needed = re.findall(r"NEEDED.*\[(.*)\]", run_command("readelf", "-d", file))
+        assert not [name for name in needed if name.startswith(("libfmt", "libspdlog"))], file
+        if any(name.startswith("libstdc++") for name in needed):
+            continue  # uses the operators of the program throughout
+        checked.add(file.name)
+        symbols = re.findall(r"(\w) (_Z\S+)", run_command("nm", "-D", file))
+        others = [name for _, name in symbols if not name.startswith("_ZGTt")]  # of transactional memory, weak
+        assert not others, f"{file}: {others}"
+    assert checked >= {"libisthmus.so", "libisthmus_mpi_mpich.so", "libisthmus_nccl_engine.so"}
+
+
 def test_external_projects_build_and_run(prefix: Path, tmp_path: Path) -> None:
     mpi = Path(sys.prefix) / "bin" / "mpicxx"
     options = [f"-Disthmus_ROOT={prefix}", "-DCMAKE_BUILD_TYPE=Debug"]

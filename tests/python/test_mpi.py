@@ -58,6 +58,30 @@ def test_communicator_over_mpi_subcommunicator() -> None:
     assert sorted(reply["world"] for reply in replies) == [0, 1, 2, 3]
 
 
+STOPPED_RANK = """
+import os, signal
+import isthmus, numpy
+comm = isthmus.Communicator.from_mpi(timeout=2)
+values, sums = numpy.ones(4), numpy.zeros(4)
+comm.allreduce(values, out=sums)
+if comm.rank == 1:
+    os.kill(os.getpid(), signal.SIGSTOP)
+try:
+    comm.allreduce(values, out=sums)
+except isthmus.Error as error:
+    print("reported", error.ranks, flush=True)
+"""
+
+
+def test_job_ends_after_a_rank_was_lost(tmp_path: Path) -> None:
+    """MPI_Finalize at exit waits for all ranks, also for those that a call has reported as lost."""
+    program = tmp_path / "program.py"
+    program.write_text(STOPPED_RANK)
+    completed = run_mpi_job(2, program, ISTHMUS_BACKEND="shm")
+    assert "reported (1,)" in completed.stdout, completed.stdout + completed.stderr
+    assert completed.returncode != 0
+
+
 def test_other_mpi_library_is_rejected() -> None:
     pytest.importorskip("mpi4py")
     (reply,) = run_mode(1, "other_library")

@@ -145,7 +145,7 @@ def shim_provider(peer: Provider) -> Provider:
     family = "openmpi" if peer.name == "openmpi" else "mpich"
     *launcher, program = peer.command
     name = peer.name + SHIM
-    preload_prefix = launch.shim_prefix(family, report=False)
+    preload_prefix = launch.shim_prefix(peer.name, family, report=False)
     return Provider(name, (*launcher, *preload_prefix, program, "--provider", name), peer.variables)
 
 

@@ -98,7 +98,10 @@ def run(
     else:
         launcher = launch.launcher(mpi)
         variables = launch.variables(launcher, ranks)
-        shim = _shim_prefix(_find_program(program), mpi, variables, report) if mpi_shim else []
+        shim, inherited = (
+            _shim_options(_find_program(program), mpi, variables, report) if mpi_shim else ([], {})
+        )
+        variables |= inherited
         command = [*launcher.command(ranks, bind=bind), *shim, _find_program(program), *context.args]
     if not as_json:
         # The program replaces this process, so signals and the exit code need no forwarding.
@@ -135,7 +138,10 @@ def _check_launch_options(options: dict[str, bool], report: bool, mpi: str) -> N
         )
 
 
-def _shim_prefix(program: str, mpi: str, variables: dict[str, str], report: bool) -> list[str]:
+def _shim_options(
+    program: str, mpi: str, variables: dict[str, str], report: bool
+) -> tuple[list[str], dict[str, str]]:
+    """Returns a command prefix of the program, and variables of the launcher."""
     family = launch.linked_mpi_family(program, os.environ | variables)
     launcher_family = "openmpi" if mpi == "openmpi" else "mpich"
     if mpi != "system" and family in ("mpich", "openmpi") and family != launcher_family:
@@ -143,7 +149,9 @@ def _shim_prefix(program: str, mpi: str, variables: dict[str, str], report: bool
             f"{program} is linked with {launch.SHIM_FAMILIES[family]}, which --mpi {mpi} cannot start",
             BAD_ARGUMENT,
         )
-    return launch.shim_prefix(family, report)
+    # Open MPI starts spawned processes with the environment of its launcher, and -x does not apply to them.
+    inherited = launch.shim_variables(family, report) if mpi == "openmpi" else {}
+    return launch.shim_prefix(mpi, family, report), inherited
 
 
 def _torch_command(program: list[str], ranks: int, report: bool) -> list[str]:

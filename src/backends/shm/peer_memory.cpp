@@ -1,6 +1,9 @@
 #include "backends/shm/peer_memory.hpp"
 
+#include <linux/capability.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -46,6 +49,18 @@ bool is_ordinary(const std::byte* address) {
 
 }  // namespace
 
+process_identity process_identity::current() noexcept {
+  process_identity result{};
+  ::getresuid(&result.user, &result.effective_user, &result.saved_user);
+  ::getresgid(&result.group, &result.effective_group, &result.saved_group);
+  result.is_dumpable = ::prctl(PR_GET_DUMPABLE);
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct data[2]{};
+  if (::syscall(SYS_capget, &header, data) == 0)
+    result.capabilities = std::uint64_t{data[1].permitted} << 32 | data[0].permitted;
+  return result;
+}
+
 write_gate::write_gate() : m_page(allocate_pages(page_bytes)) {
   if (m_page == nullptr) throw std::bad_alloc();
 }
@@ -76,7 +91,7 @@ bool make_private(const exposed_range& memory) noexcept {
 // ---- copies between processes -------------------------------------------------------------------------
 
 bool peer_memory::is_accessible_by(int peer, const std::byte* address) const {
-  return m_group.is_same_process(peer) || (m_can_kernel_copy && is_ordinary(address));
+  return m_group.is_same_process(peer) || (m_can_kernel_copy && !has_lost_access() && is_ordinary(address));
 }
 
 bool peer_memory::is_accessible_by_all(const std::byte* address) const {

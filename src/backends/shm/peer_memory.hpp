@@ -14,6 +14,7 @@
 #pragma once
 
 #include <isthmus/backend.h>
+#include <sys/types.h>
 #include <sys/uio.h>
 
 #include <cstddef>
@@ -69,6 +70,18 @@ bool make_private(const exposed_range& memory) noexcept;
 
 class node_group;
 
+// The properties of a process that the kernel compares before it copies between processes. A program can change them at
+// any time, for example with setuid.
+struct process_identity {
+  uid_t user, effective_user, saved_user;
+  gid_t group, effective_group, saved_group;
+  int is_dumpable;
+  std::uint64_t capabilities;
+
+  static process_identity current() noexcept;
+  bool operator==(const process_identity&) const = default;
+};
+
 // Access of a rank to the buffers of its peers, and of the peers to its buffers.
 class peer_memory {
  public:
@@ -80,8 +93,10 @@ class peer_memory {
         m_gate_addresses(std::move(gate_addresses)),
         m_can_kernel_copy(can_kernel_copy) {}
 
-  // Returns true if the kernel can copy between the processes of all ranks.
+  // Returns true if the kernel can copy between the processes of all ranks, unless a rank has lost access.
   bool can_kernel_copy() const { return m_can_kernel_copy; }
+  // Returns true if the kernel may now refuse copies, because this process has changed its identity.
+  bool has_lost_access() const { return m_can_kernel_copy && process_identity::current() != m_identity; }
   // Returns true if `peer` can copy from and to this rank's memory at `address`.
   bool is_accessible_by(int peer, const std::byte* address) const;
   // Returns true if every peer can copy from and to this rank's memory at `address`.
@@ -112,6 +127,7 @@ class peer_memory {
   std::unique_ptr<write_gate> m_gate;
   std::vector<std::byte*> m_gate_addresses;
   bool m_can_kernel_copy;
+  process_identity m_identity = process_identity::current();
   std::vector<exposed_range> m_exposed_ranges;
 };
 

@@ -74,6 +74,9 @@ struct buffer_location {
   std::uint64_t block_id;  // 1 + id of its block of the symmetric heap; 0: outside the heap
   std::uint64_t offset;    // in the block
   std::byte* address;      // in its owner's process; NULL: peers cannot copy from or to it
+
+  // The block id of a rank that can neither copy from other processes nor be copied from.
+  static constexpr std::uint64_t no_access = ~std::uint64_t{0};
 };
 
 // A line that contains its own flag, so that one cache miss transfers both.

@@ -77,6 +77,8 @@ class zero_copy {
         m_group.memory().expose({m_shape.recv_buf, m_shape.recv_bytes(), m_recv.location.block_id != 0});
     m_group.reserve_slot(m_sequence);
     slot_header& own_header = m_group.slot(m_group.rank(), m_sequence);
+    // The other ranks then stage the call, because a refused copy cannot be replaced in the middle of it.
+    if (m_group.memory().has_lost_access()) m_send.location = {buffer_location::no_access, 0, nullptr};
     own_header.send = m_send.location;
     own_header.recv = m_recv.location;
     own_header.call_signature = m_group.call_signature();
@@ -106,6 +108,7 @@ class zero_copy {
   bool can_run() const {
     for (int r = 0; r < m_group.size(); ++r) {
       const slot_header& header = m_group.slot(r, m_sequence);
+      if (header.send.block_id == buffer_location::no_access) return false;
       const bool is_read = m_shape.is_read(r) && !is_push();
       const bool is_written = m_shape.is_receiver(r) && (is_push() || splits_reduction());
       if ((is_read && !is_accessible_by_all(header.send)) || (is_written && !is_accessible_by_all(header.recv)))

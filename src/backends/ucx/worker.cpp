@@ -10,6 +10,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "base/trust.hpp"
 #include "failure/wait.hpp"
 
 namespace isthmus::ucx {
@@ -93,7 +94,7 @@ std::string worker::create_context(const network_settings& network, void*& conte
   // device memory for host memory, even if the memory type is passed, and sends from freed memory. Without the
   // caches, UCX queries the driver each time. Host buffers are not queried, because their type is passed.
   for (const char* const cache : {"MEMTYPE_CACHE", "RCACHE_ENABLE"})
-    if (network.uses_device_memory && std::getenv(fmt::format("UCX_{}", cache).c_str()) == nullptr)
+    if (network.uses_device_memory && environment_variable(fmt::format("UCX_{}", cache).c_str()) == nullptr)
       set(cache, "n");
   context_params params{};
   params.field_mask = param_field_features | param_field_estimated_eps;
@@ -144,7 +145,7 @@ std::string worker::open(const network_settings& network, bool& is_config_error)
   params.thread_mode = thread_mode_serialized;
   const auto status = m_api.worker_create(m_context, &params, &m_worker);
   if (status == native_status::ok) return {};
-  const char* const ports = std::getenv("UCX_TCP_PORT_RANGE");
+  const char* const ports = environment_variable("UCX_TCP_PORT_RANGE");
   return fmt::format(
       "UCX cannot open its transports: {}{}; see the UCX log", status_text(status),
       ports == nullptr ? "" : fmt::format(" (the ports of UCX_TCP_PORT_RANGE={} may be in use)", ports));

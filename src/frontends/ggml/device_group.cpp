@@ -15,7 +15,7 @@ constexpr const char* free_name = "ggml_backend_comm_free";
 constexpr const char* allreduce_name = "ggml_backend_comm_allreduce_tensor";
 
 isthmus_wire requested_wire() {
-  const char* text = std::getenv("ISTHMUS_GGML_WIRE");
+  const char* text = environment_variable("ISTHMUS_GGML_WIRE");
   const std::string_view wire = text != nullptr ? text : "";
   if (wire == "exact") return ISTHMUS_WIRE_EXACT;
   if (wire == "bfloat16") return ISTHMUS_WIRE_BFLOAT16;

@@ -11,7 +11,7 @@
 namespace isthmus::ggml {
 
 loaded_library::loaded_library(const char* soname)
-    : m_handle(soname == nullptr ? nullptr : dlopen(soname, RTLD_LAZY | RTLD_NOLOAD)) {}
+    : m_handle(soname == nullptr ? nullptr : preload::find_loaded(soname)) {}
 
 loaded_library loaded_library::containing(const void* address) {
   Dl_info info{};

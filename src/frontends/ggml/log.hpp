@@ -3,8 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <initializer_list>
 #include <mutex>
@@ -12,15 +10,17 @@
 #include <string>
 #include <string_view>
 
+#include "frontends/preload/engine_loader.hpp"
+
 namespace isthmus::ggml {
 
 inline bool is_log_level_one_of(std::initializer_list<std::string_view> levels) {
-  const char* level = std::getenv("ISTHMUS_LOG");
+  const char* level = environment_variable("ISTHMUS_LOG");
   return level != nullptr && std::find(levels.begin(), levels.end(), level) != levels.end();
 }
 
 inline void print_log(const char* prefix, const std::string& text) {
-  std::fprintf(stderr, "isthmus: ggml: %s%s\n", prefix, text.c_str());
+  preload::print_line("ggml", "%s%s", prefix, text.c_str());
 }
 
 // Prints why a requested feature is not used. Prints each text once per process. ISTHMUS_LOG=off disables it.

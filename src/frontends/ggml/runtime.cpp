@@ -72,10 +72,12 @@ int cuda_ordinal_of(void* stream) {
 
 namespace {
 
-// Opens the library `name` in this library's folder. Returns NULL and sets `reason` on failure. The library is never
-// closed, because kernels may be in flight at exit. dlopen finds it through this library's run path, $ORIGIN.
-void* open_from_own_folder(const char* name, std::string& reason) {
-  void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+// Opens the library `name` in this library's folder, unless the program has loaded it. Returns NULL and sets `reason` on
+// failure. The library is never closed, because kernels may be in flight at exit.
+void* open_library(const char* name, std::string& reason) {
+  void* library = preload::find_loaded(name);
+  if (library == nullptr)
+    library = preload::open_from_own_folder(reinterpret_cast<const void*>(&open_core), name, RTLD_NOW);
   if (library == nullptr) {
     const char* message = dlerror();
     reason = message != nullptr ? message : std::string(name) + " cannot be loaded";
@@ -119,7 +121,7 @@ const core_functions* open_core(std::string& reason) {
   static bool is_open = false;
   const std::lock_guard lock(mutex);
   if (is_open) return &functions;
-  void* library = open_from_own_folder(ISTHMUS_CORE_SONAME, reason);
+  void* library = open_library(ISTHMUS_CORE_SONAME, reason);
   if (library == nullptr) return nullptr;
   const auto find = [library](const char* name, auto& function) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
@@ -141,7 +143,7 @@ const isthmus_tensor_parallel_engine* open_sycl_engine(const void* function, std
     // Compare addresses: a process can have two runtimes, and they cannot use each other's queues.
     if (loaded_library(soname.c_str()).find(ISTHMUS_SYCL_SUBMIT_BARRIER) != function) continue;
     const std::string file = std::string(engine_prefix) + std::to_string(runtime) + std::string(engine_suffix);
-    void* library = open_from_own_folder(file.c_str(), reason);
+    void* library = open_library(file.c_str(), reason);
     if (library == nullptr) return nullptr;
     using entry_point = const isthmus_tensor_parallel_engine* (*)();
     const auto entry = reinterpret_cast<entry_point>(dlsym(library, ISTHMUS_TENSOR_PARALLEL_ENGINE_SYMBOL));

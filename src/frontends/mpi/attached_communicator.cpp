@@ -3,12 +3,17 @@
 #include <isthmus/interrupt.h>
 #include <isthmus/tools.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
+#include <numeric>
 #include <string>
+#include <string_view>
+#include <vector>
 
+#include "base/trust.hpp"
 #include "frontends/mpi/native.hpp"
 
 namespace isthmus::mpi_shim {
@@ -30,14 +35,38 @@ constexpr const char* mpi_equivalent_backends = "mpi,ucx";
 constexpr std::uint32_t supported_collectives =
     (1u << ISTHMUS_COLLECTIVE_COUNT) - 1 - (1u << ISTHMUS_SEND) - (1u << ISTHMUS_RECV);
 
-// Number of calls that are passed to MPI before a communicator is attached. The environment variable must have
-// the same value on all ranks.
+// Number of calls that are passed to MPI before a communicator is attached.
 std::uint64_t calls_before_attach() {
   static const std::uint64_t calls = [] {
-    const char* const value = std::getenv("ISTHMUS_MPI_FIRST_CALLS");
+    const char* const value = environment_variable("ISTHMUS_MPI_FIRST_CALLS");
     return value == nullptr ? std::uint64_t{16} : std::strtoull(value, nullptr, 10);
   }();
   return calls;
+}
+
+// Returns whether every rank of MPI_COMM_WORLD runs this library. A rank without it could not take part in attaching, and no
+// message can detect such a rank: it would be received by the program. `isthmus run` sets the variable, because it starts
+// all ranks with the library.
+bool are_all_ranks_preloaded() {
+  static const bool value = [] {
+    const char* const text = environment_variable("ISTHMUS_MPI_ALL_RANKS");
+    return text != nullptr && *text != '\0' && std::string_view(text) != "0";
+  }();
+  return value;
+}
+
+// Returns whether all ranks are in this process's MPI_COMM_WORLD. The result is the same on all ranks. Processes of
+// other worlds (MPI_Comm_spawn, MPI_Comm_accept) may run without this library.
+bool is_within_world(MPI_Comm comm, int size) {
+  if (comm == MPI_COMM_WORLD) return true;
+  MPI_Group group = MPI_GROUP_NULL, world = MPI_GROUP_NULL;
+  std::vector<int> ranks(static_cast<std::size_t>(size)), world_ranks(ranks.size(), MPI_UNDEFINED);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  if (PMPI_Comm_group(comm, &group) == MPI_SUCCESS && PMPI_Comm_group(MPI_COMM_WORLD, &world) == MPI_SUCCESS)
+    PMPI_Group_translate_ranks(group, size, ranks.data(), world, world_ranks.data());
+  for (MPI_Group* const each : {&group, &world})
+    if (*each != MPI_GROUP_NULL) PMPI_Group_free(each);
+  return std::ranges::find(world_ranks, MPI_UNDEFINED) == world_ranks.end();
 }
 
 // Copies a communicator without its attributes, because the program could observe their copy callbacks.
@@ -229,18 +258,31 @@ void attached_communicator::pass_all_calls(pass_reason_code reason) {
   m_pass_reason = reason;
 }
 
-bool attached_communicator::attach_when_due() {
-  if (m_call_count++ == 0) {
-    int is_inter = 0;
-    PMPI_Comm_test_inter(m_comm, &is_inter);
-    if (is_inter)
-      pass_all_calls(pass_reason_code::intercommunicator);
-    else if (m_size == 1)
-      pass_all_calls(pass_reason_code::one_rank);
-    else if (communicator_registry::get().supports_device_memory())
-      pass_all_calls(pass_reason_code::device_memory);
+// Decides at the first call, which all ranks make, whether and when the communicator is attached. Every decision is the
+// same on all ranks.
+void attached_communicator::begin() {
+  int is_inter = 0;
+  PMPI_Comm_test_inter(m_comm, &is_inter);
+  if (is_inter) return pass_all_calls(pass_reason_code::intercommunicator);
+  if (m_size == 1) return pass_all_calls(pass_reason_code::one_rank);
+  if (communicator_registry::get().supports_device_memory())
+    return pass_all_calls(pass_reason_code::device_memory);
+  if (!is_within_world(m_comm, m_size)) return pass_all_calls(pass_reason_code::other_world);
+  if (!are_all_ranks_preloaded()) {
+    if (m_rank == 0)
+      statistics().warn_once(
+          "all calls go to MPI; set ISTHMUS_MPI_ALL_RANKS=1 if every rank runs this library");
+    return pass_all_calls(pass_reason_code::ranks_not_promised);
   }
-  return m_state == attach_state::unattached && m_call_count > calls_before_attach() && attach();
+  // The environments of ranks can differ.
+  const std::uint64_t own_calls = calls_before_attach();
+  if (PMPI_Allreduce(&own_calls, &m_calls_to_skip, 1, MPI_UINT64_T, MPI_MAX, m_comm) != MPI_SUCCESS)
+    pass_all_calls(pass_reason_code::attach_failed);
+}
+
+bool attached_communicator::attach_when_due() {
+  if (m_call_count++ == 0) begin();
+  return m_state == attach_state::unattached && m_call_count > m_calls_to_skip && attach();
 }
 
 bool attached_communicator::attach() {

@@ -27,6 +27,8 @@ namespace isthmus::mpi_shim {
   X(intercommunicator, "intercommunicator")                                    \
   X(mpi_not_running, "MPI not initialized or already finalized")               \
   X(device_memory, "MPI library with support for device memory")               \
+  X(ranks_not_promised, "ISTHMUS_MPI_ALL_RANKS is not set")                    \
+  X(other_world, "processes outside of MPI_COMM_WORLD")                        \
   X(attach_failed, "ranks cannot access each other's memory")                  \
   X(no_rule_between_nodes, "no rule selects an Isthmus backend between nodes") \
   X(not_attached, "communicator not attached yet (first calls)")
@@ -75,6 +77,7 @@ class attached_communicator : public preload::communicator_base {
   void reset(MPI_Comm comm);  // objects are reused and never freed
   void release();
   bool attach_when_due();
+  void begin();
   bool attach();
   bool create();
   bool create_communicator(MPI_Comm copy);
@@ -82,7 +85,8 @@ class attached_communicator : public preload::communicator_base {
 
   MPI_Comm m_comm = MPI_COMM_NULL;
   attach_state m_state = attach_state::unattached;
-  std::uint64_t m_call_count = 0;  // calls that Isthmus could have handled
+  std::uint64_t m_call_count = 0;     // calls that Isthmus could have handled
+  std::uint64_t m_calls_to_skip = 0;  // the same on all ranks
   pass_reason_code m_pass_reason = pass_reason_code::attach_failed;
   // One per communicator, because two threads must not test the same request.
   MPI_Request m_pending_receive = MPI_REQUEST_NULL;

@@ -215,6 +215,24 @@ std::uint64_t max_elements_per_call(const datatype_layout& layout) {
   return std::max<std::uint64_t>(1, max_count / std::max<std::uint64_t>(1, layout.bytes));
 }
 
+// Calls convert(buffer, type), which returns an MPI code. For MPI_BOTTOM, which MPICH 4.0 rejects when it packs, the
+// arguments are another buffer and a type that is shifted to the same addresses.
+template <typename Pointer, typename Convert>
+int convert_at(Pointer buffer, MPI_Datatype type, Convert&& convert) {
+  if (buffer != MPI_BOTTOM) return convert(buffer, type);
+  static char anchor;
+  const int one = 1;
+  MPI_Aint shift = 0;
+  MPI_Datatype shifted = MPI_DATATYPE_NULL;
+  PMPI_Get_address(&anchor, &shift);
+  shift = -shift;
+  int code = PMPI_Type_create_hindexed(1, &one, &shift, type, &shifted);
+  if (code == MPI_SUCCESS) code = PMPI_Type_commit(&shifted);
+  if (code == MPI_SUCCESS) code = convert(static_cast<Pointer>(&anchor), shifted);
+  if (shifted != MPI_DATATYPE_NULL) PMPI_Type_free(&shifted);
+  return code;
+}
+
 // Copies dense elements. Otherwise, calls convert(first, n), which returns an MPI code, for as many elements as one
 // call can convert.
 template <typename Convert>
@@ -236,21 +254,24 @@ int copy_elements(void* destination, const void* source, std::uint64_t count, co
 int pack_elements(const void* source, std::uint64_t count, const datatype_layout& layout, char* destination,
                   MPI_Comm comm) {
   return copy_elements(destination, source, count, layout, [&](std::uint64_t first, std::uint64_t n) {
-    count_type position = 0;
-    return native_counts::pack(offset(source, static_cast<std::int64_t>(first) * layout.extent),
-                               static_cast<count_type>(n), layout.type, destination + first * layout.bytes,
-                               static_cast<count_type>(n * layout.bytes), &position, comm);
+    const void* const elements = offset(source, static_cast<std::int64_t>(first) * layout.extent);
+    return convert_at(elements, layout.type, [&](const void* buffer, MPI_Datatype type) {
+      count_type position = 0;
+      return native_counts::pack(buffer, static_cast<count_type>(n), type, destination + first * layout.bytes,
+                                 static_cast<count_type>(n * layout.bytes), &position, comm);
+    });
   });
 }
 
 int unpack_elements(const char* source, void* destination, std::uint64_t count, const datatype_layout& layout,
                     MPI_Comm comm) {
   return copy_elements(destination, source, count, layout, [&](std::uint64_t first, std::uint64_t n) {
-    count_type position = 0;
-    return native_counts::unpack(source + first * layout.bytes, static_cast<count_type>(n * layout.bytes),
-                                 &position,
-                                 offset(destination, static_cast<std::int64_t>(first) * layout.extent),
-                                 static_cast<count_type>(n), layout.type, comm);
+    void* const elements = offset(destination, static_cast<std::int64_t>(first) * layout.extent);
+    return convert_at(elements, layout.type, [&](void* buffer, MPI_Datatype type) {
+      count_type position = 0;
+      return native_counts::unpack(source + first * layout.bytes, static_cast<count_type>(n * layout.bytes),
+                                   &position, buffer, static_cast<count_type>(n), type, comm);
+    });
   });
 }
 

@@ -33,7 +33,7 @@ void* find_barrier() {
   if (void* const barrier = dlsym(RTLD_DEFAULT, "PMPI_Barrier")) return barrier;
   for (const link_map* object = isthmus::preload::first_loaded_library(); object != nullptr;
        object = object->l_next) {
-    void* const library = *object->l_name == '\0' ? nullptr : dlopen(object->l_name, RTLD_LAZY | RTLD_NOLOAD);
+    void* const library = *object->l_name == '\0' ? nullptr : isthmus::preload::find_loaded(object->l_name);
     if (library == nullptr) continue;
     void* const barrier = dlsym(library, "PMPI_Barrier");
     dlclose(library);
@@ -47,8 +47,8 @@ void* open_mpi() {
   Dl_info info{};
   void* const barrier = find_barrier();
   if (barrier == nullptr || dladdr(barrier, &info) == 0) return nullptr;
-  void* const library = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_GLOBAL);
-  return library != nullptr ? library : dlopen(nullptr, RTLD_LAZY);
+  void* const library = isthmus::preload::find_loaded(info.dli_fname, RTLD_GLOBAL);
+  return library != nullptr ? library : isthmus::preload::open_program();
 }
 
 // Detects the family by its symbols and library name. Returns NULL if there is no engine for it.
@@ -65,7 +65,8 @@ const char* detect_family(void* mpi) {
   return nullptr;
 }
 
-constexpr isthmus::preload::preload_labels labels = {"mpi", "MPI", "the engine of this MPI family"};
+constexpr isthmus::preload::preload_labels labels = {
+    "mpi", "MPI", "Isthmus was built without the headers of this MPI (mpi.h), or its engine"};
 
 const engine_table* open_engine(const char* family) {
   char file[64];
@@ -86,10 +87,9 @@ any_function find_pmpi_function(void* mpi, int function, const char* suffix) {
 void resolve_all() {
   void* const mpi = open_mpi();
   if (mpi == nullptr) {
-    std::fprintf(
-        stderr,
-        "isthmus: mpi: an MPI function was called, but no MPI library is loaded in this process; link the "
-        "program with MPI\n");
+    isthmus::preload::print_line(
+        labels.short_name,
+        "an MPI function was called, but no MPI library is loaded in this process; link the program with MPI");
     std::abort();
   }
   const char* const family = detect_family(mpi);
@@ -113,8 +113,8 @@ void resolve_all() {
   const any_function function_address =
       targets[has_large_counts][static_cast<int>(function)].load(std::memory_order_acquire);
   if (function_address != nullptr) return function_address;
-  std::fprintf(stderr, "isthmus: mpi: the MPI library of this program has no function %s%s\n",
-               mpi_function_names[static_cast<int>(function)], has_large_counts ? "_c" : "");
+  isthmus::preload::print_line(labels.short_name, "the MPI library of this program has no function %s%s",
+                               mpi_function_names[static_cast<int>(function)], has_large_counts ? "_c" : "");
   std::abort();
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/trust.hpp"
 #include "frontends/nccl/engine.hpp"
 
 namespace isthmus::nccl_shim {
@@ -14,7 +15,7 @@ namespace {
 // Time for which ranks wait for peers that may never attach because they run without this library
 // or on another machine.
 double attach_timeout_s() {
-  const char* const text = std::getenv("ISTHMUS_NCCL_ATTACH_S");
+  const char* const text = environment_variable("ISTHMUS_NCCL_ATTACH_S");
   const double value = text == nullptr ? 0 : std::strtod(text, nullptr);
   return value > 0 ? value : 10;
 }

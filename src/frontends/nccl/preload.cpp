@@ -11,8 +11,8 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <climits>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <initializer_list>
 #include <string_view>
@@ -29,21 +29,22 @@ namespace {
 //
 // The preloaded library hides it because it has the same name. Search order: ISTHMUS_NCCL_LIBRARY; libraries that the
 // process has loaded; the run paths of those libraries (PyTorch and JAX list the folder of their NCCL wheel there);
-// LD_LIBRARY_PATH; the usual install folders.
+// LD_LIBRARY_PATH; the usual install folders. A file that is not loaded yet must be trusted (base/trust.hpp).
 
 constexpr const char* file_name = "libnccl.so.2";
-constexpr std::size_t max_path_bytes = 4096;
+constexpr std::size_t max_path_bytes = PATH_MAX;
+constexpr preload::preload_labels labels = {"nccl", "NCCL", "the engine"};
 
 struct real_nccl {
   void* handle = nullptr;
   char path[max_path_bytes] = "";
+  isthmus::trust_problem untrusted;  // why the first file that was not trusted was not loaded
 };
 
 bool is_this_library(void* handle) { return dlsym(handle, "isthmus_nccl_library") != nullptr; }
 
-// Loads `path` unless it is this library under another name.
-bool try_path(const char* path, int extra_flags, real_nccl& result) {
-  void* const handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | extra_flags);
+// Uses an open library unless it is this library under another name.
+bool use(void* handle, const char* path, real_nccl& result) {
   if (handle == nullptr) return false;
   if (is_this_library(handle) || dlsym(handle, "ncclGetVersion") == nullptr) {
     dlclose(handle);
@@ -56,10 +57,17 @@ bool try_path(const char* path, int extra_flags, real_nccl& result) {
   return true;
 }
 
+bool try_path(const char* path, real_nccl& result) {
+  isthmus::trust_problem reason;
+  void* const handle = preload::open_trusted(path, reason);
+  if (result.untrusted.text[0] == '\0') result.untrusted = reason;
+  return use(handle, path, result);
+}
+
 bool try_folder(const char* folder, std::size_t length, real_nccl& result) {
   char path[max_path_bytes];
   std::snprintf(path, sizeof path, "%.*s/%s", static_cast<int>(length), folder, file_name);
-  return access(path, R_OK) == 0 && try_path(path, 0, result);
+  return access(path, R_OK) == 0 && try_path(path, result);
 }
 
 // Tries each folder in a list "folder:folder:...". A leading $ORIGIN is replaced by `origin`.
@@ -104,7 +112,7 @@ bool search_run_path(const link_map& object, real_nccl& result) {
 bool try_loaded(real_nccl& result) {
   for (const link_map* object = preload::first_loaded_library(); object != nullptr; object = object->l_next) {
     if (preload::starts_with(preload::file_name_of(object->l_name), "libnccl.so") &&
-        try_path(object->l_name, RTLD_NOLOAD, result))
+        use(preload::find_loaded(object->l_name), object->l_name, result))
       return true;
   }
   return false;
@@ -114,7 +122,8 @@ bool try_loaded(real_nccl& result) {
 bool try_next(real_nccl& result) {
   void* const function = dlsym(RTLD_NEXT, "ncclGetVersion");
   Dl_info info{};
-  return function != nullptr && dladdr(function, &info) != 0 && try_path(info.dli_fname, RTLD_NOLOAD, result);
+  return function != nullptr && dladdr(function, &info) != 0 &&
+         use(preload::find_loaded(info.dli_fname), info.dli_fname, result);
 }
 
 bool try_run_paths(real_nccl& result) {
@@ -124,9 +133,10 @@ bool try_run_paths(real_nccl& result) {
 }
 
 bool try_installed(real_nccl& result) {
-  for (const char* const name :
-       {"libnccl.so", "libnccl.so.2"})  // resolved by the dynamic linker; the second may be this library
-    if (try_path(name, 0, result)) return true;
+  // Resolved by the dynamic linker, which also searches LD_LIBRARY_PATH but checks no owner. The second may be this library.
+  if (result.untrusted.text[0] == '\0')
+    for (const char* const name : {"libnccl.so", file_name})
+      if (use(preload::open_by_name(name), name, result)) return true;
   for (const char* const folder : {"/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib",
                                    "/usr/local/cuda/lib64", "/opt/nvidia/nccl/lib"})
     if (try_folder(folder, std::strlen(folder), result)) return true;
@@ -135,21 +145,31 @@ bool try_installed(real_nccl& result) {
 
 real_nccl* find() {
   static real_nccl result;
-  const char* const path = std::getenv("ISTHMUS_NCCL_LIBRARY");
+  const char* const path = isthmus::environment_variable("ISTHMUS_NCCL_LIBRARY");
   if (path != nullptr && *path != '\0') {
-    if (try_path(path, 0, result)) return &result;
+    if (try_path(path, result)) return &result;
     const char* const error = dlerror();
-    std::fprintf(stderr, "isthmus: nccl: ISTHMUS_NCCL_LIBRARY=%s is not an NCCL library: %s\n", path,
-                 error != nullptr ? error : "it is Isthmus's own library, or it has no ncclGetVersion");
+    if (result.untrusted.text[0] != '\0')
+      preload::print_line(labels.short_name, "ISTHMUS_NCCL_LIBRARY=%s is not loaded: %s", path,
+                          result.untrusted.text);
+    else
+      preload::print_line(
+          labels.short_name, "ISTHMUS_NCCL_LIBRARY=%s is not an NCCL library: %s", path,
+          error != nullptr ? error : "it is Isthmus's own library, or it has no ncclGetVersion");
     return nullptr;
   }
   if (try_next(result) || try_loaded(result) || try_run_paths(result) ||
-      try_folders(std::getenv("LD_LIBRARY_PATH"), "", result) || try_installed(result))
+      try_folders(isthmus::environment_variable("LD_LIBRARY_PATH"), "", result) || try_installed(result)) {
+    if (result.untrusted.text[0] != '\0')
+      preload::print_line(labels.short_name, "warning: %s is used, because another NCCL is not trusted: %s",
+                          result.path, result.untrusted.text);
     return &result;
-  std::fprintf(
-      stderr,
-      "isthmus: nccl: this process calls NCCL, but no libnccl.so.2 was found; set ISTHMUS_NCCL_LIBRARY "
-      "to its path\n");
+  }
+  const bool is_untrusted = result.untrusted.text[0] != '\0';
+  preload::print_line(
+      labels.short_name,
+      "this process calls NCCL, but no libnccl.so.2 was found%s%s; set ISTHMUS_NCCL_LIBRARY to its path",
+      is_untrusted ? " that is trusted: " : "", result.untrusted.text);
   return nullptr;
 }
 
@@ -210,10 +230,8 @@ any_function find_real_or_null(const char* name) {
   return library == nullptr ? nullptr : reinterpret_cast<any_function>(dlsym(library, name));
 }
 
-constexpr preload::preload_labels labels = {"nccl", "NCCL", "the engine"};
-
 const engine_table* open_engine() {
-  const char* const setting = std::getenv("ISTHMUS_NCCL");
+  const char* const setting = isthmus::environment_variable("ISTHMUS_NCCL");
   if (setting != nullptr && (std::strcmp(setting, "off") == 0 || std::strcmp(setting, "0") == 0))
     return nullptr;
   if (real_library() == nullptr) return nullptr;

@@ -1,7 +1,6 @@
 #include "frontends/preload/call_statistics.hpp"
 
 #include <cstdio>
-#include <cstdlib>
 #include <string_view>
 
 #include "frontends/preload/engine_loader.hpp"
@@ -10,7 +9,7 @@ namespace isthmus::preload {
 namespace {
 
 bool is_set(const char* variable) {
-  const char* const value = std::getenv(variable);
+  const char* const value = environment_variable(variable);
   return value != nullptr && *value != '\0' && std::string_view(value) != "0";
 }
 
@@ -56,10 +55,9 @@ void call_statistics::print(int rank, int size) {
 void call_statistics::warn_once(const char* text) noexcept try {
   if (is_logging_silenced()) return;
   const std::lock_guard lock(m_warning_mutex);
-  if (m_printed_warnings.insert(text).second)
-    std::fprintf(stderr, "isthmus: %s: warning: %s\n", m_labels.front_end, text);
+  if (m_printed_warnings.insert(text).second) print_line(m_labels.front_end, "warning: %s", text);
 } catch (...) {
-  std::fprintf(stderr, "isthmus: %s: warning: no memory for a warning\n", m_labels.front_end);
+  print_line(m_labels.front_end, "warning: no memory for a warning");
 }
 
 }  // namespace isthmus::preload

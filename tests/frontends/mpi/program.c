@@ -1,7 +1,8 @@
 /* An MPI program without any use of Isthmus. test_preload.py runs it with and without the preloaded library.
    Usage: program MODE
-   Modes: collectives, mixed, progress, threads, errors, aborts, killed, forks, large, freed */
+   Modes: collectives, mixed, progress, threads, errors, aborts, killed, forks, large, user, freed */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <mpi.h>
 #include <pthread.h>
 #include <signal.h>
@@ -19,6 +20,30 @@ static void expect(int condition, const char* description) {
   ++failures;
   printf("rank %d: wrong: %s\n", rank, description);
 }
+
+/* MPICH 4.0 rejects MPI_BOTTOM in these functions. The preloaded library calls these definitions. */
+#define REJECT_BOTTOM(name, buffer, parameters, arguments)              \
+  int name parameters {                                                 \
+    int(*next) parameters = (int(*) parameters)dlsym(RTLD_NEXT, #name); \
+    if (buffer == MPI_BOTTOM) abort();                                  \
+    return next arguments;                                              \
+  }
+#define PACK(name, Count)                                                                                   \
+  REJECT_BOTTOM(                                                                                            \
+      name, in,                                                                                             \
+      (const void* in, Count n, MPI_Datatype type, void* out, Count bytes, Count* position, MPI_Comm comm), \
+      (in, n, type, out, bytes, position, comm))
+#define UNPACK(name, Count)                                                                                 \
+  REJECT_BOTTOM(                                                                                            \
+      name, out,                                                                                            \
+      (const void* in, Count bytes, Count* position, void* out, Count n, MPI_Datatype type, MPI_Comm comm), \
+      (in, bytes, position, out, n, type, comm))
+PACK(PMPI_Pack, int)
+UNPACK(PMPI_Unpack, int)
+#if MPI_VERSION >= 4
+PACK(PMPI_Pack_c, MPI_Count)
+UNPACK(PMPI_Unpack_c, MPI_Count)
+#endif
 
 static void expect_sum(const double* result, int count, const char* description) {
   for (int i = 0; i < count; ++i)
@@ -410,6 +435,13 @@ static void forks(void) {
   expect(status == 0, "exit status of the child");
 }
 
+/* The kernel copies nothing between processes of different users. */
+static void changed_user(void) {
+  if (rank == 1 && setresuid(12345, 12345, 12345) != 0) exit(7);
+  reductions(100000, MPI_COMM_WORLD);
+  data_movement(100000, MPI_COMM_WORLD);
+}
+
 /* Covers all thread levels. */
 static int thread_level_of(const char* mode) {
   if (strcmp(mode, "collectives") == 0) return MPI_THREAD_SINGLE;
@@ -438,6 +470,7 @@ int main(int argc, char** argv) {
   if (strcmp(mode, "errors") == 0) errors();
   if (strcmp(mode, "forks") == 0) forks();
   if (strcmp(mode, "large") == 0) large();
+  if (strcmp(mode, "user") == 0) changed_user();
   if (strcmp(mode, "aborts") == 0 && rank == 0) MPI_Abort(MPI_COMM_WORLD, 23);
   if (strcmp(mode, "killed") == 0 && rank == 0) raise(SIGKILL);
   int total = 0;

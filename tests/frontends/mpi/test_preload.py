@@ -50,17 +50,17 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """Compiles program.c for one family."""
     family: Family = request.param
     built = tmp_path_factory.mktemp(family.name) / "program"
-    flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-lpthread"]
+    flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-rdynamic", "-lpthread", "-ldl"]
     command = [str(family.compiler), str(HERE / "program.c"), "-o", str(built), *flags]
     subprocess.run(command, env=os.environ | family.variables, check=True, timeout=120)
     return built, family
 
 
 def start(
-    built: tuple[Path, Family], ranks: int, *mode: str, shim: bool = True, **variables: str
+    built: tuple[Path, Family], ranks: int, *mode: str, shim: bool = True, bind: bool = True, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     program_path, family = built
-    options = ["--mpi-shim", "--report"] if shim else []
+    options = [*(["--mpi-shim", "--report"] if shim else []), *([] if bind else ["--no-bind"])]
     command = [sys.executable, "-m", "isthmus", "run", "-n", str(ranks), "--mpi", family.mpi, *options]
     environment = os.environ | {"ISTHMUS_MPI_FIRST_CALLS": "0"} | variables
     return subprocess.run(
@@ -79,6 +79,19 @@ def handled_calls(output: str) -> dict[str, int]:
     for name, count in re.findall(r"^ +(MPI_\w+) +shm\S* +(\d+)", output, re.MULTILINE):
         calls[name] = calls.get(name, 0) + int(count)
     return calls
+
+
+@pytest.mark.parametrize("family", families(), ids=lambda family: family.name)
+def test_program_with_own_operators(family: Family, tmp_path: Path) -> None:
+    """Neither library may free what the program's operator new has allocated, or the other way round."""
+    built = tmp_path / "program"
+    compiler = family.compiler.with_name(family.compiler.name.replace("mpicc", "mpicxx"))
+    flags = ["-std=c++20", "-O1", "-Wall", "-Werror", "-rdynamic", "-DMPICH_SKIP_MPICXX", "-DOMPI_SKIP_MPICXX"]
+    command = [str(compiler), str(HERE / "own_operators.cpp"), "-o", str(built), *flags]
+    subprocess.run(command, env=os.environ | family.variables, check=True, timeout=120)
+    result = start((built, family), 2)
+    assert result.returncode == 0 and result.stdout.strip() == "0 wrong", result.stdout + result.stderr
+    assert handled_calls(result.stderr)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -133,6 +146,14 @@ def test_more_than_2_gib(program: tuple[Path, Family]) -> None:
     )
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its user id")
+def test_rank_that_changes_its_user(program: tuple[Path, Family]) -> None:
+    """The kernel refuses copies to and from this rank, so large calls are staged."""
+    result = start(program, 2, "user", ISTHMUS_RULE="use=shm:zero_copy")
+    assert result.returncode == 0 and result.stdout.strip() == "0 wrong", result.stdout + result.stderr
+    assert handled_calls(result.stderr)
+
+
 @pytest.mark.parametrize("mode", ["aborts", "killed"])
 def test_launcher_reports_exit_of_a_rank(program: tuple[Path, Family], mode: str) -> None:
     preloaded, plain = start(program, 2, mode), start(program, 2, mode, shim=False)
@@ -161,6 +182,50 @@ def test_first_calls_go_to_mpi(program: tuple[Path, Family]) -> None:
     result = start(program, 2, "forks", ISTHMUS_MPI_FIRST_CALLS="1000")
     assert result.returncode == 0 and not handled_calls(result.stderr)
     assert "communicator not attached yet (first calls)" in result.stderr
+
+
+def test_first_calls_may_differ(program: tuple[Path, Family]) -> None:
+    script = (
+        f'ISTHMUS_MPI_FIRST_CALLS=$((${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}} * 7)) exec "{program[0]}" collectives'
+    )
+    result = start((Path("sh"), program[1]), 2, "-c", script)
+    assert result.returncode == 0 and result.stdout.strip() == "0 wrong", result.stdout + result.stderr
+    assert re.search(r" 7  communicator not attached yet", result.stderr) or handled_calls(result.stderr)
+
+
+@pytest.mark.parametrize("preloaded", [0, 1])
+def test_rank_without_the_library(program: tuple[Path, Family], preloaded: int) -> None:
+    """A rank cannot find out whether others run the library, so all calls go to MPI."""
+    program_path, family = program
+    library = layout.library_folder() / "libisthmus_mpi_preload.so"
+    shim = ["env", f"LD_PRELOAD={library}", "ISTHMUS_MPI_FIRST_CALLS=0", "ISTHMUS_MPI_REPORT=1"]
+    ranks = [[*(shim if rank == preloaded else []), str(program_path), "collectives"] for rank in range(2)]
+    launcher = launch.launcher(family.mpi)
+    command = [*launcher.command(1, bind=False), *ranks[0], ":", "-n", "1", *ranks[1]]
+    result = subprocess.run(
+        command, env=launch.environment(launcher), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert result.returncode == 0 and result.stdout.strip() == "0 wrong", result.stdout + result.stderr
+    assert not handled_calls(result.stderr)
+    if preloaded == 0:
+        assert "set ISTHMUS_MPI_ALL_RANKS=1 if every rank runs this library" in result.stderr
+
+
+@pytest.mark.parametrize("family", families(), ids=lambda family: family.name)
+def test_spawned_processes(family: Family, tmp_path: Path) -> None:
+    """Processes of two worlds use MPI, and those of one world use Isthmus. Spawned processes are preloaded."""
+    built = tmp_path / "spawner"
+    command = [str(family.compiler), str(HERE / "spawner.c"), "-o", str(built), "-Wall", "-Wextra", "-Werror"]
+    subprocess.run(command, env=os.environ | family.variables, check=True, timeout=120)
+    # The launchers cannot spawn processes if they bind ranks. That of Open MPI binds unless cores are scarce.
+    ranks = 2 if family.name != "openmpi" else len(os.sched_getaffinity(0)) + 1
+    if ranks > 8 or start((built, family), ranks, shim=False, bind=False).returncode != 0:
+        pytest.skip("this MPI cannot spawn processes here")
+    result = start((built, family), ranks, bind=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.strip() == f"0 wrong, {ranks + 2} preloaded", result.stdout + result.stderr
+    assert len(re.findall("processes outside of MPI_COMM_WORLD", result.stderr)) == 2, result.stderr
+    assert len(re.findall(r"MPI_Allreduce +shm\S* +40 ", result.stderr)) == 2, result.stderr
 
 
 def run_on_two_nodes(

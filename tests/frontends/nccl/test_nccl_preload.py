@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -91,6 +92,13 @@ def test_every_collective(world: str, ranks: int) -> None:
     assert has_passed(done), output_of(done)
     assert set(handled_calls(done.stderr)) == COLLECTIVES, output_of(done)
     assert reasons(done.stderr) <= {"no data", "communicator with one rank"}, output_of(done)
+
+
+def test_program_with_own_operators() -> None:
+    """Neither library may free what the program's operator new has allocated, or the other way round."""
+    command = [str(PROGRAM.with_name("nccl_program_own_operators")), "threads", "2", "100", "11"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300, check=False)
+    assert has_passed(done) and handled_calls(done.stderr), output_of(done)
 
 
 def test_program_without_the_library() -> None:
@@ -243,7 +251,54 @@ print(status, nccl.ncclGetErrorString(2), nccl.ncclGetLastError(None))
     )
     words = b"Isthmus found no NCCL library to pass the call through to"
     assert done.returncode == 0 and done.stdout.split("\n")[0] == f"2 {words} {words}", output_of(done)
-    assert "ISTHMUS_NCCL_LIBRARY=/nonexistent is not an NCCL library" in done.stderr, output_of(done)
+    assert "ISTHMUS_NCCL_LIBRARY=/nonexistent is not loaded: /nonexistent cannot be" in done.stderr, output_of(
+        done
+    )
+
+
+FIND_NCCL = """
+import ctypes, sys
+shim = ctypes.CDLL(sys.argv[1])
+shim.isthmus_nccl_library.restype = ctypes.c_char_p
+print(shim.isthmus_nccl_library())
+"""
+
+
+def find_nccl(preload: Path = PRELOAD, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", FIND_NCCL, str(preload)]
+    environment_variables = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
+    return subprocess.run(
+        command, env=environment_variables | variables, capture_output=True, text=True, timeout=60, check=True
+    )
+
+
+@pytest.mark.parametrize("variable", ["ISTHMUS_NCCL_LIBRARY", "LD_LIBRARY_PATH"])
+def test_untrusted_nccl_is_not_loaded(tmp_path: Path, variable: str) -> None:
+    """A file that another user can write is refused, with its mode and the rule."""
+    copy = tmp_path / "libnccl.so.2"
+    shutil.copy(STANDINS / "libstandin_nccl.so", copy)
+    (tmp_path / "libnccl.so").symlink_to(copy)
+    value = str(copy if variable == "ISTHMUS_NCCL_LIBRARY" else tmp_path)
+    copy.chmod(0o755)
+    assert find_nccl(**{variable: value}).stdout == f"{str(copy).encode()}\n"
+    copy.chmod(0o757)
+    done = find_nccl(**{variable: value})
+    assert str(copy) not in done.stdout and "mode 0757: code is loaded only from files" in done.stderr, (
+        output_of(done)
+    )
+
+
+def test_relative_nccl_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(STANDINS / "libstandin_nccl.so", tmp_path / "libnccl.so.2")
+    monkeypatch.chdir(tmp_path)
+    done = find_nccl(ISTHMUS_NCCL_LIBRARY="./libnccl.so.2")
+    assert done.stdout == "None\n" and "pass an absolute path" in done.stderr, output_of(done)
+
+
+def test_messages_are_single_lines() -> None:
+    """The name of a file cannot forge a line of the log."""
+    done = find_nccl(ISTHMUS_NCCL_LIBRARY="/\x1b[2J\nisthmus: nccl: forged")
+    assert len(done.stderr.splitlines()) == 1 and "/\\x1b[2J\\nisthmus" in done.stderr, output_of(done)
 
 
 def listed_names() -> set[str]:

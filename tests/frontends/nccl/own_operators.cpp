@@ -1,0 +1,2 @@
+// Makes nccl_program a program with its own global operators.
+#include "../own_operators.hpp"
