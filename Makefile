@@ -6,7 +6,7 @@ TRIALS ?= 1000
 SEED ?= 1
 MINUTES ?= 60
 
-.PHONY: llama-sycl-check gpu-check cpu-check run bench test faults fuzz soak build setup lint format docs clean
+.PHONY: llama-sycl-check gpu-check cpu-check run bench test faults fuzz mutants soak build setup lint format docs clean
 setup:
 	@scripts/setup
 
@@ -40,6 +40,11 @@ faults: setup
 fuzz: setup
 	@scripts/build -DISTHMUS_PYTHON=ON
 	@.venv/bin/python scripts/fuzz --out out/fuzz.json $(ARGUMENTS)
+
+# make mutants ARGUMENTS="--only shm --count 50"
+mutants: setup
+	@scripts/build -DISTHMUS_PYTHON=ON
+	@.venv/bin/python scripts/mutants --out out/mutants.json $(ARGUMENTS)
 
 # Not part of make test: it fetches 2.4 GB and compiles kernels for a quarter of an
 # hour, once (docs/guide/llama_cpp.md).
