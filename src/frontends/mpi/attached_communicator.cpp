@@ -2,13 +2,17 @@
 
 #include <isthmus/interrupt.h>
 #include <isthmus/tools.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <mutex>
 #include <numeric>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,13 +48,45 @@ std::uint64_t calls_before_attach() {
   return calls;
 }
 
+// Returns the parent of a process, or 0. The name of the process, in parentheses, can contain any character.
+pid_t parent_of(const std::filesystem::path& process) {
+  std::ifstream file(process / "stat");
+  std::string text;
+  std::getline(file, text, '\0');
+  const auto name_end = text.rfind(')');
+  char state = 0;
+  pid_t parent = 0;
+  if (name_end != std::string::npos) std::istringstream(text.substr(name_end + 1)) >> state >> parent;
+  return parent;
+}
+
+bool has_mapped_this_library(const std::filesystem::path& process) {
+  std::ifstream file(process / "maps");
+  for (std::string line; std::getline(file, line);)
+    if (line.ends_with("/libisthmus_mpi_preload.so")) return true;
+  return false;
+}
+
+// Counts the processes of this process's launcher that run this library, including this process.
+int count_preloaded_siblings() {
+  int count = 0;
+  std::error_code failure;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", failure))
+    if (parent_of(entry.path()) == getppid() && has_mapped_this_library(entry.path())) ++count;
+  return count;
+}
+
 // Returns whether every rank of MPI_COMM_WORLD runs this library. A rank without it could not take part in attaching, and no
-// message can detect such a rank: it would be received by the program. `isthmus run` sets the variable, because it starts
-// all ranks with the library.
+// message can detect such a rank: it would be received by the program. On one node, the processes of the launcher show
+// it: all ranks have loaded their libraries when MPI_Init returns. On several nodes, the variable must state it.
+// `isthmus run` sets the variable, because it starts all ranks with the library.
 bool are_all_ranks_preloaded() {
   static const bool value = [] {
-    const char* const text = environment_variable("ISTHMUS_MPI_ALL_RANKS");
-    return text != nullptr && *text != '\0' && std::string_view(text) != "0";
+    if (const char* const text = environment_variable("ISTHMUS_MPI_ALL_RANKS");
+        text != nullptr && *text != '\0')
+      return std::string_view(text) != "0";
+    int size = 0;
+    return PMPI_Comm_size(MPI_COMM_WORLD, &size) == MPI_SUCCESS && size == count_preloaded_siblings();
   }();
   return value;
 }
@@ -271,7 +307,9 @@ void attached_communicator::begin() {
   if (!are_all_ranks_preloaded()) {
     if (m_rank == 0)
       statistics().warn_once(
-          "all calls go to MPI; set ISTHMUS_MPI_ALL_RANKS=1 if every rank runs this library");
+          "all calls go to MPI, because not every rank of this node runs this library, or there are several "
+          "nodes; set "
+          "ISTHMUS_MPI_ALL_RANKS=1 if every rank runs it");
     return pass_all_calls(pass_reason_code::ranks_not_promised);
   }
   // The environments of ranks can differ.

@@ -27,7 +27,7 @@ namespace isthmus::mpi_shim {
   X(intercommunicator, "intercommunicator")                                    \
   X(mpi_not_running, "MPI not initialized or already finalized")               \
   X(device_memory, "MPI library with support for device memory")               \
-  X(ranks_not_promised, "ISTHMUS_MPI_ALL_RANKS is not set")                    \
+  X(ranks_not_promised, "not every rank is known to run the library")          \
   X(other_world, "processes outside of MPI_COMM_WORLD")                        \
   X(attach_failed, "ranks cannot access each other's memory")                  \
   X(no_rule_between_nodes, "no rule selects an Isthmus backend between nodes") \

@@ -195,7 +195,7 @@ def test_first_calls_may_differ(program: tuple[Path, Family]) -> None:
 
 @pytest.mark.parametrize("preloaded", [0, 1])
 def test_rank_without_the_library(program: tuple[Path, Family], preloaded: int) -> None:
-    """A rank cannot find out whether others run the library, so all calls go to MPI."""
+    """The library finds out that another rank does not run it, so all calls go to MPI."""
     program_path, family = program
     library = layout.library_folder() / "libisthmus_mpi_preload.so"
     shim = ["env", f"LD_PRELOAD={library}", "ISTHMUS_MPI_FIRST_CALLS=0", "ISTHMUS_MPI_REPORT=1"]
@@ -208,7 +208,21 @@ def test_rank_without_the_library(program: tuple[Path, Family], preloaded: int) 
     assert result.returncode == 0 and result.stdout.strip() == "0 wrong", result.stdout + result.stderr
     assert not handled_calls(result.stderr)
     if preloaded == 0:
-        assert "set ISTHMUS_MPI_ALL_RANKS=1 if every rank runs this library" in result.stderr
+        assert "not every rank of this node runs this library" in result.stderr
+
+
+def test_preload_by_hand(program: tuple[Path, Family]) -> None:
+    """Without isthmus run, the library finds out that all ranks of this node run it."""
+    program_path, family = program
+    library = layout.library_folder() / "libisthmus_mpi_preload.so"
+    shim = ["env", f"LD_PRELOAD={library}", "ISTHMUS_MPI_FIRST_CALLS=0", "ISTHMUS_MPI_REPORT=1"]
+    launcher = launch.launcher(family.mpi)
+    result = subprocess.run(
+        [*launcher.command(2, bind=False), *shim, str(program_path), "collectives"],
+        env=launch.environment(launcher), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0 and result.stdout.strip() == "0 wrong", result.stdout + result.stderr
+    assert handled_calls(result.stderr), result.stderr
 
 
 @pytest.mark.parametrize("family", families(), ids=lambda family: family.name)
