@@ -99,8 +99,9 @@ TEST_F(trust, users_who_can_modify_this_library_are_trusted) {
   fs::copy_file("/proc/self/exe", copy);
   chmod(m_folder.c_str(), 0755);
   const auto accepts_file = [&] {
-    const std::string command = "ISTHMUS_TEST_PATH='" + m_file + "' '" + copy +
-                                "' --gtest_filter=trust_probe.* --gtest_also_run_disabled_tests >/dev/null 2>&1";
+    const std::string command =
+        "ISTHMUS_TEST_PATH='" + m_file + "' '" + copy +
+        "' --gtest_filter=trust_probe.* --gtest_also_run_disabled_tests >/dev/null 2>&1";
     return std::system(command.c_str()) == 0;
   };
   EXPECT_TRUE(accepts_file());

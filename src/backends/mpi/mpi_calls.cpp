@@ -82,8 +82,8 @@ void mpi_calls::check_wait(clock::time_point deadline) const {
   throw make_error(
       ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
       fmt::format("{}: rank {} timed out after {} s; rank {} did not {}",
-                  isthmus_collective_name(oldest.collective), m_context.rank, m_context.timeout_s,
-                  oldest.peer, oldest.collective == ISTHMUS_SEND ? "receive" : "send"),
+                  isthmus_collective_name(oldest.collective), m_context.rank, m_context.timeout_s, oldest.peer,
+                  oldest.collective == ISTHMUS_SEND ? "receive" : "send"),
       "make sure that the peer posts the matching operation on this communicator, and that it is still running")
       .with_failed_ranks(std::array{oldest.peer});
 }
