@@ -132,7 +132,7 @@ def compile_tree(sources: Path, tree: Path, options: dict[str, str], targets: tu
 def build_probe(sources: Path, libraries: Path) -> Path:
     probe = libraries / "probe"
     includes = [f"-I{sources / part}" for part in ("include", "ggml/include", "ggml/src")]
-    includes.append(f"-I{HERE.parents[3] / 'src'}")
+    includes += [f"-I{HERE.parents[3] / part}" for part in ("src", "include")]
     files = [str(HERE / file) for file in ("probe.cpp", "cpu_devices.cpp", "interface.cpp")]
     command = ["g++", "-std=c++20", "-O1", *includes, *files]
     command += [
