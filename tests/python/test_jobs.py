@@ -64,7 +64,7 @@ def test_faulty_rank_is_named(fault: str, tmp_path: Path) -> None:
             output = processes[rank].stdout
             assert output is not None
             line = output.readline()
-            assert re.match("timeout|remote|aborted", line), line
+            assert re.match("timeout|remote|aborted|mismatch", line), line
             assert re.search(sentence, line), line
         communicator = wait_for_diagnosis(processes[0].pid, diagnosis_kind)
         assert re.search(sentence, communicator["sentence"]), communicator["sentence"]

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cctype>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -71,8 +72,11 @@ bool has_mapped_this_library(const std::filesystem::path& process) {
 int count_preloaded_siblings() {
   int count = 0;
   std::error_code failure;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", failure))
-    if (parent_of(entry.path()) == getppid() && has_mapped_this_library(entry.path())) ++count;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", failure)) {
+    const bool is_process =
+        std::isdigit(entry.path().filename().native().front()) != 0;  // not a link such as self
+    if (is_process && parent_of(entry.path()) == getppid() && has_mapped_this_library(entry.path())) ++count;
+  }
   return count;
 }
 
