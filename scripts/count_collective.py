@@ -24,7 +24,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("src", "include", "python")
-LIMIT = 23  # every front end adds an entry point; NCCL, MPI and the types of Python each have one table of names
+# Every front end adds an entry point. NCCL, MPI and the types of Python have one table of names each.
+LIMIT = 23
 LIMITED = ("broadcast", "reduce_scatter", "allgatherv")
 TABLE = ROOT / "include/isthmus/collectives.def"
 

@@ -71,11 +71,12 @@ void failure_state::map_records() {
   for (std::size_t rank = 0; rank < processes.size(); ++rank) {
     const int number = static_cast<int>(rank);
     if (processes[rank].pid == 0) continue;
-    if (number == m_ranks.rank)
+    if (number == m_ranks.rank) {
       processes[rank].record = m_recorder.shared_health();
-    else if ((m_records[rank] = recorder::peer_recording::open(m_ranks.token, number, addresses[rank])) !=
-             nullptr)
-      processes[rank].record = m_records[rank]->health();
+    } else {
+      m_records[rank] = recorder::peer_recording::open(m_ranks.token, number, addresses[rank]);
+      if (m_records[rank] != nullptr) processes[rank].record = m_records[rank]->health();
+    }
     if (processes[rank].record == nullptr)
       log(log_level::info,
           "rank {}: the flight recorder of rank {} cannot be read, so its failures arrive through the "

@@ -344,9 +344,13 @@ class analyzer {
 
   // Backends publish the rank that a long wait is blocked on.
   void add_blocking_rank(const recorded_rank& first, diagnosis& result) const {
-    const auto [last, is_cycle] = follow(first, [](const recorded_rank& rank) { return rank.awaited_rank; });
+    // The rank that entered first may be the slow one, so that it waits for no rank.
+    const auto waiting =
+        std::ranges::find_if(m_ranks, [](const recorded_rank& rank) { return rank.awaited_rank >= 0; });
+    const recorded_rank* const start = first.awaited_rank < 0 && waiting != m_ranks.end() ? &*waiting : &first;
+    const auto [last, is_cycle] = follow(*start, [](const recorded_rank& rank) { return rank.awaited_rank; });
     if (is_cycle) result.sentence += "; the ranks wait for each other, so they are in different steps of calls";
-    if (is_cycle || last == nullptr || last == &first) return;
+    if (is_cycle || last == nullptr || last == start) return;
     result.is_awaited = true;
     result.responsible_ranks = {last->rank};
     result.sentence +=

@@ -173,7 +173,7 @@ TEST(failed_ranks, of_a_message_chain_are_its_last_rank) {
 }
 
 // All ranks are inside the call. Rank 1 waits for rank 0, which waits for rank 2.
-TEST(failed_ranks, of_a_chain_of_waits_are_its_last_rank) {
+void expect_last_rank_of_chain(int first_rank) {
   std::atomic<bool> is_over{false};
   std::atomic<int> ranks_inside{0};
   standin::script script;
@@ -191,6 +191,7 @@ TEST(failed_ranks, of_a_chain_of_waits_are_its_last_rank) {
   standin::reset(script);
   test::ranks ranks(3, standin::configuration());
   test::run_on_each_rank(3, [&](int rank) {
+    while (rank != first_rank && ranks_inside == 0) std::this_thread::yield();
     const isthmus_status status = allreduce(ranks[rank]);
     if (rank != 1) return;
     EXPECT_EQ(status, ISTHMUS_ERROR_TIMEOUT);
@@ -199,6 +200,11 @@ TEST(failed_ranks, of_a_chain_of_waits_are_its_last_rank) {
         << last_error().message;
     is_over = true;
   });
+}
+
+TEST(failed_ranks, of_a_chain_of_waits_are_its_last_rank) {
+  expect_last_rank_of_chain(0);
+  expect_last_rank_of_chain(2);  // the slow rank entered the call first
 }
 
 // The subcommunicator of the parent's ranks 1 and 3 fails on its first rank because of its second.

@@ -77,7 +77,7 @@ TEST(plugin, bytes_beyond_struct_bytes_are_not_read) {
   void* const pages = mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(pages, MAP_FAILED);
   ASSERT_EQ(mprotect(static_cast<char*>(pages) + page, page, PROT_NONE), 0);
-  for (const std::size_t bytes : {offsetof(isthmus_backend, name), sizeof(isthmus_backend) - 1}) {
+  for (const std::size_t bytes : {offsetof(isthmus_backend, name), sizeof(isthmus_backend) - sizeof(void*)}) {
     auto* const plugin = reinterpret_cast<isthmus_backend*>(static_cast<char*>(pages) + page - bytes);
     std::memcpy(static_cast<void*>(plugin), isthmus::load_plugin(standin::path()), bytes);
     plugin->struct_bytes = bytes;

@@ -257,8 +257,9 @@ int pack_elements(const void* source, std::uint64_t count, const datatype_layout
     const void* const elements = offset(source, static_cast<std::int64_t>(first) * layout.extent);
     return convert_at(elements, layout.type, [&](const void* buffer, MPI_Datatype type) {
       count_type position = 0;
-      return native_counts::pack(buffer, static_cast<count_type>(n), type, destination + first * layout.bytes,
-                                 static_cast<count_type>(n * layout.bytes), &position, comm);
+      const auto elements_to_pack = static_cast<count_type>(n);
+      return native_counts::pack(buffer, elements_to_pack, type, destination + first * layout.bytes,
+                                 elements_to_pack * static_cast<count_type>(layout.bytes), &position, comm);
     });
   });
 }
@@ -269,8 +270,10 @@ int unpack_elements(const char* source, void* destination, std::uint64_t count, 
     void* const elements = offset(destination, static_cast<std::int64_t>(first) * layout.extent);
     return convert_at(elements, layout.type, [&](void* buffer, MPI_Datatype type) {
       count_type position = 0;
-      return native_counts::unpack(source + first * layout.bytes, static_cast<count_type>(n * layout.bytes),
-                                   &position, buffer, static_cast<count_type>(n), type, comm);
+      const auto elements_to_unpack = static_cast<count_type>(n);
+      return native_counts::unpack(source + first * layout.bytes,
+                                   elements_to_unpack * static_cast<count_type>(layout.bytes), &position,
+                                   buffer, elements_to_unpack, type, comm);
     });
   });
 }
