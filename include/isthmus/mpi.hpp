@@ -144,7 +144,7 @@ inline int comm_abort(isthmus_mpi_comm comm, int code) {
   if (is_aborting.exchange(true)) return MPI_SUCCESS;
   try {
     std::thread([code] {
-      std::this_thread::sleep_for(std::chrono::seconds(5));
+      std::this_thread::sleep_for(std::chrono::seconds(2));
       if (!has_returned) std::_Exit(code);
     }).detach();
   } catch (const std::exception&) {  // no thread: MPI_Abort has no time limit
