@@ -62,9 +62,11 @@ class node_group : public node_segments {
   void begin_call(const isthmus_operation& operation, int algorithm);
   // Hash of the arguments that must be equal on all ranks.
   std::uint64_t call_signature() const { return m_call_signature; }
+  // Value of the flags of the current call for this sequence number.
+  std::uint64_t flag_value(std::uint64_t sequence) const { return call_flag(sequence, m_call_signature); }
   // Sets a flag of the current call that peers wait for.
   void set_flag(flag& ready, std::uint64_t sequence) const {
-    ready.store(call_flag(sequence, m_call_signature), std::memory_order_release);
+    ready.store(flag_value(sequence), std::memory_order_release);
   }
   // Waits for `ready`, a flag of `peer` for this sequence number set after the peer has staged its data.
   // Errors: MISMATCH if the peer makes a different call.

@@ -12,13 +12,14 @@ namespace {
 void write_packet(const node_group& group, packet_line* lines, const std::byte* from, std::uint64_t bytes,
                   std::uint64_t sequence) {
   constexpr std::uint64_t full = packet_line::capacity;
+  const std::uint64_t ready = group.flag_value(sequence);
   for (; bytes >= full; ++lines, from += full, bytes -= full) {
     std::memcpy(lines->payload, from, full);
-    group.set_flag(lines->ready, sequence);
+    lines->ready.store(ready, std::memory_order_release);
     if (bytes == full) return;
   }
   if (bytes > 0) std::memcpy(lines->payload, from, bytes);
-  group.set_flag(lines->ready, sequence);
+  lines->ready.store(ready, std::memory_order_release);
 }
 
 // A reader that polls every line disturbs the writer. On an EPYC, 2 KiB took 1.20 us with one line per poll,
