@@ -134,6 +134,17 @@ inline int comm_free(isthmus_mpi_comm comm) {
   return MPI_Comm_free(&native);
 }
 
+// Exits the process with `code` after `seconds`, unless `has_ended` is true by then.
+inline void exit_after(double seconds, int code, const std::atomic<bool>& has_ended) noexcept {
+  try {
+    std::thread([seconds, code, &has_ended] {
+      std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+      if (!has_ended) std::_Exit(code);
+    }).detach();
+  } catch (const std::exception&) {  // no thread: there is no time limit
+  }
+}
+
 // For the table: aborts the job, once per process. Several watchdogs may call it concurrently. If two threads
 // call MPI_Abort, the process can crash and leave the job hanging.
 //
@@ -142,13 +153,7 @@ inline int comm_free(isthmus_mpi_comm comm) {
 inline int comm_abort(isthmus_mpi_comm comm, int code) {
   static std::atomic<bool> is_aborting = false, has_returned = false;
   if (is_aborting.exchange(true)) return MPI_SUCCESS;
-  try {
-    std::thread([code] {
-      std::this_thread::sleep_for(std::chrono::seconds(2));
-      if (!has_returned) std::_Exit(code);
-    }).detach();
-  } catch (const std::exception&) {  // no thread: MPI_Abort has no time limit
-  }
+  exit_after(2, code, has_returned);
   int has_world = 0;  // false in programs that use only MPI sessions
   MPI_Initialized(&has_world);
   const int result = MPI_Abort(has_world ? MPI_COMM_WORLD : to_comm(comm), code);

@@ -1,10 +1,7 @@
 // The extension module isthmus._mpi: mpi.hpp compiled with the mpi.h of one MPI library and linked with that
 // library. isthmus/mpi.py checks that mpi4py uses the same MPI before it passes a communicator.
 #include <atomic>
-#include <chrono>
-#include <cstdlib>
 #include <isthmus/mpi.hpp>
-#include <thread>
 
 #include "common.hpp"
 
@@ -48,12 +45,7 @@ void finalize(double limit_s) {
     return;
   }
   if (limit_s > 0) {
-    std::thread([limit_s] {
-      std::this_thread::sleep_for(std::chrono::duration<double>(limit_s));
-      if (!has_ended) {
-        std::_Exit(1);
-      }
-    }).detach();
+    isthmus::mpi::detail::exit_after(limit_s, 1, has_ended);
   }
   MPI_Finalize();
   has_ended = true;

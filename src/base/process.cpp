@@ -1,6 +1,5 @@
 #include "base/process.hpp"
 
-#include <fmt/format.h>
 #include <signal.h>
 #include <sys/stat.h>
 
@@ -14,6 +13,8 @@
 
 namespace isthmus {
 namespace {
+
+std::string folder_of(std::int64_t pid) { return "/proc/" + std::to_string(pid); }
 
 // Returns the fields of /proc/<task>/stat that follow the process name, because the name can contain any
 // character. The first field is the state. Returns "" if the task does not exist, and throws if it is unknown
@@ -43,7 +44,7 @@ std::uint64_t start_time_in(const std::string& stat_fields) {
 process_state read_task_states(std::int64_t pid) noexcept {
   try {
     bool has_live_task = false, are_all_stopped = true;
-    for (const auto& task : std::filesystem::directory_iterator(fmt::format("/proc/{}/task", pid))) {
+    for (const auto& task : std::filesystem::directory_iterator(folder_of(pid) + "/task")) {
       const std::string fields = read_stat_fields(task.path());
       if (fields.empty() || fields[0] == 'Z' || fields[0] == 'X') continue;
       has_live_task = true;
@@ -66,7 +67,19 @@ process_state read_task_states(std::int64_t pid) noexcept {
 
 std::uint64_t process_start_time(std::int64_t pid) noexcept {
   try {
-    return start_time_in(read_stat_fields(fmt::format("/proc/{}", pid)));
+    return start_time_in(read_stat_fields(folder_of(pid)));
+  } catch (...) {
+    return 0;
+  }
+}
+
+std::int64_t parent_process(std::int64_t pid) noexcept {
+  try {
+    std::istringstream fields(read_stat_fields(folder_of(pid)));
+    char state = 0;
+    std::int64_t parent = 0;
+    fields >> state >> parent;
+    return fields ? parent : 0;
   } catch (...) {
     return 0;
   }
@@ -75,7 +88,7 @@ std::uint64_t process_start_time(std::int64_t pid) noexcept {
 bool has_process_exited(std::int64_t pid, std::uint64_t start) noexcept {
   if (::kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH) return true;
   try {
-    const std::string fields = read_stat_fields(fmt::format("/proc/{}", pid));
+    const std::string fields = read_stat_fields(folder_of(pid));
     if (fields.empty()) return true;
     const std::uint64_t current_start = start == 0 ? 0 : start_time_in(fields);
     if (current_start != start && current_start != 0) return true;

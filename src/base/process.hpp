@@ -1,4 +1,5 @@
-// State and identity of processes of this machine, as reported by the kernel.
+// State and identity of processes of this machine, as reported by the kernel. Compiled into preloaded libraries too, so it
+// does not use fmt.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,9 @@ enum class process_state : std::uint8_t {
 // Returns the start time in kernel ticks, or 0 if unknown. It distinguishes a process from a later process with
 // the same pid.
 std::uint64_t process_start_time(std::int64_t pid) noexcept;
+
+// Returns the pid of the process's parent, or 0 if unknown.
+std::int64_t parent_process(std::int64_t pid) noexcept;
 
 // Returns true if the process has exited, whether or not its parent has reaped it. If `start` is not 0, a later
 // process with the same pid counts as exited. Needs no descriptor between two calls, so waits can check any

@@ -7,17 +7,16 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cctype>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <numeric>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/process.hpp"
 #include "base/trust.hpp"
 #include "frontends/mpi/native.hpp"
 
@@ -49,18 +48,6 @@ std::uint64_t calls_before_attach() {
   return calls;
 }
 
-// Returns the parent of a process, or 0. The name of the process, in parentheses, can contain any character.
-pid_t parent_of(const std::filesystem::path& process) {
-  std::ifstream file(process / "stat");
-  std::string text;
-  std::getline(file, text, '\0');
-  const auto name_end = text.rfind(')');
-  char state = 0;
-  pid_t parent = 0;
-  if (name_end != std::string::npos) std::istringstream(text.substr(name_end + 1)) >> state >> parent;
-  return parent;
-}
-
 bool has_mapped_this_library(const std::filesystem::path& process) {
   std::ifstream file(process / "maps");
   for (std::string line; std::getline(file, line);)
@@ -72,10 +59,10 @@ bool has_mapped_this_library(const std::filesystem::path& process) {
 int count_preloaded_siblings() {
   int count = 0;
   std::error_code failure;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", failure)) {
-    const bool is_process =
-        std::isdigit(entry.path().filename().native().front()) != 0;  // not a link such as self
-    if (is_process && parent_of(entry.path()) == getppid() && has_mapped_this_library(entry.path())) ++count;
+  for (std::filesystem::directory_iterator entry("/proc", failure), end; !failure && entry != end;
+       entry.increment(failure)) {
+    const long pid = std::strtol(entry->path().filename().c_str(), nullptr, 10);  // 0: not a process
+    if (pid > 0 && parent_process(pid) == getppid() && has_mapped_this_library(entry->path())) ++count;
   }
   return count;
 }
