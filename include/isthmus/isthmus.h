@@ -85,6 +85,13 @@ typedef struct isthmus_communicator_options {
   // ISTHMUS_ERROR_UNSUPPORTED for such a call and writes nothing. Communicators that are split from this one
   // inherit the list.
   const char* external_backends;
+  // Nonzero: a collective of a nonblocking backend (a device backend) starts when all ranks of this process have
+  // made the call, and returns when all of them have started it; equal on all ranks of this process. Without it, threads of one
+  // process that drive one rank each can deadlock in the device driver: on CUDA, a copy to pageable memory,
+  // cudaHostAlloc and cudaFreeHost hold locks of devices while they wait for kernels. Calls in a group with
+  // several communicators, and sends and receives, do not wait. Communicators that are split from this one
+  // inherit it.
+  int starts_together;
 } isthmus_communicator_options;
 
 // Starts a rendezvous store in this process and returns its id. The store listens on `address`: "host" or

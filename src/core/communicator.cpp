@@ -80,6 +80,14 @@ std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> ne
     control->publish_failure(failure);
     throw with_parent_ranks(failure, control->parent_ranks());
   }
+  if (const membership& ranks = created->m_ranks; created->m_setup.starts_together && ranks.process_size > 1) {
+    std::vector<int> local_ranks;
+    for (int rank = 0; rank < ranks.size; ++rank)
+      if (ranks.process_of[static_cast<std::size_t>(rank)] ==
+          ranks.process_of[static_cast<std::size_t>(ranks.rank)])
+        local_ranks.push_back(rank);
+    created->m_start_barrier.emplace(ranks.token, ranks.rank, local_ranks);
+  }
   created->m_parent = parent;
   created->m_is_subcommunicator = parent != nullptr;
   const auto failures_of = [](const std::shared_ptr<communicator>& rank) {
@@ -170,7 +178,37 @@ void communicator::enqueue(const isthmus_operation& operation) {
   if (m_has_mismatch_check) [[unlikely]]
     compare(*choice.backend, &operation, &choice.algorithm, 1);
   request.reason = choice.reason;
-  run(*choice.backend, &operation, &choice.algorithm, &request, 1);
+  run_together(*choice.backend, &operation, &choice.algorithm, &request, 1);
+}
+
+void communicator::wait_for_local_ranks(const isthmus_operation& operation) {
+  try {
+    m_start_barrier->wait(row_of(operation.collective).name, timeout_s(), [this] {
+      m_failures.poll();
+      if (is_interrupted()) m_failures.abort_on_interrupt();
+      check_alive();
+    });
+  } catch (const error& failure) {
+    if (is_aborted()) throw;
+    m_failures.abort(failure.info());
+    throw annotate(failure, operation);
+  }
+}
+
+// The calls start together because the driver may let a thread wait for kernels or locks of other devices, for
+// example in cuMemFreeHost. A rank that waits there before its call must not be awaited by a running kernel. The
+// calls return together because such a thread may also block the start of another rank's kernel.
+void communicator::run_together(backend_instance& backend, const isthmus_operation* operations,
+                                const int* algorithms, const recorder::request_info* request, std::size_t n) {
+  const auto is_collective = [](const isthmus_operation& operation) {
+    return operation.collective != ISTHMUS_SEND && operation.collective != ISTHMUS_RECV;
+  };
+  if (!m_start_barrier || backend.is_blocking() || std::none_of(operations, operations + n, is_collective))
+      [[likely]]
+    return run(backend, operations, algorithms, request, n);
+  wait_for_local_ranks(*operations);
+  run(backend, operations, algorithms, request, n);
+  wait_for_local_ranks(*operations);
 }
 
 void communicator::run(backend_instance& backend, const isthmus_operation* operations, const int* algorithms,

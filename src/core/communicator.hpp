@@ -18,6 +18,7 @@
 #include "core/backend_set.hpp"
 #include "core/dispatcher.hpp"
 #include "core/failure_state.hpp"
+#include "core/start_barrier.hpp"
 #include "core/validate.hpp"
 #include "memory/heap/symmetric_heap.hpp"
 #include "recorder/flight_recorder.hpp"
@@ -39,6 +40,7 @@ struct communicator_setup {
   std::optional<error> failure;
   std::uint32_t collectives = 0;               // collectives that the program may call, one bit each; 0: any
   std::vector<std::string> external_backends;  // backends that may be selected but are not created
+  bool starts_together = false;                // isthmus_communicator_options::starts_together
   recorder::trace_options trace;
 
   // Returns all inputs of selection, as text that the ranks compare.
@@ -81,7 +83,12 @@ class communicator : public std::enable_shared_from_this<communicator> {
   // Errors: throws error (MISMATCH) on all ranks.
   void compare(const backend_instance& backend, const isthmus_operation* operations, const int* algorithms,
                std::size_t n);
-  // Runs validated operations, all on one backend. On failure, aborts the communicator and throws.
+  // Runs validated operations, all on one backend. On failure, aborts the communicator and throws. If the
+  // communicator has the option starts_together, collectives start and return together with those of the other
+  // ranks of this process.
+  void run_together(backend_instance& backend, const isthmus_operation* operations, const int* algorithms,
+                    const recorder::request_info* request, std::size_t n);
+  // Runs the operations without waiting for other ranks of this process.
   void run(backend_instance& backend, const isthmus_operation* operations, const int* algorithms,
            const recorder::request_info* request, std::size_t n);
   [[noreturn]] void fail_batch(backend_instance& backend, isthmus_status status,
@@ -145,6 +152,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   // with the text of each rank.
   void compare_calls(const std::string& contribution);
   error annotate(const error& failure, const isthmus_operation& operation) const;
+  void wait_for_local_ranks(const isthmus_operation& operation);
 
   communicator_setup m_setup;
   std::weak_ptr<communicator> m_parent;  // set if its backend created this one
@@ -157,7 +165,8 @@ class communicator : public std::enable_shared_from_this<communicator> {
   failure_state m_failures;  // after the objects that it refers to
   dispatcher m_dispatcher;
   validation_scope m_scope{};
-  bool m_has_mismatch_check = false;  // `check` is configured and there are peers
+  bool m_has_mismatch_check = false;             // `check` is configured and there are peers
+  std::optional<start_barrier> m_start_barrier;  // set with starts_together and several ranks in this process
 
   isthmus_progress m_progress = nullptr;
   void* m_progress_context = nullptr;

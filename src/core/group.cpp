@@ -205,8 +205,8 @@ void run(group_state& group) {
     if (group.ranks[0]->has_mismatch_check())
       group.ranks[0]->compare(*group.backends[0], group.operations.data(), group.algorithms.data(),
                               group.operations.size());
-    return group.ranks[0]->run(*group.backends[0], group.operations.data(), group.algorithms.data(),
-                               group.requests.data(), group.operations.size());
+    return group.ranks[0]->run_together(*group.backends[0], group.operations.data(), group.algorithms.data(),
+                                        group.requests.data(), group.operations.size());
   }
   for (const auto& item : group.pending)
     if (item.is_split) item.parent->check_alive();

@@ -37,6 +37,7 @@ communicator_setup prepare(isthmus_device device, const isthmus_communicator_opt
   setup.device = device;
   setup.collectives = options.collectives;
   setup.setup_timeout_s = options.setup_timeout_s;
+  setup.starts_together = options.starts_together != 0;
   if (options.external_backends != nullptr) {
     std::istringstream names(options.external_backends);
     for (std::string name; std::getline(names, name, ',');) setup.external_backends.push_back(name);
@@ -68,6 +69,7 @@ std::shared_ptr<communicator> communicator::create_subcommunicator(isthmus_devic
   setup.device = device;
   setup.external_backends.clear();  // they belong to the caller of the parent
   setup.collectives = 0;            // the backend may call any collective
+  setup.starts_together = false;    // the calls of the parent do
   setup.failure = capture_error([&] {
     auto rules = std::make_shared<selection::configuration>(
         selection::subcommunicator_configuration(*m_setup.rules, excludes_creator ? creator : "", use));
