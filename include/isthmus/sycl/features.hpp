@@ -182,6 +182,27 @@ inline void submit_empty_command(sycl::handler& handler) {
 inline constexpr sycl::target host_work_target = sycl::target::host_task;
 #endif
 
+// ---- events of commands ----------------------------------------------------------------------------------
+/// Submits a command group; returns its event.
+struct submit_with_event {
+  template <typename CommandGroup>
+  sycl::event operator()(sycl::queue& queue, CommandGroup&& group) const {
+    return queue.submit(group);
+  }
+};
+/// Submits a command group of an in-order queue. No native event is created for it if the implementation can
+/// avoid it.
+struct submit_without_event {
+  template <typename CommandGroup>
+  void operator()(sycl::queue& queue, CommandGroup&& group) const {
+#if defined(SYCL_EXT_ONEAPI_ENQUEUE_FUNCTIONS)
+    sycl::ext::oneapi::experimental::submit(queue, group);
+#else
+    queue.submit(group);
+#endif
+  }
+};
+
 // ---- deferred commands -----------------------------------------------------------------------------------
 #if defined(ISTHMUS_SYCL_ADAPTIVECPP)
 /// Passes all submitted commands to their devices without waiting for completion. Native commands have run when
@@ -199,7 +220,7 @@ inline void start_commands(const sycl::context&) noexcept {}
 inline sycl::event submit_marker(sycl::queue& queue) { return queue.ext_oneapi_submit_barrier(); }
 #else
 inline sycl::event submit_marker(sycl::queue& queue) {
-  return queue.submit([](sycl::handler& handler) { join(handler); });
+  return queue.submit([](sycl::handler& handler) { submit_empty_command(handler); });
 }
 #endif
 

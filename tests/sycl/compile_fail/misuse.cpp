@@ -1,5 +1,19 @@
 // Misuse that must not compile. CASE 0 is the correct use. The build compiles each case separately.
+#ifdef WITHOUT_EXTENSIONS  // as an implementation that has only the SYCL 2020 standard
+#include <sycl/sycl.hpp>
+#undef SYCL_IMPLEMENTATION_ONEAPI
+#undef SYCL_EXT_ONEAPI_FREE_FUNCTION_QUERIES
+#undef SYCL_EXT_ONEAPI_BFLOAT16
+#undef SYCL_EXT_CODEPLAY_ENQUEUE_NATIVE_COMMAND
+#undef SYCL_EXT_ONEAPI_ENQUEUE_NATIVE_COMMAND
+#undef SYCL_EXT_ONEAPI_ENQUEUE_FUNCTIONS
+#undef SYCL_EXT_ONEAPI_ENQUEUE_BARRIER
+#undef SYCL_EXT_ONEAPI_PEER_ACCESS
+#endif
+
 #include <isthmus/sycl.hpp>
+#include <isthmus/sycl/fused.hpp>
+#include <isthmus/sycl/memory_copy.hpp>
 
 struct particle {
   double x;
