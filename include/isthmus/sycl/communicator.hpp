@@ -314,6 +314,7 @@ class communicator : public collectives {
     native.device = device;
     native.config_path = config_path(options);
     native.timeout_s = options.timeout_s;
+    native.starts_together = 1;  // a SYCL program does not control its calls of the device driver
     return native;
   }
 

@@ -100,8 +100,13 @@ inline std::vector<sycl::event> run_group_in_host_task(std::vector<collective_re
 
 // Submits a group as native commands. This takes three steps, because an event that is recorded before the core
 // launches the group would complete too early. First, a native command on each queue obtains the stream and the
-// addresses after its dependencies are on the stream. Then the core starts the group. Finally, a second native
-// command on each in-order queue provides the event.
+// addresses after its dependencies are on the stream. Then the core starts the group. Finally, each queue
+// provides an event: with buffers, the event of a second native command, on which later accesses depend.
+//
+// Without buffers, DPC++ must keep no event of these commands. Any thread may release a command of any queue in
+// DPC++, and on CUDA, cuEventDestroy waits while another thread copies to pageable memory on the event's device.
+// If that copy waits for a collective, and the thread that would start the other rank's part releases the event,
+// both wait forever (observed on 2 H200s).
 inline std::vector<sycl::event> run_group_native(std::vector<collective_request>& requests) {
   struct native_command {
     std::shared_ptr<collective_request> request;
@@ -119,14 +124,17 @@ inline std::vector<sycl::event> run_group_native(std::vector<collective_request>
     auto& command = commands.emplace_back(std::make_shared<native_command>());
     command->request = std::make_shared<detail::collective_request>(std::move(request));
     order_native_command(*command->request, std::nullopt);
-    sycl::event event =
-        submit_native(command->request, std::nullopt, [command](const native_arguments& arguments) {
-          command->arguments = arguments;
-          command->is_ready.store(true, std::memory_order_release);
-        });
+    const auto store_arguments = [command](const native_arguments& arguments) {
+      command->arguments = arguments;
+      command->is_ready.store(true, std::memory_order_release);
+    };
+    if (command->request->uses_buffers())
+      submit_native(command->request, std::nullopt, store_arguments);
+    else
+      submit_native(command->request, std::nullopt, store_arguments, submit_without_event());
     start_commands(command->request->queue.get_context());
     // The runtime defers the command only if it waits for an unfinished host task.
-    if (!command->is_ready.load(std::memory_order_acquire)) event.wait();
+    if (!command->is_ready.load(std::memory_order_acquire)) command->request->queue.wait();
   }
   run_core_group([&] {
     for (const auto& command : commands) {
@@ -136,7 +144,9 @@ inline std::vector<sycl::event> run_group_native(std::vector<collective_request>
   std::vector<sycl::event> events;
   for (const auto& command : commands) {
     command->request->dependencies.clear();
-    events.push_back(submit_native(command->request, std::nullopt, [](const native_arguments&) {}));
+    events.push_back(command->request->uses_buffers()
+                         ? submit_native(command->request, std::nullopt, [](const native_arguments&) {})
+                         : submit_marker(command->request->queue));
   }
   start_commands(commands.front()->request->queue.get_context());
   return events;

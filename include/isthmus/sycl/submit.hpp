@@ -142,11 +142,12 @@ inline void order_native_command(collective_request& request, const std::optiona
 
 // Submits `body(native_arguments)` as a native command to the request's queue, with all dependencies of the
 // request. `make_accessors(handler)` creates the accessors from which `find_address` gets an operand's address.
-template <typename Body, typename MakeAccessors, typename FindAddress>
-sycl::event submit_native(const std::shared_ptr<collective_request>& shared_request,
-                          const std::optional<sycl::event>& previous, const Body& body,
-                          const MakeAccessors& make_accessors, const FindAddress& find_address) {
-  return shared_request->queue.submit([&](sycl::handler& handler) {
+// Returns the result of `submit(queue, command group)`.
+template <typename Body, typename Submit, typename MakeAccessors, typename FindAddress>
+auto submit_native(const std::shared_ptr<collective_request>& shared_request,
+                   const std::optional<sycl::event>& previous, const Body& body, const Submit& submit,
+                   const MakeAccessors& make_accessors, const FindAddress& find_address) {
+  return submit(shared_request->queue, [&](sycl::handler& handler) {
     handler.depends_on(shared_request->dependencies);
     if (previous) handler.depends_on(*previous);
     native_enqueue(
@@ -164,19 +165,19 @@ sycl::event submit_native(const std::shared_ptr<collective_request>& shared_requ
   });
 }
 
-template <typename Body>
-sycl::event submit_native(const std::shared_ptr<collective_request>& shared_request,
-                          const std::optional<sycl::event>& previous, const Body& body) {
+template <typename Body, typename Submit = submit_with_event>
+auto submit_native(const std::shared_ptr<collective_request>& shared_request,
+                   const std::optional<sycl::event>& previous, const Body& body, const Submit& submit = {}) {
   if (!shared_request->uses_buffers())  // the fast path: no accessors and no memory for them
     return submit_native(
-        shared_request, previous, body, [](sycl::handler&) { return nullptr; },
+        shared_request, previous, body, submit, [](sycl::handler&) { return nullptr; },
         [](auto, auto&, auto&, const collective_request&, const erased_operand& operand) {
           return operand.pointer;
         });
   buffer_uses uses;
   uses.add(*shared_request);
   return submit_native(
-      shared_request, previous, body,
+      shared_request, previous, body, submit,
       [&](sycl::handler& handler) { return command_views<sycl::target::device>(uses, handler); },
       [uses](auto native, auto& interop, auto& views, const collective_request& request,
              const erased_operand& operand) -> void* {

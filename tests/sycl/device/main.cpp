@@ -1,4 +1,5 @@
 // The main program of the device suite. Exit code 77: no device to run on.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -18,16 +19,30 @@ bool has(int argc, char** argv, const char* word) {
 
 constexpr double timeout_s = 60;
 
+// Makes the out-of-order queue create all of its streams. DPC++'s adapter for CUDA creates up to 128 streams for
+// commands and 64 for copies, each when the queue first uses it, and CUDA 13 creates about every 32nd stream of
+// a device only after the running kernels have ended. In these tests, some kernels wait for the host.
+void create_streams(sycl::queue queue) {
+  constexpr int most_streams = 128;
+  const block<char> data(2, queue);
+  for (int i = 0; i < most_streams; ++i) {
+    queue.submit([](sycl::handler& handler) { isthmus::detail::native_enqueue(handler, [](auto&) {}); });
+    queue.memcpy(data.data(), data.data() + 1, 1);
+  }
+  queue.wait();
+}
+
 std::vector<test_rank> make_test_ranks(std::vector<isthmus::communicator> all) {
   std::vector<test_rank> test_ranks;
   for (isthmus::communicator& communicator : all) {
     const sycl::device device = communicator.device();
     const sycl::queue queue(device, sycl::property::queue::in_order{});
     const sycl::context shared = queue.get_context();
-    test_ranks.push_back({std::move(communicator),
-                          queue,
-                          {sycl_test::persistent_queue(shared, device),
-                           sycl_test::persistent_queue(shared, device), sycl_test::persistent_queue(device)}});
+    const std::vector unordered{sycl_test::persistent_queue(shared, device),
+                                sycl_test::persistent_queue(shared, device),
+                                sycl_test::persistent_queue(device)};
+    if (device.is_gpu()) std::for_each(unordered.begin(), unordered.end(), create_streams);
+    test_ranks.push_back({std::move(communicator), queue, unordered});
   }
   return test_ranks;
 }
@@ -44,6 +59,7 @@ bool rank_team::make(int argc, char** argv) {
   if (!own_rank) {
     if (devices.empty()) devices = sycl_test::devices(2);
     team.m_members = make_test_ranks(isthmus::communicator::create_all(devices, {.timeout_s = timeout_s}));
+    team.m_barrier = std::make_unique<std::barrier<>>(static_cast<std::ptrdiff_t>(team.m_members.size()));
     return true;
   }
   if (devices.empty()) devices = sycl_test::devices(1);
@@ -52,6 +68,7 @@ bool rank_team::make(int argc, char** argv) {
   own.emplace_back(devices[static_cast<std::size_t>(own_rank->device) % devices.size()], id, own_rank->rank,
                    own_rank->size, isthmus::communicator_options{.timeout_s = timeout_s});
   team.m_members = make_test_ranks(std::move(own));
+  team.m_barrier = std::make_unique<std::barrier<>>(1);
   team.m_is_in_one_process = false;
   return true;
 }

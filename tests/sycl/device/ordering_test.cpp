@@ -38,6 +38,7 @@ class host_does_not_wait : public testing::Test {
     }
     auto raw = data.reinterpret<unsigned char, 1>(sycl::range<1>(count * sizeof(float)));
     const apps::array<float> seen_by_kernel({count * sizeof(float), raw, nullptr});
+    rank_team::get().wait_for_local_ranks();
     kernels_of(self).run(producers, apps::linear_grid(count), make_waiting_kernel(self), {}, gate.flag(),
                          seen_by_kernel);
     self.ranks.allreduce(queue, data, count);
@@ -47,6 +48,7 @@ class host_does_not_wait : public testing::Test {
     });
     gate.open();
     consumed.wait();
+    rank_team::get().wait_for_local_ranks();
     expect_sums(self, host_copy.data());
   }
 };
@@ -58,12 +60,14 @@ TEST_F(host_does_not_wait, in_order_queue) {
     const block<float> host_copy(count, self.queue,
                                  sycl::usm::alloc::host);  // a copy to pageable host memory would wait
     self.queue.fill(data.data(), -1.0F, count);
+    rank_team::get().wait_for_local_ranks();
     kernels_of(self).run(self.queue, apps::linear_grid(count), make_waiting_kernel(self), {}, gate.flag(),
                          view(data.data(), count));
     self.ranks.allreduce(self.queue, data.data(), result.data(), count);
     const sycl::event consumed = self.queue.memcpy(host_copy.data(), result.data(), count * sizeof(float));
     gate.open();
     sycl::event(consumed).wait();
+    rank_team::get().wait_for_local_ranks();
     expect_sums(self, host_copy.data());
   });
 }
@@ -76,6 +80,7 @@ TEST_F(host_does_not_wait, out_of_order_queue_with_events) {
     const block<float> data(count, queue), result(count, queue);
     const block<float> host_copy(count, self.queue, sycl::usm::alloc::host);
     const sycl::event clear_event = queue.fill(data.data(), -1.0F, count);
+    rank_team::get().wait_for_local_ranks();
     const sycl::event produce_event =
         kernels_of(self).run(producers, apps::linear_grid(count), make_waiting_kernel(self), {clear_event},
                              gate.flag(), view(data.data(), count));
@@ -84,6 +89,7 @@ TEST_F(host_does_not_wait, out_of_order_queue_with_events) {
     sycl::event consumed = queue.memcpy(host_copy.data(), result.data(), count * sizeof(float), sum_event);
     gate.open();
     consumed.wait();
+    rank_team::get().wait_for_local_ranks();
     expect_sums(self, host_copy.data());
   });
 }
@@ -100,6 +106,7 @@ TEST_F(host_does_not_wait, group) {
     const block<float> explanation(1, self.queue, sycl::usm::alloc::host);
     self.queue.fill(data.data(), -1.0F, count);
     self.queue.fill(other.data(), static_cast<float>(self.rank + 3), 1);
+    rank_team::get().wait_for_local_ranks();
     kernels_of(self).run(self.queue, apps::linear_grid(count), make_waiting_kernel(self), {}, gate.flag(),
                          view(data.data(), count));
     isthmus::group both;
@@ -111,6 +118,7 @@ TEST_F(host_does_not_wait, group) {
         self.queue.memcpy(host_copy.data(), result.data(), count * sizeof(float), done.front());
     gate.open();
     consumed.wait();
+    rank_team::get().wait_for_local_ranks();
     expect_sums(self, host_copy.data());
     EXPECT_EQ(*explanation.data(), 3.0F);
   });
@@ -143,6 +151,8 @@ TEST_F(host_does_not_wait, two_queues) {
     const block<float> data(count, self.queue), intermediate(count, self.queue);
     const block<float> host_copy(count, self.queue, sycl::usm::alloc::host);
     self.queue.fill(data.data(), -1.0F, count);
+    second.fill(intermediate.data(), -1.0F, count).wait();  // creates its stream
+    rank_team::get().wait_for_local_ranks();
     kernels_of(self).run(self.queue, apps::linear_grid(count), make_waiting_kernel(self), {}, gate.flag(),
                          view(data.data(), count));
     const sycl::event first = self.ranks.allreduce(self.queue, data.data(), intermediate.data(), count);
@@ -150,6 +160,7 @@ TEST_F(host_does_not_wait, two_queues) {
     sycl::event consumed = second.memcpy(host_copy.data(), intermediate.data(), count * sizeof(float));
     gate.open();
     consumed.wait();
+    rank_team::get().wait_for_local_ranks();
     expect_sums(self, host_copy.data());
   });
 }

@@ -7,9 +7,11 @@
 // share_device of the backends allows it.
 #pragma once
 
+#include <barrier>
 #include <cstdlib>
 #include <isthmus/sycl.hpp>
 #include <isthmus/sycl/fused.hpp>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -45,6 +47,9 @@ class rank_team {
   }
   int size() const { return m_members.front().ranks.size(); }
   std::vector<test_rank>& members() { return m_members; }
+  // Waits until all ranks of this process have called it. Kernels of the tests that wait for the host must run
+  // between two of these calls, because allocating or freeing host memory can wait for the kernels of all devices.
+  void wait_for_local_ranks() { m_barrier->arrive_and_wait(); }
   // Runs `work(test_rank&)` for each rank of this process in its own thread.
   template <typename Work>
   void for_each_rank(Work&& work) {
@@ -57,6 +62,7 @@ class rank_team {
     return team;
   }
   std::vector<test_rank> m_members;
+  std::unique_ptr<std::barrier<>> m_barrier;
   bool m_is_in_one_process = true;
 };
 
