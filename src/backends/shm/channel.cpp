@@ -201,6 +201,7 @@ void channels::send_address(cell_header& cell, message_transfer& transfer) {
   cell.message_count = 1;
   cell.message_bytes = cell.bytes = transfer.bytes;
   cell.address = transfer.buffer;
+  m_group.memory().expose({transfer.buffer, transfer.bytes, false, false});
   cell.claimed_fragments.store(0, std::memory_order_relaxed);
   cell.pushed_fragments.store(0, std::memory_order_relaxed);
 }
@@ -277,7 +278,7 @@ void channels::offer_buffer(channel_kind kind, message_transfer& transfer) {
   receiver_state& receiver = m_group.receiver(m_group.rank(), kind, transfer.peer);
   receiver.buffer = transfer.buffer;
   receiver.bytes = transfer.bytes;
-  m_group.memory().expose({transfer.buffer, transfer.bytes, false});
+  m_group.memory().expose({transfer.buffer, transfer.bytes, true, false});
   receiver.offered_cell.store(ends_of(kind, transfer.peer).received_cells + 1, std::memory_order_release);
 }
 

@@ -169,12 +169,14 @@ bool waiter::shares_core(std::span<const int> peers) const {
 }
 
 void waiter::poll(std::span<const int> peers) {
+  if (m_group.memory().serve_copy_requests()) return reset();
   m_group.make_progress();
   if (m_backoff.rounds() == spins_before_core_check && shares_core(peers)) m_backoff.stop_spinning();
 }
 
 void waiter::pause_long(std::span<const int> peers) {
   m_group.check_abort();
+  if (m_group.memory().serve_copy_requests()) return reset();
   if (!m_backoff.is_long()) {
     publish_awaited(find_blocking_peer(peers));
     m_next_check = check_interval(peers.size());

@@ -1,9 +1,6 @@
 #include "backends/shm/peer_memory.hpp"
 
-#include <linux/capability.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -49,18 +46,6 @@ bool is_ordinary(const std::byte* address) {
 
 }  // namespace
 
-process_identity process_identity::current() noexcept {
-  process_identity result{};
-  ::getresuid(&result.user, &result.effective_user, &result.saved_user);
-  ::getresgid(&result.group, &result.effective_group, &result.saved_group);
-  result.is_dumpable = ::prctl(PR_GET_DUMPABLE);
-  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-  __user_cap_data_struct data[2]{};
-  if (::syscall(SYS_capget, &header, data) == 0)
-    result.capabilities = std::uint64_t{data[1].permitted} << 32 | data[0].permitted;
-  return result;
-}
-
 write_gate::write_gate() : m_page(allocate_pages(page_bytes)) {
   if (m_page == nullptr) throw std::bad_alloc();
 }
@@ -90,8 +75,12 @@ bool make_private(const exposed_range& memory) noexcept {
 
 // ---- copies between processes -------------------------------------------------------------------------
 
+bool peer_memory::has_lost_access(int rank) const {
+  return m_group.header(rank).has_lost_access.load(std::memory_order_relaxed) != 0;
+}
+
 bool peer_memory::is_accessible_by(int peer, const std::byte* address) const {
-  return m_group.is_same_process(peer) || (m_can_kernel_copy && !has_lost_access() && is_ordinary(address));
+  return m_group.is_same_process(peer) || (m_can_kernel_copy && !has_lost_access(peer) && is_ordinary(address));
 }
 
 bool peer_memory::is_accessible_by_all(const std::byte* address) const {
@@ -124,15 +113,74 @@ void peer_memory::copy_through_kernel(int peer, kernel_copy_function* copy, std:
   std::byte key{};
   for (std::uint64_t copied_bytes = 0; copied_bytes < bytes;) {
     m_group.poll_abort();
+    if (has_lost_access(m_group.rank()))
+      return copy_through_segment(peer, is_write, local + copied_bytes, remote + copied_bytes,
+                                  bytes - copied_bytes);
     const std::uint64_t chunk_bytes = std::min(max_chunk_bytes, bytes - copied_bytes);
     const iovec local_iovec[] = {{&key, 1}, {local + copied_bytes, chunk_bytes}};
     const iovec remote_iovec[] = {{m_gate_addresses[static_cast<std::size_t>(peer)], 1},
                                   {remote + copied_bytes, chunk_bytes}};
     const auto n = static_cast<unsigned long>(2 - first);
     const ssize_t result = copy(process, local_iovec + first, n, remote_iovec + first, n, 0);
-    if (result <= key_bytes) fail_copy(peer, is_write ? "into" : "out of", bytes, result < 0 ? errno : EFAULT);
+    if (result <= key_bytes) {
+      const int code = result < 0 ? errno : EFAULT;
+      if (code == EFAULT || code == ESRCH) fail_copy(peer, is_write ? "into" : "out of", bytes, code);
+      lose_access(peer, code);
+      continue;
+    }
     copied_bytes += static_cast<std::uint64_t>(result - key_bytes);
   }
+}
+
+void peer_memory::lose_access(int peer, int code) const {
+  m_group.header(m_group.rank()).has_lost_access.store(1, std::memory_order_relaxed);
+  m_group.context().log(m_group.context().runtime, 1,
+                        "rank %d can no longer copy from or to memory of rank %d (%s): its data is staged",
+                        m_group.rank(), peer, std::generic_category().message(code).c_str());
+}
+
+void peer_memory::copy_through_segment(int peer, bool is_write, std::byte* local, std::byte* remote,
+                                       std::uint64_t bytes) const {
+  copy_request& request = m_group.request_of(m_group.rank());
+  for (std::uint64_t copied_bytes = 0; copied_bytes < bytes; copied_bytes += request.bytes) {
+    request.address = remote + copied_bytes;
+    request.bytes = std::min(copy_request::capacity, bytes - copied_bytes);
+    request.is_write = is_write;
+    if (is_write) std::memcpy(request.data, local + copied_bytes, request.bytes);
+    const std::uint64_t previous = request.posted.load(std::memory_order_relaxed);
+    const std::uint64_t posted = ((previous >> 32) + 1) << 32 | static_cast<std::uint64_t>(peer);
+    request.posted.store(posted, std::memory_order_release);
+    m_group.header(peer).has_copy_requests.store(1, std::memory_order_release);
+    waiter wait(m_group);
+    while (request.served.load(std::memory_order_acquire) != posted) wait.pause(peer);
+    if (request.is_denied) fail_copy(peer, is_write ? "into" : "out of", request.bytes, EFAULT);
+    if (!is_write) std::memcpy(local + copied_bytes, request.data, request.bytes);
+  }
+}
+
+bool peer_memory::serve_copy_requests() const {
+  flag& has_requests = m_group.header(m_group.rank()).has_copy_requests;
+  if (has_requests.load(std::memory_order_relaxed) == 0) return false;
+  has_requests.exchange(0, std::memory_order_acq_rel);
+  for (int r = 0; r < m_group.size(); ++r) {
+    copy_request& request = m_group.request_of(r);
+    const std::uint64_t posted = request.posted.load(std::memory_order_acquire);
+    const bool is_for_this_rank =
+        static_cast<std::uint32_t>(posted) == static_cast<std::uint32_t>(m_group.rank());
+    if (!is_for_this_rank || request.served.load(std::memory_order_relaxed) == posted) continue;
+    const auto is_published = [&](const exposed_range& each) {
+      const auto offset =
+          reinterpret_cast<std::uintptr_t>(request.address) - reinterpret_cast<std::uintptr_t>(each.begin);
+      return (each.is_writable || !request.is_write) && offset <= each.bytes &&
+             request.bytes <= each.bytes - offset;
+    };
+    request.is_denied = std::ranges::none_of(m_exposed_ranges, is_published);
+    if (!request.is_denied)
+      std::memcpy(request.is_write ? request.address : request.data,
+                  request.is_write ? request.data : request.address, request.bytes);
+    request.served.store(posted, std::memory_order_release);
+  }
+  return true;
 }
 
 // The peer has aborted or exited. A process loses its memory slightly before its exit becomes visible.
@@ -154,6 +202,7 @@ void peer_memory::fail_copy(int peer, const char* direction, std::uint64_t bytes
 }
 
 void peer_memory::revoke_write_access() noexcept {
+  std::erase_if(m_exposed_ranges, [](const exposed_range& each) { return !each.is_writable; });
   if (m_exposed_ranges.empty()) return;
   m_gate->close();
   bool is_peer_late = false, is_protected = true;

@@ -9,6 +9,10 @@
 // - Mapped pages are replaced by a private copy. Late stores go to the shared pages, which are no longer read.
 // - The rank waits for threads of the same process.
 //
+// If the kernel refuses a copy, the rank posts a copy_request, and the peer copies through the rank's segment. The
+// peer waits in the same call, because a call returns only after its buffers have been read and written. Later
+// calls are staged.
+//
 // Writers announce writes only in `write_flag` of their own header, so this costs nothing in
 // calls that succeed.
 #pragma once
@@ -43,11 +47,11 @@ class write_gate {
   bool m_is_closed = false;
 };
 
-// Memory that peers may write during a call.
+// Memory that peers may access during a call.
 struct exposed_range {
   std::byte* begin;
   std::uint64_t bytes;
-  bool is_mapped;  // by other processes
+  bool is_writable, is_mapped;  // by other processes
 };
 
 // Scope around writes into a peer's memory. The writer must check for an abort after entering it: either the
@@ -70,23 +74,11 @@ bool make_private(const exposed_range& memory) noexcept;
 
 class node_group;
 
-// The properties of a process that the kernel compares before it copies between processes. A program can change them at
-// any time, for example with setuid.
-struct process_identity {
-  uid_t user, effective_user, saved_user;
-  gid_t group, effective_group, saved_group;
-  int is_dumpable;
-  std::uint64_t capabilities;
-
-  static process_identity current() noexcept;
-  bool operator==(const process_identity&) const = default;
-};
-
 // Access of a rank to the buffers of its peers, and of the peers to its buffers.
 class peer_memory {
  public:
   // `gate_addresses`: by rank, in that rank's process. `can_kernel_copy`: the kernel copies between all processes.
-  peer_memory(const node_group& group, std::unique_ptr<write_gate> gate, std::vector<std::byte*> gate_addresses,
+  peer_memory(node_group& group, std::unique_ptr<write_gate> gate, std::vector<std::byte*> gate_addresses,
               bool can_kernel_copy)
       : m_group(group),
         m_gate(std::move(gate)),
@@ -95,8 +87,8 @@ class peer_memory {
 
   // Returns true if the kernel can copy between the processes of all ranks, unless a rank has lost access.
   bool can_kernel_copy() const { return m_can_kernel_copy; }
-  // Returns true if the kernel may now refuse copies, because this process has changed its identity.
-  bool has_lost_access() const { return m_can_kernel_copy && process_identity::current() != m_identity; }
+  // Returns true if the kernel has refused a copy of `rank`. Its user has changed, or it has a seccomp filter.
+  bool has_lost_access(int rank) const;
   // Returns true if `peer` can copy from and to this rank's memory at `address`.
   bool is_accessible_by(int peer, const std::byte* address) const;
   // Returns true if every peer can copy from and to this rank's memory at `address`.
@@ -106,10 +98,12 @@ class peer_memory {
   void read_from(int peer, std::byte* to, const std::byte* address, std::uint64_t bytes) const;
   void write_to(int peer, const std::byte* from, std::byte* address, std::uint64_t bytes) const;
 
-  // Registers memory that peers may write until this call ends. Writes into memory exposed by earlier
+  // Registers memory that peers may access until this call ends. Accesses to memory exposed by earlier
   // calls are complete.
   void expose(const exposed_range& memory) { m_exposed_ranges.push_back(memory); }
   void clear_exposed_ranges() { m_exposed_ranges.clear(); }
+  // Copies for peers whose copies the kernel has refused. Returns true if there was a request.
+  bool serve_copy_requests() const;
   // Blocks late peers from writing into exposed memory. Called before a failed call returns; all ranks must
   // have been notified of the failure.
   void revoke_write_access() noexcept;
@@ -119,15 +113,17 @@ class peer_memory {
                                        unsigned long);
   void copy_through_kernel(int peer, kernel_copy_function* copy, std::byte* local, std::byte* remote,
                            std::uint64_t bytes) const;
+  void copy_through_segment(int peer, bool is_write, std::byte* local, std::byte* remote,
+                            std::uint64_t bytes) const;
+  void lose_access(int peer, int code) const;
   [[noreturn]] void fail_copy(int peer, const char* direction, std::uint64_t bytes, int code) const;
   enum class writer_state { finished, stopped, unknown };
   writer_state wait_for_writer(int peer) const noexcept;
 
-  const node_group& m_group;
+  node_group& m_group;
   std::unique_ptr<write_gate> m_gate;
   std::vector<std::byte*> m_gate_addresses;
   bool m_can_kernel_copy;
-  process_identity m_identity = process_identity::current();
   std::vector<exposed_range> m_exposed_ranges;
 };
 

@@ -1,8 +1,8 @@
 // Layout of the shared segment of a rank.
 //
-// Every line (64 bytes) has one writer, the owner of the segment. The exceptions are `abort_word`, which any
-// rank writes, and the slots, whose writers alternate. Flags hold sequence numbers, so nothing is ever reset.
-// The protocol is described in node_group.hpp.
+// Every line (64 bytes) has one writer, the owner of the segment. The exceptions are the first line, which any
+// rank writes, copy_request, which the peer answers, and the slots, whose writers alternate. Flags hold sequence
+// numbers, so only `has_copy_requests` is ever reset. The protocol is described in node_group.hpp.
 #pragma once
 
 #include <atomic>
@@ -59,6 +59,8 @@ constexpr std::size_t hint_index(std::size_t collective, int size_bits) {
 
 struct alignas(line_bytes) segment_header {
   flag abort_word;                        // 0, or the failed rank and the kind of failure; any rank writes it
+  flag has_copy_requests;                 // 1 after a peer has posted a request; any rank writes it
+  flag has_lost_access;                   // 1 once the kernel has refused a copy of the rank
   alignas(line_bytes) flag has_departed;  // 1 once the rank has destroyed its communicator
   flag write_flag;                        // 1 while the rank may write into memory of peers (peer_memory.hpp)
   flag last_core;                         // 1 + core on which the rank last waited; 0: unknown
@@ -118,6 +120,20 @@ struct alignas(line_bytes) receiver_state {
   std::uint64_t bytes;  // of the message that the owner expects there
 };
 
+// A copy that the kernel has refused to the owner of the segment. The peer copies between its memory and `data`
+// instead (peer_memory.hpp).
+struct alignas(line_bytes) copy_request {
+  static constexpr std::uint64_t capacity = 32 << 10;
+
+  flag posted;         // number of the request << 32 | the peer
+  std::byte* address;  // in the peer's process
+  std::uint64_t bytes;
+  bool is_write;                    // to the peer's memory
+  alignas(line_bytes) flag served;  // the served value of `posted`; written by the peer
+  bool is_denied;                   // the peer has not published this memory
+  alignas(line_bytes) std::byte data[capacity];
+};
+
 // Point-to-point messages and collectives use separate channels, because the two kinds may overtake each other.
 enum class channel_kind : std::uint64_t { message, collective };
 inline constexpr std::uint64_t channel_kinds = 2;
@@ -150,7 +166,8 @@ class segment_layout {
     const std::uint64_t channel = static_cast<std::uint64_t>(kind) * m_size + destination;
     return slot(m_sizes.depth) + (channel * m_sizes.cells + index) * cell_stride();
   }
-  std::uint64_t bytes() const { return round_up(cell(channel_kind::collective, m_size, 0), page_bytes); }
+  std::uint64_t copy_request() const { return cell(channel_kind::collective, m_size, 0); }
+  std::uint64_t bytes() const { return round_up(copy_request() + sizeof(shm::copy_request), page_bytes); }
 
  private:
   std::uint64_t slots_begin() const {

@@ -102,6 +102,7 @@ class node_segments {
     return locate<cell_header>(
         owner, m_layout.cell(kind, static_cast<std::uint64_t>(destination), sequence % m_sizes.cells));
   }
+  copy_request& request_of(int rank) const { return locate<copy_request>(rank, m_layout.copy_request()); }
   // State of `owner` as the receiver of its channel from `source`.
   receiver_state& receiver(int owner, channel_kind kind, int source) const {
     return locate<receiver_state>(owner, m_layout.receiver_state(kind, static_cast<std::uint64_t>(source)));

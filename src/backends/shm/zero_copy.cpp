@@ -74,11 +74,13 @@ class zero_copy {
     }
     if (m_recv.location.address != nullptr || m_recv.location.block_id != 0)
       if (m_shape.is_receiver(m_group.rank()) && (is_push() || splits_reduction()))
-        m_group.memory().expose({m_shape.recv_buf, m_shape.recv_bytes(), m_recv.location.block_id != 0});
+        m_group.memory().expose({m_shape.recv_buf, m_shape.recv_bytes(), true, m_recv.location.block_id != 0});
+    if (m_send.location.address != nullptr)
+      m_group.memory().expose({m_send.location.address, m_shape.send_bytes(), false, false});
     m_group.reserve_slot(m_sequence);
     slot_header& own_header = m_group.slot(m_group.rank(), m_sequence);
-    // The other ranks then stage the call, because a refused copy cannot be replaced in the middle of it.
-    if (m_group.memory().has_lost_access()) m_send.location = {buffer_location::no_access, 0, nullptr};
+    if (m_group.memory().has_lost_access(m_group.rank()))
+      m_send.location = {buffer_location::no_access, 0, nullptr};
     own_header.send = m_send.location;
     own_header.recv = m_recv.location;
     own_header.call_signature = m_group.call_signature();

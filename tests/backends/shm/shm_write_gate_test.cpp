@@ -200,7 +200,7 @@ TEST(shm_write_gate, private_pages_keep_content_and_hide_later_writes) {
       if (is_released) std::memset(data, 2, bytes);
       ::_exit(is_released ? 0 : 1);
     }
-    EXPECT_TRUE(isthmus::shm::make_private({data + begin, length, true}));
+    EXPECT_TRUE(isthmus::shm::make_private({data + begin, length, true, true}));
     EXPECT_EQ(std::count(data, data + bytes, std::byte{1}), static_cast<std::ptrdiff_t>(bytes));
     EXPECT_EQ(::write(go[1], "", 1), 1);
     int status = 0;
