@@ -105,6 +105,8 @@ class fallback_store;
 class store {
  public:
   virtual ~store() = default;
+  // Name for error messages.
+  virtual std::string name() const { return "the store"; }
   virtual void set(const std::string& key, std::span<const std::byte> value) = 0;
   // Sets the key only if it has no value yet. Errors: UNSUPPORTED if the store has no such operation.
   virtual void set_if_absent(const std::string& key, std::span<const std::byte> value) = 0;

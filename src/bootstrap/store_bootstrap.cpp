@@ -329,6 +329,7 @@ class store_bootstrap final : public bootstrap {
       m_store->get(key(sequence, rank), ignored, 0);
       return true;
     } catch (const error& failure) {
+      if (failure.info().status == ISTHMUS_ERROR_MISMATCH) return true;
       if (failure.info().status == ISTHMUS_ERROR_TIMEOUT && failure.info().native_code != ETIMEDOUT)
         return false;
       throw;
@@ -382,27 +383,27 @@ class store_bootstrap final : public bootstrap {
   // Names every missing rank, not only the one that this rank waits for. All ranks before
   // `first` have contributed.
   error missing_ranks_error(std::uint64_t sequence, int first, std::size_t bytes) {
+    const std::string wait =
+        fmt::format("rank {} of {} waited {} s for the other ranks; ", m_rank, m_size, m_timeout_s);
     std::vector<int> ranks;
-    const char* caveat = "";
-    for (int rank = first; rank < m_size; ++rank) {
-      if (rank == m_rank) continue;
-      try {
-        if (*caveat == '\0' && has_contributed(sequence, rank, bytes)) continue;
-      } catch (const error&) {
-        caveat = "; the store does not answer, so some of these ranks may not be missing";
-      }
-      ranks.push_back(rank);
+    try {
+      for (int rank = first; rank < m_size; ++rank)
+        if (rank != m_rank && !has_contributed(sequence, rank, bytes)) ranks.push_back(rank);
+    } catch (const error&) {
+      std::string text =
+          fmt::format("{}{} does not answer, so the missing ranks are unknown", wait, m_store->name());
+      if (const std::string states = m_peers.describe({}); !states.empty()) text += "; " + states;
+      return make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE, text,
+                        "check whether the process that created the id, which serves the store, is stopped or "
+                        "overloaded");
     }
-    const std::string names = m_peers.describe(ranks, *caveat == '\0');
+    const std::string names = m_peers.describe(ranks);
     return make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
-                      fmt::format("rank {} of {} waited {} s for the other ranks; missing: {}{}", m_rank,
-                                  m_size, m_timeout_s,
-                                  names.empty() ? "none now (the last ranks arrived after the timeout)" : names,
-                                  caveat),
+                      wait + "missing: " +
+                          (names.empty() ? "none now (the last ranks arrived after the timeout)" : names),
                       "make the same call on every rank, and check whether the missing ranks crashed, are "
-                      "stopped or never "
-                      "started")
-        .with_failed_ranks(*caveat == '\0' ? ranks : std::vector<int>());
+                      "stopped or never started")
+        .with_failed_ranks(ranks);
   }
 
   std::shared_ptr<store> m_store;

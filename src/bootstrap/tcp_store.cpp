@@ -36,6 +36,10 @@ error connection_lost() {
                     "check whether the process that created the id has exited or crashed");
 }
 
+std::string store_name(const store_address& address) {
+  return fmt::format("the store at {} port {}", address.host, address.port);
+}
+
 std::string local_host(int connected_socket) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
@@ -53,12 +57,15 @@ std::string local_host(int connected_socket) {
 // the reader stops.
 class tcp_client final : public store {
  public:
-  tcp_client(file_descriptor socket, const store_secret& secret, double timeout_s)
+  tcp_client(file_descriptor socket, const store_address& address, double timeout_s)
       : m_socket(std::move(socket)),
-        m_fallback_secret(fallback_secret(secret)),
+        m_name(store_name(address)),
+        m_fallback_secret(fallback_secret(address.secret)),
         m_timeout_s(timeout_s),
         m_reply_timeout_s(
             std::clamp(reply_timeout_fraction * timeout_s, min_reply_timeout_s, max_reply_timeout_s)) {}
+
+  std::string name() const override { return m_name; }
 
   void set(const std::string& key, std::span<const std::byte> value) override {
     send(request_kind::set, 0, key, value);
@@ -222,6 +229,7 @@ class tcp_client final : public store {
   }
 
   file_descriptor m_socket;
+  const std::string m_name;
   const store_secret m_fallback_secret;
   const double m_timeout_s, m_reply_timeout_s;
   std::mutex m_send_mutex;
@@ -297,11 +305,10 @@ class store_connector {
   // The store must prove that it has the secret before this rank sends its own proof.
   void check(const hello& own_hello, const challenge& store_challenge) const {
     if (store_challenge.header.magic == protocol_magic && store_challenge.header.version != protocol_version)
-      throw make_error(
-          ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
-          fmt::format("communicator_create: rank {} uses store protocol {}, the store at {} port {} uses {}",
-                      m_rank, protocol_version, m_address.host, m_address.port, store_challenge.header.version),
-          "use the same version of Isthmus on every rank");
+      throw make_error(ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
+                       fmt::format("communicator_create: rank {} uses store protocol {}, {} uses {}", m_rank,
+                                   protocol_version, store_name(m_address), store_challenge.header.version),
+                       "use the same version of Isthmus on every rank");
     const proof expected_proof = proof_of_store(m_address.secret, own_hello, store_challenge.store_nonce);
     if (store_challenge.header.magic != protocol_magic ||
         !equal_proofs(store_challenge.store_proof, expected_proof))
@@ -317,8 +324,8 @@ class store_connector {
   error timeout() const {
     return make_error(
         ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
-        fmt::format("communicator_create: the store at {} port {} did not accept rank {} within {} s",
-                    m_address.host, m_address.port, m_rank, m_timeout_s),
+        fmt::format("communicator_create: {} did not accept rank {} within {} s", store_name(m_address), m_rank,
+                    m_timeout_s),
         "check whether the process that created the id is stopped or overloaded, or its port is flooded");
   }
 
@@ -340,7 +347,7 @@ isthmus_unique_id start_tcp_store(const char* address, const server_limits& limi
 }
 
 std::shared_ptr<store> connect_tcp_store(const store_address& address, int rank, int size, double timeout_s) {
-  return std::make_shared<tcp_client>(store_connector(address, rank, size, timeout_s).connect(), address.secret,
+  return std::make_shared<tcp_client>(store_connector(address, rank, size, timeout_s).connect(), address,
                                       timeout_s);
 }
 

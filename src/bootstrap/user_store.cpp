@@ -15,6 +15,8 @@ class user_store final : public store {
     std::memcpy(&m_table, table, std::min(table->struct_bytes, sizeof m_table));
   }
 
+  std::string name() const override { return "the user's store"; }
+
   void set(const std::string& key, std::span<const std::byte> value) override {
     check_set(key, m_table.set(m_table.context, key.c_str(), value.data(), value.size()));
   }

@@ -117,7 +117,7 @@ void resolver::add_process_failure(failure_info& failure) const {
   if (cause.processes.empty() || cause.may_be_consequence) return;
   attribute(failure, std::vector<int>(cause.processes.begin(), cause.processes.end()));
   const bool is_described = std::string_view(failure.message).find("(its process") != std::string_view::npos;
-  if (!is_described) append(failure, m_peers.describe({}, false));  // a timeout of an exchange contains it
+  if (!is_described) append(failure, m_peers.describe({}));  // a timeout of an exchange contains it
 }
 
 // If a process has exited or is stopped, the diagnosis is certain. Otherwise, the backend's own list is more

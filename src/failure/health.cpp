@@ -140,15 +140,14 @@ process_failure peer_monitor::find_process_failure() const {
   return isthmus::find_process_failure(reports);
 }
 
-std::string peer_monitor::describe(const std::vector<int>& missing_ranks, bool is_certain) const {
+std::string peer_monitor::describe(const std::vector<int>& missing_ranks) const {
   const process_failure blocking = find_process_failure();
   std::string text, others;
   for (int rank = 0; rank < static_cast<int>(m_processes.size()); ++rank) {
     const bool is_blocking = std::ranges::binary_search(blocking.processes, static_cast<std::size_t>(rank));
     const char* const suffix = is_blocking ? state_suffix(blocking.state) : "";
     if (rank == m_rank) continue;
-    if (std::ranges::find(missing_ranks, rank) != missing_ranks.end() &&
-        (is_blocking || is_certain || blocking.processes.empty()))
+    if (std::ranges::find(missing_ranks, rank) != missing_ranks.end())
       text += fmt::format("{}{}{}", text.empty() ? "" : ", ", rank, suffix);
     else if (is_blocking)
       others += fmt::format("{}rank {}{}", text.empty() && others.empty() ? "" : "; peers may wait for ", rank,

@@ -115,8 +115,7 @@ class peer_monitor {
   // Finds the ranks whose processes explain a failure.
   process_failure find_process_failure() const;
   // "1, 2 (its process is stopped)": the missing ranks and other ranks whose process has exited or is stopped.
-  // If it is uncertain which ranks are missing, lists only the latter.
-  std::string describe(const std::vector<int>& missing_ranks, bool is_certain = true) const;
+  std::string describe(const std::vector<int>& missing_ranks) const;
 
  private:
   std::optional<failure_info> try_read_failure() const noexcept;

@@ -144,6 +144,25 @@ TEST(store_process, stopped_process_is_waited_for_once) {
   EXPECT_EQ(test::get(*keys, "a", 1, 0), "x");
 }
 
+// Ranks 0 and 1 have arrived, but only the stopped store knows that.
+TEST(store_process, stopped_process_names_no_missing_rank) {
+  const store_process process;
+  const auto first = make_store_bootstrap(connect_tcp_store(process.address(), 0, 3, 1), "isthmus", 0, 3, 1);
+  const auto second = make_store_bootstrap(connect_tcp_store(process.address(), 1, 3, 1), "isthmus", 1, 3, 1);
+  process.stop();
+  test::run_on_each_rank(2, [&](int rank) {
+    std::vector<std::byte> sent_value(8), received(24);
+    const auto failure = test::error_of([&] { (rank == 0 ? first : second)->allgather(sent_value, received); });
+    EXPECT_EQ(failure.status, ISTHMUS_ERROR_TIMEOUT) << failure.message;
+    EXPECT_TRUE(failure.failed_ranks().empty()) << failure.message;
+    const std::string expected =
+        fmt::format("the store at 127.0.0.1 port {} does not answer", process.address().port);
+    EXPECT_NE(std::string(failure.message).find(expected), std::string::npos) << failure.message;
+    EXPECT_EQ(std::string(failure.message).find("missing: "), std::string::npos) << failure.message;
+  });
+  process.resume();
+}
+
 // A reply after the timeout of one request does not make the store unresponsive.
 TEST(store_process, short_pause_makes_no_rank_missing) {
   const store_process process;

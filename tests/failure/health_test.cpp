@@ -79,7 +79,7 @@ TEST(process_failure, message_names_stopped_rank_after_a_survivor_exited) {
       {::getpid(), 0, nullptr}, {survivor, 0, record.get()}, {stopped, 0, nullptr}};
   peers.watch(processes);
   EXPECT_EQ(peers.describe({1, 2}), "1, 2 (its process is stopped)");
-  EXPECT_EQ(peers.describe({}, false), "rank 2 (its process is stopped)");
+  EXPECT_EQ(peers.describe({}), "rank 2 (its process is stopped)");
   for (const pid_t child : {survivor, stopped}) {
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);
