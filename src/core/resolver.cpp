@@ -187,8 +187,20 @@ bool resolver::remove_reporting_ranks(failure_info& failure) const noexcept {
     // A full list may be truncated, so query all other ranks.
     if (missing_ranks.empty() && awaited_ranks.size() == failure_info::max_failed_ranks)
       missing_ranks = find_unresponsive(ranks_except(awaited_ranks), peer_status::aborted, deadline, can_query);
+    const bool are_all_reporting = missing_ranks.empty();
+    // MPI transports no reports, and a rank that waits inside MPI has no timeout of its own.
+    if (!m_control.has_aborted(m_ranks.rank, 0))
+      std::erase_if(missing_ranks, [this](int rank) { return is_in_same_call(rank); });
     failure.set_failed_ranks(missing_ranks);
-    if (missing_ranks.empty()) return false;
+    if (missing_ranks.empty()) {
+      const char* const verb = awaited_ranks.size() == 1 ? "s" : "";
+      append(failure, are_all_reporting
+                          ? fmt::format("{} report{} a wait as well: check the network between the nodes",
+                                        recorder::list_of(awaited_ranks), verb)
+                          : fmt::format("{} {} in the same call and may wait for a rank of another node",
+                                        recorder::list_of(awaited_ranks), is_or_are(awaited_ranks)));
+      return false;
+    }
     const std::vector<int> node_peers =
         can_query ? unresponsive_node_peers(missing_ranks, failure.status) : std::vector<int>();
     const std::string text =
@@ -219,6 +231,14 @@ std::vector<int> resolver::unresponsive_node_peers(const std::vector<int>& missi
       status == ISTHMUS_ERROR_TIMEOUT ? peer_status::aborted : peer_status::present;
   node_peers = find_unresponsive(node_peers, expected_status, deadline_after(min_report_wait_s), can_query);
   return can_query ? node_peers : std::vector<int>();
+}
+
+// Returns whether the rank, in a live process of this node, is in the same call as this rank. It may wait or work.
+bool resolver::is_in_same_call(int rank) const {
+  const health_record *const own = m_peers.process(m_ranks.rank).record, *const peer =
+                                                                             m_peers.process(rank).record;
+  return own != nullptr && peer != nullptr && own->call_count == peer->call_count &&
+         m_peers.process(rank).state() == process_state::alive;
 }
 
 std::vector<int> resolver::ranks_except(const std::vector<int>& ranks) const {

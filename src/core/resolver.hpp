@@ -60,6 +60,7 @@ class resolver {
   std::vector<int> unresponsive_node_peers(const std::vector<int>& missing_ranks, isthmus_status status) const;
   std::vector<int> find_unresponsive(const std::vector<int>& ranks, peer_status expected_status,
                                      clock::time_point deadline, bool& can_query) const;
+  bool is_in_same_call(int rank) const;
   std::vector<int> ranks_except(const std::vector<int>& ranks) const;  // this rank is also excluded
   bool is_on_this_node(int rank) const {
     return m_ranks.rank_processes[static_cast<std::size_t>(rank)].pid != 0;

@@ -196,7 +196,11 @@ TEST(missing, rank_that_waited_as_long_is_not_late) {
   setup.timeout_s = timeout_s;
   run_processes(setup, [](const local_ranks& local) {
     EXPECT_NE(sum(local.ranks[0]), ISTHMUS_SUCCESS);
-    EXPECT_EQ(failed_ranks(), std::vector<int>()) << local.number << ": " << test::last_error().message;
+    const std::string text = test::last_error().message;
+    EXPECT_EQ(failed_ranks(), std::vector<int>()) << local.number << ": " << text;
+    EXPECT_NE(text.find("rank 1 reports a wait as well: check the network between the nodes"),
+              std::string::npos)
+        << text;
   });
 }
 
@@ -283,6 +287,40 @@ TEST(missing, node_peers_are_queried_after_a_failed_query) {
     EXPECT_NE(text.find("rank 2 did not report, and the bootstrap cannot query whether it is also waiting"),
               std::string::npos)
         << text;
+  });
+}
+
+// As `hierarchical` over MPI: rank 1 waits for rank 0, which waits inside MPI for rank 2.
+TEST(missing, rank_of_this_node_in_the_same_call_is_not_named) {
+  const auto calls = [](int rank) {
+    const isthmus_backend_context& context = *standin::context_of(rank);
+    if (rank == 1) {
+      std::this_thread::sleep_for(200ms);  // until rank 0 is in the call
+      return report_unresponsive(1, {0});
+    }
+    while (context.is_aborted(context.runtime) == 0) std::this_thread::sleep_for(1ms);
+    return ISTHMUS_ERROR_ABORTED;
+  };
+  scenario setup{{{"a", 1}, {"a", 1}, {"b", 1}}, calls, {}};
+  setup.is_store_mute = true;
+  run_processes(setup, [](const local_ranks& local) {
+    if (local.number == 2) return;
+    EXPECT_NE(sum(local.ranks[0]), ISTHMUS_SUCCESS);
+    const std::string text = test::last_error().message;
+    EXPECT_EQ(failed_ranks(), std::vector<int>()) << local.number << ": " << text;
+    EXPECT_NE(text.find("rank 0 is in the same call and may wait for a rank of another node"),
+              std::string::npos)
+        << text;
+  });
+}
+
+TEST(missing, rank_of_this_node_in_an_earlier_call_is_named) {
+  scenario setup{{{"a", 1}, {"a", 1}, {"b", 1}}, [](int rank) { return report_unresponsive(rank, {0}); }, {}};
+  setup.is_store_mute = true;
+  run_processes(setup, [](const local_ranks& local) {
+    if (local.number != 1) return;
+    EXPECT_NE(sum(local.ranks[0]), ISTHMUS_SUCCESS);
+    EXPECT_EQ(failed_ranks(), std::vector{0}) << test::last_error().message;
   });
 }
 
