@@ -132,7 +132,8 @@ isthmus_status gather_votes(const isthmus_backend_context& context, const vote<V
 }
 
 // Gathers the votes and decides. Collective. If no rank refuses, returns SUCCESS on all ranks. Otherwise,
-// reports the first refusal (rank, text, native code, hint) and returns its status on all ranks.
+// reports the first refusal (rank, text, native code, hint) with its rank as the failed rank, and returns its status
+// on all ranks.
 template <typename Value>
 isthmus_status agree(const isthmus_backend_context& context, const char* location, const vote<Value>& own_vote,
                      votes<Value>& all_votes) {
@@ -141,8 +142,9 @@ isthmus_status agree(const isthmus_backend_context& context, const char* locatio
   const int rank = first_refusal(all_votes);
   if (rank < 0) return ISTHMUS_SUCCESS;
   const refusal& first = all_votes[static_cast<std::size_t>(rank)];
-  return context.fail(context.runtime, static_cast<isthmus_status>(first.status), first.native_code, location,
-                      first.hint[0] != '\0' ? first.hint : nullptr, "%s", refusal_text(all_votes).c_str());
+  const std::string text = refusal_text(all_votes);
+  return fail_with_ranks(context, {refusing_rank_in(text)}, static_cast<isthmus_status>(first.status),
+                         first.native_code, location, first.hint[0] != '\0' ? first.hint : nullptr, text);
 }
 
 }  // namespace isthmus

@@ -4,16 +4,22 @@
 #include <isthmus/interrupt.h>
 #include <isthmus/isthmus.h>
 #include <isthmus/tools.h>
+#include <linux/close_range.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/error.hpp"
 #include "bootstrap/bootstrap.hpp"
+#include "bootstrap/exchange.hpp"
 #include "bootstrap/tcp_store.hpp"
 #include "core/group.hpp"
 #include "core/handles.hpp"
@@ -79,13 +85,35 @@ isthmus_communicator insert_handle(std::shared_ptr<communicator> new_communicato
   return handle_table::instance().insert(std::move(new_communicator));
 }
 
+// Runs `work` in a thread with its own copy of the descriptor table, in which it closes all descriptors except the
+// standard ones. The program keeps its descriptors. Returns without running it if the kernel is older than 5.9.
+template <typename Work>
+void run_with_free_descriptors(Work&& work) {
+  std::optional<error> failure;
+  std::thread([&] {
+    if (::close_range(STDERR_FILENO + 1, ~0u, CLOSE_RANGE_UNSHARE) == 0) failure = capture_error(work);
+  }).join();
+  if (failure) throw error(*failure);
+}
+
 // Creates the communicator of one rank. `make_bootstrap`: gets the timeout of the exchanges.
 template <typename MakeBootstrap>
 isthmus_communicator create_rank(const char* function, const isthmus_communicator_options* user_options,
                                  MakeBootstrap&& make_bootstrap) {
   const isthmus_communicator_options options = read_options(function, user_options);
   communicator_setup setup = prepare(options.device, options);
-  auto rank_bootstrap = make_bootstrap(setup.exchange_timeout_s());
+  std::unique_ptr<bootstrap> rank_bootstrap;
+  try {
+    rank_bootstrap = make_bootstrap(setup.exchange_timeout_s());
+  } catch (const error& failure) {
+    if (failure.info().native_code != EMFILE) throw;
+    if (!setup.failure) setup.failure = failure;
+    run_with_free_descriptors([&] {  // throws the failure after the other ranks have received it
+      rank_bootstrap = make_bootstrap(setup.exchange_timeout_s());
+      communicator::create(std::move(rank_bootstrap), std::move(setup));
+    });
+    throw;
+  }
   return insert_handle(communicator::create(std::move(rank_bootstrap), std::move(setup)));
 }
 

@@ -3,6 +3,7 @@
 #include <cxxabi.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <memory>
 #include <new>
@@ -51,6 +52,10 @@ error make_error(isthmus_status status, const char* location, const std::string&
   copy_text(info.message, sizeof info.message, printable(message));
   copy_text(info.hint, sizeof info.hint, printable(hint));
   return error(info);
+}
+
+bool is_shortage(std::int64_t code) noexcept {
+  return code == EMFILE || code == ENFILE || code == ENOBUFS || code == ENOMEM;
 }
 
 error current_error() {

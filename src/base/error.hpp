@@ -54,6 +54,11 @@ class error : public std::exception {
 error make_error(isthmus_status status, const char* location, const std::string& message,
                  const std::string& hint = {}, std::int64_t native_code = 0);
 
+// Returns whether an errno code says that the process or the system has no more descriptors or memory.
+bool is_shortage(std::int64_t code) noexcept;
+inline constexpr const char* shortage_hint =
+    "raise the limits of this process (ulimit -n, ulimit -v) or of its container";
+
 // Converts the current exception to an error; call it in a catch block. For a type that is not derived from
 // std::exception, the message contains the name of the type.
 error current_error();

@@ -63,23 +63,24 @@ votes<Value> gather_votes(bootstrap& ranks, const Value& contribution, const std
 }
 
 // Throws on every rank if any rank refused with a status other than `ignored_status`. A rank that failed throws
-// its own error. The others throw error (`remote_status`) "<context> on rank N: <text of that rank>" with this rank as
-// the failed rank. If the text contains the result of an earlier vote, N is the rank of that vote.
+// its own error. The others throw error (`remote_status`) "<context> on rank N: <text of that rank>". N is the failed
+// rank on all ranks. If the text contains the result of an earlier vote, N is the rank of that vote.
 template <typename Value>
-void check_votes(const votes<Value>& all, const std::optional<error>& failure, const std::string& context,
-                 isthmus_status remote_status = ISTHMUS_ERROR_REMOTE,
+void check_votes(int own_rank, const votes<Value>& all, const std::optional<error>& failure,
+                 const std::string& context, isthmus_status remote_status = ISTHMUS_ERROR_REMOTE,
                  isthmus_status ignored_status = ISTHMUS_SUCCESS) {
-  const int rank = first_refusal(all, ignored_status);
+  const bool is_own = failure && failure->info().status != ignored_status;
+  const int rank = is_own ? own_rank : first_refusal(all, ignored_status);
   if (rank < 0) return;
-  if (failure && failure->info().status != ignored_status) throw error(*failure);
   const refusal& first = all[static_cast<std::size_t>(rank)];
   const int text_rank = refusing_rank_in(first.text);
+  const std::array failed_rank{text_rank >= 0 && text_rank < static_cast<int>(all.size()) ? text_rank : rank};
+  if (is_own) throw failure->info().failed_ranks().empty() ? failure->with_failed_ranks(failed_rank) : *failure;
   const std::string origin = text_rank >= 0 ? "" : fmt::format(" on rank {}", rank);
   throw make_error(remote_status, ISTHMUS_HERE, fmt::format("{}{}: {}", context, origin, first.text),
                    remote_status == ISTHMUS_ERROR_REMOTE ? "see the error reported by that rank" : first.hint,
                    first.native_code)
-      .with_failed_ranks(
-          std::array{text_rank >= 0 && text_rank < static_cast<int>(all.size()) ? text_rank : rank});
+      .with_failed_ranks(failed_rank);
 }
 
 // Gathers the votes and checks them: returns every rank's value, or throws on every rank.
@@ -87,7 +88,7 @@ template <typename Value>
 std::vector<Value> agree(bootstrap& ranks, const Value& contribution, const std::optional<error>& failure,
                          const std::string& context, isthmus_status remote_status = ISTHMUS_ERROR_REMOTE) {
   const votes<Value> all = gather_votes(ranks, contribution, failure);
-  check_votes(all, failure, context, remote_status);
+  check_votes(ranks.rank(), all, failure, context, remote_status);
   std::vector<Value> values;
   for (const vote<Value>& ballot : all) values.push_back(ballot.value);
   return values;

@@ -37,11 +37,11 @@ std::string boot_id() {
   errno = 0;
   const std::string id = current_boot_id();
   const int code = errno;
-  if (id.empty() && (code == EMFILE || code == ENFILE || code == ENOMEM))
+  if (id.empty() && is_shortage(code))
     throw make_error(ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE,
                      fmt::format("communicator_create: cannot read /proc/sys/kernel/random/boot_id: {}",
                                  std::strerror(code)),
-                     "raise the limit of open files (ulimit -n)", code);
+                     shortage_hint, code);
   return id;
 }
 
@@ -179,7 +179,7 @@ membership exchange_membership(bootstrap& ranks, const rank_info& contribution) 
                            record.version & 255, record.abi);
       },
       "start every rank with the same version of libisthmus.so");
-  check_votes(ballots, failure, "joining the communicator failed");
+  check_votes(ranks.rank(), ballots, failure, "joining the communicator failed");
   check_rules(ranks, all, contribution.rules);
 
   membership result;

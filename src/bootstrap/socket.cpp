@@ -153,16 +153,15 @@ file_descriptor connect_to(const endpoint& target, clock::time_point deadline) {
     setsockopt(connection.get(), IPPROTO_TCP, TCP_NODELAY, &enabled, sizeof enabled);
     return connection;
   }
-  const bool is_local = code == EMFILE || code == ENFILE || code == ENOBUFS || code == ENOMEM;
   throw make_error(
-      is_local            ? ISTHMUS_ERROR_SYSTEM
+      is_shortage(code)   ? ISTHMUS_ERROR_SYSTEM
       : code == ETIMEDOUT ? ISTHMUS_ERROR_TIMEOUT
                           : ISTHMUS_ERROR_REMOTE,
       ISTHMUS_HERE,
       fmt::format("communicator_create: cannot connect to the store at {} port {}: {}", target.host,
                   target.port, std::strerror(code)),
-      is_local
-          ? "raise the limits of this process (ulimit -n, ulimit -v)"
+      is_shortage(code)
+          ? shortage_hint
           : "check that the process that created the id still runs and that this machine can reach its address",
       code);
 }

@@ -322,11 +322,12 @@ class store_connector {
   }
 
   error timeout() const {
-    return make_error(
-        ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
-        fmt::format("communicator_create: {} did not accept rank {} within {} s", store_name(m_address), m_rank,
-                    m_timeout_s),
-        "check whether the process that created the id is stopped or overloaded, or its port is flooded");
+    return make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
+                      fmt::format("communicator_create: {} did not accept rank {} within {} s",
+                                  store_name(m_address), m_rank, m_timeout_s),
+                      "check whether the process that created the id is stopped, overloaded or out of "
+                      "descriptors, or its port is "
+                      "flooded");
   }
 
   const store_address& m_address;

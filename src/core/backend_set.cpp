@@ -237,8 +237,8 @@ void backend_set::create_one(bootstrap& control, backend_instance& backend) {
   }
   const auto all = gather_votes(control, no_value{}, failure);
   if (first_refusal(all, ISTHMUS_ERROR_UNSUPPORTED) >= 0) backend.destroy();
-  check_votes(all, failure, fmt::format("creating backend {} failed", backend.name()), ISTHMUS_ERROR_REMOTE,
-              ISTHMUS_ERROR_UNSUPPORTED);
+  check_votes(control.rank(), all, failure, fmt::format("creating backend {} failed", backend.name()),
+              ISTHMUS_ERROR_REMOTE, ISTHMUS_ERROR_UNSUPPORTED);
   if (first_refusal(all) < 0) return;
   backend.reject(all.size() == 1 ? all[0].text : refusal_text(all));
   log(log_level::info, "rank {}: backend {} is not available: {}", m_ranks.rank, backend.name(),

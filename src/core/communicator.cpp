@@ -77,6 +77,7 @@ std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> ne
   } catch (...) {  // only on this rank, for example if there is no memory; the others wait in an exchange
     failure_info failure = current_error().info();
     failure.rank = control->rank();
+    failure.set_failed_ranks(std::array{failure.rank});
     control->publish_failure(failure);
     throw with_parent_ranks(failure, control->parent_ranks());
   }

@@ -1,10 +1,14 @@
 // Setup of a communicator: the settings that each rank determines alone.
 #include <fmt/ranges.h>
 #include <isthmus/isthmus.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <sstream>
 
+#include "base/process.hpp"
 #include "bootstrap/exchange.hpp"
 #include "core/communicator.hpp"
 
@@ -21,6 +25,17 @@ std::vector<selection::known_backend> known_backends(const std::vector<backend_e
     backends.push_back({entry.name, std::move(algorithms)});
   }
   return backends;
+}
+
+// Ranks read the state of other processes and open their memory through /proc. Some libraries of plug-ins hang
+// without it, so this check comes before they are loaded.
+void check_proc() {
+  errno = 0;
+  if (process_start_time(::getpid()) != 0) return;
+  const int code = errno;
+  throw make_error(ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE,
+                   fmt::format("communicator_create: cannot read /proc/self/stat: {}", std::strerror(code)),
+                   is_shortage(code) ? shortage_hint : "mount /proc in the container of this rank", code);
 }
 
 }  // namespace
@@ -43,6 +58,7 @@ communicator_setup prepare(isthmus_device device, const isthmus_communicator_opt
     for (std::string name; std::getline(names, name, ',');) setup.external_backends.push_back(name);
   }
   try {
+    check_proc();
     auto rules = std::make_shared<selection::configuration>(selection::load_configuration(options.config_path));
     setup.timeout_s = options.timeout_s > 0 ? options.timeout_s : rules->timeout_s;
     setup.rules = rules;

@@ -26,7 +26,11 @@ constexpr std::uint64_t huge_page_bytes = 2u << 20;
 error system_error(const char* location, const std::string& action, int code) {
   const auto status = code == ENOMEM || code == ENOSPC ? ISTHMUS_ERROR_OUT_OF_MEMORY : ISTHMUS_ERROR_SYSTEM;
   return make_error(status, location, fmt::format("{}: {}", action, std::strerror(code)),
-                    "check RAM, the memory cgroup and RLIMIT_AS, which limit shared memory", code);
+                    status == ISTHMUS_ERROR_OUT_OF_MEMORY
+                        ? "check RAM, the memory cgroup and RLIMIT_AS, which limit shared memory"
+                    : is_shortage(code) ? shortage_hint
+                                        : "",
+                    code);
 }
 
 // Segments that are mapped in this process. The ranks of the process share one mapping.

@@ -73,9 +73,18 @@ TEST(agreement, result_of_an_earlier_vote_is_not_prefixed) {
     const std::optional<error> own = make_error(ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE, refusal_text(first));
     const auto second = gather_votes(ranks, no_value{}, own);
     EXPECT_EQ(refusal_text(second), "rank 2: no device here");
-    const auto failure = test::error_of([&] { check_votes(second, std::nullopt, "creating failed"); });
+    const auto failure = test::error_of([&] { check_votes(rank, second, std::nullopt, "creating failed"); });
     EXPECT_STREQ(failure.message, "creating failed: rank 2: no device here");
     EXPECT_TRUE(std::ranges::equal(failure.failed_ranks(), std::array{2}));
+  });
+}
+
+TEST(agreement, failed_rank_is_named_on_all_ranks) {
+  run_on_all_ranks([](bootstrap& ranks, int rank) {
+    const auto own = failure_on(rank, 1, ISTHMUS_ERROR_SYSTEM);
+    const auto failure = test::error_of([&] { agree(ranks, no_value{}, own, "creating failed"); });
+    EXPECT_EQ(failure.status, rank == 1 ? ISTHMUS_ERROR_SYSTEM : ISTHMUS_ERROR_REMOTE);
+    EXPECT_TRUE(std::ranges::equal(failure.failed_ranks(), std::array{1})) << failure.message;
   });
 }
 
@@ -83,15 +92,16 @@ TEST(agreement, unsupported_can_be_ignored) {
   run_on_all_ranks([](bootstrap& ranks, int rank) {
     const auto unsupported = failure_on(rank, 0, ISTHMUS_ERROR_UNSUPPORTED);
     const auto all = gather_votes(ranks, rank, unsupported);
-    EXPECT_NO_THROW(
-        check_votes(all, unsupported, "creating failed", ISTHMUS_ERROR_REMOTE, ISTHMUS_ERROR_UNSUPPORTED));
+    EXPECT_NO_THROW(check_votes(rank, all, unsupported, "creating failed", ISTHMUS_ERROR_REMOTE,
+                                ISTHMUS_ERROR_UNSUPPORTED));
     EXPECT_EQ(refusal_text(all), "rank 0: no device here");
     // All ranks throw a real failure of another rank, including the rank that only reports unsupported.
     auto mixed = unsupported;
     if (rank == 2) mixed = failure_on(2, 2, ISTHMUS_ERROR_BACKEND);
     const auto both = gather_votes(ranks, rank, mixed);
-    const auto failure = test::error_of(
-        [&] { check_votes(both, mixed, "creating failed", ISTHMUS_ERROR_REMOTE, ISTHMUS_ERROR_UNSUPPORTED); });
+    const auto failure = test::error_of([&] {
+      check_votes(rank, both, mixed, "creating failed", ISTHMUS_ERROR_REMOTE, ISTHMUS_ERROR_UNSUPPORTED);
+    });
     EXPECT_EQ(failure.status, rank == 2 ? ISTHMUS_ERROR_BACKEND : ISTHMUS_ERROR_REMOTE);
   });
 }
@@ -108,9 +118,10 @@ struct backend_stub {
   bootstrap* ranks;
   std::string reported;
   std::int64_t native_code = 0;
+  std::vector<int> failed_ranks;
 
-  static isthmus_status report(void* runtime, isthmus_status status, std::int64_t code, const char*,
-                               const char* hint, const char* format, ...) {
+  static isthmus_status report(void* runtime, const int* ranks, std::size_t n, isthmus_status status,
+                               std::int64_t code, const char*, const char* hint, const char* format, ...) {
     char text[512];
     va_list arguments;
     va_start(arguments, format);
@@ -119,6 +130,7 @@ struct backend_stub {
     auto& self = *static_cast<backend_stub*>(runtime);
     self.reported = std::string(text) + " | " + (hint == nullptr ? "" : hint);
     self.native_code = code;
+    self.failed_ranks.assign(ranks, ranks + n);
     return status;
   }
 
@@ -132,14 +144,14 @@ struct backend_stub {
                                                             {static_cast<std::byte*>(all), bytes * size});
       return ISTHMUS_SUCCESS;
     };
-    context.fail = report;
+    context.fail_with_ranks = report;
     return context;
   }
 };
 
 TEST(agreement, backends_report_the_same_on_every_rank) {
   run_on_all_ranks([](bootstrap& ranks, int rank) {
-    backend_stub own{&ranks, "", 0};
+    backend_stub own{&ranks, "", 0, {}};
     const isthmus_backend_context context = own.context(rank);
     vote<int> own_vote;
     own_vote.value = 5 * rank;
@@ -151,6 +163,7 @@ TEST(agreement, backends_report_the_same_on_every_rank) {
     EXPECT_EQ(agree(context, ISTHMUS_HERE, own_vote, all), ISTHMUS_ERROR_UNSUPPORTED);
     EXPECT_EQ(own.reported, "rank 2: no library | install it");
     EXPECT_EQ(own.native_code, 7);
+    EXPECT_EQ(own.failed_ranks, std::vector{2});
   });
 }
 

@@ -65,6 +65,16 @@ bool is_oversubscribed(const votes<rank_record>& records) {
   return static_cast<std::size_t>(CPU_COUNT(&all)) < records.size();
 }
 
+// Call it in a catch block. A rank without descriptors or memory makes the creation fail on all ranks. Without shared
+// memory for another reason, the ranks use other backends.
+template <typename Value>
+void refuse_after_exception(vote<Value>& ballot) {
+  const isthmus_error_info info = current_error().info();
+  const bool has_shortage = info.status == ISTHMUS_ERROR_OUT_OF_MEMORY || is_shortage(info.native_code);
+  ballot.refuse(has_shortage ? info.status : ISTHMUS_ERROR_UNSUPPORTED, info.message, info.hint,
+                info.native_code);
+}
+
 void prepare(const isthmus_backend_context& context, vote<rank_record>& ballot,
              std::shared_ptr<shared_segment>& own, std::unique_ptr<write_gate>& own_gate,
              tuning_parameters& parameters) {
@@ -85,8 +95,8 @@ void prepare(const isthmus_backend_context& context, vote<rank_record>& ballot,
     if (::sched_getaffinity(0, sizeof(record.cpus), &record.cpus) != 0) CPU_ZERO(&record.cpus);
   } catch (const option_error& problem) {
     ballot.refuse(ISTHMUS_ERROR_CONFIG, problem.what());
-  } catch (const std::exception& problem) {
-    ballot.refuse(ISTHMUS_ERROR_UNSUPPORTED, problem.what());
+  } catch (...) {
+    refuse_after_exception(ballot);
   }
 }
 
@@ -111,8 +121,8 @@ vote<bool> open_peers(int rank, const votes<rank_record>& records, const std::sh
       segments.push_back(static_cast<int>(r) == rank ? own : shared_segment::open(records[r].value.address));
     own_vote.value =
         std::all_of(records.begin(), records.end(), [](auto& each) { return can_read(each.value); });
-  } catch (const std::exception& problem) {
-    own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, problem.what());
+  } catch (...) {
+    refuse_after_exception(own_vote);
   }
   return own_vote;
 }

@@ -110,7 +110,7 @@ struct symmetric_heap::proposal {
 namespace {
 
 template <typename Report>
-void check_reports(const votes<Report>& all, const std::optional<error>& own_failure) {
+void check_reports(int own_rank, const votes<Report>& all, const std::optional<error>& own_failure) {
   const std::uint64_t bytes = all[0].value.bytes;
   for (std::size_t rank = 0; rank < all.size(); ++rank)
     if (all[rank].value.bytes != bytes)
@@ -118,7 +118,7 @@ void check_reports(const votes<Report>& all, const std::optional<error>& own_fai
                        fmt::format("symmetric allocation: bytes = {} on rank 0 but {} on rank {}", bytes,
                                    all[rank].value.bytes, rank),
                        "pass the same number of bytes on every rank");
-  check_votes(all, own_failure, fmt::format("symmetric allocation of {} bytes failed", bytes));
+  check_votes(own_rank, all, own_failure, fmt::format("symmetric allocation of {} bytes failed", bytes));
 }
 
 // Adds to a mapping error the owner of the memory and whether its process has exited. The kernel reports the
@@ -189,7 +189,7 @@ symmetric_heap::proposal symmetric_heap::propose(std::uint64_t bytes, std::uint6
 std::vector<symmetric_heap::rank_report> symmetric_heap::exchange(bootstrap& control,
                                                                   const proposal& own_proposal) {
   const auto all = gather_votes(control, own_proposal.report, own_proposal.failure);
-  check_reports(all, own_proposal.failure);
+  check_reports(control.rank(), all, own_proposal.failure);
   std::vector<rank_report> reports;
   for (const auto& each : all) reports.push_back(each.value);
   return reports;
@@ -208,7 +208,7 @@ std::shared_ptr<symmetric_heap::shared_region> symmetric_heap::share(bootstrap& 
     own_proposal.segment->end_export();
     if (first_refusal(all) < 0) return region;
     if (std::ranges::none_of(all, [](const auto& each) { return each.value.can_fall_back != 0; }))
-      check_reports(all, failure);  // throws
+      check_reports(control.rank(), all, failure);  // throws
     warn_once(
         fmt::format("symmetric heap: blocks are shared by interprocess handle instead of file descriptor: {}",
                     failure ? failure->what() : refusal_text(all)));
@@ -282,7 +282,7 @@ void symmetric_heap::clear_on_all_ranks(bootstrap& control, void* own_block, std
   const auto failure = capture_error([&] { m_source->clear(own_block, bytes); });
   rank_report outcome{};
   outcome.bytes = bytes;
-  check_reports(gather_votes(control, outcome, failure), failure);
+  check_reports(control.rank(), gather_votes(control, outcome, failure), failure);
 }
 
 void* symmetric_heap::add(std::shared_ptr<shared_region> memory, std::uint64_t offset, std::uint64_t bytes,

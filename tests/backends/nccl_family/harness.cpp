@@ -66,6 +66,16 @@ struct callbacks {
     static_cast<rank*>(runtime)->last = {status, native_code, location, hint != nullptr ? hint : "", text};
     return status;
   }
+  static isthmus_status fail_with_ranks(void* runtime, const int*, std::size_t, isthmus_status status,
+                                        int64_t native_code, const char* location, const char* hint,
+                                        const char* format, ...) {
+    char text[2048];
+    va_list arguments;
+    va_start(arguments, format);
+    std::vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    return fail(runtime, status, native_code, location, hint, "%s", text);
+  }
   static void log(void* runtime, int, const char* format, ...) {
     char text[2048];
     va_list arguments;
@@ -118,6 +128,7 @@ rank_group::rank_group(settings config)
     context.allgather = callbacks::allgather;
     context.option = callbacks::option;
     context.fail = callbacks::fail;
+    context.fail_with_ranks = callbacks::fail_with_ranks;
     context.log = callbacks::log;
     context.is_aborted = callbacks::aborted;
     context.heap_find = callbacks::heap_find;
