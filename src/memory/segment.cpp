@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "base/internal_mapping.hpp"
 
 namespace isthmus {
 namespace {
@@ -46,10 +47,10 @@ local_segments& local() {
 
 }  // namespace
 
-std::shared_ptr<shared_segment> shared_segment::create(std::uint64_t bytes) {
+std::shared_ptr<shared_segment> shared_segment::create(std::uint64_t bytes, segment_use use) {
   if (bytes > static_cast<std::uint64_t>(std::numeric_limits<off_t>::max()) - header_bytes)
     throw system_error(ISTHMUS_HERE, fmt::format("a shared segment of {} bytes", bytes), ENOMEM);
-  std::shared_ptr<shared_segment> segment(new shared_segment);
+  std::shared_ptr<shared_segment> segment(new shared_segment(use));
   segment->m_fd = memfd_create(memfd_name, MFD_CLOEXEC);
   if (segment->m_fd < 0) throw system_error(ISTHMUS_HERE, "memfd_create", errno);
   if (ftruncate(segment->m_fd, static_cast<off_t>(bytes + header_bytes)) != 0)
@@ -64,14 +65,14 @@ std::shared_ptr<shared_segment> shared_segment::create(std::uint64_t bytes) {
   return segment;
 }
 
-std::shared_ptr<shared_segment> shared_segment::open(const segment_address& address) {
+std::shared_ptr<shared_segment> shared_segment::open(const segment_address& address, segment_use use) {
   {
     const std::lock_guard lock(local().mutex);
     const auto position = local().by_cookie.find(address.cookie);
     if (position != local().by_cookie.end())
       if (auto segment = position->second.lock()) return segment;
   }
-  auto segment_from_peer = open_by_descriptor(address);
+  auto segment_from_peer = open_by_descriptor(address, use);
   const std::lock_guard lock(local().mutex);
   auto& shared_entry = local().by_cookie[address.cookie];
   if (auto segment = shared_entry.lock()) return segment;  // another rank of this process opened it first
@@ -79,7 +80,8 @@ std::shared_ptr<shared_segment> shared_segment::open(const segment_address& addr
   return segment_from_peer;
 }
 
-std::shared_ptr<shared_segment> shared_segment::open_by_descriptor(const segment_address& address) {
+std::shared_ptr<shared_segment> shared_segment::open_by_descriptor(const segment_address& address,
+                                                                   segment_use use) {
   const std::string path = fmt::format("/proc/{}/fd/{}", address.pid, address.fd);
   // In another pid namespace the path can refer to any file. Check the file before opening it, because opening
   // can block or have side effects.
@@ -92,7 +94,7 @@ std::shared_ptr<shared_segment> shared_segment::open_by_descriptor(const segment
         fmt::format("{} is {}, not an Isthmus segment (another pid namespace?)", path, target.data()), EINVAL);
   const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) throw system_error(ISTHMUS_HERE, "open of " + path, errno);
-  std::shared_ptr<shared_segment> segment(new shared_segment);
+  std::shared_ptr<shared_segment> segment(new shared_segment(use));
   segment->m_fd = fd;
   segment->m_address = address;
   struct stat status{};
@@ -126,7 +128,10 @@ void shared_segment::close_descriptor() {
 
 shared_segment::~shared_segment() {
   close_descriptor();
-  if (m_mapping != nullptr) munmap(m_mapping, m_mapped_bytes);
+  if (m_mapping != nullptr && m_use == segment_use::internal)
+    unmap_internal(m_mapping, m_mapped_bytes);
+  else if (m_mapping != nullptr)
+    munmap(m_mapping, m_mapped_bytes);
   const std::lock_guard lock(local().mutex);
   const auto position = local().by_cookie.find(m_address.cookie);
   if (position != local().by_cookie.end() && position->second.expired()) local().by_cookie.erase(position);

@@ -18,14 +18,17 @@ struct segment_address {
   std::array<std::uint64_t, 2> cookie;  // random; also identifies the segment within a process
 };
 
+// user: the program may pass the memory to other libraries.
+enum class segment_use : std::uint8_t { internal, user };
+
 class shared_segment {
  public:
   // Creates a zero-filled segment. Throws error (SYSTEM or OUT_OF_MEMORY).
-  static std::shared_ptr<shared_segment> create(std::uint64_t bytes);
+  static std::shared_ptr<shared_segment> create(std::uint64_t bytes, segment_use use);
 
   // Opens a peer's segment. All callers in a process share one object. Throws error (SYSTEM) if the segment
   // cannot be opened or does not match the address.
-  static std::shared_ptr<shared_segment> open(const segment_address& address);
+  static std::shared_ptr<shared_segment> open(const segment_address& address, segment_use use);
 
   ~shared_segment();
   shared_segment(const shared_segment&) = delete;
@@ -40,10 +43,11 @@ class shared_segment {
   void close_descriptor();
 
  private:
-  shared_segment() = default;
-  static std::shared_ptr<shared_segment> open_by_descriptor(const segment_address& address);
+  explicit shared_segment(segment_use use) : m_use(use) {}
+  static std::shared_ptr<shared_segment> open_by_descriptor(const segment_address& address, segment_use use);
   void map(int fd);
 
+  segment_use m_use;
   segment_address m_address{};
   void* m_mapping = nullptr;
   std::uint64_t m_mapped_bytes = 0;

@@ -14,6 +14,7 @@
 
 #include "base/error.hpp"
 #include "base/file_descriptor.hpp"
+#include "base/internal_mapping.hpp"
 #include "base/process.hpp"
 #include "base/ticks.hpp"
 
@@ -57,7 +58,7 @@ clock_sample sample_clocks(bool has_counter) noexcept {
 struct recording::memory {
   explicit memory(std::uint64_t size) : bytes(size) {}
   ~memory() {
-    if (mapping != nullptr) ::munmap(mapping, bytes);
+    if (mapping != nullptr) unmap_internal(mapping, bytes);
     if (!path.empty() && creator_pid == ::getpid()) ::unlink(path.c_str());
   }
   memory(const memory&) = delete;
@@ -126,7 +127,7 @@ std::shared_ptr<const peer_recording> peer_recording::open(const token& communic
 }
 
 peer_recording::~peer_recording() {
-  if (m_header != nullptr) ::munmap(m_header, m_bytes);
+  if (m_header != nullptr) unmap_internal(m_header, m_bytes);
 }
 
 bool peer_recording::has_completed(std::uint64_t number) const noexcept {

@@ -13,6 +13,7 @@
 
 #include "backends/shm/node_group.hpp"
 #include "base/error.hpp"
+#include "base/internal_mapping.hpp"
 #include "base/process.hpp"
 #include "failure/wait.hpp"
 
@@ -53,7 +54,7 @@ write_gate::write_gate() : m_page(allocate_pages(page_bytes)) {
 // A closed gate keeps its address until the process exits, so that late ranks never write to
 // other memory there.
 write_gate::~write_gate() {
-  if (!m_is_closed) ::munmap(m_page, page_bytes);
+  if (!m_is_closed) unmap_internal(m_page, page_bytes);
 }
 
 void write_gate::close() noexcept {

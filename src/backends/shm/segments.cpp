@@ -86,8 +86,8 @@ void prepare(const isthmus_backend_context& context, vote<rank_record>& ballot,
     parameters.address_bytes = option(context, "address_bytes", 16 << 10, 0, unbounded);
     parameters.streaming_bytes = option(context, "streaming_bytes", shared_cache_bytes(), 0, unbounded);
     record.can_kernel_copy = option(context, "kernel_copies", 1, 0, 1) != 0;
-    own =
-        shared_segment::create(segment_layout(record.sizes, static_cast<std::uint64_t>(context.size)).bytes());
+    own = shared_segment::create(segment_layout(record.sizes, static_cast<std::uint64_t>(context.size)).bytes(),
+                                 segment_use::internal);
     record.address = own->address();
     record.cookie_address = own->cookie();
     own_gate = std::make_unique<write_gate>();
@@ -118,7 +118,9 @@ vote<bool> open_peers(int rank, const votes<rank_record>& records, const std::sh
   vote<bool> own_vote;
   try {
     for (std::size_t r = 0; r < records.size(); ++r)
-      segments.push_back(static_cast<int>(r) == rank ? own : shared_segment::open(records[r].value.address));
+      segments.push_back(static_cast<int>(r) == rank
+                             ? own
+                             : shared_segment::open(records[r].value.address, segment_use::internal));
     own_vote.value =
         std::all_of(records.begin(), records.end(), [](auto& each) { return can_read(each.value); });
   } catch (...) {

@@ -33,7 +33,7 @@ class host_source final : public heap_source {
  public:
   std::uint64_t granularity() override { return 0; }
   new_heap_segment create(std::uint64_t bytes) override {
-    auto segment = shared_segment::create(bytes);
+    auto segment = shared_segment::create(bytes, segment_use::user);
     const segment_address address_data = segment->address();
     new_heap_segment result{std::make_shared<host_segment>(std::move(segment)), {}};
     static_assert(sizeof address_data <= sizeof result.address);
@@ -43,7 +43,7 @@ class host_source final : public heap_source {
   std::shared_ptr<heap_segment> open(const heap_segment_address& address, std::string&) override {
     segment_address address_data{};
     std::memcpy(&address_data, address.bytes.data(), sizeof address_data);
-    return std::make_shared<host_segment>(shared_segment::open(address_data));
+    return std::make_shared<host_segment>(shared_segment::open(address_data, segment_use::user));
   }
   bool can_fall_back() const override { return false; }
   void fall_back() override {}

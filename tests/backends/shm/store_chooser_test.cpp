@@ -41,7 +41,8 @@ class machine {
         .slot_bytes = 4096, .packet_lines = 4, .depth = 8, .cell_bytes = 64, .cells = 2};
     std::vector<std::shared_ptr<isthmus::shared_segment>> segments;
     for (int r = 0; r < ranks; ++r)
-      segments.push_back(isthmus::shared_segment::create(segment_layout(slot_geometry, ranks).bytes()));
+      segments.push_back(isthmus::shared_segment::create(segment_layout(slot_geometry, ranks).bytes(),
+                                                         isthmus::segment_use::internal));
     for (int r = 0; r < ranks; ++r) {
       isthmus_backend_context context{};
       context.rank = r;

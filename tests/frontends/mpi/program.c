@@ -435,6 +435,31 @@ static void forks(void) {
   expect(status == 0, "exit status of the child");
 }
 
+static long private_bytes(void) {
+  long size = 0, resident = 0, shared = 0;
+  FILE* const file = fopen("/proc/self/statm", "r");
+  if (file == NULL || fscanf(file, "%ld %ld %ld", &size, &resident, &shared) != 3) exit(8);
+  fclose(file);
+  return (resident - shared) * sysconf(_SC_PAGESIZE);
+}
+
+/* Short-lived communicators leave no memory behind. */
+static void communicator_cycles(void) {
+  const int warm_up = 100, cycles = 500;
+  long before = 0;
+  for (int i = 0; i < warm_up + cycles; ++i) {
+    MPI_Comm part;
+    int one = 1, sum = 0;
+    if (i == warm_up) before = private_bytes();
+    MPI_Comm_split(MPI_COMM_WORLD, 0, 0, &part);
+    MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, part);
+    MPI_Comm_free(&part);
+  }
+  const long growth = private_bytes() - before;
+  if (growth > 200 * 1000) printf("rank %d grew by %ld bytes in %d cycles\n", rank, growth, cycles);
+  expect(growth <= 200 * 1000, "memory after short-lived communicators");
+}
+
 /* The kernel copies nothing between processes of different users. */
 static void changed_user(void) {
   if (rank == 1 && setresuid(12345, 12345, 12345) != 0) exit(7);
@@ -471,6 +496,7 @@ int main(int argc, char** argv) {
   if (strcmp(mode, "forks") == 0) forks();
   if (strcmp(mode, "large") == 0) large();
   if (strcmp(mode, "user") == 0) changed_user();
+  if (strcmp(mode, "cycles") == 0) communicator_cycles();
   if (strcmp(mode, "aborts") == 0 && rank == 0) MPI_Abort(MPI_COMM_WORLD, 23);
   if (strcmp(mode, "killed") == 0 && rank == 0) raise(SIGKILL);
   int total = 0;

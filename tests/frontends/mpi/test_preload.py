@@ -154,6 +154,12 @@ def test_rank_that_changes_its_user(program: tuple[Path, Family]) -> None:
     assert handled_calls(result.stderr)
 
 
+def test_short_lived_communicators_leave_no_memory(program: tuple[Path, Family]) -> None:
+    result = start(program, 2, "cycles")
+    assert result.returncode == 0 and result.stdout.strip() == "0 wrong", result.stdout + result.stderr
+    assert handled_calls(result.stderr)["MPI_Allreduce"] >= 600
+
+
 @pytest.mark.parametrize("mode", ["aborts", "killed"])
 def test_launcher_reports_exit_of_a_rank(program: tuple[Path, Family], mode: str) -> None:
     preloaded, plain = start(program, 2, mode), start(program, 2, mode, shim=False)

@@ -275,13 +275,13 @@ TEST_F(heap_test, ten_thousand_random_steps) {
 }
 
 TEST_F(heap_test, segment_with_wrong_cookie_is_rejected) {
-  const auto segment = isthmus::shared_segment::create(4096);
+  const auto segment = isthmus::shared_segment::create(4096, isthmus::segment_use::user);
   for (const int wrong : {0, 1, 2}) {
     auto address = segment->address();
     address.cookie[0] ^= 1;  // an unknown cookie: must be opened through /proc
     if (wrong == 1) address.bytes += 4096;
     if (wrong == 2) address.fd = 999;
-    EXPECT_THROW(isthmus::shared_segment::open(address), isthmus::error);
+    EXPECT_THROW(isthmus::shared_segment::open(address, isthmus::segment_use::user), isthmus::error);
   }
 }
 
