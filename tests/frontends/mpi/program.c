@@ -460,9 +460,38 @@ static void communicator_cycles(void) {
   expect(growth <= 200 * 1000, "memory after short-lived communicators");
 }
 
+/* Rank r and rank s exchange count + r + s elements. */
+static void long_irregular_collectives(int count) {
+  int counts[16], displs[16], total = 0;
+  for (int r = 0; r < size; ++r) {
+    counts[r] = count + rank + r;
+    displs[r] = total;
+    total += counts[r];
+  }
+  const size_t bytes = sizeof(int) * (size_t)total;
+  int *in = malloc(bytes), *out = malloc(bytes);
+  for (int r = 0; r < size; ++r)
+    for (int i = 0; i < counts[r]; ++i) in[displs[r] + i] = element_value(rank, r, i);
+  MPI_Alltoallv(in, counts, displs, MPI_INT, out, counts, displs, MPI_INT, MPI_COMM_WORLD);
+  for (int r = 0; r < size; ++r)
+    for (int i = 0; i < counts[r]; ++i)
+      expect(out[displs[r] + i] == element_value(r, rank, i), "long alltoallv");
+  for (int root = 0; root < size; ++root) {
+    MPI_Gatherv(in + displs[root], counts[root], MPI_INT, out, counts, displs, MPI_INT, root, MPI_COMM_WORLD);
+    for (int r = 0; r < size && rank == root; ++r)
+      for (int i = 0; i < counts[r]; ++i)
+        expect(out[displs[r] + i] == element_value(r, root, i), "long gatherv");
+    MPI_Scatterv(in, counts, displs, MPI_INT, out, counts[root], MPI_INT, root, MPI_COMM_WORLD);
+    for (int i = 0; i < counts[root]; ++i) expect(out[i] == element_value(root, rank, i), "long scatterv");
+  }
+  free(in);
+  free(out);
+}
+
 /* The kernel copies nothing between processes of different users. */
 static void changed_user(void) {
   if (rank == 1 && setresuid(12345, 12345, 12345) != 0) exit(7);
+  long_irregular_collectives(100000);
   reductions(100000, MPI_COMM_WORLD);
   data_movement(100000, MPI_COMM_WORLD);
 }

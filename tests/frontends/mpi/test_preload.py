@@ -148,7 +148,7 @@ def test_more_than_2_gib(program: tuple[Path, Family]) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its user id")
 def test_rank_that_changes_its_user(program: tuple[Path, Family]) -> None:
-    """The kernel refuses copies to and from this rank, so large calls are staged."""
+    """The kernel refuses copies to and from this rank, so its data go through shared memory."""
     result = start(program, 2, "user", ISTHMUS_RULE="use=shm:zero_copy")
     assert result.returncode == 0 and result.stdout.strip() == "0 wrong", result.stdout + result.stderr
     assert handled_calls(result.stderr)
