@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import re
@@ -11,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from isthmus._console import SafeConsole
 from isthmus.analysis import regrets, speedups
-from isthmus.cli import main
+from isthmus.cli import console, main
 from isthmus.records import Record, report_from
 
+RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 COMMAND = "isthmus bench allreduce & <its> options"
 MACHINE = {"name": "cpu2", "cpu": "A <CPU>", "cores": 2}
 
@@ -76,6 +79,16 @@ def test_page_contains_records_and_is_self_contained(tmp_path: Path) -> None:
     assert "isthmus bench allreduce &amp; &lt;its&gt; options" in text and "A &lt;CPU&gt;" in text
     names = re.findall(r'\bid="([^"]+)"', text)
     assert len(names) == len(set(names))  # duplicate ids would show parts of the wrong plot
+
+
+def test_page_of_all_results_is_below_1_mb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = SafeConsole(file=io.StringIO(), force_terminal=True, color_system=None)
+    monkeypatch.setattr(console, "notes", terminal)
+    assert main(["report", str(RESULTS), "-o", str(tmp_path / "page.html")]) == 0
+    text = (tmp_path / "page.html").read_text()
+    assert len(text.encode()) < 1_000_000
+    assert text.count("<svg") > 200
+    assert "40/40" in terminal.file.getvalue()
 
 
 def test_speedup_and_regret_ratios() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ class Source:
     report: Report
 
 
-def page(sources: list[Source], unreadable: dict[str, str], command: str) -> str:
+def page(sources: Iterable[Source], unreadable: dict[str, str], command: str) -> str:
     """Returns the HTML text, which is self-contained."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -51,9 +52,7 @@ def _section(source: Source) -> dict[str, Any]:
         "report": source.report,
         "versions": ", ".join(f"{name} {version}" for name, version in source.report.versions.items()),
         "summary": _summary(records),
-        "groups": [
-            _group(group, f"{source.name} {index}") for index, group in enumerate(group_records(records))
-        ],
+        "groups": [_group(group) for group in group_records(records)],
     }
 
 
@@ -78,11 +77,11 @@ def _describe_ratios(ratios: list[Ratio], select_worst: Any) -> str:
     )
 
 
-def _group(group: RecordGroup, id_salt: str) -> dict[str, Any]:
+def _group(group: RecordGroup) -> dict[str, Any]:
     return {
         "title": group.title,
         "commands": group.commands,
-        "pictures": _pictures(group, id_salt),
+        "pictures": _pictures(group),
         "table": _table(group),
         "reasons": reasons_of(group.records),
         "regrets": [
@@ -93,27 +92,27 @@ def _group(group: RecordGroup, id_salt: str) -> dict[str, Any]:
     }
 
 
-def _pictures(group: RecordGroup, id_salt: str) -> list[str]:
+def _pictures(group: RecordGroup) -> list[str]:
     if all(hasattr(record, SHARE) for record in group.records):
-        return [steps_svg(group.records, f"{id_salt} steps")]
+        return [steps_svg(group.records)]
     if len(group.sizes) < MIN_SIZES or group.sizes[0] == 0:
         return []
-    pictures = [collective_svg(group.records, "time", f"{id_salt} time")]
+    pictures = [collective_svg(group.records, "time")]
     if any(record.busbw_gbs for record in group.records):  # no bandwidth with a single rank
-        pictures.append(collective_svg(group.records, "bandwidth", f"{id_salt} bandwidth"))
+        pictures.append(collective_svg(group.records, "bandwidth"))
     return pictures
 
 
 def _table(group: RecordGroup) -> dict[str, Any]:
     """Returns the headings and the rows. Each cell consists of its text and "better", "worse" or ""."""
-    columns = list(dict.fromkeys(_column(group, record) for record in group.records))
+    records_by_cell = _cells(group)
+    columns = list(dict.fromkeys(column for column, _ in records_by_cell))
     best = best_peers(group.records)
     rows = []
     for size in group.sizes:
-        records_by_column = {_column(group, record): record for record in group.records if record.bytes == size}
         cells = [(format_size(size), "")]
         for column in columns:
-            record = records_by_column.get(column)
+            record = records_by_cell.get((column, size))
             cells.append((format_us(record.time_us.median), "") if record else ("", ""))
             if column[0].startswith("isthmus") and best:
                 cells.append(_ratio(record, best.get(record.point) if record else None))
@@ -126,14 +125,19 @@ def _table(group: RecordGroup) -> dict[str, Any]:
     return {"headings": headings, "rows": rows}
 
 
-def _column(group: RecordGroup, record: Record) -> tuple[str, str]:
-    """Returns the path, and its backend if the file contains several backends for the same path."""
-    other_backends = [
-        other
-        for other in group.records
-        if other.path == record.path and other.bytes == record.bytes and other.backend != record.backend
-    ]
-    return path_name(record), record.backend if other_backends else ""
+def _cells(group: RecordGroup) -> dict[tuple[tuple[str, str], int], Record]:
+    """Returns the record of each column and size. A column is a path, and its backend if the file contains
+    several backends for the same path and size."""
+    backends: dict[tuple, set[str]] = {}
+    for record in group.records:
+        backends.setdefault((record.path, record.bytes), set()).add(record.backend)
+    return {
+        (
+            (path_name(record), record.backend if len(backends[record.path, record.bytes]) > 1 else ""),
+            record.bytes,
+        ): record
+        for record in group.records
+    }
 
 
 def _ratio(record: Record | None, peer: Record | None) -> tuple[str, str]:

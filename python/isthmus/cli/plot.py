@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ..records import Record
 from ..sizes import format_size
+from . import svg
 
 # Color-blind safe palette (Okabe and Ito). Isthmus paths have warm colors and solid lines, and are
 # drawn on top.
@@ -103,70 +102,53 @@ def draw_all(records: list[Record], target: Path | str, title: str) -> None:
         _finish(pyplot, figure, latency, target, title)
 
 
-# Placeholder for the text color of the page, and replacements of colors that are too dark on a dark page.
-_INK = "#010203"
-_PAGE_COLORS = {_INK: "currentColor", "#000000": "currentColor", "#8C2D04": "#B3541E", "#666666": "#8A8A8A"}
+# Replacements of colors that are hard to see on a dark page.
+_PAGE_COLORS = {"#000000": "currentColor", "#8C2D04": "#B3541E", "#666666": "#8A8A8A"}
 
 
-def collective_svg(records: list[Record], quantity: str, id_salt: str) -> str:
-    """Returns the SVG of one collective for a page. `quantity` is "time" or "bandwidth".
-
-    `id_salt` must be unique on a page, because it makes the ids of the SVG elements unique.
-    """
-
-    def draw_axes(axes: Any) -> None:
-        value = (
-            (lambda record: record.time_us.median) if quantity == "time" else (lambda record: record.busbw_gbs)
+def collective_svg(records: list[Record], quantity: str) -> str:
+    """Returns the SVG of one collective for a page. `quantity` is "time" or "bandwidth"."""
+    is_time = quantity == "time"
+    series = [
+        svg.Series(
+            label=_label(points[0]),
+            color=_PAGE_COLORS.get(color, color),
+            values=[(point.bytes, point.time_us.median if is_time else point.busbw_gbs) for point in points],
+            is_dashed=not is_own,
         )
-        _draw_lines(axes, records, value, small=False)
-        _decorate(axes, records, "us" if quantity == "time" else "GB/s", ticks=6)
-        axes.set_title(_TITLES[quantity])
-
-    return _svg(draw_axes, id_salt, 4.6)
+        for points, color, is_own in _lines(records)
+    ]
+    return svg.line_chart(_TITLES[quantity], "us" if is_time else "GB/s", series, format_size)
 
 
-def steps_svg(records: list[Record], id_salt: str) -> str:
+def steps_svg(records: list[Record]) -> str:
     """Returns the SVG of an application for a page: one bar per path, with the share of communication."""
+    labels = [f"{_label(record)}, {format_size(record.bytes)}" for record in records]
+    steps = [record.time_us.median for record in records]
+    communication = [step * getattr(record, SHARE) for step, record in zip(steps, records, strict=True)]
+    computation = [step - part for step, part in zip(steps, communication, strict=True)]
+    return svg.bar_chart(
+        "Time of one step (lower is better)",
+        "us",
+        labels,
+        [
+            svg.Series("communication", "#D55E00", list(enumerate(communication))),
+            svg.Series("computation", "#56B4E9", list(enumerate(computation))),
+        ],
+    )
 
-    def draw_axes(axes: Any) -> None:
-        bars = range(len(records))  # names are not unique
-        steps = [record.time_us.median for record in records]
-        communication = [step * getattr(record, SHARE) for step, record in zip(steps, records, strict=True)]
-        axes.barh(bars, communication, color="#D55E00", label="communication")
-        computation = [step - part for step, part in zip(steps, communication, strict=True)]
-        axes.barh(bars, computation, left=communication, color="#56B4E9", label="computation")
-        axes.set_yticks(bars, [f"{_label(record)}, {format_size(record.bytes)}" for record in records])
-        axes.invert_yaxis()  # in the order of the records
-        axes.set_xlabel("us")
-        axes.set_title("Time of one step (lower is better)")
 
-    return _svg(draw_axes, id_salt, 1.8 + 0.4 * len(records))
-
-
-def _svg(draw_axes: Callable[[Any], None], id_salt: str, height: float) -> str:
-    text_colors = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-    settings = dict.fromkeys(text_colors, _INK) | {
-        "svg.fonttype": "none",
-        "svg.hashsalt": id_salt,
-        "font.family": "sans-serif",
-    }
-    with _pyplot() as pyplot, pyplot.rc_context(settings):
-        figure, axes = pyplot.subplots(figsize=(6.4, height), layout="constrained")
-        figure.patch.set_alpha(0)
-        axes.patch.set_alpha(0)
-        draw_axes(axes)
-        handles, labels = axes.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)), frameon=False)
-        text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
-        pyplot.close(figure)
-    drawing = text.getvalue()
-    drawing = drawing[drawing.index("<svg") :]
-    used_ids = set(re.findall(r"#([\w-]+)", drawing))  # remove ids of groups, which are equal in all plots
-    drawing = re.sub(r' id="([^"]+)"', lambda name: name[0] if name[1] in used_ids else "", drawing)
-    for color, page_color in _PAGE_COLORS.items():
-        drawing = drawing.replace(color.lower(), page_color)
-    return drawing
+def _lines(records: list[Record]) -> Iterator[tuple[list[Record], str, bool]]:
+    """Yields each line of a plot: its points by size, its color, and whether it is a path of Isthmus."""
+    lines: dict[tuple[str, str], list[Record]] = {}
+    for record in sorted(records, key=lambda record: record.bytes):
+        if record.bytes:
+            lines.setdefault(record.path, []).append(record)
+    fallback_colors = iter(_FALLBACK_COLORS * len(lines))
+    for (provider, mode), points in lines.items():
+        is_own = provider == "isthmus"
+        color = _OWN_COLORS.get(mode) if is_own else _PEER_COLORS.get(provider)
+        yield points, color or next(fallback_colors), is_own
 
 
 @contextmanager
@@ -190,19 +172,12 @@ def _draw_pair(records: list[Record], latency: Any, bandwidth: Any) -> None:
 
 
 def _draw_lines(axes: Any, records: list[Record], value: Any, *, small: bool) -> None:
-    lines: dict[tuple[str, str], list[Record]] = {}
-    for record in sorted(records, key=lambda record: record.bytes):
-        if record.bytes:
-            lines.setdefault(record.path, []).append(record)
-    fallback_colors = iter(_FALLBACK_COLORS * len(lines))
-    for index, ((provider, mode), points) in enumerate(lines.items()):
-        is_own = provider == "isthmus"
-        color = _OWN_COLORS.get(mode) if is_own else _PEER_COLORS.get(provider)
+    for index, (points, color, is_own) in enumerate(_lines(records)):
         axes.plot(
             [point.bytes for point in points],
             [value(point) for point in points],
             label=_label(points[0]),
-            color=color or next(fallback_colors),
+            color=color,
             marker=None if small else _MARKERS[index % len(_MARKERS)],
             markersize=4.5,
             linewidth=(1.6 if small else 2.0) if is_own else (1.1 if small else 1.4),

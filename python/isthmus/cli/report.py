@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..records import Report
-from .console import BAD_ARGUMENT, CommandError, command_line, note, out
+from .console import BAD_ARGUMENT, CommandError, command_line, note, out, progress
 from .page import Source, page
 
 
@@ -37,7 +37,9 @@ def report(
         )
     for reason in unreadable.values():
         note(f"skipped {reason}")
-    text = page(loaded, unreadable, command_line())
+    with progress() as display:
+        shown = display.track(loaded, description="plotting")
+        text = page(shown, unreadable, command_line())
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
