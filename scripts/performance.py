@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Writes docs/reference/performance.md from bench/results; `--check` fails if the page does not match them.
+"""Writes docs/reference/performance.md and docs/images/allreduce.svg from bench/results.
+
+`--check` fails if they do not match the records.
 
 A row compares Isthmus with the best peer at the points that one record file has for both, as ratios of medians.
 Above 1, Isthmus is faster. ROWS defines the comparisons. Every number comes from the records.
@@ -7,16 +9,19 @@ Above 1, Isthmus is faster. ROWS defines the comparisons. Every number comes fro
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import statistics
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 PAGE = ROOT / "docs/reference/performance.md"
+PICTURE = ROOT / "docs/images/allreduce.svg"
 
 Record = dict[str, Any]
 # The fields that identify a point. Only some topics have the last ones.
@@ -336,14 +341,50 @@ def page() -> str:
     return "\n".join(parts)
 
 
+def load_module(name: str) -> ModuleType:
+    """Loads a module of the package that needs neither the package nor a build."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "python" / "isthmus" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def picture() -> str:
+    """The picture of the index page: the time of an allreduce in a SYCL program over its size."""
+    records: list[Record] = json.loads(newest("cpu4-run").read_text())["records"]
+    svg = load_module("cli/svg")
+    lines = [
+        svg.Series(
+            label,
+            color,
+            [
+                (record["bytes"], record["time_us"]["median"])
+                for record in records
+                if record["collective"] == "allreduce" and matches(record, fields)
+            ],
+            is_dashed=fields["provider"] != "isthmus",
+        )
+        for label, color, fields in (
+            ("Isthmus, SYCL USM", "#D55E00", USM),
+            ("MPI, host_accessor", "#0072B2", LISTING1[0]),
+            ("MPICH, host memory", "#56B4E9", {"provider": "mpich"}),
+        )
+    ]
+    title = "allreduce of float32, 4 ranks on 4 CPU cores: time (lower is better)"
+    return svg.line_chart(title, "us", lines, load_module("sizes").format_size, alone=True) + "\n"
+
+
 def main() -> int:
-    text = page()
+    texts = {PAGE: page(), PICTURE: picture()}
     if "--check" not in sys.argv[1:]:
-        PAGE.write_text(text)
+        for file, text in texts.items():
+            file.write_text(text)
         return 0
-    if not PAGE.is_file() or PAGE.read_text() != text:
-        print("docs/reference/performance.md does not match the records; run scripts/performance.py")
-        return 1
+    for file, text in texts.items():
+        if not file.is_file() or file.read_text() != text:
+            print(f"{file.relative_to(ROOT)} does not match the records; run scripts/performance.py")
+            return 1
     print(f"performance: {sum(len(rows) for _, rows in ROWS.values())} rows match the records")
     return 0
 
