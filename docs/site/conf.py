@@ -7,18 +7,23 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "python"))
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "docs" / "site")]
 
 project = "Isthmus"
 author = "the Isthmus authors"
 copyright = "the Isthmus authors, Apache-2.0"
 version = release = re.search(r"project\(isthmus VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
 
-extensions = ["myst_parser", "breathe", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "breathe", "sphinx.ext.autodoc", "sphinx_copybutton", "search"]
 exclude_patterns = ["site"]
 html_theme = "furo"
 html_title = f"Isthmus {version}"
 html_copy_source = False
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+# Blocks of the language `text` are output, and have no button.
+copybutton_selector = "div:not(.highlight-text) > div.highlight > pre"
+copybutton_prompt_text = "$ "
 
 myst_heading_anchors = 4
 # `make docs` runs Doxygen first.

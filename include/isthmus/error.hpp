@@ -41,7 +41,7 @@ class exception : public std::exception {
   explicit exception(const isthmus_error_info& info, std::vector<int> ranks = {})
       : m_info(info), m_ranks(std::move(ranks)), m_what(compose(info)) {}
 
-  /// Format: "isthmus: COLLECTIVE on rank R: message; hint: HINT [status, backend, native code, file:line]".
+  /// Format: "isthmus: COLLECTIVE on rank R: message; hint: HINT [status, backend, native code, FILE:LINE]".
   /// Unknown parts are omitted.
   const char* what() const noexcept override { return m_what.c_str(); }
 
@@ -62,7 +62,7 @@ class exception : public std::exception {
   std::string_view backend() const noexcept { return m_info.backend; }
   // Returns the native library's error code, or errno; 0 if there is none.
   std::int64_t native_code() const noexcept { return m_info.native_code; }
-  // Returns the source location inside Isthmus, as file:line.
+  // Returns the source location inside Isthmus, as FILE:LINE.
   std::string_view location() const noexcept { return m_info.location; }
   // Returns the error message. It names the argument, its value and the violated rule, or the operation that
   // failed. It does not repeat the details that other accessors return.

@@ -103,7 +103,7 @@ typedef struct isthmus_error_info {
   int32_t rank;         // the rank that reports the failure, or -1
   int64_t native_code;  // code of the native library, or errno; 0 if there is none
   char backend[32];     // "" if no backend was involved
-  char location[128];   // file:line in the source code of Isthmus
+  char location[128];   // FILE:LINE in the source code of Isthmus
   char message[1024];   // argument, value and rule, or the operation that failed
   char hint[512];       // how to fix it; may be ""
 } isthmus_error_info;

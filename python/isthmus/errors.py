@@ -27,7 +27,7 @@ class Error(RuntimeError):
         rank: the rank that reports the error, or -1.
         backend: the backend that failed, or "".
         native_code: the error code of the native library or errno, or 0.
-        location: file:line in the source code of Isthmus.
+        location: `FILE:LINE` in the source code of Isthmus.
         hint: how to fix the problem, or "".
         ranks: the failed ranks that the reporting rank knew of when it raised the error, at most 16. Can be ().
 

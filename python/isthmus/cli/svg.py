@@ -12,7 +12,7 @@ _PLOT_HEIGHT, _LEGEND_LINE = 300, 20
 _LEGEND_COLUMNS = 3
 # A plot inside of a page takes the colors of its text from the page. A file of its own has a white background.
 _INSIDE = 'fill="currentColor"'
-_ALONE = 'xmlns="http://www.w3.org/2000/svg" fill="#1f2328"'
+_ALONE = f'xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" fill="#1f2328"'
 
 
 @dataclass(frozen=True)
