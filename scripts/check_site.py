@@ -4,8 +4,7 @@
     scripts/check_site.py [FOLDER]      default: out/docs/html
 
 Links: every link leads to a page, file or anchor that exists, and links of a page with equal texts lead to the
-same place. Tables and generated signatures are exempt from the second rule, because their context tells links
-apart.
+same place. The second rule does not apply to tables and generated signatures, because their context differs.
 
 Browser (headless Chromium, at 1280 and 400 px): no page scrolls sideways, nothing is cut off, pictures load,
 every block of code has a button that copies it, and searches for SEARCHES find the right page first. Without a

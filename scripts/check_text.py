@@ -72,6 +72,8 @@ def check_page(path: str) -> list[str]:
             problems.append(f"{path}: links to {target}, which does not exist")
         elif anchor and file.suffix == ".md" and anchor not in anchors(str(file.resolve().relative_to(ROOT))):
             problems.append(f"{path}: links to {target}, but that page has no such heading")
+    if path.startswith("docs/start/") and "known_limits.md" not in text:
+        problems.append(f"{path}: a start page must link to docs/guide/known_limits.md")
     if not path.startswith("docs/internals/design/"):  # design notes describe earlier states
         missing_files = [name for name in SOURCE_NAME.findall(text) if not any(ROOT.glob(name))]
         problems += [f"{path}: names {name}, which does not exist" for name in missing_files]

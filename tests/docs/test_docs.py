@@ -1,10 +1,20 @@
-"""Compiles and runs all code blocks of the documentation that follow a comment `<!-- test: ... -->`.
+"""Runs the code blocks of the documentation as their readers do: with an installation, not with the checkout.
 
-The comment can contain `prints "TEXT"` (each TEXT must be in the output) and `ranks N` (start N processes under
-MPI). Languages: c, cpp (MPI and SYCL), python, sh.
+A comment before a block says what happens to it:
 
-`<!-- test: file NAME -->` saves the block as a file. The sh blocks of the page then run in a folder that
-contains all of its files, with ISTHMUS (this checkout) and VENV (its virtual environment) set.
+    <!-- test: -->                  run the block
+    <!-- test: prints "TEXT" -->    run it; each TEXT must be in the output
+    <!-- test: ranks N -->          start the C++ program with N processes
+    <!-- test: file NAME -->        save the block as a file for the sh and cmake blocks of the page
+    <!-- test: checkout -->         run the block in the checkout, as pages for contributors always do
+    <!-- no test: REASON -->        one of REASONS
+
+Further lines of a comment `test` are code that readers do not see. It precedes the block, or surrounds it if it
+has a line `...`. Blocks of the language toml are configuration files, and need no comment. Blocks of the
+language text are output or a synopsis, and are not run.
+
+Blocks run in an empty folder, with an environment that contains the wheel and what it requires. C programs are
+compiled with pkg-config and the installed prefix. $PREFIX is the prefix.
 """
 
 from __future__ import annotations
@@ -12,20 +22,31 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from installation import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = ROOT / os.environ.get("BUILD", "build")
-VENV = ROOT / ".venv"
-BLOCK = re.compile(r"<!-- test:(?P<rule>.*?)-->\s*\n```(?P<language>\w+)\n(?P<code>.*?)^```", re.M | re.S)
+FENCE = re.compile(
+    r"(?:^<!-- (?P<kind>test|no test):(?P<rule>[^\n]*?)(?:\n(?P<hidden>.*?))?-->\n)?"
+    r"^```(?P<language>[\w{}]*)[^\n]*\n(?P<code>.*?)^```$",
+    re.M | re.S,
+)
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+REASONS = {
+    "builds Isthmus",  # CI does this before the tests
+    "installs packages",
+    "needs a device",
+    "needs several machines",
+    "takes minutes",
+    "shows a format",
+}
+LANGUAGES = {"c", "cpp", "python", "sh", "cmake", "toml"}
 TIMEOUT_S = 200
+pytestmark = pytest.mark.timeout(900)  # the first test makes the installations
 
 
 @dataclass
@@ -33,116 +54,163 @@ class Block:
     location: str
     language: str
     code: str
-    expected_output: list[str]
-    ranks: int
-    file: str | None = None  # name of the file, if the block is a file
-    files: dict[str, str] = field(default_factory=dict)  # sh: files of the page
+    rule: str | None = None  # of a comment `test`
+    reason: str | None = None  # of a comment `no test`
+    in_checkout: bool = False
+    files: dict[str, str] = field(default_factory=dict)  # of the page
+
+    @property
+    def expected_output(self) -> list[str]:
+        return re.findall(r'"([^"]*)"', self.rule or "")
+
+    @property
+    def ranks(self) -> int:
+        match = re.search(r"\branks (\d+)", self.rule or "")
+        return int(match[1]) if match else 1
+
+    @property
+    def file(self) -> str | None:
+        match = re.search(r"\bfile (\S+)", self.rule or "")
+        return match[1] if match else None
 
 
 def read_blocks(document: Path) -> list[Block]:
-    page_blocks = []
+    blocks = []
     text = document.read_text()
-    for match in BLOCK.finditer(text):
-        rule = match["rule"]
-        ranks = re.search(r"\branks (\d+)", rule)
-        file = re.search(r"\bfile (\S+)", rule)
-        line = text.count("\n", 0, match.start("code"))
-        page_blocks.append(
+    is_for_contributors = document.name == "CONTRIBUTING.md" or "internals" in document.parts
+    for match in FENCE.finditer(text):
+        before, has_place, after = (match["hidden"] or "").partition("...\n")
+        rule = match["rule"].strip() if match["kind"] == "test" else None
+        blocks.append(
             Block(
-                location=f"{document.relative_to(ROOT)}:{line}",
+                location=f"{document.relative_to(ROOT)}:{text.count(chr(10), 0, match.start('code'))}",
                 language=match["language"],
-                code=match["code"],
-                expected_output=re.findall(r'"([^"]*)"', rule),
-                ranks=int(ranks[1]) if ranks else 1,
-                file=file[1] if file else None,
+                code=before + match["code"] + (after if has_place else ""),
+                rule=rule,
+                reason=match["rule"].strip() if match["kind"] == "no test" else None,
+                in_checkout=is_for_contributors or "checkout" in (rule or "").split(),
             )
         )
-    files = {block.file: block.code for block in page_blocks if block.file}
-    runnable = [block for block in page_blocks if not block.file]
-    for block in runnable:
+    files = {block.file: block.code for block in blocks if block.file}
+    for block in blocks:
         block.files = files
-    has_shell_block = any(block.language == "sh" for block in runnable)
-    assert has_shell_block or not files, f"{document}: no sh block uses the files {list(files)}"
-    return runnable
+    return [block for block in blocks if not block.language.startswith("{")]  # directives of the site
 
 
-def all_blocks() -> list[Block]:
-    return [block for document in DOCUMENTS for block in read_blocks(document)]
+BLOCKS = [block for document in DOCUMENTS for block in read_blocks(document)]
+RUNNABLE = [
+    block
+    for block in BLOCKS
+    if block.language == "toml" or (block.rule is not None and not block.file and not block.reason)
+]
 
 
-def environment() -> dict[str, str]:
-    return {
-        **os.environ,
-        "PATH": f"{VENV / 'bin'}:{os.environ['PATH']}",
-        "OCL_ICD_FILENAMES": str(VENV / "lib" / "libintelocl.so"),
-        "COLUMNS": "110",
-        "ISTHMUS": str(ROOT),
-        "VENV": str(VENV),
-    }
+@dataclass
+class Reader:
+    """Runs commands as a reader does who has installed Isthmus."""
+
+    environment: Path
+    prefix: Path
+    home: Path
+
+    def variables(self) -> dict[str, str]:
+        return {
+            "PATH": f"{self.environment / 'bin'}:/usr/local/bin:/usr/bin:/bin",
+            "HOME": str(self.home),
+            "LANG": os.environ.get("LANG", "C.UTF-8"),
+            "COLUMNS": "110",
+            "VIRTUAL_ENV": str(self.environment),
+            "PREFIX": str(self.prefix),
+            "CC": "gcc",
+        }
+
+    def run(self, command: list[str], folder: Path, variables: dict[str, str] | None = None) -> str:
+        completed = subprocess.run(
+            command,
+            cwd=folder,
+            env=variables or self.variables(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        output = completed.stdout + completed.stderr
+        assert completed.returncode == 0, f"{shlex.join(command)}: exit status {completed.returncode}\n{output}"
+        return output
+
+    def run_shell(self, code: str, folder: Path, variables: dict[str, str] | None = None) -> str:
+        return self.run(["bash", "-euo", "pipefail", "-c", code], folder, variables)
 
 
-def run_command(command: list[str], folder: Path) -> str:
-    completed = subprocess.run(
-        command,
-        cwd=folder,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    output = completed.stdout + completed.stderr
-    assert completed.returncode == 0, f"{shlex.join(command)}: exit status {completed.returncode}\n{output}"
-    return output
+@pytest.fixture(scope="module")
+def reader(environment: Path, prefix: Path, home: Path) -> Reader:
+    return Reader(environment, prefix, home)
 
 
-def compile_block(block: Block, folder: Path) -> list[str]:
-    """Compiles a C or C++ block. Returns the command that runs it."""
-    program = folder / "program"
-    library = BUILD / "lib"
-    flags = [f"-I{ROOT / 'include'}", f"-L{library}", f"-Wl,-rpath,{library}", "-Wall", "-Wextra", "-Werror"]
+# The commands of the tutorials (docs/start/c.md, docs/start/sycl.md).
+COMPILE_C = (
+    "export PKG_CONFIG_PATH=$PREFIX/lib/pkgconfig; "
+    "gcc -std=c99 -Wall -Wextra -Werror program.c -o program $(pkg-config --cflags --libs isthmus) "
+    "-Wl,-rpath,$(pkg-config --variable=libdir isthmus) && ./program"
+)
+COMPILE_CPP = (
+    "include=$(python -m isthmus.layout include) lib=$(python -m isthmus.layout lib) venv=$VIRTUAL_ENV; "
+    "g++ -std=c++20 -Wall -Wextra -Werror program.cpp -o program -DSYCL_DISABLE_FSYCL_SYCLHPP_WARNING "
+    '-I"$include" -isystem "$venv/include" -isystem "$venv/include/sycl" '
+    '"$lib/libisthmus.so.0" -L"$venv/lib" -Wl,-rpath,"$lib:$venv/lib" -lmpi -lsycl '
+    "&& isthmus run -n {ranks} ./program"
+)
+CMAKE_PROJECT = "cmake_minimum_required(VERSION 3.22)\nproject(reader LANGUAGES C CXX)\n"
+
+
+def run_block(block: Block, reader: Reader, folder: Path) -> str:
+    for name, text in block.files.items():
+        (folder / name).write_text(text)
     if block.language == "c":
-        source = folder / "program.c"
-        command = ["gcc", "-std=c99", str(source), "-o", str(program), *flags, "-listhmus"]
-    else:
-        source = folder / "program.cpp"
-        venv = [f"-isystem{VENV / 'include'}", f"-isystem{VENV / 'include' / 'sycl'}", f"-L{VENV / 'lib'}"]
-        venv += ["-DSYCL_DISABLE_FSYCL_SYCLHPP_WARNING", f"-Wl,-rpath,{VENV / 'lib'}"]
-        command = ["g++", "-std=c++20", str(source), "-o", str(program), *flags, *venv]
-        command += ["-listhmus", "-lmpi", "-lsycl"]
-    source.write_text(block.code)
-    run_command(command, folder)
-    launch = [str(VENV / "bin" / "mpiexec"), "-n", str(block.ranks)] if block.ranks > 1 else []
-    return [*launch, str(program)]
+        (folder / "program.c").write_text(block.code)
+        return reader.run_shell(COMPILE_C, folder)
+    if block.language == "cpp":
+        (folder / "program.cpp").write_text(block.code)
+        return reader.run_shell(COMPILE_CPP.format(ranks=block.ranks), folder)
+    if block.language == "python":
+        (folder / "program.py").write_text(block.code)
+        return reader.run(["python", "program.py"], folder)
+    if block.language == "cmake":
+        (folder / "CMakeLists.txt").write_text(CMAKE_PROJECT + block.code)
+        return reader.run_shell('cmake -B b -Disthmus_ROOT="$PREFIX" && cmake --build b', folder)
+    if block.language == "toml":
+        (folder / "isthmus.toml").write_text(block.code)
+        return reader.run_shell("ISTHMUS_CONFIG=isthmus.toml isthmus explain barrier --ranks 2", folder)
+    if block.in_checkout:
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        variables = {**os.environ, "PATH": path, "COLUMNS": "110", "PREFIX": str(reader.prefix)}
+        return reader.run_shell(block.code, ROOT, variables)
+    return reader.run_shell(block.code, folder)
 
 
-@pytest.mark.parametrize("block", all_blocks(), ids=lambda block: block.location)
-def test_block(block: Block, tmp_path: Path) -> None:
-    folder = ROOT
-    if block.language in ("c", "cpp"):
-        folder = tmp_path
-        command = compile_block(block, tmp_path)
-    elif block.language == "python":
-        (tmp_path / "program.py").write_text(block.code)
-        folder = tmp_path
-        command = [sys.executable, "program.py"]
-    else:
-        assert block.language == "sh", f"language {block.language} is not supported"
-        if block.files:
-            folder = tmp_path
-            for name, text in block.files.items():
-                (folder / name).write_text(text)
-        command = [shutil.which("bash") or "bash", "-euo", "pipefail", "-c", block.code]
-    output = run_command(command, folder)
+@pytest.mark.parametrize("block", RUNNABLE, ids=lambda block: block.location)
+def test_block(block: Block, reader: Reader, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if any("import torch" in code for code in (block.code, *block.files.values())):
+        request.getfixturevalue("first_torch_import")
+    output = run_block(block, reader, tmp_path)
     for text in block.expected_output:
         assert text in output, f"{block.location}: {text!r} is not in\n{output}"
 
 
-def languages_of(page: str) -> set[str]:
-    return {block.language for block in read_blocks(ROOT / page)}
-
-
-def test_front_pages_have_runnable_blocks() -> None:
-    assert {"cpp", "python"} <= languages_of("README.md")
-    assert "c" in languages_of("docs/start/c.md")
+def test_every_block_runs_or_has_a_reason() -> None:
+    problems = []
+    for block in BLOCKS:
+        if block.reason is not None and block.reason not in REASONS:
+            problems.append(f"{block.location}: the reason {block.reason!r} is none of {sorted(REASONS)}")
+        elif block.reason is None and block.language not in {*LANGUAGES, "text"}:
+            problems.append(
+                f"{block.location}: the language {block.language!r} is none of {sorted(LANGUAGES)}, text"
+            )
+        elif block.rule is None and block.reason is None and block.language not in ("toml", "text"):
+            problems.append(f"{block.location}: needs a comment <!-- test: ... --> or <!-- no test: ... -->")
+        elif block.file and not any(
+            block.file in other.code for other in RUNNABLE if block.files == other.files and other is not block
+        ):
+            problems.append(f"{block.location}: no block of the page uses {block.file}")
+    assert not problems, "\n".join(problems)

@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 import pytest
+from installation import run_command, variables_without_checkout
 
 from isthmus import layout
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "tests" / "install" / "project"
 PLUGINS = {"nccl", "rccl"}  # always built
-PIP = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
-
-
-def run_command(*command: str | Path, **environment: str) -> str:
-    variables = {**os.environ, **environment}
-    words = [str(word) for word in command]
-    completed = subprocess.run(words, capture_output=True, text=True, check=False, env=variables)
-    assert completed.returncode == 0, f"{command}\n{completed.stdout}\n{completed.stderr}"
-    return completed.stdout
-
-
-@pytest.fixture(scope="module")
-def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("prefix")
-    run_command("cmake", "--install", layout.build_folder() or "", "--prefix", folder)
-    return folder
 
 
 def relative_files(folder: Path) -> set[Path]:
@@ -152,51 +135,6 @@ def test_exported_symbols_match_the_list(prefix: Path) -> None:
     assert sorted(line.split()[-1] for line in table) == listed
 
 
-def compilers() -> dict[str, str]:
-    """Returns the compilers of the build tree, so that the compiler cache can be used."""
-    cache = (Path(layout.build_folder() or "") / "CMakeCache.txt").read_text()
-    return {name: re.search(rf"^CMAKE_{name}_COMPILER:\w+=(.+)$", cache, re.M)[1] for name in ("C", "CXX")}
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of `pip install .`, built with the installed build tools."""
-    folder = tmp_path_factory.mktemp("wheel")
-    # Exclude the p2p kernels, whose compilation takes one more minute. The build tree contains them.
-    settings = [f"-Cbuild-dir={layout.build_folder()}-wheel", "-Ccmake.define.ISTHMUS_P2P=OFF"]
-    settings.append(
-        f"-Ccmake.define.ISTHMUS_SYCL_ROOTS={sys.prefix};{sys.prefix}/sycl-8"
-    )  # as in scripts/wheel
-    variables = compilers()
-    run_command(
-        *PIP,
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        folder,
-        *settings,
-        ROOT,
-        CC=variables["C"],
-        CXX=variables["CXX"],
-    )
-    return next(folder.glob("isthmus-*.whl"))
-
-
-@pytest.fixture(scope="module")
-def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment with the wheel. Its dependencies come from this environment."""
-    folder = tmp_path_factory.mktemp("venv")
-    venv.create(folder, with_pip=False)
-    interpreter = folder / "bin" / "python"
-    run_command(*PIP, "--python", interpreter, "install", "--no-deps", wheel)
-    # A folder in a .pth file does not activate its own .pth files, so the checkout is not imported.
-    (site_packages(interpreter) / "dependencies.pth").write_text(
-        next(path for path in sys.path if path.endswith("site-packages"))
-    )
-    return interpreter
-
-
 def site_packages(python: Path) -> Path:
     return Path(run_command(python, "-c", "import sysconfig; print(sysconfig.get_path('platlib'))").strip())
 
@@ -219,8 +157,10 @@ def test_wheel_works_without_checkout(python: Path, tmp_path: Path) -> None:
     assert "failed" not in run_command(python, "-m", "isthmus", "doctor", *checks)
     # The missing program must be reported before a missing MPI.
     for words in (["demo"], ["bench", "allreduce", "--ranks", "2"], ["tune", "--dry-run"]):
+        command = [str(python), "-m", "isthmus", *words]
+        variables = variables_without_checkout()
         measured = subprocess.run(
-            [python, "-m", "isthmus", *words], capture_output=True, text=True, check=False, cwd=tmp_path
+            command, capture_output=True, text=True, check=False, cwd=tmp_path, env=variables
         )
         assert measured.returncode == 3 and "run this from a checkout" in measured.stderr, measured
     package = run_command(python, "-m", "isthmus.layout", "cmake").strip()
@@ -231,18 +171,18 @@ def test_wheel_works_without_checkout(python: Path, tmp_path: Path) -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="requires PyTorch")
-def test_wheel_compiles_pytorch_extension_once(python: Path, tmp_path: Path) -> None:
+def test_wheel_compiles_pytorch_extension_once(
+    python: Path, home: Path, first_torch_import: str, tmp_path: Path
+) -> None:
     """isthmus.torch of the wheel is compiled at the first import and reused at the second."""
+    assert "compiling for PyTorch" in first_torch_import
     program = "import torch.distributed as dist, torch, isthmus.torch, sys\n"
     program += "dist.init_process_group('cpu:isthmus', 'file://' + sys.argv[1], rank=0, world_size=1)\n"
     program += "dist.all_reduce(torch.ones(4)); print(isthmus.torch.report()[0].path, isthmus.torch.__file__)\n"
     program += "dist.destroy_process_group()"
-    compiled = []
-    for attempt in range(2):
-        command = [str(python), "-c", program, str(tmp_path / str(attempt))]
-        variables = {**os.environ, "ISTHMUS_CACHE_DIR": str(tmp_path / "cache"), "ISTHMUS_CONFIG": "none"}
-        completed = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
-        assert completed.returncode == 0, completed.stderr
-        assert completed.stdout.startswith("shm:") and str(site_packages(python)) in completed.stdout
-        compiled.append("compiling for PyTorch" in completed.stderr)
-    assert compiled == [True, False]
+    command = [str(python), "-c", program, str(tmp_path / "store")]
+    variables = variables_without_checkout(HOME=str(home), ISTHMUS_CONFIG="none")
+    completed = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.startswith("shm:") and str(site_packages(python)) in completed.stdout
+    assert "compiling for PyTorch" not in completed.stderr
