@@ -32,9 +32,12 @@ if(TARGET isthmus_ggml)
 endif()
 get_property(ggml_engines GLOBAL PROPERTY ISTHMUS_GGML_ENGINES)
 list(APPEND libraries ${ggml_engines})
-# A wheel is a zip file and cannot hold links, so its library has the file name that programs look for.
+# A wheel is a zip file and cannot hold links. Its library has the file name that programs look for, and libisthmus.so,
+# which -listhmus looks for, is a linker script.
 if(SKBUILD)
   set_target_properties(isthmus PROPERTIES VERSION 0)
+  file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/libisthmus.so "INPUT(libisthmus.so.0)\n")
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/libisthmus.so DESTINATION ${install_lib} COMPONENT isthmus)
 endif()
 get_property(engines GLOBAL PROPERTY ISTHMUS_MPI_ENGINES)
 if(TARGET isthmus_mpi_preload)

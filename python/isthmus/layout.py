@@ -61,6 +61,15 @@ def preload(variable: str, path: Path) -> None:
         return  # the core searches for the library itself and reports the paths that it tried
 
 
+def import_optional(name: str) -> ModuleType:
+    """Imports a module of an optional package. Raises MissingError if the package is not installed."""
+    package = name.partition(".")[0]
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as failure:
+        raise MissingError(f"this command requires {package}; run pip install {package}") from failure
+
+
 def import_bench_module(name: str) -> ModuleType:
     """Imports a module of bench/python. Raises MissingError in an installed package, which has none."""
     root = checkout()
@@ -83,9 +92,21 @@ def get_cmake_dir() -> Path:
 
     Raises MissingError in a build tree. Use `cmake --install` there.
     """
+    return _installed_folder("cmake", "CMake package")
+
+
+def get_pkgconfig_dir() -> Path:
+    """Returns the folder of isthmus.pc: PKG_CONFIG_PATH=$(python -m isthmus.layout pkgconfig).
+
+    Raises MissingError in a build tree. Use `cmake --install` there.
+    """
+    return _installed_folder("pkgconfig", "pkg-config file")
+
+
+def _installed_folder(name: str, content: str) -> Path:
     if build_folder() is not None:
-        raise MissingError("a build tree has no CMake package; run cmake --install build --prefix FOLDER")
-    return Path(__file__).parent / "cmake"
+        raise MissingError(f"a build tree has no {content}; run cmake --install build --prefix FOLDER")
+    return Path(__file__).parent / name
 
 
 def program(name: str) -> Path:
@@ -102,7 +123,15 @@ def program(name: str) -> Path:
 
 
 if __name__ == "__main__":
-    queries = {"include": get_include, "cmake": get_cmake_dir, "lib": library_folder}
+    queries = {
+        "include": get_include,
+        "lib": library_folder,
+        "cmake": get_cmake_dir,
+        "pkgconfig": get_pkgconfig_dir,
+    }
     if len(sys.argv) != 2 or sys.argv[1] not in queries:
         sys.exit(f"usage: python -m isthmus.layout {'|'.join(queries)}")
-    print(queries[sys.argv[1]]())
+    try:
+        print(queries[sys.argv[1]]())
+    except MissingError as error:
+        sys.exit(f"isthmus: {error}")
