@@ -27,11 +27,18 @@ set(ISTHMUS_SYCL_FOLDER "${ISTHMUS_VENV}" CACHE PATH "Folder with include/sycl a
 set(ISTHMUS_SYCL_ROOTS "${sycl_roots}" CACHE STRING "Folders with include/sycl and lib/libsycl.so.N: additional SYCL runtimes for which libisthmus_ggml.so gets an engine")
 set(ISTHMUS_SANITIZE "" CACHE STRING "address,undefined or thread: instrument everything that is built")
 # CUDA compiler: of the machine, or from the PyPI packages (scripts/setup cuda).
-file(GLOB cuda_wheels ${ISTHMUS_VENV}/lib/python3*/site-packages/nvidia/cu13/bin)
-if(SKBUILD)  # the pinned compiler if present, so that the content of a wheel does not depend on the machine
-  find_program(ISTHMUS_NVCC nvcc PATHS ${cuda_wheels} NO_DEFAULT_PATH)
+if(SKBUILD)
+  # Only the pinned one, which python/dev/build_backend.py requests for machines with a device.
+  execute_process(COMMAND ${Python_EXECUTABLE} -c
+    "import importlib.util as u; print(u.find_spec('nvidia.cu13').submodule_search_locations[0])"
+    OUTPUT_VARIABLE cuda_wheel OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  if(cuda_wheel)
+    find_program(ISTHMUS_NVCC nvcc PATHS ${cuda_wheel}/bin NO_DEFAULT_PATH)
+  endif()
+else()
+  file(GLOB cuda_wheels ${ISTHMUS_VENV}/lib/python3*/site-packages/nvidia/cu13/bin)
+  find_program(ISTHMUS_NVCC nvcc PATHS ${cuda_wheels} /usr/local/cuda/bin)
 endif()
-find_program(ISTHMUS_NVCC nvcc PATHS ${cuda_wheels} /usr/local/cuda/bin)
 set(p2p_default OFF)
 if(ISTHMUS_NVCC AND NOT ISTHMUS_SANITIZE)
   set(p2p_default ON)
@@ -41,6 +48,13 @@ set(ISTHMUS_UNITY 6 CACHE STRING "Number of source files compiled as one; use 1 
 option(ISTHMUS_CONFORMANCE_FULL "Run the full product of cases on every topology of the conformance suite (an hour)" OFF)
 
 add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-Wall> $<$<COMPILE_LANGUAGE:C,CXX>:-Wextra>)
+# __FILE__ is relative to the checkout, so that no library contains a path of this machine. The second path is the one that
+# ccache passes to the compiler.
+file(RELATIVE_PATH path_to_source ${PROJECT_BINARY_DIR} ${PROJECT_SOURCE_DIR})
+foreach(path ${PROJECT_SOURCE_DIR}/ ${path_to_source})
+  add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-fmacro-prefix-map=${path}=>
+                      $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-fmacro-prefix-map=${path}=>)
+endforeach()
 if(ISTHMUS_SANITIZE)
   # C callers may store any int in an enumeration of the C ABI, and validation has to read it.
   # The flags keep two more builds affordable: compared with -O1, -Og cuts the CPU time of half of src/core from

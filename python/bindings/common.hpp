@@ -236,7 +236,7 @@ struct nanobind::detail::type_caster<isthmus::python::text> {
       PyErr_Clear();
       return false;
     }
-    value.assign(PyBytes_AS_STRING(bytes.ptr()), static_cast<size_t>(PyBytes_GET_SIZE(bytes.ptr())));
+    value.assign(PyBytes_AsString(bytes.ptr()), static_cast<size_t>(PyBytes_Size(bytes.ptr())));
     return true;
   }
   static handle from_cpp(const isthmus::python::text& source, rv_policy, cleanup_list*) noexcept {
