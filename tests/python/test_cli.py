@@ -391,3 +391,17 @@ def test_tune_rules_from_measurements() -> None:
     text = profile_text(rules, "isthmus tune")
     assert text.count("[[rule]]") == 3
     assert 'collective = ["allreduce"]' in text
+
+
+def test_optional_packages_are_imported_when_needed(tmp_path: Path) -> None:
+    """`pip install` without extras installs neither jinja2 nor matplotlib."""
+    program = "import sys; sys.modules.update(jinja2=None, matplotlib=None)\n"
+    program += "from isthmus.cli import main; sys.exit(main())"
+
+    def run_without(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", program, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+
+    assert run_without("info").returncode == 0
+    records = next((Path(__file__).resolve().parents[2] / "bench" / "results").rglob("*.json"))
+    assert_one_line_error(run_without("report", str(records)), 3, "requires jinja2; run pip install jinja2")

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from .. import __version__
 from ..analysis import Ratio, RecordGroup, group_records, median_of, regrets, speedup, speedups
+from ..layout import import_optional
 from ..records import Record, Report, best_peers, utc_now
 from ..sizes import format_size, format_us
 from .bench import reasons_of
@@ -30,6 +29,7 @@ class Source:
 
 def page(sources: Iterable[Source], unreadable: dict[str, str], command: str) -> str:
     """Returns the HTML text, which is self-contained."""
+    jinja2 = import_optional("jinja2")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..layout import import_optional
 from ..records import Record
 from ..sizes import format_size
 from . import svg
@@ -153,11 +154,8 @@ def _lines(records: list[Record]) -> Iterator[tuple[list[Record], str, bool]]:
 
 @contextmanager
 def _pyplot() -> Iterator[Any]:
-    import matplotlib
-
-    matplotlib.use("Agg")  # works without a display
-    from matplotlib import pyplot
-
+    import_optional("matplotlib").use("Agg")  # works without a display
+    pyplot = import_optional("matplotlib.pyplot")
     with pyplot.rc_context({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}):
         yield pyplot
 

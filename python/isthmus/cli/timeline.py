@@ -5,17 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ..layout import import_optional
+
 _COLORS = {"compute": "#D55E00", "copy": "#0072B2", "stage": "#999999"}
 
 
 def draw_timeline(events: list[dict[str, Any]], target: Path | str, title: str) -> None:
     """Writes a plot of Chrome trace events. The file extension selects PNG, SVG or PDF."""
-    import matplotlib
-
-    matplotlib.use("Agg")  # works without a display
-    from matplotlib import pyplot
-    from matplotlib.patches import Patch
-
+    import_optional("matplotlib").use("Agg")  # works without a display
+    pyplot = import_optional("matplotlib.pyplot")
+    patch = import_optional("matplotlib.patches").Patch
     run_events = [event for event in events if event["ph"] == "X"]
     rows = sorted({(event["pid"], event["tid"], event["cat"]) for event in run_events})
     begin = min(event["ts"] for event in run_events)
@@ -40,7 +39,7 @@ def draw_timeline(events: list[dict[str, Any]], target: Path | str, title: str) 
     axes.set_title(title)
     categories = list(dict.fromkeys(name for _, _, name in rows))
     figure.legend(
-        handles=[Patch(color=_COLORS[name], label=name) for name in categories],
+        handles=[patch(color=_COLORS[name], label=name) for name in categories],
         loc="outside lower center",
         ncols=len(categories),
         frameon=False,
