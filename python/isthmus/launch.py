@@ -197,13 +197,21 @@ def shim_variables(family: str | None, report: bool) -> dict[str, str]:
     if not library.is_file():
         raise MissingError(f"{library} is not built; run make build")
     if family and not library.with_name(f"libisthmus_mpi_{family}.so").is_file():
-        install = "run scripts/setup_peers openmpi" if family == "openmpi" else "pip install mpich"
         raise MissingError(
-            f"this Isthmus was built without the headers of {SHIM_FAMILIES[family]}, so it cannot replace the "
-            f"collectives of the program; {install}, and run make build again"
+            f"this Isthmus has no engine for {SHIM_FAMILIES[family]}, because it was built without the mpi.h "
+            f"of that MPI; install a release wheel, which has all engines, or {_engine_advice(family)}"
         )
     report_variables = {"ISTHMUS_MPI_REPORT": "1"} if report else {}
     return _preload_variables(library) | {"ISTHMUS_MPI_ALL_RANKS": "1"} | report_variables
+
+
+def _engine_advice(family: str) -> str:
+    """Returns the advice that builds Isthmus with the engine of an MPI family."""
+    if layout.checkout() is not None:
+        setup = "scripts/setup_peers openmpi" if family == "openmpi" else "scripts/setup"
+        return f"run {setup}, and run make build again"
+    header = "apt-get install libopenmpi-dev" if family == "openmpi" else "pip install mpich"
+    return f"run {header}, and build Isthmus again"
 
 
 def nccl_variables(report: bool) -> dict[str, str]:

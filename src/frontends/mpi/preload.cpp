@@ -9,8 +9,10 @@
 // Processes that the program starts also load this library, so it depends only on the C library.
 #include <dlfcn.h>
 #include <link.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <climits>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -65,12 +67,29 @@ const char* detect_family(void* mpi) {
   return nullptr;
 }
 
-constexpr isthmus::preload::preload_labels labels = {
-    "mpi", "MPI", "Isthmus was built without the headers of this MPI (mpi.h), or its engine"};
+constexpr isthmus::preload::preload_labels labels = {"mpi", "MPI", "the engine of this MPI family"};
+
+// Explains a missing engine to the user.
+void warn_of_missing_engine(const char* family, const char* file) {
+  const char *name = "MPICH", *package = "libmpich-dev";
+  if (std::strcmp(family, "openmpi") == 0) name = "Open MPI", package = "libopenmpi-dev";
+  if (std::strcmp(family, "abi") == 0) name = "the MPI 5 ABI", package = "MPICH 5";
+  char problem[512];
+  std::snprintf(problem, sizeof problem,
+                "this Isthmus has no engine for %s (%s), because it was built without the mpi.h of that MPI; "
+                "install a release wheel, which has all engines, or install %s and build Isthmus again",
+                name, file, package);
+  isthmus::preload::warn(labels, problem, "");
+}
 
 const engine_table* open_engine(const char* family) {
-  char file[64];
+  char file[64], path[PATH_MAX];
   std::snprintf(file, sizeof file, "libisthmus_mpi_%s.so", family);
+  if (isthmus::preload::path_in_own_folder(reinterpret_cast<void*>(&open_engine), file, path, sizeof path) &&
+      access(path, F_OK) != 0) {
+    warn_of_missing_engine(family, file);
+    return nullptr;
+  }
   using entry_point = const engine_table*();
   return isthmus::preload::open_engine<engine_table, entry_point>(labels, reinterpret_cast<void*>(&open_engine),
                                                                   file, engine_symbol,

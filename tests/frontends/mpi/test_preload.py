@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -92,6 +93,23 @@ def test_program_with_own_operators(family: Family, tmp_path: Path) -> None:
     result = start((built, family), 2)
     assert result.returncode == 0 and result.stdout.strip() == "0 wrong", result.stdout + result.stderr
     assert handled_calls(result.stderr)
+
+
+def test_missing_engine_is_explained(
+    program: tuple[Path, Family], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program runs without Isthmus, and both messages say what is missing and how to get it."""
+    library = layout.library_folder() / "libisthmus_mpi_preload.so"
+    preload = shutil.copy(library, tmp_path)
+    family = program[1]
+    result = start(program, 2, "collectives", shim=False, LD_PRELOAD=str(preload))
+    assert result.returncode == 0 and result.stdout.strip() == "0 wrong", result.stdout + result.stderr
+    package = {"mpich": "libmpich-dev", "openmpi": "libopenmpi-dev", "abi": "MPICH 5"}[family.name]
+    for part in (f"libisthmus_mpi_{family.name}.so", "release wheel", package, "all calls go to MPI"):
+        assert part in result.stderr
+    monkeypatch.setattr(layout, "library_folder", lambda: tmp_path)
+    with pytest.raises(MissingError, match="install a release wheel, which has all engines, or run "):
+        launch.shim_variables(family.name, report=False)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
