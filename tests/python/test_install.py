@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import shutil
 import subprocess
 import sys
+import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -32,6 +36,15 @@ def library_folder(prefix: Path) -> Path:
     return next(prefix.glob("lib*/libisthmus.so")).parent
 
 
+def assert_no_build_paths(files: Iterable[Path]) -> None:
+    """No file may contain a folder of this machine, or a path of a source file relative to the build folder."""
+    folders = "|".join(re.escape(path) for path in (str(ROOT), f"{Path.home()}/", "pip-build-env"))
+    forbidden = re.compile(rf"{folders}|\.\./src/(?!libsodium)".encode())
+    for file in files:
+        found = forbidden.search(file.read_bytes())
+        assert found is None, f"{file} contains {found[0]!r}"
+
+
 def test_installation_contains_all_files(prefix: Path) -> None:
     lib = library_folder(prefix)
     assert {file.name for file in lib.glob("libisthmus.so*")} >= {"libisthmus.so", "libisthmus.so.0"}
@@ -39,10 +52,7 @@ def test_installation_contains_all_files(prefix: Path) -> None:
     assert sycl_engines(lib) == sycl_engines(Path(layout.library_folder()))
     assert {f"libisthmus_{name}.so" for name in PLUGINS} <= {file.name for file in (lib / "isthmus").iterdir()}
     assert relative_files(prefix / "include") == relative_files(ROOT / "include")
-    for file in [*lib.glob("*.so.*"), *lib.glob("libisthmus_ggml*"), *(lib / "isthmus").iterdir()]:
-        assert str(ROOT).encode() not in run_command("readelf", "-d", file).encode(), (
-            f"{file} contains the path of the build tree"
-        )
+    assert_no_build_paths([*lib.glob("*.so*"), *(lib / "isthmus").iterdir()])
 
 
 def test_no_allocation_crosses_libraries(prefix: Path) -> None:
@@ -120,7 +130,7 @@ def test_pkg_config_flags_build_a_program(prefix: Path, tmp_path: Path) -> None:
     flags = run_command(
         "pkg-config", "--cflags", "--libs", "isthmus", PKG_CONFIG_PATH=str(lib / "pkgconfig")
     ).split()
-    run_command("gcc", SOURCES / "use_core.c", *flags, f"-Wl,-rpath,{lib}", "-o", tmp_path / "p")
+    run_command("gcc", SOURCES / "use_core.c", *flags, "-o", tmp_path / "p")
     assert run_command(tmp_path / "p", ISTHMUS_CONFIG="none", ISTHMUS_PROFILE="none") == "22 22\n"
     version = run_command(
         "pkg-config", "--modversion", "isthmus", PKG_CONFIG_PATH=str(lib / "pkgconfig")
@@ -167,6 +177,57 @@ def test_wheel_works_without_checkout(python: Path, tmp_path: Path) -> None:
     run_command("cmake", "-S", SOURCES, "-B", tmp_path / "b", "-G", "Ninja", f"-Disthmus_DIR={package}")
     run_command("cmake", "--build", tmp_path / "b", "--target", "use_core")
     assert run_command(tmp_path / "b" / "use_core", ISTHMUS_CONFIG="none", ISTHMUS_PROFILE="none") == "22 22\n"
+
+
+def test_wheel_serves_all_python_versions(wheel: Path) -> None:
+    """The modules use the stable ABI, so that one wheel serves CPython 3.10 and newer."""
+    assert wheel.name.split("-")[2:4] == ["cp310", "abi3"]
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name for name in names if re.fullmatch(r"isthmus/_\w+\..*so", name)} == {
+        "isthmus/_isthmus.abi3.so",
+        "isthmus/_mpi.abi3.so",
+    }
+
+
+def test_wheel_contains_no_build_paths(wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    assert_no_build_paths(file for file in tmp_path.rglob("*") if file.is_file())
+
+
+@pytest.mark.parametrize("linker", ["bfd", "gold", "lld"])
+def test_wheel_links_c_and_cpp_programs(python: Path, tmp_path: Path, linker: str) -> None:
+    """With the flags of pkg-config, and with plain -listhmus."""
+    if shutil.which(f"ld.{linker}") is None:
+        pytest.skip(f"ld.{linker} is not installed")
+    lib, include, pkgconfig = (
+        run_command(python, "-m", "isthmus.layout", name).strip() for name in ("lib", "include", "pkgconfig")
+    )
+    described = run_command("pkg-config", "--cflags", "--libs", "isthmus", PKG_CONFIG_PATH=pkgconfig).split()
+    plain = [f"-I{include}", f"-L{lib}", f"-Wl,-rpath,{lib}", "-listhmus"]
+    for compiler in (["gcc"], ["g++", "-std=c++20", "-xc++"]):
+        for flags in (described, plain):
+            program = tmp_path / "program"
+            options = ["-xnone", *flags, f"-fuse-ld={linker}", "-o", program]
+            run_command(*compiler, SOURCES / "use_core.c", *options)
+            assert "[libisthmus.so.0]" in run_command("readelf", "-d", program)
+            assert run_command(program, ISTHMUS_CONFIG="none", ISTHMUS_PROFILE="none") == "22 22\n"
+
+
+@pytest.mark.parametrize(("requested", "is_wanted"), [("OFF", False), ("ON", True)])
+def test_build_requires_cuda_compiler_only_for_kernels(requested: str, is_wanted: bool) -> None:
+    program = "import build_backend as b, sys\n"
+    program += "print(*b.get_requires_for_build_wheel({'cmake.define.ISTHMUS_P2P': sys.argv[1]}), sep='\\n')"
+    folder = str(ROOT / "python" / "dev")
+    completed = subprocess.run(
+        [sys.executable, "-c", program, requested],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": folder},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ("nvidia-cuda-nvcc==" in completed.stdout) == is_wanted
+    assert "#" not in completed.stdout
 
 
 @pytest.mark.timeout(900)

@@ -1,9 +1,9 @@
 """Loads the extension of isthmus.torch for the installed PyTorch.
 
-In a build tree, the extension is next to this file. An installed package contains the sources, because an
-extension works with only one version of PyTorch. The first import compiles them with PyTorch's extension
-builder in a separate process and stores the result in `cache_folder()`. Ranks that start at the same time
-compile it only once.
+In a build tree, the extension is next to this file. An extension works with only one version of PyTorch. An
+installed package therefore contains the sources, and a release wheel also the extensions for one version. For
+others, the first import compiles the sources with PyTorch's extension builder in a separate process and stores
+the result in `cache_folder()`. Ranks that start at the same time compile it only once.
 """
 
 from __future__ import annotations
@@ -45,6 +45,12 @@ def cache_folder() -> Path:
 
 def _compiled() -> Path:
     import torch
+
+    # From scripts/wheel. The builds of a version of PyTorch, for CPUs and for CUDA, have the same headers.
+    version = torch.__version__.split("+")[0]
+    packaged = HERE / "_compiled" / f"torch-{version}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    if packaged.is_file():
+        return packaged
 
     import isthmus
 

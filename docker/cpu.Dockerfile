@@ -1,0 +1,9 @@
+# This recipe has not been built: the project's machines have no container runtime.
+# Isthmus for CPUs with MPICH, from the release wheel that scripts/wheel writes to out/wheel:
+#   docker build -f docker/cpu.Dockerfile -t isthmus out/wheel
+#   docker run --rm --shm-size=1g --cap-add=SYS_PTRACE isthmus isthmus doctor
+# MPI uses /dev/shm. SYS_PTRACE allows ranks to copy from each other's memory; without it, the data is staged.
+FROM python:3.12-slim-bookworm
+COPY isthmus-*.whl /tmp/
+RUN pip install --no-cache-dir "$(echo /tmp/isthmus-*.whl)[mpi]" && rm /tmp/isthmus-*.whl
+CMD ["isthmus", "info"]

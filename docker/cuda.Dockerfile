@@ -1,0 +1,12 @@
+# This recipe has not been built: the project's machines have no container runtime.
+# Isthmus for NVIDIA devices with PyTorch and NCCL, from the release wheel that scripts/wheel writes to out/wheel:
+#   docker build -f docker/cuda.Dockerfile -t isthmus-cuda out/wheel
+#   docker run --rm --gpus all --ipc=host --cap-add=SYS_PTRACE isthmus-cuda isthmus doctor
+# The driver comes from the host through the NVIDIA Container Toolkit, and PyTorch's wheel contains CUDA and NCCL. The
+# compiler is only for versions of PyTorch that the wheel has no extension for.
+FROM python:3.12-slim-bookworm
+ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
+COPY isthmus-*.whl /tmp/
+RUN pip install --no-cache-dir "$(echo /tmp/isthmus-*.whl)[torch]" && rm /tmp/isthmus-*.whl
+CMD ["isthmus", "info"]
