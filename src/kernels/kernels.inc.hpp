@@ -132,7 +132,7 @@ auto to_wrapping(Type value) {
     return value;
 }
 
-// The part that all operations except avg share.
+// The part that all operations except avg share. `combine` of an operation applies it without `finish`.
 struct plain_operation {
   template <typename Type>
   static Type finish(Type value, int) {
@@ -141,6 +141,7 @@ struct plain_operation {
 };
 
 struct sum : plain_operation {
+  using combine = sum;
   template <typename Type>
   static Type apply(Type a, Type b) {
     return static_cast<Type>(to_wrapping(a) + to_wrapping(b));
@@ -148,6 +149,7 @@ struct sum : plain_operation {
 };
 
 struct prod : plain_operation {
+  using combine = prod;
   template <typename Type>
   static Type apply(Type a, Type b) {
     return static_cast<Type>(to_wrapping(a) * to_wrapping(b));
@@ -156,6 +158,7 @@ struct prod : plain_operation {
 
 // The condition `b != b` selects b if it is a NaN. If a is a NaN, the comparison is false and a is kept.
 struct min : plain_operation {
+  using combine = min;
   template <typename Type>
   static Type apply(Type a, Type b) {
     return (b < a || b != b) ? b : a;
@@ -163,6 +166,7 @@ struct min : plain_operation {
 };
 
 struct max : plain_operation {
+  using combine = max;
   template <typename Type>
   static Type apply(Type a, Type b) {
     return (b > a || b != b) ? b : a;
@@ -179,78 +183,88 @@ struct avg : sum {
   }
 };
 
-template <typename Format, typename Operation>
-struct kernel {
+// Several sources in one pass. ivdep is valid because `out` can alias a source only element by element.
+template <typename Format, typename Operation, int Sources>
+void reduce_few(typename Format::storage* out, const void* const* sources, std::size_t count) {
   using storage = typename Format::storage;
-  using accumulator = typename Format::accumulator;
-
-  // Few sources: one pass. ivdep is valid because `out` can alias a source only element by element.
-  template <int Sources>
-  static void reduce_few(storage* out, const void* const* sources, std::size_t count) {
-    const storage* source[Sources];
-    for (int s = 0; s < Sources; ++s) source[s] = static_cast<const storage*>(sources[s]);
-    interleave<Sources>(count * sizeof(storage), [&](std::size_t begin, std::size_t end, std::size_t) {
+  const storage* source[Sources];
+  for (int s = 0; s < Sources; ++s) source[s] = static_cast<const storage*>(sources[s]);
+  interleave<Sources>(count * sizeof(storage), [&](std::size_t begin, std::size_t end, std::size_t) {
 #pragma GCC ivdep
-      for (std::size_t i = begin / sizeof(storage); i < end / sizeof(storage); ++i) {
-        accumulator value = Format::load(source[0][i]);
-        for (int s = 1; s < Sources; ++s) value = Operation::apply(value, Format::load(source[s][i]));
-        out[i] = Format::store(Operation::finish(value, Sources));
-      }
-    });
-  }
-
-  // Adds several sources to the accumulators in one pass, so that several pages are read concurrently.
-  template <int Sources, bool IsFirst>
-  static void accumulate(accumulator* value, const void* const* sources, std::size_t begin,
-                         std::size_t length) {
-    const storage* source[Sources];
-    for (int s = 0; s < Sources; ++s) source[s] = static_cast<const storage*>(sources[s]) + begin;
-    for (std::size_t i = 0; i < length; ++i) {
-      accumulator sum =
-          IsFirst ? Format::load(source[0][i]) : Operation::apply(value[i], Format::load(source[0][i]));
-      for (int s = 1; s < Sources; ++s) sum = Operation::apply(sum, Format::load(source[s][i]));
-      value[i] = sum;
+    for (std::size_t i = begin / sizeof(storage); i < end / sizeof(storage); ++i) {
+      typename Format::accumulator value = Format::load(source[0][i]);
+      for (int s = 1; s < Sources; ++s) value = Operation::apply(value, Format::load(source[s][i]));
+      out[i] = Format::store(Operation::finish(value, Sources));
     }
-  }
+  });
+}
 
-  // Many sources: the accumulators of one block stay in the L1 cache while the sources are streamed.
-  static void reduce_many(storage* out, const void* const* sources, int n, std::size_t count) {
-    constexpr std::size_t block = 4096 / sizeof(accumulator);
-    constexpr int sources_per_pass = 4;
-    alignas(64) accumulator value[block];
-    for (std::size_t begin = 0; begin < count; begin += block) {
-      const std::size_t length = count - begin < block ? count - begin : block;
-      accumulate<sources_per_pass, true>(value, sources, begin, length);
-      int s = sources_per_pass;
-      for (; s + sources_per_pass <= n; s += sources_per_pass)
-        accumulate<sources_per_pass, false>(value, sources + s, begin, length);
-      for (; s < n; ++s) accumulate<1, false>(value, sources + s, begin, length);
-      for (std::size_t i = 0; i < length; ++i) out[begin + i] = Format::store(Operation::finish(value[i], n));
-    }
+// Adds several sources to the accumulators in one pass, so that several pages are read concurrently.
+template <typename Format, typename Operation, int Sources, bool IsFirst>
+void accumulate(typename Format::accumulator* __restrict value, const void* const* sources, std::size_t begin,
+                std::size_t length) {
+  using storage = typename Format::storage;
+  const storage* source[Sources];
+  for (int s = 0; s < Sources; ++s) source[s] = static_cast<const storage*>(sources[s]) + begin;
+  for (std::size_t i = 0; i < length; ++i) {
+    typename Format::accumulator sum =
+        IsFirst ? Format::load(source[0][i]) : Operation::apply(value[i], Format::load(source[0][i]));
+    for (int s = 1; s < Sources; ++s) sum = Operation::apply(sum, Format::load(source[s][i]));
+    value[i] = sum;
   }
+}
 
-  static void reduce(void* out_buffer, const void* const* sources, int n, std::size_t count) {
-    auto* out = static_cast<storage*>(out_buffer);
-    switch (n) {
-      case 1: reduce_few<1>(out, sources, count); break;  // not a copy, because fp8 values saturate
-      case 2: reduce_few<2>(out, sources, count); break;
-      case 3: reduce_few<3>(out, sources, count); break;
-      case 4: reduce_few<4>(out, sources, count); break;
-      default: reduce_many(out, sources, n, count); break;
-    }
+// Many sources: the accumulators of one block stay in the L1 cache while the sources are streamed.
+template <typename Format, typename Operation>
+void reduce_many(typename Format::storage* out, const void* const* sources, int n, std::size_t count) {
+  using combine = typename Operation::combine;
+  using accumulator = typename Format::accumulator;
+  constexpr std::size_t block = 4096 / sizeof(accumulator);
+  constexpr int sources_per_pass = 4;
+  alignas(64) accumulator value[block];
+  for (std::size_t begin = 0; begin < count; begin += block) {
+    const std::size_t length = count - begin < block ? count - begin : block;
+    accumulate<Format, combine, sources_per_pass, true>(value, sources, begin, length);
+    int s = sources_per_pass;
+    for (; s + sources_per_pass <= n; s += sources_per_pass)
+      accumulate<Format, combine, sources_per_pass, false>(value, sources + s, begin, length);
+    for (; s < n; ++s) accumulate<Format, combine, 1, false>(value, sources + s, begin, length);
+    for (std::size_t i = 0; i < length; ++i) out[begin + i] = Format::store(Operation::finish(value[i], n));
   }
-};
+}
+
+template <typename Format, typename Operation>
+void reduce(void* out_buffer, const void* const* sources, int n, std::size_t count) {
+  auto* out = static_cast<typename Format::storage*>(out_buffer);
+  switch (n) {
+    // All operations have the same result. It is not a copy, because fp8 values saturate.
+    case 1: reduce_few<Format, sum, 1>(out, sources, count); break;
+    case 2: reduce_few<Format, Operation, 2>(out, sources, count); break;
+    case 3: reduce_few<Format, Operation, 3>(out, sources, count); break;
+    case 4: reduce_few<Format, Operation, 4>(out, sources, count); break;
+    default: reduce_many<Format, Operation>(out, sources, n, count); break;
+  }
+}
+
+// Sums and products of signed and unsigned integers have the same bits, so one function serves both.
+template <typename Format>
+struct wrapping_format : std::type_identity<Format> {};
+template <typename Type>
+  requires std::is_integral_v<Type>
+struct wrapping_format<formats::native_format<Type>>
+    : std::type_identity<formats::native_format<std::make_unsigned_t<Type>>> {};
 
 constexpr kernel_table make_kernel_table(const char* name) {
   kernel_table table{name, &copy_lines, {}};
-#define ISTHMUS_DATATYPE(dtype, DTYPE, bytes, kind)                              \
-  {                                                                              \
-    using format = typename formats::datatype_format<ISTHMUS_##DTYPE>::type;     \
-    table.reduce[ISTHMUS_##DTYPE][ISTHMUS_SUM] = &kernel<format, sum>::reduce;   \
-    table.reduce[ISTHMUS_##DTYPE][ISTHMUS_PROD] = &kernel<format, prod>::reduce; \
-    table.reduce[ISTHMUS_##DTYPE][ISTHMUS_MIN] = &kernel<format, min>::reduce;   \
-    table.reduce[ISTHMUS_##DTYPE][ISTHMUS_MAX] = &kernel<format, max>::reduce;   \
-    table.reduce[ISTHMUS_##DTYPE][ISTHMUS_AVG] = &kernel<format, avg>::reduce;   \
+#define ISTHMUS_DATATYPE(dtype, DTYPE, bytes, kind)                          \
+  {                                                                          \
+    using format = typename formats::datatype_format<ISTHMUS_##DTYPE>::type; \
+    using wrapping = typename wrapping_format<format>::type;                 \
+    table.reduce[ISTHMUS_##DTYPE][ISTHMUS_SUM] = &reduce<wrapping, sum>;     \
+    table.reduce[ISTHMUS_##DTYPE][ISTHMUS_PROD] = &reduce<wrapping, prod>;   \
+    table.reduce[ISTHMUS_##DTYPE][ISTHMUS_MIN] = &reduce<format, min>;       \
+    table.reduce[ISTHMUS_##DTYPE][ISTHMUS_MAX] = &reduce<format, max>;       \
+    table.reduce[ISTHMUS_##DTYPE][ISTHMUS_AVG] = &reduce<format, avg>;       \
   }
 #include <isthmus/collectives.def>
   return table;
