@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <isthmus/isthmus.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -24,6 +25,11 @@ std::string format_list(const std::vector<Item>& items) {
     text += fmt::format("{}{}", i == 0 ? "" : i + 1 == items.size() ? " and " : ", ", items[i]);
   }
   return text;
+}
+
+// Formats a device for messages: "cuda:1".
+inline std::string format_device(isthmus_device device) {
+  return fmt::format("{}:{}", isthmus_platform_name(device.platform), device.ordinal);
 }
 
 // Escapes control characters and bytes that are not UTF-8 as \n, \x1b, ..., so that a name of a file, host or program

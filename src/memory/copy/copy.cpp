@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "base/text.hpp"
 #include "device/driver.hpp"
 #include "device/owned.hpp"
 
@@ -127,10 +128,6 @@ void staging_lane::copy(void* destination, const void* source, std::uint64_t byt
 namespace {
 
 bool is_host(isthmus_device device) { return device.platform == ISTHMUS_PLATFORM_HOST; }
-
-std::string format_device(isthmus_device device) {
-  return fmt::format("{}:{}", isthmus_platform_name(device.platform), device.ordinal);
-}
 
 error unsupported(const char* location, const std::string& message, const std::string& hint) {
   return make_error(ISTHMUS_ERROR_UNSUPPORTED, location, "memory_copy: " + message, hint);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/error.hpp"
+#include "base/text.hpp"
 #include "memory/pool/device_memory.hpp"
 #include "memory/pool/memory_source.hpp"
 

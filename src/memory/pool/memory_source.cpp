@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "base/text.hpp"
 #include "device/driver.hpp"
 #include "device/level_zero/level_zero_driver.hpp"
 
@@ -172,10 +173,6 @@ std::unique_ptr<memory_source> open_registered_source(isthmus_device device, con
   reason = fmt::format("provider {} is not registered for {} (isthmus/sycl/memory.hpp registers it)", name,
                        format_device(device));
   return nullptr;
-}
-
-std::string format_device(isthmus_device device) {
-  return fmt::format("{}:{}", isthmus_platform_name(device.platform), device.ordinal);
 }
 
 }  // namespace isthmus

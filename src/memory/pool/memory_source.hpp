@@ -42,7 +42,4 @@ std::unique_ptr<memory_source> open_registered_source(isthmus_device device, con
 // Registers the allocator of a front end for `device`. The first registration of a name is kept.
 void register_source(isthmus_device device, const isthmus_memory_provider& provider);
 
-// Formats a device for messages: "cuda:1".
-std::string format_device(isthmus_device device);
-
 }  // namespace isthmus

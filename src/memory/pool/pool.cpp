@@ -24,63 +24,63 @@ thread_local std::exception_ptr pending_exception;
 struct memory_pool::callbacks {
   static memory_pool& pool_of(void* provider) { return *static_cast<memory_pool*>(provider); }
 
-  static umf_result_t initialize(const void* pool, void** provider) {
+  static umf::result initialize(const void* pool, void** provider) {
     *provider = const_cast<void*>(pool);
-    return UMF_RESULT_SUCCESS;
+    return umf::result::success;
   }
-  static umf_result_t finalize(void*) { return UMF_RESULT_SUCCESS; }
+  static umf::result finalize(void*) { return umf::result::success; }
 
-  static umf_result_t alloc(void* provider, std::size_t bytes, std::size_t, void** pointer) {
+  static umf::result alloc(void* provider, std::size_t bytes, std::size_t, void** pointer) {
     try {
       *pointer = pool_of(provider).allocate_slab(bytes);
-      return UMF_RESULT_SUCCESS;
+      return umf::result::success;
     } catch (...) {
       pending_exception = std::current_exception();
-      return UMF_RESULT_ERROR_MEMORY_PROVIDER_SPECIFIC;
+      return umf::result::provider_specific;
     }
   }
 
-  static umf_result_t free(void* provider, void* pointer, std::size_t bytes) {
+  static umf::result free(void* provider, void* pointer, std::size_t bytes) {
     try {
       pool_of(provider).free_slab(pointer, bytes);
-      return UMF_RESULT_SUCCESS;
+      return umf::result::success;
     } catch (...) {
       pending_exception = std::current_exception();
-      return UMF_RESULT_ERROR_MEMORY_PROVIDER_SPECIFIC;
+      return umf::result::provider_specific;
     }
   }
 
-  static umf_result_t last_native_error(void*, const char** text, std::int32_t* code) {
+  static umf::result last_native_error(void*, const char** text, std::int32_t* code) {
     *text = "";
     *code = 0;
-    return UMF_RESULT_SUCCESS;
+    return umf::result::success;
   }
   // Page sizes reported to UMF: the alignment that every source guarantees.
-  static umf_result_t recommended_page_size(void*, std::size_t, std::size_t* bytes) {
+  static umf::result recommended_page_size(void*, std::size_t, std::size_t* bytes) {
     *bytes = slab_bytes;
-    return UMF_RESULT_SUCCESS;
+    return umf::result::success;
   }
-  static umf_result_t min_page_size(void*, const void*, std::size_t* bytes) {
+  static umf::result min_page_size(void*, const void*, std::size_t* bytes) {
     *bytes = alignment;
-    return UMF_RESULT_SUCCESS;
+    return umf::result::success;
   }
-  static umf_result_t name(void*, const char** text) {
+  static umf::result name(void*, const char** text) {
     *text = "isthmus";
-    return UMF_RESULT_SUCCESS;
+    return umf::result::success;
   }
 
-  static const umf_memory_provider_ops_t* table() {
-    static const umf_memory_provider_ops_t operations = [] {
-      umf_memory_provider_ops_t result{};
-      result.version = UMF_MAKE_VERSION(1, 0);  // uses no members added in newer versions
+  static const umf::provider_functions* table() {
+    static const umf::provider_functions operations = [] {
+      umf::provider_functions result{};
+      result.version = umf::version_1_0;  // uses no members added in newer versions
       result.initialize = &initialize;
       result.finalize = &finalize;
       result.alloc = &alloc;
       result.free = &free;
-      result.get_last_native_error = &last_native_error;
-      result.get_recommended_page_size = &recommended_page_size;
-      result.get_min_page_size = &min_page_size;
-      result.get_name = &name;
+      result.last_native_error = &last_native_error;
+      result.recommended_page_size = &recommended_page_size;
+      result.min_page_size = &min_page_size;
+      result.name = &name;
       return result;
     }();
     return &operations;
@@ -100,32 +100,28 @@ memory_pool::memory_pool(const umf_library& umf, memory_source& source, std::uin
     : m_umf(umf), m_source(source), m_max_bytes(max_bytes), m_keep_bytes(keep_bytes) {}
 
 bool memory_pool::open(std::string& reason) {
-  umf_memory_provider_handle_t provider = nullptr;
-  umf_memory_pool_handle_t pool = nullptr;
-  umf_disjoint_pool_params_handle_t params = nullptr;
-  umf_result_t result = m_umf.provider_create(callbacks::table(), this, &provider);
-  m_provider = provider;
-  if (result == UMF_RESULT_SUCCESS) result = m_umf.disjoint_params_create(&params);
-  if (result == UMF_RESULT_SUCCESS) {
+  umf::parameters params = nullptr;
+  umf::result result = m_umf.provider_create(callbacks::table(), this, &m_provider);
+  if (result == umf::result::success) result = m_umf.disjoint_params_create(&params);
+  if (result == umf::result::success) {
     result = m_umf.disjoint_set_slab_min_size(params, slab_bytes);
-    if (result == UMF_RESULT_SUCCESS) result = m_umf.disjoint_set_max_poolable_size(params, m_max_bytes);
-    if (result == UMF_RESULT_SUCCESS) result = m_umf.disjoint_params_set_capacity(params, slabs_per_size);
-    if (result == UMF_RESULT_SUCCESS) result = m_umf.disjoint_set_min_bucket_size(params, alignment);
+    if (result == umf::result::success) result = m_umf.disjoint_set_max_poolable_size(params, m_max_bytes);
+    if (result == umf::result::success) result = m_umf.disjoint_params_set_capacity(params, slabs_per_size);
+    if (result == umf::result::success) result = m_umf.disjoint_set_min_bucket_size(params, alignment);
     // block_table records the pool of each block, so UMF does not need to track addresses.
-    if (result == UMF_RESULT_SUCCESS)
-      result = m_umf.pool_create(m_umf.disjoint_pool_ops(), provider, params,
-                                 UMF_POOL_CREATE_FLAG_DISABLE_TRACKING, &pool);
+    if (result == umf::result::success)
+      result = m_umf.pool_create(m_umf.disjoint_pool_ops(), m_provider, params, umf::pool_disables_tracking,
+                                 &m_pool);
     m_umf.disjoint_params_destroy(params);
   }
-  m_pool = pool;
-  if (result != UMF_RESULT_SUCCESS)
+  if (result != umf::result::success)
     reason = fmt::format("UMF's disjoint pool failed with UMF result {}", static_cast<int>(result));
-  return result == UMF_RESULT_SUCCESS;
+  return result == umf::result::success;
 }
 
 memory_pool::~memory_pool() {
-  if (m_pool != nullptr) m_umf.pool_destroy(static_cast<umf_memory_pool_handle_t>(m_pool));
-  if (m_provider != nullptr) m_umf.provider_destroy(static_cast<umf_memory_provider_handle_t>(m_provider));
+  if (m_pool != nullptr) m_umf.pool_destroy(m_pool);
+  if (m_provider != nullptr) m_umf.provider_destroy(m_provider);
   try {
     release_unused();
   } catch (const error& failure) {
@@ -135,7 +131,7 @@ memory_pool::~memory_pool() {
 
 void* memory_pool::allocate(std::uint64_t bytes) {
   pending_exception = nullptr;
-  void* pointer = m_umf.pool_aligned_malloc(static_cast<umf_memory_pool_handle_t>(m_pool), bytes, alignment);
+  void* pointer = m_umf.pool_aligned_malloc(m_pool, bytes, alignment);
   if (pointer != nullptr) return pointer;
   if (pending_exception) std::rethrow_exception(std::exchange(pending_exception, nullptr));
   throw make_error(ISTHMUS_ERROR_OUT_OF_MEMORY, ISTHMUS_HERE,
@@ -143,15 +139,14 @@ void* memory_pool::allocate(std::uint64_t bytes) {
 }
 
 void memory_pool::free(void* pointer) {
-  const umf_result_t result = m_umf.pool_free(static_cast<umf_memory_pool_handle_t>(m_pool), pointer);
-  if (result != UMF_RESULT_SUCCESS)
+  const umf::result result = m_umf.pool_free(m_pool, pointer);
+  if (result != umf::result::success)
     throw make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE, fmt::format("UMF's pool could not free {}", pointer),
                      "", static_cast<std::int64_t>(result));
 }
 
 void memory_pool::trim() {
-  if (m_umf.pool_trim_memory != nullptr)
-    m_umf.pool_trim_memory(static_cast<umf_memory_pool_handle_t>(m_pool), 0);
+  if (m_umf.pool_trim_memory != nullptr) m_umf.pool_trim_memory(m_pool, 0);
   release_unused();
 }
 

@@ -1,7 +1,6 @@
-#include <cstring>
-
 #include "base/dynamic_library.hpp"
 #include "base/error.hpp"
+#include "base/text.hpp"
 #include "device/driver.hpp"
 #include "device/level_zero/level_zero_driver.hpp"
 #include "memory/pool/memory_source.hpp"
@@ -27,8 +26,8 @@ struct library_state {
       return;
     }
     symbol_loader loader(library, "umf");
-#define ISTHMUS_UMF_REQUIRED(member, name) loader.load_required(table.member, #name);
-#define ISTHMUS_UMF_OPTIONAL(member, name) loader.load_optional(table.member, #name);
+#define ISTHMUS_UMF_REQUIRED(member, name, result, arguments) loader.load_required(table.member, #name);
+#define ISTHMUS_UMF_OPTIONAL(member, name, result, arguments) loader.load_optional(table.member, #name);
     ISTHMUS_UMF_FUNCTIONS(ISTHMUS_UMF_REQUIRED, ISTHMUS_UMF_OPTIONAL)
 #undef ISTHMUS_UMF_REQUIRED
 #undef ISTHMUS_UMF_OPTIONAL
@@ -56,7 +55,7 @@ constexpr std::int32_t ze_out_of_device_memory = 0x70000003;  // ZE_RESULT_ERROR
 
 class umf_source final : public memory_source {
  public:
-  umf_source(const umf_library& umf, isthmus_device device, umf_memory_provider_handle_t provider)
+  umf_source(const umf_library& umf, isthmus_device device, umf::provider provider)
       : m_umf(umf), m_device(device), m_provider(provider) {}
   ~umf_source() override { m_umf.provider_destroy(m_provider); }
   umf_source(const umf_source&) = delete;
@@ -64,27 +63,25 @@ class umf_source final : public memory_source {
 
   void* allocate(std::uint64_t bytes) override {
     void* pointer = nullptr;
-    const umf_result_t result = m_umf.provider_alloc(m_provider, bytes, alignment, &pointer);
-    if (result != UMF_RESULT_SUCCESS || pointer == nullptr) fail(result, "allocate", bytes);
+    const umf::result result = m_umf.provider_alloc(m_provider, bytes, alignment, &pointer);
+    if (result != umf::result::success || pointer == nullptr) fail(result, "allocate", bytes);
     return pointer;
   }
 
   void free(void* pointer, std::uint64_t bytes) override {
-    const umf_result_t result = m_umf.provider_free(m_provider, pointer, bytes);
-    if (result != UMF_RESULT_SUCCESS) fail(result, "free", bytes);
+    const umf::result result = m_umf.provider_free(m_provider, pointer, bytes);
+    if (result != umf::result::success) fail(result, "free", bytes);
   }
 
  private:
-  [[noreturn]] void fail(umf_result_t result, const char* action, std::uint64_t bytes) const {
+  [[noreturn]] void fail(umf::result result, const char* action, std::uint64_t bytes) const {
     const char* text = nullptr;
     std::int32_t native = 0;
-    if (result == UMF_RESULT_ERROR_MEMORY_PROVIDER_SPECIFIC)
-      m_umf.provider_last_native_error(m_provider, &text, &native);
+    if (result == umf::result::provider_specific) m_umf.provider_last_native_error(m_provider, &text, &native);
     // UMF's operating system provider reports only that its call failed. For an anonymous mapping, the cause is
     // lack of memory or address space.
-    const bool is_out_of_memory = result == UMF_RESULT_ERROR_OUT_OF_HOST_MEMORY ||
-                                  native == ze_out_of_device_memory ||
-                                  native == UMF_OS_RESULT_ERROR_ALLOC_FAILED;
+    const bool is_out_of_memory = result == umf::result::out_of_host_memory ||
+                                  native == ze_out_of_device_memory || native == umf::os_allocation_failed;
     throw make_error(is_out_of_memory ? ISTHMUS_ERROR_OUT_OF_MEMORY : ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE,
                      fmt::format("UMF could not {} {} bytes on {}: UMF result {}{}{}", action, bytes,
                                  format_device(m_device), static_cast<int>(result),
@@ -94,24 +91,25 @@ class umf_source final : public memory_source {
 
   const umf_library& m_umf;
   isthmus_device m_device;
-  umf_memory_provider_handle_t m_provider;
+  umf::provider m_provider;
 };
 
 // Creates a UMF provider from parameters that `describe` fills. UMF copies the parameters.
-template <typename Params, typename Describe>
+template <typename Describe>
 std::unique_ptr<memory_source> open_provider(const umf_library& umf, isthmus_device device,
-                                             umf_result_t (*create)(Params*), umf_result_t (*destroy)(Params),
-                                             const umf_memory_provider_ops_t* operations, Describe&& describe,
+                                             umf::result (*create)(umf::parameters*),
+                                             umf::result (*destroy)(umf::parameters),
+                                             const umf::provider_functions* operations, Describe&& describe,
                                              std::string& reason) {
-  Params params = nullptr;
-  umf_memory_provider_handle_t provider = nullptr;
-  umf_result_t result = create(&params);
-  if (result == UMF_RESULT_SUCCESS) {
+  umf::parameters params = nullptr;
+  umf::provider provider = nullptr;
+  umf::result result = create(&params);
+  if (result == umf::result::success) {
     result = describe(params);
-    if (result == UMF_RESULT_SUCCESS) result = umf.provider_create(operations, params, &provider);
+    if (result == umf::result::success) result = umf.provider_create(operations, params, &provider);
     destroy(params);
   }
-  if (result != UMF_RESULT_SUCCESS) {
+  if (result != umf::result::success) {
     reason = fmt::format("UMF's provider for {} failed with UMF result {}", format_device(device),
                          static_cast<int>(result));
     return nullptr;
@@ -122,7 +120,7 @@ std::unique_ptr<memory_source> open_provider(const umf_library& umf, isthmus_dev
 std::unique_ptr<memory_source> open_os(const umf_library& umf, isthmus_device device, std::string& reason) {
   return open_provider(
       umf, device, umf.os_params_create, umf.os_params_destroy, umf.os_ops(),
-      [](umf_os_memory_provider_params_handle_t) { return UMF_RESULT_SUCCESS; }, reason);
+      [](umf::parameters) { return umf::result::success; }, reason);
 }
 
 std::unique_ptr<memory_source> open_cuda(const umf_library& umf, isthmus_device device, std::string& reason) {
@@ -137,10 +135,10 @@ std::unique_ptr<memory_source> open_cuda(const umf_library& umf, isthmus_device 
   }
   return open_provider(
       umf, device, umf.cuda_params_create, umf.cuda_params_destroy, umf.cuda_ops(),
-      [&](umf_cuda_memory_provider_params_handle_t params) {
-        umf_result_t result = umf.cuda_set_context(params, context);
-        if (result == UMF_RESULT_SUCCESS) result = umf.cuda_set_device(params, device.ordinal);
-        if (result == UMF_RESULT_SUCCESS) result = umf.cuda_set_memory_type(params, UMF_MEMORY_TYPE_DEVICE);
+      [&](umf::parameters params) {
+        umf::result result = umf.cuda_set_context(params, context);
+        if (result == umf::result::success) result = umf.cuda_set_device(params, device.ordinal);
+        if (result == umf::result::success) result = umf.cuda_set_memory_type(params, umf::device_memory_type);
         return result;
       },
       reason);
@@ -155,16 +153,15 @@ std::unique_ptr<memory_source> open_level_zero(const umf_library& umf, isthmus_d
     reason = fmt::format("platform level_zero has {} devices", driver->device_count());
     return nullptr;
   }
-  auto* const context = static_cast<ze_context_handle_t>(
-      native_context != nullptr ? native_context : driver->native_context(device.ordinal));
+  void* const context = native_context != nullptr ? native_context : driver->native_context(device.ordinal);
   return open_provider(
       umf, device, umf.level_zero_params_create, umf.level_zero_params_destroy, umf.level_zero_ops(),
-      [&](umf_level_zero_memory_provider_params_handle_t params) {
-        umf_result_t result = umf.level_zero_set_context(params, context);
-        if (result == UMF_RESULT_SUCCESS)
+      [&](umf::parameters params) {
+        umf::result result = umf.level_zero_set_context(params, context);
+        if (result == umf::result::success)
           result = umf.level_zero_set_device(params, driver->native_device(device.ordinal));
-        if (result == UMF_RESULT_SUCCESS)
-          result = umf.level_zero_set_memory_type(params, UMF_MEMORY_TYPE_DEVICE);
+        if (result == umf::result::success)
+          result = umf.level_zero_set_memory_type(params, umf::device_memory_type);
         return result;
       },
       reason);
