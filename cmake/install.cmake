@@ -24,7 +24,18 @@ foreach(name sycl mpi plugin)
 endforeach()
 target_link_libraries(isthmus_interface_sycl INTERFACE isthmus)
 target_link_libraries(isthmus_interface_mpi INTERFACE isthmus)
+target_include_directories(isthmus_interface_plugin INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)
 set(interfaces isthmus_interface_sycl isthmus_interface_mpi isthmus_interface_plugin)
+# The names of the installed package, for projects that add this one with add_subdirectory or FetchContent.
+add_library(isthmus::isthmus ALIAS isthmus)
+foreach(name sycl mpi plugin)
+  add_library(isthmus::${name} ALIAS isthmus_interface_${name})
+endforeach()
+get_property(plugins GLOBAL PROPERTY ISTHMUS_PLUGINS)  # the loader searches the folder isthmus/ next to the core
+add_custom_target(isthmus_with_plugins DEPENDS isthmus ${plugins})
+if(NOT ISTHMUS_INSTALL)
+  return()
+endif()
 
 set(libraries isthmus)
 if(TARGET isthmus_ggml)
@@ -53,14 +64,12 @@ list(REMOVE_ITEM libraries isthmus)
 if(libraries)
   install(TARGETS ${libraries} LIBRARY DESTINATION ${install_lib} COMPONENT isthmus)
 endif()
-get_property(plugins GLOBAL PROPERTY ISTHMUS_PLUGINS)  # the loader searches the folder isthmus/ next to the core
-add_custom_target(isthmus_with_plugins DEPENDS isthmus ${plugins})
 install(TARGETS ${plugins} LIBRARY DESTINATION ${install_lib}/isthmus COMPONENT isthmus)
-install(DIRECTORY ${CMAKE_SOURCE_DIR}/include/ DESTINATION ${install_include} COMPONENT isthmus
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${install_include} COMPONENT isthmus
         FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp" PATTERN "*.def")
 
 install(EXPORT isthmus NAMESPACE isthmus:: FILE isthmusTargets.cmake DESTINATION ${install_package} COMPONENT isthmus)
-configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/package/isthmusConfig.cmake.in isthmusConfig.cmake
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/package/isthmusConfig.cmake.in isthmusConfig.cmake
                               INSTALL_DESTINATION ${install_package})
 write_basic_package_version_file(isthmusConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/isthmusConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/isthmusConfigVersion.cmake
@@ -69,5 +78,5 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/isthmusConfig.cmake ${CMAKE_CURRENT_BI
 # Paths are relative to the file, so that an installation can be moved.
 file(RELATIVE_PATH to_lib /prefix/${install_pkgconfig} /prefix/${install_lib})
 file(RELATIVE_PATH to_include /prefix/${install_pkgconfig} /prefix/${install_include})
-configure_file(${CMAKE_SOURCE_DIR}/cmake/package/isthmus.pc.in isthmus.pc @ONLY)
+configure_file(${PROJECT_SOURCE_DIR}/cmake/package/isthmus.pc.in isthmus.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/isthmus.pc DESTINATION ${install_pkgconfig} COMPONENT isthmus)

@@ -1,15 +1,19 @@
-option(ISTHMUS_TESTS "Build the tests" ON)
-option(ISTHMUS_APPS "Build the apps, benchmarks and examples" ON)
-option(ISTHMUS_PYTHON "Build the Python module" ON)
-# Optional parts of the library. A build without one keeps its C functions, which then fail with
+# By default, the library and its headers are built. docs/start/install.md lists the options.
+option(ISTHMUS_DEV "Build everything that developers of Isthmus need: tests, applications, benchmarks, examples, the Python package" OFF)
+isthmus_part(ISTHMUS_TESTS "Tests")
+isthmus_part(ISTHMUS_APPS "Applications, benchmarks and examples")
+isthmus_part(ISTHMUS_PYTHON "Python module")
+isthmus_part(ISTHMUS_P2P "Peer-memory kernels for CUDA devices")
+isthmus_part(ISTHMUS_SYCL "Parts that need a SYCL runtime: the plug-in oneccl, SYCL engines of libisthmus_ggml.so, SYCL programs")
+# Parts of the library without requirements. A build without one keeps its C functions, which then fail with
 # ISTHMUS_ERROR_UNSUPPORTED (src/api/disabled.cpp), so the ABI does not depend on the options.
 option(ISTHMUS_FUSED "Build the fused operators of fused.h" ON)
-option(ISTHMUS_DEVICE_MEMORY "Build the allocator for device memory of memory.h (needs the headers of UMF)" ON)
+option(ISTHMUS_DEVICE_MEMORY "Build the allocator for device memory of memory.h" ON)
 option(ISTHMUS_GGML "Build the library that is preloaded into programs that use ggml, such as llama.cpp" ON)
-option(ISTHMUS_SYCL "Build the SYCL programs (needs a SYCL runtime)" ON)
 option(ISTHMUS_GPU "Build the tests and benchmarks that run on NVIDIA devices (needs nvcc)" OFF)
+option(ISTHMUS_INSTALL "Add the install rules" ${ISTHMUS_IS_TOP_LEVEL})
 set(ISTHMUS_DEPS_DIR "" CACHE PATH "Folder whose include/ holds toml++, spdlog, fmt, nlohmann and gtest if the system lacks them")
-set(ISTHMUS_VENV "${CMAKE_SOURCE_DIR}/.venv" CACHE PATH "Virtual environment created by scripts/setup")
+set(ISTHMUS_VENV "${PROJECT_SOURCE_DIR}/.venv" CACHE PATH "Virtual environment created by scripts/setup")
 if(SKBUILD)
   # pip builds in an isolated environment, in which the location of the installed umf package gives its root.
   # Nothing comes from a checkout.
@@ -39,12 +43,9 @@ else()
   file(GLOB cuda_wheels ${ISTHMUS_VENV}/lib/python3*/site-packages/nvidia/cu13/bin)
   find_program(ISTHMUS_NVCC nvcc PATHS ${cuda_wheels} /usr/local/cuda/bin)
 endif()
-set(p2p_default OFF)
-if(ISTHMUS_NVCC AND NOT ISTHMUS_SANITIZE)
-  set(p2p_default ON)
-endif()
-option(ISTHMUS_P2P "Build the peer-memory kernels for CUDA devices (needs nvcc: a minute on two cores)" ${p2p_default})
-set(ISTHMUS_UNITY 6 CACHE STRING "Number of source files compiled as one; use 1 while working on a few files")
+# Native code for Hopper, and PTX that the driver compiles for Ampere and later.
+set(ISTHMUS_P2P_ARCHITECTURES "80-virtual;90-real" CACHE STRING "CUDA architectures of the peer-memory kernels")
+set(ISTHMUS_UNITY 16 CACHE STRING "Number of source files compiled as one; use 1 while working on a few files")
 option(ISTHMUS_CONFORMANCE_FULL "Run the full product of cases on every topology of the conformance suite (an hour)" OFF)
 
 add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-Wall> $<$<COMPILE_LANGUAGE:C,CXX>:-Wextra>)

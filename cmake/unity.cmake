@@ -1,6 +1,5 @@
-# Headers, and template code that each file instantiates again (JSON, formatting), dominate compile time.
-# Several files of a target are therefore compiled as one (unity builds of CMake), which halves the time
-# for the core.
+# Headers, and template code that each file instantiates again, dominate compile time. Several files of a target are
+# therefore compiled as one (unity builds of CMake), which takes less than half of the time for the core.
 # Files that share a translation unit also share their unnamed namespaces. If two files rightly use the same
 # name for different things, isthmus_alone separates one of them. Files with their own compile options are
 # always compiled alone, and so is every build for NVIDIA devices, because its programs have not been tried
@@ -18,18 +17,21 @@ function(isthmus_alone target)
   set_source_files_properties(${ARGN} TARGET_DIRECTORY ${target} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
-# isthmus_unite(target file...): groups the files of one folder into as few units as possible, with at most
-# ISTHMUS_UNITY files each. For targets with many folders and UNITY_BUILD_MODE GROUP: a new file does not change
-# the units of other folders.
+# isthmus_unite(target file...): compiles the files of one component (a folder of src, backends or operators, with its
+# subfolders) together, at most ISTHMUS_UNITY at a time. For targets with UNITY_BUILD_MODE GROUP: a new file does not
+# change the units of other components.
 function(isthmus_unite target)
-  list(LENGTH ARGN files)
-  math(EXPR parts "(${files} + ${ISTHMUS_UNITY} - 1) / ${ISTHMUS_UNITY}")
-  file(RELATIVE_PATH folder ${CMAKE_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
-  string(MAKE_C_IDENTIFIER ${folder} folder)
-  set(index 0)
+  file(RELATIVE_PATH component ${PROJECT_SOURCE_DIR}/src ${CMAKE_CURRENT_SOURCE_DIR})
+  string(REGEX REPLACE "^((backends/|operators/)?[^/]+).*" "\\1" component ${component})
+  string(MAKE_C_IDENTIFIER ${component} component)
+  get_property(index GLOBAL PROPERTY ISTHMUS_FILES_${component})
+  if(NOT index)
+    set(index 0)
+  endif()
   foreach(file ${ARGN})
-    math(EXPR part "${index} * ${parts} / ${files}")
-    set_source_files_properties(${file} TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP ${folder}_${part})
+    math(EXPR part "${index} / ${ISTHMUS_UNITY}")
+    set_source_files_properties(${file} TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP ${component}_${part})
     math(EXPR index "${index} + 1")
   endforeach()
+  set_property(GLOBAL PROPERTY ISTHMUS_FILES_${component} ${index})
 endfunction()

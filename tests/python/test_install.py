@@ -61,7 +61,7 @@ def test_no_allocation_crosses_libraries(prefix: Path) -> None:
     checked = set()
     for file in [*lib.glob("*.so"), *(lib / "isthmus").iterdir()]:
         needed = re.findall(r"NEEDED.*\[(.*)\]", run_command("readelf", "-d", file))
-        assert not [name for name in needed if name.startswith(("libfmt", "libspdlog"))], file
+        assert not [name for name in needed if name.startswith("libfmt")], file
         if any(name.startswith("libstdc++") for name in needed):
             continue  # uses the operators of the program throughout
         checked.add(file.name)
@@ -117,7 +117,7 @@ def test_example_plugin_passes_conformance(prefix: Path, tmp_path: Path) -> None
 
 def test_unknown_cmake_component_is_named(prefix: Path, tmp_path: Path) -> None:
     (tmp_path / "CMakeLists.txt").write_text(
-        "cmake_minimum_required(VERSION 3.25)\nproject(p C)\nfind_package(isthmus REQUIRED COMPONENTS cuda)\n"
+        "cmake_minimum_required(VERSION 3.22)\nproject(p C)\nfind_package(isthmus REQUIRED COMPONENTS cuda)\n"
     )
     command = ["cmake", "-S", tmp_path, "-B", tmp_path / "b", "-G", "Ninja", f"-Disthmus_ROOT={prefix}"]
     completed = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)

@@ -3,7 +3,7 @@
 if(NOT GTest_FOUND OR NOT TARGET isthmus_mpi)
   return()
 endif()
-file(GLOB_RECURSE front_end CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/include/*.hpp)
+file(GLOB_RECURSE front_end CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/*.hpp)
 # Link MPI's headers only: their folder also contains DPC++'s headers, which this compiler must not use.
 file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/mpi)
 file(GLOB mpi_files ${ISTHMUS_MPI_INCLUDE}/mpi*.h)
@@ -16,15 +16,15 @@ endforeach()
 # path in ${name}_by_other.
 function(other_sycl_program name)
   cmake_parse_arguments(PARSE_ARGV 1 given "" "" "LINK")
-  set(program ${CMAKE_BINARY_DIR}/bin/${implementation}/${name})
+  set(program ${PROJECT_BINARY_DIR}/bin/${implementation}/${name})
   set(sources ${given_UNPARSED_ARGUMENTS})
   list(FILTER sources EXCLUDE REGEX "^-")  # the others are options
   set(runtime $<TARGET_FILE_DIR:isthmus>)
   add_custom_command(
     OUTPUT ${program}
-    COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/bin/${implementation}
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/bin/${implementation}
     COMMAND
-      ${compiler} ${options} -std=c++20 -O1 -Wall -Wextra -I${CMAKE_SOURCE_DIR}/include -I${CMAKE_SOURCE_DIR}/tests
+      ${compiler} ${options} -std=c++20 -O1 -Wall -Wextra -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_SOURCE_DIR}/tests
       -isystem ${CMAKE_CURRENT_BINARY_DIR}/mpi ${given_UNPARSED_ARGUMENTS} -o ${program} ${given_LINK}
       $<TARGET_FILE:isthmus> ${ISTHMUS_MPI_LIBRARY} -Wl,-rpath,${runtime} -Wl,-rpath,${ISTHMUS_VENV}/lib -lpthread
     DEPENDS isthmus oracle ${sources} ${front_end}
@@ -55,7 +55,7 @@ function(other_sycl implementation)
   set(gtest LINK $<TARGET_FILE:GTest::gtest_main> $<TARGET_FILE:GTest::gtest>)
   set(here ${CMAKE_CURRENT_SOURCE_DIR})
   set(device_sources main.cpp collectives_test.cpp errors_test.cpp memory_test.cpp operators_test.cpp ordering_test.cpp)
-  set(leaks ${CMAKE_SOURCE_DIR}/tests/leaks/leak_check.cpp)
+  set(leaks ${PROJECT_SOURCE_DIR}/tests/leaks/leak_check.cpp)
   set(mpiexec ${ISTHMUS_VENV}/bin/mpiexec -n)
 
   other_sycl_program(sycl_test ${here}/errors_test.cpp ${here}/fused_test.cpp ${here}/operations_test.cpp
@@ -67,25 +67,25 @@ function(other_sycl implementation)
   set_tests_properties(
     sycl_${implementation}_memory sycl_${implementation}_memory_only PROPERTIES ENVIRONMENT ISTHMUS_CONFIG=none)
   set_property(TEST sycl_${implementation}_memory_only APPEND PROPERTY ENVIRONMENT ISTHMUS_MEMORY_PROVIDER=sycl)
-  other_sycl_program(tensor_parallel ${CMAKE_SOURCE_DIR}/tests/operators/tensor_parallel/sycl_test.cpp ${leaks} ${gtest}
+  other_sycl_program(tensor_parallel ${PROJECT_SOURCE_DIR}/tests/operators/tensor_parallel/sycl_test.cpp ${leaks} ${gtest}
                      $<TARGET_FILE:oracle> -lfmt)
   other_sycl_test(tensor_parallel ${tensor_parallel_by_other})
   # This compiler compiles the kernels itself: one source for host and device.
   list(TRANSFORM device_sources PREPEND ${here}/device/)
   other_sycl_program(
-    sycl_device_test ${device_sources} ${CMAKE_SOURCE_DIR}/apps/sycl_collectives/shape.cpp
-    ${CMAKE_SOURCE_DIR}/src/operators/fused/device/blaslt.cpp ${CMAKE_SOURCE_DIR}/src/base/dynamic_library.cpp
-    ${CMAKE_SOURCE_DIR}/src/base/error.cpp ${CMAKE_SOURCE_DIR}/src/base/text.cpp ${CMAKE_SOURCE_DIR}/src/base/trust.cpp -I${CMAKE_SOURCE_DIR}
-    -I${CMAKE_SOURCE_DIR}/apps -I${CMAKE_SOURCE_DIR}/apps/common/single_source -I${CMAKE_SOURCE_DIR}/src
+    sycl_device_test ${device_sources} ${PROJECT_SOURCE_DIR}/apps/sycl_collectives/shape.cpp
+    ${PROJECT_SOURCE_DIR}/src/operators/fused/device/blaslt.cpp ${PROJECT_SOURCE_DIR}/src/base/dynamic_library.cpp
+    ${PROJECT_SOURCE_DIR}/src/base/error.cpp ${PROJECT_SOURCE_DIR}/src/base/text.cpp ${PROJECT_SOURCE_DIR}/src/base/trust.cpp -I${PROJECT_SOURCE_DIR}
+    -I${PROJECT_SOURCE_DIR}/apps -I${PROJECT_SOURCE_DIR}/apps/common/single_source -I${PROJECT_SOURCE_DIR}/src
     -I${CMAKE_CURRENT_BINARY_DIR}/device LINK $<TARGET_FILE:GTest::gtest> $<TARGET_FILE:oracle> -lfmt -ldl)
   other_sycl_test(device_threads ${sycl_device_test_by_other})
-  other_sycl_test(device_processes ${CMAKE_SOURCE_DIR}/scripts/each_rank 2 ${sycl_device_test_by_other})
+  other_sycl_test(device_processes ${PROJECT_SOURCE_DIR}/scripts/each_rank 2 ${sycl_device_test_by_other})
   other_sycl_program(listing3 ${here}/listing3.cpp)
   foreach(ranks 1 2 4)
     other_sycl_test(listing3_${ranks} ${mpiexec} ${ranks} ${listing3_by_other})
   endforeach()
   foreach(example 01_allreduce_usm 02_buffers_and_dependencies 03_devices_of_one_process)
-    other_sycl_program(${example} ${CMAKE_SOURCE_DIR}/examples/${example}.cpp)
+    other_sycl_program(${example} ${PROJECT_SOURCE_DIR}/examples/${example}.cpp)
   endforeach()
   other_sycl_test(01_allreduce_usm ${mpiexec} 4 ${01_allreduce_usm_by_other})
   other_sycl_test(02_buffers_and_dependencies ${mpiexec} 3 ${02_buffers_and_dependencies_by_other})
