@@ -15,6 +15,7 @@ option(ISTHMUS_INSTALL "Add the install rules" ${ISTHMUS_IS_TOP_LEVEL})
 set(ISTHMUS_DEPS_DIR "" CACHE PATH "Folder whose include/ holds toml++, spdlog, fmt, nlohmann and gtest if the system lacks them")
 set(ISTHMUS_VENV "${PROJECT_SOURCE_DIR}/.venv" CACHE PATH "Virtual environment created by scripts/setup")
 if(SKBUILD)
+  set(ISTHMUS_PYTHON ON)
   # pip builds in an isolated environment, in which the location of the installed umf package gives its root.
   # Nothing comes from a checkout.
   find_package(Python 3.10 COMPONENTS Interpreter REQUIRED)

@@ -49,7 +49,7 @@ def test_default_build_contains_library_only(default_build: tuple[Path, str]) ->
     }  # fmt: skip
 
 
-def test_summary_gives_a_reason_for_each_part_that_is_off(default_build: tuple[Path, str]) -> None:
+def test_summary_gives_the_reason_for_absent_parts(default_build: tuple[Path, str]) -> None:
     parts = summary(default_build[1])
     assert parts["library"][0] == "on"
     assert parts.keys() > DEVELOPMENT
