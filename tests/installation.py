@@ -90,16 +90,20 @@ def required_distributions(wheel_distribution: Distribution) -> Iterator[Distrib
 
 
 def link_files(package: Distribution, environment: Path) -> None:
-    """Installs a package as links to the files of this environment. That takes a second instead of minutes."""
+    """Installs a package as links to the files and folders of this environment, which takes no time."""
     prefix = Path(sys.prefix)
     for file in package.files or []:
         source = Path(os.path.normpath(package.locate_file(file)))
         if not source.is_file() or not source.is_relative_to(prefix):
             continue
-        target = environment / source.relative_to(prefix)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        parts = source.relative_to(prefix).parts
+        name = Path(
+            *parts[: 4 if "site-packages" in parts else 2]
+        )  # lib/pythonX/site-packages/NAME or bin/NAME
+        source, target = prefix / name, environment / name
         if target.exists():
             continue
+        target.parent.mkdir(parents=True, exist_ok=True)
         own_python = f"#!{prefix}/bin/python".encode()
         if source.parent.name == "bin" and source.read_bytes().startswith(own_python):
             program = source.read_bytes().partition(b"\n")[2]
