@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "base/error.hpp"
+#include "base/text.hpp"
 #include "memory/heap/symmetric_heap.hpp"
 #include "memory/pool/block_table.hpp"
 #include "selection/selection.hpp"
