@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "device/gpu/functions.hpp"
+#include "frontends/preload/engine_loader.hpp"
 
 namespace isthmus::ggml {
 
