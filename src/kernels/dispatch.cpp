@@ -14,23 +14,12 @@ namespace {
 using usable_list = std::array<const kernel_table*, 4>;
 
 #if defined(__x86_64__)
-bool has_avx2() {  // x86-64-v3, which kernels_avx2.cpp is compiled for
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
-         __builtin_cpu_supports("bmi2");
-}
-
-bool has_avx512() {  // x86-64-v4
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512vl");
-}
-
 usable_list list_usable_kernels() noexcept {
   __builtin_cpu_init();
   usable_list tables{};
   std::size_t n = 0;
-  if (has_avx2() && has_avx512()) tables[n++] = &avx512_kernels;
-  if (has_avx2()) tables[n++] = &avx2_kernels;
+  if (__builtin_cpu_supports("x86-64-v4")) tables[n++] = &avx512_kernels;
+  if (__builtin_cpu_supports("x86-64-v3")) tables[n++] = &avx2_kernels;
   tables[n] = &baseline_kernels;
   return tables;
 }

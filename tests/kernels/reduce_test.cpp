@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <random>
 
 #include "kernels/kernels.hpp"
@@ -122,6 +123,39 @@ TEST(host_kernels, rounding_is_exact_for_all_pairs) {
           expect_equal_to_reference(**table, {all, other}, count, datatype, op, false);
         }
       }
+}
+
+// Copies around the sizes of a line, a block of interleaved lines, a page and a group of pages. The bytes after each
+// range must not change.
+TEST(host_kernels, copies_of_lines_are_exact) {
+  constexpr std::size_t guard_bytes = 64, max_bytes = 9 * 4096;
+  struct alignas(64) buffer {
+    std::byte bytes[max_bytes + guard_bytes];
+  };
+  std::mt19937_64 random(8);
+  const auto source = std::make_unique<buffer[]>(isthmus::cpu::max_copy_streams);
+  const auto destination = std::make_unique<buffer[]>(isthmus::cpu::max_copy_streams);
+  for (std::size_t s = 0; s < isthmus::cpu::max_copy_streams; ++s)
+    for (std::byte& each : source[s].bytes) each = static_cast<std::byte>(random());
+  for (const kernel_table* const* table = usable_kernels(); *table != nullptr; ++table)
+    for (const auto mode : {isthmus::cpu::store_mode::cached, isthmus::cpu::store_mode::streaming})
+      for (std::size_t streams = 1; streams <= isthmus::cpu::max_copy_streams; ++streams)
+        for (const std::size_t lines : {0u, 1u, 2u, 7u, 8u, 9u, 63u, 64u, 65u, 200u, 257u, 576u}) {
+          const std::size_t size = lines * 64;
+          std::vector<isthmus::cpu::copy_range> ranges;
+          for (std::size_t s = 0; s < streams; ++s) {
+            std::memset(destination[s].bytes, 0x5a, sizeof destination[s].bytes);
+            ranges.push_back({destination[s].bytes, source[s].bytes, size});
+          }
+          (*table)->copy_lines(ranges.data(), streams, size, mode);
+          for (std::size_t s = 0; s < streams; ++s) {
+            const std::string name =
+                std::string((*table)->name) + ", range " + std::to_string(s) + " of " + std::to_string(streams);
+            ASSERT_EQ(std::memcmp(destination[s].bytes, source[s].bytes, size), 0) << name << ", " << size;
+            for (std::size_t i = size; i < sizeof destination[s].bytes; ++i)
+              ASSERT_EQ(destination[s].bytes[i], std::byte{0x5a}) << name << ", " << size << ", byte " << i;
+          }
+        }
 }
 
 TEST(host_kernels, min_and_max_propagate_nan) {
