@@ -20,8 +20,7 @@ namespace fs = std::filesystem;
 // Returns the value of a "key : value" line, or nullopt if the line has another key.
 std::optional<std::string> value_of(const std::string& line, std::string_view key) {
   if (!line.starts_with(key)) return std::nullopt;
-  const auto colon = line.find(':');
-  const auto first = colon == std::string::npos ? colon : line.find_first_not_of(" \t", colon + 1);
+  const auto first = line.find_first_not_of(" \t", line.find(':') + 1);
   if (first == std::string::npos) return std::nullopt;
   return line.substr(first, line.find_last_not_of(" \t\r") - first + 1);
 }

@@ -1,5 +1,8 @@
 // Configuration sources and their precedence.
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -67,6 +70,50 @@ TEST_F(load, home_is_used_without_xdg) {
   EXPECT_EQ(load_configuration(nullptr).timeout_s, 6);
   set("HOME", nullptr);
   EXPECT_EQ(load_configuration(nullptr).timeout_s, 300);
+}
+
+// In a child whose /etc is empty.
+TEST_F(load, file_of_the_system_is_the_last_choice) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can replace /etc";
+  const pid_t child = fork();
+  if (child == 0) {
+    if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        mount("tmpfs", "/etc", "tmpfs", 0, nullptr) != 0)
+      _exit(2);
+    write("/etc/isthmus/isthmus.toml", "timeout_s = 7");
+    const bool is_read = load_configuration(nullptr).timeout_s == 7;
+    write("xdg/isthmus/isthmus.toml", "timeout_s = 2");
+    _exit(is_read && load_configuration(nullptr).timeout_s == 2 ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 2) GTEST_SKIP() << "this process must not mount file systems";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST_F(load, subcommunicators_do_not_use_their_creator) {
+  set("ISTHMUS_CONFIG", "none");
+  set("ISTHMUS_RULE", "use=shm; use=mpi:a; bytes=1K.. use=shm:b");
+  configuration parent = load_configuration(nullptr);
+  parent.check = true;
+  configuration child = subcommunicator_configuration(parent, "shm", nullptr);
+  EXPECT_FALSE(child.check);
+  EXPECT_EQ(child.rules.back().text, "use=mpi:a");
+  EXPECT_EQ(child.rules.size(),
+            parent.rules.size() - static_cast<std::size_t>(std::ranges::count(
+                                      parent.rules, "shm", [](const auto& rule) { return rule.backend; })));
+  for (const selection_rule& rule : child.rules) EXPECT_NE(rule.backend, "shm");
+
+  child = subcommunicator_configuration(parent, "shm", "nccl:ring");
+  EXPECT_EQ(child.rules.back().text, "use=nccl:ring");
+
+  set("ISTHMUS_BACKEND", "shm");  // no rule is left, so the built-in rules apply
+  child = subcommunicator_configuration(load_configuration(nullptr), "shm", nullptr);
+  const auto all = texts(child.rules);
+  EXPECT_NE(std::ranges::find(all, "use=mpi"), all.end());
+  for (const selection_rule& rule : child.rules) EXPECT_NE(rule.backend, "shm");
+  EXPECT_NE(error_of([&] { subcommunicator_configuration(parent, "shm", "Host"); }), "no error");
 }
 
 TEST_F(load, later_sources_take_precedence) {

@@ -38,6 +38,14 @@ TEST_F(memory, source_of_the_order_is_recorded) {
   EXPECT_TRUE(load_configuration(nullptr).memory.pool);
 }
 
+TEST_F(memory, sizes_of_the_pool_are_kept_by_later_sources) {
+  write("isthmus.toml", "[memory]\npool_max_block_bytes = \"1M\"\npool_keep_bytes = \"3K\"\n");
+  set("ISTHMUS_MEMORY_POOL", "true");
+  const memory_settings settings = load_configuration(nullptr).memory;
+  EXPECT_EQ(settings.pool_max_block_bytes, std::uint64_t{1} << 20U);
+  EXPECT_EQ(settings.pool_keep_bytes, std::uint64_t{3} << 10U);
+}
+
 TEST_F(memory, variables_are_checked) {
   set("ISTHMUS_MEMORY_PROVIDER", "direct,cuda");
   EXPECT_EQ(

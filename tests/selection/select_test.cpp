@@ -61,6 +61,26 @@ TEST(select, open_range_has_no_upper_limit) {
   EXPECT_EQ(select(config, huge, supports_all, false).winner, &config.rules[0]);
 }
 
+TEST(select, counts_include_both_limits_bytes_only_the_lower) {
+  struct {
+    const char *field, *range;
+    std::uint64_t last_matching;
+  } const cases[] = {{"ranks", "2..4", 4}, {"nodes", "2..4", 4}, {"bytes", "2..4", 3}};
+  for (const auto& [field, range, last_matching] : cases)
+    for (std::uint64_t value = 1; value <= 5; ++value) {
+      selection_query query = base_query;
+      if (std::string(field) == "bytes")
+        query.bytes = value;
+      else
+        (std::string(field) == "ranks" ? query.ranks : query.nodes) = static_cast<int>(value);
+      configuration config;
+      config.rules = {make_rule({{field, range}, {"use", "x"}})};
+      EXPECT_EQ(select(config, query, supports_all, false).winner != nullptr,
+                value >= 2 && value <= last_matching)
+          << field << " " << value;
+    }
+}
+
 TEST(select, symmetric_buffers_match_any_memory) {
   selection_query symmetric = base_query;
   symmetric.memory = memory_kind::symmetric;
