@@ -186,5 +186,23 @@ TEST(block_map, in_place_means_aliasing_own_block) {
   }
 }
 
+// Rules and backends see the mean block length of calls whose counts all ranks know.
+TEST(mean_count, is_rounded_up) {
+  const std::uint64_t uneven[] = {1, 2, 3, 5}, even[] = {4, 4, 4, 4}, none[] = {0, 0, 0, 0};
+  for (const auto collective : {ISTHMUS_ALLGATHERV, ISTHMUS_REDUCE_SCATTERV}) {
+    for (const auto& [counts, expected] : {std::pair(uneven, 3U), std::pair(even, 4U), std::pair(none, 0U),
+                                           std::pair(static_cast<const std::uint64_t*>(nullptr), 9U)}) {
+      isthmus_operation operation{};
+      operation.collective = collective;
+      operation.datatype = ISTHMUS_FLOAT32;
+      operation.count = 9;
+      operation.send_counts = operation.recv_counts = counts;
+      EXPECT_EQ(isthmus::agreed_operation(operation, 4).count, expected);
+      const std::uint64_t ranks = collective == ISTHMUS_ALLGATHERV ? 1 : 4;
+      EXPECT_EQ(isthmus::selection_bytes(operation, 4), expected * element_bytes * ranks);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace block_map_test

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "base/elements.hpp"
 #include "base/error.hpp"
 #include "base/location.hpp"
 #include "base/log.hpp"
@@ -40,6 +41,38 @@ TEST(text, truncation_keeps_whole_characters) {
   EXPECT_EQ(truncated_length("abc", 2), 2u);
   EXPECT_EQ(truncated_length("a\xe2\x82\xac", 3), 1u);
   EXPECT_EQ(truncated_length("a\xe2\x82\xac", 4), 4u);
+}
+
+TEST(text, location_of_an_error_starts_in_the_project) {
+  const auto location_of = [](const char* location) {
+    return std::string(make_error(ISTHMUS_ERROR_INTERNAL, location, "text").info().location);
+  };
+  EXPECT_EQ(location_of("/build/src/isthmus/src/core/a.cpp:3"), "src/core/a.cpp:3");
+  EXPECT_EQ(location_of("src/core/a.cpp:3"), "src/core/a.cpp:3");
+}
+
+TEST(text, json_reports_the_required_bytes) {
+  std::size_t required_bytes = 0;
+  write_json(ISTHMUS_HERE, "info", "{}", nullptr, 0, &required_bytes);
+  EXPECT_EQ(required_bytes, 3u) << "with the terminator";
+  char json[] = "xxxxxx";
+  write_json(ISTHMUS_HERE, "info", "{}", json, required_bytes, nullptr);
+  EXPECT_STREQ(json, "{}");
+  EXPECT_EQ(json[3], 'x');
+  write_json(ISTHMUS_HERE, "info", "{}", json, 2, &required_bytes);
+  EXPECT_STREQ(json, "{");
+  EXPECT_EQ(required_bytes, 3u);
+  EXPECT_THROW(write_json(ISTHMUS_HERE, "info", "{}", nullptr, 1, nullptr), error);
+}
+
+TEST(elements, sums_of_small_floats_are_wider) {
+  for (const auto datatype : {ISTHMUS_FLOAT16, ISTHMUS_BFLOAT16, ISTHMUS_FLOAT8_E4M3, ISTHMUS_FLOAT8_E5M2}) {
+    for (const auto op : {ISTHMUS_SUM, ISTHMUS_PROD, ISTHMUS_AVG})
+      EXPECT_EQ(accumulation_type(datatype, op), ISTHMUS_FLOAT32);
+    for (const auto op : {ISTHMUS_MIN, ISTHMUS_MAX}) EXPECT_EQ(accumulation_type(datatype, op), datatype);
+  }
+  for (const auto datatype : {ISTHMUS_INT8, ISTHMUS_UINT16, ISTHMUS_INT64, ISTHMUS_FLOAT32, ISTHMUS_FLOAT64})
+    EXPECT_EQ(accumulation_type(datatype, ISTHMUS_SUM), datatype);
 }
 
 TEST(text, errors_and_logs_are_one_line) {

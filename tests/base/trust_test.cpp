@@ -1,6 +1,8 @@
 // Trusted locations of code: owner and mode of a file and of all its parent folders.
 #include "base/trust.hpp"
 
+#include <dlfcn.h>
+#include <grp.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -9,6 +11,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <vector>
 
 #include "base/dynamic_library.hpp"
 
@@ -18,6 +22,38 @@ namespace fs = std::filesystem;
 using isthmus::check_trusted_path;
 
 constexpr uid_t other_user = 12345;
+
+// An entry of the group database that this program invents for the group `other_user`.
+struct {
+  bool exists = false;
+  std::string name;
+  std::vector<std::string> members;
+} group_entry;
+
+}  // namespace
+
+// Replaces the function of the C library, which does not know the group.
+extern "C" int getgrgid_r(gid_t id, struct group* entry, char* text, std::size_t bytes, struct group** result) {
+  if (id != other_user) {
+    static const auto library_function =
+        reinterpret_cast<decltype(&getgrgid_r)>(dlsym(RTLD_NEXT, "getgrgid_r"));
+    return library_function(id, entry, text, bytes, result);
+  }
+  *entry = {};
+  *result = nullptr;
+  if (!group_entry.exists) return 0;
+  static std::vector<char*> members;
+  members.clear();
+  for (std::string& each : group_entry.members) members.push_back(each.data());
+  members.push_back(nullptr);
+  entry->gr_name = group_entry.name.data();
+  entry->gr_gid = id;
+  entry->gr_mem = members.data();
+  *result = entry;
+  return 0;
+}
+
+namespace {
 
 // Creates a folder with in/lib.so in the sticky temporary folder.
 class trust : public testing::Test {
@@ -64,6 +100,25 @@ TEST_F(trust, rejects_files_writable_by_a_group) {
   EXPECT_EQ(check_trusted_path(m_file), "");
   chmod(m_file.c_str(), 0664);
   expect_refused(m_file, "0664");
+}
+
+// A group that is named after the owner of the file and has no other member is as good as the owner.
+TEST_F(trust, accepts_files_writable_by_a_private_group) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a file to any group";
+  ASSERT_EQ(chown(m_file.c_str(), 0, other_user), 0);
+  chmod(m_file.c_str(), 0664);
+  const auto accepts = [&](const std::string& name, const std::vector<std::string>& members) {
+    group_entry = {true, name, members};
+    const bool is_accepted = check_trusted_path(m_file).empty();
+    group_entry = {};
+    return is_accepted;
+  };
+  EXPECT_TRUE(accepts("root", {}));
+  EXPECT_TRUE(accepts("root", {"root"}));
+  EXPECT_FALSE(accepts("root", {"root", "eve"}));
+  EXPECT_FALSE(accepts("root", {"eve"}));
+  EXPECT_FALSE(accepts("staff", {}));
+  EXPECT_FALSE(accepts("staff", {"root"}));
 }
 
 TEST_F(trust, rejects_files_of_other_owners) {
@@ -116,6 +171,24 @@ TEST_F(trust, users_who_can_modify_this_library_are_trusted) {
   chmod(copy.c_str(), 0757);  // everyone can modify the program
   EXPECT_TRUE(accepts_file());
   chmod(copy.c_str(), 0755);
+  ASSERT_EQ(chown(m_file.c_str(), 0, other_user) + chown(copy.c_str(), 0, other_user), 0);
+  chmod(m_file.c_str(), 0664);
+  EXPECT_FALSE(accepts_file()) << "the group cannot modify the program";
+  chmod(copy.c_str(), 0775);
+  EXPECT_TRUE(accepts_file()) << "the group can modify the program";
+  chmod(copy.c_str(), 0755);
+  ASSERT_EQ(chown(m_inner_folder.c_str(), 0, other_user), 0);
+  chmod(m_inner_folder.c_str(), 0775);
+  EXPECT_TRUE(accepts_file()) << "the group can replace the program";
+
+  ASSERT_EQ(chown(m_file.c_str(), 0, 0) + chown(m_inner_folder.c_str(), 0, 0), 0);
+  chmod(m_inner_folder.c_str(), 0755);
+  EXPECT_TRUE(accepts_file());
+  ASSERT_EQ(chown(m_folder.c_str(), other_user, 0), 0);
+  EXPECT_FALSE(accepts_file()) << "only the program and its folder decide who is trusted";
+  ASSERT_EQ(chown(m_folder.c_str(), 0, 0), 0);
+
+  chmod(m_file.c_str(), 0646);
   chmod(m_inner_folder.c_str(), 01777);  // others cannot replace the program in a sticky folder
   EXPECT_FALSE(accepts_file());
 }
