@@ -70,6 +70,7 @@ TEST(store_service, unused_ids_share_one_thread_and_expire) {
 // Rank 1 never joins.
 TEST(store_service, stores_of_failed_creations_are_limited) {
   if (!can_fork) GTEST_SKIP() << "the thread of the store keeps running, and later tests fork";
+  const store_address unused = parse_unique_id(start_tcp_store(nullptr));
   const std::size_t descriptors_before = descriptors();
   for (int i = 0; i < 100; ++i) {
     const auto store = connect_tcp_store(parse_unique_id(start_tcp_store(nullptr)), 0, 2, 5);
@@ -79,6 +80,7 @@ TEST(store_service, stores_of_failed_creations_are_limited) {
               ISTHMUS_ERROR_TIMEOUT);
   }
   EXPECT_TRUE(becomes_true([&] { return descriptors() <= descriptors_before + 20; })) << descriptors();
+  EXPECT_NO_THROW(connect_tcp_store(unused, 0, 1, 5)) << "no rank has used this store yet";
 }
 
 TEST(store_service, connected_rank_keeps_its_store_alive) {

@@ -299,6 +299,32 @@ TEST_P(store_test, several_threads_wait_on_one_connection) {
   for (int i = 0; i < n; ++i) EXPECT_EQ(values[static_cast<std::size_t>(i)].get(), std::to_string(i));
 }
 
+// Only one of the threads may read at a time, or the parts of large values are mixed up.
+TEST_P(store_test, threads_of_one_connection_get_large_values) {
+  const auto all = make(2);
+  constexpr int threads = 8, rounds = 20;
+  const auto value_of = [](int thread, int round) {
+    return std::string(100'000, static_cast<char>('a' + (thread * rounds + round) % 26));
+  };
+  std::vector<std::future<int>> wrong_values;
+  for (int thread = 0; thread < threads; ++thread)
+    wrong_values.push_back(std::async(std::launch::async, [&, thread] {
+      int count = 0;
+      for (int round = 0; round < rounds; ++round) {
+        const std::string expected = value_of(thread, round);
+        const std::string key = fmt::format("{}/{}", thread, round);
+        const auto failure =
+            test::error_of([&] { count += test::get(*all[1], key, expected.size(), 20) != expected ? 1 : 0; });
+        count += failure.status != ISTHMUS_SUCCESS ? 1 : 0;
+      }
+      return count;
+    }));
+  for (int round = 0; round < rounds; ++round)
+    for (int thread = 0; thread < threads; ++thread)
+      all[0]->set(fmt::format("{}/{}", thread, round), test::bytes(value_of(thread, round)));
+  for (auto& each : wrong_values) EXPECT_EQ(each.get(), 0);
+}
+
 TEST_P(store_test, large_values_arrive_complete) {
   const auto all = make(2);
   std::string large(3 << 20, '\0');

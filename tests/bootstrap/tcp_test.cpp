@@ -2,9 +2,12 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <optional>
 #include <random>
 
+#include "base/interrupt.hpp"
 #include "bootstrap/socket.hpp"
 #include "bootstrap/support.hpp"
 #include "bootstrap/tcp_protocol.hpp"
@@ -80,7 +83,9 @@ TEST_F(tcp_store, rank_rejects_store_with_wrong_secret) {
 
 TEST_F(tcp_store, rejects_rank_without_the_secret) {
   address.secret[31] ^= std::byte{1};
-  EXPECT_FALSE(handshake(connect_client(), hello_of(0, 2))) << "closed without a reply";
+  const auto socket = connect_client();
+  EXPECT_FALSE(handshake(socket, hello_of(0, 2))) << "closed without a reply";
+  EXPECT_TRUE(closed_by_peer(socket, 5)) << "one connection has one attempt";
   address.secret[31] ^= std::byte{1};
   expect_healthy();
 }
@@ -96,8 +101,7 @@ TEST_F(tcp_store, proof_is_valid_for_one_connection) {
   const auto recorded = tcp::proof_of_rank(address.secret, greeting, store_challenge->store_nonce);
   send(second, recorded);
   EXPECT_FALSE(receive<tcp::welcome>(second)) << "a proof from one connection is not valid on another";
-  send(second, second_challenge->store_proof);
-  EXPECT_FALSE(receive<tcp::welcome>(second));
+  EXPECT_TRUE(closed_by_peer(second, 5));
   send(first, recorded);
   const auto answer = receive<tcp::welcome>(first);
   ASSERT_TRUE(answer);
@@ -112,6 +116,7 @@ TEST_F(tcp_store, rejects_its_own_proof) {
   ASSERT_TRUE(store_challenge);
   send(socket, store_challenge->store_proof);
   EXPECT_FALSE(receive<tcp::welcome>(socket));
+  EXPECT_TRUE(closed_by_peer(socket, 5));
   expect_healthy();
 }
 
@@ -232,6 +237,38 @@ TEST_F(tcp_store, rejects_wrong_rank_or_size) {
   EXPECT_EQ(refusal(-1, 2).status, ISTHMUS_ERROR_MISMATCH);
 }
 
+// A refused rank has the secret, but it must not get access to the values.
+TEST_F(tcp_store, closes_the_connection_of_a_refused_rank) {
+  const auto rank = connect_tcp_store(address, 0, 2, 5);
+  const auto refused = connect_client();
+  const auto answer = handshake(refused, hello_of(0, 2));
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->accepted, 0u);
+  EXPECT_TRUE(closed_by_peer(refused, 5));
+}
+
+// The thread that reads for all threads of the connection is interrupted.
+TEST_F(tcp_store, interrupted_reader_is_replaced) {
+  const auto rank = connect_tcp_store(address, 0, 2, 5), other = connect_tcp_store(address, 1, 2, 5);
+  std::atomic<bool> is_interrupted{false};
+  isthmus_status reader_status = ISTHMUS_SUCCESS;
+  std::string value;
+  std::jthread reader([&] {
+    own_interrupt = {
+        [](void* flag) { return static_cast<std::atomic<bool>*>(flag)->load() ? 1 : 0; }, &is_interrupted, {}};
+    reader_status = test::error_of([&] { test::get(*rank, "never", 1, 30); }).status;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the other thread does not read
+  std::jthread waiter([&] { test::error_of([&] { value = test::get(*rank, "a", 1, 10); }); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  is_interrupted = true;
+  reader.join();
+  EXPECT_EQ(reader_status, ISTHMUS_ERROR_ABORTED);
+  other->set("a", test::bytes("b"));
+  waiter.join();
+  EXPECT_EQ(value, "b");
+}
+
 TEST_F(tcp_store, closes_after_all_ranks_have_left) {
   {
     expect_healthy();
@@ -253,6 +290,54 @@ TEST_F(tcp_store, client_rejects_oversized_entries) {
             ISTHMUS_ERROR_INVALID_ARGUMENT);
   rank->set("small", test::bytes("1"));
   EXPECT_EQ(test::get(*rank, "small", 1, 5), "1");
+}
+
+TEST(endpoint, accepts_hosts_with_and_without_port) {
+  struct {
+    const char *text, *host;
+    int port;
+  } const cases[] = {{"node7", "node7", 0},
+                     {"node7:65535", "node7", 65535},
+                     {"[fe80::1]", "fe80::1", 0},
+                     {"[::1]:7", "::1", 7},
+                     {nullptr, "127.0.0.1", 0}};
+  for (const auto& [text, host, port] : cases) {
+    const tcp::endpoint parsed = tcp::parse_endpoint(text);
+    EXPECT_EQ(parsed.host, host);
+    EXPECT_EQ(parsed.port, port);
+  }
+}
+
+TEST(endpoint, rejects_other_texts_with_a_reason) {
+  const std::pair<const char*, const char*> cases[] = {{"", "the host is empty"},
+                                                       {":7", "the host is empty"},
+                                                       {"[]:7", "the host is empty"},
+                                                       {"node7:", "the port is empty"},
+                                                       {"[::1]:", "the port is empty"},
+                                                       {"[::1", "the bracket is not closed"},
+                                                       {"[::1]7", "only a port may follow the bracket"},
+                                                       {"::1", "an IPv6 address needs brackets"},
+                                                       {"node7:7x", "the port is not a number"},
+                                                       {"node7:65536", "the port is not a number"},
+                                                       {"node7:-1", "the port is not a number"}};
+  for (const auto& [text, reason] : cases) {
+    const auto error = test::error_of([&, each = text] { tcp::parse_endpoint(each); });
+    EXPECT_EQ(error.status, ISTHMUS_ERROR_INVALID_ARGUMENT) << text;
+    EXPECT_NE(std::string(error.message).find(reason), std::string::npos) << text << ": " << error.message;
+  }
+}
+
+TEST(tcp_client, end_of_a_connection_is_no_reason_to_retry) {
+  tcp::endpoint target{"127.0.0.1", 0};
+  const auto listener = tcp::listen_on(target);
+  const auto socket = tcp::connect_to(target, deadline_after(5));
+  file_descriptor(accept(listener.get(), nullptr, nullptr));  // closes it
+  std::byte message[4];
+  const auto start = std::chrono::steady_clock::now();
+  ASSERT_TRUE(tcp::wait_readable(socket.get(), deadline_after(20)));
+  errno = EAGAIN;  // of an earlier call
+  EXPECT_FALSE(tcp::receive_all(socket.get(), message, deadline_after(20)));
+  EXPECT_LT(test::seconds_since(start), 15);
 }
 
 // The server accepts and never replies: the wait for its reply has a timeout.
