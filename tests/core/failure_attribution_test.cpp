@@ -165,6 +165,13 @@ TEST(failure_attribution, killed_rank_is_named_before_the_timeout) {
   expect_failed_rank(survivors, 3);
 }
 
+TEST(failure_attribution, killed_rank_is_described_once) {
+  const auto survivors = run_case(3, 60, {sum, sum}, kill_self);
+  expect_failed_rank(survivors, 3);
+  for (const outcome& each : survivors)
+    EXPECT_THAT(std::string(each.error.message), testing::Not(HasSubstr("(its process"))) << each.error.message;
+}
+
 TEST(failure_attribution, killed_store_process_is_named) {
   const auto survivors = run_case(0, 60, splits, kill_self);
   expect_named(survivors, {"rank 0 exited", "rank 0 failed or exited"});

@@ -98,6 +98,21 @@ TEST_F(group_test, destroyed_handle_starts_nothing) {
   EXPECT_TRUE(standin::records().empty());
 }
 
+TEST_F(group_test, next_group_of_the_thread_starts_empty) {
+  standin::reset();
+  test::ranks ranks(2, standin::configuration());
+  for (int rank = 0; rank < 2; ++rank) {
+    standin::reset();
+    isthmus_group_start();
+    for (int i = 0; i <= rank; ++i) EXPECT_EQ(allreduce(ranks[rank]), ISTHMUS_SUCCESS);
+    EXPECT_EQ(isthmus_group_end(), ISTHMUS_SUCCESS);
+    const auto enqueued = standin::records(event::enqueue);
+    ASSERT_EQ(enqueued.size(), 1u);
+    EXPECT_EQ(enqueued[0].rank, rank);
+    EXPECT_EQ(enqueued[0].operations.size(), static_cast<std::size_t>(rank) + 1);
+  }
+}
+
 TEST_F(group_test, end_without_start_fails) {
   EXPECT_EQ(isthmus_group_end(), ISTHMUS_ERROR_INVALID_USAGE);
   EXPECT_NE(std::string(test::last_error().message).find("no open group"), std::string::npos);

@@ -1,5 +1,7 @@
 // Creation and destruction of communicators: with a unique id, a user's store, in one
 // process, by splits, repeatedly.
+#include <isthmus/memory.h>
+
 #include <condition_variable>
 #include <filesystem>
 #include <map>
@@ -252,6 +254,24 @@ TEST(life_cycle, two_hundred_communicators_leak_nothing) {
   for (int i = 0; i < 200; ++i) run_once();
   EXPECT_LE(count_entries("/proc/self/fd"), descriptors);
   EXPECT_LE(count_entries("/proc/self/task"), threads);
+}
+
+TEST(life_cycle, only_lost_blocks_are_logged) {
+  for (const bool is_freed : {true, false}) {
+    testing::internal::CaptureStderr();
+    {
+      test::ranks ranks(1, test::host_config);
+      void* block = nullptr;
+      ASSERT_EQ(isthmus_memory_allocate_symmetric(ranks[0], 64, &block), ISTHMUS_SUCCESS);
+      if (is_freed) {
+        EXPECT_EQ(isthmus_memory_free_symmetric(ranks[0], block), ISTHMUS_SUCCESS);
+      }
+    }
+    const std::string log = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(log.find("1 block(s) of the symmetric heap were not freed") != std::string::npos, !is_freed)
+        << log;
+    EXPECT_EQ(log.find("symmetric heap") != std::string::npos, !is_freed) << log;
+  }
 }
 
 TEST(life_cycle, stores_are_released_with_their_ranks) {

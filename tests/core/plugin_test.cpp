@@ -5,6 +5,8 @@
 #include <isthmus/tools.h>
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <isthmus/plugin.hpp>
@@ -204,6 +206,27 @@ TEST_F(scan, skips_files_writable_by_others) {
   ASSERT_NE(entry, nullptr);
   EXPECT_NE(entry->reason.find("never loaded through the working directory"), std::string::npos)
       << entry->reason;
+}
+
+// Run by folder_next_to_the_library_is_scanned in a copy of this program.
+TEST(scan_probe, DISABLED_standin_is_found) {
+  const auto all = isthmus::load_backends({});
+  EXPECT_TRUE(std::ranges::any_of(all, [](const auto& entry) { return entry.name == "standin"; }));
+}
+
+// The core is part of this program, so the folder is the one next to the program.
+TEST_F(scan, folder_next_to_the_library_is_scanned) {
+  fs::copy_file("/proc/self/exe", m_folder / "program");
+  unsetenv("ISTHMUS_PLUGIN_PATH");
+  const auto finds_standin = [&] {
+    const std::string command = (m_folder / "program").string() +
+                                " --gtest_filter=scan_probe.* --gtest_also_run_disabled_tests >/dev/null 2>&1";
+    return std::system(command.c_str()) == 0;
+  };
+  EXPECT_FALSE(finds_standin());
+  fs::create_directory(m_folder / "isthmus");
+  fs::copy_file(standin::path(), m_folder / "isthmus/libisthmus_standin.so");
+  EXPECT_TRUE(finds_standin());
 }
 
 TEST_F(scan, lists_skipped_plugins_in_info) {

@@ -329,7 +329,17 @@ TEST(backend_context, provides_options_logs_and_heap) {
   EXPECT_EQ(context->size, 2);
   EXPECT_EQ(context->process_size, 2);
   EXPECT_EQ(context->node_size, 2);
-  EXPECT_EQ(context->pid_of[0], getpid());
+  EXPECT_EQ(context->struct_bytes, sizeof *context);
+  EXPECT_EQ(context->node_rank, 1);
+  EXPECT_EQ(context->timeout_s, 10);
+  EXPECT_EQ(context->device.platform, ISTHMUS_PLATFORM_HOST);
+  EXPECT_EQ(context->device.ordinal, 0);
+  EXPECT_EQ(context->mpi, nullptr);
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(context->pid_of[rank], getpid());
+    EXPECT_EQ(context->node_of[rank], context->node_of[0]);
+    EXPECT_EQ(context->process_of[rank], context->process_of[0]);
+  }
   EXPECT_EQ(context->is_aborted(context->runtime), 0);
   EXPECT_EQ(context->heap_find(context->runtime, context, 1, nullptr, nullptr), 0);
   testing::internal::CaptureStderr();

@@ -159,6 +159,23 @@ TEST_F(validate_test, rejects_counts_that_overflow) {
   });
 }
 
+TEST_F(validate_test, counts_that_overflow_are_named) {
+  struct {
+    isthmus_collective collective;
+    std::uint64_t count;
+    const char* text;
+  } const cases[] = {
+      {ISTHMUS_ALLREDUCE, std::uint64_t{1} << 60, "allreduce: count = 1152921504606846976 elements of float64"},
+      {ISTHMUS_ALLTOALL, std::uint64_t{1} << 58, "alltoall: count * size = 288230376151711744 elements"},
+      {ISTHMUS_ALLGATHER, std::uint64_t{1} << 58, "allgather: count * size = 288230376151711744 elements"}};
+  for (const auto& [collective, count, text] : cases) {
+    test_call call(test::rows()[collective], 0, size, root);
+    call.operation.datatype = ISTHMUS_FLOAT64;
+    call.operation.count = count;
+    expect_refused(0, call, text);
+  }
+}
+
 TEST_F(validate_test, rejects_displacements_that_overflow) {
   for_each([&](const row& each, int rank, test_call& call) {
     const bool sends = call.sends() && each.send_extent == "COUNTS";
