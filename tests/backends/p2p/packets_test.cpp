@@ -17,6 +17,18 @@ using isthmus::p2p::launch_broadcast;
 using isthmus::p2p::launch_drain;
 using simulated::machine;
 
+// The rows of the inboxes fill the scratch memory of a rank without gaps.
+TEST(scratch_layout, has_memory_for_all_rows) {
+  using namespace isthmus::p2p;
+  EXPECT_GE(inbox_offset, sizeof(scratch_header));
+  for (int size = 2; size <= max_ranks; ++size) {
+    const std::size_t ranks = static_cast<std::size_t>(size), row_bytes = 16 * std::size_t{slot_vectors},
+                      packet_row_bytes = 16 * std::size_t{packet_vectors};
+    EXPECT_EQ(packet_offset(size), inbox_offset + max_slots * depth * 2 * ranks * row_bytes);
+    EXPECT_EQ(scratch_bytes(size), packet_offset(size) + max_slots * packet_depth * ranks * packet_row_bytes);
+  }
+}
+
 constexpr long step_limit = 30'000'000;
 constexpr unsigned char fill_byte = 0xa5;
 

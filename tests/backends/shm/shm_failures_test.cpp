@@ -60,6 +60,7 @@ TEST(shm_failures, killed_rank_is_reported_before_the_timeout) {
                     check(status == ISTHMUS_ERROR_REMOTE,
                           "status " + std::to_string(status) + ": " + self.failure());
                     check(contains(self.failure(), "rank 2"), self.failure());
+                    check(contains(self.failure(), "allreduce"), self.failure());
                     check(seconds_since(begin) < 5, "it took " + std::to_string(seconds_since(begin)) + " s");
                   },
                   2),
@@ -80,6 +81,7 @@ TEST(shm_failures, killed_sender_is_reported) {
                   recv.root = 1;
                   check(self.run(recv) == ISTHMUS_ERROR_REMOTE, self.failure());
                   check(contains(self.failure(), "rank 1"), self.failure());
+                  check(contains(self.failure(), "send or recv"), self.failure());
                 },
                 1),
             failures{});
@@ -166,6 +168,31 @@ TEST(shm_failures, waits_for_several_peers_name_the_late_one) {
                         check(self.awaited_rank() == 2, "it waits for " + std::to_string(self.awaited_rank()));
                         if (status == ISTHMUS_ERROR_TIMEOUT)
                           check(contains(self.failure(), "for rank 2"), self.failure());
+                      }),
+            failures{});
+}
+
+// The messages take longer than the timeout, but each arrives within it.
+TEST(shm_failures, progress_restarts_the_timeout) {
+  EXPECT_EQ(run_ranks(processes(2, 3),
+                      [&](rank& self) {
+                        create(self);
+                        constexpr int messages = 4;
+                        std::vector<float> data(10 * messages, 1);
+                        std::vector<isthmus_operation> operations;
+                        for (int i = 0; i < messages; ++i) {
+                          operations.push_back(allreduce(data.data() + 10 * i, 10));
+                          operations.back().collective = self.number() == 0 ? ISTHMUS_RECV : ISTHMUS_SEND;
+                          operations.back().root = 1 - self.number();
+                        }
+                        if (self.number() == 0) {
+                          check(self.run(operations) == ISTHMUS_SUCCESS, self.failure());
+                          return;
+                        }
+                        for (const isthmus_operation& each : operations) {
+                          std::this_thread::sleep_for(1s);
+                          check(self.run(each) == ISTHMUS_SUCCESS, self.failure());
+                        }
                       }),
             failures{});
 }

@@ -14,7 +14,7 @@
 #define __launch_bounds__(threads)
 #define __noinline__
 
-struct uint2 {
+struct alignas(8) uint2 {
   unsigned x, y;
 };
 struct alignas(16) uint4 {
