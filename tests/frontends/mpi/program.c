@@ -269,6 +269,17 @@ static void mixed_calls(void) {
   }
   for (int r = 0; r < size; ++r)
     expect(all[3 * r] == r && all[3 * r + 2] == r + 2, "allgather of mixed datatypes");
+  /* Blocks of one or two strided elements, whose extent is 5 integers. */
+  int counts[8], displs[8];
+  const int values[6] = {rank, rank + 1, rank + 2, rank + 3, rank + 4, rank + 5};
+  for (int i = 0; i < 96; ++i) all[i] = -2;
+  for (int r = 0; r < size; ++r) counts[r] = 1 + r % 2, displs[r] = 2 * r;
+  MPI_Allgatherv(values, 3 * counts[rank], MPI_INT, all, counts, displs, strided_type, MPI_COMM_WORLD);
+  for (int r = 0; r < size; ++r)
+    for (int i = 0; i < 10; ++i) {
+      const int element = i / 5, place = i % 5, is_set = element < counts[r] && place % 2 == 0;
+      expect(all[10 * r + i] == (is_set ? r + 3 * element + place / 2 : -2), "allgatherv into a strided type");
+    }
   MPI_Aint address;
   MPI_Datatype absolute;
   int root_value = rank == 0 ? 41 : 0;

@@ -144,6 +144,13 @@ def test_missing_backend_prints_one_warning() -> None:
     assert done.stderr.count(warning) == 1, output_of(done)
 
 
+def test_one_rank_prints_no_warning() -> None:
+    done = start("threads", "1", "40", "3")
+    assert has_passed(done) and not handled_calls(done.stderr), output_of(done)
+    assert reasons(done.stderr) <= {"no data", "communicator with one rank"}, output_of(done)
+    assert "warning" not in done.stderr, output_of(done)
+
+
 def test_invalid_arguments_are_reported_by_nccl() -> None:
     with_library, plain = start("errors"), start("errors", preload=False)
     assert with_library.returncode == plain.returncode == 0, output_of(with_library)
