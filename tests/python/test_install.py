@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -247,3 +248,18 @@ def test_wheel_compiles_pytorch_extension_once(
     assert completed.returncode == 0, completed.stderr
     assert completed.stdout.startswith("shm:") and str(site_packages(python)) in completed.stdout
     assert "compiling for PyTorch" not in completed.stderr
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="requires PyTorch")
+def test_extension_of_release_wheel_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from isthmus.torch import _compile
+
+    monkeypatch.setattr(_compile, "HERE", tmp_path)
+    monkeypatch.setattr(_compile, "_run_builder", lambda *arguments: pytest.fail("the extension was compiled"))
+    version = torch.__version__.split("+")[0]
+    packaged = tmp_path / "_compiled" / f"torch-{version}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    packaged.parent.mkdir()
+    packaged.touch()
+    assert _compile._compiled() == packaged
