@@ -1,16 +1,18 @@
 """Loads the extension of isthmus.torch for the installed PyTorch.
 
-In a build tree, the extension is next to this file. An extension works with only one version of PyTorch. An
-installed package therefore contains the sources, and a release wheel also the extensions for one version. For
-others, the first import compiles the sources with PyTorch's extension builder in a separate process and stores
-the result in `cache_folder()`. Ranks that start at the same time compile it only once.
+An extension works with only one version of PyTorch. A build tree contains the one for the PyTorch in .venv, and
+a release wheel those for one version. For every other PyTorch, the first import compiles the sources with
+PyTorch's extension builder in a separate process and stores the result in `cache_folder()`. Ranks that start at
+the same time compile it only once.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import importlib
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -19,21 +21,30 @@ from pathlib import Path
 from types import ModuleType
 
 HERE = Path(__file__).resolve().parent
-SOURCES = HERE / "_sources"
-LIBRARY = HERE.parent / "libisthmus.so.0"
+OLDEST_TORCH = (2, 6)
 
 
 def load() -> ModuleType:
     """Returns the extension and compiles it if necessary. Raises ImportError with a hint."""
+    import torch
+
+    if torch_version() < OLDEST_TORCH:
+        raise ImportError(
+            f"isthmus.torch requires PyTorch {'.'.join(map(str, OLDEST_TORCH))} or newer; this is PyTorch "
+            f"{torch.__version__} (pip install --upgrade torch)"
+        )
     try:
         return importlib.import_module("isthmus.torch._extension")
-    except ImportError as failure:
-        if not SOURCES.is_dir():
-            raise ImportError(
-                f"isthmus.torch was not built for this PyTorch: {failure}. "
-                "Build it with scripts/build in an environment with this PyTorch (docs/guide/pytorch.md)."
-            ) from failure
-    return _import_file(_compiled())
+    except ImportError:  # there is none, or it was compiled for another PyTorch
+        return _import_file(_compiled())
+
+
+def torch_version() -> tuple[int, int]:
+    """Returns the major and the minor version of PyTorch."""
+    import torch
+
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)
 
 
 def cache_folder() -> Path:
@@ -41,6 +52,25 @@ def cache_folder() -> Path:
     configured = os.environ.get("ISTHMUS_CACHE_DIR")
     user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(configured) if configured else user_cache / "isthmus"
+
+
+def _inputs() -> dict[str, list[str]]:
+    """Returns the sources and the arguments of the compiler and the linker."""
+    from .. import layout
+
+    checkout = layout.checkout()
+    if checkout is None:
+        root = HERE / "_sources"
+        sources = root.rglob("*.cpp")
+    else:
+        root = checkout / "src"
+        sources = [*root.glob("frontends/torch/*.cpp"), root / "failure/watchdog.cpp"]
+    library = layout.library_folder() / "libisthmus.so.0"
+    return {
+        "sources": sorted(str(source) for source in sources),
+        "includes": [str(root), str(layout.get_include())],
+        "link": [str(library), f"-Wl,-rpath,{library.parent}"],
+    }
 
 
 def _compiled() -> Path:
@@ -55,7 +85,11 @@ def _compiled() -> Path:
     import isthmus
 
     folder = cache_folder()
-    name = f"torch-{torch.__version__}-isthmus-{isthmus.__version__}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    inputs = _inputs()
+    # Installations of one version can have different paths, and the extension contains that of its library.
+    paths = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:8]
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    name = f"torch-{torch.__version__}-isthmus-{isthmus.__version__}-{paths}{suffix}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     state = folder.stat()
     if state.st_uid != os.getuid() or state.st_mode & 0o022:
@@ -64,18 +98,19 @@ def _compiled() -> Path:
             "others, because code is loaded from it; set ISTHMUS_CACHE_DIR to another folder"
         )
     target = folder / name
-    newest = max(source.stat().st_mtime for source in SOURCES.rglob("*pp"))
+    folders = {Path(source).parent for source in inputs["sources"]}
+    newest = max(file.stat().st_mtime for each in folders for file in each.glob("*pp"))
     with (folder / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.exists() or target.stat().st_mtime < newest:
-            _run_builder(torch.__version__, target)
+            _run_builder(torch.__version__, target, inputs)
     return target
 
 
-def _run_builder(torch_version: str, target: Path) -> None:
+def _run_builder(torch_version: str, target: Path, inputs: dict[str, list[str]]) -> None:
     notice = f"isthmus.torch: compiling for PyTorch {torch_version} (about a minute, once)"
     print(notice, file=sys.stderr, flush=True)
-    command = [sys.executable, __file__, str(target)]
+    command = [sys.executable, __file__, str(target), json.dumps(inputs)]
     result = subprocess.run(
         command, capture_output=True, text=True, errors="replace", check=False, stdin=subprocess.DEVNULL
     )
@@ -96,28 +131,32 @@ def _import_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
+    sys.modules["isthmus.torch"]._extension = module  # type: ignore[attr-defined]
     return module
 
 
-def build(target: Path) -> None:
+def build(target: Path, inputs: dict[str, list[str]]) -> None:
     """Compiles the sources as one translation unit, because PyTorch's headers take half a minute."""
     import tempfile
 
+    import torch
     from torch.utils import cpp_extension
 
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         unity_source = Path(folder) / "whole.cpp"
-        lines = [f'#include "{path}"\n' for path in sorted(SOURCES.rglob("*.cpp"))]
+        lines = [f'#include "{path}"\n' for path in inputs["sources"]]
         unity_source.write_text("".join(lines), encoding="utf-8")
         # Links a private C++ runtime with hidden symbols. It must precede PyTorch's libraries, which export
         # parts of their own runtime.
         runtime = ["-static-libstdc++", "-Wl,--exclude-libs,libstdc++.a", "-l:libstdc++.a"]
+        if not torch.compiled_with_cxx11_abi():
+            runtime = []  # these strings share an object of the runtime, so a process can have only one (2.6)
         built = cpp_extension.load(
             name="_extension",
             sources=[str(unity_source)],
             extra_cflags=["-std=c++20", "-O1", "-g0", "-fvisibility=hidden"],
-            extra_ldflags=[str(LIBRARY), f"-Wl,-rpath,{LIBRARY.parent}", *runtime],
-            extra_include_paths=[str(SOURCES), str(HERE.parent / "include")],
+            extra_ldflags=[*inputs["link"], *runtime],
+            extra_include_paths=inputs["includes"],
             build_directory=folder,
             is_python_module=False,
         )
@@ -128,4 +167,4 @@ def build(target: Path) -> None:
 if __name__ == "__main__":
     # Runs as a file, because importing the package requires the extension.
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != HERE]
-    build(Path(sys.argv[1]))
+    build(Path(sys.argv[1]), json.loads(sys.argv[2]))

@@ -164,7 +164,7 @@ work_ptr device_executor::run(collective_task task) {
     ready_event.block(stream);
   }
   const std::lock_guard order_lock(m_order_mutex);
-  const bool is_captured = m_endpoint->is_capturing(stream.native_handle());
+  const bool is_captured = m_endpoint->is_capturing(native_handle(stream));
   if (m_last_completion && !is_captured) m_last_completion->block(stream);
   const c10::StreamGuard guard(stream);
   auto completion = std::make_shared<c10::Event>(m_device.type());
@@ -173,7 +173,7 @@ work_ptr device_executor::run(collective_task task) {
     if (!is_captured) record_completion(completion);
   };
   try {
-    run_task(*m_endpoint, task, stream.native_handle());
+    run_task(*m_endpoint, task, native_handle(stream));
   } catch (...) {
     try {
       finish();                        // covers operations that started before the failure

@@ -1,5 +1,6 @@
 // The Python module isthmus.torch._extension: the process group and the report.
 #include <torch/csrc/utils/pybind.h>
+#include <torch/version.h>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -34,6 +35,14 @@ c10::intrusive_ptr<backend::process_group> make_group(const backend::process_gro
   return c10::make_intrusive<backend::process_group>(store, rank, size, std::move(settings));
 }
 
+// The layout of PyTorch's classes differs between versions, so the extension works only with its own.
+void check_torch_version() {
+  const auto version = py::module_::import("torch").attr("__version__").cast<std::string>();
+  if (version.substr(0, version.find('+')) == TORCH_VERSION) return;
+  throw py::import_error(
+      "isthmus.torch._extension was compiled for PyTorch " TORCH_VERSION ", and this is PyTorch " + version);
+}
+
 py::list report_rows() {
   py::list result;
   for (const auto& row : backend::path_report::instance().rows()) {
@@ -54,6 +63,7 @@ py::list report_rows() {
 }  // namespace
 
 PYBIND11_MODULE(_extension, module) {
+  check_torch_version();
   py::module_::import("torch.distributed");  // registers the base classes
   py::class_<backend::process_group, c10::intrusive_ptr<backend::process_group>, c10d::Backend>(
       module, "ProcessGroupIsthmus")

@@ -33,11 +33,11 @@ process_group::store_ptr own_keys(const process_group::store_ptr& store, int ran
 }  // namespace
 
 process_group::process_group(store_ptr store, int rank, int size, group_settings settings)
-    : Backend(rank, size),
+    : versioned_backend(rank, size),
       m_store(own_keys(store, rank)),
       m_settings(std::move(settings)),
       m_options(c10::make_intrusive<Options>("isthmus", m_settings.timeout)) {
-  m_options->group_name = m_settings.name;
+  set_group_name(*m_options, m_settings.name);
   init();
 }
 
@@ -253,7 +253,7 @@ work_ptr process_group::barrier(const c10d::BarrierOptions& options) {
 void process_group::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
   const milliseconds timeout = options.timeout == c10d::kUnsetTimeout ? m_settings.timeout : options.timeout;
   const std::string key_prefix = c10::str("isthmus_monitored_barrier/", m_monitored_barrier_count++, "/");
-  const store_ptr own_store = m_store->clone();
+  const store_ptr own_store = clone_store(m_store);
   const auto deadline = deadline_after(timeout);
   const auto wait_for_rank = [&](int rank) {
     return poll_until([&] { return own_store->check({key_prefix + std::to_string(rank)}); }, deadline,
@@ -280,17 +280,17 @@ void process_group::monitoredBarrier(const c10d::BarrierOptions& options, bool w
   own_store->set(key_prefix + "0", arrival_value);
 }
 
-c10d::ErrorType process_group::getError() {
-  if (m_fork.is_inherited()) return c10d::ErrorType::COMM_ERROR;
+error_type process_group::getError() {
+  if (m_fork.is_inherited()) return error_type::COMM_ERROR;
   const std::lock_guard lock(m_mutex);
   for (const auto& [key, entry] : m_communicators.executors) {
     try {
       entry->endpoint()->check_health();
     } catch (const c10::DistBackendError&) {
-      return c10d::ErrorType::COMM_ERROR;
+      return error_type::COMM_ERROR;
     }
   }
-  return c10d::ErrorType::SUCCESS;
+  return error_type::SUCCESS;
 }
 
 void process_group::renew() {
@@ -318,7 +318,7 @@ void process_group::abort() {
   const std::lock_guard lock(m_mutex);
   for (const auto& [key, entry] : m_communicators.executors) entry->abort();
   for (const auto& [key, entry] : m_communicators.pools) entry->abort();
-  for (const auto& [type, other] : m_fallbacks) other->abort();
+  for (const auto& [type, other] : m_fallbacks) abort_backend(*other);
 }
 
 void process_group::shutdown() {
@@ -332,7 +332,7 @@ void process_group::shutdown() {
     old_fallbacks = std::exchange(m_fallbacks, {});
   }
   old.close();
-  for (const auto& [type, other] : old_fallbacks) other->shutdown();
+  for (const auto& [type, other] : old_fallbacks) shut_down_backend(*other);
 }
 
 // ---- shrinking to the survivors of a failure (docs/guide/failures.md) ----------------------------------------

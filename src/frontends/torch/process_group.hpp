@@ -23,6 +23,7 @@
 
 #include "executors.hpp"
 #include "tensor_pool.hpp"
+#include "torch_versions.hpp"
 
 namespace isthmus::torch_backend {
 
@@ -36,7 +37,7 @@ struct message_channel {
   auto operator<=>(const message_channel&) const = default;
 };
 
-class process_group final : public c10d::Backend {
+class process_group final : public versioned_backend {
  public:
   using store_ptr = c10::intrusive_ptr<c10d::Store>;
   using backend_ptr = c10::intrusive_ptr<c10d::Backend>;
@@ -59,7 +60,7 @@ class process_group final : public c10d::Backend {
   void setTimeout(milliseconds timeout) override;
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return m_sequence; }
-  c10d::ErrorType getError() override;
+  error_type getError() override;
 
   void startCoalescing() override;
   work_ptr endCoalescing() override;
@@ -149,7 +150,10 @@ class process_group final : public c10d::Backend {
   };
   template <typename Options>
   static wait_options wait_options_from(const Options& options) {
-    return {options.asyncOp, options.timeout};
+    if constexpr (requires { options.asyncOp; })
+      return {options.asyncOp, options.timeout};
+    else  // before PyTorch 2.8, the caller waits for the work
+      return {true, options.timeout};
   }
 
   work_ptr submit(c10::Device device, const wait_options& wait, c10::function_ref<collective_task()> build);

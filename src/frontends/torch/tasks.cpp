@@ -85,7 +85,8 @@ std::optional<reduction_mapping> find_reduction(at::ScalarType type, const c10d:
   std::uint64_t per_element = 1;
   if (c10::isComplexType(type)) {
     reason = "Isthmus supports only reductions of complex numbers that apply to both parts separately";
-    if (!c10d::isComplexViewAsRealAllowed(op)) return std::nullopt;
+    if (kind != reduction_kind::SUM && kind != reduction_kind::AVG && kind != reduction_kind::PREMUL_SUM)
+      return std::nullopt;
     type = c10::toRealValueType(type);
     per_element = 2;
   }
