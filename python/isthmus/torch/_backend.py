@@ -12,6 +12,7 @@ import torch.distributed as dist
 from ._coalescing import replace_coalescing_manager
 from ._compile import load as load_extension
 from ._environment import apply_environment
+from ._split import replace_split_group
 
 NAME = "isthmus"
 
@@ -21,6 +22,7 @@ _extension = load_extension()
 def register() -> None:
     """Registers "isthmus" with torch.distributed. Does nothing if it is already registered."""
     replace_coalescing_manager(_backends_of)
+    replace_split_group(is_isthmus)
     if NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
 

@@ -1,20 +1,19 @@
 """Replaces gloo and nccl with Isthmus in unmodified programs.
 
 PyTorch creates every process group (the default group, new groups, device meshes, groups of DeepSpeed and
-accelerate) with one function, `_new_process_group_helper`. replace_backends() wraps this function and
-`split_group`, which creates groups with ncclCommSplit. docs/guide/pytorch.md describes the effects on programs.
+accelerate) with one function, `_new_process_group_helper`. replace_backends() wraps this function.
+docs/guide/pytorch.md describes the effects on programs.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import multiprocessing.util
 import os
 import sys
-from collections.abc import Callable, Iterator
-from multiprocessing.process import current_process
+from collections.abc import Callable
+from multiprocessing.process import current_process, parent_process
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,19 +22,23 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from ._backend import NAME, is_isthmus
-from ._coalescing import replace_everywhere
 from ._report import print_report
 
+# Names of PyTorch's NCCL backends. The last three exist since PyTorch 2.14.
+NCCL_NAMES = ("nccl", "nccl2", "nccl-lazy", "nccl-legacy")
 # Device types and backends that Isthmus replaces.
-REPLACED_BACKENDS = {("cpu", "gloo"), ("cuda", "nccl")}
-_HELPER, _SPLIT = "_new_process_group_helper", "split_group"
+REPLACED_BACKENDS = {("cpu", "gloo"), *(("cuda", name) for name in NCCL_NAMES)}
+_HELPER = "_new_process_group_helper"
 _CHILD_KEY = "isthmus.torch"
 
-_logged: set[str] = set()
+_logged: dict[str, None] = {}  # in the order of their first appearance
 _settings: dict[str, bool] = {}
-_reporting: set[int] = set()  # ids of processes that will print a report
-# Number of splits of a group. All ranks of a group split it in the same order.
-_split_counts: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
+_requested_names: WeakKeyDictionary[dist.ProcessGroup, str] = WeakKeyDictionary()  # of the default backends
+
+# Ids of processes. A forked child inherits these sets.
+_reporting: set[int] = set()  # will print a report
+_replaced: set[int] = set()  # have created a group with Isthmus
+_default_ranks: set[tuple[int, int]] = set()  # process and its rank in a default group
 
 
 def replace_backends(report: bool = False) -> None:
@@ -61,8 +64,9 @@ def replace_backends(report: bool = False) -> None:
             'name the backend instead: init_process_group("cpu:isthmus,cuda:isthmus")'
         )
     setattr(c10d, _HELPER, _wrapped_helper(original))
-    if (split := getattr(c10d, _SPLIT, None)) is not None:
-        replace_everywhere(_SPLIT, split, _wrapped_split(split))
+    dist.ProcessGroup.name = _wrapped_name(dist.ProcessGroup.name)
+    if parent_process() is None:
+        _schedule_report()
 
 
 class _ReplaceInChild:
@@ -87,21 +91,27 @@ def replace_backends_in_child(report: bool) -> _ReplaceInChild:
 def replacement_map(backend: str) -> dict[str, str] | None:
     """Returns the backend of each device type, or None if the group is not changed. Logs the reason once."""
     requested = backend.lower()
-    if requested not in ("undefined", "gloo", "nccl") and ":" not in requested:
+    if ":" not in requested and requested not in ("undefined", "gloo", *NCCL_NAMES):
         if requested not in (NAME, "fake"):
             _log_once(f"the backend {requested!r} is not replaced; only gloo and nccl are")
         return None
     by_device = c10d.BackendConfig(c10d.Backend(requested)).get_device_backend_map()
-    other_plugins = {name for name in by_device.values() if name.upper() in c10d.Backend._plugins} - {NAME}
-    if other_plugins:  # PyTorch supports one custom backend per group
+    replacements = {device: _replacement(device, name) for device, name in by_device.items()}
+    replacements = {device: name for device, name in replacements.items() if name is not None}
+    if NAME in by_device.values() or NAME not in replacements.values():
+        return None
+    # PyTorch registers one backend of the type CUSTOM per group. Since PyTorch 2.14, its own backends are
+    # also registered as plug-ins, but with types of their own.
+    types = c10d.Backend.backend_type_map
+    custom = dist.ProcessGroup.BackendType.CUSTOM
+    others = {name for name in replacements.values() if name != NAME and types.get(name, custom) == custom}
+    if others:
         _log_once(
-            f"groups with {', '.join(sorted(other_plugins))} ({requested}) are not changed; "
+            f"groups with {', '.join(sorted(others))} ({requested}) are not changed; "
             "PyTorch supports one custom backend per group"
         )
         return None
-    replacements = {device: _replacement(device, name) for device, name in by_device.items()}
-    replacements = {device: name for device, name in replacements.items() if name is not None}
-    return replacements if NAME in replacements.values() and NAME not in by_device.values() else None
+    return replacements
 
 
 def _replacement(device: str, name: str) -> str | None:
@@ -118,7 +128,7 @@ def _replacement(device: str, name: str) -> str | None:
 def _log_once(line: str) -> None:
     if line not in _logged and os.environ.get("RANK", "0") == "0":
         print(f"isthmus: {line}", file=sys.stderr, flush=True)
-    _logged.add(line)
+    _logged[line] = None
 
 
 # ---- wrappers of PyTorch's functions ----------------------------------------------------------------------
@@ -131,18 +141,34 @@ def _wrapped_helper(original: Callable[..., Any]) -> Callable[..., Any]:
     def helper(*arguments: Any, **named: Any) -> Any:
         call = signature.bind(*arguments, **named)
         requested = str(call.arguments["backend"])
+        if not call.arguments.get("global_ranks_in_group"):  # PyTorch passes no ranks for the default group
+            _default_ranks.add((os.getpid(), call.arguments["group_rank"]))
+            _schedule_report()
         backends = replacement_map(requested)
         if backends is None:
             return original(*arguments, **named)
+        if call.arguments.get("enable_reconfigure"):  # PyTorch reconfigures only groups with one backend
+            backends = {device: name for device, name in backends.items() if name == NAME}
         _forget_options(call)
         call.arguments["backend"] = c10d.Backend(",".join(":".join(pair) for pair in backends.items()))
         group, store = original(*call.args, **call.kwargs)
         if isinstance(group, dist.ProcessGroup) and group in c10d._world.pg_map:
+            if not is_isthmus(group):
+                raise RuntimeError(
+                    f"replace_backends: PyTorch {torch.__version__} did not create the backend {NAME!r} that "
+                    f'replaces {requested!r}; name it instead: init_process_group("cpu:isthmus,cuda:isthmus")'
+                )
+            _replaced.add(os.getpid())
             _restore_requested_names(group, requested, backends)
-            _schedule_report(group)
         return group, store
 
     return helper
+
+
+def _default_name(names: dict[str, str]) -> str:
+    """Returns the backend that PyTorch makes the default of a group with these backends."""
+    nccl_names = [name for name in names.values() if name in NCCL_NAMES]
+    return next(iter([*nccl_names, *names.values()]))
 
 
 def _forget_options(call: inspect.BoundArguments) -> None:
@@ -155,71 +181,47 @@ def _forget_options(call: inspect.BoundArguments) -> None:
 
 
 def _restore_requested_names(group: dist.ProcessGroup, requested: str, backends: dict[str, str]) -> None:
-    """Keeps the requested names in get_backend() and in the group, because programs may compare them."""
+    """Keeps the requested names in get_backend() and in the group, because programs may compare them.
+
+    Isthmus keeps the type CUSTOM. PyTorch casts a backend of the type GLOO to ProcessGroupGloo, for example in
+    DistributedDataParallel.
+    """
     config = c10d.BackendConfig(c10d.Backend(requested))
     names = config.get_device_backend_map()
     c10d._world.pg_map[group] = (c10d.Backend(requested), c10d._world.pg_map[group][1])
     c10d._world.pg_backend_config[group] = str(config)
-    other_backends = {name for name in backends.values() if name != NAME}
-    for device, name in backends.items():
-        backend_type = c10d.Backend.backend_type_map[names[device]]
-        if (
-            name == NAME and names[device] not in other_backends
-        ):  # otherwise the type belongs to the other backend
-            target = torch.device(device)
-            group._register_backend(target, backend_type, group._get_backend(target))
-    default = "nccl" if "nccl" in names.values() else next(iter(names.values()))
-    group._set_default_backend(c10d.Backend.backend_type_map[default])
+    default = _default_name(names)
+    _requested_names[group] = default
+    is_kept = default in backends.values()
+    group._set_default_backend(c10d.Backend.backend_type_map[default if is_kept else NAME])
 
 
-def _wrapped_split(original: Callable[..., Any]) -> Callable[..., Any]:
-    signature = inspect.signature(original)
-
+def _wrapped_name(original: Callable[[dist.ProcessGroup], str]) -> Callable[[dist.ProcessGroup], str]:
     @functools.wraps(original)
-    def split_group(*arguments: Any, **named: Any) -> Any:
-        call = signature.bind(*arguments, **named).arguments
-        parent = call.get("parent_pg") or dist.group.WORLD
-        if parent is None or not is_isthmus(parent):
-            return original(*arguments, **named)
-        if not (rank_lists := call.get("split_ranks")):
-            raise ValueError("split_ranks cannot be None or empty")
-        split_number = _split_counts[parent] = _split_counts.get(parent, 0) + 1
-        own_ranks = next((sorted(ranks) for ranks in rank_lists if dist.get_rank(parent) in ranks), None)
-        if own_ranks is None:
-            return None
-        with _group_name(f"{parent.group_name}_split_{split_number}_{own_ranks[0]}"):
-            return dist.new_group(
-                [dist.get_global_rank(parent, rank) for rank in own_ranks],
-                call.get("timeout"),
-                call.get("backend") or dist.get_backend(parent),
-                use_local_synchronization=True,
-                group_desc=call.get("group_desc"),
-            )
+    def name(self: dist.ProcessGroup) -> str:
+        return _requested_names.get(self) or original(self)
 
-    return split_group
-
-
-@contextlib.contextmanager
-def _group_name(name: str) -> Iterator[None]:
-    """Names the groups that are created meanwhile.
-
-    PyTorch's own name contains the number of groups of this rank, which can differ between ranks of a group.
-    """
-    original = c10d._process_group_name
-    c10d._process_group_name = lambda *_, **__: name
-    try:
-        yield
-    finally:
-        c10d._process_group_name = original
+    return name
 
 
 # ---- the report -------------------------------------------------------------------------------------------
 
 
-def _schedule_report(group: dist.ProcessGroup) -> None:
-    """Schedules the report on rank 0 of the default group, which may be in a child process."""
-    if not _settings["report"] or os.getpid() in _reporting:
-        return
-    if dist.group.WORLD is None and group.rank() == 0:  # the default group is set after its creation
+def _schedule_report() -> None:
+    """Schedules the report of this process, which may be a child of the process that runs the script."""
+    if _settings.get("report") and os.getpid() not in _reporting:
         _reporting.add(os.getpid())
-        multiprocessing.util.Finalize(None, print_report, exitpriority=0)
+        multiprocessing.util.Finalize(None, _print_own_report, exitpriority=0)
+
+
+def _print_own_report() -> None:
+    """Prints the report on rank 0 of the default group, or of the launcher if there was no group."""
+    ranks = {rank for process, rank in _default_ranks if process == os.getpid()}
+    if 0 not in (ranks or {int(os.environ.get("RANK", "0"))}):
+        return
+    print_report()
+    if os.getpid() not in _replaced:
+        reasons = (
+            "; ".join(_logged) or "no group requested gloo or nccl" if ranks else "this process created none"
+        )
+        print(f"isthmus: no process group was replaced: {reasons}", file=sys.stderr, flush=True)

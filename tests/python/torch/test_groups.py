@@ -76,7 +76,7 @@ def different_numbers_of_groups() -> list[float]:
 def use_other_groups() -> list[float]:
     isthmus.torch.replace_backends()
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("gloo", os.environ["TEST_STORE"], timedelta(seconds=20), size, rank)
+    dist.init_process_group("cpu:gloo", os.environ["TEST_STORE"], timedelta(seconds=20), size, rank)
     return different_numbers_of_groups()
 
 

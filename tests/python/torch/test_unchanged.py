@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from rank_processes import QUIET, RankProcesses
+from rank_processes import BACKEND, QUIET, RankProcesses
 
 import isthmus.torch
 from isthmus.torch import __main__ as launcher
 from isthmus.torch import _replace
+from isthmus.torch._compile import torch_version
 
 SCRIPTS = Path(__file__).parent / "unchanged"
 RANKS = 2
@@ -128,10 +129,11 @@ def test_accelerate(runs: Runner, tmp_path: Path) -> None:
     check(both(runs, "accelerated", tmp_path)[1], {"allreduce", "allgather"})
 
 
-def split_groups() -> tuple[list[float], list[str], bool]:
-    """Uses split_group, which PyTorch supports only for NCCL."""
-    isthmus.torch.replace_backends()
-    dist.init_process_group("gloo")
+def split_groups(backend: str) -> tuple[list[float], list[str], bool]:
+    """Uses split_group, which PyTorch supports only for its own backends."""
+    if backend == "gloo":
+        isthmus.torch.replace_backends()
+    dist.init_process_group(backend)
     whole = dist.split_group(split_ranks=[[1, 0]])
     single_group = dist.split_group(whole, [[0], [1]], group_desc="alone")
     none = dist.split_group(whole, [[1]])
@@ -143,10 +145,13 @@ def split_groups() -> tuple[list[float], list[str], bool]:
     return [each[0].item() for each in data], names, none is None
 
 
-def test_split_group(runs: Runner) -> None:
-    assert runs(split_groups) == [
-        ([3.0, 1.0], ["gloo", "alone"], True),
-        ([3.0, 2.0], ["gloo", "alone"], False),
+@pytest.mark.parametrize("backend", ["gloo", BACKEND])
+def test_split_group(runs: Runner, backend: str) -> None:
+    # Since PyTorch 2.14, the new ranks have the order of the list.
+    outside = [False, True] if torch_version() >= (2, 14) else [True, False]
+    assert runs(split_groups, backend) == [
+        ([3.0, 1.0], [backend, "alone"], outside[0]),
+        ([3.0, 2.0], [backend, "alone"], outside[1]),
     ]
 
 
@@ -164,11 +169,45 @@ def test_spawned_processes_use_isthmus_and_report(tmp_path: Path) -> None:
     assert "allreduce by torch:gloo: Isthmus has no bitwise reductions" in output
 
 
+def run_with_report(program: str) -> str:
+    command = [sys.executable, "-m", "isthmus.torch", "--report", program]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=100, check=True, env=os.environ | QUIET
+    )
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    ("backend", "reason"),
+    [
+        ("", "this process created none"),
+        ("fake", "no group requested gloo or nccl"),
+        ("own", "the backend 'own' is not replaced; only gloo and nccl are"),
+        ("cpu:gloo,cuda:own", "groups with own (cpu:gloo,cuda:own) are not changed"),
+    ],
+)
+def test_report_states_that_nothing_was_replaced(backend: str, reason: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch.distributed as dist\n"
+        "import torch.testing._internal.distributed.fake_pg\n"  # registers "fake"
+        "from torch._C._distributed_c10d import FakeProcessGroup\n"
+        "def own(store, rank, size, timeout):\n"
+        "    return getattr(FakeProcessGroup, '_create_internal', FakeProcessGroup)(rank, size)\n"
+        "dist.Backend.register_backend('own', own, devices=['cpu', 'cuda'])\n"
+        f"if {backend!r}:\n"
+        f"    dist.init_process_group({backend!r}, store=dist.HashStore(), rank=0, world_size=1)\n"
+    )
+    output = run_with_report(str(script))
+    assert output.count("isthmus: 0 of 0 calls of this rank took Isthmus' paths") == 1, output
+    assert f"isthmus: no process group was replaced: {reason}" in output
+
+
 @pytest.mark.parametrize("backend", ["mpi", "ucc", "cpu:mpi,cuda:nccl"])
 def test_other_backends_are_not_replaced(
     backend: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(_replace, "_logged", set())
+    monkeypatch.setattr(_replace, "_logged", {})
     for _ in range(2):
         assert (_replace.replacement_map(backend) or {}).get("cpu") in (None, "mpi")
     name = backend.removeprefix("cpu:").partition(",")[0]
@@ -180,6 +219,7 @@ def test_other_backends_are_not_replaced(
     ("requested", "expected"),
     [
         ("nccl", {"cuda": "isthmus"}),
+        ("cpu:gloo,cuda:nccl2", {"cpu": "isthmus", "cuda": "isthmus"}),
         ("NCCL", {"cuda": "isthmus"}),
         ("cpu:gloo,cuda:nccl", {"cpu": "isthmus", "cuda": "isthmus"}),
         ("cuda:nccl", {"cuda": "isthmus"}),
