@@ -120,6 +120,7 @@ def _create(options: Any, _backend_options: Any) -> dist.Backend:
         options.group_id,
         torch.version.hip is not None,
         fallback,
+        getattr(options, "enable_reconfigure", False),  # since PyTorch 2.14
     )
 
 

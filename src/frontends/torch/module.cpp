@@ -26,12 +26,13 @@ backend::process_group::fallback_factory wrap_python_function(py::function facto
 
 c10::intrusive_ptr<backend::process_group> make_group(const backend::process_group::store_ptr& store, int rank,
                                                       int size, double timeout_s, std::string name, bool hip,
-                                                      py::function fallback) {
+                                                      py::function fallback, bool awaits_reconfigure) {
   backend::process_group::group_settings settings;
   settings.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1e3));
   settings.name = std::move(name);
   settings.accelerator = hip ? ISTHMUS_PLATFORM_HIP : ISTHMUS_PLATFORM_CUDA;
   settings.make_fallback = wrap_python_function(std::move(fallback));
+  settings.awaits_reconfigure = awaits_reconfigure;
   return c10::make_intrusive<backend::process_group>(store, rank, size, std::move(settings));
 }
 
@@ -68,7 +69,7 @@ PYBIND11_MODULE(_extension, module) {
   py::class_<backend::process_group, c10::intrusive_ptr<backend::process_group>, c10d::Backend>(
       module, "ProcessGroupIsthmus")
       .def(py::init(&make_group), py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_s"),
-           py::arg("name"), py::arg("hip"), py::arg("fallback"))
+           py::arg("name"), py::arg("hip"), py::arg("fallback"), py::arg("awaits_reconfigure") = false)
       .def("renew", &backend::process_group::renew, py::call_guard<py::gil_scoped_release>(),
            "Closes all communicators. The next calls create new ones.")
       .def("cancel_coalescing", &backend::process_group::cancel_coalescing,

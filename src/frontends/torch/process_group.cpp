@@ -34,6 +34,7 @@ process_group::store_ptr own_keys(const process_group::store_ptr& store, int ran
 
 process_group::process_group(store_ptr store, int rank, int size, group_settings settings)
     : versioned_backend(rank, size),
+      m_base_store(store),
       m_store(own_keys(store, rank)),
       m_settings(std::move(settings)),
       m_options(c10::make_intrusive<Options>("isthmus", m_settings.timeout)) {
@@ -88,6 +89,11 @@ std::shared_ptr<task_executor> process_group::executor_for(c10::Device device, c
 void process_group::check_open() const {
   if (m_is_closed)
     C10_THROW_ERROR(DistBackendError, c10::str("isthmus: process group ", m_settings.name, " was shut down"));
+  if (m_settings.awaits_reconfigure)
+    C10_THROW_ERROR(DistBackendError,
+                    c10::str("isthmus: process group ", m_settings.name,
+                             " was created with enable_reconfigure and has no members yet; call "
+                             "torch.distributed._reconfigure first"));
 }
 
 void process_group::check_process() const {

@@ -49,6 +49,7 @@ class process_group final : public versioned_backend {
     std::string name;                                      // of the group, for report() and error messages
     isthmus_platform accelerator = ISTHMUS_PLATFORM_CUDA;  // platform of PyTorch's device type "cuda"
     fallback_factory make_fallback;
+    bool awaits_reconfigure = false;  // the group has no members before reconfigure()
   };
 
   process_group(store_ptr store, int rank, int size, group_settings settings);
@@ -124,6 +125,17 @@ class process_group final : public versioned_backend {
   backend_ptr shrink(const std::vector<int64_t>& excluded, int flags,
                      const c10::intrusive_ptr<Options>& new_options) override;
 
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  // Continues with the members whose handles are passed: survivors, replacements, or other groups. Calls of the old
+  // members fail. The next calls create new communicators.
+  // Blocking: collective over the new members.
+  // Errors: throws if a member does not join within the timeout. The group is then aborted, and reconfigure() can be
+  //   called again with another uuid.
+  bool supportsReconfigure() const override { return true; }
+  c10d::ReconfigureHandle get_reconfigure_handle() const override;
+  work_ptr reconfigure(const c10d::ReconfigureOptions& options) override;
+#endif
+
   // Returns the communicator of the collectives on `device`. The first use is collective.
   isthmus_communicator communicator(c10::Device device);
 
@@ -133,6 +145,11 @@ class process_group final : public versioned_backend {
   tasks::rank_position self() const { return {getRank(), getSize()}; }
   void check_open() const;
   void check_process() const;  // throws in a forked child
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  static std::string make_identity();
+  void join_members(c10d::Store& store, const c10d::ReconfigureOptions& options,
+                    const std::vector<std::string>& members, std::size_t rank);
+#endif
   c10::Device resolve(c10::Device device) const;
   c10::Device used_device();  // a device with collective calls
   c10::Device barrier_device(const c10d::BarrierOptions& options);
@@ -168,7 +185,8 @@ class process_group final : public versioned_backend {
                           const at::Tensor& data);
 
   const fork_guard m_fork;
-  const store_ptr m_store;
+  const store_ptr m_base_store;  // the same part of the store on all ranks
+  store_ptr m_store;             // the part that only the current members of this group use
   group_settings m_settings;
   const c10::intrusive_ptr<Options> m_options;
   std::atomic<uint64_t> m_sequence{0};
@@ -185,6 +203,10 @@ class process_group final : public versioned_backend {
   int m_generation = 0;                                // number of renewals of the communicators
   c10::intrusive_ptr<process_group> m_survivor_group;  // created by agree_on_lost_ranks, without m_lost_ranks
   std::vector<int64_t> m_lost_ranks;
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  const std::string m_identity = make_identity();
+  int64_t m_reconfigure_uuid = -1;  // of the latest reconfiguration
+#endif
 
   // Calls of a thread between startCoalescing and endCoalescing, which starts them.
   struct coalesced_calls {
