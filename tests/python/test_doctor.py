@@ -16,7 +16,7 @@ from conftest import run_cli
 
 from isthmus import launch, layout
 from isthmus.cli import gpus
-from isthmus.cli.checks import CHECKS
+from isthmus.cli.checks import CHECKS, CheckError, pytorch
 from isthmus.cli.doctor import Result, run_check
 
 ALWAYS_AVAILABLE = {"package", "configuration", "shared memory", "ranks", "backends"}
@@ -150,6 +150,15 @@ def test_broken_pytorch_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libtorch_cpu.so is gone')")
     prepend_python_path(monkeypatch, tmp_path)
     assert_failed(run_check("pytorch"), "libtorch_cpu.so is gone", "pip install torch")
+
+
+def test_pytorch_without_replacement_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    import isthmus.torch
+
+    monkeypatch.setattr(isthmus.torch, "replace_backends", lambda: None)
+    with pytest.raises(CheckError, match="a process group with 'gloo' did not use Isthmus"):
+        pytorch()
 
 
 @pytest.mark.skipif(layout.checkout() is None, reason="an installed package contains no peer MPI")

@@ -335,7 +335,10 @@ def _check_devices(devices: list[str], usable: list[str]) -> str:
 
 
 def pytorch() -> str:
-    """Checks that the extension can be imported and that a process group of one rank works."""
+    """Checks that the extension can be imported, and that process groups of one rank use it.
+
+    The second group requests gloo, as an unmodified program does.
+    """
     try:
         import torch
     except ModuleNotFoundError as failure:
@@ -350,12 +353,34 @@ def pytorch() -> str:
         import isthmus.torch
     except ImportError as failure:
         raise CheckError(str(failure)) from None
+    paths = [_check_group("cpu:isthmus")]
+    try:
+        isthmus.torch.replace_backends()
+        paths.append(_check_group("gloo"))
+    except (ImportError, RuntimeError) as failure:
+        raise CheckError(f"all_reduce by {paths[0]}, but gloo is not replaced: {failure}") from None
+    return f"PyTorch {torch.__version__}, all_reduce by {paths[0]}, and by {paths[1]} if it replaces gloo"
+
+
+def _check_group(backend: str) -> str:
+    """Returns the path of an allreduce in a process group of one rank."""
+    import torch
+    import torch.distributed as dist
+
+    import isthmus.torch
+
+    isthmus.torch.reset_report()
     with tempfile.TemporaryDirectory() as folder:
-        torch.distributed.init_process_group("cpu:isthmus", f"file://{folder}/store", rank=0, world_size=1)
-        torch.distributed.all_reduce(torch.ones(4))
-        path = isthmus.torch.report()[0].path
-        torch.distributed.destroy_process_group()
-    return f"PyTorch {torch.__version__}, all_reduce by {path}"
+        dist.init_process_group(backend, f"file://{folder}/store", rank=0, world_size=1)
+        dist.all_reduce(torch.ones(4))
+        dist.destroy_process_group()
+    rows = isthmus.torch.report()
+    if not rows:
+        raise CheckError(
+            f"a process group with {backend!r} did not use Isthmus",
+            'name the backend in the program: init_process_group("cpu:isthmus,cuda:isthmus")',
+        )
+    return rows[0].path
 
 
 CHECKS: dict[str, Callable[[], str]] = {
