@@ -70,6 +70,10 @@ PYBIND11_MODULE(_extension, module) {
       module, "ProcessGroupIsthmus")
       .def(py::init(&make_group), py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_s"),
            py::arg("name"), py::arg("hip"), py::arg("fallback"), py::arg("awaits_reconfigure") = false)
+#if ISTHMUS_TORCH_OLDER_THAN(7)  // later versions define these functions for every backend
+      .def("abort", &backend::process_group::abort, py::call_guard<py::gil_scoped_release>())
+      .def("shutdown", &backend::process_group::shutdown, py::call_guard<py::gil_scoped_release>())
+#endif
       .def("renew", &backend::process_group::renew, py::call_guard<py::gil_scoped_release>(),
            "Closes all communicators. The next calls create new ones.")
       .def("cancel_coalescing", &backend::process_group::cancel_coalescing,

@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from rank_processes import QUIET
 
 from isthmus.torch import _compile, _extension
 
 
+@pytest.mark.skipif(not torch.compiled_with_cxx11_abi(), reason="the old std::string needs a common runtime")
 def test_cxx_runtime_is_linked_statically() -> None:
     """The runtime must not mix with the one that PyTorch partly exports (cmake/cxx_runtime.cmake)."""
     for command in (["readelf", "-d"], ["nm", "-D", "--undefined-only"]):
