@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import inspect
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from ._coalescing import replace_coalescing_manager
+from ._coalescing import replace_coalescing_manager, replace_everywhere
 from ._compile import load as load_extension
 from ._environment import apply_environment
 from ._split import replace_split_group
@@ -23,6 +26,9 @@ def register() -> None:
     """Registers "isthmus" with torch.distributed. Does nothing if it is already registered."""
     replace_coalescing_manager(_backends_of)
     replace_split_group(is_isthmus)
+    shrink_original = getattr(dist, "shrink_group", None)  # since PyTorch 2.10
+    if shrink_original is not None and not hasattr(shrink_original, "_isthmus"):
+        replace_everywhere("shrink_group", shrink_original, _wrapped_shrink(shrink_original))
     if NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
 
@@ -75,16 +81,28 @@ def shrink(group: dist.ProcessGroup | None = None, wait: timedelta | None = None
             f"isthmus.torch.shrink: PyTorch {torch.__version__} has no torch.distributed.shrink_group; "
             "use PyTorch 2.10 or newer"
         )
-    devices = list(old._device_types)
     lost_ranks = backends[0].agree_on_lost_ranks(0.0 if wait is None else wait.total_seconds())
-    if not lost_ranks:
-        return old
-    shrunk = dist.shrink_group(lost_ranks, group)
-    backend = _backends_of(shrunk)[0]
-    for device in devices:  # shrink_group registers only one device type
-        if device not in shrunk._device_types:
-            shrunk._register_backend(device, dist.ProcessGroup.BackendType.CUSTOM, backend)
-    return shrunk
+    return dist.shrink_group(lost_ranks, group) if lost_ranks else old
+
+
+def _wrapped_shrink(original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def shrink_group(*arguments: Any, **named: Any) -> Any:
+        group = signature.bind(*arguments, **named).arguments.get("group")
+        devices = list((group or dist.distributed_c10d._get_default_group())._device_types)
+        shrunk = original(*arguments, **named)
+        # PyTorch registers the new backend for one device type, and with the type of gloo or NCCL. It casts
+        # such a backend to its own class, for example in DistributedDataParallel.
+        for backend in _backends_of(shrunk)[:1]:
+            for device in devices:
+                shrunk._register_backend(device, dist.ProcessGroup.BackendType.CUSTOM, backend)
+            shrunk._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+        return shrunk
+
+    shrink_group._isthmus = True  # type: ignore[attr-defined]
+    return shrink_group
 
 
 def is_isthmus(group: dist.ProcessGroup) -> bool:
