@@ -1,4 +1,4 @@
-"""`python -m isthmus.torch [--report] SCRIPT ARGUMENTS`: runs an unmodified PyTorch script with Isthmus.
+"""`python -m isthmus.torch [OPTIONS] SCRIPT ARGUMENTS`: runs an unmodified PyTorch script with Isthmus.
 
 Use it with a launcher that starts the ranks: `torchrun --nproc-per-node 2 -m isthmus.torch SCRIPT ARGUMENTS`,
 `accelerate launch -m` or `deepspeed --module`. `isthmus run --torch` calls torchrun itself.
@@ -12,6 +12,7 @@ import runpy
 import sys
 
 from . import replace_backends
+from ._elastic import is_supervised, supervise
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -23,6 +24,9 @@ def main(arguments: list[str] | None = None) -> None:
         "--report", action="store_true", help="print calls, paths and times on rank 0 at the end"
     )
     parser.add_argument(
+        "--elastic", action="store_true", help="with torchrun: if a signal ends a rank, the others continue"
+    )
+    parser.add_argument(
         "-m", dest="module", action="store_true", help="SCRIPT is a module name, as in python -m"
     )
     parser.add_argument("script", metavar="SCRIPT")
@@ -31,6 +35,12 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if not options.module and not os.path.exists(options.script):
         parser.error(f"SCRIPT {options.script!r} does not exist; use -m to run a module")
+    if options.elastic and not is_supervised():
+        variables = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
+        missing = [name for name in variables if name not in os.environ]
+        if missing:
+            parser.error(f"--elastic requires the variables of torchrun; {', '.join(missing)} is not set")
+        sys.exit(supervise())
     replace_backends(report=options.report)
     launcher_arguments = [] if options.local_rank is None else [f"--local_rank={options.local_rank}"]
     sys.argv = [options.script, *launcher_arguments, *options.arguments]
