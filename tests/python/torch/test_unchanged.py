@@ -117,6 +117,7 @@ def test_ddp_with_all_kinds_of_groups(runs: Runner, tmp_path: Path) -> None:
         assert len(reduced) == 5 + rank, "one mesh uses the default group, and one group has only rank 1"
 
 
+@pytest.mark.skipif(torch_version() < (2, 7), reason="FSDP2 of PyTorch 2.6 fails on the CPU, also with gloo")
 def test_fsdp2(runs: Runner, tmp_path: Path) -> None:
     check(both(runs, "fsdp2", tmp_path)[1], {"allgather", "reduce_scatter"})
 
