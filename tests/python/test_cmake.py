@@ -66,7 +66,14 @@ def test_everything_missing_is_named_at_once(tmp_path: Path) -> None:
     completed = configure(ROOT, tmp_path, *options)
     assert completed.returncode != 0
     message = " ".join(completed.stderr.split())
-    packages = ["libtomlplusplus-dev", "libfmt-dev", "nlohmann-json3-dev", "libze-dev", "libsodium-dev"]
+    packages = [
+        "libtomlplusplus-dev",
+        "libspdlog-dev",
+        "libfmt-dev",
+        "nlohmann-json3-dev",
+        "libze-dev",
+        "libsodium-dev",
+    ]
     assert f"apt-get install {' '.join([*packages, 'python3-dev', 'libcli11-dev'])}" in message
     assert "nanobind (from PyPI" in message
     assert "nvcc of CUDA 12 or newer" in message

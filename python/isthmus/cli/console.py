@@ -63,7 +63,7 @@ def write_output(target: str, text: str) -> None:
 
 
 def progress() -> Progress:
-    """Returns a progress display on standard error. Uses plain text if standard error is not a terminal."""
+    """Returns a progress display on standard error. Shows nothing if standard error is not a terminal."""
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
@@ -72,4 +72,5 @@ def progress() -> Progress:
         TimeElapsedColumn(),
         console=notes,
         transient=True,
+        disable=not notes.is_terminal,
     )
