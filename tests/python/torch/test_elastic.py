@@ -15,7 +15,7 @@ import torch.distributed as dist
 from rank_processes import QUIET
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples/elastic/ddp.py"
-RANKS = 4
+RANKS = 3
 
 
 def run_and_kill(ranks: Sequence[int]) -> tuple[int, str]:
@@ -44,7 +44,7 @@ def test_torchrun_job_continues_without_killed_rank() -> None:
     code, output = run_and_kill([0])
     assert code == 0, output
     assert "isthmus: rank 0 was ended by SIGKILL" in output
-    assert "3 ranks, step 100" in output
+    assert f"{RANKS - 1} ranks, step 100" in output
 
 
 def test_torchrun_job_fails_if_all_ranks_are_killed() -> None:
