@@ -85,12 +85,11 @@ typedef struct isthmus_communicator_options {
   // ISTHMUS_ERROR_UNSUPPORTED for such a call and writes nothing. Communicators that are split from this one
   // inherit the list.
   const char* external_backends;
-  // Nonzero: a collective of a nonblocking backend (a device backend) starts when all ranks of this process have
-  // made the call, and returns when all of them have started it; equal on all ranks of this process. Without it, threads of one
-  // process that drive one rank each can deadlock in the device driver: on CUDA, a copy to pageable memory,
-  // cudaHostAlloc and cudaFreeHost hold locks of devices while they wait for kernels. Calls in a group with
-  // several communicators, and sends and receives, do not wait. Communicators that are split from this one
-  // inherit it.
+  // For processes in which each rank has its own thread; equal on all ranks of a process. Nonzero: a collective on
+  // devices starts when all ranks of this process have made the call, and returns when all of them have started
+  // it. Otherwise, such threads can deadlock in the device driver: on CUDA, a copy to pageable memory,
+  // cudaHostAlloc and cudaFreeHost hold locks of devices while they wait for kernels. Groups with several
+  // communicators, sends and receives do not wait. Communicators that are split from this one inherit it.
   int starts_together;
 } isthmus_communicator_options;
 

@@ -81,14 +81,8 @@ std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> ne
     control->publish_failure(failure);
     throw with_parent_ranks(failure, control->parent_ranks());
   }
-  if (const membership& ranks = created->m_ranks; created->m_setup.starts_together && ranks.process_size > 1) {
-    std::vector<int> local_ranks;
-    for (int rank = 0; rank < ranks.size; ++rank)
-      if (ranks.process_of[static_cast<std::size_t>(rank)] ==
-          ranks.process_of[static_cast<std::size_t>(ranks.rank)])
-        local_ranks.push_back(rank);
-    created->m_start_barrier.emplace(ranks.token, ranks.rank, local_ranks);
-  }
+  if (created->m_setup.starts_together && created->m_ranks.process_size > 1)
+    created->m_start_barrier.emplace(created->m_ranks);
   created->m_parent = parent;
   created->m_is_subcommunicator = parent != nullptr;
   const auto failures_of = [](const std::shared_ptr<communicator>& rank) {

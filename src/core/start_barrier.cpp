@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <mutex>
+#include <vector>
 
 #include "base/error.hpp"
 #include "failure/wait.hpp"
@@ -24,20 +27,23 @@ struct start_barrier::shared_state {
   std::vector<arrival> arrivals;
 };
 
-start_barrier::start_barrier(const std::array<std::uint64_t, 2>& token, int rank,
-                             const std::vector<int>& local_ranks) {
+start_barrier::start_barrier(const membership& ranks) {
+  const auto process_of = [&](int rank) { return ranks.process_of[static_cast<std::size_t>(rank)]; };
+  std::vector<int> local_ranks;
+  for (int rank = 0; rank < ranks.size; ++rank) {
+    if (rank == ranks.rank) m_index = local_ranks.size();
+    if (process_of(rank) == process_of(ranks.rank)) local_ranks.push_back(rank);
+  }
   static auto& mutex = *new std::mutex;
   static auto& barriers = *new std::vector<std::weak_ptr<shared_state>>;
   const std::lock_guard lock(mutex);
   std::erase_if(barriers, [](const auto& each) { return each.expired(); });
   for (const auto& each : barriers)
-    if (auto state = each.lock(); state && state->token == token) m_state = std::move(state);
+    if (auto state = each.lock(); state && state->token == ranks.token) m_state = std::move(state);
   if (!m_state) {
-    m_state = std::make_shared<shared_state>(token, local_ranks);
+    m_state = std::make_shared<shared_state>(ranks.token, local_ranks);
     barriers.push_back(m_state);
   }
-  m_index =
-      static_cast<std::size_t>(std::find(local_ranks.begin(), local_ranks.end(), rank) - local_ranks.begin());
 }
 
 bool start_barrier::have_all_arrived(std::uint64_t count) const noexcept {

@@ -1,20 +1,19 @@
 // Barrier at the start of calls, for the ranks of one communicator in this process.
 #pragma once
 
-#include <array>
-#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <vector>
+
+#include "bootstrap/membership.hpp"
 
 namespace isthmus {
 
 // Each rank calls wait() in its own thread. Destroying the object leaves the barrier.
 class start_barrier {
  public:
-  // `token` identifies the communicator. `local_ranks`: its ranks in this process.
-  start_barrier(const std::array<std::uint64_t, 2>& token, int rank, const std::vector<int>& local_ranks);
+  explicit start_barrier(const membership& ranks);
 
   // Waits until all ranks have called wait() as often as this rank. Calls `poll` from time to time; if it
   // throws, the wait ends.

@@ -39,6 +39,8 @@ def supervise() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, forward)
     code = child.wait()
+    if code > 0 or -code in (signal.SIGTERM, signal.SIGINT):
+        return code if code > 0 else 128 - code
     store = dist.TCPStore(
         os.environ["MASTER_ADDR"],
         int(os.environ["MASTER_PORT"]),
@@ -47,8 +49,7 @@ def supervise() -> int:
     )
     if code == 0:
         store.set(_DONE, "1")
-    if code >= 0 or -code in (signal.SIGTERM, signal.SIGINT):
-        return code if code >= 0 else 128 - code
+        return 0
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     print(f"isthmus: rank {rank} was ended by {signal.Signals(-code).name}", file=sys.stderr, flush=True)
     store.add(_KILLED, 1)

@@ -272,21 +272,29 @@ TEST(missing, ranks_of_one_process_query_once) {
                 });
 }
 
-// For MPI and for stores that do not answer such queries.
+// Two ranks on one node and one on another; the store does not answer queries, as with MPI.
+scenario mute_store_scenario(enqueue_function calls) {
+  scenario setup{{{"a", 1}, {"a", 1}, {"b", 1}}, std::move(calls), {}};
+  setup.is_store_mute = true;
+  return setup;
+}
+
+// Expects that the next call of this process fails, names `ranks` and says `text`.
+void expect_attribution(const local_ranks& local, const std::vector<int>& ranks, const std::string& text) {
+  EXPECT_NE(sum(local.ranks[0]), ISTHMUS_SUCCESS);
+  const std::string message = test::last_error().message;
+  EXPECT_EQ(failed_ranks(), ranks) << local.number << ": " << message;
+  EXPECT_NE(message.find(text), std::string::npos) << message;
+}
+
 TEST(missing, node_peers_are_queried_after_a_failed_query) {
   const auto calls = [](int rank) {
     return report_unresponsive(rank, rank == 0 ? std::vector{2, 1} : std::vector{2});
   };
-  scenario setup{{{"a", 1}, {"a", 1}, {"b", 1}}, calls, {}};
-  setup.is_store_mute = true;
-  run_processes(setup, [](const local_ranks& local) {
+  run_processes(mute_store_scenario(calls), [](const local_ranks& local) {
     if (local.number == 2) return;
-    EXPECT_NE(sum(local.ranks[0]), ISTHMUS_SUCCESS);
-    const std::string text = test::last_error().message;
-    EXPECT_EQ(failed_ranks(), std::vector{2}) << local.number << ": " << text;
-    EXPECT_NE(text.find("rank 2 did not report, and the bootstrap cannot query whether it is also waiting"),
-              std::string::npos)
-        << text;
+    expect_attribution(local, {2},
+                       "rank 2 did not report, and the bootstrap cannot query whether it is also waiting");
   });
 }
 
@@ -301,26 +309,16 @@ TEST(missing, rank_of_this_node_in_the_same_call_is_not_named) {
     while (context.is_aborted(context.runtime) == 0) std::this_thread::sleep_for(1ms);
     return ISTHMUS_ERROR_ABORTED;
   };
-  scenario setup{{{"a", 1}, {"a", 1}, {"b", 1}}, calls, {}};
-  setup.is_store_mute = true;
-  run_processes(setup, [](const local_ranks& local) {
+  run_processes(mute_store_scenario(calls), [](const local_ranks& local) {
     if (local.number == 2) return;
-    EXPECT_NE(sum(local.ranks[0]), ISTHMUS_SUCCESS);
-    const std::string text = test::last_error().message;
-    EXPECT_EQ(failed_ranks(), std::vector<int>()) << local.number << ": " << text;
-    EXPECT_NE(text.find("rank 0 is in the same call and may wait for a rank of another node"),
-              std::string::npos)
-        << text;
+    expect_attribution(local, {}, "rank 0 is in the same call and may wait for a rank of another node");
   });
 }
 
 TEST(missing, rank_of_this_node_in_an_earlier_call_is_named) {
-  scenario setup{{{"a", 1}, {"a", 1}, {"b", 1}}, [](int rank) { return report_unresponsive(rank, {0}); }, {}};
-  setup.is_store_mute = true;
-  run_processes(setup, [](const local_ranks& local) {
-    if (local.number != 1) return;
-    EXPECT_NE(sum(local.ranks[0]), ISTHMUS_SUCCESS);
-    EXPECT_EQ(failed_ranks(), std::vector{0}) << test::last_error().message;
+  const auto calls = [](int rank) { return report_unresponsive(rank, {0}); };
+  run_processes(mute_store_scenario(calls), [](const local_ranks& local) {
+    if (local.number == 1) expect_attribution(local, {0}, "");
   });
 }
 
