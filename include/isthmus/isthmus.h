@@ -85,11 +85,11 @@ typedef struct isthmus_communicator_options {
   // ISTHMUS_ERROR_UNSUPPORTED for such a call and writes nothing. Communicators that are split from this one
   // inherit the list.
   const char* external_backends;
-  // For processes in which each rank has its own thread; equal on all ranks of a process. Nonzero: a collective on
-  // devices starts when all ranks of this process have made the call, and returns when all of them have started
+  // For processes in which each rank has its own thread; equal on all ranks of a process. Nonzero: an operation on
+  // devices starts when its peers in this process have made the matching call, and returns when they have started
   // it. Otherwise, such threads can deadlock in the device driver: on CUDA, a copy to pageable memory,
-  // cudaHostAlloc and cudaFreeHost hold locks of devices while they wait for kernels. Groups with several
-  // communicators, sends and receives do not wait. Communicators that are split from this one inherit it.
+  // cudaHostAlloc and cudaFreeHost hold locks of devices while they wait for kernels. A group starts when the peers
+  // of one of its operations have made the call. Communicators that are split from this one inherit the option.
   int starts_together;
 } isthmus_communicator_options;
 

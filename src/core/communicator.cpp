@@ -3,6 +3,8 @@
 #include <isthmus/isthmus.h>
 
 #include <algorithm>
+#include <chrono>
+#include <span>
 #include <utility>
 
 #include "base/interrupt.hpp"
@@ -176,18 +178,62 @@ void communicator::enqueue(const isthmus_operation& operation) {
   run_together(*choice.backend, &operation, &choice.algorithm, &request, 1);
 }
 
-void communicator::wait_for_local_ranks(const isthmus_operation& operation) {
-  try {
-    m_start_barrier->wait(row_of(operation.collective).name, timeout_s(), [this] {
-      m_failures.poll();
-      if (is_interrupted()) m_failures.abort_on_interrupt();
-      check_alive();
-    });
-  } catch (const error& failure) {
-    if (is_aborted()) throw;
-    m_failures.abort(failure.info());
-    throw annotate(failure, operation);
+void communicator::announce(start_barrier::phase reached, const backend_instance& backend,
+                            const isthmus_operation* operations, std::size_t n) {
+  if (m_start_barrier && !backend.is_blocking()) m_start_barrier->announce(reached, operations, n);
+}
+
+void communicator::wait_for_local_ranks(start_barrier::phase reached, communicator* const* ranks, std::size_t n) {
+  const std::span<communicator* const> all(ranks, n);
+  struct forget_at_end {
+    std::span<communicator* const> ranks;
+    ~forget_at_end() {
+      for (communicator* rank : ranks)
+        if (rank->m_start_barrier) rank->m_start_barrier->forget();
+    }
+  } const end{all};
+  const auto is_met = [&] {
+    bool has_peers = false;
+    for (communicator* rank : all) {
+      if (!rank->m_start_barrier || !rank->m_start_barrier->has_any_peers()) continue;
+      has_peers = true;
+      if (reached == start_barrier::called && rank->m_start_barrier->is_any_met()) return true;
+      if (reached == start_barrier::started && !rank->m_start_barrier->are_all_met()) return false;
+    }
+    return reached == start_barrier::started || !has_peers;
+  };
+  constexpr std::uint64_t spin_limit = 2000;
+  for (backoff wait(spin_limit); !is_met();) {
+    if (wait.spin()) {
+      relax_core();
+      continue;
+    }
+    const auto waited = wait.measure();
+    for (communicator* rank : all)
+      if (rank->m_start_barrier) rank->check_local_ranks(std::chrono::duration<double>(waited).count());
+    wait.pause();
   }
+}
+
+// Part of a wait for the ranks of this process. Throws if the communicator was aborted or the wait took too long.
+void communicator::check_local_ranks(double waited_s) {
+  m_failures.poll();
+  if (is_interrupted()) m_failures.abort_on_interrupt();
+  check_alive();
+  if (waited_s <= timeout_s()) return;
+  const auto [collective, missing_ranks] = m_start_barrier->missing();
+  if (missing_ranks.empty()) return;
+  failure_info failure =
+      make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
+                 fmt::format("{}: {} of this process did not make the matching call within {} s",
+                             row_of(collective).name, recorder::list_of(missing_ranks), timeout_s()),
+                 "issue the calls of each rank in its own thread, or those of all ranks in one group")
+          .with_failed_ranks(missing_ranks)
+          .info();
+  failure.rank = m_ranks.rank;
+  failure.collective = collective;
+  m_failures.abort(failure);
+  throw error(failure);
 }
 
 // The calls start together because the driver may let a thread wait for kernels or locks of other devices, for
@@ -195,15 +241,14 @@ void communicator::wait_for_local_ranks(const isthmus_operation& operation) {
 // calls return together because such a thread may also block the start of another rank's kernel.
 void communicator::run_together(backend_instance& backend, const isthmus_operation* operations,
                                 const int* algorithms, const recorder::request_info* request, std::size_t n) {
-  const auto is_collective = [](const isthmus_operation& operation) {
-    return operation.collective != ISTHMUS_SEND && operation.collective != ISTHMUS_RECV;
-  };
-  if (!m_start_barrier || backend.is_blocking() || std::none_of(operations, operations + n, is_collective))
-      [[likely]]
+  if (!m_start_barrier) [[likely]]
     return run(backend, operations, algorithms, request, n);
-  wait_for_local_ranks(*operations);
+  communicator* const self = this;
+  announce(start_barrier::called, backend, operations, n);
+  wait_for_local_ranks(start_barrier::called, &self, 1);
   run(backend, operations, algorithms, request, n);
-  wait_for_local_ranks(*operations);
+  announce(start_barrier::started, backend, operations, n);
+  wait_for_local_ranks(start_barrier::started, &self, 1);
 }
 
 void communicator::run(backend_instance& backend, const isthmus_operation* operations, const int* algorithms,

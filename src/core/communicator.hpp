@@ -84,13 +84,19 @@ class communicator : public std::enable_shared_from_this<communicator> {
   void compare(const backend_instance& backend, const isthmus_operation* operations, const int* algorithms,
                std::size_t n);
   // Runs validated operations, all on one backend. On failure, aborts the communicator and throws. If the
-  // communicator has the option starts_together, collectives start and return together with those of the other
-  // ranks of this process.
+  // communicator has the option starts_together, they start and return together with the matching operations of
+  // the other ranks of this process.
   void run_together(backend_instance& backend, const isthmus_operation* operations, const int* algorithms,
                     const recorder::request_info* request, std::size_t n);
   // Runs the operations without waiting for other ranks of this process.
   void run(backend_instance& backend, const isthmus_operation* operations, const int* algorithms,
            const recorder::request_info* request, std::size_t n);
+  // The steps of starts_together, for groups of several communicators. They do nothing without the option.
+  void announce(start_barrier::phase reached, const backend_instance& backend,
+                const isthmus_operation* operations, std::size_t n);
+  // Waits for the peers of the operations that `ranks` have announced.
+  // Errors: TIMEOUT with the missing ranks; aborts the communicator.
+  static void wait_for_local_ranks(start_barrier::phase reached, communicator* const* ranks, std::size_t n);
   [[noreturn]] void fail_batch(backend_instance& backend, isthmus_status status,
                                const isthmus_operation& first);
   worker_thread& own_worker();  // runs this rank's blocking operations in groups of several ranks
@@ -152,7 +158,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   // with the text of each rank.
   void compare_calls(const std::string& contribution);
   error annotate(const error& failure, const isthmus_operation& operation) const;
-  void wait_for_local_ranks(const isthmus_operation& operation);
+  void check_local_ranks(double waited_s);
 
   communicator_setup m_setup;
   std::weak_ptr<communicator> m_parent;  // set if its backend created this one

@@ -114,6 +114,16 @@ void keep_first_error(std::optional<error>& first_error, Job&& job) {
   if (!first_error) first_error = std::move(failure);
 }
 
+// The option starts_together: waits until the peers of the batches have reached the same phase.
+void reach_together(start_barrier::phase reached, const std::vector<batch>& batches) {
+  std::vector<communicator*> ranks;
+  for (const batch& work : batches) {
+    work.rank->announce(reached, *work.backend, work.operations.data(), work.operations.size());
+    ranks.push_back(work.rank);
+  }
+  communicator::wait_for_local_ranks(reached, ranks.data(), ranks.size());
+}
+
 // Nonblocking backends: runs all states of one backend between its group_start and group_end.
 void run_native(const std::vector<batch>& batches, std::optional<error>& first_error) {
   std::vector<const isthmus_backend*> started_backends;
@@ -214,7 +224,9 @@ void run(group_state& group) {
   create_pending(group.pending, first_error);
   const auto batches = make_batches(group);
   run_checks(batches);
+  keep_first_error(first_error, [&] { reach_together(start_barrier::called, batches); });
   run_native(batches, first_error);
+  keep_first_error(first_error, [&] { reach_together(start_barrier::started, batches); });
   run_blocking(batches, first_error);
   if (first_error) throw error(*first_error);
 }

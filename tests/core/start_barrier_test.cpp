@@ -1,4 +1,4 @@
-// The option starts_together: collectives of the ranks of one process start and return together.
+// The option starts_together: operations of the ranks of one process start and return together.
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -28,6 +28,12 @@ struct start_barrier_test : testing::Test {
   isthmus_status allreduce(int rank) {
     return isthmus_allreduce(send, recv, 4, ISTHMUS_FLOAT32, ISTHMUS_SUM, ranks[static_cast<std::size_t>(rank)],
                              nullptr);
+  }
+  isthmus_status send_to(int peer, int rank) {
+    return isthmus_send(send, 4, ISTHMUS_FLOAT32, peer, ranks[static_cast<std::size_t>(rank)], nullptr);
+  }
+  isthmus_status receive_from(int peer, int rank) {
+    return isthmus_recv(recv, 4, ISTHMUS_FLOAT32, peer, ranks[static_cast<std::size_t>(rank)], nullptr);
   }
   std::future<isthmus_status> allreduce_in_thread(int rank) {
     return std::async(std::launch::async, [this, rank] { return allreduce(rank); });
@@ -73,7 +79,7 @@ TEST_F(start_barrier_test, missing_ranks_are_named) {
   create({}, 0.3);
   EXPECT_EQ(allreduce(1), ISTHMUS_ERROR_TIMEOUT);
   const isthmus_error_info error = test::last_error();
-  EXPECT_STREQ(error.message, "allreduce: ranks 0 and 2 of this process did not make the call within 0.3 s");
+  EXPECT_STREQ(error.message, "allreduce: ranks 0 and 2 of this process did not make the matching call within 0.3 s");
   EXPECT_EQ(error.rank, 1);
   EXPECT_TRUE(standin::records(event::enqueue).empty());
   EXPECT_NE(allreduce(0), ISTHMUS_SUCCESS) << "the communicator was not aborted";
@@ -108,10 +114,60 @@ TEST_F(start_barrier_test, one_thread_drives_all_ranks_in_a_group) {
   EXPECT_EQ(standin::records(event::enqueue).size(), 3u);
 }
 
-TEST_F(start_barrier_test, messages_do_not_wait) {
+TEST_F(start_barrier_test, messages_wait_for_their_peer) {
   create();
-  EXPECT_EQ(isthmus_send(send, 4, ISTHMUS_FLOAT32, 1, ranks[0], nullptr), ISTHMUS_SUCCESS);
-  EXPECT_EQ(standin::records(event::enqueue).size(), 1u);
+  auto call = std::async(std::launch::async, [this] { return send_to(1, 0); });
+  std::this_thread::sleep_for(50ms);
+  EXPECT_TRUE(standin::records(event::enqueue).empty());
+  EXPECT_EQ(receive_from(0, 1), ISTHMUS_SUCCESS);
+  EXPECT_EQ(call.get(), ISTHMUS_SUCCESS);
+}
+
+TEST_F(start_barrier_test, a_message_without_a_receiver_names_the_peer) {
+  create({}, 0.3);
+  EXPECT_EQ(send_to(2, 0), ISTHMUS_ERROR_TIMEOUT);
+  EXPECT_STREQ(test::last_error().message, "send: rank 2 of this process did not make the matching call within 0.3 s");
+}
+
+// Rank 0 groups what the others call one after the other, in an order in which its first peer comes last.
+TEST_F(start_barrier_test, groups_may_differ_between_ranks) {
+  create();
+  auto rank1 = std::async(std::launch::async, [this] {
+    EXPECT_EQ(receive_from(0, 1), ISTHMUS_SUCCESS);
+    EXPECT_EQ(send_to(2, 1), ISTHMUS_SUCCESS);
+    EXPECT_EQ(allreduce(1), ISTHMUS_SUCCESS);
+    return allreduce(1);
+  });
+  auto rank2 = std::async(std::launch::async, [this] {
+    EXPECT_EQ(receive_from(1, 2), ISTHMUS_SUCCESS);
+    EXPECT_EQ(receive_from(0, 2), ISTHMUS_SUCCESS);
+    EXPECT_EQ(allreduce(2), ISTHMUS_SUCCESS);
+    return allreduce(2);
+  });
+  isthmus_group_start();
+  EXPECT_EQ(send_to(2, 0), ISTHMUS_SUCCESS);
+  EXPECT_EQ(send_to(1, 0), ISTHMUS_SUCCESS);
+  EXPECT_EQ(isthmus_group_end(), ISTHMUS_SUCCESS);
+  isthmus_group_start();
+  EXPECT_EQ(allreduce(0), ISTHMUS_SUCCESS);
+  EXPECT_EQ(allreduce(0), ISTHMUS_SUCCESS);
+  EXPECT_EQ(isthmus_group_end(), ISTHMUS_SUCCESS);
+  EXPECT_EQ(rank1.get(), ISTHMUS_SUCCESS);
+  EXPECT_EQ(rank2.get(), ISTHMUS_SUCCESS);
+}
+
+TEST_F(start_barrier_test, one_thread_may_drive_some_ranks_in_a_group) {
+  create();
+  for (int call = 0; call < 2; ++call) {
+    auto other = allreduce_in_thread(2);
+    std::this_thread::sleep_for(20ms);
+    EXPECT_FALSE(has_ended(other));
+    isthmus_group_start();
+    EXPECT_EQ(allreduce(0), ISTHMUS_SUCCESS);
+    EXPECT_EQ(allreduce(1), ISTHMUS_SUCCESS);
+    EXPECT_EQ(isthmus_group_end(), ISTHMUS_SUCCESS);
+    EXPECT_EQ(other.get(), ISTHMUS_SUCCESS);
+  }
 }
 
 TEST_F(start_barrier_test, is_off_by_default_and_inherited_by_splits) {
