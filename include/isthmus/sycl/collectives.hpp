@@ -16,8 +16,8 @@ namespace isthmus {
 /// Ordering: an operation starts after its wait events, after earlier accesses to its buffers and, on an
 ///   in-order queue, after earlier work of the queue. The returned event, later accesses to its buffers and, on
 ///   an in-order queue, later work of the queue see its result. Calls on several queues run in call order if
-///   path() is host_task, or if it is native_command and the process has one rank. On other device paths, use
-///   one queue or pass events. Inside an isthmus::group, nothing starts before the end of the group.
+///   path() is host_task or native_command. On other device paths, use one queue or pass events. Inside an
+///   isthmus::group, nothing starts before the end of the group.
 ///
 /// Blocking: on the host platform, the call returns when this rank's part is complete (host_execution can
 ///   change that). On device platforms, it does not wait.

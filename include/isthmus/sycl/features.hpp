@@ -218,9 +218,19 @@ inline void start_commands(const sycl::context&) noexcept {}
 #if defined(SYCL_EXT_ONEAPI_ENQUEUE_BARRIER)
 /// Returns an event that completes with all work that is on the in-order queue now. The host does not wait.
 inline sycl::event submit_marker(sycl::queue& queue) { return queue.ext_oneapi_submit_barrier(); }
+/// Adds an empty command that completes after `event` of another queue. The host does not wait.
+inline sycl::event submit_marker_after(sycl::queue& queue, const sycl::event& event) {
+  return queue.ext_oneapi_submit_barrier({event});
+}
 #else
 inline sycl::event submit_marker(sycl::queue& queue) {
   return queue.submit([](sycl::handler& handler) { submit_empty_command(handler); });
+}
+inline sycl::event submit_marker_after(sycl::queue& queue, const sycl::event& event) {
+  return queue.submit([&](sycl::handler& handler) {
+    handler.depends_on(event);
+    submit_empty_command(handler);
+  });
 }
 #endif
 

@@ -12,6 +12,8 @@
 #include <atomic>
 #include <exception>
 #include <isthmus/sycl/submit.hpp>
+#include <optional>
+#include <utility>
 #include <vector>
 
 namespace isthmus {
@@ -103,6 +105,9 @@ inline std::vector<sycl::event> run_group_in_host_task(std::vector<collective_re
 // addresses after its dependencies are on the stream. Then the core starts the group. Finally, each queue
 // provides an event: with buffers, the event of a second native command, on which later accesses depend.
 //
+// An out-of-order queue has a stream for each command. Its operations therefore run on an in-order queue of the
+// rank, which is correct because only events and buffers order them. A marker on the caller's queue waits for them.
+//
 // Without buffers, DPC++ must keep no event of these commands. Any thread may release a command of any queue in
 // DPC++, and on CUDA, cuEventDestroy waits while another thread copies to pageable memory on the event's device.
 // If that copy waits for a collective, and the thread that would start the other rank's part releases the event,
@@ -110,20 +115,18 @@ inline std::vector<sycl::event> run_group_in_host_task(std::vector<collective_re
 inline std::vector<sycl::event> run_group_native(std::vector<collective_request>& requests) {
   struct native_command {
     std::shared_ptr<collective_request> request;
+    std::optional<sycl::queue> unordered_queue;  // of the caller; the request's queue is the rank's own
     native_arguments arguments;
     std::atomic<bool> is_ready = false;
   };
   std::vector<std::shared_ptr<native_command>> commands;
   for (collective_request& request : requests) {
-    if (!request.queue.is_in_order()) {
-      throw request.error(
-          ISTHMUS_ERROR_UNSUPPORTED,
-          "group: an out-of-order queue on a device platform; all queues of the group must be in order",
-          "create the queue with sycl::property::queue::in_order");
-    }
     auto& command = commands.emplace_back(std::make_shared<native_command>());
     command->request = std::make_shared<detail::collective_request>(std::move(request));
-    order_native_command(*command->request, std::nullopt);
+    rank_state& rank = *command->request->rank;
+    sycl::queue& queue = command->request->queue;
+    if (!queue.is_in_order()) command->unordered_queue = std::exchange(queue, rank.in_order_queue(queue));
+    order_native_command(*command->request, rank.begin_in_order(queue));
     const auto store_arguments = [command](const native_arguments& arguments) {
       command->arguments = arguments;
       command->is_ready.store(true, std::memory_order_release);
@@ -132,9 +135,9 @@ inline std::vector<sycl::event> run_group_native(std::vector<collective_request>
       submit_native(command->request, std::nullopt, store_arguments);
     else
       submit_native(command->request, std::nullopt, store_arguments, submit_without_event());
-    start_commands(command->request->queue.get_context());
+    start_commands(queue.get_context());
     // The runtime defers the command only if it waits for an unfinished host task.
-    if (!command->is_ready.load(std::memory_order_acquire)) command->request->queue.wait();
+    if (!command->is_ready.load(std::memory_order_acquire)) queue.wait();
   }
   run_core_group([&] {
     for (const auto& command : commands) {
@@ -147,6 +150,8 @@ inline std::vector<sycl::event> run_group_native(std::vector<collective_request>
     events.push_back(command->request->uses_buffers()
                          ? submit_native(command->request, std::nullopt, [](const native_arguments&) {})
                          : submit_marker(command->request->queue));
+    if (command->unordered_queue)
+      events.back() = submit_marker_after(*command->unordered_queue, events.back());
   }
   start_commands(commands.front()->request->queue.get_context());
   return events;
@@ -202,7 +207,8 @@ inline std::vector<sycl::event> run_group(std::vector<collective_request>& reque
 ///
 /// Blocking: on the host platform, end() returns when all operations are complete. With
 ///   host_execution::host_task, it returns immediately if all operations use USM, one communicator and one
-///   queue. On a device platform, it returns immediately, and queues must be in order.
+///   queue. On a device platform, it returns immediately. Calls on an out-of-order queue need the path
+///   native_command.
 ///
 /// Buffers: one buffer may appear in several operations of a group. Destroy the program's host accessors on
 ///   buffers of the group before end(). Otherwise, end() waits for them forever.
@@ -220,8 +226,8 @@ class group {
   /// Ends the group. The end of the outermost group starts the work.
   /// @return One event per operation of the thread's outermost group, in call order; empty for a nested group.
   /// @throws isthmus::exception The error of the first rejected operation; ISTHMUS_ERROR_UNSUPPORTED if the
-  ///   group has both host and device communicators or an out-of-order queue on a device. In these cases,
-  ///   nothing has started.
+  ///   group has both host and device communicators, or an out-of-order queue on a device without
+  ///   native commands. In these cases, nothing has started.
   std::vector<sycl::event> end() {
     m_is_ended = true;
     return leave(false);

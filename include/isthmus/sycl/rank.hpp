@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace isthmus {
 
@@ -152,10 +153,25 @@ class rank_state {
   template <typename Submit>
   sycl::event submit_in_order(const sycl::queue& queue, Submit&& submit) {
     const std::lock_guard lock(m_order_mutex);
-    const bool is_same_queue = m_last_queue && *m_last_queue == queue;
-    m_last_event = submit(is_same_queue && queue.is_in_order() ? std::nullopt : m_last_event);
-    if (!is_same_queue) m_last_queue = queue;
-    return *m_last_event;
+    sycl::event event = submit(previous_on_other_queue(queue));
+    m_last_event = queue.is_in_order() ? std::nullopt : std::optional(event);
+    return event;
+  }
+  // The same for several steps: returns the event that the operation must wait for before it is submitted to
+  // the in-order queue.
+  std::optional<sycl::event> begin_in_order(const sycl::queue& queue) {
+    const std::lock_guard lock(m_order_mutex);
+    auto previous = previous_on_other_queue(queue);
+    m_last_event.reset();
+    return previous;
+  }
+  // Returns this rank's own in-order queue in the context of `queue`.
+  sycl::queue in_order_queue(const sycl::queue& queue) {
+    const std::lock_guard lock(m_order_mutex);
+    for (const sycl::queue& own : m_own_queues)
+      if (own.get_context() == queue.get_context()) return own;
+    return m_own_queues.emplace_back(queue.get_context(), queue.get_device(),
+                                     sycl::property::queue::in_order{});
   }
 
   // Like submit_in_order(), but for work that calls the core in the background. The handle must outlive such
@@ -195,6 +211,16 @@ class rank_state {
   }
 
  private:
+  // Returns the event of the previous operation if `queue` does not keep the order, and remembers the queue.
+  std::optional<sycl::event> previous_on_other_queue(const sycl::queue& queue) {
+    const bool is_same_queue = m_last_queue && *m_last_queue == queue;
+    if (is_same_queue) return m_last_event;
+    auto previous = m_last_event;
+    if (m_last_queue && !previous) previous = submit_marker(*m_last_queue);
+    m_last_queue = queue;
+    return previous;
+  }
+
   std::unique_ptr<isthmus_communicator_impl, handle_deleter> m_handle;
   sycl::device m_device;
   isthmus_device m_native_device{};  // platform and ordinal of the core
@@ -203,8 +229,9 @@ class rank_state {
   int m_local_size = 0;  // ranks of this process
   path_choice m_path{};
   std::mutex m_order_mutex;                  // guards the last event and queue; locked before m_failure_mutex
-  std::optional<sycl::event> m_last_event;   // of the most recent asynchronous operation
-  std::optional<sycl::queue> m_last_queue;   // its queue
+  std::optional<sycl::queue> m_last_queue;   // of the most recent asynchronous operation
+  std::optional<sycl::event> m_last_event;   // its event if that queue is out of order
+  std::vector<sycl::queue> m_own_queues;     // for operations on out-of-order queues
   std::atomic<std::size_t> m_in_flight = 0;  // background work that has not finished its core call
   mutable std::mutex m_failure_mutex;        // guards m_failure
   std::optional<exception> m_failure;        // the first asynchronous failure

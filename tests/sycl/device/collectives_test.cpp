@@ -45,11 +45,7 @@ class every_collective : public testing::TestWithParam<sycl_collectives::collect
 };
 
 TEST_P(every_collective, usm_of_every_kind) {
-  for (const bool in_order : {true, false}) {
-    // On a device a group accepts only in-order queues.
-    if (!in_order && GetParam().collective == ISTHMUS_SEND && !rank_team::get().is_on_host()) continue;
-    // Several ranks of one process run as a group.
-    if (!in_order && !rank_team::get().is_on_host() && rank_team::get().members().size() > 1) continue;
+  for (const bool in_order : {true, false})
     for (const auto kind : {sycl::usm::alloc::device, sycl::usm::alloc::shared, sycl::usm::alloc::host})
       rank_team::get().for_each_rank([&](test_rank& self) {
         const call_shape shape = shape_of(self);
@@ -64,7 +60,6 @@ TEST_P(every_collective, usm_of_every_kind) {
         queue.memcpy(data.recv.data(), to, data.recv.size() * 4, completion).wait();
         if (shape.recv_elements > 0) expect_correct(shape, seed, data.recv);
       });
-  }
 }
 
 // A buffer of 1 to 3 dimensions with `values` at `offset` and zeros elsewhere.
@@ -106,10 +101,7 @@ void run_on_buffers(const call_shape& shape, test_rank& self, sycl::queue& queue
 }
 
 TEST_P(every_collective, buffers_of_every_dimension_with_offset) {
-  for (const bool in_order : {true, false}) {
-    if (!in_order && !rank_team::get().is_on_host() &&
-        (GetParam().collective == ISTHMUS_SEND || rank_team::get().members().size() > 1))
-      continue;
+  for (const bool in_order : {true, false})
     rank_team::get().for_each_rank([&](test_rank& self) {
       const call_shape shape = shape_of(self);
       sycl::queue queue = in_order ? self.queue : unordered_queue(self);
@@ -117,7 +109,6 @@ TEST_P(every_collective, buffers_of_every_dimension_with_offset) {
       run_on_buffers<2>(shape, self, queue);
       run_on_buffers<3>(shape, self, queue);
     });
-  }
 }
 
 INSTANTIATE_TEST_SUITE_P(table, every_collective, testing::ValuesIn(sycl_collectives::all_entries()),

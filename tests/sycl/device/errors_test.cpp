@@ -18,21 +18,6 @@ TEST(errors, invalid_calls_start_nothing) {
   });
 }
 
-TEST(errors, device_group_requires_in_order_queues) {
-  if (rank_team::get().is_on_host()) GTEST_SKIP() << "the rule applies to devices";
-  rank_team::get().for_each_rank([](test_rank& self) {
-    const block<int> data(10, self.queue);
-    sycl::queue queue = unordered_queue(self);
-    const auto refused = thrown_by([&] {
-      isthmus::group group;
-      self.ranks.allreduce(queue, data.data(), 10);
-      group.end();
-    });
-    EXPECT_EQ(refused.code(), ISTHMUS_ERROR_UNSUPPORTED) << refused.what();
-    EXPECT_NE(refused.message().find("out-of-order"), std::string::npos) << refused.what();
-  });
-}
-
 TEST(errors, two_local_ranks_on_one_gpu_are_rejected) {
   if (rank_team::get().is_on_host()) GTEST_SKIP() << "ranks may share the CPU";
   if (rank_team::may_share_device()) GTEST_SKIP() << "the option share_device allows it";

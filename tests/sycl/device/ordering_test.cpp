@@ -73,7 +73,6 @@ TEST_F(host_does_not_wait, in_order_queue) {
 }
 
 TEST_F(host_does_not_wait, out_of_order_queue_with_events) {
-  if (rank_team::get().members().size() > 1) GTEST_SKIP() << "several local ranks need in-order queues";
   rank_team::get().for_each_rank([](test_rank& self) {
     sycl::queue queue = unordered_queue(self), producers = second_unordered_queue(self);
     kernel_gate gate(queue);
@@ -132,7 +131,6 @@ constexpr const char* shared_device =
 // The kernel that writes the buffer is on another queue.
 TEST_F(host_does_not_wait, buffers_of_another_queue) {
   if (rank_team::may_share_device()) GTEST_SKIP() << shared_device;
-  if (rank_team::get().members().size() > 1) GTEST_SKIP() << "several local ranks need in-order queues";
   for (const bool in_order : {true, false})
     rank_team::get().for_each_rank([&](test_rank& self) {
       sycl::queue producers = second_unordered_queue(self),
@@ -144,7 +142,6 @@ TEST_F(host_does_not_wait, buffers_of_another_queue) {
 // The calls of one communicator on two queues keep their order.
 TEST_F(host_does_not_wait, two_queues) {
   if (rank_team::may_share_device()) GTEST_SKIP() << shared_device;
-  if (rank_team::get().members().size() > 1) GTEST_SKIP() << "several local ranks need in-order queues";
   rank_team::get().for_each_rank([](test_rank& self) {
     kernel_gate gate(self.queue);
     sycl::queue second(self.queue.get_context(), self.queue.get_device(), sycl::property::queue::in_order{});
