@@ -9,6 +9,7 @@
 #ifndef ISTHMUS_SYCL_GROUP_HPP
 #define ISTHMUS_SYCL_GROUP_HPP
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <isthmus/sycl/submit.hpp>
@@ -100,7 +101,93 @@ inline std::vector<sycl::event> run_group_in_host_task(std::vector<collective_re
                                   first.rank->submit_in_background(first.queue, submit));
 }
 
-// Submits a group as native commands. This takes three steps, because an event that is recorded before the core
+// The requests of a group that share a queue and at most two buffers. One native command serves all of them.
+struct native_batch {
+  explicit native_batch(const sycl::queue& in_order_queue) : queue(in_order_queue) {}
+
+  sycl::queue queue;                           // in order
+  std::optional<sycl::queue> unordered_queue;  // of the caller; `queue` is the rank's own
+  std::vector<collective_request> requests;
+  std::vector<std::size_t> indices;  // of the requests in the group
+  std::vector<sycl::event> wait_events;
+  buffer_uses uses;
+  std::vector<native_arguments> arguments;  // of the requests, set by the command
+  std::atomic<bool> is_ready = false;       // the command has set them
+};
+
+inline std::vector<std::shared_ptr<native_batch>> make_native_batches(std::vector<collective_request>& requests) {
+  constexpr std::size_t max_buffers = command_views<sycl::target::device>::max_buffers;
+  std::vector<std::shared_ptr<native_batch>> batches;
+  for (std::size_t index = 0; index < requests.size(); ++index) {
+    collective_request& request = requests[index];
+    sycl::queue queue = request.queue;
+    std::optional<sycl::queue> unordered_queue;
+    if (!queue.is_in_order()) unordered_queue = std::exchange(queue, request.rank->in_order_queue(queue));
+    auto match = std::ranges::find_if(batches, [&](const auto& batch) {
+      return batch->queue == queue && batch->unordered_queue == unordered_queue &&
+             batch->uses.can_add(request, max_buffers);
+    });
+    if (match == batches.end()) {
+      match = batches.insert(match, std::make_shared<native_batch>(queue));
+      (*match)->unordered_queue = unordered_queue;
+    }
+    (*match)->uses.add(request);
+    (*match)->indices.push_back(index);
+    (*match)->requests.push_back(std::move(request));
+  }
+  return batches;
+}
+
+// Submits a native command with the accessors of the batch, which runs `body(interop, accessors)`. Returns the
+// result of `submit(queue, command group)`.
+template <typename Body, typename Submit>
+auto submit_native(const std::shared_ptr<native_batch>& batch, const Body& body, const Submit& submit) {
+  return submit(batch->queue, [&](sycl::handler& handler) {
+    handler.depends_on(batch->wait_events);
+    native_enqueue(handler, [batch, body, views = command_views<sycl::target::device>(batch->uses, handler)](
+                                auto& interop) { body(interop, views); });
+  });
+}
+
+// Submits the command that determines the stream and the addresses of the batch.
+inline void begin_native_batch(const std::shared_ptr<native_batch>& batch) {
+  std::vector<sycl::event>& wait_events = batch->wait_events;
+  for (const collective_request& request : batch->requests) {
+    if (const auto previous = request.rank->begin_in_order(batch->queue)) wait_events.push_back(*previous);
+    wait_events.insert(wait_events.end(), request.dependencies.begin(), request.dependencies.end());
+  }
+  order_native_command(batch->queue, wait_events, batch->requests, batch->uses);
+  const auto store_arguments = [batch](auto& interop, const auto& views) {
+    for (const collective_request& request : batch->requests) {
+      native_arguments& arguments = batch->arguments.emplace_back();
+      visit_native(request.rank->native().platform, [&](auto native) {
+        if (request.is_sender())
+          arguments.send = native_address(native, interop, batch->uses, views, request, request.send);
+        if (request.is_receiver())
+          arguments.recv = native_address(native, interop, batch->uses, views, request, request.recv);
+        arguments.stream = native.stream(interop);
+      });
+    }
+    batch->is_ready.store(true, std::memory_order_release);
+  };
+  if (batch->uses.all().empty())
+    submit_native(batch, store_arguments, submit_without_event());
+  else
+    submit_native(batch, store_arguments, submit_with_event());
+  start_commands(batch->queue.get_context());
+  // The runtime defers the command only if it waits for an unfinished host task.
+  if (!batch->is_ready.load(std::memory_order_acquire)) batch->queue.wait();
+  wait_events.clear();
+}
+
+inline sycl::event end_native_batch(const std::shared_ptr<native_batch>& batch) {
+  const sycl::event event = batch->uses.all().empty()
+                                ? submit_marker(batch->queue)
+                                : submit_native(batch, [](auto&, const auto&) {}, submit_with_event());
+  return batch->unordered_queue ? submit_marker_after(*batch->unordered_queue, event) : event;
+}
+
+// Runs a group with native commands. This takes three steps, because an event that is recorded before the core
 // launches the group would complete too early. First, a native command on each queue obtains the stream and the
 // addresses after its dependencies are on the stream. Then the core starts the group. Finally, each queue
 // provides an event: with buffers, the event of a second native command, on which later accesses depend.
@@ -113,47 +200,24 @@ inline std::vector<sycl::event> run_group_in_host_task(std::vector<collective_re
 // If that copy waits for a collective, and the thread that would start the other rank's part releases the event,
 // both wait forever (observed on 2 H200s).
 inline std::vector<sycl::event> run_group_native(std::vector<collective_request>& requests) {
-  struct native_command {
-    std::shared_ptr<collective_request> request;
-    std::optional<sycl::queue> unordered_queue;  // of the caller; the request's queue is the rank's own
-    native_arguments arguments;
-    std::atomic<bool> is_ready = false;
-  };
-  std::vector<std::shared_ptr<native_command>> commands;
-  for (collective_request& request : requests) {
-    auto& command = commands.emplace_back(std::make_shared<native_command>());
-    command->request = std::make_shared<detail::collective_request>(std::move(request));
-    rank_state& rank = *command->request->rank;
-    sycl::queue& queue = command->request->queue;
-    if (!queue.is_in_order()) command->unordered_queue = std::exchange(queue, rank.in_order_queue(queue));
-    order_native_command(*command->request, rank.begin_in_order(queue));
-    const auto store_arguments = [command](const native_arguments& arguments) {
-      command->arguments = arguments;
-      command->is_ready.store(true, std::memory_order_release);
-    };
-    if (command->request->uses_buffers())
-      submit_native(command->request, std::nullopt, store_arguments);
-    else
-      submit_native(command->request, std::nullopt, store_arguments, submit_without_event());
-    start_commands(queue.get_context());
-    // The runtime defers the command only if it waits for an unfinished host task.
-    if (!command->is_ready.load(std::memory_order_acquire)) queue.wait();
+  const std::size_t size = requests.size();
+  const auto batches = make_native_batches(requests);
+  std::vector<std::pair<collective_request*, native_arguments*>> calls(size);  // in call order
+  for (const auto& batch : batches) {
+    begin_native_batch(batch);
+    for (std::size_t i = 0; i < batch->indices.size(); ++i)
+      calls[batch->indices[i]] = {&batch->requests[i], &batch->arguments[i]};
   }
   run_core_group([&] {
-    for (const auto& command : commands) {
-      enqueue(*command->request, command->arguments.send, command->arguments.recv, command->arguments.stream);
-    }
+    for (const auto& [request, arguments] : calls)
+      enqueue(*request, arguments->send, arguments->recv, arguments->stream);
   });
-  std::vector<sycl::event> events;
-  for (const auto& command : commands) {
-    command->request->dependencies.clear();
-    events.push_back(command->request->uses_buffers()
-                         ? submit_native(command->request, std::nullopt, [](const native_arguments&) {})
-                         : submit_marker(command->request->queue));
-    if (command->unordered_queue)
-      events.back() = submit_marker_after(*command->unordered_queue, events.back());
+  std::vector<sycl::event> events(size);
+  for (const auto& batch : batches) {
+    const sycl::event event = end_native_batch(batch);
+    for (const std::size_t index : batch->indices) events[index] = event;
   }
-  start_commands(commands.front()->request->queue.get_context());
+  start_commands(batches.front()->queue.get_context());
   return events;
 }
 

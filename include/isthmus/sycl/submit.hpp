@@ -6,6 +6,7 @@
 #include <exception>
 #include <isthmus/sycl/views.hpp>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -120,24 +121,35 @@ struct native_arguments {
   isthmus_stream stream = nullptr;  // native stream of the queue
 };
 
-// Orders the next native command of the request's queue after all dependencies of the request if the
-// implementation does not do this.
-inline void order_native_command(collective_request& request, const std::optional<sycl::event>& previous) {
+// Orders the next native command of `queue` after `wait_events` and after earlier accesses to the buffers of the
+// requests if the implementation does not do this.
+inline void order_native_command(sycl::queue& queue, const std::vector<sycl::event>& wait_events,
+                                 std::span<collective_request> requests, const buffer_uses& uses) {
   if constexpr (!has_ordered_native_commands) {
-    std::vector<sycl::event> wait_events = request.dependencies;
-    if (previous) wait_events.push_back(*previous);
-    order_after(request.queue, wait_events);
-    if (!request.uses_buffers()) return;
-    if (request.is_sender() && request.send.migrate)
-      order_after_dependencies(request.queue, request.send.migrate(request.queue));
-    if (request.is_receiver() && request.recv.migrate)
-      order_after_dependencies(request.queue, request.recv.migrate(request.queue));
-    buffer_uses uses;
-    uses.add(request);
-    order_after_accesses(request.queue, [&](sycl::handler& handler) {
+    order_after(queue, wait_events);
+    for (collective_request& request : requests) {
+      if (request.is_sender() && request.send.migrate)
+        order_after_dependencies(queue, request.send.migrate(queue));
+      if (request.is_receiver() && request.recv.migrate)
+        order_after_dependencies(queue, request.recv.migrate(queue));
+    }
+    if (uses.all().empty()) return;
+    order_after_accesses(queue, [&](sycl::handler& handler) {
       return command_views<sycl::target::device>(uses, handler);
     });
   }
+}
+
+// Returns the address of an operand in a native command with these accessors.
+template <typename Native, typename Interop>
+void* native_address(Native native, const Interop& interop, const buffer_uses& uses,
+                     const command_views<sycl::target::device>& views, const collective_request& request,
+                     const erased_operand& operand) {
+  if (!operand.buffer) return operand.pointer;
+  const std::size_t index = uses.index_of(operand);
+  return static_cast<unsigned char*>(buffer_address(native, interop, views.at(index), uses.all()[index].buffer,
+                                                    request.rank->device())) +
+         operand.offset_bytes;
 }
 
 // Submits `body(native_arguments)` as a native command to the request's queue, with all dependencies of the
@@ -180,12 +192,8 @@ auto submit_native(const std::shared_ptr<collective_request>& shared_request,
       shared_request, previous, body, submit,
       [&](sycl::handler& handler) { return command_views<sycl::target::device>(uses, handler); },
       [uses](auto native, auto& interop, auto& views, const collective_request& request,
-             const erased_operand& operand) -> void* {
-        if (!operand.buffer) return operand.pointer;
-        const std::size_t index = uses.index_of(operand);
-        return static_cast<unsigned char*>(buffer_address(native, interop, views.at(index),
-                                                          uses.all()[index].buffer, request.rank->device())) +
-               operand.offset_bytes;
+             const erased_operand& operand) {
+        return native_address(native, interop, uses, views, request, operand);
       });
 }
 
@@ -200,7 +208,12 @@ inline sycl::event run_native(collective_request&& request) {
   };
   const auto shared_request = std::make_shared<pending_call>(std::move(request));
   const auto submit = [&](const std::optional<sycl::event>& previous) {
-    order_native_command(*shared_request, previous);
+    std::vector<sycl::event> wait_events = shared_request->dependencies;
+    if (previous) wait_events.push_back(*previous);
+    buffer_uses uses;
+    uses.add(*shared_request);
+    collective_request& own_request = *shared_request;
+    order_native_command(own_request.queue, wait_events, std::span(&own_request, 1), uses);
     // The command keeps the request alive.
     return submit_native(shared_request, previous,
                          [self = shared_request.get()](const native_arguments& arguments) {

@@ -38,6 +38,19 @@ class buffer_uses {
     }
   }
 
+  // Returns whether add() accepts the request and there are at most `max` buffers then.
+  bool can_add(const collective_request& request, std::size_t max) const {
+    std::size_t size = m_uses.size();
+    for (const erased_operand* operand : {request.is_sender() ? &request.send : nullptr,
+                                          request.is_receiver() ? &request.recv : nullptr}) {
+      if (operand == nullptr || !operand->buffer) continue;
+      for (const buffer_use& entry : m_uses)
+        if (overlap(entry, *operand)) return false;
+      size += index_of(*operand) == m_uses.size() ? 1 : 0;
+    }
+    return size <= max;
+  }
+
   // Returns the index of the operand's buffer in all(); all().size() if this rank does not use it.
   std::size_t index_of(const erased_operand& operand) const {
     std::size_t index = 0;
@@ -47,13 +60,18 @@ class buffer_uses {
   const std::vector<buffer_use>& all() const { return m_uses; }
 
  private:
+  // Two sub-buffers of one buffer, or a buffer and its sub-buffer.
+  static bool overlap(const buffer_use& entry, const erased_operand& operand) {
+    return entry.buffer == *operand.buffer && entry.identity != operand.identity &&
+           (entry.buffer.is_sub_buffer() || operand.buffer->is_sub_buffer());
+  }
+
   void add(const collective_request& request, const erased_operand& operand, bool is_read,
            bool is_overwritten) {
     if (!operand.buffer) return;
     for (buffer_use& entry : m_uses) {
       if (!(entry.buffer == *operand.buffer)) continue;
-      if (entry.identity != operand.identity &&
-          (entry.buffer.is_sub_buffer() || operand.buffer->is_sub_buffer())) {
+      if (overlap(entry, operand)) {
         throw request.error(
             ISTHMUS_ERROR_UNSUPPORTED,
             "two sub-buffers of one buffer in one operation or group; each buffer can have only "
@@ -108,13 +126,13 @@ class host_views {
   std::vector<std::variant<reader, writer, updater>> m_accessors;
 };
 
-// The accessors of one request's command group, which has at most two buffers. They are stored in the object
-// itself, not on the heap, because AdaptiveCpp finds accessors by their address in the command's lambda. All
-// accessors have the mode read_write.
+// The accessors of a command group. They are stored in the object itself, not on the heap, because AdaptiveCpp
+// finds accessors by their address in the command's lambda. All accessors have the mode read_write.
 template <sycl::target Target>
 class command_views {
  public:
   using accessor = sycl::accessor<unsigned char, 1, sycl::access_mode::read_write, Target>;
+  static constexpr std::size_t max_buffers = 2;  // as many as one request has
 
   command_views(const buffer_uses& uses, sycl::handler& handler) {
     for (std::size_t i = 0; i < uses.all().size(); ++i) {
@@ -125,7 +143,7 @@ class command_views {
   const accessor& at(std::size_t index) const { return *m_accessors[index]; }
 
  private:
-  std::array<std::optional<accessor>, 2> m_accessors;
+  std::array<std::optional<accessor>, max_buffers> m_accessors;
 };
 
 }  // namespace isthmus::detail
