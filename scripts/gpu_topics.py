@@ -524,13 +524,17 @@ TOPICS = (
             ),
             *(
                 Step(
-                    f"Isthmus under SYCL against NCCL on the queue's stream, ranks in {kind}",
+                    f"Isthmus under SYCL against NCCL on the queue's stream, {words}",
                     "{bin}/sycl_bench --ranks {ranks} --out {out}/sycl_" + f"{kind}.json {flag}",
                     60,
                     records="{out}/" + f"sycl_{kind}.json",
                     env=SYCL_RUNTIME,
                 )
-                for kind, flag in (("processes", ""), ("threads", "--threads"))
+                for kind, words, flag in (
+                    ("processes", "ranks in processes", ""),
+                    ("threads", "ranks in threads", "--threads"),
+                    ("rules", "default rules", "--backend="),
+                )
             ),
         ),
         options=("-DISTHMUS_SYCL=ON", "-DISTHMUS_P2P=ON"),
@@ -553,15 +557,30 @@ TOPICS = (
                 90,
                 env=SYCL_RUNTIME | {"ISTHMUS_BACKEND": "mpi"},
             ),
+            # Strong and weak scaling: one rank with a problem, all ranks with it, all ranks with one each.
             *(
                 Step(
-                    f"{name} against Listing 1 of the paper",
-                    "{mpiexec} -n {ranks} {bin}/sycl_applications " + name + " --json {out}/" + name + ".json",
+                    f"{name} against Listing 1 of the paper, {words}",
+                    "{mpiexec} -n " + f"{ranks} {{bin}}/sycl_applications {name}"
+                    f" --scaling {scaling} --json {{out}}/{name}_{file}.json",
                     60,
-                    records="{out}/" + name + ".json",
+                    records=f"{{out}}/{name}_{file}.json",
                     env=SYCL_RUNTIME,
                 )
                 for name in ("halo", "transpose", "comd")
+                for words, ranks, scaling, file in (
+                    ("one rank", "1", "strong", "one"),
+                    ("the problem on all ranks", "{ranks}", "strong", "strong"),
+                    ("a problem for each rank", "{ranks}", "weak", "weak"),
+                )
+            ),
+            Step(
+                "transpose against Listing 1 of the paper, copy engines",
+                "{mpiexec} -n {ranks} {bin}/sycl_applications transpose --json {out}/transpose_copy.json",
+                60,
+                gpus=2,
+                records="{out}/transpose_copy.json",
+                env=SYCL_RUNTIME | {"ISTHMUS_RULE": "platform=cuda use=copy_engine"},
             ),
         ),
         options=("-DISTHMUS_SYCL=ON",),

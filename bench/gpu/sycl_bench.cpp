@@ -40,7 +40,7 @@ struct settings {
   int ranks = 0, repetitions = 21;
   bool threads = false;
   std::vector<std::size_t> sizes{128, 8 << 10, 64 << 10, 1 << 20, 16 << 20, 128 << 20};
-  std::string out, command;
+  std::string backend = "nccl", out, command;
 };
 
 // One rank: its device, in-order queue, buffers and both communicators.
@@ -197,6 +197,8 @@ void rank_bench::measure(std::size_t bytes) {
 
 void rank_bench::record(std::size_t bytes, std::uint64_t wrong) {
   const std::string path = isthmus::detail::path_name(m_isthmus.path());
+  const auto explanation = nlohmann::json::parse(m_isthmus.explain(ISTHMUS_ALLREDUCE, bytes / 4));
+  const std::string backend = explanation.at("selection").at("backend");
   const char* placement = m_arguments.threads ? ", ranks in threads" : ", ranks in processes";
   for (int provider_index = 0; provider_index < providers; ++provider_index)
     for (const bool stream : {false, true}) {
@@ -204,7 +206,7 @@ void rank_bench::record(std::size_t bytes, std::uint64_t wrong) {
       const char* const mode = !stream ? "host" : provider_index == isthmus_call ? "sycl_usm" : "stream";
       nlohmann::json line = bench::record_of(
           {"allreduce", "float32", bytes, m_arguments.ranks},
-          {provider_names[provider_index], provider_index == isthmus_call ? "nccl" : "", mode, {}, us},
+          {provider_names[provider_index], provider_index == isthmus_call ? backend : "", mode, {}, us},
           bench::bandwidth_of(ISTHMUS_ALLREDUCE, bytes, m_arguments.ranks, median(us)));
       line["op"] = "sum";
       line["reason"] = "SYCL path " + path + placement;
@@ -295,10 +297,11 @@ int main(int argc, char** argv) {
   app.add_option("--repetitions", arguments.repetitions, "samples per result")->check(CLI::Range(3, 10000));
   app.add_option("--bytes", arguments.sizes, "sizes in bytes");
   app.add_flag("--threads", arguments.threads, "ranks are threads of one process (default: processes)");
+  app.add_option("--backend", arguments.backend,
+                 "backend of Isthmus for all sizes; empty: as the rules select (default: nccl, as the peer)");
   app.add_option("--out", arguments.out, "JSON file with the records");
   CLI11_PARSE(app, argc, argv);
-  // Forces NCCL on both sides, whatever the rules select for a size.
-  setenv("ISTHMUS_BACKEND", "nccl", 1);
+  if (!arguments.backend.empty()) setenv("ISTHMUS_BACKEND", arguments.backend.c_str(), 1);
   arguments.command = bench::command_of(argc, argv);
   return arguments.threads ? run_threads(arguments) : run_processes(arguments);
 }
