@@ -183,7 +183,8 @@ void communicator::announce(start_barrier::phase reached, const backend_instance
   if (m_start_barrier && !backend.is_blocking()) m_start_barrier->announce(reached, operations, n);
 }
 
-void communicator::wait_for_local_ranks(start_barrier::phase reached, communicator* const* ranks, std::size_t n) {
+void communicator::wait_for_local_ranks(start_barrier::phase reached, communicator* const* ranks,
+                                        std::size_t n) {
   const std::span<communicator* const> all(ranks, n);
   struct forget_at_end {
     std::span<communicator* const> ranks;

@@ -6,8 +6,7 @@
 
 namespace isthmus {
 
-// Counts the announcements of each phase: one counter per member for collectives, and two per pair of members for
-// messages.
+// Counts the announcements of each phase. Collectives have one counter per member, and messages have two per pair.
 struct start_barrier::shared_state {
   shared_state(const std::array<std::uint64_t, 2>& id, std::size_t members)
       : token(id), size(members), counters(2 * (members + 2 * members * members)) {}

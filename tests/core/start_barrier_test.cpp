@@ -79,7 +79,8 @@ TEST_F(start_barrier_test, missing_ranks_are_named) {
   create({}, 0.3);
   EXPECT_EQ(allreduce(1), ISTHMUS_ERROR_TIMEOUT);
   const isthmus_error_info error = test::last_error();
-  EXPECT_STREQ(error.message, "allreduce: ranks 0 and 2 of this process did not make the matching call within 0.3 s");
+  EXPECT_STREQ(error.message,
+               "allreduce: ranks 0 and 2 of this process did not make the matching call within 0.3 s");
   EXPECT_EQ(error.rank, 1);
   EXPECT_TRUE(standin::records(event::enqueue).empty());
   EXPECT_NE(allreduce(0), ISTHMUS_SUCCESS) << "the communicator was not aborted";
@@ -126,7 +127,8 @@ TEST_F(start_barrier_test, messages_wait_for_their_peer) {
 TEST_F(start_barrier_test, a_message_without_a_receiver_names_the_peer) {
   create({}, 0.3);
   EXPECT_EQ(send_to(2, 0), ISTHMUS_ERROR_TIMEOUT);
-  EXPECT_STREQ(test::last_error().message, "send: rank 2 of this process did not make the matching call within 0.3 s");
+  EXPECT_STREQ(test::last_error().message,
+               "send: rank 2 of this process did not make the matching call within 0.3 s");
 }
 
 // Rank 0 groups what the others call one after the other, in an order in which its first peer comes last.

@@ -115,7 +115,8 @@ struct native_batch {
   std::atomic<bool> is_ready = false;       // the command has set them
 };
 
-inline std::vector<std::shared_ptr<native_batch>> make_native_batches(std::vector<collective_request>& requests) {
+inline std::vector<std::shared_ptr<native_batch>> make_native_batches(
+    std::vector<collective_request>& requests) {
   constexpr std::size_t max_buffers = command_views<sycl::target::device>::max_buffers;
   std::vector<std::shared_ptr<native_batch>> batches;
   for (std::size_t index = 0; index < requests.size(); ++index) {
@@ -271,7 +272,7 @@ inline std::vector<sycl::event> run_group(std::vector<collective_request>& reque
 ///
 /// Blocking: on the host platform, end() returns when all operations are complete. With
 ///   host_execution::host_task, it returns immediately if all operations use USM, one communicator and one
-///   queue. On a device platform, it returns immediately. Calls on an out-of-order queue need the path
+///   queue. On a device platform, it returns immediately, and calls on an out-of-order queue require the path
 ///   native_command.
 ///
 /// Buffers: one buffer may appear in several operations of a group. Destroy the program's host accessors on

@@ -157,8 +157,7 @@ class rank_state {
     m_last_event = queue.is_in_order() ? std::nullopt : std::optional(event);
     return event;
   }
-  // The same for several steps: returns the event that the operation must wait for before it is submitted to
-  // the in-order queue.
+  // For an operation of several steps on the in-order queue: returns the event that its first step must wait for.
   std::optional<sycl::event> begin_in_order(const sycl::queue& queue) {
     const std::lock_guard lock(m_order_mutex);
     auto previous = previous_on_other_queue(queue);

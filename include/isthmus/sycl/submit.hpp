@@ -134,9 +134,8 @@ inline void order_native_command(sycl::queue& queue, const std::vector<sycl::eve
         order_after_dependencies(queue, request.recv.migrate(queue));
     }
     if (uses.all().empty()) return;
-    order_after_accesses(queue, [&](sycl::handler& handler) {
-      return command_views<sycl::target::device>(uses, handler);
-    });
+    order_after_accesses(
+        queue, [&](sycl::handler& handler) { return command_views<sycl::target::device>(uses, handler); });
   }
 }
 

@@ -41,8 +41,8 @@ class buffer_uses {
   // Returns whether add() accepts the request and there are at most `max` buffers then.
   bool can_add(const collective_request& request, std::size_t max) const {
     std::size_t size = m_uses.size();
-    for (const erased_operand* operand : {request.is_sender() ? &request.send : nullptr,
-                                          request.is_receiver() ? &request.recv : nullptr}) {
+    for (const erased_operand* operand :
+         {request.is_sender() ? &request.send : nullptr, request.is_receiver() ? &request.recv : nullptr}) {
       if (operand == nullptr || !operand->buffer) continue;
       for (const buffer_use& entry : m_uses)
         if (overlap(entry, *operand)) return false;

@@ -1,5 +1,5 @@
-// What the ranks of one process can share: events, buffers, USM and queues. With one process per rank, each
-// test runs with the process's own rank.
+// The ranks of one process share events, buffers, USM and queues. With one process per rank, each test runs with
+// the process's own rank.
 #include <atomic>
 
 #include "rank_team.hpp"
@@ -38,7 +38,8 @@ TEST(local_ranks, events_of_other_devices_order_out_of_order_queues) {
     for (const auto& event : produced)
       if (event) all.push_back(*event);
     const sycl::event sum = self.ranks.allreduce(queue, data.data(), count, isthmus::reduction_op::sum, all);
-    const sycl::event doubled = self.ranks.allreduce(queue, data.data(), count, isthmus::reduction_op::sum, {sum});
+    const sycl::event doubled =
+        self.ranks.allreduce(queue, data.data(), count, isthmus::reduction_op::sum, {sum});
     EXPECT_EQ(read(producers, data.data(), {doubled}),
               std::vector<int>(count, self.ranks.size() * sum_over_ranks(self, 10)));
     self.ranks.barrier(queue);
@@ -105,8 +106,9 @@ TEST(local_ranks, a_queue_can_be_destroyed_while_its_collective_runs) {
     for (const bool in_order : {true, false}) {
       self.queue.fill(data.data(), 40 + self.rank, count).wait();
       const sycl::event done = [&] {
-        sycl::queue queue(self.queue.get_context(), self.queue.get_device(),
-                          in_order ? sycl::property_list{sycl::property::queue::in_order{}} : sycl::property_list{});
+        sycl::queue queue(
+            self.queue.get_context(), self.queue.get_device(),
+            in_order ? sycl::property_list{sycl::property::queue::in_order{}} : sycl::property_list{});
         return self.ranks.allreduce(queue, data.data(), count);
       }();
       EXPECT_EQ(read(self.queue, data.data(), {done}), std::vector<int>(count, sum_over_ranks(self, 40)));
@@ -114,12 +116,11 @@ TEST(local_ranks, a_queue_can_be_destroyed_while_its_collective_runs) {
   });
 }
 
-TEST(local_ranks, a_failed_host_task_does_not_block_the_collective_after_it) {
+TEST(local_ranks, a_failed_host_task_blocks_no_collective) {
   rank_team::get().for_each_rank([](test_rank& self) {
     std::atomic<int> exceptions = 0;
-    sycl::queue queue(self.queue.get_context(), self.queue.get_device(), [&](const sycl::exception_list& list) {
-      exceptions += static_cast<int>(list.size());
-    });
+    sycl::queue queue(self.queue.get_context(), self.queue.get_device(),
+                      [&](const sycl::exception_list& list) { exceptions += static_cast<int>(list.size()); });
     const block<int> data(count, self.queue);
     self.queue.fill(data.data(), 50 + self.rank, count).wait();
     const sycl::event failed = queue.submit([](sycl::handler& handler) {
