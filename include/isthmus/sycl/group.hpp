@@ -272,8 +272,7 @@ inline std::vector<sycl::event> run_group(std::vector<collective_request>& reque
 ///
 /// Blocking: on the host platform, end() returns when all operations are complete. With
 ///   host_execution::host_task, it returns immediately if all operations use USM, one communicator and one
-///   queue. On a device platform, it returns immediately, and calls on an out-of-order queue require the path
-///   native_command.
+///   queue. On a device platform, it returns immediately. An out-of-order queue requires native_command.
 ///
 /// Buffers: one buffer may appear in several operations of a group. Destroy the program's host accessors on
 ///   buffers of the group before end(). Otherwise, end() waits for them forever.
