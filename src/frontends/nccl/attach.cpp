@@ -114,8 +114,10 @@ void attach(const pending_communicator& pending) {
   native_comm const comm = *pending.handle;
   attached_communicator* const communicator =
       comm == nullptr ? nullptr : &attached_communicator::add(comm, pass_reason_code::not_attached);
-  if (communicator != nullptr && !pending.is_blocking)
-    return communicator->set_pass_reason(pass_reason_code::non_blocking);
+  if (!pending.is_blocking) {  // on all ranks, including those without a subcommunicator
+    if (communicator != nullptr) communicator->set_pass_reason(pass_reason_code::non_blocking);
+    return;
+  }
   if (communicator != nullptr && !communicator->query_properties()) return;
   const bool has_parent = pending.parent != nullptr && pending.parent->is_attached();
   if (pending.kind == pending_communicator::creation_kind::split) {
