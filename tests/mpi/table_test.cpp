@@ -262,6 +262,29 @@ TEST_F(table_test, intercommunicators_are_rejected) {
   MPI_Comm_free(&group);
 }
 
+// All ranks but the last one split their communicator.
+TEST_F(table_test, timeout_names_the_missing_rank) {
+  if (mpi_test::size() < 2) GTEST_SKIP() << "needs two ranks";
+  isthmus_communicator_options options{};
+  options.struct_bytes = sizeof options;
+  options.timeout_s = 3;
+  isthmus_communicator communicator = nullptr, part = nullptr;
+  const int missing_rank = mpi_test::size() - 1;
+  ASSERT_EQ(isthmus_communicator_create_mpi(&m_table, &options, &communicator), ISTHMUS_SUCCESS);
+  if (mpi_test::rank() != missing_rank) {
+    EXPECT_NE(isthmus_communicator_split(communicator, 0, 0, &part), ISTHMUS_SUCCESS);
+    isthmus_error_info failure;
+    isthmus_last_error(&failure);
+    const std::string expected = "no message from rank " + std::to_string(missing_rank);
+    EXPECT_NE(std::string(failure.message).find(expected), std::string::npos) << failure.message;
+    int failed_rank = -1;
+    EXPECT_EQ(isthmus_last_error_ranks(&failed_rank, 1), 1u) << failure.message;
+    EXPECT_EQ(failed_rank, missing_rank);
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+  isthmus_communicator_destroy(communicator);
+}
+
 TEST_F(table_test, persistent_tables_are_shared) {
   EXPECT_EQ(isthmus::mpi::persistent_table(MPI_COMM_WORLD), isthmus::mpi::persistent_table(MPI_COMM_WORLD));
   EXPECT_NE(isthmus::mpi::persistent_table(MPI_COMM_WORLD), isthmus::mpi::persistent_table(MPI_COMM_SELF));
