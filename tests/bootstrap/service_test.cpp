@@ -130,6 +130,7 @@ TEST(store_service, ranks_join_a_process_without_descriptors) {
   if (child == 0) {
     const rlimit limit{64, 64};
     setrlimit(RLIMIT_NOFILE, &limit);
+    alarm(100);  // if the other rank fails
     const auto id = start_tcp_store(nullptr);
     if (write(address[1], &id, sizeof id) != sizeof id) _exit(5);
     _exit(wait_without_descriptors(parse_unique_id(id), to_parent[1], to_child[0]));

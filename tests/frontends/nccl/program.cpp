@@ -259,6 +259,7 @@ int configured(int size, bool is_blocking, const std::string& creation) {
       wrong += run_calls(other_runner, 3, 24);
       check(ncclCommDestroy(comm), "ncclCommDestroy");
     }
+    if (splits) wrong += run_calls(runner, 5, 8);
     check(ncclCommDestroy(runner.comm), "ncclCommDestroy");
   });
   return wrong;
