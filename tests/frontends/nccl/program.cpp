@@ -229,9 +229,8 @@ void wait_until_ready(void* comm) {
   }
 }
 
-// Communicators with a configuration: blocking or nonblocking, created by `creation`: alone, in a group, or by a split
-// of a blocking communicator that leaves out the last rank. Another blocking communicator makes the library print its
-// report.
+// Communicators with a configuration, blocking or nonblocking, created alone, in a group, or by a split that leaves out the
+// last rank. The library prints its report because each rank also has a blocking communicator.
 int configured(int size, bool is_blocking, const std::string& creation) {
   auto runners = make_runners(size);
   const bool splits = creation == "split", groups = creation == "group";

@@ -325,7 +325,7 @@ print(shim.isthmus_nccl_library())
 
 
 def find_nccl(loads: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
-    """What the library finds in a process that has loaded the library `loads`."""
+    """Prints the NCCL that the library finds in a process that has loaded the library `loads`."""
     command = [sys.executable, "-c", FIND_NCCL, str(PRELOAD), *([str(loads)] if loads else [])]
     environment_variables = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
     return subprocess.run(
