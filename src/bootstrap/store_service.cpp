@@ -108,7 +108,7 @@ class service {
       });
       m_has_own_descriptors = unshare(CLONE_FILES) == 0;
       outcome.set_value(m_has_own_descriptors);
-    } catch (const std::system_error&) {  // no thread: the connections wait for free descriptors
+    } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): no thread, so the ranks must wait
     }
     if (m_has_own_descriptors) close_all_except(std::move(moved));
   }
