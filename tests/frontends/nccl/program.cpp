@@ -298,6 +298,12 @@ int reused_handles(int size) {
       }
       for (void* const child : children) check(ncclCommDestroy(child), "ncclCommDestroy");
     }
+    config nonblocking;
+    nonblocking.blocking = 0;
+    void* passed_through = nullptr;
+    check(ncclCommSplit(parent, 0, runner.rank(), &passed_through, &nonblocking), "ncclCommSplit");
+    wait_until_ready(passed_through);
+    check(ncclCommDestroy(passed_through), "ncclCommDestroy");
     check(ncclCommDestroy(parent), "ncclCommDestroy");
   });
   return wrong;
