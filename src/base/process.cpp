@@ -90,8 +90,7 @@ bool has_process_exited(std::int64_t pid, std::uint64_t start) noexcept {
   try {
     const std::string fields = read_stat_fields(folder_of(pid));
     if (fields.empty()) return true;
-    const std::uint64_t current_start = start == 0 ? 0 : start_time_in(fields);
-    if (current_start != start && current_start != 0) return true;
+    if (start != 0 && start_time_in(fields) != start) return true;
     const bool has_first_thread_ended = fields[0] == 'Z' || fields[0] == 'X';  // others may still run
     return has_first_thread_ended && read_task_states(pid) == process_state::exited;
   } catch (...) {

@@ -65,6 +65,7 @@ class owned_comm {
     if (m_comm != nullptr) m_mpi->comm_free(m_comm);
   }
   isthmus_mpi_comm get() const { return m_comm; }
+  void leak() noexcept { m_comm = nullptr; }
 
   static owned_comm duplicate(const isthmus_mpi_table& mpi, isthmus_mpi_comm source, double timeout_s) {
     isthmus_mpi_comm result = nullptr;
@@ -95,6 +96,15 @@ class mpi_bootstrap final : public bootstrap {
         m_rank(query(mpi.comm_rank, "MPI_Comm_rank")),
         m_size(query(mpi.comm_size, "MPI_Comm_size")),
         m_peers(m_rank, m_size) {}
+  // A peer may still send messages that this rank no longer receives. If MPI reused the context of a freed
+  // communicator, a later communicator would receive them.
+  ~mpi_bootstrap() override {
+    if (!m_is_out_of_sync && !m_is_cancelled.load(std::memory_order_acquire)) return;
+    m_control.leak();
+    m_payload.leak();
+  }
+  mpi_bootstrap(const mpi_bootstrap&) = delete;
+  mpi_bootstrap& operator=(const mpi_bootstrap&) = delete;
 
   int rank() const override { return m_rank; }
   int size() const override { return m_size; }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <functional>
 #include <numeric>
 
 #include "base/error.hpp"
@@ -103,7 +104,7 @@ class survivor_protocol {
       std::vector<std::uint8_t> members(m_members.size());
       if (joined_flag != 0 || !read(presence_key(rank), std::as_writable_bytes(std::span(members)))) continue;
       joined_flag = present;
-      for (std::size_t i = 0; i < members.size(); ++i) m_members[i] &= members[i];
+      std::ranges::transform(m_members, members, m_members.begin(), std::bit_and());
     }
     if (clock::now() < m_next_peer_poll) return;
     m_next_peer_poll = clock::now() + peer_poll_interval;

@@ -1,3 +1,4 @@
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -6,6 +7,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <future>
 #include <mutex>
 #include <thread>
 
@@ -21,27 +23,46 @@ constexpr double linger_s = 5;  // for ranks that are still reading when this pr
 
 class service {
  public:
-  explicit service(pid_t owner) : m_owner(owner) {}
+  // `previous`: a service of this process that accepts no new stores, or nullptr.
+  service(pid_t owner, std::unique_ptr<service> previous) : m_owner(owner), m_previous(std::move(previous)) {}
+  ~service() {
+    if (m_thread.joinable()) m_thread.join();
+  }
+  service(const service&) = delete;
+  service& operator=(const service&) = delete;
 
   pid_t owner() const { return m_owner; }
 
-  void add(std::unique_ptr<server> store) {
+  // Returns false if this service accepts no new stores.
+  bool add(std::unique_ptr<server>& store) {
     const std::lock_guard lock(m_mutex);
+    if (m_has_own_descriptors) return false;
+    if (m_previous != nullptr && m_previous->has_ended()) m_previous.reset();
     if (!m_is_running) start();
     m_new_stores.push_back(std::move(store));
     wake();
+    return true;
   }
 
   void stop() {
-    {
-      const std::lock_guard lock(m_mutex);
-      m_is_stopping = true;
-      wake();
-    }
-    if (m_thread.joinable()) m_thread.join();
+    request_stop();
+    for (service* each = this; each != nullptr; each = each->m_previous.get())
+      if (each->m_thread.joinable()) each->m_thread.join();
   }
 
  private:
+  void request_stop() {
+    const std::lock_guard lock(m_mutex);
+    if (m_previous != nullptr) m_previous->request_stop();
+    m_is_stopping = true;
+    wake();
+  }
+
+  bool has_ended() {
+    const std::lock_guard lock(m_mutex);
+    return !m_is_running;
+  }
+
   // start and wake: the caller holds the mutex.
   void start() {
     if (m_thread.joinable()) m_thread.join();  // the thread returned because no store was left
@@ -62,7 +83,47 @@ class service {
   void loop() {
     std::vector<std::unique_ptr<server>> stores;
     clock::time_point linger_deadline = clock::time_point::max();
-    while (adopt_new_stores(stores, linger_deadline)) poll_once(stores);
+    while (adopt_new_stores(stores, linger_deadline)) {
+      poll_once(stores);
+      const bool lacks_descriptors =
+          std::ranges::any_of(stores, [](const auto& store) { return store->lacks_descriptors(); });
+      if (lacks_descriptors && !m_has_own_descriptors) use_own_descriptors(stores);
+    }
+  }
+
+  // Gives this thread its own descriptor table, which contains only the descriptors of its stores. Ranks can then
+  // connect although the process has no free descriptor, and get the reason from a rank that lacks them. Another
+  // service must serve new stores, because this thread cannot use their descriptors.
+  void use_own_descriptors(std::vector<std::unique_ptr<server>>& stores) {
+    const std::lock_guard lock(m_mutex);
+    std::ranges::move(m_new_stores, std::back_inserter(stores));
+    m_new_stores.clear();
+    std::vector<int> moved;
+    for (const auto& store : stores) std::ranges::copy(store->descriptors(), std::back_inserter(moved));
+    try {
+      std::promise<bool> outcome;
+      std::jthread process_thread([&moved, is_unshared = outcome.get_future()]() mutable {
+        if (is_unshared.get())
+          for (const int descriptor : moved) close(descriptor);
+      });
+      m_has_own_descriptors = unshare(CLONE_FILES) == 0;
+      outcome.set_value(m_has_own_descriptors);
+    } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): no thread, so the ranks must wait
+    }
+    if (m_has_own_descriptors) close_all_except(std::move(moved));
+  }
+
+  // Keeps the standard descriptors and m_wake. Other threads use m_wake in the table of the process.
+  void close_all_except(std::vector<int> kept) const {
+    kept.push_back(m_wake.get());
+    std::ranges::sort(kept);
+    auto begin = static_cast<unsigned>(STDERR_FILENO) + 1;
+    for (const int descriptor : kept) {
+      const auto end = static_cast<unsigned>(descriptor);
+      if (end > begin) close_range(begin, end - 1, 0);
+      begin = std::max(begin, end + 1);
+    }
+    close_range(begin, ~0u, 0);
   }
 
   // Returns false if the thread must end. The eventfd is then closed.
@@ -83,7 +144,7 @@ class service {
                     [&](const auto& store) { return is_past_deadline || !store->has_connected_ranks(); });
     }
     if (!stores.empty()) return true;
-    m_wake = file_descriptor();
+    if (!m_has_own_descriptors) m_wake = file_descriptor();
     m_is_running = false;
     return false;
   }
@@ -108,9 +169,10 @@ class service {
   }
 
   const pid_t m_owner;
+  std::unique_ptr<service> m_previous;
   std::mutex m_mutex;
   std::vector<std::unique_ptr<server>> m_new_stores;
-  bool m_is_running = false;
+  bool m_is_running = false, m_has_own_descriptors = false;
   std::atomic<bool> m_is_stopping{false};
   file_descriptor m_wake;
   std::thread m_thread;
@@ -126,20 +188,18 @@ struct service_stopper {
   }
 };
 
-service& current_service() {
+}  // namespace
+
+void serve_store(std::unique_ptr<server> store) {
   static std::mutex mutex;
   static const service_stopper stopper;
   const std::lock_guard lock(mutex);
-  service* instance = current.load();
-  if (instance == nullptr || instance->owner() != getpid()) {
-    instance = new service(getpid());
-    current.store(instance);
-  }
-  return *instance;
+  service* const instance = current.load();
+  const bool is_own = instance != nullptr && instance->owner() == getpid();
+  if (is_own && instance->add(store)) return;
+  auto next = std::make_unique<service>(getpid(), std::unique_ptr<service>(is_own ? instance : nullptr));
+  current.store(next.get());
+  next.release()->add(store);
 }
-
-}  // namespace
-
-void serve_store(std::unique_ptr<server> store) { current_service().add(std::move(store)); }
 
 }  // namespace isthmus::tcp

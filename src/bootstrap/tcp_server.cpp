@@ -47,6 +47,12 @@ bool server::is_abandoned() const {
   return !m_joined_ranks.empty() && !have_all_joined() && !has_connected_ranks();
 }
 
+std::vector<int> server::descriptors() const {
+  std::vector<int> all{m_listener.get()};
+  for (const auto& each : m_connections) all.push_back(each->socket.get());
+  return all;
+}
+
 double server::add_entries(std::vector<pollfd>& entries) const {
   double timeout_s = has_connected_ranks()
                          ? 3600
@@ -81,6 +87,7 @@ void server::accept_all() {
       const int code = errno;
       if (code == EINTR || code == ECONNABORTED) continue;
       if (code == EAGAIN || code == EWOULDBLOCK) return;
+      m_lacks_descriptors = code == EMFILE;
       // Out of descriptors or memory. The connection stays in the queue and the listener stays readable, so
       // polling again immediately would spin.
       if (evict_oldest_unauthenticated()) continue;
@@ -90,6 +97,7 @@ void server::accept_all() {
       m_accept_after = deadline_after(no_descriptor_pause_s);
       return;
     }
+    m_lacks_descriptors = false;
     const auto unauthenticated_count =
         std::ranges::count_if(m_connections, [](const auto& each) { return is_unauthenticated(*each); });
     if (static_cast<std::size_t>(unauthenticated_count) >= m_limits.max_unauthenticated)

@@ -46,6 +46,9 @@ class server {
   // later then get the reason from the store.
   bool is_abandoned() const;
   bool has_connected_ranks() const;
+  // Returns true if the last connection was not accepted because this process has no free descriptor.
+  bool lacks_descriptors() const { return m_lacks_descriptors; }
+  std::vector<int> descriptors() const;
 
  private:
   bool have_all_joined() const {
@@ -85,7 +88,7 @@ class server {
   int m_size = 0;  // number of ranks, as reported by the first rank that joined
   std::set<int> m_joined_ranks;
   int m_rejections = 0;
-  bool m_has_logged_exhaustion = false;
+  bool m_has_logged_exhaustion = false, m_lacks_descriptors = false;
   clock::time_point m_accept_after{};  // out of descriptors: accept no connection before this time
   clock::time_point m_last_connected = clock::now();
   std::vector<std::unique_ptr<connection>> m_connections;  // oldest first

@@ -157,6 +157,8 @@ recorded_rank decode_rank(const copy_list& file_copies, std::uint64_t now_ns) {
   record.rank = head.rank;
   record.size = head.size;
   record.pid = head.pid;
+  record.pid_namespace = head.pid_namespace;
+  record.start = head.start;
   record.timeout_s = head.timeout_s;
   record.program = text_of(head.program, sizeof head.program);
   record.machine = text_of(head.machine, sizeof head.machine);

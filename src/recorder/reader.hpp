@@ -33,10 +33,23 @@ struct recorded_call {
 };
 
 // One rank of a communicator as recorded in its file.
+// A process among those of all machines since their start. Another process can have the same pid.
+struct process_identity {
+  std::string boot;
+  std::uint64_t pid_namespace = 0;
+  std::int64_t pid = 0;
+  std::uint64_t start = 0;  // increases with each process that gets this pid
+  auto operator<=>(const process_identity&) const = default;
+  bool has_pid_of(const process_identity& other) const {
+    return boot == other.boot && pid_namespace == other.pid_namespace && pid == other.pid;
+  }
+};
+
 struct recorded_rank {
   token communicator{};
   int rank = 0, size = 0;
   std::int64_t pid = 0;
+  std::uint64_t pid_namespace = 0, start = 0;  // of the process
   process_state process = process_state::alive;
   bool is_remote = false;  // other machine or pid namespace: the state of the process is unknown
   std::string program, machine, boot;
@@ -50,6 +63,7 @@ struct recorded_rank {
   std::vector<std::int64_t> pids;    // by rank; 0: other machine
   std::vector<recorded_call> calls;  // oldest first
 
+  process_identity identity() const { return {boot, pid_namespace, pid, start}; }
   // Returns the latest collective, or NULL.
   const recorded_call* last_collective() const;
   const recorded_call* collective(std::uint64_t number) const;  // NULL: overwritten, or not called yet

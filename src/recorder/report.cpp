@@ -18,7 +18,7 @@ constexpr std::size_t max_reported_calls = 16;  // per rank; the latest ones
 using rank_records = std::vector<recorded_rank>;
 
 struct job {
-  std::set<std::int64_t> pids;
+  std::set<process_identity> processes;
   std::vector<rank_records> communicators;
 };
 
@@ -76,12 +76,12 @@ std::vector<job> group_into_jobs(std::map<token, rank_records> communicators) {
   std::vector<job> jobs;
   for (auto& [name, ranks] : communicators) {
     job merged_job;
-    for (const recorded_rank& rank : ranks) merged_job.pids.insert(rank.pid);
+    for (const recorded_rank& rank : ranks) merged_job.processes.insert(rank.identity());
     merged_job.communicators.push_back(std::move(ranks));
     for (auto other = jobs.begin(); other != jobs.end();) {
-      const auto is_shared = [&](std::int64_t pid) { return merged_job.pids.contains(pid); };
-      if (std::any_of(other->pids.begin(), other->pids.end(), is_shared)) {
-        merged_job.pids.merge(other->pids);
+      const auto is_shared = [&](const process_identity& each) { return merged_job.processes.contains(each); };
+      if (std::ranges::any_of(other->processes, is_shared)) {
+        merged_job.processes.merge(other->processes);
         for (auto& each : other->communicators) merged_job.communicators.push_back(std::move(each));
         other = jobs.erase(other);
       } else {
@@ -91,6 +91,17 @@ std::vector<job> group_into_jobs(std::map<token, rank_records> communicators) {
     jobs.push_back(std::move(merged_job));
   }
   return jobs;
+}
+
+// The newest process with this pid of each machine that has one. Older jobs had other processes with the same pid.
+std::set<process_identity> find_processes(const std::vector<job>& jobs, std::int64_t pid) {
+  std::set<process_identity> all, newest;
+  for (const job& each : jobs)
+    for (const process_identity& process : each.processes)
+      if (process.pid == pid) all.insert(process);
+  for (auto each = all.begin(); each != all.end(); ++each)
+    if (const auto next = std::next(each); next == all.end() || !next->has_pid_of(*each)) newest.insert(*each);
+  return newest;
 }
 
 double creation_age_s(const rank_records& ranks) {
@@ -152,14 +163,20 @@ std::string report(std::int64_t pid, const std::string& name_prefix, const std::
   if (!trace_folder.empty())
     for (auto& [name, ranks] : communicators) rewind_to_end(ranks);
   json document = json::array();
-  for (job& each : group_into_jobs(std::move(communicators))) {
+  std::vector<job> jobs = group_into_jobs(std::move(communicators));
+  const std::set<process_identity> newest_processes = find_processes(jobs, pid);
+  for (job& each : jobs) {
+    const bool has_process = std::ranges::any_of(
+        newest_processes, [&](const auto& process) { return each.processes.contains(process); });
     std::sort(each.communicators.begin(), each.communicators.end(),
               [](auto& a, auto& b) { return creation_age_s(a) > creation_age_s(b); });
     const std::string name = name_of_token(each.communicators.front().front().communicator).substr(0, 8);
-    if ((pid != 0 && !each.pids.contains(pid)) || !name.starts_with(name_prefix)) continue;
+    if ((pid != 0 && !has_process) || !name.starts_with(name_prefix)) continue;
+    std::set<std::int64_t> pids;
+    for (const process_identity& process : each.processes) pids.insert(process.pid);
     json list = json::array();
     for (const rank_records& ranks : each.communicators) list.push_back(describe(ranks));
-    document.push_back({{"job", name}, {"pids", each.pids}, {"communicators", list}});
+    document.push_back({{"job", name}, {"pids", pids}, {"communicators", list}});
   }
   return json({{"jobs", document}}).dump(-1, ' ', false, json::error_handler_t::replace);
 }

@@ -79,13 +79,14 @@ machine_description detect_machine() {
   read_cpu(result);
   read_nvidia(result);
   read_pci(result);
-  std::sort(result.gpus.begin(), result.gpus.end());
   return result;
 }
 
 std::string machine_id(const machine_description& machine) {
   std::string text = fmt::format("{}\n{}\n", machine.cpu_model, machine.cores);
-  for (const std::string& gpu : machine.gpus) text += gpu + "\n";
+  std::vector<std::string> gpus = machine.gpus;  // the order of the folders is arbitrary
+  std::ranges::sort(gpus);
+  for (const std::string& gpu : gpus) text += gpu + "\n";
   return fmt::format("{:016x}", fnv1a(text));
 }
 

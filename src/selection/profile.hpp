@@ -10,7 +10,7 @@ namespace isthmus::selection {
 struct machine_description {
   std::string cpu_model;
   int cores = 0;                  // online cores of the machine, regardless of this process's affinity
-  std::vector<std::string> gpus;  // sorted; model names if the driver reports them, otherwise PCI ids
+  std::vector<std::string> gpus;  // model names if the driver reports them, otherwise PCI ids
 };
 
 // Reads only /proc and /sys, so that no vendor library is loaded and no device wakes up. Properties that cannot

@@ -91,7 +91,7 @@ TEST(store_service, connected_rank_keeps_its_store_alive) {
   EXPECT_EQ(test::get(*rank, "a", 1, 5), "b");
 }
 
-// Runs in its own process, which has no free descriptor while a rank of another process connects. Measures CPU
+// Runs in its own process, which has no free descriptor until a rank of another process has joined. Measures CPU
 // time: busy polling would use one second per second, polling ten times a second almost none.
 int wait_without_descriptors(const store_address& store_location, int write_end, int read_end) {
   const auto rank = connect_tcp_store(store_location, 0, 2, 5);
@@ -109,8 +109,12 @@ int wait_without_descriptors(const store_address& store_location, int write_end,
   getrusage(RUSAGE_SELF, &usage_before);
   std::this_thread::sleep_for(std::chrono::seconds(1));
   getrusage(RUSAGE_SELF, &usage_after);
-  fillers.clear();
   if (read(read_end, &byte, 1) != 1) return 3;  // the other rank has joined
+  fillers.clear();
+  rank->set("late", test::bytes("x"));
+  const auto other_store = connect_tcp_store(parse_unique_id(start_tcp_store(nullptr)), 0, 1, 5);
+  other_store->set("a", test::bytes("b"));
+  if (test::get(*other_store, "a", 1, 5) != "b") return 6;
   const auto seconds = [](const rusage& use) {
     return static_cast<double>(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
            static_cast<double>(use.ru_utime.tv_usec + use.ru_stime.tv_usec) / 1e6;
@@ -118,7 +122,7 @@ int wait_without_descriptors(const store_address& store_location, int write_end,
   return seconds(usage_after) - seconds(usage_before) < 0.3 ? 0 : 4;
 }
 
-TEST(store_service, does_not_spin_without_descriptors) {
+TEST(store_service, ranks_join_a_process_without_descriptors) {
   if (!can_fork) GTEST_SKIP() << "ThreadSanitizer";
   int to_parent[2], to_child[2], address[2];
   ASSERT_EQ(pipe(to_parent) + pipe(to_child) + pipe(address), 0);
@@ -126,6 +130,7 @@ TEST(store_service, does_not_spin_without_descriptors) {
   if (child == 0) {
     const rlimit limit{64, 64};
     setrlimit(RLIMIT_NOFILE, &limit);
+    alarm(100);  // if the other rank fails
     const auto id = start_tcp_store(nullptr);
     if (write(address[1], &id, sizeof id) != sizeof id) _exit(5);
     _exit(wait_without_descriptors(parse_unique_id(id), to_parent[1], to_child[0]));
@@ -134,13 +139,41 @@ TEST(store_service, does_not_spin_without_descriptors) {
   ASSERT_EQ(read(address[0], &id, sizeof id), static_cast<ssize_t>(sizeof id));
   char byte = 0;
   ASSERT_EQ(read(to_parent[0], &byte, 1), 1);
-  const auto rank = connect_tcp_store(parse_unique_id(id), 1, 2, 20);  // joins once descriptors are available
+  const auto rank = connect_tcp_store(parse_unique_id(id), 1, 2, 20);
   ASSERT_EQ(write(to_child[1], &byte, 1), 1);
+  EXPECT_EQ(test::get(*rank, "late", 1, 20), "x");
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0) << "4: busy polling";
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "4: busy polling; 6: the next store does not work";
   for (const int fd : {to_parent[0], to_parent[1], to_child[0], to_child[1], address[0], address[1]}) close(fd);
+}
+
+// A process that exits serves its store until the ranks of other processes have left.
+TEST(store_service, exiting_process_serves_connected_ranks) {
+  if (!can_fork) GTEST_SKIP() << "ThreadSanitizer";
+  int to_parent[2], to_child[2];
+  ASSERT_EQ(pipe(to_parent) + pipe(to_child), 0);
+  const pid_t child = fork_child();
+  if (child == 0) {
+    const auto id = start_tcp_store(nullptr);
+    char byte = 0;
+    if (write(to_parent[1], &id, sizeof id) != sizeof id || read(to_child[0], &byte, 1) != 1) _exit(5);
+    std::exit(0);  // with static destructors
+  }
+  isthmus_unique_id id;
+  ASSERT_EQ(read(to_parent[0], &id, sizeof id), static_cast<ssize_t>(sizeof id));
+  auto rank = connect_tcp_store(parse_unique_id(id), 1, 2, 20);
+  char byte = 0;
+  ASSERT_EQ(write(to_child[1], &byte, 1), 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  rank->set("a", test::bytes("b"));
+  EXPECT_EQ(test::get(*rank, "a", 1, 5), "b");
+  rank.reset();
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  for (const int fd : {to_parent[0], to_parent[1], to_child[0], to_child[1]}) close(fd);
 }
 
 // A forked child can have its own stores, and its exit does not affect its parent's stores.

@@ -87,6 +87,40 @@ TEST(store_bootstrap, killed_process_is_named_before_timeout) {
   waitpid(child, nullptr, 0);
 }
 
+// A store whose connection breaks shortly before its process, which stands for rank 1, exits.
+class breaking_store final : public store {
+ public:
+  explicit breaking_store(pid_t server) : m_server(server) {}
+  void set(const std::string&, std::span<const std::byte>) override {}
+  void set_if_absent(const std::string&, std::span<const std::byte>) override {}
+  void get(const std::string&, std::span<std::byte>, double) override {
+    if (!m_killer.joinable())
+      m_killer = std::jthread([this] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        kill(m_server, SIGKILL);
+      });
+    throw make_error(ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE, "the connection to the store was lost");
+  }
+
+ private:
+  const pid_t m_server;
+  std::jthread m_killer;
+};
+
+TEST(store_bootstrap, process_that_exits_after_its_connections_is_named) {
+  const pid_t child = fork();
+  if (child == 0)
+    while (true) pause();
+  const auto single_rank = make_store_bootstrap(std::make_shared<breaking_store>(child), "isthmus", 0, 2, 60);
+  const std::array<isthmus::rank_process, 2> both{
+      {{getpid(), process_start_time(getpid())}, {child, process_start_time(child)}}};
+  single_rank->watch_processes(both);
+  std::byte sent_value{}, all[2];
+  const auto failure = test::error_of([&] { single_rank->allgather({&sent_value, 1}, all); });
+  EXPECT_NE(std::string(failure.message).find("rank 1 exited"), std::string::npos) << failure.message;
+  waitpid(child, nullptr, 0);
+}
+
 // A child process that serves a store and is killed by the destructor.
 class store_process {
  public:
@@ -417,6 +451,18 @@ TEST_P(store_test, missing_ranks_are_named) {
     EXPECT_TRUE(std::ranges::equal(error.failed_ranks(), std::array{0, 3})) << error.message;
   });
   EXPECT_LT(test::seconds_since(start), 20);
+}
+
+// Rank 1 gives up long before rank 0, and rank 2 never calls.
+TEST_P(store_test, own_failure_reaches_waiting_ranks) {
+  const auto stores = make(3);
+  test::run_on_each_rank(2, [&](int rank) {
+    const auto own =
+        make_store_bootstrap(stores[static_cast<std::size_t>(rank)], "isthmus", rank, 3, rank == 0 ? 30 : 0.3);
+    std::vector<std::byte> sent_value(8), all(24);
+    const auto error = test::error_of([&] { own->allgather(sent_value, all); });
+    EXPECT_NE(std::string(error.message).find("rank 1 of 3 waited 0.3 s"), std::string::npos) << error.message;
+  });
 }
 
 TEST_P(store_test, aborted_ranks_differ_from_running_ranks) {

@@ -193,6 +193,23 @@ TEST(survivors, lost_user_store_is_reported_with_hint) {
   EXPECT_NE(std::string(error.hint).find("a process that outlives the ranks"), std::string::npos) << error.hint;
 }
 
+// The connection of a rank on another node can break while the rank continues.
+TEST(survivors, disconnected_rank_has_exited_only_on_this_node) {
+  for (const pid_t pid : {0, getpid()}) {
+    SCOPED_TRACE(pid);
+    const store_address address = parse_unique_id(start_tcp_store(nullptr));
+    std::vector<rank_process> processes(2);
+    processes[1].pid = pid;
+    const rendezvous both(connect_tcp_store(address, 0, 2, 5), {0, 1}, "scope", 0, processes, nullptr);
+    auto other = connect_tcp_store(address, 1, 2, 5);
+    EXPECT_EQ(both.peer_state_of(1), peer_state::unknown);
+    other.reset();
+    for (int i = 0; i < 1000 && both.peer_state_of(1) == peer_state::unknown; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    EXPECT_EQ(both.peer_state_of(1), pid == 0 ? peer_state::disconnected : peer_state::exited);
+  }
+}
+
 // Rank 0 serves the fallback store; rank 1 connects before and after that.
 TEST(survivors, fallback_store_replaces_lost_store) {
   const store_address address = parse_unique_id(start_tcp_store(nullptr));

@@ -91,7 +91,7 @@ void use_up_descriptors(int n) {
 }
 
 TEST(shortage, of_descriptors_is_the_reason_on_all_ranks) {
-  for (const int faulty_rank : {1, 2})
+  for (const int faulty_rank : {0, 1, 2})  // rank 0 serves the store
     for (int free_descriptors = 0; free_descriptors < 8; ++free_descriptors) {
       SCOPED_TRACE(free_descriptors);
       const auto outcomes = create(faulty_rank, [&] { use_up_descriptors(free_descriptors); });

@@ -262,6 +262,55 @@ TEST_F(table_test, intercommunicators_are_rejected) {
   MPI_Comm_free(&group);
 }
 
+decltype(isthmus_mpi_table::start) native_start = nullptr;
+
+// The first exchange of the last rank starts after the timeout of the others.
+TEST_F(table_test, creation_timeout_names_the_late_rank) {
+  if (mpi_test::size() != 3) GTEST_SKIP() << "waits for seconds: one number of ranks is enough";
+  isthmus_communicator_options options{};
+  options.struct_bytes = sizeof options;
+  options.timeout_s = 4;
+  isthmus_mpi_table table = m_table;
+  native_start = m_table.start;
+  const int late_rank = mpi_test::size() - 1;
+  if (mpi_test::rank() == late_rank)
+    table.start = [](isthmus_mpi_comm comm, const isthmus_operation* operation, void** request) {
+      static const bool is_late = (std::this_thread::sleep_for(std::chrono::seconds(7)), true);
+      return is_late ? native_start(comm, operation, request) : 1;
+    };
+  isthmus_communicator communicator = nullptr;
+  EXPECT_NE(isthmus_communicator_create_mpi(&table, &options, &communicator), ISTHMUS_SUCCESS);
+  if (mpi_test::rank() != late_rank) {
+    int failed_rank = -1;
+    EXPECT_EQ(isthmus_last_error_ranks(&failed_rank, 1), 1u);
+    EXPECT_EQ(failed_rank, late_rank);
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+}
+
+// All ranks but the last one split their communicator.
+TEST_F(table_test, timeout_names_the_missing_rank) {
+  if (mpi_test::size() != 3) GTEST_SKIP() << "waits for seconds: one number of ranks is enough";
+  isthmus_communicator_options options{};
+  options.struct_bytes = sizeof options;
+  options.timeout_s = 4;
+  isthmus_communicator communicator = nullptr, part = nullptr;
+  const int missing_rank = mpi_test::size() - 1;
+  ASSERT_EQ(isthmus_communicator_create_mpi(&m_table, &options, &communicator), ISTHMUS_SUCCESS);
+  if (mpi_test::rank() != missing_rank) {
+    EXPECT_NE(isthmus_communicator_split(communicator, 0, 0, &part), ISTHMUS_SUCCESS);
+    isthmus_error_info failure;
+    isthmus_last_error(&failure);
+    const std::string expected = "no message from rank " + std::to_string(missing_rank);
+    EXPECT_NE(std::string(failure.message).find(expected), std::string::npos) << failure.message;
+    int failed_rank = -1;
+    EXPECT_EQ(isthmus_last_error_ranks(&failed_rank, 1), 1u) << failure.message;
+    EXPECT_EQ(failed_rank, missing_rank);
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+  isthmus_communicator_destroy(communicator);
+}
+
 TEST_F(table_test, persistent_tables_are_shared) {
   EXPECT_EQ(isthmus::mpi::persistent_table(MPI_COMM_WORLD), isthmus::mpi::persistent_table(MPI_COMM_WORLD));
   EXPECT_NE(isthmus::mpi::persistent_table(MPI_COMM_WORLD), isthmus::mpi::persistent_table(MPI_COMM_SELF));

@@ -8,10 +8,13 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
 
+#include "base/process.hpp"
 #include "ranks.hpp"
+#include "recorder/diagnosis.hpp"
 #include "recorder/reader.hpp"
 
 namespace {
@@ -164,6 +167,27 @@ TEST(file, invalid_files_are_not_read) {
   std::filesystem::remove(path);
 }
 
+template <typename Value>
+void replace_in_file(const std::string& path, std::size_t offset, const Value& value) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(static_cast<std::streamoff>(offset)).write(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+TEST(file, process_with_a_reused_pid_has_its_own_job) {
+  const membership old_job = ranks_of_this_process(1), new_job = ranks_of_this_process(1);
+  const flight_recorder old_recorder(old_job, 10), new_recorder(new_job, 10);
+  const auto count_communicators = [](std::int64_t pid, const std::string& job_name) {
+    const auto jobs = nlohmann::json::parse(report(pid, job_name, ""))["jobs"];
+    return jobs.size() == 1 ? jobs[0]["communicators"].size() : 0;
+  };
+  EXPECT_EQ(count_communicators(getpid(), ""), 2U);
+  const std::uint64_t start = process_start_time(getpid()) - 1;
+  replace_in_file(path_of_file(old_job.token, 0), offsetof(header, start), start);
+  EXPECT_EQ(count_communicators(getpid(), ""), 1U);
+  for (const membership* job : {&old_job, &new_job})
+    EXPECT_EQ(count_communicators(0, fmt::format("{:016x}", job->token[0]).substr(0, 8)), 1U);
+}
+
 // Leaves the file of a process that has crashed.
 void leave_dead_file(const membership& ranks) {
   const std::string path = path_of_file(ranks.token, 0), copy = path + ".kept";
@@ -171,10 +195,7 @@ void leave_dead_file(const membership& ranks) {
     const flight_recorder recorder(ranks, 10);
     std::filesystem::copy_file(path, copy);
   }
-  std::fstream file(copy, std::ios::in | std::ios::out | std::ios::binary);
-  const std::int64_t unused_pid = 1 << 30;
-  file.seekp(offsetof(header, pid)).write(reinterpret_cast<const char*>(&unused_pid), sizeof unused_pid);
-  file.close();
+  replace_in_file(copy, offsetof(header, pid), std::int64_t{1} << 30);  // unused
   std::filesystem::rename(copy, path);
 }
 

@@ -64,6 +64,7 @@ TEST(profile, machine_id_depends_on_every_property) {
         machine_description{"CPU", 4, {"A", "B", "B"}}, machine_description{"", 0, {}}})
     ids.insert(machine_id(other));
   EXPECT_EQ(ids.size(), 7u);
+  EXPECT_EQ(machine_id({"CPU", 4, {"B", "A"}}), machine_id(base));
 }
 
 // The id is part of file names that must stay valid across versions.

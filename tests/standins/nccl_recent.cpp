@@ -45,6 +45,12 @@ STANDIN_API int ncclCommInitAll(void** comms, int n, const int* devices) {
   cudaSetDevice(previous_device);
   return ncclGroupEnd();
 }
+// Ends running operations. Later ones fail.
+STANDIN_API int ncclCommRevoke(void* handle, int) {
+  if (const int code = standin::record_call("ncclCommRevoke")) return code;
+  static_cast<standin::standin_comm*>(handle)->abort_flag->store(true);
+  return 0;
+}
 STANDIN_API int ncclBcast(char* buffer, size_t count, int datatype, int root, void* comm, void* stream) {
   return issue("ncclBcast", comm,
                {collective_kind::broadcast, buffer, buffer, count, datatype, 0, root, stream});

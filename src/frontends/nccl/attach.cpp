@@ -74,33 +74,32 @@ void warn_not_attached(const attached_communicator& communicator, const std::str
                                .c_str());
 }
 
-void finish_attach(attached_communicator& communicator, isthmus_status status, isthmus_communicator handle) {
+// `handle`: NULL if the creation failed in the calling thread.
+void finish_attach(attached_communicator& communicator, isthmus_communicator handle) {
   if (communicator.size() == 1) {  // a subcommunicator of one rank
     communicator.set_pass_reason(pass_reason_code::one_rank);
     isthmus_communicator_destroy(handle);
     return;
   }
-  if (status == ISTHMUS_SUCCESS && handle != nullptr)
+  if (handle != nullptr)
     communicator.attach(handle);
   else
-    warn_not_attached(communicator, status == ISTHMUS_SUCCESS ? reason_text(communicator.pass_reason())
-                                                              : preload::last_error_message());
+    warn_not_attached(communicator, preload::last_error_message());
 }
 
 void attach_by_id(const pending_communicator& pending, attached_communicator& communicator) {
   const isthmus_communicator_options options = options_for(communicator.device());
   isthmus_communicator handle = nullptr;
-  const isthmus_status status =
-      isthmus_communicator_create(&pending.id, communicator.rank(), communicator.size(), &options, &handle);
-  finish_attach(communicator, status, handle);
+  isthmus_communicator_create(&pending.id, communicator.rank(), communicator.size(), &options, &handle);
+  finish_attach(communicator, handle);
 }
 
 // All ranks of the parent participate, including those without a subcommunicator.
 void attach_split(const pending_communicator& pending, attached_communicator* communicator) {
   isthmus_communicator handle = nullptr;
-  const isthmus_status status = isthmus_communicator_split(
-      pending.parent->handle(), std::max(pending.color, ISTHMUS_NO_COLOR), pending.key, &handle);
-  if (communicator != nullptr) finish_attach(*communicator, status, handle);
+  isthmus_communicator_split(pending.parent->handle(), std::max(pending.color, ISTHMUS_NO_COLOR), pending.key,
+                             &handle);
+  if (communicator != nullptr) finish_attach(*communicator, handle);
 }
 
 // Returns the reason why the communicator cannot attach, or not_attached if it can.
@@ -114,8 +113,10 @@ void attach(const pending_communicator& pending) {
   native_comm const comm = *pending.handle;
   attached_communicator* const communicator =
       comm == nullptr ? nullptr : &attached_communicator::add(comm, pass_reason_code::not_attached);
-  if (communicator != nullptr && !pending.is_blocking)
-    return communicator->set_pass_reason(pass_reason_code::non_blocking);
+  if (!pending.is_blocking) {  // on all ranks, including those without a subcommunicator
+    if (communicator != nullptr) communicator->set_pass_reason(pass_reason_code::non_blocking);
+    return;
+  }
   if (communicator != nullptr && !communicator->query_properties()) return;
   const bool has_parent = pending.parent != nullptr && pending.parent->is_attached();
   if (pending.kind == pending_communicator::creation_kind::split) {
@@ -190,8 +191,8 @@ void attach_init_all(native_comm* handle, int n) {
   if (n == 1) return;
   const isthmus_communicator_options options = options_for(0);
   std::vector<isthmus_communicator> all(static_cast<std::size_t>(n));
-  const isthmus_status status = isthmus_communicator_create_all(n, devices.data(), &options, all.data());
-  for (std::size_t i = 0; i < all.size(); ++i) finish_attach(*ranks[i], status, all[i]);
+  isthmus_communicator_create_all(n, devices.data(), &options, all.data());
+  for (std::size_t i = 0; i < all.size(); ++i) finish_attach(*ranks[i], all[i]);
 }
 
 }  // namespace isthmus::nccl_shim

@@ -29,12 +29,13 @@ int handle_unique_id(native_unique_id* id) {
 }
 
 // Attaches after NCCL has returned: immediately, or at the end of the group.
-int attach_after_nccl(int code, const pending_communicator& pending) {
-  if (is_in_group() && (code == native_success || code == native_in_progress)) {
+int attach_after_nccl(int code, pending_communicator pending) {
+  if (code != native_success && code != native_in_progress) return code;
+  if (code == native_in_progress) pending.is_blocking = false;  // NCCL_COMM_BLOCKING=0
+  if (is_in_group())
     add_to_group(pending);
-  } else if (code == native_success) {
+  else
     attach_all(&pending, 1);
-  }
   return code;
 }
 

@@ -2,10 +2,13 @@
 // test_llama.py and `make gpu-check ONLY=ggml` use the real ggml.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <memory>
+#include <string>
 
 #include "frontends/ggml/standin/engine.hpp"
 #include "frontends/ggml/standin/ggml.hpp"
@@ -77,6 +80,24 @@ TEST_F(ggml_comm, other_names_reach_the_backend) {
   auto* registry = standin::registry_of(backends[0]);
   EXPECT_NE(ggml_backend_reg_get_proc_address(registry, "ggml_backend_set_n_threads"), nullptr);
   EXPECT_EQ(ggml_backend_reg_get_proc_address(registry, "ggml_backend_comm"), nullptr);
+}
+
+// Like llama-cpp-python next to another program that contains ggml.
+TEST_F(ggml_comm, each_copy_of_ggml_gets_its_own_functions) {
+  Dl_info loaded{};
+  ASSERT_NE(dladdr(dlsym(RTLD_NEXT, "standin_look_up"), &loaded), 0);
+  const std::string copy = testing::TempDir() + "libggml-" + std::to_string(getpid()) + ".so";
+  std::filesystem::copy_file(loaded.dli_fname, copy);
+  void* const library = dlopen(copy.c_str(), RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(library, nullptr) << dlerror();
+  const auto look_up = reinterpret_cast<decltype(&standin_look_up)>(dlsym(library, "standin_look_up"));
+  ASSERT_NE(look_up, &standin_look_up);
+  Dl_info found{};
+  ASSERT_NE(dladdr(look_up(nullptr, "ggml_backend_set_n_threads"), &found), 0);
+  EXPECT_EQ(found.dli_fname, copy);
+  ASSERT_NE(dladdr(standin_look_up(nullptr, "ggml_backend_set_n_threads"), &found), 0);
+  EXPECT_STREQ(found.dli_fname, loaded.dli_fname);
+  std::filesystem::remove(copy);
 }
 
 TEST_F(ggml_comm, isthmus_replaces_native_comm_functions) {

@@ -10,10 +10,12 @@ struct nccl_id {
 };
 int ncclGetUniqueId(nccl_id* id);
 int ncclCommInitRank(void** comm, int size, nccl_id id, int rank);
+int ncclCommInitRankConfig(void** comm, int size, nccl_id id, int rank, void* config);
 int ncclCommInitAll(void** comms, int n, const int* devices);
 int ncclCommSplit(void* comm, int color, int key, void** part, void* config);
 int ncclCommDestroy(void* comm);
 int ncclCommAbort(void* comm);
+int ncclCommRevoke(void* comm, int flags);
 int ncclCommGetAsyncError(void* comm, int* error);
 int ncclCommCount(void* comm, int* count);
 int ncclCommUserRank(void* comm, int* rank);
@@ -36,6 +38,9 @@ int ncclRecv(void*, std::size_t, int datatype, int peer, void* comm, void* strea
 int ncclRedOpCreatePreMulSum(int* op, void* scalar, int datatype, int residence, void* comm);
 
 int standin_driver_calls(const char* function);
+int standin_live_events();
+void standin_fail(const char* function, int nth, int code);
+void standin_fail_half_way(int code);
 void standin_stream_submit(void* stream, void (*function)(void*), void* argument);
 int cudaSetDevice(int device);
 int cudaMalloc(void** pointer, std::size_t bytes);

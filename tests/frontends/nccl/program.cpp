@@ -3,11 +3,13 @@
 //
 // program WORLD RANKS CALLS SEED
 // program rank R N FILE WHAT ...
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -153,6 +155,7 @@ void call_alone(rank_runner& runner) {
 
 // Rank 0 issues a call that no other rank makes, and aborts. Its stream completes and the program ends.
 int abort_one(int size) {
+  const int events_before = standin_live_events();
   auto runners = make_runners(size);
   init_in_threads(runners);
   run_in_threads(runners, [&](rank_runner& runner) {
@@ -160,7 +163,7 @@ int abort_one(int size) {
     check(ncclCommAbort(runner.comm), "ncclCommAbort");
     runner.synchronize();
   });
-  return 0;
+  return standin_live_events() - events_before;
 }
 
 // Rank 1 aborts while it waits for a call that rank 0 never makes. Rank 0, which waits for nothing, sees no
@@ -196,19 +199,173 @@ int errors() {
   init_in_threads(runners);
   void *const comm = runners[0]->comm, *const stream = runners[0]->stream(0);
   float data[8] = {};
-  const int codes[] = {ncclAllReduce(data, data, 4, 99, 0, comm, stream),
-                       ncclAllReduce(data, data, 4, 7, -2, comm, stream),
-                       ncclAllReduce(data, data, 4, 7, 77, comm, stream),
-                       ncclAllReduce(nullptr, nullptr, 4, 7, 0, comm, stream),
-                       ncclBroadcast(data, data, 4, 7, 2, comm, stream),
-                       ncclBroadcast(data, data, 4, 7, -1, comm, stream),
-                       ncclReduce(data, data, 4, -3, 0, 0, comm, stream),
-                       ncclAllReduce(data, data, 4, 7, 0, nullptr, stream),
-                       ncclGroupEnd()};
+  const int codes[] = {
+      ncclAllReduce(data, data, 4, 99, 0, comm, stream),      ncclAllReduce(data, data, 4, 12, 0, comm, stream),
+      ncclAllReduce(data, data, 4, 7, -2, comm, stream),      ncclAllReduce(data, data, 4, 7, 77, comm, stream),
+      ncclAllReduce(nullptr, nullptr, 4, 7, 0, comm, stream), ncclBroadcast(data, data, 4, 7, 2, comm, stream),
+      ncclBroadcast(data, data, 4, 7, -1, comm, stream),      ncclReduce(data, data, 4, -3, 0, 0, comm, stream),
+      ncclAllReduce(data, data, 4, 7, 0, nullptr, stream),    ncclGroupEnd()};
   std::printf("codes");
   for (const int code : codes) std::printf(" %d", code);
   std::printf("\n");
   for (auto& each : runners) check(ncclCommDestroy(each->comm), "ncclCommDestroy");
+  return 0;
+}
+
+// The first fields of ncclConfig_t.
+struct config {
+  std::size_t size = sizeof(config);
+  unsigned magic = 0xcafebeef, version = 21801;
+  int blocking = INT_MIN, cga_cluster_size = INT_MIN, min_ctas = INT_MIN, max_ctas = INT_MIN;
+  const char* net_name = nullptr;
+  int split_share = INT_MIN;
+};
+
+void wait_until_ready(void* comm) {
+  constexpr int in_progress = 7;
+  for (int error = in_progress; error != 0; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
+    check(ncclCommGetAsyncError(comm, &error), "ncclCommGetAsyncError");
+    if (error != in_progress) check(error, "ncclCommInitRankConfig");
+  }
+}
+
+// Communicators with a configuration, blocking or nonblocking, created alone, in a group, or by a split that leaves out the
+// last rank. The library prints its report because each rank also has a blocking communicator.
+int configured(int size, bool is_blocking, const std::string& creation) {
+  auto runners = make_runners(size);
+  const bool splits = creation == "split", groups = creation == "group";
+  init_in_threads(runners);
+  nccl_id id;
+  check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  std::atomic<int> wrong{0};
+  run_in_threads(runners, [&](rank_runner& runner) {
+    config requested;
+    requested.blocking = is_blocking ? 1 : 0;
+    void* comm = nullptr;
+    if (groups) check(ncclGroupStart(), "ncclGroupStart");
+    if (splits) {
+      const int color = runner.rank() + 1 == size ? -1 : 0;
+      check(ncclCommSplit(runner.comm, color, runner.rank(), &comm, &requested), "ncclCommSplit");
+    } else {
+      const int code = ncclCommInitRankConfig(&comm, size, id, runner.rank(), &requested);
+      if (is_blocking) check(code, "ncclCommInitRankConfig");
+    }
+    if (groups) check(ncclGroupEnd(), "ncclGroupEnd");
+    if (comm != nullptr) {
+      wait_until_ready(comm);
+      rank_runner other_runner(runner.rank(), splits ? size - 1 : size, runner.rank());
+      other_runner.comm = comm;
+      wrong += run_calls(other_runner, 3, 24);
+      check(ncclCommDestroy(comm), "ncclCommDestroy");
+    }
+    if (splits) wrong += run_calls(runner, 5, 8);
+    check(ncclCommDestroy(runner.comm), "ncclCommDestroy");
+  });
+  return wrong;
+}
+
+// Communicators that the program creates in the loaded NCCL itself, so that Isthmus does not see them.
+int unseen(int size) {
+  void* const library = dlopen("libstandin_nccl.so", RTLD_LAZY | RTLD_NOLOAD);
+  const auto init_rank = reinterpret_cast<decltype(&ncclCommInitRank)>(dlsym(library, "ncclCommInitRank"));
+  auto runners = make_runners(size);
+  nccl_id id;
+  check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  std::atomic<int> wrong{0};
+  run_in_threads(runners, [&](rank_runner& runner) {
+    check(init_rank(&runner.comm, size, id, runner.rank()), "ncclCommInitRank");
+    wrong += run_calls(runner, 3, 8);
+    wait_until_ready(runner.comm);
+    check(runner.rank() == 0 ? ncclCommAbort(runner.comm) : ncclCommDestroy(runner.comm), "ncclCommAbort");
+  });
+  return wrong;
+}
+
+// NCCL allocates a communicator where a destroyed one was. Each has its own state.
+int reused_handles(int size) {
+  auto runners = make_runners(size);
+  init_in_threads(runners);
+  std::atomic<int> wrong{0};
+  run_in_threads(runners, [&](rank_runner& runner) {
+    void* const parent = runner.comm;
+    for (int round = 0; round < 4; ++round) {
+      std::vector<void*> children(static_cast<std::size_t>(2 + round));
+      for (void*& child : children)
+        check(ncclCommSplit(parent, 0, runner.rank(), &child, nullptr), "ncclCommSplit");
+      for (void* const child : children) {
+        runner.comm = child;
+        wrong += run_calls(runner, 3, 4);
+      }
+      for (void* const child : children) check(ncclCommDestroy(child), "ncclCommDestroy");
+    }
+    config nonblocking;
+    nonblocking.blocking = 0;
+    void* passed_through = nullptr;
+    check(ncclCommSplit(parent, 0, runner.rank(), &passed_through, &nonblocking), "ncclCommSplit");
+    wait_until_ready(passed_through);
+    check(ncclCommDestroy(passed_through), "ncclCommDestroy");
+    check(ncclCommDestroy(parent), "ncclCommDestroy");
+  });
+  return wrong;
+}
+
+void send_to_self(rank_runner& runner) {
+  void* memory = nullptr;
+  check(cudaMalloc(&memory, 64), "cudaMalloc");
+  auto* const bytes = static_cast<char*>(memory);
+  check(ncclGroupStart(), "ncclGroupStart");
+  check(ncclSend(bytes, 1, 0, runner.rank(), runner.comm, runner.stream(0)), "ncclSend");
+  check(ncclRecv(bytes + 1, 1, 0, runner.rank(), runner.comm, runner.stream(0)), "ncclRecv");
+  check(ncclGroupEnd(), "ncclGroupEnd");
+  runner.synchronize();
+}
+
+// An operation of NCCL fails on rank 0. Prints the asynchronous errors of both ranks.
+int asynchronous_error() {
+  auto runners = make_runners(2);
+  init_in_threads(runners);
+  standin_fail_half_way(5);
+  cudaSetDevice(0);
+  send_to_self(*runners[0]);
+  std::printf("errors");
+  for (auto& each : runners) {
+    int error = -1;
+    check(ncclCommGetAsyncError(each->comm, &error), "ncclCommGetAsyncError");
+    std::printf(" %d", error);
+  }
+  std::printf("\n");
+  for (auto& each : runners) check(ncclCommDestroy(each->comm), "ncclCommDestroy");
+  return 0;
+}
+
+// Rank 0 revokes its communicator. Its next call goes to NCCL. Prints the result of both.
+int revoke() {
+  auto runners = make_runners(2);
+  init_in_threads(runners);
+  std::atomic<int> wrong{0};
+  run_in_threads(runners, [&](rank_runner& runner) { wrong += run_calls(runner, 3, 8); });
+  cudaSetDevice(0);
+  rank_runner& runner = *runners[0];
+  const int revoked = ncclCommRevoke(runner.comm, 0);
+  float data[2] = {};
+  std::printf("revoked %d %d\n", revoked, ncclAllGather(data, data, 1, 7, runner.comm, runner.stream(0)));
+  std::fflush(stdout);
+  for (auto& each : runners) check(ncclCommDestroy(each->comm), "ncclCommDestroy");
+  return wrong;
+}
+
+// The backend that executes a sum refuses it on rank 0. Prints the result code.
+int refused_by_backend() {
+  auto runners = make_runners(2);
+  init_in_threads(runners);
+  void* const library = dlopen(std::getenv("MOVER_LIBRARY"), RTLD_LAZY | RTLD_NOLOAD);
+  reinterpret_cast<decltype(&standin_fail)>(dlsym(library, "standin_fail"))("ncclAllReduce", 1, 5);
+  cudaSetDevice(0);
+  float data[2] = {};
+  rank_runner& runner = *runners[0];
+  std::printf("code %d\n", ncclAllReduce(data, data + 1, 1, 7, 0, runner.comm, runner.stream(0)));
+  std::fflush(stdout);
+  for (auto& each : runners) check(ncclCommAbort(each->comm), "ncclCommAbort");
   return 0;
 }
 
@@ -314,6 +471,30 @@ void start_delayed(rank_runner& runner, float* own, int earlier_calls) {
   own[1] = own[2] = own[3] = -100;
   broadcast_in_a_row(runner, own + 8, runner.stream(0), earlier_calls);
   delay_stream<200>(runner.stream(0));
+}
+
+// NCCL refuses the message to the own rank that orders a sum after many NCCL calls. Prints the number of events that
+// both ranks have recorded after these calls, and the result of the sum.
+int refused_self_message(const std::string& function) {
+  auto runners = make_runners(2);
+  init_in_threads(runners);
+  const int before = standin_driver_calls("cuEventRecord");
+  run_in_threads(runners, [&](rank_runner& runner) {
+    void* memory = nullptr;
+    check(cudaMalloc(&memory, 4096), "cudaMalloc");
+    broadcast_in_a_row(runner, static_cast<float*>(memory), runner.stream(0), 40);
+    runner.synchronize();
+    cudaFree(memory);
+  });
+  std::printf("records %d\n", standin_driver_calls("cuEventRecord") - before);
+  standin_fail(function.c_str(), 1, 5);
+  cudaSetDevice(0);
+  float data[2] = {};
+  rank_runner& runner = *runners[0];
+  std::printf("code %d\n", ncclAllReduce(data, data + 1, 1, 7, 0, runner.comm, runner.stream(1)));
+  std::fflush(stdout);
+  for (auto& each : runners) check(ncclCommAbort(each->comm), "ncclCommAbort");
+  return 0;
 }
 
 // Issues enough calls on one stream that events are no longer recorded, then messages or a broadcast that NCCL
@@ -520,6 +701,10 @@ int run(const std::vector<std::string>& words) {
   if (mode == "errors") return errors();
   if (mode == "order") return order();
   if (mode == "simulated") return simulated();
+  if (mode == "asynchronous_error") return asynchronous_error();
+  if (mode == "revoke") return revoke();
+  if (mode == "refused_by_backend") return refused_by_backend();
+  if (mode == "refused_self_message") return refused_self_message(words.at(1));
   if (mode == "behind_nccl")
     return after_nccl_call(std::stoi(words.at(1)), words.at(2) == "broadcast", words.size() > 3);
   if (mode == "chain") return chain(std::stoi(words.at(1)), std::stoull(words.at(2)));
@@ -528,6 +713,9 @@ int run(const std::vector<std::string>& words) {
   const int size = std::stoi(words.at(1));
   if (mode == "rank") return one_rank(size, std::stoi(words.at(2)), words.at(3), words.at(4));
   if (mode == "abort") return abort_one(size);
+  if (mode == "unseen") return unseen(size);
+  if (mode == "reused_handles") return reused_handles(size);
+  if (mode == "configured") return configured(size, words.at(2) == "blocking", words.at(3));
   if (mode == "abort_beside") return abort_while_peer_is_idle(size);
   const int calls = std::stoi(words.at(2));
   const std::uint64_t seed = std::stoull(words.at(3));

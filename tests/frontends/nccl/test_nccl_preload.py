@@ -155,6 +155,58 @@ def test_invalid_arguments_are_reported_by_nccl() -> None:
     with_library, plain = start("errors"), start("errors", preload=False)
     assert with_library.returncode == plain.returncode == 0, output_of(with_library)
     assert with_library.stdout == plain.stdout
+    counts = re.findall(r"passed to NCCL +(\d+)  invalid argument", with_library.stderr)
+    assert sum(map(int, counts)) == 7, output_of(with_library)
+
+
+@pytest.mark.parametrize("creation", ["alone", "group", "split"])
+def test_nonblocking_communicator_is_passed_through(creation: str) -> None:
+    done = start("configured", "3", "nonblocking", creation)
+    has_parent_calls = creation == "split"
+    assert has_passed(done) and bool(handled_calls(done.stderr)) == has_parent_calls, output_of(done)
+    assert reasons(done.stderr) - {"no data"} == {"non-blocking communicator"}, output_of(done)
+
+
+@pytest.mark.parametrize("creation", ["alone", "group", "split"])
+def test_blocking_configuration_is_handled(creation: str) -> None:
+    done = start("configured", "3", "blocking", creation)
+    assert has_passed(done) and handled_calls(done.stderr), output_of(done)
+    assert reasons(done.stderr) <= {"no data"}, output_of(done)
+
+
+def test_unseen_communicator_is_passed_through() -> None:
+    done = start("unseen", "2")
+    assert has_passed(done) and not handled_calls(done.stderr), output_of(done)
+
+
+def test_reused_handles_are_separate_communicators() -> None:
+    done = start("reused_handles", "2")
+    assert has_passed(done) and handled_calls(done.stderr), output_of(done)
+    assert reasons(done.stderr) <= {"no data"}, output_of(done)
+
+
+def test_asynchronous_error_of_nccl_is_returned() -> None:
+    done = start("asynchronous_error")
+    assert has_passed(done) and "errors 5 0\n" in done.stdout, output_of(done)
+
+
+def test_revoked_communicator_goes_to_nccl() -> None:
+    done = start("revoke")
+    assert has_passed(done) and "revoked 0 3\n" in done.stdout, output_of(done)
+
+
+def test_refused_call_prints_a_warning() -> None:
+    done = start("refused_by_backend")
+    assert has_passed(done) and "code 3\n" in done.stdout, output_of(done)
+    assert done.stderr.count("an NCCL call handled by Isthmus failed: ") == 1, output_of(done)
+
+
+@pytest.mark.parametrize("function", ["ncclSend", "ncclRecv", "ncclGroupEnd"])
+def test_refused_self_message_fails_the_call(function: str) -> None:
+    """After 16 calls on one stream, no more events are recorded."""
+    rules = "platform=cuda use=nccl; platform=cuda collective=allreduce use=mover"
+    done = start("refused_self_message", function, ISTHMUS_RULE=rules)
+    assert has_passed(done) and done.stdout.startswith("records 32\ncode 5\n"), output_of(done)
 
 
 def test_stream_change_waits_for_the_previous_call() -> None:
@@ -265,14 +317,16 @@ print(status, nccl.ncclGetErrorString(2), nccl.ncclGetLastError(None))
 
 FIND_NCCL = """
 import ctypes, sys
+loaded = [ctypes.CDLL(each) for each in sys.argv[2:]]
 shim = ctypes.CDLL(sys.argv[1])
 shim.isthmus_nccl_library.restype = ctypes.c_char_p
 print(shim.isthmus_nccl_library())
 """
 
 
-def find_nccl(preload: Path = PRELOAD, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", FIND_NCCL, str(preload)]
+def find_nccl(loads: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Prints the NCCL that the library finds in a process that has loaded the library `loads`."""
+    command = [sys.executable, "-c", FIND_NCCL, str(PRELOAD), *([str(loads)] if loads else [])]
     environment_variables = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
     return subprocess.run(
         command, env=environment_variables | variables, capture_output=True, text=True, timeout=60, check=True
@@ -300,6 +354,54 @@ def test_relative_nccl_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     done = find_nccl(ISTHMUS_NCCL_LIBRARY="./libnccl.so.2")
     assert done.stdout == "None\n" and "pass an absolute path" in done.stderr, output_of(done)
+
+
+def test_loaded_nccl_is_found(tmp_path: Path) -> None:
+    """A library that the process has loaded locally is found before the folders of LD_LIBRARY_PATH."""
+    other = tmp_path / "other"
+    for folder in (tmp_path, other):
+        folder.mkdir(exist_ok=True)
+        shutil.copy(STANDINS / "libstandin_nccl.so", folder / "libnccl.so.2")
+    loaded = tmp_path / "libnccl.so.2"
+    done = find_nccl(loads=loaded, LD_LIBRARY_PATH=str(other))
+    assert done.stdout == f"{str(loaded).encode()}\n", output_of(done)
+
+
+@pytest.mark.parametrize("variable", ["$ORIGIN", "${ORIGIN}"])
+@pytest.mark.parametrize("tag", ["enable", "disable"])
+def test_run_path_is_relative_to_its_library(tmp_path: Path, variable: str, tag: str) -> None:
+    """PyTorch and JAX list the folder of their NCCL wheel in a run path with $ORIGIN."""
+    inner, nccl = tmp_path / "framework" / "lib", tmp_path / "framework" / "nccl"
+    for folder in (inner, nccl):
+        folder.mkdir(parents=True)
+    shutil.copy(STANDINS / "libstandin_nccl.so", nccl / "libnccl.so.2")
+    (tmp_path / "empty.c").touch()
+    flags = f"-Wl,--{tag}-new-dtags,-rpath,{tmp_path}/missing:{variable}/../nccl"
+    library = inner / "libframework.so"
+    subprocess.run(["cc", "-shared", flags, "-o", library, tmp_path / "empty.c"], check=True)
+    done = find_nccl(loads=library)
+    assert done.stdout == f"{str(nccl / 'libnccl.so.2').encode()}\n", output_of(done)
+
+
+REQUIRED = ["GetUniqueId", "CommCount", "CommUserRank", "CommCuDevice", "GroupStart", "GroupEnd"]
+
+
+@pytest.mark.parametrize("missing", [*REQUIRED, "CommRevoke"])
+def test_engine_rejects_an_incomplete_nccl(missing: str) -> None:
+    code = """
+import ctypes, sys
+FIND = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)
+find = FIND(lambda name: None if name.decode() == sys.argv[2] else 1)
+class Host(ctypes.Structure):
+    _fields_ = [("struct_bytes", ctypes.c_size_t), ("find_real", FIND)]
+start = ctypes.CDLL(sys.argv[1]).isthmus_nccl_engine_v1
+start.restype = ctypes.c_void_p
+print(start(ctypes.byref(Host(ctypes.sizeof(Host), find))) is not None)
+"""
+    engine = PRELOAD.with_name("libisthmus_nccl_engine.so")
+    command = [sys.executable, "-c", code, str(engine), f"nccl{missing}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == f"{missing not in REQUIRED}\n", output_of(done)
 
 
 def test_messages_are_single_lines() -> None:

@@ -149,12 +149,18 @@ void ggml_set_input(ggml_tensor* tensor) {
   if (is_odd("two_words")) std::strcpy(tensor->name, "input");
 }
 void ggml_set_output(ggml_tensor* tensor) { tensor->flags |= output_flag; }
-ggml_cgraph* ggml_new_graph_custom(ggml_context* context, std::size_t, bool) {
-  return place<ggml_cgraph>(context);
+// A graph with gradients needs much more memory than the context has.
+ggml_cgraph* ggml_new_graph_custom(ggml_context* context, std::size_t, bool has_gradients) {
+  return has_gradients ? nullptr : place<ggml_cgraph>(context);
 }
 void ggml_build_forward_expand(ggml_cgraph* graph, ggml_tensor* tensor) {
   ++graph->nodes;
   if (!is_odd("no_compute_flag")) tensor->flags |= compute_flag;
+}
+
+void* standin_look_up(ggml_backend_reg* registry, const char* name) {
+  void* volatile function = ggml_backend_reg_get_proc_address(registry, name);  // not a tail call
+  return function;
 }
 
 }  // extern "C"

@@ -16,6 +16,8 @@ struct ggml_backend_reg;
 
 extern "C" {
 void* ggml_backend_reg_get_proc_address(ggml_backend_reg* registry, const char* name);
+// Calls it from the library that contains this function.
+void* standin_look_up(ggml_backend_reg* registry, const char* name);
 }
 
 namespace standin {
