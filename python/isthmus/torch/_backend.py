@@ -20,6 +20,7 @@ from ._split import replace_split_group
 NAME = "isthmus"
 
 _extension = load_extension()
+_next_default: list[Any] = []  # the backend of the next default group, if it exists already
 
 
 def register() -> None:
@@ -57,7 +58,7 @@ def reload_rules() -> None:
     apply_environment()
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
-    for backend in {id(each): each for each in _backends()}.values():
+    for backend in {id(each): each for each in all_backends()}.values():
         backend.renew()
 
 
@@ -105,13 +106,14 @@ def _wrapped_shrink(original: Callable[..., Any]) -> Callable[..., Any]:
     return shrink_group
 
 
+def all_backends() -> list[Any]:
+    """Returns the backends of all groups of this process. May be called from any thread."""
+    return [each for group in list(dist.distributed_c10d._world.pg_map) for each in _backends_of(group)]
+
+
 def is_isthmus(group: dist.ProcessGroup) -> bool:
     """Returns whether Isthmus is the backend for a device type of the group."""
     return bool(_backends_of(group))
-
-
-def _backends() -> list[Any]:
-    return [each for group in dist.distributed_c10d._world.pg_map for each in _backends_of(group)]
 
 
 def _backends_of(group: dist.ProcessGroup) -> list[Any]:
@@ -123,23 +125,60 @@ def _backends_of(group: dist.ProcessGroup) -> list[Any]:
 
 def _create(options: Any, _backend_options: Any) -> dist.Backend:
     """Creates the backend of a group on this rank. Communicators are created later, at first use."""
-    timeout = options.timeout
+    if _next_default:
+        return _next_default.pop()
+    # Ranks that have created different numbers of groups use the same name for different groups.
+    members = hashlib.sha1(repr(options.global_ranks_in_group).encode(), usedforsecurity=False).hexdigest()
+    return create_backend(
+        dist.PrefixStore(members[:16], options.store),
+        options.group_rank,
+        options.group_size,
+        options.timeout,
+        options.group_id,
+        getattr(options, "enable_reconfigure", False),  # since PyTorch 2.14
+    )
+
+
+def create_backend(
+    store: dist.Store,
+    rank: int,
+    size: int,
+    timeout: timedelta,
+    name: str,
+    enable_reconfigure: bool = False,
+) -> Any:
+    """Creates a backend that belongs to no group yet. No other group may use this part of the store."""
 
     def fallback(store: dist.Store, rank: int, size: int, device: str) -> dist.Backend:
         return _torch_backend(store, rank, size, timeout, device)
 
-    # Ranks that have created different numbers of groups use the same name for different groups.
-    members = hashlib.sha1(repr(options.global_ranks_in_group).encode(), usedforsecurity=False).hexdigest()
     return _extension.ProcessGroupIsthmus(
-        dist.PrefixStore(members[:16], options.store),
-        options.group_rank,
-        options.group_size,
+        store,
+        rank,
+        size,
         timeout.total_seconds(),
-        options.group_id,
+        name,
         torch.version.hip is not None,
         fallback,
-        getattr(options, "enable_reconfigure", False),  # since PyTorch 2.14
+        enable_reconfigure,
     )
+
+
+def replace_default_group(backend: Any, store: dist.Store, timeout: timedelta) -> None:
+    """Destroys all groups and creates a default group with this backend."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    _next_default.append(backend)
+    try:
+        dist.init_process_group(
+            f"cpu:{NAME},cuda:{NAME}",
+            store=store,
+            rank=backend.rank(),
+            world_size=backend.size(),
+            timeout=timeout,
+        )
+    finally:
+        _next_default.clear()
 
 
 def _torch_backend(store: dist.Store, rank: int, size: int, timeout: timedelta, device: str) -> dist.Backend:

@@ -74,6 +74,13 @@ PYBIND11_MODULE(_extension, module) {
       .def("abort", &backend::process_group::abort, py::call_guard<py::gil_scoped_release>())
       .def("shutdown", &backend::process_group::shutdown, py::call_guard<py::gil_scoped_release>())
 #endif
+      .def(
+          "has_failed",
+          [](backend::process_group& self) {
+            return self.getError() != backend::error_type::SUCCESS;
+          },
+          py::call_guard<py::gil_scoped_release>(),
+          "Returns whether a communicator has failed. Does not wait for device work.")
       .def("renew", &backend::process_group::renew, py::call_guard<py::gil_scoped_release>(),
            "Closes all communicators. The next calls create new ones.")
       .def("cancel_coalescing", &backend::process_group::cancel_coalescing,
