@@ -26,7 +26,14 @@ from typing import Any
 
 FOLDER = Path(__file__).resolve().parent
 LIMIT_S = 60.0  # of a round
-QUIET = {"ISTHMUS_CONFIG": "none", "ISTHMUS_PROFILE": "none", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+QUIET = {
+    "ISTHMUS_CONFIG": "none",
+    "ISTHMUS_PROFILE": "none",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONWARNINGS": "ignore",
+    # PyTorch's store looks up the name of each client and blocks all others meanwhile.
+    "RES_OPTIONS": "timeout:1 attempts:1",
+}
 ALWAYS = 10**9  # steps of a job that ends by the stop file
 
 

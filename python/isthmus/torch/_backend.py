@@ -146,8 +146,12 @@ def create_backend(
     timeout: timedelta,
     name: str,
     enable_reconfigure: bool = False,
+    has_nonblocking_store: bool = False,
 ) -> Any:
-    """Creates a backend that belongs to no group yet. No other group may use this part of the store."""
+    """Creates a backend that belongs to no group yet. No other group may use this part of the store.
+
+    A communicator opens a connection to the store unless no user of the store waits for a key.
+    """
 
     def fallback(store: dist.Store, rank: int, size: int, device: str) -> dist.Backend:
         return _torch_backend(store, rank, size, timeout, device)
@@ -161,6 +165,7 @@ def create_backend(
         torch.version.hip is not None,
         fallback,
         enable_reconfigure,
+        has_nonblocking_store,
     )
 
 

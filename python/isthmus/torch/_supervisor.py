@@ -34,19 +34,21 @@ def supervise() -> int | None:
     import torch._dynamo  # PyTorch's optimizers import it, which takes more than half a second
 
     identity, attempts = int(os.environ["RANK"]), 0
+    job: Membership | None = None
     while True:
         supervisor = os.getpid()
         child = os.fork()
         if child == 0:
             _end_with(supervisor)
             os.environ[IDENTITY] = str(identity)
+            del job  # closes the inherited connection
             return None
         code = _wait_for(child)
         if code >= 0 or -code in _FORWARDED:
             return code if code >= 0 else 128 - code
         rank, name = os.environ["RANK"], signal.Signals(-code).name
         print(f"isthmus: rank {rank} was ended by {name}", file=sys.stderr, flush=True)
-        job = Membership.connect()
+        job = job or Membership.connect()
         job.add_gone([identity])
         if job.is_done():
             return 0
@@ -55,7 +57,6 @@ def supervise() -> int | None:
             print(f"isthmus: rank {rank} was ended before it joined the job", file=sys.stderr, flush=True)
             return 128 - code
         identity = job.next_identity()
-        del job  # closes the connection, which the child must not inherit
 
 
 def _wait_for(child: int) -> int:

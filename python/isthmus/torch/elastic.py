@@ -213,7 +213,9 @@ class Job:
         """Returns a backend that connects the members of a plan, or None if one of them is lost."""
         rank, size = plan.members.index(self._identity), len(plan.members)
         store = self._membership.store_for(plan)
-        backend = create_backend(store, rank, size, self._timeout, "elastic")
+        backend = create_backend(
+            store, rank, size, self._timeout, "elastic", has_nonblocking_store=True
+        )
         self._watch.start(plan.members, backend.abort)
         try:
             backend.allreduce([torch.zeros(1)], dist.AllreduceOptions()).wait()

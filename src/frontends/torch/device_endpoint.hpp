@@ -79,6 +79,7 @@ struct endpoint_settings {
   std::string scope;              // prefix of the store's keys
   std::string group;              // for report()
   std::string device_name;        // "cpu", "cuda:0"
+  bool has_nonblocking_store = false;
 };
 
 // A communicator created by a shrink and its store.

@@ -26,13 +26,15 @@ backend::process_group::fallback_factory wrap_python_function(py::function facto
 
 c10::intrusive_ptr<backend::process_group> make_group(const backend::process_group::store_ptr& store, int rank,
                                                       int size, double timeout_s, std::string name, bool hip,
-                                                      py::function fallback, bool awaits_reconfigure) {
+                                                      py::function fallback, bool awaits_reconfigure,
+                                                      bool has_nonblocking_store) {
   backend::process_group::group_settings settings;
   settings.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1e3));
   settings.name = std::move(name);
   settings.accelerator = hip ? ISTHMUS_PLATFORM_HIP : ISTHMUS_PLATFORM_CUDA;
   settings.make_fallback = wrap_python_function(std::move(fallback));
   settings.awaits_reconfigure = awaits_reconfigure;
+  settings.has_nonblocking_store = has_nonblocking_store;
   return c10::make_intrusive<backend::process_group>(store, rank, size, std::move(settings));
 }
 
@@ -69,7 +71,8 @@ PYBIND11_MODULE(_extension, module) {
   py::class_<backend::process_group, c10::intrusive_ptr<backend::process_group>, c10d::Backend>(
       module, "ProcessGroupIsthmus")
       .def(py::init(&make_group), py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_s"),
-           py::arg("name"), py::arg("hip"), py::arg("fallback"), py::arg("awaits_reconfigure") = false)
+           py::arg("name"), py::arg("hip"), py::arg("fallback"), py::arg("awaits_reconfigure") = false,
+           py::arg("has_nonblocking_store") = false)
 #if ISTHMUS_TORCH_OLDER_THAN(7)  // later versions define these functions for every backend
       .def("abort", &backend::process_group::abort, py::call_guard<py::gil_scoped_release>())
       .def("shutdown", &backend::process_group::shutdown, py::call_guard<py::gil_scoped_release>())
