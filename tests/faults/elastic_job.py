@@ -42,17 +42,6 @@ class Failure(Exception):
 
 
 @dataclass
-class Round:
-    """One killed rank. Times are seconds after the kill."""
-
-    rank: int
-    next_steps: list[float] = field(default_factory=list)  # of each survivor, in the group without the lost rank
-    replacement_start: float = 0.0  # the replacement runs its script
-    full_size: float = 0.0  # all ranks have completed a step in the group of the old size
-    load: float = 0.0
-
-
-@dataclass
 class Usage:
     """Resources of a process."""
 
@@ -66,6 +55,26 @@ class Usage:
         return Usage(
             int(status["RssAnon"].split()[0]), len(os.listdir(f"/proc/{pid}/fd")), int(status["Threads"])
         )
+
+    def __sub__(self, other: Usage) -> Usage:
+        return Usage(
+            self.memory_kib - other.memory_kib,
+            self.descriptors - other.descriptors,
+            self.threads - other.threads,
+        )
+
+
+@dataclass
+class Round:
+    """One killed rank. Times are seconds after the kill."""
+
+    rank: int
+    next_steps: list[float] = field(default_factory=list)  # of each survivor, in the group without the lost rank
+    replacement_start: float = 0.0  # the replacement runs its script
+    full_size: float = 0.0  # all ranks have completed a step in the group of the old size
+    load: float = 0.0
+    age: int = 0  # rounds that the killed process survived, after its first one
+    growth: Usage | None = None  # of the killed process meanwhile
 
 
 class Job:
@@ -90,6 +99,8 @@ class Job:
                 start_new_session=True,
             )
         self.entries: dict[int, int] = {}  # step and the number of ranks from then on
+        self._rounds = 0
+        self._usage: dict[int, tuple[int, Usage]] = {}  # after the first round that a process survived
         self.members: dict[int, int] = {}  # pid and rank of the members of the latest full group
         self.results: list[tuple[int, list[float]]] = []  # steps and parameters of each rank
 
@@ -134,12 +145,19 @@ class Job:
                 members.clear()
         if kill is not None and survivors:
             raise Failure(f"processes {survivors} have made no step")
+        self._rounds += 1
+        for pid in members:
+            if pid in self.members and pid not in self._usage:
+                self._usage[pid] = (self._rounds, Usage.of(pid))
         self.members = members
 
     def kill(self, generator: random.Random, kept: int = 0) -> Round:
         """Kills a random rank and waits for its replacement."""
         victim = generator.choice(sorted(set(self.members) - {kept}))
         result = Round(self.members[victim], load=os.getloadavg()[0])
+        if victim in self._usage:
+            round_number, usage = self._usage[victim]
+            result.age, result.growth = self._rounds - round_number, Usage.of(victim) - usage
         begin = time.monotonic()
         os.kill(victim, signal.SIGKILL)
         self.wait_for_full_size(result, begin, victim)
@@ -190,8 +208,17 @@ def summary(rounds: list[Round]) -> dict[str, Any]:
     }
 
 
+def growth(rounds: list[Round]) -> dict[str, float]:
+    """What all killed processes together had gained, per round that they had survived."""
+    gained = [each for each in rounds if each.growth is not None]
+    ages = sum(each.age for each in gained) or 1
+    names = ("memory_kib", "descriptors", "threads")
+    per_round = {name: sum(getattr(each.growth, name) for each in gained) / ages for name in names}
+    return {"rounds": ages, "longest": max((each.age for each in gained), default=0)} | per_round
+
+
 def shared_files() -> int:
-    return sum("isthmus" in name for name in os.listdir("/dev/shm"))
+    return sum(name.startswith("isthmus-") for name in os.listdir("/dev/shm"))
 
 
 def run(ranks: int, rounds: int, seed: int, is_kept: bool) -> dict[str, Any]:
@@ -212,7 +239,7 @@ def run(ranks: int, rounds: int, seed: int, is_kept: bool) -> dict[str, Any]:
                 time.sleep(generator.uniform(0, 0.5))
                 done.append(job.kill(generator, kept if is_kept else 0))
         job.finish()
-        return {"ranks": ranks, "rounds": rounds, "times": summary(done), "usage": usage}
+        return {"ranks": ranks, "rounds": rounds, "times": summary(done), "growth": growth(done), "usage": usage}
     except BaseException:
         print(job.output()[-8000:], file=sys.stderr)
         raise
@@ -229,7 +256,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON file with the summary")
     options = parser.parse_args()
     result = run(options.ranks, options.rounds, options.seed, options.keep)
-    print(json.dumps(result["times"], indent=1))
+    print(json.dumps({name: result[name] for name in ("times", "growth")}, indent=1))
     if options.out:
         options.out.write_text(json.dumps(result, indent=1))
 

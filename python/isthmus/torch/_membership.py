@@ -17,6 +17,7 @@ import torch.distributed as dist
 IDENTITY = "ISTHMUS_TORCH_ELASTIC"  # the identity of a child
 _WAITING, _JOINED, _GONE = "waiting", "joined", "gone"
 _DONE = "done"
+_GENERATION = "group_"  # followed by a number and a slash: the keys of a group
 
 
 class Plan(NamedTuple):
@@ -74,7 +75,7 @@ class Membership:
         """Adds all processes that wait, and gives them the plan."""
         waiting, gone = self.waiting_and_gone()
         newcomers = sorted(waiting - gone - set(members))
-        plan = Plan(self.store.add("generation", 1), (*members, *newcomers))
+        plan = Plan(self.store.add("generations", 1), (*members, *newcomers))
         for identity in newcomers:
             self.store.set(_plan_key(identity), json.dumps(plan))
         return plan
@@ -88,7 +89,16 @@ class Membership:
         return Plan(generation, tuple(members))
 
     def store_for(self, plan: Plan) -> dist.Store:
-        return dist.PrefixStore(_generation_prefix(plan), self.store)
+        return dist.PrefixStore(f"{_GENERATION}{plan.generation}", self.store)
+
+    def forget_before(self, generation: int) -> None:
+        """Removes the keys of earlier groups. Call it when no member uses them any more."""
+        if not hasattr(self.store, "list_keys"):  # since PyTorch 2.10
+            return
+        for key in self.store.list_keys():
+            number = key.removeprefix(_GENERATION).partition("/")[0]
+            if key.startswith(_GENERATION) and int(number) < generation:
+                self.store.delete_key(key)
 
     # ---- the end ----
 
@@ -107,5 +117,3 @@ def _plan_key(identity: int) -> str:
     return f"plan_{identity}"
 
 
-def _generation_prefix(plan: Plan) -> str:
-    return f"generation_{plan.generation}"

@@ -85,6 +85,8 @@ class Job:
         self._identity = int(os.environ[IDENTITY])
         self._membership = Membership.connect()
         self._members: tuple[int, ...] = ()
+        self._generation = 0
+        self._has_joined = False
         self._watch = _Watch(self._membership)
         self._is_in_step = False  # between the start of an iteration and the end of its training step
         self._must_grow = False
@@ -250,7 +252,7 @@ class Job:
         self._watch.stop()
         sys.excepthook = self._excepthook  # init_process_group wraps it
         replace_default_group(backend, self._membership.store_for(plan), self._timeout)
-        self._members = plan.members
+        self._members, self._generation = plan.members, plan.generation
 
     def _synchronize(self) -> None:
         """Gives all members the state of one that has completed the most steps."""
@@ -264,8 +266,11 @@ class Job:
             self.step = latest
         if dist.get_rank() == 0:  # a process that was only late then knows that it was excluded
             self._membership.add_gone(set(self._members) - set(members))
+            self._watch.obsolete = self._generation
         self._members = members
-        self._membership.add_joined(self._identity)
+        if not self._has_joined:
+            self._membership.add_joined(self._identity)
+            self._has_joined = True
         self._watch.start(members, _abort_all)
 
     def _recover(self, failure: RuntimeError) -> None:
@@ -294,6 +299,7 @@ class _Watch:
 
     def __init__(self, membership: Membership) -> None:
         self.candidates: set[int] = set()  # processes that wait
+        self.obsolete = 0  # the keys of groups before this generation are removed
         self._membership = membership
         self._lock = threading.Lock()
         self._members: frozenset[int] = frozenset()
@@ -319,8 +325,12 @@ class _Watch:
         self.start((), lambda: None)
 
     def _loop(self) -> None:
+        removed = 0
         with contextlib.suppress(RuntimeError):  # torchrun, and its store, may end first
             while not self._is_closed.wait(_POLL_S):
+                if self.obsolete > removed:
+                    removed = self.obsolete
+                    self._membership.forget_before(removed)
                 waiting, gone = self._membership.waiting_and_gone()
                 with self._lock:
                     self.candidates = waiting - gone - self._members if self._members else set()
