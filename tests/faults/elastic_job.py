@@ -34,7 +34,6 @@ QUIET = {
     # PyTorch's store looks up the name of each client and blocks all others meanwhile.
     "RES_OPTIONS": "timeout:1 attempts:1",
 }
-ALWAYS = 10**9  # steps of a job that ends by the stop file
 
 
 class Failure(Exception):
@@ -80,7 +79,7 @@ class Round:
 class Job:
     """A torchrun job of elastic_rank.py, as seen from its events."""
 
-    def __init__(self, ranks: int, steps: int = ALWAYS) -> None:
+    def __init__(self, ranks: int, timeout_s: float = 60.0) -> None:
         self.ranks = ranks
         self._folder = tempfile.TemporaryDirectory(prefix="isthmus-elastic-")
         folder = Path(self._folder.name)
@@ -92,7 +91,7 @@ class Job:
         with open(self._output, "wb") as output:
             self.process = subprocess.Popen(
                 [*launcher, "-m", "isthmus.torch", "--elastic", str(FOLDER / "elastic_rank.py")],
-                env=os.environ | QUIET | variables | {"ELASTIC_STEPS": str(steps)},
+                env=os.environ | QUIET | variables | {"ELASTIC_TIMEOUT_S": str(timeout_s)},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -196,14 +195,20 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def summary(rounds: list[Round]) -> dict[str, Any]:
+    """Seconds from the kill to each survivor's next step, to the start of the replacement and to the full size."""
     times = {
-        "next_step_s": [value for each in rounds for value in each.next_steps],
-        "replacement_start_s": [each.replacement_start for each in rounds],
-        "full_size_s": [each.full_size for each in rounds],
+        "next_step": [value for each in rounds for value in each.next_steps],
+        "replacement_start": [each.replacement_start for each in rounds],
+        "full_size": [each.full_size for each in rounds],
         "load": [each.load for each in rounds],
     }
     return {
-        name: {"median": statistics.median(values), "p99": percentile(values, 0.99), "max": max(values)}
+        name: {
+            "min": min(values),
+            "median": statistics.median(values),
+            "p99": percentile(values, 0.99),
+            "max": max(values),
+        }
         for name, values in times.items()
     }
 
@@ -212,16 +217,17 @@ def growth(rounds: list[Round]) -> dict[str, float]:
     """What all killed processes together had gained, per round that they had survived."""
     gained = [each for each in rounds if each.growth is not None]
     ages = sum(each.age for each in gained) or 1
-    names = ("memory_kib", "descriptors", "threads")
-    per_round = {name: sum(getattr(each.growth, name) for each in gained) / ages for name in names}
-    return {"rounds": ages, "longest": max((each.age for each in gained), default=0)} | per_round
+    result = {"survived_rounds": ages, "longest_life_rounds": max((each.age for each in gained), default=0)}
+    for name in ("memory_kib", "descriptors", "threads"):
+        result[f"{name}_per_round"] = sum(getattr(each.growth, name) for each in gained) / ages
+    return result
 
 
 def shared_files() -> int:
     return sum(name.startswith("isthmus-") for name in os.listdir("/dev/shm"))
 
 
-def run(ranks: int, rounds: int, seed: int, is_kept: bool) -> dict[str, Any]:
+def run(ranks: int, rounds: int, seed: int, is_kept: bool = False) -> dict[str, Any]:
     """Runs the job. With `is_kept`, one process survives all rounds."""
     generator = random.Random(seed)
     job = Job(ranks)

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import time
+from datetime import timedelta
 from typing import Any
 
 import elastic_oracle
@@ -19,7 +20,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from isthmus.torch import elastic
 
-STEPS = int(os.environ["ELASTIC_STEPS"])
 STOP = os.environ["ELASTIC_STOP"]  # if this file exists, the job ends
 events = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 torch.set_num_threads(1)
@@ -48,7 +48,7 @@ def train(job: elastic.Job) -> tuple[int, list[float]]:
     ddp = DistributedDataParallel(model)
     first = job.step
     send("enter", step=first, rank=rank, size=size)
-    for step in job.steps(STEPS):
+    for step in job.steps(10**9):
         inputs, targets = elastic_oracle.batch(step, rank)
         optimizer.zero_grad()
         (ddp(inputs) - targets).square().mean().backward()
@@ -64,6 +64,8 @@ def train(job: elastic.Job) -> tuple[int, list[float]]:
 
 
 send("start")
-steps, parameters = elastic.run(train, model=model, optimizer=optimizer)
+steps, parameters = elastic.run(
+    train, timeout=timedelta(seconds=float(os.environ["ELASTIC_TIMEOUT_S"])), model=model, optimizer=optimizer
+)
 send("end", steps=steps, parameters=parameters)
 signal.alarm(60)  # an exit must not hang
