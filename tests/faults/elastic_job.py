@@ -26,6 +26,7 @@ from typing import Any
 
 FOLDER = Path(__file__).resolve().parent
 LIMIT_S = 60.0  # of a round
+SLOW_S = 1.0  # a round that takes longer is printed
 QUIET = {
     "ISTHMUS_CONFIG": "none",
     "ISTHMUS_PROFILE": "none",
@@ -244,6 +245,8 @@ def run(ranks: int, rounds: int, seed: int, is_kept: bool = False) -> dict[str, 
             if number < rounds:
                 time.sleep(generator.uniform(0, 0.5))
                 done.append(job.kill(generator, kept if is_kept else 0))
+                if max(done[-1].next_steps) > SLOW_S:
+                    print(f"slow round {number}: {done[-1]}", flush=True)
         job.finish()
         return {"ranks": ranks, "rounds": rounds, "times": summary(done), "growth": growth(done), "usage": usage}
     except BaseException:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -100,10 +101,25 @@ def _wrapped_shrink(original: Callable[..., Any]) -> Callable[..., Any]:
             for device in devices:
                 shrunk._register_backend(device, dist.ProcessGroup.BackendType.CUSTOM, backend)
             shrunk._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+            _forget_meshes()
         return shrunk
 
     shrink_group._isthmus = True  # type: ignore[attr-defined]
     return shrink_group
+
+
+def _forget_meshes() -> None:
+    """Clears the caches of DTensor after a change of the default group.
+
+    They contain meshes of the old group. A mesh of the same size equals them, but this rank can have another place
+    in it, and its tensors would get the shards of another rank.
+    """
+    if "torch.distributed.tensor" not in sys.modules:
+        return
+    from torch.distributed.tensor import debug
+
+    if hasattr(debug, "_clear_sharding_prop_cache"):
+        debug._clear_sharding_prop_cache()
 
 
 def all_backends() -> list[Any]:
@@ -173,6 +189,7 @@ def replace_default_group(backend: Any, store: dist.Store, timeout: timedelta) -
     """Destroys all groups and creates a default group with this backend."""
     if dist.is_initialized():
         dist.destroy_process_group()
+    _forget_meshes()
     _next_default.append(backend)
     try:
         dist.init_process_group(

@@ -32,6 +32,7 @@ def supervise() -> int | None:
     through and ends the job.
     """
     import torch._dynamo  # PyTorch's optimizers import it, which takes more than half a second
+    import torch.distributed.tensor.debug
 
     identity, attempts = int(os.environ["RANK"]), 0
     job: Membership | None = None

@@ -27,7 +27,6 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from ._backend import all_backends, create_backend, replace_default_group, shrink
@@ -375,6 +374,8 @@ def _transfer(state: dict[str, Any], source: int, is_receiver: bool) -> None:
 
 
 def _check_state(state: dict[str, Any], optimizers: list[torch.optim.Optimizer]) -> None:
+    from torch.distributed.tensor import DTensor  # takes long to import
+
     for name, each in state.items():
         if not hasattr(each, "state_dict") or not hasattr(each, "load_state_dict"):
             raise TypeError(

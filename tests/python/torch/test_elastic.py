@@ -78,22 +78,55 @@ def test_job_ends_if_a_rank_is_killed_at_its_start(tmp_path: Path) -> None:
     assert "rank 0 was ended before it joined the job" in completed.stderr
 
 
-def test_example_continues_after_kill() -> None:
+def run_example(name: str, can_kill: Callable[[], bool], **variables: str) -> str:
+    """Runs an example, kills rank 0 when `can_kill` returns True, and returns the output."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
-    example = str(ROOT / "examples/elastic/ddp.py")
-    command = [sys.executable, *launcher, "-m", "isthmus.torch", "--elastic", example]
-    variables = os.environ | QUIET | {"STEPS": "3000"}
-    job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=variables)
+    command = [sys.executable, *launcher, "-m", "isthmus.torch", "--elastic", str(ROOT / "examples/elastic" / name)]
+    job = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | QUIET | variables
+    )
     assert job.stdout is not None
     output, victim = "", 0
     for line in job.stdout:
         output += line
         if not victim and (entry := re.search(rf"rank 0 of {RANKS}: pid (\d+)", line)):
             victim = int(entry[1])
+            while not can_kill():
+                time.sleep(0.01)
             os.kill(victim, signal.SIGKILL)
     assert job.wait() == 0, output
     assert "isthmus: rank 0 was ended by SIGKILL" in output
+    return output
+
+
+def test_ddp_example_continues_after_kill() -> None:
+    output = run_example("ddp.py", lambda: True, STEPS="3000")
     assert f"{RANKS} ranks, step 3000, loss 0.000" in output, output
+
+
+def fsdp2_loss(steps: int) -> float:
+    """The last loss of examples/elastic/fsdp2.py in a single process."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for step in range(steps):
+        inputs = torch.randn(48, 8, generator=torch.Generator().manual_seed(step))
+        optimizer.zero_grad()
+        loss = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+
+
+def test_fsdp2_example_continues_after_kill(tmp_path: Path) -> None:
+    def has_checkpoint() -> bool:
+        return any(int(path.parent.name) >= 20 for path in tmp_path.glob("checkpoints/*/.metadata"))
+
+    output = run_example("fsdp2.py", has_checkpoint, STEPS="300", CHECKPOINTS=str(tmp_path / "checkpoints"))
+    restored = [int(step) for step in re.findall(r"rank 0 of \d: pid \d+, step (\d+)", output)]
+    assert restored[0] == 0 and min(restored[1:]) >= 20, output
+    loss = re.search(r"\d ranks, step 300, loss ([\d.]+)", output)
+    assert loss and float(loss[1]) == pytest.approx(fsdp2_loss(300), rel=1e-2), output
 
 
 # ---- jobs of one rank, without a supervisor ---------------------------------------------------------------
