@@ -1,4 +1,4 @@
-"""DistributedDataParallel that continues when a rank is killed and takes in a replacement. Requires PyTorch 2.10.
+"""DistributedDataParallel that continues when a rank is killed, with a replacement. Requires PyTorch 2.10.
 
 torchrun --nproc-per-node 4 -m isthmus.torch --elastic examples/elastic/ddp.py
 """

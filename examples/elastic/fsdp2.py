@@ -1,9 +1,9 @@
-"""FSDP2 that continues when a rank is killed and takes in a replacement. Requires PyTorch 2.10.
+"""FSDP2 that continues when a rank is killed, with a replacement. Requires PyTorch 2.10.
 
 torchrun --nproc-per-node 4 -m isthmus.torch --elastic examples/elastic/fsdp2.py
 
-The shards of a killed rank are lost. All ranks therefore continue from the latest checkpoint, which is in memory
-(/dev/shm) and survives the processes. On several hosts, use a shared file system.
+The shards of a killed rank are lost. All ranks therefore continue from the latest checkpoint, which is in
+memory (/dev/shm) and survives the processes. On several hosts, use a shared file system.
 """
 
 import os

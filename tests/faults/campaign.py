@@ -4,8 +4,8 @@
     tests/faults/campaign.py --trials 1000 --seed 1 [--out RECORD.json] [--only FRONT_END/BACKEND/FAULT]
 
 Trials are random but determined by the seed; --only (part of such a name) restricts them. Exits with 1 if any
-rank hung, was late, named the wrong rank, or computed a wrong result. Afterwards, one elastic job under torchrun loses
-a rank in each round (elastic_job.py).
+rank hung, was late, named the wrong rank, or computed a wrong result. Afterwards, one elastic job under
+torchrun loses a rank in each round (elastic_job.py).
 """
 
 from __future__ import annotations
@@ -283,7 +283,7 @@ def run_elastic(rounds: int, seed: int) -> list[dict[str, Any]]:
     row = {"front_end": "elastic", "backend": "shm", "ranks": ELASTIC_RANKS, "trials": rounds}
     try:
         result = elastic_job.run(ELASTIC_RANKS, rounds, seed)
-    except (elastic_job.Failure, subprocess.TimeoutExpired) as failure:
+    except (elastic_job.JobError, subprocess.TimeoutExpired) as failure:
         print(f"elastic/shm/kill: {failure}", flush=True)
         return [row | {"fault": "kill", "right": 0, "problems": {"failed": 1}, "seconds": [0, 0, 0]}]
     rows = []
@@ -291,7 +291,8 @@ def run_elastic(rounds: int, seed: int) -> list[dict[str, Any]]:
         times = result["times"][name]
         seconds = [times["min"], times["median"], times["max"]]
         own = {"fault": f"kill_{name}", "right": count, "problems": {}, "seconds": seconds}
-        rows.append(row | own | {"fields": {"p99_us": times["p99"] * 1e6, "load": result["times"]["load"]["median"]}})
+        fields = {"p99_us": times["p99"] * 1e6, "load": result["times"]["load"]["median"]}
+        rows.append(row | own | {"fields": fields})
     rows[0]["fields"] |= result["growth"]
     return rows
 
@@ -346,9 +347,7 @@ def main() -> int:
         "--limit", type=float, default=1e9, metavar="S", help="start no trial after this many seconds"
     )
     parser.add_argument("--out", type=Path, help="record file to write")
-    parser.add_argument(
-        "--rounds", type=int, help="rounds of the elastic job (default: a tenth of the trials)"
-    )
+    parser.add_argument("--rounds", type=int, help="rounds of the elastic job (default: a tenth of the trials)")
     options = parser.parse_args()
     files_before, begin = set(os.listdir("/dev/shm")), time.monotonic()
     front_ends.prepare()

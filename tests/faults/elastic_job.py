@@ -2,8 +2,9 @@
 
     tests/faults/elastic_job.py --ranks 8 --rounds 50 [--seed 1] [--keep] [--out ROUNDS.json]
 
-A round kills a random rank at a random moment and waits until all ranks, including the replacement, have completed
-a step. Ranks check every gradient. At the end, a single process repeats all steps and compares the parameters.
+A round kills a random rank at a random moment and waits until all ranks, including the replacement, have
+completed a step. Ranks check every gradient. At the end, a single process repeats all steps and compares the
+parameters.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ QUIET = {
 }
 
 
-class Failure(Exception):
-    """The job did not do what it must."""
+class JobError(Exception):
+    """The job has failed."""
 
 
 @dataclass
@@ -69,7 +70,7 @@ class Round:
     """One killed rank. Times are seconds after the kill."""
 
     rank: int
-    next_steps: list[float] = field(default_factory=list)  # of each survivor, in the group without the lost rank
+    next_steps: list[float] = field(default_factory=list)  # of each survivor, without the lost rank
     replacement_start: float = 0.0  # the replacement runs its script
     full_size: float = 0.0  # all ranks have completed a step in the group of the old size
     load: float = 0.0
@@ -88,10 +89,24 @@ class Job:
         self._events.bind(str(folder / "events"))
         self._stop, self._output = folder / "stop", folder / "output"
         variables = {"ELASTIC_EVENTS": str(folder / "events"), "ELASTIC_STOP": str(self._stop)}
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        launcher = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            str(ranks),
+        ]
         with open(self._output, "wb") as output:
             self.process = subprocess.Popen(
-                [*launcher, "-m", "isthmus.torch", "--elastic", str(FOLDER / "elastic_rank.py")],
+                [
+                    *launcher,
+                    f"--nproc-per-node={ranks}",
+                    "-m",
+                    "isthmus.torch",
+                    "--elastic",
+                    str(FOLDER / "elastic_rank.py"),
+                ],
                 env=os.environ | QUIET | variables | {"ELASTIC_TIMEOUT_S": str(timeout_s)},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -111,9 +126,9 @@ class Job:
                 event = json.loads(self._events.recv(1 << 16))
             except TimeoutError:
                 if self.process.poll() is not None:
-                    raise Failure(f"the job has ended with code {self.process.returncode}") from None
+                    raise JobError(f"the job has ended with code {self.process.returncode}") from None
                 if time.monotonic() > deadline:
-                    raise Failure("a round has taken too long") from None
+                    raise JobError("a round has taken too long") from None
                 continue
             if event["event"] == "enter":
                 # A group may be lost before its first step. The next one then begins with the same step.
@@ -144,7 +159,7 @@ class Job:
             else:
                 members.clear()
         if kill is not None and survivors:
-            raise Failure(f"processes {survivors} have made no step")
+            raise JobError(f"processes {survivors} have made no step")
         self._rounds += 1
         for pid in members:
             if pid in self.members and pid not in self._usage:
@@ -172,13 +187,13 @@ class Job:
         while len(self.results) < self.ranks:
             self.next_event(deadline)
         if (code := self.process.wait(LIMIT_S)) != 0:
-            raise Failure(f"the job has ended with code {code}")
+            raise JobError(f"the job has ended with code {code}")
         if any(result != self.results[0] for result in self.results):
-            raise Failure(f"the ranks end with different parameters: {self.results}")
+            raise JobError(f"the ranks end with different parameters: {self.results}")
         steps, parameters = self.results[0]
         expected = elastic_oracle.replay(sorted(self.entries.items()), steps)
         if any(abs(own - right) > 1e-4 for own, right in zip(parameters, expected, strict=True)):
-            raise Failure(f"parameters after {steps} steps: {parameters}, expected {expected}")
+            raise JobError(f"parameters after {steps} steps: {parameters}, expected {expected}")
 
     def output(self) -> str:
         return self._output.read_text(errors="replace")
@@ -196,7 +211,7 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def summary(rounds: list[Round]) -> dict[str, Any]:
-    """Seconds from the kill to each survivor's next step, to the start of the replacement and to the full size."""
+    """Seconds from the kill to each survivor's next step, the start of the replacement and the full size."""
     times = {
         "next_step": [value for each in rounds for value in each.next_steps],
         "replacement_start": [each.replacement_start for each in rounds],
@@ -240,7 +255,11 @@ def run(ranks: int, rounds: int, seed: int, is_kept: bool = False) -> dict[str, 
         for number in range(rounds + 1):
             if number % max(1, rounds // 10) == 0 or number == 5:
                 entry = {"round": number, "shared_files": shared_files()}
-                usage.append(entry | (vars(Usage.of(kept)) if is_kept else {}) | {"agent": vars(Usage.of(job.process.pid))})
+                usage.append(
+                    entry
+                    | (vars(Usage.of(kept)) if is_kept else {})
+                    | {"agent": vars(Usage.of(job.process.pid))}
+                )
                 print(json.dumps(usage[-1]), *([json.dumps(summary(done))] if done else []), flush=True)
             if number < rounds:
                 time.sleep(generator.uniform(0, 0.5))
@@ -248,7 +267,13 @@ def run(ranks: int, rounds: int, seed: int, is_kept: bool = False) -> dict[str, 
                 if max(done[-1].next_steps) > SLOW_S:
                     print(f"slow round {number}: {done[-1]}", flush=True)
         job.finish()
-        return {"ranks": ranks, "rounds": rounds, "times": summary(done), "growth": growth(done), "usage": usage}
+        return {
+            "ranks": ranks,
+            "rounds": rounds,
+            "times": summary(done),
+            "growth": growth(done),
+            "usage": usage,
+        }
     except BaseException:
         print(job.output()[-8000:], file=sys.stderr)
         raise

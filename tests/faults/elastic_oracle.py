@@ -20,7 +20,9 @@ def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
     return inputs, inputs.sum(1, keepdim=True) + torch.randn(ROWS, 1, generator=random)
 
 
-def gradient(weight: torch.Tensor, bias: torch.Tensor, step: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+def gradient(
+    weight: torch.Tensor, bias: torch.Tensor, step: int, size: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The mean over all ranks of the gradient of the mean square error."""
     batches = [batch(step, rank) for rank in range(size)]
     inputs, targets = (torch.cat(parts).double() for parts in zip(*batches, strict=True))

@@ -1,6 +1,6 @@
-"""A rank of the elastic job of the fault campaign: trains, and checks each gradient with an independent formula.
+"""A rank of the elastic job of the fault campaign: checks each gradient with an independent formula.
 
-Sends events as datagrams to the socket ELASTIC_EVENTS: each call of train(), the first step after it, and the end.
+Sends events as datagrams to the socket ELASTIC_EVENTS: each call of train(), the first step after it, the end.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def train(job: elastic.Job) -> tuple[int, list[float]]:
             send("step", step=step, rank=rank, size=size)
         if stop:
             break
-    return job.step, [value for parameter in model.parameters() for value in parameter.detach().flatten().tolist()]
+    values = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    return job.step, values.tolist()
 
 
 send("start")

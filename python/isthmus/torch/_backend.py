@@ -111,8 +111,8 @@ def _wrapped_shrink(original: Callable[..., Any]) -> Callable[..., Any]:
 def _forget_meshes() -> None:
     """Clears the caches of DTensor after a change of the default group.
 
-    They contain meshes of the old group. A mesh of the same size equals them, but this rank can have another place
-    in it, and its tensors would get the shards of another rank.
+    They contain meshes of the old group. A mesh of the same size equals them, but this rank can have another
+    place in it, and its tensors would get the shards of another rank.
     """
     if "torch.distributed.tensor" not in sys.modules:
         return

@@ -1,7 +1,7 @@
 """The members of an elastic job, in torchrun's store.
 
-Each process that runs the script has an identity: the first ones their rank, a replacement the next free number.
-Lists of identities only grow, so that every process can append to them without a lock.
+Each process that runs the script has an identity: at first its rank, a replacement the next free number. Lists
+of identities only grow, so that every process can append to them without a lock.
 """
 
 from __future__ import annotations
@@ -115,5 +115,3 @@ def _identities(text: bytes) -> set[int]:
 
 def _plan_key(identity: int) -> str:
     return f"plan_{identity}"
-
-

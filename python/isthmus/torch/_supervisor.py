@@ -1,13 +1,14 @@
 """`python -m isthmus.torch --elastic`: a rank that is killed does not end the job.
 
 torchrun ends all processes that it started if one of them fails. With this option, they do not run the script
-but fork a child that does. If a signal ends the child, its supervisor forks a replacement. A fork does not import
-PyTorch again.
+but fork a child that does. If a signal ends the child, its supervisor forks a replacement. A fork does not
+import PyTorch again.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import signal
 import sys
@@ -31,9 +32,9 @@ def supervise() -> int | None:
     In the supervisor, returns the exit code of the job as seen by this rank. An exit code of the script passes
     through and ends the job.
     """
-    import torch._dynamo  # PyTorch's optimizers import it, which takes more than half a second
-    import torch.distributed.tensor.debug
-
+    # The optimizers of PyTorch import torch._dynamo, which takes more than half a second.
+    for name in ("torch._dynamo", "torch.distributed.tensor.debug"):
+        importlib.import_module(name)
     identity, attempts = int(os.environ["RANK"]), 0
     job: Membership | None = None
     while True:
@@ -61,7 +62,7 @@ def supervise() -> int | None:
 
 
 def _wait_for(child: int) -> int:
-    """Waits for the child and forwards signals to it. Returns its exit code, or the negative number of a signal."""
+    """Waits for the child and forwards signals to it. Returns its exit code, or a negative signal number."""
 
     def forward(number: int, _: FrameType | None) -> None:
         os.kill(child, number)

@@ -41,14 +41,14 @@ _Result = TypeVar("_Result")
 def run(train: Callable[[Job], _Result], *, timeout: timedelta | None = None, **state: Any) -> _Result:
     """Calls `train(job)` until it returns on all ranks, and returns its result.
 
-    Creates the default process group, with the backend isthmus for CPU and CUDA tensors. When a rank is lost or a
-    replacement joins, the group changes, all other groups are destroyed, and `train` is called again on all ranks.
-    It must therefore create everything that depends on the group, for example DistributedDataParallel. The group
-    is destroyed at the end.
+    Creates the default process group, with the backend isthmus for CPU and CUDA tensors. When a rank is lost or
+    a replacement joins, the group changes, all other groups are destroyed, and `train` is called again on all
+    ranks. It must therefore create everything that depends on the group, for example DistributedDataParallel.
+    The group is destroyed at the end.
 
-    `state` names what all ranks have in common: objects with `state_dict` and `load_state_dict`. A new rank
-    receives it from another rank. It contains at most one optimizer, whose `step()` ends a training step. Without
-    `state`, `train` restores everything itself, for example from a checkpoint, and sets `job.step`.
+    `state` contains objects that are equal on all ranks and have `state_dict` and `load_state_dict`. A new rank
+    receives it from another rank. It contains at most one optimizer, whose `step()` ends a training step.
+    Without `state`, `train` restores everything itself, for example from a checkpoint, and sets `job.step`.
 
     `timeout` is that of the group. It limits the wait for a rank that does not respond.
     """
@@ -96,8 +96,8 @@ class Job:
     def steps(self, total: int) -> Iterator[int]:
         """Yields the numbers of the training steps that remain until `total`.
 
-        If the state contains an optimizer, call its `step()` once per iteration. After it, change nothing that is
-        part of the state by means of a collective, because a failure then does not repeat the step.
+        If the state contains an optimizer, call its `step()` once per iteration. After it, do not change the
+        state by collectives, because they are not repeated after a failure.
         """
         while self.step < total:
             self._is_in_step = True
@@ -106,7 +106,7 @@ class Job:
                 self._agree()
                 self._end_step()
             if self._must_grow:
-                raise _MembersChanged
+                raise _MembersChangedError
 
     # ---- training steps ----
 
@@ -151,7 +151,7 @@ class Job:
                     result = train(self)
                     self._agree()
                     break
-                except _MembersChanged:
+                except _MembersChangedError:
                     continue
                 except RuntimeError as error:  # includes DistBackendError and errors of autograd's threads
                     if not _is_caused_by_group(error):
@@ -214,9 +214,7 @@ class Job:
         """Returns a backend that connects the members of a plan, or None if one of them is lost."""
         rank, size = plan.members.index(self._identity), len(plan.members)
         store = self._membership.store_for(plan)
-        backend = create_backend(
-            store, rank, size, self._timeout, "elastic", has_nonblocking_store=True
-        )
+        backend = create_backend(store, rank, size, self._timeout, "elastic", has_nonblocking_store=True)
         self._watch.start(plan.members, backend.abort)
         try:
             backend.allreduce([torch.zeros(1)], dist.AllreduceOptions()).wait()
@@ -282,14 +280,16 @@ class Job:
         except RuntimeError:
             self._leave_if_excluded(self._membership.waiting_and_gone()[1])
             raise
-        if dist.get_world_size() == size and self.step == self._failed_step:
-            raise failure  # no rank is lost, and a repetition has not helped
+        is_smaller = dist.get_world_size() < size
+        if not is_smaller and self.step == self._failed_step:
+            raise failure  # a repetition has not helped
         self._failed_step = self.step
-        print(f"isthmus: {dist.get_world_size()} ranks continue with step {self.step} after: {failure}", file=sys.stderr)
+        size = dist.get_world_size()
+        print(f"isthmus: {size} ranks continue with step {self.step} after: {failure}", file=sys.stderr)
         self._synchronize()
 
 
-class _MembersChanged(Exception):
+class _MembersChangedError(Exception):
     """Leaves train() when the group is about to change."""
 
 
@@ -384,8 +384,8 @@ def _check_state(state: dict[str, Any], optimizers: list[torch.optim.Optimizer])
             )
         if any(isinstance(leaf, DTensor) for leaf in pytree.tree_leaves(each.state_dict())):
             raise TypeError(
-                f"isthmus.torch.elastic.run: {name} has sharded tensors, and the shards of a killed rank are lost; "
-                "pass no state, and restore a checkpoint in train() (docs/guide/failures.md)"
+                f"isthmus.torch.elastic.run: {name} has sharded tensors, and a killed rank takes its shards "
+                "with it; pass no state, and restore a checkpoint in train() (docs/guide/failures.md)"
             )
     if len(optimizers) > 1:
         raise TypeError(

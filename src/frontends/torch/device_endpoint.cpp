@@ -41,7 +41,8 @@ isthmus_communicator device_endpoint::open_locked() {
     if (m_communicator != nullptr) return m_communicator;
     if (m_is_aborted)
       C10_THROW_ERROR(DistBackendError, c10::str("isthmus: process group ", m_settings.group, " was aborted"));
-    m_rendezvous = std::make_shared<store_rendezvous>(m_store, m_settings.scope, m_settings.has_nonblocking_store);
+    m_rendezvous =
+        std::make_shared<store_rendezvous>(m_store, m_settings.scope, m_settings.has_nonblocking_store);
   }
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof options;

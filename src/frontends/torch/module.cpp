@@ -79,9 +79,7 @@ PYBIND11_MODULE(_extension, module) {
 #endif
       .def(
           "has_failed",
-          [](backend::process_group& self) {
-            return self.getError() != backend::error_type::SUCCESS;
-          },
+          [](backend::process_group& self) { return self.getError() != backend::error_type::SUCCESS; },
           py::call_guard<py::gil_scoped_release>(),
           "Returns whether a communicator has failed. Does not wait for device work.")
       .def("renew", &backend::process_group::renew, py::call_guard<py::gil_scoped_release>(),

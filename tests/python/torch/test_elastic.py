@@ -81,7 +81,14 @@ def test_job_ends_if_a_rank_is_killed_at_its_start(tmp_path: Path) -> None:
 def run_example(name: str, can_kill: Callable[[], bool], **variables: str) -> str:
     """Runs an example, kills rank 0 when `can_kill` returns True, and returns the output."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
-    command = [sys.executable, *launcher, "-m", "isthmus.torch", "--elastic", str(ROOT / "examples/elastic" / name)]
+    command = [
+        sys.executable,
+        *launcher,
+        "-m",
+        "isthmus.torch",
+        "--elastic",
+        str(ROOT / "examples/elastic" / name),
+    ]
     job = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | QUIET | variables
     )
