@@ -230,7 +230,7 @@ def summary(rounds: list[Round]) -> dict[str, Any]:
 
 
 def growth(rounds: list[Round]) -> dict[str, float]:
-    """What all killed processes together had gained, per round that they had survived."""
+    """The sum of the growth of all killed processes, per round that they had survived."""
     gained = [each for each in rounds if each.growth is not None]
     ages = sum(each.age for each in gained) or 1
     result = {"survived_rounds": ages, "longest_life_rounds": max((each.age for each in gained), default=0)}

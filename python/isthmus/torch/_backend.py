@@ -16,6 +16,7 @@ import torch.distributed as dist
 from ._coalescing import replace_coalescing_manager, replace_everywhere
 from ._compile import load as load_extension
 from ._environment import apply_environment
+from ._graphs import guard_replay
 from ._split import replace_split_group
 
 NAME = "isthmus"
@@ -28,6 +29,7 @@ def register() -> None:
     """Registers "isthmus" with torch.distributed. Does nothing if it is already registered."""
     replace_coalescing_manager(_backends_of)
     replace_split_group(is_isthmus)
+    guard_replay(torch.cuda.CUDAGraph, _extension.take_captured)
     shrink_original = getattr(dist, "shrink_group", None)  # since PyTorch 2.10
     if shrink_original is not None and not hasattr(shrink_original, "_isthmus"):
         replace_everywhere("shrink_group", shrink_original, _wrapped_shrink(shrink_original))

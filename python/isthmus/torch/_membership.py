@@ -92,7 +92,7 @@ class Membership:
         return dist.PrefixStore(f"{_GENERATION}{plan.generation}", self.store)
 
     def forget_before(self, generation: int) -> None:
-        """Removes the keys of earlier groups. Call it when no member uses them any more."""
+        """Removes the keys of earlier groups. No member may use them after this."""
         if not hasattr(self.store, "list_keys"):  # since PyTorch 2.10
             return
         for key in self.store.list_keys():

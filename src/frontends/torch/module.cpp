@@ -99,6 +99,14 @@ PYBIND11_MODULE(_extension, module) {
           },
           py::arg("device"), py::call_guard<py::gil_scoped_release>(),
           "Returns the C API handle of the communicator. The first use of a group is collective.");
+  py::class_<backend::captured_communicator, std::shared_ptr<backend::captured_communicator>>(
+      module, "CapturedCommunicator")
+      .def_readonly("group", &backend::captured_communicator::group)
+      .def_property_readonly("has_ended",
+                             [](const backend::captured_communicator& self) { return self.has_ended.load(); });
+  module.def(
+      "take_captured", [] { return backend::captured_calls::instance().take(); },
+      "Returns the communicators of all calls that were captured into graphs since the previous take.");
   module.def("report_rows", &report_rows);
   module.def("reset_report", [] { backend::path_report::instance().reset(); });
 }

@@ -19,8 +19,8 @@ namespace isthmus::torch_backend {
 
 class store_rendezvous {
  public:
-  // Clones the store unless it is `nonblocking`, because a store that waits for a key blocks all other users of its
-  // connection.
+  // Clones the store, because a store that waits for a key blocks all other users of its connection. `nonblocking`: no
+  // user of the store waits for a key.
   store_rendezvous(const c10::intrusive_ptr<c10d::Store>& store, const std::string& scope, bool nonblocking)
       : m_store(c10::make_intrusive<c10d::PrefixStore>(scope, nonblocking ? store : clone_store(store))),
         m_table{.struct_bytes = sizeof(isthmus_store_table),

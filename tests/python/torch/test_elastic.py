@@ -159,7 +159,7 @@ def count_steps() -> None:
     def train(job: elastic.Job) -> int:
         for step in job.steps(4):
             calls.append(step)
-            if step != 2:  # an iteration without a step of the optimizer counts, too
+            if step != 2:  # an iteration without a step of the optimizer also counts
                 state["optimizer"].step()
         assert dist.get_world_size() == 1
         return job.step
