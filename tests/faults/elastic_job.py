@@ -81,7 +81,7 @@ class Round:
 class Job:
     """A torchrun job of elastic_rank.py, as seen from its events."""
 
-    def __init__(self, ranks: int, timeout_s: float = 60.0) -> None:
+    def __init__(self, ranks: int, timeout_s: float = 60.0, device: str = "cpu") -> None:
         self.ranks = ranks
         self._folder = tempfile.TemporaryDirectory(prefix="isthmus-elastic-")
         folder = Path(self._folder.name)
@@ -89,6 +89,7 @@ class Job:
         self._events.bind(str(folder / "events"))
         self._stop, self._output = folder / "stop", folder / "output"
         variables = {"ELASTIC_EVENTS": str(folder / "events"), "ELASTIC_STOP": str(self._stop)}
+        variables |= {"ELASTIC_TIMEOUT_S": str(timeout_s), "ELASTIC_DEVICE": device}
         launcher = [
             sys.executable,
             "-m",
@@ -107,7 +108,10 @@ class Job:
                     "--elastic",
                     str(FOLDER / "elastic_rank.py"),
                 ],
-                env=os.environ | QUIET | variables | {"ELASTIC_TIMEOUT_S": str(timeout_s)},
+                env=os.environ
+                | QUIET
+                | variables
+                | {"ELASTIC_TIMEOUT_S": str(timeout_s), "ELASTIC_DEVICE": device},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -243,10 +247,10 @@ def shared_files() -> int:
     return sum(name.startswith("isthmus-") for name in os.listdir("/dev/shm"))
 
 
-def run(ranks: int, rounds: int, seed: int, is_kept: bool = False) -> dict[str, Any]:
+def run(ranks: int, rounds: int, seed: int, is_kept: bool = False, device: str = "cpu") -> dict[str, Any]:
     """Runs the job. With `is_kept`, one process survives all rounds."""
     generator = random.Random(seed)
-    job = Job(ranks)
+    job = Job(ranks, device=device)
     try:
         job.wait_for_full_size()
         kept = next(pid for pid, rank in job.members.items() if rank == ranks - 1)
@@ -287,9 +291,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", action="store_true", help="never kill one rank, and track its resources")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: one GPU per rank")
     parser.add_argument("--out", type=Path, help="JSON file with the summary")
     options = parser.parse_args()
-    result = run(options.ranks, options.rounds, options.seed, options.keep)
+    result = run(options.ranks, options.rounds, options.seed, options.keep, options.device)
     print(json.dumps({name: result[name] for name in ("times", "growth")}, indent=1))
     if options.out:
         options.out.write_text(json.dumps(result, indent=1))

@@ -31,10 +31,10 @@ def gradient(
 
 
 def check_gradient(model: torch.nn.Linear, step: int, size: int) -> None:
-    expected = gradient(model.weight.detach(), model.bias.detach(), step, size)
+    expected = gradient(model.weight.detach().cpu(), model.bias.detach().cpu(), step, size)
     for parameter, right in zip((model.weight, model.bias), expected, strict=True):
         assert parameter.grad is not None
-        if not torch.allclose(parameter.grad.double(), right, rtol=1e-4, atol=1e-5):
+        if not torch.allclose(parameter.grad.cpu().double(), right, rtol=1e-4, atol=1e-5):
             raise SystemExit(f"step {step} of {size} ranks: gradient {parameter.grad}, expected {right}")
 
 

@@ -24,7 +24,11 @@ STEP_S = 0.01  # stands for the work of a device
 STOP = os.environ["ELASTIC_STOP"]  # if this file exists, the job ends
 events = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 torch.set_num_threads(1)
-model = torch.nn.Linear(elastic_oracle.WIDTH, 1)
+device = torch.device(os.environ["ELASTIC_DEVICE"])
+if device.type == "cuda":
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+model = torch.nn.Linear(elastic_oracle.WIDTH, 1).to(device)
 elastic_oracle.initialize(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=elastic_oracle.RATE)
 
@@ -53,7 +57,7 @@ def train(job: elastic.Job) -> tuple[int, list[float]]:
         time.sleep(STEP_S)
         inputs, targets = elastic_oracle.batch(step, rank)
         optimizer.zero_grad()
-        (ddp(inputs) - targets).square().mean().backward()
+        (ddp(inputs.to(device)) - targets.to(device)).square().mean().backward()
         elastic_oracle.check_gradient(model, step, size)
         stop = torch.tensor([int(os.path.exists(STOP))])
         dist.all_reduce(stop, dist.ReduceOp.MAX)

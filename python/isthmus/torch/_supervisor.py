@@ -32,6 +32,8 @@ def supervise() -> int | None:
     In the supervisor, returns the exit code of the job as seen by this rank. An exit code of the script passes
     through and ends the job.
     """
+    # Otherwise, torch.cuda.is_available() initializes the driver, and forked children cannot use it.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     # The optimizers of PyTorch import torch._dynamo, which takes more than half a second.
     for name in ("torch._dynamo", "torch.distributed.tensor.debug"):
         importlib.import_module(name)
