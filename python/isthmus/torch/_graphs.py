@@ -14,7 +14,7 @@ def guard_replay(graph_class: Any, take_captured: Callable[[], list[Any]]) -> No
     """Wraps the methods of torch.cuda.CUDAGraph.
 
     `take_captured` returns the communicators of all captured calls since the previous take. Captures of several
-    threads at the same time are not told apart.
+    threads at the same time are not distinguished.
     """
     if hasattr(graph_class.replay, "_isthmus"):
         return
