@@ -414,6 +414,22 @@ TOPICS = (
                 env={"PYTHONPATH": "{pythonpath}"},
             ),
             Step(
+                "killed ranks of an elastic job are replaced",
+                "{python} tests/faults/elastic_job.py --ranks {ranks} --rounds 20 --device cuda "
+                "--out {out}/torch-elastic.json",
+                240,
+                gpus=2,
+                env={"PYTHONPATH": "{pythonpath}"},
+            ),
+            Step(
+                "captured graphs after the loss of a rank",
+                "{python} tests/gpu/torch/check_shrink_graphs.py {out}/torch-shrink-graphs.json {ranks}",
+                140,
+                gpus=2,
+                share=True,
+                env={"PYTHONPATH": "{pythonpath}"},
+            ),
+            Step(
                 "a training run loses a rank and continues",
                 "{python} tests/gpu/torch/check_shrink.py {out}/torch-shrink.json {ranks}",
                 120,

@@ -4,7 +4,8 @@
     tests/faults/campaign.py --trials 1000 --seed 1 [--out RECORD.json] [--only FRONT_END/BACKEND/FAULT]
 
 Trials are random but determined by the seed; --only (part of such a name) restricts them. Exits with 1 if any
-rank hung, was late, named the wrong rank, or computed a wrong result.
+rank hung, was late, named the wrong rank, or computed a wrong result. Afterwards, one elastic job under
+torchrun loses a rank in each round (elastic_job.py).
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import elastic_job
 import front_ends
 from decision import HARMLESS, Outcome, events_of, first, judge
 
 TIMEOUT_S = 3.0
 HUNG_S = 25.0  # limit for all errors after the fault
 FAULT_DEADLINE_S = 60.0  # limit for the fault to occur
+ELASTIC_RANKS = 8
 MAX_TRIES = 3  # a trial is repeated if the machine was too busy to judge it
 LETHAL = ["kill", "exit", "stop_long", "stop_short"]
 LIMITS = ["enomem", "emfile"]
@@ -275,6 +278,25 @@ def summarize(results: list[tuple[dict[str, Any], Outcome]]) -> list[dict[str, A
     return rows
 
 
+def run_elastic(rounds: int, seed: int) -> list[dict[str, Any]]:
+    """Kills a rank of an elastic job in each round. Returns one row per measured time."""
+    row = {"front_end": "elastic", "backend": "shm", "ranks": ELASTIC_RANKS, "trials": rounds}
+    try:
+        result = elastic_job.run(ELASTIC_RANKS, rounds, seed)
+    except (elastic_job.JobError, subprocess.TimeoutExpired) as failure:
+        print(f"elastic/shm/kill: {failure}", flush=True)
+        return [row | {"fault": "kill", "right": 0, "problems": {"failed": 1}, "seconds": [0, 0, 0]}]
+    rows = []
+    for name, count in (("next_step", rounds * (ELASTIC_RANKS - 1)), ("full_size", rounds)):
+        times = result["times"][name]
+        seconds = [times["min"], times["median"], times["max"]]
+        own = {"fault": f"kill_{name}", "right": count, "problems": {}, "seconds": seconds}
+        fields = {"p99_us": times["p99"] * 1e6, "load": result["times"]["load"]["median"]}
+        rows.append(row | own | {"fields": fields})
+    rows[0]["fields"] |= result["growth"]
+    return rows
+
+
 def print_table(rows: list[dict[str, Any]]) -> None:
     print(f"{'front end/backend/fault':34}{'trials':>7}{'right':>7}  s (median, max)  problems")
     for row in rows:
@@ -293,7 +315,7 @@ def save(path: Path, rows: list[dict[str, Any]], command: str) -> None:
             collective=f"fault_{row['fault']}",
             dtype="int32",
             bytes=0,
-            ranks=4,
+            ranks=row.get("ranks", 4),
             provider="isthmus",
             backend=row["backend"],
             mode=row["front_end"],
@@ -305,6 +327,7 @@ def save(path: Path, rows: list[dict[str, Any]], command: str) -> None:
             trials=row["trials"],
             right=row["right"],
             **row["problems"],
+            **row.get("fields", {}),
         )
         for row in rows
     ]
@@ -324,22 +347,28 @@ def main() -> int:
         "--limit", type=float, default=1e9, metavar="S", help="start no trial after this many seconds"
     )
     parser.add_argument("--out", type=Path, help="record file to write")
+    parser.add_argument("--rounds", type=int, help="rounds of the elastic job (default: a tenth of the trials)")
     options = parser.parse_args()
     files_before, begin = set(os.listdir("/dev/shm")), time.monotonic()
     front_ends.prepare()
     results = []
-    for spec, outcome in run_trials(options.trials, options.seed, options.only, options.jobs, options.limit):
+    has_trials = any(options.only in f"{entry[0]}/{entry[1]}/{fault}" for entry in PLAN for fault in entry[2])
+    trials = options.trials if has_trials else 0
+    for spec, outcome in run_trials(trials, options.seed, options.only, options.jobs, options.limit):
         results.append((spec, outcome))
         for problem in outcome.problems:
             print(
                 f"{spec['front_end']}/{spec['backend']}/{spec['fault']} {spec['folder']}: {problem}", flush=True
             )
     rows = summarize(results)
-    print_table(rows)
     failed = sum(1 for _, outcome in results if outcome.problems)
-    leftovers = find_leftovers(files_before)
-    for name in leftovers:
+    for name in find_leftovers(files_before):
         print(f"leftover file: /dev/shm/{name}")
+    rounds = options.trials // 10 if options.rounds is None else options.rounds
+    if rounds > 0 and options.only in "elastic/shm/kill" and front_ends.has_torch():
+        rows += run_elastic(rounds, options.seed)
+        failed += bool(rows[-1]["problems"])
+    print_table(rows)
     if disturbed := sum(outcome.counts["disturbed"] for _, outcome in results):
         print(f"{disturbed} trials could not be judged because the machine was too busy")
     print(
@@ -347,7 +376,7 @@ def main() -> int:
     )
     if options.out:
         save(options.out, rows, " ".join(["tests/faults/campaign.py", *sys.argv[1:]]))
-    return 1 if failed or not results else 0
+    return 1 if failed or not rows else 0
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
 `report()` shows which path each collective of this process used. See docs/guide/pytorch.md for details.
 """
 
+from . import elastic
 from ._backend import monitored_barrier, register, reload_rules, shrink
 from ._direct import all_reduce
 from ._environment import apply_environment
@@ -16,6 +17,7 @@ from ._report import Row, print_report, report, reset_report
 __all__ = [
     "Row",
     "all_reduce",
+    "elastic",
     "monitored_barrier",
     "print_report",
     "reload_rules",

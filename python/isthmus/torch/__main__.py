@@ -12,7 +12,7 @@ import runpy
 import sys
 
 from . import replace_backends
-from ._elastic import is_supervised, supervise
+from ._supervisor import is_supervised, supervise
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -24,7 +24,9 @@ def main(arguments: list[str] | None = None) -> None:
         "--report", action="store_true", help="print calls, paths and times on rank 0 at the end"
     )
     parser.add_argument(
-        "--elastic", action="store_true", help="with torchrun: if a signal ends a rank, the others continue"
+        "--elastic",
+        action="store_true",
+        help="with torchrun: replace ranks that a signal ends (isthmus.torch.elastic)",
     )
     parser.add_argument(
         "-m", dest="module", action="store_true", help="SCRIPT is a module name, as in python -m"
@@ -40,7 +42,8 @@ def main(arguments: list[str] | None = None) -> None:
         missing = [name for name in variables if name not in os.environ]
         if missing:
             parser.error(f"--elastic requires the variables of torchrun; {', '.join(missing)} is not set")
-        sys.exit(supervise())
+        if (code := supervise()) is not None:
+            sys.exit(code)
     replace_backends(report=options.report)
     launcher_arguments = [] if options.local_rank is None else [f"--local_rank={options.local_rank}"]
     sys.argv = [options.script, *launcher_arguments, *options.arguments]

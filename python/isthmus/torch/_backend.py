@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -15,17 +16,20 @@ import torch.distributed as dist
 from ._coalescing import replace_coalescing_manager, replace_everywhere
 from ._compile import load as load_extension
 from ._environment import apply_environment
+from ._graphs import guard_replay
 from ._split import replace_split_group
 
 NAME = "isthmus"
 
 _extension = load_extension()
+_next_default: list[Any] = []  # the backend of the next default group, if it exists already
 
 
 def register() -> None:
     """Registers "isthmus" with torch.distributed. Does nothing if it is already registered."""
     replace_coalescing_manager(_backends_of)
     replace_split_group(is_isthmus)
+    guard_replay(torch.cuda.CUDAGraph, _extension.take_captured)
     shrink_original = getattr(dist, "shrink_group", None)  # since PyTorch 2.10
     if shrink_original is not None and not hasattr(shrink_original, "_isthmus"):
         replace_everywhere("shrink_group", shrink_original, _wrapped_shrink(shrink_original))
@@ -57,7 +61,7 @@ def reload_rules() -> None:
     apply_environment()
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
-    for backend in {id(each): each for each in _backends()}.values():
+    for backend in {id(each): each for each in all_backends()}.values():
         backend.renew()
 
 
@@ -99,19 +103,35 @@ def _wrapped_shrink(original: Callable[..., Any]) -> Callable[..., Any]:
             for device in devices:
                 shrunk._register_backend(device, dist.ProcessGroup.BackendType.CUSTOM, backend)
             shrunk._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+            _forget_meshes()
         return shrunk
 
     shrink_group._isthmus = True  # type: ignore[attr-defined]
     return shrink_group
 
 
+def _forget_meshes() -> None:
+    """Clears the caches of DTensor after a change of the default group.
+
+    They contain meshes of the old group. A mesh of the same size equals them, but this rank can have another
+    place in it, and its tensors would get the shards of another rank.
+    """
+    if "torch.distributed.tensor" not in sys.modules:
+        return
+    from torch.distributed.tensor import debug
+
+    if hasattr(debug, "_clear_sharding_prop_cache"):
+        debug._clear_sharding_prop_cache()
+
+
+def all_backends() -> list[Any]:
+    """Returns the backends of all groups of this process. May be called from any thread."""
+    return [each for group in list(dist.distributed_c10d._world.pg_map) for each in _backends_of(group)]
+
+
 def is_isthmus(group: dist.ProcessGroup) -> bool:
     """Returns whether Isthmus is the backend for a device type of the group."""
     return bool(_backends_of(group))
-
-
-def _backends() -> list[Any]:
-    return [each for group in dist.distributed_c10d._world.pg_map for each in _backends_of(group)]
 
 
 def _backends_of(group: dist.ProcessGroup) -> list[Any]:
@@ -123,23 +143,66 @@ def _backends_of(group: dist.ProcessGroup) -> list[Any]:
 
 def _create(options: Any, _backend_options: Any) -> dist.Backend:
     """Creates the backend of a group on this rank. Communicators are created later, at first use."""
-    timeout = options.timeout
+    if _next_default:
+        return _next_default.pop()
+    # Ranks that have created different numbers of groups use the same name for different groups.
+    members = hashlib.sha1(repr(options.global_ranks_in_group).encode(), usedforsecurity=False).hexdigest()
+    return create_backend(
+        dist.PrefixStore(members[:16], options.store),
+        options.group_rank,
+        options.group_size,
+        options.timeout,
+        options.group_id,
+        getattr(options, "enable_reconfigure", False),  # since PyTorch 2.14
+    )
+
+
+def create_backend(
+    store: dist.Store,
+    rank: int,
+    size: int,
+    timeout: timedelta,
+    name: str,
+    enable_reconfigure: bool = False,
+    has_nonblocking_store: bool = False,
+) -> Any:
+    """Creates a backend that belongs to no group yet. No other group may use this part of the store.
+
+    A communicator opens a connection to the store unless no user of the store waits for a key.
+    """
 
     def fallback(store: dist.Store, rank: int, size: int, device: str) -> dist.Backend:
         return _torch_backend(store, rank, size, timeout, device)
 
-    # Ranks that have created different numbers of groups use the same name for different groups.
-    members = hashlib.sha1(repr(options.global_ranks_in_group).encode(), usedforsecurity=False).hexdigest()
     return _extension.ProcessGroupIsthmus(
-        dist.PrefixStore(members[:16], options.store),
-        options.group_rank,
-        options.group_size,
+        store,
+        rank,
+        size,
         timeout.total_seconds(),
-        options.group_id,
+        name,
         torch.version.hip is not None,
         fallback,
-        getattr(options, "enable_reconfigure", False),  # since PyTorch 2.14
+        enable_reconfigure,
+        has_nonblocking_store,
     )
+
+
+def replace_default_group(backend: Any, store: dist.Store, timeout: timedelta) -> None:
+    """Destroys all groups and creates a default group with this backend."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    _forget_meshes()
+    _next_default.append(backend)
+    try:
+        dist.init_process_group(
+            f"cpu:{NAME},cuda:{NAME}",
+            store=store,
+            rank=backend.rank(),
+            world_size=backend.size(),
+            timeout=timeout,
+        )
+    finally:
+        _next_default.clear()
 
 
 def _torch_backend(store: dist.Store, rank: int, size: int, timeout: timedelta, device: str) -> dist.Backend:

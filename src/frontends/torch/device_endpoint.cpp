@@ -41,7 +41,8 @@ isthmus_communicator device_endpoint::open_locked() {
     if (m_communicator != nullptr) return m_communicator;
     if (m_is_aborted)
       C10_THROW_ERROR(DistBackendError, c10::str("isthmus: process group ", m_settings.group, " was aborted"));
-    m_rendezvous = std::make_shared<store_rendezvous>(m_store, m_settings.scope);
+    m_rendezvous =
+        std::make_shared<store_rendezvous>(m_store, m_settings.scope, m_settings.has_nonblocking_store);
   }
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof options;
@@ -131,6 +132,7 @@ shrink_result device_endpoint::shrink(double wait_s) {
       C10_THROW_ERROR(DistBackendError,
                       c10::str("isthmus: shrink: process group ", m_settings.group, " has no communicator on ",
                                m_settings.device_name, ", because no call has used one"));
+    m_captured->has_ended = true;
     check(isthmus_communicator_abort(m_communicator));  // otherwise a blocked call would hold m_mutex
     result.store = m_rendezvous;
     // If a timeout or the program aborts the calls before or during the agreement, the waits for its keys must
@@ -153,6 +155,7 @@ void device_endpoint::abort() noexcept {
   if (is_inherited()) return;
   const std::lock_guard lock(m_handle_mutex);
   m_is_aborted = true;
+  m_captured->has_ended = true;
   if (m_rendezvous && !m_is_store_shared) m_rendezvous->cancel();
   if (m_communicator != nullptr) isthmus_communicator_abort(m_communicator);
 }
@@ -162,6 +165,7 @@ void device_endpoint::close() noexcept {
   const std::lock_guard lock(m_mutex);
   const std::lock_guard handle_lock(m_handle_mutex);
   m_is_closed = true;
+  m_captured->has_ended = true;
   if (m_block_count == 0) release();
 }
 

@@ -13,6 +13,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <unordered_map>
 
+#include "captured_calls.hpp"
 #include "rendezvous.hpp"
 #include "report.hpp"
 #include "tasks.hpp"
@@ -79,6 +80,7 @@ struct endpoint_settings {
   std::string scope;              // prefix of the store's keys
   std::string group;              // for report()
   std::string device_name;        // "cpu", "cuda:0"
+  bool has_nonblocking_store = false;
 };
 
 // A communicator created by a shrink and its store.
@@ -118,6 +120,9 @@ class device_endpoint {
 
   // Returns whether a graph is being captured on the stream.
   bool is_capturing(isthmus_stream stream) const;
+
+  // Records that a graph that is being captured contains calls of this communicator.
+  void add_captured_call() const { captured_calls::instance().add(m_captured); }
 
   // Throws if the communicator has failed, including asynchronous failures. Does not block. May be called
   // from any thread.
@@ -167,6 +172,8 @@ class device_endpoint {
   c10::intrusive_ptr<c10d::Store> m_store;
   const endpoint_settings m_settings;
   const fork_guard m_fork;
+  const std::shared_ptr<captured_communicator> m_captured =
+      std::make_shared<captured_communicator>(m_settings.group);
   std::mutex m_mutex;         // serializes the calls on the communicator
   std::mutex m_handle_mutex;  // guards the following members, so that abort() does not wait for a call
   std::shared_ptr<store_rendezvous> m_rendezvous;

@@ -165,6 +165,7 @@ work_ptr device_executor::run(collective_task task) {
   }
   const std::lock_guard order_lock(m_order_mutex);
   const bool is_captured = m_endpoint->is_capturing(native_handle(stream));
+  if (is_captured) m_endpoint->add_captured_call();
   if (m_last_completion && !is_captured) m_last_completion->block(stream);
   const c10::StreamGuard guard(stream);
   auto completion = std::make_shared<c10::Event>(m_device.type());

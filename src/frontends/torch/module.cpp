@@ -26,13 +26,15 @@ backend::process_group::fallback_factory wrap_python_function(py::function facto
 
 c10::intrusive_ptr<backend::process_group> make_group(const backend::process_group::store_ptr& store, int rank,
                                                       int size, double timeout_s, std::string name, bool hip,
-                                                      py::function fallback, bool awaits_reconfigure) {
+                                                      py::function fallback, bool awaits_reconfigure,
+                                                      bool has_nonblocking_store) {
   backend::process_group::group_settings settings;
   settings.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1e3));
   settings.name = std::move(name);
   settings.accelerator = hip ? ISTHMUS_PLATFORM_HIP : ISTHMUS_PLATFORM_CUDA;
   settings.make_fallback = wrap_python_function(std::move(fallback));
   settings.awaits_reconfigure = awaits_reconfigure;
+  settings.has_nonblocking_store = has_nonblocking_store;
   return c10::make_intrusive<backend::process_group>(store, rank, size, std::move(settings));
 }
 
@@ -69,11 +71,17 @@ PYBIND11_MODULE(_extension, module) {
   py::class_<backend::process_group, c10::intrusive_ptr<backend::process_group>, c10d::Backend>(
       module, "ProcessGroupIsthmus")
       .def(py::init(&make_group), py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_s"),
-           py::arg("name"), py::arg("hip"), py::arg("fallback"), py::arg("awaits_reconfigure") = false)
+           py::arg("name"), py::arg("hip"), py::arg("fallback"), py::arg("awaits_reconfigure") = false,
+           py::arg("has_nonblocking_store") = false)
 #if ISTHMUS_TORCH_OLDER_THAN(7)  // later versions define these functions for every backend
       .def("abort", &backend::process_group::abort, py::call_guard<py::gil_scoped_release>())
       .def("shutdown", &backend::process_group::shutdown, py::call_guard<py::gil_scoped_release>())
 #endif
+      .def(
+          "has_failed",
+          [](backend::process_group& self) { return self.getError() != backend::error_type::SUCCESS; },
+          py::call_guard<py::gil_scoped_release>(),
+          "Returns whether a communicator has failed. Does not wait for device work.")
       .def("renew", &backend::process_group::renew, py::call_guard<py::gil_scoped_release>(),
            "Closes all communicators. The next calls create new ones.")
       .def("cancel_coalescing", &backend::process_group::cancel_coalescing,
@@ -91,6 +99,14 @@ PYBIND11_MODULE(_extension, module) {
           },
           py::arg("device"), py::call_guard<py::gil_scoped_release>(),
           "Returns the C API handle of the communicator. The first use of a group is collective.");
+  py::class_<backend::captured_communicator, std::shared_ptr<backend::captured_communicator>>(
+      module, "CapturedCommunicator")
+      .def_readonly("group", &backend::captured_communicator::group)
+      .def_property_readonly("has_ended",
+                             [](const backend::captured_communicator& self) { return self.has_ended.load(); });
+  module.def(
+      "take_captured", [] { return backend::captured_calls::instance().take(); },
+      "Returns the communicators of all calls that were captured into graphs since the previous take.");
   module.def("report_rows", &report_rows);
   module.def("reset_report", [] { backend::path_report::instance().reset(); });
 }

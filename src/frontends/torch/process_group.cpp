@@ -135,6 +135,7 @@ endpoint_settings process_group::endpoint_settings_for(c10::Device device) const
     settings.scope += c10::str("_", m_generation);  // the store still holds the keys of earlier generations
   settings.group = m_settings.name;
   settings.device_name = name_of(device);
+  settings.has_nonblocking_store = m_settings.has_nonblocking_store;
   return settings;
 }
 

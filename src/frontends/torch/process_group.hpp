@@ -49,7 +49,8 @@ class process_group final : public versioned_backend {
     std::string name;                                      // of the group, for report() and error messages
     isthmus_platform accelerator = ISTHMUS_PLATFORM_CUDA;  // platform of PyTorch's device type "cuda"
     fallback_factory make_fallback;
-    bool awaits_reconfigure = false;  // the group has no members before reconfigure()
+    bool awaits_reconfigure = false;     // the group has no members before reconfigure()
+    bool has_nonblocking_store = false;  // no user of the store waits for a key
   };
 
   process_group(store_ptr store, int rank, int size, group_settings settings);

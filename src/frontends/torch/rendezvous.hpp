@@ -19,9 +19,10 @@ namespace isthmus::torch_backend {
 
 class store_rendezvous {
  public:
-  // Clones the store, because a store that waits for a key blocks all other users of its connection.
-  store_rendezvous(const c10::intrusive_ptr<c10d::Store>& store, const std::string& scope)
-      : m_store(c10::make_intrusive<c10d::PrefixStore>(scope, clone_store(store))),
+  // Clones the store, because a store that waits for a key blocks all other users of its connection. `nonblocking`: no
+  // user of the store waits for a key.
+  store_rendezvous(const c10::intrusive_ptr<c10d::Store>& store, const std::string& scope, bool nonblocking)
+      : m_store(c10::make_intrusive<c10d::PrefixStore>(scope, nonblocking ? store : clone_store(store))),
         m_table{.struct_bytes = sizeof(isthmus_store_table),
                 .context = this,
                 .set = &store_rendezvous::set,
