@@ -62,7 +62,7 @@ struct block {
   bool imported;
 };
 
-// What the stand-in executes for a kernel: see standin_kernel_function.
+// The code of a kernel; see standin_define_kernel_function.
 struct kernel_code {
   std::vector<std::size_t> argument_bytes;
   standin_kernel_body* run;

@@ -37,9 +37,9 @@ ze_result_t list(std::uint32_t* count, Handle* handles, std::uint32_t all, Pick 
 
 extern "C" ze_result_t ZE_APICALL zeInit(ze_init_flags_t flags) {
   const counted_call call(__func__);
-  if (flags == ZE_INIT_FLAG_GPU_ONLY) std::erase_if(call.state.devices, [](const _ze_device_handle_t& device) {
-      return device.type != ZE_DEVICE_TYPE_GPU;
-    });
+  if (flags == ZE_INIT_FLAG_GPU_ONLY)
+    std::erase_if(call.state.devices,
+                  [](const _ze_device_handle_t& device) { return device.type != ZE_DEVICE_TYPE_GPU; });
   return ZE_RESULT_SUCCESS;
 }
 

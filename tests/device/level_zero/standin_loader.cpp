@@ -1,4 +1,4 @@
-// What DPC++'s Level Zero adapter requires in addition to what Isthmus uses. The adapter contains the static loader,
+// Functions that DPC++'s Level Zero adapter requires and Isthmus does not use. The adapter contains the static loader,
 // which looks up each function by name in libze_loader.so.1. The stand-in takes the place of that library.
 #include <level_zero/loader/ze_loader.h>
 
