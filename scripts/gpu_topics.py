@@ -558,8 +558,15 @@ TOPICS = (
     ),
     Topic(
         "sycl_apps",
-        ("sycl_collectives", "sycl_applications"),
+        ("sycl_collectives", "sycl_applications", "sycl_guide_program"),
         (
+            Step(
+                "the program of docs/guide/sycl_gpus.md",
+                "{mpiexec} -n {ranks} {bin}/sycl_guide_program",
+                60,
+                gpus=2,
+                env=SYCL_RUNTIME,
+            ),
             Step(
                 "every collective through SYCL against plain MPI",
                 "{mpiexec} -n {ranks} {bin}/sycl_collectives --quick --out {out}/sycl_collectives.json",

@@ -1,4 +1,4 @@
-// The two kernels of tensor_parallel.hpp, for SYCL compilers and, through DPC++'s runtime compiler, for
+// The kernels of tensor_parallel.hpp, for SYCL compilers and, through DPC++'s runtime compiler, for
 // plain C++ compilers.
 #ifndef ISTHMUS_SYCL_TENSOR_KERNELS_HPP
 #define ISTHMUS_SYCL_TENSOR_KERNELS_HPP
@@ -33,6 +33,15 @@ struct tensor_sum {
   void* inbox;  // contributions of the other devices, slot_bytes apart
   std::uint64_t slot_bytes, count, active;
   std::uint32_t rank, size, wire, format;
+};
+
+// The arguments of one sum that the first device computes for all. A null source contributes zeros.
+struct tensor_reduction {
+  static constexpr std::size_t max_sources = 4;
+  void *tensor, *copy;  // the results
+  void* sources[max_sources];
+  std::uint64_t count;
+  std::uint32_t format;
 };
 
 // The device code, as code for SYCL compilers and as text for the runtime compiler. The macro ensures that
@@ -72,6 +81,15 @@ ISTHMUS_SYCL_CODE_AND_TEXT(
       }
       if (wire == 2) sum = __builtin_bit_cast(float, static_cast<unsigned>(to_bfloat16(sum)) << 16);
       store(tensor, i, format, sum);
+    } inline void reduce(unsigned long i, void* tensor, void* copy, const void* source0, const void* source1,
+                         const void* source2, const void* source3, unsigned format) {
+      float sum = 0;
+      if (source0 != nullptr) sum += load(source0, i, format);
+      if (source1 != nullptr) sum += load(source1, i, format);
+      if (source2 != nullptr) sum += load(source2, i, format);
+      if (source3 != nullptr) sum += load(source3, i, format);
+      store(tensor, i, format, sum);
+      store(copy, i, format, sum);
     })
 #undef ISTHMUS_SYCL_CODE_AND_TEXT
 
@@ -92,7 +110,8 @@ class tensor_kernels {
   explicit tensor_kernels(const sycl::queue& queue)
       : m_bundle(compile(queue)),
         m_narrow_kernel(m_bundle.ext_oneapi_get_kernel("tensor_narrow")),
-        m_add_kernel(m_bundle.ext_oneapi_get_kernel("tensor_add")) {}
+        m_add_kernel(m_bundle.ext_oneapi_get_kernel("tensor_add")),
+        m_reduce_kernel(m_bundle.ext_oneapi_get_kernel("tensor_reduce")) {}
 
   sycl::event narrow(sycl::queue& queue, void* destination, const void* source, std::uint64_t count,
                      const std::vector<sycl::event>& wait_events) const {
@@ -108,6 +127,15 @@ class tensor_kernels {
                        static_cast<unsigned long>(sum.count), static_cast<unsigned long>(sum.active), sum.rank,
                        sum.size, sum.wire, sum.format);
       handler.parallel_for(work_range(sum.count), m_add_kernel);
+    });
+  }
+  sycl::event reduce(sycl::queue& queue, const tensor_reduction& sum,
+                     const std::vector<sycl::event>& wait_events) const {
+    return queue.submit([&](sycl::handler& handler) {
+      handler.depends_on(wait_events);
+      handler.set_args(sum.tensor, sum.copy, sum.sources[0], sum.sources[1], sum.sources[2], sum.sources[3],
+                       static_cast<unsigned long>(sum.count), sum.format);
+      handler.parallel_for(work_range(sum.count), m_reduce_kernel);
     });
   }
 
@@ -137,6 +165,12 @@ void tensor_add(void* tensor, void* own, void* inbox, unsigned long slot_bytes, 
   const unsigned long i = global_index();
   if (i < count) add(i, tensor, own, inbox, slot_bytes, active, rank, size, wire, format);
 }
+extern "C" SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((exp::nd_range_kernel<1>))
+void tensor_reduce(void* tensor, void* copy, void* source0, void* source1, void* source2, void* source3,
+                   unsigned long count, unsigned format) {
+  const unsigned long i = global_index();
+  if (i < count) reduce(i, tensor, copy, source0, source1, source2, source3, format);
+}
 )";
     const std::string text =
         std::string("#include <sycl/sycl.hpp>\nnamespace exp = sycl::ext::oneapi::experimental;\n") +
@@ -149,7 +183,7 @@ void tensor_add(void* tensor, void* own, void* inbox, unsigned long slot_bytes, 
   }
 
   bundle m_bundle;
-  sycl::kernel m_narrow_kernel, m_add_kernel;
+  sycl::kernel m_narrow_kernel, m_add_kernel, m_reduce_kernel;
 };
 
 #else
@@ -175,6 +209,18 @@ class tensor_kernels {
         if (i < sum.count)
           tensor_device::add(i, sum.tensor, sum.own, sum.inbox, sum.slot_bytes, sum.active, sum.rank, sum.size,
                              sum.wire, sum.format);
+      });
+    });
+  }
+  sycl::event reduce(sycl::queue& queue, const tensor_reduction& sum,
+                     const std::vector<sycl::event>& wait_events) const {
+    return queue.submit([&](sycl::handler& handler) {
+      handler.depends_on(wait_events);
+      handler.parallel_for(work_range(sum.count), [sum](sycl::nd_item<1> item) {
+        const unsigned long i = item.get_global_id(0);
+        if (i < sum.count)
+          tensor_device::reduce(i, sum.tensor, sum.copy, sum.sources[0], sum.sources[1], sum.sources[2],
+                                sum.sources[3], sum.format);
       });
     });
   }

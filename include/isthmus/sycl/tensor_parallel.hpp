@@ -1,5 +1,5 @@
 // Tensor parallelism on any SYCL devices. isthmus/tensor_parallel.h uses kernels with peer access. This header
-// uses copies and one addition kernel, which are ordered by events. Header-only; requires SYCL 2020.
+// uses copies and addition kernels, which are ordered by events. Header-only; requires SYCL 2020.
 //
 //   isthmus::tensor_parallel sum(queues);                       // one in-order queue per device
 //   sum.allreduce(pointers, count);                             // true: enqueued on every queue
@@ -31,8 +31,9 @@ namespace isthmus {
 /// Sums a tensor over the SYCL devices of one process, for inference engines that have one in-order
 /// queue per device.
 ///
-/// Every device fetches the tensors of all other devices and adds them in rank order in float32, so sums are
-/// bit-identical on all devices and in every run. Devices of one context with peer access copy directly, and
+/// Tensors are added in rank order in float32, so sums are bit-identical on all devices and in every run. Every
+/// device fetches the tensors of all other devices and adds them. Tensors of up to 64 KiB on two to four devices
+/// need fewer commands: the first device adds the tensors, and the others fetch the sum. Devices of one context with peer access copy directly, and
 /// the host does not wait. Otherwise, tensors are copied through host memory, and the host waits.
 ///
 /// Thread safety: only one thread at a time may use an object. Different objects are independent.
@@ -211,6 +212,7 @@ class tensor_parallel {
   /// Enqueues the three steps: prepare the outboxes, copy, and add. Each step is enqueued on all devices
   /// before the next.
   void enqueue(const allreduce_call& call) {
+    if (is_small(call)) return reduce_on_first(call);
     for (std::size_t rank = 0; rank < m_devices.size(); ++rank) prepare(call, rank);
     if (m_devices.size() > 1) m_is_direct ? copy_directly(call) : copy_through_host(call);
     for (std::size_t rank = 0; rank < m_devices.size(); ++rank) add_contributions(call, rank);
@@ -228,6 +230,35 @@ class tensor_parallel {
                                                      call.wire_bytes(), wait_events)
                                : device.kernels->narrow(device.queue, device.current.outbox.get(),
                                                         call.pointers[rank], call.count, wait_events);
+  }
+
+  // For small tensors, submitting the commands takes longer than moving the data. The limit has not been
+  // tuned on hardware.
+  bool is_small(const allreduce_call& call) const {
+    constexpr std::uint64_t max_bytes = 64 << 10;
+    return m_is_direct && m_devices.size() > 1 && m_devices.size() <= detail::tensor_reduction::max_sources &&
+           call.wire == call.format && call.wire_bytes() <= max_bytes;
+  }
+
+  // Two commands per device: the others fill their outboxes, the first device adds them, and the others fetch
+  // the sum from its outbox. Each device writes only its own memory.
+  void reduce_on_first(const allreduce_call& call) {
+    device_state& first = m_devices[0];
+    detail::tensor_reduction sum{
+        call.pointers[0], first.current.outbox.get(), {}, call.count, static_cast<std::uint32_t>(call.format)};
+    if (call.is_active(0)) sum.sources[0] = call.pointers[0];
+    std::vector<sycl::event> wait_events = std::exchange(first.peer_reads, {});
+    for (std::size_t rank = 1; rank < m_devices.size(); ++rank) {
+      prepare(call, rank);
+      if (!call.is_active(rank)) continue;
+      sum.sources[rank] = m_devices[rank].current.outbox.get();
+      wait_events.push_back(m_devices[rank].prepare_event);
+    }
+    const sycl::event reduced = first.kernels->reduce(first.queue, sum, wait_events);
+    // A later prepare() of these devices comes after the fetch, so their outboxes need no entry in peer_reads.
+    for (std::size_t rank = 1; rank < m_devices.size(); ++rank)
+      first.peer_reads.push_back(m_devices[rank].queue.memcpy(call.pointers[rank], first.current.outbox.get(),
+                                                              call.wire_bytes(), {reduced}));
   }
 
   // Each device fetches on its own in-order queue, so the previous sum is complete and its inbox slot is free.

@@ -1,5 +1,5 @@
 // A Level Zero driver on host memory, for contract tests. Commands between two barriers of a list are executed
-// in reverse, which hardware may also do. A missing barrier or event therefore leads to wrong data.
+// in reverse, which hardware may also do; commands of an in-order list are executed in order. A missing barrier or event therefore leads to wrong data.
 #pragma once
 
 #include <level_zero/ze_api.h>
@@ -8,9 +8,13 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <random>
 #include <string>
 #include <vector>
+
+#include "standin.h"
 
 struct _ze_driver_handle_t {};
 struct _ze_device_handle_t {
@@ -21,7 +25,9 @@ struct _ze_device_handle_t {
 struct _ze_context_handle_t {};
 
 struct _ze_event_handle_t {
-  bool is_signaled = false;
+  bool is_counter_based = false;
+  // Commands wait for the state at the time of the call. A command that signals a counter-based event starts a new state.
+  std::shared_ptr<bool> is_signaled = std::make_shared<bool>(false);
 };
 struct _ze_event_pool_handle_t {
   std::uint32_t count = 0;
@@ -33,14 +39,15 @@ namespace standin {
 struct command {
   bool is_barrier;
   std::function<void()> run;
-  ze_event_handle_t signals;
-  std::vector<ze_event_handle_t> waits;
+  std::shared_ptr<bool> signals;  // null if the command signals no event
+  std::vector<std::shared_ptr<bool>> waits;
 };
 
 }  // namespace standin
 
 struct _ze_command_list_handle_t {
   std::uint32_t group = 0;
+  bool is_in_order = false;
   std::deque<standin::command> pending;
 };
 
@@ -55,6 +62,12 @@ struct block {
   bool imported;
 };
 
+// The code of a kernel; see standin_define_kernel_function.
+struct kernel_code {
+  std::vector<std::size_t> argument_bytes;
+  standin_kernel_body* run;
+};
+
 // State of the process's only driver. The mutex must be held for all accesses.
 struct standin_state {
   static standin_state& instance();
@@ -67,14 +80,21 @@ struct standin_state {
   std::mutex mutex;
   std::map<std::string, std::uint64_t> calls;
   _ze_driver_handle_t driver;
-  _ze_device_handle_t devices[3] = {{ZE_DEVICE_TYPE_VPU, 0}, {ZE_DEVICE_TYPE_GPU, 1}, {ZE_DEVICE_TYPE_GPU, 2}};
+  std::vector<_ze_device_handle_t> devices = create_devices();
   std::map<std::uintptr_t, block> blocks;
   std::vector<ze_command_list_handle_t> lists;
+  std::map<std::string, kernel_code> kernels;  // by name
   int event_pools = 0;
   bool peers = true;
   bool hold = false;
+  std::minstd_rand random;
+
+  // Appends a command to a list. Returns an error if there is no such list.
+  ze_result_t append(ze_command_list_handle_t list, bool barrier, std::function<void()> run,
+                     ze_event_handle_t signals, std::uint32_t waits, ze_event_handle_t* events);
 
  private:
+  static std::vector<_ze_device_handle_t> create_devices();
   bool advance(ze_command_list_handle_t list);
 };
 

@@ -56,25 +56,6 @@ ze_result_t allocate_block(standin_state& state, ze_memory_type_t type, ze_conte
   return result;
 }
 
-ze_result_t ZE_APICALL alloc_device(ze_context_handle_t context, const ze_device_mem_alloc_desc_t* description,
-                                    std::size_t bytes, std::size_t alignment, ze_device_handle_t device,
-                                    void** pointer) {
-  const counted_call call("zeMemAllocDevice");
-  if (alignment > 4096) return ZE_RESULT_ERROR_UNSUPPORTED_ALIGNMENT;
-  if (bytes > standin_max_block_bytes && !has_relaxed_limits(description->pNext))
-    return ZE_RESULT_ERROR_UNSUPPORTED_SIZE;
-  if (bytes > standin_memory_bytes - device->used_bytes) return ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY;
-  const ze_result_t result = allocate_block(call.state, ZE_MEMORY_TYPE_DEVICE, context, device, bytes, pointer);
-  if (result == ZE_RESULT_SUCCESS) device->used_bytes += bytes;
-  return result;
-}
-
-ze_result_t ZE_APICALL alloc_host(ze_context_handle_t context, const ze_host_mem_alloc_desc_t*,
-                                  std::size_t bytes, std::size_t, void** pointer) {
-  const counted_call call("zeMemAllocHost");
-  return allocate_block(call.state, ZE_MEMORY_TYPE_HOST, context, nullptr, bytes, pointer);
-}
-
 // A block must be released in the context that it was allocated or imported in, with the matching function.
 ze_result_t release(standin_state& state, ze_context_handle_t context, void* pointer, bool imported) {
   const auto entry = state.blocks.find(reinterpret_cast<std::uintptr_t>(pointer));
@@ -87,15 +68,37 @@ ze_result_t release(standin_state& state, ze_context_handle_t context, void* poi
   return ZE_RESULT_SUCCESS;
 }
 
-ze_result_t ZE_APICALL free_block(ze_context_handle_t context, void* pointer) {
-  const counted_call call("zeMemFree");
+}  // namespace
+
+extern "C" ze_result_t ZE_APICALL zeMemAllocDevice(ze_context_handle_t context,
+                                                   const ze_device_mem_alloc_desc_t* description,
+                                                   std::size_t bytes, std::size_t alignment,
+                                                   ze_device_handle_t device, void** pointer) {
+  const counted_call call(__func__);
+  if (alignment > 4096) return ZE_RESULT_ERROR_UNSUPPORTED_ALIGNMENT;
+  if (bytes > standin_max_block_bytes && !has_relaxed_limits(description->pNext))
+    return ZE_RESULT_ERROR_UNSUPPORTED_SIZE;
+  if (bytes > standin_memory_bytes - device->used_bytes) return ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY;
+  const ze_result_t result = allocate_block(call.state, ZE_MEMORY_TYPE_DEVICE, context, device, bytes, pointer);
+  if (result == ZE_RESULT_SUCCESS) device->used_bytes += bytes;
+  return result;
+}
+
+extern "C" ze_result_t ZE_APICALL zeMemAllocHost(ze_context_handle_t context, const ze_host_mem_alloc_desc_t*,
+                                                 std::size_t bytes, std::size_t, void** pointer) {
+  const counted_call call(__func__);
+  return allocate_block(call.state, ZE_MEMORY_TYPE_HOST, context, nullptr, bytes, pointer);
+}
+
+extern "C" ze_result_t ZE_APICALL zeMemFree(ze_context_handle_t context, void* pointer) {
+  const counted_call call(__func__);
   return release(call.state, context, pointer, false);
 }
 
-ze_result_t ZE_APICALL get_properties(ze_context_handle_t context, const void* pointer,
-                                      ze_memory_allocation_properties_t* properties,
-                                      ze_device_handle_t* device) {
-  const counted_call call("zeMemGetAllocProperties");
+extern "C" ze_result_t ZE_APICALL zeMemGetAllocProperties(ze_context_handle_t context, const void* pointer,
+                                                          ze_memory_allocation_properties_t* properties,
+                                                          ze_device_handle_t* device) {
+  const counted_call call(__func__);
   const block* entry = call.state.find(pointer);
   const bool is_known = entry != nullptr && entry->context == context;
   properties->type = is_known ? entry->type : ZE_MEMORY_TYPE_UNKNOWN;
@@ -104,9 +107,9 @@ ze_result_t ZE_APICALL get_properties(ze_context_handle_t context, const void* p
   return ZE_RESULT_SUCCESS;
 }
 
-ze_result_t ZE_APICALL address_range(ze_context_handle_t, const void* pointer, void** begin,
-                                     std::size_t* bytes) {
-  const counted_call call("zeMemGetAddressRange");
+extern "C" ze_result_t ZE_APICALL zeMemGetAddressRange(ze_context_handle_t, const void* pointer, void** begin,
+                                                       std::size_t* bytes) {
+  const counted_call call(__func__);
   const block* entry = call.state.find(pointer);
   if (entry == nullptr) return ZE_RESULT_ERROR_INVALID_ARGUMENT;
   for (const auto& [address, each] : call.state.blocks) {
@@ -116,8 +119,9 @@ ze_result_t ZE_APICALL address_range(ze_context_handle_t, const void* pointer, v
   return ZE_RESULT_SUCCESS;
 }
 
-ze_result_t ZE_APICALL get_ipc_handle(ze_context_handle_t, const void* pointer, ze_ipc_mem_handle_t* handle) {
-  const counted_call call("zeMemGetIpcHandle");
+extern "C" ze_result_t ZE_APICALL zeMemGetIpcHandle(ze_context_handle_t, const void* pointer,
+                                                    ze_ipc_mem_handle_t* handle) {
+  const counted_call call(__func__);
   const auto entry = call.state.blocks.find(reinterpret_cast<std::uintptr_t>(pointer));
   if (entry == call.state.blocks.end()) return ZE_RESULT_ERROR_INVALID_ARGUMENT;
   const handle_content content{entry->second.descriptor, handle_magic, entry->second.bytes};
@@ -125,9 +129,10 @@ ze_result_t ZE_APICALL get_ipc_handle(ze_context_handle_t, const void* pointer, 
   return ZE_RESULT_SUCCESS;
 }
 
-ze_result_t ZE_APICALL open_ipc_handle(ze_context_handle_t context, ze_device_handle_t device,
-                                       ze_ipc_mem_handle_t handle, ze_ipc_memory_flags_t, void** pointer) {
-  const counted_call call("zeMemOpenIpcHandle");
+extern "C" ze_result_t ZE_APICALL zeMemOpenIpcHandle(ze_context_handle_t context, ze_device_handle_t device,
+                                                     ze_ipc_mem_handle_t handle, ze_ipc_memory_flags_t,
+                                                     void** pointer) {
+  const counted_call call(__func__);
   handle_content content{};
   std::memcpy(&content, handle.data, sizeof content);
   const int own = content.magic == handle_magic ? dup(content.descriptor) : -1;
@@ -135,22 +140,20 @@ ze_result_t ZE_APICALL open_ipc_handle(ze_context_handle_t context, ze_device_ha
   return map(call.state, ZE_MEMORY_TYPE_DEVICE, context, device, content.bytes, own, true, pointer);
 }
 
-ze_result_t ZE_APICALL close_ipc_handle(ze_context_handle_t context, const void* pointer) {
-  const counted_call call("zeMemCloseIpcHandle");
+extern "C" ze_result_t ZE_APICALL zeMemCloseIpcHandle(ze_context_handle_t context, const void* pointer) {
+  const counted_call call(__func__);
   return release(call.state, context, const_cast<void*>(pointer), true);
 }
 
-}  // namespace
-
 void add_memory(ze_mem_dditable_t& table) {
-  table.pfnAllocDevice = &alloc_device;
-  table.pfnAllocHost = &alloc_host;
-  table.pfnFree = &free_block;
-  table.pfnGetAllocProperties = &get_properties;
-  table.pfnGetAddressRange = &address_range;
-  table.pfnGetIpcHandle = &get_ipc_handle;
-  table.pfnOpenIpcHandle = &open_ipc_handle;
-  table.pfnCloseIpcHandle = &close_ipc_handle;
+  table.pfnAllocDevice = &zeMemAllocDevice;
+  table.pfnAllocHost = &zeMemAllocHost;
+  table.pfnFree = &zeMemFree;
+  table.pfnGetAllocProperties = &zeMemGetAllocProperties;
+  table.pfnGetAddressRange = &zeMemGetAddressRange;
+  table.pfnGetIpcHandle = &zeMemGetIpcHandle;
+  table.pfnOpenIpcHandle = &zeMemOpenIpcHandle;
+  table.pfnCloseIpcHandle = &zeMemCloseIpcHandle;
 }
 
 }  // namespace standin
