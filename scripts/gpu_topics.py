@@ -549,7 +549,7 @@ TOPICS = (
                 for kind, words, flag in (
                     ("processes", "ranks in processes", ""),
                     ("threads", "ranks in threads", "--threads"),
-                    ("rules", "default rules", "--backend="),
+                    ("rules", "default rules", "--rules"),
                 )
             ),
         ),

@@ -40,7 +40,8 @@ struct settings {
   int ranks = 0, repetitions = 21;
   bool threads = false;
   std::vector<std::size_t> sizes{128, 8 << 10, 64 << 10, 1 << 20, 16 << 20, 128 << 20};
-  std::string backend = "nccl", out, command;
+  bool rules = false;
+  std::string out, command;
 };
 
 // One rank: its device, in-order queue, buffers and both communicators.
@@ -297,11 +298,10 @@ int main(int argc, char** argv) {
   app.add_option("--repetitions", arguments.repetitions, "samples per result")->check(CLI::Range(3, 10000));
   app.add_option("--bytes", arguments.sizes, "sizes in bytes");
   app.add_flag("--threads", arguments.threads, "ranks are threads of one process (default: processes)");
-  app.add_option("--backend", arguments.backend,
-                 "backend of Isthmus for all sizes; empty: as the rules select (default: nccl, as the peer)");
+  app.add_flag("--rules", arguments.rules, "Isthmus uses the backends of its rules (default: NCCL, as the peer)");
   app.add_option("--out", arguments.out, "JSON file with the records");
   CLI11_PARSE(app, argc, argv);
-  if (!arguments.backend.empty()) setenv("ISTHMUS_BACKEND", arguments.backend.c_str(), 1);
+  if (!arguments.rules) setenv("ISTHMUS_BACKEND", "nccl", 1);
   arguments.command = bench::command_of(argc, argv);
   return arguments.threads ? run_threads(arguments) : run_processes(arguments);
 }

@@ -53,19 +53,23 @@ def train(job: elastic.Job) -> tuple[int, list[float]]:
     ddp = DistributedDataParallel(model)
     first = job.step
     send("enter", step=first, rank=rank, size=size)
-    for step in job.steps(10**9):
-        time.sleep(STEP_S)
-        inputs, targets = elastic_oracle.batch(step, rank)
-        optimizer.zero_grad()
-        (ddp(inputs.to(device)) - targets.to(device)).square().mean().backward()
-        elastic_oracle.check_gradient(model, step, size)
-        stop = torch.tensor([int(os.path.exists(STOP))])
-        dist.all_reduce(stop, dist.ReduceOp.MAX)
-        optimizer.step()
-        if step == first:
-            send("step", step=step, rank=rank, size=size)
-        if stop:
-            break
+    # Runs after the hook of elastic.run. Before it, a gradient on a GPU can be that of an aborted call.
+    check = optimizer.register_step_pre_hook(lambda *_: elastic_oracle.check_gradient(model, job.step, size))
+    try:
+        for step in job.steps(10**9):
+            time.sleep(STEP_S)
+            inputs, targets = elastic_oracle.batch(step, rank)
+            optimizer.zero_grad()
+            (ddp(inputs.to(device)) - targets.to(device)).square().mean().backward()
+            stop = torch.tensor([int(os.path.exists(STOP))])
+            dist.all_reduce(stop, dist.ReduceOp.MAX)
+            optimizer.step()
+            if step == first:
+                send("step", step=step, rank=rank, size=size)
+            if stop:
+                break
+    finally:
+        check.remove()
     values = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
     return job.step, values.tolist()
 
