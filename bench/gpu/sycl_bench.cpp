@@ -298,7 +298,8 @@ int main(int argc, char** argv) {
   app.add_option("--repetitions", arguments.repetitions, "samples per result")->check(CLI::Range(3, 10000));
   app.add_option("--bytes", arguments.sizes, "sizes in bytes");
   app.add_flag("--threads", arguments.threads, "ranks are threads of one process (default: processes)");
-  app.add_flag("--rules", arguments.rules, "Isthmus uses the backends of its rules (default: NCCL, as the peer)");
+  app.add_flag("--rules", arguments.rules,
+               "Isthmus uses the backends of its rules (default: NCCL, as the peer)");
   app.add_option("--out", arguments.out, "JSON file with the records");
   CLI11_PARSE(app, argc, argv);
   if (!arguments.rules) setenv("ISTHMUS_BACKEND", "nccl", 1);

@@ -33,8 +33,10 @@ namespace isthmus {
 ///
 /// Tensors are added in rank order in float32, so sums are bit-identical on all devices and in every run. Every
 /// device fetches the tensors of all other devices and adds them. Tensors of up to 64 KiB on two to four devices
-/// need fewer commands: the first device adds the tensors, and the others fetch the sum. Devices of one context with peer access copy directly, and
-/// the host does not wait. Otherwise, tensors are copied through host memory, and the host waits.
+/// need fewer commands: the first device adds the tensors, and the others fetch the sum.
+///
+/// Devices of one context with peer access copy directly, and the host does not wait. Otherwise, tensors are
+/// copied through host memory, and the host waits.
 ///
 /// Thread safety: only one thread at a time may use an object. Different objects are independent.
 /// Memory: each device holds one slot per device and one for its own tensor. Each slot has the size of the
