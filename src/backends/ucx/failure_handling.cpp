@@ -190,9 +190,9 @@ void ucx_state::fail_timeout() {
   const std::string awaited = peer < 0 ? "its sent data to leave" : fmt::format("rank {}", peer);
   if (peer >= 0) m_failed_ranks.push_back(peer);
   fail(ISTHMUS_ERROR_TIMEOUT,
-       fmt::format(
-           "{}: rank {} timed out after {} s waiting for {}; all ranks respond, so they make different calls",
-           m_activity, m_context.rank, m_context.timeout_s, awaited),
+       fmt::format("{}: rank {} timed out after {} s waiting for {}; all ranks respond: their calls differ, or "
+                   "the network was interrupted",
+                   m_activity, m_context.rank, m_context.timeout_s, awaited),
        "compare the calls of the ranks with ISTHMUS_CHECK=1", ISTHMUS_HERE);
 }
 
