@@ -107,8 +107,8 @@ def run_example(name: str, can_kill: Callable[[], bool], **variables: str) -> st
 
 
 def test_ddp_example_continues_after_kill() -> None:
-    output = run_example("ddp.py", lambda: True, STEPS="3000")
-    assert f"{RANKS} ranks, step 3000, loss 0.000" in output, output
+    output = run_example("ddp.py", lambda: True, STEPS="1500")
+    assert f"{RANKS} ranks, step 1500, loss 0.000" in output, output
 
 
 def fsdp2_loss(steps: int) -> float:
@@ -129,11 +129,11 @@ def test_fsdp2_example_continues_after_kill(tmp_path: Path) -> None:
     def has_checkpoint() -> bool:
         return any(int(path.parent.name) >= 20 for path in tmp_path.glob("checkpoints/*/.metadata"))
 
-    output = run_example("fsdp2.py", has_checkpoint, STEPS="300", CHECKPOINTS=str(tmp_path / "checkpoints"))
+    output = run_example("fsdp2.py", has_checkpoint, STEPS="120", CHECKPOINTS=str(tmp_path / "checkpoints"))
     restored = [int(step) for step in re.findall(r"rank 0 of \d: pid \d+, step (\d+)", output)]
     assert restored[0] == 0 and min(restored[1:]) >= 20, output
-    loss = re.search(r"\d ranks, step 300, loss ([\d.]+)", output)
-    assert loss and float(loss[1]) == pytest.approx(fsdp2_loss(300), rel=1e-2), output
+    loss = re.search(r"\d ranks, step 120, loss ([\d.]+)", output)
+    assert loss and float(loss[1]) == pytest.approx(fsdp2_loss(120), rel=1e-2), output
 
 
 # ---- jobs of one rank, without a supervisor ---------------------------------------------------------------
