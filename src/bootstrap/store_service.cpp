@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
-#include <future>
 #include <mutex>
 #include <thread>
 
@@ -101,13 +100,16 @@ class service {
     std::vector<int> moved;
     for (const auto& store : stores) std::ranges::copy(store->descriptors(), std::back_inserter(moved));
     try {
-      std::promise<bool> outcome;
-      std::jthread process_thread([&moved, is_unshared = outcome.get_future()]() mutable {
-        if (is_unshared.get())
+      enum outcome : std::uint8_t { pending, shared, unshared };
+      std::atomic<outcome> result = pending;
+      const std::jthread process_thread([&] {
+        result.wait(pending);
+        if (result == unshared)
           for (const int descriptor : moved) close(descriptor);
       });
       m_has_own_descriptors = unshare(CLONE_FILES) == 0;
-      outcome.set_value(m_has_own_descriptors);
+      result = m_has_own_descriptors ? unshared : shared;
+      result.notify_one();
     } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): no thread, so the ranks must wait
     }
     if (m_has_own_descriptors) close_all_except(std::move(moved));

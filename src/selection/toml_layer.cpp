@@ -152,8 +152,10 @@ class toml_reader {
   double read_timeout(const toml::node& node) const {
     if (!node.is_number())
       fail(node.source(), fmt::format("timeout_s is {}, must be a number", type_name(node)));
-    return run_with_location(node.source(),
-                             [&] { return parse_seconds(fmt::format("{}", *node.value<double>())); });
+    // value<double>() is empty for an integer that a double cannot represent.
+    const double seconds =
+        node.is_integer() ? static_cast<double>(node.as_integer()->get()) : node.as_floating_point()->get();
+    return run_with_location(node.source(), [&] { return parse_seconds(fmt::format("{}", seconds)); });
   }
 
   void read_sycl_backends(const toml::table& table) {

@@ -55,6 +55,10 @@ INSTANTIATE_TEST_SUITE_P(
                      "digits and _")},
         bad_file{"timeout_s = \"5\"", expected("1:13", "timeout_s is a string, must be a number")},
         bad_file{"timeout_s = 0", expected("1:13", "timeout_s \"0\" is not a positive number of seconds")},
+        // A double cannot represent this integer.
+        bad_file{"timeout_s = 9007199254740993",
+                 expected("1:13", "timeout_s \"9007199254740992\" is above 1000000000 seconds (30 years)",
+                          "write 1e9 for a practically unlimited timeout")},
         bad_file{"timeout_s = nan",
                  expected("1:13", "timeout_s \"nan\" is not a positive number of seconds")}));
 
