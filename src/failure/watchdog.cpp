@@ -102,10 +102,15 @@ void watch::entry::report_stuck(watchdog_clock::time_point now) {
 void watch::entry::run_action(std::function<void()> work) {
   if (m_is_action_running.exchange(true)) return;
   finish();
-  m_action_thread = std::thread([this, work = std::move(work)] {
+  // The work may call finish(), which reads m_action_thread.
+  const auto is_assigned = std::make_shared<std::atomic<bool>>(false);
+  m_action_thread = std::thread([this, is_assigned, work = std::move(work)] {
+    is_assigned->wait(false);
     report_exceptions(work);
     m_is_action_running = false;
   });
+  *is_assigned = true;
+  is_assigned->notify_one();
 }
 
 void watch::entry::finish() {
