@@ -1,7 +1,9 @@
 #include "core/start_barrier.hpp"
 
 #include <algorithm>
+#include <array>
 #include <mutex>
+#include <span>
 #include <utility>
 
 namespace isthmus {

@@ -3,13 +3,10 @@
 
 #include <isthmus/types.h>
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
-#include <string>
 #include <vector>
 
 #include "bootstrap/membership.hpp"

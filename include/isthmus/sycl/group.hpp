@@ -160,14 +160,10 @@ inline void begin_native_batch(const std::shared_ptr<native_batch>& batch) {
   order_native_command(batch->queue, wait_events, batch->requests, batch->uses);
   const auto store_arguments = [batch](auto& interop, const auto& views) {
     for (const collective_request& request : batch->requests) {
-      native_arguments& arguments = batch->arguments.emplace_back();
-      visit_native(request.rank->native().platform, [&](auto native) {
-        if (request.is_sender())
-          arguments.send = native_address(native, interop, batch->uses, views, request, request.send);
-        if (request.is_receiver())
-          arguments.recv = native_address(native, interop, batch->uses, views, request, request.recv);
-        arguments.stream = native.stream(interop);
-      });
+      const auto find_address = [&](auto native, const erased_operand& operand) {
+        return native_address(native, interop, batch->uses, views, request, operand);
+      };
+      batch->arguments.push_back(find_native_arguments(request, interop, find_address));
     }
     batch->is_ready.store(true, std::memory_order_release);
   };

@@ -151,49 +151,42 @@ void* native_address(Native native, const Interop& interop, const buffer_uses& u
          operand.offset_bytes;
 }
 
-// Submits `body(native_arguments)` as a native command to the request's queue, with all dependencies of the
-// request. `make_accessors(handler)` creates the accessors from which `find_address` gets an operand's address.
-// Returns the result of `submit(queue, command group)`.
-template <typename Body, typename Submit, typename MakeAccessors, typename FindAddress>
-auto submit_native(const std::shared_ptr<collective_request>& shared_request,
-                   const std::optional<sycl::event>& previous, const Body& body, const Submit& submit,
-                   const MakeAccessors& make_accessors, const FindAddress& find_address) {
-  return submit(shared_request->queue, [&](sycl::handler& handler) {
-    handler.depends_on(shared_request->dependencies);
-    if (previous) handler.depends_on(*previous);
-    native_enqueue(
-        handler, [shared_request, body, find_address, views = make_accessors(handler)](auto& interop) {
-          native_arguments arguments;
-          visit_native(shared_request->rank->native().platform, [&](auto native) {
-            if (shared_request->is_sender())
-              arguments.send = find_address(native, interop, views, *shared_request, shared_request->send);
-            if (shared_request->is_receiver())
-              arguments.recv = find_address(native, interop, views, *shared_request, shared_request->recv);
-            arguments.stream = native.stream(interop);
-          });
-          body(arguments);
-        });
+// Returns the arguments of a request in a native command. `find_address(native, operand)` returns an address.
+template <typename Interop, typename FindAddress>
+native_arguments find_native_arguments(const collective_request& request, const Interop& interop,
+                                       const FindAddress& find_address) {
+  native_arguments arguments;
+  visit_native(request.rank->native().platform, [&](auto native) {
+    if (request.is_sender()) arguments.send = find_address(native, request.send);
+    if (request.is_receiver()) arguments.recv = find_address(native, request.recv);
+    arguments.stream = native.stream(interop);
   });
+  return arguments;
 }
 
-template <typename Body, typename Submit = submit_with_event>
-auto submit_native(const std::shared_ptr<collective_request>& shared_request,
-                   const std::optional<sycl::event>& previous, const Body& body, const Submit& submit = {}) {
-  if (!shared_request->uses_buffers())  // the fast path: no accessors and no memory for them
-    return submit_native(
-        shared_request, previous, body, submit, [](sycl::handler&) { return nullptr; },
-        [](auto, auto&, auto&, const collective_request&, const erased_operand& operand) {
-          return operand.pointer;
-        });
-  buffer_uses uses;
-  uses.add(*shared_request);
-  return submit_native(
-      shared_request, previous, body, submit,
-      [&](sycl::handler& handler) { return command_views<sycl::target::device>(uses, handler); },
-      [uses](auto native, auto& interop, auto& views, const collective_request& request,
-             const erased_operand& operand) {
-        return native_address(native, interop, uses, views, request, operand);
+// Submits `body(native_arguments)` as a native command to the request's queue, with all dependencies of the
+// request. `uses` contains the buffers of the request.
+template <typename Body>
+sycl::event submit_native(const std::shared_ptr<collective_request>& shared_request,
+                          const std::optional<sycl::event>& previous, const buffer_uses& uses,
+                          const Body& body) {
+  return shared_request->queue.submit([&](sycl::handler& handler) {
+    handler.depends_on(shared_request->dependencies);
+    if (previous) handler.depends_on(*previous);
+    if (uses.all().empty()) {  // the fast path: no accessors and no memory for them
+      native_enqueue(handler, [shared_request, body](auto& interop) {
+        body(find_native_arguments(*shared_request, interop,
+                                   [](auto, const erased_operand& operand) { return operand.pointer; }));
       });
+      return;
+    }
+    native_enqueue(handler, [shared_request, body, uses,
+                             views = command_views<sycl::target::device>(uses, handler)](auto& interop) {
+      body(find_native_arguments(*shared_request, interop, [&](auto native, const erased_operand& operand) {
+        return native_address(native, interop, uses, views, *shared_request, operand);
+      }));
+    });
+  });
 }
 
 // Runs the request as a native command. The runtime may run the body now, or later in another thread (DPC++,
@@ -214,7 +207,7 @@ inline sycl::event run_native(collective_request&& request) {
     collective_request& own_request = *shared_request;
     order_native_command(own_request.queue, wait_events, std::span(&own_request, 1), uses);
     // The command keeps the request alive.
-    return submit_native(shared_request, previous,
+    return submit_native(shared_request, previous, uses,
                          [self = shared_request.get()](const native_arguments& arguments) {
                            try {
                              enqueue(*self, arguments.send, arguments.recv, arguments.stream);

@@ -354,18 +354,23 @@ int revoke() {
   return wrong;
 }
 
+// Issues a sum on a stream of rank 0 and prints its result code, then aborts the communicators.
+void print_sum_of_rank_0(const std::vector<std::unique_ptr<rank_runner>>& runners, std::size_t stream) {
+  cudaSetDevice(0);
+  float data[2] = {};
+  rank_runner& runner = *runners[0];
+  std::printf("code %d\n", ncclAllReduce(data, data + 1, 1, 7, 0, runner.comm, runner.stream(stream)));
+  std::fflush(stdout);
+  for (auto& each : runners) check(ncclCommAbort(each->comm), "ncclCommAbort");
+}
+
 // The backend that executes a sum refuses it on rank 0. Prints the result code.
 int refused_by_backend() {
   auto runners = make_runners(2);
   init_in_threads(runners);
   void* const library = dlopen(std::getenv("MOVER_LIBRARY"), RTLD_LAZY | RTLD_NOLOAD);
   reinterpret_cast<decltype(&standin_fail)>(dlsym(library, "standin_fail"))("ncclAllReduce", 1, 5);
-  cudaSetDevice(0);
-  float data[2] = {};
-  rank_runner& runner = *runners[0];
-  std::printf("code %d\n", ncclAllReduce(data, data + 1, 1, 7, 0, runner.comm, runner.stream(0)));
-  std::fflush(stdout);
-  for (auto& each : runners) check(ncclCommAbort(each->comm), "ncclCommAbort");
+  print_sum_of_rank_0(runners, 0);
   return 0;
 }
 
@@ -488,12 +493,7 @@ int refused_self_message(const std::string& function) {
   });
   std::printf("records %d\n", standin_driver_calls("cuEventRecord") - before);
   standin_fail(function.c_str(), 1, 5);
-  cudaSetDevice(0);
-  float data[2] = {};
-  rank_runner& runner = *runners[0];
-  std::printf("code %d\n", ncclAllReduce(data, data + 1, 1, 7, 0, runner.comm, runner.stream(1)));
-  std::fflush(stdout);
-  for (auto& each : runners) check(ncclCommAbort(each->comm), "ncclCommAbort");
+  print_sum_of_rank_0(runners, 1);
   return 0;
 }
 

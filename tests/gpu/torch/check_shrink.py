@@ -8,20 +8,18 @@ single rank continues.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import signal
 import sys
 import tempfile
-import time
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import ranks
 import sharing
 import torch
-import torch.multiprocessing as multiprocessing
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "examples/elastic"))
 import train
@@ -53,18 +51,9 @@ def problem_of(codes: list[int | None], lost: int, texts: list[str]) -> str:
 
 def run(size: int, lost: int, backend: str) -> dict[str, Any]:
     options = argparse.Namespace(ranks=size, steps=STEPS, lose=lost, at=10, timeout=8.0, device="cuda")
-    context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [context.Process(target=run_rank, args=(i, options, folder, backend)) for i in range(size)]
-        for rank in ranks:
-            rank.start()
-        end = time.monotonic() + LIMIT_S
-        for rank in ranks:
-            rank.join(max(0.0, end - time.monotonic()))
-        codes = [rank.exitcode for rank in ranks]
-        for rank in ranks:
-            rank.kill()
-            rank.join()
+        arguments = [(rank, options, folder, backend) for rank in range(size)]
+        codes = ranks.run_with_losses(run_rank, arguments, LIMIT_S)
         texts = [Path(folder, f"output.{number}") for number in range(size)]
         output = [text.read_text() if text.exists() else "" for text in texts]
     return {"path": backend, "lost": lost, "output": output, "problem": problem_of(codes, lost, output)}
@@ -72,12 +61,7 @@ def run(size: int, lost: int, backend: str) -> dict[str, Any]:
 
 def main() -> None:
     size = int(sys.argv[2]) if len(sys.argv) > 2 else torch.cuda.device_count()
-    results = [run(size, size - 1, "nccl"), run(size, 0, "p2p")]
-    for result in results:
-        print(json.dumps(result), flush=True)
-    Path(sys.argv[1]).write_text(json.dumps(results, indent=1) + "\n")
-    if any(result["problem"] for result in results):
-        raise SystemExit(1)
+    ranks.write_results([run(size, size - 1, "nccl"), run(size, 0, "p2p")], Path(sys.argv[1]))
 
 
 if __name__ == "__main__":

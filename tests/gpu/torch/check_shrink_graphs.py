@@ -7,28 +7,29 @@ refused after the members have changed, and can be captured again.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
 import tempfile
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import ranks
 import sharing
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as multiprocessing
 
 import isthmus.torch
 
 LIMIT_S = 60
 
 
-def capture(work: object) -> torch.cuda.CUDAGraph:
+def capture(work: Callable[[], object]) -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        work()  # type: ignore[operator]
+        work()
     return graph
 
 
@@ -76,30 +77,17 @@ def run_rank(rank: int, size: int, folder: str, backend: str) -> None:
     check(rank, size)
 
 
-def run(size: int, backend: str) -> dict[str, object]:
-    context = multiprocessing.get_context("spawn")
+def run(size: int, backend: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [context.Process(target=run_rank, args=(rank, size, folder, backend)) for rank in range(size)]
-        for each in ranks:
-            each.start()
-        for each in ranks:
-            each.join(LIMIT_S)
-        codes = [each.exitcode for each in ranks]
-        for each in ranks:
-            each.kill()
-            each.join()
+        arguments = [(rank, size, folder, backend) for rank in range(size)]
+        codes = ranks.run_with_losses(run_rank, arguments, LIMIT_S)
     expected = [0] * (size - 1) + [-signal.SIGKILL]
     return {"path": backend, "codes": codes, "problem": "" if codes == expected else f"expected {expected}"}
 
 
 def main() -> None:
     size = int(sys.argv[2]) if len(sys.argv) > 2 else torch.cuda.device_count()
-    results = [run(size, backend) for backend in ("nccl", "p2p")]
-    for result in results:
-        print(json.dumps(result), flush=True)
-    Path(sys.argv[1]).write_text(json.dumps(results, indent=1) + "\n")
-    if any(result["problem"] for result in results):
-        raise SystemExit(1)
+    ranks.write_results([run(size, backend) for backend in ("nccl", "p2p")], Path(sys.argv[1]))
 
 
 if __name__ == "__main__":

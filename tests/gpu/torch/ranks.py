@@ -26,6 +26,36 @@ def run(ranks: int, body: Callable[..., None], *arguments: Any) -> None:
         multiprocessing.spawn(_enter, (body, arguments), nprocs=ranks)
 
 
+def run_with_losses(
+    body: Callable[..., None], arguments: list[tuple[Any, ...]], limit_s: float
+) -> list[int | None]:
+    """Runs `body` in one process for each element of `arguments`. Processes may be killed.
+
+    Returns the exit codes, with None for those that still run after `limit_s`. Kills these.
+    """
+    context = multiprocessing.get_context("spawn")
+    ranks = [context.Process(target=body, args=each) for each in arguments]
+    for rank in ranks:
+        rank.start()
+    end = time.monotonic() + limit_s
+    for rank in ranks:
+        rank.join(max(0.0, end - time.monotonic()))
+    codes = [rank.exitcode for rank in ranks]
+    for rank in ranks:
+        rank.kill()
+        rank.join()
+    return codes
+
+
+def write_results(results: list[dict[str, Any]], out: Path) -> None:
+    """Prints and writes the results, and fails if one of them has a problem."""
+    for result in results:
+        print(json.dumps(result), flush=True)
+    out.write_text(json.dumps(results, indent=1) + "\n")
+    if any(result["problem"] for result in results):
+        raise SystemExit(1)
+
+
 def init_arguments() -> dict[str, Any]:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     return {"init_method": os.environ["CHECK_STORE"], "rank": rank, "world_size": size}
