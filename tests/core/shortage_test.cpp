@@ -46,6 +46,7 @@ std::vector<shortage_outcome> create(int faulty_rank, const std::function<void()
       const auto options = test::options_for(file, timeout_s);
       shortage_outcome& own = outcomes[rank];
       if (rank == faulty_rank) restrict();
+      rendezvous_point.wait();  // no rank creates connections before the restriction
       const auto begin = std::chrono::steady_clock::now();
       isthmus_communicator communicator = nullptr;
       own.status = isthmus_communicator_create(&id, rank, rank_count, &options, &communicator);
