@@ -1,5 +1,6 @@
 // The mismatch check (`check = true`, ISTHMUS_CHECK=1): before a call starts, the ranks compare their calls, so
 // that no data moves between calls that do not match.
+#include <fmt/ranges.h>
 #include <isthmus/isthmus.h>
 
 #include <algorithm>

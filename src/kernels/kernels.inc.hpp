@@ -183,14 +183,18 @@ struct avg : sum {
   }
 };
 
-// Several sources in one pass. ivdep is valid because `out` can alias a source only element by element.
+// Several sources in one pass. The pragma is valid because `out` can alias a source only element by element.
 template <typename Format, typename Operation, int Sources>
 void reduce_few(typename Format::storage* out, const void* const* sources, std::size_t count) {
   using storage = typename Format::storage;
   const storage* source[Sources];
   for (int s = 0; s < Sources; ++s) source[s] = static_cast<const storage*>(sources[s]);
   interleave<Sources>(count * sizeof(storage), [&](std::size_t begin, std::size_t end, std::size_t) {
+#ifdef __clang__
+#pragma clang loop vectorize(assume_safety)
+#else
 #pragma GCC ivdep
+#endif
     for (std::size_t i = begin / sizeof(storage); i < end / sizeof(storage); ++i) {
       typename Format::accumulator value = Format::load(source[0][i]);
       for (int s = 1; s < Sources; ++s) value = Operation::apply(value, Format::load(source[s][i]));

@@ -1,5 +1,6 @@
 #include "operators/tensor_parallel/tensor_parallel.hpp"
 
+#include <fmt/ranges.h>
 #include <isthmus/isthmus.h>
 
 #include <memory>
