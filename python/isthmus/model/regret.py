@@ -1,0 +1,101 @@
+"""Regret of selection rules: the time of the path that a rule selects, divided by the time of the fastest path.
+
+Only points at which a record has several paths of Isthmus can show it. The vendor library of a backend counts
+as this backend, because the backend only forwards the call.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from ..records import Record
+from .accuracy import held_back_sizes
+from .curves import Curve, Point, fit_curve
+from .lines import backend_name, is_modeled, variant_of
+
+THRESHOLD_BYTES = 64 << 10  # of the SuCL paper
+
+
+class Call(NamedTuple):
+    """Fields that are equal at all points of a group."""
+
+    collective: str
+    dtype: str
+    op: str | None
+    mode: str
+    ranks: int
+    variant: str
+
+
+Times = dict[int, dict[str, float]]  # by bytes and path
+
+
+def competing_paths(records: Iterable[Record]) -> dict[Call, Times]:
+    """Returns the calls for which a record has at least two paths, with all their times."""
+    groups: dict[Call, dict[int, list[tuple[str, float]]]] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        path = backend_name(record)
+        if is_modeled(record) and record.provider in ("isthmus", path):
+            call = Call(
+                record.collective, record.dtype, record.op, record.mode, record.ranks, variant_of(record)
+            )
+            groups[call][record.bytes].append((path, record.time_us.median))
+    calls = {call: _name_paths(points) for call, points in groups.items()}
+    return {
+        call: {size: paths for size, paths in times.items() if len(paths) > 1}
+        for call, times in calls.items()
+        if any(len(paths) > 1 for paths in times.values())
+    }
+
+
+def _name_paths(points: dict[int, list[tuple[str, float]]]) -> Times:
+    """Drops the algorithm if the backend has one per size, because the backend then chose it."""
+    names = {path for paths in points.values() for path, _ in paths}
+    counts = [[name.partition(":")[0] for name, _ in paths] for paths in points.values()]
+    is_full = {name: any(backends.count(name.partition(":")[0]) > 1 for backends in counts) for name in names}
+    return {
+        size: {path if is_full[path] else path.partition(":")[0]: us for path, us in paths}
+        for size, paths in points.items()
+    }
+
+
+def regrets(
+    times: Times, choose: Callable[[int], str | None], sizes: Iterable[int] | None = None
+) -> list[float]:
+    """Returns the regret at each size for which the record has the chosen path."""
+    result = []
+    for size in times if sizes is None else sizes:
+        path = choose(size)
+        if path in times[size]:
+            result.append(times[size][path] / min(times[size].values()))
+    return result
+
+
+def threshold_regrets(times: Times) -> list[float]:
+    """Regrets of one threshold at 64 KiB, with the best pair of paths below and from the threshold."""
+    paths = sorted({path for by_path in times.values() for path in by_path})
+
+    def regrets_of(below: str, above: str) -> list[float]:
+        return regrets(times, lambda size: above if size >= THRESHOLD_BYTES else below)
+
+    choices = itertools.starmap(regrets_of, itertools.product(paths, repeat=2))
+    return min((each for each in choices if len(each) == len(times)), key=sum)
+
+
+def model_regrets(call: Call, times: Times) -> list[float]:
+    """Regrets at the held-back sizes if the model, fitted to the other sizes, chooses the path."""
+    held_back = held_back_sizes(Point(size, call.ranks, 1.0) for size in times)
+    points: dict[str, list[Point]] = defaultdict(list)
+    for size, by_path in times.items():
+        for path, us in by_path.items():
+            if size not in held_back:
+                points[path].append(Point(size, call.ranks, us))
+    curves: dict[str, Curve] = {path: fit_curve(call.collective, group) for path, group in points.items()}
+    predicted = {
+        size: {path: curves[path].time_us(size, call.ranks) for path in times[size] if path in curves}
+        for size in held_back
+    }
+    return regrets(times, lambda size: min(predicted[size], key=predicted[size].__getitem__), sorted(held_back))
