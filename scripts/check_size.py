@@ -24,6 +24,7 @@ COMMAND_LINE = "the signature is the command line: one parameter per option, wit
 EXCEPTIONS = {
     "python/isthmus/cli/bench.py bench": COMMAND_LINE,
     "python/isthmus/cli/run.py run": COMMAND_LINE,
+    "python/isthmus/cli/simulate.py simulate": COMMAND_LINE,
     "python/isthmus/cli/tune.py tune": COMMAND_LINE,
 }
 

@@ -12,7 +12,7 @@ from .._console import printable
 from ..errors import Error
 from ..layout import MissingError
 from ..table import Status
-from . import bench, demo, doctor, explain, info, report, run, trace, tune
+from . import bench, demo, doctor, explain, info, report, run, simulate, trace, tune
 from .console import BAD_ARGUMENT, FAILED, NOT_AVAILABLE, CommandError
 
 _EXIT_CODES = {
@@ -30,6 +30,7 @@ app = typer.Typer(
 )
 for command in (info.info, doctor.doctor, explain.explain, bench.bench, tune.tune, demo.demo, report.report):
     app.command()(command)
+app.command()(simulate.simulate)
 app.add_typer(trace.app, name="trace")
 app.command(
     context_settings={

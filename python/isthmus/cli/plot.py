@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,24 @@ def draw_all(records: list[Record], target: Path | str, title: str) -> None:
         _finish(pyplot, figure, latency, target, title)
 
 
+def draw_predictions(
+    panels: list[tuple[str, Callable[[int], str], list[svg.Series]]], target: Path | str, title: str
+) -> None:
+    """Writes predicted times in microseconds. A panel has a title, the format of its x axis, and its lines.
+
+    The last panel has all lines, so the legend shows it.
+    """
+    with _pyplot() as pyplot:
+        figure, axes_of_panels = pyplot.subplots(1, len(panels), figsize=(12.5, 5.4), layout="constrained")
+        for axes, (panel_title, format_x, series) in zip(axes_of_panels, panels, strict=True):
+            for index, line in enumerate(series):
+                style = {"color": line.color, "linestyle": "--" if line.is_dashed else "-"}
+                axes.plot(*zip(*line.values, strict=True), label=line.label, marker=_MARKERS[index], **style)
+            _set_scales(axes, sorted({x for line in series for x, _ in line.values}), format_x, "us", ticks=8)
+            axes.set_title(panel_title)
+        _finish(pyplot, figure, axes_of_panels[-1], target, title)
+
+
 # Replacements of colors that are hard to see on a dark page.
 _PAGE_COLORS = {"#000000": "currentColor", "#8C2D04": "#B3541E", "#666666": "#8A8A8A"}
 
@@ -185,12 +203,17 @@ def _draw_lines(axes: Any, records: list[Record], value: Any, *, small: bool) ->
 
 
 def _decorate(axes: Any, records: list[Record], ylabel: str, *, ticks: int) -> None:
-    sizes = sorted({record.bytes for record in records if record.bytes})
-    shown_sizes = sizes[:: max(1, -(-len(sizes) // ticks))]
+    _set_scales(
+        axes, sorted({record.bytes for record in records if record.bytes}), format_size, ylabel, ticks=ticks
+    )
+
+
+def _set_scales(axes: Any, xs: list[int], format_x: Callable[[int], str], ylabel: str, *, ticks: int) -> None:
+    shown_xs = xs[:: max(1, -(-len(xs) // ticks))]
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.minorticks_off()
-    axes.set_xticks(shown_sizes, [format_size(size) for size in shown_sizes])
+    axes.set_xticks(shown_xs, [format_x(x) for x in shown_xs])
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.grid(True, which="major", alpha=0.25)
     axes.set_ylabel(ylabel)
