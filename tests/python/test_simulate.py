@@ -66,8 +66,8 @@ def test_table_states_measured_and_assumed_inputs(capsys: pytest.CaptureFixture[
 
 
 def test_host_platform_reports_omitted_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("--platform", "host", "--nodes", "2", "--ranks-per-node", "4", "--chunk-bytes", "1M,4M")
-    document = run_json(capsys, "allreduce", "64M", *options)
+    options = ("--platform", "host", "--nodes", "2", "--ranks-per-node", "4")
+    document = run_json(capsys, "allreduce", "64M", *options, "--chunk-bytes", "1M,4M", "--network", "10G")
     plans = [(plan["name"], plan["chunk_bytes"]) for plan in document["results"][0]["plans"]]
     assert sorted(plans[:-1]) == [("hierarchical", 1 << 20), ("hierarchical", 4 << 20)]
     assert plans[-1] == ("flat ucx", None)

@@ -175,6 +175,8 @@ def _describe_inputs(cluster: Cluster, links: str, efficiency: float) -> dict[st
         assumed.insert(0, f"{cluster.ranks_per_node} ranks per node: extrapolated from {counts}")
     if machine.platform == "cuda" and cluster.nodes > 1:
         assumed.append("flat nccl ring and tree: latencies from NCCL's own model, not from --latency")
+    if machine.platform == "host" and cluster.nodes > 1:
+        assumed.append("flat ucx: traffic and reductions within a node cost no time")
     return {"measured": measured, "assumed": assumed}
 
 
