@@ -79,7 +79,7 @@ def test_count_of_bytes_follows_collective_table() -> None:
 def test_version_and_help() -> None:
     assert run_cli("--version").stdout.strip() == isthmus.__version__
     help_text = run_cli("--help").stdout
-    for name in ("info", "doctor", "explain", "run", "bench", "tune", "demo"):
+    for name in ("info", "doctor", "explain", "run", "bench", "tune", "simulate", "demo"):
         assert name in help_text
     assert run_cli().returncode == 2
 

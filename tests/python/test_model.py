@@ -146,7 +146,7 @@ def test_rank_prediction_leaves_out_whole_rank_counts() -> None:
     assert accuracy.summarize(predictions).p90 < 1e-6
 
 
-def test_lines_separate_competing_backends_and_drop_foreign_records() -> None:
+def test_lines_separate_competing_backends() -> None:
     records = [record(size, 1.0, backend=backend) for size in SIZES for backend in ("nccl", "host:one_shot")]
     records += [record(8, 1.0, model="llama"), record(8, 1.0, collective="comd"), record(8, 1.0, ranks=1)]
     assert {line.backend for line in lines_of(records)} == {"nccl", "shm:one_shot"}
@@ -219,7 +219,7 @@ def test_plans_without_curves_give_reason() -> None:
     assert reasons == ["the records of test have no reduce_scatter of shm"]
 
 
-def test_mpi_allreduce_uses_fewer_steps_for_small_messages() -> None:
+def test_mpi_small_allreduce_has_fewer_steps() -> None:
     link = Network(bytes_per_us=1000.0, latency_us=10.0)
     assert network.mpi_allreduce(link, 16, 8).latency == 4 * 10.0
     assert network.mpi_allreduce(link, 16, 1 << 26) == Cost(

@@ -165,7 +165,8 @@ def _describe_inputs(cluster: Cluster, links: str, efficiency: float) -> dict[st
     curves = [curve for (backend, _), curve in machine.curves.items() if backend == cluster.intra_node]
     ranks = sorted({count for curve in curves for count in curve.ranks})
     counts = ", ".join(map(str, ranks))
-    measured = [f"{cluster.intra_node} with {counts} ranks on {machine.name}: {', '.join(machine.records)}"]
+    where = f"{machine.name}, in CUDA graphs" if machine.platform == "cuda" else machine.name
+    measured = [f"{cluster.intra_node} with {counts} ranks on {where}: {', '.join(machine.records)}"]
     assumed = [
         f"network: {links}, {efficiency:g} of it for payload, {link.latency_us:g} us latency, "
         f"{link.overhead_us:g} us per message",
