@@ -54,6 +54,7 @@ SMPI = {
         (8, 1024): 70.816, (8, 65536): 115.975, (8, 1048576): 804.103, (8, 16777216): 11814.151,
     },
 }  # fmt: skip
+ERROR_HEAD = "records | lines | held-back points | median error | 90th percentile | target met"
 NVLINK_BUS_GBS = 18 * 20.6  # NCCL's bandwidth of an H200: 18 links (src/graph/topo.h)
 
 
@@ -82,31 +83,36 @@ def percent(value: float) -> str:
     return f"{100 * value:.1f}%"
 
 
+def error_columns(predictions: list[accuracy.Prediction]) -> list[str]:
+    summary = accuracy.summarize(predictions)
+    return [percent(summary.median), percent(summary.p90)]
+
+
 def error_row(name: str, predictions: list[accuracy.Prediction]) -> list[str]:
     summary = accuracy.summarize(predictions)
     is_met = summary.median <= 0.05 and summary.p90 <= 0.15
-    target = "yes" if is_met else "no"
-    return [
-        name,
-        str(summary.lines),
-        str(summary.points),
-        percent(summary.median),
-        percent(summary.p90),
-        target,
-    ]
+    counts = str(summary.lines), str(summary.points)
+    return [name, *counts, *error_columns(predictions), "yes" if is_met else "no"]
 
 
 def size_errors() -> str:
     topics = {re.sub(r"^\d{4}-\d\d-\d\d-", "", path.stem) for path in RESULTS.glob("*.json")}
-    predictions = {topic: accuracy.predict_sizes(load([topic])) for topic in sorted(topics)}
-    rows = [error_row(link(topic), found) for topic, found in predictions.items() if found]
-    rows.append(error_row("all", [each for found in predictions.values() for each in found]))
-    return table("record | lines | held-back points | median error | 90th percentile | target met", rows)
+    rows = []
+    totals: tuple[list[accuracy.Prediction], list[accuracy.Prediction]] = ([], [])
+    for topic in sorted(topics):
+        records = load([topic])
+        predicted, interpolated = accuracy.predict_sizes(records), accuracy.interpolate_sizes(records)
+        if predicted:
+            rows.append(error_row(link(topic), predicted) + error_columns(interpolated))
+        totals[0].extend(predicted)
+        totals[1].extend(interpolated)
+    rows.append(error_row("all", totals[0]) + error_columns(totals[1]))
+    return table(f"{ERROR_HEAD} | interpolation: median | 90th percentile", rows)
 
 
 def rank_errors() -> str:
     rows = [error_row(link(*group), accuracy.predict_ranks(load(group))) for group in RANK_GROUPS]
-    return table("records | lines | held-back points | median error | 90th percentile | target met", rows)
+    return table(ERROR_HEAD, rows)
 
 
 def smpi_ratios() -> str:

@@ -135,6 +135,12 @@ def test_prediction_ignores_held_back_points() -> None:
     assert predictions(1.0) == predictions(1e6) == pytest.approx([2.0 + 1e-4 * size for size in SIZES[1::3]])
 
 
+def test_interpolation_connects_nearest_sizes() -> None:
+    times = {8: 1.0, 16: 99.0, 32: 4.0, 64: 8.0, 128: 99.0}  # 16 and 128 are held back
+    predictions = accuracy.interpolate_sizes([record(size, us) for size, us in times.items()])
+    assert [each.predicted_us for each in predictions] == pytest.approx([2.0, 16.0])
+
+
 def test_rank_prediction_leaves_out_whole_rank_counts() -> None:
     records = [
         record(size, 1.0 + 1e-4 * size, ranks=ranks, collective="broadcast")

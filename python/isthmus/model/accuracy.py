@@ -8,6 +8,7 @@ Two divisions, both fixed before any fit:
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -56,6 +57,26 @@ def predict_sizes(records: Iterable[Record]) -> list[Prediction]:
         if len({point.bytes for point in points}) >= _MIN_SIZES:
             held_back = held_back_sizes(points)
             predictions += _predict(line, points, [point for point in points if point.bytes in held_back])
+    return predictions
+
+
+def interpolate_sizes(records: Iterable[Record]) -> list[Prediction]:
+    """Predicts the held-back sizes without a model: by a straight line through two neighboring sizes.
+
+    Numbers of ranks with fewer than two other sizes are omitted.
+    """
+    predictions: list[Prediction] = []
+    for line, points in lines_of(records).items():
+        held_back = held_back_sizes(points)
+        for ranks in {point.ranks for point in points}:
+            times = {point.bytes: point.us for point in points if point.ranks == ranks}
+            known = sorted(set(times) - held_back)
+            for size in sorted(set(times) & held_back) if len(known) > 1 else ():
+                end = min(max(bisect.bisect(known, size), 1), len(known) - 1)
+                first, last = known[end - 1], known[end]
+                slope = (times[last] - times[first]) / (last - first)
+                point = Point(size, ranks, times[size])
+                predictions.append(Prediction(line, point, times[first] + slope * (size - first)))
     return predictions
 
 
