@@ -41,6 +41,12 @@ json describe_backend(const backend_instance& backend, bool has_functions) {
   return result;
 }
 
+json describe_profile(const selection::tuning_profile& profile) {
+  json conditions = json::object();
+  for (const auto& [name, value] : profile.measured) conditions[name] = value;
+  return {{"file", profile.file}, {"measured", conditions}};
+}
+
 }  // namespace
 
 json communicator::info() {
@@ -49,6 +55,7 @@ json communicator::info() {
   json rules = json::array();
   for (const auto& rule : m_setup.rules->rules) rules.push_back({{"rule", rule.text}, {"source", rule.source}});
   const auto current_failure = failure();
+  const selection::machine_description machine = selection::detect_machine();
   return {{"version", isthmus_version()},
           {"rank", m_ranks.rank},
           {"size", m_ranks.size},
@@ -65,7 +72,9 @@ json communicator::info() {
           {"backends", backends},
           {"rules", rules},
           {"config_files", m_setup.rules->files},
-          {"profile_path", selection::profile_path(selection::detect_machine())},
+          {"machine", {{"cpu", machine.cpu_model}, {"cores", machine.cores}, {"gpus", machine.gpus}}},
+          {"profile_path", selection::profile_path(machine)},
+          {"profile", describe_profile(m_setup.rules->profile)},
           {"heap", {{"blocks", m_heap.blocks()}, {"bytes", m_heap.bytes()}}}};
 }
 

@@ -48,7 +48,8 @@ struct config_layer {
   std::vector<std::pair<std::string, std::string>> plugins;
   std::vector<std::pair<std::string, std::string>> options;  // keys as in configuration::options
   memory_layer memory;
-  std::string file;  // "" for the built-in text and the environment
+  std::vector<std::pair<std::string, std::string>> measured;  // [measured], see tuning_profile; profiles only
+  std::string file;                                           // "" for the built-in text and the environment
 };
 
 // Parses TOML `text`. `name` appears in error messages, `kind` ("config" or "profile") in the sources of rules.

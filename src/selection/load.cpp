@@ -156,10 +156,16 @@ std::vector<config_file> config_candidates(const char* config_path) {
 configuration load_configuration(const char* config_path) {
   std::vector<config_layer> layers;
   layers.push_back(built_in_defaults());
-  if (auto profile = read_first(profile_candidates(), "profile")) layers.push_back(std::move(*profile));
+  tuning_profile used_profile;
+  if (auto profile = read_first(profile_candidates(), "profile")) {
+    used_profile = {profile->file, profile->measured};
+    layers.push_back(std::move(*profile));
+  }
   if (auto config = read_first(config_candidates(config_path), "config")) layers.push_back(std::move(*config));
   layers.push_back(read_environment());
-  return merge(layers);
+  configuration result = merge(layers);
+  result.profile = std::move(used_profile);
+  return result;
 }
 
 }  // namespace isthmus::selection

@@ -62,6 +62,12 @@ struct memory_settings {
   std::optional<std::uint64_t> pool_keep_bytes;
 };
 
+// The profile that was read. `isthmus info`, `explain` and `doctor` compare the conditions with the current ones.
+struct tuning_profile {
+  std::string file;                                           // "" if no profile was read
+  std::vector<std::pair<std::string, std::string>> measured;  // conditions of the measurement: name, value
+};
+
 // The merged configuration. Later rules take precedence over earlier ones.
 struct configuration {
   std::vector<selection_rule> rules;
@@ -77,6 +83,7 @@ struct configuration {
   // executes the calls.
   std::string tensor_parallel_backend;
   memory_settings memory;  // can differ between ranks
+  tuning_profile profile;  // can differ between ranks
 
   // Returns a canonical text of all settings that affect selection, without their sources. Ranks compare
   // it at initialization.

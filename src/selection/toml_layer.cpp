@@ -152,6 +152,9 @@ class toml_reader {
       read_memory(as_table(name, node, "[memory]"));
     } else if (name == "rule") {
       read_rules(node);
+    } else if (name == "measured" && m_kind == "profile") {
+      for (auto&& [condition, value] : as_table(name, node, "[measured]"))
+        m_layer.measured.emplace_back(condition.str(), read_scalar(condition.str(), value));
     } else {
       fail(key.source(), unknown_name("key", top_level_keys, name));
     }

@@ -171,6 +171,20 @@ TEST_F(load, profile_can_be_named_or_disabled) {
   EXPECT_EQ(load_configuration(nullptr).timeout_s, 300);
 }
 
+TEST_F(load, profile_keeps_conditions_of_measurement) {
+  EXPECT_EQ(load_configuration(nullptr).profile.file, "");
+  const std::string text = "[measured]\ncores = 4\ncpu = \"x y\"\n";
+  const std::string path = write(profile_path(detect_machine()), text);
+  const configuration read = load_configuration(nullptr);
+  EXPECT_EQ(read.profile.file, path);
+  EXPECT_EQ(find(read.profile.measured, "cores"), "4");
+  EXPECT_EQ(find(read.profile.measured, "cpu"), "x y");
+  set("ISTHMUS_PROFILE", "none");
+  EXPECT_EQ(read.canonical(), load_configuration(nullptr).canonical());  // ranks may differ in it
+  write("isthmus.toml", text);
+  EXPECT_NE(error_of([] { load_configuration(nullptr); }), "no error") << "only a profile has conditions";
+}
+
 TEST_F(load, options_are_converted_to_text) {
   write("isthmus.toml", "[backend.shm]\na = \"x y\"\nb = 3\nc = 0.1\nd = true\ne = -5\n");
   const configuration read = load_configuration(nullptr);
