@@ -34,6 +34,33 @@ def gpu_models() -> list[str]:
     return names
 
 
+def numa_nodes() -> int:
+    """Returns the number of NUMA nodes, at least 1."""
+    return max(1, len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))))
+
+
+def gpu_links() -> list[str]:
+    """Returns the kinds of links between NVIDIA GPUs as nvidia-smi names them (NV18, PIX, SYS, ...)."""
+    try:
+        completed = subprocess.run(
+            ["nvidia-smi", "topo", "-m"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=30,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return links_of_matrix(completed.stdout)
+
+
+def links_of_matrix(text: str) -> list[str]:
+    """Returns the kinds of links in a matrix of `nvidia-smi topo -m`, sorted."""
+    rows = re.findall(r"^GPU\d+[ \t].*$", text, re.MULTILINE)
+    return sorted({link for row in rows for link in row.split()[1 : 1 + len(rows)] if link != "X"})
+
+
 def machine_name(cores: int, gpus: list[str]) -> str:
     """Returns the short name used in result files, e.g. cpu4 or h200x2."""
     if not gpus:

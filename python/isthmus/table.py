@@ -155,6 +155,13 @@ def count_of_bytes(name: str, size_bytes: int, dtype: Datatype | str, ranks: int
     """Returns the `count` of the C ABI for a size in bytes. It is at least 1 for a size above 0."""
     if COLLECTIVES[name].send_extent == COLLECTIVES[name].recv_extent == "NOTHING":
         return 0
-    item_bytes = DATATYPES[datatype(dtype).name].bytes
-    per_count = item_bytes * (ranks if has_rank_blocks(name) else 1)
-    return max(1, size_bytes // per_count) if size_bytes else 0
+    return max(1, size_bytes // _bytes_per_count(name, dtype, ranks)) if size_bytes else 0
+
+
+def whole_elements(name: str, size_bytes: int, dtype: Datatype | str, ranks: int) -> int:
+    """Returns the size in bytes that a call with count_of_bytes() has."""
+    return count_of_bytes(name, size_bytes, dtype, ranks) * _bytes_per_count(name, dtype, ranks)
+
+
+def _bytes_per_count(name: str, dtype: Datatype | str, ranks: int) -> int:
+    return DATATYPES[datatype(dtype).name].bytes * (ranks if has_rank_blocks(name) else 1)

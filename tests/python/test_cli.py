@@ -336,63 +336,6 @@ def test_bench_skips_unsupported_peer() -> None:
     assert "mpich was skipped: " in completed.stderr
 
 
-@in_checkout
-def test_tune_writes_profile_that_selection_reads(tmp_path) -> None:
-    profile = tmp_path / "profile.toml"
-    reply = run_json(
-        *("tune", "--collectives", "allreduce", "--ranks", "2", "--sizes", "1K,64K", "--rounds", "1"),
-        *("--min-time", "0.001", "--candidates", "shm,shm:packet,mpi", "--profile", str(profile), "--json"),
-    )
-    assert reply["profile"] == str(profile)
-    measured = {(record["provider"], record["bytes"]) for record in reply["records"]}
-    expected_points = {(name, size) for name in ("rules", "shm", "mpi") for size in (1024, 65536)}
-    assert measured == expected_points | {("shm:packet", 1024)}, "shm:packet does not support 64 KiB"
-    with_profile = run_json(
-        "explain", "allreduce", "--bytes", "1K", "-n", "2", "--mpi", "--json", ISTHMUS_PROFILE=str(profile)
-    )
-    expected = next((rule["use"] for rule in reply["rules"] if rule["bytes"].startswith("0..")), None)
-    backend, algorithm = with_profile["backend"], with_profile.get("algorithm")
-    assert expected in (None, backend, f"{backend}:{algorithm}")
-
-
-def test_tune_without_time_measures_only_baseline(monkeypatch) -> None:
-    from isthmus.cli import measure
-    from isthmus.records import Report
-
-    started_providers = []
-    empty = Report.model_construct(records=[], versions={})
-    monkeypatch.setattr(
-        measure, "_run", lambda provider, *rest: started_providers.append(provider.name) or empty
-    )
-    providers = [measure.Provider(name, ()) for name in ("rules", "one", "other")]
-    outcome = measure.measure(providers, measure.Sweep("allreduce", [8]), 3, deadline=0.0)
-    assert started_providers == ["rules"] and outcome.skipped == dict.fromkeys(
-        ("one", "other"), "the time limit has expired"
-    )
-
-
-def test_tune_rules_from_measurements() -> None:
-    from test_records import record
-
-    from isthmus.cli.tune import profile_text, rules_of
-
-    times = {"": [10, 10, 10, 10], "mpi": [5, 5, 9.9, 20], "shm:packet": [7, 4, 30, 5]}
-    sizes = [128, 1024, 4096, 65536]
-    measured = {
-        name: [record(time, size=size, provider=name or "rules") for time, size in zip(row, sizes, strict=True)]
-        for name, row in times.items()
-    }
-    rules = rules_of("allreduce", measured, 4)
-    assert [(rule["bytes"], rule["use"]) for rule in rules] == [
-        ("0..1K", "mpi"),
-        ("1K..4K", "shm:packet"),
-        ("64K..", "shm:packet"),
-    ]
-    text = profile_text(rules, "isthmus tune")
-    assert text.count("[[rule]]") == 3
-    assert 'collective = ["allreduce"]' in text
-
-
 def test_optional_packages_are_imported_when_needed(tmp_path: Path) -> None:
     """`pip install` without extras installs neither jinja2 nor matplotlib."""
     program = "import sys; sys.modules.update(jinja2=None, matplotlib=None)\n"

@@ -14,7 +14,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ import numpy as np
 from ..errors import Error
 from ..layout import MissingError
 from .isolation import CHECK_MODULE, RESULT_PREFIX
+from .profile import core_info, profile_mismatch
 
 _MIB = 1 << 20
 _TIMEOUT_S = 20.0  # timeout of the core; shorter than the limit of a check, so that the core reports the error
@@ -50,16 +50,16 @@ def package() -> str:
 
 def configuration() -> str:
     """Checks that configuration files, environment and profile are valid."""
-    core = _communicator_info()
-    files = ", ".join(core["config_files"]) or "no configuration file"
-    profile = core["profile_path"]
-    return f"{files}; {profile if profile and Path(profile).is_file() else 'no profile for this machine'}"
+    core = core_info()
+    profile = core["profile"]["file"]
+    files = ", ".join(file for file in core["config_files"] if file != profile) or "no configuration file"
+    return "; ".join(part for part in (files, profile or "no profile", profile_mismatch(core)) if part)
 
 
 def plugins() -> str:
     """Checks that all plugins in the library folder and in ISTHMUS_PLUGIN_PATH load."""
     # A plugin that did not load has no description.
-    plugin_entries = [entry for entry in _communicator_info()["backends"] if entry["source"] != "built-in"]
+    plugin_entries = [entry for entry in core_info()["backends"] if entry["source"] != "built-in"]
     broken = [entry for entry in plugin_entries if not entry["description"] and not entry["available"]]
     if broken:
         raise CheckError(
@@ -124,13 +124,6 @@ def sycl() -> str:
     return ", ".join(device["name"] for device in report["devices"])
 
 
-def _communicator_info() -> dict[str, Any]:
-    from ..communicator import Communicator
-
-    with Communicator.create_all(1)[0] as communicator:
-        return communicator.info()
-
-
 # ---- several ranks ----------------------------------------------------------------------------------------
 
 
@@ -179,7 +172,7 @@ def backends() -> str:
     from ..communicator import Communicator
 
     paths = []
-    for backend in _communicator_info()["backends"]:
+    for backend in core_info()["backends"]:
         if not backend["available"]:
             continue
         _force_backend(backend["name"])

@@ -14,7 +14,8 @@ from ..sizes import format_size, parse_size
 from ..table import collective as find_collective
 from ..table import count_of_bytes
 from . import job_query
-from .console import BAD_ARGUMENT, CommandError, out, print_json
+from .console import BAD_ARGUMENT, CommandError, out, print_json, print_warning
+from .profile import core_info, profile_mismatch
 
 
 def explain(
@@ -51,10 +52,12 @@ def explain(
         partial(explain_in_job, nodes=nodes) if mpi or nodes > 1 else partial(explain_here, platform=platform)
     )
     explanation = run_query(collective, parse_size(size), dtype=dtype, op=op, ranks=ranks, config=config)
+    explanation["profile_mismatch"] = profile_mismatch(core_info(config), ranks if platform == "host" else None)
     if as_json:
         print_json(explanation)
     else:
         _print(explanation, all_rules)
+        print_warning(explanation["profile_mismatch"])
 
 
 def explain_here(

@@ -14,10 +14,10 @@ from rich.text import Text
 
 from .. import __version__, launch, layout, machine, memory
 from .._console import styled
-from ..communicator import Communicator
 from . import gpus
-from .console import out, print_json
+from .console import out, print_json, print_warning
 from .isolation import run_isolated
+from .profile import core_info, profile_mismatch
 
 _STYLE: Any = {
     "box": None,
@@ -46,8 +46,7 @@ def info(
 
 def collect(config: str | None) -> dict[str, Any]:
     """Returns all information of `isthmus info`."""
-    with Communicator.create_all(1, config=config)[0] as communicator:
-        core = communicator.info()
+    core = core_info(config)
     memory_by_device = {
         device: memory.explain(device) for device in ("host:0", "cuda:0", "hip:0", "level_zero:0")
     }
@@ -57,6 +56,7 @@ def collect(config: str | None) -> dict[str, Any]:
         "machine": machine.describe(),
         "versions": machine.versions(),
         "core": core,
+        "profile_mismatch": profile_mismatch(core),
         "memory": memory_by_device,
         "gpus": _gpus(),
         "fused_host": gpus.fused_status("host"),
@@ -129,6 +129,7 @@ def _print(data: dict[str, Any]) -> None:
     out.print("versions  " + ", ".join(f"{key} {value}" for key, value in data["versions"].items()))
     out.print(f"python    {sys.executable}")
     _print_core(data["core"])
+    print_warning(data["profile_mismatch"])
     _print_devices(data["gpus"], data["fused_host"])
     _print_memory(data["memory"])
     _print_environment(data)

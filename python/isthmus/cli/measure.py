@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -170,10 +168,13 @@ def _listing1_provider(ranks: int) -> Provider:
     )
 
 
-def measure(providers: Sequence[Provider], sweep: Sweep, rounds: int, deadline: float = math.inf) -> Outcome:
+class UnsupportedError(Exception):
+    """The measurement program does not support the request. The message says why."""
+
+
+def measure(providers: Sequence[Provider], sweep: Sweep, rounds: int) -> Outcome:
     """Runs each provider once per round. The order alternates, so that no provider is always first or last.
 
-    After `deadline` (time.monotonic()), no further provider starts. The first provider always runs.
     A provider that does not support the request is skipped. Raises CommandError if a provider fails.
     """
     results: list[list[Record]] = []
@@ -182,18 +183,17 @@ def measure(providers: Sequence[Provider], sweep: Sweep, rounds: int, deadline: 
     with machine.OtherLoad() as load, progress() as progress_display:
         task = progress_display.add_task("", total=rounds * len(providers) * len(sweep.sizes))
         for index, provider in _alternating_order(providers, rounds):
-            if results and time.monotonic() > deadline:
-                if index > 0:
-                    break
-                skipped[provider.name] = "the time limit has expired"
             if provider.name in skipped:
                 progress_display.advance(task, len(sweep.sizes))
                 continue
             progress_display.update(task, description=f"round {index + 1} of {rounds}: {provider.name}")
-            report = _run(provider, sweep, skipped, lambda: progress_display.advance(task))
-            if report is not None:
-                results.append([record for record in report.records if provider.selects(record)])
-                versions |= report.versions
+            try:
+                report = run_provider(provider, sweep, lambda: progress_display.advance(task))
+            except UnsupportedError as reason:
+                skipped[provider.name] = str(reason)
+                continue
+            results.append([record for record in report.records if provider.selects(record)])
+            versions |= report.versions
     return Outcome(merge_rounds(results), versions, skipped, load.cores)
 
 
@@ -203,9 +203,8 @@ def _alternating_order(providers: Sequence[Provider], rounds: int) -> Iterator[t
             yield index, provider
 
 
-def _run(
-    provider: Provider, sweep: Sweep, skipped: dict[str, str], point_done: Callable[[], None]
-) -> Report | None:
+def run_provider(provider: Provider, sweep: Sweep, point_done: Callable[[], None]) -> Report:
+    """Runs a provider once. Raises UnsupportedError, or CommandError if the provider fails."""
     with tempfile.TemporaryDirectory(prefix="isthmus-bench-") as folder:
         file = Path(folder) / "report.json"
         command = [*provider.command, *provider.arguments(sweep, file)]
@@ -214,8 +213,7 @@ def _run(
             return Report.load(file)
     reason = main_error_line(error_lines, code)
     if code == _EXIT_UNSUPPORTED:
-        skipped[provider.name] = reason
-        return None
+        raise UnsupportedError(reason)
     raise CommandError(
         f"{provider.name} failed with exit code {code}: {reason} (command: {shlex.join(command)})"
     )

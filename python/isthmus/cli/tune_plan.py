@@ -1,0 +1,227 @@
+"""Measurement plan of `isthmus tune`: what to measure next, and which candidate to use for which sizes.
+
+A plan depends only on its samples, so a run that was interrupted continues after its journal has been replayed.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ..sizes import format_size
+
+# The selection without a profile. It is measured like a candidate.
+BASELINE = ""
+
+# Smaller differences are noise, and few rules keep the profile readable.
+THRESHOLD = 1.05
+
+# After the first round, only candidates are measured that take at most this multiple of the fastest time.
+_CONTENDER_FACTOR = 2.0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One run of a measurement program."""
+
+    collective: str
+    candidate: str
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The candidate for a range of sizes.
+
+    The range ends before `end`, the smallest measured size with another choice. None: there is no such size.
+    `speedups` are the lowest and the highest speedup over the baseline at the measured sizes of the range.
+    """
+
+    candidate: str
+    first: int
+    end: int | None
+    speedups: tuple[float, float]
+
+
+def half_steps(first: int, last: int) -> list[int]:
+    """Returns first, last, and 2^k and 1.5 * 2^k between them. These sizes divide into equal aligned blocks."""
+    steps = {first, last}
+    for exponent in range(last.bit_length()):
+        steps |= {size for size in (2 << exponent, 3 << exponent) if first < size < last}
+    return sorted(steps)
+
+
+class Plan:
+    """The plan of one collective.
+
+    1. All candidates are measured at the sizes of the grid.
+    2. Further rounds measure the contenders: the baseline, and candidates that are not far from the fastest.
+    3. Between two neighboring sizes with different choices, the middle of `steps` is measured, until no step is
+       left between them or the choice of the smaller size is within the threshold at the larger size.
+    """
+
+    def __init__(
+        self, collective: str, candidates: Iterable[str], grid: Iterable[int], steps: Iterable[int], rounds: int
+    ) -> None:
+        self.collective = collective
+        self._candidates = (BASELINE, *candidates)
+        self._grid = sorted(set(grid))
+        self._steps = sorted({*steps, *self._grid})
+        self._rounds = rounds
+        self._samples: dict[tuple[str, int], list[float]] = {}
+
+    def add(self, batch: Batch, times: dict[int, float]) -> None:
+        """Adds the results of a batch. A size without a time is not supported by the candidate."""
+        for size in batch.sizes:
+            self._samples.setdefault((batch.candidate, size), []).append(times.get(size, math.inf))
+
+    def next_batch(self) -> Batch | None:
+        """Returns the next measurement, or None if the plan is complete."""
+        started = [size for size in self._steps if (BASELINE, size) in self._samples or size in self._grid]
+        return self._first_missing(started) or self._first_missing(
+            [middle for _, _, middle in self._open_intervals()]
+        )
+
+    def times(self, size: int) -> dict[str, float]:
+        """Returns the median time of each candidate that was measured at that size and supports it."""
+        medians = {
+            candidate: statistics.median(self._samples[candidate, size])
+            for candidate in self._candidates
+            if (candidate, size) in self._samples
+        }
+        return {candidate: time for candidate, time in medians.items() if time < math.inf}
+
+    def chosen(self) -> dict[int, str]:
+        """Returns the choice for each measured size, in ascending order.
+
+        The baseline is preferred, then the choice of the previous size, if they are within the threshold.
+        """
+        current, result = BASELINE, {}
+        for size in self._measured_sizes():
+            times = self.times(size)
+            limit = THRESHOLD * min(times.values())
+            if times.get(BASELINE, math.inf) <= limit:
+                current = BASELINE
+            elif times.get(current, math.inf) > limit:
+                current = min(times, key=times.__getitem__)
+            result[size] = current
+        return result
+
+    def choices(self) -> list[Choice]:
+        """Returns the ranges of sizes for which a candidate replaces the baseline."""
+        chosen = self.chosen()
+        sizes = list(chosen)
+        starts = [i for i in range(len(sizes)) if i == 0 or chosen[sizes[i]] != chosen[sizes[i - 1]]]
+        result = []
+        for start, end in pairwise([*starts, len(sizes)]):
+            candidate = chosen[sizes[start]]
+            if candidate == BASELINE:
+                continue
+            times = [self.times(size) for size in sizes[start:end]]
+            speedups = [each.get(BASELINE, math.inf) / each[candidate] for each in times]
+            result.append(
+                Choice(
+                    candidate,
+                    sizes[start] if start else 0,
+                    sizes[end] if end < len(sizes) else None,
+                    (min(speedups), max(speedups)),
+                )
+            )
+        return result
+
+    def unsupported(self) -> list[str]:
+        """Returns the candidates that were measured and support no size."""
+        samples = {
+            name: [s for (each, _), s in self._samples.items() if each == name] for name in self._candidates
+        }
+        return [name for name, each in samples.items() if each and all(min(s) == math.inf for s in each)]
+
+    def omissions(self) -> list[str]:
+        """Returns one line for each part of the plan that was not measured."""
+        candidates_measured = {candidate for candidate, _ in self._samples}
+        absent = [name or "the baseline" for name in self._candidates if name not in candidates_measured]
+        if absent:
+            return [f"not measured: {', '.join(absent)}"]
+        lines = []
+        if self._first_missing(self._grid):
+            lines.append(f"fewer than {self._rounds} rounds")
+        chosen = self.chosen()
+        lines += [
+            f"no measurement between {format_size(lower)} ({chosen[lower] or 'baseline'}) "
+            f"and {format_size(upper)} ({chosen[upper] or 'baseline'})"
+            for lower, upper, _ in self._open_intervals()
+        ]
+        return lines or (["fewer rounds between the sizes of the grid"] if self.next_batch() else [])
+
+    def _first_missing(self, sizes: Sequence[int]) -> Batch | None:
+        """Returns the first batch in order of rounds. The order of the candidates alternates."""
+        for completed in range(self._rounds):
+            for candidate in self._candidates if completed % 2 == 0 else reversed(self._candidates):
+                missing = [
+                    size
+                    for size in sizes
+                    if len(self._samples.get((candidate, size), ())) <= completed
+                    and ((completed == 0 and size in self._grid) or candidate in self._contenders(size))
+                ]
+                if missing:
+                    return Batch(self.collective, candidate, tuple(missing))
+        return None
+
+    def _contenders(self, size: int) -> set[str]:
+        """Returns the baseline and the candidates that are not far from the fastest at enclosing grid sizes."""
+        lower = [grid_size for grid_size in self._grid if grid_size <= size][-1:]
+        upper = [grid_size for grid_size in self._grid if grid_size >= size][:1]
+        result = {BASELINE}
+        for grid_size in lower + upper:
+            # The fastest sample, so that a disturbed later sample does not exclude a candidate.
+            fastest = {
+                candidate: min(self._samples[candidate, grid_size])
+                for candidate in self._candidates
+                if (candidate, grid_size) in self._samples
+            }
+            limit = _CONTENDER_FACTOR * min(fastest.values(), default=math.inf)
+            result |= {candidate for candidate, time in fastest.items() if time <= limit < math.inf}
+        return result
+
+    def _measured_sizes(self) -> list[int]:
+        """Returns the sizes at which all contenders were measured. On the grid, the baseline is sufficient."""
+        return [
+            size
+            for size in self._steps
+            if (BASELINE, size) in self._samples
+            and self.times(size)
+            and (size in self._grid or all((name, size) in self._samples for name in self._contenders(size)))
+        ]
+
+    def _open_intervals(self) -> Iterator[tuple[int, int, int]]:
+        """Yields neighboring measured sizes with a relevant difference, and the step in the middle."""
+        for (lower, before), (upper, after) in pairwise(self.chosen().items()):
+            times = self.times(upper)
+            if before == after or times.get(before, math.inf) <= THRESHOLD * times.get(after, math.inf):
+                continue
+            between = [size for size in self._steps if lower < size < upper]
+            if between:
+                yield lower, upper, between[len(between) // 2]
+
+
+def run_plans(
+    plans: Sequence[Plan],
+    measure: Callable[[Batch], dict[int, float]],
+    end_time: float,
+    clock: Callable[[], float],
+) -> None:
+    """Measures until all plans are complete or the clock reaches `end_time`.
+
+    Each plan gets an equal share of the remaining time. Time that a plan does not use is shared by the others.
+    """
+    while unfinished := [plan for plan in plans if plan.next_batch()]:
+        for index, plan in enumerate(unfinished):
+            now = clock()
+            if now >= end_time:
+                return
+            deadline = now + (end_time - now) / (len(unfinished) - index)
+            while clock() < deadline and (batch := plan.next_batch()):
+                plan.add(batch, measure(batch))

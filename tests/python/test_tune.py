@@ -1,0 +1,409 @@
+"""isthmus tune: plan, budget, journal, profile, and the fingerprint of the machine."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import run_cli
+from test_cli import in_checkout, run_json
+from test_records import record
+
+from isthmus import machine
+from isthmus.cli import job_query, profile
+from isthmus.cli.tune import TuningRun, available_candidates
+from isthmus.cli.tune_journal import Entry, Journal
+from isthmus.cli.tune_plan import BASELINE, THRESHOLD, Batch, Choice, Plan, half_steps, run_plans
+from isthmus.table import whole_elements
+
+GRID = [128, 1 << 10, 1 << 13, 1 << 16, 1 << 20, 1 << 24]
+STEPS = half_steps(GRID[0], GRID[-1])
+
+Cost = Callable[[str, int], float]
+
+
+def linear_cost(name: str, size: int) -> float:
+    """Latency and bandwidth of synthetic candidates. math.inf: not supported at that size."""
+    latency, us_per_byte = {
+        BASELINE: (8.0, 1 / 400),
+        "quick": (1.0, 1 / 200),
+        "even": (4.0, 1 / 1000),
+        "wide": (60.0, 1 / 4000),
+        "slow": (900.0, 1 / 10),
+    }[name]
+    return math.inf if name == "quick" and size > 1 << 20 else latency + size * us_per_byte
+
+
+def make_plan(cost: Cost = linear_cost, rounds: int = 1, collective: str = "allreduce") -> Plan:
+    return Plan(collective, ["quick", "even", "wide", "slow"], GRID, STEPS, rounds)
+
+
+def times_of(batch: Batch, cost: Cost) -> dict[int, float]:
+    times = {size: cost(batch.candidate, size) for size in batch.sizes}
+    return {size: time for size, time in times.items() if time < math.inf}
+
+
+def complete(plan: Plan, cost: Cost = linear_cost) -> list[Batch]:
+    """Measures until the plan is complete. Returns the batches."""
+    batches = []
+    while batch := plan.next_batch():
+        batches.append(batch)
+        plan.add(batch, times_of(batch, cost))
+        assert len(batches) < 1000, "the plan does not end"
+    return batches
+
+
+def use_at(choices: list[Choice], size: int) -> str:
+    for choice in choices:
+        if choice.first <= size and (choice.end is None or size < choice.end):
+            return choice.candidate
+    return BASELINE
+
+
+def test_half_steps_are_at_most_a_factor_of_1_5_apart() -> None:
+    assert half_steps(128, 1000) == [128, 192, 256, 384, 512, 768, 1000]
+    assert all(upper / lower <= 1.5 for lower, upper in itertools.pairwise(STEPS))
+    assert half_steps(0, 0) == [0]
+
+
+def test_boundaries_are_next_to_true_crossovers() -> None:
+    plan = make_plan()
+    complete(plan)
+    choices = plan.choices()
+    assert [choice.candidate for choice in choices] == ["quick", "even", "wide"]
+    assert (choices[0].first, choices[-1].end) == (0, None)
+    for before, after in itertools.pairwise(choices):
+        assert before.end == after.first
+        lower = max(step for step in STEPS if step < after.first)
+        # The true crossover, at which the earlier choice exceeds the threshold, is in the last half step.
+        assert linear_cost(before.candidate, lower) <= THRESHOLD * linear_cost(after.candidate, lower)
+        assert linear_cost(before.candidate, after.first) > THRESHOLD * linear_cost(
+            after.candidate, after.first
+        )
+
+
+def test_every_step_is_within_threshold_of_fastest() -> None:
+    plan = make_plan()
+    complete(plan)
+    for size in STEPS:
+        fastest = min(linear_cost(name, size) for name in (BASELINE, "quick", "even", "wide", "slow"))
+        assert linear_cost(use_at(plan.choices(), size), size) <= THRESHOLD * fastest
+
+
+def test_bisection_measures_only_few_contenders() -> None:
+    plan = make_plan()
+    batches = complete(plan)
+    assert {size for batch in batches if batch.candidate == "slow" for size in batch.sizes} == set(GRID)
+
+
+def test_interval_is_halved_in_each_step() -> None:
+    steps = half_steps(1 << 10, 1 << 24)
+    plan = Plan("allreduce", ["even", "wide"], [steps[0], steps[-1]], steps, 1)
+    between = {size for batch in complete(plan) for size in batch.sizes} - {steps[0], steps[-1]}
+    assert len(steps) == 29 and 0 < len(between) <= math.ceil(math.log2(28))
+
+
+def test_equal_candidates_get_no_rule() -> None:
+    plan = make_plan()
+    noise = itertools.cycle([1.0, 1.02, 0.98])
+    batches = complete(plan, lambda name, size: (10 + size) * next(noise))
+    assert plan.choices() == [] and {size for batch in batches for size in batch.sizes} == set(GRID)
+
+
+def test_plan_uses_median_of_rounds() -> None:
+    plan = make_plan(rounds=3)
+    counts: dict[tuple[str, int], int] = {}
+
+    def cost(name: str, size: int) -> float:
+        counts[name, size] = counts.get((name, size), 0) + 1
+        is_disturbed = name == "even" and counts[name, size] == 2
+        return linear_cost(name, size) * (100 if is_disturbed else 1)
+
+    complete(plan, cost)
+    expected = make_plan()
+    complete(expected)
+    assert [choice.candidate for choice in plan.choices()] == [
+        choice.candidate for choice in expected.choices()
+    ]
+    assert all(count == 3 for (name, _), count in counts.items() if name == BASELINE)
+
+
+def test_size_without_contender_is_not_measured_twice() -> None:
+    plan = make_plan()
+    batches = complete(plan, lambda name, size: math.inf)
+    assert plan.choices() == [] and len(batches) == 5
+
+
+def test_gain_is_stated_per_choice() -> None:
+    sizes = (128, 1024, 4096, 65536)
+    plan = Plan("allreduce", ["mpi", "shm:packet"], sizes, [], 1)
+    times = {BASELINE: [10, 10, 10, 10], "mpi": [5, 5, 9.9, 20], "shm:packet": [7, 4, 30, 5]}
+    for name, row in times.items():
+        plan.add(Batch("allreduce", name, sizes), dict(zip(sizes, row, strict=True)))
+    assert plan.choices() == [
+        Choice("mpi", 0, 1024, (2.0, 2.0)),
+        Choice("shm:packet", 1024, 4096, (2.5, 2.5)),
+        Choice("shm:packet", 65536, None, (2.0, 2.0)),
+    ]
+
+
+class Clock:
+    """A clock that advances with each measurement."""
+
+    def __init__(self, seconds_per_batch: float) -> None:
+        self.now, self.seconds_per_batch = 0.0, seconds_per_batch
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def run_with_budget(plans: list[Plan], budget_s: float, seconds_per_batch: float) -> dict[str, int]:
+    """Returns the number of batches per collective."""
+    clock, counts = Clock(seconds_per_batch), dict.fromkeys((plan.collective for plan in plans), 0)
+
+    def measure(batch: Batch) -> dict[int, float]:
+        assert clock.now < budget_s, "no measurement starts after the limit"
+        clock.now += seconds_per_batch
+        counts[batch.collective] += 1
+        return times_of(batch, linear_cost)
+
+    run_plans(plans, measure, budget_s, clock)
+    return counts
+
+
+def test_budget_is_shared_and_omissions_are_listed() -> None:
+    plans = [make_plan(rounds=3, collective=name) for name in ("allreduce", "broadcast", "reduce")]
+    counts = run_with_budget(plans, 12.0, 1.0)
+    assert counts == {"allreduce": 4, "broadcast": 4, "reduce": 4}
+    assert plans[0].omissions() == ["not measured: slow"]
+    assert plans[0].choices(), "measured candidates get rules"
+
+
+def test_unused_time_goes_to_other_collectives() -> None:
+    short = Plan("barrier", [], [0], [0], 1)
+    long_plan = make_plan(rounds=3)
+    counts = run_with_budget([long_plan, short], 20.0, 1.0)
+    assert counts == {"barrier": 1, "allreduce": 19}
+    assert short.omissions() == []
+
+
+def test_omissions_name_rounds_and_crossovers() -> None:
+    plan = make_plan(rounds=2)
+    run_with_budget([plan], 5.0, 1.0)
+    assert plan.omissions()[0] == "fewer than 2 rounds"
+    assert "no measurement between 128 (quick) and 1K (even)" in plan.omissions()
+    complete(plan)
+    assert plan.omissions() == []
+
+
+CONDITIONS = {"cpu": "Some CPU", "cores": "4", "version": "1.0", "ranks": "2"}
+NAMES = ["quick", "even", "wide", "slow"]
+
+
+def make_run(folder: Path, stop_after: int | None = None, **changes: str) -> tuple[TuningRun, list[Batch]]:
+    """Returns a run with synthetic measurements that is interrupted after some of them."""
+    measured: list[Batch] = []
+
+    def measure(batch: Batch, point_done: Callable[[], None]) -> Entry:
+        if len(measured) == stop_after:
+            raise KeyboardInterrupt
+        measured.append(batch)
+        point_done()
+        times = times_of(batch, linear_cost)
+        return Entry(
+            batch,
+            [record(time, size=size, provider=batch.candidate or "rules") for size, time in times.items()],
+        )
+
+    journal = Journal(folder / "profile.toml.journal", CONDITIONS | changes, NAMES)
+    run = TuningRun([make_plan(rounds=2)], journal, measure, clock=lambda: 0.0)
+    run.replay()
+    return run, measured
+
+
+@pytest.mark.parametrize("stop_after", [0, 1, 7, 14])
+def test_interrupted_run_continues(tmp_path: Path, stop_after: int, capsys: pytest.CaptureFixture[str]) -> None:
+    reference, all_batches = make_run(tmp_path / "reference")
+    reference.measure(60)
+    assert reference.finish() == {} and not reference.journal.path.exists()
+
+    interrupted, first = make_run(tmp_path, stop_after)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted.measure(60)
+    with interrupted.journal.path.open("ab") as file:
+        file.write(b'{"batch": {"coll')  # a line that a kill cut off
+    capsys.readouterr()
+    continued, second = make_run(tmp_path)
+    assert ("continuing an earlier run" in capsys.readouterr().err) == (stop_after > 0)
+    continued.measure(60)
+    assert first + second == all_batches
+    assert continued.plans[0].choices() == reference.plans[0].choices()
+    assert continued.merged_records("allreduce") == reference.merged_records("allreduce")
+    assert continued.finish() == {} and not continued.journal.path.exists()
+
+
+def test_expired_run_keeps_its_journal(tmp_path: Path) -> None:
+    run, measured = make_run(tmp_path)
+    run.measure(0)
+    assert not measured and run.finish() == {
+        "allreduce": ["not measured: the baseline, quick, even, wide, slow"]
+    }
+    assert run.journal.path.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"cpu": "Other CPU"}, r"CPU Some CPU \(now Other CPU\)"),
+        ({"cores": "2"}, r"cores 4 \(now 2\)"),
+        ({"version": "1.1"}, r"Isthmus 1.0 \(now 1.1\)"),
+        ({"ranks": "3", "cores": "8"}, r"cores 4 \(now 8\); ranks 2 \(now 3\)"),
+    ],
+)
+def test_journal_of_other_conditions_is_not_used(
+    tmp_path: Path, changes: dict[str, str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupted, _ = make_run(tmp_path, 3)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted.measure(60)
+    capsys.readouterr()
+    run, _ = make_run(tmp_path, **changes)
+    assert not run.entries
+    text = " ".join(capsys.readouterr().err.split())
+    assert re.search(f"are not used: {reason}", text), text
+
+
+def test_journal_of_other_candidates_is_not_used(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    entry = Entry(Batch("allreduce", "a", (8,)), [record(1.0, size=8)])
+    journal = Journal(path, CONDITIONS, ["a", "b"])
+    assert journal.load() == ([], "")
+    journal.append(entry)
+    assert Journal(path, CONDITIONS, ["a", "b"]).load() == ([entry], "")
+    with path.open("ab") as file:
+        file.write(b'{"batch"')  # a line that a kill cut off
+    journal.load()
+    journal.append(entry)
+    assert journal.load() == ([entry, entry], "")
+    for damaged in (b"no json\n", b"[]\n", b'{"conditions": {}}\n'):
+        path.write_bytes(damaged)
+        assert journal.load() == ([], "it is damaged")
+    assert Journal(path, CONDITIONS, ["a"]).load() == ([], "candidates a, b (now a)")
+
+
+def info_with(profile_path: Path) -> dict:
+    return run_json("info", "--json", ISTHMUS_PROFILE=str(profile_path))
+
+
+def write_profile(path: Path, **changes: str) -> Path:
+    conditions = profile.machine_conditions(profile.core_info()) | {"ranks": "2"} | changes
+    choices = {"allreduce": [Choice("mpi", 0, 1024, (1.5, 2.0))]}
+    rules = {"allreduce": profile.rules_of("allreduce", choices["allreduce"], 2)}
+    path.write_text(profile.profile_text(rules, choices, conditions, ["Measured."]))
+    return path
+
+
+def test_fitting_profile_has_no_mismatch(tmp_path: Path) -> None:
+    info = info_with(write_profile(tmp_path / "profile.toml"))
+    assert info["profile_mismatch"] == ""
+    assert info["core"]["profile"]["file"] == str(tmp_path / "profile.toml")
+    assert "1.50 to 2.00 times as fast" in (tmp_path / "profile.toml").read_text()
+
+
+def test_commands_name_mismatch_and_remedy(tmp_path: Path) -> None:
+    path = write_profile(tmp_path / "profile.toml", cpu='Other "CPU" \\ 1\u2028', cores="512")
+    variables = {"ISTHMUS_PROFILE": str(path)}
+    expected = [
+        f'The profile {path} was measured under other conditions: CPU Other "CPU" \\ 1\\u2028 (now ',
+        f"; cores 512 (now {info_with(path)['core']['machine']['cores']})",
+        "Run isthmus tune",
+        "ISTHMUS_PROFILE=none",
+    ]
+    commands = (["info"], ["explain", "allreduce", "--ranks", "2"], ["doctor", "--only", "configuration"])
+    for command in commands:
+        completed = run_cli(*command, **variables, COLUMNS="2000")
+        assert completed.returncode == 0, completed.stderr
+        for part in expected:
+            assert part in completed.stdout, completed.stdout
+    explained = run_json("explain", "allreduce", "--ranks", "3", "--json", **variables)
+    assert "ranks 2 (now 3)" in explained["profile_mismatch"]
+    assert "Run isthmus tune --ranks 3" in explained["profile_mismatch"]
+
+
+def test_profile_without_conditions_has_no_mismatch(tmp_path: Path) -> None:
+    path = tmp_path / "profile.toml"
+    path.write_text("timeout_s = 10\n")
+    info = info_with(path)
+    assert info["profile_mismatch"] == "" and info["core"]["profile"] == {"file": str(path), "measured": {}}
+
+
+def test_gpu_links_of_matrix() -> None:
+    matrix = (
+        "\t\x1b[4mGPU0\tGPU1\tGPU2\tCPU Affinity\tNUMA Affinity\x1b[0m\n"
+        "GPU0\t X \tNV18\tSYS\t0-47\t0\nGPU1\tNV18\t X \tSYS\t0-47\t0\nGPU2\tSYS\tSYS\t X \t48-95\t1\n"
+        "\nLegend:\n\n  X    = Self\n"
+    )
+    assert machine.links_of_matrix(matrix) == ["NV18", "SYS"]
+    assert machine.links_of_matrix("no devices were found") == []
+    assert machine.numa_nodes() >= 1
+
+
+@in_checkout
+def test_command_writes_profile_that_selection_reads(tmp_path: Path) -> None:
+    path = tmp_path / "profile.toml"
+    reply = run_json(
+        *("tune", "--collectives", "allreduce", "--ranks", "2", "--sizes", "1K,64K", "--rounds", "1"),
+        *("--min-time", "0.001", "--candidates", "shm,shm:packet,mpi", "--profile", str(path), "--json"),
+    )
+    assert reply["profile"] == str(path) and reply["omissions"] == {}
+    measured = {(each["provider"], each["bytes"]) for each in reply["records"]}
+    assert {(name, size) for name in ("rules", "shm", "mpi") for size in (1024, 65536)} <= measured
+    assert ("shm:packet", 1024) in measured and ("shm:packet", 65536) not in measured, "not supported"
+    assert not Path(f"{path}.journal").exists()
+    arguments = ("explain", "allreduce", "--bytes", "1K", "-n", "2", "--mpi", "--json")
+    explained = run_json(*arguments, ISTHMUS_PROFILE=str(path))
+    assert explained["profile_mismatch"] == ""
+    expected = next((rule["use"] for rule in reply["rules"] if rule["bytes"].startswith("0..")), None)
+    assert expected in (None, explained["backend"], profile_use(explained))
+
+
+def test_candidates_are_available_backends() -> None:
+    candidates = available_candidates(profile.core_info(), 2)
+    assert {"shm:packet", "mpi"} <= set(candidates)
+    assert not any(name.startswith("hierarchical") for name in candidates), "all ranks are on one node"
+    # No default rule names ucx for one node.
+    backends = job_query.query_job(2, {"info": {}}, {"ISTHMUS_RULE": "use=ucx"})["backends"]
+    has_ucx = any(backend["name"] == "ucx" and backend["available"] for backend in backends)
+    assert any(name.startswith("ucx") for name in candidates) == has_ucx
+
+
+def test_sizes_are_those_of_whole_elements() -> None:
+    assert whole_elements("allreduce", 1000, "float32", 3) == 1000
+    assert whole_elements("alltoall", 1000, "float32", 3) == 996
+    assert whole_elements("alltoall", 8, "float32", 3) == 12
+    assert whole_elements("barrier", 1000, "float32", 3) == 0
+
+
+def profile_use(explained: dict) -> str:
+    return f"{explained['backend']}:{explained.get('algorithm')}"
+
+
+@in_checkout
+def test_command_without_time_writes_no_rules(tmp_path: Path) -> None:
+    path = tmp_path / "profile.toml"
+    arguments = ("tune", "--collectives", "barrier", "-n", "2", "--candidates", "shm", "--rounds", "1")
+    completed = run_cli(*arguments, "--minutes", "0", "--profile", str(path))
+    assert completed.returncode == 0, completed.stderr
+    assert (
+        "barrier: skipped because the time limit expired: not measured: the baseline, shm" in completed.stderr
+    )
+    assert "no rules" in path.read_text()
+    journal = Path(f"{path}.journal")
+    assert json.loads(journal.read_text().splitlines()[0])["candidates"] == ["shm"]
+    completed = run_cli(*arguments, "--profile", str(path), "--min-time", "0.001")
+    assert completed.returncode == 0 and not journal.exists(), completed.stderr
