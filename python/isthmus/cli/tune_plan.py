@@ -111,8 +111,14 @@ class Plan:
         return result
 
     def choices(self) -> list[Choice]:
-        """Returns the ranges of sizes for which a candidate replaces the baseline."""
-        chosen = self.chosen()
+        """Returns the ranges of sizes for which a candidate replaces the baseline.
+
+        A single measurement does not replace the baseline unless the plan has only one round.
+        """
+        chosen = {
+            size: candidate if self._rounds_at(size, candidate) >= min(2, self._rounds) else BASELINE
+            for size, candidate in self.chosen().items()
+        }
         sizes = list(chosen)
         starts = [i for i in range(len(sizes)) if i == 0 or chosen[sizes[i]] != chosen[sizes[i - 1]]]
         result = []
@@ -131,6 +137,10 @@ class Plan:
                 )
             )
         return result
+
+    def _rounds_at(self, size: int, candidate: str) -> int:
+        """Returns how often both the candidate and the baseline were measured."""
+        return min(len(self._samples.get((name, size), ())) for name in (BASELINE, candidate))
 
     def unsupported(self) -> list[str]:
         """Returns the candidates that were measured and support no size."""
