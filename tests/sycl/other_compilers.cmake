@@ -56,7 +56,7 @@ function(other_sycl implementation)
   set(here ${CMAKE_CURRENT_SOURCE_DIR})
   set(device_sources main.cpp collectives_test.cpp errors_test.cpp memory_test.cpp operators_test.cpp ordering_test.cpp)
   set(leaks ${PROJECT_SOURCE_DIR}/tests/leaks/leak_check.cpp)
-  set(mpiexec ${ISTHMUS_VENV}/bin/mpiexec -n)
+  set(mpiexec ${ISTHMUS_TEST_MPIEXEC} -n)
 
   other_sycl_program(sycl_test ${here}/errors_test.cpp ${here}/fused_test.cpp ${here}/operations_test.cpp
                      ${here}/ordering_test.cpp ${leaks} ${gtest})
