@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "oracle/generator.hpp"
 #include "reference.hpp"
 
 namespace shm_test {
@@ -14,20 +15,18 @@ using bytes = std::vector<std::byte>;
 
 constexpr std::byte poison_byte{0xa5};
 
-bytes random_bytes(std::uint64_t seed, int rank, std::uint64_t length, isthmus_datatype datatype) {
-  std::mt19937_64 engine(seed * 1000003 + static_cast<std::uint64_t>(rank));
+unsigned key_of(std::uint64_t seed, unsigned stream) {
+  return oracle::mix_bits(static_cast<unsigned>(seed) +
+                          oracle::mix_bits(static_cast<unsigned>(seed >> 32) + oracle::mix_bits(stream)));
+}
+
+bytes random_floats(std::uint64_t seed, int rank, std::uint64_t length) {
+  const unsigned key = key_of(seed, static_cast<unsigned>(rank));
   bytes data(length);
-  if (datatype == ISTHMUS_FLOAT32) {  // ordinary values; all other datatypes use random bits
-    std::uniform_real_distribution<float> distribution(-1e3f, 1e3f);
-    for (std::size_t i = 0; i + 4 <= length; i += 4) {
-      const float value = distribution(engine);
-      std::memcpy(data.data() + i, &value, 4);
-    }
-    return data;
-  }
-  for (std::size_t i = 0; i < length; i += 8) {
-    const std::uint64_t word = engine();
-    std::memcpy(data.data() + i, &word, std::min<std::size_t>(8, length - i));
+  for (std::size_t i = 0; i < length / sizeof(float); ++i) {
+    const auto bits = static_cast<std::int32_t>(oracle::random_bits(key, static_cast<unsigned>(i)));
+    const float value = static_cast<float>(bits) * 0x1p-21f;
+    std::memcpy(data.data() + i * sizeof(float), &value, sizeof(float));
   }
   return data;
 }
@@ -37,13 +36,13 @@ std::uint64_t pair_count(const collective_case& p, int from, int to) {
   switch (p.collective) {
     case ISTHMUS_ALLGATHERV:
     case ISTHMUS_GATHERV:
-      return std::mt19937_64(p.seed * 31 + static_cast<std::uint64_t>(from))() % (p.count + 1);
+      return oracle::random_bits(key_of(p.seed, 1), static_cast<unsigned>(from)) % (p.count + 1);
     case ISTHMUS_REDUCE_SCATTERV:
     case ISTHMUS_SCATTERV:
-      return std::mt19937_64(p.seed * 37 + static_cast<std::uint64_t>(to))() % (p.count + 1);
+      return oracle::random_bits(key_of(p.seed, 2), static_cast<unsigned>(to)) % (p.count + 1);
     case ISTHMUS_ALLTOALLV: {  // symmetric, so that it also works in place
-      const auto pair = static_cast<std::uint64_t>(std::min(from, to) * 64 + std::max(from, to));
-      return std::mt19937_64(p.seed * 41 + pair)() % (p.count + 1);
+      const auto pair = static_cast<unsigned>(std::min(from, to) * 64 + std::max(from, to));
+      return oracle::random_bits(key_of(p.seed, 3), pair) % (p.count + 1);
     }
     default: return p.count;
   }
@@ -108,7 +107,9 @@ blocks recv_layout(const collective_case& p, int rank, int ranks) {
 }
 
 bytes input_of(const collective_case& p, int rank, int ranks) {
-  return random_bytes(p.seed, rank, send_layout(p, rank, ranks).elements * width(p.datatype), p.datatype);
+  const std::uint64_t length = send_layout(p, rank, ranks).elements * width(p.datatype);
+  return p.datatype == ISTHMUS_FLOAT32 ? random_floats(p.seed, rank, length)  // ordinary values
+                                       : random_bytes(p.seed, rank, length);
 }
 
 // The block that `from` sends to `to`.
@@ -213,6 +214,19 @@ std::string collective_case::describe() const {
          isthmus_reduction_op_name(op) + " count " + std::to_string(count) + " root " + std::to_string(root) +
          (in_place ? " in place" : "") + " memory " + std::to_string(static_cast<int>(placement)) +
          " algorithm " + (algorithm == nullptr ? "NULL" : algorithm) + " seed " + std::to_string(seed);
+}
+
+std::vector<std::byte> random_bytes(std::uint64_t seed, int stream, std::uint64_t length) {
+  const unsigned key = key_of(seed, static_cast<unsigned>(stream));
+  bytes data(length);
+  std::size_t i = 0;
+  for (; i + 4 <= length; i += 4) {
+    const unsigned word = oracle::random_bits(key, static_cast<unsigned>(i));
+    std::memcpy(data.data() + i, &word, sizeof word);
+  }
+  for (; i < length; ++i)
+    data[i] = static_cast<std::byte>(oracle::random_bits(key, static_cast<unsigned>(i)) >> 8);
+  return data;
 }
 
 bool run_case(rank& self, const collective_case& p) {

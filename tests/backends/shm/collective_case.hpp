@@ -23,6 +23,9 @@ struct collective_case {
   std::string describe() const;
 };
 
+// Random bits. The streams of a seed differ.
+std::vector<std::byte> random_bytes(std::uint64_t seed, int stream, std::uint64_t length);
+
 // Throws if the result is wrong. Returns false without running if the backend does not support the case.
 bool run_case(rank& self, const collective_case& test_case);
 

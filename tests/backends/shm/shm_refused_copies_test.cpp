@@ -86,12 +86,9 @@ TEST_P(shm_refused_copies, messages) {
               for (std::uint64_t round = 0; round < 3; ++round)
                 for (const std::uint64_t length : {20'000, 3'000'001}) {
                   const auto content = [&](int from, int to) {
-                    std::mt19937_64 random(round << 32 | static_cast<std::uint64_t>(from * 64 + to));
-                    std::vector<std::uint8_t> data(length);
-                    std::ranges::generate(data, [&] { return static_cast<std::uint8_t>(random() >> 20); });
-                    return data;
+                    return random_bytes(round, from * 64 + to, length);
                   };
-                  std::vector<std::vector<std::uint8_t>> sent, received;
+                  std::vector<std::vector<std::byte>> sent, received;
                   std::vector<isthmus_operation> group;
                   for (int peer = 0; peer < self.size(); ++peer) {
                     isthmus_operation send{}, recv{};
