@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Compiles each public header on its own, and the examples, with one compiler.
+"""Compiles the public headers and the examples with one compiler.
 
 Uses -fsyntax-only; warnings are errors.
+g++ compiles each header on its own, so each must include what it needs.
+Clang uses the same standard library. It compiles all headers of a language together, in both orders.
 g++ skips the examples in C++, because the build compiles them with the same flags.
 
     check.py --cxx g++ --venv .venv
@@ -48,7 +50,9 @@ def closure(file: Path, seen: set[Path] | None = None) -> set[Path]:
     seen = set() if seen is None else seen
     if file not in seen:
         seen.add(file)
-        for name in re.findall(r'^#include [<"]((?:isthmus/|sccl)[^>"]*)[>"]', file.read_text(), re.MULTILINE):
+        for name in re.findall(
+            r'^#include [<"]((?:/|isthmus/|sccl)[^>"]*)[>"]', file.read_text(), re.MULTILINE
+        ):
             closure(INCLUDE / name, seen)
     return seen
 
@@ -93,10 +97,11 @@ class Compiler:
         command = [self.cxx, "-fsyntax-only", *ahead, *self.flags(language, standard), str(file)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0 or done.stderr:
-            self.failures.append(f"{file.relative_to(ROOT)} as {standard}:\n{done.stdout}{done.stderr}")
+            name = file.relative_to(ROOT) if file.is_relative_to(ROOT) else file.name
+            self.failures.append(f"{name} as {standard}:\n{done.stdout}{done.stderr}")
 
 
-def cases(sycl_examples: bool) -> list[tuple[Path, str, str]]:
+def headers() -> list[tuple[Path, str, str]]:
     found = []
     for file in sorted(INCLUDE.rglob("*.h")):
         found += [(file, "c", "c11"), (file, "c++", "c++17")]
@@ -104,10 +109,26 @@ def cases(sycl_examples: bool) -> list[tuple[Path, str, str]]:
         found.append((file, "c++", "c++20"))
         if "mpi" in file.relative_to(INCLUDE).as_posix().split("sycl")[0]:
             found.append((file, "c++", "c++17"))
-    examples = ROOT / "examples"
-    found += [(file, "c", "c11") for file in sorted(examples.glob("*.c"))]
-    if sycl_examples:
-        found += [(file, "c++", "c++20") for file in sorted(examples.glob("*.cpp"))]
+    return found
+
+
+def join(found: list[tuple[Path, str, str]], scratch: Path) -> list[tuple[Path, str, str]]:
+    """Returns two files per standard, which include all headers of this standard in opposite orders."""
+    joined = []
+    for language, standard in sorted({case[1:] for case in found}):
+        includes = [f'#include "{case[0]}"\n' for case in found if case[1:] == (language, standard)]
+        for name, order in (("ascending", includes), ("descending", includes[::-1])):
+            file = scratch / f"{name}_{standard}.{'c' if language == 'c' else 'cpp'}"
+            file.write_text("".join(order))
+            joined.append((file, language, standard))
+    return joined
+
+
+def examples(sycl: bool) -> list[tuple[Path, str, str]]:
+    folder = ROOT / "examples"
+    found = [(file, "c", "c11") for file in sorted(folder.glob("*.c"))]
+    if sycl:
+        found += [(file, "c++", "c++20") for file in sorted(folder.glob("*.cpp"))]
     return found
 
 
@@ -126,7 +147,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         compiler = Compiler(cxx, arguments.venv, Path(scratch))
         compiler.precompile()
-        work = cases(sycl_examples=compiler.is_clang)
+        work = join(headers(), compiler.scratch) if compiler.is_clang else headers()
+        work += examples(sycl=compiler.is_clang)
         with ThreadPoolExecutor(arguments.jobs) as pool:
             list(pool.map(lambda case: compiler.check(*case), work))
     print("\n".join(compiler.failures))

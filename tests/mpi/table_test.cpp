@@ -137,7 +137,8 @@ TEST_F(table_test, one_element) { run_all(1, all_datatypes(), false); }
 TEST_F(table_test, some_elements) { run_all(17, all_datatypes(), false); }
 TEST_F(table_test, more_elements) {
   const bool is_split = isthmus::mpi::detail::native::count_limit < 1031;  // each part is a call or a block
-  run_all(is_split ? 61 : 1031, {ISTHMUS_INT8, ISTHMUS_UINT64, ISTHMUS_BFLOAT16, ISTHMUS_FLOAT32, ISTHMUS_FLOAT8_E4M3}, false);
+  run_all(is_split ? 61 : 1031,
+          {ISTHMUS_INT8, ISTHMUS_UINT64, ISTHMUS_BFLOAT16, ISTHMUS_FLOAT32, ISTHMUS_FLOAT8_E4M3}, false);
 }
 // Without float8, which saturates during the reduction if an input is the largest value (see mpi.hpp).
 TEST_F(table_test, not_a_number_and_infinity) {

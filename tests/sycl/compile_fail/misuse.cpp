@@ -1,4 +1,4 @@
-// Misuse that must not compile. CASE 0 is the correct use. The build compiles each case separately.
+// Misuse that must not compile, each line with its own error. With CORRECT, the use that must compile.
 #ifdef WITHOUT_EXTENSIONS  // as an implementation that has only the SYCL 2020 standard
 #include <sycl/sycl.hpp>
 #undef SYCL_IMPLEMENTATION_ONEAPI
@@ -22,26 +22,20 @@ struct particle {
 
 void misuse(const isthmus::communicator& ranks, sycl::queue& queue, float* floats, const float* constants,
             int* ints, void* void_pointer, particle* particles) {
-#if CASE == 0
+#ifdef CORRECT
   ranks.allreduce(queue, constants, floats, 1);
   ranks.broadcast(queue, particles, 1, 0);
   ranks.allreduce(queue, isthmus::as_datatype(isthmus::datatype::float32, void_pointer), 1);
   ranks.reduce(queue, ints, nullptr, 1, isthmus::reduction_op::sum, 0);
-#elif CASE == 1  // different element types in send and receive buffer
-  ranks.allreduce(queue, ints, floats, 1);
-#elif CASE == 2  // const receive buffer
-  ranks.allreduce(queue, floats, constants, 1);
-#elif CASE == 3  // elements that Isthmus cannot reduce
-  ranks.allreduce(queue, particles, particles, 1);
-#elif CASE == 4  // void pointer without a datatype
-  ranks.broadcast(queue, void_pointer, 1, 0);
-#elif CASE == 5  // enumerator of the C API
-  ranks.allreduce(queue, floats, floats, 1, ISTHMUS_SUM);
-#elif CASE == 6  // copy of a communicator
-  isthmus::communicator copy = ranks;
-#elif CASE == 7  // array, whose constness is lost in a reference to const
+#else
+  ranks.allreduce(queue, ints, floats, 1);                 // different element types in send and receive buffer
+  ranks.allreduce(queue, floats, constants, 1);            // const receive buffer
+  ranks.allreduce(queue, particles, particles, 1);         // elements that Isthmus cannot reduce
+  ranks.broadcast(queue, void_pointer, 1, 0);              // void pointer without a datatype
+  ranks.allreduce(queue, floats, floats, 1, ISTHMUS_SUM);  // enumerator of the C API
   float values[8] = {};
-  ranks.allreduce(queue, values, values, 8);
+  ranks.allreduce(queue, values, values, 8);  // array, whose constness is lost in a reference to const
+  isthmus::communicator copy = ranks;         // copy of a communicator
 #endif
   (void)floats, (void)constants, (void)ints, (void)void_pointer, (void)particles;
 }
