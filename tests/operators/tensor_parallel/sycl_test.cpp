@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstring>
 #include <isthmus/sycl/tensor_parallel.hpp>
+#include <map>
 #include <span>
 #include <thread>
 
@@ -41,11 +42,26 @@ std::vector<sycl::queue> make_queues(std::size_t n, bool one_context) {
   return queues;
 }
 
+// The tests with the same parameters share the queues and the object, because each new context takes 0.1 s to build
+// its kernels.
 class tensor_parallel_sycl : public ::testing::TestWithParam<std::tuple<int, bool>> {
  protected:
-  void make(std::uint64_t bytes) {
+  struct group {
+    explicit group(std::vector<sycl::queue> of_ranks) : queues(std::move(of_ranks)), sum(queues) {}
+    std::vector<sycl::queue> queues;
+    isthmus::tensor_parallel sum;
+  };
+  static inline std::map<ParamType, group> groups;
+  static void TearDownTestSuite() { groups.clear(); }
+
+  group& shared_group() {
     const auto [n, one_context] = GetParam();
-    queues = make_queues(static_cast<std::size_t>(n), one_context);
+    const auto entry = groups.find(GetParam());
+    if (entry != groups.end()) return entry->second;
+    return groups.try_emplace(GetParam(), make_queues(static_cast<std::size_t>(n), one_context)).first->second;
+  }
+  void make(std::uint64_t bytes) {
+    queues = shared_group().queues;
     for (auto& queue : queues) pointers.push_back(sycl::malloc_device(bytes, queue));
   }
   void TearDown() override {
@@ -77,7 +93,7 @@ class tensor_parallel_sycl : public ::testing::TestWithParam<std::tuple<int, boo
 
 TEST_P(tensor_parallel_sycl, inactive_shards_with_nan_are_ignored) {
   make(4096);
-  isthmus::tensor_parallel sum(queues);
+  isthmus::tensor_parallel& sum = shared_group().sum;
   for (std::uint64_t active = 0; active < 1u << n(); ++active) {
     write(active + 7, 333, active);
     ASSERT_TRUE(sum.allreduce(pointers.data(), 333, ISTHMUS_FLOAT32, active));
@@ -89,7 +105,7 @@ TEST_P(tensor_parallel_sycl, inactive_shards_with_nan_are_ignored) {
 
 TEST_P(tensor_parallel_sycl, sizes_grow_and_shrink_on_both_wires) {
   make((5 << 20) + 64);
-  isthmus::tensor_parallel sum(queues);
+  isthmus::tensor_parallel& sum = shared_group().sum;
   for (const std::uint64_t count : {0, 1, 257, 32767, 32768, 32769, 4, (4 << 20) / 4 + 1, 100})
     for (const bool narrow : {false, true}) {
       write(count, count, ISTHMUS_ALL_ACTIVE);
@@ -102,7 +118,7 @@ TEST_P(tensor_parallel_sycl, sizes_grow_and_shrink_on_both_wires) {
 
 TEST_P(tensor_parallel_sycl, calls_are_ordered_without_the_host) {
   make(40000);
-  isthmus::tensor_parallel sum(queues);
+  isthmus::tensor_parallel& sum = shared_group().sum;
   write(1, 10000, 1);  // one active shard first, then all shards: each call multiplies by n
   ASSERT_TRUE(sum.allreduce(pointers.data(), 10000, ISTHMUS_FLOAT32, 1));
   float factor = 1;
@@ -119,7 +135,7 @@ TEST_P(tensor_parallel_sycl, calls_are_ordered_without_the_host) {
 
 TEST_P(tensor_parallel_sycl, late_producer_does_not_block_the_host) {
   make(4000);
-  isthmus::tensor_parallel sum(queues);
+  isthmus::tensor_parallel& sum = shared_group().sum;
   write(3, 1000, ISTHMUS_ALL_ACTIVE);
   ASSERT_TRUE(sum.allreduce(pointers.data(), 1));
   for (auto& queue : queues) queue.wait();
@@ -149,7 +165,7 @@ TEST_P(tensor_parallel_sycl, late_producer_does_not_block_the_host) {
 
 TEST_P(tensor_parallel_sycl, failed_call_modifies_no_tensor) {
   make(400);
-  isthmus::tensor_parallel sum(queues);
+  isthmus::tensor_parallel& sum = shared_group().sum;
   write(5, 100, ISTHMUS_ALL_ACTIVE);
   EXPECT_FALSE(sum.allreduce(pointers.data(), 100, ISTHMUS_INT32));
   // No device has enough memory for this. A single device needs none.
