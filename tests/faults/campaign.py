@@ -35,6 +35,7 @@ TIMEOUT_S = 3.0
 HUNG_S = 25.0  # limit for all errors after the fault
 FAULT_DEADLINE_S = 60.0  # limit for the fault to occur
 ELASTIC_RANKS = 8
+ELASTIC_JOINING_SHARE = 0.1  # in these rounds, the replacement is also killed while it joins
 MAX_TRIES = 3  # a trial is repeated if the machine was too busy to judge it
 LETHAL = ["kill", "exit", "stop_long", "stop_short"]
 LIMITS = ["enomem", "emfile"]
@@ -282,7 +283,7 @@ def run_elastic(rounds: int, seed: int) -> list[dict[str, Any]]:
     """Kills a rank of an elastic job in each round. Returns one row per measured time."""
     row = {"front_end": "elastic", "backend": "shm", "ranks": ELASTIC_RANKS, "trials": rounds}
     try:
-        result = elastic_job.run(ELASTIC_RANKS, rounds, seed)
+        result = elastic_job.run(ELASTIC_RANKS, rounds, seed, joining_share=ELASTIC_JOINING_SHARE)
     except (elastic_job.JobError, subprocess.TimeoutExpired) as failure:
         print(f"elastic/shm/kill: {failure}", flush=True)
         return [row | {"fault": "kill", "right": 0, "problems": {"failed": 1}, "seconds": [0, 0, 0]}]

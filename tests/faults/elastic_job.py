@@ -74,6 +74,7 @@ class Round:
     replacement_start: float = 0.0  # the replacement runs its script
     full_size: float = 0.0  # all ranks have completed a step in the group of the old size
     load: float = 0.0
+    join_delay: float | None = None  # the first replacement is also killed, this long after its start
     age: int = 0  # rounds that the killed process survived, after its first one
     growth: Usage | None = None  # of the killed process meanwhile
 
@@ -146,12 +147,17 @@ class Job:
         deadline = time.monotonic() + LIMIT_S
         survivors = set(self.members) - {victim}
         members: dict[int, int] = {}
+        killed_replacement = 0
         while len(members) < self.ranks:
             event = self.next_event(deadline)
             pid, after = event["pid"], event["time"] - begin
             if kill is not None and event["event"] == "start" and not kill.replacement_start:
                 kill.replacement_start = after
-            if event["event"] != "step" or event["time"] < begin:
+                if kill.join_delay is not None:
+                    time.sleep(kill.join_delay)
+                    os.kill(pid, signal.SIGKILL)
+                    killed_replacement = pid
+            if event["event"] != "step" or event["time"] < begin or pid == killed_replacement:
                 continue
             if pid in survivors and kill is not None:
                 survivors.remove(pid)
@@ -170,10 +176,10 @@ class Job:
                 self._usage[pid] = (self._rounds, Usage.of(pid))
         self.members = members
 
-    def kill(self, generator: random.Random, kept: int = 0) -> Round:
-        """Kills a random rank and waits for its replacement."""
+    def kill(self, generator: random.Random, kept: int = 0, join_delay: float | None = None) -> Round:
+        """Kills a random rank and waits for its replacement. With `join_delay`, also kills that while it joins."""
         victim = generator.choice(sorted(set(self.members) - {kept}))
-        result = Round(self.members[victim], load=os.getloadavg()[0])
+        result = Round(self.members[victim], load=os.getloadavg()[0], join_delay=join_delay)
         if victim in self._usage:
             round_number, usage = self._usage[victim]
             result.age, result.growth = self._rounds - round_number, Usage.of(victim) - usage
@@ -215,7 +221,11 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def summary(rounds: list[Round]) -> dict[str, Any]:
-    """Seconds from the kill to each survivor's next step, the start of the replacement and the full size."""
+    """Seconds from the kill to each survivor's next step, the start of the replacement and the full size.
+
+    Rounds in which the replacement was also killed are left out, unless there are no others.
+    """
+    rounds = [each for each in rounds if each.join_delay is None] or rounds
     times = {
         "next_step": [value for each in rounds for value in each.next_steps],
         "replacement_start": [each.replacement_start for each in rounds],
@@ -247,7 +257,9 @@ def shared_files() -> int:
     return sum(name.startswith("isthmus-") for name in os.listdir("/dev/shm"))
 
 
-def run(ranks: int, rounds: int, seed: int, is_kept: bool = False, device: str = "cpu") -> dict[str, Any]:
+def run(
+    ranks: int, rounds: int, seed: int, is_kept: bool = False, device: str = "cpu", joining_share: float = 0.0
+) -> dict[str, Any]:
     """Runs the job. With `is_kept`, one process survives all rounds."""
     generator = random.Random(seed)
     job = Job(ranks, device=device)
@@ -267,13 +279,16 @@ def run(ranks: int, rounds: int, seed: int, is_kept: bool = False, device: str =
                 print(json.dumps(usage[-1]), *([json.dumps(summary(done))] if done else []), flush=True)
             if number < rounds:
                 time.sleep(generator.uniform(0, 0.5))
-                done.append(job.kill(generator, kept if is_kept else 0))
+                is_joining_killed = generator.random() < joining_share
+                delay = generator.uniform(0, 0.5) if is_joining_killed else None
+                done.append(job.kill(generator, kept if is_kept else 0, delay))
                 if max(done[-1].next_steps) > SLOW_S:
                     print(f"slow round {number}: {done[-1]}", flush=True)
         job.finish()
         return {
             "ranks": ranks,
             "rounds": rounds,
+            "killed_replacements": sum(each.join_delay is not None for each in done),
             "times": summary(done),
             "growth": growth(done),
             "usage": usage,
@@ -291,10 +306,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", action="store_true", help="never kill one rank, and track its resources")
+    parser.add_argument(
+        "--joining", type=float, default=0.0, help="share of the rounds in which the replacement is also killed"
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: one GPU per rank")
     parser.add_argument("--out", type=Path, help="JSON file with the summary")
     options = parser.parse_args()
-    result = run(options.ranks, options.rounds, options.seed, options.keep, options.device)
+    result = run(options.ranks, options.rounds, options.seed, options.keep, options.device, options.joining)
     print(json.dumps({name: result[name] for name in ("times", "growth")}, indent=1))
     if options.out:
         options.out.write_text(json.dumps(result, indent=1))

@@ -42,8 +42,8 @@ def job() -> Iterator[elastic_job.Job]:
 def test_killed_ranks_are_replaced(job: elastic_job.Job) -> None:
     job.wait_for_full_size()
     generator = random.Random(1)
-    for _ in range(3):
-        survivors = job.kill(generator).next_steps
+    for join_delay in (None, 0.0, 0.05):  # the replacement is also killed while it joins
+        survivors = job.kill(generator, join_delay=join_delay).next_steps
         assert len(survivors) == RANKS - 1
     job.finish()  # compares the parameters with those of a single process
 
