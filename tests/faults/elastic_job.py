@@ -177,7 +177,10 @@ class Job:
         self.members = members
 
     def kill(self, generator: random.Random, kept: int = 0, join_delay: float | None = None) -> Round:
-        """Kills a random rank and waits for its replacement. With `join_delay`, also kills that while it joins."""
+        """Kills a random rank and waits for its replacement.
+
+        With `join_delay`, also kills the first replacement, that many seconds after its start.
+        """
         victim = generator.choice(sorted(set(self.members) - {kept}))
         result = Round(self.members[victim], load=os.getloadavg()[0], join_delay=join_delay)
         if victim in self._usage:
