@@ -51,15 +51,43 @@ std::optional<error> capture_error(Work&& work) {
   return std::nullopt;
 }
 
+// The step of the vote that follows the function `create` of a backend. If a rank returns from `create` early, its
+// vote meets an exchange that its peers make inside of it.
+constexpr std::int32_t after_create = 0x61667472;
+
+// Returns the lowest rank that has returned from `create` while another one is inside of it, or -1. `Votes` is indexed
+// by rank. The result is the same on all ranks.
+template <typename Votes>
+int find_early_return(const Votes& all) {
+  const auto has_returned = [](const refusal& each) { return each.step == after_create; };
+  const auto first = std::ranges::find_if(all, has_returned);
+  return first == all.end() || std::ranges::all_of(all, has_returned) ? -1 : static_cast<int>(first - all.begin());
+}
+
+inline error early_return_error(int rank, const refusal& reason) {
+  const std::array failed_rank{rank};
+  return make_error(ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
+                    fmt::format("rank {} returned from create while other ranks exchange data inside it: {}", rank,
+                                reason.is_refusal() ? reason.text : "it succeeded"),
+                    "call the same exchanges on every rank, and vote with isthmus::agree")
+      .with_failed_ranks(failed_rank);
+}
+
 template <typename Value>
-votes<Value> gather_votes(bootstrap& ranks, const Value& contribution, const std::optional<error>& failure) {
+votes<Value> gather_votes(bootstrap& ranks, const Value& contribution, const std::optional<error>& failure,
+                          std::int32_t step = 0) {
   vote<Value> own_vote;
   own_vote.value = contribution;
+  own_vote.step = step;
   if (failure) {
     const isthmus_error_info& info = failure->info();
     own_vote.refuse(info.status, info.message, info.hint, info.native_code);
   }
-  return gather_values(ranks, own_vote);
+  votes<Value> all = gather_values(ranks, own_vote);
+  if (step != after_create)
+    if (const int rank = find_early_return(all); rank >= 0)
+      throw early_return_error(rank, all[static_cast<std::size_t>(rank)]);
+  return all;
 }
 
 // Throws on every rank if any rank refused with a status other than `ignored_status`. A rank that failed throws

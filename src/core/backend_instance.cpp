@@ -2,11 +2,13 @@
 
 #include <cstdarg>
 #include <cstdio>
+#include <cstring>
 #include <utility>
 
 #include "base/error.hpp"
 #include "base/interrupt.hpp"
 #include "base/log.hpp"
+#include "bootstrap/exchange.hpp"
 #include "core/communicator.hpp"
 #include "core/handles.hpp"
 
@@ -259,8 +261,14 @@ isthmus_status backend_instance::on_allgather(void* runtime, const void* contrib
   backend_instance& backend = self(runtime);
   return backend.serve([&] {
     bootstrap& control = backend.m_owner.control();
+    const auto ranks = static_cast<std::size_t>(control.size());
     control.allgather({static_cast<const std::byte*>(contribution), bytes},
-                      {static_cast<std::byte*>(all), bytes * static_cast<std::size_t>(control.size())});
+                      {static_cast<std::byte*>(all), bytes * ranks});
+    if (bytes != sizeof(vote<>)) return;  // the bootstrap refuses contributions of different sizes
+    votes<> possible_votes(ranks);
+    std::memcpy(possible_votes.data(), all, bytes * ranks);
+    if (const int rank = find_early_return(possible_votes); rank >= 0)
+      throw early_return_error(rank, possible_votes[static_cast<std::size_t>(rank)]);
   });
 }
 

@@ -152,6 +152,12 @@ void backend_set::create(bootstrap& control, split_states parent_states) {
   // external backends needs no last resort.
   create_matching(true, !m_setup.external_backends.empty() || is_any_usable());
   if (!is_any_usable()) throw_no_backend(control);
+  if (m_ranks.rank == 0) {
+    std::vector<std::string> names;
+    for (const auto& backend : m_backends)
+      if (backend->reason().empty()) names.push_back(backend->name());
+    log(log_level::info, "communicator of {} rank(s): backends {}", m_ranks.size, fmt::join(names, ", "));
+  }
 }
 
 // Equal on all ranks, because they have the same rules. A rule for other platforms or numbers of ranks does not choose
@@ -227,15 +233,22 @@ void backend_set::create_one(bootstrap& control, backend_instance& backend) {
   std::optional<error> failure;
   if (const isthmus_status status = backend.create(); status != ISTHMUS_SUCCESS)
     failure = error(backend.take_failure(status, "create"));
-  // The other ranks may be blocked in an exchange inside create, where they would interpret a vote as data
-  // of that exchange.
-  if (failure && failure->info().status != ISTHMUS_ERROR_UNSUPPORTED) {
+  // The other ranks may be blocked in an exchange inside create. A published failure ends it.
+  const auto publish = [&] {
+    if (!failure || failure->info().status == ISTHMUS_ERROR_UNSUPPORTED) return;
     failure_info published = failure->info();
     copy_text(published.message, sizeof published.message,
               fmt::format("creating backend {} failed: {}", backend.name(), failure->what()));
     if (control.publish_failure(published)) throw error(*failure);
+  };
+  publish();
+  auto all = gather_votes(control, no_value{}, failure, after_create);
+  if (const int early_rank = find_early_return(all); early_rank >= 0) {
+    // The exchange of the other ranks has failed in the same way, so they vote next.
+    failure = early_return_error(early_rank, all[static_cast<std::size_t>(early_rank)]);
+    publish();
+    all = gather_votes(control, no_value{}, failure, after_create);
   }
-  const auto all = gather_votes(control, no_value{}, failure);
   if (first_refusal(all, ISTHMUS_ERROR_UNSUPPORTED) >= 0) backend.destroy();
   check_votes(control.rank(), all, failure, fmt::format("creating backend {} failed", backend.name()),
               ISTHMUS_ERROR_REMOTE, ISTHMUS_ERROR_UNSUPPORTED);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <isthmus/plugin.hpp>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -34,6 +35,25 @@ isthmus_status report(const state& rank, isthmus_status status) {
                             "%s", current.failure.c_str());
 }
 
+isthmus_status exchange(const isthmus_backend_context& context, script::exchange kind) {
+  switch (kind) {
+    case script::exchange::none: break;
+    case script::exchange::rank: {
+      std::vector<int> all(static_cast<std::size_t>(context.size));
+      return context.allgather(context.runtime, &context.rank, all.data(), sizeof context.rank);
+    }
+    case script::exchange::vote: {
+      isthmus::votes<int> all;
+      return isthmus::agree(context, "standin:2", isthmus::vote<int>{}, all);
+    }
+    case script::exchange::heap_block: {
+      isthmus_heap_block block;
+      return context.heap_allocate(context.runtime, 64, &block);
+    }
+  }
+  return ISTHMUS_SUCCESS;
+}
+
 isthmus_status create(const isthmus_backend_context* context, void** result) {
   note(event::create, context->rank, context->split_state);
   *result = nullptr;
@@ -41,12 +61,9 @@ isthmus_status create(const isthmus_backend_context* context, void** result) {
   if (current.in_create) current.in_create(*context);
   const isthmus_status status = current.create ? current.create(context->rank) : ISTHMUS_SUCCESS;
   if (status != ISTHMUS_SUCCESS) return report(*new_state, status);
-  if (current.exchange_in_create) {
-    std::vector<int> all(static_cast<std::size_t>(context->size));
-    const isthmus_status exchange_status =
-        context->allgather(context->runtime, &new_state->rank, all.data(), sizeof new_state->rank);
-    if (exchange_status != ISTHMUS_SUCCESS) return exchange_status;
-  }
+  if (const isthmus_status exchange_status = exchange(*context, current.exchange_in_create);
+      exchange_status != ISTHMUS_SUCCESS)
+    return exchange_status;
   const std::lock_guard lock(mutex);
   all_states.push_back(new_state.get());
   *result = new_state.release();

@@ -43,7 +43,8 @@ struct script {
   std::uint32_t platforms = (1u << ISTHMUS_PLATFORM_COUNT) - 1;
   std::function<isthmus_status(int rank)> create;
   std::function<void(const isthmus_backend_context& context)> in_create;  // before `create`
-  bool exchange_in_create = false;  // another exchange with all ranks, after
+  enum class exchange { none, rank, vote, heap_block };
+  exchange exchange_in_create = exchange::none;  // another exchange with all ranks, after
   std::function<isthmus_status(int rank, const isthmus_operation& first)> enqueue;
   std::function<const char*(const isthmus_operation& operation, int algorithm)> supports;
   std::function<isthmus_status()> group_start;
