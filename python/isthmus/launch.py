@@ -59,7 +59,9 @@ def launcher(family: str) -> Launcher:
         )
         executable = shutil.which("mpiexec", path=path)
         if executable is None:
-            raise MissingError("mpiexec is not in PATH; install an MPI, or use --mpi mpich")
+            raise MissingError(
+                f"no mpiexec in PATH, except that of {own_folder}; install an MPI, or use --mpi mpich"
+            )
         return Launcher(family, Path(executable), None)
     raise ValueError(unknown_name("--mpi", family, FAMILIES))
 

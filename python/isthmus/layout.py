@@ -74,7 +74,10 @@ def import_bench_module(name: str) -> ModuleType:
     """Imports a module of bench/python. Raises MissingError in an installed package, which has none."""
     root = checkout()
     if root is None:
-        raise MissingError(f"{name} is not part of the installed package; run this command from a checkout")
+        raise MissingError(
+            f"{name} is not part of the installed package {Path(__file__).parent}; "
+            "run .venv/bin/isthmus of a checkout"
+        )
     folder = str(root / "bench" / "python")
     if folder not in sys.path:
         sys.path.append(folder)
@@ -114,7 +117,8 @@ def program(name: str) -> Path:
     build = build_folder()
     if build is None:
         raise MissingError(
-            f"{name} is not part of the installed package; run this from a checkout after make build"
+            f"{name} is not part of the installed package {Path(__file__).parent}; "
+            "run .venv/bin/isthmus of a checkout after make build"
         )
     path = build / "bin" / name
     if not path.is_file():

@@ -97,15 +97,17 @@ class Plan:
     def chosen(self) -> dict[int, str]:
         """Returns the choice for each measured size, in ascending order.
 
-        The baseline is preferred, then the choice of the previous size, if they are within the threshold.
+        The baseline is preferred, then the choice of the previous size, if they are within the threshold. Every
+        choice is faster than the baseline by at least the threshold.
         """
         current, result = BASELINE, {}
         for size in self._measured_sizes():
             times = self.times(size)
             limit = THRESHOLD * min(times.values())
-            if times.get(BASELINE, math.inf) <= limit:
+            baseline = times.get(BASELINE, math.inf)
+            if baseline <= limit:
                 current = BASELINE
-            elif times.get(current, math.inf) > limit:
+            elif times.get(current, math.inf) > min(limit, baseline / THRESHOLD):
                 current = min(times, key=times.__getitem__)
             result[size] = current
         return result
