@@ -65,6 +65,22 @@ def test_table_states_measured_and_assumed_inputs(capsys: pytest.CaptureFixture[
         assert expected in text
 
 
+@pytest.mark.parametrize(
+    ("options", "backends"),
+    [
+        (["--nodes", "16", "--intra-node", "p2p"], ["nccl"]),
+        (["--nodes", "1", "--intra-node", "p2p"], ["p2p"]),
+        (["--nodes", "16", "--platform", "host"], ["shm"]),
+    ],
+)
+def test_table_names_backends_of_printed_plans(
+    options: list[str], backends: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", "allreduce", "1M", "--all", *options]) == 0
+    text = capsys.readouterr().out
+    assert re.findall(r"^measured: (\w+) with", text, re.M) == backends, text
+
+
 def test_host_platform_reports_omitted_plan(capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--platform", "host", "--nodes", "2", "--ranks-per-node", "4")
     document = run_json(capsys, "allreduce", "64M", *options, "--chunk-bytes", "1M,4M", "--network", "10G")

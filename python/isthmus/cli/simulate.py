@@ -84,7 +84,11 @@ def simulate(
     omitted = sorted({reason for _, reasons in results.values() for reason in reasons})
     if not any(found for found, _ in results.values()):
         raise CommandError(f"{collective}: no plan can be predicted: {'; '.join(omitted)}", BAD_ARGUMENT)
-    inputs = _describe_inputs(cluster, f"{interfaces} x {network}bit/s per node", efficiency)
+    # JSON and plots contain all plans.
+    shown = None if all_plans or as_json or plot_file else 1
+    printed = [plan for found, _ in results.values() for plan in found[:shown]]
+    links = f"{interfaces} x {network}bit/s per node"
+    inputs = _describe_inputs(cluster, _measured_backends(cluster, printed), links, efficiency)
     if plot_file:
         _draw(cluster, collective, size_list, chunk_limits, plot_file)
     if as_json:
@@ -160,20 +164,37 @@ def _load_machine(platform: str, files: list[Path]) -> Machine:
     return machine
 
 
-def _describe_inputs(cluster: Cluster, links: str, efficiency: float) -> dict[str, list[str]]:
+def _measured_backends(cluster: Cluster, printed: list[Plan]) -> dict[str, list[int]]:
+    """Returns the backends whose curves the plans use, with the measured numbers of ranks."""
+    names = {plan.name for plan in printed}
+    if cluster.nodes > 1:
+        names.discard("flat nccl")  # predicted by the network alone
+    backends = {cluster.intra_node if name.startswith("hierarchical") else name.split(" ")[1] for name in names}
+    curves = cluster.machine.curves.items()
+    ranks = {
+        backend: sorted({count for (each, _), curve in curves if each == backend for count in curve.ranks})
+        for backend in sorted(backends)
+    }
+    return {backend: counts for backend, counts in ranks.items() if counts}  # ucx has no curves
+
+
+def _describe_inputs(
+    cluster: Cluster, ranks: dict[str, list[int]], links: str, efficiency: float
+) -> dict[str, list[str]]:
     machine, link = cluster.machine, cluster.network
-    curves = [curve for (backend, _), curve in machine.curves.items() if backend == cluster.intra_node]
-    ranks = sorted({count for curve in curves for count in curve.ranks})
-    counts = ", ".join(map(str, ranks))
     where = f"{machine.name}, in CUDA graphs" if machine.platform == "cuda" else machine.name
-    measured = [f"{cluster.intra_node} with {counts} ranks on {where}: {', '.join(machine.records)}"]
+    measured = [
+        f"{backend} with {', '.join(map(str, counts))} ranks on {where}: {', '.join(machine.records)}"
+        for backend, counts in ranks.items()
+    ]
     assumed = [
         f"network: {links}, {efficiency:g} of it for payload, {link.latency_us:g} us latency, "
         f"{link.overhead_us:g} us per message",
         "no contention between nodes; reductions between nodes and waits of the host cost no time",
     ]
-    if cluster.ranks_per_node not in [1, *ranks]:
-        assumed.insert(0, f"{cluster.ranks_per_node} ranks per node: extrapolated from {counts}")
+    extrapolated = [counts for counts in ranks.values() if cluster.ranks_per_node not in [1, *counts]]
+    for text in {", ".join(map(str, counts)): None for counts in extrapolated}:
+        assumed.insert(0, f"{cluster.ranks_per_node} ranks per node: extrapolated from {text}")
     if machine.platform == "cuda" and cluster.nodes > 1:
         assumed.append("flat nccl ring and tree: latencies from NCCL's own model, not from --latency")
     if machine.platform == "host" and cluster.nodes > 1:
