@@ -45,7 +45,9 @@ def launcher(family: str) -> Launcher:
     """
     if family == "mpich":
         folder = layout.environment_folder()
-        return Launcher(family, _require_file(folder / "bin" / "mpiexec", "pip install mpich"), folder / "lib")
+        executable = _require_file(folder / "bin" / "mpiexec", "pip install mpich")
+        _reject_open_mpi(executable)
+        return Launcher(family, executable, folder / "lib")
     if family in PEERS:
         folder = peer_folder(family)
         return Launcher(
@@ -79,6 +81,24 @@ def _require_file(path: Path, hint: str) -> Path:
     if not path.is_file():
         raise MissingError(f"{path} does not exist; {hint}")
     return path
+
+
+def _reject_open_mpi(executable: Path) -> None:
+    """Raises MissingError if the file, which packages of both families install, is that of Open MPI."""
+    version = subprocess.run(
+        [str(executable), "--version"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+    ).stdout
+    if "Open MPI" in version or "OpenRTE" in version:  # OpenRTE: Open MPI 4
+        shim = layout.library_folder() / "libisthmus_mpi_preload.so"
+        raise MissingError(
+            f"mpiexec in {executable.parent} is that of Open MPI, not of MPICH; run pip install mpich in "
+            f"another environment, or start the program with {executable} -n N env LD_PRELOAD={shim} PROGRAM "
+            "(LD_PRELOAD replaces --mpi-shim)"
+        )
 
 
 def ensure_peer_installed(family: str, report_progress: Callable[[str], None]) -> None:

@@ -94,10 +94,25 @@ def test_info() -> None:
     assert info["fused_host"]["available"] == bool(info["fused_host"]["library"])
     for reason in (info["gpus"]["backends"]["p2p"], info["gpus"]["fused"]["reason"]):
         assert info["gpus"]["devices"] or "no CUDA driver" in reason
-    text = run_cli("info", ISTHMUS_BLAS_LIBRARY="/nowhere/libblas.so")
+    text = run_cli("info", ISTHMUS_BLAS_LIBRARY="/nowhere/libblas.so", XDG_CONFIG_HOME="/nowhere")
     assert text.returncode == 0, text.stderr
     assert isthmus.__version__ in text.stdout
     assert "tried /nowhere/libblas.so" in text.stdout
+    assert re.search(r"Profile of this machine: /nowhere/.*\.toml \(does not exist\)$", text.stdout, re.M)
+
+
+def test_mpiexec_of_open_mpi_is_not_mpich(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "bin" / "mpiexec"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'mpiexec (Open MPI) 5.0.11'\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(layout, "environment_folder", lambda: tmp_path)
+    assert main(["run", "--json", "true"]) == 3
+    error_text = capsys.readouterr().err
+    assert f"mpiexec in {program.parent} is that of Open MPI, not of MPICH; run pip install mpich" in error_text
+    assert error_text.count("\n") == 1 and "LD_PRELOAD=" in error_text, error_text
 
 
 def test_explain_in_this_process() -> None:
@@ -326,6 +341,15 @@ def test_bench_compares_mpi_with_and_without_shim() -> None:
     assert_one_line_error(
         run_cli("bench", "allreduce", *arguments, "--heap"), 2, "--mpi-shim excludes --backend and --heap"
     )
+
+
+def test_bench_of_fused_products_requires_checkout(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(layout, "checkout", lambda: None)
+    assert main(["bench", "allgather_gemm"]) == 3
+    error_text = capsys.readouterr().err
+    assert "bench allgather_gemm requires a checkout" in error_text and error_text.count("\n") == 1, error_text
 
 
 @in_checkout

@@ -84,6 +84,11 @@ def bench(
     excludes torch.
     """
     if collective in ("allgather_gemm", "gemm_reduce_scatter"):
+        if layout.checkout() is None:
+            raise layout.MissingError(
+                f"bench {collective} requires a checkout, because the installed package has no measurement "
+                "programs; run .venv/bin/isthmus of a checkout after make build"
+            )
         if dtype == "float32" and output == "float32":
             note("the input is float32; pass --dtype float16 or bfloat16 to use the matrix units")
         products = layout.import_bench_module("fused_products.command")

@@ -151,8 +151,14 @@ def _print_core(core: dict[str, Any]) -> None:
     out.print(rules)
     files = ", ".join(core["config_files"]) or "none"
     out.print(f"Configuration files read: {files}")
-    out.print(f"Profile of this machine: {core['profile_path'] or 'none (no user folder)'}")
+    out.print(f"Profile of this machine: {_profile_text(core['profile_path'])}")
     out.print(f"Timeout: {core['timeout_s']:g} s")
+
+
+def _profile_text(path: str) -> str:
+    if not path:
+        return "none (no user folder)"
+    return path if os.path.isfile(path) else f"{path} (does not exist)"
 
 
 def _print_devices(data: dict[str, Any], fused_host: dict[str, Any]) -> None:
