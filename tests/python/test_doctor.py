@@ -15,8 +15,8 @@ import pytest
 from conftest import run_cli
 
 from isthmus import launch, layout
-from isthmus.cli import gpus
-from isthmus.cli.checks import CHECKS, CheckError, pytorch
+from isthmus.cli import doctor, gpus
+from isthmus.cli.checks import CHECKS, CheckError, extension_error, pytorch
 from isthmus.cli.doctor import Result, run_check
 
 ALWAYS_AVAILABLE = {"package", "configuration", "shared memory", "ranks", "backends"}
@@ -150,6 +150,32 @@ def test_broken_pytorch_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libtorch_cpu.so is gone')")
     prepend_python_path(monkeypatch, tmp_path)
     assert_failed(run_check("pytorch"), "libtorch_cpu.so is gone", "pip install torch")
+
+
+@pytest.mark.parametrize(
+    ("checkout", "hint"), [(None, "^run .* -c 'import isthmus.torch'"), (Path("/src"), "scripts/setup torch")]
+)
+def test_compiler_output_is_not_printed(
+    monkeypatch: pytest.MonkeyPatch, checkout: Path | None, hint: str
+) -> None:
+    monkeypatch.setattr(layout, "checkout", lambda: checkout)
+    error = extension_error(ImportError("install g++ 12 or newer. Output of the compiler:\nc++ -MMD\nfailed"))
+    assert str(error) == "install g++ 12 or newer."
+    assert re.search(hint, error.hint), error.hint
+
+
+def test_pytorch_has_longer_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[float] = []
+
+    def record_limit(_check: str, _environment: dict[str, str], timeout: float) -> dict[str, str]:
+        limits.append(timeout)
+        return {"result": "ok", "details": "", "hint": ""}
+
+    monkeypatch.setattr(doctor, "run_isolated", record_limit)
+    run_check("ranks")
+    run_check("pytorch")
+    run_check("pytorch", 5)
+    assert limits == [60, 300, 5]
 
 
 def test_pytorch_without_replacement_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -245,9 +245,12 @@ def mpi() -> str:
     )
     lines = [line for line in completed.stdout.splitlines() if line.startswith(RESULT_PREFIX)]
     if completed.returncode or not lines:
-        output = [line for line in (completed.stderr or completed.stdout).splitlines() if line.strip()] or [
-            "no output"
-        ]
+        # Launchers print lines of dashes around their messages.
+        output = [
+            line
+            for line in (completed.stderr or completed.stdout).splitlines()
+            if any(character.isalnum() for character in line)
+        ] or ["no output"]
         raise CheckError(
             f"two ranks under {launcher.executable} exited with {completed.returncode}: {output[-1]}",
             "run `mpiexec -n 2 hostname`; set FI_PROVIDER=tcp if the network fails; run pip install mpich",
@@ -345,7 +348,7 @@ def pytorch() -> str:
     try:
         import isthmus.torch
     except ImportError as failure:
-        raise CheckError(str(failure)) from None
+        raise extension_error(failure) from None
     paths = [_check_group("cpu:isthmus")]
     try:
         isthmus.torch.replace_backends()
@@ -353,6 +356,19 @@ def pytorch() -> str:
     except (ImportError, RuntimeError) as failure:
         raise CheckError(f"all_reduce by {paths[0]}, but gloo is not replaced: {failure}") from None
     return f"PyTorch {torch.__version__}, all_reduce by {paths[0]}, and by {paths[1]} if it replaces gloo"
+
+
+def extension_error(failure: ImportError) -> CheckError:
+    """Returns the first line of an import failure of isthmus.torch, without the output of the compiler."""
+    from .. import layout
+
+    first_line = str(failure).partition("\n")[0].removesuffix(" Output of the compiler:")
+    command = f"`{sys.executable} -c 'import isthmus.torch'`"
+    if layout.checkout() is None:
+        hint = f"run {command}, which compiles the extension and prints the full error"
+    else:
+        hint = f"run scripts/setup torch && make build; {command} prints the full error"
+    return CheckError(first_line, hint)
 
 
 def _check_group(backend: str) -> str:

@@ -33,10 +33,10 @@ _HINTS = {
     "ISTHMUS_PROFILE=none disable the files",
     "ranks": "allow processes of this machine to connect to 127.0.0.1 and to open the memory of each other",
     "gpus": "run `isthmus info` for the reason of each backend, and `nvidia-smi` to check the driver",
-    "pytorch": "build isthmus.torch for this PyTorch (scripts/setup torch && make build); an installed package "
-    "compiles it at the first import, which requires a C++ compiler and some minutes (--timeout 600)",
 }
 _DEFAULT_HINT = "report this with the output of `isthmus info --json`"
+_TIME_LIMIT_S = 60.0
+_LONG_TIME_LIMITS_S = {"pytorch": 300.0}  # the first import can compile the extension
 _STYLE = {"ok": "green", "failed": "bold red", "unavailable": "dim"}
 
 
@@ -60,7 +60,10 @@ def doctor(
         bool, typer.Option("--stacks", help="With a job: also print the stacks of its processes.")
     ] = False,
     only: Annotated[list[str] | None, typer.Option(help="Run only this check. Can be repeated.")] = None,
-    timeout: Annotated[float, typer.Option(min=1, help="Time limit of each check in seconds.")] = 60,
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=1, help="Time limit of each check in seconds. Default: 60, and 300 for pytorch."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Tests this installation: configuration, plugins, shared memory, backends, MPI, GPUs, PyTorch, SYCL.
@@ -100,8 +103,13 @@ def doctor(
         raise typer.Exit(FAILED)
 
 
-def run_check(check: str, timeout: float = 60) -> Result:
-    """Runs one check in its own process. Never raises, and returns within the time limit."""
+def run_check(check: str, timeout: float | None = None) -> Result:
+    """Runs one check in its own process. Never raises, and returns within the time limit.
+
+    If `timeout` is None, the limit is the default of the check.
+    """
+    if timeout is None:
+        timeout = _LONG_TIME_LIMITS_S.get(check, _TIME_LIMIT_S)
     started = time.monotonic()
     outcome = run_isolated(check, _environment(check), timeout)
     if outcome["result"] == "failed" and not outcome["hint"]:
