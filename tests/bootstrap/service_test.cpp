@@ -115,6 +115,7 @@ int wait_without_descriptors(const store_address& store_location, int write_end,
   const auto other_store = connect_tcp_store(parse_unique_id(start_tcp_store(nullptr)), 0, 1, 5);
   other_store->set("a", test::bytes("b"));
   if (test::get(*other_store, "a", 1, 5) != "b") return 6;
+  if (read(read_end, &byte, 1) != 1) return 7;  // the other rank has read the key, so the store may end
   const auto seconds = [](const rusage& use) {
     return static_cast<double>(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
            static_cast<double>(use.ru_utime.tv_usec + use.ru_stime.tv_usec) / 1e6;
@@ -142,6 +143,7 @@ TEST(store_service, ranks_join_a_process_without_descriptors) {
   const auto rank = connect_tcp_store(parse_unique_id(id), 1, 2, 20);
   ASSERT_EQ(write(to_child[1], &byte, 1), 1);
   EXPECT_EQ(test::get(*rank, "late", 1, 20), "x");
+  ASSERT_EQ(write(to_child[1], &byte, 1), 1);
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFEXITED(status));
