@@ -36,7 +36,7 @@ namespace isthmus {
 // Texts are truncated.
 struct refusal {
   std::int32_t status = ISTHMUS_SUCCESS;  // SUCCESS: no refusal
-  std::int32_t step = 0;  // set by the runtime
+  std::int32_t step = 0;                  // set by the runtime
   std::int64_t native_code = 0;
   char text[320] = {};
   char hint[160] = {};

@@ -61,14 +61,15 @@ template <typename Votes>
 int find_early_return(const Votes& all) {
   const auto has_returned = [](const refusal& each) { return each.step == after_create; };
   const auto first = std::ranges::find_if(all, has_returned);
-  return first == all.end() || std::ranges::all_of(all, has_returned) ? -1 : static_cast<int>(first - all.begin());
+  return first == all.end() || std::ranges::all_of(all, has_returned) ? -1
+                                                                      : static_cast<int>(first - all.begin());
 }
 
 inline error early_return_error(int rank, const refusal& reason) {
   const std::array failed_rank{rank};
   return make_error(ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
-                    fmt::format("rank {} returned from create while other ranks exchange data inside it: {}", rank,
-                                reason.is_refusal() ? reason.text : "it succeeded"),
+                    fmt::format("rank {} returned from create while other ranks exchange data inside it: {}",
+                                rank, reason.is_refusal() ? reason.text : "it succeeded"),
                     "call the same exchanges on every rank, and vote with isthmus::agree")
       .with_failed_ranks(failed_rank);
 }
