@@ -1,6 +1,7 @@
 #include "core/plugin.hpp"
 
 #include <dlfcn.h>
+#include <fmt/ranges.h>
 #include <isthmus/isthmus.h>
 
 #include <algorithm>
@@ -52,13 +53,31 @@ const isthmus_backend* open_plugin(const std::string& path) {
   }
 }
 
-std::vector<fs::path> plugin_folders() {
+std::vector<fs::path> configured_folders() {
   std::vector<fs::path> folders;
-  if (const char* search_path = environment_variable("ISTHMUS_PLUGIN_PATH")) {
+  if (const char* search_path = environment_variable(plugin_path_variable)) {
     std::istringstream list(search_path);
     for (std::string folder; std::getline(list, folder, ':');)
       if (!folder.empty()) folders.emplace_back(folder);
   }
+  return folders;
+}
+
+// Returns why folders of ISTHMUS_PLUGIN_PATH cannot be read, or "" if all can.
+std::string unreadable_folders() {
+  std::vector<std::string> problems;
+  for (const fs::path& folder : configured_folders()) {
+    std::error_code failure;
+    const fs::directory_iterator files(folder, failure);
+    if (failure)
+      problems.push_back(fmt::format("cannot read the folder {}: {}{}", folder.string(), failure.message(),
+                                     folder.is_absolute() ? "" : " (use an absolute path)"));
+  }
+  return fmt::format("{}", fmt::join(problems, "; "));
+}
+
+std::vector<fs::path> plugin_folders() {
+  std::vector<fs::path> folders = configured_folders();
   Dl_info library_info{};
   if (dladdr(reinterpret_cast<const void*>(&isthmus_version), &library_info) != 0 &&
       library_info.dli_fname != nullptr) {
@@ -109,7 +128,8 @@ void add_scanned(std::vector<backend_entry>& entries, const std::string& path) {
       entries.push_back({backend->name, backend, path, ""});
     else if (other->backend != backend)
       entries.push_back({fs::path(path).stem(), nullptr, path,
-                         fmt::format("its name \"{}\" is already taken by {}", backend->name, other->source)});
+                         fmt::format("plug-in {}: its name \"{}\" is already taken by {}", path, backend->name,
+                                     other->source)});
   } catch (const error& failure) {
     entries.push_back({fs::path(path).stem(), nullptr, path, failure.what()});
   }
@@ -181,6 +201,9 @@ std::vector<backend_entry> load_backends(
     entries.push_back({backend->name, backend, built_in_source, ""});
   for (const auto& [name, path] : configured_plugins) add_configured(entries, name, path);
   for (const fs::path& file : plugin_files()) add_scanned(entries, file.string());
+  if (const std::string problems = unreadable_folders(); !problems.empty())
+    entries.push_back({plugin_path_variable, nullptr, plugin_path_variable,
+                       fmt::format("{}: {}", plugin_path_variable, problems)});
   return entries;
 }
 

@@ -12,6 +12,7 @@
 namespace isthmus {
 
 inline constexpr const char* built_in_source = "built-in";
+inline constexpr const char* plugin_path_variable = "ISTHMUS_PLUGIN_PATH";
 
 // A backend that this process can try, or the reason why it was skipped.
 struct backend_entry {
@@ -29,7 +30,7 @@ const isthmus_backend* load_plugin(const std::string& path);
 // Returns all backends, in this order: built-in backends, `configured` plug-ins (name, path), then plug-ins in
 // the folders of ISTHMUS_PLUGIN_PATH and in isthmus/ next to libisthmus.so.
 // Errors: throws error (CONFIG) if a configured plug-in is defective. Defective plug-ins of a scan are skipped,
-// with the reason in their entry.
+// with the reason in their entry. Folders of ISTHMUS_PLUGIN_PATH that cannot be read have one entry of that name.
 std::vector<backend_entry> load_backends(
     const std::vector<std::pair<std::string, std::string>>& configured_plugins);
 

@@ -27,6 +27,14 @@ std::vector<selection::known_backend> known_backends(const std::vector<backend_e
   return backends;
 }
 
+std::vector<selection::skipped_plugin> skipped_plugins(const std::vector<backend_entry>& entries) {
+  std::vector<selection::skipped_plugin> plugins;
+  for (const backend_entry& entry : entries)
+    if (entry.backend == nullptr)
+      plugins.push_back({entry.name == plugin_path_variable ? "" : entry.name, entry.reason});
+  return plugins;
+}
+
 // Ranks read the state of other processes and open their memory through /proc. Some libraries of plug-ins hang
 // without it, so this check comes before they are loaded.
 void check_proc() {
@@ -64,7 +72,7 @@ communicator_setup prepare(isthmus_device device, const isthmus_communicator_opt
     setup.rules = rules;
     setup.trace = recorder::read_trace_options();
     setup.backends = load_backends(rules->plugins);
-    selection::resolve_backends(*rules, known_backends(setup.backends));
+    selection::resolve_backends(*rules, known_backends(setup.backends), skipped_plugins(setup.backends));
   } catch (...) {
     if (options.timeout_s > 0) setup.timeout_s = options.timeout_s;
     setup.failure = current_error();
@@ -89,7 +97,7 @@ std::shared_ptr<communicator> communicator::create_subcommunicator(isthmus_devic
   setup.failure = capture_error([&] {
     auto rules = std::make_shared<selection::configuration>(
         selection::subcommunicator_configuration(*m_setup.rules, excludes_creator ? creator : "", use));
-    selection::resolve_backends(*rules, known_backends(setup.backends));
+    selection::resolve_backends(*rules, known_backends(setup.backends), skipped_plugins(setup.backends));
     setup.rules = std::move(rules);
   });
   return create(std::move(control), std::move(setup), {}, shared_from_this());

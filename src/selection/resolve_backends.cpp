@@ -39,6 +39,23 @@ std::string_view backend_name_of(std::string_view key) {
   return key.substr(first, key.find('.', first) - first);
 }
 
+// Throws unless `name` is one of `names`.
+void check_backend_name(std::string_view name, std::span<const std::string_view> names,
+                        const std::vector<skipped_plugin>& skipped_plugins) {
+  if (std::ranges::find(names, name) != names.end()) return;
+  grammar_error failure = unknown_name("backend", names, name);
+  for (const auto& [stem, reason] : skipped_plugins) {
+    const bool is_meant = stem.empty() || stem == name || stem == fmt::format("lib{}", name) ||
+                          stem == fmt::format("libisthmus_{}", name);
+    if (!is_meant) continue;
+    failure.message += fmt::format("; skipped {}", reason);
+    failure.hint.clear();
+  }
+  if (failure.hint.empty())
+    failure.hint = "remove this setting and run isthmus info, which lists all backends and skipped plug-ins";
+  throw failure;
+}
+
 // Returns the option names of a backend, or nullopt if the backend has no declaration. Each backend of this project
 // declares its options in options.toml, so that a misspelled option is an error, even if the build lacks the
 // backend. Third-party plug-ins check their own options.
@@ -76,7 +93,8 @@ bool is_configured_by_defaults(std::string_view backend) {
 
 }  // namespace
 
-void resolve_backends(configuration& config, const std::vector<known_backend>& backends) {
+void resolve_backends(configuration& config, const std::vector<known_backend>& backends,
+                      const std::vector<skipped_plugin>& skipped_plugins) {
   std::set<std::string_view> allowed_names;
   for (const known_backend& backend : backends) allowed_names.insert(backend.name);
   for (const auto& [name, path] : config.plugins) allowed_names.insert(name);
@@ -87,7 +105,7 @@ void resolve_backends(configuration& config, const std::vector<known_backend>& b
 
   for (selection_rule& rule : config.rules) {
     check_with_source(rule.source, [&] {
-      parse_name("backend", names, rule.backend);
+      check_backend_name(rule.backend, names, skipped_plugins);
       const auto backend = std::find_if(backends.begin(), backends.end(),
                                         [&](const known_backend& item) { return item.name == rule.backend; });
       if (backend != backends.end()) rule.algorithm_index = find_algorithm(rule, *backend);
@@ -99,7 +117,7 @@ void resolve_backends(configuration& config, const std::vector<known_backend>& b
   for (const auto& [key, value] : config.options) {
     check_with_source(fmt::format("option {}", key), [&] {
       const std::string_view backend = backend_name_of(key);
-      if (!is_configured_by_defaults(backend)) parse_name("backend", option_sections, backend);
+      if (!is_configured_by_defaults(backend)) check_backend_name(backend, option_sections, skipped_plugins);
       check_option(backend, std::string_view(key).substr(key.rfind('.') + 1));
     });
   }

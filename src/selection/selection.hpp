@@ -107,14 +107,22 @@ struct known_backend {
   std::vector<std::string> algorithms;
 };
 
+// A plug-in that was found but not loaded, or folders that could not be searched.
+struct skipped_plugin {
+  std::string file_stem;  // "libmailbox"; "": any plug-in may be meant
+  std::string reason;     // names the file
+};
+
 // Sets the algorithm index of each rule whose backend is known. Throws error (CONFIG) with the source and the
 // closest name
 //   - for a rule or an option of a backend that is not known, not a configured plug-in and not named by the
 //     built-in defaults (these name backends that a build may lack),
 //   - for an algorithm that a known backend does not have.
+// The error for an unknown backend contains the reason if a plug-in with that name was skipped.
 // Call it after the backends have been registered. Otherwise, a misspelled name would be treated as
 // an unavailable backend.
-void resolve_backends(configuration& config, const std::vector<known_backend>& backends);
+void resolve_backends(configuration& config, const std::vector<known_backend>& backends,
+                      const std::vector<skipped_plugin>& skipped_plugins = {});
 
 // Returns nullptr if the backend of the rule exists on all ranks and supports the operation with the rule's
 // algorithm. Otherwise returns the reason why it cannot run the operation.

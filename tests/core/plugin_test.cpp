@@ -229,6 +229,27 @@ TEST_F(scan, folder_next_to_the_library_is_scanned) {
   EXPECT_TRUE(finds_standin());
 }
 
+TEST_F(scan, unreadable_folders_are_skipped_with_a_reason) {
+  setenv("ISTHMUS_PLUGIN_PATH", ("/nowhere:" + m_folder.string() + ":elsewhere").c_str(), 1);
+  const auto all = isthmus::load_backends({});
+  const auto* entry = find(all, "ISTHMUS_PLUGIN_PATH");
+  ASSERT_NE(entry, nullptr);
+  EXPECT_EQ(entry->backend, nullptr);
+  EXPECT_EQ(entry->reason,
+            "ISTHMUS_PLUGIN_PATH: cannot read the folder /nowhere: No such file or directory; cannot read the "
+            "folder elsewhere: No such file or directory (use an absolute path)");
+}
+
+TEST_F(scan, rule_for_a_skipped_plugin_fails_with_the_reason) {
+  add(plugin_path("plugin_older"));
+  setenv("ISTHMUS_RULE", "use=plugin_older", 1);
+  test::ranks ranks(2, test::host_config);
+  unsetenv("ISTHMUS_RULE");
+  EXPECT_EQ(ranks.status(), ISTHMUS_ERROR_CONFIG);
+  EXPECT_NE(ranks.message().find("older than this library's 2"), std::string::npos) << ranks.message();
+  EXPECT_NE(ranks.message().find("cannot read the folder /nowhere"), std::string::npos) << ranks.message();
+}
+
 TEST_F(scan, lists_skipped_plugins_in_info) {
   add(plugin_path("plugin_older"));
   test::ranks ranks(2, test::host_config);

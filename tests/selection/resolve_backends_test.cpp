@@ -37,6 +37,19 @@ TEST(resolve_backends, error_has_location_and_closest_name) {
   EXPECT_EQ(check("[backend.fused]\nchunk_us = 3"), "no error") << "a section of the fused operators";
 }
 
+TEST(resolve_backends, error_explains_skipped_plugins) {
+  configuration loaded = merge({read_toml("[[rule]]\nuse = \"relay\"", "f.toml", "config")});
+  const auto error = [&](const std::vector<skipped_plugin>& skipped) {
+    return error_of([&] { resolve_backends(loaded, known, skipped); });
+  };
+  const std::string unknown = "config f.toml:1: unknown backend \"relay\"; allowed: mpi, shm";
+  const std::string hint =
+      " | remove this setting and run isthmus info, which lists all backends and skipped plug-ins";
+  EXPECT_EQ(error({{"libother", "plug-in libother.so: old"}}), unknown + hint);
+  for (const char* stem : {"librelay", "relay", "libisthmus_relay", ""})
+    EXPECT_EQ(error({{stem, "plug-in FILE: old"}}), unknown + "; skipped plug-in FILE: old" + hint) << stem;
+}
+
 TEST(resolve_backends, rejects_unknown_algorithms) {
   EXPECT_EQ(
       check("[[rule]]\nuse = \"shm:paket\""),
