@@ -102,6 +102,8 @@ failure_info resolver::with_abort_diagnosis(failure_info failure) const noexcept
   const auto reported_kinds = {diagnosis_kind::mismatch, diagnosis_kind::exited, diagnosis_kind::stopped,
                                diagnosis_kind::missing};
   if (std::ranges::find(reported_kinds, findings.kind) == reported_kinds.end()) return failure;
+  // The backend has received the message whose size differs, so the calls that wait for it are no cause.
+  if (failure.status == ISTHMUS_ERROR_MISMATCH && findings.is_message_wait) return failure;
   try {
     if (failure.status == ISTHMUS_ERROR_ABORTED || findings.kind == diagnosis_kind::mismatch)
       attribute_diagnosis(failure, findings);

@@ -276,6 +276,12 @@ class analyzer {
 
   // The chain ends at a rank that does not wait for a message.
   std::optional<diagnosis> find_blocked_message() const {
+    auto result = describe_blocked_message();
+    if (result) result->is_message_wait = true;
+    return result;
+  }
+
+  std::optional<diagnosis> describe_blocked_message() const {
     const recorded_rank* const first = longest_waiting();
     if (first == nullptr || !first->calls.back().is_message()) return std::nullopt;
     const auto [current, is_cycle] = follow(*first, [](const recorded_rank& rank) {
@@ -285,10 +291,12 @@ class analyzer {
     const std::string wait = fmt::format("rank {} has waited in {} for {}", first->rank, text_of(call, false),
                                          format_seconds(call.begin_age_s));
     if (current == nullptr) return make_diagnosis(diagnosis_kind::remote, {}, call.begin_age_s, wait);
-    if (is_cycle)
-      return make_diagnosis(diagnosis_kind::mismatch, {first, current}, call.begin_age_s,
-                            fmt::format("ranks wait for each other: {}, rank {} in {}", wait, current->rank,
-                                        text_of(current->calls.back(), false)));
+    if (is_cycle) {
+      const recorded_rank* const peer = find_rank(call.signature.root);
+      return make_diagnosis(diagnosis_kind::mismatch, {first, peer}, call.begin_age_s,
+                            fmt::format("ranks wait for each other: {}, rank {} in {}", wait, peer->rank,
+                                        text_of(peer->calls.back(), false)));
+    }
     return make_diagnosis(diagnosis_kind::missing, {current}, call.begin_age_s,
                           fmt::format("{} has not made the matching call: {}; {}", list_of(rank_group{current}),
                                       wait, last_call_of(*current)));

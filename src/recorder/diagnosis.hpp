@@ -29,6 +29,7 @@ struct diagnosis {
   bool is_awaited = false;             // other ranks are known to wait for the responsible rank
   double waiting_s = 0;                // time that the other ranks have waited
   std::string sentence;
+  bool is_message_wait = false;  // the cause is inferred only from ranks that wait for messages
 };
 
 // Diagnoses the ranks of one communicator whose files are on this machine. Requires at least one rank.

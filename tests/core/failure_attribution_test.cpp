@@ -316,6 +316,28 @@ TEST(failure_attribution, rank_with_a_different_count_is_named) {
     }
 }
 
+TEST(failure_attribution, received_message_of_another_size_is_not_missing) {
+  topology::rendezvous& barrier = topology::rendezvous::create(3);
+  for (const bool is_exchange : {false, true})
+    run_three_ranks(true, [&](isthmus_communicator communicator, int rank) {
+      EXPECT_EQ(isthmus_barrier(communicator, nullptr), ISTHMUS_SUCCESS);
+      const float send[4]{};
+      float recv[5];
+      isthmus_status status = ISTHMUS_SUCCESS;
+      if (is_exchange) isthmus_group_start();
+      if (rank == 0 || (rank == 1 && is_exchange))
+        status = isthmus_send(send, 4, ISTHMUS_FLOAT32, 1 - rank, communicator, nullptr);
+      if (rank == 1 || (rank == 0 && is_exchange))
+        status = isthmus_recv(recv, 5, ISTHMUS_FLOAT32, 1 - rank, communicator, nullptr);
+      if (is_exchange) status = isthmus_group_end();
+      if (rank == 1) {
+        EXPECT_EQ(status, ISTHMUS_ERROR_MISMATCH);
+        EXPECT_STREQ(last_error().message, "rank 0 sent 16 bytes where rank 1 expects 20");
+      }
+      barrier.wait();  // no rank destroys its communicator while others still wait
+    });
+}
+
 TEST(failure_attribution, exit_after_its_part_is_no_failure_of_a_rank) {
   run_three_ranks(true, [](isthmus_communicator communicator, int rank) {
     float send[4]{1, 2, 3, 4}, recv[12]{};

@@ -168,7 +168,9 @@ TEST(diagnosis, follows_message_chain_to_its_end) {
   EXPECT_EQ(result.responsible_ranks, rank_list{2}) << result.sentence;
   auto third = make_rank(2, 3, 1, true);
   third.calls.push_back(make_message(ISTHMUS_RECV, 0));
-  EXPECT_NE(diagnose({first, second, third}).sentence.find("wait for each other"), std::string::npos);
+  const auto cycle = diagnose({first, second, third});
+  EXPECT_NE(cycle.sentence.find("wait for each other"), std::string::npos);
+  EXPECT_EQ(cycle.responsible_ranks, (rank_list{0, 1})) << cycle.sentence;
 }
 
 }  // namespace
