@@ -280,13 +280,19 @@ class Job:
         except RuntimeError:
             self._leave_if_excluded(self._membership.waiting_and_gone()[1])
             raise
+        _, already_gone = self._membership.waiting_and_gone()  # before _synchronize() adds excluded processes
         is_smaller = dist.get_world_size() < size
         if not is_smaller and self.step == self._failed_step:
             raise failure  # a repetition has not helped
         self._failed_step = self.step
-        size = dist.get_world_size()
-        print(f"isthmus: {size} ranks continue with step {self.step} after: {failure}", file=sys.stderr)
+        lost = set(self._members)
         self._synchronize()
+        lost -= set(self._members)
+        if dist.get_rank() == 0:
+            # The supervisor of an ended process has printed why. The failure is then often only an abort.
+            cause = "" if lost & already_gone else f" after: {failure}"
+            message = f"isthmus: {dist.get_world_size()} ranks continue at step {self.step}{cause}"
+            print(message, file=sys.stderr, flush=True)
 
 
 class _MembersChangedError(Exception):

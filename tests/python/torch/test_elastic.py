@@ -103,6 +103,8 @@ def run_example(name: str, can_kill: Callable[[], bool], **variables: str) -> st
             os.kill(victim, signal.SIGKILL)
     assert job.wait() == 0, output
     assert "isthmus: rank 0 was ended by SIGKILL" in output
+    assert len(re.findall(rf"^isthmus: {RANKS - 1} ranks continue at step \d+", output, re.M)) == 1, output
+    assert "isthmus_communicator_abort" not in output
     return output
 
 
