@@ -61,9 +61,11 @@ def compilers() -> dict[str, str]:
 
 def build_wheel(folder: Path) -> None:
     # Exclude the p2p kernels, whose compilation takes one more minute. The build tree contains them.
-    settings = [f"-Cbuild-dir={BUILD}-wheel", "-Ccmake.define.ISTHMUS_P2P=OFF"]
+    values = {"build-dir": f"{BUILD}-wheel", "cmake.define.ISTHMUS_P2P": "OFF"}
     roots = f"{sys.prefix};{sys.prefix}/sycl-8"  # as in scripts/wheel
-    settings.append(f"-Ccmake.define.ISTHMUS_SYCL_ROOTS={roots}")
+    values["cmake.define.ISTHMUS_SYCL_ROOTS"] = roots
+    # pip 23.0, the version of Debian 12, does not know the short form -C.
+    settings = [f"--config-settings={name}={value}" for name, value in values.items()]
     options = ["--no-deps", "--no-build-isolation", "-w", folder, *settings]
     run_command(*PIP, "wheel", *options, ROOT, **compilers())
 

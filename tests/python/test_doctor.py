@@ -82,7 +82,7 @@ def test_file_size_limit_fails_shared_memory_check() -> None:
     ("name", "value", "details", "hint"),
     [
         ("ISTHMUS_CONFIG", "/nowhere.toml", "cannot read /nowhere.toml", "correct the path or unset it"),
-        ("ISTHMUS_RULE", "use=nonsense", 'unknown backend "nonsense"', "fix that line"),
+        ("ISTHMUS_RULE", "use=nonsense", 'unknown backend "nonsense"', "remove this setting"),
     ],
 )
 def test_invalid_setting_fails_configuration_check(
