@@ -75,10 +75,15 @@ def find_sources(folder: Path) -> Path:
             str(HERE / "source.txt"),
         ]
         subprocess.run(pip, check=True)
-        with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:
-            archive.extractall(folder, filter="data")
+        unpack(next(folder.glob("*.tar.gz")), folder)
         marker = next(folder.glob("*/vendor/llama.cpp/CMakeLists.txt"))
     return marker.parent
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    # Not tarfile: its safe extraction needs Python 3.11.4, and Debian 12 has 3.11.2.
+    folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["tar", "-xzf", str(archive), "-C", str(folder)], check=True)
 
 
 def pack(sources: Path, archive: Path) -> None:
@@ -104,8 +109,7 @@ def build_cuda(archive: Path, folder: Path, architectures: str) -> Path:
     """Builds from an archive of `pack`, with llama-bench and llama-perplexity, for CMake's `architectures`."""
     sources = folder / "source"
     if not sources.is_dir():
-        with tarfile.open(archive) as packed:
-            packed.extractall(sources, filter="data")
+        unpack(archive, sources)
     options = CUDA_OPTIONS | {"CMAKE_CUDA_ARCHITECTURES": architectures}
     nccl = Path(sysconfig.get_paths()["purelib"]) / "nvidia/nccl"
     if (nccl / "lib/libnccl.so.2").exists():  # the wheel lacks the file name that llama.cpp looks for
