@@ -63,42 +63,40 @@ std::vector<fs::path> configured_folders() {
   return folders;
 }
 
-// Returns why folders of ISTHMUS_PLUGIN_PATH cannot be read, or "" if all can.
-std::string unreadable_folders() {
-  std::vector<std::string> problems;
-  for (const fs::path& folder : configured_folders()) {
-    std::error_code failure;
-    const fs::directory_iterator files(folder, failure);
-    if (failure)
-      problems.push_back(fmt::format("cannot read the folder {}: {}{}", folder.string(), failure.message(),
-                                     folder.is_absolute() ? "" : " (use an absolute path)"));
-  }
-  return fmt::format("{}", fmt::join(problems, "; "));
-}
-
-std::vector<fs::path> plugin_folders() {
-  std::vector<fs::path> folders = configured_folders();
+// The folder next to this library; empty if unknown.
+fs::path own_plugin_folder() {
   Dl_info library_info{};
-  if (dladdr(reinterpret_cast<const void*>(&isthmus_version), &library_info) != 0 &&
-      library_info.dli_fname != nullptr) {
-    std::error_code failure;
-    const auto library = fs::canonical(library_info.dli_fname, failure);
-    if (!failure) folders.push_back(library.parent_path() / "isthmus");
-  }
-  return folders;
+  if (dladdr(reinterpret_cast<const void*>(&isthmus_version), &library_info) == 0 ||
+      library_info.dli_fname == nullptr)
+    return {};
+  std::error_code failure;
+  const auto library = fs::canonical(library_info.dli_fname, failure);
+  return failure ? fs::path() : library.parent_path() / "isthmus";
 }
 
-std::vector<fs::path> plugin_files() {
+// Files that may be plug-ins, and why folders of ISTHMUS_PLUGIN_PATH cannot be read.
+struct plugin_scan {
   std::vector<fs::path> files;
-  for (const fs::path& folder : plugin_folders()) {
-    std::error_code failure;
-    std::vector<fs::path> folder_files;
-    for (const auto& file : fs::directory_iterator(folder, failure))
-      if (file.path().extension() == ".so") folder_files.push_back(file.path());
-    std::sort(folder_files.begin(), folder_files.end());  // directory order differs between file systems
-    files.insert(files.end(), folder_files.begin(), folder_files.end());
-  }
-  return files;
+  std::vector<std::string> problems;
+};
+
+std::error_code add_files(const fs::path& folder, std::vector<fs::path>& files) {
+  std::error_code failure;
+  const auto begin = static_cast<std::ptrdiff_t>(files.size());
+  for (const auto& file : fs::directory_iterator(folder, failure))
+    if (file.path().extension() == ".so") files.push_back(file.path());
+  std::sort(files.begin() + begin, files.end());  // directory order differs between file systems
+  return failure;
+}
+
+plugin_scan scan_plugins() {
+  plugin_scan scan;
+  for (const fs::path& folder : configured_folders())
+    if (const std::error_code failure = add_files(folder, scan.files))
+      scan.problems.push_back(fmt::format("cannot read the folder {}: {}{}", folder.string(), failure.message(),
+                                          folder.is_absolute() ? "" : " (use an absolute path)"));
+  static_cast<void>(add_files(own_plugin_folder(), scan.files));  // it may not exist
+  return scan;
 }
 
 const backend_entry* find_name(const std::vector<backend_entry>& entries, const std::string& name) {
@@ -200,10 +198,11 @@ std::vector<backend_entry> load_backends(
   for (const isthmus_backend* backend : builtin_backends())
     entries.push_back({backend->name, backend, built_in_source, ""});
   for (const auto& [name, path] : configured_plugins) add_configured(entries, name, path);
-  for (const fs::path& file : plugin_files()) add_scanned(entries, file.string());
-  if (const std::string problems = unreadable_folders(); !problems.empty())
+  const plugin_scan scan = scan_plugins();
+  for (const fs::path& file : scan.files) add_scanned(entries, file.string());
+  if (!scan.problems.empty())
     entries.push_back({plugin_path_variable, nullptr, plugin_path_variable,
-                       fmt::format("{}: {}", plugin_path_variable, problems)});
+                       fmt::format("{}: {}", plugin_path_variable, fmt::join(scan.problems, "; "))});
   return entries;
 }
 
