@@ -10,18 +10,16 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tomllib
+from generated import RESULTS, ROOT, newest, write_or_check
 
 from isthmus.model import accuracy, network, plans, regret
 from isthmus.records import Record, Report
 from isthmus.sizes import format_size, format_us, parse_size
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "bench" / "results"
 PAGE = ROOT / "docs/internals/cost_model.md"
 MACHINES = ROOT / "python/isthmus/model/machines.json"
 DEFAULTS = ROOT / "src/selection/defaults.toml"
@@ -56,13 +54,6 @@ SMPI = {
 }  # fmt: skip
 ERROR_HEAD = "records | lines | held-back points | median error | 90th percentile | target met"
 NVLINK_BUS_GBS = 18 * 20.6  # NCCL's bandwidth of an H200: 18 links (src/graph/topo.h)
-
-
-def newest(topic: str) -> Path:
-    paths = sorted(RESULTS.glob(f"*-{topic}.json"))
-    if not paths:
-        sys.exit(f"scripts/cost_model.py: bench/results has no record of {topic}")
-    return paths[-1]
 
 
 def load(topics: Iterable[str]) -> list[Record]:
@@ -260,17 +251,9 @@ def page() -> str:
 
 
 def main() -> int:
-    texts = {MACHINES: machines(), PAGE: page()}
-    if "--check" not in sys.argv[1:]:
-        for file, text in texts.items():
-            file.write_text(text)
-        return 0
-    for file, text in texts.items():
-        if not file.is_file() or file.read_text() != text:
-            print(f"{file.relative_to(ROOT)} does not match the records; run scripts/cost_model.py")
-            return 1
-    print("cost model: the built-in curves and the tables match the records")
-    return 0
+    return write_or_check(
+        {MACHINES: machines(), PAGE: page()}, "cost model: the built-in curves and the tables match the records"
+    )
 
 
 if __name__ == "__main__":

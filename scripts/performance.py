@@ -14,12 +14,11 @@ import json
 import statistics
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "bench" / "results"
+from generated import ROOT, newest, write_or_check
+
 PAGE = ROOT / "docs/reference/performance.md"
 PICTURE = ROOT / "docs/images/allreduce.svg"
 
@@ -279,13 +278,6 @@ measures your machine.
 """
 
 
-def newest(record: str) -> Path:
-    paths = sorted(RESULTS.glob(f"*-{record}.json"))
-    if not paths:
-        sys.exit(f"scripts/performance.py: bench/results has no record of {record}")
-    return paths[-1]
-
-
 def matches(record: Record, fields: dict[str, Any]) -> bool:
     return all(record.get(name) == value for name, value in fields.items())
 
@@ -376,17 +368,8 @@ def picture() -> str:
 
 
 def main() -> int:
-    texts = {PAGE: page(), PICTURE: picture()}
-    if "--check" not in sys.argv[1:]:
-        for file, text in texts.items():
-            file.write_text(text)
-        return 0
-    for file, text in texts.items():
-        if not file.is_file() or file.read_text() != text:
-            print(f"{file.relative_to(ROOT)} does not match the records; run scripts/performance.py")
-            return 1
-    print(f"performance: {sum(len(rows) for _, rows in ROWS.values())} rows match the records")
-    return 0
+    count = sum(len(rows) for _, rows in ROWS.values())
+    return write_or_check({PAGE: page(), PICTURE: picture()}, f"performance: {count} rows match the records")
 
 
 if __name__ == "__main__":

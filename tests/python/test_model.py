@@ -249,7 +249,9 @@ def test_regret_of_rules() -> None:
     assert max(regret.threshold_regrets(times)) == pytest.approx(wrong)
 
 
-def load_script() -> ModuleType:
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(ROOT / "scripts")
     spec = importlib.util.spec_from_file_location("cost_model", ROOT / "scripts/cost_model.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -257,17 +259,15 @@ def load_script() -> ModuleType:
 
 
 @in_checkout
-def test_formulas_match_smpi() -> None:
-    script = load_script()
+def test_formulas_match_smpi(script: ModuleType) -> None:
     for (_, _, predict), measured in script.SMPI.items():
         for (ranks, size), us in measured.items():
             assert predict(script.SMPI_LINK, ranks, size).total == pytest.approx(us, rel=0.005)
 
 
 @in_checkout
-def test_built_in_rule_matches_selector() -> None:
+def test_built_in_rule_matches_selector(script: ModuleType) -> None:
     """scripts/cost_model.py reads the rules on its own, because the selector needs GPUs."""
-    script = load_script()
     call = regret.Call("allreduce", "float32", "sum", "graph", 4, "")
     cuda = script.built_in_rule(call, "cuda", 1)
     assert [cuda(size) for size in (1024, 64 << 20, (64 << 20) + 1)] == ["p2p", "p2p", "nccl"]
