@@ -204,7 +204,8 @@ typedef struct isthmus_backend {
 
   // Returns ISTHMUS_SUCCESS, or a failure that occurred after enqueue returned. Does not wait. May be NULL.
   isthmus_status (*poll)(void* state);
-  // Ends all waits on this rank and, if possible, on the other ranks. May be NULL.
+  // Ends all waits on this rank and, if possible, on the other ranks. Must not wait for work on the device, which
+  // can depend on a backend that is aborted later. May be NULL.
   void (*abort)(void* state);
   // Waits up to the timeout until all enqueued operations are complete. NULL for blocking backends.
   isthmus_status (*synchronize)(void* state);

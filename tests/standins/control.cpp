@@ -20,7 +20,7 @@ struct control_state {
   std::string calls;
   std::map<std::string, std::pair<int, int>> failures;  // function -> (remaining calls, code)
   std::atomic<int> version{22809};
-  std::atomic<bool> hang{false};
+  std::atomic<bool> init_hangs{false}, abort_hangs{false};
   std::atomic<int> live_communicators{0};
 };
 
@@ -47,7 +47,8 @@ int reported_version() {
   if (const char* version = std::getenv("STANDIN_VERSION")) return std::atoi(version);
   return control().version;
 }
-bool init_hangs() { return control().hang; }
+bool init_hangs() { return control().init_hangs; }
+bool abort_hangs() { return control().abort_hangs; }
 void count_communicators(int change) { control().live_communicators += change; }
 
 }  // namespace standin
@@ -56,7 +57,8 @@ using standin::control;
 
 extern "C" {
 void standin_set_version(int version) { control().version = version; }
-void standin_hang_init(int hang) { control().hang = hang != 0; }
+void standin_hang_init(int hang) { control().init_hangs = hang != 0; }
+void standin_hang_abort(int hang) { control().abort_hangs = hang != 0; }
 void standin_fail_half_way(int code) { standin::partial_failure_code = code; }
 int standin_live_communicators(void) { return control().live_communicators; }
 

@@ -7,6 +7,7 @@ namespace standin {
 int record_call(const char* function);
 int reported_version();
 bool init_hangs();
+bool abort_hangs();
 void count_communicators(int change);
 
 }  // namespace standin

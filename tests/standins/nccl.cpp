@@ -159,6 +159,7 @@ STANDIN_API int ncclCommAbort(void* handle) {
   if (const int code = standin::record_call("ncclCommAbort")) return code;
   standin_comm* const comm = as_comm(handle);
   comm->abort_flag->store(true);
+  while (standin::abort_hangs()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   {  // running operations use the communicator until they notice the abort
     std::unique_lock lock(comm->ticket_mutex);
     comm->ticket_changed.wait_for(lock, std::chrono::seconds(5),

@@ -63,6 +63,8 @@ STANDIN_API void standin_fail(const char* function, int nth, int code);
 STANDIN_API void standin_fail_half_way(int code);
 // Makes the init of communicators in this process hang from now on.
 STANDIN_API void standin_hang_init(int hang);
+// While this is set, ncclCommAbort does not return.
+STANDIN_API void standin_hang_abort(int hang);
 // Names of the native calls of this process since the last clear, one per line. Returns the required capacity.
 STANDIN_API size_t standin_calls(char* text, size_t capacity);
 STANDIN_API void standin_clear_calls(void);

@@ -68,31 +68,48 @@ isthmus_status agree_on_probes(const isthmus_backend_context& context, const cha
 
 // ---- time limits --------------------------------------------------------------------------------------
 
-// Runs `function` in a new thread and waits for its result until `timeout` expires or `is_canceled` (optional)
-// returns true. Returns nothing if the call has not finished by then. The thread keeps running in that case, so
-// `function` must own everything it uses. It must not throw.
-inline std::optional<int> run_with_timeout(std::function<int()> function, std::chrono::duration<double> timeout,
-                                           const std::function<bool()>& is_canceled = {}) {
-  // Do not start the call after a cancellation, because a detached thread can outlive the library whose
-  // code it runs.
-  if (is_canceled && is_canceled()) return std::nullopt;
+// A native call in a thread of its own, which keeps running if it is not waited for. `function` must therefore own
+// everything it uses. It must not throw.
+class background_call {
+ public:
+  background_call() = default;  // no call
+  explicit background_call(std::function<int()> function) : m_state(std::make_shared<shared_result>()) {
+    std::thread([state = m_state, function = std::move(function)] {
+      const int result = function();
+      const std::lock_guard lock(state->mutex);
+      state->result = result;
+      state->result_ready.notify_all();
+    }).detach();
+  }
+
+  // Returns the result of the call. Returns nothing if there is no call, if it has not finished after `timeout`, or if
+  // `is_canceled` (optional) returns true.
+  std::optional<int> wait(std::chrono::duration<double> timeout,
+                          const std::function<bool()>& is_canceled = {}) const {
+    if (m_state == nullptr) return std::nullopt;
+    const auto deadline = deadline_after(timeout);
+    std::unique_lock lock(m_state->mutex);
+    while (!m_state->result && wait_clock::now() < deadline && !(is_canceled && is_canceled()))
+      m_state->result_ready.wait_for(lock, std::chrono::milliseconds(20));
+    return m_state->result;
+  }
+
+ private:
   struct shared_result {
     std::mutex mutex;
     std::condition_variable result_ready;
     std::optional<int> result;
   };
-  const auto state = std::make_shared<shared_result>();
-  std::thread([state, function = std::move(function)] {
-    const int result = function();
-    const std::lock_guard lock(state->mutex);
-    state->result = result;
-    state->result_ready.notify_all();
-  }).detach();
-  const auto deadline = deadline_after(timeout);
-  std::unique_lock lock(state->mutex);
-  while (!state->result && wait_clock::now() < deadline && !(is_canceled && is_canceled()))
-    state->result_ready.wait_for(lock, std::chrono::milliseconds(20));
-  return state->result;
+  std::shared_ptr<shared_result> m_state;
+};
+
+// Runs `function` as a background call and waits for it.
+inline std::optional<int> run_with_timeout(std::function<int()> function, std::chrono::duration<double> timeout,
+                                           const std::function<bool()>& is_canceled = {}) {
+  // Do not start the call after a cancellation, because a detached thread can outlive the library whose
+  // code it runs.
+  if (is_canceled && is_canceled()) return std::nullopt;
+  return background_call(std::move(function)).wait(timeout, is_canceled);
 }
 
 // Polls until `is_done` returns true. Returns false if `timeout` expires or `is_canceled` returns true first.

@@ -9,6 +9,11 @@
 #include "base/tables.hpp"
 
 namespace isthmus::nccl_family {
+namespace {
+
+constexpr std::chrono::seconds release_limit{30};
+
+}  // namespace
 
 // ---- library ------------------------------------------------------------------------------------------
 
@@ -208,10 +213,11 @@ isthmus_status nccl_state::synchronize() {
 void nccl_state::abort() {
   const std::lock_guard lock(m_abort_mutex);
   if (m_aborted.exchange(true) || m_setup_comm == nullptr) return;
-  // ncclCommAbort may wait for kernels to exit. If they do not exit, nothing else can be done here.
-  const auto comm_abort = m_library.functions.comm_abort;
-  const native_comm setup_comm = std::exchange(m_setup_comm, nullptr);
-  run_with_timeout([comm_abort, setup_comm] { return comm_abort(setup_comm); }, std::chrono::seconds(10));
+  // ncclCommAbort frees memory, which waits for all kernels on the device. They can include kernels of a backend
+  // that has not been aborted yet, so this function must not wait for the call.
+  m_abort_call =
+      background_call([comm_abort = m_library.functions.comm_abort,
+                       setup_comm = std::exchange(m_setup_comm, nullptr)] { return comm_abort(setup_comm); });
 }
 
 void nccl_state::release() {
@@ -226,7 +232,8 @@ void nccl_state::release() {
   const int ordinal = m_context.device.ordinal;
   registered_blocks blocks = m_registered_blocks;
   const auto result = run_with_timeout(
-      [=]() mutable {
+      [=, abort_call = m_abort_call]() mutable {
+        abort_call.wait(release_limit);
         const scoped_device guard(device, ordinal);
         if (barrier_byte != nullptr) device.free(barrier_byte);
         if (comm != nullptr && is_healthy) blocks.clear(comm);
@@ -236,13 +243,13 @@ void nccl_state::release() {
         if (setup_comm != nullptr) functions.comm_destroy(setup_comm);
         return destroy_result;
       },
-      std::chrono::seconds(30));
+      release_limit);
   if (!result)
     m_context.log(
         m_context.runtime, 2,
-        "%s did not release a communicator within 30 s; it is leaked. The usual cause is a captured graph "
+        "%s did not release a communicator within %d s; it is leaked. The usual cause is a captured graph "
         "that still refers to it",
-        plugin_traits.display_name);
+        plugin_traits.display_name, static_cast<int>(release_limit.count()));
 }
 
 native_comm nccl_state::split(int color, int key) {

@@ -71,7 +71,7 @@ class nccl_state {
   isthmus_status enqueue(const isthmus_operation* operations, std::size_t n);
   isthmus_status poll();
   isthmus_status synchronize();
-  void abort();
+  void abort();  // does not wait for the native library
   void release();
 
   const char* supports(const isthmus_operation& operation) const;
@@ -110,6 +110,7 @@ class nccl_state {
   int m_capability = 0;
   std::atomic<bool> m_aborted{false};
   std::mutex m_abort_mutex;
+  background_call m_abort_call;  // ncclCommAbort of m_setup_comm
   std::vector<scratch_memory> m_scratch;
   call_events m_call_events;
   void* m_last_stream = nullptr;

@@ -371,6 +371,19 @@ TEST(failure, poll_reports_it_and_abort_releases_the_peer) {
   EXPECT_EQ(live(), 0);
 }
 
+// ncclCommAbort waits for kernels on the device, which can belong to a backend that is aborted later.
+TEST(failure, abort_does_not_wait_for_the_native_library) {
+  rank_group group({});
+  ASSERT_EQ(group.at(0).created, ISTHMUS_SUCCESS) << group.at(0).last.message;
+  standin_symbol<decltype(&standin_hang_abort)>("standin_hang_abort")(1);
+  const auto start = std::chrono::steady_clock::now();
+  group.abort();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(8));
+  standin_symbol<decltype(&standin_hang_abort)>("standin_hang_abort")(0);
+  group.destroy();
+  EXPECT_EQ(live(), 0);
+}
+
 TEST(failure, synchronize_times_out) {
   settings config;
   config.timeout_s = 0.3;
