@@ -29,17 +29,18 @@ using word = std::intptr_t;
 static_assert(sizeof(word) == 8, "the argument above is about 64-bit machines");
 
 std::atomic<any_function> targets[2][mpi_function_count];
+std::atomic<bool> is_resolved;
 
 // Searches the global scope first and then every loaded library, because Python loads MPI with local scope.
-void* find_barrier() {
-  if (void* const barrier = dlsym(RTLD_DEFAULT, "PMPI_Barrier")) return barrier;
+void* find_mpi_function(const char* name) {
+  if (void* const function = dlsym(RTLD_DEFAULT, name)) return function;
   for (const link_map* object = isthmus::preload::first_loaded_library(); object != nullptr;
        object = object->l_next) {
     void* const library = *object->l_name == '\0' ? nullptr : isthmus::preload::find_loaded(object->l_name);
     if (library == nullptr) continue;
-    void* const barrier = dlsym(library, "PMPI_Barrier");
+    void* const function = dlsym(library, name);
     dlclose(library);
-    if (barrier != nullptr) return barrier;
+    if (function != nullptr) return function;
   }
   return nullptr;
 }
@@ -47,7 +48,7 @@ void* find_barrier() {
 // Opens the MPI library with global scope, because the engines are not linked with an MPI library.
 void* open_mpi() {
   Dl_info info{};
-  void* const barrier = find_barrier();
+  void* const barrier = find_mpi_function("PMPI_Barrier");
   if (barrier == nullptr || dladdr(barrier, &info) == 0) return nullptr;
   void* const library = isthmus::preload::find_loaded(info.dli_fname, RTLD_GLOBAL);
   return library != nullptr ? library : isthmus::preload::open_program();
@@ -104,6 +105,7 @@ any_function find_pmpi_function(void* mpi, int function, const char* suffix) {
 
 // Thread safety: two threads may run this at the same time, because both find the same functions.
 void resolve_all() {
+  is_resolved = true;
   void* const mpi = open_mpi();
   if (mpi == nullptr) {
     isthmus::preload::print_line(
@@ -135,6 +137,20 @@ void resolve_all() {
   isthmus::preload::print_line(labels.short_name, "the MPI library of this program has no function %s%s",
                                mpi_function_names[static_cast<int>(function)], has_large_counts ? "_c" : "");
   std::abort();
+}
+
+// Only engines print reports, and a program without collectives opens none. If a report was requested for such a
+// program, rank 0 says so at exit.
+[[gnu::destructor]] void report_no_calls() {
+  const char* const report = std::getenv("ISTHMUS_MPI_REPORT");
+  if (report == nullptr || *report == '\0' || std::strcmp(report, "0") == 0 || is_resolved) return;
+  const auto is_finalized = reinterpret_cast<int (*)(int*)>(find_mpi_function("PMPI_Finalized"));
+  int flag = 0;
+  if (is_finalized == nullptr || is_finalized(&flag) != 0 || flag == 0) return;
+  for (const char* const variable : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
+    if (const char* const rank = std::getenv(variable); rank != nullptr && std::strcmp(rank, "0") != 0) return;
+  isthmus::preload::print_line(labels.short_name,
+                               "the program has called no collective that Isthmus intercepts");
 }
 
 template <mpi_function Function, bool HasLargeCounts = false, typename... Words>

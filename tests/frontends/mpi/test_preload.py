@@ -146,6 +146,14 @@ def test_passed_calls_have_reasons(program: tuple[Path, Family]) -> None:
     assert any("other than sum" in reason for reason in passed), "an operation of the program"
 
 
+def test_report_of_a_program_without_collectives(program: tuple[Path, Family]) -> None:
+    result = start(program, 2, "idle")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stderr.count("the program has called no collective that Isthmus intercepts") == 1, (
+        result.stderr
+    )
+
+
 @pytest.mark.parametrize("mode", ["progress", "threads", "forks"])
 def test_program_behaves_as_without_preload(program: tuple[Path, Family], mode: str) -> None:
     result = start(program, 2, mode)
