@@ -54,7 +54,6 @@ function(other_sycl implementation)
   set(options ${ARGN})
   set(gtest LINK $<TARGET_FILE:GTest::gtest_main> $<TARGET_FILE:GTest::gtest>)
   set(here ${CMAKE_CURRENT_SOURCE_DIR})
-  set(device_sources main.cpp collectives_test.cpp errors_test.cpp memory_test.cpp operators_test.cpp ordering_test.cpp)
   set(leaks ${PROJECT_SOURCE_DIR}/tests/leaks/leak_check.cpp)
   set(mpiexec ${ISTHMUS_TEST_MPIEXEC} -n)
 
@@ -71,7 +70,6 @@ function(other_sycl implementation)
                      $<TARGET_FILE:oracle> -lfmt)
   other_sycl_test(tensor_parallel ${tensor_parallel_by_other})
   # This compiler compiles the kernels itself: one source for host and device.
-  list(TRANSFORM device_sources PREPEND ${here}/device/)
   other_sycl_program(
     sycl_device_test ${device_sources} ${PROJECT_SOURCE_DIR}/apps/sycl_collectives/shape.cpp
     ${PROJECT_SOURCE_DIR}/src/operators/fused/device/blaslt.cpp ${PROJECT_SOURCE_DIR}/src/base/dynamic_library.cpp
