@@ -18,16 +18,14 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 
 def train(job: elastic.Job) -> None:  # called again whenever the members change
     ddp = DistributedDataParallel(model)
-    print(f"rank {dist.get_rank()} of {dist.get_world_size()}: pid {os.getpid()}, step {job.step}", flush=True)
+    rank, size = dist.get_rank(), dist.get_world_size()
     for step in job.steps(int(os.environ.get("STEPS", "200"))):
-        random = torch.Generator().manual_seed(1000 * step + dist.get_rank())
-        inputs = torch.randn(32, 8, generator=random)
+        inputs = torch.randn(32, 8, generator=torch.Generator().manual_seed(1000 * step + rank))
         optimizer.zero_grad()
         loss = (ddp(inputs) - inputs.sum(1, keepdim=True)).square().mean()
         loss.backward()
         optimizer.step()
-    if dist.get_rank() == 0:
-        print(f"{dist.get_world_size()} ranks, step {job.step}, loss {loss.item():.6f}", flush=True)
+        print(f"rank {rank} of {size}: pid {os.getpid()}, step {step}, loss {loss.item():.6f}", flush=True)
 
 
 elastic.run(train, model=model, optimizer=optimizer)

@@ -23,6 +23,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -48,7 +49,7 @@ def run(train: Callable[[Job], _Result], *, timeout: timedelta | None = None, **
 
     `state` contains objects that are equal on all ranks and have `state_dict` and `load_state_dict`. A new rank
     receives it from another rank. It contains at most one optimizer, whose `step()` ends a training step.
-    Without `state`, `train` restores everything itself, for example from a checkpoint, and sets `job.step`.
+    Without `state`, `train` restores everything itself, for example with `job.use_checkpoints()`.
 
     `timeout` is that of the group. It limits the wait for a rank that does not respond.
     """
@@ -90,6 +91,7 @@ class Job:
         self._is_in_step = False  # between the start of an iteration and the end of its training step
         self._must_grow = False
         self._failed_step = -1
+        self._checkpoints: Any = None
         self._excepthook = sys.excepthook
         self.step = 0
 
@@ -105,8 +107,32 @@ class Job:
             if self._is_in_step:
                 self._agree()
                 self._end_step()
+            if self._checkpoints is not None and self.step % self._checkpoints.every == 0:
+                self._checkpoints.save(self.step)
             if self._must_grow:
                 raise _MembersChangedError
+
+    def use_checkpoints(
+        self,
+        folder: str | os.PathLike[str],
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        every: int = 10,
+    ) -> None:
+        """Loads the latest checkpoint in `folder`, and saves one after every `every` training steps.
+
+        Call it in `train`, before `steps()`, for a model with sharded parameters. The job continues at the step
+        of the checkpoint. Only the latest checkpoint is kept. It is removed when `train` has returned. If the
+        whole job fails, the next one continues from it. All ranks must see the same folder: /dev/shm on one
+        host, a shared file system on several.
+        """
+        from ._checkpoints import Checkpoints  # takes long to import
+
+        self._checkpoints = Checkpoints(Path(folder), every, model, optimizer)
+        self.step = self._checkpoints.restore()
+        if dist.get_rank() == 0 and self.step > 0:
+            message = f"isthmus: {dist.get_world_size()} ranks loaded the checkpoint of step {self.step}"
+            print(message, file=sys.stderr, flush=True)
 
     # ---- training steps ----
 
@@ -144,6 +170,7 @@ class Job:
             self._join()
             while True:
                 failure: RuntimeError | None = None
+                self._checkpoints = None  # its model belongs to the old group
                 try:
                     if self._must_grow:
                         self._grow()
@@ -160,6 +187,8 @@ class Job:
                     failure = error
                 self._recover(failure)
             self._watch.stop()
+        if self._checkpoints is not None:
+            self._checkpoints.remove()
         for hook in self._hooks:
             hook.remove()
         dist.destroy_process_group()
@@ -391,7 +420,7 @@ def _check_state(state: dict[str, Any], optimizers: list[torch.optim.Optimizer])
         if any(isinstance(leaf, DTensor) for leaf in pytree.tree_leaves(each.state_dict())):
             raise TypeError(
                 f"isthmus.torch.elastic.run: {name} has sharded tensors, and a killed rank takes its shards "
-                "with it; pass no state, and restore a checkpoint in train() (docs/guide/failures.md)"
+                "with it; pass no state, and call job.use_checkpoints() in train() (docs/guide/failures.md)"
             )
     if len(optimizers) > 1:
         raise TypeError(
