@@ -438,6 +438,14 @@ TOPICS = (
                 env={"PYTHONPATH": "{pythonpath}"},
             ),
             Step(
+                "torch.compile against the NCCL backend of PyTorch",
+                "{python} tests/gpu/torch/check_compile.py {out}/torch-compile.json {ranks}",
+                340,
+                gpus=2,
+                share=True,
+                env={"PYTHONPATH": "{pythonpath}"},
+            ),
+            Step(
                 "unchanged scripts against the NCCL backend of PyTorch",
                 "{python} tests/gpu/torch/check_unchanged.py {out}/torch-unchanged.json {ranks}",
                 200,
