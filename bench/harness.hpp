@@ -1,7 +1,8 @@
 // The measurement loop for all providers. Each call gets fresh random input and a poisoned output outside
 // of the timed region, then the barrier of the harness; the call itself is timed on every rank. A sample is
 // the maximum over ranks for one call. Results are compared with the oracle of the tests before and after
-// the timed calls.
+// the timed calls. On devices, a sample is the mean of several calls in a row on the stream, which all have
+// the input of the first.
 #pragma once
 
 #include <cstdio>
@@ -42,6 +43,12 @@ class provider {
   virtual void release(void* pointer) = 0;
   // Blocking: until the part of this rank is complete. Errors: throws.
   virtual void run(const bench_call& call) = 0;
+  // True if allocate() returns memory that the host cannot access. The harness then calls the next two functions.
+  virtual bool is_on_device() const { return false; }
+  // Blocking.
+  virtual void copy(void* /*to*/, const void* /*from*/, std::uint64_t /*bytes*/) {}
+  // Microseconds per call that the stream of this rank takes for `calls` calls in a row. Blocking.
+  virtual double stream_us(const bench_call&, int /*calls*/) { return 0; }
   // Called by rank 0 once per size, outside of the timed region.
   virtual chosen_path path(const bench_call&) { return {}; }
 };
@@ -77,6 +84,7 @@ class measurement {
 
   // The reason why nothing was measured, or "".
   const std::string& refusal_reason() const { return m_refusal_reason; }
+  const report& results() const { return m_report; }
 
   // Returns the number of wrong elements over all sizes; the same on every rank.
   std::uint64_t sweep() {
@@ -155,12 +163,25 @@ class measurement {
             oracle::mix(m_settings.seed, m_call_number)};
   }
 
+  // The memory of a buffer that the host can access: the buffer itself, or m_staging.
+  std::byte* host_view(const void* buffer, std::uint64_t bytes) {
+    if (!m_library.is_on_device()) return static_cast<std::byte*>(const_cast<void*>(buffer));
+    m_staging.resize(bytes);
+    return m_staging.data();
+  }
+  void upload(const void* buffer, std::uint64_t bytes) {
+    if (m_library.is_on_device()) m_library.copy(const_cast<void*>(buffer), m_staging.data(), bytes);
+  }
+
   // Writes fresh input, and all-ones poison (NaN or -1) into the output.
   void prepare(const bench_call& call) {
     ++m_call_number;
-    oracle::fill(inputs(), m_team.rank(), 0,
-                 {static_cast<std::byte*>(const_cast<void*>(call.send)), m_send_bytes});
-    if (call.recv != call.send) std::memset(call.recv, 0xff, m_recv_bytes);
+    oracle::fill(inputs(), m_team.rank(), 0, {host_view(call.send, m_send_bytes), m_send_bytes});
+    upload(call.send, m_send_bytes);
+    if (call.recv != call.send) {
+      if (m_recv_bytes > 0) std::memset(host_view(call.recv, m_recv_bytes), 0xff, m_recv_bytes);
+      upload(call.recv, m_recv_bytes);
+    }
     m_team.barrier();
   }
 
@@ -168,10 +189,11 @@ class measurement {
     prepare(call);
     m_library.run(call);
     if (!m_settings.check) return 0;
+    std::byte* const result = host_view(call.recv, m_recv_bytes);
+    if (m_library.is_on_device()) m_library.copy(result, call.recv, m_recv_bytes);
     // Accepts any order of operations in the type of the elements, which is what libraries guarantee.
-    std::uint64_t wrong = oracle::count_errors({inputs(), m_shape, m_team.rank(), true},
-                                               static_cast<const std::byte*>(call.recv));
-    if (m_settings.pattern == traffic_pattern::allreduce) wrong += differs_from_rank_0(call.recv);
+    std::uint64_t wrong = oracle::count_errors({inputs(), m_shape, m_team.rank(), true}, result);
+    if (m_settings.pattern == traffic_pattern::allreduce) wrong += differs_from_rank_0(result);
     return wrong;
   }
 
@@ -186,6 +208,7 @@ class measurement {
   }
 
   std::uint32_t timed_call(const bench_call& call) {
+    if (m_library.is_on_device()) return timed_calls_in_a_row(call);
     prepare(call);
     const std::uint64_t start = ticks();
     m_library.run(call);
@@ -193,10 +216,23 @@ class measurement {
     return static_cast<std::uint32_t>(std::min<std::uint64_t>(elapsed, UINT32_MAX));
   }
 
+  std::uint32_t timed_calls_in_a_row(const bench_call& call) {
+    m_team.barrier();
+    const double elapsed = m_library.stream_us(call, m_calls_per_sample) * 1e3 / ns_per_tick();
+    return static_cast<std::uint32_t>(std::min<double>(elapsed, UINT32_MAX));
+  }
+
+  // On devices, a sample takes about 200 us, so that the start of the first call hardly matters.
+  void warm_up(const bench_call& call) {
+    m_calls_per_sample = 1;
+    const double us = m_team.slowest(timed_call(call) * ns_per_tick() / 1e3);
+    m_calls_per_sample = std::clamp(static_cast<int>(200 / std::max(us, 1.0)), 1, 50);
+  }
+
   // Doubles the batch until the time is used up, so that one slow call at the start does not
   // determine the count.
   std::vector<double> timed_calls(const bench_call& call) {
-    timed_call(call);  // warm-up
+    warm_up(call);
     shared_block& block = m_team.block();
     const auto min_count = static_cast<std::uint64_t>(m_settings.min_samples);
     const auto max_count = static_cast<std::uint64_t>(m_settings.max_samples);
@@ -226,6 +262,8 @@ class measurement {
   std::string m_refusal_reason;
   oracle::operation_shape m_shape{};  // of the current size
   std::uint64_t m_call_number = 0, m_send_bytes = 0, m_recv_bytes = 0;
+  int m_calls_per_sample = 1;
+  std::vector<std::byte> m_staging;  // for buffers on devices
 };
 
 // Measures on this rank. Returns the exit status: 0 success, 1 wrong result or failure, 3 the library supports

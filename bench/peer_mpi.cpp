@@ -157,7 +157,7 @@ int main(int argc, char** argv) {
   bench::command_line line(app, settings);
   try {
     app.parse(argc, argv);
-    line.finish(argc, argv);
+    line.finish(bench::command_of(argc, argv));
   } catch (const CLI::ParseError& failure) {
     return app.exit(failure) == 0 ? 0 : 2;
   }

@@ -53,9 +53,7 @@ class command_line {
   command_line(CLI::App& app, options& result) : m_result(result) {
     std::vector<std::string> collectives;
     for (const pattern_row& row : pattern_rows()) collectives.push_back(row.name);
-    app.add_option("collective", m_result.collective, "what to measure")
-        ->required()
-        ->check(CLI::IsMember(collectives));
+    app.add_option("collective", m_result.collective, "what to measure")->check(CLI::IsMember(collectives));
     app.add_option("--sizes", m_sizes, "bytes: FIRST:LAST (doubling), FIRST:LAST:FACTOR, or a list")
         ->capture_default_str();
     app.add_option("--dtype", m_datatype, "element type")
@@ -78,7 +76,9 @@ class command_line {
     app.add_flag("--quiet", m_result.quiet, "print no table");
   }
 
-  void finish(int argc, char** argv) {
+  // Errors: throws CLI::ParseError.
+  void finish(const std::string& command) {
+    if (m_result.collective.empty()) throw CLI::RequiredError("collective");
     for (const pattern_row& row : pattern_rows())
       if (row.name == m_result.collective) m_result.pattern = row.pattern;
     m_result.datatype = static_cast<isthmus_datatype>(index_of(datatype_names(), m_datatype));
@@ -86,7 +86,7 @@ class command_line {
     m_result.sizes =
         m_result.pattern == traffic_pattern::barrier ? std::vector<std::uint64_t>{0} : parse_sizes(m_sizes);
     if (m_result.max_samples < m_result.min_samples) m_result.max_samples = m_result.min_samples;
-    m_result.command = command_of(argc, argv);
+    m_result.command = command;
   }
 
  private:

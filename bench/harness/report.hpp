@@ -65,6 +65,7 @@ class report {
   void add_record(nlohmann::json record) { m_document["records"].push_back(std::move(record)); }
 
   void write() const { write_document(m_settings.json, m_document); }
+  const nlohmann::json& document() const { return m_document; }
 
  private:
   const std::string& datatype_name() const { return datatype_names()[m_settings.datatype]; }

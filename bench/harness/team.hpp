@@ -33,7 +33,7 @@ struct shared_block {
   double values[max_ranks];
   std::uint64_t wrong[max_ranks];
   std::uint64_t digest[max_ranks];
-  alignas(64) unsigned char message[256];  // from rank 0 to all
+  alignas(64) unsigned char message[4096];  // from rank 0 to all
   std::uint32_t elapsed_ticks[max_ranks][capacity];
 };
 

@@ -55,9 +55,6 @@ STANDIN_API int hipStreamCreateWithPriority(void** stream, unsigned flags, int) 
 STANDIN_API int hipStreamIsCapturing(void* stream, int* status) {
   return standin::stream_is_capturing(stream, status);
 }
-STANDIN_API int hipEventElapsedTime(float* milliseconds, void* begin, void* end) {
-  return standin::event_elapsed(milliseconds, begin, end);
-}
 STANDIN_API int hipMemsetD8Async(void* pointer, unsigned char value, std::size_t bytes, void* stream) {
   return call(__func__, [=] { return standin::fill(pointer, value, bytes, stream); });
 }

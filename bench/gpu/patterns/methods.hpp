@@ -5,10 +5,13 @@
 
 #include "harness/methods.hpp"
 #include "harness/nccl.hpp"
-#include "place.hpp"
+#include "harness/place.hpp"
 #include "plan.hpp"
 
 namespace patterns {
+
+using bench::memory_block;
+using bench::memory_place;
 
 // The buffers of a rank, shared by all methods.
 struct buffers {

@@ -1,16 +1,17 @@
-// Memory and stream of a rank: on a CUDA device, whose runtime is loaded at run time, or on the host.
+// Memory and stream of a rank: on a device, whose runtime is loaded at run time, or on the host.
 #pragma once
 
 #include <isthmus/types.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <stdexcept>
 #include <string>
 
 #include "device/gpu/functions.hpp"
 
-namespace patterns {
+namespace bench {
 
 class memory_place {
  public:
@@ -30,6 +31,8 @@ class memory_place {
   // Enqueued on the stream; on the host it completes immediately.
   void copy(void* to, const void* from, std::uint64_t bytes) const;
   void wait() const;  // Blocking: until the stream is idle
+  // Microseconds that the stream takes for what `work` enqueues. Blocking. Devices only.
+  double stream_us(const std::function<void()>& work);
 
  private:
   void check(int code) const {
@@ -39,6 +42,7 @@ class memory_place {
   isthmus_device m_device;
   isthmus::device_runtime m_runtime;
   void* m_stream = nullptr;
+  void *m_begin = nullptr, *m_end = nullptr;  // events
 };
 
 // A memory block that is freed with its owner.
@@ -59,4 +63,4 @@ class memory_block {
   void* m_data;
 };
 
-}  // namespace patterns
+}  // namespace bench

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <new>
 
-namespace patterns {
+namespace bench {
 namespace {
 
 void* allocate_on_host(std::uint64_t bytes) {
@@ -21,9 +21,13 @@ memory_place::memory_place(isthmus_device device) : m_device(device) {
     throw std::runtime_error(reason);
   check(m_runtime.set_device(device.ordinal));
   check(m_runtime.stream_create(&m_stream, isthmus::gpu::non_blocking_stream));
+  check(m_runtime.event_create(&m_begin, 0));
+  check(m_runtime.event_create(&m_end, 0));
 }
 
 memory_place::~memory_place() {
+  for (void* event : {m_begin, m_end})
+    if (event != nullptr) m_runtime.event_destroy(event);
   if (m_stream != nullptr) m_runtime.stream_destroy(m_stream);
 }
 
@@ -60,4 +64,15 @@ void memory_place::wait() const {
   if (!is_host()) check(m_runtime.device_synchronize());
 }
 
-}  // namespace patterns
+double memory_place::stream_us(const std::function<void()>& work) {
+  if (m_runtime.event_elapsed == nullptr) throw std::runtime_error("the device runtime has no event timer");
+  check(m_runtime.event_record(m_begin, m_stream));
+  work();
+  check(m_runtime.event_record(m_end, m_stream));
+  wait();
+  float milliseconds = 0;
+  check(m_runtime.event_elapsed(&milliseconds, m_begin, m_end));
+  return static_cast<double>(milliseconds) * 1e3;
+}
+
+}  // namespace bench
