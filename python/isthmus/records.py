@@ -119,6 +119,12 @@ class Report(BaseModel):
         """Returns the text of the file. Unset fields are omitted."""
         return self.model_dump_json(by_alias=True, exclude_none=True, indent=1)
 
+    def to_compact_json(self) -> str:
+        """Returns the text of the file with one record per line."""
+        head = self.model_dump_json(by_alias=True, exclude_none=True, exclude={"records"})
+        lines = ",\n".join(record.model_dump_json(exclude_none=True) for record in self.records)
+        return f'{head[:-1]},"records":[\n{lines}\n]}}'
+
 
 def utc_now() -> datetime:
     """Returns the current time without fractions of a second."""

@@ -21,7 +21,7 @@ import numpy as np
 from ..errors import Error
 from ..layout import MissingError
 from .isolation import CHECK_MODULE, RESULT_PREFIX
-from .profile import core_info, profile_mismatch
+from .profile import core_info, describe_profile, profile_mismatch
 
 _MIB = 1 << 20
 _TIMEOUT_S = 20.0  # timeout of the core; shorter than the limit of a check, so that the core reports the error
@@ -53,7 +53,7 @@ def configuration() -> str:
     core = core_info()
     profile = core["profile"]["file"]
     files = ", ".join(file for file in core["config_files"] if file != profile) or "no configuration file"
-    return "; ".join(part for part in (files, profile or "no profile", profile_mismatch(core)) if part)
+    return "; ".join(part for part in (files, describe_profile(core), profile_mismatch(core)) if part)
 
 
 def plugins() -> str:

@@ -15,7 +15,7 @@ from ..table import collective as find_collective
 from ..table import count_of_bytes
 from . import job_query
 from .console import BAD_ARGUMENT, CommandError, out, print_json, print_warning
-from .profile import core_info, profile_mismatch
+from .profile import core_info, profile_mismatch, profile_use
 
 
 def explain(
@@ -52,11 +52,15 @@ def explain(
         partial(explain_in_job, nodes=nodes) if mpi or nodes > 1 else partial(explain_here, platform=platform)
     )
     explanation = run_query(collective, parse_size(size), dtype=dtype, op=op, ranks=ranks, config=config)
-    explanation["profile_mismatch"] = profile_mismatch(core_info(config), ranks if platform == "host" else None)
+    core = core_info(config)
+    explanation["profile_use"] = profile_use(core, explanation)
+    explanation["profile_mismatch"] = profile_mismatch(core)
     if as_json:
         print_json(explanation)
     else:
         _print(explanation, all_rules)
+        if explanation["profile_use"]:
+            out.print(explanation["profile_use"])
         print_warning(explanation["profile_mismatch"])
 
 

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import machine
 from ..communicator import Communicator
 from ..sizes import format_size
 from .console import CommandError
-from .tune_plan import Choice
+from .tune_plan import Choice, Plan
+
+PLATFORMS = ("host", "cuda", "hip")
+
+
+class Setting(NamedTuple):
+    """What the ranks of a measurement run on: the host, or one device per rank."""
+
+    platform: str
+    ranks: int
+
+    def __str__(self) -> str:
+        return f"{self.platform}, {self.ranks} ranks"
+
 
 # Conditions that profiles and journals are compared by, with their names in messages.
 _LABELS = {
@@ -21,8 +38,6 @@ _LABELS = {
     "numa_nodes": "NUMA nodes",
     "gpus": "GPUs",
     "gpu_links": "GPU links",
-    "ranks": "ranks",
-    "memory": "memory",
     "commit": "commit",
     "min_time_s": "seconds per size",
 }
@@ -67,32 +82,95 @@ def differences(measured: Mapping[str, str], current: Mapping[str, str]) -> list
     ]
 
 
-def profile_mismatch(core: dict[str, Any], ranks: int | None = None) -> str:
-    """Returns why the profile that was read does not fit, with the remedy, or "".
-
-    If `ranks` is None, the number of ranks is not compared.
-    """
+def profile_mismatch(core: dict[str, Any]) -> str:
+    """Returns why the profile that was read does not fit, with the remedy, or ""."""
     profile = core["profile"]
-    if not profile["measured"]:
-        return ""
-    current = machine_conditions(core) | ({} if ranks is None else {"ranks": str(ranks)})
-    changed = differences(profile["measured"], current)
+    changed = differences(profile["measured"], machine_conditions(core)) if profile["measured"] else []
     if not changed:
         return ""
-    command = "isthmus tune" + ("" if ranks is None else f" --ranks {ranks}")
     return (
         f"The profile {profile['file']} was measured under other conditions: {'; '.join(changed)}. "
-        f"Run {command} to measure again, or set ISTHMUS_PROFILE=none to ignore the profile."
+        "Run isthmus tune to measure again, or set ISTHMUS_PROFILE=none to ignore the profile."
     )
 
 
-def rules_of(collective: str, choices: list[Choice], ranks: int) -> list[dict[str, Any]]:
+def measured_ranks(core: dict[str, Any], platform: str) -> list[int]:
+    """Returns the numbers of ranks that the profile was measured with on a platform."""
+    return [
+        int(ranks) for ranks in core["profile"]["measured"].get(f"{platform}_ranks", "").split(",") if ranks
+    ]
+
+
+def describe_profile(core: dict[str, Any]) -> str:
+    """Returns the file of the profile and the numbers of ranks that it was measured with."""
+    file = core["profile"]["file"]
+    if not file:
+        return "no profile"
+    measured = {platform: measured_ranks(core, platform) for platform in PLATFORMS}
+    parts = [f"{platform} {_listed(ranks)} ranks" for platform, ranks in measured.items() if ranks]
+    return file + (f" ({'; '.join(parts)})" if parts else "")
+
+
+def profile_use(core: dict[str, Any], explanation: Mapping[str, Any]) -> str:
+    """Returns whether a call uses a rule of the profile, and why not, or "" if there is no tuned profile."""
+    file, query = core["profile"]["file"], explanation["query"]
+    setting = Setting(query["platform"], query["ranks"])
+    if not file or not core["profile"]["measured"]:
+        return ""
+    if (explanation["source"] or "").startswith(file):
+        return (
+            f"The rule is from the profile of this machine, measured with {setting}: {explanation['source']}."
+        )
+    measured = measured_ranks(core, setting.platform)
+    if setting.ranks in measured:
+        return f"The profile {file} was measured with {setting}, and has no stronger rule for this call."
+    other = f" (only with {_listed(measured)} ranks)" if measured else ""
+    return (
+        f"The profile {file} was not measured with {setting}{other}. "
+        "Its rules for other numbers of ranks do not apply. "
+        f"Run isthmus tune --platform {setting.platform} --ranks {setting.ranks} to add rules."
+    )
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+@dataclass(frozen=True)
+class Section:
+    """The part of a profile for one collective and setting."""
+
+    setting: Setting
+    collective: str
+    text: str  # the lines after the heading
+
+
+_HEADING = re.compile(r"^# ==== (\w+), (\d+) ranks, (\w+): .*$", re.MULTILINE)
+
+
+def make_section(setting: Setting, plan: Plan, date: datetime) -> Section:
+    """Returns the section for a plan, of which all candidates were measured."""
+    collective, choices, omissions = plan.collective, plan.choices(), plan.omissions()
+    lines = [f"# ==== {setting}, {collective}: measured {date.isoformat()}"]
+    lines += [f"# The time limit expired: {'; '.join(omissions)}."] if omissions else []
+    lines += [] if choices else ["# No candidate is at least 5% faster than the built-in rules."]
+    for rule, choice in zip(rules_of(setting, collective, choices), choices, strict=True):
+        speedups = " to ".join(dict.fromkeys(f"{speedup:.2f}" for speedup in choice.speedups))
+        instead = f", which select {', '.join(choice.replaced)}" if choice.replaced else ""
+        lines += ["", f"# {speedups} times as fast as the built-in rules{instead}", "[[rule]]"]
+        for key, value in rule.items():
+            text = f"[{', '.join(map(_quoted, value))}]" if isinstance(value, list) else _quoted(value)
+            lines.append(f"{key} = {text}")
+    return Section(setting, collective, "\n".join(lines))
+
+
+def rules_of(setting: Setting, collective: str, choices: list[Choice]) -> list[dict[str, Any]]:
     """Returns the rules for the choices of a collective."""
     return [
         {
             "collective": [collective],
-            "platform": ["host"],
-            "ranks": str(ranks),
+            "platform": [setting.platform],
+            "ranks": str(setting.ranks),
             "nodes": "1",
             "bytes": f"{format_size(choice.first)}..{'' if choice.end is None else format_size(choice.end)}",
             "use": choice.candidate,
@@ -101,24 +179,34 @@ def rules_of(collective: str, choices: list[Choice], ranks: int) -> list[dict[st
     ]
 
 
-def profile_text(
-    rules: Mapping[str, list[dict[str, Any]]],
-    choices: Mapping[str, list[Choice]],
-    conditions: Mapping[str, str],
-    remarks: list[str],
-) -> str:
+def read_sections(text: str, conditions: Mapping[str, str]) -> tuple[list[Section], str]:
+    """Returns the sections of a profile, and the reason why those of other conditions are not used, or ""."""
+    matches = list(_HEADING.finditer(text))
+    ends = [match.start() for match in matches[1:]] + [len(text)]
+    sections = [
+        Section(Setting(match[1], int(match[2])), match[3], text[match.start() : end].rstrip())
+        for match, end in zip(matches, ends, strict=True)
+    ]
+    measured = dict(
+        re.findall(r"^(\w+) = (\".*\")$", text[: matches[0].start()] if matches else "", re.MULTILINE)
+    )
+    changed = differences({key: json.loads(value) for key, value in measured.items()}, conditions)
+    return ([], "; ".join(changed)) if changed else (sections, "")
+
+
+def profile_text(sections: Iterable[Section], conditions: Mapping[str, str], remarks: Iterable[str]) -> str:
     """Returns the profile as TOML (see docs/reference/configuration.md)."""
+    ordered = sorted(sections, key=lambda each: (PLATFORMS.index(each.setting.platform), each.setting.ranks))
+    ranks: dict[str, list[int]] = {}
+    for section in ordered:
+        ranks.setdefault(f"{section.setting.platform}_ranks", []).append(section.setting.ranks)
+    measured = dict(conditions) | {key: ",".join(map(str, dict.fromkeys(each))) for key, each in ranks.items()}
     lines = [f"# {remark}" for remark in remarks]
-    lines += ["", "[measured]", *(f"{key} = {_quoted(value)}" for key, value in conditions.items())]
-    if not any(rules.values()):
+    lines += ["", "[measured]", *(f"{key} = {_quoted(value)}" for key, value in measured.items())]
+    if not any("[[rule]]" in section.text for section in ordered):
         lines += ["", "# No candidate was faster than the built-in rules, so this profile has no rules."]
-    for name, collective_rules in rules.items():
-        for rule, choice in zip(collective_rules, choices[name], strict=True):
-            speedups = " to ".join(dict.fromkeys(f"{speedup:.2f}" for speedup in choice.speedups))
-            lines += ["", f"# {speedups} times as fast as without the profile", "[[rule]]"]
-            for key, value in rule.items():
-                text = f"[{', '.join(map(_quoted, value))}]" if isinstance(value, list) else _quoted(value)
-                lines.append(f"{key} = {text}")
+    for section in ordered:
+        lines += ["", section.text]
     return "\n".join(lines)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,11 +14,11 @@ import typer
 from rich.table import Table
 
 from .. import layout, machine
-from ..records import Record, merge_rounds, utc_now
+from ..records import Record, utc_now
 from ..sizes import format_size, format_us, parse_sizes
-from ..table import COLLECTIVES, whole_elements
+from ..table import COLLECTIVES
 from ..table import collective as find_collective
-from . import job_query, measure
+from .bench_server import BenchServer
 from .console import (
     NOT_AVAILABLE,
     CommandError,
@@ -27,27 +27,53 @@ from .console import (
     out,
     print_json,
     print_warning,
-    progress,
     write_output,
 )
-from .profile import core_info, default_profile, machine_conditions, profile_text, rules_of
-from .tune_journal import Entry, Journal
-from .tune_plan import BASELINE, Batch, Plan, half_steps, run_plans
+from .measure import Outcome, report_of
+from .profile import (
+    Setting,
+    core_info,
+    default_profile,
+    machine_conditions,
+    make_section,
+    profile_text,
+    read_sections,
+    rules_of,
+)
+from .tune_journal import Journal
+from .tune_plan import BASELINE, Plan, half_steps
+from .tune_run import (
+    BASELINE_NAME,
+    PROFILE_NAME,
+    TuningRun,
+    find_candidates,
+    find_settings,
+    make_plan,
+    measure_all,
+    measurement,
+)
 
-_DTYPE = "float32"
-
-# Name of the baseline in records and tables.
-_BASELINE_NAME = "rules"
+_GRID = "128,1K,8K,64K,512K,4M,16M"
+_DENSE_GRID = "128:16M"
 
 
 def tune(
     collectives: Annotated[str, typer.Option(help="List of collectives.")] = (
         ",".join(name for name, row in COLLECTIVES.items() if row.has_equal_count)
     ),
-    ranks: Annotated[int, typer.Option("--ranks", "-n", min=2, help="Number of ranks.")] = 4,
+    ranks: Annotated[
+        str,
+        typer.Option(
+            "--ranks", "-n", help="List of numbers of ranks. Empty: 2, 4, 8, ... to all cores or GPUs."
+        ),
+    ] = "",
+    platform: Annotated[
+        str, typer.Option(help="List of host, cuda, hip. Empty: the host, and the GPUs if there are any.")
+    ] = "",
     sizes: Annotated[
-        str, typer.Option(help="Coarse grid: FIRST:LAST (doubling) or a list of sizes in bytes.")
-    ] = "128,1K,8K,64K,512K,4M,16M",
+        str,
+        typer.Option(help=f"Coarse grid: FIRST:LAST (doubling) or a list of sizes in bytes. Default: {_GRID}."),
+    ] = "",
     candidates: Annotated[
         str, typer.Option(help="List of BACKEND[:ALGORITHM]. Empty: all that are available.")
     ] = "",
@@ -58,6 +84,14 @@ def tune(
     minutes: Annotated[float, typer.Option(min=0.0, help="Time limit. No measurement starts after it.")] = 4.5,
     profile: Annotated[
         str, typer.Option(metavar="FILE", help="Profile to write. Default: the profile of this machine.")
+    ] = "",
+    regret_file: Annotated[
+        str,
+        typer.Option(
+            "--regret",
+            metavar="FILE",
+            help=f"Write no profile. Measure it and all candidates at {_DENSE_GRID}; write the records.",
+        ),
     ] = "",
     restart: Annotated[
         bool, typer.Option("--restart", help="Discard the measurements of an interrupted run.")
@@ -72,145 +106,164 @@ def tune(
     The baseline is the selection without a profile. A candidate gets a rule only if it is at least 5% faster.
     The sizes at which the fastest candidate changes are found by bisection between the sizes of the grid.
 
-    An existing profile is replaced. Measurements are kept in FILE.journal until the plan is complete. If the
-    command is interrupted or its time limit expires, run it again to continue.
+    On GPUs, each rank has its own GPU, and times are those of calls that are issued on a stream, not of graphs.
+
+    A run replaces the rules for the platforms, numbers of ranks and collectives that it measures. Measurements
+    are kept in FILE.*.journal until the plan is complete. If the command is interrupted or its time limit
+    expires, run it again to continue.
     """
+    start = time.monotonic()
     layout.program("isthmus_bench")  # check this before MPI, as in `demo`
-    names = [find_collective(name).name for name in collectives.split(",")]
     core = core_info()
-    candidate_names = [name for name in candidates.split(",") if name] or available_candidates(core, ranks)
     target = Path(profile) if profile else default_profile(core)
-    conditions = machine_conditions(core) | {"ranks": str(ranks), "memory": "host"}
-    grid = parse_sizes(sizes)
-    plans = [_plan(name, candidate_names, grid, ranks, rounds) for name in names]
-    journal = Journal(
-        Path(f"{target}.journal"),
-        conditions | {"commit": machine.commit(), "min_time_s": str(min_time)},
-        candidate_names,
+    if regret_file and not target.is_file():
+        raise CommandError(f"--regret requires a profile, and {target} does not exist; run isthmus tune first")
+    request = Request(
+        [find_collective(name).name for name in collectives.split(",")],
+        find_settings(platform, ranks),
+        parse_sizes(sizes or (_DENSE_GRID if regret_file else _GRID)),
+        [name for name in candidates.split(",") if name],
+        rounds,
+        min_time,
+        target,
+        regret_file,
     )
-    if restart:
-        journal.remove()
-    run = TuningRun(plans, journal, _measurement(candidate_names, ranks, min_time))
-    run.replay()
+    runs = request.make_runs(core)
+    for run in runs:
+        if restart:
+            run.journal.remove()
+        run.replay()
     with machine.OtherLoad() as load:
-        run.measure(60 * minutes)
-    warning = machine.unreliable_reason(ranks, load.cores)
-    choices = {plan.collective: plan.choices() for plan in plans}
-    rules = {name: rules_of(name, choices[name], ranks) for name in names}
-    remarks = [f"Measured by `{command_line()}` on {utc_now().isoformat()}.", *([warning] if warning else [])]
-    text = profile_text(rules, choices, conditions, remarks)
-    if not dry_run:
+        measure_all(runs, 60 * minutes - (time.monotonic() - start))
+    host_ranks = [run.setting.ranks for run in runs if run.setting.platform == "host"]
+    warning = machine.unreliable_reason(max(host_ranks, default=1), load.cores)
+    text = profile_of(runs, target, machine_conditions(core), warning)
+    if regret_file:
+        write_regret(runs, regret_file, load.cores)
+    elif not dry_run:
         _replace(target, text)
-    omissions = run.finish()
+    omissions = {str(run.setting): missing for run in runs if (missing := run.finish())}
     if as_json:
-        document = {
-            "profile": None if dry_run else str(target),
-            "candidates": candidate_names,
-            "conditions": conditions,
-            "rules": [rule for name in names for rule in rules[name]],
-            "omissions": omissions,
-            "records": [
-                record.model_dump(mode="json", exclude_none=True)
-                for name in names
-                for record in run.merged_records(name)
-            ],
-        }
-        print_json(document)
+        written = None if dry_run or regret_file else str(target)
+        print_json(document_of(runs, written, machine_conditions(core)) | {"omissions": omissions})
     else:
-        for plan in plans:
-            out.print(_table(plan))
-            out.print()
-        for line in text.split("\n"):
-            out.print(line, soft_wrap=True)
+        _print(runs, [] if regret_file else text.split("\n"))
         print_warning(warning)
-    for plan in plans:
-        if unsupported := plan.unsupported():
-            note(f"{plan.collective}: not supported by {', '.join(unsupported)}")
-    for name, parts in omissions.items():
-        note(f"{name}: skipped because the time limit expired: {'; '.join(parts)}")
+    for run in runs:
+        for plan in run.plans:
+            if unsupported := plan.unsupported():
+                note(f"{run.setting}, {plan.collective}: not supported by {', '.join(unsupported)}")
+    for setting, missing in omissions.items():
+        for name, parts in missing.items():
+            note(f"{setting}, {name}: skipped because the time limit expired: {'; '.join(parts)}")
     if omissions:
-        note(f"run the same command again to measure the rest; the measurements are in {journal.path}")
-    note(f"--dry-run: {target} was not written" if dry_run else f"wrote {target}")
+        journals = ", ".join(str(run.journal.path) for run in runs if str(run.setting) in omissions)
+        note(f"run the same command again to measure the rest; the measurements are in {journals}")
+    if regret_file:
+        note(f"wrote {regret_file}")
+    else:
+        note(f"--dry-run: {target} was not written" if dry_run else f"wrote {target}")
 
 
-@dataclass
-class TuningRun:
-    """The execution of plans. Every finished batch is in the journal."""
+@dataclass(frozen=True)
+class Request:
+    """What to measure. With `regret_file`, also the profile `target`, at the sizes of the grid only."""
 
-    plans: list[Plan]
-    journal: Journal
-    measure_batch: Callable[[Batch, Callable[[], None]], Entry]
-    clock: Callable[[], float] = time.monotonic
-    entries: list[Entry] = field(default_factory=list)
+    collectives: list[str]
+    settings: list[Setting]
+    grid: list[int]
+    candidates: list[str]
+    rounds: int
+    min_time: float
+    target: Path
+    regret_file: str
 
-    def replay(self) -> None:
-        """Continues the run of the journal, if there is one."""
-        entries, obstacle = self.journal.load()
-        if obstacle:
-            note(f"the measurements in {self.journal.path} are not used: {obstacle}")
-        if entries:
-            note(
-                f"continuing an earlier run with {len(entries)} measurements from {self.journal.path} "
-                "(--restart discards them)"
-            )
-        self.entries += entries
-        plans = {plan.collective: plan for plan in self.plans}
-        for entry in entries:
-            if plan := plans.get(entry.batch.collective):
-                plan.add(entry.batch, entry.times)
-
-    def measure(self, limit_s: float) -> None:
-        """Measures until the plans are complete or the time limit expires."""
-        start = self.clock()
-        with progress() as display:
-            task = display.add_task("", total=math.ceil(limit_s))
-
-            def advance() -> None:
-                display.update(task, completed=min(int(self.clock() - start), math.ceil(limit_s)))
-
-            def run(batch: Batch) -> dict[int, float]:
-                name = batch.candidate or _BASELINE_NAME
-                display.update(task, description=f"{batch.collective}: {name}; seconds")
-                entry = self.measure_batch(batch, advance)
-                self.journal.append(entry)
-                self.entries.append(entry)
-                return entry.times
-
-            try:
-                run_plans(self.plans, run, start + limit_s, self.clock)
-            except KeyboardInterrupt:
-                note(
-                    f"interrupted after {len(self.entries)} measurements, which are in {self.journal.path}; "
-                    "run the same command again to continue"
+    def make_runs(self, core: dict[str, Any]) -> list[TuningRun]:
+        """Returns a run for each setting that has candidates. Raises CommandError if there is none."""
+        conditions = machine_conditions(core) | {"commit": machine.commit(), "min_time_s": str(self.min_time)}
+        backends = [backend["name"] for backend in core["backends"]]
+        steps = [] if self.regret_file else half_steps(min(self.grid), max(self.grid))
+        runs = []
+        for setting in self.settings:
+            with BenchServer(setting) as server:
+                candidates = find_candidates(server, backends, self.candidates)
+            if server.missing_mpi:
+                note(f"{setting}: mpi is not a candidate: {server.missing_mpi}")
+            if not candidates:
+                note(f"{setting}: skipped, because no candidate is available")
+                continue
+            candidates += [PROFILE_NAME] if self.regret_file else []
+            runs.append(
+                TuningRun(
+                    setting,
+                    [
+                        make_plan(name, candidates, self.grid, steps, setting.ranks, self.rounds)
+                        for name in self.collectives
+                    ],
+                    Journal(
+                        Path(f"{self.regret_file or self.target}.{setting.platform}{setting.ranks}.journal"),
+                        conditions,
+                        candidates,
+                    ),
+                    partial(measurement, setting, self.min_time, str(self.target)),
                 )
-                raise
-
-    def finish(self) -> dict[str, list[str]]:
-        """Returns what was not measured, by collective. If nothing is missing, deletes the journal."""
-        omissions = {plan.collective: plan.omissions() for plan in self.plans if plan.next_batch()}
-        if not omissions:
-            self.journal.remove()
-        return omissions
-
-    def merged_records(self, collective: str) -> list[Record]:
-        """Returns the records of a collective, merged over the rounds."""
-        return merge_rounds(entry.records for entry in self.entries if entry.batch.collective == collective)
+            )
+        if not runs:
+            raise CommandError("no candidate is available; run isthmus info for the reasons", NOT_AVAILABLE)
+        return runs
 
 
-def available_candidates(core: dict[str, Any], ranks: int) -> list[str]:
-    """Returns every available backend[:algorithm] of a job with `ranks` ranks on this machine."""
-    # A communicator creates only backends that a rule names.
-    rules = "; ".join(f"use={backend['name']}" for backend in core["backends"])
-    job = job_query.query_job(ranks, {"info": {}}, {"ISTHMUS_PROFILE": "none", "ISTHMUS_RULE": rules})
-    candidates = []
-    for backend in job["backends"]:
-        if backend["available"]:
-            candidates += [f"{backend['name']}:{name}" for name in backend["algorithms"]] or [backend["name"]]
-    if not candidates:
-        raise CommandError(
-            f"no backend is available for {ranks} ranks; run isthmus info for the reasons", NOT_AVAILABLE
+def profile_of(runs: list[TuningRun], target: Path, conditions: dict[str, str], warning: str) -> str:
+    """Returns the text of the profile: the sections of the runs, and other sections of the existing profile."""
+    now = utc_now()
+    sections = {
+        (run.setting, plan.collective): make_section(run.setting, plan, now)
+        for run in runs
+        for plan in run.plans
+        if not plan.not_measured()
+    }
+    existing, obstacle = read_sections(target.read_text(), conditions) if target.is_file() else ([], "")
+    if obstacle:
+        note(
+            f"the rules of {target} are not kept, because they were measured under other conditions: {obstacle}"
         )
-    return candidates
+    kept = {(section.setting, section.collective): section for section in existing}
+    remarks = [f"Measured by `{command_line()}` on {now.isoformat()}.", *([warning] if warning else [])]
+    return profile_text((kept | sections).values(), conditions, remarks)
+
+
+def write_regret(runs: list[TuningRun], file: str, other_cores: float) -> None:
+    """Writes the records of all runs, without the fields that a plot of regret does not need."""
+    records = [
+        Record.model_validate(
+            {key: value for key, value in record.model_dump().items() if key not in ("reason", "placement")}
+        )
+        for run in runs
+        for plan in run.plans
+        for record in run.merged_records(plan.collective)
+    ]
+    write_output(file, report_of(Outcome(records, {}, {}, other_cores), command_line()).to_compact_json())
+
+
+def document_of(runs: list[TuningRun], profile: str | None, conditions: dict[str, str]) -> dict[str, Any]:
+    """Returns the JSON document of the command, without the omissions."""
+    return {
+        "profile": profile,
+        "candidates": {str(run.setting): run.journal.candidates for run in runs},
+        "conditions": conditions,
+        "rules": [
+            rule
+            for run in runs
+            for plan in run.plans
+            for rule in rules_of(run.setting, plan.collective, plan.choices())
+        ],
+        "records": [
+            record.model_dump(mode="json", exclude_none=True)
+            for run in runs
+            for plan in run.plans
+            for record in run.merged_records(plan.collective)
+        ],
+    }
 
 
 def _replace(target: Path, text: str) -> None:
@@ -220,44 +273,18 @@ def _replace(target: Path, text: str) -> None:
     os.replace(new_file, target)
 
 
-def _plan(name: str, candidates: list[str], grid: list[int], ranks: int, rounds: int) -> Plan:
-    """Returns the plan of a collective. Sizes are those of whole elements, as in the records."""
-    steps = half_steps(min(grid), max(grid))
-    sizes, steps = ([whole_elements(name, size, _DTYPE, ranks) for size in each] for each in (grid, steps))
-    return Plan(name, candidates, sizes, steps, rounds)
+def _print(runs: list[TuningRun], profile_lines: list[str]) -> None:
+    for run in runs:
+        for plan in run.plans:
+            out.print(_table(f"{run.setting}, {plan.collective}", plan))
+            out.print()
+    for line in profile_lines:
+        out.print(line, soft_wrap=True)
 
 
-def _measurement(
-    candidates: list[str], ranks: int, min_time: float
-) -> Callable[[Batch, Callable[[], None]], Entry]:
-    """Returns the function that measures a batch with the measurement program."""
-    providers = {}
-    for candidate in (BASELINE, *candidates):
-        provider = measure.isthmus_provider(ranks, backend=candidate)
-        name = candidate or _BASELINE_NAME
-        providers[candidate] = measure.Provider(
-            name, (*provider.command, "--provider", name), provider.variables | {"ISTHMUS_PROFILE": "none"}
-        )
-
-    def run(batch: Batch, point_done: Callable[[], None]) -> Entry:
-        sweep = measure.Sweep(batch.collective, batch.sizes, dtype=_DTYPE, min_time_s=min_time)
-        try:
-            records = measure.run_provider(providers[batch.candidate], sweep, point_done).records
-        except measure.UnsupportedError:
-            return Entry(batch, [])
-        wrong = [record for record in records if record.wrong]
-        if wrong:
-            raise CommandError(
-                f"{wrong[0].provider} returned wrong results for {batch.collective} of {wrong[0].bytes} bytes"
-            )
-        return Entry(batch, records)
-
-    return run
-
-
-def _table(plan: Plan) -> Table:
-    table = Table(title=plan.collective, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for heading in ("bytes", f"{_BASELINE_NAME} us", "fastest us", "speedup"):
+def _table(title: str, plan: Plan) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for heading in ("bytes", f"{BASELINE_NAME} us", "fastest us", "speedup"):
         table.add_column(heading, justify="right")
     table.add_column("fastest")
     table.add_column("choice")
@@ -270,7 +297,7 @@ def _table(plan: Plan) -> Table:
             format_us(baseline),
             format_us(times[fastest]),
             f"{baseline / times[fastest]:.2f}x",
-            fastest or _BASELINE_NAME,
-            choice or _BASELINE_NAME,
+            fastest or BASELINE_NAME,
+            choice or BASELINE_NAME,
         )
     return table

@@ -26,6 +26,11 @@ class Entry:
         """Median times by size."""
         return {record.bytes: record.time_us.median for record in self.records}
 
+    @property
+    def paths(self) -> dict[int, str]:
+        """Selected backend[:algorithm] by size."""
+        return {record.bytes: record.backend for record in self.records}
+
 
 class Journal:
     """A file of one JSON document per line: the conditions of the run, then its entries."""
@@ -33,6 +38,10 @@ class Journal:
     def __init__(self, path: Path, conditions: dict[str, str], candidates: list[str]) -> None:
         self.path = path
         self._header = {"conditions": conditions, "candidates": candidates}
+
+    @property
+    def candidates(self) -> list[str]:
+        return self._header["candidates"]
 
     def load(self) -> tuple[list[Entry], str]:
         """Returns the entries of an earlier run, and the reason why an existing journal is not used, or "".

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 
 from ..sizes import format_size
 
@@ -38,12 +40,14 @@ class Choice:
 
     The range ends before `end`, the smallest measured size with another choice. None: there is no such size.
     `speedups` are the lowest and the highest speedup over the baseline at the measured sizes of the range.
+    `replaced` are the paths that the baseline selects at these sizes.
     """
 
     candidate: str
     first: int
     end: int | None
     speedups: tuple[float, float]
+    replaced: tuple[str, ...] = ()
 
 
 def half_steps(first: int, last: int) -> list[int]:
@@ -72,11 +76,20 @@ class Plan:
         self._steps = sorted({*steps, *self._grid})
         self._rounds = rounds
         self._samples: dict[tuple[str, int], list[float]] = {}
+        self._paths: dict[tuple[str, int], str] = {}
 
-    def add(self, batch: Batch, times: dict[int, float]) -> None:
-        """Adds the results of a batch. A size without a time is not supported by the candidate."""
+    def add(
+        self, batch: Batch, times: dict[int, float], paths: Mapping[int, str] = MappingProxyType({})
+    ) -> None:
+        """Adds the results of a batch. A size without a time is not supported by the candidate.
+
+        `paths` are the selected paths. Candidates that select the same path share their samples, so that noise
+        cannot distinguish them.
+        """
         for size in batch.sizes:
             self._samples.setdefault((batch.candidate, size), []).append(times.get(size, math.inf))
+            if size in paths:
+                self._paths[batch.candidate, size] = paths[size]
 
     def next_batch(self) -> Batch | None:
         """Returns the next measurement, or None if the plan is complete."""
@@ -87,12 +100,20 @@ class Plan:
 
     def times(self, size: int) -> dict[str, float]:
         """Returns the median time of each candidate that was measured at that size and supports it."""
-        medians = {
-            candidate: statistics.median(self._samples[candidate, size])
-            for candidate in self._candidates
-            if (candidate, size) in self._samples
-        }
+        measured = [candidate for candidate in self._candidates if (candidate, size) in self._samples]
+        samples: dict[str, list[float]] = defaultdict(list)
+        for candidate in measured:
+            samples[self._path(candidate, size)] += self._samples[candidate, size]
+        medians = {candidate: statistics.median(samples[self._path(candidate, size)]) for candidate in measured}
         return {candidate: time for candidate, time in medians.items() if time < math.inf}
+
+    def _path(self, candidate: str, size: int) -> str:
+        """Returns the selected path, or the name of the candidate if the path is unknown."""
+        return self._paths.get((candidate, size), candidate)
+
+    def baseline_path(self, size: int) -> str:
+        """Returns the path that the baseline selects, or "" if it is unknown."""
+        return self._path(BASELINE, size)
 
     def chosen(self) -> dict[int, str]:
         """Returns the choice for each measured size, in ascending order.
@@ -136,6 +157,7 @@ class Plan:
                     sizes[start] if start else 0,
                     sizes[end] if end < len(sizes) else None,
                     (min(speedups), max(speedups)),
+                    tuple(filter(None, dict.fromkeys(map(self.baseline_path, sizes[start:end])))),
                 )
             )
         return result
@@ -143,6 +165,11 @@ class Plan:
     def _rounds_at(self, size: int, candidate: str) -> int:
         """Returns how often both the candidate and the baseline were measured."""
         return min(len(self._samples.get((name, size), ())) for name in (BASELINE, candidate))
+
+    def not_measured(self) -> list[str]:
+        """Returns the candidates, and the baseline, that were not measured at all."""
+        measured = {candidate for candidate, _ in self._samples}
+        return [name for name in self._candidates if name not in measured]
 
     def unsupported(self) -> list[str]:
         """Returns the candidates that were measured and support no size."""
@@ -153,10 +180,8 @@ class Plan:
 
     def omissions(self) -> list[str]:
         """Returns one line for each part of the plan that was not measured."""
-        candidates_measured = {candidate for candidate, _ in self._samples}
-        absent = [name or "the baseline" for name in self._candidates if name not in candidates_measured]
-        if absent:
-            return [f"not measured: {', '.join(absent)}"]
+        if absent := self.not_measured():
+            return [f"not measured: {', '.join(name or 'the baseline' for name in absent)}"]
         lines = []
         if self._first_missing(self._grid):
             lines.append(f"fewer than {self._rounds} rounds")
@@ -221,7 +246,7 @@ class Plan:
 
 def run_plans(
     plans: Sequence[Plan],
-    measure: Callable[[Batch], dict[int, float]],
+    measure: Callable[[Batch], tuple[dict[int, float], dict[int, str]]],
     end_time: float,
     clock: Callable[[], float],
 ) -> None:
@@ -236,4 +261,4 @@ def run_plans(
                 return
             deadline = now + (end_time - now) / (len(unfinished) - index)
             while clock() < deadline and (batch := plan.next_batch()):
-                plan.add(batch, measure(batch))
+                plan.add(batch, *measure(batch))
