@@ -61,6 +61,9 @@ SHARED_GPU = {
 
 # libucx-cu13 of PyPI, whose UCX supports CUDA memory.
 CARRIED_UCX = {"ISTHMUS_UCX_LIBRARY": "{carry}/ucx/libucx/lib/libucp.so.0"}
+# The Python package with its dependency that GPU machines lack.
+TUNE = {"PYTHONPATH": "{pythonpath}:{carry}/pydantic", "COLUMNS": "160"}
+REGRET_COLLECTIVES = "allreduce,allgather,reduce_scatter,alltoall,broadcast"
 NODES_BENCH = "{bin}/hierarchical_bench --platforms cuda,cuda --ordinals 0,1 --nodes a,b --sizes 4K,64K,1M,16M"
 
 TOPICS = (
@@ -490,6 +493,49 @@ TOPICS = (
         ),
         options=("-DISTHMUS_P2P=ON",),
         needs=("torch",),
+    ),
+    Topic(
+        "tune",
+        ("isthmus_bench", "isthmus_python"),
+        (
+            Step(
+                "isthmus tune, one rank per GPU",
+                "{python} -m isthmus tune --platform cuda --minutes 1 --profile {out}/profile.toml",
+                90,
+                gpus=2,
+                env=TUNE,
+            ),
+            Step(
+                "isthmus tune, ranks on the host, into the same profile",
+                "{python} -m isthmus tune --platform host -n 2,8,16 --minutes 2 --profile {out}/profile.toml"
+                f" --collectives {REGRET_COLLECTIVES} --min-time 0.01",
+                150,
+                env=TUNE,
+            ),
+            Step(
+                "regret of the profile and of the built-in rules",
+                "{python} -m isthmus tune -n 2,8,16 --minutes 2.6 --profile {out}/profile.toml"
+                f" --collectives {REGRET_COLLECTIVES} --min-time 0.005 --regret {{out}}/regret.json",
+                190,
+                records="{out}/regret.json",
+                env=TUNE,
+            ),
+            Step(
+                "the selected rule of a call on GPUs",
+                "{python} -m isthmus explain allreduce --platform cuda -n 2 --bytes 1M",
+                30,
+                gpus=2,
+                env=TUNE | {"ISTHMUS_PROFILE": "{out}/profile.toml"},
+            ),
+            Step(
+                "a number of ranks that was not measured",
+                "{python} -m isthmus explain allreduce -n 6 --bytes 1M",
+                30,
+                env=TUNE | {"ISTHMUS_PROFILE": "{out}/profile.toml"},
+            ),
+        ),
+        options=("-DISTHMUS_PYTHON=ON", "-DISTHMUS_P2P=ON"),
+        needs=("mpi", "python_module", "pydantic"),
     ),
     Topic(
         "train",
