@@ -7,18 +7,24 @@ import json
 import math
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from conftest import run_cli
 from test_cli import in_checkout, run_json
+from test_jobs import DEVICE_VARIABLES, STANDINS
 from test_records import record
 
-from isthmus import machine
-from isthmus.cli import job_query, profile
-from isthmus.cli.tune import TuningRun, available_candidates
+from isthmus import launch, layout, machine
+from isthmus.cli import job_query, main, profile, tune_run
+from isthmus.cli.bench_server import BenchServer
+from isthmus.cli.console import CommandError
+from isthmus.cli.profile import Setting
 from isthmus.cli.tune_journal import Entry, Journal
 from isthmus.cli.tune_plan import BASELINE, THRESHOLD, Batch, Choice, Plan, half_steps, run_plans
+from isthmus.cli.tune_run import TuningRun, find_candidates, find_settings, measure_all
+from isthmus.records import Report, utc_now
 from isthmus.table import whole_elements
 
 GRID = [128, 1 << 10, 1 << 13, 1 << 16, 1 << 20, 1 << 24]
@@ -166,11 +172,11 @@ def run_with_budget(plans: list[Plan], budget_s: float, seconds_per_batch: float
     """Returns the number of batches per collective."""
     clock, counts = Clock(seconds_per_batch), dict.fromkeys((plan.collective for plan in plans), 0)
 
-    def measure(batch: Batch) -> dict[int, float]:
+    def measure(batch: Batch) -> tuple[dict[int, float], dict[int, str]]:
         assert clock.now < budget_s, "no measurement starts after the limit"
         clock.now += seconds_per_batch
         counts[batch.collective] += 1
-        return times_of(batch, linear_cost)
+        return times_of(batch, linear_cost), {}
 
     run_plans(plans, measure, budget_s, clock)
     return counts
@@ -201,7 +207,8 @@ def test_omissions_name_rounds_and_crossovers() -> None:
     assert plan.omissions() == []
 
 
-CONDITIONS = {"cpu": "Some CPU", "cores": "4", "version": "1.0", "ranks": "2"}
+HOST_2 = Setting("host", 2)
+CONDITIONS = {"cpu": "Some CPU", "cores": "4", "version": "1.0"}
 NAMES = ["quick", "even", "wide", "slow"]
 
 
@@ -217,11 +224,15 @@ def make_run(folder: Path, stop_after: int | None = None, **changes: str) -> tup
         times = times_of(batch, linear_cost)
         return Entry(
             batch,
-            [record(time, size=size, provider=batch.candidate or "rules") for size, time in times.items()],
+            [
+                record(time, size=size, provider=name, backend=name)
+                for size, time in times.items()
+                for name in [batch.candidate or "rules"]
+            ],
         )
 
     journal = Journal(folder / "profile.toml.journal", CONDITIONS | changes, NAMES)
-    run = TuningRun([make_plan(rounds=2)], journal, measure, clock=lambda: 0.0)
+    run = TuningRun(HOST_2, [make_plan(rounds=2)], journal, lambda: nullcontext(measure), clock=lambda: 0.0)
     run.replay()
     return run, measured
 
@@ -262,7 +273,7 @@ def test_expired_run_keeps_its_journal(tmp_path: Path) -> None:
         ({"cpu": "Other CPU"}, r"CPU Some CPU \(now Other CPU\)"),
         ({"cores": "2"}, r"cores 4 \(now 2\)"),
         ({"version": "1.1"}, r"Isthmus 1.0 \(now 1.1\)"),
-        ({"ranks": "3", "cores": "8"}, r"cores 4 \(now 8\); ranks 2 \(now 3\)"),
+        ({"cores": "8", "version": "1.1"}, r"Isthmus 1.0 \(now 1.1\); cores 4 \(now 8\)"),
     ],
 )
 def test_journal_of_other_conditions_is_not_used(
@@ -300,11 +311,22 @@ def info_with(profile_path: Path) -> dict:
     return run_json("info", "--json", ISTHMUS_PROFILE=str(profile_path))
 
 
-def write_profile(path: Path, **changes: str) -> Path:
-    conditions = profile.machine_conditions(profile.core_info()) | {"ranks": "2"} | changes
-    choices = {"allreduce": [Choice("mpi", 0, 1024, (1.5, 2.0))]}
-    rules = {"allreduce": profile.rules_of("allreduce", choices["allreduce"], 2)}
-    path.write_text(profile.profile_text(rules, choices, conditions, ["Measured."]))
+def tuned_plan(collective: str, candidate: str, speedup: float = 2.0) -> Plan:
+    """Returns a complete plan whose candidate is faster than the baseline below 1 KiB."""
+    plan = Plan(collective, [candidate], [128, 1024], [], 1)
+    plan.add(Batch(collective, BASELINE, (128, 1024)), {128: 10.0, 1024: 10.0}, {128: "shm", 1024: "shm"})
+    plan.add(Batch(collective, candidate, (128, 1024)), {128: 10.0 / speedup, 1024: 20.0})
+    return plan
+
+
+def section(setting: Setting, collective: str, candidate: str = "mpi") -> profile.Section:
+    return profile.make_section(setting, tuned_plan(collective, candidate), utc_now())
+
+
+def write_profile(path: Path, *settings: Setting, **changes: str) -> Path:
+    conditions = profile.machine_conditions(profile.core_info()) | changes
+    sections = [section(setting, "allreduce") for setting in settings or [HOST_2]]
+    path.write_text(profile.profile_text(sections, conditions, ["Measured."]))
     return path
 
 
@@ -312,7 +334,8 @@ def test_fitting_profile_has_no_mismatch(tmp_path: Path) -> None:
     info = info_with(write_profile(tmp_path / "profile.toml"))
     assert info["profile_mismatch"] == ""
     assert info["core"]["profile"]["file"] == str(tmp_path / "profile.toml")
-    assert "1.50 to 2.00 times as fast" in (tmp_path / "profile.toml").read_text()
+    text = (tmp_path / "profile.toml").read_text()
+    assert "# 2.00 times as fast as the built-in rules, which select shm" in text
 
 
 def test_commands_name_mismatch_and_remedy(tmp_path: Path) -> None:
@@ -330,9 +353,6 @@ def test_commands_name_mismatch_and_remedy(tmp_path: Path) -> None:
         assert completed.returncode == 0, completed.stderr
         for part in expected:
             assert part in completed.stdout, completed.stdout
-    explained = run_json("explain", "allreduce", "--ranks", "3", "--json", **variables)
-    assert "ranks 2 (now 3)" in explained["profile_mismatch"]
-    assert "Run isthmus tune --ranks 3" in explained["profile_mismatch"]
 
 
 def test_profile_without_conditions_has_no_mismatch(tmp_path: Path) -> None:
@@ -364,21 +384,30 @@ def test_command_writes_profile_that_selection_reads(tmp_path: Path) -> None:
     measured = {(each["provider"], each["bytes"]) for each in reply["records"]}
     assert {(name, size) for name in ("rules", "shm", "mpi") for size in (1024, 65536)} <= measured
     assert ("shm:packet", 1024) in measured and ("shm:packet", 65536) not in measured, "not supported"
-    assert not Path(f"{path}.journal").exists()
-    arguments = ("explain", "allreduce", "--bytes", "1K", "-n", "2", "--mpi", "--json")
+    assert list(tmp_path.iterdir()) == [path]
+    arguments = ("explain", "allreduce", "--bytes", "512", "-n", "2", "--mpi", "--json")
     explained = run_json(*arguments, ISTHMUS_PROFILE=str(path))
     assert explained["profile_mismatch"] == ""
     expected = next((rule["use"] for rule in reply["rules"] if rule["bytes"].startswith("0..")), None)
     assert expected in (None, explained["backend"], profile_use(explained))
 
 
+@in_checkout
 def test_candidates_are_available_backends() -> None:
-    candidates = available_candidates(profile.core_info(), 2)
-    assert {"shm:packet", "mpi"} <= set(candidates)
+    backends = [backend["name"] for backend in profile.core_info()["backends"]]
+    with BenchServer(HOST_2) as server:
+        candidates = find_candidates(server, backends, [])
+        assert find_candidates(server, backends, ["mpi", "nccl"]) == ["mpi"]
+        with pytest.raises(
+            CommandError, match=r"--candidates 'shm:pocket' is unknown.*did you mean \"shm:packet\""
+        ):
+            find_candidates(server, backends, ["shm:pocket"])
+    assert {"shm", "shm:packet", "mpi"} <= set(candidates)
     assert not any(name.startswith("hierarchical") for name in candidates), "all ranks are on one node"
+    assert not any(name.endswith("_bf16") for name in candidates), "they change results"
     # No default rule names ucx for one node.
-    backends = job_query.query_job(2, {"info": {}}, {"ISTHMUS_RULE": "use=ucx"})["backends"]
-    has_ucx = any(backend["name"] == "ucx" and backend["available"] for backend in backends)
+    described = job_query.query_job(2, {"info": {}}, {"ISTHMUS_RULE": "use=ucx"})["backends"]
+    has_ucx = any(backend["name"] == "ucx" and backend["available"] for backend in described)
     assert any(name.startswith("ucx") for name in candidates) == has_ucx
 
 
@@ -400,10 +429,157 @@ def test_command_without_time_writes_no_rules(tmp_path: Path) -> None:
     completed = run_cli(*arguments, "--minutes", "0", "--profile", str(path))
     assert completed.returncode == 0, completed.stderr
     assert (
-        "barrier: skipped because the time limit expired: not measured: the baseline, shm" in completed.stderr
+        "host, 2 ranks, barrier: skipped because the time limit expired: not measured: the baseline, shm"
+        in completed.stderr
     )
     assert "no rules" in path.read_text()
-    journal = Path(f"{path}.journal")
+    journal = Path(f"{path}.host2.journal")
     assert json.loads(journal.read_text().splitlines()[0])["candidates"] == ["shm"]
     completed = run_cli(*arguments, "--profile", str(path), "--min-time", "0.001")
     assert completed.returncode == 0 and not journal.exists(), completed.stderr
+
+
+def test_candidates_with_same_path_share_samples() -> None:
+    plan = Plan("allreduce", ["fast", "named"], [128], [], 2)
+    for candidate, time, path in ((BASELINE, 10.0, "a"), ("named", 8.0, "a"), ("fast", 5.0, "b")):
+        for _ in range(2):
+            plan.add(Batch("allreduce", candidate, (128,)), {128: time}, {128: path})
+    assert plan.times(128) == {BASELINE: 9.0, "named": 9.0, "fast": 5.0}
+    assert plan.choices() == [Choice("fast", 0, None, (1.8, 1.8), ("a",))]
+
+
+def test_run_replaces_only_its_sections(tmp_path: Path) -> None:
+    path = write_profile(tmp_path / "profile.toml", HOST_2, Setting("host", 16), Setting("cuda", 2))
+    conditions = profile.machine_conditions(profile.core_info())
+    sections, obstacle = profile.read_sections(path.read_text(), conditions)
+    assert obstacle == "" and [each.setting for each in sections] == [HOST_2, ("host", 16), ("cuda", 2)]
+    new = [section(Setting("host", 8), "allreduce"), section(HOST_2, "broadcast")]
+    text = profile.profile_text([*sections, *new], conditions, [])
+    assert 'host_ranks = "2,8,16"' in text and 'cuda_ranks = "2"' in text
+    path.write_text(text)
+    assert [rule["rule"] for rule in info_with(path)["core"]["rules"] if "profile" in rule["source"]] == [
+        f"collective={name} platform={platform} ranks={ranks} nodes=1 bytes=0..1K use=mpi"
+        for platform, ranks, name in (
+            ("host", 2, "allreduce"),
+            ("host", 2, "broadcast"),
+            ("host", 8, "allreduce"),
+            ("host", 16, "allreduce"),
+            ("cuda", 2, "allreduce"),
+        )
+    ]
+    assert profile.read_sections(text, conditions | {"cores": "77"})[0] == []
+
+
+def test_explain_names_profile_line_and_unmeasured_ranks(tmp_path: Path) -> None:
+    path = write_profile(tmp_path / "profile.toml", HOST_2, Setting("host", 4))
+
+    def use(*arguments: str) -> str:
+        reply = run_json("explain", "allreduce", "--json", *arguments, ISTHMUS_PROFILE=str(path))
+        return reply["profile_use"]
+
+    line = 1 + path.read_text().splitlines().index("[[rule]]")
+    assert use("-n", "2", "--mpi", "--bytes", "512") == (
+        f"The rule was measured with host, 2 ranks: profile {path}:{line}."
+    )
+    assert "measured with host, 2 ranks, and none of its rules applies" in use("-n", "2", "--bytes", "64K")
+    assert "was not measured with host, 3 ranks (only with 2, 4 ranks)" in use("-n", "3", "--bytes", "512")
+    assert "Run isthmus tune --platform host --ranks 3 to add rules." in use("-n", "3", "--bytes", "512")
+    doctor = run_cli("doctor", "--only", "configuration", ISTHMUS_PROFILE=str(path), COLUMNS="2000")
+    assert f"{path} (host 2, 4 ranks)" in doctor.stdout
+
+
+def test_settings_are_host_and_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(12)))
+    monkeypatch.setattr("isthmus.cli.gpus.devices", lambda: (["cuda:0", "cuda:1"], ""))
+    assert find_settings("", "") == [("host", 2), ("host", 4), ("host", 8), ("host", 12), ("cuda", 2)]
+    assert find_settings("", "2,8") == [("host", 2), ("host", 8), ("cuda", 2)]
+    assert find_settings("cuda", "") == [("cuda", 2)]
+    with pytest.raises(CommandError, match="--ranks 4: there are 2 cuda devices"):
+        find_settings("cuda", "4")
+    with pytest.raises(CommandError, match="--platform hip: the devices are cuda"):
+        find_settings("hip", "")
+    with pytest.raises(CommandError, match="did you mean"):
+        find_settings("cud", "")
+    with pytest.raises(CommandError, match="not a list of numbers"):
+        find_settings("host", "2,1")
+    monkeypatch.setattr("isthmus.cli.gpus.devices", lambda: ([], "cuda: no driver"))
+    assert find_settings("", "4") == [("host", 4)]
+    with pytest.raises(CommandError, match="--platform cuda: cuda: no driver"):
+        find_settings("cuda", "")
+
+
+def test_time_is_shared_by_settings(tmp_path: Path) -> None:
+    clock = Clock(1.0)
+    measured: list[Setting] = []
+
+    def make(setting: Setting) -> TuningRun:
+        def measure(batch: Batch, point_done: Callable[[], None]) -> Entry:
+            clock.now += 1.0
+            measured.append(setting)
+            return Entry(batch, [record(1.0, size=size) for size in batch.sizes])
+
+        journal = Journal(tmp_path / str(setting), CONDITIONS, NAMES)
+        return TuningRun(setting, [make_plan(rounds=3)], journal, lambda: nullcontext(measure), clock)
+
+    runs = [make(HOST_2), make(Setting("cuda", 2))]
+    measure_all(runs, 10.0, clock)
+    assert [measured.count(run.setting) for run in runs] == [5, 5]
+    assert not any(run.is_complete() for run in runs)
+    measure_all(runs, 100.0, clock)
+    assert all(run.is_complete() for run in runs)
+
+
+def test_buffers_of_allgather_are_limited() -> None:
+    def sizes(name: str, ranks: int) -> list[int]:
+        batch = tune_run.make_plan(name, [], [128, 1 << 22, 1 << 24], [], ranks, 1).next_batch()
+        return list(batch.sizes)
+
+    assert sizes("allreduce", 16) == [128, 1 << 22, 1 << 24]
+    assert sizes("allgather", 16) == [128, 1 << 22] and sizes("allgather", 64) == [128]
+
+
+@in_checkout
+@pytest.mark.skipif(not (STANDINS / "libstandin_nccl.so").is_file(), reason="requires the stand-ins")
+def test_devices_are_tuned_into_the_profile_of_the_host(tmp_path: Path) -> None:
+    path, records = tmp_path / "profile.toml", tmp_path / "regret.json"
+    variables = {key: value for key, value in DEVICE_VARIABLES.items() if key.endswith("_LIBRARY")}
+    arguments = ("--collectives", "allgather", "-n", "2", "--rounds", "1", "--min-time", "0.001")
+    arguments += ("--profile", str(path), "--json")
+    run_json("tune", *arguments, "--platform", "host", "--sizes", "1K", "--candidates", "shm", **variables)
+    grid = ("--sizes", "1K,64K", "--candidates", "nccl,copy_engine")
+    reply = run_json("tune", *arguments, "--platform", "cuda", *grid, **variables)
+    assert {(each["provider"], each["mode"]) for each in reply["records"]} == {
+        (name, "stream") for name in ("rules", "nccl", "copy_engine")
+    }
+    assert all(each["wrong"] == 0 for each in reply["records"])
+    assert all(rule["platform"] == ["cuda"] for rule in reply["rules"])
+    text = path.read_text()
+    assert 'host_ranks = "2"' in text and 'cuda_ranks = "2"' in text
+    assert "# ==== host, 2 ranks, allgather" in text and "# ==== cuda, 2 ranks, allgather" in text
+    reply = run_json("tune", *arguments, "--platform", "cuda", *grid, "--regret", str(records), **variables)
+    assert reply["profile"] is None and path.read_text() == text
+    report = Report.load(records)
+    assert {each.provider for each in report.records} == {"rules", "profile", "nccl", "copy_engine"}
+
+
+@in_checkout
+def test_ranks_are_forked_without_mpich(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(family: str) -> launch.Launcher:
+        raise layout.MissingError(f"{family} is not installed")
+
+    monkeypatch.setattr(launch, "launcher", missing)
+    with BenchServer(HOST_2) as server:
+        assert server.missing_mpi == "mpich is not installed"
+        assert "mpi" not in find_candidates(server, ["shm", "mpi"], [])
+
+
+@in_checkout
+def test_failure_of_the_measurement_program_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    with BenchServer(Setting("cuda", 2)) as server, pytest.raises(CommandError) as failure:
+        server.info("")
+    assert "the measurement program failed with exit code" in str(failure.value)
+
+
+def test_regret_requires_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["tune", "--regret", "r.json", "--profile", str(tmp_path / "absent.toml")])
+    assert code != 0 and "absent.toml does not exist; run isthmus tune first" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -117,13 +118,12 @@ def profile_use(core: dict[str, Any], explanation: Mapping[str, Any]) -> str:
     setting = Setting(query["platform"], query["ranks"])
     if not file or not core["profile"]["measured"]:
         return ""
-    if (explanation["source"] or "").startswith(file):
-        return (
-            f"The rule is from the profile of this machine, measured with {setting}: {explanation['source']}."
-        )
+    source = explanation["source"] or ""
+    if source.startswith("profile "):
+        return f"The rule was measured with {setting}: {source}."
     measured = measured_ranks(core, setting.platform)
     if setting.ranks in measured:
-        return f"The profile {file} was measured with {setting}, and has no stronger rule for this call."
+        return f"The profile {file} was measured with {setting}, and none of its rules applies to this call."
     other = f" (only with {_listed(measured)} ranks)" if measured else ""
     return (
         f"The profile {file} was not measured with {setting}{other}. "
@@ -182,14 +182,13 @@ def rules_of(setting: Setting, collective: str, choices: list[Choice]) -> list[d
 def read_sections(text: str, conditions: Mapping[str, str]) -> tuple[list[Section], str]:
     """Returns the sections of a profile, and the reason why those of other conditions are not used, or ""."""
     matches = list(_HEADING.finditer(text))
-    ends = [match.start() for match in matches[1:]] + [len(text)]
+    starts = [*(match.start() for match in matches), len(text)]
     sections = [
-        Section(Setting(match[1], int(match[2])), match[3], text[match.start() : end].rstrip())
-        for match, end in zip(matches, ends, strict=True)
+        Section(Setting(match[1], int(match[2])), match[3], text[start:end].rstrip())
+        for match, (start, end) in zip(matches, pairwise(starts), strict=True)
     ]
-    measured = dict(
-        re.findall(r"^(\w+) = (\".*\")$", text[: matches[0].start()] if matches else "", re.MULTILINE)
-    )
+    head = text[: starts[0]]
+    measured = dict(re.findall(r"^(\w+) = (\".*\")$", head, re.MULTILINE))
     changed = differences({key: json.loads(value) for key, value in measured.items()}, conditions)
     return ([], "; ".join(changed)) if changed else (sections, "")
 
