@@ -18,6 +18,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/trust.hpp"
 #include "frontends/mpi/engine_abi.hpp"
 #include "frontends/preload/engine_loader.hpp"
 
@@ -142,13 +143,15 @@ void resolve_all() {
 // Only engines print reports, and a program without collectives opens none. If a report was requested for such a
 // program, rank 0 says so at exit.
 [[gnu::destructor]] void report_no_calls() {
-  const char* const report = std::getenv("ISTHMUS_MPI_REPORT");
+  const char* const report = isthmus::environment_variable("ISTHMUS_MPI_REPORT");
   if (report == nullptr || *report == '\0' || std::strcmp(report, "0") == 0 || is_resolved) return;
   const auto is_finalized = reinterpret_cast<int (*)(int*)>(find_mpi_function("PMPI_Finalized"));
   int flag = 0;
   if (is_finalized == nullptr || is_finalized(&flag) != 0 || flag == 0) return;
   for (const char* const variable : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
-    if (const char* const rank = std::getenv(variable); rank != nullptr && std::strcmp(rank, "0") != 0) return;
+    if (const char* const rank = isthmus::environment_variable(variable);
+        rank != nullptr && std::strcmp(rank, "0") != 0)
+      return;
   isthmus::preload::print_line(labels.short_name,
                                "the program has called no collective that Isthmus intercepts");
 }
