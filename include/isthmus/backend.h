@@ -77,7 +77,10 @@ enum {
   // The devices of the ranks may belong to different platforms if the backend supports each platform.
   ISTHMUS_BACKEND_MIXED_PLATFORMS = 1u << 6,
   // As BLOCKING, but only on the platform `host`. On devices, enqueue is ordered by the stream.
-  ISTHMUS_BACKEND_BLOCKING_ON_HOST = 1u << 7
+  ISTHMUS_BACKEND_BLOCKING_ON_HOST = 1u << 7,
+  // The backend supports every operation of a communicator for which its create succeeds. If a built-in rule selects
+  // it, backends that only built-in rules name are not created.
+  ISTHMUS_BACKEND_EVERY_OPERATION = 1u << 8
 };
 
 // A block of the symmetric heap in the address space of this rank.

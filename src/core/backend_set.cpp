@@ -141,7 +141,9 @@ void backend_set::create(bootstrap& control, split_states parent_states) {
   const auto create_matching = [&](bool is_last_resort_pass, bool has_other_backend) {
     for (const auto& backend : m_backends) {
       if (!backend->reason().empty() || is_last_resort(*backend) != is_last_resort_pass) continue;
-      if (is_last_resort_pass && has_other_backend)
+      if (is_needless(*backend))
+        backend->reject("no rule names it except a built-in one, and another backend supports every operation");
+      else if (is_last_resort_pass && has_other_backend)
         backend->reject("no rule names it except a built-in one, and other backends are available");
       else
         create_one(control, *backend);
@@ -167,6 +169,14 @@ bool backend_set::is_chosen_by_default(const backend_instance& backend) const {
     return rule.backend == backend.name() && !selection::is_built_in(rule) &&
            selection::is_relevant(rule, m_ranks.selection_platform(), m_ranks.size, m_ranks.nodes);
   });
+}
+
+// Equal on all ranks, because creation succeeds on all ranks or on none.
+bool backend_set::is_needless(const backend_instance& backend) const {
+  return is_chosen_by_default(backend) && std::ranges::any_of(m_backends, [&](const auto& other) {
+           return other->is_usable() && (other->capabilities() & ISTHMUS_BACKEND_EVERY_OPERATION) != 0 &&
+                  is_chosen_by_default(*other);
+         });
 }
 
 // Equal on all ranks, because they have the same combined capabilities.

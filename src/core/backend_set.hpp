@@ -48,6 +48,7 @@ class backend_set {
   void create_one(bootstrap& control, backend_instance& backend);
   bool is_any_usable() const;
   bool is_chosen_by_default(const backend_instance& backend) const;
+  bool is_needless(const backend_instance& backend) const;
   bool is_last_resort(const backend_instance& backend) const;
   [[noreturn]] void throw_no_backend(bootstrap& control) const;
 

@@ -20,6 +20,7 @@ json capability_names(std::uint32_t capabilities) {
   if (capabilities & ISTHMUS_BACKEND_MULTI_NODE) names.push_back("multi_node");
   if (capabilities & ISTHMUS_BACKEND_LAST_RESORT) names.push_back("last_resort");
   if (capabilities & ISTHMUS_BACKEND_RANK_ORDER) names.push_back("rank_order");
+  if (capabilities & ISTHMUS_BACKEND_EVERY_OPERATION) names.push_back("every_operation");
   return names;
 }
 
