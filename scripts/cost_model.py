@@ -6,16 +6,19 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import tomllib
 from generated import RESULTS, ROOT, newest, write_or_check
 
+from isthmus.cli import svg
 from isthmus.model import accuracy, network, plans, regret
 from isthmus.records import Record, Report
 from isthmus.sizes import format_size, format_us, parse_size
@@ -23,6 +26,8 @@ from isthmus.sizes import format_size, format_us, parse_size
 PAGE = ROOT / "docs/internals/cost_model.md"
 MACHINES = ROOT / "python/isthmus/model/machines.json"
 DEFAULTS = ROOT / "src/selection/defaults.toml"
+PLOT = ROOT / "docs/images/regret.svg"
+COLORS = {"profile of isthmus tune": "#D55E00", "built-in rules": "#0072B2", "64 KiB threshold": "#56B4E9"}
 
 # The records of the built-in machines.
 MACHINE_RECORDS = {
@@ -52,12 +57,39 @@ SMPI = {
         (8, 1024): 70.816, (8, 65536): 115.975, (8, 1048576): 804.103, (8, 16777216): 11814.151,
     },
 }  # fmt: skip
+# Records that compare backends, with their platform. Records of `isthmus tune --regret` have the topic "tune".
+COMPETING = {"h200x2-p2p": "cuda", "h200x4-p2p": "cuda", "h200x2-copy_engine": "cuda", "cpu2-hosts": "host"}
+# A built-in rule contradicts a record if its path takes more than this multiple of the time of the best path.
+CONTRADICTION = 1.25
+
+
+class Limit(NamedTuple):
+    """A larger limit for a part of a record, and the reason."""
+
+    regret: float
+    reason: str
+
+
+# By topic, platform, number of ranks and collective.
+_NEEDS_HEAP = "copy_engine:push is faster, but needs the symmetric heap, and a rule must request it"
+EXCEPTIONS = {
+    ("h200x2-copy_engine", "cuda", 2, "allgather"): Limit(1.5, _NEEDS_HEAP),
+    ("h200x2-copy_engine", "cuda", 2, "alltoall"): Limit(1.3, _NEEDS_HEAP),
+}
 ERROR_HEAD = "records | lines | held-back points | median error | 90th percentile | target met"
 NVLINK_BUS_GBS = 18 * 20.6  # NCCL's bandwidth of an H200: 18 links (src/graph/topo.h)
 
 
 def load(topics: Iterable[str]) -> list[Record]:
     return [record for topic in topics for record in Report.load(newest(topic)).records]
+
+
+def tuned_topics() -> list[str]:
+    return [topic for topic in record_topics() if topic.endswith("-tune")]
+
+
+def record_topics() -> list[str]:
+    return sorted({re.sub(r"^\d{4}-\d\d-\d\d-", "", path.stem) for path in RESULTS.glob("*.json")})
 
 
 def link(*topics: str) -> str:
@@ -87,10 +119,9 @@ def error_row(name: str, predictions: list[accuracy.Prediction]) -> list[str]:
 
 
 def size_errors() -> str:
-    topics = {re.sub(r"^\d{4}-\d\d-\d\d-", "", path.stem) for path in RESULTS.glob("*.json")}
     rows = []
     totals: tuple[list[accuracy.Prediction], list[accuracy.Prediction]] = ([], [])
-    for topic in sorted(topics):
+    for topic in record_topics():
         records = load([topic])
         predicted, interpolated = accuracy.predict_sizes(records), accuracy.interpolate_sizes(records)
         if predicted:
@@ -159,19 +190,34 @@ def host_ratios() -> str:
 
 
 def contains(rule: dict[str, Any], name: str, value: Any) -> bool:
-    """True if a selector of a rule matches: a value, a list, or a range FIRST..LAST of sizes."""
+    """True if a selector of a rule matches: a value, a list, or a range. Ranges of bytes exclude their end."""
     wanted = rule.get(name, value)
     if isinstance(wanted, str) and ".." in wanted:
         first, _, last = wanted.partition("..")
-        return (not first or parse_size(first) <= value) and (not last or value <= parse_size(last))
+        end = parse_size(last) - (1 if name == "bytes" else 0) if last else value
+        return (not first or parse_size(first) <= value) and value <= end
     return value in wanted if isinstance(wanted, list) else wanted == value
 
 
-def built_in_rule(call: regret.Call, platform: str, nodes: int) -> Callable[[int], str]:
-    """The path that the built-in rules select without MPI and zero copy. Later rules are stronger."""
+@functools.cache
+def default_rules() -> list[dict[str, Any]]:
+    """The built-in rules for private buffers without MPI, weakest first."""
     document = tomllib.loads(DEFAULTS.read_text())
+    platforms = [{"platform": name, "use": each["backend"]} for name, each in document["platform"].items()]
+    return platforms + [
+        rule
+        for rule in document["rule"]
+        if rule["use"] != "mpi"
+        and not rule["use"].endswith("zero_copy")
+        and rule.get("memory") != "symmetric"
+        and rule.get("platform") != "mixed"
+    ]
 
-    def choose(size: int) -> str:
+
+def built_in_rule(call: regret.Call, platform: str, nodes: int) -> Callable[[int], dict[str, Any]]:
+    """The built-in rule for private buffers."""
+
+    def choose(size: int) -> dict[str, Any]:
         query = {
             "collective": call.collective,
             "platform": platform,
@@ -180,52 +226,158 @@ def built_in_rule(call: regret.Call, platform: str, nodes: int) -> Callable[[int
             "ranks": call.ranks,
             "bytes": size,
         }
-        uses = [
-            rule["use"]
-            for rule in document["rule"]
+        matches = [
+            rule
+            for rule in default_rules()
             if all(contains(rule, name, value) for name, value in query.items())
-            and rule["use"] != "mpi"
-            and not rule["use"].endswith("zero_copy")
-            and rule.get("platform") != "mixed"
         ]
-        backends = [document["platform"].get(platform, {}).get("backend"), *uses]
-        return backends[-1].partition(":")[0]
+        return matches[-1]
 
     return choose
 
 
-def regret_rows(topic: str, platform: str) -> list[list[str]]:
-    by_strategy: dict[str, list[float]] = {"built-in rules": [], "64 KiB threshold": [], "model": []}
-    for call, times in regret.competing_paths(load([topic])).items():
-        nodes = int(match[1]) if (match := re.search(r"hosts=(\d+)", call.variant)) else 1
-        rule = built_in_rule(call, platform, nodes)
-        # Points whose built-in path the record has. The other columns use the same points.
-        comparable = {size: paths for size, paths in times.items() if rule(size) in paths}
-        if comparable:
-            by_strategy["built-in rules"] += regret.regrets(comparable, rule)
-            by_strategy["64 KiB threshold"] += regret.threshold_regrets(comparable)
-            by_strategy["model"] += regret.model_regrets(call, comparable)
+def platform_of(call: regret.Call) -> str:
+    """The platform of a call in a record of `isthmus tune`."""
+    return "host" if call.mode == "host" else "cuda"
+
+
+class RulePoint(NamedTuple):
+    """A point of a record at which a built-in rule applies, and the regret of its path."""
+
+    rule: dict[str, Any]
+    topic: str
+    call: regret.Call
+    bytes: int
+    path: str
+    best: str
+    regret: float
+
+
+def rule_points() -> Iterator[RulePoint]:
+    """All points of the records whose paths include that of the built-in rule."""
+    for topic, platform in COMPETING.items():
+        for call, times in regret.competing_paths(load([topic]), keep_algorithms=True).items():
+            yield from points_of_call(topic, call, platform, times)
+    for topic in tuned_topics():
+        for call, selected in regret.selections(load([topic])).items():
+            yield from points_of_call(topic, call, platform_of(call), selected.times)
+
+
+def points_of_call(topic: str, call: regret.Call, platform: str, times: regret.Times) -> Iterator[RulePoint]:
+    rule_of = built_in_rule(call, platform, node_count(call))
+    for size, paths in times.items():
+        rule = rule_of(size)
+        # A rule without an algorithm selects the only path of its backend.
+        candidates = [path for path in paths if rule["use"] in (path, path.partition(":")[0])]
+        path = rule["use"] if rule["use"] in paths else candidates[0] if len(candidates) == 1 else None
+        if path:
+            best = min(paths, key=paths.__getitem__)
+            yield RulePoint(rule, topic, call, size, path, best, paths[path] / paths[best])
+
+
+def node_count(call: regret.Call) -> int:
+    match = re.search(r"hosts=(\d+)", call.variant)
+    return int(match[1]) if match else 1
+
+
+def rule_text(rule: dict[str, Any]) -> str:
+    """A rule in the grammar of ISTHMUS_RULE."""
+    values = {key: ",".join(value) if isinstance(value, list) else value for key, value in rule.items()}
+    return " ".join(f"{key}={value}" for key, value in values.items())
+
+
+def rule_sources() -> str:
+    """The table of built-in rules with the records that support them."""
+    points: dict[int, list[RulePoint]] = {}
+    for point in rule_points():
+        points.setdefault(default_rules().index(point.rule), []).append(point)
     rows = []
-    for strategy, values in by_strategy.items():
-        within = sum(value <= 1.03 for value in values)
-        p90 = np.quantile(values, 0.9)
-        rows.append(
-            [
-                link(topic),
-                strategy,
-                len(values),
-                percent(within / len(values)),
-                f"{p90:.2f}",
-                f"{max(values):.2f}",
-            ]
+    for index, rule in enumerate(default_rules()):
+        found = points.get(index, [])
+        ratios = [point.regret for point in found]
+        topics = list(dict.fromkeys(point.topic for point in found))
+        figures = (
+            [percent(sum(ratio <= 1.03 for ratio in ratios) / len(ratios)), f"{max(ratios):.2f}"]
+            if ratios
+            else ["", ""]
         )
-    return rows
+        rows.append([f"`{rule_text(rule)}`", ", ".join(map(link, topics)), len(found) or "", *figures])
+    return table("rule | record | points | within 3% | largest regret", rows)
+
+
+def contradictions() -> list[str]:
+    """The points at which the path of a built-in rule is slower than the limit allows."""
+    lines = []
+    for point in rule_points():
+        place = (point.topic, platform_of(point.call), point.call.ranks, point.call.collective)
+        if point.regret > EXCEPTIONS.get(place, Limit(CONTRADICTION, "")).regret:
+            lines.append(
+                f"{point.topic}: {point.call.collective} of {format_size(point.bytes)}, "
+                f"{point.call.ranks} ranks: {point.path} takes {point.regret:.2f} times as long as {point.best} "
+                f"({rule_text(point.rule)})"
+            )
+    return lines
+
+
+def strategy_regrets(topic: str, platform: str) -> dict[tuple[str, int], dict[str, list[float]]]:
+    """Regrets by platform, number of ranks and strategy."""
+    groups: dict[tuple[str, int], dict[str, list[float]]] = {}
+    if topic in tuned_topics():
+        for call, selected in regret.selections(load([topic])).items():
+            group = groups.setdefault((platform_of(call), call.ranks), defaultdict(list))
+            group["profile of `isthmus tune`"] += regret.selected_regrets(selected.times, selected.profile)
+            group["built-in rules"] += regret.selected_regrets(selected.times, selected.rules)
+            group["64 KiB threshold"] += regret.threshold_regrets(selected.times)
+        return groups
+    for call, times in regret.competing_paths(load([topic])).items():
+        rule = built_in_rule(call, platform, node_count(call))
+
+        def backend(size: int, rule: Callable[[int], dict[str, Any]] = rule) -> str:
+            return rule(size)["use"].partition(":")[0]
+
+        # Points whose built-in path the record has. The other strategies use the same points.
+        comparable = {size: paths for size, paths in times.items() if backend(size) in paths}
+        if comparable:
+            group = groups.setdefault((platform, 0), defaultdict(list))
+            group["built-in rules"] += regret.regrets(comparable, backend)
+            group["64 KiB threshold"] += regret.threshold_regrets(comparable)
+            group["model"] += regret.model_regrets(call, comparable)
+    return groups
 
 
 def regret_table() -> str:
-    topics = {"h200x2-p2p": "cuda", "h200x4-p2p": "cuda", "h200x2-copy_engine": "cuda", "cpu2-hosts": "host"}
-    rows = [row for topic, platform in topics.items() for row in regret_rows(topic, platform)]
-    return table("record | rules | points | within 3% | 90th percentile | largest", rows)
+    rows = []
+    for topic, platform in ({topic: "" for topic in tuned_topics()} | COMPETING).items():
+        for (place, ranks), strategies in strategy_regrets(topic, platform).items():
+            for strategy, values in strategies.items():
+                within, p90 = sum(value <= 1.03 for value in values), np.quantile(values, 0.9)
+                where = f"{place}, {ranks} ranks" if ranks else place
+                share = percent(within / len(values))
+                rows.append(
+                    [link(topic), where, strategy, len(values), share, f"{p90:.2f}", f"{max(values):.2f}"]
+                )
+    text = table("record | ranks | rules | points | within 3% | 90th percentile | largest", rows)
+    return text + ("\n\n![Slowdown of the slowest points](../images/regret.svg)" if tuned_topics() else "")
+
+
+def regret_plot() -> str:
+    """The slowdown of the slowest points, for each strategy of the records of `isthmus tune`."""
+    slowdowns: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for topic in tuned_topics():
+        for (place, _), strategies in strategy_regrets(topic, "").items():
+            for strategy, values in strategies.items():
+                slowdowns[strategy.replace("`", ""), place] += [100 * (value - 1) for value in values]
+    series = [
+        svg.Series(
+            f"{strategy}, {place}",
+            COLORS[strategy],
+            list(enumerate(sorted(values, reverse=True), 1)),
+            is_dashed=place != "host",
+        )
+        for (strategy, place), values in slowdowns.items()
+    ]
+    title = "Slowdown of the slowest points against the best path, in percent (lower is better)"
+    return svg.line_chart(title, "%", series, str, alone=True) + "\n"
 
 
 def machines() -> str:
@@ -241,7 +393,7 @@ def machines() -> str:
 
 def page() -> str:
     text = PAGE.read_text()
-    for make in (size_errors, rank_errors, smpi_ratios, nccl_ratios, host_ratios, regret_table):
+    for make in (size_errors, rank_errors, smpi_ratios, nccl_ratios, host_ratios, regret_table, rule_sources):
         begin, end = f"<!-- begin {make.__name__} -->\n", f"<!-- end {make.__name__} -->"
         pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.S)
         if not pattern.search(text):
@@ -251,9 +403,12 @@ def page() -> str:
 
 
 def main() -> int:
-    return write_or_check(
-        {MACHINES: machines(), PAGE: page()}, "cost model: the built-in curves and the tables match the records"
-    )
+    texts = {MACHINES: machines(), PAGE: page()} | ({PLOT: regret_plot()} if tuned_topics() else {})
+    code = write_or_check(texts, "cost model: the built-in curves and the tables match the records")
+    for line in contradictions():
+        print(f"src/selection/defaults.toml contradicts a record: {line}")
+        code = 1
+    return code
 
 
 if __name__ == "__main__":

@@ -222,13 +222,16 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
         ]
         + [
             Row(
-                f"FSDP2 step with copy engines, layers of {model}, 2 H200",
-                record,
-                ENGINES,
+                f"FSDP2 step with copy engines, layers of {name}, 2 H200",
+                "h200x2-fsdp2",
+                ENGINES | {"model": model},
                 "NCCL through Isthmus",
-                providers("isthmus"),
+                providers("isthmus", model=model),
             )
-            for model, record in (("GPT-175B", "h200x2-fsdp2_175b"), ("GPT-7B", "h200x2-fsdp2_7b"))
+            for name, model in (
+                ("GPT-175B", "gpt-175b, 4 layers, 1 x 2048 words"),
+                ("GPT-7B", "gpt-7b, 16 layers, 1 x 2048 words"),
+            )
         ],
     ),
     "llama.cpp on several GPUs": (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -270,8 +271,49 @@ def test_built_in_rule_matches_selector(script: ModuleType) -> None:
     """scripts/cost_model.py reads the rules on its own, because the selector needs GPUs."""
     call = regret.Call("allreduce", "float32", "sum", "graph", 4, "")
     cuda = script.built_in_rule(call, "cuda", 1)
-    assert [cuda(size) for size in (1024, 64 << 20, (64 << 20) + 1)] == ["p2p", "p2p", "nccl"]
-    assert script.built_in_rule(call, "host", 4)(1 << 20) == "hierarchical"
+    sizes = (1024, (64 << 20) - 1, 64 << 20)
+    assert [cuda(size)["use"] for size in sizes] == ["p2p:one_shot", "p2p:two_shot", "nccl"]
+    assert script.built_in_rule(call, "host", 4)(1 << 20)["use"] == "hierarchical"
+
+
+@in_checkout
+def test_rule_that_contradicts_its_record_is_found(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert script.contradictions() == []
+    slow_rule = {"collective": "allreduce", "platform": "cuda", "bytes": "..1K", "use": "nccl"}
+    rules = [*script.default_rules(), slow_rule]
+    monkeypatch.setattr(script, "default_rules", lambda: rules)
+    found = script.contradictions()
+    pattern = r"h200x4-p2p: allreduce of \d+, 4 ranks: nccl takes [\d.]+ times as long as p2p:one_shot"
+    assert found and any(re.match(pattern, line) for line in found), found
+
+
+def tuned_records(profile_path: str) -> list[Record]:
+    """Two paths that cross between 64 and 128 KiB, and the selections of `isthmus tune --regret`."""
+    times = {size: {"a": 1.0 + size / 1e4, "b": 10.0 + size / 1e5} for size in SIZES}
+    return [
+        record(size, paths[path], provider=provider, backend=path, round_medians_us=[paths[path]] * 3)
+        for size, paths in times.items()
+        for provider, path in (("a", "a"), ("b", "b"), ("rules", "a"), ("profile", profile_path))
+    ]
+
+
+def test_regret_of_tuned_profile() -> None:
+    ((_, selected),) = regret.selections(tuned_records("b")).items()
+    assert selected.rules[128] == "a" and selected.profile[128] == "b"
+    best = {size: min(paths.values()) for size, paths in selected.times.items()}
+    for chosen, path in ((selected.rules, "a"), (selected.profile, "b")):
+        assert regret.selected_regrets(selected.times, chosen) == pytest.approx(
+            [paths[path] / best[size] for size, paths in selected.times.items()]
+        )
+
+
+def test_time_of_a_path_is_the_median_over_its_providers() -> None:
+    records = [
+        record(128, us, provider=provider, backend="a", round_medians_us=[us])
+        for provider, us in (("a", 1.0), ("rules", 3.0), ("profile", 2.0))
+    ]
+    ((_, selected),) = regret.selections(records).items()
+    assert selected.times == {128: {"a": 2.0}}
 
 
 @in_checkout

@@ -7,8 +7,9 @@ as this backend, because the backend only forwards the call.
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from ..records import Record
@@ -32,9 +33,23 @@ class Call(NamedTuple):
 
 Times = dict[int, dict[str, float]]  # by bytes and path
 
+# Providers of `isthmus tune --regret`: the selection without and with the profile. All others force a path.
+RULES, PROFILE = "rules", "profile"
 
-def competing_paths(records: Iterable[Record]) -> dict[Call, Times]:
-    """Returns the calls for which a record has at least two paths, with all their times."""
+
+class Selections(NamedTuple):
+    """A call of a record of `isthmus tune --regret`: the times of all paths, and the selected path by bytes."""
+
+    times: Times
+    rules: dict[int, str]
+    profile: dict[int, str]
+
+
+def competing_paths(records: Iterable[Record], *, keep_algorithms: bool = False) -> dict[Call, Times]:
+    """Returns the calls for which a record has at least two paths, with all their times.
+
+    Drops the algorithm if a backend has one per size, because the backend then chose it.
+    """
     groups: dict[Call, dict[int, list[tuple[str, float]]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         path = backend_name(record)
@@ -43,7 +58,8 @@ def competing_paths(records: Iterable[Record]) -> dict[Call, Times]:
                 record.collective, record.dtype, record.op, record.mode, record.ranks, variant_of(record)
             )
             groups[call][record.bytes].append((path, record.time_us.median))
-    calls = {call: _name_paths(points) for call, points in groups.items()}
+    name_paths = _full_names if keep_algorithms else _short_names
+    calls = {call: name_paths(points) for call, points in groups.items()}
     return {
         call: {size: paths for size, paths in times.items() if len(paths) > 1}
         for call, times in calls.items()
@@ -51,8 +67,11 @@ def competing_paths(records: Iterable[Record]) -> dict[Call, Times]:
     }
 
 
-def _name_paths(points: dict[int, list[tuple[str, float]]]) -> Times:
-    """Drops the algorithm if the backend has one per size, because the backend then chose it."""
+def _full_names(points: dict[int, list[tuple[str, float]]]) -> Times:
+    return {size: dict(paths) for size, paths in points.items()}
+
+
+def _short_names(points: dict[int, list[tuple[str, float]]]) -> Times:
     names = {path for paths in points.values() for path, _ in paths}
     counts = [[name.partition(":")[0] for name, _ in paths] for paths in points.values()]
     is_full = {name: any(backends.count(name.partition(":")[0]) > 1 for backends in counts) for name in names}
@@ -60,6 +79,39 @@ def _name_paths(points: dict[int, list[tuple[str, float]]]) -> Times:
         size: {path if is_full[path] else path.partition(":")[0]: us for path, us in paths}
         for size, paths in points.items()
     }
+
+
+def selections(records: Iterable[Record]) -> dict[Call, Selections]:
+    """Returns the calls of a record of `isthmus tune --regret`.
+
+    The time of a path is the median over the rounds of all providers that selected it, so noise is not regret.
+    """
+    rounds: dict[Call, dict[int, dict[str, list[float]]]] = {}
+    chosen: dict[tuple[Call, str], dict[int, str]] = defaultdict(dict)
+    for record in records:
+        if not is_modeled(record):
+            continue
+        call = Call(record.collective, record.dtype, record.op, record.mode, record.ranks, variant_of(record))
+        samples = (record.model_extra or {}).get("round_medians_us", [record.time_us.median])
+        paths = rounds.setdefault(call, {}).setdefault(record.bytes, {})
+        paths.setdefault(record.backend, []).extend(samples)
+        chosen[call, record.provider][record.bytes] = record.backend
+    return {
+        call: Selections(
+            {
+                size: {path: statistics.median(samples) for path, samples in paths.items()}
+                for size, paths in sorted(points.items())
+            },
+            chosen[call, RULES],
+            chosen[call, PROFILE],
+        )
+        for call, points in rounds.items()
+    }
+
+
+def selected_regrets(times: Times, selected: Mapping[int, str]) -> list[float]:
+    """Returns the regret at each size for which a path was selected."""
+    return regrets(times, selected.get, [size for size in times if size in selected])
 
 
 def regrets(
