@@ -313,8 +313,8 @@ def contradictions() -> list[str]:
         if point.regret > EXCEPTIONS.get(place, Limit(CONTRADICTION, "")).regret:
             lines.append(
                 f"{point.topic}: {point.call.collective} of {format_size(point.bytes)}, "
-                f"{point.call.ranks} ranks: {point.path} takes {point.regret:.2f} times as long as {point.best} "
-                f"({rule_text(point.rule)})"
+                f"{point.call.ranks} ranks: {point.path} takes {point.regret:.2f} times as long as "
+                f"{point.best} ({rule_text(point.rule)})"
             )
     return lines
 

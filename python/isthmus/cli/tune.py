@@ -220,7 +220,7 @@ def profile_of(runs: list[TuningRun], target: Path, conditions: dict[str, str], 
         (run.setting, plan.collective): make_section(run.setting, plan, now)
         for run in runs
         for plan in run.plans
-        if not plan.not_measured()
+        if plan.is_started()
     }
     existing, obstacle = read_sections(target.read_text(), conditions) if target.is_file() else ([], "")
     if obstacle:

@@ -38,7 +38,8 @@ class Batch:
 class Choice:
     """The candidate for a range of sizes.
 
-    The range ends before `end`, the smallest measured size with another choice. None: there is no such size.
+    The range ends before `end`, the smallest larger size with another choice or without a measurement (None:
+    there is no such size).
     `speedups` are the lowest and the highest speedup over the baseline at the measured sizes of the range.
     `replaced` are the paths that the baseline selects at these sizes.
     """
@@ -61,7 +62,8 @@ def half_steps(first: int, last: int) -> list[int]:
 class Plan:
     """The plan of one collective.
 
-    1. All candidates are measured at the sizes of the grid.
+    1. All candidates are measured at the sizes of the grid. The candidates of one size follow each other,
+       because the speed of a machine can change, for example if a hypervisor moves its cores.
     2. Further rounds measure the contenders: the baseline, and candidates that are not far from the fastest.
     3. Between two neighboring sizes with different choices, the middle of `steps` is measured, until no step is
        left between them or the choice of the smaller size is within the threshold at the larger size.
@@ -142,7 +144,8 @@ class Plan:
             size: candidate if self._rounds_at(size, candidate) >= min(2, self._rounds) else BASELINE
             for size, candidate in self.chosen().items()
         }
-        sizes = list(chosen)
+        chosen |= dict.fromkeys(self.not_measured(), BASELINE)
+        sizes = sorted(chosen)
         starts = [i for i in range(len(sizes)) if i == 0 or chosen[sizes[i]] != chosen[sizes[i - 1]]]
         result = []
         for start, end in pairwise([*starts, len(sizes)]):
@@ -166,10 +169,15 @@ class Plan:
         """Returns how often both the candidate and the baseline were measured."""
         return min(len(self._samples.get((name, size), ())) for name in (BASELINE, candidate))
 
-    def not_measured(self) -> list[str]:
-        """Returns the candidates, and the baseline, that were not measured at all."""
-        measured = {candidate for candidate, _ in self._samples}
-        return [name for name in self._candidates if name not in measured]
+    def not_measured(self) -> list[int]:
+        """Returns the sizes of the grid at which not all candidates were measured."""
+        return [
+            size for size in self._grid if any((name, size) not in self._samples for name in self._candidates)
+        ]
+
+    def is_started(self) -> bool:
+        """True if all candidates were measured at a size of the grid."""
+        return self.not_measured() != self._grid
 
     def unsupported(self) -> list[str]:
         """Returns the candidates that were measured and support no size."""
@@ -180,10 +188,9 @@ class Plan:
 
     def omissions(self) -> list[str]:
         """Returns one line for each part of the plan that was not measured."""
-        if absent := self.not_measured():
-            return [f"not measured: {', '.join(name or 'the baseline' for name in absent)}"]
-        lines = []
-        if self._first_missing(self._grid):
+        absent = self.not_measured()
+        lines = [f"not measured: {', '.join(map(format_size, absent))}"] if absent else []
+        if not absent and self._first_missing(self._grid):
             lines.append(f"fewer than {self._rounds} rounds")
         chosen = self.chosen()
         lines += [
@@ -194,17 +201,14 @@ class Plan:
         return lines or (["fewer rounds between the sizes of the grid"] if self.next_batch() else [])
 
     def _first_missing(self, sizes: Sequence[int]) -> Batch | None:
-        """Returns the first batch in order of rounds. The order of the candidates alternates."""
+        """Returns the first batch in order of rounds and sizes. The order of the candidates alternates."""
         for completed in range(self._rounds):
-            for candidate in self._candidates if completed % 2 == 0 else reversed(self._candidates):
-                missing = [
-                    size
-                    for size in sizes
-                    if len(self._samples.get((candidate, size), ())) <= completed
-                    and ((completed == 0 and size in self._grid) or candidate in self._contenders(size))
-                ]
-                if missing:
-                    return Batch(self.collective, candidate, tuple(missing))
+            candidates = self._candidates if completed % 2 == 0 else tuple(reversed(self._candidates))
+            for size in sizes:
+                contenders = candidates if completed == 0 and size in self._grid else self._contenders(size)
+                for candidate in candidates:
+                    if candidate in contenders and len(self._samples.get((candidate, size), ())) <= completed:
+                        return Batch(self.collective, candidate, (size,))
         return None
 
     def _contenders(self, size: int) -> set[str]:
@@ -224,13 +228,15 @@ class Plan:
         return result
 
     def _measured_sizes(self) -> list[int]:
-        """Returns the sizes at which all contenders were measured. On the grid, the baseline is sufficient."""
+        """Returns the sizes at which all contenders were measured. On the grid, these are all candidates."""
         return [
             size
             for size in self._steps
-            if (BASELINE, size) in self._samples
+            if all(
+                (name, size) in self._samples
+                for name in (self._candidates if size in self._grid else self._contenders(size))
+            )
             and self.times(size)
-            and (size in self._grid or all((name, size) in self._samples for name in self._contenders(size)))
         ]
 
     def _open_intervals(self) -> Iterator[tuple[int, int, int]]:
