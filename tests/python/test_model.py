@@ -307,7 +307,7 @@ def test_regret_of_tuned_profile() -> None:
         )
 
 
-def test_time_of_a_path_is_the_median_over_its_providers() -> None:
+def test_time_of_path_is_median_over_providers() -> None:
     records = [
         record(128, us, provider=provider, backend="a", round_medians_us=[us])
         for provider, us in (("a", 1.0), ("rules", 3.0), ("profile", 2.0))

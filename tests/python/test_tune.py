@@ -154,7 +154,16 @@ def test_candidates_of_one_size_are_measured_together() -> None:
     assert [name for _, name in order[len(first_round) :]][:2] == ["quick", BASELINE], "the order alternates"
 
 
-def test_choice_ends_before_sizes_that_were_not_measured() -> None:
+def test_choice_is_faster_in_most_rounds() -> None:
+    plan = Plan("allreduce", ["steady", "lucky"], [128], [], 3)
+    for times in ((10.0, 9.0, 11.0), (20.0, 18.0, 21.0), (30.0, 27.0, 3.0)):
+        for candidate, time in zip((BASELINE, "steady", "lucky"), times, strict=True):
+            plan.add(Batch("allreduce", candidate, (128,)), {128: time})
+    assert plan.times(128)["lucky"] < plan.times(128)["steady"]
+    assert plan.chosen() == {128: "steady"}
+
+
+def test_choice_ends_before_unmeasured_sizes() -> None:
     plan = make_plan()
     for size in GRID[:3]:
         for name in (BASELINE, "quick", "even", "wide", "slow"):
@@ -484,7 +493,7 @@ def test_run_replaces_only_its_sections(tmp_path: Path) -> None:
     assert profile.read_sections(text, conditions | {"cores": "77"})[0] == []
 
 
-def test_explain_names_profile_line_and_unmeasured_ranks(tmp_path: Path) -> None:
+def test_explain_names_line_and_unmeasured_ranks(tmp_path: Path) -> None:
     path = write_profile(tmp_path / "profile.toml", HOST_2, Setting("host", 4))
 
     def use(*arguments: str) -> str:
@@ -553,7 +562,7 @@ def test_buffers_of_allgather_are_limited() -> None:
 
 @in_checkout
 @pytest.mark.skipif(not (STANDINS / "libstandin_nccl.so").is_file(), reason="requires the stand-ins")
-def test_devices_are_tuned_into_the_profile_of_the_host(tmp_path: Path) -> None:
+def test_devices_are_tuned_into_profile_of_host(tmp_path: Path) -> None:
     path, records = tmp_path / "profile.toml", tmp_path / "regret.json"
     variables = {key: value for key, value in DEVICE_VARIABLES.items() if key.endswith("_LIBRARY")}
     arguments = ("--collectives", "allgather", "-n", "2", "--rounds", "1", "--min-time", "0.001")
@@ -587,7 +596,7 @@ def test_ranks_are_forked_without_mpich(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @in_checkout
-def test_failure_of_the_measurement_program_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_of_measurement_program_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with BenchServer(Setting("cuda", 2)) as server, pytest.raises(CommandError) as failure:
         server.info("")
     assert "the measurement program failed with exit code" in str(failure.value)

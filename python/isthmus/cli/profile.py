@@ -22,7 +22,7 @@ PLATFORMS = ("host", "cuda", "hip")
 
 
 class Setting(NamedTuple):
-    """What the ranks of a measurement run on: the host, or one device per rank."""
+    """The platform and the number of the ranks of a measurement. On devices, each rank has its own."""
 
     platform: str
     ranks: int

@@ -121,12 +121,13 @@ class Plan:
         """Returns the choice for each measured size, in ascending order.
 
         The baseline is preferred, then the choice of the previous size, if they are within the threshold. Every
-        choice is faster than the baseline by at least the threshold.
+        choice is faster than the baseline by at least the threshold, and faster in most rounds.
         """
         current, result = BASELINE, {}
         for size in self._measured_sizes():
             times = self.times(size)
-            limit = THRESHOLD * min(times.values())
+            times = {name: time for name, time in times.items() if self._is_mostly_faster(name, size)}
+            limit = THRESHOLD * min(times.values(), default=math.inf)
             baseline = times.get(BASELINE, math.inf)
             if baseline <= limit:
                 current = BASELINE
@@ -134,6 +135,15 @@ class Plan:
                 current = min(times, key=times.__getitem__)
             result[size] = current
         return result
+
+    def _is_mostly_faster(self, candidate: str, size: int) -> bool:
+        """True for the baseline, and for candidates that are faster than the baseline in most rounds.
+
+        If the speed of the machine changes between rounds, medians alone can be misleading.
+        """
+        rounds = zip(self._samples[candidate, size], self._samples[BASELINE, size], strict=False)
+        is_faster = [time < baseline for time, baseline in rounds]
+        return candidate == BASELINE or 2 * sum(is_faster) > len(is_faster)
 
     def choices(self) -> list[Choice]:
         """Returns the ranges of sizes for which a candidate replaces the baseline.

@@ -26,8 +26,7 @@ DTYPE = "float32"
 BASELINE_NAME = "rules"
 PROFILE_NAME = "profile"
 
-# Suffix of algorithms that send a smaller datatype. They are no candidates, because a profile must not change
-# results.
+# Suffix of algorithms that send a smaller datatype. They are no candidates: a profile must not change results.
 _INEXACT_SUFFIX = "_bf16"
 
 # Limit of the buffers of a rank, because input, output and verification take longer than the calls.
