@@ -61,8 +61,10 @@ def run_cases(names: list[str], ranks: int, device: str, before: list[str], fold
                 why = f"did not end within {LIMIT_S} s" if code == NO_END else f"ended with {code}"
                 text = next((each for each in problems if each), f"the job {why}: {output[-3000:]}")
                 results[name] = [{"problem": text}] * ranks
+                print(f"{folder.name}: {name} failed: {text[-1500:]}", flush=True)
                 break
             results[name] = [of_rank[name] for of_rank in of_ranks]
+            print(f"{folder.name}: {name} took {of_ranks[0][name]['seconds']} s", flush=True)
     return results
 
 

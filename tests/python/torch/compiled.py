@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import tempfile
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -431,6 +432,7 @@ def main(folder: Path, names: list[str]) -> None:
     dist.init_process_group({"cuda": "nccl", "cpu": "gloo"}[device], timeout=timedelta(seconds=60))
     results: dict[str, Any] = {}
     for name in names:
+        begin = time.monotonic()
         try:
             with unchanged_configuration():
                 step, tensors = check(name, device, "inductor")
@@ -442,6 +444,7 @@ def main(folder: Path, names: list[str]) -> None:
                     raise RuntimeError("the compiler has fused no collective with a matrix product")
         except Exception:
             results[name] = {"problem": traceback.format_exc()}
+        results[name]["seconds"] = round(time.monotonic() - begin, 1)
         (folder / f"{rank}.json").write_text(json.dumps(results))
         if results[name]["problem"]:
             os._exit(1)  # the other ranks may wait in a collective, so nothing can be destroyed
