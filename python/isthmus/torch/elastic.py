@@ -14,6 +14,7 @@ Start the script with `torchrun ... -m isthmus.torch --elastic SCRIPT`. See docs
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import sys
@@ -303,12 +304,15 @@ class Job:
         """Continues with the survivors."""
         self._watch.stop()
         size = dist.get_world_size()
+        times = [time.monotonic()]
         _abort_all()
+        times.append(time.monotonic())
         try:
             shrink()
         except RuntimeError:
             self._leave_if_excluded(self._membership.waiting_and_gone()[1])
             raise
+        times.append(time.monotonic())
         _, already_gone = self._membership.waiting_and_gone()  # before _synchronize() adds excluded processes
         is_smaller = dist.get_world_size() < size
         if not is_smaller and self.step == self._failed_step:
@@ -317,11 +321,17 @@ class Job:
         lost = set(self._members)
         self._synchronize()
         lost -= set(self._members)
+        times.append(time.monotonic())
         if dist.get_rank() == 0:
+            abort, shrinking, state = (end - begin for begin, end in itertools.pairwise(times))
             # The supervisor of an ended process has printed why. The failure is then often only an abort.
             cause = "" if lost & already_gone else f" after: {failure}"
-            message = f"isthmus: {dist.get_world_size()} ranks continue at step {self.step}{cause}"
-            print(message, file=sys.stderr, flush=True)
+            print(
+                f"isthmus: {dist.get_world_size()} ranks continue at step {self.step}{cause} "
+                f"(abort {abort:.2f} s, shrink {shrinking:.2f} s, state {state:.2f} s)",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 class _MembersChangedError(Exception):

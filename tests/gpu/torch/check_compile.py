@@ -22,7 +22,7 @@ from children import NO_END, run_with_children
 PROGRAM = Path(__file__).resolve().parents[2] / "python/torch/compiled.py"
 LIMIT_S = 160
 # Not every version of PyTorch and not every machine supports these.
-OPTIONAL = ("allreduce_gradient", "fsdp2", "async_tensor_parallel", "cuda_graphs")
+OPTIONAL = ("gathered_columns", "allreduce_gradient", "fsdp2", "async_tensor_parallel", "cuda_graphs")
 CASES = (
     "functional_collectives",
     "coalesced_collectives",

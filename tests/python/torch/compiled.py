@@ -123,7 +123,6 @@ def functional_collectives(device: str, compiled: Compile) -> tuple[Step, Tensor
             functional.all_reduce(own * 2, "sum", group) + 1,
             functional.all_reduce(own.sin(), "max", group),
             functional.all_gather_tensor(own + 1, 0, group) * 2,
-            functional.all_gather_tensor(own, 1, group),
             functional.reduce_scatter_tensor(own * 3, "sum", 0, group) + 1,
             functional.reduce_scatter_tensor(own, "sum", 1, group),
             functional.all_to_all_single(own - 1, None, None, group) * 2,
@@ -137,7 +136,6 @@ def functional_collectives(device: str, compiled: Compile) -> tuple[Step, Tensor
         sum(xs) * 2 + 1,
         torch.stack([x.sin() for x in xs]).amax(0),
         torch.cat([x + 1 for x in xs]) * 2,
-        torch.cat(xs, 1),
         (sum(xs) * 3).chunk(size)[rank] + 1,
         sum(xs).chunk(size, 1)[rank],
         torch.cat([(x - 1).chunk(size)[rank] for x in xs]) * 2,
@@ -145,6 +143,17 @@ def functional_collectives(device: str, compiled: Compile) -> tuple[Step, Tensor
         xs[0].cos() + 1,
     ]
     return iteration(compiled(call), [all_inputs[rank]]), expected
+
+
+def gathered_columns(device: str, compiled: Compile) -> tuple[Step, Tensors]:
+    group = dist.group.WORLD
+    all_inputs = inputs_of_ranks(device, 8, 64)
+
+    def call(own: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (functional.all_gather_tensor(own + 1, 1, group) * 2,)
+
+    expected = [torch.cat([x + 1 for x in doubles(all_inputs)], 1) * 2]
+    return iteration(compiled(call), [all_inputs[dist.get_rank()]]), expected
 
 
 def coalesced_collectives(device: str, compiled: Compile) -> tuple[Step, Tensors]:
@@ -309,6 +318,7 @@ CASES: dict[str, Callable[[str, Compile], tuple[Step, Tensors]]] = {
     case.__name__: case
     for case in (
         functional_collectives,
+        gathered_columns,
         coalesced_collectives,
         calls_in_place,
         functional_gradients,

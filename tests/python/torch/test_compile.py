@@ -17,6 +17,7 @@ from isthmus.torch._compile import torch_version
 # Left out: cases for GPUs, and cases whose collectives are those of another case or not compiled.
 CASES = [
     "functional_collectives",
+    "gathered_columns",
     "coalesced_collectives",
     "calls_in_place",
     "functional_gradients",
