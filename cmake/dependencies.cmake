@@ -161,18 +161,21 @@ endif()
 add_library(isthmus_deps INTERFACE)
 target_compile_definitions(isthmus_deps INTERFACE SPDLOG_FMT_EXTERNAL)
 # fmt is compiled once. Compiling it in every file takes half as long again as the rest of the core. That is the fallback
-# for compilers and versions of fmt with which fmt.cpp does not contain everything.
-try_compile(ISTHMUS_COMPILES_FMT_ONCE ${PROJECT_BINARY_DIR}/fmt_check
-  SOURCES ${PROJECT_SOURCE_DIR}/src/base/fmt.cpp ${PROJECT_SOURCE_DIR}/src/base/fmt_check.cpp
-  CMAKE_FLAGS -DINCLUDE_DIRECTORIES=${ISTHMUS_FMT_INCLUDE}
-  COMPILE_DEFINITIONS -fkeep-inline-functions CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON)
+# for compilers and versions of fmt with which fmt.cpp does not contain everything. The check takes 4 CPU seconds, and
+# try_compile does not skip it when the result is already in the cache.
+if(NOT DEFINED ISTHMUS_COMPILES_FMT_ONCE)
+  try_compile(ISTHMUS_COMPILES_FMT_ONCE ${PROJECT_BINARY_DIR}/fmt_check
+    SOURCES ${PROJECT_SOURCE_DIR}/src/base/fmt.cpp ${PROJECT_SOURCE_DIR}/src/base/fmt_check.cpp
+    CMAKE_FLAGS -DINCLUDE_DIRECTORIES=${ISTHMUS_FMT_INCLUDE}
+    COMPILE_DEFINITIONS -fkeep-inline-functions CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON)
+endif()
 if(ISTHMUS_COMPILES_FMT_ONCE)
   add_library(isthmus_fmt STATIC ${PROJECT_SOURCE_DIR}/src/base/fmt.cpp)
   target_compile_options(isthmus_fmt PRIVATE -fkeep-inline-functions -O1)  # -O3 takes half as long again
   if(ISTHMUS_SANITIZE)
-    # Instrumentation triples the time. The linker keeps the core's instrumented copies of the standard library's inline
-    # functions, because this archive comes after the objects of the core.
-    target_compile_options(isthmus_fmt PRIVATE -fno-sanitize=all)
+    # Instrumentation triples the time, and -O1 doubles it. The linker keeps the core's instrumented copies of the standard
+    # library's inline functions, because this archive comes after the objects of the core.
+    target_compile_options(isthmus_fmt PRIVATE -fno-sanitize=all -O0)
   endif()
   target_include_directories(isthmus_fmt SYSTEM PRIVATE ${ISTHMUS_FMT_INCLUDE})
   target_link_libraries(isthmus_deps INTERFACE isthmus_fmt)

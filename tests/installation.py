@@ -59,9 +59,17 @@ def compilers() -> dict[str, str]:
     return {names[name]: re.search(rf"^CMAKE_{name}_COMPILER:\w+=(.+)$", cache, re.M)[1] for name in names}
 
 
+def fmt_check() -> dict[str, str]:
+    """The result of a check that takes 4 CPU seconds, as a variable of CMake. It depends on the compiler and on fmt."""
+    cache = (BUILD / "CMakeCache.txt").read_text()
+    result = re.search(r"^ISTHMUS_COMPILES_FMT_ONCE:\w+=(\w+)$", cache, re.M)[1]
+    return {"ISTHMUS_COMPILES_FMT_ONCE": result}
+
+
 def build_wheel(folder: Path) -> None:
     # Exclude the p2p kernels, whose compilation takes one more minute. The build tree contains them.
     values = {"build-dir": f"{BUILD}-wheel", "cmake.define.ISTHMUS_P2P": "OFF"}
+    values |= {f"cmake.define.{name}": value for name, value in fmt_check().items()}
     roots = f"{sys.prefix};{sys.prefix}/sycl-8"  # as in scripts/wheel
     values["cmake.define.ISTHMUS_SYCL_ROOTS"] = roots
     # pip 23.0, the version of Debian 12, does not know the short form -C.

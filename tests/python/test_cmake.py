@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from installation import fmt_check
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "tests" / "install" / "project"
@@ -17,6 +18,7 @@ DEVELOPMENT = {"tests", "benchmarks, applications, examples", "Python module"}
 def configure(source: Path, build: Path, *options: str) -> subprocess.CompletedProcess:
     # Nothing of the checkout's virtual environment, which a user does not have.
     command = ["cmake", "-S", source, "-B", build, "-G", "Unix Makefiles", "-DISTHMUS_VENV=/nowhere", *options]
+    command += [f"-D{name}={value}" for name, value in fmt_check().items()]
     variables = {name: value for name, value in os.environ.items() if name != "CMPLR_ROOT"}
     return subprocess.run([str(word) for word in command], capture_output=True, text=True, env=variables)
 
