@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -14,6 +15,11 @@ from installation import (
     run_command,
     variables_without_checkout,
 )
+
+# As the MPI tests of CTest (tests/CMakeLists.txt): ranks that poll sleep instead of yielding their core.
+SLEEPING_YIELD = BUILD / "lib" / "libsleeping_yield.so"
+if SLEEPING_YIELD.is_file():
+    os.environ.setdefault("LD_PRELOAD", str(SLEEPING_YIELD))
 
 
 @pytest.fixture(scope="session")
