@@ -32,24 +32,20 @@ pytestmark = pytest.mark.skipif(not hasattr(dist, "shrink_group"), reason="PyTor
 
 
 @pytest.fixture
-def job() -> Iterator[elastic_job.Job]:
-    job = elastic_job.Job(RANKS, timeout_s=5)
+def job(request: pytest.FixtureRequest) -> Iterator[elastic_job.Job]:
+    job = elastic_job.Job(getattr(request, "param", RANKS), timeout_s=5)
     yield job
     print(job.output())
     job.close()
 
 
-def test_killed_ranks_are_replaced(job: elastic_job.Job) -> None:
+def test_killed_and_stopped_ranks_are_replaced(job: elastic_job.Job) -> None:
     job.wait_for_full_size()
     generator = random.Random(1)
     for join_delay in (None, 0.0, 0.05):  # the replacement is also killed while it joins
         survivors = job.kill(generator, join_delay=join_delay).next_steps
         assert len(survivors) == RANKS - 1
-    job.finish()  # compares the parameters with those of a single process
-
-
-def test_stopped_rank_is_replaced(job: elastic_job.Job) -> None:
-    job.wait_for_full_size()
+    # In the same job, because importing PyTorch in its processes takes ten CPU seconds.
     stopped = next(pid for pid, rank in job.members.items() if rank == 1)
     os.kill(stopped, signal.SIGSTOP)
     while job.next_event(time.monotonic() + 60)["size"] != RANKS - 1:
@@ -57,9 +53,10 @@ def test_stopped_rank_is_replaced(job: elastic_job.Job) -> None:
     os.kill(stopped, signal.SIGCONT)
     job.wait_for_full_size()
     assert stopped not in job.members
-    job.finish()
+    job.finish()  # compares the parameters with those of a single process
 
 
+@pytest.mark.parametrize("job", [2], indirect=True)
 def test_job_ends_if_all_ranks_are_killed(job: elastic_job.Job) -> None:
     job.wait_for_full_size()
     for pid in job.members:
