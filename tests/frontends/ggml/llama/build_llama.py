@@ -33,8 +33,8 @@ OPTIONS = {
     "LLAMA_BUILD_SERVER": "OFF",
     "LLAMA_BUILD_APP": "OFF",
 }
-# Only what the test needs: no programs, C++ without optimization, and several files per compiler run. Compiling
-# takes 80 CPU seconds, the test itself a few. The matrix products are written in C.
+# Only what the test needs: no programs, C++ without optimization, and many files per compiler run. Compiling
+# takes 65 CPU seconds, the test itself a few. The matrix products are written in C.
 CPU_OPTIONS = OPTIONS | {
     "CMAKE_PROJECT_TOP_LEVEL_INCLUDES": str(HERE / "unite.cmake"),
     "CMAKE_C_FLAGS_RELEASE": "-O1",
