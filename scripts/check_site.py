@@ -14,7 +14,9 @@ browser, this part is skipped with a message. scripts/setup docs installs one.
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -163,13 +165,14 @@ def check_pages(site: Path, browser: str, searches: dict[str, tuple[str, ...]]) 
     handler = type("SiteHandler", (Handler,), {"site": site, "task": task, "is_done": threading.Event()})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    with tempfile.TemporaryDirectory() as profile:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
         command += ["--window-size=1400,1000", "--remote-debugging-port=0"]  # without a port, it exits at once
         url = f"http://127.0.0.1:{server.server_address[1]}/harness.html"
-        process = subprocess.Popen([*command, url], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen([*command, url], start_new_session=True, **quiet)
         is_done = handler.is_done.wait(BROWSER_TIMEOUT_S)
-        process.terminate()
+        os.killpg(process.pid, signal.SIGKILL)  # Debian's command is a shell script, which starts the browser
         process.wait()
     server.shutdown()
     return handler.result if is_done else [f"{browser} did not report within {BROWSER_TIMEOUT_S} s"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -50,7 +52,20 @@ def test_good_links_are_accepted(tmp_path: Path) -> None:
     assert check_site.check_links(write_site(tmp_path, GOOD + table)) == []
 
 
-def test_browser_finds_pages_that_do_not_fit(tmp_path: Path) -> None:
+def commands_with(text: str) -> list[str]:
+    """The commands of running processes that contain `text`."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = process.read_text(errors="replace")
+        except OSError:  # the process has ended
+            continue
+        if text in command:
+            found.append(command)
+    return found
+
+
+def test_browser_finds_pages_that_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     browser = next(filter(None, map(shutil.which, check_site.BROWSERS)), None)
     if browser is None:
         pytest.skip("no browser; scripts/setup docs installs one")
@@ -59,7 +74,14 @@ def test_browser_finds_pages_that_do_not_fit(tmp_path: Path) -> None:
     scrolls = f'<pre style="overflow: auto">{"scrolls " * 60}</pre>'
     code = '<div class="highlight-sh"><div class="highlight"><pre>ls</pre></div></div>'
     write_site(tmp_path, wide + clipped + scrolls + code)
+    profiles = tmp_path / "profiles"
+    profiles.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(profiles))
     found = check_site.check_pages(tmp_path, browser, {})
+    deadline = time.monotonic() + 60
+    while commands_with(str(profiles)) and time.monotonic() < deadline:  # killed processes end soon
+        time.sleep(0.1)
+    assert not commands_with(str(profiles)), "the browser is still running"
     for width in (1280, 400):
         problems = " ".join(problem for problem in found if f"index.html at {width} px" in problem)
         assert "scrolls sideways" in problems
