@@ -44,8 +44,13 @@ else()
   file(GLOB cuda_wheels ${ISTHMUS_VENV}/lib/python3*/site-packages/nvidia/cu13/bin)
   find_program(ISTHMUS_NVCC nvcc PATHS ${cuda_wheels} /usr/local/cuda/bin)
 endif()
-# Native code for Hopper, and PTX that the driver compiles for Ampere and later.
-set(ISTHMUS_P2P_ARCHITECTURES "80-virtual;90-real" CACHE STRING "CUDA architectures of the peer-memory kernels")
+# Native code for Hopper, and PTX that the driver compiles for Ampere and later. Without a device, a developer's build only
+# checks that the kernels compile, and nvcc compiles each file once for each architecture.
+set(p2p_architectures "80-virtual;90-real")
+if(ISTHMUS_DEV AND NOT EXISTS /proc/driver/nvidia/version)
+  set(p2p_architectures "90-real")
+endif()
+set(ISTHMUS_P2P_ARCHITECTURES "${p2p_architectures}" CACHE STRING "CUDA architectures of the peer-memory kernels")
 set(ISTHMUS_UNITY 16 CACHE STRING "Number of source files compiled as one; use 1 while working on a few files")
 option(ISTHMUS_CONFORMANCE_FULL "Run the full product of cases on every topology of the conformance suite (an hour)" OFF)
 
