@@ -60,7 +60,7 @@ def compilers() -> dict[str, str]:
 
 
 def fmt_check() -> dict[str, str]:
-    """The result of a check that takes 4 CPU seconds, as a variable of CMake. It depends on the compiler and on fmt."""
+    """The result of a check of the compiler and fmt that takes 4 CPU seconds, as a variable of CMake."""
     cache = (BUILD / "CMakeCache.txt").read_text()
     result = re.search(r"^ISTHMUS_COMPILES_FMT_ONCE:\w+=(\w+)$", cache, re.M)[1]
     return {"ISTHMUS_COMPILES_FMT_ONCE": result}
