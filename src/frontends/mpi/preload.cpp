@@ -141,7 +141,7 @@ void resolve_all() {
 }
 
 // Only engines print reports, and a program without collectives opens none. If a report was requested for such a
-// program, rank 0 says so at exit.
+// program, rank 0 prints a line at exit.
 [[gnu::destructor]] void report_no_calls() {
   const char* const report = isthmus::environment_variable("ISTHMUS_MPI_REPORT");
   if (report == nullptr || *report == '\0' || std::strcmp(report, "0") == 0 || is_resolved) return;
