@@ -31,7 +31,14 @@ endif()
 set(ISTHMUS_SYCL_FOLDER "${ISTHMUS_VENV}" CACHE PATH "Folder with include/sycl and lib/libsycl.so.N: the SYCL runtime that everything is built with")
 set(ISTHMUS_SYCL_ROOTS "${sycl_roots}" CACHE STRING "Folders with include/sycl and lib/libsycl.so.N: additional SYCL runtimes for which libisthmus_ggml.so gets an engine")
 set(ISTHMUS_SANITIZE "" CACHE STRING "address,undefined or thread: instrument everything that is built")
-# CUDA compiler: of the machine, or from the PyPI packages (scripts/setup cuda).
+# CUDA compiler: of the machine, or from the PyPI packages (scripts/setup cuda). pip keeps the build folder, but not the
+# nvcc of the environment in which it built.
+if(ISTHMUS_NVCC AND NOT EXISTS "${ISTHMUS_NVCC}")
+  unset(ISTHMUS_NVCC CACHE)
+  unset(CMAKE_CUDA_COMPILER CACHE)
+  file(GLOB stale_compiler ${CMAKE_BINARY_DIR}/CMakeFiles/*/CMakeCUDACompiler.cmake)
+  file(REMOVE_RECURSE ${stale_compiler} ${CMAKE_BINARY_DIR}/cuda_check)
+endif()
 if(SKBUILD)
   # Only the pinned one, which python/dev/build_backend.py requests for machines with a device.
   execute_process(COMMAND ${Python_EXECUTABLE} -c

@@ -94,6 +94,24 @@ def test_unusable_nvcc_turns_p2p_off(tmp_path: Path) -> None:
     assert "an nvcc that works with this g++ and CMake" in " ".join(required.stderr.split())
 
 
+def test_vanished_nvcc_is_replaced(tmp_path: Path) -> None:
+    """pip builds again in the same folder with an nvcc in another temporary folder."""
+    options = ["-DISTHMUS_PYTHON=OFF", "-DISTHMUS_P2P=ON"]
+    first = configure(ROOT, tmp_path / "build", *options)
+    found = re.search(r"^ISTHMUS_NVCC:FILEPATH=(/.+)$", (tmp_path / "build/CMakeCache.txt").read_text(), re.M)
+    if first.returncode != 0 or found is None:
+        pytest.skip("no nvcc")
+    temporary = tmp_path / "nvcc"
+    temporary.write_text(f'#!/bin/sh\nexec {found[1]} "$@"\n')
+    temporary.chmod(0o755)
+    again = configure(ROOT, tmp_path / "again", f"-DISTHMUS_NVCC={temporary}", *options)
+    assert again.returncode == 0, again.stderr
+    temporary.unlink()
+    again = configure(ROOT, tmp_path / "again", *options)
+    assert again.returncode == 0, again.stderr
+    assert summary(again.stdout)["p2p plug-in (CUDA kernels)"][0] == "on"
+
+
 def test_fetch_content_provides_the_installed_targets(tmp_path: Path) -> None:
     (tmp_path / "CMakeLists.txt").write_text(f"""
 cmake_minimum_required(VERSION 3.22)
