@@ -151,8 +151,11 @@ if(missing)
 endif()
 if(ISTHMUS_P2P OR ISTHMUS_GPU)
   enable_language(CUDA)
-  # Not CMAKE_CUDA_STANDARD: CMake before 3.26 does not know C++20 for nvcc.
-  add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:-std=c++20>)
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake before 3.26 does not know C++20 for nvcc
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+  endif()
+  set(CMAKE_CUDA_STANDARD 20)
 endif()
 if(ISTHMUS_GPU)
   find_package(CUDAToolkit REQUIRED)
