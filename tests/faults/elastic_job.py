@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import socket
 import statistics
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -245,6 +247,15 @@ def growth(rounds: list[Round]) -> dict[str, float]:
     return result
 
 
+def descriptor_kinds(pid: int) -> dict[str, int]:
+    """Counts the descriptors of a process by their targets, without numbers."""
+    kinds: Counter[str] = Counter()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            kinds[re.sub(r"[0-9a-f]{8,}|\d+", "N", os.readlink(descriptor))] += 1
+    return dict(kinds.most_common())
+
+
 def shared_files() -> int:
     return sum(name.startswith("isthmus-") for name in os.listdir("/dev/shm"))
 
@@ -266,6 +277,7 @@ def run(
                 usage.append(
                     entry
                     | (vars(Usage.of(kept)) if is_kept else {})
+                    | ({"kinds": descriptor_kinds(kept)} if is_kept else {})
                     | {"agent": vars(Usage.of(job.process.pid))}
                 )
                 print(json.dumps(usage[-1]), *([json.dumps(summary(done))] if done else []), flush=True)
