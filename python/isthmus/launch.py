@@ -73,7 +73,10 @@ def peer_folder(family: str) -> Path:
     outside a checkout."""
     root = layout.checkout()
     if root is None:
-        raise MissingError(f"{family} is installed by scripts/setup_peers; run this command from a checkout")
+        raise MissingError(
+            f"--mpi {family} starts the launcher that scripts/setup_peers installs in a checkout; "
+            "use --mpi system for the mpiexec in PATH"
+        )
     return root / ".peers" / family
 
 

@@ -50,6 +50,8 @@ class bootstrap {
 
   // Makes every current and future wait of this bootstrap throw error (ABORTED). Any thread.
   virtual void cancel() noexcept {}
+  // Closes the connections of this rank, because its process is exiting. Any thread.
+  virtual void disconnect() noexcept {}
 
   // Sets the processes of the ranks, indexed by rank. After this call, waits detect within a second that a
   // process has exited or that a rank has published a failure. Must not run concurrently with other calls.
@@ -118,6 +120,8 @@ class store {
   // Returns whether the rank that joined with this number has closed its connection. The keys of that rank
   // remain. Returns false if the store does not know the rank.
   virtual bool is_disconnected(int) { return false; }
+  // Closes the connection of this rank. Later calls fail.
+  virtual void disconnect() noexcept {}
   // Removes a key that no rank will read again. If the store does not support this operation, the key remains.
   virtual void erase(const std::string&) {}
   // Removes all keys that start with `scope` and a colon after `size` ranks have called this function. If the store does

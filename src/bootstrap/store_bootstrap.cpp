@@ -124,6 +124,7 @@ class store_bootstrap final : public bootstrap {
   bool is_out_of_sync() const override { return m_is_out_of_sync; }
 
   void cancel() noexcept override { m_is_cancelled.store(true, std::memory_order_release); }
+  void disconnect() noexcept override { m_store->disconnect(); }
 
   bool publish_failure(const failure_info& failure) noexcept override {
     if (m_peers.publish(failure) && m_peers.has_all_records()) return true;

@@ -79,6 +79,8 @@ class tcp_client final : public store {
     return fallback_store::create(m_socket.get(), m_fallback_secret);
   }
 
+  void disconnect() noexcept override { ::shutdown(m_socket.get(), SHUT_RDWR); }
+
   std::shared_ptr<store> connect_fallback_store(const fallback_address& address, int rank, int size,
                                                 double timeout_s) override {
     return connect_tcp_store({address.host, address.port, m_fallback_secret}, rank, size, timeout_s);

@@ -230,10 +230,14 @@ failure_info backend_instance::take_failure(isthmus_status status, const char* a
                    "return a status of isthmus/types.h from every function of the backend",
                    static_cast<int>(status))
             .info();
-  failure_info info = reported_failure.value_or(
-      make_error(status, ISTHMUS_HERE, fmt::format("backend {} failed in {}", name(), activity),
-                 "set ISTHMUS_LOG=debug: the backend reported no details")
-          .info());
+  if (!reported_failure)
+    reported_failure =
+        make_error(status, ISTHMUS_HERE,
+                   fmt::format("backend {} returned the status {} from {} without a message", name(),
+                               isthmus_status_name(status), activity),
+                   "call context->fail in the backend, which records a message and returns the status")
+            .info();
+  failure_info info = *reported_failure;
   if (!is_known_status) status = ISTHMUS_ERROR_BACKEND;
   info.status = status;
   info.rank = m_context.rank;

@@ -4,6 +4,7 @@
 #include <isthmus/isthmus.h>
 
 #include <algorithm>
+#include <array>
 #include <sstream>
 
 #include "base/log.hpp"
@@ -246,6 +247,8 @@ void backend_set::create_one(bootstrap& control, backend_instance& backend) {
   // The other ranks may be blocked in an exchange inside create. A published failure ends it.
   const auto publish = [&] {
     if (!failure || failure->info().status == ISTHMUS_ERROR_UNSUPPORTED) return;
+    if (failure->info().failed_ranks().empty())
+      failure = failure->with_failed_ranks(std::array{control.rank()});
     failure_info published = failure->info();
     copy_text(published.message, sizeof published.message,
               fmt::format("creating backend {} failed: {}", backend.name(), failure->what()));

@@ -92,8 +92,26 @@ void failure_state::join(const std::shared_ptr<failure_state>& rank,
                          const std::shared_ptr<failure_state>& parent) {
   rank->m_parent = parent;
   if (parent) rank->m_causes.set_subcommunicator();
-  const std::lock_guard lock(local_directory().mutex);
-  local_directory().ranks.push_back({rank->m_ranks.token, rank.get(), rank});
+  {
+    const std::lock_guard lock(local_directory().mutex);
+    local_directory().ranks.push_back({rank->m_ranks.token, rank.get(), rank});
+  }
+  // Destroyed before the service of the stores, which is created first and keeps an exiting process alive for some
+  // seconds.
+  struct exit_publisher {
+    ~exit_publisher() { publish_exit(); }
+  };
+  static const exit_publisher publisher;
+}
+
+void failure_state::publish_exit() noexcept {
+  const std::unique_lock lock(local_directory().mutex, std::try_to_lock);
+  if (!lock) return;  // a thread that never returns may hold it
+  for (const local_rank& each : local_directory().ranks)
+    if (const auto rank = each.owner.lock()) {
+      rank->m_recorder.mark_exiting();
+      rank->m_control.disconnect();
+    }
 }
 
 // Returns the other ranks of this communicator in this process. Takes no reference to this rank: if it were the last
@@ -116,7 +134,7 @@ bool failure_state::close(const std::function<void()>& destroy) {
   const std::lock_guard lock(m_abort_mutex);
   if (m_is_closed.exchange(true)) return false;
   destroy();
-  m_recorder.mark_closed();
+  m_recorder.mark_destroyed();
   return true;
 }
 

@@ -96,6 +96,8 @@ class failure_state {
   void abort(const failure_info& failure, notification_scope scope) noexcept;
   void abort_this_rank(const failure_info& failure, notification_scope scope) noexcept;
   void mark_aborted() noexcept;
+  // Publishes that this process is exiting although it has open communicators.
+  static void publish_exit() noexcept;
   std::vector<std::shared_ptr<failure_state>> other_local_ranks() const;
   [[noreturn, gnu::cold]] void throw_aborted() const;
   bool is_one_process() const noexcept { return m_ranks.process_size == m_ranks.size; }

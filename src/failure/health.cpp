@@ -21,11 +21,12 @@ const char* state_suffix(process_state state) {
 }  // namespace
 
 process_state rank_process::state() const noexcept {
+  if (is_closing(health_record::exiting)) return process_state::exited;
   return pid == 0 ? process_state::alive : read_process_state(pid, start);
 }
 
-bool rank_process::has_destroyed_communicator() const noexcept {
-  return record != nullptr && record->is_closed.load(std::memory_order_acquire) != 0;
+bool rank_process::has_exited() const noexcept {
+  return is_closing(health_record::exiting) || (pid != 0 && has_process_exited(pid, start));
 }
 
 void health_record::set_failure(const failure_info& first_failure, std::uint32_t new_state) noexcept {

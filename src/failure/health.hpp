@@ -30,10 +30,13 @@ constexpr bool is_secondary_status(isthmus_status status) {
 struct alignas(64) health_record {
   // local: the rank failed, but peers must not take over the failure. published: peers take it over.
   static constexpr std::uint32_t healthy = 0, unfinished = 1, local = 2, published = 3;
+  // exiting: the process has left main() without destroying the communicator. It can live on for some seconds, for
+  // example because it serves the store, but makes no more calls.
+  static constexpr std::uint32_t open = 0, destroyed = 1, exiting = 2;
 
   std::atomic<std::uint32_t> state;
   std::atomic<std::uint32_t> has_aborted;   // 1: the rank no longer waits for its peers
-  std::atomic<std::uint32_t> is_closed;     // 1: the rank has destroyed its communicator
+  std::atomic<std::uint32_t> closing;       // open, destroyed or exiting
   std::atomic<std::uint32_t> awaited_rank;  // 1 + rank that a long wait is blocked on; 0: none
   std::array<std::byte, sizeof(failure_info)> failure_bytes;  // valid in the states local and published
   alignas(
@@ -59,11 +62,17 @@ struct rank_process {
   health_record* record = nullptr;  // read-only for peers; NULL if it is not visible
   fallback_address fallback{};
 
+  // Both count a process that is exiting as exited.
   process_state state() const noexcept;  // alive if it is not visible
-  bool has_exited() const noexcept { return pid != 0 && has_process_exited(pid, start); }
+  bool has_exited() const noexcept;
   // Returns true if the rank has destroyed its communicator. Its process may then exit without causing a
   // failure of its peers.
-  bool has_destroyed_communicator() const noexcept;
+  bool has_destroyed_communicator() const noexcept { return is_closing(health_record::destroyed); }
+
+ private:
+  bool is_closing(std::uint32_t value) const noexcept {
+    return record != nullptr && record->closing.load(std::memory_order_acquire) == value;
+  }
 };
 
 // State of a rank's process, and whether the rank may have reported a failure before.

@@ -120,7 +120,9 @@ std::vector<recorded_call> decode_calls(const copy_list& file_copies, const head
 
 void check_process(const header& head, recorded_rank& record) {
   record.is_remote = head.pid_namespace != current_pid_namespace() || record.boot != current_boot_id();
-  if (!record.is_remote) record.process = read_process_state(head.pid, head.start);
+  if (record.is_remote) return;
+  const bool is_exiting = head.health.closing.load(std::memory_order_relaxed) == health_record::exiting;
+  record.process = is_exiting ? process_state::exited : read_process_state(head.pid, head.start);
 }
 
 std::string text_of(const char* text, std::size_t capacity) { return {text, ::strnlen(text, capacity)}; }
@@ -140,7 +142,8 @@ bool is_readable(const file_descriptor& file, std::uint64_t bytes) {
 copy_list read_copies(const file_descriptor& file, std::uint64_t bytes) {
   copy_list result(1, std::vector<std::byte>(bytes));
   if (!read(file, result[0])) return {};
-  if (header_copy(result[0]).get().health.is_closed.load(std::memory_order_relaxed) != 0) return result;
+  if (header_copy(result[0]).get().health.closing.load(std::memory_order_relaxed) == health_record::destroyed)
+    return result;
   for (int attempt = 0; attempt < 2; ++attempt)
     if (!read(file, result.emplace_back(bytes))) return {};
   return result;
@@ -163,7 +166,7 @@ recorded_rank decode_rank(const copy_list& file_copies, std::uint64_t now_ns) {
   record.program = text_of(head.program, sizeof head.program);
   record.machine = text_of(head.machine, sizeof head.machine);
   record.boot = text_of(head.boot, sizeof head.boot);
-  record.is_closed = head.health.is_closed.load(std::memory_order_relaxed) != 0;
+  record.is_closed = head.health.closing.load(std::memory_order_relaxed) == health_record::destroyed;
   record.call_count = head.health.call_count.load(std::memory_order_relaxed);
   record.clocks = head.clock_samples[sample_count > 0 ? sample_count % 2 + 1 : 0];
   if (head.health.has_failed()) {

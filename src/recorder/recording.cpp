@@ -159,11 +159,11 @@ bool recording::is_own() const noexcept { return m_header != nullptr && m_memory
 
 recording::~recording() {
   if (is_own()) add_clock_sample(sample_clocks(m_header->has_counter != 0).ticks);
-  mark_closed();
+  mark(health_record::destroyed);
 }
 
-void recording::mark_closed() noexcept {
-  if (is_own()) m_header->health.is_closed.store(1, std::memory_order_release);
+void recording::mark(std::uint32_t closing) noexcept {
+  if (is_own()) m_header->health.closing.store(closing, std::memory_order_release);
 }
 
 int recording::open(const std::string& path, bool is_persistent, const file_layout& layout) {

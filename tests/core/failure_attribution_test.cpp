@@ -30,6 +30,7 @@ constexpr int size = 4;
 
 struct outcome {
   isthmus_status create_status, call_status;
+  bool was_rank_0_running;  // when the call returned
   isthmus_error_info error;
   std::size_t failed_rank_count;
   std::array<int, size> failed_ranks;
@@ -71,6 +72,15 @@ struct call_pair {
 };
 constexpr call_pair splits{split, sum}, allocations{sum, allocate};
 
+// Returns false for a zombie.
+bool is_running(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const std::size_t name_end = text.rfind(") ");
+  return name_end != std::string::npos && text[name_end + 2] != 'Z';
+}
+
 void run_rank(shared_state& shared, topology::rendezvous& barrier, int rank, double timeout_s,
               const rank_action& action) {
   const isthmus_unique_id id = barrier.new_unique_id(rank);
@@ -82,6 +92,7 @@ void run_rank(shared_state& shared, topology::rendezvous& barrier, int rank, dou
   result.create_status = isthmus_communicator_create(&id, rank, size, &options, &communicator);
   barrier.wait();  // no rank fails while others are still in creation
   if (result.create_status == ISTHMUS_SUCCESS) result.call_status = action(communicator, rank);
+  result.was_rank_0_running = is_running(shared.pids[0]);
   const isthmus::exception failure = isthmus::detail::last_exception();
   result.error = failure.info();
   result.failed_rank_count = failure.ranks().size();
@@ -103,8 +114,8 @@ std::vector<outcome> run_case(int failed_rank, double timeout_s, const call_pair
       if (++shared.done == size - 1)
         kill(shared.pids[static_cast<std::size_t>(failed_rank)], SIGCONT);  // the last survivor
       const auto deadline = std::chrono::steady_clock::now() + 30s;
-      while (rank == 0 && shared.done < size - 1 && std::chrono::steady_clock::now() < deadline)
-        std::this_thread::sleep_for(10ms);  // its process serves the store
+      while (shared.done < size - 1 && std::chrono::steady_clock::now() < deadline)
+        std::this_thread::sleep_for(10ms);  // an exited survivor would also be named
       return 0;
     });
   for (const auto& exit_report : processes.join()) {
@@ -176,6 +187,15 @@ TEST(failure_attribution, killed_store_process_is_named) {
   const auto survivors = run_case(0, 60, splits, kill_self);
   expect_named(survivors, {"rank 0 exited", "rank 0 failed or exited"});
   expect_failed_rank(survivors, 0);
+}
+
+// The process of rank 0 serves the store, so it lives on for seconds after it has left main().
+TEST(failure_attribution, exiting_store_process_is_reported_before_it_ends) {
+  const auto survivors =
+      run_case(0, 60, {sum, sum}, [](isthmus_communicator, int) -> isthmus_status { std::exit(0); });
+  expect_named(survivors, {"rank 0 exited", "rank 0 failed or exited"});
+  expect_failed_rank(survivors, 0);
+  EXPECT_TRUE(std::ranges::any_of(survivors, &outcome::was_rank_0_running)) << "reported at its end";
 }
 
 TEST(failure_attribution, remote_abort_ends_every_wait) {

@@ -70,7 +70,7 @@ TEST(failure, of_a_silent_backend_has_a_message) {
   standin::reset(script);
   test::ranks ranks(2, standin::configuration());
   EXPECT_EQ(allreduce(ranks[1]), ISTHMUS_ERROR_BACKEND);
-  EXPECT_NE(std::string(last_error().message).find("standin failed in allreduce"), std::string::npos);
+  EXPECT_NE(std::string(last_error().message).find("standin returned the status"), std::string::npos);
 }
 
 std::vector<int> failed_ranks() {

@@ -148,9 +148,9 @@ TEST(file, forked_child_does_not_close_it) {
   } else {
     ASSERT_EQ(::waitpid(child, nullptr, 0), child);
   }
-  EXPECT_EQ(recorder.shared_health()->is_closed.load(), 0u);
+  EXPECT_EQ(recorder.shared_health()->closing.load(), health_record::open);
   recorder.mark_closed();
-  EXPECT_EQ(recorder.shared_health()->is_closed.load(), 1u);
+  EXPECT_EQ(recorder.shared_health()->closing.load(), health_record::destroyed);
 }
 
 TEST(file, invalid_files_are_not_read) {

@@ -64,7 +64,7 @@ def plugins() -> str:
     if broken:
         raise CheckError(
             "; ".join(entry["reason"] for entry in broken),
-            "remove the file from ISTHMUS_PLUGIN_PATH, or rebuild it with the headers of this version",
+            "correct what each reason names, or remove the file from ISTHMUS_PLUGIN_PATH",
         )
     if not plugin_entries:
         raise MissingError("no plugins in the library folder or in ISTHMUS_PLUGIN_PATH")

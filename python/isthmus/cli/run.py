@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from .. import launch
+from .. import launch, layout
 from .._names import unknown_name
 from ..layout import MissingError
 from .console import BAD_ARGUMENT, CommandError, print_json
@@ -145,8 +145,10 @@ def _shim_options(
     family = launch.linked_mpi_family(program, os.environ | variables)
     launcher_family = "openmpi" if mpi == "openmpi" else "mpich"
     if mpi != "system" and family in ("mpich", "openmpi") and family != launcher_family:
+        hint = "" if layout.checkout() is None else f", or {family} for that of scripts/setup_peers"
         raise CommandError(
-            f"{program} is linked with {launch.SHIM_FAMILIES[family]}, which --mpi {mpi} cannot start",
+            f"{program} is linked with {launch.SHIM_FAMILIES[family]}, which --mpi {mpi} cannot start; "
+            f"use --mpi system for the mpiexec in PATH{hint}",
             BAD_ARGUMENT,
         )
     # Open MPI starts spawned processes with the environment of its launcher, and -x does not apply to them.
@@ -159,7 +161,10 @@ def _torch_command(program: list[str], ranks: int, report: bool) -> list[str]:
     if importlib.util.find_spec("torch") is None:
         raise MissingError(f"--torch requires PyTorch for {sys.executable}; run pip install torch")
     if program[0] != "-m" and not os.path.isfile(program[0]):
-        raise CommandError(f"script {program[0]!r} does not exist; use -m MODULE for a module", BAD_ARGUMENT)
+        hint = "use -m MODULE for a module"
+        if program[0] == "--elastic":
+            hint = f"elastic jobs need torchrun --nproc-per-node {ranks} -m isthmus.torch --elastic SCRIPT"
+        raise CommandError(f"script {program[0]!r} does not exist; {hint}", BAD_ARGUMENT)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     return [*launcher, "-m", "isthmus.torch", *(["--report"] if report else []), *program]
 

@@ -65,11 +65,22 @@ def reload_rules() -> None:
         backend.renew()
 
 
-def shrink(group: dist.ProcessGroup | None = None, wait: timedelta | None = None) -> dist.ProcessGroup:
+def as_timedelta(argument: str, value: timedelta | float) -> timedelta:
+    """Accepts a number of seconds in addition to a timedelta."""
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e9:
+        raise TypeError(
+            f"isthmus.torch.{argument} is {value!r}; pass a positive number of seconds or a timedelta"
+        )
+    return timedelta(seconds=value)
+
+
+def shrink(group: dist.ProcessGroup | None = None, wait: timedelta | float | None = None) -> dist.ProcessGroup:
     """Returns a group of the surviving ranks after a failure. The order of the ranks stays the same.
 
     Collective over the survivors. Ranks whose process has exited are excluded immediately. Other ranks that
-    do not call this are excluded after `wait` (default: the group's timeout). As with
+    do not call this are excluded after `wait`, a timedelta or seconds (default: the group's timeout). As with
     torch.distributed.shrink_group, which creates the group, a shrunk default group becomes the new default
     group, and all other groups are destroyed. If no rank is lost, the group continues and is returned.
     """
@@ -85,7 +96,8 @@ def shrink(group: dist.ProcessGroup | None = None, wait: timedelta | None = None
             f"isthmus.torch.shrink: PyTorch {torch.__version__} has no torch.distributed.shrink_group; "
             "use PyTorch 2.10 or newer"
         )
-    lost_ranks = backends[0].agree_on_lost_ranks(0.0 if wait is None else wait.total_seconds())
+    wait_s = 0.0 if wait is None else as_timedelta("shrink: wait", wait).total_seconds()
+    lost_ranks = backends[0].agree_on_lost_ranks(wait_s)
     return dist.shrink_group(lost_ranks, group) if lost_ranks else old
 
 

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from ._backend import NAME, is_isthmus
+from ._membership import IDENTITY
 from ._report import print_report
 
 # Names of PyTorch's NCCL backends. The last three exist since PyTorch 2.14.
@@ -220,7 +221,7 @@ def _print_own_report() -> None:
     if 0 not in (ranks or {int(os.environ.get("RANK", "0"))}):
         return
     print_report()
-    if os.getpid() not in _replaced:
+    if os.getpid() not in _replaced and IDENTITY not in os.environ:  # elastic.run creates its group itself
         reasons = (
             "; ".join(_logged) or "no group requested gloo or nccl" if ranks else "this process created none"
         )

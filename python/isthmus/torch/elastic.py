@@ -31,7 +31,7 @@ import torch
 import torch.distributed as dist
 from torch.utils import _pytree as pytree
 
-from ._backend import all_backends, create_backend, replace_default_group, shrink
+from ._backend import all_backends, as_timedelta, create_backend, replace_default_group, shrink
 from ._membership import IDENTITY, Membership, Plan
 
 __all__ = ["Job", "run"]
@@ -40,7 +40,7 @@ _POLL_S = 0.02
 _Result = TypeVar("_Result")
 
 
-def run(train: Callable[[Job], _Result], *, timeout: timedelta | None = None, **state: Any) -> _Result:
+def run(train: Callable[[Job], _Result], *, timeout: timedelta | float | None = None, **state: Any) -> _Result:
     """Calls `train(job)` until it returns on all ranks, and returns its result.
 
     Creates the default process group, with the backend isthmus for CPU and CUDA tensors. When a rank is lost or
@@ -52,7 +52,8 @@ def run(train: Callable[[Job], _Result], *, timeout: timedelta | None = None, **
     receives it from another rank. It contains at most one optimizer, whose `step()` ends a training step.
     Without `state`, `train` restores everything itself, for example with `job.use_checkpoints()`.
 
-    `timeout` is that of the group. It limits the wait for a rank that does not respond.
+    `timeout` is that of the group, a timedelta or seconds (default: PyTorch's, 30 minutes). It limits each wait for
+    a rank that does not respond.
     """
     if IDENTITY not in os.environ:
         raise RuntimeError(
@@ -63,7 +64,9 @@ def run(train: Callable[[Job], _Result], *, timeout: timedelta | None = None, **
         raise RuntimeError(
             "isthmus.torch.elastic.run: there is a default process group already; remove init_process_group"
         )
-    return Job(state, timeout or dist.distributed_c10d.default_pg_timeout)._run(train)
+    if timeout is None:
+        timeout = dist.distributed_c10d.default_pg_timeout
+    return Job(state, as_timedelta("elastic.run: timeout", timeout))._run(train)
 
 
 class Job:
