@@ -96,8 +96,7 @@ void failure_state::join(const std::shared_ptr<failure_state>& rank,
     const std::lock_guard lock(local_directory().mutex);
     local_directory().ranks.push_back({rank->m_ranks.token, rank.get(), rank});
   }
-  // Destroyed before the service of the stores, which is created first and keeps an exiting process alive for some
-  // seconds.
+  // Destroyed before the service of the stores, which was created first and delays the exit.
   struct exit_publisher {
     ~exit_publisher() { publish_exit(); }
   };

@@ -52,8 +52,8 @@ def run(train: Callable[[Job], _Result], *, timeout: timedelta | float | None = 
     receives it from another rank. It contains at most one optimizer, whose `step()` ends a training step.
     Without `state`, `train` restores everything itself, for example with `job.use_checkpoints()`.
 
-    `timeout` is that of the group, a timedelta or seconds (default: PyTorch's, 30 minutes). It limits each wait for
-    a rank that does not respond.
+    `timeout` is that of the group, a timedelta or seconds (default: PyTorch's, 30 minutes). It limits each wait
+    for a rank that does not respond.
     """
     if IDENTITY not in os.environ:
         raise RuntimeError(

@@ -96,7 +96,7 @@ bool node_group::makes_different_call(int peer, const flag& ready, std::uint64_t
 void node_group::fail_with_mismatch(int peer) const {
   throw operation_failure{context().fail(context().runtime, ISTHMUS_ERROR_MISMATCH, 0, ISTHMUS_HERE,
                                          "issue the same calls in the same order on every rank, with the same "
-                                         "collective, datatype, count, operation "
+                                         "collective, datatype, counts, operation "
                                          "and root; ISTHMUS_CHECK=1 names the calls of all ranks",
                                          "rank %d makes a different call than rank %d, which calls %s", peer,
                                          rank(), m_activity)};
