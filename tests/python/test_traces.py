@@ -56,7 +56,7 @@ def make_trace(
         "call_count": len(times) if call_count is None else call_count,
         "paths": 2,
         "reasons": REASONS,
-        "is_closed": 1,
+        "closing": 1,
         "clock_sample_count": 1,
         "machine": b"one",
         "boot": b"a",
@@ -118,7 +118,7 @@ def test_calls_of_real_recorder_are_decoded(tmp_path: Path, monkeypatch: pytest.
 
 def test_last_rank_is_identified(tmp_path: Path) -> None:
     # The first rank does not make the second call.
-    first = make_trace(0, [(100 * MS, 121 * MS)], is_closed=0, pid=os.getpid())
+    first = make_trace(0, [(100 * MS, 121 * MS)], closing=0, pid=os.getpid())
     second = make_trace(1, [(120 * MS, 122 * MS), (130 * MS, 131 * MS)], counts=[4, 8])
     write_traces(tmp_path, first, second)
     summary, events = write_documents(merge(tmp_path), tmp_path / "timeline.json")

@@ -18,6 +18,7 @@ _REASON_BYTES, _PID_BYTES = 192, 8
 _MAX_PATHS, _MAX_BACKENDS = 48, 16
 
 _CLOCK_SAMPLE = np.dtype([("ticks", "<u8"), ("monotonic_ns", "<u8"), ("realtime_ns", "<u8")])
+DESTROYED = 1  # health_record::destroyed, a value of `closing`
 HEADER = np.dtype(
     [
         ("magic", "S8"),
@@ -47,7 +48,7 @@ HEADER = np.dtype(
         # health_record of src/failure/health.hpp
         ("state", "<u4"),
         ("has_aborted", "<u4"),
-        ("is_closed", "<u4"),
+        ("closing", "<u4"),
         ("awaited_rank", "<u4"),
         ("failure_details", "V184"),
         ("failure", "S1024"),
@@ -160,7 +161,7 @@ def read_record(path: Path) -> Record:
         size_bytes = _checked_size(file)
         # Three copies show which entries changed while they were read. A closed file needs only one.
         copies = [_read(file, size_bytes)]
-        if not np.frombuffer(copies[0], HEADER, 1)[0]["is_closed"]:
+        if np.frombuffer(copies[0], HEADER, 1)[0]["closing"] != DESTROYED:
             copies += [_read(file, size_bytes), _read(file, size_bytes)]
     except OSError as failure:
         raise TraceError(failure.strerror) from None
@@ -244,7 +245,7 @@ def _decode(copies: list[bytes]) -> Record:
         program=_text(head["program"]),
         machine=_text(head["machine"]),
         boot=_text(head["boot"]),
-        is_closed=bool(head["is_closed"]),
+        is_closed=bool(head["closing"] == DESTROYED),
         call_count=int(head["call_count"]),
         failure=_text(head["failure"]) if head["state"] in _FAILED_STATES else "",
         created_ns=int(head["clock_samples"][0]["realtime_ns"]),
