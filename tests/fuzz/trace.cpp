@@ -41,7 +41,7 @@ std::vector<char> make_trace(int rank) {
   head->health.call_count = call_count;
   head->paths = 2;
   head->reasons = 2;
-  head->health.closing = health_record::destroyed;
+  head->health.closing = isthmus::health_record::destroyed;
   head->clock_sample_count = 1;
   head->clock_samples[0] = {1000, 1'000'000, 5'000'000};
   head->clock_samples[2] = {3000, 3'000'000, 7'000'000};
