@@ -143,13 +143,13 @@ TEST(file, forked_child_does_not_close_it) {
   const membership ranks = ranks_of_this_process(1);
   flight_recorder recorder(ranks, 10);
   if (const pid_t child = ::fork(); child == 0) {
-    recorder.mark_closed();
+    recorder.mark_destroyed();
     ::_exit(0);
   } else {
     ASSERT_EQ(::waitpid(child, nullptr, 0), child);
   }
   EXPECT_EQ(recorder.shared_health()->closing.load(), health_record::open);
-  recorder.mark_closed();
+  recorder.mark_destroyed();
   EXPECT_EQ(recorder.shared_health()->closing.load(), health_record::destroyed);
 }
 
