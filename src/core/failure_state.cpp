@@ -107,10 +107,9 @@ void failure_state::publish_exit() noexcept {
   const std::unique_lock lock(local_directory().mutex, std::try_to_lock);
   if (!lock) return;  // a thread that never returns may hold it
   for (const local_rank& each : local_directory().ranks)
-    if (const auto rank = each.owner.lock()) {
-      rank->m_recorder.mark_exiting();
+    // A forked child shares the connections of its parent and must not close them.
+    if (const auto rank = each.owner.lock(); rank && rank->m_recorder.mark_exiting())
       rank->m_control.disconnect();
-    }
 }
 
 // Returns the other ranks of this communicator in this process. Takes no reference to this rank: if it were the last

@@ -100,7 +100,7 @@ class flight_recorder {
   }
   // This rank has destroyed its communicator.
   void mark_destroyed() noexcept { m_shared_recording.mark(health_record::destroyed); }
-  void mark_exiting() noexcept { m_shared_recording.mark(health_record::exiting); }
+  bool mark_exiting() noexcept { return m_shared_recording.mark(health_record::exiting); }
   // Records the rank that a long wait is blocked on; -1: none. Any thread.
   void set_awaited_rank(int rank) noexcept {
     m_shared_recording.head().health.awaited_rank.store(static_cast<std::uint32_t>(rank + 1),

@@ -162,8 +162,10 @@ recording::~recording() {
   mark(health_record::destroyed);
 }
 
-void recording::mark(std::uint32_t closing) noexcept {
-  if (is_own()) m_header->health.closing.store(closing, std::memory_order_release);
+bool recording::mark(std::uint32_t closing) noexcept {
+  if (!is_own()) return false;
+  m_header->health.closing.store(closing, std::memory_order_release);
+  return true;
 }
 
 int recording::open(const std::string& path, bool is_persistent, const file_layout& layout) {

@@ -57,9 +57,9 @@ class recording {
   // Returns true if other processes can read this recording.
   bool is_shared() const noexcept;
   int descriptor() const noexcept;  // of shared memory without a name; -1: none
-  // Publishes that the rank has destroyed its communicator, or that its process is exiting (health_record). Has no
-  // effect in a forked child, which shares the memory.
-  void mark(std::uint32_t closing) noexcept;
+  // Publishes that the rank has destroyed its communicator, or that its process is exiting (health_record). Returns
+  // false, without effect, in a forked child, which shares the memory.
+  bool mark(std::uint32_t closing) noexcept;
   header& head() noexcept { return *m_header; }
   const header& head() const noexcept { return *m_header; }
   const entry& entry_at(std::uint64_t position) const noexcept { return m_ring[position & m_mask]; }

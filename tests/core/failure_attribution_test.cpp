@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -196,6 +197,22 @@ TEST(failure_attribution, exiting_store_process_is_reported_before_it_ends) {
   expect_named(survivors, {"rank 0 exited", "rank 0 failed or exited"});
   expect_failed_rank(survivors, 0);
   EXPECT_TRUE(std::ranges::any_of(survivors, &outcome::was_rank_0_running)) << "reported at its end";
+}
+
+// A child shares the records and the connections of its parent. The split exchanges data over these connections.
+TEST(failure_attribution, exit_of_a_forked_child_does_not_affect_its_parent) {
+  const auto fork_then_split = [](isthmus_communicator communicator) {
+    const pid_t child = fork();
+    if (child == 0) std::exit(0);
+    waitpid(child, nullptr, 0);
+    const isthmus_status status = split(communicator);
+    return status == ISTHMUS_SUCCESS ? sum(communicator) : status;  // no rank leaves while others split
+  };
+  const call_pair forks{fork_then_split, fork_then_split};
+  for (const outcome& each : run_case(0, 60, forks, forks)) {
+    EXPECT_EQ(each.create_status, ISTHMUS_SUCCESS) << each.error.message;
+    EXPECT_EQ(each.call_status, ISTHMUS_SUCCESS) << each.error.message;
+  }
 }
 
 TEST(failure_attribution, remote_abort_ends_every_wait) {
