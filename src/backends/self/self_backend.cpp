@@ -5,8 +5,6 @@
 #include <chrono>
 #include <cstring>
 #include <isthmus/plugin.hpp>
-#include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,9 +54,12 @@ class self_state {
   }
 
   isthmus_status synchronize() {
-    const auto has_ended = [this] { return !m_has_end_event || m_driver->is_done(m_end_event); };
+    const auto is_done = [this] { return !m_has_end_event || m_driver->is_done(m_end_event); };
+    const auto has_ended = [&] { return is_done() || m_context.is_aborted(m_context.runtime) != 0; };
     if (poll_until(has_ended, deadline_after(m_context.timeout_s), poll_pause(10us, 1000us)))
-      return ISTHMUS_SUCCESS;
+      return is_done() ? ISTHMUS_SUCCESS
+                       : m_context.fail(m_context.runtime, ISTHMUS_ERROR_ABORTED, 0, ISTHMUS_HERE, nullptr,
+                                        "the communicator was aborted");
     return m_context.fail(m_context.runtime, ISTHMUS_ERROR_TIMEOUT, 0, ISTHMUS_HERE,
                           "check for kernels that do not end",
                           "synchronize: the stream did not finish within %g s", m_context.timeout_s);
