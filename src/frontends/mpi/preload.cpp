@@ -143,8 +143,7 @@ void resolve_all() {
 // Only engines print reports, and a program without collectives opens none. If a report was requested for such a
 // program, rank 0 prints a line at exit.
 [[gnu::destructor]] void report_no_calls() {
-  const char* const report = isthmus::environment_variable("ISTHMUS_MPI_REPORT");
-  if (report == nullptr || *report == '\0' || std::strcmp(report, "0") == 0 || is_resolved) return;
+  if (is_resolved || !isthmus::preload::is_enabled("ISTHMUS_MPI_REPORT")) return;
   const auto is_finalized = reinterpret_cast<int (*)(int*)>(find_mpi_function("PMPI_Finalized"));
   int flag = 0;
   if (is_finalized == nullptr || is_finalized(&flag) != 0 || flag == 0) return;

@@ -1,23 +1,14 @@
 #include "frontends/preload/call_statistics.hpp"
 
 #include <cstdio>
-#include <string_view>
 
 #include "frontends/preload/engine_loader.hpp"
 
 namespace isthmus::preload {
-namespace {
-
-bool is_set(const char* variable) {
-  const char* const value = environment_variable(variable);
-  return value != nullptr && *value != '\0' && std::string_view(value) != "0";
-}
-
-}  // namespace
 
 call_statistics::call_statistics(const statistics_labels& labels)
     : m_labels(labels),
-      m_is_reporting(is_set(labels.variable)),
+      m_is_reporting(is_enabled(labels.variable)),
       m_passed_through(std::make_unique<std::atomic<std::uint64_t>[]>(
           static_cast<std::size_t>(labels.call_count) * static_cast<std::size_t>(labels.reason_count))) {}
 

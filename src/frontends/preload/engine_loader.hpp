@@ -73,6 +73,12 @@ inline void warn(const preload_labels& labels, const char* problem, const char* 
   print_line(labels.short_name, "warning: %s%s; all calls go to %s", problem, detail, labels.name);
 }
 
+// Returns true if the variable has a value other than 0.
+inline bool is_enabled(const char* variable) {
+  const char* const value = environment_variable(variable);
+  return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
+}
+
 inline const char* file_name_of(const char* path) {
   const char* const slash = std::strrchr(path, '/');
   return slash == nullptr ? path : slash + 1;
