@@ -1,5 +1,7 @@
 #include "backends/nccl_family/nccl_state.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -12,6 +14,26 @@ namespace isthmus::nccl_family {
 namespace {
 
 constexpr std::chrono::seconds release_limit{30};
+
+// Releases of aborted communicators. At exit, waits for them, because they use the native library.
+class aborted_releases {
+ public:
+  ~aborted_releases() {
+    if (m_process != getpid()) return;  // a forked child has none of the threads
+    const auto deadline = deadline_after(release_limit);
+    for (const background_call& call : m_calls) call.wait(deadline - wait_clock::now());
+  }
+  void add(background_call call) {
+    const std::lock_guard lock(m_mutex);
+    std::erase_if(m_calls, [](const background_call& each) { return each.wait({}).has_value(); });
+    m_calls.push_back(std::move(call));
+  }
+
+ private:
+  const pid_t m_process = getpid();
+  std::mutex m_mutex;
+  std::vector<background_call> m_calls;
+};
 
 }  // namespace
 
@@ -224,15 +246,12 @@ void nccl_state::release() {
   const bool is_healthy =
       !is_aborted() && m_comm != nullptr && synchronize() == ISTHMUS_SUCCESS && poll() == ISTHMUS_SUCCESS;
   if (!is_healthy) abort();
-  const native_functions functions = m_library.functions;
-  const device_runtime device = m_library.device;
   m_call_events.clear();
-  const native_comm comm = std::exchange(m_comm, nullptr), setup_comm = std::exchange(m_setup_comm, nullptr);
-  void* const barrier_byte = std::exchange(m_barrier_byte, nullptr);
-  const int ordinal = m_context.device.ordinal;
-  registered_blocks blocks = m_registered_blocks;
-  const auto result = run_with_timeout(
-      [=, abort_call = m_abort_call]() mutable {
+  std::function<int()> free_all =
+      [functions = m_library.functions, device = m_library.device, ordinal = m_context.device.ordinal,
+       comm = std::exchange(m_comm, nullptr), setup_comm = std::exchange(m_setup_comm, nullptr),
+       barrier_byte = std::exchange(m_barrier_byte, nullptr), blocks = m_registered_blocks,
+       abort_call = m_abort_call, is_healthy]() mutable {
         abort_call.wait(release_limit);
         const scoped_device guard(device, ordinal);
         if (barrier_byte != nullptr) device.free(barrier_byte);
@@ -242,9 +261,14 @@ void nccl_state::release() {
           destroy_result = is_healthy ? functions.comm_destroy(comm) : functions.comm_abort(comm);
         if (setup_comm != nullptr) functions.comm_destroy(setup_comm);
         return destroy_result;
-      },
-      release_limit);
-  if (!result)
+      };
+  if (!is_healthy) {
+    // Freeing an aborted communicator takes most of a second, and a captured graph that refers to it delays it
+    // further. Survivors of a failure must not wait for that.
+    static aborted_releases pending_releases;
+    return pending_releases.add(background_call(std::move(free_all)));
+  }
+  if (!run_with_timeout(std::move(free_all), release_limit))
     m_context.log(
         m_context.runtime, 2,
         "%s did not release a communicator within %d s; it is leaked. The usual cause is a captured graph "

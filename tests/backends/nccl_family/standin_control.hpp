@@ -1,7 +1,9 @@
 // Control functions of the stand-ins, and the operation that most contract tests use.
 #pragma once
 
+#include <chrono>
 #include <string>
+#include <thread>
 
 #include "harness.hpp"
 #include "standin.h"
@@ -26,6 +28,13 @@ inline std::string calls() {
 }
 inline int live() {
   return standin_symbol<decltype(&standin_live_communicators)>("standin_live_communicators")();
+}
+// Aborted communicators are released in the background.
+inline void expect_released() {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (live() != 0 && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(live(), 0);
 }
 
 inline isthmus_operation allreduce(harness::rank& self, float* data, std::uint64_t count) {
