@@ -1,6 +1,6 @@
 """Kills random ranks of one long elastic job under torchrun and measures how fast it continues.
 
-    tests/faults/elastic_job.py --ranks 8 --rounds 50 [--seed 1] [--keep] [--out ROUNDS.json]
+    tests/faults/elastic_job.py --ranks 8 --rounds 50 [--jobs 4] [--seed 1] [--keep] [--out ROUNDS.json]
 
 A round kills a random rank at a random moment and waits until all ranks, including the replacement, have
 completed a step. Ranks check every gradient. At the end, a single process repeats all steps and compares the
@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -260,48 +261,83 @@ def shared_files() -> int:
     return sum(name.startswith("isthmus-") for name in os.listdir("/dev/shm"))
 
 
-def run(
-    ranks: int, rounds: int, seed: int, is_kept: bool = False, device: str = "cpu", joining_share: float = 0.0
-) -> dict[str, Any]:
-    """Runs the job. With `is_kept`, one process survives all rounds."""
+@dataclass
+class Run:
+    """Completed rounds of one or several jobs, and samples of their resources."""
+
+    rounds: list[Round] = field(default_factory=list)
+    usage: list[dict[str, Any]] = field(default_factory=list)
+
+
+def run_job(
+    ranks: int, rounds: int, seed: int, end: float, is_kept: bool, device: str, joining_share: float
+) -> Run:
     generator = random.Random(seed)
     job = Job(ranks, device=device, is_memory_exact=is_kept)
     try:
         job.wait_for_full_size()
         kept = next(pid for pid, rank in job.members.items() if rank == ranks - 1)
-        done: list[Round] = []
-        usage: list[dict[str, Any]] = []
+        result = Run()
         for number in range(rounds + 1):
             if number % max(1, rounds // 10) == 0 or number == 5:
                 entry = {"round": number, "shared_files": shared_files()}
-                usage.append(
+                result.usage.append(
                     entry
                     | (vars(Usage.of(kept)) if is_kept else {})
                     | ({"kinds": descriptor_kinds(kept)} if is_kept else {})
                     | {"agent": vars(Usage.of(job.process.pid))}
                 )
-                print(json.dumps(usage[-1]), *([json.dumps(summary(done))] if done else []), flush=True)
-            if number < rounds:
-                time.sleep(generator.uniform(0, 0.5))
-                is_joining_killed = generator.random() < joining_share
-                delay = generator.uniform(0, 0.5) if is_joining_killed else None
-                done.append(job.kill(generator, kept if is_kept else 0, delay))
-                if max(done[-1].next_steps) > SLOW_S:
-                    print(f"slow round {number}: {done[-1]}", flush=True)
+                times = [json.dumps(summary(result.rounds))] if result.rounds else []
+                print(json.dumps(result.usage[-1]), *times, flush=True)
+            if number == rounds or time.monotonic() > end:
+                break
+            time.sleep(generator.uniform(0, 0.5))
+            is_joining_killed = generator.random() < joining_share
+            delay = generator.uniform(0, 0.5) if is_joining_killed else None
+            result.rounds.append(job.kill(generator, kept if is_kept else 0, delay))
+            if max(result.rounds[-1].next_steps) > SLOW_S:
+                print(f"slow round {number}: {result.rounds[-1]}", flush=True)
         job.finish()
-        return {
-            "ranks": ranks,
-            "rounds": rounds,
-            "killed_replacements": sum(each.join_delay is not None for each in done),
-            "times": summary(done),
-            "growth": growth(done),
-            "usage": usage,
-        }
+        return result
     except BaseException:
         print(job.output()[-8000:], file=sys.stderr)
         raise
     finally:
         job.close()
+
+
+def run(
+    ranks: int,
+    rounds: int,
+    seed: int,
+    is_kept: bool = False,
+    device: str = "cpu",
+    joining_share: float = 0.0,
+    jobs: int = 1,
+    limit_s: float = float("inf"),
+) -> dict[str, Any]:
+    """Distributes the rounds over jobs that run at the same time.
+
+    With `is_kept`, one process of each job survives all of its rounds.
+    """
+    end = time.monotonic() + limit_s
+    shares = [rounds // jobs + (number < rounds % jobs) for number in range(jobs)]
+    with ThreadPoolExecutor(jobs) as pool:
+        started = [
+            pool.submit(run_job, ranks, share, seed + number, end, is_kept, device, joining_share)
+            for number, share in enumerate(shares)
+        ]
+        runs = [each.result() for each in started]
+    done = [each for result in runs for each in result.rounds]
+    return {
+        "ranks": ranks,
+        "rounds": len(done),
+        "jobs": jobs,
+        "killed_replacements": sum(each.join_delay is not None for each in done),
+        "times": summary(done),
+        "growth": growth(done),
+        "usage": [entry for result in runs for entry in result.usage],
+    }
 
 
 def main() -> None:
@@ -318,9 +354,27 @@ def main() -> None:
         "--joining", type=float, default=0.0, help="share of the rounds in which the replacement is also killed"
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: one GPU per rank")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        help="run this many jobs at the same time, each with a share of the rounds",
+    )
+    parser.add_argument(
+        "--limit", type=float, default=float("inf"), help="start no round after this many seconds"
+    )
     parser.add_argument("--out", type=Path, help="JSON file with the summary")
     options = parser.parse_args()
-    result = run(options.ranks, options.rounds, options.seed, options.keep, options.device, options.joining)
+    result = run(
+        options.ranks,
+        options.rounds,
+        options.seed,
+        options.keep,
+        options.device,
+        options.joining,
+        options.jobs,
+        options.limit,
+    )
     print(json.dumps({name: result[name] for name in ("times", "growth")}, indent=1))
     if options.out:
         options.out.write_text(json.dumps(result, indent=1))
