@@ -31,7 +31,7 @@ using isthmus::detail::check;
 
 struct isthmus_options {
   int ranks = 0;  // 0: ranks are started by mpiexec
-  bool heap = false, threads = false, serves = false;
+  bool heap = false, graph = false, threads = false, serves = false;
   std::string backend, config, platform = "host";
 
   isthmus_device device(int rank) const {
@@ -42,19 +42,28 @@ struct isthmus_options {
   }
 };
 
+nlohmann::json info(isthmus_communicator communicator) {
+  std::size_t bytes = 0;
+  check(isthmus_communicator_info(communicator, nullptr, 0, &bytes));
+  std::string text(bytes, '\0');
+  check(isthmus_communicator_info(communicator, text.data(), bytes, nullptr));
+  return nlohmann::json::parse(text.c_str());
+}
+
 class isthmus_provider : public bench::provider {
  public:
-  isthmus_provider(isthmus_communicator communicator, bench::memory_place& place, bool heap)
-      : m_communicator(communicator), m_place(place), m_heap(heap) {
+  isthmus_provider(isthmus_communicator communicator, bench::memory_place& place, bool heap, bool graph)
+      : m_communicator(communicator), m_place(place), m_heap(heap), m_graph(graph) {
     check(isthmus_communicator_rank(communicator, &m_rank));
     check(isthmus_communicator_size(communicator, &m_size));
   }
 
   bench::provider_identity identity() const override {
     return {"isthmus", "isthmus", isthmus_version(),
-            !m_place.is_host() ? "stream"
-            : m_heap           ? "shared_heap"
-                               : "host"};
+            m_graph              ? "graph"
+            : !m_place.is_host() ? "stream"
+            : m_heap             ? "shared_heap"
+                                 : "host"};
   }
 
   std::string refuses(const bench::options& settings) const override {
@@ -84,17 +93,22 @@ class isthmus_provider : public bench::provider {
   }
   // Two calls before the timed ones align the ranks.
   double stream_us(const bench::bench_call& call, int calls) override {
-    for (int i = 0; i < 2; ++i) enqueue(call);
-    return m_place.stream_us([&] {
-      for (int i = 0; i < calls; ++i) enqueue(call);
-    }) / calls;
+    const auto enqueue_many = [&](int count) {
+      return [this, &call, count] {
+        for (int i = 0; i < count; ++i) enqueue(call);
+      };
+    };
+    const double us = m_graph ? m_place.graph_us(enqueue_many(2), enqueue_many(calls))
+                              : m_place.stream_us(enqueue_many(2), enqueue_many(calls));
+    return us / calls;
   }
 
   // A forced algorithm may not support this collective or size.
   std::string refuses_call(const bench::bench_call& call) override {
     const nlohmann::json explanation = explain(call);
-    return explanation["backend"].is_string() ? ""
-                                              : explanation.value("reason", "no backend supports the call");
+    if (!explanation["backend"].is_string()) return explanation.value("reason", "no backend supports the call");
+    const std::string backend = explanation["backend"];
+    return m_graph && !can_capture(backend) ? backend + " cannot be captured into a graph" : "";
   }
 
   bench::chosen_path path(const bench::bench_call& call) override {
@@ -145,6 +159,15 @@ class isthmus_provider : public bench::provider {
     return bench::explain(m_communicator, operation);
   }
 
+  bool can_capture(const std::string& backend) const {
+    const nlohmann::json description = info(m_communicator);
+    for (const nlohmann::json& each : description["backends"])
+      if (each["name"] == backend)
+        for (const nlohmann::json& capability : each["capabilities"])
+          if (capability == "graph_capture") return true;
+    return false;
+  }
+
   void sendrecv(const void* send, void* recv, std::uint64_t count, isthmus_datatype type) const {
     check(isthmus_group_start());
     const isthmus_status send_status =
@@ -167,7 +190,7 @@ class isthmus_provider : public bench::provider {
 
   isthmus_communicator m_communicator;
   bench::memory_place& m_place;
-  bool m_heap;
+  bool m_heap, m_graph;
   int m_rank = 0, m_size = 0;
 };
 
@@ -189,7 +212,7 @@ class bench_rank {
 
   // Returns the exit status.
   int measure(const bench::options& settings) {
-    isthmus_provider library(communicator(settings, m_environment), m_place, m_own.heap);
+    isthmus_provider library(communicator(settings, m_environment), m_place, m_own.heap, m_own.graph);
     return bench::measure(settings, m_ranks, library);
   }
 
@@ -197,17 +220,18 @@ class bench_rank {
   void answer(const std::string& line) {
     bench::options settings;
     std::vector<std::string> selection = m_environment;
-    bool is_info = false;
+    bool is_info = false, graph = m_own.graph;
     CLI::App app;
     bench::command_line parser(app, settings);
     for (std::size_t i = 0; i < variables.size(); ++i) app.add_option(variables[i].first, selection[i]);
     app.add_flag("--info", is_info);
+    app.add_flag("--graph", graph);
     app.parse(line);
     for (std::size_t i = 0; i < variables.size(); ++i) setenv(variables[i].second, selection[i].c_str(), 1);
     const isthmus_communicator used = communicator(settings, selection);
     if (is_info) return print({{"info", info(used)}});
     parser.finish(line);
-    isthmus_provider library(used, m_place, m_own.heap);
+    isthmus_provider library(used, m_place, m_own.heap, graph);
     bench::measurement run(settings, m_ranks, library);
     run.sweep();
     print({{"report", run.results().document()}, {"refusal", run.refusal_reason()}});
@@ -227,14 +251,6 @@ class bench_rank {
     options.timeout_s = settings.timeout_s;
     options.device = m_place.device();
     return entry->second = m_create(options);
-  }
-
-  static nlohmann::json info(isthmus_communicator communicator) {
-    std::size_t bytes = 0;
-    check(isthmus_communicator_info(communicator, nullptr, 0, &bytes));
-    std::string text(bytes, '\0');
-    check(isthmus_communicator_info(communicator, text.data(), bytes, nullptr));
-    return nlohmann::json::parse(text.c_str());
   }
 
   void print(const nlohmann::json& reply) const {
@@ -331,6 +347,7 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"host", "cuda", "hip"}))
       ->capture_default_str();
   app.add_flag("--heap", own.heap, "buffers in the symmetric heap");
+  app.add_flag("--graph", own.graph, "devices: time calls in captured graphs");
   auto* const threads =
       app.add_flag("--threads", own.threads, "run the ranks of --ranks as threads of this process");
   app.add_flag("--serve", own.serves, "read requests from standard input")->excludes(threads);
@@ -338,6 +355,7 @@ int main(int argc, char** argv) {
   app.add_option("--config", own.config, "configuration file");
   try {
     app.parse(argc, argv);
+    if (own.graph && own.platform == "host") throw CLI::ValidationError("--graph", "requires --platform cuda or hip");
     if (!own.serves) line.finish(bench::command_of(argc, argv));
   } catch (const CLI::ParseError& failure) {
     return app.exit(failure) == 0 ? 0 : 2;

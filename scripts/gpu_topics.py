@@ -500,25 +500,36 @@ TOPICS = (
         (
             Step(
                 "isthmus tune, one rank per GPU",
-                "{python} -m isthmus tune --platform cuda --minutes 1 --profile {out}/profile.toml",
-                90,
+                "{python} -m isthmus tune --platform cuda --minutes 0.45 --profile {out}/profile.toml"
+                f" --collectives {REGRET_COLLECTIVES} --min-time 0.01",
+                60,
                 gpus=2,
                 env=TUNE,
             ),
             Step(
                 "isthmus tune, ranks on the host, into the same profile",
-                "{python} -m isthmus tune --platform host -n 2,8,16 --minutes 2 --profile {out}/profile.toml"
-                f" --collectives {REGRET_COLLECTIVES} --min-time 0.01",
-                150,
+                "{python} -m isthmus tune --platform host -n 2,8,16 --minutes 1.1 --profile {out}/profile.toml"
+                f" --collectives {REGRET_COLLECTIVES} --min-time 0.005",
+                100,
                 env=TUNE,
             ),
-            Step(
-                "regret of the profile and of the built-in rules",
-                "{python} -m isthmus tune -n 2,8,16 --minutes 2.6 --profile {out}/profile.toml"
-                f" --collectives {REGRET_COLLECTIVES} --min-time 0.005 --regret {{out}}/regret.json",
-                190,
-                records="{out}/regret.json",
-                env=TUNE,
+            *(
+                Step(
+                    f"regret of the profile and of the built-in rules, {words}",
+                    "{python} -m isthmus tune --platform " + f"{options} --minutes {minutes}"
+                    " --profile {out}/profile.toml --min-time 0.003"
+                    f" --collectives {REGRET_COLLECTIVES} --regret {{out}}/tune_{name}.json",
+                    90,
+                    gpus=gpus,
+                    records=f"{{out}}/tune_{name}.json",
+                    env=TUNE,
+                )
+                for words, options, minutes, name, gpus in (
+                    ("one rank per GPU", "cuda", 1, "cuda", 2),
+                    ("2 ranks on the host", "host -n 2", 0.4, "host2", 1),
+                    ("8 ranks on the host", "host -n 8", 0.6, "host8", 1),
+                    ("16 ranks on the host", "host -n 16", 0.9, "host16", 1),
+                )
             ),
             Step(
                 "the selected rule of a call on GPUs",

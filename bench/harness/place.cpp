@@ -4,8 +4,41 @@
 #include <cstring>
 #include <new>
 
+#include "base/dynamic_library.hpp"
+
 namespace bench {
 namespace {
+
+// The functions of the device runtime for graphs, which Isthmus itself does not need.
+struct graph_functions {
+  int (*begin_capture)(void* stream, int mode);
+  int (*end_capture)(void* stream, void** graph);
+  int (*record_event)(void* event, void* stream, unsigned flags);
+  int (*instantiate)(void** executable, void* graph, unsigned long long flags);
+  int (*launch)(void* executable, void* stream);
+  int (*destroy)(void* graph);
+  int (*destroy_executable)(void* executable);
+
+  explicit graph_functions(isthmus_platform platform) {
+    const bool is_cuda = platform == ISTHMUS_PLATFORM_CUDA;
+    const auto vendor =
+        is_cuda ? isthmus::gpu::vendor_library::cuda_runtime : isthmus::gpu::vendor_library::hip;
+    std::string reason;
+    const auto file = isthmus::dynamic_library::open(isthmus::gpu::library_search(vendor), reason);
+    isthmus::symbol_loader loader(file, is_cuda ? "cuda" : "hip");
+    loader.load_required(begin_capture, "StreamBeginCapture");
+    loader.load_required(end_capture, "StreamEndCapture");
+    loader.load_required(record_event, "EventRecordWithFlags");
+    loader.load_required(instantiate, "GraphInstantiateWithFlags");
+    loader.load_required(launch, "GraphLaunch");
+    loader.load_required(destroy, "GraphDestroy");
+    loader.load_required(destroy_executable, "GraphExecDestroy");
+    if (!loader.first_missing().empty())
+      throw std::runtime_error("the device runtime has no function " + loader.first_missing());
+  }
+};
+
+constexpr unsigned external_event = 1;  // recorded by each launch of the graph
 
 void* allocate_on_host(std::uint64_t bytes) {
   void* pointer = nullptr;
@@ -64,11 +97,38 @@ void memory_place::wait() const {
   if (!is_host()) check(m_runtime.device_synchronize());
 }
 
-double memory_place::stream_us(const std::function<void()>& work) {
-  if (m_runtime.event_elapsed == nullptr) throw std::runtime_error("the device runtime has no event timer");
+double memory_place::stream_us(const std::function<void()>& align, const std::function<void()>& work) {
+  align();
   check(m_runtime.event_record(m_begin, m_stream));
   work();
   check(m_runtime.event_record(m_end, m_stream));
+  return elapsed_us();
+}
+
+double memory_place::graph_us(const std::function<void()>& align, const std::function<void()>& work) {
+  static const graph_functions graphs(m_device.platform);
+  void *graph = nullptr, *executable = nullptr;
+  check(graphs.begin_capture(m_stream, isthmus::gpu::capture_mode_relaxed));
+  try {
+    align();
+    check(graphs.record_event(m_begin, m_stream, external_event));
+    work();
+    check(graphs.record_event(m_end, m_stream, external_event));
+  } catch (...) {
+    graphs.end_capture(m_stream, &graph);
+    throw;
+  }
+  check(graphs.end_capture(m_stream, &graph));
+  check(graphs.instantiate(&executable, graph, 0));
+  check(graphs.destroy(graph));
+  check(graphs.launch(executable, m_stream));
+  const double us = elapsed_us();
+  check(graphs.destroy_executable(executable));
+  return us;
+}
+
+double memory_place::elapsed_us() {
+  if (m_runtime.event_elapsed == nullptr) throw std::runtime_error("the device runtime has no event timer");
   wait();
   float milliseconds = 0;
   check(m_runtime.event_elapsed(&milliseconds, m_begin, m_end));

@@ -31,10 +31,14 @@ class memory_place {
   // Enqueued on the stream; on the host it completes immediately.
   void copy(void* to, const void* from, std::uint64_t bytes) const;
   void wait() const;  // Blocking: until the stream is idle
-  // Microseconds that the stream takes for what `work` enqueues. Blocking. Devices only.
-  double stream_us(const std::function<void()>& work);
+  // Microseconds that the stream takes for what `work` enqueues, after what `align` enqueues. Blocking. Devices only.
+  double stream_us(const std::function<void()>& align, const std::function<void()>& work);
+  // The same in one captured graph, which is launched once. Errors: throws if the work cannot be captured.
+  double graph_us(const std::function<void()>& align, const std::function<void()>& work);
 
  private:
+  double elapsed_us();
+
   void check(int code) const {
     if (code != 0) throw std::runtime_error(m_runtime.get_error_string(code));
   }

@@ -122,7 +122,9 @@ class Report(BaseModel):
     def to_compact_json(self) -> str:
         """Returns the text of the file with one record per line."""
         head = self.model_dump_json(by_alias=True, exclude_none=True, exclude={"records"})
-        lines = ",\n".join(record.model_dump_json(exclude_none=True) for record in self.records)
+        lines = ",\n".join(
+            record.model_dump_json(exclude_none=True, exclude_unset=True) for record in self.records
+        )
         return f'{head[:-1]},"records":[\n{lines}\n]}}'
 
 

@@ -154,6 +154,39 @@ def test_candidates_of_one_size_are_measured_together() -> None:
     assert [name for _, name in order[len(first_round) :]][:2] == ["quick", BASELINE], "the order alternates"
 
 
+def dense_plan(rounds: int = 1) -> Plan:
+    names = ["quick", "even", "wide", "slow", "profile"]
+    return Plan("allreduce", names, GRID[::2], GRID, rounds, is_dense=True, kept=["profile"])
+
+
+def dense_batches(plan: Plan, rounds: int | None = None) -> list[Batch]:
+    """Measures the plan. The baseline selects "even", and the profile selects "slow"."""
+    batches = []
+    while batch := plan.next_batch(rounds):
+        batches.append(batch)
+        path = {BASELINE: "even", "profile": "slow"}.get(batch.candidate, batch.candidate)
+        times = times_of(batch, lambda name, size, path=path: linear_cost(path, size))
+        plan.add(batch, times, dict.fromkeys(times, path))
+    return batches
+
+
+def test_dense_plan_measures_contenders_at_all_sizes() -> None:
+    measured = {(batch.sizes[0], batch.candidate) for batch in dense_batches(dense_plan())}
+    assert all({(size, BASELINE), (size, "profile")} <= measured for size in GRID)
+    assert {name for size, name in measured if size == GRID[0]} == {BASELINE, "profile", "quick", "wide"}
+    # "quick" takes more than twice the fastest time at both neighbors of this size.
+    assert {name for size, name in measured if size == 1 << 16} == {BASELINE, "profile", "wide"}
+
+
+def test_dense_plan_measures_each_path_once_per_round() -> None:
+    plan = dense_plan(rounds=2)
+    first = dense_batches(plan, 1)
+    second = dense_batches(plan)
+    assert {batch.candidate for batch in first + second} == {BASELINE, "profile", "quick", "wide"}
+    assert {batch.sizes for batch in second} == {(size,) for size in GRID}
+    assert plan.next_batch() is None and plan.omissions() == []
+
+
 def test_choice_is_faster_in_most_rounds() -> None:
     plan = Plan("allreduce", ["steady", "lucky"], [128], [], 3)
     for times in ((10.0, 9.0, 11.0), (20.0, 18.0, 21.0), (30.0, 27.0, 3.0)):
@@ -581,7 +614,13 @@ def test_devices_are_tuned_into_profile_of_host(tmp_path: Path) -> None:
     reply = run_json("tune", *arguments, "--platform", "cuda", *grid, "--regret", str(records), **variables)
     assert reply["profile"] is None and path.read_text() == text
     report = Report.load(records)
-    assert {each.provider for each in report.records} == {"rules", "profile", "nccl", "copy_engine"}
+    selected = {
+        (each.mode, name) for each in report.records for name in each.model_extra.get("selected_by", ())
+    }
+    assert selected == {(mode, name) for mode in ("stream", "graph") for name in ("rules", "profile")}
+    points = [(each.bytes, each.backend, each.mode) for each in report.records]
+    assert len(points) == len(set(points)), "one record for each path and point"
+    assert {backend.partition(":")[0] for _, backend, _ in points} == {"nccl", "copy_engine"}
 
 
 @in_checkout

@@ -14,7 +14,8 @@ import typer
 from rich.table import Table
 
 from .. import layout, machine
-from ..records import Record, utc_now
+from ..model import regret
+from ..records import utc_now
 from ..sizes import format_size, format_us, parse_sizes
 from ..table import COLLECTIVES
 from ..table import collective as find_collective
@@ -54,7 +55,7 @@ from .tune_run import (
 )
 
 _GRID = "128,1K,8K,64K,512K,4M,16M"
-_DENSE_GRID = "128:16M"
+_DENSE_SIZES = "8:64M"
 
 
 def tune(
@@ -72,7 +73,10 @@ def tune(
     ] = "",
     sizes: Annotated[
         str,
-        typer.Option(help=f"Coarse grid: FIRST:LAST (doubling) or a list of sizes in bytes. Default: {_GRID}."),
+        typer.Option(
+            help="Coarse grid: FIRST:LAST (doubling) or a list of sizes in bytes. "
+            f"Default: {_GRID}; with --regret: {_DENSE_SIZES}."
+        ),
     ] = "",
     candidates: Annotated[
         str, typer.Option(help="List of BACKEND[:ALGORITHM]. Empty: all that are available.")
@@ -90,7 +94,7 @@ def tune(
         typer.Option(
             "--regret",
             metavar="FILE",
-            help=f"Write no profile. Measure it and all candidates at {_DENSE_GRID}; write the records.",
+            help="Write no profile. Measure it and the candidates at many sizes; write the records.",
         ),
     ] = "",
     restart: Annotated[
@@ -121,7 +125,7 @@ def tune(
     request = Request(
         [find_collective(name).name for name in collectives.split(",")],
         find_settings(platform, ranks),
-        parse_sizes(sizes or (_DENSE_GRID if regret_file else _GRID)),
+        parse_sizes(sizes or (_DENSE_SIZES if regret_file else _GRID)),
         [name for name in candidates.split(",") if name],
         rounds,
         min_time,
@@ -134,7 +138,7 @@ def tune(
             run.journal.remove()
         run.replay()
     with machine.OtherLoad() as load:
-        measure_all(runs, 60 * minutes - (time.monotonic() - start))
+        measure_all(runs, 60 * minutes - (time.monotonic() - start), by_round=bool(regret_file))
     host_ranks = [run.setting.ranks for run in runs if run.setting.platform == "host"]
     warning = machine.unreliable_reason(max(host_ranks, default=1), load.cores)
     text = profile_of(runs, target, machine_conditions(core), warning)
@@ -142,22 +146,25 @@ def tune(
         write_regret(runs, regret_file, load.cores)
     elif not dry_run:
         _replace(target, text)
-    omissions = {str(run.setting): missing for run in runs if (missing := run.finish())}
+    omissions = {run.name: missing for run in runs if (missing := run.finish())}
     if as_json:
         written = None if dry_run or regret_file else str(target)
         print_json(document_of(runs, written, machine_conditions(core)) | {"omissions": omissions})
     else:
-        _print(runs, [] if regret_file else text.split("\n"))
+        if regret_file:
+            _print_regret(runs)
+        else:
+            _print(runs, text.split("\n"))
         print_warning(warning)
     for run in runs:
         for plan in run.plans:
             if unsupported := plan.unsupported():
-                note(f"{run.setting}, {plan.collective}: not supported by {', '.join(unsupported)}")
+                note(f"{run.name}, {plan.collective}: not supported by {', '.join(unsupported)}")
     for setting, missing in omissions.items():
         for name, parts in missing.items():
             note(f"{setting}, {name}: skipped because the time limit expired: {'; '.join(parts)}")
     if omissions:
-        journals = ", ".join(str(run.journal.path) for run in runs if str(run.setting) in omissions)
+        journals = ", ".join(str(run.journal.path) for run in runs if run.name in omissions)
         note(f"run the same command again to measure the rest; the measurements are in {journals}")
     if regret_file:
         note(f"wrote {regret_file}")
@@ -167,7 +174,11 @@ def tune(
 
 @dataclass(frozen=True)
 class Request:
-    """What to measure. With `regret_file`, also the profile `target`, at the sizes of the grid only."""
+    """What to measure.
+
+    With `regret_file`, also the profile `target`. Every third size is then measured with all candidates, and
+    the other sizes with those that are not far from the fastest. CUDA devices are also measured in graphs.
+    """
 
     collectives: list[str]
     settings: list[Setting]
@@ -182,7 +193,6 @@ class Request:
         """Returns a run for each setting that has candidates. Raises CommandError if there is none."""
         conditions = machine_conditions(core) | {"commit": machine.commit(), "min_time_s": str(self.min_time)}
         backends = [backend["name"] for backend in core["backends"]]
-        steps = [] if self.regret_file else half_steps(min(self.grid), max(self.grid))
         runs = []
         for setting in self.settings:
             with BenchServer(setting) as server:
@@ -192,25 +202,39 @@ class Request:
             if not candidates:
                 note(f"{setting}: skipped, because no candidate is available")
                 continue
-            candidates += [PROFILE_NAME] if self.regret_file else []
-            runs.append(
-                TuningRun(
-                    setting,
-                    [
-                        make_plan(name, candidates, self.grid, steps, setting.ranks, self.rounds)
-                        for name in self.collectives
-                    ],
-                    Journal(
-                        Path(f"{self.regret_file or self.target}.{setting.platform}{setting.ranks}.journal"),
-                        conditions,
-                        candidates,
-                    ),
-                    partial(measurement, setting, self.min_time, str(self.target)),
-                )
-            )
+            has_graphs = self.regret_file and setting.platform == "cuda"
+            runs += [
+                self._make_run(setting, candidates, conditions, in_graph)
+                for in_graph in ((False, True) if has_graphs else (False,))
+            ]
         if not runs:
             raise CommandError("no candidate is available; run isthmus info for the reasons", NOT_AVAILABLE)
         return runs
+
+    def _make_run(
+        self, setting: Setting, candidates: list[str], conditions: dict[str, str], in_graph: bool
+    ) -> TuningRun:
+        is_regret = bool(self.regret_file)
+        if is_regret:
+            candidates = [*candidates, PROFILE_NAME]
+            grid, steps = self.grid[::3], self.grid
+        else:
+            grid, steps = self.grid, half_steps(min(self.grid), max(self.grid))
+        plans = [
+            make_plan(name, candidates, grid, steps, setting.ranks, self.rounds, is_dense=is_regret)
+            for name in self.collectives
+        ]
+        name = f"{setting.platform}{setting.ranks}{'graph' if in_graph else ''}"
+        journal = Journal(Path(f"{self.regret_file or self.target}.{name}.journal"), conditions, candidates)
+        measure = partial(
+            measurement,
+            setting,
+            self.min_time,
+            str(self.target),
+            is_regret=is_regret,
+            in_graph=in_graph,
+        )
+        return TuningRun(setting, plans, journal, measure, in_graph=in_graph)
 
 
 def profile_of(runs: list[TuningRun], target: Path, conditions: dict[str, str], warning: str) -> str:
@@ -233,15 +257,8 @@ def profile_of(runs: list[TuningRun], target: Path, conditions: dict[str, str], 
 
 
 def write_regret(runs: list[TuningRun], file: str, other_cores: float) -> None:
-    """Writes the records of all runs, without the fields that a plot of regret does not need."""
-    records = [
-        Record.model_validate(
-            {key: value for key, value in record.model_dump().items() if key not in ("reason", "placement")}
-        )
-        for run in runs
-        for plan in run.plans
-        for record in run.merged_records(plan.collective)
-    ]
+    """Writes the records of all runs."""
+    records = [record for run in runs for record in run.path_records()]
     write_output(file, report_of(Outcome(records, {}, {}, other_cores), command_line()).to_compact_json())
 
 
@@ -276,10 +293,22 @@ def _replace(target: Path, text: str) -> None:
 def _print(runs: list[TuningRun], profile_lines: list[str]) -> None:
     for run in runs:
         for plan in run.plans:
-            out.print(_table(f"{run.setting}, {plan.collective}", plan))
+            out.print(_table(f"{run.name}, {plan.collective}", plan))
             out.print()
     for line in profile_lines:
         out.print(line, soft_wrap=True)
+
+
+def _print_regret(runs: list[TuningRun]) -> None:
+    table = Table("setting", "rules", "points", "within 3%", "largest regret", box=None, pad_edge=False)
+    for run in runs:
+        calls = regret.selections(run.path_records()).values()
+        for name, choose in (("profile", lambda call: call.profile), ("built-in", lambda call: call.rules)):
+            values = [value for call in calls for value in regret.selected_regrets(call.times, choose(call))]
+            if values:
+                share = sum(value <= 1.03 for value in values) / len(values)
+                table.add_row(run.name, name, str(len(values)), f"{share:.1%}", f"{max(values):.2f}")
+    out.print(table)
 
 
 def _table(title: str, plan: Plan) -> Table:

@@ -67,13 +67,26 @@ class Plan:
     2. Further rounds measure the contenders: the baseline, and candidates that are not far from the fastest.
     3. Between two neighboring sizes with different choices, the middle of `steps` is measured, until no step is
        left between them or the choice of the smaller size is within the threshold at the larger size.
+
+    With `is_dense`, the contenders are measured at all steps instead, and only one candidate of each path. The
+    candidates in `kept` are always contenders.
     """
 
     def __init__(
-        self, collective: str, candidates: Iterable[str], grid: Iterable[int], steps: Iterable[int], rounds: int
+        self,
+        collective: str,
+        candidates: Iterable[str],
+        grid: Iterable[int],
+        steps: Iterable[int],
+        rounds: int,
+        *,
+        is_dense: bool = False,
+        kept: Iterable[str] = (),
     ) -> None:
         self.collective = collective
-        self._candidates = (BASELINE, *candidates)
+        self._is_dense = is_dense
+        self._kept = {BASELINE, *kept}
+        self._candidates = tuple(dict.fromkeys((BASELINE, *kept, *candidates)))
         self._grid = sorted(set(grid))
         self._steps = sorted({*steps, *self._grid})
         self._rounds = rounds
@@ -93,11 +106,19 @@ class Plan:
             if size in paths:
                 self._paths[batch.candidate, size] = paths[size]
 
-    def next_batch(self) -> Batch | None:
-        """Returns the next measurement, or None if the plan is complete."""
+    @property
+    def rounds(self) -> int:
+        """The number of measurements of each point."""
+        return self._rounds
+
+    def next_batch(self, rounds: int | None = None) -> Batch | None:
+        """Returns the next measurement of the first rounds (None: all), or None if they are complete."""
+        limit = self._rounds if rounds is None else min(rounds, self._rounds)
+        if self._is_dense:
+            return self._first_missing(self._grid, 1) or self._first_missing(self._steps, limit)
         started = [size for size in self._steps if (BASELINE, size) in self._samples or size in self._grid]
-        return self._first_missing(started) or self._first_missing(
-            [middle for _, _, middle in self._open_intervals()]
+        return self._first_missing(started, limit) or self._first_missing(
+            [middle for _, _, middle in self._open_intervals()], limit
         )
 
     def times(self, size: int) -> dict[str, float]:
@@ -182,8 +203,14 @@ class Plan:
     def not_measured(self) -> list[int]:
         """Returns the sizes of the grid at which not all candidates were measured."""
         return [
-            size for size in self._grid if any((name, size) not in self._samples for name in self._candidates)
+            size for size in self._grid if not all(self._is_measured(name, size) for name in self._candidates)
         ]
+
+    def _is_measured(self, candidate: str, size: int) -> bool:
+        """True if the candidate was measured, or another one that selected its path."""
+        return (candidate, size) in self._samples or any(
+            self._paths.get((name, size)) == candidate for name in self._candidates
+        )
 
     def is_started(self) -> bool:
         """True if all candidates were measured at a size of the grid."""
@@ -200,7 +227,7 @@ class Plan:
         """Returns one line for each part of the plan that was not measured."""
         absent = self.not_measured()
         lines = [f"not measured: {', '.join(map(format_size, absent))}"] if absent else []
-        if not absent and self._first_missing(self._grid):
+        if not absent and self._first_missing(self._grid, self._rounds):
             lines.append(f"fewer than {self._rounds} rounds")
         chosen = self.chosen()
         lines += [
@@ -210,31 +237,45 @@ class Plan:
         ]
         return lines or (["fewer rounds between the sizes of the grid"] if self.next_batch() else [])
 
-    def _first_missing(self, sizes: Sequence[int]) -> Batch | None:
+    def _first_missing(self, sizes: Sequence[int], rounds: int) -> Batch | None:
         """Returns the first batch in order of rounds and sizes. The order of the candidates alternates."""
-        for completed in range(self._rounds):
+        for completed in range(rounds):
             candidates = self._candidates if completed % 2 == 0 else tuple(reversed(self._candidates))
             for size in sizes:
                 contenders = candidates if completed == 0 and size in self._grid else self._contenders(size)
+                if self._is_dense:
+                    contenders = self._one_of_each_path(contenders, size)
                 for candidate in candidates:
                     if candidate in contenders and len(self._samples.get((candidate, size), ())) <= completed:
                         return Batch(self.collective, candidate, (size,))
         return None
 
+    def _one_of_each_path(self, candidates: Iterable[str], size: int) -> set[str]:
+        """Returns the first candidate of each path. An unmeasured candidate has the path of its name."""
+        by_path: dict[str, str] = {}
+        for candidate in self._candidates:
+            if candidate in candidates:
+                by_path.setdefault(self._path(candidate, size), candidate)
+        return set(by_path.values())
+
     def _contenders(self, size: int) -> set[str]:
-        """Returns the baseline and the candidates that are not far from the fastest at enclosing grid sizes."""
+        """Returns the kept candidates, and those that are not far from the fastest at enclosing grid sizes."""
         lower = [grid_size for grid_size in self._grid if grid_size <= size][-1:]
         upper = [grid_size for grid_size in self._grid if grid_size >= size][:1]
-        result = {BASELINE}
+        result = set(self._kept)
         for grid_size in lower + upper:
             # The fastest sample, so that a disturbed later sample does not exclude a candidate.
-            fastest = {
-                candidate: min(self._samples[candidate, grid_size])
-                for candidate in self._candidates
-                if (candidate, grid_size) in self._samples
-            }
+            fastest: dict[str, float] = {}
+            for candidate in self._candidates:
+                if samples := self._samples.get((candidate, grid_size)):
+                    path = self._path(candidate, grid_size)
+                    fastest[path] = min(*samples, fastest.get(path, math.inf))
             limit = _CONTENDER_FACTOR * min(fastest.values(), default=math.inf)
-            result |= {candidate for candidate, time in fastest.items() if time <= limit < math.inf}
+            result |= {
+                candidate
+                for candidate in self._candidates
+                if fastest.get(self._path(candidate, grid_size), math.inf) <= limit < math.inf
+            }
         return result
 
     def _measured_sizes(self) -> list[int]:
@@ -243,7 +284,7 @@ class Plan:
             size
             for size in self._steps
             if all(
-                (name, size) in self._samples
+                self._is_measured(name, size)
                 for name in (self._candidates if size in self._grid else self._contenders(size))
             )
             and self.times(size)
@@ -265,16 +306,17 @@ def run_plans(
     measure: Callable[[Batch], tuple[dict[int, float], dict[int, str]]],
     end_time: float,
     clock: Callable[[], float],
+    rounds: int | None = None,
 ) -> None:
-    """Measures until all plans are complete or the clock reaches `end_time`.
+    """Measures until the first rounds (None: all) of all plans are complete or the clock reaches `end_time`.
 
     Each plan gets an equal share of the remaining time. Time that a plan does not use is shared by the others.
     """
-    while unfinished := [plan for plan in plans if plan.next_batch()]:
+    while unfinished := [plan for plan in plans if plan.next_batch(rounds)]:
         for index, plan in enumerate(unfinished):
             now = clock()
             if now >= end_time:
                 return
             deadline = now + (end_time - now) / (len(unfinished) - index)
-            while clock() < deadline and (batch := plan.next_batch()):
+            while clock() < deadline and (batch := plan.next_batch(rounds)):
                 plan.add(batch, *measure(batch))

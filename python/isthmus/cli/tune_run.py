@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -34,6 +35,11 @@ _MAX_BYTES = 64 << 20
 
 # Minimum number of calls of a point in one round.
 _MIN_SAMPLES = 3
+
+# Measurements of regret: one call per round from the first size on, no verification above the second. The runs
+# that wrote the profile have verified larger sizes.
+_SINGLE_CALL_BYTES = 4 << 20
+_MAX_VERIFIED_BYTES = 1 << 20
 
 MeasureBatch = Callable[[Batch, Callable[[], None]], Entry]
 Measurement = Callable[[], AbstractContextManager[MeasureBatch]]
@@ -102,7 +108,14 @@ def find_candidates(server: BenchServer, backends: Sequence[str], requested: Seq
 
 
 def make_plan(
-    name: str, candidates: list[str], grid: list[int], steps: list[int], ranks: int, rounds: int
+    name: str,
+    candidates: list[str],
+    grid: list[int],
+    steps: list[int],
+    ranks: int,
+    rounds: int,
+    *,
+    is_dense: bool = False,
 ) -> Plan:
     """Returns the plan of a collective. Sizes are those of whole elements, as in the records."""
     blocks = ranks if name == "allgather" else 1  # its size counts one rank
@@ -114,11 +127,13 @@ def make_plan(
         ]
         for each in (grid, steps)
     )
-    return Plan(name, candidates, sizes, steps, rounds)
+    return Plan(name, candidates, sizes, steps, rounds, is_dense=is_dense, kept={PROFILE_NAME} & {*candidates})
 
 
 @contextmanager
-def measurement(setting: Setting, min_time: float, profile: str) -> Iterator[MeasureBatch]:
+def measurement(
+    setting: Setting, min_time: float, profile: str, *, is_regret: bool = False, in_graph: bool = False
+) -> Iterator[MeasureBatch]:
     """Returns the function that measures a batch. The ranks start with the first batch.
 
     Results are verified when a candidate is measured at a size for the first time. Verification takes as long
@@ -134,10 +149,13 @@ def measurement(setting: Setting, min_time: float, profile: str) -> Iterator[Mea
             name = batch.candidate or BASELINE_NAME
             points = {(batch.collective, batch.candidate, size) for size in batch.sizes}
             check = not points <= verified
+            samples = _MIN_SAMPLES
+            if is_regret:
+                check &= max(batch.sizes) <= _MAX_VERIFIED_BYTES
+                samples = 1 if min(batch.sizes) >= _SINGLE_CALL_BYTES else samples
+            options = ["--provider", name, "--min-samples", str(samples), *(["--graph"] if in_graph else [])]
             sweep = Sweep(batch.collective, batch.sizes, dtype=DTYPE, check=check, min_time_s=min_time)
-            report, _ = server.measure(
-                sweep, [*arguments, "--provider", name, "--min-samples", str(_MIN_SAMPLES)], point_done
-            )
+            report, _ = server.measure(sweep, [*arguments, *options], point_done)
             verified.update(points)
             wrong = [record for record in report.records if record.wrong]
             if wrong:
@@ -158,7 +176,13 @@ class TuningRun:
     journal: Journal
     measurement: Measurement
     clock: Callable[[], float] = time.monotonic
+    in_graph: bool = False
     entries: list[Entry] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The setting and the mode, for messages."""
+        return f"{self.setting}, graphs" if self.in_graph else str(self.setting)
 
     def replay(self) -> None:
         """Continues the run of the journal, if there is one."""
@@ -176,8 +200,8 @@ class TuningRun:
             if plan := plans.get(entry.batch.collective):
                 plan.add(entry.batch, entry.times, entry.paths)
 
-    def measure(self, limit_s: float) -> None:
-        """Measures until the plans are complete or the time limit expires."""
+    def measure(self, limit_s: float, rounds: int | None = None) -> None:
+        """Measures until the first rounds (None: all) are complete or the time limit expires."""
         start = self.clock()
         with progress() as display:
             task = display.add_task("", total=math.ceil(limit_s))
@@ -187,7 +211,7 @@ class TuningRun:
 
             def run(batch: Batch) -> tuple[dict[int, float], dict[int, str]]:
                 name = batch.candidate or BASELINE_NAME
-                display.update(task, description=f"{self.setting}, {batch.collective}: {name}; seconds")
+                display.update(task, description=f"{self.name}, {batch.collective}: {name}; seconds")
                 entry = self._measure_batch(batch, advance)
                 self.journal.append(entry)
                 self.entries.append(entry)
@@ -195,7 +219,7 @@ class TuningRun:
 
             try:
                 with self.measurement() as self._measure_batch:
-                    run_plans(self.plans, run, start + limit_s, self.clock)
+                    run_plans(self.plans, run, start + limit_s, self.clock, rounds)
             except KeyboardInterrupt:
                 note(
                     f"interrupted after {len(self.entries)} measurements, which are in {self.journal.path}; "
@@ -203,9 +227,9 @@ class TuningRun:
                 )
                 raise
 
-    def is_complete(self) -> bool:
-        """True if nothing is left to measure."""
-        return not any(plan.next_batch() for plan in self.plans)
+    def is_complete(self, rounds: int | None = None) -> bool:
+        """True if nothing of the first rounds (None: all) is left to measure."""
+        return not any(plan.next_batch(rounds) for plan in self.plans)
 
     def finish(self) -> dict[str, list[str]]:
         """Returns what was not measured, by collective. If nothing is missing, deletes the journal."""
@@ -218,13 +242,66 @@ class TuningRun:
         """Returns the records of a collective, merged over the rounds."""
         return merge_rounds(entry.records for entry in self.entries if entry.batch.collective == collective)
 
+    def path_records(self) -> list[Record]:
+        """Returns one record for each path and point, merged over all candidates that selected the path.
 
-def measure_all(runs: Sequence[TuningRun], limit_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        `selected_by` lists the candidates BASELINE_NAME and PROFILE_NAME if they are among them.
+        """
+        by_path = [
+            [record.model_copy(update={"provider": record.backend}) for record in entry.records]
+            for entry in self.entries
+        ]
+        selected_by: dict[tuple, set[str]] = defaultdict(set)
+        for entry in self.entries:
+            for record in entry.records:
+                if record.provider in (BASELINE_NAME, PROFILE_NAME):
+                    selected_by[record.backend, record.point].add(record.provider)
+        return [
+            _compact(record, sorted(selected_by[record.backend, record.point]))
+            for record in merge_rounds(by_path)
+        ]
+
+
+def _compact(record: Record, selected_by: list[str]) -> Record:
+    """Returns the record without the fields that neither the cost model nor a plot of regret needs."""
+
+    def rounded(value: float) -> float:
+        return float(f"{value:.4g}")
+
+    time = {name: rounded(value) for name, value in record.time_us.model_dump().items()}
+    return Record(
+        collective=record.collective,
+        dtype=record.dtype,
+        op=record.op,
+        bytes=record.bytes,
+        ranks=record.ranks,
+        provider="isthmus",
+        backend=record.backend,
+        mode=record.mode,
+        time_us=time,
+        algbw_gbs=rounded(record.algbw_gbs),
+        busbw_gbs=rounded(record.busbw_gbs),
+        wrong=record.wrong,
+        round_medians_us=[rounded(value) for value in record.round_medians_us],
+        **({"selected_by": selected_by} if selected_by else {}),
+    )
+
+
+def measure_all(
+    runs: Sequence[TuningRun],
+    limit_s: float,
+    clock: Callable[[], float] = time.monotonic,
+    *,
+    by_round: bool = False,
+) -> None:
     """Measures until all runs are complete or the time limit expires.
 
     Each run gets an equal share of the remaining time. Time that a run does not use is shared by the others.
+    With `by_round`, each round of all runs ends before the next one starts, with new processes.
     """
     end = clock() + limit_s
-    while (unfinished := [run for run in runs if not run.is_complete()]) and clock() < end:
-        for index, run in enumerate(unfinished):
-            run.measure((end - clock()) / (len(unfinished) - index))
+    last = max((plan.rounds for run in runs for plan in run.plans), default=0)
+    for rounds in range(1, last + 1) if by_round else (None,):
+        while (unfinished := [run for run in runs if not run.is_complete(rounds)]) and clock() < end:
+            for index, run in enumerate(unfinished):
+                run.measure((end - clock()) / (len(unfinished) - index), rounds)

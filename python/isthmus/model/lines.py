@@ -24,6 +24,7 @@ _DESCRIPTIVE_FIELDS = {
     "repeat_us",
     "round_medians_us",
     "samples",
+    "selected_by",
     "wire_us",
 }
 # Records with one of these fields measure something else than one call: a step of a program, an allocation.

@@ -7,7 +7,6 @@ as this backend, because the backend only forwards the call.
 from __future__ import annotations
 
 import itertools
-import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
@@ -33,7 +32,7 @@ class Call(NamedTuple):
 
 Times = dict[int, dict[str, float]]  # by bytes and path
 
-# Providers of `isthmus tune --regret`: the selection without and with the profile. All others force a path.
+# Values of the field `selected_by` of `isthmus tune --regret`: the selection without and with the profile.
 RULES, PROFILE = "rules", "profile"
 
 
@@ -82,30 +81,19 @@ def _short_names(points: dict[int, list[tuple[str, float]]]) -> Times:
 
 
 def selections(records: Iterable[Record]) -> dict[Call, Selections]:
-    """Returns the calls of a record of `isthmus tune --regret`.
-
-    The time of a path is the median over the rounds of all providers that selected it, so noise is not regret.
-    """
-    rounds: dict[Call, dict[int, dict[str, list[float]]]] = {}
-    chosen: dict[tuple[Call, str], dict[int, str]] = defaultdict(dict)
+    """Returns the calls of a record of `isthmus tune --regret`."""
+    result: dict[Call, Selections] = {}
     for record in records:
         if not is_modeled(record):
             continue
         call = Call(record.collective, record.dtype, record.op, record.mode, record.ranks, variant_of(record))
-        samples = (record.model_extra or {}).get("round_medians_us", [record.time_us.median])
-        paths = rounds.setdefault(call, {}).setdefault(record.bytes, {})
-        paths.setdefault(record.backend, []).extend(samples)
-        chosen[call, record.provider][record.bytes] = record.backend
+        selected = result.setdefault(call, Selections({}, {}, {}))
+        selected.times.setdefault(record.bytes, {})[record.backend] = record.time_us.median
+        for name in (record.model_extra or {}).get("selected_by", ()):
+            (selected.rules if name == RULES else selected.profile)[record.bytes] = record.backend
     return {
-        call: Selections(
-            {
-                size: {path: statistics.median(samples) for path, samples in paths.items()}
-                for size, paths in sorted(points.items())
-            },
-            chosen[call, RULES],
-            chosen[call, PROFILE],
-        )
-        for call, points in rounds.items()
+        call: Selections(dict(sorted(selected.times.items())), selected.rules, selected.profile)
+        for call, selected in result.items()
     }
 
 
