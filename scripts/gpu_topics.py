@@ -578,6 +578,22 @@ TOPICS = (
         needs=("torch", "python_module"),
     ),
     Topic(
+        "train_trace",
+        ("isthmus_python", "isthmus_torch"),
+        (
+            Step(
+                "operations of FSDP2 steps",
+                "{python} bench/gpu/torch_step_trace.py --ranks {ranks} --out {out}/training.json --limit 60",
+                80,
+                gpus=2,
+                records="{out}/training.json",
+                env={"PYTHONPATH": "{pythonpath}"},
+            ),
+        ),
+        options=("-DISTHMUS_PYTHON=ON",),
+        needs=("torch", "python_module"),
+    ),
+    Topic(
         "sycl",
         ("sycl_device_test", "sycl_bench"),
         (
