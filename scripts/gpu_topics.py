@@ -64,6 +64,8 @@ CARRIED_UCX = {"ISTHMUS_UCX_LIBRARY": "{carry}/ucx/libucx/lib/libucp.so.0"}
 # The Python package with its dependency that GPU machines lack.
 TUNE = {"PYTHONPATH": "{pythonpath}:{carry}/pydantic", "COLUMNS": "160"}
 REGRET_COLLECTIVES = "allreduce,allgather,reduce_scatter,alltoall,broadcast"
+# Half steps between powers of two show where NCCL changes its protocol. Below 128 bytes, they are not aligned.
+REGRET_SIZES = "8,16,32,64," + ",".join(f"{1 << k},{3 << k - 1}" for k in range(7, 26)) + ",64M"
 NODES_BENCH = "{bin}/hierarchical_bench --platforms cuda,cuda --ordinals 0,1 --nodes a,b --sizes 4K,64K,1M,16M"
 
 TOPICS = (
@@ -500,7 +502,7 @@ TOPICS = (
         (
             Step(
                 "isthmus tune, one rank per GPU",
-                "{python} -m isthmus tune --platform cuda --minutes 0.45 --profile {out}/profile.toml"
+                "{python} -m isthmus tune --platform cuda --minutes 0.4 --profile {out}/profile.toml"
                 f" --collectives {REGRET_COLLECTIVES} --min-time 0.01",
                 60,
                 gpus=2,
@@ -508,7 +510,7 @@ TOPICS = (
             ),
             Step(
                 "isthmus tune, ranks on the host, into the same profile",
-                "{python} -m isthmus tune --platform host -n 2,8,16 --minutes 1.1 --profile {out}/profile.toml"
+                "{python} -m isthmus tune --platform host -n 2,8,16 --minutes 1.0 --profile {out}/profile.toml"
                 f" --collectives {REGRET_COLLECTIVES} --min-time 0.005",
                 100,
                 env=TUNE,
@@ -525,7 +527,7 @@ TOPICS = (
                     env=TUNE,
                 )
                 for words, options, minutes, name, gpus in (
-                    ("one rank per GPU", "cuda", 1, "cuda", 2),
+                    ("one rank per GPU", f"cuda --sizes {REGRET_SIZES}", 1.15, "cuda", 2),
                     ("2 ranks on the host", "host -n 2", 0.4, "host2", 1),
                     ("8 ranks on the host", "host -n 8", 0.6, "host8", 1),
                     ("16 ranks on the host", "host -n 16", 0.9, "host16", 1),

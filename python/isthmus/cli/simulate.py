@@ -1,10 +1,11 @@
-"""`isthmus simulate`: predicts a collective on several nodes from a cost model."""
+"""`isthmus simulate`: predicts a collective or a training step on several nodes from a cost model."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,10 +18,11 @@ from ..model.network import Network
 from ..model.plans import PARTS, Cluster, Machine, Plan
 from ..records import Report
 from ..sizes import format_size, format_us, parse_sizes
-from . import plot
+from . import plot, simulate_training
 from .console import BAD_ARGUMENT, CommandError, out, print_json
 from .svg import Series
 
+TRAINING = "training"
 _BIT_RATE_SHIFT = {"M": 1e6, "G": 1e9, "T": 1e12}
 _PLATFORMS = ("cuda", "host")
 _INTRA_NODE = {"cuda": "nccl", "host": "shm"}
@@ -29,7 +31,9 @@ _COLORS = ("#D55E00", "#E69F00", "#0072B2", "#56B4E9", "#009E73")
 
 
 def simulate(
-    collective: Annotated[str, typer.Argument(help=f"One of {', '.join(plans.COLLECTIVES)}.")],
+    collective: Annotated[
+        str, typer.Argument(help=f"One of {', '.join(plans.COLLECTIVES)}, or {TRAINING} with --trace.")
+    ],
     sizes: Annotated[str, typer.Argument(help="FIRST:LAST (doubling) or a list of sizes in bytes.")] = "1K:1G",
     nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 2,
     gpus: Annotated[
@@ -54,6 +58,9 @@ def simulate(
         list[Path] | None,
         typer.Option(help="File of records for the intra-node part, repeatable. Default: built-in curves."),
     ] = None,
+    trace: Annotated[
+        str, typer.Option(metavar="FILE", help="Record of a training step (bench/gpu/torch_step_trace.py).")
+    ] = "",
     all_plans: Annotated[bool, typer.Option("--all", help="Print all plans, not only the best.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     plot_file: Annotated[
@@ -63,8 +70,14 @@ def simulate(
     """Predicts time, best plan and cost of each part for a collective on several nodes. Runs nothing.
 
     The intra-node part comes from curves fitted to records. The network is a model of its options.
+
+    With `training --trace FILE`, predicts the step of the trace, and shows where its time goes.
     """
-    _require_one_of("COLLECTIVE", collective, plans.COLLECTIVES)
+    _require_one_of("COLLECTIVE", collective, (*plans.COLLECTIVES, TRAINING))
+    if (collective == TRAINING) != bool(trace):
+        raise CommandError(
+            f"{TRAINING} requires --trace FILE" if not trace else f"--trace requires {TRAINING}", BAD_ARGUMENT
+        )
     _require_one_of("--platform", platform, _PLATFORMS)
     _require_one_of("--inter-node", inter_node, _INTER_NODE)
     size_list = _parse_positive_sizes("SIZES", sizes)
@@ -80,6 +93,14 @@ def simulate(
     backends = sorted({backend for backend, phase in machine.curves if not phase.startswith("copy")})
     _require_one_of("--intra-node", intra, backends, hint="; the records have no other backend")
     cluster = Cluster(machine, nodes, gpus, link, intra, inter_node)
+    links = f"{interfaces} x {network}bit/s per node"
+    if trace:
+        if plot_file:
+            raise CommandError(f"--plot does not support {TRAINING}; remove it", BAD_ARGUMENT)
+        simulate_training.run(
+            cluster, trace, chunk_limits, partial(_inputs, cluster, links, efficiency), as_json
+        )
+        return
     results = {size: plans.simulate(cluster, collective, size, chunk_limits) for size in size_list}
     omitted = sorted({reason for _, reasons in results.values() for reason in reasons})
     if not any(found for found, _ in results.values()):
@@ -87,8 +108,7 @@ def simulate(
     # JSON and plots contain all plans.
     shown = None if all_plans or as_json or plot_file else 1
     printed = [plan for found, _ in results.values() for plan in found[:shown]]
-    links = f"{interfaces} x {network}bit/s per node"
-    inputs = _describe_inputs(cluster, _measured_backends(cluster, printed), links, efficiency)
+    inputs = _inputs(cluster, links, efficiency, printed)
     if plot_file:
         _draw(cluster, collective, size_list, chunk_limits, plot_file)
     if as_json:
@@ -162,6 +182,10 @@ def _load_machine(platform: str, files: list[Path]) -> Machine:
             BAD_ARGUMENT,
         )
     return machine
+
+
+def _inputs(cluster: Cluster, links: str, efficiency: float, printed: list[Plan]) -> dict[str, list[str]]:
+    return _describe_inputs(cluster, _measured_backends(cluster, printed), links, efficiency)
 
 
 def _measured_backends(cluster: Cluster, printed: list[Plan]) -> dict[str, list[int]]:
