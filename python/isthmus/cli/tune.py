@@ -215,13 +215,14 @@ class Request:
         self, setting: Setting, candidates: list[str], conditions: dict[str, str], in_graph: bool
     ) -> TuningRun:
         is_regret = bool(self.regret_file)
+        grid, steps, kept = self.grid, half_steps(min(self.grid), max(self.grid)), []
         if is_regret:
-            candidates = [*candidates, PROFILE_NAME]
-            grid, steps = self.grid[::3], self.grid
-        else:
-            grid, steps = self.grid, half_steps(min(self.grid), max(self.grid))
+            # The curves of the cost model need the backends of devices, also where they are slow.
+            backends = [name for name in candidates if ":" not in name and setting.platform != "host"]
+            grid, steps, kept = self.grid[::3], self.grid, [PROFILE_NAME, *backends]
+            candidates = [PROFILE_NAME, *candidates]
         plans = [
-            make_plan(name, candidates, grid, steps, setting.ranks, self.rounds, is_dense=is_regret)
+            make_plan(name, candidates, grid, steps, setting.ranks, self.rounds, is_dense=is_regret, kept=kept)
             for name in self.collectives
         ]
         name = f"{setting.platform}{setting.ranks}{'graph' if in_graph else ''}"

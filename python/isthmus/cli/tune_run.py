@@ -116,6 +116,7 @@ def make_plan(
     rounds: int,
     *,
     is_dense: bool = False,
+    kept: Sequence[str] = (),
 ) -> Plan:
     """Returns the plan of a collective. Sizes are those of whole elements, as in the records."""
     blocks = ranks if name == "allgather" else 1  # its size counts one rank
@@ -127,7 +128,7 @@ def make_plan(
         ]
         for each in (grid, steps)
     )
-    return Plan(name, candidates, sizes, steps, rounds, is_dense=is_dense, kept={PROFILE_NAME} & {*candidates})
+    return Plan(name, candidates, sizes, steps, rounds, is_dense=is_dense, kept=kept)
 
 
 @contextmanager
