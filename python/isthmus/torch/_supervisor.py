@@ -34,6 +34,8 @@ def supervise() -> int | None:
     """
     # Otherwise, torch.cuda.is_available() initializes the driver, and forked children cannot use it.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    # NCCL's RAS thread keeps a socket for each lost peer, so survivors would gain one per failure.
+    os.environ.setdefault("NCCL_RAS_ENABLE", "0")
     # The optimizers of PyTorch import torch._dynamo, which takes more than half a second.
     for name in ("torch._dynamo", "torch.distributed.tensor.debug"):
         importlib.import_module(name)
