@@ -13,6 +13,7 @@ from ._direct import all_reduce
 from ._environment import apply_environment
 from ._replace import replace_backends
 from ._report import Row, print_report, report, reset_report
+from ._tree import tree_all_reduce
 
 __all__ = [
     "Row",
@@ -25,6 +26,7 @@ __all__ = [
     "report",
     "reset_report",
     "shrink",
+    "tree_all_reduce",
 ]
 
 apply_environment()

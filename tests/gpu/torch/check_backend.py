@@ -110,6 +110,27 @@ def reductions() -> None:
     same(mine, theirs, exact=False)
 
 
+def tree_sums() -> None:
+    """Sums of the same leaves have the same bits on one rank, on all ranks and on the host, also in a graph."""
+    size = dist.get_world_size()
+    groups = [dist.new_group([rank]) for rank in range(size)]
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        for count in (1000, 100_003):
+            generator = torch.Generator().manual_seed(count)
+            scale = 2.0 ** torch.randint(-6, 7, (4 * size, count), generator=generator)
+            leaves = (torch.randn(4 * size, count, generator=generator) * scale).to(dtype)
+            share = leaves.chunk(size)[dist.get_rank()].cuda()
+            alone = isthmus.torch.tree_all_reduce(leaves, groups[dist.get_rank()])
+            together = isthmus.torch.tree_all_reduce(share)
+            same(together.cpu(), alone)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                captured = isthmus.torch.tree_all_reduce(share)
+            captured.zero_()
+            graph.replay()
+            same(captured, together)
+
+
 def coalescing() -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     inputs = [torch.full((count,), float(rank), device="cuda") for count in (5, 4096, 1 << 20)]
@@ -339,6 +360,7 @@ def report() -> list[str]:
 CHECKS = [
     data_movement,
     reductions,
+    tree_sums,
     coalescing,
     messages,
     layouts,
