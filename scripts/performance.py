@@ -74,9 +74,11 @@ def application(name: str) -> Row:
     )
 
 
-def fused(gpus: int, product: str, topic: str) -> Row:
-    own = {"provider": "isthmus", "view": "fused"}
-    if product.startswith("AllGather"):
+def fused(gpus: int, product: str, topic: str = "fused") -> Row:
+    is_gather = product.startswith("AllGather")
+    collective = "allgather_gemm" if is_gather else "gemm_reduce_scatter"
+    own = {"provider": "isthmus", "view": "fused", "collective": collective}
+    if is_gather:
         peers = "faster of PyTorch's all-gather + matmul and `fused_all_gather_matmul`"
     else:
         peers = "faster of PyTorch's matmul + reduce-scatter and `fused_matmul_reduce_scatter`"
@@ -199,23 +201,23 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
         "See [PyTorch](../guide/pytorch.md) and [copy engines](../internals/copy_engine.md).",
         [
             Row(
-                f"all_reduce of CPU tensors, {ranks}",
+                f"all_reduce of CPU tensors, {ranks} ranks on {cores} cores",
                 topic,
-                {"provider": "isthmus"},
+                {"provider": "isthmus", "collective": "allreduce", "ranks": ranks},
                 "gloo",
                 providers("gloo"),
             )
-            for ranks, topic in (
-                ("2 ranks on 2 cores", "cpu2-torch_allreduce"),
-                ("2 ranks on 16 cores", "cpu16-torch_allreduce_2"),
-                ("16 ranks on 16 cores", "cpu16-torch_allreduce_16"),
+            for ranks, cores, topic in (
+                (2, 2, "cpu2-torch_allreduce"),
+                (2, 16, "cpu16-torch"),
+                (16, 16, "cpu16-torch"),
             )
         ]
         + [
             Row(
                 "DDP and FSDP2 steps on CPUs, 8 ranks",
-                "cpu16-torch_steps_8",
-                {"provider": "isthmus"},
+                "cpu16-torch",
+                {"provider": "isthmus", "ranks": 8},
                 "gloo",
                 providers("gloo"),
             )
@@ -260,11 +262,11 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
                 "NCCL alone",
                 providers("nccl", mode="graph"),
             ),
-            fused(2, "AllGather + GEMM", "fused"),
-            fused(4, "AllGather + GEMM", "fused"),
+            fused(2, "AllGather + GEMM"),
+            fused(4, "AllGather + GEMM"),
             fused(4, "AllGather + GEMM, small shapes", "fused_small"),
-            fused(2, "GEMM + ReduceScatter", "fused_scatter"),
-            fused(4, "GEMM + ReduceScatter", "fused_scatter"),
+            fused(2, "GEMM + ReduceScatter"),
+            fused(4, "GEMM + ReduceScatter"),
         ],
     ),
 }
