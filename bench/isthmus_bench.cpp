@@ -355,7 +355,8 @@ int main(int argc, char** argv) {
   app.add_option("--config", own.config, "configuration file");
   try {
     app.parse(argc, argv);
-    if (own.graph && own.platform == "host") throw CLI::ValidationError("--graph", "requires --platform cuda or hip");
+    if (own.graph && own.platform == "host")
+      throw CLI::ValidationError("--graph", "requires --platform cuda or hip");
     if (!own.serves) line.finish(bench::command_of(argc, argv));
   } catch (const CLI::ParseError& failure) {
     return app.exit(failure) == 0 ? 0 : 2;

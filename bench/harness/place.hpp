@@ -33,7 +33,7 @@ class memory_place {
   void wait() const;  // Blocking: until the stream is idle
   // Microseconds that the stream takes for what `work` enqueues, after what `align` enqueues. Blocking. Devices only.
   double stream_us(const std::function<void()>& align, const std::function<void()>& work);
-  // The same in one captured graph, which is launched once. Errors: throws if the work cannot be captured.
+  // Like stream_us, with the work in one captured graph. Errors: throws if the work cannot be captured.
   double graph_us(const std::function<void()>& align, const std::function<void()>& work);
 
  private:

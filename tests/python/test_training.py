@@ -195,7 +195,7 @@ def test_recorder_divides_streams_into_operations(recorder_script: ModuleType) -
 
 
 @in_checkout
-def test_merged_times_are_of_last_rank_and_slowest_rank(recorder_script: ModuleType) -> None:
+def test_merged_times_are_of_last_and_slowest_rank(recorder_script: ModuleType) -> None:
     shape = [["compute", 0, 0, []], ["allgather", 0, 64, []]]
     ranks = [
         {"shape": shape, "us": [[10.0, 5.0], [12.0, 6.0], [11.0, 5.0]], "begin_us": [0.0, 10.0]},
