@@ -117,6 +117,24 @@ def test_fit_rejects_invalid_points(measured: list[Point]) -> None:
         fit_curve("allreduce", measured)
 
 
+def test_curve_passes_through_measured_points() -> None:
+    measured = [Point(size, 2, 3.0 + 0.01 * size**0.8) for size in SIZES]
+    curve = fit_curve("broadcast", measured)
+    for point in measured:
+        assert curve.time_us(point.bytes, 2) == pytest.approx(point.us)
+    middle = (SIZES[4] * SIZES[5]) ** 0.5
+    assert curve.time_us(middle, 2) == pytest.approx(3.0 + 0.01 * middle**0.8, rel=0.05)
+
+
+def test_other_rank_counts_have_no_correction() -> None:
+    smooth = points(SIZES, 2, 4.0, 3e-5) + points(SIZES, 4, 4.0, 3e-5)
+    wave = [point._replace(us=point.us * (1.1 if index % 2 else 0.9)) for index, point in enumerate(smooth)]
+    curve = fit_curve("broadcast", wave)
+    assert curve.time_us(SIZES[3], 2) == pytest.approx(wave[3].us)
+    ratios = [curve.time_us(size, 3) / (4.0 + 3e-5 * size) for size in SIZES]
+    assert all(0.95 < ratio < 1.05 for ratio in ratios), ratios
+
+
 def test_curve_survives_json() -> None:
     curve = fit_curve("broadcast", points(SIZES[:8], 2, 2.0, 4e-4) + points(SIZES[8:], 2, 20.0, 2e-5))
     assert Curve.from_json(curve.to_json()) == curve
@@ -288,12 +306,13 @@ def test_rule_that_contradicts_its_record_is_found(script: ModuleType, monkeypat
 
 
 def tuned_records(profile_path: str) -> list[Record]:
-    """Two paths that cross between 64 and 128 KiB, and the selections of `isthmus tune --regret`."""
-    times = {size: {"a": 1.0 + size / 1e4, "b": 10.0 + size / 1e5} for size in SIZES}
+    """Two paths that cross between 64 and 128 KiB, as in a record of `isthmus tune --regret`."""
+    selected_by = {"a": ["rules"], "b": []}
+    selected_by[profile_path] = [*selected_by[profile_path], "profile"]
     return [
-        record(size, paths[path], provider=provider, backend=path, round_medians_us=[paths[path]] * 3)
-        for size, paths in times.items()
-        for provider, path in (("a", "a"), ("b", "b"), ("rules", "a"), ("profile", profile_path))
+        record(size, us, backend=path, round_medians_us=[us] * 3, selected_by=selected_by[path])
+        for size in SIZES
+        for path, us in (("a", 1.0 + size / 1e4), ("b", 10.0 + size / 1e5))
     ]
 
 
@@ -305,15 +324,6 @@ def test_regret_of_tuned_profile() -> None:
         assert regret.selected_regrets(selected.times, chosen) == pytest.approx(
             [paths[path] / best[size] for size, paths in selected.times.items()]
         )
-
-
-def test_time_of_path_is_median_over_providers() -> None:
-    records = [
-        record(128, us, provider=provider, backend="a", round_medians_us=[us])
-        for provider, us in (("a", 1.0), ("rules", 3.0), ("profile", 2.0))
-    ]
-    ((_, selected),) = regret.selections(records).items()
-    assert selected.times == {128: {"a": 2.0}}
 
 
 @in_checkout

@@ -585,6 +585,28 @@ def test_time_is_shared_by_settings(tmp_path: Path) -> None:
     assert all(run.is_complete() for run in runs)
 
 
+def test_path_record_merges_candidates(tmp_path: Path) -> None:
+    """The path "even" is measured as the baseline, as the profile and by its name."""
+    times = {"rules": [1.0, 9.0], "profile": [2.0], "even": [3.0, 4.0], "wide": [7.0]}
+    run, _ = make_run(tmp_path)
+    run.entries = [
+        Entry(
+            Batch("allreduce", name, (128,)),
+            [
+                record(time, size=128, provider=name, backend=path, reason="x", round_medians_us=[time])
+                for path in ["wide" if name == "wide" else "even"]
+            ],
+        )
+        for name, each in times.items()
+        for time in each
+    ]
+    even, wide = run.path_records()
+    assert (even.provider, even.backend, even.time_us.median) == ("isthmus", "even", 3.0)
+    assert sorted(even.model_extra["round_medians_us"]) == [1.0, 2.0, 3.0, 4.0, 9.0]
+    assert even.model_extra["selected_by"] == ["profile", "rules"] and not even.reason
+    assert wide.time_us.median == 7.0 and "selected_by" not in wide.model_extra
+
+
 def test_buffers_of_allgather_are_limited() -> None:
     def sizes(name: str, ranks: int) -> list[int]:
         return tune_run.make_plan(name, [], [128, 1 << 22, 1 << 24], [], ranks, 1).not_measured()

@@ -9,14 +9,18 @@ w is the wire share of the collective: the bytes that a rank must send per byte 
 thus the traffic of one rank, and w p n is the traffic of all ranks, which share memory bandwidth. All
 coefficients are at least 0. Records with one number of ranks cannot separate the terms. The second and the
 fourth term are then 0.
+
+For numbers of ranks that were measured, the time is multiplied by a correction: the ratio of the measured time
+to that of the segment, interpolated between the measured sizes.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,6 +80,9 @@ class Segment:
     terms: Terms
 
 
+Corrections = tuple[tuple[int, tuple[tuple[int, float], ...]], ...]  # by ranks: bytes and ratio, ascending
+
+
 @dataclass(frozen=True)
 class Curve:
     """The fitted time of one path of one collective."""
@@ -83,9 +90,24 @@ class Curve:
     collective: str
     ranks: tuple[int, ...]  # that were measured
     segments: tuple[Segment, ...]
+    corrections: Corrections = ()
 
     def split_us(self, size: float, ranks: int) -> tuple[float, float]:
-        """Returns the latency and the transfer time. Their sum is the predicted time.
+        """Returns the latency and the transfer time. Their sum is the predicted time."""
+        factor = self._correction(size, ranks)
+        latency, transfer = self._split_by_segments(size, ranks)
+        return latency * factor, transfer * factor
+
+    def _correction(self, size: float, ranks: int) -> float:
+        """Interpolates on logarithmic axes. Sizes outside of the measured ones use the nearest one."""
+        points = dict(self.corrections).get(ranks)
+        if points is None:
+            return 1.0
+        sizes, ratios = zip(*points, strict=True)
+        return math.exp(float(np.interp(math.log(size), np.log(sizes), np.log(ratios))))
+
+    def _split_by_segments(self, size: float, ranks: int) -> tuple[float, float]:
+        """Returns the latency and the transfer time without the correction.
 
         A size outside of all segments uses the nearest one. Between two segments, the time is interpolated on
         logarithmic axes, because the record does not show at which size the protocol changes.
@@ -114,13 +136,20 @@ class Curve:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the curve as JSON data."""
-        return asdict(self)
+        corrections = {
+            str(ranks): {str(size): ratio for size, ratio in points} for ranks, points in self.corrections
+        }
+        return asdict(self) | {"corrections": corrections}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Curve:
         """Returns the curve of `to_json`."""
         segments = (Segment(each["first"], each["last"], Terms(**each["terms"])) for each in data["segments"])
-        return cls(data["collective"], tuple(data["ranks"]), tuple(segments))
+        corrections = (
+            (int(ranks), tuple((int(size), ratio) for size, ratio in points.items()))
+            for ranks, points in data["corrections"].items()
+        )
+        return cls(data["collective"], tuple(data["ranks"]), tuple(segments), tuple(corrections))
 
 
 def fit_curve(collective: str, points: Iterable[Point]) -> Curve:
@@ -147,7 +176,18 @@ def fit_curve(collective: str, points: Iterable[Point]) -> Curve:
     segments = (
         Segment(sizes[first], sizes[last - 1], Terms(*map(float, fits[first, last][1]))) for first, last in best
     )
-    return Curve(collective, tuple(sorted({point.ranks for point in measured})), tuple(segments))
+    ranks = tuple(sorted({point.ranks for point in measured}))
+    curve = Curve(collective, ranks, tuple(segments))
+    return replace(curve, corrections=tuple((each, _corrections(curve, measured, each)) for each in ranks))
+
+
+def _corrections(curve: Curve, points: Iterable[Point], ranks: int) -> tuple[tuple[int, float], ...]:
+    """Returns the ratios of the measured times to those of the curve. Equal points share their mean ratio."""
+    ratios: dict[int, list[float]] = defaultdict(list)
+    for point in points:
+        if point.ranks == ranks:
+            ratios[point.bytes].append(point.us / curve.time_us(point.bytes, ranks))
+    return tuple((size, sum(values) / len(values)) for size, values in sorted(ratios.items()))
 
 
 def _features(collective: str, point: Point, has_many_ranks: bool) -> list[float]:
