@@ -12,6 +12,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,8 +27,9 @@ from isthmus.sizes import format_size, format_us, parse_size
 PAGE = ROOT / "docs/internals/cost_model.md"
 MACHINES = ROOT / "python/isthmus/model/machines.json"
 DEFAULTS = ROOT / "src/selection/defaults.toml"
-PLOT = ROOT / "docs/images/regret.svg"
-COLORS = {"profile of isthmus tune": "#D55E00", "built-in rules": "#0072B2", "64 KiB threshold": "#56B4E9"}
+PLOTS = ROOT / "docs/images"
+PROFILE, RULES, THRESHOLD = "profile of `isthmus tune`", "built-in rules", "64 KiB threshold"
+COLORS = {THRESHOLD: "#56B4E9", RULES: "#0072B2", PROFILE: "#D55E00"}  # in the order of drawing
 
 # The records of the built-in machines.
 MACHINE_RECORDS = {
@@ -57,7 +59,7 @@ SMPI = {
         (8, 1024): 70.816, (8, 65536): 115.975, (8, 1048576): 804.103, (8, 16777216): 11814.151,
     },
 }  # fmt: skip
-# Records that compare backends, with their platform. Records of `isthmus tune --regret` have the topic "tune".
+# Records that compare backends, with their platform, in addition to those of `isthmus tune --regret`.
 COMPETING = {"h200x2-p2p": "cuda", "h200x4-p2p": "cuda", "h200x2-copy_engine": "cuda", "cpu2-hosts": "host"}
 # A built-in rule contradicts a record if its path takes more than this multiple of the time of the best path.
 CONTRADICTION = 1.25
@@ -85,7 +87,8 @@ def load(topics: Iterable[str]) -> list[Record]:
 
 
 def tuned_topics() -> list[str]:
-    return [topic for topic in record_topics() if topic.endswith("-tune")]
+    """Records of `isthmus tune --regret`."""
+    return [topic for topic in record_topics() if re.search(r"-tune(_|$)", topic)]
 
 
 def record_topics() -> list[str]:
@@ -319,65 +322,95 @@ def contradictions() -> list[str]:
     return lines
 
 
-def strategy_regrets(topic: str, platform: str) -> dict[tuple[str, int], dict[str, list[float]]]:
-    """Regrets by platform, number of ranks and strategy."""
-    groups: dict[tuple[str, int], dict[str, list[float]]] = {}
-    if topic in tuned_topics():
+Regrets = dict[str, list[tuple[int, float]]]  # by strategy: bytes and regret of all points
+
+
+def tuned_regrets() -> dict[tuple[str, str, str, int], Regrets]:
+    """Regrets of the records of `isthmus tune`, by topic, platform, mode and number of ranks."""
+    groups: dict[tuple[str, str, str, int], Regrets] = {}
+    for topic in tuned_topics():
         for call, selected in regret.selections(load([topic])).items():
-            group = groups.setdefault((platform_of(call), call.ranks), defaultdict(list))
-            group["profile of `isthmus tune`"] += regret.selected_regrets(selected.times, selected.profile)
-            group["built-in rules"] += regret.selected_regrets(selected.times, selected.rules)
-            group["64 KiB threshold"] += regret.threshold_regrets(selected.times)
-        return groups
+            group = groups.setdefault((topic, platform_of(call), call.mode, call.ranks), defaultdict(list))
+            group[PROFILE] += regret.selected_regrets(selected.times, selected.profile).items()
+            group[RULES] += regret.selected_regrets(selected.times, selected.rules).items()
+            group[THRESHOLD] += regret.threshold_regrets(selected.times, regret.MISSING_REGRET).items()
+    return groups
+
+
+def compared_regrets(topic: str, platform: str) -> Regrets:
+    """Regrets of a record in COMPETING, at the points that contain the path of the built-in rule."""
+    groups: Regrets = defaultdict(list)
     for call, times in regret.competing_paths(load([topic])).items():
         rule = built_in_rule(call, platform, node_count(call))
 
         def backend(size: int, rule: Callable[[int], dict[str, Any]] = rule) -> str:
             return rule(size)["use"].partition(":")[0]
 
-        # Points whose built-in path the record has. The other strategies use the same points.
         comparable = {size: paths for size, paths in times.items() if backend(size) in paths}
         if comparable:
-            group = groups.setdefault((platform, 0), defaultdict(list))
-            group["built-in rules"] += regret.regrets(comparable, backend)
-            group["64 KiB threshold"] += regret.threshold_regrets(comparable)
-            group["model"] += regret.model_regrets(call, comparable)
+            groups[RULES] += regret.regrets(comparable, backend).items()
+            groups[THRESHOLD] += regret.threshold_regrets(comparable).items()
+            groups["model"] += regret.model_regrets(call, comparable).items()
     return groups
 
 
+def regret_rows(topic: str, where: str, groups: Regrets) -> Iterator[list[Any]]:
+    for strategy, points in groups.items():
+        values = [value for _, value in points]
+        share = percent(sum(value <= 1.03 for value in values) / len(values))
+        yield [
+            link(topic),
+            where,
+            strategy,
+            len(values),
+            share,
+            f"{np.quantile(values, 0.9):.2f}",
+            f"{max(values):.2f}",
+        ]
+
+
 def regret_table() -> str:
-    rows = []
-    for topic, platform in ({topic: "" for topic in tuned_topics()} | COMPETING).items():
-        for (place, ranks), strategies in strategy_regrets(topic, platform).items():
-            for strategy, values in strategies.items():
-                within, p90 = sum(value <= 1.03 for value in values), np.quantile(values, 0.9)
-                where = f"{place}, {ranks} ranks" if ranks else place
-                share = percent(within / len(values))
-                rows.append(
-                    [link(topic), where, strategy, len(values), share, f"{p90:.2f}", f"{max(values):.2f}"]
-                )
-    text = table("record | ranks | rules | points | within 3% | 90th percentile | largest", rows)
-    return text + ("\n\n![Slowdown of the slowest points](../images/regret.svg)" if tuned_topics() else "")
-
-
-def regret_plot() -> str:
-    """The slowdown of the slowest points, for each strategy of the records of `isthmus tune`."""
-    slowdowns: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for topic in tuned_topics():
-        for (place, _), strategies in strategy_regrets(topic, "").items():
-            for strategy, values in strategies.items():
-                slowdowns[strategy.replace("`", ""), place] += [100 * (value - 1) for value in values]
-    series = [
-        svg.Series(
-            f"{strategy}, {place}",
-            COLORS[strategy],
-            list(enumerate(sorted(values, reverse=True), 1)),
-            is_dashed=place != "host",
+    rows = [
+        row
+        for (topic, platform, mode, ranks), groups in tuned_regrets().items()
+        for row in regret_rows(
+            topic, f"{platform}, {ranks} ranks" + (f", {mode}" if platform == "cuda" else ""), groups
         )
-        for (strategy, place), values in slowdowns.items()
     ]
-    title = "Slowdown of the slowest points against the best path, in percent (lower is better)"
-    return svg.line_chart(title, "%", series, str, alone=True) + "\n"
+    for topic, platform in COMPETING.items():
+        rows += regret_rows(topic, platform, compared_regrets(topic, platform))
+    images = [f"![Slowdown on {name}](../images/{file.name})" for name, file in plot_files().items()]
+    text = table("record | ranks | rules | points | within 3% | 90th percentile | largest", rows)
+    return "\n\n".join([text, *images])
+
+
+def plot_files() -> dict[str, Path]:
+    """The plots of regret, by platform."""
+    platforms = dict.fromkeys(platform for _, platform, *_ in tuned_regrets())
+    return {platform: PLOTS / f"regret_{platform}.svg" for platform in platforms}
+
+
+def regret_plots() -> dict[Path, str]:
+    """The slowdown of all points of the records of `isthmus tune`, over bytes."""
+    plots = {}
+    for platform, file in plot_files().items():
+        series = [
+            svg.Series(
+                strategy.replace("`", ""),
+                color,
+                [
+                    (size, max(100 * (value - 1), 0.1))
+                    for (_, each, *_), groups in tuned_regrets().items()
+                    if each == platform
+                    for size, value in groups[strategy]
+                ],
+                has_points=True,
+            )
+            for strategy, color in COLORS.items()
+        ]
+        title = f"{platform}: slowdown against the fastest path in percent, at least 0.1 (lower is better)"
+        plots[file] = svg.line_chart(title, "%", series, format_size, alone=True) + "\n"
+    return plots
 
 
 def machines() -> str:
@@ -403,7 +436,7 @@ def page() -> str:
 
 
 def main() -> int:
-    texts = {MACHINES: machines(), PAGE: page()} | ({PLOT: regret_plot()} if tuned_topics() else {})
+    texts = {MACHINES: machines(), PAGE: page()} | regret_plots()
     code = write_or_check(texts, "cost model: the built-in curves and the tables match the records")
     for line in contradictions():
         print(f"src/selection/defaults.toml contradicts a record: {line}")

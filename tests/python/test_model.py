@@ -261,11 +261,13 @@ def test_regret_of_rules() -> None:
     ((call, times),) = regret.competing_paths(records).items()
     assert set(times[128]) == {"p2p", "nccl"}
     always_nccl = regret.regrets(times, lambda size: "nccl")
-    assert max(always_nccl) == pytest.approx((10.0 + 0.0128) / 1.128)
-    assert max(regret.model_regrets(call, times)) == 1.0
+    assert max(always_nccl.values()) == pytest.approx((10.0 + 0.0128) / 1.128)
+    assert max(regret.model_regrets(call, times).values()) == 1.0
     # The paths cross at 10 KiB, so a threshold at 64 KiB selects the slower one at 16 and 32 KiB.
     wrong = (1.0 + 1e-3 * 32768) / (10.0 + 1e-4 * 32768)
-    assert max(regret.threshold_regrets(times)) == pytest.approx(wrong)
+    assert max(regret.threshold_regrets(times).values()) == pytest.approx(wrong)
+    del times[1024]["p2p"]
+    assert regret.threshold_regrets(times, missing=2.0)[1024] == 2.0
 
 
 @pytest.fixture
@@ -322,7 +324,7 @@ def test_regret_of_tuned_profile() -> None:
     best = {size: min(paths.values()) for size, paths in selected.times.items()}
     for chosen, path in ((selected.rules, "a"), (selected.profile, "b")):
         assert regret.selected_regrets(selected.times, chosen) == pytest.approx(
-            [paths[path] / best[size] for size, paths in selected.times.items()]
+            {size: paths[path] / best[size] for size, paths in selected.times.items()}
         )
 
 

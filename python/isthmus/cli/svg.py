@@ -23,6 +23,7 @@ class Series:
     color: str
     values: Sequence[tuple[float, float]]  # (x, y); for bars, y is the length
     is_dashed: bool = False
+    has_points: bool = False  # points without a line
 
 
 def line_chart(
@@ -53,9 +54,10 @@ def line_chart(
         parts.append(_text(place_x(x), bottom + 18, format_x(round(10**x)), "middle"))
     parts.append(f'<path d="{grid}" stroke="#888" stroke-opacity=".4"/>')
     for line, placed in zip(series, visible, strict=True):
-        path = " ".join(f"{place_x(x):.0f} {place_y(y):.0f}" for x, y in placed)
+        places = [f"{place_x(x):.0f} {place_y(y):.0f}" for x, y in placed]
+        path = "".join(f"M{place}h0" for place in places) if line.has_points else "M" + " ".join(places)
         if placed:
-            parts.append(f'<path d="M{path}" fill="none" {_stroke(line)}/>')
+            parts.append(f'<path d="{path}" fill="none" {_stroke(line)}/>')
     parts += _legend(series, bottom + 28)
     return _document(parts, bottom + 28 + _legend_height(series), title, alone)
 
@@ -92,6 +94,8 @@ def _text(x: float, y: float, text: str, anchor: str = "", size: int = 0) -> str
 
 
 def _stroke(line: Series) -> str:
+    if line.has_points:
+        return f'stroke="{line.color}" stroke-width="5" stroke-linecap="round" stroke-opacity=".5"'
     shape = 'stroke-width="1.5" stroke-dasharray="5 3"' if line.is_dashed else 'stroke-width="2.5"'
     return f'stroke="{line.color}" {shape}'
 

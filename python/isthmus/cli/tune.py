@@ -305,7 +305,9 @@ def _print_regret(runs: list[TuningRun]) -> None:
     for run in runs:
         calls = regret.selections(run.path_records()).values()
         for name, choose in (("profile", lambda call: call.profile), ("built-in", lambda call: call.rules)):
-            values = [value for call in calls for value in regret.selected_regrets(call.times, choose(call))]
+            values = [
+                value for call in calls for value in regret.selected_regrets(call.times, choose(call)).values()
+            ]
             if values:
                 share = sum(value <= 1.03 for value in values) / len(values)
                 table.add_row(run.name, name, str(len(values)), f"{share:.1%}", f"{max(values):.2f}")

@@ -33,7 +33,11 @@ _FORMER_NAMES = {"host": "shm", "islands": "hierarchical"}  # backends that were
 
 
 class Line(NamedTuple):
-    """One path of one collective. `backend` is empty if the record has one path per point: the selected one."""
+    """One path of one collective.
+
+    `backend` is empty if the record has one path per point: the selected one. In records of `isthmus tune`, it
+    has no algorithm, and the line has the fastest algorithm at each point.
+    """
 
     collective: str
     dtype: str
@@ -63,6 +67,11 @@ def variant_of(record: Record) -> str:
     return ", ".join(f"{name}={extra[name]}" for name in sorted(set(extra) - _DESCRIPTIVE_FIELDS))
 
 
+def is_tuned(record: Record) -> bool:
+    """True for the paths in a record of `isthmus tune` that the rules or the profile select."""
+    return "selected_by" in (record.model_extra or {})
+
+
 def lines_of(records: Iterable[Record]) -> dict[Line, list[Point]]:
     """Groups the points by line. Paths are separated by backend if the record has several per point."""
     groups: dict[Line, list[Record]] = defaultdict(list)
@@ -72,9 +81,22 @@ def lines_of(records: Iterable[Record]) -> dict[Line, list[Point]]:
             groups[Line(*fields, backend="", variant=variant_of(record))].append(record)
     lines: dict[Line, list[Point]] = defaultdict(list)
     for line, group in groups.items():
+        if any(map(is_tuned, group)):
+            for name, points in _fastest_algorithms(group).items():
+                lines[line._replace(backend=name)] += points
+            continue
         has_duplicates = len({(record.bytes, record.ranks) for record in group}) < len(group)
         for record in group:
             name = backend_name(record) if has_duplicates else ""
             point = Point(record.bytes, record.ranks, record.time_us.median)
             lines[line._replace(backend=name)].append(point)
     return dict(lines)
+
+
+def _fastest_algorithms(records: Iterable[Record]) -> dict[str, list[Point]]:
+    """Returns the points by backend."""
+    times: dict[str, dict[tuple[int, int], float]] = defaultdict(dict)
+    for record in records:
+        points, place = times[backend_name(record).partition(":")[0]], (record.bytes, record.ranks)
+        points[place] = min(record.time_us.median, points.get(place, record.time_us.median))
+    return {backend: [Point(*place, us) for place, us in points.items()] for backend, points in times.items()}

@@ -6,7 +6,7 @@ as this backend, because the backend only forwards the call.
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
@@ -17,6 +17,9 @@ from .curves import Curve, Point, fit_curve
 from .lines import backend_name, is_modeled, variant_of
 
 THRESHOLD_BYTES = 64 << 10  # of the SuCL paper
+# The regret of paths that a record of `isthmus tune --regret` lacks at a size. They take more than this
+# multiple of the fastest time at neighboring sizes.
+MISSING_REGRET = 2.0
 
 
 class Call(NamedTuple):
@@ -97,35 +100,41 @@ def selections(records: Iterable[Record]) -> dict[Call, Selections]:
     }
 
 
-def selected_regrets(times: Times, selected: Mapping[int, str]) -> list[float]:
-    """Returns the regret at each size for which a path was selected."""
+def selected_regrets(times: Times, selected: Mapping[int, str]) -> dict[int, float]:
+    """Returns the regret by size, for sizes at which a path was selected."""
     return regrets(times, selected.get, [size for size in times if size in selected])
 
 
 def regrets(
     times: Times, choose: Callable[[int], str | None], sizes: Iterable[int] | None = None
-) -> list[float]:
-    """Returns the regret at each size for which the record has the chosen path."""
-    result = []
-    for size in times if sizes is None else sizes:
-        path = choose(size)
-        if path in times[size]:
-            result.append(times[size][path] / min(times[size].values()))
-    return result
+) -> dict[int, float]:
+    """Returns the regret by size, for sizes at which the record has the chosen path."""
+    return {
+        size: times[size][path] / min(times[size].values())
+        for size in (times if sizes is None else sizes)
+        if (path := choose(size)) in times[size]
+    }
 
 
-def threshold_regrets(times: Times) -> list[float]:
-    """Regrets of one threshold at 64 KiB, with the best pair of paths below and from the threshold."""
+def threshold_regrets(times: Times, missing: float = math.inf) -> dict[int, float]:
+    """Regrets by size of one threshold at 64 KiB, with the best pair of paths below and from the threshold.
+
+    `missing` is the regret at sizes at which the record lacks the path.
+    """
     paths = sorted({path for by_path in times.values() for path in by_path})
 
-    def regrets_of(below: str, above: str) -> list[float]:
-        return regrets(times, lambda size: above if size >= THRESHOLD_BYTES else below)
+    def best_path(sizes: list[int]) -> dict[int, float]:
+        candidates = [
+            dict.fromkeys(sizes, missing) | regrets(times, lambda _, path=path: path, sizes) for path in paths
+        ]
+        return min(candidates, key=lambda each: sum(each.values()))
 
-    choices = itertools.starmap(regrets_of, itertools.product(paths, repeat=2))
-    return min((each for each in choices if len(each) == len(times)), key=sum)
+    return best_path([size for size in times if size < THRESHOLD_BYTES]) | best_path(
+        [size for size in times if size >= THRESHOLD_BYTES]
+    )
 
 
-def model_regrets(call: Call, times: Times) -> list[float]:
+def model_regrets(call: Call, times: Times) -> dict[int, float]:
     """Regrets at the held-back sizes if the model, fitted to the other sizes, chooses the path."""
     held_back = held_back_sizes(Point(size, call.ranks, 1.0) for size in times)
     points: dict[str, list[Point]] = defaultdict(list)
