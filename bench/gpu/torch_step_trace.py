@@ -98,14 +98,12 @@ class StepRecorder:
 
 
 class CudaDevice:
-    """Marks are events of CUDA streams."""
+    """Marks are events of CUDA streams. `cuda`: torch.cuda."""
 
-    def __init__(self) -> None:
-        import torch
-
-        self._cuda = torch.cuda
-        self._record = torch.cuda.Event.record
-        self._wait = torch.cuda.Event.wait
+    def __init__(self, cuda: Any) -> None:
+        self._cuda = cuda
+        self._record = cuda.Event.record
+        self._wait = cuda.Event.wait
 
     def mark(self, stream: Any) -> Any:
         event = self._cuda.Event(enable_timing=True)
@@ -193,13 +191,14 @@ def recording(recorder: StepRecorder, device: CudaDevice | HostDevice) -> Iterat
 
 def run_steps(train: Any, options: argparse.Namespace) -> dict[str, Any]:
     """The work of a rank: plain steps, then recorded ones."""
+    import torch
     import torch.distributed as dist
 
     import isthmus.torch
 
     shape = train.shape_of(options)
     trainer = train.start(options, shape)
-    device = CudaDevice() if options.device == "cuda" else HostDevice()
+    device = CudaDevice(torch.cuda) if options.device == "cuda" else HostDevice()
     batches = train.make_batches(
         options.batches, options.batch, options.length, shape.vocabulary, dist.get_rank()
     )

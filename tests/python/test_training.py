@@ -194,6 +194,50 @@ def test_recorder_divides_streams_into_operations(recorder_script: ModuleType) -
         assert all(a.begin < a.end <= b.begin for a, b in itertools.pairwise(operations))
 
 
+class FakeCuda:
+    """The part of torch.cuda that the recorder uses. Times are numbers of recorded events."""
+
+    def __init__(self) -> None:
+        clock = itertools.count()
+
+        class Event:
+            time = 0
+
+            def __init__(self, enable_timing: bool = False) -> None:
+                self.has_timing = enable_timing
+
+            def record(self, stream: Any = None) -> None:
+                self.time = next(clock)
+
+            def wait(self, stream: Any = None) -> None:
+                pass
+
+            def elapsed_time(self, end: Any) -> float:
+                assert self.has_timing and end.has_timing
+                return (end.time - self.time) / 1e3
+
+        self.Event = Event
+
+    def current_stream(self) -> str:
+        return "current"
+
+
+@in_checkout
+def test_recorder_sees_events_of_program(recorder_script: ModuleType) -> None:
+    cuda = FakeCuda()
+    originals = cuda.Event.record, cuda.Event.wait
+    device = recorder_script.CudaDevice(cuda)
+    recorder = recorder_script.StepRecorder(device.mark)
+    event = cuda.Event()
+    with device.events(recorder):
+        event.record("side")
+        event.wait()
+        recorder.finish("current")
+    assert (cuda.Event.record, cuda.Event.wait) == originals
+    assert [(each.stream, each.after) for each in recorder.operations] == [(0, []), (1, []), (1, [0])]
+    assert all(device.elapsed_us(each.begin, each.end) > 0 for each in recorder.operations)
+
+
 @in_checkout
 def test_merged_times_are_of_last_and_slowest_rank(recorder_script: ModuleType) -> None:
     shape = [["compute", 0, 0, []], ["allgather", 0, 64, []]]
