@@ -153,7 +153,7 @@ def make_section(setting: Setting, plan: Plan, date: datetime) -> Section:
     collective, choices, omissions = plan.collective, plan.choices(), plan.omissions()
     lines = [f"# ==== {setting}, {collective}: measured {date.isoformat()}"]
     lines += [f"# The time limit expired: {'; '.join(omissions)}."] if omissions else []
-    lines += [] if choices else ["# No candidate is at least 5% faster than the built-in rules."]
+    lines += [] if choices else ["# No candidate is at least 3% faster than the built-in rules."]
     for rule, choice in zip(rules_of(setting, collective, choices), choices, strict=True):
         speedups = " to ".join(dict.fromkeys(f"{speedup:.2f}" for speedup in choice.speedups))
         instead = f", which select {', '.join(choice.replaced)}" if choice.replaced else ""

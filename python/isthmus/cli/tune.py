@@ -107,7 +107,7 @@ def tune(
 ) -> None:
     """Measures backends and algorithms, and writes rules for the fastest to the profile of this machine.
 
-    The baseline is the selection without a profile. A candidate gets a rule only if it is at least 5% faster.
+    The baseline is the selection without a profile. A candidate gets a rule only if it is at least 3% faster.
     The sizes at which the fastest candidate changes are found by bisection between the sizes of the grid.
 
     On GPUs, each rank has its own GPU, and times are those of calls that are issued on a stream, not of graphs.

@@ -18,8 +18,8 @@ from ..sizes import format_size
 # The selection without a profile. It is measured like a candidate.
 BASELINE = ""
 
-# Smaller differences are noise, and few rules keep the profile readable.
-THRESHOLD = 1.05
+# The largest regret that a profile should have. Smaller differences are noise.
+THRESHOLD = 1.03
 
 # After the first round, only candidates are measured that take at most this multiple of the fastest time.
 _CONTENDER_FACTOR = 2.0
