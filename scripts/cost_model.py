@@ -11,8 +11,9 @@ import json
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -263,17 +264,25 @@ def rule_points() -> Iterator[RulePoint]:
             yield from points_of_call(topic, call, platform, times)
     for topic in tuned_topics():
         for call, selected in regret.selections(load([topic])).items():
-            yield from points_of_call(topic, call, platform_of(call), selected.times)
+            yield from points_of_call(topic, call, platform_of(call), selected.times, selected.rules)
 
 
-def points_of_call(topic: str, call: regret.Call, platform: str, times: regret.Times) -> Iterator[RulePoint]:
+def points_of_call(
+    topic: str,
+    call: regret.Call,
+    platform: str,
+    times: regret.Times,
+    selected: Mapping[int, str] = MappingProxyType({}),
+) -> Iterator[RulePoint]:
+    """`selected`: the paths of the built-in rules. Without them, a rule selects the only path that fits."""
     rule_of = built_in_rule(call, platform, node_count(call))
     for size, paths in times.items():
         rule = rule_of(size)
-        # A rule without an algorithm selects the only path of its backend.
         candidates = [path for path in paths if rule["use"] in (path, path.partition(":")[0])]
-        path = rule["use"] if rule["use"] in paths else candidates[0] if len(candidates) == 1 else None
-        if path:
+        path = selected.get(size) or (rule["use"] if rule["use"] in paths else None)
+        if path is None and len(candidates) == 1:
+            path = candidates[0]
+        if path in candidates:
             best = min(paths, key=paths.__getitem__)
             yield RulePoint(rule, topic, call, size, path, best, paths[path] / paths[best])
 
