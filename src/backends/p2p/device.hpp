@@ -13,17 +13,20 @@
 #define ISTHMUS_P2P_HIP 1
 #define ISTHMUS_P2P_PLATFORM ISTHMUS_PLATFORM_HIP
 #define ISTHMUS_P2P_NATIVE(name) hip##name
+#define ISTHMUS_P2P_KERNEL_ARGUMENT
 #else
 #include <cuda_runtime.h>
 #define ISTHMUS_P2P_HIP 0
 #define ISTHMUS_P2P_PLATFORM ISTHMUS_PLATFORM_CUDA
 #define ISTHMUS_P2P_NATIVE(name) cuda##name
+#define ISTHMUS_P2P_KERNEL_ARGUMENT __grid_constant__  // indexed without a copy to local memory
 #endif
 
 namespace isthmus::p2p {
 
 using gpu_stream = ISTHMUS_P2P_NATIVE(Stream_t);
 using gpu_error = ISTHMUS_P2P_NATIVE(Error_t);
+using gpu_event = ISTHMUS_P2P_NATIVE(Event_t);
 using gpu_ipc_handle = ISTHMUS_P2P_NATIVE(IpcMemHandle_t);
 constexpr gpu_error gpu_success = ISTHMUS_P2P_NATIVE(Success);
 constexpr gpu_error gpu_invalid_value = ISTHMUS_P2P_NATIVE(ErrorInvalidValue);
@@ -35,6 +38,9 @@ constexpr auto gpu_memset = ISTHMUS_P2P_NATIVE(Memset);
 constexpr auto gpu_memset_async = ISTHMUS_P2P_NATIVE(MemsetAsync);
 constexpr auto gpu_synchronize_device = ISTHMUS_P2P_NATIVE(DeviceSynchronize);
 constexpr auto gpu_synchronize_stream = ISTHMUS_P2P_NATIVE(StreamSynchronize);
+constexpr auto gpu_event_record = ISTHMUS_P2P_NATIVE(EventRecord);
+constexpr auto gpu_event_destroy = ISTHMUS_P2P_NATIVE(EventDestroy);
+constexpr auto gpu_stream_wait = ISTHMUS_P2P_NATIVE(StreamWaitEvent);
 constexpr auto gpu_ipc_export = ISTHMUS_P2P_NATIVE(IpcGetMemHandle);
 constexpr auto gpu_ipc_close = ISTHMUS_P2P_NATIVE(IpcCloseMemHandle);
 constexpr auto gpu_bus_id = ISTHMUS_P2P_NATIVE(DeviceGetPCIBusId);
@@ -51,6 +57,9 @@ class device_guard : public scoped_device<linked_runtime> {
   explicit device_guard(int device) : scoped_device(linked, device) {}
 };
 
+inline gpu_error gpu_event_create(gpu_event* event) {
+  return ISTHMUS_P2P_NATIVE(EventCreateWithFlags)(event, ISTHMUS_P2P_NATIVE(EventDisableTiming));
+}
 inline gpu_error gpu_copy(void* destination, const void* source, std::size_t bytes) {
   return ISTHMUS_P2P_NATIVE(Memcpy)(destination, source, bytes, ISTHMUS_P2P_NATIVE(MemcpyDefault));
 }
@@ -87,6 +96,7 @@ gpu_error gpu_load_kernel(Kernel* kernel) {
 // load_remote, store_remote: four words that another device may be accessing. Each word is accessed at once; the four
 //   are not one unit.
 // load_flag, store_flag: one word, with acquire and release semantics between devices.
+// store_word: one word, without an order.
 // now_ns: a device-wide clock.
 #if ISTHMUS_P2P_HIP
 
@@ -98,9 +108,11 @@ inline gpu_error gpu_host_alloc(void** pointer, std::size_t bytes) {
 }
 inline gpu_error gpu_host_free(void* pointer) { return hipHostFree(pointer); }
 
-inline gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads, void** arguments,
-                                   gpu_stream stream, bool /*can_start_early*/) {
-  return hipLaunchKernel(kernel, blocks, threads, arguments, 0, stream);
+template <typename Arguments>
+gpu_error gpu_launch_kernel(void (*kernel)(Arguments), dim3 blocks, dim3 threads, const Arguments& arguments,
+                            gpu_stream stream, bool /*can_start_early*/) {
+  void* pointers[] = {const_cast<Arguments*>(&arguments)};
+  return hipLaunchKernel(reinterpret_cast<const void*>(kernel), blocks, threads, pointers, 0, stream);
 }
 template <typename Kernel>
 bool gpu_supports_early_start(Kernel*) {
@@ -132,6 +144,9 @@ __device__ inline std::uint32_t load_flag(const std::uint32_t* source) {
 __device__ inline void store_flag(std::uint32_t* destination, std::uint32_t value) {
   __hip_atomic_store(destination, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
 }
+__device__ inline void store_word(std::uint32_t* destination, std::uint32_t value) {
+  __hip_atomic_store(destination, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+}
 
 // Nanoseconds, from a counter with 100 MHz. The instruction does not exist in the host compilation pass.
 #if defined(__HIP_DEVICE_COMPILE__)
@@ -148,8 +163,10 @@ inline gpu_error gpu_host_alloc(void** pointer, std::size_t bytes) {
 }
 inline gpu_error gpu_host_free(void* pointer) { return cudaFreeHost(pointer); }
 
-inline gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads, void** arguments,
-                                   gpu_stream stream, bool can_start_early) {
+template <typename Arguments>
+gpu_error gpu_launch_kernel(void (*kernel)(Arguments), dim3 blocks, dim3 threads, const Arguments& arguments,
+                            gpu_stream stream, bool can_start_early) {
+  void* pointers[] = {const_cast<Arguments*>(&arguments)};
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
@@ -159,7 +176,7 @@ inline gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads
   config.stream = stream;
   config.attrs = &overlap;
   config.numAttrs = can_start_early ? 1 : 0;
-  return cudaLaunchKernelExC(&config, kernel, arguments);
+  return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), pointers);
 }
 template <typename Kernel>
 bool gpu_supports_early_start(Kernel* kernel) {
@@ -195,6 +212,9 @@ __device__ inline std::uint32_t load_flag(const std::uint32_t* source) {
 }
 __device__ inline void store_flag(std::uint32_t* destination, std::uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" : : "l"(destination), "r"(value) : "memory");
+}
+__device__ inline void store_word(std::uint32_t* destination, std::uint32_t value) {
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" : : "l"(destination), "r"(value) : "memory");
 }
 
 __device__ inline std::uint64_t now_ns() {

@@ -14,9 +14,11 @@ struct spin_limit {
   std::uint64_t deadline = 0;
   std::uint32_t spins = 0;
   bool has_expired = false;
+  int awaited_rank = -1;  // -1: several
 
-  __device__ explicit spin_limit(const kernel_arguments& args)
-      : flags(args.flags), timeout_ns(args.timeout_ns) {}
+  template <typename Arguments>
+  __device__ explicit spin_limit(const Arguments& args, int awaited = -1)
+      : flags(args.flags), timeout_ns(args.timeout_ns), awaited_rank(awaited) {}
 
   __device__ bool is_exhausted() {
     if (has_expired) return true;
@@ -24,7 +26,10 @@ struct spin_limit {
     const std::uint64_t now = now_ns();
     if (deadline == 0) deadline = now + timeout_ns;
     if (flags->abort == 0 && flags->expired == 0 && now < deadline) return false;
-    if (flags->abort == 0) flags->expired = 1;
+    if (flags->abort == 0 && flags->expired == 0) {
+      flags->awaited = static_cast<std::uint32_t>(awaited_rank + 1);
+      flags->expired = 1;
+    }
     has_expired = true;
     return true;
   }
@@ -32,16 +37,16 @@ struct spin_limit {
 
 // Number of ranks. If the size is known at compile time (N > 0), all loops are unrolled and values
 // stay in registers.
-template <int N>
-__device__ inline int ranks(const kernel_arguments& args) {
+template <int N, typename Arguments>
+__device__ inline int ranks(const Arguments& args) {
   return N ? N : args.size;
 }
 template <int N>
 constexpr int max_rank_count = N ? N : max_ranks;
 
 // Returns the i-th rank after this one, cyclically.
-template <int N>
-__device__ inline int rank_after(const kernel_arguments& args, int i) {
+template <int N, typename Arguments>
+__device__ inline int rank_after(const Arguments& args, int i) {
   const int next = args.rank + i;
   return next >= ranks<N>(args) ? next - ranks<N>(args) : next;
 }

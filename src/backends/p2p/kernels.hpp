@@ -1,19 +1,21 @@
 // Host interface of the peer-memory kernels: the layout of the shared scratch memory, and the launch functions.
 //
-// Scratch: Every rank owns one block of device memory that all ranks can write. It is divided into slots,
-//   one per thread block of a launch. A slot holds `depth` generations of an inbox, and consecutive steps
-//   use consecutive generations.
+// Scratch: Every rank owns one block of device memory that all ranks can write. It contains two parts:
+//   - The inbox of the float reductions, divided into slots, one per thread block of a launch. A slot holds `depth`
+//     generations, and consecutive steps use consecutive generations.
+//   - Channels: one from each other rank, divided into lanes, one per thread block and peer. All other collectives
+//     use them. A lane is a ring of packets and a ring of chunks.
 //
-// Reuse without acknowledgements: In a reduction, every rank receives data from every other rank, directly or
-//   through a third rank. When a reduction is complete on one rank, the previous one is complete on all ranks,
-//   and its generations are free. docs/internals/p2p.md shows why `depth` generations are enough within a
-//   kernel of many steps. Allgather and broadcast use a packet inbox with its own step counter. The root of a
-//   broadcast does not wait, so the next packet kernel first receives a packet from every rank before it sends
-//   (docs/internals/p2p.md). This makes back-to-back calls safe even if ranks are skewed.
+// Reuse: In a float reduction, every rank receives data from every other rank, directly or through a third rank. When
+//   a reduction is complete on one rank, the previous one is complete on all ranks, and its generations are free.
+//   docs/internals/p2p.md shows why `depth` generations are enough within a kernel of many steps. The receiver
+//   of a lane acknowledges what it has read, so lanes of different peers do not depend on each other.
+//   Back-to-back calls are therefore safe even if ranks are skewed.
 #pragma once
 
 #include <isthmus/types.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -23,11 +25,23 @@
 namespace isthmus::p2p {
 
 constexpr int max_ranks = 16;
-constexpr int max_slots = 132;       // thread blocks of one launch
-constexpr int depth = 8;             // generations of an inbox
-constexpr int slot_vectors = 1024;   // 16-byte vectors from one rank in one generation of one slot
-constexpr int packet_vectors = 512;  // the same for the packet inbox, which has packet_depth generations
-constexpr int packet_depth = 2;
+constexpr int combine_max_ranks = 8;  // of launch_combine
+constexpr int max_slots = 132;        // thread blocks of one launch
+constexpr int depth = 8;              // generations of an inbox
+constexpr int slot_vectors = 1024;    // 16-byte vectors from one rank in one generation of one slot
+
+// Rings of a lane. In a step, a thread sends up to packet_batch packets, or one chunk is sent by the block.
+constexpr int lane_threads = 512;  // largest thread block
+constexpr int packet_batch = 2;
+constexpr int packet_depth = 4;  // steps in the ring of packets
+constexpr int packet_vectors = lane_threads * packet_batch;
+constexpr int chunk_batch = 4;  // 16-byte vectors of a thread in the largest chunk
+constexpr int chunk_depth = 4;  // chunks in the ring of chunks
+constexpr int chunk_vectors = lane_threads * chunk_batch;
+
+// Lanes between two of `size` ranks. All thread blocks of a launch must be resident, because they wait for their
+// peers: at most one for each multiprocessor.
+constexpr int max_lanes(int size) { return size < 4 ? 64 : std::max(1, 128 / (size - 1)); }
 
 enum class element_type { float32, float16, bfloat16 };
 // Returns nothing if the kernels do not reduce the datatype.
@@ -58,43 +72,61 @@ enum class reduction_algorithm { one_shot, two_shot, two_shot_zero_copy };
 
 // The first bytes of the scratch. Only the owner accesses them, except for `done`.
 struct scratch_header {
-  std::uint32_t step[max_slots];         // the next step of each slot's inbox
-  std::uint32_t packet_step[max_slots];  // the same for the packet inbox; starts at 1
-  // 1: the slot's last packet kernel did not wait for a packet from every rank, so the next kernel does.
-  std::uint32_t packet_needs_drain[max_slots];
+  std::uint32_t step[max_slots];  // the next step of each slot's inbox
   // Number of kernels of a slot that stored directly into peer buffers. `step` cannot be used instead, because
   // other kernels also increment it. A flag that lags by more than half of its range would appear to be ahead.
   std::uint32_t zero_copy_count[max_slots];
   // [slot][r]: written by rank r only. The number of such kernels whose results are complete in
   // this rank's buffer.
   std::uint32_t done[max_slots][max_ranks];
+  std::byte barrier_out[16], barrier_in[max_ranks];  // the messages of a barrier
 };
+
+// Positions in one of the rings of a lane, modulo 2^32. Each rank has such counters for both directions of each lane.
+struct alignas(16) lane_counters {
+  std::uint32_t sent;          // steps that this rank has sent to the peer
+  std::uint32_t acknowledged;  // of those, the steps that the peer has read; written by the peer
+  std::uint32_t received;      // steps that this rank has read
+  std::uint32_t arrived;       // chunks that the peer has sent completely; written by the peer
+};
+enum ring : int { packet_ring, chunk_ring, ring_count };
 
 // Layout:
 //   header
 //   inbox [slot][depth][2 * size][slot_vectors]; the first `size` rows receive inputs, the others results
-//   packet inbox [slot][packet_depth][size][packet_vectors]
+//   counters [size - 1][lane][ring_count]
+//   packets [size - 1][lane][packet_depth][packet_vectors]
+//   chunks [size - 1][lane][chunk_depth][chunk_vectors]
+// Row i of the last three belongs to the (i + 1)-th rank after the owner, cyclically.
 constexpr std::size_t inbox_offset = 16384;
 static_assert(sizeof(scratch_header) <= inbox_offset);
 constexpr std::size_t inbox_bytes(int size) {
   return std::size_t(max_slots) * depth * 2 * size * slot_vectors * 16;
 }
-constexpr std::size_t packet_offset(int size) { return inbox_offset + inbox_bytes(size); }
+constexpr std::size_t total_lanes(int size) { return std::size_t(size - 1) * max_lanes(size); }
+constexpr std::size_t counters_offset(int size) { return inbox_offset + inbox_bytes(size); }
+constexpr std::size_t packets_offset(int size) {
+  return counters_offset(size) + total_lanes(size) * ring_count * sizeof(lane_counters);
+}
+constexpr std::size_t chunks_offset(int size) {
+  return packets_offset(size) + total_lanes(size) * packet_depth * packet_vectors * 16;
+}
 constexpr std::size_t scratch_bytes(int size) {
-  return packet_offset(size) + std::size_t(max_slots) * packet_depth * size * packet_vectors * 16;
+  return chunks_offset(size) + total_lanes(size) * chunk_depth * chunk_vectors * 16;
 }
 
 // Words in pinned host memory: the host requests an abort, and kernels report a timeout.
 struct host_flags {
   volatile std::uint32_t abort;    // set by the host
   volatile std::uint32_t expired;  // set by a kernel that waited longer than the timeout
+  volatile std::uint32_t awaited;  // 1 + the rank that this kernel waited for; 0: several
 };
 
 struct kernel_arguments {
   const void* send_buf;  // NULL: this rank contributes zeros (allreduce and reduce_scatter)
   void* recv_buf;
-  std::uint64_t count;  // as in the collective table; bytes for allgather and broadcast
-  int rank, size, root;
+  std::uint64_t count;  // as in the collective table
+  int rank, size;
   int slots, threads;               // launch shape, equal on all ranks
   float divisor;                    // 1, or the number of ranks for avg
   std::byte* scratch[max_ranks];    // [i]: scratch of rank (rank + i) % size, as mapped on this device
@@ -104,13 +136,72 @@ struct kernel_arguments {
   bool can_start_early;  // supports_early_start()
 };
 
+// How a message is divided. It depends only on the message, so both ranks compute the same.
+// Rows: with packets, `threads` packets of 8 bytes; with chunks, a chunk. Lane l sends the rows l, l + lanes, ...
+struct lane_shape {
+  std::uint16_t lanes = 0;  // 0: no message
+  std::uint16_t threads = 0;
+  std::uint16_t chunk_batch = 0;  // vectors of a thread in a chunk; 0: packets
+  constexpr std::uint32_t row_bytes() const {
+    return chunk_batch != 0 ? std::uint32_t(threads) * chunk_batch * 16 : std::uint32_t(threads) * 8;
+  }
+};
+
+// Limits of lane_shape. They must be equal on all ranks.
+struct lane_limits {
+  int lanes;                   // at most max_lanes(size)
+  std::uint64_t packet_bytes;  // the longest message that is sent as packets
+};
+
+constexpr lane_shape packet_shape(std::uint64_t bytes, int lane_limit) {
+  if (bytes == 0) return {};
+  const std::uint64_t packets = (bytes + 7) / 8;
+  // Short messages use small blocks to occupy more multiprocessors.
+  const int threads = packets <= 32 * 128 ? 128 : packets <= 64 * 256 ? 256 : lane_threads;
+  const std::uint64_t rows = (packets + threads - 1) / threads;
+  return {static_cast<std::uint16_t>(std::min<std::uint64_t>(rows, lane_limit)),
+          static_cast<std::uint16_t>(threads), 0};
+}
+constexpr lane_shape shape_of(std::uint64_t bytes, const lane_limits& limits) {
+  if (bytes <= limits.packet_bytes) return packet_shape(bytes, limits.lanes);
+  // Two or more chunks for each lane, so that the copies at both ends overlap, unless they would be very short.
+  constexpr std::uint64_t unit = std::uint64_t(lane_threads) * 16;
+  const std::uint64_t units = (bytes + unit - 1) / unit, lanes = limits.lanes;
+  const std::uint64_t batch = std::clamp<std::uint64_t>(units / (2 * lanes), 1, chunk_batch);
+  const std::uint64_t chunks = (units + batch - 1) / batch;
+  return {static_cast<std::uint16_t>(std::min(chunks, lanes)), lane_threads, static_cast<std::uint16_t>(batch)};
+}
+
+// A block of a buffer that this rank sends to a peer or receives from it.
+struct message {
+  std::byte* buffer = nullptr;
+  std::uint64_t bytes = 0;
+  lane_shape shape;
+  constexpr bool is_in_packets() const { return shape.lanes != 0 && shape.chunk_batch == 0; }
+  constexpr bool is_in_chunks() const { return shape.chunk_batch != 0; }
+};
+
+// Arguments of the kernels that use channels. Index i of the arrays: the i-th rank after this one, cyclically.
+struct channel_arguments {
+  // exchange: the messages to and from each peer; index 0 is copied from out to in.
+  // combine: `out` has the contribution for the result of each rank; index 0 of `in` is this rank's result, and every
+  //   rank sends as many bytes for it.
+  message out[max_ranks], in[max_ranks];
+  std::byte* scratch[max_ranks];
+  host_flags* flags;
+  std::uint64_t timeout_ns;
+  int rank, size;
+  isthmus_reduction_op op;  // combine
+  int slots, threads;       // launch shape
+  bool can_start_early;     // supports_early_start()
+};
+
 // Launches with the shape in the arguments. Returns the result of this launch: the thread's last error
 // may be older.
-template <typename Kernel>
-gpu_error gpu_launch(Kernel* kernel, const kernel_arguments& args, gpu_stream stream) {
-  void* arguments[] = {const_cast<p2p::kernel_arguments*>(&args)};
-  return gpu_launch_kernel(reinterpret_cast<const void*>(kernel), dim3(args.slots), dim3(args.threads),
-                           arguments, stream, args.can_start_early);
+template <typename Arguments>
+gpu_error gpu_launch(void (*kernel)(Arguments), const Arguments& args, gpu_stream stream, int rows = 1) {
+  return gpu_launch_kernel(kernel, dim3(args.slots, rows), dim3(args.threads), args, stream,
+                           args.can_start_early);
 }
 
 // Each function sets the launch shape in its arguments and enqueues one collective on `stream`.
@@ -122,24 +213,24 @@ gpu_error gpu_launch(Kernel* kernel, const kernel_arguments& args, gpu_stream st
 gpu_error launch_allreduce(reduction_algorithm algorithm, element_type type, element_type wire,
                            kernel_arguments args, gpu_stream stream);
 gpu_error launch_reduce_scatter(element_type type, element_type wire, kernel_arguments args, gpu_stream stream);
-// These move bytes unchanged. `count` is in bytes per rank, at most packet_limit_bytes.
-gpu_error launch_allgather(kernel_arguments args, gpu_stream stream);
-gpu_error launch_broadcast(kernel_arguments args, gpu_stream stream);
-// Waits in all slots until every rank has started the last broadcast. After that, no rank writes to
-// this rank's inbox.
-gpu_error launch_drain(kernel_arguments args, gpu_stream stream);
+// Moves bytes unchanged.
+gpu_error launch_exchange(channel_arguments args, gpu_stream stream);
+// Combines the contributions of all ranks in rank order, for every datatype and operation of the collective table.
+gpu_error launch_combine(isthmus_datatype datatype, channel_arguments args, gpu_stream stream);
+// Waits until all peers have acknowledged what this rank has sent. Then no rank writes to this rank's scratch.
+gpu_error launch_drain(channel_arguments args, gpu_stream stream);
 
 // Loads all kernels that `size` ranks use onto the current device. Loading a kernel at its first launch can
 // deadlock: it may wait for the device to become idle, and a kernel that runs there may wait for the
 // kernel being loaded.
 gpu_error load_reduction_kernels(int size);
-gpu_error load_packet_kernels();
+gpu_error load_exchange_kernels();
+gpu_error load_combine_kernels(int size);
 // Returns true if the kernels compiled for the current device can be launched before the previous kernel of the
 // stream ends and wait for it themselves.
 bool supports_early_start();
 
-// The largest messages, in elements of the wire format per rank and in bytes.
+// The largest message of one_shot, on the wire.
 constexpr std::uint64_t one_shot_limit_bytes = std::uint64_t(max_slots) * slot_vectors * 16;
-constexpr std::uint64_t packet_limit_bytes = std::uint64_t(max_slots) * packet_vectors * 8;
 
 }  // namespace isthmus::p2p

@@ -1,11 +1,17 @@
 // Backend p2p: collectives with kernels that store directly into peer memory. It has the lowest latency for the short
 // messages of LLM decoding.
+//
+// Float sums of allreduce and reduce_scatter use the inboxes (allreduce.cu). All other reductions (combine.cu) and the
+// collectives that move data (exchange.cu) use the channels.
 #include <isthmus/backend.h>
 
 #include <algorithm>
 #include <iterator>
 #include <new>
+#include <string>
+#include <vector>
 
+#include "backends/p2p/channel_calls.hpp"
 #include "backends/p2p/device.hpp"
 #include "backends/p2p/peer_scratch.hpp"
 #include "base/location.hpp"
@@ -34,78 +40,150 @@ const named_algorithm& algorithm_row(int index) {
   return algorithm_rows[index == ISTHMUS_ANY_ALGORITHM ? 1 : index];
 }
 
+// Orders a group whose operations use several streams.
+class stream_joint {
+ public:
+  stream_joint() = default;
+  ~stream_joint() {
+    if (m_event != nullptr) (void)gpu_event_destroy(m_event);
+  }
+  stream_joint(const stream_joint&) = delete;
+  stream_joint& operator=(const stream_joint&) = delete;
+
+  // The first stream waits for the others, or the others wait for the first one.
+  gpu_error join(const std::vector<gpu_stream>& streams) { return order(streams, true); }
+  gpu_error fork(const std::vector<gpu_stream>& streams) { return order(streams, false); }
+
+ private:
+  gpu_error order(const std::vector<gpu_stream>& streams, bool is_join) {
+    gpu_error code = gpu_success;
+    if (streams.size() > 1 && m_event == nullptr) code = gpu_event_create(&m_event);
+    for (std::size_t i = 1; i < streams.size() && code == gpu_success; ++i) {
+      code = gpu_event_record(m_event, is_join ? streams[i] : streams[0]);
+      if (code == gpu_success) code = gpu_stream_wait(is_join ? streams[0] : streams[i], m_event, 0);
+    }
+    return code;
+  }
+
+  gpu_event m_event = nullptr;
+};
+
 struct p2p_state {
   const isthmus_backend_context* context;
   peer_scratch scratch;
-  bool has_run_broadcast = false;  // never reset: a graph may replay the broadcast
+  stream_joint joint;
+  bool has_used_channels = false;  // never reset: a graph may replay the calls
   explicit p2p_state(const isthmus_backend_context* backend_context)
       : context(backend_context), scratch(*backend_context) {}
 };
 
-const char* unsupported_reduction_reason(const isthmus_operation& operation, const named_algorithm& algorithm) {
-  const auto type = element_of(operation.datatype);
-  if (!type) return "supports reductions of float32, float16 and bfloat16 only";
-  if (operation.op != ISTHMUS_SUM && operation.op != ISTHMUS_AVG)
-    return "supports reductions with sum and avg only";
-  if (algorithm.bfloat16_wire && *type != element_type::float32)
-    return "the bfloat16 wire requires float32 buffers";
-  const element_type wire = algorithm.bfloat16_wire ? element_type::bfloat16 : *type;
-  if (algorithm.value == reduction_algorithm::one_shot &&
-      (operation.collective != ISTHMUS_ALLREDUCE ||
-       operation.count > one_shot_limit_bytes / element_bytes(wire)))
-    return "one_shot supports only allreduce of messages that fit the inbox (2 MiB on the wire)";
-  return nullptr;
+// The float sums for which allreduce.cu has kernels.
+bool has_float_kernels(const isthmus_operation& operation) {
+  return (operation.collective == ISTHMUS_ALLREDUCE || operation.collective == ISTHMUS_REDUCE_SCATTER) &&
+         element_of(operation.datatype) && (operation.op == ISTHMUS_SUM || operation.op == ISTHMUS_AVG);
 }
 
-const char* supports(void*, const isthmus_operation* operation, int index) {
+const char* unsupported_reduction_reason(const isthmus_operation& operation, int index, int size) {
+  const bool has_algorithms =
+      operation.collective == ISTHMUS_ALLREDUCE || operation.collective == ISTHMUS_REDUCE_SCATTER;
+  if (index != ISTHMUS_ANY_ALGORITHM && !has_algorithms)
+    return "only allreduce and reduce_scatter have several algorithms; name the backend without an algorithm";
   const named_algorithm& algorithm = algorithm_row(index);
   if (algorithm.value == reduction_algorithm::two_shot_zero_copy)
     return "two_shot_zero_copy needs the buffers of all ranks; it is available through "
            "isthmus/tensor_parallel.h only";
-  switch (operation->collective) {
-    case ISTHMUS_ALLREDUCE:
-    case ISTHMUS_REDUCE_SCATTER: return unsupported_reduction_reason(*operation, algorithm);
-    case ISTHMUS_ALLGATHER:
-    case ISTHMUS_BROADCAST:
-      if (index != ISTHMUS_ANY_ALGORITHM)
-        return "allgather and broadcast have only one algorithm; name the backend without an algorithm";
-      return operation->count > packet_limit_bytes / bytes_of(operation->datatype)
-                 ? "allgather and broadcast support at most 528 KiB per rank"
-                 : nullptr;
-    default: break;
-  }
-  return "supports allreduce, reduce_scatter, allgather and broadcast only";
+  if (!has_float_kernels(operation) && size > combine_max_ranks)
+    return "supports at most 8 ranks, except for sums of float32, float16 and bfloat16 in allreduce and "
+           "reduce_scatter";
+  if (algorithm.bfloat16_wire && (!has_float_kernels(operation) || operation.datatype != ISTHMUS_FLOAT32))
+    return "the bfloat16 wire requires sums of float32";
+  const std::uint64_t wire_bytes = algorithm.bfloat16_wire ? 2 : bytes_of(operation.datatype);
+  if (algorithm.value == reduction_algorithm::one_shot &&
+      (operation.collective != ISTHMUS_ALLREDUCE || operation.count > one_shot_limit_bytes / wire_bytes))
+    return "one_shot supports only allreduce of messages that fit the inbox (2 MiB on the wire)";
+  return nullptr;
 }
-static_assert(one_shot_limit_bytes == 132 * 16 * 1024 && packet_limit_bytes == 132 * 4096, "texts above");
+static_assert(one_shot_limit_bytes == 132 * 16 * 1024 && combine_max_ranks == 8, "texts above");
 
-kernel_arguments make_arguments(const p2p_state& state, const isthmus_operation& operation) {
+const char* supports(void* opaque, const isthmus_operation* operation, int index) {
+  if (row_of(operation->collective).is_reduction)
+    return unsupported_reduction_reason(*operation, index,
+                                        static_cast<const p2p_state*>(opaque)->context->size);
+  return index == ISTHMUS_ANY_ALGORITHM
+             ? nullptr
+             : "only reductions have several algorithms; name the backend without an algorithm";
+}
+
+// Fills in the arguments that do not depend on the operation.
+template <typename Arguments>
+Arguments make_arguments(const p2p_state& state) {
   const isthmus_backend_context& context = *state.context;
-  kernel_arguments args{};
-  args.send_buf = operation.send_buf;
-  args.recv_buf = operation.recv_buf;
-  args.count = operation.count;
+  Arguments args{};
   args.rank = context.rank;
   args.size = context.size;
-  args.root = operation.root;
-  args.divisor = operation.op == ISTHMUS_AVG ? static_cast<float>(context.size) : 1.0f;
   state.scratch.fill_arguments(args);
   args.timeout_ns = static_cast<std::uint64_t>(context.timeout_s * 1e9);
   return args;
 }
+channel_rank make_channel_rank(const p2p_state& state) {
+  return {make_arguments<channel_arguments>(state), state.scratch.limits()};
+}
 
-gpu_error launch(p2p_state& state, const isthmus_operation& operation, const named_algorithm& algorithm) {
-  kernel_arguments args = make_arguments(state, operation);
-  const auto stream = static_cast<gpu_stream>(operation.stream);
-  if (operation.collective == ISTHMUS_ALLGATHER || operation.collective == ISTHMUS_BROADCAST) {
-    args.count *= bytes_of(operation.datatype);
-    state.has_run_broadcast |= operation.collective == ISTHMUS_BROADCAST;
-    return operation.collective == ISTHMUS_ALLGATHER ? launch_allgather(args, stream)
-                                                     : launch_broadcast(args, stream);
-  }
+gpu_error launch_float_sum(const p2p_state& state, const isthmus_operation& operation,
+                           const named_algorithm& algorithm, gpu_stream stream) {
+  auto args = make_arguments<kernel_arguments>(state);
+  args.send_buf = operation.send_buf;
+  args.recv_buf = operation.recv_buf;
+  args.count = operation.count;
+  args.divisor = operation.op == ISTHMUS_AVG ? static_cast<float>(args.size) : 1.0f;
   const element_type type = *element_of(operation.datatype);
   const element_type wire = algorithm.bfloat16_wire ? element_type::bfloat16 : type;
   return operation.collective == ISTHMUS_ALLREDUCE ? launch_allreduce(algorithm.value, type, wire, args, stream)
                                                    : launch_reduce_scatter(type, wire, args, stream);
+}
+
+gpu_error launch(p2p_state& state, const isthmus_operation& operation, const named_algorithm& algorithm) {
+  const auto stream = static_cast<gpu_stream>(operation.stream);
+  if (has_float_kernels(operation))
+    return operation.count == 0 ? gpu_success : launch_float_sum(state, operation, algorithm, stream);
+  state.has_used_channels = state.context->size > 1;
+  return launch_channel_call(make_channel_rank(state), operation,
+                             algorithm.value == reduction_algorithm::two_shot, stream);
+}
+
+isthmus_status fail_launch(const isthmus_backend_context& context, gpu_error code) {
+  return context.fail(context.runtime, ISTHMUS_ERROR_BACKEND, code, ISTHMUS_HERE,
+                      "pass a stream of this communicator's device", "enqueue: kernel launch failed: %s",
+                      gpu_error_text(code));
+}
+
+// Runs all sends and receives of a group, before its collectives. If they use several streams, they run on the first one,
+// after earlier work of the others, and the others wait for them.
+isthmus_status run_messages(p2p_state& state, const isthmus_operation* operations, std::size_t n) {
+  if (std::none_of(operations, operations + n,
+                   [](const isthmus_operation& each) { return is_point_to_point(each.collective); }))
+    return ISTHMUS_SUCCESS;
+  const isthmus_backend_context& context = *state.context;
+  const channel_rank self = make_channel_rank(state);
+  message_rounds messages(self);
+  std::vector<gpu_stream> streams;
+  for (std::size_t i = 0; i < n; ++i) {
+    if (!is_point_to_point(operations[i].collective)) continue;
+    messages.add(operations[i]);
+    const auto stream = static_cast<gpu_stream>(operations[i].stream);
+    if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
+  }
+  if (messages.is_empty()) return ISTHMUS_SUCCESS;
+  if (!messages.are_self_messages_matched())
+    return context.fail(context.runtime, ISTHMUS_ERROR_INVALID_USAGE, 0, ISTHMUS_HERE,
+                        "post a self-send and the matching recv of equal length in one group",
+                        "send/recv: rank %d exchanges with itself, but the group has no matching operation",
+                        context.rank);
+  state.has_used_channels = context.size > 1;
+  gpu_error code = state.joint.join(streams);
+  if (code == gpu_success) code = messages.launch(streams.front());
+  if (code == gpu_success) code = state.joint.fork(streams);
+  return code == gpu_success ? ISTHMUS_SUCCESS : fail_launch(context, code);
 }
 
 isthmus_status create(const isthmus_backend_context* context, void** out) {
@@ -124,33 +202,33 @@ isthmus_status create(const isthmus_backend_context* context, void** out) {
   return ISTHMUS_SUCCESS;
 }
 
-// Maximum time for which destroy waits for ranks that have not yet started a broadcast that this
-// rank has completed.
+// Maximum time for which destroy waits for ranks that have not yet received what this rank has sent.
 constexpr double drain_timeout_s = 1;
 
-// In a broadcast, every rank sends to this one, and the data can arrive after this rank's kernel has ended. The
-// memory must not be reused before then. If a rank never starts the broadcast, the scratch stays allocated.
-void drain_broadcasts(p2p_state& self) {
+// Receivers acknowledge what they have read, and this can happen after this rank's kernel has ended. The memory must not
+// be reused before then. If a rank never receives a message, the scratch stays allocated.
+void drain_channels(p2p_state& self) {
   const isthmus_backend_context& context = *self.context;
   host_flags& flags = *self.scratch.flags();
-  if (!self.has_run_broadcast || flags.abort != 0 || flags.expired != 0) return;
+  if (!self.has_used_channels || flags.abort != 0 || flags.expired != 0) return;
   const device_guard guard(context.device.ordinal);
-  kernel_arguments args = make_arguments(self, {});
+  auto args = make_arguments<channel_arguments>(self);
   args.timeout_ns = std::min(args.timeout_ns, static_cast<std::uint64_t>(drain_timeout_s * 1e9));
-  gpu_error code = gpu_synchronize_device();  // this launch is not ordered after the streams of the broadcasts
+  gpu_error code = gpu_synchronize_device();  // this launch is not ordered after the streams of the calls
   if (code == gpu_success) code = launch_drain(args, nullptr);
   if (code == gpu_success) code = gpu_synchronize_device();
   if (code != gpu_success || flags.expired == 0) return;
   const std::size_t abandoned_bytes = self.scratch.abandon_scratch();
-  context.log(context.runtime, 2,
-              "destroy: not every rank has started the last broadcast; %zu MB of device memory stay allocated "
-              "because a rank may still write to them",
-              abandoned_bytes / 1000000);
+  context.log(
+      context.runtime, 2,
+      "destroy: not every rank has received what this rank sent; %zu MB of device memory stay allocated "
+      "because a rank may still write to them",
+      abandoned_bytes / 1000000);
 }
 
 void destroy(void* opaque) {
   auto* const self = static_cast<p2p_state*>(opaque);
-  drain_broadcasts(*self);
+  drain_channels(*self);
   delete self;
 }
 
@@ -159,23 +237,24 @@ isthmus_status enqueue(void* opaque, const isthmus_operation* operations, const 
   auto& self = *static_cast<p2p_state*>(opaque);
   const isthmus_backend_context& context = *self.context;
   const device_guard guard(context.device.ordinal);
+  if (const isthmus_status status = run_messages(self, operations, n); status != ISTHMUS_SUCCESS) return status;
   for (std::size_t i = 0; i < n; ++i) {
-    if (operations[i].count == 0) continue;
+    if (is_point_to_point(operations[i].collective)) continue;
     const gpu_error code = launch(self, operations[i], algorithm_row(algorithms[i]));
-    if (code != gpu_success)
-      return context.fail(context.runtime, ISTHMUS_ERROR_BACKEND, code, ISTHMUS_HERE,
-                          "pass a stream of this communicator's device", "enqueue: kernel launch failed: %s",
-                          gpu_error_text(code));
+    if (code != gpu_success) return fail_launch(context, code);
   }
   return ISTHMUS_SUCCESS;
 }
 
 isthmus_status poll(void* opaque) {
   auto& self = *static_cast<p2p_state*>(opaque);
-  if (self.scratch.flags()->expired == 0) return ISTHMUS_SUCCESS;
+  const host_flags& flags = *self.scratch.flags();
+  if (flags.expired == 0) return ISTHMUS_SUCCESS;
+  const int awaited = static_cast<int>(flags.awaited) - 1;
+  const std::string peer = awaited < 0 ? "another rank" : "rank " + std::to_string(awaited);
   return self.context->fail(self.context->runtime, ISTHMUS_ERROR_TIMEOUT, 0, ISTHMUS_HERE,
                             "check that every rank calls the same collective with the same count",
-                            "a kernel waited longer than %g s for another rank", self.context->timeout_s);
+                            "a kernel waited longer than %g s for %s", self.context->timeout_s, peer.c_str());
 }
 
 void abort(void* opaque) { static_cast<p2p_state*>(opaque)->scratch.flags()->abort = 1; }

@@ -1,6 +1,6 @@
 #include "backends/p2p/peer_scratch.hpp"
 
-#include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <string>
 
@@ -13,9 +13,20 @@ struct peer_scratch::scratch_address {
   std::byte* pointer;
   gpu_ipc_handle handle;
   char bus_id[32];
+  std::uint64_t packet_bytes;  // the option; that of rank 0 applies to all ranks
 };
 
 namespace {
+
+// Returns "" or an error message. `result` is unchanged if the option is not set.
+std::string read_bytes(const isthmus_backend_context& context, const char* key, std::uint64_t& result) {
+  const char* const text = context.option(context.runtime, key);
+  if (text == nullptr) return {};
+  const char* const end = text + std::strlen(text);
+  const auto [rest, problem] = std::from_chars(text, end, result);
+  if (problem == std::errc() && rest == end) return {};
+  return std::string("option ") + key + " = \"" + text + "\" must be a whole number of bytes";
+}
 
 void refuse(refusal& own_vote, const char* action, gpu_error code) {
   own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, std::string(action) + ": " + gpu_error_text(code), {}, code);
@@ -28,6 +39,7 @@ peer_scratch::peer_scratch(const isthmus_backend_context& context) : m_size(cont
   prepare(context, own_vote);
   votes<scratch_address> all;
   if (!agree(context, own_vote, all)) return;
+  m_packet_bytes = all[0].value.packet_bytes;
   // Second round: mapping can still fail on one rank, and no rank may write before all have mapped.
   vote<> mapped;
   map(context, all, mapped);
@@ -55,6 +67,9 @@ void peer_scratch::prepare(const isthmus_backend_context& context, vote<scratch_
     return own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, "the ranks are on several nodes");
   if (const std::string problem = read_flag(context, "share_device", m_may_share_device); !problem.empty())
     return own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, problem);
+  if (const std::string problem = read_bytes(context, "packet_bytes", own_vote.value.packet_bytes);
+      !problem.empty())
+    return own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, problem);
   const device_guard guard(context.device.ordinal);
   if (guard.code() != gpu_success) return refuse(own_vote, "no such device", guard.code());
   m_device = context.device.ordinal;
@@ -72,21 +87,19 @@ void peer_scratch::prepare(const isthmus_backend_context& context, vote<scratch_
 // Initializes the scratch and the host's flags, and loads the kernels. The device must be current.
 gpu_error peer_scratch::fill_scratch() {
   const std::size_t bytes = scratch_bytes(m_size);
-  // The inbox starts as "not yet arrived", steps and packets start at zero, packet steps at one.
-  scratch_header header{};
-  for (auto& step : header.packet_step) step = 1;
-  gpu_error code = gpu_memset(m_own_scratch, 0xff, bytes);
-  if (code == gpu_success)
-    code = gpu_memset(m_own_scratch + packet_offset(m_size), 0, bytes - packet_offset(m_size));
-  if (code == gpu_success) code = gpu_copy(m_own_scratch, &header, sizeof(header));
+  // The inbox starts as "not yet arrived", everything else at zero.
+  gpu_error code = gpu_memset(m_own_scratch, 0, bytes);
+  if (code == gpu_success) code = gpu_memset(m_own_scratch + inbox_offset, 0xff, inbox_bytes(m_size));
   if (code == gpu_success) code = gpu_host_alloc(reinterpret_cast<void**>(&m_flags), sizeof(host_flags));
   if (code == gpu_success) code = load_reduction_kernels(m_size);
-  if (code == gpu_success) code = load_packet_kernels();
+  if (code == gpu_success) code = load_exchange_kernels();
+  if (code == gpu_success) code = load_combine_kernels(m_size);
   if (code == gpu_success) code = gpu_synchronize_device();
   if (code != gpu_success) return code;
   m_can_start_early = supports_early_start();
   m_flags->abort = 0;
   m_flags->expired = 0;
+  m_flags->awaited = 0;
   return gpu_success;
 }
 
@@ -128,12 +141,6 @@ void peer_scratch::map(const isthmus_backend_context& context, const votes<scrat
   }
 }
 
-void peer_scratch::fill_arguments(kernel_arguments& args) const {
-  std::copy(m_scratch.begin(), m_scratch.end(), args.scratch);
-  args.flags = m_flags;
-  args.can_start_early = m_can_start_early;
-}
-
 std::size_t peer_scratch::abandon_scratch() {
   m_own_scratch = nullptr;
   return scratch_bytes(m_size);
@@ -144,8 +151,8 @@ peer_scratch::~peer_scratch() {
   const device_guard guard(m_device);
   for (std::byte* imported : m_imported_scratch) (void)gpu_ipc_close(imported);
   // cudaFree waits for the device, so this rank's kernels have finished with the scratch. So have those of its
-  // peers, because a rank that completed a collective has received data from all peers (after a
-  // broadcast: p2p_backend.cpp, drain_broadcasts).
+  // peers, because a rank that completed a reduction has received data from all peers, and messages are acknowledged
+  // (p2p_backend.cpp, drain_channels).
   if (m_own_scratch) (void)gpu_free(m_own_scratch);
   if (m_flags) (void)gpu_host_free(m_flags);
 }

@@ -3,6 +3,7 @@
 
 #include <isthmus/backend.h>
 
+#include <algorithm>
 #include <isthmus/plugin.hpp>
 #include <memory>
 #include <string>
@@ -24,7 +25,14 @@ class peer_scratch {
   const std::string& reason() const { return m_reason; }
   std::int64_t native_code() const { return m_native_code; }
   // Sets the arguments that all calls of this rank share: scratch, host flags and the launch mode.
-  void fill_arguments(kernel_arguments& args) const;
+  template <typename Arguments>
+  void fill_arguments(Arguments& args) const {
+    std::copy(m_scratch.begin(), m_scratch.end(), args.scratch);
+    args.flags = m_flags;
+    args.can_start_early = m_can_start_early;
+  }
+  // Equal on all ranks.
+  lane_limits limits() const { return {max_lanes(m_size), m_packet_bytes}; }
   host_flags* flags() const { return m_flags; }
   // Leaks this rank's scratch because a peer may still write to it. Returns its size in bytes.
   std::size_t abandon_scratch();
@@ -40,6 +48,7 @@ class peer_scratch {
   int m_device = -1;
   bool m_may_share_device = false;  // with ranks of other processes
   int m_size = 0;
+  std::uint64_t m_packet_bytes = 0;
   std::byte* m_own_scratch = nullptr;
   std::vector<std::byte*> m_scratch;           // [i]: of rank (own rank + i) % size, as mapped on this device
   std::vector<std::byte*> m_imported_scratch;  // mapped from other processes

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <numeric>
 #include <utility>
 
@@ -13,16 +15,14 @@ simulated_index threadIdx, blockIdx, blockDim, gridDim;
 
 namespace simulated {
 
+using isthmus::p2p::channel_arguments;
 using isthmus::p2p::host_flags;
-using isthmus::p2p::kernel_arguments;
-using isthmus::p2p::scratch_header;
 
 namespace {
 
 struct kernel_launch {
-  void (*kernel)(kernel_arguments);
-  kernel_arguments arguments;
-  int blocks, threads;
+  std::function<void()> kernel;
+  dim3 blocks, threads;
 };
 
 struct block;
@@ -37,7 +37,7 @@ struct fiber {
 struct block {
   const kernel_launch* launch;
   device* owner_device;
-  int index;
+  simulated_index index;
   std::vector<std::unique_ptr<fiber>> fibers;
   std::vector<fiber*> ready;
   std::vector<fiber*> at_barrier;
@@ -45,10 +45,12 @@ struct block {
   int running_threads = 0;  // threads that have not ended
 };
 
-// A store in flight: half a vector, which becomes visible atomically.
+// A store in flight: half a vector or a word, which becomes visible atomically.
 struct pending_store {
-  std::uint64_t* to;
+  const block* owner;
+  void* to;
   std::uint64_t value;
+  std::size_t bytes;
 };
 
 std::mt19937* random_order = nullptr;
@@ -64,7 +66,7 @@ void yield_fiber(pause_kind kind) {
 
 void run_fiber() {
   fiber* const self = running;
-  self->owner->launch->kernel(self->owner->launch->arguments);
+  self->owner->launch->kernel();
   --self->owner->running_threads;
   swapcontext(&self->context, &scheduler);
 }
@@ -81,15 +83,19 @@ Value take_any(std::vector<Value>& from) {
 
 class device {
  public:
-  explicit device(int size) : m_scratch(isthmus::p2p::scratch_bytes(size) / sizeof(std::uint64_t)) {
-    for (auto& step : header().packet_step) step = 1;
-  }
-  scratch_header& header() { return *reinterpret_cast<scratch_header*>(m_scratch.data()); }
-  std::byte* scratch() { return reinterpret_cast<std::byte*>(m_scratch.data()); }
+  explicit device(int size)
+      : m_scratch(static_cast<std::byte*>(std::calloc(isthmus::p2p::scratch_bytes(size), 1)), std::free) {}
+  std::byte* scratch() { return m_scratch.get(); }
   host_flags& flags() { return m_flags; }
   bool is_idle() const { return m_queue.empty(); }
   void launch(const kernel_launch& launch) { m_queue.push_back(launch); }
   void send(pending_store store) { m_stores.push_back(store); }
+  // Release order: the stores that precede a barrier of the block arrive first.
+  void deliver_stores_of(const block* owner) {
+    for (const pending_store& each : m_stores)
+      if (each.owner == owner) deliver(each);
+    std::erase_if(m_stores, [owner](const pending_store& each) { return each.owner == owner; });
+  }
 
   // Runs one thread until it yields, or delivers one store.
   void advance() {
@@ -100,9 +106,9 @@ class device {
     block& block_to_run = *m_blocks[(*random_order)() % m_blocks.size()];
     running = take_any(block_to_run.ready);
     threadIdx.x = static_cast<unsigned>(running->thread);
-    blockIdx.x = static_cast<unsigned>(block_to_run.index);
-    blockDim.x = static_cast<unsigned>(block_to_run.launch->threads);
-    gridDim.x = static_cast<unsigned>(block_to_run.launch->blocks);
+    blockIdx = block_to_run.index;
+    blockDim.x = block_to_run.launch->threads.x;
+    gridDim.x = block_to_run.launch->blocks.x;
     swapcontext(&scheduler, &running->context);
     if (!block_to_run.at_barrier.empty() &&
         block_to_run.at_barrier.size() == static_cast<std::size_t>(block_to_run.running_threads)) {
@@ -112,17 +118,18 @@ class device {
   }
 
  private:
-  static void deliver(pending_store store) { std::memcpy(store.to, &store.value, sizeof store.value); }
+  static void deliver(pending_store store) { std::memcpy(store.to, &store.value, store.bytes); }
 
   void begin() {
     const kernel_launch& launch = m_queue.front();
-    for (int b = 0; b < launch.blocks; ++b) {
+    for (unsigned b = 0; b < launch.blocks.x * launch.blocks.y; ++b) {
       auto result = std::make_unique<block>();
       result->launch = &launch;
       result->owner_device = this;
-      result->index = b;
-      result->running_threads = launch.threads;
-      for (int t = 0; t < launch.threads; ++t) result->fibers.push_back(make_fiber(*result, t));
+      result->index = {b % launch.blocks.x, b / launch.blocks.x};
+      const int threads = static_cast<int>(launch.threads.x);
+      result->running_threads = threads;
+      for (int t = 0; t < threads; ++t) result->fibers.push_back(make_fiber(*result, t));
       for (const auto& item : result->fibers) result->ready.push_back(item.get());
       m_blocks.push_back(std::move(result));
     }
@@ -148,7 +155,7 @@ class device {
     m_queue.pop_front();
   }
 
-  std::vector<std::uint64_t> m_scratch;
+  std::unique_ptr<std::byte, decltype(&std::free)> m_scratch;  // zero, and most of it is never touched
   host_flags m_flags{};
   std::deque<kernel_launch> m_queue;
   std::vector<std::unique_ptr<block>> m_blocks;  // of the running kernel
@@ -161,11 +168,10 @@ machine::machine(int size, unsigned seed) : m_random(seed) {
 }
 machine::~machine() = default;
 
-kernel_arguments machine::arguments_of(int rank) const {
-  kernel_arguments result{};
+channel_arguments machine::arguments_of(int rank) const {
+  channel_arguments result{};
   result.rank = rank;
   result.size = size();
-  result.divisor = 1;
   for (int i = 0; i < size(); ++i)
     result.scratch[i] = m_devices[static_cast<std::size_t>((rank + i) % size())]->scratch();
   result.flags = &flags(rank);
@@ -173,7 +179,12 @@ kernel_arguments machine::arguments_of(int rank) const {
   return result;
 }
 void* machine::stream(int rank) const { return m_devices[static_cast<std::size_t>(rank)].get(); }
-scratch_header& machine::header(int rank) const { return m_devices[static_cast<std::size_t>(rank)]->header(); }
+void machine::set_counters(int rank, std::uint32_t steps) const {
+  auto* const counters = reinterpret_cast<isthmus::p2p::lane_counters*>(
+      m_devices[static_cast<std::size_t>(rank)]->scratch() + isthmus::p2p::counters_offset(size()));
+  std::fill_n(counters, isthmus::p2p::total_lanes(size()) * isthmus::p2p::ring_count,
+              isthmus::p2p::lane_counters{steps, steps, steps, steps});
+}
 host_flags& machine::flags(int rank) const { return m_devices[static_cast<std::size_t>(rank)]->flags(); }
 bool machine::is_idle(int rank) const { return m_devices[static_cast<std::size_t>(rank)]->is_idle(); }
 
@@ -217,12 +228,8 @@ int __syncthreads_or(int predicate) {
 
 namespace isthmus::p2p {
 
-gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads, void** arguments, gpu_stream stream,
-                            bool) {
-  static_cast<simulated::device*>(stream)->launch(
-      {reinterpret_cast<void (*)(kernel_arguments)>(const_cast<void*>(kernel)),
-       *static_cast<const kernel_arguments*>(arguments[0]), static_cast<int>(blocks.x),
-       static_cast<int>(threads.x)});
+gpu_error launch_simulated(std::function<void()> kernel, dim3 blocks, dim3 threads, gpu_stream stream) {
+  static_cast<simulated::device*>(stream)->launch({std::move(kernel), blocks, threads});
   return gpu_success;
 }
 
@@ -236,8 +243,25 @@ uint4 load_remote(const uint4* from) {
 void store_remote(uint4* to, uint4 value) {
   std::uint64_t halves[2];
   std::memcpy(halves, &value, sizeof halves);
+  simulated::block* const owner = simulated::running->owner;
   for (int i = 0; i < 2; ++i)
-    simulated::running->owner->owner_device->send({reinterpret_cast<std::uint64_t*>(to) + i, halves[i]});
+    owner->owner_device->send({owner, reinterpret_cast<std::uint64_t*>(to) + i, halves[i], sizeof halves[i]});
+}
+
+std::uint32_t load_flag(const std::uint32_t* from) {
+  simulated::yield_fiber(simulated::pause_kind::ready);
+  return *from;
+}
+
+void store_word(std::uint32_t* to, std::uint32_t value) {
+  simulated::block* const owner = simulated::running->owner;
+  owner->owner_device->send({owner, to, value, sizeof value});
+}
+
+void store_flag(std::uint32_t* to, std::uint32_t value) {
+  simulated::block* const owner = simulated::running->owner;
+  owner->owner_device->deliver_stores_of(owner);
+  store_word(to, value);
 }
 
 std::uint64_t now_ns() {

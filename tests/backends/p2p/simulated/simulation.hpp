@@ -19,10 +19,11 @@ class machine {
   ~machine();
 
   int size() const { return static_cast<int>(m_devices.size()); }
-  // Kernel arguments of `rank` without buffers. Use them with stream(rank).
-  isthmus::p2p::kernel_arguments arguments_of(int rank) const;
+  // Kernel arguments of `rank` without messages. Use them with stream(rank).
+  isthmus::p2p::channel_arguments arguments_of(int rank) const;
   void* stream(int rank) const;
-  isthmus::p2p::scratch_header& header(int rank) const;
+  // Sets all counters of a rank, as if that many steps had been completed.
+  void set_counters(int rank, std::uint32_t steps) const;
   isthmus::p2p::host_flags& flags(int rank) const;
   bool is_idle(int rank) const;
   // Runs the kernels of these ranks until all of them are idle. Returns false if they are not idle

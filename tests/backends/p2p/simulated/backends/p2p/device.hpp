@@ -5,13 +5,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 #define ISTHMUS_P2P_HIP 0
+#define ISTHMUS_P2P_KERNEL_ARGUMENT
 #define __HIPCC_RTC__  // formats.cuh: convert with the compiler's own types
 #define __global__
 #define __device__
 #define __host__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 #define __noinline__
 
 struct alignas(8) uint2 {
@@ -21,23 +23,29 @@ struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };
 struct dim3 {
-  unsigned x;
-  explicit dim3(int n) : x(static_cast<unsigned>(n)) {}
+  unsigned x, y;
+  explicit dim3(int x_count, int y_count = 1)
+      : x(static_cast<unsigned>(x_count)), y(static_cast<unsigned>(y_count)) {}
 };
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 struct simulated_index {
-  unsigned x;
+  unsigned x, y;
 };
 extern simulated_index threadIdx, blockIdx, blockDim, gridDim;
 int __syncthreads_or(int predicate);
+inline void __syncthreads() { __syncthreads_or(0); }
 
 namespace isthmus::p2p {
 
 using gpu_stream = void*;
 enum gpu_error { gpu_success, gpu_invalid_value };
-gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads, void** arguments, gpu_stream stream,
-                            bool can_start_early);
+gpu_error launch_simulated(std::function<void()> kernel, dim3 blocks, dim3 threads, gpu_stream stream);
+template <typename Arguments>
+gpu_error gpu_launch_kernel(void (*kernel)(Arguments), dim3 blocks, dim3 threads, const Arguments& arguments,
+                            gpu_stream stream, bool /*can_start_early*/) {
+  return launch_simulated([kernel, arguments] { kernel(arguments); }, blocks, threads, stream);
+}
 template <typename Kernel>
 bool gpu_supports_early_start(Kernel*) {
   return false;
@@ -50,6 +58,9 @@ gpu_error gpu_load_kernel(Kernel*) {
 
 uint4 load_remote(const uint4* from);
 void store_remote(uint4* to, uint4 value);
+std::uint32_t load_flag(const std::uint32_t* from);
+void store_flag(std::uint32_t* to, std::uint32_t value);
+void store_word(std::uint32_t* to, std::uint32_t value);
 std::uint64_t now_ns();
 
 }  // namespace isthmus::p2p

@@ -1,2 +1,0 @@
-// Compiles the kernels for the simulated devices.
-#include "backends/p2p/packets.cu"
