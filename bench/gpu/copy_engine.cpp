@@ -5,7 +5,6 @@
 
 #include <isthmus/memory.h>
 
-#include <climits>
 #include <cstddef>
 #include <cstdio>
 #if __has_include(<nccl.h>)
@@ -20,20 +19,9 @@ namespace {
 
 constexpr std::uint64_t overlap_bytes = 64 << 20;
 
-// ncclConfig_t as of version 2.27, up to the policy that makes NCCL use copy engines (since 2.28).
-struct copy_engine_config {
-  std::size_t size = sizeof(copy_engine_config);
-  unsigned magic = 0xcafebeef, version = 22700;
-  int blocking = 1, cga_cluster_size = INT_MIN, min_ctas = INT_MIN, max_ctas = INT_MIN;
-  const char* net_name = nullptr;
-  int split_share = INT_MIN, traffic_class = INT_MIN;
-  const char* comm_name = nullptr;
-  int collnet_enable = INT_MIN;
-  int cta_policy = 2;  // NCCL_CTA_POLICY_ZERO
-};
 #ifdef NCCL_CTA_POLICY_ZERO
-static_assert(offsetof(copy_engine_config, cta_policy) == offsetof(ncclConfig_t, CTAPolicy));
-static_assert(copy_engine_config{}.cta_policy == NCCL_CTA_POLICY_ZERO);
+static_assert(offsetof(nccl_copy_engine_config, cta_policy) == offsetof(ncclConfig_t, CTAPolicy));
+static_assert(nccl_copy_engine_config{}.cta_policy == NCCL_CTA_POLICY_ZERO);
 #endif
 
 }  // namespace
@@ -58,7 +46,7 @@ copy_comparison::copy_comparison(int size, std::uint64_t largest,
 // only. It uses copy engines if it can (allgather, alltoall) and otherwise silently falls back to kernels.
 void copy_comparison::add_nccl() {
   const int size = m_ranks.size();
-  copy_engine_config config;
+  nccl_copy_engine_config config;
   const auto plain = nccl_communicators(m_nccl, size);
   const auto engines = nccl_communicators(m_nccl, size, reinterpret_cast<bench::nccl_config*>(&config));
   const auto buffers = window_buffers(m_nccl, engines, m_largest, m_largest * static_cast<std::uint64_t>(size));

@@ -2,6 +2,8 @@
 // Isthmus, with the same shapes and contents and one thread per rank.
 #pragma once
 
+#include <climits>
+#include <cstddef>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -10,6 +12,17 @@
 
 namespace gpu_bench {
 
+// ncclConfig_t as of version 2.27, up to the policy that makes NCCL use copy engines (since 2.28).
+struct nccl_copy_engine_config {
+  std::size_t size = sizeof(nccl_copy_engine_config);
+  unsigned magic = 0xcafebeef, version = 22700;
+  int blocking = 1, cga_cluster_size = INT_MIN, min_ctas = INT_MIN, max_ctas = INT_MIN;
+  const char* net_name = nullptr;
+  int split_share = INT_MIN, traffic_class = INT_MIN;
+  const char* comm_name = nullptr;
+  int collnet_enable = INT_MIN;
+  int cta_policy = 2;  // NCCL_CTA_POLICY_ZERO
+};
 // An algorithm of the backend with non-default options of [backend.copy_engine].
 struct algorithm_variant {
   std::string algorithm, options;

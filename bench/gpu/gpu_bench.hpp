@@ -37,6 +37,7 @@ struct program {
 };
 
 void add_nccl(CLI::App& app, program& result);
+void add_collectives(CLI::App& app, program& result);
 void add_p2p(CLI::App& app, program& result);
 void add_copy_engine(CLI::App& app, program& result);
 void add_memory(CLI::App& app, program& result);

@@ -60,6 +60,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   gpu_bench::program program{bench::command_of(argc, argv), {}};
   gpu_bench::add_nccl(app, program);
+  gpu_bench::add_collectives(app, program);
   gpu_bench::add_p2p(app, program);
   gpu_bench::add_copy_engine(app, program);
   gpu_bench::add_memory(app, program);
