@@ -266,6 +266,54 @@ TOPICS = (
         options=("-DISTHMUS_P2P=ON",),
     ),
     Topic(
+        "p2p_collectives",
+        ("p2p_device_test", "gpu_collectives_test", "gpu_asynchrony_test", "gpu_bench"),
+        (
+            Step("conformance cases, ranks in threads", "{bin}/p2p_device_test --ranks {ranks}", 40, gpus=2),
+            Step(
+                "conformance cases as chunks, ranks in processes",
+                "{bin}/p2p_device_test --world processes --ranks {ranks} --seed 2",
+                40,
+                gpus=2,
+                share=True,
+                env={"ISTHMUS_OPTION": "backend.p2p.packet_bytes=2000"},
+            ),
+            # Several processes on each device: results only.
+            *(
+                Step(
+                    f"conformance cases, {ranks} ranks in processes",
+                    f"{{bin}}/p2p_device_test --world processes --ranks {ranks} --thinning {thinning}"
+                    f" --samples {samples} --batches 1",
+                    60,
+                    env={"ISTHMUS_OPTION": "backend.p2p.packet_bytes=30000"},
+                )
+                for ranks, thinning, samples in ((4, 24, 20), (8, 60, 10))
+            ),
+            Step(
+                "every collective, datatype and operation on p2p, ranks in threads",
+                "{bin}/gpu_collectives_test --gtest_filter=-selection.*:misuse.*",
+                60,
+                gpus=2,
+                env={"ISTHMUS_BACKEND": "p2p"},
+            ),
+            Step(
+                "asynchrony, graphs and abort on p2p",
+                "{bin}/gpu_asynchrony_test",
+                40,
+                gpus=2,
+                env={"ISTHMUS_BACKEND": "p2p"},
+            ),
+            Step(
+                "every collective on p2p against NCCL, call by call and in graphs",
+                "{bin}/gpu_bench collectives --limit 75 --out {out}/p2p_collectives.json",
+                100,
+                gpus=2,
+                records="{out}/p2p_collectives.json",
+            ),
+        ),
+        options=("-DISTHMUS_P2P=ON",),
+    ),
+    Topic(
         "copy_engine",
         ("copy_engine_device_test", "gpu_bench"),
         (

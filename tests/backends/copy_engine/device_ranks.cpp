@@ -2,6 +2,8 @@
 
 #include <isthmus/memory.h>
 #include <isthmus/tools.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -70,9 +72,16 @@ std::string last_error() {
          info.hint + "]";
 }
 
+namespace {
+std::string backend_of(const char* use) {
+  const std::string path = use == nullptr ? "copy_engine" : use;
+  return path.substr(0, path.find(':'));
+}
+}  // namespace
+
 member::member(rank_device& device, const isthmus_unique_id& id, int rank, int size, const char* use,
                double timeout_s)
-    : m_device(device), m_rank(rank), m_size(size) {
+    : m_device(device), m_backend(backend_of(use)), m_rank(rank), m_size(size) {
   char path[] = "/tmp/isthmus-copy-engine-XXXXXX";
   const int file = mkstemp(path);
   if (file < 0) throw std::runtime_error("mkstemp failed");
@@ -83,7 +92,8 @@ member::member(rank_device& device, const isthmus_unique_id& id, int rank, int s
   // for the staged algorithm.
   const bool in_step = use != nullptr && std::string(use) == "copy_engine:staged";
   config << "[backend.copy_engine]\nstaging_bytes = 262144\nbatch_bytes = 4096\nstreams = 2\nwait_all_bytes = "
-         << (in_step ? 1u << 30 : 8192u) << "\nshare_device = true\n";  // there may be fewer devices than ranks
+         << (in_step ? 1u << 30 : 8192u) << "\nshare_device = true\n"  // there may be fewer devices than ranks
+         << "[backend.p2p]\nshare_device = true\n";
   config.close();
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof options;
@@ -95,7 +105,8 @@ member::member(rank_device& device, const isthmus_unique_id& id, int rank, int s
   if (status != ISTHMUS_SUCCESS) throw std::runtime_error("create: " + last_error());
 }
 
-member::member(rank_device& device, isthmus_communicator handle) : m_device(device), m_handle(handle) {
+member::member(rank_device& device, isthmus_communicator handle, const char* use)
+    : m_device(device), m_backend(backend_of(use)), m_handle(handle) {
   isthmus_communicator_rank(handle, &m_rank);
   isthmus_communicator_size(handle, &m_size);
 }
@@ -123,13 +134,27 @@ std::string member::selected_path(const isthmus_operation& operation) {
   return answer.at("backend").get<std::string>() + (algorithm.empty() ? "" : ":" + algorithm);
 }
 
+isthmus_status member::enqueue(const conformance::test_case& test, const isthmus_operation& operation) {
+  if (test.collective != ISTHMUS_SEND) return isthmus_enqueue(m_handle, &operation);
+  isthmus_operation send = operation, recv = operation;
+  send.recv_buf = nullptr;
+  send.root = (m_rank + operation.root) % m_size;
+  recv.send_buf = nullptr;
+  recv.collective = ISTHMUS_RECV;
+  recv.root = (m_rank + m_size - operation.root) % m_size;
+  isthmus_group_start();
+  isthmus_status status = isthmus_enqueue(m_handle, &send);
+  if (status == ISTHMUS_SUCCESS) status = isthmus_enqueue(m_handle, &recv);
+  const isthmus_status end_status = isthmus_group_end();
+  return status == ISTHMUS_SUCCESS ? end_status : status;
+}
+
 std::optional<std::string> member::run_case(const conformance::test_case& test) {
   device_call call(test, m_rank, m_size, m_device.mirror(), test.heap ? heap() : m_device.plain());
   call.operation.stream = m_device.stream();
-  if (!selected_path(call.operation).starts_with("copy_engine"))
-    return std::nullopt;  // unsupported by this algorithm
+  if (!takes(call.operation)) return std::nullopt;  // unsupported by this algorithm
   m_device.upload(call.on_device, call.mirror);
-  if (isthmus_enqueue(m_handle, &call.operation) != ISTHMUS_SUCCESS) return last_error();
+  if (enqueue(test, call.operation) != ISTHMUS_SUCCESS) return last_error();
   m_device.download(call.mirror, call.on_device);
   m_device.synchronize();
   return call.buffers.find_error(true, true, false);
@@ -155,6 +180,20 @@ int run_rank(isthmus_platform platform, const rank_body& body, rendezvous& all, 
 }
 
 }  // namespace
+
+int count_devices(isthmus_platform platform) {
+  const pid_t child = fork();
+  if (child == 0) {
+    std::string reason;
+    isthmus::device_driver* driver = isthmus::device_driver::get(platform, reason);
+    if (driver == nullptr) std::printf("%s\n", reason.c_str());
+    std::fflush(stdout);
+    std::_Exit(driver == nullptr ? 0 : driver->device_count());
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+}
 
 int run(isthmus_platform platform, bool in_processes, int size, const rank_body& body) {
   rendezvous& all = rendezvous::create(size);

@@ -66,7 +66,7 @@ class member {
  public:
   member(rank_device& device, const isthmus_unique_id& id, int rank, int size, const char* use,
          double timeout_s);
-  member(rank_device& device, isthmus_communicator handle);
+  member(rank_device& device, isthmus_communicator handle, const char* use = "copy_engine");
   ~member();
   member(const member&) = delete;
   member& operator=(const member&) = delete;
@@ -78,11 +78,16 @@ class member {
   std::byte* heap();  // room_bytes; the first call is collective
   // The selected path such as "copy_engine:staged", or why no backend takes the call.
   std::string selected_path(const isthmus_operation& operation);
-  // Runs and checks one call. Returns the error, if any.
+  // True if the backend of `use` takes the call.
+  bool takes(const isthmus_operation& operation) { return selected_path(operation).starts_with(m_backend); }
+  // Enqueues a call on the stream; for a send: a ring of sends and receives.
+  isthmus_status enqueue(const conformance::test_case& test, const isthmus_operation& operation);
+  // Runs and checks one call, if the backend takes it. Returns the error, if any.
   std::optional<std::string> run_case(const conformance::test_case& test);
 
  private:
   rank_device& m_device;
+  std::string m_backend;  // without the algorithm
   isthmus_communicator m_handle = nullptr;
   int m_rank = 0, m_size = 0;
   std::byte* m_heap = nullptr;
@@ -91,6 +96,9 @@ class member {
 std::string last_error();
 
 using ::topology::rendezvous;
+
+// Counts the devices in a separate process, because a driver cannot be used after a fork.
+int count_devices(isthmus_platform platform);
 
 // Runs `body` on `size` ranks with one device each, and returns the sum of the results. Processes are created
 // with fork, so no driver may have been used before.

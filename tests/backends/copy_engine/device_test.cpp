@@ -8,8 +8,6 @@
 // supports them; missing ranks. Exit code 77: fewer than two devices.
 #include <dlfcn.h>
 #include <isthmus/memory.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -283,21 +281,6 @@ int run_all_cases(const options& requested, rank_device& device, rendezvous& all
     all.wait();
   }
   return failures + missing_rank(device, all, rank, size);
-}
-
-// Runs in a separate process, because a driver cannot be used after a fork.
-int count_devices(isthmus_platform platform) {
-  const pid_t child = fork();
-  if (child == 0) {
-    std::string reason;
-    isthmus::device_driver* driver = isthmus::device_driver::get(platform, reason);
-    if (driver == nullptr) std::printf("%s\n", reason.c_str());
-    std::fflush(stdout);
-    std::_Exit(driver == nullptr ? 0 : driver->device_count());
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 }
 
 }  // namespace
