@@ -155,7 +155,7 @@ TEST(split, in_reverse_order_renumbers_ranks) {
   });
 }
 
-// The peer-memory kernels do not support this datatype.
+// No default rule selects the peer-memory kernels for this datatype.
 TEST(selection, only_several_ranks_use_the_vendor_library) {
   isthmus_operation operation{};
   operation.collective = ISTHMUS_ALLREDUCE;
