@@ -195,7 +195,7 @@ sycl::event submit_native(const std::shared_ptr<collective_request>& shared_requ
 inline sycl::event run_native(collective_request&& request) {
   struct pending_call : collective_request {
     explicit pending_call(collective_request&& request) : collective_request(std::move(request)) {}
-    std::optional<exception> failure;
+    std::exception_ptr failure;         // not the exception: its 2 kB would make each allocation slow
     std::atomic<bool> is_done = false;  // `failure` is final
   };
   const auto shared_request = std::make_shared<pending_call>(std::move(request));
@@ -213,7 +213,7 @@ inline sycl::event run_native(collective_request&& request) {
                              enqueue(*self, arguments.send, arguments.recv, arguments.stream);
                            } catch (const exception& failure) {
                              self->rank->record_failure(failure);
-                             self->failure = failure;
+                             self->failure = std::current_exception();
                            }
                            self->is_done.store(true, std::memory_order_release);
                            self->rank->finish_background_work();
@@ -221,7 +221,7 @@ inline sycl::event run_native(collective_request&& request) {
   };
   const sycl::event event = shared_request->rank->submit_in_background(shared_request->queue, submit);
   if (shared_request->is_done.load(std::memory_order_acquire) && shared_request->failure)
-    throw *shared_request->failure;
+    std::rethrow_exception(shared_request->failure);
   return event;
 }
 
