@@ -207,11 +207,11 @@ struct submit_without_event {
 #if defined(ISTHMUS_SYCL_ADAPTIVECPP)
 /// Passes all submitted commands to their devices without waiting for completion. Native commands have run when
 /// it returns. Without this call, AdaptiveCpp defers commands until a thread waits for one of them.
-inline void start_commands(const sycl::context& context) noexcept {
-  context.AdaptiveCpp_runtime()->dag().flush_sync();
+inline void start_commands(const sycl::queue& queue) noexcept {
+  queue.get_context().AdaptiveCpp_runtime()->dag().flush_sync();
 }
 #else
-inline void start_commands(const sycl::context&) noexcept {}
+inline void start_commands(const sycl::queue&) noexcept {}
 #endif
 
 // ---- markers --------------------------------------------------------------------------------------------

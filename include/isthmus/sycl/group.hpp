@@ -171,7 +171,7 @@ inline void begin_native_batch(const std::shared_ptr<native_batch>& batch) {
     submit_native(batch, store_arguments, submit_without_event());
   else
     submit_native(batch, store_arguments, submit_with_event());
-  start_commands(batch->queue.get_context());
+  start_commands(batch->queue);
   // The runtime defers the command only if it waits for an unfinished host task.
   if (!batch->is_ready.load(std::memory_order_acquire)) batch->queue.wait();
   wait_events.clear();
@@ -214,7 +214,7 @@ inline std::vector<sycl::event> run_group_native(std::vector<collective_request>
     const sycl::event event = end_native_batch(batch);
     for (const std::size_t index : batch->indices) events[index] = event;
   }
-  start_commands(batches.front()->queue.get_context());
+  start_commands(batches.front()->queue);
   return events;
 }
 

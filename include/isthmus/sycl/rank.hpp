@@ -180,7 +180,7 @@ class rank_state {
     ++m_in_flight;
     try {
       sycl::event event = submit_in_order(queue, submit);
-      start_commands(queue.get_context());  // other ranks wait for this rank's part
+      start_commands(queue);  // other ranks wait for this rank's part
       return event;
     } catch (...) {
       finish_background_work();
