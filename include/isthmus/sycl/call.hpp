@@ -47,13 +47,11 @@ inline rank_state& state_of(const std::shared_ptr<rank_state>& rank) {
 
 /// Copies counts or displacements and converts them to units of the datatype.
 /// @param name The argument's name, for error messages.
-/// @param is_used Whether this rank reads `values`. If not, they are not checked and the result is empty.
 /// @param units Datatype elements per operand element; greater than 1 for types that are sent as bytes.
 /// @throws isthmus::exception ISTHMUS_ERROR_INVALID_ARGUMENT if `values` does not have one entry per rank.
 inline std::vector<std::uint64_t> scale_counts(const collective_request& request, const char* name,
-                                               counts values, bool is_used, std::uint64_t units) {
+                                               counts values, std::uint64_t units) {
   const auto size = static_cast<std::size_t>(request.rank->size());
-  if (!is_used) return {};
   if (values.size() != size) {
     throw request.error(ISTHMUS_ERROR_INVALID_ARGUMENT,
                         std::string(name) + " has " + std::to_string(values.size()) +
@@ -89,16 +87,15 @@ sycl::event submit_collective(const std::shared_ptr<rank_state>& rank, const syc
   const element_layout element = elements_of(request);
   request.operation.datatype = element.type;
   request.operation.count = scalars.count * element.units;
-  const bool uses_send_counts = request.row().send_extent == buffer_extent::COUNTS && request.is_sender();
-  const bool uses_recv_counts = request.row().recv_extent == buffer_extent::COUNTS && request.is_receiver();
-  request.send_counts =
-      scale_counts(request, "send_counts", vectors.send_counts, uses_send_counts, element.units);
-  request.send_displs =
-      scale_counts(request, "send_displs", vectors.send_displs, uses_send_counts, element.units);
-  request.recv_counts =
-      scale_counts(request, "recv_counts", vectors.recv_counts, uses_recv_counts, element.units);
-  request.recv_displs =
-      scale_counts(request, "recv_displs", vectors.recv_displs, uses_recv_counts, element.units);
+  const table_row& row = request.row();
+  if (row.send_extent == buffer_extent::COUNTS && request.is_sender()) {
+    request.send_counts = scale_counts(request, "send_counts", vectors.send_counts, element.units);
+    request.send_displs = scale_counts(request, "send_displs", vectors.send_displs, element.units);
+  }
+  if (row.recv_extent == buffer_extent::COUNTS && request.is_receiver()) {
+    request.recv_counts = scale_counts(request, "recv_counts", vectors.recv_counts, element.units);
+    request.recv_displs = scale_counts(request, "recv_displs", vectors.recv_displs, element.units);
+  }
   validate(request);
   group_state& open_group = thread_group();
   if (open_group.depth == 0) return run(std::move(request));
