@@ -164,26 +164,27 @@ native_arguments find_native_arguments(const collective_request& request, const 
   return arguments;
 }
 
-// Submits `body(native_arguments)` as a native command to the request's queue, with all dependencies of the
-// request. `uses` contains the buffers of the request.
-template <typename Body>
-sycl::event submit_native(const std::shared_ptr<collective_request>& shared_request,
-                          const std::optional<sycl::event>& previous, const buffer_uses& uses,
+// Submits `body(request, native_arguments)` as a native command to the request's queue, with all dependencies of
+// the request. `uses` contains the buffers of the request. The request must live until the body has run. The
+// runtime stores a function that holds only a pointer without an allocation.
+template <typename Request, typename Body>
+sycl::event submit_native(Request& request, const std::optional<sycl::event>& previous, const buffer_uses& uses,
                           const Body& body) {
-  return shared_request->queue.submit([&](sycl::handler& handler) {
-    handler.depends_on(shared_request->dependencies);
+  return request.queue.submit([&](sycl::handler& handler) {
+    if (!request.dependencies.empty()) handler.depends_on(request.dependencies);
     if (previous) handler.depends_on(*previous);
     if (uses.all().empty()) {  // the fast path: no accessors and no memory for them
-      native_enqueue(handler, [shared_request, body](auto& interop) {
-        body(find_native_arguments(*shared_request, interop,
-                                   [](auto, const erased_operand& operand) { return operand.pointer; }));
+      native_enqueue(handler, [pointer = &request, body](auto& interop) {
+        body(*pointer, find_native_arguments(*pointer, interop, [](auto, const erased_operand& operand) {
+          return operand.pointer;
+        }));
       });
       return;
     }
-    native_enqueue(handler, [shared_request, body, uses,
+    native_enqueue(handler, [pointer = &request, body, uses,
                              views = command_views<sycl::target::device>(uses, handler)](auto& interop) {
-      body(find_native_arguments(*shared_request, interop, [&](auto native, const erased_operand& operand) {
-        return native_address(native, interop, uses, views, *shared_request, operand);
+      body(*pointer, find_native_arguments(*pointer, interop, [&](auto native, const erased_operand& operand) {
+        return native_address(native, interop, uses, views, *pointer, operand);
       }));
     });
   });
@@ -195,33 +196,39 @@ sycl::event submit_native(const std::shared_ptr<collective_request>& shared_requ
 inline sycl::event run_native(collective_request&& request) {
   struct pending_call : collective_request {
     explicit pending_call(collective_request&& request) : collective_request(std::move(request)) {}
-    std::exception_ptr failure;         // not the exception: its 2 kB would make each allocation slow
-    std::atomic<bool> is_done = false;  // `failure` is final
+    std::exception_ptr failure;          // not the exception: its 2 kB would make each allocation slow
+    std::atomic<bool> is_done = false;   // `failure` is final
+    std::shared_ptr<pending_call> self;  // keeps this object alive until the body has run
   };
-  const auto shared_request = std::make_shared<pending_call>(std::move(request));
+  const auto call = std::make_shared<pending_call>(std::move(request));
   const auto submit = [&](const std::optional<sycl::event>& previous) {
-    std::vector<sycl::event> wait_events = shared_request->dependencies;
+    collective_request& own_request = *call;
+    std::vector<sycl::event> wait_events = own_request.dependencies;
     if (previous) wait_events.push_back(*previous);
     buffer_uses uses;
-    uses.add(*shared_request);
-    collective_request& own_request = *shared_request;
+    uses.add(own_request);
     order_native_command(own_request.queue, wait_events, std::span(&own_request, 1), uses);
-    // The command keeps the request alive.
-    return submit_native(shared_request, previous, uses,
-                         [self = shared_request.get()](const native_arguments& arguments) {
-                           try {
-                             enqueue(*self, arguments.send, arguments.recv, arguments.stream);
-                           } catch (const exception& failure) {
-                             self->rank->record_failure(failure);
-                             self->failure = std::current_exception();
-                           }
-                           self->is_done.store(true, std::memory_order_release);
-                           self->rank->finish_background_work();
-                         });
+    const auto body = [](pending_call& pending, const native_arguments& arguments) {
+      const std::shared_ptr<pending_call> owner = std::move(pending.self);
+      try {
+        enqueue(pending, arguments.send, arguments.recv, arguments.stream);
+      } catch (const exception& failure) {
+        pending.rank->record_failure(failure);
+        pending.failure = std::current_exception();
+      }
+      pending.is_done.store(true, std::memory_order_release);
+      pending.rank->finish_background_work();
+    };
+    call->self = call;
+    try {
+      return submit_native(*call, previous, uses, body);
+    } catch (...) {  // the body has run, or never will
+      call->self.reset();
+      throw;
+    }
   };
-  const sycl::event event = shared_request->rank->submit_in_background(shared_request->queue, submit);
-  if (shared_request->is_done.load(std::memory_order_acquire) && shared_request->failure)
-    std::rethrow_exception(shared_request->failure);
+  const sycl::event event = call->rank->submit_in_background(call->queue, submit);
+  if (call->is_done.load(std::memory_order_acquire) && call->failure) std::rethrow_exception(call->failure);
   return event;
 }
 
