@@ -40,7 +40,8 @@ struct provider_times {
 
 class collective_comparison {
  public:
-  collective_comparison(int size, const collective_settings& settings) : m_samples(settings.samples), m_ranks(size) {
+  collective_comparison(int size, const collective_settings& settings)
+      : m_samples(settings.samples), m_ranks(size) {
     const std::uint64_t send = settings.largest(), recv = send * static_cast<std::uint64_t>(size);
     nccl_copy_engine_config config;
     const auto symmetric = nccl_communicators(m_nccl, size);
@@ -112,8 +113,9 @@ class collective_comparison {
 };
 
 // Prints one line and adds the records of a case.
-void report(const collective_comparison& comparison, const collective_settings& settings, const bench_case& test_case,
-            int size, const std::vector<provider_times>& times, nlohmann::json& records) {
+void report(const collective_comparison& comparison, const collective_settings& settings,
+            const bench_case& test_case, int size, const std::vector<provider_times>& times,
+            nlohmann::json& records) {
   bench::measured_operation operation = test_case.operation(size);
   if (test_case.collective == ISTHMUS_BARRIER) operation.bytes = 0;
   std::printf("%-15s %9llu", test_case.name().c_str(), static_cast<unsigned long long>(operation.bytes));
@@ -122,8 +124,11 @@ void report(const collective_comparison& comparison, const collective_settings& 
     for (std::size_t i = 0; i < times.size(); ++i) {
       const bool is_isthmus = comparison.providers()[i].name == "isthmus";
       const std::vector<double>& us = in_graph ? times[i].graph_us : times[i].stream_us;
-      const bench::method method{comparison.providers()[i].name, is_isthmus ? settings.use : "nccl",
-                                 in_graph ? "graph" : "stream", {}, us};
+      const bench::method method{comparison.providers()[i].name,
+                                 is_isthmus ? settings.use : "nccl",
+                                 in_graph ? "graph" : "stream",
+                                 {},
+                                 us};
       nlohmann::json line = bench::record_of(
           operation, method, bench::bandwidth_of(test_case.collective, operation.bytes, size, median(us)));
       if (bench::reduces(test_case.collective)) line["op"] = "sum";
@@ -143,9 +148,10 @@ int run(const collective_settings& settings) {
   const std::uint64_t start = bench::steady_ns();
   const collective_comparison comparison(ranks, settings);
   const nlohmann::json versions{{"nccl", comparison.nccl_version()}};
-  std::printf("%d ranks, NCCL %s; median us of nccl, nccl_symmetric, nccl_copy_engine, isthmus (%s), and how many "
-              "times as fast as the best of NCCL isthmus is: issued directly | in a graph\n",
-              ranks, comparison.nccl_version().c_str(), settings.use.c_str());
+  std::printf(
+      "%d ranks, NCCL %s; median us of nccl, nccl_symmetric, nccl_copy_engine, isthmus (%s), and how many "
+      "times as fast as the best of NCCL isthmus is: issued directly | in a graph\n",
+      ranks, comparison.nccl_version().c_str(), settings.use.c_str());
   nlohmann::json records = nlohmann::json::array();
   for (const std::uint64_t bytes : settings.sizes)
     for (const bench_case& test_case : cases(bytes)) {
@@ -166,8 +172,8 @@ void add_collectives(CLI::App& app, program& result) {
   settings->samples = 9;
   settings->sizes = {128, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20};
   CLI::App* const subcommand =
-      result.add(app, "collectives", "every collective by a backend of Isthmus against NCCL", settings, "--samples",
-                 "--sizes", [settings] { return run(*settings); });
+      result.add(app, "collectives", "every collective by a backend of Isthmus against NCCL", settings,
+                 "--samples", "--sizes", [settings] { return run(*settings); });
   subcommand->add_option("--ranks", settings->ranks, "ranks, one per device (0: all devices)");
   subcommand->add_option("--use", settings->use, "backend[:algorithm] of Isthmus")->capture_default_str();
   subcommand->add_option("--only", settings->only, "collectives (default: all)")->delimiter(',');

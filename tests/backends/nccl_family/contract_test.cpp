@@ -17,8 +17,8 @@ using harness::settings;
 using steering::allreduce;
 using steering::calls;
 using steering::device;
-using steering::fail_next;
 using steering::expect_released;
+using steering::fail_next;
 using steering::live;
 using steering::standin_symbol;
 
@@ -373,7 +373,7 @@ TEST(failure, poll_reports_it_and_abort_releases_the_peer) {
 }
 
 // ncclCommAbort waits for kernels on the device, which can belong to a backend that is aborted later.
-TEST(failure, abort_and_destroy_do_not_wait_for_the_native_library) {
+TEST(failure, abort_and_destroy_do_not_wait_for_native_library) {
   rank_group group({});
   ASSERT_EQ(group.at(0).created, ISTHMUS_SUCCESS) << group.at(0).last.message;
   standin_symbol<decltype(&standin_hang_abort)>("standin_hang_abort")(1);

@@ -64,8 +64,8 @@ class rank_test {
     std::vector<const test_case*> taken;
     std::size_t offset = 0;
     for (const test_case& test : tests) {
-      auto call = std::make_unique<device_call>(test, m_self.rank(), m_self.size(), device.mirror().subspan(offset),
-                                                device.plain() + offset);
+      auto call = std::make_unique<device_call>(test, m_self.rank(), m_self.size(),
+                                                device.mirror().subspan(offset), device.plain() + offset);
       call->operation.stream = device.stream();
       if (!m_self.takes(call->operation)) {
         if (!m_is_partial) return report(m_self.rank(), test, "another backend takes this call, or none");
@@ -105,7 +105,8 @@ int run_rank(const options& requested, rank_device& device, rendezvous& all, int
   rank_test test(self, requested.is_partial);
   conformance::plan_options limited = requested.plan;
   // The buffers of a call have at most one block per rank on each side.
-  limited.largest_bytes = std::min(limited.largest_bytes, copy_engine_test::room_bytes / 4 / static_cast<unsigned>(size));
+  limited.largest_bytes =
+      std::min(limited.largest_bytes, copy_engine_test::room_bytes / 4 / static_cast<unsigned>(size));
   const conformance::plan plan = make_plan(limited, size, {});
   int failures = test.run_alone(plan.singles);
   for (const auto& batch : plan.back_to_back)
@@ -129,10 +130,12 @@ int main(int argc, char** argv) {
   app.add_option("--ranks", requested.ranks, "number of ranks")->required();
   app.add_option("--backend", requested.backend, "the backend that takes all calls")->capture_default_str();
   app.add_flag("--partial", requested.is_partial, "skip calls that the backend does not take");
-  app.add_option("--thinning", requested.plan.sampling_stride, "run one of N small cases")->capture_default_str();
+  app.add_option("--thinning", requested.plan.sampling_stride, "run one of N small cases")
+      ->capture_default_str();
   app.add_option("--samples", requested.plan.samples, "number of large cases")->capture_default_str();
   app.add_option("--batches", requested.plan.batches, "batches of each kind")->capture_default_str();
-  app.add_option("--largest", requested.plan.largest_bytes, "bytes of the largest block")->capture_default_str();
+  app.add_option("--largest", requested.plan.largest_bytes, "bytes of the largest block")
+      ->capture_default_str();
   app.add_option("--seed", requested.plan.seed, "seed of data and samples")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   const bool in_processes = requested.rank_mode == "processes";
@@ -142,11 +145,10 @@ int main(int argc, char** argv) {
     return 77;
   }
   const auto begin = std::chrono::steady_clock::now();
-  const int failures = copy_engine_test::run(
-      ISTHMUS_PLATFORM_CUDA, in_processes, requested.ranks,
-      [&](rank_device& device, rendezvous& all, int rank, int size) {
-        return run_rank(requested, device, all, rank, size);
-      });
+  const int failures = copy_engine_test::run(ISTHMUS_PLATFORM_CUDA, in_processes, requested.ranks,
+                                             [&](rank_device& device, rendezvous& all, int rank, int size) {
+                                               return run_rank(requested, device, all, rank, size);
+                                             });
   std::printf("%s on %d devices, %d ranks in %s: %d failed, %.1f s\n", requested.backend.c_str(), devices,
               requested.ranks, requested.rank_mode.c_str(), failures,
               std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
