@@ -75,9 +75,7 @@ class Limit(NamedTuple):
 
 # By topic, platform, number of ranks and collective.
 _NEEDS_HEAP = "copy_engine:push is faster, but needs the symmetric heap, and a rule must request it"
-_UNTESTED = (
-    "p2p is faster, but from 1 MiB on it was not tested with ranks in threads or next to products"
-)
+_UNTESTED = "p2p is faster, but from 1 MiB on it was not tested with ranks in threads or next to products"
 EXCEPTIONS = {
     ("h200x2-tune", "cuda", 2, "allgather"): Limit(1.75, _UNTESTED),
     ("h200x2-tune", "cuda", 2, "alltoall"): Limit(1.95, _UNTESTED),
