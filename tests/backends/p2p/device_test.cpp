@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
@@ -114,6 +115,10 @@ int run_rank(const options& requested, rank_device& device, rendezvous& all, int
   for (const auto& batch : plan.grouped)
     if (failures == 0) failures += test.run_together(batch, true);
   if (rank == 0) std::printf("%d calls of %d ranks\n", test.calls(), size);
+  if (failures == 0 && test.calls() == 0) {
+    std::printf("FAIL rank %d: %s took no call\n", rank, requested.backend.c_str());
+    failures = 1;
+  }
   if (failures == 0) all.wait();
   return failures;
 }
@@ -138,6 +143,8 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--seed", requested.plan.seed, "seed of data and samples")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
+  // The core is part of this program, so it does not find the plug-ins next to the library.
+  setenv("ISTHMUS_PLUGIN_PATH", PLUGIN_FOLDER, 0);
   const bool in_processes = requested.rank_mode == "processes";
   const int devices = copy_engine_test::count_devices(ISTHMUS_PLATFORM_CUDA);
   if (devices < (in_processes ? 1 : requested.ranks)) {  // only processes may share a device
