@@ -14,14 +14,19 @@ namespace {
 
 using bench::median;
 
+const std::vector<std::string> provider_names = {"nccl", "nccl_symmetric", "nccl_copy_engine", "isthmus"};
+
 struct collective_settings : common_settings {
   std::string use = "p2p";
-  std::vector<std::string> only;
+  std::vector<std::string> only, providers = provider_names;
   double limit_s = 0;
 
   bool includes(const bench_case& test_case) const {
     if (test_case.collective == ISTHMUS_BARRIER && test_case.bytes != sizes.front()) return false;
     return only.empty() || std::find(only.begin(), only.end(), test_case.name()) != only.end();
+  }
+  bool includes(const std::string& provider) const {
+    return std::find(providers.begin(), providers.end(), provider) != providers.end();
   }
 };
 
@@ -44,14 +49,21 @@ class collective_comparison {
       : m_samples(settings.samples), m_ranks(size) {
     const std::uint64_t send = settings.largest(), recv = send * static_cast<std::uint64_t>(size);
     nccl_copy_engine_config config;
-    const auto symmetric = nccl_communicators(m_nccl, size);
-    const auto engines = nccl_communicators(m_nccl, size, reinterpret_cast<bench::nccl_config*>(&config));
+    const auto join = [&](const char* provider, bench::nccl_config* with = nullptr) {
+      return settings.includes(provider) ? nccl_communicators(m_nccl, size, with)
+                                         : std::vector<bench::nccl_comm>();
+    };
+    const auto symmetric = join("nccl_symmetric");
+    const auto engines = join("nccl_copy_engine", reinterpret_cast<bench::nccl_config*>(&config));
     const std::vector<rank_buffers> plain = plain_buffers(send, recv);
-    m_providers.push_back({"nccl", plain, nccl_communicators(m_nccl, size), {}});
-    m_providers.push_back({"nccl_symmetric", window_buffers(m_nccl, symmetric, send, recv), symmetric, {}});
-    m_providers.push_back({"nccl_copy_engine", window_buffers(m_nccl, engines, send, recv), engines, {}});
-    m_providers.push_back(
-        {"isthmus", plain, {}, isthmus_communicators(0, size, "[[rule]]\nuse = \"" + settings.use + "\"\n")});
+    if (settings.includes("nccl")) m_providers.push_back({"nccl", plain, join("nccl"), {}});
+    if (!symmetric.empty())
+      m_providers.push_back({"nccl_symmetric", window_buffers(m_nccl, symmetric, send, recv), symmetric, {}});
+    if (!engines.empty())
+      m_providers.push_back({"nccl_copy_engine", window_buffers(m_nccl, engines, send, recv), engines, {}});
+    if (settings.includes("isthmus"))
+      m_providers.push_back(
+          {"isthmus", plain, {}, isthmus_communicators(0, size, "[[rule]]\nuse = \"" + settings.use + "\"\n")});
   }
 
   std::string nccl_version() const { return m_nccl.version(); }
@@ -137,7 +149,7 @@ void report(const collective_comparison& comparison, const collective_settings& 
       (is_isthmus ? own : best_nccl) = is_isthmus ? median(us) : std::min(best_nccl, median(us));
       std::printf("%s%8.2f%s", i == 0 ? " | " : " ", median(us), times[i].wrong != 0 ? " WRONG" : "");
     }
-    std::printf(" %6.2fx", best_nccl / own);
+    if (best_nccl < std::numeric_limits<double>::infinity() && own > 0) std::printf(" %6.2fx", best_nccl / own);
   }
   std::printf("\n");
 }
@@ -148,10 +160,11 @@ int run(const collective_settings& settings) {
   const std::uint64_t start = bench::steady_ns();
   const collective_comparison comparison(ranks, settings);
   const nlohmann::json versions{{"nccl", comparison.nccl_version()}};
-  std::printf(
-      "%d ranks, NCCL %s; median us of nccl, nccl_symmetric, nccl_copy_engine, isthmus (%s), and how many "
-      "times as fast as the best of NCCL isthmus is: issued directly | in a graph\n",
-      ranks, comparison.nccl_version().c_str(), settings.use.c_str());
+  std::printf("%d ranks, NCCL %s; median us of", ranks, comparison.nccl_version().c_str());
+  for (const collective_provider& provider : comparison.providers())
+    std::printf(" %s%s,", provider.name.c_str(),
+                provider.isthmus.empty() ? "" : (" (" + settings.use + ")").c_str());
+  std::printf(" and how many times as fast as the best of NCCL isthmus is: issued directly | in a graph\n");
   nlohmann::json records = nlohmann::json::array();
   for (const std::uint64_t bytes : settings.sizes)
     for (const bench_case& test_case : cases(bytes)) {
@@ -177,6 +190,9 @@ void add_collectives(CLI::App& app, program& result) {
   subcommand->add_option("--ranks", settings->ranks, "ranks, one per device (0: all devices)");
   subcommand->add_option("--use", settings->use, "backend[:algorithm] of Isthmus")->capture_default_str();
   subcommand->add_option("--only", settings->only, "collectives (default: all)")->delimiter(',');
+  subcommand->add_option("--providers", settings->providers, "what to measure (default: everything)")
+      ->delimiter(',')
+      ->check(CLI::IsMember(provider_names));
   subcommand->add_option("--limit", settings->limit_s, "stop after this many seconds (0: no limit)");
 }
 
