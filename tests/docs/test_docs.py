@@ -198,6 +198,11 @@ def test_block(block: Block, reader: Reader, tmp_path: Path, request: pytest.Fix
         assert text in output, f"{block.location}: {text!r} is not in\n{output}"
 
 
+def test_elastic_example_is_that_of_the_checkout() -> None:
+    example = (ROOT / "examples/elastic/ddp.py").read_text().split('"""')[2].strip()
+    assert example in (ROOT / "docs/guide/failures.md").read_text()
+
+
 def test_every_block_runs_or_has_a_reason() -> None:
     problems = []
     for block in BLOCKS:
