@@ -178,14 +178,15 @@ class rank_state {
   template <typename Submit>
   sycl::event submit_in_background(const sycl::queue& queue, Submit&& submit) {
     ++m_in_flight;
+    std::optional<sycl::event> event;
     try {
-      sycl::event event = submit_in_order(queue, submit);
-      start_commands(queue);  // other ranks wait for this rank's part
-      return event;
-    } catch (...) {
+      event = submit_in_order(queue, submit);
+    } catch (...) {  // the work never runs
       finish_background_work();
       throw;
     }
+    start_commands(queue);  // other ranks wait for this rank's part
+    return *event;
   }
   void finish_background_work() noexcept {
     if (--m_in_flight == 0) m_in_flight.notify_all();
