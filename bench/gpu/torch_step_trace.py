@@ -3,14 +3,14 @@
 
     torch_step_trace.py --out FILE --ranks N [--model gpt-7b --layers 8 --lengths 2048,512] [--device cuda]
 
-A stream is divided into operations where the program records an event, waits for one, or calls a collective of
-torch.distributed. Timing events between them give the time of each operation. Collectives that run
-asynchronously (async_op=True) and those of C++ code, such as DDP's, are not recorded.
+A stream is divided into operations where the program records an event, waits for one, calls a collective of
+torch.distributed, or changes the current stream. Timing events between them give the time of each operation.
+Collectives that run asynchronously (async_op=True) and those of C++ code, such as DDP's, are not recorded.
 
 All ranks and all recorded steps must have the same operations. The time of a collective is that of the rank
-that entered last, which does not wait for others. The time of other work is that of the slowest rank. Both are
-medians over the recorded steps. `time_us` of the record is the device time of steps without recording, on the
-slowest rank.
+that entered last, which does not wait for others. The time of other work, and the time at which the host
+enqueues an operation, are those of the slowest rank. All are medians over the recorded steps. `time_us` of the
+record is the device time of steps without recording, on the slowest rank.
 """
 
 from __future__ import annotations
@@ -46,55 +46,90 @@ COLLECTIVES = {
 
 @dataclass
 class Operation:
-    """Work of one stream between two marks. `after`: operations of other streams that it waits for."""
+    """Work of one stream between two marks.
+
+    `after`: operations of other streams that it waits for. `issue_us`: when the host began to enqueue it.
+    """
 
     kind: str
     stream: int
     bytes: int
     after: list[int]
+    issue_us: float
     begin: Any
     end: Any
 
 
 @dataclass
 class StepRecorder:
-    """Divides the work of streams into operations. `mark` inserts a time mark into a stream."""
+    """Divides the work of streams into operations. `mark` inserts a time mark into a stream.
+
+    `clock` returns seconds, or always 0 if the host waits for each operation: it then determines no start.
+
+    A stream has an open operation while the program enqueues work on it, so that times do not contain the idle
+    time of a stream before the host continues with it.
+    """
 
     mark: Callable[[Any], Any]
+    clock: Callable[[], float]
     operations: list[Operation] = field(default_factory=list)
-    _open: dict[Any, tuple[Any, list[int]]] = field(default_factory=dict)  # begin and dependencies by stream
+    _open: dict[Any, tuple[Any, float]] = field(default_factory=dict)  # begin and time of issue by stream
+    _after: dict[Any, list[int]] = field(default_factory=dict)  # dependencies of the next operation by stream
+    _last: dict[Any, int] = field(default_factory=dict)
     _numbers: dict[Any, int] = field(default_factory=dict)
     _events: dict[int, tuple[Any, int]] = field(default_factory=dict)  # keeps the events alive
+
+    def __post_init__(self) -> None:
+        self._begin_s = self.clock()
 
     def start(self, stream: Any) -> None:
         """Begins an operation if the stream has none."""
         if stream not in self._open:
             self._numbers.setdefault(stream, len(self._numbers))
-            self._open[stream] = (self.mark(stream), [])
+            self._open[stream] = (self.mark(stream), self._elapsed_us())
 
-    def finish(self, stream: Any, kind: str = "compute", size: int = 0) -> int:
-        """Ends the operation of the stream and begins the next one. Returns its index."""
+    def finish(self, stream: Any, kind: str = "compute", size: int = 0) -> None:
+        """Ends the operation of the stream and begins the next one."""
         self.start(stream)
-        begin, after = self._open[stream]
+        begin, issue_us = self._open[stream]
         end = self.mark(stream)
-        self.operations.append(Operation(kind, self._numbers[stream], size, after, begin, end))
-        self._open[stream] = (end, [])
-        return len(self.operations) - 1
+        after = self._after.pop(stream, [])
+        self.operations.append(Operation(kind, self._numbers[stream], size, after, issue_us, begin, end))
+        self._open[stream] = (end, self._elapsed_us())
+        self._last[stream] = len(self.operations) - 1
+
+    def leave(self, stream: Any) -> None:
+        """Ends the operation of the stream, which is no longer the current one."""
+        self.finish(stream)
+        del self._open[stream]
 
     def record_event(self, event: Any, stream: Any) -> None:
-        self._events[id(event)] = (event, self.finish(stream))
+        if stream in self._open or stream in self._after:
+            is_current = stream in self._open
+            self.finish(stream)
+            if not is_current:
+                del self._open[stream]
+        if stream in self._last:
+            self._events[id(event)] = (event, self._last[stream])
 
     def wait_event(self, event: Any, stream: Any, wait: Callable[[], None]) -> None:
-        self.finish(stream)
+        is_current = stream in self._open
+        if is_current:
+            self.leave(stream)
         wait()
-        known = self._events.get(id(event))
-        self._open[stream] = (self.mark(stream), [known[1]] if known else [])
+        if known := self._events.get(id(event)):
+            self._after.setdefault(stream, []).append(known[1])
+        if is_current:
+            self.start(stream)
 
     def collective(self, kind: str, size: int, stream: Any, call: Callable[[], Any]) -> Any:
         self.finish(stream)
         result = call()
         self.finish(stream, kind, size)
         return result
+
+    def _elapsed_us(self) -> float:
+        return (self.clock() - self._begin_s) * 1e6
 
 
 class CudaDevice:
@@ -104,11 +139,15 @@ class CudaDevice:
         self._cuda = cuda
         self._record = cuda.Event.record
         self._wait = cuda.Event.wait
+        self._enter, self._exit = cuda.StreamContext.__enter__, cuda.StreamContext.__exit__
 
     def mark(self, stream: Any) -> Any:
         event = self._cuda.Event(enable_timing=True)
         self._record(event, stream)
         return event
+
+    def clock(self) -> float:
+        return time.perf_counter()
 
     def stream(self) -> Any:
         return self._cuda.current_stream()
@@ -121,7 +160,7 @@ class CudaDevice:
 
     @contextlib.contextmanager
     def events(self, recorder: StepRecorder) -> Iterator[None]:
-        """Reports events that the program records or waits for."""
+        """Reports events that the program records or waits for, and changes of the current stream."""
 
         def record(event: Any, stream: Any = None) -> None:
             target = stream or self.stream()
@@ -132,12 +171,25 @@ class CudaDevice:
             target = stream or self.stream()
             recorder.wait_event(event, target, lambda: self._wait(event, target))
 
-        kind = self._cuda.Event
-        kind.record, kind.wait = record, wait
+        def enter(context: Any) -> Any:
+            result = self._enter(context)
+            if context.stream is not None:
+                recorder.start(context.stream)
+            return result
+
+        def leave(context: Any, *exception: Any) -> Any:
+            if context.stream is not None and context.stream != context.src_prev_stream:
+                recorder.leave(context.stream)
+            return self._exit(context, *exception)
+
+        event, context = self._cuda.Event, self._cuda.StreamContext
+        event.record, event.wait = record, wait
+        context.__enter__, context.__exit__ = enter, leave
         try:
             yield
         finally:
-            kind.record, kind.wait = self._record, self._wait
+            event.record, event.wait = self._record, self._wait
+            context.__enter__, context.__exit__ = self._enter, self._exit
 
 
 class HostDevice:
@@ -145,6 +197,9 @@ class HostDevice:
 
     def mark(self, stream: Any) -> float:
         return time.perf_counter()
+
+    def clock(self) -> float:
+        return 0.0
 
     def stream(self) -> str:
         return "host"
@@ -215,9 +270,9 @@ def run_steps(train: Any, options: argparse.Namespace) -> dict[str, Any]:
         plain.append(device.elapsed_us(begin, end))
     paths = [asdict(row) for row in isthmus.torch.report()]
     for batch in words[WARMUP + PLAIN :]:
-        recorders.append(StepRecorder(device.mark))
         dist.barrier()
         device.synchronize()
+        recorders.append(StepRecorder(device.mark, device.clock))
         recorders[-1].start(device.stream())
         with recording(recorders[-1], device):
             trainer.step(batch)
@@ -230,10 +285,7 @@ def run_steps(train: Any, options: argparse.Namespace) -> dict[str, Any]:
         "us": [
             [device.elapsed_us(each.begin, each.end) for each in recorder.operations] for recorder in recorders
         ],
-        "begin_us": [
-            device.elapsed_us(recorders[-1].operations[0].begin, each.begin)
-            for each in recorders[-1].operations
-        ],
+        "issue_us": [[each.issue_us for each in recorder.operations] for recorder in recorders],
         "recorded_us": [
             device.elapsed_us(recorder.operations[0].begin, recorder.operations[-1].end)
             for recorder in recorders
@@ -251,8 +303,8 @@ def merge(ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
         by_rank = [[step[index] for step in rank["us"]] for rank in ranks]
         by_step = zip(*by_rank, strict=True)
         us = max(map(median, by_rank)) if kind == "compute" else median(map(min, by_step))
-        begin_us = min(rank["begin_us"][index] for rank in ranks)
-        entry = {"kind": kind, "stream": stream, "us": round(us, 1), "begin_us": round(begin_us, 1)}
+        issue_us = max(median(step[index] for step in rank["issue_us"]) for rank in ranks)
+        entry = {"kind": kind, "stream": stream, "us": round(us, 1), "issue_us": round(issue_us, 1)}
         operations.append(entry | ({"bytes": size} if size else {}) | ({"after": after} if after else {}))
     return operations
 

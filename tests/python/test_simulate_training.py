@@ -58,6 +58,19 @@ def test_exposed_times_add_up_to_step() -> None:
     }
 
 
+def test_operations_wait_for_host() -> None:
+    operations = [*OPERATIONS[:4], OPERATIONS[4].model_copy(update={"issue_us": 500.0}), OPERATIONS[5]]
+    intervals = training.schedule(operations, lambda operation: operation.us)
+    assert (intervals[4].start_us, intervals[4].cause) == (500, None)
+    shares = training.shares_of(operations, intervals)
+    assert {kind: each.exposed_us for kind, each in shares.items()} == {
+        "compute": 50,
+        "allgather": 0,
+        "reduce_scatter": 25,
+        training.HOST: 500,
+    }
+
+
 def test_collectives_of_different_streams_run_in_order() -> None:
     operations = [
         Operation(kind="allgather", stream=1, us=30, bytes=8),
@@ -176,22 +189,30 @@ def recorder_script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @in_checkout
 def test_recorder_divides_streams_into_operations(recorder_script: ModuleType) -> None:
     marks = itertools.count()
-    recorder = recorder_script.StepRecorder(mark=lambda stream: next(marks))
+    recorder = recorder_script.StepRecorder(lambda stream: next(marks), lambda: next(marks))
     gathered, waited = object(), []
     recorder.start("main")
     recorder.wait_event(object(), "side", lambda: waited.append("unknown"))
+    assert not recorder.operations, "the program enqueues nothing on this stream yet"
+    recorder.start("side")
     assert recorder.collective("allgather", 64, "side", lambda: "result") == "result"
+    recorder.leave("side")
     recorder.record_event(gathered, "side")
     recorder.wait_event(gathered, "main", lambda: waited.append("gathered"))
     recorder.finish("main")
     assert waited == ["unknown", "gathered"]
     found = [(each.kind, each.stream, each.bytes, each.after) for each in recorder.operations]
-    gather = found.index(("allgather", 1, 64, []))
-    last_of_side = max(index for index, each in enumerate(found) if each[1] == 1)
-    assert found[-1] == ("compute", 0, 0, [last_of_side]) and last_of_side > gather
-    by_stream = [[each for each in recorder.operations if each.stream == stream] for stream in (0, 1)]
-    for operations in by_stream:
+    assert found == [
+        ("compute", 1, 0, []),
+        ("allgather", 1, 64, []),
+        ("compute", 1, 0, []),
+        ("compute", 0, 0, []),
+        ("compute", 0, 0, [2]),
+    ]
+    for stream in (0, 1):
+        operations = [each for each in recorder.operations if each.stream == stream]
         assert all(a.begin < a.end <= b.begin for a, b in itertools.pairwise(operations))
+        assert all(a.issue_us <= b.issue_us for a, b in itertools.pairwise(operations))
 
 
 class FakeCuda:
@@ -216,7 +237,18 @@ class FakeCuda:
                 assert self.has_timing and end.has_timing
                 return (end.time - self.time) / 1e3
 
-        self.Event = Event
+        class StreamContext:
+            def __init__(self, stream: Any) -> None:
+                self.stream = stream
+                self.src_prev_stream = "current"
+
+            def __enter__(self) -> None:
+                pass
+
+            def __exit__(self, *exception: object) -> None:
+                pass
+
+        self.Event, self.StreamContext = Event, StreamContext
 
     def current_stream(self) -> str:
         return "current"
@@ -225,16 +257,19 @@ class FakeCuda:
 @in_checkout
 def test_recorder_sees_events_of_program(recorder_script: ModuleType) -> None:
     cuda = FakeCuda()
-    originals = cuda.Event.record, cuda.Event.wait
+    kinds = cuda.Event, cuda.StreamContext
+    originals = [dict(vars(kind)) for kind in kinds]
     device = recorder_script.CudaDevice(cuda)
-    recorder = recorder_script.StepRecorder(device.mark)
+    recorder = recorder_script.StepRecorder(device.mark, device.clock)
+    recorder.start("current")
     event = cuda.Event()
     with device.events(recorder):
-        event.record("side")
+        with cuda.StreamContext("side"):
+            event.record("side")
         event.wait()
         recorder.finish("current")
-    assert (cuda.Event.record, cuda.Event.wait) == originals
-    assert [(each.stream, each.after) for each in recorder.operations] == [(0, []), (1, []), (1, [0])]
+    assert [dict(vars(kind)) for kind in kinds] == originals
+    assert [(each.stream, each.after) for each in recorder.operations] == [(1, []), (1, []), (0, []), (0, [0])]
     assert all(device.elapsed_us(each.begin, each.end) > 0 for each in recorder.operations)
 
 
@@ -242,12 +277,12 @@ def test_recorder_sees_events_of_program(recorder_script: ModuleType) -> None:
 def test_merged_times_are_of_last_and_slowest_rank(recorder_script: ModuleType) -> None:
     shape = [["compute", 0, 0, []], ["allgather", 0, 64, []]]
     ranks = [
-        {"shape": shape, "us": [[10.0, 5.0], [12.0, 6.0], [11.0, 5.0]], "begin_us": [0.0, 10.0]},
-        {"shape": shape, "us": [[9.0, 7.0], [9.0, 4.0], [9.0, 9.0]], "begin_us": [0.0, 9.0]},
+        {"shape": shape, "us": [[10.0, 5.0], [12.0, 6.0], [11.0, 5.0]], "issue_us": [[0.0, 10.0]]},
+        {"shape": shape, "us": [[9.0, 7.0], [9.0, 4.0], [9.0, 9.0]], "issue_us": [[0.0, 9.0]]},
     ]
     assert recorder_script.merge(ranks) == [
-        {"kind": "compute", "stream": 0, "us": 11.0, "begin_us": 0.0},
-        {"kind": "allgather", "stream": 0, "us": 5.0, "begin_us": 9.0, "bytes": 64},
+        {"kind": "compute", "stream": 0, "us": 11.0, "issue_us": 0.0},
+        {"kind": "allgather", "stream": 0, "us": 5.0, "issue_us": 10.0, "bytes": 64},
     ]
     ranks[1] = ranks[1] | {"shape": shape[:1]}
     with pytest.raises(RuntimeError, match="different operations"):

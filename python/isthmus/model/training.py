@@ -1,8 +1,8 @@
 """Time of a training step on other nodes, from the operations of a recorded step.
 
 A recorded step is a record with the field `operations` (bench/gpu/torch_step_trace.py). An operation starts
-when the previous one of its stream and those in `after` have ended. The ranks share one communicator, so a
-collective also starts after the previous collective.
+when the host has enqueued it, and the previous one of its stream and those in `after` have ended. The ranks
+share one communicator, so a collective also starts after the previous collective.
 
 Compute takes the recorded time on any number of ranks: each rank keeps its batch. Collectives keep the bytes of
 all ranks together, so with more ranks each one gathers from smaller shards.
@@ -20,16 +20,21 @@ from ..records import Record
 from .plans import ALLGATHER, COLLECTIVES, Cluster, Plan, simulate
 
 COMPUTE = "compute"
+HOST = "until the host has enqueued"
 
 
 class Operation(BaseModel):
-    """Work of one stream. `bytes`: the size of a collective, as in records."""
+    """Work of one stream. `bytes`: the size of a collective, as in records.
+
+    `issue_us`: when the host enqueues it, since the start of the step.
+    """
 
     kind: str
     stream: int = Field(ge=0)
     us: float = Field(ge=0)
     bytes: int = Field(default=0, ge=0)
     after: tuple[int, ...] = ()
+    issue_us: float = Field(default=0.0, ge=0)
 
     @property
     def is_collective(self) -> bool:
@@ -48,7 +53,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Interval:
-    """When an operation runs. `cause`: the operation whose end starts it, or None."""
+    """When an operation runs. `cause`: the operation whose end starts it, or None if the host does."""
 
     start_us: float
     end_us: float
@@ -109,7 +114,9 @@ def schedule(
         if in_order and operation.is_collective and "collective" in last:
             before.append(last["collective"])
         cause = max(before, key=lambda each: intervals[each].end_us, default=None)
-        start_us = 0.0 if cause is None else intervals[cause].end_us
+        if cause is not None and intervals[cause].end_us < operation.issue_us:
+            cause = None
+        start_us = operation.issue_us if cause is None else intervals[cause].end_us
         intervals.append(Interval(start_us, start_us + time_us(operation), cause))
         last[operation.stream] = index
         if operation.is_collective:
@@ -126,17 +133,20 @@ def shares_of(operations: Sequence[Operation], intervals: Sequence[Interval]) ->
     """Returns the shares by kind. Their exposed times add up to the time of the step.
 
     Exposed is the time of the operations on the critical path: the last one to end, the one that starts it, and
-    so on.
+    so on. If the host starts one of them, the time before counts as HOST.
     """
     exposed: dict[str, float] = defaultdict(float)
     current: int | None = max(range(len(intervals)), key=lambda index: intervals[index].end_us)
     while current is not None:
         exposed[operations[current].kind] += intervals[current].us
+        if intervals[current].cause is None:
+            exposed[HOST] = intervals[current].start_us
         current = intervals[current].cause
     groups: dict[str, list[float]] = defaultdict(list)
     for operation, interval in zip(operations, intervals, strict=True):
         groups[operation.kind].append(interval.us)
-    return {kind: Share(len(times), sum(times), exposed[kind]) for kind, times in groups.items()}
+    shares = {kind: Share(len(times), sum(times), exposed[kind]) for kind, times in groups.items()}
+    return shares | ({HOST: Share(0, exposed[HOST], exposed[HOST])} if exposed[HOST] else {})
 
 
 def replay_us(step: Step) -> float:
