@@ -28,17 +28,19 @@ def function_table(comm: MPI.Comm | None) -> Any:
     the library that created it, so mpi4py must use the same library.
 
     Raises:
-        RuntimeError: Isthmus was built without MPI, or mpi4py uses another MPI.
+        RuntimeError: Isthmus was built without MPI, there is no MPI library, or mpi4py uses another one.
         TypeError: `comm` is not an mpi4py communicator.
         isthmus.Error: `comm` is MPI.COMM_NULL or an intercommunicator.
     """
     try:
         from . import _mpi
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise RuntimeError(
             f"isthmus was built without MPI: {error}; install mpich in the environment and rebuild "
             "(make build, or pip install . --no-build-isolation)"
         ) from error
+    except ImportError as error:
+        raise RuntimeError(f"the MPI library was not found: {error}; run: pip install mpich") from error
     if comm is None:
         if _mpi.initialize():
             atexit.register(_finalize)

@@ -73,7 +73,7 @@ const blas& require_blas(communicator& owner) {
   std::optional<error> missing;
   if (library == nullptr)
     missing = make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE, "fused_plan_create: " + reason,
-                         "install OpenBLAS (scripts/setup does) or set ISTHMUS_BLAS_LIBRARY");
+                         "install OpenBLAS (pip install scipy-openblas32) or set ISTHMUS_BLAS_LIBRARY");
   agree(owner.control(), no_value{}, missing, "fused_plan_create: a BLAS library is missing",
         ISTHMUS_ERROR_UNSUPPORTED);
   return *library;
