@@ -213,6 +213,19 @@ def linked_mpi_family(program: str, environment: dict[str, str]) -> str | None:
     return None
 
 
+def launcher_family(mpi: str) -> str | None:
+    """Returns the MPI family whose programs the launcher of `--mpi` starts, or None if it is unknown."""
+    if mpi != "system":
+        return "openmpi" if mpi == "openmpi" else "mpich"
+    version = subprocess.run(
+        [launcher(mpi).executable, "--version"], capture_output=True, text=True, errors="replace"
+    )
+    text = version.stdout + version.stderr
+    if "Open MPI" in text or "OpenRTE" in text:
+        return "openmpi"
+    return "mpich" if "HYDRA" in text else None
+
+
 def shim_variables(family: str | None, report: bool) -> dict[str, str]:
     """Returns the variables that make Isthmus replace the MPI collectives of a rank.
 

@@ -143,12 +143,16 @@ def _shim_options(
 ) -> tuple[list[str], dict[str, str]]:
     """Returns a command prefix of the program, and variables of the launcher."""
     family = launch.linked_mpi_family(program, os.environ | variables)
-    launcher_family = "openmpi" if mpi == "openmpi" else "mpich"
-    if mpi != "system" and family in ("mpich", "openmpi") and family != launcher_family:
-        hint = "" if layout.checkout() is None else f", or {family} for that of scripts/setup_peers"
+    started_family = launch.launcher_family(mpi)
+    if family in ("mpich", "openmpi") and started_family not in (family, None):
+        if mpi == "system":
+            hint = "use --mpi mpich" if family == "mpich" else "put the mpiexec of Open MPI first in PATH"
+        else:
+            hint = "use --mpi system for the mpiexec in PATH"
+            if layout.checkout() is not None:
+                hint += f", or {family} for that of scripts/setup_peers"
         raise CommandError(
-            f"{program} is linked with {launch.SHIM_FAMILIES[family]}, which --mpi {mpi} cannot start; "
-            f"use --mpi system for the mpiexec in PATH{hint}",
+            f"{program} is linked with {launch.SHIM_FAMILIES[family]}, which --mpi {mpi} cannot start; {hint}",
             BAD_ARGUMENT,
         )
     # Open MPI starts spawned processes with the environment of its launcher, and -x does not apply to them.

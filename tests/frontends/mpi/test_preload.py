@@ -340,6 +340,39 @@ def test_unknown_mpi_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         launch.linked_mpi_family("program", os.environ | {"PATH": str(tmp_path)})
 
 
+@pytest.mark.parametrize(
+    ("version", "family"),
+    [
+        ("mpiexec (OpenRTE) 4.1.4", "openmpi"),
+        ("mpiexec (Open MPI) 5.0.8", "openmpi"),
+        ("HYDRA build details:", "mpich"),
+        ("Another MPI", None),
+    ],
+)
+def test_system_launcher_family(
+    version: str, family: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = tmp_path / "mpiexec"
+    fake.write_text(f"#!/bin/sh\necho '{version}'\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert launch.launcher_family("system") == family
+
+
+def test_launcher_of_another_mpi_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, output in (
+        ("mpiexec", "mpiexec (OpenRTE) 4.1.4"),
+        ("ldd", "libmpi.so.12 => /usr/lib/libmpi.so.12"),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho '{output}'\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    command = [sys.executable, "-m", "isthmus", "run", "--mpi", "system", "--mpi-shim", "-n", "2", "/bin/true"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 2
+    assert "which --mpi system cannot start; use --mpi mpich" in " ".join(result.stderr.split())
+
+
 MPI4PY = """
 from mpi4py import MPI
 import numpy
