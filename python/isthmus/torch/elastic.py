@@ -329,8 +329,10 @@ class Job:
             abort, shrinking, state = (end - begin for begin, end in itertools.pairwise(times))
             # The supervisor of an ended process has printed why. The failure is then often only an abort.
             cause = "" if lost & already_gone else f" after: {failure}"
+            left = dist.get_world_size()
+            subject = "1 rank continues" if left == 1 else f"{left} ranks continue"
             print(
-                f"isthmus: {dist.get_world_size()} ranks continue at step {self.step}{cause} "
+                f"isthmus: {subject} at step {self.step}{cause} "
                 f"(abort {abort:.2f} s, shrink {shrinking:.2f} s, state {state:.2f} s)",
                 file=sys.stderr,
                 flush=True,
