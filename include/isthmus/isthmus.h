@@ -175,8 +175,8 @@ ISTHMUS_API isthmus_status isthmus_communicator_parent_rank(isthmus_communicator
                                                             int* parent_rank);
 
 // Waits for this rank's outstanding operations and releases the communicator. NULL is allowed.
-// Blocking: not collective, and does not wait for calls of other ranks. Exception: after a broadcast by the
-// backend `p2p`, it gives other ranks one second to start their part.
+// Blocking: not collective, and does not wait for calls of other ranks. Exception: after calls by the backend
+// `p2p` that move data, it gives other ranks one second to receive what this rank has sent.
 // Lifetime: the handle is invalid afterward; using it again returns an error.
 ISTHMUS_API isthmus_status isthmus_communicator_destroy(isthmus_communicator communicator);
 
