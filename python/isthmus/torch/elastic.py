@@ -95,6 +95,7 @@ class Job:
         self._is_in_step = False  # between the start of an iteration and the end of its training step
         self._must_grow = False
         self._failed_step = -1
+        self._form_error = ""  # why the latest _form() has failed
         self._checkpoints: Any = None
         self._excepthook = sys.excepthook
         self.step = 0
@@ -204,7 +205,9 @@ class Job:
         if self._identity < self._membership.initial_size:
             plan = self._membership.initial_plan()
             if (backend := self._form(plan)) is None:
-                raise RuntimeError("isthmus.torch.elastic: a rank was lost before the job had started")
+                raise RuntimeError(
+                    f"isthmus.torch.elastic: the ranks could not form a group at the start: {self._form_error}"
+                )
             self._adopt(plan, backend)
             self._synchronize()
             return
@@ -251,7 +254,8 @@ class Job:
         self._watch.start(plan.members, backend.abort)
         try:
             backend.allreduce([torch.zeros(1)], dist.AllreduceOptions()).wait()
-        except RuntimeError:
+        except RuntimeError as error:
+            self._form_error = str(error)
             self._watch.stop()
             backend.abort()
             backend.shutdown()
