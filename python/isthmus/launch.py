@@ -217,8 +217,9 @@ def launcher_family(mpi: str) -> str | None:
     """Returns the MPI family whose programs the launcher of `--mpi` starts, or None if it is unknown."""
     if mpi != "system":
         return "openmpi" if mpi == "openmpi" else "mpich"
+    command = [launcher(mpi).executable, "--version"]
     version = subprocess.run(
-        [launcher(mpi).executable, "--version"], capture_output=True, text=True, errors="replace"
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
     )
     text = version.stdout + version.stderr
     if "Open MPI" in text or "OpenRTE" in text:

@@ -143,8 +143,7 @@ def _shim_options(
 ) -> tuple[list[str], dict[str, str]]:
     """Returns a command prefix of the program, and variables of the launcher."""
     family = launch.linked_mpi_family(program, os.environ | variables)
-    started_family = launch.launcher_family(mpi)
-    if family in ("mpich", "openmpi") and started_family not in (family, None):
+    if family in ("mpich", "openmpi") and launch.launcher_family(mpi) not in (family, None):
         if mpi == "system":
             hint = "use --mpi mpich" if family == "mpich" else "put the mpiexec of Open MPI first in PATH"
         else:
