@@ -144,10 +144,15 @@ void node_group::publish_abort() const noexcept {
   publish_abort_word(word_aborted | static_cast<std::uint64_t>(rank()));
 }
 
+// Only the first failure is the root cause. If a peer has published one to this rank, this rank passes that one on,
+// because the peer may not have reached all ranks yet.
 void node_group::publish_abort_word(std::uint64_t word) const noexcept {
+  std::uint64_t first_word = 0;
+  if (header(rank()).abort_word.compare_exchange_strong(first_word, word, std::memory_order_seq_cst))
+    first_word = word;
   for (int r = 0; r < size(); ++r) {
-    std::uint64_t expected = 0;  // only the first failure is the root cause
-    header(r).abort_word.compare_exchange_strong(expected, word, std::memory_order_seq_cst);
+    std::uint64_t expected = 0;
+    header(r).abort_word.compare_exchange_strong(expected, first_word, std::memory_order_seq_cst);
   }
 }
 

@@ -26,7 +26,7 @@ constexpr std::size_t exchange_bytes = 4096;
 }  // namespace
 
 struct shared_area {
-  std::atomic<int> arrivals{0}, round{0};
+  std::atomic<int> arrivals{0}, round{0}, failed_ranks{0};
   std::byte exchange[max_ranks][exchange_bytes];
   char failure_text[max_ranks][1024];
   std::int64_t pid[max_ranks];
@@ -41,7 +41,10 @@ void wait_at_barrier(shared_area& area, int ranks) {
     area.arrivals = 0;
     ++area.round;
   }
-  while (area.round.load() == round) ::sched_yield();
+  while (area.round.load() == round) {
+    if (area.failed_ranks != 0) throw std::runtime_error("another rank failed before this barrier");
+    ::sched_yield();
+  }
 }
 
 }  // namespace
@@ -194,6 +197,7 @@ void run_one(shared_area& area, const run_setup& setup, int number, const std::f
   } catch (const std::exception& error) {
     std::snprintf(area.failure_text[number], sizeof(area.failure_text[number]), "rank %d: %s", number,
                   error.what());
+    ++area.failed_ranks;
   }
 }
 
