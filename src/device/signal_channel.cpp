@@ -1,6 +1,7 @@
 #include "device/signal_channel.hpp"
 
 #include <chrono>
+#include <cstring>
 
 #include "failure/wait.hpp"
 
@@ -23,6 +24,7 @@ signal_monitor::signal_monitor(device_driver& driver, int device, std::size_t wo
       m_device(device),
       m_done(driver, device),
       m_copy(driver, words * sizeof(std::uint32_t)) {
+  std::memset(m_copy.get(), 0, words * sizeof(std::uint32_t));
   for (const stream_priority priority : priorities) m_streams.emplace_back(driver, device, priority);
 }
 
@@ -55,11 +57,11 @@ void signal_monitor::write(std::span<const word_step> steps) {
 }
 
 void signal_monitor::notify_abort() {
+  const std::uint32_t first = aborted_peer();
+  const std::uint32_t word = first == 0 ? static_cast<std::uint32_t>(m_rank) + 1 : first;
   std::vector<word_step> steps;
   for (int peer = 0; peer < m_channel->size(); ++peer)
-    if (peer != m_rank)
-      steps.push_back(
-          {word_action::write, m_channel->abort_word(peer), static_cast<std::uint32_t>(m_rank) + 1});
+    if (peer != m_rank) steps.push_back({word_action::write, m_channel->abort_word(peer), word});
   write(steps);
 }
 

@@ -110,6 +110,20 @@ TEST_F(signals, abort_notifies_all_peers) {
   }
 }
 
+// Rank 0 has read the abort of rank 1. Rank 2 must learn the cause and not the rank that told it.
+TEST_F(signals, first_abort_is_passed_on) {
+  enqueue_words(stream, {{word_action::write, channel.abort_word(0), 2}});
+  driver().synchronize(0, stream);
+  ASSERT_TRUE(reads(monitor));
+  monitor.notify_abort();
+  int attempts = 1000;
+  while (!monitor.wait_briefly()) ASSERT_GT(--attempts, 0);
+  signal_monitor monitor_of_rank(driver(), 0, flag_layout.words(), {stream_priority::high});
+  monitor_of_rank.attach(channel, 2);
+  ASSERT_TRUE(reads(monitor_of_rank));
+  EXPECT_EQ(monitor_of_rank.aborted_peer(), 2u);
+}
+
 // A peer is killed right after the last call was enqueued, within one second of the previous call.
 // No call follows.
 TEST_F(signals, stream_of_killed_peer_is_released_after_timeout) {
