@@ -7,6 +7,8 @@ namespace isthmus::shm {
 namespace {
 
 constexpr std::uint32_t min_pause = 16, max_pause = 1024;  // calls
+constexpr std::uint32_t first_pause_of_large_calls = 2;    // calls
+constexpr int large_bits = 21;                             // large: 1 MiB or more
 constexpr std::uint32_t timed_calls = 3;                   // in each mode
 
 std::size_t bytes_to_next_line(const void* pointer) {
@@ -55,14 +57,15 @@ void copy_interleaved(std::span<const copy_range> ranges, store_mode mode) noexc
 // ---- choice of the store mode --------------------------------------------------------------------------
 
 store_mode store_chooser::begin(isthmus_collective collective, std::uint64_t bytes, int timing_rank) {
-  const std::size_t index =
-      hint_index(static_cast<std::size_t>(collective), static_cast<int>(std::bit_width(bytes)));
+  const int size_bits = static_cast<int>(std::bit_width(bytes));
+  const std::size_t index = hint_index(static_cast<std::size_t>(collective), size_bits);
   m_hint = &m_group.header(timing_rank).store_hints[index];
   m_trial = nullptr;
   if (m_group.rank() == timing_rank) {
-    if (m_trials.empty()) m_trials.assign(hint_count, trial_state{.pause_calls = min_pause});
+    if (m_trials.empty()) m_trials.resize(hint_count);
     m_trial = &m_trials[index];
-    if (m_trial->phase == trial_phase::settling && m_group.next_sequence_number() >= m_trial->settled_sequence)
+    if (m_trial->pause_calls == 0) start_class(static_cast<std::size_t>(collective), size_bits, timing_rank);
+    if (m_trial->phase == trial_phase::settling && has_settled(*m_trial))
       enter_phase(*m_trial, trial_phase::timing_other);
     if (is_timed(*m_trial)) m_begin = m_time_source();
   }
@@ -74,8 +77,10 @@ void store_chooser::end() {
   trial_state& trial = *m_trial;
   ++trial.phase_calls;
   switch (trial.phase) {
-    case trial_phase::pausing:
-      if (trial.phase_calls == trial.pause_calls) enter_phase(trial, trial_phase::timing_current);
+    case trial_phase::pausing:  // the previous trial may have switched the mode
+      if (trial.phase_calls == 1) await_settled_slots(trial);
+      if (trial.phase_calls >= trial.pause_calls && has_settled(trial))
+        enter_phase(trial, trial_phase::timing_current);
       break;
     case trial_phase::timing_current:  // the minimum over a few calls filters out disturbances
       trial.current_duration = std::min(trial.current_duration, m_time_source() - m_begin);
@@ -84,7 +89,7 @@ void store_chooser::end() {
       enter_phase(trial, trial_phase::switching);
       break;
     case trial_phase::switching:  // peers may have begun this call in the previous mode
-      trial.settled_sequence = m_group.next_sequence_number() + m_group.sizes().depth;
+      await_settled_slots(trial);
       enter_phase(trial, trial_phase::settling);
       break;
     case trial_phase::settling: break;
@@ -95,8 +100,29 @@ void store_chooser::end() {
   }
 }
 
+void store_chooser::start_class(std::size_t collective, int size_bits, int timing_rank) {
+  m_trials[hint_index(collective, size_bits)].pause_calls =
+      size_bits >= large_bits ? first_pause_of_large_calls : min_pause;
+  for (int smaller = size_bits - 1; smaller > 0; --smaller) {
+    const std::size_t index = hint_index(collective, smaller);
+    const trial_state& trial = m_trials[index];
+    if (trial.pause_calls == 0 || trial.phase > trial_phase::timing_current) continue;
+    m_hint->store(m_group.header(timing_rank).store_hints[index].load(std::memory_order_relaxed),
+                  std::memory_order_relaxed);
+    return;
+  }
+}
+
 bool store_chooser::is_timed(const trial_state& trial) {
   return trial.phase == trial_phase::timing_current || trial.phase == trial_phase::timing_other;
+}
+
+void store_chooser::await_settled_slots(trial_state& trial) const {
+  trial.settled_sequence = m_group.next_sequence_number() + m_group.sizes().depth;
+}
+
+bool store_chooser::has_settled(const trial_state& trial) const {
+  return m_group.next_sequence_number() >= trial.settled_sequence;
 }
 
 void store_chooser::enter_phase(trial_state& trial, trial_phase next) {
@@ -109,7 +135,7 @@ void store_chooser::finish_trial(trial_state& trial) {
   const bool is_better = 10 * trial.other_duration < 9 * trial.current_duration;
   if (!is_better) switch_mode();
   // The longer a mode has been faster, the less often the other mode is tried.
-  trial = {.pause_calls = is_better ? min_pause : std::min(max_pause, 2 * trial.pause_calls)};
+  trial = {.pause_calls = is_better ? min_pause : std::clamp(2 * trial.pause_calls, min_pause, max_pause)};
 }
 
 void store_chooser::switch_mode() {

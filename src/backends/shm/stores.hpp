@@ -67,20 +67,23 @@ class store_chooser {
   explicit store_chooser(node_group& group, clock::time_point (*time_source)() = clock::now)
       : m_group(group), m_time_source(time_source) {}
 
-  // Called before and after each adaptive call. `bytes` and `timing_rank` must be equal on all ranks.
+  // Begin and end one adaptive call. `bytes` and `timing_rank` must be equal on all ranks.
   store_mode begin(isthmus_collective collective, std::uint64_t bytes, int timing_rank);
   void end();
 
  private:
   // Phases of a trial (one trial per collective and size class): pause, time a few calls in the current mode,
   // switch the mode, wait until every slot has been written in the new mode, and time a few calls. The wait is
-  // needed because the location of a slot's lines still depends on the previous mode at the first writes.
+  // needed because the location of a slot's lines still depends on the previous mode at the first writes. The
+  // pause is at least as long as this wait.
   enum class trial_phase : std::uint8_t { pausing, timing_current, switching, settling, timing_other };
+  // The first call of a size class is in the mode of the nearest smaller class of the collective, because large
+  // calls are slow and often few.
   struct trial_state {
-    std::uint32_t pause_calls;
+    std::uint32_t pause_calls = 0;  // 0: this rank has not been the timing rank of such a call
     trial_phase phase = trial_phase::pausing;
     std::uint32_t phase_calls = 0;  // calls so far in this phase
-    // first sequence number at which all slots have been written in the other mode
+    // first sequence number at which all slots have been written in the mode of this phase
     std::uint64_t settled_sequence = 0;
     clock::duration current_duration = not_timed, other_duration = not_timed;
   };
@@ -88,6 +91,9 @@ class store_chooser {
   static constexpr clock::duration not_timed = clock::duration::max() / 16;
 
   static bool is_timed(const trial_state& trial);
+  void start_class(std::size_t collective, int size_bits, int timing_rank);
+  void await_settled_slots(trial_state& trial) const;
+  bool has_settled(const trial_state& trial) const;
   static void enter_phase(trial_state& trial, trial_phase next);
   void finish_trial(trial_state& trial);
   void switch_mode();

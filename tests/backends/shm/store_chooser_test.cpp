@@ -177,6 +177,25 @@ TEST_P(store_chooser_test, rarely_reads_the_clock) {
   EXPECT_LE(clock_reads, 3 * 2 * (3 + 3));  // trials, times two reads per call, times three calls in each mode
 }
 
+TEST_P(store_chooser_test, large_calls_settle_within_20_calls) {
+  machine simulation(GetParam());
+  const auto bytes = simulation.random_between(1 << 20, 1 << 30);
+  const costs call_costs = simulation.make_costs(store_mode::streaming, 100, 400);
+  simulation.count(store_mode::streaming, 20, ISTHMUS_BROADCAST, bytes, 1, call_costs);
+  EXPECT_GE(simulation.count(store_mode::streaming, 10, ISTHMUS_BROADCAST, bytes, 1, call_costs), 8u);
+}
+
+TEST_P(store_chooser_test, new_sizes_start_in_the_mode_of_smaller_ones) {
+  machine simulation(GetParam());
+  const costs call_costs = simulation.make_costs(store_mode::streaming, 100, 400);
+  simulation.count(store_mode::streaming, settling_calls, ISTHMUS_REDUCE, 1 << 18, 0, call_costs);
+  while (simulation.count(store_mode::streaming, 1, ISTHMUS_REDUCE, 1 << 18, 0, call_costs) == 0) continue;
+  EXPECT_EQ(simulation.count(store_mode::streaming, 2, ISTHMUS_REDUCE, 1 << 26, 0, call_costs), 2u);
+  // other collectives and smaller sizes are not affected
+  EXPECT_EQ(simulation.count(store_mode::cached, 2, ISTHMUS_GATHER, 1 << 26, 0, call_costs), 2u);
+  EXPECT_EQ(simulation.count(store_mode::cached, 2, ISTHMUS_REDUCE, 1 << 10, 0, call_costs), 2u);
+}
+
 INSTANTIATE_TEST_SUITE_P(seeds, store_chooser_test, testing::Range<std::uint64_t>(1, 21));
 
 }  // namespace
