@@ -54,8 +54,11 @@ void run_core_group(Enqueue&& enqueue_requests) {
 /// they are complete. Creates one accessor per buffer, even if several operations use the buffer.
 inline std::vector<sycl::event> run_group_blocking(std::vector<collective_request>& requests) {
   buffer_uses uses;
+  const sycl::queue* previous = nullptr;
   for (collective_request& request : requests) {
-    wait_for_earlier_work(request);
+    const bool waits_for_queue = previous == nullptr || *previous != request.queue;
+    wait_for_earlier_work(request, waits_for_queue);
+    previous = &request.queue;
     uses.add(request);
   }
   const host_views views(uses);
@@ -64,7 +67,7 @@ inline std::vector<sycl::event> run_group_blocking(std::vector<collective_reques
       enqueue(request, views.address(request.send), views.address(request.recv), nullptr);
     }
   });
-  return std::vector<sycl::event>(requests.size());
+  return std::vector<sycl::event>(requests.size(), sycl::event());  // copies share one implementation
 }
 
 /// Returns whether one host task can run the whole group. All requests must belong to one queue and to one rank

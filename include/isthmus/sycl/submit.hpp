@@ -14,9 +14,9 @@ namespace isthmus::detail {
 
 /// Waits on the host for earlier work: the wait events and, for an in-order queue, all work of the queue. Does
 /// not wait for an empty queue.
-inline void wait_for_earlier_work(collective_request& request) {
+inline void wait_for_earlier_work(collective_request& request, bool waits_for_queue = true) {
   for (sycl::event& dependency : request.dependencies) dependency.wait();
-  if (request.queue.is_in_order() && !is_known_idle(request.queue)) request.queue.wait();
+  if (waits_for_queue && request.queue.is_in_order() && !is_known_idle(request.queue)) request.queue.wait();
 }
 
 /// Calls the core. All paths call this function with the addresses and the stream that they have determined.

@@ -101,16 +101,16 @@ void store_chooser::end() {
 }
 
 void store_chooser::start_class(std::size_t collective, int size_bits, int timing_rank) {
-  m_trials[hint_index(collective, size_bits)].pause_calls =
-      size_bits >= large_bits ? first_pause_of_large_calls : min_pause;
+  trial_state& trial = m_trials[hint_index(collective, size_bits)];
+  trial.pause_calls = min_pause;
   for (int smaller = size_bits - 1; smaller > 0; --smaller) {
     const std::size_t index = hint_index(collective, smaller);
-    const trial_state& trial = m_trials[index];
-    if (trial.pause_calls == 0 || trial.phase > trial_phase::timing_current) continue;
+    if (m_trials[index].pause_calls == 0 || m_trials[index].phase > trial_phase::timing_current) continue;
     m_hint->store(m_group.header(timing_rank).store_hints[index].load(std::memory_order_relaxed),
                   std::memory_order_relaxed);
     return;
   }
+  if (size_bits >= large_bits) trial.pause_calls = first_pause_of_large_calls;
 }
 
 bool store_chooser::is_timed(const trial_state& trial) {
