@@ -1,73 +1,77 @@
-"""ISTHMUS_DETERMINISTIC: floating-point sums equal sequential additions in rank order, bit by bit."""
+"""`deterministic`: a sum has the same bits for every size, slice, algorithm and process layout."""
 
 from __future__ import annotations
 
-import threading
+import subprocess
+import sys
+from pathlib import Path
 
-import numpy as np
 import pytest
+import same_bits
+from conftest import TIMEOUT_S, run_on_all_ranks
 
 import isthmus
 
-COUNTS = [1, 17, 1000, 5000, 70001]
 
-
-def algorithms() -> list[str]:
-    """Returns the algorithms of `shm` that support allreduce."""
+def algorithms(backend: str) -> list[str]:
     with isthmus.Communicator.create_all(1)[0] as communicator:
-        (shm,) = [each for each in communicator.info()["backends"] if each["name"] == "shm"]
-    assert "rank_order" in shm["capabilities"]
-    return [name for name in shm["algorithms"] if name != "channel"]
+        (row,) = [each for each in communicator.info()["backends"] if each["name"] == backend]
+    assert "rank_order" in row["capabilities"]
+    return [f"{backend}:{name}" for name in row["algorithms"]]
 
 
-def sum_in_rank_order(contributions: list[np.ndarray]) -> np.ndarray:
-    """Adds sequentially. Types below 4 bytes are accumulated in float32 and rounded once."""
-    wide_dtype = np.float32 if contributions[0].itemsize < 4 else contributions[0].dtype
-    total = contributions[0].astype(wide_dtype)
-    for contribution in contributions[1:]:
-        total = total + contribution.astype(wide_dtype)
-    return total.astype(contributions[0].dtype)
-
-
-@pytest.mark.parametrize("ranks", [2, 3, 5])
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_every_shm_algorithm_reduces_in_rank_order(
-    ranks: int, dtype: type, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    generator = np.random.default_rng(ranks)
-    checked_calls = 0
-    names = algorithms()
+@pytest.fixture(autouse=True)
+def _deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ISTHMUS_DETERMINISTIC", "1")
-    for name in names:
-        monkeypatch.setenv("ISTHMUS_BACKEND", f"shm:{name}")
-        communicators = isthmus.Communicator.create_all(ranks)
-        for count in COUNTS:
-            scale = 10.0 ** generator.uniform(-3, 3, count)
-            inputs = [(generator.standard_normal(count) * scale).astype(dtype) for _ in range(ranks)]
-            outputs = [np.full(count, np.nan, dtype) for _ in range(ranks)]
-            failures: list[isthmus.Error] = []
+    monkeypatch.setenv("ISTHMUS_OPTION", same_bits.OPTIONS)
 
-            def run_rank(rank: int) -> None:
-                try:
-                    communicators[rank].allreduce(inputs[rank], outputs[rank])  # noqa: B023
-                except isthmus.Error as failure:
-                    failures.append(failure)  # noqa: B023
 
-            threads = [threading.Thread(target=run_rank, args=(rank,)) for rank in range(ranks)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            if failures:  # an algorithm that supports only small messages
-                assert all("no backend can run" in str(failure) for failure in failures)
-                continue
-            checked_calls += 1
-            expected = sum_in_rank_order(inputs).tobytes()
-            for output in outputs:
-                assert output.tobytes() == expected, (name, count)
+@pytest.mark.parametrize("ranks", [2, 3, 5, 8])
+def test_slices_have_equal_bits_on_all_algorithms(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = same_bits.Reference(ranks)
+    checked = {}
+    for backend in [None, *algorithms("shm"), *(algorithms("ucx") if ranks == 3 else [])]:
+        if backend is not None:
+            monkeypatch.setenv("ISTHMUS_BACKEND", backend)
+        communicators = isthmus.Communicator.create_all(ranks, timeout=TIMEOUT_S)
+        (checked[backend],) = set(
+            run_on_all_ranks(communicators, lambda each: same_bits.check_rank(each, reference))
+        )
         for communicator in communicators:
             communicator.close()
-    assert checked_calls > 3 * len(names), "too few algorithms ran"
+        monkeypatch.delenv("ISTHMUS_BACKEND", raising=False)
+    assert checked[None] == max(checked.values())
+
+
+def test_other_orders_give_other_bits() -> None:
+    reference = same_bits.Reference(3)
+    for dtype, (first, second, third) in reference.contributions.items():
+        other = same_bits.reduce_in_order([first, third, second], "sum")
+        assert other.tobytes() != reference.results[dtype, "sum"].tobytes()
+
+
+def check_processes(layout: str, backends: list[str], folder: Path) -> None:
+    job = subprocess.run(
+        [sys.executable, same_bits.__file__, folder, layout, *backends],
+        capture_output=True,
+        text=True,
+        timeout=3 * TIMEOUT_S,
+        check=False,
+    )
+    assert job.returncode == 0, job.stderr
+    assert [line.split()[0] for line in job.stdout.splitlines()] == backends
+
+
+@pytest.mark.parametrize("layout", ["1,1,1", "2,1", "3,2"])
+def test_slices_have_equal_bits_in_all_layouts(layout: str, tmp_path: Path) -> None:
+    # Every second one uses the symmetric heap.
+    backends = ["shm:packet", "shm:zero_copy", "shm:zero_copy", "shm:zero_copy_streamed"]
+    check_processes(layout, [*backends, "shm:two_shot_adaptive", "shm:one_shot", "ucx:two_shot"], tmp_path)
+
+
+# Without `deterministic`, the rules select `hierarchical` for the longest slices.
+def test_slices_have_equal_bits_on_several_nodes(tmp_path: Path) -> None:
+    check_processes("1/1,1", ["rules"], tmp_path)
 
 
 def test_invalid_deterministic_setting_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
