@@ -66,18 +66,19 @@ struct prod : sum {
   }
 };
 
-// The result is NaN if any contribution is NaN (only NaN differs from itself).
+// The result is NaN if any contribution is NaN (only NaN differs from itself). If two values are equal, for example
+// zeros of different signs, the first one is kept, as in src/kernels.
 struct min : sum {
   template <typename Value>
   static __device__ Value combine(Value a, Value b) {
-    return a != a || a < b ? a : b;
+    return b < a || b != b ? b : a;
   }
 };
 
 struct max : sum {
   template <typename Value>
   static __device__ Value combine(Value a, Value b) {
-    return a != a || b < a ? a : b;
+    return b > a || b != b ? b : a;
   }
 };
 
