@@ -30,7 +30,8 @@ typedef struct isthmus_tensor_parallel_impl* isthmus_tensor_parallel;
 //     (2 u + u^2 + n 2^-23) * (|x_0| + ... + |x_(n-1)|)
 // if nothing overflows or underflows.
 typedef enum isthmus_wire {
-  ISTHMUS_WIRE_AUTO = 0,  // BFLOAT16 for tensors above the configured size, otherwise EXACT
+  ISTHMUS_WIRE_AUTO =
+      0,  // BFLOAT16 for tensors above the configured size, otherwise EXACT; EXACT if `deterministic`
   ISTHMUS_WIRE_EXACT = 1,
   ISTHMUS_WIRE_BFLOAT16 = 2
 } isthmus_wire;

@@ -141,9 +141,10 @@ isthmus_tensor_parallel create(int n, const isthmus_device* devices, const isthm
   const auto options = check_options(user_options);
   const auto rules = selection::load_configuration(options.config_path);
   const isthmus_platform platform = devices[0].platform;
-  // On the host no data is transferred, so rounding gains nothing.
-  const bool is_host_default = platform == ISTHMUS_PLATFORM_HOST && options.wire == ISTHMUS_WIRE_AUTO;
-  const isthmus_wire wire = is_host_default ? ISTHMUS_WIRE_EXACT : options.wire;
+  // On the host no data is transferred, so rounding gains nothing. With `deterministic`, the wire format must not depend
+  // on the size of the tensor.
+  const bool is_exact = platform == ISTHMUS_PLATFORM_HOST || rules.deterministic;
+  const isthmus_wire wire = is_exact && options.wire == ISTHMUS_WIRE_AUTO ? ISTHMUS_WIRE_EXACT : options.wire;
   const auto* engine = options.engine != nullptr ? options.engine : &find_engine(platform, rules);
   if (const std::string problem = check_engine(engine, platform); !problem.empty())
     throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE, "tensor_parallel: " + problem);

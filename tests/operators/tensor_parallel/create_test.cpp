@@ -131,7 +131,15 @@ TEST(tensor_parallel_engine, gets_algorithm_and_wire_from_the_rules) {
   EXPECT_EQ(run_call(exact_two, (8 << 20) - 1).algorithm, ISTHMUS_TWO_SHOT);
   EXPECT_EQ(run_call(exact_two, 8 << 20).algorithm, ISTHMUS_TWO_SHOT_ZERO_COPY);
   EXPECT_EQ(run_call(exact_two, 16 << 20, ISTHMUS_FLOAT16).algorithm, ISTHMUS_TWO_SHOT);
-  for (const auto handle : {two, four, exact, exact_two}) isthmus_tensor_parallel_destroy(handle);
+  ::setenv("ISTHMUS_DETERMINISTIC", "1", 1);
+  const auto deterministic = make(2), deterministic_rounded = make(2, ISTHMUS_WIRE_BFLOAT16);
+  ::unsetenv("ISTHMUS_DETERMINISTIC");
+  for (const std::uint64_t count : {1u, 1u << 20}) {
+    EXPECT_FALSE(run_call(deterministic, count).bfloat16_wire);
+    EXPECT_TRUE(run_call(deterministic_rounded, count).bfloat16_wire);
+  }
+  for (const auto handle : {two, four, exact, exact_two, deterministic, deterministic_rounded})
+    isthmus_tensor_parallel_destroy(handle);
   EXPECT_EQ(recorded.open, recorded.closed);
 }
 
