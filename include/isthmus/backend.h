@@ -51,6 +51,9 @@ extern "C" {
 // The algorithm of an operation if no rule names one: the backend chooses.
 #define ISTHMUS_ANY_ALGORITHM (-1)
 
+// End of the name of an algorithm that rounds float32 contributions to bfloat16. ISTHMUS_ANY_ALGORITHM must not round.
+#define ISTHMUS_ROUNDED_SUFFIX "_bf16"
+
 // Exports the definition of isthmus_backend_v1 from code that is compiled with -fvisibility=hidden.
 #if defined(__GNUC__)
 #define ISTHMUS_BACKEND_EXPORT __attribute__((visibility("default")))
@@ -70,9 +73,10 @@ enum {
   // The backend uses resources, for example connections, in every communicator. If only built-in rules name it,
   // it is created only if no other backend works.
   ISTHMUS_BACKEND_LAST_RESORT = 1u << 4,
-  // Every algorithm reduces all contributions in rank order. For datatypes with fewer bits than float32, the
-  // result is rounded once, at the end. If an algorithm rounds the contributions first, its name must state
-  // that. With `deterministic`, only such backends run floating-point reductions.
+  // Every algorithm combines all contributions to an element in rank order, starting with rank 0, in the accumulation
+  // type (float32 for datatypes with fewer bits), and rounds once, at the end. If an algorithm rounds the contributions
+  // first, its name must end in ISTHMUS_ROUNDED_SUFFIX. With `deterministic`, only such backends, without such
+  // algorithms, run floating-point reductions.
   ISTHMUS_BACKEND_RANK_ORDER = 1u << 5,
   // The devices of the ranks may belong to different platforms if the backend supports each platform.
   ISTHMUS_BACKEND_MIXED_PLATFORMS = 1u << 6,

@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <string_view>
 
+#include "base/elements.hpp"
 #include "base/error.hpp"
 #include "base/log.hpp"
 
@@ -21,6 +24,42 @@ bool is_unused_request(const selection::rule_rejection& rejection) {
 // Returns true if the result depends on the order of the contributions.
 bool depends_on_order(const isthmus_operation& operation) {
   return row_of(operation.collective).is_reduction && is_floating(operation.datatype);
+}
+
+// Returns true if the algorithm rounds the contributions before they are combined.
+bool rounds_contributions(const backend_instance& backend, int algorithm) {
+  return algorithm != ISTHMUS_ANY_ALGORITHM &&
+         std::string_view(backend.functions().algorithms[algorithm]).ends_with(ISTHMUS_ROUNDED_SUFFIX);
+}
+
+// Describes the order and the rounding of a reduction whose bits depend on them, or returns null.
+nlohmann::json order_json(const isthmus_operation& operation, const backend_instance* backend, int algorithm,
+                          int ranks, bool is_required) {
+  if (backend == nullptr || !depends_on_order(operation)) return {};
+  const bool is_guaranteed = (backend->capabilities() & ISTHMUS_BACKEND_RANK_ORDER) != 0;
+  nlohmann::json json = {{"is_required", is_required}, {"is_guaranteed", is_guaranteed}};
+  if (!is_guaranteed) {
+    json["order"] = "chosen by the backend; it can depend on the size, the algorithm and the machine";
+    json["rounding"] = "chosen by the backend";
+    return json;
+  }
+  std::vector<int> order(static_cast<std::size_t>(ranks));
+  std::iota(order.begin(), order.end(), 0);
+  json["order"] = fmt::format("rank {}, from left to right", fmt::join(order, ", "));
+  const isthmus_datatype wide = accumulation_type(operation.datatype, operation.op);
+  const bool is_rounded_first = rounds_contributions(*backend, algorithm);
+  std::vector<std::string> points;
+  if (is_rounded_first) points.emplace_back("each contribution to bfloat16");
+  if (operation.op != ISTHMUS_MIN && operation.op != ISTHMUS_MAX && ranks > 1)
+    points.push_back(fmt::format("each {} to {}", operation.op == ISTHMUS_PROD ? "product" : "sum",
+                                 isthmus_datatype_name(wide)));
+  if (operation.op == ISTHMUS_AVG && ranks > 1)
+    points.push_back(fmt::format("the quotient to {}", isthmus_datatype_name(wide)));
+  if (wide != operation.datatype || is_rounded_first)
+    points.push_back(fmt::format("the result to {}",
+                                 is_rounded_first ? "bfloat16" : isthmus_datatype_name(operation.datatype)));
+  json["rounding"] = points.empty() ? "none" : fmt::format("{}", fmt::join(points, ", "));
+  return json;
 }
 
 }  // namespace
@@ -62,13 +101,19 @@ bool dispatcher::is_external(const std::string& name) const {
 
 const char* dispatcher::find_obstacle(const std::string& name, int algorithm,
                                       const isthmus_operation& common_operation) const {
-  if (is_external(name)) return nullptr;
+  const bool needs_rank_order = m_rules.deterministic && depends_on_order(common_operation);
+  if (is_external(name))
+    return needs_rank_order ? "deterministic: the caller runs this backend, in an unknown order" : nullptr;
   backend_instance* const backend = m_backends.find(name);
   if (backend == nullptr) return "there is no backend of this name";
   if (!backend->is_usable()) return backend->reason().c_str();
-  if (m_rules.deterministic && depends_on_order(common_operation) &&
-      (backend->capabilities() & ISTHMUS_BACKEND_RANK_ORDER) == 0)
-    return "deterministic: backend does not guarantee rank-ordered reductions";
+  if (needs_rank_order) {
+    if ((backend->capabilities() & ISTHMUS_BACKEND_RANK_ORDER) == 0)
+      return "deterministic: backend does not guarantee rank-ordered reductions";
+    if (rounds_contributions(*backend, algorithm))
+      return "deterministic: the algorithm rounds contributions to bfloat16, so results depend on the "
+             "algorithm";
+  }
   return backend->supports(common_operation, algorithm);
 }
 
@@ -174,6 +219,8 @@ nlohmann::json dispatcher::explain(const isthmus_operation& operation) {
   }
   const bool has_no_local_backend = decision.winner == nullptr || is_external(decision.winner->backend);
   const backend_instance* backend = has_no_local_backend ? nullptr : m_backends.find(decision.winner->backend);
+  const int algorithm = backend == nullptr ? ISTHMUS_ANY_ALGORITHM : decision.winner->algorithm_index;
+  result["reduction"] = order_json(common_operation, backend, algorithm, m_ranks.size, m_rules.deterministic);
   result["version"] = backend == nullptr ? nlohmann::json() : nlohmann::json(backend->version());
   result["plan"] = plan_json(decision, common_operation);
   result["notes"] = backend == nullptr ? std::vector<std::string>{} : backend->notes();

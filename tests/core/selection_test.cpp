@@ -107,6 +107,77 @@ TEST(deterministic, fails_without_rank_ordered_backend) {
   EXPECT_EQ(recv, 2);
 }
 
+TEST(deterministic, refuses_algorithms_that_round_contributions) {
+  standin::script script;
+  script.capabilities = ISTHMUS_BACKEND_RANK_ORDER;
+  standin::reset(script);
+  for (const bool is_deterministic : {false, true}) {
+    test::ranks ranks(2, (is_deterministic ? "deterministic = true\n" : "") +
+                             configuration_with_rules("[[rule]]\nuse = \"standin:slow\"\n"
+                                                      "[[rule]]\nuse = \"standin:slow_bf16\"\n"));
+    ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
+    isthmus_operation operation{};
+    operation.collective = ISTHMUS_ALLREDUCE;
+    operation.datatype = ISTHMUS_FLOAT32;
+    operation.count = 4;
+    const json explanation = read(ranks[0], &operation);
+    EXPECT_EQ(explanation["algorithm"], is_deterministic ? "slow" : "slow_bf16") << explanation.dump();
+    const std::string reason =
+        is_deterministic ? explanation["not_used"].at(0)["reason"].get<std::string>() : "";
+    EXPECT_EQ(reason.find("deterministic: the algorithm rounds contributions to bfloat16") != std::string::npos,
+              is_deterministic);
+  }
+  standin::reset();
+}
+
+TEST(explain, shows_order_and_rounding_of_float_reductions) {
+  standin::reset();
+  test::ranks ranks(3, configuration_with_rules("[[rule]]\nbytes = \"..1K\"\nuse = \"shm\"\n"
+                                                "[[rule]]\nbytes = \"1K..\"\nuse = \"standin\"\n"));
+  ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
+  const auto explain = [&](isthmus_datatype datatype, isthmus_reduction_op op, std::uint64_t count = 4) {
+    isthmus_operation operation{};
+    operation.collective = ISTHMUS_ALLREDUCE;
+    operation.datatype = datatype;
+    operation.op = op;
+    operation.count = count;
+    return read(ranks[0], &operation)["reduction"];
+  };
+  const json sum = explain(ISTHMUS_FLOAT64, ISTHMUS_SUM), average = explain(ISTHMUS_FLOAT16, ISTHMUS_AVG);
+  EXPECT_EQ(sum, (json{{"is_required", false},
+                       {"is_guaranteed", true},
+                       {"order", "rank 0, 1, 2, from left to right"},
+                       {"rounding", "each sum to float64"}}));
+  EXPECT_EQ(average["rounding"], "each sum to float32, the quotient to float32, the result to float16");
+  EXPECT_EQ(explain(ISTHMUS_FLOAT16, ISTHMUS_MAX)["rounding"], "none");
+  EXPECT_TRUE(explain(ISTHMUS_INT32, ISTHMUS_SUM).is_null());
+  EXPECT_FALSE(explain(ISTHMUS_FLOAT32, ISTHMUS_SUM, 4096)["is_guaranteed"].get<bool>());
+}
+
+TEST(deterministic, refuses_external_backends) {
+  const isthmus_device device{};
+  isthmus_communicator_options options{};
+  options.struct_bytes = sizeof options;
+  options.external_backends = "mpi";
+  for (const char* const setting : {"0", "1"}) {
+    ::setenv("ISTHMUS_RULE", "use=mpi", 1);
+    ::setenv("ISTHMUS_DETERMINISTIC", setting, 1);
+    isthmus_communicator rank = nullptr;
+    const isthmus_status status = isthmus_communicator_create_all(1, &device, &options, &rank);
+    ::unsetenv("ISTHMUS_DETERMINISTIC");
+    ::unsetenv("ISTHMUS_RULE");
+    ASSERT_EQ(status, ISTHMUS_SUCCESS) << test::last_error().message;
+    isthmus_operation operation{};
+    operation.collective = ISTHMUS_ALLREDUCE;
+    operation.datatype = ISTHMUS_FLOAT32;
+    operation.count = 4;
+    char path[16] = "unset";
+    EXPECT_EQ(isthmus_communicator_path(rank, &operation, path, sizeof path), ISTHMUS_SUCCESS);
+    EXPECT_EQ(std::string(path) == "mpi", *setting == '0') << path;
+    EXPECT_EQ(isthmus_communicator_destroy(rank), ISTHMUS_SUCCESS);
+  }
+}
+
 // Kinds of calls share cache slots, but every call must get its own decision.
 TEST(decisions, are_separate_for_each_kind_of_call) {
   standin::reset();
@@ -224,7 +295,7 @@ TEST(info, lists_ranks_backends_and_rules) {
     if (backend["name"] == "standin") {
       match = true;
       EXPECT_EQ(backend["available"], true);
-      EXPECT_EQ(backend["algorithms"], (std::vector<std::string>{"fast", "slow"}));
+      EXPECT_EQ(backend["algorithms"], (std::vector<std::string>{"fast", "slow", "slow_bf16"}));
       EXPECT_EQ(backend["source"], standin::path());
     } else if (backend["available"] == false) {
       EXPECT_NE(backend["reason"], "") << backend["name"];

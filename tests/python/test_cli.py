@@ -120,7 +120,10 @@ def test_explain_in_this_process() -> None:
     assert reply["query"]["bytes"] == 65536
     assert reply["query"]["ranks"] == 3
     assert reply["backend"]
+    assert reply["reduction"]["order"] == "rank 0, 1, 2, from left to right"
     text = run_cli("explain", "allreduce", "--bytes", "64K").stdout
+    assert "each sum to float32" in text
+    assert "deterministic = true" in text
     assert "selected" in text
     # Each other rule is either printed with its reason or counted.
     relevant = [rejected for rejected in reply["rejected"] if rejected["is_relevant"]]

@@ -17,6 +17,8 @@ from . import job_query
 from .console import BAD_ARGUMENT, CommandError, out, print_json, print_warning
 from .profile import core_info, profile_mismatch, profile_use
 
+_BITS_WITHOUT_DETERMINISTIC = "can depend on the rules: set deterministic = true for a guarantee"
+
 
 def explain(
     collective: Annotated[str, typer.Argument(help="Name of a collective, e.g. allreduce.")],
@@ -125,8 +127,21 @@ def _print(explanation: dict[str, Any], all_rules: bool) -> None:
             style="dim",
         )
     out.print(explanation["reason"])
+    if explanation["reduction"]:
+        _print_reduction(explanation["reduction"])
     if explanation["plan"]:
         _print_plan(explanation["plan"])
+
+
+def _print_reduction(reduction: dict[str, Any]) -> None:
+    """Prints what determines the bits of a floating-point reduction."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_row("order", reduction["order"])
+    table.add_row("rounding", reduction["rounding"])
+    table.add_row(
+        "bits", "depend only on the contributions" if reduction["is_required"] else _BITS_WITHOUT_DETERMINISTIC
+    )
+    out.print(table)
 
 
 def _print_plan(steps: list[dict[str, Any]]) -> None:

@@ -96,7 +96,7 @@ bool reads_recv_arrays(const isthmus_operation& operation, int rank) {
          (operation.collective == ISTHMUS_GATHERV && operation.root == rank);
 }
 
-constexpr const char* algorithms[] = {"fast", "slow", nullptr};
+constexpr const char* algorithms[] = {"fast", "slow", "slow_bf16", nullptr};
 
 std::string algorithm_name(int index) {
   if (index == ISTHMUS_ANY_ALGORITHM) return "";
