@@ -1,5 +1,6 @@
-// Bindings of isthmus.h, part 2: collectives, explain, partition and groups.
+// Bindings of isthmus.h, part 2: collectives, tree_allreduce, explain, partition and groups.
 #include <isthmus/tools.h>
+#include <isthmus/tree_allreduce.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
@@ -68,6 +69,15 @@ void enqueue(const python_communicator& self, operation_storage& operation) {
   add_to_group(self);
 }
 
+void tree_allreduce(const python_communicator& self, uintptr_t leaves_address, uint64_t leaf_count,
+                    uintptr_t recv_address, uint64_t count, isthmus_datatype datatype) {
+  const active_call call(self);
+  call.run([&] {
+    return isthmus_tree_allreduce(reinterpret_cast<const void*>(leaves_address), leaf_count,
+                                  reinterpret_cast<void*>(recv_address), count, datatype, call.handle());
+  });
+}
+
 void start_group() {
   check(isthmus_group_start());
   ++group_depth();
@@ -124,6 +134,8 @@ void bind_operations(nb::module_& module) {
                   nb::arg("recv_counts") = nb::none(), nb::arg("recv_displs") = nb::none(),
                   nb::arg("stream") = 0);
   module.def("enqueue", &enqueue, nb::arg("communicator"), nb::arg("operation"));
+  module.def("tree_allreduce", &tree_allreduce, nb::arg("communicator"), nb::arg("leaves_address"),
+             nb::arg("leaf_count"), nb::arg("recv_address"), nb::arg("count"), nb::arg("datatype"));
   module.def("explain", &explain, nb::arg("communicator"), nb::arg("operation"));
   module.def("partition", &partition, nb::arg("speeds"), nb::arg("count"), nb::arg("granularity"));
   module.def("group_start", &start_group);

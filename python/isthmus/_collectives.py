@@ -184,6 +184,26 @@ class Collectives(Operations):
         self._run(Collective.allreduce, send_buf, out, op=op, dtype=dtype, stream=stream)
         return self._result(send_buf, out)
 
+    def tree_allreduce(
+        self,
+        leaves: ArrayT,
+        out: ArrayT | None = None,
+        *,
+        dtype: Datatype | DatatypeName | None = None,
+    ) -> ArrayT:
+        """out on every rank = sum of the leaves of all ranks. Its bits do not depend on the number of ranks.
+
+        The first axis of `leaves` counts the leaves of this rank, and all ranks have the same number of them.
+        All leaves in rank order form one binary tree: its first level adds leaves 0 and 1, 2 and 3, and so on.
+        The next levels add these sums in the same way. A node without a neighbor moves up unchanged. Sums are
+        float32 (float64 for float64), and the result is rounded once to the type of the leaves.
+
+        Host memory only, and not inside `group()`.
+        """
+        out = self._allocate_output(leaves, out, lambda shape: shape[1:])
+        self._run_tree(leaves, out, dtype)
+        return out
+
     def reduce_scatter(
         self,
         send_buf: ArrayT | InPlace,

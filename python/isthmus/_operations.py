@@ -157,6 +157,30 @@ class Operations:
         )
         run_or_defer(partial(_enqueue, self._native, operation, send, recv))
 
+    def _run_tree(self, leaves: Any, out: Any, dtype: Datatype | DatatypeName | None) -> None:
+        send = view(leaves, "leaves", dtype, self._platform, writable=False)
+        recv = view(out, "out", dtype, self._platform, writable=True)
+        if send.datatype != recv.datatype:
+            raise TypeError(f"leaves holds {send.datatype.name}, but out holds {recv.datatype.name}")
+        shape = tuple(leaves.shape) if hasattr(leaves, "shape") else np.asarray(leaves).shape
+        leaf_count = shape[0] if shape else 0
+        if leaf_count == 0 or send.elements != leaf_count * recv.elements:
+            raise ValueError(
+                f"tree_allreduce: leaves has shape {shape}, and out has {recv.elements} elements; "
+                "leaves must contain at least one leaf of that many elements along its first axis"
+            )
+        run_or_defer(
+            partial(
+                _isthmus.tree_allreduce,
+                self._native,
+                send.address,
+                leaf_count,
+                recv.address,
+                recv.elements,
+                send.datatype,
+            )
+        )
+
     def _resolve_views(
         self, row: CollectiveRow, send_buf: Any, out: Any, dtype: Any, counts: dict[str, Any]
     ) -> tuple[View | None, View | None]:

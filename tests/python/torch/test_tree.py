@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from rank_processes import RankProcesses
 
+import isthmus
 import isthmus.torch
 
 # 12 leaves can be divided among 1 to 4 ranks, also into parts that are not subtrees. The second size is summed
@@ -55,6 +56,23 @@ def sums_for_all_numbers_of_ranks() -> int:
 def test_bits_do_not_depend_on_the_number_of_ranks(ranks: RankProcesses, backend: str) -> None:
     cases = 4 * len(SIZES)
     assert ranks.run(sums_for_all_numbers_of_ranks, backend=backend) == [4 * cases, 3 * cases, 2 * cases, cases]
+
+
+def sums_of_both_forms() -> int:
+    """The NumPy form, on one rank, adds the leaves of all ranks."""
+    (alone,) = isthmus.Communicator.create_all(1)
+    dtypes = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    for dtype in dtypes:
+        leaves = leaves_of(dtype, SIZES[1])
+        name = str(dtype).removeprefix("torch.")
+        expected = alone.tree_allreduce(leaves, torch.empty_like(leaves[0]), dtype=name)
+        assert torch.equal(isthmus.torch.tree_all_reduce(share_of(leaves, None)), expected), dtype
+    alone.close()
+    return len(dtypes)
+
+
+def test_numpy_form_has_the_same_bits(ranks: RankProcesses) -> None:
+    assert set(ranks.run(sums_of_both_forms)) == {4}
 
 
 def test_other_orders_give_other_bits() -> None:
