@@ -1,4 +1,4 @@
-// Arguments that isthmus_tree_allreduce rejects, and its failures. tests/python/test_tree.py checks the sums.
+// Arguments that isthmus_tree_allreduce rejects, and its failures. tests/python/test_tree_allreduce.py checks the sums.
 #include <isthmus/tree_allreduce.h>
 
 #include <cstring>
