@@ -110,7 +110,7 @@ TEST_F(signals, abort_notifies_all_peers) {
   }
 }
 
-// Rank 0 has read the abort of rank 1. Rank 2 must learn the cause and not the rank that told it.
+// Rank 0 has read the abort of rank 1. Rank 2 must get the number of rank 1, which is the cause.
 TEST_F(signals, first_abort_is_passed_on) {
   enqueue_words(stream, {{word_action::write, channel.abort_word(0), 2}});
   driver().synchronize(0, stream);
