@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -39,13 +40,21 @@ constexpr const char* mpi_equivalent_backends = "mpi,ucx";
 constexpr std::uint32_t supported_collectives =
     (1u << ISTHMUS_COLLECTIVE_COUNT) - 1 - (1u << ISTHMUS_SEND) - (1u << ISTHMUS_RECV);
 
-// Number of calls that are passed to MPI before a communicator is attached.
-std::uint64_t calls_before_attach() {
-  static const std::uint64_t calls = [] {
-    const char* const value = environment_variable("ISTHMUS_MPI_FIRST_CALLS");
-    return value == nullptr ? std::uint64_t{16} : std::strtoull(value, nullptr, 10);
+// Time that a communicator spends in collectives of MPI before it is attached: about as long as attaching takes.
+double seconds_before_attach() {
+  static const double seconds = [] {
+    constexpr double default_ms = 1;
+    const char* const text = environment_variable("ISTHMUS_MPI_ATTACH_MS");
+    if (text == nullptr || *text == '\0') return default_ms / 1e3;
+    char* end = nullptr;
+    const double value = std::strtod(text, &end);
+    if (*end == '\0' && value >= 0) return value / 1e3;
+    statistics().warn_once((std::string("ISTHMUS_MPI_ATTACH_MS = ") + text +
+                            " must be a number of milliseconds that is at least 0; 1 is used")
+                               .c_str());
+    return default_ms / 1e3;
   }();
-  return calls;
+  return seconds;
 }
 
 bool has_mapped_this_library(const std::filesystem::path& process) {
@@ -259,6 +268,7 @@ void attached_communicator::reset(MPI_Comm comm) {
   m_state = attach_state::unattached;
   m_pass_reason = pass_reason_code::not_attached;
   m_call_count = 0;
+  m_seconds_in_mpi = 0;
   PMPI_Comm_rank(comm, &m_rank);
   PMPI_Comm_size(comm, &m_size);
   publish(key_of(comm));
@@ -303,15 +313,20 @@ void attached_communicator::begin() {
           "ISTHMUS_MPI_ALL_RANKS=1 if every rank runs it");
     return pass_all_calls(pass_reason_code::ranks_not_promised);
   }
-  // The environments of ranks can differ.
-  const std::uint64_t own_calls = calls_before_attach();
-  if (PMPI_Allreduce(&own_calls, &m_calls_to_skip, 1, MPI_UINT64_T, MPI_MAX, m_comm) != MPI_SUCCESS)
-    pass_all_calls(pass_reason_code::attach_failed);
 }
 
+// The ranks compare their mean time with the mean of their limits, because both can differ. They do this after 0, 1, 3, 7
+// ... calls, so that communicators that are never attached compare rarely.
 bool attached_communicator::attach_when_due() {
-  if (m_call_count++ == 0) begin();
-  return m_state == attach_state::unattached && m_call_count > m_calls_to_skip && attach();
+  if (++m_call_count == 1) begin();
+  if (m_state != attach_state::unattached || !std::has_single_bit(m_call_count)) return false;
+  const double own_excess = m_seconds_in_mpi - seconds_before_attach();
+  double total_excess = 0;
+  if (PMPI_Allreduce(&own_excess, &total_excess, 1, MPI_DOUBLE, MPI_SUM, m_comm) != MPI_SUCCESS) {
+    pass_all_calls(pass_reason_code::attach_failed);
+    return false;
+  }
+  return total_excess >= 0 && attach();
 }
 
 bool attached_communicator::attach() {

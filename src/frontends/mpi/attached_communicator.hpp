@@ -6,6 +6,7 @@
 #include <isthmus/isthmus.h>
 #include <mpi.h>
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -31,7 +32,7 @@ namespace isthmus::mpi_shim {
   X(other_world, "processes outside of MPI_COMM_WORLD")                        \
   X(attach_failed, "ranks cannot access each other's memory")                  \
   X(no_rule_between_nodes, "no rule selects an Isthmus backend between nodes") \
-  X(not_attached, "communicator not attached yet (first calls)")
+  X(not_attached, "communicator not attached yet")
 enum class pass_reason_code { MPI_PASS_REASONS(ISTHMUS_PASS_REASON_CODE) };
 
 // The statistics of this process, by mpi_function. ISTHMUS_MPI_REPORT requests a report.
@@ -44,10 +45,19 @@ class attached_communicator : public preload::communicator_base {
   // Returns NULL for MPI_COMM_NULL and if MPI is not running. Takes a few nanoseconds after the first call.
   static attached_communicator* find(MPI_Comm comm);
 
-  // Returns whether Isthmus handles this call. Collective: all ranks must call it once for each MPI call. The
-  // first calls go to MPI, because attaching costs as much as thousands of small calls.
+  // Returns whether Isthmus handles this call. Collective: all ranks must call it once for each MPI call. Calls go
+  // to MPI until they have taken as long as attaching, so that short-lived communicators are not attached.
   bool try_attach() {
     return m_state == attach_state::attached || (m_state == attach_state::unattached && attach_when_due());
+  }
+  // Calls MPI and measures the time, which decides when the communicator is attached.
+  template <typename CallMpi>
+  int call_mpi_unattached(CallMpi&& call_mpi) {
+    if (m_state != attach_state::unattached) return call_mpi();
+    const auto begin = std::chrono::steady_clock::now();
+    const int code = call_mpi();
+    m_seconds_in_mpi += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return code;
   }
   // The reason why try_attach() returned false.
   pass_reason_code pass_reason() const { return m_pass_reason; }
@@ -85,8 +95,8 @@ class attached_communicator : public preload::communicator_base {
 
   MPI_Comm m_comm = MPI_COMM_NULL;
   attach_state m_state = attach_state::unattached;
-  std::uint64_t m_call_count = 0;     // calls that Isthmus could have handled
-  std::uint64_t m_calls_to_skip = 0;  // the same on all ranks
+  std::uint64_t m_call_count = 0;  // calls that Isthmus could have handled
+  double m_seconds_in_mpi = 0;     // duration of these calls on this rank
   pass_reason_code m_pass_reason = pass_reason_code::attach_failed;
   // One per communicator, because two threads must not test the same request.
   MPI_Request m_pending_receive = MPI_REQUEST_NULL;
@@ -132,7 +142,9 @@ template <typename Attempt, typename CallMpi>
 int run_collective(mpi_function function, MPI_Comm comm, Attempt&& attempt, CallMpi&& call_mpi) {
   attached_communicator* const communicator = attached_communicator::find(comm);
   if (communicator == nullptr) return pass_to_mpi(function, pass_reason_code::mpi_not_running, call_mpi);
-  if (!communicator->try_attach()) return pass_to_mpi(function, communicator->pass_reason(), call_mpi);
+  if (!communicator->try_attach())
+    return pass_to_mpi(function, communicator->pass_reason(),
+                       [&] { return communicator->call_mpi_unattached(call_mpi); });
   outcome result = attempt(*communicator, false);
   if (result.kind == outcome::result_kind::refused) result = attempt(*communicator, true);
   return result.kind == outcome::result_kind::done ? result.code

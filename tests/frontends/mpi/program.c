@@ -1,6 +1,7 @@
 /* An MPI program without any use of Isthmus. test_preload.py runs it with and without the preloaded library.
    Usage: program MODE
-   Modes: collectives, mixed, progress, threads, errors, aborts, killed, forks, large, user, freed */
+   Modes: collectives, mixed, progress, threads, errors, aborts, killed, forks, large, user, freed,
+   late */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <mpi.h>
@@ -438,6 +439,13 @@ static void use_freed_communicator(void) {
          "an allreduce on a freed communicator fails");
 }
 
+static void late_barriers(void) {
+  for (int i = 0; i < 12; ++i) {
+    if (rank == 1) usleep(2000);
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
+}
+
 static void forks(void) {
   const pid_t child = fork();
   if (child == 0) exit(0);
@@ -535,6 +543,7 @@ int main(int argc, char** argv) {
   if (strcmp(mode, "threads") == 0) threads();
   if (strcmp(mode, "errors") == 0) errors();
   if (strcmp(mode, "forks") == 0) forks();
+  if (strcmp(mode, "late") == 0) late_barriers();
   if (strcmp(mode, "large") == 0) large();
   if (strcmp(mode, "user") == 0) changed_user();
   if (strcmp(mode, "cycles") == 0) communicator_cycles();
