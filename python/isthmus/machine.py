@@ -23,6 +23,15 @@ def cpu_model() -> str:
     return match[1].strip() if match else "unknown"
 
 
+def is_virtual() -> bool:
+    """Returns whether a hypervisor runs this machine (x86 only)."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+    return re.search(r"^flags\s*:.*\bhypervisor\b", text, re.MULTILINE) is not None
+
+
 def gpu_models() -> list[str]:
     """Returns the names of the NVIDIA GPUs that the driver lists."""
     folder = Path("/proc/driver/nvidia/gpus")

@@ -21,9 +21,16 @@ from isthmus.cli import job_query, main, profile, tune_run
 from isthmus.cli.bench_server import BenchServer
 from isthmus.cli.console import CommandError
 from isthmus.cli.profile import Setting
+from isthmus.cli.tune import Request
 from isthmus.cli.tune_journal import Entry, Journal
 from isthmus.cli.tune_plan import BASELINE, THRESHOLD, Batch, Choice, Plan, half_steps, run_plans
-from isthmus.cli.tune_run import TuningRun, find_candidates, find_settings, measure_all
+from isthmus.cli.tune_run import (
+    TuningRun,
+    find_candidates,
+    find_settings,
+    measure_all,
+    split_by_placement,
+)
 from isthmus.records import Report, utc_now
 from isthmus.table import whole_elements
 
@@ -449,6 +456,26 @@ def test_command_writes_profile_that_selection_reads(tmp_path: Path) -> None:
     assert explained["profile_mismatch"] == ""
     expected = next((rule["use"] for rule in reply["rules"] if rule["bytes"].startswith("0..")), None)
     assert expected in (None, explained["backend"], profile_use(explained))
+
+
+def test_only_adaptive_candidates_follow_the_placement() -> None:
+    adapting, fixed = split_by_placement(
+        ["shm", "shm:packet", "shm:one_shot", "shm:one_shot_streamed", "shm:one_shot_adaptive", "ucx:two_shot"]
+    )
+    assert adapting == ["shm", "shm:packet", "shm:one_shot_adaptive", "ucx:two_shot"]
+    assert fixed == ["shm:one_shot", "shm:one_shot_streamed"]
+
+
+@in_checkout
+@pytest.mark.parametrize("virtual", [False, True])
+def test_virtual_machine_omits_fixed_stores(
+    virtual: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("isthmus.machine.is_virtual", lambda: virtual)
+    request = Request(["broadcast"], [HOST_2], [1024], [], 1, 0.001, Path("profile.toml"), "")
+    candidates = request.make_runs(profile.core_info())[0].journal.candidates
+    assert "shm:one_shot_adaptive" in candidates and ("shm:one_shot" in candidates) is not virtual
+    assert ("the hypervisor moves the cores" in capsys.readouterr().err) is virtual
 
 
 @in_checkout

@@ -52,6 +52,7 @@ from .tune_run import (
     make_plan,
     measure_all,
     measurement,
+    split_by_placement,
 )
 
 _GRID = "128,1K,8K,64K,512K,4M,16M"
@@ -79,7 +80,11 @@ def tune(
         ),
     ] = "",
     candidates: Annotated[
-        str, typer.Option(help="List of BACKEND[:ALGORITHM]. Empty: all that are available.")
+        str,
+        typer.Option(
+            help="List of BACKEND[:ALGORITHM]. Empty: all that are available; on a virtual machine, without "
+            "those that have an _adaptive variant."
+        ),
     ] = "",
     rounds: Annotated[int, typer.Option(min=1, help="Number of measurements of each point.")] = 3,
     min_time: Annotated[
@@ -197,6 +202,13 @@ class Request:
         for setting in self.settings:
             with BenchServer(setting) as server:
                 candidates = find_candidates(server, backends, self.candidates)
+            if not self.candidates and not self.regret_file and machine.is_virtual():
+                candidates, omitted = split_by_placement(candidates)
+                if omitted:
+                    note(
+                        f"{setting}: without {', '.join(omitted)}, which do not adapt if the hypervisor moves "
+                        "the cores; --candidates includes them"
+                    )
             if server.missing_mpi:
                 note(f"{setting}: mpi is not a candidate: {server.missing_mpi}")
             if not candidates:
