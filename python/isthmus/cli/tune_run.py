@@ -110,8 +110,8 @@ def find_candidates(server: BenchServer, backends: Sequence[str], requested: Seq
 def split_by_placement(candidates: Sequence[str]) -> tuple[list[str], list[str]]:
     """Divides candidates into those that follow a change of the cores' placement and those that do not.
 
-    If a hypervisor moves the cores, another kind of stores becomes the faster one. An `_adaptive` algorithm then
-    changes to it, and the other variants of the algorithm do not.
+    If a hypervisor moves the cores, another kind of stores becomes the faster one. An `_adaptive` algorithm
+    then changes to it, and the other variants of the algorithm do not.
     """
     adaptive = {name.removesuffix("_adaptive") for name in candidates if name.endswith("_adaptive")}
     fixed = {f"{name}{suffix}" for name in adaptive for suffix in ("", "_streamed", "_per_reader")}

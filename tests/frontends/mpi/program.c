@@ -1,7 +1,7 @@
 /* An MPI program without any use of Isthmus. test_preload.py runs it with and without the preloaded library.
    Usage: program MODE
-   Modes: collectives, mixed, progress, threads, errors, aborts, killed, forks, large, user, freed,
-   late */
+   Modes: collectives, mixed, progress, threads, errors, aborts, killed, forks,
+   large, user, freed, late */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <mpi.h>
