@@ -92,7 +92,8 @@ class signal_monitor {
 
   // Writes with every stream of the monitor, because some of them may be stuck.
   void write(std::span<const word_step> steps);
-  // Writes the first rank that aborted, this one or the peer that read() found, to the abort word of all peers.
+  // Writes the rank that aborted to the abort word of all peers: the one that the most recent read() found, otherwise
+  // this rank. A later notification replaces an earlier one.
   void notify_abort();
   // Blocking: waits some milliseconds for the most recent operation. Returns whether it has completed.
   bool wait_briefly();

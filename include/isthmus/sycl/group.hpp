@@ -56,8 +56,8 @@ inline std::vector<sycl::event> run_group_blocking(std::vector<collective_reques
   buffer_uses uses;
   const sycl::queue* previous = nullptr;
   for (collective_request& request : requests) {
-    const bool waits_for_queue = previous == nullptr || *previous != request.queue;
-    wait_for_earlier_work(request, waits_for_queue);
+    wait_for_dependencies(request);
+    if (previous == nullptr || *previous != request.queue) wait_for_queue(request.queue);
     previous = &request.queue;
     uses.add(request);
   }

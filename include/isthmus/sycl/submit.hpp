@@ -12,11 +12,14 @@
 
 namespace isthmus::detail {
 
-/// Waits on the host for earlier work: the wait events and, for an in-order queue, all work of the queue. Does
-/// not wait for an empty queue.
-inline void wait_for_earlier_work(collective_request& request, bool waits_for_queue = true) {
+/// Waits on the host for the wait events of a request.
+inline void wait_for_dependencies(collective_request& request) {
   for (sycl::event& dependency : request.dependencies) dependency.wait();
-  if (waits_for_queue && request.queue.is_in_order() && !is_known_idle(request.queue)) request.queue.wait();
+}
+
+/// Waits on the host for all work of an in-order queue that is not empty.
+inline void wait_for_queue(sycl::queue& queue) {
+  if (queue.is_in_order() && !is_known_idle(queue)) queue.wait();
 }
 
 /// Calls the core. All paths call this function with the addresses and the stream that they have determined.
@@ -33,7 +36,8 @@ inline void enqueue(collective_request& request, void* send, void* recv, isthmus
 // Runs the request in the calling thread. The request is complete on return, so the result is a
 // default-constructed event, which is always complete.
 inline sycl::event run_blocking(collective_request& request) {
-  wait_for_earlier_work(request);
+  wait_for_dependencies(request);
+  wait_for_queue(request.queue);
   buffer_uses uses;
   uses.add(request);
   const host_views views(uses);

@@ -105,12 +105,18 @@ void store_chooser::start_class(std::size_t collective, int size_bits, int timin
   trial.pause_calls = min_pause;
   for (int smaller = size_bits - 1; smaller > 0; --smaller) {
     const std::size_t index = hint_index(collective, smaller);
-    if (m_trials[index].pause_calls == 0 || m_trials[index].phase > trial_phase::timing_current) continue;
+    const trial_state& smaller_trial = m_trials[index];
+    if (smaller_trial.pause_calls == 0) continue;
     m_hint->store(m_group.header(timing_rank).store_hints[index].load(std::memory_order_relaxed),
                   std::memory_order_relaxed);
+    if (is_in_other_mode(smaller_trial)) switch_mode();
     return;
   }
   if (size_bits >= large_bits) trial.pause_calls = first_pause_of_large_calls;
+}
+
+bool store_chooser::is_in_other_mode(const trial_state& trial) {
+  return trial.phase != trial_phase::pausing && trial.phase != trial_phase::timing_current;
 }
 
 bool store_chooser::is_timed(const trial_state& trial) {

@@ -77,8 +77,8 @@ class store_chooser {
   // needed because the location of a slot's lines still depends on the previous mode at the first writes. The
   // pause is at least as long as this wait.
   enum class trial_phase : std::uint8_t { pausing, timing_current, switching, settling, timing_other };
-  // The first call of a size class is in the mode of the nearest smaller class of the collective, because large
-  // calls are slow and often few.
+  // The first call of a size class is in the mode that the nearest smaller class of the collective uses outside of
+  // trials, because large calls are slow and often few.
   struct trial_state {
     std::uint32_t pause_calls = 0;  // 0: this rank has not been the timing rank of such a call
     trial_phase phase = trial_phase::pausing;
@@ -90,6 +90,7 @@ class store_chooser {
   // small enough to multiply without overflow
   static constexpr clock::duration not_timed = clock::duration::max() / 16;
 
+  static bool is_in_other_mode(const trial_state& trial);
   static bool is_timed(const trial_state& trial);
   void start_class(std::size_t collective, int size_bits, int timing_rank);
   void await_settled_slots(trial_state& trial) const;

@@ -52,8 +52,8 @@ inline int handle_barrier(MPI_Comm comm) {
   return run_collective(mpi_function::mpi_barrier, comm, attempt, [&] { return PMPI_Barrier(comm); });
 }
 
-// Runs attempt(communicator, mapping), which returns an outcome, or passes the reduction to MPI. A reduction that
-// Isthmus cannot run does not count as one of the first calls of the communicator.
+// Runs attempt(communicator, mapping), which returns an outcome, or passes the reduction to MPI. The time of a
+// reduction that Isthmus cannot run does not count for attaching the communicator.
 template <typename Attempt, typename CallMpi>
 int run_reduction(mpi_function function, std::int64_t count, MPI_Datatype type, MPI_Op op, MPI_Comm comm,
                   bool is_checked_by_mpi, Attempt&& attempt, CallMpi&& call_mpi) {

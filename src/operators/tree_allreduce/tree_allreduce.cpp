@@ -154,8 +154,23 @@ class tree_call {
     });
   }
 
-  // Every rank computes the whole result, or one slice of it.
   void run() {
+    try {
+      exchange_partial_sums();
+    } catch (const std::bad_alloc&) {  // the other ranks wait for this rank
+      failure_info failure = make_error(ISTHMUS_ERROR_OUT_OF_MEMORY, ISTHMUS_HERE,
+                                        "tree_allreduce: no host memory for the sums of all ranks",
+                                        "pass fewer elements in one call")
+                                 .info();
+      failure.rank = m_ranks.ranks().rank;
+      m_ranks.abort(failure);
+      throw error(failure);
+    }
+  }
+
+ private:
+  // Every rank computes the whole result, or one slice of it.
+  void exchange_partial_sums() {
     // Ranks can have different numbers of partial sums, for example with three leaves each.
     for (std::uint64_t rank = 0; rank < m_size; ++rank) {
       m_nodes.push_back(find_partial_sums(rank * m_leaf_count, m_leaf_count));
@@ -173,7 +188,6 @@ class tree_call {
     gather_slices(own_slice.data());
   }
 
- private:
   std::uint64_t slice_begin(std::uint64_t i) const { return std::min(m_count, i * m_slice); }
 
   // Calls visit(begin, length) for the blocks of the elements [begin, end).

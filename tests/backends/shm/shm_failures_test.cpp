@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/tables.hpp"
+#include "local_groups.hpp"
 #include "rank_runner.hpp"
 
 namespace shm_test {
@@ -263,6 +264,17 @@ TEST(shm_failures, abort_on_one_rank_releases_all_ranks) {
                         }),
               failures{});
   }
+}
+
+// Rank 1 has received the failure of rank 2, which has not reached rank 0 yet.
+TEST(shm_failures, first_failure_is_passed_on) {
+  local_groups failed(3), groups(3);
+  failed[2].publish_failed_rank(2);
+  const std::uint64_t word = failed[1].header(1).abort_word.load();
+  EXPECT_NE(word, 0u);
+  groups[1].header(1).abort_word = word;
+  groups[1].publish_abort();
+  for (int r = 0; r < groups.size(); ++r) EXPECT_EQ(groups[r].header(r).abort_word.load(), word);
 }
 
 TEST(shm_failures, abort_by_the_runtime_ends_a_wait) {

@@ -530,6 +530,7 @@ int main(int argc, char** argv) {
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   if (strcmp(mode, "idle") == 0) return MPI_Finalize();
   if (strcmp(mode, "freed") == 0) use_freed_communicator();
+  if (strcmp(mode, "late") == 0) late_barriers();
   const int counts[] = {1, 100, 5000, 100000};
   for (int i = 0; i < 4; ++i) {
     reductions(counts[i], MPI_COMM_WORLD);
@@ -543,7 +544,6 @@ int main(int argc, char** argv) {
   if (strcmp(mode, "threads") == 0) threads();
   if (strcmp(mode, "errors") == 0) errors();
   if (strcmp(mode, "forks") == 0) forks();
-  if (strcmp(mode, "late") == 0) late_barriers();
   if (strcmp(mode, "large") == 0) large();
   if (strcmp(mode, "user") == 0) changed_user();
   if (strcmp(mode, "cycles") == 0) communicator_cycles();

@@ -1,10 +1,17 @@
-// Arguments that isthmus_tree_allreduce rejects, and its failures. tests/python/test_tree_allreduce.py checks the sums.
+// isthmus_tree_allreduce: sums, the arguments that it rejects, and its failures. tests/python/test_tree_allreduce.py checks more
+// datatypes and numbers of ranks.
 #include <isthmus/tree_allreduce.h>
 
+#include <array>
+#include <cmath>
 #include <cstring>
 #include <limits>
+#include <random>
+#include <utility>
+#include <vector>
 
 #include "core/support.hpp"
+#include "topology/threads.hpp"
 
 namespace {
 
@@ -21,6 +28,52 @@ testing::AssertionResult fails(isthmus_status status, const char* text, isthmus_
   if (result != nullptr && *result != -1) return testing::AssertionFailure() << "the result was written";
   return testing::AssertionSuccess();
 }
+
+// The definition: adds neighbors, then neighboring sums, until one is left.
+std::vector<float> add_tree(std::vector<std::vector<float>> nodes) {
+  while (nodes.size() > 1) {
+    std::vector<std::vector<float>> sums;
+    for (std::size_t i = 0; i < nodes.size(); i += 2) {
+      sums.push_back(nodes[i]);
+      if (i + 1 < nodes.size())
+        for (std::size_t k = 0; k < sums.back().size(); ++k) sums.back()[k] += nodes[i + 1][k];
+    }
+    nodes = std::move(sums);
+  }
+  return nodes.front();
+}
+
+class tree_sums : public testing::TestWithParam<std::size_t> {};
+
+// Three leaves per rank: the ranks have different numbers of partial sums.
+TEST_P(tree_sums, equal_the_definition) {
+  constexpr std::size_t size = 3, leaf_count = 3;
+  const std::size_t count = GetParam();
+  std::mt19937 random(1);
+  std::uniform_real_distribution<float> exponent(-20, 20);
+  std::vector<std::vector<float>> all(size * leaf_count);
+  std::array<std::vector<float>, size> leaves;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    for (std::size_t k = 0; k < count; ++k)
+      all[i].push_back((k % 2 == 0 ? 1.0F : -1.0F) * std::exp2(exponent(random)));
+    leaves[i / leaf_count].insert(leaves[i / leaf_count].end(), all[i].begin(), all[i].end());
+  }
+  test::ranks ranks(size, "");
+  ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
+  std::array<std::vector<float>, size> results;
+  topology::run_on_each_rank(size, [&](int rank) {
+    const auto r = static_cast<std::size_t>(rank);
+    results[r].assign(count, std::numeric_limits<float>::quiet_NaN());
+    EXPECT_EQ(isthmus_tree_allreduce(leaves[r].data(), leaf_count, results[r].data(), count, ISTHMUS_FLOAT32,
+                                     ranks[rank]),
+              ISTHMUS_SUCCESS);
+  });
+  const std::vector<float> expected = add_tree(all);
+  for (const auto& result : results) EXPECT_TRUE(result == expected);
+}
+
+// 20,000 elements: each rank adds a slice, and the last slice is shorter.
+INSTANTIATE_TEST_SUITE_P(counts, tree_sums, testing::Values(1, 5, 20000));
 
 TEST(tree_allreduce, rejects_invalid_arguments) {
   test::ranks ranks(2, "");
