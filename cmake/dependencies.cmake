@@ -120,6 +120,14 @@ if((ISTHMUS_P2P AND NOT p2p_reason) OR ISTHMUS_P2P STREQUAL "ON" OR ISTHMUS_GPU)
     if(NOT CMAKE_CUDA_ARCHITECTURES)
       set(CMAKE_CUDA_ARCHITECTURES 90a)
     endif()
+    # The build folder can be older than the compiler, also if scikit-build-core has removed its CMakeCache.txt.
+    if(EXISTS ${PROJECT_BINARY_DIR}/cuda_check/CMakeCache.txt)
+      load_cache(${PROJECT_BINARY_DIR}/cuda_check READ_WITH_PREFIX checked_ CMAKE_CUDA_COMPILER)
+      if(NOT checked_CMAKE_CUDA_COMPILER STREQUAL ISTHMUS_NVCC)
+        file(GLOB stale_compiler ${PROJECT_BINARY_DIR}/CMakeFiles/*/CMakeCUDACompiler.cmake)
+        file(REMOVE_RECURSE ${stale_compiler} ${PROJECT_BINARY_DIR}/cuda_check)
+      endif()
+    endif()
     # An error of enable_language would end the configuration.
     execute_process(
       COMMAND ${CMAKE_COMMAND} -S ${PROJECT_SOURCE_DIR}/cmake/cuda_check -B ${PROJECT_BINARY_DIR}/cuda_check -G ${CMAKE_GENERATOR}

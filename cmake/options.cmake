@@ -36,8 +36,6 @@ set(ISTHMUS_SANITIZE "" CACHE STRING "address,undefined or thread: instrument ev
 if(ISTHMUS_NVCC AND NOT EXISTS "${ISTHMUS_NVCC}")
   unset(ISTHMUS_NVCC CACHE)
   unset(CMAKE_CUDA_COMPILER CACHE)
-  file(GLOB stale_compiler ${CMAKE_BINARY_DIR}/CMakeFiles/*/CMakeCUDACompiler.cmake)
-  file(REMOVE_RECURSE ${stale_compiler} ${CMAKE_BINARY_DIR}/cuda_check)
 endif()
 if(SKBUILD)
   # Only the pinned one, which python/dev/build_backend.py requests for machines with a device.
