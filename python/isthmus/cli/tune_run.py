@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -257,20 +257,22 @@ class TuningRun:
     def path_records(self) -> list[Record]:
         """Returns one record for each path and point, merged over all candidates that selected the path.
 
+        All paths get one time per round, because the speed of the machine can change between the rounds.
         `selected_by` lists the candidates BASELINE_NAME and PROFILE_NAME if they are among them.
         """
-        by_path = [
-            [record.model_copy(update={"provider": record.backend}) for record in entry.records]
-            for entry in self.entries
-        ]
+        by_round: dict[int, list[Record]] = defaultdict(list)
+        round_of: Counter[tuple] = Counter()  # of the next record of a candidate at a point
         selected_by: dict[tuple, set[str]] = defaultdict(set)
         for entry in self.entries:
             for record in entry.records:
+                candidate = (record.provider, record.point)
+                by_round[round_of[candidate]].append(record.model_copy(update={"provider": record.backend}))
+                round_of[candidate] += 1
                 if record.provider in (BASELINE_NAME, PROFILE_NAME):
                     selected_by[record.backend, record.point].add(record.provider)
         return [
             _compact(record, sorted(selected_by[record.backend, record.point]))
-            for record in merge_rounds(by_path)
+            for record in merge_rounds(merge_rounds([records]) for records in by_round.values())
         ]
 
 
