@@ -19,7 +19,8 @@ extern "C" {
 // `leaf_count` (at least 1), `count` and `datatype` are equal on all ranks. `datatype` is floating-point, because sums of
 // integers do not depend on the order. Uses allgather, or alltoall and allgather, of the communicator.
 // Blocking: returns when this rank's part is complete. Ranks of one process call it from different threads.
-// Errors: ISTHMUS_ERROR_UNSUPPORTED on device platforms. ISTHMUS_ERROR_INVALID_USAGE inside a group.
+// Errors: ISTHMUS_ERROR_UNSUPPORTED on device platforms. ISTHMUS_ERROR_INVALID_USAGE inside a group. ISTHMUS_ERROR_MISMATCH
+// on all ranks if `leaf_count`, `count` or `datatype` differs between them.
 ISTHMUS_API isthmus_status isthmus_tree_allreduce(const void* leaves, uint64_t leaf_count, void* recv_buf,
                                                   uint64_t count, isthmus_datatype datatype,
                                                   isthmus_communicator communicator);

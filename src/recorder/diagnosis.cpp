@@ -233,8 +233,8 @@ class analyzer {
     return diagnosis{
         diagnosis_kind::destroyed, destroyed_ranks, false, first->calls.back().begin_age_s,
         fmt::format(
-            "{} destroyed the communicator, or could not create its recorder file, while rank {} has waited "
-            "in {} for {}",
+            "{} destroyed the communicator, is exiting, or could not create a recorder file, while rank {} "
+            "has waited in {} for {}",
             list_of(destroyed_ranks), first->rank, text_of(first->calls.back(), false),
             format_seconds(first->calls.back().begin_age_s)) +
             remote_clause()};

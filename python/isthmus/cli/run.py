@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -122,7 +123,9 @@ def run(
 def _find_program(program: str) -> str:
     path = shutil.which(program)
     if path is None:
-        raise CommandError(f"program {program!r} was not found or is not executable", BAD_ARGUMENT)
+        is_script = program.endswith(".py") and Path(program).is_file()
+        hint = f"; use --torch for a script of PyTorch, otherwise python {program}" if is_script else ""
+        raise CommandError(f"program {program!r} was not found or is not executable{hint}", BAD_ARGUMENT)
     return path
 
 

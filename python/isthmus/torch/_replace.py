@@ -223,6 +223,9 @@ def _print_own_report() -> None:
     print_report()
     if os.getpid() not in _replaced and IDENTITY not in os.environ:  # elastic.run creates its group itself
         reasons = (
-            "; ".join(_logged) or "no group requested gloo or nccl" if ranks else "this process created none"
+            "; ".join(_logged)
+            or "no group requested gloo or nccl (groups that name isthmus need no replacement)"
+            if ranks
+            else "this process created none"
         )
         print(f"isthmus: no process group was replaced: {reasons}", file=sys.stderr, flush=True)

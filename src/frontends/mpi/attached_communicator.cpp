@@ -315,6 +315,12 @@ void attached_communicator::begin() {
   }
 }
 
+// A single delay, for example by the scheduler, must not attach a communicator that is freed soon. Therefore a call counts
+// for at most a quarter of the limit.
+void attached_communicator::add_time(std::chrono::duration<double> time) {
+  m_seconds_in_mpi += std::min(time.count(), seconds_before_attach() / 4);
+}
+
 // The ranks compare their mean time with the mean of their limits, because both can differ. They do this after 0, 1, 3, 7
 // ... calls, so that communicators that are never attached compare rarely.
 bool attached_communicator::attach_when_due() {

@@ -57,7 +57,7 @@ class attached_communicator : public preload::communicator_base {
     if (m_state != attach_state::unattached) return call_mpi();
     const auto begin = std::chrono::steady_clock::now();
     const int code = call_mpi();
-    m_seconds_in_mpi += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    add_time(std::chrono::steady_clock::now() - begin);
     return code;
   }
   // The reason why try_attach() returned false.
@@ -87,6 +87,7 @@ class attached_communicator : public preload::communicator_base {
   static void progress_mpi(void* context);
   void reset(MPI_Comm comm);  // objects are reused and never freed
   void release();
+  void add_time(std::chrono::duration<double> time);
   bool attach_when_due();
   void begin();
   bool attach();
@@ -97,7 +98,7 @@ class attached_communicator : public preload::communicator_base {
   MPI_Comm m_comm = MPI_COMM_NULL;
   attach_state m_state = attach_state::unattached;
   std::uint64_t m_call_count = 0;  // calls that Isthmus could have handled
-  double m_seconds_in_mpi = 0;     // duration of these calls on this rank
+  double m_seconds_in_mpi = 0;     // counted time of these calls on this rank
   pass_reason_code m_pass_reason = pass_reason_code::attach_failed;
   // One per communicator, because two threads must not test the same request.
   MPI_Request m_pending_receive = MPI_REQUEST_NULL;

@@ -169,8 +169,32 @@ class tree_call {
   }
 
  private:
+  // A difference would give wrong sums, because the transfers contain only sums.
+  // Errors: throws error (MISMATCH) on all ranks.
+  void compare_arguments() {
+    struct arguments {
+      std::uint64_t leaf_count, count, datatype;
+      bool operator==(const arguments&) const = default;
+    };
+    const arguments own{m_leaf_count, m_count, static_cast<std::uint64_t>(m_type)};
+    std::vector<arguments> all(m_size);
+    exchange(ISTHMUS_ALLGATHER, &own, all.data(), sizeof own, ISTHMUS_UINT8);
+    const auto other = std::ranges::find_if_not(all, [&](const arguments& each) { return each == all[0]; });
+    if (other == all.end()) return;
+    const auto describe = [](const arguments& each) {
+      return fmt::format("leaf_count = {} and count = {} of {}", each.leaf_count, each.count,
+                         isthmus_datatype_name(static_cast<isthmus_datatype>(each.datatype)));
+    };
+    throw make_error(ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
+                     fmt::format("tree_allreduce: rank {} passed {}, but rank 0 passed {}", other - all.begin(),
+                                 describe(*other), describe(all[0])),
+                     "pass the same leaf_count, count and datatype on all ranks");
+  }
+
   // Every rank computes the whole result, or one slice of it.
   void exchange_partial_sums() {
+    compare_arguments();
+    if (m_count == 0) return;
     // Ranks can have different numbers of partial sums, for example with three leaves each.
     for (std::uint64_t rank = 0; rank < m_size; ++rank) {
       m_nodes.push_back(find_partial_sums(rank * m_leaf_count, m_leaf_count));
@@ -251,7 +275,7 @@ class tree_call {
     std::memcpy(m_recv, padded.data(), m_count * bytes_of(m_type));
   }
 
-  void exchange(isthmus_collective collective, const std::byte* send, std::byte* recv, std::uint64_t count,
+  void exchange(isthmus_collective collective, const void* send, void* recv, std::uint64_t count,
                 isthmus_datatype datatype) {
     isthmus_operation operation{};
     operation.collective = collective;
@@ -281,7 +305,6 @@ void tree_allreduce(communicator& ranks, const void* leaves, std::uint64_t leaf_
                     std::uint64_t count, isthmus_datatype datatype) {
   ranks.check_alive();
   check_arguments(ranks, leaves, leaf_count, recv_buf, count, datatype);
-  if (count == 0) return;
   tree_call call(ranks, leaves, leaf_count, recv_buf, count, datatype);
   if (ranks.ranks().size == 1)
     call.run_alone();

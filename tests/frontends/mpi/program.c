@@ -440,7 +440,7 @@ static void use_freed_communicator(void) {
 }
 
 static void late_barriers(void) {
-  for (int i = 0; i < 12; ++i) {
+  for (int i = 0; i < 24; ++i) {
     if (rank == 1) usleep(2000);
     MPI_Barrier(MPI_COMM_WORLD);
   }

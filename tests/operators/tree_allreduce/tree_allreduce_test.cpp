@@ -94,7 +94,30 @@ TEST(tree_allreduce, rejects_invalid_arguments) {
   EXPECT_TRUE(rejects("do not fit the address space", leaves, huge, &result, 1));
   EXPECT_TRUE(rejects("do not fit the address space", leaves, 2, &result, huge));
   EXPECT_TRUE(rejects("overlap", &result, 1, &result, 1));
-  EXPECT_EQ(isthmus_tree_allreduce(nullptr, 3, nullptr, 0, ISTHMUS_FLOAT16, ranks[0]), ISTHMUS_SUCCESS);
+}
+
+TEST(tree_allreduce, reports_different_arguments_on_all_ranks) {
+  struct arguments {
+    std::uint64_t leaf_count, count;
+    isthmus_datatype datatype;
+    const char* text;  // of rank 1
+  };
+  test::ranks ranks(2, "");
+  ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
+  for (const arguments& other : {arguments{2, 2, ISTHMUS_FLOAT32, "leaf_count = 2 and count = 2 of float32"},
+                                 arguments{1, 1, ISTHMUS_FLOAT32, "leaf_count = 1 and count = 1 of float32"},
+                                 arguments{1, 0, ISTHMUS_FLOAT32, "leaf_count = 1 and count = 0 of float32"},
+                                 arguments{1, 2, ISTHMUS_FLOAT16, "leaf_count = 1 and count = 2 of float16"}})
+    topology::run_on_each_rank(2, [&](int rank) {
+      const float leaves[4] = {};
+      float result[2] = {};
+      const arguments own = rank == 0 ? arguments{1, 2, ISTHMUS_FLOAT32, ""} : other;
+      EXPECT_TRUE(fails(ISTHMUS_ERROR_MISMATCH, other.text, ranks[rank], leaves, own.leaf_count, result, own.count,
+                        own.datatype));
+    });
+  topology::run_on_each_rank(2, [&](int rank) {
+    EXPECT_EQ(isthmus_tree_allreduce(nullptr, 3, nullptr, 0, ISTHMUS_FLOAT16, ranks[rank]), ISTHMUS_SUCCESS);
+  });
 }
 
 TEST(tree_allreduce, rejects_devices_groups_and_aborted_communicators) {
