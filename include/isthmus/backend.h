@@ -71,7 +71,8 @@ enum {
   ISTHMUS_BACKEND_GRAPH_CAPTURE = 1u << 2,
   ISTHMUS_BACKEND_MULTI_NODE = 1u << 3,
   // The backend uses resources, for example connections, in every communicator. If only built-in rules name it,
-  // it is created only if no other backend works.
+  // it is created only if no other backend works. With `deterministic`, a backend with ISTHMUS_BACKEND_RANK_ORDER is also
+  // created if the others lack that.
   ISTHMUS_BACKEND_LAST_RESORT = 1u << 4,
   // Every algorithm combines all contributions to an element in rank order, starting with rank 0, in the accumulation
   // type (float32 for datatypes with fewer bits), and rounds once, at the end. If an algorithm rounds the contributions

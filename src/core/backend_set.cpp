@@ -139,21 +139,23 @@ void backend_set::create(bootstrap& control, split_states parent_states) {
     if (const auto state = parent_states.find(backend->name());
         state != parent_states.end() && backend->reason().empty())
       backend->adopt(std::move(state->second));
-  const auto create_matching = [&](bool is_last_resort_pass, bool has_other_backend) {
+  std::vector<const backend_instance*> others;  // that make a last resort unnecessary
+  const auto create_matching = [&](bool is_last_resort_pass) {
     for (const auto& backend : m_backends) {
       if (!backend->reason().empty() || is_last_resort(*backend) != is_last_resort_pass) continue;
       if (is_needless(*backend))
         backend->reject("no rule names it except a built-in one, and another backend supports every operation");
-      else if (is_last_resort_pass && has_other_backend)
+      else if (is_last_resort_pass && has_replacement(*backend, others))
         backend->reject("no rule names it except a built-in one, and other backends are available");
       else
         create_one(control, *backend);
     }
   };
-  create_matching(false, false);
-  // Evaluate this once, because a last resort must not exclude a composite backend that uses it. A caller with
-  // external backends needs no last resort.
-  create_matching(true, !m_setup.external_backends.empty() || is_any_usable());
+  create_matching(false);
+  // Collect these once, because a last resort must not exclude a composite backend that uses it.
+  for (const auto& backend : m_backends)
+    if (backend->is_usable()) others.push_back(backend.get());
+  create_matching(true);
   if (!is_any_usable()) throw_no_backend(control);
   if (m_ranks.rank == 0) {
     std::vector<std::string> names;
@@ -172,10 +174,25 @@ bool backend_set::is_chosen_by_default(const backend_instance& backend) const {
   });
 }
 
+// With `deterministic`, backends without rank order do not replace those with rank order.
+bool backend_set::must_have_rank_order(const backend_instance& backend) const {
+  return m_setup.rules->deterministic && (backend.capabilities() & ISTHMUS_BACKEND_RANK_ORDER) != 0;
+}
+
+// A caller with external backends needs no last resort.
+bool backend_set::has_replacement(const backend_instance& backend,
+                                  std::span<const backend_instance* const> others) const {
+  if (!must_have_rank_order(backend)) return !m_setup.external_backends.empty() || !others.empty();
+  return std::ranges::any_of(
+      others, [](const auto* other) { return (other->capabilities() & ISTHMUS_BACKEND_RANK_ORDER) != 0; });
+}
+
 // Equal on all ranks, because creation succeeds on all ranks or on none.
 bool backend_set::is_needless(const backend_instance& backend) const {
+  std::uint32_t required = ISTHMUS_BACKEND_EVERY_OPERATION;
+  if (must_have_rank_order(backend)) required |= ISTHMUS_BACKEND_RANK_ORDER;
   return is_chosen_by_default(backend) && std::ranges::any_of(m_backends, [&](const auto& other) {
-           return other->is_usable() && (other->capabilities() & ISTHMUS_BACKEND_EVERY_OPERATION) != 0 &&
+           return other->is_usable() && (other->capabilities() & required) == required &&
                   is_chosen_by_default(*other);
          });
 }

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,8 @@ class backend_set {
   void create_one(bootstrap& control, backend_instance& backend);
   bool is_any_usable() const;
   bool is_chosen_by_default(const backend_instance& backend) const;
+  bool must_have_rank_order(const backend_instance& backend) const;
+  bool has_replacement(const backend_instance& backend, std::span<const backend_instance* const> others) const;
   bool is_needless(const backend_instance& backend) const;
   bool is_last_resort(const backend_instance& backend) const;
   [[noreturn]] void throw_no_backend(bootstrap& control) const;

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import same_bits
 from conftest import TIMEOUT_S, run_on_all_ranks
+from test_cli import in_checkout, run_json
 
 import isthmus
 
@@ -77,6 +78,13 @@ def test_slices_have_equal_bits_in_all_layouts(layout: str, tmp_path: Path) -> N
 # Without `deterministic`, the rules select `hierarchical` for the longest slices.
 def test_slices_have_equal_bits_on_several_nodes(tmp_path: Path) -> None:
     check_processes("1/1,1", ["rules"], tmp_path)
+
+
+@in_checkout
+def test_nodes_with_mpi_use_a_backend_in_rank_order() -> None:
+    """MPI is available on these ranks, but adds in an unknown order."""
+    reply = run_json("explain", "allreduce", "--bytes", "1M", "-n", "4", "--nodes", "2", "--mpi", "--json")
+    assert reply["backend"] == "ucx" and reply["reduction"]["is_guaranteed"]
 
 
 def test_invalid_deterministic_setting_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,6 +112,8 @@ def tune(
 ) -> None:
     """Measures backends and algorithms, and writes rules for the fastest to the profile of this machine.
 
+    Requires a checkout after make build, because packages do not contain the measurement program.
+
     The baseline is the selection without a profile. A candidate gets a rule only if it is at least 3% faster.
     The sizes at which the fastest candidate changes are found by bisection between the sizes of the grid.
 

@@ -219,8 +219,8 @@ def test_short_calls_go_to_mpi(program: tuple[Path, Family]) -> None:
 def test_long_calls_attach(program: tuple[Path, Family]) -> None:
     """Rank 1 enters each of the first 24 calls, which are barriers, 2 ms late.
 
-    Of calls 1 to 15, 11 count 0.25 ms each on rank 0. In calls 1, 2, 4 and 8, it waits while the ranks compare
-    their times, which does not count. The sum must reach 2 ms, 1 ms for each rank.
+    Rank 0 counts 0.25 ms for each of 11 calls before call 16. In calls 1, 2, 4 and 8, it waits while the ranks
+    compare their times, which does not count. The sum must reach 2 ms, 1 ms for each rank.
     """
     result = start(program, 2, "late", ISTHMUS_MPI_ATTACH_MS="1")
     assert result.returncode == 0, result.stdout + result.stderr

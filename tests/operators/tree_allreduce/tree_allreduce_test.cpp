@@ -112,8 +112,8 @@ TEST(tree_allreduce, reports_different_arguments_on_all_ranks) {
       const float leaves[4] = {};
       float result[2] = {};
       const arguments own = rank == 0 ? arguments{1, 2, ISTHMUS_FLOAT32, ""} : other;
-      EXPECT_TRUE(fails(ISTHMUS_ERROR_MISMATCH, other.text, ranks[rank], leaves, own.leaf_count, result, own.count,
-                        own.datatype));
+      EXPECT_TRUE(fails(ISTHMUS_ERROR_MISMATCH, other.text, ranks[rank], leaves, own.leaf_count, result,
+                        own.count, own.datatype));
     });
   topology::run_on_each_rank(2, [&](int rank) {
     EXPECT_EQ(isthmus_tree_allreduce(nullptr, 3, nullptr, 0, ISTHMUS_FLOAT16, ranks[rank]), ISTHMUS_SUCCESS);
