@@ -101,6 +101,12 @@ def test_info() -> None:
     assert re.search(r"Profile of this machine: /nowhere/.*\.toml \(does not exist\)$", text.stdout, re.M)
 
 
+def test_info_names_the_profile_of_the_environment(tmp_path: Path) -> None:
+    profile = tmp_path / "own.toml"
+    profile.write_text('[[rule]]\nplatform = "host"\nnodes = 1\nuse = "shm"\n')
+    assert f"Profile from ISTHMUS_PROFILE: {profile}\n" in run_cli("info", ISTHMUS_PROFILE=str(profile)).stdout
+
+
 def test_mpiexec_of_open_mpi_is_not_mpich(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -151,7 +151,11 @@ def _print_core(core: dict[str, Any]) -> None:
     out.print(rules)
     files = ", ".join(core["config_files"]) or "none"
     out.print(f"Configuration files read: {files}")
-    out.print(f"Profile of this machine: {_profile_text(core['profile_path'])}")
+    profile = core["profile"]["file"]
+    if profile and profile != core["profile_path"]:
+        out.print(f"Profile from ISTHMUS_PROFILE: {profile}")
+    else:
+        out.print(f"Profile of this machine: {_profile_text(core['profile_path'])}")
     out.print(f"Timeout: {core['timeout_s']:g} s")
 
 
