@@ -322,17 +322,19 @@ void attached_communicator::add_time(std::chrono::duration<double> time) {
 }
 
 // The ranks compare their mean time with the mean of their limits, because both can differ. They do this after 0, 1, 3, 7
-// ... calls, so that communicators that are never attached compare rarely.
+// ... calls, so that communicators that are never attached compare rarely. Sums of integers are equal on all ranks.
 bool attached_communicator::attach_when_due() {
   if (++m_call_count == 1) begin();
   if (m_state != attach_state::unattached || !std::has_single_bit(m_call_count)) return false;
-  const double own_excess = m_seconds_in_mpi - seconds_before_attach();
-  double total_excess = 0;
-  if (PMPI_Allreduce(&own_excess, &total_excess, 1, MPI_DOUBLE, MPI_SUM, m_comm) != MPI_SUCCESS) {
+  constexpr double max_ns = 1e14;  // cannot overflow with fewer than 90,000 ranks
+  const auto own_excess_ns = static_cast<std::int64_t>(
+      std::clamp((m_seconds_in_mpi - seconds_before_attach()) * 1e9, -max_ns, max_ns));
+  std::int64_t total_excess_ns = 0;
+  if (PMPI_Allreduce(&own_excess_ns, &total_excess_ns, 1, MPI_INT64_T, MPI_SUM, m_comm) != MPI_SUCCESS) {
     pass_all_calls(pass_reason_code::attach_failed);
     return false;
   }
-  return total_excess >= 0 && attach();
+  return total_excess_ns >= 0 && attach();
 }
 
 bool attached_communicator::attach() {
