@@ -13,23 +13,23 @@ from typing import Any
 from . import layout
 
 
+def _cpuinfo() -> str:
+    """Returns the kernel's description of the processors, or "" if it is not readable."""
+    try:
+        return Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return ""
+
+
 def cpu_model() -> str:
     """Returns the name of the processor, or "unknown"."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return "unknown"
-    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    match = re.search(r"^model name\s*:\s*(.+)$", _cpuinfo(), re.MULTILINE)
     return match[1].strip() if match else "unknown"
 
 
 def is_virtual() -> bool:
     """Returns whether a hypervisor runs this machine (x86 only)."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return False
-    return re.search(r"^flags\s*:.*\bhypervisor\b", text, re.MULTILINE) is not None
+    return re.search(r"^flags\s*:.*\bhypervisor\b", _cpuinfo(), re.MULTILINE) is not None
 
 
 def gpu_models() -> list[str]:

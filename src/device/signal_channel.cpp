@@ -61,7 +61,8 @@ void signal_monitor::notify_abort() {
   const std::uint32_t word = first == 0 ? static_cast<std::uint32_t>(m_rank) + 1 : first;
   std::vector<word_step> steps;
   for (int peer = 0; peer < m_channel->size(); ++peer)
-    if (peer != m_rank) steps.push_back({word_action::write, m_channel->abort_word(peer), word});
+    if (peer != m_rank && static_cast<std::uint32_t>(peer) + 1 != word)  // not to the rank that aborted first
+      steps.push_back({word_action::write, m_channel->abort_word(peer), word});
   write(steps);
 }
 

@@ -66,7 +66,7 @@ def reduce_in_order(contributions: list[np.ndarray], op: str) -> np.ndarray:
     return (total / wide_dtype.type(len(contributions)) if op == "avg" else total).astype(dtype)
 
 
-def poisoned(count: int, dtype: Any, allocate: Callable[..., np.ndarray] = np.empty) -> np.ndarray:
+def nan_filled(count: int, dtype: Any, allocate: Callable[..., np.ndarray] = np.empty) -> np.ndarray:
     """Returns an array of NaN that does not begin at a cache line."""
     array = allocate(count + 1, dtype)
     array.view(np.uint8)[:] = 0xFF
@@ -123,7 +123,7 @@ def check_rank(communicator: isthmus.Communicator, reference: Reference, *, symm
     checked = 0
     for dtype in reference.types:
         contribution = reference.contributions[dtype][communicator.rank]
-        own, out = poisoned(COUNT, dtype, allocate), poisoned(COUNT, dtype, allocate)
+        own, out = nan_filled(COUNT, dtype, allocate), nan_filled(COUNT, dtype, allocate)
         own[:] = contribution
         for number, (first, count) in enumerate(SLICES):
             op = "avg" if number % 3 == 1 else "sum"
@@ -139,7 +139,7 @@ def check_rank(communicator: isthmus.Communicator, reference: Reference, *, symm
 def check_group(communicator: isthmus.Communicator, reference: Reference) -> None:
     """Runs all slices of float32 in one group."""
     own = reference.contributions[np.float32][communicator.rank]
-    outs = [poisoned(count, np.float32) for _, count in SLICES]
+    outs = [nan_filled(count, np.float32) for _, count in SLICES]
 
     def reduce_all() -> None:
         with isthmus.group():

@@ -64,7 +64,7 @@ store_mode store_chooser::begin(isthmus_collective collective, std::uint64_t byt
   if (m_group.rank() == timing_rank) {
     if (m_trials.empty()) m_trials.resize(hint_count);
     m_trial = &m_trials[index];
-    if (m_trial->pause_calls == 0) start_class(static_cast<std::size_t>(collective), size_bits, timing_rank);
+    if (m_trial->pause_calls == 0) start_class(static_cast<std::size_t>(collective), size_bits);
     if (m_trial->phase == trial_phase::settling && has_settled(*m_trial))
       enter_phase(*m_trial, trial_phase::timing_other);
     if (is_timed(*m_trial)) m_begin = m_time_source();
@@ -100,19 +100,19 @@ void store_chooser::end() {
   }
 }
 
-void store_chooser::start_class(std::size_t collective, int size_bits, int timing_rank) {
-  trial_state& trial = m_trials[hint_index(collective, size_bits)];
-  trial.pause_calls = min_pause;
+// Only the timing rank calls this, so the hints are its own.
+void store_chooser::start_class(std::size_t collective, int size_bits) {
+  m_trial->pause_calls = min_pause;
   for (int smaller = size_bits - 1; smaller > 0; --smaller) {
     const std::size_t index = hint_index(collective, smaller);
     const trial_state& smaller_trial = m_trials[index];
     if (smaller_trial.pause_calls == 0) continue;
-    m_hint->store(m_group.header(timing_rank).store_hints[index].load(std::memory_order_relaxed),
+    m_hint->store(m_group.header(m_group.rank()).store_hints[index].load(std::memory_order_relaxed),
                   std::memory_order_relaxed);
     if (is_in_other_mode(smaller_trial)) switch_mode();
     return;
   }
-  if (size_bits >= large_bits) trial.pause_calls = first_pause_of_large_calls;
+  if (size_bits >= large_bits) m_trial->pause_calls = first_pause_of_large_calls;
 }
 
 bool store_chooser::is_in_other_mode(const trial_state& trial) {

@@ -92,7 +92,7 @@ class store_chooser {
 
   static bool is_in_other_mode(const trial_state& trial);
   static bool is_timed(const trial_state& trial);
-  void start_class(std::size_t collective, int size_bits, int timing_rank);
+  void start_class(std::size_t collective, int size_bits);
   void await_settled_slots(trial_state& trial) const;
   bool has_settled(const trial_state& trial) const;
   static void enter_phase(trial_state& trial, trial_phase next);

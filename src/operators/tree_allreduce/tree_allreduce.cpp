@@ -131,7 +131,7 @@ void check_arguments(const communicator& ranks, const void* leaves, std::uint64_
                   "pass a separate buffer for the result");
 }
 
-// One call with at least one element. All arguments are valid.
+// One call. All arguments of this rank are valid.
 class tree_call {
  public:
   tree_call(communicator& ranks, const void* leaves, std::uint64_t leaf_count, void* recv_buf,
