@@ -92,7 +92,8 @@ selection::selection_query dispatcher::make_query(const isthmus_operation& opera
           .memory = memory_of(operation),
           .ranks = m_ranks.size,
           .nodes = m_ranks.nodes,
-          .bytes = selection_bytes(operation, m_ranks.size)};
+          .bytes = selection_bytes(operation, m_ranks.size),
+          .op = row_of(operation.collective).is_reduction ? std::optional(operation.op) : std::nullopt};
 }
 
 bool dispatcher::is_external(const std::string& name) const {

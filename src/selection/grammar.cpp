@@ -17,7 +17,7 @@ namespace {
 
 using namespace std::string_view_literals;
 
-constexpr std::array field_names = {"collective"sv, "platform"sv, "datatype"sv, "memory"sv,
+constexpr std::array field_names = {"collective"sv, "platform"sv, "datatype"sv, "op"sv, "memory"sv,
                                     "ranks"sv,      "nodes"sv,    "bytes"sv,    "use"sv};
 constexpr std::array memory_names = {"any"sv, "symmetric"sv};
 constexpr std::array provider_names = {"umf"sv, "direct"sv, "sycl"sv};
@@ -119,6 +119,7 @@ constexpr std::array<std::string_view, Size> names_of(const std::array<Row, Size
 
 constexpr std::array collective_list = names_of(collective_table::rows);
 constexpr std::array datatype_list = names_of(collective_table::datatypes);
+constexpr std::array op_list = names_of(collective_table::op_names);
 // The platforms of the collective table, followed by "mixed": ranks on several platforms.
 constexpr auto platform_list = [] {
   std::array<std::string_view, ISTHMUS_PLATFORM_COUNT + 1> names;
@@ -177,6 +178,7 @@ std::string_view find_nearest(std::span<const std::string_view> names, std::stri
 
 std::span<const std::string_view> collective_names() noexcept { return collective_list; }
 std::span<const std::string_view> datatype_names() noexcept { return datatype_list; }
+std::span<const std::string_view> op_names() noexcept { return op_list; }
 std::span<const std::string_view> platform_names() noexcept { return platform_list; }
 
 grammar_error unknown_name(std::string_view subject, std::span<const std::string_view> names,
@@ -280,7 +282,7 @@ void add_provider(std::vector<std::string>& providers, std::string_view word) {
 std::span<const std::string_view> rule_fields() noexcept { return field_names; }
 
 bool is_list_field(std::string_view field) noexcept {
-  return field == "collective" || field == "platform" || field == "datatype";
+  return field == "collective" || field == "platform" || field == "datatype" || field == "op";
 }
 
 void set_field(selection_rule& target, std::string_view field, std::string_view value) {
@@ -292,6 +294,8 @@ void set_field(selection_rule& target, std::string_view field, std::string_view 
   } else if (field == "datatype") {
     insert_sorted(target.datatypes,
                   static_cast<isthmus_datatype>(parse_name("datatype", datatype_names(), value)));
+  } else if (field == "op") {
+    insert_sorted(target.ops, static_cast<isthmus_reduction_op>(parse_name("op", op_names(), value)));
   } else if (field == "memory") {
     target.memory = static_cast<memory_kind>(parse_name("memory", memory_names, value));
   } else if (field == "ranks") {
@@ -327,6 +331,7 @@ std::string describe(const selection_rule& rule) {
   if (!rule.collectives.empty()) add("collective", join_names(rule.collectives, collective_names()));
   if (!rule.platforms.empty()) add("platform", join_names(rule.platforms, platform_names()));
   if (!rule.datatypes.empty()) add("datatype", join_names(rule.datatypes, datatype_names()));
+  if (!rule.ops.empty()) add("op", join_names(rule.ops, op_names()));
   if (rule.memory != memory_kind::any) add("memory", "symmetric");
   if (rule.min_ranks != 1 || rule.max_ranks != unbounded_count)
     add("ranks", format_count_range(rule.min_ranks, rule.max_ranks));

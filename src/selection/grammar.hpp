@@ -34,6 +34,7 @@ struct grammar_error : std::exception {
 // Returns all names of one enumeration, indexed by value.
 std::span<const std::string_view> collective_names() noexcept;
 std::span<const std::string_view> datatype_names() noexcept;
+std::span<const std::string_view> op_names() noexcept;
 std::span<const std::string_view> platform_names() noexcept;
 
 // Returns the index of a name. Throws grammar_error with the allowed names and the closest name. `subject` is
@@ -70,7 +71,7 @@ void add_provider(std::vector<std::string>& providers, std::string_view word);
 
 // Returns the names of the fields of a rule, including "use".
 std::span<const std::string_view> rule_fields() noexcept;
-// Returns true for fields whose value is a list (collective, platform, datatype).
+// Returns true for fields whose value is a list (collective, platform, datatype, op).
 bool is_list_field(std::string_view field) noexcept;
 
 // Sets one field of a rule. For list fields, call it once per value.

@@ -30,6 +30,7 @@ struct selection_query {
   // counts only some ranks know (gatherv, scatterv, alltoallv). These collectives match only rules without
   // a byte range.
   std::optional<std::uint64_t> bytes;
+  std::optional<isthmus_reduction_op> op = std::nullopt;  // nullopt for collectives without reduction
 };
 
 // A rule: filters, and the backend and algorithm to use if all filters match. Empty filters match everything.
@@ -38,6 +39,7 @@ struct selection_rule {
   std::string text;    // the rule in one line, as explain prints it
   std::vector<isthmus_collective> collectives;
   std::vector<isthmus_datatype> datatypes;
+  std::vector<isthmus_reduction_op> ops;  // not empty: matches only collectives with reduction
   std::vector<isthmus_platform> platforms;
   memory_kind memory = memory_kind::any;
   int min_ranks = 1, max_ranks = std::numeric_limits<int>::max();

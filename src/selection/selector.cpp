@@ -14,6 +14,10 @@ bool contains(const std::vector<Value>& filter, Value value) {
   return filter.empty() || std::find(filter.begin(), filter.end(), value) != filter.end();
 }
 
+bool matches_op(const selection_rule& rule, const selection_query& query) {
+  return rule.ops.empty() || (query.op && contains(rule.ops, *query.op));
+}
+
 bool matches_memory(const selection_rule& rule, const selection_query& query) {
   return rule.memory == memory_kind::any || rule.memory == query.memory;
 }
@@ -27,7 +31,7 @@ bool matches_bytes(const selection_rule& rule, const selection_query& query) {
 bool matches(const selection_rule& rule, const selection_query& query) {
   return is_relevant(rule, query.platform, query.ranks, query.nodes) &&
          contains(rule.collectives, query.collective) && contains(rule.datatypes, query.datatype) &&
-         matches_memory(rule, query) && matches_bytes(rule, query);
+         matches_op(rule, query) && matches_memory(rule, query) && matches_bytes(rule, query);
 }
 
 template <typename Value>
@@ -60,6 +64,9 @@ std::string describe_mismatch(const selection_rule& rule, const selection_query&
     return describe_list_mismatch("platform", query.platform, rule.platforms, platform_names());
   if (!contains(rule.datatypes, query.datatype))
     return describe_list_mismatch("datatype", query.datatype, rule.datatypes, datatype_names());
+  if (!matches_op(rule, query))
+    return query.op ? describe_list_mismatch("op", *query.op, rule.ops, op_names())
+                    : fmt::format("{} has no op", collective_names()[query.collective]);
   if (!matches_memory(rule, query)) return "the buffers are not both in the symmetric heap";
   if (query.ranks < rule.min_ranks || query.ranks > rule.max_ranks)
     return describe_range_mismatch("ranks", query.ranks, rule.min_ranks, rule.max_ranks);
@@ -76,11 +83,13 @@ std::string describe_unavailable(const selection_rule& rule, const char* obstacl
 nlohmann::json to_json(const selection_query& query) {
   nlohmann::json json = {{"collective", collective_names()[query.collective]},
                          {"datatype", datatype_names()[query.datatype]},
+                         {"op", nullptr},
                          {"platform", platform_names()[query.platform]},
                          {"memory", query.memory == memory_kind::symmetric ? "symmetric" : "any"},
                          {"ranks", query.ranks},
                          {"nodes", query.nodes},
                          {"bytes", nullptr}};
+  if (query.op) json["op"] = op_names()[*query.op];
   if (query.bytes) json["bytes"] = *query.bytes;
   return json;
 }

@@ -82,7 +82,7 @@ TEST_F(environment, rule_errors_name_the_rule) {
   EXPECT_EQ(
       error_with("ISTHMUS_RULE", "byte=0..4 use=shm"),
       "environment ISTHMUS_RULE: rule 1 \"byte=0..4 use=shm\": unknown key \"byte\"; allowed: collective, "
-      "platform, datatype, memory, ranks, nodes, bytes, use | did you mean \"bytes\"?");
+      "platform, datatype, op, memory, ranks, nodes, bytes, use | did you mean \"bytes\"?");
   // Two pairs of adjacent letters are swapped.
   const std::string swapped = error_with("ISTHMUS_RULE", "arnsk=2 use=shm");
   EXPECT_TRUE(swapped.ends_with("| did you mean \"ranks\"?")) << swapped;

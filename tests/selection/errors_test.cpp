@@ -12,7 +12,7 @@ constexpr const char* all_platforms = "host, cuda, hip, level_zero, opencl, mixe
 constexpr const char* all_datatypes =
     "int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, bfloat16, float32, float64, "
     "float8_e4m3, float8_e5m2";
-constexpr const char* rule_keys = "collective, platform, datatype, memory, ranks, nodes, bytes, use";
+constexpr const char* rule_keys = "collective, platform, datatype, op, memory, ranks, nodes, bytes, use";
 
 struct bad_file {
   const char* text;

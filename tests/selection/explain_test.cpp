@@ -19,7 +19,8 @@ TEST(explain, decision_as_json) {
   const auto expected = nlohmann::json::parse(R"json({
     "backend": "mpi", "algorithm": "", "rule": "use=mpi", "source": "config f.toml:1",
     "reason": "rule \"use=mpi\" (config f.toml:1)",
-    "query": {"collective": "allgather", "datatype": "bfloat16", "platform": "host", "memory": "symmetric",
+    "query": {"collective": "allgather", "datatype": "bfloat16", "op": null, "platform": "host",
+              "memory": "symmetric",
               "ranks": 4, "nodes": 1, "bytes": 64},
     "rejected": [{"backend": "nccl", "algorithm": "", "rule": "platform=cuda use=nccl", "source": "config f.toml:6",
                   "reason": "platform host is not cuda", "unavailable": false, "is_relevant": false},

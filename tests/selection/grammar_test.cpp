@@ -147,12 +147,14 @@ TEST(rules, text_is_canonical) {
                     {"datatype", "float64"},
                     {"datatype", "float16"},
                     {"datatype", "float64"},
+                    {"op", "min"},
+                    {"op", "sum"},
                     {"platform", "host"},
                     {"collective", "allreduce"},
                     {"collective", "broadcast"}})
                 .text,
-            "collective=broadcast,allreduce platform=host datatype=float16,float64 memory=symmetric nodes=2 "
-            "bytes=1K..1M use=shm:packet");
+            "collective=broadcast,allreduce platform=host datatype=float16,float64 op=sum,min memory=symmetric "
+            "nodes=2 bytes=1K..1M use=shm:packet");
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace {
 
 // The random values of one rule. Empty sets and absent ranges match everything.
 struct drawn_rule {
-  std::set<int> collectives, platforms, datatypes;
+  std::set<int> collectives, platforms, datatypes, ops;
   bool symmetric = false;
   std::optional<std::pair<int, int>> ranks, nodes;               // inclusive
   std::optional<std::pair<std::uint64_t, std::uint64_t>> bytes;  // the end is excluded
@@ -24,6 +24,7 @@ bool oracle_matches(const drawn_rule& r, const selection_query& q) {
   if (!r.collectives.empty() && r.collectives.count(q.collective) == 0) return false;
   if (!r.platforms.empty() && r.platforms.count(q.platform) == 0) return false;
   if (!r.datatypes.empty() && r.datatypes.count(q.datatype) == 0) return false;
+  if (!r.ops.empty() && (!q.op || r.ops.count(*q.op) == 0)) return false;
   if (r.symmetric && q.memory != memory_kind::symmetric) return false;
   if (r.ranks && !(r.ranks->first <= q.ranks && q.ranks <= r.ranks->second)) return false;
   if (r.nodes && !(r.nodes->first <= q.nodes && q.nodes <= r.nodes->second)) return false;
@@ -36,6 +37,7 @@ const std::vector<std::string> collectives = {"broadcast", "reduce", "allreduce"
                                               "allgather"};
 const std::vector<std::string> platforms = {"host", "cuda", "hip", "level_zero", "opencl"};
 const std::vector<std::string> datatypes = {"int8", "int16", "int32", "int64", "uint8"};
+const std::vector<std::string> ops = {"sum", "prod", "min", "max", "avg"};
 constexpr int backend_count = 5;
 
 class generator {
@@ -49,6 +51,7 @@ class generator {
     r.collectives = random_subset(5);
     r.platforms = random_subset(5);
     r.datatypes = random_subset(5);
+    r.ops = random_subset(5);
     r.symmetric = draw(0, 3) == 0;
     if (draw(0, 2) == 0) r.ranks = range();
     if (draw(0, 2) == 0) r.nodes = range();
@@ -65,6 +68,7 @@ class generator {
     q.collective = static_cast<isthmus_collective>(draw(0, 4));
     q.platform = static_cast<isthmus_platform>(draw(0, 4));
     q.datatype = static_cast<isthmus_datatype>(draw(0, 4));
+    if (draw(0, 3) != 0) q.op = static_cast<isthmus_reduction_op>(draw(0, 4));
     q.memory = draw(0, 1) == 0 ? memory_kind::any : memory_kind::symmetric;
     q.ranks = draw(1, 9);
     q.nodes = draw(1, 9);
@@ -106,7 +110,7 @@ std::string list(const char* field, const std::set<int>& values, const std::vect
 
 std::string text_of(const drawn_rule& r) {
   std::string text = list("collective", r.collectives, collectives) + list("platform", r.platforms, platforms) +
-                     list("datatype", r.datatypes, datatypes);
+                     list("datatype", r.datatypes, datatypes) + list("op", r.ops, ops);
   if (r.symmetric) text += "memory=symmetric ";
   if (r.ranks) text += "ranks=" + std::to_string(r.ranks->first) + ".." + std::to_string(r.ranks->second) + " ";
   if (r.nodes) text += "nodes=" + std::to_string(r.nodes->first) + ".." + std::to_string(r.nodes->second) + " ";

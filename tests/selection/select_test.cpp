@@ -15,7 +15,7 @@ selection_rule make_rule(std::initializer_list<std::pair<const char*, const char
 const char* supports_all(const selection_rule&) { return nullptr; }
 
 constexpr selection_query base_query{
-    ISTHMUS_ALLREDUCE, ISTHMUS_FLOAT32, ISTHMUS_PLATFORM_HOST, memory_kind::any, 4, 2, 4096};
+    ISTHMUS_ALLREDUCE, ISTHMUS_FLOAT32, ISTHMUS_PLATFORM_HOST, memory_kind::any, 4, 2, 4096, ISTHMUS_MAX};
 
 // The reason why the only rule does not match the query.
 std::string reason(std::initializer_list<std::pair<const char*, const char*>> fields,
@@ -35,6 +35,7 @@ TEST(select, reason_names_the_failed_filter) {
   EXPECT_EQ(reason({{"platform", "cuda"}, {"use", "x"}}), "platform host is not cuda");
   EXPECT_EQ(reason({{"datatype", "int8"}, {"datatype", "float64"}, {"use", "x"}}),
             "datatype float32 is not one of int8, float64");
+  EXPECT_EQ(reason({{"op", "sum"}, {"op", "avg"}, {"use", "x"}}), "op max is not one of sum, avg");
   EXPECT_EQ(reason({{"memory", "symmetric"}, {"use", "x"}}), "the buffers are not both in the symmetric heap");
   EXPECT_EQ(reason({{"ranks", "8"}, {"use", "x"}}), "ranks 4 is not 8");
   EXPECT_EQ(reason({{"ranks", "5.."}, {"use", "x"}}), "ranks 4 is outside 5..");
@@ -43,6 +44,13 @@ TEST(select, reason_names_the_failed_filter) {
   EXPECT_EQ(reason({{"nodes", "3..9"}, {"use", "x"}}), "nodes 2 is outside 3..9");
   EXPECT_EQ(reason({{"bytes", "64K.."}, {"use", "x"}}), "bytes 4096 is outside 65536..");
   EXPECT_EQ(reason({{"bytes", "0..4K"}, {"use", "x"}}), "bytes 4096 is outside 0..4096");
+}
+
+TEST(select, op_matches_only_reductions) {
+  selection_query query = base_query;
+  query.collective = ISTHMUS_BROADCAST;
+  query.op = std::nullopt;
+  EXPECT_EQ(reason({{"op", "max"}, {"use", "x"}}, query), "broadcast has no op");
 }
 
 TEST(select, byte_range_requires_a_shared_size) {

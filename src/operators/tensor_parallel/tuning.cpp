@@ -46,7 +46,8 @@ isthmus_tensor_parallel_algorithm query_algorithm(const selection::configuration
                                          .memory = selection::memory_kind::any,
                                          .ranks = ranks,
                                          .nodes = 1,
-                                         .bytes = bytes};
+                                         .bytes = bytes,
+                                         .op = ISTHMUS_SUM};
   const auto available = [&](const selection::selection_rule& rule) -> const char* {
     return rule.backend == rules.tensor_parallel_backend && !rule.algorithm.empty()
                ? nullptr
