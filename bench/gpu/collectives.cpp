@@ -166,7 +166,8 @@ int run(const collective_settings& settings) {
                 provider.isthmus.empty() ? "" : (" (" + settings.use + ")").c_str());
   std::printf(" and how many times as fast as the best of NCCL isthmus is: issued directly | in a graph\n");
   nlohmann::json records = nlohmann::json::array();
-  for (const std::uint64_t bytes : settings.sizes)
+  int status = 0;
+  for (const std::uint64_t bytes : settings.sizes) {
     for (const bench_case& test_case : cases(bytes)) {
       if (!settings.includes(test_case)) continue;
       if (settings.limit_s > 0 && static_cast<double>(bench::steady_ns() - start) / 1e9 > settings.limit_s) {
@@ -175,7 +176,9 @@ int run(const collective_settings& settings) {
       }
       report(comparison, settings, test_case, ranks, comparison.run(test_case), records);
     }
-  return settings.write(records, versions);
+    status = settings.write(records, versions);  // a later size may not complete
+  }
+  return status;
 }
 
 }  // namespace
