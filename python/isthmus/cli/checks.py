@@ -49,11 +49,14 @@ def package() -> str:
 
 
 def configuration() -> str:
-    """Checks that configuration files, environment and profile are valid."""
+    """Checks that configuration files, environment and profile are valid, and that the profile fits."""
     core = core_info()
     profile = core["profile"]["file"]
     files = ", ".join(file for file in core["config_files"] if file != profile) or "no configuration file"
-    return "; ".join(part for part in (files, describe_profile(core), profile_mismatch(core)) if part)
+    details = f"{files}; {describe_profile(core)}"
+    if mismatch := profile_mismatch(core):
+        raise CheckError(details, mismatch)
+    return details
 
 
 def plugins() -> str:
