@@ -62,7 +62,8 @@ SMPI = {
 }  # fmt: skip
 # Records that compare backends, with their platform, in addition to those of `isthmus tune --regret`.
 COMPETING = {"h200x2-p2p": "cuda", "h200x4-p2p": "cuda", "h200x2-copy_engine": "cuda", "cpu2-hosts": "host"}
-# A built-in rule contradicts a record if its path takes more than this multiple of the time of the best path.
+# A built-in rule contradicts a record if its path takes more than this multiple of the time of the best path, and if
+# every round agrees that the best path is faster.
 CONTRADICTION = 1.25
 
 
@@ -236,6 +237,7 @@ def built_in_rule(call: regret.Call, platform: str, nodes: int) -> Callable[[int
             "collective": call.collective,
             "platform": platform,
             "datatype": call.dtype,
+            "op": "sum",
             "nodes": nodes,
             "ranks": call.ranks,
             "bytes": size,
@@ -265,6 +267,7 @@ class RulePoint(NamedTuple):
     path: str
     best: str
     regret: float
+    has_overlap: bool = False  # the slowest round of the best path took as long as the fastest round of `path`
 
 
 def rule_points() -> Iterator[RulePoint]:
@@ -273,8 +276,22 @@ def rule_points() -> Iterator[RulePoint]:
         for call, times in regret.competing_paths(load([topic]), keep_algorithms=True).items():
             yield from points_of_call(topic, call, platform, times)
     for topic in tuned_topics():
-        for call, selected in regret.selections(load([topic])).items():
-            yield from points_of_call(topic, call, platform_of(call), selected.times, selected.rules)
+        records = load([topic])
+        rounds = round_times(records)
+        for call, selected in regret.selections(records).items():
+            for point in points_of_call(topic, call, platform_of(call), selected.times, selected.rules):
+                own, best = (rounds[point.call, point.bytes, path] for path in (point.path, point.best))
+                yield point._replace(has_overlap=max(best) >= min(own))
+
+
+def round_times(records: Iterable[Record]) -> dict[tuple[regret.Call, int, str], list[float]]:
+    """The medians of the rounds by call, size and path."""
+    return {
+        (regret.call_of(record), record.bytes, record.backend): (record.model_extra or {}).get(
+            "round_medians_us", [record.time_us.median]
+        )
+        for record in records
+    }
 
 
 def points_of_call(
@@ -332,7 +349,8 @@ def contradictions() -> list[str]:
     lines = []
     for point in rule_points():
         place = (point.topic, platform_of(point.call), point.call.ranks, point.call.collective)
-        if point.regret > EXCEPTIONS.get(place, Limit(CONTRADICTION, "")).regret:
+        limit = EXCEPTIONS.get(place, Limit(CONTRADICTION, "")).regret
+        if point.regret > limit and not point.has_overlap:
             lines.append(
                 f"{point.topic}: {point.call.collective} of {format_size(point.bytes)}, "
                 f"{point.call.ranks} ranks: {point.path} takes {point.regret:.2f} times as long as "

@@ -83,13 +83,18 @@ def _short_names(points: dict[int, list[tuple[str, float]]]) -> Times:
     }
 
 
+def call_of(record: Record) -> Call:
+    """Returns what the paths of a record have in common."""
+    return Call(record.collective, record.dtype, record.op, record.mode, record.ranks, variant_of(record))
+
+
 def selections(records: Iterable[Record]) -> dict[Call, Selections]:
     """Returns the calls of a record of `isthmus tune --regret`."""
     result: dict[Call, Selections] = {}
     for record in records:
         if not is_modeled(record):
             continue
-        call = Call(record.collective, record.dtype, record.op, record.mode, record.ranks, variant_of(record))
+        call = call_of(record)
         selected = result.setdefault(call, Selections({}, {}, {}))
         selected.times.setdefault(record.bytes, {})[record.backend] = record.time_us.median
         for name in (record.model_extra or {}).get("selected_by", ()):
