@@ -81,6 +81,17 @@ void for_other_contributors(const node_group& group, const collective_shape& sha
   for (int i = 1; i < group.size(); ++i) receive((group.rank() + i) % group.size());
 }
 
+// The only receiver of a call is its bottleneck, so that its sources have usually published their packets. It
+// starts to load the first line of all of them, instead of one after the other.
+void prefetch_sources(const node_group& group, const collective_shape& shape, std::uint64_t sequence) {
+  if (shape.receiver == all_ranks || shape.source != all_ranks) return;
+  for (int i = 1; i < group.size(); ++i) {
+    const int peer = (group.rank() + i) % group.size();
+    __builtin_prefetch(shape.sends_same_block() ? group.packets(peer, sequence)
+                                                : group.packets_for(group.rank(), peer, sequence));
+  }
+}
+
 void receive_packets(node_group& group, workspace& work, const collective_shape& shape,
                      std::uint64_t sequence) {
   const int own_rank = group.rank();
@@ -162,7 +173,10 @@ void run_packet(node_group& group, workspace& work, const collective_shape& shap
   const std::uint64_t sequence = group.allocate_sequence_numbers(1);
   if (shape.has_receivers()) publish_packets(group, shape, sequence);
   prefetch_next_packet(group, shape, sequence);
-  if (shape.is_receiver(group.rank())) receive_packets(group, work, shape, sequence);
+  if (shape.is_receiver(group.rank())) {
+    prefetch_sources(group, shape, sequence);
+    receive_packets(group, work, shape, sequence);
+  }
   group.complete(sequence);
 }
 
