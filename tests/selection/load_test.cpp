@@ -47,6 +47,27 @@ TEST_F(load, defaults_alone) {
     EXPECT_NE(std::find(all.begin(), all.end(), text), all.end()) << text;
 }
 
+// Only float sums have kernels of p2p that use the full bandwidth.
+TEST_F(load, default_rules_give_large_maxima_to_nccl) {
+  const configuration read = load_configuration(nullptr);
+  selection_query query{ISTHMUS_ALLREDUCE, ISTHMUS_FLOAT32, ISTHMUS_PLATFORM_CUDA, memory_kind::any, 2, 1,
+                        64 << 20};
+  const auto selected = [&](isthmus_reduction_op op, std::uint64_t bytes) {
+    query.op = op;
+    query.bytes = bytes;
+    const auto available = [](const selection_rule& rule) {
+      return rule.algorithm == "two_shot_zero_copy" ? "no buffers" : nullptr;
+    };
+    return select(read, query, available, false).winner->backend;
+  };
+  EXPECT_EQ(selected(ISTHMUS_SUM, 64 << 20), "p2p");
+  EXPECT_EQ(selected(ISTHMUS_MAX, 64 << 20), "nccl");
+  EXPECT_EQ(selected(ISTHMUS_MAX, 64 << 10), "p2p");
+  query.datatype = ISTHMUS_INT64;
+  EXPECT_EQ(selected(ISTHMUS_SUM, 64 << 20), "nccl");
+  EXPECT_EQ(selected(ISTHMUS_SUM, 64 << 10), "p2p");
+}
+
 TEST_F(load, the_first_config_file_found_is_read_alone) {
   write("xdg/isthmus/isthmus.toml", "timeout_s = 2");
   EXPECT_EQ(load_configuration(nullptr).timeout_s, 2);
