@@ -44,7 +44,7 @@ extern "C" {
 #define ISTHMUS_BACKEND_MAGIC 0x49534d42u  // "ISMB"
 // Every change of the structs below raises ISTHMUS_BACKEND_ABI. The runtime loads a plug-in only if the abi_version
 // and the struct_bytes of its isthmus_backend are equal to its own.
-#define ISTHMUS_BACKEND_ABI 2u
+#define ISTHMUS_BACKEND_ABI 3u
 #define ISTHMUS_BACKEND_SYMBOL \
   "isthmus_backend_v1"  // the same in every ABI, so that old plug-ins are recognized
 
@@ -85,7 +85,10 @@ enum {
   ISTHMUS_BACKEND_BLOCKING_ON_HOST = 1u << 7,
   // The backend supports every operation of a communicator for which its create succeeds. If a built-in rule selects
   // it, backends that only built-in rules name are not created.
-  ISTHMUS_BACKEND_EVERY_OPERATION = 1u << 8
+  ISTHMUS_BACKEND_EVERY_OPERATION = 1u << 8,
+  // The backend runs an allreduce whose `rmsnorm` is set, on the platforms of its devices. The other backends never get
+  // one. `supports` may only test whether `rmsnorm` is NULL.
+  ISTHMUS_BACKEND_RMSNORM = 1u << 9
 };
 
 // A block of the symmetric heap in the address space of this rank.

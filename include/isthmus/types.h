@@ -65,6 +65,19 @@ typedef struct isthmus_communicator_impl* isthmus_communicator;
 // A native stream of the platform (collectives.def lists the types); NULL on the host platform.
 typedef void* isthmus_stream;
 
+// The second part of isthmus_allreduce_rmsnorm(): the sum is rounded to the datatype and added to `residual`, and each
+// row of the result is normalized. The receive buffer gets the result of the addition.
+typedef struct isthmus_rmsnorm {
+  uint64_t hidden;          // elements of a row; the count of the operation is a multiple of it
+  const void* residual;     // as many elements as the operation
+  const void* weight;       // `hidden` elements
+  void* normalized;         // receives the normalized rows
+  isthmus_datatype output;  // of `normalized`: the datatype of the operation, or float8_e4m3
+  const float* scale;       // float8_e4m3: the scale of all rows; NULL: each row has its own
+  float* scales;            // float8_e4m3 without `scale`: receives the scale of each row
+  float eps;
+} isthmus_rmsnorm;
+
 // The descriptor of one operation. The runtime validates it against the collective table before a backend
 // receives it. `count` and the arrays are in elements of `datatype`. Members that the collective does not
 // use are 0.
@@ -81,6 +94,7 @@ typedef struct isthmus_operation {
   const uint64_t* recv_counts;
   const uint64_t* recv_displs;
   isthmus_stream stream;
+  const isthmus_rmsnorm* rmsnorm;  // set by isthmus_allreduce_rmsnorm() on devices, otherwise NULL
 } isthmus_operation;
 
 // The device of a rank. `ordinal` is the platform's own number of the device, for example the

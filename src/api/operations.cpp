@@ -33,8 +33,13 @@ isthmus_operation make_operation(isthmus_collective collective, const void* send
 }  // namespace
 
 isthmus_status isthmus_enqueue(isthmus_communicator communicator, const isthmus_operation* operation) {
-  if (operation != nullptr) return submit(communicator, *operation);
-  return isthmus::guard([] {
+  if (operation != nullptr && operation->rmsnorm == nullptr) return submit(communicator, *operation);
+  return isthmus::guard([operation] {
+    if (operation != nullptr)
+      throw isthmus::invalid_argument(
+          ISTHMUS_HERE,
+          fmt::format("enqueue: rmsnorm = {} must be NULL", static_cast<const void*>(operation->rmsnorm)),
+          "call isthmus_allreduce_rmsnorm");
     isthmus::throw_null_argument(ISTHMUS_HERE, "enqueue", "operation",
                                  "pass the address of an isthmus_operation");
   });

@@ -146,12 +146,13 @@ inline std::optional<std::uint64_t> selection_bytes(const isthmus_operation& ope
   return count * width * (spans_all_ranks ? static_cast<std::uint64_t>(size) : 1);
 }
 
-// Returns the part of the operation that is identical on all ranks, without pointers and private counts.
+// Returns the part of the operation that is identical on all ranks, without buffers and private counts.
 // Backends use it to decide whether they support the operation.
 inline isthmus_operation agreed_operation(const isthmus_operation& operation, int size) {
   isthmus_operation result{};
   result.collective = operation.collective;
   result.datatype = operation.datatype;
+  result.rmsnorm = operation.rmsnorm;
   const collective_row& row = row_of(operation.collective);
   if (row.is_reduction) result.op = operation.op;
   if (row.peer != peer_kind::none) result.root = operation.root;

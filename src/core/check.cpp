@@ -43,7 +43,12 @@ std::string signature_text(const isthmus_operation& operation, int size, const s
     count = fmt::format("[{}]", fmt::join(counts, counts + size, " "));
   const std::string arguments =
       recorder::arguments_text(row, operation.datatype, count, operation.op, operation.root);
-  return row.name + (arguments.empty() ? "" : fmt::format(" ({})", arguments)) + " by " + path;
+  std::string text = row.name + (arguments.empty() ? "" : fmt::format(" ({})", arguments));
+  if (const isthmus_rmsnorm* const norm = operation.rmsnorm)
+    text += fmt::format(" with RMSNorm (hidden {}, output {}{}, eps {})", norm->hidden,
+                        isthmus_datatype_name(norm->output),
+                        norm->scales == nullptr ? "" : " with scales of rows", norm->eps);
+  return text + " by " + path;
 }
 
 }  // namespace

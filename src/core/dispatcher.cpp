@@ -26,6 +26,8 @@ bool depends_on_order(const isthmus_operation& operation) {
   return row_of(operation.collective).is_reduction && is_floating(operation.datatype);
 }
 
+constexpr const char* no_rmsnorm = "backend has no kernels for allreduce_rmsnorm";
+
 // Returns true if the algorithm rounds the contributions before they are combined.
 bool rounds_contributions(const backend_instance& backend, int algorithm) {
   return algorithm != ISTHMUS_ANY_ALGORITHM &&
@@ -103,11 +105,14 @@ bool dispatcher::is_external(const std::string& name) const {
 const char* dispatcher::find_obstacle(const std::string& name, int algorithm,
                                       const isthmus_operation& common_operation) const {
   const bool needs_rank_order = m_rules.deterministic && depends_on_order(common_operation);
+  if (is_external(name) && common_operation.rmsnorm != nullptr) return no_rmsnorm;
   if (is_external(name))
     return needs_rank_order ? "deterministic: the caller runs this backend, in an unknown order" : nullptr;
   backend_instance* const backend = m_backends.find(name);
   if (backend == nullptr) return "there is no backend of this name";
   if (!backend->is_usable()) return backend->reason().c_str();
+  if (common_operation.rmsnorm != nullptr && (backend->capabilities() & ISTHMUS_BACKEND_RMSNORM) == 0)
+    return no_rmsnorm;
   if (needs_rank_order) {
     if ((backend->capabilities() & ISTHMUS_BACKEND_RANK_ORDER) == 0)
       return "deterministic: backend does not guarantee rank-ordered reductions";
@@ -143,6 +148,8 @@ backend_choice dispatcher::select_backend(const isthmus_operation& operation) {
   const auto common_operation = agreed_operation(operation, m_ranks.size);
   const auto decision =
       selection::select(m_rules, make_query(operation), make_availability(common_operation), true);
+  if (decision.winner == nullptr && operation.rmsnorm != nullptr)
+    if (const backend_choice choice = find_rmsnorm(common_operation); choice.backend != nullptr) return choice;
   if (decision.winner == nullptr) {
     std::vector<std::string> reasons;
     for (const auto& rejection : decision.rejections)
@@ -171,6 +178,15 @@ backend_choice dispatcher::select_backend(const isthmus_operation& operation) {
       decision.winner->backend, algorithm.empty() ? "" : ":", algorithm, decision.reason);
   return {m_backends.find(decision.winner->backend), decision.winner->algorithm_index,
           m_recorder.reason_index(decision.reason)};
+}
+
+// The rules are those of allreduce. For large messages, they can select only backends without kernels for this operation.
+backend_choice dispatcher::find_rmsnorm(const isthmus_operation& common_operation) {
+  for (const auto& backend : m_backends)
+    if (find_obstacle(backend->name(), ISTHMUS_ANY_ALGORITHM, common_operation) == nullptr)
+      return {backend.get(), ISTHMUS_ANY_ALGORITHM,
+              m_recorder.reason_index("no rule selects a backend that has kernels for allreduce_rmsnorm")};
+  return {};
 }
 
 void dispatcher::log_unused_rules(const selection::selection_decision& decision,

@@ -75,6 +75,8 @@ class dispatcher {
         static_cast<std::uint64_t>(operation.collective) | static_cast<std::uint64_t>(operation.datatype) << 8;
     if (row.is_reduction) shape |= static_cast<std::uint64_t>(operation.op) << 16;
     if (!m_heap.empty() && memory_of(operation) == selection::memory_kind::symmetric) shape |= 1u << 24;
+    if (operation.rmsnorm != nullptr) [[unlikely]]
+      shape |= 1u << 25;
     if (row.peer != peer_kind::none) shape |= static_cast<std::uint64_t>(operation.root) << 32;
     return shape;
   }
@@ -94,6 +96,8 @@ class dispatcher {
                            const isthmus_operation& common_operation) const;
   backend_choice probe_cache(const cache_key& key, const isthmus_operation& operation);
   backend_choice select_backend(const isthmus_operation& operation);
+  // Returns a backend that can run an allreduce with `rmsnorm`, or none.
+  backend_choice find_rmsnorm(const isthmus_operation& common_operation);
   void log_unused_rules(const selection::selection_decision& decision, const isthmus_operation& operation);
 
   const selection::configuration& m_rules;

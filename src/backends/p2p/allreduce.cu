@@ -176,11 +176,9 @@ struct pipeline {
 // Before a generation of the inbox is reused, the clearing stores must reach memory. They must precede any
 // store from which a writer infers that the generation is free. Two methods guarantee this. Each wire uses the
 // faster one (128 MiB, 2 H200: float32 436 us with loads, 507 us with fences; bfloat16 225 us and 206 us):
-//  - a fence every fence_period steps. Blocks execute their fences in different steps, because a fence waits
-//  for all traffic on the links.
+//  - fence_between_steps.
 //  - loads of the cleared words confirm_delay steps later, when the loads no longer have to wait.
 // docs/internals/p2p.md shows why these constants are sufficient, including for the next kernel.
-constexpr std::uint32_t fence_period = depth - 4;
 constexpr std::uint32_t confirm_delay = 3;
 
 // Notifies the peers that this block's results are in their buffers, and waits for the same notification from
@@ -229,8 +227,7 @@ __global__ void __launch_bounds__(512) two_shot(const kernel_arguments args) {
 
   p.scatter(0);
   for (std::uint32_t s = 0; s < steps; ++s) {
-    if (!confirms_by_loads && steps > depth - 2 && s > 0 && (s + blockIdx.x) % fence_period == 0)
-      __threadfence_system();
+    if (!confirms_by_loads) fence_between_steps(s, steps);
     if (s + 1 < steps) p.scatter(s + 1);
     if (confirms_by_loads && s >= confirm_delay && s - confirm_delay + depth - 2 < steps)
       p.confirm_cleared(s - confirm_delay);

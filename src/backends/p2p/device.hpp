@@ -72,6 +72,13 @@ inline int gpu_ordinal(const char* bus_id) {  // -1: this process does not see t
   (void)ISTHMUS_P2P_NATIVE(GetLastError)();  // clear the error, which the application must not see
   return -1;
 }
+inline gpu_error gpu_multiprocessors(int device, int* count) {
+#if ISTHMUS_P2P_HIP
+  return hipDeviceGetAttribute(count, hipDeviceAttributeMultiprocessorCount, device);
+#else
+  return cudaDeviceGetAttribute(count, cudaDevAttrMultiProcessorCount, device);
+#endif
+}
 inline gpu_error gpu_enable_peer(int peer) {
   const gpu_error code = ISTHMUS_P2P_NATIVE(DeviceEnablePeerAccess)(peer, 0);
   if (code != ISTHMUS_P2P_NATIVE(ErrorPeerAccessAlreadyEnabled)) return code;
@@ -98,6 +105,8 @@ gpu_error gpu_load_kernel(Kernel* kernel) {
 // load_flag, store_flag: one word, with acquire and release semantics between devices.
 // store_word: one word, without an order.
 // now_ns: a device-wide clock.
+// multiply: a product that the compiler does not fuse with an addition.
+// shuffle: the value of the thread whose index in a group of 32 threads differs in the bits of `mask`.
 #if ISTHMUS_P2P_HIP
 
 inline gpu_error gpu_malloc(void** pointer, std::size_t bytes) {
@@ -154,6 +163,12 @@ __device__ inline std::uint64_t now_ns() { return __builtin_amdgcn_s_memrealtime
 #else
 __device__ inline std::uint64_t now_ns() { return 0; }
 #endif
+
+__device__ inline float multiply(float a, float b) {
+#pragma clang fp contract(off)
+  return a * b;
+}
+__device__ inline float shuffle(float value, int mask) { return __shfl_xor(value, mask, 32); }
 
 #else
 
@@ -223,6 +238,16 @@ __device__ inline std::uint64_t now_ns() {
   return time;
 }
 
+__device__ inline float multiply(float a, float b) { return __fmul_rn(a, b); }
+__device__ inline float shuffle(float value, int mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
+
 #endif
+
+// Memory that the threads of a block share.
+constexpr int block_words = 128;
+__device__ inline float* block_memory() {
+  __shared__ float words[block_words];
+  return words;
+}
 
 }  // namespace isthmus::p2p

@@ -35,6 +35,13 @@ struct spin_limit {
   }
 };
 
+// A fence in every fence_period steps lets a kernel of many steps reuse the generations of the inbox:
+// docs/internals/p2p.md. Blocks execute it in different steps, because a fence waits for all traffic on the links.
+constexpr std::uint32_t fence_period = depth - 4;
+__device__ inline void fence_between_steps(std::uint32_t step, std::uint32_t steps) {
+  if (steps > depth - 2 && step > 0 && (step + blockIdx.x) % fence_period == 0) __threadfence_system();
+}
+
 // Number of ranks. If the size is known at compile time (N > 0), all loops are unrolled and values
 // stay in registers.
 template <int N, typename Arguments>
@@ -55,28 +62,30 @@ __device__ inline bool is_aligned(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
 }
 
-// Slot of this block in the inbox of every rank.
+// A slot in the inbox of every rank, by default that of this block.
 struct inbox_slot {
   const kernel_arguments& args;
   std::size_t stride;  // vectors of one generation
+  unsigned index;
 
-  __device__ explicit inbox_slot(const kernel_arguments& args)
-      : args(args), stride(std::size_t(2) * args.size * slot_vectors) {}
+  __device__ explicit inbox_slot(const kernel_arguments& args) : inbox_slot(args, blockIdx.x) {}
+  __device__ inbox_slot(const kernel_arguments& args, unsigned index)
+      : args(args), stride(std::size_t(2) * args.size * slot_vectors), index(index) {}
 
   __device__ std::uint32_t* step() const {
-    return &reinterpret_cast<scratch_header*>(args.scratch[0])->step[blockIdx.x];
+    return &reinterpret_cast<scratch_header*>(args.scratch[0])->step[index];
   }
   __device__ std::uint32_t* zero_copy_count() const {
-    return &reinterpret_cast<scratch_header*>(args.scratch[0])->zero_copy_count[blockIdx.x];
+    return &reinterpret_cast<scratch_header*>(args.scratch[0])->zero_copy_count[index];
   }
   // The completion number that rank `writer` writes, in the scratch of the i-th next rank (0: this one).
   __device__ std::uint32_t* done(int i, int writer) const {
-    return &reinterpret_cast<scratch_header*>(args.scratch[i])->done[blockIdx.x][writer];
+    return &reinterpret_cast<scratch_header*>(args.scratch[i])->done[index][writer];
   }
   // Row `row` of the inbox of the i-th next rank (0: this one), in the generation of `step`.
   __device__ uint4* row(int i, std::uint32_t step, int row) const {
     auto* inbox = reinterpret_cast<uint4*>(args.scratch[i] + inbox_offset);
-    return inbox + (std::size_t(blockIdx.x) * depth + step % depth) * stride + std::size_t(row) * slot_vectors;
+    return inbox + (std::size_t(index) * depth + step % depth) * stride + std::size_t(row) * slot_vectors;
   }
 };
 

@@ -136,6 +136,19 @@ struct kernel_arguments {
   bool can_start_early;  // supports_early_start()
 };
 
+// recv_buf receives the residual, and `count` is tokens * hidden.
+struct rmsnorm_arguments : kernel_arguments {
+  std::uint64_t tokens;
+  std::uint32_t hidden;
+  const void *residual, *weight;
+  void* normalized;
+  bool is_quantized;   // normalized is float8_e4m3
+  const float* scale;  // of all rows; NULL: every row has its own
+  float* scales;
+  float eps;
+  int multiprocessors;  // of the smallest device
+};
+
 // How a message is divided. It depends only on the message, so both ranks compute the same.
 // Rows: with packets, `threads` packets of 8 bytes; with chunks, a chunk. Lane l sends the rows l, l + lanes, ...
 struct lane_shape {
@@ -213,6 +226,9 @@ gpu_error gpu_launch(void (*kernel)(Arguments), const Arguments& args, gpu_strea
 gpu_error launch_allreduce(reduction_algorithm algorithm, element_type type, element_type wire,
                            kernel_arguments args, gpu_stream stream);
 gpu_error launch_reduce_scatter(element_type type, element_type wire, kernel_arguments args, gpu_stream stream);
+// Allreduce, residual addition and RMSNorm of rows (allreduce_rmsnorm.h). one_shot has no size limit here.
+gpu_error launch_allreduce_rmsnorm(reduction_algorithm algorithm, element_type type, rmsnorm_arguments args,
+                                   gpu_stream stream);
 // Moves bytes unchanged.
 gpu_error launch_exchange(channel_arguments args, gpu_stream stream);
 // Combines the contributions of all ranks in rank order, for every datatype and operation of the collective table.
@@ -224,6 +240,7 @@ gpu_error launch_drain(channel_arguments args, gpu_stream stream);
 // deadlock: it may wait for the device to become idle, and a kernel that runs there may wait for the
 // kernel being loaded.
 gpu_error load_reduction_kernels(int size);
+gpu_error load_rmsnorm_kernels(int size);
 gpu_error load_exchange_kernels();
 gpu_error load_combine_kernels(int size);
 // Returns true if the kernels compiled for the current device can be launched before the previous kernel of the

@@ -92,6 +92,8 @@ const char* unsupported_reduction_reason(const isthmus_operation& operation, int
   if (algorithm.value == reduction_algorithm::two_shot_zero_copy)
     return "two_shot_zero_copy needs the buffers of all ranks; it is available through "
            "isthmus/tensor_parallel.h only";
+  if (operation.rmsnorm != nullptr && algorithm.bfloat16_wire)
+    return "allreduce_rmsnorm sends contributions in their own type";
   if (!has_float_kernels(operation) && size > combine_max_ranks)
     return "supports at most 8 ranks, except for sums of float32, float16 and bfloat16 in allreduce and "
            "reduce_scatter";
@@ -99,7 +101,8 @@ const char* unsupported_reduction_reason(const isthmus_operation& operation, int
     return "the bfloat16 wire requires sums of float32";
   const std::uint64_t wire_bytes = algorithm.bfloat16_wire ? 2 : bytes_of(operation.datatype);
   if (algorithm.value == reduction_algorithm::one_shot &&
-      (operation.collective != ISTHMUS_ALLREDUCE || operation.count > one_shot_limit_bytes / wire_bytes))
+      (operation.collective != ISTHMUS_ALLREDUCE ||
+       (operation.rmsnorm == nullptr && operation.count > one_shot_limit_bytes / wire_bytes)))
     return "one_shot supports only allreduce of messages that fit the inbox (2 MiB on the wire)";
   return nullptr;
 }
@@ -142,8 +145,30 @@ gpu_error launch_float_sum(const p2p_state& state, const isthmus_operation& oper
                                                    : launch_reduce_scatter(type, wire, args, stream);
 }
 
+gpu_error launch_rmsnorm(const p2p_state& state, const isthmus_operation& operation,
+                         const named_algorithm& algorithm, gpu_stream stream) {
+  const isthmus_rmsnorm& norm = *operation.rmsnorm;
+  auto args = make_arguments<rmsnorm_arguments>(state);
+  args.send_buf = operation.send_buf;
+  args.recv_buf = operation.recv_buf;
+  args.count = operation.count;
+  args.divisor = 1.0f;
+  args.tokens = operation.count / norm.hidden;
+  args.hidden = static_cast<std::uint32_t>(norm.hidden);
+  args.residual = norm.residual;
+  args.weight = norm.weight;
+  args.normalized = norm.normalized;
+  args.is_quantized = norm.output != operation.datatype;
+  args.scale = norm.scale;
+  args.scales = norm.scales;
+  args.eps = norm.eps;
+  args.multiprocessors = state.scratch.multiprocessors();
+  return launch_allreduce_rmsnorm(algorithm.value, *element_of(operation.datatype), args, stream);
+}
+
 gpu_error launch(p2p_state& state, const isthmus_operation& operation, const named_algorithm& algorithm) {
   const auto stream = static_cast<gpu_stream>(operation.stream);
+  if (operation.rmsnorm != nullptr) return launch_rmsnorm(state, operation, algorithm, stream);
   if (has_float_kernels(operation))
     return operation.count == 0 ? gpu_success : launch_float_sum(state, operation, algorithm, stream);
   state.has_used_channels = state.context->size > 1;
@@ -275,7 +300,7 @@ const isthmus_backend backend = {
     .abi_version = ISTHMUS_BACKEND_ABI,
     .name = "p2p",
     .description = "kernels that store into peer memory (NVLink, xGMI, PCIe)",
-    .capabilities = ISTHMUS_BACKEND_GRAPH_CAPTURE | ISTHMUS_BACKEND_RANK_ORDER,
+    .capabilities = ISTHMUS_BACKEND_GRAPH_CAPTURE | ISTHMUS_BACKEND_RANK_ORDER | ISTHMUS_BACKEND_RMSNORM,
     .platforms = 1u << ISTHMUS_P2P_PLATFORM,
     .create = create,
     .destroy = destroy,

@@ -14,6 +14,7 @@ struct peer_scratch::scratch_address {
   gpu_ipc_handle handle;
   char bus_id[32];
   std::uint64_t packet_bytes;  // the option; that of rank 0 applies to all ranks
+  int multiprocessors;
 };
 
 namespace {
@@ -40,6 +41,8 @@ peer_scratch::peer_scratch(const isthmus_backend_context& context) : m_size(cont
   votes<scratch_address> all;
   if (!agree(context, own_vote, all)) return;
   m_packet_bytes = all[0].value.packet_bytes;
+  m_multiprocessors = all[0].value.multiprocessors;
+  for (const auto& each : all) m_multiprocessors = std::min(m_multiprocessors, each.value.multiprocessors);
   // Second round: mapping can still fail on one rank, and no rank may write before all have mapped.
   vote<> mapped;
   map(context, all, mapped);
@@ -78,6 +81,7 @@ void peer_scratch::prepare(const isthmus_backend_context& context, vote<scratch_
   if (const gpu_error fill_code = fill_scratch(); fill_code != gpu_success)
     return refuse(own_vote, "preparing the scratch", fill_code);
   gpu_error export_code = gpu_ipc_export(&own_vote.value.handle, m_own_scratch);
+  if (export_code == gpu_success) export_code = gpu_multiprocessors(m_device, &own_vote.value.multiprocessors);
   if (export_code == gpu_success)
     export_code = gpu_bus_id(own_vote.value.bus_id, sizeof(own_vote.value.bus_id), m_device);
   if (export_code != gpu_success) return refuse(own_vote, "preparing the scratch", export_code);
@@ -92,6 +96,7 @@ gpu_error peer_scratch::fill_scratch() {
   if (code == gpu_success) code = gpu_memset(m_own_scratch + inbox_offset, 0xff, inbox_bytes(m_size));
   if (code == gpu_success) code = gpu_host_alloc(reinterpret_cast<void**>(&m_flags), sizeof(host_flags));
   if (code == gpu_success) code = load_reduction_kernels(m_size);
+  if (code == gpu_success) code = load_rmsnorm_kernels(m_size);
   if (code == gpu_success) code = load_exchange_kernels();
   if (code == gpu_success) code = load_combine_kernels(m_size);
   if (code == gpu_success) code = gpu_synchronize_device();

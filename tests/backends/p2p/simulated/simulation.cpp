@@ -3,6 +3,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -42,7 +43,9 @@ struct block {
   std::vector<fiber*> ready;
   std::vector<fiber*> at_barrier;
   int predicate = 0, result = 0;
-  int running_threads = 0;  // threads that have not ended
+  std::array<float, isthmus::p2p::block_words> memory{};
+  std::array<float, isthmus::p2p::slot_vectors> shuffled{};  // by thread
+  int running_threads = 0;                                   // threads that have not ended
 };
 
 // A store in flight: half a vector or a word, which becomes visible atomically.
@@ -84,17 +87,26 @@ Value take_any(std::vector<Value>& from) {
 class device {
  public:
   explicit device(int size)
-      : m_scratch(static_cast<std::byte*>(std::calloc(isthmus::p2p::scratch_bytes(size), 1)), std::free) {}
+      : m_bytes(isthmus::p2p::scratch_bytes(size)),
+        m_scratch(static_cast<std::byte*>(std::calloc(m_bytes, 1)), std::free) {}
   std::byte* scratch() { return m_scratch.get(); }
   host_flags& flags() { return m_flags; }
   bool is_idle() const { return m_queue.empty(); }
   void launch(const kernel_launch& launch) { m_queue.push_back(launch); }
-  void send(pending_store store) { m_stores.push_back(store); }
+  // No rank waits for a store to the device's own memory, so some of them are slow: they arrive only before a fence, a
+  // release or the end of the kernel.
+  void send(pending_store store) {
+    const auto* const to = static_cast<const std::byte*>(store.to);
+    const bool is_own = to >= m_scratch.get() && to < m_scratch.get() + m_bytes;
+    (is_own && (*random_order)() % 4 == 0 ? m_slow_stores : m_stores).push_back(store);
+  }
   // Release order: the stores that precede a barrier of the block arrive first.
   void deliver_stores_of(const block* owner) {
-    for (const pending_store& each : m_stores)
-      if (each.owner == owner) deliver(each);
-    std::erase_if(m_stores, [owner](const pending_store& each) { return each.owner == owner; });
+    for (std::vector<pending_store>* const stores : {&m_stores, &m_slow_stores}) {
+      for (const pending_store& each : *stores)
+        if (each.owner == owner) deliver(each);
+      std::erase_if(*stores, [owner](const pending_store& each) { return each.owner == owner; });
+    }
   }
 
   // Runs one thread until it yields, or delivers one store.
@@ -150,16 +162,19 @@ class device {
 
   // All stores of a kernel arrive before it ends.
   void complete() {
-    for (const pending_store& item : m_stores) deliver(item);
-    m_stores.clear();
+    for (std::vector<pending_store>* const stores : {&m_stores, &m_slow_stores}) {
+      for (const pending_store& item : *stores) deliver(item);
+      stores->clear();
+    }
     m_queue.pop_front();
   }
 
+  std::size_t m_bytes;
   std::unique_ptr<std::byte, decltype(&std::free)> m_scratch;  // zero, and most of it is never touched
   host_flags m_flags{};
   std::deque<kernel_launch> m_queue;
   std::vector<std::unique_ptr<block>> m_blocks;  // of the running kernel
-  std::vector<pending_store> m_stores;
+  std::vector<pending_store> m_stores, m_slow_stores;
 };
 
 machine::machine(int size, unsigned seed) : m_random(seed) {
@@ -179,6 +194,12 @@ channel_arguments machine::arguments_of(int rank) const {
   return result;
 }
 void* machine::stream(int rank) const { return m_devices[static_cast<std::size_t>(rank)].get(); }
+void machine::clear_inboxes(int slots) const {
+  using namespace isthmus::p2p;
+  for (const auto& each : m_devices)
+    std::memset(each->scratch() + inbox_offset, 0xff,
+                static_cast<std::size_t>(slots) * depth * 2 * m_devices.size() * slot_vectors * 16);
+}
 void machine::set_counters(int rank, std::uint32_t steps) const {
   auto* const counters = reinterpret_cast<isthmus::p2p::lane_counters*>(
       m_devices[static_cast<std::size_t>(rank)]->scratch() + isthmus::p2p::counters_offset(size()));
@@ -226,7 +247,25 @@ int __syncthreads_or(int predicate) {
   return owner->result;
 }
 
+void __threadfence_system() {
+  simulated::block* const owner = simulated::running->owner;
+  owner->owner_device->deliver_stores_of(owner);
+}
+
 namespace isthmus::p2p {
+
+float* block_memory() { return simulated::running->owner->memory.data(); }
+
+// All threads of the block shuffle at the same time.
+float shuffle(float value, int mask) {
+  simulated::block* const owner = simulated::running->owner;
+  const int thread = simulated::running->thread;
+  owner->shuffled[static_cast<std::size_t>(thread)] = value;
+  __syncthreads();
+  const float result = owner->shuffled[static_cast<std::size_t>(thread ^ mask)];
+  __syncthreads();
+  return result;
+}
 
 gpu_error launch_simulated(std::function<void()> kernel, dim3 blocks, dim3 threads, gpu_stream stream) {
   static_cast<simulated::device*>(stream)->launch({std::move(kernel), blocks, threads});

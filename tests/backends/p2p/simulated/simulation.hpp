@@ -22,6 +22,8 @@ class machine {
   // Kernel arguments of `rank` without messages. Use them with stream(rank).
   isthmus::p2p::channel_arguments arguments_of(int rank) const;
   void* stream(int rank) const;
+  // Prepares the first slots of the inboxes, which float reductions use.
+  void clear_inboxes(int slots) const;
   // Sets all counters of a rank, as if that many steps had been completed.
   void set_counters(int rank, std::uint32_t steps) const;
   isthmus::p2p::host_flags& flags(int rank) const;

@@ -3,6 +3,7 @@
 // fiber yields there.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -35,6 +36,7 @@ struct simulated_index {
 extern simulated_index threadIdx, blockIdx, blockDim, gridDim;
 int __syncthreads_or(int predicate);
 inline void __syncthreads() { __syncthreads_or(0); }
+void __threadfence_system();
 
 namespace isthmus::p2p {
 
@@ -62,5 +64,10 @@ std::uint32_t load_flag(const std::uint32_t* from);
 void store_flag(std::uint32_t* to, std::uint32_t value);
 void store_word(std::uint32_t* to, std::uint32_t value);
 std::uint64_t now_ns();
+// The compiler flags of the tests exclude fused multiply-adds.
+inline float multiply(float a, float b) { return a * b; }
+float shuffle(float value, int mask);
+constexpr int block_words = 128;
+float* block_memory();
 
 }  // namespace isthmus::p2p
