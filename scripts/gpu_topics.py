@@ -266,6 +266,43 @@ TOPICS = (
         options=("-DISTHMUS_P2P=ON",),
     ),
     Topic(
+        "fused_norm",
+        ("gpu_rmsnorm_test", "gpu_bench"),
+        (
+            Step(
+                "allreduce + RMSNorm: bits of the host version, graphs, failures; ranks in threads",
+                "{bin}/gpu_rmsnorm_test",
+                120,
+                gpus=2,
+            ),
+            *(
+                Step(
+                    f"allreduce + RMSNorm, only {algorithm}",
+                    "{bin}/gpu_rmsnorm_test --gtest_filter=-failures.*",
+                    90,
+                    gpus=2,
+                    env={"ISTHMUS_RULE": f"collective=allreduce platform=cuda use=p2p:{algorithm}"},
+                )
+                for algorithm in ("one_shot", "two_shot")
+            ),
+            Step(
+                "allreduce + RMSNorm, ranks in processes",
+                "{each} {bin}/gpu_rmsnorm_test",
+                120,
+                gpus=2,
+                share=True,
+            ),
+            Step(
+                "allreduce + RMSNorm against separate calls of Isthmus and NCCL, in graphs",
+                "{bin}/gpu_bench fused_norm --out {out}/fused_norm.json",
+                60,
+                gpus=2,
+                records="{out}/fused_norm.json",
+            ),
+        ),
+        options=("-DISTHMUS_P2P=ON",),
+    ),
+    Topic(
         "p2p_collectives",
         ("p2p_device_test", "gpu_collectives_test", "gpu_asynchrony_test", "gpu_bench"),
         (

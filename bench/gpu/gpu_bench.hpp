@@ -39,11 +39,14 @@ struct program {
 void add_nccl(CLI::App& app, program& result);
 void add_collectives(CLI::App& app, program& result);
 void add_p2p(CLI::App& app, program& result);
+void add_fused_norm(CLI::App& app, program& result);
 void add_copy_engine(CLI::App& app, program& result);
 void add_memory(CLI::App& app, program& result);
 void add_threshold(CLI::App& app, program& result);
 
 // Defined with nvcc.
 void launch_empty_kernel(void* stream);
+void launch_add_norm(const void* sum, const void* residual, const void* weight, void* residual_out,
+                     void* normalized, std::uint64_t tokens, std::uint64_t hidden, float eps, void* stream);
 
 }  // namespace gpu_bench

@@ -62,6 +62,7 @@ int main(int argc, char** argv) {
   gpu_bench::add_nccl(app, program);
   gpu_bench::add_collectives(app, program);
   gpu_bench::add_p2p(app, program);
+  gpu_bench::add_fused_norm(app, program);
   gpu_bench::add_copy_engine(app, program);
   gpu_bench::add_memory(app, program);
 #ifdef GPU_BENCH_MPI
