@@ -342,10 +342,20 @@ TOPICS = (
             ),
             Step(
                 "every collective on p2p against NCCL, call by call and in graphs",
-                "{bin}/gpu_bench collectives --limit 75 --out {out}/p2p_collectives.json",
+                "{bin}/gpu_bench collectives --limit 75 --out {out}/p2p_collectives.json"
+                " --sizes 128 1024 4096 16384 65536 262144 1048576",
                 100,
                 gpus=2,
                 records="{out}/p2p_collectives.json",
+            ),
+            # NCCL 2.28 hangs in its broadcast of 4 MiB between symmetric windows (docs/internals/p2p.md).
+            Step(
+                "large collectives on p2p against NCCL without windows",
+                "{bin}/gpu_bench collectives --providers nccl,isthmus --out {out}/p2p_collectives_large.json"
+                " --sizes 2097152 4194304 8388608 16777216",
+                60,
+                gpus=2,
+                records="{out}/p2p_collectives_large.json",
             ),
         ),
         options=("-DISTHMUS_P2P=ON",),

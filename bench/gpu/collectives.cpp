@@ -186,7 +186,7 @@ int run(const collective_settings& settings) {
 void add_collectives(CLI::App& app, program& result) {
   const auto settings = std::make_shared<collective_settings>();
   settings->samples = 9;
-  settings->sizes = {128, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20};
+  settings->sizes = {128, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20};
   CLI::App* const subcommand =
       result.add(app, "collectives", "every collective by a backend of Isthmus against NCCL", settings,
                  "--samples", "--sizes", [settings] { return run(*settings); });

@@ -297,6 +297,7 @@ gpu_error launch(reduction_algorithm algorithm, rmsnorm_arguments args, gpu_stre
   args.slots = static_cast<int>(std::min((args.tokens + ranks - 1) / ranks, most_blocks));
   args.threads = std::min(row_threads, (vectors + warp_threads - 1) / warp_threads * warp_threads);
   if (slots == 1) return launch_rows<T, N, 1>(algorithm, args, stream);
+  if (slots == 2) return launch_rows<T, N, 2>(algorithm, args, stream);
   return slots <= 4 ? launch_rows<T, N, 4>(algorithm, args, stream) : gpu_invalid_value;
 }
 
@@ -336,7 +337,8 @@ gpu_error launch_allreduce_rmsnorm(reduction_algorithm algorithm, element_type t
 gpu_error load_rmsnorm_kernels(int size) {
   for (const element_type type : {element_type::float32, element_type::float16, element_type::bfloat16}) {
     const gpu_error code = dispatch(type, size, [&]<typename T, int N>() {
-      const gpu_error loaded = load_kernels<T, N, 1>();
+      gpu_error loaded = load_kernels<T, N, 1>();
+      if (loaded == gpu_success) loaded = load_kernels<T, N, 2>();
       return loaded == gpu_success ? load_kernels<T, N, 4>() : loaded;
     });
     if (code != gpu_success) return code;

@@ -5,6 +5,7 @@
 #include <isthmus/allreduce_rmsnorm.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
