@@ -44,7 +44,7 @@ typedef struct isthmus_allreduce_rmsnorm_arguments {
   const void* weight;         // [hidden]
   void* residual_out;         // [tokens x hidden]
   void* normalized;           // [tokens x hidden]
-  // float8_e4m3 only, exactly one of them. They are in memory of the platform.
+  // float8_e4m3 only, exactly one of them (tokens = 0: at most one). They are in memory of the platform.
   const float* scale;  // [1]: the scale of all rows
   float*
       scales;  // [tokens]: receives the scales of the rows: the largest magnitude / 448, or 1 if all elements are 0

@@ -1,4 +1,5 @@
-// Bindings of isthmus.h, part 2: collectives, tree_allreduce, explain, partition and groups.
+// Bindings of isthmus.h, part 2: collectives, tree_allreduce, allreduce_rmsnorm, explain, partition and groups.
+#include <isthmus/allreduce_rmsnorm.h>
 #include <isthmus/tools.h>
 #include <isthmus/tree_allreduce.h>
 #include <nanobind/stl/optional.h>
@@ -78,6 +79,28 @@ void tree_allreduce(const python_communicator& self, uintptr_t leaves_address, u
   });
 }
 
+void allreduce_rmsnorm(const python_communicator& self, uint64_t tokens, uint64_t hidden,
+                       isthmus_datatype datatype, isthmus_datatype output, double eps, uintptr_t input_address,
+                       uintptr_t residual_address, uintptr_t weight_address, uintptr_t residual_out_address,
+                       uintptr_t normalized_address, uintptr_t scale_address, uintptr_t scales_address,
+                       uintptr_t stream) {
+  isthmus_allreduce_rmsnorm_arguments arguments{};
+  arguments.struct_bytes = sizeof arguments;
+  arguments.tokens = tokens, arguments.hidden = hidden;
+  arguments.datatype = datatype, arguments.output = output;
+  arguments.eps = eps;
+  arguments.input = reinterpret_cast<const void*>(input_address);
+  arguments.residual = reinterpret_cast<const void*>(residual_address);
+  arguments.weight = reinterpret_cast<const void*>(weight_address);
+  arguments.residual_out = reinterpret_cast<void*>(residual_out_address);
+  arguments.normalized = reinterpret_cast<void*>(normalized_address);
+  arguments.scale = reinterpret_cast<const float*>(scale_address);
+  arguments.scales = reinterpret_cast<float*>(scales_address);
+  arguments.stream = reinterpret_cast<isthmus_stream>(stream);
+  const active_call call(self);
+  call.run([&] { return isthmus_allreduce_rmsnorm(call.handle(), &arguments); });
+}
+
 void start_group() {
   check(isthmus_group_start());
   ++group_depth();
@@ -136,6 +159,11 @@ void bind_operations(nb::module_& module) {
   module.def("enqueue", &enqueue, nb::arg("communicator"), nb::arg("operation"));
   module.def("tree_allreduce", &tree_allreduce, nb::arg("communicator"), nb::arg("leaves_address"),
              nb::arg("leaf_count"), nb::arg("recv_address"), nb::arg("count"), nb::arg("datatype"));
+  module.def("allreduce_rmsnorm", &allreduce_rmsnorm, nb::arg("communicator"), nb::arg("tokens"),
+             nb::arg("hidden"), nb::arg("datatype"), nb::arg("output"), nb::arg("eps"),
+             nb::arg("input_address"), nb::arg("residual_address"), nb::arg("weight_address"),
+             nb::arg("residual_out_address"), nb::arg("normalized_address"), nb::arg("scale_address"),
+             nb::arg("scales_address"), nb::arg("stream"));
   module.def("explain", &explain, nb::arg("communicator"), nb::arg("operation"));
   module.def("partition", &partition, nb::arg("speeds"), nb::arg("count"), nb::arg("granularity"));
   module.def("group_start", &start_group);

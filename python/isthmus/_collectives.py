@@ -24,7 +24,9 @@ Errors:
 
 from __future__ import annotations
 
-from ._buffers import IN_PLACE, Array, ArrayT, InPlace
+from typing import Any
+
+from ._buffers import IN_PLACE, Array, ArrayT, InPlace, allocate_like
 from ._operations import Counts, Operations, Stream
 from .table import Collective, Datatype, DatatypeName, ReductionOp, ReductionOpName
 
@@ -203,6 +205,54 @@ class Collectives(Operations):
         out = self._allocate_output(leaves, out, lambda shape: shape[1:])
         self._run_tree(leaves, out, dtype)
         return out
+
+    def allreduce_rmsnorm(
+        self,
+        input: ArrayT,
+        residual: Array,
+        weight: Array,
+        eps: float,
+        *,
+        normalized: Array | None = None,
+        residual_out: ArrayT | None = None,
+        scale: Array | None = None,
+        scales: Array | None = None,
+        dtype: Datatype | DatatypeName | None = None,
+        stream: Stream | None = None,
+    ) -> tuple[Any, ArrayT]:
+        """Returns (normalized, residual_out): allreduce, residual addition and RMSNorm in one call.
+
+            residual_out = sum of input over all ranks + residual
+            normalized = residual_out / sqrt(mean of residual_out^2 over the row + eps) * weight
+
+        Rows are the last axis of `input`, and `weight` has the size of one row. All ranks get the same bits.
+        They are those of an allreduce in rank order that is followed by the other operations, each of which
+        rounds to the type of the arrays (docs/guide/fused.md).
+
+        float8_e4m3: `scale` (one float32) divides all rows, or `scales` (one float32 per row) receives a scale
+        for each row. Then `normalized` is required: an array of ml_dtypes.float8_e4m3fn, or of bytes.
+
+        Not inside `group()`. On devices, this call needs the backend p2p and at least two ranks.
+        """
+        if normalized is None and (scale is not None or scales is not None):
+            raise TypeError(
+                "normalized is required with scale or scales; pass an array of float8_e4m3 or bytes"
+            )
+        if normalized is None:
+            normalized = allocate_like(input, lambda shape: shape, "input")
+        if residual_out is None:
+            residual_out = allocate_like(input, lambda shape: shape, "input")
+        arrays = {
+            "input": input,
+            "residual": residual,
+            "weight": weight,
+            "residual_out": residual_out,
+            "normalized": normalized,
+            "scale": scale,
+            "scales": scales,
+        }
+        self._run_rmsnorm(arrays, eps, dtype, stream)
+        return normalized, residual_out
 
     def reduce_scatter(
         self,

@@ -75,6 +75,10 @@ def _checked_counts(name: str, values: Counts, size: int) -> list[int]:
     return checked
 
 
+def _shape_of(array: Any) -> tuple[int, ...]:
+    return tuple(array.shape) if hasattr(array, "shape") else np.asarray(array).shape
+
+
 class Operations:
     """Argument checks and dispatch for the methods of `Collectives`."""
 
@@ -162,7 +166,7 @@ class Operations:
         recv = view(out, "out", dtype, self._platform, writable=True)
         if send.datatype != recv.datatype:
             raise TypeError(f"leaves holds {send.datatype.name}, but out holds {recv.datatype.name}")
-        shape = tuple(leaves.shape) if hasattr(leaves, "shape") else np.asarray(leaves).shape
+        shape = _shape_of(leaves)
         leaf_count = shape[0] if shape else 0
         if leaf_count == 0 or send.elements != leaf_count * recv.elements:
             raise ValueError(
@@ -178,6 +182,64 @@ class Operations:
                 recv.address,
                 recv.elements,
                 send.datatype,
+            )
+        )
+
+    def _run_rmsnorm(
+        self,
+        arrays: dict[str, Any],
+        eps: float,
+        dtype: Datatype | DatatypeName | None,
+        stream: Stream | None,
+    ) -> None:
+        """`arrays` has the names and the order of the buffers of the C API; None is a missing array."""
+        is_quantized = arrays["scale"] is not None or arrays["scales"] is not None
+        dtypes = {"scale": None, "scales": None, "normalized": Datatype.float8_e4m3 if is_quantized else dtype}
+        views = {
+            name: view(
+                array,
+                name,
+                dtypes.get(name, dtype),
+                self._platform,
+                writable=name in ("residual_out", "normalized", "scales"),
+            )
+            for name, array in arrays.items()
+            if array is not None
+        }
+        own, hidden = views["input"], views["weight"].elements
+        shape = _shape_of(arrays["input"])
+        if shape[-1:] != (hidden,):
+            raise ValueError(
+                f"allreduce_rmsnorm: input has shape {shape}, its last axis must have the {hidden} elements "
+                "of weight"
+            )
+        tokens = own.elements // hidden if hidden else 0
+        datatypes = {"normalized": views["normalized"].datatype}
+        datatypes |= dict.fromkeys(("scale", "scales"), Datatype.float32)
+        elements = {"weight": hidden, "scale": 1, "scales": tokens}
+        for name, each in views.items():
+            if each.datatype != datatypes.get(name, own.datatype):
+                raise TypeError(
+                    f"allreduce_rmsnorm: {name} holds {each.datatype.name}, must be "
+                    f"{datatypes.get(name, own.datatype).name}"
+                )
+            if each.elements != elements.get(name, own.elements):
+                raise ValueError(
+                    f"allreduce_rmsnorm: {name} has {each.elements} elements, must have "
+                    f"{elements.get(name, own.elements)} for an input of shape {shape}"
+                )
+        addresses = {f"{name}_address": views[name].address if name in views else 0 for name in arrays}
+        run_or_defer(
+            partial(
+                _isthmus.allreduce_rmsnorm,
+                self._native,
+                tokens,
+                hidden,
+                own.datatype,
+                views["normalized"].datatype,
+                eps,
+                **addresses,
+                stream=native_stream(stream),
             )
         )
 

@@ -74,7 +74,7 @@ void check_scales(const call_arguments& arguments) {
                   fmt::format("{} must be NULL if output = {}", arguments.scale != nullptr ? "scale" : "scales",
                               isthmus_datatype_name(arguments.output)),
                   "scales belong to the output float8_e4m3");
-  if (is_quantized && (arguments.scale == nullptr) == (arguments.scales == nullptr))
+  if (is_quantized && arguments.tokens != 0 && (arguments.scale == nullptr) == (arguments.scales == nullptr))
     throw invalid(ISTHMUS_HERE,
                   fmt::format("scale and scales are {}NULL, but output = float8_e4m3 needs exactly one of them",
                               arguments.scale == nullptr ? "" : "not "),

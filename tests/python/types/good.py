@@ -42,6 +42,7 @@ def call_all(comm: isthmus.Communicator, values: NDArray[np.float64], tensor: Te
     assert_type(comm.scatter(None, values), NDArray[np.float64])
     assert_type(comm.allgatherv(values, recv_counts=[1, 2]), NDArray[np.float64])
     assert_type(comm.alltoall(values, dtype="float64"), NDArray[np.float64])
+    assert_type(comm.allreduce_rmsnorm(values, values, values, 1e-6), tuple[Any, NDArray[np.float64]])
     comm.allreduce(bytearray(4), bytearray(4), dtype=isthmus.Datatype.bfloat16)
     comm.send(memoryview(b"text"), 1)
     assert_type(comm.recv(bytearray(4), 1, stream=7), bytearray)
