@@ -27,6 +27,7 @@ bool depends_on_order(const isthmus_operation& operation) {
 }
 
 constexpr const char* no_rmsnorm = "backend has no kernels for allreduce_rmsnorm";
+constexpr const char* only_rmsnorm = "no rule selects a backend that has kernels for allreduce_rmsnorm";
 
 // Returns true if the algorithm rounds the contributions before they are combined.
 bool rounds_contributions(const backend_instance& backend, int algorithm) {
@@ -184,8 +185,7 @@ backend_choice dispatcher::select_backend(const isthmus_operation& operation) {
 backend_choice dispatcher::find_rmsnorm(const isthmus_operation& common_operation) {
   for (const auto& backend : m_backends)
     if (find_obstacle(backend->name(), ISTHMUS_ANY_ALGORITHM, common_operation) == nullptr)
-      return {backend.get(), ISTHMUS_ANY_ALGORITHM,
-              m_recorder.reason_index("no rule selects a backend that has kernels for allreduce_rmsnorm")};
+      return {backend.get(), ISTHMUS_ANY_ALGORITHM, m_recorder.reason_index(only_rmsnorm)};
   return {};
 }
 
@@ -237,6 +237,10 @@ nlohmann::json dispatcher::explain(const isthmus_operation& operation) {
   const bool has_no_local_backend = decision.winner == nullptr || is_external(decision.winner->backend);
   const backend_instance* backend = has_no_local_backend ? nullptr : m_backends.find(decision.winner->backend);
   const int algorithm = backend == nullptr ? ISTHMUS_ANY_ALGORITHM : decision.winner->algorithm_index;
+  if (decision.winner == nullptr && operation.rmsnorm != nullptr) {
+    backend = find_rmsnorm(common_operation).backend;
+    if (backend != nullptr) result["backend"] = backend->name(), result["reason"] = only_rmsnorm;
+  }
   result["reduction"] = order_json(common_operation, backend, algorithm, m_ranks.size, m_rules.deterministic);
   result["version"] = backend == nullptr ? nlohmann::json() : nlohmann::json(backend->version());
   result["plan"] = plan_json(decision, common_operation);

@@ -11,6 +11,7 @@ from . import elastic
 from ._backend import monitored_barrier, register, reload_rules, shrink
 from ._direct import all_reduce
 from ._environment import apply_environment
+from ._norm import register_operators
 from ._replace import replace_backends
 from ._report import Row, print_report, report, reset_report
 from ._tree import tree_all_reduce
@@ -31,3 +32,4 @@ __all__ = [
 
 apply_environment()
 register()
+_operators = register_operators()

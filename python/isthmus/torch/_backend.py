@@ -146,11 +146,18 @@ def is_isthmus(group: dist.ProcessGroup) -> bool:
     return bool(_backends_of(group))
 
 
+def backend_for(group: dist.ProcessGroup, device: torch.device) -> Any:
+    """Returns the Isthmus backend for a type of devices, or None if there is none."""
+    if torch.device(device.type) not in group._device_types:
+        return None
+    backend = group._get_backend(torch.device(device.type))
+    backend = getattr(backend, "wrapped_pg", backend)  # TORCH_DISTRIBUTED_DEBUG=DETAIL wraps the backends
+    return backend if isinstance(backend, _extension.ProcessGroupIsthmus) else None
+
+
 def _backends_of(group: dist.ProcessGroup) -> list[Any]:
-    backends = [group._get_backend(device) for device in group._device_types]
-    # TORCH_DISTRIBUTED_DEBUG=DETAIL wraps the backends.
-    unwrapped = [getattr(each, "wrapped_pg", each) for each in backends]
-    return [each for each in unwrapped if isinstance(each, _extension.ProcessGroupIsthmus)]
+    backends = [backend_for(group, device) for device in group._device_types]
+    return [each for each in backends if each is not None]
 
 
 def _create(options: Any, _backend_options: Any) -> dist.Backend:

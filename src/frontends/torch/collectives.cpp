@@ -71,6 +71,14 @@ bool process_group::try_allreduce_inline(const at::Tensor& data, c10d::ReduceOp:
   return true;
 }
 
+void process_group::allreduce_rmsnorm(const tasks::rmsnorm_tensors& tensors, double eps) {
+  TORCH_CHECK(current_batch() == nullptr, "allreduce_rmsnorm: process group ", m_settings.name,
+              " is coalescing calls; call it before or after them");
+  submit(tensors.input.device(), {.is_asynchronous = false}, [&] {
+    return tasks::allreduce_rmsnorm(tensors, eps);
+  })->wait();
+}
+
 work_ptr process_group::allreduce_coalesced(tensors& data, const c10d::AllreduceCoalescedOptions& options) {
   TORCH_CHECK_VALUE(!data.empty(), "all_reduce_coalesced: the list of tensors is empty; pass at least one");
   return submit_reduction(

@@ -1,5 +1,6 @@
 #include "device_endpoint.hpp"
 
+#include <isthmus/allreduce_rmsnorm.h>
 #include <isthmus/memory.h>
 #include <isthmus/tools.h>
 
@@ -17,12 +18,33 @@ std::uint64_t own_bytes(const isthmus_operation& operation) {
   return operation.count * isthmus_datatype_bytes(operation.datatype);
 }
 
+isthmus_status start_operation(isthmus_communicator communicator, const isthmus_operation& operation) {
+  if (operation.rmsnorm == nullptr) return isthmus_enqueue(communicator, &operation);
+  const isthmus_rmsnorm& norm = *operation.rmsnorm;
+  isthmus_allreduce_rmsnorm_arguments arguments{};
+  arguments.struct_bytes = sizeof arguments;
+  arguments.tokens = norm.hidden == 0 ? 0 : operation.count / norm.hidden;
+  arguments.hidden = norm.hidden;
+  arguments.datatype = operation.datatype;
+  arguments.output = norm.output;
+  arguments.eps = static_cast<double>(norm.eps);
+  arguments.input = operation.send_buf;
+  arguments.residual = norm.residual;
+  arguments.weight = norm.weight;
+  arguments.residual_out = operation.recv_buf;
+  arguments.normalized = norm.normalized;
+  arguments.scale = norm.scale;
+  arguments.scales = norm.scales;
+  arguments.stream = operation.stream;
+  return isthmus_allreduce_rmsnorm(communicator, &arguments);
+}
+
 }  // namespace
 
 std::size_t device_endpoint::call_signature_hash::operator()(const call_signature& signature) const noexcept {
   std::size_t hash = signature.count;
   for (const int part : {static_cast<int>(signature.collective), static_cast<int>(signature.datatype),
-                         static_cast<int>(signature.op), signature.root})
+                         static_cast<int>(signature.op), signature.root, signature.has_rmsnorm ? 1 : 0})
     hash = hash * 0x9e3779b97f4a7c15u + static_cast<std::size_t>(part);
   return hash ^ hash >> 29;
 }
@@ -68,7 +90,7 @@ void device_endpoint::launch(const std::vector<owned_operation>& operations, ist
   std::string error;
   for (const owned_operation& each : operations) {
     const isthmus_operation operation = each.operation_for(stream);
-    if (isthmus_enqueue(communicator, &operation) == ISTHMUS_SUCCESS) continue;
+    if (start_operation(communicator, operation) == ISTHMUS_SUCCESS) continue;
     error = describe_last_error();
     break;
   }
@@ -177,8 +199,8 @@ void device_endpoint::release() noexcept {
 }
 
 call_counter& device_endpoint::counter_for(const isthmus_operation& operation) {
-  const call_signature signature{operation.collective, operation.datatype, operation.op, operation.root,
-                                 operation.count};
+  const call_signature signature{operation.collective, operation.datatype, operation.op,
+                                 operation.root,       operation.count,    operation.rmsnorm != nullptr};
   const auto cached = m_counters.find(signature);
   if (cached != m_counters.end()) return *cached->second;
   if (m_counters.size() >= max_cached_signatures) m_counters.clear();
@@ -188,9 +210,13 @@ call_counter& device_endpoint::counter_for(const isthmus_operation& operation) {
 }
 
 // explain() runs the same selection as the call, so it returns the path that the call used.
-call_path device_endpoint::explain_path(const isthmus_operation& operation) {
-  call_path path{m_settings.group, m_settings.device_name, isthmus_collective_name(operation.collective),
-                 "unknown", ""};
+call_path device_endpoint::explain_path(isthmus_operation operation) {
+  call_path path{
+      m_settings.group, m_settings.device_name,
+      operation.rmsnorm != nullptr ? "allreduce_rmsnorm" : isthmus_collective_name(operation.collective),
+      "unknown", ""};
+  if (m_settings.device.platform == ISTHMUS_PLATFORM_HOST)
+    operation.rmsnorm = nullptr;  // the library normalizes the result of an allreduce
   std::vector<char> text(1u << 14);
   std::size_t required_bytes = 0;
   isthmus_status status =

@@ -156,6 +156,7 @@ class device_endpoint {
     isthmus_reduction_op op;
     int root;
     std::uint64_t count;
+    bool has_rmsnorm;
     bool operator==(const call_signature&) const = default;
   };
   struct call_signature_hash {
@@ -167,7 +168,7 @@ class device_endpoint {
   void report_locked(const isthmus_operation& operation, const std::optional<std::uint64_t>& bytes,
                      std::chrono::nanoseconds elapsed);
   call_counter& counter_for(const isthmus_operation& operation);
-  call_path explain_path(const isthmus_operation& operation);
+  call_path explain_path(isthmus_operation operation);
 
   c10::intrusive_ptr<c10d::Store> m_store;
   const endpoint_settings m_settings;

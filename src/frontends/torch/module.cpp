@@ -90,6 +90,20 @@ PYBIND11_MODULE(_extension, module) {
       .def("try_allreduce_inline", &backend::process_group::try_allreduce_inline, py::arg("data"),
            py::arg("op"), py::call_guard<py::gil_scoped_release>(),
            "Runs an in-place allreduce without a work object. Returns whether it ran.")
+      .def(
+          "allreduce_rmsnorm",
+          [](backend::process_group& self, at::Tensor input, at::Tensor residual, at::Tensor weight, double eps,
+             at::Tensor residual_out, at::Tensor normalized, std::optional<at::Tensor> scale,
+             std::optional<at::Tensor> scales) {
+            self.allreduce_rmsnorm(
+                {std::move(input), std::move(residual), std::move(weight), std::move(residual_out),
+                 std::move(normalized), std::move(scale).value_or(at::Tensor()),
+                 std::move(scales).value_or(at::Tensor())},
+                eps);
+          },
+          py::arg("input"), py::arg("residual"), py::arg("weight"), py::arg("eps"), py::arg("residual_out"),
+          py::arg("normalized"), py::arg("scale"), py::arg("scales"), py::call_guard<py::gil_scoped_release>(),
+          "Runs allreduce_rmsnorm.h on the current stream. The tensors are contiguous.")
       .def("agree_on_lost_ranks", &backend::process_group::agree_on_lost_ranks, py::arg("wait_s"),
            py::call_guard<py::gil_scoped_release>(), "Returns the ranks that are lost after a failure.")
       .def(

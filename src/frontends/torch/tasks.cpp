@@ -322,6 +322,39 @@ collective_task allreduce(const at::Tensor& data, const scaled_reduction& reduct
   return task;
 }
 
+collective_task allreduce_rmsnorm(const rmsnorm_tensors& tensors, double eps) {
+  const auto type = matching_datatype(tensors.input.scalar_type());
+  const auto output = matching_datatype(tensors.normalized.scalar_type());
+  TORCH_CHECK_VALUE(type && output, "allreduce_rmsnorm: input and normalized have dtypes ",
+                    tensors.input.scalar_type(), " and ", tensors.normalized.scalar_type(),
+                    "; they must be float16, bfloat16, float32 or float8_e4m3fn");
+  isthmus_rmsnorm norm{};
+  norm.hidden = elements(tensors.weight);
+  norm.residual = tensors.residual.const_data_ptr();
+  norm.weight = tensors.weight.const_data_ptr();
+  norm.normalized = tensors.normalized.data_ptr();
+  norm.output = *output;
+  if (tensors.scale.defined()) norm.scale = tensors.scale.const_data_ptr<float>();
+  if (tensors.scales.defined()) norm.scales = tensors.scales.data_ptr<float>();
+  norm.eps = static_cast<float>(eps);
+  owned_operation each;
+  each.operation.collective = ISTHMUS_ALLREDUCE;
+  each.operation.datatype = *type;
+  each.operation.count = elements(tensors.input);
+  each.operation.send_buf = tensors.input.const_data_ptr();
+  each.operation.recv_buf = tensors.residual_out.data_ptr();
+  each.rmsnorm = norm;
+  collective_task task;
+  task.kind = OpType::ALLREDUCE;
+  task.title = "isthmus:allreduce_rmsnorm";
+  task.inputs = {tensors.input, tensors.residual, tensors.weight};
+  if (tensors.scale.defined()) task.inputs.push_back(tensors.scale);
+  task.outputs = {tensors.residual_out, tensors.normalized};
+  if (tensors.scales.defined()) task.outputs.push_back(tensors.scales);
+  task.operations.push_back(std::move(each));
+  return task;
+}
+
 collective_task reduce(const rank_position& self, const at::Tensor& data, int root,
                        const scaled_reduction& reduction) {
   check_dense("reduce", data);

@@ -57,14 +57,16 @@ struct tensor_copy {
 struct owned_operation {
   isthmus_operation operation{};
   std::vector<std::uint64_t> send_counts, send_displs, recv_counts, recv_displs;
+  std::optional<isthmus_rmsnorm> rmsnorm;       // makes an allreduce a call of isthmus_allreduce_rmsnorm
   bool is_reported = true;                      // counts as a call in report()
   std::optional<std::uint64_t> reported_bytes;  // empty: the size of the operation
 
-  // Returns the operation for isthmus_enqueue. It points into this object, which must not be moved.
+  // Returns the operation for device_endpoint::launch. It points into this object, which must not be moved.
   isthmus_operation operation_for(isthmus_stream stream) const {
     isthmus_operation result = operation;
     if (!send_counts.empty()) result.send_counts = send_counts.data(), result.send_displs = send_displs.data();
     if (!recv_counts.empty()) result.recv_counts = recv_counts.data(), result.recv_displs = recv_displs.data();
+    if (rmsnorm) result.rmsnorm = &*rmsnorm;
     result.stream = stream;
     return result;
   }
@@ -146,6 +148,11 @@ void check_writable(const char* call, const at::Tensor& tensor);
 
 collective_task broadcast(const rank_position& self, const at::Tensor& data, int root);
 collective_task allreduce(const at::Tensor& data, const scaled_reduction& reduction);
+// Contiguous tensors of isthmus/allreduce_rmsnorm.h. Undefined: no such tensor.
+struct rmsnorm_tensors {
+  at::Tensor input, residual, weight, residual_out, normalized, scale, scales;
+};
+collective_task allreduce_rmsnorm(const rmsnorm_tensors& tensors, double eps);
 collective_task reduce(const rank_position& self, const at::Tensor& data, int root,
                        const scaled_reduction& reduction);
 // Outputs may have different sizes if all ranks pass the same sizes.
