@@ -343,6 +343,44 @@ def graph_capture() -> None:
         assert gathered.eq(size * step + size * (size - 1) / 2).all()
 
 
+def fused_norms() -> None:
+    """allreduce_rmsnorm has the bits of the host version: eagerly, compiled and in a graph with new data."""
+    op = torch.ops.isthmus.allreduce_rmsnorm
+    name, seed = dist.group.WORLD.group_name, 0
+    compiled = torch.compile(lambda *tensors: op(*tensors, 1e-5, name), fullgraph=True)
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        for tokens, hidden in ((1, 64), (6, 6144), (138, 6144), (33, 8192), (5, 16384), (7, 1001)):
+            generator = torch.Generator().manual_seed(seed := seed + 1)
+            own, residual, weight = (
+                torch.randn(extents, generator=generator, dtype=torch.float32).to(dtype)
+                for extents in ((tokens, hidden), (tokens, hidden), (hidden,))
+            )
+            own = own * (dist.get_rank() + 1)
+            scale = torch.tensor([0.37])
+            on_device = [tensor.cuda() for tensor in (own, residual, weight)]
+            for quantized in ({}, {"row_scales": True}, {"scale": scale}):
+                expected = op(own, residual, weight, 1e-5, name, **quantized)
+                moved = {key: value.cuda() if key == "scale" else value for key, value in quantized.items()}
+                assert_same_bits(op(*on_device, 1e-5, name, **moved), expected)
+            if hidden == 6144:
+                expected = op(own, residual, weight, 1e-5, name)
+                assert_same_bits(compiled(*on_device), expected)
+                graph, first = torch.cuda.CUDAGraph(), on_device[0].clone()
+                torch.cuda.synchronize()
+                with torch.cuda.graph(graph):
+                    outputs = op(first, *on_device[1:], 1e-5, name)
+                for factor in (1.0, 2.0, -0.5):
+                    first.copy_(on_device[0] * factor)
+                    graph.replay()
+                    assert_same_bits(outputs, op(own * factor, residual, weight, 1e-5, name))
+
+
+def assert_same_bits(actual: tuple[torch.Tensor, ...], expected: tuple[torch.Tensor, ...]) -> None:
+    for ours, theirs in zip(actual, expected, strict=True):
+        assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
+        assert torch.equal(ours.cpu().view(torch.uint8), theirs.view(torch.uint8)), (ours, theirs)
+
+
 def fallbacks() -> None:
     bits = torch.tensor([1 << dist.get_rank()], device="cuda")
     try:
@@ -373,6 +411,7 @@ CHECKS = [
     futures,
     barriers_and_objects,
     graph_capture,
+    fused_norms,
     fallbacks,
     report,
 ]
