@@ -184,16 +184,17 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
         ]
         + [
             Row(
-                f"{subject}, {ranks} ranks on 16 cores",
-                f"cpu16-{topic}",
+                f"{subject}, {ranks} ranks on {cores} cores",
+                topic,
                 {"provider": "isthmus", "mode": "host", "ranks": ranks},
                 "best of three MPIs",
                 providers("mpich", "openmpi", "impi"),
             )
-            for ranks, subject, topic in (
-                (16, "allreduce and alltoall", "host_threads"),
-                (16, "allgather, broadcast and reduce_scatter", "host_sweep"),
-                (64, "allreduce, alltoall and broadcast", "host_crowded"),
+            for ranks, cores, subject, topic in (
+                (8, 16, "eight collectives", "cpu16-host_sweep"),
+                (16, 32, "eight collectives", "cpu32-host"),
+                (32, 32, "eight collectives", "cpu32-host"),
+                (64, 16, "allreduce, alltoall and broadcast", "cpu16-host_threads"),
             )
         ],
     ),

@@ -36,8 +36,8 @@ def allreduce_rmsnorm(
     dimension, as torch._scaled_mm requires. Otherwise, `scales` has no elements.
 
     One operator covers the three kinds of output. The schema of an operator fixes the number of its results, so
-    `scales` always exists. `group_name` is `group.group_name`, because arguments in a graph cannot be groups. All
-    results are new tensors, because torch.compile has to copy around operators that change their arguments.
+    `scales` always exists. `group_name` is `group.group_name`, because arguments in a graph cannot be groups.
+    All results are new tensors, because torch.compile has to copy around operators that change their arguments.
 
     Collective, ordered by the current stream of the tensors' device. Has no gradient.
     """
