@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shutil
 import subprocess
 import sys
 import venv
@@ -66,10 +67,16 @@ def fmt_check() -> dict[str, str]:
     return {"ISTHMUS_COMPILES_FMT_ONCE": result}
 
 
+def has_compiler_cache() -> bool:
+    return shutil.which("ccache") is not None and "CCACHE_DISABLE" not in os.environ
+
+
 def build_wheel(folder: Path) -> None:
     # Exclude the p2p kernels, whose compilation takes one more minute. The build tree contains them.
     values = {"build-dir": f"{BUILD}-wheel", "cmake.define.ISTHMUS_P2P": "OFF"}
     values |= {f"cmake.define.{name}": value for name, value in fmt_check().items()}
+    if not has_compiler_cache():  # otherwise the flags of the build tree, whose compilations the cache holds
+        values["cmake.define.CMAKE_CXX_FLAGS_RELEASE"] = "-O0 -DNDEBUG"
     roots = f"{sys.prefix};{sys.prefix}/sycl-8"  # as in scripts/wheel
     values["cmake.define.ISTHMUS_SYCL_ROOTS"] = roots
     # pip 23.0, the version of Debian 12, does not know the short form -C.
