@@ -105,7 +105,7 @@ TEST(shrink, creates_a_new_communicator_after_abort) {
   parent.destroy();
   expect_sum(survivors, 3);
   survivors.destroy();
-  EXPECT_EQ(live(), 0);
+  steering::expect_released();
 }
 
 TEST(split, failure_on_one_rank_recreates_on_all_ranks) {
