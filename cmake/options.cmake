@@ -57,7 +57,9 @@ if(ISTHMUS_DEV AND NOT EXISTS /proc/driver/nvidia/version)
 endif()
 set(ISTHMUS_P2P_ARCHITECTURES "${p2p_architectures}" CACHE STRING "CUDA architectures of the peer-memory kernels")
 # Such a build also does not optimize the kernels, which takes 80 % of the time of nvcc. With other architectures, it does.
+# The backend warns if a device runs such kernels.
 if(ISTHMUS_P2P_ARCHITECTURES STREQUAL "90-real" AND p2p_architectures STREQUAL "90-real")
+  set(ISTHMUS_P2P_UNOPTIMIZED ON)
   add_compile_options("$<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<VERSION_GREATER_EQUAL:$<CUDA_COMPILER_VERSION>,13>>:--Ofast-compile=max>")
 endif()
 set(ISTHMUS_UNITY 16 CACHE STRING "Number of source files compiled as one; use 1 while working on a few files")

@@ -223,6 +223,12 @@ isthmus_status create(const isthmus_backend_context* context, void** out) {
     delete state;
     return status;
   }
+#ifdef ISTHMUS_P2P_UNOPTIMIZED
+  if (context->rank == 0)
+    context->log(context->runtime, 2,
+                 "create: the kernels are not optimized, because the machine that built them has no device; "
+                 "build Isthmus on this machine");
+#endif
   *out = state;
   return ISTHMUS_SUCCESS;
 }
