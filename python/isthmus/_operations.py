@@ -79,6 +79,30 @@ def _shape_of(array: Any) -> tuple[int, ...]:
     return tuple(array.shape) if hasattr(array, "shape") else np.asarray(array).shape
 
 
+def _check_rmsnorm(shape: tuple[int, ...], views: dict[str, View]) -> int:
+    """Checks the sizes and datatypes of allreduce_rmsnorm. Returns the number of rows."""
+    own, hidden = views["input"], views["weight"].elements
+    if shape[-1:] != (hidden,):
+        raise ValueError(
+            f"allreduce_rmsnorm: input has shape {shape}, its last axis must have the {hidden} elements of "
+            "weight"
+        )
+    tokens = own.elements // hidden if hidden else 0
+    datatypes = {"normalized": views["normalized"].datatype}
+    datatypes |= dict.fromkeys(("scale", "scales"), Datatype.float32)
+    elements = {"weight": hidden, "scale": 1, "scales": tokens}
+    for name, each in views.items():
+        datatype, count = datatypes.get(name, own.datatype), elements.get(name, own.elements)
+        if each.datatype != datatype:
+            raise TypeError(f"allreduce_rmsnorm: {name} holds {each.datatype.name}, must be {datatype.name}")
+        if each.elements != count:
+            raise ValueError(
+                f"allreduce_rmsnorm: {name} has {each.elements} elements, must have {count} for an input of "
+                f"shape {shape}"
+            )
+    return tokens
+
+
 class Operations:
     """Argument checks and dispatch for the methods of `Collectives`."""
 
@@ -207,27 +231,7 @@ class Operations:
             if array is not None
         }
         own, hidden = views["input"], views["weight"].elements
-        shape = _shape_of(arrays["input"])
-        if shape[-1:] != (hidden,):
-            raise ValueError(
-                f"allreduce_rmsnorm: input has shape {shape}, its last axis must have the {hidden} elements "
-                "of weight"
-            )
-        tokens = own.elements // hidden if hidden else 0
-        datatypes = {"normalized": views["normalized"].datatype}
-        datatypes |= dict.fromkeys(("scale", "scales"), Datatype.float32)
-        elements = {"weight": hidden, "scale": 1, "scales": tokens}
-        for name, each in views.items():
-            if each.datatype != datatypes.get(name, own.datatype):
-                raise TypeError(
-                    f"allreduce_rmsnorm: {name} holds {each.datatype.name}, must be "
-                    f"{datatypes.get(name, own.datatype).name}"
-                )
-            if each.elements != elements.get(name, own.elements):
-                raise ValueError(
-                    f"allreduce_rmsnorm: {name} has {each.elements} elements, must have "
-                    f"{elements.get(name, own.elements)} for an input of shape {shape}"
-                )
+        tokens = _check_rmsnorm(_shape_of(arrays["input"]), views)
         addresses = {f"{name}_address": views[name].address if name in views else 0 for name in arrays}
         run_or_defer(
             partial(

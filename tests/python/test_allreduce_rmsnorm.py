@@ -145,7 +145,7 @@ def test_results_have_the_bits_of_separate_steps(size: int, dtype: Any) -> None:
         communicator.close()
 
 
-def test_residual_has_the_bits_of_allreduce_and_addition(pair: list[isthmus.Communicator]) -> None:
+def test_residual_has_the_bits_of_an_allreduce(pair: list[isthmus.Communicator]) -> None:
     case = case_of(np.float16, (4, 300), 2)
 
     def check(rank: isthmus.Communicator) -> None:

@@ -38,6 +38,15 @@ c10::intrusive_ptr<backend::process_group> make_group(const backend::process_gro
   return c10::make_intrusive<backend::process_group>(store, rank, size, std::move(settings));
 }
 
+void run_rmsnorm(backend::process_group& group, const at::Tensor& input, const at::Tensor& residual,
+                 const at::Tensor& weight, double eps, const at::Tensor& residual_out,
+                 const at::Tensor& normalized, const std::optional<at::Tensor>& scale,
+                 const std::optional<at::Tensor>& scales) {
+  group.allreduce_rmsnorm({input, residual, weight, residual_out, normalized, scale.value_or(at::Tensor()),
+                           scales.value_or(at::Tensor())},
+                          eps);
+}
+
 // The layout of PyTorch's classes differs between versions, so the extension works only with its own.
 void check_torch_version() {
   const auto version = py::module_::import("torch").attr("__version__").cast<std::string>();
@@ -90,20 +99,10 @@ PYBIND11_MODULE(_extension, module) {
       .def("try_allreduce_inline", &backend::process_group::try_allreduce_inline, py::arg("data"),
            py::arg("op"), py::call_guard<py::gil_scoped_release>(),
            "Runs an in-place allreduce without a work object. Returns whether it ran.")
-      .def(
-          "allreduce_rmsnorm",
-          [](backend::process_group& self, at::Tensor input, at::Tensor residual, at::Tensor weight, double eps,
-             at::Tensor residual_out, at::Tensor normalized, std::optional<at::Tensor> scale,
-             std::optional<at::Tensor> scales) {
-            self.allreduce_rmsnorm(
-                {std::move(input), std::move(residual), std::move(weight), std::move(residual_out),
-                 std::move(normalized), std::move(scale).value_or(at::Tensor()),
-                 std::move(scales).value_or(at::Tensor())},
-                eps);
-          },
-          py::arg("input"), py::arg("residual"), py::arg("weight"), py::arg("eps"), py::arg("residual_out"),
-          py::arg("normalized"), py::arg("scale"), py::arg("scales"), py::call_guard<py::gil_scoped_release>(),
-          "Runs allreduce_rmsnorm.h on the current stream. The tensors are contiguous.")
+      .def("allreduce_rmsnorm", &run_rmsnorm, py::arg("input"), py::arg("residual"), py::arg("weight"),
+           py::arg("eps"), py::arg("residual_out"), py::arg("normalized"), py::arg("scale"), py::arg("scales"),
+           py::call_guard<py::gil_scoped_release>(),
+           "Runs allreduce_rmsnorm.h on the current stream. The tensors are contiguous.")
       .def("agree_on_lost_ranks", &backend::process_group::agree_on_lost_ranks, py::arg("wait_s"),
            py::call_guard<py::gil_scoped_release>(), "Returns the ranks that are lost after a failure.")
       .def(
