@@ -62,8 +62,8 @@ SMPI = {
 }  # fmt: skip
 # Records that compare backends, with their platform, in addition to those of `isthmus tune --regret`.
 COMPETING = {"h200x2-p2p": "cuda", "h200x4-p2p": "cuda", "h200x2-copy_engine": "cuda", "cpu2-hosts": "host"}
-# A built-in rule contradicts a record if its path takes more than this multiple of the time of the best path, and
-# if every round agrees that the best path is faster.
+# A built-in rule contradicts a record if its path takes more than this multiple of the time of the best path,
+# and if every round agrees that the best path is faster.
 CONTRADICTION = 1.25
 
 
