@@ -119,7 +119,7 @@ class norm_comparison {
   }
 
   outputs run_once(const device_call& call, const norm_shape& shape, std::size_t lane) const;
-  std::vector<std::uint64_t> count_wrong_rows(const std::vector<device_call>& calls,
+  std::vector<std::uint64_t> count_wrong_elements(const std::vector<device_call>& calls,
                                               const norm_shape& shape) const;
 
   bench::thread_ranks m_single_thread{1};
@@ -151,7 +151,7 @@ norm_comparison::outputs norm_comparison::run_once(const device_call& call, cons
 // For each call, the number of elements that differ from the first call on rank 0: for the residual in any bit, for the
 // normalized rows by more than one unit in the last place, because the kernel adds the squares in another order. NCCL may add
 // the contributions of more than two ranks in another order.
-std::vector<std::uint64_t> norm_comparison::count_wrong_rows(const std::vector<device_call>& calls,
+std::vector<std::uint64_t> norm_comparison::count_wrong_elements(const std::vector<device_call>& calls,
                                                              const norm_shape& shape) const {
   const outputs expected = run_once(calls.front(), shape, 0);
   std::vector<std::uint64_t> wrong;
@@ -176,7 +176,7 @@ void norm_comparison::run(const norm_shape& shape, int samples, nlohmann::json& 
       followed(own_allreduce, shape, "isthmus_unfused"), fused_call(shape, 0, "p2p"),
       fused_call(shape, 1, "p2p:one_shot"), fused_call(shape, 2, "p2p:two_shot"),
       followed(make_nccl_call(m_thread, allreduce, m_buffers, m_nccl, m_plain), shape, "nccl")};
-  const std::vector<std::uint64_t> wrong = count_wrong_rows(calls, shape);
+  const std::vector<std::uint64_t> wrong = count_wrong_elements(calls, shape);
   // Parts of the unfused sequence, for comparison.
   calls.push_back(own_allreduce);
   calls.back().provider = "isthmus_allreduce";

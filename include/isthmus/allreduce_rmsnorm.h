@@ -9,10 +9,10 @@
 //   quantized   = normalized / scale, divided in float32, rounded to float8_e4m3; values that are too large become the
 //                 largest finite value
 //   Every step rounds to nearest even. The squares of a row are added in float32, in an order that depends only on
-//   `hidden` and the datatype (docs/guide/fused.md). All ranks that pass the same residual and weight therefore get the
-//   same bits, on the host and on devices, for every algorithm and number of tokens. The residual has the bits of an
-//   allreduce in rank order (docs/guide/determinism.md) that is followed by an addition. Signs and payloads of NaN are
-//   not specified.
+//   `hidden` and the datatype (docs/guide/fused.md). All ranks of one machine that pass the same residual and weight
+//   therefore get the same bits, on the host and on devices, for every algorithm and number of tokens. The residual has
+//   the bits of an allreduce in rank order (docs/guide/determinism.md) that is followed by an addition. With several
+//   nodes, this needs the option `deterministic`. Signs and payloads of NaN are not specified.
 //
 // Ordering:
 //   Device platforms: the call is ordered by its stream, does not block the host, and can be captured into graphs.
@@ -44,10 +44,11 @@ typedef struct isthmus_allreduce_rmsnorm_arguments {
   const void* weight;         // [hidden]
   void* residual_out;         // [tokens x hidden]
   void* normalized;           // [tokens x hidden]
-  // float8_e4m3 only, exactly one of them (tokens = 0: at most one). They are in memory of the platform.
-  const float* scale;  // [1]: the scale of all rows
-  float*
-      scales;  // [tokens]: receives the scales of the rows: the largest magnitude / 448, or 1 if all elements are 0
+  // float8_e4m3 only, exactly one of them (tokens = 0: at most one). On device platforms, both are in device memory.
+  // scale [1]: the scale of all rows. scales [tokens]: receives the scales of the rows, the largest magnitude / 448, or
+  // 1 if that is 0.
+  const float* scale;
+  float* scales;
   isthmus_stream stream;
 } isthmus_allreduce_rmsnorm_arguments;
 

@@ -27,7 +27,8 @@ bool depends_on_order(const isthmus_operation& operation) {
 }
 
 constexpr const char* no_rmsnorm = "backend has no kernels for allreduce_rmsnorm";
-constexpr const char* only_rmsnorm = "no rule selects a backend that has kernels for allreduce_rmsnorm";
+constexpr const char* only_rmsnorm =
+    "fallback: no rule selects a backend that has kernels for allreduce_rmsnorm";
 
 // Returns true if the algorithm rounds the contributions before they are combined.
 bool rounds_contributions(const backend_instance& backend, int algorithm) {
@@ -150,7 +151,12 @@ backend_choice dispatcher::select_backend(const isthmus_operation& operation) {
   const auto decision =
       selection::select(m_rules, make_query(operation), make_availability(common_operation), true);
   if (decision.winner == nullptr && operation.rmsnorm != nullptr)
-    if (const backend_choice choice = find_rmsnorm(common_operation); choice.backend != nullptr) return choice;
+    if (const backend_choice choice = find_rmsnorm(common_operation); choice.backend != nullptr) {
+      log_unused_rules(decision, operation);
+      log(log_level::debug, "rank {}: allreduce_rmsnorm of {} takes {}: {}", m_ranks.rank,
+          isthmus_datatype_name(operation.datatype), choice.backend->name(), only_rmsnorm);
+      return choice;
+    }
   if (decision.winner == nullptr) {
     std::vector<std::string> reasons;
     for (const auto& rejection : decision.rejections)

@@ -50,6 +50,7 @@ struct row_block {
       if (u < slots()) first_steps[u] = *slot(u).step();
     if (U == 1 && has(0)) first_weight = load(args.weight, 0, 0);
   }
+  // Also called after a wait has expired: the next kernel may not send into the generations that a late rank still reads.
   // Every thread must have read the steps.
   __device__ void end(std::uint32_t steps) const {
     __syncthreads();
@@ -156,7 +157,8 @@ struct row_block {
       for (int i = 0; i < elements; ++i) largest = larger(largest, fabsf(to_float(v.lanes[i])));
     }
     largest = maximum_over_block(largest);
-    const float scale = largest == 0.0f ? 1.0f : largest / largest_float8;
+    float scale = largest / largest_float8;
+    if (scale == 0.0f) scale = 1.0f;
     if (threadIdx.x == 0) args.scales[row] = scale;
     return scale;
   }
@@ -201,7 +203,7 @@ __global__ void __launch_bounds__(row_threads)
       receive_and_add<T, N>(block.slot(u), block.first_steps[u] + step, threadIdx.x,
                             block.load(args.send_buf, row(step), u), limit, sum);
     });
-    if (!is_complete) return;
+    if (!is_complete) break;
   }
   block.end(steps);
 }
@@ -268,14 +270,15 @@ __global__ void __launch_bounds__(row_threads)
   const row_pipeline<T, N, U> rows{block, args};
   const std::uint64_t own_rows = (args.tokens + ranks<N>(args) - 1) / ranks<N>(args);  // of rank 0
   const auto steps = static_cast<std::uint32_t>((own_rows - blockIdx.x + gridDim.x - 1) / gridDim.x);
+  bool is_complete = true;
   rows.scatter(0);
   for (std::uint32_t step = 0; step < steps; ++step) {
     fence_between_steps(step, steps);
     if (step + 1 < steps) rows.scatter(step + 1);
-    if (!rows.reduce(step)) return;
-    if (step > 0 && !rows.collect(step - 1)) return;
+    is_complete = rows.reduce(step) && (step == 0 || rows.collect(step - 1));
+    if (!is_complete) break;
   }
-  if (!rows.collect(steps - 1)) return;
+  if (is_complete) rows.collect(steps - 1);
   block.end(steps);
 }
 

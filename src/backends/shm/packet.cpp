@@ -81,8 +81,8 @@ void for_other_contributors(const node_group& group, const collective_shape& sha
   for (int i = 1; i < group.size(); ++i) receive((group.rank() + i) % group.size());
 }
 
-// The only receiver of a call is its bottleneck, so that its sources have usually published their packets. It
-// starts to load the first line of all of them, instead of one after the other.
+// A call with one receiver is limited by that receiver. Its sources have usually published their packets before it
+// reads them, so it prefetches the first line of each.
 void prefetch_sources(const node_group& group, const collective_shape& shape, std::uint64_t sequence) {
   if (shape.receiver == all_ranks || shape.source != all_ranks) return;
   for (int i = 1; i < group.size(); ++i) {

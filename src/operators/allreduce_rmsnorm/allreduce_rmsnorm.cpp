@@ -75,10 +75,11 @@ void check_scales(const call_arguments& arguments) {
                               isthmus_datatype_name(arguments.output)),
                   "scales belong to the output float8_e4m3");
   if (is_quantized && arguments.tokens != 0 && (arguments.scale == nullptr) == (arguments.scales == nullptr))
-    throw invalid(ISTHMUS_HERE,
-                  fmt::format("scale and scales are {}NULL, but output = float8_e4m3 needs exactly one of them",
-                              arguments.scale == nullptr ? "" : "not "),
-                  "pass `scale` with one scale for all rows, or `scales` to receive one scale for each row");
+    throw invalid(
+        ISTHMUS_HERE,
+        fmt::format("scale and scales are both {}, but output = float8_e4m3 needs exactly one of them",
+                    arguments.scale == nullptr ? "NULL" : "set"),
+        "pass `scale` with one scale for all rows, or `scales` to receive one scale for each row");
 }
 
 void check_buffers(const call_arguments& arguments) {
@@ -93,10 +94,9 @@ void check_buffers(const call_arguments& arguments) {
   for (const buffer& each : {input, residual, weight, residual_out, normalized})
     require_not_null(ISTHMUS_HERE, "allreduce_rmsnorm", each.name, each.begin, "pass a buffer, or tokens = 0");
   const auto check_overlap = [&](const buffer& out, const buffer& other) {
-    const bool is_alias =
-        out.begin == other.begin &&
-        (other.begin == input.begin || (out.begin == residual_out.begin && other.begin == residual.begin));
-    const bool is_allowed = is_alias && out.bytes == other.bytes && &out != &scales;
+    const bool is_alias = (&out == &residual_out && (&other == &input || &other == &residual)) ||
+                          (&out == &normalized && &other == &input);
+    const bool is_allowed = is_alias && out.begin == other.begin && out.bytes == other.bytes;
     if (out.overlaps(other) && !is_allowed)
       throw invalid(
           ISTHMUS_HERE,
@@ -104,10 +104,10 @@ void check_buffers(const call_arguments& arguments) {
                       other.name, other.begin, other.bytes),
           "residual_out may be residual or input, and normalized may be input; any other overlap is an error");
   };
-  for (const buffer& other : {input, residual, weight, scale}) {
-    check_overlap(residual_out, other);
-    check_overlap(normalized, other);
-    check_overlap(scales, other);
+  for (const buffer* const other : {&input, &residual, &weight, &scale}) {
+    check_overlap(residual_out, *other);
+    check_overlap(normalized, *other);
+    check_overlap(scales, *other);
   }
   const auto check_outputs = [&](const buffer& a, const buffer& b) {
     if (a.overlaps(b))
@@ -195,8 +195,6 @@ void allreduce_rmsnorm(communicator& ranks, const isthmus_allreduce_rmsnorm_argu
   ranks.check_alive();
   check_arguments(ranks, arguments);
   const bool is_host = ranks.ranks().device.platform == ISTHMUS_PLATFORM_HOST;
-  if (is_host && ranks.ranks().size > 1) compare_arguments(ranks, *arguments);
-  if (arguments->tokens == 0) return;
   const isthmus_rmsnorm norm{.hidden = arguments->hidden,
                              .residual = arguments->residual,
                              .weight = arguments->weight,
@@ -213,9 +211,10 @@ void allreduce_rmsnorm(communicator& ranks, const isthmus_allreduce_rmsnorm_argu
   operation.recv_buf = arguments->residual_out;
   operation.stream = arguments->stream;
   operation.rmsnorm = &norm;
-  if (!is_host) return ranks.enqueue(operation);
+  if (!is_host) return arguments->tokens == 0 ? void() : ranks.enqueue(operation);
   try {
-    run_on_host(ranks, operation);
+    if (ranks.ranks().size > 1) compare_arguments(ranks, *arguments);
+    if (arguments->tokens != 0) run_on_host(ranks, operation);
   } catch (const std::bad_alloc&) {  // the other ranks wait for this rank
     failure_info failure =
         make_error(ISTHMUS_ERROR_OUT_OF_MEMORY, ISTHMUS_HERE, "allreduce_rmsnorm: no host memory for the sums",

@@ -78,7 +78,8 @@ void row_normalizer::quantize(std::uint64_t row) {
   } else {
     float largest = 0;
     for (const float value : m_values) largest = larger(largest, std::fabs(value));
-    scale = largest == 0.0F ? 1.0F : largest / largest_float8;
+    scale = largest / largest_float8;
+    if (scale == 0.0F) scale = 1.0F;
     m_norm.scales[row] = scale;
   }
   for (float& value : m_values) value /= scale;

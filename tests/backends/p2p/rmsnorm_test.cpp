@@ -60,6 +60,10 @@ class simulated_call {
   bool is_untouched(int rank) const {
     return m_outputs[static_cast<std::size_t>(rank)] == m_test.poisoned_outputs();
   }
+  bool is_correct(int rank) const {
+    return m_outputs[static_cast<std::size_t>(rank)] ==
+           rmsnorm_test::run_on_host(m_test)[static_cast<std::size_t>(rank)];
+  }
   void expect_correct() const {
     ASSERT_EQ(m_test.find_error(m_outputs.front()), "");
     const norm_outputs host = rmsnorm_test::run_on_host(m_test).front();
@@ -152,6 +156,26 @@ TEST(timeout, stores_nothing) {
     EXPECT_EQ(all.flags(0).expired, 1u);
     EXPECT_TRUE(first.is_untouched(0));
     EXPECT_TRUE(second.is_untouched(0));
+  }
+}
+
+// A rank that starts after the timeout of its peer must not add words of the peer's next call.
+TEST(timeout, late_rank_reads_its_own_call) {
+  // With two_shot and several rows, the late rank completes its own rows.
+  for (const auto& [algorithm, tokens] : {std::pair(reduction_algorithm::one_shot, std::uint64_t{1}),
+                                          {reduction_algorithm::one_shot, 2},
+                                          {reduction_algorithm::two_shot, 1}}) {
+    machine all(2, 5);
+    all.clear_inboxes(blocks);
+    simulated_call first(all, {2, tokens, 8, ISTHMUS_FLOAT16, ISTHMUS_FLOAT16, false, 1}, algorithm);
+    simulated_call second(all, {2, tokens, 8, ISTHMUS_FLOAT16, ISTHMUS_FLOAT16, false, 2}, algorithm);
+    first.launch(0, 1);
+    second.launch(0, 1);
+    ASSERT_TRUE(all.run({0}, step_limit));
+    EXPECT_TRUE(first.is_untouched(0) && second.is_untouched(0));
+    first.launch(1, 1);
+    ASSERT_TRUE(all.run({1}, step_limit));
+    EXPECT_TRUE(first.is_untouched(1) || first.is_correct(1)) << tokens;
   }
 }
 

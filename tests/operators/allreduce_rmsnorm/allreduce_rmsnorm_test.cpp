@@ -124,8 +124,8 @@ TEST(allreduce_rmsnorm, rejects_invalid_arguments) {
       rejects("do not fit the address space", [](arguments& call) { call.tokens = ~std::uint64_t{0}; }));
   for (const double eps : {-1.0, 1e300, std::numeric_limits<double>::quiet_NaN()})
     EXPECT_TRUE(rejects("must be a finite float32 of at least 0", [eps](arguments& call) { call.eps = eps; }));
-  EXPECT_TRUE(rejects("scale and scales are not NULL", [&](arguments& call) { call.scale = &scale; }));
-  EXPECT_TRUE(rejects("scale and scales are NULL", [](arguments& call) { call.scales = nullptr; }));
+  EXPECT_TRUE(rejects("scale and scales are both set", [&](arguments& call) { call.scale = &scale; }));
+  EXPECT_TRUE(rejects("scale and scales are both NULL", [](arguments& call) { call.scales = nullptr; }));
   EXPECT_TRUE(rejects("scales must be NULL if output = float16",
                       [](arguments& call) { call.output = ISTHMUS_FLOAT16; }));
   EXPECT_TRUE(rejects("stream = 0x1 must be NULL on the host platform",
