@@ -16,7 +16,9 @@ from .bench import reasons_of
 from .plot import SHARE, collective_svg, path_name, steps_svg
 
 MIN_SIZES = 3  # required for a plot
+MAX_PATHS = 7  # in a plot; the table contains all
 MIN_SHOWN_REGRET = 1.05  # smaller values are not listed
+HOST_MODES = {"host", "shared_heap", "c", "mpi", "python"}
 
 
 @dataclass(frozen=True)
@@ -95,10 +97,12 @@ def _group(group: RecordGroup) -> dict[str, Any]:
 def _pictures(group: RecordGroup) -> list[str]:
     if all(hasattr(record, SHARE) for record in group.records):
         return [steps_svg(group.records)]
-    if len(group.sizes) < MIN_SIZES or group.sizes[0] == 0:
+    paths = {record.path for record in group.records}
+    if len(group.sizes) < MIN_SIZES or group.sizes[0] == 0 or len(paths) > MAX_PATHS:
         return []
     pictures = [collective_svg(group.records, "time")]
-    if any(record.busbw_gbs for record in group.records):  # no bandwidth with a single rank
+    # A single rank has no bandwidth. On hosts, it shows nothing that the times do not show.
+    if any(record.busbw_gbs and record.mode not in HOST_MODES for record in group.records):
         pictures.append(collective_svg(group.records, "bandwidth"))
     return pictures
 

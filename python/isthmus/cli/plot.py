@@ -126,7 +126,10 @@ _PAGE_COLORS = {"#000000": "currentColor", "#8C2D04": "#B3541E", "#666666": "#8A
 
 
 def collective_svg(records: list[Record], quantity: str) -> str:
-    """Returns the SVG of one collective for a page. `quantity` is "time" or "bandwidth"."""
+    """Returns the SVG of one collective for a page. `quantity` is "time" or "bandwidth".
+
+    The plot of the bandwidth has no legend: it follows that of the times, which has the same lines.
+    """
     is_time = quantity == "time"
     series = [
         svg.Series(
@@ -137,7 +140,8 @@ def collective_svg(records: list[Record], quantity: str) -> str:
         )
         for points, color, is_own in _lines(records)
     ]
-    return svg.line_chart(_TITLES[quantity], "us" if is_time else "GB/s", series, format_size)
+    unit = "us" if is_time else "GB/s"
+    return svg.line_chart(_TITLES[quantity], unit, series, format_size, has_legend=is_time)
 
 
 def steps_svg(records: list[Record]) -> str:

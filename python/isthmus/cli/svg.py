@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
 _WIDTH, _LEFT, _RIGHT, _TOP = 620, 74, 22, 30
 _PLOT_HEIGHT, _LEGEND_LINE = 300, 20
@@ -27,7 +28,13 @@ class Series:
 
 
 def line_chart(
-    title: str, unit: str, series: Sequence[Series], format_x: Callable[[int], str], *, alone: bool = False
+    title: str,
+    unit: str,
+    series: Sequence[Series],
+    format_x: Callable[[int], str],
+    *,
+    alone: bool = False,
+    has_legend: bool = True,
 ) -> str:
     """Returns a plot with logarithmic axes. Values that are not positive are omitted."""
     visible = [
@@ -45,20 +52,24 @@ def line_chart(
         return bottom - _PLOT_HEIGHT * (y - low) / (high - low)
 
     parts = [_text(_LEFT + width / 2, 16, title, "middle", 14), _text(4, 16, unit)]
-    grid = ""
+    grid, x_labels, y_labels = "", "", ""
     for power in range(low, high + 1):
         grid += f"M{_LEFT} {place_y(power):.0f}h{width}"
-        parts.append(_text(_LEFT - 6, place_y(power) + 4, _power(power), "end"))
+        y_labels += _text(_LEFT - 6, place_y(power) + 4, _power(power))
     for x in xs[:: -(-len(xs) // 6)]:
         grid += f"M{place_x(x):.0f} {bottom}v4"
-        parts.append(_text(place_x(x), bottom + 18, format_x(round(10**x)), "middle"))
+        x_labels += _text(place_x(x), bottom + 18, format_x(round(10**x)))
     parts.append(f'<path d="{grid}" stroke="#888" stroke-opacity=".4"/>')
+    parts.append(f'<g text-anchor="end">{y_labels}</g><g text-anchor="middle">{x_labels}</g>')
+    paths = []
     for line, placed in zip(series, visible, strict=True):
-        places = [f"{place_x(x):.0f} {place_y(y):.0f}" for x, y in placed]
-        path = "".join(f"M{place}h0" for place in places) if line.has_points else "M" + " ".join(places)
-        if placed:
-            parts.append(f'<path d="{path}" fill="none" {_stroke(line)}/>')
-    parts += _legend(series, bottom + 28)
+        places = [(round(place_x(x)), round(place_y(y))) for x, y in placed]
+        path = "".join(f"M{x} {y}h0" for x, y in places) if line.has_points else _polyline(places)
+        paths.append(path if placed else "")
+    if not has_legend:
+        return _document(parts + _grouped(series, paths, [""] * len(series)), bottom + 28, title, alone)
+    legend, texts = _legend(series, bottom + 28)
+    parts += _grouped(series, paths, legend) + texts
     return _document(parts, bottom + 28 + _legend_height(series), title, alone)
 
 
@@ -79,7 +90,8 @@ def bar_chart(title: str, unit: str, labels: Sequence[str], series: Sequence[Ser
             )
             x += length
         parts.append(_text(min(x + 4, _WIDTH - 4), y + 16, f"{totals[index]:.4g} {unit}"))
-    parts += _legend(series, bottom + 10)
+    legend, texts = _legend(series, bottom + 10)
+    parts += _grouped(series, [""] * len(series), legend) + texts
     return _document(parts, bottom + 10 + _legend_height(series), title, alone=False)
 
 
@@ -93,24 +105,40 @@ def _text(x: float, y: float, text: str, anchor: str = "", size: int = 0) -> str
     return f'<text x="{x:.0f}" y="{y:.0f}"{position}{font}>{escape(text)}</text>'
 
 
-def _stroke(line: Series) -> str:
+def _polyline(places: Sequence[tuple[int, int]]) -> str:
+    """Returns a path with relative coordinates, which are shorter."""
+    steps = (f"{x - before_x} {y - before_y}" for (before_x, before_y), (x, y) in pairwise(places))
+    return f"M{places[0][0]} {places[0][1]}l{' '.join(steps)}" if len(places) > 1 else ""
+
+
+def _shape(line: Series) -> str:
     if line.has_points:
-        return f'stroke="{line.color}" stroke-width="5" stroke-linecap="round" stroke-opacity=".5"'
-    shape = 'stroke-width="1.5" stroke-dasharray="5 3"' if line.is_dashed else 'stroke-width="2.5"'
-    return f'stroke="{line.color}" {shape}'
+        return 'stroke-width="5" stroke-linecap="round" stroke-opacity=".5"'
+    return 'stroke-width="1.5" stroke-dasharray="5 3"' if line.is_dashed else 'stroke-width="2.5"'
+
+
+def _grouped(series: Sequence[Series], paths: Sequence[str], legend: Sequence[str]) -> list[str]:
+    """Returns the lines and their samples in the legend. Lines of the same shape share its attributes."""
+    groups: dict[str, str] = {}
+    for line, path, sample in zip(series, paths, legend, strict=True):
+        drawn = f'<path d="{path}{sample}" stroke="{line.color}"/>'
+        groups[_shape(line)] = groups.get(_shape(line), "") + drawn
+    return [f'<g fill="none" {shape}>{drawn}</g>' for shape, drawn in groups.items()]
 
 
 def _legend_height(series: Sequence[Series]) -> int:
     return 8 + _LEGEND_LINE * -(-len(series) // _LEGEND_COLUMNS)
 
 
-def _legend(series: Sequence[Series], top: float) -> list[str]:
-    parts = []
+def _legend(series: Sequence[Series], top: float) -> tuple[list[str], list[str]]:
+    """Returns the path of the sample and the text of each line."""
+    samples, texts = [], []
     for index, line in enumerate(series):
         x = _LEFT + (_WIDTH - _LEFT) / _LEGEND_COLUMNS * (index % _LEGEND_COLUMNS)
         y = top + 12 + _LEGEND_LINE * (index // _LEGEND_COLUMNS)
-        parts.append(f'<path d="M{x:.0f} {y:.0f}h24" {_stroke(line)}/>' + _text(x + 30, y + 4, line.label))
-    return parts
+        samples.append(f"M{x:.0f} {y:.0f}h24")
+        texts.append(_text(x + 30, y + 4, line.label))
+    return samples, texts
 
 
 def _document(parts: Sequence[str], height: float, title: str, alone: bool) -> str:
