@@ -120,7 +120,7 @@ class norm_comparison {
 
   outputs run_once(const device_call& call, const norm_shape& shape, std::size_t lane) const;
   std::vector<std::uint64_t> count_wrong_elements(const std::vector<device_call>& calls,
-                                              const norm_shape& shape) const;
+                                                  const norm_shape& shape) const;
 
   bench::thread_ranks m_single_thread{1};
   device_thread m_thread;
@@ -152,7 +152,7 @@ norm_comparison::outputs norm_comparison::run_once(const device_call& call, cons
 // normalized rows by more than one unit in the last place, because the kernel adds the squares in another order. NCCL may add
 // the contributions of more than two ranks in another order.
 std::vector<std::uint64_t> norm_comparison::count_wrong_elements(const std::vector<device_call>& calls,
-                                                             const norm_shape& shape) const {
+                                                                 const norm_shape& shape) const {
   const outputs expected = run_once(calls.front(), shape, 0);
   std::vector<std::uint64_t> wrong;
   for (const device_call& call : calls) {

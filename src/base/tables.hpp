@@ -146,8 +146,8 @@ inline std::optional<std::uint64_t> selection_bytes(const isthmus_operation& ope
   return count * width * (spans_all_ranks ? static_cast<std::uint64_t>(size) : 1);
 }
 
-// Returns the part of the operation that is identical on all ranks, without buffers and private counts. Of `rmsnorm`, the
-// pointers differ between ranks.
+// Returns the part of the operation that is identical on all ranks, without buffers and private counts. The pointers of
+// `rmsnorm` differ between ranks.
 // Backends use it to decide whether they support the operation.
 inline isthmus_operation agreed_operation(const isthmus_operation& operation, int size) {
   isthmus_operation result{};
