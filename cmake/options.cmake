@@ -52,16 +52,14 @@ endif()
 # Native code for Hopper, and PTX that the driver compiles for Ampere and later. Without a device, a developer's build only
 # checks that the kernels compile, and nvcc compiles each file once for each architecture.
 set(p2p_architectures "80-virtual;90-real")
+set(optimizes_p2p ON)
 if(ISTHMUS_DEV AND NOT EXISTS /proc/driver/nvidia/version)
   set(p2p_architectures "90-real")
+  set(optimizes_p2p OFF)
 endif()
 set(ISTHMUS_P2P_ARCHITECTURES "${p2p_architectures}" CACHE STRING "CUDA architectures of the peer-memory kernels")
-# Such a build also does not optimize the kernels, which takes 80 % of the time of nvcc. With other architectures, it does.
-# The backend warns if a device runs such kernels.
-if(ISTHMUS_P2P_ARCHITECTURES STREQUAL "90-real" AND p2p_architectures STREQUAL "90-real")
-  set(ISTHMUS_P2P_UNOPTIMIZED ON)
-  add_compile_options("$<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<VERSION_GREATER_EQUAL:$<CUDA_COMPILER_VERSION>,13>>:--Ofast-compile=max>")
-endif()
+# Optimization takes 80 % of the time of nvcc. The backend warns if a device runs kernels that are not optimized.
+option(ISTHMUS_P2P_OPTIMIZE "Optimize the peer-memory kernels (nvcc 13 and newer)" ${optimizes_p2p})
 set(ISTHMUS_UNITY 16 CACHE STRING "Number of source files compiled as one; use 1 while working on a few files")
 option(ISTHMUS_CONFORMANCE_FULL "Run the full product of cases on every topology of the conformance suite (an hour)" OFF)
 

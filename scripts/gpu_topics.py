@@ -342,8 +342,7 @@ TOPICS = (
             ),
             Step(
                 "every collective on p2p against NCCL, call by call and in graphs",
-                "{bin}/gpu_bench collectives --limit 75 --out {out}/p2p_collectives.json"
-                " --sizes 128 1024 4096 16384 65536 262144 1048576",
+                "{bin}/gpu_bench collectives --limit 75 --out {out}/p2p_collectives.json",
                 100,
                 gpus=2,
                 records="{out}/p2p_collectives.json",

@@ -107,9 +107,10 @@ bool dispatcher::is_external(const std::string& name) const {
 const char* dispatcher::find_obstacle(const std::string& name, int algorithm,
                                       const isthmus_operation& common_operation) const {
   const bool needs_rank_order = m_rules.deterministic && depends_on_order(common_operation);
-  if (is_external(name) && common_operation.rmsnorm != nullptr) return no_rmsnorm;
-  if (is_external(name))
+  if (is_external(name)) {
+    if (common_operation.rmsnorm != nullptr) return no_rmsnorm;
     return needs_rank_order ? "deterministic: the caller runs this backend, in an unknown order" : nullptr;
+  }
   backend_instance* const backend = m_backends.find(name);
   if (backend == nullptr) return "there is no backend of this name";
   if (!backend->is_usable()) return backend->reason().c_str();

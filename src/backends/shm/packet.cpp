@@ -81,17 +81,6 @@ void for_other_contributors(const node_group& group, const collective_shape& sha
   for (int i = 1; i < group.size(); ++i) receive((group.rank() + i) % group.size());
 }
 
-// A call with one receiver is limited by that receiver. Its sources have usually published their packets before it
-// reads them, so it prefetches the first line of each.
-void prefetch_sources(const node_group& group, const collective_shape& shape, std::uint64_t sequence) {
-  if (shape.receiver == all_ranks || shape.source != all_ranks) return;
-  for (int i = 1; i < group.size(); ++i) {
-    const int peer = (group.rank() + i) % group.size();
-    __builtin_prefetch(shape.sends_same_block() ? group.packets(peer, sequence)
-                                                : group.packets_for(group.rank(), peer, sequence));
-  }
-}
-
 void receive_packets(node_group& group, workspace& work, const collective_shape& shape,
                      std::uint64_t sequence) {
   const int own_rank = group.rank();
@@ -99,6 +88,10 @@ void receive_packets(node_group& group, workspace& work, const collective_shape&
     return !shape.sends_same_block() ? group.packets_for(own_rank, peer, sequence)
                                      : shared_packets(group, shape, peer, sequence);
   };
+  // A call with one receiver is limited by that receiver. Its sources have usually published their packets before it
+  // reads them, so it prefetches the first line of each.
+  if (shape.receiver != all_ranks)
+    for_other_contributors(group, shape, [&](int peer) { __builtin_prefetch(source_packets(peer)); });
   const std::byte* own = shape.send_buf + shape.send_offset(own_rank);
   if (shape.reduce == nullptr) {
     for_other_contributors(group, shape, [&](int peer) {
@@ -173,10 +166,7 @@ void run_packet(node_group& group, workspace& work, const collective_shape& shap
   const std::uint64_t sequence = group.allocate_sequence_numbers(1);
   if (shape.has_receivers()) publish_packets(group, shape, sequence);
   prefetch_next_packet(group, shape, sequence);
-  if (shape.is_receiver(group.rank())) {
-    prefetch_sources(group, shape, sequence);
-    receive_packets(group, work, shape, sequence);
-  }
+  if (shape.is_receiver(group.rank())) receive_packets(group, work, shape, sequence);
   group.complete(sequence);
 }
 
