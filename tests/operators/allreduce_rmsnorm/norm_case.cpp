@@ -74,10 +74,11 @@ norm_case::norm_case(const norm_shape& shape) : m_shape(shape) {
   // A row of zeros.
   if (shape.tokens > 2) {
     const std::uint64_t row_bytes = shape.hidden * oracle::bytes_of(shape.datatype);
-    for (bytes* matrix : {&m_residual, &m_contributions.front()})
-      std::fill_n(matrix->begin() + static_cast<std::ptrdiff_t>(row_bytes), row_bytes, std::byte{0});
-    for (bytes& matrix : m_contributions)
+    const auto clear_row = [row_bytes](bytes& matrix) {
       std::fill_n(matrix.begin() + static_cast<std::ptrdiff_t>(row_bytes), row_bytes, std::byte{0});
+    };
+    clear_row(m_residual);
+    for (bytes& matrix : m_contributions) clear_row(matrix);
   }
 }
 
