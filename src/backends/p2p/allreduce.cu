@@ -21,6 +21,7 @@ __global__ void __launch_bounds__(512) one_shot(const kernel_arguments args) {
   wait_for_earlier_kernels();
   const inbox_slot slot(args);
   const std::uint32_t step = *slot.step();
+  if (has_failed(step)) return;
   const auto* in = static_cast<const T*>(args.send_buf);
   auto* out = static_cast<T*>(args.recv_buf);
   const bool is_input_aligned = is_aligned(in), is_output_aligned = is_aligned(out);
@@ -40,8 +41,8 @@ __global__ void __launch_bounds__(512) one_shot(const kernel_arguments args) {
     if (!receive_and_add<Wire, N>(slot, step, k, own, limit, sum)) break;
     store_elements<T, Wire>(out, index, args.count, is_output_aligned, sum);
   }
-  __syncthreads();  // all threads have read the step
-  if (threadIdx.x == 0) *slot.step() = step + 1;
+  const bool has_expired = __syncthreads_or(limit.has_expired) != 0;
+  if (threadIdx.x == 0) slot.set_step(step + 1, has_expired);
 }
 
 // Destination of a sum:
@@ -76,9 +77,8 @@ struct pipeline {
   // Returns the number of elements of slice `owner`. The last slices of a message can be short or empty.
   __device__ std::uint64_t length(int owner) const {
     const std::uint64_t first = owner * slice;
-    return first >= count
-               ? 0
-               : min(static_cast<unsigned long long>(slice), static_cast<unsigned long long>(count - first));
+    if (first >= count) return 0;
+    return slice < count - first ? slice : count - first;
   }
   __device__ bool is_inside(int owner, std::uint64_t i) const {
     return i * wire_vector<Wire>::elements < length(owner);
@@ -202,6 +202,8 @@ template <typename T, typename Wire, int N, int U, result_target Target>
 __global__ void __launch_bounds__(512) two_shot(const kernel_arguments args) {
   wait_for_earlier_kernels();
   const inbox_slot slot(args);
+  const std::uint32_t first_step = *slot.step();
+  if (has_failed(first_step)) return;
   spin_limit limit(args);
   // Slices start at vector boundaries, so they have the same alignment as the buffers.
   constexpr bool is_reduce_scatter = Target == result_target::local;
@@ -220,13 +222,14 @@ __global__ void __launch_bounds__(512) two_shot(const kernel_arguments args) {
                                           count,
                                           is_aligned(args.send_buf) && are_slices_aligned,
                                           is_aligned(args.recv_buf),
-                                          *slot.step()};
+                                          first_step};
   const std::uint64_t vectors_per_step = std::uint64_t(U) * gridDim.x * blockDim.x;
   const auto steps =
       static_cast<std::uint32_t>((vector_count<Wire>(slice) + vectors_per_step - 1) / vectors_per_step);
 
   p.scatter(0);
-  for (std::uint32_t s = 0; s < steps; ++s) {
+  // A thread whose wait has expired sends nothing more: a rank that is late may still read the earlier steps.
+  for (std::uint32_t s = 0; s < steps && !limit.has_expired; ++s) {
     if (!confirms_by_loads) fence_between_steps(s, steps);
     if (s + 1 < steps) p.scatter(s + 1);
     if (confirms_by_loads && s >= confirm_delay && s - confirm_delay + depth - 2 < steps)
@@ -234,11 +237,11 @@ __global__ void __launch_bounds__(512) two_shot(const kernel_arguments args) {
     p.reduce(s);
     if (Target == result_target::inbox && s > 0) p.collect(s - 1);
   }
-  if (Target == result_target::inbox) p.collect(steps - 1);
+  if (Target == result_target::inbox && !limit.has_expired) p.collect(steps - 1);
   if (Target == result_target::peer_buffers) exchange_completion<N>(slot, limit);
-  __syncthreads();  // all threads have read the step
+  const bool has_expired = __syncthreads_or(limit.has_expired) != 0;
   if (threadIdx.x == 0) {
-    *slot.step() = p.first_step + steps;
+    slot.set_step(first_step + steps, has_expired);
     if (Target == result_target::peer_buffers) *slot.zero_copy_count() += 1;
   }
 }

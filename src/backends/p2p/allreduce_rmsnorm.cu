@@ -50,14 +50,16 @@ struct row_block {
       if (u < slots()) first_steps[u] = *slot(u).step();
     if (U == 1 && has(0)) first_weight = load(args.weight, 0, 0);
   }
-  // Also called after a wait has expired: the next kernel may not send into the generations that a late rank still reads.
-  // Every thread must have read the steps.
-  __device__ void end(std::uint32_t steps) const {
-    __syncthreads();
+  // Returns true, and marks all slots of the block as failed, if one of them has failed: a row needs all of them.
+  __device__ bool has_failed_before() const {
+    bool result = false;
 #pragma unroll
-    for (int u = 0; u < U; ++u)
-      if (u < slots() && threadIdx.x == 0) *slot(u).step() = first_steps[u] + steps;
+    for (int u = 0; u < U; ++u) result |= u < slots() && has_failed(first_steps[u]);
+    if (result) set_steps(0, true);
+    return result;
   }
+  // All threads of the block call it.
+  __device__ void end(std::uint32_t steps) const { set_steps(steps, __syncthreads_or(limit.has_expired) != 0); }
 
   __device__ static int index(int u) { return u * row_threads + static_cast<int>(threadIdx.x); }
   __device__ bool has(int u) const { return static_cast<std::uint32_t>(index(u)) * elements < args.hidden; }
@@ -104,6 +106,11 @@ struct row_block {
   }
 
  private:
+  __device__ void set_steps(std::uint32_t steps, bool has_expired) const {
+#pragma unroll
+    for (int u = 0; u < U; ++u)
+      if (u < slots() && threadIdx.x == 0) slot(u).set_step(first_steps[u] + steps, has_expired);
+  }
   __device__ static uint4 add_residual(uint4 sum, uint4 residual, float& squares) {
     const wire_vector<T> a(sum), b(residual);
     wire_vector<T> x;
@@ -186,6 +193,7 @@ __global__ void __launch_bounds__(row_threads)
   wait_for_earlier_kernels();
   spin_limit limit(args);
   row_block<T, N, U> block(args, limit);
+  if (block.has_failed_before()) return;
   const auto steps = static_cast<std::uint32_t>((args.tokens - blockIdx.x + gridDim.x - 1) / gridDim.x);
   const auto row = [](std::uint32_t step) { return std::uint64_t(step) * gridDim.x + blockIdx.x; };
   const auto scatter = [&](std::uint32_t step) {
@@ -267,6 +275,7 @@ __global__ void __launch_bounds__(row_threads)
   wait_for_earlier_kernels();
   spin_limit limit(args);
   row_block<T, N, U> block(args, limit);
+  if (block.has_failed_before()) return;
   const row_pipeline<T, N, U> rows{block, args};
   const std::uint64_t own_rows = (args.tokens + ranks<N>(args) - 1) / ranks<N>(args);  // of rank 0
   const auto steps = static_cast<std::uint32_t>((own_rows - blockIdx.x + gridDim.x - 1) / gridDim.x);

@@ -62,6 +62,11 @@ __device__ inline bool is_aligned(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
 }
 
+// Set in the step of a slot after a wait for its inbox has expired. Later kernels then do nothing in this slot: a rank
+// that is late may still read the generations of the call that failed.
+constexpr std::uint32_t failed_step = 0x80000000u;
+__device__ inline bool has_failed(std::uint32_t step) { return (step & failed_step) != 0; }
+
 // A slot in the inbox of every rank, by default that of this block.
 struct inbox_slot {
   const kernel_arguments& args;
@@ -74,6 +79,10 @@ struct inbox_slot {
 
   __device__ std::uint32_t* step() const {
     return &reinterpret_cast<scratch_header*>(args.scratch[0])->step[index];
+  }
+  // Called by one thread at the end of a kernel, when all threads have read the step.
+  __device__ void set_step(std::uint32_t next, bool has_expired) const {
+    *step() = has_expired ? next | failed_step : next & ~failed_step;
   }
   __device__ std::uint32_t* zero_copy_count() const {
     return &reinterpret_cast<scratch_header*>(args.scratch[0])->zero_copy_count[index];
