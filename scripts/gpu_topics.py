@@ -488,6 +488,17 @@ TOPICS = (
                 share=True,
                 env={"PYTHONPATH": "{pythonpath}"},
             ),
+            # Two ranks have only one order of additions. Four ranks share the GPUs of a machine that has fewer.
+            *(
+                Step(
+                    f"deterministic sums, {ranks} ranks: any slice of a call has the same bits",
+                    "{python} tests/gpu/torch/check_same_bits.py {out}/torch-same-bits.json " + str(ranks),
+                    90,
+                    share=True,
+                    env={"PYTHONPATH": "{pythonpath}"},
+                )
+                for ranks in (2, 4)
+            ),
             Step(
                 "all-gathers by the copy engines run no kernel",
                 "{python} tests/gpu/torch/check_copy_engine.py {out}/torch-copy-engine.json {ranks}",

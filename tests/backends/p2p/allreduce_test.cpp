@@ -29,9 +29,11 @@ struct sum_shape {
 class simulated_call {
  public:
   simulated_call(machine& all, const sum_shape& shape, std::uint64_t seed)
-      : m_all(all), m_shape(shape), m_request{{shape.datatype, ISTHMUS_SUM, oracle::input_class::ordinary, seed},
-                                              {shape.collective, all.size(), 0, shape.count, {}, {}},
-                                              0} {
+      : m_all(all),
+        m_shape(shape),
+        m_request{{shape.datatype, ISTHMUS_SUM, oracle::input_class::ordinary, seed},
+                  {shape.collective, all.size(), 0, shape.count, {}, {}},
+                  0} {
     const std::size_t width = isthmus::p2p::element_bytes(type());
     for (int rank = 0; rank < all.size(); ++rank) {
       m_in.emplace_back(oracle::send_extent(m_request.shape, rank) * width);
