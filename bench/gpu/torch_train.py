@@ -1,26 +1,44 @@
 #!/usr/bin/env python3
-"""Effect of copy-engine all-gathers on sharded training: examples/zero3 with interleaved variants.
+"""Steps of data-parallel training (the trainers of examples/zero3) with Isthmus and with PyTorch's own backend.
 
-    torch_train.py --out FILE [--framework fsdp2|zero3] [--variants off,on,symmetric,both,all] [--layers N] ...
+    torch_train.py --out FILE --ranks N [--cases CASE,CASE ...] [--variants native,off,on,symmetric] [--calls SIZE,SIZE]
 
-Variants (--variants):
-    off        Isthmus without ISTHMUS_DMA_ALLGATHER
+A case is FRAMEWORK:MODEL:LAYERS:BATCHxLENGTH, for example fsdp2:gpt-7b:8:1x2048. Frameworks are ddp, fsdp2 and
+zero3 (DeepSpeed). Variants:
+    native     PyTorch's own backend: NCCL, or gloo with --device cpu
+    off        Isthmus without ISTHMUS_DMA_ALLGATHER, the default
     on         with ISTHMUS_DMA_ALLGATHER
     symmetric  also with the buffers of FSDP2 in the symmetric heap
     both       on, and reduce-scatters by the copy engines
     all        symmetric, and reduce-scatters by the copy engines
+A case leaves out the variants that do not change it: ddp uses native and off, and zero3 has no symmetric buffers.
 
-The variants alternate in one set of processes, because sets of processes differ by more than the variants.
-Every round starts new processes and uses another order. Afterwards all variants train a small model at the same
-time, in separate processes, deterministically. `wrong` counts the steps whose loss differs in any bit from that
-of the first variant. (Copy-engine reduce-scatters add in another order, but start at 1 MiB, which the small
-model never reaches.) Writes records in the format of docs/internals/benchmarks.md: `time_us` is a step of the
-slowest rank, `gain_pct` the median over turns of the median step of the first variant against that of this one.
+All cases and variants run in one set of processes, because sets of processes differ by more than the variants.
+Each variant has its own process group. Each turn trains a new model, with equal initial weights, and every other
+turn has the opposite order. A step is the time of the slowest rank. `gain_pct` is the median over turns of the
+median step of the first variant against that of this one, `gain_quartiles_pct` are the quartiles over turns.
+
+Before the cases of a framework, all variants train a small model deterministically. `wrong` counts the steps in
+which the loss of any rank differs in any bit from that of the first variant. (Copy-engine reduce-scatters add in
+another order, but start at 1 MiB, which the small model never reaches.) `turn_losses_differ` is the same count for
+the timed turns, which are not deterministic, against the first turn of the first variant. If it is not 0 for the
+first variant itself, kernels of the model cause differences.
+
+Memory is the largest over ranks: `torch_peak_gib` of PyTorch's allocator, and `outside_torch_gib` that the device
+lost to anything else in the turns of this variant (communicators, staging areas, the symmetric heap).
+
+--calls measures the host time of asynchronous calls of all_gather_into_tensor and reduce_scatter_tensor, with the
+given bytes per rank. `wrong` counts the elements that differ from those of the first variant.
+
+The file is written again after each case. Format: docs/internals/benchmarks.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
+import inspect
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -29,70 +47,112 @@ import tempfile
 import time
 import traceback
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "bench/python"))
 from measured import time_us, write_records  # noqa: E402
 
-SMALL = ["--model", "gpt-tiny", "--length", "64", "--batch", "4", "--warmup", "1", "--rate", "1e-3"]
+SMALL = {"model": "gpt-tiny", "layers": 2, "batch": 4, "length": 64, "rate": 1e-3}
 Work = Callable[..., Any]
 UNTIMED = 3  # untimed steps of each turn, in which communicators are created
+CALLS = 20  # asynchronous calls of a turn
 STAGING_BYTES = 512 << 20  # for all-gathers of hundreds of megabytes
-COPY_ENGINE_RULE = "collective=reduce_scatter platform=cuda bytes=1M.. use=copy_engine"
+# ISTHMUS_DMA_ALLGATHER stands for this rule.
+GATHER_RULE = "collective=allgather,allgatherv platform=cuda,hip use=copy_engine"
+SCATTER_RULE = "collective=reduce_scatter platform=cuda bytes=1M.. use=copy_engine"
 
 
 @dataclass(frozen=True)
 class Variant:
     provider: str
-    dma: bool
+    rules: tuple[str, ...] = ()
     symmetric: bool = False
-    rule: str = ""
-    exact: bool = True  # it only moves data, so losses must match
 
     @property
     def environment(self) -> dict[str, str]:
-        return {
-            "ISTHMUS_DMA_ALLGATHER": "1" if self.dma else "0",
-            "ISTHMUS_DMA_ALLGATHER_MAX_BYTES": str(STAGING_BYTES),
-            "ISTHMUS_RULE": self.rule,
-        }
+        """What the communicators of this variant read when they are created."""
+        staging = f"backend.copy_engine.staging_bytes={STAGING_BYTES}" if self.rules else ""
+        return {"ISTHMUS_RULE": "; ".join(self.rules), "ISTHMUS_OPTION": staging}
+
+    @property
+    def only_moves_data(self) -> bool:
+        return SCATTER_RULE not in self.rules
+
+    def applies_to(self, framework: str) -> bool:
+        return not (framework == "ddp" and self.rules) and not (framework == "zero3" and self.symmetric)
 
 
 VARIANTS = {
-    "off": Variant("isthmus", dma=False),
-    "on": Variant("isthmus_copy_engine", dma=True),
-    "symmetric": Variant("isthmus_copy_engine_symmetric", dma=True, symmetric=True),
-    "both": Variant("isthmus_copy_engine_both", dma=True, rule=COPY_ENGINE_RULE, exact=False),
-    "all": Variant("isthmus_copy_engine_all", dma=True, symmetric=True, rule=COPY_ENGINE_RULE, exact=False),
+    "native": Variant("torch"),
+    "off": Variant("isthmus"),
+    "on": Variant("isthmus_copy_engine", (GATHER_RULE,)),
+    "symmetric": Variant("isthmus_copy_engine_symmetric", (GATHER_RULE,), symmetric=True),
+    "both": Variant("isthmus_copy_engine_both", (GATHER_RULE, SCATTER_RULE)),
+    "all": Variant("isthmus_copy_engine_all", (GATHER_RULE, SCATTER_RULE), symmetric=True),
 }
+NATIVE = {"cuda": "nccl", "cpu": "gloo"}
+
+
+def provider_of(name: str, device: str) -> str:
+    return NATIVE[device] if name == "native" else VARIANTS[name].provider
 
 
 @dataclass(frozen=True)
-class Turns:
-    """The interleaved variants, the number of turns, and the timed steps of a turn."""
+class Case:
+    framework: str
+    model: str
+    layers: int
+    batch: int
+    length: int
 
+    @staticmethod
+    def parse(text: str) -> Case:
+        try:
+            framework, model, layers, shape = text.split(":")
+            batch, length = shape.split("x")
+            case = Case(framework, model, int(layers), int(batch), int(length))
+        except ValueError as error:
+            message = f"--cases {text}: use FRAMEWORK:MODEL:LAYERS:BATCHxLENGTH, such as fsdp2:gpt-7b:8:1x2048"
+            raise argparse.ArgumentTypeError(message) from error
+        if framework not in MAIN_COLLECTIVE:
+            message = f"--cases {text}: unknown framework {framework}; use {', '.join(MAIN_COLLECTIVE)}"
+            raise argparse.ArgumentTypeError(message)
+        return case
+
+    def __str__(self) -> str:
+        return f"{self.model}, {self.layers} layers, {self.batch} x {self.length} words"
+
+
+MAIN_COLLECTIVE = {"ddp": "allreduce", "fsdp2": "allgather", "zero3": "allgather"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the ranks do. `begin`: time.monotonic() that `limit` counts from."""
+
+    cases: tuple[Case, ...]
     names: tuple[str, ...]
     turns: int
     steps: int
+    loss_steps: int
+    calls: tuple[int, ...]
+    limit: float
+    begin: float
 
-
-@dataclass(frozen=True)
-class Run:
-    options: argparse.Namespace
-    names: tuple[str, ...]
-    packages: str  # folder of packages that this Python lacks
-
-    def common(self) -> list[str]:
-        return ["--framework", self.options.framework, "--device", self.options.device]
+    def names_for(self, framework: str) -> tuple[str, ...]:
+        return tuple(name for name in self.names if VARIANTS[name].applies_to(framework))
 
 
 class Ranks:
-    """One new process per GPU that runs work(train, options, *more) with the parsed arguments of train.py."""
+    """One new process per GPU that runs work(train, options, *more) with the parsed arguments of train.py.
+
+    A generator sends its results one by one, the others a single one.
+    """
 
     def __init__(
         self, work: Work, arguments: list[str], variables: dict[str, str], size: int, packages: str, *more: Any
@@ -111,6 +171,7 @@ class Ranks:
             self._pipes.append(here)
 
     def results(self, limit_s: float) -> list[Any]:
+        """Returns the next result of every rank."""
         results: dict[int, Any] = {}
         deadline = time.monotonic() + limit_s
         while waiting := {pipe: rank for rank, pipe in enumerate(self._pipes) if rank not in results}:
@@ -122,9 +183,11 @@ class Ranks:
                 if not succeeded:  # the other ranks wait for this one
                     raise RuntimeError(f"rank {waiting[pipe]}:\n{result}")
                 results[waiting[pipe]] = result
+        return [results[rank] for rank in range(len(self._pipes))]
+
+    def join(self) -> None:
         for process in self._processes:
             process.join(30)
-        return [results[rank] for rank in range(len(self._pipes))]
 
 
 def _bind_to_own_cores(rank: int, size: int) -> None:
@@ -145,71 +208,217 @@ def _serve(
         import torch.distributed as dist
         import train
 
-        result = work(train, train.parse(arguments), *more)
+        results = work(train, train.parse(arguments), *more)
+        for result in results if inspect.isgenerator(results) else [results]:
+            pipe.send((True, result))
         dist.destroy_process_group()
-        pipe.send((True, result))
     except BaseException:
         pipe.send((False, traceback.format_exc()))
 
 
-def train_small(train: Any, options: argparse.Namespace) -> list[float]:
-    """Returns the losses of a whole run."""
-    return train.run(options)["losses"]
+class Rank:
+    """One rank with the process groups of all variants."""
 
+    def __init__(self, train: Any, options: argparse.Namespace, plan: Plan) -> None:
+        import torch
+        import torch.distributed as dist
 
-def take_turns(train: Any, options: argparse.Namespace, planned: Turns) -> list[dict[str, Any]]:
-    """Measures each turn of each variant on this rank."""
-    import torch
+        import isthmus.torch  # registers the backend
 
-    import isthmus.torch
+        self._torch, self._dist, self._isthmus = torch, dist, isthmus.torch
+        self._train, self._options, self._plan = train, options, plan
+        self._is_cuda = options.device == "cuda"
+        if self._is_cuda:
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        train.connect(options)
+        names = {"native": NATIVE[options.device]}
+        self._groups = {name: dist.new_group(backend=names.get(name, "cpu:isthmus,cuda:isthmus")) for name in plan.names}
+        self._outside_bytes = dict.fromkeys(plan.names, 0)
 
-    shape = train.shape_of(options)
-    trainer = train.start(options, shape)
-    rank = torch.distributed.get_rank()
-    batches = train.make_batches(options.batches, options.batch, options.length, shape.vocabulary, rank)
-    results = []
-    for name in planned.names * planned.turns:
-        train_variant = VARIANTS[name]
-        os.environ.update(train_variant.environment)
-        if options.framework == "fsdp2":
-            trainer.use_symmetric_heap(train_variant.symmetric)
-        isthmus.torch.reload_rules()
-        isthmus.torch.reset_report()
-        if options.device == "cuda":
-            torch.cuda.reset_peak_memory_stats()
-        seconds = [
-            train.timed_step(trainer, batches[step % len(batches)], options)[0]
-            for step in range(UNTIMED + planned.steps)
-        ]
-        results.append(
-            {
-                "name": name,
-                "steps_ms": [1e3 * each for each in seconds[UNTIMED:]],
-                "paths": [asdict(row) for row in isthmus.torch.report()],
-                "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if options.device == "cuda" else 0.0,
-            }
+    def results(self) -> Iterator[dict[str, Any]]:
+        checked = {}
+        self._load_kernels()
+        for index, case in enumerate(self._plan.cases):
+            if case.framework not in checked and self._plan.loss_steps:
+                checked[case.framework] = self._small_losses(case.framework)
+            left_s = self._plan.limit - self._elapsed_s()
+            if left_s <= 0:
+                yield {"case": case, "turns": []}
+                continue
+            turns = self._case(case, left_s / (len(self._plan.cases) - index))
+            yield {"case": case, "turns": turns, "small_losses": checked.get(case.framework, {})}
+        for size in self._plan.calls:
+            yield {"calls": [each for each in self._calls(size)]}
+
+    def _elapsed_s(self) -> float:
+        """Returns the same value on all ranks."""
+        elapsed = self._torch.tensor(time.monotonic() - self._plan.begin)
+        self._dist.all_reduce(elapsed, self._dist.ReduceOp.MAX)
+        return elapsed.item()
+
+    def _load_kernels(self) -> None:
+        """Loads what every variant needs on the device, so that it does not count as memory of the first one."""
+        if not self._is_cuda:
+            return
+        torch = self._torch
+        case = self._plan.cases[0] if self._plan.cases else Case("ddp", "gpt-tiny", 1, 1, 16)
+        options = self._case_options(case, layers=1)
+        shape = self._train.shape_of(options)
+        with torch.device("cuda"):
+            model = self._train.Decoder(shape, case.length).bfloat16()
+        model(torch.zeros(case.batch, case.length + 1, dtype=torch.int64, device="cuda")).backward()
+        torch.cuda.synchronize()
+
+    def _case_options(self, case: Case, **more: Any) -> argparse.Namespace:
+        return argparse.Namespace(**(vars(self._options) | asdict(case) | more))
+
+    def _case(self, case: Case, budget_s: float) -> list[dict[str, Any]]:
+        """Returns the results of all turns that fit into the budget, at least one turn per variant."""
+        options = self._case_options(case)
+        names = self._plan.names_for(case.framework)
+        steps = UNTIMED + self._plan.steps
+        begin_s, results = self._elapsed_s(), []
+        for turn in range(self._plan.turns):
+            for name in names if turn % 2 == 0 else names[::-1]:
+                results.append({"name": name, **self._turn(name, options, steps)})
+            used_s = self._elapsed_s() - begin_s
+            if used_s * (turn + 2) / (turn + 1) > budget_s:
+                break
+        return results
+
+    def _small_losses(self, framework: str) -> dict[str, list[float]]:
+        options = self._case_options(Case(framework, "gpt-tiny", 2, 4, 64), **SMALL, deterministic=True)
+        names = self._plan.names_for(framework)
+        try:
+            return {name: self._turn(name, options, self._plan.loss_steps)["losses"] for name in names}
+        finally:
+            self._torch.use_deterministic_algorithms(False)
+
+    @contextlib.contextmanager
+    def _variant(self, name: str) -> Iterator[None]:
+        """Sets the environment, and counts the memory that PyTorch does not manage."""
+        os.environ.update(VARIANTS[name].environment)
+        gc.collect()
+        before = self._outside()
+        self._isthmus.reset_report()
+        yield
+        gc.collect()
+        self._outside_bytes[name] += self._outside() - before
+
+    def _outside(self) -> int:
+        if not self._is_cuda:
+            return 0
+        self._torch.cuda.synchronize()
+        self._torch.cuda.empty_cache()
+        free, total = self._torch.cuda.mem_get_info()
+        return total - free - self._torch.cuda.memory_reserved()
+
+    def _turn(self, name: str, options: argparse.Namespace, steps: int) -> dict[str, Any]:
+        """Trains a new model."""
+        with self._variant(name):
+            result = self._steps(name, options, steps)
+        return result | {"outside_gib": self._outside_bytes[name] / 2**30}
+
+    def _steps(self, name: str, options: argparse.Namespace, steps: int) -> dict[str, Any]:
+        cuda = self._torch.cuda
+        if self._is_cuda:
+            cuda.reset_peak_memory_stats()
+        shape = self._train.shape_of(options)
+        batches = self._train.make_batches(
+            8, options.batch, options.length, shape.vocabulary, self._dist.get_rank()
         )
-    return results
+        trainer = self._train.start(options, shape, self._groups[name])
+        if options.framework == "fsdp2":
+            trainer.use_symmetric_heap(VARIANTS[name].symmetric)
+        timed = [
+            self._train.timed_step(trainer, batches[step % len(batches)], options) for step in range(steps)
+        ]
+        result = {
+            "steps_ms": [1e3 * seconds for seconds, _ in timed[UNTIMED:]],
+            "losses": [loss.item() for _, loss in timed],
+            "paths": [asdict(row) for row in self._isthmus.report()],
+            "peak_gib": cuda.max_memory_allocated() / 2**30 if self._is_cuda else 0.0,
+        }
+        trainer.close()
+        return result
+
+    def _calls(self, size: int) -> Iterator[dict[str, Any]]:
+        """Yields the host times of the asynchronous calls of each turn and variant."""
+        dist, torch = self._dist, self._torch
+        device, ranks = self._options.device, dist.get_world_size()
+        count = size // 2
+        generator = torch.Generator().manual_seed(dist.get_rank())
+        small = torch.randn(count, generator=generator).bfloat16().to(device)
+        large = torch.randn(count * ranks, generator=generator).bfloat16().to(device)
+        expected: dict[str, Any] = {}
+        for turn in range(self._plan.turns):
+            for name in self._plan.names if turn % 2 == 0 else self._plan.names[::-1]:
+                with self._variant(name):
+                    group, allocate = self._groups[name], self._allocator(name)
+                    for kind, source in (("allgather", small), ("reduce_scatter", large)):
+                        given = allocate(source.numel()).copy_(source)
+                        target = allocate(count * ranks if kind == "allgather" else count).fill_(float("nan"))
+                        call = dist.all_gather_into_tensor if kind == "allgather" else dist.reduce_scatter_tensor
+                        times = self._call_times(lambda: call(target, given, group=group, async_op=True))
+                        correct = expected.setdefault(kind, target.clone())
+                        wrong = int((target != correct).sum())
+                        yield {"name": name, "collective": kind, "bytes": size, "us": times, "wrong": wrong} | {
+                            "paths": [asdict(row) for row in self._isthmus.report()]
+                        }
+
+    def _allocator(self, name: str) -> Callable[[int], Any]:
+        torch = self._torch
+        device = torch.device(self._options.device, torch.cuda.current_device() if self._is_cuda else None)
+        if not VARIANTS[name].symmetric:
+            return lambda count: torch.empty(count, dtype=torch.bfloat16, device=device)
+        backend = self._groups[name]._get_backend(device)
+        return lambda count: backend.allocate_tensor(count, dtype=torch.bfloat16, device=device)
+
+    def _call_times(self, call: Callable[[], Any]) -> list[float]:
+        times, works = [], []
+        for _ in range(UNTIMED):
+            call().wait()
+        if self._is_cuda:
+            self._torch.cuda.synchronize()
+        self._dist.barrier()
+        for _ in range(CALLS):
+            begin = time.perf_counter()
+            works.append(call())
+            times.append((time.perf_counter() - begin) * 1e6)
+        for work in works:
+            work.wait()
+        if self._is_cuda:
+            self._torch.cuda.synchronize()
+        return times
+
+
+def run_rank(train: Any, options: argparse.Namespace, plan: Plan) -> Iterator[dict[str, Any]]:
+    yield from Rank(train, options, plan).results()
 
 
 @dataclass
 class Series:
-    """Step times of one variant: for each turn, those of the slowest rank."""
+    """Results of one variant over the turns, one entry per rank in each."""
 
-    turns: list[list[float]] = field(default_factory=list)
-    last: dict[str, Any] = field(default_factory=dict)
-
-    def add(self, ranks: tuple[dict[str, Any], ...]) -> None:
-        self.turns.append([max(times) for times in zip(*(rank["steps_ms"] for rank in ranks), strict=True)])
-        self.last = ranks[0]
+    turns: list[tuple[dict[str, Any], ...]] = field(default_factory=list)
 
     @property
-    def all_ms(self) -> list[float]:
-        return [time for each in self.turns for time in each]
+    def turn_ms(self) -> list[list[float]]:
+        """Steps of the slowest rank in each turn."""
+        each_turn = ((rank["steps_ms"] for rank in ranks) for ranks in self.turns)
+        return [[max(times) for times in zip(*steps, strict=True)] for steps in each_turn]
 
-    def gain_pct(self, baseline: Series) -> float:
-        pairs = zip(baseline.turns, self.turns, strict=True)
-        return 100 * (median(median(there) / median(here) for there, here in pairs) - 1)
+    def gains_pct(self, baseline: Series) -> list[float]:
+        pairs = zip(baseline.turn_ms, self.turn_ms, strict=True)
+        return [100 * (median(there) / median(here) - 1) for there, here in pairs]
+
+    def largest(self, key: str) -> float:
+        return max(rank[key] for ranks in self.turns for rank in ranks)
+
+
+def quartiles(values: list[float]) -> list[float]:
+    cuts = quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+    return [round(cuts[0], 2), round(cuts[2], 2)]
 
 
 def path_of(collective: str, turn: dict[str, Any]) -> tuple[str, str, int]:
@@ -221,104 +430,120 @@ def path_of(collective: str, turn: dict[str, Any]) -> tuple[str, str, int]:
     return largest["path"], largest["reason"], largest["bytes"] // largest["calls"]
 
 
-def record(name: str, results: dict[str, Series], run: Run, losses_differ: int | None) -> dict[str, Any]:
-    series, baseline = results[name], results[run.names[0]]
-    times = [round(1e3 * time, 1) for time in series.all_ms]
-    path, reason, call_bytes = path_of("allgather", series.last)
-    options = run.options
-    step_ms = median(series.all_ms)
-    return {
-        "collective": "allgather",
-        "dtype": "bfloat16",
-        "bytes": call_bytes,
-        "ranks": options.ranks,
-        "provider": VARIANTS[name].provider,
-        "backend": path,
-        "reason": reason,
-        "reduce_scatter_backend": path_of("reduce_scatter", series.last)[0],
-        "staging_bytes": STAGING_BYTES,
-        "mode": options.framework,
-        "time_us": time_us(times),
-        "algbw_gbs": 0,  # bandwidths are not applicable to a whole step
-        "busbw_gbs": 0,
-        "wrong": losses_differ,
-        "model": f"{options.model}, {options.layers} layers, {options.batch} x {options.length} words",
-        "step_ms": round(step_ms, 2),
-        "turn_step_ms": [round(median(each), 2) for each in series.turns],
-        "turns_of_one_set_of_processes": options.turns,
-        "gain_pct": round(series.gain_pct(baseline), 2),
-        "tokens_per_s": round(options.ranks * options.batch * options.length / step_ms * 1e3),
-        "torch_peak_gib": round(series.last["peak_gib"], 2),
-        "samples": len(times),
-    }
+def differing(losses: tuple[list[float], ...], reference: tuple[list[float], ...]) -> int:
+    """Counts the steps in which the loss of any rank differs."""
+    steps = zip(zip(*losses, strict=True), zip(*reference, strict=True), strict=True)
+    return sum(mine != theirs for mine, theirs in steps)
 
 
-def measure(run: Run) -> dict[str, Series]:
-    arguments = [*run.common(), "--model", run.options.model, "--layers", str(run.options.layers)]
-    arguments += ["--batch", str(run.options.batch), "--length", str(run.options.length)]
-    results = {name: Series() for name in run.names}
-    begin = time.monotonic()
-    for turn in range(run.options.rounds):
-        if turn and (time.monotonic() - begin) * (turn + 1) / turn > run.options.limit:
-            print(f"no time for round {turn}", flush=True)
-            break
-        first = turn % len(run.names)
-        order = Turns((*run.names[first:], *run.names[:first]), run.options.turns, run.options.steps)
-        ranks = Ranks(take_turns, arguments, {}, run.options.ranks, run.packages, order)
-        for rank_results in zip(*ranks.results(run.options.limit), strict=True):
-            results[rank_results[0]["name"]].add(rank_results)
-        for name in run.names:
-            last = [f"{median(each):.2f}" for each in results[name].turns[-run.options.turns :]]
-            print(f"round {turn}: {name:10} {' '.join(last)} ms", flush=True)
-    return results
+def case_records(ranks: list[dict[str, Any]], options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The records of one case, one per variant."""
+    case: Case = ranks[0]["case"]
+    series: dict[str, Series] = {}
+    for turn in zip(*(rank["turns"] for rank in ranks), strict=True):
+        series.setdefault(turn[0]["name"], Series()).turns.append(turn)
+    first = next(iter(series))
+    small = {name: tuple(rank["small_losses"][name] for rank in ranks) for name in ranks[0]["small_losses"]}
+    reference = tuple(rank["losses"] for rank in series[first].turns[0])
+    records = []
+    for name, each in series.items():
+        times = [1e3 * time for turn in each.turn_ms for time in turn]
+        step_ms = median(times) / 1e3
+        gains = each.gains_pct(series[first])
+        path, reason, call_bytes = path_of(MAIN_COLLECTIVE[case.framework], each.turns[-1][0])
+        if name == "native":
+            path = f"torch:{NATIVE[options.device]}"
+        outside = each.turns[-1]
+        records.append(
+            {
+                "collective": f"{case.framework}_step",
+                "dtype": "bfloat16",
+                "bytes": call_bytes,
+                "ranks": options.ranks,
+                "provider": provider_of(name, options.device),
+                "backend": path,
+                "reason": reason,
+                "reduce_scatter_backend": path_of("reduce_scatter", each.turns[-1][0])[0],
+                "mode": case.framework,
+                "time_us": {key: round(value, 1) for key, value in time_us(times).items()},
+                "algbw_gbs": 0,  # bandwidths are not applicable to a whole step
+                "busbw_gbs": 0,
+                "wrong": differing(small[name], small[first]) if small else None,
+                "turn_losses_differ": [
+                    differing(tuple(rank["losses"] for rank in turn), reference) for turn in each.turns
+                ],
+                "model": str(case),
+                "step_ms": round(step_ms, 2),
+                "step_quartiles_ms": quartiles([time / 1e3 for time in times]),
+                "turn_step_ms": [round(median(turn), 2) for turn in each.turn_ms],
+                "gain_pct": round(median(gains), 2),
+                "gain_quartiles_pct": quartiles(gains),
+                "tokens_per_s": round(options.ranks * case.batch * case.length / step_ms * 1e3),
+                "torch_peak_gib": round(each.largest("peak_gib"), 3),
+                "outside_torch_gib": round(max(rank["outside_gib"] for rank in outside), 3),
+                "samples": len(times),
+            }
+        )
+        if small and not small[name][0][-1] < small[name][0][0] - 0.1:
+            raise RuntimeError(f"{case.framework}, {name}: the loss of the small model does not fall")
+    return records
 
 
-def compare_losses(run: Run) -> dict[str, int]:
-    """Counts the steps whose loss differs from the first variant. All run at once, because none is timed."""
-    arguments = [*run.common(), *SMALL, "--deterministic", "--steps", str(run.options.loss_steps)]
-    running = {}
-    for name in run.names:
-        train_variant = VARIANTS[name]
-        own = [*arguments, "--symmetric"] if train_variant.symmetric else arguments
-        running[name] = Ranks(train_small, own, train_variant.environment, run.options.ranks, run.packages)
-    limit_s = 60 + run.options.loss_steps / 5
-    losses = {name: ranks.results(limit_s)[0] for name, ranks in running.items()}
-    first = losses[run.names[0]]
-    if not first[-1] < first[0] - 0.2:
-        raise RuntimeError(f"the loss of the small model does not fall: {first[0]} -> {first[-1]}")
-    print(f"losses over {len(first)} steps: {first[0]:.4f} -> {first[-1]:.4f}")
-    return {
-        name: sum(mine != theirs for mine, theirs in zip(values, first, strict=True))
-        for name, values in losses.items()
-    }
+def call_records(ranks: list[dict[str, Any]], options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The records of the asynchronous calls, one per variant and collective."""
+    found: dict[tuple[str, str], list[tuple[dict[str, Any], ...]]] = {}
+    for turn in zip(*(rank["calls"] for rank in ranks), strict=True):
+        found.setdefault((turn[0]["collective"], turn[0]["name"]), []).append(turn)
+    records = []
+    for (collective, name), turns in found.items():
+        times = [max(us) for turn in turns for us in zip(*(rank["us"] for rank in turn), strict=True)]
+        path, reason, _ = path_of(collective, turns[-1][0])
+        records.append(
+            {
+                "collective": collective,
+                "dtype": "bfloat16",
+                "bytes": turns[0][0]["bytes"],
+                "ranks": options.ranks,
+                "provider": provider_of(name, options.device),
+                "backend": f"torch:{NATIVE[options.device]}" if name == "native" else path,
+                "reason": reason,
+                "mode": "torch_async_host",
+                "time_us": {key: round(value, 2) for key, value in time_us(times).items()},
+                "quartiles_us": quartiles(times),
+                "algbw_gbs": 0,  # only the host is timed
+                "busbw_gbs": 0,
+                "wrong": sum(rank["wrong"] for turn in turns for rank in turn),
+                "samples": len(times),
+            }
+        )
+    return records
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--ranks", type=int, required=True)
-    parser.add_argument("--framework", choices=("fsdp2", "zero3"), default="fsdp2")
-    parser.add_argument("--variants", default="off,on,symmetric", help="variants; the first is the baseline")
-    parser.add_argument("--turns", type=int, default=3, help="turns of each variant in a round")
-    parser.add_argument("--model", default="gpt-7b")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--layers", type=int, default=16)
-    parser.add_argument("--batch", type=int, default=1, help="sequences per rank and step")
-    parser.add_argument("--length", type=int, default=2048, help="words per sequence")
+    parser.add_argument("--cases", default="fsdp2:gpt-7b:16:1x2048", help="list of cases ('': none)")
+    parser.add_argument("--variants", default="native,off,on,symmetric", help="the first is the baseline")
+    parser.add_argument("--turns", type=int, default=5, help="turns of each variant in a case")
+    parser.add_argument("--device", choices=NATIVE, default="cuda")
     parser.add_argument("--steps", type=int, default=10, help="timed steps per turn")
-    parser.add_argument("--rounds", type=int, default=2, help="rounds, each with new processes")
-    parser.add_argument("--limit", type=float, default=300, help="time limit of the rounds in seconds")
-    parser.add_argument("--loss-steps", type=int, default=500, help="steps of the loss comparison (0: none)")
+    parser.add_argument(
+        "--limit", type=float, default=300, help="time limit of all cases in seconds; later cases get fewer turns"
+    )
+    parser.add_argument("--loss-steps", type=int, default=100, help="steps of the loss comparison (0: none)")
+    parser.add_argument("--calls", default="", help="bytes per rank of asynchronous calls, a list")
     parser.add_argument("--memory-gib", type=float, default=0, help="exit with 77 if a device has less memory")
     parser.add_argument("--wheels", type=Path, help="folder of wheels to unpack and use")
     options = parser.parse_args()
-    if unknown := [name for name in options.variants.split(",") if name not in VARIANTS]:
+    try:
+        options.cases = tuple(Case.parse(text) for text in options.cases.split(",") if text)
+    except argparse.ArgumentTypeError as error:
+        parser.error(str(error))
+    options.variants = tuple(options.variants.split(","))
+    if unknown := [name for name in options.variants if name not in VARIANTS]:
         parser.error(f"--variants {unknown[0]}: unknown variant; use {', '.join(VARIANTS)}")
-    heap = [name for name in options.variants.split(",") if VARIANTS[name].symmetric]
-    if options.framework == "zero3" and heap:
-        parser.error(
-            f"--variants {heap[0]} requires --framework fsdp2, because DeepSpeed allocates its own buffers"
-        )
+    options.calls = tuple(int(size) for size in options.calls.split(",") if size)
     return options
 
 
@@ -337,29 +562,59 @@ def main() -> int:
         print(f"SKIPPED: needs devices with {options.memory_gib:.0f} GiB; the smallest has {has:.0f} GiB")
         return 77
     multiprocessing.get_context("forkserver").set_forkserver_preload(["torch.distributed.fsdp"])
+    # PyTorch requires this for deterministic algorithms, before the first product of a process.
+    variables = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    default_group = {"cuda": "cpu:gloo,cuda:nccl", "cpu": "gloo"}[options.device]
+    plan = Plan(
+        options.cases,
+        options.variants,
+        options.turns,
+        options.steps,
+        options.loss_steps,
+        options.calls,
+        options.limit,
+        time.monotonic(),
+    )
+    records: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as packages:
         for wheel in options.wheels.glob("*.whl") if options.wheels else ():
             zipfile.ZipFile(wheel).extractall(packages)
-        run = Run(options, tuple(options.variants.split(",")), packages)
-        results = measure(run)
-        write(run, results, {})  # keeps the times if the comparison fails
-        differ = compare_losses(run) if options.loss_steps else {}
-    for each in write(run, results, differ):
-        print(f"{each['mode']} {each['provider']:30} {each['backend']:22} {each['step_ms']:8.2f} ms", end=" ")
-        print(f"{each['turn_step_ms']} {each['gain_pct']:+6.2f} % {each['torch_peak_gib']} GiB", end=" ")
-        print(f"losses that differ: {each['wrong']}")
-    return 1 if any(count for name, count in differ.items() if VARIANTS[name].exact) else 0
+        arguments = ["--device", options.device, "--backend", default_group]
+        ranks = Ranks(run_rank, arguments, variables, options.ranks, packages, plan)
+        for index in range(len(plan.cases) + len(plan.calls)):
+            results = ranks.results(options.limit + 60)
+            if index < len(plan.cases) and not results[0]["turns"]:
+                print(f"no time for {plan.cases[index].framework} {plan.cases[index]}", flush=True)
+                continue
+            made = (case_records if index < len(plan.cases) else call_records)(results, options)
+            records += made
+            write(options, records)
+            for each in made:
+                print_record(each)
+        ranks.join()
+    exact = {provider_of(name, options.device) for name in plan.names if VARIANTS[name].only_moves_data}
+    return 1 if any(each["wrong"] for each in records if each["provider"] in exact) else 0
 
 
-def write(run: Run, results: dict[str, Series], differ: dict[str, int]) -> list[dict[str, Any]]:
+def print_record(each: dict[str, Any]) -> None:
+    start = f"{each['collective']:14} {each['provider']:30} {each['backend']:20}"
+    if each["mode"] == "torch_async_host":
+        print(f"{start} {each['bytes']} B: {each['time_us']['median']} us {each['quartiles_us']}", end=" ")
+        print(f"wrong {each['wrong']}", flush=True)
+        return
+    print(f"{start} {each['model']}: {each['step_ms']} ms {each['step_quartiles_ms']}", end=" ")
+    print(f"gain {each['gain_pct']:+.2f} % {each['gain_quartiles_pct']}", end=" ")
+    print(f"{each['torch_peak_gib']} + {each['outside_torch_gib']} GiB", end=" ")
+    print(f"losses that differ: {each['wrong']}, in turns {each['turn_losses_differ']}", flush=True)
+
+
+def write(options: argparse.Namespace, records: list[dict[str, Any]]) -> None:
     import torch
 
-    records = [record(name, results, run, differ.get(name)) for name in run.names]
     versions = {"torch": torch.__version__}
-    if run.options.device == "cuda":
+    if options.device == "cuda":
         versions["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
-    write_records(run.options.out, records, versions)
-    return records
+    write_records(options.out, records, versions)
 
 
 if __name__ == "__main__":

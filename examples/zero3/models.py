@@ -1,4 +1,4 @@
-"""Decoders with random weights in the shapes of GPT-7B, GPT-175B and Qwen3-32B, of any depth, and tiny ones."""
+"""Decoders with random weights in the shapes of GPT and Qwen3 models, of any depth, and tiny ones."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ class Shape:
 
 
 SHAPES = {
+    "gpt-small": Shape(768, 6, 12, 12, 64, 3072, 50304, gated=False),
+    "gpt-medium": Shape(2048, 8, 16, 16, 128, 8192, 50304, gated=False),
     "gpt-7b": Shape(4096, 32, 32, 32, 128, 16384, 50304, gated=False),
     "gpt-175b": Shape(12288, 96, 96, 96, 128, 49152, 50304, gated=False),
     "qwen3-32b": Shape(5120, 64, 64, 8, 128, 25600, 151936, gated=True),

@@ -28,13 +28,14 @@ from torch import nn
 import isthmus.torch
 
 HERE = Path(__file__).resolve().parent
+FRAMEWORKS = ("zero3", "fsdp2", "ddp")
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=SHAPES, default="gpt-7b")
     parser.add_argument("--layers", type=int, help="number of layers; default: the model's")
-    parser.add_argument("--framework", choices=("zero3", "fsdp2"), default="zero3")
+    parser.add_argument("--framework", choices=FRAMEWORKS, default="zero3")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--backend", default="cpu:isthmus,cuda:isthmus", help="backend of torch.distributed")
     parser.add_argument("--init-method", default="env://", help="rendezvous of the ranks")
@@ -64,15 +65,52 @@ def rendezvous(options: argparse.Namespace) -> dict[str, Any]:
     return {"init_method": options.init_method, "rank": rank, "world_size": size}
 
 
+def connect(options: argparse.Namespace) -> dist.ProcessGroup:
+    """Creates the default group."""
+    dist.init_process_group(options.backend, timeout=timedelta(minutes=5), **rendezvous(options))
+    return dist.group.WORLD
+
+
+class Ddp:
+    """Training with a copy of the model on every rank."""
+
+    def __init__(self, options: argparse.Namespace, shape: Shape, group: dist.ProcessGroup | None) -> None:
+        group = group or connect(options)
+        self.device = options.device
+        with torch.device(options.device):
+            model = Decoder(shape, options.length)
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=0.02)
+        self.model = nn.parallel.DistributedDataParallel(
+            model, process_group=group, gradient_as_bucket_view=True
+        )
+        self.optimizer = adam(self.model, options)
+
+    def step(self, words: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(self.device, torch.bfloat16):
+            loss = self.model(words)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss.detach()
+
+    def close(self) -> None:
+        pass
+
+
+def adam(model: nn.Module, options: argparse.Namespace) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), options.rate, fused=options.device == "cuda")
+
+
 class Fsdp2:
     """Training with PyTorch's sharding, one unit per layer."""
 
-    def __init__(self, options: argparse.Namespace, shape: Shape) -> None:
-        from torch.distributed.device_mesh import init_device_mesh
+    def __init__(self, options: argparse.Namespace, shape: Shape, group: dist.ProcessGroup | None) -> None:
+        from torch.distributed.device_mesh import DeviceMesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-        dist.init_process_group(options.backend, timeout=timedelta(minutes=5), **rendezvous(options))
-        mesh = init_device_mesh(options.device, (dist.get_world_size(),))
+        mesh = DeviceMesh.from_group(group or connect(options), options.device)
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
         with torch.device("meta"):
             self.model: nn.Module = Decoder(shape, options.length)
@@ -89,9 +127,7 @@ class Fsdp2:
         for module in self.model.modules():
             if isinstance(module, nn.LayerNorm | nn.RMSNorm):
                 module.reset_parameters()
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), options.rate, fused=options.device == "cuda"
-        )
+        self.optimizer = adam(self.model, options)
 
     def use_symmetric_heap(self, enabled: bool) -> None:
         """Selects whether gathered parameters and scattered gradients are in the symmetric heap."""
@@ -105,16 +141,36 @@ class Fsdp2:
         self.optimizer.zero_grad()
         return loss.detach()
 
+    def close(self) -> None:
+        pass
+
+
+class OneDimension:
+    """Tells DeepSpeed (argument `mpu`) to shard over this group, which contains all ranks."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.get_data_parallel_group = lambda: group
+        self.get_data_parallel_rank = self.get_data_parallel_group_rank = group.rank
+        self.get_data_parallel_world_size = group.size
+        self.get_data_parallel_group_ranks = lambda: range(group.size())
+        self.get_model_parallel_group = lambda: None
+        self.get_model_parallel_rank = lambda: 0
+        self.get_model_parallel_world_size = lambda: 1
+
 
 class Zero3:
     """Training with DeepSpeed, whose only setting for Isthmus is the backend name."""
 
-    def __init__(self, options: argparse.Namespace, shape: Shape) -> None:
+    def __init__(self, options: argparse.Namespace, shape: Shape, group: dist.ProcessGroup | None) -> None:
         os.environ.setdefault("DS_ACCELERATOR", options.device)
         import deepspeed
 
         if options.device == "cpu":  # otherwise DeepSpeed compiles an extension, which takes most of a minute
             deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        mpu = None
+        if group is not None:
+            mpu = OneDimension(group)
+            deepspeed.utils.groups.mpu = mpu  # zero.Init reads it before initialize() sets it
         # Without a launcher's variables DeepSpeed queries mpi4py, which sees each process as a separate world.
         deepspeed.init_distributed(
             dist_backend=options.backend, auto_mpi_discovery=False, verbose=False, **rendezvous(options)
@@ -130,13 +186,13 @@ class Zero3:
             "stage3_max_live_parameters": max(10**9, 4 * layer_parameters),
         }
         configuration["zero_optimization"] = bounds | configuration["zero_optimization"]
-        with deepspeed.zero.Init(config_dict_or_path=configuration):
+        with deepspeed.zero.Init(config_dict_or_path=configuration, data_parallel_group=group):
             model = Decoder(shape, options.length)
         for parameter in model.parameters():
             with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
                 if dist.get_rank() == 0 and parameter.dim() > 1:
                     nn.init.normal_(parameter, std=0.02)
-        self.engine, *_ = deepspeed.initialize(model=model, config=configuration)
+        self.engine, *_ = deepspeed.initialize(model=model, config=configuration, mpu=mpu)
 
     def step(self, words: torch.Tensor) -> torch.Tensor:
         loss = self.engine(words)
@@ -144,15 +200,22 @@ class Zero3:
         self.engine.step()
         return loss.detach()
 
+    def close(self) -> None:
+        self.engine.destroy()
 
-def start(options: argparse.Namespace, shape: Shape) -> Fsdp2 | Zero3:
+
+Trainer = Ddp | Fsdp2 | Zero3
+
+
+def start(options: argparse.Namespace, shape: Shape, group: dist.ProcessGroup | None = None) -> Trainer:
+    """Creates the trainer, and the default group unless a group of all ranks is passed."""
     if options.deterministic:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # required by PyTorch
         torch.use_deterministic_algorithms(True)
     if options.device == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     torch.manual_seed(options.seed)
-    return {"zero3": Zero3, "fsdp2": Fsdp2}[options.framework](options, shape)
+    return {"ddp": Ddp, "fsdp2": Fsdp2, "zero3": Zero3}[options.framework](options, shape, group)
 
 
 def shape_of(options: argparse.Namespace) -> Shape:
@@ -161,7 +224,7 @@ def shape_of(options: argparse.Namespace) -> Shape:
 
 
 def timed_step(
-    trainer: Fsdp2 | Zero3, words: torch.Tensor, options: argparse.Namespace
+    trainer: Trainer, words: torch.Tensor, options: argparse.Namespace
 ) -> tuple[float, torch.Tensor]:
     """Runs one step; returns the time in seconds and the loss."""
     begin = time.perf_counter()
