@@ -660,9 +660,10 @@ TOPICS = (
         ("isthmus_python", "isthmus_torch"),
         (
             Step(
-                "FSDP2 with and without the copy engines",
-                "{python} bench/gpu/torch_train.py --ranks {ranks} --model gpt-175b --layers 4"
-                " --variants off,on,symmetric,all --steps 8 --loss-steps 200 --limit 90 --memory-gib 100"
+                "DDP and FSDP2 over NCCL and over Isthmus, with and without the copy engines",
+                "{python} bench/gpu/torch_train.py --ranks {ranks}"
+                " --cases ddp:gpt-small:6:8x256,fsdp2:gpt-small:6:8x256,fsdp2:gpt-7b:8:1x2048,fsdp2:gpt-175b:3:1x2048"
+                " --variants native,off,on,symmetric --steps 8 --limit 150 --memory-gib 75"
                 " --out {out}/fsdp2.json",
                 190,
                 gpus=2,
@@ -670,10 +671,10 @@ TOPICS = (
                 env={"PYTHONPATH": "{pythonpath}"},
             ),
             Step(
-                "DeepSpeed's ZeRO-3 with and without the copy engines",
-                "{python} bench/gpu/torch_train.py --framework zero3 --variants off,on,both"
-                " --wheels {carry}/deepspeed --ranks {ranks} --model gpt-175b --layers 4 --steps 8"
-                " --loss-steps 200 --limit 90 --memory-gib 100 --out {out}/zero3.json",
+                "DeepSpeed's ZeRO-3 over NCCL and over Isthmus, with and without the copy engines",
+                "{python} bench/gpu/torch_train.py --wheels {carry}/deepspeed --ranks {ranks}"
+                " --cases zero3:gpt-small:6:8x256,zero3:gpt-7b:8:1x2048,zero3:gpt-175b:2:1x2048"
+                " --variants native,off,on --steps 8 --limit 150 --memory-gib 75 --out {out}/zero3.json",
                 190,
                 gpus=2,
                 needs=("deepspeed",),

@@ -349,6 +349,7 @@ def main() -> int:
     for length in map(int, options.lengths.split(",")):
         ranks = Ranks(run_steps, [*arguments, "--length", str(length)], {}, options.ranks, "")
         result = record(options, length, ranks.results(options.limit))
+        ranks.join()
         records.append(result)
         write_records(options.out, records, {"torch": torch.__version__})
         collectives = [each for each in result["operations"] if each["kind"] != "compute"]

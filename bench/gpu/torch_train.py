@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Steps of data-parallel training (the trainers of examples/zero3) with Isthmus and with PyTorch's own backend.
 
-    torch_train.py --out FILE --ranks N [--cases CASE,CASE ...] [--variants native,off,on,symmetric] [--calls SIZE,SIZE]
+    torch_train.py --out FILE --ranks N [--cases CASE,...] [--variants native,off,on] [--calls SIZE,...]
 
 A case is FRAMEWORK:MODEL:LAYERS:BATCHxLENGTH, for example fsdp2:gpt-7b:8:1x2048. Frameworks are ddp, fsdp2 and
 zero3 (DeepSpeed). Variants:
@@ -11,24 +11,27 @@ zero3 (DeepSpeed). Variants:
     symmetric  also with the buffers of FSDP2 in the symmetric heap
     both       on, and reduce-scatters by the copy engines
     all        symmetric, and reduce-scatters by the copy engines
-A case leaves out the variants that do not change it: ddp uses native and off, and zero3 has no symmetric buffers.
+A case leaves out the variants that do not change it: ddp uses native and off, and zero3 has no symmetric
+buffers.
 
-All cases and variants run in one set of processes, because sets of processes differ by more than the variants.
-Each variant has its own process group. Each turn trains a new model, with equal initial weights, and every other
-turn has the opposite order. A step is the time of the slowest rank. `gain_pct` is the median over turns of the
-median step of the first variant against that of this one, `gain_quartiles_pct` are the quartiles over turns.
+All cases and variants run in one set of processes, because sets of processes differ by more than the
+variants. Each variant has its own process group. Each turn trains a new model, with equal initial weights,
+and every other turn has the opposite order. A step is the time of the slowest rank. `gain_pct` is the median
+over turns of the median step of the first variant against that of this one, `gain_quartiles_pct` are the
+quartiles over turns.
 
-Before the cases of a framework, all variants train a small model deterministically. `wrong` counts the steps in
-which the loss of any rank differs in any bit from that of the first variant. (Copy-engine reduce-scatters add in
-another order, but start at 1 MiB, which the small model never reaches.) `turn_losses_differ` is the same count for
-the timed turns, which are not deterministic, against the first turn of the first variant. If it is not 0 for the
-first variant itself, kernels of the model cause differences.
+Before the cases of a framework, all variants train a small model deterministically. `wrong` counts the steps
+in which the loss of any rank differs in any bit from that of the first variant. (Copy-engine reduce-scatters
+add in another order, but start at 1 MiB, which the small model never reaches.) `turn_losses_differ` is the
+same count for the timed turns, which are not deterministic, against the first turn of the first variant. If
+it is not 0 for the first variant itself, kernels of the model cause differences.
 
-Memory is the largest over ranks: `torch_peak_gib` of PyTorch's allocator, and `outside_torch_gib` that the device
-lost to anything else in the turns of this variant (communicators, staging areas, the symmetric heap).
+Memory is the largest over ranks: `torch_peak_gib` of PyTorch's allocator, and `outside_torch_gib`, which is
+all other device memory that was taken in the turns of this variant so far (communicators, staging areas, the
+symmetric heap). The heap keeps the blocks of earlier cases.
 
---calls measures the host time of asynchronous calls of all_gather_into_tensor and reduce_scatter_tensor, with the
-given bytes per rank. `wrong` counts the elements that differ from those of the first variant.
+--calls measures the host time of asynchronous calls of all_gather_into_tensor and reduce_scatter_tensor, with
+the given bytes per rank. `wrong` counts the elements that differ from those of the first variant.
 
 The file is written again after each case. Format: docs/internals/benchmarks.md.
 """
@@ -49,6 +52,7 @@ import traceback
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -231,13 +235,15 @@ class Rank:
         if self._is_cuda:
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         train.connect(options)
+        if self._is_cuda:  # DeepSpeed uses the default group in its first steps
+            dist.all_reduce(torch.zeros(1, device="cuda"))
         names = {"native": NATIVE[options.device]}
-        self._groups = {name: dist.new_group(backend=names.get(name, "cpu:isthmus,cuda:isthmus")) for name in plan.names}
+        backends = {name: names.get(name, "cpu:isthmus,cuda:isthmus") for name in plan.names}
+        self._groups = {name: dist.new_group(backend=backend) for name, backend in backends.items()}
         self._outside_bytes = dict.fromkeys(plan.names, 0)
 
     def results(self) -> Iterator[dict[str, Any]]:
-        checked = {}
-        self._load_kernels()
+        checked: dict[str, dict[str, list[float]]] = {}
         for index, case in enumerate(self._plan.cases):
             if case.framework not in checked and self._plan.loss_steps:
                 checked[case.framework] = self._small_losses(case.framework)
@@ -248,7 +254,7 @@ class Rank:
             turns = self._case(case, left_s / (len(self._plan.cases) - index))
             yield {"case": case, "turns": turns, "small_losses": checked.get(case.framework, {})}
         for size in self._plan.calls:
-            yield {"calls": [each for each in self._calls(size)]}
+            yield {"calls": list(self._calls(size))}
 
     def _elapsed_s(self) -> float:
         """Returns the same value on all ranks."""
@@ -256,24 +262,22 @@ class Rank:
         self._dist.all_reduce(elapsed, self._dist.ReduceOp.MAX)
         return elapsed.item()
 
-    def _load_kernels(self) -> None:
-        """Loads what every variant needs on the device, so that it does not count as memory of the first one."""
+    def _load_kernels(self, case: Case) -> None:
+        """Loads the kernels of the model, so that they do not count as memory of the first variant."""
         if not self._is_cuda:
             return
         torch = self._torch
-        case = self._plan.cases[0] if self._plan.cases else Case("ddp", "gpt-tiny", 1, 1, 16)
-        options = self._case_options(case, layers=1)
-        shape = self._train.shape_of(options)
         with torch.device("cuda"):
-            model = self._train.Decoder(shape, case.length).bfloat16()
-        model(torch.zeros(case.batch, case.length + 1, dtype=torch.int64, device="cuda")).backward()
-        torch.cuda.synchronize()
+            model = self._train.Decoder(self._train.shape_of(self._case_options(case, layers=1)), case.length)
+            words = torch.zeros(case.batch, case.length + 1, dtype=torch.int64)
+        model.bfloat16()(words).backward()
 
     def _case_options(self, case: Case, **more: Any) -> argparse.Namespace:
         return argparse.Namespace(**(vars(self._options) | asdict(case) | more))
 
     def _case(self, case: Case, budget_s: float) -> list[dict[str, Any]]:
         """Returns the results of all turns that fit into the budget, at least one turn per variant."""
+        self._load_kernels(case)
         options = self._case_options(case)
         names = self._plan.names_for(case.framework)
         steps = UNTIMED + self._plan.steps
@@ -350,21 +354,25 @@ class Rank:
         generator = torch.Generator().manual_seed(dist.get_rank())
         small = torch.randn(count, generator=generator).bfloat16().to(device)
         large = torch.randn(count * ranks, generator=generator).bfloat16().to(device)
+        # PyTorch 2.13 renamed the functions.
+        gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+        scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+        calls = {"allgather": (gather, small, count * ranks), "reduce_scatter": (scatter, large, count)}
         expected: dict[str, Any] = {}
         for turn in range(self._plan.turns):
             for name in self._plan.names if turn % 2 == 0 else self._plan.names[::-1]:
                 with self._variant(name):
-                    group, allocate = self._groups[name], self._allocator(name)
-                    for kind, source in (("allgather", small), ("reduce_scatter", large)):
-                        given = allocate(source.numel()).copy_(source)
-                        target = allocate(count * ranks if kind == "allgather" else count).fill_(float("nan"))
-                        call = dist.all_gather_into_tensor if kind == "allgather" else dist.reduce_scatter_tensor
-                        times = self._call_times(lambda: call(target, given, group=group, async_op=True))
-                        correct = expected.setdefault(kind, target.clone())
-                        wrong = int((target != correct).sum())
-                        yield {"name": name, "collective": kind, "bytes": size, "us": times, "wrong": wrong} | {
-                            "paths": [asdict(row) for row in self._isthmus.report()]
-                        }
+                    allocate = self._allocator(name)
+                    for collective, (function, source, elements) in calls.items():
+                        given, target = allocate(source.numel()), allocate(elements)
+                        given.copy_(source)
+                        target.fill_(float("nan"))
+                        call = partial(function, target, given, group=self._groups[name], async_op=True)
+                        times = self._call_times(call)
+                        wrong = int((target != expected.setdefault(collective, target.clone())).sum())
+                        paths = [asdict(row) for row in self._isthmus.report()]
+                        result = {"name": name, "collective": collective, "bytes": size, "us": times}
+                        yield result | {"wrong": wrong, "paths": paths}
 
     def _allocator(self, name: str) -> Callable[[int], Any]:
         torch = self._torch
@@ -453,7 +461,6 @@ def case_records(ranks: list[dict[str, Any]], options: argparse.Namespace) -> li
         path, reason, call_bytes = path_of(MAIN_COLLECTIVE[case.framework], each.turns[-1][0])
         if name == "native":
             path = f"torch:{NATIVE[options.device]}"
-        outside = each.turns[-1]
         records.append(
             {
                 "collective": f"{case.framework}_step",
@@ -480,7 +487,7 @@ def case_records(ranks: list[dict[str, Any]], options: argparse.Namespace) -> li
                 "gain_quartiles_pct": quartiles(gains),
                 "tokens_per_s": round(options.ranks * case.batch * case.length / step_ms * 1e3),
                 "torch_peak_gib": round(each.largest("peak_gib"), 3),
-                "outside_torch_gib": round(max(rank["outside_gib"] for rank in outside), 3),
+                "outside_torch_gib": round(max(rank["outside_gib"] for rank in each.turns[-1]), 3),
                 "samples": len(times),
             }
         )
@@ -529,7 +536,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", choices=NATIVE, default="cuda")
     parser.add_argument("--steps", type=int, default=10, help="timed steps per turn")
     parser.add_argument(
-        "--limit", type=float, default=300, help="time limit of all cases in seconds; later cases get fewer turns"
+        "--limit", type=float, default=300, help="limit of all cases in seconds; cases share what is left"
     )
     parser.add_argument("--loss-steps", type=int, default=100, help="steps of the loss comparison (0: none)")
     parser.add_argument("--calls", default="", help="bytes per rank of asynchronous calls, a list")
@@ -543,6 +550,11 @@ def parse() -> argparse.Namespace:
     options.variants = tuple(options.variants.split(","))
     if unknown := [name for name in options.variants if name not in VARIANTS]:
         parser.error(f"--variants {unknown[0]}: unknown variant; use {', '.join(VARIANTS)}")
+    for case in options.cases:
+        if not any(VARIANTS[name].applies_to(case.framework) for name in options.variants):
+            parser.error(
+                f"--variants {','.join(options.variants)}: none changes {case.framework}; add native or off"
+            )
     options.calls = tuple(int(size) for size in options.calls.split(",") if size)
     return options
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
+import gc
 import json
 import os
 import statistics
@@ -201,7 +203,15 @@ class Zero3:
         return loss.detach()
 
     def close(self) -> None:
+        """Releases the memory, which DeepSpeed keeps alive in caches of its modules and functions."""
+        from deepspeed.runtime.zero import parameter_offload
+
         self.engine.destroy()
+        del self.engine
+        parameter_offload.FWD_MODULE_STACK.clear()
+        for each in gc.get_objects():
+            if isinstance(each, functools._lru_cache_wrapper) and each.__module__.startswith("deepspeed"):
+                each.cache_clear()
 
 
 Trainer = Ddp | Fsdp2 | Zero3

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 from rank_processes import RankProcesses
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples/zero3"
@@ -37,6 +40,30 @@ def test_zero3_with_deepspeed(fresh_ranks: Callable[..., RankProcesses]) -> None
     assert all(result["losses"] == results[0]["losses"] for result in results), (
         "losses are means over the ranks"
     )
+
+
+def live_parameters_after_close() -> dict[str, int]:
+    """Returns the number of parameters of each framework that are alive after a step and close()."""
+    sys.path.insert(0, str(EXAMPLE))
+    import train
+
+    live = {}
+    for framework in train.FRAMEWORKS:
+        options = train.parse([*TINY, "--model", "gpt-tiny", "--framework", framework])
+        shape = train.shape_of(options)
+        trainer = train.start(options, shape, dist.group.WORLD)
+        model = trainer.engine.module if framework == "zero3" else trainer.model
+        references = [weakref.ref(parameter) for parameter in model.parameters()]
+        trainer.step(train.make_batches(1, 2, options.length, shape.vocabulary, dist.get_rank())[0])
+        trainer.close()
+        del trainer, model
+        gc.collect()
+        live[framework] = sum(reference() is not None for reference in references)
+    return live
+
+
+def test_closed_trainers_release_their_parameters(fresh_ranks: Callable[..., RankProcesses]) -> None:
+    assert fresh_ranks().run(live_parameters_after_close) == 4 * [{"zero3": 0, "fsdp2": 0, "ddp": 0}]
 
 
 def test_scripts_and_plot(tmp_path: Path) -> None:

@@ -1,0 +1,58 @@
+"""bench/gpu/torch_train.py on the CPU: every framework with gloo and Isthmus, and asynchronous calls."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = Path(__file__).resolve().parents[3] / "bench/gpu/torch_train.py"
+FRAMEWORKS = ("ddp", "fsdp2", "zero3")
+
+
+def run_program(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(PROGRAM), "--device", "cpu", "--ranks", "2", *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "ISTHMUS_CONFIG": "none", "ISTHMUS_PROFILE": "none"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=170, check=False, env=environment)
+
+
+def test_training_is_compared_with_gloo(tmp_path: Path) -> None:
+    cases = ",".join(f"{framework}:gpt-tiny:2:2x16" for framework in FRAMEWORKS)
+    arguments = ["--cases", cases, "--turns", "2", "--steps", "2", "--loss-steps", "20", "--calls", "4096"]
+    completed = run_program(*arguments, "--out", str(tmp_path / "train.json"))
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    records = json.loads((tmp_path / "train.json").read_text())["records"]
+    steps = {(each["collective"], each["provider"]): each for each in records if "model" in each}
+    engines, heap = "isthmus_copy_engine", "isthmus_copy_engine_symmetric"
+    providers = {"ddp": set(), "zero3": {engines}, "fsdp2": {engines, heap}}
+    expected = {
+        (f"{framework}_step", provider)
+        for framework, more in providers.items()
+        for provider in {"gloo", "isthmus"} | more
+    }
+    assert set(steps) == expected
+    for (_, provider), each in steps.items():
+        assert each["wrong"] == 0 and each["turn_losses_differ"] == [0, 0], each
+        assert each["samples"] == 4 and len(each["turn_step_ms"]) == 2
+        assert each["backend"].startswith("torch:gloo" if provider == "gloo" else "shm"), each
+    calls = [each for each in records if each["mode"] == "torch_async_host"]
+    assert len(calls) == 8 and not any(each["wrong"] for each in calls)
+
+
+def test_expired_limit_leaves_out_cases(tmp_path: Path) -> None:
+    arguments = ["--cases", "ddp:gpt-tiny:2:2x16", "--limit", "0", "--loss-steps", "0"]
+    completed = run_program(*arguments, "--out", str(tmp_path / "train.json"))
+    assert completed.returncode == 0 and "no time for ddp gpt-tiny" in completed.stdout, completed.stderr
+
+
+def test_invalid_arguments_are_rejected() -> None:
+    for arguments, message in (
+        (["--cases", "ddp:gpt-tiny"], "use FRAMEWORK:MODEL:LAYERS:BATCHxLENGTH"),
+        (["--cases", "zero9:gpt-tiny:2:2x16"], "unknown framework zero9; use ddp"),
+        (["--variants", "of"], "--variants of: unknown variant; use native"),
+        (["--cases", "ddp:gpt-tiny:2:2x16", "--variants", "on"], "none changes ddp"),
+    ):
+        completed = run_program("--out", "unused.json", *arguments)
+        assert completed.returncode == 2 and message in completed.stderr, completed.stderr
