@@ -79,7 +79,7 @@ class Variant:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the communicators of this variant read when they are created."""
+        """Variables that the communicators of this variant read when they are created."""
         staging = f"backend.copy_engine.staging_bytes={STAGING_BYTES}" if self.rules else ""
         return {"ISTHMUS_RULE": "; ".join(self.rules), "ISTHMUS_OPTION": staging}
 
@@ -137,7 +137,7 @@ MAIN_COLLECTIVE = {"ddp": "allreduce", "fsdp2": "allgather", "zero3": "allgather
 
 @dataclass(frozen=True)
 class Plan:
-    """What the ranks do. `begin`: time.monotonic() that `limit` counts from."""
+    """The work of the ranks. `begin`: time.monotonic() that `limit` counts from."""
 
     cases: tuple[Case, ...]
     names: tuple[str, ...]

@@ -148,7 +148,7 @@ class Fsdp2:
 
 
 class OneDimension:
-    """Tells DeepSpeed (argument `mpu`) to shard over this group, which contains all ranks."""
+    """The argument `mpu` of DeepSpeed for sharding over this group, which contains all ranks."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.get_data_parallel_group = lambda: group
