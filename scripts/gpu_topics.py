@@ -663,7 +663,7 @@ TOPICS = (
                 "DDP and FSDP2 over NCCL and over Isthmus, with and without the copy engines",
                 "{python} bench/gpu/torch_train.py --ranks {ranks}"
                 " --cases ddp:gpt-small:6:8x256,fsdp2:gpt-small:6:8x256"
-                ",fsdp2:gpt-7b:8:1x2048,fsdp2:gpt-175b:3:1x2048"
+                ",fsdp2:gpt-7b:8:1x2048,fsdp2:gpt-175b:2:1x2048"
                 " --variants native,off,on,symmetric --steps 8 --limit 150 --memory-gib 75"
                 " --out {out}/fsdp2.json",
                 190,

@@ -4,7 +4,9 @@
     torch_train.py --out FILE --ranks N [--cases CASE,...] [--variants native,off,on] [--calls SIZE,...]
 
 A case is FRAMEWORK:MODEL:LAYERS:BATCHxLENGTH, for example fsdp2:gpt-7b:8:1x2048. Frameworks are ddp, fsdp2 and
-zero3 (DeepSpeed). Variants:
+zero3 (DeepSpeed). For fsdp2, another part gives the number of layers to prefetch: fsdp2:gpt-7b:8:1x2048:2.
+
+Variants:
     native     PyTorch's own backend: NCCL, or gloo with --device cpu
     off        Isthmus without ISTHMUS_DMA_ALLGATHER, the default
     on         with ISTHMUS_DMA_ALLGATHER
@@ -113,23 +115,29 @@ class Case:
     layers: int
     batch: int
     length: int
+    prefetch: int = 0  # layers; 0: the framework's default
 
     @staticmethod
     def parse(text: str) -> Case:
         try:
-            framework, model, layers, shape = text.split(":")
+            framework, model, layers, shape, *more = text.split(":")
             batch, length = shape.split("x")
-            case = Case(framework, model, int(layers), int(batch), int(length))
+            case = Case(framework, model, int(layers), int(batch), int(length), *map(int, more))
+        except TypeError as error:
+            raise argparse.ArgumentTypeError(f"--cases {text}: too many parts") from error
         except ValueError as error:
             message = f"--cases {text}: use FRAMEWORK:MODEL:LAYERS:BATCHxLENGTH, such as fsdp2:gpt-7b:8:1x2048"
             raise argparse.ArgumentTypeError(message) from error
         if framework not in MAIN_COLLECTIVE:
             message = f"--cases {text}: unknown framework {framework}; use {', '.join(MAIN_COLLECTIVE)}"
             raise argparse.ArgumentTypeError(message)
+        if case.prefetch and framework != "fsdp2":
+            raise argparse.ArgumentTypeError(f"--cases {text}: only fsdp2 has a number of layers to prefetch")
         return case
 
     def __str__(self) -> str:
-        return f"{self.model}, {self.layers} layers, {self.batch} x {self.length} words"
+        prefetch = f", prefetch {self.prefetch}" if self.prefetch else ""
+        return f"{self.model}, {self.layers} layers, {self.batch} x {self.length} words{prefetch}"
 
 
 MAIN_COLLECTIVE = {"ddp": "allreduce", "fsdp2": "allgather", "zero3": "allgather"}
@@ -334,6 +342,8 @@ class Rank:
         trainer = self._train.start(options, shape, self._groups[name])
         if options.framework == "fsdp2":
             trainer.use_symmetric_heap(VARIANTS[name].symmetric)
+            if options.prefetch:
+                trainer.prefetch(options.prefetch)
         timed = [
             self._train.timed_step(trainer, batches[step % len(batches)], options) for step in range(steps)
         ]

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 PROGRAM = Path(__file__).resolve().parents[3] / "bench/gpu/torch_train.py"
-FRAMEWORKS = ("ddp", "fsdp2", "zero3")
 
 
 def run_program(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -19,7 +18,7 @@ def run_program(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_training_is_compared_with_gloo(tmp_path: Path) -> None:
-    cases = ",".join(f"{framework}:gpt-tiny:2:2x16" for framework in FRAMEWORKS)
+    cases = "ddp:gpt-tiny:2:2x16,fsdp2:gpt-tiny:3:2x16:2,zero3:gpt-tiny:2:2x16"
     arguments = ["--cases", cases, "--turns", "2", "--steps", "2", "--loss-steps", "20", "--calls", "4096"]
     completed = run_program(*arguments, "--out", str(tmp_path / "train.json"))
     assert completed.returncode == 0, completed.stdout + completed.stderr
@@ -50,6 +49,7 @@ def test_expired_limit_leaves_out_cases(tmp_path: Path) -> None:
 def test_invalid_arguments_are_rejected() -> None:
     for arguments, message in (
         (["--cases", "ddp:gpt-tiny"], "use FRAMEWORK:MODEL:LAYERS:BATCHxLENGTH"),
+        (["--cases", "ddp:gpt-tiny:2:2x16:2"], "only fsdp2 has a number of layers"),
         (["--cases", "zero9:gpt-tiny:2:2x16"], "unknown framework zero9; use ddp"),
         (["--variants", "of"], "--variants of: unknown variant; use native"),
         (["--cases", "ddp:gpt-tiny:2:2x16", "--variants", "on"], "none changes ddp"),
