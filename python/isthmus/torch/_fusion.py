@@ -1,0 +1,218 @@
+"""A pass for torch.compile that replaces allreduce, residual addition and RMSNorm by one operator."""
+
+from __future__ import annotations
+
+import logging
+import operator
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed import distributed_c10d as c10d
+from torch.fx import Graph, Node
+
+from ._backend import backend_for
+from ._norm import _DTYPES, _MAX_HIDDEN
+
+_aten, _prims = torch.ops.aten, torch.ops.prims
+_log = logging.getLogger(__name__)
+
+
+class AllreduceNormFusion:
+    """Replaces allreduce + residual addition + RMSNorm in compiled models.
+
+    >>> fusion = AllreduceNormFusion()
+    >>> model = torch.nn.Identity()  # a model that was made tensor-parallel with parallelize_module
+    >>> model = torch.compile(model, options={"post_grad_custom_pre_pass": fusion})
+
+    The operator torch.ops.isthmus.allreduce_rmsnorm replaces sums over groups of Isthmus with at least two
+    ranks. Everything else stays unchanged. `replacements` counts the replacements in all graphs. The logger
+    isthmus.torch._fusion logs the number for each graph at the level INFO. Inductor does not cache graphs that
+    were compiled with the pass.
+
+    Some models, such as those of transformers, round the normalized value to the type of the model before they
+    multiply it by the weight. The operator rounds only the product. With
+    torch._inductor.config.emulate_precision_casts, the pass keeps this rounding: the operator gets a weight of
+    ones, and the product remains a separate operation.
+    """
+
+    def __init__(self) -> None:
+        self.replacements = 0
+
+    def __call__(self, graph: Graph) -> None:
+        positions = {node: position for position, node in enumerate(graph.nodes)}
+        replaced = 0
+        for node in list(graph.nodes):
+            norm = _match_norm(node)
+            total = norm and _match_sum(norm.total)
+            if norm and total and positions.get(norm.weight, len(positions)) < positions.get(norm.total, 0):
+                _replace(graph, norm, total)
+                replaced += 1
+        self.replacements += replaced
+        _log.info("replaced %d of %d allreduces by allreduce_rmsnorm", replaced, replaced + _count_sums(graph))
+
+
+class _Norm(NamedTuple):
+    """An RMSNorm of `total`, the residual sum. `rounded` is the value before the product, if it is rounded."""
+
+    output: Node
+    rounded: Node | None
+    total: Node
+    weight: Node
+    eps: float
+
+
+class _Sum(NamedTuple):
+    """An allreduce with a residual addition. `views` change the shape of the allreduce, in order."""
+
+    input: Node
+    views: list[Node]
+    residual: Node
+    group_name: str
+
+
+def _arguments(node: Any, *targets: Any) -> tuple[Any, ...] | None:
+    """Returns the arguments of a call of one of these operators without keyword arguments."""
+    is_call = isinstance(node, Node) and node.target in targets and not node.kwargs
+    return node.args if is_call else None
+
+
+def _operands(node: Any, *targets: Any) -> Iterator[tuple[Any, Any]]:
+    """Yields the operands of a commutative operator in both orders."""
+    arguments = _arguments(node, *targets)
+    if arguments:
+        yield arguments
+        yield arguments[::-1]
+
+
+def _without_cast(node: Any) -> Any:
+    arguments = _arguments(node, _prims.convert_element_type.default)
+    return arguments[0] if arguments else node
+
+
+def _value(node: Any) -> torch.Tensor | None:
+    value = node.meta.get("val") if isinstance(node, Node) else None
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def _match_norm(output: Node) -> _Norm | None:
+    result = _value(output)
+    if result is None or result.dtype not in _DTYPES:
+        return None
+    for scaled, weight in _operands(_without_cast(output), _aten.mul.Tensor):
+        for rows, factor in _operands(_without_cast(scaled), _aten.mul.Tensor):
+            eps = _match_factor(factor, rows)
+            norm = _Norm(output, scaled, _without_cast(rows), _without_cast(weight), eps or 0.0)
+            if eps is not None and _has_supported_types(norm, _value(rows)):
+                is_rounded = _value(scaled).dtype != torch.float32
+                return norm if is_rounded else norm._replace(rounded=None)
+    return None
+
+
+def _match_factor(factor: Any, rows: Any) -> float | None:
+    """Returns eps if factor = rsqrt(mean of rows^2 over the last dimension + eps)."""
+    for shifted in _arguments(factor, _aten.rsqrt.default) or ():
+        for mean, eps in _operands(shifted, _aten.add.Tensor, _aten.add.Scalar):
+            square, dimensions, is_kept = [*(_arguments(mean, _aten.mean.dim) or ()), None, None, None][:3]
+            is_last = dimensions == [-1] or dimensions == [_value(factor).dim() - 1]
+            is_square = _arguments(square, _aten.pow.Tensor_Scalar) == (rows, 2)
+            is_square |= _arguments(square, _aten.mul.Tensor) == (rows, rows)
+            if is_square and is_last and is_kept and isinstance(eps, int | float):
+                return float(eps)
+    return None
+
+
+def _has_supported_types(norm: _Norm, rows: torch.Tensor | None) -> bool:
+    output, total, weight = (_value(node) for node in (norm.output, norm.total, norm.weight))
+    if output is None or total is None or weight is None or rows is None or total.dim() == 0:
+        return False
+    hidden = total.shape[-1]
+    return (
+        isinstance(hidden, int)
+        and 1 <= hidden <= _MAX_HIDDEN
+        and rows.dtype == torch.float32
+        and output.shape == total.shape
+        and weight.shape == (hidden,)
+        and output.dtype == total.dtype == weight.dtype
+        and output.device == weight.device
+    )
+
+
+def _match_sum(total: Node) -> _Sum | None:
+    for node, residual in _operands(total, _aten.add.Tensor):
+        views: list[Node] = []
+        while _arguments(node, _aten.view.default, _aten.reshape.default) and len(node.users) == 1:
+            views.insert(0, node)
+            node = node.args[0]
+        waited = _arguments(node, torch.ops._c10d_functional.wait_tensor.default)
+        reduced = waited and _arguments(waited[0], torch.ops._c10d_functional.all_reduce.default)
+        if not reduced or len(node.users) != 1 or len(waited[0].users) != 1:
+            continue
+        source, operation, group_name = reduced
+        own, other, result = (_value(each) for each in (views[-1] if views else node, residual, total))
+        if (
+            own is not None
+            and other is not None
+            and result is not None
+            and own.shape == other.shape == result.shape
+            and own.dtype == other.dtype
+            and operation == "sum"
+            and _is_group_of_isthmus(group_name, own.device)
+        ):
+            return _Sum(source, views, residual, group_name)
+    return None
+
+
+def _is_group_of_isthmus(group_name: Any, device: torch.device) -> bool:
+    try:
+        group = c10d._resolve_process_group(group_name)
+    except (RuntimeError, TypeError, ValueError):
+        return False
+    return group.size() > 1 and backend_for(group, device) is not None
+
+
+def _replace(graph: Graph, norm: _Norm, total: _Sum) -> None:
+    from torch._inductor import config  # takes seconds to import, and is loaded by the compiler anyway
+
+    keeps_rounding = norm.rounded is not None and config.emulate_precision_casts
+    output = norm.rounded if keeps_rounding else norm.output
+    with graph.inserting_before(norm.total):
+        source, weight = total.input, norm.weight
+        for view in total.views:
+            source = _call(graph, view.target, source, *view.args[1:])
+        if keeps_rounding:
+            like = _value(weight)
+            options = {"dtype": like.dtype, "device": like.device, "pin_memory": False}
+            weight = _call(graph, _aten.full.default, list(like.shape), 1, **options)
+        results = _call(
+            graph,
+            torch.ops.isthmus.allreduce_rmsnorm.default,
+            *(source, total.residual, weight, norm.eps, total.group_name),
+        )
+        normalized, residual = (_call(graph, operator.getitem, results, index) for index in range(2))
+    output.replace_all_uses_with(normalized)
+    norm.total.replace_all_uses_with(residual)
+    _erase(graph, norm.total)
+    _erase(graph, output)
+
+
+def _erase(graph: Graph, node: Node) -> None:
+    """Erases a call without users, then its inputs. Dead-code elimination keeps collectives."""
+    if node.op == "call_function" and not node.users:
+        inputs = node.all_input_nodes
+        graph.erase_node(node)
+        for each in inputs:
+            _erase(graph, each)
+
+
+def _call(graph: Graph, target: Any, *arguments: Any, **named: Any) -> Node:
+    """Adds a call with its fake result, which later passes read."""
+    node = graph.call_function(target, arguments, named)
+    values = torch.fx.node.map_arg(arguments, lambda each: each.meta["val"])
+    with torch._guards.detect_fake_mode(), torch.no_grad():
+        node.meta["val"] = target(*values, **named)
+    return node
+
+
+def _count_sums(graph: Graph) -> int:
+    return len(graph.find_nodes(op="call_function", target=torch.ops._c10d_functional.all_reduce.default))
