@@ -556,6 +556,14 @@ TOPICS = (
                 env={"PYTHONPATH": "{pythonpath}"},
             ),
             Step(
+                "decode steps of Llama, with and without fused allreduce and RMSNorm",
+                "{python} bench/gpu/torch_llama.py --out {out}/torch_llama.json",
+                300,
+                gpus=2,
+                records="{out}/torch_llama.json",
+                env={"PYTHONPATH": "{pythonpath}"},
+            ),
+            Step(
                 "unchanged scripts against the NCCL backend of PyTorch",
                 "{python} tests/gpu/torch/check_unchanged.py {out}/torch-unchanged.json {ranks}",
                 200,

@@ -26,11 +26,11 @@ def parser(doc: str, samples: int) -> argparse.ArgumentParser:
     return result
 
 
-def slowest(value: float) -> float:
+def slowest(value: float, device: str = "cuda") -> float:
     import torch
     import torch.distributed as dist
 
-    worst = torch.tensor([value], device="cuda", dtype=torch.float64)
+    worst = torch.tensor([value], device=device, dtype=torch.float64)
     dist.all_reduce(worst, op=dist.ReduceOp.MAX)
     return worst.item()
 
@@ -56,32 +56,52 @@ def timed(call: Callable[[], None], calls: int) -> float:
 Measure = Callable[[int, int, str, argparse.Namespace], list[dict[str, Any]]]
 
 
-def _run_rank(rank: int, size: int, store: str, measure: Measure, arguments: argparse.Namespace) -> None:
+def _run_rank(
+    rank: int,
+    size: int,
+    store: str,
+    measure: Measure,
+    arguments: argparse.Namespace,
+    versions: dict[str, str],
+    device: str,
+) -> None:
     import torch
     import torch.distributed as dist
 
-    torch.cuda.set_device(rank)
-    dist.init_process_group(
-        "nccl", init_method=store, rank=rank, world_size=size, device_id=torch.device("cuda", rank)
-    )
+    if device == "cuda":
+        torch.cuda.set_device(rank)
+        options = {"backend": "nccl", "device_id": torch.device("cuda", rank)}
+    else:
+        torch.set_num_threads(1)
+        options = {"backend": "gloo"}
+    dist.init_process_group(init_method=store, rank=rank, world_size=size, **options)
     records = measure(rank, size, dist.group.WORLD.group_name, arguments)
     if rank == 0 and arguments.out:
-        write_records(arguments.out, records, {"torch": torch.__version__})
+        write_records(arguments.out, records, {"torch": torch.__version__, **versions})
     dist.destroy_process_group()
 
 
-def run(measure: Measure, arguments: argparse.Namespace) -> int:
-    """Calls measure(rank, size, group, arguments) on every rank; the records of rank 0 go to --out."""
+def run(
+    measure: Measure,
+    arguments: argparse.Namespace,
+    versions: dict[str, str] | None = None,
+    device: str = "cuda",
+) -> int:
+    """Calls measure(rank, size, group, arguments) on every rank; the records of rank 0 go to --out.
+
+    The group uses nccl, or gloo if the device is "cpu", which is for trying a benchmark without GPUs.
+    """
     try:
         import torch
     except ImportError:
         print("SKIPPED: no torch")
         return 77
-    ranks = arguments.ranks or torch.cuda.device_count()
+    ranks = arguments.ranks or (torch.cuda.device_count() if device == "cuda" else 2)
     if ranks < 2:
         print("SKIPPED: fewer than two CUDA devices")
         return 77
     with tempfile.TemporaryDirectory() as folder:  # a file instead of a port, which another program may use
         store = f"file://{folder}/store"
-        torch.multiprocessing.spawn(_run_rank, args=(ranks, store, measure, arguments), nprocs=ranks)
+        inputs = (ranks, store, measure, arguments, versions or {}, device)
+        torch.multiprocessing.spawn(_run_rank, args=inputs, nprocs=ranks)
     return 0
