@@ -202,9 +202,11 @@ void dispatcher::log_unused_rules(const selection::selection_decision& decision,
     if (!is_unused_request(rejection) ||
         !m_logged_rules.insert(rejection.candidate->text + rejection.reason).second)
       continue;
-    log(log_level::warning, "rank {}: {}: rule \"{}\" ({}) is not followed: {}", m_ranks.rank,
-        isthmus_collective_name(operation.collective), rejection.candidate->text, rejection.candidate->source,
-        rejection.reason);
+    // The user did not write the rules of the profile, which serves programs with and without MPI.
+    const bool is_measured = rejection.candidate->source.starts_with("profile");
+    log(is_measured ? log_level::info : log_level::warning, "rank {}: {}: rule \"{}\" ({}) is not followed: {}",
+        m_ranks.rank, isthmus_collective_name(operation.collective), rejection.candidate->text,
+        rejection.candidate->source, rejection.reason);
   }
 }
 

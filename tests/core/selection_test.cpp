@@ -3,6 +3,7 @@
 #include <isthmus/tools.h>
 
 #include <algorithm>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "core/support.hpp"
@@ -240,6 +241,25 @@ TEST(explain, lists_rules_that_are_not_followed) {
   ASSERT_EQ(explanation["not_used"].size(), 1u);
   EXPECT_NE(explanation["not_used"][0]["reason"].get<std::string>().find("the fast path is closed"),
             std::string::npos);
+}
+
+TEST(explain, profile_rule_without_backend_logs_no_warning) {
+  standin::script script;
+  script.supports = [](const isthmus_operation&, int algorithm) {
+    return algorithm == 0 ? "the fast path is closed" : nullptr;
+  };
+  standin::reset(script);
+  const std::string profile = testing::TempDir() + "profile.toml";
+  std::ofstream(profile) << "[[rule]]\nuse = \"standin:fast\"\n";
+  ::setenv("ISTHMUS_PROFILE", profile.c_str(), 1);
+  test::ranks ranks(1, configuration_with_rules(""));
+  ::unsetenv("ISTHMUS_PROFILE");
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_BARRIER;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(isthmus_enqueue(ranks[0], &operation), ISTHMUS_SUCCESS);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(read(ranks[0], &operation)["not_used"].size(), 1u);
 }
 
 TEST(explain, reports_that_no_backend_is_available) {
