@@ -566,7 +566,11 @@ def test_explain_names_line_and_unmeasured_ranks(tmp_path: Path) -> None:
 
     line = 1 + path.read_text().splitlines().index("[[rule]]")
     assert use("-n", "2", "--mpi", "--bytes", "512") == (
-        f"The rule was measured with host, 2 ranks: profile {path}:{line}."
+        f"The rule was measured with host, 2 ranks and float32: profile {path}:{line}."
+    )
+    rule = "collective=allreduce platform=host ranks=2 nodes=1 bytes=0..1K use=mpi"
+    assert use("-n", "2", "--bytes", "512").startswith(
+        f'The rule "{rule}" (profile {path}:{line}) is not followed: backend mpi '
     )
     assert "measured with host, 2 ranks, and none of its rules applies" in use("-n", "2", "--bytes", "64K")
     assert "was not measured with host, 3 ranks (only with 2, 4 ranks)" in use("-n", "3", "--bytes", "512")

@@ -18,6 +18,9 @@ from ..sizes import format_size
 from .console import CommandError
 from .tune_plan import Choice, Plan
 
+# The datatype that `isthmus tune` measures.
+DTYPE = "float32"
+
 PLATFORMS = ("host", "cuda", "hip")
 
 
@@ -120,8 +123,11 @@ def profile_use(core: dict[str, Any], explanation: Mapping[str, Any]) -> str:
         return ""
     source = explanation["source"] or ""
     if source.startswith("profile "):
-        return f"The rule was measured with {setting}: {source}."
+        return f"The rule was measured with {setting} and {DTYPE}: {source}."
     measured = measured_ranks(core, setting.platform)
+    for rule in explanation["rejected"]:
+        if rule["unavailable"] and rule["source"].startswith("profile "):
+            return f'The rule "{rule["rule"]}" ({rule["source"]}) is not followed: {rule["reason"]}.'
     if setting.ranks in measured:
         return f"The profile {file} was measured with {setting}, and none of its rules applies to this call."
     other = f" (only with {_listed(measured)} ranks)" if measured else ""

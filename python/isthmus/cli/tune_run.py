@@ -17,11 +17,9 @@ from . import gpus
 from .bench_server import BenchServer
 from .console import BAD_ARGUMENT, NOT_AVAILABLE, CommandError, note, progress
 from .measure import Sweep
-from .profile import PLATFORMS, Setting
+from .profile import DTYPE, PLATFORMS, Setting
 from .tune_journal import Entry, Journal
 from .tune_plan import BASELINE, Batch, Plan, run_plans
-
-DTYPE = "float32"
 
 # Names in records and tables of the selection without a profile, and with the profile of the machine.
 BASELINE_NAME = "rules"
