@@ -21,7 +21,7 @@ from isthmus.cli import job_query, main, profile, tune_run
 from isthmus.cli.bench_server import BenchServer
 from isthmus.cli.console import CommandError
 from isthmus.cli.profile import Setting
-from isthmus.cli.tune import Request
+from isthmus.cli.tune import Request, print_regret
 from isthmus.cli.tune_journal import Entry, Journal
 from isthmus.cli.tune_plan import BASELINE, THRESHOLD, Batch, Choice, Plan, half_steps, run_plans
 from isthmus.cli.tune_run import (
@@ -471,12 +471,13 @@ def test_only_adaptive_candidates_follow_the_placement() -> None:
 
 
 @in_checkout
+@pytest.mark.parametrize("regret_file", ["", "regret.json"])
 @pytest.mark.parametrize("virtual", [False, True])
 def test_virtual_machine_omits_fixed_stores(
-    virtual: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    virtual: bool, regret_file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("isthmus.machine.is_virtual", lambda: virtual)
-    request = Request(["broadcast"], [HOST_2], [1024], [], 1, 0.001, Path("profile.toml"), "")
+    request = Request(["broadcast"], [HOST_2], [1024], [], 1, 0.001, Path("profile.toml"), regret_file)
     candidates = request.make_runs(profile.core_info())[0].journal.candidates
     assert "shm:one_shot_adaptive" in candidates and ("shm:one_shot" in candidates) is not virtual
     assert ("the hypervisor moves the cores" in capsys.readouterr().err) is virtual
@@ -640,6 +641,26 @@ def test_path_record_merges_candidates(tmp_path: Path) -> None:
     assert even.model_extra["round_medians_us"] == [2.0, 6.5], "one time per round"
     assert even.model_extra["selected_by"] == ["profile", "rules"] and not even.reason
     assert wide.time_us.median == 7.0 and "selected_by" not in wide.model_extra
+
+
+def test_regret_prints_points_of_the_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, _ = make_run(tmp_path)
+    times = {"rules": ("even", 4.0), "profile": ("slow", 6.0), "wide": ("wide", 3.0)}
+    run.entries = [
+        Entry(
+            Batch("allreduce", name, (128,)),
+            [record(time, size=128, provider=name, backend=path, round_medians_us=[time])],
+        )
+        for name, (path, time) in times.items()
+    ]
+    print_regret([run])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    heading = "Points at which the profile is slower than the"
+    start = lines.index(f"{heading} fastest path: 1".split())
+    point = ["host,", "2", "ranks,", "allreduce", "128", "slow", "6.00"]
+    assert lines[start + 2] == [*point, "wide", "3.00", "2.00"]
+    start = lines.index(f"{heading} built-in rules: 1".split())
+    assert lines[start + 2] == [*point, "even", "4.00", "1.50"]
 
 
 def test_buffers_of_allgather_are_limited() -> None:

@@ -42,7 +42,7 @@ from .profile import (
     rules_of,
 )
 from .tune_journal import Journal
-from .tune_plan import BASELINE, Plan, half_steps
+from .tune_plan import BASELINE, THRESHOLD, Plan, half_steps
 from .tune_run import (
     BASELINE_NAME,
     PROFILE_NAME,
@@ -57,6 +57,7 @@ from .tune_run import (
 
 _GRID = "128,1K,8K,64K,512K,4M,16M"
 _DENSE_SIZES = "8:64M"
+_MAX_LOSSES = 10  # printed points of each kind with --regret
 
 
 def tune(
@@ -159,7 +160,7 @@ def tune(
         print_json(document_of(runs, written, machine_conditions(core)) | {"omissions": omissions})
     else:
         if regret_file:
-            _print_regret(runs)
+            print_regret(runs)
         else:
             _print(runs, text.split("\n"))
         print_warning(warning)
@@ -204,7 +205,7 @@ class Request:
         for setting in self.settings:
             with BenchServer(setting) as server:
                 candidates = find_candidates(server, backends, self.candidates)
-            if not self.candidates and not self.regret_file and machine.is_virtual():
+            if not self.candidates and machine.is_virtual():
                 candidates, omitted = split_by_placement(candidates)
                 if omitted:
                     note(
@@ -314,17 +315,59 @@ def _print(runs: list[TuningRun], profile_lines: list[str]) -> None:
         out.print(line, soft_wrap=True)
 
 
-def _print_regret(runs: list[TuningRun]) -> None:
-    table = Table("setting", "rules", "points", "within 3%", "largest regret", box=None, pad_edge=False)
+def print_regret(runs: list[TuningRun]) -> None:
+    """Prints the regret of the profile and of the built-in rules, and the points at which the profile loses."""
+    summary = Table("setting", "rules", "points", "within 3%", "largest regret", box=None, pad_edge=False)
+    worst: list[regret.Loss] = []
+    slower: list[regret.Loss] = []
     for run in runs:
-        calls = regret.selections(run.path_records()).values()
+        selections = regret.selections(run.path_records())
         for name, choose in (("profile", lambda call: call.profile), ("built-in", lambda call: call.rules)):
             values = [
-                value for call in calls for value in regret.selected_regrets(call.times, choose(call)).values()
+                value
+                for call in selections.values()
+                for value in regret.selected_regrets(call.times, choose(call)).values()
             ]
             if values:
-                share = sum(value <= 1.03 for value in values) / len(values)
-                table.add_row(run.name, name, str(len(values)), f"{share:.1%}", f"{max(values):.2f}")
+                share = sum(value <= THRESHOLD for value in values) / len(values)
+                summary.add_row(run.name, name, str(len(values)), f"{share:.1%}", f"{max(values):.2f}")
+        for call, selected in selections.items():
+            fastest = {size: min(paths, key=paths.__getitem__) for size, paths in selected.times.items()}
+            name = f"{run.name}, {call.collective}"
+            worst += regret.losses(name, selected, fastest)
+            slower += regret.losses(name, selected, selected.rules)
+    out.print(summary)
+    _print_losses("Points at which the profile is slower than the fastest path", worst)
+    _print_losses("Points at which the profile is slower than the built-in rules", slower)
+
+
+def _print_losses(title: str, losses: list[regret.Loss]) -> None:
+    """Prints the largest losses above the threshold."""
+    losses = sorted((loss for loss in losses if loss.ratio > THRESHOLD), key=lambda loss: -loss.ratio)
+    shown = losses[:_MAX_LOSSES]
+    if not losses:
+        return
+    table = Table(
+        title=f"{title}: {len(losses)}"
+        + (f", of which {len(shown)} are shown" if len(losses) > len(shown) else ""),
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+    )
+    for heading in ("setting, collective", "bytes", "profile", "us", "faster", "us", "ratio"):
+        table.add_column(heading, justify="right" if heading in ("bytes", "us", "ratio") else "left")
+    for loss in shown:
+        table.add_row(
+            loss.name,
+            format_size(loss.size),
+            loss.selected,
+            format_us(loss.us),
+            loss.faster,
+            format_us(loss.faster_us),
+            f"{loss.ratio:.2f}",
+        )
+    out.print()
     out.print(table)
 
 

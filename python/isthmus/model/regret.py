@@ -47,6 +47,22 @@ class Selections(NamedTuple):
     profile: dict[int, str]
 
 
+class Loss(NamedTuple):
+    """A point at which another path is faster than that of the profile."""
+
+    name: str
+    size: int
+    selected: str
+    us: float
+    faster: str
+    faster_us: float
+
+    @property
+    def ratio(self) -> float:
+        """The time of the selected path, divided by that of the other path."""
+        return self.us / self.faster_us
+
+
 def competing_paths(records: Iterable[Record], *, keep_algorithms: bool = False) -> dict[Call, Times]:
     """Returns the calls for which a record has at least two paths, with all their times.
 
@@ -103,6 +119,15 @@ def selections(records: Iterable[Record]) -> dict[Call, Selections]:
         call: Selections(dict(sorted(selected.times.items())), selected.rules, selected.profile)
         for call, selected in result.items()
     }
+
+
+def losses(name: str, selected: Selections, other: Mapping[int, str]) -> list[Loss]:
+    """Compares the paths of the profile with other paths, at the sizes that have both."""
+    return [
+        Loss(name, size, path, paths[path], other[size], paths[other[size]])
+        for size, paths in selected.times.items()
+        if (path := selected.profile.get(size)) in paths and other.get(size) in paths
+    ]
 
 
 def selected_regrets(times: Times, selected: Mapping[int, str]) -> dict[int, float]:
