@@ -134,7 +134,7 @@ def test_plan_uses_median_of_rounds() -> None:
 
     def cost(name: str, size: int) -> float:
         counts[name, size] = counts.get((name, size), 0) + 1
-        is_disturbed = name == "even" and counts[name, size] == 2
+        is_disturbed = (name, size) == ("even", 1 << 16) and counts[name, size] == 2
         return linear_cost(name, size) * (100 if is_disturbed else 1)
 
     complete(plan, cost)
@@ -213,17 +213,65 @@ def test_choice_ends_before_unmeasured_sizes() -> None:
     assert plan.choices()[-1].end == GRID[3]
 
 
-def test_gain_is_stated_per_choice() -> None:
-    sizes = (128, 1024, 4096, 65536)
-    plan = Plan("allreduce", ["mpi", "shm:packet"], sizes, [], 1)
-    times = {BASELINE: [10, 10, 10, 10], "mpi": [5, 5, 9.9, 20], "shm:packet": [7, 4, 30, 5]}
-    for name, row in times.items():
-        plan.add(Batch("allreduce", name, sizes), dict(zip(sizes, row, strict=True)))
-    assert plan.choices() == [
-        Choice("mpi", 0, 1024, (2.0, 2.0)),
-        Choice("shm:packet", 1024, 4096, (2.5, 2.5)),
-        Choice("shm:packet", 65536, None, (2.0, 2.0)),
+def plan_with_times(times: dict[str, list[list[float]]], sizes: tuple[int, ...]) -> Plan:
+    """Returns a plan with the times of each candidate by round and size."""
+    names = [name for name in times if name != BASELINE]
+    plan = Plan("allreduce", names, sizes, [], len(times[BASELINE]))
+    for name, rounds in times.items():
+        for row in rounds:
+            plan.add(Batch("allreduce", name, sizes), dict(zip(sizes, row, strict=True)))
+    return plan
+
+
+SIZES = (128, 256, 1024, 2048, 4096, 65536, 131072)
+
+
+def test_choice_has_times_and_gain() -> None:
+    times = {BASELINE: [[10.0] * 7], "quick": [[5, 5, 4, 4, 30, 30, 30]], "wide": [[7, 8, 9, 9, 9.9, 5, 2]]}
+    first, last = plan_with_times(times, SIZES).choices()
+    assert first == Choice("quick", 0, 4096, {128: (10, 5), 256: (10, 5), 1024: (10, 4), 2048: (10, 4)})
+    assert last == Choice("wide", 65536, None, {65536: (10, 5), 131072: (10, 2)})
+    assert (first.speedups, last.speedups) == ((2.0, 2.5), (2.0, 5.0))
+
+
+def test_choice_needs_two_neighboring_sizes() -> None:
+    for row in ([10, 10, 5, 10, 10, 10, 10], [10, 5, 10, 5, 10, 5, 10], [10, 10, 10, 10, 10, 10, 5]):
+        assert plan_with_times({BASELINE: [[10] * 7], "quick": [row]}, SIZES).choices() == []
+    assert plan_with_times({BASELINE: [[10]], "quick": [[5]]}, (128,)).choices()[0].end is None
+
+
+def test_choice_wins_in_nearly_all_rounds() -> None:
+    def candidates(*rounds: list[float]) -> list[str]:
+        plan = plan_with_times({BASELINE: [[10, 10]] * 3, "quick": list(rounds)}, (128, 1024))
+        return [choice.candidate for choice in plan.choices()]
+
+    assert candidates([9, 9], [9, 30], [9, 9]) == ["quick"], "one of six measurements is disturbed"
+    assert candidates([9, 9], [9, 9.9], [9.9, 9]) == [], "the gain is below the spread of the rounds"
+
+
+def test_rules_without_mpi_precede_those_with_mpi() -> None:
+    times = {
+        BASELINE: [[10.0] * 7],
+        "mpi": [[3, 3, 3, 3, 10, 10, 10]],
+        "shm:packet": [[5, 5, 20, 20, 20, 5, 5]],
+    }
+    plan = plan_with_times(times, SIZES)
+    assert [(choice.candidate, choice.first, choice.end) for choice in plan.choices()] == [
+        ("shm:packet", 0, 1024),
+        ("shm:packet", 65536, None),
+        ("mpi", 0, 4096),
     ]
+    assert plan.chosen()[128] == "mpi"
+
+
+def test_program_without_mpi_uses_next_rule(tmp_path: Path) -> None:
+    times = {BASELINE: [[10.0] * 7], "mpi": [[3.0] * 7], "shm:packet": [[5.0] * 7]}
+    path = tmp_path / "profile.toml"
+    new = profile.make_section(HOST_2, plan_with_times(times, SIZES), utc_now())
+    path.write_text(profile.profile_text([new], profile.machine_conditions(profile.core_info()), []))
+    arguments = ("explain", "allreduce", "--bytes", "512", "-n", "2", "--json")
+    assert profile_use(run_json(*arguments, ISTHMUS_PROFILE=str(path))) == "shm:packet"
+    assert run_json(*arguments, "--mpi", ISTHMUS_PROFILE=str(path))["backend"] == "mpi"
 
 
 class Clock:
@@ -352,7 +400,7 @@ def test_journal_of_other_conditions_is_not_used(
     run, _ = make_run(tmp_path, **changes)
     assert not run.entries
     text = " ".join(capsys.readouterr().err.split())
-    assert re.search(f"are not used: {reason}", text), text
+    assert re.search(f"are discarded: {reason}", text), text
 
 
 def test_journal_of_other_candidates_is_not_used(tmp_path: Path) -> None:
@@ -379,9 +427,10 @@ def info_with(profile_path: Path) -> dict:
 
 def tuned_plan(collective: str, candidate: str, speedup: float = 2.0) -> Plan:
     """Returns a complete plan whose candidate is faster than the baseline below 1 KiB."""
-    plan = Plan(collective, [candidate], [128, 1024], [], 1)
-    plan.add(Batch(collective, BASELINE, (128, 1024)), {128: 10.0, 1024: 10.0}, {128: "shm", 1024: "shm"})
-    plan.add(Batch(collective, candidate, (128, 1024)), {128: 10.0 / speedup, 1024: 20.0})
+    sizes = (128, 256, 1024)
+    plan = Plan(collective, [candidate], sizes, [], 1)
+    plan.add(Batch(collective, BASELINE, sizes), dict.fromkeys(sizes, 10.0), dict.fromkeys(sizes, "shm"))
+    plan.add(Batch(collective, candidate, sizes), {128: 10.0 / speedup, 256: 10.0 / speedup, 1024: 20.0})
     return plan
 
 
@@ -402,6 +451,7 @@ def test_fitting_profile_has_no_mismatch(tmp_path: Path) -> None:
     assert info["core"]["profile"]["file"] == str(tmp_path / "profile.toml")
     text = (tmp_path / "profile.toml").read_text()
     assert "# 2.00 times as fast as the built-in rules, which select shm" in text
+    assert "# bytes, us of the built-in rules/of this rule: 128 10.00/5.00, 256 10.00/5.00\n" in text
 
 
 def test_commands_name_mismatch_and_remedy(tmp_path: Path) -> None:
@@ -533,7 +583,7 @@ def test_candidates_with_same_path_share_samples() -> None:
         for _ in range(2):
             plan.add(Batch("allreduce", candidate, (128,)), {128: time}, {128: path})
     assert plan.times(128) == {BASELINE: 9.0, "named": 9.0, "fast": 5.0}
-    assert plan.choices() == [Choice("fast", 0, None, (1.8, 1.8), ("a",))]
+    assert plan.choices() == [Choice("fast", 0, None, {128: (9.0, 5.0)}, ("a",))]
 
 
 def test_run_replaces_only_its_sections(tmp_path: Path) -> None:
@@ -617,8 +667,53 @@ def test_time_is_shared_by_settings(tmp_path: Path) -> None:
     measure_all(runs, 10.0, clock)
     assert [measured.count(run.setting) for run in runs] == [5, 5]
     assert not any(run.is_complete() for run in runs)
+    measured.clear()
     measure_all(runs, 1000.0, clock)
     assert all(run.is_complete() for run in runs)
+    changes = sum(before != after for before, after in itertools.pairwise(measured))
+    assert changes == 5, "each of the three rounds measures both settings"
+
+
+def run_with_baseline(folder: Path, *rounds: float) -> TuningRun:
+    """Returns a run whose baseline has these times at all sizes of the grid."""
+    run, _ = make_run(folder)
+    for time in rounds:
+        run.plans[0].add(Batch("allreduce", BASELINE, tuple(GRID)), dict.fromkeys(GRID, time))
+    return run
+
+
+def test_change_of_speed_between_rounds_is_reported(tmp_path: Path) -> None:
+    assert tune_run.drift_reason([run_with_baseline(tmp_path, 0.2, 0.21, 0.25)]) == ""
+    assert tune_run.drift_reason([run_with_baseline(tmp_path, 0.2)]) == ""
+    reason = tune_run.drift_reason([run_with_baseline(tmp_path, 0.2, 0.6)])
+    assert "differ by more than 1.5x between rounds at 6 of 6 points (host, 2 ranks, allreduce" in reason
+    assert "0.20 to 0.60 us" in reason
+
+
+def test_progress_names_each_collective(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, _ = make_run(tmp_path)
+    run.measure(60, 1)
+    assert capsys.readouterr().err == "host, 2 ranks, round 1, allreduce: 0 measurements so far\n"
+
+
+def test_interruption_counts_measurements_of_journal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, _ = make_run(tmp_path)
+    append = run.journal.append
+
+    def append_and_interrupt(entry: Entry) -> None:
+        append(entry)
+        raise KeyboardInterrupt
+
+    run.journal.append = append_and_interrupt
+    with pytest.raises(KeyboardInterrupt):
+        run.measure(60)
+    make_run(tmp_path)
+    text = capsys.readouterr().err
+    assert (
+        "interrupted after 1 measurements" in text and "continuing an earlier run with 1 measurements" in text
+    )
 
 
 def test_path_record_merges_candidates(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 
 from .. import machine
 from ..communicator import Communicator
-from ..sizes import format_size
+from ..sizes import format_size, format_us
 from .console import CommandError
 from .tune_plan import Choice, Plan
 
@@ -163,7 +164,19 @@ def make_section(setting: Setting, plan: Plan, date: datetime) -> Section:
     for rule, choice in zip(rules_of(setting, collective, choices), choices, strict=True):
         speedups = " to ".join(dict.fromkeys(f"{speedup:.2f}" for speedup in choice.speedups))
         instead = f", which select {', '.join(choice.replaced)}" if choice.replaced else ""
-        lines += ["", f"# {speedups} times as fast as the built-in rules{instead}", "[[rule]]"]
+        times = ", ".join(
+            f"{format_size(size)} {format_us(baseline)}/{format_us(time)}"
+            for size, (baseline, time) in choice.times.items()
+        )
+        lines += ["", f"# {speedups} times as fast as the built-in rules{instead}"]
+        lines += textwrap.wrap(
+            f"bytes, us of the built-in rules/of this rule: {times}",
+            width=110,
+            initial_indent="# ",
+            subsequent_indent="#   ",
+            break_on_hyphens=False,
+        )
+        lines.append("[[rule]]")
         for key, value in rule.items():
             text = f"[{', '.join(map(_quoted, value))}]" if isinstance(value, list) else _quoted(value)
             lines.append(f"{key} = {text}")

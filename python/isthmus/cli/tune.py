@@ -47,6 +47,7 @@ from .tune_run import (
     BASELINE_NAME,
     PROFILE_NAME,
     TuningRun,
+    drift_reason,
     find_candidates,
     find_settings,
     make_plan,
@@ -115,7 +116,8 @@ def tune(
 
     Requires a checkout after make build, because packages do not contain the measurement program.
 
-    The baseline is the selection without a profile. A candidate gets a rule only if it is at least 3% faster.
+    The baseline is the selection without a profile. A candidate gets a rule only if it is at least 3% faster
+    at two neighboring sizes, in nearly all rounds.
     The sizes at which the fastest candidate changes are found by bisection between the sizes of the grid.
 
     On GPUs, each rank has its own GPU, and times are those of calls that are issued on a stream, not of graphs.
@@ -146,10 +148,11 @@ def tune(
             run.journal.remove()
         run.replay()
     with machine.OtherLoad() as load:
-        measure_all(runs, 60 * minutes - (time.monotonic() - start), by_round=bool(regret_file))
+        measure_all(runs, 60 * minutes - (time.monotonic() - start))
     host_ranks = [run.setting.ranks for run in runs if run.setting.platform == "host"]
-    warning = machine.unreliable_reason(max(host_ranks, default=1), load.cores)
-    text = profile_of(runs, target, machine_conditions(core), warning)
+    reasons = (machine.unreliable_reason(max(host_ranks, default=1), load.cores), drift_reason(runs))
+    warnings = list(filter(None, reasons))
+    text = profile_of(runs, target, machine_conditions(core), warnings)
     if regret_file:
         write_regret(runs, regret_file, load.cores)
     elif not dry_run:
@@ -163,7 +166,8 @@ def tune(
             print_regret(runs)
         else:
             _print(runs, text.split("\n"))
-        print_warning(warning)
+        for warning in warnings:
+            print_warning(warning)
     for run in runs:
         for plan in run.plans:
             if unsupported := plan.unsupported():
@@ -247,13 +251,14 @@ class Request:
             setting,
             self.min_time,
             str(self.target),
+            set(),
             is_regret=is_regret,
             in_graph=in_graph,
         )
         return TuningRun(setting, plans, journal, measure, in_graph=in_graph)
 
 
-def profile_of(runs: list[TuningRun], target: Path, conditions: dict[str, str], warning: str) -> str:
+def profile_of(runs: list[TuningRun], target: Path, conditions: dict[str, str], warnings: list[str]) -> str:
     """Returns the text of the profile: the sections of the runs, and other sections of the existing profile."""
     now = utc_now()
     sections = {
@@ -268,7 +273,7 @@ def profile_of(runs: list[TuningRun], target: Path, conditions: dict[str, str], 
             f"the rules of {target} are not kept, because they were measured under other conditions: {obstacle}"
         )
     kept = {(section.setting, section.collective): section for section in existing}
-    remarks = [f"Measured by `{command_line()}` on {now.isoformat()}.", *([warning] if warning else [])]
+    remarks = [f"Measured by `{command_line()}` on {now.isoformat()}.", *warnings]
     return profile_text((kept | sections).values(), conditions, remarks)
 
 

@@ -21,6 +21,10 @@ BASELINE = ""
 # The largest regret that a profile should have. Smaller differences are noise.
 THRESHOLD = 1.03
 
+# A candidate needs this share of wins by the threshold, over all rounds of two neighboring sizes: with three
+# rounds, one of the six may be disturbed.
+_MIN_WINS = 5 / 6
+
 # After the first round, only candidates are measured that take at most this multiple of the fastest time.
 _CONTENDER_FACTOR = 2.0
 
@@ -40,15 +44,26 @@ class Choice:
 
     The range ends before `end`, the smallest larger size with another choice or without a measurement (None:
     there is no such size).
-    `speedups` are the lowest and the highest speedup over the baseline at the measured sizes of the range.
+    `times` are the times of the baseline and of the candidate by measured size.
     `replaced` are the paths that the baseline selects at these sizes.
     """
 
     candidate: str
     first: int
     end: int | None
-    speedups: tuple[float, float]
+    times: dict[int, tuple[float, float]]
     replaced: tuple[str, ...] = ()
+
+    @property
+    def speedups(self) -> tuple[float, float]:
+        """The lowest and the highest speedup over the baseline."""
+        values = [baseline / time for baseline, time in self.times.values()]
+        return min(values), max(values)
+
+    @property
+    def needs_mpi(self) -> bool:
+        """True if only programs with MPI can follow the choice."""
+        return _needs_mpi(self.candidate)
 
 
 def half_steps(first: int, last: int) -> list[int]:
@@ -59,14 +74,19 @@ def half_steps(first: int, last: int) -> list[int]:
     return sorted(steps)
 
 
+def _needs_mpi(candidate: str) -> bool:
+    return candidate.partition(":")[0] == "mpi"
+
+
 class Plan:
     """The plan of one collective.
 
     1. All candidates are measured at the sizes of the grid. The candidates of one size follow each other,
        because the speed of a machine can change, for example if a hypervisor moves its cores.
     2. Further rounds measure the contenders: the baseline, and candidates that are not far from the fastest.
-    3. Between two neighboring sizes with different choices, the middle of `steps` is measured, until no step is
-       left between them or the choice of the smaller size is within the threshold at the larger size.
+    3. Between two neighboring sizes with different choices, with or without MPI, the middle of `steps` is
+       measured, until no step is left between them or the choice of the smaller size is within the threshold at
+       the larger size.
 
     With `is_dense`, the contenders are measured at all steps instead, and only one candidate of each path. The
     candidates in `kept` are always contenders.
@@ -118,7 +138,7 @@ class Plan:
             return self._first_missing(self._grid, 1) or self._first_missing(self._steps, limit)
         started = [size for size in self._steps if (BASELINE, size) in self._samples or size in self._grid]
         return self._first_missing(started, limit) or self._first_missing(
-            [middle for _, _, middle in self._open_intervals()], limit
+            sorted({interval[-1] for interval in self._open_intervals()}), limit
         )
 
     def times(self, size: int) -> dict[str, float]:
@@ -138,7 +158,12 @@ class Plan:
         """Returns the path that the baseline selects, or "" if it is unknown."""
         return self._path(BASELINE, size)
 
-    def chosen(self) -> dict[int, str]:
+    def baseline_extremes(self) -> dict[int, tuple[float, float]]:
+        """Returns the shortest and the longest time of the baseline by size, for sizes with several rounds."""
+        rounds = {size: self._samples.get((BASELINE, size), ()) for size in self._steps}
+        return {size: (min(times), max(times)) for size, times in rounds.items() if len(times) > 1}
+
+    def chosen(self, *, with_mpi: bool = True) -> dict[int, str]:
         """Returns the choice for each measured size, in ascending order.
 
         The baseline is preferred, then the choice of the previous size, if they are within the threshold. Every
@@ -147,7 +172,11 @@ class Plan:
         current, result = BASELINE, {}
         for size in self._measured_sizes():
             times = self.times(size)
-            times = {name: time for name, time in times.items() if self._is_mostly_faster(name, size)}
+            times = {
+                name: time
+                for name, time in times.items()
+                if self._is_mostly_faster(name, size) and (with_mpi or not _needs_mpi(name))
+            }
             limit = THRESHOLD * min(times.values(), default=math.inf)
             baseline = times.get(BASELINE, math.inf)
             if baseline <= limit:
@@ -157,48 +186,68 @@ class Plan:
             result[size] = current
         return result
 
-    def _is_mostly_faster(self, candidate: str, size: int) -> bool:
-        """True for the baseline, and for candidates that are faster than the baseline in most rounds.
+    def _speedups(self, candidate: str, size: int) -> list[float]:
+        """Returns the speedup over the baseline in each round.
 
         If the speed of the machine changes between rounds, medians alone can be misleading.
         """
         rounds = zip(self._samples[candidate, size], self._samples[BASELINE, size], strict=False)
-        is_faster = [time < baseline for time, baseline in rounds]
+        return [baseline / time for time, baseline in rounds]
+
+    def _is_mostly_faster(self, candidate: str, size: int) -> bool:
+        """True for the baseline, and for candidates that are faster than the baseline in most rounds."""
+        is_faster = [speedup > 1 for speedup in self._speedups(candidate, size)]
         return candidate == BASELINE or 2 * sum(is_faster) > len(is_faster)
 
     def choices(self) -> list[Choice]:
         """Returns the ranges of sizes for which a candidate replaces the baseline.
 
-        A single measurement does not replace the baseline unless the plan has only one round.
+        The ranges of MPI are the last ones, because the last rule is the strongest. Programs without MPI use
+        the ranges before them.
         """
-        chosen = {
-            size: candidate if self._rounds_at(size, candidate) >= min(2, self._rounds) else BASELINE
-            for size, candidate in self.chosen().items()
-        }
-        chosen |= dict.fromkeys(self.not_measured(), BASELINE)
+        with_mpi = [choice for choice in self._ranges(self.chosen()) if choice.needs_mpi]
+        return self._ranges(self.chosen(with_mpi=False)) + with_mpi
+
+    def _ranges(self, chosen: dict[int, str]) -> list[Choice]:
+        """Returns the ranges of the confirmed choices."""
+        chosen = self._confirmed(chosen) | dict.fromkeys(self.not_measured(), BASELINE)
         sizes = sorted(chosen)
         starts = [i for i in range(len(sizes)) if i == 0 or chosen[sizes[i]] != chosen[sizes[i - 1]]]
         result = []
         for start, end in pairwise([*starts, len(sizes)]):
-            candidate = chosen[sizes[start]]
+            candidate, covered = chosen[sizes[start]], sizes[start:end]
             if candidate == BASELINE:
                 continue
-            times = [self.times(size) for size in sizes[start:end]]
-            speedups = [each.get(BASELINE, math.inf) / each[candidate] for each in times]
+            times = {size: self.times(size) for size in covered}
             result.append(
                 Choice(
                     candidate,
                     sizes[start] if start else 0,
                     sizes[end] if end < len(sizes) else None,
-                    (min(speedups), max(speedups)),
-                    tuple(filter(None, dict.fromkeys(map(self.baseline_path, sizes[start:end])))),
+                    {size: (each.get(BASELINE, math.inf), each[candidate]) for size, each in times.items()},
+                    tuple(filter(None, dict.fromkeys(map(self.baseline_path, covered)))),
                 )
             )
         return result
 
-    def _rounds_at(self, size: int, candidate: str) -> int:
-        """Returns how often both the candidate and the baseline were measured."""
-        return min(len(self._samples.get((name, size), ())) for name in (BASELINE, candidate))
+    def _confirmed(self, chosen: dict[int, str]) -> dict[int, str]:
+        """Returns the choices, and the baseline where two neighboring sizes do not confirm another choice.
+
+        A single measurement does not replace the baseline unless the plan has only one round.
+        """
+        result = dict.fromkeys(chosen, BASELINE)
+        sizes = list(chosen)
+        for pair in pairwise(sizes) if len(sizes) > 1 else [sizes]:
+            candidates = {chosen[size] for size in pair}
+            candidate = min(candidates, default=BASELINE)
+            if len(candidates) > 1 or candidate == BASELINE:
+                continue
+            speedups = [self._speedups(candidate, size) for size in pair]
+            wins = [speedup >= THRESHOLD for each in speedups for speedup in each]
+            is_repeated = min(map(len, speedups)) >= min(2, self._rounds)
+            if is_repeated and sum(wins) >= _MIN_WINS * len(wins):
+                result |= dict.fromkeys(pair, candidate)
+        return result
 
     def not_measured(self) -> list[int]:
         """Returns the sizes of the grid at which not all candidates were measured."""
@@ -229,11 +278,10 @@ class Plan:
         lines = [f"not measured: {', '.join(map(format_size, absent))}"] if absent else []
         if not absent and self._first_missing(self._grid, self._rounds):
             lines.append(f"fewer than {self._rounds} rounds")
-        chosen = self.chosen()
         lines += [
-            f"no measurement between {format_size(lower)} ({chosen[lower] or 'baseline'}) "
-            f"and {format_size(upper)} ({chosen[upper] or 'baseline'})"
-            for lower, upper, _ in self._open_intervals()
+            f"no measurement between {format_size(lower)} ({before or 'baseline'}) "
+            f"and {format_size(upper)} ({after or 'baseline'})"
+            for (lower, before), (upper, after), _ in self._open_intervals()
         ]
         return lines or (["fewer rounds between the sizes of the grid"] if self.next_batch() else [])
 
@@ -290,15 +338,20 @@ class Plan:
             and self.times(size)
         ]
 
-    def _open_intervals(self) -> Iterator[tuple[int, int, int]]:
-        """Yields neighboring measured sizes with a relevant difference, and the step in the middle."""
-        for (lower, before), (upper, after) in pairwise(self.chosen().items()):
+    def _open_intervals(self) -> Iterator[tuple[tuple[int, str], tuple[int, str], int]]:
+        """Yields neighboring sizes with their choices if the difference matters, and the step in the middle."""
+        intervals = {
+            interval: None
+            for with_mpi in (True, False)
+            for interval in pairwise(self.chosen(with_mpi=with_mpi).items())
+        }
+        for (lower, before), (upper, after) in intervals:
             times = self.times(upper)
             if before == after or times.get(before, math.inf) <= THRESHOLD * times.get(after, math.inf):
                 continue
             between = [size for size in self._steps if lower < size < upper]
             if between:
-                yield lower, upper, between[len(between) // 2]
+                yield (lower, before), (upper, after), between[len(between) // 2]
 
 
 def run_plans(

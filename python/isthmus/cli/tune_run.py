@@ -6,16 +6,17 @@ import math
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 from .._names import unknown_name
 from ..records import Record, merge_rounds
+from ..sizes import format_size, format_us
 from ..table import whole_elements
 from . import gpus
 from .bench_server import BenchServer
-from .console import BAD_ARGUMENT, NOT_AVAILABLE, CommandError, note, progress
+from .console import BAD_ARGUMENT, NOT_AVAILABLE, CommandError, note, notes, progress
 from .measure import Sweep
 from .profile import DTYPE, PLATFORMS, Setting
 from .tune_journal import Entry, Journal
@@ -38,6 +39,10 @@ _MIN_SAMPLES = 3
 # that wrote the profile have verified larger sizes.
 _SINGLE_CALL_BYTES = 4 << 20
 _MAX_VERIFIED_BYTES = 1 << 20
+
+# The speed of the machine changed if the times of the baseline differ by more than this factor between rounds
+# at more than this share of the points.
+_DRIFT, _MAX_DRIFTING = 1.5, 0.1
 
 MeasureBatch = Callable[[Batch, Callable[[], None]], Entry]
 Measurement = Callable[[], AbstractContextManager[MeasureBatch]]
@@ -142,14 +147,19 @@ def make_plan(
 
 @contextmanager
 def measurement(
-    setting: Setting, min_time: float, profile: str, *, is_regret: bool = False, in_graph: bool = False
+    setting: Setting,
+    min_time: float,
+    profile: str,
+    verified: set[tuple[str, str, int]],
+    *,
+    is_regret: bool = False,
+    in_graph: bool = False,
 ) -> Iterator[MeasureBatch]:
     """Returns the function that measures a batch. The ranks start with the first batch.
 
-    Results are verified when a candidate is measured at a size for the first time. Verification takes as long
-    as the measurement.
+    Results are verified when a candidate is measured at a size for the first time, which `verified` records.
+    Verification takes as long as the measurement.
     """
-    verified: set[tuple[str, str, int]] = set()
     with BenchServer(setting) as server:
 
         def run(batch: Batch, point_done: Callable[[], None]) -> Entry:
@@ -198,7 +208,7 @@ class TuningRun:
         """Continues the run of the journal, if there is one."""
         entries, obstacle = self.journal.load()
         if obstacle:
-            note(f"the measurements in {self.journal.path} are not used: {obstacle}")
+            note(f"the measurements in {self.journal.path} are discarded: {obstacle}")
         if entries:
             note(
                 f"continuing an earlier run with {len(entries)} measurements from {self.journal.path} "
@@ -212,16 +222,22 @@ class TuningRun:
 
     def measure(self, limit_s: float, rounds: int | None = None) -> None:
         """Measures until the first rounds (None: all) are complete or the time limit expires."""
-        start = self.clock()
+        start, collective = self.clock(), ""
         with progress() as display:
+            which = f", round {rounds}" if rounds else ""
             task = display.add_task("", total=math.ceil(limit_s))
 
             def advance() -> None:
                 display.update(task, completed=min(int(self.clock() - start), math.ceil(limit_s)))
 
             def run(batch: Batch) -> tuple[dict[int, float], dict[int, str]]:
+                nonlocal collective
+                place, count = f"{self.name}{which}, {batch.collective}", len(self.entries)
+                if collective != batch.collective and not notes.is_terminal:
+                    note(f"{place}: {count} measurements so far")
+                collective = batch.collective
                 name = batch.candidate or BASELINE_NAME
-                display.update(task, description=f"{self.name}, {batch.collective}: {name}; seconds")
+                display.update(task, description=f"{place}: {name}; {count} measurements; seconds")
                 entry = self._measure_batch(batch, advance)
                 self.journal.append(entry)
                 self.entries.append(entry)
@@ -231,8 +247,9 @@ class TuningRun:
                 with self.measurement() as self._measure_batch:
                     run_plans(self.plans, run, start + limit_s, self.clock, rounds)
             except KeyboardInterrupt:
+                finished, _ = self.journal.load()  # may contain one more than self.entries
                 note(
-                    f"interrupted after {len(self.entries)} measurements, which are in {self.journal.path}; "
+                    f"interrupted after {len(finished)} measurements, which are in {self.journal.path}; "
                     "run the same command again to continue"
                 )
                 raise
@@ -274,6 +291,26 @@ class TuningRun:
         ]
 
 
+def drift_reason(runs: Iterable[TuningRun]) -> str:
+    """Returns why the times of the runs are unreliable if the baseline changed between the rounds, or ""."""
+    points = [
+        (longest / shortest, f"{run.name}, {plan.collective} of {format_size(size)} bytes", shortest, longest)
+        for run in runs
+        for plan in run.plans
+        for size, (shortest, longest) in plan.baseline_extremes().items()
+        if longest < math.inf
+    ]
+    changed = [point for point in points if point[0] > _DRIFT]
+    if len(changed) <= _MAX_DRIFTING * len(points):
+        return ""
+    _, name, shortest, longest = max(changed)
+    return (
+        "The speed of the machine changed during the run: the times of the built-in rules differ by more than "
+        f"{_DRIFT}x between rounds at {len(changed)} of {len(points)} points "
+        f"({name}: {format_us(shortest)} to {format_us(longest)} us). Another run can give other rules."
+    )
+
+
 def _compact(record: Record, selected_by: list[str]) -> Record:
     """Returns the record without the fields that neither the cost model nor a plot of regret needs."""
 
@@ -299,21 +336,16 @@ def _compact(record: Record, selected_by: list[str]) -> Record:
     )
 
 
-def measure_all(
-    runs: Sequence[TuningRun],
-    limit_s: float,
-    clock: Callable[[], float] = time.monotonic,
-    *,
-    by_round: bool = False,
-) -> None:
+def measure_all(runs: Sequence[TuningRun], limit_s: float, clock: Callable[[], float] = time.monotonic) -> None:
     """Measures until all runs are complete or the time limit expires.
 
-    Each run gets an equal share of the remaining time. Time that a run does not use is shared by the others.
-    With `by_round`, each round of all runs ends before the next one starts, with new processes.
+    Each round of all runs ends before the next one starts, with new processes, so that the rounds of a point
+    are spread over the whole time. In a round, each run gets an equal share of the remaining time. Time that a
+    run does not use is shared by the others.
     """
     end = clock() + limit_s
     last = max((plan.rounds for run in runs for plan in run.plans), default=0)
-    for rounds in range(1, last + 1) if by_round else (None,):
+    for rounds in range(1, last + 1):
         while (unfinished := [run for run in runs if not run.is_complete(rounds)]) and clock() < end:
             for index, run in enumerate(unfinished):
                 run.measure((end - clock()) / (len(unfinished) - index), rounds)
