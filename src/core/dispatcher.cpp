@@ -27,8 +27,6 @@ bool depends_on_order(const isthmus_operation& operation) {
 }
 
 constexpr const char* no_rmsnorm = "backend has no kernels for allreduce_rmsnorm";
-constexpr const char* only_rmsnorm =
-    "fallback: no rule selects a backend that has kernels for allreduce_rmsnorm";
 
 // Returns true if the algorithm rounds the contributions before they are combined.
 bool rounds_contributions(const backend_instance& backend, int algorithm) {
@@ -151,13 +149,6 @@ backend_choice dispatcher::select_backend(const isthmus_operation& operation) {
   const auto common_operation = agreed_operation(operation, m_ranks.size);
   const auto decision =
       selection::select(m_rules, make_query(operation), make_availability(common_operation), true);
-  if (decision.winner == nullptr && operation.rmsnorm != nullptr)
-    if (const backend_choice choice = find_rmsnorm(common_operation); choice.backend != nullptr) {
-      log_unused_rules(decision, operation);
-      log(log_level::debug, "rank {}: allreduce_rmsnorm of {} takes {}: {}", m_ranks.rank,
-          isthmus_datatype_name(operation.datatype), choice.backend->name(), only_rmsnorm);
-      return choice;
-    }
   if (decision.winner == nullptr) {
     std::vector<std::string> reasons;
     for (const auto& rejection : decision.rejections)
@@ -186,14 +177,6 @@ backend_choice dispatcher::select_backend(const isthmus_operation& operation) {
       decision.winner->backend, algorithm.empty() ? "" : ":", algorithm, decision.reason);
   return {m_backends.find(decision.winner->backend), decision.winner->algorithm_index,
           m_recorder.reason_index(decision.reason)};
-}
-
-// The rules are those of allreduce. For large messages, they can select only backends without kernels for this operation.
-backend_choice dispatcher::find_rmsnorm(const isthmus_operation& common_operation) {
-  for (const auto& backend : m_backends)
-    if (find_obstacle(backend->name(), ISTHMUS_ANY_ALGORITHM, common_operation) == nullptr)
-      return {backend.get(), ISTHMUS_ANY_ALGORITHM, m_recorder.reason_index(only_rmsnorm)};
-  return {};
 }
 
 void dispatcher::log_unused_rules(const selection::selection_decision& decision,
@@ -244,12 +227,9 @@ nlohmann::json dispatcher::explain(const isthmus_operation& operation) {
     result["supports"][backend->name()] = reason == nullptr ? nlohmann::json() : nlohmann::json(reason);
   }
   const bool has_no_local_backend = decision.winner == nullptr || is_external(decision.winner->backend);
-  const backend_instance* backend = has_no_local_backend ? nullptr : m_backends.find(decision.winner->backend);
+  const backend_instance* const backend =
+      has_no_local_backend ? nullptr : m_backends.find(decision.winner->backend);
   const int algorithm = backend == nullptr ? ISTHMUS_ANY_ALGORITHM : decision.winner->algorithm_index;
-  if (decision.winner == nullptr && operation.rmsnorm != nullptr) {
-    backend = find_rmsnorm(common_operation).backend;
-    if (backend != nullptr) result["backend"] = backend->name(), result["reason"] = only_rmsnorm;
-  }
   result["reduction"] = order_json(common_operation, backend, algorithm, m_ranks.size, m_rules.deterministic);
   result["version"] = backend == nullptr ? nlohmann::json() : nlohmann::json(backend->version());
   result["plan"] = plan_json(decision, common_operation);

@@ -96,8 +96,6 @@ class dispatcher {
                            const isthmus_operation& common_operation) const;
   backend_choice probe_cache(const cache_key& key, const isthmus_operation& operation);
   backend_choice select_backend(const isthmus_operation& operation);
-  // Returns a backend that can run an allreduce with `rmsnorm`, or none.
-  backend_choice find_rmsnorm(const isthmus_operation& common_operation);
   void log_unused_rules(const selection::selection_decision& decision, const isthmus_operation& operation);
 
   const selection::configuration& m_rules;

@@ -111,10 +111,17 @@ configuration merge(const std::vector<config_layer>& layers) {
   configuration result;
   result.tensor_parallel_backend = built_in_defaults().tensor_parallel_backend;
   // A default backend applies to calls that no other rule matches, so its rule precedes the rules
-  // of all layers.
+  // of all layers. The fallback of a platform applies before it.
   for (const config_layer& layer : layers) {
     if (layer.default_backend)
       append(result.rules, make_rule(layer.default_backend->source, layer.default_backend->value));
+  }
+  for (const config_layer& layer : layers) {
+    for (const auto& [platform, backend] : layer.fallback_backends) {
+      selection_rule rule = make_rule(backend.source, backend.value);
+      rule.platforms = {platform};
+      append(result.rules, std::move(rule));
+    }
   }
   threshold_expansion thresholds;
   for (const config_layer& layer : layers) {

@@ -40,7 +40,7 @@ using namespace std::string_view_literals;
 constexpr std::array top_level_keys = {
     "default_backend"sv, "threshold"sv, "timeout_s"sv, "sycl_backends"sv, "platform"sv,     "plugins"sv,
     "backend"sv,         "memory"sv,    "rule"sv,      "check"sv,         "deterministic"sv};
-constexpr std::array platform_keys = {"backend"sv};
+constexpr std::array platform_keys = {"backend"sv, "fallback"sv};
 constexpr std::array memory_keys = {"provider"sv, "pool"sv, "pool_max_block_bytes"sv, "pool_keep_bytes"sv};
 
 const char* type_name(const toml::node& node) {
@@ -183,15 +183,16 @@ class toml_reader {
       const isthmus_platform platform =
           run_with_location(key.source(), [&] { return parse_platform(key.str()); });
       for (auto&& [setting_key, value] : as_table(key.str(), node, fmt::format("[platform.{}]", key.str()))) {
-        if (setting_key.str() != "backend")
+        if (std::ranges::find(platform_keys, setting_key.str()) == platform_keys.end())
           fail(setting_key.source(), unknown_name("key", platform_keys, setting_key.str()));
-        m_layer.vendor_backends.emplace_back(
-            platform, config_setting<std::string>{
-                          run_with_location(value.source(),
-                                            [&, &value = value] {
-                                              return parse_identifier("backend", as_string("backend", value));
-                                            }),
-                          source(value.source(), fmt::format("platform.{}", key.str()))});
+        auto& settings = setting_key.str() == "backend" ? m_layer.vendor_backends : m_layer.fallback_backends;
+        settings.emplace_back(platform, config_setting<std::string>{
+                                            run_with_location(value.source(),
+                                                              [&, &key = setting_key, &value = value] {
+                                                                return parse_identifier(
+                                                                    "backend", as_string(key.str(), value));
+                                                              }),
+                                            source(value.source(), fmt::format("platform.{}", key.str()))});
       }
     }
   }

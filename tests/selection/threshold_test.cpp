@@ -88,6 +88,16 @@ TEST(threshold, missing_backend_falls_back_to_the_other_side) {
   EXPECT_EQ(selected_backend(split, ISTHMUS_PLATFORM_CUDA, 4096, "nccl"), "mpi");
 }
 
+TEST(fallback, applies_if_no_rule_can_run_the_call) {
+  const configuration merged = parse_configuration(
+      "default_backend = \"tcp\"\n[platform.cuda]\nfallback = \"peer\"\n[[rule]]\nbytes = \"..64\"\nuse = "
+      "\"fast\"");
+  EXPECT_EQ(selected_backend(merged, ISTHMUS_PLATFORM_CUDA, 32), "fast");
+  EXPECT_EQ(selected_backend(merged, ISTHMUS_PLATFORM_CUDA, 64), "nccl");
+  EXPECT_EQ(selected_backend(merged, ISTHMUS_PLATFORM_CUDA, 64, "nccl"), "peer");
+  EXPECT_EQ(selected_backend(merged, ISTHMUS_PLATFORM_HIP, 64, "rccl"), "tcp");
+}
+
 TEST(default_backend, applies_only_without_other_rules) {
   const configuration merged = parse_configuration("default_backend = \"tcp\"");
   EXPECT_EQ(selected_backend(merged, ISTHMUS_PLATFORM_OPENCL, 64), "tcp");
