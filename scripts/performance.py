@@ -225,16 +225,36 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
         ]
         + [
             Row(
-                f"FSDP2 step with copy engines, layers of {name}, 2 H200",
-                "h200x2-fsdp2",
-                ENGINES | {"model": model},
-                "NCCL through Isthmus",
-                providers("isthmus", model=model),
+                f"{name} steps, 2 H200",
+                "h200x2-training_steps",
+                {"provider": "isthmus", "mode": mode},
+                "NCCL",
+                providers("nccl", mode=mode),
             )
-            for name, model in (
-                ("GPT-175B", "gpt-175b, 4 layers, 1 x 2048 words"),
-                ("GPT-7B", "gpt-7b, 16 layers, 1 x 2048 words"),
-            )
+            for name, mode in (("DDP", "ddp"), ("FSDP2", "fsdp2"), ("ZeRO-3", "zero3"))
+        ]
+        + [
+            Row(
+                "FSDP2 steps with copy engines, 2 H200",
+                "h200x2-training_steps",
+                ENGINES | {"mode": "fsdp2"},
+                "NCCL",
+                providers("nccl", mode="fsdp2"),
+            ),
+            Row(
+                "asynchronous calls of two ranks, host time, 2 H200",
+                "h200x2-training_steps",
+                {"provider": "isthmus", "mode": "torch_async_host"},
+                "NCCL",
+                providers("nccl", mode="torch_async_host"),
+            ),
+            Row(
+                "decode steps of Llama 3 8B, compiled, CUDA graphs, 2 H200",
+                "h200x2-torch_decode",
+                {"provider": "isthmus"},
+                "NCCL",
+                providers("nccl"),
+            ),
         ],
     ),
     "llama.cpp on several GPUs": (

@@ -475,7 +475,8 @@ def case_records(ranks: list[dict[str, Any]], options: argparse.Namespace) -> li
             {
                 "collective": f"{case.framework}_step",
                 "dtype": "bfloat16",
-                "bytes": call_bytes,
+                "bytes": 0,  # not applicable to a whole step
+                "largest_call_bytes": call_bytes,
                 "ranks": options.ranks,
                 "provider": provider_of(name, options.device),
                 "backend": path,
