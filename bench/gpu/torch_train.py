@@ -469,17 +469,15 @@ def case_records(ranks: list[dict[str, Any]], options: argparse.Namespace) -> li
         step_ms = median(times) / 1e3
         gains = each.gains_pct(series[first])
         path, reason, call_bytes = path_of(MAIN_COLLECTIVE[case.framework], each.turns[-1][0])
-        if name == "native":
-            path = f"torch:{NATIVE[options.device]}"
         records.append(
             {
                 "collective": f"{case.framework}_step",
                 "dtype": "bfloat16",
-                "bytes": 0,  # not applicable to a whole step
+                "bytes": 0,
                 "largest_call_bytes": call_bytes,
                 "ranks": options.ranks,
                 "provider": provider_of(name, options.device),
-                "backend": path,
+                "backend": f"torch:{NATIVE[options.device]}" if name == "native" else path,
                 "reason": reason,
                 "reduce_scatter_backend": path_of("reduce_scatter", each.turns[-1][0])[0],
                 "mode": case.framework,
