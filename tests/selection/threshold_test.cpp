@@ -98,6 +98,23 @@ TEST(fallback, applies_if_no_rule_can_run_the_call) {
   EXPECT_EQ(selected_backend(merged, ISTHMUS_PLATFORM_HIP, 64, "rccl"), "tcp");
 }
 
+// With deterministic = true, NCCL refuses reductions.
+TEST(fallback, runs_all_sizes_of_a_reduction_on_two_devices) {
+  const configuration defaults = merge({built_in_defaults()});
+  for (const isthmus_collective collective : {ISTHMUS_REDUCE, ISTHMUS_ALLREDUCE, ISTHMUS_REDUCE_SCATTER}) {
+    for (std::uint64_t bytes = 1; bytes < std::uint64_t{1} << 40; bytes *= 8) {
+      const selection_query query{collective, ISTHMUS_FLOAT32, ISTHMUS_PLATFORM_CUDA, memory_kind::any, 2, 1,
+                                  bytes};
+      const auto available = [](const selection_rule& rule) {
+        return rule.backend == "nccl" ? "deterministic" : nullptr;
+      };
+      const selection_decision result = select(defaults, query, available, false);
+      ASSERT_NE(result.winner, nullptr);
+      EXPECT_EQ(result.winner->backend, "p2p") << bytes;
+    }
+  }
+}
+
 TEST(default_backend, applies_only_without_other_rules) {
   const configuration merged = parse_configuration("default_backend = \"tcp\"");
   EXPECT_EQ(selected_backend(merged, ISTHMUS_PLATFORM_OPENCL, 64), "tcp");
