@@ -1,14 +1,75 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <mutex>
+#include <set>
+#include <string>
 
 #include "base/error.hpp"
+#include "base/log.hpp"
 #include "base/trust.hpp"
 #include "selection/grammar.hpp"
 #include "selection/layer.hpp"
 
 namespace isthmus::selection {
 namespace {
+
+using std::string_view_literals::operator""sv;
+
+// All variables that Isthmus, its front ends and its Python package read (docs/reference/configuration.md).
+constexpr std::array known_variables = {
+    "ISTHMUS_BACKEND"sv,
+    "ISTHMUS_BLAS_LIBRARY"sv,
+    "ISTHMUS_CACHE_DIR"sv,
+    "ISTHMUS_CHECK"sv,
+    "ISTHMUS_CONFIG"sv,
+    "ISTHMUS_CUBLASLT_LIBRARY"sv,
+    "ISTHMUS_CUDA_DRIVER_LIBRARY"sv,
+    "ISTHMUS_CUDA_RUNTIME_LIBRARY"sv,
+    "ISTHMUS_DEFAULT_BACKEND"sv,
+    "ISTHMUS_DETERMINISTIC"sv,
+    "ISTHMUS_DMA_ALLGATHER"sv,
+    "ISTHMUS_DMA_ALLGATHER_MAX_BYTES"sv,
+    "ISTHMUS_GGML_WIRE"sv,
+    "ISTHMUS_HIPBLASLT_LIBRARY"sv,
+    "ISTHMUS_HIPRTC_LIBRARY"sv,
+    "ISTHMUS_HIP_RUNTIME_LIBRARY"sv,
+    "ISTHMUS_LEVEL_ZERO_LIBRARY"sv,
+    "ISTHMUS_LOG"sv,
+    "ISTHMUS_MEMORY_POOL"sv,
+    "ISTHMUS_MEMORY_PROVIDER"sv,
+    "ISTHMUS_MPI_ALL_RANKS"sv,
+    "ISTHMUS_MPI_ATTACH_MS"sv,
+    "ISTHMUS_MPI_REPORT"sv,
+    "ISTHMUS_NCCL"sv,
+    "ISTHMUS_NCCL_ATTACH_S"sv,
+    "ISTHMUS_NCCL_LIBRARY"sv,
+    "ISTHMUS_NCCL_REPORT"sv,
+    "ISTHMUS_NODE"sv,
+    "ISTHMUS_NVRTC_LIBRARY"sv,
+    "ISTHMUS_ONECCL_LIBRARY"sv,
+    "ISTHMUS_OPTION"sv,
+    "ISTHMUS_PLUGIN_PATH"sv,
+    "ISTHMUS_PROFILE"sv,
+    "ISTHMUS_RCCL_LIBRARY"sv,
+    "ISTHMUS_RULE"sv,
+    "ISTHMUS_THRESHOLD"sv,
+    "ISTHMUS_TIMEOUT_S"sv,
+    "ISTHMUS_TRACE"sv,
+    "ISTHMUS_TRACE_CALLS"sv,
+    "ISTHMUS_UCX_LIBRARY"sv,
+    "ISTHMUS_UMF_LIBRARY"sv,
+};
+// Variables that Isthmus sets for its own processes, and those of CMake's find_package.
+constexpr std::array known_prefixes = {"ISTHMUS_TEST_"sv,         "ISTHMUS_BENCH_"sv, "ISTHMUS_DOCTOR_"sv,
+                                       "ISTHMUS_TORCH_ELASTIC"sv, "ISTHMUS_ROOT"sv,   "ISTHMUS_DIR"sv};
+
+bool is_known(std::string_view name) {
+  return std::ranges::find(known_variables, name) != known_variables.end() ||
+         std::ranges::any_of(known_prefixes, [&](std::string_view prefix) { return name.starts_with(prefix); });
+}
 
 std::string_view trim(std::string_view text) {
   constexpr std::string_view blanks = " \t\r\n";
@@ -101,6 +162,23 @@ std::vector<std::pair<std::string, std::string>> parse_options(std::string_view 
 }
 
 }  // namespace
+
+void warn_about_unknown_variables() {
+  static std::mutex mutex;
+  static std::set<std::string, std::less<>> reported;
+  const std::scoped_lock lock(mutex);
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::string name(text.substr(0, text.find('=')));
+    if (!name.starts_with("ISTHMUS_") || is_known(name) || environment_variable(name.c_str()) == nullptr ||
+        !reported.insert(name).second)
+      continue;
+    std::string message = fmt::format("environment: variable {} is unknown and has no effect", name);
+    if (const std::string hint = unknown_name("variable", known_variables, name).hint; !hint.empty())
+      message += "; " + hint;
+    log(log_level::warning, "{}", message);
+  }
+}
 
 config_layer read_environment() {
   config_layer result;

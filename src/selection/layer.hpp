@@ -59,6 +59,9 @@ struct config_layer {
 // resolved relative to the folder of `name`. Throws error (CONFIG).
 config_layer read_toml(std::string_view text, const std::string& name, std::string_view kind);
 
+// Logs one warning for each ISTHMUS_* environment variable that does not exist, and suggests the most similar one.
+void warn_about_unknown_variables();
+
 // Reads the ISTHMUS_* environment variables (docs/reference/configuration.md). Throws error (CONFIG) with the
 // name of the variable.
 config_layer read_environment();

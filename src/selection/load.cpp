@@ -162,6 +162,7 @@ configuration load_configuration(const char* config_path) {
     layers.push_back(std::move(*profile));
   }
   if (auto config = read_first(config_candidates(config_path), "config")) layers.push_back(std::move(*config));
+  warn_about_unknown_variables();
   layers.push_back(read_environment());
   configuration result = merge(layers);
   result.profile = std::move(used_profile);

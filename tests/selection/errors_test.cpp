@@ -110,7 +110,8 @@ INSTANTIATE_TEST_SUITE_P(
         bad_file{"[platform]\ncuda = \"nccl\"",
                  expected("2:8", "cuda is a string, must be a table", "write [platform.cuda]")},
         bad_file{"[platform.cuda]\nbackends = \"nccl\"",
-                 expected("2:1", "unknown key \"backends\"; allowed: backend", "did you mean \"backend\"?")},
+                 expected("2:1", "unknown key \"backends\"; allowed: backend, fallback",
+                          "did you mean \"backend\"?")},
         bad_file{"[platform.cuda]\nbackend = [\"nccl\"]",
                  expected("2:11", "backend is a list, must be a string")},
         bad_file{

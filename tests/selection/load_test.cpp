@@ -60,11 +60,11 @@ TEST_F(load, default_rules_give_large_maxima_to_nccl) {
     };
     return select(read, query, available, false).winner->backend;
   };
-  EXPECT_EQ(selected(ISTHMUS_SUM, 64 << 20), "p2p");
-  EXPECT_EQ(selected(ISTHMUS_MAX, 64 << 20), "nccl");
+  EXPECT_EQ(selected(ISTHMUS_SUM, 16 << 20), "p2p");
+  EXPECT_EQ(selected(ISTHMUS_MAX, 32 << 20), "nccl");
   EXPECT_EQ(selected(ISTHMUS_MAX, 64 << 10), "p2p");
   query.datatype = ISTHMUS_INT64;
-  EXPECT_EQ(selected(ISTHMUS_SUM, 64 << 20), "nccl");
+  EXPECT_EQ(selected(ISTHMUS_SUM, 32 << 20), "nccl");
   EXPECT_EQ(selected(ISTHMUS_SUM, 64 << 10), "p2p");
 }
 
