@@ -150,6 +150,11 @@ def test_explain_in_mpi_job_includes_mpi_backend() -> None:
     )
 
 
+def test_explain_in_mpi_job_with_mpi_as_only_backend() -> None:
+    reply = run_json("explain", "broadcast", "-n", "2", "--mpi", "--json", ISTHMUS_BACKEND="mpi")
+    assert (reply["backend"], reply["source"]) == ("mpi", "environment ISTHMUS_BACKEND")
+
+
 def test_explain_shows_plan_of_several_nodes() -> None:
     arguments = ["explain", "allreduce", "--bytes", "1M", "-n", "4", "--nodes", "2"]
     variables = {

@@ -15,7 +15,7 @@ from ..table import collective as find_collective
 from ..table import count_of_bytes
 from . import job_query
 from .console import BAD_ARGUMENT, CommandError, out, print_json, print_warning
-from .profile import core_info, profile_mismatch, profile_use
+from .profile import core_info_of_any_backend, profile_mismatch, profile_use
 
 _BITS_WITHOUT_DETERMINISTIC = "can depend on the rules: set deterministic = true for a guarantee"
 
@@ -54,7 +54,7 @@ def explain(
         partial(explain_in_job, nodes=nodes) if mpi or nodes > 1 else partial(explain_here, platform=platform)
     )
     explanation = run_query(collective, parse_size(size), dtype=dtype, op=op, ranks=ranks, config=config)
-    core = core_info(config)
+    core = core_info_of_any_backend(config)
     explanation["profile_use"] = profile_use(core, explanation)
     explanation["profile_mismatch"] = profile_mismatch(core)
     if as_json:

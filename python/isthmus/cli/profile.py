@@ -54,6 +54,16 @@ def core_info(config: str | None = None) -> dict[str, Any]:
         return communicator.info()
 
 
+def core_info_of_any_backend(config: str | None = None) -> dict[str, Any]:
+    """Returns core_info, also if ISTHMUS_BACKEND names a backend that this process cannot use, such as mpi."""
+    backend = os.environ.pop("ISTHMUS_BACKEND", None)
+    try:
+        return core_info(config)
+    finally:
+        if backend is not None:
+            os.environ["ISTHMUS_BACKEND"] = backend
+
+
 def default_profile(core: dict[str, Any]) -> Path:
     """Returns the path of the profile of this machine. Raises CommandError if there is none."""
     configured = os.environ.get("ISTHMUS_PROFILE", "")
