@@ -12,10 +12,12 @@ from torch.distributed import distributed_c10d as c10d
 from torch.fx import Graph, Node
 
 from ._backend import backend_for
+from ._compile import torch_version
 from ._norm import _DTYPES, _MAX_HIDDEN
 
 _aten, _prims = torch.ops.aten, torch.ops.prims
 _log = logging.getLogger(__name__)
+_OLDEST = (2, 11)  # the tests fail with PyTorch 2.6; versions between were not tried
 
 
 class AllreduceNormFusion:
@@ -37,6 +39,11 @@ class AllreduceNormFusion:
     """
 
     def __init__(self) -> None:
+        if torch_version() < _OLDEST:
+            raise RuntimeError(
+                f"AllreduceNormFusion: PyTorch {torch.__version__} must be 2.11 or newer, the oldest version "
+                "with which this pass was tested; upgrade torch, or compile the model without this pass"
+            )
         self.replacements = 0
 
     def __call__(self, graph: Graph) -> None:

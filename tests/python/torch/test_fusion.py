@@ -283,3 +283,9 @@ def generated_tokens() -> None:
 def test_model_of_transformers_has_the_same_tokens(pair: RankProcesses) -> None:
     pytest.importorskip("transformers")
     pair.run(generated_tokens)
+
+
+def test_old_versions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.10.0+cpu")
+    with pytest.raises(RuntimeError, match=r"PyTorch 2\.10\.0\+cpu must be 2\.11 or newer"):
+        isthmus.torch.AllreduceNormFusion()
