@@ -73,7 +73,22 @@ def connect(options: argparse.Namespace) -> dist.ProcessGroup:
     return dist.group.WORLD
 
 
-class Ddp:
+class TorchTrainer:
+    """The common part of the trainers without DeepSpeed."""
+
+    optimizer: torch.optim.Optimizer
+
+    def update(self, loss: torch.Tensor) -> torch.Tensor:
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss.detach()
+
+    def close(self) -> None:
+        pass
+
+
+class Ddp(TorchTrainer):
     """Training with a copy of the model on every rank."""
 
     def __init__(self, options: argparse.Namespace, shape: Shape, group: dist.ProcessGroup | None) -> None:
@@ -92,20 +107,14 @@ class Ddp:
     def step(self, words: torch.Tensor) -> torch.Tensor:
         with torch.autocast(self.device, torch.bfloat16):
             loss = self.model(words)
-        loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return loss.detach()
-
-    def close(self) -> None:
-        pass
+        return self.update(loss)
 
 
 def adam(model: nn.Module, options: argparse.Namespace) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), options.rate, fused=options.device == "cuda")
 
 
-class Fsdp2:
+class Fsdp2(TorchTrainer):
     """Training with PyTorch's sharding, one unit per layer."""
 
     def __init__(self, options: argparse.Namespace, shape: Shape, group: dist.ProcessGroup | None) -> None:
@@ -144,14 +153,7 @@ class Fsdp2:
             layer.set_modules_to_backward_prefetch(layers[max(0, index - count) : index][::-1])
 
     def step(self, words: torch.Tensor) -> torch.Tensor:
-        loss = self.model(words)
-        loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return loss.detach()
-
-    def close(self) -> None:
-        pass
+        return self.update(self.model(words))
 
 
 class OneDimension:

@@ -36,9 +36,8 @@ struct config_layer {
   std::optional<config_setting<std::int64_t>> threshold;
   std::optional<double> timeout_s;
   std::optional<bool> check, deterministic;
-  std::vector<std::pair<isthmus_platform, config_setting<std::string>>>
-      vendor_backends;  // [platform.<name>] backend
-  std::vector<std::pair<isthmus_platform, config_setting<std::string>>> fallback_backends;
+  // The keys `backend` and `fallback` of [platform.<name>].
+  std::vector<std::pair<isthmus_platform, config_setting<std::string>>> vendor_backends, fallback_backends;
   // Only the built-in defaults set the next three members: the backend that represents MPI in the threshold
   // shorthand, configuration::tensor_parallel_backend, and the option declarations.
   std::string mpi_backend;

@@ -43,19 +43,12 @@ class simulated_call {
   }
 
   void launch(int rank, std::uint64_t timeout_ns = 0) {
-    const isthmus::p2p::channel_arguments common = m_all.arguments_of(rank);
-    isthmus::p2p::kernel_arguments args{};
-    args.rank = rank;
-    args.size = m_all.size();
-    std::copy_n(common.scratch, m_all.size(), args.scratch);
-    args.flags = common.flags;
-    args.timeout_ns = timeout_ns != 0 ? timeout_ns : common.timeout_ns;
+    auto args = m_all.inbox_arguments_of<isthmus::p2p::kernel_arguments>(rank, timeout_ns);
     args.send_buf = m_in[index(rank)].data();
     args.recv_buf = m_out[index(rank)].data();
     for (int i = 0; i < m_all.size(); ++i)
       args.peer_recv_bufs[i] = m_out[index((rank + i) % m_all.size())].data();
     args.count = m_shape.count;
-    args.divisor = 1;
     ASSERT_EQ(m_shape.collective == ISTHMUS_ALLREDUCE
                   ? launch_allreduce(m_shape.algorithm, type(), type(), args, m_all.stream(rank))
                   : launch_reduce_scatter(type(), type(), args, m_all.stream(rank)),

@@ -28,18 +28,11 @@ class simulated_call {
   }
 
   void launch(int rank, std::uint64_t timeout_ns = 0) {
-    const isthmus::p2p::channel_arguments common = m_all.arguments_of(rank);
     const auto call = m_test.arguments(rank, m_outputs[static_cast<std::size_t>(rank)]);
-    isthmus::p2p::rmsnorm_arguments args{};
-    args.rank = rank;
-    args.size = m_all.size();
-    std::copy_n(common.scratch, m_all.size(), args.scratch);
-    args.flags = common.flags;
-    args.timeout_ns = timeout_ns != 0 ? timeout_ns : common.timeout_ns;
+    auto args = m_all.inbox_arguments_of<isthmus::p2p::rmsnorm_arguments>(rank, timeout_ns);
     args.send_buf = call.input;
     args.recv_buf = call.residual_out;
     args.count = call.tokens * call.hidden;
-    args.divisor = 1;
     args.tokens = call.tokens;
     args.hidden = static_cast<std::uint32_t>(call.hidden);
     args.residual = call.residual;

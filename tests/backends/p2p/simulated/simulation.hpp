@@ -2,6 +2,7 @@
 // and stores arrive in any order until their kernel ends. The schedule depends only on the seed.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <random>
 #include <vector>
@@ -21,6 +22,19 @@ class machine {
   int size() const { return static_cast<int>(m_devices.size()); }
   // Kernel arguments of `rank` without messages. Use them with stream(rank).
   isthmus::p2p::channel_arguments arguments_of(int rank) const;
+  // Arguments of the kernels that use inboxes, without buffers. timeout_ns 0: the timeout of arguments_of.
+  template <typename Arguments>
+  Arguments inbox_arguments_of(int rank, std::uint64_t timeout_ns) const {
+    const isthmus::p2p::channel_arguments common = arguments_of(rank);
+    Arguments result{};
+    result.rank = rank;
+    result.size = size();
+    std::copy_n(common.scratch, size(), result.scratch);
+    result.flags = common.flags;
+    result.timeout_ns = timeout_ns != 0 ? timeout_ns : common.timeout_ns;
+    result.divisor = 1;
+    return result;
+  }
   void* stream(int rank) const;
   // Prepares the first slots of the inboxes, which float reductions use.
   void clear_inboxes(int slots) const;
