@@ -500,6 +500,14 @@ TOPICS = (
                 for ranks in (2, 4)
             ),
             Step(
+                "FSDP2 computes with the gathered parameters",
+                "{python} tests/gpu/torch/check_in_place.py {out}/torch-in-place.json {ranks}",
+                60,
+                gpus=2,
+                share=True,
+                env={"PYTHONPATH": "{pythonpath}"},
+            ),
+            Step(
                 "all-gathers by the copy engines run no kernel",
                 "{python} tests/gpu/torch/check_copy_engine.py {out}/torch-copy-engine.json {ranks}",
                 40,

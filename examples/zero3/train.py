@@ -48,6 +48,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--warmup", type=int, default=10, help="steps that are not timed")
     parser.add_argument("--rate", type=float, default=1e-4, help="learning rate")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--in-place", action="store_true", help="fsdp2: gather large parameters without copies")
     parser.add_argument(
         "--symmetric", action="store_true", help="fsdp2: put gathered parameters into the symmetric heap"
     )
@@ -59,6 +60,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         parser.error(f"--steps {options.steps} must be more than --warmup {options.warmup}")
     if options.symmetric and options.framework != "fsdp2":
         parser.error("--symmetric needs --framework fsdp2: DeepSpeed allocates its buffers itself")
+    if options.in_place and options.framework != "fsdp2":
+        parser.error("--in-place needs --framework fsdp2: it changes FSDP2's all-gathers")
     return options
 
 
@@ -129,6 +132,8 @@ class Fsdp2(TorchTrainer):
             fully_shard(layer, mesh=mesh, mp_policy=policy)
         fully_shard(self.model, mesh=mesh, mp_policy=policy)
         self.use_symmetric_heap(options.symmetric)
+        if options.in_place:
+            self.gather_in_place(options.symmetric)
         self.model.to_empty(device=options.device)
         # Each rank initializes its own shards. They are equal in every run, as a comparison requires.
         torch.manual_seed(options.seed + dist.get_rank())
@@ -144,6 +149,12 @@ class Fsdp2(TorchTrainer):
         """Selects whether gathered parameters and scattered gradients are in the symmetric heap."""
         for module in [*self.model.layers, self.model]:
             module.set_allocate_memory_from_process_group_for_comm(enabled)
+
+    def gather_in_place(self, symmetric: bool, **more: int) -> None:
+        """Gathers large parameters without copies."""
+        import isthmus.torch
+
+        isthmus.torch.gather_in_place(self.model, symmetric=symmetric, **more)
 
     def prefetch(self, count: int) -> None:
         """Starts gathers this many layers ahead, in both passes. FSDP2's default is one layer."""

@@ -12,6 +12,7 @@ from ._backend import monitored_barrier, register, reload_rules, shrink
 from ._direct import all_reduce
 from ._environment import apply_environment
 from ._fusion import AllreduceNormFusion
+from ._in_place import gather_in_place
 from ._norm import register_operators
 from ._replace import replace_backends
 from ._report import Row, print_report, report, reset_report
@@ -22,6 +23,7 @@ __all__ = [
     "Row",
     "all_reduce",
     "elastic",
+    "gather_in_place",
     "monitored_barrier",
     "print_report",
     "reload_rules",

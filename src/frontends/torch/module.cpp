@@ -47,6 +47,30 @@ void run_rmsnorm(backend::process_group& group, const at::Tensor& input, const a
                           eps);
 }
 
+// The tensors use the memory of `sources` from now on, and keep `owner` alive until their storages are resized or
+// released. Other tensors with the same storages, such as those that autograd saves, also use the new memory.
+void give_memory(const std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& sources,
+                 const py::object& owner) {
+  const auto release = [](void* object) {
+    if (Py_IsInitialized() == 0) return;  // a tensor that outlives the interpreter
+    const py::gil_scoped_acquire lock;
+    delete static_cast<py::object*>(object);
+  };
+  TORCH_CHECK_VALUE(tensors.size() == sources.size(), "give_memory: there are ", tensors.size(),
+                    " tensors and ", sources.size(), " sources; pass one source per tensor");
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const at::Tensor &tensor = tensors[i], &source = sources[i];
+    const std::size_t bytes = source.nbytes();
+    TORCH_CHECK_VALUE(tensor.device() == source.device() && tensor.nbytes() == bytes && source.is_contiguous(),
+                      "give_memory: source ", i, " has ", bytes, " bytes on ", source.device(),
+                      ", and the tensor ", tensor.nbytes(), " bytes on ", tensor.device(),
+                      "; pass contiguous memory of equal size on the same device");
+    c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
+    storage->set_data_ptr_noswap({source.data_ptr(), new py::object(owner), release, source.device()});
+    storage->set_nbytes(bytes);
+  }
+}
+
 // The layout of PyTorch's classes differs between versions, so the extension works only with its own.
 void check_torch_version() {
   const auto version = py::module_::import("torch").attr("__version__").cast<std::string>();
@@ -70,6 +94,17 @@ py::list report_rows() {
     result.append(fields);
   }
   return result;
+}
+
+void define_functions(py::module_& module) {
+  module.def(
+      "take_captured", [] { return backend::captured_calls::instance().take(); },
+      "Returns the communicators of all calls that were captured into graphs since the previous take.");
+  module.def(
+      "give_memory", &give_memory, py::arg("tensors"), py::arg("sources"), py::arg("owner"),
+      "Makes the tensors use the memory of the sources, which `owner` keeps until the tensors are freed.");
+  module.def("report_rows", &report_rows);
+  module.def("reset_report", [] { backend::path_report::instance().reset(); });
 }
 
 }  // namespace
@@ -117,9 +152,5 @@ PYBIND11_MODULE(_extension, module) {
       .def_readonly("group", &backend::captured_communicator::group)
       .def_property_readonly("has_ended",
                              [](const backend::captured_communicator& self) { return self.has_ended.load(); });
-  module.def(
-      "take_captured", [] { return backend::captured_calls::instance().take(); },
-      "Returns the communicators of all calls that were captured into graphs since the previous take.");
-  module.def("report_rows", &report_rows);
-  module.def("reset_report", [] { backend::path_report::instance().reset(); });
+  define_functions(module);
 }

@@ -20,12 +20,14 @@ def run_program(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_training_is_compared_with_gloo(tmp_path: Path) -> None:
     cases = "ddp:gpt-tiny:2:2x16,fsdp2:gpt-tiny:3:2x16:2,zero3:gpt-tiny:2:2x16"
     arguments = ["--cases", cases, "--turns", "2", "--steps", "2", "--loss-steps", "20", "--calls", "4096"]
+    arguments += ["--variants", "native,off,on,symmetric,native_in_place,symmetric_in_place"]
     completed = run_program(*arguments, "--out", str(tmp_path / "train.json"))
     assert completed.returncode == 0, completed.stdout + completed.stderr
     records = json.loads((tmp_path / "train.json").read_text())["records"]
     steps = {(each["collective"], each["provider"]): each for each in records if "model" in each}
     engines, heap = "isthmus_copy_engine", "isthmus_copy_engine_symmetric"
-    providers = {"ddp": set(), "zero3": {engines}, "fsdp2": {engines, heap}}
+    in_place = {"gloo_in_place", f"{heap}_in_place"}
+    providers = {"ddp": set(), "zero3": {engines}, "fsdp2": {engines, heap} | in_place}
     expected = {
         (f"{framework}_step", provider)
         for framework, more in providers.items()
@@ -35,9 +37,9 @@ def test_training_is_compared_with_gloo(tmp_path: Path) -> None:
     for (_, provider), each in steps.items():
         assert each["wrong"] == 0 and each["turn_losses_differ"] == [0, 0], each
         assert each["samples"] == 4 and len(each["turn_step_ms"]) == 2
-        assert each["backend"].startswith("torch:gloo" if provider == "gloo" else "shm"), each
+        assert each["backend"].startswith("torch:gloo" if provider.startswith("gloo") else "shm"), each
     calls = [each for each in records if each["mode"] == "torch_async_host"]
-    assert len(calls) == 8 and not any(each["wrong"] for each in calls)
+    assert len(calls) == 12 and not any(each["wrong"] for each in calls)
 
 
 def test_expired_limit_leaves_out_cases(tmp_path: Path) -> None:

@@ -124,8 +124,16 @@ def own_collectives() -> tuple[Any, Any]:
     return Gather(), Scatter()
 
 
-def fsdp2(device: str, steps: int, half: bool = False, allocate: bool = False, custom: bool = False) -> Trained:
-    """Trains with FSDP2, optionally with the allocator of the group or with own_collectives()."""
+def fsdp2(
+    device: str,
+    steps: int,
+    half: bool = False,
+    allocate: bool = False,
+    custom: bool = False,
+    in_place: dict[str, Any] | None = None,
+    reshard: bool | int = True,
+) -> Trained:
+    """Trains with FSDP2, optionally with the allocator of the group, with own_collectives() or in place."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -133,7 +141,7 @@ def fsdp2(device: str, steps: int, half: bool = False, allocate: bool = False, c
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if half else MixedPrecisionPolicy()
     model = Model().to(device)
     for block in model.blocks:
-        fully_shard(block, mesh=mesh, mp_policy=policy)
+        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     fully_shard(model, mesh=mesh, mp_policy=policy)
     if allocate:
         for module in [*model.blocks, model]:
@@ -143,6 +151,10 @@ def fsdp2(device: str, steps: int, half: bool = False, allocate: bool = False, c
             gather, own_scatter = own_collectives()
             module.set_custom_all_gather(gather)
             module.set_custom_reduce_scatter(own_scatter)
+    if in_place is not None:
+        import isthmus.torch
+
+        isthmus.torch.gather_in_place(model, **in_place)
     return train(model, device, steps)
 
 
