@@ -13,6 +13,9 @@ Variants:
     symmetric  also with the buffers of FSDP2 in the symmetric heap
     both       on, and reduce-scatters by the copy engines
     all        symmetric, and reduce-scatters by the copy engines
+    native_in_place, off_in_place, on_in_place, symmetric_in_place, all_in_place
+               also with isthmus.torch.gather_in_place, only for fsdp2. With the copy engines, the gathered
+               parameters are in the symmetric heap
 A case leaves out the variants that do not change it: ddp uses native and off, and zero3 has no symmetric
 buffers.
 
@@ -53,7 +56,7 @@ import time
 import traceback
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
@@ -78,6 +81,7 @@ class Variant:
     provider: str
     rules: tuple[str, ...] = ()
     symmetric: bool = False
+    in_place: bool = False
 
     @property
     def environment(self) -> dict[str, str]:
@@ -90,7 +94,9 @@ class Variant:
         return SCATTER_RULE not in self.rules
 
     def applies_to(self, framework: str) -> bool:
-        return not (framework == "ddp" and self.rules) and not (framework == "zero3" and self.symmetric)
+        if framework == "fsdp2":
+            return True
+        return not self.in_place and not (self.rules if framework == "ddp" else self.symmetric)
 
 
 VARIANTS = {
@@ -101,11 +107,20 @@ VARIANTS = {
     "both": Variant("isthmus_copy_engine_both", (GATHER_RULE, SCATTER_RULE)),
     "all": Variant("isthmus_copy_engine_all", (GATHER_RULE, SCATTER_RULE), symmetric=True),
 }
+VARIANTS |= {
+    f"{name}_in_place": replace(VARIANTS[name], provider=f"{VARIANTS[name].provider}_in_place", in_place=True)
+    for name in ("native", "off", "on", "symmetric", "all")
+}
 NATIVE = {"cuda": "nccl", "cpu": "gloo"}
 
 
+def is_native(name: str) -> bool:
+    return name.startswith("native")
+
+
 def provider_of(name: str, device: str) -> str:
-    return NATIVE[device] if name == "native" else VARIANTS[name].provider
+    provider = VARIANTS[name].provider
+    return provider.replace("torch", NATIVE[device]) if is_native(name) else provider
 
 
 @dataclass(frozen=True)
@@ -245,8 +260,8 @@ class Rank:
         train.connect(options)
         if self._is_cuda:  # DeepSpeed uses the default group in its first steps
             dist.all_reduce(torch.zeros(1, device="cuda"))
-        names = {"native": NATIVE[options.device]}
-        backends = {name: names.get(name, "cpu:isthmus,cuda:isthmus") for name in plan.names}
+        native = NATIVE[options.device]
+        backends = {name: native if is_native(name) else "cpu:isthmus,cuda:isthmus" for name in plan.names}
         self._groups = {name: dist.new_group(backend=backend) for name, backend in backends.items()}
         self._outside_bytes = dict.fromkeys(plan.names, 0)
 
@@ -342,6 +357,9 @@ class Rank:
         trainer = self._train.start(options, shape, self._groups[name])
         if options.framework == "fsdp2":
             trainer.use_symmetric_heap(VARIANTS[name].symmetric)
+            if VARIANTS[name].in_place:
+                every_size = {"minimum_bytes": 1} if options.deterministic else {}
+                trainer.gather_in_place(GATHER_RULE in VARIANTS[name].rules, **every_size)
             if options.prefetch:
                 trainer.prefetch(options.prefetch)
         timed = [
@@ -477,7 +495,7 @@ def case_records(ranks: list[dict[str, Any]], options: argparse.Namespace) -> li
                 "largest_call_bytes": call_bytes,
                 "ranks": options.ranks,
                 "provider": provider_of(name, options.device),
-                "backend": f"torch:{NATIVE[options.device]}" if name == "native" else path,
+                "backend": f"torch:{NATIVE[options.device]}" if is_native(name) else path,
                 "reason": reason,
                 "reduce_scatter_backend": path_of("reduce_scatter", each.turns[-1][0])[0],
                 "mode": case.framework,
@@ -521,7 +539,7 @@ def call_records(ranks: list[dict[str, Any]], options: argparse.Namespace) -> li
                 "bytes": turns[0][0]["bytes"],
                 "ranks": options.ranks,
                 "provider": provider_of(name, options.device),
-                "backend": f"torch:{NATIVE[options.device]}" if name == "native" else path,
+                "backend": f"torch:{NATIVE[options.device]}" if is_native(name) else path,
                 "reason": reason,
                 "mode": "torch_async_host",
                 "time_us": {key: round(value, 2) for key, value in time_us(times).items()},
