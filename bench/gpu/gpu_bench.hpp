@@ -15,6 +15,7 @@ constexpr int exit_skipped = 77;  // the machine has no suitable devices
 struct common_settings {
   int ranks = 0, samples = 0;
   std::vector<std::uint64_t> sizes;
+  std::vector<std::string> peers;
   std::string out, command;
 
   std::uint64_t largest() const;
@@ -22,6 +23,8 @@ struct common_settings {
   int find_ranks(int minimum) const;
   // Adds the versions of Isthmus and of `others`. Returns the exit status: 1 if a record has wrong elements.
   int write(const nlohmann::json& records, const nlohmann::json& others = nlohmann::json::object()) const;
+  // Adds the option --peer.
+  void add_peers(CLI::App& subcommand);
 };
 
 // The parsed command line: what to run.

@@ -37,6 +37,10 @@ int common_settings::write(const nlohmann::json& records, const nlohmann::json& 
   return has_wrong ? 1 : 0;
 }
 
+void common_settings::add_peers(CLI::App& subcommand) {
+  subcommand.add_option("--peer", peers, "NAME=FILE: also measure this plug-in (bench/harness/gpu/peer.h)");
+}
+
 CLI::App* program::add(CLI::App& app, const std::string& name, const std::string& description,
                        const std::shared_ptr<common_settings>& settings, const std::string& samples,
                        const std::string& sizes, std::function<int()> run_subcommand) {

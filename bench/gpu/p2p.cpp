@@ -1,7 +1,7 @@
 // Allreduce by the peer-memory kernels of Isthmus against the default and the symmetric kernels of NCCL, in
 // captured graphs on the same buffers. One host thread drives all devices. From 1 MiB on, the two forms of
 // two_shot that tensor parallelism uses for long exact tensors are also measured, in place, as inference engines
-// call them.
+// call them. Other libraries are plug-ins (--peer).
 #include <isthmus/tensor_parallel.h>
 #include <isthmus/tools.h>
 
@@ -12,6 +12,7 @@
 #include "gpu_bench.hpp"
 #include "harness/clock.hpp"
 #include "harness/gpu/check.hpp"
+#include "harness/gpu/peers.hpp"
 #include "harness/gpu/timer.hpp"
 #include "harness/rules_file.hpp"
 
@@ -25,23 +26,35 @@ constexpr const char* bf16_rules =
     "[[rule]]\ncollective = \"allreduce\"\nranks = 2\nbytes = \"..2M\"\nuse = \"p2p:one_shot_bf16\"\n"
     "[[rule]]\ncollective = \"allreduce\"\nranks = \"3..\"\nbytes = \"..1M\"\nuse = \"p2p:one_shot_bf16\"\n";
 
+struct p2p_settings : common_settings {
+  std::vector<std::string> datatypes{"float32"};
+
+  bool includes(std::uint64_t bytes, isthmus_datatype datatype) const {
+    const bool all_sizes =
+        std::find(datatypes.begin(), datatypes.end(), isthmus_datatype_name(datatype)) != datatypes.end();
+    return all_sizes || bytes == (8 << 10) || bytes == (1 << 20) || bytes == (64 << 20);
+  }
+};
+
 // Lifetime: ends with the comparison, which owns the streams.
 using tensor_parallel_handle =
     std::unique_ptr<isthmus_tensor_parallel_impl, decltype(&isthmus_tensor_parallel_destroy)>;
 
 class allreduce_comparison {
  public:
-  allreduce_comparison(int ranks, std::uint64_t largest)
+  allreduce_comparison(int ranks, const common_settings& settings)
       : m_thread(m_single_thread[0], 0, ranks),
         m_plain(nccl_communicators(m_nccl, ranks)),
         m_symmetric(nccl_communicators(m_nccl, ranks)),
-        m_buffers(window_buffers(m_nccl, m_symmetric, largest, largest)),
+        m_buffers(window_buffers(m_nccl, m_symmetric, settings.largest(), settings.largest())),
         m_exact(isthmus_communicators(0, ranks, "")),
         m_bf16(isthmus_communicators(0, ranks, bf16_rules)),
         m_staged(tensor_parallel("two_shot")),
-        m_zero_copy(tensor_parallel("two_shot_zero_copy")) {}
+        m_zero_copy(tensor_parallel("two_shot_zero_copy")),
+        m_peers(load_peers(settings.peers, m_thread, m_buffers, settings.largest())) {}
 
   std::string nccl_version() const { return m_nccl.version(); }
+  nlohmann::json versions() const { return versions_of(m_nccl, m_peers); }
   void fill(std::uint64_t bytes, isthmus_datatype datatype) const {
     m_thread.each([&](const device_lane& lane, std::size_t i) {
       fill_inputs(m_buffers[i].send, bytes, lane.rank, datatype);
@@ -67,6 +80,7 @@ class allreduce_comparison {
   std::vector<rank_buffers> m_buffers;
   std::vector<isthmus_communicator> m_exact, m_bf16;
   tensor_parallel_handle m_staged, m_zero_copy;
+  std::vector<peer_library> m_peers;
 };
 
 // A handle that uses one algorithm for every size, with an exact wire; without a name: with all defaults.
@@ -135,6 +149,11 @@ std::vector<device_call> allreduce_comparison::make_calls(const bench_case& test
     calls.push_back(in_place_call(test_case, "two_shot", m_staged));
     calls.push_back(in_place_call(test_case, "two_shot_zero_copy", m_zero_copy));
   }
+  for (const peer_library& peer : m_peers) {
+    const auto arguments = allreduce_arguments(m_thread, test_case, m_buffers);
+    for (device_call& call : peer.make_calls(m_thread, test_case, m_buffers, arguments))
+      calls.push_back(std::move(call));
+  }
   return calls;
 }
 
@@ -160,7 +179,10 @@ void allreduce_comparison::run(const bench_case& test_case, int samples, nlohman
     line["op"] = "sum";
     line["wrong"] = wrong[i];
     records.push_back(std::move(line));
-    const std::string& label = call.test_case.in_place ? call.backend : call.provider;
+    const bool is_known = call.provider == "isthmus" || call.provider.starts_with("nccl");
+    const std::string label = call.test_case.in_place ? call.backend
+                              : is_known              ? call.provider
+                                                      : call.provider + ":" + call.backend;
     std::printf(" %s%s %.2f%s", label.c_str(), call.mode == "bf16_wire" ? "/bf16" : "", median(call.us),
                 wrong[i] != 0 ? " WRONG" : "");
     destroy(graphs[i]);
@@ -200,35 +222,43 @@ nlohmann::json allreduce_comparison::host_cost() const {
   return result;
 }
 
-int run(const common_settings& settings) {
+int run(const p2p_settings& settings) {
   constexpr int most_ranks = 16;  // of the peer-memory kernels
   const int ranks = std::min(settings.find_ranks(2), most_ranks);
   if (ranks == 0) return exit_skipped;
-  const allreduce_comparison comparison(ranks, settings.largest());
+  const allreduce_comparison comparison(ranks, settings);
   std::printf("%d ranks, NCCL %s, median us over %d samples of the maximum over ranks\n", ranks,
               comparison.nccl_version().c_str(), settings.samples);
   nlohmann::json records = nlohmann::json::array();
   for (const isthmus_datatype datatype : {ISTHMUS_FLOAT32, ISTHMUS_FLOAT16, ISTHMUS_BFLOAT16}) {
     comparison.fill(settings.largest(), datatype);
-    for (const std::uint64_t bytes : settings.sizes)
-      if (datatype == ISTHMUS_FLOAT32 || bytes == (8 << 10) || bytes == (1 << 20) || bytes == (64 << 20))
-        comparison.run({ISTHMUS_ALLREDUCE, bytes, datatype}, settings.samples, records);
+    for (const std::uint64_t bytes : settings.sizes) {
+      if (!settings.includes(bytes, datatype)) continue;
+      comparison.run({ISTHMUS_ALLREDUCE, bytes, datatype}, settings.samples, records);
+      settings.write(records, comparison.versions());  // a later case may not complete
+    }
   }
   records.push_back(comparison.host_cost());
-  return settings.write(records, {{"nccl", comparison.nccl_version()}});
+  return settings.write(records, comparison.versions());
 }
 
 }  // namespace
 
 void add_p2p(CLI::App& app, program& result) {
-  const auto settings = std::make_shared<common_settings>();
+  const auto settings = std::make_shared<p2p_settings>();
   settings->samples = 25;
   settings->sizes = {128,       1 << 10, 8 << 10, 16 << 10, 64 << 10, 256 << 10,
                      512 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 128 << 20};
-  result
-      .add(app, "p2p", "the peer-memory allreduce of Isthmus against NCCL", settings, "--samples", "--sizes",
-           [settings] { return run(*settings); })
-      ->add_option("--ranks", settings->ranks, "ranks, one per device (0: all devices)");
+  CLI::App* const subcommand =
+      result.add(app, "p2p", "the peer-memory allreduce of Isthmus against NCCL and plug-ins", settings,
+                 "--samples", "--sizes", [settings] { return run(*settings); });
+  subcommand->add_option("--ranks", settings->ranks, "ranks, one per device (0: all devices)");
+  subcommand
+      ->add_option("--datatypes", settings->datatypes, "measured with every size; the others with three sizes")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"float32", "float16", "bfloat16"}))
+      ->capture_default_str();
+  settings->add_peers(*subcommand);
 }
 
 }  // namespace gpu_bench

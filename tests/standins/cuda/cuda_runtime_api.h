@@ -4,6 +4,7 @@
 #define STANDIN_CUDA_RUNTIME_API_H
 
 #include <stddef.h>
+#include <string.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -11,6 +12,8 @@ extern "C" {
 
 typedef int cudaError_t;
 typedef void* cudaStream_t;
+typedef void* cudaEvent_t;
+typedef void* cudaGraphExec_t;
 enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
 enum { cudaSuccess = 0, cudaStreamNonBlocking = 1 };
 
@@ -23,7 +26,22 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, enum cudaM
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);
 const char* cudaGetErrorString(cudaError_t error);
+
+// Device memory is host memory.
+static inline cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
+static inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, enum cudaMemcpyKind kind) {
+  (void)kind;
+  memcpy(to, from, bytes);
+  return cudaSuccess;
+}
+static inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  const cudaError_t code = cudaStreamSynchronize(stream);
+  memset(to, value, bytes);
+  return code;
+}
 
 #ifdef __cplusplus
 }
