@@ -241,6 +241,16 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
                 "NCCL",
                 providers("nccl", mode="fsdp2"),
             ),
+            *(
+                Row(
+                    f"FSDP2 steps in place{more}, 2 H200",
+                    "h200x2-training_steps",
+                    {"provider": f"isthmus{provider}_in_place"},
+                    "NCCL",
+                    providers("nccl"),
+                )
+                for more, provider in (("", ""), (", copy engines", "_copy_engine"))
+            ),
             Row(
                 "asynchronous calls of two ranks, host time, 2 H200",
                 "h200x2-training_steps",

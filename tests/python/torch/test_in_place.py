@@ -14,7 +14,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from isthmus.torch import gather_in_place
+from isthmus.torch._compile import torch_version
 
+pytestmark = pytest.mark.skipif(torch_version() < (2, 11), reason="gather_in_place requires PyTorch 2.11")
 STEPS = 5
 ALL = {"minimum_bytes": 1}
 
