@@ -123,24 +123,23 @@ class _Layout:
     """Where the parameters of a module are in a slot: large ones, small ones as gathered, and their copies."""
 
     def __init__(self, group: Any, parameters: Sequence[Any], minimum_bytes: int) -> None:
-        ranks = group.size()
-        self.group, self.device = group, parameters[0].device
+        self.group, self.device, self._ranks = group, parameters[0].device, group.size()
         self._all = parameters  # keeps their identities
         plain = [each for each in parameters if _is_plain(each)]
-        dtypes = {id(each): each.param_dtype or each._sharded_param_data.dtype for each in plain}
-        size = {id(each): each._sharded_param_data.numel() * dtypes[id(each)].itemsize * ranks for each in plain}
-        self._large = [each for each in plain if size[id(each)] >= minimum_bytes]
-        small = [each for each in plain if size[id(each)] < minimum_bytes]
-        self._small = [each for each in small if dtypes[id(each)] == dtypes[id(small[0])]] if self._large else []
+        self._large = [each for each in plain if self._gathered_bytes(each) >= minimum_bytes]
+        small = [each for each in plain if each not in self._large] if self._large else []
+        self._small = [each for each in small if _dtype_of(each) == _dtype_of(small[0])]
         self.placed = [*self._large, *self._small]
         self.others = [each for each in parameters if each not in self.placed]
-        self._views: dict[int, _Views] = {}
-        self._dtypes = [dtypes[id(each)] for each in self.placed]
-        small_bytes = sum(size[id(each)] for each in self._small)
+        sizes = [self._gathered_bytes(each) for each in self.placed]
         self._offsets, self.size = [], 0  # in the order of `placed`, and of the gathered small parameters
-        for each in [*(size[id(each)] for each in self.placed), small_bytes]:
+        for each in [*sizes, sum(sizes[len(self._large) :])]:
             self._offsets.append(self.size)
             self.size += -(-each // _ALIGNMENT) * _ALIGNMENT
+        self._views: dict[int, _Views] = {}
+
+    def _gathered_bytes(self, parameter: Any) -> int:
+        return parameter._sharded_param_data.numel() * _dtype_of(parameter).itemsize * self._ranks
 
     def views(self, slot: torch.Tensor) -> _Views:
         views = self._views.get(slot.data_ptr())
@@ -149,24 +148,24 @@ class _Layout:
         return views
 
     def _make_views(self, slot: torch.Tensor) -> _Views:
-        rank, ranks = self.group.rank(), self.group.size()
-        counts = [each._sharded_param_data.numel() for each in self.placed]
+        rank, ranks, large = self.group.rank(), self._ranks, len(self._large)
         gathered = [
-            slot[offset : offset + count * ranks * dtype.itemsize].view(dtype)
-            for offset, count, dtype in zip(self._offsets, counts, self._dtypes, strict=False)
+            slot[offset : offset + self._gathered_bytes(each)].view(_dtype_of(each))
+            for offset, each in zip(self._offsets, self.placed, strict=False)
         ]
-        outputs = gathered[: len(self._large)]
+        outputs = gathered[:large]
         shards = [output.chunk(ranks)[rank] for output in outputs]
         inputs, copied = list(shards), None
-        small_counts = counts[len(self._large) :]
-        if self._small:
-            end = self._offsets[-1] + sum(small_counts) * ranks * self._dtypes[-1].itemsize
-            copied = slot[self._offsets[-1] : end].view(self._dtypes[-1]).view(ranks, -1)
+        counts = [each.numel() // ranks for each in gathered[large:]]
+        if counts:
+            dtype = gathered[-1].dtype
+            end = self._offsets[-1] + sum(counts) * ranks * dtype.itemsize
+            copied = slot[self._offsets[-1] : end].view(dtype).view(ranks, -1)
             outputs.append(copied.flatten())
             inputs.append(copied[rank])
-            shards.extend(copied[rank].split(small_counts))
-        copies = [each.view(ranks, -1) for each in gathered[len(self._large) :]]
-        return _Views(shards, inputs, outputs, copied, small_counts, copies, gathered)
+            shards.extend(copied[rank].split(counts))
+        copies = [each.view(ranks, -1) for each in gathered[large:]]
+        return _Views(shards, inputs, outputs, copied, counts, copies, gathered)
 
 
 def _use(gathered: _Gathered) -> None:
@@ -181,6 +180,11 @@ def _use(gathered: _Gathered) -> None:
     outputs = [each.all_gather_outputs[0] for each in layout.placed]
     _extension.give_memory(outputs, views.parameters, gathered.lease)
     gathered.lease = None  # FSDP2 keeps the all-gather longer than the parameters
+
+
+def _dtype_of(parameter: Any) -> torch.dtype:
+    """The datatype of the gathered parameter."""
+    return parameter.param_dtype or parameter._sharded_param_data.dtype
 
 
 def _is_plain(parameter: Any) -> bool:
@@ -224,9 +228,7 @@ def _in_place_gather_class() -> type:
             self._slots: dict[tuple[Any, int], _Slots] = {}
             self._group: Any = None  # of the next call
 
-        def allocate(
-            self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device
-        ) -> torch.Tensor:
+        def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
             if not self._symmetric:
                 return torch.empty(*size, dtype=dtype, device=device)
             backend = _backend_with_heap(self._group, device)

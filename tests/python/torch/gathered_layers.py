@@ -1,6 +1,7 @@
 """FSDP2 with gather_in_place: the parameters while a layer computes. Also used by tests/gpu/torch.
 
-The host runs ahead of a device, so that memory that is used again too early holds the parameters of another layer.
+The host runs ahead of a device, so that memory that is used again too early holds the parameters of another
+layer.
 """
 
 from __future__ import annotations
