@@ -744,6 +744,14 @@ TOPICS = (
                     ("copy engines", {"ISTHMUS_RULE": "platform=cuda use=copy_engine"}),
                 )
             ),
+            Step(
+                "fused products and allreduce_rmsnorm under SYCL, arguments compared",
+                "{each} {bin}/sycl_device_test --gpu --gtest_filter=fused.*",
+                60,
+                gpus=2,
+                share=True,
+                env=SYCL_RUNTIME | {"ISTHMUS_CHECK": "1"},
+            ),
             *(
                 Step(
                     f"Isthmus under SYCL against NCCL on the queue's stream, {words}",

@@ -72,7 +72,8 @@ function(other_sycl implementation)
   # This compiler compiles the kernels itself: one source for host and device.
   other_sycl_program(
     sycl_device_test ${device_sources} ${PROJECT_SOURCE_DIR}/apps/sycl_collectives/shape.cpp
-    ${PROJECT_SOURCE_DIR}/src/operators/fused/device/blaslt.cpp ${PROJECT_SOURCE_DIR}/src/base/dynamic_library.cpp
+    ${PROJECT_SOURCE_DIR}/src/operators/fused/device/blaslt.cpp
+    ${PROJECT_SOURCE_DIR}/tests/operators/allreduce_rmsnorm/norm_case.cpp ${PROJECT_SOURCE_DIR}/src/base/dynamic_library.cpp
     ${PROJECT_SOURCE_DIR}/src/base/error.cpp ${PROJECT_SOURCE_DIR}/src/base/text.cpp ${PROJECT_SOURCE_DIR}/src/base/trust.cpp -I${PROJECT_SOURCE_DIR}
     -I${PROJECT_SOURCE_DIR}/apps -I${PROJECT_SOURCE_DIR}/apps/common/single_source -I${PROJECT_SOURCE_DIR}/src
     -I${CMAKE_CURRENT_BINARY_DIR}/device LINK $<TARGET_FILE:GTest::gtest> $<TARGET_FILE:oracle> -lfmt -ldl)

@@ -5,6 +5,8 @@
 #ifndef ISTHMUS_SYCL_CALL_HPP
 #define ISTHMUS_SYCL_CALL_HPP
 
+#include <isthmus/allreduce_rmsnorm.h>
+
 #include <isthmus/sycl/group.hpp>
 #include <isthmus/sycl/platform.hpp>
 #include <memory>
@@ -101,6 +103,34 @@ sycl::event submit_collective(const std::shared_ptr<rank_state>& rank, const syc
   if (open_group.depth == 0) return run(std::move(request));
   open_group.requests.push_back(std::move(request));
   return {};
+}
+
+/// Runs allreduce_rmsnorm() on the path of the communicator.
+/// @throws isthmus::exception As documented for allreduce_rmsnorm(); nothing has been written.
+inline sycl::event submit_allreduce_rmsnorm(const std::shared_ptr<rank_state>& rank, const sycl::queue& queue,
+                                            const isthmus_allreduce_rmsnorm_arguments& arguments,
+                                            const dependencies& wait_events) {
+  state_of(rank);
+  collective_request request{.rank = rank,
+                             .queue = queue,
+                             .operation = {},
+                             .send = {},
+                             .recv = {},
+                             .send_counts = {},
+                             .send_displs = {},
+                             .recv_counts = {},
+                             .recv_displs = {},
+                             .dependencies = wait_events};
+  request.operation.collective = ISTHMUS_ALLREDUCE;
+  if (thread_group().depth > 0)
+    throw request.error(ISTHMUS_ERROR_INVALID_USAGE, "allreduce_rmsnorm: the call is inside a group",
+                        "call it outside of isthmus::group, from one thread per rank");
+  validate(request);
+  request.call = [own = arguments](isthmus_communicator handle, isthmus_stream stream) mutable {
+    own.stream = stream;
+    return isthmus_allreduce_rmsnorm(handle, &own);
+  };
+  return run(std::move(request));
 }
 
 }  // namespace detail

@@ -448,6 +448,30 @@ class collectives {
                                      wait_events);
   }
 
+  /// Allreduce (sum), residual addition and RMSNorm in one call. allreduce_rmsnorm.h describes the arguments, the
+  /// results and their bits.
+  /// @code
+  /// isthmus_allreduce_rmsnorm_arguments arguments{};
+  /// arguments.struct_bytes = sizeof arguments;
+  /// arguments.tokens = tokens, arguments.hidden = hidden, arguments.eps = 1e-6;
+  /// arguments.datatype = arguments.output = ISTHMUS_BFLOAT16;
+  /// arguments.input = partial, arguments.residual = arguments.residual_out = residual;  // USM
+  /// arguments.weight = weight, arguments.normalized = normalized;
+  /// ranks.allreduce_rmsnorm(queue, arguments);
+  /// @endcode
+  /// @param queue A queue of device(). If it is in order, the operation is ordered with the other work
+  ///   of the queue.
+  /// @param arguments The sizes, datatypes and USM buffers; copied. `stream` is ignored, because the queue
+  ///   determines it.
+  /// @param wait_events Additional events that the operation waits for; they can come from any queue.
+  /// @return The event that completes when results can be read and buffers reused.
+  /// @throws isthmus::exception INVALID_ARGUMENT: as isthmus_allreduce_rmsnorm(), or a queue of another device;
+  ///   INVALID_USAGE inside a group; UNSUPPORTED on devices without the backend `p2p`. Nothing has been written.
+  sycl::event allreduce_rmsnorm(const sycl::queue& queue, const isthmus_allreduce_rmsnorm_arguments& arguments,
+                                const dependencies& wait_events = {}) const {
+    return detail::submit_allreduce_rmsnorm(m_rank, queue, arguments, wait_events);
+  }
+
  protected:
   explicit collectives(std::shared_ptr<detail::rank_state> rank) : m_rank(std::move(rank)) {}
   collectives(collectives&&) noexcept = default;

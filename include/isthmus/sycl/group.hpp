@@ -208,10 +208,14 @@ inline std::vector<sycl::event> run_group_native(std::vector<collective_request>
     for (std::size_t i = 0; i < batch->indices.size(); ++i)
       calls[batch->indices[i]] = {&batch->requests[i], &batch->arguments[i]};
   }
-  run_core_group([&] {
+  const auto enqueue_calls = [&] {
     for (const auto& [request, arguments] : calls)
       enqueue(*request, arguments->send, arguments->recv, arguments->stream);
-  });
+  };
+  if (calls.front().first->call)
+    enqueue_calls();  // alone, because the core has no groups of such calls
+  else
+    run_core_group(enqueue_calls);
   std::vector<sycl::event> events(size);
   for (const auto& batch : batches) {
     const sycl::event event = end_native_batch(batch);

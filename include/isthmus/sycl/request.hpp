@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <isthmus/sycl/operand.hpp>
 #include <isthmus/sycl/rank.hpp>
 #include <memory>
@@ -71,6 +72,8 @@ struct collective_request {
   erased_operand send, recv;
   std::vector<std::uint64_t> send_counts, send_displs, recv_counts, recv_displs;  // owned: groups run later
   std::vector<sycl::event> dependencies;                                          // passed by the caller
+  // Calls the core for an operation that is not in the collective table; replaces isthmus_enqueue().
+  std::function<isthmus_status(isthmus_communicator, isthmus_stream)> call = {};
 
   const table_row& row() const { return collective_table[operation.collective]; }
   /// Returns whether this rank's send operand is read. If not, the operand may be nullptr.

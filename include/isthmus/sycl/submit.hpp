@@ -24,6 +24,7 @@ inline void wait_for_queue(sycl::queue& queue) {
 
 /// Calls the core. All paths call this function with the addresses and the stream that they have determined.
 inline void enqueue(collective_request& request, void* send, void* recv, isthmus_stream stream) {
+  if (request.call) return check(request.call(request.rank->handle(), stream));
   request.set_count_pointers();
   request.operation.send_buf = send;
   request.operation.recv_buf = recv;

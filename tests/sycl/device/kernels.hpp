@@ -17,9 +17,10 @@ namespace sycl_device_test {
 constexpr std::size_t count = 3000;           // elements that wait_for_flag writes
 constexpr unsigned long max_polls = 500'000;  // each takes several microseconds across the bus
 
-// Kernels belong to a context, and each rank's queue has its own context.
+// Kernels belong to a context, and each rank's queue has its own context. They live until the process ends, because
+// the OpenCL CPU runtime ends before static objects.
 inline const apps::launcher& kernels_of(const test_rank& self) {
-  static std::map<int, apps::launcher> launchers;
+  static auto& launchers = *new std::map<int, apps::launcher>;
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   const auto existing = launchers.find(self.rank);
