@@ -109,8 +109,14 @@ typedef struct isthmus_fused_arguments {
 ISTHMUS_API isthmus_status isthmus_fused_run(isthmus_fused_plan plan, const isthmus_fused_arguments* arguments);
 
 // Describes a plan as JSON: the mode and the reason for it, chunks, row groups in the order of computation,
-// predicted times, libraries, workspace bytes, and notes, for example about staged buffers. `json`, `capacity`
-// and `required_bytes` are as in isthmus_communicator_info().
+// predicted and measured times, libraries, workspace bytes, and notes, for example about staged buffers. `json`,
+// `capacity` and `required_bytes` are as in isthmus_communicator_info().
+//   predicted_us  product: of all rows; transfer: of all rows, by the faster way; bound: the larger one of both;
+//                 pipelined and sequential: of both modes. null without measured costs: a device plan that cannot be
+//                 pipelined, or ranks on several machines.
+//   measured_us   of this rank's latest run with each view: product, transfer and whole. null before the first such
+//                 run. On devices, only with ISTHMUS_FUSED_TRACE.
+// Blocking: with ISTHMUS_FUSED_TRACE, waits for this rank's latest run.
 ISTHMUS_API isthmus_status isthmus_fused_plan_info(isthmus_fused_plan plan, char* json, size_t capacity,
                                                    size_t* required_bytes);
 

@@ -1,6 +1,7 @@
 // C entry points of fused.h.
 #include <isthmus/fused.h>
 
+#include <algorithm>
 #include <cstring>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -100,25 +101,44 @@ const char* name_of(isthmus_fused_kind kind) {
   return "";
 }
 
+nlohmann::json predicted_json(const fused_schedule& schedule) {
+  if (!schedule.has_prediction) return nullptr;
+  return {{"product", schedule.product_us},
+          {"transfer", schedule.transfer_us},
+          {"bound", std::max(schedule.product_us, schedule.transfer_us)},
+          {"pipelined", schedule.pipelined_us},
+          {"sequential", schedule.sequential_us}};
+}
+
+nlohmann::json measured_json(const plan& fused_plan) {
+  const auto time = [&](isthmus_fused_view view) {
+    const auto us = fused_plan.measured_us(view);
+    return us ? nlohmann::json(*us) : nlohmann::json();
+  };
+  return {{"product", time(ISTHMUS_FUSED_COMPUTE_ONLY)},
+          {"transfer", time(ISTHMUS_FUSED_COMMUNICATION_ONLY)},
+          {"whole", time(ISTHMUS_FUSED_WHOLE)}};
+}
+
 nlohmann::json make_info(const plan& fused_plan) {
   const auto& description = fused_plan.problem().description;
   const fused_schedule& schedule = fused_plan.schedule();
-  nlohmann::json info = {
-      {"kind", name_of(description.kind)},
-      {"rank", fused_plan.problem().rank},
-      {"ranks", fused_plan.problem().size},
-      {"m", description.m},
-      {"n", description.n},
-      {"k", description.k},
-      {"input", isthmus_datatype_name(description.input)},
-      {"output", isthmus_datatype_name(description.output)},
-      {"mode", schedule.is_pipelined ? "pipelined" : "sequential"},
-      {"reason", schedule.reason},
-      {"chunks", schedule.chunks},
-      {"model", fused_plan.costs().source},
-      {"predicted_us", {{"pipelined", schedule.pipelined_us}, {"sequential", schedule.sequential_us}}},
-      {"notes", nlohmann::json::array()},
-      {"groups", nlohmann::json::array()}};
+  nlohmann::json info = {{"kind", name_of(description.kind)},
+                         {"rank", fused_plan.problem().rank},
+                         {"ranks", fused_plan.problem().size},
+                         {"m", description.m},
+                         {"n", description.n},
+                         {"k", description.k},
+                         {"input", isthmus_datatype_name(description.input)},
+                         {"output", isthmus_datatype_name(description.output)},
+                         {"mode", schedule.is_pipelined ? "pipelined" : "sequential"},
+                         {"reason", schedule.reason},
+                         {"chunks", schedule.chunks},
+                         {"model", fused_plan.costs().source},
+                         {"predicted_us", predicted_json(schedule)},
+                         {"measured_us", measured_json(fused_plan)},
+                         {"notes", nlohmann::json::array()},
+                         {"groups", nlohmann::json::array()}};
   for (const row_group& group : schedule.groups)
     info["groups"].push_back({{"source", group.source}, {"begin", group.begin}, {"rows", group.rows}});
   fused_plan.describe(info);
@@ -156,8 +176,9 @@ isthmus_status isthmus_fused_plan_info(isthmus_fused_plan plan, char* json, size
                                        size_t* required_bytes) {
   return isthmus::guard([&] {
     constexpr const char* function = "fused_plan_info";
-    const std::string text = make_info(*plan_table::instance().find(function, plan).object)
-                                 .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    auto& object = *plan_table::instance().find(function, plan).object;
+    if (object.trace().is_enabled()) object.synchronize();
+    const std::string text = make_info(object).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     isthmus::write_json(ISTHMUS_HERE, function, text, json, capacity, required_bytes);
   });
 }

@@ -268,6 +268,39 @@ TEST(fused_gather, info_describes_the_schedule) {
   });
 }
 
+TEST(fused_gather, info_has_predicted_and_measured_times) {
+  test_ranks::get().for_each_rank([&](member& self) {
+    for (const auto mode : {ISTHMUS_FUSED_PIPELINED, ISTHMUS_FUSED_SEQUENTIAL}) {
+      rank_run run(self, {.rows_per_rank = 64, .n = 9, .k = 12, .mode = mode, .traced = true});
+      run.fill(1);
+      const auto before = run.info();
+      const auto& predicted_us = before["predicted_us"];
+      if (platform() == ISTHMUS_PLATFORM_HOST || (self.size > 1 && mode == ISTHMUS_FUSED_PIPELINED)) {
+        const double product_us = predicted_us["product"], transfer_us = predicted_us["transfer"];
+        EXPECT_GT(product_us, 0);
+        EXPECT_EQ(transfer_us > 0, self.size > 1);
+        EXPECT_EQ(predicted_us["bound"], std::max(product_us, transfer_us));
+        EXPECT_GE(predicted_us["sequential"].get<double>(), product_us + transfer_us);
+      } else {
+        EXPECT_TRUE(predicted_us.is_null());
+      }
+      for (const auto& each : before["measured_us"]) EXPECT_TRUE(each.is_null()) << "no run";
+      for (const auto& [view, name] :
+           {std::pair(ISTHMUS_FUSED_COMMUNICATION_ONLY, "transfer"),
+            std::pair(ISTHMUS_FUSED_COMPUTE_ONLY, "product"), std::pair(ISTHMUS_FUSED_WHOLE, "whole")}) {
+        EXPECT_TRUE(run.info()["measured_us"][name].is_null());
+        const auto begin = std::chrono::steady_clock::now();
+        run.run(view);
+        const double measured_us = run.info()["measured_us"][name];
+        const double limit_us =
+            std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
+        EXPECT_GE(measured_us, 0);
+        EXPECT_LE(measured_us, limit_us);
+      }
+    }
+  });
+}
+
 // The trace contains every copy and every product once, within the time of the run.
 TEST(fused_gather, trace_contains_copies_and_products) {
   test_ranks::get().for_each_rank([&](member& self) {

@@ -55,6 +55,27 @@ TEST(fused_schedule, covers_every_row_once) {
   }
 }
 
+TEST(fused_schedule, predicts_product_and_faster_transfer) {
+  auto costs = device(10, 512, 100000);
+  const auto problem = make_problem(0, 4, 1024, 512, 8192);
+  const double link_us = 3 + 3 * 1024.0 * 8192 * 2 / 100000;
+  auto schedule = make_schedule(problem, costs);
+  EXPECT_DOUBLE_EQ(schedule.product_us, 4 + 10 * 4096.0 / 512);
+  EXPECT_DOUBLE_EQ(schedule.transfer_us, link_us);
+  EXPECT_DOUBLE_EQ(schedule.sequential_us, schedule.product_us + link_us);
+  for (const double collective_us : {link_us / 2, link_us * 2}) {
+    costs.collective_us = collective_us;
+    schedule = make_schedule(problem, costs);
+    EXPECT_DOUBLE_EQ(schedule.transfer_us, std::min(link_us, collective_us));
+    EXPECT_DOUBLE_EQ(schedule.sequential_us, schedule.product_us + collective_us);
+  }
+  const auto single = make_schedule(make_problem(0, 1, 1024, 512, 8192), costs);
+  EXPECT_EQ(single.transfer_us, 0);
+  EXPECT_DOUBLE_EQ(single.sequential_us, single.product_us);
+  EXPECT_TRUE(schedule.has_prediction);
+  EXPECT_FALSE(sequential_fallback(problem, schedule, 2).has_prediction);
+}
+
 // If the own shard hides all communication, splitting only wastes waves.
 TEST(fused_schedule, one_chunk_if_the_own_shard_hides_copies) {
   const auto schedule = make_schedule(make_problem(0, 2, 4096, 8192, 8192), device(400, 2048, 370000));

@@ -54,6 +54,7 @@ device_plan::device_plan(std::shared_ptr<communicator> owner, const fused_proble
       m_signal{owned_stream(m_driver, m_device, stream_priority::normal), owned_event(m_driver, m_device)} {
   if (!m_problem.is_traced()) return;
   m_run_start = owned_event(m_driver, m_device, event_timing::on);
+  m_run_end = owned_event(m_driver, m_device, event_timing::on);
   m_probe = owned_event(m_driver, m_device, event_timing::on);
 }
 
@@ -66,6 +67,7 @@ void device_plan::finish_setup(std::uint64_t stage_bytes) {
   } else {
     m_costs.product_us = [](std::uint64_t rows) { return static_cast<double>(rows); };
     m_costs.source = "not measured";
+    m_costs.is_known = false;
   }
   choose_schedule();
   if (!m_schedule.is_pipelined) {
@@ -163,7 +165,9 @@ void device_plan::run(const isthmus_fused_arguments& arguments) {
     throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
                      "fused_run: stream is being captured into a graph",
                      "run the plan outside of graphs: each run needs a new number, which a graph would repeat");
+  m_view = arguments.view;
   if (!m_schedule.is_pipelined) {
+    if (m_problem.is_traced()) m_driver.record(m_device, m_run_start, arguments.stream);
     enqueue_sequential(arguments);
     return end_run(arguments.stream);
   }
@@ -180,17 +184,17 @@ void device_plan::run(const isthmus_fused_arguments& arguments) {
 void device_plan::begin_run(const isthmus_fused_arguments& arguments) {
   if (m_has_run)
     m_driver.wait(m_device, arguments.stream, m_finished);  // the caller may use a different stream than before
-  if (m_run_start != nullptr) m_driver.record(m_device, m_run_start, arguments.stream);
+  if (m_problem.is_traced()) m_driver.record(m_device, m_run_start, arguments.stream);
   acquire_events();
   m_start = m_current->start;
   m_driver.record(m_device, m_start, arguments.stream);
-  m_view = arguments.view;
   if (arguments.view != ISTHMUS_FUSED_COMPUTE_ONLY) ++m_run_number;
 }
 
 void device_plan::end_run(native_stream stream) {
   acquire_events();
   m_finished = m_current->finished;
+  if (m_problem.is_traced()) m_driver.record(m_device, m_run_end, stream);
   m_driver.record(m_device, m_finished, stream);
   m_has_run = true;
   m_has_collected_times = false;
@@ -255,6 +259,8 @@ std::int64_t device_plan::run_start_ns() {
 
 void device_plan::collect_times() {
   m_has_collected_times = true;
+  if (!m_problem.is_traced()) return;
+  m_measured_us[m_view] = m_driver.elapsed_us(m_run_start, m_run_end);
   if (m_times.empty()) return;
   m_timeline.clear();
   const std::int64_t start_ns = run_start_ns();

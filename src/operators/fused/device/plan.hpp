@@ -126,10 +126,10 @@ class device_plan : public plan {
   double min_time_us(int repetitions, native_stream stream, Work&& work);
   std::int64_t run_start_ns();
 
-  native_event m_finished = nullptr;  // of the latest run's events
-  owned_event m_run_start, m_probe;   // traced plans only: the start of a run, and a later event
+  native_event m_finished = nullptr;            // of the latest run's events
+  owned_event m_run_start, m_run_end, m_probe;  // traced plans only: start and end of a run, and a later event
   std::vector<group_times> m_times;
-  isthmus_fused_view m_view = ISTHMUS_FUSED_WHOLE;  // of the latest pipelined run
+  isthmus_fused_view m_view = ISTHMUS_FUSED_WHOLE;  // of the latest run
   owned_memory m_workspace;
   bool m_has_run = false;
   bool m_has_collected_times = false;  // the latest run's times are in the timeline

@@ -180,7 +180,15 @@ void host_plan::run(const isthmus_fused_arguments& arguments) {
   m_owner->check_alive();
   m_timeline.clear();
   m_blas.set_threads(threads_per_rank(*m_owner));
-  if (!m_schedule.is_pipelined) return run_sequential(arguments);
+  const std::int64_t begin_ns = timeline::now_ns();
+  if (m_schedule.is_pipelined)
+    run_pipelined_or_abort(arguments);
+  else
+    run_sequential(arguments);
+  m_measured_us[arguments.view] = static_cast<double>(timeline::now_ns() - begin_ns) / 1e3;
+}
+
+void host_plan::run_pipelined_or_abort(const isthmus_fused_arguments& arguments) {
   try {
     run_pipelined(arguments);
   } catch (const error& failure) {

@@ -101,6 +101,7 @@ class host_plan : public plan {
   std::uint64_t m_run_number = 0;  // number of pipelined runs that communicated
 
  private:
+  void run_pipelined_or_abort(const isthmus_fused_arguments& arguments);
   void run_pipelined(const isthmus_fused_arguments& arguments);
   void compute(const isthmus_fused_arguments& arguments);
 

@@ -1,11 +1,13 @@
 // Platform-independent interface of a plan, called by the C entry points, and what the plans of all platforms share.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -111,6 +113,8 @@ class plan {
   const fused_schedule& schedule() const { return m_schedule; }
   const cost_model& costs() const { return m_costs; }
   const timeline& trace() const { return m_timeline; }
+  // The time of this rank's latest run with this view; std::nullopt if there was none, or if it was not measured.
+  std::optional<double> measured_us(isthmus_fused_view view) const { return m_measured_us[view]; }
   communicator& owner() const { return *m_owner; }
 
  protected:
@@ -126,7 +130,8 @@ class plan {
   cost_model m_costs;
   fused_schedule m_schedule;
   timeline m_timeline;
-  bool m_is_staged = false;  // the latest run copied A to the plan's stage
+  std::array<std::optional<double>, 3> m_measured_us;  // by view
+  bool m_is_staged = false;                            // the latest run copied A to the plan's stage
 };
 
 // Collective.

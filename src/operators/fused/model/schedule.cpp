@@ -41,11 +41,12 @@ class planner {
  public:
   planner(const fused_problem& problem, const cost_model& costs) : m_problem(problem), m_costs(costs) {}
 
-  double sequential_us() const {
+  void predict(fused_schedule& schedule) const {
     const double link_us =
         m_costs.chunk_us + copy_us(m_problem.shard_rows) * static_cast<double>(m_problem.size - 1);
-    return (m_costs.collective_us > 0 ? m_costs.collective_us : link_us) +
-           m_costs.product_us(m_problem.description.m);
+    const double collective_us = m_costs.collective_us > 0 ? m_costs.collective_us : link_us;
+    schedule.transfer_us = std::min(link_us, collective_us);
+    schedule.sequential_us = collective_us + schedule.product_us;
   }
 
  protected:
@@ -211,11 +212,14 @@ void choose_mode(const fused_problem& problem, fused_schedule& schedule) {
 
 fused_schedule make_schedule(const fused_problem& problem, const cost_model& costs) {
   fused_schedule result;
+  result.has_prediction = costs.is_known;
+  result.product_us = costs.product_us(problem.description.m);
   if (problem.size == 1 || problem.moved_bytes() == 0) {
     result.reason = problem.size == 1     ? "a single rank needs only one product"
                     : problem.is_gather() ? "A is empty: there is nothing to gather"
                                           : "C is empty: there is nothing to sum";
     result.groups = {{problem.rank, 0, problem.description.m, false}};
+    result.pipelined_us = result.sequential_us = result.product_us;
     return result;
   }
   const std::uint32_t chunks = problem.description.chunks;
@@ -225,13 +229,13 @@ fused_schedule make_schedule(const fused_problem& problem, const cost_model& cos
     result.chunks =
         static_cast<std::uint32_t>((result.groups.size() - 1) / static_cast<std::size_t>(problem.size - 1));
     result.pipelined_us = plans.end_us(result.groups);
-    result.sequential_us = plans.sequential_us();
+    plans.predict(result);
   } else {
     const scatter_planner plans(problem, costs);
     result.chunks = chunks > 0 ? chunks : plans.best_chunks();
     result.groups = plans.groups(result.chunks);
     result.pipelined_us = plans.end_us(result.chunks);
-    result.sequential_us = plans.sequential_us();
+    plans.predict(result);
   }
   choose_mode(problem, result);
   return result;
@@ -263,6 +267,7 @@ fused_schedule sequential_fallback(const fused_problem& problem, const fused_sch
                      "use ISTHMUS_FUSED_BY_MODEL, which selects sequential in this case");
   fused_schedule result = schedule;
   result.is_pipelined = false;
+  result.has_prediction = false;  // the costs are those of one machine
   result.reason = reason;
   return result;
 }

@@ -21,6 +21,7 @@ struct cost_model {
   double collective_us = 0;  // of the communicator's collective; 0: estimated from the link
   bool can_overlap = true;   // copies proceed while products are computed
   std::string source;        // source of the numbers, for info
+  bool is_known = true;      // the other members are not placeholders
 };
 
 // One product: rows [begin, begin + rows) of the shard of rank `source`, of A (ALLGATHER_GEMM) or C
@@ -38,7 +39,9 @@ struct fused_schedule {
   // rows of the previous rank first, own rows last, all split into the same chunks.
   std::vector<row_group> groups;
   std::uint32_t chunks = 1;  // maximum over all sources
-  double pipelined_us = 0, sequential_us = 0;
+  // Predicted times: of one product of all rows, of the faster transfer of all rows, and of both modes.
+  double product_us = 0, transfer_us = 0, pipelined_us = 0, sequential_us = 0;
+  bool has_prediction = true;
 };
 
 // ALLGATHER_GEMM: minimizes the end of the last product if chunks arrive one after the other. For each shard,
