@@ -125,8 +125,11 @@ void end_group() {
                     });
 }
 
-text explain(const python_communicator& self, operation_storage& operation) {
-  const isthmus_operation& value = bind_counts(operation);
+// With `has_rmsnorm`, the allreduce is the first part of allreduce_rmsnorm on a device.
+text explain(const python_communicator& self, operation_storage& operation, bool has_rmsnorm) {
+  isthmus_operation value = bind_counts(operation);
+  const isthmus_rmsnorm norm{};
+  if (has_rmsnorm) value.rmsnorm = &norm;
   const std::shared_ptr<native_communicator> native = self.native();
   return read_text([&](char* buffer, size_t capacity, size_t* required_bytes) {
     return isthmus_communicator_explain(native->handle(), &value, buffer, capacity, required_bytes);
@@ -164,7 +167,7 @@ void bind_operations(nb::module_& module) {
              nb::arg("input_address"), nb::arg("residual_address"), nb::arg("weight_address"),
              nb::arg("residual_out_address"), nb::arg("normalized_address"), nb::arg("scale_address"),
              nb::arg("scales_address"), nb::arg("stream"));
-  module.def("explain", &explain, nb::arg("communicator"), nb::arg("operation"));
+  module.def("explain", &explain, nb::arg("communicator"), nb::arg("operation"), nb::arg("has_rmsnorm"));
   module.def("partition", &partition, nb::arg("speeds"), nb::arg("count"), nb::arg("granularity"));
   module.def("group_start", &start_group);
   module.def("group_end", &end_group);

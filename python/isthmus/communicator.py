@@ -268,11 +268,13 @@ class Communicator(Collectives):
         op: ReductionOp | ReductionOpName = "sum",
         root: int = 0,
         stream: Stream | None = None,
+        rmsnorm: bool = False,
     ) -> dict[str, Any]:
         """Returns the backend, algorithm and rule that a call would use, and why other rules were rejected.
 
         `count` is the count of the C ABI, in elements per block (see the collective table). The result comes
-        from the same selector that a real call uses.
+        from the same selector that a real call uses. With `rmsnorm`, the allreduce is part of
+        `allreduce_rmsnorm`, which needs special kernels on devices.
         """
         row = COLLECTIVES[find_collective(collective).name]
         counts = {
@@ -292,7 +294,8 @@ class Communicator(Collectives):
             stream=native_stream(stream),
             **counts,
         )
-        return json.loads(_isthmus.explain(self._native, operation))
+        has_kernels = rmsnorm and self._platform != Platform.host  # the host runs an allreduce
+        return json.loads(_isthmus.explain(self._native, operation, has_kernels))
 
     # ---- memory --------------------------------------------------------------------------------------
 

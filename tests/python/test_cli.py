@@ -173,6 +173,53 @@ def test_explain_shows_plan_of_several_nodes() -> None:
     )
 
 
+@pytest.mark.parametrize("job", [[], ["--mpi"]])
+@pytest.mark.parametrize("kind", ["allgather_gemm", "gemm_reduce_scatter"])
+def test_explain_shows_plan_of_product(kind: str, job: list[str]) -> None:
+    arguments = ["explain", kind, "-n", "2", "--m", "64", "--k", "48", "--n", "24", "--dtype", "float16", *job]
+    info = run_json(*arguments, "--output", "float32", "--measure", "--json")
+    assert (info["kind"], info["ranks"], info["m"], info["n"]) == (kind, 2, 64, 24)
+    assert info["k"] == (48 if kind == "allgather_gemm" else 24)  # of rank 0
+    assert (info["input"], info["output"]) == ("float16", "float32")
+    predicted_us = info["predicted_us"]
+    assert predicted_us["bound"] == max(predicted_us["product"], predicted_us["transfer"]) > 0
+    assert all(info["measured_us"][name] > 0 for name in ("product", "transfer", "whole"))
+    text = run_cli(*arguments).stdout
+    assert f"selected: {info['mode']}" in text
+    for name in ("product", "transfer", "bound", "pipelined", "sequential"):
+        assert re.search(rf"^{name} +[0-9.]+ +-", text, re.M), text
+
+
+def test_explain_of_product_on_several_nodes() -> None:
+    text = run_cli(
+        "explain", "allgather_gemm", "-n", "2", "--nodes", "2", "--m", "4", "--k", "4", "--n", "4"
+    ).stdout
+    assert "the ranks are on 2 machines" in text and "There is no prediction for this plan" in text
+
+
+def test_explain_shows_selection_of_allreduce_rmsnorm() -> None:
+    arguments = ["explain", "allreduce_rmsnorm", "-n", "2", "--m", "32", "--n", "1024", "--dtype", "bfloat16"]
+    reply = run_json(*arguments, "--json")
+    plain = run_json("explain", "allreduce", "-n", "2", "--bytes", "64K", "--dtype", "bfloat16", "--json")
+    assert reply["operator"] == {"name": "allreduce_rmsnorm", "tokens": 32, "hidden": 1024}
+    assert (reply["query"], reply["rule"]) == (plain["query"], plain["rule"])
+    text = run_cli(*arguments).stdout
+    assert text.startswith("allreduce_rmsnorm, 32 rows of 1024 elements")
+    assert "the calling thread adds the residual" in text
+
+
+def test_explain_rejects_invalid_products() -> None:
+    assert_one_line_error(
+        run_cli("explain", "allgather_gemm", "-n", "3", "--m", "4"),
+        2,
+        "--m 4 must be a multiple of the 3 ranks",
+    )
+    assert_one_line_error(
+        run_cli("explain", "gemm_reduce_scatter", "-n", "2", "--k", "5"), 2, "--k 5 must be a multiple"
+    )
+    assert_one_line_error(run_cli("explain", "allreduce", "--measure"), 2, "--measure is not supported for")
+
+
 def test_explain_matches_logged_selection(tmp_path) -> None:
     """The log contains the selected path of each kind of call once."""
     program = tmp_path / "calls.py"

@@ -11,17 +11,22 @@ from rich.table import Table
 from .._console import styled
 from ..communicator import Communicator, Device
 from ..sizes import format_size, parse_size
+from ..table import DATATYPES, CollectiveName, count_of_bytes
 from ..table import collective as find_collective
-from ..table import count_of_bytes
-from . import job_query
+from ..table import datatype as find_datatype
+from . import explain_fused, job_query
 from .console import BAD_ARGUMENT, CommandError, out, print_json, print_warning
 from .profile import core_info_of_any_backend, profile_mismatch, profile_use
 
+_FUSED = "Fused operators: allgather_gemm, gemm_reduce_scatter, allreduce_rmsnorm"
+_RMSNORM = "allreduce_rmsnorm"
 _BITS_WITHOUT_DETERMINISTIC = "can depend on the rules: set deterministic = true for a guarantee"
 
 
 def explain(
-    collective: Annotated[str, typer.Argument(help="Name of a collective, e.g. allreduce.")],
+    collective: Annotated[
+        str, typer.Argument(help="Name of a collective or a fused operator, e.g. allreduce, allgather_gemm.")
+    ],
     size: Annotated[
         str, typer.Option("--bytes", help="Size as defined by `isthmus bench`: 8, 64K, 128M.")
     ] = "64K",
@@ -36,6 +41,19 @@ def explain(
     nodes: Annotated[
         int, typer.Option(min=1, help="Number of nodes to simulate. More than 1 implies --mpi.")
     ] = 1,
+    m: Annotated[
+        int, typer.Option("--m", min=1, help="Rows of A and C; tokens.", rich_help_panel=_FUSED)
+    ] = 4096,
+    k: Annotated[int, typer.Option("--k", min=1, help="Columns of A.", rich_help_panel=_FUSED)] = 4096,
+    n: Annotated[
+        int, typer.Option("--n", min=1, help="Columns of B; elements of a row.", rich_help_panel=_FUSED)
+    ] = 4096,
+    output: Annotated[
+        str | None, typer.Option(help="Datatype of C. Default: that of A.", rich_help_panel=_FUSED)
+    ] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Also run the plan of a product.", rich_help_panel=_FUSED)
+    ] = False,
     all_rules: Annotated[
         bool, typer.Option("--all", help="Also print rules for other collectives and platforms.")
     ] = False,
@@ -45,15 +63,34 @@ def explain(
 
     The command creates a communicator in this process or, with --mpi, in an MPICH job. The result comes from
     the same selector that real calls use. --nodes sets ISTHMUS_NODE of each rank to simulate several nodes.
+
+    For allgather_gemm and gemm_reduce_scatter, the command creates a plan with the sizes --m, --k and --n, and
+    prints its mode with the reason, the predicted times, and with --measure the measured times.
     """
     if (mpi or nodes > 1) and platform != "host":
         raise CommandError("--mpi and --nodes support only host ranks; remove --platform", BAD_ARGUMENT)
     if nodes > ranks:
         raise CommandError(f"--nodes {nodes} must be at most --ranks {ranks}", BAD_ARGUMENT)
-    run_query = (
-        partial(explain_in_job, nodes=nodes) if mpi or nodes > 1 else partial(explain_here, platform=platform)
-    )
-    explanation = run_query(collective, parse_size(size), dtype=dtype, op=op, ranks=ranks, config=config)
+    in_job = mpi or nodes > 1
+    if collective in explain_fused.KINDS:
+        info = explain_fused.explain_product(
+            explain_fused.Product(collective, m, k, n, dtype, output or dtype, measure),
+            ranks=ranks,
+            platform=platform,
+            config=config,
+            in_job=in_job,
+            nodes=nodes,
+        )
+        return print_json(info) if as_json else explain_fused.print_product(info)
+    if measure:
+        raise CommandError(f"--measure is not supported for {collective}; use `isthmus bench`", BAD_ARGUMENT)
+    size_bytes = parse_size(size)
+    if collective == _RMSNORM:
+        size_bytes = m * n * DATATYPES[find_datatype(dtype).name].bytes
+    run_query = partial(explain_in_job, nodes=nodes) if in_job else partial(explain_here, platform=platform)
+    explanation = run_query(collective, size_bytes, dtype=dtype, op=op, ranks=ranks, config=config)
+    if collective == _RMSNORM:
+        explanation["operator"] = {"name": _RMSNORM, "tokens": m, "hidden": n}
     core = core_info_of_any_backend(config)
     explanation["profile_use"] = profile_use(core, explanation)
     explanation["profile_mismatch"] = profile_mismatch(core)
@@ -77,29 +114,38 @@ def explain_here(
     config: str | None = None,
 ) -> dict[str, Any]:
     """Returns the explanation from a communicator in this process."""
-    name = find_collective(collective).name
+    name, is_rmsnorm = _find_operation(collective)
     devices = [Device.parse((platform, 0 if platform == "host" else rank)) for rank in range(ranks)]
     communicators = Communicator.create_all(devices, config=config)
     try:
         count = count_of_bytes(name, size_bytes, dtype, ranks)
-        return communicators[0].explain(name, count=count, dtype=dtype, op=op)
+        return communicators[0].explain(name, count=count, dtype=dtype, op=op, rmsnorm=is_rmsnorm)
     finally:
         for communicator in communicators:
             communicator.close()
+
+
+def _find_operation(name: str) -> tuple[CollectiveName, bool]:
+    """Returns the name of the collective, and whether it is part of allreduce_rmsnorm."""
+    return ("allreduce", True) if name == _RMSNORM else (find_collective(name).name, False)
 
 
 def explain_in_job(
     collective: str, size_bytes: int, *, dtype: str, op: str, ranks: int, config: str | None, nodes: int = 1
 ) -> dict[str, Any]:
     """Returns the explanation from an MPICH job with `ranks` processes."""
-    name = find_collective(collective).name
+    name, is_rmsnorm = _find_operation(collective)
     count = count_of_bytes(name, size_bytes, dtype, ranks)
-    arguments = {"collective": name, "count": count, "dtype": dtype, "op": op}
+    arguments = {"collective": name, "count": count, "dtype": dtype, "op": op, "rmsnorm": is_rmsnorm}
     return job_query.query_job(ranks, {"explain": arguments, "config": config, "nodes": nodes})
 
 
 def _print(explanation: dict[str, Any], all_rules: bool) -> None:
-    query = explanation["query"]
+    query, operator = explanation["query"], explanation.get("operator")
+    if operator:
+        out.print(
+            f"{operator['name']}, {operator['tokens']} rows of {operator['hidden']} elements, selected as"
+        )
     size = "" if query["bytes"] is None else f" of {format_size(query['bytes'])} bytes"
     out.print(
         f"{query['collective']}{size}, {query['datatype']}, {query['ranks']} ranks, {query['nodes']} node(s), "
@@ -131,6 +177,14 @@ def _print(explanation: dict[str, Any], all_rules: bool) -> None:
         _print_reduction(explanation["reduction"])
     if explanation["plan"]:
         _print_plan(explanation["plan"])
+    if operator:
+        is_host = query["platform"] == "host"
+        out.print(
+            "after the allreduce, the calling thread adds the residual and normalizes the rows"
+            if is_host
+            else "one kernel executes the allreduce, the residual addition and the norm",
+        )
+        out.print("There is no prediction of its time.", style="dim")
 
 
 def _print_reduction(reduction: dict[str, Any]) -> None:

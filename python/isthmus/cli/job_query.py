@@ -21,7 +21,8 @@ _TIMEOUT_S = 60.0
 def query_job(ranks: int, request: dict[str, Any], variables: dict[str, str] | None = None) -> dict[str, Any]:
     """Returns the reply of rank 0 of an MPICH job with `ranks` processes.
 
-    The request is {"explain": keyword arguments of Communicator.explain} or {"info": {}}. It can contain
+    The request is {"explain": keyword arguments of Communicator.explain}, {"product": members of
+    explain_fused.Product} or {"info": {}}. It can contain
     "config" (a configuration file) and "nodes" (the number of nodes to simulate, with equal numbers of
     consecutive ranks). Raises CommandError with the last line that the job printed.
     """
@@ -66,7 +67,14 @@ def _run_rank(request: dict[str, Any]) -> None:
         rank, size = (int(os.environ[f"PMI_{name}"]) for name in ("RANK", "SIZE"))  # set by the MPICH launcher
         os.environ["ISTHMUS_NODE"] = f"node{rank * request['nodes'] // size}"
     with Communicator.from_mpi(config=request.get("config"), timeout=_TIMEOUT_S / 2) as communicator:
-        reply = communicator.explain(**request["explain"]) if "explain" in request else communicator.info()
+        if "explain" in request:
+            reply = communicator.explain(**request["explain"])
+        elif "product" in request:
+            from .explain_fused import Product, describe_plan
+
+            reply = describe_plan(communicator, Product(**request["product"]))
+        else:
+            reply = communicator.info()
         if communicator.rank == 0:
             print(_REPLY_PREFIX + json.dumps(reply), flush=True)
 
