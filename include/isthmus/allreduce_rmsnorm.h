@@ -5,7 +5,7 @@
 //   sum         = contributions of all ranks, added in float32 in rank order, rounded to the datatype
 //   residual    = sum + residual, added in float32, rounded to the datatype
 //   normalized  = residual * 1 / sqrt(mean of residual^2 over the row + eps) * weight, computed in float32 in this
-//                 order, rounded to the datatype
+//                 order, rounded to the datatype; with `round_before_weight`, also rounded before the last product
 //   quantized   = normalized / scale, divided in float32, rounded to float8_e4m3; values that are too large become the
 //                 largest finite value
 //   Every step rounds to nearest even. The squares of a row are added in float32, in an order that depends only on
@@ -50,9 +50,13 @@ typedef struct isthmus_allreduce_rmsnorm_arguments {
   const float* scale;
   float* scales;
   isthmus_stream stream;
+  // 1: round to the datatype before the product with the weight, as LlamaRMSNorm of transformers. 0: only after it, as
+  // torch.nn.RMSNorm. Without effect for float32.
+  int32_t round_before_weight;
 } isthmus_allreduce_rmsnorm_arguments;
 
-// Collective. Sizes, datatypes, eps and the choice between `scale` and `scales` are equal on all ranks.
+// Collective. Sizes, datatypes, eps, round_before_weight and the choice between `scale` and `scales` are equal on all
+// ranks.
 // Errors: nothing is written if an argument is invalid. ISTHMUS_ERROR_UNSUPPORTED on devices without the backend `p2p`,
 // or if the communicator has one rank on a device. ISTHMUS_ERROR_INVALID_USAGE inside a group. ISTHMUS_ERROR_MISMATCH on
 // all ranks if arguments differ between ranks; on devices, only with the option `check`.

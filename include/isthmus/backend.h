@@ -44,7 +44,7 @@ extern "C" {
 #define ISTHMUS_BACKEND_MAGIC 0x49534d42u  // "ISMB"
 // Every change of the structs below raises ISTHMUS_BACKEND_ABI. The runtime loads a plug-in only if the abi_version
 // and the struct_bytes of its isthmus_backend are equal to its own.
-#define ISTHMUS_BACKEND_ABI 3u
+#define ISTHMUS_BACKEND_ABI 4u
 #define ISTHMUS_BACKEND_SYMBOL \
   "isthmus_backend_v1"  // the same in every ABI, so that old plug-ins are recognized
 

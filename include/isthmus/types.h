@@ -76,6 +76,7 @@ typedef struct isthmus_rmsnorm {
   const float* scale;       // float8_e4m3: the scale of all rows; NULL: each row has its own
   float* scales;            // float8_e4m3 without `scale`: receives the scale of each row
   float eps;
+  int32_t round_before_weight;  // 1: rounded to the datatype also before the product with the weight
 } isthmus_rmsnorm;
 
 // The descriptor of one operation. The runtime validates it against the collective table before a backend

@@ -83,7 +83,7 @@ void allreduce_rmsnorm(const python_communicator& self, uint64_t tokens, uint64_
                        isthmus_datatype datatype, isthmus_datatype output, double eps, uintptr_t input_address,
                        uintptr_t residual_address, uintptr_t weight_address, uintptr_t residual_out_address,
                        uintptr_t normalized_address, uintptr_t scale_address, uintptr_t scales_address,
-                       uintptr_t stream) {
+                       uintptr_t stream, bool round_before_weight) {
   isthmus_allreduce_rmsnorm_arguments arguments{};
   arguments.struct_bytes = sizeof arguments;
   arguments.tokens = tokens, arguments.hidden = hidden;
@@ -97,6 +97,7 @@ void allreduce_rmsnorm(const python_communicator& self, uint64_t tokens, uint64_
   arguments.scale = reinterpret_cast<const float*>(scale_address);
   arguments.scales = reinterpret_cast<float*>(scales_address);
   arguments.stream = reinterpret_cast<isthmus_stream>(stream);
+  arguments.round_before_weight = round_before_weight ? 1 : 0;
   const active_call call(self);
   call.run([&] { return isthmus_allreduce_rmsnorm(call.handle(), &arguments); });
 }
@@ -166,7 +167,7 @@ void bind_operations(nb::module_& module) {
              nb::arg("hidden"), nb::arg("datatype"), nb::arg("output"), nb::arg("eps"),
              nb::arg("input_address"), nb::arg("residual_address"), nb::arg("weight_address"),
              nb::arg("residual_out_address"), nb::arg("normalized_address"), nb::arg("scale_address"),
-             nb::arg("scales_address"), nb::arg("stream"));
+             nb::arg("scales_address"), nb::arg("stream"), nb::arg("round_before_weight"));
   module.def("explain", &explain, nb::arg("communicator"), nb::arg("operation"), nb::arg("has_rmsnorm"));
   module.def("partition", &partition, nb::arg("speeds"), nb::arg("count"), nb::arg("granularity"));
   module.def("group_start", &start_group);

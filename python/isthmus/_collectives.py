@@ -217,6 +217,7 @@ class Collectives(Operations):
         residual_out: ArrayT | None = None,
         scale: Array | None = None,
         scales: Array | None = None,
+        round_before_weight: bool = False,
         dtype: Datatype | DatatypeName | None = None,
         stream: Stream | None = None,
     ) -> tuple[Any, ArrayT]:
@@ -227,7 +228,8 @@ class Collectives(Operations):
 
         Rows are the last axis of `input`, and `weight` has the size of one row. All ranks get the same bits.
         They are those of an allreduce in rank order that is followed by the other operations, each of which
-        rounds to the type of the arrays (docs/guide/fused.md).
+        rounds to the type of the arrays (docs/guide/fused.md). With `round_before_weight`, the normalized row
+        is also rounded before it is multiplied by the weight, as in LlamaRMSNorm of transformers.
 
         float8_e4m3: `scale` (one float32) divides all rows, or `scales` (one float32 per row) receives a scale
         for each row. Then `normalized` is required: an array of ml_dtypes.float8_e4m3fn, or of bytes.
@@ -251,7 +253,7 @@ class Collectives(Operations):
             "scale": scale,
             "scales": scales,
         }
-        self._run_rmsnorm(arrays, eps, dtype, stream)
+        self._run_rmsnorm(arrays, eps, dtype, stream, round_before_weight)
         return normalized, residual_out
 
     def reduce_scatter(

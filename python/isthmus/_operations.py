@@ -215,6 +215,7 @@ class Operations:
         eps: float,
         dtype: Datatype | DatatypeName | None,
         stream: Stream | None,
+        round_before_weight: bool,
     ) -> None:
         """`arrays` has the names and the order of the buffers of the C API; None is a missing array."""
         is_quantized = arrays["scale"] is not None or arrays["scales"] is not None
@@ -244,6 +245,7 @@ class Operations:
                 eps,
                 **addresses,
                 stream=native_stream(stream),
+                round_before_weight=round_before_weight,
             )
         )
 

@@ -45,9 +45,10 @@ std::string signature_text(const isthmus_operation& operation, int size, const s
       recorder::arguments_text(row, operation.datatype, count, operation.op, operation.root);
   std::string text = row.name + (arguments.empty() ? "" : fmt::format(" ({})", arguments));
   if (const isthmus_rmsnorm* const norm = operation.rmsnorm)
-    text += fmt::format(" with RMSNorm (hidden {}, output {}{}, eps {})", norm->hidden,
-                        isthmus_datatype_name(norm->output),
-                        norm->scales == nullptr ? "" : " with scales of rows", norm->eps);
+    text +=
+        fmt::format(" with RMSNorm (hidden {}, output {}{}, eps {}{})", norm->hidden,
+                    isthmus_datatype_name(norm->output), norm->scales == nullptr ? "" : " with scales of rows",
+                    norm->eps, norm->round_before_weight == 0 ? "" : ", round_before_weight");
   return text + " by " + path;
 }
 

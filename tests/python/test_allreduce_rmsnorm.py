@@ -65,7 +65,9 @@ def sum_of_squares(rows: np.ndarray, item_bytes: int) -> np.ndarray:
     return sums
 
 
-def separate_steps(case: Case, scale: np.ndarray | None, has_row_scales: bool) -> Outputs:
+def separate_steps(
+    case: Case, scale: np.ndarray | None, has_row_scales: bool, round_before_weight: bool = False
+) -> Outputs:
     """Allreduce in rank order, addition, RMSNorm and quantization, each rounded to its type."""
     dtype, shape = case.residual.dtype, case.residual.shape
     total = case.contributions[0].astype(np.float32)
@@ -75,7 +77,10 @@ def separate_steps(case: Case, scale: np.ndarray | None, has_row_scales: bool) -
     rows = residual.astype(np.float32).reshape(-1, shape[-1])
     mean = sum_of_squares(rows, dtype.itemsize) / np.float32(shape[-1])
     factor = np.float32(1) / np.sqrt(mean + np.float32(EPS))
-    normalized = (rows * factor[:, np.newaxis] * case.weight.astype(np.float32)).astype(dtype)
+    normalized = rows * factor[:, np.newaxis]
+    if round_before_weight:
+        normalized = normalized.astype(dtype).astype(np.float32)
+    normalized = (normalized * case.weight.astype(np.float32)).astype(dtype)
     scales = np.empty(0, np.float32)
     if scale is not None or has_row_scales:
         wide = normalized.astype(np.float32)
@@ -108,13 +113,14 @@ def check_exact_values(case: Case, outputs: Outputs) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_results_have_the_bits_of_separate_steps(size: int, dtype: Any) -> None:
+@pytest.mark.parametrize("round_before_weight", [False, True])
+def test_results_have_the_bits_of_separate_steps(size: int, dtype: Any, round_before_weight: bool) -> None:
     communicators = isthmus.Communicator.create_all(size, timeout=TIMEOUT_S)
     for shape in SHAPES:
         case = case_of(dtype, shape, size)
         for kind in ("plain", "scale", "scales"):
             scale = np.array([0.004], np.float32) if kind == "scale" else None
-            expected = separate_steps(case, scale, kind == "scales")
+            expected = separate_steps(case, scale, kind == "scales", round_before_weight)
 
             def check(rank: isthmus.Communicator) -> None:
                 out = Outputs(
@@ -131,13 +137,14 @@ def test_results_have_the_bits_of_separate_steps(size: int, dtype: Any) -> None:
                     residual_out=out.residual,
                     scale=scale,  # noqa: B023
                     scales=out.scales if kind == "scales" else None,  # noqa: B023
+                    round_before_weight=round_before_weight,
                 )
                 assert result[0] is out.normalized and result[1] is out.residual
                 assert out.residual.tobytes() == expected.residual.tobytes(), (shape, kind)  # noqa: B023
                 assert out.normalized.tobytes() == expected.normalized.tobytes(), (shape, kind)  # noqa: B023
                 if kind == "scales":  # noqa: B023
                     assert out.scales.tobytes() == expected.scales.tobytes(), shape  # noqa: B023
-                if kind == "plain":  # noqa: B023
+                if kind == "plain" and not round_before_weight:  # noqa: B023
                     check_exact_values(case, out)  # noqa: B023
 
             run_on_all_ranks(communicators, check)

@@ -11,7 +11,8 @@ _MAX_HIDDEN = 16384  # ISTHMUS_RMSNORM_MAX_HIDDEN
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _SCHEMA = (
     "allreduce_rmsnorm(Tensor input, Tensor residual, Tensor weight, float eps, str group_name, "
-    "Tensor? scale=None, bool row_scales=False) -> (Tensor normalized, Tensor residual_out, Tensor scales)"
+    "Tensor? scale=None, bool row_scales=False, bool round_before_weight=False) -> "
+    "(Tensor normalized, Tensor residual_out, Tensor scales)"
 )
 
 Outputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -25,6 +26,7 @@ def allreduce_rmsnorm(
     group_name: str,
     scale: torch.Tensor | None = None,
     row_scales: bool = False,
+    round_before_weight: bool = False,
 ) -> Outputs:
     """Returns (normalized, residual_out, scales): allreduce, residual addition and RMSNorm of each row.
 
@@ -33,7 +35,9 @@ def allreduce_rmsnorm(
 
     Rows are the last dimension. With `scale` (one float32), `normalized` is float8_e4m3fn: the rows divided by
     it. With `row_scales`, each row has its own scale, and `scales` has the shape of `input` with 1 as last
-    dimension, as torch._scaled_mm requires. Otherwise, `scales` has no elements.
+    dimension, as torch._scaled_mm requires. Otherwise, `scales` has no elements. With `round_before_weight`,
+    the normalized row is rounded to the type of `input` before it is multiplied by the weight, as in
+    LlamaRMSNorm of transformers. Otherwise, only the product is rounded, as in torch.nn.RMSNorm.
 
     One operator covers the three kinds of output. The schema of an operator fixes the number of its results, so
     `scales` always exists. `group_name` is `group.group_name`, because arguments in a graph cannot be groups.
@@ -60,6 +64,7 @@ def allreduce_rmsnorm(
         normalized,
         scale,
         scales if row_scales else None,
+        round_before_weight,
     )
     return outputs
 
@@ -72,6 +77,7 @@ def _allocate(
     group_name: str,
     scale: torch.Tensor | None = None,
     row_scales: bool = False,
+    round_before_weight: bool = False,
 ) -> Outputs:
     """Checks the arguments and returns uninitialized results. This is also the kernel for fake tensors."""
     hidden = input.shape[-1] if input.dim() else 0

@@ -146,6 +146,7 @@ struct rmsnorm_arguments : kernel_arguments {
   const float* scale;  // of all rows; NULL: every row has its own
   float* scales;
   float eps;
+  bool round_before_weight;
   int multiprocessors;  // of the smallest device
 };
 

@@ -162,6 +162,7 @@ gpu_error launch_rmsnorm(const p2p_state& state, const isthmus_operation& operat
   args.scale = norm.scale;
   args.scales = norm.scales;
   args.eps = norm.eps;
+  args.round_before_weight = norm.round_before_weight != 0;
   args.multiprocessors = state.scratch.multiprocessors();
   return launch_allreduce_rmsnorm(algorithm.value, *element_of(operation.datatype), args, stream);
 }

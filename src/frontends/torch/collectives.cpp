@@ -71,11 +71,12 @@ bool process_group::try_allreduce_inline(const at::Tensor& data, c10d::ReduceOp:
   return true;
 }
 
-void process_group::allreduce_rmsnorm(const tasks::rmsnorm_tensors& tensors, double eps) {
+void process_group::allreduce_rmsnorm(const tasks::rmsnorm_tensors& tensors, double eps,
+                                      bool round_before_weight) {
   TORCH_CHECK(current_batch() == nullptr, "allreduce_rmsnorm: process group ", m_settings.name,
               " is coalescing calls; call it before or after them");
   submit(tensors.input.device(), {.is_asynchronous = false}, [&] {
-    return tasks::allreduce_rmsnorm(tensors, eps);
+    return tasks::allreduce_rmsnorm(tensors, eps, round_before_weight);
   })->wait();
 }
 

@@ -36,6 +36,7 @@ isthmus_status start_operation(isthmus_communicator communicator, const isthmus_
   arguments.scale = norm.scale;
   arguments.scales = norm.scales;
   arguments.stream = operation.stream;
+  arguments.round_before_weight = norm.round_before_weight;
   return isthmus_allreduce_rmsnorm(communicator, &arguments);
 }
 

@@ -77,7 +77,7 @@ class process_group final : public versioned_backend {
   bool try_allreduce_inline(const at::Tensor& data, c10d::ReduceOp::RedOpType op);
   // Runs isthmus/allreduce_rmsnorm.h on the current stream of the tensors' device.
   // Errors: throws, also while this thread coalesces calls.
-  void allreduce_rmsnorm(const tasks::rmsnorm_tensors& tensors, double eps);
+  void allreduce_rmsnorm(const tasks::rmsnorm_tensors& tensors, double eps, bool round_before_weight);
   work_ptr allreduce_coalesced(tensors& data, const c10d::AllreduceCoalescedOptions& options) override;
   work_ptr allreduce_sparse(tensors& data, const c10d::AllreduceOptions& options) override;
   work_ptr reduce(tensors& data, const c10d::ReduceOptions& options) override;

@@ -322,7 +322,7 @@ collective_task allreduce(const at::Tensor& data, const scaled_reduction& reduct
   return task;
 }
 
-collective_task allreduce_rmsnorm(const rmsnorm_tensors& tensors, double eps) {
+collective_task allreduce_rmsnorm(const rmsnorm_tensors& tensors, double eps, bool round_before_weight) {
   const auto type = matching_datatype(tensors.input.scalar_type());
   const auto output = matching_datatype(tensors.normalized.scalar_type());
   TORCH_CHECK_VALUE(type && output, "allreduce_rmsnorm: input and normalized have dtypes ",
@@ -337,6 +337,7 @@ collective_task allreduce_rmsnorm(const rmsnorm_tensors& tensors, double eps) {
   if (tensors.scale.defined()) norm.scale = tensors.scale.const_data_ptr<float>();
   if (tensors.scales.defined()) norm.scales = tensors.scales.data_ptr<float>();
   norm.eps = static_cast<float>(eps);
+  norm.round_before_weight = round_before_weight ? 1 : 0;
   owned_operation each;
   each.operation.collective = ISTHMUS_ALLREDUCE;
   each.operation.datatype = *type;

@@ -152,7 +152,7 @@ collective_task allreduce(const at::Tensor& data, const scaled_reduction& reduct
 struct rmsnorm_tensors {
   at::Tensor input, residual, weight, residual_out, normalized, scale, scales;
 };
-collective_task allreduce_rmsnorm(const rmsnorm_tensors& tensors, double eps);
+collective_task allreduce_rmsnorm(const rmsnorm_tensors& tensors, double eps, bool round_before_weight);
 collective_task reduce(const rank_position& self, const at::Tensor& data, int root,
                        const scaled_reduction& reduction);
 // Outputs may have different sizes if all ranks pass the same sizes.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -14,6 +16,9 @@ namespace isthmus {
 namespace {
 
 using call_arguments = isthmus_allreduce_rmsnorm_arguments;
+
+// The size of the arguments in their first version. Members that an older program's struct lacks are set to 0.
+constexpr std::size_t min_arguments_bytes = offsetof(call_arguments, round_before_weight);
 
 error invalid(const char* location, const std::string& message, const char* hint) {
   return invalid_argument(location, "allreduce_rmsnorm: " + message, hint);
@@ -119,31 +124,39 @@ void check_buffers(const call_arguments& arguments) {
   check_outputs(normalized, scales);
 }
 
-void check_arguments(const communicator& ranks, const call_arguments* arguments) {
+// Returns the caller's validated arguments.
+call_arguments read_arguments(const communicator& ranks, const call_arguments* user_arguments) {
   if (group::is_active())
     throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE, "allreduce_rmsnorm: the call is inside a group",
                      "call it before isthmus_group_start or after isthmus_group_end, from one thread per rank");
-  require_not_null(ISTHMUS_HERE, "allreduce_rmsnorm", "arguments", arguments,
+  require_not_null(ISTHMUS_HERE, "allreduce_rmsnorm", "arguments", user_arguments,
                    "pass the address of an isthmus_allreduce_rmsnorm_arguments");
-  if (arguments->struct_bytes < sizeof *arguments)
+  if (user_arguments->struct_bytes < min_arguments_bytes)
     throw invalid(
         ISTHMUS_HERE,
-        fmt::format("struct_bytes = {} must be at least {}", arguments->struct_bytes, sizeof *arguments),
+        fmt::format("struct_bytes = {} must be at least {}", user_arguments->struct_bytes, min_arguments_bytes),
         "zero-initialize the arguments and set struct_bytes = sizeof(isthmus_allreduce_rmsnorm_arguments)");
-  check_datatypes(*arguments);
-  check_sizes(*arguments);
-  check_scales(*arguments);
-  if (ranks.ranks().device.platform == ISTHMUS_PLATFORM_HOST && arguments->stream != nullptr)
-    throw invalid(ISTHMUS_HERE, fmt::format("stream = {} must be NULL on the host platform", arguments->stream),
+  call_arguments arguments{};
+  std::memcpy(&arguments, user_arguments, std::min(user_arguments->struct_bytes, sizeof arguments));
+  check_datatypes(arguments);
+  check_sizes(arguments);
+  check_scales(arguments);
+  if (arguments.round_before_weight != 0 && arguments.round_before_weight != 1)
+    throw invalid(ISTHMUS_HERE,
+                  fmt::format("round_before_weight = {} must be 0 or 1", arguments.round_before_weight),
+                  "zero-initialize the arguments");
+  if (ranks.ranks().device.platform == ISTHMUS_PLATFORM_HOST && arguments.stream != nullptr)
+    throw invalid(ISTHMUS_HERE, fmt::format("stream = {} must be NULL on the host platform", arguments.stream),
                   "pass NULL: host calls are complete when they return");
-  if (arguments->tokens != 0) check_buffers(*arguments);
+  if (arguments.tokens != 0) check_buffers(arguments);
+  return arguments;
 }
 
 // Errors: throws error (MISMATCH) on all ranks.
 void compare_arguments(communicator& ranks, const call_arguments& arguments) {
   struct agreed_arguments {
     std::uint64_t tokens, hidden;
-    std::int32_t datatype, output, has_scales;
+    std::int32_t datatype, output, has_scales, round_before_weight;
     float eps;
     bool operator==(const agreed_arguments&) const = default;
   };
@@ -152,6 +165,7 @@ void compare_arguments(communicator& ranks, const call_arguments& arguments) {
                              arguments.datatype,
                              arguments.output,
                              arguments.scales != nullptr ? 1 : 0,
+                             arguments.round_before_weight,
                              static_cast<float>(arguments.eps)};
   std::vector<agreed_arguments> all(static_cast<std::size_t>(ranks.ranks().size));
   isthmus_operation operation{};
@@ -165,15 +179,16 @@ void compare_arguments(communicator& ranks, const call_arguments& arguments) {
       std::ranges::find_if_not(all, [&](const agreed_arguments& each) { return each == all[0]; });
   if (other == all.end()) return;
   const auto describe = [](const agreed_arguments& each) {
-    return fmt::format("tokens = {}, hidden = {}, datatype = {}, output = {}{} and eps = {}", each.tokens,
-                       each.hidden, isthmus_datatype_name(static_cast<isthmus_datatype>(each.datatype)),
-                       isthmus_datatype_name(static_cast<isthmus_datatype>(each.output)),
-                       each.has_scales != 0 ? " with scales" : "", each.eps);
+    return fmt::format(
+        "tokens = {}, hidden = {}, datatype = {}, output = {}{}, eps = {} and round_before_weight = {}",
+        each.tokens, each.hidden, isthmus_datatype_name(static_cast<isthmus_datatype>(each.datatype)),
+        isthmus_datatype_name(static_cast<isthmus_datatype>(each.output)),
+        each.has_scales != 0 ? " with scales" : "", each.eps, each.round_before_weight);
   };
   throw make_error(ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
                    fmt::format("allreduce_rmsnorm: rank {} passed {}, but rank 0 passed {}",
                                other - all.begin(), describe(*other), describe(all[0])),
-                   "pass the same sizes, datatypes, eps and kind of scale on all ranks");
+                   "pass the same sizes, datatypes, eps, rounding and kind of scale on all ranks");
 }
 
 void run_on_host(communicator& ranks, isthmus_operation operation) {
@@ -191,30 +206,31 @@ void run_on_host(communicator& ranks, isthmus_operation operation) {
 
 }  // namespace
 
-void allreduce_rmsnorm(communicator& ranks, const isthmus_allreduce_rmsnorm_arguments* arguments) {
+void allreduce_rmsnorm(communicator& ranks, const isthmus_allreduce_rmsnorm_arguments* user_arguments) {
   ranks.check_alive();
-  check_arguments(ranks, arguments);
+  const call_arguments arguments = read_arguments(ranks, user_arguments);
   const bool is_host = ranks.ranks().device.platform == ISTHMUS_PLATFORM_HOST;
-  const isthmus_rmsnorm norm{.hidden = arguments->hidden,
-                             .residual = arguments->residual,
-                             .weight = arguments->weight,
-                             .normalized = arguments->normalized,
-                             .output = arguments->output,
-                             .scale = arguments->scale,
-                             .scales = arguments->scales,
-                             .eps = static_cast<float>(arguments->eps)};
+  const isthmus_rmsnorm norm{.hidden = arguments.hidden,
+                             .residual = arguments.residual,
+                             .weight = arguments.weight,
+                             .normalized = arguments.normalized,
+                             .output = arguments.output,
+                             .scale = arguments.scale,
+                             .scales = arguments.scales,
+                             .eps = static_cast<float>(arguments.eps),
+                             .round_before_weight = arguments.round_before_weight};
   isthmus_operation operation{};
   operation.collective = ISTHMUS_ALLREDUCE;
-  operation.datatype = arguments->datatype;
-  operation.count = arguments->tokens * arguments->hidden;
-  operation.send_buf = arguments->input;
-  operation.recv_buf = arguments->residual_out;
-  operation.stream = arguments->stream;
+  operation.datatype = arguments.datatype;
+  operation.count = arguments.tokens * arguments.hidden;
+  operation.send_buf = arguments.input;
+  operation.recv_buf = arguments.residual_out;
+  operation.stream = arguments.stream;
   operation.rmsnorm = &norm;
-  if (!is_host) return arguments->tokens == 0 ? void() : ranks.enqueue(operation);
+  if (!is_host) return arguments.tokens == 0 ? void() : ranks.enqueue(operation);
   try {
-    if (ranks.ranks().size > 1) compare_arguments(ranks, *arguments);
-    if (arguments->tokens != 0) run_on_host(ranks, operation);
+    if (ranks.ranks().size > 1) compare_arguments(ranks, arguments);
+    if (arguments.tokens != 0) run_on_host(ranks, operation);
   } catch (const std::bad_alloc&) {  // the other ranks wait for this rank
     failure_info failure =
         make_error(ISTHMUS_ERROR_OUT_OF_MEMORY, ISTHMUS_HERE, "allreduce_rmsnorm: no host memory for the sums",

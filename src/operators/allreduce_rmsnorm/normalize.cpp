@@ -64,7 +64,9 @@ void row_normalizer::normalize(std::uint64_t row, const void* sum) {
   for (std::size_t i = 0; i < hidden; ++i) m_values[i] += m_operand[i];
   round_values(m_values, m_operation.datatype, static_cast<std::byte*>(m_operation.recv_buf) + row * bytes);
   const float factor = 1.0F / std::sqrt(sum_of_squares() / static_cast<float>(hidden) + m_norm.eps);
-  for (std::size_t i = 0; i < hidden; ++i) m_values[i] = m_values[i] * factor * m_weight[i];
+  for (float& value : m_values) value *= factor;
+  if (m_norm.round_before_weight != 0) round_values(m_values, m_operation.datatype, m_rounded.data());
+  for (std::size_t i = 0; i < hidden; ++i) m_values[i] *= m_weight[i];
   const bool is_quantized = m_norm.output != m_operation.datatype;
   round_values(m_values, m_operation.datatype,
                is_quantized ? m_rounded.data() : static_cast<std::byte*>(m_norm.normalized) + row * bytes);

@@ -42,6 +42,7 @@ class simulated_call {
     args.scale = call.scale;
     args.scales = call.scales;
     args.eps = static_cast<float>(call.eps);
+    args.round_before_weight = call.round_before_weight != 0;
     args.multiprocessors = blocks;
     ASSERT_EQ(launch_allreduce_rmsnorm(m_algorithm, *isthmus::p2p::element_of(call.datatype), args,
                                        m_all.stream(rank)),

@@ -1,6 +1,7 @@
 // isthmus_allreduce_rmsnorm on the host: results, the arguments that it rejects, and its failures.
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <limits>
 
@@ -71,6 +72,31 @@ TEST(allreduce_rmsnorm, squares_are_added_in_the_documented_order) {
   }
 }
 
+// A program that was compiled before round_before_weight existed passes a smaller struct.
+TEST(allreduce_rmsnorm, accepts_first_version_of_arguments) {
+  const norm_case test({1, 3, 40, ISTHMUS_BFLOAT16, ISTHMUS_BFLOAT16, false, 4});
+  test::ranks ranks(1, "");
+  ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
+  norm_outputs outputs = test.poisoned_outputs();
+  arguments call = test.arguments(0, outputs);
+  call.struct_bytes = offsetof(arguments, round_before_weight);
+  call.round_before_weight = 77;  // not part of the struct
+  ASSERT_EQ(isthmus_allreduce_rmsnorm(ranks[0], &call), ISTHMUS_SUCCESS) << test::last_error().message;
+  EXPECT_TRUE(outputs == rmsnorm_test::run_on_host(test).front());
+}
+
+// The two roundings give different bits, so a call that ignored the argument would fail.
+TEST(allreduce_rmsnorm, rounding_before_the_weight_changes_bits) {
+  for (const isthmus_datatype datatype : {ISTHMUS_FLOAT16, ISTHMUS_BFLOAT16, ISTHMUS_FLOAT32}) {
+    norm_shape shape{1, 4, 500, datatype, datatype, false, 5};
+    const norm_outputs once = rmsnorm_test::run_on_host(norm_case(shape)).front();
+    shape.round_before_weight = true;
+    const norm_outputs twice = rmsnorm_test::run_on_host(norm_case(shape)).front();
+    EXPECT_TRUE(once.residual == twice.residual);
+    EXPECT_EQ(once.normalized == twice.normalized, datatype == ISTHMUS_FLOAT32);
+  }
+}
+
 TEST(allreduce_rmsnorm, works_in_place) {
   const norm_case test({2, 3, 40, ISTHMUS_FLOAT16, ISTHMUS_FLOAT16, false, 8});
   const norm_outputs expected = rmsnorm_test::run_on_host(test).front();
@@ -130,6 +156,8 @@ TEST(allreduce_rmsnorm, rejects_invalid_arguments) {
                       [](arguments& call) { call.output = ISTHMUS_FLOAT16; }));
   EXPECT_TRUE(rejects("stream = 0x1 must be NULL on the host platform",
                       [](arguments& call) { call.stream = reinterpret_cast<isthmus_stream>(1); }));
+  EXPECT_TRUE(
+      rejects("round_before_weight = 2 must be 0 or 1", [](arguments& call) { call.round_before_weight = 2; }));
   EXPECT_TRUE(rejects("input is NULL", [](arguments& call) { call.input = nullptr; }));
   EXPECT_TRUE(rejects("weight is NULL", [](arguments& call) { call.weight = nullptr; }));
   EXPECT_TRUE(rejects("normalized is NULL", [](arguments& call) { call.normalized = nullptr; }));
@@ -163,6 +191,7 @@ TEST(allreduce_rmsnorm, reports_different_arguments_on_all_ranks) {
   expect_mismatch("hidden = 4", [](arguments& call) { call.tokens = 4, call.hidden = 4; });
   expect_mismatch("bfloat16", [](arguments& call) { call.datatype = call.output = ISTHMUS_BFLOAT16; });
   expect_mismatch("eps = 0.5", [](arguments& call) { call.eps = 0.5; });
+  expect_mismatch("round_before_weight = 1", [](arguments& call) { call.round_before_weight = 1; });
 }
 
 TEST(allreduce_rmsnorm, needs_a_backend_with_kernels_on_devices) {

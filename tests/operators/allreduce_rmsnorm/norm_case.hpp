@@ -19,9 +19,10 @@ struct norm_shape {
   isthmus_datatype datatype = ISTHMUS_BFLOAT16, output = ISTHMUS_BFLOAT16;
   bool has_row_scales = false;
   std::uint64_t seed = 1;
+  bool round_before_weight = false;
 };
 std::string to_string(const norm_shape& shape);
-// Every datatype, with its own type and with both kinds of float8 as output.
+// Every datatype, with its own type and with both kinds of float8 as output, with both values of round_before_weight.
 std::vector<norm_shape> kinds_of(norm_shape shape);
 
 // The outputs of one rank.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -29,14 +31,14 @@ def inputs_of(dtype: torch.dtype, shape: tuple[int, ...], group: dist.ProcessGro
     return values(10 + dist.get_rank(group), *shape), values(1, *shape), values(2, shape[-1])
 
 
-def sum_of_squares(rows: torch.Tensor, item_bytes: int) -> torch.Tensor:
-    """The documented order: vectors of 16 bytes, 1,024 accumulators, then halves of groups of 32."""
+def sum_in_documented_order(rows: torch.Tensor, item_bytes: int) -> torch.Tensor:
+    """Adds each row: vectors of 16 bytes, 1,024 accumulators, then halves of groups of 32."""
     length = 16 // item_bytes
-    squares = torch.nn.functional.pad(rows * rows, (0, -rows.shape[1] % (1024 * length)))
-    squares = squares.view(len(rows), -1, 1024, length)
-    vectors = torch.zeros(squares.shape[:-1])
+    padded = torch.nn.functional.pad(rows, (0, -rows.shape[1] % (1024 * length)))
+    padded = padded.view(len(rows), -1, 1024, length)
+    vectors = torch.zeros(padded.shape[:-1])
     for index in range(length):
-        vectors = vectors + squares[..., index]
+        vectors = vectors + padded[..., index]
     sums = torch.zeros(len(rows), 1024)
     for index in range(vectors.shape[1]):
         sums = sums + vectors[:, index]
@@ -50,16 +52,25 @@ def sum_of_squares(rows: torch.Tensor, item_bytes: int) -> torch.Tensor:
 
 
 def separate_operators(
-    own: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, kind: str, scale: torch.Tensor, group=None
+    own: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    kind: str,
+    scale: torch.Tensor,
+    group: dist.ProcessGroup | None = None,
+    round_before_weight: bool = False,
 ) -> Tensors:
     """all_reduce, add, RMSNorm in float32 and the conversion to float8_e4m3fn."""
     total = own.clone()
     dist.all_reduce(total, group=group)
     residual = total + residual
     rows = residual.float().flatten(0, -2)
-    mean = sum_of_squares(rows, own.itemsize) / rows.shape[1]
+    mean = sum_in_documented_order(rows * rows, own.itemsize) / rows.shape[1]
     factor = 1 / (mean + EPS).double().sqrt().float()  # PyTorch's square root of float32 can be off by one unit
-    normalized = (rows * factor[:, None] * weight.float()).to(own.dtype)
+    normalized = rows * factor[:, None]
+    if round_before_weight:
+        normalized = normalized.to(own.dtype).float()
+    normalized = (normalized * weight.float()).to(own.dtype)
     scales = torch.empty(0)
     if kind != "plain":
         if kind == "row_scales":
@@ -85,11 +96,10 @@ def check_bits(sizes: tuple[int, ...] = (1, 2, 4)) -> int:
             for shape in SHAPES:
                 inputs = inputs_of(dtype, shape, group)
                 originals = [each.clone() for each in inputs]
-                for kind in KINDS:
-                    results = torch.ops.isthmus.allreduce_rmsnorm(
-                        *inputs, EPS, group.group_name, **arguments_of(kind, scale)
-                    )
-                    expected = separate_operators(*inputs, kind, scale, group)
+                for kind, is_rounded in itertools.product(KINDS, (False, True)):
+                    arguments = arguments_of(kind, scale) | {"round_before_weight": is_rounded}
+                    results = torch.ops.isthmus.allreduce_rmsnorm(*inputs, EPS, group.group_name, **arguments)
+                    expected = separate_operators(*inputs, kind, scale, group, is_rounded)
                     for result, right in zip(results, expected, strict=True):
                         assert_same(result, right)
                     checked += 1
@@ -99,7 +109,7 @@ def check_bits(sizes: tuple[int, ...] = (1, 2, 4)) -> int:
 
 
 def test_results_have_the_bits_of_separate_operators(ranks: RankProcesses) -> None:
-    cases = len(DTYPES) * len(SHAPES) * len(KINDS)
+    cases = len(DTYPES) * len(SHAPES) * len(KINDS) * 2
     assert ranks.run(check_bits) == [3 * cases, 2 * cases, cases, cases]
 
 
