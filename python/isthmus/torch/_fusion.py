@@ -33,9 +33,8 @@ class AllreduceNormFusion:
     were compiled with the pass.
 
     Some models, such as those of transformers, round the normalized value to the type of the model before they
-    multiply it by the weight. The operator rounds only the product. With
-    torch._inductor.config.emulate_precision_casts, the pass keeps this rounding: the operator gets a weight of
-    ones, and the product remains a separate operation.
+    multiply it by the weight. The operator keeps this rounding, as the model without torch.compile. With its
+    default settings, Inductor leaves it out in the kernels that it generates.
     """
 
     def __init__(self) -> None:
@@ -60,13 +59,13 @@ class AllreduceNormFusion:
 
 
 class _Norm(NamedTuple):
-    """An RMSNorm of `total`, the residual sum. `rounded` is the value before the product, if it is rounded."""
+    """An RMSNorm of `total`, the residual sum."""
 
     output: Node
-    rounded: Node | None
     total: Node
     weight: Node
     eps: float
+    round_before_weight: bool
 
 
 class _Sum(NamedTuple):
@@ -108,11 +107,13 @@ def _match_norm(output: Node) -> _Norm | None:
         return None
     for scaled, weight in _operands(_without_cast(output), _aten.mul.Tensor):
         for rows, factor in _operands(_without_cast(scaled), _aten.mul.Tensor):
-            eps = _match_factor(factor, rows)
-            norm = _Norm(output, scaled, _without_cast(rows), _without_cast(weight), eps or 0.0)
-            if eps is not None and _has_supported_types(norm, _value(rows)):
-                is_rounded = _value(scaled).dtype != torch.float32
-                return norm if is_rounded else norm._replace(rounded=None)
+            eps, before = _match_factor(factor, rows), _value(scaled)
+            if eps is None or before is None or before.dtype not in (torch.float32, result.dtype):
+                continue
+            is_rounded = before.dtype != torch.float32
+            norm = _Norm(output, _without_cast(rows), _without_cast(weight), eps, is_rounded)
+            if _has_supported_types(norm, _value(rows)):
+                return norm
     return None
 
 
@@ -179,28 +180,21 @@ def _is_group_of_isthmus(group_name: Any, device: torch.device) -> bool:
 
 
 def _replace(graph: Graph, norm: _Norm, total: _Sum) -> None:
-    from torch._inductor import config  # takes seconds to import, and is loaded by the compiler anyway
-
-    keeps_rounding = norm.rounded is not None and config.emulate_precision_casts
-    output = norm.rounded if keeps_rounding else norm.output
     with graph.inserting_before(norm.total):
-        source, weight = total.input, norm.weight
+        source = total.input
         for view in total.views:
             source = _call(graph, view.target, source, *view.args[1:])
-        if keeps_rounding:
-            like = _value(weight)
-            options = {"dtype": like.dtype, "device": like.device, "pin_memory": False}
-            weight = _call(graph, _aten.full.default, list(like.shape), 1, **options)
         results = _call(
             graph,
             torch.ops.isthmus.allreduce_rmsnorm.default,
-            *(source, total.residual, weight, norm.eps, total.group_name),
+            *(source, total.residual, norm.weight, norm.eps, total.group_name),
+            round_before_weight=norm.round_before_weight,
         )
         normalized, residual = (_call(graph, operator.getitem, results, index) for index in range(2))
-    output.replace_all_uses_with(normalized)
+    norm.output.replace_all_uses_with(normalized)
     norm.total.replace_all_uses_with(residual)
     _erase(graph, norm.total)
-    _erase(graph, output)
+    _erase(graph, norm.output)
 
 
 def _erase(graph: Graph, node: Node) -> None:
