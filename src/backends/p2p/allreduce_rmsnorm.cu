@@ -352,7 +352,7 @@ gpu_error dispatch(element_type type, int size, Function function) {
 template <typename T, int N, int U>
 gpu_error load_kernels() {
   for (const bool round_before_weight : {false, true}) {
-    const gpu_error code = dispatch_rounding<T>(round_before_weight, []<bool R>() {
+    const gpu_error code = dispatch_rounding<T>(round_before_weight, [&]<bool R>() {
       const gpu_error loaded = gpu_load_kernel(one_shot_rmsnorm<T, N, U, R>);
       return loaded == gpu_success ? gpu_load_kernel(two_shot_rmsnorm<T, N, U, R>) : loaded;
     });
