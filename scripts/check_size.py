@@ -23,6 +23,7 @@ FUNCTION_LINES = 50
 COMMAND_LINE = "the signature is the command line: one parameter per option, with its help text"
 EXCEPTIONS = {
     "python/isthmus/cli/bench.py bench": COMMAND_LINE,
+    "python/isthmus/cli/explain.py explain": COMMAND_LINE,
     "python/isthmus/cli/run.py run": COMMAND_LINE,
     "python/isthmus/cli/simulate.py simulate": COMMAND_LINE,
     "python/isthmus/cli/tune.py tune": COMMAND_LINE,

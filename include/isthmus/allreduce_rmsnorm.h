@@ -55,8 +55,8 @@ typedef struct isthmus_allreduce_rmsnorm_arguments {
   int32_t round_before_weight;
 } isthmus_allreduce_rmsnorm_arguments;
 
-// Collective. Sizes, datatypes, eps, round_before_weight and the choice between `scale` and `scales` are equal on all
-// ranks.
+// Collective. Sizes, datatypes, eps, round_before_weight, and the choice between `scale` and `scales`, are equal on all
+// ranks of the communicator.
 // Errors: nothing is written if an argument is invalid. ISTHMUS_ERROR_UNSUPPORTED on devices without the backend `p2p`,
 // or if the communicator has one rank on a device. ISTHMUS_ERROR_INVALID_USAGE inside a group. ISTHMUS_ERROR_MISMATCH on
 // all ranks if arguments differ between ranks; on devices, only with the option `check`.
