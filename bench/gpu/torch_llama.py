@@ -15,6 +15,8 @@ one step and the choice of the next token. Ways:
 A sample is the time of a step on the slowest rank, the mean over --tokens steps. Ways alternate in one set of
 processes and share the weights. The logits of all ways are compared for the same input tokens, and then the
 tokens that each way generates. With two ranks, nccl and isthmus add two numbers, so their bits must be equal.
+By default, Inductor leaves out the rounding before the weights of the norms, but isthmus_fused does not. With
+--exact, Inductor keeps all roundings of the model.
 
 After --limit seconds, no further batch size is started. `--device cpu --tiny` tries the program on CPU ranks
 without CUDA graphs, with gloo instead of NCCL. Its times have no meaning.
@@ -344,6 +346,7 @@ def make_record(
         "context": CONTEXT,
         "tokens_per_s": round(rate, 1),
         "replacements": way.replacements,
+        "keeps_roundings": arguments.exact,
         "largest_logit_difference": difference,
         "first_differing_step": first,
         "differing_sequences": differing,
@@ -381,6 +384,10 @@ def measure(rank: int, size: int, _: str, arguments: argparse.Namespace) -> list
 
     begin, device = time.monotonic(), arguments.device
     torch.set_grad_enabled(False)
+    if arguments.exact:
+        from torch._inductor import config
+
+        config.emulate_precision_casts = True
     native = ("nccl" if device == "cuda" else "gloo", dist.group.WORLD)
     group = dist.new_group(list(range(size)), backend=f"{device}:isthmus")
     model = make_model(arguments, group)
@@ -410,6 +417,7 @@ def main() -> int:
     arguments_parser.add_argument("--rounds", type=int, default=4)
     arguments_parser.add_argument("--limit", type=float, default=220, help="seconds")
     arguments_parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    arguments_parser.add_argument("--exact", action="store_true", help="keep all roundings of the model")
     arguments_parser.add_argument("--tiny", action="store_true", help="tiny shapes")
     arguments = arguments_parser.parse_args()
     arguments.batches = [int(each) for each in arguments.batches.split(",")]
