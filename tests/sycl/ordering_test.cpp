@@ -1,5 +1,6 @@
 // Operations run after their dependencies and before their dependents. Producers are slow on purpose.
 #include <chrono>
+#include <cmath>
 #include <future>
 
 #include "fixture.hpp"
@@ -101,6 +102,34 @@ TEST_F(host_task_path, call_does_not_block) {
   sycl::event(done).wait();
   EXPECT_EQ(wait_status, std::future_status::ready) << "the host must not wait";
   EXPECT_EQ(to, from);
+}
+
+TEST_F(host_task_path, allreduce_rmsnorm_does_not_block) {
+  const isthmus::communicator ranks = make();
+  sycl::queue queue(device);
+  std::promise<void> returned;
+  std::future_status wait_status{};
+  std::vector<float> input = {0, 0}, residual = {1, 2}, weight = {1, 2}, sum(2), normalized(2);
+  const sycl::event slow = queue.submit([&](sycl::handler& handler) {
+    host_task(handler, [&] {
+      wait_status = returned.get_future().wait_for(20s);
+      input = {2, 2};
+    });
+  });
+  isthmus_allreduce_rmsnorm_arguments arguments{};
+  arguments.struct_bytes = sizeof arguments;
+  arguments.tokens = 1, arguments.hidden = 2;
+  arguments.datatype = arguments.output = ISTHMUS_FLOAT32;
+  arguments.input = input.data(), arguments.residual = residual.data(), arguments.weight = weight.data();
+  arguments.residual_out = sum.data(), arguments.normalized = normalized.data();
+  const sycl::event done = ranks.allreduce_rmsnorm(queue, arguments, {slow});
+  arguments = {};  // was copied
+  returned.set_value();
+  sycl::event(done).wait();
+  EXPECT_EQ(wait_status, std::future_status::ready) << "the host must not wait";
+  EXPECT_EQ(sum, (std::vector<float>{3, 4}));
+  EXPECT_NEAR(normalized[0], 3 / std::sqrt(12.5), 1e-6);
+  EXPECT_NEAR(normalized[1], 8 / std::sqrt(12.5), 1e-6);
 }
 
 TEST_F(host_task_path, group_does_not_block) {
