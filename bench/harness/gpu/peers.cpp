@@ -8,7 +8,7 @@
 namespace gpu_bench {
 namespace {
 
-void check(const std::string& name, const char* error) {
+void throw_error(const std::string& name, const char* error) {
   if (error != nullptr) throw std::runtime_error("--peer " + name + ": " + error);
 }
 
@@ -45,7 +45,7 @@ peer_library::peer_library(const std::string& option, const device_thread& threa
     inputs.push_back(buffers[i].send);
   });
   const gpu_bench_peer_group group{thread.size(), devices.data(), inputs.data(), largest_bytes};
-  check(m_name, m_peer->open(&group));
+  throw_error(m_name, m_peer->open(&group));
 }
 
 std::vector<device_call> peer_library::make_calls(const device_thread& thread, const bench_case& test_case,
@@ -55,8 +55,9 @@ std::vector<device_call> peer_library::make_calls(const device_thread& thread, c
   for (int method = 0; m_peer->methods[method] != nullptr; ++method) {
     if (m_peer->supports(method, &arguments.front()) == 0) continue;
     const auto enqueue = [this, &thread, method, arguments] {
-      thread.each(
-          [&](const device_lane&, std::size_t i) { check(m_name, m_peer->enqueue(method, &arguments[i])); });
+      thread.each([&](const device_lane&, std::size_t i) {
+        throw_error(m_name, m_peer->enqueue(method, &arguments[i]));
+      });
     };
     calls.push_back({{m_name, m_peer->methods[method], "graph", enqueue}, test_case, buffers});
   }
