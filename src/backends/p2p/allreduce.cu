@@ -42,6 +42,7 @@ __global__ void __launch_bounds__(512) one_shot(const kernel_arguments args) {
     store_elements<T, Wire>(out, index, args.count, is_output_aligned, sum);
   }
   const bool has_expired = __syncthreads_or(limit.has_expired) != 0;
+  start_later_kernels();
   if (threadIdx.x == 0) slot.set_step(step + 1, has_expired);
 }
 
@@ -240,6 +241,7 @@ __global__ void __launch_bounds__(512) two_shot(const kernel_arguments args) {
   if (Target == result_target::inbox && !limit.has_expired) p.collect(steps - 1);
   if (Target == result_target::peer_buffers) exchange_completion<N>(slot, limit);
   const bool has_expired = __syncthreads_or(limit.has_expired) != 0;
+  start_later_kernels();
   if (threadIdx.x == 0) {
     slot.set_step(first_step + steps, has_expired);
     if (Target == result_target::peer_buffers) *slot.zero_copy_count() += 1;

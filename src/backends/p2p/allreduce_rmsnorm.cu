@@ -31,9 +31,8 @@ __device__ inline float warp_maximum(float value) {
 }
 
 // The rows of one thread block. A thread handles the vectors threadIdx.x, threadIdx.x + row_threads, ... of a row, at most U
-// of them. Vector u is sent through slot u of the block. RoundBeforeWeight: args.round_before_weight, as a template argument
-// because the additional conversions would slow down the other calls.
-template <typename T, int N, int U, bool RoundBeforeWeight>
+// of them. Vector u is sent through slot u of the block.
+template <typename T, int N, int U>
 struct row_block {
   static constexpr int elements = wire_vector<T>::elements;
 
@@ -60,7 +59,11 @@ struct row_block {
     return result;
   }
   // All threads of the block call it.
-  __device__ void end(std::uint32_t steps) const { set_steps(steps, __syncthreads_or(limit.has_expired) != 0); }
+  __device__ void end(std::uint32_t steps) const {
+    const bool has_expired = __syncthreads_or(limit.has_expired) != 0;
+    start_later_kernels();
+    set_steps(steps, has_expired);
+  }
 
   __device__ static int index(int u) { return u * row_threads + static_cast<int>(threadIdx.x); }
   __device__ bool has(int u) const { return static_cast<std::uint32_t>(index(u)) * elements < args.hidden; }
@@ -125,13 +128,13 @@ struct row_block {
     squares += vector_squares;
     return x.bits;
   }
-  __device__ static uint4 normalize(uint4 row, float factor, uint4 weight) {
+  __device__ uint4 normalize(uint4 row, float factor, uint4 weight) const {
     const wire_vector<T> x(row), w(weight);
     wire_vector<T> y;
 #pragma unroll
     for (int i = 0; i < elements; ++i) {
       float value = to_float(x.lanes[i]) * factor;
-      if (RoundBeforeWeight) value = to_float(from_float<T>(value));
+      if (args.round_before_weight) value = to_float(from_float<T>(value));
       y.lanes[i] = from_float<T>(value * to_float(w.lanes[i]));
     }
     return y.bits;
@@ -191,12 +194,12 @@ struct row_block {
 };
 
 // Every rank sends its rows to all ranks and completes all rows. It sends the next row before it receives the current one.
-template <typename T, int N, int U, bool RoundBeforeWeight>
+template <typename T, int N, int U>
 __global__ void __launch_bounds__(row_threads)
     one_shot_rmsnorm(ISTHMUS_P2P_KERNEL_ARGUMENT const rmsnorm_arguments args) {
   wait_for_earlier_kernels();
   spin_limit limit(args);
-  row_block<T, N, U, RoundBeforeWeight> block(args, limit);
+  row_block<T, N, U> block(args, limit);
   if (block.has_failed_before()) return;
   const auto steps = static_cast<std::uint32_t>((args.tokens - blockIdx.x + gridDim.x - 1) / gridDim.x);
   const auto row = [](std::uint32_t step) { return std::uint64_t(step) * gridDim.x + blockIdx.x; };
@@ -222,9 +225,9 @@ __global__ void __launch_bounds__(row_threads)
 
 // Rank r adds every N-th row, starting with row r, and sends the sums to all ranks. Every rank completes all rows. The steps
 // are pipelined as in allreduce.cu.
-template <typename T, int N, int U, bool RoundBeforeWeight>
+template <typename T, int N, int U>
 struct row_pipeline {
-  row_block<T, N, U, RoundBeforeWeight>& block;
+  row_block<T, N, U>& block;
   const rmsnorm_arguments& args;
 
   __device__ std::uint64_t row(std::uint32_t step, int owner) const {
@@ -273,14 +276,14 @@ struct row_pipeline {
   }
 };
 
-template <typename T, int N, int U, bool RoundBeforeWeight>
+template <typename T, int N, int U>
 __global__ void __launch_bounds__(row_threads)
     two_shot_rmsnorm(ISTHMUS_P2P_KERNEL_ARGUMENT const rmsnorm_arguments args) {
   wait_for_earlier_kernels();
   spin_limit limit(args);
-  row_block<T, N, U, RoundBeforeWeight> block(args, limit);
+  row_block<T, N, U> block(args, limit);
   if (block.has_failed_before()) return;
-  const row_pipeline<T, N, U, RoundBeforeWeight> rows{block, args};
+  const row_pipeline<T, N, U> rows{block, args};
   const std::uint64_t own_rows = (args.tokens + ranks<N>(args) - 1) / ranks<N>(args);  // of rank 0
   const auto steps = static_cast<std::uint32_t>((own_rows - blockIdx.x + gridDim.x - 1) / gridDim.x);
   bool is_complete = true;
@@ -295,23 +298,11 @@ __global__ void __launch_bounds__(row_threads)
   block.end(steps);
 }
 
-// Calls `function` with the value of RoundBeforeWeight. The rounding has no effect on float32, which needs no kernels for it.
-template <typename T, typename Function>
-gpu_error dispatch_rounding(bool round_before_weight, Function function) {
-  if constexpr (sizeof(T) < sizeof(float))
-    if (round_before_weight) return function.template operator()<true>();
-  return function.template operator()<false>();
-}
-
 template <typename T, int N, int U>
 gpu_error launch_rows(reduction_algorithm algorithm, const rmsnorm_arguments& args, gpu_stream stream) {
-  return dispatch_rounding<T>(args.round_before_weight, [&]<bool R>() {
-    if (algorithm == reduction_algorithm::one_shot)
-      return gpu_launch(one_shot_rmsnorm<T, N, U, R>, args, stream);
-    if (algorithm == reduction_algorithm::two_shot)
-      return gpu_launch(two_shot_rmsnorm<T, N, U, R>, args, stream);
-    return gpu_invalid_value;
-  });
+  if (algorithm == reduction_algorithm::one_shot) return gpu_launch(one_shot_rmsnorm<T, N, U>, args, stream);
+  if (algorithm == reduction_algorithm::two_shot) return gpu_launch(two_shot_rmsnorm<T, N, U>, args, stream);
+  return gpu_invalid_value;
 }
 
 template <typename T, int N>
@@ -351,14 +342,8 @@ gpu_error dispatch(element_type type, int size, Function function) {
 
 template <typename T, int N, int U>
 gpu_error load_kernels() {
-  for (const bool round_before_weight : {false, true}) {
-    const gpu_error code = dispatch_rounding<T>(round_before_weight, [&]<bool R>() {
-      const gpu_error loaded = gpu_load_kernel(one_shot_rmsnorm<T, N, U, R>);
-      return loaded == gpu_success ? gpu_load_kernel(two_shot_rmsnorm<T, N, U, R>) : loaded;
-    });
-    if (code != gpu_success) return code;
-  }
-  return gpu_success;
+  const gpu_error code = gpu_load_kernel(one_shot_rmsnorm<T, N, U>);
+  return code == gpu_success ? gpu_load_kernel(two_shot_rmsnorm<T, N, U>) : code;
 }
 
 }  // namespace

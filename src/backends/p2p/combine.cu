@@ -160,6 +160,7 @@ __global__ void __launch_bounds__(lane_threads)
     if (step < in.steps && updates_peer)
       store_word(&own_view.peer_counters(packet_ring)->acknowledged, own_counters.received + step + 1);
   }
+  start_later_kernels();
   if (!updates_peer) return;
   own_view.own_counters(packet_ring)->sent =
       own_counters.sent + steps_of(args.out[own_view.peer], all.lane, packet_batch);

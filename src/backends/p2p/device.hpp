@@ -98,6 +98,9 @@ gpu_error gpu_load_kernel(Kernel* kernel) {
 // gpu_launch_kernel: `can_start_early`: the kernel may be launched while the previous kernel of the stream finishes
 //   (programmatic dependent launch). It then calls wait_for_earlier_kernels before it reads or writes anything. Only
 //   code compiled for Hopper or later can wait this way: see gpu_supports_early_start.
+// start_later_kernels: called by a block that waits for no other rank from then on. When all blocks have called it, a
+//   kernel that can start early is launched. An earlier call could hold multiprocessors that a kernel on another
+//   stream needs, on which a peer waits.
 // gpu_supports_early_start: true if the code that runs on the current device supports it. All kernels are compiled
 //   for the same architectures.
 // load_remote, store_remote: four words that another device may be accessing. Each word is accessed at once; the four
@@ -128,6 +131,7 @@ bool gpu_supports_early_start(Kernel*) {
   return false;
 }
 __device__ inline void wait_for_earlier_kernels() {}
+__device__ inline void start_later_kernels() {}
 
 __device__ inline uint4 load_remote(const uint4* source) {
   const auto* words = reinterpret_cast<const std::uint32_t*>(source);
@@ -201,6 +205,11 @@ bool gpu_supports_early_start(Kernel* kernel) {
 __device__ inline void wait_for_earlier_kernels() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ inline void start_later_kernels() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 

@@ -53,6 +53,7 @@ bool gpu_supports_early_start(Kernel*) {
   return false;
 }
 inline void wait_for_earlier_kernels() {}
+inline void start_later_kernels() {}
 template <typename Kernel>
 gpu_error gpu_load_kernel(Kernel*) {
   return gpu_success;
