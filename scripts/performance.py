@@ -74,7 +74,7 @@ def application(name: str) -> Row:
     )
 
 
-def fused(gpus: int, product: str, topic: str = "fused") -> Row:
+def fused(gpus: int, product: str) -> Row:
     is_gather = product.startswith("AllGather")
     collective = "allgather_gemm" if is_gather else "gemm_reduce_scatter"
     own = {"provider": "isthmus", "view": "fused", "collective": collective}
@@ -82,13 +82,20 @@ def fused(gpus: int, product: str, topic: str = "fused") -> Row:
         peers = "faster of PyTorch's all-gather + matmul and `fused_all_gather_matmul`"
     else:
         peers = "faster of PyTorch's matmul + reduce-scatter and `fused_matmul_reduce_scatter`"
-    return Row(f"{product}, {gpus} H200", f"h200x{gpus}-{topic}", own, peers, TORCH_FUSED)
+    return Row(f"{product}, {gpus} H200", f"h200x{gpus}-fused", own, peers, TORCH_FUSED)
 
 
 def allreduce(gpus: int) -> Row:
     peers = providers("nccl", "nccl_symmetric", "torch_one_shot", "torch_two_shot", mode="graph")
     peer_label = "NCCL with and without symmetric memory" + (", PyTorch" if gpus == 2 else "")
     return Row(f"allreduce with `p2p`, {gpus} H200", f"h200x{gpus}-p2p", GRAPH, peer_label, peers)
+
+
+def kernels(label: str, collective: str, peer_label: str, *peers: str, **fields: Any) -> Row:
+    """Compares with kernels of other libraries in graphs."""
+    own = {"provider": "isthmus", "collective": collective, "mode": "graph"} | fields
+    peer = providers(*peers, "trtllm", "trtllm_custom", collective=collective, mode="graph")
+    return Row(label, "h200x2-p2p_peers", own, peer_label, peer)
 
 
 ROWS: dict[str, tuple[str, list[Row]]] = {
@@ -286,6 +293,25 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
         [
             allreduce(2),
             allreduce(4),
+            kernels(
+                "allreduce with `p2p`, 2 H200, against kernels",
+                "allreduce",
+                "fastest kernel of FlashInfer (TensorRT-LLM's and vLLM's)",
+                "vllm",
+            ),
+            kernels(
+                "allreduce, residual addition and RMSNorm, 2 H200",
+                "allreduce_rmsnorm",
+                "fastest fused kernel of FlashInfer (TensorRT-LLM's)",
+                backend="p2p",
+            ),
+            Row(
+                "every collective with `p2p`, 2 H200, NCCL 2.32.3",
+                "h200x2-p2p_peers",
+                GRAPH | {"test": "every collective"},
+                "fastest of NCCL's ways",
+                providers("nccl", "nccl_symmetric", "nccl_copy_engine", mode="graph"),
+            ),
             Row(
                 "all collectives with `nccl`, 4 H200",
                 "h200x4-nccl",
@@ -295,7 +321,6 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
             ),
             fused(2, "AllGather + GEMM"),
             fused(4, "AllGather + GEMM"),
-            fused(4, "AllGather + GEMM, small shapes", "fused_small"),
             fused(2, "GEMM + ReduceScatter"),
             fused(4, "GEMM + ReduceScatter"),
         ],
