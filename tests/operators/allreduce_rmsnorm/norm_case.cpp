@@ -51,17 +51,18 @@ std::string to_string(const norm_shape& shape) {
 
 std::vector<norm_shape> kinds_of(norm_shape shape) {
   std::vector<norm_shape> result;
-  for (const isthmus_datatype datatype : {ISTHMUS_FLOAT16, ISTHMUS_BFLOAT16, ISTHMUS_FLOAT32})
-    for (const bool round_before_weight : {false, true}) {
-      shape.round_before_weight = round_before_weight;
-      shape.datatype = shape.output = datatype;
-      shape.has_row_scales = false;
-      result.push_back(shape);
-      shape.output = ISTHMUS_FLOAT8_E4M3;
-      result.push_back(shape);
-      shape.has_row_scales = true;
-      result.push_back(shape);
-    }
+  for (const isthmus_datatype datatype : {ISTHMUS_FLOAT16, ISTHMUS_BFLOAT16, ISTHMUS_FLOAT32}) {
+    shape.datatype = shape.output = datatype;
+    shape.has_row_scales = false;
+    result.push_back(shape);
+    shape.round_before_weight = true;  // independent of the type of the output
+    result.push_back(shape);
+    shape.round_before_weight = false;
+    shape.output = ISTHMUS_FLOAT8_E4M3;
+    result.push_back(shape);
+    shape.has_row_scales = true;
+    result.push_back(shape);
+  }
   return result;
 }
 
