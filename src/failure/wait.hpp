@@ -98,7 +98,8 @@ void poll_until_done(Poll&& poll, poll_pause pause) {
 // ---- hot waits -----------------------------------------------------------------------------------------
 
 // Policy of one hot wait. The wait spins for less than `spin_limit` rounds, then yields its core for
-// `yield_time`, and then sleeps for 50 us between two rounds:
+// `yield_time`, and then sleeps between two rounds. The first sleep takes 50 us. Every other sleep is 1/64 longer than
+// the one before, up to 1 ms. Long waits therefore end about 2 % late at most, and leave the core to other ranks:
 //
 //   for (backoff wait(limit); !is_ready();)
 //     if (wait.spin()) {
@@ -132,20 +133,25 @@ class backoff {
   }
   // Yields, or sleeps if the latest measure() exceeds the yield time and there was no other work.
   void pause(bool has_worked = false) noexcept {
-    constexpr std::chrono::microseconds sleep_time{50};
-    if (has_worked || m_waited < m_yield_time)
-      yield_core();
-    else
-      sleep_briefly(sleep_time);
+    if (has_worked || m_waited < m_yield_time) {
+      m_sleep_time = min_sleep_time;
+      return yield_core();
+    }
+    sleep_briefly(m_sleep_time);
+    m_sleep_time = std::min(m_sleep_time + m_sleep_time / 64, max_sleep_time);
   }
   // Restarts the wait after progress.
   void reset() noexcept {
     m_rounds = 0;
     m_is_long = false;
+    m_sleep_time = min_sleep_time;
   }
 
  private:
+  static constexpr std::chrono::nanoseconds min_sleep_time{50'000}, max_sleep_time{1'000'000};
+
   std::uint64_t m_rounds = 0, m_spin_limit;
+  std::chrono::nanoseconds m_sleep_time = min_sleep_time;
   wait_clock::duration m_yield_time, m_waited{};
   wait_clock::time_point m_begin;
   bool m_is_long = false;

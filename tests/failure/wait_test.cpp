@@ -97,6 +97,15 @@ TEST(backoff, yields_first_and_then_sleeps) {
   EXPECT_GE(wait_clock::now() - begin, 50us);
 }
 
+TEST(backoff, sleeps_grow_up_to_a_millisecond) {
+  constexpr int sleeps = 250;  // the last 50 take 1 ms each
+  backoff wait(0, 0ms);
+  wait.measure();
+  const auto begin = wait_clock::now();
+  for (int i = 0; i < sleeps; ++i) wait.pause();
+  EXPECT_GE(wait_clock::now() - begin, 100ms);
+}
+
 TEST(backoff, restarts_after_progress) {
   backoff wait(2);
   EXPECT_TRUE(wait.spin());
