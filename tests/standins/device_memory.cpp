@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <iterator>
 #include <string>
 
@@ -319,6 +320,18 @@ std::size_t device_memory::bytes_in_use(int device) {
 std::size_t device_memory::live() {
   const std::lock_guard lock(m_mutex);
   return m_blocks.size() + m_physical.size() + m_reserved.size();
+}
+
+void clear(void* pointer, std::size_t bytes) {
+  auto* const begin = static_cast<std::byte*>(pointer);
+  const std::size_t head = std::min(bytes, (page - reinterpret_cast<std::uintptr_t>(begin) % page) % page);
+  const std::size_t inner = (bytes - head) / page * page;
+  if (inner == 0 || madvise(begin + head, inner, MADV_REMOVE) != 0) {  // pinned host memory, for example
+    std::memset(begin, 0, bytes);
+    return;
+  }
+  std::memset(begin, 0, head);
+  std::memset(begin + head + inner, 0, bytes - head - inner);
 }
 
 }  // namespace standin

@@ -91,4 +91,8 @@ class device_memory {
   bool m_descriptors = true;
 };
 
+// Sets the bytes to zero. Whole pages are released and read as zeros until the next write, because the library clears
+// staging areas of hundreds of MiB of which tests use little.
+void clear(void* pointer, std::size_t bytes);
+
 }  // namespace standin

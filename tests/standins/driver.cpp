@@ -101,7 +101,12 @@ int stream_is_capturing(void* handle, int* status) {
 int fill(void* pointer, unsigned char value, std::size_t bytes, void* stream_handle) {
   stream& queue = machine::get().resolve(stream_handle);
   if (!device_memory::get().direct(queue.device, pointer, bytes)) return invalid_value;
-  queue.submit([=] { std::memset(pointer, value, bytes); });
+  queue.submit([=] {
+    if (value == 0)
+      clear(pointer, bytes);
+    else
+      std::memset(pointer, value, bytes);
+  });
   return success;
 }
 
