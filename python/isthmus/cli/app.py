@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 
@@ -12,7 +13,6 @@ from .._console import printable
 from ..errors import Error
 from ..layout import MissingError
 from ..table import Status
-from . import bench, demo, doctor, explain, info, report, run, simulate, trace, tune
 from .console import BAD_ARGUMENT, FAILED, NOT_AVAILABLE, CommandError
 
 _EXIT_CODES = {
@@ -21,24 +21,50 @@ _EXIT_CODES = {
     Status.unsupported: NOT_AVAILABLE,
 }
 
+# Each command is a function, or a Typer `app`, in the module of the same name.
+_COMMANDS = ("info", "doctor", "explain", "bench", "tune", "demo", "report", "simulate", "run", "trace")
+_PROGRAM_FOLLOWS = {
+    "allow_extra_args": True,
+    "ignore_unknown_options": True,
+    "allow_interspersed_args": False,
+}
+
+
+class _Commands(typer.core.TyperGroup):
+    """Imports the module of a command when it is used. Importing all of them would take 0.1 s."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        # The commands are needed to suggest one for an unknown name.
+        for name in (cmd_name,) if cmd_name in _COMMANDS else _COMMANDS:
+            if name not in self.commands:
+                self.commands[name] = _import_command(name)
+        return self.commands.get(cmd_name)
+
+
+def _import_command(name: str) -> Any:
+    module = import_module(f".{name}", __package__)
+    own_app = getattr(module, "app", None)
+    if own_app is None:
+        own_app = typer.Typer(add_completion=False)
+        own_app.command(name, context_settings=_PROGRAM_FOLLOWS if name == "run" else None)(
+            getattr(module, name)
+        )
+    command = typer.main.get_command(own_app)
+    command.name = name
+    return command
+
+
 app = typer.Typer(
     name="isthmus",
+    cls=_Commands,
     help="Collectives for accelerators and hosts: inspect, run, measure and tune.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (info.info, doctor.doctor, explain.explain, bench.bench, tune.tune, demo.demo, report.report):
-    app.command()(command)
-app.command()(simulate.simulate)
-app.add_typer(trace.app, name="trace")
-app.command(
-    context_settings={
-        "allow_extra_args": True,
-        "ignore_unknown_options": True,
-        "allow_interspersed_args": False,
-    }
-)(run.run)
 
 
 def _print_version(is_requested: bool) -> None:

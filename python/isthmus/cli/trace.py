@@ -15,7 +15,9 @@ from ..traces import merge as merge_traces
 from ..traces import summarize, write_timeline
 from .console import BAD_ARGUMENT, CommandError, note, out, print_json
 
-app = typer.Typer(help="Processes the traces of a job (ISTHMUS_TRACE=FOLDER).", no_args_is_help=True)
+app = typer.Typer(
+    help="Processes the traces of a job (ISTHMUS_TRACE=FOLDER).", no_args_is_help=True, add_completion=False
+)
 
 
 @app.callback()
