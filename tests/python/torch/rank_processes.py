@@ -7,6 +7,7 @@ would dominate the run time.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import multiprocessing
 import os
 import signal
@@ -125,6 +126,7 @@ class RankProcesses:
 
 
 def _serve(rank: int, pipe: Connection, variables: dict[str, str], path: list[str], stacks: str) -> None:
+    gc.freeze()  # otherwise each full collection visits, and copies, the objects of all preloaded modules
     dump = Path(stacks).open("w")  # noqa: SIM115 (open until the process exits)
     faulthandler.register(signal.SIGUSR1, dump, all_threads=True)
     os.environ.update(variables, RANK=str(rank), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=variables["WORLD_SIZE"])
