@@ -35,6 +35,7 @@ test:
 # scripts/fuzz) set how long.
 faults: setup
 	@scripts/build -DISTHMUS_PYTHON=ON
+	@TARGET=fault_programs scripts/build
 	@.venv/bin/python tests/faults/campaign.py --trials $(TRIALS) --seed $(SEED) --out out/faults.json
 
 fuzz: setup
