@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from installation import fmt_check
+from installation import BUILD, fmt_check
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "tests" / "install" / "project"
@@ -97,9 +97,8 @@ def test_unusable_nvcc_turns_p2p_off(tmp_path: Path) -> None:
 def test_vanished_nvcc_is_replaced(tmp_path: Path) -> None:
     """pip builds again in the same folder with an nvcc in another temporary folder."""
     options = ["-DISTHMUS_PYTHON=OFF", "-DISTHMUS_P2P=ON"]
-    first = configure(ROOT, tmp_path / "build", *options)
-    found = re.search(r"^ISTHMUS_NVCC:FILEPATH=(/.+)$", (tmp_path / "build/CMakeCache.txt").read_text(), re.M)
-    if first.returncode != 0 or found is None:
+    found = re.search(r"^ISTHMUS_NVCC:FILEPATH=(/.+)$", (BUILD / "CMakeCache.txt").read_text(), re.M)
+    if found is None:
         pytest.skip("no nvcc")
     temporary = tmp_path / "nvcc"
     temporary.write_text(f'#!/bin/sh\nexec {found[1]} "$@"\n')
