@@ -98,8 +98,8 @@ void poll_until_done(Poll&& poll, poll_pause pause) {
 // ---- hot waits -----------------------------------------------------------------------------------------
 
 // Policy of one hot wait. The wait spins for less than `spin_limit` rounds, then yields its core for
-// `yield_time`, and then sleeps between two rounds. The first sleep takes 50 us. Every other sleep is 1/64 longer than
-// the one before, up to 1 ms. Long waits therefore end about 2 % late at most, and leave the core to other ranks:
+// `yield_time`, and then sleeps between two rounds. The first sleep takes 50 us. Every other sleep is 1/256 longer
+// than the one before, up to 1 ms. Long waits therefore end at most about 0.5 % late, and leave the core to other ranks:
 //
 //   for (backoff wait(limit); !is_ready();)
 //     if (wait.spin()) {
@@ -138,7 +138,7 @@ class backoff {
       return yield_core();
     }
     sleep_briefly(m_sleep_time);
-    m_sleep_time = std::min(m_sleep_time + m_sleep_time / 64, max_sleep_time);
+    m_sleep_time = std::min(m_sleep_time + m_sleep_time / 256, max_sleep_time);
   }
   // Restarts the wait after progress.
   void reset() noexcept {

@@ -98,7 +98,7 @@ TEST(backoff, yields_first_and_then_sleeps) {
 }
 
 TEST(backoff, sleeps_grow_up_to_a_millisecond) {
-  constexpr int sleeps = 250;  // the last 50 take 1 ms each
+  constexpr int sleeps = 800;  // the last 30 take 1 ms each
   backoff wait(0, 0ms);
   wait.measure();
   const auto begin = wait_clock::now();
