@@ -19,7 +19,7 @@ def run_program(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_training_is_compared_with_gloo(tmp_path: Path) -> None:
     cases = "ddp:gpt-tiny:2:2x16,fsdp2:gpt-tiny:3:2x16:2,zero3:gpt-tiny:2:2x16"
-    arguments = ["--cases", cases, "--turns", "2", "--steps", "2", "--loss-steps", "4", "--calls", "4096"]
+    arguments = ["--cases", cases, "--turns", "2", "--steps", "2", "--loss-steps", "8", "--calls", "4096"]
     arguments += ["--variants", "native,off,on,symmetric,native_in_place,symmetric_in_place"]
     completed = run_program(*arguments, "--out", str(tmp_path / "train.json"))
     assert completed.returncode == 0, completed.stdout + completed.stderr
