@@ -35,17 +35,21 @@ std::string failure_of(const std::string& path) {
 
 struct bad_plugin {
   const char* name;
-  const char* reason;
+  std::string reason;
 };
+
+const std::string abi = std::to_string(ISTHMUS_BACKEND_ABI);
+const std::string is_older = "older than this library's " + abi;
 
 const bad_plugin bad_plugins[] = {
     {"plugin_no_symbol", "does not export isthmus_backend_v1"},
     {"plugin_null", "gave NULL"},
     {"plugin_magic", "no Isthmus backend"},
-    {"plugin_older", "built for backend ABI 2, older than this library's 3"},
-    {"plugin_newer", "built for backend ABI 4, newer than this library's 3"},
-    {"plugin_short", "its isthmus_backend has 16 bytes, but backend ABI 3 of this library has "},
-    {"plugin_long", " bytes, but backend ABI 3 of this library has "},
+    {"plugin_older", "built for backend ABI " + std::to_string(ISTHMUS_BACKEND_ABI - 1) + ", " + is_older},
+    {"plugin_newer",
+     "built for backend ABI " + std::to_string(ISTHMUS_BACKEND_ABI + 1) + ", newer than this library's " + abi},
+    {"plugin_short", "its isthmus_backend has 16 bytes, but backend ABI " + abi + " of this library has "},
+    {"plugin_long", " bytes, but backend ABI " + abi + " of this library has "},
     {"plugin_name", "its name \"Bad Name\" does not match"},
     {"plugin_no_name", "its name \"\" does not match"},
     {"plugin_platforms", "platform mask 0x80000000"},
@@ -246,7 +250,7 @@ TEST_F(scan, rule_for_a_skipped_plugin_fails_with_the_reason) {
   test::ranks ranks(2, test::host_config);
   unsetenv("ISTHMUS_RULE");
   EXPECT_EQ(ranks.status(), ISTHMUS_ERROR_CONFIG);
-  EXPECT_NE(ranks.message().find("older than this library's 3"), std::string::npos) << ranks.message();
+  EXPECT_NE(ranks.message().find(is_older), std::string::npos) << ranks.message();
   EXPECT_NE(ranks.message().find("cannot read the folder /nowhere"), std::string::npos) << ranks.message();
 }
 
@@ -256,7 +260,7 @@ TEST_F(scan, lists_skipped_plugins_in_info) {
   ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
   std::string info(1 << 16, '\0');
   ASSERT_EQ(isthmus_communicator_info(ranks[0], info.data(), info.size(), nullptr), ISTHMUS_SUCCESS);
-  EXPECT_NE(info.find("older than this library's 3"), std::string::npos);
+  EXPECT_NE(info.find(is_older), std::string::npos);
 }
 
 }  // namespace
