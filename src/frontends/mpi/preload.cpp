@@ -73,14 +73,14 @@ constexpr isthmus::preload::preload_labels labels = {"mpi", "MPI", "the engine o
 
 // Explains a missing engine to the user.
 void warn_of_missing_engine(const char* family, const char* file) {
-  const char *name = "MPICH", *package = "libmpich-dev";
-  if (std::strcmp(family, "openmpi") == 0) name = "Open MPI", package = "libopenmpi-dev";
-  if (std::strcmp(family, "abi") == 0) name = "the MPI 5 ABI", package = "MPICH 5";
+  const char *name = "MPICH", *fix = "run pip install mpich, set -DISTHMUS_VENV to its virtual environment";
+  if (std::strcmp(family, "openmpi") == 0) name = "Open MPI", fix = "install libopenmpi-dev";
+  if (std::strcmp(family, "abi") == 0) name = "the MPI 5 ABI";
   char problem[512];
   std::snprintf(problem, sizeof problem,
                 "this Isthmus has no engine for %s (%s), because it was built without the mpi.h of that MPI; "
-                "install a release wheel, which has all engines, or install %s and build Isthmus again",
-                name, file, package);
+                "install a release wheel, which has all engines, or %s and build Isthmus again",
+                name, file, fix);
   isthmus::preload::warn(labels, problem, "");
 }
 
