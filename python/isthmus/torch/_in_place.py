@@ -43,9 +43,10 @@ def gather_in_place(
 
     Call it after all calls of fully_shard, and with equal arguments on all ranks. Parameters of less than
     `minimum_bytes` after the gather are copied as before, and so are parameters that are sharded in another
-    dimension than the first, offloaded, or gathered with an extension (float8). With `symmetric`, parameters
-    are gathered into the symmetric heap of the group, which must belong to Isthmus, so that the copy engines
-    need no staging area. Works with every backend.
+    dimension than the first, offloaded, gathered with an extension (float8), or whose memory is kept
+    (set_keep_unsharded_storage). With `symmetric`, parameters are gathered into the symmetric heap of the
+    group, so that the copy engines need no staging area. The group must then belong to Isthmus; otherwise the
+    first forward pass raises an error. Tested with groups of Isthmus, NCCL and Gloo.
     """
     if torch_version() < _OLDEST:
         raise RuntimeError(
@@ -63,6 +64,13 @@ def gather_in_place(
         raise ValueError(
             "isthmus.torch.gather_in_place: the model has no module of FSDP2; call fully_shard on it first"
         )
+    for module in modules:
+        groups = getattr(module._get_fsdp_state(), "_fsdp_param_groups", [None])  # before 2.13: one group
+        if len(groups) > 1:
+            raise ValueError(
+                f"isthmus.torch.gather_in_place: {type(module).__name__} has {len(groups)} groups of "
+                "parameters, because shard_placement_fn returns several meshes; use one mesh per module"
+            )
     _replace_functions()
     gather = _in_place_gather_class()(symmetric, minimum_bytes)
     for module in modules:
@@ -92,7 +100,7 @@ class _Slots:
         return _Lease(self, memory)
 
     def put(self, memory: torch.Tensor) -> None:
-        stream = torch.get_device_module(memory.device).current_stream()
+        stream = torch.get_device_module(memory.device).current_stream(memory.device)
         self._free.append((memory, stream.record_event()))
 
 
@@ -246,6 +254,9 @@ def _in_place_gather_class() -> type:
             self._group = group
             if group.size() == 1 or parameters[0].sharded_state.name != "SHARDED":
                 return None
+            # Since PyTorch 2.15, the memory of a parameter can be kept, for graphs.
+            if any(getattr(each, "keep_unsharded_storage", False) for each in parameters):
+                return None
             layout = self._layouts.get(id(parameters[0]))
             if layout is None:
                 layout = _Layout(group, parameters, self._minimum_bytes)
@@ -276,6 +287,7 @@ def _make_gather(original: Any, result_type: Any) -> Any:
     class InPlaceResult(result_type):
         """The result that FSDP2 keeps. Its field all_gather_output is a _Gathered."""
 
+    @functools.wraps(original)
     def foreach_all_gather(
         fsdp_params: list[Any],
         group: Any,

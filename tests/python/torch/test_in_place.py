@@ -112,6 +112,20 @@ def test_no_parameter_is_copied(ranks: RankProcesses) -> None:
     assert ranks.run(copies_of_a_step, ALL) == [0] * ranks.size
 
 
+def copies_with_kept_memory() -> int:
+    model = sharded_layers(ALL)
+    for layer in model:
+        for each in layer._get_fsdp_state()._fsdp_param_group.fsdp_params:
+            each.keep_unsharded_storage = True  # as set_keep_unsharded_storage of PyTorch 2.15
+    with CountOperators() as counter:
+        model(torch.randn(3, 12))
+    return counter.names.count("fsdp.split_with_sizes_copy")
+
+
+def test_kept_memory_is_not_replaced(ranks: RankProcesses) -> None:
+    assert min(ranks.run(copies_with_kept_memory)) > 0
+
+
 def slots_of_training() -> tuple[set[int], int]:
     """The distinct addresses of the weights, and the bytes of the freed weights."""
     model = sharded_layers(ALL)
