@@ -218,6 +218,10 @@ def test_explain_rejects_invalid_products() -> None:
         run_cli("explain", "gemm_reduce_scatter", "-n", "2", "--k", "5"), 2, "--k 5 must be a multiple"
     )
     assert_one_line_error(run_cli("explain", "allreduce", "--measure"), 2, "--measure is not supported for")
+    assert_one_line_error(run_cli("explain", "allgather_gemm", "--dtype", "foo"), 2, "dtype 'foo' is unknown")
+    norm = ("explain", "allreduce_rmsnorm")
+    assert_one_line_error(run_cli(*norm, "--dtype", "int32"), 2, "--dtype int32 is not supported")
+    assert_one_line_error(run_cli(*norm, "--n", "20000"), 2, "--n 20000 must be at most 16384")
 
 
 def test_explain_matches_logged_selection(tmp_path) -> None:

@@ -72,6 +72,7 @@ def explain(
     if nodes > ranks:
         raise CommandError(f"--nodes {nodes} must be at most --ranks {ranks}", BAD_ARGUMENT)
     in_job = mpi or nodes > 1
+    dtype = find_datatype(dtype).name
     if collective in explain_fused.KINDS:
         info = explain_fused.explain_product(
             explain_fused.Product(collective, m, k, n, dtype, output or dtype, measure),
@@ -86,7 +87,8 @@ def explain(
         raise CommandError(f"--measure is not supported for {collective}; use `isthmus bench`", BAD_ARGUMENT)
     size_bytes = parse_size(size)
     if collective == _RMSNORM:
-        size_bytes = m * n * DATATYPES[find_datatype(dtype).name].bytes
+        explain_fused.check_rmsnorm(dtype, n)
+        size_bytes = m * n * DATATYPES[dtype].bytes
     run_query = partial(explain_in_job, nodes=nodes) if in_job else partial(explain_here, platform=platform)
     explanation = run_query(collective, size_bytes, dtype=dtype, op=op, ranks=ranks, config=config)
     if collective == _RMSNORM:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, get_args
@@ -19,6 +19,7 @@ from .console import BAD_ARGUMENT, NOT_AVAILABLE, CommandError, out
 KINDS = get_args(KindName)
 _VIEWS: dict[str, ViewName] = {"product": "compute_only", "transfer": "communication_only", "whole": "whole"}
 _RUNS = 5
+_NORM_TYPES, _MAX_HIDDEN = ("float16", "bfloat16", "float32"), 16384  # of allreduce_rmsnorm.h
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,18 @@ class Product:
                 )
 
 
+def check_rmsnorm(dtype: str, hidden: int) -> None:
+    """Raises CommandError if allreduce_rmsnorm does not support the arguments."""
+    if dtype not in _NORM_TYPES:
+        raise CommandError(
+            f"--dtype {dtype} is not supported by allreduce_rmsnorm; use {', '.join(_NORM_TYPES)}", BAD_ARGUMENT
+        )
+    if hidden > _MAX_HIDDEN:
+        raise CommandError(
+            f"--n {hidden} must be at most {_MAX_HIDDEN}, the longest row of allreduce_rmsnorm", BAD_ARGUMENT
+        )
+
+
 def explain_product(
     product: Product, *, ranks: int, platform: str, config: str | None, in_job: bool, nodes: int
 ) -> dict[str, Any]:
@@ -62,6 +75,10 @@ def explain_product(
     try:
         with ThreadPoolExecutor(ranks) as threads:
             plans = [threads.submit(describe_plan, each, product) for each in communicators]
+            wait(plans, return_when=FIRST_EXCEPTION)
+            for each in plans:  # the rank that fails first is the cause of the others' errors
+                if each.done():
+                    each.result()
             return plans[0].result()
     finally:
         for communicator in communicators:
