@@ -99,7 +99,8 @@ void poll_until_done(Poll&& poll, poll_pause pause) {
 
 // Policy of one hot wait. The wait spins for less than `spin_limit` rounds, then yields its core for
 // `yield_time`, and then sleeps between two rounds. The first sleep takes 50 us. Every other sleep is 1/256 longer
-// than the one before, up to 1 ms. Long waits therefore end at most about 0.5 % late, and leave the core to other ranks:
+// than the one before, up to 1 ms. Waits of more than 25 ms therefore end at most about 0.5 % late, and leave
+// the core to other ranks:
 //
 //   for (backoff wait(limit); !is_ready();)
 //     if (wait.spin()) {

@@ -103,7 +103,7 @@ TEST(backoff, sleeps_grow_up_to_a_millisecond) {
   wait.measure();
   const auto begin = wait_clock::now();
   for (int i = 0; i < sleeps; ++i) wait.pause();
-  EXPECT_GE(wait_clock::now() - begin, 100ms);
+  EXPECT_GE(wait_clock::now() - begin, 250ms);  // sleeps of 50 us take less than 100 ms
 }
 
 TEST(backoff, restarts_after_progress) {
