@@ -74,6 +74,10 @@ ReductionOpName = Literal["sum", "prod", "min", "max", "avg"]
 
 _Member = TypeVar("_Member", bound=IntEnum)
 
+# Limits of allreduce_rmsnorm.h.
+RMSNORM_DATATYPES = ("float16", "bfloat16", "float32")
+RMSNORM_MAX_HIDDEN = 16384  # ISTHMUS_RMSNORM_MAX_HIDDEN
+
 
 class CollectiveRow(NamedTuple):
     """One collective. collectives.def describes the columns."""

@@ -13,13 +13,13 @@ from rich.table import Table
 from .._buffers import numpy_dtype
 from ..communicator import Communicator, Device
 from ..fused import KindName, Plan, ViewName
+from ..table import RMSNORM_DATATYPES, RMSNORM_MAX_HIDDEN
 from . import job_query
 from .console import BAD_ARGUMENT, NOT_AVAILABLE, CommandError, out
 
 KINDS = get_args(KindName)
 _VIEWS: dict[str, ViewName] = {"product": "compute_only", "transfer": "communication_only", "whole": "whole"}
 _RUNS = 5
-_NORM_TYPES, _MAX_HIDDEN = ("float16", "bfloat16", "float32"), 16384  # of allreduce_rmsnorm.h
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,15 @@ class Product:
 
 def check_rmsnorm(dtype: str, hidden: int) -> None:
     """Raises CommandError if allreduce_rmsnorm does not support the arguments."""
-    if dtype not in _NORM_TYPES:
+    if dtype not in RMSNORM_DATATYPES:
         raise CommandError(
-            f"--dtype {dtype} is not supported by allreduce_rmsnorm; use {', '.join(_NORM_TYPES)}", BAD_ARGUMENT
+            f"--dtype {dtype} is not supported by allreduce_rmsnorm; use {', '.join(RMSNORM_DATATYPES)}",
+            BAD_ARGUMENT,
         )
-    if hidden > _MAX_HIDDEN:
+    if hidden > RMSNORM_MAX_HIDDEN:
         raise CommandError(
-            f"--n {hidden} must be at most {_MAX_HIDDEN}, the longest row of allreduce_rmsnorm", BAD_ARGUMENT
+            f"--n {hidden} must be at most {RMSNORM_MAX_HIDDEN}, the longest row of allreduce_rmsnorm",
+            BAD_ARGUMENT,
         )
 
 

@@ -47,6 +47,17 @@ def torch_version() -> tuple[int, int]:
     return int(major), int(minor)
 
 
+def require_torch(oldest: tuple[int, int], name: str, kind: str, alternative: str) -> None:
+    """Raises RuntimeError if PyTorch is older than `oldest`. `kind` is what `name` is: a function or a pass."""
+    import torch
+
+    if torch_version() < oldest:
+        raise RuntimeError(
+            f"{name}: PyTorch {torch.__version__} must be {oldest[0]}.{oldest[1]} or newer, the oldest version "
+            f"with which this {kind} was tested; upgrade torch, or {alternative}"
+        )
+
+
 def cache_folder() -> Path:
     """Returns the folder of compiled extensions: ISTHMUS_CACHE_DIR, or isthmus/ in the user's cache."""
     configured = os.environ.get("ISTHMUS_CACHE_DIR")

@@ -11,9 +11,10 @@ import torch
 from torch.distributed import distributed_c10d as c10d
 from torch.fx import Graph, Node
 
+from ..table import RMSNORM_MAX_HIDDEN
 from ._backend import backend_for
-from ._compile import torch_version
-from ._norm import _DTYPES, _MAX_HIDDEN
+from ._compile import require_torch
+from ._norm import _DTYPES
 
 _aten, _prims = torch.ops.aten, torch.ops.prims
 _log = logging.getLogger(__name__)
@@ -38,11 +39,7 @@ class AllreduceNormFusion:
     """
 
     def __init__(self) -> None:
-        if torch_version() < _OLDEST:
-            raise RuntimeError(
-                f"AllreduceNormFusion: PyTorch {torch.__version__} must be 2.11 or newer, the oldest version "
-                "with which this pass was tested; upgrade torch, or compile the model without this pass"
-            )
+        require_torch(_OLDEST, "AllreduceNormFusion", "pass", "compile the model without this pass")
         self.replacements = 0
 
     def __call__(self, graph: Graph) -> None:
@@ -137,7 +134,7 @@ def _has_supported_types(norm: _Norm, rows: torch.Tensor | None) -> bool:
     hidden = total.shape[-1]
     return (
         isinstance(hidden, int)
-        and 1 <= hidden <= _MAX_HIDDEN
+        and 1 <= hidden <= RMSNORM_MAX_HIDDEN
         and rows.dtype == torch.float32
         and output.shape == total.shape
         and weight.shape == (hidden,)

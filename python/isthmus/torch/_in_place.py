@@ -22,7 +22,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from ._coalescing import replace_everywhere
 from ._compile import load as load_extension
-from ._compile import torch_version
+from ._compile import require_torch
 
 _extension = load_extension()
 _OLDEST = (2, 11)  # earlier versions were not tried
@@ -48,11 +48,7 @@ def gather_in_place(
     group, so that the copy engines need no staging area. The group must then belong to Isthmus; otherwise the
     first forward pass raises an error. Tested with groups of Isthmus, NCCL and Gloo.
     """
-    if torch_version() < _OLDEST:
-        raise RuntimeError(
-            f"isthmus.torch.gather_in_place: PyTorch {torch.__version__} must be 2.11 or newer, the oldest "
-            "version with which this function was tested; upgrade torch, or train without it"
-        )
+    require_torch(_OLDEST, "isthmus.torch.gather_in_place", "function", "train without it")
     if minimum_bytes < 1:
         raise ValueError(
             f"isthmus.torch.gather_in_place: minimum_bytes is {minimum_bytes}; pass at least 1 byte"
@@ -278,9 +274,9 @@ def _replace_functions() -> None:
     """Replaces the two functions of FSDP2 that gather and copy. The originals serve other collectives."""
     from torch.distributed.fsdp._fully_shard import _fsdp_collectives as collectives
 
-    for name, make in ("foreach_all_gather", _make_gather), ("foreach_all_gather_copy_out", _make_copy_out):
-        original = getattr(collectives, name)
-        replace_everywhere(name, original, make(original, collectives.AllGatherResult))
+    gather, copy_out = collectives.foreach_all_gather, collectives.foreach_all_gather_copy_out
+    replace_everywhere("foreach_all_gather", gather, _make_gather(gather, collectives.AllGatherResult))
+    replace_everywhere("foreach_all_gather_copy_out", copy_out, _make_copy_out(copy_out))
 
 
 def _make_gather(original: Any, result_type: Any) -> Any:
@@ -331,7 +327,7 @@ def _gather(gather: Any, layout: _Layout, async_op: bool, copy_in: Any, communic
     return _Gathered(layout, views, lease), event, work if async_op else None
 
 
-def _make_copy_out(original: Any, _: Any) -> Any:
+def _make_copy_out(original: Any) -> Any:
     @functools.wraps(original)
     @torch.no_grad()
     def foreach_all_gather_copy_out(result: Any, parameters: Any, group: Any, **named: Any) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch.distributed import distributed_c10d as c10d
 
+from ..table import RMSNORM_DATATYPES, RMSNORM_MAX_HIDDEN
 from ._backend import backend_for
 
-_MAX_HIDDEN = 16384  # ISTHMUS_RMSNORM_MAX_HIDDEN
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+_DTYPES = tuple(getattr(torch, name) for name in RMSNORM_DATATYPES)
 _SCHEMA = (
     "allreduce_rmsnorm(Tensor input, Tensor residual, Tensor weight, float eps, str group_name, "
     "Tensor? scale=None, bool row_scales=False, bool round_before_weight=False) -> "
@@ -81,10 +81,11 @@ def _allocate(
 ) -> Outputs:
     """Checks the arguments and returns uninitialized results. This is also the kernel for fake tensors."""
     hidden = input.shape[-1] if input.dim() else 0
-    if input.dtype not in _DTYPES or not 1 <= hidden <= _MAX_HIDDEN:
+    if input.dtype not in _DTYPES or not 1 <= hidden <= RMSNORM_MAX_HIDDEN:
         raise _error(
             f"input has the shape {list(input.shape)} and the type {input.dtype}",
-            f"it must be float16, bfloat16 or float32, with 1 to {_MAX_HIDDEN} elements in the last dimension",
+            f"it must be float16, bfloat16 or float32, with 1 to {RMSNORM_MAX_HIDDEN} elements in the last "
+            "dimension",
         )
     for name, tensor, shape in (("residual", residual, input.shape), ("weight", weight, input.shape[-1:])):
         if tensor.shape != shape or tensor.dtype != input.dtype or tensor.device != input.device:
