@@ -21,6 +21,7 @@ struct collective_settings : common_settings {
   std::vector<std::string> only, providers = provider_names;
   double limit_s = 0;
 
+  std::string rule() const { return use == "default" ? "" : "[[rule]]\nuse = \"" + use + "\"\n"; }
   bool includes(const bench_case& test_case) const {
     if (test_case.collective == ISTHMUS_BARRIER && test_case.bytes != sizes.front()) return false;
     return only.empty() || std::find(only.begin(), only.end(), test_case.name()) != only.end();
@@ -63,7 +64,7 @@ class collective_comparison {
       m_providers.push_back({"nccl_copy_engine", window_buffers(m_nccl, engines, send, recv), engines, {}});
     if (settings.includes("isthmus"))
       m_providers.push_back(
-          {"isthmus", plain, {}, isthmus_communicators(0, size, "[[rule]]\nuse = \"" + settings.use + "\"\n")});
+          {"isthmus", plain, {}, isthmus_communicators(0, size, settings.rule())});
   }
 
   std::string nccl_version() const { return m_nccl.version(); }
@@ -191,7 +192,7 @@ void add_collectives(CLI::App& app, program& result) {
       result.add(app, "collectives", "every collective by a backend of Isthmus against NCCL", settings,
                  "--samples", "--sizes", [settings] { return run(*settings); });
   subcommand->add_option("--ranks", settings->ranks, "ranks, one per device (0: all devices)");
-  subcommand->add_option("--use", settings->use, "backend[:algorithm] of Isthmus")->capture_default_str();
+  subcommand->add_option("--use", settings->use, "backend[:algorithm] of Isthmus, or default: its default rules")->capture_default_str();
   subcommand->add_option("--only", settings->only, "collectives (default: all)")->delimiter(',');
   subcommand->add_option("--providers", settings->providers, "what to measure (default: everything)")
       ->delimiter(',')

@@ -15,34 +15,45 @@ __host__ __device__ std::uint64_t vector_count(std::uint64_t count) {
   return (count + wire_vector<Wire>::elements - 1) / wire_vector<Wire>::elements;
 }
 
+// A one-shot kernel with at most this number of blocks, of at most 256 threads, lets the next kernel of its stream start at
+// once. Such blocks leave room for kernels of other streams, even if the next kernel's blocks already wait on the
+// multiprocessors. 128 bytes on two H200: 1.98 us instead of 2.19 us.
+constexpr unsigned early_start_slots = 64;
+
 // One shot: every rank sends its whole input to all ranks, and each rank computes the complete sum.
 template <typename T, typename Wire, int N>
 __global__ void __launch_bounds__(512) one_shot(const kernel_arguments args) {
   wait_for_earlier_kernels();
+  if (gridDim.x <= early_start_slots) start_later_kernels();
   const inbox_slot slot(args);
-  const std::uint32_t step = *slot.step();
-  if (has_failed(step)) return;
   const auto* in = static_cast<const T*>(args.send_buf);
   auto* out = static_cast<T*>(args.recv_buf);
   const bool is_input_aligned = is_aligned(in), is_output_aligned = is_aligned(out);
   const std::uint64_t vectors = vector_count<Wire>(args.count);
+  // Adjacent threads load adjacent vectors; consecutive runs of blockDim vectors are distributed over the slots.
+  const auto index_in_run = [](int run) {
+    return (std::uint64_t(run) * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x;
+  };
+  // A rank without a send buffer contributes zeros: an inactive shard (tensor_parallel.h).
+  const auto load = [&](std::uint64_t index) {
+    return in != nullptr && index < vectors ? load_elements<T, Wire>(in, index, args.count, is_input_aligned)
+                                            : make_uint4(0, 0, 0, 0);
+  };
+  uint4 own = load(index_in_run(0));  // in flight at the same time as the step
+  const std::uint32_t step = *slot.step();
+  if (has_failed(step)) return;
   spin_limit limit(args);
 
-  for (int k = threadIdx.x, run = 0; k < slot_vectors; k += blockDim.x, ++run) {
-    // Adjacent threads load adjacent vectors; consecutive runs of blockDim vectors are distributed
-    // over the slots.
-    const std::uint64_t index = (std::uint64_t(run) * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x;
-    if (index >= vectors) break;
-    // A rank without a send buffer contributes zeros: an inactive shard (tensor_parallel.h).
-    const uint4 own =
-        in ? load_elements<T, Wire>(in, index, args.count, is_input_aligned) : make_uint4(0, 0, 0, 0);
+  for (int k = threadIdx.x, run = 0; k < slot_vectors && index_in_run(run) < vectors; k += blockDim.x, ++run) {
+    const std::uint64_t index = index_in_run(run);
+    if (run != 0) own = load(index);
     send_to_all<N>(slot, step, args.rank, k, own);
     uint4 sum;
     if (!receive_and_add<Wire, N>(slot, step, k, own, limit, sum)) break;
     store_elements<T, Wire>(out, index, args.count, is_output_aligned, sum);
   }
   const bool has_expired = __syncthreads_or(limit.has_expired) != 0;
-  start_later_kernels();
+  if (gridDim.x > early_start_slots) start_later_kernels();
   if (threadIdx.x == 0) slot.set_step(step + 1, has_expired);
 }
 
@@ -67,7 +78,7 @@ struct pipeline {
   std::uint64_t slice;  // distance between two slices in elements
   std::uint64_t count;  // elements of the whole message
   bool is_input_aligned, is_output_aligned;
-  std::uint32_t first_step;
+  std::uint32_t first_step = 0;
 
   // Index within a slice of the u-th vector that this thread handles in a step. inbox(u): its index in
   // the inbox row.
@@ -89,29 +100,57 @@ struct pipeline {
     return load_elements<T, Wire>(in + owner * slice, i, length(owner), is_input_aligned);
   }
   __device__ void store(int owner, std::uint64_t i, uint4 v) const {
+    if (Target == result_target::inbox && out == nullptr) return;  // not the root of a reduce
     store_elements<T, Wire>(Target == result_target::local ? out : out + owner * slice, i, length(owner),
                             is_output_aligned, v);
   }
 
-  __device__ void scatter(std::uint32_t step) const {
+  // The inputs of one step for the peers `first`, `first + 1`, ...: for all peers if they fit into the registers, otherwise
+  // for one. All loads are in flight at the same time.
+  static constexpr int input_peers = N == 2 || N == 4 ? N - 1 : 1;
+  struct step_inputs {
+    uint4 vectors[input_peers][U];
+  };
+  __device__ step_inputs load_inputs(std::uint32_t step, int first) const {
+    step_inputs inputs;
 #pragma unroll
-    for (int i = 1; i < max_rank_count<N>; ++i) {
-      if (!N && i >= args.size) break;
-      const int peer = rank_after<N>(args, i);
+    for (int i = 0; i < input_peers; ++i) {
+      const int peer = rank_after<N>(args, first + i);
+#pragma unroll
+      for (int u = 0; u < U; ++u)
+        if (is_inside(peer, index(step, u))) inputs.vectors[i][u] = load(peer, index(step, u));
+    }
+    return inputs;
+  }
+  __device__ void send_inputs(std::uint32_t step, int first, const step_inputs& inputs) const {
+#pragma unroll
+    for (int i = 0; i < input_peers; ++i) {
+      const int peer = rank_after<N>(args, first + i);
 #pragma unroll
       for (int u = 0; u < U; ++u)
         if (is_inside(peer, index(step, u)))
-          store_remote(slot.row(i, first_step + step, args.rank) + inbox(u), load(peer, index(step, u)));
+          store_remote(slot.row(first + i, first_step + step, args.rank) + inbox(u), inputs.vectors[i][u]);
     }
+  }
+  // `inputs`: the result of load_inputs(step, 1).
+  __device__ void scatter(std::uint32_t step, const step_inputs& inputs) const {
+    send_inputs(step, 1, inputs);
+#pragma unroll
+    for (int i = 1 + input_peers; i < max_rank_count<N>; ++i)
+      if (N || i < args.size) send_inputs(step, i, load_inputs(step, i));
   }
 
   __device__ void reduce(std::uint32_t step) const {
+    uint4 own[U];
+#pragma unroll
+    for (int u = 0; u < U; ++u)
+      if (is_inside(args.rank, index(step, u))) own[u] = load(args.rank, index(step, u));
 #pragma unroll
     for (int u = 0; u < U; ++u) {
       const std::uint64_t i = index(step, u);
       if (!is_inside(args.rank, i)) break;
       uint4 sum;
-      if (!receive_and_add<Wire, N>(slot, first_step + step, inbox(u), load(args.rank, i), limit, sum)) break;
+      if (!receive_and_add<Wire, N>(slot, first_step + step, inbox(u), own[u], limit, sum)) break;
       if (Target == result_target::inbox)
         send_to_all<N>(slot, first_step + step, ranks<N>(args) + args.rank, inbox(u), sum);
       if (Target == result_target::peer_buffers) store_to_peers(i, sum);
@@ -203,8 +242,6 @@ template <typename T, typename Wire, int N, int U, result_target Target>
 __global__ void __launch_bounds__(512) two_shot(const kernel_arguments args) {
   wait_for_earlier_kernels();
   const inbox_slot slot(args);
-  const std::uint32_t first_step = *slot.step();
-  if (has_failed(first_step)) return;
   spin_limit limit(args);
   // Slices start at vector boundaries, so they have the same alignment as the buffers.
   constexpr bool is_reduce_scatter = Target == result_target::local;
@@ -214,25 +251,29 @@ __global__ void __launch_bounds__(512) two_shot(const kernel_arguments args) {
   const std::uint64_t count = is_reduce_scatter ? args.count * ranks<N>(args) : args.count;
   const bool are_slices_aligned = slice * sizeof(T) % 16 == 0;
   constexpr bool confirms_by_loads = sizeof(Wire) == 4;
-  const pipeline<T, Wire, N, U, Target> p{args,
-                                          slot,
-                                          limit,
-                                          static_cast<const T*>(args.send_buf),
-                                          static_cast<T*>(args.recv_buf),
-                                          slice,
-                                          count,
-                                          is_aligned(args.send_buf) && are_slices_aligned,
-                                          is_aligned(args.recv_buf),
-                                          first_step};
+  pipeline<T, Wire, N, U, Target> p{args,
+                                    slot,
+                                    limit,
+                                    static_cast<const T*>(args.send_buf),
+                                    static_cast<T*>(args.recv_buf),
+                                    slice,
+                                    count,
+                                    is_aligned(args.send_buf) && are_slices_aligned,
+                                    is_aligned(args.recv_buf)};
   const std::uint64_t vectors_per_step = std::uint64_t(U) * gridDim.x * blockDim.x;
   const auto steps =
       static_cast<std::uint32_t>((vector_count<Wire>(slice) + vectors_per_step - 1) / vectors_per_step);
 
-  p.scatter(0);
+  auto inputs = p.load_inputs(0, 1);  // in flight at the same time as the step
+  p.first_step = *slot.step();
+  if (has_failed(p.first_step)) return;
+  p.scatter(0, inputs);
+  if (steps > 1) inputs = p.load_inputs(1, 1);
   // A thread whose wait has expired sends nothing more: a rank that is late may still read the earlier steps.
   for (std::uint32_t s = 0; s < steps && !limit.has_expired; ++s) {
     if (!confirms_by_loads) fence_between_steps(s, steps);
-    if (s + 1 < steps) p.scatter(s + 1);
+    if (s + 1 < steps) p.scatter(s + 1, inputs);
+    if (s + 2 < steps) inputs = p.load_inputs(s + 2, 1);  // arrive while this step is reduced
     if (confirms_by_loads && s >= confirm_delay && s - confirm_delay + depth - 2 < steps)
       p.confirm_cleared(s - confirm_delay);
     p.reduce(s);
@@ -243,7 +284,7 @@ __global__ void __launch_bounds__(512) two_shot(const kernel_arguments args) {
   const bool has_expired = __syncthreads_or(limit.has_expired) != 0;
   start_later_kernels();
   if (threadIdx.x == 0) {
-    slot.set_step(first_step + steps, has_expired);
+    slot.set_step(p.first_step + steps, has_expired);
     if (Target == result_target::peer_buffers) *slot.zero_copy_count() += 1;
   }
 }

@@ -1,8 +1,8 @@
 // Backend p2p: collectives with kernels that store directly into peer memory. It has the lowest latency for the short
 // messages of LLM decoding.
 //
-// Float sums of allreduce and reduce_scatter use the inboxes (allreduce.cu). All other reductions (combine.cu) and the
-// collectives that move data (exchange.cu) use the channels.
+// Float sums of allreduce and reduce_scatter, and of long reduces, use the inboxes (allreduce.cu). All other reductions
+// (combine.cu) and the collectives that move data (exchange.cu) use the channels.
 #include <isthmus/backend.h>
 
 #include <algorithm>
@@ -77,33 +77,35 @@ struct p2p_state {
       : context(backend_context), scratch(*backend_context) {}
 };
 
-// The float sums for which allreduce.cu has kernels.
-bool has_float_kernels(const isthmus_operation& operation) {
-  return (operation.collective == ISTHMUS_ALLREDUCE || operation.collective == ISTHMUS_REDUCE_SCATTER) &&
-         element_of(operation.datatype) && (operation.op == ISTHMUS_SUM || operation.op == ISTHMUS_AVG);
+// The float sums for which allreduce.cu has kernels. one_shot of reduce uses the channels: only the root waits.
+bool uses_float_kernels(const isthmus_operation& operation, const named_algorithm& algorithm) {
+  const bool is_collective =
+      operation.collective == ISTHMUS_ALLREDUCE || operation.collective == ISTHMUS_REDUCE_SCATTER ||
+      (operation.collective == ISTHMUS_REDUCE && algorithm.value == reduction_algorithm::two_shot);
+  return is_collective && element_of(operation.datatype) &&
+         (operation.op == ISTHMUS_SUM || operation.op == ISTHMUS_AVG);
 }
 
 const char* unsupported_reduction_reason(const isthmus_operation& operation, int index, int size) {
-  const bool has_algorithms =
-      operation.collective == ISTHMUS_ALLREDUCE || operation.collective == ISTHMUS_REDUCE_SCATTER;
-  if (index != ISTHMUS_ANY_ALGORITHM && !has_algorithms)
-    return "only allreduce and reduce_scatter have several algorithms; name the backend without an algorithm";
+  if (index != ISTHMUS_ANY_ALGORITHM && operation.collective == ISTHMUS_REDUCE_SCATTERV)
+    return "reduce_scatterv has only one algorithm; name the backend without an algorithm";
   const named_algorithm& algorithm = algorithm_row(index);
+  const bool is_float_sum = uses_float_kernels(operation, algorithm);
   if (algorithm.value == reduction_algorithm::two_shot_zero_copy)
     return "two_shot_zero_copy needs the buffers of all ranks; it is available through "
            "isthmus/tensor_parallel.h only";
   if (operation.rmsnorm != nullptr && algorithm.bfloat16_wire)
     return "allreduce_rmsnorm sends contributions in their own type";
-  if (!has_float_kernels(operation) && size > combine_max_ranks)
-    return "supports at most 8 ranks, except for sums of float32, float16 and bfloat16 in allreduce and "
-           "reduce_scatter";
-  if (algorithm.bfloat16_wire && (!has_float_kernels(operation) || operation.datatype != ISTHMUS_FLOAT32))
+  if (!is_float_sum && size > combine_max_ranks)
+    return "supports at most 8 ranks, except for sums of float32, float16 and bfloat16 in allreduce, "
+           "reduce_scatter and reduce with two_shot";
+  if (algorithm.bfloat16_wire && (!is_float_sum || operation.datatype != ISTHMUS_FLOAT32))
     return "the bfloat16 wire requires sums of float32";
+  if (algorithm.value != reduction_algorithm::one_shot || operation.collective == ISTHMUS_REDUCE) return nullptr;
   const std::uint64_t wire_bytes = algorithm.bfloat16_wire ? 2 : bytes_of(operation.datatype);
-  if (algorithm.value == reduction_algorithm::one_shot &&
-      (operation.collective != ISTHMUS_ALLREDUCE ||
-       (operation.rmsnorm == nullptr && operation.count > one_shot_limit_bytes / wire_bytes)))
-    return "one_shot supports only allreduce of messages that fit the inbox (2 MiB on the wire)";
+  if (operation.collective != ISTHMUS_ALLREDUCE ||
+      (operation.rmsnorm == nullptr && operation.count > one_shot_limit_bytes / wire_bytes))
+    return "one_shot supports only reduce, and allreduce of messages that fit the inbox (2 MiB on the wire)";
   return nullptr;
 }
 static_assert(one_shot_limit_bytes == 132 * 16 * 1024 && combine_max_ranks == 8, "texts above");
@@ -136,13 +138,15 @@ gpu_error launch_float_sum(const p2p_state& state, const isthmus_operation& oper
                            const named_algorithm& algorithm, gpu_stream stream) {
   auto args = make_arguments<kernel_arguments>(state);
   args.send_buf = operation.send_buf;
-  args.recv_buf = operation.recv_buf;
+  const bool has_result = operation.collective != ISTHMUS_REDUCE || operation.root == args.rank;
+  args.recv_buf = has_result ? operation.recv_buf : nullptr;
   args.count = operation.count;
   args.divisor = operation.op == ISTHMUS_AVG ? static_cast<float>(args.size) : 1.0f;
   const element_type type = *element_of(operation.datatype);
   const element_type wire = algorithm.bfloat16_wire ? element_type::bfloat16 : type;
-  return operation.collective == ISTHMUS_ALLREDUCE ? launch_allreduce(algorithm.value, type, wire, args, stream)
-                                                   : launch_reduce_scatter(type, wire, args, stream);
+  return operation.collective == ISTHMUS_REDUCE_SCATTER
+             ? launch_reduce_scatter(type, wire, args, stream)
+             : launch_allreduce(algorithm.value, type, wire, args, stream);
 }
 
 gpu_error launch_rmsnorm(const p2p_state& state, const isthmus_operation& operation,
@@ -170,7 +174,7 @@ gpu_error launch_rmsnorm(const p2p_state& state, const isthmus_operation& operat
 gpu_error launch(p2p_state& state, const isthmus_operation& operation, const named_algorithm& algorithm) {
   const auto stream = static_cast<gpu_stream>(operation.stream);
   if (operation.rmsnorm != nullptr) return launch_rmsnorm(state, operation, algorithm, stream);
-  if (has_float_kernels(operation))
+  if (uses_float_kernels(operation, algorithm))
     return operation.count == 0 ? gpu_success : launch_float_sum(state, operation, algorithm, stream);
   state.has_used_channels = state.context->size > 1;
   return launch_channel_call(make_channel_rank(state), operation,

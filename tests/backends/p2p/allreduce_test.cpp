@@ -32,7 +32,7 @@ class simulated_call {
       : m_all(all),
         m_shape(shape),
         m_request{{shape.datatype, ISTHMUS_SUM, oracle::input_class::ordinary, seed},
-                  {shape.collective, all.size(), 0, shape.count, {}, {}},
+                  {shape.collective, all.size(), root(), shape.count, {}, {}},
                   0} {
     const std::size_t width = isthmus::p2p::element_bytes(type());
     for (int rank = 0; rank < all.size(); ++rank) {
@@ -45,13 +45,13 @@ class simulated_call {
   void launch(int rank, std::uint64_t timeout_ns = 0) {
     auto args = m_all.inbox_arguments_of<isthmus::p2p::kernel_arguments>(rank, timeout_ns);
     args.send_buf = m_in[index(rank)].data();
-    args.recv_buf = m_out[index(rank)].data();
+    args.recv_buf = has_result(rank) ? m_out[index(rank)].data() : nullptr;
     for (int i = 0; i < m_all.size(); ++i)
       args.peer_recv_bufs[i] = m_out[index((rank + i) % m_all.size())].data();
     args.count = m_shape.count;
-    ASSERT_EQ(m_shape.collective == ISTHMUS_ALLREDUCE
-                  ? launch_allreduce(m_shape.algorithm, type(), type(), args, m_all.stream(rank))
-                  : launch_reduce_scatter(type(), type(), args, m_all.stream(rank)),
+    ASSERT_EQ(m_shape.collective == ISTHMUS_REDUCE_SCATTER
+                  ? launch_reduce_scatter(type(), type(), args, m_all.stream(rank))
+                  : launch_allreduce(m_shape.algorithm, type(), type(), args, m_all.stream(rank)),
               isthmus::p2p::gpu_success);
   }
   void launch_all() {
@@ -62,6 +62,7 @@ class simulated_call {
   }
   // "" or the first wrong element.
   std::string error(int rank) const {
+    if (!has_result(rank)) return is_untouched(rank) ? "" : "a rank without a result has stored something";
     oracle::check_request request = m_request;
     request.rank = rank;
     return oracle::find_error(request, m_out[index(rank)].data()).value_or("");
@@ -70,6 +71,8 @@ class simulated_call {
  private:
   static constexpr std::byte poison{0xa5};
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
+  int root() const { return static_cast<int>(m_shape.count % static_cast<std::uint64_t>(m_all.size())); }
+  bool has_result(int rank) const { return m_shape.collective != ISTHMUS_REDUCE || rank == root(); }
   isthmus::p2p::element_type type() const { return *isthmus::p2p::element_of(m_shape.datatype); }
 
   machine& m_all;
@@ -82,6 +85,7 @@ std::vector<sum_shape> shapes_of(isthmus_datatype datatype, std::uint64_t count)
   return {{ISTHMUS_ALLREDUCE, datatype, count, reduction_algorithm::one_shot},
           {ISTHMUS_ALLREDUCE, datatype, count, reduction_algorithm::two_shot},
           {ISTHMUS_ALLREDUCE, datatype, count, reduction_algorithm::two_shot_zero_copy},
+          {ISTHMUS_REDUCE, datatype, count, reduction_algorithm::two_shot},
           {ISTHMUS_REDUCE_SCATTER, datatype, count, reduction_algorithm::two_shot}};
 }
 
