@@ -92,11 +92,11 @@ def kill_one_rank() -> str:
 
 def test_killed_rank_ends_calls_of_other_ranks(fresh_ranks: Callable[..., RankProcesses]) -> None:
     ranks = fresh_ranks()
-    begin = time.monotonic()
     ranks.start(kill_one_rank)
     for rank in (0, 1, 3):
-        assert "isthmus" in ranks.finish(rank, 30)
-    assert time.monotonic() - begin < 25
+        text = ranks.finish(rank, 60)
+        assert "isthmus" in text
+        assert "timed out" not in text.lower()
 
 
 def abort_one_rank() -> str:
@@ -113,10 +113,9 @@ def abort_one_rank() -> str:
 
 
 def test_abort_ends_waits_on_every_rank(fresh_ranks: Callable[..., RankProcesses]) -> None:
-    begin = time.monotonic()
     for text in fresh_ranks().run(abort_one_rank):
         assert "abort" in text, text
-    assert time.monotonic() - begin < 15
+        assert "timed out" not in text.lower(), text
 
 
 def release_group_with_callback() -> list[str]:
@@ -141,7 +140,7 @@ def release_group_with_callback() -> list[str]:
 def test_group_release_with_callback_waiting_for_gil(fresh_ranks: Callable[..., RankProcesses]) -> None:
     begin = time.monotonic()
     assert fresh_ranks().run(release_group_with_callback)[0] == ["called"]
-    assert time.monotonic() - begin < 30
+    assert time.monotonic() - begin < 60  # the timeout of the group
 
 
 def late_for_barrier() -> str:
