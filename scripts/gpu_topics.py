@@ -564,6 +564,14 @@ TOPICS = (
                 env={"PYTHONPATH": "{pythonpath}"},
             ),
             Step(
+                "host time of allreduces that are issued one by one",
+                "{python} bench/gpu/torch_eager.py --out {out}/torch_eager.json",
+                60,
+                gpus=2,
+                records="{out}/torch_eager.json",
+                env={"PYTHONPATH": "{pythonpath}"},
+            ),
+            Step(
                 "decode steps of Llama, with and without fused allreduce and RMSNorm",
                 "{python} bench/gpu/torch_llama.py --out {out}/torch_llama.json",
                 300,
@@ -603,6 +611,14 @@ TOPICS = (
                 240,
                 gpus=2,
                 records="{out}/torch_decode.json",
+            ),
+            Step(
+                "host time of allreduces of stock PyTorch under the preloaded library",
+                "{python} bench/gpu/torch_eager.py --native nccl_preload --out {out}/torch_eager_preload.json",
+                60,
+                gpus=2,
+                records="{out}/torch_eager_preload.json",
+                env={"LD_PRELOAD": "{lib}/libisthmus_nccl_preload.so"},
             ),
             Step(
                 "tests of PyTorch under the preloaded library",

@@ -135,11 +135,29 @@ void host_executor::shutdown() noexcept {
 
 // ---- devices ------------------------------------------------------------------------------------------
 
+std::shared_ptr<c10::Event> event_pool::acquire() {
+  std::unique_ptr<c10::Event> event;
+  {
+    const std::lock_guard lock(m_mutex);
+    if (!m_free.empty()) {
+      event = std::move(m_free.back());
+      m_free.pop_back();
+    }
+  }
+  if (!event) event = std::make_unique<c10::Event>(m_type);
+  return {event.release(), [pool = shared_from_this()](c10::Event* used) {
+            std::unique_ptr<c10::Event> returned(used);
+            const std::lock_guard lock(pool->m_mutex);
+            pool->m_free.push_back(std::move(returned));
+          }};
+}
+
 device_executor::device_executor(std::shared_ptr<device_endpoint> endpoint, milliseconds timeout,
                                  c10::Device device)
     : task_executor(std::move(endpoint), timeout),
       m_device(device),
-      m_async_stream(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device)) {}
+      m_async_stream(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device)),
+      m_events(std::make_shared<event_pool>(device.type())) {}
 
 device_executor::~device_executor() { shutdown(); }
 
@@ -158,20 +176,28 @@ work_ptr device_executor::run(collective_task task) {
   const c10::impl::VirtualGuardImpl implementation(m_device.type());
   const c10::Stream caller_stream = implementation.getStream(m_device);
   const c10::Stream stream = stream_for(task.is_asynchronous);
+  const bool is_captured = m_endpoint->is_capturing(native_handle(caller_stream));
+  // An event of a captured graph belongs to the graph and is not used again.
+  const auto make_event = [&] {
+    return is_captured ? std::make_shared<c10::Event>(m_device.type()) : m_events->acquire();
+  };
   if (stream != caller_stream) {
-    c10::Event ready_event(m_device.type());
-    ready_event.record(caller_stream);
-    ready_event.block(stream);
+    const auto ready_event = make_event();
+    ready_event->record(caller_stream);
+    ready_event->block(stream);
   }
   const std::lock_guard order_lock(m_order_mutex);
-  const bool is_captured = m_endpoint->is_capturing(native_handle(stream));
   if (is_captured) m_endpoint->add_captured_call();
-  if (m_last_completion && !is_captured) m_last_completion->block(stream);
+  if (m_last_completion && !is_captured && stream != m_last_stream) m_last_completion->block(stream);
   const c10::StreamGuard guard(stream);
-  auto completion = std::make_shared<c10::Event>(m_device.type());
+  auto completion = make_event();
   const auto finish = [&] {
     completion->record(stream);
-    if (!is_captured) record_completion(completion);
+    if (is_captured) return;
+    // A program may destroy any other stream, and a new stream can have the same handle.
+    const bool is_permanent = stream == m_async_stream || stream == implementation.getDefaultStream(m_device);
+    m_last_stream = is_permanent ? std::optional(stream) : std::nullopt;
+    record_completion(completion);
   };
   try {
     run_task(*m_endpoint, task, native_handle(stream));

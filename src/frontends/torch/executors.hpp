@@ -87,6 +87,19 @@ class host_executor : public task_executor {
   std::thread m_thread;
 };
 
+// Events of one type of device that are used again, because creating and destroying an event takes microseconds.
+// Thread safety: acquire() may be called from any thread, and the returned pointers may be released in any.
+class event_pool : public std::enable_shared_from_this<event_pool> {
+ public:
+  explicit event_pool(c10::DeviceType type) : m_type(type) {}
+  std::shared_ptr<c10::Event> acquire();
+
+ private:
+  const c10::DeviceType m_type;
+  std::mutex m_mutex;
+  std::vector<std::unique_ptr<c10::Event>> m_free;
+};
+
 // Runs asynchronous calls on a separate stream and synchronous calls on the caller's stream. Uses PyTorch's
 // generic streams and events, so it does not need vendor headers.
 class device_executor final : public task_executor {
@@ -108,11 +121,13 @@ class device_executor final : public task_executor {
 
   const c10::Device m_device;
   const c10::Stream m_async_stream;
+  const std::shared_ptr<event_pool> m_events;
   // Training frameworks use several streams, but the tasks of a communicator share its signals and staging
   // memory, so they must not overlap. Running them concurrently would not help: they would share the links, and
   // programs usually wait for the earliest call first.
   std::mutex m_order_mutex;                       // held from a task's wait to its event
   std::shared_ptr<c10::Event> m_last_completion;  // recorded after the previous task
+  std::optional<c10::Stream> m_last_stream;       // of the previous task, if no program can destroy it
   std::mutex m_mutex;                             // guards the following members
   completion_events<std::shared_ptr<c10::Event>> m_completions;
   bool m_is_closed = false;
