@@ -73,9 +73,31 @@ void copy_comparison::add_isthmus(const algorithm_variant& variant) {
   m_providers.push_back(std::move(provider));
 }
 
+void copy_comparison::add_bare_copies() {
+  m_providers.push_back({"bare_copies", "cuda", "", m_providers.front().buffers, {}, {}});
+}
+
+namespace {
+
+// The rank's block of an in-place allgather to all peers.
+device_call make_bare_call(const device_thread& self, const copy_provider& provider,
+                                  const bench_case& test_case) {
+  const auto own = static_cast<std::size_t>(self.rank());
+  device_call result{{"bare_copies", "", "", {}}, test_case, {provider.buffers[own]}};
+  result.run = [buffers = provider.buffers, own, bytes = test_case.bytes, stream = self.stream()] {
+    for (std::size_t i = 1; i < buffers.size(); ++i)
+      check(cudaMemcpyAsync(buffers[(own + i) % buffers.size()].recv + own * bytes,
+                            buffers[own].recv + own * bytes, bytes, cudaMemcpyDefault, stream));
+  };
+  return result;
+}
+
+}  // namespace
+
 device_call copy_comparison::make_call(const device_thread& self, const copy_provider& provider,
                                        const bench_case& test_case) const {
   const auto own = static_cast<std::size_t>(self.rank());
+  if (provider.is_bare()) return make_bare_call(self, provider, test_case);
   if (provider.isthmus.empty())
     return make_nccl_call(self, test_case, {provider.buffers[own]}, m_nccl, {provider.nccl[own]});
   return make_isthmus_call(self, test_case, {provider.buffers[own]}, {provider.isthmus[own]});
@@ -190,8 +212,8 @@ int run(const copy_settings& settings) {
   const int ranks = settings.find_ranks(2);
   if (ranks == 0) return exit_skipped;
   const bool overlaps = settings.rounds > 0;
-  const copy_comparison comparison(ranks, overlaps ? overlap_bytes : settings.largest(),
-                                   settings.parsed_variants());
+  copy_comparison comparison(ranks, overlaps ? overlap_bytes : settings.largest(), settings.parsed_variants());
+  if (overlaps) comparison.add_bare_copies();
   const nlohmann::json versions{{"nccl", comparison.nccl_version()}};
   std::printf("%d ranks, NCCL %s; ", ranks, comparison.nccl_version().c_str());
   if (overlaps) {

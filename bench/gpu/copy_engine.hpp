@@ -35,10 +35,13 @@ struct copy_provider {
   std::vector<bench::nccl_comm> nccl;
   std::vector<isthmus_communicator> isthmus;
 
+  // Copies to the peers without any synchronization between ranks: the limit of a gather by copy engines.
+  bool is_bare() const { return name == "bare_copies"; }
   std::string label() const { return (name == "isthmus" ? backend : name) + (options.empty() ? "" : " *"); }
   // Among the copy-engine providers, only the staged algorithm of Isthmus reduces. The copy-engine mode of NCCL
   // reduces with the default kernels, so it is not measured again.
   bool runs(const bench_case& test_case) const {
+    if (is_bare()) return test_case.collective == ISTHMUS_ALLGATHER && test_case.in_place;
     return !bench::reduces(test_case.collective) || name == "nccl" || backend == "copy_engine:staged";
   }
 };
@@ -46,6 +49,8 @@ struct copy_provider {
 class copy_comparison {
  public:
   copy_comparison(int size, std::uint64_t largest, const std::vector<algorithm_variant>& variants);
+
+  void add_bare_copies();
 
   const device_ranks& ranks() const { return m_ranks; }
   std::string nccl_version() const { return m_nccl.version(); }
