@@ -44,7 +44,7 @@ extern "C" {
 #define ISTHMUS_BACKEND_MAGIC 0x49534d42u  // "ISMB"
 // Every change of the structs below raises ISTHMUS_BACKEND_ABI. The runtime loads a plug-in only if the abi_version
 // and the struct_bytes of its isthmus_backend are equal to its own.
-#define ISTHMUS_BACKEND_ABI 4u
+#define ISTHMUS_BACKEND_ABI 5u
 #define ISTHMUS_BACKEND_SYMBOL \
   "isthmus_backend_v1"  // the same in every ABI, so that old plug-ins are recognized
 
@@ -88,7 +88,11 @@ enum {
   ISTHMUS_BACKEND_EVERY_OPERATION = 1u << 8,
   // The backend runs an allreduce whose `rmsnorm` is set, on the platforms of its devices. The other backends never get
   // one. `supports` may only test whether `rmsnorm` is NULL.
-  ISTHMUS_BACKEND_RMSNORM = 1u << 9
+  ISTHMUS_BACKEND_RMSNORM = 1u << 9,
+  // A send does not wait for its receiver if at most one earlier message to it has not been received, and if no user
+  // rule selects the backend for longer messages than the built-in rules do. The runtime orders the messages of a group
+  // that use several backends accordingly.
+  ISTHMUS_BACKEND_BUFFERED_SENDS = 1u << 10
 };
 
 // A block of the symmetric heap in the address space of this rank.

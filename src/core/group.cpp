@@ -5,12 +5,16 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <span>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "base/block_map.hpp"
 #include "base/interrupt.hpp"
+#include "base/message_order.hpp"
+#include "base/tables.hpp"
 #include "core/communicator.hpp"
 #include "core/handles.hpp"
 #include "core/worker.hpp"
@@ -52,11 +56,12 @@ struct group_state {
   }
 };
 
-// The operations of one communicator on one backend, in call order.
+// The operations of one communicator on one backend in one phase, in call order.
 struct batch {
   communicator* rank;
   std::size_t rank_order;  // position of the communicator's first use in this group
   backend_instance* backend;
+  int phase;  // the phases run one after the other
   std::vector<isthmus_operation> operations;
   std::vector<int> algorithms;
   std::vector<recorder::request_info> requests;
@@ -78,25 +83,62 @@ group_state& state() {
   return *groups.open_group;
 }
 
-// Collects batches in the same order on every rank: by first use of the communicator, then by backend.
+// Sets the phases of the operations of one communicator (indices `own`). If it uses several backends, its messages run after
+// its collectives, as in NCCL.
+void set_phases(const group_state& group, const std::vector<std::size_t>& own, std::vector<int>& phases) {
+  const auto is_elsewhere = [&](std::size_t i) { return group.backends[i] != group.backends[own.front()]; };
+  if (std::none_of(own.begin(), own.end(), is_elsewhere)) return;
+  std::vector<std::size_t> indices;
+  std::vector<ordered_message> messages;
+  for (const std::size_t i : own) {
+    const isthmus_operation& operation = group.operations[i];
+    if (!is_point_to_point(operation.collective)) continue;
+    const bool is_buffered = (group.backends[i]->capabilities() & ISTHMUS_BACKEND_BUFFERED_SENDS) != 0;
+    indices.push_back(i);
+    messages.push_back({operation.root, operation.collective == ISTHMUS_SEND, group.backends[i], is_buffered});
+  }
+  const bool has_buffered = std::any_of(messages.begin(), messages.end(),
+                                        [](const ordered_message& each) { return each.is_buffered; });
+  const std::vector<int> order = has_buffered ? message_phases(messages, group.ranks[own.front()]->ranks().rank)
+                                              : std::vector<int>(messages.size(), 0);
+  for (std::size_t i = 0; i < indices.size(); ++i) phases[indices[i]] = 1 + order[i];
+}
+
+std::vector<int> phases_of(const group_state& group) {
+  std::vector<int> phases(group.operations.size(), 0);
+  std::vector<const communicator*> visited;
+  for (const communicator* const rank : group.ranks) {
+    if (std::find(visited.begin(), visited.end(), rank) != visited.end()) continue;
+    visited.push_back(rank);
+    std::vector<std::size_t> own;
+    for (std::size_t i = 0; i < group.ranks.size(); ++i)
+      if (group.ranks[i] == rank) own.push_back(i);
+    set_phases(group, own, phases);
+  }
+  return phases;
+}
+
+// Collects batches in the same order on every rank: by phase, first use of the communicator, and backend.
 std::vector<batch> make_batches(const group_state& group) {
   std::vector<batch> batches;
+  const std::vector<int> phases = phases_of(group);
   for (std::size_t i = 0; i < group.operations.size(); ++i) {
     const auto has_same_rank = [&](const batch& candidate) { return candidate.rank == group.ranks[i]; };
     const auto first = std::find_if(batches.begin(), batches.end(), has_same_rank);
     auto match = std::find_if(first, batches.end(), [&](const batch& candidate) {
-      return has_same_rank(candidate) && candidate.backend == group.backends[i];
+      return has_same_rank(candidate) && candidate.backend == group.backends[i] && candidate.phase == phases[i];
     });
     if (match == batches.end()) {
       const std::size_t order = first == batches.end() ? batches.size() : first->rank_order;
-      match = batches.insert(batches.end(), {group.ranks[i], order, group.backends[i], {}, {}, {}});
+      match = batches.insert(batches.end(), {group.ranks[i], order, group.backends[i], phases[i], {}, {}, {}});
     }
     match->operations.push_back(group.operations[i]);
     match->algorithms.push_back(group.algorithms[i]);
     match->requests.push_back(group.requests[i]);
   }
   std::sort(batches.begin(), batches.end(), [](const batch& a, const batch& b) {
-    return std::pair(a.rank_order, a.backend->index()) < std::pair(b.rank_order, b.backend->index());
+    return std::tuple(a.phase, a.rank_order, a.backend->index()) <
+           std::tuple(b.phase, b.rank_order, b.backend->index());
   });
   return batches;
 }
@@ -125,7 +167,7 @@ void reach_together(start_barrier::phase reached, const std::vector<batch>& batc
 }
 
 // Nonblocking backends: runs all states of one backend between its group_start and group_end.
-void run_native(const std::vector<batch>& batches, std::optional<error>& first_error) {
+void run_native_phase(std::span<const batch> batches, std::optional<error>& first_error) {
   std::vector<const isthmus_backend*> started_backends;
   for (const batch& representative : batches) {
     const isthmus_backend& functions = representative.backend->functions();
@@ -144,6 +186,16 @@ void run_native(const std::vector<batch>& batches, std::optional<error>& first_e
       if (&work.backend->functions() == &functions)
         keep_first_error(first_error,
                          [&] { work.rank->fail_batch(*work.backend, status, work.operations.front()); });
+  }
+}
+
+void run_native(std::span<const batch> batches, std::optional<error>& first_error) {
+  while (!batches.empty()) {
+    const auto is_later = [&](const batch& work) { return work.phase != batches.front().phase; };
+    const auto end = std::find_if(batches.begin(), batches.end(), is_later);
+    const auto n = static_cast<std::size_t>(end - batches.begin());
+    run_native_phase(batches.first(n), first_error);
+    batches = batches.subspan(n);
   }
 }
 

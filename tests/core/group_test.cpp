@@ -53,6 +53,72 @@ TEST_F(group_test, native_ranks_share_one_backend_group) {
     EXPECT_EQ(each.thread, std::this_thread::get_id()) << "native enqueues do not block";
 }
 
+// Short messages run on a backend with buffered sends, all other operations on another one.
+struct mixed_group_test : testing::Test {
+  static std::string configuration() {
+    return "[plugins]\nstandin = \"" + standin::path() +
+           "\"\nbuffered = \"" PLUGIN_FOLDER
+           "/libplugin_buffered.so\"\n[[rule]]\nuse = \"standin\"\n"
+           "[[rule]]\ncollective = [\"send\", \"recv\"]\nbytes = \"..100\"\nuse = \"buffered\"\n";
+  }
+  void SetUp() override { ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message(); }
+  void send(std::uint64_t bytes, int rank = 0) {
+    EXPECT_EQ(isthmus_send(buffer, bytes, ISTHMUS_UINT8, 1 - rank, ranks[rank], nullptr), ISTHMUS_SUCCESS);
+  }
+  void recv(std::uint64_t bytes, int rank = 0) {
+    EXPECT_EQ(isthmus_recv(buffer, bytes, ISTHMUS_UINT8, 1 - rank, ranks[rank], nullptr), ISTHMUS_SUCCESS);
+  }
+  // What the group enqueues, for example "send 8, recv 8; broadcast 1".
+  template <typename Post>
+  std::string enqueued(Post&& post) {
+    standin::reset();
+    isthmus_group_start();
+    post();
+    EXPECT_EQ(isthmus_group_end(), ISTHMUS_SUCCESS) << test::last_error().message;
+    std::string text;
+    for (const auto& batch : standin::records(event::enqueue)) {
+      text += text.empty() ? "" : "; ";
+      for (const isthmus_operation& each : batch.operations)
+        text += (&each == &batch.operations.front() ? "" : ", ") +
+                std::string(isthmus_collective_name(each.collective)) + " " + std::to_string(each.count);
+    }
+    return text;
+  }
+
+  char buffer[1024] = {};
+  test::ranks ranks{2, configuration(), ISTHMUS_PLATFORM_CUDA};
+};
+
+TEST_F(mixed_group_test, pairs_on_one_backend_are_one_batch) {
+  EXPECT_EQ(enqueued([&] { send(8), send(9), recv(10), recv(11); }), "send 8, send 9, recv 10, recv 11");
+  EXPECT_EQ(enqueued([&] { send(8), recv(9), send(800), recv(900); }), "send 8, recv 9; send 800, recv 900");
+}
+
+TEST_F(mixed_group_test, short_sends_are_first_and_short_receives_last) {
+  EXPECT_EQ(enqueued([&] { recv(800), send(8); }), "send 8; recv 800");
+  EXPECT_EQ(enqueued([&] { recv(8), send(800); }), "send 800; recv 8");
+}
+
+TEST_F(mixed_group_test, messages_follow_collectives) {
+  const auto broadcast = [&] {
+    EXPECT_EQ(isthmus_broadcast(buffer, buffer, 1, ISTHMUS_UINT8, 0, ranks[0], nullptr), ISTHMUS_SUCCESS);
+  };
+  EXPECT_EQ(enqueued([&] { send(8), broadcast(), recv(8); }), "broadcast 1; send 8, recv 8");
+  EXPECT_EQ(enqueued([&] { send(8), broadcast(), recv(800); }), "broadcast 1; send 8; recv 800");
+}
+
+// One thread issues the calls of both ranks. The backend of the long message needs both ranks in one native group.
+TEST_F(mixed_group_test, both_ends_of_a_long_message_are_in_one_group) {
+  EXPECT_EQ(enqueued([&] { send(8), recv(800), recv(8, 1), send(800, 1); }),
+            "send 8; recv 800; send 800; recv 8");
+  std::vector<event> events;
+  for (const auto& each : standin::records()) events.push_back(each.what);
+  const std::vector expected{event::group_start, event::enqueue,  event::group_end, event::group_start,
+                             event::enqueue,     event::enqueue,  event::group_end, event::group_start,
+                             event::enqueue,     event::group_end};
+  EXPECT_EQ(events, expected);
+}
+
 TEST_F(group_test, invalid_operation_starts_nothing) {
   standin::reset();
   test::ranks ranks(2, standin::configuration());
