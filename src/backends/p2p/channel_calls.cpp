@@ -19,7 +19,7 @@ message make_message(const lane_limits& limits, const void* buffer, const block&
           shape_of(part.bytes, limits)};
 }
 
-bool is_empty(const channel_arguments& args) {
+bool has_no_data(const channel_arguments& args) {
   const auto has_bytes = [](const message& each) { return each.bytes != 0; };
   return std::none_of(args.out, args.out + args.size, has_bytes) &&
          std::none_of(args.in, args.in + args.size, has_bytes);
@@ -104,15 +104,15 @@ gpu_error launch_channel_call(const channel_rank& self, const isthmus_operation&
   const channel_arguments args = row.is_reduction                          ? reduction_of(self, operation)
                                  : operation.collective == ISTHMUS_BARRIER ? barrier_of(self)
                                                                            : movement_of(self, operation);
-  if (is_empty(args)) return gpu_success;
+  if (has_no_data(args)) return gpu_success;
   return row.is_reduction ? launch_combine(operation.datatype, args, stream) : launch_exchange(args, stream);
 }
 
 void message_rounds::add(const isthmus_operation& operation) {
   const block whole{0, operation.count * bytes_of(operation.datatype)};
-  if (whole.bytes == 0) return;
   const bool sends = operation.collective == ISTHMUS_SEND;
   const std::size_t round = m_counts[sends ? 0 : 1][static_cast<std::size_t>(operation.root)]++;
+  if (whole.bytes == 0) return;  // it takes part in the count only
   while (m_rounds.size() <= round) m_rounds.push_back(m_self.arguments);
   channel_arguments& args = m_rounds[round];
   const int distance = distance_to(args, operation.root);
@@ -128,8 +128,10 @@ bool message_rounds::are_self_messages_matched() const {
 }
 
 gpu_error message_rounds::launch(gpu_stream stream) const {
-  for (const channel_arguments& args : m_rounds)
+  for (const channel_arguments& args : m_rounds) {
+    if (has_no_data(args)) continue;
     if (const gpu_error code = launch_exchange(args, stream); code != gpu_success) return code;
+  }
   return gpu_success;
 }
 

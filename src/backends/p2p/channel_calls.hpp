@@ -22,8 +22,7 @@ struct channel_rank {
 gpu_error launch_channel_call(const channel_rank& self, const isthmus_operation& operation, bool is_two_shot,
                               gpu_stream stream);
 
-// The sends and receives of a group. Both ranks of a pair put their k-th message into round k, so the rounds can run one
-// after the other without deadlock.
+// The sends and receives of a group. The k-th send to a peer and the k-th receive from it run in round k, as in NCCL.
 class message_rounds {
  public:
   explicit message_rounds(const channel_rank& self) : m_self(self) {}

@@ -164,26 +164,41 @@ struct lane_shape {
 struct lane_limits {
   int lanes;                   // at most max_lanes(size)
   std::uint64_t packet_bytes;  // the longest message that is sent as packets
+  bool is_buffered = false;    // a message uses at most half of a ring, up to max_buffered_bytes
 };
+// A ring has memory for two messages of this length.
+constexpr std::uint64_t max_buffered_packet_bytes(int lanes) {
+  return std::uint64_t(lanes) * (packet_depth / 2) * packet_vectors * 8;
+}
+constexpr std::uint64_t max_buffered_bytes(int lanes) {
+  return std::uint64_t(lanes) * (chunk_depth / 2) * chunk_vectors * 16;
+}
+// Limits of sends and receives.
+constexpr lane_limits message_limits(int lanes, std::uint64_t packet_bytes) {
+  return {lanes, std::min(packet_bytes, max_buffered_packet_bytes(lanes)), true};
+}
 
-constexpr lane_shape packet_shape(std::uint64_t bytes, int lane_limit) {
+constexpr lane_shape packet_shape(std::uint64_t bytes, const lane_limits& limits) {
   if (bytes == 0) return {};
   const std::uint64_t packets = (bytes + 7) / 8;
   // Short messages use small blocks to occupy more multiprocessors.
-  const int threads = packets <= 32 * 128 ? 128 : packets <= 64 * 256 ? 256 : lane_threads;
+  int threads = packets <= 32 * 128 ? 128 : packets <= 64 * 256 ? 256 : lane_threads;
+  const std::uint64_t packets_per_thread = std::uint64_t(limits.lanes) * packet_batch;
+  while (limits.is_buffered && threads < lane_threads && packets > threads * packets_per_thread) threads *= 2;
   const std::uint64_t rows = (packets + threads - 1) / threads;
-  return {static_cast<std::uint16_t>(std::min<std::uint64_t>(rows, lane_limit)),
+  return {static_cast<std::uint16_t>(std::min<std::uint64_t>(rows, limits.lanes)),
           static_cast<std::uint16_t>(threads), 0};
 }
 constexpr lane_shape shape_of(std::uint64_t bytes, const lane_limits& limits) {
-  if (bytes <= limits.packet_bytes) return packet_shape(bytes, limits.lanes);
+  if (bytes <= limits.packet_bytes) return packet_shape(bytes, limits);
   // Two or more chunks for each lane, so that the copies at both ends overlap, unless they would be very short. Two H200
   // with 128 lanes: 8 MiB in chunks of 32 KiB took 36 us (64 lanes: 42 us), but 4 MiB in chunks of 16 KiB took 24.2 us
   // (64 lanes and chunks of 32 KiB: 23.2 us).
   constexpr std::uint64_t unit = std::uint64_t(lane_threads) * 16, few_lanes = 64;
   const std::uint64_t units = (bytes + unit - 1) / unit, all_lanes = limits.lanes;
   const std::uint64_t lanes = units < 2 * all_lanes * chunk_batch ? std::min(all_lanes, few_lanes) : all_lanes;
-  const std::uint64_t batch = std::clamp<std::uint64_t>(units / (2 * lanes), 1, chunk_batch);
+  const std::uint64_t rounding = limits.is_buffered ? 2 * lanes - 1 : 0;
+  const std::uint64_t batch = std::clamp<std::uint64_t>((units + rounding) / (2 * lanes), 1, chunk_batch);
   const std::uint64_t chunks = (units + batch - 1) / batch;
   return {static_cast<std::uint16_t>(std::min(chunks, lanes)), lane_threads, static_cast<std::uint16_t>(batch)};
 }

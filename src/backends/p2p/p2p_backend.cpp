@@ -187,14 +187,14 @@ isthmus_status fail_launch(const isthmus_backend_context& context, gpu_error cod
                       gpu_error_text(code));
 }
 
-// Runs all sends and receives of a group, before its collectives. If they use several streams, they run on the first one,
-// after earlier work of the others, and the others wait for them.
+// Runs all sends and receives of a group, after its collectives, as in NCCL. If they use several streams, they run on the
+// first one, after earlier work of the others, and the others wait for them.
 isthmus_status run_messages(p2p_state& state, const isthmus_operation* operations, std::size_t n) {
   if (std::none_of(operations, operations + n,
                    [](const isthmus_operation& each) { return is_point_to_point(each.collective); }))
     return ISTHMUS_SUCCESS;
   const isthmus_backend_context& context = *state.context;
-  const channel_rank self = make_channel_rank(state);
+  const channel_rank self{make_arguments<channel_arguments>(state), state.scratch.message_limits()};
   message_rounds messages(self);
   std::vector<gpu_stream> streams;
   for (std::size_t i = 0; i < n; ++i) {
@@ -273,13 +273,12 @@ isthmus_status enqueue(void* opaque, const isthmus_operation* operations, const 
   auto& self = *static_cast<p2p_state*>(opaque);
   const isthmus_backend_context& context = *self.context;
   const device_guard guard(context.device.ordinal);
-  if (const isthmus_status status = run_messages(self, operations, n); status != ISTHMUS_SUCCESS) return status;
   for (std::size_t i = 0; i < n; ++i) {
     if (is_point_to_point(operations[i].collective)) continue;
     const gpu_error code = launch(self, operations[i], algorithm_row(algorithms[i]));
     if (code != gpu_success) return fail_launch(context, code);
   }
-  return ISTHMUS_SUCCESS;
+  return run_messages(self, operations, n);
 }
 
 isthmus_status poll(void* opaque) {
@@ -311,7 +310,8 @@ const isthmus_backend backend = {
     .abi_version = ISTHMUS_BACKEND_ABI,
     .name = "p2p",
     .description = "kernels that store into peer memory (NVLink, xGMI, PCIe)",
-    .capabilities = ISTHMUS_BACKEND_GRAPH_CAPTURE | ISTHMUS_BACKEND_RANK_ORDER | ISTHMUS_BACKEND_RMSNORM,
+    .capabilities = ISTHMUS_BACKEND_GRAPH_CAPTURE | ISTHMUS_BACKEND_RANK_ORDER | ISTHMUS_BACKEND_RMSNORM |
+                    ISTHMUS_BACKEND_BUFFERED_SENDS,
     .platforms = 1u << ISTHMUS_P2P_PLATFORM,
     .create = create,
     .destroy = destroy,

@@ -13,20 +13,22 @@ struct peer_scratch::scratch_address {
   std::byte* pointer;
   gpu_ipc_handle handle;
   char bus_id[32];
-  std::uint64_t packet_bytes;  // the option; that of rank 0 applies to all ranks
+  std::uint64_t packet_bytes, message_lanes;  // the options; those of rank 0 apply to all ranks
   int multiprocessors;
 };
 
 namespace {
 
 // Returns "" or an error message. `result` is unchanged if the option is not set.
-std::string read_bytes(const isthmus_backend_context& context, const char* key, std::uint64_t& result) {
+std::string read_number(const isthmus_backend_context& context, const char* key, const char* unit,
+                        std::uint64_t minimum, std::uint64_t& result) {
   const char* const text = context.option(context.runtime, key);
   if (text == nullptr) return {};
   const char* const end = text + std::strlen(text);
   const auto [rest, problem] = std::from_chars(text, end, result);
-  if (problem == std::errc() && rest == end) return {};
-  return std::string("option ") + key + " = \"" + text + "\" must be a whole number of bytes";
+  if (problem == std::errc() && rest == end && result >= minimum) return {};
+  return std::string("option ") + key + " = \"" + text + "\" must be a whole number of " + unit +
+         ", at least " + std::to_string(minimum);
 }
 
 void refuse(refusal& own_vote, const char* action, gpu_error code) {
@@ -41,6 +43,8 @@ peer_scratch::peer_scratch(const isthmus_backend_context& context) : m_size(cont
   votes<scratch_address> all;
   if (!agree(context, own_vote, all)) return;
   m_packet_bytes = all[0].value.packet_bytes;
+  m_message_lanes =
+      static_cast<int>(std::clamp<std::uint64_t>(all[0].value.message_lanes, 1, max_lanes(m_size)));
   m_multiprocessors = all[0].value.multiprocessors;
   for (const auto& each : all) m_multiprocessors = std::min(m_multiprocessors, each.value.multiprocessors);
   // Second round: mapping can still fail on one rank, and no rank may write before all have mapped.
@@ -70,9 +74,10 @@ void peer_scratch::prepare(const isthmus_backend_context& context, vote<scratch_
     return own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, "the ranks are on several nodes");
   if (const std::string problem = read_flag(context, "share_device", m_may_share_device); !problem.empty())
     return own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, problem);
-  if (const std::string problem = read_bytes(context, "packet_bytes", own_vote.value.packet_bytes);
-      !problem.empty())
-    return own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, problem);
+  for (const std::string& problem :
+       {read_number(context, "packet_bytes", "bytes", 0, own_vote.value.packet_bytes),
+        read_number(context, "message_lanes", "thread blocks", 1, own_vote.value.message_lanes)})
+    if (!problem.empty()) return own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, problem);
   const device_guard guard(context.device.ordinal);
   if (guard.code() != gpu_success) return refuse(own_vote, "no such device", guard.code());
   m_device = context.device.ordinal;

@@ -33,6 +33,7 @@ class peer_scratch {
   }
   // Equal on all ranks.
   lane_limits limits() const { return {max_lanes(m_size), m_packet_bytes}; }
+  lane_limits message_limits() const { return p2p::message_limits(m_message_lanes, m_packet_bytes); }
   int multiprocessors() const { return m_multiprocessors; }  // of the smallest device
   host_flags* flags() const { return m_flags; }
   // Leaks this rank's scratch because a peer may still write to it. Returns its size in bytes.
@@ -50,6 +51,7 @@ class peer_scratch {
   bool m_may_share_device = false;  // with ranks of other processes
   int m_size = 0;
   std::uint64_t m_packet_bytes = 0;
+  int m_message_lanes = 0;
   int m_multiprocessors = 0;
   std::byte* m_own_scratch = nullptr;
   std::vector<std::byte*> m_scratch;           // [i]: of rank (own rank + i) % size, as mapped on this device

@@ -2,6 +2,7 @@
 // calls and their checks are those of the conformance suite.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <deque>
@@ -145,6 +146,24 @@ TEST(lane_shape, rows_fit_the_rings) {
     }
 }
 
+// Groups that use two backends need rings with memory for two messages.
+TEST(lane_shape, of_messages_uses_half_a_ring) {
+  using namespace isthmus::p2p;
+  std::mt19937 random(1);
+  for (const int lanes : {1, 5, 16, 64}) {
+    const lane_limits limits = message_limits(lanes, 1 << 19);
+    const std::uint64_t longest = max_buffered_bytes(lanes);
+    std::vector<std::uint64_t> lengths{1, limits.packet_bytes, limits.packet_bytes + 1, longest};
+    for (int i = 0; i < 2000; ++i) lengths.push_back(1 + random() % longest);
+    for (const std::uint64_t bytes : lengths) {
+      const lane_shape shape = shape_of(bytes, limits);
+      const std::uint64_t steps_per_ring =
+          (shape.chunk_batch != 0 ? chunk_depth : packet_depth * packet_batch) / 2;
+      EXPECT_LE(bytes, steps_per_ring * shape.row_bytes() * shape.lanes) << bytes << ", " << lanes << " lanes";
+    }
+  }
+}
+
 class every_call : public testing::TestWithParam<int> {};
 
 // A sample of the product of the collective table, each call alone.
@@ -262,7 +281,8 @@ TEST(groups, of_many_messages_are_correct) {
         if (each.from == rank) sends.push_back(message_of(ISTHMUS_SEND, each.to, each.sent));
         if (each.to == rank) receives.push_back(message_of(ISTHMUS_RECV, each.from, each.received));
       }
-      const channel_rank self = rank_of(all, rank, mixed_rings);
+      const channel_rank self =
+          rank_of(all, rank, seed % 2 == 0 ? mixed_rings : isthmus::p2p::message_limits(3, 600));
       isthmus::p2p::message_rounds messages(self);
       const bool sends_first = random() % 2 == 0;
       for (const auto& operations : {sends_first ? sends : receives, sends_first ? receives : sends})
@@ -274,6 +294,71 @@ TEST(groups, of_many_messages_are_correct) {
     for (const transfer& each : transfers)
       ASSERT_EQ(each.received, each.sent) << "from " << each.from << " to " << each.to << ", seed " << seed;
   }
+}
+
+// Random exchanges of two ranks. Each rank divides its pairs into groups as it likes, as with NCCL.
+TEST(groups, may_differ_between_ranks) {
+  constexpr int size = 2;
+  for (unsigned seed = 1; seed <= 12; ++seed) {
+    std::mt19937 random(seed);
+    machine all(size, seed);
+    const lane_limits limits = isthmus::p2p::message_limits(2, random() % 2 == 0 ? 1 << 19 : 500);
+    struct transfer {
+      std::vector<unsigned char> sent, received;
+    };
+    std::vector<std::array<transfer, size>> pairs(12);  // [i][from]
+    for (auto& pair : pairs)
+      for (transfer& each : pair) {
+        const std::size_t bytes = random() % 5 == 0 ? 0 : random() % (random() % 3 == 0 ? 20'000 : 400);
+        each = {std::vector<unsigned char>(bytes), std::vector<unsigned char>(bytes, 0xa5)};
+        for (unsigned char& byte : each.sent) byte = static_cast<unsigned char>(random());
+      }
+    for (int rank = 0; rank < size; ++rank) {
+      const channel_rank self = rank_of(all, rank, limits);
+      for (std::size_t i = 0; i < pairs.size();) {
+        isthmus::p2p::message_rounds messages(self);
+        for (std::size_t end = std::min(pairs.size(), i + 1 + random() % 4); i < end; ++i) {
+          transfer &out = pairs[i][static_cast<std::size_t>(rank)],
+                   &in = pairs[i][static_cast<std::size_t>(1 - rank)];
+          messages.add(message_of(ISTHMUS_SEND, 1 - rank, out.sent));
+          messages.add(message_of(ISTHMUS_RECV, 1 - rank, in.received));
+        }
+        messages.launch(all.stream(rank));
+      }
+    }
+    ASSERT_TRUE(all.run(step_limit)) << "seed " << seed;
+    for (std::size_t i = 0; i < pairs.size(); ++i)
+      for (const transfer& each : pairs[i])
+        ASSERT_EQ(each.received, each.sent) << "pair " << i << ", seed " << seed;
+  }
+}
+
+// The k-th send to a peer runs with the k-th receive from it, also if some messages have no data: rank 1 sends the answer
+// to the second message after it has received that message.
+TEST(groups, count_messages_without_data) {
+  machine all(2, 5);
+  std::vector<unsigned char> nothing, first(100, 1), second(200, 2), answer(300, 3);
+  std::vector<unsigned char> first_copy(100), second_copy(200), answer_copy(300);
+  const channel_rank self = rank_of(all, 0, few_packets), other = rank_of(all, 1, few_packets);
+  isthmus::p2p::message_rounds messages(self);
+  for (std::vector<unsigned char>* const each : {&first, &second})
+    messages.add(message_of(ISTHMUS_SEND, 1, *each));
+  for (std::vector<unsigned char>* const each : {&nothing, &answer_copy})
+    messages.add(message_of(ISTHMUS_RECV, 1, *each));
+  messages.launch(all.stream(0));
+  const auto run_alone = [&](const isthmus_operation& operation) {
+    isthmus::p2p::message_rounds single(other);
+    single.add(operation);
+    single.launch(all.stream(1));
+  };
+  run_alone(message_of(ISTHMUS_RECV, 0, first_copy));
+  run_alone(message_of(ISTHMUS_SEND, 0, nothing));
+  run_alone(message_of(ISTHMUS_RECV, 0, second_copy));
+  run_alone(message_of(ISTHMUS_SEND, 0, answer));
+  ASSERT_TRUE(all.run(step_limit));
+  EXPECT_EQ(first_copy, first);
+  EXPECT_EQ(second_copy, second);
+  EXPECT_EQ(answer_copy, answer);
 }
 
 TEST(groups, unmatched_messages_to_self_are_found) {
@@ -302,6 +387,29 @@ TEST(sender, runs_ahead_until_the_ring_is_full) {
   for (simulated_call& each : calls) each.launch(2);
   EXPECT_TRUE(all.run(step_limit));
   for (const simulated_call& each : calls) each.expect_correct();
+}
+
+// Two messages of the largest length of each ring: the second one is sent although the first one was not received.
+TEST(sender, does_not_wait_for_the_receiver_of_two_messages) {
+  const lane_limits limits = isthmus::p2p::message_limits(1, 1 << 19);
+  for (const std::uint64_t bytes :
+       {limits.packet_bytes, limits.packet_bytes + 1, isthmus::p2p::max_buffered_bytes(1)}) {
+    machine all(2, 6);
+    std::deque<std::vector<unsigned char>> sent(3, std::vector<unsigned char>(bytes)), received = sent;
+    for (unsigned char i = 0; i < 3; ++i) sent[i].assign(bytes, i + 1);
+    const channel_rank self = rank_of(all, 0, limits), other = rank_of(all, 1, limits);
+    const auto launch = [&](const channel_rank& rank, isthmus_operation operation) {
+      isthmus::p2p::message_rounds messages(rank);
+      messages.add(operation);
+      messages.launch(all.stream(rank.arguments.rank));
+    };
+    for (int i = 0; i < 2; ++i) launch(self, message_of(ISTHMUS_SEND, 1, sent[static_cast<std::size_t>(i)]));
+    EXPECT_TRUE(all.run({0}, step_limit)) << bytes;
+    launch(self, message_of(ISTHMUS_SEND, 1, sent[2]));
+    for (auto& each : received) launch(other, message_of(ISTHMUS_RECV, 0, each));
+    EXPECT_TRUE(all.run(step_limit));
+    EXPECT_EQ(received, sent);
+  }
 }
 
 // One lane: the ring has memory for four steps, of 2 KiB as packets of 128 threads, or of 32 KiB as chunks.
