@@ -22,7 +22,6 @@ namespace isthmus::nccl_shim {
   X(operation, "user-defined reduction (PreMulSum)")                                                    \
   X(configuration, "per-call configuration (ncclAllReduceConfig etc.)")                                 \
   X(rule, "selected by a rule")                                                                         \
-  X(message, "point-to-point message")                                                                  \
   X(unknown_communicator, "communicator created by an unsupported call (ncclCommShrink, ncclCommGrow)") \
   X(non_blocking, "non-blocking communicator")                                                          \
   X(no_id, "unique id without an Isthmus id (not seen, or no room)")                                    \

@@ -21,15 +21,15 @@ struct call_arguments {
 };
 constexpr int no_op = INT_MIN, no_root = INT_MIN;
 
-// The buffers that only the root uses, generated from collectives.def.
-struct buffer_roles {
-  bool sends_at_root, receives_at_root;
-};
+// The ranks that use the buffers, generated from collectives.def.
 enum class buffer_location { NONE, ROOT, ALL };
+struct buffer_roles {
+  buffer_location send, recv;
+};
 constexpr buffer_roles buffer_roles_of[] = {
 #define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, \
                            in_place)                                                                    \
-  {buffer_location::send_ranks == buffer_location::ROOT, buffer_location::recv_ranks == buffer_location::ROOT},
+  {buffer_location::send_ranks, buffer_location::recv_ranks},
 #include <isthmus/collectives.def>
 };
 
@@ -45,11 +45,16 @@ bool requires_nccl_check(const call_arguments& arguments, const attached_communi
 }
 
 // True if the call reads this rank's send buffer or writes its receive buffer.
+bool is_used(buffer_location location, const call_arguments& arguments,
+             const attached_communicator& communicator) {
+  return location == buffer_location::ALL ||
+         (location == buffer_location::ROOT && arguments.root == communicator.rank());
+}
 bool reads_send_buffer(const call_arguments& arguments, const attached_communicator& communicator) {
-  return !buffer_roles_of[arguments.collective].sends_at_root || arguments.root == communicator.rank();
+  return is_used(buffer_roles_of[arguments.collective].send, arguments, communicator);
 }
 bool writes_recv_buffer(const call_arguments& arguments, const attached_communicator& communicator) {
-  return !buffer_roles_of[arguments.collective].receives_at_root || arguments.root == communicator.rank();
+  return is_used(buffer_roles_of[arguments.collective].recv, arguments, communicator);
 }
 
 isthmus_operation to_operation(const call_arguments& arguments) {
@@ -110,6 +115,31 @@ int handle_call(const call_arguments& arguments, native_comm comm, Pass&& real_c
              : code;
 }
 
+// A send or receive. The argument `root` is the peer. In a group, the end of the group executes it.
+template <typename Pass>
+int handle_message(const call_arguments& arguments, native_comm comm, Pass&& real_call) {
+  attached_communicator* const communicator = attached_communicator::find(comm);
+  if (communicator == nullptr || !communicator->is_attached()) {
+    count_passed_through(arguments.collective, communicator == nullptr ? pass_reason_code::unknown_communicator
+                                                                       : communicator->pass_reason());
+    return call_nccl(real_call);
+  }
+  // A message without data has no buffer on some ranks. A group is needed for a message to the own rank.
+  const bool has_data = arguments.count != 0;
+  if (requires_nccl_check(arguments, *communicator, has_data && arguments.collective == ISTHMUS_SEND,
+                          has_data && arguments.collective == ISTHMUS_RECV) ||
+      (arguments.root == communicator->rank() && !is_in_group()))
+    return pass_in_order(*communicator, arguments, pass_reason_code::checked_by_nccl, real_call);
+  const isthmus_operation operation = to_operation(arguments);
+  const attached_communicator::call_decision decision = communicator->decide(operation);
+  if (is_in_group()) return add_to_group({communicator, operation, arguments.datatype, comm, decision});
+  if (!decision.is_handled) return pass_in_order(*communicator, arguments, decision.reason, real_call);
+  const int code = communicator->execute(operation, decision.counter);
+  return code == attached_communicator::pass_to_nccl
+             ? pass_in_order(*communicator, arguments, pass_reason_code::rank_lost, real_call)
+             : code;
+}
+
 // Calls that always go to NCCL but must stay in order with Isthmus calls.
 template <typename Pass>
 int pass_through(isthmus_collective collective, native_comm comm, native_stream stream, pass_reason_code reason,
@@ -150,19 +180,31 @@ int handle_rooted_reduction(const void* send, void* recv, std::size_t count, int
   });
 }
 
-// Functions that are always passed through: messages, and the variants with per-call configuration.
+template <isthmus_collective Collective, auto Member>
+int handle_send_message(const void* buffer, std::size_t count, int datatype, int peer, native_comm comm,
+                        native_stream stream) {
+  return handle_message({Collective, buffer, nullptr, count, datatype, no_op, peer, stream}, comm,
+                        [&] { return (real_nccl().*Member)(buffer, count, datatype, peer, comm, stream); });
+}
+
+template <isthmus_collective Collective, auto Member>
+int handle_recv_message(void* buffer, std::size_t count, int datatype, int peer, native_comm comm,
+                        native_stream stream) {
+  return handle_message({Collective, nullptr, buffer, count, datatype, no_op, peer, stream}, comm,
+                        [&] { return (real_nccl().*Member)(buffer, count, datatype, peer, comm, stream); });
+}
+
+// The variants with per-call configuration, which are always passed through.
 template <isthmus_collective Collective, auto Member, typename Function>
 struct passed_through;
 template <isthmus_collective Collective, auto Member, typename... Arguments>
 struct passed_through<Collective, Member, int(Arguments...)> {
-  static constexpr bool is_message = Collective == ISTHMUS_SEND || Collective == ISTHMUS_RECV;
   static int call(Arguments... arguments) {
     const auto all = std::tie(arguments...);
     // The communicator and the stream are the last arguments before the configuration.
-    constexpr std::size_t end = sizeof...(Arguments) - (is_message ? 0 : 1);
-    const pass_reason_code reason = is_message                         ? pass_reason_code::message
-                                    : std::get<std::size_t&>(all) == 0 ? pass_reason_code::no_data
-                                                                       : pass_reason_code::configuration;
+    constexpr std::size_t end = sizeof...(Arguments) - 1;
+    const pass_reason_code reason =
+        std::get<std::size_t&>(all) == 0 ? pass_reason_code::no_data : pass_reason_code::configuration;
     return pass_through(Collective, std::get<end - 2>(all), std::get<end - 1>(all), reason,
                         [&] { return (real_nccl().*Member)(arguments...); });
   }
@@ -184,10 +226,9 @@ any_function find_collective(const char* name) {
   if (std::strcmp(name, "nccl" #Name "Config") == 0)                                                      \
     return replacement_of<&passed_through<ISTHMUS_##COLLECTIVE, &native_functions::member##_configured,   \
                                           configured<shape>>::call>(nccl.member##_configured);
-#define NATIVE_MESSAGE(Name, member, requirement, COLLECTIVE, shape)                                      \
-  if (std::strcmp(name, "nccl" #Name) == 0)                                                               \
-    return replacement_of<&passed_through<ISTHMUS_##COLLECTIVE, &native_functions::member, shape>::call>( \
-        nccl.member);
+#define NATIVE_MESSAGE(Name, member, requirement, COLLECTIVE, shape) \
+  if (std::strcmp(name, "nccl" #Name) == 0)                          \
+    return replacement_of<&handle_##shape<ISTHMUS_##COLLECTIVE, &native_functions::member>>(nccl.member);
 #include "nccl/functions.def"
   return nullptr;
 }

@@ -57,8 +57,21 @@ int handle_bcast(void* buffer, std::size_t count, int datatype, int root, native
 //
 // As a result, a rank may group calls that another rank issues one by one. The exception is an Isthmus call
 // between two NCCL calls, because NCCL's group cannot be interrupted.
+//
+// Messages follow the collectives of the group, as in NCCL. If Isthmus executes some messages of a communicator, the end
+// of the group issues all of its messages in phases (base/message_order.hpp), after NCCL's group.
 
 bool is_in_group();
+
+// A send or receive in a group.
+struct grouped_message {
+  attached_communicator* communicator;
+  isthmus_operation operation;
+  int datatype;  // NCCL's value
+  native_comm comm;
+  attached_communicator::call_decision decision;
+};
+int add_to_group(const grouped_message& message);
 
 // Adds a call that Isthmus executes at the end of the group. Returns an NCCL result code.
 int add_to_group(attached_communicator& communicator, const isthmus_operation& operation,

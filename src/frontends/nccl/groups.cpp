@@ -1,7 +1,10 @@
 #include <algorithm>
+#include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
+#include "base/message_order.hpp"
 #include "frontends/nccl/engine.hpp"
 
 namespace isthmus::nccl_shim {
@@ -22,9 +25,12 @@ struct nccl_call {
 
 using deferred_calls = std::vector<deferred_call>;
 
+using grouped_messages = std::vector<grouped_message>;
+
 struct group_state {
   int depth = 0;
   deferred_calls deferred;
+  grouped_messages messages;
   std::vector<nccl_call> nccl_calls;
   std::vector<pending_communicator> creations;
 };
@@ -34,7 +40,19 @@ group_state& current_group() {
   return instance;
 }
 
-// Executes calls as one Isthmus group. No communicator may have calls on two streams in it.
+// Marks the end of the last call of each communicator. If its calls use several streams, all of them wait for this call,
+// unless it has no data: a backend may ignore it.
+template <typename Call>
+void end_calls(const std::vector<Call>& calls, call_owner owner) {
+  std::map<attached_communicator*, const isthmus_operation*> last;
+  for (const Call& call : calls) {
+    const isthmus_operation*& own = last[call.communicator];
+    if (own == nullptr || call.operation.count != 0) own = &call.operation;
+  }
+  for (const auto& [communicator, operation] : last) communicator->order().end_call(operation->stream, owner);
+}
+
+// Executes calls as one Isthmus group. Collectives of one communicator must use the same stream.
 int run_as_group(const deferred_calls& calls) {
   const preload::stopwatch timer(statistics());
   for (const deferred_call& call : calls)
@@ -50,8 +68,8 @@ int run_as_group(const deferred_calls& calls) {
     const int code = calls.front().communicator->handle_failure(status);
     return code == attached_communicator::pass_to_nccl ? static_cast<int>(native_remote_error) : code;
   }
+  end_calls(calls, call_owner::isthmus);
   for (const deferred_call& call : calls) {
-    call.communicator->order().end_call(call.operation.stream, call_owner::isthmus);
     if (call.counter != nullptr)
       call.counter->add(bytes_of(call.operation),
                         timer.nanoseconds() / static_cast<std::int64_t>(calls.size()));
@@ -118,6 +136,113 @@ deferred_calls extract_calls_before_nccl(const std::vector<nccl_call>& nccl_call
   return early;
 }
 
+// ---- messages ----
+
+int issue_to_nccl(const grouped_message& message) {
+  const native_functions& nccl = real_nccl();
+  const isthmus_operation& each = message.operation;
+  return call_nccl([&] {
+    return each.collective == ISTHMUS_SEND
+               ? nccl.send(each.send_buf, each.count, message.datatype, each.root, message.comm, each.stream)
+               : nccl.recv(each.recv_buf, each.count, message.datatype, each.root, message.comm, each.stream);
+  });
+}
+
+// NCCL reports an error if the messages of a rank to itself do not match.
+bool are_self_messages_matched(const grouped_messages& messages) {
+  std::vector<std::uint64_t> sent, received;
+  for (const grouped_message& each : messages)
+    if (each.operation.root == each.communicator->rank())
+      (each.operation.collective == ISTHMUS_SEND ? sent : received).push_back(bytes_of(each.operation));
+  return sent == received;
+}
+
+// The messages of one communicator, and their phases.
+struct message_plan {
+  grouped_messages messages;
+  std::vector<int> phases;
+};
+
+// Removes from `all` the messages of each communicator for which Isthmus executes a message, and returns them.
+std::vector<message_plan> extract_plans(grouped_messages& all) {
+  const auto is_handled = [](const grouped_message& each) { return each.decision.is_handled; };
+  if (std::ranges::none_of(all, is_handled)) return {};
+  std::vector<message_plan> plans;
+  grouped_messages others;
+  while (!all.empty()) {
+    const attached_communicator* const communicator = all.front().communicator;
+    const auto is_own = [&](const grouped_message& each) { return each.communicator == communicator; };
+    const auto end = std::ranges::stable_partition(all, is_own).begin();
+    grouped_messages own(all.begin(), end);
+    all.erase(all.begin(), end);
+    if (!are_self_messages_matched(own))
+      for (grouped_message& each : own)
+        if (each.operation.root == communicator->rank()) each.decision.is_handled = false;
+    if (std::ranges::none_of(own, is_handled)) {
+      others.insert(others.end(), own.begin(), own.end());
+      continue;
+    }
+    static constexpr char isthmus_backend = 0, nccl_backend = 0;
+    std::vector<ordered_message> ordered;
+    for (const grouped_message& each : own)
+      ordered.push_back({each.operation.root, each.operation.collective == ISTHMUS_SEND,
+                         is_handled(each) ? &isthmus_backend : &nccl_backend, is_handled(each)});
+    auto phases = message_phases(ordered, communicator->rank());
+    plans.push_back({std::move(own), std::move(phases)});
+  }
+  all = std::move(others);
+  return plans;
+}
+
+// Executes messages as one NCCL group.
+int run_in_nccl(const grouped_messages& messages) {
+  for (const grouped_message& each : messages)
+    if (const int code = each.communicator->order().begin_call(each.operation.stream, call_owner::nccl);
+        code != native_success)
+      return code;
+  int code = real_nccl().group_start();
+  if (code != native_success) return code;
+  for (const grouped_message& each : messages)
+    if (code == native_success) code = issue_to_nccl(each);
+  const int end_code = call_nccl(real_nccl().group_end);
+  if (code == native_success) code = end_code;
+  if (code == native_success) end_calls(messages, call_owner::nccl);
+  return code;
+}
+
+// All streams of a communicator wait for its last message, as in NCCL.
+int join_streams(const message_plan& plan) {
+  for (const grouped_message& each : plan.messages)
+    if (const int code = each.communicator->order().begin_call(each.operation.stream, call_owner::isthmus);
+        code != native_success)
+      return code;
+  return native_success;
+}
+
+int run_messages(const std::vector<message_plan>& plans) {
+  std::set<int> phases;
+  for (const message_plan& plan : plans) phases.insert(plan.phases.begin(), plan.phases.end());
+  int code = native_success;
+  for (const int phase : phases) {
+    deferred_calls handled;
+    grouped_messages passed;
+    for (const message_plan& plan : plans)
+      for (std::size_t i = 0; i < plan.messages.size(); ++i) {
+        const grouped_message& each = plan.messages[i];
+        if (plan.phases[i] != phase) continue;
+        if (each.decision.is_handled)
+          handled.push_back({each.communicator, each.operation, each.decision.counter});
+        else
+          passed.push_back(each);
+      }
+    if (code == native_success && !handled.empty()) code = run_as_group(handled);
+    if (code == native_success && !passed.empty()) code = run_in_nccl(passed);
+  }
+  for (const message_plan& plan : plans)
+    if (code == native_success) code = join_streams(plan);
+  return code;
+}
+
 }  // namespace
 
 bool is_in_group() { return current_group().depth > 0; }
@@ -134,6 +259,15 @@ int add_to_group(attached_communicator& communicator, const isthmus_operation& o
       is_late ? native_success : communicator.order().begin_call(operation.stream, call_owner::isthmus);
   if (code == native_success) group.deferred.push_back({&communicator, operation, counter});
   return code;
+}
+
+int add_to_group(const grouped_message& message) {
+  if (!message.decision.is_handled) {
+    count_passed_through(message.operation.collective, message.decision.reason);
+    record_nccl_call(*message.communicator, message.operation.stream);
+  }
+  current_group().messages.push_back(message);
+  return native_success;
 }
 
 void record_nccl_call(attached_communicator& communicator, native_stream stream) {
@@ -156,10 +290,16 @@ int end_group() {
   if (group.depth > 0) --group.depth;
   if (group.depth > 0) return real_nccl().group_end();
   auto deferred = std::exchange(group.deferred, {});
+  auto messages = std::exchange(group.messages, {});
+  const std::vector<message_plan> plans = extract_plans(messages);
+  int order_status = native_success;
+  for (const grouped_message& each : messages)
+    if (order_status == native_success) order_status = issue_to_nccl(each);
+  messages.clear();
+  group.messages = std::move(messages);  // reuse the memory in the next group
   auto nccl_calls = std::exchange(group.nccl_calls, {});
   const auto creations = std::exchange(group.creations, {});
   const int early = run_in_order(extract_calls_before_nccl(nccl_calls, deferred));
-  int order_status = native_success;
   for (const nccl_call& call : nccl_calls)
     if (order_status == native_success)
       order_status = call.communicator->order().begin_call(call.stream, call_owner::nccl);
@@ -172,13 +312,17 @@ int end_group() {
   if (code != native_success) return code;
   if (!creations.empty()) attach_all(creations.data(), creations.size());
   const int late = run_in_order(deferred);
-  return early != native_success ? early : late;
+  if (early != native_success || late != native_success) return early != native_success ? early : late;
+  return plans.empty() ? native_success : run_messages(plans);
 }
 
 int simulate_group_end(void* estimate) {
   group_state& group = current_group();
   if (group.depth > 0) --group.depth;
-  if (group.depth == 0) group = {};
+  if (group.depth == 0) {
+    for (const grouped_message& each : group.messages) issue_to_nccl(each);
+    group = {};
+  }
   return call_nccl([&] { return real_nccl().group_simulate_end(estimate); });
 }
 

@@ -19,6 +19,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "nccl.hpp"
@@ -645,6 +646,179 @@ int chain(int length, std::uint64_t seed) {
   return wrong;
 }
 
+// Random exchanges of two ranks, with short and long messages, which rules can assign to different libraries. NCCL runs the
+// k-th send and the k-th receive of a group together, so each rank may divide the exchanges into groups as it likes, or
+// issue one of them without a group while the other rank groups it.
+class exchange_program {
+ public:
+  exchange_program(rank_runner& runner, int length, std::uint64_t seed)
+      : m_runner(runner), m_shared(seed), m_private(seed * 2 + static_cast<std::uint64_t>(runner.rank())) {
+    check(cudaMalloc(&m_memory, static_cast<std::size_t>(length) * 8 * longest), "cudaMalloc");
+    m_next = static_cast<unsigned char*>(m_memory);
+    std::memset(m_next, poison, static_cast<std::size_t>(length) * 8 * longest);
+  }
+  ~exchange_program() {
+    for (void* const stream : {m_runner.stream(0), m_runner.stream(1)})
+      check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+    cudaFree(m_memory);
+  }
+
+  int run(int length) {
+    for (int i = 0; i < length; ++i) {
+      const auto kind = draw_shared(8);
+      if (kind == 0) {
+        end_group();
+        exchange_without_group(static_cast<int>(draw_shared(2)));
+      } else if (kind == 1) {
+        end_group();
+        send_several(static_cast<int>(draw_shared(2)));
+      } else {
+        if (kind == 2) end_group();
+        begin_group();
+        if (kind == 2) post_collective();
+        if (kind == 3) post(m_runner.rank(), m_runner.rank(), draw_message());
+        const message pair[] = {draw_message(), draw_message()};  // by sending rank
+        // The stand-in for NCCL requires one order of collectives and messages.
+        const int first = static_cast<int>(kind == 2 ? draw_shared(2) : draw_private(2));
+        for (const int from : {first, 1 - first}) post(from, 1 - from, pair[from]);
+        if (kind == 2 || draw_private(3) == 0) end_group();
+      }
+    }
+    end_group();
+    m_runner.synchronize();
+    int wrong = m_wrong;
+    for (const arrival& each : m_arrivals) wrong += is_wrong(each) ? 1 : 0;
+    return wrong;
+  }
+
+ private:
+  static constexpr std::size_t longest = 100'000;
+  static constexpr unsigned char poison = 0xa5;
+  struct message {
+    std::size_t length;
+    std::uint64_t seed;
+  };
+  struct arrival {
+    unsigned char* data;
+    std::size_t length;
+    std::uint64_t seed;
+  };
+  struct inspection {
+    std::vector<arrival> arrivals;
+    std::atomic<int>* wrong;
+  };
+
+  std::uint64_t draw_shared(unsigned n) { return m_shared() % n; }
+  std::uint64_t draw_private(unsigned n) { return m_private() % n; }
+  message draw_message() {
+    const std::size_t length = draw_shared(6) == 0   ? 0
+                               : draw_shared(2) == 0 ? draw_shared(4096)
+                                                     : draw_shared(longest);
+    return {length, m_shared()};
+  }
+  static void fill(unsigned char* data, std::size_t length, std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    for (std::size_t i = 0; i < length; ++i) data[i] = static_cast<unsigned char>(random());
+  }
+  static bool is_wrong(const arrival& each) {
+    std::vector<unsigned char> expected(each.length + 1, poison);
+    fill(expected.data(), each.length, each.seed);
+    return std::memcmp(expected.data(), each.data, expected.size()) != 0;
+  }
+  unsigned char* allocate(std::size_t length) { return std::exchange(m_next, m_next + length + 1); }
+  void* random_stream() {
+    void* const stream = m_runner.stream(draw_private(2));
+    if (draw_private(8) == 0) delay_stream<2>(stream);
+    return stream;
+  }
+  void* message_stream() {
+    void* const stream = random_stream();
+    if (m_is_grouped) m_streams.push_back(stream);
+    return stream;
+  }
+
+  void begin_group() {
+    if (!std::exchange(m_is_grouped, true)) check(ncclGroupStart(), "ncclGroupStart");
+  }
+  // Later work on each stream with messages finds all messages of the group.
+  void end_group() {
+    if (std::exchange(m_is_grouped, false)) check(ncclGroupEnd(), "ncclGroupEnd");
+    for (void* const stream : m_streams)
+      standin_stream_submit(
+          stream,
+          [](void* argument) {
+            const std::unique_ptr<inspection> work(static_cast<inspection*>(argument));
+            for (const arrival& each : work->arrivals) *work->wrong += is_wrong(each) ? 1 : 0;
+          },
+          new inspection{m_group_arrivals, &m_wrong});
+    m_streams.clear();
+    m_group_arrivals.clear();
+  }
+
+  // Issues this rank's part of a message.
+  void post(int from, int to, const message& each) {
+    if (from == m_runner.rank()) {
+      unsigned char* const data = allocate(each.length);
+      fill(data, each.length, each.seed);
+      check(ncclSend(each.length == 0 ? nullptr : data, each.length, 1, to, m_runner.comm, message_stream()),
+            "ncclSend");
+    }
+    if (to == m_runner.rank()) {
+      m_arrivals.push_back({allocate(each.length), each.length, each.seed});
+      if (m_is_grouped) m_group_arrivals.push_back(m_arrivals.back());
+      check(ncclRecv(m_arrivals.back().data, each.length, 1, from, m_runner.comm, message_stream()),
+            "ncclRecv");
+    }
+  }
+  void post_collective() {
+    const bool is_sum = draw_shared(2) == 0;
+    const std::uint64_t seed = m_shared();
+    unsigned char* const data = allocate(64);
+    fill(data, 64, m_runner.rank() == 0 ? seed : 0);
+    if (is_sum && m_runner.rank() != 0) std::memset(data, 0, 64);
+    check(is_sum ? ncclAllReduce(data, data, 64, 1, 0, m_runner.comm, random_stream())
+                 : ncclBroadcast(data, data, 64, 1, 0, m_runner.comm, random_stream()),
+          "a collective");
+    m_arrivals.push_back({data, 64, seed});
+  }
+  // One rank groups its two messages, the other rank issues them one by one.
+  void exchange_without_group(int ungrouped_rank) {
+    const message pair[] = {draw_message(), draw_message()};
+    if (m_runner.rank() != ungrouped_rank) begin_group();
+    for (const int from : {0, 1}) post(from, 1 - from, pair[from]);
+    end_group();
+  }
+  // Each rank divides these messages into groups as it likes.
+  void send_several(int from) {
+    for (std::uint64_t n = 1 + draw_shared(6); n > 0; --n) {
+      if (draw_private(2) == 0) begin_group();
+      post(from, 1 - from, draw_message());
+      if (draw_private(2) == 0) end_group();
+    }
+    end_group();
+  }
+
+  rank_runner& m_runner;
+  std::mt19937_64 m_shared, m_private;
+  void* m_memory = nullptr;
+  unsigned char* m_next;
+  bool m_is_grouped = false;
+  std::vector<void*> m_streams;  // of the open group
+  std::vector<arrival> m_arrivals, m_group_arrivals;
+  std::atomic<int> m_wrong{0};
+};
+
+int messages(int length, std::uint64_t seed) {
+  auto runners = make_runners(2);
+  init_in_threads(runners);
+  std::atomic<int> wrong{0};
+  run_in_threads(runners, [&](rank_runner& runner) {
+    wrong += exchange_program(runner, length, seed).run(length);
+    check(ncclCommDestroy(runner.comm), "ncclCommDestroy");
+  });
+  return wrong;
+}
+
 nccl_id shared_id(const std::string& file, int rank) {
   nccl_id id{};
   if (rank == 0) {
@@ -707,6 +881,7 @@ int run(const std::vector<std::string>& words) {
   if (mode == "refused_self_message") return refused_self_message(words.at(1));
   if (mode == "behind_nccl")
     return after_nccl_call(std::stoi(words.at(1)), words.at(2) == "broadcast", words.size() > 3);
+  if (mode == "messages") return messages(std::stoi(words.at(1)), std::stoull(words.at(2)));
   if (mode == "chain") return chain(std::stoi(words.at(1)), std::stoull(words.at(2)));
   if (mode == "behind_refused")
     return after_refused_call(std::stoi(words.at(1)), words.at(2) == "nccl", words.size() > 3);

@@ -114,7 +114,7 @@ def test_switched_off_all_calls_go_to_nccl() -> None:
 def test_passed_through_calls_have_a_reason() -> None:
     done = start("mixed", "3", "0", "4")
     assert has_passed(done) and handled_calls(done.stderr), output_of(done)
-    expected = {"point-to-point message", "user-defined reduction (PreMulSum)"}
+    expected = {"selected by a rule", "user-defined reduction (PreMulSum)"}
     assert expected <= reasons(done.stderr), output_of(done)
 
 
@@ -122,6 +122,22 @@ def test_ranks_may_group_differently() -> None:
     rules = "platform=cuda use=nccl; platform=cuda collective=allreduce use=mover"
     done = start("uneven_groups", "2", "12", "1", ISTHMUS_RULE=rules)
     assert has_passed(done) and handled_calls(done.stderr) == {"AllReduce": 40}, output_of(done)
+
+
+@pytest.mark.parametrize("seed", ["1", "2", "3"])
+@pytest.mark.parametrize("handled", ["none", "short", "all"])
+def test_messages(handled: str, seed: str) -> None:
+    """Groups of messages, which differ between the ranks and may use both libraries."""
+    rules = "platform=cuda use=nccl; platform=cuda collective=allreduce use=mover"
+    sizes = {"none": "", "short": "bytes=..4K ", "all": " "}[handled]
+    if sizes:
+        rules += f"; platform=cuda collective=send,recv {sizes}use=mover"
+    done = start("messages", "60", seed, ISTHMUS_RULE=rules)
+    assert has_passed(done), output_of(done)
+    calls = handled_calls(done.stderr)
+    assert (calls.keys() >= {"Send", "Recv"}) == (handled != "none"), output_of(done)
+    passed = re.findall(r"nccl(?:Send|Recv) +passed to NCCL", done.stderr)
+    assert bool(passed) == (handled != "all"), output_of(done)
 
 
 def test_simulated_group_end() -> None:
