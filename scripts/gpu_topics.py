@@ -588,6 +588,14 @@ TOPICS = (
                 env={"PYTHONPATH": "{pythonpath}"},
             ),
             Step(
+                "messages on NCCL, with the preloaded library, and on Isthmus",
+                "{python} tests/gpu/torch/check_messages.py {out}/torch-messages.json"
+                " {lib}/libisthmus_nccl_preload.so",
+                120,
+                gpus=2,
+                env={"PYTHONPATH": "{pythonpath}"},
+            ),
+            Step(
                 "unchanged scripts under the preloaded library for NCCL",
                 "{python} tests/gpu/torch/check_nccl_preload.py {out}/torch-nccl-preload.json "
                 "{lib}/libisthmus_nccl_preload.so {ranks}",

@@ -68,7 +68,7 @@ struct mixed_group_test : testing::Test {
   void recv(std::uint64_t bytes, int rank = 0) {
     EXPECT_EQ(isthmus_recv(buffer, bytes, ISTHMUS_UINT8, 1 - rank, ranks[rank], nullptr), ISTHMUS_SUCCESS);
   }
-  // What the group enqueues, for example "send 8, recv 8; broadcast 1".
+  // Returns the batches that the group enqueues, for example "send 8, recv 8; broadcast 1".
   template <typename Post>
   std::string enqueued(Post&& post) {
     standin::reset();
