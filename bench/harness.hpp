@@ -27,6 +27,8 @@ struct bench_call {
   isthmus_reduction_op op;
   const void* send;
   void* recv;
+  const std::uint64_t* counts;  // of the blocks of all ranks, each `count`, for collectives with count arrays
+  const std::uint64_t* displs;
 };
 
 // A library under test, on one rank.
@@ -80,22 +82,29 @@ class measurement {
       : m_settings(settings),
         m_team(ranks),
         m_library(library),
-        m_report(settings, labelled(settings, library), ranks.size(), ranks.placement()) {}
+        m_report(m_settings, labelled(settings, library), ranks.size(), ranks.placement()) {}
 
   // The reason why nothing was measured, or "".
   const std::string& refusal_reason() const { return m_refusal_reason; }
   const report& results() const { return m_report; }
 
-  // Returns the number of wrong elements over all sizes; the same on every rank.
+  // Measures all supported patterns and sizes. Returns the number of wrong elements; the same on every rank.
   std::uint64_t sweep() {
     ns_per_tick();
-    if (m_team.rank() == 0 && !m_settings.quiet) m_report.print_header();
     std::uint64_t wrong = 0;
     std::string reason;
     bool measured = false;
-    for (const std::uint64_t count : block_counts()) wrong += measure(count, reason, measured);
+    for (const traffic_pattern pattern : m_settings.patterns) {
+      m_settings.pattern = pattern;
+      if (const std::string refusal = m_library.refuses(m_settings); !refusal.empty()) {
+        reason = refusal;
+        continue;
+      }
+      if (m_team.rank() == 0 && !m_settings.quiet) m_report.print_header();
+      for (const std::uint64_t count : block_counts()) wrong += measure(count, reason, measured);
+    }
     if (!measured) m_refusal_reason = reason;
-    if (m_team.rank() == 0) m_report.write();
+    if (m_team.rank() == 0 && measured) m_report.write();
     return wrong;
   }
 
@@ -130,11 +139,17 @@ class measurement {
     m_recv_bytes = recv_extent(m_shape, m_team.rank()) * element;
     // Every rank allocates what rank 0, the only root, needs: a shared heap requires equal sizes.
     const oracle::operation_shape root_shape = shape_of(m_settings.pattern, count, 0, m_team.size());
-    void* send = m_library.allocate(send_extent(root_shape, 0) * element);
-    void* recv = m_library.allocate(recv_extent(root_shape, 0) * element);
+    const std::uint64_t send_bytes = send_extent(root_shape, 0) * element,
+                        recv_bytes = recv_extent(root_shape, 0) * element;
+    if (std::max(send_bytes, recv_bytes) > m_settings.max_buffer_bytes) return 0;
+    void* send = m_library.allocate(send_bytes);
+    void* recv = m_library.allocate(recv_bytes);
+    m_counts.assign(static_cast<std::size_t>(m_team.size()), count);
+    m_displs.clear();
+    for (int r = 0; r < m_team.size(); ++r) m_displs.push_back(static_cast<std::uint64_t>(r) * count);
     const bool in_place = m_settings.pattern == traffic_pattern::broadcast && m_team.rank() == 0;
-    const bench_call call{m_settings.pattern, count, m_settings.datatype,
-                          m_settings.op,      send,  in_place ? send : recv};
+    const bench_call call{m_settings.pattern,     count,           m_settings.datatype, m_settings.op, send,
+                          in_place ? send : recv, m_counts.data(), m_displs.data()};
 
     const std::string refusal = m_library.refuses_call(call);
     const std::uint64_t wrong = refusal.empty() ? measure(call) : 0;
@@ -258,12 +273,13 @@ class measurement {
     return result;
   }
 
-  const options& m_settings;
+  options m_settings;
   const team& m_team;
   provider& m_library;
   report m_report;
   std::string m_refusal_reason;
   oracle::operation_shape m_shape{};  // of the current size
+  std::vector<std::uint64_t> m_counts, m_displs;
   std::uint64_t m_call_number = 0, m_send_bytes = 0, m_recv_bytes = 0;
   int m_calls_per_sample = 1;
   std::vector<std::byte> m_staging;  // for buffers on devices
@@ -278,7 +294,6 @@ inline int measure(const options& settings, const team& ranks, provider& library
     return 3;
   };
   try {
-    if (const std::string reason = library.refuses(settings); !reason.empty()) return refuse(reason);
     measurement run(settings, ranks, library);
     const std::uint64_t wrong = run.sweep();
     if (!run.refusal_reason().empty()) return refuse(run.refusal_reason());

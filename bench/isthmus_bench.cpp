@@ -140,6 +140,18 @@ class isthmus_provider : public bench::provider {
       case traffic_pattern::gather: return check(isthmus_gather(send, recv, count, type, 0, comm, stream));
       case traffic_pattern::scatter: return check(isthmus_scatter(send, recv, count, type, 0, comm, stream));
       case traffic_pattern::alltoall: return check(isthmus_alltoall(send, recv, count, type, comm, stream));
+      case traffic_pattern::reduce_scatterv:
+        return check(
+            isthmus_reduce_scatterv(send, call.counts, call.displs, recv, count, type, call.op, comm, stream));
+      case traffic_pattern::allgatherv:
+        return check(isthmus_allgatherv(send, count, recv, call.counts, call.displs, type, comm, stream));
+      case traffic_pattern::gatherv:
+        return check(isthmus_gatherv(send, count, recv, call.counts, call.displs, type, 0, comm, stream));
+      case traffic_pattern::scatterv:
+        return check(isthmus_scatterv(send, call.counts, call.displs, recv, count, type, 0, comm, stream));
+      case traffic_pattern::alltoallv:
+        return check(isthmus_alltoallv(send, call.counts, call.displs, recv, call.counts, call.displs, type,
+                                       comm, stream));
       case traffic_pattern::sendrecv: return sendrecv(send, recv, count, type);
       case traffic_pattern::ping: return ping(send, recv, count, type);
       case traffic_pattern::barrier: return check(isthmus_barrier(comm, stream));
@@ -156,6 +168,10 @@ class isthmus_provider : public bench::provider {
     operation.send_buf = call.send;
     operation.recv_buf = operation.collective == ISTHMUS_SEND ? nullptr : call.recv;
     operation.stream = m_place.stream();
+    if (operation.collective != bench::without_counts(operation.collective)) {
+      operation.send_counts = operation.recv_counts = call.counts;
+      operation.send_displs = operation.recv_displs = call.displs;
+    }
     return bench::explain(m_communicator, operation);
   }
 

@@ -126,6 +126,11 @@ class mpi_provider : public bench::provider {
         return check(MPI_Scatter(send, count, type, recv, count, type, 0, comm), "MPI_Scatter");
       case traffic_pattern::alltoall:
         return check(MPI_Alltoall(send, count, type, recv, count, type, comm), "MPI_Alltoall");
+      case traffic_pattern::reduce_scatterv:
+      case traffic_pattern::allgatherv:
+      case traffic_pattern::gatherv:
+      case traffic_pattern::scatterv:
+      case traffic_pattern::alltoallv: return run_with_counts(call, type, count);
       case traffic_pattern::sendrecv:
         return check(MPI_Sendrecv(send, count, type, (m_rank + 1) % m_size, 0, recv, count, type,
                                   (m_rank + m_size - 1) % m_size, 0, comm, MPI_STATUS_IGNORE),
@@ -146,7 +151,33 @@ class mpi_provider : public bench::provider {
     }
   }
 
+  // The first call of a size, which is not timed, fills the count arrays.
+  void run_with_counts(const bench::bench_call& call, MPI_Datatype type, int count) {
+    using bench::traffic_pattern;
+    if (m_counts.empty() || m_counts[0] != count) {
+      m_counts.assign(static_cast<std::size_t>(m_size), count);
+      m_displs.clear();
+      for (int r = 0; r < m_size; ++r) m_displs.push_back(r * count);
+    }
+    const int* const counts = m_counts.data();
+    const int* const displs = m_displs.data();
+    const MPI_Comm comm = MPI_COMM_WORLD;
+    if (call.pattern == traffic_pattern::reduce_scatterv)
+      check(MPI_Reduce_scatter(call.send, call.recv, counts, type, native_op(call.op), comm),
+            "MPI_Reduce_scatter");
+    else if (call.pattern == traffic_pattern::allgatherv)
+      check(MPI_Allgatherv(call.send, count, type, call.recv, counts, displs, type, comm), "MPI_Allgatherv");
+    else if (call.pattern == traffic_pattern::gatherv)
+      check(MPI_Gatherv(call.send, count, type, call.recv, counts, displs, type, 0, comm), "MPI_Gatherv");
+    else if (call.pattern == traffic_pattern::scatterv)
+      check(MPI_Scatterv(call.send, counts, displs, type, call.recv, count, type, 0, comm), "MPI_Scatterv");
+    else
+      check(MPI_Alltoallv(call.send, counts, displs, type, call.recv, counts, displs, type, comm),
+            "MPI_Alltoallv");
+  }
+
   int m_rank = 0, m_size = 0;
+  std::vector<int> m_counts, m_displs;
 };
 
 }  // namespace

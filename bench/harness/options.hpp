@@ -30,9 +30,10 @@ inline const std::vector<std::string>& op_names() {
 }
 
 struct options {
-  traffic_pattern pattern = traffic_pattern::allreduce;
-  std::string collective;
+  std::vector<traffic_pattern> patterns;                 // all that are measured, in this order
+  traffic_pattern pattern = traffic_pattern::allreduce;  // of the current measurement
   std::vector<std::uint64_t> sizes;
+  std::uint64_t max_buffer_bytes = UINT64_MAX;  // sizes that need a larger buffer on a rank are left out
   isthmus_datatype datatype = ISTHMUS_FLOAT32;
   isthmus_reduction_op op = ISTHMUS_SUM;
   std::uint64_t seed = 1;
@@ -53,9 +54,12 @@ class command_line {
   command_line(CLI::App& app, options& result) : m_result(result) {
     std::vector<std::string> collectives;
     for (const pattern_row& row : pattern_rows()) collectives.push_back(row.name);
-    app.add_option("collective", m_result.collective, "what to measure")->check(CLI::IsMember(collectives));
+    app.add_option("collective", m_collectives, "what to measure: a name or a list of names")
+        ->delimiter(',')
+        ->check(CLI::IsMember(collectives));
     app.add_option("--sizes", m_sizes, "bytes: FIRST:LAST (doubling), FIRST:LAST:FACTOR, or a list")
         ->capture_default_str();
+    app.add_option("--max-buffer", m_max_buffer, "leave out sizes that need a larger buffer on a rank");
     app.add_option("--dtype", m_datatype, "element type")
         ->check(CLI::IsMember(datatype_names()))
         ->capture_default_str();
@@ -78,13 +82,14 @@ class command_line {
 
   // Errors: throws CLI::ParseError.
   void finish(const std::string& command) {
-    if (m_result.collective.empty()) throw CLI::RequiredError("collective");
-    for (const pattern_row& row : pattern_rows())
-      if (row.name == m_result.collective) m_result.pattern = row.pattern;
+    if (m_collectives.empty()) throw CLI::RequiredError("collective");
+    for (const std::string& name : m_collectives)
+      for (const pattern_row& row : pattern_rows())
+        if (row.name == name) m_result.patterns.push_back(row.pattern);
     m_result.datatype = static_cast<isthmus_datatype>(index_of(datatype_names(), m_datatype));
     m_result.op = static_cast<isthmus_reduction_op>(index_of(op_names(), m_op));
-    m_result.sizes =
-        m_result.pattern == traffic_pattern::barrier ? std::vector<std::uint64_t>{0} : parse_sizes(m_sizes);
+    m_result.sizes = parse_sizes(m_sizes);
+    if (!m_max_buffer.empty()) m_result.max_buffer_bytes = parse_bytes(m_max_buffer);
     if (m_result.max_samples < m_result.min_samples) m_result.max_samples = m_result.min_samples;
     m_result.command = command;
   }
@@ -97,7 +102,8 @@ class command_line {
   }
 
   options& m_result;
-  std::string m_sizes = "8:128M";
+  std::vector<std::string> m_collectives;
+  std::string m_sizes = "8:128M", m_max_buffer;
   std::string m_datatype = "float32";
   std::string m_op = "sum";
 };

@@ -14,7 +14,8 @@
 
 namespace bench {
 
-// The collectives of the collective table with equal counts, and two point-to-point patterns.
+// The collectives of the collective table, with equal counts also for those whose counts may differ, and two
+// point-to-point patterns.
 //   sendrecv  every rank sends to the next rank and receives from the previous one (as in nccl-tests)
 //   ping      ranks 0 and 1 alternate; the time is half a round trip
 enum class traffic_pattern {
@@ -26,6 +27,11 @@ enum class traffic_pattern {
   gather,
   scatter,
   alltoall,
+  reduce_scatterv,
+  allgatherv,
+  gatherv,
+  scatterv,
+  alltoallv,
   sendrecv,
   ping,
   barrier
@@ -47,19 +53,39 @@ inline const std::vector<pattern_row>& pattern_rows() {
       {"gather", traffic_pattern::gather, ISTHMUS_GATHER},
       {"scatter", traffic_pattern::scatter, ISTHMUS_SCATTER},
       {"alltoall", traffic_pattern::alltoall, ISTHMUS_ALLTOALL},
+      {"reduce_scatterv", traffic_pattern::reduce_scatterv, ISTHMUS_REDUCE_SCATTERV},
+      {"allgatherv", traffic_pattern::allgatherv, ISTHMUS_ALLGATHERV},
+      {"gatherv", traffic_pattern::gatherv, ISTHMUS_GATHERV},
+      {"scatterv", traffic_pattern::scatterv, ISTHMUS_SCATTERV},
+      {"alltoallv", traffic_pattern::alltoallv, ISTHMUS_ALLTOALLV},
       {"sendrecv", traffic_pattern::sendrecv, ISTHMUS_SEND},
       {"ping", traffic_pattern::ping, ISTHMUS_SEND},
       {"barrier", traffic_pattern::barrier, ISTHMUS_BARRIER}};
   return rows;
 }
 
+inline const std::string& name_of(traffic_pattern pattern) {
+  return pattern_rows()[static_cast<std::size_t>(pattern)].name;
+}
 inline isthmus_collective collective_of(traffic_pattern pattern) {
   return pattern_rows()[static_cast<std::size_t>(pattern)].collective;
 }
 
+// The collective without count arrays that moves the same data if all counts are equal.
+inline isthmus_collective without_counts(isthmus_collective collective) {
+  switch (collective) {
+    case ISTHMUS_REDUCE_SCATTERV: return ISTHMUS_REDUCE_SCATTER;
+    case ISTHMUS_ALLGATHERV: return ISTHMUS_ALLGATHER;
+    case ISTHMUS_GATHERV: return ISTHMUS_GATHER;
+    case ISTHMUS_SCATTERV: return ISTHMUS_SCATTER;
+    case ISTHMUS_ALLTOALLV: return ISTHMUS_ALLTOALL;
+    default: return collective;
+  }
+}
+
 // `count` elements in each block; root is rank 0. Ping is a ring of two ranks; other ranks do not participate.
 inline oracle::operation_shape shape_of(traffic_pattern pattern, std::uint64_t count, int rank, int size) {
-  const isthmus_collective collective = collective_of(pattern);
+  const isthmus_collective collective = without_counts(collective_of(pattern));
   const bool participates = pattern != traffic_pattern::ping || rank < 2;
   return {collective,
           pattern == traffic_pattern::ping ? 2 : size,

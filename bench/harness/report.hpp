@@ -1,4 +1,4 @@
-// Collects, prints and writes the records of one traffic pattern.
+// Collects, prints and writes the records of a measurement.
 #pragma once
 
 #include <cstdio>
@@ -31,8 +31,9 @@ class report {
         m_document(empty_document(settings.command, {{m_identity.version_key, m_identity.version}})) {}
 
   void print_header() const {
-    std::printf("# %s %s, %s%s%s, %d ranks, %s\n", m_identity.provider.c_str(), m_settings.collective.c_str(),
-                datatype_name().c_str(), reduces(collective_of(m_settings.pattern)) ? " " : "",
+    std::printf("# %s %s, %s%s%s, %d ranks, %s\n", m_identity.provider.c_str(),
+                name_of(m_settings.pattern).c_str(), datatype_name().c_str(),
+                reduces(collective_of(m_settings.pattern)) ? " " : "",
                 reduces(collective_of(m_settings.pattern)) ? op_name().c_str() : "", m_ranks,
                 m_identity.version.c_str());
     std::printf("%12s %10s %12s %12s %12s %9s %9s %7s  %s\n", "bytes", "samples", "min us", "median us",
@@ -43,7 +44,7 @@ class report {
            const chosen_path& path) {
     const sample_summary time = summarize(samples_us);
     const bandwidth rate = bandwidth_of(collective_of(m_settings.pattern), bytes, m_ranks, time.median_us);
-    nlohmann::json record = record_of({m_settings.collective, datatype_name(), bytes, m_ranks,
+    nlohmann::json record = record_of({name_of(m_settings.pattern), datatype_name(), bytes, m_ranks,
                                        m_identity.provider, path.backend, m_identity.mode},
                                       samples_us, rate);
     record["reason"] = path.reason;
