@@ -86,6 +86,16 @@ def test_report_compares_all_providers_with_best_peer(carry_folder):
     assert all(len(record.round_medians_us) == 2 for record in report.records)
     assert "3.00 mpich" in completed.stdout and "2.00  1.50" in completed.stdout
     assert "1 ranks on cores: 3" in completed.stdout
+    assert "isthmus: of 1 points 1 above 1.0, 1 above 1.3" in completed.stdout
+    assert "mpich: slowest over fastest round: median 1.00" in completed.stdout
+
+
+def test_one_start_measures_all_collectives(carry_folder):
+    completed, out = run_cpu_check(carry_folder, "--collectives", "allreduce,reduce", "--rounds", "3")
+    assert completed.returncode == 0, completed.stderr
+    results = json.loads((out / "cpu-check.json").read_text())["results"]
+    assert len(results) == 3 * 3
+    assert (out / "cpu-check.log").read_text().count(" allreduce,reduce --sizes ") == len(results)
 
 
 def test_threads_and_crowded_options_add_measurements(carry_folder):
@@ -107,7 +117,7 @@ def test_together_option_runs_two_concurrent_jobs(carry_folder):
     steps = [each["step"] for each in json.loads((out / "cpu-check.json").read_text())["results"]]
     places = ["the same cores"] + (["other cores"] if len(os.sched_getaffinity(0)) > 1 else [])
     assert steps == [
-        f"{name}, allreduce, 1 ranks next to 1 on {place}, round 1"
+        f"{name}, 1 ranks next to 1 on {place}, round 1"
         for place in places
         for name in ("isthmus", "mpich", "openmpi")
     ]
