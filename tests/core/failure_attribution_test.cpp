@@ -190,6 +190,19 @@ TEST(failure_attribution, killed_store_process_is_named) {
   expect_failed_rank(survivors, 0);
 }
 
+// Ranks 0 and 1 wait for rank 3 through rank 2, which forwards its contribution.
+TEST(failure_attribution, rank_that_a_forwarder_waits_for_is_named) {
+  setenv("ISTHMUS_BACKEND", "shm:grid_packet", 1);
+  expect_failed_rank(run_case(3, 60, {sum, sum}, kill_self), 3);
+  const auto survivors = run_case(3, stopped_timeout_s / 2, {sum, sum}, [](isthmus_communicator, int) {
+    std::this_thread::sleep_for(std::chrono::duration<double>(stopped_timeout_s));
+    return ISTHMUS_SUCCESS;
+  });
+  expect_named(survivors, {"rank 3"});
+  expect_failed_rank(survivors, 3);
+  unsetenv("ISTHMUS_BACKEND");
+}
+
 // The process of rank 0 serves the store, so it lives on for seconds after it has left main().
 TEST(failure_attribution, exiting_store_process_is_reported_before_it_ends) {
   const auto survivors =

@@ -111,6 +111,12 @@ std::uint64_t packet_block_bytes(const geometry& sizes, int size, bool is_per_de
 // Allreduce and reduce with packets in two phases. It needs two waits, but each rank reads only about twice the
 // size of the vector. Every slice must fit into the packet block of one rank.
 void run_two_shot_packet(node_group& group, workspace& work, const collective_shape& shape);
+// Contributions pass two hops: the ranks of a row exchange them, and the ranks of a column exchange whole rows. Each
+// rank reads about 2 sqrt(n) packets instead of n - 1, and each packet has that many fewer readers. Contributions stay
+// separate, so that reductions have the same bits as in all other algorithms. For collectives in which every rank
+// sends one block of the same size to one or all ranks. Every block must fit into grid_packet_block_bytes().
+void run_grid_packet(node_group& group, workspace& work, const collective_shape& shape);
+std::uint64_t grid_packet_block_bytes(const geometry& sizes, int size);
 void run_barrier(node_group& group);
 
 // `staging_mode` is the store mode for memory that other ranks read. A cached store must first acquire the line

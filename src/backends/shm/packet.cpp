@@ -156,6 +156,53 @@ void reduce_packet_slice(node_group& group, workspace& work, const collective_sh
                contribution_sequence + 1);
 }
 
+// Divides the ranks into rows of consecutive ranks, with about as many rows as ranks in a row.
+class rank_grid {
+ public:
+  explicit rank_grid(int size) : m_size(size) {
+    while (m_rows * m_rows < size) ++m_rows;
+  }
+  int rows() const { return m_rows; }
+  int row_of(int rank) const { return ((rank + 1) * m_rows - 1) / m_size; }
+  int begin(int row) const { return row * m_size / m_rows; }
+  int length(int row) const { return begin(row + 1) - begin(row); }
+  int max_length() const { return (m_size + m_rows - 1) / m_rows; }
+  // Returns the rank of `row` that forwards the contributions of that row to `reader`. It is in the same column.
+  int forwarder(int row, int reader) const {
+    return begin(row) + (reader - begin(row_of(reader))) % length(row);
+  }
+
+ private:
+  int m_size, m_rows = 1;
+};
+
+// Reads the contributions of the own row except the own one. `contributions` holds one block per rank.
+void read_row(node_group& group, const rank_grid& grid, std::byte* contributions, std::uint64_t bytes,
+              std::uint64_t sequence) {
+  const int own_rank = group.rank(), begin = grid.begin(grid.row_of(own_rank)),
+            length = grid.length(grid.row_of(own_rank));
+  const auto peer = [&](int i) { return begin + (own_rank - begin + i) % length; };
+  for (int i = 1; i < length; ++i) __builtin_prefetch(group.packets(peer(i), sequence));
+  for (int i = 1; i < length; ++i)
+    read_packet(group, peer(i), group.packets(peer(i), sequence),
+                contributions + static_cast<std::uint64_t>(peer(i)) * bytes, bytes, sequence);
+}
+
+// Reads the contributions of all other rows, each from one rank that has packed them.
+void read_other_rows(node_group& group, const rank_grid& grid, std::byte* contributions, std::uint64_t bytes,
+                     std::uint64_t sequence) {
+  const int own_rank = group.rank(), own_row = grid.row_of(own_rank);
+  const auto row = [&](int i) { return (own_row + i) % grid.rows(); };
+  for (int i = 1; i < grid.rows(); ++i)
+    __builtin_prefetch(group.packets(grid.forwarder(row(i), own_rank), sequence));
+  for (int i = 1; i < grid.rows(); ++i) {
+    const int peer = grid.forwarder(row(i), own_rank);
+    read_packet(group, peer, group.packets(peer, sequence),
+                contributions + static_cast<std::uint64_t>(grid.begin(row(i))) * bytes,
+                static_cast<std::uint64_t>(grid.length(row(i))) * bytes, sequence);
+  }
+}
+
 }  // namespace
 
 std::uint64_t packet_block_bytes(const geometry& sizes, int size, bool is_per_destination) {
@@ -192,6 +239,46 @@ void run_two_shot_packet(node_group& group, workspace& work, const collective_sh
                   slices.length(peer) * shape.element_bytes, result_sequence);
   }
   group.complete(result_sequence);
+}
+
+std::uint64_t grid_packet_block_bytes(const geometry& sizes, int size) {
+  return packet_block_bytes(sizes, size, false) / static_cast<std::uint64_t>(rank_grid(size).max_length());
+}
+
+void run_grid_packet(node_group& group, workspace& work, const collective_shape& shape) {
+  const rank_grid grid(group.size());
+  const int own_rank = group.rank(), own_row = grid.row_of(own_rank);
+  const std::uint64_t row_sequence = group.allocate_sequence_numbers(2), column_sequence = row_sequence + 1;
+  const std::uint64_t bytes = shape.count * shape.element_bytes;
+  const bool has_one_receiver = shape.receiver != all_ranks, is_receiver = shape.is_receiver(own_rank);
+  const bool is_forwarder = !has_one_receiver || grid.forwarder(own_row, shape.receiver) == own_rank;
+  if (!has_one_receiver || !is_forwarder) {
+    group.reserve_slot(row_sequence);
+    write_packet(group, group.packets(own_rank, row_sequence), shape.send_buf, bytes, row_sequence);
+  }
+  if (is_forwarder) {
+    const std::uint64_t all_bytes = bytes * static_cast<std::uint64_t>(group.size()),
+                        row_bytes = bytes * static_cast<std::uint64_t>(grid.length(own_row));
+    if (work.bytes.size() < all_bytes) work.bytes.resize(all_bytes);
+    std::byte* const contributions =
+        shape.reduce == nullptr && is_receiver ? shape.recv_buf : work.bytes.data();
+    copy(contributions + static_cast<std::uint64_t>(own_rank) * bytes, shape.send_buf, bytes,
+         store_mode::cached);
+    read_row(group, grid, contributions, bytes, row_sequence);
+    if (!has_one_receiver || !is_receiver) {
+      group.reserve_slot(column_sequence);
+      write_packet(group, group.packets(own_rank, column_sequence),
+                   contributions + static_cast<std::uint64_t>(grid.begin(own_row)) * bytes, row_bytes,
+                   column_sequence);
+    }
+    if (is_receiver) read_other_rows(group, grid, contributions, bytes, column_sequence);
+    if (is_receiver && shape.reduce != nullptr) {
+      for (int r = 0; r < group.size(); ++r)
+        work.sources[static_cast<std::size_t>(r)] = contributions + static_cast<std::uint64_t>(r) * bytes;
+      shape.reduce(shape.recv_buf, work.sources.data(), group.size(), shape.count);
+    }
+  }
+  group.complete(column_sequence);
 }
 
 void run_barrier(node_group& group) {

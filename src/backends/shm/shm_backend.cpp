@@ -15,7 +15,7 @@
 namespace isthmus::shm {
 namespace {
 
-enum class shm_algorithm { packet, two_shot_packet, one_shot, two_shot, zero_copy, channel };
+enum class shm_algorithm { packet, two_shot_packet, grid_packet, one_shot, two_shot, zero_copy, channel };
 
 // Store mode for memory that other ranks read. adaptive: chosen at run time by store_chooser.
 enum class store_policy { cached, streaming, adaptive };
@@ -29,6 +29,7 @@ struct algorithm_choice {
 // In the same order as choices.
 constexpr const char* algorithm_names[] = {"packet",
                                            "two_shot_packet",
+                                           "grid_packet",
                                            "one_shot",
                                            "one_shot_streamed",
                                            "one_shot_adaptive",
@@ -43,6 +44,7 @@ constexpr const char* algorithm_names[] = {"packet",
 constexpr algorithm_choice choices[] = {
     {shm_algorithm::packet, store_policy::cached},
     {shm_algorithm::two_shot_packet, store_policy::cached},
+    {shm_algorithm::grid_packet, store_policy::cached},
     {shm_algorithm::one_shot, store_policy::cached},
     {shm_algorithm::one_shot, store_policy::streaming},
     {shm_algorithm::one_shot, store_policy::adaptive},
@@ -78,6 +80,7 @@ class shm_state {
     switch (choices[requested].algorithm) {
       case shm_algorithm::packet: return packet_unsupported_reason(operation);
       case shm_algorithm::two_shot_packet: return two_shot_packet_unsupported_reason(operation);
+      case shm_algorithm::grid_packet: return grid_packet_unsupported_reason(operation);
       case shm_algorithm::one_shot:
       case shm_algorithm::zero_copy:
         if (uses_channels(operation.collective)) return "only some ranks know the counts: use shm:channel";
@@ -150,6 +153,16 @@ class shm_state {
                : "larger than what backend.shm.packet_lines holds";
   }
 
+  const char* grid_packet_unsupported_reason(const isthmus_operation& operation) const {
+    const collective_row& row = row_of(operation.collective);
+    if (row.send_extent != extent::count || row.send_ranks != buffer_ranks::all || has_counts(row))
+      return "grid_packet supports only allreduce, reduce, allgather and gather";
+    return operation.count <=
+                   grid_packet_block_bytes(m_group.sizes(), m_group.size()) / bytes_of(operation.datatype)
+               ? nullptr
+               : "larger than what backend.shm.packet_lines holds";
+  }
+
   isthmus_status fail(isthmus_status status, const char* location, const char* message) const noexcept {
     const auto& context = m_group.context();
     return context.fail(context.runtime, status, 0, location, nullptr, "%s", message);
@@ -169,6 +182,7 @@ class shm_state {
     switch (choice.algorithm) {
       case shm_algorithm::packet: return run_packet(m_group, m_work, shape);
       case shm_algorithm::two_shot_packet: return run_two_shot_packet(m_group, m_work, shape);
+      case shm_algorithm::grid_packet: return run_grid_packet(m_group, m_work, shape);
       case shm_algorithm::one_shot:
       case shm_algorithm::two_shot: return run_staged(operation.collective, shape, choice);
       case shm_algorithm::zero_copy:

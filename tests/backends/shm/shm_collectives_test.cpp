@@ -21,6 +21,7 @@ constexpr isthmus_collective collectives[] = {
 constexpr const char* algorithms[] = {nullptr,
                                       "packet",
                                       "two_shot_packet",
+                                      "grid_packet",
                                       "one_shot",
                                       "one_shot_streamed",
                                       "one_shot_per_reader",
@@ -28,15 +29,9 @@ constexpr const char* algorithms[] = {nullptr,
                                       "two_shot_streamed",
                                       "zero_copy",
                                       "zero_copy_streamed"};
-constexpr const char* reducing[] = {"packet",
-                                    "two_shot_packet",
-                                    "one_shot",
-                                    "one_shot_streamed",
-                                    "two_shot",
-                                    "two_shot_streamed",
-                                    "zero_copy",
-                                    "zero_copy_streamed",
-                                    "one_shot_per_reader"};
+constexpr const char* reducing[] = {
+    "packet",   "two_shot_packet",   "grid_packet", "one_shot",           "one_shot_streamed",
+    "two_shot", "two_shot_streamed", "zero_copy",   "zero_copy_streamed", "one_shot_per_reader"};
 
 // With more ranks than cores (CI has two), every step waits for the scheduler. A subset of the combinations is
 // enough then.
@@ -350,6 +345,41 @@ TEST(shm_backend, many_small_calls_back_to_back) {
             failures{});
 }
 
+// Complete grids, and grids whose rows differ in length.
+TEST(shm_backend, grid_packet_supports_every_number_of_ranks) {
+  for (const int ranks : {2, 3, 5, 8, 9, 16, 17}) {
+    run_setup s;
+    s.ranks = ranks;
+    s.processes = 2;
+    EXPECT_EQ(run_backend(s,
+                          [](rank& self) {
+                            std::uint64_t seed = 500;
+                            const auto run = [&](collective_case p) {
+                              p.algorithm = "grid_packet";
+                              p.root = static_cast<int>(seed % static_cast<std::uint64_t>(self.size()));
+                              p.in_place = seed % 3 == 0;
+                              p.seed = ++seed;
+                              check(run_case(self, p), p.describe() + " is not supported");
+                            };
+                            collective_case p;
+                            for (const auto collective :
+                                 {ISTHMUS_ALLREDUCE, ISTHMUS_REDUCE, ISTHMUS_ALLGATHER, ISTHMUS_GATHER})
+                              for (const std::uint64_t count : {1, 2, 3, 14, 15, 500})
+                                p.collective = collective, p.count = count, run(p);
+                            for (int datatype = 0; datatype < ISTHMUS_DATATYPE_COUNT; ++datatype)
+                              for (int op = 0; op < ISTHMUS_REDUCTION_OP_COUNT; ++op) {
+                                p.collective = seed % 2 == 0 ? ISTHMUS_ALLREDUCE : ISTHMUS_REDUCE;
+                                p.datatype = static_cast<isthmus_datatype>(datatype);
+                                p.op = static_cast<isthmus_reduction_op>(op);
+                                p.count = 5;
+                                run(p);
+                              }
+                          }),
+              failures{})
+        << ranks << " ranks";
+  }
+}
+
 TEST(shm_backend, reports_unsupported_algorithms) {
   const auto* backend = isthmus::shm_backend();
   EXPECT_EQ(backend->magic, ISTHMUS_BACKEND_MAGIC);
@@ -368,12 +398,12 @@ TEST(shm_backend, reports_unsupported_algorithms) {
               check(self.unsupported_reason(operation, name) == nullptr, std::string("allreduce by ") + name);
             check(self.unsupported_reason(operation, "channel") != nullptr, "allreduce by channel");
             operation.count = std::uint64_t{1} << 61;
-            for (const char* name : {"packet", "two_shot_packet"})
+            for (const char* name : {"packet", "two_shot_packet", "grid_packet"})
               check(self.unsupported_reason(operation, name) != nullptr,
                     std::string("huge allreduce by ") + name);
             operation.collective = ISTHMUS_BROADCAST;
             operation.count = 1;
-            for (const char* name : {"two_shot", "two_shot_packet"})
+            for (const char* name : {"two_shot", "two_shot_packet", "grid_packet"})
               check(self.unsupported_reason(operation, name) != nullptr, std::string("broadcast by ") + name);
           }),
       failures{});

@@ -48,7 +48,7 @@ run_setup processes(int n, double timeout_s) {
 void create(rank& self) { check(self.create() == ISTHMUS_SUCCESS, "create: " + self.failure()); }
 
 TEST(shm_failures, killed_rank_is_reported_before_the_timeout) {
-  for (const char* algorithm : {"packet", "one_shot", "two_shot", "zero_copy"}) {
+  for (const char* algorithm : {"packet", "grid_packet", "one_shot", "two_shot", "zero_copy"}) {
     EXPECT_EQ(run_ranks(
                   processes(4, 60),
                   [&](rank& self) {
@@ -377,7 +377,8 @@ constexpr different_call different_calls[] = {
 
 TEST(shm_failures, different_calls_are_a_mismatch_on_every_path) {
   for (const different_call& difference : different_calls)
-    for (const char* algorithm : {"packet", "two_shot_packet", "one_shot", "two_shot", "zero_copy"})
+    for (const char* algorithm :
+         {"packet", "two_shot_packet", "grid_packet", "one_shot", "two_shot", "zero_copy"})
       for (const int ranks : {2, 3}) {
         if (difference.other_algorithm != nullptr && std::string(algorithm) == difference.other_algorithm)
           continue;
