@@ -131,8 +131,13 @@ enum class staging_layout { shared, per_reader };
 void run_one_shot(node_group& group, workspace& work, const collective_shape& shape, store_mode staging_mode,
                   staging_layout layout);
 
+// Results of slices are staged, and receivers copy them (gather). Or each rank writes its results into the buffer of
+// the only receiver (push).
+enum class result_transfer { gather, push };
+
 // Reduce-scatter, then gather, for allreduce and reduce. Pipelined by chunks.
-void run_two_shot(node_group& group, workspace& work, const collective_shape& shape, store_mode staging_mode);
+void run_two_shot(node_group& group, workspace& work, const collective_shape& shape, store_mode staging_mode,
+                  result_transfer transfer);
 
 // Copies directly between user buffers, through mappings if they exist, and otherwise through the kernel.
 // Returns false on all ranks, without side effects, if any rank cannot access a buffer that it needs or has set

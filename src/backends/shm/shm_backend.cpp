@@ -24,6 +24,7 @@ struct algorithm_choice {
   shm_algorithm algorithm;
   store_policy policy;
   staging_layout layout = staging_layout::shared;
+  result_transfer transfer = result_transfer::gather;
 };
 
 // In the same order as choices.
@@ -37,6 +38,7 @@ constexpr const char* algorithm_names[] = {"packet",
                                            "two_shot",
                                            "two_shot_streamed",
                                            "two_shot_adaptive",
+                                           "two_shot_push",
                                            "zero_copy",
                                            "zero_copy_streamed",
                                            "channel",
@@ -52,6 +54,7 @@ constexpr algorithm_choice choices[] = {
     {shm_algorithm::two_shot, store_policy::cached},
     {shm_algorithm::two_shot, store_policy::streaming},
     {shm_algorithm::two_shot, store_policy::adaptive},
+    {shm_algorithm::two_shot, store_policy::cached, staging_layout::shared, result_transfer::push},
     {shm_algorithm::zero_copy, store_policy::cached},
     {shm_algorithm::zero_copy, store_policy::streaming},
     {shm_algorithm::channel, store_policy::cached}};
@@ -86,6 +89,8 @@ class shm_state {
         if (uses_channels(operation.collective)) return "only some ranks know the counts: use shm:channel";
         return operation.collective == ISTHMUS_BARRIER ? "a barrier moves no data: use shm:packet" : nullptr;
       case shm_algorithm::two_shot:
+        if (choices[requested].transfer == result_transfer::push && operation.collective != ISTHMUS_REDUCE)
+          return "two_shot_push supports only reduce";
         return supports_two_shot(operation.collective) ? nullptr
                                                        : "two_shot supports only allreduce and reduce";
       case shm_algorithm::channel:
@@ -216,7 +221,7 @@ class shm_state {
         is_adaptive ? m_chooser.begin(collective, shape.count * shape.element_bytes, shape.timing_rank())
                     : (choice.policy == store_policy::cached ? store_mode::cached : store_mode::streaming);
     if (choice.algorithm == shm_algorithm::two_shot)
-      run_two_shot(m_group, m_work, shape, staging_mode);
+      run_two_shot(m_group, m_work, shape, staging_mode, choice.transfer);
     else
       run_one_shot(m_group, m_work, shape, staging_mode, choice.layout);
     if (is_adaptive) m_chooser.end();
