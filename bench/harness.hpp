@@ -172,7 +172,8 @@ class measurement {
     const std::vector<double> samples = timed_calls(call);
     if (m_settings.check) wrong += checked_call(call);
     wrong = m_team.sum(wrong);
-    if (m_team.rank() == 0) m_report.add(call.count * bytes_per_count(), samples, wrong, m_library.path(call));
+    if (m_team.rank() == 0)
+      m_report.add(call.count * bytes_per_count(), samples, wrong, m_library.path(call), m_run_delay_us);
     return wrong;
   }
 
@@ -254,6 +255,7 @@ class measurement {
     shared_block& block = m_team.block();
     const auto min_count = static_cast<std::uint64_t>(m_settings.min_samples);
     const auto max_count = static_cast<std::uint64_t>(m_settings.max_samples);
+    const double run_delay_before_us = run_delay_us();
     const std::uint64_t start = steady_ns();
     std::uint64_t samples = 0;
     for (bool more = true; more;) {
@@ -262,6 +264,7 @@ class measurement {
       const double elapsed_s = static_cast<double>(steady_ns() - start) / 1e9;
       more = m_team.decide(samples < max_count && elapsed_s < m_settings.min_time_s) != 0;
     }
+    m_run_delay_us = m_team.slowest(run_delay_us() - run_delay_before_us);
     std::vector<double> result(samples);
     const double us_factor = ns_per_tick() / 1e3 / (m_settings.pattern == traffic_pattern::ping ? 2 : 1);
     for (std::uint64_t i = 0; i < samples; ++i) {
@@ -281,6 +284,7 @@ class measurement {
   oracle::operation_shape m_shape{};  // of the current size
   std::vector<std::uint64_t> m_counts, m_displs;
   std::uint64_t m_call_number = 0, m_send_bytes = 0, m_recv_bytes = 0;
+  double m_run_delay_us = 0;  // during the timed calls of the current size, on the rank where it is largest
   int m_calls_per_sample = 1;
   std::vector<std::byte> m_staging;  // for buffers on devices
 };

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <fstream>
 #if defined(__x86_64__)
 #include <x86intrin.h>
 #endif
@@ -38,6 +39,13 @@ inline double ns_per_tick() {
     return static_cast<double>(steady_ns() - ns) / static_cast<double>(last - first);
   }();
   return ratio;
+}
+
+// Time that this thread was runnable but another task had its core, or 0 if the kernel does not report it.
+inline double run_delay_us() {
+  std::uint64_t running_ns = 0, delay_ns = 0;
+  std::ifstream("/proc/thread-self/schedstat") >> running_ns >> delay_ns;
+  return static_cast<double>(delay_ns) / 1e3;
 }
 
 }  // namespace bench

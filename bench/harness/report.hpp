@@ -41,7 +41,7 @@ class report {
   }
 
   void add(std::uint64_t bytes, const std::vector<double>& samples_us, std::uint64_t wrong,
-           const chosen_path& path) {
+           const chosen_path& path, double run_delay_us) {
     const sample_summary time = summarize(samples_us);
     const bandwidth rate = bandwidth_of(collective_of(m_settings.pattern), bytes, m_ranks, time.median_us);
     nlohmann::json record = record_of({name_of(m_settings.pattern), datatype_name(), bytes, m_ranks,
@@ -50,6 +50,7 @@ class report {
     record["reason"] = path.reason;
     record["samples"] = samples_us.size();
     record["placement"] = m_placement;
+    record["run_delay_us"] = run_delay_us;
     if (reduces(collective_of(m_settings.pattern))) record["op"] = op_name();
     if (m_settings.check) record["wrong"] = wrong;
     m_document["records"].push_back(std::move(record));

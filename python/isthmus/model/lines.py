@@ -23,6 +23,7 @@ _DESCRIPTIVE_FIELDS = {
     "placement",
     "repeat_us",
     "round_medians_us",
+    "run_delay_us",
     "samples",
     "selected_by",
     "wire_us",
