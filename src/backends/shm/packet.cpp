@@ -46,15 +46,28 @@ packet_line* shared_packets(const node_group& group, const collective_shape& sha
   return shape.source == all_ranks ? group.packets(peer, sequence) : group.root_packets(peer, sequence);
 }
 
-// Speeds up back-to-back broadcasts from one root: the root acquires its next line before it writes it, and
-// readers prefetch that line.
+// Speeds up back-to-back calls with one source or one receiver: a source acquires its next line before it writes it, and
+// readers prefetch the next line of a broadcast. With two ranks and one receiver, it gained nothing.
 void prefetch_next_packet(const node_group& group, const collective_shape& shape, std::uint64_t sequence) {
-  if (shape.source == all_ranks || !shape.sends_same_block()) return;
-  const packet_line* const next = group.root_packets(shape.source, sequence + 1);
-  if (shape.source == group.rank())
+  const bool has_one_source = shape.source != all_ranks;
+  if (!shape.sends_same_block() || (!has_one_source && (shape.receiver == all_ranks || group.size() == 2)))
+    return;
+  const int source = has_one_source ? shape.source : group.rank();
+  const packet_line* const next = shared_packets(group, shape, source, sequence + 1);
+  if (source == group.rank())
     prefetch_to_write(next);
   else
     __builtin_prefetch(next);
+}
+
+// Prefetches the first line of each peer from `peer(1)` to `peer(count)`. Waits for the first peer before: a prefetch of
+// a line that its owner has not written yet takes the line away from the owner. Once one peer has published, the others
+// usually have, too.
+template <typename Peer, typename Packets>
+void prefetch_packets(node_group& group, int count, Peer&& peer, Packets&& packets_of, std::uint64_t sequence) {
+  if (count < 2) return;
+  group.wait_for(peer(1), packets_of(peer(1))->ready, sequence);
+  for (int i = 2; i <= count; ++i) __builtin_prefetch(packets_of(peer(i)));
 }
 
 void publish_packets(node_group& group, const collective_shape& shape, std::uint64_t sequence) {
@@ -88,10 +101,11 @@ void receive_packets(node_group& group, workspace& work, const collective_shape&
     return !shape.sends_same_block() ? group.packets_for(own_rank, peer, sequence)
                                      : shared_packets(group, shape, peer, sequence);
   };
-  // A call with one receiver is limited by that receiver. Its sources have usually published their packets before it
-  // reads them, so it prefetches the first line of each.
+  // A call with one receiver is limited by that receiver.
   if (shape.receiver != all_ranks)
-    for_other_contributors(group, shape, [&](int peer) { __builtin_prefetch(source_packets(peer)); });
+    prefetch_packets(
+        group, group.size() - 1, [&](int i) { return (own_rank + i) % group.size(); }, source_packets,
+        sequence);
   const std::byte* own = shape.send_buf + shape.send_offset(own_rank);
   if (shape.reduce == nullptr) {
     for_other_contributors(group, shape, [&](int peer) {
@@ -182,7 +196,8 @@ void read_row(node_group& group, const rank_grid& grid, std::byte* contributions
   const int own_rank = group.rank(), begin = grid.begin(grid.row_of(own_rank)),
             length = grid.length(grid.row_of(own_rank));
   const auto peer = [&](int i) { return begin + (own_rank - begin + i) % length; };
-  for (int i = 1; i < length; ++i) __builtin_prefetch(group.packets(peer(i), sequence));
+  prefetch_packets(
+      group, length - 1, peer, [&](int source) { return group.packets(source, sequence); }, sequence);
   for (int i = 1; i < length; ++i)
     read_packet(group, peer(i), group.packets(peer(i), sequence),
                 contributions + static_cast<std::uint64_t>(peer(i)) * bytes, bytes, sequence);
@@ -193,14 +208,13 @@ void read_other_rows(node_group& group, const rank_grid& grid, std::byte* contri
                      std::uint64_t sequence) {
   const int own_rank = group.rank(), own_row = grid.row_of(own_rank);
   const auto row = [&](int i) { return (own_row + i) % grid.rows(); };
+  const auto peer = [&](int i) { return grid.forwarder(row(i), own_rank); };
+  prefetch_packets(
+      group, grid.rows() - 1, peer, [&](int source) { return group.packets(source, sequence); }, sequence);
   for (int i = 1; i < grid.rows(); ++i)
-    __builtin_prefetch(group.packets(grid.forwarder(row(i), own_rank), sequence));
-  for (int i = 1; i < grid.rows(); ++i) {
-    const int peer = grid.forwarder(row(i), own_rank);
-    read_packet(group, peer, group.packets(peer, sequence),
+    read_packet(group, peer(i), group.packets(peer(i), sequence),
                 contributions + static_cast<std::uint64_t>(grid.begin(row(i))) * bytes,
                 static_cast<std::uint64_t>(grid.length(row(i))) * bytes, sequence);
-  }
 }
 
 }  // namespace
