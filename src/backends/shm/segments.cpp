@@ -83,7 +83,9 @@ void prepare(const isthmus_backend_context& context, vote<rank_record>& ballot,
     record.sizes = read_geometry(context);
     constexpr std::uint64_t unbounded = ~std::uint64_t{0};
     parameters.spins = option(context, "spins", 4000, 0, unbounded);
-    parameters.address_bytes = option(context, "address_bytes", 16 << 10, 0, unbounded);
+    const std::uint64_t channel_bytes = record.sizes.cell_bytes * record.sizes.cells;
+    parameters.address_bytes =
+        option(context, "address_bytes", std::max<std::uint64_t>(16 << 10, channel_bytes), 0, unbounded);
     parameters.streaming_bytes = option(context, "streaming_bytes", shared_cache_bytes(), 0, unbounded);
     record.can_kernel_copy = option(context, "kernel_copies", 1, 0, 1) != 0;
     own = shared_segment::create(segment_layout(record.sizes, static_cast<std::uint64_t>(context.size)).bytes(),

@@ -36,6 +36,7 @@ class shm_refused_copies : public testing::TestWithParam<refusal_case> {
     setup.ranks = GetParam().ranks;
     setup.processes = GetParam().processes;
     setup.timeout_s = 20;
+    setup.options = {{"address_bytes", "16384"}};  // messages in cells need no access
     return run_backend(setup, [&](rank& self) {
       if (self.number() == 1) refuse_copies(GetParam().reason);
       self.barrier();
