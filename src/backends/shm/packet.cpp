@@ -62,7 +62,7 @@ void prefetch_next_packet(const node_group& group, const collective_shape& shape
 
 // Prefetches the first line of each peer from `peer(1)` to `peer(count)`. Waits for the first peer before: a prefetch of
 // a line that its owner has not written yet takes the line away from the owner. Once one peer has published, the others
-// usually have, too.
+// usually have also.
 template <typename Peer, typename Packets>
 void prefetch_packets(node_group& group, int count, Peer&& peer, Packets&& packets_of, std::uint64_t sequence) {
   if (count < 2) return;
