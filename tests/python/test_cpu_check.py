@@ -88,6 +88,8 @@ def test_report_compares_all_providers_with_best_peer(carry_folder):
     assert "1 ranks on cores: 3" in completed.stdout
     assert "isthmus: of 1 points 1 above 1.0, 1 above 1.3" in completed.stdout
     assert "mpich: slowest over fastest round: median 1.00" in completed.stdout
+    assert "mpich: 0 of 1 points with a rank that waited over 1 ms for its core" in completed.stdout
+    assert "CPU seconds of other tasks: " in completed.stdout
 
 
 def test_one_start_measures_all_collectives(carry_folder):
