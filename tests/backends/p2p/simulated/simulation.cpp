@@ -1,5 +1,8 @@
+// The checks of longjmp abort a jump to another stack.
+#undef _FORTIFY_SOURCE
 #include "simulation.hpp"
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -28,7 +31,9 @@ struct kernel_launch {
 
 struct block;
 struct fiber {
-  ucontext_t context;
+  ucontext_t entry;
+  jmp_buf position;
+  bool is_started = false;
   std::unique_ptr<std::byte[]> stack;
   block* owner;
   int thread;
@@ -57,21 +62,31 @@ struct pending_store {
 };
 
 std::mt19937* random_order = nullptr;
-ucontext_t scheduler;
+jmp_buf scheduler;
 fiber* running = nullptr;
+
+// Jumps instead of swapcontext, which takes two system calls to save and restore the mask of signals.
+void resume(fiber& next) {
+  if (_setjmp(scheduler) != 0) return;
+  if (std::exchange(next.is_started, true)) _longjmp(next.position, 1);
+  setcontext(&next.entry);
+}
+void suspend(fiber& self) {
+  if (_setjmp(self.position) == 0) _longjmp(scheduler, 1);
+}
 
 enum class pause_kind { ready, at_barrier };
 void yield_fiber(pause_kind kind) {
   fiber* const self = running;
   (kind == pause_kind::ready ? self->owner->ready : self->owner->at_barrier).push_back(self);
-  swapcontext(&self->context, &scheduler);
+  suspend(*self);
 }
 
 void run_fiber() {
   fiber* const self = running;
   self->owner->launch->kernel();
   --self->owner->running_threads;
-  swapcontext(&self->context, &scheduler);
+  suspend(*self);
 }
 
 template <typename Value>
@@ -121,7 +136,7 @@ class device {
     blockIdx = block_to_run.index;
     blockDim.x = block_to_run.launch->threads.x;
     gridDim.x = block_to_run.launch->blocks.x;
-    swapcontext(&scheduler, &running->context);
+    resume(*running);
     if (!block_to_run.at_barrier.empty() &&
         block_to_run.at_barrier.size() == static_cast<std::size_t>(block_to_run.running_threads)) {
       block_to_run.result = std::exchange(block_to_run.predicate, 0);
@@ -153,10 +168,10 @@ class device {
     result->stack = std::make_unique_for_overwrite<std::byte[]>(stack_bytes);
     result->owner = &owner;
     result->thread = thread;
-    getcontext(&result->context);
-    result->context.uc_stack.ss_sp = result->stack.get();
-    result->context.uc_stack.ss_size = stack_bytes;
-    makecontext(&result->context, run_fiber, 0);
+    getcontext(&result->entry);
+    result->entry.uc_stack.ss_sp = result->stack.get();
+    result->entry.uc_stack.ss_size = stack_bytes;
+    makecontext(&result->entry, run_fiber, 0);
     return result;
   }
 
