@@ -13,7 +13,7 @@ namespace {
 // The tables that this processor supports, best first, NULL-terminated.
 using usable_list = std::array<const kernel_table*, 4>;
 
-#if defined(__x86_64__)
+#if defined(ISTHMUS_X86_KERNELS)
 usable_list list_usable_kernels() noexcept {
   __builtin_cpu_init();
   usable_list tables{};
