@@ -64,6 +64,9 @@ set(ISTHMUS_UNITY 16 CACHE STRING "Number of source files compiled as one; use 1
 option(ISTHMUS_CONFORMANCE_FULL "Run the full product of cases on every topology of the conformance suite (an hour)" OFF)
 
 add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-Wall> $<$<COMPILE_LANGUAGE:C,CXX>:-Wextra>)
+# GCC collects its own garbage from 128 MiB on, which takes 5 to 14 % of its time. With this limit, in KiB, a large
+# translation unit needs up to 1.1 instead of 0.7 GB.
+add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=524288>)
 # __FILE__ is relative to the checkout, so that no library contains a path of this machine. The second path is the one that
 # ccache passes to the compiler.
 file(RELATIVE_PATH path_to_source ${PROJECT_BINARY_DIR} ${PROJECT_SOURCE_DIR})
