@@ -1,4 +1,6 @@
-# This recipe has not been built: the project's machines have no container runtime.
+# Tried on 2026-11-27 without a container runtime and without a GPU: each line ran in a chroot with Debian 12 and its Python 3.11
+# in place of the base image. There, `import isthmus.torch` compiled the extension for PyTorch 2.15.0+cu132, with Python's
+# headers, which the base image contains. The base image itself has not been used.
 # Isthmus for NVIDIA devices with PyTorch and NCCL, from the release wheel that scripts/wheel writes to out/wheel:
 #   docker build -f docker/cuda.Dockerfile -t isthmus-cuda out/wheel
 #   docker run --rm --gpus all --ipc=host --cap-add=SYS_PTRACE isthmus-cuda isthmus doctor
