@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import sysconfig
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -38,8 +39,11 @@ def build_folder() -> Path | None:
 
 
 def environment_folder() -> Path:
-    """Returns the folder of the (virtual) environment that this Python runs in."""
-    return Path(sys.prefix)
+    """Returns the folder whose bin/ and lib/ hold the files of installed packages.
+
+    It is the (virtual) environment that this Python runs in. Debian's own Python has another folder for packages.
+    """
+    return Path(sysconfig.get_path("data"))
 
 
 def library_folder() -> Path:
