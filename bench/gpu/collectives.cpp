@@ -63,8 +63,7 @@ class collective_comparison {
     if (!engines.empty())
       m_providers.push_back({"nccl_copy_engine", window_buffers(m_nccl, engines, send, recv), engines, {}});
     if (settings.includes("isthmus"))
-      m_providers.push_back(
-          {"isthmus", plain, {}, isthmus_communicators(0, size, settings.rule())});
+      m_providers.push_back({"isthmus", plain, {}, isthmus_communicators(0, size, settings.rule())});
   }
 
   std::string nccl_version() const { return m_nccl.version(); }
@@ -192,7 +191,9 @@ void add_collectives(CLI::App& app, program& result) {
       result.add(app, "collectives", "every collective by a backend of Isthmus against NCCL", settings,
                  "--samples", "--sizes", [settings] { return run(*settings); });
   subcommand->add_option("--ranks", settings->ranks, "ranks, one per device (0: all devices)");
-  subcommand->add_option("--use", settings->use, "backend[:algorithm] of Isthmus, or default: its default rules")->capture_default_str();
+  subcommand
+      ->add_option("--use", settings->use, "backend[:algorithm] of Isthmus, or default: its default rules")
+      ->capture_default_str();
   subcommand->add_option("--only", settings->only, "collectives (default: all)")->delimiter(',');
   subcommand->add_option("--providers", settings->providers, "what to measure (default: everything)")
       ->delimiter(',')

@@ -81,7 +81,7 @@ namespace {
 
 // The rank's block of an in-place allgather to all peers.
 device_call make_bare_call(const device_thread& self, const copy_provider& provider,
-                                  const bench_case& test_case) {
+                           const bench_case& test_case) {
   const auto own = static_cast<std::size_t>(self.rank());
   device_call result{{"bare_copies", "", "", {}}, test_case, {provider.buffers[own]}};
   result.run = [buffers = provider.buffers, own, bytes = test_case.bytes, stream = self.stream()] {

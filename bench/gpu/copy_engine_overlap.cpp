@@ -106,7 +106,8 @@ class overlap_rank {
 void overlap_rank::prepare(companion& entry, cudaGraphExec_t& graph, double alone_ms) {
   const device_call call = m_comparison.make_call(m_self, *entry.provider, entry.test_case);
   // The check also runs first-call setup of the libraries, which a capture may forbid.
-  const std::uint64_t wrong = entry.provider->is_bare() ? 0 : count_wrong(m_self, call);  // nothing orders the ranks
+  const std::uint64_t wrong =
+      entry.provider->is_bare() ? 0 : count_wrong(m_self, call);  // nothing orders the ranks
   const captured_graph captured = capture(m_self, call, calls_per_graph);
   double each_us = graph_us(m_self, call, captured);
   for (int i = 0; i < 2; ++i) each_us = std::min(each_us, graph_us(m_self, call, captured));

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Host time of all_reduce calls of PyTorch that are issued one by one, with Isthmus and with NCCL, in one set of
-processes.
+"""Host time of all_reduce calls of PyTorch that are issued one by one, with Isthmus and with NCCL, in one
+set of processes.
 
     torch_eager.py [--ranks N] [--samples N] [--sizes BYTES,BYTES] [--native NAME] [--device cpu] [--out FILE]
 
-A sample is the maximum over ranks of the mean time of 100 calls on the host. The device is idle before, and does not
-delay the host. The providers alternate. All results are checked. --native measures only PyTorch's own backend and gives it
-this name in the records: with LD_PRELOAD of Isthmus' library for NCCL, that is the cost of the preload.
+A sample is the maximum over ranks of the mean time of 100 calls on the host. The device is idle before, and
+does not delay the host. The providers alternate. All results are checked. --native measures only PyTorch's own
+backend and gives it this name in the records: with LD_PRELOAD of Isthmus' library for NCCL, that is the cost of
+the preload.
 """
 
 import argparse
@@ -32,61 +33,83 @@ def host_us(call: Any, synchronize: Any, device: str) -> float:
     return slowest(elapsed / CALLS * 1e6, device)
 
 
-def measure(rank: int, size: int, _group: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def inputs_of(rank: int, count: int) -> Any:
+    import torch
+
+    return torch.randint(-8, 8, (count,), generator=torch.Generator().manual_seed(rank))
+
+
+def count_wrong(group: Any, data: Any, rank: int, size: int) -> int:
+    """Elements that differ from the sum of all inputs, which bfloat16 represents."""
+    import torch.distributed as dist
+
+    own = inputs_of(rank, data.numel()).to(data)
+    dist.all_reduce(own, group=group)
+    expected = sum(inputs_of(each, data.numel()) for each in range(size))
+    return int((own.cpu().long() != expected).sum())
+
+
+def groups_of(device: str, native_name: str | None) -> dict[str, Any]:
+    import torch.distributed as dist
+
+    native = {"cuda": "nccl", "cpu": "gloo"}[device]
+    groups = {native_name or native: dist.group.WORLD}
+    if not native_name:
+        import isthmus.torch  # noqa: F401  registers the backend
+
+        groups["isthmus"] = dist.new_group(backend=f"{device}:isthmus")
+    return groups
+
+
+def samples_of(groups: dict[str, Any], data: Any, turns: int) -> dict[tuple[str, str], list[float]]:
+    """The samples of each provider and mode. The first turn warms up."""
     import torch
     import torch.distributed as dist
 
-    device = arguments.device
-    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
-    native = {"cuda": "nccl", "cpu": "gloo"}[device]
-    groups = {arguments.native or native: dist.group.WORLD}
-    if not arguments.native:
-        import isthmus.torch  # registers the backend
+    synchronize = torch.cuda.synchronize if data.is_cuda else lambda: None
+    samples: dict[tuple[str, str], list[float]] = {}
+    for turn in range(turns + 1):
+        for name, group in list(groups.items())[:: 1 if turn % 2 else -1]:
+            ways = {
+                "torch_sync_host": lambda group=group: dist.all_reduce(data, group=group),
+                "torch_async_host": lambda g=group: dist.all_reduce(data, group=g, async_op=True).wait(),
+            }
+            for mode, call in ways.items():
+                us = host_us(call, synchronize, data.device.type)
+                if turn > 0:
+                    samples.setdefault((name, mode), []).append(us)
+    return samples
 
-        groups["isthmus"] = dist.new_group(backend=f"{device}:isthmus")
+
+def measure(rank: int, size: int, _group: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    import torch
+
+    groups = groups_of(arguments.device, arguments.native)
     records = []
     for count in (int(each) // 2 for each in arguments.sizes.split(",")):
-        # Each call multiplies the largest value by the number of ranks, so zeros are timed. The check uses other values.
-        data = torch.zeros(count, dtype=torch.bfloat16, device=device)
-        samples: dict[tuple[str, str], list[float]] = {}
-        for turn in range(arguments.samples + 1):
-            for name, used in list(groups.items())[:: 1 if turn % 2 else -1]:
-                ways = {
-                    "torch_sync_host": lambda used=used: dist.all_reduce(data, group=used),
-                    "torch_async_host": lambda used=used: dist.all_reduce(data, group=used, async_op=True).wait(),
+        data = torch.zeros(count, dtype=torch.bfloat16, device=arguments.device)  # sums of zeros stay finite
+        samples = samples_of(groups, data, arguments.samples)
+        wrong = {name: count_wrong(group, data, rank, size) for name, group in groups.items()}
+        for (name, mode), times in samples.items():
+            figures = {key: round(value, 2) for key, value in time_us(times).items()}
+            records.append(
+                {
+                    "collective": "allreduce",
+                    "dtype": "bfloat16",
+                    "bytes": count * 2,
+                    "ranks": size,
+                    "provider": name,
+                    "backend": "torch",
+                    "mode": mode,
+                    "time_us": figures,
+                    "algbw_gbs": 0,  # only the host is timed
+                    "busbw_gbs": 0,
+                    "wrong": wrong[name],
+                    "samples": len(times),
                 }
-                for mode, call in ways.items():
-                    us = host_us(call, synchronize, device)
-                    if turn > 0:
-                        samples.setdefault((name, mode), []).append(us)
-        for name, used in groups.items():
-            own = torch.randint(-8, 8, (count,), generator=torch.Generator().manual_seed(rank)).to(data)
-            expected = sum(
-                torch.randint(-8, 8, (count,), generator=torch.Generator().manual_seed(each)) for each in range(size)
             )
-            dist.all_reduce(own, group=used)
-            wrong = int((own.cpu().long() != expected).sum())
-            for mode in ("torch_sync_host", "torch_async_host"):
-                times = samples[name, mode]
-                records.append(
-                    {
-                        "collective": "allreduce",
-                        "dtype": "bfloat16",
-                        "bytes": count * 2,
-                        "ranks": size,
-                        "provider": name,
-                        "backend": "torch",
-                        "mode": mode,
-                        "time_us": {key: round(value, 2) for key, value in time_us(times).items()},
-                        "algbw_gbs": 0,  # only the host is timed
-                        "busbw_gbs": 0,
-                        "wrong": wrong,
-                        "samples": len(times),
-                    }
-                )
-                if rank == 0:
-                    line = records[-1]
-                    print(f"{line['bytes']:9} {name:16} {mode:17} {line['time_us']['median']:8.2f} us", flush=True)
+            if rank == 0:
+                print(f"{count * 2:9} {name:16} {mode:17} {figures['median']:8.2f} us", flush=True)
     return records
 
 

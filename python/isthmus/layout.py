@@ -41,7 +41,7 @@ def build_folder() -> Path | None:
 def environment_folder() -> Path:
     """Returns the folder whose bin/ and lib/ hold the files of installed packages.
 
-    It is the (virtual) environment that this Python runs in. Debian's own Python has another folder for packages.
+    It is the (virtual) environment that this Python runs in. For Debian's own Python, it is another folder.
     """
     return Path(sysconfig.get_path("data"))
 

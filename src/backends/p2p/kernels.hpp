@@ -124,7 +124,7 @@ struct host_flags {
 struct kernel_arguments {
   const void* send_buf;  // NULL: this rank contributes zeros (allreduce and reduce_scatter)
   void* recv_buf;        // NULL: this rank receives no result (two_shot of allreduce.cu: reduce)
-  std::uint64_t count;  // as in the collective table
+  std::uint64_t count;   // as in the collective table
   int rank, size;
   int slots, threads;               // launch shape, equal on all ranks
   float divisor;                    // 1, or the number of ranks for avg

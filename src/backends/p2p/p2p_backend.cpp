@@ -101,7 +101,8 @@ const char* unsupported_reduction_reason(const isthmus_operation& operation, int
            "reduce_scatter and reduce with two_shot";
   if (algorithm.bfloat16_wire && (!is_float_sum || operation.datatype != ISTHMUS_FLOAT32))
     return "the bfloat16 wire requires sums of float32";
-  if (algorithm.value != reduction_algorithm::one_shot || operation.collective == ISTHMUS_REDUCE) return nullptr;
+  if (algorithm.value != reduction_algorithm::one_shot || operation.collective == ISTHMUS_REDUCE)
+    return nullptr;
   const std::uint64_t wire_bytes = algorithm.bfloat16_wire ? 2 : bytes_of(operation.datatype);
   if (operation.collective != ISTHMUS_ALLREDUCE ||
       (operation.rmsnorm == nullptr && operation.count > one_shot_limit_bytes / wire_bytes))

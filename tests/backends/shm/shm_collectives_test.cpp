@@ -124,7 +124,8 @@ TEST_P(shm_collectives, reduces_every_datatype_with_every_op) {
                                 for (const char* algorithm : reducing)
                                   for (const std::uint64_t count : {5, 3001}) {
                                     // Coprime to the number of collectives and of algorithms.
-                                    if (is_oversubscribed(self) && (count != 5 || ++case_index % 5 != 0)) continue;
+                                    if (is_oversubscribed(self) && (count != 5 || ++case_index % 5 != 0))
+                                      continue;
                                     collective_case p;
                                     p.collective = collective;
                                     p.datatype = static_cast<isthmus_datatype>(datatype);
