@@ -70,6 +70,7 @@ struct grouped_message {
   int datatype;  // NCCL's value
   native_comm comm;
   attached_communicator::call_decision decision;
+  std::size_t nccl_calls_before = 0;  // set by add_to_group
 };
 int add_to_group(const grouped_message& message);
 

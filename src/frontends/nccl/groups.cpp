@@ -161,6 +161,27 @@ bool are_self_messages_matched(const grouped_messages& messages) {
 struct message_plan {
   grouped_messages messages;
   std::vector<int> phases;
+  // Returns true if Isthmus executes all messages, and no call of `others` has their communicator, or their stream and an
+  // earlier place in the group. The plan then runs before NCCL's group: another rank may issue the calls one by one.
+  bool is_before(const std::vector<nccl_call>& others) const {
+    return std::ranges::all_of(messages, [&](const grouped_message& each) {
+      const dependency own{each.communicator, each.operation.stream};
+      for (std::size_t i = 0; i < others.size(); ++i) {
+        const nccl_call& other = others[i];
+        if (other.communicator == own.communicator) return false;
+        if (i < each.nccl_calls_before && own.conflicts_with({other.communicator, other.stream})) return false;
+      }
+      return each.decision.is_handled;
+    });
+  }
+  bool depends_on(const deferred_calls& calls) const {
+    return std::ranges::any_of(messages, [&](const grouped_message& each) {
+      const dependency own{each.communicator, each.operation.stream};
+      return std::ranges::any_of(calls, [&](const deferred_call& call) {
+        return own.conflicts_with({call.communicator, call.operation.stream});
+      });
+    });
+  }
 };
 
 // Removes from `all` the messages of each communicator for which Isthmus executes a message, and returns them.
@@ -192,6 +213,24 @@ std::vector<message_plan> extract_plans(grouped_messages& all) {
   }
   all = std::move(others);
   return plans;
+}
+
+// Removes from `plans` those that can run before NCCL's group, and returns them. As with calls, a thread that drives several
+// devices keeps all plans together.
+std::vector<message_plan> extract_plans_before_nccl(const std::vector<nccl_call>& nccl_calls,
+                                                    const deferred_calls& late_calls,
+                                                    std::vector<message_plan>& plans) {
+  const auto is_elsewhere = [&](const message_plan& each) {
+    return each.messages.front().communicator->device() !=
+           plans.front().messages.front().communicator->device();
+  };
+  if (nccl_calls.empty() || std::ranges::any_of(plans, is_elsewhere)) return {};
+  const auto late = std::ranges::stable_partition(plans, [&](const message_plan& each) {
+    return each.is_before(nccl_calls) && !each.depends_on(late_calls);
+  });
+  std::vector<message_plan> early(plans.begin(), late.begin());
+  plans.erase(plans.begin(), late.begin());
+  return early;
 }
 
 // Executes messages as one NCCL group.
@@ -266,7 +305,9 @@ int add_to_group(const grouped_message& message) {
     count_passed_through(message.operation.collective, message.decision.reason);
     record_nccl_call(*message.communicator, message.operation.stream);
   }
-  current_group().messages.push_back(message);
+  group_state& group = current_group();
+  group.messages.push_back(message);
+  group.messages.back().nccl_calls_before = group.nccl_calls.size();
   return native_success;
 }
 
@@ -291,7 +332,7 @@ int end_group() {
   if (group.depth > 0) return real_nccl().group_end();
   auto deferred = std::exchange(group.deferred, {});
   auto messages = std::exchange(group.messages, {});
-  const std::vector<message_plan> plans = extract_plans(messages);
+  std::vector<message_plan> plans = extract_plans(messages);
   int order_status = native_success;
   for (const grouped_message& each : messages)
     if (order_status == native_success) order_status = issue_to_nccl(each);
@@ -299,7 +340,9 @@ int end_group() {
   group.messages = std::move(messages);  // reuse the memory in the next group
   auto nccl_calls = std::exchange(group.nccl_calls, {});
   const auto creations = std::exchange(group.creations, {});
-  const int early = run_in_order(extract_calls_before_nccl(nccl_calls, deferred));
+  int early = run_in_order(extract_calls_before_nccl(nccl_calls, deferred));
+  const std::vector<message_plan> early_plans = extract_plans_before_nccl(nccl_calls, deferred, plans);
+  if (early == native_success) early = run_messages(early_plans);
   for (const nccl_call& call : nccl_calls)
     if (order_status == native_success)
       order_status = call.communicator->order().begin_call(call.stream, call_owner::nccl);

@@ -819,6 +819,39 @@ int messages(int length, std::uint64_t seed) {
   return wrong;
 }
 
+// Rank 0 groups a short message of one communicator and a long one of another; rank 1 receives them one by one on one stream.
+int two_communicators() {
+  auto runners = make_runners(2), others = make_runners(2);
+  init_in_threads(runners);
+  init_in_threads(others);
+  std::atomic<int> wrong{0};
+  run_in_threads(runners, [&](rank_runner& runner) {
+    constexpr std::size_t lengths[] = {64, 1 << 20};
+    rank_runner& other = *others[static_cast<std::size_t>(runner.rank())];
+    void* const communicators[] = {runner.comm, other.comm};
+    void* const stream = runner.stream(0);
+    if (runner.rank() == 0) check(ncclGroupStart(), "ncclGroupStart");
+    std::vector<unsigned char*> blocks;
+    for (const int i : {0, 1}) {
+      void* memory = nullptr;
+      check(cudaMalloc(&memory, lengths[i]), "cudaMalloc");
+      blocks.push_back(static_cast<unsigned char*>(memory));
+      std::memset(memory, runner.rank() == 0 ? 17 + i : 0xa5, lengths[i]);
+      check(runner.rank() == 0 ? ncclSend(memory, lengths[i], 1, 1, communicators[i], stream)
+                               : ncclRecv(memory, lengths[i], 1, 0, communicators[i], stream),
+            "a message");
+    }
+    if (runner.rank() == 0) check(ncclGroupEnd(), "ncclGroupEnd");
+    runner.synchronize();
+    for (const int i : {0, 1})
+      wrong += static_cast<int>(
+          std::count_if(blocks[i], blocks[i] + lengths[i], [i](unsigned char each) { return each != 17 + i; }));
+    check(ncclCommDestroy(runner.comm), "ncclCommDestroy");
+    check(ncclCommDestroy(other.comm), "ncclCommDestroy");
+  });
+  return wrong;
+}
+
 nccl_id shared_id(const std::string& file, int rank) {
   nccl_id id{};
   if (rank == 0) {
@@ -882,6 +915,7 @@ int run(const std::vector<std::string>& words) {
   if (mode == "behind_nccl")
     return after_nccl_call(std::stoi(words.at(1)), words.at(2) == "broadcast", words.size() > 3);
   if (mode == "messages") return messages(std::stoi(words.at(1)), std::stoull(words.at(2)));
+  if (mode == "two_communicators") return two_communicators();
   if (mode == "chain") return chain(std::stoi(words.at(1)), std::stoull(words.at(2)));
   if (mode == "behind_refused")
     return after_refused_call(std::stoi(words.at(1)), words.at(2) == "nccl", words.size() > 3);

@@ -140,6 +140,13 @@ def test_messages(handled: str, seed: str) -> None:
     assert bool(passed) == (handled != "all"), output_of(done)
 
 
+def test_group_of_two_communicators() -> None:
+    """Isthmus executes the short message before NCCL's group, because the receiver may do the same."""
+    rules = "platform=cuda use=nccl; platform=cuda collective=send,recv bytes=..4K use=mover"
+    done = start("two_communicators", ISTHMUS_RULE=rules)
+    assert has_passed(done) and handled_calls(done.stderr) == {"Send": 1, "Recv": 1}, output_of(done)
+
+
 def test_simulated_group_end() -> None:
     rules = "platform=cuda use=nccl; platform=cuda collective=allreduce use=mover"
     done = start("simulated", ISTHMUS_RULE=rules)
