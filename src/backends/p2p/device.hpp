@@ -98,9 +98,9 @@ gpu_error gpu_load_kernel(Kernel* kernel) {
 // gpu_launch_kernel: `can_start_early`: the kernel may be launched while the previous kernel of the stream finishes
 //   (programmatic dependent launch). It then calls wait_for_earlier_kernels before it reads or writes anything. Only
 //   code compiled for Hopper or later can wait this way: see gpu_supports_early_start.
-// start_later_kernels: called by a block that waits for no other rank from then on, or by a block of a small kernel. When
-//   all blocks have called it, a kernel that can start early is launched. In a large kernel, an earlier call could hold
-//   multiprocessors that a kernel on another stream needs, on which a peer waits.
+// start_later_kernels: called by a block that waits for no other rank from then on. When all blocks have called it, a
+//   kernel that can start early is launched. An earlier call, even by a kernel of one block, could hold multiprocessors
+//   that a kernel on another stream needs, on which a peer waits: the next kernel can be of any size.
 // gpu_supports_early_start: true if the code that runs on the current device supports it. All kernels are compiled
 //   for the same architectures.
 // load_remote, store_remote: four words that another device may be accessing. Each word is accessed at once; the four

@@ -39,7 +39,8 @@ constexpr int chunk_batch = 4;  // 16-byte vectors of a thread in the largest ch
 constexpr int chunk_depth = 4;  // chunks in the ring of chunks
 constexpr int chunk_vectors = lane_threads * chunk_batch;
 
-// Lanes between two of `size` ranks, about one thread block for each multiprocessor.
+// Lanes between two of `size` ranks, about one thread block for each multiprocessor. A block waits only for blocks of the
+// same lane, and devices start the blocks of a launch in order, so they need not all be resident.
 constexpr int max_lanes(int size) { return std::max(1, 128 / std::max(1, size - 1)); }
 
 enum class element_type { float32, float16, bfloat16 };
@@ -161,6 +162,8 @@ struct lane_shape {
 };
 
 // Limits of lane_shape. They must be equal on all ranks.
+constexpr int few_lanes = 64;          // of messages that do not fill all lanes with two large chunks
+constexpr int min_message_lanes = 16;  // the rings then have memory for two messages of the default rule
 struct lane_limits {
   int lanes;                   // at most max_lanes(size)
   std::uint64_t packet_bytes;  // the longest message that is sent as packets
@@ -194,9 +197,10 @@ constexpr lane_shape shape_of(std::uint64_t bytes, const lane_limits& limits) {
   // Two or more chunks for each lane, so that the copies at both ends overlap, unless they would be very short. Two H200
   // with 128 lanes: 8 MiB in chunks of 32 KiB took 36 us (64 lanes: 42 us), but 4 MiB in chunks of 16 KiB took 24.2 us
   // (64 lanes and chunks of 32 KiB: 23.2 us).
-  constexpr std::uint64_t unit = std::uint64_t(lane_threads) * 16, few_lanes = 64;
+  constexpr std::uint64_t unit = std::uint64_t(lane_threads) * 16;
   const std::uint64_t units = (bytes + unit - 1) / unit, all_lanes = limits.lanes;
-  const std::uint64_t lanes = units < 2 * all_lanes * chunk_batch ? std::min(all_lanes, few_lanes) : all_lanes;
+  const std::uint64_t lanes =
+      units < 2 * all_lanes * chunk_batch ? std::min<std::uint64_t>(all_lanes, few_lanes) : all_lanes;
   const std::uint64_t rounding = limits.is_buffered ? 2 * lanes - 1 : 0;
   const std::uint64_t batch = std::clamp<std::uint64_t>((units + rounding) / (2 * lanes), 1, chunk_batch);
   const std::uint64_t chunks = (units + batch - 1) / batch;

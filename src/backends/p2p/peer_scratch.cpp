@@ -43,8 +43,8 @@ peer_scratch::peer_scratch(const isthmus_backend_context& context) : m_size(cont
   votes<scratch_address> all;
   if (!agree(context, own_vote, all)) return;
   m_packet_bytes = all[0].value.packet_bytes;
-  m_message_lanes =
-      static_cast<int>(std::clamp<std::uint64_t>(all[0].value.message_lanes, 1, max_lanes(m_size)));
+  m_message_lanes = static_cast<int>(
+      std::min<std::uint64_t>(all[0].value.message_lanes, std::min(few_lanes, max_lanes(m_size))));
   m_multiprocessors = all[0].value.multiprocessors;
   for (const auto& each : all) m_multiprocessors = std::min(m_multiprocessors, each.value.multiprocessors);
   // Second round: mapping can still fail on one rank, and no rank may write before all have mapped.
@@ -76,7 +76,8 @@ void peer_scratch::prepare(const isthmus_backend_context& context, vote<scratch_
     return own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, problem);
   for (const std::string& problem :
        {read_number(context, "packet_bytes", "bytes", 0, own_vote.value.packet_bytes),
-        read_number(context, "message_lanes", "thread blocks", 1, own_vote.value.message_lanes)})
+        read_number(context, "message_lanes", "thread blocks", min_message_lanes,
+                    own_vote.value.message_lanes)})
     if (!problem.empty()) return own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, problem);
   const device_guard guard(context.device.ordinal);
   if (guard.code() != gpu_success) return refuse(own_vote, "no such device", guard.code());
