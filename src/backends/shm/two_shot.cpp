@@ -162,6 +162,7 @@ class two_shot {
     m_group.reserve_slot(m_root_sequence);
     slot_header& own_header = m_group.slot(m_group.rank(), m_root_sequence);
     own_header.recv = {0, 0, m_pushes ? m_shape.recv_buf : nullptr};
+    own_header.call_signature = m_group.call_signature();
     m_group.set_flag(own_header.staged, m_root_sequence);
     m_group.complete(m_root_sequence);
   }
@@ -173,6 +174,8 @@ class two_shot {
     if (chunk.sequence == m_first) {
       const slot_header& header = m_group.slot(root, m_root_sequence);
       m_group.wait_for(root, header.staged, m_root_sequence);
+      // A rank in a different call could write past the end of the buffer, so the whole signature counts.
+      if (header.call_signature != m_group.call_signature()) m_group.fail_with_mismatch(root);
       m_root_buffer = header.recv.address;
       m_pushes = m_root_buffer != nullptr;
       m_group.complete(m_root_sequence);
