@@ -25,8 +25,8 @@ struct ordered_message {
 };
 
 // Returns the phase of each message. The phases run one after the other. The messages of a phase that run on the same
-// backend are one group of that backend. If all ranks have the same groups, both sides of a message have the same phase,
-// except that the receive of a buffered send is in a later phase.
+// backend are one group of that backend. If two ranks have the same groups, both sides of a message have the same phase,
+// except that the receive of a buffered send is in a later phase. With more ranks, the phases can differ.
 inline std::vector<int> message_phases(std::span<const ordered_message> messages, int rank) {
   std::map<int, std::array<int, 2>> counts;  // by peer: sends, receives
   std::vector<int> pairs;
