@@ -12,25 +12,21 @@ the preload.
 
 import argparse
 import sys
-import time
 from typing import Any
 
-from torch_ranks import parser, run, slowest, time_us
+from torch_ranks import host_us, parser, run, slowest, time_us
 
 CALLS = 100
 
 
-def host_us(call: Any, synchronize: Any, device: str) -> float:
+def sample_of(call: Any, synchronize: Any, device: str) -> float:
     import torch.distributed as dist
 
     synchronize()
     dist.barrier()
-    begin = time.perf_counter()
-    for _ in range(CALLS):
-        call()
-    elapsed = time.perf_counter() - begin
+    us = host_us(call, CALLS)
     synchronize()
-    return slowest(elapsed / CALLS * 1e6, device)
+    return slowest(us, device)
 
 
 def inputs_of(rank: int, count: int) -> Any:
@@ -75,7 +71,7 @@ def samples_of(groups: dict[str, Any], data: Any, turns: int) -> dict[tuple[str,
                 "torch_async_host": lambda g=group: dist.all_reduce(data, group=g, async_op=True).wait(),
             }
             for mode, call in ways.items():
-                us = host_us(call, synchronize, data.device.type)
+                us = sample_of(call, synchronize, data.device.type)
                 if turn > 0:
                     samples.setdefault((name, mode), []).append(us)
     return samples

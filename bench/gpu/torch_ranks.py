@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
 from measured import time_us, write_records
 
-__all__ = ["parser", "run", "slowest", "time_us", "timed"]
+__all__ = ["host_us", "parser", "run", "slowest", "time_us", "timed"]
 
 # Multicast stays off for every provider (docs/internals/benchmarks.md).
 os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
@@ -33,6 +34,14 @@ def slowest(value: float, device: str = "cuda") -> float:
     worst = torch.tensor([value], device=device, dtype=torch.float64)
     dist.all_reduce(worst, op=dist.ReduceOp.MAX)
     return worst.item()
+
+
+def host_us(call: Callable[[], Any], calls: int) -> float:
+    """Microseconds per call on the host of this rank."""
+    begin = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter() - begin) * 1e6 / calls
 
 
 def timed(call: Callable[[], None], calls: int) -> float:

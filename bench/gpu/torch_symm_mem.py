@@ -12,11 +12,10 @@ CPU, gloo and Isthmus are compared without graphs.
 import argparse
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
-from torch_ranks import parser, run, slowest, time_us
+from torch_ranks import host_us, parser, run, slowest, time_us
 
 SIZES = [128, 8 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 128 << 20]
 ONE_SHOT_BYTES = 1 << 20  # at most
@@ -80,10 +79,7 @@ class HostTimer:
         self._call, self._calls = call, calls
 
     def sample(self) -> float:
-        begin = time.perf_counter()
-        for _ in range(self._calls):
-            self._call()
-        return (time.perf_counter() - begin) * 1e6 / self._calls
+        return host_us(self._call, self._calls)
 
 
 def make_calls(tensor: Any, size_bytes: int, group: str, own_group: Any) -> dict[str, Call]:

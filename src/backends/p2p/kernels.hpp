@@ -39,8 +39,8 @@ constexpr int chunk_batch = 4;  // 16-byte vectors of a thread in the largest ch
 constexpr int chunk_depth = 4;  // chunks in the ring of chunks
 constexpr int chunk_vectors = lane_threads * chunk_batch;
 
-// Lanes between two of `size` ranks, about one thread block for each multiprocessor. A block waits only for blocks of the
-// same lane, and devices start the blocks of a launch in order, so they need not all be resident.
+// Lanes between two of `size` ranks. All thread blocks of a launch that wait for peers must be resident: at most 128, two of
+// which fit on a multiprocessor.
 constexpr int max_lanes(int size) { return std::max(1, 128 / std::max(1, size - 1)); }
 
 enum class element_type { float32, float16, bfloat16 };

@@ -356,7 +356,7 @@ int end_group() {
   if (!creations.empty()) attach_all(creations.data(), creations.size());
   const int late = run_in_order(deferred);
   if (early != native_success || late != native_success) return early != native_success ? early : late;
-  return plans.empty() ? native_success : run_messages(plans);
+  return run_messages(plans);
 }
 
 int simulate_group_end(void* estimate) {
