@@ -4,6 +4,8 @@ set of processes.
 
     torch_eager.py [--ranks N] [--samples N] [--sizes BYTES,BYTES] [--native NAME] [--device cpu] [--out FILE]
 
+The modes are all_reduce, all_reduce with async_op=True and wait(), and isthmus.torch.all_reduce
+(torch_direct_host), which also replaces all_reduce in programs that `python -m isthmus.torch` starts.
 A sample is the maximum over ranks of the mean time of 100 calls on the host. The device is idle before, and
 does not delay the host. The providers alternate. All results are checked. --native measures only PyTorch's own
 backend and gives it this name in the records: with LD_PRELOAD of Isthmus' library for NCCL, that is the cost of
@@ -70,6 +72,10 @@ def samples_of(groups: dict[str, Any], data: Any, turns: int) -> dict[tuple[str,
                 "torch_sync_host": lambda group=group: dist.all_reduce(data, group=group),
                 "torch_async_host": lambda g=group: dist.all_reduce(data, group=g, async_op=True).wait(),
             }
+            if name == "isthmus":
+                import isthmus.torch
+
+                ways["torch_direct_host"] = lambda group=group: isthmus.torch.all_reduce(data, group=group)
             for mode, call in ways.items():
                 us = sample_of(call, synchronize, data.device.type)
                 if turn > 0:

@@ -172,30 +172,48 @@ collective_task device_executor::prepare(bool is_asynchronous, c10::function_ref
   return task;
 }
 
+// An event of a captured graph belongs to the graph and is not used again.
+std::shared_ptr<c10::Event> device_executor::make_event(bool is_captured) const {
+  return is_captured ? std::make_shared<c10::Event>(m_device.type()) : m_events->acquire();
+}
+
+bool device_executor::try_run_inline(c10::function_ref<collective_task()> build) {
+  const c10::Stream stream = stream_for(false);
+  if (m_endpoint->is_capturing(native_handle(stream))) return false;
+  run_on(stream, build(), false);
+  m_endpoint->check_health();
+  return true;
+}
+
 work_ptr device_executor::run(collective_task task) {
-  const c10::impl::VirtualGuardImpl implementation(m_device.type());
-  const c10::Stream caller_stream = implementation.getStream(m_device);
+  const c10::Stream caller_stream = stream_for(false);
   const c10::Stream stream = stream_for(task.is_asynchronous);
   const bool is_captured = m_endpoint->is_capturing(native_handle(caller_stream));
-  // An event of a captured graph belongs to the graph and is not used again.
-  const auto make_event = [&] {
-    return is_captured ? std::make_shared<c10::Event>(m_device.type()) : m_events->acquire();
-  };
   if (stream != caller_stream) {
-    const auto ready_event = make_event();
+    const auto ready_event = make_event(is_captured);
     ready_event->record(caller_stream);
     ready_event->block(stream);
   }
+  auto completion = run_on(stream, task, is_captured);
+  return c10::make_intrusive<device_work>(m_endpoint->settings().rank, task, m_endpoint, stream,
+                                          std::move(completion), task.timeout.value_or(m_timeout));
+}
+
+// Runs a task on a stream, after the previous task. Returns the event of its completion.
+std::shared_ptr<c10::Event> device_executor::run_on(c10::Stream stream, const collective_task& task,
+                                                    bool is_captured) {
   const std::lock_guard order_lock(m_order_mutex);
   if (is_captured) m_endpoint->add_captured_call();
   if (m_last_completion && !is_captured && stream != m_last_stream) m_last_completion->block(stream);
   const c10::StreamGuard guard(stream);
-  auto completion = make_event();
+  auto completion = make_event(is_captured);
   const auto finish = [&] {
     completion->record(stream);
     if (is_captured) return;
     // A program may destroy any other stream, and a new stream can have the same handle.
-    const bool is_permanent = stream == m_async_stream || stream == implementation.getDefaultStream(m_device);
+    const bool is_permanent =
+        stream == m_async_stream ||
+        stream == c10::impl::VirtualGuardImpl(m_device.type()).getDefaultStream(m_device);
     m_last_stream = is_permanent ? std::optional(stream) : std::nullopt;
     record_completion(completion);
   };
@@ -209,8 +227,7 @@ work_ptr device_executor::run(collective_task task) {
     throw;
   }
   finish();
-  return c10::make_intrusive<device_work>(m_endpoint->settings().rank, task, m_endpoint, stream,
-                                          std::move(completion), task.timeout.value_or(m_timeout));
+  return completion;
 }
 
 // Must not be called for events of a captured graph, because work outside of the graph cannot wait for them.

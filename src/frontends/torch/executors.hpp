@@ -31,9 +31,9 @@ class task_executor {
 
   // Calls `build` with the executor's stream as the current stream, so that it owns the allocated memory.
   virtual collective_task prepare(bool is_asynchronous, c10::function_ref<collective_task()> build) = 0;
-  // Builds a task and runs it in this thread if the executor is idle. Otherwise, returns false. Throws
-  // the task's error.
-  virtual bool try_run_inline(c10::function_ref<collective_task()> /*build*/) { return false; }
+  // Builds a task and runs it without a work object: on the host in this thread, if the executor is idle; on a device
+  // on the current stream, unless a graph is being captured. Otherwise, returns false. Throws the task's error.
+  virtual bool try_run_inline(c10::function_ref<collective_task()> build) = 0;
   // Runs a task. Throws errors that are known immediately; the returned work raises later errors.
   virtual work_ptr run(collective_task task) = 0;
   // Returns the streams on which tasks run, the caller's current stream first. Empty on the host.
@@ -108,12 +108,15 @@ class device_executor final : public task_executor {
   ~device_executor() override;
 
   collective_task prepare(bool is_asynchronous, c10::function_ref<collective_task()> build) override;
+  bool try_run_inline(c10::function_ref<collective_task()> build) override;
   work_ptr run(collective_task task) override;
   std::vector<c10::Stream> streams() const override { return {stream_for(false), m_async_stream}; }
   void shutdown() noexcept override;
 
  private:
   c10::Stream stream_for(bool is_asynchronous) const;
+  std::shared_ptr<c10::Event> make_event(bool is_captured) const;
+  std::shared_ptr<c10::Event> run_on(c10::Stream stream, const collective_task& task, bool is_captured);
   void record_completion(std::shared_ptr<c10::Event> completion);
   void start_watch();
   watched_operation oldest_call();

@@ -110,6 +110,39 @@ def reductions() -> None:
     same(mine, theirs, exact=False)
 
 
+def direct_calls() -> None:
+    """isthmus.torch.all_reduce: the same bits, in the order of other calls, streams and captured graphs."""
+    for dtype in REDUCED:
+        for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX):
+            mine = random(5000, dtype)
+            theirs = mine.clone()
+            assert isthmus.torch.all_reduce(mine, op) is None
+            dist.all_reduce(theirs, op)
+            same(mine, theirs)
+    data = torch.ones(1 << 22, device="cuda")
+    view = torch.ones(64, 64, device="cuda").t()[::2]  # not contiguous
+    work = dist.all_reduce(data, async_op=True)
+    isthmus.torch.all_reduce(view)
+    work.wait()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        isthmus.torch.all_reduce(data)
+    torch.cuda.current_stream().wait_stream(stream)
+    isthmus.torch.all_reduce(data)
+    size = dist.get_world_size()
+    assert torch.equal(data, torch.full_like(data, float(size**3)))
+    assert torch.equal(view, torch.full_like(view, float(size)))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        isthmus.torch.all_reduce(view)
+    graph.replay()
+    assert torch.equal(view, torch.full_like(view, float(size**2)))
+    with torch.profiler.profile() as profile:
+        isthmus.torch.all_reduce(view)
+    assert any("all_reduce" in event.key for event in profile.key_averages())
+
+
 def tree_sums() -> None:
     """Sums of the same leaves have the same bits on one rank, on all ranks and on the host, also in a graph."""
     size = dist.get_world_size()
@@ -398,6 +431,7 @@ def report() -> list[str]:
 CHECKS = [
     data_movement,
     reductions,
+    direct_calls,
     tree_sums,
     coalescing,
     messages,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -9,24 +12,25 @@ from rank_processes import RankProcesses
 from test_values import COUNT, REDUCED, assert_same, combined, part
 
 import isthmus.torch
+from isthmus.torch import _direct
 
 
 def calls_of_torch_all_reduce() -> list[bool]:
     """Returns whether torch.distributed.all_reduce was called, for a plain sum and each SLOW_PATH_CASES."""
-    inner, calls, uses_torch = dist.all_reduce, [], []
+    inner, calls, uses_torch = _direct._torch_all_reduce, [], []
 
     def counted(*arguments, **named):
         calls.append(True)
         return inner(*arguments, **named)
 
-    dist.all_reduce = counted
+    _direct._torch_all_reduce = counted
     try:
         for call in (lambda: check_all_reduce(torch.float32, "SUM"), *SLOW_PATH_CASES.values()):
             calls.clear()
             call()
             uses_torch.append(bool(calls))
     finally:
-        dist.all_reduce = inner
+        _direct._torch_all_reduce = inner
     return uses_torch
 
 
@@ -113,6 +117,21 @@ def test_only_plain_sums_use_the_fast_path(ranks: RankProcesses) -> None:
         assert dict(zip(["plain", *SLOW_PATH_CASES], uses_torch, strict=True)) == {
             "plain": False
         } | dict.fromkeys(SLOW_PATH_CASES, True)
+
+
+def replaced() -> None:
+    isthmus.torch.replace_backends()
+    assert dist.all_reduce is dist.distributed_c10d.all_reduce is isthmus.torch.all_reduce
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo", os.environ["TEST_STORE"], rank=rank, world_size=size)
+    _direct._torch_all_reduce = None
+    data = part(rank, torch.float32)
+    dist.all_reduce(data)
+    assert_same(data, combined("SUM", torch.float32))
+
+
+def test_replaced_backends_use_the_fast_path(fresh_ranks: Callable[..., RankProcesses]) -> None:
+    fresh_ranks().run(replaced, backend=None)
 
 
 def gloo_group() -> None:
