@@ -77,7 +77,7 @@ enum {
   // Every algorithm combines all contributions to an element in rank order, starting with rank 0, in the accumulation
   // type (float32 for datatypes with fewer bits), and rounds once, at the end. If an algorithm rounds the contributions
   // first, its name must end in ISTHMUS_ROUNDED_SUFFIX. With `deterministic`, only such backends, without such
-  // algorithms, run floating-point reductions.
+  // algorithms, run floating-point reductions (exception: ISTHMUS_BACKEND_ROUNDS_ONCE).
   ISTHMUS_BACKEND_RANK_ORDER = 1u << 5,
   // The devices of the ranks may belong to different platforms if the backend supports each platform.
   ISTHMUS_BACKEND_MIXED_PLATFORMS = 1u << 6,
@@ -92,7 +92,10 @@ enum {
   // A send does not wait for its receiver if at most one earlier message to it has not been received, and if no user
   // rule selects the backend for longer messages than the built-in rules do. The runtime orders the messages of a group
   // that use several backends accordingly.
-  ISTHMUS_BACKEND_BUFFERED_SENDS = 1u << 10
+  ISTHMUS_BACKEND_BUFFERED_SENDS = 1u << 10,
+  // The sum or product of two contributions of float16, bfloat16, float32 or float64 is rounded once, whatever the
+  // algorithm. Two contributions have only one order, so `deterministic` accepts these reductions between two ranks.
+  ISTHMUS_BACKEND_ROUNDS_ONCE = 1u << 11
 };
 
 // A block of the symmetric heap in the address space of this rank.

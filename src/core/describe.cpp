@@ -22,6 +22,7 @@ json capability_names(std::uint32_t capabilities) {
   if (capabilities & ISTHMUS_BACKEND_RANK_ORDER) names.push_back("rank_order");
   if (capabilities & ISTHMUS_BACKEND_EVERY_OPERATION) names.push_back("every_operation");
   if (capabilities & ISTHMUS_BACKEND_BUFFERED_SENDS) names.push_back("buffered_sends");
+  if (capabilities & ISTHMUS_BACKEND_ROUNDS_ONCE) names.push_back("rounds_once");
   return names;
 }
 

@@ -26,6 +26,14 @@ bool depends_on_order(const isthmus_operation& operation) {
   return row_of(operation.collective).is_reduction && is_floating(operation.datatype);
 }
 
+// Returns true if the backend gives a floating-point reduction the bits of the contributions in rank order.
+bool guarantees_order(const backend_instance& backend, const isthmus_operation& operation, int ranks) {
+  if ((backend.capabilities() & ISTHMUS_BACKEND_RANK_ORDER) != 0) return true;
+  const bool is_wide = bytes_of(operation.datatype) >= 2;  // float8 saturates, and backends may add in float16
+  return ranks == 2 && (operation.op == ISTHMUS_SUM || operation.op == ISTHMUS_PROD) && is_wide &&
+         (backend.capabilities() & ISTHMUS_BACKEND_ROUNDS_ONCE) != 0;
+}
+
 constexpr const char* no_rmsnorm = "backend has no kernels for allreduce_rmsnorm";
 
 // Returns true if the algorithm rounds the contributions before they are combined.
@@ -38,7 +46,7 @@ bool rounds_contributions(const backend_instance& backend, int algorithm) {
 nlohmann::json order_json(const isthmus_operation& operation, const backend_instance* backend, int algorithm,
                           int ranks, bool is_required) {
   if (backend == nullptr || !depends_on_order(operation)) return {};
-  const bool is_guaranteed = (backend->capabilities() & ISTHMUS_BACKEND_RANK_ORDER) != 0;
+  const bool is_guaranteed = guarantees_order(*backend, operation, ranks);
   nlohmann::json json = {{"is_required", is_required}, {"is_guaranteed", is_guaranteed}};
   if (!is_guaranteed) {
     json["order"] = "chosen by the backend; it can depend on the size, the algorithm and the machine";
@@ -115,7 +123,7 @@ const char* dispatcher::find_obstacle(const std::string& name, int algorithm,
   if (common_operation.rmsnorm != nullptr && (backend->capabilities() & ISTHMUS_BACKEND_RMSNORM) == 0)
     return no_rmsnorm;
   if (needs_rank_order) {
-    if ((backend->capabilities() & ISTHMUS_BACKEND_RANK_ORDER) == 0)
+    if (!guarantees_order(*backend, common_operation, m_ranks.size))
       return "deterministic: backend does not guarantee rank-ordered reductions";
     if (rounds_contributions(*backend, algorithm))
       return "deterministic: the algorithm rounds contributions to bfloat16, so results depend on the "

@@ -108,6 +108,37 @@ TEST(deterministic, fails_without_rank_ordered_backend) {
   EXPECT_EQ(recv, 2);
 }
 
+TEST(deterministic, accepts_sums_of_two_ranks_that_are_rounded_once) {
+  standin::script script;
+  script.capabilities = ISTHMUS_BACKEND_ROUNDS_ONCE;
+  standin::reset(script);
+  const auto backend_of = [](const test::ranks& ranks, isthmus_datatype datatype, isthmus_reduction_op op) {
+    isthmus_operation operation{};
+    operation.collective = ISTHMUS_ALLREDUCE;
+    operation.datatype = datatype;
+    operation.op = op;
+    operation.count = 4;
+    const json explanation = read(ranks[0], &operation);
+    EXPECT_TRUE(explanation["reduction"]["is_guaranteed"].get<bool>()) << explanation.dump();
+    return explanation["backend"].get<std::string>();
+  };
+  const std::string rules = "deterministic = true\n" + configuration_with_rules("[[rule]]\nuse = \"standin\"\n");
+  for (const int size : {2, 3}) {
+    test::ranks ranks(size, rules);
+    ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
+    const std::string expected = size == 2 ? "standin" : "shm";
+    for (const isthmus_datatype datatype :
+         {ISTHMUS_FLOAT16, ISTHMUS_BFLOAT16, ISTHMUS_FLOAT32, ISTHMUS_FLOAT64}) {
+      EXPECT_EQ(backend_of(ranks, datatype, ISTHMUS_SUM), expected);
+      EXPECT_EQ(backend_of(ranks, datatype, ISTHMUS_PROD), expected);
+      EXPECT_EQ(backend_of(ranks, datatype, ISTHMUS_AVG), "shm") << "NCCL divides first";
+      EXPECT_EQ(backend_of(ranks, datatype, ISTHMUS_MIN), "shm") << "the sign of zero depends on the order";
+    }
+    EXPECT_EQ(backend_of(ranks, ISTHMUS_FLOAT8_E4M3, ISTHMUS_SUM), "shm");
+  }
+  standin::reset();
+}
+
 TEST(deterministic, refuses_algorithms_that_round_contributions) {
   standin::script script;
   script.capabilities = ISTHMUS_BACKEND_RANK_ORDER;

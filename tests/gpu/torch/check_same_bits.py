@@ -35,7 +35,7 @@ SLICES = [
     (1, COUNT - 2),
 ]
 TYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-PATHS = ["default rules", "p2p:one_shot", "p2p:two_shot", "copy_engine"]
+PATHS = ["default rules", "p2p:one_shot", "p2p:two_shot", "copy_engine", "nccl"]  # nccl: only sums of two ranks
 OPERATIONS = {"sum": dist.ReduceOp.SUM, "avg": dist.ReduceOp.AVG}
 
 
