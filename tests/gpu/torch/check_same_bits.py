@@ -128,6 +128,7 @@ def check_path(rank: int, size: int, path: str, device: str) -> int:
                 checks += checker.start_all(SLICES)
             graph.replay()
             torch.cuda.synchronize()
+            graph.reset()  # otherwise it keeps the communicator of NCCL
         for check in checks:
             check()
         calls += len(checks)
