@@ -13,9 +13,13 @@ Variants:
     symmetric  also with the buffers of FSDP2 in the symmetric heap
     both       on, and reduce-scatters by the copy engines
     all        symmetric, and reduce-scatters by the copy engines
-    native_in_place, off_in_place, on_in_place, symmetric_in_place, all_in_place
-               also with isthmus.torch.gather_in_place, only for fsdp2. With the copy engines, the gathered
-               parameters are in the symmetric heap
+    native_in_place, off_in_place, on_in_place, both_in_place, symmetric_in_place, all_in_place
+               also with isthmus.torch.gather_in_place. With the copy engines, the gathered parameters (fsdp2) or
+               the shards (zero3) are in the symmetric heap
+    NAME_no_gathers, NAME_no_scatters, NAME_alone
+               bounds, for NAME native and native_in_place: the all-gathers, the reduce-scatters or both of at least
+               1 MiB are left out of the timed steps. The model then computes with old parameters, so results are
+               wrong and not compared
 A case leaves out the variants that do not change it: ddp uses native and off, and zero3 has no symmetric
 buffers.
 
@@ -82,6 +86,7 @@ class Variant:
     rules: tuple[str, ...] = ()
     symmetric: bool = False
     in_place: bool = False
+    left_out: frozenset[str] = frozenset()  # collectives
 
     @property
     def environment(self) -> dict[str, str]:
@@ -94,9 +99,9 @@ class Variant:
         return SCATTER_RULE not in self.rules
 
     def applies_to(self, framework: str) -> bool:
-        if framework == "fsdp2":
-            return True
-        return not self.in_place and not (self.rules if framework == "ddp" else self.symmetric)
+        if framework == "ddp":
+            return not (self.rules or self.in_place or self.left_out)
+        return framework == "fsdp2" or not self.symmetric
 
 
 VARIANTS = {
@@ -109,8 +114,26 @@ VARIANTS = {
 }
 VARIANTS |= {
     f"{name}_in_place": replace(VARIANTS[name], provider=f"{VARIANTS[name].provider}_in_place", in_place=True)
-    for name in ("native", "off", "on", "symmetric", "all")
+    for name in ("native", "off", "on", "both", "symmetric", "all")
 }
+BOUNDS = {
+    "no_gathers": frozenset({"allgather"}),
+    "no_scatters": frozenset({"reduce_scatter"}),
+    "alone": frozenset({"allgather", "reduce_scatter"}),
+}
+VARIANTS |= {
+    f"{name}_{bound}": replace(VARIANTS[name], provider=f"{VARIANTS[name].provider}_{bound}", left_out=left_out)
+    for name in ("native", "native_in_place")
+    for bound, left_out in BOUNDS.items()
+}
+# Methods of a process group: collective, and the argument that has the data of all ranks.
+LARGE_CALLS = {
+    "_allgather_base": ("allgather", 0),
+    "allgather_into_tensor_coalesced": ("allgather", 0),
+    "_reduce_scatter_base": ("reduce_scatter", 1),
+    "reduce_scatter_tensor_coalesced": ("reduce_scatter", 1),
+}
+LARGE_BYTES = 1 << 20
 NATIVE = {"cuda": "nccl", "cpu": "gloo"}
 
 
@@ -243,6 +266,42 @@ def _serve(
         pipe.send((False, traceback.format_exc()))
 
 
+class NoWork:
+    """The work object of a call that was left out."""
+
+    def wait(self, *_: Any) -> bool:
+        return True
+
+
+@contextlib.contextmanager
+def without(collectives: frozenset[str]) -> Iterator[None]:
+    """Leaves out the large calls of these collectives in all process groups."""
+    import torch.distributed as dist
+
+    originals = {
+        method: vars(dist.ProcessGroup)[method]  # getattr would return a function that is no method of objects
+        for method, (collective, _) in LARGE_CALLS.items()
+        if collective in collectives
+    }
+
+    def make(method: str, original: Work) -> Work:
+        def call(group: Any, *arguments: Any) -> Any:
+            tensors = arguments[LARGE_CALLS[method][1]]
+            tensors = tensors if isinstance(tensors, list) else [tensors]
+            size = sum(each.numel() * each.element_size() for each in tensors)
+            return NoWork() if size >= LARGE_BYTES else original.__get__(group)(*arguments)
+
+        return call
+
+    for method, original in originals.items():
+        setattr(dist.ProcessGroup, method, make(method, original))
+    try:
+        yield
+    finally:
+        for method, original in originals.items():
+            setattr(dist.ProcessGroup, method, original)
+
+
 class Rank:
     """One rank with the process groups of all variants."""
 
@@ -315,7 +374,7 @@ class Rank:
 
     def _small_losses(self, framework: str) -> dict[str, list[float]]:
         options = self._case_options(Case(framework, "gpt-tiny", 2, 4, 64), **SMALL, deterministic=True)
-        names = self._plan.names_for(framework)
+        names = [name for name in self._plan.names_for(framework) if not VARIANTS[name].left_out]
         try:
             return {name: self._turn(name, options, self._plan.loss_steps)["losses"] for name in names}
         finally:
@@ -347,7 +406,7 @@ class Rank:
         return result | {"outside_gib": self._outside_bytes[name] / 2**30}
 
     def _steps(self, name: str, options: argparse.Namespace, steps: int) -> dict[str, Any]:
-        cuda = self._torch.cuda
+        cuda, variant = self._torch.cuda, VARIANTS[name]
         if self._is_cuda:
             cuda.reset_peak_memory_stats()
         shape = self._train.shape_of(options)
@@ -356,15 +415,21 @@ class Rank:
         )
         trainer = self._train.start(options, shape, self._groups[name])
         if options.framework == "fsdp2":
-            trainer.use_symmetric_heap(VARIANTS[name].symmetric)
-            if VARIANTS[name].in_place:
-                every_size = {"minimum_bytes": 1} if options.deterministic else {}
-                trainer.gather_in_place(GATHER_RULE in VARIANTS[name].rules, **every_size)
+            trainer.use_symmetric_heap(variant.symmetric)
             if options.prefetch:
                 trainer.prefetch(options.prefetch)
-        timed = [
-            self._train.timed_step(trainer, batches[step % len(batches)], options) for step in range(steps)
-        ]
+        if variant.in_place:
+            every_size = {"minimum_bytes": 1} if options.deterministic else {}
+            trainer.gather_in_place(GATHER_RULE in variant.rules, **every_size)
+
+        def timed_steps(numbers: range) -> list[tuple[float, Any]]:
+            return [
+                self._train.timed_step(trainer, batches[step % len(batches)], options) for step in numbers
+            ]
+
+        timed = timed_steps(range(UNTIMED))
+        with without(variant.left_out):
+            timed += timed_steps(range(UNTIMED, steps))
         result = {
             "steps_ms": [1e3 * seconds for seconds, _ in timed[UNTIMED:]],
             "losses": [loss.item() for _, loss in timed],
@@ -502,7 +567,8 @@ def case_records(ranks: list[dict[str, Any]], options: argparse.Namespace) -> li
                 "time_us": {key: round(value, 1) for key, value in time_us(times).items()},
                 "algbw_gbs": 0,  # bandwidths are not applicable to a whole step
                 "busbw_gbs": 0,
-                "wrong": differing(small[name], small[first]) if small else None,
+                "left_out": sorted(VARIANTS[name].left_out),
+                "wrong": differing(small[name], small[first]) if name in small else None,
                 "turn_losses_differ": [
                     differing(tuple(rank["losses"] for rank in turn), reference) for turn in each.turns
                 ],
@@ -518,7 +584,7 @@ def case_records(ranks: list[dict[str, Any]], options: argparse.Namespace) -> li
                 "samples": len(times),
             }
         )
-        if small and not small[name][0][-1] < small[name][0][0] - 0.1:
+        if name in small and not small[name][0][-1] < small[name][0][0] - 0.1:
             raise RuntimeError(f"{case.framework}, {name}: the loss of the small model does not fall")
     return records
 

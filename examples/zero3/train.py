@@ -48,9 +48,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--warmup", type=int, default=10, help="steps that are not timed")
     parser.add_argument("--rate", type=float, default=1e-4, help="learning rate")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--in-place", action="store_true", help="fsdp2: gather large parameters without copies")
     parser.add_argument(
-        "--symmetric", action="store_true", help="fsdp2: put gathered parameters into the symmetric heap"
+        "--in-place", action="store_true", help="fsdp2, zero3: gather large parameters without copies"
+    )
+    parser.add_argument(
+        "--symmetric",
+        action="store_true",
+        help="put what the copy engines read into the symmetric heap (fsdp2; zero3 with --in-place)",
     )
     parser.add_argument("--deterministic", action="store_true", help="equal losses in every run")
     parser.add_argument("--config", type=Path, default=HERE / "zero3.json", help="configuration of DeepSpeed")
@@ -58,10 +62,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.steps <= options.warmup:
         parser.error(f"--steps {options.steps} must be more than --warmup {options.warmup}")
-    if options.symmetric and options.framework != "fsdp2":
-        parser.error("--symmetric needs --framework fsdp2: DeepSpeed allocates its buffers itself")
-    if options.in_place and options.framework != "fsdp2":
-        parser.error("--in-place needs --framework fsdp2: it changes FSDP2's all-gathers")
+    if options.in_place and options.framework == "ddp":
+        parser.error("--in-place needs --framework fsdp2 or zero3: ddp gathers no parameters")
+    if options.symmetric and options.framework != "fsdp2" and not options.in_place:
+        parser.error("--symmetric needs --framework fsdp2, or zero3 with --in-place")
     return options
 
 
@@ -152,8 +156,6 @@ class Fsdp2(TorchTrainer):
 
     def gather_in_place(self, symmetric: bool, **more: int) -> None:
         """Gathers large parameters without copies."""
-        import isthmus.torch
-
         isthmus.torch.gather_in_place(self.model, symmetric=symmetric, **more)
 
     def prefetch(self, count: int) -> None:
@@ -199,7 +201,7 @@ class Zero3:
         )
         configuration: dict[str, Any] = json.loads(options.config.read_text())
         configuration["train_micro_batch_size_per_gpu"] = options.batch
-        configuration["optimizer"]["params"]["lr"] = options.rate
+        configuration["optimizer"]["params"] |= {"lr": options.rate, "fused": options.device == "cuda"}
         with torch.device("meta"):
             layer_parameters = sum(parameter.numel() for parameter in Layer(shape).parameters())
         # Prefetch two layers; DeepSpeed's default bounds are smaller than one layer of a large model.
@@ -207,6 +209,8 @@ class Zero3:
             "stage3_prefetch_bucket_size": 2 * layer_parameters,
             "stage3_max_live_parameters": max(10**9, 4 * layer_parameters),
         }
+        if options.deterministic:  # DeepSpeed keeps small parameters, and a comparison needs gathers
+            bounds["stage3_param_persistence_threshold"] = 0
         configuration["zero_optimization"] = bounds | configuration["zero_optimization"]
         with deepspeed.zero.Init(config_dict_or_path=configuration, data_parallel_group=group):
             model = Decoder(shape, options.length)
@@ -215,6 +219,12 @@ class Zero3:
                 if dist.get_rank() == 0 and parameter.dim() > 1:
                     nn.init.normal_(parameter, std=0.02)
         self.engine, *_ = deepspeed.initialize(model=model, config=configuration, mpu=mpu)
+        if options.in_place:
+            self.gather_in_place(options.symmetric)
+
+    def gather_in_place(self, symmetric: bool, **more: int) -> None:
+        """Gathers large parameters without copies."""
+        isthmus.torch.gather_in_place(self.engine, symmetric=symmetric, **more)
 
     def step(self, words: torch.Tensor) -> torch.Tensor:
         loss = self.engine(words)

@@ -1,4 +1,4 @@
-"""All-gathers of FSDP2 that write parameters where the model reads them.
+"""All-gathers of FSDP2 that write parameters where the model reads them. DeepSpeed: _in_place_zero.py.
 
 FSDP2 gathers all parameters of a module into one buffer, and copies each parameter from there into its own
 memory, on the stream of the model. Here, one call gathers each large parameter separately. The result is the
@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from . import _in_place_zero
 from ._coalescing import replace_everywhere
 from ._compile import load as load_extension
 from ._compile import require_torch
@@ -33,7 +34,7 @@ _MINIMUM_BYTES = 4 << 20
 def gather_in_place(
     model: torch.nn.Module, *, symmetric: bool = False, minimum_bytes: int = _MINIMUM_BYTES
 ) -> None:
-    """Makes FSDP2 gather the large parameters of `model` without copies.
+    """Makes FSDP2 or DeepSpeed's ZeRO-3 gather the large parameters of `model` without copies.
 
     >>> layer = torch.nn.Linear(8, 8)
     >>> gather_in_place(layer)
@@ -41,18 +42,24 @@ def gather_in_place(
     ...
     ValueError: isthmus.torch.gather_in_place: the model has no module of FSDP2; call fully_shard on it first
 
-    Call it after all calls of fully_shard, and with equal arguments on all ranks. Parameters of less than
+    FSDP2: Call it after all calls of fully_shard, and with equal arguments on all ranks. Parameters of less than
     `minimum_bytes` after the gather are copied as before, and so are parameters that are sharded in another
     dimension than the first, offloaded, gathered with an extension (float8), or whose memory is kept
     (set_keep_unsharded_storage). With `symmetric`, parameters are gathered into the symmetric heap of the
     group, so that the copy engines need no staging area. The group must then belong to Isthmus; otherwise the
     first forward pass raises an error. Tested with groups of Isthmus, NCCL and Gloo.
+
+    ZeRO-3: Pass the engine that deepspeed.initialize returned. With `symmetric`, which is then collective, the
+    shards move to the symmetric heap, and the copy engines read them there.
     """
     require_torch(_OLDEST, "isthmus.torch.gather_in_place", "function", "train without it")
     if minimum_bytes < 1:
         raise ValueError(
             f"isthmus.torch.gather_in_place: minimum_bytes is {minimum_bytes}; pass at least 1 byte"
         )
+    if _in_place_zero.is_engine(model):
+        _in_place_zero.gather_in_place(model, _backend_with_heap if symmetric else None, minimum_bytes)
+        return
     from torch.distributed.fsdp import FSDPModule
 
     modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
