@@ -73,27 +73,6 @@ void copy_comparison::add_isthmus(const algorithm_variant& variant) {
   m_providers.push_back(std::move(provider));
 }
 
-void copy_comparison::add_bare_copies() {
-  m_providers.push_back({"bare_copies", "cuda", "", m_providers.front().buffers, {}, {}});
-}
-
-namespace {
-
-// The rank's block of an in-place allgather to all peers.
-device_call make_bare_call(const device_thread& self, const copy_provider& provider,
-                           const bench_case& test_case) {
-  const auto own = static_cast<std::size_t>(self.rank());
-  device_call result{{"bare_copies", "", "", {}}, test_case, {provider.buffers[own]}};
-  result.run = [buffers = provider.buffers, own, bytes = test_case.bytes, stream = self.stream()] {
-    for (std::size_t i = 1; i < buffers.size(); ++i)
-      check(cudaMemcpyAsync(buffers[(own + i) % buffers.size()].recv + own * bytes,
-                            buffers[own].recv + own * bytes, bytes, cudaMemcpyDefault, stream));
-  };
-  return result;
-}
-
-}  // namespace
-
 device_call copy_comparison::make_call(const device_thread& self, const copy_provider& provider,
                                        const bench_case& test_case) const {
   const auto own = static_cast<std::size_t>(self.rank());
@@ -124,7 +103,7 @@ namespace {
 struct copy_settings : common_settings {
   int rounds = 0;
   std::string only;
-  std::vector<std::string> variants;
+  std::vector<std::string> variants, bare_parts;
 
   std::vector<algorithm_variant> parsed_variants() const {
     std::vector<algorithm_variant> parsed;
@@ -213,7 +192,8 @@ int run(const copy_settings& settings) {
   if (ranks == 0) return exit_skipped;
   const bool overlaps = settings.rounds > 0;
   copy_comparison comparison(ranks, overlaps ? overlap_bytes : settings.largest(), settings.parsed_variants());
-  if (overlaps) comparison.add_bare_copies();
+  if (overlaps) comparison.add_bare_copies("");
+  for (const std::string& parts : settings.bare_parts) comparison.add_bare_copies(parts);
   const nlohmann::json versions{{"nccl", comparison.nccl_version()}};
   std::printf("%d ranks, NCCL %s; ", ranks, comparison.nccl_version().c_str());
   if (overlaps) {
@@ -256,6 +236,11 @@ void add_copy_engine(CLI::App& app, program& result) {
   subcommand->add_option("--only", settings->only, "one collective (default: all)");
   subcommand->add_option("--variants", settings->variants,
                          "additional ALGORITHM:OPTIONS, such as \"push:wait_all_bytes = 0\"");
+  subcommand->add_option("--bare", settings->bare_parts,
+                         "additional bare copies with parts of the protocol, such as \"pull,ranks\": pull (fetch "
+                         "from the peer), halves (two copies), writes, unfenced or remote (four writes to own words, "
+                         "without memory barriers, or to the peer's words), waits (two waits for words that have "
+                         "their values), host (a write to host memory), ranks (the ranks wait for each other)");
   subcommand
       ->add_option("--with-products", settings->rounds,
                    "measure with concurrent matrix products, this many samples")

@@ -4,6 +4,7 @@
 
 #include <climits>
 #include <cstddef>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -34,8 +35,9 @@ struct copy_provider {
   std::vector<rank_buffers> buffers;
   std::vector<bench::nccl_comm> nccl;
   std::vector<isthmus_communicator> isthmus;
+  std::vector<std::uint32_t*> words{};  // of bare copies
 
-  // Copies to the peers without any synchronization between ranks: the limit of a gather by copy engines.
+  // Copies between the devices, by default without any synchronization between ranks.
   bool is_bare() const { return name == "bare_copies"; }
   std::string label() const { return (name == "isthmus" ? backend : name) + (options.empty() ? "" : " *"); }
   // Among the copy-engine providers, only the staged algorithm of Isthmus reduces. The copy-engine mode of NCCL
@@ -50,7 +52,8 @@ class copy_comparison {
  public:
   copy_comparison(int size, std::uint64_t largest, const std::vector<algorithm_variant>& variants);
 
-  void add_bare_copies();
+  // `parts`: of the protocol, a list (copy_engine_bare.cpp).
+  void add_bare_copies(const std::string& parts);
 
   const device_ranks& ranks() const { return m_ranks; }
   std::string nccl_version() const { return m_nccl.version(); }
@@ -67,6 +70,9 @@ class copy_comparison {
   bench::nccl_library m_nccl;
   std::vector<copy_provider> m_providers;
 };
+
+// The copies of one rank for an allgather in place.
+device_call make_bare_call(const device_thread& self, const copy_provider& provider, const bench_case& test_case);
 
 // allgather: `bytes` is what a rank contributes; otherwise the whole buffer of a rank. Reductions are of float32,
 // everything else of bytes.
