@@ -105,6 +105,9 @@ struct copy_settings : common_settings {
   std::string only;
   std::vector<std::string> variants, bare_parts;
 
+  bool measures(const bench_case& test_case) const {
+    return only.empty() || only == test_case.name() || only == label_of(test_case);
+  }
   std::vector<algorithm_variant> parsed_variants() const {
     std::vector<algorithm_variant> parsed;
     for (const std::string& text : variants) {
@@ -198,12 +201,11 @@ int run(const copy_settings& settings) {
   std::printf("%d ranks, NCCL %s; ", ranks, comparison.nccl_version().c_str());
   if (overlaps) {
     std::puts("slowdown of 20 matrix products");
-    return settings.write(measure_with_products(comparison,
-                                                {copy_case(ISTHMUS_ALLGATHER, true, overlap_bytes),
-                                                 copy_case(ISTHMUS_ALLGATHER, false, overlap_bytes),
-                                                 copy_case(ISTHMUS_REDUCE_SCATTER, false, overlap_bytes)},
-                                                settings.rounds),
-                          versions);
+    std::vector<bench_case> test_cases = {copy_case(ISTHMUS_ALLGATHER, true, overlap_bytes),
+                                          copy_case(ISTHMUS_ALLGATHER, false, overlap_bytes),
+                                          copy_case(ISTHMUS_REDUCE_SCATTER, false, overlap_bytes)};
+    std::erase_if(test_cases, [&](const bench_case& each) { return !settings.measures(each); });
+    return settings.write(measure_with_products(comparison, test_cases, settings.rounds), versions);
   }
   std::printf("microseconds per call, issued directly and in a graph; * non-default options\n%-29s",
               "collective, bytes");
@@ -216,7 +218,7 @@ int run(const copy_settings& settings) {
          {copy_case(ISTHMUS_ALLGATHER, false, bytes), copy_case(ISTHMUS_ALLGATHER, true, bytes),
           copy_case(ISTHMUS_ALLTOALL, false, bytes), copy_case(ISTHMUS_BROADCAST, false, bytes),
           copy_case(ISTHMUS_REDUCE_SCATTER, false, bytes)}) {
-      if (!settings.only.empty() && settings.only != test_case.name()) continue;
+      if (!settings.measures(test_case)) continue;
       measure_alone(comparison, test_case, settings.samples, has_error, records);
       settings.write(records, versions);  // a stopped program keeps what it measured so far
     }
@@ -233,7 +235,7 @@ void add_copy_engine(CLI::App& app, program& result) {
       result.add(app, "copy_engine", "the copy engines of Isthmus against NCCL", settings, "--samples",
                  "--sizes", [settings] { return run(*settings); });
   subcommand->add_option("--ranks", settings->ranks, "ranks, one per device (0: all devices)");
-  subcommand->add_option("--only", settings->only, "one collective (default: all)");
+  subcommand->add_option("--only", settings->only, "one collective, such as allgather or \"allgather in place\" (default: all)");
   subcommand->add_option("--variants", settings->variants,
                          "additional ALGORITHM:OPTIONS, such as \"push:wait_all_bytes = 0\"");
   subcommand->add_option("--bare", settings->bare_parts,

@@ -266,6 +266,21 @@ def _serve(
         pipe.send((False, traceback.format_exc()))
 
 
+def start_deepspeed_fast(device: str) -> None:
+    """Makes DeepSpeed join the shards on the device when it starts, instead of through host memory."""
+    os.environ.setdefault("DS_ACCELERATOR", device)
+    import torch
+    from deepspeed.runtime.zero import stage3
+
+    def defragment(tensors: list[torch.Tensor]) -> torch.Tensor:
+        joined = torch.cat([each.flatten() for each in tensors])
+        for each, part in zip(tensors, joined.split([each.numel() for each in tensors]), strict=True):
+            each.data = part
+        return joined
+
+    stage3.defragment = defragment
+
+
 class NoWork:
     """The work object of a call that was left out."""
 
@@ -413,6 +428,8 @@ class Rank:
         batches = self._train.make_batches(
             8, options.batch, options.length, shape.vocabulary, self._dist.get_rank()
         )
+        if options.framework == "zero3":
+            start_deepspeed_fast(options.device)
         trainer = self._train.start(options, shape, self._groups[name])
         if options.framework == "fsdp2":
             trainer.use_symmetric_heap(variant.symmetric)

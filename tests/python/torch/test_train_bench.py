@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from rank_processes import RankProcesses
+
 PROGRAM = Path(__file__).resolve().parents[3] / "bench/gpu/torch_train.py"
 
 
@@ -20,14 +22,14 @@ def run_program(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_training_is_compared_with_gloo(tmp_path: Path) -> None:
     cases = "ddp:gpt-tiny:2:2x16,fsdp2:gpt-tiny:3:2x16:2,zero3:gpt-tiny:2:2x16"
     arguments = ["--cases", cases, "--turns", "2", "--steps", "2", "--loss-steps", "8", "--calls", "4096"]
-    arguments += ["--variants", "native,off,on,symmetric,native_in_place,symmetric_in_place"]
+    arguments += ["--variants", "native,off,on,symmetric,native_in_place,symmetric_in_place,native_alone"]
     completed = run_program(*arguments, "--out", str(tmp_path / "train.json"))
     assert completed.returncode == 0, completed.stdout + completed.stderr
     records = json.loads((tmp_path / "train.json").read_text())["records"]
     steps = {(each["collective"], each["provider"]): each for each in records if "model" in each}
     engines, heap = "isthmus_copy_engine", "isthmus_copy_engine_symmetric"
-    in_place = {"gloo_in_place", f"{heap}_in_place"}
-    providers = {"ddp": set(), "zero3": {engines}, "fsdp2": {engines, heap} | in_place}
+    both = {engines, "gloo_in_place", "gloo_alone"}
+    providers = {"ddp": set(), "zero3": both, "fsdp2": both | {heap, f"{heap}_in_place"}}
     expected = {
         (f"{framework}_step", provider)
         for framework, more in providers.items()
@@ -35,7 +37,9 @@ def test_training_is_compared_with_gloo(tmp_path: Path) -> None:
     }
     assert set(steps) == expected
     for (_, provider), each in steps.items():
-        assert each["wrong"] == 0 and each["turn_losses_differ"] == [0, 0], each
+        is_bound = provider == "gloo_alone"  # the calls of so small a model are not left out
+        assert each["left_out"] == (["allgather", "reduce_scatter"] if is_bound else []), each
+        assert each["wrong"] == (None if is_bound else 0) and each["turn_losses_differ"] == [0, 0], each
         assert each["samples"] == 4 and len(each["turn_step_ms"]) == 2
         assert each["backend"].startswith("torch:gloo" if provider.startswith("gloo") else "shm"), each
     calls = [each for each in records if each["mode"] == "torch_async_host"]
@@ -58,3 +62,27 @@ def test_invalid_arguments_are_rejected() -> None:
     ):
         completed = run_program("--out", "unused.json", *arguments)
         assert completed.returncode == 2 and message in completed.stderr, completed.stderr
+
+
+def calls_without_gathers() -> tuple[float, float, bool]:
+    """Returns elements that the calls of the group have written, and whether a later gather is complete."""
+    import torch
+    import torch.distributed as dist
+
+    sys.path.insert(0, str(PROGRAM.parent))
+    from torch_train import LARGE_BYTES, without
+
+    size = dist.get_world_size()
+    large = torch.ones(LARGE_BYTES // 4)
+    gathered, small = torch.zeros(large.numel() * size), torch.zeros(size)
+    gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+    with without(frozenset({"allgather"})):
+        gather(gathered, large)
+        gather(small, torch.ones(1))
+    left_out = gathered.sum().item()
+    gather(gathered, large)
+    return left_out, small.sum().item() / size, bool(gathered.all())
+
+
+def test_bounds_leave_out_large_calls(ranks: RankProcesses) -> None:
+    assert ranks.run(calls_without_gathers) == [(0.0, 1.0, True)] * ranks.size

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -178,7 +179,9 @@ def tensor_parallel(device: str, steps: int) -> Trained:
     return Trained(losses, reported_paths())
 
 
-def deepspeed_zero(device: str, steps: int, backend: str, **zero: Any) -> Trained:
+def deepspeed_zero(
+    device: str, steps: int, backend: str, prepare: Callable[[Any], None] | None = None, **zero: Any
+) -> Trained:
     """Trains with DeepSpeed as users do: with dist_backend, and only an import for Isthmus."""
     import deepspeed
 
@@ -200,6 +203,8 @@ def deepspeed_zero(device: str, steps: int, backend: str, **zero: Any) -> Traine
         "bf16": {"enabled": half},
     }
     engine, *_ = deepspeed.initialize(model=Model(), config=configuration)
+    if prepare is not None:
+        prepare(engine)
     losses = []
     for words in batches(steps):
         loss = loss_of(engine, words.to(device))
