@@ -235,14 +235,16 @@ void add_copy_engine(CLI::App& app, program& result) {
       result.add(app, "copy_engine", "the copy engines of Isthmus against NCCL", settings, "--samples",
                  "--sizes", [settings] { return run(*settings); });
   subcommand->add_option("--ranks", settings->ranks, "ranks, one per device (0: all devices)");
-  subcommand->add_option("--only", settings->only, "one collective, such as allgather or \"allgather in place\" (default: all)");
+  subcommand->add_option("--only", settings->only,
+                         "one collective, such as allgather or \"allgather in place\" (default: all)");
   subcommand->add_option("--variants", settings->variants,
                          "additional ALGORITHM:OPTIONS, such as \"push:wait_all_bytes = 0\"");
-  subcommand->add_option("--bare", settings->bare_parts,
-                         "additional bare copies with parts of the protocol, such as \"pull,ranks\": pull (fetch "
-                         "from the peer), halves (two copies), writes, unfenced or remote (four writes to own words, "
-                         "without memory barriers, or to the peer's words), waits (two waits for words that have "
-                         "their values), host (a write to host memory), ranks (the ranks wait for each other)");
+  subcommand->add_option(
+      "--bare", settings->bare_parts,
+      "additional bare copies with parts of the protocol, such as \"pull,ranks\": pull (fetch "
+      "from the peer), halves (two copies), writes, unfenced or remote (four writes to own words, "
+      "without memory barriers, or to the peer's words), waits (two waits for words that have "
+      "their values), host (a write to host memory), ranks (the ranks wait for each other)");
   subcommand
       ->add_option("--with-products", settings->rounds,
                    "measure with concurrent matrix products, this many samples")

@@ -72,7 +72,8 @@ class copy_comparison {
 };
 
 // The copies of one rank for an allgather in place.
-device_call make_bare_call(const device_thread& self, const copy_provider& provider, const bench_case& test_case);
+device_call make_bare_call(const device_thread& self, const copy_provider& provider,
+                           const bench_case& test_case);
 
 // allgather: `bytes` is what a rank contributes; otherwise the whole buffer of a rank. Reductions are of float32,
 // everything else of bytes.

@@ -24,9 +24,8 @@ void check_parts(const std::string& parts) {
   std::istringstream list(parts);
   for (std::string part; std::getline(list, part, ',');)
     if (std::ranges::find(known, part) == known.end())
-      throw std::runtime_error(
-          "--bare " + parts + ": unknown part " + part +
-          "; use a list of pull, halves, writes, unfenced, remote, waits, host and ranks");
+      throw std::runtime_error("--bare " + parts + ": unknown part " + part +
+                               "; use a list of pull, halves, writes, unfenced, remote, waits, host and ranks");
 }
 
 // Words that a stream writes and waits for, as one command of the driver.
@@ -37,8 +36,7 @@ class word_operations {
     step.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
     step.writeValue.address = reinterpret_cast<CUdeviceptr>(word);
     step.writeValue.value = value;
-    step.writeValue.flags =
-        is_fenced ? CU_STREAM_WRITE_VALUE_DEFAULT : CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER;
+    step.writeValue.flags = is_fenced ? CU_STREAM_WRITE_VALUE_DEFAULT : CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER;
     m_steps.push_back(step);
   }
   void wait_equal(std::uint32_t* word, std::uint32_t value) {
@@ -87,7 +85,7 @@ struct bare_call {
   }
 };
 
-// The same operations as those of the protocol, but no rank waits for another one.
+// Operations like those of the protocol, without a rank that waits for another one.
 void add_free_words(bare_call& call, const std::string& parts, const rank_words& own, const rank_words& peer,
                     std::size_t index) {
   if (has_part(parts, "waits")) {

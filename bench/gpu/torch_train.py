@@ -126,14 +126,6 @@ VARIANTS |= {
     for name in ("native", "native_in_place")
     for bound, left_out in BOUNDS.items()
 }
-# Methods of a process group: collective, and the argument that has the data of all ranks.
-LARGE_CALLS = {
-    "_allgather_base": ("allgather", 0),
-    "allgather_into_tensor_coalesced": ("allgather", 0),
-    "_reduce_scatter_base": ("reduce_scatter", 1),
-    "reduce_scatter_tensor_coalesced": ("reduce_scatter", 1),
-}
-LARGE_BYTES = 1 << 20
 NATIVE = {"cuda": "nccl", "cpu": "gloo"}
 
 
@@ -281,42 +273,6 @@ def start_deepspeed_fast(device: str) -> None:
     stage3.defragment = defragment
 
 
-class NoWork:
-    """The work object of a call that was left out."""
-
-    def wait(self, *_: Any) -> bool:
-        return True
-
-
-@contextlib.contextmanager
-def without(collectives: frozenset[str]) -> Iterator[None]:
-    """Leaves out the large calls of these collectives in all process groups."""
-    import torch.distributed as dist
-
-    originals = {
-        method: vars(dist.ProcessGroup)[method]  # getattr would return a function that is no method of objects
-        for method, (collective, _) in LARGE_CALLS.items()
-        if collective in collectives
-    }
-
-    def make(method: str, original: Work) -> Work:
-        def call(group: Any, *arguments: Any) -> Any:
-            tensors = arguments[LARGE_CALLS[method][1]]
-            tensors = tensors if isinstance(tensors, list) else [tensors]
-            size = sum(each.numel() * each.element_size() for each in tensors)
-            return NoWork() if size >= LARGE_BYTES else original.__get__(group)(*arguments)
-
-        return call
-
-    for method, original in originals.items():
-        setattr(dist.ProcessGroup, method, make(method, original))
-    try:
-        yield
-    finally:
-        for method, original in originals.items():
-            setattr(dist.ProcessGroup, method, original)
-
-
 class Rank:
     """One rank with the process groups of all variants."""
 
@@ -421,6 +377,8 @@ class Rank:
         return result | {"outside_gib": self._outside_bytes[name] / 2**30}
 
     def _steps(self, name: str, options: argparse.Namespace, steps: int) -> dict[str, Any]:
+        from torch_bounds import without
+
         cuda, variant = self._torch.cuda, VARIANTS[name]
         if self._is_cuda:
             cuda.reset_peak_memory_stats()

@@ -47,7 +47,8 @@ def _move_shards(
     if shards is None or len(groups) > 1:
         reason = "are offloaded" if shards is None else f"belong to {len(groups)} groups"
         raise ValueError(
-            f"isthmus.torch.gather_in_place: symmetric is True, but the parameters {reason}; leave out symmetric"
+            f"isthmus.torch.gather_in_place: symmetric is True, but the parameters {reason}; "
+            "leave out symmetric"
         )
     heap = heap_of(next(iter(groups.values())), shards.device)
     moved = heap.allocate_tensor(shards.numel(), dtype=shards.dtype, device=shards.device)

@@ -70,7 +70,7 @@ def calls_without_gathers() -> tuple[float, float, bool]:
     import torch.distributed as dist
 
     sys.path.insert(0, str(PROGRAM.parent))
-    from torch_train import LARGE_BYTES, without
+    from torch_bounds import LARGE_BYTES, without
 
     size = dist.get_world_size()
     large = torch.ones(LARGE_BYTES // 4)
