@@ -14,12 +14,12 @@ Variants:
     both       on, and reduce-scatters by the copy engines
     all        symmetric, and reduce-scatters by the copy engines
     native_in_place, off_in_place, on_in_place, both_in_place, symmetric_in_place, all_in_place
-               also with isthmus.torch.gather_in_place. With the copy engines, the gathered parameters (fsdp2) or
-               the shards (zero3) are in the symmetric heap
+               also with isthmus.torch.gather_in_place. With the copy engines, the gathered parameters (fsdp2)
+               or the shards (zero3) are in the symmetric heap
     NAME_no_gathers, NAME_no_scatters, NAME_alone
-               bounds, for NAME native and native_in_place: the all-gathers, the reduce-scatters or both of at least
-               1 MiB are left out of the timed steps. The model then computes with old parameters, so results are
-               wrong and not compared
+               bounds, for NAME native and native_in_place: the all-gathers, the reduce-scatters or both of at
+               least 1 MiB are left out of the timed steps. The model then computes with old parameters, so
+               results are wrong and not compared
 A case leaves out the variants that do not change it: ddp uses native and off, and zero3 has no symmetric
 buffers.
 
@@ -398,16 +398,24 @@ class Rank:
             trainer.gather_in_place(GATHER_RULE in variant.rules, **every_size)
 
         def timed_steps(numbers: range) -> list[tuple[float, Any]]:
-            return [
-                self._train.timed_step(trainer, batches[step % len(batches)], options) for step in numbers
-            ]
+            return [self._train.timed_step(trainer, batches[step % len(batches)], options) for step in numbers]
+
+        def skipped_updates() -> int:
+            """DeepSpeed leaves out an update if gradients are not finite."""
+            return getattr(getattr(trainer, "engine", None), "skipped_steps", 0)
 
         timed = timed_steps(range(UNTIMED))
-        with without(variant.left_out):
+        with without(variant.left_out) as left_out:
+            if variant.left_out:
+                timed_steps(range(UNTIMED))  # fill memory that was not used before
+                left_out.clear()
+            skipped_before = skipped_updates()
             timed += timed_steps(range(UNTIMED, steps))
         result = {
             "steps_ms": [1e3 * seconds for seconds, _ in timed[UNTIMED:]],
             "losses": [loss.item() for _, loss in timed],
+            "skipped_updates": skipped_updates() - skipped_before,
+            "left_out_bytes": sum(left_out) / (steps - UNTIMED),
             "paths": [asdict(row) for row in self._isthmus.report()],
             "peak_gib": cuda.max_memory_allocated() / 2**30 if self._is_cuda else 0.0,
         }
@@ -512,6 +520,14 @@ def differing(losses: tuple[list[float], ...], reference: tuple[list[float], ...
     return sum(mine != theirs for mine, theirs in steps)
 
 
+def bound_fields(name: str, series: Series) -> dict[str, Any]:
+    return {
+        "left_out": sorted(VARIANTS[name].left_out),
+        "left_out_gib": round(series.largest("left_out_bytes") / 2**30, 3),
+        "skipped_updates": series.largest("skipped_updates"),
+    }
+
+
 def case_records(ranks: list[dict[str, Any]], options: argparse.Namespace) -> list[dict[str, Any]]:
     """The records of one case, one per variant."""
     case: Case = ranks[0]["case"]
@@ -542,7 +558,7 @@ def case_records(ranks: list[dict[str, Any]], options: argparse.Namespace) -> li
                 "time_us": {key: round(value, 1) for key, value in time_us(times).items()},
                 "algbw_gbs": 0,  # bandwidths are not applicable to a whole step
                 "busbw_gbs": 0,
-                "left_out": sorted(VARIANTS[name].left_out),
+                **bound_fields(name, each),
                 "wrong": differing(small[name], small[first]) if name in small else None,
                 "turn_losses_differ": [
                     differing(tuple(rank["losses"] for rank in turn), reference) for turn in each.turns

@@ -1,7 +1,7 @@
 """All-gathers of DeepSpeed's ZeRO-3 that write parameters where the model reads them.
 
-DeepSpeed copies the shards of a layer into one buffer, gathers it, and copies each parameter from there into its
-own memory. Here, one call gathers each large parameter separately, from its shard into its memory.
+DeepSpeed copies the shards of a layer into one buffer, gathers it, and copies each parameter from there into
+its own memory. Here, one call gathers each large parameter separately, from its shard into its memory.
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ def gather_in_place(
         each.all_gather_coalesced = _replacement(each.all_gather_coalesced, minimum_bytes)
 
 
-def _move_shards(
-    optimizer: Any, parameters: list[Any], heap_of: Callable[[Any, torch.device], Any]
-) -> None:
+def _move_shards(optimizer: Any, parameters: list[Any], heap_of: Callable[[Any, torch.device], Any]) -> None:
     """Moves the buffer that holds the shards of all parameters, and the tensors that refer to it."""
     shards = getattr(optimizer, "lp_param_buffer", None)
     groups = {id(each.ds_process_group): each.ds_process_group for each in parameters}
@@ -63,9 +61,7 @@ def _move_shards(
 def _replacement(original: Callable[..., Any], minimum_bytes: int) -> Callable[..., Any]:
     from deepspeed.runtime.zero.partition_parameters import MultipleAllGatherHandles
 
-    def all_gather_coalesced(
-        params: Iterable[Any], safe_mode: bool = False, quantize: bool = False
-    ) -> Any:
+    def all_gather_coalesced(params: Iterable[Any], safe_mode: bool = False, quantize: bool = False) -> Any:
         """DeepSpeed passes the parameters of one or several modules, in any order."""
         parameters = sorted(params, key=lambda each: each.ds_id)
         groups = {each.ds_process_group for each in parameters}

@@ -64,8 +64,8 @@ def test_invalid_arguments_are_rejected() -> None:
         assert completed.returncode == 2 and message in completed.stderr, completed.stderr
 
 
-def calls_without_gathers() -> tuple[float, float, bool]:
-    """Returns elements that the calls of the group have written, and whether a later gather is complete."""
+def calls_without_gathers() -> tuple[list[int], float, float, bool]:
+    """Returns the calls that were left out, what the calls have written, and whether the others are right."""
     import torch
     import torch.distributed as dist
 
@@ -73,16 +73,19 @@ def calls_without_gathers() -> tuple[float, float, bool]:
     from torch_bounds import LARGE_BYTES, without
 
     size = dist.get_world_size()
-    large = torch.ones(LARGE_BYTES // 4)
+    large = torch.full((LARGE_BYTES // 4,), dist.get_rank() + 1.0)
     gathered, small = torch.zeros(large.numel() * size), torch.zeros(size)
     gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-    with without(frozenset({"allgather"})):
+    with without(frozenset({"allgather"})) as calls:
         gather(gathered, large)
+        is_filled = bool((gathered == large[0]).all())
+        gather(gathered.zero_(), large)
         gather(small, torch.ones(1))
-    left_out = gathered.sum().item()
+    written = gathered.sum().item()
     gather(gathered, large)
-    return left_out, small.sum().item() / size, bool(gathered.all())
+    expected = torch.arange(1.0, size + 1).repeat_interleave(large.numel())
+    return calls, written, small.sum().item() / size, is_filled and torch.equal(gathered, expected)
 
 
 def test_bounds_leave_out_large_calls(ranks: RankProcesses) -> None:
-    assert ranks.run(calls_without_gathers) == [(0.0, 1.0, True)] * ranks.size
+    assert ranks.run(calls_without_gathers) == [([ranks.size << 20] * 2, 0.0, 1.0, True)] * ranks.size
