@@ -43,8 +43,8 @@ def gather_in_place(
     ValueError: isthmus.torch.gather_in_place: the model has no module of FSDP2; call fully_shard on it first
 
     FSDP2: Call it after all calls of fully_shard, and with equal arguments on all ranks. Parameters of less
-    than `minimum_bytes` after the gather are copied as before, and so are parameters that are sharded in another
-    dimension than the first, offloaded, gathered with an extension (float8), or whose memory is kept
+    than `minimum_bytes` after the gather are copied as before, and so are parameters that are sharded in
+    another dimension than the first, offloaded, gathered with an extension (float8), or whose memory is kept
     (set_keep_unsharded_storage). With `symmetric`, parameters are gathered into the symmetric heap of the
     group, so that the copy engines need no staging area. The group must then belong to Isthmus; otherwise the
     first forward pass raises an error. Tested with groups of Isthmus, NCCL and Gloo.
