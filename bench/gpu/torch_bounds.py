@@ -8,8 +8,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-# Methods of a process group: collective, and the argument that has the data of all ranks. PyTorch 2.13 renamed
-# them.
+# Methods of a process group: collective, and the argument that has the data of all ranks. PyTorch 2.13 has new
+# names for some of them.
 LARGE_CALLS = {
     "_allgather_base": ("allgather", 0),
     "all_gather_single": ("allgather", 0),
