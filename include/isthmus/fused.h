@@ -39,16 +39,21 @@ extern "C" {
 //   GEMM_REDUCE_SCATTER  C[m/size x n] = own rows of the sum over ranks of alpha * A[m x k] * B[k x n], + bias
 //                        Each rank has its columns of A and rows of B; k may differ between ranks. Partial sums
 //                        travel around a ring in the type of C, own rows last. beta must be 0.
+//   GEMM_ALLREDUCE       C[m x n] = sum over ranks of alpha * A[m x k] * B[k x n], + bias
+//                        As GEMM_REDUCE_SCATTER, but every rank gets all rows, and m can have any value. Each product
+//                        is rounded to the type of C, that of rank 0 after adding the bias. The communicator's allreduce
+//                        defines the order of the sum.
 typedef enum isthmus_fused_kind {
   ISTHMUS_FUSED_ALLGATHER_GEMM = 0,
-  ISTHMUS_FUSED_GEMM_REDUCE_SCATTER = 1
+  ISTHMUS_FUSED_GEMM_REDUCE_SCATTER = 1,
+  ISTHMUS_FUSED_GEMM_ALLREDUCE = 2
 } isthmus_fused_kind;
 
 typedef enum isthmus_matrix_layout { ISTHMUS_ROW_MAJOR = 0, ISTHMUS_COLUMN_MAJOR = 1 } isthmus_matrix_layout;
 
 typedef enum isthmus_fused_mode {
   ISTHMUS_FUSED_BY_MODEL = 0,    // pipelined, unless the cost model predicts a loss; info has the reason
-  ISTHMUS_FUSED_SEQUENTIAL = 1,  // the collective, then one product (GEMM_REDUCE_SCATTER: the reverse)
+  ISTHMUS_FUSED_SEQUENTIAL = 1,  // the collective, then one product (the other kinds: the reverse)
   ISTHMUS_FUSED_PIPELINED = 2
 } isthmus_fused_mode;
 
@@ -60,13 +65,13 @@ typedef struct isthmus_fused_description {
   size_t struct_bytes;
   isthmus_fused_kind kind;
   isthmus_fused_mode mode;
-  uint64_t m, n, k;         // in elements, see above; m is a multiple of size; each may be 0
+  uint64_t m, n, k;  // in elements, see above; m is a multiple of size (GEMM_ALLREDUCE: any); each may be 0
   isthmus_datatype input;   // of A and B: float16, bfloat16 or float32
   isthmus_datatype output;  // of C and bias: float32 or the input type
   isthmus_matrix_layout b_layout;
   uint32_t flags;          // ISTHMUS_FUSED_...
   uint64_t lda, ldb, ldc;  // elements between rows (columns of a column-major B); 0: dense
-  uint32_t chunks;         // number of chunks per remote shard; 0: the cost model decides
+  uint32_t chunks;         // number of chunks per remote shard; 0: the cost model decides; GEMM_ALLREDUCE: 0
 } isthmus_fused_description;
 
 typedef struct isthmus_fused_plan_impl* isthmus_fused_plan;

@@ -79,7 +79,8 @@ class fused_plan {
 void bind_fused(nb::module_& module) {
   nb::enum_<isthmus_fused_kind>(module, "FusedKind")
       .value("allgather_gemm", ISTHMUS_FUSED_ALLGATHER_GEMM)
-      .value("gemm_reduce_scatter", ISTHMUS_FUSED_GEMM_REDUCE_SCATTER);
+      .value("gemm_reduce_scatter", ISTHMUS_FUSED_GEMM_REDUCE_SCATTER)
+      .value("gemm_allreduce", ISTHMUS_FUSED_GEMM_ALLREDUCE);
   nb::enum_<isthmus_fused_mode>(module, "FusedMode")
       .value("model", ISTHMUS_FUSED_BY_MODEL)
       .value("sequential", ISTHMUS_FUSED_SEQUENTIAL)

@@ -1,4 +1,4 @@
-"""Matrix products fused with an allgather or reduce-scatter, so that communication and compute overlap.
+"""Matrix products fused with an allgather, reduce-scatter or allreduce.
 
 >>> import numpy as np, isthmus, isthmus.fused
 >>> with isthmus.Communicator.create_all(1)[0] as ranks:
@@ -32,7 +32,7 @@ from .layout import preload
 from .table import DATATYPES, Datatype, DatatypeName, Platform
 from .table import datatype as find_datatype
 
-KindName = Literal["allgather_gemm", "gemm_reduce_scatter"]
+KindName = Literal["allgather_gemm", "gemm_reduce_scatter", "gemm_allreduce"]
 ModeName = Literal["model", "sequential", "pipelined"]
 ViewName = Literal["whole", "compute_only", "communication_only"]
 _TORCH_DEVICES = {"cpu": Platform.host, "cuda": Platform.cuda}
@@ -107,6 +107,8 @@ class Plan:
         rank's columns of B. Every rank gets all rows of C.
     kind "gemm_reduce_scatter":
         C = this rank's rows of the sum of A @ B over all ranks. `a` has all rows.
+    kind "gemm_allreduce":
+        C = all rows of the sum of A @ B over all ranks. `a` has all rows, and their number can have any value.
 
     `output` is the datatype of C (default: the type of the input). `mode` is "model", "sequential" or
     "pipelined". `chunks` is the number of chunks per rank (0: chosen by the cost model).
@@ -145,7 +147,7 @@ class Plan:
             )
         is_allgather, size = kind == "allgather_gemm", communicator.size
         self.m, self.k, self.n = left.rows * (size if is_allgather else 1), left.cols, right.cols
-        self._c_rows = self.m if is_allgather else self.m // size
+        self._c_rows = self.m // size if kind == "gemm_reduce_scatter" else self.m
         self._shapes = (left._replace(address=0), right._replace(address=0))
         self.output = left.datatype if output is None else find_datatype(output)
         flags = (_isthmus.FUSED_SHARDED_B if sharded_b else 0) | (_isthmus.FUSED_TRACE if trace else 0)
@@ -181,8 +183,8 @@ class Plan:
     ) -> ArrayT:
         """Computes out = alpha * allgather(a) @ b + beta * out + bias and returns `out` (None: a new array).
 
-        For gemm_reduce_scatter, out is this rank's rows of the sum and beta must be 0. `gathered_a` receives
-        all of A.
+        For the other kinds, out receives the sum of alpha * a @ b over all ranks, plus bias, and beta must be
+        0. `gathered_a` receives all of A.
 
         Blocking:
             Host: returns when this rank's part is complete. Devices: enqueues on `stream` (default for torch

@@ -2,6 +2,7 @@
 #include <isthmus/fused.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstring>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -66,12 +67,15 @@ std::unique_ptr<plan> make_plan(std::shared_ptr<communicator> owner, const fused
         ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
         "fused_plan_create: communicator has devices of several platforms; they must be of one platform",
         "create one communicator per platform with isthmus_communicator_split");
-  if (platform == ISTHMUS_PLATFORM_HOST)
-    return definition.is_gather() ? make_host_gather_plan(std::move(owner), definition)
-                                  : make_host_scatter_plan(std::move(owner), definition);
-  if (blaslt::traits_of(platform) != nullptr)
-    return definition.is_gather() ? make_device_gather_plan(std::move(owner), definition)
-                                  : make_device_scatter_plan(std::move(owner), definition);
+  const bool is_host = platform == ISTHMUS_PLATFORM_HOST;
+  if (is_host || blaslt::traits_of(platform) != nullptr) switch (definition.description.kind) {
+      case ISTHMUS_FUSED_ALLGATHER_GEMM:
+        return (is_host ? make_host_gather_plan : make_device_gather_plan)(std::move(owner), definition);
+      case ISTHMUS_FUSED_GEMM_REDUCE_SCATTER:
+        return (is_host ? make_host_scatter_plan : make_device_scatter_plan)(std::move(owner), definition);
+      case ISTHMUS_FUSED_GEMM_ALLREDUCE:
+        return (is_host ? make_host_allreduce_plan : make_device_allreduce_plan)(std::move(owner), definition);
+    }
   throw make_error(
       ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
       fmt::format(
@@ -93,12 +97,10 @@ isthmus_fused_plan create(isthmus_communicator handle, const isthmus_fused_descr
   return plan_table::instance().insert(std::move(new_plan));
 }
 
-const char* name_of(isthmus_fused_kind kind) {
-  switch (kind) {
-    case ISTHMUS_FUSED_ALLGATHER_GEMM: return "allgather_gemm";
-    case ISTHMUS_FUSED_GEMM_REDUCE_SCATTER: return "gemm_reduce_scatter";
-  }
-  return "";
+std::string lower_case_name(isthmus_fused_kind kind) {
+  std::string name = kind_name(kind);
+  for (char& letter : name) letter = static_cast<char>(std::tolower(letter));
+  return name;
 }
 
 nlohmann::json predicted_json(const fused_schedule& schedule) {
@@ -123,7 +125,7 @@ nlohmann::json measured_json(const plan& fused_plan) {
 nlohmann::json make_info(const plan& fused_plan) {
   const auto& description = fused_plan.problem().description;
   const fused_schedule& schedule = fused_plan.schedule();
-  nlohmann::json info = {{"kind", name_of(description.kind)},
+  nlohmann::json info = {{"kind", lower_case_name(description.kind)},
                          {"rank", fused_plan.problem().rank},
                          {"ranks", fused_plan.problem().size},
                          {"m", description.m},

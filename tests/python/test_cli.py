@@ -190,6 +190,14 @@ def test_explain_shows_plan_of_product(kind: str, job: list[str]) -> None:
         assert re.search(rf"^{name} +[0-9.]+ +-", text, re.M), text
 
 
+def test_explain_of_gemm_allreduce() -> None:
+    arguments = ["explain", "gemm_allreduce", "-n", "2", "--m", "3", "--k", "48", "--n", "24"]
+    info = run_json(*arguments, "--measure", "--json")
+    assert (info["kind"], info["m"], info["k"], info["mode"]) == ("gemm_allreduce", 3, 24, "sequential")
+    assert info["measured_us"]["whole"] > 0
+    assert "the host has no kernel for the product and the sum" in run_cli(*arguments).stdout
+
+
 def test_explain_of_product_on_several_nodes() -> None:
     text = run_cli(
         "explain", "allgather_gemm", "-n", "2", "--nodes", "2", "--m", "4", "--k", "4", "--n", "4"

@@ -82,6 +82,28 @@ def test_gemm_reduce_scatter(pair: list[isthmus.Communicator], mode: str) -> Non
     run_on_all_ranks(pair, rank)
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_gemm_allreduce(pair: list[isthmus.Communicator], dtype: str, order: str) -> None:
+    a, b = random_matrix(5, 31, dtype, 1), random_matrix(31, 17, dtype, 2)
+    bias = random_matrix(1, 17, "float32", 3)[0]
+    expected = a.astype(np.float64) @ b.astype(np.float64) + bias
+    magnitude = np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64)) + np.abs(bias)
+    results = {}
+
+    def rank(communicator: isthmus.Communicator) -> None:
+        # The inner dimension is split into 12 for rank 0 and 19 for rank 1.
+        columns = slice(0, 12) if communicator.rank == 0 else slice(12, 31)
+        left, right = np.ascontiguousarray(a[:, columns]), np.asarray(b[columns], order=order)
+        with Plan(communicator, left, right, kind="gemm_allreduce", output="float32") as plan:
+            assert plan.info["kind"] == "gemm_allreduce" and plan.info["mode"] == "sequential"
+            results[communicator.rank] = plan(left, right, bias=bias)
+            check(results[communicator.rank], expected, magnitude, 40, "float32")
+
+    run_on_all_ranks(pair, rank)
+    assert np.array_equal(results[0], results[1])
+
+
 def test_torch_tensors_can_be_multiplied(pair: list[isthmus.Communicator]) -> None:
     torch = pytest.importorskip("torch")
     a = torch.tensor(random_matrix(20, 12, "float32", 4)).to(torch.bfloat16)

@@ -18,7 +18,7 @@ from . import explain_fused, job_query
 from .console import BAD_ARGUMENT, CommandError, out, print_json, print_warning
 from .profile import core_info_of_any_backend, profile_mismatch, profile_use
 
-_FUSED = "Fused operators: allgather_gemm, gemm_reduce_scatter, allreduce_rmsnorm"
+_FUSED = "Fused operators: allgather_gemm, gemm_reduce_scatter, gemm_allreduce, allreduce_rmsnorm"
 _RMSNORM = "allreduce_rmsnorm"
 _BITS_WITHOUT_DETERMINISTIC = "can depend on the rules: set deterministic = true for a guarantee"
 
@@ -64,8 +64,9 @@ def explain(
     The command creates a communicator in this process or, with --mpi, in an MPICH job. The result comes from
     the same selector that real calls use. --nodes sets ISTHMUS_NODE of each rank to simulate several nodes.
 
-    For allgather_gemm and gemm_reduce_scatter, the command creates a plan with the sizes --m, --k and --n, and
-    prints its mode with the reason, the predicted times, and with --measure the measured times.
+    For allgather_gemm, gemm_reduce_scatter and gemm_allreduce, the command creates a plan with the sizes --m,
+    --k and --n, and prints its mode with the reason, the predicted times, and with --measure the measured
+    times.
     """
     if (mpi or nodes > 1) and platform != "host":
         raise CommandError("--mpi and --nodes support only host ranks; remove --platform", BAD_ARGUMENT)

@@ -42,7 +42,11 @@ class Product:
 
     def check(self, size: int) -> None:
         """Raises CommandError if the ranks do not divide the matrices."""
-        sizes = {"m": self.m} if self.kind == "allgather_gemm" else {"m": self.m, "k": self.k}
+        sizes = {"m": self.m, "k": self.k}
+        if self.kind == "allgather_gemm":
+            del sizes["k"]
+        if self.kind == "gemm_allreduce":
+            del sizes["m"]
         for name, value in sizes.items():
             if value % size:
                 raise CommandError(

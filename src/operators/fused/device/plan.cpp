@@ -161,11 +161,13 @@ void device_plan::describe(nlohmann::json& info) const {
 
 void device_plan::run(const isthmus_fused_arguments& arguments) {
   m_owner->check_alive();
-  if (m_driver.is_capturing(m_device, arguments.stream))
+  const bool is_captured = m_driver.is_capturing(m_device, arguments.stream);
+  if (is_captured && !m_problem.is_allreduce())
     throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
                      "fused_run: stream is being captured into a graph",
                      "run the plan outside of graphs: each run needs a new number, which a graph would repeat");
   m_view = arguments.view;
+  if (is_captured) return enqueue_sequential(arguments);  // an event of a graph cannot be queried
   if (!m_schedule.is_pipelined) {
     if (m_problem.is_traced()) m_driver.record(m_device, m_run_start, arguments.stream);
     enqueue_sequential(arguments);

@@ -84,10 +84,11 @@ class host_plan : public plan {
   virtual void run_sequential(const isthmus_fused_arguments& arguments) = 0;
   // Work of the copy thread in a run that communicates: copies the chunks that the groups wait for, in their
   // order, and calls set_arrived_groups() after each. Runs in a separate thread; may throw.
-  virtual void run_copies(const isthmus_fused_arguments& arguments) = 0;
-  virtual void compute_group(std::size_t index, const isthmus_fused_arguments& arguments) = 0;
+  // A plan that is always sequential implements none of these functions.
+  virtual void run_copies(const isthmus_fused_arguments& /*arguments*/) {}
+  virtual void compute_group(std::size_t /*index*/, const isthmus_fused_arguments& /*arguments*/) {}
   // Ends a run, after all copies and products.
-  virtual void finish() = 0;
+  virtual void finish() {}
 
   void set_arrived_groups(std::size_t groups) { m_arrived_groups.store(groups, std::memory_order_release); }
   // Copies rows of `row_bytes` bytes. Strides are in bytes.

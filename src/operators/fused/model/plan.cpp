@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
+#include "bootstrap/exchange.hpp"
 
 namespace isthmus::fused {
 namespace {
@@ -93,6 +94,14 @@ void plan::choose_schedule() {
   m_schedule = make_schedule(m_problem, m_costs);
   if (m_owner->ranks().nodes > 1)
     m_schedule = sequential_fallback(m_problem, m_schedule, m_owner->ranks().nodes);
+  agree_on_schedule(*m_owner, m_problem, m_schedule);
+}
+
+void plan::choose_allreduce_schedule(const std::string& obstacle) {
+  m_costs.source = "not measured";
+  const auto refusal = capture_error([&] { m_schedule = make_allreduce_schedule(m_problem, obstacle); });
+  agree(m_owner->control(), no_value{}, refusal, "fused_plan_create: pipelined is not possible",
+        ISTHMUS_ERROR_UNSUPPORTED);
   agree_on_schedule(*m_owner, m_problem, m_schedule);
 }
 

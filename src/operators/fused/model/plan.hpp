@@ -120,6 +120,9 @@ class plan {
  protected:
   // Collective. Determines the schedule that all ranks use from the costs.
   void choose_schedule();
+  // Collective. Determines the schedule of GEMM_ALLREDUCE. `obstacle`: as for make_allreduce_schedule.
+  // Errors: all ranks throw error (UNSUPPORTED) if pipelined was requested and a rank has an obstacle.
+  void choose_allreduce_schedule(const std::string& obstacle);
   // Runs the communicator's collective for the shards of all ranks. `stream`: NULL on the host.
   void enqueue_collective(const void* send, void* recv, isthmus_stream stream);
   // Aborts the communicator after a failure of a run.
@@ -138,10 +141,14 @@ class plan {
 // Errors: throws on all ranks or on none, except for OUT_OF_MEMORY.
 std::unique_ptr<plan> make_host_gather_plan(std::shared_ptr<communicator> owner, const fused_problem& problem);
 std::unique_ptr<plan> make_host_scatter_plan(std::shared_ptr<communicator> owner, const fused_problem& problem);
+std::unique_ptr<plan> make_host_allreduce_plan(std::shared_ptr<communicator> owner,
+                                               const fused_problem& problem);
 std::unique_ptr<plan> make_device_gather_plan(std::shared_ptr<communicator> owner,
                                               const fused_problem& problem);
 std::unique_ptr<plan> make_device_scatter_plan(std::shared_ptr<communicator> owner,
                                                const fused_problem& problem);
+std::unique_ptr<plan> make_device_allreduce_plan(std::shared_ptr<communicator> owner,
+                                                 const fused_problem& problem);
 
 // Reads option backend.fused.<key> as a number > 0. Returns `fallback` if it is not set.
 // Errors: throws error (CONFIG).

@@ -28,15 +28,21 @@ void check_range(const char* location, const char* name, long long value, long l
 }
 
 void check_enumerations(const isthmus_fused_description& description) {
-  check_range(ISTHMUS_HERE, "kind", description.kind, ISTHMUS_FUSED_GEMM_REDUCE_SCATTER + 1);
+  check_range(ISTHMUS_HERE, "kind", description.kind, ISTHMUS_FUSED_GEMM_ALLREDUCE + 1);
   check_range(ISTHMUS_HERE, "mode", description.mode, ISTHMUS_FUSED_PIPELINED + 1);
   check_range(ISTHMUS_HERE, "input", description.input, ISTHMUS_DATATYPE_COUNT);
   check_range(ISTHMUS_HERE, "output", description.output, ISTHMUS_DATATYPE_COUNT);
   check_range(ISTHMUS_HERE, "b_layout", description.b_layout, ISTHMUS_COLUMN_MAJOR + 1);
   check_range(ISTHMUS_HERE, "flags", description.flags, (ISTHMUS_FUSED_SHARDED_B | ISTHMUS_FUSED_TRACE) + 1);
   if (description.kind != ISTHMUS_FUSED_ALLGATHER_GEMM && (description.flags & ISTHMUS_FUSED_SHARDED_B) != 0)
-    throw description_error(ISTHMUS_HERE, "ISTHMUS_FUSED_SHARDED_B is set for GEMM_REDUCE_SCATTER",
-                            "clear the flag: with GEMM_REDUCE_SCATTER every rank has its own rows of B");
+    throw description_error(ISTHMUS_HERE,
+                            fmt::format("ISTHMUS_FUSED_SHARDED_B is set for {}", kind_name(description.kind)),
+                            "clear the flag: it is only for ALLGATHER_GEMM; with the other kinds, every rank "
+                            "has its own rows of B");
+  if (description.kind == ISTHMUS_FUSED_GEMM_ALLREDUCE && description.chunks != 0)
+    throw description_error(
+        ISTHMUS_HERE, fmt::format("description->chunks = {} must be 0 for GEMM_ALLREDUCE", description.chunks),
+        "pass 0: GEMM_ALLREDUCE has no chunks");
 }
 
 void check_types(const isthmus_fused_description& description) {
@@ -75,7 +81,7 @@ void complete_leading_dimension(const char* name, std::uint64_t& leading, std::u
 
 void check_extents(const fused_problem& problem) {
   const auto& description = problem.description;
-  if (description.m % static_cast<std::uint64_t>(problem.size) != 0)
+  if (!problem.is_allreduce() && description.m % static_cast<std::uint64_t>(problem.size) != 0)
     throw description_error(
         ISTHMUS_HERE,
         fmt::format("description->m = {} is not a multiple of the {} ranks", description.m, problem.size),
@@ -110,7 +116,9 @@ fused_problem check_description(const communicator& owner, const isthmus_fused_d
   check_enumerations(problem.description);
   check_types(problem.description);
   check_sizes(problem.description);
-  problem.shard_rows = problem.description.m / static_cast<std::uint64_t>(problem.size);
+  problem.shard_rows = problem.is_allreduce()
+                           ? problem.description.m
+                           : problem.description.m / static_cast<std::uint64_t>(problem.size);
   complete_leading_dimension("lda", problem.description.lda, problem.description.k);
   complete_leading_dimension(
       "ldb", problem.description.ldb,
@@ -161,7 +169,7 @@ void check_declarations(const std::vector<declaration>& all, const isthmus_fused
                 names[index].name, format_value({names[index].name, all[0][index]}), rank,
                 format_value({names[index].name, all[rank][index]})),
             "describe the same product on every rank; only n with ISTHMUS_FUSED_SHARDED_B and k for "
-            "GEMM_REDUCE_SCATTER may differ");
+            "GEMM_REDUCE_SCATTER and GEMM_ALLREDUCE may differ");
 }
 
 std::uint64_t matrix_extent(std::uint64_t lines, std::uint64_t width, std::uint64_t leading) {
@@ -210,16 +218,25 @@ void check_scalars(const fused_problem& problem, const isthmus_fused_arguments& 
         fmt::format("view = {} is out of range: must be in [0, 3)", static_cast<int>(arguments.view)),
         "use a constant of isthmus_fused_view");
   if (problem.is_gather()) return;
+  const char* const kind = kind_name(problem.description.kind);
   if (arguments.beta != 0)
-    throw argument_error(ISTHMUS_HERE,
-                         fmt::format("beta = {} must be 0 for GEMM_REDUCE_SCATTER", arguments.beta),
+    throw argument_error(ISTHMUS_HERE, fmt::format("beta = {} must be 0 for {}", arguments.beta, kind),
                          "pass 0: C receives only the sum");
   if (arguments.gathered_a != nullptr)
-    throw argument_error(ISTHMUS_HERE, "gathered_a must be NULL for GEMM_REDUCE_SCATTER",
-                         "pass NULL: GEMM_REDUCE_SCATTER gathers nothing");
+    throw argument_error(ISTHMUS_HERE, fmt::format("gathered_a must be NULL for {}", kind),
+                         fmt::format("pass NULL: {} gathers nothing", kind));
 }
 
 }  // namespace
+
+const char* kind_name(isthmus_fused_kind kind) {
+  switch (kind) {
+    case ISTHMUS_FUSED_ALLGATHER_GEMM: return "ALLGATHER_GEMM";
+    case ISTHMUS_FUSED_GEMM_REDUCE_SCATTER: return "GEMM_REDUCE_SCATTER";
+    case ISTHMUS_FUSED_GEMM_ALLREDUCE: return "GEMM_ALLREDUCE";
+  }
+  return "";
+}
 
 std::uint64_t fused_problem::a_extent() const {
   return matrix_extent(a_rows(), description.k, description.lda);

@@ -13,11 +13,15 @@ namespace isthmus::fused {
 struct fused_problem {
   isthmus_fused_description description{};  // with all leading dimensions set
   int rank = 0, size = 1;
-  std::uint64_t shard_rows = 0;  // m / size
+  std::uint64_t shard_rows = 0;  // m / size; GEMM_ALLREDUCE: m
 
   bool is_gather() const { return description.kind == ISTHMUS_FUSED_ALLGATHER_GEMM; }
+  bool is_allreduce() const { return description.kind == ISTHMUS_FUSED_GEMM_ALLREDUCE; }
   // The collective that transfers the rows in sequential mode.
-  isthmus_collective collective() const { return is_gather() ? ISTHMUS_ALLGATHER : ISTHMUS_REDUCE_SCATTER; }
+  isthmus_collective collective() const {
+    if (is_allreduce()) return ISTHMUS_ALLREDUCE;
+    return is_gather() ? ISTHMUS_ALLGATHER : ISTHMUS_REDUCE_SCATTER;
+  }
   int previous() const { return (rank - 1 + size) % size; }
   int next() const { return (rank + 1) % size; }
   bool is_traced() const { return (description.flags & ISTHMUS_FUSED_TRACE) != 0; }
@@ -36,6 +40,9 @@ struct fused_problem {
   std::uint64_t moved_bytes() const { return shard_rows * moved_row_bytes(); }
   double flops(std::uint64_t rows) const;
 };
+
+// The name of a constant of fused.h, without its prefix.
+const char* kind_name(isthmus_fused_kind kind);
 
 // Factors of a product C = alpha * A * B + beta * C + bias.
 struct product_scalars {

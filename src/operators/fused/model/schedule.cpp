@@ -241,6 +241,31 @@ fused_schedule make_schedule(const fused_problem& problem, const cost_model& cos
   return result;
 }
 
+fused_schedule make_allreduce_schedule(const fused_problem& problem, const std::string& obstacle) {
+  fused_schedule result;
+  result.has_prediction = false;
+  result.groups = {{problem.rank, 0, problem.description.m, false}};
+  const isthmus_fused_mode mode = problem.description.mode;
+  if (problem.size == 1) {
+    result.reason = "a single rank needs only one product";
+  } else if (problem.moved_bytes() == 0) {
+    result.reason = "C is empty: there is nothing to sum";
+  } else if (mode == ISTHMUS_FUSED_SEQUENTIAL) {
+    result.reason = "sequential was requested";
+  } else if (obstacle.empty()) {
+    result.is_pipelined = true;
+    result.reason = mode == ISTHMUS_FUSED_PIPELINED ? "pipelined was requested"
+                                                    : "one kernel computes the product and the sum";
+  } else if (mode == ISTHMUS_FUSED_PIPELINED) {
+    throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+                     "fused_plan_create: pipelined was requested, but " + obstacle,
+                     "use ISTHMUS_FUSED_BY_MODEL, which selects sequential in this case");
+  } else {
+    result.reason = obstacle;
+  }
+  return result;
+}
+
 void agree_on_schedule(communicator& owner, const fused_problem& problem, fused_schedule& schedule) {
   struct rank_choice {
     std::int32_t is_pipelined;

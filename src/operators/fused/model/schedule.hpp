@@ -49,6 +49,11 @@ struct fused_schedule {
 // 1 to 16 chunks.
 fused_schedule make_schedule(const fused_problem& problem, const cost_model& costs);
 
+// GEMM_ALLREDUCE: one kernel (pipelined), or a product and the communicator's allreduce. `obstacle`: the reason why the
+// kernel cannot be used, or empty.
+// Errors: throws error (UNSUPPORTED) if pipelined was requested, but there is an obstacle.
+fused_schedule make_allreduce_schedule(const fused_problem& problem, const std::string& obstacle);
+
 // Collective. Selects pipelined only if every rank prefers it; products may differ between ranks (sharded B or
 // k). Sums use the chunks of rank 0, because they pass through all ranks.
 void agree_on_schedule(communicator& owner, const fused_problem& problem, fused_schedule& schedule);
