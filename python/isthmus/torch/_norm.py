@@ -6,6 +6,7 @@ import torch
 from torch.distributed import distributed_c10d as c10d
 
 from ..table import RMSNORM_DATATYPES, RMSNORM_MAX_HIDDEN
+from . import _matmul
 from ._backend import backend_for
 
 _DTYPES = tuple(getattr(torch, name) for name in RMSNORM_DATATYPES)
@@ -125,4 +126,5 @@ def register_operators() -> torch.library.Library:
     for key in ("CPU", "CUDA"):
         library.impl("allreduce_rmsnorm", allreduce_rmsnorm, key)
     torch.library.register_fake("isthmus::allreduce_rmsnorm", _allocate, lib=library)
+    _matmul.register(library)
     return library
