@@ -38,7 +38,7 @@ OPTIONS = {
 CPU_OPTIONS = OPTIONS | {
     "CMAKE_PROJECT_TOP_LEVEL_INCLUDES": str(HERE / "unite.cmake"),
     "CMAKE_C_FLAGS_RELEASE": "-O1",
-    "CMAKE_CXX_FLAGS_RELEASE": "-O0",
+    "CMAKE_CXX_FLAGS_RELEASE": "-O0 --param=ggc-min-heapsize=524288",  # as in cmake/options.cmake
     "LLAMA_BUILD_COMMON": "OFF",
     "LLAMA_BUILD_TOOLS": "OFF",
 }
