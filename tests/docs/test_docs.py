@@ -122,6 +122,7 @@ class Reader:
             "VIRTUAL_ENV": str(self.environment),
             "PREFIX": str(self.prefix),
             "CC": "gcc",
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",  # more start processes, each of which imports PyTorch
         }
 
     def run(self, command: list[str], folder: Path, variables: dict[str, str] | None = None) -> str:

@@ -31,6 +31,7 @@ QUIET = {
     "ISTHMUS_PROFILE": "none",
     "OMP_NUM_THREADS": "1",
     "PYTHONWARNINGS": "ignore",
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",  # more start processes, each of which imports PyTorch
 }
 
 
