@@ -44,7 +44,7 @@ extern "C" {
 #define ISTHMUS_BACKEND_MAGIC 0x49534d42u  // "ISMB"
 // Every change of the structs below raises ISTHMUS_BACKEND_ABI. The runtime loads a plug-in only if the abi_version
 // and the struct_bytes of its isthmus_backend are equal to its own.
-#define ISTHMUS_BACKEND_ABI 5u
+#define ISTHMUS_BACKEND_ABI 6u
 #define ISTHMUS_BACKEND_SYMBOL \
   "isthmus_backend_v1"  // the same in every ABI, so that old plug-ins are recognized
 
@@ -95,7 +95,10 @@ enum {
   ISTHMUS_BACKEND_BUFFERED_SENDS = 1u << 10,
   // The sum or product of two contributions of float16, bfloat16, float32 or float64 is rounded once, whatever the
   // algorithm. Two contributions have only one order, so `deterministic` accepts these reductions between two ranks.
-  ISTHMUS_BACKEND_ROUNDS_ONCE = 1u << 11
+  ISTHMUS_BACKEND_ROUNDS_ONCE = 1u << 11,
+  // The backend runs an allreduce whose `product` is set. The other backends never get one. `supports` may only test
+  // whether `product` is NULL.
+  ISTHMUS_BACKEND_PRODUCT = 1u << 12
 };
 
 // A block of the symmetric heap in the address space of this rank.

@@ -79,6 +79,19 @@ typedef struct isthmus_rmsnorm {
   int32_t round_before_weight;  // 1: rounded to the datatype also before the product with the weight
 } isthmus_rmsnorm;
 
+// The contribution of a rank to an allreduce, as a matrix product: alpha * A * B + bias, rounded to the datatype. The
+// operation is a sum of float16 or bfloat16 with count = rows * columns, and its send_buf is its recv_buf.
+typedef struct isthmus_product {
+  uint64_t rows, columns;  // of the result; at most ISTHMUS_PRODUCT_MAX_ROWS rows
+  uint64_t inner;          // columns of A and rows of B; may differ between ranks
+  const void* a;           // row-major, `lda` elements between rows
+  const void* b;           // column-major, `ldb` elements between columns
+  uint64_t lda, ldb;
+  const void* bias;  // `columns` elements, added to each row of this rank's product; may be NULL
+  float alpha;
+} isthmus_product;
+enum { ISTHMUS_PRODUCT_MAX_ROWS = 16 };
+
 // The descriptor of one operation. The runtime validates it against the collective table before a backend
 // receives it. `count` and the arrays are in elements of `datatype`. Members that the collective does not
 // use are 0.
@@ -96,6 +109,7 @@ typedef struct isthmus_operation {
   const uint64_t* recv_displs;
   isthmus_stream stream;
   const isthmus_rmsnorm* rmsnorm;  // set by isthmus_allreduce_rmsnorm() on devices, otherwise NULL
+  const isthmus_product* product;  // an allreduce of products, only outside of groups; otherwise NULL
 } isthmus_operation;
 
 // The device of a rank. `ordinal` is the platform's own number of the device, for example the

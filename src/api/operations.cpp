@@ -33,8 +33,14 @@ isthmus_operation make_operation(isthmus_collective collective, const void* send
 }  // namespace
 
 isthmus_status isthmus_enqueue(isthmus_communicator communicator, const isthmus_operation* operation) {
-  if (operation != nullptr && operation->rmsnorm == nullptr) return submit(communicator, *operation);
-  return isthmus::guard([operation] {
+  const bool is_deferred = operation != nullptr && operation->product != nullptr && isthmus::group::is_active();
+  if (operation != nullptr && operation->rmsnorm == nullptr && !is_deferred)
+    return submit(communicator, *operation);
+  return isthmus::guard([=] {
+    if (is_deferred)
+      throw isthmus::make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
+                                "enqueue: an operation with a product is inside a group",
+                                "call it before isthmus_group_start or after isthmus_group_end");
     if (operation != nullptr)
       throw isthmus::invalid_argument(
           ISTHMUS_HERE,

@@ -147,12 +147,13 @@ inline std::optional<std::uint64_t> selection_bytes(const isthmus_operation& ope
 }
 
 // Returns the part of the operation that is identical on all ranks, without buffers and private counts. The pointers of
-// `rmsnorm` differ between ranks. Backends use the result to decide whether they support the operation.
+// `rmsnorm` and `product` differ between ranks. Backends use the result to decide whether they support the operation.
 inline isthmus_operation agreed_operation(const isthmus_operation& operation, int size) {
   isthmus_operation result{};
   result.collective = operation.collective;
   result.datatype = operation.datatype;
   result.rmsnorm = operation.rmsnorm;
+  result.product = operation.product;
   const collective_row& row = row_of(operation.collective);
   if (row.is_reduction) result.op = operation.op;
   if (row.peer != peer_kind::none) result.root = operation.root;

@@ -49,6 +49,8 @@ std::string signature_text(const isthmus_operation& operation, int size, const s
         fmt::format(" with RMSNorm (hidden {}, output {}{}, eps {}{})", norm->hidden,
                     isthmus_datatype_name(norm->output), norm->scales == nullptr ? "" : " with scales of rows",
                     norm->eps, norm->round_before_weight == 0 ? "" : ", round_before_weight");
+  if (const isthmus_product* const product = operation.product)
+    text += fmt::format(" of products ({} x {})", product->rows, product->columns);
   return text + " by " + path;
 }
 

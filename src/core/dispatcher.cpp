@@ -34,7 +34,14 @@ bool guarantees_order(const backend_instance& backend, const isthmus_operation& 
          (backend.capabilities() & ISTHMUS_BACKEND_ROUNDS_ONCE) != 0;
 }
 
-constexpr const char* no_rmsnorm = "backend has no kernels for allreduce_rmsnorm";
+// Returns the capability that an operation with `rmsnorm` or `product` needs, and the reason why a backend without it
+// cannot run the operation. 0: none.
+std::pair<std::uint32_t, const char*> needed_capability(const isthmus_operation& operation) {
+  if (operation.rmsnorm != nullptr)
+    return {ISTHMUS_BACKEND_RMSNORM, "backend has no kernels for allreduce_rmsnorm"};
+  if (operation.product != nullptr) return {ISTHMUS_BACKEND_PRODUCT, "backend has no kernels for products"};
+  return {0, nullptr};
+}
 
 // Returns true if the algorithm rounds the contributions before they are combined.
 bool rounds_contributions(const backend_instance& backend, int algorithm) {
@@ -113,15 +120,15 @@ bool dispatcher::is_external(const std::string& name) const {
 const char* dispatcher::find_obstacle(const std::string& name, int algorithm,
                                       const isthmus_operation& common_operation) const {
   const bool needs_rank_order = m_rules.deterministic && depends_on_order(common_operation);
+  const auto [capability, no_kernels] = needed_capability(common_operation);
   if (is_external(name)) {
-    if (common_operation.rmsnorm != nullptr) return no_rmsnorm;
+    if (capability != 0) return no_kernels;
     return needs_rank_order ? "deterministic: the caller runs this backend, in an unknown order" : nullptr;
   }
   backend_instance* const backend = m_backends.find(name);
   if (backend == nullptr) return "there is no backend of this name";
   if (!backend->is_usable()) return backend->reason().c_str();
-  if (common_operation.rmsnorm != nullptr && (backend->capabilities() & ISTHMUS_BACKEND_RMSNORM) == 0)
-    return no_rmsnorm;
+  if ((backend->capabilities() & capability) != capability) return no_kernels;
   if (needs_rank_order) {
     if (!guarantees_order(*backend, common_operation, m_ranks.size))
       return "deterministic: backend does not guarantee rank-ordered reductions";

@@ -77,6 +77,8 @@ class dispatcher {
     if (!m_heap.empty() && memory_of(operation) == selection::memory_kind::symmetric) shape |= 1u << 24;
     if (operation.rmsnorm != nullptr) [[unlikely]]
       shape |= 1u << 25;
+    if (operation.product != nullptr) [[unlikely]]
+      shape |= 1u << 26;
     if (row.peer != peer_kind::none) shape |= static_cast<std::uint64_t>(operation.root) << 32;
     return shape;
   }

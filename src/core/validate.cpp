@@ -244,6 +244,33 @@ void check_stream(const isthmus_operation& operation, const collective_row& row,
         "streams");
 }
 
+void check_product(const isthmus_operation& operation) {
+  const isthmus_product& product = *operation.product;
+  const auto check = [&](bool is_valid, const std::string& problem, const char* hint) {
+    if (!is_valid) throw invalid_argument(ISTHMUS_HERE, "enqueue: product: " + problem, hint);
+  };
+  constexpr std::uint64_t max_extent = std::numeric_limits<std::int32_t>::max();
+  const bool is_sum = operation.collective == ISTHMUS_ALLREDUCE && operation.op == ISTHMUS_SUM &&
+                      operation.rmsnorm == nullptr &&
+                      (operation.datatype == ISTHMUS_FLOAT16 || operation.datatype == ISTHMUS_BFLOAT16);
+  check(is_sum, "the operation must be an allreduce with sum of float16 or bfloat16",
+        "set product = NULL for other operations");
+  check(product.rows <= ISTHMUS_PRODUCT_MAX_ROWS && product.columns <= max_extent &&
+            operation.count == product.rows * product.columns,
+        fmt::format("count = {} must be rows = {} times columns = {}, with at most {} rows", operation.count,
+                    product.rows, product.columns, static_cast<int>(ISTHMUS_PRODUCT_MAX_ROWS)),
+        "use a separate product for more rows");
+  check(product.inner <= max_extent && product.lda >= product.inner && product.ldb >= product.inner,
+        fmt::format("lda = {} and ldb = {} must be at least inner = {}, which must be at most {}", product.lda,
+                    product.ldb, product.inner, max_extent),
+        "pass the elements between two rows of A and two columns of B");
+  check(operation.count == 0 || product.inner == 0 || (product.a != nullptr && product.b != nullptr),
+        "a or b is NULL", "pass both matrices, or inner = 0");
+  check(operation.send_buf == operation.recv_buf,
+        fmt::format("send_buf = {} must be recv_buf = {}", operation.send_buf, operation.recv_buf),
+        "pass the result as both buffers: the product replaces the contribution");
+}
+
 }  // namespace
 
 void validate_shape(const isthmus_operation& operation, const validation_scope& scope) {
@@ -272,6 +299,8 @@ void validate(const isthmus_operation& operation, const validation_scope& scope)
     check_receive_blocks(operation, recv, scope.size);
   }
   if (send.is_significant && recv.is_significant) check_overlap(operation, send, recv, row, scope);
+  if (operation.product != nullptr) [[unlikely]]
+    check_product(operation);
 }
 
 }  // namespace isthmus

@@ -150,6 +150,17 @@ struct rmsnorm_arguments : kernel_arguments {
   int multiprocessors;  // of the smallest device
 };
 
+// recv_buf receives rows x columns elements: the sum over the ranks of alpha * A * B + bias.
+struct product_arguments : kernel_arguments {
+  std::uint32_t rows, columns, inner;
+  const void *a, *b;  // B by columns
+  std::uint64_t lda, ldb;
+  const void* bias;  // of this rank, or NULL
+  float alpha;
+  int multiprocessors;  // of the smallest device
+};
+constexpr int product_max_rows = ISTHMUS_PRODUCT_MAX_ROWS;
+
 // How a message is divided. It depends only on the message, so both ranks compute the same.
 // Rows: with packets, `threads` packets of 8 bytes; with chunks, a chunk. Lane l sends the rows l, l + lanes, ...
 struct lane_shape {
@@ -234,9 +245,10 @@ struct channel_arguments {
 // Launches with the shape in the arguments. Returns the result of this launch: the thread's last error
 // may be older.
 template <typename Arguments>
-gpu_error gpu_launch(void (*kernel)(Arguments), const Arguments& args, gpu_stream stream, int rows = 1) {
+gpu_error gpu_launch(void (*kernel)(Arguments), const Arguments& args, gpu_stream stream, int rows = 1,
+                     unsigned memory_bytes = 0) {
   return gpu_launch_kernel(kernel, dim3(args.slots, rows), dim3(args.threads), args, stream,
-                           args.can_start_early);
+                           args.can_start_early, memory_bytes);
 }
 
 // Each function sets the launch shape in its arguments and enqueues one collective on `stream`.
@@ -251,6 +263,9 @@ gpu_error launch_reduce_scatter(element_type type, element_type wire, kernel_arg
 // Allreduce, residual addition and RMSNorm of rows (allreduce_rmsnorm.h). one_shot has no size limit here.
 gpu_error launch_allreduce_rmsnorm(reduction_algorithm algorithm, element_type type, rmsnorm_arguments args,
                                    gpu_stream stream);
+// A matrix product and the allreduce of the products, for float16 and bfloat16 and at most product_max_rows rows.
+// Precondition: load_product_kernels succeeded on the devices of all ranks.
+gpu_error launch_matmul_allreduce(element_type type, product_arguments args, gpu_stream stream);
 // Moves bytes unchanged.
 gpu_error launch_exchange(channel_arguments args, gpu_stream stream);
 // Combines the contributions of all ranks in rank order, for every datatype and operation of the collective table.
@@ -263,6 +278,7 @@ gpu_error launch_drain(channel_arguments args, gpu_stream stream);
 // kernel being loaded.
 gpu_error load_reduction_kernels(int size);
 gpu_error load_rmsnorm_kernels(int size);
+gpu_error load_product_kernels(int size);
 gpu_error load_exchange_kernels();
 gpu_error load_combine_kernels(int size);
 // Returns true if the kernels compiled for the current device can be launched before the previous kernel of the

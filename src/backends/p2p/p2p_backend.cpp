@@ -96,6 +96,9 @@ const char* unsupported_reduction_reason(const isthmus_operation& operation, int
            "isthmus/tensor_parallel.h only";
   if (operation.rmsnorm != nullptr && algorithm.bfloat16_wire)
     return "allreduce_rmsnorm sends contributions in their own type";
+  if (operation.product != nullptr)
+    return algorithm.bfloat16_wire ? "products are sent in their own type"
+                                   : nullptr;  // one kernel, like one_shot
   if (!is_float_sum && size > combine_max_ranks)
     return "supports at most 8 ranks, except for sums of float32, float16 and bfloat16 in allreduce, "
            "reduce_scatter and reduce with two_shot";
@@ -112,6 +115,8 @@ const char* unsupported_reduction_reason(const isthmus_operation& operation, int
 static_assert(one_shot_limit_bytes == 132 * 16 * 1024 && combine_max_ranks == 8, "texts above");
 
 const char* supports(void* opaque, const isthmus_operation* operation, int index) {
+  if (operation->product != nullptr && !static_cast<const p2p_state*>(opaque)->scratch.can_multiply())
+    return "a device has too little shared memory for the kernels of products, or no instructions for them";
   if (row_of(operation->collective).is_reduction)
     return unsupported_reduction_reason(*operation, index,
                                         static_cast<const p2p_state*>(opaque)->context->size);
@@ -172,9 +177,30 @@ gpu_error launch_rmsnorm(const p2p_state& state, const isthmus_operation& operat
   return launch_allreduce_rmsnorm(algorithm.value, *element_of(operation.datatype), args, stream);
 }
 
+gpu_error launch_product(const p2p_state& state, const isthmus_operation& operation, gpu_stream stream) {
+  const isthmus_product& product = *operation.product;
+  if (operation.count == 0) return gpu_success;
+  auto args = make_arguments<product_arguments>(state);
+  args.recv_buf = operation.recv_buf;
+  args.count = operation.count;
+  args.divisor = 1.0f;
+  args.rows = static_cast<std::uint32_t>(product.rows);
+  args.columns = static_cast<std::uint32_t>(product.columns);
+  args.inner = static_cast<std::uint32_t>(product.inner);
+  args.a = product.a;
+  args.b = product.b;
+  args.lda = product.lda;
+  args.ldb = product.ldb;
+  args.bias = product.bias;
+  args.alpha = product.alpha;
+  args.multiprocessors = state.scratch.multiprocessors();
+  return launch_matmul_allreduce(*element_of(operation.datatype), args, stream);
+}
+
 gpu_error launch(p2p_state& state, const isthmus_operation& operation, const named_algorithm& algorithm) {
   const auto stream = static_cast<gpu_stream>(operation.stream);
   if (operation.rmsnorm != nullptr) return launch_rmsnorm(state, operation, algorithm, stream);
+  if (operation.product != nullptr) return launch_product(state, operation, stream);
   if (uses_float_kernels(operation, algorithm))
     return operation.count == 0 ? gpu_success : launch_float_sum(state, operation, algorithm, stream);
   state.has_used_channels = state.context->size > 1;
@@ -312,7 +338,7 @@ const isthmus_backend backend = {
     .name = "p2p",
     .description = "kernels that store into peer memory (NVLink, xGMI, PCIe)",
     .capabilities = ISTHMUS_BACKEND_GRAPH_CAPTURE | ISTHMUS_BACKEND_RANK_ORDER | ISTHMUS_BACKEND_RMSNORM |
-                    ISTHMUS_BACKEND_BUFFERED_SENDS,
+                    ISTHMUS_BACKEND_PRODUCT | ISTHMUS_BACKEND_BUFFERED_SENDS,
     .platforms = 1u << ISTHMUS_P2P_PLATFORM,
     .create = create,
     .destroy = destroy,

@@ -15,6 +15,7 @@ struct peer_scratch::scratch_address {
   char bus_id[32];
   std::uint64_t packet_bytes, message_lanes;  // the options; those of rank 0 apply to all ranks
   int multiprocessors;
+  int can_multiply;
 };
 
 namespace {
@@ -46,7 +47,11 @@ peer_scratch::peer_scratch(const isthmus_backend_context& context) : m_size(cont
   m_message_lanes = static_cast<int>(
       std::min<std::uint64_t>(all[0].value.message_lanes, std::min(few_lanes, max_lanes(m_size))));
   m_multiprocessors = all[0].value.multiprocessors;
-  for (const auto& each : all) m_multiprocessors = std::min(m_multiprocessors, each.value.multiprocessors);
+  m_can_multiply = true;
+  for (const auto& each : all) {
+    m_multiprocessors = std::min(m_multiprocessors, each.value.multiprocessors);
+    m_can_multiply &= each.value.can_multiply != 0;
+  }
   // Second round: mapping can still fail on one rank, and no rank may write before all have mapped.
   vote<> mapped;
   map(context, all, mapped);
@@ -86,6 +91,7 @@ void peer_scratch::prepare(const isthmus_backend_context& context, vote<scratch_
   if (code != gpu_success) return refuse(own_vote, "no device memory for the scratch", code);
   if (const gpu_error fill_code = fill_scratch(); fill_code != gpu_success)
     return refuse(own_vote, "preparing the scratch", fill_code);
+  own_vote.value.can_multiply = load_product_kernels(m_size) == gpu_success ? 1 : 0;
   gpu_error export_code = gpu_ipc_export(&own_vote.value.handle, m_own_scratch);
   if (export_code == gpu_success) export_code = gpu_multiprocessors(m_device, &own_vote.value.multiprocessors);
   if (export_code == gpu_success)

@@ -35,6 +35,7 @@ class peer_scratch {
   lane_limits limits() const { return {max_lanes(m_size), m_packet_bytes}; }
   lane_limits message_limits() const { return p2p::message_limits(m_message_lanes, m_packet_bytes); }
   int multiprocessors() const { return m_multiprocessors; }  // of the smallest device
+  bool can_multiply() const { return m_can_multiply; }       // load_product_kernels succeeded on all ranks
   host_flags* flags() const { return m_flags; }
   // Leaks this rank's scratch because a peer may still write to it. Returns its size in bytes.
   std::size_t abandon_scratch();
@@ -53,6 +54,7 @@ class peer_scratch {
   std::uint64_t m_packet_bytes = 0;
   int m_message_lanes = 0;
   int m_multiprocessors = 0;
+  bool m_can_multiply = false;
   std::byte* m_own_scratch = nullptr;
   std::vector<std::byte*> m_scratch;           // [i]: of rank (own rank + i) % size, as mapped on this device
   std::vector<std::byte*> m_imported_scratch;  // mapped from other processes

@@ -32,9 +32,11 @@ __device__ inline uint4 pending_vector() {
 
 // Element types in memory. The vendors' types have different names in different versions.
 struct float16 {
+  static constexpr bool is_bfloat16 = false;
   device_formats::float16::bits bits;
 };
 struct bfloat16 {
+  static constexpr bool is_bfloat16 = true;
   device_formats::bfloat16::bits bits;
 };
 

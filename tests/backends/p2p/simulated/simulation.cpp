@@ -29,6 +29,13 @@ struct kernel_launch {
   dim3 blocks, threads;
 };
 
+// A copy to the memory of a block, which a thread has started.
+struct pending_copy {
+  uint4* to;
+  const void* from;  // nullptr: zeros
+  int group;
+};
+
 struct block;
 struct fiber {
   ucontext_t entry;
@@ -37,6 +44,8 @@ struct fiber {
   std::unique_ptr<std::byte[]> stack;
   block* owner;
   int thread;
+  std::vector<pending_copy> copies;
+  int copy_groups = 0;
 };
 
 // The threads of a block and their barrier.
@@ -50,7 +59,9 @@ struct block {
   int predicate = 0, result = 0;
   std::array<float, isthmus::p2p::block_words> memory{};
   std::array<float, isthmus::p2p::slot_vectors> shuffled{};  // by thread
-  int running_threads = 0;                                   // threads that have not ended
+  std::vector<uint4> dynamic_memory;
+  std::vector<isthmus::p2p::warp_tiles> tiles;  // by warp
+  int running_threads = 0;                      // threads that have not ended
 };
 
 // A store in flight: half a vector or a word, which becomes visible atomically.
@@ -280,6 +291,45 @@ float shuffle(float value, int mask) {
   const float result = owner->shuffled[static_cast<std::size_t>(thread ^ mask)];
   __syncthreads();
   return result;
+}
+
+uint4* dynamic_memory() {
+  auto& memory = simulated::running->owner->dynamic_memory;
+  constexpr unsigned poison = 0xffffffff;  // NaN
+  if (memory.empty()) memory.resize(227 * 1024 / sizeof(uint4), {poison, poison, poison, poison});
+  return memory.data();
+}
+
+void copy_async(uint4* to, const void* from, std::uint32_t bytes) {
+  simulated::fiber& self = *simulated::running;
+  self.copies.push_back({to, bytes == 0 ? nullptr : from, self.copy_groups});
+}
+void end_copies() { ++simulated::running->copy_groups; }
+// The copies arrive as late as possible.
+void wait_for_copies(int groups) {
+  simulated::fiber& self = *simulated::running;
+  std::erase_if(self.copies, [&](const simulated::pending_copy& each) {
+    if (each.group >= self.copy_groups - groups) return false;
+    if (each.from == nullptr)
+      *each.to = {};
+    else
+      std::memcpy(each.to, each.from, sizeof(uint4));
+    return true;
+  });
+}
+// The kernels call it in all warps at the same time.
+void synchronize_warp() { __syncthreads(); }
+
+const warp_tiles& exchange_tiles(uint4 upper, uint4 lower, uint4 columns) {
+  simulated::block* const owner = simulated::running->owner;
+  const auto thread = static_cast<std::size_t>(simulated::running->thread);
+  if (owner->tiles.empty()) owner->tiles.resize((blockDim.x + 31) / 32);
+  warp_tiles& own = owner->tiles[thread / 32];
+  own.upper[thread % 32] = upper;
+  own.lower[thread % 32] = lower;
+  own.columns[thread % 32] = columns;
+  synchronize_warp();
+  return own;
 }
 
 gpu_error launch_simulated(std::function<void()> kernel, dim3 blocks, dim3 threads, gpu_stream stream) {
