@@ -42,7 +42,7 @@ extern "C" {
 //   GEMM_ALLREDUCE       C[m x n] = sum over ranks of alpha * A[m x k] * B[k x n], + bias
 //                        As GEMM_REDUCE_SCATTER, but every rank gets all rows, and m can have any value. Each product
 //                        is rounded to the type of C, that of rank 0 after adding the bias. The communicator's allreduce
-//                        defines the order of the sum.
+//                        defines the order of the sum. Pipelined: one kernel computes the products and their sum.
 typedef enum isthmus_fused_kind {
   ISTHMUS_FUSED_ALLGATHER_GEMM = 0,
   ISTHMUS_FUSED_GEMM_REDUCE_SCATTER = 1,

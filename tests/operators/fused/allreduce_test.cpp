@@ -142,7 +142,7 @@ TEST(fused_allreduce, types_and_layouts) {
 
 TEST(fused_allreduce, odd_shapes) {
   for (const auto& [m, n, k] : {std::tuple(1, 1, 1), std::tuple(1, 300, 7), std::tuple(300, 1, 3),
-                                std::tuple(16, 64, 96), std::tuple(5, 130, 257)})
+                                std::tuple(16, 64, 96), std::tuple(5, 130, 257), std::tuple(2, 9000, 24)})
     for (const auto layout : {ISTHMUS_ROW_MAJOR, ISTHMUS_COLUMN_MAJOR})
       run_case({.m = static_cast<std::uint64_t>(m),
                 .n = static_cast<std::uint64_t>(n),
@@ -162,6 +162,12 @@ TEST(fused_allreduce, nothing_to_do) {
 
 TEST(fused_allreduce, late_ranks_get_identical_bits) {
   run_with_delays<rank_run>(shape{.m = 7, .n = 80, .k = 64, .input = ISTHMUS_BFLOAT16});
+  run_with_delays<rank_run>(shape{.m = 7,
+                                  .n = 80,
+                                  .k = 64,
+                                  .input = ISTHMUS_BFLOAT16,
+                                  .output = ISTHMUS_BFLOAT16,
+                                  .b_layout = ISTHMUS_COLUMN_MAJOR});
 }
 
 TEST(fused_allreduce, all_ranks_get_equal_bits) {
@@ -169,7 +175,12 @@ TEST(fused_allreduce, all_ranks_get_equal_bits) {
   std::vector<std::vector<std::byte>> results(static_cast<std::size_t>(test_ranks::get().size()));
   const std::uint64_t seed = next_seed();
   test_ranks::get().for_each_rank([&](member& self) {
-    rank_run run(self, {.m = 9, .n = 72, .k = 40, .input = ISTHMUS_FLOAT16, .output = ISTHMUS_FLOAT16});
+    rank_run run(self, {.m = 9,
+                        .n = 72,
+                        .k = 40,
+                        .input = ISTHMUS_FLOAT16,
+                        .output = ISTHMUS_FLOAT16,
+                        .b_layout = ISTHMUS_COLUMN_MAJOR});
     run.fill(seed);
     run.run();
     results[static_cast<std::size_t>(self.rank)] = run.c();

@@ -167,15 +167,18 @@ void device_plan::run(const isthmus_fused_arguments& arguments) {
                      "fused_run: stream is being captured into a graph",
                      "run the plan outside of graphs: each run needs a new number, which a graph would repeat");
   m_view = arguments.view;
-  if (is_captured) return enqueue_sequential(arguments);  // an event of a graph cannot be queried
-  if (!m_schedule.is_pipelined) {
+  const auto enqueue = [&] {
+    return m_schedule.is_pipelined ? enqueue_pipelined(arguments) : enqueue_sequential(arguments);
+  };
+  if (is_captured) return enqueue();  // an event of a graph cannot be queried
+  if (!m_shared) {
     if (m_problem.is_traced()) m_driver.record(m_device, m_run_start, arguments.stream);
-    enqueue_sequential(arguments);
+    enqueue();
     return end_run(arguments.stream);
   }
   try {
     begin_run(arguments);
-    enqueue_pipelined(arguments);
+    enqueue();
     end_run(arguments.stream);
   } catch (const error& failure) {
     abort(failure);

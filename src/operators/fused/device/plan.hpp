@@ -77,8 +77,8 @@ class device_plan : public plan {
   virtual void enqueue_sequential(const isthmus_fused_arguments& arguments) = 0;
   // Enqueues everything between the start of a run, at m_start, and its end on arguments.stream. m_run_number
   // counts the runs that communicate, including this one.
-  // A plan that calls neither finish_setup nor this function needs no shared memory.
-  virtual void enqueue_pipelined(const isthmus_fused_arguments& /*arguments*/) {}
+  // Without finish_setup, there is no shared memory, and m_start and m_run_number are not set.
+  virtual void enqueue_pipelined(const isthmus_fused_arguments& arguments) = 0;
 
   // Device memory for the gathered A, or for all of C before its rows are summed. The first call allocates it.
   std::byte* workspace();
