@@ -16,8 +16,9 @@ def matmul_allreduce(input: torch.Tensor, weight: torch.Tensor, group_name: str)
 
     `input` is [..., k] and `weight` is [n, k], as in torch.nn.Linear. Each rank has its own part of the inner
     dimension, and k can differ between ranks. Each rank rounds its product to the type of the tensors, and the
-    group's allreduce adds the products. `group_name` is `group.group_name`, because arguments in a graph cannot
-    be groups.
+    group's allreduce adds the products. For few rows, one kernel does both on CUDA devices, if the group has a
+    backend with such a kernel. `group_name` is `group.group_name`, because arguments in a graph cannot be
+    groups.
 
     Collective, ordered by the current stream of the tensors' device. Has no gradient.
     """
@@ -28,8 +29,10 @@ def matmul_allreduce(input: torch.Tensor, weight: torch.Tensor, group_name: str)
             f"isthmus::matmul_allreduce: group {group_name} has no isthmus backend for {input.device.type}; "
             "create it with a backend such as 'cpu:isthmus,cuda:isthmus'"
         )
-    torch.mm(input.flatten(0, -2), weight.t(), out=output.view(-1, weight.shape[0]))
-    backend.allreduce([output]).wait()
+    rows, products = input.flatten(0, -2), output.view(-1, weight.shape[0])
+    if not backend.try_matmul_allreduce(rows, weight, products):
+        torch.mm(rows, weight.t(), out=products)
+        backend.allreduce([products]).wait()
     return output
 
 

@@ -80,6 +80,17 @@ void process_group::allreduce_rmsnorm(const tasks::rmsnorm_tensors& tensors, dou
   })->wait();
 }
 
+bool process_group::try_matmul_allreduce(const at::Tensor& input, const at::Tensor& weight,
+                                         const at::Tensor& output) {
+  TORCH_CHECK(current_batch() == nullptr, "matmul_allreduce: process group ", m_settings.name,
+              " is coalescing calls; call it before or after them");
+  if (input.is_cpu() || input.size(0) > ISTHMUS_PRODUCT_MAX_ROWS || output.numel() == 0) return false;
+  std::optional<collective_task> task = tasks::matmul_allreduce(input, weight, output);
+  if (!task || !executor_for(input.device())->endpoint()->is_supported(task->operations.front())) return false;
+  submit(input.device(), {.is_asynchronous = false}, [&] { return std::move(*task); })->wait();
+  return true;
+}
+
 work_ptr process_group::allreduce_coalesced(tensors& data, const c10d::AllreduceCoalescedOptions& options) {
   TORCH_CHECK_VALUE(!data.empty(), "all_reduce_coalesced: the list of tensors is empty; pass at least one");
   return submit_reduction(

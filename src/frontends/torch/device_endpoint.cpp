@@ -13,6 +13,8 @@ namespace {
 // Limit of the counter cache of a communicator. Without it, sizes that never repeat would exhaust memory.
 constexpr std::size_t max_cached_signatures = 4096;
 
+constexpr const char* unknown_backend = "unknown";
+
 // Returns the size in bytes of this rank's contribution, whichever buffer contains it.
 std::uint64_t own_bytes(const isthmus_operation& operation) {
   return operation.count * isthmus_datatype_bytes(operation.datatype);
@@ -45,7 +47,8 @@ isthmus_status start_operation(isthmus_communicator communicator, const isthmus_
 std::size_t device_endpoint::call_signature_hash::operator()(const call_signature& signature) const noexcept {
   std::size_t hash = signature.count;
   for (const int part : {static_cast<int>(signature.collective), static_cast<int>(signature.datatype),
-                         static_cast<int>(signature.op), signature.root, signature.has_rmsnorm ? 1 : 0})
+                         static_cast<int>(signature.op), signature.root, signature.has_rmsnorm ? 1 : 0,
+                         signature.has_product ? 1 : 0})
     hash = hash * 0x9e3779b97f4a7c15u + static_cast<std::size_t>(part);
   return hash ^ hash >> 29;
 }
@@ -199,9 +202,25 @@ void device_endpoint::release() noexcept {
   m_rendezvous.reset();
 }
 
+device_endpoint::call_signature device_endpoint::signature_of(const isthmus_operation& operation) {
+  return {
+      operation.collective,         operation.datatype,          operation.op, operation.root, operation.count,
+      operation.rmsnorm != nullptr, operation.product != nullptr};
+}
+
+bool device_endpoint::is_supported(const owned_operation& operation) {
+  const std::lock_guard lock(m_mutex);
+  open_locked();
+  const isthmus_operation query = operation.operation_for(nullptr);
+  const call_signature signature = signature_of(query);
+  const auto cached = m_supported.find(signature);
+  if (cached != m_supported.end()) return cached->second;
+  if (m_supported.size() >= max_cached_signatures) m_supported.clear();
+  return m_supported[signature] = explain_path(query).backend != unknown_backend;
+}
+
 call_counter& device_endpoint::counter_for(const isthmus_operation& operation) {
-  const call_signature signature{operation.collective, operation.datatype, operation.op,
-                                 operation.root,       operation.count,    operation.rmsnorm != nullptr};
+  const call_signature signature = signature_of(operation);
   const auto cached = m_counters.find(signature);
   if (cached != m_counters.end()) return *cached->second;
   if (m_counters.size() >= max_cached_signatures) m_counters.clear();
@@ -212,10 +231,11 @@ call_counter& device_endpoint::counter_for(const isthmus_operation& operation) {
 
 // explain() runs the same selection as the call, so it returns the path that the call used.
 call_path device_endpoint::explain_path(isthmus_operation operation) {
-  call_path path{
-      m_settings.group, m_settings.device_name,
-      operation.rmsnorm != nullptr ? "allreduce_rmsnorm" : isthmus_collective_name(operation.collective),
-      "unknown", ""};
+  call_path path{m_settings.group, m_settings.device_name,
+                 operation.rmsnorm != nullptr   ? "allreduce_rmsnorm"
+                 : operation.product != nullptr ? "matmul_allreduce"
+                                                : isthmus_collective_name(operation.collective),
+                 unknown_backend, ""};
   if (m_settings.device.platform == ISTHMUS_PLATFORM_HOST)
     operation.rmsnorm = nullptr;  // the library normalizes the result of an allreduce
   std::vector<char> text(1u << 14);

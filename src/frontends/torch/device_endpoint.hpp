@@ -115,6 +115,9 @@ class device_endpoint {
   // Thread safety: may be called from any thread.
   void launch(const std::vector<owned_operation>& operations, isthmus_stream stream);
 
+  // Returns whether a backend supports the operation. Equal on all ranks. The first use is collective, as of open().
+  bool is_supported(const owned_operation& operation);
+
   // Counts a host operation in the report. launch() counts its operations, except those with `is_reported` = false.
   void report(const owned_operation& operation, std::chrono::nanoseconds elapsed);
 
@@ -156,7 +159,7 @@ class device_endpoint {
     isthmus_reduction_op op;
     int root;
     std::uint64_t count;
-    bool has_rmsnorm;
+    bool has_rmsnorm, has_product;
     bool operator==(const call_signature&) const = default;
   };
   struct call_signature_hash {
@@ -167,6 +170,7 @@ class device_endpoint {
   void release() noexcept;
   void report_locked(const isthmus_operation& operation, const std::optional<std::uint64_t>& bytes,
                      std::chrono::nanoseconds elapsed);
+  static call_signature signature_of(const isthmus_operation& operation);
   call_counter& counter_for(const isthmus_operation& operation);
   call_path explain_path(isthmus_operation operation);
 
@@ -182,6 +186,7 @@ class device_endpoint {
   std::size_t m_block_count = 0;
   bool m_is_closed = false, m_is_aborted = false, m_is_store_shared = false;
   std::unordered_map<call_signature, call_counter*, call_signature_hash> m_counters;
+  std::unordered_map<call_signature, bool, call_signature_hash> m_supported;
 };
 
 }  // namespace isthmus::torch_backend

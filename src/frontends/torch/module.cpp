@@ -138,6 +138,9 @@ PYBIND11_MODULE(_extension, module) {
            py::arg("eps"), py::arg("residual_out"), py::arg("normalized"), py::arg("scale"), py::arg("scales"),
            py::arg("round_before_weight"), py::call_guard<py::gil_scoped_release>(),
            "Runs allreduce_rmsnorm.h on the current stream. The tensors are contiguous.")
+      .def("try_matmul_allreduce", &backend::process_group::try_matmul_allreduce, py::arg("input"),
+           py::arg("weight"), py::arg("output"), py::call_guard<py::gil_scoped_release>(),
+           "Runs a product and an allreduce as one kernel. Returns whether it ran.")
       .def("agree_on_lost_ranks", &backend::process_group::agree_on_lost_ranks, py::arg("wait_s"),
            py::call_guard<py::gil_scoped_release>(), "Returns the ranks that are lost after a failure.")
       .def(

@@ -78,6 +78,10 @@ class process_group final : public versioned_backend {
   // Runs isthmus/allreduce_rmsnorm.h on the current stream of the tensors' device.
   // Errors: throws, also while this thread coalesces calls.
   void allreduce_rmsnorm(const tasks::rmsnorm_tensors& tensors, double eps, bool round_before_weight);
+  // Computes output = sum over the ranks of input * transposed weight with one kernel, on the current stream of the device.
+  // Returns false without any effect if no backend has such a kernel. The result is equal on all ranks.
+  // Errors: throws, also while this thread coalesces calls.
+  bool try_matmul_allreduce(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& output);
   work_ptr allreduce_coalesced(tensors& data, const c10d::AllreduceCoalescedOptions& options) override;
   work_ptr allreduce_sparse(tensors& data, const c10d::AllreduceOptions& options) override;
   work_ptr reduce(tensors& data, const c10d::ReduceOptions& options) override;

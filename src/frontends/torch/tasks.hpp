@@ -58,6 +58,7 @@ struct owned_operation {
   isthmus_operation operation{};
   std::vector<std::uint64_t> send_counts, send_displs, recv_counts, recv_displs;
   std::optional<isthmus_rmsnorm> rmsnorm;       // makes an allreduce a call of isthmus_allreduce_rmsnorm
+  std::optional<isthmus_product> product;       // the contribution to an allreduce
   bool is_reported = true;                      // counts as a call in report()
   std::optional<std::uint64_t> reported_bytes;  // empty: the size of the operation
 
@@ -67,6 +68,7 @@ struct owned_operation {
     if (!send_counts.empty()) result.send_counts = send_counts.data(), result.send_displs = send_displs.data();
     if (!recv_counts.empty()) result.recv_counts = recv_counts.data(), result.recv_displs = recv_displs.data();
     if (rmsnorm) result.rmsnorm = &*rmsnorm;
+    if (product) result.product = &*product;
     result.stream = stream;
     return result;
   }
@@ -153,6 +155,10 @@ struct rmsnorm_tensors {
   at::Tensor input, residual, weight, residual_out, normalized, scale, scales;
 };
 collective_task allreduce_rmsnorm(const rmsnorm_tensors& tensors, double eps, bool round_before_weight);
+// An allreduce into a contiguous `output` of the products of a matrix and a transposed weight. Empty if the types of the
+// tensors do not allow it.
+std::optional<collective_task> matmul_allreduce(const at::Tensor& input, const at::Tensor& weight,
+                                                const at::Tensor& output);
 collective_task reduce(const rank_position& self, const at::Tensor& data, int root,
                        const scaled_reduction& reduction);
 // Outputs may have different sizes if all ranks pass the same sizes.
