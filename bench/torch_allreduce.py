@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """all_reduce of CPU tensors through torch.distributed: Isthmus against gloo, interleaved in the same processes.
 
-    torch_allreduce.py [--ranks N] [--rounds N] [--sizes BYTES,BYTES] [--out FILE] [--deepspeed FILE]
+    torch_allreduce.py [--ranks N,N] [--rounds N] [--samples N] [--sizes BYTES,BYTES] [--out FILE]
+                       [--deepspeed FILE]
 
 A sample is the maximum over ranks of the time of one call; the ranks synchronize before each call with a
 barrier of this program. Every result is compared with the sum. Ranks are not bound to cores, because gloo has
@@ -33,7 +34,7 @@ BATCH_BYTES, MIN_SAMPLES = 64 << 20, 8
 
 
 def samples_of(
-    shared: SharedRanks, all_reduce: Callable[[torch.Tensor], object], size: int, ranks: int
+    shared: SharedRanks, all_reduce: Callable[[torch.Tensor], object], size: int, ranks: int, samples: int
 ) -> tuple[list[float], int]:
     """Seconds of each call on the slowest rank, and the wrong elements of this rank."""
     count = size // 4
@@ -43,7 +44,7 @@ def samples_of(
         for rank in range(ranks)
     ]
     data, expected = torch.empty(count), torch.stack(parts).sum(0)
-    number = max(MIN_SAMPLES, min(MAX_SAMPLES, BATCH_BYTES // size))
+    number = max(MIN_SAMPLES, min(samples, BATCH_BYTES // size))
     wrong = 0
     for index in range(-2, number):  # two warm-up calls
         data.copy_(parts[shared.rank])
@@ -107,7 +108,7 @@ def measure(shared: SharedRanks, arguments: argparse.Namespace) -> list[list[Rec
         for size in arguments.sizes:
             for provider, all_reduce in list(compared.items())[:: 1 if turn % 2 == 0 else -1]:
                 isthmus.torch.reset_report()
-                seconds, own = samples_of(shared, all_reduce, size, arguments.ranks)
+                seconds, own = samples_of(shared, all_reduce, size, arguments.ranks, arguments.samples)
                 path = path_taken("allreduce") if provider.startswith("isthmus") else (f"torch:{provider}", "")
                 wrong = torch.tensor(own)
                 dist.all_reduce(wrong)
@@ -117,8 +118,16 @@ def measure(shared: SharedRanks, arguments: argparse.Namespace) -> list[list[Rec
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--ranks", default="2", help="list")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--samples",
+        type=int,
+        choices=range(MIN_SAMPLES, MAX_SAMPLES + 1),
+        metavar="N",
+        default=MAX_SAMPLES,
+        help="most samples of a round",
+    )
     parser.add_argument("--sizes", default="64,64K,1M,16M")
     parser.add_argument("--deepspeed", metavar="FILE")
     parser.add_argument("--out")

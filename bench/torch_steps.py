@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Training steps of a small transformer on CPUs with DDP and FSDP2: Isthmus against gloo, interleaved.
 
-    torch_steps.py [--ranks N] [--rounds N] [--steps N] [--width N] [--layers N] [--out FILE]
+    torch_steps.py [--ranks N,N] [--rounds N] [--steps N] [--width N] [--layers N] [--out FILE]
 
 A sample is the time of one step (forward, backward, SGD) on the slowest rank. Ranks synchronize before each
 step and are not bound to cores. Both providers start with the same parameters and use the same data. `wrong`
@@ -138,7 +138,7 @@ def record_of(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--ranks", default="2", help="list")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--width", type=int, default=256)

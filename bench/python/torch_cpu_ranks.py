@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -45,41 +46,53 @@ class SharedRanks:
 def run(
     arguments: argparse.Namespace, measure: Callable[[SharedRanks, argparse.Namespace], list[list[Record]]]
 ) -> int:
-    """Forks arguments.ranks ranks, which connect through gloo.
+    """For each number in the list arguments.ranks, forks that many ranks, which connect through gloo.
 
-    `measure` returns the records of each round. Rank 0 prints one line per record and writes
-    them to arguments.out.
+    `measure` gets one of the numbers in arguments.ranks and returns the records of each round. Prints one
+    line per point and writes all records to arguments.out.
     """
-    arguments.load = os.getloadavg()[0]
-    words = torch.zeros(arguments.ranks, dtype=torch.int64).share_memory_()
-    times = torch.zeros(arguments.ranks, MAX_SAMPLES, dtype=torch.float64).share_memory_()
-    with tempfile.TemporaryDirectory() as folder:
-        process_arguments = (arguments, f"file://{folder}/store", words, times, measure)
-        torch.multiprocessing.start_processes(_rank, process_arguments, arguments.ranks, start_method="fork")
+    load = os.getloadavg()[0]
+    records: list[Record] = []
+    for ranks in map(int, arguments.ranks.split(",")):
+        words = torch.zeros(ranks, dtype=torch.int64).share_memory_()
+        times = torch.zeros(ranks, MAX_SAMPLES, dtype=torch.float64).share_memory_()
+        with tempfile.TemporaryDirectory() as folder:
+            rank_arguments = argparse.Namespace(**vars(arguments) | {"ranks": ranks})
+            process_arguments = (rank_arguments, folder, words, times, measure)
+            torch.multiprocessing.start_processes(_rank, process_arguments, ranks, start_method="fork")
+            lines = (Path(folder) / "records").read_text().splitlines()
+        merged = [Record.model_validate_json(line) for line in lines]
+        _print(merged)
+        records += merged
+        _save(arguments, load, records)
     return 0
 
 
-def _rank(rank: int, arguments: argparse.Namespace, store: str, words: Any, times: Any, measure: Any) -> None:
+def _rank(rank: int, arguments: argparse.Namespace, folder: str, words: Any, times: Any, measure: Any) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store, timedelta(minutes=5), arguments.ranks, rank)
+    dist.init_process_group("gloo", f"file://{folder}/store", timedelta(minutes=5), arguments.ranks, rank)
     rounds = measure(SharedRanks(rank, words, times), arguments)
     if rank == 0:
-        _finish(arguments, merge_rounds(rounds))
+        merged = merge_rounds(rounds)
+        (Path(folder) / "records").write_text("\n".join(each.model_dump_json() for each in merged))
     dist.barrier()
     dist.destroy_process_group()
 
 
-def _finish(arguments: argparse.Namespace, records: list[Record]) -> None:
+def _print(records: list[Record]) -> None:
     points: dict[tuple, list[Record]] = {}
     for record in records:
-        points.setdefault(record.point, []).append(record)
-    for (collective, _, _, size, _), found in points.items():
+        points.setdefault((record.collective, record.ranks, record.bytes), []).append(record)
+    for (collective, ranks, size), found in points.items():
         times = ", ".join(f"{each.provider} {each.time_us.median:.1f}" for each in found)
         wrong = sum(each.wrong or 0 for each in found)
-        print(f"{collective} {size:>9}  us: {times}  wrong {wrong}", flush=True)
+        print(f"{collective} {ranks:>2} ranks {size:>9}  us: {times}  wrong {wrong}", flush=True)
+
+
+def _save(arguments: argparse.Namespace, load: float, records: list[Record]) -> None:
     if arguments.out:
         versions: dict[str, Any] = machine.versions() | {"torch": torch.__version__}
-        block = machine.describe() | {"load_before": arguments.load}
+        block = machine.describe() | {"load_before": load}
         command = os.path.basename(sys.argv[0]) + " " + " ".join(sys.argv[1:])
         report = report_from(
             records, command=f"bench/{command}", commit=machine.commit(), machine=block, versions=versions
