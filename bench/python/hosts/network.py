@@ -49,7 +49,7 @@ class Hosts:
     def __init__(self, count: int, rate_bits: int, shares_memory: bool = False) -> None:
         self.count = count
         self._shares_memory = shares_memory
-        self._rate = rate_bits
+        self.rate_bits = rate_bits
         self._name = f"isthmus{os.getpid()}"
         self._namespace_processes: list[subprocess.Popen[bytes]] = []
 
@@ -100,7 +100,7 @@ class Hosts:
             call("ip", "-n", space, "link", "set", device, "up")
         call("ip", "-n", self._switch, "link", "set", port, "master", "switch", "up")
         # A burst of a few packets, and no queue that could hide more than 20 ms of data.
-        limit = ("tbf", "rate", f"{self._rate}bit", "burst", "128kb", "latency", "20ms")
+        limit = ("tbf", "rate", f"{self.rate_bits}bit", "burst", "128kb", "latency", "20ms")
         call("tc", "-n", space, "qdisc", "add", "dev", "eth0", "root", *limit)
         call("tc", "-n", self._switch, "qdisc", "add", "dev", port, "root", *limit)
         # Hides System V and POSIX memory of other hosts, and with it the flight recorders of their ranks. The
