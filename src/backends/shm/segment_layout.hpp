@@ -94,6 +94,7 @@ struct alignas(line_bytes) slot_header {
   buffer_location recv;
   std::uint64_t call_signature;      // of the call that the locations belong to
   alignas(line_bytes) flag reduced;  // call_flag: the slot's result can be read
+  flag claimed_fragments;  // of the block that this rank and the root copy together; may exceed their number
 };
 
 // One cell of a channel from the owner of the segment to one peer. It holds a chunk of a message, or several

@@ -1,6 +1,7 @@
 // Zero-copy algorithms, for buffers that every rank can access. A buffer is accessible if it is mapped (in the
 // symmetric heap, or if all ranks are threads of one process) or if the kernel can copy it between processes.
 #include <algorithm>
+#include <optional>
 
 #include "backends/shm/algorithms.hpp"
 #include "base/error.hpp"
@@ -33,8 +34,10 @@ local_buffer locate_buffer(const node_group& group, const std::byte* pointer, st
 
 class zero_copy {
  public:
-  // Long enough to amortize a system call, short enough for the L2 cache.
-  static constexpr std::uint64_t kernel_block_bytes = 64 << 10;
+  // Scratch memory for contributions that the kernel copies. It must fit into the L2 cache.
+  static constexpr std::uint64_t max_scratch_bytes = 1 << 20;
+  // Long enough to amortize a system call.
+  static constexpr std::uint64_t min_kernel_block_bytes = 16 << 10, max_kernel_block_bytes = 64 << 10;
   // Bytes copied between two abort checks.
   static constexpr std::uint64_t abort_check_bytes = 1 << 20;
 
@@ -42,6 +45,9 @@ class zero_copy {
       : m_group(group),
         m_work(work),
         m_shape(shape),
+        m_kernel_block_bytes(
+            std::clamp(max_scratch_bytes / static_cast<std::uint64_t>(group.size()) / page_bytes * page_bytes,
+                       min_kernel_block_bytes, max_kernel_block_bytes)),
         m_staging_mode(staging_mode),
         m_result_mode(result_store_mode(group, shape)) {}
 
@@ -64,6 +70,9 @@ class zero_copy {
  private:
   // True for gather.
   bool is_push() const { return m_shape.receiver != all_ranks && m_shape.reduce == nullptr; }
+  // True for scatter. The root helps its peers, because a cache passes its lines to other cores more slowly than its own
+  // core copies them.
+  bool is_shared_by_root() const { return m_shape.source != all_ranks && !m_shape.sends_same_block(); }
   // Returns true for reduce and allreduce.
   bool splits_reduction() const { return m_shape.reduce != nullptr && m_shape.sends_same_block(); }
 
@@ -73,7 +82,7 @@ class zero_copy {
       m_recv = locate_buffer(m_group, m_shape.recv_buf, m_shape.recv_bytes());
     }
     if (m_recv.location.address != nullptr || m_recv.location.block_id != 0)
-      if (m_shape.is_receiver(m_group.rank()) && (is_push() || splits_reduction()))
+      if (m_shape.is_receiver(m_group.rank()) && (is_push() || splits_reduction() || is_shared_by_root()))
         m_group.memory().expose({m_shape.recv_buf, m_shape.recv_bytes(), true, m_recv.location.block_id != 0});
     if (m_send.location.address != nullptr)
       m_group.memory().expose({m_send.location.address, m_shape.send_bytes(), false, false});
@@ -84,6 +93,7 @@ class zero_copy {
     own_header.send = m_send.location;
     own_header.recv = m_recv.location;
     own_header.call_signature = m_group.call_signature();
+    own_header.claimed_fragments.store(1, std::memory_order_relaxed);  // the receiver copies the first one
     m_group.set_flag(own_header.staged, m_sequence);
     for (int i = 1; i < m_group.size(); ++i) {
       const int peer = (m_group.rank() + i) % m_group.size();
@@ -165,6 +175,8 @@ class zero_copy {
         reduce_slice();
     } else if (m_shape.reduce != nullptr)
       reduce_own_block();
+    else if (is_shared_by_root())
+      share_copies();
     else
       pull();
   }
@@ -186,10 +198,64 @@ class zero_copy {
     }
   }
 
+  // The receiver of a block copies its first fragment. Then the receiver and the root claim fragments until none is left.
+  void share_copies() {
+    const int root = m_shape.source, own_rank = m_group.rank();
+    if (own_rank != root) {
+      const accessible_buffer from = access_send_buffer(root);
+      for (auto fragment = fragment_at(0); fragment; fragment = claim_fragment(own_rank))
+        read_block(m_shape.recv_buf + fragment->begin, from, m_shape.send_offset(own_rank) + fragment->begin,
+                   fragment->bytes);
+      return;
+    }
+    help_receivers();
+    if (m_shape.is_receiver(root))
+      read_block(m_shape.recv_buf, access_send_buffer(root), m_shape.send_offset(root),
+                 m_shape.recv_elements(root) * m_shape.element_bytes);
+  }
+
+  // Writes a fragment to each receiver in turn. Not if ranks outnumber cores, because a root that loses its core within a
+  // fragment would delay the receiver.
+  void help_receivers() {
+    if (m_group.parameters().spins == 0) return;
+    const write_scope scope = m_group.begin_remote_writes();
+    m_group.poll_abort();
+    for (bool has_copied = true; has_copied;) {
+      has_copied = false;
+      for (int i = 1; i < m_group.size(); ++i) {
+        const int peer = (m_group.rank() + i) % m_group.size();
+        if (!is_accessible_by_all(m_group.slot(peer, m_sequence).recv)) continue;
+        const auto fragment = claim_fragment(peer);
+        if (!fragment) continue;
+        has_copied = true;
+        write_block(access_recv_buffer(peer), fragment->begin,
+                    m_shape.send_buf + m_shape.send_offset(peer) + fragment->begin, fragment->bytes);
+      }
+    }
+  }
+
+  struct block_fragment {
+    std::uint64_t begin, bytes;
+  };
+
+  // Claims the next fragment of the block that `receiver` and the root copy.
+  std::optional<block_fragment> claim_fragment(int receiver) {
+    return fragment_at(
+        m_group.slot(receiver, m_sequence).claimed_fragments.fetch_add(1, std::memory_order_relaxed));
+  }
+  // A fragment of any block, because all blocks have the same length.
+  std::optional<block_fragment> fragment_at(std::uint64_t index) const {
+    constexpr std::uint64_t min_bytes = 16 << 10, max_bytes = 256 << 10;
+    const std::uint64_t block_bytes = m_shape.count * m_shape.element_bytes;
+    const std::uint64_t bytes = std::clamp(round_up(block_bytes / 8, page_bytes), min_bytes, max_bytes);
+    if (index * bytes >= block_bytes) return std::nullopt;
+    return block_fragment{index * bytes, std::min(bytes, block_bytes - index * bytes)};
+  }
+
   void reduce_own_block() {
     const std::uint64_t bytes = m_shape.element_bytes, elements = m_shape.recv_elements(m_group.rank());
     const bool is_mapped = locate_contributions(m_shape.send_offset(m_group.rank()));
-    const std::uint64_t block = is_mapped ? elements : kernel_block_bytes / bytes;
+    const std::uint64_t block = is_mapped ? elements : m_kernel_block_bytes / bytes;
     for (std::uint64_t position = 0; position < elements; position += block)
       reduce_block(m_shape.recv_buf + position * bytes, position, std::min(block, elements - position));
   }
@@ -209,7 +275,8 @@ class zero_copy {
       m_work.receivers.push_back(access_recv_buffer(peer));
       is_mapped &= m_work.receivers.back().is_mapped;
     }
-    const std::uint64_t block_bytes = is_mapped ? page_bytes : kernel_block_bytes, block = block_bytes / bytes;
+    const std::uint64_t block_bytes = is_mapped ? page_bytes : m_kernel_block_bytes,
+                        block = block_bytes / bytes;
     std::byte* result = scratch(block_bytes);
     for (std::uint64_t position = begin; position < end; position += block) {
       const std::uint64_t length = std::min(block, end - position);
@@ -231,14 +298,16 @@ class zero_copy {
     return is_mapped;
   }
 
-  // Reduces `length` elements of all contributions, starting at element `position`.
+  // Reduces `length` elements of all contributions, starting at element `position`. Each rank copies from a different
+  // peer first.
   void reduce_block(std::byte* to, std::uint64_t position, std::uint64_t length) {
     const std::uint64_t bytes = m_shape.element_bytes;
-    for (std::size_t r = 0; r < m_work.contributions.size(); ++r) {
+    for (int i = 0; i < m_group.size(); ++i) {
+      const auto r = static_cast<std::size_t>((m_group.rank() + i) % m_group.size());
       const accessible_buffer& from = m_work.contributions[r];
       m_work.sources[r] = from.begin + position * bytes;
       if (from.is_mapped) continue;
-      std::byte* local_copy = scratch(kernel_block_bytes) + (r + 1) * kernel_block_bytes;
+      std::byte* local_copy = scratch(m_kernel_block_bytes) + (r + 1) * m_kernel_block_bytes;
       m_group.memory().read_from(from.owner, local_copy, from.begin + position * bytes, length * bytes);
       m_work.sources[r] = local_copy;
     }
@@ -247,7 +316,7 @@ class zero_copy {
 
   // Scratch memory of this rank: a block of results and, if the kernel copies, a block of each contribution.
   std::byte* scratch(std::uint64_t block_bytes) {
-    const std::uint64_t blocks = block_bytes == kernel_block_bytes ? m_work.contributions.size() + 1 : 1;
+    const std::uint64_t blocks = block_bytes == m_kernel_block_bytes ? m_work.contributions.size() + 1 : 1;
     const std::uint64_t required_bytes = blocks * block_bytes + line_bytes;
     if (m_work.bytes.size() < required_bytes) m_work.bytes.resize(required_bytes);
     const auto begin = reinterpret_cast<std::uintptr_t>(m_work.bytes.data());
@@ -257,6 +326,7 @@ class zero_copy {
   node_group& m_group;
   workspace& m_work;
   const collective_shape& m_shape;
+  std::uint64_t m_kernel_block_bytes;
   store_mode m_staging_mode, m_result_mode;
   std::uint64_t m_sequence = 0;
   local_buffer m_send, m_recv;

@@ -69,7 +69,7 @@ isthmus_operation make_operation(const gate_case& s, const rank& self, float* se
   operation.count = s.count;
   operation.send_buf = send;
   operation.recv_buf = recv;
-  operation.root = s.is_message ? 1 - self.number() : 0;
+  operation.root = s.is_message ? 1 - self.number() : s.collective == ISTHMUS_SCATTER ? 1 : 0;
   return operation;
 }
 
@@ -79,21 +79,23 @@ class gate_scenario {
  public:
   gate_scenario(const gate_case& s, const shared_page& shared, rank& self, unsigned seed)
       : m_case(s), m_shared(shared), m_self(self), m_random(seed) {
-    const std::uint64_t blocks = s.collective == ISTHMUS_GATHER ? 2 : 1;
+    const std::uint64_t send_blocks = s.collective == ISTHMUS_SCATTER ? 2 : 1,
+                        recv_blocks = s.collective == ISTHMUS_GATHER ? 2 : 1;
+    m_send_count = send_blocks * s.count;
     if (s.placement == memory::heap) {
       m_send = reinterpret_cast<float*>(self.heap(0)) + 5;  // not page-aligned
       m_recv = reinterpret_cast<float*>(self.heap(1)) + 5;
     } else {
-      m_own.resize((blocks + 1) * s.count);
+      m_own.resize((send_blocks + recv_blocks) * s.count);
       m_send = m_own.data();
-      m_recv = m_send + s.count;
+      m_recv = m_send + m_send_count;
     }
-    m_recv_count = s.is_message && self.number() == 1 ? 0 : blocks * s.count;
+    m_recv_count = s.is_message && self.number() == 1 ? 0 : recv_blocks * s.count;
   }
 
   void run() {
     check(m_self.create() == ISTHMUS_SUCCESS, "create: " + m_self.failure());
-    std::fill_n(m_send, m_case.count, 1.0f);
+    std::fill_n(m_send, m_send_count, 1.0f);
     call();  // the first call is not disturbed
     m_self.barrier();
     if (m_self.number() == 1)
@@ -132,7 +134,7 @@ class gate_scenario {
     stop_thread.join();
     // the call has returned, so the caller reuses its buffers
     std::fill_n(m_recv, m_recv_count, poison);
-    std::fill_n(m_send, m_case.count, poison);
+    std::fill_n(m_send, m_send_count, poison);
     ::kill(m_shared->late_pid, SIGCONT);
     std::this_thread::sleep_for(50ms);
     m_shared->checked = true;
@@ -148,7 +150,7 @@ class gate_scenario {
   std::minstd_rand m_random;
   std::vector<float> m_own;
   float *m_send = nullptr, *m_recv = nullptr;
-  std::uint64_t m_recv_count = 0;
+  std::uint64_t m_send_count = 0, m_recv_count = 0;
 };
 
 class late_rank : public testing::TestWithParam<gate_case> {};
@@ -223,6 +225,8 @@ INSTANTIATE_TEST_SUITE_P(
                     gate_case{"allreduce_through_the_kernel", ISTHMUS_ALLREDUCE, memory::separate, 4 << 20},
                     gate_case{"gather_in_the_heap", ISTHMUS_GATHER, memory::heap, in_the_heap / 2},
                     gate_case{"gather_through_the_kernel", ISTHMUS_GATHER, memory::separate, 4 << 20},
+                    gate_case{"scatter_in_the_heap", ISTHMUS_SCATTER, memory::heap, in_the_heap / 2},
+                    gate_case{"scatter_through_the_kernel", ISTHMUS_SCATTER, memory::separate, 4 << 20},
                     gate_case{"reduce_through_the_kernel", ISTHMUS_REDUCE, memory::separate, 4 << 20, false,
                               "two_shot_push"},
                     gate_case{"message_through_the_kernel", ISTHMUS_SEND, memory::separate, 4 << 20, true}),
