@@ -469,6 +469,32 @@ TOPICS = (
         needs=("python_module",),
     ),
     Topic(
+        "matmul_allreduce",
+        ("gpu_matmul_test", "gpu_fused_test", "isthmus_python", "isthmus_torch"),
+        (
+            Step("allreduces of products, ranks in threads", "{bin}/gpu_matmul_test", 60, gpus=2),
+            Step("their plans", "{bin}/gpu_fused_test --gtest_filter=fused_allreduce.*", 30, gpus=2),
+            Step(
+                "allreduces of products, ranks in processes",
+                "{each} {bin}/gpu_matmul_test",
+                60,
+                gpus=2,
+                share=True,
+            ),
+            Step(
+                "row-parallel layers against separate calls of Isthmus and NCCL, in graphs",
+                "{python} bench/gpu/torch_matmul.py --out {out}/torch_matmul.json",
+                90,
+                gpus=2,
+                needs=("torch",),
+                records="{out}/torch_matmul.json",
+                env={"PYTHONPATH": "{pythonpath}"},
+            ),
+        ),
+        options=("-DISTHMUS_PYTHON=ON", "-DISTHMUS_P2P=ON"),
+        needs=("python_module", "nccl_header"),
+    ),
+    Topic(
         "torch",
         ("isthmus_python", "isthmus_torch", "isthmus_nccl_preload", "isthmus_nccl_engine"),
         (

@@ -408,6 +408,39 @@ def fused_norms() -> None:
                     assert_same_bits(outputs, op(own * factor, residual, weight, 1e-5, name))
 
 
+def row_parallel_layers() -> None:
+    """matmul_allreduce against float64: eagerly, compiled and in a graph with new data."""
+    op, name = torch.ops.isthmus.matmul_allreduce, dist.group.WORLD.group_name
+    compiled = torch.compile(lambda *tensors: op(*tensors, name), fullgraph=True)
+    for dtype in (torch.bfloat16, torch.float16):
+        for rows, inner, columns in ((1, 256, 1024), (7, 100, 33), (16, 2048, 4096), (40, 64, 128)):
+            own, weight = random(rows * inner, dtype).view(rows, inner), random(columns * inner, dtype)
+            weight = weight.view(columns, inner)
+
+            def check(result: torch.Tensor, left: torch.Tensor, right: torch.Tensor = weight) -> None:
+                exact, unit = left.double() @ right.double().t(), torch.finfo(result.dtype).eps
+                magnitude = left.double().abs() @ right.double().abs().t()
+                bound = unit * exact.abs() + (left.shape[1] + 8) * 2.0**-24 * magnitude
+                dist.all_reduce(exact, group=reference)
+                dist.all_reduce(bound, group=reference)
+                first = result.clone()
+                dist.broadcast(first, 0, group=reference)
+                assert torch.equal(first, result)
+                assert ((result.double() - exact).abs() <= bound + unit * exact.abs()).all()
+
+            check(op(own, weight, name), own)
+            check(op(own, weight.t().contiguous().t(), name), own)
+            check(compiled(own, weight), own)
+            graph, first = torch.cuda.CUDAGraph(), own.clone()
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph):
+                output = op(first, weight, name)
+            for factor in (1.0, 2.0, -0.5):
+                first.copy_(own * factor)
+                graph.replay()
+                check(output, first)
+
+
 def assert_same_bits(actual: tuple[torch.Tensor, ...], expected: tuple[torch.Tensor, ...]) -> None:
     for ours, theirs in zip(actual, expected, strict=True):
         assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
@@ -446,6 +479,7 @@ CHECKS = [
     barriers_and_objects,
     graph_capture,
     fused_norms,
+    row_parallel_layers,
     fallbacks,
     report,
 ]
