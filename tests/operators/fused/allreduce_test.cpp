@@ -236,5 +236,42 @@ TEST(fused_allreduce, unsupported_arguments_are_rejected) {
   });
 }
 
+TEST(fused_allreduce, operations_with_products_are_checked) {
+  if (platform() != ISTHMUS_PLATFORM_HOST) GTEST_SKIP() << "passes host memory";
+  test_ranks::get().for_each_rank([](member& self) {
+    alignas(8) static thread_local std::byte memory[1024];
+    isthmus_product product{};
+    product.rows = 2, product.columns = 4, product.inner = product.lda = product.ldb = 4;
+    product.a = memory, product.b = memory + 256;
+    product.alpha = 1;
+    isthmus_operation operation{};
+    operation.collective = ISTHMUS_ALLREDUCE;
+    operation.datatype = ISTHMUS_BFLOAT16;
+    operation.op = ISTHMUS_SUM;
+    operation.count = 8;
+    operation.send_buf = operation.recv_buf = memory + 512;
+    operation.product = &product;
+    const auto expect_error = [&](isthmus_status status, const char* words) {
+      EXPECT_EQ(isthmus_enqueue(self.communicator, &operation), status);
+      EXPECT_NE(std::string(last_error().message).find(words), std::string::npos) << last_error_text();
+    };
+    expect_error(ISTHMUS_ERROR_UNSUPPORTED, "backend has no kernels for products");
+    product.rows = 17, operation.count = 68;
+    expect_error(ISTHMUS_ERROR_INVALID_ARGUMENT, "with at most 16 rows");
+    product.rows = 2, operation.count = 8, product.lda = 3;
+    expect_error(ISTHMUS_ERROR_INVALID_ARGUMENT, "lda = 3");
+    product.lda = 4, operation.datatype = ISTHMUS_FLOAT32;
+    expect_error(ISTHMUS_ERROR_INVALID_ARGUMENT, "float16 or bfloat16");
+    operation.datatype = ISTHMUS_BFLOAT16, product.b = nullptr;
+    expect_error(ISTHMUS_ERROR_INVALID_ARGUMENT, "a or b is NULL");
+    product.b = memory + 256, operation.send_buf = memory;
+    expect_error(ISTHMUS_ERROR_INVALID_ARGUMENT, "must be recv_buf");
+    operation.send_buf = operation.recv_buf;
+    ASSERT_EQ(isthmus_group_start(), ISTHMUS_SUCCESS);
+    expect_error(ISTHMUS_ERROR_INVALID_USAGE, "is inside a group");
+    EXPECT_EQ(isthmus_group_end(), ISTHMUS_SUCCESS);
+  });
+}
+
 }  // namespace
 }  // namespace fused_test
