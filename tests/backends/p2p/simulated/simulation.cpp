@@ -302,6 +302,8 @@ uint4* dynamic_memory() {
 
 void copy_async(uint4* to, const void* from, std::uint32_t bytes) {
   simulated::fiber& self = *simulated::running;
+  const bool is_aligned = reinterpret_cast<std::uintptr_t>(from) % sizeof(uint4) == 0;
+  if (bytes != 0 && (bytes != sizeof(uint4) || !is_aligned)) std::abort();
   self.copies.push_back({to, bytes == 0 ? nullptr : from, self.copy_groups});
 }
 void end_copies() { ++simulated::running->copy_groups; }
