@@ -164,7 +164,7 @@ TEST(shapes, are_correct) {
 }
 
 TEST(shapes, layouts_and_bias_are_correct) {
-  for (const std::uint64_t inner : {1, 7, 40, 300})
+  for (const std::uint64_t inner : {1, 7, 13, 40, 300})
     for (const auto& [gap, skew] : {std::pair(0, 0), {8, 0}, {3, 0}, {0, 2}, {8, 16}})
       expect_correct({5, 130, inner, ISTHMUS_BFLOAT16, 8, static_cast<std::uint64_t>(gap),
                       static_cast<std::size_t>(skew), true});

@@ -165,9 +165,10 @@ class simulated_ranks : public testing::TestWithParam<int> {};
 TEST_P(simulated_ranks, every_shape_is_correct) {
   unsigned seed = 1;
   for (const isthmus_datatype datatype : {ISTHMUS_BFLOAT16, ISTHMUS_FLOAT16})
-    for (const shape& each : {shape{1, 64, 256}, shape{8, 60, 40, datatype, 8, 0, true},
-                              shape{9, 8, 520, datatype, 3, 1, true, -0.75f}, shape{16, 72, 1, datatype, 0, 8},
-                              shape{3, 1, 7}, shape{2, 70, 0, datatype, 0, 0, true}}) {
+    for (const shape& each :
+         {shape{1, 64, 256}, shape{8, 60, 40, datatype, 8, 0, true},
+          shape{9, 8, 520, datatype, 3, 1, true, -0.75f}, shape{16, 72, 1, datatype, 0, 8}, shape{3, 1, 7},
+          shape{4, 24, 13, datatype, 3}, shape{2, 70, 0, datatype, 0, 0, true}}) {
       machine all(GetParam(), ++seed);
       all.clear_inboxes(blocks);
       shape test = each;
