@@ -242,8 +242,8 @@ void add_copy_engine(CLI::App& app, program& result) {
   subcommand->add_option(
       "--bare", settings->bare_parts,
       "additional bare copies with parts of the protocol, such as \"pull,ranks\": pull (fetch "
-      "from the peer), halves (two copies), writes, unfenced or remote (four writes to own words, "
-      "without memory barriers, or to the peer's words), waits (two waits for words that have "
+      "from the peer), halves (two copies), writes or remote (four writes to own "
+      "words or to the peer's words), waits (two waits for words that have "
       "their values), host (a write to host memory), ranks (the ranks wait for each other)");
   subcommand
       ->add_option("--with-products", settings->rounds,

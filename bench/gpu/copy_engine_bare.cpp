@@ -19,24 +19,25 @@ bool has_part(const std::string& parts, const std::string& part) {
 }
 
 void check_parts(const std::string& parts) {
-  static const std::vector<std::string> known = {"pull",   "halves", "writes", "unfenced",
-                                                 "remote", "waits",  "host",   "ranks"};
+  static const std::vector<std::string> known = {"pull",  "halves", "writes", "remote",
+                                                 "waits", "host",   "ranks"};
   std::istringstream list(parts);
   for (std::string part; std::getline(list, part, ',');)
     if (std::ranges::find(known, part) == known.end())
       throw std::runtime_error("--bare " + parts + ": unknown part " + part +
-                               "; use a list of pull, halves, writes, unfenced, remote, waits, host and ranks");
+                               "; use a list of pull, halves, writes, remote, waits, host and ranks");
 }
 
 // Words that a stream writes and waits for, as one command of the driver.
 class word_operations {
  public:
-  void write(std::uint32_t* word, std::uint32_t value, bool is_fenced = true) {
+  void write(std::uint32_t* word, std::uint32_t value) {
     CUstreamBatchMemOpParams step{};
     step.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
     step.writeValue.address = reinterpret_cast<CUdeviceptr>(word);
     step.writeValue.value = value;
-    step.writeValue.flags = is_fenced ? CU_STREAM_WRITE_VALUE_DEFAULT : CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER;
+    // CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER is not supported by version 2 of the interface.
+    step.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;
     m_steps.push_back(step);
   }
   void wait_equal(std::uint32_t* word, std::uint32_t value) {
@@ -47,7 +48,7 @@ class word_operations {
     step.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
     m_steps.push_back(step);
   }
-  void enqueue(cudaStream_t stream) {
+  void enqueue(cudaStream_t stream, const std::string& parts) {
     static const auto enqueue_all = [] {
       void* const driver = dlopen("libcuda.so.1", RTLD_NOW);
       void* const symbol = driver != nullptr ? dlsym(driver, "cuStreamBatchMemOp_v2") : nullptr;
@@ -55,8 +56,13 @@ class word_operations {
       return reinterpret_cast<CUresult (*)(CUstream, unsigned, CUstreamBatchMemOpParams*, unsigned)>(symbol);
     }();
     if (m_steps.empty()) return;
-    if (enqueue_all(stream, static_cast<unsigned>(m_steps.size()), m_steps.data(), 0) != CUDA_SUCCESS)
-      throw std::runtime_error("cuStreamBatchMemOp_v2 failed");
+    const CUresult code = enqueue_all(stream, static_cast<unsigned>(m_steps.size()), m_steps.data(), 0);
+    if (code == CUDA_SUCCESS) return;
+    // The runtime uses the error codes of the driver.
+    throw std::runtime_error("--bare " + parts + ": cuStreamBatchMemOp_v2 of " +
+                             std::to_string(m_steps.size()) + " operations failed with error " +
+                             std::to_string(code) + " (" + cudaGetErrorName(static_cast<cudaError_t>(code)) +
+                             ')');
   }
 
  private:
@@ -76,12 +82,13 @@ struct bare_call {
   word_operations before, after;
   std::vector<std::pair<std::byte*, const std::byte*>> copies;
   std::uint64_t bytes;
+  std::string parts;
 
   void run(cudaStream_t stream) {
-    before.enqueue(stream);
+    before.enqueue(stream, parts);
     for (const auto& [destination, source] : copies)
       check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, stream));
-    after.enqueue(stream);
+    after.enqueue(stream, parts);
   }
 };
 
@@ -92,11 +99,10 @@ void add_free_words(bare_call& call, const std::string& parts, const rank_words&
     call.before.wait_equal(own.zero(), 0);
     call.after.wait_equal(own.zero(), 0);
   }
-  const bool is_unfenced = has_part(parts, "unfenced");
-  if (!is_unfenced && !has_part(parts, "writes") && !has_part(parts, "remote")) return;
+  if (!has_part(parts, "writes") && !has_part(parts, "remote")) return;
   std::uint32_t* const target = has_part(parts, "remote") ? peer.spare(index) : own.spare(index);
-  for (const std::uint32_t value : {1U, 1U, 0U}) call.before.write(target, value, !is_unfenced);
-  call.after.write(target, 0, !is_unfenced);
+  for (const std::uint32_t value : {1U, 1U, 0U}) call.before.write(target, value);
+  call.after.write(target, 0);
 }
 
 // The protocol of zero_copy and push.
@@ -118,9 +124,11 @@ void copy_comparison::add_bare_copies(const std::string& parts) {
   check_parts(parts);
   copy_provider provider{"bare_copies", "cuda", parts, m_providers.front().buffers, {}, {}};
   provider.words.resize(static_cast<std::size_t>(m_ranks.size()));
+  // Like the buffers: mapped for all devices, as the words of the backend are.
+  const auto allocate = m_nccl.function<int(void**, std::size_t)>("ncclMemAlloc");
   m_ranks.each([&](const device_thread& self) {
     std::uint32_t*& words = provider.words[static_cast<std::size_t>(self.rank())];
-    check(cudaMalloc(reinterpret_cast<void**>(&words), words_per_rank * sizeof(std::uint32_t)));
+    bench::check_nccl(allocate(reinterpret_cast<void**>(&words), words_per_rank * sizeof(std::uint32_t)));
     check(cudaMemset(words, 0, words_per_rank * sizeof(std::uint32_t)));
     for (int peer = 0; peer < self.size(); ++peer) {
       if (peer == self.rank()) continue;
@@ -142,6 +150,7 @@ device_call make_bare_call(const device_thread& self, const copy_provider& provi
   for (std::uint32_t* each : provider.words) words.push_back({each});
 
   bare_call call;
+  call.parts = parts;
   const int pieces = has_part(parts, "halves") ? 2 : 1;
   call.bytes = test_case.bytes / static_cast<unsigned>(pieces);
   for (std::size_t i = 1; i < buffers.size(); ++i) {
