@@ -250,13 +250,17 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
             ),
             *(
                 Row(
-                    f"FSDP2 steps in place{more}, 2 H200",
+                    f"{name} steps in place{more}, 2 H200",
                     "h200x2-training_steps",
-                    {"provider": f"isthmus{provider}_in_place"},
+                    {"provider": f"isthmus{provider}_in_place", "mode": mode},
                     "NCCL",
-                    providers("nccl"),
+                    providers("nccl", mode=mode),
                 )
-                for more, provider in (("", ""), (", copy engines", "_copy_engine"))
+                for name, mode, more, provider in (
+                    ("FSDP2", "fsdp2", "", ""),
+                    ("FSDP2", "fsdp2", ", copy engines", "_copy_engine"),
+                    ("ZeRO-3", "zero3", ", copy engines", "_copy_engine"),
+                )
             ),
             Row(
                 "asynchronous calls of two ranks, host time, 2 H200",
