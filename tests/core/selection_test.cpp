@@ -122,7 +122,8 @@ TEST(deterministic, accepts_sums_of_two_ranks_that_are_rounded_once) {
     EXPECT_TRUE(explanation["reduction"]["is_guaranteed"].get<bool>()) << explanation.dump();
     return explanation["backend"].get<std::string>();
   };
-  const std::string rules = "deterministic = true\n" + configuration_with_rules("[[rule]]\nuse = \"standin\"\n");
+  const std::string rules =
+      "deterministic = true\n" + configuration_with_rules("[[rule]]\nuse = \"standin\"\n");
   for (const int size : {2, 3}) {
     test::ranks ranks(size, rules);
     ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();

@@ -177,8 +177,7 @@ isthmus_backend make_backend() {
   table.abi_version = ISTHMUS_BACKEND_ABI;
   table.name = plugin_traits.name;
   table.description = plugin_traits.description;
-  table.capabilities =
-      ISTHMUS_BACKEND_GRAPH_CAPTURE | ISTHMUS_BACKEND_MULTI_NODE | ISTHMUS_BACKEND_ROUNDS_ONCE;
+  table.capabilities = ISTHMUS_BACKEND_GRAPH_CAPTURE | ISTHMUS_BACKEND_MULTI_NODE | ISTHMUS_BACKEND_ROUNDS_ONCE;
   table.platforms = 1u << plugin_traits.platform;
   table.create = create;
   table.destroy = [](void* state) {

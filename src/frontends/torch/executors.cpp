@@ -211,9 +211,8 @@ std::shared_ptr<c10::Event> device_executor::run_on(c10::Stream stream, const co
     completion->record(stream);
     if (is_captured) return;
     // A program may destroy any other stream, and a new stream can have the same handle.
-    const bool is_permanent =
-        stream == m_async_stream ||
-        stream == c10::impl::VirtualGuardImpl(m_device.type()).getDefaultStream(m_device);
+    const bool is_permanent = stream == m_async_stream ||
+                              stream == c10::impl::VirtualGuardImpl(m_device.type()).getDefaultStream(m_device);
     m_last_stream = is_permanent ? std::optional(stream) : std::nullopt;
     record_completion(completion);
   };
