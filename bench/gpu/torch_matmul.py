@@ -105,15 +105,19 @@ def compare(
         print(f"{rows:4} rows, {inner} x {columns}: {results}", flush=True)
     return [
         {
-            "operator": "matmul_allreduce",
+            "collective": "matmul_allreduce",
             "dtype": "bfloat16",
+            "bytes": 2 * rows * columns,
             "m": rows,
             "k": inner,
             "n": columns,
             "ranks": size,
             "provider": provider,
+            "backend": "torch",
             "mode": "graph" if device == "cuda" else "host",
             "time_us": time_us(times[provider]),
+            "algbw_gbs": 0,  # the weights are read, and the products are sent
+            "busbw_gbs": 0,
             "wrong": wrong[provider],
         }
         for provider in names
