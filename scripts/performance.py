@@ -217,18 +217,18 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
             )
             for ranks, cores, topic in (
                 (2, 2, "cpu2-torch_allreduce"),
-                (2, 16, "cpu16-torch"),
-                (16, 16, "cpu16-torch"),
+                *((ranks, 32, "cpu32-torch") for ranks in (2, 4, 8, 16)),
             )
         ]
         + [
             Row(
-                "DDP and FSDP2 steps on CPUs, 8 ranks",
-                "cpu16-torch",
-                {"provider": "isthmus", "ranks": 8},
+                f"{name} steps on CPUs, 2 to 16 ranks",
+                "cpu32-torch",
+                {"provider": "isthmus", "collective": f"{name.lower()}_step"},
                 "gloo",
                 providers("gloo"),
             )
+            for name in ("DDP", "FSDP2")
         ]
         + [
             Row(
