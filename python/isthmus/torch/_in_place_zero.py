@@ -43,7 +43,11 @@ def _move_shards(optimizer: Any, parameters: list[Any], heap_of: Callable[[Any, 
     shards = getattr(optimizer, "lp_param_buffer", None)
     groups = {id(each.ds_process_group): each.ds_process_group for each in parameters}
     if shards is None or len(groups) > 1:
-        reason = "are offloaded" if shards is None else f"belong to {len(groups)} groups"
+        reason = (
+            "have no common buffer (they are offloaded, or there is no optimizer)"
+            if shards is None
+            else f"belong to {len(groups)} groups"
+        )
         raise ValueError(
             f"isthmus.torch.gather_in_place: symmetric is True, but the parameters {reason}; "
             "leave out symmetric"

@@ -17,8 +17,8 @@ def matmul_allreduce(input: torch.Tensor, weight: torch.Tensor, group_name: str)
     `input` is [..., k] and `weight` is [n, k], as in torch.nn.Linear. Each rank has its own part of the inner
     dimension, and k can differ between ranks. Each rank rounds its product to the type of the tensors, and the
     group's allreduce adds the products. For few rows, one kernel does both on CUDA devices, if the group has a
-    backend with such a kernel. `group_name` is `group.group_name`, because arguments in a graph cannot be
-    groups.
+    backend with such a kernel. It reads rows of the weight, so each of these calls copies a weight with other
+    strides than [>= k, 1]. `group_name` is `group.group_name`, because arguments in a graph cannot be groups.
 
     Collective, ordered by the current stream of the tensors' device. Has no gradient.
     """
@@ -29,7 +29,7 @@ def matmul_allreduce(input: torch.Tensor, weight: torch.Tensor, group_name: str)
             f"isthmus::matmul_allreduce: group {group_name} has no isthmus backend for {input.device.type}; "
             "create it with a backend such as 'cpu:isthmus,cuda:isthmus'"
         )
-    rows, products = input.flatten(0, -2), output.view(-1, weight.shape[0])
+    rows, products = input.flatten(0, -2), output.flatten(0, -2)
     if not backend.try_matmul_allreduce(rows, weight, products):
         torch.mm(rows, weight.t(), out=products)
         backend.allreduce([products]).wait()

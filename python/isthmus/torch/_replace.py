@@ -20,11 +20,12 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
 from torch.distributed import distributed_c10d as c10d
 
+from . import _direct
 from ._backend import NAME, is_isthmus
 from ._coalescing import replace_everywhere
-from ._direct import all_reduce
 from ._membership import IDENTITY
 from ._report import print_report
 
@@ -68,10 +69,21 @@ def replace_backends(report: bool = False) -> None:
             'name the backend instead: init_process_group("cpu:isthmus,cuda:isthmus")'
         )
     setattr(c10d, _HELPER, _wrapped_helper(original))
-    replace_everywhere("all_reduce", dist.all_reduce, all_reduce)
+    _replace_all_reduce()
     dist.ProcessGroup.name = _wrapped_name(dist.ProcessGroup.name)
     if parent_process() is None:
         _schedule_report()
+
+
+def _replace_all_reduce() -> None:
+    original = dist.all_reduce
+    _direct._torch_all_reduce = original  # it may have been wrapped since the import
+    replace_everywhere("all_reduce", original, _direct.all_reduce)
+    # torch.compile translates the functions in this table. If it were imported later, it would contain only the
+    # new function.
+    translations = getattr(functional, "traceable_collective_remaps", {})
+    if original in translations:
+        translations[_direct.all_reduce] = translations[original]
 
 
 class _ReplaceInChild:

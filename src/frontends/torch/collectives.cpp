@@ -56,8 +56,8 @@ work_ptr process_group::allreduce(tensors& data, const c10d::AllreduceOptions& o
 bool process_group::try_allreduce_inline(const at::Tensor& data, c10d::ReduceOp::RedOpType op) {
   using c10d::ReduceOp;
   const bool is_plain = (data.is_cpu() || data.is_cuda()) && data.layout() == at::kStrided &&
-                        !data.requires_grad() && !data.key_set().has(c10::DispatchKey::Python) &&
-                        op != ReduceOp::PREMUL_SUM;
+                        data.has_storage() && !data.requires_grad() &&
+                        !data.key_set().has(c10::DispatchKey::Python) && op != ReduceOp::PREMUL_SUM;
   if (!is_plain || at::hasCallbacks() || c10::impl::TorchDispatchModeTLS::any_modes_set() ||
       at::impl::torch_function_mode_enabled() || current_batch() != nullptr)
     return false;

@@ -130,6 +130,31 @@ def replaced() -> None:
     assert_same(data, combined("SUM", torch.float32))
 
 
+def compiled_after_replacement() -> None:
+    import torch.distributed.fsdp  # imports PyTorch's table of translated functions
+
+    isthmus.torch.replace_backends()
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo", os.environ["TEST_STORE"], rank=rank, world_size=size)
+    for fullgraph in (True, False):
+        for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX):
+
+            def doubled(data: torch.Tensor, op: dist.ReduceOp = op) -> torch.Tensor:
+                dist.all_reduce(data, op=op)
+                return data * 2
+
+            torch._dynamo.reset()
+            result = torch.compile(doubled, backend="aot_eager", fullgraph=fullgraph)(
+                torch.full((3,), rank + 1.0)
+            )
+            expected = sum(range(1, size + 1)) if op == dist.ReduceOp.SUM else size
+            assert torch.equal(result, torch.full((3,), 2.0 * expected))
+
+
+def test_compiled_calls_of_replaced_backends(fresh_ranks: Callable[..., RankProcesses]) -> None:
+    fresh_ranks().run(compiled_after_replacement, backend=None)
+
+
 def test_replaced_backends_use_the_fast_path(fresh_ranks: Callable[..., RankProcesses]) -> None:
     fresh_ranks().run(replaced, backend=None)
 
