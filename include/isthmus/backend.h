@@ -93,8 +93,8 @@ enum {
   // rule selects the backend for longer messages than the built-in rules do. The runtime orders the messages of a group
   // that use several backends accordingly.
   ISTHMUS_BACKEND_BUFFERED_SENDS = 1u << 10,
-  // The sum or product of two contributions of float16, bfloat16, float32 or float64 is rounded once, whatever the
-  // algorithm. Two contributions have only one order, so `deterministic` accepts these reductions between two ranks.
+  // The sum or product of two contributions of float16, bfloat16, float32 or float64 has the bits of the exact result that
+  // is rounded once, to nearest even, subnormal numbers included, whatever the algorithm. Two contributions have only one order, so `deterministic` accepts these reductions between two ranks.
   ISTHMUS_BACKEND_ROUNDS_ONCE = 1u << 11,
   // The backend runs an allreduce whose `product` is set. The other backends never get one. `supports` may only test
   // whether `product` is NULL.

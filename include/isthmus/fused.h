@@ -133,6 +133,8 @@ ISTHMUS_API isthmus_status isthmus_fused_plan_trace(isthmus_fused_plan plan, cha
                                                     size_t* required_bytes);
 
 // Waits up to the timeout for this rank's runs, then releases the plan. NULL is allowed.
+// Graphs: the launches of a graph with captured runs are ordered like the plan's other runs. Destroy the plan after the
+// last launch has ended, because the wait does not cover launches.
 ISTHMUS_API isthmus_status isthmus_fused_plan_destroy(isthmus_fused_plan plan);
 
 #ifdef __cplusplus

@@ -23,6 +23,8 @@ json capability_names(std::uint32_t capabilities) {
   if (capabilities & ISTHMUS_BACKEND_EVERY_OPERATION) names.push_back("every_operation");
   if (capabilities & ISTHMUS_BACKEND_BUFFERED_SENDS) names.push_back("buffered_sends");
   if (capabilities & ISTHMUS_BACKEND_ROUNDS_ONCE) names.push_back("rounds_once");
+  if (capabilities & ISTHMUS_BACKEND_RMSNORM) names.push_back("rmsnorm");
+  if (capabilities & ISTHMUS_BACKEND_PRODUCT) names.push_back("product");
   return names;
 }
 

@@ -1,7 +1,7 @@
 // Layout of the shared segment of a rank.
 //
 // Every line (64 bytes) has one writer, the owner of the segment. The exceptions are the first line, which any
-// rank writes, copy_request, which the peer answers, and the slots, whose writers alternate. Flags hold sequence
+// rank writes, copy_request, which the peer answers, the slots, whose writers alternate, and claimed_fragments. Flags hold sequence
 // numbers, so only `has_copy_requests` is ever reset. The protocol is described in node_group.hpp.
 #pragma once
 
