@@ -37,9 +37,10 @@ def test_training_is_compared_with_gloo(tmp_path: Path) -> None:
     }
     assert set(steps) == expected
     for (_, provider), each in steps.items():
-        is_bound = provider == "gloo_alone"  # the calls of so small a model are not left out
+        is_bound = provider == "gloo_alone"  # it trains for more steps, so its losses differ
         assert each["left_out"] == (["allgather", "reduce_scatter"] if is_bound else []), each
-        assert each["wrong"] == (None if is_bound else 0) and each["turn_losses_differ"] == [0, 0], each
+        assert each["wrong"] == (None if is_bound else 0), each
+        assert is_bound or each["turn_losses_differ"] == [0, 0], each
         assert each["samples"] == 4 and len(each["turn_step_ms"]) == 2
         assert each["backend"].startswith("torch:gloo" if provider.startswith("gloo") else "shm"), each
     calls = [each for each in records if each["mode"] == "torch_async_host"]
