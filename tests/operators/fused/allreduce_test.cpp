@@ -2,131 +2,19 @@
 // views of a run.
 #include <gtest/gtest.h>
 
-#include <cstring>
-
-#include "block.hpp"
-#include "matrices.hpp"
-#include "place.hpp"
-#include "run_cases.hpp"
+#include "row_parallel.hpp"
 
 namespace fused_test {
 namespace {
 
-struct shape {
-  std::uint64_t m, n, k;  // if `uneven`, rank r has k + r columns of A
-  isthmus_datatype input = ISTHMUS_FLOAT16, output = ISTHMUS_FLOAT32;
-  isthmus_matrix_layout b_layout = ISTHMUS_ROW_MAJOR;
-  std::uint64_t gap = 0;  // added to all leading dimensions
-  isthmus_fused_mode mode = ISTHMUS_FUSED_BY_MODEL;
-  bool bias = false, uneven = false;
-  double alpha = 1;
-
-  std::uint64_t columns_of(int rank) const { return k + (uneven ? static_cast<std::uint64_t>(rank) : 0); }
-  std::uint64_t columns_before(int rank) const {
-    std::uint64_t columns = 0;
-    for (int each = 0; each < rank; ++each) columns += columns_of(each);
-    return columns;
-  }
-};
-
-// One rank's plan and buffers. The products of all ranks together form one product with a longer inner dimension.
-class rank_run {
- public:
-  rank_run(member& self, const shape& test_shape)
-      : m_self(self),
-        m_shape(test_shape),
-        m_k(test_shape.columns_of(self.rank)),
-        m_a(test_shape.input, test_shape.m, m_k, ISTHMUS_ROW_MAJOR, m_k + test_shape.gap),
-        m_b(test_shape.input, m_k, test_shape.n, test_shape.b_layout, ldb()),
-        m_c(test_shape.output, test_shape.m, test_shape.n, ISTHMUS_ROW_MAJOR, test_shape.n + c_gap()),
-        m_a_data(m_a.bytes(), self.stream),
-        m_b_data(m_b.bytes(), self.stream),
-        m_c_data(m_c.bytes(), self.stream),
-        m_bias(test_shape.bias ? test_shape.n * isthmus_datatype_bytes(test_shape.output) : 0, self.stream) {
-    isthmus_fused_description description{};
-    description.struct_bytes = sizeof description;
-    description.kind = ISTHMUS_FUSED_GEMM_ALLREDUCE;
-    description.mode = test_shape.mode;
-    description.m = test_shape.m, description.n = test_shape.n, description.k = m_k;
-    description.input = test_shape.input, description.output = test_shape.output;
-    description.b_layout = test_shape.b_layout;
-    description.lda = m_k + test_shape.gap, description.ldb = ldb(), description.ldc = test_shape.n + c_gap();
-    if (isthmus_fused_plan_create(self.communicator, &description, &m_plan) != ISTHMUS_SUCCESS)
-      throw std::runtime_error(last_error_text());
-  }
-  ~rank_run() { EXPECT_EQ(isthmus_fused_plan_destroy(m_plan), ISTHMUS_SUCCESS) << last_error_text(); }
-  rank_run(const rank_run&) = delete;
-  rank_run& operator=(const rank_run&) = delete;
-
-  void fill(std::uint64_t seed) {
-    m_seed = seed;
-    const std::uint64_t first_column = m_shape.columns_before(m_self.rank);
-    m_a.fill(seed, 0, m_a_data.host().data(), first_column);
-    m_b.fill(seed + 1, first_column, m_b_data.host().data());
-    m_c.poison(m_c_data.host().data());
-    if (m_shape.bias)
-      matrix(m_shape.output, 1, m_shape.n, ISTHMUS_ROW_MAJOR, 0).fill(seed + 200, 0, m_bias.host().data());
-    for (block* each : {&m_a_data, &m_b_data, &m_c_data, &m_bias}) each->upload();
-  }
-
-  void run(isthmus_fused_view view = ISTHMUS_FUSED_WHOLE) {
-    isthmus_fused_arguments arguments{};
-    arguments.struct_bytes = sizeof arguments;
-    arguments.a = m_a_data.data();
-    arguments.b = m_b_data.data();
-    arguments.c = m_c_data.data();
-    arguments.bias = m_shape.bias ? m_bias.data() : nullptr;
-    arguments.alpha = m_shape.alpha;
-    arguments.stream = m_self.stream;
-    arguments.view = view;
-    if (isthmus_fused_run(m_plan, &arguments) != ISTHMUS_SUCCESS) throw std::runtime_error(last_error_text());
-    m_c_data.download();
-  }
-
-  void check() const {
-    const std::uint64_t columns = m_shape.columns_before(m_self.size);
-    const matrix a(m_shape.input, m_shape.m, columns, ISTHMUS_ROW_MAJOR, 0);
-    const matrix b(m_shape.input, columns, m_shape.n, ISTHMUS_ROW_MAJOR, 0);
-    std::vector<std::byte> a_data(a.bytes()), b_data(b.bytes());
-    a.fill(m_seed, 0, a_data.data());
-    b.fill(m_seed + 1, 0, b_data.data());
-    const std::byte* c = m_c_data.host().data();
-    const product full_product{a,
-                               b,
-                               m_c,
-                               a_data.data(),
-                               b_data.data(),
-                               nullptr,
-                               m_shape.bias ? m_bias.host().data() : nullptr,
-                               m_shape.alpha,
-                               0,
-                               m_shape.output,
-                               2 * m_self.size};
-    EXPECT_EQ(product_error(full_product, c, 0), "") << "rank " << m_self.rank;
-    EXPECT_EQ(m_c.gaps_error(c), "") << "rank " << m_self.rank;
-  }
-
-  const std::vector<std::byte>& c() const { return m_c_data.host(); }
-
- private:
-  std::uint64_t ldb() const { return (m_shape.b_layout == ISTHMUS_ROW_MAJOR ? m_shape.n : m_k) + m_shape.gap; }
-  // On devices C is dense.
-  std::uint64_t c_gap() const { return platform() == ISTHMUS_PLATFORM_HOST ? m_shape.gap : 0; }
-
-  member& m_self;
-  shape m_shape;
-  std::uint64_t m_k;
-  matrix m_a, m_b, m_c;
-  block m_a_data, m_b_data, m_c_data, m_bias;
-  isthmus_fused_plan m_plan = nullptr;
-  std::uint64_t m_seed = 0;
-};
+using rank_run = row_parallel_run<ISTHMUS_FUSED_GEMM_ALLREDUCE>;
+using shape = rank_run::shape;
 
 void run_case(const shape& test_shape) { run_twice<rank_run>(test_shape); }
 
 TEST(fused_allreduce, types_and_layouts) {
   each_variant([](const variant& kind) {
-    run_case({.m = 37,
+    run_case({.rows = 37,
               .n = 29,
               .k = 41,
               .input = kind.input,
@@ -144,7 +32,7 @@ TEST(fused_allreduce, odd_shapes) {
   for (const auto& [m, n, k] : {std::tuple(1, 1, 1), std::tuple(1, 300, 7), std::tuple(300, 1, 3),
                                 std::tuple(16, 64, 96), std::tuple(5, 130, 257), std::tuple(2, 9000, 24)})
     for (const auto layout : {ISTHMUS_ROW_MAJOR, ISTHMUS_COLUMN_MAJOR})
-      run_case({.m = static_cast<std::uint64_t>(m),
+      run_case({.rows = static_cast<std::uint64_t>(m),
                 .n = static_cast<std::uint64_t>(n),
                 .k = static_cast<std::uint64_t>(k),
                 .input = ISTHMUS_BFLOAT16,
@@ -154,15 +42,15 @@ TEST(fused_allreduce, odd_shapes) {
 }
 
 TEST(fused_allreduce, nothing_to_do) {
-  run_case({.m = 0, .n = 5, .k = 4});
-  run_case({.m = 3, .n = 0, .k = 4});
-  run_case({.m = 3, .n = 5, .k = 0, .bias = true});
-  run_case({.m = 3, .n = 5, .k = 0, .uneven = true});
+  run_case({.rows = 0, .n = 5, .k = 4});
+  run_case({.rows = 3, .n = 0, .k = 4});
+  run_case({.rows = 3, .n = 5, .k = 0, .bias = true});
+  run_case({.rows = 3, .n = 5, .k = 0, .uneven = true});
 }
 
 TEST(fused_allreduce, late_ranks_get_identical_bits) {
-  run_with_delays<rank_run>(shape{.m = 7, .n = 80, .k = 64, .input = ISTHMUS_BFLOAT16});
-  run_with_delays<rank_run>(shape{.m = 7,
+  run_with_delays<rank_run>(shape{.rows = 7, .n = 80, .k = 64, .input = ISTHMUS_BFLOAT16});
+  run_with_delays<rank_run>(shape{.rows = 7,
                                   .n = 80,
                                   .k = 64,
                                   .input = ISTHMUS_BFLOAT16,
@@ -175,7 +63,7 @@ TEST(fused_allreduce, all_ranks_get_equal_bits) {
   std::vector<std::vector<std::byte>> results(static_cast<std::size_t>(test_ranks::get().size()));
   const std::uint64_t seed = next_seed();
   test_ranks::get().for_each_rank([&](member& self) {
-    rank_run run(self, {.m = 9,
+    rank_run run(self, {.rows = 9,
                         .n = 72,
                         .k = 40,
                         .input = ISTHMUS_FLOAT16,
@@ -191,7 +79,7 @@ TEST(fused_allreduce, all_ranks_get_equal_bits) {
 // Views can run in any order, and the plan still computes correct results afterwards.
 TEST(fused_allreduce, views_of_a_run) {
   test_ranks::get().for_each_rank([&](member& self) {
-    rank_run run(self, {.m = 16, .n = 9, .k = 12});
+    rank_run run(self, {.rows = 16, .n = 9, .k = 12});
     run.fill(42);
     run.run(ISTHMUS_FUSED_COMMUNICATION_ONLY);
     run.run(ISTHMUS_FUSED_COMPUTE_ONLY);
