@@ -33,6 +33,9 @@ def register() -> None:
     shrink_original = getattr(dist, "shrink_group", None)  # since PyTorch 2.10
     if shrink_original is not None and not hasattr(shrink_original, "_isthmus"):
         replace_everywhere("shrink_group", shrink_original, _wrapped_shrink(shrink_original))
+    shutdown_original = getattr(dist.distributed_c10d, "_shutdown_backend", None)  # in PyTorch 2.6
+    if shutdown_original is not None and not hasattr(shutdown_original, "_isthmus"):
+        replace_everywhere("_shutdown_backend", shutdown_original, _wrapped_shutdown(shutdown_original))
     if NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
 
@@ -120,6 +123,19 @@ def _wrapped_shrink(original: Callable[..., Any]) -> Callable[..., Any]:
 
     shrink_group._isthmus = True  # type: ignore[attr-defined]
     return shrink_group
+
+
+def _wrapped_shutdown(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Also shuts down Isthmus. destroy_process_group calls the original, which shuts down only NCCL."""
+
+    @functools.wraps(original)
+    def shutdown_backend(group: dist.ProcessGroup) -> None:
+        for backend in _backends_of(group):
+            backend.shutdown()
+        original(group)
+
+    shutdown_backend._isthmus = True  # type: ignore[attr-defined]
+    return shutdown_backend
 
 
 def _forget_meshes() -> None:
