@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <memory>
 #include <sstream>
 #include <stdexcept>
 
@@ -81,6 +82,7 @@ struct rank_words {
 struct bare_call {
   word_operations before, after;
   std::vector<std::pair<std::byte*, const std::byte*>> copies;
+  std::shared_ptr<void> host_word;
   std::uint64_t bytes;
   std::string parts;
 
@@ -170,6 +172,7 @@ device_call make_bare_call(const device_thread& self, const copy_provider& provi
   if (has_part(parts, "host")) {
     void* word = nullptr;
     check(cudaHostAlloc(&word, sizeof(std::uint32_t), cudaHostAllocPortable | cudaHostAllocMapped));
+    call.host_word.reset(word, [](void* pointer) { cudaFreeHost(pointer); });
     call.before.write(static_cast<std::uint32_t*>(word), 1);
   }
 
