@@ -63,12 +63,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "bench/python"))
-from measured import time_us, write_records  # noqa: E402
+from measured import quartiles, time_us, write_records  # noqa: E402
 
 SMALL = {"model": "gpt-tiny", "layers": 2, "batch": 4, "length": 64, "rate": 1e-3}
 Work = Callable[..., Any]
@@ -499,11 +499,6 @@ class Series:
 
     def largest(self, key: str) -> float:
         return max(rank[key] for ranks in self.turns for rank in ranks)
-
-
-def quartiles(values: list[float]) -> list[float]:
-    cuts = quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
-    return [round(cuts[0], 2), round(cuts[2], 2)]
 
 
 def path_of(collective: str, turn: dict[str, Any]) -> tuple[str, str, int]:
