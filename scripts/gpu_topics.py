@@ -448,10 +448,19 @@ TOPICS = (
                 env={"PYTHONPATH": "{pythonpath}"},
             ),
             Step(
+                "the same in graphs",
+                "{python} bench/gpu/fused_bench.py --graphs --out {out}/fused_graph.json --limit 55",
+                80,
+                gpus=2,
+                needs=("torch",),
+                records="{out}/fused_graph.json",
+                env={"PYTHONPATH": "{pythonpath}"},
+            ),
+            Step(
                 "GEMM + reduce_scatter against the two variants of torch",
                 "{python} bench/gpu/fused_bench.py --kind gemm_reduce_scatter --out {out}/fused_scatter.json"
-                " --shapes 4096x4096x4096,8192x8192x8192 --limit 14",
-                30,
+                " --shapes 2048x4096x4096,4096x4096x4096,8192x4096x4096,8192x8192x8192 --limit 24",
+                40,
                 gpus=2,
                 needs=("torch",),
                 records="{out}/fused_scatter.json",

@@ -3,7 +3,7 @@
 
     PYTHONPATH=<build>/python fused_bench.py [--kind KIND] [--ranks N] [--out FILE]
                                              [--trace FILE] [--plans FILE] [--shapes MxKxN,...]
-                                             [--sweep 1,2,4] [--limit SECONDS]
+                                             [--sweep 1,2,4] [--graphs] [--limit SECONDS]
 
 The shapes include both sides of the point where copying and computing take equally long. Every element of every
 shape is verified against float64 before and after timing, and again with random delays of the ranks. Exit code
@@ -34,6 +34,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--sweep", default="", help="additional chunk counts to measure")
     parser.add_argument("--dtype", default="float16")
     parser.add_argument("--output", default="float16")
+    parser.add_argument("--graphs", action="store_true", help="time launches of CUDA graphs")
     parser.add_argument("--samples", type=int, default=11)
     parser.add_argument("--limit", type=float, default=60, help="start no shape after this many seconds")
     return parser.parse_args()
@@ -62,13 +63,16 @@ def main() -> int:
         min_sample_us=1500,
         late_runs=2,
         traced=TRACED if arguments.trace else None,
+        graphs=arguments.graphs,
         sweep=tuple(int(text) for text in arguments.sweep.split(",") if text),
         limit_s=arguments.limit,
     )
     result = fused_products.run(job, ranks, arguments.limit + 9, lambda line: print(line, flush=True))
     records = []
     for shape in result["shapes"]:
-        records += figures.records(shape, ranks, arguments.dtype, arguments.output, "cuda")
+        records += figures.records(
+            shape, ranks, arguments.dtype, arguments.output, "cuda", "graph" if arguments.graphs else "stream"
+        )
     if arguments.out:
         write_records(arguments.out, records, result["versions"])
     for path, content in (

@@ -42,6 +42,7 @@ class Job:
     in_heap: bool = True
     traced: tuple[int, int, int] | None = None  # the shape for which an additional run is traced
     sweep: tuple[int, ...] = ()  # additional chunk counts to measure
+    graphs: bool = False  # CUDA: times launches of graphs; calls that cannot be captured are left out
     limit_s: float = 1e9  # no shape starts after this time
     seed: int = 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import random
+import sys
 import time
 import weakref
 from collections.abc import Callable
@@ -192,6 +193,18 @@ class CudaEngine:
             self.torch.cuda.synchronize()
             self.host_times[call] = sorted(times)[2]
         return self.host_times[call]
+
+    def captured(self, call: Callable[[], Any]) -> Callable[[], Any] | None:
+        """The launch of a graph with one call; None if the call cannot be captured."""
+        torch, graph = self.torch, self.torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                call()
+        except RuntimeError as failure:
+            print(str(failure).splitlines()[0][:200], file=sys.stderr, flush=True)
+            torch.cuda.synchronize()
+            return None
+        return graph.replay
 
     def synchronize(self) -> None:
         self.torch.cuda.synchronize()

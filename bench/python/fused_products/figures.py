@@ -61,7 +61,9 @@ def summarize(shape: Shape) -> str:
     return ", ".join(parts)
 
 
-def records(shape: Shape, ranks: int, dtype: str, output: str, platform: str) -> list[dict[str, Any]]:
+def records(
+    shape: Shape, ranks: int, dtype: str, output: str, platform: str, mode: str = "stream"
+) -> list[dict[str, Any]]:
     """The results of the shape in the record format of the project."""
     gathers = shape["kind"] == "allgather_gemm"
     shard_bytes = (
@@ -79,7 +81,7 @@ def records(shape: Shape, ranks: int, dtype: str, output: str, platform: str) ->
             "provider": "isthmus" if own else view,
             "backend": f"fused:{shape['info']['mode']}" if view == "fused" else "",
             "reason": shape["info"]["reason"] if view == "fused" else "",
-            "mode": "host" if platform == "host" else "stream",
+            "mode": "host" if platform == "host" else mode,
             "time_us": time,
             "algbw_gbs": moved,
             "busbw_gbs": moved,
